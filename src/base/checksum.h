@@ -1,0 +1,34 @@
+// Checksums and digests: XXH3 for integrity and block identity, SHA-256 for identity of spaces.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace prefixd::base {
+
+using Digest256 = std::array<std::byte, 32>;
+// XXH3-128 in canonical (big-endian) byte order.
+using Hash128 = std::array<std::byte, 16>;
+
+uint64_t Xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
+Hash128 Xxh3Wide(std::span<const std::byte> bytes);
+Digest256 Sha256(std::span<const std::byte> bytes);
+
+// SHA-256 over data that comes in pieces. Not thread-safe.
+class Sha256Stream {
+ public:
+  Sha256Stream();
+  ~Sha256Stream();
+  Sha256Stream(const Sha256Stream&) = delete;
+  Sha256Stream& operator=(const Sha256Stream&) = delete;
+  void Update(std::span<const std::byte> bytes);
+  Digest256 Finish();  // once
+
+ private:
+  void* context_;  // EVP_MD_CTX, owned
+};
+
+}  // namespace prefixd::base
