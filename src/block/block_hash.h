@@ -1,0 +1,18 @@
+// Chained block hash: XXH3-128 (seed 0, canonical) over
+//   parent hash (16 bytes) | u32 n | n x u32 token | u32 m | m x content key
+// little-endian, a content key being u32 start, u32 item_offset, u32 length, 32-byte digest. The
+// first block's parent is the first 16 bytes of SHA-256("prefixd/1/root" | space identity digest).
+// The hash names blocks; it is never proof that two blocks are equal.
+#pragma once
+#include "base/checksum.h"
+#include "block/tokens.h"
+
+namespace prefixd::block {
+
+using BlockHash = base::Hash128;
+using SpaceId = base::Digest256;  // SHA-256 of the encoded space identity
+
+BlockHash RootHash(const SpaceId& space);
+BlockHash HashBlock(const BlockHash& parent, const SequenceView& block);
+
+}  // namespace prefixd::block

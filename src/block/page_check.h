@@ -1,0 +1,49 @@
+// The check that makes a page found under another name, torn or flipped a miss instead of wrong bytes, and the
+// 64-byte header in front of every page on SSD.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "block/block_hash.h"
+
+namespace prefixd::block {
+
+struct PageName {
+  SpaceId space{};
+  BlockHash block{};
+  uint16_t group = 0;
+  uint16_t part = 0;  // of a state snapshot; 0 for KV pages
+  uint16_t rung = 0;
+  uint32_t tokens = 0;  // slots the page is laid out for
+  bool operator==(const PageName&) const = default;
+};
+
+// XXH3-64 of the page bytes, seeded with XXH3-64 of the encoded name. Never 0.
+uint64_t PageCheck(const PageName& name, std::span<const std::byte> page);
+
+inline constexpr uint32_t kPageMagic = 0x31504b56;  // "VKP1"
+inline constexpr uint32_t kPageFormatVersion = 1;
+
+// In front of each SSD value. Fixed-width, little-endian.
+struct PageHeader {
+  uint32_t magic = kPageMagic;
+  uint16_t version = kPageFormatVersion;
+  uint16_t group = 0;
+  uint16_t part = 0;
+  uint16_t rung = 0;
+  uint32_t tokens = 0;
+  uint32_t page_bytes = 0;
+  uint32_t reserved = 0;
+  std::byte space_prefix[16] = {};  // first half of the space id
+  std::byte block[16] = {};
+  uint64_t check = 0;
+};
+static_assert(sizeof(PageHeader) == 64);
+
+PageHeader MakePageHeader(const PageName& name, std::span<const std::byte> page, uint64_t check);
+// DataLoss saying what differs (magic, version, a field of the name, length, check).
+absl::Status VerifyPage(const PageHeader& header, const PageName& name, uint64_t expected_check, std::span<const std::byte> page);
+
+}  // namespace prefixd::block
