@@ -1,0 +1,57 @@
+// Mutex and condition variable of the C++ library, with clang's thread-safety annotations.
+//
+// Not absl::Mutex: Debian's Abseil is not instrumented, so ThreadSanitizer cannot see it lock.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define PREFIXD_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define PREFIXD_THREAD_ANNOTATION(x)
+#endif
+#define PREFIXD_GUARDED_BY(m) PREFIXD_THREAD_ANNOTATION(guarded_by(m))
+#define PREFIXD_REQUIRES(m) PREFIXD_THREAD_ANNOTATION(requires_capability(m))
+#define PREFIXD_EXCLUDES(m) PREFIXD_THREAD_ANNOTATION(locks_excluded(m))
+
+namespace prefixd::base {
+
+class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
+ public:
+  void lock() PREFIXD_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
+  void unlock() PREFIXD_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+
+ private:
+  std::mutex mutex_;
+};
+
+class PREFIXD_THREAD_ANNOTATION(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) PREFIXD_THREAD_ANNOTATION(acquire_capability(mutex)) : mutex_(mutex) {
+    mutex_.lock();
+  }
+  ~MutexLock() PREFIXD_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+class CondVar {
+ public:
+  void Wait(Mutex& mutex) PREFIXD_REQUIRES(mutex) { cv_.wait(mutex); }
+  // False when `deadline` passed.
+  bool WaitUntil(Mutex& mutex, Deadline deadline) PREFIXD_REQUIRES(mutex) {
+    return cv_.wait_until(mutex, deadline) == std::cv_status::no_timeout;
+  }
+  void NotifyAll() { cv_.notify_all(); }
+
+ private:
+  std::condition_variable_any cv_;
+};
+
+}  // namespace prefixd::base

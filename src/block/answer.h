@@ -1,0 +1,154 @@
+// What the cache answers: match, leased pages, plans, stats. cache/ fills these, wire/ translates
+// them, nobody else decides. Plain values.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "block/ids.h"
+#include "block/space_identity.h"
+
+namespace prefixd::block {
+
+// A label derived from the tree, before max_tokens cuts.
+enum class MatchKind : uint8_t {
+  kExact = 1,          // a stored sequence ends exactly where the request ends
+  kSupersequence = 2,  // the request is a proper prefix of something stored
+  kPrefix = 3,         // a stored sequence ended exactly at matched_tokens < request
+  kLcp = 4,            // the request leaves a stored sequence in its middle
+  kNone = 5,           // nothing matched
+};
+
+enum class EndReason : uint8_t {
+  kRequestEnded = 1,
+  kDiverged = 2,     // stored sequences go on otherwise
+  kEvicted = 3,      // the next block was here once
+  kNeverStored = 4,
+  kIndexLoading = 5,
+};
+
+enum class ShortenReason : uint8_t {
+  kEvicted = 1,
+  kNoStateSnapshot = 2,
+  kWindowGone = 3,
+  kCorrupt = 4,
+  kFormat = 5,
+  kAtomicContent = 6,
+  kRamFull = 7,
+  kLeaseQuota = 8,
+  kDeadline = 9,
+  kSlowerThanPrefill = 10,
+  kIoError = 11,
+  kIndexLoading = 12,
+  kMaxTokens = 13,
+};
+
+inline constexpr uint32_t kAllGroups = ~uint32_t{0};
+inline constexpr uint32_t kNoLimit = ~uint32_t{0};
+
+struct Shortening {
+  uint32_t group = kAllGroups;  // the group that decided
+  ShortenReason reason = ShortenReason::kEvicted;
+  uint32_t tokens_lost = 0;
+  bool operator==(const Shortening&) const = default;
+};
+
+struct MatchAnswer {
+  uint32_t matched_tokens = 0;     // longest common prefix with anything stored
+  uint32_t restorable_tokens = 0;  // <= matched_tokens; what a lease covers
+  uint32_t pending_tokens = 0;     // beyond restorable: announced by a reservation of somebody else
+  MatchKind kind = MatchKind::kNone;
+  EndReason ended_by = EndReason::kNeverStored;
+  uint32_t diverged_sequences = 0;  // kDiverged: how many stored ends go on otherwise (counted up to 1,000)
+  std::vector<Shortening> shortened_by;
+  uint64_t ram_bytes = 0;  // pages of [0, restorable_tokens) by the tier they are in
+  uint64_t ssd_bytes = 0;
+  uint64_t load_us = 0;  // estimate: from asking for the pages to the last byte at the worker
+};
+
+struct LeasedPage {
+  uint32_t group = 0;
+  uint32_t rung = 0;
+  uint32_t first_token = 0;  // of the block, in the sequence
+  uint32_t page_tokens = 0;  // slots of the stored page
+  uint32_t tokens = 0;       // slots that belong to the lease, <= page_tokens
+  bool in_ram = false;
+};
+
+enum class BlockState : uint8_t { kPresent = 1, kYours = 2, kPending = 3 };
+
+struct BlockPlan {
+  uint32_t first_token = 0;
+  uint32_t tokens = 0;
+  BlockState state = BlockState::kYours;
+  std::vector<uint32_t> rungs;  // per group of the space: which rung to write; kNoLimit = not wanted
+};
+
+struct ReservePlan {
+  ReservationId reservation;
+  std::vector<BlockPlan> blocks;
+};
+
+enum class StoreResult : uint8_t { kStored = 1, kDuplicate = 2, kRefused = 3 };
+
+struct BlockResult {
+  uint32_t first_token = 0;
+  StoreResult result = StoreResult::kStored;
+  std::string reason;  // of a refusal
+};
+
+struct CommitAnswer {
+  uint32_t stored_tokens = 0;
+  uint32_t duplicate_tokens = 0;
+  std::vector<BlockResult> blocks;
+};
+
+struct SpaceSummary {
+  SpaceHandle handle;
+  SpaceId id{};
+  SpaceIdentity identity;
+  uint64_t blocks = 0;         // with pages in some tier
+  uint64_t holes = 0;          // kept for their descendants
+  uint64_t ends = 0;           // declared sequence ends
+  uint64_t stored_tokens = 0;  // sum of block tokens, each block once
+  uint64_t ram_payload_bytes = 0, ram_extent_bytes = 0;
+  uint64_t ssd_payload_bytes = 0, ssd_page_bytes = 0;
+  uint64_t dirty_bytes = 0;  // in RAM only
+};
+
+// Power-of-two buckets of microseconds: bucket i counts values in [2^i, 2^(i+1)).
+struct LatencyHistogram {
+  std::array<uint64_t, 32> buckets{};
+  uint64_t count = 0;
+  uint64_t sum_us = 0;
+};
+
+struct NamedCount {
+  std::string name;
+  uint64_t value = 0;
+};
+struct NamedLatency {
+  std::string name;
+  LatencyHistogram histogram;
+};
+
+struct Stats {
+  uint64_t epoch = 0;
+  double uptime_s = 0;
+  std::string version;
+  // Gauges.
+  uint64_t ram_budget_bytes = 0;
+  std::vector<NamedCount> ram_parts;  // accounted parts; their sum is <= ram_budget_bytes
+  uint64_t ssd_budget_bytes = 0;      // 0 = no SSD tier
+  uint64_t ssd_file_bytes = 0;        // as the filesystem counts them
+  uint64_t dirty_bytes = 0;
+  uint64_t sessions = 0, leases = 0, leased_bytes = 0, reservations = 0;
+  // Counters since start, named "tokens.requested", "tokens.matched", "match.exact", "shortened.evicted", ...
+  std::vector<NamedCount> counters;
+  double seconds_saved = 0;  // may be negative
+  std::vector<NamedLatency> latencies;
+  std::vector<SpaceSummary> spaces;
+};
+
+}  // namespace prefixd::block
