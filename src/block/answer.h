@@ -22,8 +22,8 @@ enum class MatchKind : uint8_t {
 
 enum class EndReason : uint8_t {
   kRequestEnded = 1,
-  kDiverged = 2,     // stored sequences go on otherwise
-  kEvicted = 3,      // the next block was here once
+  kDiverged = 2,  // stored sequences go on otherwise
+  kEvicted = 3,   // the next block was here once
   kNeverStored = 4,
   kIndexLoading = 5,
 };
@@ -60,7 +60,8 @@ struct MatchAnswer {
   uint32_t pending_tokens = 0;     // beyond restorable: announced by a reservation of somebody else
   MatchKind kind = MatchKind::kNone;
   EndReason ended_by = EndReason::kNeverStored;
-  uint32_t diverged_sequences = 0;  // kDiverged: how many stored ends go on otherwise (counted up to 1,000)
+  uint32_t diverged_sequences =
+      0;  // kDiverged: how many stored ends go on otherwise (counted up to 1,000)
   std::vector<Shortening> shortened_by;
   uint64_t ram_bytes = 0;  // pages of [0, restorable_tokens) by the tier they are in
   uint64_t ssd_bytes = 0;
@@ -82,7 +83,8 @@ struct BlockPlan {
   uint32_t first_token = 0;
   uint32_t tokens = 0;
   BlockState state = BlockState::kYours;
-  std::vector<uint32_t> rungs;  // per group of the space: which rung to write; kNoLimit = not wanted
+  std::vector<uint32_t>
+      rungs;  // per group of the space: which rung to write; kNoLimit = not wanted
 };
 
 struct ReservePlan {
@@ -144,7 +146,8 @@ struct Stats {
   uint64_t ssd_file_bytes = 0;        // as the filesystem counts them
   uint64_t dirty_bytes = 0;
   uint64_t sessions = 0, leases = 0, leased_bytes = 0, reservations = 0;
-  // Counters since start, named "tokens.requested", "tokens.matched", "match.exact", "shortened.evicted", ...
+  // Counters since start, named "tokens.requested", "tokens.matched", "match.exact",
+  // "shortened.evicted", ...
   std::vector<NamedCount> counters;
   double seconds_saved = 0;  // may be negative
   std::vector<NamedLatency> latencies;

@@ -1,11 +1,14 @@
-// The check that makes a page found under another name, torn or flipped a miss instead of wrong bytes, and the
-// 64-byte header in front of every page on SSD.
+// The check that makes a page found under another name, torn or flipped a miss instead of wrong
+// bytes, and the 64-byte header in front of every page on SSD.
+//
+// Pure functions, thread-safe.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "absl/status/status.h"
+
 #include "block/block_hash.h"
 
 namespace prefixd::block {
@@ -20,7 +23,8 @@ struct PageName {
   bool operator==(const PageName&) const = default;
 };
 
-// XXH3-64 of the page bytes, seeded with XXH3-64 of the encoded name. Never 0.
+// XXH3-64 of the page bytes, seeded with XXH3-64 (seed 0) of the name: space id, block hash,
+// u16 group, u16 part, u16 rung, u32 tokens, 58 bytes little-endian. Never 0 (0 becomes 1).
 uint64_t PageCheck(const PageName& name, std::span<const std::byte> page);
 
 inline constexpr uint32_t kPageMagic = 0x31504b56;  // "VKP1"
@@ -42,8 +46,11 @@ struct PageHeader {
 };
 static_assert(sizeof(PageHeader) == 64);
 
+// Requires: page.size() < 2^32 (LayerGroup limits see to it); check = PageCheck(name, page).
 PageHeader MakePageHeader(const PageName& name, std::span<const std::byte> page, uint64_t check);
-// DataLoss saying what differs (magic, version, a field of the name, length, check).
-absl::Status VerifyPage(const PageHeader& header, const PageName& name, uint64_t expected_check, std::span<const std::byte> page);
+// DataLoss saying what differs (magic, version, a field of the name, length, check). Every byte of
+// the header is looked at. `expected_check` is the index's own copy, so a stale page fails too.
+absl::Status VerifyPage(const PageHeader& header, const PageName& name, uint64_t expected_check,
+                        std::span<const std::byte> page);
 
 }  // namespace prefixd::block

@@ -1,8 +1,9 @@
 // Where each unit stands inside a page: [layer][K heads][V heads], every unit 128-byte aligned.
 // A page holds one KV block for one layer group in one format (rung).
 //
-// Pure functions, thread-safe. Requires everywhere: a validated group of kind kFull or kSliding, rung < ladder
-// size, tokens > 0. A page of t tokens is byte for byte what CutPage gives from a longer page.
+// Pure functions, thread-safe. Requires everywhere: a validated group of kind kFull or kSliding,
+// rung < ladder size, tokens > 0. A page of t tokens is byte for byte what CutPage gives from a
+// longer page.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +22,10 @@ struct PageLayout {
 PageLayout LayoutOfPage(const LayerGroup& group, uint32_t rung, uint32_t tokens);
 
 // `layer` counts inside the group.
-uint64_t KeyUnitOffset(const LayerGroup& group, const PageLayout& layout, uint32_t layer, uint32_t head);
-uint64_t ValueUnitOffset(const LayerGroup& group, const PageLayout& layout, uint32_t layer, uint32_t head);
+uint64_t KeyUnitOffset(const LayerGroup& group, const PageLayout& layout, uint32_t layer,
+                       uint32_t head);
+uint64_t ValueUnitOffset(const LayerGroup& group, const PageLayout& layout, uint32_t layer,
+                         uint32_t head);
 
 // Copies tokens [from_begin, from_begin + count) of a page of `from_tokens` slots to slots
 // [to_begin, ...) of a page of `to_tokens` slots, units as they are. Other bytes are untouched:
@@ -31,10 +34,11 @@ struct PageTokens {
   uint32_t page_tokens = 0;
   uint32_t begin = 0;
 };
-void CopyPageTokens(const LayerGroup& group, uint32_t rung, const std::byte* from_page, PageTokens from,
-                    std::byte* to_page, PageTokens to, uint32_t count);
+void CopyPageTokens(const LayerGroup& group, uint32_t rung, const std::byte* from_page,
+                    PageTokens from, std::byte* to_page, PageTokens to, uint32_t count);
 
-// Writes the page that `tokens` tokens would have made to `to` (LayoutOfPage(tokens).page_bytes long).
+// Writes the page that `tokens` tokens would have made to `to` (LayoutOfPage(tokens).page_bytes
+// long).
 void CutPage(const LayerGroup& group, uint32_t rung, const std::byte* page, uint32_t page_tokens,
              uint32_t tokens, std::byte* to);
 

@@ -11,14 +11,15 @@
 
 namespace prefixd::quant {
 
-// One layer of one page: K units [kv_heads], then V units [kv_heads], each LayoutOfUnit().unit_bytes
-// long with the geometry of `page_tokens`. 128-byte aligned.
+// One layer of one page: K units [kv_heads], then V units [kv_heads], each
+// LayoutOfUnit().unit_bytes long with the geometry of `page_tokens`. 128-byte aligned.
 struct BlockTableEntry {
   const std::byte* units = nullptr;
-  uint64_t arena_offset = ~uint64_t{0};  // of `units` in the shared arena; all ones = private memory
-  uint32_t page_tokens = 0;              // token slots the units were laid out for
-  uint32_t tokens = 0;                   // slots in use, <= page_tokens
-  uint32_t format = 0;                   // index into the formats given beside the table
+  uint64_t arena_offset =
+      ~uint64_t{0};          // of `units` in the shared arena; all ones = private memory
+  uint32_t page_tokens = 0;  // token slots the units were laid out for
+  uint32_t tokens = 0;       // slots in use, <= page_tokens
+  uint32_t format = 0;       // index into the formats given beside the table
 };
 using BlockTable = std::span<const BlockTableEntry>;
 

@@ -3,6 +3,9 @@
 //
 // Pure functions, thread-safe. NaN and infinity are not looked for: a group that holds one
 // dequantizes to NaN or garbage within that group and no further.
+//
+// Every float operation rounds by itself: build with -ffp-contract=off, since a fused multiply-add
+// gives other bytes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +15,8 @@
 
 namespace prefixd::quant {
 
-// IEEE half and bfloat16 conversions, round to nearest even.
+// IEEE half and bfloat16 conversions, round to nearest even. A NaN stays a NaN of the same sign and
+// becomes quiet, as x86's F16C does it.
 float HalfToFloat(uint16_t half);
 uint16_t FloatToHalf(float value);
 float Bf16ToFloat(uint16_t bits);
@@ -32,8 +36,10 @@ struct ConstRowPlace {
   const std::byte* scales = nullptr;
   const std::byte* biases = nullptr;
 };
-RowPlace RowOf(std::byte* unit, const UnitLayout& layout, const TensorFormat& format, uint32_t dim, uint32_t token);
-ConstRowPlace RowOf(const std::byte* unit, const UnitLayout& layout, const TensorFormat& format, uint32_t dim, uint32_t token);
+RowPlace RowOf(std::byte* unit, const UnitLayout& layout, const TensorFormat& format, uint32_t dim,
+               uint32_t token);
+ConstRowPlace RowOf(const std::byte* unit, const UnitLayout& layout, const TensorFormat& format,
+                    uint32_t dim, uint32_t token);
 
 // row: [dim] floats (f16 and bf16 input is widened first, which is exact).
 // Requires: Validate(format, row.size()) is OK.
@@ -44,12 +50,13 @@ void DequantizeRow(const TensorFormat& format, ConstRowPlace from, std::span<flo
 
 // Copies `count` tokens from token `from_begin` of a unit with `from_page_tokens` slots to token
 // `to_begin` of a unit with `to_page_tokens` slots: codes, scales and biases as they are, never
-// re-quantized. Bytes outside those tokens are untouched.
+// re-quantized. Bytes outside those tokens are untouched. The units must not overlap.
+// Requires: Validate(format, dim) is OK; begin + count <= page_tokens on both sides.
 struct TokenRange {
   uint32_t page_tokens = 0;
   uint32_t begin = 0;
 };
-void CopyTokens(const TensorFormat& format, uint32_t dim, const std::byte* from_unit, TokenRange from,
-                std::byte* to_unit, TokenRange to, uint32_t count);
+void CopyTokens(const TensorFormat& format, uint32_t dim, const std::byte* from_unit,
+                TokenRange from, std::byte* to_unit, TokenRange to, uint32_t count);
 
 }  // namespace prefixd::quant

@@ -1,8 +1,10 @@
-// What the bytes of a cached tensor mean: codec, widths, groups, dtypes, layout; and how many bytes that is.
+// What the bytes of a cached tensor mean: codec, widths, groups, dtypes, layout; and how many bytes
+// that is.
 //
 // Pure values and functions, thread-safe. Quantization groups run along the last dimension (key_dim
 // or value_dim) inside one token and one head, so cutting at any token is exact.
-// Source of every codec: reference formats of MLX (mode "affine") and ggml; src/README.md names them.
+// Source of every codec: reference formats of MLX (mode "affine") and ggml; src/README.md names
+// them.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -24,18 +26,20 @@ enum class Codec : uint8_t {
   kQ5_1 = 6,
   kQ8_0 = 7,
 };
+// kHadamard is a later version's: it is known as a name and refused by Validate.
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
-// kRows: a unit holds codes [tokens][row], then scales [tokens][dim/group], then biases, in MLX's and
-// ggml's own row order. kTiled is a later version's: it is known as a name and refused by Validate.
+// kRows: a unit holds codes [tokens][row], then scales [tokens][dim/group], then biases, in MLX's
+// and ggml's own row order. kTiled is a later version's: known as a name, refused by Validate.
 enum class Layout : uint8_t { kRows = 1, kTiled = 2 };
 
-// One of K or V. Fields that a codec does not use hold the canonical value that Canonical() gives
-// them, so that equal formats are equal bytes.
+// One of K or V. Fields that a codec does not use hold the value that RawFormat, MlxAffineFormat
+// and GgmlFormat give them, and Validate refuses any other, so that equal formats are equal bytes.
 struct TensorFormat {
   Codec codec = Codec::kRaw;
-  Dtype dtype = Dtype::kF32;        // raw: of the elements; MLX: of the data, scales and biases; ggml: kF16
-  uint8_t bits = 32;                // per element: raw 16 or 32; MLX 2, 3, 4, 5, 6, 8; ggml 4, 5, 8
-  uint16_t group_size = 0;          // elements per scale: raw 0; MLX 32, 64, 128; ggml 32
+  Dtype dtype =
+      Dtype::kF32;          // raw: of the elements; MLX: of the data, scales and biases; ggml: kF16
+  uint8_t bits = 32;        // per element: raw 16 or 32; MLX 2, 3, 4, 5, 6, 8; ggml 4, 5, 8
+  uint16_t group_size = 0;  // elements per scale: raw 0; MLX 32, 64, 128; ggml 32
   Dtype scale_dtype = Dtype::kF32;  // raw: = dtype; MLX: = dtype; ggml: kF16
   Rotation rotation = Rotation::kNone;
   Layout layout = Layout::kRows;
@@ -51,11 +55,15 @@ TensorFormat RawFormat(Dtype dtype);
 TensorFormat MlxAffineFormat(uint8_t bits, uint16_t group_size, Dtype dtype);
 TensorFormat GgmlFormat(Codec codec);  // Requires: one of kQ4_0 ... kQ8_0.
 
-// InvalidArgument when `format` is not one of the above or does not fit rows of `dim` elements. The
-// message names what was seen and what is accepted: "group_size 64 does not divide head_dim 80".
+inline constexpr uint32_t kMaxDim = 65536;  // keeps every size below in 32 (row) and 64 bits (unit)
+
+// InvalidArgument when `format` is not one of the above or does not fit rows of `dim` elements
+// (1 to kMaxDim). The message names what was seen and what is accepted: "format: group_size 64 of
+// mlx_affine/8/64/f16 does not divide head_dim 96, accepted here: 32".
 absl::Status Validate(const TensorFormat& format, uint32_t dim);
 
-// "raw/f16", "mlx_affine/8/64/bf16", "q8_0". Parse reads the same strings.
+// "raw/f16", "mlx_affine/8/64/bf16", "q8_0". Parse reads exactly these strings, InvalidArgument for
+// any other; what it gives passes Validate for some dim.
 std::string ToString(const TensorFormat& format);
 absl::StatusOr<TensorFormat> ParseTensorFormat(const std::string& text);
 // "mlx_affine/8/64/f16" when K and V agree, else "mlx_affine/8/64/f16+mlx_affine/4/64/f16".
@@ -71,7 +79,8 @@ struct RowBytes {
   uint32_t biases = 0;
   uint32_t total() const { return codes + scales + biases; }
 };
-RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim);  // Requires: Validate(format, dim) is OK.
+RowBytes BytesOfRow(const TensorFormat& format,
+                    uint32_t dim);  // Requires: Validate(format, dim) is OK.
 
 // A unit: one layer, one of K or V, one kv head, `page_tokens` tokens, layout rows.
 // Every unit starts on a 128-byte boundary and its length is a multiple of 128; padding is zero.
