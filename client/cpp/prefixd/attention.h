@@ -1,0 +1,33 @@
+// Fused attention over the block tables that a Sequence gives, straight on quantized pages. Standard-library types only.
+//
+// Thread-safe; scratch does not grow with the context. One query row's result does not depend on which other rows,
+// chunks or how many threads share the call.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "prefixd/client.h"
+
+namespace prefixd {
+
+struct AttendOptions {
+  uint32_t query_rows = 1;
+  uint32_t query_heads = 0;  // a multiple of kv_heads
+  uint32_t kv_heads = 0;
+  uint32_t key_dim = 0;
+  uint32_t value_dim = 0;
+  uint32_t first_position = 0;  // of query row 0; row i sees positions <= first_position + i
+  float scale = 0;
+  uint32_t threads = 1;
+  // In floats; 0 = dense [query_rows][query_heads][dim].
+  size_t query_row_stride = 0, query_head_stride = 0;
+  size_t out_row_stride = 0, out_head_stride = 0;
+};
+
+// q: [query_rows][query_heads][key_dim] by the strides, out: [query_rows][query_heads][value_dim].
+// `formats`: what BlockTableEntry::format indexes: the layer's LayerSpec::formats. Invalid input changes nothing and says what.
+Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats, const float* q, float* out,
+              const AttendOptions& options);
+
+}  // namespace prefixd

@@ -1,0 +1,174 @@
+// The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd (where the bytes are);
+// one file a verb: open_space.cc, match.cc, acquire.cc, fetch.cc, reserve.cc, commit.cc, spill.cc, recover.cc, stats.cc.
+//
+// Thread-safe. Every call may come from any thread; waits end with the deadline that is passed. Errors are
+// absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes them. A miss is a value.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "block/answer.h"
+#include "block/tokens.h"
+
+namespace prefixd::cache {
+
+enum class LogLevel { kInfo, kWarning, kError };
+
+struct Options {
+  uint64_t ram_budget_bytes = uint64_t{1} << 30;  // arena, index, bytes in flight, SSD tier's memory: all of it
+  uint64_t ssd_budget_bytes = 0;                  // 0 = no SSD tier
+  std::string directory;                          // of the SSD tier
+  bool direct_io = true;
+  bool trust_model_names = false;                 // allow spaces without a weights digest
+  uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
+  uint64_t segment_bytes = uint64_t{64} << 20;
+  std::string version = "0";
+  const base::Clock* clock = &base::SystemClock::Get();
+  // One line of plain text; called from any thread, must not call back.
+  std::function<void(LogLevel, const std::string&)> log;
+};
+
+inline constexpr uint32_t kMaxTokens = 1u << 21;
+inline constexpr uint32_t kMaxItems = 64;
+inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in one message
+
+struct OpenedSpace {
+  block::SpaceHandle space;
+  block::SpaceId id{};
+  uint32_t block_tokens = 0;
+  bool created = false;
+  std::string nearest_model;  // of a new space: the known one that differs least, and where
+  std::vector<std::string> differing_fields;
+};
+
+struct Request {
+  block::SpaceHandle space;
+  std::vector<block::Token> tokens;
+  std::vector<block::ContentKey> content;
+  uint32_t max_tokens = block::kNoLimit;
+  std::vector<uint32_t> groups;    // empty = all
+  std::vector<uint64_t> readable;  // mask of rungs for each group; empty = all
+  bool causal_content = false;
+  std::string request_id;  // for the log
+};
+
+struct Acquired {
+  block::MatchAnswer match;
+  block::LeaseId lease;                  // none when nothing is restorable
+  std::vector<block::LeasedPage> pages;  // group by group in position order
+};
+
+struct Released {
+  block::LeaseId lease;
+  uint32_t used_tokens = 0;
+  uint64_t first_token_us = 0;
+  uint64_t load_us = 0;  // measured by the worker; teaches the load-time estimate
+  double prefill_tokens_per_s = 0;
+};
+
+struct ReserveRequest {
+  block::SpaceHandle space;
+  std::vector<block::Token> tokens;
+  std::vector<block::ContentKey> content;
+  std::vector<uint32_t> groups;
+  std::vector<uint64_t> writable;
+};
+
+// A piece of a page on its way in or out. `data` is borrowed for the call.
+struct PagePiece {
+  uint32_t group = 0;
+  uint32_t first_token = 0;
+  uint32_t tokens = 0;
+  uint32_t rung = 0;
+  uint64_t page_bytes = 0;
+  uint64_t offset = 0;
+  uint64_t xxh3 = 0;  // of `data`
+  std::span<const std::byte> data;
+};
+
+struct CommitRequest {
+  block::ReservationId reservation;
+  uint32_t tokens = 0;  // a block border of the plan or its end
+  bool sequence_end = false;
+  std::vector<uint32_t> ends;  // further ends <= tokens
+};
+
+struct FetchRequest {
+  block::LeaseId lease;
+  std::vector<uint32_t> groups;
+  uint32_t from_token = 0;
+};
+struct GroupReady {
+  uint32_t group = 0;
+  uint32_t usable_tokens = 0;
+  block::ShortenReason reason = block::ShortenReason::kEvicted;  // when usable_tokens is below the lease
+};
+// Receives what Fetch sends, on the caller's thread. False: the receiver is gone, stop.
+class FetchSink {
+ public:
+  virtual ~FetchSink() = default;
+  virtual bool Page(const PagePiece& piece) = 0;
+  virtual bool Ready(const GroupReady& ready) = 0;
+};
+
+struct FlushResult {
+  uint64_t flushed_bytes = 0;
+  uint64_t dirty_bytes = 0;  // left
+};
+
+class Cache {
+ public:
+  // Opens the SSD tier and rebuilds the index from its records before it returns. FailedPrecondition when the directory belongs to another
+  // running prefixd or another format version.
+  static absl::StatusOr<std::unique_ptr<Cache>> Open(const Options& options);
+  ~Cache();  // stops the threads; what is dirty is lost unless drained
+
+  uint64_t epoch() const;
+
+  block::SessionId BeginSession(const std::string& worker);
+  void EndSession(block::SessionId session);  // frees its leases and reservations
+
+  // `identity.tenant` is the caller's: the daemon sets it from the connection.
+  absl::StatusOr<OpenedSpace> OpenSpace(block::SessionId session, block::SpaceIdentity identity);
+
+  absl::StatusOr<block::MatchAnswer> Match(block::SessionId session, const Request& request);
+  absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request, base::Deadline deadline);
+  absl::Status Release(block::SessionId session, const Released& released);
+  // Sends the lease's pages cut to the token, group by group, each once it is in RAM and verified.
+  absl::Status Fetch(block::SessionId session, const FetchRequest& request, base::Deadline deadline, FetchSink* sink);
+
+  absl::StatusOr<block::ReservePlan> Reserve(block::SessionId session, const ReserveRequest& request);
+  // Takes a piece into the extent of its page, allocated at the page's first piece. ResourceExhausted: no room, and nothing to evict
+  // before `deadline`.
+  absl::Status PutPage(block::SessionId session, block::ReservationId reservation, const PagePiece& piece,
+                       base::Deadline deadline);
+  absl::StatusOr<block::CommitAnswer> Commit(block::SessionId session, const CommitRequest& request);
+  absl::Status Abandon(block::SessionId session, block::ReservationId reservation);
+
+  // Every space when `space` is null. NotFound for an unknown id.
+  struct Cleared {
+    uint32_t spaces = 0;
+    uint64_t bytes = 0;
+  };
+  absl::StatusOr<Cleared> Clear(const block::SpaceId* space);
+  FlushResult Flush(base::Deadline deadline);
+  block::Stats GetStats() const;
+  std::vector<block::SpaceSummary> ListSpaces() const;
+  // For the service: counts and times what the cache does not see ("rpc.acquire", 120 us; "refused.bad_request").
+  void Count(const char* counter, uint64_t by = 1);
+  void CountLatency(const char* name, uint64_t us);
+
+ private:
+  struct Impl;
+  explicit Cache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace prefixd::cache
