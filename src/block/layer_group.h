@@ -40,24 +40,25 @@ struct LayerGroup {
 };
 
 // What a group may hold at most. Page sizes then fit in 32 bits at every block_tokens.
-inline constexpr uint32_t kMaxLayers = 4096;    // layer indexes are below it
+inline constexpr uint32_t kMaxLayers = 4096;  // layer indexes are below it
 inline constexpr uint32_t kMaxKvHeads = 1024;
 inline constexpr uint32_t kMaxHeadDim = 16384;
-inline constexpr uint64_t kMaxPageBytes = uint64_t{64} << 20;    // of a 128-token page
-inline constexpr uint64_t kMaxStateBytes = uint64_t{64} << 30;   // 65,536 parts of 1 MiB
+inline constexpr uint64_t kMaxPageBytes = uint64_t{64} << 20;   // of a 128-token page
+inline constexpr uint64_t kMaxStateBytes = uint64_t{64} << 30;  // 65,536 parts of 1 MiB
 
-// InvalidArgument naming group, field, value and limit. Fields that a kind does not use must hold their
-// defaults, so that one group has one spelling: window and sink_tokens are kSliding's, state_bytes is
-// kState's, everything from kv_heads to value_prefix_dim and the ladder is for kFull and kSliding.
+// InvalidArgument naming group, field, value and limit. Fields that a kind does not use must hold
+// their defaults, so that one group has one spelling: window and sink_tokens are kSliding's,
+// state_bytes is kState's, everything from kv_heads to value_prefix_dim and the ladder is for kFull
+// and kSliding.
 //   kStored     value_dim >= 1, value_prefix_dim 0
 //   kNone       value_dim 0, value_prefix_dim 0
 //   kKeyPrefix  value_dim = value_prefix_dim, in 1..key_dim
-// A ladder has no rung twice and none that holds more bytes a token than the one before it; without a
-// stored value a rung's value format repeats its key format.
+// A ladder has no rung twice and none that holds more bytes a token than the one before it; without
+// a stored value a rung's value format repeats its key format.
 absl::Status Validate(const LayerGroup& group);
 
-// Bytes of one token in one layer, all heads, without padding. Requires: Validate(group) is OK, kind kFull
-// or kSliding, rung < ladder size.
+// Bytes of one token in one layer, all heads, without padding. Requires: Validate(group) is OK,
+// kind kFull or kSliding, rung < ladder size.
 uint64_t TokenBytesPerLayer(const LayerGroup& group, uint32_t rung);
 
 }  // namespace prefixd::block

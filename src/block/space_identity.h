@@ -49,20 +49,34 @@ struct SpaceIdentity {
   bool operator==(const SpaceIdentity&) const = default;
 };
 
-// Fills defaults (block_tokens) in place, then checks every field. InvalidArgument says which one.
+inline constexpr uint32_t kMaxModelBytes = 1024;
+inline constexpr uint32_t kMaxTenantBytes = 256;  // tenant, salt
+inline constexpr uint32_t kMaxScalingBytes = 64;
+inline constexpr uint32_t kMaxScalingParams = 1024;
+inline constexpr uint32_t kMaxRanks = 1024;
+
+// Fills defaults in place (block_tokens; -0.0 becomes 0.0), then checks every field: Validate of
+// each group, 1 to kMaxGroups groups, ranks inside the parallel plan, each layer index in one group
+// per shard, group names unique in a shard. InvalidArgument says field, value and limit.
 absl::Status NormalizeAndValidate(SpaceIdentity* identity);
 
+// All four below require an identity that NormalizeAndValidate has passed.
+//
+// Encoding: u32 kIdentityVersion, then the fields in the order of identity_fields.h: strings and
+// lists behind a u32 count, digests raw, enums and bools as u8, the rest as wide as declared,
+// little-endian.
 std::string Encode(const SpaceIdentity& identity);
-absl::StatusOr<SpaceIdentity> DecodeSpaceIdentity(
-    const std::string& encoded);  // DataLoss when it is not one
+// DataLoss when it is not one: the value given back encodes to the same bytes and is valid.
+absl::StatusOr<SpaceIdentity> DecodeSpaceIdentity(const std::string& encoded);
 SpaceId IdOf(const SpaceIdentity& identity);
 
-// Names of the fields in which two identities differ, "weights_digest",
-// "groups[2].ladder[0].key.bits"; empty = same.
+// Names of the fields in which two identities differ, in encoding order: "weights_digest",
+// "groups[2].ladder[0].key.bits". Lists of different length are named ("groups"), and then compared
+// as far as both go. Empty = same identity.
 std::vector<std::string> DifferingFields(const SpaceIdentity& a, const SpaceIdentity& b);
 
-// Bytes of KV per token in rung 0 of every group, without padding (formats.md: 60,928 for
-// Qwen3-0.6B at 8-bit g64).
+// Bytes of KV per token in rung 0 of every group of every shard, without padding and state groups
+// (60,928 for Qwen3-0.6B at 8 bits, group 64).
 uint64_t PayloadBytesPerToken(const SpaceIdentity& identity);
 
 }  // namespace prefixd::block

@@ -1,0 +1,66 @@
+#include "block/block_hash.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace prefixd::block {
+namespace {
+
+constexpr size_t kContentKeyBytes = 3 * sizeof(uint32_t) + sizeof(base::Digest256);
+
+// Appends to a buffer that the caller has sized.
+class Appender {
+ public:
+  explicit Appender(std::byte* to) : to_(to) {}
+  void Raw(const void* data, size_t bytes) {
+    if (bytes != 0) std::memcpy(to_, data, bytes);
+    to_ += bytes;
+  }
+  void U32(uint32_t value) { Raw(&value, sizeof(value)); }
+
+ private:
+  std::byte* to_;
+};
+
+void EncodeBlock(const BlockHash& parent, const SequenceView& block, std::byte* to) {
+  Appender out(to);
+  out.Raw(parent.data(), parent.size());
+  out.U32(static_cast<uint32_t>(block.tokens.size()));
+  out.Raw(block.tokens.data(), block.tokens.size_bytes());
+  out.U32(static_cast<uint32_t>(block.content.size()));
+  for (const ContentKey& key : block.content) {
+    out.U32(key.start);
+    out.U32(key.item_offset);
+    out.U32(key.length);
+    out.Raw(key.digest.data(), key.digest.size());
+  }
+}
+
+}  // namespace
+
+BlockHash RootHash(const SpaceId& space) {
+  base::Sha256Stream stream;
+  stream.Update(base::AsBytes("prefixd/1/root"));
+  stream.Update(space);
+  const base::Digest256 digest = stream.Finish();
+  BlockHash root;
+  std::copy_n(digest.begin(), root.size(), root.begin());
+  return root;
+}
+
+BlockHash HashBlock(const BlockHash& parent, const SequenceView& block) {
+  const size_t bytes = parent.size() + 2 * sizeof(uint32_t) + block.tokens.size_bytes() +
+                       block.content.size() * kContentKeyBytes;
+  // Every block without content fits: 128 tokens are 536 bytes.
+  std::array<std::byte, 1024> small;
+  std::vector<std::byte> large(bytes > small.size() ? bytes : 0);
+  std::byte* const encoded = large.empty() ? small.data() : large.data();
+  EncodeBlock(parent, block, encoded);
+  return base::Xxh3Wide({encoded, bytes});
+}
+
+}  // namespace prefixd::block

@@ -1,0 +1,207 @@
+#include "block/space_identity.h"
+
+#include <algorithm>
+#include <map>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/bytes.h"
+#include "block/identity_fields.h"
+
+namespace prefixd::block {
+namespace {
+
+template <typename T>
+void WriteValue(base::ByteWriter& out, const T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    out.Framed(value);
+  } else if constexpr (std::is_same_v<T, base::Digest256>) {
+    out.Raw(value);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    out.Fixed(static_cast<uint8_t>(value));
+  } else {
+    out.Fixed(value);
+  }
+}
+
+template <typename T>
+void WriteValues(base::ByteWriter& out, const std::vector<T>& values) {
+  out.Fixed(static_cast<uint32_t>(values.size()));
+  for (const T& value : values) WriteValue(out, value);
+}
+
+class Encoder {
+ public:
+  Encoder() { out_.Fixed(kIdentityVersion); }
+  template <typename T>
+  void Leaf(const char*, const T& value) {
+    WriteValue(out_, value);
+  }
+  template <typename T>
+  void Leaf(const char*, const std::vector<T>& values, uint32_t) {
+    WriteValues(out_, values);
+  }
+  template <typename T, typename Visit>
+  void Struct(const char*, T& value, Visit visit) {
+    visit(value);
+  }
+  template <typename T, typename Visit>
+  void List(const char*, const std::vector<T>& values, uint32_t, Visit visit) {
+    out_.Fixed(static_cast<uint32_t>(values.size()));
+    for (const T& value : values) visit(value);
+  }
+  std::string Take() { return out_.Take(); }
+
+ private:
+  base::ByteWriter out_;
+};
+
+// Counts above their limit and reads past the end make ok() false; no input makes it allocate more
+// than the limits of identity_fields.h.
+class Decoder {
+ public:
+  explicit Decoder(std::span<const std::byte> encoded) : in_(encoded) {
+    ok_ = in_.Fixed<uint32_t>() == kIdentityVersion;
+  }
+  template <typename T>
+  void Leaf(const char*, T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      value = in_.Framed();
+    } else if constexpr (std::is_same_v<T, base::Digest256>) {
+      const std::span<const std::byte> raw = in_.Raw(value.size());
+      if (raw.size() == value.size()) std::copy(raw.begin(), raw.end(), value.begin());
+    } else if constexpr (std::is_same_v<T, bool>) {
+      const uint8_t flag = in_.Fixed<uint8_t>();
+      ok_ = ok_ && flag <= 1;
+      value = flag != 0;
+    } else {
+      value = in_.Fixed<T>();
+    }
+  }
+  template <typename T>
+  void Leaf(const char* name, std::vector<T>& values, uint32_t max) {
+    List(name, values, max, [&](T& value) { Leaf(name, value); });
+  }
+  template <typename T, typename Visit>
+  void Struct(const char*, T& value, Visit visit) {
+    visit(value);
+  }
+  template <typename T, typename Visit>
+  void List(const char*, std::vector<T>& values, uint32_t max, Visit visit) {
+    const uint32_t count = in_.Fixed<uint32_t>();
+    ok_ = ok_ && in_.ok() && count <= max;
+    if (!ok_) return;
+    values.resize(count);
+    for (T& value : values) visit(value);
+  }
+  bool AtEnd() const { return ok_ && in_.ok() && in_.remaining() == 0; }
+
+ private:
+  base::ByteReader in_;
+  bool ok_ = true;
+};
+
+// Every leaf under its full name, as its encoded bytes; a list leaves its length under its own
+// name.
+class Flattener {
+ public:
+  using Leaves = std::vector<std::pair<std::string, std::string>>;
+
+  template <typename T>
+  void Leaf(const char* name, const T& value) {
+    base::ByteWriter out;
+    WriteValue(out, value);
+    leaves_.emplace_back(prefix_ + name, out.Take());
+  }
+  template <typename T>
+  void Leaf(const char* name, const std::vector<T>& values, uint32_t) {
+    base::ByteWriter out;
+    WriteValues(out, values);
+    leaves_.emplace_back(prefix_ + name, out.Take());
+  }
+  template <typename T, typename Visit>
+  void Struct(const char* name, const T& value, Visit visit) {
+    Under(absl::StrCat(name, "."), [&] { visit(value); });
+  }
+  template <typename T, typename Visit>
+  void List(const char* name, const std::vector<T>& values, uint32_t, Visit visit) {
+    leaves_.emplace_back(prefix_ + name, absl::StrCat(values.size()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      Under(absl::StrCat(name, "[", i, "]."), [&] { visit(values[i]); });
+    }
+  }
+  Leaves Take() { return std::move(leaves_); }
+
+ private:
+  template <typename Visit>
+  void Under(const std::string& step, Visit visit) {
+    const size_t length = prefix_.size();
+    prefix_ += step;
+    visit();
+    prefix_.resize(length);
+  }
+
+  std::string prefix_;
+  Leaves leaves_;
+};
+
+Flattener::Leaves Flatten(const SpaceIdentity& identity) {
+  Flattener flattener;
+  VisitSpaceIdentity(flattener, identity);
+  return flattener.Take();
+}
+
+}  // namespace
+
+std::string Encode(const SpaceIdentity& identity) {
+  Encoder encoder;
+  VisitSpaceIdentity(encoder, identity);
+  return encoder.Take();
+}
+
+absl::StatusOr<SpaceIdentity> DecodeSpaceIdentity(const std::string& encoded) {
+  SpaceIdentity identity;
+  Decoder decoder(base::AsBytes(encoded));
+  VisitSpaceIdentity(decoder, identity);
+  if (!decoder.AtEnd()) {
+    return absl::DataLossError(absl::StrCat("space identity: ", encoded.size(),
+                                            " bytes are not an encoding of version ",
+                                            kIdentityVersion));
+  }
+  if (absl::Status status = NormalizeAndValidate(&identity); !status.ok()) {
+    return absl::DataLossError(absl::StrCat("space identity: decoded to an invalid value: ",
+                                            std::string(status.message())));
+  }
+  if (Encode(identity) != encoded) {
+    return absl::DataLossError("space identity: decoded to a value that is not normal");
+  }
+  return identity;
+}
+
+SpaceId IdOf(const SpaceIdentity& identity) {
+  return base::Sha256(base::AsBytes(Encode(identity)));
+}
+
+std::vector<std::string> DifferingFields(const SpaceIdentity& a, const SpaceIdentity& b) {
+  std::map<std::string, std::string> leaves_b;
+  for (auto& [name, value] : Flatten(b)) leaves_b.emplace(std::move(name), std::move(value));
+  std::vector<std::string> names;
+  for (const auto& [name, value] : Flatten(a)) {
+    const auto other = leaves_b.find(name);
+    if (other != leaves_b.end() && other->second != value) names.push_back(name);
+  }
+  return names;
+}
+
+uint64_t PayloadBytesPerToken(const SpaceIdentity& identity) {
+  uint64_t bytes = 0;
+  for (const LayerGroup& group : identity.groups) {
+    if (group.kind == LayerKind::kState) continue;
+    bytes += group.layers.size() * TokenBytesPerLayer(group, 0);
+  }
+  return bytes;
+}
+
+}  // namespace prefixd::block
