@@ -1,0 +1,93 @@
+#include "wire/admin.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "quant/format.h"
+#include "wire/fields.h"
+#include "wire/identity.h"
+
+namespace prefixd::wire {
+namespace {
+
+// The distinct ladder entries of all groups in order of first sight.
+std::vector<std::string> FormatNames(const block::SpaceIdentity& identity) {
+  std::vector<std::string> names;
+  for (const block::LayerGroup& group : identity.groups) {
+    for (const quant::KvFormat& format : group.ladder) {
+      std::string name = quant::ToString(format);
+      if (std::find(names.begin(), names.end(), name) == names.end())
+        names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+void WriteCounts(const std::vector<block::NamedCount>& counts,
+                 google::protobuf::RepeatedPtrField<v1::Count>* proto) {
+  for (const block::NamedCount& count : counts) {
+    v1::Count* to = proto->Add();
+    to->set_name(count.name);
+    to->set_value(count.value);
+  }
+}
+
+void WriteLatency(const block::NamedLatency& latency, v1::Latency* proto) {
+  proto->set_name(latency.name);
+  proto->set_count(latency.histogram.count);
+  proto->set_sum_us(latency.histogram.sum_us);
+  proto->mutable_buckets()->Assign(latency.histogram.buckets.begin(),
+                                   latency.histogram.buckets.end());
+}
+
+}  // namespace
+
+void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto) {
+  proto->set_space_id(space.id.data(), space.id.size());
+  proto->set_model(space.identity.model);
+  proto->set_block_tokens(space.identity.block_tokens);
+  for (std::string& name : FormatNames(space.identity)) proto->add_formats(std::move(name));
+  proto->set_blocks(space.blocks);
+  proto->set_holes(space.holes);
+  proto->set_ends(space.ends);
+  proto->set_stored_tokens(space.stored_tokens);
+  proto->set_ram_payload_bytes(space.ram_payload_bytes);
+  proto->set_ram_extent_bytes(space.ram_extent_bytes);
+  proto->set_ssd_payload_bytes(space.ssd_payload_bytes);
+  proto->set_ssd_page_bytes(space.ssd_page_bytes);
+  proto->set_dirty_bytes(space.dirty_bytes);
+}
+
+void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {
+  proto->set_epoch(stats.epoch);
+  proto->set_version(stats.version);
+  proto->set_uptime_s(stats.uptime_s);
+  proto->set_ram_budget_bytes(stats.ram_budget_bytes);
+  WriteCounts(stats.ram_parts, proto->mutable_ram_parts());
+  proto->set_ssd_budget_bytes(stats.ssd_budget_bytes);
+  proto->set_ssd_file_bytes(stats.ssd_file_bytes);
+  proto->set_dirty_bytes(stats.dirty_bytes);
+  proto->set_sessions(stats.sessions);
+  proto->set_leases(stats.leases);
+  proto->set_leased_bytes(stats.leased_bytes);
+  proto->set_reservations(stats.reservations);
+  WriteCounts(stats.counters, proto->mutable_counters());
+  proto->set_seconds_saved(stats.seconds_saved);
+  for (const block::NamedLatency& latency : stats.latencies)
+    WriteLatency(latency, proto->add_latencies());
+  for (const block::SpaceSummary& space : stats.spaces) ToProto(space, proto->add_spaces());
+}
+
+void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto) {
+  ToProto(space, proto->mutable_stats());
+  *proto->mutable_identity() = ToProto(space.identity);
+  proto->set_tenant(space.identity.tenant);
+}
+
+absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given) {
+  *given = !bytes.empty();
+  return ReadDigest("space_id", bytes, true, id);
+}
+
+}  // namespace prefixd::wire

@@ -1,0 +1,21 @@
+// Stats and space lists on the wire.
+//
+// Pure functions.
+#pragma once
+#include "absl/status/statusor.h"
+
+#include "block/answer.h"
+#include "prefixd/v1/admin.pb.h"
+
+namespace prefixd::wire {
+
+void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto);
+void ToProto(const block::Stats& stats, v1::GetStatsReply* proto);
+
+// A space summary with its whole identity, tenant included.
+void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto);
+
+// An empty space id or 32 bytes; InvalidArgument otherwise. `given` says which.
+absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given);
+
+}  // namespace prefixd::wire

@@ -1,0 +1,64 @@
+#include "wire/sequence.h"
+
+#include "block/layer_group.h"
+#include "wire/fields.h"
+#include "wire/limits.h"
+
+namespace prefixd::wire {
+
+absl::StatusOr<Sequence> FromProto(const v1::Sequence& proto) {
+  if (proto.tokens().empty())
+    return absl::InvalidArgumentError("sequence: 0 tokens, wants at least 1");
+  PREFIXD_RETURN_IF_ERROR(
+      CheckCount("sequence: tokens", static_cast<uint64_t>(proto.tokens_size()), kMaxTokens));
+  Sequence sequence;
+  sequence.space.value = proto.space();
+  sequence.tokens.assign(proto.tokens().begin(), proto.tokens().end());
+  sequence.content.reserve(static_cast<size_t>(proto.content_size()));
+  for (int i = 0; i < proto.content_size(); ++i) {
+    const v1::ContentKey& from = proto.content(i);
+    block::ContentKey& key = sequence.content.emplace_back();
+    key.start = from.start();
+    key.item_offset = from.item_offset();
+    key.length = from.length();
+    PREFIXD_RETURN_IF_ERROR(ReadDigest(absl::StrCat("sequence: content[", i, "].digest"),
+                                       from.digest(), false, &key.digest));
+  }
+  PREFIXD_RETURN_IF_ERROR(block::ValidateContent({sequence.tokens, sequence.content}));
+  return sequence;
+}
+
+void ToProto(block::SpaceHandle space, const block::SequenceView& sequence, v1::Sequence* proto) {
+  proto->Clear();
+  proto->set_space(space.value);
+  proto->mutable_tokens()->Assign(sequence.tokens.begin(), sequence.tokens.end());
+  for (const block::ContentKey& key : sequence.content) {
+    v1::ContentKey* to = proto->add_content();
+    to->set_start(key.start);
+    to->set_length(key.length);
+    to->set_item_offset(key.item_offset);
+    to->set_digest(key.digest.data(), key.digest.size());
+  }
+}
+
+absl::Status CheckItems(const v1::AcquireRequest& request) {
+  return CheckCount("acquire: items", static_cast<uint64_t>(request.items_size()), kMaxItems);
+}
+
+absl::Status CheckItem(const v1::AcquireRequest::Item& item) {
+  PREFIXD_RETURN_IF_ERROR(
+      CheckLength("acquire: request_id", item.request_id().size(), kMaxRequestIdBytes));
+  PREFIXD_RETURN_IF_ERROR(
+      CheckCount("acquire: groups", static_cast<uint64_t>(item.groups_size()), block::kMaxGroups));
+  return CheckCount("acquire: readable", static_cast<uint64_t>(item.readable_size()),
+                    block::kMaxGroups);
+}
+
+absl::Status CheckColumns(const v1::ReserveRequest& request) {
+  PREFIXD_RETURN_IF_ERROR(CheckCount(
+      "reserve: groups", static_cast<uint64_t>(request.groups_size()), block::kMaxGroups));
+  return CheckCount("reserve: writable", static_cast<uint64_t>(request.writable_size()),
+                    block::kMaxGroups);
+}
+
+}  // namespace prefixd::wire

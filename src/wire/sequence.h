@@ -1,0 +1,34 @@
+// Token sequences and request columns on the wire.
+//
+// Pure functions.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "block/ids.h"
+#include "block/tokens.h"
+#include "prefixd/v1/prefix_cache.pb.h"
+
+namespace prefixd::wire {
+
+struct Sequence {
+  block::SpaceHandle space;
+  std::vector<block::Token> tokens;
+  std::vector<block::ContentKey> content;
+};
+
+// InvalidArgument for no tokens, more than kMaxTokens, a digest that is not 32 bytes, or content
+// that ValidateContent refuses.
+absl::StatusOr<Sequence> FromProto(const v1::Sequence& proto);
+void ToProto(block::SpaceHandle space, const block::SequenceView& sequence, v1::Sequence* proto);
+
+// At most kMaxItems items; none is a request that only releases.
+absl::Status CheckItems(const v1::AcquireRequest& request);
+// The other lists of an item; the group numbers themselves are checked against the space by the
+// cache.
+absl::Status CheckItem(const v1::AcquireRequest::Item& item);
+absl::Status CheckColumns(const v1::ReserveRequest& request);
+
+}  // namespace prefixd::wire
