@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -92,13 +93,21 @@ TEST(HalfTest, FloatsBetweenTwoBf16RoundToTheNearestEven) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("f16c"))) uint16_t HardwareHalf(float value) {
-  return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
+bool HasF16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+         (c & bit_F16C) != 0;
 }
-__attribute__((target("f16c"))) float HardwareFloat(uint16_t half) { return _cvtsh_ss(half); }
+__attribute__((target("f16c"))) uint16_t HardwareHalf(float value) {
+  const __m128i halves = _mm_cvtps_ph(_mm_set_ss(value), _MM_FROUND_TO_NEAREST_INT);
+  return static_cast<uint16_t>(_mm_cvtsi128_si32(halves) & 0xffff);
+}
+__attribute__((target("f16c"))) float HardwareFloat(uint16_t half) {
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
+}
 
 TEST(HalfTest, BitsEqualTheProcessorsOwnWhereItHasF16c) {
-  if (!__builtin_cpu_supports("f16c")) GTEST_SKIP() << "no F16C here";
+  if (!HasF16c()) GTEST_SKIP() << "no F16C here";
   for (uint32_t bits = 0; bits < kHalfSpace; ++bits) {
     const uint16_t half = static_cast<uint16_t>(bits);
     ASSERT_EQ(std::bit_cast<uint32_t>(HalfToFloat(half)),
