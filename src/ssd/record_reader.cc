@@ -1,0 +1,74 @@
+#include "ssd/record_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace prefixd::ssd {
+namespace {
+
+constexpr size_t kReadaheadBytes = 256 << 10;
+
+}  // namespace
+
+RecordReader::RecordReader(const TableDb& table_db, const SegmentInfo& segment)
+    : segment_(segment) {
+  rocksdb::ReadOptions options = table_db.read_options();
+  options.readahead_size = kReadaheadBytes;
+  entry_.reset(table_db.db->NewIterator(options, table_db.records));
+}
+
+// At the first entry from `sequence` on. False when it cannot be read.
+bool RecordReader::Seek(uint64_t sequence) {
+  entry_->Seek(SequenceKey(sequence));
+  return entry_->Valid();
+}
+
+bool RecordReader::CountRecords() {
+  if (!Seek(segment_.last_sequence) || entry_->value().size() != sizeof(records_)) return false;
+  std::memcpy(&records_, entry_->value().data(), sizeof(records_));
+  return true;
+}
+
+// RocksDB does not say which key it could not read. A seek behind it succeeds, so the next sequence
+// is tried until one does: a record is followed by the few pages of its block.
+uint64_t RecordReader::SkipDamage(uint64_t sequence) {
+  while (sequence < segment_.last_sequence && !Seek(sequence)) ++sequence;
+  return sequence;
+}
+
+absl::Status RecordReader::ForEach(
+    const std::function<absl::Status(uint64_t, std::span<const std::byte>)>& visit) {
+  const bool counted = CountRecords();
+  bool damaged = !counted;
+  uint64_t visited = 0;
+  // Neither marker: the whole file is gone, there is nothing to go round.
+  bool readable = Seek(segment_.first_sequence);
+  if (!readable && !counted) {
+    unreadable_ = 1;
+    return absl::OkStatus();
+  }
+  uint64_t next = segment_.first_sequence + 1;
+  if (readable) entry_->Next();
+  while (next < segment_.last_sequence) {
+    if (!entry_->Valid()) {
+      damaged = true;
+      next = SkipDamage(next);
+      continue;
+    }
+    const uint64_t sequence = SequenceOf(entry_->key());
+    if (sequence >= segment_.last_sequence) break;
+    const rocksdb::Slice value = entry_->value();
+    PREFIXD_RETURN_IF_ERROR(
+        visit(sequence, base::AsBytes(std::string_view(value.data(), value.size()))));
+    ++visited;
+    next = sequence + 1;
+    entry_->Next();
+  }
+  unreadable_ = counted ? records_ - std::min(records_, visited) : uint64_t{damaged};
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::ssd

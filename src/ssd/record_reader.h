@@ -1,0 +1,41 @@
+// Reads the records of one segment in sequence order and goes round damage.
+//
+// Not thread-safe.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "rocksdb/iterator.h"
+
+#include "ssd/segment_store.h"
+#include "ssd/table_db.h"
+
+namespace prefixd::ssd {
+
+class RecordReader {
+ public:
+  // `table_db` must outlive the reader.
+  RecordReader(const TableDb& table_db, const SegmentInfo& segment);
+
+  // Once. Stops at the first error of `visit`.
+  absl::Status ForEach(
+      const std::function<absl::Status(uint64_t, std::span<const std::byte>)>& visit);
+  // Records that the closing marker counts and that were not visited; at least 1 when any part of
+  // the file could not be read.
+  uint64_t unreadable() const { return unreadable_; }
+
+ private:
+  bool CountRecords();
+  bool Seek(uint64_t sequence);
+  uint64_t SkipDamage(uint64_t sequence);
+
+  const SegmentInfo segment_;
+  std::unique_ptr<rocksdb::Iterator> entry_;
+  uint64_t records_ = 0;  // by the closing marker
+  uint64_t unreadable_ = 0;
+};
+
+}  // namespace prefixd::ssd

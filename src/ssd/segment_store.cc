@@ -1,0 +1,163 @@
+#include "ssd/segment_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "rocksdb/convenience.h"
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "ssd/record_reader.h"
+#include "ssd/store_metadata.h"
+#include "ssd/store_state.h"
+
+namespace prefixd::ssd {
+namespace {
+
+rocksdb::WriteOptions Synced() {
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  return options;
+}
+
+absl::Status DeleteFiles(const TableDb& table_db, rocksdb::ColumnFamilyHandle* family,
+                         const SegmentInfo& segment) {
+  const std::string first_key = SequenceKey(segment.first_sequence);
+  const std::string last_key = SequenceKey(segment.last_sequence);
+  const rocksdb::Slice first(first_key), last(last_key);
+  return FromRocks(
+      rocksdb::DeleteFilesInRange(table_db.db.get(), family, &first, &last),
+      absl::StrCat("cannot drop the ", family->GetName(), " of segment ", segment.first_sequence));
+}
+
+bool SameRange(const SegmentInfo& a, const SegmentInfo& b) {
+  return a.first_sequence == b.first_sequence && a.last_sequence == b.last_sequence;
+}
+
+}  // namespace
+
+struct SegmentStore::Impl {
+  StoreState state;
+};
+
+SegmentStore::SegmentStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SegmentStore::~SegmentStore() = default;
+
+absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& options) {
+  auto impl = std::make_unique<Impl>();
+  StoreState& state = impl->state;
+  PREFIXD_ASSIGN_OR_RETURN(state.directory, StoreDirectory::Open(options.directory));
+  PREFIXD_RETURN_IF_ERROR(CheckFormatVersion(options.directory));
+  PREFIXD_RETURN_IF_ERROR(state.directory->RemoveIncoming());
+  const bool direct_io = options.direct_io && state.directory->SupportsDirectIo();
+  PREFIXD_ASSIGN_OR_RETURN(state.table_db,
+                           TableDb::Open({.directory = options.directory,
+                                          .direct_io = direct_io,
+                                          .block_cache_bytes = options.block_cache_bytes}));
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t epoch, RaiseEpoch(*state.table_db));
+  state.last_sequence = uint64_t{epoch} << kCounterBits;
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<SegmentInfo> segments, FindSegments(*state.table_db));
+  {
+    base::MutexLock lock(state.mutex);
+    state.segments = std::move(segments);
+  }
+  return std::unique_ptr<SegmentStore>(new SegmentStore(std::move(impl)));
+}
+
+absl::Status SegmentStore::PutMeta(const std::string& key, const std::string& value) {
+  return FromRocks(impl_->state.table_db->db->Put(Synced(), kMetaPrefix + key, value),
+                   absl::StrCat("cannot write metadata ", key));
+}
+
+absl::Status SegmentStore::DeleteMeta(const std::string& key) {
+  return FromRocks(impl_->state.table_db->db->Delete(Synced(), kMetaPrefix + key),
+                   absl::StrCat("cannot delete metadata ", key));
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SegmentStore::ListMeta(
+    const std::string& prefix) const {
+  const std::string start = kMetaPrefix + prefix;
+  const std::unique_ptr<rocksdb::Iterator> entry(
+      impl_->state.table_db->db->NewIterator(rocksdb::ReadOptions()));
+  std::vector<std::pair<std::string, std::string>> list;
+  for (entry->Seek(start); entry->Valid() && entry->key().starts_with(start); entry->Next()) {
+    list.emplace_back(entry->key().ToString().substr(std::strlen(kMetaPrefix)),
+                      entry->value().ToString());
+  }
+  PREFIXD_RETURN_IF_ERROR(FromRocks(entry->status(), "cannot list metadata"));
+  return list;
+}
+
+absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentStore::NewSegment() {
+  {
+    base::MutexLock lock(impl_->state.mutex);
+    if (impl_->state.writing) {
+      return absl::FailedPreconditionError("segment store: another segment is being written");
+    }
+    impl_->state.writing = true;
+  }
+  return MakeSegmentWriter(&impl_->state);
+}
+
+absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header,
+                                    std::span<std::byte> page) const {
+  const TableDb& table_db = *impl_->state.table_db;
+  rocksdb::PinnableSlice value;
+  PREFIXD_RETURN_IF_ERROR(FromRocks(
+      table_db.db->Get(table_db.read_options(), table_db.pages, SequenceKey(sequence), &value),
+      absl::StrCat("cannot read page ", sequence)));
+  if (value.size() != sizeof(*header) + page.size()) {
+    return absl::DataLossError(absl::StrCat("segment store: page ", sequence, " has ", value.size(),
+                                            " bytes, expected ", sizeof(*header) + page.size()));
+  }
+  std::memcpy(header, value.data(), sizeof(*header));
+  std::memcpy(page.data(), value.data() + sizeof(*header), page.size());
+  return absl::OkStatus();
+}
+
+absl::Status SegmentStore::ForEachRecord(
+    const std::function<absl::Status(uint64_t sequence, std::span<const std::byte> record)>& visit,
+    uint64_t* unreadable) const {
+  *unreadable = 0;
+  for (const SegmentInfo& segment : Segments()) {
+    RecordReader reader(*impl_->state.table_db, segment);
+    PREFIXD_RETURN_IF_ERROR(reader.ForEach(visit));
+    *unreadable += reader.unreadable();
+  }
+  return absl::OkStatus();
+}
+
+std::vector<SegmentInfo> SegmentStore::Segments() const {
+  base::MutexLock lock(impl_->state.mutex);
+  return impl_->state.segments;
+}
+
+absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
+  StoreState& state = impl_->state;
+  const std::vector<SegmentInfo> segments = Segments();
+  const auto same = [&](const SegmentInfo& other) { return SameRange(other, segment); };
+  if (std::none_of(segments.begin(), segments.end(), same)) {
+    return absl::NotFoundError(absl::StrCat("segment store: no segment ", segment.first_sequence,
+                                            " to ", segment.last_sequence));
+  }
+  // Records first: pages without records are removed at the next Open, the other way round a record
+  // would promise pages that are gone.
+  PREFIXD_RETURN_IF_ERROR(DeleteFiles(*state.table_db, state.table_db->records, segment));
+  PREFIXD_RETURN_IF_ERROR(DeleteFiles(*state.table_db, state.table_db->pages, segment));
+  base::MutexLock lock(state.mutex);
+  std::erase_if(state.segments, same);
+  return absl::OkStatus();
+}
+
+uint64_t SegmentStore::FileBytes() const { return impl_->state.directory->AllocatedBytes(); }
+
+uint64_t SegmentStore::MemoryBytes() const {
+  return impl_->state.table_db->MemoryBytes() + impl_->state.writer_bytes;
+}
+
+uint64_t SegmentStore::last_sequence() const { return impl_->state.last_sequence; }
+
+bool SegmentStore::direct_io() const { return impl_->state.table_db->direct_io; }
+
+}  // namespace prefixd::ssd

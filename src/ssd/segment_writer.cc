@@ -1,0 +1,222 @@
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rocksdb/sst_file_writer.h"
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "ssd/store_metadata.h"
+#include "ssd/store_state.h"
+
+namespace prefixd::ssd {
+namespace {
+
+rocksdb::Slice AsSlice(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// A table file in incoming/, removed by the destructor unless an ingest has moved it away.
+class IncomingFile {
+ public:
+  IncomingFile(const TableDb& table_db, rocksdb::ColumnFamilyHandle* family, std::string path)
+      : path_(std::move(path)), writer_(table_db.file_options(), table_db.table_options, family) {}
+  ~IncomingFile() { unlink(path_.c_str()); }
+  IncomingFile(const IncomingFile&) = delete;
+  IncomingFile& operator=(const IncomingFile&) = delete;
+
+  absl::Status Open() {
+    return FromRocks(writer_.Open(path_), absl::StrCat("cannot create ", path_));
+  }
+  absl::Status Put(uint64_t sequence, const rocksdb::Slice& value) {
+    return FromRocks(writer_.Put(SequenceKey(sequence), value),
+                     absl::StrCat("cannot write ", path_));
+  }
+  absl::Status Finish() {  // synced
+    rocksdb::ExternalSstFileInfo info;
+    const rocksdb::Status status = writer_.Finish(&info);
+    file_bytes_ = info.file_size;
+    return FromRocks(status, absl::StrCat("cannot finish ", path_));
+  }
+  const std::string& path() const { return path_; }
+  uint64_t file_bytes() const { return file_bytes_; }
+
+ private:
+  const std::string path_;
+  rocksdb::SstFileWriter writer_;
+  uint64_t file_bytes_ = 0;
+};
+
+class TableSegmentWriter final : public SegmentWriter {
+ public:
+  explicit TableSegmentWriter(StoreState* state) : state_(*state) {}
+  ~TableSegmentWriter() override;
+
+  absl::StatusOr<uint64_t> AddPage(const block::PageHeader& header,
+                                   std::span<const std::byte> page) override;
+  absl::StatusOr<uint64_t> AddRecord(const std::string& record) override;
+  uint64_t bytes() const override { return bytes_; }
+  absl::StatusOr<SegmentInfo> Finish() override;
+
+ private:
+  absl::StatusOr<uint64_t> NextSequence();
+  absl::Status OpenRecords();
+  absl::Status OpenPages();
+  absl::Status PutPage(uint64_t sequence, const block::PageHeader& header,
+                       std::span<const std::byte> page);
+  absl::Status Ingest();
+  absl::StatusOr<uint64_t> Keep(absl::StatusOr<uint64_t> result);
+  absl::StatusOr<SegmentInfo> FinishFiles();
+  void CountBuffers();
+  // Removes the files unless they were ingested, and lets the store write another segment.
+  void Close(const SegmentInfo* ingested);
+
+  StoreState& state_;
+  std::unique_ptr<IncomingFile> pages_, records_;  // opened by the first value
+  std::string value_;                              // header and page, one after the other
+  uint64_t first_sequence_ = 0;                    // of the opening marker
+  uint64_t records_count_ = 0;
+  uint64_t bytes_ = 0;
+  absl::Status first_error_;  // sticky: SstFileWriter cannot go on after one
+  bool closed_ = false;
+};
+
+TableSegmentWriter::~TableSegmentWriter() { Close(nullptr); }
+
+void TableSegmentWriter::Close(const SegmentInfo* ingested) {
+  pages_.reset();
+  records_.reset();
+  if (std::exchange(closed_, true)) return;
+  state_.writer_bytes = 0;
+  base::MutexLock lock(state_.mutex);
+  state_.writing = false;
+  if (ingested != nullptr) state_.segments.push_back(*ingested);
+}
+
+absl::StatusOr<uint64_t> TableSegmentWriter::NextSequence() {
+  const uint64_t last = state_.last_sequence;
+  if ((last & kMaxCounter) == kMaxCounter) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("segment: the epoch has given out all its sequences, limit ", kMaxCounter));
+  }
+  state_.last_sequence = last + 1;
+  return last + 1;
+}
+
+absl::Status TableSegmentWriter::OpenRecords() {
+  if (records_ != nullptr) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(first_sequence_, NextSequence());
+  records_ = std::make_unique<IncomingFile>(
+      *state_.table_db, state_.table_db->records,
+      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".records")));
+  PREFIXD_RETURN_IF_ERROR(records_->Open());
+  return records_->Put(first_sequence_, rocksdb::Slice());
+}
+
+absl::Status TableSegmentWriter::OpenPages() {
+  if (pages_ != nullptr) return absl::OkStatus();
+  PREFIXD_RETURN_IF_ERROR(OpenRecords());
+  pages_ = std::make_unique<IncomingFile>(
+      *state_.table_db, state_.table_db->pages,
+      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".pages")));
+  return pages_->Open();
+}
+
+absl::StatusOr<uint64_t> TableSegmentWriter::Keep(absl::StatusOr<uint64_t> result) {
+  if (!result.ok()) first_error_ = result.status();
+  return result;
+}
+
+void TableSegmentWriter::CountBuffers() {
+  // Ours, RocksDB's block of one value, and the write buffer of each file.
+  const uint64_t write_buffer_bytes = state_.table_db->table_options.writable_file_max_buffer_size;
+  state_.writer_bytes = 2 * value_.capacity() + (pages_ == nullptr ? 1 : 2) * write_buffer_bytes;
+}
+
+absl::Status TableSegmentWriter::PutPage(uint64_t sequence, const block::PageHeader& header,
+                                         std::span<const std::byte> page) {
+  // SstFileWriter takes one contiguous value: the price is one copy of the page.
+  value_.clear();
+  value_.append(reinterpret_cast<const char*>(&header), sizeof(header));
+  value_.append(base::AsText(page));
+  return pages_->Put(sequence, value_);
+}
+
+absl::StatusOr<uint64_t> TableSegmentWriter::AddPage(const block::PageHeader& header,
+                                                     std::span<const std::byte> page) {
+  PREFIXD_RETURN_IF_ERROR(first_error_);
+  return Keep([&]() -> absl::StatusOr<uint64_t> {
+    PREFIXD_RETURN_IF_ERROR(OpenPages());
+    PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, NextSequence());
+    PREFIXD_RETURN_IF_ERROR(PutPage(sequence, header, page));
+    CountBuffers();
+    bytes_ += value_.size();
+    return sequence;
+  }());
+}
+
+absl::StatusOr<uint64_t> TableSegmentWriter::AddRecord(const std::string& record) {
+  PREFIXD_RETURN_IF_ERROR(first_error_);
+  return Keep([&]() -> absl::StatusOr<uint64_t> {
+    PREFIXD_RETURN_IF_ERROR(OpenRecords());
+    PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, NextSequence());
+    PREFIXD_RETURN_IF_ERROR(records_->Put(sequence, record));
+    CountBuffers();
+    ++records_count_;
+    bytes_ += record.size();
+    return sequence;
+  }());
+}
+
+absl::Status TableSegmentWriter::Ingest() {
+  rocksdb::IngestExternalFileOptions options;
+  options.move_files = true;
+  options.failed_move_fall_back_to_copy = false;  // same directory: a copy would hide an error
+  options.snapshot_consistency = false;           // nobody takes snapshots
+  options.allow_global_seqno = false;  // so that an overlap is an error: sequences are new
+  options.write_global_seqno = false;
+  std::vector<rocksdb::IngestExternalFileArg> args;
+  for (const auto& [family, file] : {std::pair(state_.table_db->pages, pages_.get()),
+                                     std::pair(state_.table_db->records, records_.get())}) {
+    if (file == nullptr) continue;
+    rocksdb::IngestExternalFileArg& arg = args.emplace_back();
+    arg.column_family = family;
+    arg.external_files = {file->path()};
+    arg.options = options;
+  }
+  return FromRocks(state_.table_db->db->IngestExternalFiles(args), "cannot ingest a segment");
+}
+
+absl::StatusOr<SegmentInfo> TableSegmentWriter::FinishFiles() {
+  if (records_ == nullptr) return absl::FailedPreconditionError("segment: nothing was added");
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t last_sequence, NextSequence());
+  const std::span<const std::byte> count = base::AsBytes(&records_count_, 1);
+  PREFIXD_RETURN_IF_ERROR(records_->Put(last_sequence, AsSlice(count)));
+  PREFIXD_RETURN_IF_ERROR(records_->Finish());
+  if (pages_ != nullptr) PREFIXD_RETURN_IF_ERROR(pages_->Finish());
+  PREFIXD_RETURN_IF_ERROR(Ingest());
+  return SegmentInfo{
+      .first_sequence = first_sequence_,
+      .last_sequence = last_sequence,
+      .file_bytes = records_->file_bytes() + (pages_ == nullptr ? 0 : pages_->file_bytes())};
+}
+
+absl::StatusOr<SegmentInfo> TableSegmentWriter::Finish() {
+  PREFIXD_RETURN_IF_ERROR(first_error_);
+  absl::StatusOr<SegmentInfo> segment = FinishFiles();
+  first_error_ =
+      segment.ok() ? absl::FailedPreconditionError("segment: already finished") : segment.status();
+  Close(segment.ok() ? &*segment : nullptr);
+  return segment;
+}
+
+}  // namespace
+
+std::unique_ptr<SegmentWriter> MakeSegmentWriter(StoreState* state) {
+  return std::make_unique<TableSegmentWriter>(state);
+}
+
+}  // namespace prefixd::ssd

@@ -1,0 +1,35 @@
+// What the default column family holds: the store's own keys (format version, epoch) and, apart
+// from them under a prefix, the metadata of the rooms above.
+//
+//   "store/format_version" -> u32 little-endian
+//   "store/epoch"          -> u32 little-endian, the last epoch that was opened
+//   "meta/" + key          -> value of PutMeta
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "ssd/table_db.h"
+
+namespace prefixd::ssd {
+
+inline constexpr const char* kFormatVersionKey = "store/format_version";
+inline constexpr const char* kEpochKey = "store/epoch";
+inline constexpr const char* kMetaPrefix = "meta/";
+
+// A sequence is epoch << kCounterBits | counter.
+inline constexpr int kCounterBits = 40;
+inline constexpr uint64_t kMaxCounter = (uint64_t{1} << kCounterBits) - 1;
+inline constexpr uint32_t kMaxEpoch = (uint32_t{1} << 24) - 1;
+
+// FailedPrecondition naming both versions when `directory` holds a store of another format. Changes
+// nothing. OK when there is no store yet.
+absl::Status CheckFormatVersion(const std::string& directory);
+
+// Raises the epoch by one, synced, before any sequence of it is given out. FailedPrecondition when
+// all epochs are used.
+absl::StatusOr<uint32_t> RaiseEpoch(const TableDb& table_db);
+
+}  // namespace prefixd::ssd

@@ -1,0 +1,159 @@
+#include "ssd/table_db.h"
+
+#include <unistd.h>
+
+#include <vector>
+
+#include "rocksdb/table.h"
+
+#include "base/status.h"
+
+namespace prefixd::ssd {
+namespace {
+
+constexpr const char* kPagesFamily = "pages";
+constexpr const char* kRecordsFamily = "records";
+// Beyond these, table files are opened again when they are read: three small reads, no more memory.
+constexpr int kMaxOpenFiles = 512;
+
+rocksdb::DBOptions MakeDbOptions(bool direct_io) {
+  rocksdb::DBOptions options;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  // A missing or damaged table file is a few missing pages, not a store that cannot be opened.
+  options.paranoid_checks = false;
+  options.use_direct_reads = direct_io;
+  options.use_direct_io_for_flush_and_compaction = direct_io;
+  options.max_open_files = kMaxOpenFiles;
+  options.max_background_jobs = 2;
+  options.max_manifest_file_size = 16 << 20;
+  options.max_total_wal_size = 1 << 20;
+  options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  options.keep_log_file_num = 2;
+  options.max_log_file_size = 1 << 20;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  return options;
+}
+
+rocksdb::BlockBasedTableOptions MakeTableFormat(const std::shared_ptr<rocksdb::Cache>& cache) {
+  rocksdb::BlockBasedTableOptions format;
+  format.format_version = 5;
+  format.checksum = rocksdb::kXXH3;  // Debian's build has only table-driven CRC32C: 1 GB/s
+  // One value a block: a read fetches and verifies its own value only, and damage to one value
+  // leaves its neighbours readable.
+  format.block_size = 1;
+  format.block_cache = cache;
+  format.cache_index_and_filter_blocks = true;  // or readers would grow outside the block cache
+  return format;
+}
+
+rocksdb::ColumnFamilyOptions MakeSegmentFamilyOptions(
+    const std::shared_ptr<rocksdb::Cache>& cache) {
+  rocksdb::ColumnFamilyOptions options;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(MakeTableFormat(cache)));
+  options.compression = rocksdb::kNoCompression;  // quantized bytes do not compress
+  // Ingest puts files that overlap nothing into the bottom level, where DeleteFilesInRange finds
+  // them (it spares level 0); nothing is ever rewritten.
+  options.num_levels = 2;
+  options.disable_auto_compactions = true;
+  options.write_buffer_size = 64 << 10;  // never used
+  return options;
+}
+
+rocksdb::ColumnFamilyOptions MakeMetaFamilyOptions(const std::shared_ptr<rocksdb::Cache>& cache) {
+  rocksdb::BlockBasedTableOptions format;
+  format.checksum = rocksdb::kXXH3;
+  format.block_cache = cache;
+  rocksdb::ColumnFamilyOptions options;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(format));
+  options.compression = rocksdb::kNoCompression;
+  options.write_buffer_size = 256 << 10;
+  return options;
+}
+
+}  // namespace
+
+absl::Status FromRocks(const rocksdb::Status& status, const std::string& what) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string message = absl::StrCat("segment store: ", what, ": ", status.ToString());
+  if (status.IsNotFound()) return absl::NotFoundError(message);
+  if (status.IsPathNotFound()) return absl::DataLossError(message);  // an IOError too: first
+  if (status.IsIOError() || status.IsBusy() || status.IsTimedOut() || status.IsAborted() ||
+      status.IsShutdownInProgress() || status.IsIncomplete() || status.IsTryAgain()) {
+    return absl::UnavailableError(message);
+  }
+  // A flipped bit in a footer shows as "not supported" or "invalid argument" too.
+  return absl::DataLossError(message);
+}
+
+std::string SequenceKey(uint64_t sequence) {
+  std::string key(8, '\0');
+  for (size_t i = 0; i < key.size(); ++i) {
+    key[i] = static_cast<char>(static_cast<uint8_t>(sequence >> (56 - 8 * i)));
+  }
+  return key;
+}
+
+uint64_t SequenceOf(const rocksdb::Slice& key) {
+  if (key.size() != 8) return 0;
+  uint64_t sequence = 0;
+  for (size_t i = 0; i < key.size(); ++i) sequence = sequence << 8 | static_cast<uint8_t>(key[i]);
+  return sequence;
+}
+
+absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& options) {
+  auto table_db = std::make_unique<TableDb>();
+  table_db->direct_io = options.direct_io;
+  table_db->block_cache = rocksdb::NewLRUCache(options.block_cache_bytes, /*num_shard_bits=*/0);
+  const rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io);
+  const rocksdb::ColumnFamilyOptions segment_options =
+      MakeSegmentFamilyOptions(table_db->block_cache);
+  table_db->table_options = rocksdb::Options(db_options, segment_options);
+  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
+      {rocksdb::kDefaultColumnFamilyName, MakeMetaFamilyOptions(table_db->block_cache)},
+      {kPagesFamily, segment_options},
+      {kRecordsFamily, segment_options}};
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  PREFIXD_RETURN_IF_ERROR(
+      FromRocks(rocksdb::DB::Open(db_options, options.directory, families, &handles, &db),
+                absl::StrCat("cannot open ", options.directory)));
+  table_db->db.reset(db);
+  table_db->meta = handles[0];
+  table_db->pages = handles[1];
+  table_db->records = handles[2];
+  return table_db;
+}
+
+TableDb::~TableDb() {
+  if (db == nullptr) return;
+  for (rocksdb::ColumnFamilyHandle* family : {meta, pages, records}) {
+    db->DestroyColumnFamilyHandle(family);
+  }
+}
+
+rocksdb::ReadOptions TableDb::read_options() const {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  options.fill_cache = false;  // values would push the index blocks out
+  return options;
+}
+
+rocksdb::EnvOptions TableDb::file_options() const {
+  rocksdb::EnvOptions options(table_options);
+  options.use_direct_writes = direct_io;  // SstFileWriter does not look at the database's options
+  return options;
+}
+
+uint64_t TableDb::MemoryBytes() const {
+  uint64_t bytes = block_cache->GetUsage();
+  for (const std::string& property : {rocksdb::DB::Properties::kEstimateTableReadersMem,
+                                      rocksdb::DB::Properties::kSizeAllMemTables}) {
+    uint64_t value = 0;
+    if (db->GetAggregatedIntProperty(property, &value)) bytes += value;
+  }
+  return bytes;
+}
+
+}  // namespace prefixd::ssd
