@@ -1,8 +1,10 @@
-// The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd (where the bytes are);
-// one file a verb: open_space.cc, match.cc, acquire.cc, fetch.cc, reserve.cc, commit.cc, spill.cc, recover.cc, stats.cc.
+// The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
+// (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, fetch.cc,
+// reserve.cc, commit.cc, spill.cc, recover.cc, stats.cc.
 //
-// Thread-safe. Every call may come from any thread; waits end with the deadline that is passed. Errors are
-// absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes them. A miss is a value.
+// Thread-safe. Every call may come from any thread; waits end with the deadline that is passed.
+// Errors are absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes
+// them. A miss is a value.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "block/answer.h"
@@ -22,11 +25,12 @@ namespace prefixd::cache {
 enum class LogLevel { kInfo, kWarning, kError };
 
 struct Options {
-  uint64_t ram_budget_bytes = uint64_t{1} << 30;  // arena, index, bytes in flight, SSD tier's memory: all of it
-  uint64_t ssd_budget_bytes = 0;                  // 0 = no SSD tier
-  std::string directory;                          // of the SSD tier
+  uint64_t ram_budget_bytes = uint64_t{1}
+                              << 30;  // arena, index, bytes in flight, SSD tier's memory: all of it
+  uint64_t ssd_budget_bytes = 0;      // 0 = no SSD tier
+  std::string directory;              // of the SSD tier
   bool direct_io = true;
-  bool trust_model_names = false;                 // allow spaces without a weights digest
+  bool trust_model_names = false;                      // allow spaces without a weights digest
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
   uint64_t segment_bytes = uint64_t{64} << 20;
   std::string version = "0";
@@ -56,7 +60,7 @@ struct Request {
   std::vector<uint32_t> groups;    // empty = all
   std::vector<uint64_t> readable;  // mask of rungs for each group; empty = all
   bool causal_content = false;
-  std::string request_id;  // for the log
+  std::string request_id = {};  // for the log
 };
 
 struct Acquired {
@@ -108,7 +112,8 @@ struct FetchRequest {
 struct GroupReady {
   uint32_t group = 0;
   uint32_t usable_tokens = 0;
-  block::ShortenReason reason = block::ShortenReason::kEvicted;  // when usable_tokens is below the lease
+  block::ShortenReason reason =
+      block::ShortenReason::kEvicted;  // when usable_tokens is below the lease
 };
 // Receives what Fetch sends, on the caller's thread. False: the receiver is gone, stop.
 class FetchSink {
@@ -123,10 +128,14 @@ struct FlushResult {
   uint64_t dirty_bytes = 0;  // left
 };
 
+// What the verbs share; core.h.
+struct Core;
+
 class Cache {
  public:
-  // Opens the SSD tier and rebuilds the index from its records before it returns. FailedPrecondition when the directory belongs to another
-  // running prefixd or another format version.
+  // Opens the SSD tier and rebuilds the index from its records before it returns.
+  // FailedPrecondition when the directory belongs to another running prefixd or another format
+  // version.
   static absl::StatusOr<std::unique_ptr<Cache>> Open(const Options& options);
   ~Cache();  // stops the threads; what is dirty is lost unless drained
 
@@ -139,17 +148,21 @@ class Cache {
   absl::StatusOr<OpenedSpace> OpenSpace(block::SessionId session, block::SpaceIdentity identity);
 
   absl::StatusOr<block::MatchAnswer> Match(block::SessionId session, const Request& request);
-  absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request, base::Deadline deadline);
+  absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request,
+                                   base::Deadline deadline);
   absl::Status Release(block::SessionId session, const Released& released);
   // Sends the lease's pages cut to the token, group by group, each once it is in RAM and verified.
-  absl::Status Fetch(block::SessionId session, const FetchRequest& request, base::Deadline deadline, FetchSink* sink);
+  absl::Status Fetch(block::SessionId session, const FetchRequest& request, base::Deadline deadline,
+                     FetchSink* sink);
 
-  absl::StatusOr<block::ReservePlan> Reserve(block::SessionId session, const ReserveRequest& request);
-  // Takes a piece into the extent of its page, allocated at the page's first piece. ResourceExhausted: no room, and nothing to evict
-  // before `deadline`.
-  absl::Status PutPage(block::SessionId session, block::ReservationId reservation, const PagePiece& piece,
-                       base::Deadline deadline);
-  absl::StatusOr<block::CommitAnswer> Commit(block::SessionId session, const CommitRequest& request);
+  absl::StatusOr<block::ReservePlan> Reserve(block::SessionId session,
+                                             const ReserveRequest& request);
+  // Takes a piece into the extent of its page, allocated at the page's first piece.
+  // ResourceExhausted: no room, and nothing to evict before `deadline`.
+  absl::Status PutPage(block::SessionId session, block::ReservationId reservation,
+                       const PagePiece& piece, base::Deadline deadline);
+  absl::StatusOr<block::CommitAnswer> Commit(block::SessionId session,
+                                             const CommitRequest& request);
   absl::Status Abandon(block::SessionId session, block::ReservationId reservation);
 
   // Every space when `space` is null. NotFound for an unknown id.
@@ -161,14 +174,14 @@ class Cache {
   FlushResult Flush(base::Deadline deadline);
   block::Stats GetStats() const;
   std::vector<block::SpaceSummary> ListSpaces() const;
-  // For the service: counts and times what the cache does not see ("rpc.acquire", 120 us; "refused.bad_request").
+  // For the service: counts and times what the cache does not see ("rpc.acquire", 120 us;
+  // "refused.bad_request").
   void Count(const char* counter, uint64_t by = 1);
   void CountLatency(const char* name, uint64_t us);
 
  private:
-  struct Impl;
-  explicit Cache(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Cache(std::unique_ptr<Core> core);
+  std::unique_ptr<Core> core_;
 };
 
 }  // namespace prefixd::cache

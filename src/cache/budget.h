@@ -1,0 +1,22 @@
+// Cuts the one RAM budget into the shares of its parts. Each part keeps to its share by itself, so
+// the sum is within the budget at every moment.
+#pragma once
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace prefixd::cache {
+
+struct BudgetShares {
+  uint64_t arena_bytes = 0;      // pages
+  uint64_t index_bytes = 0;      // tree, leases, reservations
+  uint64_t in_flight_bytes = 0;  // pieces on their way in and out
+  uint64_t ssd_bytes = 0;        // segment buffers, block cache, table readers
+};
+
+inline constexpr uint64_t kMinRamBudget = uint64_t{32} << 20;
+
+// InvalidArgument below kMinRamBudget.
+absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd);
+
+}  // namespace prefixd::cache

@@ -1,0 +1,110 @@
+#include "cache/cache.h"
+
+#include <random>
+
+#include "base/size.h"
+#include "base/status.h"
+#include "cache/core.h"
+
+namespace prefixd::cache {
+namespace {
+
+constexpr int kPromotionThreads = 2;  // the disks measured saturate at two reads of 1 MiB
+
+uint64_t RandomEpoch() {
+  std::random_device device;
+  uint64_t epoch = 0;
+  while (epoch == 0) epoch = (uint64_t{device()} << 32) | device();
+  return epoch;
+}
+
+}  // namespace
+
+Core::Core(const Options& opts, const BudgetShares& cut)
+    : options(opts), shares(cut), epoch(RandomEpoch()), started_us(opts.clock->MonotonicMicros()) {}
+
+Core::~Core() {
+  {
+    base::MutexLock lock(promote_mutex);
+    promote_stop = true;
+  }
+  promote_wake.NotifyAll();
+  {
+    base::MutexLock lock(spill_mutex);
+    spill_stop = true;
+  }
+  spill_wake.NotifyAll();
+  spill_done.NotifyAll();
+  for (std::thread& thread : threads) thread.join();
+}
+
+absl::Status Core::Start() {
+  PREFIXD_ASSIGN_OR_RETURN(arena, ram::Arena::Create({.capacity_bytes = shares.arena_bytes}));
+  const uint64_t arena_bytes = arena->stats().capacity_bytes;
+  index = std::make_unique<index::PrefixIndex>(
+      index::PrefixIndex::Options{.session_lease_bytes = arena_bytes / 2,
+                                  .total_lease_bytes = arena_bytes / 10 * 8,
+                                  .memory_limit_bytes = shares.index_bytes});
+  if (options.ssd_budget_bytes > 0) {
+    PREFIXD_ASSIGN_OR_RETURN(store,
+                             ssd::SegmentStore::Open({.directory = options.directory,
+                                                      .direct_io = options.direct_io,
+                                                      .block_cache_bytes = shares.ssd_bytes / 4}));
+    PREFIXD_RETURN_IF_ERROR(Recover());
+    threads.emplace_back([this] { SpillLoop(); });
+    for (int i = 0; i < kPromotionThreads; ++i) threads.emplace_back([this] { PromotionLoop(); });
+  }
+  return absl::OkStatus();
+}
+
+Cache::Cache(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+Cache::~Cache() = default;
+
+absl::StatusOr<std::unique_ptr<Cache>> Cache::Open(const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const BudgetShares shares,
+                           CutBudget(options.ram_budget_bytes, options.ssd_budget_bytes > 0));
+  auto core = std::make_unique<Core>(options, shares);
+  PREFIXD_RETURN_IF_ERROR(core->Start());
+  return std::unique_ptr<Cache>(new Cache(std::move(core)));
+}
+
+uint64_t Cache::epoch() const { return core_->epoch; }
+
+void Cache::Count(const char* counter, uint64_t by) { core_->counters.Add(counter, by); }
+
+void Cache::CountLatency(const char* name, uint64_t us) { core_->counters.Time(name, us); }
+
+const char* ToString(block::MatchKind kind) {
+  switch (kind) {
+    case block::MatchKind::kExact:
+      return "exact";
+    case block::MatchKind::kSupersequence:
+      return "supersequence";
+    case block::MatchKind::kPrefix:
+      return "prefix";
+    case block::MatchKind::kLcp:
+      return "lcp";
+    case block::MatchKind::kNone:
+      break;
+  }
+  return "none";
+}
+
+const char* ToString(block::ShortenReason reason) {
+  static constexpr const char* kNames[] = {
+      "unspecified",   "evicted",   "no_state_snapshot",   "window_gone",
+      "corrupt",       "format",    "atomic_content",      "ram_full",
+      "lease_quota",   "deadline",  "slower_than_prefill", "io_error",
+      "index_loading", "max_tokens"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
+const char* ToString(block::EndReason reason) {
+  static constexpr const char* kNames[] = {"unspecified", "request_ended", "diverged",
+                                           "evicted",     "never_stored",  "index_loading"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
+base::Deadline Sooner(base::Deadline a, base::Deadline b) { return a < b ? a : b; }
+
+}  // namespace prefixd::cache

@@ -1,0 +1,127 @@
+// OpenSpace: an identity to a handle.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/size.h"
+#include "base/status.h"
+#include "cache/core.h"
+
+namespace prefixd::cache {
+namespace {
+
+std::string MetaKey(const block::SpaceId& id) { return "space/" + base::ToHex(id); }
+
+}  // namespace
+
+absl::Status Core::CheckServable(const block::SpaceIdentity& identity) const {
+  if (!options.trust_model_names && identity.weights_digest == base::Digest256{}) {
+    return absl::InvalidArgumentError(
+        "open_space: the identity has no weights_digest; two checkpoints of one name would share "
+        "bytes. Send the digest, "
+        "or start prefixd with --trust-model-names");
+  }
+  for (size_t g = 0; g < identity.groups.size(); ++g) {
+    const block::LayerGroup& group = identity.groups[g];
+    if (group.kind != block::LayerKind::kFull ||
+        group.value_source != block::ValueSource::kStored) {
+      return absl::UnimplementedError(absl::StrCat(
+          "open_space: group ", g, " (", group.name,
+          ") is not full attention with stored values; this version serves only such groups"));
+    }
+    for (uint32_t rung = 0; rung < group.ladder.size(); ++rung) {
+      const uint64_t bytes = block::LayoutOfPage(group, rung, identity.block_tokens).page_bytes;
+      if (arena->ExtentBytes(bytes, bytes) == 0) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "open_space: a page of group ", g, " has ", bytes, " bytes, a slab of the RAM tier ",
+            arena->stats().slab_bytes, "; split the group or raise --ram"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+SpacePtr Core::AddSpace(const block::SpaceIdentity& identity, bool* created) {
+  const block::SpaceId id = block::IdOf(identity);
+  {
+    base::MutexLock lock(mutex);
+    if (auto found = spaces_by_id.find(id); found != spaces_by_id.end()) {
+      *created = false;
+      return found->second;
+    }
+  }
+  index::SpaceShape shape{.id = id, .block_tokens = identity.block_tokens, .rungs = {}};
+  for (const block::LayerGroup& group : identity.groups) {
+    shape.rungs.push_back(static_cast<uint32_t>(group.ladder.size()));
+  }
+  auto space = std::make_shared<SpaceInfo>();
+  space->id = id;
+  space->identity = identity;
+  space->handle = index->AddSpace(shape);
+  base::MutexLock lock(mutex);
+  auto [place, inserted] = spaces_by_id.emplace(id, space);  // another opener may have been faster
+  *created = inserted;
+  if (inserted) spaces[space->handle] = space;
+  return place->second;
+}
+
+absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
+                                             block::SpaceIdentity identity) {
+  if (!core_->HasSession(session))
+    return absl::NotFoundError("open_space: unknown session, attach first");
+  if (identity.block_tokens == 0) identity.block_tokens = core_->options.block_tokens;
+  PREFIXD_RETURN_IF_ERROR(block::NormalizeAndValidate(&identity));
+  PREFIXD_RETURN_IF_ERROR(core_->CheckServable(identity));
+  OpenedSpace opened;
+  SpacePtr space = core_->AddSpace(identity, &opened.created);
+  opened.space = space->handle;
+  opened.id = space->id;
+  opened.block_tokens = identity.block_tokens;
+  if (!opened.created) return opened;
+
+  if (core_->store != nullptr) {
+    PREFIXD_RETURN_IF_ERROR(core_->store->PutMeta(MetaKey(space->id), block::Encode(identity)));
+  }
+  base::MutexLock lock(core_->mutex);
+  size_t fewest = ~size_t{0};
+  for (const auto& [id, other] : core_->spaces_by_id) {
+    if (id == space->id) continue;
+    std::vector<std::string> fields = block::DifferingFields(identity, other->identity);
+    if (fields.size() >= fewest) continue;
+    fewest = fields.size();
+    opened.nearest_model = other->identity.model;
+    opened.differing_fields = std::move(fields);
+  }
+  return opened;
+}
+
+absl::StatusOr<Cache::Cleared> Cache::Clear(const block::SpaceId* id) {
+  std::vector<SpacePtr> targets;
+  {
+    base::MutexLock lock(core_->mutex);
+    for (const auto& [known, space] : core_->spaces_by_id) {
+      if (id == nullptr || known == *id) targets.push_back(space);
+    }
+  }
+  if (id != nullptr && targets.empty()) {
+    return absl::NotFoundError(absl::StrCat("clear: no space ", base::ToHex(*id)));
+  }
+  Cleared cleared;
+  for (const SpacePtr& space : targets) {
+    // No segment is under way while the border is set: everything written before it is gone,
+    // everything after it is new.
+    base::MutexLock segment(core_->segment_mutex);
+    if (core_->store != nullptr) {
+      base::ByteWriter border;
+      border.Fixed(core_->store->last_sequence());
+      PREFIXD_RETURN_IF_ERROR(
+          core_->store->PutMeta("cleared/" + base::ToHex(space->id), border.bytes()));
+    }
+    cleared.bytes += core_->index->Clear(space->handle);
+    ++cleared.spaces;
+  }
+  core_->FreeTaken();
+  core_->counters.Add("spaces.cleared", cleared.spaces);
+  return cleared;
+}
+
+}  // namespace prefixd::cache

@@ -1,0 +1,12 @@
+// Checks that Match, Acquire and Reserve share. Internal to the room.
+#pragma once
+#include "cache/core.h"
+
+namespace prefixd::cache {
+
+absl::Status CheckRequest(const SpaceInfo& space, const Request& request);
+absl::Status CheckSelection(const SpaceInfo& space, const std::vector<uint32_t>& groups,
+                            const std::vector<uint64_t>& rungs);
+index::MatchOptions OptionsOf(const Request& request);
+
+}  // namespace prefixd::cache
