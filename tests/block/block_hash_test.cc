@@ -1,0 +1,103 @@
+#include "block/block_hash.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "base/bytes.h"
+
+namespace prefixd::block {
+namespace {
+
+SpaceId CountingSpace() {
+  SpaceId space;
+  for (size_t i = 0; i < space.size(); ++i) space[i] = static_cast<std::byte>(i);
+  return space;
+}
+
+template <typename Value>
+std::vector<Token> Tokens(uint32_t count, Value value) {
+  std::vector<Token> tokens;
+  for (uint32_t i = 0; i < count; ++i) tokens.push_back(value(i));
+  return tokens;
+}
+
+BlockHash FullBlock() {
+  return HashBlock(RootHash(CountingSpace()),
+                   {Tokens(64, [](uint32_t i) { return i * i + 1; }), {}});
+}
+
+std::string HexOf(const BlockHash& hash) { return base::ToHex(hash); }
+
+// The constants come from golden_hashes.py, which shares no code with the room.
+TEST(BlockHashTest, RootIsTheGoldenVector) {
+  EXPECT_EQ(HexOf(RootHash(CountingSpace())), "a3c60a7184d6987734f7152391fba287");
+}
+
+TEST(BlockHashTest, ChainIsTheGoldenVectors) {
+  const BlockHash root = RootHash(CountingSpace());
+  EXPECT_EQ(HexOf(HashBlock(root, {})), "fc34ccbe9425830c1e74d712574ea065");
+  EXPECT_EQ(HexOf(HashBlock(root, {std::vector<Token>{7}, {}})),
+            "1f3039364cd327e7739b8314cc3e4d74");
+  EXPECT_EQ(HexOf(FullBlock()), "003d67afbf0f09640c7b79b3f66f155e");
+  EXPECT_EQ(
+      HexOf(HashBlock(FullBlock(), {Tokens(17, [](uint32_t i) { return 0xFFFFFFFF - i; }), {}})),
+      "7faec4272dd7c96c86d86f34696b39b1");
+}
+
+TEST(BlockHashTest, ContentIsTheGoldenVectors) {
+  const auto count_up = [](uint32_t i) { return i; };
+  const std::vector<ContentKey> one = {{.start = 4,
+                                        .item_offset = 60,
+                                        .length = 20,
+                                        .digest = base::Sha256(base::AsBytes("an image"))}};
+  EXPECT_EQ(HexOf(HashBlock(FullBlock(), {Tokens(32, count_up), one})),
+            "de1c00446b2552d5be43b5fcb051c566");
+
+  std::vector<ContentKey> many;  // above the size that is encoded on the stack
+  for (uint32_t i = 0; i < 21; ++i) {
+    many.push_back({.start = i * 6,
+                    .item_offset = i,
+                    .length = 5,
+                    .digest = base::Sha256(base::AsBytes(&i, 1))});
+  }
+  EXPECT_EQ(HexOf(HashBlock(FullBlock(), {Tokens(128, count_up), many})),
+            "a26c385ac418cdec45a9ccf0498f23fa");
+}
+
+TEST(BlockHashTest, EveryPartOfABlockCounts) {
+  const std::vector<Token> tokens = Tokens(16, [](uint32_t i) { return i; });
+  const ContentKey key = {.start = 1, .item_offset = 2, .length = 3};
+  std::set<BlockHash> hashes;
+  const auto add = [&](const BlockHash& parent, const std::vector<Token>& t,
+                       const std::vector<ContentKey>& c) {
+    EXPECT_TRUE(hashes.insert(HashBlock(parent, {t, c})).second);
+  };
+  const BlockHash root = RootHash(CountingSpace());
+  add(root, tokens, {});
+  add(FullBlock(), tokens, {});
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    std::vector<Token> other = tokens;
+    other[i] ^= 0x80000000;
+    add(root, other, {});
+  }
+  add(root, {tokens.begin(), tokens.end() - 1}, {});
+  add(root, tokens, {key});
+  ContentKey changed = key;
+  changed.start = 2;
+  add(root, tokens, {changed});
+  changed = key;
+  changed.item_offset = 3;
+  add(root, tokens, {changed});
+  changed = key;
+  changed.length = 4;
+  add(root, tokens, {changed});
+  changed = key;
+  changed.digest[31] = std::byte{1};
+  add(root, tokens, {changed});
+}
+
+}  // namespace
+}  // namespace prefixd::block
