@@ -54,7 +54,7 @@ std::byte* EncodeCentered(std::span<const float> x, int max_code, uint8_t* codes
   for (float v : x) {
     if (std::fabs(widest) < std::fabs(v)) widest = v;
   }
-  const float middle = static_cast<float>((max_code + 1) / 2);
+  const float middle = 0.5f * static_cast<float>(max_code + 1);
   const float d = widest / -middle;
   const float inverse = Inverse(d);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -82,7 +82,7 @@ std::byte* EncodeFromMinimum(std::span<const float> x, int max_code, uint8_t* co
 
 void EncodeNibbleBlock(BlockShape shape, std::span<const float> x, std::byte* to) {
   const int max_code = shape.has_fifth_bits ? 31 : 15;
-  uint8_t codes[kGgmlBlock];
+  uint8_t codes[kGgmlBlock] = {};
   to = shape.has_minimum ? EncodeFromMinimum(x, max_code, codes, to)
                          : EncodeCentered(x, max_code, codes, to);
   if (shape.has_fifth_bits) {
