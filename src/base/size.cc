@@ -1,7 +1,6 @@
 #include "base/size.h"
 
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -36,7 +35,9 @@ uint64_t Size::Of(uint64_t whole) const {
 absl::StatusOr<Size> ParseSize(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
-  const bool digits = end != text.c_str() && std::isfinite(number) && number >= 0;
+  // strtod also reads leading blanks, signs, "inf" and hexadecimal: a size begins with a digit.
+  const bool digits = !text.empty() && text[0] >= '0' && text[0] <= '9' &&
+                      text.compare(0, 2, "0x") != 0 && text.compare(0, 2, "0X") != 0;
   while (digits && *end == ' ') ++end;
   const std::string unit = digits ? std::string(end) : std::string();
   if (digits && unit == "%" && number <= 100) return Size{.percent = number};
@@ -45,8 +46,9 @@ absl::StatusOr<Size> ParseSize(const std::string& text) {
       return Size{.bytes = static_cast<uint64_t>(number * known.bytes)};
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("size: \"", text, "\" is not a number with B, KiB, MiB, GiB, TiB, kB, MB, GB, TB or % (at most 100%)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "size: \"", text,
+      "\" is not a number with B, KiB, MiB, GiB, TiB, kB, MB, GB, TB or % (at most 100%)"));
 }
 
 std::string FormatBytes(uint64_t bytes) {

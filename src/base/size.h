@@ -14,7 +14,8 @@ struct Size {
   uint64_t Of(uint64_t whole) const;
 };
 
-// Units: none, B, KiB, MiB, GiB, TiB, kB, MB, GB, TB, %. InvalidArgument names the text and what is accepted.
+// Units: none, B, KiB, MiB, GiB, TiB, kB, MB, GB, TB, %. InvalidArgument names the text and what is
+// accepted.
 absl::StatusOr<Size> ParseSize(const std::string& text);
 
 // "13.5 MiB", "512 B", "2.0 GiB".

@@ -3,6 +3,7 @@
 #pragma once
 #include <compare>
 #include <cstdint>
+#include <utility>
 
 namespace prefixd::base {
 

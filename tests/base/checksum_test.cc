@@ -1,0 +1,38 @@
+#include "base/checksum.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "base/bytes.h"
+
+namespace prefixd::base {
+namespace {
+
+// Published values: NIST's for SHA-256, xxHash's for XXH3 of the empty input.
+TEST(ChecksumTest, KnownValues) {
+  EXPECT_EQ(ToHex(Sha256(AsBytes("abc"))),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(ToHex(Sha256({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(Xxh3({}), 0x2d06800538d394c2u);
+  EXPECT_EQ(ToHex(Xxh3Wide({})), "99aa06d3014798d86001c324468d497f");
+}
+
+TEST(ChecksumTest, TheSeedChangesShortAndLongHashes) {
+  for (size_t length : {1u, 16u, 200u, 5000u}) {
+    const std::string data(length, 'x');
+    EXPECT_NE(Xxh3(AsBytes(data), 0), Xxh3(AsBytes(data), 1)) << length;
+  }
+}
+
+TEST(ChecksumTest, AStreamInPiecesIsTheWhole) {
+  const std::string data(100'000, 'q');
+  Sha256Stream stream;
+  for (size_t at = 0; at < data.size(); at += 777) {
+    stream.Update(AsBytes(std::string_view(data).substr(at, 777)));
+  }
+  EXPECT_EQ(stream.Finish(), Sha256(AsBytes(data)));
+}
+
+}  // namespace
+}  // namespace prefixd::base
