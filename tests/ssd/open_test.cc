@@ -1,0 +1,252 @@
+// Opening a store: who may, what is refused and how it says so, what a crash leaves behind.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "rocksdb/db.h"
+
+#include "tests/ssd/store_fixture.h"
+
+namespace prefixd::ssd {
+namespace {
+
+using testing::HasSubstr;
+
+class OpenTest : public StoreTest {
+ protected:
+  absl::Status OpenStatus(const std::string& directory) {
+    return SegmentStore::Open({directory}).status();
+  }
+
+  // Runs `body` in a child process that dies by _exit, without any destructor.
+  template <typename Body>
+  static int ExitCodeOf(const Body& body) {
+    const pid_t child = fork();
+    if (child == 0) _exit(body());
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  // The raw database, as another program sees it.
+  void WriteRaw(const std::string& key, const std::string& value) {
+    store_.reset();
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* db = nullptr;
+    const rocksdb::ColumnFamilyOptions options;
+    ASSERT_TRUE(rocksdb::DB::Open({}, directory_,
+                                  {{"default", options}, {"pages", options}, {"records", options}},
+                                  &handles, &db)
+                    .ok());
+    EXPECT_TRUE(db->Put({}, key, value).ok());
+    for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
+    delete db;
+  }
+  std::string ReadRaw(const std::string& family, const std::string& key) {
+    store_.reset();
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* db = nullptr;
+    const rocksdb::ColumnFamilyOptions options;
+    EXPECT_TRUE(rocksdb::DB::OpenForReadOnly(
+                    {}, directory_, {{"default", options}, {family, options}}, &handles, &db)
+                    .ok());
+    std::string value;
+    EXPECT_TRUE(db->Get({}, handles[1], key, &value).ok()) << key;
+    for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
+    delete db;
+    return value;
+  }
+};
+
+TEST_F(OpenTest, TheDirectoryIsPrivate) {
+  Open();
+  struct stat info;
+  ASSERT_EQ(stat(directory_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
+  Open();
+  ASSERT_EQ(stat(directory_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+// A5: a second daemon on the same directory.
+TEST_F(OpenTest, ASecondStoreOnTheDirectoryIsRefusedInThisAndInAnotherProcess) {
+  const Page page = MakePage(5000);
+  Open();
+  std::unique_ptr<SegmentWriter> writer = NewSegment(*store_);
+  const uint64_t sequence = writer->AddPage(page.header, page.bytes).value();
+  const absl::Status in_use = absl::FailedPreconditionError(
+      "segment store: directory " + directory_ + " is in use by another prefixd");
+  EXPECT_EQ(OpenStatus(directory_), in_use);
+  EXPECT_EQ(ExitCodeOf([&] { return OpenStatus(directory_) == in_use ? 7 : 1; }), 7);
+  // The refused ones left the segment that is being written alone.
+  ASSERT_TRUE(writer->Finish().ok());
+  EXPECT_TRUE(Read(*store_, sequence, page).ok());
+}
+
+// A5: an unwritable directory.
+TEST_F(OpenTest, ADirectoryThatCannotBeUsedIsNamed) {
+  const absl::Status missing = OpenStatus(parent_ + "/no/such");
+  EXPECT_TRUE(absl::IsUnavailable(missing));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr(parent_ + "/no/such: No such file"));
+  std::ofstream(parent_ + "/file") << "text";
+  const absl::Status under_file = OpenStatus(parent_ + "/file");
+  EXPECT_THAT(std::string(under_file.message()), HasSubstr(parent_ + "/file: Not a directory"));
+  const absl::Status foreign = OpenStatus(parent_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(foreign));
+  EXPECT_THAT(std::string(foreign.message()),
+              HasSubstr(parent_ + " is neither empty nor a prefixd store, it holds file"));
+}
+
+TEST_F(OpenTest, ADirectoryWithoutPermissionIsPermissionDenied) {
+  ASSERT_EQ(chmod(parent_.c_str(), 0555), 0);
+  const int code = ExitCodeOf([&] {
+    // Root may write anywhere: be somebody else.
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) return 1;
+    const absl::Status status = OpenStatus(directory_);
+    if (!absl::IsPermissionDenied(status)) return 2;
+    return std::string(status.message()).find(directory_) != std::string::npos ? 7 : 3;
+  });
+  EXPECT_EQ(code, 7);
+  ASSERT_EQ(chmod(parent_.c_str(), 0700), 0);
+}
+
+TEST_F(OpenTest, AnotherFormatVersionIsRefusedSayingBothAndLeftAlone) {
+  Open();
+  WriteRaw("store/format_version", std::string("\x07\0\0\0", 4));
+  const absl::Status expected =
+      absl::FailedPreconditionError("segment store: directory " + directory_ +
+                                    " has format version 7, this prefixd reads version 1");
+  EXPECT_EQ(OpenStatus(directory_), expected);
+  EXPECT_EQ(OpenStatus(directory_), expected);
+}
+
+TEST_F(OpenTest, OpeningIsRefusedWhenTheEpochsAreUsedUp) {
+  Open();
+  WriteRaw("store/epoch", std::string("\xfe\xff\xff\0", 4));
+  const uint64_t last = Open().last_sequence();
+  EXPECT_EQ(last, uint64_t{0xffffff} << 40);
+  store_.reset();
+  const absl::Status status = OpenStatus(directory_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(directory_ + " has used all its epochs, limit 16777215"));
+}
+
+// Golden: another program and a later version rely on it.
+TEST_F(OpenTest, TheLayoutOnDiskIsAsDocumented) {
+  const Page page = MakePage(777);
+  std::unique_ptr<SegmentWriter> writer = NewSegment(Open());
+  ASSERT_EQ(writer->AddPage(page.header, page.bytes).value(), (uint64_t{1} << 40) + 2);
+  ASSERT_EQ(writer->AddRecord("a record").value(), (uint64_t{1} << 40) + 3);
+  ASSERT_TRUE(writer->Finish().ok());
+  ASSERT_TRUE(store_->PutMeta("space", "identity").ok());
+  const auto key = [](char counter) { return std::string("\0\0\x01\0\0\0\0", 7) + counter; };
+  const std::string value = ReadRaw("pages", key(2));
+  ASSERT_EQ(value.size(), 64u + 777u);
+  EXPECT_EQ(value.substr(0, 6), std::string("VKP1\x01\0", 6)) << "the 64-byte header stands first";
+  EXPECT_EQ(std::memcmp(value.data(), &page.header, 64), 0);
+  EXPECT_EQ(std::memcmp(value.data() + 64, page.bytes.data(), 777), 0);
+  EXPECT_EQ(ReadRaw("records", key(1)), "") << "opening marker";
+  EXPECT_EQ(ReadRaw("records", key(3)), "a record");
+  EXPECT_EQ(ReadRaw("records", key(4)), std::string("\x01\0\0\0\0\0\0\0", 8))
+      << "closing marker: how many records";
+  EXPECT_EQ(ReadRaw("default", "store/format_version"), std::string("\x01\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x01\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("default", "meta/space"), "identity");
+}
+
+TEST_F(OpenTest, AFinishedSegmentSurvivesAKillRightAfterIt) {
+  const Page page = MakePage(1 << 20);
+  ASSERT_EQ(ExitCodeOf([&] {
+              std::vector<uint64_t> sequences;
+              SegmentStore& store = Open();
+              WriteSegment(store, {page, page}, &sequences);
+              return store.PutMeta("key", "value").ok() ? 0 : 1;
+            }),
+            0);
+  SegmentStore& store = Open();
+  ASSERT_EQ(store.Segments().size(), 1u);
+  const uint64_t first = store.Segments()[0].first_sequence;
+  EXPECT_TRUE(Read(store, first + 1, page).ok());
+  EXPECT_TRUE(Read(store, first + 3, page).ok());
+  uint64_t unreadable = 1;
+  EXPECT_EQ(Records(store, &unreadable),
+            (std::vector<std::string>{RecordOf(first + 1), RecordOf(first + 3)}));
+  EXPECT_EQ(unreadable, 0u);
+  EXPECT_EQ(store.ListMeta("").value().size(), 1u);
+}
+
+TEST_F(OpenTest, AnUnfinishedSegmentLeavesNothingAfterAKill) {
+  const uint64_t bytes_before = Open().FileBytes();
+  store_.reset();
+  const Page page = MakePage(3 << 20);
+  ASSERT_EQ(ExitCodeOf([&] {
+              SegmentWriter* writer = NewSegment(Open()).release();  // no destructor runs
+              const bool added = writer->AddPage(page.header, page.bytes).ok() &&
+                                 writer->AddPage(page.header, page.bytes).ok() &&
+                                 writer->AddRecord("record").ok();
+              return added ? 0 : 1;
+            }),
+            0);
+  EXPECT_FALSE(std::filesystem::is_empty(directory_ + "/incoming")) << "the kill came too late";
+  SegmentStore& store = Open();
+  EXPECT_TRUE(std::filesystem::is_empty(directory_ + "/incoming"));
+  EXPECT_TRUE(store.Segments().empty());
+  uint64_t unreadable = 1;
+  EXPECT_TRUE(Records(store, &unreadable).empty());
+  EXPECT_LE(store.FileBytes(), bytes_before + (256 << 10));
+}
+
+TEST_F(OpenTest, MetadataIsListedByPrefixAndSurvivesReopen) {
+  SegmentStore& store = Open();
+  ASSERT_TRUE(store.PutMeta("space/b", "2").ok());
+  ASSERT_TRUE(store.PutMeta("space/a", std::string("\0\xff", 2)).ok());
+  ASSERT_TRUE(store.PutMeta("spaces", "no").ok());
+  ASSERT_TRUE(store.PutMeta("space/c", "3").ok());
+  ASSERT_TRUE(store.DeleteMeta("space/c").ok());
+  using List = std::vector<std::pair<std::string, std::string>>;
+  const List expected = {{"space/a", std::string("\0\xff", 2)}, {"space/b", "2"}};
+  EXPECT_EQ(Open().ListMeta("space/").value(), expected);
+  EXPECT_EQ(store_->ListMeta("").value().size(), 3u) << "the store's own keys are not listed";
+  EXPECT_TRUE(store_->ListMeta("t").value().empty());
+}
+
+TEST_F(OpenTest, DirectIoIsWhatTheFilesystemAndTheOptionsAllow) {
+  Open();
+  const std::string probe = parent_ + "/probe";
+  const int fd = open(probe.c_str(), O_RDWR | O_CREAT | O_DIRECT, 0600);
+  EXPECT_EQ(store_->direct_io(), fd >= 0);
+  if (fd >= 0) close(fd);
+  store_.reset();
+  const auto buffered = SegmentStore::Open({.directory = directory_, .direct_io = false}).value();
+  EXPECT_FALSE(buffered->direct_io());
+  const Page page = MakePage(100'000);
+  std::vector<uint64_t> sequences;
+  WriteSegment(*buffered, {page}, &sequences);
+  EXPECT_TRUE(Read(*buffered, sequences[0], page).ok());
+}
+
+// Where tmpfs has no direct I/O (before Linux 6.6), the store must fall back.
+TEST_F(OpenTest, AStoreOnTmpfsWorksAndSaysWhetherItIsDirect) {
+  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm here";
+  directory_ = "/dev/shm/prefixd_ssd_test_" + std::to_string(getpid());
+  const Page page = MakePage(100'000);
+  std::vector<uint64_t> sequences;
+  WriteSegment(Open(), {page}, &sequences);
+  EXPECT_TRUE(Read(Open(), sequences[0], page).ok());
+  const std::string probe = directory_ + "_probe";
+  const int fd = open(probe.c_str(), O_RDWR | O_CREAT | O_DIRECT, 0600);
+  EXPECT_EQ(store_->direct_io(), fd >= 0);
+  if (fd >= 0) close(fd);
+  unlink(probe.c_str());
+  store_.reset();
+  std::filesystem::remove_all(directory_);
+}
+
+}  // namespace
+}  // namespace prefixd::ssd
