@@ -14,7 +14,7 @@ constexpr size_t kReadaheadBytes = 256 << 10;
 }  // namespace
 
 RecordReader::RecordReader(const TableDb& table_db, const SegmentInfo& segment)
-    : segment_(segment) {
+    : table_db_(table_db), segment_(segment) {
   rocksdb::ReadOptions options = table_db.read_options();
   options.readahead_size = kReadaheadBytes;
   entry_.reset(table_db.db->NewIterator(options, table_db.records));
@@ -26,9 +26,17 @@ bool RecordReader::Seek(uint64_t sequence) {
   return entry_->Valid();
 }
 
+// By Get, not by the iterator: its readahead serves no offset below one it has read.
+bool RecordReader::ReadMarker(uint64_t sequence, std::string* value) const {
+  return table_db_.db
+      ->Get(table_db_.read_options(), table_db_.records, SequenceKey(sequence), value)
+      .ok();
+}
+
 bool RecordReader::CountRecords() {
-  if (!Seek(segment_.last_sequence) || entry_->value().size() != sizeof(records_)) return false;
-  std::memcpy(&records_, entry_->value().data(), sizeof(records_));
+  std::string count;
+  if (!ReadMarker(segment_.last_sequence, &count) || count.size() != sizeof(records_)) return false;
+  std::memcpy(&records_, count.data(), sizeof(records_));
   return true;
 }
 
@@ -45,13 +53,12 @@ absl::Status RecordReader::ForEach(
   bool damaged = !counted;
   uint64_t visited = 0;
   // Neither marker: the whole file is gone, there is nothing to go round.
-  bool readable = Seek(segment_.first_sequence);
-  if (!readable && !counted) {
+  if (std::string marker; !counted && !ReadMarker(segment_.first_sequence, &marker)) {
     unreadable_ = 1;
     return absl::OkStatus();
   }
   uint64_t next = segment_.first_sequence + 1;
-  if (readable) entry_->Next();
+  Seek(next);
   while (next < segment_.last_sequence) {
     if (!entry_->Valid()) {
       damaged = true;

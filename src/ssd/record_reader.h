@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "absl/status/status.h"
 #include "rocksdb/iterator.h"
@@ -28,10 +29,12 @@ class RecordReader {
   uint64_t unreadable() const { return unreadable_; }
 
  private:
+  bool ReadMarker(uint64_t sequence, std::string* value) const;
   bool CountRecords();
   bool Seek(uint64_t sequence);
   uint64_t SkipDamage(uint64_t sequence);
 
+  const TableDb& table_db_;
   const SegmentInfo segment_;
   std::unique_ptr<rocksdb::Iterator> entry_;
   uint64_t records_ = 0;  // by the closing marker
