@@ -1,0 +1,154 @@
+#include "client/worker/generate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+
+#include "base/status.h"
+#include "client/worker/sampler.h"
+
+namespace prefixd::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+microseconds Since(Clock::time_point start) {
+  return std::chrono::duration_cast<microseconds>(Clock::now() - start);
+}
+
+double PerSecond(uint64_t count, microseconds time) {
+  return time.count() > 0 ? static_cast<double>(count) * 1e6 / static_cast<double>(time.count())
+                          : 0;
+}
+
+class Generation {
+ public:
+  Generation(Model& model, Space& space, const Prompt& prompt, const AnswerOptions& options)
+      : model_(model),
+        options_(options),
+        sampler_(options.temperature, options.seed),
+        tokens_(prompt.tokens),
+        prompt_tokens_(static_cast<uint32_t>(prompt.tokens.size())),
+        start_(Clock::now()) {
+    // The last prompt token is always computed: its logits choose the answer's first token.
+    sequence_ = space.Begin(
+        tokens_, {.content = {}, .max_tokens = prompt_tokens_ - 1, .request_id = prompt.id});
+    answer_.id = prompt.id;
+    answer_.prompt_tokens = prompt_tokens_;
+    answer_.match = sequence_.match();
+  }
+
+  absl::StatusOr<Answer> Run() {
+    PREFIXD_RETURN_IF_ERROR(Prefill());
+    Sample();
+    answer_.first_token = Since(start_);
+    answer_.load = sequence_.load_time();
+    Store();
+    PREFIXD_RETURN_IF_ERROR(Decode());
+    sequence_.Release({.used_tokens = answer_.used_tokens,
+                       .first_token = answer_.first_token,
+                       .prefill_tokens_per_s = answer_.prefill_tokens_per_s});
+    return std::move(answer_);
+  }
+
+ private:
+  absl::Status Prefill() {
+    const auto start = Clock::now();
+    std::chrono::nanoseconds waited{0};
+    uint32_t at = answer_.used_tokens = sequence_.restorable_tokens();
+    uint64_t computed = 0;
+    while (at < prompt_tokens_) {
+      const uint32_t end = std::min(model_.StepEnd(at), prompt_tokens_);
+      PREFIXD_ASSIGN_OR_RETURN(
+          const Model::StepResult step,
+          model_.Prefill(
+              sequence_,
+              {.tokens = tokens_, .begin = at, .end = end, .cached = answer_.used_tokens}));
+      waited += step.waited;
+      if (step.cache_shrank) {
+        at = answer_.used_tokens = sequence_.Restart();
+        continue;
+      }
+      computed += end - at;
+      at = end;
+    }
+    answer_.prefill = Since(start) - std::chrono::duration_cast<microseconds>(waited);
+    answer_.prefill_tokens_per_s = PerSecond(computed, answer_.prefill);
+    return absl::OkStatus();
+  }
+
+  // Appends the next token to the answer, or ends it.
+  void Sample() {
+    const auto position = static_cast<uint32_t>(tokens_.size() - 1);
+    const uint32_t token = sampler_.Sample(model_.Logits(position));
+    const std::vector<uint32_t>& ends = model_.config().end_tokens;
+    if (std::find(ends.begin(), ends.end(), token) != ends.end()) {
+      answer_.ended = true;
+      return;
+    }
+    answer_.tokens.push_back(token);
+    tokens_.push_back(token);
+  }
+
+  absl::Status Decode() {
+    const auto start = Clock::now();
+    uint64_t steps = 0;
+    while (!answer_.ended && answer_.tokens.size() < options_.max_tokens) {
+      sequence_.PushToken(tokens_.back());
+      const auto end = static_cast<uint32_t>(tokens_.size());
+      PREFIXD_ASSIGN_OR_RETURN(
+          const Model::StepResult step,
+          model_.Decode(
+              sequence_,
+              {.tokens = tokens_, .begin = end - 1, .end = end, .cached = answer_.used_tokens}));
+      if (step.cache_shrank) {  // Wait() has answered for every layer: it cannot take that back
+        return absl::InternalError("generate: cached pages vanished while they were in use");
+      }
+      ++steps;
+      Sample();
+    }
+    answer_.decode = Since(start);
+    answer_.tokens_per_s = PerSecond(steps, answer_.decode);
+    if (steps > 0) Store();
+    return absl::OkStatus();
+  }
+
+  // Here a sequence ends: others may continue it, or end here too.
+  void Store() {
+    const Result<CommitInfo> stored = sequence_.Commit({.sequence_end = true});
+    if (!stored.ok()) {
+      answer_.store_error = stored.status.message;
+      return;
+    }
+    answer_.stored_tokens += stored.value().stored_tokens;
+    answer_.duplicate_tokens += stored.value().duplicate_tokens;
+  }
+
+  Model& model_;
+  const AnswerOptions options_;
+  Sampler sampler_;
+  std::vector<uint32_t> tokens_;  // prompt, then answer
+  const uint32_t prompt_tokens_;
+  const Clock::time_point start_;
+  Sequence sequence_;
+  Answer answer_;
+};
+
+}  // namespace
+
+absl::StatusOr<Answer> Generate(Model& model, Space& space, const Prompt& prompt,
+                                const AnswerOptions& options) {
+  if (prompt.tokens.empty()) return absl::InvalidArgumentError("generate: the prompt is empty");
+  if (options.max_tokens == 0) return absl::InvalidArgumentError("generate: 0 tokens to answer");
+  const uint64_t positions = prompt.tokens.size() + uint64_t{options.max_tokens};
+  if (positions > model.config().max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("generate: ", prompt.tokens.size(), " prompt tokens and ", options.max_tokens,
+                     " to answer are more than the model's ", model.config().max_tokens));
+  }
+  return Generation(model, space, prompt, options).Run();
+}
+
+}  // namespace prefixd::worker

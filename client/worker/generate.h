@@ -1,0 +1,48 @@
+// The life of one request: look the prompt up, compute what the cache lacks, answer, store.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/worker/model.h"
+#include "client/worker/prompts.h"
+#include "prefixd/client.h"
+
+namespace prefixd::worker {
+
+struct AnswerOptions {
+  uint32_t max_tokens = 64;  // at least 1
+  double temperature = 0;
+  uint64_t seed = 1;
+};
+
+struct Answer {
+  std::string id;
+  uint32_t prompt_tokens = 0;
+  uint32_t used_tokens = 0;  // of the prompt, attended on cached bytes
+  MatchInfo match;           // what the cache promised
+  std::vector<uint32_t> tokens;
+  bool ended = false;  // at an end token, which is not among `tokens`
+
+  std::chrono::microseconds load{0};         // asking for the cached pages to having them
+  std::chrono::microseconds prefill{0};      // computing prompt tokens, waits for pages excluded
+  std::chrono::microseconds first_token{0};  // request to first token
+  std::chrono::microseconds decode{0};       // all tokens after the first
+  double prefill_tokens_per_s = 0;           // 0 = nothing to measure
+  double tokens_per_s = 0;                   // of decoding
+
+  uint32_t stored_tokens = 0;     // new in the cache
+  uint32_t duplicate_tokens = 0;  // that were there already
+  std::string store_error;  // why tokens were not stored, or empty: a later miss, nothing else
+};
+
+// Requires: `model` has the block_tokens and format of `space`. InvalidArgument when prompt and
+// answer are longer than the model's positions; Internal when attention fails. No error of the
+// cache is one here: it only shortens what is reused.
+absl::StatusOr<Answer> Generate(Model& model, Space& space, const Prompt& prompt,
+                                const AnswerOptions& options);
+
+}  // namespace prefixd::worker

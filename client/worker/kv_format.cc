@@ -1,0 +1,121 @@
+#include "client/worker/kv_format.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "base/status.h"
+
+namespace prefixd::worker {
+namespace {
+
+constexpr const char* kBitsChoices =
+    "2, 3, 4, 5, 6 or 8, or two of them for keys and values as in 8,4";
+constexpr const char* kGroupChoices =
+    "32, 64 or 128, or two of them for keys and values as in 64,32";
+const std::vector<int> kBits = {2, 3, 4, 5, 6, 8};
+const std::vector<int> kGroups = {32, 64, 128};
+
+struct Pair {
+  int key = 0;
+  int value = 0;
+};
+
+// The one of `choices` that `text` spells, to the letter: "08" and "+8" are not among them.
+std::optional<int> OneOf(const std::string& text, const std::vector<int>& choices) {
+  for (int choice : choices) {
+    if (text == std::to_string(choice)) return choice;
+  }
+  return std::nullopt;
+}
+
+// "8" or "8,4".
+std::optional<Pair> ParsePair(const std::string& text, const std::vector<int>& choices) {
+  const size_t comma = text.find(',');
+  const std::optional<int> key = OneOf(text.substr(0, comma), choices);
+  if (!key.has_value()) return std::nullopt;
+  if (comma == std::string::npos) return Pair{*key, *key};
+  const std::optional<int> value = OneOf(text.substr(comma + 1), choices);
+  if (!value.has_value()) return std::nullopt;
+  return Pair{*key, *value};
+}
+
+absl::Status Refuse(const char* flag, const std::string& seen, const char* choices) {
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": \"", seen, "\", choose ", choices));
+}
+
+absl::StatusOr<Dtype> ParseDtype(const std::string& text, Dtype otherwise) {
+  if (text.empty()) return otherwise;
+  if (text == "f32") return Dtype::kF32;
+  if (text == "f16") return Dtype::kF16;
+  if (text == "bf16") return Dtype::kBf16;
+  return Refuse("--kv-dtype", text, "f32, f16 or bf16");
+}
+
+const char* DtypeName(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF16:
+      return "f16";
+    case Dtype::kBf16:
+      return "bf16";
+    default:
+      return "f32";
+  }
+}
+
+std::string DescribeTensor(const TensorFormat& format) {
+  return absl::StrCat(static_cast<int>(format.bits), "-bit group ", format.group_size);
+}
+
+bool IsRaw(const KvFormat& format) { return format.key.codec == Codec::kRaw; }
+
+}  // namespace
+
+absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags) {
+  if (flags.bits.empty()) {
+    if (!flags.group_size.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--kv-group-size: \"", flags.group_size,
+          "\" without --kv-bits; raw values have no groups, choose --kv-bits ", kBitsChoices));
+    }
+    PREFIXD_ASSIGN_OR_RETURN(const Dtype dtype, ParseDtype(flags.dtype, Dtype::kF32));
+    return KvChoice{.format = Raw(dtype), .warning = ""};
+  }
+  const std::optional<Pair> bits = ParsePair(flags.bits, kBits);
+  if (!bits.has_value()) return Refuse("--kv-bits", flags.bits, kBitsChoices);
+  const std::string groups_text = flags.group_size.empty() ? "64" : flags.group_size;
+  const std::optional<Pair> groups = ParsePair(groups_text, kGroups);
+  if (!groups.has_value()) return Refuse("--kv-group-size", groups_text, kGroupChoices);
+  PREFIXD_ASSIGN_OR_RETURN(const Dtype dtype, ParseDtype(flags.dtype, Dtype::kF16));
+
+  KvChoice choice;
+  choice.format = MlxAffine(bits->key, groups->key, bits->value, groups->value, dtype);
+  if (bits->key < bits->value) {
+    choice.warning = absl::StrCat(
+        "--kv-bits ", flags.bits, " stores keys coarser than values; keys are the more sensitive, ",
+        bits->value, ",", bits->key, " takes the same bytes and usually answers better");
+  }
+  return choice;
+}
+
+absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim) {
+  for (const TensorFormat* tensor : {&format.key, &format.value}) {
+    if (tensor->group_size != 0 && head_dim % tensor->group_size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--kv-group-size: ", tensor->group_size,
+                                                     " does not divide head_dim ", head_dim));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string Describe(const KvFormat& format) {
+  if (IsRaw(format)) return absl::StrCat("raw ", DtypeName(format.key.dtype));
+  const std::string keys = DescribeTensor(format.key);
+  const std::string values = DescribeTensor(format.value);
+  const std::string both = keys == values ? keys : absl::StrCat("keys ", keys, ", values ", values);
+  return absl::StrCat(both, " (", DtypeName(format.key.dtype), " scales)");
+}
+
+}  // namespace prefixd::worker

@@ -1,0 +1,116 @@
+#include "client/worker/options.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+
+#include "base/status.h"
+#include "client/worker/synthetic.h"
+
+namespace prefixd::worker {
+namespace {
+
+constexpr uint32_t kMaxThreads = 1024;
+constexpr uint32_t kMaxAnswerTokens = 1 << 20;
+constexpr const char* kAbout =
+    "prefix-worker: runs a Llama checkpoint on prompts and keeps its KV cache in prefixd, so that\n"
+    "what any worker of the same model has read once need not be computed again.\n\n"
+    "  prefix-worker --model tests/data/model --kv-bits 8 --prompt 'In the beginning'\n";
+
+void DeclareModel(CLI::App& app, Options* options) {
+  CLI::Option_group* which = app.add_option_group("Model", "one of --model and --synthetic");
+  which->add_option("--model", options->model, "folder with config.json and *.safetensors");
+  which
+      ->add_option("--synthetic", options->synthetic,
+                   "random weights of a known geometry; takes token ids")
+      ->check(CLI::IsMember({"llama3-8b", "qwen3-0.6b"}));
+  which->require_option(1);
+  app.add_option("--layers", options->layers,
+                 "layers of the synthetic model (default: as many as the real one has)")
+      ->check(CLI::Range(1U, kMaxSyntheticLayers))
+      ->needs("--synthetic");
+}
+
+void DeclarePrompts(CLI::App& app, Options* options) {
+  CLI::Option_group* which = app.add_option_group("Prompt", "one of these");
+  which->add_option("--prompt", options->prompt, "text, for models whose tokens are bytes");
+  which->add_option("--prompt-file", options->prompt_file, "the same from a file, byte for byte");
+  which->add_option("--prompts-file", options->prompts_file,
+                    "many requests, one JSON object a line: {\"id\": ..., \"prompt\": \"text\"} or "
+                    "{\"id\": ..., \"tokens\": [1, 2, 3]}; - reads them from standard input");
+  which->add_option("--tokens", options->tokens, "token ids: 1,2,3")->delimiter(',');
+  which->require_option(1);
+}
+
+void DeclareAnswer(CLI::App& app, Options* options) {
+  app.add_option("--max-tokens", options->max_tokens, "tokens to generate for each prompt")
+      ->check(CLI::Range(1U, kMaxAnswerTokens))
+      ->capture_default_str();
+  app.add_option("--temperature", options->temperature, "0 = greedy")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--seed", options->seed, "of sampling, for each request anew")
+      ->capture_default_str();
+  app.add_flag("--json", options->json, "one JSON object a request on standard output");
+}
+
+void DeclareCache(CLI::App& app, Options* options) {
+  app.add_option("--server", options->server,
+                 "where prefixd listens: unix:///path, 127.0.0.1:port, or none")
+      ->capture_default_str();
+  app.add_option("--name", options->name, "of this worker, for prefixd's lists")
+      ->capture_default_str();
+  app.add_option("--kv-bits", options->kv_flags.bits,
+                 "quantize the KV cache: 2, 3, 4, 5, 6 or 8 bits, or keys,values as in 8,4 "
+                 "(default: raw, not quantized)");
+  app.add_option("--kv-group-size", options->kv_flags.group_size,
+                 "values that share a scale: 32, 64 or 128, or keys,values as in 64,32; divides "
+                 "head_dim (default: 64)");
+  app.add_option("--kv-dtype", options->kv_flags.dtype,
+                 "f32, f16 or bf16: of raw values (default: f32, which changes no answer), with "
+                 "--kv-bits of scales and biases (default: f16)");
+  app.add_option("--threads", options->threads,
+                 "for products and attention; answers are reproducible for one number of threads")
+      ->check(CLI::Range(1U, kMaxThreads))
+      ->capture_default_str();
+}
+
+// What CLI11 cannot say.
+absl::Status Check(Options* options) {
+  if (options->server != "none" && options->server.rfind("unix:", 0) != 0 &&
+      options->server.find(':') == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--server: \"", options->server,
+                     "\", choose unix:///path/to/prefixd.sock, 127.0.0.1:port or none"));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(KvChoice choice, ChooseKvFormat(options->kv_flags));
+  options->kv_format = choice.format;
+  options->kv_warning = choice.warning;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<int> ParseCommandLine(int argc, const char* const* argv, Options* options,
+                                    std::ostream& out, std::ostream& err) {
+  options->threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
+  CLI::App app{kAbout, "prefix-worker"};
+  DeclareModel(app, options);
+  DeclarePrompts(app, options);
+  DeclareAnswer(app, options);
+  DeclareCache(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error, out, err);
+    return code == 0 ? kExitOk : kExitUsage;
+  }
+  const absl::Status checked = Check(options);
+  if (checked.ok()) return std::nullopt;
+  err << checked.message() << "\nRun with --help for more information.\n";
+  return kExitUsage;
+}
+
+}  // namespace prefixd::worker

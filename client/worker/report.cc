@@ -1,0 +1,128 @@
+#include "client/worker/report.h"
+
+#include <cstdint>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+#include "base/size.h"
+
+namespace prefixd::worker {
+namespace {
+
+using nlohmann::ordered_json;
+
+double Ms(std::chrono::microseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+double EstimateMs(const MatchInfo& match) {
+  return static_cast<double>(match.estimated_load_us) / 1000;
+}
+
+std::string Fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", digits, value);
+  return text;
+}
+
+// 3000 as "3,000".
+std::string Count(uint64_t value) {
+  std::string text = std::to_string(value);
+  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+std::string Line(const char* label, const std::string& text) {
+  return absl::StrCat("  ", label, text, "\n");
+}
+
+std::string CacheText(const Answer& answer) {
+  const MatchInfo& match = answer.match;
+  if (!match.status.ok()) return absl::StrCat("not used: ", match.status.message);
+  std::string text = absl::StrCat(ToString(match.kind), ", ", Count(match.restorable_tokens),
+                                  " cached, ", Count(answer.used_tokens), " used");
+  if (match.restorable_tokens > 0) {
+    absl::StrAppend(&text, " (ram ", base::FormatBytes(match.ram_bytes), ", ssd ",
+                    base::FormatBytes(match.ssd_bytes), ")");
+  }
+  if (!match.why_shorter.empty()) absl::StrAppend(&text, ", shortened by ", match.why_shorter);
+  return text;
+}
+
+std::string TimeText(const Answer& answer) {
+  std::string text =
+      absl::StrCat("first token ", Fixed(Ms(answer.first_token), 1), " ms: load ",
+                   Fixed(Ms(answer.load), 1), " (estimated ", Fixed(EstimateMs(answer.match), 1),
+                   "), prefill ", Fixed(Ms(answer.prefill), 1));
+  if (answer.tokens_per_s > 0) {
+    absl::StrAppend(&text, "; then ", Fixed(answer.tokens_per_s, 1), " tokens/s");
+  }
+  return text;
+}
+
+std::string StoreText(const Answer& answer) {
+  if (!answer.store_error.empty()) return absl::StrCat("failed: ", answer.store_error);
+  return absl::StrCat(Count(answer.stored_tokens), " tokens, ", Count(answer.duplicate_tokens),
+                      " were there");
+}
+
+std::string TokenList(const Answer& answer) {
+  std::string text;
+  for (uint32_t token : answer.tokens) absl::StrAppend(&text, text.empty() ? "" : ",", token);
+  return text;
+}
+
+}  // namespace
+
+std::string AnswerText(const Answer& answer, const ModelConfig& config) {
+  std::string text;
+  if (!config.byte_level()) return text;
+  for (uint32_t token : answer.tokens) text.push_back(static_cast<char>(token));
+  return text;
+}
+
+std::string HumanReport(const Answer& answer, const ModelConfig& config) {
+  std::string report = absl::StrCat("request", answer.id.empty() ? "" : " ", answer.id, "\n");
+  report += Line("prompt  ", absl::StrCat(Count(answer.prompt_tokens), " tokens"));
+  report += Line("cache   ", CacheText(answer));
+  report += Line("time    ", TimeText(answer));
+  report += Line("stored  ", StoreText(answer));
+  if (config.byte_level()) return report + Line("text    ", AnswerText(answer, config));
+  return report + Line("tokens  ", TokenList(answer));
+}
+
+std::string JsonReport(const Answer& answer, const ModelConfig& config) {
+  const MatchInfo& match = answer.match;
+  ordered_json report;
+  report["id"] = answer.id;
+  report["prompt_tokens"] = answer.prompt_tokens;
+  report["cached_tokens"] = match.restorable_tokens;
+  report["used_tokens"] = answer.used_tokens;
+  report["matched_tokens"] = match.matched_tokens;
+  report["kind"] = ToString(match.kind);
+  report["why_shorter"] = match.why_shorter;
+  report["ram_bytes"] = match.ram_bytes;
+  report["ssd_bytes"] = match.ssd_bytes;
+  report["load_ms"] = Ms(answer.load);
+  report["load_estimate_ms"] = EstimateMs(match);
+  report["prefill_ms"] = Ms(answer.prefill);
+  report["prefill_tokens_per_s"] = answer.prefill_tokens_per_s;
+  report["first_token_ms"] = Ms(answer.first_token);
+  report["tokens_per_s"] = answer.tokens_per_s;
+  report["stored_tokens"] = answer.stored_tokens;
+  report["duplicate_tokens"] = answer.duplicate_tokens;
+  report["cache_error"] = match.status.ok() ? answer.store_error : match.status.message;
+  report["tokens"] = answer.tokens;
+  report["ended"] = answer.ended;
+  if (config.byte_level()) report["text"] = AnswerText(answer, config);
+  return report.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string JsonError(const std::string& id, const absl::Status& error) {
+  ordered_json report;
+  report["id"] = id;
+  report["error"] = std::string(error.message());
+  return report.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace prefixd::worker

@@ -1,0 +1,42 @@
+#include "client/worker/rope.h"
+
+#include <cmath>
+#include <cstddef>
+
+namespace prefixd::worker {
+
+Rope::Rope(uint32_t dim, double theta) : half_(dim / 2), frequencies_(half_) {
+  for (uint32_t i = 0; i < half_; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
+    frequencies_[i] = 1.0F / std::pow(static_cast<float>(theta), exponent);
+  }
+}
+
+void Rope::Prepare(uint32_t first, uint32_t count) {
+  cos_.resize(size_t{count} * half_);
+  sin_.resize(size_t{count} * half_);
+  for (uint32_t row = 0; row < count; ++row) {
+    for (uint32_t i = 0; i < half_; ++i) {
+      const float angle = static_cast<float>(first + row) * frequencies_[i];
+      cos_[size_t{row} * half_ + i] = std::cos(angle);
+      sin_[size_t{row} * half_ + i] = std::sin(angle);
+    }
+  }
+}
+
+void Rope::Rotate(uint32_t index, uint32_t heads, float* vectors) const {
+  const float* cos = cos_.data() + size_t{index} * half_;
+  const float* sin = sin_.data() + size_t{index} * half_;
+  for (uint32_t head = 0; head < heads; ++head) {
+    float* low = vectors + size_t{head} * 2 * half_;
+    float* high = low + half_;
+    for (uint32_t i = 0; i < half_; ++i) {
+      const float a = low[i];
+      const float b = high[i];
+      low[i] = a * cos[i] - b * sin[i];
+      high[i] = b * cos[i] + a * sin[i];
+    }
+  }
+}
+
+}  // namespace prefixd::worker

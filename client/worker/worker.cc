@@ -1,0 +1,116 @@
+#include "client/worker/worker.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+
+#include "base/status.h"
+#include "client/worker/cache_space.h"
+#include "client/worker/generate.h"
+#include "client/worker/model.h"
+#include "client/worker/prompts.h"
+#include "client/worker/report.h"
+#include "client/worker/synthetic.h"
+
+namespace prefixd::worker {
+namespace {
+
+absl::StatusOr<ModelConfig> ReadConfig(const Options& options) {
+  return options.synthetic.empty() ? LoadModelConfig(options.model)
+                                   : SyntheticConfig(options.synthetic, options.layers);
+}
+
+absl::StatusOr<Weights> ReadWeights(const Options& options, const ModelConfig& config) {
+  if (!options.synthetic.empty()) return SyntheticWeights(config);
+  return LoadWeights(options.model, config);
+}
+
+// Without prefixd nobody compares digests, and of a big checkpoint they take a while.
+absl::StatusOr<ModelIdentity> ReadIdentity(const Options& options, const ModelConfig& config) {
+  if (!options.synthetic.empty()) return IdentifySynthetic(config);
+  if (options.server == "none") return ModelIdentity{};
+  return IdentifyCheckpoint(options.model, config);
+}
+
+std::string DescribeModel(const ModelConfig& config) {
+  return absl::StrCat(config.name, ", ", config.layers, " layers, hidden ", config.hidden_size,
+                      ", heads ", config.query_heads, "/", config.kv_heads, " x ", config.head_dim,
+                      ", vocabulary ", config.vocab_size);
+}
+
+void PrintSetup(const Options& options, const ModelConfig& config, const CacheSpace& cache,
+                std::ostream& err) {
+  err << "model    " << DescribeModel(config) << "\n"
+      << "kv       " << Describe(options.kv_format) << ", " << cache.space.payload_bytes_per_token()
+      << " bytes per token, blocks of " << cache.space.block_tokens() << " tokens\n"
+      << "threads  " << options.threads << "\n"
+      << "cache    " << (cache.why_alone.empty() ? options.server : "none: " + cache.why_alone)
+      << "\n";
+  if (!options.kv_warning.empty()) err << "warning  " << options.kv_warning << "\n";
+  err << std::flush;
+}
+
+void PrintFailure(const Options& options, const std::string& id, const absl::Status& error,
+                  std::ostream& out, std::ostream& err) {
+  if (options.json) {
+    out << JsonError(id, error) << std::endl;
+  } else {
+    err << "request" << (id.empty() ? "" : " " + id) << ": " << error.message() << std::endl;
+  }
+}
+
+// True when every request was answered.
+bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Space& space,
+               std::ostream& out, std::ostream& err) {
+  bool all_answered = true;
+  for (;;) {
+    const absl::StatusOr<std::optional<Prompt>> prompt = prompts.Next();
+    if (prompt.ok() && !prompt->has_value()) return all_answered;
+    const std::string id = prompt.ok() ? (*prompt)->id : "";
+    absl::StatusOr<Answer> answer = !prompt.ok() ? absl::StatusOr<Answer>(prompt.status())
+                                                 : Generate(model, space, **prompt,
+                                                            {.max_tokens = options.max_tokens,
+                                                             .temperature = options.temperature,
+                                                             .seed = options.seed});
+    if (!answer.ok()) {
+      all_answered = false;
+      PrintFailure(options, id, answer.status(), out, err);
+    } else if (options.json) {
+      out << JsonReport(*answer, model.config()) << std::endl;
+    } else {
+      out << HumanReport(*answer, model.config()) << std::endl;
+    }
+  }
+}
+
+absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream& err) {
+  PREFIXD_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(options));
+  PREFIXD_RETURN_IF_ERROR(CheckKvFormat(options.kv_format, config.head_dim));
+  PREFIXD_ASSIGN_OR_RETURN(PromptSource prompts, PromptSource::Open(options, config));
+  PREFIXD_ASSIGN_OR_RETURN(Weights weights, ReadWeights(options, config));
+  PREFIXD_ASSIGN_OR_RETURN(const ModelIdentity identity, ReadIdentity(options, config));
+  PREFIXD_ASSIGN_OR_RETURN(
+      CacheSpace cache,
+      OpenCacheSpace(options, MakeSpaceSpec(config, identity, options.kv_format)));
+  PrintSetup(options, config, cache, err);
+  Model model(config, std::move(weights),
+              {.format = options.kv_format,
+               .block_tokens = cache.space.block_tokens(),
+               .threads = options.threads});
+  return AnswerAll(options, prompts, model, cache.space, out, err);
+}
+
+}  // namespace
+
+int RunWorker(const Options& options, std::ostream& out, std::ostream& err) {
+  const absl::StatusOr<bool> all_answered = Run(options, out, err);
+  if (!all_answered.ok()) {
+    err << "prefix-worker: " << all_answered.status().message() << std::endl;
+    return kExitFailed;
+  }
+  return *all_answered ? kExitOk : kExitFailed;
+}
+
+}  // namespace prefixd::worker
