@@ -1,0 +1,32 @@
+// The digest that stands for a checkpoint's weights in a space identity: what is computed from the
+// same numbers under the same names is the same model, whatever its files are called.
+#pragma once
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "base/checksum.h"
+#include "base/clock.h"
+
+namespace prefixd::interop {
+
+// SHA-256 over: framed "prefixd/1/weights", u64 number of tensors, then for every tensor in byte
+// order of its name: framed name, framed dtype ("BF16"), u32 rank, rank x u64 size, 32-byte SHA-256
+// of its bytes. Framed = u32 length, then the text; all little-endian.
+//
+// Reading gigabytes takes seconds, so the digest is remembered in DigestMemory::file by path,
+// device, inode, size, and times of change of every file. Unless a file changed within the last two
+// seconds (a second change within one tick of the file system's clock would go unseen). What goes
+// wrong with the memory is ignored: the digest is computed again. Errors are those of
+// Checkpoint::Open. Blocks; thread-safe.
+struct DigestMemory {
+  std::string file;  // made with mode 0600 in a directory of mode 0700; empty = do not remember
+  const base::Clock* clock = &base::SystemClock::Get();
+};
+absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory,
+                                                 const DigestMemory& memory);
+
+// Remembers in $XDG_CACHE_HOME/prefixd/checkpoint_digests, or ~/.cache/prefixd/checkpoint_digests.
+absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory);
+
+}  // namespace prefixd::interop
