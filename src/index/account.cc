@@ -1,0 +1,79 @@
+// Totals, eviction order and spill order, kept true after every change of a node.
+#include "index/impl.h"
+
+namespace prefixd::index {
+
+// The node's own sums are taken out on the way in and added as they are on the way out.
+PrefixIndex::Impl::Change::Change(Impl& impl, Node& node)
+    : impl_(impl), node_(node), before_(TotalsOf(node)), was_in_tree_(node.in_tree) {}
+
+PrefixIndex::Impl::Change::~Change() {
+  const Totals after = TotalsOf(node_);
+  for (Totals* const sums : {&impl_.totals, &node_.space->totals}) {
+    *sums -= before_;
+    *sums += after;
+  }
+  if (was_in_tree_ || node_.in_tree) impl_.Refresh(node_);
+}
+
+bool PrefixIndex::Impl::WantsSpill(const Node& node) const {
+  if (!node.in_tree || node.spilling) return false;
+  const bool new_ends = node.record_written && (node.ends & ~node.record_ends).any();
+  return node.dirty > 0 || node.record_wanted || new_ends;
+}
+
+void PrefixIndex::Impl::Refresh(Node& node) {
+  node.present = node.ram = node.dirty = node.held = node.busy = 0;
+  for (const Page& page : node.pages) {
+    if (Present(page)) ++node.present;
+    if (InRam(page.state)) ++node.ram;
+    if (page.state == PageState::kRam) ++node.dirty;
+    if (page.holders > 0) ++node.held;
+    if (page.state == PageState::kSpilling || page.state == PageState::kPromoting) ++node.busy;
+  }
+  Node* child = &node;
+  // Upwards only as long as a subtree gets its first or loses its last.
+  while (true) {
+    Reorder(*child);
+    Node* const parent = child->parent;
+    if (parent == nullptr) return;
+    const bool ram = child->in_tree && (child->ram > 0 || child->ram_kids > 0);
+    const bool spill = child->in_tree && (WantsSpill(*child) || child->spill_kids > 0);
+    if (ram == child->counted_ram && spill == child->counted_spill) return;
+    if (ram != child->counted_ram) ram ? ++parent->ram_kids : --parent->ram_kids;
+    if (spill != child->counted_spill) spill ? ++parent->spill_kids : --parent->spill_kids;
+    child->counted_ram = ram;
+    child->counted_spill = spill;
+    child = parent;
+  }
+}
+
+void PrefixIndex::Impl::Reorder(Node& node) {
+  if (node.is_root()) return;
+  Order* wanted = nullptr;
+  const bool free = node.in_tree && node.ram > 0 && node.ram_kids == 0 && node.held == 0 &&
+                    node.busy == 0 && !node.spilling;
+  // What a reservation builds on may leave RAM, but is not dropped under it.
+  if (free && node.dirty == 0) wanted = &clean_order;
+  if (free && node.dirty > 0 && node.holds == 0) wanted = &dirty_order;
+  if (node.evict_order != wanted || node.evict_stamp != node.stamp) {
+    if (node.evict_order != nullptr) node.evict_order->erase({node.evict_stamp, node.id, &node});
+    if (wanted != nullptr) wanted->insert({node.stamp, node.id, &node});
+    node.evict_order = wanted;
+    node.evict_stamp = node.stamp;
+  }
+  const bool spill = WantsSpill(node) && node.spill_kids == 0;
+  if (node.in_spill_order != spill || node.spill_stamp != node.stamp) {
+    if (node.in_spill_order) spill_order.erase({node.spill_stamp, node.id, &node});
+    if (spill) spill_order.insert({node.stamp, node.id, &node});
+    node.in_spill_order = spill;
+    node.spill_stamp = node.stamp;
+  }
+}
+
+uint64_t PrefixIndex::Impl::MemoryBytes() const {
+  return totals.memory_bytes + table_bytes + ghosts.MemoryBytes() +
+         freed.capacity() * sizeof(block::Extent);
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,119 @@
+// Giving up: RAM pages leaf first, whole spaces, and blocks nobody can afford to remember.
+#include <algorithm>
+#include <queue>
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+
+Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin,
+                                     uint64_t end) {
+  Evicted evicted;
+  const Change change(*this, node);
+  for (Page& page : node.pages) {
+    const bool clean = page.state == PageState::kRamAndSsd;
+    const bool droppable = may_drop_dirty && page.state == PageState::kRam;
+    if (page.holders > 0 || (!clean && !droppable)) continue;
+    if (page.extent.offset < begin || page.extent.offset >= end) continue;
+    evicted.bytes += page.extent.bytes;
+    ++evicted.pages;
+    if (clean) {
+      freed.push_back(page.extent);
+      page.extent = {};
+      page.state = PageState::kSsd;
+    } else {
+      ++evicted.dropped_pages;
+      FreePage(page);
+    }
+  }
+  return evicted;
+}
+
+std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty) {
+  const base::MutexLock lock(impl_->mutex);
+  const Order& clean = impl_->clean_order;
+  const Order& dirty = impl_->dirty_order;
+  const bool take_dirty = may_drop_dirty && !dirty.empty() &&
+                          (clean.empty() || dirty.begin()->stamp < clean.begin()->stamp);
+  if (!take_dirty && clean.empty()) return std::nullopt;
+  Node* const node = take_dirty ? dirty.begin()->node : clean.begin()->node;
+  const Evicted evicted = impl_->GiveUpRam(*node, take_dirty, 0, ~uint64_t{0});
+  impl_->Settle(node);
+  return evicted;
+}
+
+Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty) {
+  const base::MutexLock lock(impl_->mutex);
+  std::vector<Node*> touched;
+  for (Node* const node : impl_->nodes) {
+    const bool inside =
+        node->in_tree && std::any_of(node->pages.begin(), node->pages.end(), [&](const Page& page) {
+          return page.extent && page.extent.offset >= begin && page.extent.offset < end;
+        });
+    if (inside) touched.push_back(node);
+  }
+  Evicted evicted;
+  for (Node* const node : touched) {
+    const Evicted of_node = impl_->GiveUpRam(*node, may_drop_dirty, begin, end);
+    evicted.bytes += of_node.bytes;
+    evicted.pages += of_node.pages;
+    evicted.dropped_pages += of_node.dropped_pages;
+  }
+  // Deepest first, so that settling one never deletes another before its turn.
+  std::sort(touched.begin(), touched.end(),
+            [](const Node* a, const Node* b) { return a->first_token > b->first_token; });
+  for (Node* const node : touched) impl_->SettleIfLeft(node);
+  return evicted;
+}
+
+uint64_t PrefixIndex::Impl::ClearTree(Space& space) {
+  uint64_t bytes = 0;
+  std::vector<Node*> children_last;
+  std::vector<Node*> open = {&space.root};
+  while (!open.empty()) {
+    Node* const node = open.back();
+    open.pop_back();
+    if (!node->is_root()) children_last.push_back(node);
+    for (const Page& page : node->pages) {
+      bytes +=
+          (InRam(page.state) ? page.page_bytes : 0) + (OnSsd(page.state) ? page.page_bytes : 0);
+    }
+    open.insert(open.end(), node->children.begin(), node->children.end());
+  }
+  for (auto it = children_last.rbegin(); it != children_last.rend(); ++it) Detach(**it, false);
+  return bytes;
+}
+
+uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
+  const base::MutexLock lock(impl_->mutex);
+  Space* const space = impl_->FindSpace(handle);
+  if (space == nullptr) return 0;
+  for (const auto& [id, reservation] : impl_->reservations) {
+    if (reservation->space != space) continue;
+    reservation->space = nullptr;
+    impl_->DropHolds(*reservation);
+  }
+  return impl_->ClearTree(*space);
+}
+
+void PrefixIndex::TrimMemory(uint64_t target_bytes) {
+  const base::MutexLock lock(impl_->mutex);
+  const auto droppable = [](const Node& node) {
+    return node.in_tree && node.children.empty() && node.ram == 0 && node.pins == 0;
+  };
+  std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
+  if (impl_->MemoryBytes() <= target_bytes) return;
+  for (Node* const node : impl_->nodes) {
+    if (droppable(*node)) coldest.push({node->stamp, node->id, node});
+  }
+  while (!coldest.empty() && impl_->MemoryBytes() > target_bytes) {
+    Node* const node = coldest.top().node;
+    coldest.pop();
+    Node* const parent = node->parent;
+    impl_->Detach(*node, true);
+    Node* const leaf = impl_->Settle(parent);
+    if (leaf != nullptr && droppable(*leaf)) coldest.push({leaf->stamp, leaf->id, leaf});
+  }
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,149 @@
+// The index's insides: one struct of guarded state, its verbs spread over one file each.
+//
+// tree.cc      nodes in and out of the tree, ends, superseding, pruning
+// account.cc   totals, eviction order and spill order, kept true after every change
+// walk.cc      the walk along a request; restorable.cc: how far pages reach
+// match.cc, lease.cc, promote.cc, reserve.cc, publish.cc, evict.cc, spill.cc, restore.cc: the verbs
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+
+#include "base/mutex.h"
+#include "index/prefix_index.h"
+#include "index/restorable.h"
+#include "index/space.h"
+#include "index/walk.h"
+
+namespace prefixd::index {
+
+struct PrefixIndex::Impl {
+  explicit Impl(const Options& options) : options(options), ghosts(options.max_ghosts) {}
+  ~Impl();
+
+  // --- tree.cc ---
+  block::BlockHash Hash(const block::BlockHash& parent, const block::SequenceView& block) const;
+  Space* FindSpace(block::SpaceHandle handle) const PREFIXD_REQUIRES(mutex);
+  // A hole, to be given pages by the caller.
+  Node* InsertChild(Node& parent, const block::SequenceView& tokens) PREFIXD_REQUIRES(mutex);
+  // Out of the tree; deleted when nobody needs it. Requires: no children. `ghost`: remember it.
+  void Detach(Node& node, bool ghost) PREFIXD_REQUIRES(mutex);
+  // Siblings that hold nothing that `node` does not hold leave the tree.
+  void SupersedePrefixes(Node& node) PREFIXD_REQUIRES(mutex);
+  // The end stands where the first `count` tokens of `child` have their first sibling.
+  void SetEnd(Node& first, uint32_t count) PREFIXD_REQUIRES(mutex);
+  // After pages, holders or pins went away: frees what nobody needs, prunes upwards. `node` may be
+  // deleted. Returns the block of the tree where the pruning stopped, or nullptr.
+  Node* Settle(Node* node) PREFIXD_REQUIRES(mutex);
+  void SettleIfLeft(Node* node) PREFIXD_REQUIRES(mutex);  // `node` may have been deleted
+  void FreePage(Page& page) PREFIXD_REQUIRES(mutex);      // gives the extent back, state kGone
+  // nullptr when the block or the page is gone for good.
+  Page* Resolve(const PageRef& ref) PREFIXD_REQUIRES(mutex);
+  void StampPath(Node* leaf) PREFIXD_REQUIRES(mutex);
+
+  // --- account.cc ---
+  // Every change of a node's pages, ends, holders, stamp or place in the tree happens inside one of
+  // these; its end brings totals and orders up to date.
+  class Change {
+   public:
+    Change(Impl& impl, Node& node) PREFIXD_REQUIRES(impl.mutex);
+    ~Change();
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    Impl& impl_;
+    Node& node_;
+    const Totals before_;
+    const bool was_in_tree_;
+  };
+  void Refresh(Node& node) PREFIXD_REQUIRES(mutex);
+  void Reorder(Node& node) PREFIXD_REQUIRES(mutex);
+  bool WantsSpill(const Node& node) const;
+  uint64_t MemoryBytes() const PREFIXD_REQUIRES(mutex);
+
+  // --- match.cc ---
+  block::MatchAnswer Answer(Space& space, const block::SequenceView& request, const Walk& walk,
+                            const RestorablePath& path, const Usable& usable,
+                            const MatchOptions& options, block::SessionId session) const
+      PREFIXD_REQUIRES(mutex);
+  bool NextBlockIsGhost(const block::SequenceView& request, const Walk& walk) const
+      PREFIXD_REQUIRES(mutex);
+  // How far from `from` on the request is announced by reservations of other sessions.
+  uint32_t AnnouncedUpTo(const Space& space, const block::SequenceView& request,
+                         const Usable& usable, block::SessionId session, uint32_t from) const
+      PREFIXD_REQUIRES(mutex);
+
+  // --- lease.cc ---
+  // Cuts the answer to what the quotas allow; the tokens the lease may cover.
+  uint32_t CutToQuota(const RestorablePath& path, const Usable& usable, uint32_t tokens,
+                      block::SessionId session) const PREFIXD_REQUIRES(mutex);
+  void Hold(const RestorablePath& path, const Usable& usable, uint32_t tokens,
+            block::SessionId session, Acquired& acquired) PREFIXD_REQUIRES(mutex);
+  // Gives up the pages of `lease` in blocks that begin at `tokens` or later.
+  void GiveUp(Lease& lease, uint32_t tokens) PREFIXD_REQUIRES(mutex);
+  absl::Status EndLease(block::LeaseId id) PREFIXD_REQUIRES(mutex);
+
+  // --- reserve.cc ---
+  void PlanBlocks(const Walk& walk, block::SessionId session, Reservation& reservation,
+                  Reserved& reserved) const PREFIXD_REQUIRES(mutex);
+  void MoveHold(Reservation& reservation, Node* to, uint32_t blocks) PREFIXD_REQUIRES(mutex);
+  void DropHolds(Reservation& reservation) PREFIXD_REQUIRES(mutex);
+  absl::Status EndReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
+  // The reservation's parent of block `block_index` if the path to it is in the tree, or nullptr.
+  Node* ParentOf(Reservation& reservation, uint32_t block_index) PREFIXD_REQUIRES(mutex);
+
+  // --- publish.cc ---
+  absl::StatusOr<Reservation*> FindReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
+  block::StoreResult Store(Reservation& reservation, uint32_t block_index, Node& parent,
+                           std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
+  void AddPages(Node& node, std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
+  // The first sibling, in order, that holds the tokens up to `tokens`; FailedPrecondition when a
+  // block before it or it is not stored.
+  absl::StatusOr<Node*> StoredUpTo(Reservation& reservation, uint32_t tokens)
+      PREFIXD_REQUIRES(mutex);
+
+  // --- evict.cc ---
+  Evicted GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin, uint64_t end)
+      PREFIXD_REQUIRES(mutex);
+  uint64_t ClearTree(Space& space) PREFIXD_REQUIRES(mutex);
+
+  // --- spill.cc ---
+  SpillBlock PickBlock(Node& node, uint64_t& bytes) PREFIXD_REQUIRES(mutex);
+  void EndSpill(const SpillBlock& block) PREFIXD_REQUIRES(mutex);
+
+  // --- restore.cc ---
+  absl::StatusOr<Node*> ParentByHash(Space& space, const RestoredBlock& block) const
+      PREFIXD_REQUIRES(mutex);
+  void AddRestoredPages(Node& node, const RestoredBlock& block) PREFIXD_REQUIRES(mutex);
+
+  absl::Status Validate() const PREFIXD_REQUIRES(mutex);
+
+  const Options options;
+  mutable base::Mutex mutex;
+  mutable base::CondVar promoted;
+  mutable uint64_t comparisons PREFIXD_GUARDED_BY(mutex) = 0;
+
+  std::vector<std::unique_ptr<Space>> spaces PREFIXD_GUARDED_BY(mutex);  // handle value - 1
+  absl::flat_hash_set<Node*> nodes PREFIXD_GUARDED_BY(mutex);  // owned; roots are not here
+  // Full blocks in the tree. Different blocks may have one hash.
+  absl::btree_set<std::pair<block::BlockHash, Node*>> by_hash PREFIXD_GUARDED_BY(mutex);
+  Totals totals PREFIXD_GUARDED_BY(mutex);      // of all nodes
+  Order clean_order PREFIXD_GUARDED_BY(mutex);  // evictable, every RAM page also on SSD
+  Order dirty_order PREFIXD_GUARDED_BY(mutex);  // evictable, some RAM page nowhere else
+  Order spill_order PREFIXD_GUARDED_BY(mutex);  // want a spill and have no descendant that does
+  Ghosts ghosts PREFIXD_GUARDED_BY(mutex);
+  std::vector<block::Extent> freed PREFIXD_GUARDED_BY(mutex);
+  absl::flat_hash_map<block::LeaseId, Lease> leases PREFIXD_GUARDED_BY(mutex);
+  absl::flat_hash_map<block::ReservationId, std::unique_ptr<Reservation>> reservations
+      PREFIXD_GUARDED_BY(mutex);
+  absl::flat_hash_map<block::SessionId, Session> sessions PREFIXD_GUARDED_BY(mutex);
+  uint64_t table_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of leases and reservations, estimated
+  uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of nodes, leases and reservations
+  int64_t next_stamp PREFIXD_GUARDED_BY(mutex) = 1;
+};
+
+}  // namespace prefixd::index

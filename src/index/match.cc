@@ -1,0 +1,134 @@
+// Match: one walk, one answer.
+#include <algorithm>
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+void Label(const block::SequenceView& request, const Walk& walk, const WalkEnd& end,
+           bool next_is_ghost, block::MatchAnswer& answer) {
+  answer.matched_tokens = walk.matched();
+  const bool whole = walk.matched() == request.tokens.size();
+  const bool stored_end = end.declared || !end.goes_on;
+  if (answer.matched_tokens == 0) {
+    answer.kind = block::MatchKind::kNone;
+  } else if (whole) {
+    answer.kind = stored_end ? block::MatchKind::kExact : block::MatchKind::kSupersequence;
+  } else {
+    answer.kind = stored_end ? block::MatchKind::kPrefix : block::MatchKind::kLcp;
+  }
+  if (whole) {
+    answer.ended_by = block::EndReason::kRequestEnded;
+  } else if (end.hole || next_is_ghost) {
+    answer.ended_by = block::EndReason::kEvicted;
+  } else if (end.goes_on && answer.matched_tokens > 0) {
+    answer.ended_by = block::EndReason::kDiverged;
+    answer.diverged_sequences = end.ends_beyond;
+  } else {
+    answer.ended_by = block::EndReason::kNeverStored;
+  }
+}
+
+// How far beyond `from` the blocks go that `other` has announced in a form the caller can use, at
+// most to `limit`; `from` when its block is not among them.
+uint32_t AnnouncedBy(const Reservation& other, const Usable& usable, uint32_t block_tokens,
+                     uint32_t limit, uint32_t from) {
+  for (size_t i = from / block_tokens; i < other.blocks.size() && from < limit; ++i) {
+    const block::BlockPlan& plan = other.blocks[i];
+    if (other.states[i] != PlanState::kMissing || plan.state != block::BlockState::kYours) break;
+    const bool wanted =
+        std::all_of(usable.groups.begin(), usable.groups.end(), [&](const Usable::Group& group) {
+          const uint32_t rung = plan.rungs[group.group];
+          return rung != block::kNoLimit && (group.rungs >> rung & 1) != 0;
+        });
+    if (!wanted) break;
+    from = std::min(limit, plan.first_token + plan.tokens);
+  }
+  return from;
+}
+
+}  // namespace
+
+bool PrefixIndex::Impl::NextBlockIsGhost(const block::SequenceView& request,
+                                         const Walk& walk) const {
+  const auto size = static_cast<uint32_t>(request.tokens.size());
+  if (walk.base == size || ghosts.size() == 0) return false;
+  const Slice next(request, walk.base,
+                   std::min(size, walk.base + walk.last->space->shape.block_tokens));
+  return ghosts.Contains(Hash(walk.last->hash, next.view()));
+}
+
+uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Space& space, const block::SequenceView& request,
+                                          const Usable& usable, block::SessionId session,
+                                          uint32_t from) const {
+  struct Announcement {
+    const Reservation* reservation;
+    uint32_t shared;
+  };
+  std::vector<Announcement> announcements;
+  for (const auto& [id, other] : reservations) {
+    if (other->space != &space || other->session == session) continue;
+    const uint32_t shared = block::CommonPrefix(request, other->view());
+    if (shared > from) announcements.push_back({other.get(), shared});
+  }
+  uint32_t up_to = from;
+  // One writer's announcement may go on where another's stops, so again until nothing is gained.
+  for (bool gained = true; gained;) {
+    gained = false;
+    for (const Announcement& announcement : announcements) {
+      const uint32_t reach = AnnouncedBy(*announcement.reservation, usable,
+                                         space.shape.block_tokens, announcement.shared, up_to);
+      gained |= reach > up_to;
+      up_to = reach;
+    }
+  }
+  return up_to;
+}
+
+block::MatchAnswer PrefixIndex::Impl::Answer(Space& space, const block::SequenceView& request,
+                                             const Walk& walk, const RestorablePath& path,
+                                             const Usable& usable, const MatchOptions& options,
+                                             block::SessionId session) const {
+  const uint32_t block_tokens = space.shape.block_tokens;
+  block::MatchAnswer answer;
+  Label(request, walk, LookAtEnd(walk, block_tokens, request), NextBlockIsGhost(request, walk),
+        answer);
+  answer.restorable_tokens = walk.matched();
+  if (path.tokens < walk.matched()) {
+    if (usable.has_mask) {
+      const RestorablePath any = FindRestorable(walk, block_tokens, request, AnyRung(usable));
+      Shorten(any.tokens, block::ShortenReason::kEvicted, any.missing_group, answer);
+    }
+    Shorten(path.tokens,
+            usable.has_mask ? block::ShortenReason::kFormat : block::ShortenReason::kEvicted,
+            path.missing_group, answer);
+  }
+  Shorten(options.max_tokens, block::ShortenReason::kMaxTokens, block::kAllGroups, answer);
+  if (!options.causal_content) {
+    Shorten(CutOutsideContent(request, answer.restorable_tokens),
+            block::ShortenReason::kAtomicContent, block::kAllGroups, answer);
+  }
+  if (!reservations.empty()) {
+    const uint32_t announced = AnnouncedUpTo(space, request, usable, session, path.tokens);
+    if (announced > path.tokens) {
+      answer.pending_tokens = std::min(announced, options.max_tokens) - answer.restorable_tokens;
+    }
+  }
+  CountTiers(path, usable, answer);
+  return answer;
+}
+
+block::MatchAnswer PrefixIndex::Match(block::SpaceHandle handle, const block::SequenceView& request,
+                                      const MatchOptions& options, block::SessionId session) const {
+  const base::MutexLock lock(impl_->mutex);
+  Space* const space = impl_->FindSpace(handle);
+  if (space == nullptr) return {};
+  const uint32_t block_tokens = space->shape.block_tokens;
+  const Walk walk = WalkDown(space->root, block_tokens, request);
+  const Usable usable = UsableOf(space->shape, options.selection);
+  const RestorablePath path = FindRestorable(walk, block_tokens, request, usable);
+  return impl_->Answer(*space, request, walk, path, usable, options, session);
+}
+
+}  // namespace prefixd::index

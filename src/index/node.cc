@@ -1,0 +1,75 @@
+#include "index/node.h"
+
+#include <algorithm>
+
+#include "index/space.h"
+
+namespace prefixd::index {
+
+bool ChildLess::operator()(const Node* a, const Node* b) const {
+  return block::Compare(a->view(), b->view()) < 0;
+}
+bool ChildLess::operator()(const Node* a, const block::SequenceView& b) const {
+  ++*comparisons;
+  return block::Compare(a->view(), b) < 0;
+}
+bool ChildLess::operator()(const block::SequenceView& a, const Node* b) const {
+  ++*comparisons;
+  return block::Compare(a, b->view()) < 0;
+}
+
+const Page* FindPage(const Node& node, uint32_t group, uint32_t rung) {
+  const auto it =
+      std::lower_bound(node.pages.begin(), node.pages.end(), std::pair(group, rung),
+                       [](const Page& page, const std::pair<uint32_t, uint32_t>& key) {
+                         return std::pair<uint32_t, uint32_t>(page.group, page.rung) < key;
+                       });
+  const bool found = it != node.pages.end() && it->group == group && it->rung == rung;
+  return found ? &*it : nullptr;
+}
+
+Page* FindPage(Node& node, uint32_t group, uint32_t rung) {
+  return const_cast<Page*>(FindPage(std::as_const(node), group, rung));
+}
+
+bool Covers(const Node& other, const Node& node) {
+  return std::all_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
+    if (!Present(page)) return true;
+    const Page* const same = FindPage(other, page.group, page.rung);
+    return same != nullptr && Present(*same);
+  });
+}
+
+PageInfo InfoOf(Node& node, const Page& page) {
+  PageInfo info;
+  info.ref = {.node = &node, .node_id = node.id, .group = page.group, .rung = page.rung};
+  info.state = page.state;
+  info.name = {.space = node.space->shape.id,
+               .block = node.hash,
+               .group = page.group,
+               .rung = page.rung,
+               .tokens = node.size()};
+  info.first_token = node.first_token;
+  info.tokens = node.size();
+  info.page_bytes = page.page_bytes;
+  info.payload_bytes = page.payload_bytes;
+  info.check = page.check;
+  info.extent = page.extent;
+  info.ssd_sequence = page.ssd_sequence;
+  return info;
+}
+
+uint64_t MemoryOf(const Node& node) {
+  constexpr uint64_t kInTables = 160;  // child slot, live set, hash table, both orders
+  return sizeof(Node) + kInTables + node.tokens.capacity() * sizeof(block::Token) +
+         node.content.capacity() * sizeof(block::ContentKey) + node.pages.capacity() * sizeof(Page);
+}
+
+Slice::Slice(const block::SequenceView& sequence, uint32_t begin, uint32_t end) {
+  view_.tokens = sequence.tokens.subspan(begin, end - begin);
+  if (sequence.content.empty()) return;
+  content_ = block::CutContent(sequence.content, begin, end);
+  view_.content = content_;
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,125 @@
+// What the index keeps of a block: its tokens, its place in the tree, its pages and who needs them.
+//
+// Internal to index/. Plain data without locks; every field is guarded by the index's mutex.
+#pragma once
+#include <bitset>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+
+#include "block/tokens.h"
+#include "index/prefix_index.h"
+
+namespace prefixd::index {
+
+struct Space;
+
+struct Page {
+  uint16_t group = 0;
+  uint16_t rung = 0;
+  PageState state = PageState::kGone;
+  uint32_t holders = 0;  // leases
+  uint64_t page_bytes = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t check = 0;
+  block::Extent extent{};     // when InRam(state)
+  uint64_t ssd_sequence = 0;  // kPromoting with 0: the SSD copy was dropped while it was read
+};
+
+inline bool Present(const Page& page) { return page.state != PageState::kGone; }
+inline bool OnSsd(PageState s) {
+  return s == PageState::kRamAndSsd || s == PageState::kSsd || s == PageState::kPromoting;
+}
+
+// Children in token order; lookups take the tokens themselves.
+struct ChildLess {
+  using is_transparent = void;
+  uint64_t* comparisons = nullptr;
+  bool operator()(const Node* a, const Node* b) const;
+  bool operator()(const Node* a, const block::SequenceView& b) const;
+  bool operator()(const block::SequenceView& a, const Node* b) const;
+};
+using Children = absl::btree_set<Node*, ChildLess>;
+
+// Bit k - 1: a sequence ends after k tokens of the block. An end shared by several siblings (their
+// first k tokens are equal) stands at the first of them in token order only.
+using EndSet = std::bitset<128>;
+
+// A block's place in an order by last use.
+struct OrderKey {
+  int64_t stamp = 0;
+  uint64_t id = 0;
+  Node* node = nullptr;
+  auto operator<=>(const OrderKey& other) const = default;
+};
+using Order = absl::btree_set<OrderKey>;
+
+struct Node {
+  Node(Node* parent, ChildLess less) : parent(parent), children(less) {}
+
+  uint64_t id = 0;
+  Space* space = nullptr;
+  Node* parent;  // nullptr for a root and outside the tree
+  Children children;
+  block::BlockHash hash{};
+  uint32_t first_token = 0;
+  bool in_tree = false;
+  std::vector<block::Token> tokens;  // empty for a root
+  std::vector<block::ContentKey> content;
+  std::vector<Page> pages;  // by group, then rung; kGone ones stay while somebody holds them
+  int64_t stamp = 0;
+  EndSet ends;
+  uint64_t subtree_ends = 0;  // own ends and those of all descendants
+
+  uint32_t pins = 0;   // lease holders, reservations, a spill, promotions: the node is not deleted
+  uint32_t holds = 0;  // reservations among them: the node is not pruned
+  bool spilling = false;
+
+  // The record on SSD: what it says, and whether it must be written again without a dirty page.
+  bool record_written = false;
+  bool record_wanted = false;
+  uint64_t record_sequence = 0;
+  EndSet record_ends;
+
+  // Kept by Impl::Refresh from the fields above.
+  uint32_t present = 0, ram = 0, dirty = 0, held = 0, busy = 0;  // pages; busy: spilling, promoting
+  uint32_t ram_kids = 0, spill_kids = 0;  // children whose subtree has RAM pages, wants a spill
+  bool counted_ram = false, counted_spill = false;  // in the parent's *_kids
+  Order* evict_order = nullptr;                     // the order it stands in
+  int64_t evict_stamp = 0;                          // and under which stamp
+  bool in_spill_order = false;
+  int64_t spill_stamp = 0;
+
+  block::SequenceView view() const { return {tokens, content}; }
+  uint32_t size() const { return static_cast<uint32_t>(tokens.size()); }
+  bool is_root() const { return tokens.empty(); }
+};
+
+// nullptr when the node has no slot for it.
+Page* FindPage(Node& node, uint32_t group, uint32_t rung);
+const Page* FindPage(const Node& node, uint32_t group, uint32_t rung);
+// True when every present page of `node` is present in `other` too, in the same group and rung.
+bool Covers(const Node& other, const Node& node);
+PageInfo InfoOf(Node& node, const Page& page);
+uint64_t MemoryOf(const Node& node);
+// The content of `tokens` [begin, end) cut out of a sequence, with storage for its content keys.
+class Slice {
+ public:
+  Slice(const block::SequenceView& sequence, uint32_t begin, uint32_t end);
+  Slice(const Slice&) = delete;
+  Slice& operator=(const Slice&) = delete;
+  const block::SequenceView& view() const { return view_; }
+  uint32_t size() const { return static_cast<uint32_t>(view_.tokens.size()); }
+
+ private:
+  std::vector<block::ContentKey> content_;
+  block::SequenceView view_;
+};
+// The first `count` positions of a block or slice (keys may reach past them: comparing is by
+// position).
+inline block::SequenceView Head(const block::SequenceView& view, uint32_t count) {
+  return {view.tokens.first(count), view.content};
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,185 @@
+// Publish: pages into the tree, and the ends of sequences.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+bool Has(const Node& node, const NewPage& page) {
+  const Page* const there = FindPage(node, page.group, page.rung);
+  return there != nullptr && Present(*there);
+}
+
+// A block that holds these tokens, itself or as its first ones, with each of these pages.
+bool IsDuplicate(const Node& parent, const block::SequenceView& tokens,
+                 std::span<const NewPage> pages) {
+  ByShared siblings(parent, tokens);
+  while (const auto sibling = siblings.Next()) {
+    if (sibling->shared < tokens.tokens.size()) return false;
+    if (std::all_of(pages.begin(), pages.end(),
+                    [&](const NewPage& page) { return Has(*sibling->node, page); })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+absl::Status CheckPages(const SpaceShape& shape, std::span<const NewPage> pages) {
+  if (pages.empty()) return absl::InvalidArgumentError("publish: no pages");
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const NewPage& page = pages[i];
+    if (page.group >= shape.rungs.size() || page.rung >= shape.rungs[page.group]) {
+      return absl::InvalidArgumentError(absl::StrCat("publish: page of group ", page.group,
+                                                     " rung ", page.rung,
+                                                     ", which the space does not have"));
+    }
+    if (!page.extent) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("publish: page of group ", page.group, " has no extent"));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (pages[j].group == page.group && pages[j].rung == page.rung) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("publish: two pages of group ", page.group, " rung ", page.rung));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Reservation*> PrefixIndex::Impl::FindReservation(block::ReservationId id) {
+  const auto it = reservations.find(id);
+  if (it == reservations.end()) {
+    return absl::NotFoundError(absl::StrCat("reservation ", id.value, ": unknown or closed"));
+  }
+  if (it->second->space == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("reservation ", id.value, ": its space was cleared"));
+  }
+  return it->second.get();
+}
+
+void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
+  const Change change(*this, node);
+  for (const NewPage& page : pages) {
+    if (Has(node, page)) {
+      freed.push_back(page.extent);
+      continue;
+    }
+    Page* slot = FindPage(node, page.group, page.rung);
+    if (slot == nullptr) {
+      const auto at = std::find_if(node.pages.begin(), node.pages.end(), [&](const Page& other) {
+        return std::pair<uint32_t, uint32_t>(other.group, other.rung) >
+               std::pair(page.group, page.rung);
+      });
+      slot = &*node.pages.insert(at, Page{.group = static_cast<uint16_t>(page.group),
+                                          .rung = static_cast<uint16_t>(page.rung)});
+    }
+    slot->state = PageState::kRam;
+    slot->extent = page.extent;
+    slot->check = page.check;
+    slot->page_bytes = page.page_bytes;
+    slot->payload_bytes = page.payload_bytes;
+  }
+  node.stamp = next_stamp++;
+}
+
+block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t block_index,
+                                            Node& parent, std::span<const NewPage> pages) {
+  const block::BlockPlan& plan = reservation.blocks[block_index];
+  const Slice tokens(reservation.view(), plan.first_token, plan.first_token + plan.tokens);
+  const bool duplicate = IsDuplicate(parent, tokens.view(), pages);
+  Node* node = ExactChild(parent, tokens.view());
+  if (!duplicate) {
+    if (node == nullptr && MemoryBytes() >= options.memory_limit_bytes) {
+      for (const NewPage& page : pages) freed.push_back(page.extent);
+      return block::StoreResult::kRefused;
+    }
+    if (node == nullptr) node = InsertChild(parent, tokens.view());
+    AddPages(*node, pages);
+    SupersedePrefixes(*node);
+  } else {
+    for (const NewPage& page : pages) freed.push_back(page.extent);
+  }
+  reservation.states[block_index] = PlanState::kPublished;
+  if (node != nullptr && plan.tokens == reservation.space->shape.block_tokens) {
+    if (block_index >= reservation.hold_blocks) MoveHold(reservation, node, block_index + 1);
+  } else if (node != nullptr && reservation.tail == nullptr) {
+    ++node->holds;
+    ++node->pins;
+    reservation.tail = node;
+    Reorder(*node);
+  }
+  return duplicate ? block::StoreResult::kDuplicate : block::StoreResult::kStored;
+}
+
+absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
+                                                        uint32_t block_index,
+                                                        std::span<const NewPage> pages) {
+  const base::MutexLock lock(impl_->mutex);
+  auto found = impl_->FindReservation(id);
+  if (!found.ok()) return found.status();
+  Reservation& reservation = **found;
+  if (block_index >= reservation.blocks.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("publish: block ", block_index, ", the plan has ", reservation.blocks.size()));
+  }
+  if (absl::Status valid = CheckPages(reservation.space->shape, pages); !valid.ok()) return valid;
+  Node* const parent = impl_->ParentOf(reservation, block_index);
+  const bool stored =
+      parent != nullptr && (block_index == 0 || parent->present > 0 ||
+                            reservation.states[block_index - 1] != PlanState::kMissing);
+  if (!stored) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "publish: block ", block_index, " before block ", block_index - 1, ", its parent"));
+  }
+  return impl_->Store(reservation, block_index, *parent, pages);
+}
+
+absl::StatusOr<Node*> PrefixIndex::Impl::StoredUpTo(Reservation& reservation, uint32_t tokens) {
+  const uint32_t block_tokens = reservation.space->shape.block_tokens;
+  const uint32_t last = (tokens - 1) / block_tokens;
+  Node* const parent = ParentOf(reservation, last);
+  const auto missing = [&](uint32_t block) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("end: at ", tokens, " tokens, but block ", block, " is not stored"));
+  };
+  if (parent == nullptr) return missing(last);
+  const Node* node = parent;
+  for (uint32_t block = last; block-- > 0; node = node->parent) {
+    if (node->present == 0 && reservation.states[block] == PlanState::kMissing) {
+      return missing(block);
+    }
+  }
+  const Slice slice(reservation.view(), last * block_tokens, tokens);
+  Node* const first = FirstExtending(*parent, slice.view());
+  if (first == nullptr) return missing(last);
+  if (reservation.states[last] != PlanState::kMissing) return first;
+  for (auto it = parent->children.find(first); it != parent->children.end(); ++it) {
+    if (block::CommonPrefix((*it)->view(), slice.view()) < slice.size()) break;
+    if ((*it)->present > 0) return first;
+  }
+  return missing(last);
+}
+
+absl::Status PrefixIndex::AddEnd(block::ReservationId id, uint32_t tokens) {
+  const base::MutexLock lock(impl_->mutex);
+  auto found = impl_->FindReservation(id);
+  if (!found.ok()) return found.status();
+  Reservation& reservation = **found;
+  if (tokens == 0 || tokens > reservation.tokens.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("end: at ", tokens, " tokens of ", reservation.tokens.size()));
+  }
+  auto first = impl_->StoredUpTo(reservation, tokens);
+  if (!first.ok()) return first.status();
+  impl_->SetEnd(**first, (tokens - 1) % reservation.space->shape.block_tokens + 1);
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::index

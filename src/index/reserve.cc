@@ -1,0 +1,203 @@
+// Reserve: what is missing, who announced it, what must not leave the tree meanwhile.
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+uint64_t MemoryOf(const Reservation& reservation) {
+  return sizeof(Reservation) + 64 + reservation.tokens.size() * sizeof(block::Token) +
+         reservation.content.size() * sizeof(block::ContentKey) +
+         reservation.blocks.size() *
+             (sizeof(block::BlockPlan) + reservation.usable.groups.size() * sizeof(uint32_t) + 1);
+}
+
+// A single node that holds all tokens of the block and serves every selected group.
+bool IsPresent(const Node& parent, const Slice& tokens, const Usable& usable) {
+  ByShared siblings(parent, tokens.view());
+  while (const auto sibling = siblings.Next()) {
+    if (sibling->shared < tokens.size()) return false;
+    if (Serves(*sibling->node, usable)) return true;
+  }
+  return false;
+}
+
+// Some reservation of another session is going to write these blocks whole.
+struct Announced {
+  const Reservation* reservation;
+  uint32_t shared;
+
+  bool Has(const block::BlockPlan& plan, const Usable& usable, size_t index) const {
+    if (plan.first_token + plan.tokens > shared || index >= reservation->blocks.size())
+      return false;
+    const block::BlockPlan& other = reservation->blocks[index];
+    if (reservation->states[index] != PlanState::kMissing ||
+        other.state != block::BlockState::kYours) {
+      return false;
+    }
+    return std::all_of(usable.groups.begin(), usable.groups.end(), [&](const Usable::Group& group) {
+      const uint32_t rung = other.rungs[group.group];
+      return plan.rungs[group.group] == block::kNoLimit ||
+             (rung != block::kNoLimit && (group.rungs >> rung & 1) != 0);
+    });
+  }
+};
+
+void WantRungs(const Node* exact, const Usable& usable, block::BlockPlan& plan) {
+  for (const Usable::Group& group : usable.groups) {
+    if (exact != nullptr && BestPage(*exact, group) != nullptr) continue;
+    plan.rungs[group.group] = static_cast<uint32_t>(std::countr_zero(group.rungs));
+  }
+}
+
+}  // namespace
+
+void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session,
+                                   Reservation& reservation, Reserved& reserved) const {
+  const Space& space = *reservation.space;
+  const block::SequenceView sequence = reservation.view();
+  std::vector<Announced> announced;
+  for (const auto& [id, other] : reservations) {
+    if (other->space != &space || other->session == session) continue;
+    const uint32_t shared = block::CommonPrefix(sequence, other->view());
+    if (shared > 0) announced.push_back({other.get(), shared});
+  }
+  const auto size = static_cast<uint32_t>(sequence.tokens.size());
+  block::BlockHash parent_hash = space.root.hash;
+  for (uint32_t first = 0; first < size; first += space.shape.block_tokens) {
+    const size_t index = reservation.blocks.size();
+    const Slice tokens(sequence, first, std::min(size, first + space.shape.block_tokens));
+    block::BlockPlan plan;
+    plan.first_token = first;
+    plan.tokens = tokens.size();
+    plan.rungs.assign(space.shape.rungs.size(), block::kNoLimit);
+    Node* const parent = index == 0                     ? &reservation.space->root
+                         : index - 1 < walk.path.size() ? walk.path[index - 1]
+                                                        : nullptr;
+    if (parent != nullptr && IsPresent(*parent, tokens, reservation.usable)) {
+      plan.state = block::BlockState::kPresent;
+    } else {
+      WantRungs(parent == nullptr ? nullptr : ExactChild(*parent, tokens.view()),
+                reservation.usable, plan);
+      const bool pending = std::any_of(
+          announced.begin(), announced.end(),
+          [&](const Announced& other) { return other.Has(plan, reservation.usable, index); });
+      plan.state = pending ? block::BlockState::kPending : block::BlockState::kYours;
+    }
+    reservation.states.push_back(plan.state == block::BlockState::kPresent ? PlanState::kPresent
+                                                                           : PlanState::kMissing);
+    parent_hash =
+        index < walk.path.size() ? walk.path[index]->hash : Hash(parent_hash, tokens.view());
+    reserved.hashes.push_back(parent_hash);
+    reservation.blocks.push_back(std::move(plan));
+  }
+}
+
+absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
+                                              const block::SequenceView& sequence,
+                                              const Selection& selection,
+                                              block::SessionId session) {
+  const base::MutexLock lock(impl_->mutex);
+  Space* const space = impl_->FindSpace(handle);
+  if (space == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("reserve: unknown space ", handle.value));
+  }
+  if (sequence.tokens.empty()) return absl::InvalidArgumentError("reserve: sequence is empty");
+  if (absl::Status valid = block::ValidateContent(sequence); !valid.ok()) return valid;
+  auto reservation = std::make_unique<Reservation>();
+  reservation->session = session;
+  reservation->space = space;
+  reservation->tokens.assign(sequence.tokens.begin(), sequence.tokens.end());
+  reservation->content.assign(sequence.content.begin(), sequence.content.end());
+  reservation->usable = UsableOf(space->shape, selection);
+  for (const Usable::Group& group : reservation->usable.groups) {
+    if (group.rungs == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reserve: no usable rung in group ", group.group));
+    }
+  }
+  if (reservation->usable.groups.empty()) {
+    return absl::InvalidArgumentError("reserve: no group of the space is selected");
+  }
+  Reserved reserved;
+  const Walk walk = WalkDown(space->root, space->shape.block_tokens, sequence);
+  impl_->PlanBlocks(walk, session, *reservation, reserved);
+  impl_->StampPath(walk.last);
+  if (!walk.path.empty()) {
+    impl_->MoveHold(*reservation, walk.last, static_cast<uint32_t>(walk.path.size()));
+  }
+  reserved.plan.reservation = block::ReservationId{impl_->next_id++};
+  reserved.plan.blocks = reservation->blocks;
+  impl_->sessions[session].reservations.insert(reserved.plan.reservation);
+  impl_->table_bytes += MemoryOf(*reservation);
+  impl_->reservations.emplace(reserved.plan.reservation, std::move(reservation));
+  return reserved;
+}
+
+void PrefixIndex::Impl::MoveHold(Reservation& reservation, Node* to, uint32_t blocks) {
+  Node* const from = reservation.hold;
+  if (to != nullptr) {
+    ++to->holds;
+    ++to->pins;
+    Reorder(*to);
+  }
+  reservation.hold = to;
+  reservation.hold_blocks = blocks;
+  if (from == nullptr) return;
+  --from->holds;
+  --from->pins;
+  Settle(from);
+}
+
+void PrefixIndex::Impl::DropHolds(Reservation& reservation) {
+  MoveHold(reservation, nullptr, 0);
+  if (Node* const tail = std::exchange(reservation.tail, nullptr); tail != nullptr) {
+    --tail->holds;
+    --tail->pins;
+    Settle(tail);
+  }
+}
+
+absl::Status PrefixIndex::Impl::EndReservation(block::ReservationId id) {
+  const auto it = reservations.find(id);
+  if (it == reservations.end()) {
+    return absl::NotFoundError(absl::StrCat("reservation ", id.value, ": unknown or closed"));
+  }
+  Reservation& reservation = *it->second;
+  // What was just written is what was just used.
+  const bool has_tail = reservation.tail != nullptr && reservation.tail->in_tree;
+  Node* const leaf = has_tail ? reservation.tail : reservation.hold;
+  StampPath(leaf);
+  DropHolds(reservation);
+  table_bytes -= MemoryOf(reservation);
+  const auto session = sessions.find(reservation.session);
+  session->second.reservations.erase(id);
+  if (session->second.leases.empty() && session->second.reservations.empty()) {
+    sessions.erase(session);
+  }
+  reservations.erase(it);
+  return absl::OkStatus();
+}
+
+absl::Status PrefixIndex::CloseReservation(block::ReservationId reservation) {
+  const base::MutexLock lock(impl_->mutex);
+  return impl_->EndReservation(reservation);
+}
+
+Node* PrefixIndex::Impl::ParentOf(Reservation& reservation, uint32_t block_index) {
+  Node* node = reservation.hold != nullptr ? reservation.hold : &reservation.space->root;
+  uint32_t at = reservation.hold_blocks;
+  for (; at > block_index; --at) node = node->parent;
+  const uint32_t block_tokens = reservation.space->shape.block_tokens;
+  for (; at < block_index && node != nullptr; ++at) {
+    const Slice tokens(reservation.view(), at * block_tokens, (at + 1) * block_tokens);
+    node = ExactChild(*node, tokens.view());
+  }
+  return node;
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,44 @@
+// The restorable length: how far the pages that a caller can use reach along its request. Decided
+// here and nowhere else.
+//
+// Internal to index/. Pure functions over the tree; the caller holds the index's mutex.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "index/space.h"
+#include "index/walk.h"
+
+namespace prefixd::index {
+
+// Blocks whose pages hold [0, tokens), in order. All but the last are the blocks of the request
+// itself; the last may be a donor: a sibling that shares only its first tokens with the request.
+struct RestorablePath {
+  std::vector<Node*> blocks;
+  uint32_t tokens = 0;
+  // Where it stops before the end of the walk: the group whose page is missing, or kAllGroups when
+  // none of the selected ones is there.
+  uint32_t missing_group = block::kAllGroups;
+};
+
+// FULL groups need every token of [0, r). For each block one node gives the pages of all groups:
+// the block itself, or where it cannot serve or there is none, that child of the same parent which
+// serves and shares the most tokens; there the path ends. (Two siblings together could serve more
+// groups than one, never more than the longest of them holds; a length that only such a mix
+// reaches is given up.)
+RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
+                              const block::SequenceView& request, const Usable& usable);
+
+// Cuts restorable_tokens to `to` if it is more, and says why.
+void Shorten(uint32_t to, block::ShortenReason reason, uint32_t group, block::MatchAnswer& answer);
+// Cuts to the quota, then out of content ranges as `options` says; pending_tokens then mean
+// nothing.
+void ShortenToQuota(uint32_t to, const block::SequenceView& request, const RestorablePath& path,
+                    const Usable& usable, const MatchOptions& options, block::MatchAnswer& answer);
+// Bytes of the pages of [0, restorable_tokens) by tier.
+void CountTiers(const RestorablePath& path, const Usable& usable, block::MatchAnswer& answer);
+
+// `tokens`, or the start of the content range of the request that it would cut.
+uint32_t CutOutsideContent(const block::SequenceView& request, uint32_t tokens);
+
+}  // namespace prefixd::index

@@ -1,0 +1,127 @@
+// Restore: blocks read back from their records.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+absl::Status CheckShape(const SpaceShape& shape, const RestoredBlock& block) {
+  const size_t size = block.tokens.size();
+  if (size == 0 || size > shape.block_tokens) {
+    return absl::DataLossError(
+        absl::StrCat("record: ", size, " tokens, limit ", shape.block_tokens));
+  }
+  if (!block::ValidateContent({block.tokens, block.content}).ok()) {
+    return absl::DataLossError("record: content keys do not fit its tokens");
+  }
+  for (const uint32_t end : block.ends) {
+    if (end == 0 || end > size) {
+      return absl::DataLossError(absl::StrCat("record: end at ", end, " of ", size, " tokens"));
+    }
+  }
+  for (const RestoredPage& page : block.pages) {
+    if (page.group >= shape.rungs.size() || page.rung >= shape.rungs[page.group] ||
+        page.tokens != size || page.ssd_sequence == 0) {
+      return absl::DataLossError(absl::StrCat("record: page of group ", page.group, " rung ",
+                                              page.rung, " with ", page.tokens, " tokens at ",
+                                              page.ssd_sequence, ", block has ", size));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Page ToPage(const RestoredPage& restored) {
+  return {.group = static_cast<uint16_t>(restored.group),
+          .rung = static_cast<uint16_t>(restored.rung),
+          .state = PageState::kSsd,
+          .page_bytes = restored.page_bytes,
+          .payload_bytes = restored.payload_bytes,
+          .check = restored.check,
+          .ssd_sequence = restored.ssd_sequence};
+}
+
+// A longer sibling that has all that the record has.
+bool IsCovered(const Node& parent, const RestoredBlock& block) {
+  ByShared siblings(parent, {block.tokens, block.content});
+  while (const auto sibling = siblings.Next()) {
+    if (sibling->shared < block.tokens.size()) return false;
+    if (sibling->node->size() == block.tokens.size()) continue;
+    if (std::all_of(block.pages.begin(), block.pages.end(), [&](const RestoredPage& page) {
+          const Page* const there = FindPage(*sibling->node, page.group, page.rung);
+          return there != nullptr && Present(*there);
+        })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space,
+                                                      const RestoredBlock& block) const {
+  Node* parent = space.root.hash == block.parent ? &space.root : nullptr;
+  for (auto it = by_hash.lower_bound({block.parent, nullptr});
+       it != by_hash.end() && it->first == block.parent; ++it) {
+    if (it->second->space != &space) continue;
+    // A record does not hold its ancestors' tokens: between two blocks of one hash nothing decides.
+    if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's hash");
+    parent = it->second;
+  }
+  if (parent == nullptr) return absl::NotFoundError("record: its parent is not in the tree");
+  return parent;
+}
+
+void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block) {
+  const Change change(*this, node);
+  for (const RestoredPage& restored : block.pages) {
+    Page* const there = FindPage(node, restored.group, restored.rung);
+    if (there == nullptr) {
+      node.pages.push_back(ToPage(restored));
+      std::sort(node.pages.begin(), node.pages.end(), [](const Page& a, const Page& b) {
+        return std::pair(a.group, a.rung) < std::pair(b.group, b.rung);
+      });
+    } else if (there->holders == 0 &&
+               (there->state == PageState::kGone ||
+                (there->state == PageState::kSsd && there->ssd_sequence < restored.ssd_sequence))) {
+      *there = ToPage(restored);  // written again since: the newer copy replaced a bad one
+    }
+  }
+  if (block.record_sequence >= node.record_sequence) {
+    node.record_written = true;
+    node.record_sequence = block.record_sequence;
+    for (const uint32_t end : block.ends) node.record_ends.set(end - 1);
+  }
+}
+
+absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock& block) {
+  const base::MutexLock lock(impl_->mutex);
+  Space* const space = impl_->FindSpace(handle);
+  if (space == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("restore: unknown space ", handle.value));
+  }
+  if (absl::Status fits = CheckShape(space->shape, block); !fits.ok()) return fits;
+  const block::SequenceView tokens{block.tokens, block.content};
+  if (impl_->Hash(block.parent, tokens) != block.hash) {
+    return absl::DataLossError("record: its hash is not the hash of its parent and tokens");
+  }
+  auto found = impl_->ParentByHash(*space, block);
+  if (!found.ok()) return found.status();
+  Node& parent = **found;
+  Node* node = ExactChild(parent, tokens);
+  const bool full = block.tokens.size() == space->shape.block_tokens;
+  if (node != nullptr || full || (!block.pages.empty() && !IsCovered(parent, block))) {
+    if (node == nullptr) node = impl_->InsertChild(parent, tokens);
+    impl_->AddRestoredPages(*node, block);
+    impl_->SupersedePrefixes(*node);
+  }
+  for (const uint32_t end : block.ends) {
+    if (Node* const first = FirstExtending(parent, Head(tokens, end))) impl_->SetEnd(*first, end);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,132 @@
+#include "index/space.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace prefixd::index {
+namespace {
+
+template <typename Op>
+void Apply(Totals& a, const Totals& b, Op op) {
+  a.blocks = op(a.blocks, b.blocks);
+  a.holes = op(a.holes, b.holes);
+  a.ends = op(a.ends, b.ends);
+  a.stored_tokens = op(a.stored_tokens, b.stored_tokens);
+  a.ram_payload = op(a.ram_payload, b.ram_payload);
+  a.ram_extents = op(a.ram_extents, b.ram_extents);
+  a.ssd_payload = op(a.ssd_payload, b.ssd_payload);
+  a.ssd_pages = op(a.ssd_pages, b.ssd_pages);
+  a.dirty_bytes = op(a.dirty_bytes, b.dirty_bytes);
+  a.clean_bytes = op(a.clean_bytes, b.clean_bytes);
+  a.leased_bytes = op(a.leased_bytes, b.leased_bytes);
+  a.memory_bytes = op(a.memory_bytes, b.memory_bytes);
+}
+
+void AddPage(const Page& page, Totals& totals) {
+  if (InRam(page.state)) {
+    totals.ram_payload += page.payload_bytes;
+    totals.ram_extents += page.extent.bytes;
+    if (page.state != PageState::kRamAndSsd) {
+      totals.dirty_bytes += page.extent.bytes;
+    } else if (page.holders == 0) {
+      totals.clean_bytes += page.extent.bytes;
+    }
+  }
+  if (OnSsd(page.state)) {
+    totals.ssd_payload += page.payload_bytes;
+    totals.ssd_pages += page.page_bytes;
+  }
+}
+
+}  // namespace
+
+Totals& Totals::operator+=(const Totals& other) {
+  Apply(*this, other, [](uint64_t a, uint64_t b) { return a + b; });
+  return *this;
+}
+Totals& Totals::operator-=(const Totals& other) {
+  Apply(*this, other, [](uint64_t a, uint64_t b) { return a - b; });
+  return *this;
+}
+
+Totals TotalsOf(const Node& node) {
+  Totals totals;
+  bool any = false;
+  for (const Page& page : node.pages) {
+    if (!Present(page)) continue;
+    any = true;
+    if (node.in_tree) AddPage(page, totals);
+    if (page.holders > 0) {
+      totals.leased_bytes += InRam(page.state) ? page.extent.bytes : page.page_bytes;
+    }
+  }
+  totals.memory_bytes = MemoryOf(node);
+  if (!node.in_tree) return totals;
+  totals.blocks = any ? 1 : 0;
+  totals.holes = any ? 0 : 1;
+  totals.stored_tokens = any ? node.size() : 0;
+  totals.ends = node.ends.count();
+  return totals;
+}
+
+Usable UsableOf(const SpaceShape& shape, const Selection& selection) {
+  Usable usable;
+  const auto add = [&](uint32_t group) {
+    if (group >= shape.rungs.size()) return;
+    const uint64_t all =
+        shape.rungs[group] >= 64 ? ~uint64_t{0} : (uint64_t{1} << shape.rungs[group]) - 1;
+    const uint64_t mask = group < selection.rungs.size() ? selection.rungs[group] & all : all;
+    usable.groups.push_back({static_cast<uint16_t>(group), mask});
+    if (mask != all) usable.has_mask = true;
+  };
+  if (selection.groups.empty()) {
+    for (uint32_t group = 0; group < shape.rungs.size(); ++group) add(group);
+  } else {
+    for (const uint32_t group : selection.groups) add(group);
+  }
+  return usable;
+}
+
+Usable AnyRung(const Usable& usable) {
+  Usable any = usable;
+  for (Usable::Group& group : any.groups) group.rungs = ~uint64_t{0};
+  any.has_mask = false;
+  return any;
+}
+
+const Page* BestPage(const Node& node, const Usable::Group& group) {
+  const auto first =
+      std::lower_bound(node.pages.begin(), node.pages.end(), group.group,
+                       [](const Page& page, uint16_t wanted) { return page.group < wanted; });
+  for (auto it = first; it != node.pages.end() && it->group == group.group; ++it) {
+    if (Present(*it) && (group.rungs >> it->rung & 1) != 0) return &*it;
+  }
+  return nullptr;
+}
+
+bool Serves(const Node& node, const Usable& usable) {
+  if (node.present == 0 || usable.groups.empty()) return false;
+  return std::all_of(usable.groups.begin(), usable.groups.end(),
+                     [&](const Usable::Group& group) { return BestPage(node, group) != nullptr; });
+}
+
+void Ghosts::Add(const block::BlockHash& hash) {
+  if (limit_ == 0) return;
+  serials_[hash] = next_serial_;
+  by_age_.emplace_back(next_serial_++, hash);
+  while (serials_.size() > limit_ || by_age_.size() > size_t{2} * limit_) ForgetOldest();
+}
+
+void Ghosts::ForgetOldest() {
+  const auto [serial, hash] = by_age_.front();
+  by_age_.pop_front();
+  const auto it = serials_.find(hash);
+  if (it != serials_.end() && it->second == serial) serials_.erase(it);
+}
+
+uint64_t Ghosts::MemoryBytes() const {
+  constexpr uint64_t kEntry = sizeof(std::pair<uint64_t, block::BlockHash>);
+  return serials_.capacity() * (kEntry + 1) + by_age_.size() * kEntry;
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,113 @@
+// What the index keeps beside blocks: spaces, leases, reservations, sessions, and running totals.
+//
+// Internal to index/. Plain data without locks; every field is guarded by the index's mutex.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+
+#include "index/node.h"
+
+namespace prefixd::index {
+
+// What one node adds to the sums that the index reports. Sums of these are kept by difference and
+// recomputed by Validate().
+struct Totals {
+  // Of blocks in the tree.
+  uint64_t blocks = 0, holes = 0, ends = 0, stored_tokens = 0;
+  uint64_t ram_payload = 0, ram_extents = 0, ssd_payload = 0, ssd_pages = 0;
+  uint64_t dirty_bytes = 0, clean_bytes = 0;
+  // Of every node.
+  uint64_t leased_bytes = 0, memory_bytes = 0;
+
+  bool operator==(const Totals&) const = default;
+  Totals& operator+=(const Totals& other);
+  Totals& operator-=(const Totals& other);
+};
+Totals TotalsOf(const Node& node);
+
+struct Space {
+  Space(SpaceShape shape, block::SpaceHandle handle, ChildLess less)
+      : shape(std::move(shape)), handle(handle), root(nullptr, less) {}
+
+  SpaceShape shape;
+  block::SpaceHandle handle;
+  Node root;
+  Totals totals;
+};
+
+// A selection with defaults filled in: which rungs of which groups are usable.
+struct Usable {
+  struct Group {
+    uint16_t group = 0;
+    uint64_t rungs = 0;
+  };
+  std::vector<Group> groups;
+  bool has_mask = false;  // some rung of some group is not usable
+};
+Usable UsableOf(const SpaceShape& shape, const Selection& selection);
+Usable AnyRung(const Usable& usable);
+// The finest present page of the group in a usable rung, or nullptr.
+const Page* BestPage(const Node& node, const Usable::Group& group);
+// Every selected group has a page in a usable rung.
+bool Serves(const Node& node, const Usable& usable);
+
+struct HeldPage {
+  Node* node = nullptr;
+  uint16_t group = 0;
+  uint16_t rung = 0;
+  uint64_t charge = 0;  // against the session's quota
+};
+struct Lease {
+  block::SessionId session;
+  std::vector<HeldPage> pages;
+};
+
+enum class PlanState : uint8_t { kMissing, kPresent, kPublished };
+struct Reservation {
+  block::SessionId session;
+  Space* space = nullptr;  // nullptr: the space was cleared
+  std::vector<block::Token> tokens;
+  std::vector<block::ContentKey> content;
+  Usable usable;
+  std::vector<block::BlockPlan> blocks;
+  std::vector<PlanState> states;
+  // The deepest block of the sequence in the tree that may be a parent, after `hold_blocks` blocks;
+  // nullptr for the root. It and its ancestors stay in the tree.
+  Node* hold = nullptr;
+  uint32_t hold_blocks = 0;
+  Node* tail = nullptr;  // the partial last block, once published
+
+  block::SequenceView view() const { return {tokens, content}; }
+};
+
+struct Session {
+  uint64_t leased_bytes = 0;
+  absl::flat_hash_set<block::LeaseId> leases;
+  absl::flat_hash_set<block::ReservationId> reservations;
+};
+
+// Hashes of blocks that were here once; the oldest are forgotten first.
+class Ghosts {
+ public:
+  explicit Ghosts(uint32_t limit) : limit_(limit) {}
+  void Add(const block::BlockHash& hash);
+  void Remove(const block::BlockHash& hash) { serials_.erase(hash); }
+  bool Contains(const block::BlockHash& hash) const { return serials_.contains(hash); }
+  size_t size() const { return serials_.size(); }
+  uint64_t MemoryBytes() const;
+
+ private:
+  void ForgetOldest();
+
+  const uint32_t limit_;
+  uint64_t next_serial_ = 1;
+  absl::flat_hash_map<block::BlockHash, uint64_t> serials_;
+  std::deque<std::pair<uint64_t, block::BlockHash>> by_age_;  // may name hashes removed since
+};
+
+}  // namespace prefixd::index

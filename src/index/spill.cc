@@ -1,0 +1,140 @@
+// Spill: dirty blocks on their way to SSD, and SSD copies that are no more.
+#include <algorithm>
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+std::vector<uint32_t> ListEnds(const EndSet& ends) {
+  std::vector<uint32_t> list;
+  for (uint32_t k = 0; k < ends.size(); ++k) {
+    if (ends.test(k)) list.push_back(k + 1);
+  }
+  return list;
+}
+
+}  // namespace
+
+SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
+  SpillBlock block;
+  block.node = &node;
+  block.space = node.space->shape.id;
+  block.hash = node.hash;
+  block.parent = node.parent->hash;
+  block.first_token = node.first_token;
+  block.tokens = node.tokens;
+  block.content = node.content;
+  block.ends = ListEnds(node.ends);
+  block.last_use = node.stamp;
+  const Change change(*this, node);
+  for (Page& page : node.pages) {
+    if (OnSsd(page.state) && page.ssd_sequence != 0) block.ssd_pages.push_back(InfoOf(node, page));
+    if (page.state != PageState::kRam) continue;
+    page.state = PageState::kSpilling;
+    block.pages.push_back(InfoOf(node, page));
+    bytes += page.page_bytes;
+  }
+  node.spilling = true;
+  node.record_wanted = false;
+  ++node.pins;
+  return block;
+}
+
+std::vector<SpillBlock> PrefixIndex::PickSpill(uint64_t max_bytes) {
+  const base::MutexLock lock(impl_->mutex);
+  std::vector<SpillBlock> picked;
+  uint64_t bytes = 0;
+  while (!impl_->spill_order.empty() && (picked.empty() || bytes < max_bytes)) {
+    std::vector<Node*> chain;
+    for (Node* node = impl_->spill_order.begin()->node; !node->is_root(); node = node->parent) {
+      // A hole without a record would cut its descendants off at the next start.
+      const bool unrecorded = !node->record_written && !node->spilling;
+      if (impl_->WantsSpill(*node) || unrecorded) chain.push_back(node);
+    }
+    for (auto it = chain.rbegin(); it != chain.rend() && (picked.empty() || bytes < max_bytes);
+         ++it) {
+      picked.push_back(impl_->PickBlock(**it, bytes));
+    }
+  }
+  return picked;
+}
+
+void PrefixIndex::Impl::EndSpill(const SpillBlock& block) {
+  Node& node = *block.node;
+  {
+    const Change change(*this, node);
+    for (Page& page : node.pages) {
+      if (page.state == PageState::kSpilling) page.state = PageState::kRam;
+    }
+    node.spilling = false;
+    --node.pins;
+  }
+  Settle(&node);
+}
+
+void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,
+                              std::span<const SpilledPage> pages) {
+  const base::MutexLock lock(impl_->mutex);
+  for (const SpilledPage& spilled : pages) {
+    Page* const page = impl_->Resolve(spilled.ref);
+    // A block that left the tree meanwhile does not come back through its copy.
+    if (page == nullptr || page->state != PageState::kSpilling || !spilled.ref.node->in_tree) {
+      continue;
+    }
+    const Impl::Change change(*impl_, *spilled.ref.node);
+    page->state = PageState::kRamAndSsd;
+    page->ssd_sequence = spilled.ssd_sequence;
+  }
+  for (const SpillBlock& block : blocks) {
+    Node& node = *block.node;
+    node.record_written = true;
+    node.record_sequence = block.record_sequence;
+    node.record_ends.reset();
+    for (const uint32_t end : block.ends) node.record_ends.set(end - 1);
+    impl_->EndSpill(block);
+  }
+}
+
+void PrefixIndex::AbortSpill(std::span<const SpillBlock> blocks) {
+  const base::MutexLock lock(impl_->mutex);
+  for (const SpillBlock& block : blocks) {
+    if (block.pages.empty()) block.node->record_wanted = true;
+    impl_->EndSpill(block);
+  }
+}
+
+void PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
+  const base::MutexLock lock(impl_->mutex);
+  const auto dropped = [&](uint64_t sequence) {
+    return sequence != 0 && sequence >= first && sequence <= last;
+  };
+  std::vector<Node*> touched;
+  for (Node* const node : impl_->nodes) {
+    const bool page_dropped =
+        std::any_of(node->pages.begin(), node->pages.end(),
+                    [&](const Page& page) { return dropped(page.ssd_sequence); });
+    if (page_dropped || dropped(node->record_sequence)) touched.push_back(node);
+  }
+  for (Node* const node : touched) {
+    const Impl::Change change(*impl_, *node);
+    for (Page& page : node->pages) {
+      if (!dropped(page.ssd_sequence)) continue;
+      page.ssd_sequence = 0;
+      if (page.state == PageState::kSsd) impl_->FreePage(page);
+      if (page.state == PageState::kRamAndSsd) page.state = PageState::kRam;
+    }
+    if (dropped(node->record_sequence)) {
+      node->record_written = false;
+      node->record_sequence = 0;
+      node->record_ends.reset();
+      // What is left of it or below it on SSD must be found again after a restart.
+      node->record_wanted = true;
+    }
+  }
+  std::sort(touched.begin(), touched.end(),
+            [](const Node* a, const Node* b) { return a->first_token > b->first_token; });
+  for (Node* const node : touched) impl_->SettleIfLeft(node);
+}
+
+}  // namespace prefixd::index

@@ -1,0 +1,169 @@
+// Nodes in and out of the tree, ends, superseding, pruning.
+#include <algorithm>
+#include <utility>
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+// Moves the ends of `from` at up to `count` tokens to `to`.
+void MoveEnds(Node& from, Node& to, uint32_t count) {
+  EndSet moved = from.ends;
+  for (uint32_t k = count; k < moved.size(); ++k) moved.reset(k);
+  from.ends &= ~moved;
+  to.ends |= moved;
+  from.subtree_ends -= moved.count();
+  to.subtree_ends += moved.count();
+}
+
+void AddSubtreeEnds(Node* node, int64_t count) {
+  for (; node != nullptr; node = node->parent) {
+    node->subtree_ends += static_cast<uint64_t>(count);
+  }
+}
+
+}  // namespace
+
+PrefixIndex::Impl::~Impl() {
+  for (Node* const node : nodes) delete node;
+}
+
+block::BlockHash PrefixIndex::Impl::Hash(const block::BlockHash& parent,
+                                         const block::SequenceView& block) const {
+  block::BlockHash hash = block::HashBlock(parent, block);
+  for (size_t i = 0; i < hash.size(); ++i) {
+    const uint32_t kept = std::clamp<uint32_t>(options.hash_bits, static_cast<uint32_t>(8 * i),
+                                               static_cast<uint32_t>(8 * i + 8)) -
+                          static_cast<uint32_t>(8 * i);
+    hash[i] &= static_cast<std::byte>(0xff00 >> kept & 0xff);
+  }
+  return hash;
+}
+
+Space* PrefixIndex::Impl::FindSpace(block::SpaceHandle handle) const {
+  if (handle.value == 0 || handle.value > spaces.size()) return nullptr;
+  return spaces[handle.value - 1].get();
+}
+
+Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& tokens) {
+  auto* const node = new Node(&parent, parent.children.key_comp());
+  node->id = next_id++;
+  node->space = parent.space;
+  node->hash = Hash(parent.hash, tokens);
+  node->first_token = parent.first_token + parent.size();
+  node->tokens.assign(tokens.tokens.begin(), tokens.tokens.end());
+  node->content.assign(tokens.content.begin(), tokens.content.end());
+  nodes.insert(node);
+  totals.memory_bytes += MemoryOf(*node);
+  const Change change(*this, *node);
+  node->in_tree = true;
+  node->stamp = next_stamp++;
+  const auto it = parent.children.insert(node).first;
+  if (const auto next = std::next(it); next != parent.children.end()) {
+    // The ends they share stand at the first in order, which is now this one.
+    const Change of_next(*this, **next);
+    MoveEnds(**next, *node, block::CommonPrefix((*next)->view(), node->view()));
+  }
+  if (node->size() == node->space->shape.block_tokens) by_hash.emplace(node->hash, node);
+  ghosts.Remove(node->hash);
+  return node;
+}
+
+void PrefixIndex::Impl::Detach(Node& node, bool ghost) {
+  {
+    const Change change(*this, node);
+    Node& parent = *node.parent;
+    const auto it = parent.children.find(&node);
+    if (const auto next = std::next(it); next != parent.children.end()) {
+      const Change of_next(*this, **next);
+      MoveEnds(node, **next, block::CommonPrefix((*next)->view(), node.view()));
+    }
+    AddSubtreeEnds(&parent, -static_cast<int64_t>(node.subtree_ends));
+    parent.children.erase(it);
+    by_hash.erase({node.hash, &node});
+    node.in_tree = false;
+  }
+  if (ghost) ghosts.Add(node.hash);
+  node.parent = nullptr;
+  Settle(&node);
+}
+
+void PrefixIndex::Impl::SupersedePrefixes(Node& node) {
+  const Children& siblings = node.parent->children;
+  uint32_t length = node.size();
+  // Below every prefix of `node` in token order come only shorter prefixes and strangers that share
+  // less, so each step shortens what is left to look for.
+  while (length > 0) {
+    const block::SequenceView head = Head(node.view(), length);
+    auto it = siblings.upper_bound(head);
+    if (it == siblings.begin()) return;
+    Node& below = **std::prev(it);
+    const uint32_t shared = block::CommonPrefix(below.view(), node.view());
+    if (&below != &node && shared == below.size()) {
+      length = shared - 1;
+      if (Covers(node, below)) Detach(below, false);
+    } else {
+      length = std::min(shared, length - 1);
+    }
+  }
+}
+
+void PrefixIndex::Impl::SetEnd(Node& first, uint32_t count) {
+  if (first.ends.test(count - 1)) return;
+  const Change change(*this, first);
+  first.ends.set(count - 1);
+  AddSubtreeEnds(&first, 1);
+}
+
+void PrefixIndex::Impl::FreePage(Page& page) {
+  if (page.extent) freed.push_back(page.extent);
+  page.extent = {};
+  page.ssd_sequence = 0;
+  page.state = PageState::kGone;
+}
+
+Node* PrefixIndex::Impl::Settle(Node* node) {
+  while (!node->is_root()) {
+    {
+      const Change change(*this, *node);
+      for (Page& page : node->pages) {
+        const bool busy = page.state == PageState::kSpilling || page.state == PageState::kPromoting;
+        if (!node->in_tree && page.holders == 0 && !busy) FreePage(page);
+      }
+      std::erase_if(node->pages,
+                    [](const Page& page) { return !Present(page) && page.holders == 0; });
+    }
+    if (!node->in_tree) {
+      if (node->pins > 0) return nullptr;
+      totals.memory_bytes -= MemoryOf(*node);
+      nodes.erase(node);
+      delete node;
+      return nullptr;
+    }
+    if (!node->pages.empty() || node->pins > 0 || !node->children.empty()) return node;
+    Node* const parent = node->parent;
+    Detach(*node, true);  // deletes it: nobody holds it
+    node = parent;
+  }
+  return nullptr;
+}
+
+void PrefixIndex::Impl::SettleIfLeft(Node* node) {
+  if (nodes.contains(node)) Settle(node);
+}
+
+Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {
+  if (!nodes.contains(ref.node) || ref.node->id != ref.node_id) return nullptr;
+  return FindPage(*ref.node, ref.group, ref.rung);
+}
+
+void PrefixIndex::Impl::StampPath(Node* leaf) {
+  // Leaf first: in an order by stamp a prefix outlives what follows it.
+  for (Node* node = leaf; node != nullptr && !node->is_root(); node = node->parent) {
+    node->stamp = next_stamp++;
+    Reorder(*node);
+  }
+}
+
+}  // namespace prefixd::index

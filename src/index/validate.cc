@@ -1,0 +1,154 @@
+// Validate: every sum, order and link recomputed from the nodes.
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+absl::Status Broken(const Node& node, const std::string& what) {
+  return absl::InternalError(absl::StrCat("index: node ", node.id, " at token ", node.first_token,
+                                          " with ", node.size(), " tokens: ", what));
+}
+
+absl::Status CheckChildren(const Node& node) {
+  uint32_t ram = 0, spill = 0;
+  uint64_t ends = node.ends.count();
+  const Node* before = nullptr;
+  for (const Node* const child : node.children) {
+    if (child->parent != &node || !child->in_tree) return Broken(*child, "not its parent's child");
+    if (child->first_token != node.first_token + node.size()) return Broken(*child, "place");
+    if (before != nullptr) {
+      if (block::Compare(before->view(), child->view()) >= 0) return Broken(*child, "order");
+      const uint32_t shared = block::CommonPrefix(before->view(), child->view());
+      for (uint32_t k = 0; k < shared; ++k) {
+        if (child->ends.test(k)) return Broken(*child, "an end that stands at its first sibling");
+      }
+    }
+    ram += child->counted_ram ? 1 : 0;
+    spill += child->counted_spill ? 1 : 0;
+    if (child->counted_ram != (child->ram > 0 || child->ram_kids > 0)) return Broken(*child, "ram");
+    ends += child->subtree_ends;
+    before = child;
+  }
+  if (ram != node.ram_kids) return Broken(node, "children with RAM pages");
+  if (spill != node.spill_kids) return Broken(node, "children that want a spill");
+  if (ends != node.subtree_ends) return Broken(node, "ends of the subtree");
+  return absl::OkStatus();
+}
+
+absl::Status CheckPages(const Node& node) {
+  const Page* before = nullptr;
+  for (const Page& page : node.pages) {
+    if (before != nullptr &&
+        std::pair(before->group, before->rung) >= std::pair(page.group, page.rung)) {
+      return Broken(node, "pages out of order");
+    }
+    before = &page;
+    if (static_cast<bool>(page.extent) != InRam(page.state)) return Broken(node, "extent");
+    const bool copy = page.ssd_sequence != 0;
+    if (copy != OnSsd(page.state) && page.state != PageState::kPromoting) {
+      return Broken(node, "SSD sequence");
+    }
+    if (page.state == PageState::kSpilling && !node.spilling) return Broken(node, "spilling page");
+    if (page.state == PageState::kGone && page.holders == 0) return Broken(node, "empty slot");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNode(const Node& node, uint32_t block_tokens, const Order& clean,
+                       const Order& dirty, const Order& spill) {
+  if (absl::Status status = CheckPages(node); !status.ok()) return status;
+  if (!node.in_tree) {
+    if (node.pins == 0) return Broken(node, "out of the tree and needed by nobody");
+    if (node.evict_order != nullptr || node.in_spill_order || !node.children.empty()) {
+      return Broken(node, "out of the tree and still in an order");
+    }
+    return absl::OkStatus();
+  }
+  if (!node.children.empty() && node.size() != block_tokens) return Broken(node, "partial parent");
+  if (node.pages.empty() && node.children.empty() && node.pins == 0 && !node.record_written) {
+    return Broken(node, "empty and needed by nobody");
+  }
+  const OrderKey key{node.evict_stamp, node.id, const_cast<Node*>(&node)};
+  const bool evictable =
+      node.ram > 0 && node.ram_kids == 0 && node.held == 0 && node.busy == 0 && !node.spilling;
+  if (clean.contains(key) != (evictable && node.dirty == 0)) return Broken(node, "clean order");
+  if (dirty.contains(key) != (evictable && node.dirty > 0 && node.holds == 0)) {
+    return Broken(node, "dirty order");
+  }
+  if (spill.contains({node.spill_stamp, node.id, key.node}) != node.in_spill_order) {
+    return Broken(node, "spill order");
+  }
+  if (node.dirty > 0 && !node.spilling && !node.in_spill_order && node.spill_kids == 0) {
+    return Broken(node, "dirty and not in the spill order");
+  }
+  return CheckChildren(node);
+}
+
+}  // namespace
+
+absl::Status PrefixIndex::Impl::Validate() const {
+  Totals sum;
+  std::vector<Totals> of_space(spaces.size());
+  absl::flat_hash_map<const Node*, uint32_t> pins;
+  absl::flat_hash_map<std::pair<const Node*, uint32_t>, uint32_t> holders;
+  size_t full = 0, in_orders = 0, in_spill_order = 0;
+  for (const auto& [id, lease] : leases) {
+    for (const HeldPage& held : lease.pages) {
+      ++pins[held.node];
+      ++holders[{held.node, held.group << 16 | held.rung}];
+    }
+  }
+  for (const auto& [id, reservation] : reservations) {
+    if (reservation->hold != nullptr) ++pins[reservation->hold];
+    if (reservation->tail != nullptr) ++pins[reservation->tail];
+  }
+  for (const Node* const node : nodes) {
+    const uint32_t block_tokens = node->space->shape.block_tokens;
+    absl::Status status = CheckNode(*node, block_tokens, clean_order, dirty_order, spill_order);
+    if (!status.ok()) return status;
+    uint32_t needed = pins[node] + (node->spilling ? 1 : 0);
+    for (const Page& page : node->pages) {
+      if (page.state == PageState::kPromoting) ++needed;
+      if (holders[{node, page.group << 16 | page.rung}] != page.holders) {
+        return Broken(*node, "holders");
+      }
+    }
+    if (needed != node->pins) return Broken(*node, "pins");
+    const Totals of_node = TotalsOf(*node);
+    sum += of_node;
+    of_space[node->space->handle.value - 1] += of_node;
+    full += node->in_tree && node->size() == block_tokens ? 1 : 0;
+    in_orders += node->evict_order != nullptr ? 1 : 0;
+    in_spill_order += node->in_spill_order ? 1 : 0;
+  }
+  if (sum != totals) return absl::InternalError("index: totals differ from the nodes'");
+  if (full != by_hash.size()) return absl::InternalError("index: full blocks by hash");
+  if (in_orders != clean_order.size() + dirty_order.size()) {
+    return absl::InternalError("index: eviction orders");
+  }
+  if (in_spill_order != spill_order.size()) return absl::InternalError("index: spill order");
+  for (const auto& space : spaces) {
+    Totals there = space->totals;
+    there.memory_bytes = of_space[space->handle.value - 1].memory_bytes;  // kept for all only
+    if (there != of_space[space->handle.value - 1]) {
+      return absl::InternalError("index: totals of a space differ from its nodes'");
+    }
+    if (absl::Status status = CheckChildren(space->root); !status.ok()) return status;
+  }
+  for (const auto& [id, session] : sessions) {
+    uint64_t charge = 0;
+    for (const block::LeaseId lease : session.leases) {
+      for (const HeldPage& held : leases.at(lease).pages) charge += held.charge;
+    }
+    if (charge != session.leased_bytes)
+      return absl::InternalError("index: a session's leased bytes");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::index
