@@ -34,7 +34,9 @@ struct UnitRun {
 };
 
 // Requires: quant::Validate(format, run.dim) is OK, first_token + tokens <= page_tokens.
-void Quantize(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run, std::byte* units);
-void Dequantize(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run, const MutableTensorView& to);
+void Quantize(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run,
+              std::byte* units);
+void Dequantize(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
+                const MutableTensorView& to);
 
 }  // namespace prefixd::kernels

@@ -1,0 +1,124 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "kernels/attend_slice.h"
+#include "kernels/check_attention.h"
+
+namespace prefixd::kernels {
+namespace {
+
+// Rows of a slice share each dequantized tile; their queries and sums should stay in the L2 cache.
+constexpr size_t kSliceFloats = size_t{64} << 10;
+constexpr size_t kMaxSliceRowHeads = 256;
+// Fewer than this many multiplications are not worth starting a thread for.
+constexpr uint64_t kThreadedWork = uint64_t{1} << 23;
+
+struct FreeScratch {
+  void operator()(std::byte* memory) const {
+    ::operator delete[](memory, std::align_val_t(AttendScratch::kAlignment));
+  }
+};
+using ScratchMemory = std::unique_ptr<std::byte[], FreeScratch>;
+
+// Null when memory is short.
+ScratchMemory AllocateScratch(size_t bytes) {
+  ScratchMemory memory(new (std::align_val_t(AttendScratch::kAlignment), std::nothrow)
+                           std::byte[bytes]);
+  if (memory != nullptr) std::memset(memory.get(), 0, bytes);
+  return memory;
+}
+
+// How a call is cut into slices; the cut does not change any result.
+struct Plan {
+  uint32_t threads = 1;
+  uint32_t rows_per_slice = 1;
+  uint32_t slices_per_head = 1;
+};
+
+uint32_t DivideUp(uint32_t count, uint32_t by) { return count / by + (count % by != 0 ? 1 : 0); }
+
+Plan MakePlan(const AttendJob& job) {
+  const AttentionShape& shape = job.shape;
+  const size_t dims = size_t{shape.key_dim} + shape.value_dim;
+  const size_t row_heads = std::clamp<size_t>(kSliceFloats / dims, 1, kMaxSliceRowHeads);
+  const uint32_t most_rows = static_cast<uint32_t>(std::max<size_t>(1, row_heads / job.group()));
+  Plan plan{.rows_per_slice = std::min(most_rows, shape.query_rows)};
+  const double work = 1.0 * shape.query_rows * shape.query_heads * static_cast<double>(dims) *
+                      (1.0 * shape.first_position + shape.query_rows);
+  if (work >= static_cast<double>(kThreadedWork)) plan.threads = shape.threads;
+  // Each slice dequantizes its context anew: cut finer only to give every thread something.
+  while (plan.rows_per_slice * job.group() > 4 * kMaxTileRows &&
+         uint64_t{shape.kv_heads} * DivideUp(shape.query_rows, plan.rows_per_slice) <
+             plan.threads) {
+    plan.rows_per_slice = DivideUp(plan.rows_per_slice, 2);
+  }
+  plan.slices_per_head = DivideUp(shape.query_rows, plan.rows_per_slice);
+  const uint64_t slices = uint64_t{shape.kv_heads} * plan.slices_per_head;
+  plan.threads = static_cast<uint32_t>(std::min<uint64_t>(plan.threads, slices));
+  return plan;
+}
+
+// Takes slices until none is left; several threads share `next`.
+void RunSlices(const AttendJob& job, const Plan& plan, std::atomic<uint64_t>* next,
+               std::byte* memory) {
+  const AttendScratch scratch(job.shape, size_t{plan.rows_per_slice} * job.group(), memory);
+  const uint64_t slices = uint64_t{job.shape.kv_heads} * plan.slices_per_head;
+  for (uint64_t i = next->fetch_add(1); i < slices; i = next->fetch_add(1)) {
+    const uint32_t first_row =
+        static_cast<uint32_t>(i % plan.slices_per_head) * plan.rows_per_slice;
+    RunSlice(job,
+             {.kv_head = static_cast<uint32_t>(i / plan.slices_per_head),
+              .first_row = first_row,
+              .rows = std::min(plan.rows_per_slice, job.shape.query_rows - first_row)},
+             scratch);
+  }
+}
+
+void RunOnThreads(const AttendJob& job, const Plan& plan, std::byte* memory,
+                  size_t bytes_per_thread) {
+  std::atomic<uint64_t> next{0};
+  std::vector<std::thread> threads;
+  threads.reserve(plan.threads - 1);
+  for (uint32_t i = 1; i < plan.threads; ++i) {
+    try {
+      threads.emplace_back(RunSlices, std::cref(job), std::cref(plan), &next,
+                           memory + i * bytes_per_thread);
+    } catch (const std::system_error&) {
+      break;  // the system has no thread to give: those that run do the work
+    }
+  }
+  RunSlices(job, plan, &next, memory);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> formats,
+                    const float* q, float* out, const AttentionShape& shape) {
+  PREFIXD_ASSIGN_OR_RETURN(const AttentionShape checked,
+                           CheckAttention(table, formats, q, out, shape));
+  const AttendJob job{
+      .blocks = table.data(), .formats = formats.data(), .q = q, .out = out, .shape = checked};
+  const Plan plan = MakePlan(job);
+  const size_t bytes = AttendScratch::Bytes(checked, size_t{plan.rows_per_slice} * job.group());
+  const ScratchMemory memory = AllocateScratch(bytes * plan.threads);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attend: no memory for ", bytes * plan.threads, " bytes of scratch"));
+  }
+  RunOnThreads(job, plan, memory.get(), bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::kernels

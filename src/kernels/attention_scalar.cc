@@ -1,0 +1,98 @@
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/attention.h"
+#include "kernels/check_attention.h"
+#include "quant/codec.h"
+
+namespace prefixd::kernels {
+namespace {
+
+// One stored row as attention reads it: MLX's scales and biases widened to float first, so that the
+// codec rounds to float and not to the format's dtype.
+void ReadRow(const quant::TensorFormat& format, const quant::ConstRowPlace& place,
+             std::span<float> row) {
+  if (format.codec != quant::Codec::kMlxAffine) return quant::DequantizeRow(format, place, row);
+  const size_t groups = row.size() / format.group_size;
+  std::vector<float> parameters(2 * groups);
+  quant::WidenToFloat(format.scale_dtype, place.scales, groups, parameters.data());
+  quant::WidenToFloat(format.scale_dtype, place.biases, groups, parameters.data() + groups);
+  const std::byte* widened = reinterpret_cast<const std::byte*>(parameters.data());
+  quant::DequantizeRow(
+      quant::MlxAffineFormat(format.bits, format.group_size, quant::Dtype::kF32),
+      {.codes = place.codes, .scales = widened, .biases = widened + groups * sizeof(float)}, row);
+}
+
+// All of one kv head's K or V, [tokens][dim].
+std::vector<float> ReadHead(quant::BlockTable table, std::span<const quant::KvFormat> formats,
+                            const AttentionShape& shape, uint32_t kv_head, bool values) {
+  const uint32_t dim = values ? shape.value_dim : shape.key_dim;
+  std::vector<float> rows;
+  for (const quant::BlockTableEntry& entry : table) {
+    const quant::KvFormat& pair = formats[entry.format];
+    const uint64_t key_bytes =
+        quant::LayoutOfUnit(pair.key, shape.key_dim, entry.page_tokens).unit_bytes;
+    const quant::TensorFormat& format = values ? pair.value : pair.key;
+    const quant::UnitLayout layout = quant::LayoutOfUnit(format, dim, entry.page_tokens);
+    const std::byte* unit =
+        entry.units + (values ? shape.kv_heads * key_bytes : 0) + kv_head * layout.unit_bytes;
+    for (uint32_t t = 0; t < entry.tokens; ++t) {
+      rows.resize(rows.size() + dim);
+      ReadRow(format, quant::RowOf(unit, layout, format, dim, t), std::span(rows).last(dim));
+    }
+  }
+  return rows;
+}
+
+struct HeadRows {
+  const std::vector<float>& keys;
+  const std::vector<float>& values;
+};
+
+void AttendRow(const HeadRows& head, const AttentionShape& shape, size_t visible, const float* q,
+               float* out) {
+  std::vector<double> weights(visible);
+  double max = -std::numeric_limits<double>::infinity();
+  for (size_t t = 0; t < visible; ++t) {
+    double dot = 0;
+    for (size_t d = 0; d < shape.key_dim; ++d) {
+      dot += double{q[d]} * double{head.keys[t * shape.key_dim + d]};
+    }
+    weights[t] = dot * double{shape.scale};
+    max = std::fmax(max, weights[t]);
+  }
+  double sum = 0;
+  for (double& weight : weights) sum += weight = std::exp(weight - max);
+  for (size_t d = 0; d < shape.value_dim; ++d) {
+    double total = 0;
+    for (size_t t = 0; t < visible; ++t) {
+      total += weights[t] * double{head.values[t * shape.value_dim + d]};
+    }
+    out[d] = static_cast<float>(total / sum);
+  }
+}
+
+}  // namespace
+
+absl::Status AttendScalar(quant::BlockTable table, std::span<const quant::KvFormat> formats,
+                          const float* q, float* out, const AttentionShape& asked) {
+  PREFIXD_ASSIGN_OR_RETURN(const AttentionShape shape,
+                           CheckAttention(table, formats, q, out, asked));
+  const uint32_t group = shape.query_heads / shape.kv_heads;
+  for (uint32_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+    const std::vector<float> keys = ReadHead(table, formats, shape, kv_head, /*values=*/false);
+    const std::vector<float> values = ReadHead(table, formats, shape, kv_head, /*values=*/true);
+    for (uint32_t row = 0; row < shape.query_rows; ++row) {
+      for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        AttendRow({keys, values}, shape, size_t{shape.first_position} + row + 1,
+                  q + row * shape.query_row_stride + head * shape.query_head_stride,
+                  out + row * shape.out_row_stride + head * shape.out_head_stride);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::kernels

@@ -1,0 +1,5 @@
+// Which Highway targets the kernels are built for: all with vectors of a fixed size, since register
+// tiles are arrays of vectors. Include before any hwy header.
+#pragma once
+
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

@@ -1,0 +1,30 @@
+// Runs a check on every SIMD target that this machine has. For tests of kernels/.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "hwy/targets.h"
+
+#include "kernels/attention.h"
+
+namespace prefixd::kernels {
+
+// check: called with the target's name, while every kernel dispatches to it.
+template <typename Check>
+void ForEachTarget(const Check& check) {
+  const int64_t supported = hwy::SupportedTargets();
+  std::set<std::string> seen;  // a target that was not compiled falls back on one that was
+  for (int64_t left = supported; left != 0; left &= left - 1) {
+    hwy::SetSupportedTargetsForTest(left & -left);
+    hwy::GetChosenTarget().Update(left & -left);
+    if (!seen.insert(AttentionTarget()).second) continue;
+    SCOPED_TRACE(AttentionTarget());
+    check(AttentionTarget());
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(supported);
+}
+
+}  // namespace prefixd::kernels
