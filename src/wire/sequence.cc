@@ -1,6 +1,5 @@
 #include "wire/sequence.h"
 
-#include "block/layer_group.h"
 #include "wire/fields.h"
 #include "wire/limits.h"
 
@@ -39,26 +38,6 @@ void ToProto(block::SpaceHandle space, const block::SequenceView& sequence, v1::
     to->set_item_offset(key.item_offset);
     to->set_digest(key.digest.data(), key.digest.size());
   }
-}
-
-absl::Status CheckItems(const v1::AcquireRequest& request) {
-  return CheckCount("acquire: items", static_cast<uint64_t>(request.items_size()), kMaxItems);
-}
-
-absl::Status CheckItem(const v1::AcquireRequest::Item& item) {
-  PREFIXD_RETURN_IF_ERROR(
-      CheckLength("acquire: request_id", item.request_id().size(), kMaxRequestIdBytes));
-  PREFIXD_RETURN_IF_ERROR(
-      CheckCount("acquire: groups", static_cast<uint64_t>(item.groups_size()), block::kMaxGroups));
-  return CheckCount("acquire: readable", static_cast<uint64_t>(item.readable_size()),
-                    block::kMaxGroups);
-}
-
-absl::Status CheckColumns(const v1::ReserveRequest& request) {
-  PREFIXD_RETURN_IF_ERROR(CheckCount(
-      "reserve: groups", static_cast<uint64_t>(request.groups_size()), block::kMaxGroups));
-  return CheckCount("reserve: writable", static_cast<uint64_t>(request.writable_size()),
-                    block::kMaxGroups);
 }
 
 }  // namespace prefixd::wire

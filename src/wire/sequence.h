@@ -1,4 +1,4 @@
-// Token sequences and request columns on the wire.
+// Token sequences on the wire.
 //
 // Pure functions.
 #pragma once
@@ -23,12 +23,5 @@ struct Sequence {
 // that ValidateContent refuses.
 absl::StatusOr<Sequence> FromProto(const v1::Sequence& proto);
 void ToProto(block::SpaceHandle space, const block::SequenceView& sequence, v1::Sequence* proto);
-
-// At most kMaxItems items; none is a request that only releases.
-absl::Status CheckItems(const v1::AcquireRequest& request);
-// The other lists of an item; the group numbers themselves are checked against the space by the
-// cache.
-absl::Status CheckItem(const v1::AcquireRequest::Item& item);
-absl::Status CheckColumns(const v1::ReserveRequest& request);
 
 }  // namespace prefixd::wire

@@ -1,0 +1,72 @@
+#include "daemon/call.h"
+
+#include "spdlog/spdlog.h"
+
+#include "base/status.h"
+#include "wire/limits.h"
+
+namespace prefixd::daemon {
+namespace {
+
+const char* RefusalCounter(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+      return "refused.bad_request";
+    case absl::StatusCode::kNotFound:
+      return "refused.not_found";
+    case absl::StatusCode::kResourceExhausted:
+      return "refused.exhausted";
+    case absl::StatusCode::kFailedPrecondition:
+      return "refused.gone";
+    case absl::StatusCode::kCancelled:
+      return "refused.cancelled";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "refused.deadline";
+    case absl::StatusCode::kUnavailable:
+      return "refused.stopping";
+    default:
+      return "refused.internal";
+  }
+}
+
+}  // namespace
+
+base::Deadline DeadlineOf(const grpc::ServerContext& context) {
+  const auto steady_now = std::chrono::steady_clock::now();
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max())
+    return steady_now + kDefaultDeadline;
+  return steady_now + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                          deadline - std::chrono::system_clock::now());
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+absl::Status CheckSize(const google::protobuf::Message& message) {
+  const uint64_t bytes = message.ByteSizeLong();
+  if (bytes <= wire::kMaxMessageBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(message.GetDescriptor()->name(), ": ", bytes,
+                                                 " bytes, at most ", wire::kMaxMessageBytes,
+                                                 " without tokens"));
+}
+
+uint64_t Call::elapsed_us() const {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::steady_clock::now() - start_)
+                                   .count());
+}
+
+grpc::Status Call::End(const absl::Status& status) {
+  cache_->Count(name_);
+  cache_->CountLatency(name_, elapsed_us());
+  if (!status.ok()) {
+    cache_->Count(RefusalCounter(status.code()));
+    spdlog::info("{} refused {}", name_, status.ToString());
+  }
+  return ToGrpc(status);
+}
+
+}  // namespace prefixd::daemon

@@ -1,0 +1,47 @@
+// One RPC on its way through a service: its deadline, its time, its count, and absl::Status on one
+// side of the door, grpc::Status on the other.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/grpcpp.h"
+
+#include "base/mutex.h"
+#include "cache/cache.h"
+
+namespace prefixd::daemon {
+
+// Without a deadline of its own an RPC has this long.
+inline constexpr std::chrono::seconds kDefaultDeadline{60};
+
+base::Deadline DeadlineOf(const grpc::ServerContext& context);
+
+// Both have the same codes by number.
+grpc::Status ToGrpc(const absl::Status& status);
+
+// InvalidArgument for a message without tokens above kMaxMessageBytes.
+absl::Status CheckSize(const google::protobuf::Message& message);
+
+// On the stack of a handler. Counts the call under "rpc.NAME" with its latency when it ends, and a
+// refusal under "refused.WHY".
+class Call {
+ public:
+  Call(cache::Cache* cache, const char* name)
+      : cache_(cache), name_(name), start_(std::chrono::steady_clock::now()) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  uint64_t elapsed_us() const;
+  // Once, last.
+  grpc::Status End(const absl::Status& status);
+
+ private:
+  cache::Cache* const cache_;
+  const char* const name_;
+  const std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace prefixd::daemon

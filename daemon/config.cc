@@ -1,0 +1,194 @@
+#include "daemon/config.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <memory>
+
+#include "base/status.h"
+#include "daemon/listen_address.h"
+#include "daemon/settings.h"
+#include "daemon/version.h"
+
+namespace prefixd::daemon {
+namespace {
+
+using Values = std::map<std::string, std::string>;
+
+std::string VariableName(const std::string& setting) {
+  std::string name = "PREFIXD_" + setting;
+  std::replace(name.begin(), name.end(), '-', '_');
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return name;
+}
+
+bool IsSetting(const std::string& name) {
+  const std::span<const SettingRule> rules = Settings();
+  return std::any_of(rules.begin(), rules.end(),
+                     [&](const SettingRule& rule) { return name == rule.name; });
+}
+
+struct Flags {
+  Values given;
+  std::string config_file;
+  std::string print;
+};
+
+// CLI11's own order is flag, file, environment: here it reads the flags and the file's syntax,
+// LoadConfig decides the order.
+absl::StatusOr<Flags> ReadFlags(std::vector<std::string> args) {
+  Flags flags;
+  CLI::App app(
+      "prefixd: the prefix cache beside LLM workers. Settings come from flags, PREFIXD_* "
+      "variables\n"
+      "(PREFIXD_SSD_FLOOR), and the file that --config names, in this order.",
+      "prefixd");
+  Values values;
+  std::vector<std::pair<const SettingRule*, CLI::Option*>> options;
+  for (const SettingRule& rule : Settings()) {
+    const std::string flag = absl::StrCat("--", rule.name);
+    std::string& value = values[rule.name];
+    CLI::Option* option = rule.placeholder == nullptr
+                              ? app.add_flag(flag, value, rule.help)
+                              : app.add_option(flag, value, rule.help)->type_name(rule.placeholder);
+    option->default_str(rule.default_value)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+    options.emplace_back(&rule, option);
+  }
+  app.add_option("--config", flags.config_file, "file with settings, ram = \"2GiB\" a line")
+      ->type_name("PATH");
+  app.set_version_flag("--version", std::string("prefixd ") + kVersion);
+  app.footer(
+      "Exit codes: 0 stopped, all saved; 1 failed while running; 2 wrong setting; 3 could not "
+      "start;\n"
+      "4 stopped with bytes unsaved; 130 stopped at once by a second signal.");
+  std::reverse(args.begin(), args.end());
+  try {
+    app.parse(args);
+  } catch (const CLI::CallForHelp&) {
+    flags.print = app.help();
+    return flags;
+  } catch (const CLI::CallForVersion&) {
+    flags.print = std::string("prefixd ") + kVersion + "\n";
+    return flags;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(error.what(), "; prefixd --help lists what is accepted"));
+  }
+  for (const auto& [rule, option] : options) {
+    if (option->count() > 0) flags.given[rule->name] = values[rule->name];
+  }
+  return flags;
+}
+
+absl::StatusOr<Values> ReadFile(const std::string& path) {
+  Values values;
+  std::vector<CLI::ConfigItem> items;
+  std::ifstream file(path);
+  if (!file.good()) return absl::InvalidArgumentError(absl::StrCat("config: cannot read ", path));
+  try {
+    items = CLI::ConfigTOML().from_config(file);
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(absl::StrCat("config: ", path, ": ", error.what()));
+  }
+  for (const CLI::ConfigItem& item : items) {
+    const std::string name = item.fullname();
+    if (!IsSetting(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("config: ", path, " sets \"", name,
+                       "\", which is no setting; prefixd --help lists them"));
+    }
+    if (item.inputs.size() != 1 || values.contains(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("config: ", path, " must give ", name, " one value, once"));
+    }
+    values[name] = item.inputs.front();
+  }
+  return values;
+}
+
+Setting Choose(const SettingRule& rule, const Values& flags, const Environment& environment,
+               const Values& file) {
+  const std::string name = rule.name;
+  if (const auto it = flags.find(name); it != flags.end()) return {name, it->second, "flag"};
+  if (const auto it = environment.find(VariableName(name)); it != environment.end()) {
+    return {name, it->second, "environment"};
+  }
+  if (const auto it = file.find(name); it != file.end()) return {name, it->second, "file"};
+  return {name, rule.default_value, "default"};
+}
+
+std::vector<std::string> UnknownVariables(const Environment& environment) {
+  std::vector<std::string> unknown;
+  for (const auto& [name, value] : environment) {
+    const std::span<const SettingRule> rules = Settings();
+    const bool known =
+        std::any_of(rules.begin(), rules.end(), [&, &variable = name](const SettingRule& rule) {
+          return variable == VariableName(rule.name);
+        });
+    if (name.starts_with("PREFIXD_") && name != "PREFIXD_CONFIG" && !known) unknown.push_back(name);
+  }
+  return unknown;
+}
+
+absl::Status CheckTogether(const Config& config) {
+  if (config.listen.empty() || config.insecure) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
+  if (address.loopback) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("listen: ", config.listen,
+                   " is reachable from other machines and the connection is not encrypted; "
+                   "use a loopback address, or say --insecure"));
+}
+
+}  // namespace
+
+void Config::Echo(const std::string& name, const std::string& value) {
+  for (Setting& setting : settings) {
+    if (setting.name == name) setting.value = value;
+  }
+}
+
+Environment ProcessEnvironment() {
+  Environment environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) environment[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return environment;
+}
+
+absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
+                                        const Environment& environment) {
+  PREFIXD_ASSIGN_OR_RETURN(Flags flags, ReadFlags(args));
+  LoadedConfig loaded{.config = {}, .print = flags.print};
+  if (!loaded.print.empty()) return loaded;
+  if (const auto it = environment.find("PREFIXD_CONFIG");
+      it != environment.end() && flags.config_file.empty()) {
+    flags.config_file = it->second;
+  }
+  Values file;
+  if (!flags.config_file.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(file, ReadFile(flags.config_file));
+  }
+  Config& config = loaded.config;
+  for (const SettingRule& rule : Settings()) {
+    const Setting& setting =
+        config.settings.emplace_back(Choose(rule, flags.given, environment, file));
+    if (absl::Status status = rule.apply(setting.value, environment, &config); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(setting.name, " (", setting.source, "): ", std::string(status.message())));
+    }
+  }
+  config.unknown = UnknownVariables(environment);
+  PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
+  config.Echo("socket", config.socket);
+  config.Echo("directory", config.directory);
+  return loaded;
+}
+
+}  // namespace prefixd::daemon

@@ -1,0 +1,78 @@
+// Configuration: flags, PREFIXD_* environment, a file, built-in defaults, in this order of
+// precedence, read with CLI11.
+//
+// Every setting has one name: --ssd-floor, PREFIXD_SSD_FLOOR, `ssd-floor = "10GiB"` in the file.
+// The table in settings.cc is the only list of them: help, file, environment, echo and GetConfig
+// all come from it. Pure but for reading the file.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "base/size.h"
+
+namespace prefixd::daemon {
+
+// Exit codes of the program.
+enum ExitCode : int {
+  kExitOk = 0,      // stopped on request, everything saved
+  kExitFailed = 1,  // failed while running
+  kExitUsage = 2,   // a flag, the file or the environment is wrong
+  kExitStart = 3,   // could not start: socket or directory in use, not writable, no memory
+  kExitUnsaved =
+      4,  // stopped on request, but some bytes did not reach the SSD before the drain deadline
+  kExitForced = 130  // stopped at once by a second signal
+};
+
+struct Setting {
+  std::string name;
+  std::string
+      value;  // as it was written; main replaces "auto" and percents by what came out of them
+  std::string source;  // "default", "file", "environment", "flag"
+};
+
+enum class SsdMode { kAuto, kOff, kSize };
+
+struct Config {
+  std::string socket;     // path, "auto" resolved
+  std::string listen;     // host:port; empty = no TCP
+  std::string directory;  // of the SSD tier, "auto" resolved
+  bool insecure = false;
+  base::Size ram;
+  SsdMode ssd_mode = SsdMode::kAuto;
+  base::Size ssd;  // kSize
+  uint64_t ssd_floor_bytes = 0;
+  uint32_t block_tokens = 0;
+  uint64_t segment_bytes = 0;
+  bool direct_io = true;
+  bool trust_model_names = false;
+  std::chrono::milliseconds drain_deadline{0};
+  std::chrono::milliseconds log_interval{0};  // 0 = no stats lines
+  std::string log_level;
+  int threads = 0;
+
+  std::vector<Setting> settings;     // every one, in the order of --help
+  std::vector<std::string> unknown;  // PREFIXD_* variables that are no setting: likely typos
+
+  // Sets the effective value that people see.
+  void Echo(const std::string& name, const std::string& value);
+};
+
+using Environment = std::map<std::string, std::string>;
+Environment ProcessEnvironment();
+
+struct LoadedConfig {
+  Config config;
+  std::string print;  // not empty: help or version was asked for; print it and exit 0
+};
+// `args` without the program's name. InvalidArgument: an unknown flag, key or section, a value that
+// does not parse (with its name and source), a file that cannot be read, a --listen beyond loopback
+// without --insecure.
+absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
+                                        const Environment& environment);
+
+}  // namespace prefixd::daemon

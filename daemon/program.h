@@ -1,0 +1,43 @@
+// The daemon as a program: from a configuration to a served cache, and down again without losing
+// what was stored.
+#pragma once
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "cache/cache.h"
+#include "daemon/budgets.h"
+#include "daemon/config.h"
+#include "daemon/server.h"
+
+namespace prefixd::daemon {
+
+// Not thread-safe: one thread starts it, serves and drains.
+class Program {
+ public:
+  // Measures the machine, opens the cache (which recovers what the SSD holds) and listens; logs
+  // what came out. Echoes the effective budgets into the settings.
+  static absl::StatusOr<std::unique_ptr<Program>> Start(Config config);
+
+  // Serves until SIGTERM or SIGINT, then drains. Returns an ExitCode. Requires: both signals are
+  // blocked in every thread.
+  int Serve();
+
+ private:
+  explicit Program(Config config) : config_(std::move(config)) {}
+  absl::Status Open();
+  int Drain();
+  void LogStats() const;
+
+  Config config_;
+  std::unique_ptr<cache::Cache> cache_;
+  std::unique_ptr<Server> server_;  // after the cache that it serves: goes first
+};
+
+// Blocks the signals that Serve waits for in this thread and those it starts later.
+void BlockStopSignals();
+
+// spdlog to stderr at `level` (a checked --log-level).
+void StartLog(const std::string& level);
+
+}  // namespace prefixd::daemon

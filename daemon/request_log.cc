@@ -1,0 +1,129 @@
+#include "daemon/request_log.h"
+
+#include "absl/strings/escaping.h"
+#include "spdlog/fmt/fmt.h"
+
+#include "base/size.h"
+
+namespace prefixd::daemon {
+namespace {
+
+const char* Name(block::MatchKind kind) {
+  switch (kind) {
+    case block::MatchKind::kExact:
+      return "EXACT";
+    case block::MatchKind::kSupersequence:
+      return "SUPERSEQUENCE";
+    case block::MatchKind::kPrefix:
+      return "PREFIX";
+    case block::MatchKind::kLcp:
+      return "LCP";
+    case block::MatchKind::kNone:
+      return "NONE";
+  }
+  return "?";
+}
+
+const char* Name(block::EndReason reason) {
+  switch (reason) {
+    case block::EndReason::kRequestEnded:
+      return "request_ended";
+    case block::EndReason::kDiverged:
+      return "diverged";
+    case block::EndReason::kEvicted:
+      return "evicted";
+    case block::EndReason::kNeverStored:
+      return "never_stored";
+    case block::EndReason::kIndexLoading:
+      return "index_loading";
+  }
+  return "?";
+}
+
+const char* Name(block::ShortenReason reason) {
+  constexpr const char* kNames[] = {"?",
+                                    "evicted",
+                                    "no_state_snapshot",
+                                    "window_gone",
+                                    "corrupt",
+                                    "format",
+                                    "atomic_content",
+                                    "ram_full",
+                                    "lease_quota",
+                                    "deadline",
+                                    "slower_than_prefill",
+                                    "io_error",
+                                    "index_loading",
+                                    "max_tokens"};
+  const auto index = static_cast<size_t>(reason);
+  return index < std::size(kNames) ? kNames[index] : kNames[0];
+}
+
+std::string Shortened(const block::MatchAnswer& match) {
+  std::string text;
+  for (const block::Shortening& shortening : match.shortened_by) {
+    text += fmt::format(" shortened={}:{}", Name(shortening.reason), shortening.tokens_lost);
+  }
+  return text;
+}
+
+uint64_t Find(const std::vector<block::NamedCount>& counts, const char* name) {
+  for (const block::NamedCount& count : counts) {
+    if (count.name == name) return count.value;
+  }
+  return 0;
+}
+
+uint64_t Entries(const block::Stats& stats) {
+  uint64_t ends = 0;
+  for (const block::SpaceSummary& space : stats.spaces) ends += space.ends;
+  return ends;
+}
+
+uint64_t RamPayload(const block::Stats& stats) {
+  uint64_t bytes = 0;
+  for (const block::SpaceSummary& space : stats.spaces) bytes += space.ram_payload_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+std::string AcquireLine(const cache::Request& request, const cache::Acquired& acquired,
+                        uint64_t time_us) {
+  const block::MatchAnswer& match = acquired.match;
+  const std::string who =
+      fmt::format("request_id={} space={:x} prompt={}", absl::CHexEscape(request.request_id),
+                  request.space.value, request.tokens.size());
+  const std::string what =
+      fmt::format("matched={} cached={} ended_by={}{}", match.matched_tokens,
+                  match.restorable_tokens, Name(match.ended_by), Shortened(match));
+  if (match.restorable_tokens == 0)
+    return fmt::format("acquire MISS {} {} time={}us", who, what, time_us);
+  return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={} time={}us", Name(match.kind),
+                     who, what, acquired.pages.size(), base::FormatBytes(match.ram_bytes),
+                     base::FormatBytes(match.ssd_bytes), time_us);
+}
+
+std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
+                       const block::Stats& stats, uint64_t time_us) {
+  return fmt::format("commit tokens={} stored={} duplicate={} entries={} ram={:.1f}MB time={}us",
+                     request.tokens, answer.stored_tokens, answer.duplicate_tokens, Entries(stats),
+                     static_cast<double>(RamPayload(stats)) / 1e6, time_us);
+}
+
+std::string StatsLine(const block::Stats& stats) {
+  uint64_t ram_used = 0;
+  for (const block::NamedCount& part : stats.ram_parts) ram_used += part.value;
+  return fmt::format(
+      "stats uptime={:.0f}s sessions={} leases={} spaces={} entries={} ram={}/{} ssd={}/{} "
+      "dirty={} requested={} "
+      "matched={} used={} seconds_saved={:.1f}",
+      stats.uptime_s, stats.sessions, stats.leases, stats.spaces.size(), Entries(stats),
+      base::FormatBytes(ram_used), base::FormatBytes(stats.ram_budget_bytes),
+      base::FormatBytes(stats.ssd_file_bytes), base::FormatBytes(stats.ssd_budget_bytes),
+      base::FormatBytes(stats.dirty_bytes), Find(stats.counters, "tokens.requested"),
+      Find(stats.counters, "tokens.matched"), Find(stats.counters, "tokens.used"),
+      stats.seconds_saved);
+}
+
+}  // namespace prefixd::daemon

@@ -1,0 +1,24 @@
+// The lines that a request leaves in the log: what people look for when a hit was expected. Token
+// ids never appear.
+//
+// Pure functions.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "cache/cache.h"
+
+namespace prefixd::daemon {
+
+// "acquire HIT kind=LCP request_id=7 space=1a2b prompt=44 matched=17 cached=17 pages=2 ram=1.0 MiB
+// ssd=0 B time=210us", or MISS with why. `space` is the handle.
+std::string AcquireLine(const cache::Request& request, const cache::Acquired& acquired,
+                        uint64_t time_us);
+// "commit tokens=44 stored=27 duplicate=17 entries=3 ram=31.6 MB time=80us"; entries and ram are
+// those of the whole cache.
+std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
+                       const block::Stats& stats, uint64_t time_us);
+// The periodic line: what the cache holds and did since start.
+std::string StatsLine(const block::Stats& stats);
+
+}  // namespace prefixd::daemon

@@ -1,0 +1,210 @@
+#include "daemon/settings.h"
+
+#include <unistd.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/time.h"
+
+#include "base/status.h"
+#include "daemon/listen_address.h"
+
+namespace prefixd::daemon {
+namespace {
+
+absl::Status Wants(const std::string& value, const char* accepted) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", accepted));
+}
+
+absl::Status ReadBool(const std::string& value, bool* to) {
+  if (value == "true" || value == "1" || value == "yes" || value == "on") {
+    *to = true;
+  } else if (value == "false" || value == "0" || value == "no" || value == "off") {
+    *to = false;
+  } else {
+    return Wants(value, "true or false");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDuration(const std::string& value, std::chrono::milliseconds* to) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(value, &duration) || duration < absl::ZeroDuration() ||
+      duration > absl::Hours(24 * 365)) {
+    return Wants(value, "a time like 500ms, 30s or 2m");
+  }
+  *to = absl::ToChronoMilliseconds(duration);
+  return absl::OkStatus();
+}
+
+absl::Status ReadBytes(const std::string& value, uint64_t* to) {
+  PREFIXD_ASSIGN_OR_RETURN(const base::Size size, base::ParseSize(value));
+  if (size.percent > 0) return Wants(value, "a size in bytes: a percentage has no meaning here");
+  *to = size.bytes;
+  return absl::OkStatus();
+}
+
+absl::Status ReadText(const std::string& value, std::string* to) {
+  if (value.empty()) return Wants(value, "a path");
+  *to = value;
+  return absl::OkStatus();
+}
+
+std::string Get(const Environment& environment, const char* name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
+absl::Status ApplySocket(const std::string& value, const Environment& environment, Config* config) {
+  if (value != "auto") return ReadText(value, &config->socket);
+  constexpr const char* kSystem = "/run/prefixd";
+  const std::string runtime = Get(environment, "XDG_RUNTIME_DIR");
+  if (::geteuid() == 0 || ::access(kSystem, W_OK) == 0) {
+    config->socket = absl::StrCat(kSystem, "/prefixd.sock");
+  } else if (!runtime.empty()) {
+    config->socket = absl::StrCat(runtime, "/prefixd/prefixd.sock");
+  } else {
+    return absl::InvalidArgumentError(
+        "auto finds no place: /run/prefixd is not writable and XDG_RUNTIME_DIR is not set; name a "
+        "path");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyDirectory(const std::string& value, const Environment& environment,
+                            Config* config) {
+  if (value != "auto") return ReadText(value, &config->directory);
+  constexpr const char* kSystem = "/var/lib/prefixd";
+  const std::string cache = Get(environment, "XDG_CACHE_HOME");
+  const std::string home = Get(environment, "HOME");
+  if (::geteuid() == 0 || ::access(kSystem, W_OK) == 0) {
+    config->directory = kSystem;
+  } else if (!cache.empty()) {
+    config->directory = cache + "/prefixd";
+  } else if (!home.empty()) {
+    config->directory = home + "/.cache/prefixd";
+  } else {
+    return absl::InvalidArgumentError(
+        "auto finds no place: neither XDG_CACHE_HOME nor HOME is set; name a path");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyListen(const std::string& value, const Environment&, Config* config) {
+  config->listen = value == "off" ? "" : value;
+  return config->listen.empty() ? absl::OkStatus() : ParseListenAddress(value).status();
+}
+
+absl::Status ApplyRam(const std::string& value, const Environment&, Config* config) {
+  PREFIXD_ASSIGN_OR_RETURN(config->ram, base::ParseSize(value));
+  if (config->ram.percent <= 0 && config->ram.bytes == 0) return Wants(value, "more than 0");
+  return absl::OkStatus();
+}
+
+absl::Status ApplySsd(const std::string& value, const Environment&, Config* config) {
+  config->ssd_mode = value == "auto"  ? SsdMode::kAuto
+                     : value == "off" ? SsdMode::kOff
+                                      : SsdMode::kSize;
+  if (config->ssd_mode != SsdMode::kSize) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(config->ssd, base::ParseSize(value));
+  if (config->ssd.percent <= 0 && config->ssd.bytes == 0)
+    return Wants(value, "more than 0; say off for no SSD tier");
+  return absl::OkStatus();
+}
+
+absl::Status ApplyBlockTokens(const std::string& value, const Environment&, Config* config) {
+  if (!absl::SimpleAtoi(value, &config->block_tokens) ||
+      (config->block_tokens != 16 && config->block_tokens != 32 && config->block_tokens != 64 &&
+       config->block_tokens != 128)) {
+    return Wants(value, "16, 32, 64 or 128");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplySegment(const std::string& value, const Environment&, Config* config) {
+  PREFIXD_RETURN_IF_ERROR(ReadBytes(value, &config->segment_bytes));
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  if (config->segment_bytes < kMiB || config->segment_bytes > 1024 * kMiB)
+    return Wants(value, "1MiB to 1GiB");
+  return absl::OkStatus();
+}
+
+absl::Status ApplyNoDirectIo(const std::string& value, const Environment&, Config* config) {
+  bool off = false;
+  PREFIXD_RETURN_IF_ERROR(ReadBool(value, &off));
+  config->direct_io = !off;
+  return absl::OkStatus();
+}
+
+absl::Status ApplyLogLevel(const std::string& value, const Environment&, Config* config) {
+  for (const char* known : {"debug", "info", "warning", "error", "off"}) {
+    if (value == known) {
+      config->log_level = value;
+      return absl::OkStatus();
+    }
+  }
+  return Wants(value, "debug, info, warning, error or off");
+}
+
+absl::Status ApplyThreads(const std::string& value, const Environment&, Config* config) {
+  if (!absl::SimpleAtoi(value, &config->threads) || config->threads < 8 || config->threads > 4096) {
+    return Wants(value, "a number from 8 to 4096");
+  }
+  return absl::OkStatus();
+}
+
+constexpr SettingRule kSettings[] = {
+    {"socket", "auto", "PATH",
+     "unix socket to listen on; auto: /run/prefixd/prefixd.sock where that is writable, else under "
+     "$XDG_RUNTIME_DIR",
+     ApplySocket},
+    {"listen", "off", "HOST:PORT",
+     "listen on TCP as well, 127.0.0.1:7777 say; off: unix socket only", ApplyListen},
+    {"insecure", "false", nullptr,
+     "allow --listen beyond loopback: anybody who reaches the port can read and write the cache",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadBool(value, &config->insecure);
+     }},
+    {"directory", "auto", "PATH",
+     "where the SSD tier lives; auto: /var/lib/prefixd where that is writable, else prefixd under "
+     "$XDG_CACHE_HOME or ~/.cache",
+     ApplyDirectory},
+    {"ram", "20%", "SIZE",
+     "RAM budget: 2GiB, 512MiB, or a share of the memory available at start (cgroup limits count)",
+     ApplyRam},
+    {"ssd", "auto", "SIZE",
+     "SSD budget: 100GiB, or a share of the disk; auto: 10% of the disk or what is free above the "
+     "floor, the smaller; off: none",
+     ApplySsd},
+    {"ssd-floor", "10GiB", "SIZE", "with less than this free on the disk the SSD tier stays off",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadBytes(value, &config->ssd_floor_bytes);
+     }},
+    {"block-tokens", "64", "N",
+     "tokens of a KV block where the worker leaves it to the daemon: 16, 32, 64 or 128",
+     ApplyBlockTokens},
+    {"segment-bytes", "64MiB", "SIZE", "size of a segment file of the SSD tier", ApplySegment},
+    {"no-direct-io", "false", nullptr,
+     "go through the page cache: for filesystems without O_DIRECT", ApplyNoDirectIo},
+    {"trust-model-names", "false", nullptr,
+     "accept spaces that name a model without the digest of its weights",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadBool(value, &config->trust_model_names);
+     }},
+    {"drain-deadline", "30s", "TIME", "how long a stop may take to save what is in RAM only",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadDuration(value, &config->drain_deadline);
+     }},
+    {"log-level", "info", "LEVEL", "debug, info, warning, error or off", ApplyLogLevel},
+    {"log-interval", "60s", "TIME", "a line of statistics this often; 0: never",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadDuration(value, &config->log_interval);
+     }},
+    {"threads", "64", "N", "calls served at the same time; more are answered RESOURCE_EXHAUSTED",
+     ApplyThreads},
+};
+
+}  // namespace
+
+std::span<const SettingRule> Settings() { return kSettings; }
+
+}  // namespace prefixd::daemon

@@ -1,0 +1,27 @@
+// The right to listen on a unix socket's path: two daemons never share one, and a socket file is
+// taken over only when nobody answers on it. (gRPC alone would unlink whatever stands there.)
+#pragma once
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace prefixd::daemon {
+
+// Not thread-safe. Holds PATH.lock until it goes; the kernel frees the lock of a daemon that died.
+// The lock file stays: removing it would let two daemons lock two files of one name.
+class SocketGuard {
+ public:
+  // Makes the folder, removes a dead socket. FailedPrecondition: another daemon owns the path, or a
+  // file that is no socket stands there. InvalidArgument: the path is longer than a unix socket's
+  // may be.
+  static absl::StatusOr<SocketGuard> Claim(const std::string& path);
+  ~SocketGuard();
+  SocketGuard(SocketGuard&& other) noexcept;
+  SocketGuard& operator=(SocketGuard&& other) noexcept;
+
+ private:
+  explicit SocketGuard(int fd) : fd_(fd) {}
+  int fd_;  // of the lock file, owned; -1 = moved from
+};
+
+}  // namespace prefixd::daemon

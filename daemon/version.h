@@ -1,0 +1,8 @@
+// The version that --version, GetStats and the Attached event tell.
+#pragma once
+
+namespace prefixd::daemon {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+}  // namespace prefixd::daemon
