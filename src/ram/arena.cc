@@ -80,7 +80,7 @@ Arena::~Arena() { munmap(base_, options_.capacity_bytes); }
 
 uint64_t Arena::ExtentBytes(uint64_t page_bytes, uint64_t full_page_bytes) const {
   if (full_page_bytes > options_.slab_bytes) return 0;
-  for (const uint64_t parts : {4, 2}) {
+  for (const uint64_t parts : {uint64_t{4}, uint64_t{2}}) {
     const uint64_t bytes = base::AlignUp((full_page_bytes + parts - 1) / parts, block::kExtentUnit);
     if (page_bytes <= bytes) return bytes;
   }

@@ -27,6 +27,7 @@ rocksdb::DBOptions MakeDbOptions(bool direct_io) {
   options.max_open_files = kMaxOpenFiles;
   options.max_background_jobs = 2;
   options.max_manifest_file_size = 16 << 20;
+  options.manifest_preallocation_size = 64 << 10;  // 4 MiB by default, and it counts as ours
   options.max_total_wal_size = 1 << 20;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   options.keep_log_file_num = 2;

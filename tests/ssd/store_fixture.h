@@ -21,22 +21,28 @@ namespace prefixd::ssd {
 
 class StoreTest : public testing::Test {
  protected:
+  static constexpr const char* kParentVariable = "PREFIXD_SSD_TEST_PARENT";
+
   struct Page {
     block::PageHeader header;
     std::vector<std::byte> bytes;
   };
 
   StoreTest() {
-    const std::string pattern =
-        std::filesystem::temp_directory_path().string() + "/prefixd_ssd_XXXXXX";
-    std::vector<char> path(pattern.begin(), pattern.end());
-    path.push_back('\0');
-    if (mkdtemp(path.data()) == nullptr) std::abort();
-    parent_ = path.data();
+    // The child of a death test works where its parent looks afterwards.
+    if (const char* parent = std::getenv(kParentVariable)) {
+      parent_ = parent;
+    } else {
+      std::string path = std::filesystem::temp_directory_path().string() + "/prefixd_ssd_XXXXXX";
+      if (mkdtemp(path.data()) == nullptr) std::abort();
+      parent_ = path;
+      setenv(kParentVariable, parent_.c_str(), 1);
+    }
     directory_ = parent_ + "/store";
   }
   ~StoreTest() override {
     store_.reset();
+    unsetenv(kParentVariable);
     std::error_code ignored;
     std::filesystem::remove_all(parent_, ignored);
   }
