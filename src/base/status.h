@@ -16,7 +16,9 @@
 // Returns from the enclosing function when `expression` (an absl::Status) is not OK.
 #define PREFIXD_RETURN_IF_ERROR(expression)                                  \
   do {                                                                       \
-    if (absl::Status status_ = (expression); !status_.ok()) return status_; \
+    if (absl::Status prefixd_status = (expression); !prefixd_status.ok()) { \
+      return prefixd_status;                                                            \
+    } \
   } while (false)
 
 // PREFIXD_ASSIGN_OR_RETURN(auto x, F()) where F returns absl::StatusOr<T>.

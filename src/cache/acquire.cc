@@ -62,15 +62,17 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId session, const Request&
   if (!core_->HasSession(session))
     return absl::NotFoundError("acquire: unknown session, attach first");
   PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(request.space));
-  PREFIXD_RETURN_IF_ERROR(CheckRequest(*space, request));
+  PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
+  PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   index::Acquired held = core_->index->Acquire(request.space, {request.tokens, request.content},
                                                OptionsOf(request), session);
 
   // Every extent is allocated before the first read, or the answer is shorter: nobody waits
   // holding.
   std::vector<Promotion> promotions(held.pages.size());
+  const auto now = std::chrono::steady_clock::now();
   const base::Deadline patience =
-      Sooner(deadline, std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
+      now + (std::max(deadline, now) - now) / 2;  // the other half is for loading
   for (size_t i : ByPosition(held.pages)) {
     const index::PageInfo& page = held.pages[i];
     if (page.state != index::PageState::kSsd || !core_->index->BeginPromotion(page.ref)) continue;

@@ -44,7 +44,7 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
   while (true) {
     absl::StatusOr<block::Extent> extent = arena->Allocate(page_bytes, full_page_bytes);
     if (extent.ok()) {
-      if (store != nullptr && NeedsSpill()) {
+      if (store != nullptr && CleanBelow(2)) {
         base::MutexLock lock(spill_mutex);
         spill_wanted = true;
         spill_wake.NotifyAll();

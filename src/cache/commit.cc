@@ -36,6 +36,9 @@ absl::StatusOr<std::vector<index::NewPage>> PagesOf(
   std::vector<index::NewPage> pages;
   for (uint32_t group : reservation.groups) {
     auto found = staged.find({block_index, group});
+    const bool wanted =
+        reservation.reserved.plan.blocks[block_index].rungs[group] != block::kNoLimit;
+    if (!wanted && found == staged.end()) continue;
     if (found == staged.end() || found->second.received != found->second.page_bytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("commit: block ", block_index, " has no whole page of group ", group));
@@ -76,7 +79,8 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
     if (reservation->closed) return absl::NotFoundError("commit: the reservation ended");
     for (; reservation->done < target && !refused; ++reservation->done) {
       const size_t i = reservation->done;
-      const bool sent = reservation->staged.contains({i, reservation->groups.front()});
+      const auto first = reservation->staged.lower_bound({i, 0});
+      const bool sent = first != reservation->staged.end() && first->first.first == i;
       if (blocks[i].state == block::BlockState::kPresent && !sent) continue;
       block::BlockResult result;
       result.first_token = blocks[i].first_token;

@@ -113,6 +113,7 @@ struct Core {
 
   // --- promotion (promote.cc) ---
   void Promote(const Promotion& promotion);
+  void GiveUpPromotion(const index::PageInfo& page, const absl::Status& status);
   void PromotionLoop();
 
   // --- spill (spill.cc, recover.cc) ---
@@ -121,7 +122,7 @@ struct Core {
                             std::vector<index::SpilledPage>* spilled);
   void MakeSsdRoom(uint64_t bytes);
   void SpillLoop();
-  bool NeedsSpill() const;
+  bool CleanBelow(uint64_t eighths) const;
   absl::Status Recover();
 
   void Log(LogLevel level, const std::string& line) const {

@@ -19,13 +19,12 @@ void Core::CountMatch(const block::MatchAnswer& answer, size_t requested_tokens)
   }
 }
 
-absl::Status CheckRequest(const SpaceInfo& space, const Request& request) {
-  if (request.tokens.empty() || request.tokens.size() > kMaxTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("request: ", request.tokens.size(),
+absl::Status CheckSequence(const block::SequenceView& sequence) {
+  if (sequence.tokens.empty() || sequence.tokens.size() > kMaxTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("request: ", sequence.tokens.size(),
                                                    " tokens, a request has 1 to ", kMaxTokens));
   }
-  PREFIXD_RETURN_IF_ERROR(block::ValidateContent({request.tokens, request.content}));
-  return CheckSelection(space, request.groups, request.readable);
+  return block::ValidateContent(sequence);
 }
 
 absl::Status CheckSelection(const SpaceInfo& space, const std::vector<uint32_t>& groups,
@@ -52,7 +51,8 @@ index::MatchOptions OptionsOf(const Request& request) {
 
 absl::StatusOr<block::MatchAnswer> Cache::Match(block::SessionId session, const Request& request) {
   PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(request.space));
-  PREFIXD_RETURN_IF_ERROR(CheckRequest(*space, request));
+  PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
+  PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   block::MatchAnswer answer = core_->index->Match(request.space, {request.tokens, request.content},
                                                   OptionsOf(request), session);
   answer.load_us = core_->load_model.EstimateMicros(answer.ram_bytes, answer.ssd_bytes);

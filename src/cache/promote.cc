@@ -4,6 +4,22 @@
 
 namespace prefixd::cache {
 
+// Says what went wrong and gives the page up, or back to the SSD when another try may succeed.
+void Core::GiveUpPromotion(const index::PageInfo& page, const absl::Status& status) {
+  const bool io_error = status.code() == absl::StatusCode::kUnavailable;
+  index->FailPromotion(page.ref, io_error ? index::PrefixIndex::PromotionFailure::kTryAgain
+                                          : index::PrefixIndex::PromotionFailure::kCorrupt);
+  if (status.code() ==
+      absl::StatusCode::kNotFound) {  // its segment aged out while the read was queued
+    counters.Add("promotions.aged_out");
+    return;
+  }
+  counters.Add(io_error ? "ssd.read_errors" : "check_failures");
+  Log(LogLevel::kWarning, absl::StrCat("page at ssd sequence ", page.ssd_sequence, " is ",
+                                       io_error ? "not readable" : "bad and dropped", ": ",
+                                       std::string(status.message())));
+}
+
 void Core::Promote(const Promotion& promotion) {
   const index::PageInfo& page = promotion.page;
   const std::span<std::byte> bytes(arena->data(promotion.extent), page.page_bytes);
@@ -21,13 +37,7 @@ void Core::Promote(const Promotion& promotion) {
     return;
   }
   arena->Free(promotion.extent);
-  const bool io_error = status.code() == absl::StatusCode::kUnavailable;
-  index->FailPromotion(page.ref, io_error ? index::PrefixIndex::PromotionFailure::kTryAgain
-                                          : index::PrefixIndex::PromotionFailure::kCorrupt);
-  counters.Add(io_error ? "ssd.read_errors" : "check_failures");
-  Log(LogLevel::kWarning, absl::StrCat("page at ssd sequence ", page.ssd_sequence, " is ",
-                                       io_error ? "not readable" : "bad and dropped", ": ",
-                                       std::string(status.message())));
+  GiveUpPromotion(page, status);
   FreeTaken();
 }
 

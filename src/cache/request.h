@@ -4,7 +4,7 @@
 
 namespace prefixd::cache {
 
-absl::Status CheckRequest(const SpaceInfo& space, const Request& request);
+absl::Status CheckSequence(const block::SequenceView& sequence);
 absl::Status CheckSelection(const SpaceInfo& space, const std::vector<uint32_t>& groups,
                             const std::vector<uint64_t>& rungs);
 index::MatchOptions OptionsOf(const Request& request);

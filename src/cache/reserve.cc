@@ -59,11 +59,8 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
   if (!core_->HasSession(session))
     return absl::NotFoundError("reserve: unknown session, attach first");
   PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(request.space));
-  PREFIXD_RETURN_IF_ERROR(CheckRequest(*space, {.space = request.space,
-                                                .tokens = request.tokens,
-                                                .content = request.content,
-                                                .groups = request.groups,
-                                                .readable = request.writable}));
+  PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
+  PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.writable));
   auto reservation = std::make_shared<Reservation>();
   reservation->session = session;
   reservation->space = space;

@@ -22,13 +22,14 @@ index::RestoredPage OnDisk(const index::PageInfo& page, uint64_t sequence) {
 
 }  // namespace
 
-// Free and clean extents below an eighth of the arena: the next allocations would wait for the
-// disk.
-bool Core::NeedsSpill() const {
+// Whether free and clean extents are below so many eighths of the arena: the spiller starts below
+// two and goes on to three, so that allocations seldom wait for the disk.
+bool Core::CleanBelow(uint64_t eighths) const {
   const ram::ArenaStats stats = arena->stats();
   const index::IndexCounts counts = index->Counts();
   const uint64_t free_bytes = stats.slabs_free * stats.slab_bytes;
-  return counts.dirty_bytes > 0 && free_bytes + counts.clean_bytes < stats.capacity_bytes / 8;
+  return counts.dirty_bytes > 0 &&
+         free_bytes + counts.clean_bytes < stats.capacity_bytes / 8 * eighths;
 }
 
 absl::Status Core::WriteSegment(std::span<const index::SpillBlock> blocks,
@@ -124,7 +125,7 @@ void Core::SpillLoop() {
     bool again = true;
     while (again) {
       const absl::StatusOr<uint64_t> bytes = SpillOnce(options.segment_bytes);
-      again = bytes.ok() && *bytes > 0 && NeedsSpill();
+      again = bytes.ok() && *bytes > 0 && CleanBelow(3);
       base::MutexLock lock(spill_mutex);
       ++spill_rounds;
       spill_done.NotifyAll();

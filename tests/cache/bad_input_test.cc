@@ -9,12 +9,20 @@ class BadInputTest : public CacheTest {
   void SetUp() override {
     Open(RamOnly());
     space_ = OpenSpace(identity_);
-    auto plan = cache_->Reserve(session_, {.space = space_, .tokens = tokens_, .content = {}, .groups = {}, .writable = {}});
+    auto plan = cache_->Reserve(
+        session_,
+        {.space = space_, .tokens = tokens_, .content = {}, .groups = {}, .writable = {}});
     ASSERT_TRUE(plan.ok());
     plan_ = *plan;
     page_ = MakePage(identity_.groups[0], 0, tokens_, 0, 16);
-    piece_ = {.group = 0, .first_token = 0, .tokens = 16, .rung = 0, .page_bytes = page_.size(), .offset = 0,
-              .xxh3 = base::Xxh3(page_), .data = page_};
+    piece_ = {.group = 0,
+              .first_token = 0,
+              .tokens = 16,
+              .rung = 0,
+              .page_bytes = page_.size(),
+              .offset = 0,
+              .xxh3 = base::Xxh3(page_),
+              .data = page_};
   }
   void ExpectRefused(const cache::PagePiece& piece, const std::string& word) {
     const absl::Status status = cache_->PutPage(session_, plan_.reservation, piece, In(1000));
@@ -63,7 +71,8 @@ TEST_F(BadInputTest, PiecesOutOfOrderAreRefused) {
 }
 
 TEST_F(BadInputTest, ACommitOfBlocksThatNeverCameIsRefusedWithTheReason) {
-  auto answer = cache_->Commit(session_, {.reservation = plan_.reservation, .tokens = 40, .sequence_end = true, .ends = {}});
+  auto answer = cache_->Commit(
+      session_, {.reservation = plan_.reservation, .tokens = 40, .sequence_end = true, .ends = {}});
   ASSERT_TRUE(answer.ok());
   ASSERT_EQ(answer->blocks.size(), 1u);
   EXPECT_EQ(answer->blocks[0].result, block::StoreResult::kRefused);
@@ -72,10 +81,22 @@ TEST_F(BadInputTest, ACommitOfBlocksThatNeverCameIsRefusedWithTheReason) {
 }
 
 TEST_F(BadInputTest, CommitAtATokenInsideABlockIsRefused) {
-  EXPECT_EQ(cache_->Commit(session_, {.reservation = plan_.reservation, .tokens = 20, .sequence_end = true, .ends = {}}).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cache_->Commit(session_, {.reservation = plan_.reservation, .tokens = 16, .sequence_end = true, .ends = {17}}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      cache_
+          ->Commit(
+              session_,
+              {.reservation = plan_.reservation, .tokens = 20, .sequence_end = true, .ends = {}})
+          .status()
+          .code(),
+      absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      cache_
+          ->Commit(
+              session_,
+              {.reservation = plan_.reservation, .tokens = 16, .sequence_end = true, .ends = {17}})
+          .status()
+          .code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(BadInputTest, UnknownIdsAreNotFound) {
@@ -84,10 +105,14 @@ TEST_F(BadInputTest, UnknownIdsAreNotFound) {
   request.space = block::SpaceHandle{999};
   EXPECT_EQ(cache_->Match(session_, request).status().code(), absl::StatusCode::kNotFound);
   request.space = space_;
-  EXPECT_EQ(cache_->Acquire(block::SessionId{5}, request, In(100)).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(cache_->PutPage(session_, block::ReservationId{77}, piece_, In(100)).code(), absl::StatusCode::kNotFound);
-  const auto other = cache_->BeginSession("other");  // somebody else's reservation is as good as unknown
-  EXPECT_EQ(cache_->PutPage(other, plan_.reservation, piece_, In(100)).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->Acquire(block::SessionId{5}, request, In(100)).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->PutPage(session_, block::ReservationId{77}, piece_, In(100)).code(),
+            absl::StatusCode::kNotFound);
+  const auto other =
+      cache_->BeginSession("other");  // somebody else's reservation is as good as unknown
+  EXPECT_EQ(cache_->PutPage(other, plan_.reservation, piece_, In(100)).code(),
+            absl::StatusCode::kNotFound);
   EXPECT_EQ(cache_->Abandon(other, plan_.reservation).code(), absl::StatusCode::kNotFound);
 }
 
@@ -96,13 +121,15 @@ TEST_F(BadInputTest, EmptyAndOversizedTokenListsAreRefused) {
   request.space = space_;
   EXPECT_EQ(cache_->Match(session_, request).status().code(), absl::StatusCode::kInvalidArgument);
   request.tokens.assign(cache::kMaxTokens + 1, 7);
-  EXPECT_EQ(cache_->Acquire(session_, request, In(100)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache_->Acquire(session_, request, In(100)).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(BadInputTest, ASpaceWithoutWeightsDigestNeedsTrust) {
   auto identity = SmallIdentity();
   identity.weights_digest = {};
-  EXPECT_EQ(cache_->OpenSpace(session_, identity).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache_->OpenSpace(session_, identity).status().code(),
+            absl::StatusCode::kInvalidArgument);
   cache::Options options = RamOnly();
   options.trust_model_names = true;
   Open(options);
@@ -113,38 +140,52 @@ TEST_F(BadInputTest, GroupKindsOfLaterVersionsSayThatTheyAreNotServed) {
   auto identity = SmallIdentity();
   identity.groups[1].kind = block::LayerKind::kSliding;
   identity.groups[1].window = 128;
-  EXPECT_EQ(cache_->OpenSpace(session_, identity).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(cache_->OpenSpace(session_, identity).status().code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST_F(BadInputTest, APageLargerThanASlabIsRefusedAtOpen) {
-  auto identity = SmallIdentity(128, 2, {quant::RawFormat(quant::Dtype::kF32), quant::RawFormat(quant::Dtype::kF32)});
+  auto identity = SmallIdentity(
+      128, 2, {quant::RawFormat(quant::Dtype::kF32), quant::RawFormat(quant::Dtype::kF32)});
   identity.groups[0].kv_heads = 512;
   const auto status = cache_->OpenSpace(session_, identity).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(status.message()).find("a slab of the RAM tier"), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find("a slab of the RAM tier"), std::string::npos)
+      << status;
 }
 
 TEST_F(BadInputTest, ATooSmallBudgetIsRefused) {
-  EXPECT_EQ(cache::Cache::Open(RamOnly(1 << 20)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache::Cache::Open(RamOnly(1 << 20)).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
-// NaN payloads are opaque bytes: stored and given back as they are (documented in the wire contract).
+// NaN payloads are opaque bytes: stored and given back as they are (documented in the wire
+// contract).
 TEST_F(BadInputTest, NanPayloadsComeBackAsTheyWere) {
   std::vector<std::byte> nan(page_.size(), std::byte{0xff});
   cache::PagePiece piece = piece_;
   piece.data = nan;
   piece.xxh3 = base::Xxh3(nan);
   Tokens tokens(tokens_.begin(), tokens_.begin() + 16);
-  auto plan = cache_->Reserve(session_, {.space = space_, .tokens = tokens, .content = {}, .groups = {}, .writable = {}});
+  auto plan = cache_->Reserve(
+      session_, {.space = space_, .tokens = tokens, .content = {}, .groups = {}, .writable = {}});
   ASSERT_TRUE(plan.ok());
   for (uint32_t g : {0u, 1u}) {
     piece.group = g;
     ASSERT_TRUE(cache_->PutPage(session_, plan->reservation, piece, In(1000)).ok());
   }
-  ASSERT_TRUE(cache_->Commit(session_, {.reservation = plan->reservation, .tokens = 16, .sequence_end = true, .ends = {}}).ok());
+  ASSERT_TRUE(
+      cache_
+          ->Commit(
+              session_,
+              {.reservation = plan->reservation, .tokens = 16, .sequence_end = true, .ends = {}})
+          .ok());
   Collector got;
   const auto acquired = Acquire(space_, tokens);
-  ASSERT_TRUE(cache_->Fetch(session_, {.lease = acquired.lease, .groups = {}, .from_token = 0}, In(1000), &got).ok());
+  ASSERT_TRUE(cache_
+                  ->Fetch(session_, {.lease = acquired.lease, .groups = {}, .from_token = 0},
+                          In(1000), &got)
+                  .ok());
   EXPECT_TRUE((got.pages[{0, 0}] == nan));
 }
 

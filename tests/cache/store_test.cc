@@ -31,9 +31,10 @@ TEST_F(StoreTest, EveryMatchShapeCutsToTheToken) {
     block::MatchKind kind;
     uint32_t tokens;
   };
-  for (const Shape& shape : {Shape{44, 0, block::MatchKind::kSupersequence, 44}, Shape{100, 30, block::MatchKind::kPrefix, 100},
-                             Shape{57, 30, block::MatchKind::kLcp, 57}, Shape{100, 0, block::MatchKind::kExact, 100},
-                             Shape{0, 40, block::MatchKind::kNone, 0}}) {
+  for (const Shape& shape :
+       {Shape{44, 0, block::MatchKind::kSupersequence, 44},
+        Shape{100, 30, block::MatchKind::kPrefix, 100}, Shape{57, 30, block::MatchKind::kLcp, 57},
+        Shape{100, 0, block::MatchKind::kExact, 100}, Shape{0, 40, block::MatchKind::kNone, 0}}) {
     Tokens request(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(shape.keep));
     for (size_t i = 0; i < shape.extra; ++i) request.push_back(70000 + static_cast<Token>(i));
     const auto acquired = Acquire(space, request);
@@ -52,10 +53,11 @@ TEST_F(StoreTest, SeedStoryHoldsItsTokensEndsAndBytes) {
   const Tokens first = RandomTokens(3, 253);
   Tokens second(first.begin(), first.begin() + 17);
   for (Token token : RandomTokens(4, 177)) second.push_back(60000 + token);
-  const std::vector<std::pair<Tokens, uint64_t>> steps = {{Tokens(first.begin(), first.begin() + 53), 53},
-                                                          {first, 253},
-                                                          {Tokens(second.begin(), second.begin() + 44), 297},
-                                                          {second, 447}};
+  const std::vector<std::pair<Tokens, uint64_t>> steps = {
+      {Tokens(first.begin(), first.begin() + 53), 53},
+      {first, 253},
+      {Tokens(second.begin(), second.begin() + 44), 297},
+      {second, 447}};
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto& [tokens, held] = steps[i];
     const auto acquired = Acquire(space, tokens);
@@ -63,13 +65,16 @@ TEST_F(StoreTest, SeedStoryHoldsItsTokensEndsAndBytes) {
       EXPECT_EQ(acquired.match.restorable_tokens, 17u);
     }
     EXPECT_EQ(FetchAndCheck(identity, acquired, tokens), acquired.match.restorable_tokens);
-    if (acquired.lease) ASSERT_TRUE(cache_->Release(session_, {.lease = acquired.lease}).ok());
+    if (acquired.lease) {
+      ASSERT_TRUE(cache_->Release(session_, {.lease = acquired.lease}).ok());
+    }
     ASSERT_TRUE(Store(identity, space, tokens).ok());
     EXPECT_EQ(Summary().stored_tokens, held);
   }
   EXPECT_EQ(Summary().ends, 4u);
   EXPECT_EQ(Summary().ram_payload_bytes, 27234816u);
-  for (const auto& [tokens, held] : steps) EXPECT_EQ(ReadBack(identity, space, tokens), tokens.size());
+  for (const auto& [tokens, held] : steps)
+    EXPECT_EQ(ReadBack(identity, space, tokens), tokens.size());
 }
 
 TEST_F(StoreTest, OneFieldDifferentIsAnotherSpaceAndSaysWhich) {
@@ -93,16 +98,21 @@ TEST_F(StoreTest, TwoWritersOfOneSequenceBothSucceed) {
   const auto space = OpenSpace(identity);
   const Tokens tokens = RandomTokens(6, 80);
   const auto other = cache_->BeginSession("other");
-  const cache::ReserveRequest request{.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}};
+  const cache::ReserveRequest request{
+      .space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}};
   auto mine = cache_->Reserve(session_, request);
   auto theirs = cache_->Reserve(other, request);
   ASSERT_TRUE(mine.ok() && theirs.ok());
   EXPECT_EQ(mine->blocks[0].state, block::BlockState::kYours);
   EXPECT_EQ(theirs->blocks[0].state, block::BlockState::kPending);
-  for (const auto& block : mine->blocks) ASSERT_TRUE(PutBlock(session_, identity, mine->reservation, tokens, block).ok());
-  for (const auto& block : theirs->blocks) ASSERT_TRUE(PutBlock(other, identity, theirs->reservation, tokens, block).ok());
-  auto first = cache_->Commit(session_, {.reservation = mine->reservation, .tokens = 80, .sequence_end = true, .ends = {}});
-  auto second = cache_->Commit(other, {.reservation = theirs->reservation, .tokens = 80, .sequence_end = true, .ends = {}});
+  for (const auto& block : mine->blocks)
+    ASSERT_TRUE(PutBlock(session_, identity, mine->reservation, tokens, block).ok());
+  for (const auto& block : theirs->blocks)
+    ASSERT_TRUE(PutBlock(other, identity, theirs->reservation, tokens, block).ok());
+  auto first = cache_->Commit(
+      session_, {.reservation = mine->reservation, .tokens = 80, .sequence_end = true, .ends = {}});
+  auto second = cache_->Commit(
+      other, {.reservation = theirs->reservation, .tokens = 80, .sequence_end = true, .ends = {}});
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->stored_tokens, 80u);
   EXPECT_EQ(second->duplicate_tokens, 80u);
@@ -116,7 +126,11 @@ TEST_F(StoreTest, AReservationSaysThatItsTokensArePending) {
   const auto identity = SmallIdentity();
   const auto space = OpenSpace(identity);
   const Tokens tokens = RandomTokens(7, 80);
-  ASSERT_TRUE(cache_->Reserve(session_, {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}}).ok());
+  ASSERT_TRUE(
+      cache_
+          ->Reserve(session_,
+                    {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}})
+          .ok());
   const auto other = cache_->BeginSession("other");
   cache::Request request;
   request.space = space;
@@ -140,7 +154,8 @@ TEST_F(StoreTest, AnEndedSessionLeavesNothingBehind) {
   ASSERT_TRUE(cache_->Acquire(other, request, In(1000)).ok());
   Tokens longer = tokens;
   longer.resize(200, 9);
-  auto plan = cache_->Reserve(other, {.space = space, .tokens = longer, .content = {}, .groups = {}, .writable = {}});
+  auto plan = cache_->Reserve(
+      other, {.space = space, .tokens = longer, .content = {}, .groups = {}, .writable = {}});
   ASSERT_TRUE(plan.ok());
   const uint64_t before = Counter("arena.extent_bytes");
   ASSERT_TRUE(PutBlock(other, identity, plan->reservation, longer, plan->blocks.back()).ok());
@@ -163,7 +178,8 @@ TEST_F(StoreTest, LeasedPagesSurviveEvictionPressureAndClear) {
   ASSERT_TRUE(Store(identity, space, kept).ok());
   const auto acquired = Acquire(space, kept);
   ASSERT_EQ(acquired.match.restorable_tokens, 640u);
-  for (uint64_t i = 0; i < 40; ++i) ASSERT_TRUE(Store(identity, space, RandomTokens(100 + i, 640)).ok());
+  for (uint64_t i = 0; i < 40; ++i)
+    ASSERT_TRUE(Store(identity, space, RandomTokens(100 + i, 640)).ok());
   EXPECT_GT(Counter("pages.evicted"), 0u);
   ASSERT_TRUE(cache_->Clear(nullptr).ok());
   EXPECT_EQ(Acquire(space, kept).match.matched_tokens, 0u);
@@ -179,8 +195,13 @@ TEST_F(StoreTest, AReleasedLeaseIsNotFetchedFrom) {
   const auto acquired = Acquire(space, tokens);
   ASSERT_TRUE(cache_->Release(session_, {.lease = acquired.lease}).ok());
   Collector got;
-  EXPECT_EQ(cache_->Fetch(session_, {.lease = acquired.lease, .groups = {}, .from_token = 0}, In(1000), &got).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(cache_->Release(session_, {.lease = acquired.lease}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_
+                ->Fetch(session_, {.lease = acquired.lease, .groups = {}, .from_token = 0},
+                        In(1000), &got)
+                .code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->Release(session_, {.lease = acquired.lease}).code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(StoreTest, FetchFromATokenSendsItsBlockAndWhatFollows) {
@@ -191,7 +212,10 @@ TEST_F(StoreTest, FetchFromATokenSendsItsBlockAndWhatFollows) {
   ASSERT_TRUE(Store(identity, space, tokens).ok());
   const auto acquired = Acquire(space, tokens);
   Collector got;
-  ASSERT_TRUE(cache_->Fetch(session_, {.lease = acquired.lease, .groups = {1}, .from_token = 37}, In(1000), &got).ok());
+  ASSERT_TRUE(cache_
+                  ->Fetch(session_, {.lease = acquired.lease, .groups = {1}, .from_token = 37},
+                          In(1000), &got)
+                  .ok());
   ASSERT_EQ(got.pages.size(), 3u);  // blocks at 32, 48, 64 of group 1
   EXPECT_EQ(got.pages.begin()->first, (std::pair<uint32_t, uint32_t>{1, 32}));
 }
@@ -206,8 +230,13 @@ TEST_F(StoreTest, StatsCountTokensByKindAndSayWhatWasSaved) {
   EXPECT_EQ(acquired.match.kind, block::MatchKind::kExact);
   EXPECT_EQ(acquired.match.restorable_tokens, 99u);
   ASSERT_EQ(FetchAndCheck(identity, acquired, tokens), 99u);
-  ASSERT_TRUE(cache_->Release(session_, {.lease = acquired.lease, .used_tokens = 99, .first_token_us = 5000, .load_us = 1000,
-                                         .prefill_tokens_per_s = 1000}).ok());
+  ASSERT_TRUE(cache_
+                  ->Release(session_, {.lease = acquired.lease,
+                                       .used_tokens = 99,
+                                       .first_token_us = 5000,
+                                       .load_us = 1000,
+                                       .prefill_tokens_per_s = 1000})
+                  .ok());
   EXPECT_EQ(Counter("tokens.requested"), 100u);
   EXPECT_EQ(Counter("tokens.matched"), 100u);
   EXPECT_EQ(Counter("tokens.restorable"), 99u);

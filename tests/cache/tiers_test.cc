@@ -1,0 +1,218 @@
+// RAM, SSD and restart: what is spilled comes back byte for byte, what is damaged is a shorter
+// match.
+#include <fstream>
+
+#include "tests/cache/fixture.h"
+
+namespace prefixd::testing {
+namespace {
+
+using TiersTest = CacheTest;
+
+// XOR of one digest for each page, over everything that can be read back.
+uint64_t DigestOf(const Collector& got) {
+  uint64_t digest = 0;
+  for (const auto& [key, page] : got.pages)
+    digest ^= Mix(base::Xxh3(page, key.first * 1000003 + key.second));
+  return digest;
+}
+
+// A3 restart: bits, group sizes and every payload byte identical after a drain and a new start.
+TEST_F(TiersTest, ARestartGivesBackEveryByteAndEveryFormatField) {
+  const auto identity = SmallIdentity();
+  std::vector<Tokens> sequences;
+  for (uint64_t i = 0; i < 20; ++i)
+    sequences.push_back(RandomTokens(i / 2, 50 + 17 * i));  // pairs share prefixes
+  uint64_t before = 0, ends = 0, held = 0;
+  for (int life = 0; life < 3; ++life) {
+    Open(WithSsd());
+    auto opened = cache_->OpenSpace(session_, identity);
+    ASSERT_TRUE(opened.ok());
+    EXPECT_EQ(opened->created, life == 0);
+    uint64_t digest = 0;
+    for (const Tokens& tokens : sequences) {
+      if (life == 0) {
+        ASSERT_TRUE(Store(identity, opened->space, tokens).ok());
+        continue;
+      }
+      const auto acquired = Acquire(opened->space, tokens);
+      EXPECT_EQ(acquired.match.kind, block::MatchKind::kExact);
+      EXPECT_EQ(acquired.match.ended_by, block::EndReason::kRequestEnded);
+      EXPECT_EQ(acquired.match.restorable_tokens, tokens.size());
+      Collector got;
+      ASSERT_TRUE(cache_
+                      ->Fetch(session_, {.lease = acquired.lease, .groups = {}, .from_token = 0},
+                              In(20000), &got)
+                      .ok());
+      digest += DigestOf(got);
+      EXPECT_EQ(FetchAndCheck(identity, acquired, tokens), tokens.size());
+      ASSERT_TRUE(cache_->Release(session_, {.lease = acquired.lease}).ok());
+    }
+    if (life == 0) {
+      ends = Summary().ends;
+      held = Summary().stored_tokens;
+    }
+    if (life == 1) before = digest;
+    if (life == 2) {
+      EXPECT_EQ(digest, before);
+    }
+    EXPECT_EQ(Summary().ends, ends);
+    EXPECT_EQ(Summary().stored_tokens, held);
+    EXPECT_EQ(Summary().identity, identity);
+    EXPECT_EQ(cache_->Flush(In(20000)).dirty_bytes, 0u);
+  }
+}
+
+// A3 restart: other quantization flags neither reinterpret nor lose old entries.
+TEST_F(TiersTest, OtherFlagsAfterARestartNeitherReinterpretNorLoseOldEntries) {
+  const auto eight = SmallIdentity();
+  const auto four = SmallIdentity(16, 4,
+                                  {quant::MlxAffineFormat(4, 64, quant::Dtype::kF16),
+                                   quant::MlxAffineFormat(4, 32, quant::Dtype::kF16)});
+  const Tokens tokens = RandomTokens(1, 100);
+  Open(WithSsd());
+  ASSERT_TRUE(Store(eight, OpenSpace(eight), tokens).ok());
+  cache_->Flush(In(20000));
+  Open(WithSsd());
+  const auto other = OpenSpace(four);
+  EXPECT_EQ(Acquire(other, tokens).match.matched_tokens, 0u);
+  ASSERT_TRUE(Store(four, other, tokens).ok());
+  cache_->Flush(In(20000));
+  Open(WithSsd());
+  EXPECT_EQ(ReadBack(eight, OpenSpace(eight), tokens), 100u);
+  EXPECT_EQ(ReadBack(four, OpenSpace(four), tokens), 100u);
+}
+
+// A4 budget, seen from the cache: far more than fits, nothing fails, what matches is exact.
+TEST_F(TiersTest, FarMoreThanTheBudgetSpillsAndStaysExact) {
+  Open(WithSsd(uint64_t{32} << 20));
+  const auto identity = SmallIdentity(64, 16);
+  const auto space = OpenSpace(identity);
+  constexpr uint64_t kSequences = 60;
+  for (uint64_t i = 0; i < kSequences; ++i) {
+    auto stored = Store(identity, space, RandomTokens(i, 1000));
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    ASSERT_EQ(stored->stored_tokens, 1000u);
+    uint64_t parts = 0;
+    const block::Stats stats = cache_->GetStats();
+    for (const auto& part : stats.ram_parts) parts += part.value;
+    EXPECT_LE(parts, stats.ram_budget_bytes);
+  }
+  EXPECT_GT(Counter("pages.spilled"), 0u);
+  EXPECT_GT(Counter("pages.evicted"), 0u);
+  EXPECT_EQ(Counter("pages.dropped"), 0u);
+  for (uint64_t i = 0; i < kSequences; ++i)
+    EXPECT_EQ(ReadBack(identity, space, RandomTokens(i, 1000)), 1000u) << i;
+  EXPECT_GT(Counter("pages.promoted"), 0u);
+  EXPECT_GT(Counter("tokens.delivered.ssd"), 0u);
+}
+
+TEST_F(TiersTest, WithoutAnSsdTierTheColdestLeavesAreGivenUpFirst) {
+  Open(RamOnly(uint64_t{32} << 20));
+  const auto identity = SmallIdentity(64, 16);
+  const auto space = OpenSpace(identity);
+  const Tokens hot = RandomTokens(1000, 1000);
+  ASSERT_TRUE(Store(identity, space, hot).ok());
+  for (uint64_t i = 0; i < 60; ++i) {
+    ASSERT_TRUE(Store(identity, space, RandomTokens(i, 1000)).ok());
+    EXPECT_EQ(ReadBack(identity, space, hot), 1000u);
+  }
+  const auto cold = Acquire(space, RandomTokens(0, 1000));
+  EXPECT_LT(cold.match.restorable_tokens, 1000u);
+  EXPECT_EQ(ReadBack(identity, space, RandomTokens(59, 1000)), 1000u);
+  EXPECT_GT(Counter("pages.dropped"), 0u);
+}
+
+TEST_F(TiersTest, PagesOfVeryDifferentSizesShareTheArenaWithoutStarving) {
+  Open(WithSsd(uint64_t{32} << 20));
+  const auto small = SmallIdentity(16, 2);
+  const auto large = SmallIdentity(
+      128, 16, {quant::RawFormat(quant::Dtype::kF32), quant::RawFormat(quant::Dtype::kF32)});
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < 40; ++i) {
+      const auto& identity = round % 2 == 0 ? large : small;
+      const Tokens tokens = RandomTokens(static_cast<uint64_t>(round) * 1000 + i, 300 + i % 64);
+      auto stored = Store(identity, OpenSpace(identity), tokens);
+      ASSERT_TRUE(stored.ok()) << "round " << round << " sequence " << i << ": " << stored.status();
+      ASSERT_EQ(ReadBack(identity, OpenSpace(identity), tokens), tokens.size());
+    }
+  }
+}
+
+TEST_F(TiersTest, ClearIsRememberedAcrossARestart) {
+  const auto identity = SmallIdentity();
+  const Tokens old_tokens = RandomTokens(1, 100), new_tokens = RandomTokens(2, 100);
+  Open(WithSsd());
+  ASSERT_TRUE(Store(identity, OpenSpace(identity), old_tokens).ok());
+  cache_->Flush(In(20000));
+  auto cleared = cache_->Clear(nullptr);
+  ASSERT_TRUE(cleared.ok());
+  EXPECT_EQ(cleared->spaces, 1u);
+  EXPECT_GT(cleared->bytes, 0u);
+  EXPECT_EQ(Acquire(OpenSpace(identity), old_tokens).match.matched_tokens, 0u);
+  ASSERT_TRUE(Store(identity, OpenSpace(identity), new_tokens).ok());
+  cache_->Flush(In(20000));
+  Open(WithSsd());
+  EXPECT_EQ(Acquire(OpenSpace(identity), old_tokens).match.matched_tokens, 0u);
+  EXPECT_EQ(ReadBack(identity, OpenSpace(identity), new_tokens), 100u);
+  const block::SpaceId unknown{};
+  EXPECT_EQ(cache_->Clear(&unknown).status().code(), absl::StatusCode::kNotFound);
+}
+
+// Flips one byte in every page file: every page must be found bad, none may come back wrong.
+TEST_F(TiersTest, DamagedPagesShortenTheMatchAndHealWhenStoredAgain) {
+  const auto identity = SmallIdentity(64, 4);
+  const Tokens tokens = RandomTokens(1, 640);
+  Open(WithSsd());
+  ASSERT_TRUE(Store(identity, OpenSpace(identity), tokens).ok());
+  cache_->Flush(In(20000));
+  cache_.reset();
+  size_t damaged = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path())) {
+    if (entry.path().extension() != ".sst" || entry.file_size() < 100000) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(entry.file_size() / 3));
+    const char byte = static_cast<char>(file.peek() ^ 0x10);
+    file.seekp(static_cast<std::streamoff>(entry.file_size() / 3));
+    file.put(byte);
+    ++damaged;
+  }
+  ASSERT_GT(damaged, 0u);
+  Open(WithSsd());
+  const auto space = OpenSpace(identity);
+  const uint32_t usable = ReadBack(identity, space, tokens);  // compares every byte
+  EXPECT_LT(usable, 640u);
+  EXPECT_GE(Counter("check_failures"), 1u);
+  EXPECT_GE(Counter("shortened.corrupt"), 1u);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  EXPECT_EQ(ReadBack(identity, space, tokens), 640u);
+}
+
+TEST_F(TiersTest, ASecondCacheOnTheSameDirectoryIsRefused) {
+  Open(WithSsd());
+  cache::Options options = WithSsd();
+  options.directory = dir_.path() + "/ssd";
+  const auto second = cache::Cache::Open(options).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(second.message()).find("in use"), std::string::npos) << second;
+}
+
+TEST_F(TiersTest, TheSsdBudgetDropsTheOldestSegments) {
+  cache::Options options = WithSsd(uint64_t{32} << 20);
+  options.ssd_budget_bytes = uint64_t{48} << 20;
+  options.segment_bytes = uint64_t{4} << 20;
+  Open(options);
+  const auto identity = SmallIdentity(64, 16);
+  const auto space = OpenSpace(identity);
+  for (uint64_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(Store(identity, space, RandomTokens(i, 1000)).ok());
+    ASSERT_LE(cache_->GetStats().ssd_file_bytes, options.ssd_budget_bytes);
+  }
+  EXPECT_GT(Counter("segments.dropped"), 0u);
+  EXPECT_EQ(ReadBack(identity, space, RandomTokens(99, 1000)), 1000u);
+  for (uint64_t i = 0; i < 100; ++i)
+    ReadBack(identity, space, RandomTokens(i, 1000));  // right bytes or shorter
+}
+
+}  // namespace
+}  // namespace prefixd::testing
