@@ -1,0 +1,174 @@
+#include "client/cli/commands.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+#include "base/status.h"
+#include "client/cli/daemon_calls.h"
+#include "client/cli/json.h"
+#include "client/cli/names.h"
+#include "client/cli/views.h"
+
+namespace prefixd::cli {
+namespace {
+
+using Space = v1::ListSpacesReply::Space;
+
+// What a command prints and returns when the daemon did not say no.
+struct Outcome {
+  std::string text;
+  int exit_code = kExitOk;
+};
+
+// The one space whose id begins with `digits`.
+absl::StatusOr<Space> FindSpace(DaemonCalls& calls, const std::string& digits) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ListSpacesReply reply, calls.ListSpaces({}));
+  const Space* found = nullptr;
+  for (const Space& space : reply.spaces()) {
+    if (HexId(space.stats().space_id()).rfind(digits, 0) != 0) continue;
+    if (found != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "several spaces begin with ", digits, ", ", ShortId(found->stats().space_id()), " and ",
+          ShortId(space.stats().space_id()), " among them: give more digits"));
+    }
+    found = &space;
+  }
+  if (found == nullptr) {
+    return absl::NotFoundError(absl::StrCat("no space begins with ", digits,
+                                            ": prefixctl spaces lists the ", reply.spaces_size(),
+                                            " that prefixd knows"));
+  }
+  return *found;
+}
+
+absl::StatusOr<Outcome> Status(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::string health, calls.Health());
+  PREFIXD_ASSIGN_OR_RETURN(const v1::GetStatsReply stats, calls.GetStats());
+  const StatusInput input{.address = options.server, .health = health, .stats = stats};
+  return Outcome{options.json ? StatusJson(input) : StatusView(input)};
+}
+
+absl::StatusOr<Outcome> Stats(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::GetStatsReply stats, calls.GetStats());
+  return Outcome{options.json ? StatsJson(stats) : StatsView(stats)};
+}
+
+absl::StatusOr<Outcome> Spaces(DaemonCalls& calls, const Options& options) {
+  v1::ListSpacesRequest request;
+  if (!options.space.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    request.set_explain_against(space.stats().space_id());
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ListSpacesReply reply, calls.ListSpaces(request));
+  if (options.json) return Outcome{SpacesJson(reply)};
+  if (options.space.empty()) return Outcome{SpacesView(reply)};
+  return Outcome{ExplainView(reply, request.explain_against())};
+}
+
+absl::StatusOr<Outcome> Match(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+  PREFIXD_ASSIGN_OR_RETURN(const v1::Answer answer, calls.Match(space, options.tokens));
+  const MatchInput input{.space = space,
+                         .requested_tokens = static_cast<uint32_t>(options.tokens.size()),
+                         .answer = answer};
+  return Outcome{options.json ? MatchJson(input) : MatchView(input),
+                 answer.matched_tokens() > 0 ? kExitOk : kExitNothing};
+}
+
+// True to go on. Asks where somebody can answer.
+bool Confirmed(const std::string& what, const Options& options, const Terminal& terminal) {
+  if (options.yes) return true;
+  if (!terminal.can_ask) {
+    terminal.err << "prefixctl: clear would forget " << what
+                 << "; nobody can be asked here: say --yes\n";
+    return false;
+  }
+  terminal.err << "Forget " << what << ", in RAM and on SSD? [y/N] " << std::flush;
+  std::string answer;
+  std::getline(terminal.in, answer);
+  if (answer == "y" || answer == "Y" || answer == "yes") return true;
+  terminal.err << "nothing was cleared\n";
+  return false;
+}
+
+absl::StatusOr<Outcome> Clear(DaemonCalls& calls, const Options& options,
+                              const Terminal& terminal) {
+  v1::ClearRequest request;
+  std::string what = "every space";
+  if (!options.all) {
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    request.set_space_id(space.stats().space_id());
+    what = absl::StrCat("space ", ShortId(request.space_id()), " (", space.identity().model(), ")");
+  }
+  if (!Confirmed(what, options, terminal)) return Outcome{"", kExitUsage};
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ClearReply reply, calls.Clear(request));
+  return Outcome{options.json ? ClearJson(reply) : ClearView(reply)};
+}
+
+absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::FlushReply reply, calls.Flush());
+  return Outcome{options.json ? FlushJson(reply) : FlushView(reply),
+                 reply.dirty_bytes() == 0 ? kExitOk : kExitRefused};
+}
+
+absl::StatusOr<Outcome> Config(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::GetConfigReply reply, calls.GetConfig());
+  return Outcome{options.json ? ConfigJson(reply) : ConfigView(reply)};
+}
+
+absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Terminal& terminal) {
+  switch (options.command) {
+    case Command::kStatus:
+      return Status(calls, options);
+    case Command::kStats:
+      return Stats(calls, options);
+    case Command::kSpaces:
+      return Spaces(calls, options);
+    case Command::kMatch:
+      return Match(calls, options);
+    case Command::kClear:
+      return Clear(calls, options, terminal);
+    case Command::kFlush:
+      return Flush(calls, options);
+    case Command::kConfig:
+      break;
+  }
+  return Config(calls, options);
+}
+
+// Says who did not do what, and what to do about it.
+int Explain(const absl::Status& status, const Options& options, std::ostream& err) {
+  if (absl::IsUnavailable(status)) {
+    err << "prefixctl: prefixd does not answer at " << options.server
+        << ": is it running? Start it with `prefixd`, or say where it listens with --server or "
+           "$PREFIXD_SERVER\n"
+        << "  (" << status.message() << ")\n";
+    return kExitUnreachable;
+  }
+  if (absl::IsDeadlineExceeded(status)) {
+    err << "prefixctl: prefixd at " << options.server << " did not finish within "
+        << absl::FormatDuration(absl::FromChrono(options.timeout))
+        << ": it is busy or stuck; wait longer with --timeout 30s\n";
+    return kExitUnreachable;
+  }
+  err << "prefixctl: " << status.message() << "\n";
+  return kExitRefused;
+}
+
+}  // namespace
+
+int RunPrefixctl(const std::vector<std::string>& arguments, const Surroundings& surroundings,
+                 Terminal terminal) {
+  Options options;
+  if (const std::optional<int> code =
+          ParseCommandLine(arguments, surroundings, &options, terminal.out, terminal.err)) {
+    return *code;
+  }
+  DaemonCalls calls(options.server, options.timeout);
+  const absl::StatusOr<Outcome> outcome = Run(calls, options, terminal);
+  if (!outcome.ok()) return Explain(outcome.status(), options, terminal.err);
+  terminal.out << outcome->text << std::flush;
+  return outcome->exit_code;
+}
+
+}  // namespace prefixd::cli

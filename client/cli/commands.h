@@ -1,0 +1,23 @@
+// prefixctl behind main(): command line, calls, views.
+#pragma once
+#include <istream>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "client/cli/options.h"
+
+namespace prefixd::cli {
+
+struct Terminal {
+  std::istream& in;
+  std::ostream& out;
+  std::ostream& err;
+  bool can_ask = false;  // somebody reads `err` and answers on `in`
+};
+
+// `arguments` without the program's name. Returns the exit code.
+int RunPrefixctl(const std::vector<std::string>& arguments, const Surroundings& surroundings,
+                 Terminal terminal);
+
+}  // namespace prefixd::cli

@@ -1,0 +1,152 @@
+#include "client/cli/daemon_calls.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+
+namespace prefixd::cli {
+namespace {
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is on this host
+  arguments.SetMaxReceiveMessageSize(-1);           // a list of many spaces has no limit
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// grpc.health.v1.HealthCheckResponse has one field, number 1: the status as a varint below 128.
+// Its .proto is no package of Debian 12, and one number is not worth a copy.
+std::string HealthWord(const grpc::ByteBuffer& response) {
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (response.Dump(&slices).ok()) {
+    for (const grpc::Slice& slice : slices) {
+      bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+  }
+  constexpr char kStatusField = 1 << 3;
+  if (bytes.size() != 2 || bytes[0] != kStatusField) return "unknown";
+  return bytes[1] == 1 ? "serving" : bytes[1] == 2 ? "not serving" : "unknown";
+}
+
+}  // namespace
+
+DaemonCalls::DaemonCalls(const std::string& address, std::chrono::milliseconds timeout)
+    : timeout_(timeout),
+      channel_(Connect(address)),
+      admin_(v1::Admin::NewStub(channel_)),
+      cache_(v1::PrefixCache::NewStub(channel_)) {}
+
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> DaemonCalls::Call(
+    grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+    const Request& request) {
+  grpc::ClientContext context;
+  context.set_deadline(Clock::now() + timeout_);
+  Reply reply;
+  PREFIXD_RETURN_IF_ERROR(FromGrpc((*admin_.*method)(&context, request, &reply)));
+  return reply;
+}
+
+absl::StatusOr<std::string> DaemonCalls::Health() {
+  grpc::GenericStub stub(channel_);
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  context.set_deadline(Clock::now() + timeout_);
+  grpc::Slice whole_server;  // an empty message: a buffer without any slice is no message
+  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
+                                          grpc::ByteBuffer(&whole_server, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return std::string("unknown");
+  PREFIXD_RETURN_IF_ERROR(FromGrpc(status));
+  return HealthWord(response);
+}
+
+absl::StatusOr<v1::GetStatsReply> DaemonCalls::GetStats() {
+  return Call(&v1::Admin::Stub::GetStats, v1::GetStatsRequest());
+}
+absl::StatusOr<v1::ListSpacesReply> DaemonCalls::ListSpaces(const v1::ListSpacesRequest& request) {
+  return Call(&v1::Admin::Stub::ListSpaces, request);
+}
+absl::StatusOr<v1::ClearReply> DaemonCalls::Clear(const v1::ClearRequest& request) {
+  return Call(&v1::Admin::Stub::Clear, request);
+}
+absl::StatusOr<v1::FlushReply> DaemonCalls::Flush() {
+  return Call(&v1::Admin::Stub::Flush, v1::FlushRequest());
+}
+absl::StatusOr<v1::GetConfigReply> DaemonCalls::GetConfig() {
+  return Call(&v1::Admin::Stub::GetConfig, v1::GetConfigRequest());
+}
+
+absl::StatusOr<v1::Answer> DaemonCalls::Match(const v1::ListSpacesReply::Space& space,
+                                              const std::vector<uint32_t>& tokens) {
+  const Clock::time_point end = Clock::now() + timeout_;
+  grpc::ClientContext context;
+  context.set_deadline(end);
+  v1::AttachRequest attach;
+  attach.set_worker("prefixctl");
+  attach.set_protocol(1);
+  attach.set_library("prefixctl");
+  const auto stream = cache_->Attach(&context, attach);
+  v1::SessionEvent event;
+  if (!stream->Read(&event) || !event.has_attached()) {
+    const absl::Status status = FromGrpc(stream->Finish());
+    return status.ok() ? absl::UnavailableError("attach: the stream ended at once") : status;
+  }
+  absl::StatusOr<v1::Answer> answer = MatchIn(event.attached().session(), space, tokens, end);
+  context.TryCancel();  // the session ends with its stream
+  while (stream->Read(&event)) {
+  }
+  (void)stream->Finish();  // the cancel's own status
+  return answer;
+}
+
+absl::StatusOr<v1::Answer> DaemonCalls::MatchIn(uint64_t session,
+                                                const v1::ListSpacesReply::Space& space,
+                                                const std::vector<uint32_t>& tokens,
+                                                Clock::time_point end) {
+  grpc::ClientContext open_context;
+  open_context.set_deadline(end);
+  v1::OpenSpaceRequest open;
+  open.set_session(session);
+  *open.mutable_identity() = space.identity();
+  v1::OpenSpaceReply opened;
+  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->OpenSpace(&open_context, open, &opened)));
+  if (opened.space_id() != space.stats().space_id()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("match: the space belongs to tenant ", space.tenant(),
+                     ", this connection to another one; connect as that tenant's workers do"));
+  }
+  grpc::ClientContext context;
+  context.set_deadline(end);
+  v1::AcquireRequest request;
+  request.set_session(session);
+  v1::Sequence* sequence = request.add_items()->mutable_sequence();
+  sequence->set_space(opened.space());
+  sequence->mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  v1::AcquireReply reply;
+  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->Match(&context, request, &reply)));
+  if (reply.answers_size() != 1) {
+    return absl::InternalError(
+        absl::StrCat("match: the daemon gave ", reply.answers_size(), " answers to one question"));
+  }
+  return reply.answers(0);
+}
+
+}  // namespace prefixd::cli

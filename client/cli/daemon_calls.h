@@ -1,0 +1,52 @@
+// The calls of prefixctl: each one RPC, or the few that it needs, with one deadline.
+//
+// Not for concurrent use. Errors keep the daemon's own sentence and code; Unavailable and
+// DeadlineExceeded mean that no daemon answered.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "prefixd/v1/admin.grpc.pb.h"
+#include "prefixd/v1/prefix_cache.grpc.pb.h"
+
+namespace prefixd::cli {
+
+class DaemonCalls {
+ public:
+  // `address` as gRPC takes it. Connects with the first call. `timeout` is of each method below.
+  DaemonCalls(const std::string& address, std::chrono::milliseconds timeout);
+
+  // "serving", "not serving" (the daemon is stopping), or "unknown" (it has no health service).
+  absl::StatusOr<std::string> Health();
+  absl::StatusOr<v1::GetStatsReply> GetStats();
+  absl::StatusOr<v1::ListSpacesReply> ListSpaces(const v1::ListSpacesRequest& request);
+  absl::StatusOr<v1::ClearReply> Clear(const v1::ClearRequest& request);
+  absl::StatusOr<v1::FlushReply> Flush();
+  absl::StatusOr<v1::GetConfigReply> GetConfig();
+  // Attaches, opens the space by its identity, matches, detaches. FailedPrecondition when the
+  // identity leads this connection to another space: the tenants differ.
+  absl::StatusOr<v1::Answer> Match(const v1::ListSpacesReply::Space& space,
+                                   const std::vector<uint32_t>& tokens);
+
+ private:
+  using Clock = std::chrono::system_clock;
+
+  template <typename Request, typename Reply>
+  absl::StatusOr<Reply> Call(grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Reply*),
+                             const Request& request);
+  absl::StatusOr<v1::Answer> MatchIn(uint64_t session, const v1::ListSpacesReply::Space& space,
+                                     const std::vector<uint32_t>& tokens, Clock::time_point end);
+
+  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Admin::Stub> admin_;
+  const std::unique_ptr<v1::PrefixCache::Stub> cache_;
+};
+
+}  // namespace prefixd::cli

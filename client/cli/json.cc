@@ -1,0 +1,144 @@
+#include "client/cli/json.h"
+
+#include "nlohmann/json.hpp"
+
+#include "client/cli/names.h"
+
+namespace prefixd::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string Line(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+ordered_json Counts(const google::protobuf::RepeatedPtrField<v1::Count>& counts) {
+  ordered_json json = ordered_json::object();
+  for (const v1::Count& count : counts) json[count.name()] = count.value();
+  return json;
+}
+
+template <typename Texts>
+ordered_json List(const Texts& texts) {
+  ordered_json json = ordered_json::array();
+  for (const std::string& text : texts) json.push_back(text);
+  return json;
+}
+
+ordered_json Space(const v1::SpaceStats& space) {
+  return {{"space_id", HexId(space.space_id())},
+          {"model", space.model()},
+          {"block_tokens", space.block_tokens()},
+          {"formats", List(space.formats())},
+          {"blocks", space.blocks()},
+          {"holes", space.holes()},
+          {"ends", space.ends()},
+          {"stored_tokens", space.stored_tokens()},
+          {"ram_payload_bytes", space.ram_payload_bytes()},
+          {"ram_extent_bytes", space.ram_extent_bytes()},
+          {"ssd_payload_bytes", space.ssd_payload_bytes()},
+          {"ssd_page_bytes", space.ssd_page_bytes()},
+          {"dirty_bytes", space.dirty_bytes()}};
+}
+
+ordered_json Latency(const v1::Latency& latency) {
+  return {{"count", latency.count()},
+          {"sum_us", latency.sum_us()},
+          {"p50_us", QuantileMicros(latency, 0.5)},
+          {"p90_us", QuantileMicros(latency, 0.9)},
+          {"p99_us", QuantileMicros(latency, 0.99)}};
+}
+
+ordered_json Stats(const v1::GetStatsReply& stats) {
+  ordered_json json = {{"version", stats.version()},
+                       {"uptime_s", stats.uptime_s()},
+                       {"ram_budget_bytes", stats.ram_budget_bytes()},
+                       {"ram_parts", Counts(stats.ram_parts())},
+                       {"ssd_budget_bytes", stats.ssd_budget_bytes()},
+                       {"ssd_file_bytes", stats.ssd_file_bytes()},
+                       {"dirty_bytes", stats.dirty_bytes()},
+                       {"sessions", stats.sessions()},
+                       {"leases", stats.leases()},
+                       {"leased_bytes", stats.leased_bytes()},
+                       {"reservations", stats.reservations()},
+                       {"counters", Counts(stats.counters())},
+                       {"seconds_saved", stats.seconds_saved()}};
+  json["latencies"] = ordered_json::object();
+  for (const v1::Latency& latency : stats.latencies()) {
+    json["latencies"][latency.name()] = Latency(latency);
+  }
+  json["spaces"] = ordered_json::array();
+  for (const v1::SpaceStats& space : stats.spaces()) json["spaces"].push_back(Space(space));
+  return json;
+}
+
+ordered_json Settings(
+    const google::protobuf::RepeatedPtrField<v1::GetConfigReply::Setting>& settings) {
+  ordered_json json = ordered_json::object();
+  for (const v1::GetConfigReply::Setting& setting : settings) {
+    json[setting.name()] = {{"value", setting.value()}, {"source", setting.source()}};
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string StatusJson(const StatusInput& input) {
+  ordered_json json = {{"server", input.address}, {"health", input.health}};
+  json.update(Stats(input.stats));
+  return Line(json);
+}
+
+std::string StatsJson(const v1::GetStatsReply& stats) { return Line(Stats(stats)); }
+
+std::string SpacesJson(const v1::ListSpacesReply& reply) {
+  ordered_json spaces = ordered_json::array();
+  for (const v1::ListSpacesReply::Space& space : reply.spaces()) {
+    ordered_json json = Space(space.stats());
+    json["tenant"] = space.tenant();
+    json["weights_digest"] = HexId(space.identity().weights_digest());
+    json["differing_fields"] = List(space.differing_fields());
+    spaces.push_back(std::move(json));
+  }
+  return Line({{"spaces", std::move(spaces)}});
+}
+
+std::string MatchJson(const MatchInput& input) {
+  const v1::Answer& answer = input.answer;
+  ordered_json shortened = ordered_json::array();
+  for (const v1::Shortening& by : answer.shortened_by()) {
+    ordered_json json = {{"reason", NameOf(by.reason())}, {"tokens_lost", by.tokens_lost()}};
+    if (!by.all_groups()) json["group"] = by.group();
+    shortened.push_back(std::move(json));
+  }
+  return Line({{"space_id", HexId(input.space.stats().space_id())},
+               {"model", input.space.identity().model()},
+               {"requested_tokens", input.requested_tokens},
+               {"matched_tokens", answer.matched_tokens()},
+               {"restorable_tokens", answer.restorable_tokens()},
+               {"pending_tokens", answer.pending_tokens()},
+               {"kind", NameOf(answer.kind())},
+               {"ended_by", NameOf(answer.match_ended_by())},
+               {"diverged_sequences", answer.diverged_sequences()},
+               {"shortened_by", std::move(shortened)},
+               {"ram_bytes", answer.ram_bytes()},
+               {"ssd_bytes", answer.ssd_bytes()},
+               {"load_us", answer.load_us()}});
+}
+
+std::string ClearJson(const v1::ClearReply& reply) {
+  return Line({{"spaces", reply.spaces()}, {"bytes", reply.bytes()}});
+}
+
+std::string FlushJson(const v1::FlushReply& reply) {
+  return Line({{"flushed_bytes", reply.flushed_bytes()}, {"dirty_bytes", reply.dirty_bytes()}});
+}
+
+std::string ConfigJson(const v1::GetConfigReply& reply) {
+  return Line({{"version", reply.version()},
+               {"settings", Settings(reply.settings())},
+               {"limits", Settings(reply.limits())}});
+}
+
+}  // namespace prefixd::cli

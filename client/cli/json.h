@@ -1,0 +1,23 @@
+// What scripts read: one JSON object a command, times in seconds or microseconds as the names say,
+// sizes in bytes, space ids as 64 hexadecimal digits. Fields stay and keep their meaning once
+// released.
+//
+// Pure functions; every text is one line and ends with a newline. Bytes that are not UTF-8 become
+// U+FFFD.
+#pragma once
+#include <string>
+
+#include "client/cli/views.h"
+#include "prefixd/v1/admin.pb.h"
+
+namespace prefixd::cli {
+
+std::string StatusJson(const StatusInput& input);
+std::string StatsJson(const v1::GetStatsReply& stats);
+std::string SpacesJson(const v1::ListSpacesReply& reply);
+std::string MatchJson(const MatchInput& input);
+std::string ClearJson(const v1::ClearReply& reply);
+std::string FlushJson(const v1::FlushReply& reply);
+std::string ConfigJson(const v1::GetConfigReply& reply);
+
+}  // namespace prefixd::cli

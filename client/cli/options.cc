@@ -1,0 +1,207 @@
+#include "client/cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+#include "base/status.h"
+
+namespace prefixd::cli {
+namespace {
+
+constexpr const char* kAbout =
+    "prefixctl: asks a running prefixd what it holds and what it saved, and tells it what to drop.";
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  prefixctl status                              is it well, is it full, does it help\n"
+    "  prefixctl --json stats | jq .counters         every counter, for scripts\n"
+    "  prefixctl match --space 3f2a --text 'Once'    how much of a prompt is cached\n"
+    "\n"
+    "Exit codes: 0 ok; 1 prefixd said no; 2 wrong command line; 3 prefixd does not answer;\n"
+    "4 match found nothing.\n"
+    "prefixctl COMMAND --help explains a command.";
+
+// What CLI11 fills before it is checked.
+struct Texts {
+  std::string timeout;
+  std::string text;
+  std::string file;
+};
+
+std::string GetOr(const std::map<std::string, std::string>& map, const std::string& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? std::string() : found->second;
+}
+
+// "/path" is a unix socket too.
+std::string ServerAddress(const std::string& text) {
+  return text.rfind('/', 0) == 0 ? absl::StrCat("unix://", text) : text;
+}
+
+CLI::App* AddCommand(CLI::App& app, Options* options, Command command, const char* name,
+                     const char* about, const char* examples) {
+  CLI::App* sub = app.add_subcommand(name, about);
+  sub->footer(absl::StrCat(
+      examples, "\nFlags for every command (--server, --json, --timeout): prefixctl --help"));
+  sub->parse_complete_callback([options, command] { options->command = command; });
+  return sub;
+}
+
+void DeclareViews(CLI::App& app, Options* options) {
+  AddCommand(app, options, Command::kStatus, "status",
+             "one screen: health, budgets, hit rate in tokens, what was saved, spaces",
+             "Examples:\n  prefixctl status\n  prefixctl --server 127.0.0.1:7777 status");
+  AddCommand(app, options, Command::kStats, "stats", "every counter, gauge and latency",
+             "Examples:\n  prefixctl stats\n  prefixctl --json stats | jq '.counters'");
+  CLI::App* spaces =
+      AddCommand(app, options, Command::kSpaces, "spaces",
+                 "the spaces: one cache for each model "
+                 "in one configuration",
+                 "Examples:\n  prefixctl spaces\n"
+                 "  prefixctl spaces --explain 3f2a    why did a worker not hit? what differs");
+  spaces
+      ->add_option("--explain", options->space,
+                   "show the identity of this space, and in which fields every other one differs")
+      ->type_name("ID");
+  AddCommand(app, options, Command::kFlush, "flush",
+             "write everything that is in RAM only to the SSD, and wait for it",
+             "Exit code 1 when something is left in RAM only. Waits up to 60s unless --timeout "
+             "says otherwise.\n"
+             "Examples:\n  prefixctl flush\n  prefixctl --timeout 10m flush");
+  AddCommand(app, options, Command::kConfig, "config",
+             "the settings that prefixd runs with, where each comes from, and the limits",
+             "Examples:\n  prefixctl config\n  prefixctl --json config | jq '.settings.ram'");
+}
+
+CLI::App* DeclareMatch(CLI::App& app, Options* options, Texts* texts) {
+  CLI::App* match = AddCommand(app, options, Command::kMatch, "match",
+                               "how much of a prompt is cached; changes nothing",
+                               "Exit code 4 when not one token is cached.\n"
+                               "Examples:\n  prefixctl match --space 3f2a --tokens 1,2,3\n"
+                               "  prefixctl match --space 3f2a --file prompt.txt");
+  match->add_option("--space", options->space, "the first digits of a space id (prefixctl spaces)")
+      ->type_name("ID")
+      ->required();
+  CLI::Option_group* which = match->add_option_group("Prompt", "one of these");
+  which->add_option("--tokens", options->tokens, "token ids: 1,2,3")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("IDS");
+  which->add_option("--text", texts->text, "every byte is a token: for byte-level models")
+      ->type_name("TEXT");
+  which->add_option("--file", texts->file, "the same from a file")->type_name("PATH");
+  which->require_option(1);
+  return match;
+}
+
+void DeclareClear(CLI::App& app, Options* options) {
+  CLI::App* clear = AddCommand(
+      app, options, Command::kClear, "clear",
+      "forget what is cached, in RAM and on SSD, for ever; running requests keep what they read",
+      "Asks before it does so on a terminal; elsewhere --yes is required.\n"
+      "Examples:\n  prefixctl clear --space 3f2a\n  prefixctl clear --all --yes");
+  CLI::Option_group* which = clear->add_option_group("What", "one of these");
+  which->add_option("--space", options->space, "the first digits of a space id (prefixctl spaces)")
+      ->type_name("ID");
+  which->add_flag("--all", options->all, "every space");
+  which->require_option(1);
+  clear->add_flag("--yes", options->yes, "do not ask");
+}
+
+absl::Status ReadTimeout(const std::string& text, Options* options) {
+  const bool waits = options->command == Command::kFlush;
+  absl::Duration timeout = waits ? absl::Seconds(60) : absl::Seconds(5);
+  if (!text.empty() && (!absl::ParseDuration(text, &timeout) || timeout <= absl::ZeroDuration() ||
+                        timeout > absl::Hours(24))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout: \"", text, "\" is not a time like 500ms, 30s or 2m"));
+  }
+  options->timeout = std::max(std::chrono::milliseconds(1), absl::ToChronoMilliseconds(timeout));
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpace(const Options& options) {
+  const bool hex = std::all_of(options.space.begin(), options.space.end(), [](unsigned char c) {
+    return std::isdigit(c) != 0 || (c >= 'a' && c <= 'f');
+  });
+  if (hex && options.space.size() <= 64) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", options.space,
+                   "\" is no space id: up to 64 digits of 0-9 and a-f, as "
+                   "prefixctl spaces lists them"));
+}
+
+absl::Status ReadTokens(const CLI::App& match, const Texts& texts, Options* options) {
+  if (match.get_option("--tokens")->count() > 0) return absl::OkStatus();
+  std::string bytes = texts.text;
+  if (match.get_option("--file")->count() > 0) {
+    std::ifstream file(texts.file, std::ios::binary);
+    if (!file) return absl::InvalidArgumentError(absl::StrCat("--file: cannot read ", texts.file));
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  if (bytes.empty()) return absl::InvalidArgumentError("match: the prompt is empty");
+  for (char c : bytes) options->tokens.push_back(static_cast<unsigned char>(c));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string DefaultServer(const Surroundings& surroundings) {
+  const std::string named = GetOr(surroundings.environment, "PREFIXD_SERVER");
+  if (!named.empty()) return ServerAddress(named);
+  const std::string system = "/run/prefixd/prefixd.sock";
+  const std::string runtime = GetOr(surroundings.environment, "XDG_RUNTIME_DIR");
+  const std::string user = absl::StrCat(runtime, "/prefixd/prefixd.sock");
+  const bool use_user =
+      !runtime.empty() && !surroundings.exists(system) && surroundings.exists(user);
+  return ServerAddress(use_user ? user : system);
+}
+
+std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
+                                    const Surroundings& surroundings, Options* options,
+                                    std::ostream& out, std::ostream& err) {
+  CLI::App app(kAbout, "prefixctl");
+  app.footer(kExamples);
+  app.require_subcommand(0, 1);  // none is refused below: CLI11 would not name a misspelled one
+  app.fallthrough();             // global flags may follow the command
+  options->server = DefaultServer(surroundings);
+  Texts texts;
+  app.add_option("--server", options->server,
+                 "where prefixd listens: unix:///path or 127.0.0.1:port; $PREFIXD_SERVER sets it "
+                 "too")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  app.add_flag("--json", options->json, "one JSON object on standard output, for scripts");
+  app.add_option("--timeout", texts.timeout, "how long to wait for prefixd (default: 5s)")
+      ->type_name("TIME");
+  DeclareViews(app, options);
+  const CLI::App* match = DeclareMatch(app, options, &texts);
+  DeclareClear(app, options);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, out, err) == 0 ? kExitOk : kExitUsage;
+  }
+  options->server = ServerAddress(options->server);
+  absl::Status status;
+  if (app.get_subcommands().empty()) {
+    status = absl::InvalidArgumentError("say what to do, prefixctl status say; see --help");
+  }
+  if (status.ok()) status = ReadTimeout(texts.timeout, options);
+  if (status.ok()) status = CheckSpace(*options);
+  if (status.ok() && options->command == Command::kMatch) {
+    status = ReadTokens(*match, texts, options);
+  }
+  if (status.ok()) return std::nullopt;
+  err << "prefixctl: " << status.message() << "\n";
+  return kExitUsage;
+}
+
+}  // namespace prefixd::cli

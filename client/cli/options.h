@@ -1,0 +1,52 @@
+// The command line of prefixctl.
+#pragma once
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace prefixd::cli {
+
+// Exit codes; --help lists them.
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitRefused = 1,      // the daemon answered, and said no
+  kExitUsage = 2,        // the command line is wrong; nothing was done
+  kExitUnreachable = 3,  // no daemon answered
+  kExitNothing = 4,      // match: not one token is in the cache
+};
+
+enum class Command { kStatus, kStats, kSpaces, kMatch, kClear, kFlush, kConfig };
+
+struct Options {
+  Command command = Command::kStatus;
+  std::string server;  // as gRPC takes it
+  std::chrono::milliseconds timeout{0};
+  bool json = false;
+
+  std::string space;  // hexadecimal digits: the first few of a space id, or all; may be empty
+  std::vector<uint32_t> tokens;  // match
+  bool all = false;              // clear
+  bool yes = false;              // clear
+};
+
+// What the command line depends on besides itself.
+struct Surroundings {
+  std::map<std::string, std::string> environment;
+  std::function<bool(const std::string& path)> exists;
+};
+
+// Where to look for the daemon: $PREFIXD_SERVER, else the first socket that exists of
+// /run/prefixd/prefixd.sock and $XDG_RUNTIME_DIR/prefixd/prefixd.sock, else the first of them.
+std::string DefaultServer(const Surroundings& surroundings);
+
+// Fills `options`. An exit code when the program is done already: help was asked for (written to
+// `out`), or the command line is refused (why, and what to do, goes to `err`).
+std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
+                                    const Surroundings& surroundings, Options* options,
+                                    std::ostream& out, std::ostream& err);
+
+}  // namespace prefixd::cli

@@ -1,0 +1,44 @@
+// prefixctl clear, flush and config: a sentence, a sentence, a table.
+#include "absl/strings/str_cat.h"
+
+#include "base/size.h"
+#include "client/cli/table.h"
+#include "client/cli/units.h"
+#include "client/cli/views.h"
+
+namespace prefixd::cli {
+namespace {
+
+using Settings = google::protobuf::RepeatedPtrField<v1::GetConfigReply::Setting>;
+
+std::string SettingTable(const Settings& settings) {
+  Table table({{"name"}, {"value"}, {"from"}});
+  for (const v1::GetConfigReply::Setting& setting : settings) {
+    table.AddRow({setting.name(), setting.value(), setting.source()});
+  }
+  return table.Text();
+}
+
+}  // namespace
+
+std::string ClearView(const v1::ClearReply& reply) {
+  return absl::StrCat("cleared ", Plural(reply.spaces(), "space"), ", ",
+                      base::FormatBytes(reply.bytes()), " of pages\n");
+}
+
+std::string FlushView(const v1::FlushReply& reply) {
+  std::string text =
+      absl::StrCat("wrote ", base::FormatBytes(reply.flushed_bytes()), " to the ssd");
+  if (reply.dirty_bytes() == 0) return text + ", everything is safe\n";
+  return absl::StrCat(text, "; ", base::FormatBytes(reply.dirty_bytes()),
+                      " are in RAM only: the time was up (--timeout) or there is no SSD tier "
+                      "(prefixctl status says)\n");
+}
+
+std::string ConfigView(const v1::GetConfigReply& reply) {
+  return absl::StrCat("prefixd ", PrintableText(reply.version()), "\n\n",
+                      SettingTable(reply.settings()), "\nlimits of the wire\n",
+                      SettingTable(reply.limits()));
+}
+
+}  // namespace prefixd::cli

@@ -1,0 +1,120 @@
+// prefixctl spaces:
+//
+//   space         model      block  formats              blocks  tokens  ends      ram      ssd ram
+//   only 3f2a9c0d11e4  kjv-7.7m      64  mlx_affine/8/64/f16      48   3,064     4  9.3 MiB  9.3
+//   MiB       0 B
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/size.h"
+#include "client/cli/names.h"
+#include "client/cli/table.h"
+#include "client/cli/units.h"
+#include "client/cli/views.h"
+
+namespace prefixd::cli {
+namespace {
+
+using Align = Table::Align;
+
+std::string Digest(const std::string& bytes) { return bytes.empty() ? "none" : HexId(bytes); }
+
+// "0-15, 17": runs of consecutive layers.
+std::string Layers(const google::protobuf::RepeatedField<uint32_t>& layers) {
+  std::string text;
+  for (int first = 0; first < layers.size();) {
+    int last = first;
+    while (last + 1 < layers.size() && layers[last + 1] == layers[last] + 1) ++last;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", layers[first]);
+    if (last > first) absl::StrAppend(&text, "-", layers[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+void AddRope(const v1::Rope& rope, Table* table) {
+  table->AddRow({"rope", absl::StrCat("theta ", rope.theta(), ", ", rope.rotary_dims(), " dims, ",
+                                      rope.interleaved() ? "pairs (2i, 2i + 1)" : "halves",
+                                      rope.key_before_rope() ? ", keys before rope" : "",
+                                      rope.scaling().empty() ? "" : ", scaling ",
+                                      PrintableText(rope.scaling()))});
+}
+
+std::string Identity(const v1::ListSpacesReply::Space& space) {
+  const v1::SpaceIdentity& identity = space.identity();
+  Table table({{""}, {""}});
+  table.AddRow({"model", identity.model()});
+  table.AddRow({"weights", Digest(identity.weights_digest())});
+  table.AddRow({"adapter", Digest(identity.adapter_digest())});
+  table.AddRow({"tokenizer", Digest(identity.tokenizer_digest())});
+  table.AddRow({"role", identity.draft() ? "draft" : "target"});
+  if (!identity.target_digest().empty()) {
+    table.AddRow({"target", Digest(identity.target_digest())});
+  }
+  AddRope(identity.rope(), &table);
+  table.AddRow(
+      {"parallel", absl::StrCat("tensor ", std::max(1u, identity.tensor_parallel()), ", pipeline ",
+                                std::max(1u, identity.pipeline_parallel()))});
+  table.AddRow({"tenant", space.tenant()});
+  if (!identity.salt().empty()) table.AddRow({"salt", identity.salt()});
+  table.AddRow({"block_tokens", absl::StrCat(space.stats().block_tokens())});
+  table.AddRow({"formats", absl::StrJoin(space.stats().formats(), " ")});
+  for (const v1::LayerGroup& group : identity.groups()) {
+    table.AddRow(
+        {"group", absl::StrCat(group.name(), ": ", NameOf(group.kind()), ", layers ",
+                               Layers(group.layers()), ", ", group.kv_heads(), " kv heads, key ",
+                               group.key_dim(), ", value ", group.value_dim())});
+  }
+  return table.Text(2);
+}
+
+}  // namespace
+
+std::string SpaceTable(const google::protobuf::RepeatedPtrField<v1::SpaceStats>& spaces,
+                       size_t indent) {
+  Table table({{"space"},
+               {"model"},
+               {"block", Align::kRight},
+               {"formats"},
+               {"blocks", Align::kRight},
+               {"tokens", Align::kRight},
+               {"ends", Align::kRight},
+               {"ram", Align::kRight},
+               {"ssd", Align::kRight},
+               {"ram only", Align::kRight}});
+  for (const v1::SpaceStats& space : spaces) {
+    table.AddRow({ShortId(space.space_id()), space.model(), CountText(space.block_tokens()),
+                  absl::StrJoin(space.formats(), " "), CountText(space.blocks()),
+                  CountText(space.stored_tokens()), CountText(space.ends()),
+                  base::FormatBytes(space.ram_payload_bytes()),
+                  base::FormatBytes(space.ssd_payload_bytes()),
+                  base::FormatBytes(space.dirty_bytes())});
+  }
+  return table.Text(indent);
+}
+
+std::string SpacesView(const v1::ListSpacesReply& reply) {
+  if (reply.spaces().empty()) return "no spaces yet: no worker has opened one\n";
+  google::protobuf::RepeatedPtrField<v1::SpaceStats> stats;
+  for (const v1::ListSpacesReply::Space& space : reply.spaces()) *stats.Add() = space.stats();
+  return SpaceTable(stats, 0);
+}
+
+std::string ExplainView(const v1::ListSpacesReply& reply, const std::string& space_id) {
+  std::string text, others;
+  for (const v1::ListSpacesReply::Space& space : reply.spaces()) {
+    if (space.stats().space_id() == space_id) {
+      text = absl::StrCat("space ", HexId(space_id), "\n", Identity(space));
+      continue;
+    }
+    absl::StrAppend(&others, "  ", ShortId(space.stats().space_id()), " (",
+                    PrintableText(space.identity().model()), "): ");
+    absl::StrAppend(&others, absl::StrJoin(space.differing_fields(), ", "), "\n");
+  }
+  if (others.empty()) return text + "\nno other space to compare with\n";
+  return absl::StrCat(text, "\nother spaces differ from it in\n", others);
+}
+
+}  // namespace prefixd::cli

@@ -1,0 +1,100 @@
+// prefixctl status:
+//
+//   prefixd 0.1.0 at unix:///run/prefixd/prefixd.sock: serving, up 3 h 12 min
+//
+//   ram  [########------------]   42.0 %  107.5 MiB of 256.0 MiB  arena 104.0 MiB, index 3.5 MiB
+//   ssd  [##------------------]   10.0 %  102.4 MiB of 1.0 GiB    13.5 MiB in RAM only
+//
+//   2 sessions, 1 lease of 13.5 MiB, 0 reservations
+//
+//   tokens since start
+//     requested   12,345
+//     matched     10,000  81.0 %  found in the cache
+//     ...
+//   saved 9,990 tokens of prefill, 12.4 s
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/size.h"
+#include "client/cli/table.h"
+#include "client/cli/units.h"
+#include "client/cli/views.h"
+
+namespace prefixd::cli {
+namespace {
+
+using Align = Table::Align;
+
+std::string Of(uint64_t part, uint64_t whole) {
+  return absl::StrCat(base::FormatBytes(part), " of ", base::FormatBytes(whole));
+}
+
+std::string Budgets(const v1::GetStatsReply& stats) {
+  uint64_t ram = 0;
+  std::string parts;
+  for (const v1::Count& part : stats.ram_parts()) {
+    ram += part.value();
+    if (part.value() == 0) continue;
+    absl::StrAppend(&parts, parts.empty() ? "" : ", ", part.name(), " ",
+                    base::FormatBytes(part.value()));
+  }
+  Table table({{""}, {""}, {"", Align::kRight}, {""}, {""}});
+  table.AddRow({"ram", BarText(ram, stats.ram_budget_bytes()),
+                PercentText(ram, stats.ram_budget_bytes()), Of(ram, stats.ram_budget_bytes()),
+                parts});
+  if (stats.ssd_budget_bytes() == 0) {
+    return table.Text() + "ssd  off: what is cached is lost when prefixd stops\n";
+  }
+  const std::string note = absl::StrCat(base::FormatBytes(stats.dirty_bytes()), " in RAM only");
+  table.AddRow({"ssd", BarText(stats.ssd_file_bytes(), stats.ssd_budget_bytes()),
+                PercentText(stats.ssd_file_bytes(), stats.ssd_budget_bytes()),
+                Of(stats.ssd_file_bytes(), stats.ssd_budget_bytes()), note});
+  std::string text = table.Text();
+  if (CounterValue(stats, "ssd.failing") > 0) {
+    text += "ssd  WRITES FAIL: the disk is full or broken, see prefixd's log\n";
+  }
+  return text;
+}
+
+std::string Tokens(const v1::GetStatsReply& stats) {
+  const uint64_t requested = CounterValue(stats, "tokens.requested");
+  Table table({{""}, {"", Align::kRight}, {"", Align::kRight}, {""}});
+  table.AddRow({"requested", CountText(requested), "", "asked for by workers"});
+  const auto row = [&](const char* name, const char* meaning) {
+    const uint64_t tokens = CounterValue(stats, absl::StrCat("tokens.", name));
+    table.AddRow({name, CountText(tokens), PercentText(tokens, requested), meaning});
+  };
+  row("matched", "known prefix");
+  row("restorable", "with all their bytes");
+  row("delivered", "sent to workers");
+  row("used", "not computed again");
+  return "tokens since start\n" + table.Text(2);
+}
+
+}  // namespace
+
+uint64_t CounterValue(const v1::GetStatsReply& stats, const std::string& name) {
+  for (const v1::Count& counter : stats.counters()) {
+    if (counter.name() == name) return counter.value();
+  }
+  return 0;
+}
+
+std::string StatusView(const StatusInput& input) {
+  const v1::GetStatsReply& stats = input.stats;
+  std::string text =
+      absl::StrCat("prefixd ", PrintableText(stats.version()), " at ", input.address, ": ",
+                   input.health, ", up ", UptimeText(stats.uptime_s()), "\n\n");
+  text += Budgets(stats);
+  absl::StrAppend(&text, "\n", Plural(stats.sessions(), "session"), ", ",
+                  Plural(stats.leases(), "lease"), " of ", base::FormatBytes(stats.leased_bytes()),
+                  ", ", Plural(stats.reservations(), "reservation"), "\n\n");
+  text += Tokens(stats);
+  absl::StrAppend(&text, "saved ", Plural(CounterValue(stats, "tokens.used"), "token"),
+                  " of prefill, ", SecondsText(stats.seconds_saved()), "\n\n");
+  if (stats.spaces().empty()) return text + "no spaces yet: no worker has opened one\n";
+  return text + SpaceTable(stats.spaces(), 0);
+}
+
+}  // namespace prefixd::cli

@@ -1,0 +1,50 @@
+// What people see: one function a command, from the daemon's reply to the text on the screen.
+//
+// Pure functions; every text ends with a newline. No colours: the text is the same on a terminal
+// and in a file.
+#pragma once
+#include <string>
+
+#include "prefixd/v1/admin.pb.h"
+
+namespace prefixd::cli {
+
+struct StatusInput {
+  std::string address;
+  std::string health;  // "serving", "not serving", "unknown"
+  const v1::GetStatsReply& stats;
+};
+// One screen: is it well, is it full, does it help, what does it hold.
+std::string StatusView(const StatusInput& input);
+
+// Every counter and gauge, and the latencies.
+std::string StatsView(const v1::GetStatsReply& stats);
+
+std::string SpacesView(const v1::ListSpacesReply& reply);
+// The space `space_id` field by field, and how every other one differs.
+// Requires: the reply to a request with explain_against = space_id, which it lists.
+std::string ExplainView(const v1::ListSpacesReply& reply, const std::string& space_id);
+
+struct MatchInput {
+  const v1::ListSpacesReply::Space& space;
+  uint32_t requested_tokens = 0;
+  const v1::Answer& answer;
+};
+std::string MatchView(const MatchInput& input);
+
+std::string ClearView(const v1::ClearReply& reply);
+std::string FlushView(const v1::FlushReply& reply);
+std::string ConfigView(const v1::GetConfigReply& reply);
+
+// The value below which `share` (0..1) of the calls stayed, in microseconds; interpolated inside a
+// power-of-two bucket, so within a factor of two. 0 when nothing was counted.
+double QuantileMicros(const v1::Latency& latency, double share);
+
+// The value of a counter; 0 for one that was never counted.
+uint64_t CounterValue(const v1::GetStatsReply& stats, const std::string& name);
+
+// The spaces, one a line, with their sizes.
+std::string SpaceTable(const google::protobuf::RepeatedPtrField<v1::SpaceStats>& spaces,
+                       size_t indent);
+
+}  // namespace prefixd::cli

@@ -1,0 +1,172 @@
+// Command lines in, text and exit code out, against a daemon that remembers what it was asked.
+#include "client/cli/commands.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "tests/cli/fake_daemon.h"
+
+namespace prefixd::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Ran {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+class CommandsTest : public ::testing::Test {
+ protected:
+  // Answers `typed` where prefixctl asks; "" = nobody is there to ask.
+  Ran Run(std::vector<std::string> arguments, const std::string& typed = "") {
+    std::istringstream in(typed);
+    std::ostringstream out, err;
+    const Surroundings surroundings{.environment = {{"PREFIXD_SERVER", daemon_.address()}},
+                                    .exists = [](const std::string&) { return false; }};
+    const int code = RunPrefixctl(arguments, surroundings,
+                                  {.in = in, .out = out, .err = err, .can_ask = !typed.empty()});
+    return {code, out.str(), err.str()};
+  }
+  FakeDaemon daemon_;
+};
+
+TEST_F(CommandsTest, StatusShowsHealthAndStats) {
+  const Ran ran = Run({"status"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("prefixd 0.1.0 at " + daemon_.address() + ": serving, up 3 h"));
+  daemon_.SetServing(false);
+  EXPECT_THAT(Run({"status"}).out, HasSubstr(": not serving, up 3 h"));
+}
+
+TEST_F(CommandsTest, StatusAsJsonHasTheSameNumbers) {
+  const Ran ran = Run({"status", "--json"});
+  const auto json = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(json["health"], "serving");
+  EXPECT_EQ(json["counters"]["tokens.requested"], 12'345);
+  EXPECT_EQ(json["ram_parts"]["arena"], uint64_t{104} << 20);
+  EXPECT_EQ(json["spaces"][0]["space_id"], "3f" + std::string(62, '0'));
+  EXPECT_EQ(json["latencies"]["rpc.acquire"]["p50_us"], 96);
+  EXPECT_DOUBLE_EQ(json["seconds_saved"], 12.44);
+}
+
+TEST_F(CommandsTest, EveryCommandSpeaksJsonOnOneLine) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"status"},
+                                             {"stats"},
+                                             {"spaces"},
+                                             {"match", "--space", "3f", "--text", "abc"},
+                                             {"clear", "--all", "--yes"},
+                                             {"flush"},
+                                             {"config"}}) {
+    std::vector<std::string> arguments = {"--json"};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    const Ran ran = Run(arguments);
+    EXPECT_EQ(ran.exit_code, kExitOk) << command[0] << ran.err;
+    EXPECT_TRUE(nlohmann::json::parse(ran.out, nullptr, false).is_object()) << ran.out;
+    EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << command[0];
+  }
+}
+
+TEST_F(CommandsTest, MatchReopensTheSpaceAndSendsTheTokens) {
+  const Ran ran = Run({"match", "--space", "3f", "--tokens", "1,2,300000"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("matched       3 (100.0 %), exact"));
+  EXPECT_EQ(daemon_.opened.weights_digest(), SampleId(0xab));
+  ASSERT_EQ(daemon_.matched.items_size(), 1);
+  EXPECT_EQ(daemon_.matched.session(), FakeDaemon::kSession);
+  EXPECT_EQ(daemon_.matched.items(0).sequence().space(), FakeDaemon::kSpace);
+  EXPECT_THAT(daemon_.matched.items(0).sequence().tokens(), ElementsAre(1, 2, 300000));
+}
+
+TEST_F(CommandsTest, MatchTakesBytesAsTokens) {
+  ASSERT_EQ(Run({"match", "--space", "3f", "--text", "a\xff"}).exit_code, kExitOk);
+  EXPECT_THAT(daemon_.matched.items(0).sequence().tokens(), ElementsAre('a', 255));
+  const std::string path = ::testing::TempDir() + "/prompt.txt";
+  std::ofstream(path, std::ios::binary) << std::string("\0b\n", 3);
+  ASSERT_EQ(Run({"match", "--space", "3f", "--file", path}).exit_code, kExitOk);
+  EXPECT_THAT(daemon_.matched.items(0).sequence().tokens(), ElementsAre(0, 'b', '\n'));
+}
+
+TEST_F(CommandsTest, MatchThatFindsNothingHasItsOwnExitCode) {
+  daemon_.answer.Clear();
+  daemon_.answer.set_kind(v1::MATCH_KIND_NONE);
+  daemon_.answer.set_match_ended_by(v1::END_REASON_NEVER_STORED);
+  const Ran ran = Run({"match", "--space", "3f", "--tokens", "1"});
+  EXPECT_EQ(ran.exit_code, kExitNothing);
+  EXPECT_THAT(ran.out, HasSubstr("never stored at token 0"));
+}
+
+TEST_F(CommandsTest, MatchInAnotherTenantsSpaceIsRefused) {
+  daemon_.opens_as = SampleId(0x77);
+  const Ran ran = Run({"match", "--space", "3f", "--tokens", "1"});
+  EXPECT_EQ(ran.exit_code, kExitRefused);
+  EXPECT_THAT(ran.err, HasSubstr("belongs to tenant local"));
+}
+
+TEST_F(CommandsTest, ASpaceIsNamedByEnoughDigits) {
+  const Ran none = Run({"match", "--space", "99", "--tokens", "1"});
+  EXPECT_EQ(none.exit_code, kExitRefused);
+  EXPECT_THAT(none.err, HasSubstr("no space begins with 99: prefixctl spaces lists the 2"));
+  *daemon_.spaces.add_spaces() = SampleSpace(0x31);
+  const Ran many = Run({"match", "--space", "3", "--tokens", "1"});
+  EXPECT_EQ(many.exit_code, kExitRefused);
+  EXPECT_THAT(many.err, HasSubstr("several spaces begin with 3, 3f0000000000 and 310000000000"));
+}
+
+TEST_F(CommandsTest, ExplainAsksTheDaemonToCompare) {
+  const Ran ran = Run({"spaces", "--explain", "40"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_EQ(daemon_.explained, SampleId(0x40));
+  EXPECT_THAT(ran.out, HasSubstr("space 40"));
+}
+
+TEST_F(CommandsTest, ClearAsksAndTakesNoForAnAnswer) {
+  const Ran no = Run({"clear", "--space", "3f"}, "n\n");
+  EXPECT_EQ(no.exit_code, kExitUsage);
+  EXPECT_THAT(no.err,
+              HasSubstr("Forget space 3f0000000000 (Qwen3-0.6B), in RAM and on SSD? [y/N]"));
+  EXPECT_EQ(Run({"clear", "--all"}, "\n").exit_code, kExitUsage);
+  EXPECT_THAT(daemon_.cleared, IsEmpty());
+  EXPECT_EQ(Run({"clear", "--space", "3f"}, "y\n").exit_code, kExitOk);
+  EXPECT_THAT(daemon_.cleared, ElementsAre(SampleId(0x3f)));
+}
+
+TEST_F(CommandsTest, ClearWithoutATerminalWantsYes) {
+  const Ran ran = Run({"clear", "--all"});
+  EXPECT_EQ(ran.exit_code, kExitUsage);
+  EXPECT_THAT(ran.err, HasSubstr("say --yes"));
+  EXPECT_THAT(daemon_.cleared, IsEmpty());
+  EXPECT_EQ(Run({"clear", "--all", "--yes"}).out, "cleared 2 spaces, 0 B of pages\n");
+  EXPECT_THAT(daemon_.cleared, ElementsAre(""));
+}
+
+TEST_F(CommandsTest, FlushThatLeavesBytesFails) {
+  EXPECT_EQ(Run({"flush"}).exit_code, kExitOk);
+  daemon_.flushed.set_dirty_bytes(1);
+  EXPECT_EQ(Run({"flush"}).exit_code, kExitRefused);
+}
+
+TEST_F(CommandsTest, ARefusalIsToldInTheDaemonsWords) {
+  daemon_.refusal = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "clear: not now");
+  const Ran ran = Run({"clear", "--all", "--yes"});
+  EXPECT_EQ(ran.exit_code, kExitRefused);
+  EXPECT_EQ(ran.err, "prefixctl: clear: not now\n");
+  EXPECT_EQ(ran.out, "");
+}
+
+TEST_F(CommandsTest, NoDaemonIsToldWithWhatToDo) {
+  const Ran ran = Run({"--server", "unix:///nonexistent/p.sock", "status"});
+  EXPECT_EQ(ran.exit_code, kExitUnreachable);
+  EXPECT_THAT(ran.err, HasSubstr("prefixd does not answer at unix:///nonexistent/p.sock: is it "
+                                 "running? Start it with `prefixd`"));
+}
+
+}  // namespace
+}  // namespace prefixd::cli

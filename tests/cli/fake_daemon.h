@@ -1,0 +1,116 @@
+// A daemon that holds two spaces and remembers what it was asked, on a unix socket of its own.
+#pragma once
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_builder.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "prefixd/v1/admin.grpc.pb.h"
+#include "prefixd/v1/prefix_cache.grpc.pb.h"
+#include "tests/cli/samples.h"
+
+namespace prefixd::cli {
+
+class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Service {
+ public:
+  FakeDaemon() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "prefixd_cli_XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    address_ = "unix://" + folder_ + "/p.sock";
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.RegisterService(static_cast<v1::Admin::Service*>(this));
+    builder.RegisterService(static_cast<v1::PrefixCache::Service*>(this));
+    server_ = builder.BuildAndStart();
+    for (const uint8_t id : {uint8_t{0x3f}, uint8_t{0x40}}) *spaces.add_spaces() = SampleSpace(id);
+    answer.set_matched_tokens(3);
+    answer.set_restorable_tokens(3);
+    answer.set_kind(v1::MATCH_KIND_EXACT);
+    answer.set_match_ended_by(v1::END_REASON_REQUEST_ENDED);
+  }
+  ~FakeDaemon() override {
+    server_->Shutdown(std::chrono::system_clock::now());
+    std::filesystem::remove_all(folder_);
+  }
+  const std::string& address() const { return address_; }
+  void SetServing(bool serving) { server_->GetHealthCheckService()->SetServingStatus(serving); }
+
+  // What it answers; set before the call.
+  v1::ListSpacesReply spaces;
+  v1::Answer answer;
+  v1::FlushReply flushed;
+  grpc::Status refusal;  // of every Admin call but ListSpaces, when not OK
+  std::string opens_as = SampleId(0x3f);
+
+  // What it was asked; read after the call.
+  std::vector<std::string> cleared;
+  std::string explained;
+  v1::SpaceIdentity opened;
+  v1::AcquireRequest matched;
+
+  grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
+                        v1::GetStatsReply* reply) override {
+    *reply = SampleStats();
+    return refusal;
+  }
+  grpc::Status ListSpaces(grpc::ServerContext*, const v1::ListSpacesRequest* request,
+                          v1::ListSpacesReply* reply) override {
+    explained = request->explain_against();
+    *reply = spaces;
+    return grpc::Status::OK;
+  }
+  grpc::Status Clear(grpc::ServerContext*, const v1::ClearRequest* request,
+                     v1::ClearReply* reply) override {
+    cleared.push_back(request->space_id());
+    reply->set_spaces(request->space_id().empty() ? 2 : 1);
+    return refusal;
+  }
+  grpc::Status Flush(grpc::ServerContext*, const v1::FlushRequest*,
+                     v1::FlushReply* reply) override {
+    *reply = flushed;
+    return refusal;
+  }
+  grpc::Status GetConfig(grpc::ServerContext*, const v1::GetConfigRequest*,
+                         v1::GetConfigReply* reply) override {
+    reply->set_version("0.1.0");
+    return refusal;
+  }
+  grpc::Status Attach(grpc::ServerContext* context, const v1::AttachRequest*,
+                      grpc::ServerWriter<v1::SessionEvent>* writer) override {
+    v1::SessionEvent event;
+    event.mutable_attached()->set_session(kSession);
+    writer->Write(event);
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  }
+  grpc::Status OpenSpace(grpc::ServerContext*, const v1::OpenSpaceRequest* request,
+                         v1::OpenSpaceReply* reply) override {
+    opened = request->identity();
+    reply->set_space(kSpace);
+    reply->set_space_id(opens_as);
+    return request->session() == kSession ? grpc::Status::OK
+                                          : grpc::Status(grpc::StatusCode::NOT_FOUND, "session");
+  }
+  grpc::Status Match(grpc::ServerContext*, const v1::AcquireRequest* request,
+                     v1::AcquireReply* reply) override {
+    matched = *request;
+    *reply->add_answers() = answer;
+    return grpc::Status::OK;
+  }
+
+  static constexpr uint64_t kSession = 4711;
+  static constexpr uint64_t kSpace = 12;
+
+ private:
+  std::string folder_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace prefixd::cli

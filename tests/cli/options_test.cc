@@ -1,0 +1,105 @@
+// What the command line accepts, where the daemon is looked for, and what help says.
+#include "client/cli/options.h"
+
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace prefixd::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Parsed {
+  std::optional<int> exit_code;
+  Options options;
+  std::string out, err;
+};
+
+Parsed Parse(const std::vector<std::string>& arguments, Surroundings surroundings = {}) {
+  if (!surroundings.exists) surroundings.exists = [](const std::string&) { return false; };
+  Parsed parsed;
+  std::ostringstream out, err;
+  parsed.exit_code = ParseCommandLine(arguments, surroundings, &parsed.options, out, err);
+  parsed.out = out.str();
+  parsed.err = err.str();
+  return parsed;
+}
+
+TEST(OptionsTest, GlobalFlagsStandBeforeOrAfterTheCommand) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"--json", "--timeout", "2m", "--server", "127.0.0.1:7", "stats"},
+           {"stats", "--json", "--timeout", "2m", "--server", "127.0.0.1:7"}}) {
+    const Parsed parsed = Parse(arguments);
+    ASSERT_FALSE(parsed.exit_code.has_value()) << parsed.err;
+    EXPECT_EQ(parsed.options.command, Command::kStats);
+    EXPECT_TRUE(parsed.options.json);
+    EXPECT_EQ(parsed.options.timeout, std::chrono::minutes(2));
+    EXPECT_EQ(parsed.options.server, "127.0.0.1:7");
+  }
+}
+
+TEST(OptionsTest, FlushWaitsLongerThanTheRest) {
+  EXPECT_EQ(Parse({"status"}).options.timeout, std::chrono::seconds(5));
+  EXPECT_EQ(Parse({"flush"}).options.timeout, std::chrono::seconds(60));
+  EXPECT_EQ(Parse({"--timeout", "1s", "flush"}).options.timeout, std::chrono::seconds(1));
+}
+
+TEST(OptionsTest, TheDaemonIsLookedForWhereItListens) {
+  const std::string system = "/run/prefixd/prefixd.sock";
+  const std::string user = "/run/user/1000/prefixd/prefixd.sock";
+  Surroundings at{.environment = {{"XDG_RUNTIME_DIR", "/run/user/1000"}},
+                  .exists = [&](const std::string&) { return false; }};
+  EXPECT_EQ(DefaultServer(at), "unix://" + system);  // the one to name when none is there
+  at.exists = [&](const std::string& path) { return path == user; };
+  EXPECT_EQ(DefaultServer(at), "unix://" + user);
+  at.exists = [&](const std::string&) { return true; };
+  EXPECT_EQ(DefaultServer(at), "unix://" + system);
+  at.environment["PREFIXD_SERVER"] = "127.0.0.1:7777";
+  EXPECT_EQ(DefaultServer(at), "127.0.0.1:7777");
+  EXPECT_EQ(Parse({"--server", "/tmp/p.sock", "status"}, at).options.server, "unix:///tmp/p.sock");
+}
+
+TEST(OptionsTest, WhatIsWrongIsRefusedWithTheReason) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{}, "say what to do"},
+      {{"statu"}, "not expected: statu"},
+      {{"status", "--explain", "3f"}, "--explain"},
+      {{"match", "--tokens", "1"}, "--space is required"},
+      {{"match", "--space", "3f"}, "[--tokens,--text,--file]"},
+      {{"match", "--space", "3f", "--tokens", "1", "--text", "x"}, "[--tokens,--text,--file]"},
+      {{"match", "--space", "3f", "--tokens", "1,-2"}, "--tokens"},
+      {{"match", "--space", "3f", "--tokens", "4294967296"}, "--tokens"},
+      {{"match", "--space", "3f", "--text", ""}, "the prompt is empty"},
+      {{"match", "--space", "3f", "--file", "/nonexistent"}, "cannot read /nonexistent"},
+      {{"match", "--space", "3F", "--tokens", "1"}, "\"3F\" is no space id"},
+      {{"clear"}, "[--space,--all]"},
+      {{"clear", "--all", "--space", "3f"}, "[--space,--all]"},
+      {{"--timeout", "5", "status"}, "is not a time like"},
+      {{"--timeout", "-1s", "status"}, "is not a time like"},
+  };
+  for (const auto& [arguments, reason] : wrong) {
+    const Parsed parsed = Parse(arguments);
+    EXPECT_EQ(parsed.exit_code, std::optional<int>(kExitUsage)) << reason;
+    EXPECT_THAT(parsed.err, HasSubstr(reason));
+  }
+}
+
+TEST(OptionsTest, HelpHasExamplesAndExitCodes) {
+  const Parsed help = Parse({"--help"});
+  EXPECT_EQ(help.exit_code, std::optional<int>(kExitOk));
+  EXPECT_THAT(help.out, HasSubstr("Examples:"));
+  EXPECT_THAT(help.out, HasSubstr("3 prefixd does not answer"));
+  EXPECT_THAT(help.out, HasSubstr("4 match found nothing"));
+  for (const char* command : {"status", "stats", "spaces", "match", "clear", "flush", "config"}) {
+    EXPECT_THAT(help.out, HasSubstr(command));
+    const Parsed one = Parse({command, "--help"});
+    EXPECT_EQ(one.exit_code, std::optional<int>(kExitOk)) << command;
+    EXPECT_THAT(one.out, HasSubstr(std::string("prefixctl ") + command));
+    EXPECT_THAT(one.out, HasSubstr("Examples:")) << command;
+  }
+}
+
+}  // namespace
+}  // namespace prefixd::cli

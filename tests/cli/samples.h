@@ -1,0 +1,90 @@
+// Replies of a daemon that has served a little.
+#pragma once
+#include <string>
+
+#include "prefixd/v1/admin.pb.h"
+
+namespace prefixd::cli {
+
+// 32 bytes: `first`, then zeros.
+inline std::string SampleId(unsigned char first) {
+  std::string id(32, '\0');
+  id[0] = static_cast<char>(first);
+  return id;
+}
+
+inline v1::SpaceStats SampleSpaceStats(unsigned char id) {
+  v1::SpaceStats stats;
+  stats.set_space_id(SampleId(id));
+  stats.set_model("Qwen3-0.6B");
+  stats.set_block_tokens(64);
+  stats.add_formats("mlx_affine/8/64/f16");
+  stats.set_blocks(10);
+  stats.set_holes(1);
+  stats.set_ends(4);
+  stats.set_stored_tokens(447);
+  stats.set_ram_payload_bytes(27'234'816);
+  stats.set_ram_extent_bytes(28'000'000);
+  stats.set_ssd_payload_bytes(13'631'488);
+  stats.set_ssd_page_bytes(13'700'000);
+  stats.set_dirty_bytes(13'603'328);
+  return stats;
+}
+
+inline v1::ListSpacesReply::Space SampleSpace(unsigned char id) {
+  v1::ListSpacesReply::Space space;
+  *space.mutable_stats() = SampleSpaceStats(id);
+  space.set_tenant("local");
+  v1::SpaceIdentity* identity = space.mutable_identity();
+  identity->set_model("Qwen3-0.6B");
+  identity->set_weights_digest(SampleId(0xab));
+  identity->mutable_rope()->set_theta(1'000'000);
+  identity->mutable_rope()->set_rotary_dims(128);
+  v1::LayerGroup* group = identity->add_groups();
+  group->set_name("full.0");
+  group->set_kind(v1::LAYER_KIND_FULL);
+  for (uint32_t layer : {0, 1, 2, 5, 7, 8}) group->add_layers(layer);
+  group->set_kv_heads(8);
+  group->set_key_dim(128);
+  group->set_value_dim(128);
+  return space;
+}
+
+inline void AddCount(const std::string& name, uint64_t value,
+                     google::protobuf::RepeatedPtrField<v1::Count>* counts) {
+  v1::Count* count = counts->Add();
+  count->set_name(name);
+  count->set_value(value);
+}
+
+inline v1::GetStatsReply SampleStats() {
+  v1::GetStatsReply stats;
+  stats.set_version("0.1.0");
+  stats.set_uptime_s(3 * 3600 + 12 * 60);
+  stats.set_ram_budget_bytes(uint64_t{256} << 20);
+  AddCount("arena", uint64_t{104} << 20, stats.mutable_ram_parts());
+  AddCount("index", uint64_t{4} << 20, stats.mutable_ram_parts());
+  AddCount("in_flight", 0, stats.mutable_ram_parts());
+  stats.set_ssd_budget_bytes(uint64_t{1} << 30);
+  stats.set_ssd_file_bytes(uint64_t{100} << 20);
+  stats.set_dirty_bytes(13'603'328);
+  stats.set_sessions(2);
+  stats.set_leases(1);
+  stats.set_leased_bytes(uint64_t{13} << 20);
+  AddCount("match.exact", 3, stats.mutable_counters());
+  AddCount("tokens.delivered", 9'998, stats.mutable_counters());
+  AddCount("tokens.matched", 10'000, stats.mutable_counters());
+  AddCount("tokens.requested", 12'345, stats.mutable_counters());
+  AddCount("tokens.restorable", 9'999, stats.mutable_counters());
+  AddCount("tokens.used", 9'990, stats.mutable_counters());
+  stats.set_seconds_saved(12.44);
+  v1::Latency* latency = stats.add_latencies();
+  latency->set_name("rpc.acquire");
+  latency->set_count(4);
+  latency->set_sum_us(4 * 96);
+  for (uint64_t bucket : {0, 0, 0, 0, 0, 0, 4}) latency->add_buckets(bucket);  // 4 in [64, 128)
+  *stats.add_spaces() = SampleSpaceStats(0x3f);
+  return stats;
+}
+
+}  // namespace prefixd::cli

@@ -1,0 +1,234 @@
+// The screens, character for character: what a person sees is the contract here.
+#include "client/cli/views.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "client/cli/names.h"
+#include "tests/cli/samples.h"
+
+namespace prefixd::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kSpaceTable[] =
+    "space         model       block  formats              blocks  tokens  ends       ram       ssd"
+    "  ram only\n"
+    "3f0000000000  Qwen3-0.6B     64  mlx_affine/8/64/f16      10     447     4  26.0 MiB  13.0 MiB"
+    "  13.0 MiB\n";
+
+std::string Status(const v1::GetStatsReply& stats) {
+  return StatusView({.address = "unix:///run/p.sock", .health = "serving", .stats = stats});
+}
+
+TEST(StatusViewTest, IsOneScreen) {
+  EXPECT_EQ(Status(SampleStats()),
+            std::string(R"(prefixd 0.1.0 at unix:///run/p.sock: serving, up 3 h 12 min
+
+ram  [########------------]  42.2 %  108.0 MiB of 256.0 MiB  arena 104.0 MiB, index 4.0 MiB
+ssd  [##------------------]   9.8 %  100.0 MiB of 1.0 GiB    13.0 MiB in RAM only
+
+2 sessions, 1 lease of 13.0 MiB, 0 reservations
+
+tokens since start
+  requested   12,345          asked for by workers
+  matched     10,000  81.0 %  known prefix
+  restorable   9,999  81.0 %  with all their bytes
+  delivered    9,998  81.0 %  sent to workers
+  used         9,990  80.9 %  not computed again
+saved 9,990 tokens of prefill, 12.4 s
+
+)") + kSpaceTable);
+}
+
+TEST(StatusViewTest, OfAFreshDaemonHasNoHitRate) {
+  v1::GetStatsReply stats;
+  stats.set_version("0.1.0");
+  stats.set_ram_budget_bytes(uint64_t{1} << 30);
+  const std::string text = Status(stats);
+  EXPECT_THAT(text, HasSubstr("ssd  off: what is cached is lost when prefixd stops\n"));
+  EXPECT_THAT(text, HasSubstr("  matched     0  -  known prefix\n"));
+  EXPECT_THAT(text, HasSubstr("no spaces yet: no worker has opened one\n"));
+}
+
+TEST(StatusViewTest, AFailingDiskStandsOut) {
+  v1::GetStatsReply stats = SampleStats();
+  EXPECT_THAT(Status(stats), Not(HasSubstr("WRITES FAIL")));
+  AddCount("ssd.failing", 1, stats.mutable_counters());
+  EXPECT_THAT(Status(stats), HasSubstr("ssd  WRITES FAIL: the disk is full or broken"));
+}
+
+TEST(StatusViewTest, LostTimeIsShownAsLost) {
+  v1::GetStatsReply stats = SampleStats();
+  stats.set_seconds_saved(-2.5);
+  EXPECT_THAT(Status(stats), HasSubstr("of prefill, -2.5 s\n"));
+}
+
+TEST(StatsViewTest, ShowsEveryCounterAndLatency) {
+  EXPECT_EQ(StatsView(SampleStats()), R"(now
+  uptime_s                    11,520
+  ram.budget_bytes       268,435,456
+  ram.arena_bytes        109,051,904
+  ram.index_bytes          4,194,304
+  ram.in_flight_bytes              0
+  ssd.budget_bytes     1,073,741,824
+  ssd.file_bytes         104,857,600
+  dirty_bytes             13,603,328
+  sessions                         2
+  leases                           1
+  leased_bytes            13,631,488
+  reservations                     0
+  spaces                           1
+  saved                       12.4 s
+
+counters since start
+  match.exact             3
+  tokens.delivered    9,998
+  tokens.matched     10,000
+  tokens.requested   12,345
+  tokens.restorable   9,999
+  tokens.used         9,990
+
+latency      count   mean    p50     p90     p99
+rpc.acquire      4  96 us  96 us  122 us  127 us
+(percentiles come from power-of-two buckets: within a factor of two)
+)");
+}
+
+TEST(StatsViewTest, QuantilesStayInsideTheBucketThatHoldsThem) {
+  v1::Latency latency;
+  EXPECT_EQ(QuantileMicros(latency, 0.5), 0);
+  for (uint64_t bucket : {50, 0, 0, 49, 0, 0, 0, 0, 0, 0, 1}) latency.add_buckets(bucket);
+  EXPECT_EQ(QuantileMicros(latency, 0.5), 2);    // [0, 2): the first 50 end there
+  EXPECT_EQ(QuantileMicros(latency, 0.99), 16);  // [8, 16)
+  EXPECT_EQ(QuantileMicros(latency, 1), 2'048);  // [1024, 2048)
+  EXPECT_GT(QuantileMicros(latency, 0.995), 1'024);
+}
+
+TEST(SpacesViewTest, IsOneLineASpace) {
+  v1::ListSpacesReply reply;
+  EXPECT_EQ(SpacesView(reply), "no spaces yet: no worker has opened one\n");
+  *reply.add_spaces() = SampleSpace(0x3f);
+  EXPECT_EQ(SpacesView(reply), kSpaceTable);
+}
+
+TEST(SpacesViewTest, ExplainSaysInWhichFieldsOtherSpacesDiffer) {
+  v1::ListSpacesReply reply;
+  *reply.add_spaces() = SampleSpace(0x3f);
+  *reply.add_spaces() = SampleSpace(0x40);
+  reply.mutable_spaces(1)->add_differing_fields("rope.theta");
+  reply.mutable_spaces(1)->add_differing_fields("groups[0].ladder[0].key.bits");
+  EXPECT_EQ(ExplainView(reply, SampleId(0x3f)), "space 3f" + std::string(62, '0') + R"(
+  model         Qwen3-0.6B
+  weights       ab)" + std::string(62, '0') + R"(
+  adapter       none
+  tokenizer     none
+  role          target
+  rope          theta 1e+06, 128 dims, halves
+  parallel      tensor 1, pipeline 1
+  tenant        local
+  block_tokens  64
+  formats       mlx_affine/8/64/f16
+  group         full.0: full, layers 0-2, 5, 7-8, 8 kv heads, key 128, value 128
+
+other spaces differ from it in
+  400000000000 (Qwen3-0.6B): rope.theta, groups[0].ladder[0].key.bits
+)");
+  reply.mutable_spaces()->RemoveLast();
+  EXPECT_THAT(ExplainView(reply, SampleId(0x3f)), HasSubstr("no other space to compare with"));
+}
+
+TEST(MatchViewTest, SaysWhatEndedItAndWhatShortenedIt) {
+  const v1::ListSpacesReply::Space space = SampleSpace(0x3f);
+  v1::Answer answer;
+  answer.set_matched_tokens(1'777);
+  answer.set_restorable_tokens(1'700);
+  answer.set_kind(v1::MATCH_KIND_LCP);
+  answer.set_match_ended_by(v1::END_REASON_DIVERGED);
+  answer.set_diverged_sequences(2);
+  v1::Shortening* by = answer.add_shortened_by();
+  by->set_group(0);
+  by->set_reason(v1::SHORTEN_REASON_EVICTED);
+  by->set_tokens_lost(76);
+  by = answer.add_shortened_by();
+  by->set_all_groups(true);
+  by->set_reason(v1::SHORTEN_REASON_MAX_TOKENS);
+  by->set_tokens_lost(1);
+  answer.set_ram_bytes(uint64_t{5} << 20);
+  answer.set_load_us(4'100);
+  EXPECT_EQ(MatchView({.space = space, .requested_tokens = 3'000, .answer = answer}),
+            R"(space         3f0000000000 (Qwen3-0.6B)
+requested     3,000 tokens
+matched       1,777 (59.2 %), lcp
+restorable    1,700
+ended by      diverged at token 1,777: 2 stored sequences go on otherwise
+shortened by  evicted, 76 tokens lost, group full.0; max_tokens, 1 token lost
+bytes         5.0 MiB in ram, 0 B on ssd
+load          about 4.1 ms
+)");
+}
+
+TEST(MatchViewTest, NamesEveryReasonToEnd) {
+  const v1::ListSpacesReply::Space space = SampleSpace(0x3f);
+  v1::Answer answer;
+  answer.set_matched_tokens(64);
+  answer.set_pending_tokens(128);
+  const auto text = [&](v1::EndReason reason) {
+    answer.set_match_ended_by(reason);
+    return MatchView({.space = space, .requested_tokens = 100, .answer = answer});
+  };
+  EXPECT_THAT(text(v1::END_REASON_REQUEST_ENDED), HasSubstr("the request's own end"));
+  EXPECT_THAT(text(v1::END_REASON_EVICTED), HasSubstr("evicted at token 64"));
+  EXPECT_THAT(text(v1::END_REASON_NEVER_STORED), HasSubstr("never stored at token 64"));
+  EXPECT_THAT(text(v1::END_REASON_INDEX_LOADING), HasSubstr("ask again"));
+  EXPECT_THAT(text(static_cast<v1::EndReason>(17)), HasSubstr("unknown (17) at token 64"));
+  EXPECT_THAT(text(v1::END_REASON_EVICTED), HasSubstr("128 more, being computed"));
+  answer.set_diverged_sequences(1'000);
+  EXPECT_THAT(text(v1::END_REASON_DIVERGED), HasSubstr("at least 1,000 stored sequences go on"));
+}
+
+TEST(NamesTest, AreThoseOfTheCounters) {
+  EXPECT_EQ(NameOf(v1::MATCH_KIND_SUPERSEQUENCE), "supersequence");
+  EXPECT_EQ(NameOf(v1::SHORTEN_REASON_SLOWER_THAN_PREFILL), "slower_than_prefill");
+  EXPECT_EQ(NameOf(v1::LAYER_KIND_SLIDING), "sliding");
+  EXPECT_EQ(NameOf(static_cast<v1::MatchKind>(99)), "unknown (99)");
+}
+
+TEST(RepliesViewTest, ClearAndFlushAreSentences) {
+  v1::ClearReply cleared;
+  cleared.set_spaces(1);
+  cleared.set_bytes(uint64_t{3} << 20);
+  EXPECT_EQ(ClearView(cleared), "cleared 1 space, 3.0 MiB of pages\n");
+  v1::FlushReply flushed;
+  flushed.set_flushed_bytes(uint64_t{3} << 20);
+  EXPECT_EQ(FlushView(flushed), "wrote 3.0 MiB to the ssd, everything is safe\n");
+  flushed.set_dirty_bytes(1'024);
+  EXPECT_THAT(FlushView(flushed), HasSubstr("1.0 KiB are in RAM only"));
+}
+
+TEST(RepliesViewTest, ConfigSaysWhereEachSettingComesFrom) {
+  v1::GetConfigReply config;
+  config.set_version("0.1.0");
+  v1::GetConfigReply::Setting* setting = config.add_settings();
+  setting->set_name("ram");
+  setting->set_value("256MiB");
+  setting->set_source("flag");
+  setting = config.add_limits();
+  setting->set_name("items_per_request");
+  setting->set_value("64");
+  setting->set_source("default");
+  EXPECT_EQ(ConfigView(config), R"(prefixd 0.1.0
+
+name  value   from
+ram   256MiB  flag
+
+limits of the wire
+name               value  from
+items_per_request  64     default
+)");
+}
+
+}  // namespace
+}  // namespace prefixd::cli
