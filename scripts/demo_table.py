@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""The prompts and the closing table of scripts/demo.
+
+demo_table.py prompts CORPUS FOLDER   writes base, lcp and supersequence.txt
+demo_table.py longer CORPUS FOLDER    writes prefix.txt: worker A's prompt and more text, which A's answer does not begin with
+demo_table.py check FOLDER            prints the table; fails when a row is not what it must be
+"""
+import json
+import pathlib
+import sys
+
+PROMPT, DIVERGES_AT, SHORTER, MORE = 3000, 1777, 2000, 500
+
+
+def write_prompts(corpus, folder):
+    text = pathlib.Path(corpus).read_bytes()
+    base = text[:PROMPT]
+    # Another passage from the token on; the first byte must differ, else they would diverge later.
+    other = next(at for at in range(2 * PROMPT, len(text)) if text[at] != base[DIVERGES_AT])
+    (folder / "base.txt").write_bytes(base)
+    (folder / "lcp.txt").write_bytes(base[:DIVERGES_AT] + text[other:other + PROMPT - DIVERGES_AT])
+    (folder / "supersequence.txt").write_bytes(base[:SHORTER])
+
+
+def read(folder, name):
+    report = json.loads((folder / f"{name}.json").read_text())
+    if report.get("error"):
+        raise SystemExit(f"demo: {name}: {report['error']}")
+    return report
+
+
+def write_longer(corpus, folder):
+    text = pathlib.Path(corpus).read_bytes()
+    answer = read(folder, "a")["tokens"]
+    more = next(at for at in range(PROMPT, len(text)) if text[at] != answer[0])
+    (folder / "prefix.txt").write_bytes(text[:PROMPT] + text[more:more + MORE])
+
+
+def expected_rows():
+    """Name, title, kind, tokens that must come from the cache. A worker computes the last prompt token: it needs its logits."""
+    return [
+        ("a", "A  3,000 bytes", "none", 0),
+        ("exact", "B  the same", "exact", PROMPT - 1),
+        ("prefix", "B  500 bytes longer", "prefix", PROMPT),
+        ("lcp", "B  other from 1,777 on", "lcp", DIVERGES_AT),
+        ("supersequence", "B  its first 2,000", "supersequence", SHORTER - 1),
+        ("restart", "C  the same, restarted", "exact", PROMPT - 1),
+    ]
+
+
+def tier(report):
+    return "+".join(name for name in ("ram", "ssd") if report[f"{name}_bytes"] > 0) or "-"
+
+
+def faults(name, kind, cached, warm, cold):
+    if warm["cache_error"]:
+        yield f"the cache was not used: {warm['cache_error']}"
+    if warm["kind"].lower() != kind:
+        yield f"kind is {warm['kind']}, must be {kind}"
+    for field in ("cached_tokens", "used_tokens"):
+        if warm[field] != cached:
+            yield f"{field} is {warm[field]}, must be {cached}"
+    if warm["tokens"] != cold["tokens"]:
+        yield f"the text differs from the cold run's: {warm['text']!r} against {cold['text']!r}"
+    if name == "restart" and warm["ssd_bytes"] == 0:
+        yield "nothing came from the SSD"
+
+
+def check(folder):
+    rows, wrong = [], []
+    for name, title, kind, cached in expected_rows():
+        cold = read(folder, f"{name}-cold")
+        warm = read(folder, name)
+        wrong += [f"demo: {title}: {fault}" for fault in faults(name, kind, cached, warm, cold)]
+        before, after = cold["first_token_ms"], warm["first_token_ms"]
+        # What reuse alone would leave: the cold time, in proportion to the tokens that are left.
+        left = before * (warm["prompt_tokens"] - warm["used_tokens"]) / warm["prompt_tokens"]
+        rows.append((title, warm["kind"], f"{warm['prompt_tokens']:,}", f"{warm['cached_tokens']:,}", f"{before:.1f} ms",
+                     f"{after:.1f} ms", f"{before / after:.1f}x", f"{left:.1f} ms", tier(warm),
+                     "same" if warm["tokens"] == cold["tokens"] else "DIFFERS"))
+    print_table(("request", "kind", "prompt", "cached", "cold", "warm", "ratio", "by tokens left", "tier", "text"), rows)
+    print("cold, warm: time to first token without and with the cache; by tokens left: cold x (tokens left / tokens)")
+    for fault in wrong:
+        print(fault, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def print_table(titles, rows):
+    widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles))]
+    for row in (titles, *rows):
+        cells = (cell.rjust(width) if 2 <= column <= 7 else cell.ljust(width)
+                 for column, (cell, width) in enumerate(zip(row, widths)))
+        print("  ".join(cells).rstrip())
+
+
+def main():
+    command, *arguments = sys.argv[1:]
+    if command == "prompts":
+        return write_prompts(arguments[0], pathlib.Path(arguments[1]))
+    if command == "longer":
+        return write_longer(arguments[0], pathlib.Path(arguments[1]))
+    return check(pathlib.Path(arguments[0]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

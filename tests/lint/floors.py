@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Includes point down only: every include of src, daemon and client against the floors table of src/README.md, every
+third-party header against the rooms that may include it, and the public headers against the standard library."""
+import re
+import sys
+
+import tree
+
+# Prefix of a third-party include: the rooms that may have it. None: every room below client and daemon too.
+THIRD_PARTY = {
+    "rocksdb/": {"ssd"},
+    "zstd.h": {"ssd"},
+    "grpc/": {"wire", "daemon", "client/cpp", "client/cli"},
+    "grpcpp/": {"wire", "daemon", "client/cpp", "client/cli"},
+    "google/protobuf/": {"wire", "daemon", "client/cpp", "client/cli"},
+    "prefixd/v1/": {"wire", "daemon", "client/cpp", "client/cli"},  # generated
+    "spdlog/": {"daemon"},
+    "fmt/": {"daemon"},
+    "hwy/": {"kernels"},
+    "openssl/": {"base"},
+    "xxhash.h": {"base"},
+    "cblas.h": {"client/worker"},
+    "CLI/": {"daemon", "client/cli", "client/worker"},
+    "nlohmann/": {"daemon", "interop", "client/cli", "client/worker"},
+    "absl/": None,
+    "gtest/": set(),
+    "gmock/": set(),
+    "benchmark/": set(),
+}
+PUBLIC = "client/cpp/prefixd"
+# client/examples shows what an engine sees: it stands above client/cpp and may include its public headers only.
+EXAMPLES = "client/examples"
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
+
+
+def read_floors(root):
+    text = (root / "src/README.md").read_text()
+    table = re.search(r"```floors\n(.*?)```", text, re.S)
+    if not table:
+        raise SystemExit("floors: src/README.md has no ```floors table")
+    floors = {}
+    for line in table.group(1).splitlines():
+        room, _, below = line.partition(":")
+        floors[room.strip()] = set(below.split())
+    return floors
+
+
+def room_folder(room):
+    return room if "/" in room or room == "daemon" else f"src/{room}"
+
+
+def room_of(path, rooms):
+    for room in rooms:
+        if path.startswith(room_folder(room) + "/"):
+            return room
+    return EXAMPLES if path.startswith(EXAMPLES + "/") else None
+
+
+def target_room(include, rooms):
+    """The room that an include of ours names, or None."""
+    if include in ("prefixd/client.h", "prefixd/attention.h"):
+        return "client/cpp"
+    for prefix in (include, "src/" + include):
+        room = room_of(prefix, rooms)
+        if room:
+            return room
+    return None
+
+
+def check_public(name, bracket, include):
+    if bracket == "<" and "/" not in include and "." not in include:
+        return None
+    if bracket == '"' and include.startswith("prefixd/") and not include.startswith("prefixd/v1/"):
+        return None
+    return f"floors: {name} includes {include}; public headers include the standard library and each other only"
+
+
+def check_include(root, path, room, floors, bracket, include):
+    name = str(path.relative_to(root))
+    if name.startswith(PUBLIC + "/"):
+        return check_public(name, bracket, include)
+    third = next((prefix for prefix in THIRD_PARTY if include.startswith(prefix)), None)
+    if third:
+        allowed = THIRD_PARTY[third]
+        if allowed is None and room != EXAMPLES or allowed and room in allowed:
+            return None
+        where = ", ".join(sorted(allowed)) if allowed else "tests and bench"
+        return f"floors: {name} includes {include}, which only {where} may include"
+    if bracket == "<":
+        return None  # the system's
+    target = target_room(include, floors)
+    if target is None and (path.parent / include).is_file() and "/" not in include:
+        return None  # beside it
+    if target is None:
+        return f"floors: {name} includes {include}, which is in no room of src/README.md"
+    if room == EXAMPLES:
+        if target == EXAMPLES or include.startswith("prefixd/"):
+            return None
+        return f"floors: {name} includes {include}; an example sees the public headers only"
+    if target == room or target in floors[room]:
+        return None
+    below = " ".join(sorted(floors[room])) or "nothing"
+    return f"floors: {name} includes {include}, but {room} may include {below}"
+
+
+def check(root):
+    floors = read_floors(root)
+    complaints = []
+    for room, below in floors.items():
+        unknown = below - set(floors)
+        complaints += [f"floors: the table of {room} names {u}, which has no line" for u in sorted(unknown)]
+    for path in tree.cpp_files(root, tree.CODE):
+        name = str(path.relative_to(root))
+        room = room_of(name, floors)
+        if room is None:
+            complaints.append(f"floors: {name} is in no room of src/README.md")
+            continue
+        text = path.read_text()
+        if "FRIEND_TEST" in text or re.search(r"friend\s+class\s+\w*Test\b", text):
+            complaints.append(f"floors: {name} befriends a test; tests go through the public API")
+        found = (check_include(root, path, room, floors, *match) for match in INCLUDE.findall(text))
+        complaints += [complaint for complaint in found if complaint]
+    return complaints
+
+
+def self_test():
+    table = "```floors\nbase:\nquant: base\nssd: base\ndaemon: base\nclient/cpp: base quant\nclient/cli: base client/cpp\n```\n"
+    clean = {
+        "src/README.md": table,
+        "src/base/size.h": "#include <string>\n",
+        "src/quant/a.cc": '#include "quant/a.h"\n#include "base/size.h"\n#include "absl/status/status.h"\n',
+        "src/quant/a.h": "#include <cstdint>\n",
+        "src/ssd/a.cc": '#include "rocksdb/db.h"\n',
+        "client/cpp/prefixd/client.h": "#include <vector>\n",
+        "client/cpp/a.cc": '#include "b.h"\n#include "prefixd/client.h"\n#include "prefixd/v1/admin.pb.h"\n',
+        "client/cpp/b.h": "",
+        "client/examples/worker.cc": '#include "prefixd/client.h"\n',
+    }
+    cpp = "client/cpp/prefixd/client.h"
+    return tree.self_test(check, clean, [
+        ("an include that points up", "src/base/up.cc", '#include "quant/a.h"\n', "base may include nothing"),
+        ("an include sideways", "src/ssd/side.cc", '#include "quant/a.h"\n', "ssd may include base"),
+        ("an include of daemon", "src/quant/d.cc", '#include "daemon/server.h"\n', "quant may include base"),
+        ("rocksdb outside ssd", "src/quant/r.cc", '#include <rocksdb/db.h>\n', "which only ssd may"),
+        ("protobuf outside wire", "src/quant/p.cc", '#include "prefixd/v1/admin.pb.h"\n', "which only client/cli"),
+        ("a gtest include", "src/quant/t.cc", '#include "gtest/gtest.h"\n', "which only tests and bench may"),
+        ("a friend test", "src/quant/f.h", "class A { FRIEND_TEST(ATest, B); };\n", "befriends a test"),
+        ("absl in a public header", cpp, '#include "absl/status/status.h"\n', "public headers include"),
+        ("a C library in a public header", cpp, "#include <zstd.h>\n", "public headers include"),
+        ("an example that looks inside", "client/examples/x.cc", '#include "base/size.h"\n', "public headers only"),
+        ("a room without a line", "src/extra/x.cc", "", "in no room"),
+        ("an include of nowhere", "src/quant/n.cc", '#include "nowhere/x.h"\n', "which is in no room"),
+    ])
+
+
+if __name__ == "__main__":
+    sys.exit(self_test() if "--self-test" in sys.argv else tree.report(check(tree.ROOT)))

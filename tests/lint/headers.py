@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Every header compiles alone. Usage: headers.py BUILD_DIR (for the generated headers); CXX and PREFIXD_JOBS count."""
+import concurrent.futures
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import tree
+
+FOLDERS = (*tree.CODE, "tests", "bench")
+
+
+def flags(root, generated):
+    return ["-std=c++20", "-fsyntax-only", "-x", "c++", "-I", str(root), "-I", str(root / "src"),
+            "-I", str(root / "client/cpp"), "-isystem", str(generated),
+            '-DPREFIXD_TEST_DATA=""', '-DPREFIXD_SOURCE_DIR=""', '-DPREFIXD_BINARY_DIR=""']
+
+
+def compile_alone(compiler, root, generated, path):
+    name = str(path.relative_to(root))
+    # Included, not compiled as the main file: GCC warns about #pragma once there.
+    run = subprocess.run([*compiler, *flags(root, generated), "-"], input=f'#include "{path}"\n', text=True,
+                         capture_output=True, check=False)
+    if run.returncode == 0:
+        return None
+    first = next((line for line in run.stderr.splitlines() if "error" in line), run.stderr[:300])
+    return f"headers: {name} does not compile alone: {first}"
+
+
+def check(root, generated=pathlib.Path("/nonexistent")):
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    headers = [path for path in tree.cpp_files(root, FOLDERS) if path.suffix == ".h"]
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("PREFIXD_JOBS", "2"))) as pool:
+        found = pool.map(lambda path: compile_alone(compiler, root, generated, path), headers)
+        return [complaint for complaint in found if complaint]
+
+
+def self_test():
+    clean = {"src/base/size.h": "#pragma once\n#include <string>\nstd::string Size();\n"}
+    return tree.self_test(check, clean, [
+        ("a header that leans on its includer", "src/base/a.h", "#pragma once\nstd::string Name();\n", "base/a.h"),
+        ("a header of the tests", "tests/base/b.h", '#pragma once\n#include "base/gone.h"\n', "base/b.h"),
+    ])
+
+
+def main():
+    if "--self-test" in sys.argv:
+        return self_test()
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: headers.py BUILD_DIR")
+    generated = pathlib.Path(sys.argv[1]).resolve() / "gen"
+    if not (generated / "prefixd/v1/admin.pb.h").is_file():
+        return tree.report([f"headers: {generated} has no generated headers: build first (scripts/build)"])
+    return tree.report(check(tree.ROOT, generated))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
