@@ -29,15 +29,20 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
   return evicted;
 }
 
+Node* PrefixIndex::Impl::Coldest(bool may_drop_dirty) const {
+  if (!may_drop_dirty || dirty_order.empty()) {
+    return clean_order.empty() ? nullptr : clean_order.begin()->node;
+  }
+  const bool clean_first =
+      !clean_order.empty() && clean_order.begin()->stamp < dirty_order.begin()->stamp;
+  return (clean_first ? clean_order : dirty_order).begin()->node;
+}
+
 std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty) {
   const base::MutexLock lock(impl_->mutex);
-  const Order& clean = impl_->clean_order;
-  const Order& dirty = impl_->dirty_order;
-  const bool take_dirty = may_drop_dirty && !dirty.empty() &&
-                          (clean.empty() || dirty.begin()->stamp < clean.begin()->stamp);
-  if (!take_dirty && clean.empty()) return std::nullopt;
-  Node* const node = take_dirty ? dirty.begin()->node : clean.begin()->node;
-  const Evicted evicted = impl_->GiveUpRam(*node, take_dirty, 0, ~uint64_t{0});
+  Node* const node = impl_->Coldest(may_drop_dirty);
+  if (node == nullptr) return std::nullopt;
+  const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0});
   impl_->Settle(node);
   return evicted;
 }

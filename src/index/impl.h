@@ -107,6 +107,7 @@ struct PrefixIndex::Impl {
       PREFIXD_REQUIRES(mutex);
 
   // --- evict.cc ---
+  Node* Coldest(bool may_drop_dirty) const PREFIXD_REQUIRES(mutex);  // nullptr: nothing to give
   Evicted GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin, uint64_t end)
       PREFIXD_REQUIRES(mutex);
   uint64_t ClearTree(Space& space) PREFIXD_REQUIRES(mutex);

@@ -1,0 +1,201 @@
+// Four threads over one index. Pages are words that say whose they are, so whoever reads an extent
+// that was given to somebody else while it was leased sees it. Runs under ThreadSanitizer.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "index/prefix_index.h"
+#include "index_fixture.h"
+
+namespace prefixd::index {
+namespace {
+
+constexpr uint32_t kBlockTokens = 16;
+constexpr size_t kExtents = 64;
+
+// Extents of one word each. Plain words: if two threads ever touch one unordered, TSan says so.
+class TinyArena {
+ public:
+  TinyArena() {
+    for (size_t i = 0; i < kExtents; ++i) free_.push_back(i);
+  }
+  block::Extent Allocate(uint64_t word) {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return {};
+    const size_t slot = free_.back();
+    free_.pop_back();
+    words_[slot] = word;
+    return {slot * block::kExtentUnit, block::kExtentUnit};
+  }
+  void Free(block::Extent extent) {
+    const std::lock_guard lock(mutex_);
+    words_[extent.offset / block::kExtentUnit] = 0;
+    free_.push_back(extent.offset / block::kExtentUnit);
+  }
+  uint64_t Read(block::Extent extent) const { return words_[extent.offset / block::kExtentUnit]; }
+  size_t free_extents() const {
+    const std::lock_guard lock(mutex_);
+    return free_.size();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<size_t> free_;
+  std::array<uint64_t, kExtents> words_{};
+};
+
+// What a page of this block holds: its hash and how many tokens it has.
+uint64_t WordOf(const block::BlockHash& hash, uint32_t tokens) {
+  uint64_t word;
+  std::memcpy(&word, hash.data(), sizeof(word));
+  return (word ^ tokens) | 1;
+}
+
+class Race {
+ public:
+  Race() { space_ = index_.AddSpace({.id = {}, .block_tokens = kBlockTokens, .rungs = {1}}); }
+
+  void Worker(uint32_t seed) {
+    std::mt19937 random(seed);
+    const block::SessionId session{seed};
+    // At least so often, and on until pages have also gone to SSD and come back.
+    for (int i = 0; i < 3000 || (promotions_ < 200 && i < 1'000'000); ++i) {
+      const Tokens tokens = Pick(random);
+      switch (random() % 4) {
+        case 0:
+          (void)index_.Match(space_, {tokens, {}}, {}, session);
+          break;
+        case 1:
+          Write(tokens, session);
+          break;
+        default:
+          Read(tokens, session, random);
+          break;
+      }
+    }
+    index_.EndSession(session);
+  }
+
+  void GiveUp(const std::atomic<bool>& done) {
+    std::mt19937 random(99);
+    while (!done) {
+      index_.EvictOne(random() % 3 == 0);
+      FreeAll();
+      Spill(random);
+      if (random() % 64 == 0) index_.DropSsdRange(1, sequence_.load() / 2);
+      if (random() % 512 == 0) index_.Clear(space_);
+      if (random() % 256 == 0) index_.TrimMemory(0);
+    }
+  }
+
+  void ExpectNothingLost() {
+    EXPECT_TRUE(index_.Validate().ok()) << index_.Validate();
+    while (index_.EvictOne(true).has_value()) {
+    }
+    FreeAll();
+    EXPECT_EQ(arena_.free_extents(), kExtents);
+    EXPECT_EQ(wrong_reads_, 0u);
+    EXPECT_GT(good_reads_, 0u);
+    EXPECT_GE(promotions_, 200u);
+  }
+
+ private:
+  static Tokens Pick(std::mt19937& random) {
+    Tokens tokens;
+    const size_t size = 1 + random() % 70;
+    while (tokens.size() < size) tokens.push_back(random() % 12 == 0 ? 1 : 0);
+    return tokens;
+  }
+
+  void FreeAll() {
+    for (const block::Extent& extent : index_.TakeFreed()) arena_.Free(extent);
+  }
+
+  void Write(const Tokens& tokens, block::SessionId session) {
+    const auto reserved = index_.Reserve(space_, {tokens, {}}, {}, session);
+    if (!reserved.ok()) return;
+    const block::ReservationId id = reserved->plan.reservation;
+    for (uint32_t i = 0; i < reserved->plan.blocks.size(); ++i) {
+      const block::BlockPlan& plan = reserved->plan.blocks[i];
+      if (plan.state == block::BlockState::kPresent) continue;
+      const block::Extent extent = arena_.Allocate(WordOf(reserved->hashes[i], plan.tokens));
+      if (!extent) break;
+      const NewPage page{
+          .group = 0, .rung = 0, .extent = extent, .check = 1, .page_bytes = 8, .payload_bytes = 8};
+      if (!index_.Publish(id, i, {&page, 1}).ok()) {
+        arena_.Free(extent);
+        break;
+      }
+    }
+    (void)index_.AddEnd(id, static_cast<uint32_t>(tokens.size()));
+    (void)index_.CloseReservation(id);
+  }
+
+  void Read(const Tokens& tokens, block::SessionId session, std::mt19937& random) {
+    const Acquired acquired = index_.Acquire(space_, {tokens, {}}, {}, session);
+    if (!acquired.lease) return;
+    for (PageInfo page : acquired.pages) {
+      if (page.state == PageState::kSsd) Promote(page, random);
+      if (page.state == PageState::kPromoting || page.state == PageState::kSsd) {
+        const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+        page = index_.WaitWhilePromoting(page.ref, soon);
+      }
+      if (!InRam(page.state)) break;
+      const bool right = arena_.Read(page.extent) == WordOf(page.name.block, page.name.tokens);
+      ++(right ? good_reads_ : wrong_reads_);
+    }
+    EXPECT_TRUE(index_.Release(acquired.lease).ok());
+  }
+
+  void Promote(const PageInfo& page, std::mt19937& random) {
+    if (!index_.BeginPromotion(page.ref)) return;
+    const uint64_t word = WordOf(page.name.block, page.name.tokens);
+    const block::Extent extent = random() % 8 == 0 ? block::Extent{} : arena_.Allocate(word);
+    if (extent) {
+      ++promotions_;
+      index_.FinishPromotion(page.ref, extent);
+    } else {
+      index_.FailPromotion(page.ref, random() % 2 == 0 ? PrefixIndex::PromotionFailure::kCorrupt
+                                                       : PrefixIndex::PromotionFailure::kTryAgain);
+    }
+  }
+
+  void Spill(std::mt19937& random) {
+    std::vector<SpillBlock> blocks = index_.PickSpill(64);
+    std::vector<SpilledPage> pages;
+    for (SpillBlock& block : blocks) {
+      for (const PageInfo& page : block.pages) {
+        const bool right = arena_.Read(page.extent) == WordOf(page.name.block, page.name.tokens);
+        ++(right ? good_reads_ : wrong_reads_);
+        pages.push_back({page.ref, ++sequence_});
+      }
+      block.record_sequence = ++sequence_;
+    }
+    random() % 8 == 0 ? index_.AbortSpill(blocks) : index_.FinishSpill(blocks, pages);
+  }
+
+  PrefixIndex index_{PrefixIndex::Options{}};
+  block::SpaceHandle space_;
+  TinyArena arena_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> good_reads_{0}, wrong_reads_{0}, promotions_{0};
+};
+
+TEST(IndexRaceTest, NobodyReadsAnExtentThatSomebodyElseGot) {
+  Race race;
+  std::atomic<bool> done{false};
+  std::thread giver([&] { race.GiveUp(done); });
+  std::vector<std::thread> workers;
+  for (uint32_t seed = 1; seed <= 3; ++seed) workers.emplace_back([&, seed] { race.Worker(seed); });
+  for (std::thread& worker : workers) worker.join();
+  done = true;
+  giver.join();
+  race.ExpectNothingLost();
+}
+
+}  // namespace
+}  // namespace prefixd::index
