@@ -101,6 +101,12 @@ TEST_F(SafetensorsTest, HugeHeaderLengthsAreRefused) {
   }
 }
 
+TEST_F(SafetensorsTest, AHeaderOfOneHundredMegabytesIsRefusedUnreadAlthoughTheFileHoldsIt) {
+  WriteWithLength("bad.safetensors", kMaxHeaderBytes, "{}", "");
+  std::filesystem::resize_file(PathOf("bad.safetensors"), 8 + kMaxHeaderBytes);  // sparse
+  EXPECT_THAT(RefusalOfFile(), HasSubstr("limit 100000000"));
+}
+
 TEST_F(SafetensorsTest, HeadersThatAreNotTensorListsAreRefused) {
   EXPECT_THAT(Refusal("", ""), HasSubstr("not a JSON object"));
   EXPECT_THAT(Refusal("{", ""), HasSubstr("not a JSON object"));
