@@ -128,7 +128,7 @@ TEST(AttentionMemoryTest, PeakBytesAreEqualAt4KAnd64KContext) {
   const LayerShape layer_shape{.kv_heads = 2, .key_dim = 32, .value_dim = 32};
   const quant::TensorFormat format = quant::MlxAffineFormat(4, 32, Dtype::kF16);
   const PagedLayer block(layer_shape, {{format, format}}, UniformBlocks(64, 64));
-  for (const uint32_t rows : {1u, 64u}) {
+  for (const uint32_t rows : {1u, 3u}) {
     for (const uint32_t threads : {1u, 2u}) {
       std::vector<size_t> peaks;
       for (const uint32_t context : {4096u, 65536u}) {
