@@ -1,7 +1,8 @@
-// Fused attention over the block tables that a Sequence gives, straight on quantized pages. Standard-library types only.
+// Fused attention over the block tables that a Sequence gives, straight on quantized pages.
+// Standard-library types only.
 //
-// Thread-safe; scratch does not grow with the context. One query row's result does not depend on which other rows,
-// chunks or how many threads share the call.
+// Thread-safe; scratch does not grow with the context. One query row's result does not depend on
+// which other rows, chunks or how many threads share the call.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +27,9 @@ struct AttendOptions {
 };
 
 // q: [query_rows][query_heads][key_dim] by the strides, out: [query_rows][query_heads][value_dim].
-// `formats`: what BlockTableEntry::format indexes: the layer's LayerSpec::formats. Invalid input changes nothing and says what.
-Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats, const float* q, float* out,
-              const AttendOptions& options);
+// `formats`: what BlockTableEntry::format indexes: the layer's LayerSpec::formats. Invalid input
+// changes nothing and says what.
+Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats,
+              const float* q, float* out, const AttendOptions& options);
 
 }  // namespace prefixd

@@ -1,12 +1,14 @@
-// prefixd/client.h: the one header an inference engine includes. Standard-library types only; the library behind it brings its
-// own gRPC and protobuf.
+// prefixd/client.h: the one header an inference engine includes. Standard-library types only; the
+// library behind it brings its own gRPC and protobuf.
 //
 // Contract
-//  - No call throws, aborts or outlives its deadline. Without a daemon Begin() answers 0 tokens at once, attaching goes on in the
-//    background, and a cache error never fails a request.
-//  - Client, Space and Sequence are handles: cheap to move. Client and Space are thread-safe, a Sequence belongs to one
-//    thread at a time (its pages load in the background). A Sequence must not outlive its Client. Not before fork().
-//  - K and V are quantized once, by Append; what comes out of the cache is attended on exactly the stored bytes.
+//  - No call throws, aborts or outlives its deadline. Without a daemon Begin() answers 0 tokens at
+//    once, attaching goes on in the background, and a cache error never fails a request.
+//  - Client, Space and Sequence are handles: cheap to move. Client and Space are thread-safe, a
+//    Sequence belongs to one thread at a time (its pages load in the background). A Sequence must
+//    not outlive its Client. Not before fork().
+//  - K and V are quantized once, by Append; what comes out of the cache is attended on exactly the
+//    stored bytes.
 #pragma once
 #include <array>
 #include <chrono>
@@ -21,29 +23,46 @@
 
 namespace prefixd {
 
-// --- results ------------------------------------------------------------------------------------------
+// --- results ---
 
-enum class StatusCode { kOk = 0, kInvalidArgument, kNotFound, kUnavailable, kDeadline, kExhausted, kFailedPrecondition, kInternal };
+enum class StatusCode {
+  kOk = 0,
+  kInvalidArgument,
+  kNotFound,
+  kUnavailable,
+  kDeadline,
+  kExhausted,
+  kFailedPrecondition,
+  kInternal
+};
 
 struct Status {
   StatusCode code = StatusCode::kOk;
-  std::string message;  // the daemon's own sentence where it has one
+  std::string message{};  // the daemon's own sentence where it has one
   bool ok() const { return code == StatusCode::kOk; }
 };
 
 template <typename T>
 struct Result {
-  Status status;
-  std::optional<T> held;
+  Status status{};
+  std::optional<T> held{};
   bool ok() const { return status.ok(); }
   T& value() { return *held; }  // Requires: ok()
   const T& value() const { return *held; }
 };
 
-// --- formats ------------------------------------------------------------------------------------------
+// --- formats ---
 
 enum class Dtype : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
-enum class Codec : uint8_t { kRaw = 1, kMlxAffine = 2, kQ4_0 = 3, kQ4_1 = 4, kQ5_0 = 5, kQ5_1 = 6, kQ8_0 = 7 };
+enum class Codec : uint8_t {
+  kRaw = 1,
+  kMlxAffine = 2,
+  kQ4_0 = 3,
+  kQ4_1 = 4,
+  kQ5_0 = 5,
+  kQ5_1 = 6,
+  kQ8_0 = 7
+};
 
 struct TensorFormat {
   Codec codec = Codec::kRaw;
@@ -52,14 +71,16 @@ struct TensorFormat {
   uint16_t group_size = 0;
 };
 struct KvFormat {
-  TensorFormat key, value;
+  TensorFormat key{}, value{};
 };
 KvFormat Raw(Dtype dtype);
 KvFormat MlxAffine(int bits, int group_size, Dtype dtype);
 KvFormat MlxAffine(int key_bits, int key_group, int value_bits, int value_group, Dtype dtype);
-KvFormat Ggml(Codec key, Codec value);
+KvFormat Ggml(Codec key, Codec value);  // of kQ4_0 ... kQ8_0
+// What does not fit together is refused by OpenSpace, by name.
 
-// Bytes of one token's row of one head: codes, then scales and biases (0 for raw; ggml keeps scales inside its codes).
+// Bytes of one token's row of one head: codes, then scales and biases (0 for raw; ggml keeps scales
+// inside its codes). All 0 when the format is impossible for rows of `dim`.
 struct RowBytes {
   uint32_t codes = 0, scales = 0, biases = 0;
 };
@@ -74,17 +95,18 @@ struct BlockTableEntry {
   uint32_t format = 0;                   // index into the layer's formats
 };
 
-// --- who: the space -------------------------------------------------------------------------------------
+// --- who: the space ---
 
 using Digest = std::array<std::byte, 32>;
-// SHA-256 over the checkpoint's tensors (*.safetensors in `dir`); computed once and remembered by inode, size and time.
+// SHA-256 over the checkpoint's tensors (*.safetensors in `dir`); computed once and remembered by
+// inode, size and time.
 Result<Digest> DigestCheckpoint(const std::string& dir);
 Result<Digest> DigestFile(const std::string& path);
 
 struct RopeSpec {
   double theta = 0;
-  std::string scaling;
-  std::vector<double> scaling_params;
+  std::string scaling{};
+  std::vector<double> scaling_params{};
   uint32_t rotary_dim = 0;
   bool interleaved = false;
   bool key_before_rope = false;
@@ -94,27 +116,28 @@ struct LayerSpec {
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
-  std::vector<KvFormat> formats;  // finest first, 1..4
+  std::vector<KvFormat> formats{};  // finest first, 1..4
 };
 
 struct SpaceSpec {
-  std::string model;
+  std::string model{};
   Digest weights_digest{};
   Digest adapter_digest{};
   Digest tokenizer_digest{};
   bool draft = false;
   Digest target_digest{};
-  RopeSpec rope;
+  RopeSpec rope{};
+  // With more than one rank every rank is a space of its own: `layers` are those of this rank.
   uint32_t tensor_parallel = 1;
   uint32_t pipeline_parallel = 1;
   uint32_t tensor_rank = 0;
   uint32_t pipeline_rank = 0;
-  std::string salt;
-  uint32_t block_tokens = 0;  // 0 = the daemon's default, 64
-  std::vector<LayerSpec> layers;  // the library groups them
+  std::string salt{};
+  uint32_t block_tokens = 0;        // 0 = the daemon's default, 64
+  std::vector<LayerSpec> layers{};  // the library groups them
 };
 
-// --- requests ---------------------------------------------------------------------------------------------
+// --- requests ---
 
 struct Content {  // non-token input under tokens [start, start + length)
   uint32_t start = 0, length = 0, item_offset = 0;
@@ -125,13 +148,13 @@ enum class MatchKind : uint8_t { kExact = 1, kSupersequence, kPrefix, kLcp, kNon
 const char* ToString(MatchKind kind);
 
 struct BeginOptions {
-  std::span<const Content> content;
-  uint32_t max_tokens = ~uint32_t{0};  // a worker that needs logits asks for n - 1
-  std::chrono::milliseconds deadline{200};        // of the lookup
+  std::span<const Content> content{};
+  uint32_t max_tokens = ~uint32_t{0};  // a worker that needs logits asks for n - 1; 0 = no lookup
+  std::chrono::milliseconds deadline{200};         // of the lookup
   std::chrono::milliseconds load_deadline{10000};  // of loading the pages
-  uint64_t readable = ~uint64_t{0};  // mask of formats that this worker reads
-  uint32_t write_format = 0;         // index into formats: what Append writes
-  std::string request_id;
+  uint64_t readable = ~uint64_t{0};                // mask of formats that this worker reads
+  uint32_t write_format = 0;                       // index into formats: what Append writes
+  std::string request_id{};
 };
 
 // What a lookup said; for logs and usage fields.
@@ -141,8 +164,8 @@ struct MatchInfo {
   uint32_t restorable_tokens = 0;
   uint64_t ram_bytes = 0, ssd_bytes = 0;
   uint64_t estimated_load_us = 0;
-  std::string why_shorter;  // "evicted 64", "max_tokens 1"; empty when nothing was lost
-  Status status;            // why the cache was not used, when it was not
+  std::string why_shorter{};  // "evicted 64", "max_tokens 1"; empty when nothing was lost
+  Status status{};            // why the cache was not used, when it was not
 };
 
 struct CommitOptions {
@@ -160,15 +183,17 @@ struct ReleaseInfo {
   double prefill_tokens_per_s = 0;
 };
 
-// A tensor of one layer's K or V: [kv_heads, tokens, dim], elements of a row contiguous, strides in elements.
+// A tensor of one layer's K or V: [kv_heads, tokens, dim], elements of a row contiguous, strides in
+// elements; 0 = dense over the tokens of the call.
 struct TensorView {
   const void* data = nullptr;
   Dtype dtype = Dtype::kF32;
   size_t head_stride = 0;
   size_t token_stride = 0;
 };
-// One of K or V as MLX packs it: codes [kv_heads, tokens, codes bytes], scales and biases [kv_heads, tokens, ...], each dense in the
-// row, with strides in bytes. Raw and ggml formats use `codes` alone.
+// One of K or V as MLX packs it: codes [kv_heads, tokens, codes bytes], scales and biases
+// [kv_heads, tokens, ...], each dense in the row, with strides in bytes. Raw and ggml formats use
+// `codes` alone.
 struct PackedView {
   const void* codes = nullptr;
   const void* scales = nullptr;
@@ -195,32 +220,41 @@ class Sequence {
   const MatchInfo& match() const;
   // Tokens that need not be computed; may shrink until Wait() has answered for every layer.
   uint32_t restorable_tokens() const;
-  // Blocks until the cached pages of `layer` are here (or the load deadline passed). Returns the usable tokens: less than
-  // restorable_tokens() before means a page turned out bad; call Restart() and begin again at that length.
+  // Blocks until the cached pages of `layer` are here (or the load deadline passed). Returns the
+  // usable tokens: less than restorable_tokens() before means a page turned out bad; call Restart()
+  // and begin again at that length.
   uint32_t Wait(int layer);
   uint32_t WaitAll();
   // Drops everything beyond the tokens that are usable in every layer. Returns them.
   uint32_t Restart();
 
-  // K and V of tokens [begin, begin + count) of `layer`, quantized into the sequence's own pages. Tokens beyond the first Begin() were
-  // announced by PushToken(). InvalidArgument when begin leaves a gap or goes back before the cached tokens.
-  Status Append(int layer, uint32_t begin, uint32_t count, const TensorView& key, const TensorView& value);
+  // K and V of tokens [begin, begin + count) of `layer`, quantized into the sequence's own pages.
+  // Tokens beyond the first Begin() were announced by PushToken(). InvalidArgument when begin
+  // leaves a gap or goes back before the cached tokens.
+  Status Append(int layer, uint32_t begin, uint32_t count, const TensorView& key,
+                const TensorView& value);
   // The same with bytes that are packed already: stored as they are.
-  Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key, const PackedView& value);
-  // Copies tokens [begin, begin + count) of `layer` out, packed as they are stored. Requires one format over the range.
-  Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key, const MutablePackedView& value) const;
+  Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
+                     const PackedView& value);
+  // Copies tokens [begin, begin + count) of `layer` out, packed as they are stored. Requires one
+  // format over the range.
+  Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
+                const MutablePackedView& value) const;
   // One more token of the sequence (sampled, or the next turn's).
   void PushToken(uint32_t token);
 
-  // Blocks of `layer` in position order: cached, then own. Valid until the next call that changes the sequence.
+  // Blocks of `layer` in position order: cached, then own. Valid until the next call that changes
+  // the sequence.
   std::span<const BlockTableEntry> block_table(int layer);
 
-  // Stores every token appended in all layers that the cache lacks: full blocks, and the tail too with sequence_end, which also
-  // declares that a sequence ends here. An error costs a later miss, nothing else.
+  // Stores every token appended in all layers that the cache lacks: full blocks, and the tail too
+  // with sequence_end, which also declares that a sequence ends here. An error costs a later miss,
+  // nothing else.
   Result<CommitInfo> Commit(const CommitOptions& options = {});
   // Ends the lease and says what it was worth. The destructor does it with zeros.
   void Release(const ReleaseInfo& info = {});
-  std::chrono::microseconds load_time() const;  // asking for the pages to having them all; 0 before that
+  std::chrono::microseconds load_time()
+      const;  // asking for the pages to having them all; 0 before that
 
  private:
   friend class Space;
@@ -236,13 +270,14 @@ class Space {
   Space(Space&&) noexcept;
   Space& operator=(Space&&) noexcept;
 
-  // Looks the tokens up, leases what is there and starts loading it. Never fails: without a cache it answers 0 tokens.
+  // Looks the tokens up, leases what is there and starts loading it. Never fails: without a cache
+  // it answers 0 tokens.
   Sequence Begin(std::span<const uint32_t> tokens, const BeginOptions& options = {});
   // Lookup alone: changes nothing.
   Result<MatchInfo> Match(std::span<const uint32_t> tokens, const BeginOptions& options = {});
   uint32_t block_tokens() const;
   uint64_t payload_bytes_per_token() const;  // in formats[0], without padding
-  std::string id() const;                    // hex of the space id
+  std::string id() const;                    // hex of the space id; empty until a daemon opened it
 
  private:
   friend class Client;
@@ -265,8 +300,9 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
 
-  // InvalidArgument when the spec is impossible ("group_size 48 does not divide head_dim 128"). Without a daemon the space opens
-  // all the same, works as a private KV cache, and attaches once the daemon is there.
+  // InvalidArgument when the spec is impossible ("group_size 48 does not divide head_dim 128").
+  // Without a daemon the space opens all the same, works as a private KV cache, and attaches once
+  // the daemon is there.
   Result<Space> OpenSpace(const SpaceSpec& spec);
   bool attached() const;
   // Waits until attached. False at the deadline.

@@ -1,0 +1,53 @@
+#include "prefixd/attention.h"
+
+#include <array>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+
+#include "block/layer_group.h"
+#include "convert.h"
+#include "kernels/attention.h"
+
+namespace prefixd {
+namespace {
+
+// The public entry is the kernels' entry, member by member: a table is passed on as it is, so that
+// nothing here grows with the context.
+using Inner = quant::BlockTableEntry;
+static_assert(sizeof(BlockTableEntry) == sizeof(Inner) &&
+              alignof(BlockTableEntry) == alignof(Inner));
+static_assert(offsetof(BlockTableEntry, units) == offsetof(Inner, units));
+static_assert(offsetof(BlockTableEntry, arena_offset) == offsetof(Inner, arena_offset));
+static_assert(offsetof(BlockTableEntry, page_tokens) == offsetof(Inner, page_tokens));
+static_assert(offsetof(BlockTableEntry, tokens) == offsetof(Inner, tokens));
+static_assert(offsetof(BlockTableEntry, format) == offsetof(Inner, format));
+
+}  // namespace
+
+Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats,
+              const float* q, float* out, const AttendOptions& options) {
+  if (formats.empty() || formats.size() > block::kMaxLadder) {
+    return client::ToPublic(absl::InvalidArgumentError(
+        absl::StrCat("attend: ", formats.size(), " formats, must be 1 to ", block::kMaxLadder)));
+  }
+  std::array<quant::KvFormat, block::kMaxLadder> inner_formats;
+  for (size_t i = 0; i < formats.size(); ++i) inner_formats[i] = client::FromPublic(formats[i]);
+  const kernels::AttentionShape shape{.query_rows = options.query_rows,
+                                      .query_heads = options.query_heads,
+                                      .kv_heads = options.kv_heads,
+                                      .key_dim = options.key_dim,
+                                      .value_dim = options.value_dim,
+                                      .first_position = options.first_position,
+                                      .scale = options.scale,
+                                      .threads = options.threads,
+                                      .query_row_stride = options.query_row_stride,
+                                      .query_head_stride = options.query_head_stride,
+                                      .out_row_stride = options.out_row_stride,
+                                      .out_head_stride = options.out_head_stride};
+  return client::ToPublic(
+      kernels::Attend({reinterpret_cast<const Inner*>(table.data()), table.size()},
+                      {inner_formats.data(), formats.size()}, q, out, shape));
+}
+
+}  // namespace prefixd

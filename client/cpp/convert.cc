@@ -1,0 +1,173 @@
+#include "convert.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "block/split_layers.h"
+
+namespace prefixd::client {
+namespace {
+
+StatusCode ToPublic(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return StatusCode::kOk;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return StatusCode::kInvalidArgument;
+    case absl::StatusCode::kNotFound:
+      return StatusCode::kNotFound;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+      return StatusCode::kUnavailable;
+    case absl::StatusCode::kDeadlineExceeded:
+      return StatusCode::kDeadline;
+    case absl::StatusCode::kResourceExhausted:
+      return StatusCode::kExhausted;
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAborted:
+      return StatusCode::kFailedPrecondition;
+    default:
+      return StatusCode::kInternal;
+  }
+}
+
+const char* ToString(block::ShortenReason reason) {
+  switch (reason) {
+    case block::ShortenReason::kEvicted:
+      return "evicted";
+    case block::ShortenReason::kNoStateSnapshot:
+      return "no_state_snapshot";
+    case block::ShortenReason::kWindowGone:
+      return "window_gone";
+    case block::ShortenReason::kCorrupt:
+      return "corrupt";
+    case block::ShortenReason::kFormat:
+      return "format";
+    case block::ShortenReason::kAtomicContent:
+      return "atomic_content";
+    case block::ShortenReason::kRamFull:
+      return "ram_full";
+    case block::ShortenReason::kLeaseQuota:
+      return "lease_quota";
+    case block::ShortenReason::kDeadline:
+      return "deadline";
+    case block::ShortenReason::kSlowerThanPrefill:
+      return "slower_than_prefill";
+    case block::ShortenReason::kIoError:
+      return "io_error";
+    case block::ShortenReason::kIndexLoading:
+      return "index_loading";
+    case block::ShortenReason::kMaxTokens:
+      return "max_tokens";
+  }
+  return "unknown";
+}
+
+// A layer as a group of its own, before SplitLayers names it and puts equal ones together.
+absl::StatusOr<block::LayerGroup> GroupOfLayer(const SpaceSpec& spec, uint32_t layer) {
+  const LayerSpec& from = spec.layers[layer];
+  block::LayerGroup group;
+  group.kv_heads = from.kv_heads;
+  group.key_dim = from.key_dim;
+  group.value_dim = from.value_dim;
+  group.tensor_rank = spec.tensor_rank;
+  group.pipeline_rank = spec.pipeline_rank;
+  for (const KvFormat& format : from.formats) group.ladder.push_back(FromPublic(format));
+  block::LayerGroup named = group;
+  named.name = absl::StrCat("of layer ", layer);
+  named.layers = {layer};
+  PREFIXD_RETURN_IF_ERROR(block::Validate(named));
+  return group;
+}
+
+}  // namespace
+
+Status ToPublic(const absl::Status& status) {
+  return {.code = ToPublic(status.code()), .message = std::string(status.message())};
+}
+
+MatchInfo ToPublic(const block::MatchAnswer& match) {
+  MatchInfo info;
+  info.kind = static_cast<MatchKind>(match.kind);
+  info.matched_tokens = match.matched_tokens;
+  info.restorable_tokens = match.restorable_tokens;
+  info.ram_bytes = match.ram_bytes;
+  info.ssd_bytes = match.ssd_bytes;
+  info.estimated_load_us = match.load_us;
+  for (const block::Shortening& shortening : match.shortened_by) {
+    if (!info.why_shorter.empty()) info.why_shorter += ", ";
+    info.why_shorter += absl::StrCat(ToString(shortening.reason), " ", shortening.tokens_lost);
+  }
+  return info;
+}
+
+quant::TensorFormat FromPublic(const TensorFormat& format) {
+  quant::TensorFormat to;
+  to.codec = static_cast<quant::Codec>(format.codec);
+  to.dtype = to.scale_dtype = static_cast<quant::Dtype>(format.dtype);
+  to.bits = format.bits;
+  to.group_size = format.group_size;
+  return to;
+}
+
+quant::KvFormat FromPublic(const KvFormat& format) {
+  return {.key = FromPublic(format.key), .value = FromPublic(format.value)};
+}
+
+TensorFormat ToPublic(const quant::TensorFormat& format) {
+  return {.codec = static_cast<Codec>(format.codec),
+          .dtype = static_cast<Dtype>(format.dtype),
+          .bits = format.bits,
+          .group_size = format.group_size};
+}
+
+std::vector<block::ContentKey> FromPublic(std::span<const Content> content) {
+  std::vector<block::ContentKey> keys;
+  for (const Content& item : content) {
+    keys.push_back({.start = item.start,
+                    .item_offset = item.item_offset,
+                    .length = item.length,
+                    .digest = item.digest});
+  }
+  return keys;
+}
+
+absl::StatusOr<block::SpaceIdentity> IdentityOf(const SpaceSpec& spec) {
+  block::SpaceIdentity identity;
+  identity.model = spec.model;
+  identity.weights_digest = spec.weights_digest;
+  identity.adapter_digest = spec.adapter_digest;
+  identity.tokenizer_digest = spec.tokenizer_digest;
+  identity.role = spec.draft ? block::Role::kDraft : block::Role::kTarget;
+  identity.target_digest = spec.target_digest;
+  identity.rope = {.theta = spec.rope.theta,
+                   .scaling = spec.rope.scaling,
+                   .scaling_params = spec.rope.scaling_params,
+                   .rotary_dims = spec.rope.rotary_dim,
+                   .pairing = spec.rope.interleaved ? block::RopePairing::kInterleaved
+                                                    : block::RopePairing::kHalves,
+                   .key_after_rope = !spec.rope.key_before_rope};
+  identity.tensor_parallel = spec.tensor_parallel;
+  identity.pipeline_parallel = spec.pipeline_parallel;
+  identity.salt = spec.salt;
+  identity.block_tokens = spec.block_tokens;
+  if (spec.layers.size() > block::kMaxLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("space: ", spec.layers.size(), " layers, at most ", block::kMaxLayers));
+  }
+  std::vector<block::LayerGroup> layers;
+  for (uint32_t layer = 0; layer < spec.layers.size(); ++layer) {
+    PREFIXD_ASSIGN_OR_RETURN(layers.emplace_back(), GroupOfLayer(spec, layer));
+  }
+  // The split is part of the identity: it must not depend on a default that the daemon fills.
+  const uint32_t block_tokens = spec.block_tokens ? spec.block_tokens : block::kDefaultBlockTokens;
+  if (!layers.empty()) identity.groups = block::SplitLayers(layers, block_tokens);
+  block::SpaceIdentity checked = identity;
+  PREFIXD_RETURN_IF_ERROR(block::NormalizeAndValidate(&checked));
+  return identity;
+}
+
+}  // namespace prefixd::client

@@ -1,0 +1,50 @@
+// Takes the pieces of one group's pages in position order, believing nothing: sizes, ranges, rungs
+// and checksums are what the lease and the layout say, or the piece is refused.
+//
+// Not thread-safe.
+#pragma once
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "block/layer_group.h"
+#include "page_memory.h"
+#include "prefixd/v1/prefix_cache.pb.h"
+
+namespace prefixd::client {
+
+struct LoadedPage {
+  PageMemory bytes;
+  uint32_t page_tokens = 0;
+  uint32_t rung = 0;
+};
+
+class PageReceiver {
+ public:
+  // `rungs`: of each block of [0, tokens), as the lease said. `group` outlives the receiver.
+  PageReceiver(const block::LayerGroup& group, uint32_t block_tokens, uint32_t tokens,
+               std::vector<uint32_t> rungs);
+
+  // Forgets what came, for a stream that begins again.
+  void Reset();
+  // Takes the next piece; bytes of tokens at or beyond `limit` may be cut off or left out by the
+  // sender. DataLoss saying what is wrong.
+  absl::Status Take(const v1::PageBytes& piece, uint32_t limit);
+  // Tokens [0, tokens()) are here, whole and checked.
+  uint32_t tokens() const { return received_tokens_; }
+  const std::vector<LoadedPage>& pages() const { return pages_; }
+
+ private:
+  absl::Status Begin(const v1::PageBytes& piece, uint32_t limit);
+
+  const block::LayerGroup& group_;
+  const uint32_t block_tokens_;
+  const uint32_t tokens_;
+  const std::vector<uint32_t> rungs_;
+  std::vector<LoadedPage> pages_;  // whole ones, then the one that is coming in
+  uint64_t page_bytes_ = 0;        // of the page coming in; 0 = none is
+  uint64_t received_bytes_ = 0;    // of it
+  uint32_t received_tokens_ = 0;
+};
+
+}  // namespace prefixd::client

@@ -1,0 +1,263 @@
+#include "sequence_pages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "block/page_layout.h"
+#include "packed_rows.h"
+
+namespace prefixd::client {
+namespace {
+
+absl::Status CheckTensor(const char* name, const TensorView& view, uint32_t dim) {
+  if (view.data == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("append: ", name, " has no data"));
+  }
+  if (view.dtype < Dtype::kF32 || view.dtype > Dtype::kBf16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "append: ", name, " dtype is ", static_cast<int>(view.dtype), ", known are 1 to 3"));
+  }
+  if (view.token_stride != 0 && view.token_stride < dim) {
+    return absl::InvalidArgumentError(absl::StrCat("append: ", name, " token_stride is ",
+                                                   view.token_stride, ", a row has ", dim));
+  }
+  return absl::OkStatus();
+}
+
+// The view from its row `first_row` on, dense strides filled in.
+kernels::TensorView ViewFrom(const TensorView& view, uint32_t dim, uint32_t tensor_tokens,
+                             uint32_t first_row) {
+  const size_t token_stride = view.token_stride ? view.token_stride : dim;
+  const quant::Dtype dtype = static_cast<quant::Dtype>(view.dtype);
+  return {.data = static_cast<const std::byte*>(view.data) +
+                  first_row * token_stride * quant::DtypeBytes(dtype),
+          .dtype = dtype,
+          .head_stride = view.head_stride ? view.head_stride : tensor_tokens * token_stride,
+          .token_stride = token_stride};
+}
+
+}  // namespace
+
+SequencePages::SequencePages(std::shared_ptr<const SpaceState> space, uint32_t block_tokens,
+                             uint32_t write_rung)
+    : space_(std::move(space)), block_tokens_(block_tokens), write_rung_(write_rung) {
+  Restart(nullptr, 0);
+}
+
+void SequencePages::Restart(std::shared_ptr<PageLoad> load, uint32_t cached_tokens) {
+  load_ = std::move(load);
+  cached_tokens_ = cached_tokens;
+  layers_.assign(space_->layers().size(), {.end = cached_tokens, .table = {}, .settled = 0});
+  own_.clear();
+  own_.resize(space_->groups().size());
+}
+
+uint32_t SequencePages::complete_tokens() const {
+  uint32_t tokens = ~uint32_t{0};
+  for (const LayerState& layer : layers_) tokens = std::min(tokens, layer.end);
+  return tokens;
+}
+
+absl::Status SequencePages::CheckAppend(const LayerTokens& tokens) const {
+  const uint32_t end = layers_[tokens.layer].end;
+  if (tokens.begin >= cached_tokens_ && tokens.begin <= end) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("append: begin is ", tokens.begin, " in layer ",
+                                                 tokens.layer, ", must be ", cached_tokens_, " to ",
+                                                 end));
+}
+
+absl::Status SequencePages::EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block) {
+  const block::LayerGroup& layers = space_->groups()[group];
+  for (uint32_t b = std::max(first_block, first_own_block()); b <= last_block; ++b) {
+    const uint32_t index = b - first_own_block();
+    if (index < own_[group].size()) continue;
+    const uint32_t donated = index == 0 ? cached_tokens_ % block_tokens_ : 0;
+    const LoadedPage* donor = donated ? &load_->page(group, b) : nullptr;
+    const uint32_t rung = donor ? donor->rung : write_rung_;
+    if (rung >= layers.ladder.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", rung, ", group ",
+                                                     layers.name, " has ", layers.ladder.size()));
+    }
+    PageMemory page = AllocateZeroPage(block::LayoutOfPage(layers, rung, block_tokens_).page_bytes);
+    if (!page) return absl::ResourceExhaustedError("append: no memory for a page");
+    if (donor) {
+      block::CopyPageTokens(layers, rung, donor->bytes.get(), {.page_tokens = donor->page_tokens},
+                            page.get(), {.page_tokens = block_tokens_}, donated);
+    }
+    own_[group].push_back({.bytes = std::move(page), .rung = rung});
+  }
+  return absl::OkStatus();
+}
+
+template <typename Visit>
+absl::Status SequencePages::ForEachOwn(const LayerTokens& tokens, Visit visit) {
+  if (tokens.count == 0) return absl::OkStatus();
+  const uint32_t group = space_->layers()[tokens.layer].group;
+  const uint32_t end = tokens.begin + tokens.count;
+  PREFIXD_RETURN_IF_ERROR(
+      EnsureOwn(group, tokens.begin / block_tokens_, (end - 1) / block_tokens_));
+  for (uint32_t at = tokens.begin; at < end;) {
+    const uint32_t b = at / block_tokens_, slot = at % block_tokens_;
+    const uint32_t count = std::min(end - at, block_tokens_ - slot);
+    visit(own_[group][b - first_own_block()], slot, at - tokens.begin, count);
+    at += count;
+  }
+  LayerState& state = layers_[tokens.layer];
+  state.end = end;
+  state.settled = std::min(state.settled, tokens.begin / block_tokens_);
+  return absl::OkStatus();
+}
+
+absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& key,
+                                   const TensorView& value) {
+  const LayerPlace place = space_->layers()[tokens.layer];
+  const block::LayerGroup& group = space_->groups()[place.group];
+  PREFIXD_RETURN_IF_ERROR(CheckAppend(tokens));
+  PREFIXD_RETURN_IF_ERROR(CheckTensor("key", key, group.key_dim));
+  PREFIXD_RETURN_IF_ERROR(CheckTensor("value", value, group.value_dim));
+  return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
+    const block::PageLayout layout = block::LayoutOfPage(group, own.rung, block_tokens_);
+    const quant::KvFormat& format = group.ladder[own.rung];
+    kernels::UnitRun run{.heads = group.kv_heads,
+                         .dim = group.key_dim,
+                         .page_tokens = block_tokens_,
+                         .first_token = slot,
+                         .tokens = count};
+    kernels::Quantize(format.key, ViewFrom(key, group.key_dim, tokens.count, row), run,
+                      own.bytes.get() + block::KeyUnitOffset(group, layout, place.index, 0));
+    run.dim = group.value_dim;
+    kernels::Quantize(format.value, ViewFrom(value, group.value_dim, tokens.count, row), run,
+                      own.bytes.get() + block::ValueUnitOffset(group, layout, place.index, 0));
+  });
+}
+
+absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedView& key,
+                                        const PackedView& value) {
+  const LayerPlace place = space_->layers()[tokens.layer];
+  const block::LayerGroup& group = space_->groups()[place.group];
+  PREFIXD_RETURN_IF_ERROR(CheckAppend(tokens));
+  if (write_rung_ >= group.ladder.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", write_rung_,
+                                                   ", the layer has ", group.ladder.size()));
+  }
+  const quant::KvFormat& format = group.ladder[write_rung_];
+  if (!IsComplete(format.key, key) || !IsComplete(format.value, value)) {
+    return absl::InvalidArgumentError(absl::StrCat("write_packed: codes, scales or biases of ",
+                                                   quant::ToString(format), " missing"));
+  }
+  const uint32_t first = tokens.begin / block_tokens_;
+  if (tokens.count > 0 && tokens.begin % block_tokens_ != 0 && first == first_own_block() &&
+      cached_tokens_ % block_tokens_ != 0 && load_->page(place.group, first).rung != write_rung_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("write_packed: the cached tokens of block ", first, " are in format ",
+                     load_->page(place.group, first).rung, ", the new bytes in ", write_rung_));
+  }
+  return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
+    const block::PageLayout layout = block::LayoutOfPage(group, own.rung, block_tokens_);
+    UnitRows rows{.format = format.key,
+                  .heads = group.kv_heads,
+                  .dim = group.key_dim,
+                  .page_tokens = block_tokens_,
+                  .first_slot = slot,
+                  .first_row = row,
+                  .tokens = count,
+                  .tensor_tokens = tokens.count};
+    CopyIn(key, rows, own.bytes.get() + block::KeyUnitOffset(group, layout, place.index, 0));
+    rows.format = format.value;
+    rows.dim = group.value_dim;
+    CopyIn(value, rows, own.bytes.get() + block::ValueUnitOffset(group, layout, place.index, 0));
+  });
+}
+
+absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePackedView& key,
+                                   const MutablePackedView& value) const {
+  const LayerPlace place = space_->layers()[tokens.layer];
+  const block::LayerGroup& group = space_->groups()[place.group];
+  const uint32_t have = layers_[tokens.layer].end;
+  if (tokens.begin > have || tokens.count > have - tokens.begin) {
+    return absl::InvalidArgumentError(absl::StrCat("gather: tokens ", tokens.begin, " to ",
+                                                   uint64_t{tokens.begin} + tokens.count,
+                                                   ", the layer has ", have));
+  }
+  if (tokens.count == 0) return absl::OkStatus();
+  const uint32_t end = tokens.begin + tokens.count;
+  const uint32_t rung = PlaceOf(place.group, tokens.begin / block_tokens_).rung;
+  for (uint32_t b = tokens.begin / block_tokens_; b <= (end - 1) / block_tokens_; ++b) {
+    if (PlaceOf(place.group, b).rung == rung) continue;
+    return absl::FailedPreconditionError(absl::StrCat("gather: block ", b, " is in format ",
+                                                      PlaceOf(place.group, b).rung,
+                                                      ", the first in ", rung));
+  }
+  const quant::KvFormat& format = group.ladder[rung];
+  if (!IsComplete(format.key, key) || !IsComplete(format.value, value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gather: codes, scales or biases of ", quant::ToString(format), " missing"));
+  }
+  for (uint32_t at = tokens.begin; at < end;) {
+    const uint32_t slot = at % block_tokens_, count = std::min(end - at, block_tokens_ - slot);
+    const Place from = PlaceOf(place.group, at / block_tokens_);
+    const block::PageLayout layout = block::LayoutOfPage(group, rung, from.page_tokens);
+    UnitRows rows{.format = format.key,
+                  .heads = group.kv_heads,
+                  .dim = group.key_dim,
+                  .page_tokens = from.page_tokens,
+                  .first_slot = slot,
+                  .first_row = at - tokens.begin,
+                  .tokens = count,
+                  .tensor_tokens = tokens.count};
+    CopyOut(from.page + block::KeyUnitOffset(group, layout, place.index, 0), rows, key);
+    rows.format = format.value;
+    rows.dim = group.value_dim;
+    CopyOut(from.page + block::ValueUnitOffset(group, layout, place.index, 0), rows, value);
+    at += count;
+  }
+  return absl::OkStatus();
+}
+
+SequencePages::Place SequencePages::PlaceOf(uint32_t group, uint32_t block) const {
+  if (block >= first_own_block() && block - first_own_block() < own_[group].size()) {
+    const Own& own = own_[group][block - first_own_block()];
+    return {.page = own.bytes.get(), .page_tokens = block_tokens_, .rung = own.rung};
+  }
+  const LoadedPage& cached = load_->page(group, block);
+  return {.page = cached.bytes.get(), .page_tokens = cached.page_tokens, .rung = cached.rung};
+}
+
+BlockTableEntry SequencePages::EntryOf(uint32_t layer, uint32_t block) const {
+  const LayerPlace place = space_->layers()[layer];
+  const block::LayerGroup& group = space_->groups()[place.group];
+  const Place from = PlaceOf(place.group, block);
+  const block::PageLayout layout = block::LayoutOfPage(group, from.rung, from.page_tokens);
+  return {.units = from.page + block::KeyUnitOffset(group, layout, place.index, 0),
+          .page_tokens = from.page_tokens,
+          .tokens = std::min(block_tokens_, layers_[layer].end - block * block_tokens_),
+          .format = from.rung};
+}
+
+std::span<const BlockTableEntry> SequencePages::Table(uint32_t layer) {
+  LayerState& state = layers_[layer];
+  const uint32_t blocks = (state.end + block_tokens_ - 1) / block_tokens_;
+  state.table.resize(blocks);
+  for (uint32_t b = state.settled; b < blocks; ++b) state.table[b] = EntryOf(layer, b);
+  state.settled = state.end / block_tokens_;
+  return state.table;
+}
+
+SequencePages::OwnPage SequencePages::own_page(uint32_t group, uint32_t block) const {
+  if (block < first_own_block() || block - first_own_block() >= own_[group].size()) return {};
+  const Own& own = own_[group][block - first_own_block()];
+  return {.bytes = own.bytes.get(), .rung = own.rung};
+}
+
+uint64_t SequencePages::rungs_used(uint32_t group) const {
+  uint64_t mask = 0;
+  const uint32_t cached_blocks = (cached_tokens_ + block_tokens_ - 1) / block_tokens_;
+  for (uint32_t b = 0; b < cached_blocks; ++b) mask |= uint64_t{1} << load_->page(group, b).rung;
+  for (const Own& own : own_[group]) mask |= uint64_t{1} << own.rung;
+  return mask;
+}
+
+}  // namespace prefixd::client

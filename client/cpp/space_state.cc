@@ -1,0 +1,71 @@
+#include "space_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "wire/identity.h"
+
+namespace prefixd::client {
+
+SpaceState::SpaceState(block::SpaceIdentity identity)
+    : identity_(std::move(identity)),
+      payload_bytes_per_token_(block::PayloadBytesPerToken(identity_)) {
+  for (uint32_t group = 0; group < groups().size(); ++group) {
+    const std::vector<uint32_t>& members = groups()[group].layers;
+    for (uint32_t index = 0; index < members.size(); ++index) {
+      layers_.resize(std::max<size_t>(layers_.size(), members[index] + size_t{1}));
+      layers_[members[index]] = {.group = group, .index = index};
+    }
+  }
+}
+
+uint32_t SpaceState::block_tokens() const {
+  base::MutexLock lock(mutex_);
+  if (opened_) return opened_->block_tokens;
+  return identity_.block_tokens ? identity_.block_tokens : block::kDefaultBlockTokens;
+}
+
+std::string SpaceState::id() const {
+  base::MutexLock lock(mutex_);
+  return opened_ ? opened_->id : "";
+}
+
+absl::StatusOr<OpenedSpace> SpaceState::EnsureOpen(Connection& connection, const Session& session,
+                                                   base::Deadline deadline) {
+  {
+    base::MutexLock lock(mutex_);
+    if (opened_ && opened_->session == session && opened_->handle) return *opened_;
+  }
+  v1::OpenSpaceRequest request;
+  request.set_session(session.id);
+  *request.mutable_identity() = wire::ToProto(identity_);
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::OpenSpaceReply reply,
+      connection.Call(&Connection::Stub::OpenSpace, session, request, deadline));
+  switch (reply.block_tokens()) {
+    case 16:
+    case 32:
+    case 64:
+    case 128:
+      break;
+    default:
+      return absl::InternalError(absl::StrCat("client: the daemon opened a space of ",
+                                              reply.block_tokens(), " block tokens"));
+  }
+  const OpenedSpace opened{.session = session,
+                           .handle = {reply.space()},
+                           .block_tokens = reply.block_tokens(),
+                           .id = base::ToHex(base::AsBytes(std::string_view(reply.space_id())))};
+  base::MutexLock lock(mutex_);
+  opened_ = opened;
+  return opened;
+}
+
+void SpaceState::Forget(block::SpaceHandle handle) {
+  base::MutexLock lock(mutex_);
+  if (opened_ && opened_->handle == handle) opened_->handle = {};
+}
+
+}  // namespace prefixd::client

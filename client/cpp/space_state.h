@@ -1,0 +1,58 @@
+// A space as the client knows it: its identity, and its handle under the session of the day.
+//
+// Thread-safe.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "base/mutex.h"
+#include "block/ids.h"
+#include "block/space_identity.h"
+#include "connection.h"
+
+namespace prefixd::client {
+
+// Where a model layer stands.
+struct LayerPlace {
+  uint32_t group = 0;
+  uint32_t index = 0;  // inside the group
+};
+
+struct OpenedSpace {
+  Session session;
+  block::SpaceHandle handle;
+  uint32_t block_tokens = 0;
+  std::string id;  // hex
+};
+
+class SpaceState {
+ public:
+  // Requires: an identity that IdentityOf gave.
+  explicit SpaceState(block::SpaceIdentity identity);
+
+  const std::vector<block::LayerGroup>& groups() const { return identity_.groups; }
+  const std::vector<LayerPlace>& layers() const { return layers_; }
+  uint64_t payload_bytes_per_token() const { return payload_bytes_per_token_; }
+  // The daemon's, when it was open once; before that what the identity says or the default.
+  uint32_t block_tokens() const PREFIXD_EXCLUDES(mutex_);
+  std::string id() const PREFIXD_EXCLUDES(mutex_);  // hex; empty until it was open once
+
+  // The handle under `session`, opened now if it is not open yet.
+  absl::StatusOr<OpenedSpace> EnsureOpen(Connection& connection, const Session& session,
+                                         base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
+  // The daemon no longer knows the handle: the next EnsureOpen() opens again.
+  void Forget(block::SpaceHandle handle) PREFIXD_EXCLUDES(mutex_);
+
+ private:
+  const block::SpaceIdentity identity_;  // block_tokens may be 0: the daemon's to fill
+  std::vector<LayerPlace> layers_;       // constant after construction
+  uint64_t payload_bytes_per_token_ = 0;
+
+  mutable base::Mutex mutex_;  // guards what follows
+  std::optional<OpenedSpace> opened_ PREFIXD_GUARDED_BY(mutex_);
+};
+
+}  // namespace prefixd::client
