@@ -1,0 +1,169 @@
+// The order in which pages are given up, spilled, dropped and restored.
+#include <gmock/gmock.h>
+
+#include "index_fixture.h"
+
+namespace prefixd::index {
+namespace {
+
+RestoredBlock RecordOf(const SpillBlock& block, uint64_t sequence) {
+  RestoredBlock record{.hash = block.hash,
+                       .parent = block.parent,
+                       .tokens = block.tokens,
+                       .content = block.content,
+                       .ends = block.ends,
+                       .pages = {},
+                       .record_sequence = sequence + 1};
+  record.pages.push_back({.group = 0,
+                          .rung = 0,
+                          .tokens = static_cast<uint32_t>(block.tokens.size()),
+                          .page_bytes = 1000,
+                          .payload_bytes = 900,
+                          .check = 1,
+                          .ssd_sequence = sequence});
+  return record;
+}
+
+TEST_F(IndexTest, LeavesGoFirstAndTheLeastRecentlyUsedPathFirst) {
+  const Tokens old_path = Count(1, 32), young_path = Count(100, 32);
+  Store(old_path);
+  Store(young_path);
+  index_.EvictOne(true);
+  EXPECT_EQ(Match(old_path).restorable_tokens, 16u);
+  index_.EndSession(kMe);
+  Acquire(old_path);  // touches what is left of it
+  index_.EndSession(kMe);
+  index_.EvictOne(true);
+  EXPECT_EQ(Match(young_path).restorable_tokens, 16u);
+  index_.EvictOne(true);
+  EXPECT_EQ(Match(young_path).restorable_tokens, 0u);
+  EXPECT_EQ(Match(old_path).restorable_tokens, 16u);
+}
+
+TEST_F(IndexTest, MatchDoesNotTouch) {
+  Store(Count(1, 16));
+  Store(Count(100, 16));
+  Match(Count(1, 16));
+  index_.EvictOne(true);
+  EXPECT_EQ(Match(Count(1, 16)).restorable_tokens, 0u);
+}
+
+TEST_F(IndexTest, DirtyPagesAreDroppedOnlyWhenTheCallerSaysSo) {
+  Store(Count(1, 32));
+  EXPECT_FALSE(index_.EvictOne(false).has_value());
+  SpillAll();
+  EXPECT_EQ(index_.Counts().clean_bytes, 2 * block::kExtentUnit);
+  const auto evicted = index_.EvictOne(false);
+  ASSERT_TRUE(evicted.has_value());
+  EXPECT_EQ(evicted->dropped_pages, 0u);
+  EXPECT_EQ(Match(Count(1, 32)).restorable_tokens, 32u);
+  EXPECT_EQ(Match(Count(1, 32)).ssd_bytes, kPageBytes);
+}
+
+TEST_F(IndexTest, ParentsAreSpilledBeforeChildrenAndColdestLeavesFirst) {
+  const Tokens cold = Count(1, 48), warm = Count(100, 16);
+  Store(cold);
+  Store(warm);
+  const std::vector<SpillBlock> picked = index_.PickSpill(3 * kPageBytes);
+  ASSERT_EQ(picked.size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(picked[i].first_token, 16 * i);
+  EXPECT_EQ(picked[0].tokens[0], 1u);
+  EXPECT_THAT(picked[2].ends, testing::ElementsAre(16));
+  index_.AbortSpill(picked);
+  EXPECT_EQ(index_.Counts().dirty_bytes, 4 * block::kExtentUnit);
+  EXPECT_EQ(index_.PickSpill(1).size(), 1u);
+  EXPECT_EQ(SpillAll().size(), 3u);
+}
+
+TEST_F(IndexTest, SpillingPagesAreReadableAndNotGivenUp) {
+  const Tokens stored = Count(1, 16);
+  Store(stored);
+  const auto picked = index_.PickSpill(1);
+  EvictAll();
+  EXPECT_EQ(Acquire(stored).pages[0].state, PageState::kSpilling);
+  EXPECT_TRUE(index_.PickSpill(1).empty());
+  index_.AbortSpill(picked);
+}
+
+TEST_F(IndexTest, ABlockClearedWhileSpillingDoesNotComeBack) {
+  const Tokens stored = Count(1, 16);
+  Store(stored);
+  const auto picked = index_.PickSpill(1);
+  index_.Clear(space_);
+  EXPECT_TRUE(index_.TakeFreed().empty());  // the spiller is reading it
+  const SpilledPage spilled{picked[0].pages[0].ref, 5};
+  index_.FinishSpill(picked, {&spilled, 1});
+  EXPECT_EQ(index_.TakeFreed().size(), 1u);
+  EXPECT_EQ(Match(stored).matched_tokens, 0u);
+  EXPECT_EQ(Summary().ssd_page_bytes, 0u);
+}
+
+TEST_F(IndexTest, ANewEndOfAWrittenBlockIsARecordOfItsOwn) {
+  const Tokens stored = Count(1, 16);
+  Store(stored);
+  SpillAll();
+  EXPECT_TRUE(index_.PickSpill(1).empty());
+  Store(FirstOf(stored, 9));
+  const auto again = SpillAll();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_TRUE(again[0].pages.empty());
+  EXPECT_EQ(again[0].ssd_pages.size(), 1u);
+  EXPECT_THAT(again[0].ends, testing::ElementsAre(9, 16));
+}
+
+TEST_F(IndexTest, DroppedCopiesAreGoneOrDirtyAgain) {
+  const Tokens stored = Count(1, 32);
+  Store(stored);
+  SpillAll();
+  index_.EvictOne(false);  // the second block lives on SSD only
+  index_.DropSsdRange(1, next_sequence_);
+  EXPECT_EQ(Match(stored).restorable_tokens, 16u);
+  EXPECT_EQ(index_.Counts().dirty_bytes, block::kExtentUnit);
+  EXPECT_EQ(Summary().ssd_page_bytes, 0u);
+}
+
+TEST_F(IndexTest, BlocksComeBackFromTheirRecords) {
+  const Tokens stored = Count(1, 40);
+  Store(stored);
+  Store(FirstOf(stored, 35));
+  const auto blocks = SpillAll();
+  index_.Clear(space_);
+  const auto record = [&](size_t i) { return RecordOf(blocks[i], 100 + 2 * i); };
+  EXPECT_TRUE(absl::IsNotFound(index_.Restore(space_, record(1))));
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(index_.Restore(space_, record(i)).ok());
+  EXPECT_TRUE(index_.Restore(space_, record(2)).ok());  // twice is once
+  EXPECT_EQ(Match(stored).restorable_tokens, 40u);
+  EXPECT_EQ(Match(stored).kind, block::MatchKind::kExact);
+  EXPECT_EQ(Match(FirstOf(stored, 35)).kind, block::MatchKind::kExact);
+  EXPECT_EQ(Summary().ends, 2u);
+  EXPECT_TRUE(SpillAll().empty());
+}
+
+TEST_F(IndexTest, ARecordThatDoesNotFitItsHashIsDataLoss) {
+  Store(Count(1, 16));
+  const auto blocks = SpillAll();
+  RestoredBlock record = RecordOf(blocks[0], 50);
+  record.tokens[3] ^= 1;
+  EXPECT_TRUE(absl::IsDataLoss(index_.Restore(space_, record)));
+  record = RecordOf(blocks[0], 50);
+  record.pages[0].rung = 1;
+  EXPECT_TRUE(absl::IsDataLoss(index_.Restore(space_, record)));
+  record = RecordOf(blocks[0], 50);
+  record.ends = {17};
+  EXPECT_TRUE(absl::IsDataLoss(index_.Restore(space_, record)));
+}
+
+TEST_F(IndexTest, TrimmingForgetsColdBlocksThatLiveOnSsdOnly) {
+  const Tokens cold = Count(1, 32), warm = Count(100, 32);
+  Store(cold);
+  Store(warm);
+  SpillAll();
+  EvictAll();
+  Acquire(warm);
+  index_.TrimMemory(0);
+  EXPECT_EQ(Match(cold).matched_tokens, 0u);
+  EXPECT_EQ(Match(warm).restorable_tokens, 32u);
+}
+
+}  // namespace
+}  // namespace prefixd::index
