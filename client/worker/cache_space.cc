@@ -34,9 +34,11 @@ absl::StatusOr<Digest> TokenizerDigest(const std::string& dir, const ModelConfig
   return DigestText("prefixd: token ids without a tokenizer");
 }
 
-// A client that has no daemon to look for.
+// A client that will never find a daemon: nothing can listen below a device.
 Client PrivateClient(const std::string& name) {
-  return Client({.address = "", .name = name, .connect_deadline = std::chrono::milliseconds(0)});
+  return Client({.address = "unix:///dev/null/none",
+                 .name = name,
+                 .connect_deadline = std::chrono::milliseconds(0)});
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ class Generation {
     // The last prompt token is always computed: its logits choose the answer's first token.
     sequence_ = space.Begin(
         tokens_, {.content = {}, .max_tokens = prompt_tokens_ - 1, .request_id = prompt.id});
+    model_.UseGrid(space.block_tokens());  // a daemon that came just now may have set another one
     answer_.id = prompt.id;
     answer_.prompt_tokens = prompt_tokens_;
     answer_.match = sequence_.match();

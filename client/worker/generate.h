@@ -39,9 +39,9 @@ struct Answer {
   std::string store_error;  // why tokens were not stored, or empty: a later miss, nothing else
 };
 
-// Requires: `model` has the block_tokens and format of `space`. InvalidArgument when prompt and
-// answer are longer than the model's positions; Internal when attention fails. No error of the
-// cache is one here: it only shortens what is reused.
+// Requires: `model` has the format of `space`; it takes the space's grid. InvalidArgument when
+// prompt and answer are longer than the model's positions; Internal when attention fails. No error
+// of the cache is one here: it only shortens what is reused.
 absl::StatusOr<Answer> Generate(Model& model, Space& space, const Prompt& prompt,
                                 const AnswerOptions& options);
 

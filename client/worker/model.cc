@@ -43,8 +43,14 @@ Model::Model(ModelConfig config, Weights weights, const Options& options)
       final_(config_.hidden_size),
       folded_(weights_.head.rows->rows),
       logits_(config_.vocab_size) {
-  const size_t rows = options_.block_tokens;
-  const auto allocate = [rows](Floats* floats, size_t width) {
+  SetProductThreads(options_.threads);
+  UseGrid(64);
+}
+
+void Model::UseGrid(uint32_t block_tokens) {
+  if (block_tokens == block_tokens_) return;
+  block_tokens_ = block_tokens;
+  const auto allocate = [rows = size_t{block_tokens}](Floats* floats, size_t width) {
     *floats = Floats(rows * width);
     floats->Fill(0);
   };
@@ -55,20 +61,19 @@ Model::Model(ModelConfig config, Weights weights, const Options& options)
   allocate(&gate_up_, 2 * size_t{config_.intermediate_size});
   allocate(&gated_, config_.intermediate_size);
   allocate(&added_, config_.hidden_size);
-  SetProductThreads(options_.threads);
 }
 
 absl::StatusOr<Model::StepResult> Model::Prefill(Sequence& sequence, const Step& step) {
   if (step.begin >= step.end || step.end > StepEnd(step.begin) || step.end > step.tokens.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model: step from ", step.begin, " to ", step.end, " of ", step.tokens.size(),
-                     " tokens leaves the grid of ", options_.block_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("model: step from ", step.begin, " to ",
+                                                   step.end, " of ", step.tokens.size(),
+                                                   " tokens leaves the grid of ", block_tokens_));
   }
   return Run(sequence, step,
              {.begin = step.begin,
               .rows = step.end - step.begin,
-              .slot = step.begin % options_.block_tokens,
-              .product = options_.block_tokens});
+              .slot = step.begin % block_tokens_,
+              .product = block_tokens_});
 }
 
 absl::StatusOr<Model::StepResult> Model::Decode(Sequence& sequence, const Step& step) {

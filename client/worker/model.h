@@ -27,10 +27,10 @@ namespace prefixd::worker {
 class Model {
  public:
   struct Options {
-    KvFormat format;             // what the sequence's space stores; one for all layers
-    uint32_t block_tokens = 64;  // the grid
+    KvFormat format;  // what the sequence's space stores; one for all layers
     uint32_t threads = 1;
   };
+  // The grid is 64 tokens until UseGrid() says otherwise.
   Model(ModelConfig config, Weights weights, const Options& options);
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -59,10 +59,11 @@ class Model {
   // until the next call.
   std::span<const float> Logits(uint32_t position);
 
+  // Moves to another grid; cheap when it is the same. Sequences begun before must not go on.
+  void UseGrid(uint32_t block_tokens);
+
   // Where a step from `begin` ends at the latest: the next multiple of block_tokens.
-  uint32_t StepEnd(uint32_t begin) const {
-    return (begin / options_.block_tokens + 1) * options_.block_tokens;
-  }
+  uint32_t StepEnd(uint32_t begin) const { return (begin / block_tokens_ + 1) * block_tokens_; }
   const ModelConfig& config() const { return config_; }
 
  private:
@@ -84,6 +85,7 @@ class Model {
   const Weights weights_;
   const Options options_;
   const uint32_t query_width_, kv_width_;
+  uint32_t block_tokens_ = 0;
   Rope rope_;
   Window window_;  // of the last step
   // Activations, [block_tokens, width]. The inputs of products hold zeros in rows of no token.

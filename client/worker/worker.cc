@@ -74,6 +74,10 @@ bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Spac
                                                             {.max_tokens = options.max_tokens,
                                                              .temperature = options.temperature,
                                                              .seed = options.seed});
+    if (answer.ok() && options.server == "none") {  // as was asked for: nothing to complain of
+      answer->match.status = {};
+      answer->store_error = "";
+    }
     if (!answer.ok()) {
       all_answered = false;
       PrintFailure(options, id, answer.status(), out, err);
@@ -96,9 +100,7 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
       OpenCacheSpace(options, MakeSpaceSpec(config, identity, options.kv_format)));
   PrintSetup(options, config, cache, err);
   Model model(config, std::move(weights),
-              {.format = options.kv_format,
-               .block_tokens = cache.space.block_tokens(),
-               .threads = options.threads});
+              {.format = options.kv_format, .threads = options.threads});
   return AnswerAll(options, prompts, model, cache.space, out, err);
 }
 
