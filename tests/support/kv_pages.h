@@ -1,5 +1,6 @@
-// KV pages whose every byte follows from the tokens before and at its position, the layer, the head and whether it is K or V: a page that
-// belongs to another prefix, place or tensor is recognized at once. For tests.
+// KV pages whose every byte follows from the tokens before and at its position, the layer, the head
+// and whether it is K or V: a page that belongs to another prefix, place or tensor is recognized at
+// once. For tests.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -27,9 +28,11 @@ inline void Fill(std::byte* to, size_t bytes, uint64_t seed) {
   }
 }
 
-// The bytes of tokens [first, first + count) of `tokens` in one group: what a worker would have computed and quantized.
+// The bytes of tokens [first, first + count) of `tokens` in one group: what a worker would have
+// computed and quantized.
 inline std::vector<std::byte> MakePage(const block::LayerGroup& group, uint32_t rung,
-                                       std::span<const block::Token> tokens, uint32_t first, uint32_t count) {
+                                       std::span<const block::Token> tokens, uint32_t first,
+                                       uint32_t count) {
   const block::PageLayout layout = block::LayoutOfPage(group, rung, count);
   std::vector<std::byte> page(layout.page_bytes);
   for (uint32_t t = 0; t < count; ++t) {
@@ -37,14 +40,16 @@ inline std::vector<std::byte> MakePage(const block::LayerGroup& group, uint32_t 
     for (uint32_t layer = 0; layer < group.layers.size(); ++layer) {
       for (uint32_t head = 0; head < group.kv_heads; ++head) {
         for (bool key : {true, false}) {
-          const quant::TensorFormat& format = key ? group.ladder[rung].key : group.ladder[rung].value;
+          const quant::TensorFormat& format =
+              key ? group.ladder[rung].key : group.ladder[rung].value;
           const uint32_t dim = key ? group.key_dim : group.value_dim;
           const quant::RowBytes row = quant::BytesOfRow(format, dim);
           const uint64_t at = key ? block::KeyUnitOffset(group, layout, layer, head)
                                   : block::ValueUnitOffset(group, layout, layer, head);
-          const quant::RowPlace place =
-              quant::RowOf(page.data() + at, quant::LayoutOfUnit(format, dim, count), format, dim, t);
-          const uint64_t seed = Mix(prefix ^ Mix(group.layers[layer] * 1000 + head * 2 + (key ? 1 : 0) + rung * 77777));
+          const quant::RowPlace place = quant::RowOf(
+              page.data() + at, quant::LayoutOfUnit(format, dim, count), format, dim, t);
+          const uint64_t seed = Mix(
+              prefix ^ Mix(group.layers[layer] * 1000 + head * 2 + (key ? 1 : 0) + rung * 77777));
           Fill(place.codes, row.codes, seed);
           if (row.scales > 0) Fill(place.scales, row.scales, Mix(seed + 1));
           if (row.biases > 0) Fill(place.biases, row.biases, Mix(seed + 2));
@@ -57,8 +62,9 @@ inline std::vector<std::byte> MakePage(const block::LayerGroup& group, uint32_t 
 
 // A small valid identity: `layers` layers in groups of two, K wider than V.
 inline block::SpaceIdentity SmallIdentity(uint32_t block_tokens = 16, uint32_t layers = 4,
-                                          quant::KvFormat format = {quant::MlxAffineFormat(8, 32, quant::Dtype::kF16),
-                                                                    quant::MlxAffineFormat(4, 32, quant::Dtype::kF16)}) {
+                                          quant::KvFormat format = {
+                                              quant::MlxAffineFormat(8, 32, quant::Dtype::kF16),
+                                              quant::MlxAffineFormat(4, 32, quant::Dtype::kF16)}) {
   block::SpaceIdentity identity;
   identity.model = "small";
   identity.weights_digest[0] = std::byte{1};
