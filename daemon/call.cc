@@ -1,5 +1,6 @@
 #include "daemon/call.h"
 
+#include "absl/strings/escaping.h"
 #include "spdlog/spdlog.h"
 
 #include "base/status.h"
@@ -64,7 +65,7 @@ grpc::Status Call::End(const absl::Status& status) {
   cache_->CountLatency(name_, elapsed_us());
   if (!status.ok()) {
     cache_->Count(RefusalCounter(status.code()));
-    spdlog::info("{} refused {}", name_, status.ToString());
+    spdlog::info("{} refused {}", name_, absl::CHexEscape(status.ToString()));
   }
   return ToGrpc(status);
 }

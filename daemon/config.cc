@@ -95,6 +95,8 @@ absl::StatusOr<Values> ReadFile(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat("config: ", path, ": ", error.what()));
   }
   for (const CLI::ConfigItem& item : items) {
+    if (item.name == "++" || item.name == "--")
+      continue;  // a section begins or ends; its keys are named with it
     const std::string name = item.fullname();
     if (!IsSetting(name)) {
       return absl::InvalidArgumentError(

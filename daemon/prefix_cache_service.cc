@@ -113,7 +113,9 @@ absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
                              cache_->Acquire(session, item, deadline));
     leases.Add(acquired.lease);
     wire::ToProto(acquired.lease, acquired.match, acquired.pages, reply->add_answers());
-    spdlog::info(AcquireLine(item, acquired, MicrosSince(start)));
+    if (spdlog::should_log(spdlog::level::info)) {
+      spdlog::info("{}", AcquireLine(item, acquired, MicrosSince(start)));
+    }
   }
   leases.HandOver();
   reply->set_epoch(cache_->epoch());
@@ -165,7 +167,7 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
   wire::ToProto(answer, reply);
   reply->set_epoch(cache_->epoch());
   if (spdlog::should_log(spdlog::level::info)) {
-    spdlog::info(CommitLine(commit, answer, cache_->GetStats(), MicrosSince(start)));
+    spdlog::info("{}", CommitLine(commit, answer, cache_->GetStats(), MicrosSince(start)));
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -46,8 +47,8 @@ absl::Status PrepareDirectory(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("directory: cannot make ", directory, ": ", error.message()));
+    return absl::FailedPreconditionError(absl::StrCat("directory: cannot make ", directory, ": ",
+                                                      error.message(), "; --ssd off does without"));
   }
   if (::access(directory.c_str(), R_OK | W_OK | X_OK) != 0) {
     return absl::FailedPreconditionError(
@@ -89,17 +90,6 @@ void LogSettings(const Config& config) {
     spdlog::warn("config {} is set but is no setting", name);
 }
 
-void LogRecovered(const block::Stats& stats) {
-  uint64_t blocks = 0;
-  uint64_t bytes = 0;
-  for (const block::SpaceSummary& space : stats.spaces) {
-    blocks += space.blocks;
-    bytes += space.ssd_payload_bytes;
-  }
-  spdlog::info("recovered spaces={} blocks={} ssd={}", stats.spaces.size(), blocks,
-               base::FormatBytes(bytes));
-}
-
 }  // namespace
 
 void BlockStopSignals() {
@@ -113,6 +103,11 @@ void StartLog(const std::string& level) {
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
+  // What a caller sends must not fill the log: protobuf reports bad text of requests by itself.
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string& line) {
+        spdlog::debug("protobuf: {}", line);
+      });
 }
 
 absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
@@ -122,6 +117,9 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
 }
 
 absl::Status Program::Open() {
+  if (config_.ssd_mode != SsdMode::kOff) {
+    PREFIXD_RETURN_IF_ERROR(PrepareDirectory(config_.directory));
+  }
   PREFIXD_ASSIGN_OR_RETURN(const Machine machine, MeasureMachine(config_.directory));
   const Budgets budgets = PlanBudgets(config_, machine);
   config_.Echo("ram", std::to_string(budgets.ram_bytes));
@@ -130,8 +128,8 @@ absl::Status Program::Open() {
   LogSettings(config_);
   spdlog::info("ram tier: {} of {} available", base::FormatBytes(budgets.ram_bytes),
                base::FormatBytes(machine.available_memory));
-  if (budgets.ssd_bytes > 0) {
-    PREFIXD_RETURN_IF_ERROR(PrepareDirectory(config_.directory));
+  has_ssd_ = budgets.ssd_bytes > 0;
+  if (has_ssd_) {
     spdlog::info("ssd tier: {} in {}, {} free of {}", base::FormatBytes(budgets.ssd_bytes),
                  config_.directory, base::FormatBytes(machine.disk_free),
                  base::FormatBytes(machine.disk_bytes));
@@ -139,7 +137,6 @@ absl::Status Program::Open() {
     spdlog::warn("ssd tier: off, {}; nothing survives a restart", budgets.ssd_off_why);
   }
   PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(CacheOptions(config_, budgets)));
-  LogRecovered(cache_->GetStats());
   const ServerOptions options{.socket = config_.socket,
                               .listen = config_.listen,
                               .threads = config_.threads,
@@ -187,14 +184,14 @@ int Program::Drain() {
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;
   server_.reset();
   cache_.reset();
-  if (unsaved == 0) {
-    spdlog::info("stopped: {} saved on the way down, nothing unsaved",
-                 base::FormatBytes(result.flushed_bytes));
-    return kExitOk;
+  if (unsaved > 0 && has_ssd_) {
+    spdlog::warn("stopped: {} saved, {} NOT saved", base::FormatBytes(result.flushed_bytes),
+                 base::FormatBytes(unsaved));
+    return kExitUnsaved;
   }
-  spdlog::warn("stopped: {} saved, {} NOT saved", base::FormatBytes(result.flushed_bytes),
-               base::FormatBytes(unsaved));
-  return kExitUnsaved;
+  spdlog::info("stopped: {} saved on the way down, {}", base::FormatBytes(result.flushed_bytes),
+               has_ssd_ ? "nothing unsaved" : "the rest is gone: there is no ssd tier");
+  return kExitOk;
 }
 
 }  // namespace prefixd::daemon

@@ -30,6 +30,7 @@ class Program {
   void LogStats() const;
 
   Config config_;
+  bool has_ssd_ = false;
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<Server> server_;  // after the cache that it serves: goes first
 };

@@ -1,0 +1,201 @@
+#include "daemon/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "daemon/budgets.h"
+#include "daemon/listen_address.h"
+#include "daemon/request_log.h"
+#include "tests/daemon/fixture.h"
+
+namespace prefixd::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const Environment kEmpty = {{"XDG_RUNTIME_DIR", "/tmp/r"}, {"HOME", "/tmp/h"}};
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+Config Load(const std::vector<std::string>& args, Environment environment = kEmpty) {
+  const auto loaded = LoadConfig(args, environment);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? loaded->config : Config();
+}
+
+std::string Refusal(const std::vector<std::string>& args, Environment environment = kEmpty) {
+  const auto loaded = LoadConfig(args, environment);
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(loaded.status().message());
+}
+
+Setting Find(const Config& config, const std::string& name) {
+  for (const Setting& setting : config.settings) {
+    if (setting.name == name) return setting;
+  }
+  return {};
+}
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  std::string File(const std::string& text) {
+    std::ofstream(dir_.path() + "/c.conf") << text;
+    return dir_.path() + "/c.conf";
+  }
+  testing::TempDir dir_;
+};
+
+TEST_F(ConfigTest, TheShippedFileHoldsEveryDefault) {
+  const Config plain = Load({});
+  const Config filed = Load({"--config", PREFIXD_SOURCE_DIR "/deploy/prefixd.conf"});
+  ASSERT_EQ(plain.settings.size(), filed.settings.size());
+  for (size_t i = 0; i < plain.settings.size(); ++i) {
+    EXPECT_EQ(filed.settings[i].source, "file")
+        << plain.settings[i].name << " is missing in deploy/prefixd.conf";
+    EXPECT_EQ(filed.settings[i].value, plain.settings[i].value) << plain.settings[i].name;
+    EXPECT_EQ(plain.settings[i].source, "default");
+  }
+}
+
+TEST_F(ConfigTest, AFlagWinsOverTheEnvironmentOverTheFileOverTheDefault) {
+  const std::string file = File("ram = \"1GiB\"\nssd = \"2GiB\"\nthreads = 32\n");
+  Environment environment = kEmpty;
+  environment["PREFIXD_RAM"] = "3GiB";
+  environment["PREFIXD_SSD"] = "4GiB";
+  environment["PREFIXD_CONFIG"] = file;
+  const Config config = Load({"--ram", "5GiB"}, environment);
+  EXPECT_EQ(config.ram.bytes, 5 * kGiB);
+  EXPECT_EQ(Find(config, "ram").source, "flag");
+  EXPECT_EQ(config.ssd.bytes, 4 * kGiB);
+  EXPECT_EQ(Find(config, "ssd").source, "environment");
+  EXPECT_EQ(config.threads, 32);
+  EXPECT_EQ(Find(config, "threads").source, "file");
+  EXPECT_EQ(config.block_tokens, 64u);
+  EXPECT_EQ(Find(config, "block-tokens").source, "default");
+}
+
+TEST_F(ConfigTest, WhatIsNoSettingIsRefused) {
+  EXPECT_THAT(Refusal({"--ramm", "1GiB"}), HasSubstr("--ramm"));
+  EXPECT_THAT(Refusal({"serve"}), HasSubstr("serve"));
+  EXPECT_THAT(Refusal({"--ram", "1GiB", "--ram", "2GiB"}), HasSubstr("ram"));
+  EXPECT_THAT(Refusal({"--config", File("ramm = 1\n")}),
+              HasSubstr("\"ramm\", which is no setting"));
+  EXPECT_THAT(Refusal({"--config", File("[daemon]\nram = 1\n")}), HasSubstr("\"daemon.ram\""));
+  EXPECT_THAT(Refusal({"--config", dir_.path() + "/none"}), HasSubstr("cannot read"));
+  Environment environment = kEmpty;
+  environment["PREFIXD_RAMM"] = "1";
+  EXPECT_THAT(Load({}, environment).unknown, ::testing::ElementsAre("PREFIXD_RAMM"));
+}
+
+TEST_F(ConfigTest, WhatDoesNotParseIsRefusedWithNameAndSource) {
+  const std::vector<std::pair<std::string, std::string>> bad = {{"ram", "many"},
+                                                                {"ram", "0"},
+                                                                {"ram", "120%"},
+                                                                {"ssd", "-1"},
+                                                                {"ssd-floor", "10%"},
+                                                                {"listen", "host"},
+                                                                {"listen", "example.com:1"},
+                                                                {"block-tokens", "48"},
+                                                                {"segment-bytes", "1KiB"},
+                                                                {"no-direct-io", "maybe"},
+                                                                {"drain-deadline", "soon"},
+                                                                {"drain-deadline", "-1s"},
+                                                                {"log-level", "loud"},
+                                                                {"log-interval", "5"},
+                                                                {"threads", "1"},
+                                                                {"socket", ""}};
+  for (const auto& [name, value] : bad) {
+    Environment environment = kEmpty;
+    std::string variable = "PREFIXD_" + name;
+    for (char& c : variable) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    environment[variable] = value;
+    EXPECT_THAT(Refusal({}, environment), HasSubstr(name + " (environment)"))
+        << name << "=" << value;
+  }
+}
+
+TEST_F(ConfigTest, ListeningBeyondLoopbackMustBeSaidAloud) {
+  EXPECT_EQ(Load({"--listen", "127.0.0.1:7777"}).listen, "127.0.0.1:7777");
+  EXPECT_EQ(Load({"--listen", "[::1]:7777"}).listen, "[::1]:7777");
+  EXPECT_THAT(Refusal({"--listen", "0.0.0.0:7777"}), HasSubstr("--insecure"));
+  EXPECT_THAT(Refusal({"--listen", "[::]:7777"}), HasSubstr("--insecure"));
+  EXPECT_EQ(Load({"--listen", "0.0.0.0:7777", "--insecure"}).listen, "0.0.0.0:7777");
+}
+
+TEST_F(ConfigTest, TenantsComeFromTheConnection) {
+  EXPECT_EQ(TenantOf("unix:"), "local");
+  EXPECT_EQ(TenantOf("unix:/run/prefixd/prefixd.sock"), "local");
+  EXPECT_EQ(TenantOf("ipv4:127.0.0.1:4711"), "local");
+  EXPECT_EQ(TenantOf("ipv6:[::1]:4711"), "local");
+  EXPECT_EQ(TenantOf("ipv6:%5B::1%5D:4711"), "local");
+  EXPECT_EQ(TenantOf("ipv4:10.0.0.7:4711"), "network");
+  EXPECT_EQ(TenantOf("ipv6:[::12]:4711"), "network");
+}
+
+TEST_F(ConfigTest, HelpAndVersionArePrintedNotServed) {
+  EXPECT_THAT(LoadConfig({"--help"}, kEmpty)->print, HasSubstr("--ssd-floor"));
+  EXPECT_THAT(LoadConfig({"--version"}, kEmpty)->print, HasSubstr("prefixd 0."));
+}
+
+TEST(BudgetsTest, DefaultsAreAFifthOfMemoryAndATenthOfTheDisk) {
+  const Budgets budgets = PlanBudgets(
+      Load({}), {.available_memory = 10 * kGiB, .disk_bytes = 100 * kGiB, .disk_free = 90 * kGiB});
+  EXPECT_EQ(budgets.ram_bytes, 2 * kGiB);
+  EXPECT_EQ(budgets.ssd_bytes, 10 * kGiB);
+}
+
+TEST(BudgetsTest, TheSsdTierKeepsTheFloorFree) {
+  const Machine machine{
+      .available_memory = kGiB, .disk_bytes = 1000 * kGiB, .disk_free = 15 * kGiB};
+  EXPECT_EQ(PlanBudgets(Load({}), machine).ssd_bytes, 5 * kGiB);
+}
+
+TEST(BudgetsTest, BelowTheFloorTheSsdTierIsOffAndSaysWhy) {
+  const Machine machine{.available_memory = kGiB, .disk_bytes = 1000 * kGiB, .disk_free = 9 * kGiB};
+  for (const char* ssd : {"auto", "5GiB"}) {
+    const Budgets budgets = PlanBudgets(Load({"--ssd", ssd}), machine);
+    EXPECT_EQ(budgets.ssd_bytes, 0u);
+    EXPECT_THAT(budgets.ssd_off_why, HasSubstr("9.0 GiB free, the floor is 10.0 GiB"));
+  }
+  EXPECT_EQ(PlanBudgets(Load({"--ssd-floor", "1GiB", "--ssd", "5GiB"}), machine).ssd_bytes,
+            5 * kGiB);
+}
+
+TEST(BudgetsTest, ThisMachineHasMemoryAndADisk) {
+  const auto machine = MeasureMachine("/tmp/prefixd/does/not/exist");
+  ASSERT_TRUE(machine.ok());
+  EXPECT_GT(machine->available_memory, 0u);
+  EXPECT_GT(machine->disk_bytes, 0u);
+}
+
+TEST(RequestLogTest, LinesSayWhatWasFoundAndNeverTheTokens) {
+  cache::Request request;
+  request.tokens = {987654321, 987654322};
+  request.request_id = "a\nb";
+  cache::Acquired acquired;
+  acquired.match.matched_tokens = 2;
+  acquired.match.restorable_tokens = 1;
+  acquired.match.kind = block::MatchKind::kLcp;
+  acquired.match.shortened_by.push_back(
+      {.reason = block::ShortenReason::kMaxTokens, .tokens_lost = 1});
+  const std::string line = AcquireLine(request, acquired, 210);
+  EXPECT_THAT(line, HasSubstr("acquire HIT kind=LCP request_id=a\\nb"));
+  EXPECT_THAT(line, HasSubstr("prompt=2 matched=2 cached=1"));
+  EXPECT_THAT(line, HasSubstr("shortened=max_tokens:1"));
+  EXPECT_THAT(line, HasSubstr("time=210us"));
+  EXPECT_THAT(line, Not(HasSubstr("98765432")));
+  EXPECT_THAT(AcquireLine(request, {}, 1), HasSubstr("acquire MISS"));
+  cache::CommitRequest commit;
+  commit.tokens = 44;
+  block::CommitAnswer answer;
+  answer.stored_tokens = 27;
+  answer.duplicate_tokens = 17;
+  EXPECT_THAT(CommitLine(commit, answer, {}, 80),
+              HasSubstr("commit tokens=44 stored=27 duplicate=17 entries=0 ram=0.0MB"));
+}
+
+}  // namespace
+}  // namespace prefixd::daemon

@@ -1,0 +1,264 @@
+// A served cache in a temporary directory, and a worker's moves over a real unix socket.
+#pragma once
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+#include "spdlog/spdlog.h"
+
+#include "cache/cache.h"
+#include "daemon/server.h"
+#include "prefixd/v1/admin.grpc.pb.h"
+#include "prefixd/v1/prefix_cache.grpc.pb.h"
+#include "tests/support/kv_pages.h"
+#include "wire/identity.h"
+#include "wire/sequence.h"
+
+namespace prefixd::testing {
+
+using block::Token;
+using Tokens = std::vector<Token>;
+using Pages = std::map<std::pair<uint32_t, uint32_t>, std::string>;  // by group and first token
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "prefixd_daemon_XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// A context whose call ends within `seconds`.
+class Context : public grpc::ClientContext {
+ public:
+  explicit Context(int seconds = 20) {
+    set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+  }
+};
+
+inline Tokens SomeTokens(uint64_t seed, size_t count) {
+  Tokens tokens(count);
+  for (size_t i = 0; i < count; ++i)
+    tokens[i] = static_cast<Token>(Mix(seed * 1000003 + i) % 50000);
+  return tokens;
+}
+
+// An attached worker.
+class Worker {
+ public:
+  explicit Worker(const std::string& target)
+      : channel_(Channel(target)),
+        cache(v1::PrefixCache::NewStub(channel_)),
+        admin(v1::Admin::NewStub(channel_)) {}
+  ~Worker() { Detach(); }
+
+  // Channels of one process share connections unless told otherwise.
+  static std::shared_ptr<grpc::Channel> Channel(const std::string& target) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetMaxReceiveMessageSize(-1);
+    return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  void Attach(const std::string& name = "test") {
+    v1::AttachRequest request;
+    request.set_worker(name);
+    request.set_protocol(1);
+    attach_context_ = std::make_unique<grpc::ClientContext>();
+    events = cache->Attach(attach_context_.get(), request);
+    v1::SessionEvent event;
+    ASSERT_TRUE(events->Read(&event));
+    ASSERT_TRUE(event.has_attached());
+    session = event.attached().session();
+    epoch = event.epoch();
+  }
+  void Detach() {
+    if (events == nullptr) return;
+    attach_context_->TryCancel();
+    events->Finish();
+    events.reset();
+  }
+
+  grpc::Status OpenSpace(const block::SpaceIdentity& identity, v1::OpenSpaceReply* reply) {
+    Context context;
+    v1::OpenSpaceRequest request;
+    request.set_session(session);
+    *request.mutable_identity() = wire::ToProto(identity);
+    return cache->OpenSpace(&context, request, reply);
+  }
+  grpc::Status Reserve(uint64_t space, const Tokens& tokens, v1::ReserveReply* reply) {
+    Context context;
+    v1::ReserveRequest request;
+    request.set_session(session);
+    wire::ToProto({space}, {tokens, {}}, request.mutable_sequence());
+    return cache->Reserve(&context, request, reply);
+  }
+  grpc::Status Acquire(uint64_t space, const Tokens& tokens, v1::AcquireReply* reply) {
+    Context context;
+    return cache->Acquire(&context, AcquireOf(space, tokens), reply);
+  }
+  v1::AcquireRequest AcquireOf(uint64_t space, const Tokens& tokens) const {
+    v1::AcquireRequest request;
+    request.set_session(session);
+    wire::ToProto({space}, {tokens, {}}, request.add_items()->mutable_sequence());
+    return request;
+  }
+  // Sends the messages on one Put stream; stops at the first that is not taken.
+  grpc::Status Put(const std::vector<v1::PutChunk>& chunks, v1::CommitReply* reply) {
+    Context context;
+    auto writer = cache->Put(&context, reply);
+    for (const v1::PutChunk& chunk : chunks) {
+      if (!writer->Write(chunk)) break;
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  }
+  // Header, then the pages of every block that is to be sent.
+  std::vector<v1::PutChunk> ChunksOf(const block::SpaceIdentity& identity, const Tokens& tokens,
+                                     const v1::ReserveReply& plan, bool commit) const {
+    std::vector<v1::PutChunk> chunks(1);
+    v1::CommitRequest* header = chunks[0].mutable_header();
+    header->set_session(session);
+    header->set_reservation(plan.reservation());
+    if (commit) header->set_tokens(static_cast<uint32_t>(tokens.size()));
+    header->set_sequence_end(commit);
+    for (const v1::BlockPlan& block : plan.blocks()) {
+      if (block.state() == v1::BLOCK_STATE_PRESENT) continue;
+      for (uint32_t group = 0; group < identity.groups.size(); ++group) {
+        *chunks.emplace_back().mutable_page() = PageOf(identity, tokens, block, group);
+      }
+    }
+    return chunks;
+  }
+  static v1::PageBytes PageOf(const block::SpaceIdentity& identity, const Tokens& tokens,
+                              const v1::BlockPlan& block, uint32_t group) {
+    const auto bytes =
+        MakePage(identity.groups[group], 0, tokens, block.first_token(), block.tokens());
+    v1::PageBytes page;
+    page.set_group(group);
+    page.set_first_token(block.first_token());
+    page.set_tokens(block.tokens());
+    page.set_page_bytes(bytes.size());
+    page.set_xxh3(base::Xxh3(bytes));
+    page.set_data(bytes.data(), bytes.size());
+    return page;
+  }
+  grpc::Status Store(const block::SpaceIdentity& identity, uint64_t space, const Tokens& tokens,
+                     v1::CommitReply* reply) {
+    v1::ReserveReply plan;
+    const grpc::Status status = Reserve(space, tokens, &plan);
+    return status.ok() ? Put(ChunksOf(identity, tokens, plan, true), reply) : status;
+  }
+  grpc::Status Fetch(uint64_t lease, Pages* pages, std::vector<v1::GroupReady>* ready) {
+    Context context;
+    v1::FetchRequest request;
+    request.set_session(session);
+    request.set_lease(lease);
+    auto reader = cache->Fetch(&context, request);
+    for (v1::FetchChunk chunk; reader->Read(&chunk);) {
+      if (chunk.has_ready()) ready->push_back(chunk.ready());
+      if (chunk.has_page())
+        (*pages)[{chunk.page().group(), chunk.page().first_token()}] += chunk.page().data();
+    }
+    return reader->Finish();
+  }
+  v1::GetStatsReply Stats() {
+    Context context;
+    v1::GetStatsReply reply;
+    EXPECT_TRUE(admin->GetStats(&context, {}, &reply).ok()) << "the daemon is not alive";
+    return reply;
+  }
+  uint64_t Counter(const std::string& name) {
+    const v1::GetStatsReply stats = Stats();
+    for (const v1::Count& count : stats.counters()) {
+      if (count.name() == name) return count.value();
+    }
+    return 0;
+  }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<grpc::ClientContext> attach_context_;
+
+ public:
+  std::unique_ptr<v1::PrefixCache::Stub> cache;
+  std::unique_ptr<v1::Admin::Stub> admin;
+  std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events;
+  uint64_t session = 0;
+  uint64_t epoch = 0;
+};
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    spdlog::set_level(spdlog::level::off);
+    cache::Options options;
+    options.ram_budget_bytes = uint64_t{64} << 20;
+    options.ssd_budget_bytes = uint64_t{1} << 30;
+    options.directory = dir_.path() + "/ssd";
+    auto opened = cache::Cache::Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    cache_ = *std::move(opened);
+    Serve();
+    worker_ = std::make_unique<Worker>(target());
+    worker_->Attach();
+    v1::OpenSpaceReply reply;
+    const grpc::Status status = worker_->OpenSpace(identity_, &reply);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    space_ = reply.space();
+  }
+  void Serve() {
+    server_.reset();
+    auto server = daemon::Server::Start(cache_.get(), {.socket = dir_.path() + "/s",
+                                                       .listen = "127.0.0.1:0",
+                                                       .version = "test",
+                                                       .settings = {{"ram", "1", "flag"}}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  // Whatever a test did, the daemon still serves.
+  void TearDown() override {
+    Worker after(target());
+    EXPECT_GT(after.Stats().uptime_s(), 0);
+    after.Attach();
+    v1::OpenSpaceReply space;
+    EXPECT_TRUE(after.OpenSpace(identity_, &space).ok());
+    v1::CommitReply commit;
+    EXPECT_TRUE(after.Store(identity_, space.space(), SomeTokens(424242, 40), &commit).ok());
+  }
+  std::string target() const { return "unix:" + dir_.path() + "/s"; }
+
+  // Asks until `done` says so; false after 20 s.
+  template <typename Done>
+  bool Eventually(Done done) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (done(worker_->Stats())) return true;
+    }
+    return false;
+  }
+
+  TempDir dir_;
+  const block::SpaceIdentity identity_ = SmallIdentity();
+  std::unique_ptr<cache::Cache> cache_;
+  std::unique_ptr<daemon::Server> server_;
+  std::unique_ptr<Worker> worker_;
+  uint64_t space_ = 0;
+};
+
+}  // namespace prefixd::testing

@@ -1,0 +1,135 @@
+// A5: lists, lengths and numbers of requests.
+#include "wire/request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "wire/admin.h"
+#include "wire/limits.h"
+#include "wire/page.h"
+#include "wire/sequence.h"
+
+namespace prefixd::wire {
+namespace {
+
+using ::testing::HasSubstr;
+
+void ExpectRefused(const absl::Status& status, const std::string& says) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << says;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(says));
+}
+
+v1::Sequence SomeSequence(int tokens) {
+  v1::Sequence proto;
+  proto.set_space(3);
+  proto.mutable_tokens()->Resize(tokens, 5);
+  return proto;
+}
+
+TEST(RequestTest, SequencesComeBackAsTheyWent) {
+  const std::vector<block::Token> tokens = {1, 2, 0xffffffffu, 4, 5, 6};
+  std::vector<block::ContentKey> content = {{.start = 1, .item_offset = 7, .length = 2},
+                                            {.start = 4, .length = 1}};
+  content[0].digest[5] = std::byte{9};
+  v1::Sequence proto;
+  ToProto({11}, {tokens, content}, &proto);
+  const Sequence back = *FromProto(proto);
+  EXPECT_EQ(back.space.value, 11u);
+  EXPECT_EQ(back.tokens, tokens);
+  EXPECT_EQ(back.content, content);
+}
+
+TEST(RequestTest, TokenListsHaveOneToTwoMillionTokens) {
+  ExpectRefused(FromProto(SomeSequence(0)).status(), "0 tokens");
+  EXPECT_TRUE(FromProto(SomeSequence(1)).ok());
+  EXPECT_TRUE(FromProto(SomeSequence(kMaxTokens)).ok());
+  ExpectRefused(FromProto(SomeSequence(kMaxTokens + 1)).status(),
+                "has 2097153 entries, at most 2097152");
+}
+
+TEST(RequestTest, ContentNeedsADigestAndAPlaceInsideTheTokens) {
+  v1::Sequence proto = SomeSequence(4);
+  proto.add_content()->set_length(2);
+  ExpectRefused(FromProto(proto).status(), "content[0].digest has 0 bytes, wants 32");
+  proto.mutable_content(0)->set_digest(std::string(32, 'd'));
+  EXPECT_TRUE(FromProto(proto).ok());
+  proto.mutable_content(0)->set_start(3);
+  EXPECT_EQ(FromProto(proto).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RequestTest, ListsOfARequestAreBounded) {
+  v1::AcquireRequest acquire;
+  for (uint32_t i = 0; i < kMaxItems; ++i) acquire.add_items();
+  EXPECT_TRUE(Check(acquire).ok());
+  acquire.add_items();
+  ExpectRefused(Check(acquire), "items has 65 entries, at most 64");
+  acquire.mutable_items()->Clear();
+  acquire.add_items()->set_request_id(std::string(257, 'r'));
+  ExpectRefused(Check(acquire), "request_id has 257 bytes, at most 256");
+  acquire.mutable_items(0)->clear_request_id();
+  acquire.mutable_items(0)->mutable_groups()->Resize(65, 0);
+  ExpectRefused(Check(acquire), "groups has 65");
+  acquire.mutable_items(0)->clear_groups();
+  acquire.mutable_items(0)->mutable_readable()->Resize(65, 0);
+  ExpectRefused(Check(acquire), "readable has 65");
+  v1::ReserveRequest reserve;
+  reserve.mutable_writable()->Resize(65, 0);
+  ExpectRefused(Check(reserve), "writable has 65");
+  reserve.mutable_groups()->Resize(65, 0);
+  ExpectRefused(Check(reserve), "groups has 65");
+  v1::FetchRequest fetch;
+  fetch.mutable_groups()->Resize(65, 0);
+  ExpectRefused(Check(fetch), "groups has 65");
+  v1::CommitRequest commit;
+  commit.mutable_ends()->Resize(kMaxTokens + 1, 0);
+  ExpectRefused(Check(commit), "ends has");
+}
+
+TEST(RequestTest, ARateThatIsNoRateIsRefused) {
+  for (const double rate :
+       {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    v1::AcquireRequest request;
+    request.add_release()->set_prefill_tokens_per_s(rate);
+    ExpectRefused(Check(request), "prefill_tokens_per_s");
+  }
+}
+
+TEST(RequestTest, AttachSpeaksProtocolOneAndHasAShortName) {
+  v1::AttachRequest request;
+  ExpectRefused(Check(request), "protocol is 0");
+  request.set_protocol(kProtocol);
+  request.set_worker(std::string(128, 'w'));
+  EXPECT_TRUE(Check(request).ok());
+  request.set_worker(std::string(129, 'w'));
+  ExpectRefused(Check(request), "worker has 129 bytes, at most 128");
+}
+
+TEST(RequestTest, PiecesHaveAByteToAMebibyteInsideTheirPage) {
+  v1::PageBytes page;
+  page.set_page_bytes(kMaxPieceBytes + 10);
+  ExpectRefused(CheckPiece(page), "0 bytes");
+  page.set_data(std::string(kMaxPieceBytes + 1, 'p'));
+  ExpectRefused(CheckPiece(page), "1048577 bytes, at most 1048576");
+  page.set_data(std::string(kMaxPieceBytes, 'p'));
+  page.set_offset(10);
+  EXPECT_TRUE(CheckPiece(page).ok());
+  page.set_offset(11);
+  ExpectRefused(CheckPiece(page), "reaches past page_bytes");
+  page.set_offset(std::numeric_limits<uint64_t>::max() - 5);
+  ExpectRefused(CheckPiece(page), "reaches past page_bytes");
+}
+
+TEST(RequestTest, ASpaceIdIsEmptyOrThirtyTwoBytes) {
+  block::SpaceId id{};
+  bool given = true;
+  EXPECT_TRUE(ReadSpaceId("", &id, &given).ok());
+  EXPECT_FALSE(given);
+  ExpectRefused(ReadSpaceId("abc", &id, &given), "space_id has 3 bytes, wants 32");
+  EXPECT_TRUE(ReadSpaceId(std::string(32, 'a'), &id, &given).ok());
+  EXPECT_TRUE(given);
+}
+
+}  // namespace
+}  // namespace prefixd::wire
