@@ -1,0 +1,93 @@
+#include "bench/bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace prefixd::bench {
+namespace {
+
+struct Unit {
+  const char* suffix;  // of the figure's name
+  double scale;        // shown = value * scale
+  const char* text;
+};
+constexpr Unit kUnits[] = {
+    {"_bytes_per_s", 1e-9, " GB/s"},
+    {"_bytes", 1.0 / (1 << 20), " MiB"},
+    {"_percent", 1, " %"},
+    {"_ratio", 1, "x"},
+    {"_flop_per_s", 1e-9, " GFLOP/s"},
+};
+
+bool EndsWith(const std::string& name, const std::string& suffix) {
+  return name.size() > suffix.size() &&
+         name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
+}
+
+std::string Number(double value) {
+  char text[48];
+  const bool whole = value == std::floor(value) || std::abs(value) >= 1000;
+  const int decimals = whole ? 0 : std::abs(value) >= 100 ? 1 : 2;
+  std::snprintf(text, sizeof(text), "%.*f", decimals, value);
+  return text;
+}
+
+std::string Micros(double us) {
+  if (us >= 1e6) return Number(us * 1e-6) + " s";
+  return us >= 1e3 ? Number(us * 1e-3) + " ms" : Number(us) + " us";
+}
+
+std::string Words(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+}  // namespace
+
+std::string ToText(const Figure& figure) {
+  const std::string& name = figure.name;
+  if (EndsWith(name, "_us"))
+    return Words(name.substr(0, name.size() - 3)) + " " + Micros(figure.value);
+  for (const Unit& unit : kUnits) {
+    const std::string suffix = unit.suffix;
+    if (!EndsWith(name, suffix)) continue;
+    return Words(name.substr(0, name.size() - suffix.size())) + " " +
+           Number(figure.value * unit.scale) + unit.text;
+  }
+  return Words(name) + " " + Number(figure.value);
+}
+
+Bench::Bench(Options options) : options_(std::move(options)) {
+  if (!options_.quiet) std::printf("%s\n", options_.workload.c_str());
+}
+
+uint64_t Bench::Parameter(const std::string& name, uint64_t smoke, uint64_t real) {
+  const uint64_t value = options_.smoke ? smoke : real;
+  parameters_.push_back({name, static_cast<double>(value)});
+  if (!options_.quiet) std::printf("  with %s\n", ToText(parameters_.back()).c_str());
+  return value;
+}
+
+bool Bench::Check(bool holds, const std::string& what) {
+  if (holds) return true;
+  failures_.push_back(what);
+  std::fprintf(stderr, "prefix-bench: %s: wrong: %s\n", options_.workload.c_str(), what.c_str());
+  return false;
+}
+
+void Bench::Add(Row row) {
+  if (!options_.quiet) {
+    std::printf("  %-36s", row.name.c_str());
+    const char* separator = " ";
+    for (const Figure& figure : row.figures) {
+      std::printf("%s%s", separator, ToText(figure).c_str());
+      separator = ", ";
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  rows_.push_back(std::move(row));
+}
+
+}  // namespace prefixd::bench

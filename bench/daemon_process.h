@@ -1,0 +1,41 @@
+// A real prefixd as a child process: the program that stands beside prefix-bench.
+//
+// One thread. The destructor kills what Stop() did not end.
+#pragma once
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace prefixd::bench {
+
+class DaemonProcess {
+ public:
+  struct Options {
+    std::string directory;  // existing: socket, log and SSD tier
+    std::string ram;        // "256MiB"
+    std::string ssd;        // "4GiB"
+  };
+  // Returns once the process runs; clients wait for it to serve. NotFound when prefixd was not
+  // built.
+  static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(const Options& options);
+  ~DaemonProcess();
+
+  // SIGTERM, then waits for the drain. Internal, with the end of the log, unless it exits with 0.
+  absl::Status Stop();
+
+  pid_t pid() const { return pid_; }
+  std::string address() const { return "unix://" + directory_ + "/prefixd.sock"; }
+  bool Running();
+
+ private:
+  DaemonProcess(pid_t pid, std::string directory) : pid_(pid), directory_(std::move(directory)) {}
+  std::string EndOfLog() const;
+
+  pid_t pid_;  // -1 once it has ended
+  const std::string directory_;
+};
+
+}  // namespace prefixd::bench

@@ -1,0 +1,137 @@
+// prefix-bench: every measurement that the project claims. See --help.
+#include <stdlib.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+#include "bench/bench.h"
+#include "bench/machine.h"
+#include "bench/workloads.h"
+
+namespace prefixd::bench {
+namespace {
+
+struct Workload {
+  const char* name;
+  const char* help;
+  void (*run)(Bench&);
+};
+constexpr Workload kWorkloads[] = {
+    {"kernels", "quantize, dequantize and attention against memcpy and a stream read", RunKernels},
+    {"match", "time to find a long prompt in a large index", RunMatch},
+    {"load", "estimated against measured load time, from RAM and from SSD", RunLoad},
+    {"budget", "footprint of prefixd under more commits than its RAM budget holds", RunBudget},
+};
+
+struct Arguments {
+  bool smoke = false;
+  bool json = false;
+  std::string directory = std::filesystem::temp_directory_path();
+  std::vector<std::string> workloads;
+};
+
+nlohmann::json Object(const std::vector<Figure>& figures) {
+  nlohmann::json object = nlohmann::json::object();
+  for (const Figure& figure : figures) object[figure.name] = figure.value;
+  return object;
+}
+
+nlohmann::json ToJson(const Machine& machine) {
+  return {{"cpu", machine.cpu},
+          {"cores", machine.cores},
+          {"target", machine.target},
+          {"memory_bytes", machine.memory_bytes},
+          {"load_average", machine.load_average}};
+}
+
+nlohmann::json ToJson(const Bench& bench) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Row& row : bench.rows()) {
+    nlohmann::json object = Object(row.figures);
+    object["name"] = row.name;
+    rows.push_back(std::move(object));
+  }
+  return {{"workload", bench.workload()},
+          {"parameters", Object(bench.parameters())},
+          {"rows", std::move(rows)},
+          {"failures", bench.failures()}};
+}
+
+// Runs the chosen workloads (all when none is chosen). Returns how many results were wrong.
+size_t RunAll(const Arguments& arguments, const std::string& directory) {
+  const Machine machine = ThisMachine();
+  if (!arguments.json) std::printf("machine: %s\n", ToText(machine).c_str());
+  nlohmann::json reports = nlohmann::json::array();
+  size_t failures = 0;
+  for (const Workload& workload : kWorkloads) {
+    const std::vector<std::string>& chosen = arguments.workloads;
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), workload.name) == chosen.end()) {
+      continue;
+    }
+    Bench bench({.workload = workload.name,
+                 .smoke = arguments.smoke,
+                 .directory = directory,
+                 .quiet = arguments.json});
+    workload.run(bench);
+    failures += bench.failures().size();
+    reports.push_back(ToJson(bench));
+  }
+  if (arguments.json) {
+    const nlohmann::json report = {
+        {"machine", ToJson(machine)}, {"smoke", arguments.smoke}, {"workloads", reports}};
+    std::printf("%s\n", report.dump(2).c_str());
+  }
+  return failures;
+}
+
+int RunInTemporaryDirectory(const Arguments& arguments) {
+  std::string directory = arguments.directory + "/prefix-bench-XXXXXX";
+  if (::mkdtemp(directory.data()) == nullptr) {
+    std::fprintf(stderr, "prefix-bench: cannot make a directory in %s\n",
+                 arguments.directory.c_str());
+    return 1;
+  }
+  const size_t failures = RunAll(arguments, directory);
+  std::error_code ignored;  // what is left behind is the temporary folder's to clean
+  std::filesystem::remove_all(directory, ignored);
+  return failures == 0 ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Measures prefixd. Without a workload: all of them. Every workload verifies its results "
+      "before it\ntimes them; exit code 1 when one is wrong.");
+  Arguments arguments;
+  std::string budget_client;
+  app.add_flag("--smoke", arguments.smoke,
+               "tiny sizes: a test of the workloads, not a measurement");
+  app.add_flag("--json", arguments.json, "one JSON object instead of text");
+  app.add_option("--directory", arguments.directory,
+                 "where sockets and the SSD tier stand during the run: names the disk to measure")
+      ->check(CLI::ExistingDirectory)
+      ->capture_default_str();
+  app.add_option("--budget-client", budget_client)->group("");  // hidden: how budget starts itself
+  for (const Workload& workload : kWorkloads) {
+    app.add_subcommand(workload.name, workload.help)->fallthrough();
+  }
+  CLI11_PARSE(app, argc, argv);
+  if (!budget_client.empty()) return RunBudgetClient(budget_client);
+  for (const CLI::App* chosen : app.get_subcommands()) {
+    arguments.workloads.push_back(chosen->get_name());
+  }
+  return RunInTemporaryDirectory(arguments);
+}
+
+}  // namespace
+}  // namespace prefixd::bench
+
+int main(int argc, char** argv) {
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  return prefixd::bench::Main(argc, argv);
+}

@@ -1,0 +1,63 @@
+#include "bench/timing.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace prefixd::bench {
+namespace {
+
+double MicrosOf(const Side& side) {
+  const double start = NowMicros();
+  side.run();
+  return std::max(NowMicros() - start, 1e-3);
+}
+
+double Rate(const Side& side, double us) { return static_cast<double>(side.bytes) * 1e6 / us; }
+
+}  // namespace
+
+double NowMicros() {
+  return std::chrono::duration<double, std::micro>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+double Quantile(std::vector<double> samples, double q) {
+  std::sort(samples.begin(), samples.end());
+  const double place = q * static_cast<double>(samples.size() - 1);
+  return samples[static_cast<size_t>(place + 0.5)];
+}
+
+Timed Summarize(const std::vector<double>& samples_us) {
+  const double median = Quantile(samples_us, 0.5);
+  return {
+      .median_us = median,
+      .spread_percent = 100 * (Quantile(samples_us, 0.75) - Quantile(samples_us, 0.25)) / median};
+}
+
+Compared Compare(const Side& ours, const Side& reference, uint64_t rounds) {
+  ours.run();
+  reference.run();
+  std::vector<double> of_ours, of_reference, ratios;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    of_ours.push_back(MicrosOf(ours));
+    of_reference.push_back(MicrosOf(reference));
+    ratios.push_back(Rate(ours, of_ours.back()) / Rate(reference, of_reference.back()));
+  }
+  return {.ours = Summarize(of_ours),
+          .reference = Summarize(of_reference),
+          .rate_ratio = Quantile(ratios, 0.5)};
+}
+
+Row CompareRow(const Side& ours, const Side& reference, uint64_t rounds) {
+  const Compared compared = Compare(ours, reference, rounds);
+  return {
+      .name = ours.name,
+      .figures = {{"median_us", compared.ours.median_us},
+                  {"spread_percent", compared.ours.spread_percent},
+                  {"rate_bytes_per_s", Rate(ours, compared.ours.median_us)},
+                  {reference.name + "_bytes_per_s", Rate(reference, compared.reference.median_us)},
+                  {"of_" + reference.name + "_ratio", compared.rate_ratio}}};
+}
+
+}  // namespace prefixd::bench
