@@ -34,8 +34,8 @@ struct Answer {
   double prefill_tokens_per_s = 0;           // 0 = nothing to measure
   double tokens_per_s = 0;                   // of decoding
 
-  uint32_t stored_tokens =
-      0;  // sent to the cache; a tail that grew is sent again, and counts again
+  // Sent to the cache; a tail that grew is sent again, and counts again.
+  uint32_t stored_tokens = 0;
   uint32_t duplicate_tokens = 0;  // that were there already
   std::string store_error;  // why tokens were not stored, or empty: a later miss, nothing else
 };
