@@ -1,5 +1,6 @@
 #include "connection.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -16,6 +17,9 @@ constexpr std::chrono::milliseconds kLongestPause{1000};
 constexpr int kMaxReplyBytes = 64 << 20;  // the columns of 2^21 tokens in 64 groups fit
 
 std::unique_ptr<Connection::Stub> MakeStub(const std::string& address) {
+  // Keeps gRPC up until the process ends: the last user's grpc_shutdown() of gRPC 1.51 may wait 10
+  // s for its own poller, and an engine that drops its Client must not.
+  [[maybe_unused]] static const bool kept = (grpc_init(), true);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
   arguments.SetMaxSendMessageSize(-1);                      // limits are the daemon's to say

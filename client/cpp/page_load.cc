@@ -78,10 +78,11 @@ bool PageLoad::FetchOnce() {
     fetching_with_ = &context;
   }
   const auto stream = connection_->stub().Fetch(&context, request);
-  for (v1::FetchChunk chunk; stream->Read(&chunk);) {
-    if (OnChunk(chunk)) continue;
+  bool wanted = true;
+  for (v1::FetchChunk chunk; stream->Read(&chunk);) {  // to the end: Finish() waits for unread ones
+    if (!wanted || OnChunk(chunk)) continue;
+    wanted = false;
     context.TryCancel();
-    break;
   }
   stream->Finish();
   base::MutexLock lock(mutex_);
@@ -107,7 +108,7 @@ bool PageLoad::OnChunk(const v1::FetchChunk& chunk) {
   }
   base::MutexLock lock(mutex_);
   CloseGroup(group, std::min(chunk.ready().usable_tokens(), receivers_[group].tokens()));
-  return open_groups_ > 0;
+  return true;
 }
 
 void PageLoad::CloseGroup(uint32_t group, uint32_t usable_tokens) {

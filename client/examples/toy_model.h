@@ -15,20 +15,21 @@ struct Qkv {
 };
 
 struct ToyModel {
-  static constexpr uint32_t kLayers = 4, kHeads = 2, kDim = 64;
+  static constexpr int kLayers = 4;
+  static constexpr uint32_t kHeads = 2, kDim = 64;
 
   static float Draw(uint32_t token, size_t position, uint32_t column) {
     std::minstd_rand random(token * 31 + static_cast<uint32_t>(position) * 1009 + column * 7919);
     random.discard(2);
     return static_cast<float>(random() % 2001) / 1000 - 1;
   }
-  static Qkv Project(std::span<const uint32_t> tokens, size_t at, size_t count, uint32_t layer) {
+  static Qkv Project(std::span<const uint32_t> tokens, size_t at, size_t count, int layer) {
     const size_t size = count * kHeads * kDim;
     Qkv out{std::vector<float>(size), std::vector<float>(size), std::vector<float>(size)};
     for (size_t i = 0; i < size; ++i) {
       const size_t token = i / kDim % count, head = i / kDim / count, row = token * kHeads + head;
-      const uint32_t column =
-          static_cast<uint32_t>(((layer * kHeads + head) * kDim + i % kDim) * 3);
+      const uint32_t column = static_cast<uint32_t>(
+          ((static_cast<uint32_t>(layer) * kHeads + head) * kDim + i % kDim) * 3);
       out.k[i] = Draw(tokens[at + token], at + token, column);
       out.v[i] = Draw(tokens[at + token], at + token, column + 1);
       out.q[row * kDim + i % kDim] = Draw(tokens[at + token], at + token, column + 2);

@@ -28,12 +28,12 @@ int main(int argc, char** argv) {
   uint32_t cached = seq.restorable_tokens(), at = cached, checksum = 0;
   std::vector<float> out;
   auto pass = [&](uint32_t count) {  // `count` tokens through all layers
-    for (uint32_t layer = 0; layer < ToyModel::kLayers; ++layer) {
+    for (int layer = 0; layer < ToyModel::kLayers; ++layer) {
       if (seq.Wait(layer) < cached) return false;  // a cached page turned out bad
       const Qkv x = ToyModel::Project(tokens, at, count, layer);
       seq.Append(layer, at, count, {x.k.data()}, {x.v.data()});
       out.resize(x.q.size());
-      pd::Attend(seq.block_table(layer), spec.layers[layer].formats, x.q.data(), out.data(),
+      pd::Attend(seq.block_table(layer), spec.layers[0].formats, x.q.data(), out.data(),
                  ToyModel::Shape(at, count));
     }
     at += count;
