@@ -59,7 +59,7 @@ class Generation {
     const auto start = Clock::now();
     std::chrono::nanoseconds waited{0};
     uint32_t at = answer_.used_tokens = sequence_.restorable_tokens();
-    uint64_t computed = 0;
+    uint64_t slots = 0;  // a step costs about the same however few of its tokens are computed
     while (at < prompt_tokens_) {
       const uint32_t end = std::min(model_.StepEnd(at), prompt_tokens_);
       PREFIXD_ASSIGN_OR_RETURN(
@@ -72,11 +72,11 @@ class Generation {
         at = answer_.used_tokens = sequence_.Restart();
         continue;
       }
-      computed += end - at;
+      slots += model_.grid();
       at = end;
     }
     answer_.prefill = Since(start) - std::chrono::duration_cast<microseconds>(waited);
-    answer_.prefill_tokens_per_s = PerSecond(computed, answer_.prefill);
+    answer_.prefill_tokens_per_s = PerSecond(slots, answer_.prefill);
     return absl::OkStatus();
   }
 

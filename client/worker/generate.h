@@ -31,7 +31,7 @@ struct Answer {
   std::chrono::microseconds prefill{0};      // computing prompt tokens, waits for pages excluded
   std::chrono::microseconds first_token{0};  // request to first token
   std::chrono::microseconds decode{0};       // all tokens after the first
-  double prefill_tokens_per_s = 0;           // 0 = nothing to measure
+  double prefill_tokens_per_s = 0;           // whole grid steps of prefill; 0 = none
   double tokens_per_s = 0;                   // of decoding
 
   // Sent to the cache; a tail that grew is sent again, and counts again.

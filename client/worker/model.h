@@ -64,6 +64,7 @@ class Model {
 
   // Where a step from `begin` ends at the latest: the next multiple of block_tokens.
   uint32_t StepEnd(uint32_t begin) const { return (begin / block_tokens_ + 1) * block_tokens_; }
+  uint32_t grid() const { return block_tokens_; }
   const ModelConfig& config() const { return config_; }
 
  private:
