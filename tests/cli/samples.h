@@ -43,7 +43,7 @@ inline v1::ListSpacesReply::Space SampleSpace(unsigned char id) {
   v1::LayerGroup* group = identity->add_groups();
   group->set_name("full.0");
   group->set_kind(v1::LAYER_KIND_FULL);
-  for (uint32_t layer : {0, 1, 2, 5, 7, 8}) group->add_layers(layer);
+  for (const uint32_t layer : {0u, 1u, 2u, 5u, 7u, 8u}) group->add_layers(layer);
   group->set_kv_heads(8);
   group->set_key_dim(128);
   group->set_value_dim(128);
@@ -82,7 +82,8 @@ inline v1::GetStatsReply SampleStats() {
   latency->set_name("rpc.acquire");
   latency->set_count(4);
   latency->set_sum_us(4 * 96);
-  for (uint64_t bucket : {0, 0, 0, 0, 0, 0, 4}) latency->add_buckets(bucket);  // 4 in [64, 128)
+  for (const uint32_t bucket : {0u, 0u, 0u, 0u, 0u, 0u, 4u})
+    latency->add_buckets(bucket);  // 4 in [64, 128)
   *stats.add_spaces() = SampleSpaceStats(0x3f);
   return stats;
 }

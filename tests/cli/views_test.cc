@@ -100,7 +100,8 @@ rpc.acquire      4  96 us  96 us  122 us  127 us
 TEST(StatsViewTest, QuantilesStayInsideTheBucketThatHoldsThem) {
   v1::Latency latency;
   EXPECT_EQ(QuantileMicros(latency, 0.5), 0);
-  for (uint64_t bucket : {50, 0, 0, 49, 0, 0, 0, 0, 0, 0, 1}) latency.add_buckets(bucket);
+  for (const uint32_t bucket : {50u, 0u, 0u, 49u, 0u, 0u, 0u, 0u, 0u, 0u, 1u})
+    latency.add_buckets(bucket);
   EXPECT_EQ(QuantileMicros(latency, 0.5), 2);    // [0, 2): the first 50 end there
   EXPECT_EQ(QuantileMicros(latency, 0.99), 16);  // [8, 16)
   EXPECT_EQ(QuantileMicros(latency, 1), 2'048);  // [1024, 2048)
