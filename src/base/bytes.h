@@ -35,7 +35,7 @@ inline std::string_view AsText(std::span<const std::byte> bytes) {
 class ByteWriter {
  public:
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
+  requires std::is_trivially_copyable_v<T>
   void Fixed(T value) {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>, "fixed-width scalars only");
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));

@@ -28,7 +28,8 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
 
 class PREFIXD_THREAD_ANNOTATION(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) PREFIXD_THREAD_ANNOTATION(acquire_capability(mutex)) : mutex_(mutex) {
+  explicit MutexLock(Mutex& mutex) PREFIXD_THREAD_ANNOTATION(acquire_capability(mutex))
+      : mutex_(mutex) {
     mutex_.lock();
   }
   ~MutexLock() PREFIXD_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
