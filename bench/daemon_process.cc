@@ -1,16 +1,35 @@
 #include "bench/daemon_process.h"
 
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "base/status.h"
 #include "bench/child_process.h"
 
 namespace prefixd::bench {
+namespace {
+
+// A client that comes too early waits for its next try.
+bool Listens(const std::string& path) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool listens =
+      ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  ::close(socket);
+  return listens;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& options) {
   const std::string program = std::filesystem::path(ThisProgram()).replace_filename("prefixd");
@@ -25,7 +44,15 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Option
       .out = options.directory + "/prefixd.log",
       .errors_too = true};
   PREFIXD_ASSIGN_OR_RETURN(const pid_t pid, StartProcess(command));
-  return std::unique_ptr<DaemonProcess>(new DaemonProcess(pid, options.directory));
+  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess(pid, options.directory));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!Listens(options.directory + "/prefixd.sock")) {
+    if (!daemon->Running() || std::chrono::steady_clock::now() > deadline) {
+      return absl::InternalError("daemon: it does not come up: " + daemon->EndOfLog());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return daemon;
 }
 
 DaemonProcess::~DaemonProcess() {

@@ -18,8 +18,8 @@ class DaemonProcess {
     std::string ram;        // "256MiB"
     std::string ssd;        // "4GiB"
   };
-  // Returns once the process runs; clients wait for it to serve. NotFound when prefixd was not
-  // built.
+  // Returns once it listens. NotFound when prefixd was not built; Internal, with the end of the
+  // log, when it does not come up.
   static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(const Options& options);
   ~DaemonProcess();
 

@@ -59,6 +59,17 @@ absl::StatusOr<std::vector<index::NewPage>> PagesOf(
 
 }  // namespace
 
+// An index at its memory limit first forgets cold blocks that are on SSD only.
+absl::StatusOr<block::StoreResult> Core::PublishBlock(block::ReservationId reservation,
+                                                      uint32_t block_index,
+                                                      std::span<const index::NewPage> pages) {
+  if (index->Counts().memory_bytes > shares.index_bytes / 16 * 15) {
+    index->TrimMemory(shares.index_bytes / 8 * 7);
+    counters.Add("index.trimmed");
+  }
+  return index->Publish(reservation, block_index, pages);
+}
+
 absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
                                                   const CommitRequest& request) {
   PREFIXD_ASSIGN_OR_RETURN(const ReservationPtr reservation,
@@ -91,7 +102,7 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
       if (pages.ok()) {
         for (uint32_t group : reservation->groups)
           reservation->staged.erase({i, group});  // the index owns them now
-        stored = core_->index->Publish(request.reservation, static_cast<uint32_t>(i), *pages);
+        stored = core_->PublishBlock(request.reservation, static_cast<uint32_t>(i), *pages);
         why = stored.status();
       }
       result.result = stored.ok() ? *stored : block::StoreResult::kRefused;

@@ -103,6 +103,11 @@ struct Core {
   absl::Status CheckServable(const block::SpaceIdentity& identity) const;
   void DropReservation(block::ReservationId id) PREFIXD_EXCLUDES(mutex);
 
+  // --- commit (commit.cc) ---
+  absl::StatusOr<block::StoreResult> PublishBlock(block::ReservationId reservation,
+                                                  uint32_t block_index,
+                                                  std::span<const index::NewPage> pages);
+
   // --- room (allocate.cc) ---
   // An extent for a page, evicting, spilling or emptying a slab as needed. ResourceExhausted at the
   // deadline.

@@ -40,6 +40,26 @@ TEST(LoadModelTest, OneOutlierDoesNotMoveTheEstimate) {
   EXPECT_NEAR(static_cast<double>(model.EstimateMicros(1 << 20, 0)), 1000, 10);
 }
 
+// A machine that is busy half of the time: one load in three takes three times as long.
+TEST(LoadModelTest, TheEstimateIsWithinTwiceOfQuietAndBusyLoads) {
+  cache::LoadModel model;
+  for (uint64_t us : {1000, 1000, 3000, 1000, 1000, 3000, 1000, 1000, 3000}) {
+    model.Learn(1 << 20, 0, us);
+  }
+  const auto estimate = static_cast<double>(model.EstimateMicros(1 << 20, 0));
+  EXPECT_GT(estimate, 1500);
+  EXPECT_LT(estimate, 2000);
+}
+
+TEST(LoadModelTest, ASmallLoadTeachesLargeOnesButNotItsRoundTrip) {
+  cache::LoadModel model;
+  const auto untaught = static_cast<double>(model.EstimateMicros(64 << 20, 0));
+  const uint64_t small = model.EstimateMicros(1 << 16, 0);
+  for (int i = 0; i < 3; ++i) model.Learn(1 << 16, 0, 2 * small);
+  const auto taught = static_cast<double>(model.EstimateMicros(64 << 20, 0));
+  EXPECT_NEAR(taught, 2 * untaught, 0.02 * untaught);
+}
+
 TEST(LoadModelTest, NothingToLoadTakesNoTime) {
   EXPECT_EQ(cache::LoadModel().EstimateMicros(0, 0), 0u);
 }
