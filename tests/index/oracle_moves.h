@@ -1,0 +1,427 @@
+// Random reading and writing on the index and on the oracle beside it; after each they agree.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "oracle.h"
+
+namespace prefixd::index {
+
+struct Variant {
+  const char* name;
+  uint32_t hash_bits;
+  uint32_t max_ghosts;
+  uint32_t seed;
+};
+
+// Without its own printer, gtest would print the bytes of the name's pointer into the test's name.
+inline void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
+struct OpenReservation {
+  block::ReservationId id;
+  block::SessionId session;
+  Prefix prefix;
+  Wanted wanted;
+  block::ReservePlan plan;
+  std::vector<bool> known;  // present in the plan or published since
+  BlockPtr hold, tail;
+  size_t hold_blocks = 0;
+  bool cleared = false;
+  uint32_t next = 0;
+};
+struct OpenLease {
+  block::LeaseId id;
+  block::SessionId session;
+  std::vector<std::pair<BlockPtr, PageKey>> pages;
+  std::vector<PageInfo> infos;
+};
+struct OpenPromotion {
+  PageRef ref;
+  BlockPtr block;
+  PageKey key;
+};
+struct ArchivedRecord {
+  Prefix prefix;
+  RestoredBlock record;
+};
+
+class OracleMoves : public testing::TestWithParam<Variant> {
+ protected:
+  static constexpr uint32_t kBlockTokens = 16;
+  static constexpr uint64_t kPageBytes = 1000;
+  static constexpr size_t kMaxBlocks = 120;
+
+  OracleMoves()
+      : random_(GetParam().seed),
+        index_({.max_ghosts = GetParam().max_ghosts, .hash_bits = GetParam().hash_bits}),
+        oracle_(kBlockTokens, {1, 2}) {
+    space_ = index_.AddSpace({.id = {}, .block_tokens = kBlockTokens, .rungs = {1, 2}});
+  }
+
+  uint32_t Pick(uint32_t count) { return static_cast<uint32_t>(random_() % count); }
+  bool OneIn(uint32_t count) { return Pick(count) == 0; }
+  block::SessionId PickSession() { return {1 + Pick(3)}; }
+  Selection PickSelection() {
+    Selection selection;
+    if (OneIn(4)) selection.groups = {Pick(2)};
+    if (OneIn(3)) selection.rungs = {1, 1 + Pick(3)};
+    return selection;
+  }
+
+  // Something stored, cut anywhere, and often a new tail of a few different tokens.
+  Prefix PickPrefix() {
+    Prefix prefix;
+    const auto& blocks = oracle_.blocks();
+    if (!blocks.empty() && !OneIn(6)) {
+      auto it = blocks.begin();
+      std::advance(it, Pick(static_cast<uint32_t>(blocks.size())));
+      prefix = it->first;
+      if (OneIn(2)) prefix.resize(Pick(static_cast<uint32_t>(prefix.size())) + 1);
+    }
+    const bool grows = prefix.empty() || !OneIn(3);
+    const uint32_t more = grows ? 1 + Pick(OneIn(4) ? 50 : 8) : 0;
+    for (uint32_t i = 0; i < more && prefix.size() < 100; ++i) {
+      if (OneIn(40)) {
+        const uint32_t item = 1 + Pick(2), from = OneIn(4) ? Pick(3) : 0, length = 1 + Pick(20);
+        for (uint32_t k = 0; k < length; ++k) prefix.push_back({9, item, from + k});
+      } else {
+        prefix.push_back({OneIn(8) ? 1u : 0u, 0, 0});
+      }
+    }
+    return prefix;
+  }
+
+  NewPage MakePage(uint32_t group, uint32_t rung) {
+    next_offset_ += block::kExtentUnit;
+    return {.group = group,
+            .rung = rung,
+            .extent = {next_offset_, block::kExtentUnit},
+            .check = 1,
+            .page_bytes = kPageBytes,
+            .payload_bytes = kPageBytes};
+  }
+
+  void CheckFreed() {
+    for (const block::Extent& extent : index_.TakeFreed()) {
+      const auto it = oracle_.freed().find(extent.offset);
+      ASSERT_NE(it, oracle_.freed().end()) << "extent freed twice or while it is needed";
+      oracle_.freed().erase(it);
+    }
+    ASSERT_TRUE(oracle_.freed().empty()) << "extents that nobody needs were not given back";
+  }
+
+  // --- reading ---
+
+  uint32_t Expected(const Prefix& request, const Oracle::Answer& plain,
+                    const MatchOptions& options) const {
+    size_t cut = std::min(plain.restorable, options.max_tokens);
+    if (options.causal_content) return static_cast<uint32_t>(cut);
+    while (cut > 0 && cut < request.size() && request[cut].item != 0 &&
+           request[cut - 1].item == request[cut].item &&
+           request[cut - 1].position + 1 == request[cut].position) {
+      --cut;
+    }
+    return static_cast<uint32_t>(cut);
+  }
+
+  void CheckAnswer(const Prefix& request, const MatchOptions& options,
+                   const block::MatchAnswer& answer) {
+    const Oracle::Answer plain = oracle_.Match(request, oracle_.WantedOf(options.selection));
+    ASSERT_EQ(answer.matched_tokens, plain.matched);
+    ASSERT_EQ(answer.restorable_tokens, Expected(request, plain, options));
+    ASSERT_EQ(answer.kind, plain.kind);
+    if (GetParam().max_ghosts == 0) {
+      ASSERT_EQ(answer.ended_by, plain.ended_by);
+      ASSERT_EQ(answer.diverged_sequences, plain.diverged);
+    }
+    uint32_t lost = 0;
+    for (const block::Shortening& shortening : answer.shortened_by) lost += shortening.tokens_lost;
+    ASSERT_EQ(answer.matched_tokens - answer.restorable_tokens, lost);
+  }
+
+  MatchOptions PickOptions(const Prefix& request) {
+    MatchOptions options{.selection = PickSelection(), .causal_content = OneIn(2)};
+    if (OneIn(4)) options.max_tokens = Pick(static_cast<uint32_t>(request.size()) + 1);
+    return options;
+  }
+
+  void DoMatch() {
+    const Prefix request = PickPrefix();
+    const Sequence sequence(request);
+    const MatchOptions options = PickOptions(request);
+    CheckAnswer(request, options, index_.Match(space_, sequence.view(), options, PickSession()));
+  }
+
+  BlockPtr OwnerOf(const PageInfo& page) {
+    if (InRam(page.state)) {
+      const auto it = oracle_.by_extent().find(page.extent.offset);
+      return it == oracle_.by_extent().end() ? nullptr : it->second.first;
+    }
+    for (const auto& [prefix, block] : oracle_.blocks()) {
+      for (const auto& [key, there] : block->pages) {
+        if (there.sequence == page.ssd_sequence && there.state == page.state) return block;
+      }
+    }
+    return nullptr;
+  }
+
+  void DoAcquire() {
+    const Prefix request = PickPrefix();
+    const Sequence sequence(request);
+    const MatchOptions options = PickOptions(request);
+    OpenLease lease{.id = {}, .session = PickSession(), .pages = {}, .infos = {}};
+    const Acquired acquired = index_.Acquire(space_, sequence.view(), options, lease.session);
+    CheckAnswer(request, options, acquired.answer);
+    ASSERT_EQ(static_cast<bool>(acquired.lease), acquired.answer.restorable_tokens > 0);
+    if (!acquired.lease) return;
+    std::map<uint32_t, uint32_t> reached;
+    for (const PageInfo& page : acquired.pages) {
+      const BlockPtr owner = OwnerOf(page);
+      ASSERT_NE(owner, nullptr);
+      const uint32_t end = page.first_token + page.tokens;
+      ASSERT_EQ(page.first_token, reached[page.ref.group]);
+      ASSERT_LE(end, request.size());
+      // No wrong token: what the page was written for is what was asked for.
+      ASSERT_GE(Common(owner->prefix, request), end);
+      ASSERT_EQ(oracle_.BaseOf(owner->prefix), page.first_token);
+      ASSERT_EQ(page.name.tokens, owner->prefix.size() - page.first_token);
+      reached[page.ref.group] = end;
+      ModelPage& there = owner->pages.at({page.ref.group, page.ref.rung});
+      ASSERT_EQ(there.state, page.state);
+      ++there.holders;
+      ++owner->pins;
+      lease.pages.push_back({owner, {page.ref.group, page.ref.rung}});
+    }
+    for (const auto& [group, rungs] : oracle_.WantedOf(options.selection)) {
+      ASSERT_EQ(reached[group], acquired.answer.restorable_tokens);
+    }
+    lease.id = acquired.lease;
+    lease.infos = acquired.pages;
+    leases_.push_back(std::move(lease));
+  }
+
+  void GiveUp(OpenLease& lease, uint32_t tokens) {
+    std::vector<BlockPtr> touched;
+    std::erase_if(lease.pages, [&](const auto& held) {
+      if (oracle_.BaseOf(held.first->prefix) < tokens) return false;
+      --held.first->pages.at(held.second).holders;
+      --held.first->pins;
+      touched.push_back(held.first);
+      return true;
+    });
+    for (const BlockPtr& block : touched) oracle_.Settle(block);
+    std::erase_if(lease.infos, [&](const PageInfo& page) { return page.first_token >= tokens; });
+  }
+
+  void DoRelease() {
+    if (leases_.empty()) return;
+    const size_t which = Pick(static_cast<uint32_t>(leases_.size()));
+    if (OneIn(5)) {
+      const uint32_t tokens = Pick(60);
+      ASSERT_TRUE(index_.ShrinkLease(leases_[which].id, tokens).ok());
+      GiveUp(leases_[which], tokens);
+      return;
+    }
+    ASSERT_TRUE(index_.Release(leases_[which].id).ok());
+    ASSERT_FALSE(index_.Release(leases_[which].id).ok());
+    GiveUp(leases_[which], 0);
+    leases_.erase(leases_.begin() + static_cast<ptrdiff_t>(which));
+  }
+
+  void DoPromote() {
+    if (promotion_.block != nullptr) return FinishPromotion();
+    if (leases_.empty()) return;
+    OpenLease& lease = leases_[Pick(static_cast<uint32_t>(leases_.size()))];
+    if (lease.infos.empty()) return;
+    const size_t which = Pick(static_cast<uint32_t>(lease.infos.size()));
+    const PageInfo& info = lease.infos[which];
+    BlockPtr block;
+    PageKey key{info.ref.group, info.ref.rung};
+    for (const auto& [held, held_key] : lease.pages) {
+      if (held_key == key && oracle_.BaseOf(held->prefix) == info.first_token) block = held;
+    }
+    ModelPage& page = block->pages.at(key);
+    const bool expected = page.state == PageState::kSsd;
+    ASSERT_EQ(index_.BeginPromotion(info.ref), expected);
+    if (!expected) return;
+    page.state = PageState::kPromoting;
+    ++block->pins;
+    promotion_ = {info.ref, block, key};
+    if (OneIn(2)) FinishPromotion();
+  }
+
+  void FinishPromotion() {
+    ModelPage& page = promotion_.block->pages.at(promotion_.key);
+    if (OneIn(4)) {
+      const bool corrupt = OneIn(2);
+      index_.FailPromotion(promotion_.ref, corrupt ? PrefixIndex::PromotionFailure::kCorrupt
+                                                   : PrefixIndex::PromotionFailure::kTryAgain);
+      page.state = PageState::kSsd;
+      if (corrupt || page.sequence == 0) oracle_.Gone(page);
+    } else {
+      const block::Extent extent = MakePage(0, 0).extent;
+      index_.FinishPromotion(promotion_.ref, extent);
+      page.extent = extent;
+      page.state = page.sequence == 0 ? PageState::kRam : PageState::kRamAndSsd;
+      oracle_.by_extent()[extent.offset] = {promotion_.block, promotion_.key};
+    }
+    --promotion_.block->pins;
+    oracle_.Settle(promotion_.block);
+    promotion_ = {};
+  }
+
+  // --- writing ---
+
+  void DoReserve() {
+    if (reservations_.size() >= 6 || oracle_.blocks().size() > kMaxBlocks) return;
+    OpenReservation open;
+    open.prefix = PickPrefix();
+    open.session = PickSession();
+    const Selection selection = PickSelection();
+    open.wanted = oracle_.WantedOf(selection);
+    const Sequence sequence(open.prefix);
+    open.plan = index_.Reserve(space_, sequence.view(), selection, open.session).value().plan;
+    open.id = open.plan.reservation;
+    size_t end = 0;
+    for (const block::BlockPlan& plan : open.plan.blocks) {
+      ASSERT_EQ(plan.first_token, end);
+      end += plan.tokens;
+      const bool present = oracle_.IsPresent(Cut(open.prefix, end), open.wanted);
+      ASSERT_EQ(plan.state == block::BlockState::kPresent, present);
+      open.known.push_back(present);
+    }
+    ASSERT_EQ(end, open.prefix.size());
+    for (size_t blocks = open.prefix.size() / kBlockTokens; blocks > 0; --blocks) {
+      open.hold = oracle_.Find(Cut(open.prefix, blocks * kBlockTokens));
+      open.hold_blocks = blocks;
+      if (open.hold != nullptr) break;
+    }
+    if (open.hold == nullptr) open.hold_blocks = 0;
+    if (open.hold != nullptr) ++open.hold->pins;
+    reservations_.push_back(std::move(open));
+  }
+
+  OpenReservation* PickReservation() {
+    if (reservations_.empty()) return nullptr;
+    return &reservations_[Pick(static_cast<uint32_t>(reservations_.size()))];
+  }
+
+  void DoPublish() {
+    OpenReservation* const open = PickReservation();
+    if (open == nullptr) return;
+    const auto count = static_cast<uint32_t>(open->plan.blocks.size());
+    const uint32_t which = open->next < count && !OneIn(8) ? open->next : Pick(count);
+    ++open->next;
+    const block::BlockPlan& plan = open->plan.blocks[which];
+    std::vector<NewPage> pages;
+    std::set<PageKey> keys;
+    for (uint32_t group = 0; group < 2; ++group) {
+      if (OneIn(10) || !open->wanted.contains(group)) continue;
+      const uint32_t rung = plan.rungs[group] != block::kNoLimit ? plan.rungs[group] : 0;
+      pages.push_back(MakePage(group, rung));
+      keys.insert({group, rung});
+    }
+    if (pages.empty()) return;
+    const auto result = index_.Publish(open->id, which, pages);
+    const Prefix prefix = Cut(open->prefix, plan.first_token + plan.tokens);
+    const BlockPtr parent = oracle_.Find(Cut(open->prefix, plan.first_token));
+    const bool parent_stored =
+        which == 0 || (parent != nullptr && (parent->present() || open->known[which - 1]));
+    ASSERT_EQ(result.ok(), parent_stored && !open->cleared);
+    if (!result.ok()) {
+      ASSERT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+      return;  // the extents stayed ours
+    }
+    const bool duplicate = oracle_.Duplicate(prefix, keys, false);
+    ASSERT_EQ(*result, duplicate ? block::StoreResult::kDuplicate : block::StoreResult::kStored);
+    BlockPtr block = oracle_.Find(prefix);
+    if (duplicate) {
+      for (const NewPage& page : pages) oracle_.freed().insert(page.extent.offset);
+    } else {
+      block = oracle_.Insert(prefix);
+      AddPages(block, pages);
+      oracle_.Supersede(block);
+    }
+    Follow(*open, block, which);
+  }
+
+  void AddPages(const BlockPtr& block, const std::vector<NewPage>& pages) {
+    for (const NewPage& page : pages) {
+      ModelPage& there = block->pages[{page.group, page.rung}];
+      if (there.state != PageState::kGone) {
+        oracle_.freed().insert(page.extent.offset);
+        continue;
+      }
+      there.state = PageState::kRam;
+      there.extent = page.extent;
+      oracle_.by_extent()[page.extent.offset] = {block, {page.group, page.rung}};
+    }
+  }
+
+  // The reservation's hold follows what it publishes.
+  void Follow(OpenReservation& open, const BlockPtr& block, uint32_t which) {
+    open.known[which] = true;
+    if (block == nullptr) return;
+    if (open.plan.blocks[which].tokens == kBlockTokens) {
+      if (which < open.hold_blocks) return;
+      ++block->pins;
+      const BlockPtr before = std::exchange(open.hold, block);
+      open.hold_blocks = which + 1;
+      Unpin(before);
+    } else if (open.tail == nullptr) {
+      open.tail = block;
+      ++block->pins;
+    }
+  }
+  void Unpin(const BlockPtr& block) {
+    if (block == nullptr) return;
+    --block->pins;
+    oracle_.Settle(block);
+  }
+
+  void DoEnd() {
+    OpenReservation* const open = PickReservation();
+    if (open == nullptr) return;
+    const auto size = static_cast<uint32_t>(open->prefix.size());
+    const uint32_t tokens = OneIn(3) ? 1 + Pick(size) : size;
+    const absl::Status status = index_.AddEnd(open->id, tokens);
+    const Prefix prefix = Cut(open->prefix, tokens);
+    bool stored = !open->cleared;
+    const uint32_t last = (tokens - 1) / kBlockTokens;
+    for (uint32_t block = 0; stored && block < last; ++block) {
+      const BlockPtr there = oracle_.Find(Cut(prefix, (block + 1) * kBlockTokens));
+      stored = there != nullptr && (there->present() || open->known[block]);
+    }
+    stored = stored && oracle_.SomeExtending(prefix, !open->known[last]);
+    ASSERT_EQ(status.ok(), stored) << status;
+    if (stored) oracle_.AddEnd(prefix);
+  }
+
+  void Close(OpenReservation& open) {
+    Unpin(open.hold);
+    Unpin(open.tail);
+  }
+  void DoClose() {
+    OpenReservation* const open = PickReservation();
+    if (open == nullptr || (open->next < open->plan.blocks.size() && !OneIn(6))) return;
+    ASSERT_TRUE(index_.CloseReservation(open->id).ok());
+    Close(*open);
+    reservations_.erase(reservations_.begin() + (open - reservations_.data()));
+  }
+
+  std::mt19937_64 random_;
+  PrefixIndex index_;
+  Oracle oracle_;
+  block::SpaceHandle space_;
+  std::vector<OpenReservation> reservations_;
+  std::vector<OpenLease> leases_;
+  OpenPromotion promotion_;
+  std::vector<SpillBlock> spill_;
+  std::vector<BlockPtr> spill_blocks_;
+  std::vector<ArchivedRecord> archive_;
+  uint64_t next_offset_ = 0;
+  uint64_t next_sequence_ = 0;
+};
+
+}  // namespace prefixd::index
