@@ -38,6 +38,28 @@ bool Core::EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes) {
   return true;
 }
 
+// Nothing can be given up now: lets the spiller finish a round, or somebody's lease end. False when
+// neither can come, or the deadline passed.
+bool Core::WaitForRoom(base::Deadline deadline) {
+  const auto now = std::chrono::steady_clock::now();
+  const index::IndexCounts counts = index->Counts();
+  const bool spillable = store != nullptr && !ssd_failing.load() && counts.dirty_bytes > 0;
+  const bool held_by_others = counts.leases > 0 || counts.reservations > 1;
+  if (now >= deadline || (!spillable && !held_by_others)) return false;
+  base::MutexLock lock(spill_mutex);
+  const uint64_t round = spill_rounds;
+  if (spillable) {
+    spill_wanted = true;
+    spill_wake.NotifyAll();
+  }
+  // What happened between the last try and here is caught by the short wait.
+  const base::Deadline nap =
+      std::min<base::Deadline>(deadline, now + std::chrono::milliseconds(20));
+  while (spill_rounds == round && !spill_stop && spill_done.WaitUntil(spill_mutex, nap)) {
+  }
+  return true;
+}
+
 absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t full_page_bytes,
                                                    base::Deadline deadline) {
   uint64_t evicted_bytes = 0;
@@ -52,20 +74,9 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
       return extent;
     }
     if (EvictSomething(arena->ExtentBytes(page_bytes, full_page_bytes), &evicted_bytes)) continue;
-    const bool can_wait =
-        store != nullptr && !ssd_failing.load() && index->Counts().dirty_bytes > 0;
-    if (!can_wait || std::chrono::steady_clock::now() >= deadline) {
+    if (!WaitForRoom(deadline)) {
       counters.Add("refused.ram_full");
       return extent.status();
-    }
-    base::MutexLock lock(spill_mutex);
-    const uint64_t round = spill_rounds;
-    spill_wanted = true;
-    spill_wake.NotifyAll();
-    // A round that finished between the eviction above and here is caught by the short wait.
-    const base::Deadline nap =
-        Sooner(deadline, std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
-    while (spill_rounds == round && !spill_stop && spill_done.WaitUntil(spill_mutex, nap)) {
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "cache/cache.h"
 
+#include <algorithm>
 #include <random>
 
 #include "base/size.h"
@@ -41,10 +42,12 @@ Core::~Core() {
 absl::Status Core::Start() {
   PREFIXD_ASSIGN_OR_RETURN(arena, ram::Arena::Create({.capacity_bytes = shares.arena_bytes}));
   const uint64_t arena_bytes = arena->stats().capacity_bytes;
-  index = std::make_unique<index::PrefixIndex>(
-      index::PrefixIndex::Options{.session_lease_bytes = arena_bytes / 2,
-                                  .total_lease_bytes = arena_bytes / 10 * 8,
-                                  .memory_limit_bytes = shares.index_bytes});
+  index = std::make_unique<index::PrefixIndex>(index::PrefixIndex::Options{
+      .session_lease_bytes = arena_bytes / 2,
+      .total_lease_bytes = arena_bytes / 10 * 8,
+      .memory_limit_bytes = shares.index_bytes,
+      // An eighth of the index's share, at about 64 bytes each.
+      .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512))});
   if (options.ssd_budget_bytes > 0) {
     PREFIXD_ASSIGN_OR_RETURN(store,
                              ssd::SegmentStore::Open({.directory = options.directory,
@@ -104,7 +107,5 @@ const char* ToString(block::EndReason reason) {
                                            "evicted",     "never_stored",  "index_loading"};
   return kNames[static_cast<size_t>(reason)];
 }
-
-base::Deadline Sooner(base::Deadline a, base::Deadline b) { return a < b ? a : b; }
 
 }  // namespace prefixd::cache

@@ -7,6 +7,8 @@
 namespace prefixd::cache {
 namespace {
 
+constexpr std::chrono::seconds kIndexPatience(5);
+
 block::PageName NameOf(const Reservation& reservation, size_t block_index, uint32_t group,
                        uint32_t rung) {
   return {.space = reservation.space->id,
@@ -59,15 +61,18 @@ absl::StatusOr<std::vector<index::NewPage>> PagesOf(
 
 }  // namespace
 
-// An index at its memory limit first forgets cold blocks that are on SSD only.
-absl::StatusOr<block::StoreResult> Core::PublishBlock(block::ReservationId reservation,
-                                                      uint32_t block_index,
-                                                      std::span<const index::NewPage> pages) {
-  if (index->Counts().memory_bytes > shares.index_bytes / 16 * 15) {
-    index->TrimMemory(shares.index_bytes / 8 * 7);
-    counters.Add("index.trimmed");
+// An index near its memory limit forgets cold blocks first: those on SSD only, then those in RAM.
+void Core::MakeIndexRoom() {
+  const uint64_t limit = shares.index_bytes / 16 * 15;
+  const base::Deadline deadline = std::chrono::steady_clock::now() + kIndexPatience;
+  bool more = index->Counts().memory_bytes > limit;
+  if (more) counters.Add("index.trimmed");
+  while (more) {
+    index->TrimMemory(limit);
+    uint64_t evicted_bytes = 0;
+    more = index->Counts().memory_bytes > limit &&
+           (EvictSomething(0, &evicted_bytes) || WaitForRoom(deadline));
   }
-  return index->Publish(reservation, block_index, pages);
 }
 
 absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
@@ -100,9 +105,11 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
       absl::StatusOr<block::StoreResult> stored = block::StoreResult::kRefused;
       absl::Status why = pages.status();
       if (pages.ok()) {
-        for (uint32_t group : reservation->groups)
-          reservation->staged.erase({i, group});  // the index owns them now
-        stored = core_->PublishBlock(request.reservation, static_cast<uint32_t>(i), *pages);
+        core_->MakeIndexRoom();
+        stored = core_->index->Publish(request.reservation, static_cast<uint32_t>(i), *pages);
+        if (stored.ok()) {  // the extents are the index's now; on an error they stay ours
+          for (uint32_t group : reservation->groups) reservation->staged.erase({i, group});
+        }
         why = stored.status();
       }
       result.result = stored.ok() ? *stored : block::StoreResult::kRefused;

@@ -104,9 +104,7 @@ struct Core {
   void DropReservation(block::ReservationId id) PREFIXD_EXCLUDES(mutex);
 
   // --- commit (commit.cc) ---
-  absl::StatusOr<block::StoreResult> PublishBlock(block::ReservationId reservation,
-                                                  uint32_t block_index,
-                                                  std::span<const index::NewPage> pages);
+  void MakeIndexRoom();
 
   // --- room (allocate.cc) ---
   // An extent for a page, evicting, spilling or emptying a slab as needed. ResourceExhausted at the
@@ -114,6 +112,7 @@ struct Core {
   absl::StatusOr<block::Extent> AllocateExtent(uint64_t page_bytes, uint64_t full_page_bytes,
                                                base::Deadline deadline);
   bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
+  bool WaitForRoom(base::Deadline deadline);
   void FreeTaken();
 
   // --- promotion (promote.cc) ---
@@ -123,7 +122,7 @@ struct Core {
 
   // --- spill (spill.cc, recover.cc) ---
   absl::StatusOr<uint64_t> SpillOnce(uint64_t max_bytes);  // bytes spilled, 0 = nothing dirty
-  absl::Status WriteSegment(std::span<const index::SpillBlock> blocks,
+  absl::Status WriteSegment(std::span<index::SpillBlock> blocks,
                             std::vector<index::SpilledPage>* spilled);
   void MakeSsdRoom(uint64_t bytes);
   void SpillLoop();
@@ -189,6 +188,5 @@ class InFlight {
 const char* ToString(block::MatchKind kind);
 const char* ToString(block::ShortenReason reason);
 const char* ToString(block::EndReason reason);
-base::Deadline Sooner(base::Deadline a, base::Deadline b);
 
 }  // namespace prefixd::cache

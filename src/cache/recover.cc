@@ -82,6 +82,7 @@ absl::Status Core::Recover() {
            std::tie(b->record.first_token, b->record.last_use, b->sequence);
   });
   for (Found* found : order) {
+    found->record.block.record_sequence = found->sequence;
     KeepLivePages(segments, &found->record.block.pages);
     auto space = [&]() -> SpacePtr {
       base::MutexLock lock(mutex);

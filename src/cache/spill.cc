@@ -32,7 +32,7 @@ bool Core::CleanBelow(uint64_t eighths) const {
          free_bytes + counts.clean_bytes < stats.capacity_bytes / 8 * eighths;
 }
 
-absl::Status Core::WriteSegment(std::span<const index::SpillBlock> blocks,
+absl::Status Core::WriteSegment(std::span<index::SpillBlock> blocks,
                                 std::vector<index::SpilledPage>* spilled) {
   PREFIXD_ASSIGN_OR_RETURN(const std::unique_ptr<ssd::SegmentWriter> segment, store->NewSegment());
   std::vector<BlockRecord> records;
@@ -58,8 +58,9 @@ absl::Status Core::WriteSegment(std::span<const index::SpillBlock> blocks,
     }
     records.push_back(std::move(record));
   }
-  for (const BlockRecord& record : records) {
-    PREFIXD_RETURN_IF_ERROR(segment->AddRecord(EncodeRecord(record)).status());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    PREFIXD_ASSIGN_OR_RETURN(blocks[i].record_sequence,
+                             segment->AddRecord(EncodeRecord(records[i])));
   }
   return segment->Finish().status();
 }
@@ -82,7 +83,7 @@ void Core::MakeSsdRoom(uint64_t bytes) {
 
 absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t max_bytes) {
   base::MutexLock segment(segment_mutex);
-  const std::vector<index::SpillBlock> blocks = index->PickSpill(max_bytes);
+  std::vector<index::SpillBlock> blocks = index->PickSpill(max_bytes);
   if (blocks.empty()) return 0;
   uint64_t bytes = 0;
   size_t pages = 0;

@@ -139,6 +139,27 @@ TEST_F(TiersTest, PagesOfVeryDifferentSizesShareTheArenaWithoutStarving) {
   }
 }
 
+// A4 budget: the index has its own share; short blocks fill it long before the arena is full.
+TEST_F(TiersTest, AnIndexAtItsLimitForgetsColdBlocksAndGoesOn) {
+  for (bool ssd : {false, true}) {
+    Open(ssd ? WithSsd(uint64_t{32} << 20) : RamOnly(uint64_t{32} << 20));
+    const auto identity = SmallIdentity(16, 1);
+    const auto space = OpenSpace(identity);
+    for (uint64_t i = 0; i < 400; ++i) {
+      auto stored = Store(identity, space, RandomTokens(i, 320));
+      ASSERT_TRUE(stored.ok()) << stored.status();
+      ASSERT_EQ(stored->stored_tokens, 320u) << i << " " << stored->blocks.back().reason;
+      for (const auto& part : cache_->GetStats().ram_parts) {
+        if (part.name == "index") {
+          ASSERT_LE(part.value, uint64_t{2} << 20);
+        }
+      }
+    }
+    EXPECT_GT(Counter("index.trimmed"), 0u);
+    EXPECT_EQ(ReadBack(identity, space, RandomTokens(399, 320)), 320u);
+  }
+}
+
 TEST_F(TiersTest, ClearIsRememberedAcrossARestart) {
   const auto identity = SmallIdentity();
   const Tokens old_tokens = RandomTokens(1, 100), new_tokens = RandomTokens(2, 100);
