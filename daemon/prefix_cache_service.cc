@@ -98,11 +98,13 @@ grpc::Status PrefixCacheService::Acquire(grpc::ServerContext* context,
                                          const v1::AcquireRequest* request,
                                          v1::AcquireReply* reply) {
   Call call(cache_, "rpc.acquire");
-  return call.End(DoAcquire(*request, DeadlineOf(*context), reply));
+  return call.End(DoAcquire(*request, *context, reply));
 }
 
 absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
-                                           base::Deadline deadline, v1::AcquireReply* reply) {
+                                           const grpc::ServerContext& context,
+                                           v1::AcquireReply* reply) {
+  const base::Deadline deadline = DeadlineOf(context);
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, ReadItems(request));
   const block::SessionId session{request.session()};
   PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request.release()));
@@ -117,6 +119,8 @@ absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
       spdlog::info("{}", AcquireLine(item, acquired, MicrosSince(start)));
     }
   }
+  // A worker that gave up waiting never learns what it holds.
+  if (context.IsCancelled()) return absl::CancelledError("acquire: the worker stopped waiting");
   leases.HandOver();
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();

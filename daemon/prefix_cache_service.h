@@ -41,7 +41,7 @@ class PrefixCacheService final
 
  private:
   absl::Status DoMatch(const v1::AcquireRequest& request, v1::AcquireReply* reply);
-  absl::Status DoAcquire(const v1::AcquireRequest& request, base::Deadline deadline,
+  absl::Status DoAcquire(const v1::AcquireRequest& request, const grpc::ServerContext& context,
                          v1::AcquireReply* reply);
   absl::Status DoReserve(const v1::ReserveRequest& request, v1::ReserveReply* reply);
   absl::Status DoCommit(const v1::CommitRequest& request, v1::CommitReply* reply);
