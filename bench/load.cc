@@ -3,8 +3,6 @@
 // another sequence and compared byte for byte.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -107,9 +105,6 @@ void Report(Bench& bench, const std::string& name, const std::vector<Sample>& sa
     ratios.push_back(estimated.back() / measured.back());
     rates.push_back(static_cast<double>(sample.bytes) * 1e6 / measured.back());
     within += ratios.back() >= 0.5 && ratios.back() <= 2 ? 1 : 0;
-    if (std::getenv("LOAD_SAMPLES"))
-      std::fprintf(stderr, "%s %lu %.0f %.0f\n", name.c_str(), sample.bytes, sample.measured_us,
-                   sample.estimated_us);
   }
   bench.Add({name,
              {{"loads", static_cast<double>(samples.size())},
