@@ -17,6 +17,7 @@
 #include "daemon/prefix_cache_service.h"
 #include "daemon/sessions.h"
 #include "daemon/socket_guard.h"
+#include "grpc/grpc.h"
 #include "wire/limits.h"
 
 namespace prefixd::daemon {
@@ -102,6 +103,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(cache::Cache* cache,
   static std::once_flag once;
   std::call_once(once, [] {
     grpc::EnableDefaultHealthCheckService(true);
+    // The last user's grpc_shutdown() of gRPC 1.51 may wait 10 s for its own poller: keep it up
+    // until the process ends.
+    grpc_init();
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
   auto server = std::make_unique<GrpcServer>(cache, options);

@@ -139,6 +139,18 @@ class Generation {
 
 }  // namespace
 
+absl::Status WarmUp(Model& model, Space& space) {
+  const std::vector<uint32_t> tokens(model.grid() + 1, 0);
+  Sequence sequence = space.Begin(tokens, {.max_tokens = 0});  // looks nothing up, stores nothing
+  PREFIXD_RETURN_IF_ERROR(
+      model.Prefill(sequence, {.tokens = tokens, .begin = 0, .end = model.grid(), .cached = 0})
+          .status());
+  return model
+      .Decode(sequence,
+              {.tokens = tokens, .begin = model.grid(), .end = model.grid() + 1, .cached = 0})
+      .status();
+}
+
 absl::StatusOr<Answer> Generate(Model& model, Space& space, const Prompt& prompt,
                                 const AnswerOptions& options) {
   if (prompt.tokens.empty()) return absl::InvalidArgumentError("generate: the prompt is empty");

@@ -40,6 +40,10 @@ struct Answer {
   std::string store_error;  // why tokens were not stored, or empty: a later miss, nothing else
 };
 
+// Runs one step of prefill and one of decode on a sequence of its own: starts the threads, touches
+// the weights and scratch, so that the first request is not charged for it.
+absl::Status WarmUp(Model& model, Space& space);
+
 // Requires: `model` has the format of `space`; it takes the space's grid. InvalidArgument when
 // prompt and answer are longer than the model's positions; Internal when attention fails. No error
 // of the cache is one here: it only shortens what is reused.

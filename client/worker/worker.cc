@@ -101,6 +101,7 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
   PrintSetup(options, config, cache, err);
   Model model(config, std::move(weights),
               {.format = options.kv_format, .threads = options.threads});
+  PREFIXD_RETURN_IF_ERROR(WarmUp(model, cache.space));
   return AnswerAll(options, prompts, model, cache.space, out, err);
 }
 
