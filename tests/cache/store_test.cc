@@ -204,6 +204,23 @@ TEST_F(StoreTest, AReleasedLeaseIsNotFetchedFrom) {
             absl::StatusCode::kNotFound);
 }
 
+TEST_F(StoreTest, ALeaseBelongsToItsSession) {
+  Open(RamOnly());
+  const auto identity = SmallIdentity();
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(10, 40);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto acquired = Acquire(space, tokens);
+  const auto other = cache_->BeginSession("other");
+  Collector got;
+  const cache::FetchRequest fetch{.lease = acquired.lease, .groups = {}, .from_token = 0};
+  EXPECT_EQ(cache_->Fetch(other, fetch, In(1000), &got).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(got.pages.empty());
+  EXPECT_EQ(cache_->Release(other, {.lease = acquired.lease}).code(), absl::StatusCode::kNotFound);
+  cache_->EndSession(other);
+  EXPECT_EQ(FetchAndCheck(identity, acquired, tokens), 40u);
+}
+
 TEST_F(StoreTest, FetchFromATokenSendsItsBlockAndWhatFollows) {
   Open(RamOnly());
   const auto identity = SmallIdentity();

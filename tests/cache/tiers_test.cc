@@ -2,6 +2,8 @@
 // match.
 #include <fstream>
 
+#include "cache/record.h"
+#include "ssd/segment_store.h"
 #include "tests/cache/fixture.h"
 
 namespace prefixd::testing {
@@ -207,6 +209,44 @@ TEST_F(TiersTest, DamagedPagesShortenTheMatchAndHealWhenStoredAgain) {
   EXPECT_GE(Counter("shortened.corrupt"), 1u);
   ASSERT_TRUE(Store(identity, space, tokens).ok());
   EXPECT_EQ(ReadBack(identity, space, tokens), 640u);
+}
+
+// Records that point at each other's pages: RocksDB finds nothing wrong with them, the page check
+// does.
+TEST_F(TiersTest, PagesFoundUnderAnotherNameAreMissesNeverWrongBytes) {
+  const auto identity = SmallIdentity(64, 4);
+  const Tokens tokens = RandomTokens(1, 128);
+  Open(WithSsd());
+  ASSERT_TRUE(Store(identity, OpenSpace(identity), tokens).ok());
+  cache_->Flush(In(20000));
+  cache_.reset();
+  {
+    auto store = ssd::SegmentStore::Open({.directory = dir_.path() + "/ssd"});
+    ASSERT_TRUE(store.ok()) << store.status();
+    std::vector<cache::BlockRecord> records;
+    uint64_t unreadable = 0;
+    ASSERT_TRUE((*store)
+                    ->ForEachRecord(
+                        [&records](uint64_t, std::span<const std::byte> bytes) {
+                          records.push_back(*cache::DecodeRecord(bytes));
+                          return absl::OkStatus();
+                        },
+                        &unreadable)
+                    .ok());
+    ASSERT_EQ(records.size(), 2u);
+    for (size_t i = 0; i < records[0].block.pages.size(); ++i) {
+      std::swap(records[0].block.pages[i].ssd_sequence, records[1].block.pages[i].ssd_sequence);
+      std::swap(records[0].block.pages[i].check, records[1].block.pages[i].check);
+    }
+    auto segment = (*store)->NewSegment();
+    ASSERT_TRUE(segment.ok());
+    for (const auto& record : records)
+      ASSERT_TRUE((*segment)->AddRecord(cache::EncodeRecord(record)).ok());
+    ASSERT_TRUE((*segment)->Finish().ok());
+  }
+  Open(WithSsd());
+  EXPECT_EQ(ReadBack(identity, OpenSpace(identity), tokens), 0u);
+  EXPECT_GE(Counter("check_failures"), 1u);
 }
 
 TEST_F(TiersTest, ASecondCacheOnTheSameDirectoryIsRefused) {
