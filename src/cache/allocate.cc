@@ -43,7 +43,8 @@ bool Core::EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes) {
 bool Core::WaitForRoom(base::Deadline deadline) {
   const auto now = std::chrono::steady_clock::now();
   const index::IndexCounts counts = index->Counts();
-  const bool spillable = store != nullptr && !ssd_failing.load() && counts.dirty_bytes > 0;
+  // Of a disk that fails, too: pages in a segment under way can be dropped once it is given up.
+  const bool spillable = store != nullptr && counts.dirty_bytes > 0;
   const bool held_by_others = counts.leases > 0 || counts.reservations > 1;
   if (now >= deadline || (!spillable && !held_by_others)) return false;
   base::MutexLock lock(spill_mutex);

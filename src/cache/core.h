@@ -125,6 +125,7 @@ struct Core {
   absl::Status WriteSegment(std::span<index::SpillBlock> blocks,
                             std::vector<index::SpilledPage>* spilled);
   void MakeSsdRoom(uint64_t bytes);
+  void PauseSpilling() PREFIXD_REQUIRES(spill_mutex);
   void SpillLoop();
   bool CleanBelow(uint64_t eighths) const;
   absl::Status Recover();

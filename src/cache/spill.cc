@@ -10,6 +10,8 @@
 namespace prefixd::cache {
 namespace {
 
+constexpr std::chrono::seconds kPauseAfterFailure(1);
+
 index::RestoredPage OnDisk(const index::PageInfo& page, uint64_t sequence) {
   return {.group = page.ref.group,
           .rung = page.ref.rung,
@@ -115,6 +117,14 @@ absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t max_bytes) {
   return std::max<uint64_t>(bytes, 1);  // records alone are progress too
 }
 
+// After a failure: pages stay droppable for a moment instead of going from one vain segment to the
+// next.
+void Core::PauseSpilling() {
+  const base::Deadline end = std::chrono::steady_clock::now() + kPauseAfterFailure;
+  while (!spill_stop && spill_wake.WaitUntil(spill_mutex, end)) {
+  }
+}
+
 void Core::SpillLoop() {
   while (true) {
     {
@@ -130,6 +140,7 @@ void Core::SpillLoop() {
       base::MutexLock lock(spill_mutex);
       ++spill_rounds;
       spill_done.NotifyAll();
+      if (!bytes.ok()) PauseSpilling();
       if (spill_stop) return;
     }
   }

@@ -1,5 +1,8 @@
 // RAM, SSD and restart: what is spilled comes back byte for byte, what is damaged is a shorter
 // match.
+#include <sys/resource.h>
+
+#include <csignal>
 #include <fstream>
 
 #include "cache/record.h"
@@ -247,6 +250,32 @@ TEST_F(TiersTest, PagesFoundUnderAnotherNameAreMissesNeverWrongBytes) {
   Open(WithSsd());
   EXPECT_EQ(ReadBack(identity, OpenSpace(identity), tokens), 0u);
   EXPECT_GE(Counter("check_failures"), 1u);
+}
+
+// Files may not grow past 256 KiB for a while, as on a full disk: segments fail, serving goes on,
+// and later they succeed again.
+TEST_F(TiersTest, ADiskThatRefusesWritesStopsNobodyAndIsUsedAgainLater) {
+  Open(WithSsd(uint64_t{32} << 20));
+  const auto identity = SmallIdentity(64, 16);
+  const auto space = OpenSpace(identity);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit tiny{.rlim_cur = 256 << 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tiny), 0);
+  for (uint64_t i = 0; i < 40; ++i) {
+    const Tokens tokens = RandomTokens(i, 1000);
+    auto stored = Store(identity, space, tokens);
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    EXPECT_EQ(ReadBack(identity, space, tokens), 1000u);
+  }
+  EXPECT_GT(Counter("ssd.write_errors"), 0u);
+  EXPECT_EQ(Counter("ssd.failing"), 1u);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(cache_->Flush(In(20000)).dirty_bytes, 0u);
+  EXPECT_EQ(Counter("ssd.failing"), 0u);
+  Open(WithSsd(uint64_t{32} << 20));
+  EXPECT_EQ(ReadBack(identity, OpenSpace(identity), RandomTokens(39, 1000)), 1000u);
 }
 
 TEST_F(TiersTest, ASecondCacheOnTheSameDirectoryIsRefused) {
