@@ -70,6 +70,21 @@ TEST_F(BadInputTest, PiecesOutOfOrderAreRefused) {
   ExpectRefused(half, "out of order");
 }
 
+TEST_F(BadInputTest, APieceThatLeavesAGapOrComesTwiceIsRefused) {
+  const std::span<const std::byte> whole(page_);
+  const auto put = [&](uint64_t offset, size_t bytes) {
+    cache::PagePiece piece = piece_;
+    piece.offset = offset;
+    piece.data = whole.subspan(offset, bytes);
+    piece.xxh3 = base::Xxh3(piece.data);
+    return cache_->PutPage(session_, plan_.reservation, piece, In(1000)).code();
+  };
+  EXPECT_EQ(put(0, 128), absl::StatusCode::kOk);
+  EXPECT_EQ(put(256, 128), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(put(0, 128), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(put(128, page_.size() - 128), absl::StatusCode::kOk);
+}
+
 TEST_F(BadInputTest, ACommitOfBlocksThatNeverCameIsRefusedWithTheReason) {
   auto answer = cache_->Commit(
       session_, {.reservation = plan_.reservation, .tokens = 40, .sequence_end = true, .ends = {}});
