@@ -17,7 +17,7 @@ namespace prefixd::client {
 namespace {
 
 // Bytes put before they are published: bounds what a reservation holds in the daemon's RAM.
-constexpr uint64_t kBatchBytes = uint64_t{16} << 20;
+constexpr uint64_t kBatchBytes = uint64_t{4} << 20;
 
 class Publication {
  public:

@@ -66,6 +66,11 @@ Cache::~Cache() = default;
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Open(const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const BudgetShares shares,
                            CutBudget(options.ram_budget_bytes, options.ssd_budget_bytes > 0));
+  if (options.ssd_budget_bytes > 0 && options.ssd_budget_bytes < 2 * options.segment_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cache: an SSD budget of ", base::FormatBytes(options.ssd_budget_bytes),
+        " is too small, two segments are ", base::FormatBytes(2 * options.segment_bytes)));
+  }
   auto core = std::make_unique<Core>(options, shares);
   PREFIXD_RETURN_IF_ERROR(core->Start());
   return std::unique_ptr<Cache>(new Cache(std::move(core)));

@@ -40,7 +40,7 @@ struct Options {
 };
 
 inline constexpr uint32_t kMaxTokens = 1u << 21;
-inline constexpr uint32_t kMaxItems = 64;
+inline constexpr uint32_t kMaxItems = 16;
 inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in one message
 
 struct OpenedSpace {

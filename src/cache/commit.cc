@@ -7,7 +7,7 @@
 namespace prefixd::cache {
 namespace {
 
-constexpr std::chrono::seconds kIndexPatience(5);
+constexpr std::chrono::seconds kIndexPatience(5);  // of one commit
 
 block::PageName NameOf(const Reservation& reservation, size_t block_index, uint32_t group,
                        uint32_t rung) {
@@ -62,9 +62,8 @@ absl::StatusOr<std::vector<index::NewPage>> PagesOf(
 }  // namespace
 
 // An index near its memory limit forgets cold blocks first: those on SSD only, then those in RAM.
-void Core::MakeIndexRoom() {
+void Core::MakeIndexRoom(base::Deadline deadline) {
   const uint64_t limit = shares.index_bytes / 16 * 15;
-  const base::Deadline deadline = std::chrono::steady_clock::now() + kIndexPatience;
   bool more = index->Counts().memory_bytes > limit;
   if (more) counters.Add("index.trimmed");
   while (more) {
@@ -87,6 +86,7 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
           absl::StrCat("commit: an end at token ", end, ", ends stand in 1..", request.tokens));
     }
   }
+  const base::Deadline deadline = std::chrono::steady_clock::now() + kIndexPatience;
   block::CommitAnswer answer;
   bool refused = false;
   bool complete = false;
@@ -105,7 +105,7 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
       absl::StatusOr<block::StoreResult> stored = block::StoreResult::kRefused;
       absl::Status why = pages.status();
       if (pages.ok()) {
-        core_->MakeIndexRoom();
+        core_->MakeIndexRoom(deadline);
         stored = core_->index->Publish(request.reservation, static_cast<uint32_t>(i), *pages);
         if (stored.ok()) {  // the extents are the index's now; on an error they stay ours
           for (uint32_t group : reservation->groups) reservation->staged.erase({i, group});

@@ -100,11 +100,12 @@ struct Core {
                                                  block::ReservationId id) const
       PREFIXD_EXCLUDES(mutex);
   SpacePtr AddSpace(const block::SpaceIdentity& identity, bool* created) PREFIXD_EXCLUDES(mutex);
+  absl::Status SaveSpaces() PREFIXD_EXCLUDES(mutex);  // identities not on SSD yet
   absl::Status CheckServable(const block::SpaceIdentity& identity) const;
   void DropReservation(block::ReservationId id) PREFIXD_EXCLUDES(mutex);
 
   // --- commit (commit.cc) ---
-  void MakeIndexRoom();
+  void MakeIndexRoom(base::Deadline deadline);
 
   // --- room (allocate.cc) ---
   // An extent for a page, evicting, spilling or emptying a slab as needed. ResourceExhausted at the
@@ -121,10 +122,12 @@ struct Core {
   void PromotionLoop();
 
   // --- spill (spill.cc, recover.cc) ---
-  absl::StatusOr<uint64_t> SpillOnce(uint64_t max_bytes);  // bytes spilled, 0 = nothing dirty
+  // One segment. Bytes spilled; 0 = nothing dirty, or no room without dropping what was written
+  // after `round_start`.
+  absl::StatusOr<uint64_t> SpillOnce(uint64_t round_start);
   absl::Status WriteSegment(std::span<index::SpillBlock> blocks,
                             std::vector<index::SpilledPage>* spilled);
-  void MakeSsdRoom(uint64_t bytes);
+  bool MakeSsdRoom(uint64_t bytes, uint64_t keep_after);
   void PauseSpilling() PREFIXD_REQUIRES(spill_mutex);
   void SpillLoop();
   bool CleanBelow(uint64_t eighths) const;
@@ -149,6 +152,7 @@ struct Core {
   absl::flat_hash_map<block::SessionId, std::string> sessions PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::SpaceHandle, SpacePtr> spaces PREFIXD_GUARDED_BY(mutex);
   std::map<block::SpaceId, SpacePtr> spaces_by_id PREFIXD_GUARDED_BY(mutex);
+  std::vector<SpacePtr> unsaved_spaces PREFIXD_GUARDED_BY(mutex);  // without their identity on SSD
   absl::flat_hash_map<block::LeaseId, LeasePtr> leases PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::ReservationId, ReservationPtr> reservations PREFIXD_GUARDED_BY(mutex);
 

@@ -64,6 +64,20 @@ SpacePtr Core::AddSpace(const block::SpaceIdentity& identity, bool* created) {
   return place->second;
 }
 
+absl::Status Core::SaveSpaces() {
+  std::vector<SpacePtr> unsaved;
+  {
+    base::MutexLock lock(mutex);
+    unsaved = unsaved_spaces;
+  }
+  for (const SpacePtr& space : unsaved) {
+    PREFIXD_RETURN_IF_ERROR(store->PutMeta(MetaKey(space->id), block::Encode(space->identity)));
+    base::MutexLock lock(mutex);
+    std::erase(unsaved_spaces, space);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
                                              block::SpaceIdentity identity) {
   if (!core_->HasSession(session))
@@ -79,7 +93,16 @@ absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
   if (!opened.created) return opened;
 
   if (core_->store != nullptr) {
-    PREFIXD_RETURN_IF_ERROR(core_->store->PutMeta(MetaKey(space->id), block::Encode(identity)));
+    {
+      base::MutexLock lock(core_->mutex);
+      core_->unsaved_spaces.push_back(space);
+    }
+    if (absl::Status saved = core_->SaveSpaces();
+        !saved.ok()) {  // tried again before the first spill
+      core_->counters.Add("ssd.write_errors");
+      core_->Log(LogLevel::kWarning, absl::StrCat("ssd: cannot save a space's identity: ",
+                                                  std::string(saved.message())));
+    }
   }
   base::MutexLock lock(core_->mutex);
   size_t fewest = ~size_t{0};

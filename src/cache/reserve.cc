@@ -93,24 +93,32 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
     return status;
   }
   InFlight in_flight(&core_->in_flight_bytes, piece.data.size());
-  base::MutexLock lock(reservation->mutex);
-  if (reservation->closed) return absl::NotFoundError("put: the reservation ended");
   const auto key = std::make_pair(block_index, piece.group);
-  if (block_index < reservation->done)
-    return absl::FailedPreconditionError("put: the block is committed already");
-  auto staged = reservation->staged.find(key);
-  if (piece.offset == 0 && staged == reservation->staged.end()) {
-    PREFIXD_ASSIGN_OR_RETURN(
-        const block::Extent extent,
-        core_->AllocateExtent(piece.page_bytes,
-                              reservation->space->FullPageBytes(piece.group, piece.rung),
-                              deadline));
-    staged = reservation->staged
-                 .emplace(key,
-                          StagedPage{
-                              .rung = piece.rung, .extent = extent, .page_bytes = piece.page_bytes})
-                 .first;
+  bool first_piece = false;
+  {
+    base::MutexLock lock(reservation->mutex);
+    first_piece = piece.offset == 0 && !reservation->staged.contains(key);
   }
+  // Outside the reservation's mutex: this may wait, and the session may end meanwhile.
+  block::Extent extent;
+  if (first_piece) {
+    const uint64_t full = reservation->space->FullPageBytes(piece.group, piece.rung);
+    PREFIXD_ASSIGN_OR_RETURN(extent, core_->AllocateExtent(piece.page_bytes, full, deadline));
+  }
+  base::MutexLock lock(reservation->mutex);
+  absl::Status usable = reservation->closed ? absl::NotFoundError("put: the reservation ended")
+                        : block_index < reservation->done
+                            ? absl::FailedPreconditionError("put: the block is committed already")
+                            : absl::OkStatus();
+  auto staged = reservation->staged.find(key);
+  if (usable.ok() && extent && staged == reservation->staged.end()) {
+    const StagedPage page{.rung = piece.rung, .extent = extent, .page_bytes = piece.page_bytes};
+    staged = reservation->staged.emplace(key, page).first;
+    extent = {};
+  }
+  if (extent)
+    core_->arena->Free(extent);  // too late, or another stream of this reservation was first
+  PREFIXD_RETURN_IF_ERROR(usable);
   if (staged == reservation->staged.end() || staged->second.rung != piece.rung ||
       staged->second.received != piece.offset) {
     core_->counters.Add("refused.bad_page");

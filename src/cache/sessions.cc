@@ -38,6 +38,7 @@ void Cache::EndSession(block::SessionId session) {
       return true;
     });
   }
+  leases.clear();  // first: a Put that waits for room may be waiting for these
   for (block::ReservationId id : reservations) core_->DropReservation(id);
   core_->counters.Add("sessions.ended");
 }

@@ -67,25 +67,29 @@ absl::Status Core::WriteSegment(std::span<index::SpillBlock> blocks,
   return segment->Finish().status();
 }
 
-// Drops the oldest segments until `bytes` more fit into the SSD budget.
-void Core::MakeSsdRoom(uint64_t bytes) {
-  std::vector<ssd::SegmentInfo> segments = store->Segments();
-  for (const ssd::SegmentInfo& oldest : segments) {
-    if (store->FileBytes() + bytes <= options.ssd_budget_bytes) return;
+// Drops the oldest segments until `bytes` more fit into the SSD budget, none newer than
+// `keep_after`: pages of a dropped segment that are in RAM become dirty again, and a round that
+// dropped its own writing would never end.
+bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after) {
+  for (const ssd::SegmentInfo& oldest : store->Segments()) {
+    if (store->FileBytes() + bytes <= options.ssd_budget_bytes) return true;
+    if (oldest.last_sequence > keep_after) return false;
     index->DropSsdRange(oldest.first_sequence, oldest.last_sequence);
     if (absl::Status status = store->DropSegment(oldest); !status.ok()) {
       Log(LogLevel::kWarning,
           absl::StrCat("ssd: cannot drop the oldest segment: ", std::string(status.message())));
-      return;
+      return false;
     }
     counters.Add("segments.dropped");
     FreeTaken();
   }
+  return store->FileBytes() + bytes <= options.ssd_budget_bytes;
 }
 
-absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t max_bytes) {
+absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start) {
   base::MutexLock segment(segment_mutex);
-  std::vector<index::SpillBlock> blocks = index->PickSpill(max_bytes);
+  PREFIXD_RETURN_IF_ERROR(SaveSpaces());
+  std::vector<index::SpillBlock> blocks = index->PickSpill(options.segment_bytes);
   if (blocks.empty()) return 0;
   uint64_t bytes = 0;
   size_t pages = 0;
@@ -93,7 +97,12 @@ absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t max_bytes) {
     for (const index::PageInfo& page : block.pages) bytes += page.page_bytes;
     pages += block.pages.size();
   }
-  MakeSsdRoom(bytes + bytes / 16);
+  if (!MakeSsdRoom(bytes + bytes / 16, round_start)) {
+    index->AbortSpill(blocks);
+    FreeTaken();
+    counters.Add("ssd.full");
+    return 0;
+  }
   std::vector<index::SpilledPage> spilled;
   const int64_t started = options.clock->MonotonicMicros();
   absl::Status status = WriteSegment(blocks, &spilled);
@@ -133,9 +142,10 @@ void Core::SpillLoop() {
       if (spill_stop) return;
       spill_wanted = false;
     }
+    const uint64_t round_start = store->last_sequence();
     bool again = true;
     while (again) {
-      const absl::StatusOr<uint64_t> bytes = SpillOnce(options.segment_bytes);
+      const absl::StatusOr<uint64_t> bytes = SpillOnce(round_start);
       again = bytes.ok() && *bytes > 0 && CleanBelow(3);
       base::MutexLock lock(spill_mutex);
       ++spill_rounds;
@@ -148,8 +158,9 @@ void Core::SpillLoop() {
 
 FlushResult Cache::Flush(base::Deadline deadline) {
   FlushResult result;
+  const uint64_t round_start = core_->store != nullptr ? core_->store->last_sequence() : 0;
   while (core_->store != nullptr && std::chrono::steady_clock::now() < deadline) {
-    const absl::StatusOr<uint64_t> bytes = core_->SpillOnce(core_->options.segment_bytes);
+    const absl::StatusOr<uint64_t> bytes = core_->SpillOnce(round_start);
     if (!bytes.ok() || *bytes == 0) break;
     result.flushed_bytes += *bytes;
   }

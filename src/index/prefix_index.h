@@ -206,7 +206,8 @@ class PrefixIndex {
   // --- writing ---
   // Plans the blocks of the whole sequence (the last may be partial), holds the deepest present
   // ancestor, announces the missing blocks. A block is kPresent when every selected group has a
-  // page in a usable rung holding all its tokens. InvalidArgument for an empty sequence.
+  // page in a usable rung holding all its tokens. InvalidArgument for an empty sequence;
+  // ResourceExhausted when leases and reservations would fill half the memory limit.
   absl::StatusOr<Reserved> Reserve(block::SpaceHandle space, const block::SequenceView& sequence,
                                    const Selection& selection, block::SessionId session);
   // Inserts the pages of block `block_index` of the plan. Parents first: FailedPrecondition when

@@ -9,6 +9,8 @@
 namespace prefixd::index {
 namespace {
 
+constexpr uint64_t kReservedBytesPerToken = 8;  // its id, and its share of a block's plan and hash
+
 uint64_t MemoryOf(const Reservation& reservation) {
   return sizeof(Reservation) + 64 + reservation.tokens.size() * sizeof(block::Token) +
          reservation.content.size() * sizeof(block::ContentKey) +
@@ -108,6 +110,15 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
   }
   if (sequence.tokens.empty()) return absl::InvalidArgumentError("reserve: sequence is empty");
   if (absl::Status valid = block::ValidateContent(sequence); !valid.ok()) return valid;
+  // Tokens, hashes and plans of what is announced but not stored: half of the limit is for the
+  // tree.
+  const uint64_t wants = sequence.tokens.size() * kReservedBytesPerToken;
+  if (impl_->table_bytes + wants > impl_->options.memory_limit_bytes / 2) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("reserve: ", sequence.tokens.size(), " tokens take ", wants,
+                     " bytes, leases and reservations hold ", impl_->table_bytes, " of ",
+                     impl_->options.memory_limit_bytes / 2));
+  }
   auto reservation = std::make_unique<Reservation>();
   reservation->session = session;
   reservation->space = space;

@@ -140,6 +140,28 @@ TEST_F(BadInputTest, EmptyAndOversizedTokenListsAreRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// Announcing is not free: it is bounded by the index's share, and Abandon gives it back.
+TEST_F(BadInputTest, ReservationsWithoutEndAreRefusedAndHurtNobody) {
+  const Tokens huge(100000, 7);
+  const cache::ReserveRequest request{
+      .space = space_, .tokens = huge, .content = {}, .groups = {}, .writable = {}};
+  std::vector<block::ReservationId> held;
+  absl::Status refused;
+  while (refused.ok() && held.size() < 100) {
+    auto plan = cache_->Reserve(session_, request);
+    refused = plan.status();
+    if (plan.ok()) held.push_back(plan->reservation);
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  for (const block::NamedCount& part : cache_->GetStats().ram_parts) {
+    EXPECT_TRUE(part.name != "index" || part.value <= uint64_t{4} << 20) << part.value;
+  }
+  const auto other = cache_->BeginSession("other");
+  EXPECT_TRUE(Store(identity_, space_, RandomTokens(9, 100), other).ok());
+  for (block::ReservationId id : held) EXPECT_TRUE(cache_->Abandon(session_, id).ok());
+  EXPECT_TRUE(cache_->Reserve(session_, request).ok());
+}
+
 TEST_F(BadInputTest, ASpaceWithoutWeightsDigestNeedsTrust) {
   auto identity = SmallIdentity();
   identity.weights_digest = {};

@@ -64,7 +64,7 @@ TEST(RequestTest, ListsOfARequestAreBounded) {
   for (uint32_t i = 0; i < kMaxItems; ++i) acquire.add_items();
   EXPECT_TRUE(Check(acquire).ok());
   acquire.add_items();
-  ExpectRefused(Check(acquire), "items has 65 entries, at most 64");
+  ExpectRefused(Check(acquire), "items has 17 entries, at most 16");
   acquire.mutable_items()->Clear();
   acquire.add_items()->set_request_id(std::string(257, 'r'));
   ExpectRefused(Check(acquire), "request_id has 257 bytes, at most 256");
