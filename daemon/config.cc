@@ -131,7 +131,9 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
         std::any_of(rules.begin(), rules.end(), [&, &variable = name](const SettingRule& rule) {
           return variable == VariableName(rule.name);
         });
-    if (name.starts_with("PREFIXD_") && name != "PREFIXD_CONFIG" && !known) unknown.push_back(name);
+    // PREFIXD_SERVER is prefixctl's.
+    const bool other = name == "PREFIXD_CONFIG" || name == "PREFIXD_SERVER";
+    if (name.starts_with("PREFIXD_") && !other && !known) unknown.push_back(name);
   }
   return unknown;
 }

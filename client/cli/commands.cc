@@ -148,7 +148,7 @@ int Explain(const absl::Status& status, const Options& options, std::ostream& er
   if (absl::IsDeadlineExceeded(status)) {
     err << "prefixctl: prefixd at " << options.server << " did not finish within "
         << absl::FormatDuration(absl::FromChrono(options.timeout))
-        << ": it is busy or stuck; wait longer with --timeout 30s\n";
+        << ": it is busy or stuck; wait longer with --timeout\n";
     return kExitUnreachable;
   }
   err << "prefixctl: " << status.message() << "\n";

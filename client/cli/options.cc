@@ -101,11 +101,12 @@ CLI::App* DeclareMatch(CLI::App& app, Options* options, Texts* texts) {
 }
 
 void DeclareClear(CLI::App& app, Options* options) {
-  CLI::App* clear = AddCommand(
-      app, options, Command::kClear, "clear",
-      "forget what is cached, in RAM and on SSD, for ever; running requests keep what they read",
-      "Asks before it does so on a terminal; elsewhere --yes is required.\n"
-      "Examples:\n  prefixctl clear --space 3f2a\n  prefixctl clear --all --yes");
+  CLI::App* clear =
+      AddCommand(app, options, Command::kClear, "clear",
+                 "forget what is cached, in both tiers and after a restart too; running requests "
+                 "keep what they read, and files shrink as segments age out",
+                 "Asks before it does so on a terminal; elsewhere --yes is required.\n"
+                 "Examples:\n  prefixctl clear --space 3f2a\n  prefixctl clear --all --yes");
   CLI::Option_group* which = clear->add_option_group("What", "one of these");
   which->add_option("--space", options->space, "the first digits of a space id (prefixctl spaces)")
       ->type_name("ID");

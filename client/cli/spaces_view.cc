@@ -88,7 +88,7 @@ std::string SpaceTable(const google::protobuf::RepeatedPtrField<v1::SpaceStats>&
     table.AddRow({ShortId(space.space_id()), space.model(), CountText(space.block_tokens()),
                   absl::StrJoin(space.formats(), " "), CountText(space.blocks()),
                   CountText(space.stored_tokens()), CountText(space.ends()),
-                  base::FormatBytes(space.ram_payload_bytes()),
+                  base::FormatBytes(space.ram_extent_bytes()),
                   base::FormatBytes(space.ssd_payload_bytes()),
                   base::FormatBytes(space.dirty_bytes())});
   }

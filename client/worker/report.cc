@@ -62,8 +62,12 @@ std::string TimeText(const Answer& answer) {
 
 std::string StoreText(const Answer& answer) {
   if (!answer.store_error.empty()) return absl::StrCat("failed: ", answer.store_error);
-  return absl::StrCat(Count(answer.stored_tokens), " tokens, ", Count(answer.duplicate_tokens),
-                      " were there");
+  if (answer.stored_tokens == 0) return "nothing new";
+  std::string text = absl::StrCat(Count(answer.stored_tokens), " tokens in new or grown blocks");
+  if (answer.duplicate_tokens > 0) {
+    absl::StrAppend(&text, ", ", Count(answer.duplicate_tokens), " another worker stored first");
+  }
+  return text;
 }
 
 std::string TokenList(const Answer& answer) {
