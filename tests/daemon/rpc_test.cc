@@ -206,7 +206,7 @@ TEST_F(RpcTest, ConfigTellsSettingsTheirSourceAndTheLimits) {
   std::map<std::string, std::string> limits;
   for (const auto& limit : reply.limits()) limits[limit.name()] = limit.value();
   EXPECT_EQ(limits["tokens_per_request"], "2097152");
-  EXPECT_EQ(limits["items_per_request"], "64");
+  EXPECT_EQ(limits["items_per_request"], "16");
 }
 
 TEST_F(RpcTest, StatsCountCallsAndTheirTimes) {
