@@ -16,7 +16,7 @@ using ::testing::Not;
 constexpr char kSpaceTable[] =
     "space         model       block  formats              blocks  tokens  ends       ram       ssd"
     "  ram only\n"
-    "3f0000000000  Qwen3-0.6B     64  mlx_affine/8/64/f16      10     447     4  26.0 MiB  13.0 MiB"
+    "3f0000000000  Qwen3-0.6B     64  mlx_affine/8/64/f16      10     447     4  26.7 MiB  13.0 MiB"
     "  13.0 MiB\n";
 
 std::string Status(const v1::GetStatsReply& stats) {
