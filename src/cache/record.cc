@@ -48,6 +48,7 @@ std::string EncodeRecord(const BlockRecord& record) {
   writer.Raw(record.space);
   writer.Raw(block.hash);
   writer.Raw(block.parent);
+  writer.Fixed(block.parent_path);
   writer.Fixed(record.first_token);
   writer.Fixed(static_cast<uint32_t>(block.tokens.size()));
   for (block::Token token : block.tokens) writer.Fixed(token);
@@ -93,6 +94,7 @@ absl::StatusOr<BlockRecord> DecodeRecord(std::span<const std::byte> bytes) {
   record.space = ReadArray<32>(&reader);
   record.block.hash = ReadArray<16>(&reader);
   record.block.parent = ReadArray<16>(&reader);
+  record.block.parent_path = reader.Fixed<uint64_t>();
   record.first_token = reader.Fixed<uint32_t>();
   for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {
     record.block.tokens.push_back(reader.Fixed<uint32_t>());

@@ -2,10 +2,10 @@
 // reading a page.
 //
 // Encoding, little-endian, version 1: u32 magic, u32 version, space id 32, block hash 16, parent
-// hash 16, u32 first_token, u32 n, n x u32 token, u32 m, m x {u32 start, u32 item_offset, u32
-// length, digest 32}, u32 ends, ends x u32, i64 last_use, u32 pages, pages x {u32 group, u32 rung,
-// u32 tokens, u64 page_bytes, u64 payload_bytes, u64 check, u64 sequence}, u64 XXH3-64 of all
-// before it.
+// hash 16, u64 parent path, u32 first_token, u32 n, n x u32 token, u32 m, m x {u32 start, u32
+// item_offset, u32 length, digest 32}, u32 ends, ends x u32, i64 last_use, u32 pages, pages x {u32
+// group, u32 rung, u32 tokens, u64 page_bytes, u64 payload_bytes, u64 check, u64 sequence}, u64
+// XXH3-64 of all before it.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -45,6 +45,7 @@ absl::Status Core::WriteSegment(std::span<index::SpillBlock> blocks,
                        .block = {}};
     record.block.hash = block.hash;
     record.block.parent = block.parent;
+    record.block.parent_path = block.parent_path;
     record.block.tokens = block.tokens;
     record.block.content = block.content;
     record.block.ends = block.ends;

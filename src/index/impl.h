@@ -28,6 +28,7 @@ struct PrefixIndex::Impl {
   block::BlockHash Hash(const block::BlockHash& parent, const block::SequenceView& block) const;
   Space* FindSpace(block::SpaceHandle handle) const PREFIXD_REQUIRES(mutex);
   // A hole, to be given pages by the caller.
+  static uint64_t PathOf(uint64_t parent, const block::SequenceView& tokens);
   Node* InsertChild(Node& parent, const block::SequenceView& tokens) PREFIXD_REQUIRES(mutex);
   // Out of the tree; deleted when nobody needs it. Requires: no children. `ghost`: remember it.
   void Detach(Node& node, bool ghost) PREFIXD_REQUIRES(mutex);

@@ -63,6 +63,8 @@ struct Node {
   Node* parent;  // nullptr for a root and outside the tree
   Children children;
   block::BlockHash hash{};
+  uint64_t path =
+      0;  // over every token from the root on, never cut: tells blocks of one hash apart
   uint32_t first_token = 0;
   bool in_tree = false;
   std::vector<block::Token> tokens;  // empty for a root

@@ -114,6 +114,7 @@ struct SpillBlock {
   Node* node = nullptr;  // held until FinishSpill or AbortSpill
   block::SpaceId space{};
   block::BlockHash hash{}, parent{};
+  uint64_t parent_path = 0;  // tells parents of one hash apart
   uint32_t first_token = 0;
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
@@ -140,6 +141,7 @@ struct RestoredPage {
 };
 struct RestoredBlock {
   block::BlockHash hash{}, parent{};
+  uint64_t parent_path = 0;  // tells parents of one hash apart
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
   std::vector<uint32_t> ends;

@@ -63,12 +63,13 @@ bool IsCovered(const Node& parent, const RestoredBlock& block) {
 
 absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space,
                                                       const RestoredBlock& block) const {
-  Node* parent = space.root.hash == block.parent ? &space.root : nullptr;
+  const bool at_root = space.root.hash == block.parent && block.parent_path == 0;
+  Node* parent = at_root ? &space.root : nullptr;
   for (auto it = by_hash.lower_bound({block.parent, nullptr});
        it != by_hash.end() && it->first == block.parent; ++it) {
-    if (it->second->space != &space) continue;
-    // A record does not hold its ancestors' tokens: between two blocks of one hash nothing decides.
-    if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's hash");
+    if (it->second->space != &space || it->second->path != block.parent_path) continue;
+    // A record does not hold its ancestors' tokens: between two blocks of one name nothing decides.
+    if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's name");
     parent = it->second;
   }
   if (parent == nullptr) return absl::NotFoundError("record: its parent is not in the tree");

@@ -22,6 +22,7 @@ SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
   block.space = node.space->shape.id;
   block.hash = node.hash;
   block.parent = node.parent->hash;
+  block.parent_path = node.parent->path;
   block.first_token = node.first_token;
   block.tokens = node.tokens;
   block.content = node.content;

@@ -1,5 +1,6 @@
 // Nodes in and out of the tree, ends, superseding, pruning.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "index/impl.h"
@@ -46,11 +47,21 @@ Space* PrefixIndex::Impl::FindSpace(block::SpaceHandle handle) const {
   return spaces[handle.value - 1].get();
 }
 
+// A second chain beside the block hash: its first eight bytes, starting from zero at the root.
+uint64_t PrefixIndex::Impl::PathOf(uint64_t parent, const block::SequenceView& tokens) {
+  block::BlockHash chained{};
+  std::memcpy(chained.data(), &parent, sizeof(parent));
+  chained = block::HashBlock(chained, tokens);
+  std::memcpy(&parent, chained.data(), sizeof(parent));
+  return parent;
+}
+
 Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& tokens) {
   auto* const node = new Node(&parent, parent.children.key_comp());
   node->id = next_id++;
   node->space = parent.space;
   node->hash = Hash(parent.hash, tokens);
+  node->path = PathOf(parent.path, tokens);
   node->first_token = parent.first_token + parent.size();
   node->tokens.assign(tokens.tokens.begin(), tokens.tokens.end());
   node->content.assign(tokens.content.begin(), tokens.content.end());

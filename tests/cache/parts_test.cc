@@ -71,6 +71,7 @@ cache::BlockRecord SampleRecord() {
   record.last_use = 99;
   record.block.hash[0] = std::byte{1};
   record.block.parent[0] = std::byte{2};
+  record.block.parent_path = 3;
   record.block.tokens = {5, 6, 7};
   record.block.content = {{.start = 1, .item_offset = 4, .length = 2, .digest = {}}};
   record.block.ends = {3};
@@ -94,6 +95,7 @@ TEST(RecordTest, ComesBackWithEveryField) {
   EXPECT_EQ(decoded->last_use, 99);
   EXPECT_EQ(decoded->block.hash, record.block.hash);
   EXPECT_EQ(decoded->block.parent, record.block.parent);
+  EXPECT_EQ(decoded->block.parent_path, 3u);
   EXPECT_EQ(decoded->block.tokens, record.block.tokens);
   EXPECT_EQ(decoded->block.content, record.block.content);
   EXPECT_EQ(decoded->block.ends, record.block.ends);
@@ -105,9 +107,9 @@ TEST(RecordTest, ComesBackWithEveryField) {
 // The bytes of version 1: a change here is a new version.
 TEST(RecordTest, TheEncodingIsGolden) {
   const std::string bytes = cache::EncodeRecord(SampleRecord());
-  EXPECT_EQ(bytes.size(), 212u);
+  EXPECT_EQ(bytes.size(), 220u);
   EXPECT_EQ(base::ToHex(base::AsBytes(bytes)).substr(0, 16), "564b523101000000");
-  EXPECT_EQ(base::ToHex(base::AsBytes(bytes)).substr(2 * 204), "566acd1236306877");
+  EXPECT_EQ(base::ToHex(base::AsBytes(bytes)).substr(2 * 212), "49508884af5dd6b9");
 }
 
 TEST(RecordTest, EveryFlippedBitAndEveryCutIsFound) {

@@ -9,6 +9,7 @@ namespace {
 RestoredBlock RecordOf(const SpillBlock& block, uint64_t sequence) {
   RestoredBlock record{.hash = block.hash,
                        .parent = block.parent,
+                       .parent_path = block.parent_path,
                        .tokens = block.tokens,
                        .content = block.content,
                        .ends = block.ends,
