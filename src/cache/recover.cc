@@ -96,6 +96,7 @@ absl::Status Core::Recover() {
     const absl::Status status = index->Restore(space->handle, found->record.block);
     ++(status.ok() ? restored : orphans);
   }
+  index->PruneHoles();
   counters.Add("recovered.blocks", restored);
   counters.Add("recovered.orphans", orphans);
   counters.Add("recovered.unreadable", unreadable);

@@ -251,6 +251,9 @@ class PrefixIndex {
   // hash(parent, tokens) is not `hash` or the shape does not fit; a block already there gets the
   // pages and ends it lacks.
   absl::Status Restore(block::SpaceHandle space, const RestoredBlock& block);
+  // After the last Restore: forgets blocks whose record came back without pages and that nothing
+  // continues. Until then they stay for their children, which come later.
+  void PruneHoles();
 
   IndexCounts Counts() const;
   // Checks every invariant between tree, orders, holders and counters; for tests. Internal says

@@ -125,4 +125,13 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   return absl::OkStatus();
 }
 
+void PrefixIndex::PruneHoles() {
+  const base::MutexLock lock(impl_->mutex);
+  std::vector<Node*> leaves;
+  for (Node* const node : impl_->nodes) {
+    if (node->in_tree && node->pages.empty() && node->children.empty()) leaves.push_back(node);
+  }
+  for (Node* const leaf : leaves) impl_->SettleIfLeft(leaf);
+}
+
 }  // namespace prefixd::index

@@ -140,6 +140,36 @@ TEST_F(IndexTest, BlocksComeBackFromTheirRecords) {
   EXPECT_TRUE(SpillAll().empty());
 }
 
+TEST_F(IndexTest, RecordsWithoutPagesHoldThePlaceOnlyWhileSomethingContinuesThem) {
+  const Tokens stored = Count(1, 40);
+  Store(stored);
+  const auto blocks = SpillAll();
+  index_.Clear(space_);
+  RestoredBlock first = RecordOf(blocks[0], 100), second = RecordOf(blocks[1], 102);
+  first.pages.clear();
+  second.pages.clear();
+  EXPECT_TRUE(index_.Restore(space_, first).ok());
+  EXPECT_TRUE(index_.Restore(space_, second).ok());
+  EXPECT_TRUE(index_.Restore(space_, RecordOf(blocks[2], 104)).ok());
+  index_.PruneHoles();
+  EXPECT_EQ(Match(stored).matched_tokens, 40u);
+  EXPECT_EQ(Match(stored).restorable_tokens, 0u);
+  index_.Clear(space_);
+  EXPECT_TRUE(index_.Restore(space_, first).ok());
+  EXPECT_TRUE(index_.Restore(space_, second).ok());
+  index_.PruneHoles();
+  EXPECT_EQ(Match(stored).matched_tokens, 0u);
+  EXPECT_EQ(Summary().holes, 0u);
+}
+
+TEST_F(IndexTest, ARecordOfAnotherPathIsNotTakenForAChild) {
+  Store(Count(1, 40));
+  const auto blocks = SpillAll();
+  RestoredBlock stranger = RecordOf(blocks[1], 100);
+  ++stranger.parent_path;
+  EXPECT_TRUE(absl::IsNotFound(index_.Restore(space_, stranger)));
+}
+
 TEST_F(IndexTest, ARecordThatDoesNotFitItsHashIsDataLoss) {
   Store(Count(1, 16));
   const auto blocks = SpillAll();

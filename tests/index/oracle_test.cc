@@ -166,7 +166,8 @@ class OracleTest : public OracleMoves {
         add(page, next_sequence_);
       }
       spill_[i].record_sequence = archived.record.record_sequence = ++next_sequence_;
-      if (!abort) archive_.push_back(std::move(archived));
+      const bool kept = !abort && !archived.record.pages.empty();
+      if (kept) archive_.push_back(std::move(archived));
     }
     if (archive_.size() > 200) archive_.erase(archive_.begin(), archive_.begin() + 100);
     abort ? index_.AbortSpill(spill_) : index_.FinishSpill(spill_, pages);
