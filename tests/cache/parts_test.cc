@@ -8,7 +8,7 @@ namespace prefixd::testing {
 namespace {
 
 TEST(BudgetTest, SharesSumToTheBudget) {
-  for (uint64_t mib : {32, 64, 256, 2048, 65536}) {
+  for (uint64_t mib : {32u, 64u, 256u, 2048u, 65536u}) {
     for (bool ssd : {false, true}) {
       auto shares = cache::CutBudget(mib << 20, ssd);
       ASSERT_TRUE(shares.ok());
@@ -43,7 +43,7 @@ TEST(LoadModelTest, OneOutlierDoesNotMoveTheEstimate) {
 // A machine that is busy half of the time: one load in three takes three times as long.
 TEST(LoadModelTest, TheEstimateIsWithinTwiceOfQuietAndBusyLoads) {
   cache::LoadModel model;
-  for (uint64_t us : {1000, 1000, 3000, 1000, 1000, 3000, 1000, 1000, 3000}) {
+  for (uint64_t us : {1000u, 1000u, 3000u, 1000u, 1000u, 3000u, 1000u, 1000u, 3000u}) {
     model.Learn(1 << 20, 0, us);
   }
   const auto estimate = static_cast<double>(model.EstimateMicros(1 << 20, 0));
