@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "block/arena_file.h"
 #include "block/ids.h"
 #include "block/space_identity.h"
 
@@ -74,7 +75,8 @@ struct LeasedPage {
   uint32_t first_token = 0;  // of the block, in the sequence
   uint32_t page_tokens = 0;  // slots of the stored page
   uint32_t tokens = 0;       // slots that belong to the lease, <= page_tokens
-  bool in_ram = false;
+  bool in_ram = false;           // readable now
+  uint64_t offset = kNoOffset;   // in the arena's data; kNoOffset while unknown or not shared
 };
 
 enum class BlockState : uint8_t { kPresent = 1, kYours = 2, kPending = 3 };
@@ -104,6 +106,29 @@ struct CommitAnswer {
   uint32_t stored_tokens = 0;
   uint32_t duplicate_tokens = 0;
   std::vector<BlockResult> blocks;
+  // When the writer asked for it: a lease on the published pages, in the arena from now on.
+  LeaseId lease;
+  std::vector<LeasedPage> pages;  // group by group in position order
+};
+
+// A session as people see it.
+struct SessionInfo {
+  SessionId session;
+  std::string worker;
+  uint32_t slot = kNoSlot;   // kNoSlot: does not map the arena
+  uint64_t pid = 0;          // 0 = unknown
+  bool attached = false;     // its stream is open; false: kept because its process may be reading
+  double age_s = 0;
+  uint64_t leases = 0, leased_bytes = 0, reservations = 0;
+  uint64_t staging_bytes = 0;
+};
+struct LeaseInfo {
+  LeaseId lease;
+  SessionId session;
+  SpaceId space{};
+  uint32_t tokens = 0;
+  uint64_t pages = 0, bytes = 0;
+  double age_s = 0;
 };
 
 struct SpaceSummary {

@@ -6,9 +6,12 @@
 // Errors are absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes
 // them. A miss is a value.
 #pragma once
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "block/answer.h"
+#include "block/arena_file.h"
 #include "block/tokens.h"
 
 namespace prefixd::cache {
@@ -30,6 +34,10 @@ struct Options {
   uint64_t ssd_budget_bytes = 0;      // 0 = no SSD tier
   std::string directory;              // of the SSD tier
   bool direct_io = true;
+  // The shared arena file, on a tmpfs. Empty: private memory, pages travel by Fetch and Put only, and
+  // what is in RAM does not survive kill -9. One that cannot be used falls back to private memory, and
+  // the log says why.
+  std::string arena_path;
   bool trust_model_names = false;                      // allow spaces without a weights digest
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
   uint64_t segment_bytes = uint64_t{64} << 20;
@@ -42,6 +50,51 @@ struct Options {
 inline constexpr uint32_t kMaxTokens = 1u << 21;
 inline constexpr uint32_t kMaxItems = 16;
 inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in one message
+
+// --- sessions ---
+
+using SessionKey = std::array<std::byte, 16>;
+
+// What a session is told while it is attached. Called from the cache's own threads, outside its
+// locks; must not block.
+struct SessionEvent {
+  enum class Kind { kLeaseReady, kLeaseFailed };
+  Kind kind = Kind::kLeaseReady;
+  block::LeaseId lease;
+  uint32_t group = 0;
+  uint32_t usable_tokens = 0;  // kLeaseFailed: the lease is worth this much; in every group
+  block::ShortenReason reason = block::ShortenReason::kEvicted;  // kLeaseFailed
+  // kLeaseReady: every page of the group is readable. Those whose offset the answer did not tell:
+  std::vector<block::LeasedPage> pages;
+};
+
+struct SessionOptions {
+  std::string worker;
+  bool wants_arena = false;    // and may have it: the daemon decides by the connection
+  uint64_t staging_bytes = 0;  // wanted; needs the arena
+  // Goes on with a session of this or an earlier daemon that was cut off, if its slot is still locked:
+  // the slot stays, and what that session held is held by `resumed_lease` until it is released.
+  std::optional<SessionKey> resume;
+  std::function<void(const SessionEvent&)> on_event;
+};
+struct BegunSession {
+  block::SessionId session;
+  SessionKey key{};
+  uint32_t slot = block::kNoSlot;  // kNoSlot: no arena (not asked, none, or all slots taken)
+  uint64_t staging_bytes = 0;      // granted
+  bool resumed = false;
+  block::LeaseId resumed_lease;
+};
+// Descriptors for the worker; the caller owns them. -1 = none.
+struct SessionFiles {
+  int arena = -1;
+  int staging = -1;
+};
+struct ArenaPlace {
+  bool shared = false;
+  uint64_t file_bytes = 0;
+  uint64_t data_offset = 0;
+};
 
 struct OpenedSpace {
   block::SpaceHandle space;
@@ -61,6 +114,15 @@ struct Request {
   std::vector<uint64_t> readable;  // mask of rungs for each group; empty = all
   bool causal_content = false;
   std::string request_id = {};  // for the log
+  // Acquire only. The tokens that this lease of the session covers, as acquired, go before `tokens`;
+  // NotFound when the lease cannot be continued, the caller then sends everything.
+  block::LeaseId continues;
+  uint32_t continues_tokens = 0;
+  // What the worker computes by itself: a hit that takes longer to load is shortened to where it pays.
+  // 0 = unknown.
+  double prefill_tokens_per_s = 0;
+  // How long to wait while somebody else has announced tokens of this request. 0 = not at all.
+  std::chrono::milliseconds wait_pending{0};
 };
 
 struct Acquired {
@@ -97,11 +159,21 @@ struct PagePiece {
   std::span<const std::byte> data;
 };
 
+// A page that stands in the session's staging memory.
+struct StagedPlace {
+  uint32_t first_token = 0;  // of its block
+  uint32_t group = 0;
+  uint32_t rung = 0;
+  uint64_t offset = 0;  // in the staging memory, a multiple of 128
+};
+
 struct CommitRequest {
   block::ReservationId reservation;
   uint32_t tokens = 0;  // a block border of the plan or its end
   bool sequence_end = false;
   std::vector<uint32_t> ends;  // further ends <= tokens
+  std::vector<StagedPlace> staged;  // pages that were not Put
+  bool lease = false;               // the writer wants to read the published pages in the arena
 };
 
 struct FetchRequest {
@@ -141,8 +213,21 @@ class Cache {
 
   uint64_t epoch() const;
 
-  block::SessionId BeginSession(const std::string& worker);
-  void EndSession(block::SessionId session);  // frees its leases and reservations
+  ArenaPlace arena() const;
+  BegunSession BeginSession(const SessionOptions& options);
+  // For sessions without a mapping.
+  block::SessionId BeginSession(const std::string& worker) {
+    SessionOptions options;
+    options.worker = worker;
+    return BeginSession(options).session;
+  }
+  // Frees its reservations, staging and leases: at once, or, when its process may still be reading the
+  // arena, as soon as it cannot (the session is then "cut off", and may be resumed meanwhile).
+  void EndSession(block::SessionId session);
+  // For the worker, once: by the key that only it was told. NotFound for an unknown key.
+  absl::StatusOr<SessionFiles> OpenFiles(const SessionKey& key, uint64_t pid);
+  std::vector<block::SessionInfo> ListSessions() const;
+  std::vector<block::LeaseInfo> ListLeases() const;
 
   // `identity.tenant` is the caller's: the daemon sets it from the connection.
   absl::StatusOr<OpenedSpace> OpenSpace(block::SessionId session, block::SpaceIdentity identity);
@@ -151,6 +236,13 @@ class Cache {
   absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request,
                                    base::Deadline deadline);
   absl::Status Release(block::SessionId session, const Released& released);
+  // A lease of its own on the pages of another session's lease, in the same space. Until both end,
+  // nothing of it moves. NotFound for an unknown lease.
+  absl::StatusOr<Acquired> Join(block::SessionId session, block::LeaseId lease,
+                                const std::vector<uint32_t>& groups);
+  // Holds the pages of a lease although it was released, until it is let go: for bytes that are still
+  // on their way out. nullptr for an unknown lease.
+  std::shared_ptr<const void> Hold(block::SessionId session, block::LeaseId lease) const;
   // Sends the lease's pages cut to the token, group by group, each once it is in RAM and verified.
   absl::Status Fetch(block::SessionId session, const FetchRequest& request, base::Deadline deadline,
                      FetchSink* sink);

@@ -15,7 +15,8 @@
 //
 // Page states, changed only under the mutex:
 //   kRam (dirty) -> kSpilling (readable, leasable) -> kRamAndSsd (clean) -> kSsd -> kPromoting ->
-//   kRamAndSsd; or gone.
+//   kRamAndSsd; or gone. A page adopted from an earlier daemon's arena is kUnverified until it went
+//   through kPromoting too, where it is checked in place.
 // An extent comes back through TakeFreed() once its page is in SSD or gone and nobody holds it.
 #pragma once
 #include <cstdint>
@@ -28,6 +29,7 @@
 
 #include "base/mutex.h"
 #include "block/answer.h"
+#include "block/arena_file.h"
 #include "block/extent.h"
 #include "block/page_check.h"
 #include "block/tokens.h"
@@ -45,7 +47,15 @@ struct PageRef {
   bool operator==(const PageRef&) const = default;
 };
 
-enum class PageState : uint8_t { kGone = 0, kRam, kSpilling, kRamAndSsd, kSsd, kPromoting };
+enum class PageState : uint8_t {
+  kGone = 0,
+  kRam,
+  kSpilling,
+  kRamAndSsd,
+  kSsd,
+  kPromoting,
+  kUnverified,  // in RAM, its check not looked at yet; on SSD too when ssd_sequence != 0
+};
 inline bool InRam(PageState s) {
   return s == PageState::kRam || s == PageState::kSpilling || s == PageState::kRamAndSsd;
 }
@@ -59,8 +69,8 @@ struct PageInfo {
   uint64_t page_bytes = 0;
   uint64_t payload_bytes = 0;
   uint64_t check = 0;
-  block::Extent extent{};     // when InRam(state)
-  uint64_t ssd_sequence = 0;  // when kRamAndSsd, kSsd, kPromoting
+  block::Extent extent{};     // when InRam(state), kUnverified, or kPromoting from kUnverified
+  uint64_t ssd_sequence = 0;  // when kRamAndSsd, kSsd, kPromoting; 0 = not on SSD
 };
 
 struct SpaceShape {
@@ -78,6 +88,8 @@ struct Selection {
 
 struct MatchOptions {
   Selection selection{};
+  // Of the session: whose bit is set in the marks of what it holds. kNoSlot: it maps nothing.
+  uint32_t slot = block::kNoSlot;
   uint32_t max_tokens = block::kNoLimit;
   bool causal_content = false;  // a cut inside a content range is allowed
 };
@@ -95,11 +107,39 @@ struct NewPage {
   uint64_t check = 0;
   uint64_t page_bytes = 0;
   uint64_t payload_bytes = 0;
+  block::PageMarks* marks = nullptr;  // in the arena file, valid as long as the extent; may be null
+};
+
+// A block's names: what tells it from every other.
+struct BlockName {
+  block::BlockHash hash{}, parent{};
+  uint64_t path = 0, parent_path = 0;  // second chain, never cut
 };
 
 struct Reserved {
   block::ReservePlan plan;
   std::vector<block::BlockHash> hashes;  // of plan.blocks
+  std::vector<BlockName> names;          // of plan.blocks
+};
+
+// A page and its block as an earlier daemon left them in the arena.
+struct AdoptedPage {
+  BlockName name;
+  uint32_t first_token = 0;
+  std::vector<block::Token> tokens;  // of the block
+  std::vector<block::ContentKey> content;
+  std::vector<uint32_t> ends;
+  int64_t last_use = 0;  // comparable among adopted pages
+  NewPage page;
+};
+
+// A block, for the record of one of its pages.
+struct BlockDescription {
+  BlockName name;
+  uint32_t first_token = 0;
+  std::vector<block::Token> tokens;
+  std::vector<block::ContentKey> content;
+  std::vector<uint32_t> ends;
 };
 
 struct Evicted {
@@ -188,18 +228,45 @@ class PrefixIndex {
   // to root.
   Acquired Acquire(block::SpaceHandle space, const block::SequenceView& request,
                    const MatchOptions& options, block::SessionId session);
+  // Extends a lease of `session`: `more` follows the lease's tokens (its sequence as it was
+  // acquired and extended, `tokens` of it: NotFound unless the lease covers exactly that many and
+  // its blocks are still in the tree, the caller then acquires the whole). The answer counts whole
+  // sequences; pages are only those in blocks that the lease did not hold whole before. The lease
+  // keeps its id. Costs what `more` costs, not what the lease holds.
+  absl::StatusOr<Acquired> Extend(block::LeaseId lease, uint32_t tokens,
+                                  const block::SequenceView& more, const MatchOptions& options,
+                                  block::SessionId session);
+  // Another session takes part in a lease: a lease of its own on the same pages, of the selected
+  // groups. NotFound for an unknown lease.
+  absl::StatusOr<Acquired> Join(block::LeaseId lease, const MatchOptions& options,
+                                block::SessionId session);
+  // A lease on the pages of [0, tokens) of a reservation, as far as they are stored and in RAM, for
+  // its writer; only pages in blocks that begin at `from_token` or later.
+  Acquired LeasePublished(block::ReservationId reservation, uint32_t from_token, uint32_t tokens,
+                          uint32_t slot);
+  // A lease on pages that a session of an earlier daemon may still be reading.
+  block::LeaseId AdoptLease(block::SessionId session, uint32_t slot,
+                            std::span<const PageRef> pages);
+  std::vector<block::LeaseInfo> ListLeases() const;  // age_s is the caller's
   // Gives up what the lease holds beyond `tokens`. NotFound for an unknown lease.
   absl::Status ShrinkLease(block::LeaseId lease, uint32_t tokens);
   absl::Status Release(block::LeaseId lease);
   // Ends every lease and reservation of the session. Returns how many of both.
   size_t EndSession(block::SessionId session);
 
-  // --- promotion: the caller holds a lease on the page ---
-  // kSsd -> kPromoting: true for exactly one caller, who then reads and calls Finish or Fail.
+  // --- promotion: the caller holds a lease on the page, or it is kUnverified ---
+  // kSsd or kUnverified -> kPromoting: true for exactly one caller, who then reads (or checks in
+  // place) and calls Finish or Fail. From kUnverified the extent stays the page's: pass the same one.
   bool BeginPromotion(const PageRef& page);
-  void FinishPromotion(const PageRef& page, block::Extent extent);
-  // kCorrupt drops the SSD copy (the page is gone, a later commit heals it); kTryAgain leaves the
-  // page on SSD.
+  void FinishPromotion(const PageRef& page, block::Extent extent,
+                       block::PageMarks* marks = nullptr);
+  // Pages that are kUnverified, coldest last; at most `limit`.
+  std::vector<PageInfo> Unverified(size_t limit) const;
+  // nullopt: the page is gone.
+  std::optional<BlockDescription> Describe(const PageRef& page) const;
+  // kCorrupt drops the copy that was read (the page is gone unless it was the RAM copy of a page
+  // that is on SSD too, which is kSsd then; a later commit heals it); kTryAgain leaves the page as
+  // it was.
   enum class PromotionFailure { kCorrupt, kTryAgain };
   void FailPromotion(const PageRef& page, PromotionFailure failure);
   // Waits while the page is kPromoting. Returns the page as it is then or at the deadline.
@@ -232,6 +299,13 @@ class PrefixIndex {
   // The same for every page that nobody holds whose extent lies in [begin, end) of the arena,
   // coldest or not.
   Evicted EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty);
+  // Pages in RAM that nobody holds and that are neither spilling nor promoting, whose extent lies in
+  // [begin, end): to be moved. The caller copies, then calls FinishMove, which answers false when
+  // somebody took hold meanwhile or the page is no longer there: the new extent stays the caller's.
+  // True: the old one comes out of TakeFreed().
+  std::vector<PageInfo> PickMovable(uint64_t begin, uint64_t end) const;
+  bool FinishMove(const PageRef& page, block::Extent from, block::Extent to,
+                  block::PageMarks* marks);
   // Extents that no page uses and nobody reads any more: for the arena. Each comes out once.
   std::vector<block::Extent> TakeFreed();
   // Drops blocks that live on SSD only, coldest first, until memory_bytes is at most `target_bytes`
@@ -251,6 +325,11 @@ class PrefixIndex {
   // hash(parent, tokens) is not `hash` or the shape does not fit; a block already there gets the
   // pages and ends it lacks.
   absl::Status Restore(block::SpaceHandle space, const RestoredBlock& block);
+  // A page that an earlier daemon left in RAM, kUnverified now; parents first, coldest first among
+  // siblings. Merges with what Restore brought: a page that is on SSD under the same check becomes
+  // kUnverified with its ssd_sequence. Errors as of Restore, and AlreadyExists when the tree does not
+  // need the page (a longer sibling has it, or it is in RAM already): the extent stays the caller's.
+  absl::StatusOr<PageRef> Adopt(block::SpaceHandle space, const AdoptedPage& page);
   // After the last Restore: forgets blocks whose record came back without pages and that nothing
   // continues. Until then they stay for their children, which come later.
   void PruneHoles();

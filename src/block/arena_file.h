@@ -1,0 +1,118 @@
+// The arena file as daemon and workers both map it: header, slots, slabs, spaces, page records, data.
+//
+// The daemon maps it writable, workers read-only. Fixed-width, little-endian, naturally aligned; a
+// worker that does not know kArenaVersion uses Fetch instead. Offsets of regions stand in the header;
+// a page's place travels as an offset from data_offset.
+//
+//   [0, 4096)          ArenaHeader
+//   slots_offset       kArenaSlots x SlotRecord
+//   slabs_offset       SlabRecord for every slab that the file has room for
+//   spaces_offset      space table: SpaceRecords, one behind the other
+//   records_offset     for each slab: room for one PageRecord for each extent of the smallest size
+//   data_offset        slabs
+//
+// Regions and data take memory only where fallocate backed them; the file is sparse, sized once and
+// never truncated, so nothing that was announced can raise SIGBUS.
+//
+// Publishing a page: payload, record, then `state` by release store. Retiring: `state` first. What
+// a crash leaves half-written has no published state or no true check, and is dropped at adoption.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace prefixd::block {
+
+inline constexpr uint64_t kArenaMagic = 0x31414e5241584650;  // "PFXARNA1"
+inline constexpr uint32_t kArenaVersion = 1;
+inline constexpr uint32_t kArenaSlots = 64;
+inline constexpr uint32_t kNoSlot = ~uint32_t{0};
+inline constexpr uint64_t kNoOffset = ~uint64_t{0};
+// A session that maps the arena holds an OFD read lock on the byte kSlotLockOffset + slot.
+inline constexpr uint64_t kSlotLockOffset = 2048;
+
+struct ArenaHeader {
+  uint64_t magic = 0;
+  uint32_t version = 0;
+  uint32_t header_bytes = 0;
+  std::byte boot_id[16] = {};   // of the kernel: another boot, another life of tmpfs
+  std::byte instance[16] = {};  // random, of this file
+  uint64_t file_bytes = 0;
+  uint64_t slab_bytes = 0;
+  uint64_t slabs = 0;  // that the file has room for; fewer are in service
+  uint64_t slots_offset = 0, slabs_offset = 0;
+  uint64_t spaces_offset = 0, spaces_bytes = 0;
+  uint64_t records_offset = 0, slab_record_bytes = 0;  // of one slab's room for records
+  uint64_t data_offset = 0;
+  uint64_t check = 0;            // XXH3-64 of everything above
+  std::atomic<uint64_t> epoch = 0;  // of the daemon that owns the file now
+};
+static_assert(sizeof(ArenaHeader) <= kSlotLockOffset);
+
+// Who holds a slot. The lock says whether that process still maps the file.
+struct SlotRecord {
+  std::atomic<uint64_t> session = 0;  // 0 = free; written last
+  std::byte key[16] = {};             // of the session: proves a resume
+  uint64_t epoch = 0;                 // under which it was given
+  uint64_t pid = 0;
+  uint64_t reserved[3] = {};
+};
+static_assert(sizeof(SlotRecord) == 64);
+
+struct SlabRecord {
+  std::atomic<uint64_t> extent_bytes = 0;  // 0 = cut into nothing
+  std::atomic<uint64_t> in_service = 0;    // 1: fallocate gave it memory
+};
+static_assert(sizeof(SlabRecord) == 16);
+
+// In front of an encoded identity in the space table. Ordinals count from 0.
+struct SpaceRecord {
+  uint32_t bytes = 0;  // of the encoded identity that follows, padded to 8; 0 ends the table
+  std::atomic<uint32_t> generation = 0;  // raised by Clear: records of an older one are void
+  std::byte id[32] = {};
+  uint64_t check = 0;  // XXH3-64 of id and identity
+};
+static_assert(sizeof(SpaceRecord) == 48);
+
+// What changes while a page stays: written in place under the index's mutex.
+struct PageMarks {
+  std::atomic<uint64_t> holders = 0;   // bit s: a session of slot s may be reading; never too few
+  std::atomic<int64_t> last_use = 0;   // microseconds since the Unix epoch, coarse
+  std::atomic<uint64_t> ends[2] = {};  // bit k - 1: a sequence ends after k tokens of the block
+};
+static_assert(sizeof(PageMarks) == 32);
+
+struct ContentRecord {
+  uint32_t start = 0, length = 0, item_offset = 0, reserved = 0;
+  std::byte digest[32] = {};
+};
+static_assert(sizeof(ContentRecord) == 48);
+inline constexpr uint32_t kMaxRecordTokens = 128;
+inline constexpr uint32_t kMaxRecordContent = 6;  // a block with more is not recovered from RAM
+
+enum class RecordState : uint32_t { kFree = 0, kPublished = 0x42555031 };
+
+// One page and the block it belongs to. Every page of a block repeats the block: a page is then
+// published, moved and retired alone.
+struct PageRecord {
+  std::atomic<uint32_t> state = 0;  // RecordState
+  uint32_t space = 0;               // ordinal in the space table
+  PageMarks marks;
+  uint32_t space_generation = 0;
+  uint16_t group = 0, rung = 0;
+  uint32_t tokens = 0;  // slots of the page
+  uint32_t first_token = 0;
+  uint32_t block_tokens = 0;  // tokens of the block that follow
+  uint32_t content_keys = 0;
+  uint64_t page_bytes = 0, payload_bytes = 0;
+  uint64_t page_check = 0;  // block::PageCheck of the payload
+  std::byte hash[16] = {}, parent[16] = {};
+  uint64_t path = 0, parent_path = 0;
+  uint64_t check = 0;  // XXH3-64 of every field but state, marks and itself, up to the used keys
+  uint32_t token[kMaxRecordTokens] = {};
+  ContentRecord content[kMaxRecordContent] = {};
+  std::byte reserved[80] = {};
+};
+static_assert(sizeof(PageRecord) == 1024);
+
+}  // namespace prefixd::block

@@ -1,0 +1,62 @@
+// Staging: memory that one worker writes and the daemon reads, until it is committed.
+//
+// A session's staging is a memfd, sealed against shrinking and growing, backed by fallocate before it
+// is handed over: neither side can be hit by SIGBUS. All of it comes from one budgeted pool. Only the
+// worker writes; the daemon reads each byte once and trusts none of it.
+//
+// Thread-safe.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+
+namespace prefixd::ram {
+
+class StagingPool;
+
+class Staging {
+ public:
+  ~Staging();  // gives the bytes back to the pool
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  uint64_t bytes() const { return bytes_; }
+  // The worker may be writing. Requires: offset + length <= bytes().
+  std::span<const std::byte> view(uint64_t offset, uint64_t length) const {
+    return {base_ + offset, length};
+  }
+  // A descriptor to pass on; the caller owns it.
+  absl::StatusOr<int> Duplicate() const;
+
+ private:
+  friend class StagingPool;
+  Staging(StagingPool* pool, int fd, const std::byte* base, uint64_t bytes)
+      : pool_(pool), fd_(fd), base_(base), bytes_(bytes) {}
+  StagingPool* const pool_;
+  const int fd_;
+  const std::byte* const base_;
+  const uint64_t bytes_;
+};
+
+class StagingPool {
+ public:
+  explicit StagingPool(uint64_t budget_bytes) : budget_(budget_bytes) {}
+
+  // At most `wanted` bytes, rounded to 4 KiB: less when the pool has less, but at most a quarter of
+  // the budget. ResourceExhausted when there is nothing left, or the kernel gives no memory: the
+  // session then sends its pages by Put.
+  absl::StatusOr<std::unique_ptr<Staging>> Grant(uint64_t wanted_bytes);
+  uint64_t budget_bytes() const { return budget_; }
+  uint64_t granted_bytes() const { return granted_.load(); }
+
+ private:
+  friend class Staging;
+  const uint64_t budget_;
+  std::atomic<uint64_t> granted_{0};
+};
+
+}  // namespace prefixd::ram
