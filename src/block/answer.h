@@ -109,6 +109,7 @@ struct CommitAnswer {
   // When the writer asked for it: a lease on the published pages, in the arena from now on.
   LeaseId lease;
   std::vector<LeasedPage> pages;  // group by group in position order
+  uint32_t first_block = 0;       // that `pages` begin with
 };
 
 // A session as people see it.

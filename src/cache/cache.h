@@ -129,6 +129,7 @@ struct Acquired {
   block::MatchAnswer match;
   block::LeaseId lease;                  // none when nothing is restorable
   std::vector<block::LeasedPage> pages;  // group by group in position order
+  uint32_t first_block = 0;              // that `pages` begin with: of a continued lease, the new ones
 };
 
 struct Released {
@@ -157,6 +158,8 @@ struct PagePiece {
   uint64_t offset = 0;
   uint64_t xxh3 = 0;  // of `data`
   std::span<const std::byte> data;
+  // Fetch: `data` stands in a leased extent, where it stays while Hold() of the lease is held.
+  bool in_lease = false;
 };
 
 // A page that stands in the session's staging memory.
