@@ -160,6 +160,9 @@ struct PagePiece {
   std::span<const std::byte> data;
   // Fetch: `data` stands in a leased extent, where it stays while Hold() of the lease is held.
   bool in_lease = false;
+  // PutPage: the caller compares xxh3 itself, over a longer run of bytes than `data`, and abandons the
+  // reservation when it differs.
+  bool sum_by_caller = false;
 };
 
 // A page that stands in the session's staging memory.
