@@ -85,6 +85,30 @@ void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto
   proto->set_tenant(space.identity.tenant);
 }
 
+void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* proto) {
+  proto->set_session(session.session.value);
+  proto->set_worker(session.worker);
+  proto->set_maps_arena(session.slot != block::kNoSlot);
+  if (session.slot != block::kNoSlot) proto->set_slot(session.slot);
+  proto->set_pid(session.pid);
+  proto->set_attached(session.attached);
+  proto->set_age_s(session.age_s);
+  proto->set_leases(session.leases);
+  proto->set_leased_bytes(session.leased_bytes);
+  proto->set_reservations(session.reservations);
+  proto->set_staging_bytes(session.staging_bytes);
+}
+
+void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto) {
+  proto->set_lease(lease.lease.value);
+  proto->set_session(lease.session.value);
+  proto->set_space_id(lease.space.data(), lease.space.size());
+  proto->set_tokens(lease.tokens);
+  proto->set_pages(lease.pages);
+  proto->set_bytes(lease.bytes);
+  proto->set_age_s(lease.age_s);
+}
+
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given) {
   *given = !bytes.empty();
   return ReadDigest("space_id", bytes, true, id);

@@ -1,4 +1,4 @@
-// Stats and space lists on the wire.
+// Stats and lists of spaces, sessions and leases on the wire.
 //
 // Pure functions.
 #pragma once
@@ -14,6 +14,9 @@ void ToProto(const block::Stats& stats, v1::GetStatsReply* proto);
 
 // A space summary with its whole identity, tenant included.
 void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto);
+
+void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* proto);
+void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto);
 
 // An empty space id or 32 bytes; InvalidArgument otherwise. `given` says which.
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given);

@@ -1,11 +1,11 @@
 #include "wire/answer.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 #include "block/layer_group.h"
 #include "wire/fields.h"
+#include "wire/limits.h"
+#include "wire/pages.h"
 
 namespace prefixd::wire {
 namespace {
@@ -54,67 +54,37 @@ block::MatchAnswer ReadMatch(const v1::Answer& proto) {
   return match;
 }
 
-absl::Status ReadPages(const v1::GroupPages& proto, uint32_t restorable, uint32_t block_tokens,
-                       std::vector<block::LeasedPage>* pages) {
-  const uint64_t blocks = (uint64_t{restorable} + block_tokens - 1) / block_tokens;
-  const auto rungs = static_cast<uint64_t>(proto.rung_size());
-  const auto slots = static_cast<uint64_t>(proto.page_tokens_size());
-  if (proto.group() >= block::kMaxGroups || rungs != blocks || slots != blocks) {
-    return absl::DataLossError(absl::StrCat("answer: group ", proto.group(), " has ", rungs,
-                                            " rungs and ", slots, " page_tokens for ", blocks,
-                                            " blocks"));
-  }
-  uint32_t first = 0;
-  for (int i = 0; i < proto.rung_size(); ++i, first += block_tokens) {
-    const block::LeasedPage page{.group = proto.group(),
-                                 .rung = proto.rung(i),
-                                 .first_token = first,
-                                 .page_tokens = proto.page_tokens(i),
-                                 .tokens = std::min(block_tokens, restorable - first)};
-    if (page.rung >= block::kMaxLadder || page.page_tokens < page.tokens ||
-        page.page_tokens > block_tokens) {
-      return absl::DataLossError(absl::StrCat(
-          "answer: page of group ", page.group, " at token ", first, " has rung ", page.rung,
-          " and ", page.page_tokens, " slots for ", page.tokens, " tokens"));
-    }
-    pages->push_back(page);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void ToProto(block::LeaseId lease, const block::MatchAnswer& match,
              const std::vector<block::LeasedPage>& pages, v1::Answer* proto) {
   proto->set_lease(lease.value);
   WriteMatch(match, proto);
-  v1::GroupPages* column = nullptr;
-  for (const block::LeasedPage& page : pages) {
-    if (column == nullptr || column->group() != page.group) {
-      column = proto->add_pages();
-      column->set_group(page.group);
-    }
-    column->add_rung(page.rung);
-    column->add_page_tokens(page.page_tokens);
-  }
+  WriteColumns(pages, proto->mutable_pages());
 }
 
 absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens) {
-  Answer answer{.lease = {proto.lease()}, .match = ReadMatch(proto), .pages = {}};
+  Answer answer{.lease = {proto.lease()},
+                .match = ReadMatch(proto),
+                .pages = {},
+                .first_block = proto.first_block()};
   if (proto.restorable_tokens() > proto.matched_tokens()) {
     return absl::DataLossError(absl::StrCat("answer: ", proto.restorable_tokens(),
                                             " tokens restorable of ", proto.matched_tokens(),
                                             " matched"));
   }
+  const Columns columns{.block_tokens = block_tokens,
+                        .first_block = proto.first_block(),
+                        .tokens = proto.restorable_tokens()};
   for (const v1::GroupPages& pages : proto.pages()) {
-    PREFIXD_RETURN_IF_ERROR(
-        ReadPages(pages, proto.restorable_tokens(), block_tokens, &answer.pages));
+    PREFIXD_RETURN_IF_ERROR(ReadColumns(pages, columns, &answer.pages));
   }
   return answer;
 }
 
 void ToProto(const block::ReservePlan& plan, v1::ReserveReply* proto) {
   proto->set_reservation(plan.reservation.value);
+  proto->mutable_blocks()->Reserve(static_cast<int>(plan.blocks.size()));
   for (const block::BlockPlan& block : plan.blocks) {
     v1::BlockPlan* to = proto->add_blocks();
     to->set_first_token(block.first_token);
@@ -148,24 +118,96 @@ absl::StatusOr<block::ReservePlan> FromProto(const v1::ReserveReply& proto, uint
 void ToProto(const block::CommitAnswer& answer, v1::CommitReply* proto) {
   proto->set_stored_tokens(answer.stored_tokens);
   proto->set_duplicate_tokens(answer.duplicate_tokens);
+  proto->mutable_blocks()->Reserve(static_cast<int>(answer.blocks.size()));
   for (const block::BlockResult& result : answer.blocks) {
     v1::BlockResult* to = proto->add_blocks();
     to->set_first_token(result.first_token);
     to->set_result(static_cast<v1::StoreResult>(result.result));
-    to->set_reason(result.reason);
+    if (!result.reason.empty()) to->set_reason(result.reason);
   }
+  proto->set_lease(answer.lease.value);
+  proto->set_first_block(answer.first_block);
+  WriteColumns(answer.pages, proto->mutable_pages());
 }
 
 block::CommitAnswer FromProto(const v1::CommitReply& proto) {
   block::CommitAnswer answer{.stored_tokens = proto.stored_tokens(),
                              .duplicate_tokens = proto.duplicate_tokens(),
-                             .blocks = {}};
+                             .blocks = {},
+                             .lease = {},
+                             .pages = {}};
   for (const v1::BlockResult& from : proto.blocks()) {
     answer.blocks.push_back({.first_token = from.first_token(),
                              .result = ExplainingEnum<block::StoreResult>(from.result()),
                              .reason = from.reason()});
   }
   return answer;
+}
+
+absl::StatusOr<block::CommitAnswer> FromProto(const v1::CommitReply& proto, uint32_t block_tokens) {
+  block::CommitAnswer answer = FromProto(proto);
+  answer.lease = {proto.lease()};
+  answer.first_block = proto.first_block();
+  for (const v1::GroupPages& pages : proto.pages()) {
+    // The last page says where the published tokens end: it has a slot for each of its tokens.
+    const uint32_t last = pages.page_tokens().empty() ? 0 : *pages.page_tokens().rbegin();
+    const uint64_t blocks =
+        uint64_t{proto.first_block()} + static_cast<uint64_t>(pages.page_tokens_size());
+    const uint64_t tokens = blocks == 0 ? 0 : (blocks - 1) * block_tokens + last;
+    if (last == 0 || last > block_tokens || tokens > kMaxTokens) {
+      return absl::DataLossError(absl::StrCat("commit: group ", pages.group(),
+                                              " ends with a page of ", last, " slots at token ",
+                                              tokens));
+    }
+    PREFIXD_RETURN_IF_ERROR(ReadColumns(pages,
+                                        {.block_tokens = block_tokens,
+                                         .first_block = proto.first_block(),
+                                         .tokens = static_cast<uint32_t>(tokens)},
+                                        &answer.pages));
+  }
+  return answer;
+}
+
+void ToProto(const LeaseReady& ready, v1::LeaseReady* proto) {
+  proto->set_lease(ready.lease.value);
+  proto->set_group(ready.group);
+  proto->mutable_first_token()->Reserve(static_cast<int>(ready.pages.size()));
+  proto->mutable_offset()->Reserve(static_cast<int>(ready.pages.size()));
+  for (const block::LeasedPage& page : ready.pages) {
+    proto->add_first_token(page.first_token);
+    proto->add_offset(page.offset);
+  }
+}
+
+absl::StatusOr<LeaseReady> FromProto(const v1::LeaseReady& proto) {
+  if (proto.group() >= block::kMaxGroups || proto.first_token_size() != proto.offset_size()) {
+    return absl::DataLossError(absl::StrCat("ready: group ", proto.group(), " has columns of ",
+                                            proto.first_token_size(), " first_token and ",
+                                            proto.offset_size(), " offset"));
+  }
+  LeaseReady ready{.lease = {proto.lease()}, .group = proto.group(), .pages = {}};
+  ready.pages.reserve(static_cast<size_t>(proto.offset_size()));
+  for (int i = 0; i < proto.offset_size(); ++i) {
+    ready.pages.push_back({.group = proto.group(),
+                           .first_token = proto.first_token(i),
+                           .in_ram = true,
+                           .offset = proto.offset(i)});
+  }
+  return ready;
+}
+
+void ToProto(const LeaseFailed& failed, v1::LeaseFailed* proto) {
+  proto->set_lease(failed.lease.value);
+  proto->set_group(failed.group);
+  proto->set_usable_tokens(failed.usable_tokens);
+  proto->set_reason(static_cast<v1::ShortenReason>(failed.reason));
+}
+
+LeaseFailed FromProto(const v1::LeaseFailed& proto) {
+  return {.lease = {proto.lease()},
+          .group = proto.group(),
+          .usable_tokens = proto.usable_tokens(),
+          .reason = ExplainingEnum<block::ShortenReason>(proto.reason())};
 }
 
 }  // namespace prefixd::wire

@@ -1,4 +1,4 @@
-// Answers of Match and Acquire, plans of Reserve, results of Commit.
+// Answers of Match, Acquire and Join, plans of Reserve, results of Commit, events of leases.
 //
 // Pure functions. ToProto is the daemon's side, FromProto the client's: it never trusts a length or
 // a number that the caller would index with, and keeps explaining enums (reasons, kinds) of later
@@ -16,11 +16,12 @@ namespace prefixd::wire {
 struct Answer {
   block::LeaseId lease;
   block::MatchAnswer match;
-  std::vector<block::LeasedPage> pages;  // in_ram is not carried
+  std::vector<block::LeasedPage> pages;  // in_ram: the whole group is
+  uint32_t first_block = 0;              // that `pages` begin with
 };
 
-// Requires of `pages`: group by group, in position order, one for each block of [0,
-// restorable_tokens).
+// Requires of `pages`: group by group, in position order, one for each block of [first_block's,
+// restorable_tokens). first_block and what was reserved are the caller's to set.
 void ToProto(block::LeaseId lease, const block::MatchAnswer& match,
              const std::vector<block::LeasedPage>& pages, v1::Answer* proto);
 // `block_tokens` of the space, > 0. DataLoss (a daemon that breaks the contract) for columns of
@@ -34,6 +35,29 @@ void ToProto(const block::ReservePlan& plan, v1::ReserveReply* proto);
 absl::StatusOr<block::ReservePlan> FromProto(const v1::ReserveReply& proto, uint32_t groups);
 
 void ToProto(const block::CommitAnswer& answer, v1::CommitReply* proto);
+// Without lease and pages.
 block::CommitAnswer FromProto(const v1::CommitReply& proto);
+// With them. DataLoss as for an Answer; the last page's tokens are its slots.
+absl::StatusOr<block::CommitAnswer> FromProto(const v1::CommitReply& proto, uint32_t block_tokens);
+
+struct LeaseReady {
+  block::LeaseId lease;
+  uint32_t group = 0;
+  // Those whose offset the answer did not tell; only group, first_token, in_ram and offset travel.
+  std::vector<block::LeasedPage> pages;
+};
+void ToProto(const LeaseReady& ready, v1::LeaseReady* proto);
+// DataLoss for a group out of range or columns of different lengths. Offsets are for the client to
+// check against what it has mapped.
+absl::StatusOr<LeaseReady> FromProto(const v1::LeaseReady& proto);
+
+struct LeaseFailed {
+  block::LeaseId lease;
+  uint32_t group = 0;
+  uint32_t usable_tokens = 0;
+  block::ShortenReason reason = block::ShortenReason::kEvicted;
+};
+void ToProto(const LeaseFailed& failed, v1::LeaseFailed* proto);
+LeaseFailed FromProto(const v1::LeaseFailed& proto);
 
 }  // namespace prefixd::wire

@@ -11,6 +11,9 @@ inline constexpr uint32_t kMaxItems = 16;                              // of one
 inline constexpr uint64_t kMaxTokenMessageBytes = uint64_t{16} << 20;  // Match, Acquire, Reserve
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;        // every other
 inline constexpr uint64_t kMaxPieceBytes = uint64_t{1} << 20;          // PageBytes.data
+inline constexpr uint64_t kMaxUnreadEventBytes = uint64_t{8} << 20;    // of one session's stream
+inline constexpr uint64_t kSessionKeyBytes = 16;
+inline constexpr uint64_t kStagingAlignment = 128;
 inline constexpr uint32_t kMaxWorkerBytes = 128;
 inline constexpr uint32_t kMaxRequestIdBytes = 256;
 

@@ -13,6 +13,46 @@ absl::Status CheckGroups(const std::string& field, int groups) {
   return CheckCount(field, static_cast<uint64_t>(groups), block::kMaxGroups);
 }
 
+absl::Status CheckRate(const std::string& field, double rate) {
+  if (std::isfinite(rate) && rate >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", rate, ", must be finite and at least 0"));
+}
+
+absl::Status CheckItem(const v1::AcquireRequest::Item& item) {
+  PREFIXD_RETURN_IF_ERROR(
+      CheckLength("acquire: request_id", item.request_id().size(), kMaxRequestIdBytes));
+  PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: groups", item.groups_size()));
+  PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: readable", item.readable_size()));
+  PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: writable", item.writable_size()));
+  PREFIXD_RETURN_IF_ERROR(CheckRate("acquire: prefill_tokens_per_s", item.prefill_tokens_per_s()));
+  if (item.continues() == 0 && item.continues_tokens() > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "acquire: continues_tokens is ", item.continues_tokens(), " without a lease to continue"));
+  }
+  const uint64_t tokens =
+      uint64_t{item.continues_tokens()} + static_cast<uint64_t>(item.sequence().tokens_size());
+  return item.continues() == 0 ? absl::OkStatus()
+                               : CheckCount("acquire: continued sequence", tokens, kMaxTokens);
+}
+
+absl::Status CheckStaged(const v1::StagedPages& staged) {
+  const int pages = staged.first_token_size();
+  if (staged.group() >= block::kMaxGroups || staged.rung_size() != pages ||
+      staged.offset_size() != pages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("commit: staged group ", staged.group(), " (below ", block::kMaxGroups,
+                     ") has columns of ", pages, " first_token, ", staged.rung_size(), " rung and ",
+                     staged.offset_size(), " offset"));
+  }
+  for (const uint64_t offset : staged.offset()) {
+    if (offset % kStagingAlignment == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("commit: staged offset ", offset, " is no multiple of ", kStagingAlignment));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Check(const v1::AttachRequest& request) {
@@ -21,27 +61,29 @@ absl::Status Check(const v1::AttachRequest& request) {
                                                    ", this daemon speaks ", kProtocol));
   }
   PREFIXD_RETURN_IF_ERROR(CheckLength("attach: worker", request.worker().size(), kMaxWorkerBytes));
-  return CheckLength("attach: library", request.library().size(), kMaxWorkerBytes);
+  PREFIXD_RETURN_IF_ERROR(
+      CheckLength("attach: library", request.library().size(), kMaxWorkerBytes));
+  const size_t key = request.resume().size();
+  if (key == 0 || key == kSessionKeyBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("attach: resume has ", key, " bytes, wants ", kSessionKeyBytes, " or none"));
 }
 
 absl::Status Check(const v1::AcquireRequest& request) {
   PREFIXD_RETURN_IF_ERROR(
       CheckCount("acquire: items", static_cast<uint64_t>(request.items_size()), kMaxItems));
-  for (const v1::AcquireRequest::Item& item : request.items()) {
-    PREFIXD_RETURN_IF_ERROR(
-        CheckLength("acquire: request_id", item.request_id().size(), kMaxRequestIdBytes));
-    PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: groups", item.groups_size()));
-    PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: readable", item.readable_size()));
-  }
+  for (const v1::AcquireRequest::Item& item : request.items())
+    PREFIXD_RETURN_IF_ERROR(CheckItem(item));
   for (const v1::Released& released : request.release()) PREFIXD_RETURN_IF_ERROR(Check(released));
   return absl::OkStatus();
 }
 
 absl::Status Check(const v1::Released& released) {
-  const double rate = released.prefill_tokens_per_s();
-  if (std::isfinite(rate) && rate >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("release: prefill_tokens_per_s is ", rate, ", must be finite and at least 0"));
+  return CheckRate("release: prefill_tokens_per_s", released.prefill_tokens_per_s());
+}
+
+absl::Status Check(const v1::JoinRequest& request) {
+  return CheckGroups("join: groups", request.groups_size());
 }
 
 absl::Status Check(const v1::ReserveRequest& request) {
@@ -50,7 +92,12 @@ absl::Status Check(const v1::ReserveRequest& request) {
 }
 
 absl::Status Check(const v1::CommitRequest& request) {
-  return CheckCount("commit: ends", static_cast<uint64_t>(request.ends_size()), kMaxTokens);
+  PREFIXD_RETURN_IF_ERROR(
+      CheckCount("commit: ends", static_cast<uint64_t>(request.ends_size()), kMaxTokens));
+  PREFIXD_RETURN_IF_ERROR(CheckGroups("commit: staged", request.staged_size()));
+  for (const v1::StagedPages& staged : request.staged())
+    PREFIXD_RETURN_IF_ERROR(CheckStaged(staged));
+  return absl::OkStatus();
 }
 
 absl::Status Check(const v1::FetchRequest& request) {

@@ -14,7 +14,10 @@ absl::Status Check(const v1::AttachRequest& request);
 // Items and releases; no item is a request that only releases.
 absl::Status Check(const v1::AcquireRequest& request);
 absl::Status Check(const v1::Released& released);
+absl::Status Check(const v1::JoinRequest& request);
 absl::Status Check(const v1::ReserveRequest& request);
+// Staged pages come as columns of one length, their offsets are aligned; whether they stand inside
+// the session's staging is the cache's to judge.
 absl::Status Check(const v1::CommitRequest& request);
 absl::Status Check(const v1::FetchRequest& request);
 

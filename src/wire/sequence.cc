@@ -12,7 +12,8 @@ absl::StatusOr<Sequence> FromProto(const v1::Sequence& proto) {
       CheckCount("sequence: tokens", static_cast<uint64_t>(proto.tokens_size()), kMaxTokens));
   Sequence sequence;
   sequence.space.value = proto.space();
-  sequence.tokens.assign(proto.tokens().begin(), proto.tokens().end());
+  // The one copy: from the parsed message straight to where the cache reads them.
+  sequence.tokens.assign(proto.tokens().data(), proto.tokens().data() + proto.tokens_size());
   sequence.content.reserve(static_cast<size_t>(proto.content_size()));
   for (int i = 0; i < proto.content_size(); ++i) {
     const v1::ContentKey& from = proto.content(i);

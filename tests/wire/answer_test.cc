@@ -24,19 +24,38 @@ void ExpectEqual(const block::MatchAnswer& a, const block::MatchAnswer& b) {
   EXPECT_EQ(a.load_us, b.load_us);
 }
 
-std::vector<block::LeasedPage> RandomPages(testing::RandomValues* random, uint32_t restorable) {
+// Of every group: all pages in RAM, or none; offsets known or not.
+std::vector<block::LeasedPage> RandomPages(testing::RandomValues* random, uint32_t restorable,
+                                           uint32_t from = 0) {
   std::vector<block::LeasedPage> pages;
   for (uint32_t group = 0; group < 3; ++group) {
-    for (uint32_t first = 0; first < restorable; first += kBlockTokens) {
+    const bool ready = random->Coin();
+    const bool shared = random->Coin();
+    for (uint32_t first = from; first < restorable; first += kBlockTokens) {
       const uint32_t tokens = std::min(kBlockTokens, restorable - first);
       pages.push_back({.group = group,
                        .rung = random->Below(4),
                        .first_token = first,
                        .page_tokens = tokens + random->Below(kBlockTokens - tokens + 1),
-                       .tokens = tokens});
+                       .tokens = tokens,
+                       .in_ram = ready,
+                       .offset = shared && random->Coin() ? random->Wide() : block::kNoOffset});
     }
   }
   return pages;
+}
+
+void ExpectEqual(const std::vector<block::LeasedPage>& a, const std::vector<block::LeasedPage>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t p = 0; p < a.size(); ++p) {
+    EXPECT_EQ(a[p].group, b[p].group);
+    EXPECT_EQ(a[p].rung, b[p].rung);
+    EXPECT_EQ(a[p].first_token, b[p].first_token);
+    EXPECT_EQ(a[p].page_tokens, b[p].page_tokens);
+    EXPECT_EQ(a[p].tokens, b[p].tokens);
+    EXPECT_EQ(a[p].in_ram, b[p].in_ram);
+    EXPECT_EQ(a[p].offset, b[p].offset);
+  }
 }
 
 TEST(AnswerTest, AnswersComeBackAsTheyWent) {
@@ -51,21 +70,82 @@ TEST(AnswerTest, AnswersComeBackAsTheyWent) {
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(back->lease.value, proto.lease());
     ExpectEqual(back->match, match);
-    ASSERT_EQ(back->pages.size(), pages.size());
-    for (size_t p = 0; p < pages.size(); ++p) {
-      EXPECT_EQ(back->pages[p].group, pages[p].group);
-      EXPECT_EQ(back->pages[p].rung, pages[p].rung);
-      EXPECT_EQ(back->pages[p].first_token, pages[p].first_token);
-      EXPECT_EQ(back->pages[p].page_tokens, pages[p].page_tokens);
-      EXPECT_EQ(back->pages[p].tokens, pages[p].tokens);
-    }
+    ExpectEqual(back->pages, pages);
   }
+}
+
+TEST(AnswerTest, AContinuedLeaseCarriesOnlyItsNewBlocks) {
+  testing::RandomValues random(6);
+  const block::MatchAnswer match = random.Match(100);
+  const std::vector<block::LeasedPage> pages = RandomPages(&random, 100, 48);
+  v1::Answer proto;
+  ToProto({1}, match, pages, &proto);
+  proto.set_first_block(3);
+  const absl::StatusOr<Answer> back = FromProto(proto, kBlockTokens);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->first_block, 3u);
+  ExpectEqual(back->pages, pages);
+  for (const uint32_t wrong : {2u, 4u, 7u, ~0u}) {
+    proto.set_first_block(wrong);
+    EXPECT_EQ(FromProto(proto, kBlockTokens).status().code(), absl::StatusCode::kDataLoss) << wrong;
+  }
+}
+
+// 131,072 tokens of a model with 14 groups: numbers in packed columns, never a message a page.
+TEST(AnswerTest, APageCostsAFewBytes) {
+  std::vector<block::LeasedPage> pages;
+  for (uint32_t group = 0; group < 14; ++group) {
+    for (uint32_t first = 0; first < 131'072; first += 64)
+      pages.push_back({.group = group,
+                       .first_token = first,
+                       .page_tokens = 64,
+                       .tokens = 64,
+                       .in_ram = true,
+                       .offset = uint64_t{first} << 20});
+  }
+  v1::Answer proto;
+  ToProto({1}, {.matched_tokens = 131'072, .restorable_tokens = 131'072, .shortened_by = {}}, pages,
+          &proto);
+  EXPECT_EQ(proto.pages_size(), 14);
+  EXPECT_LE(proto.ByteSizeLong(), pages.size() * 10 + 1000);
+  EXPECT_TRUE(proto.pages(13).ready());
+  ExpectEqual(FromProto(proto, 64)->pages, pages);
+}
+
+TEST(AnswerTest, OnePageThatIsNotThereYetMakesItsGroupUnready) {
+  std::vector<block::LeasedPage> pages;
+  for (uint32_t group = 0; group < 2; ++group) {
+    for (uint32_t first = 0; first < 32; first += 16)
+      pages.push_back({.group = group,
+                       .first_token = first,
+                       .page_tokens = 16,
+                       .tokens = 16,
+                       .in_ram = true,
+                       .offset = 4096});
+  }
+  pages[3].in_ram = false;
+  pages[3].offset = block::kNoOffset;
+  v1::Answer proto;
+  ToProto({1}, {.matched_tokens = 32, .restorable_tokens = 32, .shortened_by = {}}, pages, &proto);
+  EXPECT_TRUE(proto.pages(0).ready());
+  EXPECT_FALSE(proto.pages(1).ready());
+  EXPECT_EQ(proto.pages(1).offset(0), 4096u);
+  EXPECT_EQ(proto.pages(1).offset(1), block::kNoOffset);
+}
+
+TEST(AnswerTest, WithoutAnArenaNoOffsetTravels) {
+  v1::Answer proto;
+  ToProto({1}, {.matched_tokens = 16, .restorable_tokens = 16, .shortened_by = {}},
+          {{.group = 0, .page_tokens = 16, .tokens = 16, .in_ram = true}}, &proto);
+  EXPECT_EQ(proto.pages(0).offset_size(), 0);
+  EXPECT_EQ(FromProto(proto, 16)->pages[0].offset, block::kNoOffset);
 }
 
 TEST(AnswerTest, ColumnsThatBreakTheContractAreDataLoss) {
   const std::vector<std::function<void(v1::Answer*)>> spoils = {
       [](auto* a) { a->mutable_pages(0)->add_rung(0); },
       [](auto* a) { a->mutable_pages(0)->mutable_page_tokens()->RemoveLast(); },
+      [](auto* a) { a->mutable_pages(0)->mutable_offset()->Resize(2, 0); },
       [](auto* a) { a->mutable_pages(0)->set_group(64); },
       [](auto* a) { a->mutable_pages(0)->set_rung(0, 4); },
       [](auto* a) { a->mutable_pages(0)->set_page_tokens(0, kBlockTokens - 1); },
@@ -137,7 +217,9 @@ TEST(AnswerTest, CommitResultsComeBackAsTheyWent) {
                                    .duplicate_tokens = 17,
                                    .blocks = {{0, block::StoreResult::kDuplicate, ""},
                                               {16, block::StoreResult::kRefused, "no room"},
-                                              {32, block::StoreResult::kStored, ""}}};
+                                              {32, block::StoreResult::kStored, ""}},
+                                   .lease = {},
+                                   .pages = {}};
   v1::CommitReply proto;
   ToProto(answer, &proto);
   const block::CommitAnswer back = FromProto(proto);
@@ -147,6 +229,67 @@ TEST(AnswerTest, CommitResultsComeBackAsTheyWent) {
   EXPECT_EQ(back.blocks[1].first_token, 16u);
   EXPECT_EQ(back.blocks[1].result, block::StoreResult::kRefused);
   EXPECT_EQ(back.blocks[1].reason, "no room");
+}
+
+TEST(AnswerTest, ACommitsLeaseComesBackWithItsPages) {
+  block::CommitAnswer answer{.stored_tokens = 37, .blocks = {}, .lease = {9}, .pages = {}};
+  answer.first_block = 2;
+  for (uint32_t group = 0; group < 2; ++group) {
+    for (uint32_t first = 32; first < 69; first += 16) {
+      const uint32_t tokens = std::min(16u, 69 - first);
+      answer.pages.push_back({.group = group,
+                              .rung = 1,
+                              .first_token = first,
+                              .page_tokens = tokens,
+                              .tokens = tokens,
+                              .in_ram = true,
+                              .offset = 128 * first + group});
+    }
+  }
+  v1::CommitReply proto;
+  ToProto(answer, &proto);
+  const absl::StatusOr<block::CommitAnswer> back = FromProto(proto, kBlockTokens);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->lease.value, 9u);
+  EXPECT_EQ(back->first_block, 2u);
+  ExpectEqual(back->pages, answer.pages);
+  const std::vector<std::function<void(v1::CommitReply*)>> spoils = {
+      [](auto* r) { r->mutable_pages(0)->set_page_tokens(2, 17); },
+      [](auto* r) { r->mutable_pages(0)->set_page_tokens(2, 0); },
+      [](auto* r) { r->mutable_pages(0)->add_offset(1); },
+      [](auto* r) { r->mutable_pages(0)->clear_page_tokens(); },
+      [](auto* r) { r->set_first_block(~0u); },
+  };
+  for (size_t i = 0; i < spoils.size(); ++i) {
+    v1::CommitReply spoiled = proto;
+    spoils[i](&spoiled);
+    EXPECT_EQ(FromProto(spoiled, kBlockTokens).status().code(), absl::StatusCode::kDataLoss) << i;
+  }
+}
+
+TEST(AnswerTest, EventsOfALeaseComeBackAsTheyWent) {
+  LeaseReady ready{.lease = {7}, .group = 3, .pages = {}};
+  for (const uint32_t first : {0u, 16u, 48u})
+    ready.pages.push_back(
+        {.group = 3, .first_token = first, .in_ram = true, .offset = first * 512});
+  v1::LeaseReady proto;
+  ToProto(ready, &proto);
+  const LeaseReady back = *FromProto(proto);
+  EXPECT_EQ(back.lease.value, 7u);
+  EXPECT_EQ(back.group, 3u);
+  ExpectEqual(back.pages, ready.pages);
+  proto.add_offset(1);
+  EXPECT_EQ(FromProto(proto).status().code(), absl::StatusCode::kDataLoss);
+  v1::LeaseFailed failed;
+  ToProto(
+      LeaseFailed{
+          .lease = {8}, .group = 2, .usable_tokens = 96, .reason = block::ShortenReason::kCorrupt},
+      &failed);
+  const LeaseFailed failed_back = FromProto(failed);
+  EXPECT_EQ(failed_back.lease.value, 8u);
+  EXPECT_EQ(failed_back.group, 2u);
+  EXPECT_EQ(failed_back.usable_tokens, 96u);
+  EXPECT_EQ(failed_back.reason, block::ShortenReason::kCorrupt);
 }
 
 }  // namespace

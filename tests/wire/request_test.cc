@@ -106,19 +106,77 @@ TEST(RequestTest, AttachSpeaksProtocolOneAndHasAShortName) {
   ExpectRefused(Check(request), "worker has 129 bytes, at most 128");
 }
 
+TEST(RequestTest, AResumeNamesASessionByItsWholeKey) {
+  v1::AttachRequest request;
+  request.set_protocol(kProtocol);
+  for (const size_t bytes : {0u, 16u}) {
+    request.set_resume(std::string(bytes, 'k'));
+    EXPECT_TRUE(Check(request).ok()) << bytes;
+  }
+  request.set_resume(std::string(15, 'k'));
+  ExpectRefused(Check(request), "resume has 15 bytes, wants 16 or none");
+}
+
+TEST(RequestTest, AContinuedSequenceIsBoundedAsAWhole) {
+  v1::AcquireRequest request;
+  v1::AcquireRequest::Item* item = request.add_items();
+  *item->mutable_sequence() = SomeSequence(10);
+  item->set_continues_tokens(kMaxTokens - 9);
+  ExpectRefused(Check(request), "without a lease to continue");
+  item->set_continues(1);
+  ExpectRefused(Check(request), "continued sequence has 2097153 entries, at most 2097152");
+  item->set_continues_tokens(kMaxTokens - 10);
+  EXPECT_TRUE(Check(request).ok());
+  item->set_continues_tokens(~0u);
+  ExpectRefused(Check(request), "continued sequence");
+}
+
+TEST(RequestTest, APlanOfAnItemHasBoundedListsAndARealRate) {
+  v1::AcquireRequest request;
+  request.add_items()->mutable_writable()->Resize(65, 0);
+  ExpectRefused(Check(request), "writable has 65");
+  request.mutable_items(0)->clear_writable();
+  request.mutable_items(0)->set_prefill_tokens_per_s(-1);
+  ExpectRefused(Check(request), "acquire: prefill_tokens_per_s is -1");
+  v1::JoinRequest join;
+  join.mutable_groups()->Resize(65, 0);
+  ExpectRefused(Check(join), "join: groups has 65");
+}
+
+TEST(RequestTest, StagedPagesAreColumnsOfOneLengthAtAlignedPlaces) {
+  v1::CommitRequest request;
+  v1::StagedPages* staged = request.add_staged();
+  for (const uint64_t offset : {0u, 128u}) {
+    staged->add_first_token(0);
+    staged->add_rung(0);
+    staged->add_offset(offset);
+  }
+  EXPECT_TRUE(Check(request).ok());
+  staged->set_offset(1, 129);
+  ExpectRefused(Check(request), "offset 129 is no multiple of 128");
+  staged->mutable_offset()->RemoveLast();
+  ExpectRefused(Check(request), "columns of 2 first_token, 2 rung and 1 offset");
+  staged->Clear();
+  staged->set_group(64);
+  ExpectRefused(Check(request), "staged group 64 (below 64)");
+  request.clear_staged();
+  for (int i = 0; i < 65; ++i) request.add_staged();
+  ExpectRefused(Check(request), "staged has 65");
+}
+
 TEST(RequestTest, PiecesHaveAByteToAMebibyteInsideTheirPage) {
   v1::PageBytes page;
   page.set_page_bytes(kMaxPieceBytes + 10);
-  ExpectRefused(CheckPiece(page), "0 bytes");
+  ExpectRefused(CheckPiece(HeaderOf(page)), "0 bytes");
   page.set_data(std::string(kMaxPieceBytes + 1, 'p'));
-  ExpectRefused(CheckPiece(page), "1048577 bytes, at most 1048576");
+  ExpectRefused(CheckPiece(HeaderOf(page)), "1048577 bytes, at most 1048576");
   page.set_data(std::string(kMaxPieceBytes, 'p'));
   page.set_offset(10);
-  EXPECT_TRUE(CheckPiece(page).ok());
+  EXPECT_TRUE(CheckPiece(HeaderOf(page)).ok());
   page.set_offset(11);
-  ExpectRefused(CheckPiece(page), "reaches past page_bytes");
+  ExpectRefused(CheckPiece(HeaderOf(page)), "reaches past page_bytes");
   page.set_offset(std::numeric_limits<uint64_t>::max() - 5);
-  ExpectRefused(CheckPiece(page), "reaches past page_bytes");
+  ExpectRefused(CheckPiece(HeaderOf(page)), "reaches past page_bytes");
 }
 
 TEST(RequestTest, ASpaceIdIsEmptyOrThirtyTwoBytes) {

@@ -1,0 +1,87 @@
+#include "wire/pages.h"
+
+#include <algorithm>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+
+#include "block/layer_group.h"
+
+namespace prefixd::wire {
+namespace {
+
+using Pages = std::span<const block::LeasedPage>;
+
+template <typename Value>
+Value* Column(size_t entries, google::protobuf::RepeatedField<Value>* column) {
+  column->Reserve(static_cast<int>(entries));
+  return column->AddNAlreadyReserved(static_cast<int>(entries));
+}
+
+void WriteGroup(Pages pages, v1::GroupPages* proto) {
+  proto->set_group(pages.front().group);
+  uint32_t* const rungs = Column(pages.size(), proto->mutable_rung());
+  uint32_t* const slots = Column(pages.size(), proto->mutable_page_tokens());
+  uint64_t* const offsets = Column(pages.size(), proto->mutable_offset());
+  bool ready = true;
+  bool known = false;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    rungs[i] = pages[i].rung;
+    slots[i] = pages[i].page_tokens;
+    offsets[i] = pages[i].offset;
+    ready = ready && pages[i].in_ram;
+    known = known || pages[i].offset != block::kNoOffset;
+  }
+  if (!known) proto->clear_offset();
+  proto->set_ready(ready);
+}
+
+}  // namespace
+
+void WriteColumns(const std::vector<block::LeasedPage>& pages,
+                  google::protobuf::RepeatedPtrField<v1::GroupPages>* columns) {
+  for (auto first = pages.begin(); first != pages.end();) {
+    const auto last = std::find_if(first, pages.end(), [&](const block::LeasedPage& page) {
+      return page.group != first->group;
+    });
+    WriteGroup(Pages(first, last), columns->Add());
+    first = last;
+  }
+}
+
+absl::Status ReadColumns(const v1::GroupPages& proto, const Columns& columns,
+                         std::vector<block::LeasedPage>* pages) {
+  const uint64_t end = (uint64_t{columns.tokens} + columns.block_tokens - 1) / columns.block_tokens;
+  const uint64_t blocks = end - std::min<uint64_t>(end, columns.first_block);
+  const auto rungs = static_cast<uint64_t>(proto.rung_size());
+  const auto slots = static_cast<uint64_t>(proto.page_tokens_size());
+  const auto offsets = static_cast<uint64_t>(proto.offset_size());
+  if (proto.group() >= block::kMaxGroups || rungs != blocks || slots != blocks ||
+      (offsets != blocks && offsets != 0)) {
+    return absl::DataLossError(absl::StrCat("pages: group ", proto.group(), " has ", rungs,
+                                            " rungs, ", slots, " page_tokens and ", offsets,
+                                            " offsets for ", blocks, " blocks"));
+  }
+  pages->reserve(pages->size() + blocks);
+  for (int i = 0; i < proto.rung_size(); ++i) {
+    // Inside `tokens`, so inside 32 bits.
+    const uint32_t first = (columns.first_block + static_cast<uint32_t>(i)) * columns.block_tokens;
+    const block::LeasedPage page{.group = proto.group(),
+                                 .rung = proto.rung(i),
+                                 .first_token = first,
+                                 .page_tokens = proto.page_tokens(i),
+                                 .tokens = std::min(columns.block_tokens, columns.tokens - first),
+                                 .in_ram = proto.ready(),
+                                 .offset = offsets == 0 ? block::kNoOffset : proto.offset(i)};
+    if (page.rung >= block::kMaxLadder || page.page_tokens < page.tokens ||
+        page.page_tokens > columns.block_tokens) {
+      return absl::DataLossError(absl::StrCat(
+          "pages: page of group ", page.group, " at token ", first, " has rung ", page.rung,
+          " and ", page.page_tokens, " slots for ", page.tokens, " tokens"));
+    }
+    pages->push_back(page);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::wire
