@@ -1,8 +1,9 @@
-// The arena file as daemon and workers both map it: header, slots, slabs, spaces, page records, data.
+// The arena file as daemon and workers both map it: header, slots, slabs, spaces, page records,
+// data.
 //
 // The daemon maps it writable, workers read-only. Fixed-width, little-endian, naturally aligned; a
-// worker that does not know kArenaVersion uses Fetch instead. Offsets of regions stand in the header;
-// a page's place travels as an offset from data_offset.
+// worker that does not know kArenaVersion uses Fetch instead. Offsets of regions stand in the
+// header; a page's place travels as an offset from data_offset.
 //
 //   [0, 4096)          ArenaHeader
 //   slots_offset       kArenaSlots x SlotRecord
@@ -12,7 +13,9 @@
 //   data_offset        slabs
 //
 // Regions and data take memory only where fallocate backed them; the file is sparse, sized once and
-// never truncated, so nothing that was announced can raise SIGBUS.
+// never truncated, so nothing that was announced can raise SIGBUS. A worker must not touch what it
+// was not told of, nor populate the whole mapping: a read fault in a hole takes memory of the
+// tmpfs.
 //
 // Publishing a page: payload, record, then `state` by release store. Retiring: `state` first. What
 // a crash leaves half-written has no published state or no true check, and is dropped at adoption.
@@ -44,7 +47,7 @@ struct ArenaHeader {
   uint64_t spaces_offset = 0, spaces_bytes = 0;
   uint64_t records_offset = 0, slab_record_bytes = 0;  // of one slab's room for records
   uint64_t data_offset = 0;
-  uint64_t check = 0;            // XXH3-64 of everything above
+  uint64_t check = 0;               // XXH3-64 of everything above
   std::atomic<uint64_t> epoch = 0;  // of the daemon that owns the file now
 };
 static_assert(sizeof(ArenaHeader) <= kSlotLockOffset);
@@ -67,7 +70,9 @@ static_assert(sizeof(SlabRecord) == 16);
 
 // In front of an encoded identity in the space table. Ordinals count from 0.
 struct SpaceRecord {
-  uint32_t bytes = 0;  // of the encoded identity that follows, padded to 8; 0 ends the table
+  // Of the encoded identity that follows, which is padded to a multiple of 8. Written last; 0 ends
+  // the table.
+  std::atomic<uint32_t> bytes = 0;
   std::atomic<uint32_t> generation = 0;  // raised by Clear: records of an older one are void
   std::byte id[32] = {};
   uint64_t check = 0;  // XXH3-64 of id and identity
@@ -96,10 +101,12 @@ enum class RecordState : uint32_t { kFree = 0, kPublished = 0x42555031 };
 // published, moved and retired alone.
 struct PageRecord {
   std::atomic<uint32_t> state = 0;  // RecordState
-  uint32_t space = 0;               // ordinal in the space table
+  uint32_t reserved = 0;
+  uint64_t check = 0;  // XXH3-64 from `space` to the last token in use, or to the last key if any
   PageMarks marks;
+  uint32_t space = 0;  // ordinal in the space table
   uint32_t space_generation = 0;
-  uint16_t group = 0, rung = 0;
+  uint16_t group = 0, part = 0, rung = 0, zero = 0;
   uint32_t tokens = 0;  // slots of the page
   uint32_t first_token = 0;
   uint32_t block_tokens = 0;  // tokens of the block that follow
@@ -108,10 +115,9 @@ struct PageRecord {
   uint64_t page_check = 0;  // block::PageCheck of the payload
   std::byte hash[16] = {}, parent[16] = {};
   uint64_t path = 0, parent_path = 0;
-  uint64_t check = 0;  // XXH3-64 of every field but state, marks and itself, up to the used keys
   uint32_t token[kMaxRecordTokens] = {};
   ContentRecord content[kMaxRecordContent] = {};
-  std::byte reserved[80] = {};
+  std::byte unused[72] = {};
 };
 static_assert(sizeof(PageRecord) == 1024);
 

@@ -1,6 +1,8 @@
+// Opening, and extents: which slab, which slot.
 #include "ram/arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +15,8 @@
 #include "base/bytes.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "ram/records.h"
+#include "ram/shared_file.h"
 
 namespace prefixd::ram {
 namespace {
@@ -20,6 +24,7 @@ namespace {
 constexpr uint64_t kMinSlabBytes = uint64_t{64} << 10;
 constexpr uint64_t kMinDefaultSlabBytes = uint64_t{4} << 20;
 constexpr uint64_t kMaxDefaultSlabBytes = uint64_t{64} << 20;
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 // Our own bugs only: memory that others read is at stake.
 void Require(bool holds, const char* what, block::Extent extent) {
@@ -30,11 +35,25 @@ void Require(bool holds, const char* what, block::Extent extent) {
   std::abort();
 }
 
-uint64_t AlignDown(uint64_t value) { return value - value % block::kExtentUnit; }
+uint64_t AlignDown(uint64_t value, uint64_t alignment) { return value - value % alignment; }
 
 uint64_t DefaultSlabBytes(uint64_t capacity_bytes) {
-  return AlignDown(std::min(
-      capacity_bytes, std::clamp(capacity_bytes / 64, kMinDefaultSlabBytes, kMaxDefaultSlabBytes)));
+  return AlignDown(std::min(capacity_bytes, std::clamp(capacity_bytes / 64, kMinDefaultSlabBytes,
+                                                       kMaxDefaultSlabBytes)),
+                   block::kExtentUnit);
+}
+
+// Beside the slab stand its records and the tables; huge pages do not share one.
+uint64_t DefaultSharedSlabBytes(uint64_t capacity_bytes) {
+  const uint64_t bytes =
+      std::max(kMinSlabBytes, std::min(DefaultSlabBytes(capacity_bytes), capacity_bytes / 2));
+  return AlignDown(bytes, bytes >= kHugePage ? kHugePage : block::kExtentUnit);
+}
+
+uint64_t DefaultMaxCapacity(uint64_t capacity_bytes) {
+  const auto machine =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return std::min(64 * capacity_bytes, machine);
 }
 
 absl::Status CheckSizes(uint64_t capacity_bytes, uint64_t slab_bytes) {
@@ -53,33 +72,74 @@ absl::Status CheckSizes(uint64_t capacity_bytes, uint64_t slab_bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(const Options& options) {
-  Options effective = options;
-  if (effective.slab_bytes == 0) effective.slab_bytes = DefaultSlabBytes(options.capacity_bytes);
-  PREFIXD_RETURN_IF_ERROR(CheckSizes(effective.capacity_bytes, effective.slab_bytes));
-  effective.capacity_bytes -= effective.capacity_bytes % effective.slab_bytes;
-  void* const base = mmap(nullptr, effective.capacity_bytes, PROT_READ | PROT_WRITE,
+absl::StatusOr<std::unique_ptr<Arena>> Arena::Open(const Options& options) {
+  return options.path.empty() ? OpenPrivate(options) : OpenShared(options);
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenPrivate(const Options& options) {
+  const uint64_t slab_bytes =
+      options.slab_bytes != 0 ? options.slab_bytes : DefaultSlabBytes(options.capacity_bytes);
+  PREFIXD_RETURN_IF_ERROR(CheckSizes(options.capacity_bytes, slab_bytes));
+  const uint64_t capacity_bytes = AlignDown(options.capacity_bytes, slab_bytes);
+  void* const base = mmap(nullptr, capacity_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("arena: the kernel refuses a mapping of ",
-                                                     base::FormatBytes(effective.capacity_bytes),
-                                                     ": ", strerror(errno)));
+                                                     base::FormatBytes(capacity_bytes), ": ",
+                                                     strerror(errno)));
   }
-  return std::unique_ptr<Arena>(new Arena(effective, static_cast<std::byte*>(base)));
+  const Shape shape = {.capacity_bytes = capacity_bytes,
+                       .slab_bytes = slab_bytes,
+                       .slabs = capacity_bytes / slab_bytes};
+  return std::unique_ptr<Arena>(new Arena(shape, static_cast<std::byte*>(base), nullptr));
 }
 
-Arena::Arena(const Options& options, std::byte* base)
-    : options_(options),
-      base_(base),
-      slabs_(options.capacity_bytes / options.slab_bytes),
-      free_slabs_(slabs_.size()) {
-  std::iota(free_slabs_.rbegin(), free_slabs_.rend(), 0u);
+absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenShared(const Options& options) {
+  const uint64_t capacity_bytes = options.capacity_bytes;
+  SharedFile::Options file_options = {.path = options.path,
+                                      .capacity_bytes = capacity_bytes,
+                                      .max_capacity_bytes = options.max_capacity_bytes,
+                                      .slab_bytes = options.slab_bytes != 0
+                                                        ? options.slab_bytes
+                                                        : DefaultSharedSlabBytes(capacity_bytes)};
+  PREFIXD_RETURN_IF_ERROR(CheckSizes(capacity_bytes, file_options.slab_bytes));
+  if (file_options.max_capacity_bytes == 0) {
+    file_options.max_capacity_bytes = DefaultMaxCapacity(capacity_bytes);
+  }
+  file_options.max_capacity_bytes = std::max(file_options.max_capacity_bytes, capacity_bytes);
+  const uint64_t least = SharedFile::LeastCapacity(
+      file_options.slab_bytes, file_options.max_capacity_bytes / file_options.slab_bytes);
+  if (capacity_bytes < least) {
+    return absl::InvalidArgumentError(absl::StrCat("arena: capacity is ", capacity_bytes,
+                                                   " bytes, one slab of ", file_options.slab_bytes,
+                                                   " with its tables takes ", least));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(std::unique_ptr<SharedFile> file, SharedFile::Open(file_options));
+  const Shape shape = {.capacity_bytes = capacity_bytes,
+                       .slab_bytes = file->header()->slab_bytes,
+                       .slabs = file->header()->slabs};
+  std::byte* const base = file->data();
+  std::unique_ptr<Arena> arena(new Arena(shape, base, std::move(file)));
+  PREFIXD_RETURN_IF_ERROR(arena->Adopt(options.epoch));
+  return arena;
 }
 
-Arena::~Arena() { munmap(base_, options_.capacity_bytes); }
+Arena::Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file)
+    : shape_(shape), file_(std::move(file)), base_(base), slabs_(shape.slabs) {
+  retire_from_ = static_cast<uint32_t>(slabs_.size());
+  for (uint32_t i = 0; i < slabs_.size(); ++i) {
+    slabs_[i].in_service = file_ == nullptr;
+    (file_ == nullptr ? free_slabs_ : idle_slabs_).insert(i);
+  }
+  in_service_ = free_slabs_.size();
+}
+
+Arena::~Arena() {
+  if (file_ == nullptr) munmap(base_, shape_.capacity_bytes);
+}
 
 uint64_t Arena::ExtentBytes(uint64_t page_bytes, uint64_t full_page_bytes) const {
-  if (full_page_bytes > options_.slab_bytes) return 0;
+  if (full_page_bytes > shape_.slab_bytes) return 0;
   for (const uint64_t parts : {uint64_t{4}, uint64_t{2}}) {
     const uint64_t bytes = base::AlignUp((full_page_bytes + parts - 1) / parts, block::kExtentUnit);
     if (page_bytes <= bytes) return bytes;
@@ -89,17 +149,27 @@ uint64_t Arena::ExtentBytes(uint64_t page_bytes, uint64_t full_page_bytes) const
 
 std::optional<uint32_t> Arena::SlabFor(uint64_t extent_bytes) {
   const auto open = open_slabs_.find(extent_bytes);
-  if (open != open_slabs_.end()) return *open->second.begin();
-  if (free_slabs_.empty()) return std::nullopt;
-  const uint32_t index = free_slabs_.back();
-  free_slabs_.pop_back();
+  if (open != open_slabs_.end() && *open->second.begin() < retire_from_) {
+    return *open->second.begin();
+  }
+  if (free_slabs_.empty() || *free_slabs_.begin() >= retire_from_) return std::nullopt;
+  const uint32_t index = *free_slabs_.begin();
+  if (file_ != nullptr && !SizeRecords(index, RecordBytes(extent_bytes))) return std::nullopt;
+  free_slabs_.erase(index);
+  Cut(index, extent_bytes);
+  return index;
+}
+
+void Arena::Cut(uint32_t index, uint64_t extent_bytes) {
   Slab& slab = slabs_[index];
   slab.extent_bytes = extent_bytes;
-  slab.used.assign(options_.slab_bytes / extent_bytes, false);
+  slab.used.assign(shape_.slab_bytes / extent_bytes, false);
   slab.free_slots.resize(slab.used.size());
   std::iota(slab.free_slots.rbegin(), slab.free_slots.rend(), 0u);
   open_slabs_[extent_bytes].insert(index);
-  return index;
+  if (file_ == nullptr) return;
+  last_record_bytes_ = slab.record_bytes;
+  file_->slab(index)->extent_bytes.store(extent_bytes, std::memory_order_release);
 }
 
 absl::Status Arena::Full(uint64_t extent_bytes) const {
@@ -108,8 +178,28 @@ absl::Status Arena::Full(uint64_t extent_bytes) const {
   return absl::ResourceExhaustedError(
       absl::StrCat("arena: no room for an extent of ", base::FormatBytes(extent_bytes), ": ",
                    base::FormatBytes(extent_bytes_), " of ",
-                   base::FormatBytes(options_.capacity_bytes), " in use by ", extents_,
-                   " extents, ", same_size, " of ", slabs_.size(), " slabs serve this size"));
+                   base::FormatBytes(shape_.capacity_bytes), " in use by ", extents_, " extents, ",
+                   same_size, " of ", file_ == nullptr ? slabs_.size() : in_service_,
+                   " slabs serve this size", tmpfs_full_ ? ", the tmpfs is full" : ""));
+}
+
+block::Extent Arena::Take(uint32_t index) {
+  Slab& slab = slabs_[index];
+  const uint32_t slot = slab.free_slots.back();
+  slab.free_slots.pop_back();
+  slab.used[slot] = true;
+  if (slab.free_slots.empty()) CloseSlab(index);
+  extent_bytes_ += slab.extent_bytes;
+  ++extents_;
+  return {.offset = index * shape_.slab_bytes + slot * slab.extent_bytes,
+          .bytes = slab.extent_bytes};
+}
+
+void Arena::CloseSlab(uint32_t index) {
+  const auto open = open_slabs_.find(slabs_[index].extent_bytes);
+  if (open == open_slabs_.end()) return;
+  open->second.erase(index);
+  if (open->second.empty()) open_slabs_.erase(open);
 }
 
 absl::StatusOr<block::Extent> Arena::Allocate(uint64_t page_bytes, uint64_t full_page_bytes) {
@@ -118,43 +208,36 @@ absl::StatusOr<block::Extent> Arena::Allocate(uint64_t page_bytes, uint64_t full
   const uint64_t extent_bytes = ExtentBytes(page_bytes, full_page_bytes);
   if (extent_bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat("arena: a full page has ", full_page_bytes,
-                                                   " bytes, limit ", options_.slab_bytes,
+                                                   " bytes, limit ", shape_.slab_bytes,
                                                    " (one slab)"));
   }
   base::MutexLock lock(mutex_);
-  const std::optional<uint32_t> index = SlabFor(extent_bytes);
-  if (!index) return Full(extent_bytes);
-  Slab& slab = slabs_[*index];
-  const uint32_t slot = slab.free_slots.back();
-  slab.free_slots.pop_back();
-  slab.used[slot] = true;
-  if (slab.free_slots.empty()) {
-    const auto open = open_slabs_.find(extent_bytes);
-    open->second.erase(*index);
-    if (open->second.empty()) open_slabs_.erase(open);
+  while (true) {
+    if (const std::optional<uint32_t> index = SlabFor(extent_bytes)) return Take(*index);
+    if (!BackSlab(RecordBytes(extent_bytes), /*populate=*/false)) return Full(extent_bytes);
   }
-  extent_bytes_ += extent_bytes;
-  ++extents_;
-  return block::Extent{.offset = *index * options_.slab_bytes + slot * extent_bytes,
-                       .bytes = extent_bytes};
 }
 
 uint32_t Arena::SlotOf(block::Extent extent) const {
-  Require(extent.offset < options_.capacity_bytes, "free of an extent outside the arena", extent);
-  const Slab& slab = slabs_[extent.offset / options_.slab_bytes];
-  const uint64_t in_slab = extent.offset % options_.slab_bytes;
+  Require(extent.offset < slabs_.size() * shape_.slab_bytes, "an extent outside the arena", extent);
+  const Slab& slab = slabs_[extent.offset / shape_.slab_bytes];
+  const uint64_t in_slab = extent.offset % shape_.slab_bytes;
   Require(extent.bytes != 0 && extent.bytes == slab.extent_bytes &&
               in_slab % slab.extent_bytes == 0 && in_slab / slab.extent_bytes < slab.used.size(),
-          "free of an extent that was never given out", extent);
+          "an extent that was never given out", extent);
   const auto slot = static_cast<uint32_t>(in_slab / slab.extent_bytes);
-  Require(slab.used[slot], "double free", extent);
+  Require(slab.used[slot], "double free, or use after free", extent);
   return slot;
 }
 
 void Arena::Free(block::Extent extent) {
   base::MutexLock lock(mutex_);
   const uint32_t slot = SlotOf(extent);
-  const auto index = static_cast<uint32_t>(extent.offset / options_.slab_bytes);
+  if (file_ != nullptr) {
+    RetireRecord(RecordOf(extent));
+    ClearMarks(&RecordOf(extent)->marks);
+  }
+  const auto index = static_cast<uint32_t>(extent.offset / shape_.slab_bytes);
   Slab& slab = slabs_[index];
   slab.used[slot] = false;
   slab.free_slots.push_back(slot);
@@ -164,37 +247,54 @@ void Arena::Free(block::Extent extent) {
     open_slabs_[extent.bytes].insert(index);
     return;
   }
-  if (const auto open = open_slabs_.find(extent.bytes); open != open_slabs_.end()) {
-    open->second.erase(index);
-    if (open->second.empty()) open_slabs_.erase(open);
-  }
-  slab = Slab();
-  free_slabs_.push_back(index);
+  CloseSlab(index);
+  EmptySlab(index);
+}
+
+// Its last extent was freed: any size may have it.
+void Arena::EmptySlab(uint32_t index) {
+  Slab& slab = slabs_[index];
+  slab.extent_bytes = 0;
+  slab.used = {};
+  slab.free_slots = {};
+  free_slabs_.insert(index);
+  if (file_ == nullptr) return;
+  file_->slab(index)->extent_bytes.store(0, std::memory_order_release);
+  Shrink();
+}
+
+SlabRange Arena::RangeOf(uint32_t index) const {
+  const Slab& slab = slabs_[index];
+  const uint64_t begin = index * shape_.slab_bytes;
+  return {.begin = begin,
+          .end = begin + shape_.slab_bytes,
+          .extent_bytes = slab.used_slots() * slab.extent_bytes};
 }
 
 std::optional<SlabRange> Arena::CheapestSlabToEmpty(uint64_t extent_bytes) const {
   base::MutexLock lock(mutex_);
   std::optional<SlabRange> cheapest;
-  for (size_t i = 0; i < slabs_.size(); ++i) {
-    const Slab& slab = slabs_[i];
-    if (slab.extent_bytes == 0 || slab.extent_bytes == extent_bytes) continue;
-    const uint64_t used_bytes = slab.used_slots() * slab.extent_bytes;
-    if (cheapest && cheapest->extent_bytes <= used_bytes) continue;
-    const uint64_t begin = i * options_.slab_bytes;
-    cheapest =
-        SlabRange{.begin = begin, .end = begin + options_.slab_bytes, .extent_bytes = used_bytes};
+  for (uint32_t i = 0; i < slabs_.size(); ++i) {
+    if (slabs_[i].extent_bytes == 0 || slabs_[i].extent_bytes == extent_bytes) continue;
+    const SlabRange range = RangeOf(i);
+    if (!cheapest || range.extent_bytes < cheapest->extent_bytes) cheapest = range;
   }
   return cheapest;
 }
 
 ArenaStats Arena::stats() const {
   base::MutexLock lock(mutex_);
-  return {.capacity_bytes = options_.capacity_bytes,
-          .slab_bytes = options_.slab_bytes,
-          .slabs_in_use = slabs_.size() - free_slabs_.size(),
-          .slabs_free = free_slabs_.size(),
+  const uint64_t data_bytes = shape_.capacity_bytes - std::min(shape_.capacity_bytes, table_bytes_);
+  const uint64_t usable = std::min<uint64_t>(data_bytes / shape_.slab_bytes, slabs_.size());
+  const uint64_t in_use = in_service_ - free_slabs_.size();
+  return {.capacity_bytes = usable * shape_.slab_bytes,
+          .slab_bytes = shape_.slab_bytes,
+          .slabs_in_use = in_use,
+          .slabs_free = usable - std::min(usable, in_use),
+          .slabs_in_service = in_service_,
           .extent_bytes = extent_bytes_,
-          .extents = extents_};
+          .extents = extents_,
+          .table_bytes = table_bytes_};
 }
 
 }  // namespace prefixd::ram

@@ -1,16 +1,17 @@
 // Arena: the RAM tier. One mapped file cut into slabs; a slab is cut into equal extents, one page
 // each.
 //
-// Thread-safe. Holds one mutex and calls nothing while holding it. The capacity is the hard limit
-// of the RAM that pages and their records can take: an extent that does not fit is refused, never
-// granted and corrected later.
+// Thread-safe. Holds one mutex and calls no other room while holding it; giving a slab its memory,
+// which takes long, happens outside it. The capacity is the hard limit of the RAM that pages and
+// their records can take: an extent that does not fit is refused, never granted and corrected
+// later.
 //
 // Classes: pages of one (space, group, format) have a full size F; an extent is F, F/2 or F/4
 // rounded up to 4 KiB units, the smallest that holds the page. A slab serves one extent size at a
 // time and goes back to the common pool when its last extent is freed. No extent crosses a slab.
 //
-// Shared arena: a file on tmpfs (block/arena_file.h), owned by one daemon (flock), found again by the
-// next one. A slab enters service when fallocate has given it and its records their memory, and
+// Shared arena: a file on tmpfs (block/arena_file.h), owned by one daemon (flock), found again by
+// the next one. A slab enters service when fallocate has given it and its records their memory, and
 // leaves it by having holes punched. Private arena: anonymous memory, no records, nothing survives.
 #pragma once
 #include <cstddef>
@@ -33,8 +34,11 @@
 
 namespace prefixd::ram {
 
+class SharedFile;
+
 struct ArenaStats {
-  uint64_t capacity_bytes = 0;  // slabs x slab_bytes: what can be used of Options::capacity_bytes
+  // Whole slabs that can be used of Options::capacity_bytes, beside table_bytes as they are now.
+  uint64_t capacity_bytes = 0;
   uint64_t slab_bytes = 0;
   uint64_t slabs_in_use = 0, slabs_free = 0;
   uint64_t slabs_in_service = 0;  // that have memory
@@ -56,17 +60,25 @@ struct PageContent {
   uint64_t path = 0, parent_path = 0;
   uint32_t first_token = 0;
   uint64_t page_bytes = 0, payload_bytes = 0, check = 0;
-  block::SequenceView tokens;       // of the block; borrowed for the call
-  std::vector<uint32_t> ends;       // token counts
+  block::SequenceView tokens;  // of the block; borrowed for the call
+  std::vector<uint32_t> ends;  // token counts
   int64_t last_use = 0;
 };
 
-// A page that an earlier daemon published. Its extent is allocated: keep it, or Free it.
+// A page that an earlier daemon published. Its extent is allocated: keep it, or Free it. Move it,
+// do not copy it.
 struct FoundPage {
   block::Extent extent;
-  PageContent content;  // tokens borrow from the record: valid until the extent is freed
+  // With name.space. Tokens borrow from the record: valid until the extent is freed.
+  PageContent content;
   std::vector<block::ContentKey> keys;  // content.tokens borrows them
-  uint64_t holders = 0;                 // slots that may be reading
+  uint64_t holders = 0;                 // slots that may be reading: their byte is locked
+};
+// An extent whose page has no valid name any more (its space was cleared, its record is damaged),
+// but which slots still hold. Allocated: Free it when none of the slots is locked.
+struct HeldExtent {
+  block::Extent extent;
+  uint64_t holders = 0;
 };
 struct FoundSpace {
   block::SpaceId id{};
@@ -78,30 +90,36 @@ class Arena {
   struct Options {
     uint64_t capacity_bytes = uint64_t{1} << 30;  // records included
     // A multiple of 4 KiB, at least 64 KiB, at most the capacity.
-    // 0 = clamp(capacity / 64, 4 MiB, 64 MiB), at most the capacity. A file that is found keeps its own.
+    // 0 = clamp(capacity / 64, 4 MiB, 64 MiB), at most the capacity. A file that is found keeps its
+    // own.
     uint64_t slab_bytes = 0;
-    std::string path;    // of the file; empty = private
-    uint64_t epoch = 0;  // of this daemon
-    // Room that the file has for a larger capacity later, without a new file; at least the capacity.
+    std::string path = {};  // of the file; empty = private
+    uint64_t epoch = 0;     // of this daemon
+    // Room that the file has for a larger capacity later, without a new file; at least the
+    // capacity. 0 = 64 times the capacity, at most the machine's memory. A file that is found keeps
+    // its own, which then limits the capacity.
     uint64_t max_capacity_bytes = 0;
   };
-  // Private: ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the capacity is
-  // below one slab of 64 KiB or slab_bytes is out of its range.
-  // Shared: FailedPrecondition when another process owns the file, or the folder is no tmpfs;
+  // ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the capacity is below
+  // one slab of 64 KiB (shared: with its tables) or slab_bytes is out of its range. Shared:
+  // FailedPrecondition when another process owns the file, or the folder is no tmpfs;
   // ResourceExhausted when the tmpfs has no room for a quarter of the capacity. A file of another
-  // kernel boot, version or shape, or a damaged one, is replaced by a new one, and found() is empty.
+  // kernel boot, version or shape, or a damaged one, is replaced by a new one, and nothing is
+  // found.
   static absl::StatusOr<std::unique_ptr<Arena>> Open(const Options& options);
   ~Arena();  // the file stays
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  bool shared() const { return fd_ >= 0; }
+  bool shared() const { return file_ != nullptr; }
   // Why the arena that was there could not be used; empty when there was none or it was adopted.
-  const std::string& replaced_why() const { return replaced_why_; }
+  const std::string& replaced_why() const;
   // Once, before the first Allocate: what the file held, coldest first. Records that are torn, void
   // by Clear or beyond their slab are left out, their extents free.
   std::vector<FoundPage> TakeFound();
-  std::vector<FoundSpace> Spaces() const;  // by ordinal
+  // Once, too; what TakeFound left out although a process may be reading it.
+  std::vector<HeldExtent> TakeHeld();
+  std::vector<FoundSpace> Spaces() const PREFIXD_EXCLUDES(mutex_);  // by ordinal
 
   // The class of a page: extent bytes that Allocate would take. 0 when full_page_bytes does not fit
   // into a slab.
@@ -111,8 +129,8 @@ class Arena {
   // full page does not fit into a slab. Requires: 0 < page_bytes <= full_page_bytes.
   absl::StatusOr<block::Extent> Allocate(uint64_t page_bytes, uint64_t full_page_bytes)
       PREFIXD_EXCLUDES(mutex_);
-  // Retires the record first. An extent that is not allocated, or not as it was given out, is our own
-  // bug: aborts, naming it.
+  // Retires the record first. An extent that is not allocated, or not as it was given out, is our
+  // own bug: aborts, naming it.
   void Free(block::Extent extent) PREFIXD_EXCLUDES(mutex_);
   // Valid until Free(extent). The arena does not order readers and writers of these bytes.
   std::byte* data(block::Extent extent) const { return base_ + extent.offset; }
@@ -124,10 +142,12 @@ class Arena {
   absl::StatusOr<uint32_t> AddSpace(const block::SpaceId& id, const std::string& identity)
       PREFIXD_EXCLUDES(mutex_);
   // Every record of the space so far is void for the next daemon.
-  void ClearSpace(uint32_t space);
+  void ClearSpace(uint32_t space) PREFIXD_EXCLUDES(mutex_);
   // Writes the record of an allocated extent whose payload is in place, then its state. A page that
-  // is published again (moved content, new name) is retired first.
-  void Publish(block::Extent extent, const PageContent& content);
+  // is published again (moved content, new name) is retired first. Marks: last_use and ends are
+  // set, holders stay. A block of more than kMaxRecordTokens or kMaxRecordContent, or of kNoSpace,
+  // gets no record, only marks. Not for one extent from two threads.
+  void Publish(block::Extent extent, const PageContent& content) PREFIXD_EXCLUDES(mutex_);
   // Marks of the extent's record; nullptr in a private arena. Valid until Free(extent).
   block::PageMarks* marks(block::Extent extent) const;
 
@@ -136,25 +156,110 @@ class Arena {
   // `extent_bytes`: emptying it gives the wanted size a slab. nullopt when there is none.
   std::optional<SlabRange> CheapestSlabToEmpty(uint64_t extent_bytes) const
       PREFIXD_EXCLUDES(mutex_);
-  // Slabs in service beyond the capacity (a smaller budget than the last daemon's): the one to empty
-  // next. Free slabs beyond it give their memory back at once.
+  // Slabs in service beyond the capacity (a smaller budget than the last daemon's): one to empty.
+  // Asked again, the next of them, so that one with held pages does not keep the others. Nothing is
+  // allocated in them any more; those that are free give their memory back at once.
   std::optional<SlabRange> SlabToRetire() const PREFIXD_EXCLUDES(mutex_);
   // Gives new slabs their memory ahead of need, so that Allocate need not wait for fallocate.
   // False: everything is in service, or the tmpfs is full.
   bool BackOneMore() PREFIXD_EXCLUDES(mutex_);
 
   ArenaStats stats() const PREFIXD_EXCLUDES(mutex_);
-  // A new read-only description of the file, for a worker: a writable mapping of it is refused by the
-  // kernel. The caller owns the descriptor.
+  // A new read-only description of the file, for a worker: a writable mapping of it is refused by
+  // the kernel. The caller owns the descriptor.
   absl::StatusOr<int> OpenReadOnly() const;
-  int fd() const { return fd_; }                       // -1 = private
-  block::ArenaHeader* header() const { return header_; }  // nullptr = private
-  uint64_t data_offset() const;                        // of offset 0, in the file
-  uint64_t file_bytes() const;
+  int fd() const;                           // -1 = private
+  block::ArenaHeader* header() const;       // nullptr = private
+  block::SlotRecord* slot_records() const;  // kArenaSlots; nullptr = private
+  uint64_t data_offset() const;             // of offset 0, in the file; 0 = private
+  uint64_t file_bytes() const;              // 0 = private
 
  private:
-  struct Impl;
-  // (see arena.cc)
+  struct Slab {
+    bool in_service = false;
+    uint64_t record_bytes = 0;         // of its room for records, that have memory
+    uint64_t extent_bytes = 0;         // 0 = free
+    std::vector<uint32_t> free_slots;  // newest last: reuse warm lines
+    std::vector<bool> used;            // by slot
+    uint64_t used_slots() const { return used.size() - free_slots.size(); }
+  };
+  struct Shape {
+    uint64_t capacity_bytes = 0;  // limit of slabs in service and tables
+    uint64_t slab_bytes = 0;
+    uint64_t slabs = 0;  // that there is address space for
+  };
+
+  Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file);
+  static absl::StatusOr<std::unique_ptr<Arena>> OpenPrivate(const Options& options);
+  static absl::StatusOr<std::unique_ptr<Arena>> OpenShared(const Options& options);
+
+  // arena.cc: extents.
+  // A slab that has a free slot of this size, cut if need be. nullopt: no slab in service can.
+  std::optional<uint32_t> SlabFor(uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
+  void Cut(uint32_t index, uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
+  block::Extent Take(uint32_t index) PREFIXD_REQUIRES(mutex_);
+  absl::Status Full(uint64_t extent_bytes) const PREFIXD_REQUIRES(mutex_);
+  // The slot of an extent in its slab. Aborts when there is no such extent.
+  uint32_t SlotOf(block::Extent extent) const PREFIXD_REQUIRES(mutex_);
+  void CloseSlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // it has no free slot any more
+  void EmptySlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // nor any extent
+  SlabRange RangeOf(uint32_t index) const PREFIXD_REQUIRES(mutex_);
+
+  // service.cc: which slabs and records have memory.
+  uint64_t BackedBytes() const PREFIXD_REQUIRES(mutex_);
+  bool Fits(uint64_t more_bytes) const PREFIXD_REQUIRES(mutex_);
+  uint64_t RecordBytes(uint64_t extent_bytes) const;
+  // Gives one more slab its memory, leaving room for `record_bytes`; lets go of the mutex
+  // meanwhile. True: something changed, look again.
+  bool BackSlab(uint64_t record_bytes, bool populate) PREFIXD_REQUIRES(mutex_);
+  // Makes the memory of a free slab's records exactly this much.
+  bool SizeRecords(uint32_t index, uint64_t bytes) PREFIXD_REQUIRES(mutex_);
+  bool MakeRoom(uint64_t bytes, uint32_t keep) PREFIXD_REQUIRES(mutex_);
+  void PunchRecords(uint32_t index, uint64_t keep_bytes) PREFIXD_REQUIRES(mutex_);
+  void PunchOverhang(uint32_t index) PREFIXD_REQUIRES(mutex_);
+  void LeaveService(uint32_t index) PREFIXD_REQUIRES(mutex_);
+  // Free slabs beyond the capacity leave; of the others, which must run empty.
+  void Shrink() PREFIXD_REQUIRES(mutex_);
+
+  // records.cc
+  block::PageRecord* RecordOf(block::Extent extent) const;
+  absl::Status BackSpaces(uint64_t bytes) PREFIXD_REQUIRES(mutex_);
+
+  // adopt.cc
+  absl::Status Adopt(uint64_t epoch) PREFIXD_EXCLUDES(mutex_);
+  absl::Status AdoptSpaces() PREFIXD_REQUIRES(mutex_);
+  absl::Status AdoptSlab(uint32_t index, uint64_t locked_slots) PREFIXD_REQUIRES(mutex_);
+  bool AdoptRecord(block::Extent extent, uint64_t locked_slots) PREFIXD_REQUIRES(mutex_);
+  void PunchIdle() PREFIXD_REQUIRES(mutex_);
+
+  const Shape shape_;
+  const std::unique_ptr<SharedFile> file_;  // null = private
+  std::byte* const base_;                   // of the data; owned when private
+  mutable base::Mutex mutex_;
+  std::vector<Slab> slabs_ PREFIXD_GUARDED_BY(mutex_);
+  std::set<uint32_t> free_slabs_ PREFIXD_GUARDED_BY(mutex_);  // in service; the lowest is cut first
+  std::set<uint32_t> idle_slabs_ PREFIXD_GUARDED_BY(mutex_);  // neither in service nor being backed
+  // By extent size: slabs that serve it and have a free slot. The lowest is filled first, so that
+  // the others run empty.
+  std::map<uint64_t, std::set<uint32_t>> open_slabs_ PREFIXD_GUARDED_BY(mutex_);
+  uint64_t extent_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  uint64_t extents_ PREFIXD_GUARDED_BY(mutex_) = 0;
+
+  uint64_t in_service_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  uint64_t backing_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs that threads are giving memory to
+  base::CondVar backed_;
+  uint64_t table_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  uint64_t last_record_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of the slab that was cut last
+  bool tmpfs_full_ PREFIXD_GUARDED_BY(mutex_) = false;         // when it was last asked
+  uint32_t retire_from_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs from here on are to run empty
+  mutable uint32_t retire_next_ PREFIXD_GUARDED_BY(mutex_) = 0;
+
+  std::vector<block::SpaceRecord*> spaces_ PREFIXD_GUARDED_BY(mutex_);  // by ordinal
+  uint64_t spaces_used_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  uint64_t spaces_backed_ PREFIXD_GUARDED_BY(mutex_) = 0;
+
+  std::vector<FoundPage> found_ PREFIXD_GUARDED_BY(mutex_);
+  std::vector<HeldExtent> held_ PREFIXD_GUARDED_BY(mutex_);
 };
 
 }  // namespace prefixd::ram

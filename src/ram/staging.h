@@ -1,8 +1,8 @@
 // Staging: memory that one worker writes and the daemon reads, until it is committed.
 //
-// A session's staging is a memfd, sealed against shrinking and growing, backed by fallocate before it
-// is handed over: neither side can be hit by SIGBUS. All of it comes from one budgeted pool. Only the
-// worker writes; the daemon reads each byte once and trusts none of it.
+// A session's staging is a memfd, sealed against shrinking and growing, backed by fallocate before
+// it is handed over: neither side can be hit by SIGBUS. All of it comes from one budgeted pool.
+// Only the worker writes; the daemon reads each byte once and trusts none of it.
 //
 // Thread-safe.
 #pragma once

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
 std::unique_ptr<Arena> MakeArena(uint64_t capacity_bytes, uint64_t slab_bytes) {
-  return Arena::Create({.capacity_bytes = capacity_bytes, .slab_bytes = slab_bytes}).value();
+  return Arena::Open({.capacity_bytes = capacity_bytes, .slab_bytes = slab_bytes}).value();
 }
 
 // Allocates extents of `bytes` until there is no room.
@@ -56,9 +56,9 @@ TEST(ArenaTest, TheDefaultSlabIsASixtyFourthOfTheCapacityWithinLimits) {
   EXPECT_EQ(slab_of(uint64_t{64} << 30), 64 * kMiB);
 }
 
-TEST(ArenaTest, CreateRefusesSizesThatCannotWorkAndSaysWhy) {
+TEST(ArenaTest, OpenRefusesSizesThatCannotWorkAndSaysWhy) {
   const auto status = [](uint64_t capacity_bytes, uint64_t slab_bytes) {
-    return Arena::Create({.capacity_bytes = capacity_bytes, .slab_bytes = slab_bytes}).status();
+    return Arena::Open({.capacity_bytes = capacity_bytes, .slab_bytes = slab_bytes}).status();
   };
   EXPECT_EQ(
       status(64 * kKiB - 1, 0),
@@ -122,7 +122,8 @@ TEST(ArenaDeathTest, FreeingWhatIsNotAllocatedIsOurBug) {
   const Extent extent = arena->Allocate(64 * kKiB, 64 * kKiB).value();
   const Extent kept = arena->Allocate(64 * kKiB, 64 * kKiB).value();
   arena->Free(extent);
-  EXPECT_DEATH(arena->Free(extent), "arena: double free: extent at offset 0 of 65536 bytes");
+  EXPECT_DEATH(arena->Free(extent),
+               "arena: double free, or use after free: extent at offset 0 of 65536 bytes");
   EXPECT_DEATH(arena->Free({.offset = kMiB, .bytes = 64 * kKiB}), "outside the arena");
   EXPECT_DEATH(arena->Free({.offset = kept.offset, .bytes = 4 * kKiB}), "never given out");
   EXPECT_DEATH(arena->Free({.offset = kept.offset + 4 * kKiB, .bytes = kept.bytes}),

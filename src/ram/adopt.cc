@@ -1,0 +1,206 @@
+// What an earlier daemon left in the file. No payload is read: 8 GiB of 1 MiB pages are 8,192
+// records.
+#include <algorithm>
+#include <tuple>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "ram/arena.h"
+#include "ram/records.h"
+#include "ram/shared_file.h"
+
+namespace prefixd::ram {
+namespace {
+
+bool Published(const block::PageRecord& record) {
+  return record.state.load(std::memory_order_acquire) ==
+             static_cast<uint32_t>(block::RecordState::kPublished) &&
+         record.block_tokens <= block::kMaxRecordTokens &&
+         record.content_keys <= block::kMaxRecordContent && record.check == RecordCheck(record);
+}
+
+std::vector<uint32_t> EndsOf(const block::PageMarks& marks) {
+  std::vector<uint32_t> ends;
+  for (uint32_t k = 1; k <= block::kMaxRecordTokens; ++k) {
+    if ((marks.ends[(k - 1) / 64].load() >> (k - 1) % 64 & 1) != 0) ends.push_back(k);
+  }
+  return ends;
+}
+
+FoundPage PageOf(block::Extent extent, const block::PageRecord& record, const std::byte* space_id) {
+  FoundPage page;
+  page.extent = extent;
+  page.holders = record.marks.holders.load();
+  for (uint32_t i = 0; i < record.content_keys; ++i) {
+    const block::ContentRecord& from = record.content[i];
+    block::ContentKey& key = page.keys.emplace_back();
+    key.start = from.start;
+    key.item_offset = from.item_offset;
+    key.length = from.length;
+    std::copy(std::begin(from.digest), std::end(from.digest), key.digest.begin());
+  }
+  PageContent& content = page.content;
+  std::copy(space_id, space_id + content.name.space.size(), content.name.space.begin());
+  std::copy(std::begin(record.hash), std::end(record.hash), content.name.block.begin());
+  std::copy(std::begin(record.parent), std::end(record.parent), content.parent.begin());
+  content.name.group = record.group;
+  content.name.part = record.part;
+  content.name.rung = record.rung;
+  content.name.tokens = record.tokens;
+  content.space = record.space;
+  content.path = record.path;
+  content.parent_path = record.parent_path;
+  content.first_token = record.first_token;
+  content.page_bytes = record.page_bytes;
+  content.payload_bytes = record.payload_bytes;
+  content.check = record.page_check;
+  content.tokens = {.tokens = {record.token, record.block_tokens}, .content = page.keys};
+  content.ends = EndsOf(record.marks);
+  content.last_use = record.marks.last_use.load();
+  return page;
+}
+
+}  // namespace
+
+absl::Status Arena::Adopt(uint64_t epoch) {
+  base::MutexLock lock(mutex_);
+  PREFIXD_RETURN_IF_ERROR(AdoptSpaces());
+  // A slot that nobody has locked now cannot become locked again but by us.
+  const uint64_t locked_slots = file_->LockedSlots();
+  for (uint32_t i = 0; i < slabs_.size(); ++i) {
+    PREFIXD_RETURN_IF_ERROR(AdoptSlab(i, locked_slots));
+  }
+  PunchIdle();
+  std::sort(found_.begin(), found_.end(), [](const FoundPage& a, const FoundPage& b) {
+    return std::tie(a.content.last_use, a.content.first_token) <
+           std::tie(b.content.last_use, b.content.first_token);
+  });
+  Shrink();
+  file_->header()->epoch.store(epoch, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status Arena::AdoptSpaces() {
+  const block::ArenaHeader& header = *file_->header();
+  table_bytes_ = SharedFile::FixedBytes(header);
+  spaces_backed_ = block::kExtentUnit;
+  while (true) {
+    auto* const record = reinterpret_cast<block::SpaceRecord*>(file_->spaces() + spaces_used_);
+    const uint32_t bytes = record->bytes.load(std::memory_order_acquire);
+    const uint64_t end =
+        spaces_used_ + sizeof(block::SpaceRecord) + base::AlignUp(uint64_t{bytes}, 8);
+    if (bytes == 0 || end + sizeof(block::SpaceRecord) > header.spaces_bytes) break;
+    PREFIXD_RETURN_IF_ERROR(BackSpaces(end + sizeof(block::SpaceRecord)));
+    const auto* const identity = reinterpret_cast<const std::byte*>(record + 1);
+    if (record->check != SpaceCheck(record->id, identity, bytes)) break;
+    spaces_.push_back(record);
+    spaces_used_ = end;
+  }
+  // What stands behind a damaged record is lost, and so are the pages of those spaces.
+  reinterpret_cast<block::SpaceRecord*>(file_->spaces() + spaces_used_)->bytes.store(0);
+  const uint64_t backed_end = header.spaces_offset + spaces_backed_;
+  file_->Punch(backed_end, header.records_offset - backed_end);
+  return absl::OkStatus();
+}
+
+absl::Status Arena::AdoptSlab(uint32_t index, uint64_t locked_slots) {
+  const block::SlabRecord& record = *file_->slab(index);
+  if (record.in_service.load(std::memory_order_acquire) == 0) return absl::OkStatus();
+  Slab& slab = slabs_[index];
+  slab.in_service = true;
+  ++in_service_;
+  idle_slabs_.erase(index);
+  const uint64_t extent_bytes = record.extent_bytes.load(std::memory_order_acquire);
+  slab.record_bytes = extent_bytes == 0 ? 0 : RecordBytes(extent_bytes);
+  table_bytes_ += slab.record_bytes;
+  const uint64_t records = file_->RecordsOffset(index);
+  // A daemon that was killed while it sized them left more.
+  file_->Punch(records + slab.record_bytes, file_->header()->slab_record_bytes - slab.record_bytes);
+  if (extent_bytes == 0) {
+    free_slabs_.insert(index);
+    return absl::OkStatus();
+  }
+  PREFIXD_RETURN_IF_ERROR(file_->Back(records, slab.record_bytes));
+  PunchOverhang(index);
+  file_->Populate(records, slab.record_bytes);
+  Cut(index, extent_bytes);
+  std::vector<uint32_t> free_slots;
+  for (const uint32_t slot : slab.free_slots) {
+    const block::Extent extent = {.offset = index * shape_.slab_bytes + slot * extent_bytes,
+                                  .bytes = extent_bytes};
+    slab.used[slot] = AdoptRecord(extent, locked_slots);
+    if (!slab.used[slot]) free_slots.push_back(slot);
+  }
+  slab.free_slots = std::move(free_slots);
+  extent_bytes_ += slab.used_slots() * extent_bytes;
+  extents_ += slab.used_slots();
+  if (slab.free_slots.empty() || slab.used_slots() == 0) CloseSlab(index);
+  if (slab.used_slots() == 0) EmptySlab(index);
+  return absl::OkStatus();
+}
+
+// Whether the extent stays allocated.
+bool Arena::AdoptRecord(block::Extent extent, uint64_t locked_slots) {
+  block::PageRecord* const record = RecordOf(extent);
+  const uint64_t held_by = record->marks.holders.load();
+  const uint64_t holders = held_by & locked_slots;
+  if (holders != held_by) record->marks.holders.store(holders);
+  if (Published(*record) && record->space < spaces_.size() &&
+      record->space_generation == spaces_[record->space]->generation.load() &&
+      record->page_bytes > 0 && record->page_bytes <= extent.bytes &&
+      record->payload_bytes <= record->page_bytes) {
+    found_.push_back(PageOf(extent, *record, spaces_[record->space]->id));
+    return true;
+  }
+  RetireRecord(record);
+  if (holders != 0) {
+    held_.push_back({.extent = extent, .holders = holders});
+    return true;
+  }
+  ClearMarks(&record->marks);
+  return false;
+}
+
+// A daemon that was killed on the way into or out of service left memory there.
+void Arena::PunchIdle() {
+  const uint64_t stride = file_->header()->slab_record_bytes;
+  for (auto first = idle_slabs_.begin(); first != idle_slabs_.end();) {
+    auto last = first;
+    uint64_t count = 1;
+    while (++last != idle_slabs_.end() && *last == *first + count) ++count;
+    file_->Punch(file_->RecordsOffset(*first), count * stride);
+    file_->Punch(file_->DataOffset(*first), count * shape_.slab_bytes);
+    first = last;
+  }
+}
+
+std::vector<FoundPage> Arena::TakeFound() {
+  base::MutexLock lock(mutex_);
+  return std::move(found_);
+}
+
+std::vector<HeldExtent> Arena::TakeHeld() {
+  base::MutexLock lock(mutex_);
+  return std::move(held_);
+}
+
+const std::string& Arena::replaced_why() const {
+  static const std::string none;
+  return file_ == nullptr ? none : file_->replaced_why();
+}
+
+absl::StatusOr<int> Arena::OpenReadOnly() const {
+  if (file_ == nullptr) return absl::FailedPreconditionError("arena: private, it has no file");
+  PREFIXD_ASSIGN_OR_RETURN(Descriptor opened, file_->OpenReadOnly());
+  return opened.Release();
+}
+
+int Arena::fd() const { return file_ == nullptr ? -1 : file_->fd(); }
+block::ArenaHeader* Arena::header() const { return file_ == nullptr ? nullptr : file_->header(); }
+block::SlotRecord* Arena::slot_records() const {
+  return file_ == nullptr ? nullptr : file_->slots();
+}
+uint64_t Arena::data_offset() const { return file_ == nullptr ? 0 : header()->data_offset; }
+uint64_t Arena::file_bytes() const { return file_ == nullptr ? 0 : header()->file_bytes; }
+
+}  // namespace prefixd::ram

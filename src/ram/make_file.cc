@@ -1,0 +1,259 @@
+#include "ram/make_file.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/checksum.h"
+#include "base/size.h"
+#include "base/status.h"
+
+namespace prefixd::ram {
+namespace {
+
+constexpr uint64_t kUnit = block::kExtentUnit;
+// Regions that take huge pages where the mount gives them begin on one.
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr uint64_t kSpacesBytes = uint64_t{1} << 20;
+constexpr int kAttempts = 16;  // at a path that others are changing
+
+bool SameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// The descriptor's file still stands under `path`.
+bool StandsAt(const std::string& path, int fd) {
+  struct stat named = {}, opened = {};
+  return lstat(path.c_str(), &named) == 0 && fstat(fd, &opened) == 0 && SameFile(named, opened);
+}
+
+absl::Status Failed(const std::string& path, const char* what) {
+  const std::string message = absl::StrCat("arena: ", path, ": ", what, ": ", strerror(errno));
+  return errno == ENOSPC || errno == ENOMEM ? absl::ResourceExhaustedError(message)
+                                            : absl::FailedPreconditionError(message);
+}
+
+absl::StatusOr<base::Hash128> BootId() {
+  std::string text;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
+  std::erase(text, '-');
+  base::Hash128 id{};
+  if (base::FromHex(text, id)) return id;
+  return absl::FailedPreconditionError(
+      "arena: /proc/sys/kernel/random/boot_id does not tell the kernel's boot");
+}
+
+uint64_t HeaderCheck(const block::ArenaHeader& header) {
+  return base::Xxh3(
+      {reinterpret_cast<const std::byte*>(&header), offsetof(block::ArenaHeader, check)});
+}
+
+absl::Status CheckFolder(const std::string& path, struct statfs* folder) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string name = parent.empty() ? "." : parent;
+  if (statfs(name.c_str(), folder) != 0) return Failed(name, "cannot be looked at");
+  if (folder->f_type == TMPFS_MAGIC) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("arena: ", name, " is no tmpfs: the file would be written to a disk"));
+}
+
+// A quarter of the capacity must be there, counting what `old` gives back or goes on using.
+absl::Status CheckRoom(const SharedFile::Options& options, const struct statfs& folder, int old) {
+  if (folder.f_blocks == 0) return absl::OkStatus();  // a tmpfs without limit
+  struct stat status = {};
+  uint64_t room = folder.f_bavail * static_cast<uint64_t>(folder.f_bsize);
+  if (old >= 0 && fstat(old, &status) == 0) room += static_cast<uint64_t>(status.st_blocks) * 512;
+  if (room >= options.capacity_bytes / 4) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("arena: the tmpfs of ", options.path, " has room for ", base::FormatBytes(room),
+                   ", a quarter of the capacity of ", base::FormatBytes(options.capacity_bytes),
+                   " is the least"));
+}
+
+// flock, for the life of the description. FailedPrecondition when another process has it.
+absl::Status Own(const std::string& path, int fd) {
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  if (errno != EWOULDBLOCK) return Failed(path, "cannot be locked");
+  return absl::FailedPreconditionError(
+      absl::StrCat("arena: ", path, " belongs to another running process"));
+}
+
+// The file at `path`, owned. An empty descriptor: there is none.
+absl::StatusOr<Descriptor> OwnExisting(const std::string& path) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!fd && errno == ENOENT) return Descriptor();
+    if (!fd) return Failed(path, "cannot be opened");
+    struct stat status = {};
+    if (fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+      return absl::FailedPreconditionError(absl::StrCat("arena: ", path, " is no plain file"));
+    }
+    PREFIXD_RETURN_IF_ERROR(Own(path, fd.get()));
+    if (StandsAt(path, fd.get())) return fd;  // else another process replaced it meanwhile
+  }
+  return absl::FailedPreconditionError(absl::StrCat("arena: ", path, " does not stand still"));
+}
+
+// Every entry possible, and no more in service than the file has memory for.
+std::string WhyBadSlabs(int fd, const block::ArenaHeader& header, uint64_t allocated_bytes) {
+  std::vector<uint64_t> words(header.slabs * sizeof(block::SlabRecord) / sizeof(uint64_t));
+  const size_t bytes = words.size() * sizeof(uint64_t);
+  if (pread(fd, words.data(), bytes, static_cast<off_t>(header.slabs_offset)) !=
+      static_cast<ssize_t>(bytes)) {
+    return "its slab table cannot be read";
+  }
+  uint64_t in_service = 0;
+  for (size_t i = 0; i < words.size(); i += 2) {
+    if (words[i] % kUnit != 0 || words[i] > header.slab_bytes || words[i + 1] > 1) {
+      return absl::StrCat("entry ", i / 2, " of its slab table is damaged");
+    }
+    in_service += words[i + 1];
+  }
+  if (in_service * header.slab_bytes <= allocated_bytes) return "";
+  return "its slabs have less memory than they should";
+}
+
+std::string WhyBadShape(const block::ArenaHeader& header, uint64_t file_bytes) {
+  if (header.slab_bytes < kUnit || header.slab_bytes % kUnit != 0 || header.slabs == 0 ||
+      header.slabs > file_bytes / header.slab_bytes) {
+    return "its slabs are damaged";
+  }
+  block::ArenaHeader want;
+  LayOut(header.slab_bytes, header.slabs, &want);
+  const bool same =
+      header.file_bytes == want.file_bytes && file_bytes == want.file_bytes &&
+      header.slots_offset == want.slots_offset && header.slabs_offset == want.slabs_offset &&
+      header.spaces_offset == want.spaces_offset && header.spaces_bytes == want.spaces_bytes &&
+      header.records_offset == want.records_offset &&
+      header.slab_record_bytes == want.slab_record_bytes && header.data_offset == want.data_offset;
+  return same ? "" : "it is laid out in another way";
+}
+
+// Why the file cannot be gone on with; empty when it can.
+std::string WhyUnusable(int fd, const SharedFile::Options& options, const base::Hash128& boot_id) {
+  struct stat status = {};
+  block::ArenaHeader header;
+  if (fstat(fd, &status) != 0 || pread(fd, static_cast<void*>(&header), sizeof(header), 0) !=
+                                     static_cast<ssize_t>(sizeof(header))) {
+    return "it is too short";
+  }
+  if (header.magic != block::kArenaMagic) return "it is no arena";
+  if (header.version != block::kArenaVersion || header.header_bytes != sizeof(header)) {
+    return absl::StrCat("it has version ", header.version, ", this is ", block::kArenaVersion);
+  }
+  if (header.check != HeaderCheck(header)) return "its header is damaged";
+  if (std::memcmp(header.boot_id, boot_id.data(), boot_id.size()) != 0) {
+    return "it is of another boot of the kernel";
+  }
+  std::string why = WhyBadShape(header, static_cast<uint64_t>(status.st_size));
+  if (!why.empty()) return why;
+  why = WhyBadSlabs(fd, header, static_cast<uint64_t>(status.st_blocks) * 512);
+  if (!why.empty()) return why;
+  if (SharedFile::LeastCapacity(header.slab_bytes, header.slabs) <= options.capacity_bytes) {
+    return "";
+  }
+  return absl::StrCat("its slabs of ", base::FormatBytes(header.slab_bytes),
+                      " do not fit into a capacity of ", base::FormatBytes(options.capacity_bytes));
+}
+
+// Sizes an owned, empty file and writes its header.
+absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& options,
+                  const base::Hash128& boot_id) {
+  block::ArenaHeader header;
+  header.magic = block::kArenaMagic;
+  header.version = block::kArenaVersion;
+  header.header_bytes = sizeof(header);
+  std::copy(boot_id.begin(), boot_id.end(), header.boot_id);
+  if (getrandom(header.instance, sizeof(header.instance), 0) != sizeof(header.instance)) {
+    return Failed(path, "no random bytes");
+  }
+  LayOut(options.slab_bytes, options.max_capacity_bytes / options.slab_bytes, &header);
+  header.check = HeaderCheck(header);
+  if (fchmod(fd, 0640) != 0) return Failed(path, "cannot set its mode");
+  if (ftruncate(fd, static_cast<off_t>(header.file_bytes)) != 0) {
+    return Failed(path, "cannot be sized");
+  }
+  if (fallocate(fd, 0, 0, static_cast<off_t>(SharedFile::FixedBytes(header))) != 0) {
+    return Failed(path, "no memory for its tables");
+  }
+  if (pwrite(fd, static_cast<const void*>(&header), sizeof(header), 0) !=
+      static_cast<ssize_t>(sizeof(header))) {
+    return Failed(path, "cannot write its header");
+  }
+  return absl::OkStatus();
+}
+
+// A new file in the place of `old` (owned, or none). An empty descriptor: the path changed
+// meanwhile, look again.
+absl::StatusOr<Descriptor> MakeFile(const SharedFile::Options& options, const Descriptor& old,
+                                    const base::Hash128& boot_id) {
+  // One fixed name: what a killed maker left is taken over, not left behind. Nobody ever maps it
+  // under this name.
+  const std::string fresh = options.path + ".new";
+  Descriptor fd(open(fresh.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
+  if (!fd) return Failed(fresh, "cannot be made");
+  PREFIXD_RETURN_IF_ERROR(Own(fresh, fd.get()));
+  struct stat named = {};
+  const bool unchanged = old ? StandsAt(options.path, old.get())
+                             : lstat(options.path.c_str(), &named) != 0 && errno == ENOENT;
+  if (!StandsAt(fresh, fd.get())) return Descriptor();
+  absl::Status status;
+  if (unchanged && ftruncate(fd.get(), 0) != 0) status = Failed(fresh, "cannot be emptied");
+  if (unchanged && status.ok()) status = Fill(fresh, fd.get(), options, boot_id);
+  if (unchanged && status.ok() && rename(fresh.c_str(), options.path.c_str()) != 0) {
+    status = Failed(options.path, "cannot be put in place");
+  }
+  if (unchanged && status.ok()) return fd;
+  unlink(fresh.c_str());
+  if (!status.ok()) return status;
+  return Descriptor();
+}
+
+}  // namespace
+
+void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header) {
+  header->slab_bytes = slab_bytes;
+  header->slabs = slabs;
+  header->slots_offset = kUnit;
+  header->slabs_offset =
+      base::AlignUp(kUnit + block::kArenaSlots * sizeof(block::SlotRecord), kUnit);
+  header->spaces_offset =
+      base::AlignUp(header->slabs_offset + slabs * sizeof(block::SlabRecord), kUnit);
+  header->spaces_bytes = kSpacesBytes;
+  header->records_offset = base::AlignUp(header->spaces_offset + kSpacesBytes, kHugePage);
+  header->slab_record_bytes = base::AlignUp(slab_bytes / kUnit * sizeof(block::PageRecord), kUnit);
+  header->data_offset =
+      base::AlignUp(header->records_offset + slabs * header->slab_record_bytes, kHugePage);
+  header->file_bytes = header->data_offset + slabs * slab_bytes;
+}
+
+absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
+  struct statfs folder = {};
+  PREFIXD_RETURN_IF_ERROR(CheckFolder(options.path, &folder));
+  PREFIXD_ASSIGN_OR_RETURN(const base::Hash128 boot_id, BootId());
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    PREFIXD_ASSIGN_OR_RETURN(Descriptor old, OwnExisting(options.path));
+    PREFIXD_RETURN_IF_ERROR(CheckRoom(options, folder, old.get()));
+    std::string why = old ? WhyUnusable(old.get(), options, boot_id) : "";
+    if (old && why.empty()) return OwnedFile{.fd = std::move(old), .replaced_why = ""};
+    PREFIXD_ASSIGN_OR_RETURN(Descriptor made, MakeFile(options, old, boot_id));
+    if (made) return OwnedFile{.fd = std::move(made), .replaced_why = std::move(why)};
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("arena: ", options.path, " does not stand still"));
+}
+
+}  // namespace prefixd::ram

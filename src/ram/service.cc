@@ -1,0 +1,144 @@
+// Which slabs and records have memory: into service, out of it, within the capacity.
+//
+// In a shared arena the capacity holds for slabs in service (and on their way into it) plus tables:
+// whatever makes one of them grow asks Fits() first, under the mutex.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "ram/arena.h"
+#include "ram/shared_file.h"
+
+namespace prefixd::ram {
+
+uint64_t Arena::BackedBytes() const {
+  return (in_service_ + backing_) * shape_.slab_bytes + table_bytes_;
+}
+
+bool Arena::Fits(uint64_t more_bytes) const {
+  return BackedBytes() + more_bytes <= shape_.capacity_bytes;
+}
+
+uint64_t Arena::RecordBytes(uint64_t extent_bytes) const {
+  return base::AlignUp(shape_.slab_bytes / extent_bytes * sizeof(block::PageRecord),
+                       block::kExtentUnit);
+}
+
+bool Arena::BackSlab(uint64_t record_bytes, bool populate) {
+  if (file_ == nullptr) return false;
+  if (idle_slabs_.empty() || !Fits(shape_.slab_bytes + record_bytes)) {
+    if (backing_ == 0) return false;
+    backed_.Wait(mutex_);  // another thread is at it: that slab may do
+    return true;
+  }
+  const uint32_t index = *idle_slabs_.begin();
+  idle_slabs_.erase(index);
+  ++backing_;
+  mutex_.unlock();
+  const uint64_t offset = file_->DataOffset(index);
+  const bool ok = file_->HasRoom(shape_.slab_bytes) && file_->Back(offset, shape_.slab_bytes).ok();
+  if (ok && populate) file_->Populate(offset, shape_.slab_bytes);
+  mutex_.lock();
+  --backing_;
+  tmpfs_full_ = !ok;
+  if (ok) {
+    slabs_[index].in_service = true;
+    ++in_service_;
+    free_slabs_.insert(index);
+    file_->slab(index)->in_service.store(1, std::memory_order_release);
+  } else {
+    idle_slabs_.insert(index);
+  }
+  backed_.NotifyAll();
+  return ok;
+}
+
+bool Arena::BackOneMore() {
+  base::MutexLock lock(mutex_);
+  return BackSlab(std::max<uint64_t>(last_record_bytes_, block::kExtentUnit), /*populate=*/true);
+}
+
+bool Arena::SizeRecords(uint32_t index, uint64_t bytes) {
+  Slab& slab = slabs_[index];
+  if (slab.record_bytes > bytes) PunchRecords(index, bytes);
+  if (slab.record_bytes == bytes) return true;
+  const uint64_t had = slab.record_bytes;
+  if (!MakeRoom(bytes - had, index)) return false;
+  tmpfs_full_ = !file_->Back(file_->RecordsOffset(index) + had, bytes - had).ok();
+  if (tmpfs_full_) return false;
+  slab.record_bytes = bytes;
+  table_bytes_ += bytes - had;
+  PunchOverhang(index);
+  return true;
+}
+
+// First what free slabs keep for their records, then free slabs themselves.
+bool Arena::MakeRoom(uint64_t bytes, uint32_t keep) {
+  for (auto slab = free_slabs_.begin(); slab != free_slabs_.end() && !Fits(bytes); ++slab) {
+    if (*slab != keep) PunchRecords(*slab, 0);
+  }
+  while (!Fits(bytes)) {
+    auto highest = free_slabs_.rbegin();
+    if (highest != free_slabs_.rend() && *highest == keep) ++highest;
+    if (highest == free_slabs_.rend()) return false;
+    LeaveService(*highest);
+  }
+  return true;
+}
+
+void Arena::PunchRecords(uint32_t index, uint64_t keep_bytes) {
+  Slab& slab = slabs_[index];
+  if (slab.record_bytes <= keep_bytes) return;
+  file_->Punch(file_->RecordsOffset(index) + keep_bytes, slab.record_bytes - keep_bytes);
+  table_bytes_ -= slab.record_bytes - keep_bytes;
+  slab.record_bytes = keep_bytes;
+}
+
+// Where the mount gives huge pages, the records of a slab brought more memory than was asked for.
+void Arena::PunchOverhang(uint32_t index) {
+  const uint64_t step = file_->step_bytes();
+  if (step <= block::kExtentUnit) return;
+  const uint64_t stride = file_->header()->slab_record_bytes;
+  const uint64_t base = file_->header()->records_offset;
+  const uint64_t first = index * stride / step * step;
+  const uint64_t end = base::AlignUp(index * stride + slabs_[index].record_bytes, step);
+  for (uint64_t i = first / stride; i < slabs_.size() && i * stride < end; ++i) {
+    const uint64_t from = std::max(first, i * stride + slabs_[i].record_bytes);
+    const uint64_t to = std::min(end, (i + 1) * stride);
+    if (from < to) file_->Punch(base + from, to - from);
+  }
+}
+
+void Arena::LeaveService(uint32_t index) {
+  free_slabs_.erase(index);
+  idle_slabs_.insert(index);
+  slabs_[index].in_service = false;
+  --in_service_;
+  // The next daemon must not take it for backed.
+  file_->slab(index)->in_service.store(0, std::memory_order_release);
+  file_->Punch(file_->DataOffset(index), shape_.slab_bytes);
+  PunchRecords(index, 0);
+}
+
+void Arena::Shrink() {
+  while (!Fits(0) && !free_slabs_.empty()) LeaveService(*free_slabs_.rbegin());
+  uint64_t bytes = BackedBytes();
+  retire_from_ = static_cast<uint32_t>(slabs_.size());
+  for (uint32_t i = retire_from_; i > 0 && bytes > shape_.capacity_bytes; --i) {
+    if (!slabs_[i - 1].in_service) continue;
+    bytes -= shape_.slab_bytes + slabs_[i - 1].record_bytes;
+    retire_from_ = i - 1;
+  }
+}
+
+std::optional<SlabRange> Arena::SlabToRetire() const {
+  base::MutexLock lock(mutex_);
+  const auto count = static_cast<uint32_t>(slabs_.size());
+  for (uint32_t step = retire_from_; step < count; ++step) {
+    if (retire_next_ < retire_from_ || retire_next_ >= count) retire_next_ = retire_from_;
+    const uint32_t index = retire_next_++;
+    if (slabs_[index].in_service) return RangeOf(index);
+  }
+  return std::nullopt;
+}
+
+}  // namespace prefixd::ram

@@ -1,0 +1,110 @@
+#include "ram/shared_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/size.h"
+#include "base/status.h"
+#include "ram/make_file.h"
+#include "ram/slot_lock.h"
+
+namespace prefixd::ram {
+
+SharedFile::SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, uint64_t step_bytes,
+                       std::string why)
+    : fd_(std::move(fd)),
+      map_(map),
+      bytes_(bytes),
+      step_bytes_(step_bytes),
+      replaced_why_(std::move(why)) {}
+
+SharedFile::~SharedFile() { munmap(map_, bytes_); }
+
+uint64_t SharedFile::FixedBytes(const block::ArenaHeader& header) {
+  return header.spaces_offset + block::kExtentUnit;
+}
+
+uint64_t SharedFile::LeastCapacity(uint64_t slab_bytes, uint64_t slabs) {
+  block::ArenaHeader header;
+  LayOut(slab_bytes, slabs, &header);
+  return FixedBytes(header) + slab_bytes + header.slab_record_bytes;
+}
+
+absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(OwnedFile file, FindOrMakeFile(options));
+  struct stat status = {};
+  if (fstat(file.fd.get(), &status) != 0) {
+    return absl::InternalError(absl::StrCat("arena: fstat: ", strerror(errno)));
+  }
+  const auto bytes = static_cast<uint64_t>(status.st_size);
+  void* const map =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.fd.get(), 0);
+  if (map == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat("arena: the kernel refuses a mapping of ",
+                                                     base::FormatBytes(bytes), ": ",
+                                                     strerror(errno)));
+  }
+  std::unique_ptr<SharedFile> shared(
+      new SharedFile(std::move(file.fd), static_cast<std::byte*>(map), bytes,
+                     static_cast<uint64_t>(status.st_blksize), std::move(file.replaced_why)));
+  PREFIXD_RETURN_IF_ERROR(shared->Back(0, FixedBytes(*shared->header())));
+  const uint64_t data = shared->header()->data_offset;
+  madvise(shared->map_ + data, bytes - data, MADV_HUGEPAGE);  // a wish
+  return shared;
+}
+
+absl::Status SharedFile::Back(uint64_t offset, uint64_t bytes) const {
+  int result = 0;
+  do {
+    result = fallocate(fd(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("arena: the tmpfs gives no ", base::FormatBytes(bytes), ": ", strerror(errno)));
+}
+
+bool SharedFile::HasRoom(uint64_t bytes) const {
+  struct statfs mount = {};
+  if (fstatfs(fd(), &mount) != 0 || mount.f_blocks == 0) return true;  // no limit
+  return mount.f_bavail * static_cast<uint64_t>(mount.f_bsize) >= bytes;
+}
+
+void SharedFile::Punch(uint64_t offset, uint64_t bytes) const {
+  if (bytes == 0) return;
+  int result = 0;
+  do {
+    result = fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                       static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+}
+
+void SharedFile::Populate(uint64_t offset, uint64_t bytes) const {
+#ifdef MADV_POPULATE_WRITE
+  madvise(map_ + offset, bytes, MADV_POPULATE_WRITE);
+#endif
+}
+
+uint64_t SharedFile::LockedSlots() const {
+  uint64_t locked = 0;
+  for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) {
+    if (SlotLocked(fd(), slot)) locked |= uint64_t{1} << slot;
+  }
+  return locked;
+}
+
+absl::StatusOr<Descriptor> SharedFile::OpenReadOnly() const {
+  const std::string self = absl::StrCat("/proc/self/fd/", fd());
+  Descriptor opened(open(self.c_str(), O_RDONLY | O_CLOEXEC));
+  if (opened) return opened;
+  return absl::InternalError(
+      absl::StrCat("arena: cannot open its file read-only: ", strerror(errno)));
+}
+
+}  // namespace prefixd::ram

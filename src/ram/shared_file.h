@@ -1,0 +1,87 @@
+// SharedFile: the arena's file on tmpfs, found or made, owned by flock, mapped writable. Knows the
+// layout and the system calls; Arena decides what they are for.
+//
+// Back, Punch and the pointers: thread-safe for ranges that do not overlap.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "block/arena_file.h"
+#include "block/extent.h"
+#include "ram/descriptor.h"
+
+namespace prefixd::ram {
+
+class SharedFile {
+ public:
+  struct Options {
+    std::string path;
+    uint64_t capacity_bytes = 0;
+    uint64_t max_capacity_bytes = 0;
+    uint64_t slab_bytes = 0;  // of a new file
+  };
+  // Errors as Arena::Open. The header's epoch is still that of the owner before.
+  static absl::StatusOr<std::unique_ptr<SharedFile>> Open(const Options& options);
+  ~SharedFile();
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+
+  // Tables that every file backs at once: from its begin through the first page of the space table.
+  static uint64_t FixedBytes(const block::ArenaHeader& header);
+  // The least capacity for slabs of this size: fixed tables, one slab, and its records if it is cut
+  // into the smallest extents.
+  static uint64_t LeastCapacity(uint64_t slab_bytes, uint64_t slabs);
+
+  int fd() const { return fd_.get(); }
+  const std::string& replaced_why() const { return replaced_why_; }
+  block::ArenaHeader* header() const { return At<block::ArenaHeader>(0); }
+  block::SlotRecord* slots() const { return At<block::SlotRecord>(header()->slots_offset); }
+  block::SlabRecord* slab(uint64_t index) const {
+    return At<block::SlabRecord>(header()->slabs_offset) + index;
+  }
+  std::byte* spaces() const { return map_ + header()->spaces_offset; }
+  uint64_t RecordsOffset(uint64_t slab) const {
+    return header()->records_offset + slab * header()->slab_record_bytes;
+  }
+  block::PageRecord* records(uint64_t slab) const {
+    return At<block::PageRecord>(RecordsOffset(slab));
+  }
+  uint64_t DataOffset(uint64_t slab) const {
+    return header()->data_offset + slab * header()->slab_bytes;
+  }
+  std::byte* data() const { return map_ + header()->data_offset; }
+
+  // Gives [offset, offset + bytes) its memory; what had some keeps it and its contents.
+  // ResourceExhausted when the tmpfs has no room: nothing new is backed then.
+  absl::Status Back(uint64_t offset, uint64_t bytes) const;
+  // Whether Back is worth trying: it takes long to fail.
+  bool HasRoom(uint64_t bytes) const;
+  // Its memory goes back to the machine; it reads as zeros.
+  void Punch(uint64_t offset, uint64_t bytes) const;
+  // Page-table entries of a backed range ahead of use; nothing when the kernel cannot.
+  void Populate(uint64_t offset, uint64_t bytes) const;
+  // In what steps the kernel may give memory beyond what was asked for: 4 KiB, or a huge page.
+  uint64_t step_bytes() const { return step_bytes_; }
+  // Bit s: the byte of slot s is locked, by whatever process.
+  uint64_t LockedSlots() const;
+  // A read-only description of its own.
+  absl::StatusOr<Descriptor> OpenReadOnly() const;
+
+ private:
+  SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, uint64_t step_bytes, std::string why);
+  template <typename T>
+  T* At(uint64_t offset) const {
+    return reinterpret_cast<T*>(map_ + offset);
+  }
+  const Descriptor fd_;  // holds the flock
+  std::byte* const map_;
+  const uint64_t bytes_;
+  const uint64_t step_bytes_;
+  const std::string replaced_why_;
+};
+
+}  // namespace prefixd::ram

@@ -1,0 +1,80 @@
+#include "ram/staging.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/size.h"
+#include "base/status.h"
+#include "block/extent.h"
+#include "ram/descriptor.h"
+
+namespace prefixd::ram {
+namespace {
+
+absl::Status NoMemory(uint64_t bytes, const char* what) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "staging: ", base::FormatBytes(bytes), " wanted, ", what, " failed: ", strerror(errno)));
+}
+
+// Memory of exactly this size for good: whoever maps it cannot be hit by SIGBUS.
+absl::StatusOr<Descriptor> SealedMemory(uint64_t bytes) {
+  const auto size = static_cast<off_t>(bytes);
+  Descriptor fd(memfd_create("prefixd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return NoMemory(bytes, "memfd_create");
+  if (ftruncate(fd.get(), size) != 0) return NoMemory(bytes, "ftruncate");
+  int result = 0;
+  do {
+    result = fallocate(fd.get(), 0, 0, size);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) return NoMemory(bytes, "fallocate");
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return NoMemory(bytes, "sealing");
+  }
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Staging>> StagingPool::Grant(uint64_t wanted_bytes) {
+  constexpr uint64_t kUnit = block::kExtentUnit;
+  uint64_t granted = granted_.load(), bytes = 0;
+  do {
+    const uint64_t most = std::min(budget_ / 4, budget_ - granted) / kUnit * kUnit;
+    bytes = std::min(base::AlignUp(std::min(wanted_bytes, most), kUnit), most);
+    if (bytes == 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("staging: ", base::FormatBytes(wanted_bytes), " wanted, ",
+                       base::FormatBytes(granted), " of ", base::FormatBytes(budget_), " in use"));
+    }
+  } while (!granted_.compare_exchange_weak(granted, granted + bytes));
+  absl::StatusOr<Descriptor> fd = SealedMemory(bytes);
+  void* const base =
+      fd.ok() ? mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd->get(), 0) : MAP_FAILED;
+  if (base == MAP_FAILED) {
+    const absl::Status status = fd.ok() ? NoMemory(bytes, "mmap") : fd.status();
+    granted_ -= bytes;
+    return status;
+  }
+  return std::unique_ptr<Staging>(
+      new Staging(this, fd->Release(), static_cast<const std::byte*>(base), bytes));
+}
+
+Staging::~Staging() {
+  munmap(const_cast<std::byte*>(base_), bytes_);
+  close(fd_);
+  pool_->granted_ -= bytes_;
+}
+
+absl::StatusOr<int> Staging::Duplicate() const {
+  const int fd = fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0) return fd;
+  return absl::ResourceExhaustedError(absl::StrCat("staging: no descriptor: ", strerror(errno)));
+}
+
+}  // namespace prefixd::ram
