@@ -23,13 +23,14 @@ bool PrefixIndex::Impl::WantsSpill(const Node& node) const {
 }
 
 void PrefixIndex::Impl::Refresh(Node& node) {
-  node.present = node.ram = node.dirty = node.held = node.busy = 0;
+  node.present = node.ram = node.dirty = node.held = node.busy = node.unverified = 0;
   for (const Page& page : node.pages) {
     if (Present(page)) ++node.present;
-    if (InRam(page.state)) ++node.ram;
+    if (page.extent) ++node.ram;
     if (page.state == PageState::kRam) ++node.dirty;
     if (page.holders > 0) ++node.held;
-    if (page.state == PageState::kSpilling || page.state == PageState::kPromoting) ++node.busy;
+    if (Busy(page.state)) ++node.busy;
+    if (page.state == PageState::kUnverified) ++node.unverified;
   }
   Node* child = &node;
   // Upwards only as long as a subtree gets its first or loses its last.
@@ -68,6 +69,16 @@ void PrefixIndex::Impl::Reorder(Node& node) {
     if (spill) spill_order.insert({node.stamp, node.id, &node});
     node.in_spill_order = spill;
     node.spill_stamp = node.stamp;
+  }
+  const bool unverified = node.in_tree && node.unverified > 0;
+  if (node.in_unverified_order != unverified ||
+      (unverified && node.unverified_stamp != node.stamp)) {
+    if (node.in_unverified_order) {
+      unverified_order.erase({node.unverified_stamp, node.id, &node});
+    }
+    if (unverified) unverified_order.insert({node.stamp, node.id, &node});
+    node.in_unverified_order = unverified;
+    node.unverified_stamp = node.stamp;
   }
 }
 

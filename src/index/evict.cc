@@ -18,8 +18,7 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
     evicted.bytes += page.extent.bytes;
     ++evicted.pages;
     if (clean) {
-      freed.push_back(page.extent);
-      page.extent = {};
+      FreeExtent(page);
       page.state = PageState::kSsd;
     } else {
       ++evicted.dropped_pages;
@@ -80,8 +79,7 @@ uint64_t PrefixIndex::Impl::ClearTree(Space& space) {
     open.pop_back();
     if (!node->is_root()) children_last.push_back(node);
     for (const Page& page : node->pages) {
-      bytes +=
-          (InRam(page.state) ? page.page_bytes : 0) + (OnSsd(page.state) ? page.page_bytes : 0);
+      bytes += (page.extent ? page.page_bytes : 0) + (OnSsd(page) ? page.page_bytes : 0);
     }
     open.insert(open.end(), node->children.begin(), node->children.end());
   }

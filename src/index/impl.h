@@ -3,7 +3,8 @@
 // tree.cc      nodes in and out of the tree, ends, superseding, pruning
 // account.cc   totals, eviction order and spill order, kept true after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
-// match.cc, lease.cc, promote.cc, reserve.cc, publish.cc, evict.cc, spill.cc, restore.cc: the verbs
+// match.cc, acquire.cc, lease.cc, promote.cc, reserve.cc, publish.cc, evict.cc, move.cc, spill.cc,
+// restore.cc, adopt.cc: the verbs
 #pragma once
 #include <memory>
 #include <vector>
@@ -19,6 +20,18 @@
 #include "index/walk.h"
 
 namespace prefixd::index {
+
+// A page that failed its check in place while it was held: its extent is free when nobody holds the
+// page any more.
+struct Condemned {
+  const Node* node = nullptr;
+  uint16_t group = 0, rung = 0;
+  block::Extent extent{};
+};
+struct AdoptedUse {
+  PageRef ref;
+  int64_t last_use = 0;
+};
 
 struct PrefixIndex::Impl {
   explicit Impl(const Options& options) : options(options), ghosts(options.max_ghosts) {}
@@ -40,10 +53,12 @@ struct PrefixIndex::Impl {
   // deleted. Returns the block of the tree where the pruning stopped, or nullptr.
   Node* Settle(Node* node) PREFIXD_REQUIRES(mutex);
   void SettleIfLeft(Node* node) PREFIXD_REQUIRES(mutex);  // `node` may have been deleted
+  void FreeExtent(Page& page) PREFIXD_REQUIRES(mutex);    // and nothing else
   void FreePage(Page& page) PREFIXD_REQUIRES(mutex);      // gives the extent back, state kGone
   // nullptr when the block or the page is gone for good.
   Page* Resolve(const PageRef& ref) PREFIXD_REQUIRES(mutex);
-  void StampPath(Node* leaf) PREFIXD_REQUIRES(mutex);
+  // Up to the root, or to `below`, which keeps its stamp.
+  void StampPath(Node* leaf, const Node* below = nullptr) PREFIXD_REQUIRES(mutex);
 
   // --- account.cc ---
   // Every change of a node's pages, ends, holders, stamp or place in the tree happens inside one of
@@ -67,26 +82,42 @@ struct PrefixIndex::Impl {
   uint64_t MemoryBytes() const PREFIXD_REQUIRES(mutex);
 
   // --- match.cc ---
-  block::MatchAnswer Answer(Space& space, const block::SequenceView& request, const Walk& walk,
-                            const RestorablePath& path, const Usable& usable,
-                            const MatchOptions& options, block::SessionId session) const
-      PREFIXD_REQUIRES(mutex);
-  bool NextBlockIsGhost(const block::SequenceView& request, const Walk& walk) const
-      PREFIXD_REQUIRES(mutex);
+  block::MatchAnswer Answer(const Asked& asked, const Walk& walk, const RestorablePath& path,
+                            const Usable& usable, const MatchOptions& options,
+                            block::SessionId session) const PREFIXD_REQUIRES(mutex);
+  bool NextBlockIsGhost(const Asked& asked, const Walk& walk) const PREFIXD_REQUIRES(mutex);
   // How far from `from` on the request is announced by reservations of other sessions.
-  uint32_t AnnouncedUpTo(const Space& space, const block::SequenceView& request,
-                         const Usable& usable, block::SessionId session, uint32_t from) const
+  uint32_t AnnouncedUpTo(const Asked& asked, const Usable& usable, block::SessionId session,
+                         uint32_t from) const PREFIXD_REQUIRES(mutex);
+
+  // --- acquire.cc ---
+  // The tokens that the quotas allow `lease` to cover when it takes the pages of `path` too.
+  uint32_t CutToQuota(const Lease& lease, const RestorablePath& path, uint32_t tokens) const
+      PREFIXD_REQUIRES(mutex);
+  // A new lease on [from, answer.restorable_tokens) of the path, as far as the quotas go; none when
+  // nothing is left.
+  void Grant(Lease lease, const RestorablePath& path, Acquired& acquired) PREFIXD_REQUIRES(mutex);
+  absl::StatusOr<Lease*> FindExtensible(block::LeaseId id, uint32_t tokens,
+                                        const MatchOptions& options, block::SessionId session)
       PREFIXD_REQUIRES(mutex);
 
+  // The lease covers `tokens` from now on: gives up what lies beyond, takes what the path adds.
+  void ExtendTo(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
+
   // --- lease.cc ---
-  // Cuts the answer to what the quotas allow; the tokens the lease may cover.
-  uint32_t CutToQuota(const RestorablePath& path, const Usable& usable, uint32_t tokens,
-                      block::SessionId session) const PREFIXD_REQUIRES(mutex);
-  void Hold(const RestorablePath& path, const Usable& usable, uint32_t tokens,
-            block::SessionId session, Acquired& acquired) PREFIXD_REQUIRES(mutex);
+  // The lease takes hold of the pages of [0, tokens) of the path that it does not hold yet.
+  void Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
+  void TakePage(Lease& lease, Node& node, Page& page, int64_t now) PREFIXD_REQUIRES(mutex);
+  void DropPage(const HeldPage& held) PREFIXD_REQUIRES(mutex);
+  void AddLeased(Node& node, const Page& page, bool taken) PREFIXD_REQUIRES(mutex);
+  block::LeaseId AddLease(Lease lease) PREFIXD_REQUIRES(mutex);
   // Gives up the pages of `lease` in blocks that begin at `tokens` or later.
   void GiveUp(Lease& lease, uint32_t tokens) PREFIXD_REQUIRES(mutex);
+  void DropPages(std::span<const HeldPage> pages, bool stamp) PREFIXD_REQUIRES(mutex);
   absl::Status EndLease(block::LeaseId id) PREFIXD_REQUIRES(mutex);
+
+  // --- promote.cc ---
+  void DropBadCopy(Node& node, Page& page) PREFIXD_REQUIRES(mutex);
 
   // --- reserve.cc ---
   void PlanBlocks(const Walk& walk, block::SessionId session, Reservation& reservation,
@@ -118,9 +149,14 @@ struct PrefixIndex::Impl {
   void EndSpill(const SpillBlock& block) PREFIXD_REQUIRES(mutex);
 
   // --- restore.cc ---
-  absl::StatusOr<Node*> ParentByHash(Space& space, const RestoredBlock& block) const
-      PREFIXD_REQUIRES(mutex);
+  absl::StatusOr<Node*> ParentByHash(Space& space, const block::BlockHash& hash,
+                                     uint64_t path) const PREFIXD_REQUIRES(mutex);
   void AddRestoredPages(Node& node, const RestoredBlock& block) PREFIXD_REQUIRES(mutex);
+
+  // --- adopt.cc ---
+  Page& AddAdoptedPage(Node& node, const NewPage& page) PREFIXD_REQUIRES(mutex);
+  // Holds of earlier daemons' readers that no AdoptLease took over end; stamps by last use.
+  void EndAdoption() PREFIXD_REQUIRES(mutex);
 
   absl::Status Validate() const PREFIXD_REQUIRES(mutex);
 
@@ -137,8 +173,14 @@ struct PrefixIndex::Impl {
   Order clean_order PREFIXD_GUARDED_BY(mutex);  // evictable, every RAM page also on SSD
   Order dirty_order PREFIXD_GUARDED_BY(mutex);  // evictable, some RAM page nowhere else
   Order spill_order PREFIXD_GUARDED_BY(mutex);  // want a spill and have no descendant that does
+  Order unverified_order PREFIXD_GUARDED_BY(mutex);  // have kUnverified pages
   Ghosts ghosts PREFIXD_GUARDED_BY(mutex);
   std::vector<block::Extent> freed PREFIXD_GUARDED_BY(mutex);
+  std::vector<Condemned> condemned PREFIXD_GUARDED_BY(mutex);
+  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;  // pages that went while they were held
+  // Until EndAdoption: pages whose marks name readers, and when adopted blocks were last used.
+  Lease adoption PREFIXD_GUARDED_BY(mutex);
+  std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::LeaseId, Lease> leases PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::ReservationId, std::unique_ptr<Reservation>> reservations
       PREFIXD_GUARDED_BY(mutex);

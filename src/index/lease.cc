@@ -1,100 +1,104 @@
-// Acquire, shrink, release: who holds which pages.
+// Holding, shrinking, releasing: who holds which pages, and what the pages' marks say of it.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/clock.h"
 #include "index/impl.h"
 
 namespace prefixd::index {
-namespace {
-
-uint64_t BytesOf(const Page& page) {
-  return InRam(page.state) ? page.extent.bytes : page.page_bytes;
+// What TotalsOf says of a page's holders, by difference.
+void PrefixIndex::Impl::AddLeased(Node& node, const Page& page, bool taken) {
+  const uint64_t leased = Present(page) ? BytesOf(page) : 0;
+  const uint64_t clean = node.in_tree && page.extent && OnSsd(page) ? page.extent.bytes : 0;
+  for (Totals* const sums : {&totals, &node.space->totals}) {
+    sums->leased_bytes += taken ? leased : -leased;
+    sums->clean_bytes += taken ? -clean : clean;
+  }
+  taken ? ++node.held : --node.held;
 }
 
-uint64_t MemoryOf(const Lease& lease) {
-  return sizeof(Lease) + 32 + lease.pages.capacity() * sizeof(HeldPage);
+void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t now) {
+  if (page.holders++ == 0) AddLeased(node, page, true);
+  ++node.pins;
+  if (lease.slot < block::kArenaSlots) page.slots |= uint64_t{1} << lease.slot;
+  if (page.marks != nullptr) {
+    page.marks->holders.store(page.slots, std::memory_order_release);
+    page.marks->last_use.store(now, std::memory_order_relaxed);
+  }
+  lease.pages.push_back({&node, node.first_token, page.group, page.rung, BytesOf(page)});
 }
 
-}  // namespace
-
-uint32_t PrefixIndex::Impl::CutToQuota(const RestorablePath& path, const Usable& usable,
-                                       uint32_t tokens, block::SessionId session) const {
-  const auto known = sessions.find(session);
-  uint64_t of_session = known == sessions.end() ? 0 : known->second.leased_bytes;
-  uint64_t of_all = totals.leased_bytes;
-  for (const Node* const node : path.blocks) {
-    if (node->first_token >= tokens) return tokens;
-    for (const Usable::Group& group : usable.groups) {
-      const Page& page = *BestPage(*node, group);
-      of_session += BytesOf(page);
-      if (page.holders == 0) of_all += BytesOf(page);
-    }
-    if (of_session > options.session_lease_bytes || of_all > options.total_lease_bytes) {
-      return node->first_token;
-    }
-  }
-  return tokens;
+void PrefixIndex::Impl::DropPage(const HeldPage& held) {
+  Node& node = *held.node;
+  Page& page = *FindPage(node, held.group, held.rung);
+  --node.pins;
+  if (--page.holders > 0) return;
+  AddLeased(node, page, false);
+  page.slots = 0;
+  if (page.marks != nullptr) page.marks->holders.store(0, std::memory_order_release);
+  if (!page.condemned) return;
+  page.condemned = false;
+  std::erase_if(condemned, [&](const Condemned& copy) {
+    if (copy.node != &node || copy.group != page.group || copy.rung != page.rung) return false;
+    freed.push_back(copy.extent);
+    return true;
+  });
 }
 
-void PrefixIndex::Impl::Hold(const RestorablePath& path, const Usable& usable, uint32_t tokens,
-                             block::SessionId session, Acquired& acquired) {
-  std::vector<Node*> blocks;
-  for (Node* const node : path.blocks) {
-    if (node->first_token < tokens) blocks.push_back(node);
-  }
-  Lease lease;
-  lease.session = session;
-  lease.pages.reserve(blocks.size() * usable.groups.size());
-  for (Node* const node : blocks) {
-    const Change change(*this, *node);
-    for (const Usable::Group& group : usable.groups) {
-      const Page& best = *BestPage(*node, group);
-      Page& page = *FindPage(*node, best.group, best.rung);
-      ++page.holders;
-      ++node->pins;
-      lease.pages.push_back({node, page.group, page.rung, BytesOf(page)});
+void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) {
+  if (path.blocks.empty()) return;
+  const size_t groups = path.pages.size() / path.blocks.size();
+  const int64_t now = base::SystemClock::Get().UnixMicros();
+  for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token < tokens; ++i) {
+    for (size_t group = 0; group < groups; ++group) {
+      Page& page = *path.pages[i * groups + group];
+      if (i == 0 && HoldsAlready(lease, path.blocks[i], page)) continue;
+      TakePage(lease, *path.blocks[i], page, now);
     }
   }
-  acquired.pages.reserve(lease.pages.size());
-  for (size_t group = 0; group < usable.groups.size(); ++group) {
-    for (size_t i = group; i < lease.pages.size(); i += usable.groups.size()) {
-      const HeldPage& held = lease.pages[i];
-      PageInfo info = InfoOf(*held.node, *FindPage(*held.node, held.group, held.rung));
-      info.tokens = std::min(info.tokens, tokens - info.first_token);
-      acquired.pages.push_back(info);
-    }
-  }
-  StampPath(blocks.back());
-  acquired.lease = block::LeaseId{next_id++};
-  Session& of = sessions[session];
-  for (const HeldPage& held : lease.pages) of.leased_bytes += held.charge;
-  of.leases.insert(acquired.lease);
+}
+
+block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
+  const block::LeaseId id{next_id++};
+  Session& session = sessions[lease.session];
+  for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
+  session.leases.insert(id);
+  lease.losses = losses;
   table_bytes += MemoryOf(lease);
-  leases.emplace(acquired.lease, std::move(lease));
+  leases.emplace(id, std::move(lease));
+  return id;
+}
+
+void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
+  // Leaf first, as StampPath: what comes last in a sequence is given up first.
+  for (size_t end = pages.size(); end > 0;) {
+    Node* const node = pages[end - 1].node;
+    bool lost = false;
+    for (; end > 0 && pages[end - 1].node == node; --end) {
+      const HeldPage& held = pages[end - 1];
+      DropPage(held);
+      lost |= !Present(*FindPage(*node, held.group, held.rung));
+    }
+    if (stamp) node->stamp = next_stamp++;
+    if (lost || !node->in_tree) {
+      Settle(node);
+    } else {
+      Reorder(*node);
+    }
+  }
 }
 
 void PrefixIndex::Impl::GiveUp(Lease& lease, uint32_t tokens) {
   table_bytes -= MemoryOf(lease);
-  std::vector<HeldPage> given_up;
-  std::erase_if(lease.pages, [&](const HeldPage& held) {
-    if (held.node->first_token < tokens) return false;
-    given_up.push_back(held);
-    return true;
-  });
+  const auto first =
+      std::partition_point(lease.pages.begin(), lease.pages.end(),
+                           [&](const HeldPage& held) { return held.first_token < tokens; });
   Session& session = sessions[lease.session];
-  for (size_t i = 0; i < given_up.size();) {
-    Node* const node = given_up[i].node;
-    {
-      const Change change(*this, *node);
-      for (; i < given_up.size() && given_up[i].node == node; ++i) {
-        --FindPage(*node, given_up[i].group, given_up[i].rung)->holders;
-        --node->pins;
-        session.leased_bytes -= given_up[i].charge;
-      }
-    }
-    Settle(node);
-  }
+  for (auto it = first; it != lease.pages.end(); ++it) session.leased_bytes -= it->charge;
+  DropPages({first, lease.pages.end()}, lease.extended);
+  lease.pages.erase(first, lease.pages.end());
+  lease.tokens = std::min(lease.tokens, tokens);
   table_bytes += MemoryOf(lease);
 }
 
@@ -115,26 +119,6 @@ absl::Status PrefixIndex::Impl::EndLease(block::LeaseId id) {
   return absl::OkStatus();
 }
 
-Acquired PrefixIndex::Acquire(block::SpaceHandle handle, const block::SequenceView& request,
-                              const MatchOptions& options, block::SessionId session) {
-  const base::MutexLock lock(impl_->mutex);
-  Acquired acquired;
-  Space* const space = impl_->FindSpace(handle);
-  if (space == nullptr) return acquired;
-  const uint32_t block_tokens = space->shape.block_tokens;
-  const Walk walk = WalkDown(space->root, block_tokens, request);
-  const Usable usable = UsableOf(space->shape, options.selection);
-  const RestorablePath path = FindRestorable(walk, block_tokens, request, usable);
-  acquired.answer = impl_->Answer(*space, request, walk, path, usable, options, session);
-  const uint32_t allowed =
-      impl_->CutToQuota(path, usable, acquired.answer.restorable_tokens, session);
-  ShortenToQuota(allowed, request, path, usable, options, acquired.answer);
-  if (acquired.answer.restorable_tokens > 0) {
-    impl_->Hold(path, usable, acquired.answer.restorable_tokens, session, acquired);
-  }
-  return acquired;
-}
-
 absl::Status PrefixIndex::ShrinkLease(block::LeaseId lease, uint32_t tokens) {
   const base::MutexLock lock(impl_->mutex);
   const auto it = impl_->leases.find(lease);
@@ -148,6 +132,21 @@ absl::Status PrefixIndex::ShrinkLease(block::LeaseId lease, uint32_t tokens) {
 absl::Status PrefixIndex::Release(block::LeaseId lease) {
   const base::MutexLock lock(impl_->mutex);
   return impl_->EndLease(lease);
+}
+
+std::vector<block::LeaseInfo> PrefixIndex::ListLeases() const {
+  const base::MutexLock lock(impl_->mutex);
+  std::vector<block::LeaseInfo> list;
+  for (const auto& [id, lease] : impl_->leases) {
+    block::LeaseInfo info{.lease = id, .session = lease.session, .tokens = lease.tokens};
+    if (lease.space != nullptr) info.space = lease.space->shape.id;
+    info.pages = lease.pages.size();
+    for (const HeldPage& held : lease.pages) info.bytes += held.charge;
+    list.push_back(info);
+  }
+  std::sort(list.begin(), list.end(),
+            [](const auto& a, const auto& b) { return a.lease.value < b.lease.value; });
+  return list;
 }
 
 size_t PrefixIndex::EndSession(block::SessionId session) {

@@ -6,10 +6,10 @@
 namespace prefixd::index {
 namespace {
 
-void Label(const block::SequenceView& request, const Walk& walk, const WalkEnd& end,
-           bool next_is_ghost, block::MatchAnswer& answer) {
-  answer.matched_tokens = walk.matched();
-  const bool whole = walk.matched() == request.tokens.size();
+void Label(const Asked& asked, const Walk& walk, const WalkEnd& end, bool next_is_ghost,
+           block::MatchAnswer& answer) {
+  answer.matched_tokens = asked.offset() + walk.matched();
+  const bool whole = answer.matched_tokens == asked.size();
   const bool stored_end = end.declared || !end.goes_on;
   if (answer.matched_tokens == 0) {
     answer.kind = block::MatchKind::kNone;
@@ -50,26 +50,32 @@ uint32_t AnnouncedBy(const Reservation& other, const Usable& usable, uint32_t bl
 
 }  // namespace
 
-bool PrefixIndex::Impl::NextBlockIsGhost(const block::SequenceView& request,
-                                         const Walk& walk) const {
-  const auto size = static_cast<uint32_t>(request.tokens.size());
+bool PrefixIndex::Impl::NextBlockIsGhost(const Asked& asked, const Walk& walk) const {
+  const auto size = static_cast<uint32_t>(asked.tail.tokens.size());
   if (walk.base == size || ghosts.size() == 0) return false;
-  const Slice next(request, walk.base,
+  const Slice next(asked.tail, walk.base,
                    std::min(size, walk.base + walk.last->space->shape.block_tokens));
   return ghosts.Contains(Hash(walk.last->hash, next.view()));
 }
 
-uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Space& space, const block::SequenceView& request,
-                                          const Usable& usable, block::SessionId session,
-                                          uint32_t from) const {
+uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usable,
+                                          block::SessionId session, uint32_t from) const {
   struct Announcement {
     const Reservation* reservation;
     uint32_t shared;
   };
+  const Space& space = *asked.from->space;
+  const uint32_t offset = asked.offset();
   std::vector<Announcement> announcements;
   for (const auto& [id, other] : reservations) {
     if (other->space != &space || other->session == session) continue;
-    const uint32_t shared = block::CommonPrefix(request, other->view());
+    if (other->tokens.size() <= offset) continue;
+    // What comes before the tail is known by its name: this only announces, it promises no bytes.
+    if (offset > 0 && other->paths[offset / space.shape.block_tokens - 1] != asked.from->path) {
+      continue;
+    }
+    const Slice tail(other->view(), offset, static_cast<uint32_t>(other->tokens.size()));
+    const uint32_t shared = offset + block::CommonPrefix(asked.tail, tail.view());
     if (shared > from) announcements.push_back({other.get(), shared});
   }
   uint32_t up_to = from;
@@ -86,36 +92,38 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Space& space, const block::Seque
   return up_to;
 }
 
-block::MatchAnswer PrefixIndex::Impl::Answer(Space& space, const block::SequenceView& request,
-                                             const Walk& walk, const RestorablePath& path,
-                                             const Usable& usable, const MatchOptions& options,
+block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& walk,
+                                             const RestorablePath& path, const Usable& usable,
+                                             const MatchOptions& options,
                                              block::SessionId session) const {
-  const uint32_t block_tokens = space.shape.block_tokens;
+  const uint32_t block_tokens = asked.from->space->shape.block_tokens;
+  const uint32_t restorable = asked.offset() + path.tokens;
   block::MatchAnswer answer;
-  Label(request, walk, LookAtEnd(walk, block_tokens, request), NextBlockIsGhost(request, walk),
+  Label(asked, walk, LookAtEnd(walk, block_tokens, asked.tail), NextBlockIsGhost(asked, walk),
         answer);
-  answer.restorable_tokens = walk.matched();
+  answer.restorable_tokens = answer.matched_tokens;
   if (path.tokens < walk.matched()) {
     if (usable.has_mask) {
-      const RestorablePath any = FindRestorable(walk, block_tokens, request, AnyRung(usable));
-      Shorten(any.tokens, block::ShortenReason::kEvicted, any.missing_group, answer);
+      const RestorablePath any = FindRestorable(walk, block_tokens, asked.tail, AnyRung(usable));
+      Shorten(asked.offset() + any.tokens, block::ShortenReason::kEvicted, any.missing_group,
+              answer);
     }
-    Shorten(path.tokens,
+    Shorten(restorable,
             usable.has_mask ? block::ShortenReason::kFormat : block::ShortenReason::kEvicted,
             path.missing_group, answer);
   }
   Shorten(options.max_tokens, block::ShortenReason::kMaxTokens, block::kAllGroups, answer);
   if (!options.causal_content) {
-    Shorten(CutOutsideContent(request, answer.restorable_tokens),
+    Shorten(CutOutsideContent(asked, answer.restorable_tokens),
             block::ShortenReason::kAtomicContent, block::kAllGroups, answer);
   }
   if (!reservations.empty()) {
-    const uint32_t announced = AnnouncedUpTo(space, request, usable, session, path.tokens);
-    if (announced > path.tokens) {
+    const uint32_t announced = AnnouncedUpTo(asked, usable, session, restorable);
+    if (announced > restorable) {
       answer.pending_tokens = std::min(announced, options.max_tokens) - answer.restorable_tokens;
     }
   }
-  CountTiers(path, usable, answer);
+  CountTiers(path, answer);
   return answer;
 }
 
@@ -124,11 +132,12 @@ block::MatchAnswer PrefixIndex::Match(block::SpaceHandle handle, const block::Se
   const base::MutexLock lock(impl_->mutex);
   Space* const space = impl_->FindSpace(handle);
   if (space == nullptr) return {};
+  const Asked asked{&space->root, request};
   const uint32_t block_tokens = space->shape.block_tokens;
   const Walk walk = WalkDown(space->root, block_tokens, request);
   const Usable usable = UsableOf(space->shape, options.selection);
   const RestorablePath path = FindRestorable(walk, block_tokens, request, usable);
-  return impl_->Answer(*space, request, walk, path, usable, options, session);
+  return impl_->Answer(asked, walk, path, usable, options, session);
 }
 
 }  // namespace prefixd::index

@@ -32,6 +32,15 @@ Page* FindPage(Node& node, uint32_t group, uint32_t rung) {
   return const_cast<Page*>(FindPage(std::as_const(node), group, rung));
 }
 
+Page& SlotFor(Node& node, uint32_t group, uint32_t rung) {
+  if (Page* const there = FindPage(node, group, rung)) return *there;
+  const auto at = std::find_if(node.pages.begin(), node.pages.end(), [&](const Page& other) {
+    return std::pair<uint32_t, uint32_t>(other.group, other.rung) > std::pair(group, rung);
+  });
+  return *node.pages.insert(
+      at, Page{.group = static_cast<uint16_t>(group), .rung = static_cast<uint16_t>(rung)});
+}
+
 bool Covers(const Node& other, const Node& node) {
   return std::all_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
     if (!Present(page)) return true;
@@ -57,6 +66,30 @@ PageInfo InfoOf(Node& node, const Page& page) {
   info.extent = page.extent;
   info.ssd_sequence = page.ssd_sequence;
   return info;
+}
+
+std::vector<uint32_t> ListEnds(const EndSet& ends) {
+  std::vector<uint32_t> list;
+  for (uint32_t k = 0; k < ends.size(); ++k) {
+    if (ends.test(k)) list.push_back(k + 1);
+  }
+  return list;
+}
+
+void WriteEnds(const Node& node) {
+  const EndSet low = EndSet(~uint64_t{0});
+  const uint64_t words[2] = {(node.ends & low).to_ullong(), (node.ends >> 64).to_ullong()};
+  for (const Page& page : node.pages) {
+    if (page.marks == nullptr) continue;
+    for (size_t i = 0; i < 2; ++i) page.marks->ends[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+void WriteMarks(const Node& node, const Page& page, int64_t now) {
+  if (page.marks == nullptr) return;
+  page.marks->holders.store(page.slots, std::memory_order_release);
+  page.marks->last_use.store(now, std::memory_order_relaxed);
+  WriteEnds(node);
 }
 
 uint64_t MemoryOf(const Node& node) {

@@ -19,17 +19,27 @@ struct Page {
   uint16_t group = 0;
   uint16_t rung = 0;
   PageState state = PageState::kGone;
-  uint32_t holders = 0;  // leases
+  bool moving = false;     // picked for a move; cleared when the extent changes
+  bool condemned = false;  // an extent of it waits in Impl::condemned for its last holder
+  uint32_t holders = 0;    // leases
   uint64_t page_bytes = 0;
   uint64_t payload_bytes = 0;
   uint64_t check = 0;
-  block::Extent extent{};     // when InRam(state)
-  uint64_t ssd_sequence = 0;  // kPromoting with 0: the SSD copy was dropped while it was read
+  block::Extent extent{};     // InRam(state), kUnverified, or kPromoting from kUnverified
+  uint64_t ssd_sequence = 0;  // kPromoting with 0: no SSD copy, or it was dropped while it was read
+  block::PageMarks* marks = nullptr;  // of the extent; nullptr when it has none
+  uint64_t slots = 0;  // whose bits are set since the last holder went; what marks->holders says
 };
 
 inline bool Present(const Page& page) { return page.state != PageState::kGone; }
-inline bool OnSsd(PageState s) {
-  return s == PageState::kRamAndSsd || s == PageState::kSsd || s == PageState::kPromoting;
+inline bool OnSsd(const Page& page) { return page.ssd_sequence != 0; }
+// Being written out, read back or not checked yet: nothing may move it.
+inline bool Busy(PageState s) {
+  return s == PageState::kSpilling || s == PageState::kPromoting || s == PageState::kUnverified;
+}
+// What a holder of the page keeps from others: its extent, or the room it will need in RAM.
+inline uint64_t BytesOf(const Page& page) {
+  return page.extent ? page.extent.bytes : page.page_bytes;
 }
 
 // Children in token order; lookups take the tokens themselves.
@@ -85,13 +95,15 @@ struct Node {
   EndSet record_ends;
 
   // Kept by Impl::Refresh from the fields above.
-  uint32_t present = 0, ram = 0, dirty = 0, held = 0, busy = 0;  // pages; busy: spilling, promoting
+  uint32_t present = 0, ram = 0, dirty = 0, held = 0, busy = 0, unverified = 0;  // pages
   uint32_t ram_kids = 0, spill_kids = 0;  // children whose subtree has RAM pages, wants a spill
   bool counted_ram = false, counted_spill = false;  // in the parent's *_kids
   Order* evict_order = nullptr;                     // the order it stands in
   int64_t evict_stamp = 0;                          // and under which stamp
   bool in_spill_order = false;
   int64_t spill_stamp = 0;
+  bool in_unverified_order = false;
+  int64_t unverified_stamp = 0;
 
   block::SequenceView view() const { return {tokens, content}; }
   uint32_t size() const { return static_cast<uint32_t>(tokens.size()); }
@@ -101,9 +113,16 @@ struct Node {
 // nullptr when the node has no slot for it.
 Page* FindPage(Node& node, uint32_t group, uint32_t rung);
 const Page* FindPage(const Node& node, uint32_t group, uint32_t rung);
+// Its slot, a kGone one if there was none. Moves the node's other pages.
+Page& SlotFor(Node& node, uint32_t group, uint32_t rung);
 // True when every present page of `node` is present in `other` too, in the same group and rung.
 bool Covers(const Node& other, const Node& node);
 PageInfo InfoOf(Node& node, const Page& page);
+// The node's ends as token counts, and into the marks of its pages.
+std::vector<uint32_t> ListEnds(const EndSet& ends);
+void WriteEnds(const Node& node);
+// Everything of the marks of a page that was just given an extent.
+void WriteMarks(const Node& node, const Page& page, int64_t now);
 uint64_t MemoryOf(const Node& node);
 // The content of `tokens` [begin, end) cut out of a sequence, with storage for its content keys.
 class Slice {

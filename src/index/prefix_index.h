@@ -18,6 +18,11 @@
 //   kRamAndSsd; or gone. A page adopted from an earlier daemon's arena is kUnverified until it went
 //   through kPromoting too, where it is checked in place.
 // An extent comes back through TakeFreed() once its page is in SSD or gone and nobody holds it.
+//
+// Marks. Whoever gives a page an extent may give its marks in the arena file too. They are written
+// here only, under the mutex, until the extent comes out of TakeFreed(): a holder's bit before the
+// call that takes hold returns, zero when the last holder goes (bits of others that went before
+// stay until then), last_use by the calls that take hold or publish, ends whenever they change.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -192,8 +197,8 @@ struct RestoredBlock {
 struct IndexCounts {
   uint64_t leases = 0, reservations = 0;
   uint64_t leased_bytes = 0;  // extent and page bytes held, each page once
-  uint64_t dirty_bytes = 0;   // extents of kRam and kSpilling pages
-  uint64_t clean_bytes = 0;   // extents of kRamAndSsd pages that nobody holds
+  uint64_t dirty_bytes = 0;   // extents of pages that are not on SSD
+  uint64_t clean_bytes = 0;   // extents of pages that are on SSD too and that nobody holds
   uint64_t memory_bytes = 0;  // of the index itself, estimated
   uint64_t ghosts = 0;
   uint64_t comparisons = 0;  // of a request with a stored block, since the start
@@ -229,22 +234,32 @@ class PrefixIndex {
   Acquired Acquire(block::SpaceHandle space, const block::SequenceView& request,
                    const MatchOptions& options, block::SessionId session);
   // Extends a lease of `session`: `more` follows the lease's tokens (its sequence as it was
-  // acquired and extended, `tokens` of it: NotFound unless the lease covers exactly that many and
-  // its blocks are still in the tree, the caller then acquires the whole). The answer counts whole
-  // sequences; pages are only those in blocks that the lease did not hold whole before. The lease
-  // keeps its id. Costs what `more` costs, not what the lease holds.
+  // acquired and extended, `tokens` of it). The answer counts whole sequences; `pages` and the
+  // bytes per tier are those of blocks that the lease did not hold whole before. The lease keeps
+  // its id and covers restorable_tokens from then on: less than before where max_tokens or a
+  // content range say so, and what lies beyond is given up. Where another block replaces its
+  // partial last one, the pages of both are held until the lease ends or shrinks, as its reader may
+  // not have switched. Costs what `more` costs, not what the lease holds. NotFound, the caller then
+  // acquires the whole: the lease does not cover exactly [0, tokens), has another selection than
+  // `options`, is another session's, lost a page, or its blocks are no longer in the tree.
   absl::StatusOr<Acquired> Extend(block::LeaseId lease, uint32_t tokens,
                                   const block::SequenceView& more, const MatchOptions& options,
                                   block::SessionId session);
   // Another session takes part in a lease: a lease of its own on the same pages, of the selected
-  // groups. NotFound for an unknown lease.
+  // groups (none named: all that the lease has). It ends before the first page that is lost or in a
+  // rung that is not usable. NotFound for an unknown lease, InvalidArgument for a group without
+  // pages in it.
   absl::StatusOr<Acquired> Join(block::LeaseId lease, const MatchOptions& options,
                                 block::SessionId session);
   // A lease on the pages of [0, tokens) of a reservation, as far as they are stored and in RAM, for
-  // its writer; only pages in blocks that begin at `from_token` or later.
+  // its writer; only pages in blocks that begin at `from_token` or later. It ends before the first
+  // block that is not stored or has a page that is not in RAM; restorable_tokens says where, 0 when
+  // nothing is left (no lease then).
   Acquired LeasePublished(block::ReservationId reservation, uint32_t from_token, uint32_t tokens,
                           uint32_t slot);
-  // A lease on pages that a session of an earlier daemon may still be reading.
+  // A lease on pages that a session of an earlier daemon may still be reading; pages that are gone
+  // or not in RAM are left out. No quota stops it: they are being read. None when no page is left.
+  // Its tokens are 0: it can be released only.
   block::LeaseId AdoptLease(block::SessionId session, uint32_t slot,
                             std::span<const PageRef> pages);
   std::vector<block::LeaseInfo> ListLeases() const;  // age_s is the caller's
@@ -256,17 +271,19 @@ class PrefixIndex {
 
   // --- promotion: the caller holds a lease on the page, or it is kUnverified ---
   // kSsd or kUnverified -> kPromoting: true for exactly one caller, who then reads (or checks in
-  // place) and calls Finish or Fail. From kUnverified the extent stays the page's: pass the same one.
+  // place) and calls Finish or Fail. From kUnverified the extent stays the page's: pass the same
+  // one.
   bool BeginPromotion(const PageRef& page);
   void FinishPromotion(const PageRef& page, block::Extent extent,
                        block::PageMarks* marks = nullptr);
-  // Pages that are kUnverified, coldest last; at most `limit`.
+  // Pages that are kUnverified, coldest last; at most `limit`. Costs what it returns.
   std::vector<PageInfo> Unverified(size_t limit) const;
   // nullopt: the page is gone.
   std::optional<BlockDescription> Describe(const PageRef& page) const;
   // kCorrupt drops the copy that was read (the page is gone unless it was the RAM copy of a page
   // that is on SSD too, which is kSsd then; a later commit heals it); kTryAgain leaves the page as
-  // it was.
+  // it was. The extent of a bad RAM copy comes out of TakeFreed() when nobody holds the page: an
+  // earlier daemon's session may be reading it.
   enum class PromotionFailure { kCorrupt, kTryAgain };
   void FailPromotion(const PageRef& page, PromotionFailure failure);
   // Waits while the page is kPromoting. Returns the page as it is then or at the deadline.
@@ -299,10 +316,10 @@ class PrefixIndex {
   // The same for every page that nobody holds whose extent lies in [begin, end) of the arena,
   // coldest or not.
   Evicted EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty);
-  // Pages in RAM that nobody holds and that are neither spilling nor promoting, whose extent lies in
-  // [begin, end): to be moved. The caller copies, then calls FinishMove, which answers false when
-  // somebody took hold meanwhile or the page is no longer there: the new extent stays the caller's.
-  // True: the old one comes out of TakeFreed().
+  // Pages in RAM that nobody holds and that are neither spilling nor promoting, whose extent lies
+  // in [begin, end): to be moved. The caller copies, then calls FinishMove, which answers false
+  // when somebody took hold meanwhile or the page is no longer there: the new extent stays the
+  // caller's. True: the old one comes out of TakeFreed().
   std::vector<PageInfo> PickMovable(uint64_t begin, uint64_t end) const;
   bool FinishMove(const PageRef& page, block::Extent from, block::Extent to,
                   block::PageMarks* marks);
@@ -327,11 +344,14 @@ class PrefixIndex {
   absl::Status Restore(block::SpaceHandle space, const RestoredBlock& block);
   // A page that an earlier daemon left in RAM, kUnverified now; parents first, coldest first among
   // siblings. Merges with what Restore brought: a page that is on SSD under the same check becomes
-  // kUnverified with its ssd_sequence. Errors as of Restore, and AlreadyExists when the tree does not
-  // need the page (a longer sibling has it, or it is in RAM already): the extent stays the caller's.
+  // kUnverified with its ssd_sequence. Errors as of Restore, and AlreadyExists when the tree does
+  // not need the page (a longer sibling has it, or it is in RAM already): the extent stays the
+  // caller's.
   absl::StatusOr<PageRef> Adopt(block::SpaceHandle space, const AdoptedPage& page);
-  // After the last Restore: forgets blocks whose record came back without pages and that nothing
-  // continues. Until then they stay for their children, which come later.
+  // After the last Restore, Adopt and AdoptLease: forgets blocks whose record came back without
+  // pages and that nothing continues; until then they stay for their children, which come later.
+  // Ends the holds of adopted pages that no AdoptLease took over, and orders adopted blocks by last
+  // use.
   void PruneHoles();
 
   IndexCounts Counts() const;

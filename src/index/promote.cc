@@ -1,4 +1,5 @@
-// Promotion: one reader brings a page back from SSD, everybody else waits.
+// Promotion: one reader brings a page back from SSD or checks it in place, everybody else waits.
+#include "base/clock.h"
 #include "index/impl.h"
 
 namespace prefixd::index {
@@ -6,24 +7,50 @@ namespace prefixd::index {
 bool PrefixIndex::BeginPromotion(const PageRef& ref) {
   const base::MutexLock lock(impl_->mutex);
   Page* const page = impl_->Resolve(ref);
-  if (page == nullptr || page->state != PageState::kSsd) return false;
+  if (page == nullptr) return false;
+  if (page->state != PageState::kSsd && page->state != PageState::kUnverified) return false;
   const Impl::Change change(*impl_, *ref.node);
   page->state = PageState::kPromoting;
   ++ref.node->pins;  // the session may end while the page is read
   return true;
 }
 
-void PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent) {
+void PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
+                                  block::PageMarks* marks) {
   const base::MutexLock lock(impl_->mutex);
   Page* const page = impl_->Resolve(ref);
   {
     const Impl::Change change(*impl_, *ref.node);
-    page->extent = extent;
-    page->state = page->ssd_sequence != 0 ? PageState::kRamAndSsd : PageState::kRam;
+    if (page->holders == 0) page->slots = 0;  // of an earlier daemon's readers, who are gone
+    if (!page->extent) {
+      page->extent = extent;
+      page->marks = marks;
+      WriteMarks(*ref.node, *page, base::SystemClock::Get().UnixMicros());
+    } else if (page->marks != nullptr) {
+      page->marks->holders.store(page->slots, std::memory_order_release);
+    }
+    page->state = OnSsd(*page) ? PageState::kRamAndSsd : PageState::kRam;
     --ref.node->pins;
   }
   impl_->Settle(ref.node);
   impl_->promoted.NotifyAll();
+}
+
+void PrefixIndex::Impl::DropBadCopy(Node& node, Page& page) {
+  const bool in_place = static_cast<bool>(page.extent);
+  if (in_place && page.holders > 0) {
+    // Somebody may have been reading it since before this daemon: no one else's bytes go there.
+    condemned.push_back({&node, page.group, page.rung, page.extent});
+    page.condemned = true;
+    page.extent = {};
+    page.marks = nullptr;
+  }
+  FreeExtent(page);
+  if (in_place && OnSsd(page)) {
+    page.state = PageState::kSsd;
+  } else {
+    FreePage(page);
+  }
 }
 
 void PrefixIndex::FailPromotion(const PageRef& ref, PromotionFailure failure) {
@@ -31,8 +58,12 @@ void PrefixIndex::FailPromotion(const PageRef& ref, PromotionFailure failure) {
   Page* const page = impl_->Resolve(ref);
   {
     const Impl::Change change(*impl_, *ref.node);
-    page->state = PageState::kSsd;
-    if (failure == PromotionFailure::kCorrupt || page->ssd_sequence == 0) impl_->FreePage(*page);
+    const bool in_place = static_cast<bool>(page->extent);
+    if (failure == PromotionFailure::kCorrupt || (!in_place && !OnSsd(*page))) {
+      impl_->DropBadCopy(*ref.node, *page);
+    } else {
+      page->state = in_place ? PageState::kUnverified : PageState::kSsd;
+    }
     --ref.node->pins;
   }
   impl_->Settle(ref.node);
@@ -48,6 +79,21 @@ PageInfo PrefixIndex::WaitWhilePromoting(const PageRef& ref, base::Deadline dead
     if (page->state != PageState::kPromoting || !in_time) return InfoOf(*ref.node, *page);
     in_time = impl_->promoted.WaitUntil(impl_->mutex, deadline);
   }
+}
+
+std::optional<BlockDescription> PrefixIndex::Describe(const PageRef& ref) const {
+  const base::MutexLock lock(impl_->mutex);
+  const Page* const page = impl_->Resolve(ref);
+  if (page == nullptr || !Present(*page) || !ref.node->in_tree) return std::nullopt;
+  const Node& node = *ref.node;
+  return BlockDescription{.name = {.hash = node.hash,
+                                   .parent = node.parent->hash,
+                                   .path = node.path,
+                                   .parent_path = node.parent->path},
+                          .first_token = node.first_token,
+                          .tokens = node.tokens,
+                          .content = node.content,
+                          .ends = ListEnds(node.ends)};
 }
 
 }  // namespace prefixd::index

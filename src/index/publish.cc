@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/clock.h"
 #include "index/impl.h"
 
 namespace prefixd::index {
@@ -66,25 +67,20 @@ absl::StatusOr<Reservation*> PrefixIndex::Impl::FindReservation(block::Reservati
 
 void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
   const Change change(*this, node);
+  const int64_t now = base::SystemClock::Get().UnixMicros();
   for (const NewPage& page : pages) {
     if (Has(node, page)) {
       freed.push_back(page.extent);
       continue;
     }
-    Page* slot = FindPage(node, page.group, page.rung);
-    if (slot == nullptr) {
-      const auto at = std::find_if(node.pages.begin(), node.pages.end(), [&](const Page& other) {
-        return std::pair<uint32_t, uint32_t>(other.group, other.rung) >
-               std::pair(page.group, page.rung);
-      });
-      slot = &*node.pages.insert(at, Page{.group = static_cast<uint16_t>(page.group),
-                                          .rung = static_cast<uint16_t>(page.rung)});
-    }
-    slot->state = PageState::kRam;
-    slot->extent = page.extent;
-    slot->check = page.check;
-    slot->page_bytes = page.page_bytes;
-    slot->payload_bytes = page.payload_bytes;
+    Page& slot = SlotFor(node, page.group, page.rung);
+    slot.state = PageState::kRam;
+    slot.extent = page.extent;
+    slot.check = page.check;
+    slot.page_bytes = page.page_bytes;
+    slot.payload_bytes = page.payload_bytes;
+    slot.marks = page.marks;
+    WriteMarks(node, slot, now);
   }
   node.stamp = next_stamp++;
 }

@@ -14,8 +14,8 @@ constexpr uint64_t kReservedBytesPerToken = 8;  // its id, and its share of a bl
 uint64_t MemoryOf(const Reservation& reservation) {
   return sizeof(Reservation) + 64 + reservation.tokens.size() * sizeof(block::Token) +
          reservation.content.size() * sizeof(block::ContentKey) +
-         reservation.blocks.size() *
-             (sizeof(block::BlockPlan) + reservation.usable.groups.size() * sizeof(uint32_t) + 1);
+         reservation.blocks.size() * (sizeof(block::BlockPlan) + sizeof(uint64_t) +
+                                      reservation.usable.groups.size() * sizeof(uint32_t) + 1);
 }
 
 // A single node that holds all tokens of the block and serves every selected group.
@@ -69,7 +69,7 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session,
     if (shared > 0) announced.push_back({other.get(), shared});
   }
   const auto size = static_cast<uint32_t>(sequence.tokens.size());
-  block::BlockHash parent_hash = space.root.hash;
+  BlockName name{.hash = space.root.hash, .path = space.root.path};
   for (uint32_t first = 0; first < size; first += space.shape.block_tokens) {
     const size_t index = reservation.blocks.size();
     const Slice tokens(sequence, first, std::min(size, first + space.shape.block_tokens));
@@ -92,9 +92,14 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session,
     }
     reservation.states.push_back(plan.state == block::BlockState::kPresent ? PlanState::kPresent
                                                                            : PlanState::kMissing);
-    parent_hash =
-        index < walk.path.size() ? walk.path[index]->hash : Hash(parent_hash, tokens.view());
-    reserved.hashes.push_back(parent_hash);
+    const bool known = index < walk.path.size();
+    BlockName next{.parent = name.hash, .parent_path = name.path};
+    next.hash = known ? walk.path[index]->hash : Hash(name.hash, tokens.view());
+    next.path = known ? walk.path[index]->path : PathOf(name.path, tokens.view());
+    name = next;
+    reserved.hashes.push_back(name.hash);
+    reserved.names.push_back(name);
+    reservation.paths.push_back(name.path);
     reservation.blocks.push_back(std::move(plan));
   }
 }

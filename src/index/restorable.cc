@@ -15,19 +15,54 @@ uint32_t MissingGroup(const Node& node, const Usable& usable) {
   return count == usable.groups.size() ? block::kAllGroups : missing;
 }
 
+// The pages of a block that serves, behind those of the blocks before it; false when it does not.
+bool Take(Node& node, const Usable& usable, RestorablePath& found) {
+  if (node.present == 0 || usable.groups.empty()) return false;
+  const size_t before = found.pages.size();
+  for (const Usable::Group& group : usable.groups) {
+    const Page* const page = BestPage(node, group);
+    if (page == nullptr) {
+      found.pages.resize(before);
+      return false;
+    }
+    found.pages.push_back(const_cast<Page*>(page));
+  }
+  found.blocks.push_back(&node);
+  return true;
+}
+
+uint32_t CutOutside(std::span<const block::ContentKey> content, uint32_t tokens) {
+  const auto after = std::upper_bound(
+      content.begin(), content.end(), tokens,
+      [](uint32_t position, const block::ContentKey& key) { return position <= key.start; });
+  if (after == content.begin()) return tokens;
+  const block::ContentKey& key = *std::prev(after);
+  return tokens < uint64_t{key.start} + key.length ? key.start : tokens;
+}
+
+// The item under the last token of `node` goes on under the first of what follows.
+bool GoesOn(const Node& node, std::span<const block::ContentKey> next) {
+  if (node.content.empty() || next.empty()) return false;
+  const block::ContentKey& last = node.content.back();
+  const block::ContentKey& first = next.front();
+  return first.start == 0 && last.start + last.length == node.size() &&
+         last.digest == first.digest && last.item_offset + last.length == first.item_offset;
+}
+
 }  // namespace
 
 RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
                               const block::SequenceView& request, const Usable& usable) {
   RestorablePath found;
+  found.blocks.reserve(walk.path.size() + 1);
+  found.pages.reserve((walk.path.size() + 1) * usable.groups.size());
   const Node* parent = walk.last;
   for (Node* const node : walk.path) {
-    if (!Serves(*node, usable)) {
+    if (!Take(*node, usable, found)) {
       found.missing_group = MissingGroup(*node, usable);
       parent = node->parent;
       break;
     }
-    found.blocks.push_back(node);
     found.tokens += block_tokens;
   }
   const auto size = static_cast<uint32_t>(request.tokens.size());
@@ -36,8 +71,7 @@ RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
   ByShared siblings(*parent, rest.view());
   bool first = true;
   while (const auto sibling = siblings.Next()) {
-    if (Serves(*sibling->node, usable)) {
-      found.blocks.push_back(sibling->node);
+    if (Take(*sibling->node, usable, found)) {
       found.tokens += sibling->shared;
       break;
     }
@@ -54,36 +88,49 @@ void Shorten(uint32_t to, block::ShortenReason reason, uint32_t group, block::Ma
   answer.restorable_tokens = to;
 }
 
-void ShortenToQuota(uint32_t to, const block::SequenceView& request, const RestorablePath& path,
-                    const Usable& usable, const MatchOptions& options, block::MatchAnswer& answer) {
+void ShortenToQuota(uint32_t to, const Asked& asked, const RestorablePath& path,
+                    const MatchOptions& options, block::MatchAnswer& answer) {
   if (to >= answer.restorable_tokens) return;
   Shorten(to, block::ShortenReason::kLeaseQuota, block::kAllGroups, answer);
   if (!options.causal_content) {
-    Shorten(CutOutsideContent(request, to), block::ShortenReason::kAtomicContent, block::kAllGroups,
+    Shorten(CutOutsideContent(asked, to), block::ShortenReason::kAtomicContent, block::kAllGroups,
             answer);
   }
   answer.pending_tokens = 0;
-  CountTiers(path, usable, answer);
+  CountTiers(path, answer);
 }
 
-void CountTiers(const RestorablePath& path, const Usable& usable, block::MatchAnswer& answer) {
+void CountTiers(const RestorablePath& path, block::MatchAnswer& answer) {
   answer.ram_bytes = answer.ssd_bytes = 0;
-  for (const Node* const node : path.blocks) {
-    if (node->first_token >= answer.restorable_tokens) return;
-    for (const Usable::Group& group : usable.groups) {
-      const Page& page = *BestPage(*node, group);
-      (InRam(page.state) ? answer.ram_bytes : answer.ssd_bytes) += page.page_bytes;
-    }
+  if (path.blocks.empty()) return;
+  const size_t groups = path.pages.size() / path.blocks.size();
+  for (size_t i = 0; i < path.pages.size(); ++i) {
+    if (path.blocks[i / groups]->first_token >= answer.restorable_tokens) return;
+    const Page& page = *path.pages[i];
+    (page.extent ? answer.ram_bytes : answer.ssd_bytes) += page.page_bytes;
   }
 }
 
-uint32_t CutOutsideContent(const block::SequenceView& request, uint32_t tokens) {
-  const auto after = std::upper_bound(
-      request.content.begin(), request.content.end(), tokens,
-      [](uint32_t position, const block::ContentKey& key) { return position <= key.start; });
-  if (after == request.content.begin()) return tokens;
-  const block::ContentKey& key = *std::prev(after);
-  return tokens < uint64_t{key.start} + key.length ? key.start : tokens;
+uint32_t CutOutsideContent(const Asked& asked, uint32_t tokens) {
+  // From the last piece of the sequence towards the first, as far as the range reaches back.
+  std::span<const block::ContentKey> content = asked.tail.content;
+  uint32_t start = asked.offset();
+  const Node* before = asked.from;
+  while (true) {
+    if (tokens > start) {
+      const uint32_t cut = start + CutOutside(content, tokens - start);
+      if (cut == tokens || cut > start) return cut;
+      tokens = start;
+    }
+    if (before->is_root()) return tokens;
+    if (tokens == start) {
+      if (!GoesOn(*before, content)) return tokens;
+      tokens = before->first_token + before->content.back().start;
+    }
+    content = before->content;
+    start = before->first_token;
+    before = before->parent;
+  }
 }
 
 }  // namespace prefixd::index

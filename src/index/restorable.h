@@ -15,7 +15,8 @@ namespace prefixd::index {
 // itself; the last may be a donor: a sibling that shares only its first tokens with the request.
 struct RestorablePath {
   std::vector<Node*> blocks;
-  uint32_t tokens = 0;
+  std::vector<Page*> pages;  // block by block, one for each selected group
+  uint32_t tokens = 0;       // from where the walk began
   // Where it stops before the end of the walk: the group whose page is missing, or kAllGroups when
   // none of the selected ones is there.
   uint32_t missing_group = block::kAllGroups;
@@ -33,12 +34,13 @@ RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
 void Shorten(uint32_t to, block::ShortenReason reason, uint32_t group, block::MatchAnswer& answer);
 // Cuts to the quota, then out of content ranges as `options` says; pending_tokens then mean
 // nothing.
-void ShortenToQuota(uint32_t to, const block::SequenceView& request, const RestorablePath& path,
-                    const Usable& usable, const MatchOptions& options, block::MatchAnswer& answer);
-// Bytes of the pages of [0, restorable_tokens) by tier.
-void CountTiers(const RestorablePath& path, const Usable& usable, block::MatchAnswer& answer);
+void ShortenToQuota(uint32_t to, const Asked& asked, const RestorablePath& path,
+                    const MatchOptions& options, block::MatchAnswer& answer);
+// Bytes of the path's pages of [0, restorable_tokens) by tier.
+void CountTiers(const RestorablePath& path, block::MatchAnswer& answer);
 
-// `tokens`, or the start of the content range of the request that it would cut.
-uint32_t CutOutsideContent(const block::SequenceView& request, uint32_t tokens);
+// `tokens`, or the start of the content range of the request that it would cut. Both count from the
+// start of the sequence; ranges may begin before the tail.
+uint32_t CutOutsideContent(const Asked& asked, uint32_t tokens);
 
 }  // namespace prefixd::index

@@ -61,13 +61,13 @@ bool IsCovered(const Node& parent, const RestoredBlock& block) {
 
 }  // namespace
 
-absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space,
-                                                      const RestoredBlock& block) const {
-  const bool at_root = space.root.hash == block.parent && block.parent_path == 0;
+absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space, const block::BlockHash& hash,
+                                                      uint64_t path) const {
+  const bool at_root = space.root.hash == hash && path == 0;
   Node* parent = at_root ? &space.root : nullptr;
-  for (auto it = by_hash.lower_bound({block.parent, nullptr});
-       it != by_hash.end() && it->first == block.parent; ++it) {
-    if (it->second->space != &space || it->second->path != block.parent_path) continue;
+  for (auto it = by_hash.lower_bound({hash, nullptr}); it != by_hash.end() && it->first == hash;
+       ++it) {
+    if (it->second->space != &space || it->second->path != path) continue;
     // A record does not hold its ancestors' tokens: between two blocks of one name nothing decides.
     if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's name");
     parent = it->second;
@@ -85,6 +85,11 @@ void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block)
       std::sort(node.pages.begin(), node.pages.end(), [](const Page& a, const Page& b) {
         return std::pair(a.group, a.rung) < std::pair(b.group, b.rung);
       });
+    } else if (there->state == PageState::kUnverified) {
+      // It was adopted first: the same bytes once more.
+      if (there->check == restored.check && there->ssd_sequence < restored.ssd_sequence) {
+        there->ssd_sequence = restored.ssd_sequence;
+      }
     } else if (there->holders == 0 &&
                (there->state == PageState::kGone ||
                 (there->state == PageState::kSsd && there->ssd_sequence < restored.ssd_sequence))) {
@@ -109,7 +114,7 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   if (impl_->Hash(block.parent, tokens) != block.hash) {
     return absl::DataLossError("record: its hash is not the hash of its parent and tokens");
   }
-  auto found = impl_->ParentByHash(*space, block);
+  auto found = impl_->ParentByHash(*space, block.parent, block.parent_path);
   if (!found.ok()) return found.status();
   Node& parent = **found;
   Node* node = ExactChild(parent, tokens);
@@ -127,6 +132,7 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
 
 void PrefixIndex::PruneHoles() {
   const base::MutexLock lock(impl_->mutex);
+  impl_->EndAdoption();
   std::vector<Node*> leaves;
   for (Node* const node : impl_->nodes) {
     if (node->in_tree && node->pages.empty() && node->children.empty()) leaves.push_back(node);

@@ -23,16 +23,16 @@ void Apply(Totals& a, const Totals& b, Op op) {
 }
 
 void AddPage(const Page& page, Totals& totals) {
-  if (InRam(page.state)) {
+  if (page.extent) {
     totals.ram_payload += page.payload_bytes;
     totals.ram_extents += page.extent.bytes;
-    if (page.state != PageState::kRamAndSsd) {
+    if (!OnSsd(page)) {
       totals.dirty_bytes += page.extent.bytes;
     } else if (page.holders == 0) {
       totals.clean_bytes += page.extent.bytes;
     }
   }
-  if (OnSsd(page.state)) {
+  if (OnSsd(page)) {
     totals.ssd_payload += page.payload_bytes;
     totals.ssd_pages += page.page_bytes;
   }
@@ -57,7 +57,7 @@ Totals TotalsOf(const Node& node) {
     any = true;
     if (node.in_tree) AddPage(page, totals);
     if (page.holders > 0) {
-      totals.leased_bytes += InRam(page.state) ? page.extent.bytes : page.page_bytes;
+      totals.leased_bytes += BytesOf(page);
     }
   }
   totals.memory_bytes = MemoryOf(node);
@@ -108,6 +108,19 @@ bool Serves(const Node& node, const Usable& usable) {
   if (node.present == 0 || usable.groups.empty()) return false;
   return std::all_of(usable.groups.begin(), usable.groups.end(),
                      [&](const Usable::Group& group) { return BestPage(node, group) != nullptr; });
+}
+
+uint64_t MemoryOf(const Lease& lease) {
+  return sizeof(Lease) + 32 + lease.pages.capacity() * sizeof(HeldPage) +
+         lease.usable.groups.capacity() * sizeof(Usable::Group);
+}
+
+bool HoldsAlready(const Lease& lease, const Node* node, const Page& page) {
+  for (auto it = lease.pages.rbegin(); it != lease.pages.rend(); ++it) {
+    if (it->first_token != node->first_token) return false;
+    if (it->node == node && it->group == page.group && it->rung == page.rung) return true;
+  }
+  return false;
 }
 
 void Ghosts::Add(const block::BlockHash& hash) {

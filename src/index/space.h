@@ -45,9 +45,11 @@ struct Usable {
   struct Group {
     uint16_t group = 0;
     uint64_t rungs = 0;
+    bool operator==(const Group&) const = default;
   };
   std::vector<Group> groups;
   bool has_mask = false;  // some rung of some group is not usable
+  bool operator==(const Usable&) const = default;
 };
 Usable UsableOf(const SpaceShape& shape, const Selection& selection);
 Usable AnyRung(const Usable& usable);
@@ -58,14 +60,28 @@ bool Serves(const Node& node, const Usable& usable);
 
 struct HeldPage {
   Node* node = nullptr;
+  uint32_t first_token = 0;  // of the node
   uint16_t group = 0;
   uint16_t rung = 0;
   uint64_t charge = 0;  // against the session's quota
 };
 struct Lease {
   block::SessionId session;
+  uint32_t slot = block::kNoSlot;
+  Space* space = nullptr;
+  Usable usable;
+  // It covers [from, tokens) of a sequence; nothing when both are 0 (pages of an earlier daemon).
+  uint32_t from = 0, tokens = 0;
+  bool extended = false;  // what it held before was not stamped since
+  uint64_t losses = 0;    // Impl::losses when all of its pages were last known to be there
+  // By first_token, group by group. Where an extension replaced the pages of a partial block, the
+  // replaced stand before the new ones.
   std::vector<HeldPage> pages;
 };
+
+uint64_t MemoryOf(const Lease& lease);
+// Of the pages of a block that would be the lease's last: it has this one already.
+bool HoldsAlready(const Lease& lease, const Node* node, const Page& page);
 
 enum class PlanState : uint8_t { kMissing, kPresent, kPublished };
 struct Reservation {
@@ -76,6 +92,7 @@ struct Reservation {
   Usable usable;
   std::vector<block::BlockPlan> blocks;
   std::vector<PlanState> states;
+  std::vector<uint64_t> paths;  // of the blocks
   // The deepest block of the sequence in the tree that may be a parent, after `hold_blocks` blocks;
   // nullptr for the root. It and its ancestors stay in the tree.
   Node* hold = nullptr;

@@ -4,18 +4,6 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
-namespace {
-
-std::vector<uint32_t> ListEnds(const EndSet& ends) {
-  std::vector<uint32_t> list;
-  for (uint32_t k = 0; k < ends.size(); ++k) {
-    if (ends.test(k)) list.push_back(k + 1);
-  }
-  return list;
-}
-
-}  // namespace
-
 SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
   SpillBlock block;
   block.node = &node;
@@ -30,7 +18,7 @@ SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
   block.last_use = node.stamp;
   const Change change(*this, node);
   for (Page& page : node.pages) {
-    if (OnSsd(page.state) && page.ssd_sequence != 0) block.ssd_pages.push_back(InfoOf(node, page));
+    if (OnSsd(page)) block.ssd_pages.push_back(InfoOf(node, page));
     if (page.state != PageState::kRam) continue;
     page.state = PageState::kSpilling;
     block.pages.push_back(InfoOf(node, page));

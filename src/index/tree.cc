@@ -16,6 +16,9 @@ void MoveEnds(Node& from, Node& to, uint32_t count) {
   to.ends |= moved;
   from.subtree_ends -= moved.count();
   to.subtree_ends += moved.count();
+  if (moved.none()) return;
+  WriteEnds(from);
+  WriteEnds(to);
 }
 
 void AddSubtreeEnds(Node* node, int64_t count) {
@@ -124,12 +127,20 @@ void PrefixIndex::Impl::SetEnd(Node& first, uint32_t count) {
   if (first.ends.test(count - 1)) return;
   const Change change(*this, first);
   first.ends.set(count - 1);
+  WriteEnds(first);
   AddSubtreeEnds(&first, 1);
 }
 
-void PrefixIndex::Impl::FreePage(Page& page) {
+void PrefixIndex::Impl::FreeExtent(Page& page) {
   if (page.extent) freed.push_back(page.extent);
   page.extent = {};
+  page.marks = nullptr;
+  page.moving = false;
+}
+
+void PrefixIndex::Impl::FreePage(Page& page) {
+  FreeExtent(page);
+  if (page.holders > 0) ++losses;
   page.ssd_sequence = 0;
   page.state = PageState::kGone;
 }
@@ -139,8 +150,8 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
     {
       const Change change(*this, *node);
       for (Page& page : node->pages) {
-        const bool busy = page.state == PageState::kSpilling || page.state == PageState::kPromoting;
-        if (!node->in_tree && page.holders == 0 && !busy) FreePage(page);
+        const bool used = page.state == PageState::kSpilling || page.state == PageState::kPromoting;
+        if (!node->in_tree && page.holders == 0 && !used) FreePage(page);
       }
       std::erase_if(node->pages,
                     [](const Page& page) { return !Present(page) && page.holders == 0; });
@@ -169,9 +180,10 @@ Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {
   return FindPage(*ref.node, ref.group, ref.rung);
 }
 
-void PrefixIndex::Impl::StampPath(Node* leaf) {
+void PrefixIndex::Impl::StampPath(Node* leaf, const Node* below) {
   // Leaf first: in an order by stamp a prefix outlives what follows it.
-  for (Node* node = leaf; node != nullptr && !node->is_root(); node = node->parent) {
+  for (Node* node = leaf; node != nullptr && node != below && !node->is_root();
+       node = node->parent) {
     node->stamp = next_stamp++;
     Reorder(*node);
   }

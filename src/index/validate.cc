@@ -1,4 +1,5 @@
 // Validate: every sum, order and link recomputed from the nodes.
+#include <algorithm>
 #include <string>
 
 #include "absl/status/status.h"
@@ -8,6 +9,13 @@
 
 namespace prefixd::index {
 namespace {
+
+// Of one page: how many leases hold it and the bits of their slots.
+struct Holders {
+  uint32_t count = 0;
+  uint64_t slots = 0;
+};
+using HolderMap = absl::flat_hash_map<std::pair<const Node*, uint32_t>, Holders>;
 
 absl::Status Broken(const Node& node, const std::string& what) {
   return absl::InternalError(absl::StrCat("index: node ", node.id, " at token ", node.first_token,
@@ -48,13 +56,37 @@ absl::Status CheckPages(const Node& node) {
       return Broken(node, "pages out of order");
     }
     before = &page;
-    if (static_cast<bool>(page.extent) != InRam(page.state)) return Broken(node, "extent");
-    const bool copy = page.ssd_sequence != 0;
-    if (copy != OnSsd(page.state) && page.state != PageState::kPromoting) {
+    const bool either = page.state == PageState::kPromoting;  // from SSD or in place
+    const bool in_ram = InRam(page.state) || page.state == PageState::kUnverified;
+    if (static_cast<bool>(page.extent) != in_ram && !either) return Broken(node, "extent");
+    const bool copy = page.state == PageState::kRamAndSsd || page.state == PageState::kSsd;
+    if (OnSsd(page) != copy && !either && page.state != PageState::kUnverified) {
       return Broken(node, "SSD sequence");
     }
     if (page.state == PageState::kSpilling && !node.spilling) return Broken(node, "spilling page");
     if (page.state == PageState::kGone && page.holders == 0) return Broken(node, "empty slot");
+  }
+  return absl::OkStatus();
+}
+
+// What the marks of its pages say, against the slots of those who hold them.
+absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
+  const EndSet low = EndSet(~uint64_t{0});
+  for (const Page& page : node.pages) {
+    const auto held = holders.find({&node, page.group << 16 | page.rung});
+    const Holders by = held == holders.end() ? Holders() : held->second;
+    if (by.count != page.holders) return Broken(node, "holders");
+    if ((by.slots & ~page.slots) != 0) return Broken(node, "a holder without its bit");
+    const bool adopted =
+        page.state == PageState::kUnverified || page.state == PageState::kPromoting;
+    if (by.count == 0 && page.slots != 0 && !adopted) return Broken(node, "bits without a holder");
+    if (page.marks == nullptr) continue;
+    if (!page.extent) return Broken(node, "marks without an extent");
+    if (page.marks->holders.load() != page.slots) return Broken(node, "holders in the marks");
+    if (page.marks->ends[0].load() != (node.ends & low).to_ullong() ||
+        page.marks->ends[1].load() != (node.ends >> 64).to_ullong()) {
+      return Broken(node, "ends in the marks");
+    }
   }
   return absl::OkStatus();
 }
@@ -95,29 +127,31 @@ absl::Status PrefixIndex::Impl::Validate() const {
   Totals sum;
   std::vector<Totals> of_space(spaces.size());
   absl::flat_hash_map<const Node*, uint32_t> pins;
-  absl::flat_hash_map<std::pair<const Node*, uint32_t>, uint32_t> holders;
-  size_t full = 0, in_orders = 0, in_spill_order = 0;
-  for (const auto& [id, lease] : leases) {
+  HolderMap holders;
+  size_t full = 0, in_orders = 0, in_spill_order = 0, in_unverified_order = 0;
+  const auto add = [&](const Lease& lease) {
     for (const HeldPage& held : lease.pages) {
       ++pins[held.node];
-      ++holders[{held.node, held.group << 16 | held.rung}];
+      Holders& of_page = holders[{held.node, held.group << 16 | held.rung}];
+      ++of_page.count;
+      if (lease.slot < block::kArenaSlots) of_page.slots |= uint64_t{1} << lease.slot;
     }
-  }
+  };
+  for (const auto& [id, lease] : leases) add(lease);
+  add(adoption);
   for (const auto& [id, reservation] : reservations) {
     if (reservation->hold != nullptr) ++pins[reservation->hold];
     if (reservation->tail != nullptr) ++pins[reservation->tail];
   }
-  for (const Node* const node : nodes) {
+  for (Node* const node : nodes) {
     const uint32_t block_tokens = node->space->shape.block_tokens;
     absl::Status status = CheckNode(*node, block_tokens, clean_order, dirty_order, spill_order);
     if (!status.ok()) return status;
     uint32_t needed = pins[node] + (node->spilling ? 1 : 0);
     for (const Page& page : node->pages) {
       if (page.state == PageState::kPromoting) ++needed;
-      if (holders[{node, page.group << 16 | page.rung}] != page.holders) {
-        return Broken(*node, "holders");
-      }
     }
+    if (absl::Status marks = CheckMarks(*node, holders); !marks.ok()) return marks;
     if (needed != node->pins) return Broken(*node, "pins");
     const Totals of_node = TotalsOf(*node);
     sum += of_node;
@@ -125,11 +159,21 @@ absl::Status PrefixIndex::Impl::Validate() const {
     full += node->in_tree && node->size() == block_tokens ? 1 : 0;
     in_orders += node->evict_order != nullptr ? 1 : 0;
     in_spill_order += node->in_spill_order ? 1 : 0;
+    const OrderKey unverified_key{node->unverified_stamp, node->id, node};
+    in_unverified_order += unverified_order.contains(unverified_key) ? 1 : 0;
+    const bool unverified =
+        node->in_tree && std::any_of(node->pages.begin(), node->pages.end(), [](const Page& page) {
+          return page.state == PageState::kUnverified;
+        });
+    if (unverified != node->in_unverified_order) return Broken(*node, "unverified order");
   }
   if (sum != totals) return absl::InternalError("index: totals differ from the nodes'");
   if (full != by_hash.size()) return absl::InternalError("index: full blocks by hash");
   if (in_orders != clean_order.size() + dirty_order.size()) {
     return absl::InternalError("index: eviction orders");
+  }
+  if (in_unverified_order != unverified_order.size()) {
+    return absl::InternalError("index: unverified order");
   }
   if (in_spill_order != spill_order.size()) return absl::InternalError("index: spill order");
   for (const auto& space : spaces) {

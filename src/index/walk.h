@@ -10,15 +10,23 @@
 
 namespace prefixd::index {
 
-// Where the request ends or leaves the tree.
+// A request, or what of it lies behind a full block that is known to match.
+struct Asked {
+  Node* from = nullptr;                                                 // that block, or the root
+  block::SequenceView tail;                                             // what follows it
+  uint32_t offset() const { return from->first_token + from->size(); }  // of the tail
+  uint32_t size() const { return offset() + static_cast<uint32_t>(tail.tokens.size()); }
+};
+
+// Where the request ends or leaves the tree. Counts from where the walk began.
 struct Walk {
-  std::vector<Node*> path;  // full blocks that match entirely, from the first; no root
-  Node* last = nullptr;     // the deepest of them, or the root
+  std::vector<Node*> path;  // full blocks that match entirely, from the first
+  Node* last = nullptr;     // the deepest of them, or where the walk began
   uint32_t base = 0;        // tokens of the path
   uint32_t shared = 0;      // tokens after `base` that some child of `last` shares
   uint32_t matched() const { return base + shared; }
 };
-Walk WalkDown(Node& root, uint32_t block_tokens, const block::SequenceView& request);
+Walk WalkDown(Node& from, uint32_t block_tokens, const block::SequenceView& request);
 
 // The child with exactly these tokens, or nullptr.
 Node* ExactChild(const Node& parent, const block::SequenceView& tokens);

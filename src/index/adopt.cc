@@ -1,0 +1,174 @@
+// Adopt: pages that an earlier daemon left in the arena, and the leases of those who still read
+// them.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/clock.h"
+#include "index/impl.h"
+
+namespace prefixd::index {
+namespace {
+
+absl::Status CheckShape(const SpaceShape& shape, const AdoptedPage& adopted) {
+  const size_t size = adopted.tokens.size();
+  if (size == 0 || size > shape.block_tokens) {
+    return absl::DataLossError(
+        absl::StrCat("adopt: ", size, " tokens, limit ", shape.block_tokens));
+  }
+  if (!block::ValidateContent({adopted.tokens, adopted.content}).ok()) {
+    return absl::DataLossError("adopt: content keys do not fit the tokens");
+  }
+  for (const uint32_t end : adopted.ends) {
+    if (end == 0 || end > size) {
+      return absl::DataLossError(absl::StrCat("adopt: end at ", end, " of ", size, " tokens"));
+    }
+  }
+  const NewPage& page = adopted.page;
+  if (page.group >= shape.rungs.size() || page.rung >= shape.rungs[page.group] || !page.extent) {
+    return absl::DataLossError(absl::StrCat("adopt: page of group ", page.group, " rung ",
+                                            page.rung, " in an extent of ", page.extent.bytes,
+                                            " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+// A longer sibling has the page, so that the block's own is not needed.
+bool IsCovered(const Node& parent, const block::SequenceView& tokens, const NewPage& page) {
+  ByShared siblings(parent, tokens);
+  while (const auto sibling = siblings.Next()) {
+    if (sibling->shared < tokens.tokens.size()) return false;
+    if (sibling->node->size() == tokens.tokens.size()) continue;
+    const Page* const there = FindPage(*sibling->node, page.group, page.rung);
+    if (there != nullptr && Present(*there)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Page& PrefixIndex::Impl::AddAdoptedPage(Node& node, const NewPage& page) {
+  const Change change(*this, node);
+  Page& slot = SlotFor(node, page.group, page.rung);
+  // A copy on SSD that is another page than this one is older: this one was not written yet.
+  const bool same = slot.state == PageState::kSsd && slot.check == page.check;
+  if (!same) slot.ssd_sequence = 0;
+  slot.state = PageState::kUnverified;
+  slot.extent = page.extent;
+  slot.check = page.check;
+  slot.page_bytes = page.page_bytes;
+  slot.payload_bytes = page.payload_bytes;
+  slot.marks = page.marks;
+  // Who reads it may be gone by now, or not: the bits stay until that is known.
+  if (page.marks != nullptr) slot.slots |= page.marks->holders.load(std::memory_order_acquire);
+  return slot;
+}
+
+absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const AdoptedPage& adopted) {
+  const base::MutexLock lock(impl_->mutex);
+  Space* const space = impl_->FindSpace(handle);
+  if (space == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("adopt: unknown space ", handle.value));
+  }
+  if (absl::Status fits = CheckShape(space->shape, adopted); !fits.ok()) return fits;
+  const block::SequenceView tokens{adopted.tokens, adopted.content};
+  if (impl_->Hash(adopted.name.parent, tokens) != adopted.name.hash ||
+      Impl::PathOf(adopted.name.parent_path, tokens) != adopted.name.path) {
+    return absl::DataLossError("adopt: its name is not that of its parent and tokens");
+  }
+  auto found = impl_->ParentByHash(*space, adopted.name.parent, adopted.name.parent_path);
+  if (!found.ok()) return found.status();
+  Node& parent = **found;
+  if (adopted.first_token != parent.first_token + parent.size()) {
+    return absl::DataLossError(absl::StrCat("adopt: at token ", adopted.first_token,
+                                            ", its parent ends at ",
+                                            parent.first_token + parent.size()));
+  }
+  Node* node = ExactChild(parent, tokens);
+  const Page* const there =
+      node == nullptr ? nullptr : FindPage(*node, adopted.page.group, adopted.page.rung);
+  const bool needed =
+      (there == nullptr || there->state == PageState::kGone || there->state == PageState::kSsd) &&
+      !IsCovered(parent, tokens, adopted.page);
+  if (needed && node == nullptr) node = impl_->InsertChild(parent, tokens);
+  for (const uint32_t end : adopted.ends) {
+    if (Node* const first = FirstExtending(parent, Head(tokens, end))) impl_->SetEnd(*first, end);
+  }
+  if (!needed) return absl::AlreadyExistsError("adopt: the tree has the page");
+  Page& page = impl_->AddAdoptedPage(*node, adopted.page);
+  WriteEnds(*node);
+  const PageRef ref = InfoOf(*node, page).ref;
+  impl_->adopted_uses.push_back({ref, adopted.last_use});
+  if (page.slots != 0) impl_->TakePage(impl_->adoption, *node, page, adopted.last_use);
+  impl_->Reorder(*node);
+  impl_->SupersedePrefixes(*node);
+  return ref;
+}
+
+block::LeaseId PrefixIndex::AdoptLease(block::SessionId session, uint32_t slot,
+                                       std::span<const PageRef> pages) {
+  const base::MutexLock lock(impl_->mutex);
+  std::vector<PageRef> refs(pages.begin(), pages.end());
+  std::erase_if(refs, [&](const PageRef& ref) {
+    const Page* const page = impl_->Resolve(ref);
+    return page == nullptr || !page->extent;
+  });
+  if (refs.empty()) return {};
+  std::sort(refs.begin(), refs.end(), [](const PageRef& a, const PageRef& b) {
+    return std::tuple(a.node->first_token, a.node_id, a.group, a.rung) <
+           std::tuple(b.node->first_token, b.node_id, b.group, b.rung);
+  });
+  refs.erase(std::unique(refs.begin(), refs.end()), refs.end());
+  Lease lease{.session = session,
+              .slot = slot,
+              .space = refs.front().node->space,
+              .usable = {},
+              .pages = {}};
+  const int64_t now = base::SystemClock::Get().UnixMicros();
+  for (const PageRef& ref : refs) {
+    impl_->TakePage(lease, *ref.node, *impl_->Resolve(ref), now);
+    impl_->Reorder(*ref.node);
+  }
+  return impl_->AddLease(std::move(lease));
+}
+
+std::vector<PageInfo> PrefixIndex::Unverified(size_t limit) const {
+  const base::MutexLock lock(impl_->mutex);
+  std::vector<PageInfo> list;
+  for (auto it = impl_->unverified_order.rbegin();
+       it != impl_->unverified_order.rend() && list.size() < limit; ++it) {
+    for (const Page& page : it->node->pages) {
+      if (page.state != PageState::kUnverified || list.size() == limit) continue;
+      list.push_back(InfoOf(*it->node, page));
+    }
+  }
+  return list;
+}
+
+void PrefixIndex::Impl::EndAdoption() {
+  // A path was used when the last block on it was: ancestors first by use, so leaf by leaf upwards.
+  absl::flat_hash_map<Node*, int64_t> uses;
+  for (const AdoptedUse& adopted : adopted_uses) {
+    if (Resolve(adopted.ref) == nullptr || !adopted.ref.node->in_tree) continue;
+    for (Node* node = adopted.ref.node; !node->is_root(); node = node->parent) {
+      const auto [it, added] = uses.emplace(node, adopted.last_use);
+      if (!added && it->second >= adopted.last_use) break;
+      it->second = adopted.last_use;
+    }
+  }
+  adopted_uses = {};
+  std::vector<std::pair<int64_t, Node*>> order;
+  for (const auto& [node, use] : uses) order.emplace_back(use, node);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tuple(a.first, b.second->first_token, a.second->id) <
+           std::tuple(b.first, a.second->first_token, b.second->id);
+  });
+  for (const auto& [use, node] : order) {
+    node->stamp = next_stamp++;
+    Reorder(*node);
+  }
+  const std::vector<HeldPage> held = std::exchange(adoption.pages, {});
+  DropPages(held, false);
+}
+
+}  // namespace prefixd::index
