@@ -9,6 +9,10 @@
 #include <system_error>
 #include <utility>
 
+#include "base/status.h"
+#include "block/arena_file.h"
+#include "fd_exchange.h"
+
 namespace prefixd::client {
 namespace {
 
@@ -16,7 +20,10 @@ constexpr std::chrono::milliseconds kShortestPause{20};
 constexpr std::chrono::milliseconds kLongestPause{1000};
 constexpr int kMaxReplyBytes = 64 << 20;  // the columns of 2^21 tokens in 64 groups fit
 
-std::unique_ptr<Connection::Stub> MakeStub(const std::string& address) {
+constexpr std::chrono::milliseconds kFilesPatience{2000};
+constexpr uint32_t kProtocol = 1;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   // Keeps gRPC up until the process ends: the last user's grpc_shutdown() of gRPC 1.51 may wait 10
   // s for its own poller, and an engine that drops its Client must not.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
@@ -27,8 +34,7 @@ std::unique_ptr<Connection::Stub> MakeStub(const std::string& address) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no other client's backoff
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return v1::PrefixCache::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 }  // namespace
@@ -43,11 +49,14 @@ std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
                                    deadline - std::chrono::steady_clock::now());
 }
 
-Connection::Connection(std::string address, std::string name)
-    : address_(std::move(address)), name_(std::move(name)), stub_(MakeStub(address_)) {}
+Connection::Connection(Options options)
+    : options_(std::move(options)),
+      channel_(MakeChannel(options_.address)),
+      stub_(v1::PrefixCache::NewStub(channel_)) {}
 
-void Connection::Start(std::function<void(const Session&)> on_attach) {
-  on_attach_ = std::move(on_attach);
+void Connection::Start(SessionObserver* observer, Attachment::ReleaseLease release) {
+  observer_ = observer;
+  release_ = std::move(release);
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error&) {  // no threads to be had: stays detached
@@ -60,33 +69,47 @@ void Connection::Stop() {
   {
     base::MutexLock lock(mutex_);
     stopped_ = true;
+    attachment_ = nullptr;
     if (attached_with_ != nullptr) attached_with_->TryCancel();
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
+  last_ = nullptr;
 }
 
 std::optional<Session> Connection::session() const {
   base::MutexLock lock(mutex_);
-  return session_;
+  if (!attachment_) return std::nullopt;
+  return attachment_->session();
 }
 
-absl::StatusOr<Session> Connection::RequireSession() const {
-  if (std::optional<Session> session = this->session()) return *session;
-  return absl::UnavailableError(absl::StrCat("client: no daemon at ", address_));
+std::shared_ptr<Attachment> Connection::attachment() const {
+  base::MutexLock lock(mutex_);
+  return attachment_;
+}
+
+absl::StatusOr<std::shared_ptr<Attachment>> Connection::RequireAttachment() const {
+  if (std::shared_ptr<Attachment> attachment = this->attachment()) return attachment;
+  return absl::UnavailableError(absl::StrCat("client: no daemon at ", options_.address));
+}
+
+absl::Status Connection::CheckEpoch(const Session& session, uint64_t epoch) const {
+  if (epoch == session.epoch) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("client: the daemon at ", options_.address, " restarted"));
 }
 
 bool Connection::WaitAttached(base::Deadline deadline) const {
   base::MutexLock lock(mutex_);
-  while (!session_ && !stopped_) {
+  while (!attachment_ && !stopped_) {
     if (!changed_.WaitUntil(mutex_, deadline)) break;
   }
-  return session_.has_value();
+  return attachment_ != nullptr;
 }
 
 void Connection::WaitFirstTry(base::Deadline deadline) const {
   base::MutexLock lock(mutex_);
-  while (!session_ && !tried_ && !stopped_) {
+  while (!attachment_ && !tried_ && !stopped_) {
     if (!changed_.WaitUntil(mutex_, deadline)) return;
   }
 }
@@ -111,31 +134,92 @@ bool Connection::AttachOnce() {
     attached_with_ = &context;
   }
   v1::AttachRequest request;
-  request.set_worker(name_);
-  request.set_protocol(1);
+  request.set_worker(options_.name);
+  request.set_protocol(kProtocol);
   request.set_library("prefixd-cpp/0.1.0");
+  if (options_.use_arena && PathBeside(options_.address, "x")) {
+    request.set_wants_arena(true);
+    request.set_staging_bytes(options_.staging_bytes);
+    request.set_arena_version(block::kArenaVersion);
+    request.set_resume(last_key_);
+  }
   const std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events =
       stub_->Attach(&context, request);
-  bool attached = false;
+  std::optional<Session> session;
   for (v1::SessionEvent event; events->Read(&event);) {
-    if (!event.has_attached() || attached) continue;
-    const Session session{.id = event.attached().session(), .epoch = event.epoch()};
-    on_attach_(session);
-    Announce(session);
-    attached = true;
+    if (session) {
+      observer_->Event(*session, event);
+    } else if (event.has_attached()) {
+      std::shared_ptr<Attachment> attachment = TakeOver(event);
+      session = attachment->session();
+      observer_->Attached(*session);
+      Announce(std::move(attachment));
+    }
   }
   {
     base::MutexLock lock(mutex_);
     attached_with_ = nullptr;
   }
-  Announce(std::nullopt);
+  Announce(nullptr);
+  if (session) observer_->Ended(*session);
   events->Finish();
-  return attached;
+  return session.has_value();
 }
 
-void Connection::Announce(std::optional<Session> session) {
+std::shared_ptr<Attachment> Connection::TakeOver(const v1::SessionEvent& event) {
+  const v1::Attached& attached = event.attached();
+  Attachment::Parts parts;
+  parts.session = {.id = attached.session(), .epoch = event.epoch()};
+  if (const absl::Status mapped = MapMemory(attached, &parts); !mapped.ok()) {
+    parts.arena = nullptr;
+    parts.staging = nullptr;
+    parts.why_no_arena = std::string(mapped.message());
+  }
+  if (attached.resumed()) parts.resumed_lease = {attached.resumed_lease()};
+  last_key_ = attached.arena() ? attached.key() : "";
+  auto attachment = std::make_shared<Attachment>(std::move(parts), release_);
+  if (last_ && attached.resumed()) last_->ContinuedBy(attachment);
+  last_ = attachment;
+  return attachment;
+}
+
+absl::Status Connection::MapMemory(const v1::Attached& attached, Attachment::Parts* parts) {
+  if (!options_.use_arena) return absl::FailedPreconditionError("use_arena is off");
+  const std::optional<std::string> socket = PathBeside(options_.address, attached.fd_socket());
+  if (!attached.arena()) {
+    return absl::FailedPreconditionError(
+        !PathBeside(options_.address, "x") ? "the daemon is not behind a unix socket"
+        : attached.why_no_arena().empty()  ? "the daemon shares no memory"
+                                           : attached.why_no_arena());
+  }
+  if (attached.arena_version() != block::kArenaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the daemon's arena has version ", attached.arena_version(),
+                     ", this library knows ", block::kArenaVersion));
+  }
+  if (!socket) return absl::FailedPreconditionError("the daemon named no socket for descriptors");
+  PREFIXD_ASSIGN_OR_RETURN(SessionFiles files,
+                           ReceiveFiles(*socket, attached.key(), kFilesPatience));
+  // The same slot of the same file: the lock of the mapping that there is covers it.
+  if (attached.resumed() && last_ && last_->arena() && last_->arena()->IsFile(files.arena.get())) {
+    parts->arena = last_->arena();
+  } else {
+    PREFIXD_ASSIGN_OR_RETURN(
+        parts->arena,
+        ArenaMapping::Map(std::move(files.arena), {.file_bytes = attached.arena_file_bytes(),
+                                                   .data_offset = attached.arena_data_offset()}));
+  }
+  if (files.staging) {  // without it pages travel by Put, hits stay in place
+    absl::StatusOr<std::shared_ptr<StagingMemory>> staging =
+        StagingMemory::Map(std::move(files.staging), attached.staging_bytes());
+    if (staging.ok()) parts->staging = *std::move(staging);
+  }
+  return absl::OkStatus();
+}
+
+void Connection::Announce(std::shared_ptr<Attachment> attachment) {
   base::MutexLock lock(mutex_);
-  session_ = session;
+  if (!stopped_) attachment_ = std::move(attachment);
   tried_ = true;
   changed_.NotifyAll();
 }

@@ -2,6 +2,7 @@
 //
 // Thread-safe. Start() once; the thread ends with Stop().
 #pragma once
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
@@ -12,23 +13,28 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 
+#include "attachment.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 
 namespace prefixd::client {
 
-// Ids given under one session are void under another.
-struct Session {
-  uint64_t id = 0;
-  uint64_t epoch = 0;  // of the daemon's life
-  bool operator==(const Session&) const = default;
-};
-
 absl::Status FromGrpc(const grpc::Status& status);
 // For ClientContext::set_deadline.
 std::chrono::system_clock::time_point WallClock(base::Deadline deadline);
+
+// Hears of the session, on the attaching thread.
+class SessionObserver {
+ public:
+  virtual ~SessionObserver() = default;
+  // Before attachment() tells the session to anybody else.
+  virtual void Attached(const Session& session) = 0;
+  virtual void Event(const Session& session, const v1::SessionEvent& event) = 0;
+  // After session() has stopped telling it.
+  virtual void Ended(const Session& session) = 0;
+};
 
 class Connection {
  public:
@@ -36,16 +42,24 @@ class Connection {
   template <typename Request, typename Reply>
   using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Reply*);
 
-  Connection(std::string address, std::string name);
+  struct Options {
+    std::string address;
+    std::string name;
+    bool use_arena = true;
+    uint64_t staging_bytes = 0;
+  };
+  explicit Connection(Options options);
   ~Connection() { Stop(); }
 
-  // `on_attach` runs on the attaching thread, before session() tells the session to anybody else.
-  void Start(std::function<void(const Session&)> on_attach);
+  // The observer outlives the thread; `release` is called for as long as an attachment lives.
+  void Start(SessionObserver* observer, Attachment::ReleaseLease release);
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
   std::optional<Session> session() const PREFIXD_EXCLUDES(mutex_);
+  // Null when not attached.
+  std::shared_ptr<Attachment> attachment() const PREFIXD_EXCLUDES(mutex_);
   // Unavailable("... no daemon at ADDRESS") when not attached.
-  absl::StatusOr<Session> RequireSession() const;
+  absl::StatusOr<std::shared_ptr<Attachment>> RequireAttachment() const;
   // False at the deadline.
   bool WaitAttached(base::Deadline deadline) const PREFIXD_EXCLUDES(mutex_);
   // Until attached, or until the first try has failed.
@@ -60,30 +74,38 @@ class Connection {
     Reply reply;
     absl::Status status = FromGrpc((*stub_.*method)(&context, request, &reply));
     if (!status.ok()) return status;
-    if (reply.epoch() != session.epoch) {
-      return absl::UnavailableError(absl::StrCat("client: the daemon at ", address_, " restarted"));
-    }
+    PREFIXD_RETURN_IF_ERROR(CheckEpoch(session, reply.epoch()));
     return reply;
   }
+  absl::Status CheckEpoch(const Session& session, uint64_t epoch) const;
   Stub& stub() { return *stub_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
  private:
   void Run();
   // Attaches and stays until the stream ends. True when it was attached.
   bool AttachOnce() PREFIXD_EXCLUDES(mutex_);
-  void Announce(std::optional<Session> session) PREFIXD_EXCLUDES(mutex_);
+  std::shared_ptr<Attachment> TakeOver(const v1::SessionEvent& event);
+  // Fills arena and staging, or why_no_arena. Returns why, when there is none.
+  absl::Status MapMemory(const v1::Attached& attached, Attachment::Parts* parts);
+  void Announce(std::shared_ptr<Attachment> attachment) PREFIXD_EXCLUDES(mutex_);
   // False when stopped.
   bool Pause(std::chrono::milliseconds pause) PREFIXD_EXCLUDES(mutex_);
 
-  const std::string address_;
-  const std::string name_;
+  const Options options_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
-  std::function<void(const Session&)> on_attach_;  // constant after Start()
+  SessionObserver* observer_ = nullptr;  // this and the next: constant after Start()
+  Attachment::ReleaseLease release_;
   std::thread thread_;
+  // Of the attaching thread: the last session, whose memory is kept until another one goes on with
+  // it or takes its place.
+  std::shared_ptr<Attachment> last_;
+  std::string last_key_;  // of a session that maps the arena
 
   mutable base::Mutex mutex_;  // guards what follows
   mutable base::CondVar changed_;
-  std::optional<Session> session_ PREFIXD_GUARDED_BY(mutex_);
+  std::shared_ptr<Attachment> attachment_ PREFIXD_GUARDED_BY(mutex_);
   bool tried_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* attached_with_ PREFIXD_GUARDED_BY(mutex_) = nullptr;  // of the open stream

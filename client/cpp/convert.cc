@@ -94,6 +94,7 @@ MatchInfo ToPublic(const block::MatchAnswer& match) {
   info.kind = static_cast<MatchKind>(match.kind);
   info.matched_tokens = match.matched_tokens;
   info.restorable_tokens = match.restorable_tokens;
+  info.pending_tokens = match.pending_tokens;
   info.ram_bytes = match.ram_bytes;
   info.ssd_bytes = match.ssd_bytes;
   info.estimated_load_us = match.load_us;

@@ -11,16 +11,25 @@ using std::chrono::steady_clock;
 
 constexpr size_t kLoadThreads = 4;
 constexpr std::chrono::seconds kReopenDeadline{2};    // of all spaces, on the attaching thread
-constexpr std::chrono::seconds kFarewellDeadline{1};  // of one Release or Abandon
+constexpr std::chrono::seconds kFarewellDeadline{1};  // of what waits when the client ends
 
 }  // namespace
 
 Core::Core(ClientOptions options)
     : options_(std::move(options)),
-      connection_(std::make_shared<Connection>(options_.address, options_.name)),
-      loads_(kLoadThreads),
-      farewells_(1) {
-  connection_->Start([this](const Session& session) { OpenAll(session); });
+      connection_(std::make_shared<Connection>(
+          Connection::Options{.address = options_.address,
+                              .name = options_.name,
+                              .use_arena = options_.use_arena,
+                              .staging_bytes = options_.staging_bytes})),
+      farewells_(std::make_shared<Farewells>(connection_)),
+      loads_(kLoadThreads) {
+  connection_->Start(this, [farewells = std::weak_ptr<Farewells>(farewells_)](
+                               const Session& session, block::LeaseId lease) {
+    v1::Released released;
+    released.set_lease(lease.value);
+    if (const auto open = farewells.lock()) open->Release(session, std::move(released));
+  });
 }
 
 void Core::Keep(const std::shared_ptr<SpaceState>& space) {
@@ -29,12 +38,16 @@ void Core::Keep(const std::shared_ptr<SpaceState>& space) {
   spaces_.push_back(space);
 }
 
-absl::StatusOr<OpenedSpace> Core::Open(SpaceState& space, base::Deadline deadline) {
-  PREFIXD_ASSIGN_OR_RETURN(const Session session, connection_->RequireSession());
-  return space.EnsureOpen(*connection_, session, deadline);
+absl::StatusOr<OpenedUnder> Core::Open(SpaceState& space, base::Deadline deadline) {
+  OpenedUnder opened;
+  PREFIXD_ASSIGN_OR_RETURN(opened.attachment, connection_->RequireAttachment());
+  PREFIXD_ASSIGN_OR_RETURN(opened.space,
+                           space.EnsureOpen(*connection_, opened.attachment->session(), deadline));
+  return opened;
 }
 
-void Core::OpenAll(const Session& session) {
+void Core::Attached(const Session& session) {
+  board_.Begin(session);
   std::vector<std::weak_ptr<SpaceState>> spaces;
   {
     base::MutexLock lock(mutex_);
@@ -47,47 +60,31 @@ void Core::OpenAll(const Session& session) {
   }
 }
 
-void Core::StartLoad(const std::shared_ptr<PageLoad>& load) {
+void Core::Event(const Session& session, const v1::SessionEvent& event) {
+  board_.Tell(session, event);
+}
+
+void Core::Ended(const Session& session) { board_.End(session); }
+
+void Core::StartLoad(const std::shared_ptr<FetchedPages>& load) {
   {
     base::MutexLock lock(mutex_);
-    std::erase_if(loading_, [](const std::weak_ptr<PageLoad>& kept) { return kept.expired(); });
+    std::erase_if(loading_, [](const std::weak_ptr<FetchedPages>& kept) { return kept.expired(); });
     loading_.push_back(load);
   }
   if (!loads_.Submit([load] { load->Run(); })) load->Cancel();
 }
 
-void Core::Release(const Session& session, v1::Released released) {
-  farewells_.Submit([connection = connection_, session, released = std::move(released)] {
-    if (connection->session() != session) return;
-    v1::ReleaseRequest request;
-    request.set_session(session.id);
-    *request.add_release() = released;
-    (void)connection->Call(&Connection::Stub::Release, session, request,
-                           steady_clock::now() + kFarewellDeadline);
-  });
-}
-
-void Core::Abandon(const Session& session, block::ReservationId reservation) {
-  farewells_.Submit([connection = connection_, session, reservation] {
-    if (connection->session() != session) return;
-    v1::AbandonRequest request;
-    request.set_session(session.id);
-    request.set_reservation(reservation.value);
-    (void)connection->Call(&Connection::Stub::Abandon, session, request,
-                           steady_clock::now() + kFarewellDeadline);
-  });
-}
-
 void Core::Stop() {
-  farewells_.Drain(steady_clock::now() + kFarewellDeadline);
+  farewells_->Drain(steady_clock::now() + kFarewellDeadline);
   {
     base::MutexLock lock(mutex_);
-    for (const std::weak_ptr<PageLoad>& loading : loading_) {
+    for (const std::weak_ptr<FetchedPages>& loading : loading_) {
       if (const auto load = loading.lock()) load->Cancel();
     }
   }
   connection_->Stop();
-  farewells_.Stop();
+  farewells_->Stop();
   loads_.Stop();
 }
 

@@ -7,45 +7,55 @@
 
 #include "base/mutex.h"
 #include "connection.h"
-#include "page_load.h"
+#include "farewells.h"
+#include "fetched_pages.h"
+#include "lease_board.h"
 #include "prefixd/client.h"
 #include "space_state.h"
 #include "task_pool.h"
 
 namespace prefixd::client {
 
-class Core {
+// A space as it is open under an attachment.
+struct OpenedUnder {
+  std::shared_ptr<Attachment> attachment;
+  OpenedSpace space;
+};
+
+class Core final : public SessionObserver {
  public:
   explicit Core(ClientOptions options);
-  ~Core() { Stop(); }
+  ~Core() override { Stop(); }
 
   const std::shared_ptr<Connection>& connection() { return connection_; }
   std::chrono::milliseconds connect_deadline() const { return options_.connect_deadline; }
+  LeaseBoard& board() { return board_; }
+  Farewells& farewells() { return *farewells_; }
 
   // The space is opened again with every new session, as long as somebody holds it.
   void Keep(const std::shared_ptr<SpaceState>& space) PREFIXD_EXCLUDES(mutex_);
-  // The handle of `space` under the present session.
-  absl::StatusOr<OpenedSpace> Open(SpaceState& space, base::Deadline deadline);
+  // `space` under the present session.
+  absl::StatusOr<OpenedUnder> Open(SpaceState& space, base::Deadline deadline);
 
-  void StartLoad(const std::shared_ptr<PageLoad>& load) PREFIXD_EXCLUDES(mutex_);
-  // In the background; dropped when the session is no more.
-  void Release(const Session& session, v1::Released released);
-  void Abandon(const Session& session, block::ReservationId reservation);
+  void StartLoad(const std::shared_ptr<FetchedPages>& load) PREFIXD_EXCLUDES(mutex_);
 
   // Waits a moment for what is on its way, then ends the session.
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
  private:
-  void OpenAll(const Session& session) PREFIXD_EXCLUDES(mutex_);
+  void Attached(const Session& session) override PREFIXD_EXCLUDES(mutex_);
+  void Event(const Session& session, const v1::SessionEvent& event) override;
+  void Ended(const Session& session) override;
 
   const ClientOptions options_;
+  LeaseBoard board_;
   const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<Farewells> farewells_;
   TaskPool loads_;
-  TaskPool farewells_;
 
   base::Mutex mutex_;  // guards what follows
   std::vector<std::weak_ptr<SpaceState>> spaces_ PREFIXD_GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<PageLoad>> loading_ PREFIXD_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<FetchedPages>> loading_ PREFIXD_GUARDED_BY(mutex_);
 };
 
 }  // namespace prefixd::client

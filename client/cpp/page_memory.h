@@ -1,4 +1,7 @@
-// Memory of one page: 128-byte aligned, as kernels want their units.
+// Memory of one page: 128-byte aligned, as kernels want their units; in the session's staging
+// memory, where a Commit can point at it, or on the heap.
+//
+// A handle: copies share the bytes, the last one frees them.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
@@ -10,21 +13,22 @@
 
 namespace prefixd::client {
 
-// Null when memory is out.
-struct FreeMemory {
-  void operator()(std::byte* bytes) const { std::free(bytes); }
+class StagingMemory;
+
+struct PageMemory {
+  std::shared_ptr<std::byte> bytes;        // null: none
+  const StagingMemory* staging = nullptr;  // that `bytes` stand in and keep alive; null = the heap
+
+  std::byte* get() const { return bytes.get(); }
+  explicit operator bool() const { return bytes != nullptr; }
 };
-using PageMemory = std::unique_ptr<std::byte[], FreeMemory>;
 
-inline PageMemory AllocatePage(size_t bytes) {
-  const size_t padded = base::AlignUp(bytes, quant::kUnitAlignment);
-  return PageMemory(static_cast<std::byte*>(std::aligned_alloc(quant::kUnitAlignment, padded)));
-}
-
-inline PageMemory AllocateZeroPage(size_t bytes) {
-  PageMemory page = AllocatePage(bytes);
-  if (page) std::memset(page.get(), 0, bytes);
-  return page;
+// None when memory is out.
+inline PageMemory AllocatePage(size_t size) {
+  const size_t padded = base::AlignUp(size, quant::kUnitAlignment);
+  auto* bytes = static_cast<std::byte*>(std::aligned_alloc(quant::kUnitAlignment, padded));
+  if (bytes == nullptr) return {};
+  return {.bytes = {bytes, [](std::byte* old) { std::free(old); }}};
 }
 
 }  // namespace prefixd::client

@@ -1,12 +1,10 @@
 #include "page_receiver.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
-#include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/status.h"
 #include "block/page_layout.h"
@@ -32,50 +30,50 @@ void PageReceiver::Reset() {
   received_tokens_ = 0;
 }
 
-absl::Status PageReceiver::Begin(const v1::PageBytes& piece, uint32_t limit) {
+absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
   const uint32_t block = received_tokens_ / block_tokens_;
   const uint32_t rest = std::min(tokens_, limit) - received_tokens_;
   // A lease that became shorter is cut shorter: any page that covers what is wanted will do.
   const uint32_t least = std::min(block_tokens_, rest);
-  if (piece.tokens() < least || piece.tokens() > block_tokens_) {
-    return Bad(group_, "page tokens", piece.tokens(), least);
+  if (piece.tokens < least || piece.tokens > block_tokens_) {
+    return Bad(group_, "page tokens", piece.tokens, least);
   }
-  if (piece.rung() != rungs_[block]) return Bad(group_, "rung", piece.rung(), rungs_[block]);
-  const uint64_t bytes = block::LayoutOfPage(group_, piece.rung(), piece.tokens()).page_bytes;
-  if (piece.page_bytes() != bytes) return Bad(group_, "page bytes", piece.page_bytes(), bytes);
+  if (piece.rung != rungs_[block]) return Bad(group_, "rung", piece.rung, rungs_[block]);
+  const uint64_t bytes = block::LayoutOfPage(group_, piece.rung, piece.tokens).page_bytes;
+  if (piece.page_bytes != bytes) return Bad(group_, "page bytes", piece.page_bytes, bytes);
   PageMemory memory = AllocatePage(bytes);
   if (!memory) return absl::ResourceExhaustedError("fetch: no memory for a page");
-  pages_.push_back(
-      {.bytes = std::move(memory), .page_tokens = piece.tokens(), .rung = piece.rung()});
+  pages_.push_back({.bytes = std::move(memory), .page_tokens = piece.tokens, .rung = piece.rung});
   page_bytes_ = bytes;
   received_bytes_ = 0;
   return absl::OkStatus();
 }
 
-absl::Status PageReceiver::Take(const v1::PageBytes& piece, uint32_t limit) {
+absl::Status PageReceiver::Take(const FetchedChunk& chunk, uint32_t limit) {
+  const PieceHeader& piece = chunk.piece();
   if (received_tokens_ >= std::min(tokens_, limit)) {
-    if (piece.first_token() >= received_tokens_) return absl::OkStatus();  // no longer wanted
+    if (piece.first_token >= received_tokens_) return absl::OkStatus();  // no longer wanted
   }
-  if (piece.first_token() != received_tokens_) {
-    return Bad(group_, "first token", piece.first_token(), received_tokens_);
+  if (piece.first_token != received_tokens_) {
+    return Bad(group_, "first token", piece.first_token, received_tokens_);
   }
   if (page_bytes_ == 0) PREFIXD_RETURN_IF_ERROR(Begin(piece, limit));
   LoadedPage& page = pages_.back();
-  if (piece.page_bytes() != page_bytes_ || piece.tokens() != page.page_tokens ||
-      piece.rung() != page.rung) {
-    return Bad(group_, "page bytes of a later piece", piece.page_bytes(), page_bytes_);
+  if (piece.page_bytes != page_bytes_ || piece.tokens != page.page_tokens ||
+      piece.rung != page.rung) {
+    return Bad(group_, "page bytes of a later piece", piece.page_bytes, page_bytes_);
   }
-  if (piece.offset() != received_bytes_)
-    return Bad(group_, "offset", piece.offset(), received_bytes_);
-  const std::span<const std::byte> data = base::AsBytes(std::string_view(piece.data()));
-  if (data.empty() || data.size() > page_bytes_ - received_bytes_) {
-    return Bad(group_, "piece bytes", data.size(), page_bytes_ - received_bytes_);
+  if (piece.offset != received_bytes_) return Bad(group_, "offset", piece.offset, received_bytes_);
+  if (piece.data_bytes == 0 || piece.data_bytes > page_bytes_ - received_bytes_) {
+    return Bad(group_, "piece bytes", piece.data_bytes, page_bytes_ - received_bytes_);
   }
-  if (const uint64_t seen = base::Xxh3(data); seen != piece.xxh3()) {
-    return Bad(group_, "checksum", seen, piece.xxh3());
+  std::byte* const to = page.bytes.get() + received_bytes_;
+  chunk.CopyData(to);
+  // After the copy: what was checked is what stays, and the bytes are still near.
+  if (const uint64_t seen = base::Xxh3({to, piece.data_bytes}); seen != piece.xxh3) {
+    return Bad(group_, "checksum", seen, piece.xxh3);
   }
-  std::memcpy(page.bytes.get() + received_bytes_, data.data(), data.size());
-  received_bytes_ += data.size();
+  received_bytes_ += piece.data_bytes;
   if (received_bytes_ == page_bytes_) {
     received_tokens_ = std::min(tokens_, received_tokens_ + page.page_tokens);
     page_bytes_ = 0;

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 
 #include "block/layer_group.h"
+#include "page_chunk.h"
 #include "page_memory.h"
-#include "prefixd/v1/prefix_cache.pb.h"
 
 namespace prefixd::client {
 
@@ -29,13 +29,13 @@ class PageReceiver {
   void Reset();
   // Takes the next piece; bytes of tokens at or beyond `limit` may be cut off or left out by the
   // sender. DataLoss saying what is wrong.
-  absl::Status Take(const v1::PageBytes& piece, uint32_t limit);
+  absl::Status Take(const FetchedChunk& chunk, uint32_t limit);
   // Tokens [0, tokens()) are here, whole and checked.
   uint32_t tokens() const { return received_tokens_; }
   const std::vector<LoadedPage>& pages() const { return pages_; }
 
  private:
-  absl::Status Begin(const v1::PageBytes& piece, uint32_t limit);
+  absl::Status Begin(const PieceHeader& piece, uint32_t limit);
 
   const block::LayerGroup& group_;
   const uint32_t block_tokens_;

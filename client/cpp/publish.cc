@@ -9,6 +9,8 @@
 #include "base/checksum.h"
 #include "base/status.h"
 #include "block/page_layout.h"
+#include "page_chunk.h"
+#include "raw_stream.h"
 #include "wire/answer.h"
 #include "wire/limits.h"
 #include "wire/sequence.h"
@@ -18,22 +20,39 @@ namespace {
 
 // Bytes put before they are published: bounds what a reservation holds in the daemon's RAM.
 constexpr uint64_t kBatchBytes = uint64_t{4} << 20;
+// Of blocks that stand in staging: the daemon takes them in one call.
+constexpr uint64_t kStagedBatchBytes = uint64_t{64} << 20;
 
 class Publication {
  public:
-  Publication(Connection& connection, const SpaceState& space, const SequencePages& pages,
+  Publication(Core& core, const SpaceState& space, const SequencePages& pages,
               const PublishRequest& request)
-      : connection_(connection), space_(space), pages_(pages), request_(request) {}
+      : core_(core),
+        space_(space),
+        pages_(pages),
+        request_(request),
+        session_(request.opened.space.session),
+        staging_(request.opened.attachment->staging().get()),
+        groups_(static_cast<uint32_t>(space.groups().size())),
+        target_(static_cast<uint32_t>(request.sequence.tokens.size())) {}
 
-  absl::Status Run() {
-    PREFIXD_RETURN_IF_ERROR(Reserve());
-    const std::vector<block::BlockPlan>& blocks = plan_.blocks;
+  absl::Status Run(std::optional<Announced>* announced) {
+    if (TakeAnnounced(announced)) {
+      done_tokens_ = request_.committed_tokens;
+    } else {
+      PREFIXD_RETURN_IF_ERROR(Reserve());
+    }
+    std::vector<block::BlockPlan> blocks;
+    for (const block::BlockPlan& b : plan_.blocks) {
+      const bool last = b.first_token + b.tokens == target_;  // an end may be declared there
+      if (b.first_token < target_ && (last || !IsDone(b))) blocks.push_back(b);
+    }
     const auto first_foreign =
         std::find_if(blocks.begin(), blocks.end(),
                      [&](const block::BlockPlan& b) { return IsMissing(b) && !IsOwn(b); });
-    for (auto begin = blocks.begin(); begin != first_foreign;) {
-      const auto end = BatchEnd(begin, first_foreign);
-      PREFIXD_RETURN_IF_ERROR(StoreBatch({begin, end}));
+    for (BlockIterator begin = blocks.begin(); begin != first_foreign;) {
+      const BlockIterator end = BatchEnd(begin, first_foreign);
+      PREFIXD_RETURN_IF_ERROR(StoreBatch({&*begin, static_cast<size_t>(end - begin)}));
       begin = end;
     }
     if (first_foreign == blocks.end()) return absl::OkStatus();
@@ -41,56 +60,79 @@ class Publication {
                                                       first_foreign->first_token,
                                                       ", what follows it cannot be stored"));
   }
-  const CommitInfo& info() const { return info_; }
-  block::ReservationId reservation() const { return plan_.reservation; }
+  Published TakePublished(absl::Status status) {
+    return {.info = info_, .leases = std::move(leases_), .status = std::move(status)};
+  }
+  const block::ReservePlan& plan() const { return plan_; }
+  bool used_up() const { return target_ == PlanEnd(); }
 
  private:
   using Blocks = std::span<const block::BlockPlan>;
 
-  static bool IsMissing(const block::BlockPlan& b) {
-    return b.state != block::BlockState::kPresent;
+  uint32_t PlanEnd() const {
+    return plan_.blocks.empty() ? 0 : plan_.blocks.back().first_token + plan_.blocks.back().tokens;
   }
   uint32_t Index(const block::BlockPlan& b) const { return b.first_token / pages_.block_tokens(); }
   bool IsOwn(const block::BlockPlan& b) const {
-    for (uint32_t group = 0; group < space_.groups().size(); ++group) {
-      if (pages_.own_page(group, Index(b)).bytes == nullptr) return false;
+    for (uint32_t group = 0; group < groups_; ++group) {
+      if (!pages_.IsOwn(group, Index(b))) return false;
+    }
+    return true;
+  }
+  // Published under this reservation already.
+  bool IsDone(const block::BlockPlan& b) const { return b.first_token + b.tokens <= done_tokens_; }
+  bool IsMissing(const block::BlockPlan& b) const {
+    return b.state != block::BlockState::kPresent && !IsDone(b);
+  }
+
+  // True when the announced plan covers what is to be stored, block by block.
+  bool TakeAnnounced(std::optional<Announced>* announced) {
+    if (!announced->has_value() || (*announced)->session != session_) return false;
+    const uint32_t end = (*announced)->tokens();
+    plan_ = (*announced)->plan;
+    if (target_ > end || (target_ != end && target_ % pages_.block_tokens() != 0) ||
+        request_.committed_tokens >= end || !CheckPlan(end).ok()) {
+      core_.farewells().Abandon(session_, plan_.reservation);
+      announced->reset();
+      plan_ = {};
+      return false;
     }
     return true;
   }
 
   absl::Status Reserve() {
     v1::ReserveRequest request;
-    request.set_session(request_.space.session.id);
-    wire::ToProto(request_.space.handle, request_.sequence, request.mutable_sequence());
-    for (uint32_t group = 0; group < space_.groups().size(); ++group) {
+    request.set_session(session_.id);
+    wire::ToProto(request_.opened.space.handle, request_.sequence, request.mutable_sequence());
+    for (uint32_t group = 0; group < groups_; ++group) {
       request.add_writable(pages_.rungs_used(group));
     }
     PREFIXD_ASSIGN_OR_RETURN(const v1::ReserveReply reply,
                              Call(&Connection::Stub::Reserve, request));
-    PREFIXD_ASSIGN_OR_RETURN(plan_,
-                             wire::FromProto(reply, static_cast<uint32_t>(space_.groups().size())));
-    return CheckPlan();
+    PREFIXD_ASSIGN_OR_RETURN(plan_, wire::FromProto(reply, groups_));
+    return CheckPlan(target_);
   }
 
-  // Our pages are cut where the plan must cut them.
-  absl::Status CheckPlan() const {
-    const uint32_t tokens = static_cast<uint32_t>(request_.sequence.tokens.size());
-    uint32_t at = 0;
-    for (const block::BlockPlan& b : plan_.blocks) {
-      if (b.first_token != at || b.tokens != std::min(pages_.block_tokens(), tokens - at)) break;
-      at += b.tokens;
+  // Our pages are cut where the plan must cut them. A plan may leave out what is here at its begin.
+  absl::Status CheckPlan(uint32_t tokens) const {
+    uint32_t at = plan_.blocks.empty() ? 0 : plan_.blocks.front().first_token;
+    if (at % pages_.block_tokens() == 0) {
+      for (const block::BlockPlan& b : plan_.blocks) {
+        if (b.first_token != at || b.tokens != std::min(pages_.block_tokens(), tokens - at)) break;
+        at += b.tokens;
+      }
     }
     if (at == tokens) return absl::OkStatus();
     return absl::InternalError(
         absl::StrCat("commit: the daemon's plan breaks off at token ", at, " of ", tokens));
   }
 
-  std::vector<block::BlockPlan>::const_iterator BatchEnd(
-      std::vector<block::BlockPlan>::const_iterator begin,
-      std::vector<block::BlockPlan>::const_iterator end) const {
+  using BlockIterator = std::vector<block::BlockPlan>::const_iterator;
+  BlockIterator BatchEnd(BlockIterator begin, BlockIterator end) const {
     uint64_t bytes = 0;
+    const uint64_t limit = staging_ != nullptr ? kStagedBatchBytes : kBatchBytes;
     auto at = begin;
-    for (; at != end && bytes < kBatchBytes; ++at) {
+    for (; at != end && bytes < limit; ++at) {
       if (IsMissing(*at)) bytes += at->tokens * space_.payload_bytes_per_token();
     }
     return at;
@@ -98,75 +140,125 @@ class Publication {
 
   v1::CommitRequest Header(Blocks blocks) const {
     v1::CommitRequest header;
-    header.set_session(request_.space.session.id);
+    header.set_session(session_.id);
     header.set_reservation(plan_.reservation.value);
     header.set_tokens(blocks.back().first_token + blocks.back().tokens);
-    header.set_sequence_end(request_.sequence_end &&
-                            header.tokens() == request_.sequence.tokens.size());
+    header.set_sequence_end(request_.sequence_end && header.tokens() == target_);
+    header.set_lease(request_.lease);
     return header;
   }
 
+  // A page as the plan cuts it.
+  struct CutPage {
+    uint32_t group = 0;
+    block::BlockPlan block;
+    uint32_t rung = 0;
+    PageMemory memory;
+    uint64_t page_bytes = 0;
+  };
+
+  absl::StatusOr<CutPage> Cut(const block::BlockPlan& b, uint32_t group) const {
+    const block::LayerGroup& layers = space_.groups()[group];
+    const SequencePages::OwnPage own = pages_.own_page(group, Index(b));
+    CutPage page{.group = group,
+                 .block = b,
+                 .rung = own.rung,
+                 .memory = own.memory,
+                 .page_bytes = block::LayoutOfPage(layers, own.rung, b.tokens).page_bytes};
+    if (b.tokens == pages_.block_tokens()) return page;
+    page.memory = staging_ != nullptr
+                      ? request_.opened.attachment->staging()->Allocate(page.page_bytes)
+                      : PageMemory();
+    if (!page.memory) page.memory = AllocatePage(page.page_bytes);
+    if (!page.memory) return absl::ResourceExhaustedError("commit: no memory for a page");
+    block::CutPage(layers, own.rung, own.memory.get(), pages_.block_tokens(), b.tokens,
+                   page.memory.get());
+    return page;
+  }
+
   absl::Status StoreBatch(Blocks blocks) {
-    if (std::none_of(blocks.begin(), blocks.end(), IsMissing)) {
-      PREFIXD_ASSIGN_OR_RETURN(const v1::CommitReply reply,
-                               Call(&Connection::Stub::Commit, Header(blocks)));
-      return Count(reply);
-    }
-    grpc::ClientContext context;
-    context.set_deadline(WallClock(request_.deadline));
-    v1::CommitReply reply;
-    const std::unique_ptr<grpc::ClientWriter<v1::PutChunk>> stream =
-        connection_.stub().Put(&context, &reply);
-    v1::PutChunk chunk;
-    *chunk.mutable_header() = Header(blocks);
-    bool open = stream->Write(chunk);
-    for (auto b = blocks.begin(); open && b != blocks.end(); ++b) {
-      for (uint32_t group = 0; open && IsMissing(*b) && group < space_.groups().size(); ++group) {
-        open = PutPage(*b, group, stream.get());
+    std::vector<CutPage> staged, sent;
+    for (const block::BlockPlan& b : blocks) {
+      for (uint32_t group = 0; IsMissing(b) && group < groups_; ++group) {
+        PREFIXD_ASSIGN_OR_RETURN(CutPage page, Cut(b, group));
+        const bool in_staging = staging_ != nullptr && page.memory.staging == staging_;
+        (in_staging ? staged : sent).push_back(std::move(page));
       }
     }
-    stream->WritesDone();
-    PREFIXD_RETURN_IF_ERROR(FromGrpc(stream->Finish()));
-    return Count(reply);
+    v1::CommitRequest header = Header(blocks);
+    if (!sent.empty() && staged.empty()) return Put(header, sent);
+    if (!sent.empty()) {
+      v1::CommitRequest only_pages = header;
+      only_pages.set_tokens(0);
+      only_pages.set_sequence_end(false);
+      only_pages.set_lease(false);
+      PREFIXD_RETURN_IF_ERROR(Put(only_pages, sent));
+    }
+    AddColumns(staged, &header);
+    PREFIXD_ASSIGN_OR_RETURN(v1::CommitReply reply, Call(&Connection::Stub::Commit, header));
+    return Take(&reply);
+  }
+
+  void AddColumns(const std::vector<CutPage>& staged, v1::CommitRequest* header) const {
+    std::vector<v1::StagedPages*> columns(groups_, nullptr);
+    for (const CutPage& page : staged) {
+      v1::StagedPages*& column = columns[page.group];
+      if (column == nullptr) {
+        column = header->add_staged();
+        column->set_group(page.group);
+      }
+      column->add_first_token(page.block.first_token);
+      column->add_rung(page.rung);
+      column->add_offset(staging_->OffsetOf(page.memory));
+    }
+  }
+
+  absl::Status Put(const v1::CommitRequest& header, const std::vector<CutPage>& pages) {
+    grpc::ClientContext context;
+    context.set_deadline(WallClock(request_.deadline));
+    RawStream stream(core_.connection()->channel(), "/prefixd.v1.PrefixCache/Put", &context);
+    v1::PutChunk first;
+    *first.mutable_header() = header;
+    bool open = stream.Write(Serialize(first));
+    for (size_t i = 0; open && i < pages.size(); ++i) open = PutPage(pages[i], &stream);
+    stream.WritesDone();
+    grpc::ByteBuffer bytes;
+    v1::CommitReply reply;
+    const bool replied = stream.Read(&bytes) && Parse(bytes, &reply);
+    if (replied) stream.Read(&bytes);  // the end: Finish() waits for it
+    PREFIXD_RETURN_IF_ERROR(FromGrpc(stream.Finish()));
+    if (!replied) return absl::InternalError("commit: the daemon's answer to Put is not readable");
+    return Take(&reply);
   }
 
   // False when the stream is broken: Finish() says why.
-  bool PutPage(const block::BlockPlan& b, uint32_t group,
-               grpc::ClientWriter<v1::PutChunk>* stream) {
-    const block::LayerGroup& layers = space_.groups()[group];
-    const SequencePages::OwnPage own = pages_.own_page(group, Index(b));
-    const uint64_t page_bytes = block::LayoutOfPage(layers, own.rung, b.tokens).page_bytes;
-    const std::byte* page = own.bytes;
-    if (b.tokens < pages_.block_tokens()) {
-      cut_.resize(page_bytes);
-      block::CutPage(layers, own.rung, own.bytes, pages_.block_tokens(), b.tokens, cut_.data());
-      page = cut_.data();
-    }
-    for (uint64_t offset = 0; offset < page_bytes; offset += wire::kMaxPieceBytes) {
-      const std::span<const std::byte> data{page + offset,
-                                            std::min(wire::kMaxPieceBytes, page_bytes - offset)};
-      v1::PutChunk chunk;
-      v1::PageBytes* piece = chunk.mutable_page();
-      piece->set_group(group);
-      piece->set_first_token(b.first_token);
-      piece->set_tokens(b.tokens);
-      piece->set_rung(own.rung);
-      piece->set_page_bytes(page_bytes);
-      piece->set_offset(offset);
-      piece->set_xxh3(base::Xxh3(data));
-      piece->set_data(data.data(), data.size());
-      if (!stream->Write(chunk)) return false;
+  bool PutPage(const CutPage& page, RawStream* stream) const {
+    for (uint64_t offset = 0; offset < page.page_bytes; offset += wire::kMaxPieceBytes) {
+      const uint64_t bytes = std::min(wire::kMaxPieceBytes, page.page_bytes - offset);
+      const PieceHeader piece{.group = page.group,
+                              .first_token = page.block.first_token,
+                              .tokens = page.block.tokens,
+                              .rung = page.rung,
+                              .page_bytes = page.page_bytes,
+                              .offset = offset,
+                              .xxh3 = base::Xxh3({page.memory.get() + offset, bytes}),
+                              .data_bytes = bytes};
+      if (!stream->Write(MakePutChunk(piece, page.memory, offset))) return false;
     }
     return true;
   }
 
-  absl::Status Count(const v1::CommitReply& reply) {
-    if (reply.epoch() != request_.space.session.epoch) {
-      return absl::UnavailableError("commit: the daemon restarted");
+  absl::Status Take(v1::CommitReply* reply) {
+    PREFIXD_RETURN_IF_ERROR(core_.connection()->CheckEpoch(session_, reply->epoch()));
+    info_.stored_tokens += reply->stored_tokens();
+    info_.duplicate_tokens += reply->duplicate_tokens();
+    if (reply->lease() != 0) {
+      PublishedLease& lease = leases_.emplace_back();
+      lease.lease = {reply->lease()};
+      lease.first_block = reply->first_block();
+      lease.pages.Swap(reply->mutable_pages());
     }
-    info_.stored_tokens += reply.stored_tokens();
-    info_.duplicate_tokens += reply.duplicate_tokens();
-    for (const v1::BlockResult& result : reply.blocks()) {
+    for (const v1::BlockResult& result : reply->blocks()) {
       if (result.result() != v1::STORE_RESULT_REFUSED) continue;
       return absl::ResourceExhaustedError(absl::StrCat(
           "commit: the block at token ", result.first_token(), " was refused: ", result.reason()));
@@ -176,28 +268,37 @@ class Publication {
 
   template <typename Request, typename Reply>
   absl::StatusOr<Reply> Call(Connection::Method<Request, Reply> method, const Request& request) {
-    return connection_.Call(method, request_.space.session, request, request_.deadline);
+    return core_.connection()->Call(method, session_, request, request_.deadline);
   }
 
-  Connection& connection_;
+  Core& core_;
   const SpaceState& space_;
   const SequencePages& pages_;
   const PublishRequest& request_;
+  const Session session_;
+  const StagingMemory* const staging_;  // null: everything is sent
+  const uint32_t groups_;
+  const uint32_t target_;
   block::ReservePlan plan_;
+  uint32_t done_tokens_ = 0;
   CommitInfo info_;
-  std::vector<std::byte> cut_;
+  std::vector<PublishedLease> leases_;
 };
 
 }  // namespace
 
-Published Publish(Connection& connection, const SpaceState& space, const SequencePages& pages,
-                  const PublishRequest& request) {
-  Publication publication(connection, space, pages, request);
-  Published published;
-  published.status = publication.Run();
-  published.info = publication.info();
-  if (!published.status.ok()) published.unfinished = publication.reservation();
-  return published;
+Published Publish(Core& core, const SpaceState& space, const SequencePages& pages,
+                  const PublishRequest& request, std::optional<Announced>* announced) {
+  Publication publication(core, space, pages, request);
+  const absl::Status status = publication.Run(announced);
+  const block::ReservationId reservation = publication.plan().reservation;
+  if (!status.ok()) {
+    if (reservation) core.farewells().Abandon(request.opened.space.session, reservation);
+    announced->reset();
+  } else if (announced->has_value() && publication.used_up()) {
+    announced->reset();  // complete: the daemon has ended it
+  }
+  return publication.TakePublished(status);
 }
 
 }  // namespace prefixd::client

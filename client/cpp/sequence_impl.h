@@ -1,36 +1,73 @@
 // What a Sequence is inside. Belongs to one thread at a time.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "block/tokens.h"
 #include "core.h"
-#include "page_load.h"
+#include "leased_pages.h"
+#include "look_up.h"
 #include "prefixd/client.h"
+#include "publish.h"
 #include "sequence_pages.h"
 #include "space_state.h"
 
 namespace prefixd {
 
 struct Sequence::Impl {
-  std::shared_ptr<client::Core> core;
-  std::shared_ptr<client::SpaceState> space;
+  Impl(std::shared_ptr<client::Core> core_in, std::shared_ptr<client::SpaceState> space_in,
+       const BeginOptions& options_in);
+
+  // A lease, and what keeps its pages readable.
+  struct Held {
+    std::shared_ptr<client::Attachment> attachment;
+    block::LeaseId lease;
+  };
+
+  const std::shared_ptr<client::Core> core;
+  const std::shared_ptr<client::SpaceState> space;
+  BeginOptions options;  // of the last lookup, without content
   std::vector<uint32_t> tokens;
   std::vector<block::ContentKey> content;
   MatchInfo match;
-  std::shared_ptr<client::PageLoad> load;  // null without a lease
-  bool released = false;
+  bool tokens_known = true;  // false: joined, the lease is another's
+
+  std::optional<Held> held;                     // what `load` reads
+  std::shared_ptr<client::CachedPages> load;    // null without a lease
+  std::shared_ptr<client::LeasedPages> leased;  // the same, when it is read in place
+  std::vector<Held> published;                  // leases on own pages that were swapped
   client::SequencePages pages;
+
+  std::optional<client::Announced> announced;
+  bool parked = false;
   uint32_t committed_tokens = 0;  // whole blocks up to here need no further look
   uint32_t end_tokens = 0;        // the last end that was declared
 
   bool HasLayer(int layer) const {
     return layer >= 0 && static_cast<size_t>(layer) < space->layers().size();
   }
+  uint32_t restorable_tokens() const;
   // Waits for the layer's pages. FailedPrecondition when a page turned out bad.
   absl::Status Ready(int layer) const;
   absl::Status CheckTokens(int layer, uint32_t begin, uint32_t count) const;
-  absl::StatusOr<CommitInfo> Commit(const CommitOptions& options);
+
+  // Fills match, held, load and pages. An error leaves the sequence with what it had.
+  void LookUp();
+  absl::Status TryLookUp();
+  void JoinLease(uint64_t epoch, block::LeaseId lease);
+  uint32_t Extend(std::span<const uint32_t> more, const BeginOptions& with);
+  uint32_t Restart();
+  void Park();
+  void Release(const ReleaseInfo& info);
+
+  absl::StatusOr<CommitInfo> Commit(const CommitOptions& with);
+
+ private:
+  void Take(const client::OpenedUnder& opened, client::LookUpAnswer found, bool extends);
+  void SwapPublished(const client::OpenedUnder& opened, const client::Published& published);
+  void GiveBack(const Held& lease, const ReleaseInfo& info);
+  void DropReservation();
 };
 
 }  // namespace prefixd

@@ -1,6 +1,7 @@
 #include "sequence_pages.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,12 +48,23 @@ SequencePages::SequencePages(std::shared_ptr<const SpaceState> space, uint32_t b
   Restart(nullptr, 0);
 }
 
-void SequencePages::Restart(std::shared_ptr<PageLoad> load, uint32_t cached_tokens) {
+void SequencePages::Restart(std::shared_ptr<CachedPages> load, uint32_t cached_tokens) {
   load_ = std::move(load);
   cached_tokens_ = cached_tokens;
   layers_.assign(space_->layers().size(), {.end = cached_tokens, .table = {}, .settled = 0});
   own_.clear();
   own_.resize(space_->groups().size());
+}
+
+void SequencePages::Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens) {
+  const uint32_t same = load == load_ ? first_own_block() : 0;  // blocks that stay where they are
+  load_ = std::move(load);
+  cached_tokens_ = cached_tokens;
+  for (LayerState& layer : layers_) {
+    layer.end = cached_tokens;
+    layer.settled = std::min(layer.settled, same);
+  }
+  for (std::vector<Own>& own : own_) own.clear();
 }
 
 uint32_t SequencePages::complete_tokens() const {
@@ -69,27 +81,61 @@ absl::Status SequencePages::CheckAppend(const LayerTokens& tokens) const {
                                                  end));
 }
 
-absl::Status SequencePages::EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block) {
+PageMemory SequencePages::Allocate(uint64_t bytes) const {
+  PageMemory page = staging_ ? staging_->Allocate(bytes) : PageMemory();
+  return page ? page : AllocatePage(bytes);
+}
+
+absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_t block) const {
   const block::LayerGroup& layers = space_->groups()[group];
+  const uint32_t donated = block == first_own_block() ? cached_tokens_ % block_tokens_ : 0;
+  const CachedPage donor = donated ? load_->page(group, block) : CachedPage();
+  const uint32_t rung = donated ? donor.rung : write_rung_;
+  if (rung >= layers.ladder.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", rung, ", group ",
+                                                   layers.name, " has ", layers.ladder.size()));
+  }
+  const uint64_t bytes = block::LayoutOfPage(layers, rung, block_tokens_).page_bytes;
+  PageMemory memory = Allocate(bytes);
+  if (!memory) return absl::ResourceExhaustedError("append: no memory for a page");
+  std::memset(memory.get(), 0, bytes);
+  if (donated) {
+    block::CopyPageTokens(layers, rung, donor.bytes, {.page_tokens = donor.page_tokens},
+                          memory.get(), {.page_tokens = block_tokens_}, donated);
+  }
+  const CachedPage place{.bytes = memory.get(), .page_tokens = block_tokens_, .rung = rung};
+  return Own{.memory = std::move(memory), .place = place};
+}
+
+absl::Status SequencePages::EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block) {
   for (uint32_t b = std::max(first_block, first_own_block()); b <= last_block; ++b) {
     const uint32_t index = b - first_own_block();
-    if (index < own_[group].size()) continue;
-    const uint32_t donated = index == 0 ? cached_tokens_ % block_tokens_ : 0;
-    const LoadedPage* donor = donated ? &load_->page(group, b) : nullptr;
-    const uint32_t rung = donor ? donor->rung : write_rung_;
-    if (rung >= layers.ladder.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", rung, ", group ",
-                                                     layers.name, " has ", layers.ladder.size()));
+    if (index == own_[group].size()) {
+      PREFIXD_ASSIGN_OR_RETURN(Own own, NewOwn(group, b));
+      own_[group].push_back(std::move(own));
+    } else if (!own_[group][index].memory) {
+      PREFIXD_RETURN_IF_ERROR(Unswap(group, &own_[group][index]));
     }
-    PageMemory page = AllocateZeroPage(block::LayoutOfPage(layers, rung, block_tokens_).page_bytes);
-    if (!page) return absl::ResourceExhaustedError("append: no memory for a page");
-    if (donor) {
-      block::CopyPageTokens(layers, rung, donor->bytes.get(), {.page_tokens = donor->page_tokens},
-                            page.get(), {.page_tokens = block_tokens_}, donated);
-    }
-    own_[group].push_back({.bytes = std::move(page), .rung = rung});
   }
   return absl::OkStatus();
+}
+
+absl::Status SequencePages::Unswap(uint32_t group, Own* own) const {
+  const uint64_t bytes =
+      block::LayoutOfPage(space_->groups()[group], own->place.rung, block_tokens_).page_bytes;
+  PageMemory memory = Allocate(bytes);
+  if (!memory) return absl::ResourceExhaustedError("append: no memory for a page");
+  std::memcpy(memory.get(), own->place.bytes, bytes);
+  own->place.bytes = memory.get();
+  own->place.arena_offset = kPrivate;
+  own->memory = std::move(memory);
+  return absl::OkStatus();
+}
+
+void SequencePages::Unsettle(uint32_t group, uint32_t block) {
+  for (const uint32_t layer : space_->groups()[group].layers) {
+    layers_[layer].settled = std::min(layers_[layer].settled, block);
+  }
 }
 
 template <typename Visit>
@@ -99,15 +145,14 @@ absl::Status SequencePages::ForEachOwn(const LayerTokens& tokens, Visit visit) {
   const uint32_t end = tokens.begin + tokens.count;
   PREFIXD_RETURN_IF_ERROR(
       EnsureOwn(group, tokens.begin / block_tokens_, (end - 1) / block_tokens_));
+  Unsettle(group, tokens.begin / block_tokens_);
   for (uint32_t at = tokens.begin; at < end;) {
     const uint32_t b = at / block_tokens_, slot = at % block_tokens_;
     const uint32_t count = std::min(end - at, block_tokens_ - slot);
     visit(own_[group][b - first_own_block()], slot, at - tokens.begin, count);
     at += count;
   }
-  LayerState& state = layers_[tokens.layer];
-  state.end = end;
-  state.settled = std::min(state.settled, tokens.begin / block_tokens_);
+  layers_[tokens.layer].end = end;
   return absl::OkStatus();
 }
 
@@ -119,18 +164,18 @@ absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& 
   PREFIXD_RETURN_IF_ERROR(CheckTensor("key", key, group.key_dim));
   PREFIXD_RETURN_IF_ERROR(CheckTensor("value", value, group.value_dim));
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
-    const block::PageLayout layout = block::LayoutOfPage(group, own.rung, block_tokens_);
-    const quant::KvFormat& format = group.ladder[own.rung];
+    const block::PageLayout layout = block::LayoutOfPage(group, own.place.rung, block_tokens_);
+    const quant::KvFormat& format = group.ladder[own.place.rung];
     kernels::UnitRun run{.heads = group.kv_heads,
                          .dim = group.key_dim,
                          .page_tokens = block_tokens_,
                          .first_token = slot,
                          .tokens = count};
     kernels::Quantize(format.key, ViewFrom(key, group.key_dim, tokens.count, row), run,
-                      own.bytes.get() + block::KeyUnitOffset(group, layout, place.index, 0));
+                      own.memory.get() + block::KeyUnitOffset(group, layout, place.index, 0));
     run.dim = group.value_dim;
     kernels::Quantize(format.value, ViewFrom(value, group.value_dim, tokens.count, row), run,
-                      own.bytes.get() + block::ValueUnitOffset(group, layout, place.index, 0));
+                      own.memory.get() + block::ValueUnitOffset(group, layout, place.index, 0));
   });
 }
 
@@ -156,7 +201,7 @@ absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedV
                      load_->page(place.group, first).rung, ", the new bytes in ", write_rung_));
   }
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
-    const block::PageLayout layout = block::LayoutOfPage(group, own.rung, block_tokens_);
+    const block::PageLayout layout = block::LayoutOfPage(group, own.place.rung, block_tokens_);
     UnitRows rows{.format = format.key,
                   .heads = group.kv_heads,
                   .dim = group.key_dim,
@@ -165,10 +210,10 @@ absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedV
                   .first_row = row,
                   .tokens = count,
                   .tensor_tokens = tokens.count};
-    CopyIn(key, rows, own.bytes.get() + block::KeyUnitOffset(group, layout, place.index, 0));
+    CopyIn(key, rows, own.memory.get() + block::KeyUnitOffset(group, layout, place.index, 0));
     rows.format = format.value;
     rows.dim = group.value_dim;
-    CopyIn(value, rows, own.bytes.get() + block::ValueUnitOffset(group, layout, place.index, 0));
+    CopyIn(value, rows, own.memory.get() + block::ValueUnitOffset(group, layout, place.index, 0));
   });
 }
 
@@ -198,7 +243,7 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
   }
   for (uint32_t at = tokens.begin; at < end;) {
     const uint32_t slot = at % block_tokens_, count = std::min(end - at, block_tokens_ - slot);
-    const Place from = PlaceOf(place.group, at / block_tokens_);
+    const CachedPage from = PlaceOf(place.group, at / block_tokens_);
     const block::PageLayout layout = block::LayoutOfPage(group, rung, from.page_tokens);
     UnitRows rows{.format = format.key,
                   .heads = group.kv_heads,
@@ -208,55 +253,88 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                   .first_row = at - tokens.begin,
                   .tokens = count,
                   .tensor_tokens = tokens.count};
-    CopyOut(from.page + block::KeyUnitOffset(group, layout, place.index, 0), rows, key);
+    CopyOut(from.bytes + block::KeyUnitOffset(group, layout, place.index, 0), rows, key);
     rows.format = format.value;
     rows.dim = group.value_dim;
-    CopyOut(from.page + block::ValueUnitOffset(group, layout, place.index, 0), rows, value);
+    CopyOut(from.bytes + block::ValueUnitOffset(group, layout, place.index, 0), rows, value);
     at += count;
   }
   return absl::OkStatus();
 }
 
-SequencePages::Place SequencePages::PlaceOf(uint32_t group, uint32_t block) const {
+CachedPage SequencePages::PlaceOf(uint32_t group, uint32_t block) const {
   if (block >= first_own_block() && block - first_own_block() < own_[group].size()) {
-    const Own& own = own_[group][block - first_own_block()];
-    return {.page = own.bytes.get(), .page_tokens = block_tokens_, .rung = own.rung};
+    return own_[group][block - first_own_block()].place;
   }
-  const LoadedPage& cached = load_->page(group, block);
-  return {.page = cached.bytes.get(), .page_tokens = cached.page_tokens, .rung = cached.rung};
-}
-
-BlockTableEntry SequencePages::EntryOf(uint32_t layer, uint32_t block) const {
-  const LayerPlace place = space_->layers()[layer];
-  const block::LayerGroup& group = space_->groups()[place.group];
-  const Place from = PlaceOf(place.group, block);
-  const block::PageLayout layout = block::LayoutOfPage(group, from.rung, from.page_tokens);
-  return {.units = from.page + block::KeyUnitOffset(group, layout, place.index, 0),
-          .page_tokens = from.page_tokens,
-          .tokens = std::min(block_tokens_, layers_[layer].end - block * block_tokens_),
-          .format = from.rung};
+  return load_->page(group, block);
 }
 
 std::span<const BlockTableEntry> SequencePages::Table(uint32_t layer) {
   LayerState& state = layers_[layer];
+  const LayerPlace place = space_->layers()[layer];
+  const block::LayerGroup& group = space_->groups()[place.group];
   const uint32_t blocks = (state.end + block_tokens_ - 1) / block_tokens_;
   state.table.resize(blocks);
-  for (uint32_t b = state.settled; b < blocks; ++b) state.table[b] = EntryOf(layer, b);
+  uint32_t rung = ~uint32_t{0}, page_tokens = 0;
+  uint64_t units = 0;  // offset of the layer's units in pages of that rung and geometry
+  for (uint32_t b = state.settled; b < blocks; ++b) {
+    const CachedPage from = PlaceOf(place.group, b);
+    if (from.rung != rung || from.page_tokens != page_tokens) {
+      rung = from.rung;
+      page_tokens = from.page_tokens;
+      units = block::KeyUnitOffset(group, block::LayoutOfPage(group, rung, page_tokens),
+                                   place.index, 0);
+    }
+    state.table[b] = {
+        .units = from.bytes + units,
+        .arena_offset = from.arena_offset == kPrivate ? kPrivate : from.arena_offset + units,
+        .page_tokens = page_tokens,
+        .tokens = std::min(block_tokens_, state.end - b * block_tokens_),
+        .format = rung};
+  }
   state.settled = state.end / block_tokens_;
   return state.table;
 }
 
+bool SequencePages::IsOwn(uint32_t group, uint32_t block) const {
+  return block >= first_own_block() && block - first_own_block() < own_[group].size() &&
+         own_[group][block - first_own_block()].memory;
+}
+
 SequencePages::OwnPage SequencePages::own_page(uint32_t group, uint32_t block) const {
-  if (block < first_own_block() || block - first_own_block() >= own_[group].size()) return {};
+  if (!IsOwn(group, block)) return {};
   const Own& own = own_[group][block - first_own_block()];
-  return {.bytes = own.bytes.get(), .rung = own.rung};
+  return {.memory = own.memory, .rung = own.place.rung};
+}
+
+bool SequencePages::Swap(uint32_t group, uint32_t block, const CachedPage& page) {
+  if (!IsOwn(group, block) || (block + 1) * block_tokens_ > complete_tokens()) return false;
+  Own& own = own_[group][block - first_own_block()];
+  if (page.page_tokens != block_tokens_ || page.rung != own.place.rung) return false;
+  own.place = page;
+  own.memory = {};
+  Unsettle(group, block);
+  return true;
+}
+
+uint64_t SequencePages::in_place_bytes() const {
+  uint64_t bytes = 0;
+  const uint32_t blocks = (complete_tokens() + block_tokens_ - 1) / block_tokens_;
+  for (uint32_t group = 0; group < own_.size(); ++group) {
+    for (uint32_t b = 0; b < blocks; ++b) {
+      const CachedPage page = PlaceOf(group, b);
+      if (page.arena_offset == kPrivate) continue;
+      bytes += block::LayoutOfPage(space_->groups()[group], page.rung, page.page_tokens).page_bytes;
+    }
+  }
+  return bytes;
 }
 
 uint64_t SequencePages::rungs_used(uint32_t group) const {
   uint64_t mask = 0;
   const uint32_t cached_blocks = (cached_tokens_ + block_tokens_ - 1) / block_tokens_;
   for (uint32_t b = 0; b < cached_blocks; ++b) mask |= uint64_t{1} << load_->page(group, b).rung;
-  for (const Own& own : own_[group]) mask |= uint64_t{1} << own.rung;
+  for (const Own& own : own_[group]) mask |= uint64_t{1} << own.place.rung;
   return mask;
 }
 

@@ -1,8 +1,10 @@
-// The blocks of one sequence: cached pages as they were loaded, then pages of our own that grow as
-// the engine appends. A block that the cache holds in part becomes an own page by copying its
-// tokens, in the donor's format, never by quantizing them again.
+// The blocks of one sequence: cached pages where they stand, then pages of our own that grow as the
+// engine appends. A block that the cache holds in part becomes an own page by copying its tokens,
+// in the donor's format, never by quantizing them again. An own page that was stored may be swapped
+// for the arena's.
 //
-// Not thread-safe. Own pages have block_tokens slots and zeros in the unused ones.
+// Not thread-safe. Own pages have block_tokens slots and zeros in the unused ones; they stand in
+// staging memory as far as that has room, else on the heap.
 #pragma once
 #include <memory>
 #include <span>
@@ -10,10 +12,12 @@
 
 #include "absl/status/status.h"
 
+#include "cached_pages.h"
 #include "kernels/quantize.h"
-#include "page_load.h"
+#include "page_memory.h"
 #include "prefixd/client.h"
 #include "space_state.h"
+#include "staging_memory.h"
 
 namespace prefixd::client {
 
@@ -29,8 +33,14 @@ class SequencePages {
   SequencePages(std::shared_ptr<const SpaceState> space, uint32_t block_tokens,
                 uint32_t write_rung);
 
+  // Where own pages begun from now on stand; null = the heap.
+  void UseStaging(std::shared_ptr<StagingMemory> staging) { staging_ = std::move(staging); }
+
   // Starts over: tokens [0, cached_tokens) are `load`'s (null when 0), own pages are dropped.
-  void Restart(std::shared_ptr<PageLoad> load, uint32_t cached_tokens);
+  void Restart(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
+  // Goes on: `load`, which is what it was or a new lease, has tokens [0, cached_tokens); own pages
+  // are dropped. Requires: cached_tokens >= complete_tokens().
+  void Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t block_tokens() const { return block_tokens_; }
   // Tokens that every layer has.
@@ -47,25 +57,26 @@ class SequencePages {
                       const MutablePackedView& value) const;
   std::span<const BlockTableEntry> Table(uint32_t layer);
 
-  // An own page for publishing; bytes is null when the block is not our own in this group.
+  // An own page for publishing; no memory when the block is not our own in this group.
   struct OwnPage {
-    const std::byte* bytes = nullptr;
+    PageMemory memory;
     uint32_t rung = 0;
   };
   OwnPage own_page(uint32_t group, uint32_t block) const;
+  bool IsOwn(uint32_t group, uint32_t block) const;
+  // The same bytes stand in the arena: they are read there from now on, the own copy goes. False,
+  // and nothing happens, unless the block is our own, full in every layer, and `page` as long, in
+  // the same format.
+  bool Swap(uint32_t group, uint32_t block, const CachedPage& page);
+  // Bytes of pages that are read in the arena.
+  uint64_t in_place_bytes() const;
   // Bit mask of the rungs in which the sequence's blocks stand in `group`.
   uint64_t rungs_used(uint32_t group) const;
 
  private:
   struct Own {
-    PageMemory bytes;
-    uint32_t rung = 0;
-  };
-  // Where the bytes of a block of a layer are.
-  struct Place {
-    const std::byte* page = nullptr;
-    uint32_t page_tokens = 0;
-    uint32_t rung = 0;
+    PageMemory memory;  // none: swapped
+    CachedPage place;
   };
   struct LayerState {
     uint32_t end = 0;                    // tokens [0, end) are here
@@ -75,8 +86,12 @@ class SequencePages {
 
   absl::Status CheckAppend(const LayerTokens& tokens) const;
   absl::Status EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block);
-  Place PlaceOf(uint32_t group, uint32_t block) const;
-  BlockTableEntry EntryOf(uint32_t layer, uint32_t block) const;
+  absl::StatusOr<Own> NewOwn(uint32_t group, uint32_t block) const;
+  PageMemory Allocate(uint64_t bytes) const;
+  // A swapped page that is about to be written becomes private again.
+  absl::Status Unswap(uint32_t group, Own* own) const;
+  void Unsettle(uint32_t group, uint32_t block);
+  CachedPage PlaceOf(uint32_t group, uint32_t block) const;
   // Calls visit(block, own page, run of tokens in it) for the blocks of an append.
   template <typename Visit>
   absl::Status ForEachOwn(const LayerTokens& tokens, Visit visit);
@@ -85,7 +100,8 @@ class SequencePages {
   const std::shared_ptr<const SpaceState> space_;
   const uint32_t block_tokens_;
   const uint32_t write_rung_;
-  std::shared_ptr<PageLoad> load_;
+  std::shared_ptr<StagingMemory> staging_;
+  std::shared_ptr<CachedPages> load_;
   uint32_t cached_tokens_ = 0;
   std::vector<LayerState> layers_;
   std::vector<std::vector<Own>> own_;  // [group][block - first_own_block()]

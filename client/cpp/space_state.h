@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "attachment.h"
 #include "base/mutex.h"
 #include "block/ids.h"
 #include "block/space_identity.h"
@@ -22,7 +23,7 @@ struct LayerPlace {
 };
 
 struct OpenedSpace {
-  Session session;
+  Session session{};
   block::SpaceHandle handle;
   uint32_t block_tokens = 0;
   std::string id;  // hex

@@ -9,6 +9,10 @@
 //    not outlive its Client. Not before fork().
 //  - K and V are quantized once, by Append; what comes out of the cache is attended on exactly the
 //    stored bytes.
+//  - Beside a daemon that shares its memory (a unix socket on this host) cached pages are read in
+//    place, in a read-only mapping, and stored ones move there: block tables point into it. They
+//    stay readable while the Sequence lives, also when the daemon is killed. Elsewhere pages are
+//    copied.
 #pragma once
 #include <array>
 #include <chrono>
@@ -89,7 +93,7 @@ RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim);
 // One layer of one KV block, as attention kernels walk it. 128-byte aligned, layout "rows".
 struct BlockTableEntry {
   const std::byte* units = nullptr;
-  uint64_t arena_offset = ~uint64_t{0};  // all ones: private memory
+  uint64_t arena_offset = ~uint64_t{0};  // of `units` in Client::arena(); all ones: private memory
   uint32_t page_tokens = 0;              // token slots the bytes were laid out for
   uint32_t tokens = 0;                   // in use
   uint32_t format = 0;                   // index into the layer's formats
@@ -154,6 +158,14 @@ struct BeginOptions {
   std::chrono::milliseconds load_deadline{10000};  // of loading the pages
   uint64_t readable = ~uint64_t{0};                // mask of formats that this worker reads
   uint32_t write_format = 0;                       // index into formats: what Append writes
+  // What this worker computes by itself: a hit that takes longer to load is shortened to where it
+  // pays. 0 = unknown.
+  double prefill_tokens_per_s = 0;
+  // How long to wait while another worker computes tokens of this request; counts into `deadline`.
+  std::chrono::milliseconds wait_pending{0};
+  // Tells others at once that this worker is about to compute what is missing, so that they can
+  // wait for it, and spares the first Commit a question.
+  bool announce = true;
   std::string request_id{};
 };
 
@@ -162,6 +174,8 @@ struct MatchInfo {
   MatchKind kind = MatchKind::kNone;
   uint32_t matched_tokens = 0;
   uint32_t restorable_tokens = 0;
+  uint32_t pending_tokens = 0;  // beyond them: announced by somebody else
+  bool in_place = false;        // the pages are read in the daemon's memory, nothing is copied
   uint64_t ram_bytes = 0, ssd_bytes = 0;
   uint64_t estimated_load_us = 0;
   std::string why_shorter{};  // "evicted 64", "max_tokens 1"; empty when nothing was lost
@@ -242,6 +256,11 @@ class Sequence {
                 const MutablePackedView& value) const;
   // One more token of the sequence (sampled, or the next turn's).
   void PushToken(uint32_t token);
+  // The next turn: `tokens` follow, and what the cache has of them is leased in one round trip that
+  // carries only what the lease does not cover yet. Returns the tokens that need not be computed:
+  // what the sequence has, or more; then Wait() and Restart() as after Begin(). Of `options`,
+  // content counts from the sequence's first token and replaces what was given before.
+  uint32_t Extend(std::span<const uint32_t> tokens, const BeginOptions& options = {});
 
   // Blocks of `layer` in position order: cached, then own. Valid until the next call that changes
   // the sequence.
@@ -251,8 +270,17 @@ class Sequence {
   // with sequence_end, which also declares that a sequence ends here. An error costs a later miss,
   // nothing else.
   Result<CommitInfo> Commit(const CommitOptions& options = {});
-  // Ends the lease and says what it was worth. The destructor does it with zeros.
+  // For a pause between turns: gives up the cached pages and the own ones (Commit() first: what is
+  // not stored is computed again), keeps the tokens. Restart() looks them up again.
+  void Park();
+  // A ticket with which another process takes part in the lease: Space::Join(). NotFound without
+  // one.
+  Result<std::string> Share() const;
+  // Ends the lease and says what it was worth; the sequence holds no pages after it. The destructor
+  // does it with zeros.
   void Release(const ReleaseInfo& info = {});
+  // Bytes of pages that are read in the daemon's memory, now.
+  uint64_t in_place_bytes() const;
   std::chrono::microseconds load_time()
       const;  // asking for the pages to having them all; 0 before that
 
@@ -273,6 +301,10 @@ class Space {
   // Looks the tokens up, leases what is there and starts loading it. Never fails: without a cache
   // it answers 0 tokens.
   Sequence Begin(std::span<const uint32_t> tokens, const BeginOptions& options = {});
+  // The cached pages of another process's sequence, by its ticket: held until both let go.
+  // Read-only: its tokens are not known, nothing is stored. Never fails: what is gone answers 0
+  // tokens.
+  Sequence Join(const std::string& ticket, const BeginOptions& options = {});
   // Lookup alone: changes nothing.
   Result<MatchInfo> Match(std::span<const uint32_t> tokens, const BeginOptions& options = {});
   uint32_t block_tokens() const;
@@ -290,6 +322,18 @@ struct ClientOptions {
   std::string address = "unix:///run/prefixd/prefixd.sock";  // or "127.0.0.1:7777"
   std::string name = "worker";
   std::chrono::milliseconds connect_deadline{2000};  // of OpenSpace's first try
+  bool use_arena = true;  // read cached pages in the daemon's memory, where it shares it
+  // Memory that this worker quantizes into and the daemon takes pages from; granted as far as the
+  // daemon's budget goes. 0 = none: pages are sent.
+  uint64_t staging_bytes = uint64_t{64} << 20;
+};
+
+// The daemon's memory as this process maps it.
+struct ArenaInfo {
+  const std::byte* data = nullptr;  // null: not mapped; arena_offset counts from here
+  size_t data_bytes = 0;            // a GPU engine registers it once, read-only
+  uint64_t staging_bytes = 0;       // granted
+  std::string why_not{};            // why it is not mapped
 };
 
 class Client {
@@ -307,6 +351,8 @@ class Client {
   bool attached() const;
   // Waits until attached. False at the deadline.
   bool WaitAttached(std::chrono::milliseconds deadline);
+  // Of the present session. Valid until it ends; a Sequence keeps what it reads for itself.
+  ArenaInfo arena() const;
 
  private:
   struct Impl;

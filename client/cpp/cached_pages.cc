@@ -1,0 +1,36 @@
+#include "cached_pages.h"
+
+#include <algorithm>
+
+namespace prefixd::client {
+
+void LoadProgress::Close(uint32_t group, uint32_t usable_tokens, base::Deadline asked) {
+  if (closed_ || done_[group]) return;
+  done_[group] = true;
+  Shorten(usable_tokens);
+  if (--open_ == 0 && usable_tokens_ == tokens_) {
+    duration_ = std::chrono::duration_cast<std::chrono::microseconds>(
+        std::chrono::steady_clock::now() - asked);
+  }
+}
+
+void LoadProgress::Shorten(uint32_t usable_tokens) {
+  usable_tokens_ = std::min(usable_tokens_, usable_tokens);
+}
+
+void LoadProgress::CloseAll() {
+  if (open_ > 0) Shorten(held_tokens_);
+  done_.assign(done_.size(), true);
+  open_ = 0;
+  closed_ = true;
+}
+
+void LoadProgress::Extend(uint32_t tokens) {
+  done_.assign(done_.size(), false);
+  open_ = done_.size();
+  held_tokens_ = tokens_;
+  tokens_ = usable_tokens_ = tokens;
+  duration_ = {};
+}
+
+}  // namespace prefixd::client

@@ -1,0 +1,85 @@
+// The pages of a lease, wherever they stand: in the daemon's arena, or copied into this process.
+//
+// Thread-safe, but for what a sequence's own thread changes. A page that turns out bad makes the
+// whole lease shorter, never wrong.
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "attachment.h"
+#include "base/mutex.h"
+#include "block/ids.h"
+
+namespace prefixd::client {
+
+inline constexpr uint64_t kPrivate = ~uint64_t{0};
+
+struct CachedPage {
+  const std::byte* bytes = nullptr;
+  uint64_t arena_offset = kPrivate;
+  uint32_t page_tokens = 0;  // slots: geometry of the bytes
+  uint32_t rung = 0;
+};
+
+class CachedPages {
+ public:
+  virtual ~CachedPages() = default;
+
+  // Waits for the group's pages of [0, tokens). Returns usable_tokens().
+  virtual uint32_t Wait(uint32_t group, uint32_t tokens) = 0;
+  // Tokens that are here, or still expected, in every group. Only shrinks.
+  virtual uint32_t usable_tokens() const = 0;
+  // Requires: Wait has returned for the group and the block; first token of the block <
+  // usable_tokens().
+  virtual CachedPage page(uint32_t group, uint32_t block) const = 0;
+  // Waiters are let go: what is here by now is all there is.
+  virtual void Cancel() = 0;
+  // From asking to the last byte; 0 until then, and for a load that fell short.
+  virtual std::chrono::microseconds duration() const = 0;
+};
+
+// What a load is told of the lease.
+struct LoadPlan {
+  Session session;
+  block::LeaseId lease;
+  uint32_t block_tokens = 0;
+  uint32_t tokens = 0;
+  base::Deadline asked;  // when the lookup began
+  base::Deadline deadline;
+};
+
+// Which groups of a load are done, and what it is worth by now. Guarded by its owner.
+class LoadProgress {
+ public:
+  LoadProgress(size_t groups, uint32_t tokens)
+      : done_(groups, false), open_(groups), tokens_(tokens), usable_tokens_(tokens) {}
+
+  bool done(uint32_t group) const { return done_[group]; }
+  bool closed() const { return closed_; }
+  size_t open_groups() const { return open_; }
+  size_t groups() const { return done_.size(); }
+  uint32_t usable_tokens() const { return usable_tokens_; }
+  std::chrono::microseconds duration() const { return duration_; }
+
+  void Close(uint32_t group, uint32_t usable_tokens, base::Deadline asked);
+  void Shorten(uint32_t usable_tokens);
+  // Nothing is taken in any more. Of a group that is not done only held_tokens() may be read.
+  void CloseAll();
+  // More tokens follow: every group is to be waited for again. Requires: all are done, none short.
+  void Extend(uint32_t tokens);
+  // That were here in every group before the last Extend.
+  uint32_t held_tokens() const { return held_tokens_; }
+
+ private:
+  std::vector<bool> done_;
+  size_t open_;
+  uint32_t tokens_;
+  uint32_t usable_tokens_;
+  uint32_t held_tokens_ = 0;
+  bool closed_ = false;
+  std::chrono::microseconds duration_{0};
+};
+
+}  // namespace prefixd::client

@@ -1,0 +1,122 @@
+#include "farewells.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <system_error>
+#include <utility>
+
+namespace prefixd::client {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPatience{5};  // for a call to ride on
+constexpr std::chrono::seconds kSendDeadline{1};
+
+}  // namespace
+
+Farewells::Waiting& Farewells::ListOf(const Session& session) {
+  if (waiting_.session != session) waiting_ = {.session = session, .releases = {}, .abandoned = {}};
+  if (waiting_.empty()) due_ = steady_clock::now() + kPatience;
+  if (!thread_.joinable() && !stopped_) {
+    try {
+      thread_ = std::thread([this] { Run(); });
+    } catch (const std::system_error&) {  // rides on a call, or ends with the session
+    }
+  }
+  return waiting_;
+}
+
+void Farewells::Release(const Session& session, v1::Released released) {
+  if (connection_->session() != session) return;
+  base::MutexLock lock(mutex_);
+  ListOf(session).releases.push_back(std::move(released));
+  changed_.NotifyAll();
+}
+
+void Farewells::Abandon(const Session& session, block::ReservationId reservation) {
+  if (connection_->session() != session) return;
+  base::MutexLock lock(mutex_);
+  ListOf(session).abandoned.push_back(reservation);
+  changed_.NotifyAll();
+}
+
+std::vector<v1::Released> Farewells::Take(const Session& session, size_t most) {
+  base::MutexLock lock(mutex_);
+  if (waiting_.session != session) return {};
+  std::vector<v1::Released>& releases = waiting_.releases;
+  const auto cut = releases.begin() + static_cast<ptrdiff_t>(std::min(most, releases.size()));
+  std::vector<v1::Released> taken(std::make_move_iterator(releases.begin()),
+                                  std::make_move_iterator(cut));
+  releases.erase(releases.begin(), cut);
+  return taken;
+}
+
+void Farewells::Run() {
+  base::MutexLock lock(mutex_);
+  while (!stopped_) {
+    if (waiting_.empty()) {
+      changed_.Wait(mutex_);
+    } else if (!draining_ && steady_clock::now() < due_) {
+      changed_.WaitUntil(mutex_, due_);
+    } else {
+      const Waiting now =
+          std::exchange(waiting_, {.session = waiting_.session, .releases = {}, .abandoned = {}});
+      sending_ = true;
+      mutex_.unlock();
+      Send(now);
+      mutex_.lock();
+      sending_ = false;
+      changed_.NotifyAll();
+    }
+  }
+}
+
+void Farewells::Send(const Waiting& waiting) {
+  const Session& session = waiting.session;
+  const auto release = [&](std::span<const v1::Released> releases) {
+    v1::ReleaseRequest request;
+    request.set_session(session.id);
+    for (const v1::Released& released : releases) *request.add_release() = released;
+    return connection_->Call(&Connection::Stub::Release, session, request,
+                             steady_clock::now() + kSendDeadline);
+  };
+  const std::span<const v1::Released> all(waiting.releases);
+  if (!all.empty() && absl::IsNotFound(release(all).status()) && all.size() > 1) {
+    // One of them had arrived before: the others one by one.
+    for (size_t i = 0; i < all.size(); ++i) (void)release(all.subspan(i, 1));
+  }
+  for (const block::ReservationId reservation : waiting.abandoned) {
+    v1::AbandonRequest request;
+    request.set_session(session.id);
+    request.set_reservation(reservation.value);
+    (void)connection_->Call(&Connection::Stub::Abandon, session, request,
+                            steady_clock::now() + kSendDeadline);
+  }
+}
+
+bool Farewells::Drain(base::Deadline deadline) {
+  base::MutexLock lock(mutex_);
+  draining_ = true;
+  changed_.NotifyAll();
+  while ((!waiting_.empty() || sending_) && thread_.joinable() && !stopped_) {
+    if (!changed_.WaitUntil(mutex_, deadline)) break;
+  }
+  draining_ = false;
+  return waiting_.empty() && !sending_;
+}
+
+void Farewells::Stop() {
+  std::thread thread;
+  {
+    base::MutexLock lock(mutex_);
+    stopped_ = true;
+    waiting_ = {};
+    thread.swap(thread_);
+    changed_.NotifyAll();
+  }
+  if (thread.joinable()) thread.join();
+}
+
+}  // namespace prefixd::client

@@ -1,0 +1,242 @@
+#include "look_up.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "convert.h"
+#include "wire/answer.h"
+#include "wire/sequence.h"
+
+namespace prefixd::client {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr size_t kMostReleases = 256;  // that ride on one call
+
+absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Question& question) {
+  const BeginOptions& options = question.options;
+  v1::AcquireRequest request;
+  request.set_session(question.opened.space.session.id);
+  v1::AcquireRequest::Item* item = request.add_items();
+  block::SequenceView sequence = question.sequence;
+  std::vector<block::ContentKey> rest;
+  if (question.continues) {
+    const LoadPlan& held = question.continues->plan();
+    const auto end = static_cast<uint32_t>(sequence.tokens.size());
+    item->set_continues(held.lease.value);
+    item->set_continues_tokens(held.tokens);
+    rest = block::CutContent(sequence.content, held.tokens, end);
+    sequence = {.tokens = sequence.tokens.subspan(held.tokens), .content = rest};
+  }
+  wire::ToProto(question.opened.space.handle, sequence, item->mutable_sequence());
+  item->set_max_tokens(options.max_tokens == block::kNoLimit ? 0 : options.max_tokens);
+  item->set_request_id(options.request_id);
+  item->set_prefill_tokens_per_s(std::max(0.0, options.prefill_tokens_per_s));
+  item->set_wait_pending_ms(
+      static_cast<uint32_t>(std::clamp<int64_t>(options.wait_pending.count(), 0, 1 << 30)));
+  for (const block::LayerGroup& group : space.groups()) {
+    const uint64_t all = (uint64_t{1} << group.ladder.size()) - 1;
+    const uint64_t readable = options.readable & all;
+    if (readable == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("begin: readable names none of the ",
+                                                     group.ladder.size(), " formats of group ",
+                                                     group.name));
+    }
+    item->add_readable(readable);
+    // A block that is here in a format that this worker reads is not written again.
+    const uint64_t written = options.write_format < 64 ? uint64_t{1} << options.write_format : 0;
+    if (options.announce) item->add_writable(readable | (written & all));
+  }
+  item->set_reserve(options.announce);
+  return request;
+}
+
+// The rungs of the leased pages, [group][block]. Internal when the answer does not fit the request.
+absl::StatusOr<std::vector<std::vector<uint32_t>>> RungsOf(
+    const std::vector<block::LeasedPage>& pages, const std::vector<block::LayerGroup>& groups,
+    const LoadPlan& plan) {
+  std::vector<std::vector<uint32_t>> rungs(groups.size());
+  for (const block::LeasedPage& page : pages) {
+    if (page.group >= groups.size() || page.rung >= groups[page.group].ladder.size()) {
+      return absl::InternalError(
+          absl::StrCat("begin: the daemon leased group ", page.group, ", rung ", page.rung));
+    }
+    if (page.first_token != rungs[page.group].size() * plan.block_tokens) {
+      return absl::InternalError("begin: the daemon leased pages out of order");
+    }
+    rungs[page.group].push_back(page.rung);
+  }
+  const size_t blocks = (plan.tokens + plan.block_tokens - 1) / plan.block_tokens;
+  for (const std::vector<uint32_t>& column : rungs) {
+    if (column.size() != blocks) {
+      return absl::InternalError(absl::StrCat("begin: the daemon leased ", column.size(),
+                                              " pages of a group, ", blocks, " expected"));
+    }
+  }
+  return rungs;
+}
+
+// Where the pages of a lease come from.
+class Loading {
+ public:
+  Loading(Core& core, std::shared_ptr<SpaceState> space, const OpenedUnder& opened,
+          const LoadPlan& plan)
+      : core_(core), space_(std::move(space)), opened_(opened), plan_(plan) {}
+
+  // Fills pages and leased. Takes the columns out of `answer`.
+  absl::Status Start(const std::shared_ptr<LeasedPages>& continued, v1::Answer* answer,
+                     LookUpAnswer* found) {
+    if (opened_.attachment->arena() != nullptr) {
+      PREFIXD_RETURN_IF_ERROR(Lease(continued, answer, found));
+      core_.board().Put(found->leased);
+      found->pages = found->leased;
+      return absl::OkStatus();
+    }
+    PREFIXD_ASSIGN_OR_RETURN(const wire::Answer read, wire::FromProto(*answer, plan_.block_tokens));
+    PREFIXD_ASSIGN_OR_RETURN(const auto rungs, RungsOf(read.pages, space_->groups(), plan_));
+    auto load = std::make_shared<FetchedPages>(core_.connection(), space_, plan_, rungs);
+    core_.StartLoad(load);
+    found->pages = std::move(load);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Lease(const std::shared_ptr<LeasedPages>& continued, v1::Answer* answer,
+                     LookUpAnswer* found) {
+    if (continued) {
+      found->leased = continued;
+      return continued->Extend(plan_, answer->first_block(), answer->mutable_pages());
+    }
+    PREFIXD_ASSIGN_OR_RETURN(found->leased, LeasedPages::Make(opened_.attachment, space_, plan_,
+                                                              answer->mutable_pages()));
+    return absl::OkStatus();
+  }
+
+  Core& core_;
+  const std::shared_ptr<SpaceState> space_;
+  const OpenedUnder& opened_;
+  const LoadPlan plan_;
+};
+
+void GiveBack(Core& core, const Session& session, block::LeaseId lease) {
+  v1::Released released;
+  released.set_lease(lease.value);
+  core.farewells().Release(session, std::move(released));
+}
+
+absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
+                       const OpenedUnder& opened, const std::shared_ptr<LeasedPages>& continued,
+                       uint32_t most, LoadPlan plan, v1::Answer* answer, LookUpAnswer* found) {
+  // Without the columns: those are taken, not copied.
+  google::protobuf::RepeatedPtrField<v1::GroupPages> pages;
+  pages.Swap(answer->mutable_pages());
+  PREFIXD_ASSIGN_OR_RETURN(wire::Answer read, wire::FromProto(*answer, plan.block_tokens));
+  pages.Swap(answer->mutable_pages());
+  found->match = std::move(read.match);
+  plan.tokens = found->match.restorable_tokens;
+  if (plan.tokens == 0) return absl::OkStatus();
+  if (plan.tokens > most) {
+    return absl::InternalError(absl::StrCat("begin: the daemon restores ", plan.tokens,
+                                            " tokens, asked for at most ", most));
+  }
+  plan.lease = found->lease = read.lease;
+  return Loading(core, space, opened, plan).Start(continued, answer, found);
+}
+
+// What a reply means, and the loading started. `most`: tokens that may be restored.
+absl::StatusOr<LookUpAnswer> Take(Core& core, const std::shared_ptr<SpaceState>& space,
+                                  const OpenedUnder& opened,
+                                  const std::shared_ptr<LeasedPages>& continued, uint32_t most,
+                                  LoadPlan plan, v1::AcquireReply* reply) {
+  if (reply->answers_size() != 1) {
+    return absl::InternalError(
+        absl::StrCat("begin: the daemon gave ", reply->answers_size(), " answers to one item"));
+  }
+  v1::Answer* answer = reply->mutable_answers(0);
+  const block::ReservationId reservation{answer->reserved().reservation()};
+  LookUpAnswer found;
+  absl::Status status = TakeLease(core, space, opened, continued, most, plan, answer, &found);
+  if (status.ok() && reservation) {
+    const auto groups = static_cast<uint32_t>(space->groups().size());
+    absl::StatusOr<block::ReservePlan> announced = wire::FromProto(answer->reserved(), groups);
+    status = announced.status();
+    if (status.ok()) found.announced = *std::move(announced);
+  }
+  if (status.ok()) return found;
+  const Session& session = opened.space.session;
+  if (reservation) core.farewells().Abandon(session, reservation);
+  // A lease that was to go on stays: its pages are being read.
+  if (!continued && answer->lease() != 0) GiveBack(core, session, {answer->lease()});
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
+                                         const Question& question) {
+  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireRequest request, MakeRequest(space, question));
+  request.mutable_items(0)->set_reserve(false);
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::AcquireReply reply,
+      core.connection()->Call(&Connection::Stub::Match, question.opened.space.session, request,
+                              steady_clock::now() + question.options.deadline));
+  if (reply.answers_size() != 1) return absl::InternalError("match: not one answer");
+  PREFIXD_ASSIGN_OR_RETURN(const wire::Answer answer,
+                           wire::FromProto(reply.answers(0), question.opened.space.block_tokens));
+  return answer.match;
+}
+
+absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
+                                     const Question& question) {
+  const base::Deadline asked = steady_clock::now();
+  const Session& session = question.opened.space.session;
+  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireRequest request, MakeRequest(*space, question));
+  for (v1::Released& released : core.farewells().Take(session, kMostReleases)) {
+    *request.add_release() = std::move(released);
+  }
+  const LeaseBoard::Asking asking(&core.board());
+  absl::StatusOr<v1::AcquireReply> reply = core.connection()->Call(
+      &Connection::Stub::Acquire, session, request, asked + question.options.deadline);
+  if (absl::IsDeadlineExceeded(reply.status())) {  // who knows whether they arrived
+    for (v1::Released& released : *request.mutable_release()) {
+      core.farewells().Release(session, std::move(released));
+    }
+  }
+  PREFIXD_RETURN_IF_ERROR(reply.status());
+  const uint32_t most =
+      std::min(static_cast<uint32_t>(question.sequence.tokens.size()), question.options.max_tokens);
+  return Take(core, space, question.opened, question.continues, most,
+              {.session = session,
+               .lease = {},
+               .block_tokens = question.opened.space.block_tokens,
+               .tokens = 0,
+               .asked = asked,
+               .deadline = asked + question.options.load_deadline},
+              &*reply);
+}
+
+absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>& space,
+                                  const JoinQuestion& question) {
+  const base::Deadline asked = steady_clock::now();
+  const Session& session = question.opened.space.session;
+  v1::JoinRequest request;
+  request.set_session(session.id);
+  request.set_lease(question.lease.value);
+  const LeaseBoard::Asking asking(&core.board());
+  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply,
+                           core.connection()->Call(&Connection::Stub::Join, session, request,
+                                                   asked + question.options.deadline));
+  return Take(core, space, question.opened, nullptr, question.options.max_tokens,
+              {.session = session,
+               .lease = {},
+               .block_tokens = question.opened.space.block_tokens,
+               .tokens = 0,
+               .asked = asked,
+               .deadline = asked + question.options.load_deadline},
+              &reply);
+}
+
+}  // namespace prefixd::client

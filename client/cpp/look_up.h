@@ -1,0 +1,52 @@
+// Asking the daemon for the cached tokens of a sequence: one round trip that matches, leases, gives
+// other leases back and announces the rest.
+//
+// Thread-safe.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+
+#include "block/answer.h"
+#include "block/tokens.h"
+#include "core.h"
+#include "leased_pages.h"
+#include "prefixd/client.h"
+
+namespace prefixd::client {
+
+struct Question {
+  OpenedUnder opened;
+  block::SequenceView sequence;
+  const BeginOptions& options;
+  // A lease of the session to go on with; null: from the first token on. Every group of it was
+  // waited for and none fell short.
+  std::shared_ptr<LeasedPages> continues = nullptr;
+};
+
+struct LookUpAnswer {
+  block::MatchAnswer match;
+  block::LeaseId lease;                 // none: nothing is restorable
+  std::shared_ptr<CachedPages> pages;   // null without a lease
+  std::shared_ptr<LeasedPages> leased;  // the same, when they are read in place
+  std::optional<block::ReservePlan> announced;
+};
+
+// Match alone: changes nothing.
+absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
+                                         const Question& question);
+// Starts the loading. NotFound: the space's handle or the continued lease is void.
+absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
+                                     const Question& question);
+
+// A part in a lease of another session.
+struct JoinQuestion {
+  OpenedUnder opened;
+  block::LeaseId lease;
+  const BeginOptions& options;
+};
+absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>& space,
+                                  const JoinQuestion& question);
+
+}  // namespace prefixd::client

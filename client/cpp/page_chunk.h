@@ -1,0 +1,53 @@
+// FetchChunk and PutChunk taken apart and put together by hand, so that a page's bytes are copied
+// once on their way in and not at all on their way out. The bytes are those of the proto messages.
+//
+// Not thread-safe.
+#pragma once
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "page_memory.h"
+#include "prefixd/v1/prefix_cache.pb.h"
+
+namespace prefixd::client {
+
+// PageBytes without its data.
+struct PieceHeader {
+  uint32_t group = 0, first_token = 0, tokens = 0, rung = 0;
+  uint64_t page_bytes = 0;
+  uint64_t offset = 0;
+  uint64_t xxh3 = 0;
+  uint64_t data_bytes = 0;
+};
+
+// One FetchChunk as it came. Fields may stand in any order and in pieces of memory of any size.
+class FetchedChunk {
+ public:
+  // False when the bytes are no FetchChunk.
+  bool Parse(const grpc::ByteBuffer& bytes);
+
+  bool is_page() const { return is_page_; }
+  const PieceHeader& piece() const { return piece_; }     // Requires: is_page()
+  const v1::GroupReady& ready() const { return ready_; }  // Requires: !is_page()
+  // Copies the data of the piece, data_bytes long.
+  void CopyData(std::byte* to) const;
+
+ private:
+  bool ParsePiece(class SliceCursor cursor, uint64_t bytes);
+
+  std::vector<grpc::Slice> slices_;
+  bool is_page_ = false;
+  PieceHeader piece_;
+  size_t data_slice_ = 0, data_at_ = 0;  // where the data begins
+  v1::GroupReady ready_;
+};
+
+// A PutChunk with `piece`, whose data are bytes of `page` from `at` on. The message holds the page
+// until it has left.
+grpc::ByteBuffer MakePutChunk(const PieceHeader& piece, const PageMemory& page, uint64_t at);
+
+}  // namespace prefixd::client

@@ -1,0 +1,268 @@
+#include "sequence_impl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "block/arena_file.h"
+#include "block/page_layout.h"
+#include "convert.h"
+#include "look_up.h"
+
+namespace prefixd {
+namespace {
+
+using client::ToPublic;
+using std::chrono::steady_clock;
+
+uint64_t Micros(std::chrono::microseconds time) {
+  return static_cast<uint64_t>(std::max<int64_t>(0, time.count()));
+}
+
+}  // namespace
+
+Sequence::Impl::Impl(std::shared_ptr<client::Core> core_in,
+                     std::shared_ptr<client::SpaceState> space_in, const BeginOptions& options_in)
+    : core(std::move(core_in)),
+      space(std::move(space_in)),
+      options(options_in),
+      content(client::FromPublic(options_in.content)),
+      pages(space, space->block_tokens(), options_in.write_format) {
+  options.content = {};  // the caller's memory
+}
+
+uint32_t Sequence::Impl::restorable_tokens() const {
+  const uint32_t cached = pages.cached_tokens();
+  return load ? std::min(cached, load->usable_tokens()) : cached;
+}
+
+absl::Status Sequence::Impl::Ready(int layer) const {
+  if (!load) return absl::OkStatus();
+  const uint32_t group = space->layers()[static_cast<size_t>(layer)].group;
+  const uint32_t usable = load->Wait(group, pages.cached_tokens());
+  if (usable >= pages.cached_tokens()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("sequence: the cached tokens end at ", usable,
+                                                    " instead of ", pages.cached_tokens(),
+                                                    ": Restart() and begin again there"));
+}
+
+absl::Status Sequence::Impl::CheckTokens(int layer, uint32_t begin, uint32_t count) const {
+  if (!HasLayer(layer)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence: layer ", layer, ", the space has ", space->layers().size()));
+  }
+  if (uint64_t{begin} + count > tokens.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence: tokens up to ",
+                                                   uint64_t{begin} + count, ", announced are ",
+                                                   tokens.size(), " (PushToken announces more)"));
+  }
+  return Ready(layer);
+}
+
+void Sequence::Impl::LookUp() {
+  const absl::Status status = TryLookUp();
+  match.status = ToPublic(status);
+  const uint32_t block_tokens = pages.block_tokens();
+  committed_tokens =
+      std::max(committed_tokens, pages.cached_tokens() / block_tokens * block_tokens);
+}
+
+absl::Status Sequence::Impl::TryLookUp() {
+  if (tokens.empty() || options.max_tokens == 0) return absl::OkStatus();
+  const base::Deadline deadline = steady_clock::now() + options.deadline;
+  PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, core->Open(*space, deadline));
+  if (opened.space.block_tokens != pages.block_tokens()) {
+    return absl::UnavailableError("begin: the space was just opened with other blocks");
+  }
+  pages.UseStaging(opened.attachment->staging());
+  client::Question question{
+      .opened = opened, .sequence = {.tokens = tokens, .content = content}, .options = options};
+  // Only tokens that the lease does not cover travel, when it is this session's and whole.
+  const bool goes_on = leased && held && held->attachment == opened.attachment &&
+                       leased->usable_tokens() == leased->plan().tokens &&
+                       leased->plan().tokens < std::min<size_t>(tokens.size(), options.max_tokens);
+  if (goes_on) question.continues = leased;
+  absl::StatusOr<client::LookUpAnswer> found = client::Acquire(*core, space, question);
+  if (goes_on && absl::IsNotFound(found.status())) {
+    question.continues = nullptr;
+    found = client::Acquire(*core, space, question);
+  }
+  if (absl::IsNotFound(found.status())) space->Forget(opened.space.handle);
+  PREFIXD_RETURN_IF_ERROR(found.status());
+  Take(opened, *std::move(found), question.continues != nullptr);
+  return absl::OkStatus();
+}
+
+// `extends`: the lease is the one that was held.
+void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswer found,
+                          bool extends) {
+  DropReservation();
+  if (found.announced) announced = {opened.space.session, *std::move(found.announced)};
+  match = ToPublic(found.match);
+  match.in_place = found.leased != nullptr;
+  if (!found.pages) return;
+  const Held fresh{opened.attachment, found.lease};
+  if (found.match.restorable_tokens < pages.complete_tokens()) {
+    // What the sequence has is more. A lease that went on holds more than is read of it.
+    if (!extends) GiveBack(fresh, {});
+    return;
+  }
+  pages.Extend(found.pages, found.match.restorable_tokens);
+  for (const Held& old : std::exchange(published, {})) GiveBack(old, {});
+  if (held && !extends) GiveBack(*held, {});
+  held = fresh;
+  load = std::move(found.pages);
+  leased = std::move(found.leased);
+}
+
+void Sequence::Impl::JoinLease(uint64_t epoch, block::LeaseId lease) {
+  const auto join = [&]() -> absl::Status {
+    const base::Deadline deadline = steady_clock::now() + options.deadline;
+    PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, core->Open(*space, deadline));
+    if (opened.space.session.epoch != epoch) {
+      return absl::NotFoundError("join: the ticket is of another life of the daemon");
+    }
+    PREFIXD_ASSIGN_OR_RETURN(
+        client::LookUpAnswer found,
+        client::Join(*core, space, {.opened = opened, .lease = lease, .options = options}));
+    tokens.assign(found.match.restorable_tokens, 0);
+    Take(opened, std::move(found), false);
+    return absl::OkStatus();
+  };
+  tokens_known = false;
+  match.status = ToPublic(join());
+}
+
+uint32_t Sequence::Impl::Extend(std::span<const uint32_t> more, const BeginOptions& with) {
+  // What was promised before must be there before it can go on.
+  bool short_of = false;
+  for (int layer = 0; HasLayer(layer); ++layer) short_of = !Ready(layer).ok() || short_of;
+  if (short_of) Restart();
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  const uint32_t write_format = options.write_format;
+  options = with;
+  options.content = {};
+  options.write_format = write_format;
+  if (!with.content.empty()) content = client::FromPublic(with.content);
+  if (tokens_known) LookUp();
+  return std::max(restorable_tokens(), pages.complete_tokens());
+}
+
+uint32_t Sequence::Impl::Restart() {
+  if (std::exchange(parked, false)) {
+    LookUp();
+    return restorable_tokens();
+  }
+  for (int layer = 0; HasLayer(layer); ++layer) Ready(layer).IgnoreError();
+  const uint32_t usable = restorable_tokens();
+  if (usable < pages.cached_tokens() || usable < pages.complete_tokens()) DropReservation();
+  pages.Restart(load, usable);
+  for (const Held& old : std::exchange(published, {})) GiveBack(old, {});
+  committed_tokens = usable / pages.block_tokens() * pages.block_tokens();
+  return usable;
+}
+
+void Sequence::Impl::Park() {
+  Release({});
+  committed_tokens = end_tokens = 0;
+  parked = tokens_known;
+}
+
+void Sequence::Impl::Release(const ReleaseInfo& info) {
+  DropReservation();
+  if (load) load->Cancel();
+  // Nobody may be given a pointer into pages that the daemon may use again.
+  pages.Restart(nullptr, 0);
+  for (const Held& old : std::exchange(published, {})) GiveBack(old, {});
+  if (held) GiveBack(*held, info);
+  held.reset();
+  leased = nullptr;
+  load = nullptr;
+}
+
+void Sequence::Impl::GiveBack(const Held& lease, const ReleaseInfo& info) {
+  v1::Released released;
+  released.set_lease(lease.lease.value);
+  released.set_used_tokens(info.used_tokens);
+  released.set_first_token_us(Micros(info.first_token));
+  const bool is_load = held && held->lease == lease.lease && load;
+  released.set_load_us(is_load ? Micros(load->duration()) : 0);
+  released.set_prefill_tokens_per_s(info.prefill_tokens_per_s);
+  core->farewells().Release(lease.attachment->session(), std::move(released));
+}
+
+void Sequence::Impl::DropReservation() {
+  if (announced) core->farewells().Abandon(announced->session, announced->plan.reservation);
+  announced.reset();
+}
+
+absl::StatusOr<CommitInfo> Sequence::Impl::Commit(const CommitOptions& with) {
+  if (!tokens_known) return absl::FailedPreconditionError("commit: a joined sequence is read-only");
+  const uint32_t block_tokens = pages.block_tokens();
+  const uint32_t complete = pages.complete_tokens();
+  const uint32_t whole = complete / block_tokens * block_tokens;
+  const uint32_t target = with.sequence_end ? complete : whole;
+  const bool new_end = with.sequence_end && target != end_tokens;
+  if (target == 0 || (whole <= committed_tokens && !new_end)) return CommitInfo{};
+  for (int layer = 0; HasLayer(layer); ++layer) PREFIXD_RETURN_IF_ERROR(Ready(layer));
+
+  const base::Deadline deadline = steady_clock::now() + with.deadline;
+  PREFIXD_ASSIGN_OR_RETURN(const client::OpenedUnder opened, core->Open(*space, deadline));
+  const uint32_t before = committed_tokens;
+  committed_tokens =
+      std::max(committed_tokens, whole);  // refused blocks are not offered at every token
+  if (opened.space.block_tokens != block_tokens) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("commit: the daemon has blocks of ", opened.space.block_tokens,
+                     " tokens now, the sequence of ", block_tokens));
+  }
+  pages.UseStaging(opened.attachment->staging());  // a new session has a new one
+  const std::vector<block::ContentKey> kept = block::CutContent(content, 0, target);
+  const client::Published stored =
+      client::Publish(*core, *space, pages,
+                      {.opened = opened,
+                       .sequence = {.tokens = std::span(tokens).first(target), .content = kept},
+                       .committed_tokens = before,
+                       .sequence_end = with.sequence_end,
+                       .lease = opened.attachment->arena() != nullptr,
+                       .deadline = deadline},
+                      &announced);
+  SwapPublished(opened, stored);
+  if (absl::IsNotFound(stored.status)) space->Forget(opened.space.handle);
+  PREFIXD_RETURN_IF_ERROR(stored.status);
+  if (with.sequence_end) end_tokens = target;
+  return stored.info;
+}
+
+// Own pages that the daemon holds for us now are read there, and their memory is free again.
+void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
+                                   const client::Published& stored) {
+  for (const client::PublishedLease& lease : stored.leases) {
+    const Held fresh{opened.attachment, lease.lease};
+    bool swapped = false;
+    for (const v1::GroupPages& column : lease.pages) {
+      const uint32_t group = column.group();
+      if (group >= space->groups().size()) break;
+      for (int i = 0;
+           i < std::min({column.offset_size(), column.rung_size(), column.page_tokens_size()});
+           ++i) {
+        const std::optional<client::CachedPage> page =
+            PageInArena(*opened.attachment, space->groups()[group],
+                        {.offset = column.offset(i),
+                         .page_tokens = column.page_tokens(i),
+                         .rung = column.rung(i)});
+        const uint32_t block = lease.first_block + static_cast<uint32_t>(i);
+        if (page && pages.Swap(group, block, *page)) swapped = true;
+      }
+    }
+    if (swapped) {
+      published.push_back(fresh);
+    } else {
+      GiveBack(fresh, {});
+    }
+  }
+}
+
+}  // namespace prefixd
