@@ -59,13 +59,34 @@ std::string ToText(const Figure& figure) {
 }
 
 Bench::Bench(Options options) : options_(std::move(options)) {
-  if (!options_.quiet) std::printf("%s\n", options_.workload.c_str());
+  if (ShowsRows()) std::printf("%s\n", options_.workload.c_str());
 }
 
-uint64_t Bench::Parameter(const std::string& name, uint64_t smoke, uint64_t real) {
-  const uint64_t value = options_.smoke ? smoke : real;
+std::string MicrosText(double us) { return Micros(us); }
+
+std::string RateText(double bytes, double us) { return Number(bytes * 1e-3 / us) + " GB/s"; }
+
+std::string BytesText(double bytes) {
+  if (std::abs(bytes) >= (1 << 30)) return Number(bytes / (1 << 30)) + " GiB";
+  if (std::abs(bytes) >= (1 << 20)) return Number(bytes / (1 << 20)) + " MiB";
+  return Number(bytes / 1024) + " KiB";
+}
+
+std::string ToText(const Target& target) {
+  std::string text = target.name + ": " + target.ours;
+  if (!target.reference.empty()) text += ", " + target.reference;
+  text += ", " + target.measure + " " + Number(target.seen) + target.unit + ", target " +
+          (target.at_most ? "<= " : ">= ") + Number(target.limit) + target.unit + ", " +
+          (target.Holds() ? "holds" : "falls short") + " (" + std::to_string(target.runs) +
+          (target.runs == 1 ? " run" : " runs");
+  if (target.spread_percent > 0) text += ", spread " + Number(target.spread_percent) + " %";
+  return text + ")";
+}
+
+uint64_t Bench::Parameter(const std::string& name, uint64_t smoke, uint64_t quick, uint64_t real) {
+  const uint64_t value = options_.smoke ? smoke : options_.quick ? quick : real;
   parameters_.push_back({name, static_cast<double>(value)});
-  if (!options_.quiet) std::printf("  with %s\n", ToText(parameters_.back()).c_str());
+  if (ShowsRows()) std::printf("  with %s\n", ToText(parameters_.back()).c_str());
   return value;
 }
 
@@ -77,7 +98,7 @@ bool Bench::Check(bool holds, const std::string& what) {
 }
 
 void Bench::Add(Row row) {
-  if (!options_.quiet) {
+  if (ShowsRows()) {
     std::printf("  %-36s", row.name.c_str());
     const char* separator = " ";
     for (const Figure& figure : row.figures) {
@@ -88,6 +109,22 @@ void Bench::Add(Row row) {
     std::fflush(stdout);
   }
   rows_.push_back(std::move(row));
+}
+
+void Bench::Judge(Target target) {
+  if (!options_.quiet) {
+    std::printf("%s%s\n", options_.targets_only ? "" : "  ", ToText(target).c_str());
+    std::fflush(stdout);
+  }
+  targets_.push_back(std::move(target));
+}
+
+void Bench::Note(const std::string& text) {
+  if (!options_.quiet) {
+    std::printf("%s%s\n", options_.targets_only ? "" : "  ", text.c_str());
+    std::fflush(stdout);
+  }
+  notes_.push_back(text);
 }
 
 }  // namespace prefixd::bench

@@ -32,27 +32,37 @@ bool Listens(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(std::unique_ptr<DaemonProcess> daemon, Exec(options));
+  PREFIXD_RETURN_IF_ERROR(daemon->WaitListening());
+  return daemon;
+}
+
+absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Exec(const Options& options) {
   const std::string program = std::filesystem::path(ThisProgram()).replace_filename("prefixd");
   if (!std::filesystem::exists(program)) {
     return absl::NotFoundError(absl::StrCat("daemon: ", program, " is not there: build it"));
   }
   // The floor protects people's disks; a run of the bench removes what it wrote.
-  const Command command{
+  Command command{
       .arguments = {program, "--socket", options.directory + "/prefixd.sock", "--directory",
                     options.directory + "/ssd", "--ram", options.ram, "--ssd", options.ssd,
-                    "--ssd-floor", "1GiB", "--drain-deadline", "120s"},
+                    "--ssd-floor", "1GiB", "--arena", options.arena, "--drain-deadline", "120s"},
       .out = options.directory + "/prefixd.log",
       .errors_too = true};
+  command.arguments.insert(command.arguments.end(), options.flags.begin(), options.flags.end());
   PREFIXD_ASSIGN_OR_RETURN(const pid_t pid, StartProcess(command));
-  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess(pid, options.directory));
+  return std::unique_ptr<DaemonProcess>(new DaemonProcess(pid, options.directory));
+}
+
+absl::Status DaemonProcess::WaitListening() {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!Listens(options.directory + "/prefixd.sock")) {
-    if (!daemon->Running() || std::chrono::steady_clock::now() > deadline) {
-      return absl::InternalError("daemon: it does not come up: " + daemon->EndOfLog());
+  while (!Listens(directory_ + "/prefixd.sock")) {
+    if (!Running() || std::chrono::steady_clock::now() > deadline) {
+      return absl::InternalError("daemon: it does not come up: " + EndOfLog());
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return daemon;
+  return absl::OkStatus();
 }
 
 DaemonProcess::~DaemonProcess() {
@@ -66,6 +76,13 @@ bool DaemonProcess::Running() {
   if (::waitpid(pid_, nullptr, WNOHANG) == 0) return true;
   pid_ = -1;
   return false;
+}
+
+bool DaemonProcess::Kill() {
+  if (!Running()) return false;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+  return true;
 }
 
 absl::Status DaemonProcess::Stop() {

@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -14,14 +16,22 @@ namespace prefixd::bench {
 class DaemonProcess {
  public:
   struct Options {
-    std::string directory;  // existing: socket, log and SSD tier
-    std::string ram;        // "256MiB"
-    std::string ssd;        // "4GiB"
+    std::string directory;                // existing: socket, log and SSD tier
+    std::string ram;                      // "256MiB"
+    std::string ssd;                      // "4GiB", "off"
+    std::string arena = "off";            // path of the shared arena file, on a tmpfs
+    std::vector<std::string> flags = {};  // further ones
   };
   // Returns once it listens. NotFound when prefixd was not built; Internal, with the end of the
   // log, when it does not come up.
   static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(const Options& options);
+  // Returns at once.
+  static absl::StatusOr<std::unique_ptr<DaemonProcess>> Exec(const Options& options);
+  absl::Status WaitListening();
   ~DaemonProcess();
+
+  // SIGKILL, and waits for the end. False: it had ended by itself before.
+  bool Kill();
 
   // SIGTERM, then waits for the drain. Internal, with the end of the log, unless it exits with 0.
   absl::Status Stop();

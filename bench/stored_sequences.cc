@@ -3,19 +3,14 @@
 #include <cstring>
 #include <random>
 
+#include "bench/mix.h"
+
 namespace prefixd::bench {
 namespace {
 
 constexpr size_t kPlaces = size_t{1} << 20;  // where a tensor may begin in the pattern
 
 KvFormat Format() { return MlxAffine(8, 64, Dtype::kF16); }
-
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 // Whether `tokens` rows of `bytes` bytes are equal in every head, with the heads of `a` further
 // apart.

@@ -1,0 +1,23 @@
+// What a child process of a workload can be; each stands in its workload's file.
+#pragma once
+#include "nlohmann/json.hpp"
+
+namespace prefixd::bench {
+
+int RunCrashWorker(const nlohmann::json& plan);
+int RunShareReader(const nlohmann::json& plan);
+int RunShareFetcher(const nlohmann::json& plan);
+int RunServeWorker(const nlohmann::json& plan);
+
+struct ChildRole {
+  const char* name;
+  int (*run)(const nlohmann::json& plan);
+};
+inline constexpr ChildRole kChildRoles[] = {
+    {"crash-worker", RunCrashWorker},
+    {"share-reader", RunShareReader},
+    {"share-fetcher", RunShareFetcher},
+    {"serve-worker", RunServeWorker},
+};
+
+}  // namespace prefixd::bench

@@ -1,0 +1,301 @@
+#include "bench/reference_loops.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "grpcpp/client_context.h"
+#include "grpcpp/impl/codegen/client_unary_call.h"
+#include "grpcpp/support/byte_buffer.h"
+
+#ifdef PREFIXD_BENCH_HIREDIS
+#include <hiredis/hiredis.h>
+#endif
+
+namespace prefixd::bench {
+namespace {
+
+// Eight independent sums, so that loads and not additions are what limits.
+template <typename Vector>
+[[gnu::always_inline]] inline uint64_t Sum(const std::byte* from, size_t bytes) {
+  constexpr size_t kSums = 8;
+  constexpr size_t kLanes = sizeof(Vector) / sizeof(uint64_t);
+  Vector sums[kSums] = {};
+  for (size_t at = 0; at < bytes; at += kSums * sizeof(Vector)) {
+    const auto* next = reinterpret_cast<const Vector*>(from + at);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kSums; ++i) sums[i] += next[i];
+  }
+  uint64_t total = 0;
+  for (const Vector& sum : sums) {
+    for (size_t lane = 0; lane < kLanes; ++lane) total += sum[lane];
+  }
+  return total;
+}
+
+typedef uint64_t Vector128 __attribute__((vector_size(16), may_alias));
+#if defined(__x86_64__)
+typedef uint64_t Vector256 __attribute__((vector_size(32), may_alias));
+typedef uint64_t Vector512 __attribute__((vector_size(64), may_alias));
+[[gnu::target("avx2")]] uint64_t SumAvx2(const std::byte* from, size_t bytes) {
+  return Sum<Vector256>(from, bytes);
+}
+[[gnu::target("avx512f")]] uint64_t SumAvx512(const std::byte* from, size_t bytes) {
+  return Sum<Vector512>(from, bytes);
+}
+#endif
+
+}  // namespace
+
+uint64_t StreamRead(const std::byte* from, size_t bytes) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return SumAvx512(from, bytes);
+  if (__builtin_cpu_supports("avx2")) return SumAvx2(from, bytes);
+#endif
+  return Sum<Vector128>(from, bytes);
+}
+
+[[gnu::noinline]] void CopyBytes(const std::byte* from, std::byte* to, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+[[gnu::noinline]] bool SameBytes(const std::byte* a, const std::byte* b, size_t bytes) {
+  return std::memcmp(a, b, bytes) == 0;
+}
+
+double CpuMicros(pid_t pid) {
+  clockid_t clock;
+  timespec time;
+  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+double OwnCpuMicros() { return CpuMicros(::getpid()); }
+
+// --- raw socket ---
+
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 20;
+
+struct SocketOrder {
+  uint64_t bytes = 0;
+  bool peer_sends = false;
+};
+
+bool WriteAll(int socket, const std::byte* from, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t written = ::write(socket, from, bytes);
+    if (written <= 0) return false;
+    from += written;
+    bytes -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+bool ReadAll(int socket, std::byte* to, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t read = ::read(socket, to, bytes);
+    if (read <= 0) return false;
+    to += read;
+    bytes -= static_cast<size_t>(read);
+  }
+  return true;
+}
+
+// A stream of pieces, walking over the memory again and again.
+template <typename Move>
+bool ForEachPiece(uint64_t bytes, std::byte* memory, uint64_t memory_bytes, Move move) {
+  for (uint64_t at = 0; at < bytes; at += kPiece) {
+    if (!move(memory + at % memory_bytes)) return false;
+  }
+  return true;
+}
+bool Send(int socket, uint64_t bytes, std::byte* memory, uint64_t memory_bytes) {
+  return ForEachPiece(bytes, memory, memory_bytes,
+                      [=](std::byte* at) { return WriteAll(socket, at, kPiece); });
+}
+bool Receive(int socket, uint64_t bytes, std::byte* memory, uint64_t memory_bytes) {
+  return ForEachPiece(bytes, memory, memory_bytes,
+                      [=](std::byte* at) { return ReadAll(socket, at, kPiece); });
+}
+
+std::byte* TouchedMemory(uint64_t bytes) {
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  std::memset(memory, 1, bytes);
+  return static_cast<std::byte*>(memory);
+}
+
+// The peer's whole life. Only system calls: it was forked.
+[[noreturn]] void ServeSocket(int socket, uint64_t memory_bytes) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::byte* const memory = TouchedMemory(memory_bytes);
+  SocketOrder order;
+  bool good = memory != nullptr;
+  while (good && ReadAll(socket, reinterpret_cast<std::byte*>(&order), sizeof(order))) {
+    std::byte done{1};
+    good = order.peer_sends
+               ? Send(socket, order.bytes, memory, memory_bytes)
+               : Receive(socket, order.bytes, memory, memory_bytes) && WriteAll(socket, &done, 1);
+  }
+  ::_exit(0);
+}
+
+}  // namespace
+
+SocketPeer::SocketPeer(pid_t pid, int socket, uint64_t memory_bytes)
+    : pid_(pid),
+      socket_(socket),
+      memory_bytes_(memory_bytes),
+      memory_(TouchedMemory(memory_bytes)) {}
+
+std::unique_ptr<SocketPeer> SocketPeer::Start(uint64_t memory_bytes) {
+  int sockets[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) return nullptr;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::close(sockets[0]);
+    ServeSocket(sockets[1], memory_bytes);
+  }
+  ::close(sockets[1]);
+  if (pid < 0) {
+    ::close(sockets[0]);
+    return nullptr;
+  }
+  return std::unique_ptr<SocketPeer>(new SocketPeer(pid, sockets[0], memory_bytes));
+}
+
+SocketPeer::~SocketPeer() {
+  ::close(socket_);
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  if (memory_ != nullptr) ::munmap(memory_, memory_bytes_);
+}
+
+bool SocketPeer::Order(uint64_t bytes, bool peer_sends) {
+  const SocketOrder order{.bytes = bytes, .peer_sends = peer_sends};
+  return memory_ != nullptr &&
+         WriteAll(socket_, reinterpret_cast<const std::byte*>(&order), sizeof(order));
+}
+
+bool SocketPeer::ReceiveFrom(uint64_t bytes) {
+  return Order(bytes, true) && Receive(socket_, bytes, memory_, memory_bytes_);
+}
+
+bool SocketPeer::SendTo(uint64_t bytes) {
+  std::byte done{};
+  return Order(bytes, false) && Send(socket_, bytes, memory_, memory_bytes_) &&
+         ReadAll(socket_, &done, 1);
+}
+
+// --- gRPC ---
+
+bool EmptyCall::Run() {
+  static const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
+                                                grpc::internal::RpcMethod::NORMAL_RPC);
+  grpc::ClientContext context;
+  const grpc::Slice nothing;
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer reply;
+  return grpc::internal::BlockingUnaryCall(channel_.get(), method, &context, request, &reply).ok();
+}
+
+// --- Redis ---
+
+#ifdef PREFIXD_BENCH_HIREDIS
+namespace {
+
+redisContext* ConnectRedis(const std::string& socket) {
+  for (int attempt = 0; attempt < 500; ++attempt) {
+    redisContext* const connection = redisConnectUnix(socket.c_str());
+    if (connection != nullptr && connection->err == 0) return connection;
+    if (connection != nullptr) redisFree(connection);
+    ::usleep(10'000);  // until the server has come up
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<RedisPeer> RedisPeer::Start(const std::string& directory, std::string* why_not) {
+  const std::string socket = directory + "/redis.sock";
+  std::string arguments[] = {"redis-server",
+                             "--port",
+                             "0",
+                             "--unixsocket",
+                             socket,
+                             "--save",
+                             "",
+                             "--appendonly",
+                             "no",
+                             "--daemonize",
+                             "no",
+                             "--dir",
+                             directory,
+                             "--logfile",
+                             directory + "/redis.log"};
+  char* pointers[std::size(arguments) + 1] = {};
+  std::transform(std::begin(arguments), std::end(arguments), pointers,
+                 [](std::string& argument) { return argument.data(); });
+  pid_t pid = -1;
+  if (::posix_spawnp(&pid, pointers[0], nullptr, nullptr, pointers, environ) != 0) {
+    *why_not = "redis-server is not installed";
+    return nullptr;
+  }
+  redisContext* const connection = ConnectRedis(socket);
+  if (connection == nullptr) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    *why_not = "redis-server does not come up";
+    return nullptr;
+  }
+  return std::unique_ptr<RedisPeer>(new RedisPeer(pid, connection));
+}
+
+RedisPeer::~RedisPeer() {
+  redisFree(static_cast<redisContext*>(connection_));
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+bool RedisPeer::Set(const std::string& key, const std::byte* value, size_t bytes) {
+  auto* const reply = static_cast<redisReply*>(
+      redisCommand(static_cast<redisContext*>(connection_), "SET %b %b", key.data(), key.size(),
+                   reinterpret_cast<const char*>(value), bytes));
+  const bool good = reply != nullptr && reply->type == REDIS_REPLY_STATUS;
+  freeReplyObject(reply);
+  return good;
+}
+
+bool RedisPeer::Get(const std::string& key, std::byte* to, size_t bytes) {
+  auto* const reply = static_cast<redisReply*>(
+      redisCommand(static_cast<redisContext*>(connection_), "GET %b", key.data(), key.size()));
+  const bool good = reply != nullptr && reply->type == REDIS_REPLY_STRING &&
+                    static_cast<size_t>(reply->len) == bytes;
+  if (good) std::memcpy(to, reply->str, bytes);
+  freeReplyObject(reply);
+  return good;
+}
+#else
+std::unique_ptr<RedisPeer> RedisPeer::Start(const std::string&, std::string* why_not) {
+  *why_not = "built without hiredis";
+  return nullptr;
+}
+RedisPeer::~RedisPeer() = default;
+bool RedisPeer::Set(const std::string&, const std::byte*, size_t) { return false; }
+bool RedisPeer::Get(const std::string&, std::byte*, size_t) { return false; }
+#endif
+
+}  // namespace prefixd::bench

@@ -1,0 +1,85 @@
+// The limits that workloads are held against: plain loops that call nothing of the project.
+//
+// Memory: pure functions, thread-safe. Peers are other processes, each used by one thread.
+#pragma once
+#include <grpcpp/channel.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace prefixd::bench {
+
+// --- memory ---
+
+// Reads every byte once in order, with the widest vectors of this CPU. Returns a sum over them.
+// Requires: 64-byte aligned, bytes a multiple of 512.
+uint64_t StreamRead(const std::byte* from, size_t bytes);
+
+// The C library's memcpy and memcmp, out of line.
+void CopyBytes(const std::byte* from, std::byte* to, size_t bytes);
+bool SameBytes(const std::byte* a, const std::byte* b, size_t bytes);
+
+// --- CPU time ---
+
+// User and system time of a process so far, all its threads. 0 when it is gone.
+double CpuMicros(pid_t pid);
+double OwnCpuMicros();
+
+// --- a raw unix socket: write() and read() of 1 MiB pieces ---
+
+class SocketPeer {
+ public:
+  // Forks: before this process has threads of its own. nullptr when the kernel refuses. Each side
+  // walks over `memory_bytes` of its own memory, more than any cache holds, as often as needed.
+  // Requires: a multiple of 1 MiB.
+  static std::unique_ptr<SocketPeer> Start(uint64_t memory_bytes);
+  ~SocketPeer();
+
+  // Moves `bytes` (a multiple of 1 MiB). False when the peer is gone.
+  bool ReceiveFrom(uint64_t bytes);
+  bool SendTo(uint64_t bytes);  // returns when the peer has read all
+  pid_t pid() const { return pid_; }
+
+ private:
+  SocketPeer(pid_t pid, int socket, uint64_t memory_bytes);
+  bool Order(uint64_t bytes, bool peer_sends);
+  const pid_t pid_;
+  const int socket_;
+  const uint64_t memory_bytes_;
+  std::byte* const memory_;
+};
+
+// --- gRPC itself: an unary call without content, answered by gRPC's own health service ---
+
+class EmptyCall {
+ public:
+  // The channel to a server with EnableDefaultHealthCheckService.
+  explicit EmptyCall(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
+  bool Run();
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+};
+
+// --- Redis over a unix socket, one GET a value ---
+
+class RedisPeer {
+ public:
+  // nullptr, and why, when redis-server or hiredis is not there.
+  static std::unique_ptr<RedisPeer> Start(const std::string& directory, std::string* why_not);
+  ~RedisPeer();
+  bool Set(const std::string& key, const std::byte* value, size_t bytes);
+  // Copies the value to `to`. False unless it has `bytes` bytes.
+  bool Get(const std::string& key, std::byte* to, size_t bytes);
+  pid_t pid() const { return pid_; }
+
+ private:
+  RedisPeer(pid_t pid, void* connection) : pid_(pid), connection_(connection) {}
+  const pid_t pid_;
+  void* const connection_;  // redisContext
+};
+
+}  // namespace prefixd::bench
