@@ -215,6 +215,8 @@ class Arena {
   // Makes the memory of a free slab's records exactly this much.
   bool SizeRecords(uint32_t index, uint64_t bytes) PREFIXD_REQUIRES(mutex_);
   bool MakeRoom(uint64_t bytes, uint32_t keep) PREFIXD_REQUIRES(mutex_);
+  // The highest free slab but `keep` leaves service. False: there is none.
+  bool GiveSlabBack(uint32_t keep) PREFIXD_REQUIRES(mutex_);
   void PunchRecords(uint32_t index, uint64_t keep_bytes) PREFIXD_REQUIRES(mutex_);
   void PunchOverhang(uint32_t index) PREFIXD_REQUIRES(mutex_);
   void LeaveService(uint32_t index) PREFIXD_REQUIRES(mutex_);

@@ -1,7 +1,10 @@
-// A file descriptor that closes itself. Not thread-safe.
+// A file descriptor that closes itself (not thread-safe), and fallocate.
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <utility>
 
 namespace prefixd::ram {
@@ -25,5 +28,13 @@ class Descriptor {
  private:
   int fd_ = -1;
 };
+
+// fallocate that signals do not interrupt. False: errno says why.
+inline bool AllocateRange(int fd, int mode, uint64_t offset, uint64_t bytes) {
+  while (fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
 
 }  // namespace prefixd::ram

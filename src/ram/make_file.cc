@@ -83,12 +83,23 @@ absl::Status CheckRoom(const SharedFile::Options& options, const struct statfs& 
                    " is the least"));
 }
 
-// flock, for the life of the description. FailedPrecondition when another process has it.
+// A plain file of ours, flocked for the life of the description, that nobody else may write.
 absl::Status Own(const std::string& path, int fd) {
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-  if (errno != EWOULDBLOCK) return Failed(path, "cannot be locked");
-  return absl::FailedPreconditionError(
-      absl::StrCat("arena: ", path, " belongs to another running process"));
+  struct stat status = {};
+  if (fstat(fd, &status) != 0) return Failed(path, "cannot be looked at");
+  if (!S_ISREG(status.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat("arena: ", path, " is no plain file"));
+  }
+  if (status.st_uid != geteuid()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("arena: ", path, " belongs to user ", status.st_uid, ", this is ", geteuid()));
+  }
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return Failed(path, "cannot be locked");
+    return absl::FailedPreconditionError(
+        absl::StrCat("arena: ", path, " belongs to another running process"));
+  }
+  return fchmod(fd, 0640) == 0 ? absl::OkStatus() : Failed(path, "cannot set its mode");
 }
 
 // The file at `path`, owned. An empty descriptor: there is none.
@@ -97,10 +108,6 @@ absl::StatusOr<Descriptor> OwnExisting(const std::string& path) {
     Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!fd && errno == ENOENT) return Descriptor();
     if (!fd) return Failed(path, "cannot be opened");
-    struct stat status = {};
-    if (fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-      return absl::FailedPreconditionError(absl::StrCat("arena: ", path, " is no plain file"));
-    }
     PREFIXD_RETURN_IF_ERROR(Own(path, fd.get()));
     if (StandsAt(path, fd.get())) return fd;  // else another process replaced it meanwhile
   }
@@ -182,11 +189,10 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   }
   LayOut(options.slab_bytes, options.max_capacity_bytes / options.slab_bytes, &header);
   header.check = HeaderCheck(header);
-  if (fchmod(fd, 0640) != 0) return Failed(path, "cannot set its mode");
   if (ftruncate(fd, static_cast<off_t>(header.file_bytes)) != 0) {
     return Failed(path, "cannot be sized");
   }
-  if (fallocate(fd, 0, 0, static_cast<off_t>(SharedFile::FixedBytes(header))) != 0) {
+  if (!AllocateRange(fd, 0, 0, SharedFile::FixedBytes(header))) {
     return Failed(path, "no memory for its tables");
   }
   if (pwrite(fd, static_cast<const void*>(&header), sizeof(header), 0) !=

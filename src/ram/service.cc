@@ -63,8 +63,10 @@ bool Arena::SizeRecords(uint32_t index, uint64_t bytes) {
   if (slab.record_bytes == bytes) return true;
   const uint64_t had = slab.record_bytes;
   if (!MakeRoom(bytes - had, index)) return false;
-  tmpfs_full_ = !file_->Back(file_->RecordsOffset(index) + had, bytes - had).ok();
-  if (tmpfs_full_) return false;
+  while (!file_->Back(file_->RecordsOffset(index) + had, bytes - had).ok()) {
+    tmpfs_full_ = true;
+    if (!GiveSlabBack(index)) return false;
+  }
   slab.record_bytes = bytes;
   table_bytes_ += bytes - had;
   PunchOverhang(index);
@@ -77,11 +79,16 @@ bool Arena::MakeRoom(uint64_t bytes, uint32_t keep) {
     if (*slab != keep) PunchRecords(*slab, 0);
   }
   while (!Fits(bytes)) {
-    auto highest = free_slabs_.rbegin();
-    if (highest != free_slabs_.rend() && *highest == keep) ++highest;
-    if (highest == free_slabs_.rend()) return false;
-    LeaveService(*highest);
+    if (!GiveSlabBack(keep)) return false;
   }
+  return true;
+}
+
+bool Arena::GiveSlabBack(uint32_t keep) {
+  auto highest = free_slabs_.rbegin();
+  if (highest != free_slabs_.rend() && *highest == keep) ++highest;
+  if (highest == free_slabs_.rend()) return false;
+  LeaveService(*highest);
   return true;
 }
 

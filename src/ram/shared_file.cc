@@ -61,11 +61,7 @@ absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& opti
 }
 
 absl::Status SharedFile::Back(uint64_t offset, uint64_t bytes) const {
-  int result = 0;
-  do {
-    result = fallocate(fd(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return absl::OkStatus();
+  if (AllocateRange(fd(), 0, offset, bytes)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("arena: the tmpfs gives no ", base::FormatBytes(bytes), ": ", strerror(errno)));
 }
@@ -78,11 +74,7 @@ bool SharedFile::HasRoom(uint64_t bytes) const {
 
 void SharedFile::Punch(uint64_t offset, uint64_t bytes) const {
   if (bytes == 0) return;
-  int result = 0;
-  do {
-    result = fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                       static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
+  AllocateRange(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
 }
 
 void SharedFile::Populate(uint64_t offset, uint64_t bytes) const {

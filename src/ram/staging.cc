@@ -28,11 +28,7 @@ absl::StatusOr<Descriptor> SealedMemory(uint64_t bytes) {
   Descriptor fd(memfd_create("prefixd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return NoMemory(bytes, "memfd_create");
   if (ftruncate(fd.get(), size) != 0) return NoMemory(bytes, "ftruncate");
-  int result = 0;
-  do {
-    result = fallocate(fd.get(), 0, 0, size);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) return NoMemory(bytes, "fallocate");
+  if (!AllocateRange(fd.get(), 0, 0, bytes)) return NoMemory(bytes, "fallocate");
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return NoMemory(bytes, "sealing");
   }

@@ -1,6 +1,8 @@
 // A shared arena's file under /dev/shm, pages of known bytes in it, and children that use it. For
 // tests.
 #pragma once
+#include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -203,6 +205,49 @@ class Signal {
   }
 
  private:
+  int fds_[2] = {-1, -1};
+};
+
+// Passes a descriptor from one process to another.
+class DescriptorPipe {
+ public:
+  DescriptorPipe() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_DGRAM, 0, fds_), 0); }
+  ~DescriptorPipe() {
+    close(fds_[0]);
+    close(fds_[1]);
+  }
+  DescriptorPipe(const DescriptorPipe&) = delete;
+  DescriptorPipe& operator=(const DescriptorPipe&) = delete;
+  void Send(int fd, uint64_t word) const {
+    Message message(&word);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(fd));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    EXPECT_EQ(sendmsg(fds_[0], &message.header, 0), static_cast<ssize_t>(sizeof(word)));
+  }
+  std::pair<int, uint64_t> Receive() const {
+    uint64_t word = 0;
+    Message message(&word);
+    EXPECT_EQ(recvmsg(fds_[1], &message.header, 0), static_cast<ssize_t>(sizeof(word)));
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message.header)), sizeof(fd));
+    return {fd, word};
+  }
+
+ private:
+  struct Message {
+    explicit Message(uint64_t* word) : piece{word, sizeof(*word)} {
+      header.msg_iov = &piece;
+      header.msg_iovlen = 1;
+      header.msg_control = control;
+      header.msg_controllen = sizeof(control);
+    }
+    iovec piece;
+    msghdr header = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  };
   int fds_[2] = {-1, -1};
 };
 

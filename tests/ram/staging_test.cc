@@ -1,0 +1,103 @@
+#include "ram/staging.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace prefixd::ram {
+namespace {
+
+constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
+
+TEST(StagingTest, WhatTheWorkerWritesTheDaemonReads) {
+  StagingPool pool(8 * kMiB);
+  const auto staging = pool.Grant(kMiB).value();
+  const int fd = staging->Duplicate().value();
+  void* const map = mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(map, MAP_FAILED);
+  std::memcpy(static_cast<char*>(map) + 4096, "codes", 5);
+  EXPECT_EQ(std::memcmp(staging->view(4096, 5).data(), "codes", 5), 0);
+  munmap(map, kMiB);
+  close(fd);
+}
+
+TEST(StagingTest, TheMemoryIsThereAndItsSizeSealed) {
+  StagingPool pool(8 * kMiB);
+  const auto staging = pool.Grant(kMiB).value();
+  const int fd = staging->Duplicate().value();
+  struct stat status = {};
+  ASSERT_EQ(fstat(fd, &status), 0);
+  EXPECT_EQ(status.st_size, static_cast<off_t>(kMiB));
+  EXPECT_GE(status.st_blocks * 512, static_cast<off_t>(kMiB)) << "nothing can raise SIGBUS";
+  EXPECT_EQ(fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  EXPECT_EQ(ftruncate(fd, 4096), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(ftruncate(fd, 2 * kMiB), -1);
+  EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1) << "nor can it be sealed against writing";
+  EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+  close(fd);
+}
+
+TEST(StagingTest, GrantsComeOutOfTheBudgetAndGoBack) {
+  StagingPool pool(kMiB);
+  EXPECT_EQ(pool.Grant(5000).value()->bytes(), 8192u) << "whole pages";
+  EXPECT_EQ(pool.granted_bytes(), 0u);
+  std::vector<std::unique_ptr<Staging>> grants;
+  grants.push_back(pool.Grant(kMiB).value());
+  EXPECT_EQ(grants[0]->bytes(), kMiB / 4) << "at most a quarter";
+  grants.push_back(pool.Grant(kMiB).value());
+  grants.push_back(pool.Grant(kMiB).value());
+  grants.push_back(pool.Grant(240 * kKiB).value());
+  EXPECT_EQ(pool.Grant(kMiB).value()->bytes(), 16 * kKiB) << "what is left";
+  grants.push_back(pool.Grant(16 * kKiB).value());
+  EXPECT_EQ(pool.granted_bytes(), pool.budget_bytes());
+  EXPECT_EQ(pool.Grant(1).status(),
+            absl::ResourceExhaustedError("staging: 1 B wanted, 1.0 MiB of 1.0 MiB in use"));
+  grants.erase(grants.begin());
+  EXPECT_EQ(pool.Grant(kMiB).value()->bytes(), kMiB / 4);
+}
+
+TEST(StagingTest, NothingIsGrantedForNothingOrFromNothing) {
+  EXPECT_TRUE(absl::IsResourceExhausted(StagingPool(0).Grant(4096).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(StagingPool(8 * kKiB).Grant(4096).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(StagingPool(kMiB).Grant(0).status()));
+}
+
+TEST(StagingTest, AGrantThatTheKernelRefusesGivesItsBytesBack) {
+  StagingPool pool(kMiB);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status status = pool.Grant(4096).status();
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(pool.granted_bytes(), 0u);
+}
+
+TEST(StagingTest, ThreadsNeverGetMoreThanTheBudget) {
+  StagingPool pool(256 * kKiB);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        const auto one = pool.Grant(64 * kKiB), two = pool.Grant(20 * kKiB);
+        EXPECT_LE(pool.granted_bytes(), pool.budget_bytes());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool.granted_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace prefixd::ram
