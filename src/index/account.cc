@@ -2,6 +2,16 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
+namespace {
+
+void Place(Node& node, OrderPlace& place, Order* wanted) {
+  if (place.order == wanted && (wanted == nullptr || place.stamp == node.stamp)) return;
+  if (place.order != nullptr) place.order->erase({place.stamp, node.id, &node});
+  if (wanted != nullptr) wanted->insert({node.stamp, node.id, &node});
+  place = {wanted, node.stamp};
+}
+
+}  // namespace
 
 // The node's own sums are taken out on the way in and added as they are on the way out.
 PrefixIndex::Impl::Change::Change(Impl& impl, Node& node)
@@ -57,29 +67,11 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   // What a reservation builds on may leave RAM, but is not dropped under it.
   if (free && node.dirty == 0) wanted = &clean_order;
   if (free && node.dirty > 0 && node.holds == 0) wanted = &dirty_order;
-  if (node.evict_order != wanted || node.evict_stamp != node.stamp) {
-    if (node.evict_order != nullptr) node.evict_order->erase({node.evict_stamp, node.id, &node});
-    if (wanted != nullptr) wanted->insert({node.stamp, node.id, &node});
-    node.evict_order = wanted;
-    node.evict_stamp = node.stamp;
-  }
-  const bool spill = WantsSpill(node) && node.spill_kids == 0;
-  if (node.in_spill_order != spill || node.spill_stamp != node.stamp) {
-    if (node.in_spill_order) spill_order.erase({node.spill_stamp, node.id, &node});
-    if (spill) spill_order.insert({node.stamp, node.id, &node});
-    node.in_spill_order = spill;
-    node.spill_stamp = node.stamp;
-  }
+  Place(node, node.in_evict_order, wanted);
+  const bool spill = node.spill_kids == 0 && WantsSpill(node);
+  Place(node, node.in_spill_order, spill ? &spill_order : nullptr);
   const bool unverified = node.in_tree && node.unverified > 0;
-  if (node.in_unverified_order != unverified ||
-      (unverified && node.unverified_stamp != node.stamp)) {
-    if (node.in_unverified_order) {
-      unverified_order.erase({node.unverified_stamp, node.id, &node});
-    }
-    if (unverified) unverified_order.insert({node.stamp, node.id, &node});
-    node.in_unverified_order = unverified;
-    node.unverified_stamp = node.stamp;
-  }
+  Place(node, node.in_unverified_order, unverified ? &unverified_order : nullptr);
 }
 
 uint64_t PrefixIndex::Impl::MemoryBytes() const {

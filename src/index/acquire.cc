@@ -124,7 +124,8 @@ void ListPages(const RestorablePath& path, uint32_t tokens, std::vector<PageInfo
   list.reserve(blocks * groups);
   for (size_t group = 0; group < groups; ++group) {
     for (size_t i = 0; i < blocks; ++i) {
-      PageInfo& info = list.emplace_back(InfoOf(*path.blocks[i], *path.pages[i * groups + group]));
+      PageInfo& info = list.emplace_back();
+      Describe(*path.blocks[i], *path.pages[i * groups + group], info);
       info.tokens = std::min(info.tokens, tokens - info.first_token);
     }
   }

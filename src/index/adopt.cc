@@ -99,7 +99,9 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   WriteEnds(*node);
   const PageRef ref = InfoOf(*node, page).ref;
   impl_->adopted_uses.push_back({ref, adopted.last_use});
-  if (page.slots != 0) impl_->TakePage(impl_->adoption, *node, page, adopted.last_use);
+  LeasedSums sums;
+  if (page.slots != 0) Impl::TakePage(impl_->adoption, *node, page, adopted.last_use, sums);
+  impl_->AddSums(sums);
   impl_->Reorder(*node);
   impl_->SupersedePrefixes(*node);
   return ref;
@@ -126,7 +128,9 @@ block::LeaseId PrefixIndex::AdoptLease(block::SessionId session, uint32_t slot,
               .pages = {}};
   const int64_t now = base::SystemClock::Get().UnixMicros();
   for (const PageRef& ref : refs) {
-    impl_->TakePage(lease, *ref.node, *impl_->Resolve(ref), now);
+    LeasedSums sums;
+    Impl::TakePage(lease, *ref.node, *impl_->Resolve(ref), now, sums);
+    impl_->AddSums(sums);
     impl_->Reorder(*ref.node);
   }
   return impl_->AddLease(std::move(lease));

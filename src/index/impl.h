@@ -107,9 +107,11 @@ struct PrefixIndex::Impl {
   // --- lease.cc ---
   // The lease takes hold of the pages of [0, tokens) of the path that it does not hold yet.
   void Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
-  void TakePage(Lease& lease, Node& node, Page& page, int64_t now) PREFIXD_REQUIRES(mutex);
-  void DropPage(const HeldPage& held) PREFIXD_REQUIRES(mutex);
-  void AddLeased(Node& node, const Page& page, bool taken) PREFIXD_REQUIRES(mutex);
+  // Both leave totals and orders to the caller: AddSums, Reorder. DropPage: false when the page is
+  // gone, so that its slot may go too (holders or not).
+  static void TakePage(Lease& lease, Node& node, Page& page, int64_t now, LeasedSums& sums);
+  bool DropPage(const HeldPage& held, LeasedSums& sums) PREFIXD_REQUIRES(mutex);
+  void AddSums(const LeasedSums& sums) PREFIXD_REQUIRES(mutex);
   block::LeaseId AddLease(Lease lease) PREFIXD_REQUIRES(mutex);
   // Gives up the pages of `lease` in blocks that begin at `tokens` or later.
   void GiveUp(Lease& lease, uint32_t tokens) PREFIXD_REQUIRES(mutex);

@@ -7,19 +7,20 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
-// What TotalsOf says of a page's holders, by difference.
-void PrefixIndex::Impl::AddLeased(Node& node, const Page& page, bool taken) {
-  const uint64_t leased = Present(page) ? BytesOf(page) : 0;
-  const uint64_t clean = node.in_tree && page.extent && OnSsd(page) ? page.extent.bytes : 0;
-  for (Totals* const sums : {&totals, &node.space->totals}) {
-    sums->leased_bytes += taken ? leased : -leased;
-    sums->clean_bytes += taken ? -clean : clean;
+void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
+  if (sums.space == nullptr) return;
+  for (Totals* const of : {&totals, &sums.space->totals}) {
+    of->leased_bytes += sums.leased_bytes;
+    of->clean_bytes += sums.clean_bytes;
   }
-  taken ? ++node.held : --node.held;
 }
 
-void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t now) {
-  if (page.holders++ == 0) AddLeased(node, page, true);
+void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t now,
+                                 LeasedSums& sums) {
+  if (page.holders++ == 0) {
+    sums.Add(node, page);
+    ++node.held;
+  }
   ++node.pins;
   if (lease.slot < block::kArenaSlots) page.slots |= uint64_t{1} << lease.slot;
   if (page.marks != nullptr) {
@@ -29,34 +30,38 @@ void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t n
   lease.pages.push_back({&node, node.first_token, page.group, page.rung, BytesOf(page)});
 }
 
-void PrefixIndex::Impl::DropPage(const HeldPage& held) {
+bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
   Node& node = *held.node;
   Page& page = *FindPage(node, held.group, held.rung);
   --node.pins;
-  if (--page.holders > 0) return;
-  AddLeased(node, page, false);
+  if (--page.holders > 0) return true;
+  sums.Remove(node, page);
+  --node.held;
   page.slots = 0;
   if (page.marks != nullptr) page.marks->holders.store(0, std::memory_order_release);
-  if (!page.condemned) return;
+  if (!page.condemned) return Present(page);
   page.condemned = false;
   std::erase_if(condemned, [&](const Condemned& copy) {
     if (copy.node != &node || copy.group != page.group || copy.rung != page.rung) return false;
     freed.push_back(copy.extent);
     return true;
   });
+  return Present(page);
 }
 
 void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) {
   if (path.blocks.empty()) return;
   const size_t groups = path.pages.size() / path.blocks.size();
   const int64_t now = base::SystemClock::Get().UnixMicros();
+  LeasedSums sums;
   for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token < tokens; ++i) {
     for (size_t group = 0; group < groups; ++group) {
       Page& page = *path.pages[i * groups + group];
       if (i == 0 && HoldsAlready(lease, path.blocks[i], page)) continue;
-      TakePage(lease, *path.blocks[i], page, now);
+      TakePage(lease, *path.blocks[i], page, now, sums);
     }
   }
+  AddSums(sums);
 }
 
 block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
@@ -72,21 +77,25 @@ block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
 
 void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
   // Leaf first, as StampPath: what comes last in a sequence is given up first.
+  LeasedSums sums;
   for (size_t end = pages.size(); end > 0;) {
     Node* const node = pages[end - 1].node;
-    bool lost = false;
+    if (sums.space != node->space) {
+      AddSums(sums);
+      sums = {};
+    }
+    bool there = true;
     for (; end > 0 && pages[end - 1].node == node; --end) {
-      const HeldPage& held = pages[end - 1];
-      DropPage(held);
-      lost |= !Present(*FindPage(*node, held.group, held.rung));
+      there &= DropPage(pages[end - 1], sums);
     }
     if (stamp) node->stamp = next_stamp++;
-    if (lost || !node->in_tree) {
+    if (!there || !node->in_tree) {
       Settle(node);
     } else {
       Reorder(*node);
     }
   }
+  AddSums(sums);
 }
 
 void PrefixIndex::Impl::GiveUp(Lease& lease, uint32_t tokens) {

@@ -49,15 +49,14 @@ bool Covers(const Node& other, const Node& node) {
   });
 }
 
-PageInfo InfoOf(Node& node, const Page& page) {
-  PageInfo info;
+void Describe(Node& node, const Page& page, PageInfo& info) {
   info.ref = {.node = &node, .node_id = node.id, .group = page.group, .rung = page.rung};
   info.state = page.state;
-  info.name = {.space = node.space->shape.id,
-               .block = node.hash,
-               .group = page.group,
-               .rung = page.rung,
-               .tokens = node.size()};
+  info.name.space = node.space->shape.id;
+  info.name.block = node.hash;
+  info.name.group = page.group;
+  info.name.rung = page.rung;
+  info.name.tokens = node.size();
   info.first_token = node.first_token;
   info.tokens = node.size();
   info.page_bytes = page.page_bytes;
@@ -65,6 +64,11 @@ PageInfo InfoOf(Node& node, const Page& page) {
   info.check = page.check;
   info.extent = page.extent;
   info.ssd_sequence = page.ssd_sequence;
+}
+
+PageInfo InfoOf(Node& node, const Page& page) {
+  PageInfo info;
+  Describe(node, page, info);
   return info;
 }
 

@@ -65,45 +65,53 @@ struct OrderKey {
 };
 using Order = absl::btree_set<OrderKey>;
 
-struct Node {
+// Whether it stands in an order now, and under which stamp.
+struct OrderPlace {
+  Order* order = nullptr;
+  int64_t stamp = 0;
+};
+
+// Fields in the order in which a walk down and a lease touch them: long prompts are thousands of
+// blocks, and what counts is how many cache lines of each are looked at.
+struct alignas(64) Node {
   Node(Node* parent, ChildLess less) : parent(parent), children(less) {}
 
-  uint64_t id = 0;
-  Space* space = nullptr;
-  Node* parent;  // nullptr for a root and outside the tree
-  Children children;
-  block::BlockHash hash{};
-  uint64_t path =
-      0;  // over every token from the root on, never cut: tells blocks of one hash apart
-  uint32_t first_token = 0;
-  bool in_tree = false;
+  // The walk.
+  Node* likely_child = nullptr;      // the youngest: most blocks have one; nullptr without children
   std::vector<block::Token> tokens;  // empty for a root
   std::vector<block::ContentKey> content;
-  std::vector<Page> pages;  // by group, then rung; kGone ones stay while somebody holds them
-  int64_t stamp = 0;
-  EndSet ends;
-  uint64_t subtree_ends = 0;  // own ends and those of all descendants
+  bool in_tree = false;
+  bool spilling = false;
+  uint32_t first_token = 0;
 
+  // Leases. Counts of pages are kept by Impl::Refresh.
+  std::vector<Page> pages;  // by group, then rung; kGone ones stay while somebody holds them
+  Node* parent;             // nullptr for a root and outside the tree
+  Space* space = nullptr;
+  uint64_t id = 0;
+  uint32_t present = 0, ram = 0, dirty = 0, held = 0;
+
+  uint32_t busy = 0, unverified = 0;      // pages that are Busy(), that are kUnverified
+  uint32_t ram_kids = 0, spill_kids = 0;  // children whose subtree has RAM pages, wants a spill
   uint32_t pins = 0;   // lease holders, reservations, a spill, promotions: the node is not deleted
   uint32_t holds = 0;  // reservations among them: the node is not pruned
-  bool spilling = false;
+  int64_t stamp = 0;
+  OrderPlace in_evict_order;  // Impl::clean_order or dirty_order
+  block::BlockHash hash{};
 
+  OrderPlace in_spill_order, in_unverified_order;
+  bool counted_ram = false, counted_spill = false;  // in the parent's *_kids
   // The record on SSD: what it says, and whether it must be written again without a dirty page.
   bool record_written = false;
   bool record_wanted = false;
   uint64_t record_sequence = 0;
   EndSet record_ends;
 
-  // Kept by Impl::Refresh from the fields above.
-  uint32_t present = 0, ram = 0, dirty = 0, held = 0, busy = 0, unverified = 0;  // pages
-  uint32_t ram_kids = 0, spill_kids = 0;  // children whose subtree has RAM pages, wants a spill
-  bool counted_ram = false, counted_spill = false;  // in the parent's *_kids
-  Order* evict_order = nullptr;                     // the order it stands in
-  int64_t evict_stamp = 0;                          // and under which stamp
-  bool in_spill_order = false;
-  int64_t spill_stamp = 0;
-  bool in_unverified_order = false;
-  int64_t unverified_stamp = 0;
+  EndSet ends;
+  uint64_t subtree_ends = 0;  // own ends and those of all descendants
+  uint64_t path =
+      0;  // over every token from the root on, never cut: tells blocks of one hash apart
+  Children children;
 
   block::SequenceView view() const { return {tokens, content}; }
   uint32_t size() const { return static_cast<uint32_t>(tokens.size()); }
@@ -117,6 +125,7 @@ const Page* FindPage(const Node& node, uint32_t group, uint32_t rung);
 Page& SlotFor(Node& node, uint32_t group, uint32_t rung);
 // True when every present page of `node` is present in `other` too, in the same group and rung.
 bool Covers(const Node& other, const Node& node);
+void Describe(Node& node, const Page& page, PageInfo& info);
 PageInfo InfoOf(Node& node, const Page& page);
 // The node's ends as token counts, and into the marks of its pages.
 std::vector<uint32_t> ListEnds(const EndSet& ends);

@@ -19,13 +19,18 @@ uint32_t MissingGroup(const Node& node, const Usable& usable) {
 bool Take(Node& node, const Usable& usable, RestorablePath& found) {
   if (node.present == 0 || usable.groups.empty()) return false;
   const size_t before = found.pages.size();
-  for (const Usable::Group& group : usable.groups) {
-    const Page* const page = BestPage(node, group);
-    if (page == nullptr) {
+  Page* page = node.pages.data();
+  Page* const end = page + node.pages.size();
+  for (const Usable::Group& group : usable.groups) {  // both ascend
+    while (page != end &&
+           (page->group < group.group || (page->group == group.group && !IsUsable(*page, group)))) {
+      ++page;
+    }
+    if (page == end || page->group != group.group) {
       found.pages.resize(before);
       return false;
     }
-    found.pages.push_back(const_cast<Page*>(page));
+    found.pages.push_back(page);
   }
   found.blocks.push_back(&node);
   return true;

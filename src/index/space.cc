@@ -69,6 +69,17 @@ Totals TotalsOf(const Node& node) {
   return totals;
 }
 
+void LeasedSums::Add(const Node& node, const Page& page) {
+  space = node.space;
+  if (Present(page)) leased_bytes += BytesOf(page);
+  if (node.in_tree && page.extent && OnSsd(page)) clean_bytes -= page.extent.bytes;
+}
+void LeasedSums::Remove(const Node& node, const Page& page) {
+  space = node.space;
+  if (Present(page)) leased_bytes -= BytesOf(page);
+  if (node.in_tree && page.extent && OnSsd(page)) clean_bytes += page.extent.bytes;
+}
+
 Usable UsableOf(const SpaceShape& shape, const Selection& selection) {
   Usable usable;
   const auto add = [&](uint32_t group) {
@@ -99,7 +110,7 @@ const Page* BestPage(const Node& node, const Usable::Group& group) {
       std::lower_bound(node.pages.begin(), node.pages.end(), group.group,
                        [](const Page& page, uint16_t wanted) { return page.group < wanted; });
   for (auto it = first; it != node.pages.end() && it->group == group.group; ++it) {
-    if (Present(*it) && (group.rungs >> it->rung & 1) != 0) return &*it;
+    if (IsUsable(*it, group)) return &*it;
   }
   return nullptr;
 }

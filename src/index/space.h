@@ -29,6 +29,13 @@ struct Totals {
   Totals& operator-=(const Totals& other);
 };
 Totals TotalsOf(const Node& node);
+// What changes in the totals of one space when a call takes hold of pages or lets them go.
+struct LeasedSums {
+  Space* space = nullptr;
+  uint64_t leased_bytes = 0, clean_bytes = 0;       // modulo 2^64
+  void Add(const Node& node, const Page& page);     // its first holder came
+  void Remove(const Node& node, const Page& page);  // its last holder went
+};
 
 struct Space {
   Space(SpaceShape shape, block::SpaceHandle handle, ChildLess less)
@@ -53,6 +60,9 @@ struct Usable {
 };
 Usable UsableOf(const SpaceShape& shape, const Selection& selection);
 Usable AnyRung(const Usable& usable);
+inline bool IsUsable(const Page& page, const Usable::Group& group) {
+  return Present(page) && (group.rungs >> page.rung & 1) != 0;
+}
 // The finest present page of the group in a usable rung, or nullptr.
 const Page* BestPage(const Node& node, const Usable::Group& group);
 // Every selected group has a page in a usable rung.

@@ -74,6 +74,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
   node->in_tree = true;
   node->stamp = next_stamp++;
   const auto it = parent.children.insert(node).first;
+  parent.likely_child = node;
   if (const auto next = std::next(it); next != parent.children.end()) {
     // The ends they share stand at the first in order, which is now this one.
     const Change of_next(*this, **next);
@@ -95,6 +96,9 @@ void PrefixIndex::Impl::Detach(Node& node, bool ghost) {
     }
     AddSubtreeEnds(&parent, -static_cast<int64_t>(node.subtree_ends));
     parent.children.erase(it);
+    if (parent.likely_child == &node) {
+      parent.likely_child = parent.children.empty() ? nullptr : *parent.children.begin();
+    }
     by_hash.erase({node.hash, &node});
     node.in_tree = false;
   }

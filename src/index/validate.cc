@@ -42,6 +42,10 @@ absl::Status CheckChildren(const Node& node) {
     ends += child->subtree_ends;
     before = child;
   }
+  if (node.children.empty() != (node.likely_child == nullptr) ||
+      (node.likely_child != nullptr && node.likely_child->parent != &node)) {
+    return Broken(node, "likely child");
+  }
   if (ram != node.ram_kids) return Broken(node, "children with RAM pages");
   if (spill != node.spill_kids) return Broken(node, "children that want a spill");
   if (ends != node.subtree_ends) return Broken(node, "ends of the subtree");
@@ -96,7 +100,8 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const Order& cle
   if (absl::Status status = CheckPages(node); !status.ok()) return status;
   if (!node.in_tree) {
     if (node.pins == 0) return Broken(node, "out of the tree and needed by nobody");
-    if (node.evict_order != nullptr || node.in_spill_order || !node.children.empty()) {
+    if (node.in_evict_order.order != nullptr || node.in_spill_order.order != nullptr ||
+        !node.children.empty()) {
       return Broken(node, "out of the tree and still in an order");
     }
     return absl::OkStatus();
@@ -105,17 +110,19 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const Order& cle
   if (node.pages.empty() && node.children.empty() && node.pins == 0 && !node.record_written) {
     return Broken(node, "empty and needed by nobody");
   }
-  const OrderKey key{node.evict_stamp, node.id, const_cast<Node*>(&node)};
+  const OrderKey key{node.in_evict_order.stamp, node.id, const_cast<Node*>(&node)};
   const bool evictable =
       node.ram > 0 && node.ram_kids == 0 && node.held == 0 && node.busy == 0 && !node.spilling;
   if (clean.contains(key) != (evictable && node.dirty == 0)) return Broken(node, "clean order");
   if (dirty.contains(key) != (evictable && node.dirty > 0 && node.holds == 0)) {
     return Broken(node, "dirty order");
   }
-  if (spill.contains({node.spill_stamp, node.id, key.node}) != node.in_spill_order) {
+  if (spill.contains({node.in_spill_order.stamp, node.id, key.node}) !=
+      (node.in_spill_order.order != nullptr)) {
     return Broken(node, "spill order");
   }
-  if (node.dirty > 0 && !node.spilling && !node.in_spill_order && node.spill_kids == 0) {
+  if (node.dirty > 0 && !node.spilling && node.in_spill_order.order == nullptr &&
+      node.spill_kids == 0) {
     return Broken(node, "dirty and not in the spill order");
   }
   return CheckChildren(node);
@@ -157,15 +164,16 @@ absl::Status PrefixIndex::Impl::Validate() const {
     sum += of_node;
     of_space[node->space->handle.value - 1] += of_node;
     full += node->in_tree && node->size() == block_tokens ? 1 : 0;
-    in_orders += node->evict_order != nullptr ? 1 : 0;
-    in_spill_order += node->in_spill_order ? 1 : 0;
-    const OrderKey unverified_key{node->unverified_stamp, node->id, node};
+    in_orders += node->in_evict_order.order != nullptr ? 1 : 0;
+    in_spill_order += node->in_spill_order.order != nullptr ? 1 : 0;
+    const OrderKey unverified_key{node->in_unverified_order.stamp, node->id, node};
     in_unverified_order += unverified_order.contains(unverified_key) ? 1 : 0;
     const bool unverified =
         node->in_tree && std::any_of(node->pages.begin(), node->pages.end(), [](const Page& page) {
           return page.state == PageState::kUnverified;
         });
-    if (unverified != node->in_unverified_order) return Broken(*node, "unverified order");
+    if (unverified != (node->in_unverified_order.order != nullptr))
+      return Broken(*node, "unverified order");
   }
   if (sum != totals) return absl::InternalError("index: totals differ from the nodes'");
   if (full != by_hash.size()) return absl::InternalError("index: full blocks by hash");

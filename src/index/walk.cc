@@ -39,6 +39,11 @@ WalkEnd LookInside(const Walk& walk, const block::SequenceView& head) {
 }  // namespace
 
 Node* ExactChild(const Node& parent, const block::SequenceView& tokens) {
+  if (const Node* const likely = parent.likely_child;
+      likely != nullptr && likely->size() == tokens.tokens.size()) {
+    ++*parent.children.key_comp().comparisons;
+    if (block::CommonPrefix(likely->view(), tokens) == likely->size()) return parent.likely_child;
+  }
   const auto it = parent.children.find(tokens);
   return it == parent.children.end() ? nullptr : *it;
 }
