@@ -12,6 +12,7 @@
 
 #include "bench/bench.h"
 #include "bench/machine.h"
+#include "bench/partner.h"
 #include "bench/workloads.h"
 
 namespace prefixd::bench {
@@ -27,10 +28,15 @@ constexpr Workload kWorkloads[] = {
     {"match", "time to find a long prompt in a large index", RunMatch},
     {"load", "estimated against measured load time, from RAM and from SSD", RunLoad},
     {"budget", "footprint of prefixd under more commits than its RAM budget holds", RunBudget},
+    {"share", "zero copies between workers, kill -9: every promised figure and its target",
+     RunShare},
+    {"serve", "workers with traffic: hit rate, tokens/s, time to first byte", RunServe},
 };
 
 struct Arguments {
   bool smoke = false;
+  bool quick = false;
+  bool targets = false;
   bool json = false;
   std::string directory = std::filesystem::temp_directory_path();
   std::vector<std::string> workloads;
@@ -50,6 +56,19 @@ nlohmann::json ToJson(const Machine& machine) {
           {"load_average", machine.load_average}};
 }
 
+nlohmann::json ToJson(const Target& target) {
+  return {{"name", target.name},
+          {"ours", target.ours},
+          {"reference", target.reference},
+          {"measure", target.measure},
+          {"seen", target.seen},
+          {target.at_most ? "at_most" : "at_least", target.limit},
+          {"unit", target.unit},
+          {"runs", target.runs},
+          {"spread_percent", target.spread_percent},
+          {"holds", target.Holds()}};
+}
+
 nlohmann::json ToJson(const Bench& bench) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Row& row : bench.rows()) {
@@ -57,13 +76,20 @@ nlohmann::json ToJson(const Bench& bench) {
     object["name"] = row.name;
     rows.push_back(std::move(object));
   }
-  return {{"workload", bench.workload()},
-          {"parameters", Object(bench.parameters())},
-          {"rows", std::move(rows)},
-          {"failures", bench.failures()}};
+  nlohmann::json targets = nlohmann::json::array();
+  for (const Target& target : bench.targets()) targets.push_back(ToJson(target));
+  return {{"workload", bench.workload()}, {"parameters", Object(bench.parameters())},
+          {"rows", std::move(rows)},      {"targets", std::move(targets)},
+          {"notes", bench.notes()},       {"failures", bench.failures()}};
 }
 
-// Runs the chosen workloads (all when none is chosen). Returns how many results were wrong.
+size_t MissedTargets(const Bench& bench) {
+  return static_cast<size_t>(std::count_if(bench.targets().begin(), bench.targets().end(),
+                                           [](const Target& target) { return !target.Holds(); }));
+}
+
+// Runs the chosen workloads (all when none is chosen). Returns how many results were wrong and how
+// many targets were missed; smoke's sizes say nothing about targets.
 size_t RunAll(const Arguments& arguments, const std::string& directory) {
   const Machine machine = ThisMachine();
   if (!arguments.json) std::printf("machine: %s\n", ToText(machine).c_str());
@@ -76,15 +102,20 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
     }
     Bench bench({.workload = workload.name,
                  .smoke = arguments.smoke,
+                 .quick = arguments.quick,
+                 .targets_only = arguments.targets,
                  .directory = directory,
                  .quiet = arguments.json});
     workload.run(bench);
     failures += bench.failures().size();
+    if (!arguments.smoke) failures += MissedTargets(bench);
     reports.push_back(ToJson(bench));
   }
   if (arguments.json) {
-    const nlohmann::json report = {
-        {"machine", ToJson(machine)}, {"smoke", arguments.smoke}, {"workloads", reports}};
+    const nlohmann::json report = {{"machine", ToJson(machine)},
+                                   {"smoke", arguments.smoke},
+                                   {"quick", arguments.quick},
+                                   {"workloads", reports}};
     std::printf("%s\n", report.dump(2).c_str());
   }
   return failures;
@@ -106,22 +137,28 @@ int RunInTemporaryDirectory(const Arguments& arguments) {
 int Main(int argc, char** argv) {
   CLI::App app(
       "Measures prefixd. Without a workload: all of them. Every workload verifies its results "
-      "before it\ntimes them; exit code 1 when one is wrong.");
+      "before it\ntimes them; exit code 1 when one is wrong or falls short of its target.");
   Arguments arguments;
-  std::string budget_client;
+  std::string budget_client, child, plan;
   app.add_flag("--smoke", arguments.smoke,
                "tiny sizes: a test of the workloads, not a measurement");
+  app.add_flag("--quick", arguments.quick,
+               "share: lower counts in about two minutes, same targets");
+  app.add_flag("--targets", arguments.targets, "of text: only the targets, a line each");
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,
                  "where sockets and the SSD tier stand during the run: names the disk to measure")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
   app.add_option("--budget-client", budget_client)->group("");  // hidden: how budget starts itself
+  app.add_option("--child", child)->group("");  // hidden: how workloads start their workers
+  app.add_option("--plan", plan)->group("");
   for (const Workload& workload : kWorkloads) {
     app.add_subcommand(workload.name, workload.help)->fallthrough();
   }
   CLI11_PARSE(app, argc, argv);
   if (!budget_client.empty()) return RunBudgetClient(budget_client);
+  if (!child.empty()) return RunChild(child, plan);
   for (const CLI::App* chosen : app.get_subcommands()) {
     arguments.workloads.push_back(chosen->get_name());
   }

@@ -10,6 +10,8 @@ void RunKernels(Bench& bench);
 void RunMatch(Bench& bench);
 void RunLoad(Bench& bench);
 void RunBudget(Bench& bench);
+void RunShare(Bench& bench);
+void RunServe(Bench& bench);
 
 // One client process of RunBudget; `plan` is RunBudget's own JSON. Prints its result as JSON.
 int RunBudgetClient(const std::string& plan);
