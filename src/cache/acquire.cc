@@ -1,5 +1,4 @@
-// Acquire: match, lease, and start loading what is on SSD. Release: give back, and say what it was
-// worth.
+// Acquire: match, lease, and start loading what is not readable yet.
 #include <algorithm>
 
 #include "base/status.h"
@@ -9,151 +8,177 @@
 namespace prefixd::cache {
 namespace {
 
-// Indexes into pages (group by group) in position order, so that what fits is a prefix.
-std::vector<size_t> ByPosition(const std::vector<index::PageInfo>& pages) {
-  std::vector<size_t> order(pages.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return pages[a].first_token < pages[b].first_token; });
-  return order;
-}
-
-void CutTo(uint32_t tokens, std::vector<index::PageInfo>* pages) {
+void CutPages(uint32_t tokens, std::vector<index::PageInfo>* pages) {
   std::erase_if(*pages,
                 [tokens](const index::PageInfo& page) { return page.first_token >= tokens; });
-}
-
-std::vector<block::LeasedPage> Leased(const std::vector<index::PageInfo>& pages) {
-  std::vector<block::LeasedPage> leased;
-  leased.reserve(pages.size());
-  for (const index::PageInfo& page : pages) {
-    leased.push_back({.group = page.ref.group,
-                      .rung = page.ref.rung,
-                      .first_token = page.first_token,
-                      .page_tokens = page.name.tokens,
-                      .tokens = page.tokens,
-                      .in_ram = index::InRam(page.state)});
-  }
-  return leased;
-}
-
-void SumTiers(const std::vector<index::PageInfo>& pages, block::MatchAnswer* answer) {
-  answer->ram_bytes = answer->ssd_bytes = 0;
-  for (const index::PageInfo& page : pages) {
-    (index::InRam(page.state) ? answer->ram_bytes : answer->ssd_bytes) += page.page_bytes;
+  for (index::PageInfo& page : *pages) {
+    page.tokens = std::min(page.tokens, tokens - page.first_token);
   }
 }
 
-// Tokens of blocks that have a page outside RAM.
-uint32_t SsdTokens(const std::vector<index::PageInfo>& pages) {
+// `place`: the session may be told where the page stands.
+block::LeasedPage Leased(const index::PageInfo& page, bool place) {
+  return {.group = page.ref.group,
+          .rung = page.ref.rung,
+          .first_token = page.first_token,
+          .page_tokens = page.name.tokens,
+          .tokens = page.tokens,
+          .in_ram = index::InRam(page.state),
+          .offset = place && page.extent ? page.extent.offset : block::kNoOffset};
+}
+
+LeaseFacts FactsOf(const std::vector<index::PageInfo>& pages, uint32_t tokens) {
+  LeaseFacts facts{.tokens = tokens, .leased = tokens, .pages = pages.size()};
+  for (const index::PageInfo& page : pages) {
+    (NeedsSsd(page) ? facts.ssd_bytes : facts.ram_bytes) += page.page_bytes;
+  }
+  if (facts.ssd_bytes == 0) return facts;
   std::map<uint32_t, uint32_t> blocks;  // first token -> tokens
   for (const index::PageInfo& page : pages) {
-    if (!index::InRam(page.state)) blocks[page.first_token] = page.tokens;
+    if (NeedsSsd(page)) blocks[page.first_token] = page.tokens;
   }
-  uint32_t tokens = 0;
-  for (const auto& [first, count] : blocks) tokens += count;
-  return tokens;
+  for (const auto& [first, count] : blocks) facts.ssd_tokens += count;
+  return facts;
+}
+
+// Of a lease that was continued.
+LeaseFacts Sum(const LeaseFacts& before, const LeaseFacts& more) {
+  return {.tokens = more.tokens,
+          .leased = more.leased,
+          .ssd_tokens = before.ssd_tokens + more.ssd_tokens,
+          .ram_bytes = before.ram_bytes + more.ram_bytes,
+          .ssd_bytes = before.ssd_bytes + more.ssd_bytes,
+          .pages = before.pages + more.pages};
+}
+
+// Waits while somebody else has announced tokens of the request that are not stored yet.
+void WaitForAnnounced(Core* core, const Request& request, const index::MatchOptions& options,
+                      block::SessionId session, base::Deadline deadline) {
+  const auto begun = std::chrono::steady_clock::now();
+  const base::Deadline until = std::min<base::Deadline>(deadline, begun + request.wait_pending);
+  const auto announcements = [core] {
+    base::MutexLock lock(core->announce_mutex);
+    return core->announcements;
+  };
+  bool waited = false;
+  while (std::chrono::steady_clock::now() < until) {
+    const uint64_t seen = announcements();
+    const block::MatchAnswer match =
+        core->index->Match(request.space, {request.tokens, request.content}, options, session);
+    if (match.pending_tokens == 0) break;
+    waited = true;
+    base::MutexLock lock(core->announce_mutex);
+    bool in_time = true;
+    while (core->announcements == seen && in_time) {
+      in_time = core->announced.WaitUntil(core->announce_mutex, until);
+    }
+  }
+  if (!waited) return;
+  core->counters.Add("waits.pending");
+  const auto passed = std::chrono::steady_clock::now() - begun;
+  core->counters.Time(
+      "wait_pending",
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(passed).count()));
+}
+
+// The lease to go on with. What a failed page made worthless is given up now: by asking to go on
+// the session says that it reads there no more.
+absl::StatusOr<LeasePtr> ToContinue(Core* core, const Session& session, const SpaceInfo& space,
+                                    const Request& request) {
+  PREFIXD_ASSIGN_OR_RETURN(LeasePtr lease, core->FindLease(session.id, request.continues));
+  LeaseFacts facts = lease->facts();
+  if (lease->space == nullptr || lease->space->handle != space.handle ||
+      facts.tokens != request.continues_tokens) {
+    return absl::NotFoundError(absl::StrCat("acquire: lease ", request.continues.value, " covers ",
+                                            facts.tokens, " tokens, not ",
+                                            request.continues_tokens));
+  }
+  if (facts.tokens < facts.leased) {
+    PREFIXD_RETURN_IF_ERROR(core->index->ShrinkLease(lease->in_index(), facts.tokens));
+    facts.leased = facts.tokens;
+    lease->SetFacts(facts);
+  }
+  return lease;
 }
 
 }  // namespace
 
-absl::StatusOr<Acquired> Cache::Acquire(block::SessionId session, const Request& request,
+absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& request,
                                         base::Deadline deadline) {
-  if (!core_->HasSession(session))
-    return absl::NotFoundError("acquire: unknown session, attach first");
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "acquire"));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
-  index::Acquired held = core_->index->Acquire(request.space, {request.tokens, request.content},
-                                               OptionsOf(request), session);
-
-  // Every extent is allocated before the first read, or the answer is shorter: nobody waits
-  // holding.
-  std::vector<Promotion> promotions(held.pages.size());
-  const auto now = std::chrono::steady_clock::now();
-  const base::Deadline patience =
-      now + (std::max(deadline, now) - now) / 2;  // the other half is for loading
-  for (size_t i : ByPosition(held.pages)) {
-    const index::PageInfo& page = held.pages[i];
-    if (page.state != index::PageState::kSsd || !core_->index->BeginPromotion(page.ref)) continue;
-    absl::StatusOr<block::Extent> extent = core_->AllocateExtent(
-        page.page_bytes, space->FullPageBytes(page.ref.group, page.ref.rung), patience);
-    if (extent.ok()) {
-      promotions[i] = {page, *extent,
-                       static_cast<uint64_t>(core_->options.clock->MonotonicMicros())};
-      continue;
+  const index::MatchOptions options = OptionsOf(request, session->slot_number());
+  LeasePtr continued;
+  index::Acquired held;
+  if (request.continues) {
+    PREFIXD_ASSIGN_OR_RETURN(continued, ToContinue(core_.get(), *session, *space, request));
+    PREFIXD_ASSIGN_OR_RETURN(held,
+                             core_->index->Extend(continued->in_index(), request.continues_tokens,
+                                                  {request.tokens, request.content}, options, id));
+  } else {
+    if (request.wait_pending.count() > 0) {
+      WaitForAnnounced(core_.get(), request, options, id, deadline);
     }
-    core_->index->FailPromotion(page.ref, index::PrefixIndex::PromotionFailure::kTryAgain);
-    const uint32_t fits = page.first_token;
-    held.answer.shortened_by.push_back({.group = page.ref.group,
-                                        .reason = block::ShortenReason::kRamFull,
-                                        .tokens_lost = held.answer.restorable_tokens - fits});
-    held.answer.restorable_tokens = fits;
-    break;
+    held = core_->index->Acquire(request.space, {request.tokens, request.content}, options, id);
   }
-  // Reads start even for pages cut off below: they were given room, and somebody may want them
-  // next.
-  size_t queued = 0;
-  {
-    base::MutexLock lock(core_->promote_mutex);
-    for (Promotion& promotion : promotions) {
-      if (!promotion.extent) continue;
-      core_->promote_queue.push_back(std::move(promotion));
-      ++queued;
-    }
-  }
-  if (queued > 0) core_->promote_wake.NotifyAll();
-
-  if (held.lease && held.answer.restorable_tokens == 0) {
-    PREFIXD_RETURN_IF_ERROR(core_->index->Release(held.lease));
-    held.lease = {};
-    held.pages.clear();
-  } else if (held.lease) {
-    PREFIXD_RETURN_IF_ERROR(core_->index->ShrinkLease(held.lease, held.answer.restorable_tokens));
-    CutTo(held.answer.restorable_tokens, &held.pages);
-  }
-  SumTiers(held.pages, &held.answer);
-  held.answer.load_us =
-      core_->load_model.EstimateMicros(held.answer.ram_bytes, held.answer.ssd_bytes);
-  core_->CountMatch(held.answer, request.tokens.size());
-  core_->FreeTaken();
-
-  Acquired acquired{held.answer, held.lease, Leased(held.pages)};
-  if (!held.lease) return acquired;
-  auto lease = std::make_shared<Lease>(core_.get(), held.lease);
-  lease->session = session;
-  lease->space = space;
-  lease->pages = std::move(held.pages);
-  lease->tokens = held.answer.restorable_tokens;
-  lease->ssd_tokens = SsdTokens(lease->pages);
-  lease->ram_bytes = held.answer.ram_bytes;
-  lease->ssd_bytes = held.answer.ssd_bytes;
-  core_->counters.Add("tokens.restorable.ssd", lease->ssd_tokens);
-  core_->counters.Add("tokens.restorable.ram", lease->tokens - lease->ssd_tokens);
-  base::MutexLock lock(core_->mutex);
-  if (!core_->sessions.contains(session)) return absl::NotFoundError("acquire: the session ended");
-  core_->leases[held.lease] = std::move(lease);
-  return acquired;
+  const uint32_t floor = continued != nullptr ? request.continues_tokens : 0;
+  return core_->Answer(session, space, std::move(held), request, floor, std::move(continued),
+                       deadline);
 }
 
-absl::Status Cache::Release(block::SessionId session, const Released& released) {
-  PREFIXD_ASSIGN_OR_RETURN(const LeasePtr lease, core_->FindLease(session, released.lease));
-  {
-    base::MutexLock lock(core_->mutex);
-    core_->leases.erase(released.lease);
+absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr& space,
+                                      index::Acquired held, const Request& request, uint32_t floor,
+                                      LeasePtr lease, base::Deadline deadline) {
+  const bool continued = lease != nullptr;
+  if (!continued && held.lease) {
+    lease = std::make_shared<Lease>(this, held.lease, session->slot);
+    lease->space = space;
+    lease->begun_us = Now();
   }
-  const uint32_t used = std::min(released.used_tokens, lease->tokens);
-  core_->counters.Add("tokens.used", used);
-  if (released.load_us > 0) {
-    core_->load_model.Learn(lease->ram_bytes, lease->ssd_bytes, released.load_us);
-    core_->counters.Time("load", released.load_us);
+  const uint32_t leased = held.answer.restorable_tokens;
+  const bool readable = std::ranges::all_of(
+      held.pages, [](const index::PageInfo& page) { return index::InRam(page.state); });
+  if (!readable) {
+    if (request.prefill_tokens_per_s > 0)
+      CutWhatDoesNotPay(*space, request.prefill_tokens_per_s, floor, &held);
+    StartLoading(*space, floor, deadline, &held);
   }
-  if (released.first_token_us > 0) core_->counters.Time("first_token", released.first_token_us);
-  if (released.prefill_tokens_per_s > 0) {
-    core_->counters.AddSecondsSaved(used / released.prefill_tokens_per_s -
-                                    static_cast<double>(released.load_us) * 1e-6);
+  const uint32_t tokens = std::max(held.answer.restorable_tokens, floor);
+  if (tokens < leased) {
+    if (tokens > 0) PREFIXD_RETURN_IF_ERROR(index->ShrinkLease(lease->in_index(), tokens));
+    CutPages(tokens, &held.pages);
   }
-  return absl::OkStatus();
+  held.answer.restorable_tokens = tokens;
+  const LeaseFacts facts = FactsOf(held.pages, tokens);
+  held.answer.ram_bytes = facts.ram_bytes;
+  held.answer.ssd_bytes = facts.ssd_bytes;
+  held.answer.load_us = load_model.EstimateMicros(facts.ram_bytes, facts.ssd_bytes);
+  if (!request.tokens.empty()) {  // not of a Join
+    const uint32_t from_ssd = std::min(facts.ssd_tokens, tokens - floor);
+    CountMatch(held.answer, request.tokens.size());
+    counters.AddAll({{"tokens.restorable.ssd", from_ssd},
+                     {"tokens.restorable.ram", tokens - floor - from_ssd}});
+  }
+
+  Acquired acquired;
+  acquired.match = std::move(held.answer);
+  if (tokens == 0) return acquired;
+  acquired.lease = PublicId(lease->in_index());
+  acquired.first_block =
+      (held.pages.empty() ? floor : held.pages.front().first_token) / space->identity.block_tokens;
+  acquired.pages.reserve(held.pages.size());
+  const bool place = session->slot != nullptr;
+  for (const index::PageInfo& page : held.pages) acquired.pages.push_back(Leased(page, place));
+  lease->SetFacts(continued ? Sum(lease->facts(), facts) : facts);
+  if (!continued) PREFIXD_RETURN_IF_ERROR(Register(session, acquired.lease, lease));
+  if (place && !readable) {
+    std::erase_if(held.pages, [](const index::PageInfo& page) { return index::InRam(page.state); });
+    AddWatch(
+        {.session = session, .lease = lease, .id = acquired.lease, .pages = std::move(held.pages)});
+  }
+  return acquired;
 }
 
 }  // namespace prefixd::cache

@@ -1,5 +1,5 @@
-// Room in the arena: evict clean pages, let the spiller make more of them, empty a slab of another
-// size.
+// Room in the arena: empty a slab of another size, evict clean pages, let the spiller make more of
+// them.
 #include <algorithm>
 
 #include "base/size.h"
@@ -12,41 +12,45 @@ void Core::FreeTaken() {
   for (block::Extent extent : index->TakeFreed()) arena->Free(extent);
 }
 
+void Core::CountEvicted(const index::Evicted& evicted) {
+  if (evicted.pages == 0) return;
+  counters.AddAll({{"pages.evicted", evicted.pages}, {"bytes.evicted", evicted.bytes}});
+  if (evicted.dropped_pages > 0) counters.Add("pages.dropped", evicted.dropped_pages);
+}
+
 // Gives up the coldest block; after two slabs' worth of extents in vain, a whole slab of another
 // extent size.
 bool Core::EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes) {
-  const bool may_drop_dirty = store == nullptr || ssd_failing.load();
-  const ram::ArenaStats stats = arena->stats();
-  index::Evicted evicted;
-  if (*evicted_bytes >= 2 * stats.slab_bytes) {
+  if (*evicted_bytes >= 2 * arena->stats().slab_bytes) {
     *evicted_bytes = 0;
-    if (std::optional<ram::SlabRange> slab = arena->CheapestSlabToEmpty(extent_bytes)) {
-      evicted = index->EvictRange(slab->begin, slab->end, may_drop_dirty);
-      counters.Add("slabs.emptied");
-    }
+    const std::optional<ram::SlabRange> slab = arena->CheapestSlabToEmpty(extent_bytes);
+    if (slab.has_value() && EmptySlab(*slab)) return true;
   }
-  if (evicted.pages == 0) {
-    std::optional<index::Evicted> one = index->EvictOne(may_drop_dirty);
-    if (!one.has_value()) return false;
-    evicted = *one;
-    *evicted_bytes += std::max<uint64_t>(evicted.bytes, 1);
-  }
-  counters.Add("pages.evicted", evicted.pages);
-  counters.Add("bytes.evicted", evicted.bytes);
-  if (evicted.dropped_pages > 0) counters.Add("pages.dropped", evicted.dropped_pages);
+  const bool may_drop_dirty = store == nullptr || ssd_failing.load();
+  const std::optional<index::Evicted> evicted = index->EvictOne(may_drop_dirty);
+  if (!evicted.has_value()) return false;
+  *evicted_bytes += std::max<uint64_t>(evicted->bytes, 1);
+  CountEvicted(*evicted);
   FreeTaken();
   return true;
 }
 
+void Core::WakeSpiller() {
+  base::MutexLock lock(spill_mutex);
+  spill_wanted = true;
+  spill_wake.NotifyAll();
+}
+
 // Nothing can be given up now: lets the spiller finish a round, or somebody's lease end. False when
 // neither can come, or the deadline passed.
-bool Core::WaitForRoom(base::Deadline deadline) {
+bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled) {
   const auto now = std::chrono::steady_clock::now();
   const index::IndexCounts counts = index->Counts();
   // Of a disk that fails, too: pages in a segment under way can be dropped once it is given up.
   const bool spillable = store != nullptr && counts.dirty_bytes > 0;
   const bool held_by_others = counts.leases > 0 || counts.reservations > 1;
   if (now >= deadline || (!spillable && !held_by_others)) return false;
+  if (cancelled != nullptr && cancelled->load()) return false;
   base::MutexLock lock(spill_mutex);
   const uint64_t round = spill_rounds;
   if (spillable) {
@@ -61,21 +65,32 @@ bool Core::WaitForRoom(base::Deadline deadline) {
   return true;
 }
 
+// Pages of other sizes that stand loosely are put together first: that costs a copy, no page.
+bool Core::MakeSlabByMoving(uint64_t extent_bytes) {
+  const std::optional<ram::SlabRange> slab = arena->CheapestSlabToEmpty(extent_bytes);
+  return slab.has_value() && slab->extent_bytes <= arena->stats().slab_bytes / 2 &&
+         MoveOut(*slab) > 0;
+}
+
 absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t full_page_bytes,
-                                                   base::Deadline deadline) {
+                                                   base::Deadline deadline,
+                                                   const std::atomic<bool>* cancelled) {
+  const uint64_t extent_bytes = arena->ExtentBytes(page_bytes, full_page_bytes);
   uint64_t evicted_bytes = 0;
+  bool moved = false;
   while (true) {
     absl::StatusOr<block::Extent> extent = arena->Allocate(page_bytes, full_page_bytes);
     if (extent.ok()) {
-      if (store != nullptr && CleanBelow(2)) {
-        base::MutexLock lock(spill_mutex);
-        spill_wanted = true;
-        spill_wake.NotifyAll();
-      }
+      if (store != nullptr && CleanBelow(2)) WakeSpiller();
+      if (WantsSlab()) slab_bell.Ring();
       return extent;
     }
-    if (EvictSomething(arena->ExtentBytes(page_bytes, full_page_bytes), &evicted_bytes)) continue;
-    if (!WaitForRoom(deadline)) {
+    if (!moved) {
+      moved = true;
+      if (MakeSlabByMoving(extent_bytes)) continue;
+    }
+    if (EvictSomething(extent_bytes, &evicted_bytes)) continue;
+    if (!WaitForRoom(deadline, cancelled)) {
       counters.Add("refused.ram_full");
       return extent.status();
     }

@@ -8,15 +8,16 @@
 namespace prefixd::cache {
 
 struct BudgetShares {
-  uint64_t arena_bytes = 0;      // pages
+  uint64_t arena_bytes = 0;      // pages and, in a shared arena, their records
+  uint64_t staging_bytes = 0;    // what workers write into; only with a shared arena
   uint64_t index_bytes = 0;      // tree, leases, reservations
-  uint64_t in_flight_bytes = 0;  // pieces on their way in and out
+  uint64_t in_flight_bytes = 0;  // pieces on their way in and out, announced tokens
   uint64_t ssd_bytes = 0;        // segment buffers, block cache, table readers
 };
 
 inline constexpr uint64_t kMinRamBudget = uint64_t{32} << 20;
 
 // InvalidArgument below kMinRamBudget.
-absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd);
+absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, bool shared_arena);
 
 }  // namespace prefixd::cache

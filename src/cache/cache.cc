@@ -21,8 +21,11 @@ uint64_t RandomEpoch() {
 
 }  // namespace
 
-Core::Core(const Options& opts, const BudgetShares& cut)
-    : options(opts), shares(cut), epoch(RandomEpoch()), started_us(opts.clock->MonotonicMicros()) {}
+Core::Core(const Options& opts)
+    : options(opts),
+      epoch(RandomEpoch()),
+      lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
+      started_us(opts.clock->MonotonicMicros()) {}
 
 Core::~Core() {
   {
@@ -36,11 +39,39 @@ Core::~Core() {
   }
   spill_wake.NotifyAll();
   spill_done.NotifyAll();
+  for (Bell* bell : {&watch_bell, &reap_bell, &slab_bell}) bell->Stop();
   for (std::thread& thread : threads) thread.join();
+  stopping = true;
+}
+
+// Private memory when the file cannot be used: pages then travel by Fetch and Put.
+absl::Status Core::OpenArena() {
+  const bool has_ssd = options.ssd_budget_bytes > 0;
+  if (!options.arena_path.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd, true));
+    auto opened = ram::Arena::Open(
+        {.capacity_bytes = shares.arena_bytes, .path = options.arena_path, .epoch = epoch});
+    if (opened.ok()) {
+      arena = *std::move(opened);
+      slots = std::make_unique<ram::Slots>(arena.get());
+      staging = std::make_unique<ram::StagingPool>(shares.staging_bytes);
+      if (!arena->replaced_why().empty()) {
+        counters.Add("arena.replaced");
+        Log(LogLevel::kWarning, "the arena that was there is replaced: " + arena->replaced_why());
+      }
+      return absl::OkStatus();
+    }
+    counters.Add("arena.unusable");
+    Log(LogLevel::kWarning, absl::StrCat("no shared arena, pages travel by copy: ",
+                                         std::string(opened.status().message())));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd, false));
+  PREFIXD_ASSIGN_OR_RETURN(arena, ram::Arena::Open({.capacity_bytes = shares.arena_bytes}));
+  return absl::OkStatus();
 }
 
 absl::Status Core::Start() {
-  PREFIXD_ASSIGN_OR_RETURN(arena, ram::Arena::Create({.capacity_bytes = shares.arena_bytes}));
+  PREFIXD_RETURN_IF_ERROR(OpenArena());
   const uint64_t arena_bytes = arena->stats().capacity_bytes;
   index = std::make_unique<index::PrefixIndex>(index::PrefixIndex::Options{
       .session_lease_bytes = arena_bytes / 2,
@@ -55,8 +86,18 @@ absl::Status Core::Start() {
                                                       .block_cache_bytes = shares.ssd_bytes / 4}));
     PREFIXD_RETURN_IF_ERROR(Recover());
     threads.emplace_back([this] { SpillLoop(); });
+  }
+  Adopt();
+  index->PruneHoles();
+  if (store != nullptr || arena->shared()) {
     for (int i = 0; i < kPromotionThreads; ++i) threads.emplace_back([this] { PromotionLoop(); });
   }
+  if (arena->shared()) {
+    threads.emplace_back([this] { WatchLoop(); });
+    threads.emplace_back([this] { ReapLoop(); });
+    threads.emplace_back([this] { SlabLoop(); });
+  }
+  counters.Time("start", static_cast<uint64_t>(Now() - started_us));
   return absl::OkStatus();
 }
 
@@ -64,14 +105,12 @@ Cache::Cache(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 Cache::~Cache() = default;
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Open(const Options& options) {
-  PREFIXD_ASSIGN_OR_RETURN(const BudgetShares shares,
-                           CutBudget(options.ram_budget_bytes, options.ssd_budget_bytes > 0));
   if (options.ssd_budget_bytes > 0 && options.ssd_budget_bytes < 2 * options.segment_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cache: an SSD budget of ", base::FormatBytes(options.ssd_budget_bytes),
         " is too small, two segments are ", base::FormatBytes(2 * options.segment_bytes)));
   }
-  auto core = std::make_unique<Core>(options, shares);
+  auto core = std::make_unique<Core>(options);
   PREFIXD_RETURN_IF_ERROR(core->Start());
   return std::unique_ptr<Cache>(new Cache(std::move(core)));
 }

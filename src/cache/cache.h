@@ -34,9 +34,9 @@ struct Options {
   uint64_t ssd_budget_bytes = 0;      // 0 = no SSD tier
   std::string directory;              // of the SSD tier
   bool direct_io = true;
-  // The shared arena file, on a tmpfs. Empty: private memory, pages travel by Fetch and Put only, and
-  // what is in RAM does not survive kill -9. One that cannot be used falls back to private memory, and
-  // the log says why.
+  // The shared arena file, on a tmpfs. Empty: private memory, pages travel by Fetch and Put only,
+  // and what is in RAM does not survive kill -9. One that cannot be used falls back to private
+  // memory, and the log says why.
   std::string arena_path;
   bool trust_model_names = false;                      // allow spaces without a weights digest
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
@@ -72,8 +72,9 @@ struct SessionOptions {
   std::string worker;
   bool wants_arena = false;    // and may have it: the daemon decides by the connection
   uint64_t staging_bytes = 0;  // wanted; needs the arena
-  // Goes on with a session of this or an earlier daemon that was cut off, if its slot is still locked:
-  // the slot stays, and what that session held is held by `resumed_lease` until it is released.
+  // Goes on with a session of this or an earlier daemon that was cut off, if its slot is still
+  // locked: the slot stays, and what that session held is held by `resumed_lease` until it is
+  // released.
   std::optional<SessionKey> resume;
   std::function<void(const SessionEvent&)> on_event;
 };
@@ -114,12 +115,12 @@ struct Request {
   std::vector<uint64_t> readable;  // mask of rungs for each group; empty = all
   bool causal_content = false;
   std::string request_id = {};  // for the log
-  // Acquire only. The tokens that this lease of the session covers, as acquired, go before `tokens`;
-  // NotFound when the lease cannot be continued, the caller then sends everything.
+  // Acquire only. The tokens that this lease of the session covers, as acquired, go before
+  // `tokens`; NotFound when the lease cannot be continued, the caller then sends everything.
   block::LeaseId continues;
   uint32_t continues_tokens = 0;
-  // What the worker computes by itself: a hit that takes longer to load is shortened to where it pays.
-  // 0 = unknown.
+  // What the worker computes by itself: a hit that takes longer to load is shortened to where it
+  // pays. 0 = unknown.
   double prefill_tokens_per_s = 0;
   // How long to wait while somebody else has announced tokens of this request. 0 = not at all.
   std::chrono::milliseconds wait_pending{0};
@@ -129,7 +130,7 @@ struct Acquired {
   block::MatchAnswer match;
   block::LeaseId lease;                  // none when nothing is restorable
   std::vector<block::LeasedPage> pages;  // group by group in position order
-  uint32_t first_block = 0;              // that `pages` begin with: of a continued lease, the new ones
+  uint32_t first_block = 0;  // that `pages` begin with: of a continued lease, the new ones
 };
 
 struct Released {
@@ -160,8 +161,8 @@ struct PagePiece {
   std::span<const std::byte> data;
   // Fetch: `data` stands in a leased extent, where it stays while Hold() of the lease is held.
   bool in_lease = false;
-  // PutPage: the caller compares xxh3 itself, over a longer run of bytes than `data`, and abandons the
-  // reservation when it differs.
+  // PutPage: the caller compares xxh3 itself, over a longer run of bytes than `data`, and abandons
+  // the reservation when it differs.
   bool sum_by_caller = false;
 };
 
@@ -177,9 +178,9 @@ struct CommitRequest {
   block::ReservationId reservation;
   uint32_t tokens = 0;  // a block border of the plan or its end
   bool sequence_end = false;
-  std::vector<uint32_t> ends;  // further ends <= tokens
-  std::vector<StagedPlace> staged;  // pages that were not Put
-  bool lease = false;               // the writer wants to read the published pages in the arena
+  std::vector<uint32_t> ends = {};       // further ends <= tokens
+  std::vector<StagedPlace> staged = {};  // pages that were not Put
+  bool lease = false;  // the writer wants to read the published pages in the arena
 };
 
 struct FetchRequest {
@@ -227,8 +228,8 @@ class Cache {
     options.worker = worker;
     return BeginSession(options).session;
   }
-  // Frees its reservations, staging and leases: at once, or, when its process may still be reading the
-  // arena, as soon as it cannot (the session is then "cut off", and may be resumed meanwhile).
+  // Frees its reservations, staging and leases: at once, or, when its process may still be reading
+  // the arena, as soon as it cannot (the session is then "cut off", and may be resumed meanwhile).
   void EndSession(block::SessionId session);
   // For the worker, once: by the key that only it was told. NotFound for an unknown key.
   absl::StatusOr<SessionFiles> OpenFiles(const SessionKey& key, uint64_t pid);
@@ -246,8 +247,8 @@ class Cache {
   // nothing of it moves. NotFound for an unknown lease.
   absl::StatusOr<Acquired> Join(block::SessionId session, block::LeaseId lease,
                                 const std::vector<uint32_t>& groups);
-  // Holds the pages of a lease although it was released, until it is let go: for bytes that are still
-  // on their way out. nullptr for an unknown lease.
+  // Holds the pages of a lease although it was released, until it is let go: for bytes that are
+  // still on their way out. nullptr for an unknown lease.
   std::shared_ptr<const void> Hold(block::SessionId session, block::LeaseId lease) const;
   // Sends the lease's pages cut to the token, group by group, each once it is in RAM and verified.
   absl::Status Fetch(block::SessionId session, const FetchRequest& request, base::Deadline deadline,

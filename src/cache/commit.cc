@@ -7,17 +7,7 @@
 namespace prefixd::cache {
 namespace {
 
-constexpr std::chrono::seconds kIndexPatience(5);  // of one commit
-
-block::PageName NameOf(const Reservation& reservation, size_t block_index, uint32_t group,
-                       uint32_t rung) {
-  return {.space = reservation.space->id,
-          .block = reservation.reserved.hashes[block_index],
-          .group = static_cast<uint16_t>(group),
-          .part = 0,
-          .rung = static_cast<uint16_t>(rung),
-          .tokens = reservation.reserved.plan.blocks[block_index].tokens};
-}
+constexpr std::chrono::seconds kPatience(5);  // of one commit, for room
 
 // How many blocks of the plan `tokens` covers; InvalidArgument when it cuts one.
 absl::StatusOr<size_t> BlocksUpTo(const std::vector<block::BlockPlan>& blocks, uint32_t tokens) {
@@ -30,39 +20,35 @@ absl::StatusOr<size_t> BlocksUpTo(const std::vector<block::BlockPlan>& blocks, u
       last.first_token + last.tokens));
 }
 
-// The staged pages of a block, checked and ready to publish. InvalidArgument when one is missing or
-// not whole.
-absl::StatusOr<std::vector<index::NewPage>> PagesOf(
-    const Reservation& reservation, size_t block_index,
-    const std::map<std::pair<size_t, uint32_t>, StagedPage>& staged, const ram::Arena& arena) {
-  std::vector<index::NewPage> pages;
-  for (uint32_t group : reservation.groups) {
-    auto found = staged.find({block_index, group});
-    const bool wanted =
-        reservation.reserved.plan.blocks[block_index].rungs[group] != block::kNoLimit;
-    if (!wanted && found == staged.end()) continue;
-    if (found == staged.end() || found->second.received != found->second.page_bytes) {
+absl::Status CheckEnds(const CommitRequest& request) {
+  for (uint32_t end : request.ends) {
+    if (end == 0 || end > request.tokens) {
       return absl::InvalidArgumentError(
-          absl::StrCat("commit: block ", block_index, " has no whole page of group ", group));
+          absl::StrCat("commit: an end at token ", end, ", ends stand in 1..", request.tokens));
     }
-    const StagedPage& page = found->second;
-    const block::PageName name = NameOf(reservation, block_index, group, page.rung);
-    pages.push_back({.group = group,
-                     .rung = page.rung,
-                     .extent = page.extent,
-                     .check = block::PageCheck(name, {arena.data(page.extent), page.page_bytes}),
-                     .page_bytes = page.page_bytes,
-                     .payload_bytes = block::LayoutOfPage(reservation.space->identity.groups[group],
-                                                          page.rung, name.tokens)
-                                          .payload_bytes});
   }
-  return pages;
+  return absl::OkStatus();
+}
+
+std::vector<StagedPlace> InBlockOrder(const CommitRequest& request) {
+  std::vector<StagedPlace> places = request.staged;
+  std::ranges::stable_sort(places, {}, &StagedPlace::first_token);
+  return places;
 }
 
 }  // namespace
 
+block::PageName Reservation::NameOf(size_t block_index, uint32_t group, uint32_t rung) const {
+  return {.space = space->id,
+          .block = reserved.hashes[block_index],
+          .group = static_cast<uint16_t>(group),
+          .part = 0,
+          .rung = static_cast<uint16_t>(rung),
+          .tokens = reserved.plan.blocks[block_index].tokens};
+}
+
 // An index near its memory limit forgets cold blocks first: those on SSD only, then those in RAM.
-void Core::MakeIndexRoom(base::Deadline deadline) {
+void Core::MakeIndexRoom(base::Deadline deadline, const std::atomic<bool>* cancelled) {
   const uint64_t limit = shares.index_bytes / 16 * 15;
   bool more = index->Counts().memory_bytes > limit;
   if (more) counters.Add("index.trimmed");
@@ -70,8 +56,143 @@ void Core::MakeIndexRoom(base::Deadline deadline) {
     index->TrimMemory(limit);
     uint64_t evicted_bytes = 0;
     more = index->Counts().memory_bytes > limit &&
-           (EvictSomething(0, &evicted_bytes) || WaitForRoom(deadline));
+           (EvictSomething(0, &evicted_bytes) || WaitForRoom(deadline, cancelled));
   }
+}
+
+// The pages of a block, checked and ready to publish. InvalidArgument when one is missing or not
+// whole.
+absl::StatusOr<std::vector<index::NewPage>> Core::PagesOf(Reservation* reservation,
+                                                          size_t block_index) const {
+  std::vector<index::NewPage> pages;
+  const block::BlockPlan& block = reservation->reserved.plan.blocks[block_index];
+  for (uint32_t group : reservation->groups) {
+    auto found = reservation->arriving.find({block_index, group});
+    const bool wanted = block.rungs[group] != block::kNoLimit;
+    if (!wanted && found == reservation->arriving.end()) continue;
+    if (found == reservation->arriving.end() ||
+        found->second.received != found->second.page_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("commit: block ", block_index, " has no whole page of group ", group));
+    }
+    ArrivingPage& page = found->second;
+    if (page.check == 0) {
+      page.check = block::PageCheck(reservation->NameOf(block_index, group, page.rung),
+                                    {arena->data(page.extent), page.page_bytes});
+    }
+    const uint64_t payload_bytes =
+        block::LayoutOfPage(reservation->space->identity.groups[group], page.rung, block.tokens)
+            .payload_bytes;
+    pages.push_back({.group = group,
+                     .rung = page.rung,
+                     .extent = page.extent,
+                     .check = page.check,
+                     .page_bytes = page.page_bytes,
+                     .payload_bytes = payload_bytes,
+                     .marks = arena->marks(page.extent)});
+  }
+  return pages;
+}
+
+// Into the arena's file, where the next daemon finds them if this one dies.
+void Core::WriteRecords(const Reservation& reservation, size_t block_index,
+                        const std::vector<index::NewPage>& pages) {
+  if (!arena->shared()) return;
+  const block::BlockPlan& block = reservation.reserved.plan.blocks[block_index];
+  const index::BlockName& name = reservation.reserved.names[block_index];
+  const std::vector<block::ContentKey> content =
+      block::CutContent(reservation.content, block.first_token, block.first_token + block.tokens);
+  const std::span<const block::Token> tokens =
+      std::span(reservation.tokens).subspan(block.first_token, block.tokens);
+  for (const index::NewPage& page : pages) {
+    arena->Publish(page.extent, {.name = reservation.NameOf(block_index, page.group, page.rung),
+                                 .space = reservation.space->ordinal,
+                                 .parent = name.parent,
+                                 .path = name.path,
+                                 .parent_path = name.parent_path,
+                                 .first_token = block.first_token,
+                                 .page_bytes = page.page_bytes,
+                                 .payload_bytes = page.payload_bytes,
+                                 .check = page.check,
+                                 .tokens = {tokens, content},
+                                 .ends = {},
+                                 .last_use = options.clock->UnixMicros()});
+  }
+}
+
+absl::StatusOr<block::StoreResult> Core::PublishBlock(Reservation* reservation,
+                                                      size_t block_index) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<index::NewPage> pages,
+                           PagesOf(reservation, block_index));
+  WriteRecords(*reservation, block_index, pages);
+  PREFIXD_ASSIGN_OR_RETURN(const block::StoreResult stored,
+                           index->Publish(reservation->reserved.plan.reservation,
+                                          static_cast<uint32_t>(block_index), pages));
+  // The extents are the index's now; on an error they stayed ours.
+  for (uint32_t group : reservation->groups) reservation->arriving.erase({block_index, group});
+  return stored;
+}
+
+// One block: true to go on with the next one.
+absl::StatusOr<bool> Core::CommitBlock(Reservation* reservation, size_t block_index,
+                                       std::span<const StagedPlace> places,
+                                       const ram::Staging* from, base::Deadline deadline,
+                                       block::CommitAnswer* answer) {
+  const block::BlockPlan& block = reservation->reserved.plan.blocks[block_index];
+  absl::Status why;
+  for (const StagedPlace& place : places) {
+    if (why.ok()) why = TakeStaged(reservation, place, *from, deadline);
+  }
+  MakeIndexRoom(deadline, &reservation->cancelled);
+  base::MutexLock lock(reservation->mutex);
+  if (reservation->closed) return absl::NotFoundError("commit: the reservation ended");
+  if (reservation->done != block_index) return true;  // another commit was faster
+  const auto first = reservation->arriving.lower_bound({block_index, 0});
+  const bool sent = first != reservation->arriving.end() && first->first.first == block_index;
+  if (block.state == block::BlockState::kPresent && !sent && why.ok()) {
+    ++reservation->done;
+    return true;
+  }
+  block::BlockResult result;
+  result.first_token = block.first_token;
+  result.result = block::StoreResult::kRefused;
+  if (why.ok()) {
+    const absl::StatusOr<block::StoreResult> stored = PublishBlock(reservation, block_index);
+    why = stored.status();
+    if (stored.ok()) result.result = *stored;
+  }
+  const bool refused = result.result == block::StoreResult::kRefused;
+  if (refused) result.reason = why.ok() ? "the index is full" : std::string(why.message());
+  if (result.result == block::StoreResult::kStored) answer->stored_tokens += block.tokens;
+  if (result.result == block::StoreResult::kDuplicate) answer->duplicate_tokens += block.tokens;
+  answer->blocks.push_back(std::move(result));
+  ++reservation->done;
+  return !refused;
+}
+
+void Core::DeclareEnds(const CommitRequest& request) {
+  std::vector<uint32_t> ends = request.ends;
+  if (request.sequence_end) ends.push_back(request.tokens);
+  for (uint32_t end : ends) {
+    if (absl::Status status = index->AddEnd(request.reservation, end); !status.ok()) {
+      counters.Add("ends.refused");  // evicted since: the end went with its block
+    }
+  }
+}
+
+// The writer drops its own copies and reads the published ones.
+absl::Status Core::LeaseToWriter(const Reservation& reservation, uint32_t from_token,
+                                 uint32_t tokens, block::CommitAnswer* answer) {
+  index::Acquired held = index->LeasePublished(reservation.reserved.plan.reservation, from_token,
+                                               tokens, reservation.session->slot_number());
+  if (!held.lease) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(Acquired acquired,
+                           Answer(reservation.session, reservation.space, std::move(held), {}, 0,
+                                  nullptr, std::chrono::steady_clock::now()));
+  answer->lease = acquired.lease;
+  answer->pages = std::move(acquired.pages);
+  answer->first_block = acquired.first_block;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
@@ -80,64 +201,46 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
                            core_->FindReservation(session, request.reservation));
   const std::vector<block::BlockPlan>& blocks = reservation->reserved.plan.blocks;
   PREFIXD_ASSIGN_OR_RETURN(const size_t target, BlocksUpTo(blocks, request.tokens));
-  for (uint32_t end : request.ends) {
-    if (end == 0 || end > request.tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("commit: an end at token ", end, ", ends stand in 1..", request.tokens));
-    }
-  }
-  const base::Deadline deadline = std::chrono::steady_clock::now() + kIndexPatience;
-  block::CommitAnswer answer;
-  bool refused = false;
-  bool complete = false;
+  PREFIXD_RETURN_IF_ERROR(CheckEnds(request));
+  std::shared_ptr<const ram::Staging> staging;
   {
+    base::MutexLock lock(core_->mutex);
+    staging = reservation->session->staging;
+  }
+  if (absl::Status status =
+          core_->CheckStaged(reservation.get(), request, staging == nullptr ? 0 : staging->bytes());
+      !status.ok()) {
+    core_->counters.Add("refused.bad_page");
+    return status;
+  }
+  const base::Deadline deadline = std::chrono::steady_clock::now() + kPatience;
+  const std::vector<StagedPlace> places = InBlockOrder(request);
+  const size_t first = [&reservation] {
     base::MutexLock lock(reservation->mutex);
-    if (reservation->closed) return absl::NotFoundError("commit: the reservation ended");
-    for (; reservation->done < target && !refused; ++reservation->done) {
-      const size_t i = reservation->done;
-      const auto first = reservation->staged.lower_bound({i, 0});
-      const bool sent = first != reservation->staged.end() && first->first.first == i;
-      if (blocks[i].state == block::BlockState::kPresent && !sent) continue;
-      block::BlockResult result;
-      result.first_token = blocks[i].first_token;
-      absl::StatusOr<std::vector<index::NewPage>> pages =
-          PagesOf(*reservation, i, reservation->staged, *core_->arena);
-      absl::StatusOr<block::StoreResult> stored = block::StoreResult::kRefused;
-      absl::Status why = pages.status();
-      if (pages.ok()) {
-        core_->MakeIndexRoom(deadline);
-        stored = core_->index->Publish(request.reservation, static_cast<uint32_t>(i), *pages);
-        if (stored.ok()) {  // the extents are the index's now; on an error they stay ours
-          for (uint32_t group : reservation->groups) reservation->staged.erase({i, group});
-        }
-        why = stored.status();
-      }
-      result.result = stored.ok() ? *stored : block::StoreResult::kRefused;
-      refused = result.result == block::StoreResult::kRefused;
-      if (refused) result.reason = why.ok() ? "the index is full" : std::string(why.message());
-      if (result.result == block::StoreResult::kStored) answer.stored_tokens += blocks[i].tokens;
-      if (result.result == block::StoreResult::kDuplicate)
-        answer.duplicate_tokens += blocks[i].tokens;
-      answer.blocks.push_back(std::move(result));
-      if (refused) break;
-    }
-    complete = reservation->done == blocks.size();
+    return reservation->done;
+  }();
+  block::CommitAnswer answer;
+  bool going_on = true;
+  auto staged = places.begin();
+  for (size_t i = first; i < target && going_on; ++i) {
+    const auto begin = staged;
+    while (staged != places.end() && staged->first_token == blocks[i].first_token) ++staged;
+    PREFIXD_ASSIGN_OR_RETURN(going_on, core_->CommitBlock(reservation.get(), i, {begin, staged},
+                                                          staging.get(), deadline, &answer));
   }
   core_->FreeTaken();
-  if (!refused) {
-    std::vector<uint32_t> ends = request.ends;
-    if (request.sequence_end) ends.push_back(request.tokens);
-    for (uint32_t end : ends) {
-      if (absl::Status status = core_->index->AddEnd(request.reservation, end); !status.ok()) {
-        core_->counters.Add("ends.refused");  // evicted since: the end went with its block
-      }
-    }
+  core_->Announce();
+  if (going_on) core_->DeclareEnds(request);
+  core_->counters.AddAll({{"commits", 1},
+                          {"tokens.stored", answer.stored_tokens},
+                          {"tokens.duplicate", answer.duplicate_tokens},
+                          {"refused.commit", uint64_t{!going_on}}});
+  absl::Status leased;
+  if (request.lease && first < target) {
+    leased = core_->LeaseToWriter(*reservation, blocks[first].first_token, request.tokens, &answer);
   }
-  core_->counters.Add("commits");
-  core_->counters.Add("tokens.stored", answer.stored_tokens);
-  core_->counters.Add("tokens.duplicate", answer.duplicate_tokens);
-  if (refused) core_->counters.Add("refused.commit");
-  if (complete || refused) core_->DropReservation(request.reservation);
+  if (!going_on || target == blocks.size()) core_->DropReservation(request.reservation);
+  PREFIXD_RETURN_IF_ERROR(leased);
   return answer;
 }
 

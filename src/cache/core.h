@@ -1,99 +1,89 @@
 // What the verbs of the cache share. Internal to the room.
 //
 // Locks, outermost first: Reservation::mutex (one commit or piece of one reservation at a time),
-// Core::mutex (the tables). Neither the tables' mutex nor any room's own is held across a call into
-// another room or across I/O.
+// segment_mutex, clear_mutex, Core::mutex (the tables), the small mutexes of single leases, queues
+// and loops. Only the first three are held across calls into other rooms; Session::event_mutex is
+// held while a session is told something, and nothing else then.
+//
+// Threads: two that promote (and verify in between), one each that spills, tells sessions what
+// became ready, frees cut-off sessions, and looks after slabs.
 #pragma once
 #include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 
-#include "block/page_layout.h"
 #include "cache/budget.h"
 #include "cache/cache.h"
 #include "cache/counters.h"
 #include "cache/load_model.h"
+#include "cache/session.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
+#include "ram/slots.h"
+#include "ram/staging.h"
 #include "ssd/segment_store.h"
 
 namespace prefixd::cache {
 
-// A space as opened; never changes.
-struct SpaceInfo {
-  block::SpaceHandle handle;
-  block::SpaceId id{};
-  block::SpaceIdentity identity;
-  uint64_t FullPageBytes(uint32_t group, uint32_t rung) const {
-    return block::LayoutOfPage(identity.groups[group], rung, identity.block_tokens).page_bytes;
-  }
-};
-using SpacePtr = std::shared_ptr<const SpaceInfo>;
-
-// A lease of the index. Ends it when the last user lets go: a Fetch under way keeps its pages
-// although the session released them or ended.
-class Lease {
- public:
-  Lease(Core* owner, block::LeaseId lease) : owner_(owner), lease_(lease) {}
-  ~Lease();
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-
-  block::SessionId session;
-  SpacePtr space;
-  std::vector<index::PageInfo> pages;  // group by group in position order
-  uint32_t tokens = 0;
-  uint32_t ssd_tokens = 0;  // of these, in blocks that had a page outside RAM at Acquire
-  uint64_t ram_bytes = 0, ssd_bytes = 0;  // at Acquire
-
- private:
-  Core* const owner_;
-  const block::LeaseId lease_;
-};
-using LeasePtr = std::shared_ptr<const Lease>;
-
-// A page whose pieces are arriving; owns its extent until it is published or dropped.
-struct StagedPage {
-  uint32_t rung = 0;
-  block::Extent extent;
-  uint64_t page_bytes = 0;
-  uint64_t received = 0;
-};
-
-struct Reservation {
-  block::SessionId session;
-  SpacePtr space;
-  index::Reserved reserved;
-  std::vector<uint32_t> groups;  // that this writer stores, ascending
-  base::Mutex mutex;
-  std::map<std::pair<size_t, uint32_t>, StagedPage> staged
-      PREFIXD_GUARDED_BY(mutex);              // by (block, group)
-  size_t done PREFIXD_GUARDED_BY(mutex) = 0;  // blocks committed so far
-  bool closed PREFIXD_GUARDED_BY(mutex) = false;
-};
-using ReservationPtr = std::shared_ptr<Reservation>;
-
-// A page on its way from SSD: kPromoting in the index, its extent allocated.
+// A page on its way to being readable: kPromoting in the index. From SSD into `extent`, or checked
+// in place.
 struct Promotion {
   index::PageInfo page;
   block::Extent extent;
+  bool in_place = false;
   uint64_t queued_us = 0;
 };
+// Those of one request, in layer-group order. Requests take turns, so that a large one does not
+// make the others wait.
+struct PromotionBatch {
+  std::vector<Promotion> promotions;
+  size_t next = 0;
+};
+
+// Pages of a lease that were not readable when it was answered, group by group in position order.
+struct Watch {
+  std::weak_ptr<Session> session;
+  std::weak_ptr<Lease> lease;
+  block::LeaseId id;
+  std::vector<index::PageInfo> pages;  // extent: the place that the answer told; none = not told
+  size_t next = 0;                     // all before it are readable
+  std::vector<block::LeasedPage> untold = {};  // of the group that `next` is in
+};
+
+// A loop's bell: rung when there may be work.
+struct Bell {
+  base::Mutex mutex;
+  base::CondVar wake;
+  bool rung PREFIXD_GUARDED_BY(mutex) = false;
+  bool stop PREFIXD_GUARDED_BY(mutex) = false;
+  void Ring() PREFIXD_EXCLUDES(mutex);
+  void Stop() PREFIXD_EXCLUDES(mutex);
+  // Waits until it is rung, or `limit` has passed; false = stop.
+  bool Wait(std::optional<std::chrono::milliseconds> limit) PREFIXD_EXCLUDES(mutex);
+};
+
+inline constexpr uint64_t kOwnLeases = uint64_t{1} << 39;  // above what the index ever counts to
 
 struct Core {
-  Core(const Options& options, const BudgetShares& shares);
+  explicit Core(const Options& options);
   ~Core();
   absl::Status Start();
+  absl::Status OpenArena();
 
-  // --- tables (open_space.cc, sessions.cc) ---
-  bool HasSession(block::SessionId session) const PREFIXD_EXCLUDES(mutex);
-  absl::StatusOr<SpacePtr> FindSpace(block::SpaceHandle handle) const PREFIXD_EXCLUDES(mutex);
+  // --- tables (sessions.cc, leases.cc, open_space.cc) ---
+  // NotFound unless attached.
+  absl::StatusOr<SessionPtr> FindSession(block::SessionId session, const char* verb) const
+      PREFIXD_EXCLUDES(mutex);
+  // NotFound unless this session opened it. `session` may be null: any space then.
+  absl::StatusOr<SpacePtr> FindSpace(const Session* session, block::SpaceHandle handle) const
+      PREFIXD_EXCLUDES(mutex);
   absl::StatusOr<LeasePtr> FindLease(block::SessionId session, block::LeaseId lease) const
       PREFIXD_EXCLUDES(mutex);
   absl::StatusOr<ReservationPtr> FindReservation(block::SessionId session,
@@ -103,25 +93,95 @@ struct Core {
   absl::Status SaveSpaces() PREFIXD_EXCLUDES(mutex);  // identities not on SSD yet
   absl::Status CheckServable(const block::SpaceIdentity& identity) const;
   void DropReservation(block::ReservationId id) PREFIXD_EXCLUDES(mutex);
+  // Lease ids as callers see them: those of another daemon's life mean nothing in this one.
+  block::LeaseId PublicId(block::LeaseId in_index) const {
+    return block::LeaseId{in_index.value + lease_base};
+  }
+  // NotFound when the session ended meanwhile; the lease then ends too.
+  absl::Status Register(const SessionPtr& session, block::LeaseId id, LeasePtr lease)
+      PREFIXD_EXCLUDES(mutex);
 
-  // --- commit (commit.cc) ---
-  void MakeIndexRoom(base::Deadline deadline);
+  // --- sessions.cc, resume.cc ---
+  void CutOff(const SessionPtr& session);
+  bool FreeIfUnlocked(const SessionPtr& session);  // true: it is no more
+  std::vector<SessionPtr> CutOffSessions() const PREFIXD_EXCLUDES(mutex);
+  void ReapLoop();
+  bool Resume(const SessionKey& key, const SessionPtr& session, BegunSession* begun);
+  SlotPtr ClaimSlot(const SessionPtr& session);
 
-  // --- room (allocate.cc) ---
+  // --- loading (load.cc, watch.cc) ---
+  // Leased pages become an answer: makes them readable, or shortens. `floor`: tokens that the lease
+  // covered before.
+  absl::StatusOr<Acquired> Answer(const SessionPtr& session, const SpacePtr& space,
+                                  index::Acquired held, const Request& request, uint32_t floor,
+                                  LeasePtr continued, base::Deadline deadline);
+  void StartLoading(const SpaceInfo& space, uint32_t floor, base::Deadline deadline,
+                    index::Acquired* held);
+  void CutWhatDoesNotPay(const SpaceInfo& space, double tokens_per_s, uint32_t floor,
+                         index::Acquired* held);
+  void AddWatch(Watch watch);
+  void WatchLoop();
+  bool Advance(Watch* watch);  // false: nothing left to tell
+  void TellReady(const Watch& watch, uint32_t group, std::vector<block::LeasedPage> untold);
+  void TellFailed(Watch* watch, const index::PageInfo& page);
+
+  // --- commit (commit.cc, stage.cc) ---
+  void MakeIndexRoom(base::Deadline deadline, const std::atomic<bool>* cancelled);
+  // InvalidArgument naming the first place that is not one of the reservation's pages.
+  absl::Status CheckStaged(Reservation* reservation, const CommitRequest& request,
+                           uint64_t staging_bytes);
+  absl::Status TakeStaged(Reservation* reservation, const StagedPlace& place,
+                          const ram::Staging& from, base::Deadline deadline);
+  absl::StatusOr<bool> CommitBlock(Reservation* reservation, size_t block_index,
+                                   std::span<const StagedPlace> places, const ram::Staging* from,
+                                   base::Deadline deadline, block::CommitAnswer* answer);
+  absl::StatusOr<std::vector<index::NewPage>> PagesOf(Reservation* reservation,
+                                                      size_t block_index) const
+      PREFIXD_REQUIRES(reservation->mutex);
+  void WriteRecords(const Reservation& reservation, size_t block_index,
+                    const std::vector<index::NewPage>& pages);
+  absl::StatusOr<block::StoreResult> PublishBlock(Reservation* reservation, size_t block_index)
+      PREFIXD_REQUIRES(reservation->mutex);
+  void DeclareEnds(const CommitRequest& request);
+  absl::Status LeaseToWriter(const Reservation& reservation, uint32_t from_token, uint32_t tokens,
+                             block::CommitAnswer* answer);
+  void Announce() PREFIXD_EXCLUDES(announce_mutex);  // something was published, or given up
+
+  // --- room (allocate.cc, slabs.cc) ---
   // An extent for a page, evicting, spilling or emptying a slab as needed. ResourceExhausted at the
-  // deadline.
+  // deadline, or when `cancelled` turns true.
   absl::StatusOr<block::Extent> AllocateExtent(uint64_t page_bytes, uint64_t full_page_bytes,
-                                               base::Deadline deadline);
+                                               base::Deadline deadline,
+                                               const std::atomic<bool>* cancelled = nullptr);
+  bool MakeSlabByMoving(uint64_t extent_bytes);
+  void CountEvicted(const index::Evicted& evicted);
   bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
-  bool WaitForRoom(base::Deadline deadline);
+  bool WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled);
+  void WakeSpiller() PREFIXD_EXCLUDES(spill_mutex);
   void FreeTaken();
+  // Moves what nobody holds out of the slab, evicts what has no other place. False: it did nothing.
+  bool EmptySlab(const ram::SlabRange& slab);
+  // Pages moved; stops at the first that has no place elsewhere.
+  size_t MoveOut(const ram::SlabRange& slab);
+  std::optional<block::Extent> PlaceOutside(const index::PageInfo& page, const ram::SlabRange& slab,
+                                            std::vector<block::Extent>* inside);
+  bool MovePage(const index::PageInfo& page, block::Extent to);
+  bool RetireSlab();  // false: every slab in service is within the budget
+  bool WantsSlab() const;
+  void SlabLoop();
 
   // --- promotion (promote.cc) ---
+  void Enqueue(std::vector<Promotion> promotions);
   void Promote(const Promotion& promotion);
+  void CheckInPlace(const Promotion& promotion);
+  void WriteRecord(const index::PageInfo& page, block::Extent extent) PREFIXD_REQUIRES(clear_mutex);
   void GiveUpPromotion(const index::PageInfo& page, const absl::Status& status);
+  bool NextPromotion(Promotion* promotion);
+  bool VerifySome();  // false: nothing unverified is left, or it is not this thread's turn
   void PromotionLoop();
+  bool PromotionsWait() PREFIXD_EXCLUDES(promote_mutex);
 
-  // --- spill (spill.cc, recover.cc) ---
+  // --- spill (spill.cc) ---
   // One segment. Bytes spilled; 0 = nothing dirty, or no room without dropping what was written
   // after `round_start`.
   absl::StatusOr<uint64_t> SpillOnce(uint64_t round_start);
@@ -131,37 +191,69 @@ struct Core {
   void PauseSpilling() PREFIXD_REQUIRES(spill_mutex);
   void SpillLoop();
   bool CleanBelow(uint64_t eighths) const;
-  absl::Status Recover();
+
+  // --- start (recover.cc, adopt.cc) ---
+  absl::Status Recover();  // from the SSD tier's records
+  void Adopt();            // from the arena's, after them
+  void AdoptSpaces();
+  class Readers;
+  SpacePtr SpaceOf(const block::SpaceId& id) const PREFIXD_EXCLUDES(mutex);
 
   void Log(LogLevel level, const std::string& line) const {
     if (options.log) options.log(level, line);
   }
   void CountMatch(const block::MatchAnswer& answer, size_t requested_tokens);
+  void CountShortened(block::ShortenReason reason, uint64_t tokens_lost);
+  int64_t Now() const { return options.clock->MonotonicMicros(); }
 
   const Options options;
-  const BudgetShares shares;
+  BudgetShares shares;  // set by Start
   const uint64_t epoch;
+  const uint64_t lease_base;
   const int64_t started_us;
+  // What sessions hold stays held in the arena's file: the next daemon goes by it.
+  std::atomic<bool> stopping{false};
   Counters counters;
   LoadModel load_model;
   std::unique_ptr<ram::Arena> arena;
+  std::unique_ptr<ram::Slots> slots;          // null unless the arena is shared
+  std::unique_ptr<ram::StagingPool> staging;  // null unless the arena is shared
   std::unique_ptr<index::PrefixIndex> index;
   std::unique_ptr<ssd::SegmentStore> store;  // null without an SSD tier
 
   mutable base::Mutex mutex;  // the tables
-  absl::flat_hash_map<block::SessionId, std::string> sessions PREFIXD_GUARDED_BY(mutex);
+  absl::flat_hash_map<block::SessionId, SessionPtr> sessions PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::SpaceHandle, SpacePtr> spaces PREFIXD_GUARDED_BY(mutex);
   std::map<block::SpaceId, SpacePtr> spaces_by_id PREFIXD_GUARDED_BY(mutex);
   std::vector<SpacePtr> unsaved_spaces PREFIXD_GUARDED_BY(mutex);  // without their identity on SSD
-  absl::flat_hash_map<block::LeaseId, LeasePtr> leases PREFIXD_GUARDED_BY(mutex);
+  struct HeldLease {
+    SessionPtr session;
+    LeasePtr lease;
+  };
+  absl::flat_hash_map<block::LeaseId, HeldLease> leases PREFIXD_GUARDED_BY(mutex);  // by public id
   absl::flat_hash_map<block::ReservationId, ReservationPtr> reservations PREFIXD_GUARDED_BY(mutex);
+  uint64_t next_own_lease PREFIXD_GUARDED_BY(mutex) = 1;  // of ids that the index does not give
 
+  std::atomic<uint64_t> next_fetch{1};
   std::atomic<uint64_t> in_flight_bytes{0};
+  std::atomic<uint64_t> announced_bytes{0};  // tokens of reservations
+
+  base::Mutex announce_mutex;
+  base::CondVar announced;
+  uint64_t announcements PREFIXD_GUARDED_BY(announce_mutex) = 0;
 
   base::Mutex promote_mutex;
   base::CondVar promote_wake;
-  std::deque<Promotion> promote_queue PREFIXD_GUARDED_BY(promote_mutex);
+  std::deque<PromotionBatch> promote_queue PREFIXD_GUARDED_BY(promote_mutex);
   bool promote_stop PREFIXD_GUARDED_BY(promote_mutex) = false;
+  bool verifying PREFIXD_GUARDED_BY(promote_mutex) = false;  // one thread does, in its spare time
+  std::atomic<bool> unverified_left{false};
+
+  Bell watch_bell;
+  base::Mutex watch_mutex;
+  std::vector<Watch> new_watches PREFIXD_GUARDED_BY(watch_mutex);
+  Bell reap_bell, slab_bell;
+  std::atomic<bool> all_backed{false};  // no slab could be backed ahead: allocations ask themselves
 
   base::Mutex spill_mutex;
   base::CondVar spill_wake;  // there is work
@@ -171,6 +263,7 @@ struct Core {
   uint64_t spill_rounds PREFIXD_GUARDED_BY(spill_mutex) = 0;
   std::atomic<bool> ssd_failing{false};
   base::Mutex segment_mutex;  // one segment is written at a time
+  base::Mutex clear_mutex;    // nothing gets a record again while its space is cleared
 
   std::vector<std::thread> threads;
 };
@@ -189,6 +282,12 @@ class InFlight {
   std::atomic<uint64_t>* const gauge_;
   const uint64_t bytes_;
 };
+
+// The page has to be read from SSD, by us or by somebody who is at it.
+inline bool NeedsSsd(const index::PageInfo& page) {
+  return page.state == index::PageState::kSsd ||
+         (page.state == index::PageState::kPromoting && !page.extent);
+}
 
 const char* ToString(block::MatchKind kind);
 const char* ToString(block::ShortenReason reason);

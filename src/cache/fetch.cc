@@ -4,12 +4,14 @@
 #include "base/checksum.h"
 #include "base/status.h"
 #include "cache/core.h"
+#include "cache/request.h"
 
 namespace prefixd::cache {
 namespace {
 
 // Sends one page in pieces. False: the receiver is gone.
-bool SendPage(const index::PageInfo& page, std::span<const std::byte> bytes, FetchSink* sink) {
+bool SendPage(const index::PageInfo& page, std::span<const std::byte> bytes, bool in_lease,
+              FetchSink* sink) {
   for (uint64_t offset = 0; offset < bytes.size(); offset += kMaxPiece) {
     const std::span<const std::byte> data =
         bytes.subspan(offset, std::min<uint64_t>(kMaxPiece, bytes.size() - offset));
@@ -20,7 +22,8 @@ bool SendPage(const index::PageInfo& page, std::span<const std::byte> bytes, Fet
                      .page_bytes = bytes.size(),
                      .offset = offset,
                      .xxh3 = base::Xxh3(data),
-                     .data = data})) {
+                     .data = data,
+                     .in_lease = in_lease})) {
       return false;
     }
   }
@@ -33,51 +36,119 @@ block::ShortenReason ReasonOf(const index::PageInfo& page, base::Deadline deadli
                                                       : block::ShortenReason::kIoError;
 }
 
+// Holds pages for one Fetch: it goes on reading although the lease is released.
+class FetchHold {
+ public:
+  FetchHold(Core* core, block::LeaseId lease) : core_(core), lease_(lease) {}
+  ~FetchHold() {
+    if (lease_) core_->index->Release(lease_).IgnoreError();  // known: nobody else has the id
+    core_->FreeTaken();
+  }
+  FetchHold(const FetchHold&) = delete;
+  FetchHold& operator=(const FetchHold&) = delete;
+
+ private:
+  Core* const core_;
+  const block::LeaseId lease_;
+};
+
+// A session of its own in the index, so that no quota counts the lease twice.
+block::SessionId FetchSession(Core* core) {
+  return block::SessionId{core->next_fetch.fetch_add(1) | uint64_t{1} << 63};
+}
+
+class Sender {
+ public:
+  Sender(Core* core, const SpaceInfo& space, base::Deadline deadline, FetchSink* sink)
+      : core_(core), space_(space), deadline_(deadline), sink_(sink) {}
+
+  // False: the page is not to be had, why() says why not. Cancelled: the receiver is gone.
+  absl::StatusOr<bool> Send(const index::PageInfo& leased) {
+    const index::PageInfo page = core_->index->WaitWhilePromoting(leased.ref, deadline_);
+    if (!index::InRam(page.state)) {
+      why_ = ReasonOf(page, deadline_);
+      return false;
+    }
+    std::span<const std::byte> bytes(core_->arena->data(page.extent), page.page_bytes);
+    const bool cut = leased.tokens < page.name.tokens;
+    if (cut) {
+      const block::LayerGroup& layers = space_.identity.groups[leased.ref.group];
+      cut_.resize(block::LayoutOfPage(layers, leased.ref.rung, leased.tokens).page_bytes);
+      block::CutPage(layers, leased.ref.rung, bytes.data(), page.name.tokens, leased.tokens,
+                     cut_.data());
+      bytes = cut_;
+    }
+    InFlight in_flight(&core_->in_flight_bytes, std::min<uint64_t>(bytes.size(), kMaxPiece));
+    if (!SendPage(leased, bytes, !cut, sink_)) return absl::CancelledError(kGone);
+    core_->counters.Add("bytes.delivered", bytes.size());
+    return true;
+  }
+  absl::Status Ready(uint32_t group, uint32_t tokens) {
+    if (sink_->Ready({.group = group, .usable_tokens = tokens})) return absl::OkStatus();
+    return absl::CancelledError(kGone);
+  }
+  // The stream ends at the first page that is missing.
+  void End(uint32_t group, uint32_t usable, uint32_t leased, block::ShortenReason reason) {
+    core_->CountShortened(reason, leased - usable);
+    sink_->Ready({.group = group, .usable_tokens = usable, .reason = reason});
+  }
+  block::ShortenReason why() const { return why_; }
+
+ private:
+  static constexpr const char* kGone = "fetch: the receiver is gone";
+  Core* const core_;
+  const SpaceInfo& space_;
+  const base::Deadline deadline_;
+  FetchSink* const sink_;
+  std::vector<std::byte> cut_;
+  block::ShortenReason why_ = block::ShortenReason::kIoError;
+};
+
 }  // namespace
 
 absl::Status Cache::Fetch(block::SessionId session, const FetchRequest& request,
                           base::Deadline deadline, FetchSink* sink) {
   PREFIXD_ASSIGN_OR_RETURN(const LeasePtr lease, core_->FindLease(session, request.lease));
-  const uint32_t first_block = request.from_token / lease->space->identity.block_tokens *
-                               lease->space->identity.block_tokens;
-  std::vector<std::byte> cut;
-  for (size_t i = 0; i < lease->pages.size(); ++i) {
-    const index::PageInfo& leased = lease->pages[i];
-    const uint32_t group = leased.ref.group;
-    const bool wanted = request.groups.empty() || std::ranges::count(request.groups, group) > 0;
-    if (!wanted) continue;
-    if (leased.first_token >= first_block) {
-      const index::PageInfo page = core_->index->WaitWhilePromoting(leased.ref, deadline);
-      if (!index::InRam(page.state)) {
-        const block::ShortenReason reason = ReasonOf(page, deadline);
-        core_->counters.Add(std::string("shortened.") + ToString(reason));
-        core_->counters.Add(std::string("tokens.lost.") + ToString(reason),
-                            lease->tokens - leased.first_token);
-        sink->Ready({.group = group, .usable_tokens = leased.first_token, .reason = reason});
+  if (lease->space == nullptr) {
+    return absl::NotFoundError("fetch: this lease only holds what an earlier session may read");
+  }
+  PREFIXD_RETURN_IF_ERROR(CheckSelection(*lease->space, request.groups, {}));
+  const LeaseFacts facts = lease->facts();
+  PREFIXD_ASSIGN_OR_RETURN(const index::Acquired held,
+                           core_->index->Join(lease->in_index(),
+                                              {.selection = {.groups = request.groups, .rungs = {}},
+                                               .max_tokens = facts.tokens},
+                                              FetchSession(core_.get())));
+  const FetchHold hold(core_.get(), held.lease);
+  const uint32_t block_tokens = lease->space->identity.block_tokens;
+  const uint32_t first_block = request.from_token / block_tokens * block_tokens;
+  const uint32_t usable = held.answer.restorable_tokens;
+  Sender sender(core_.get(), *lease->space, deadline, sink);
+  if (held.pages.empty()) {
+    sender.End(request.groups.empty() ? 0 : request.groups.front(), 0, facts.tokens,
+               block::ShortenReason::kCorrupt);
+  }
+  for (size_t i = 0; i < held.pages.size(); ++i) {
+    const index::PageInfo& page = held.pages[i];
+    const uint32_t group = page.ref.group;
+    if (page.first_token >= first_block) {
+      PREFIXD_ASSIGN_OR_RETURN(const bool sent, sender.Send(page));
+      if (!sent) {
+        sender.End(group, page.first_token, facts.tokens, sender.why());
         return absl::OkStatus();
       }
-      std::span<const std::byte> bytes(core_->arena->data(page.extent), page.page_bytes);
-      if (leased.tokens < page.name.tokens) {
-        const block::LayerGroup& layers = lease->space->identity.groups[group];
-        cut.resize(block::LayoutOfPage(layers, leased.ref.rung, leased.tokens).page_bytes);
-        block::CutPage(layers, leased.ref.rung, bytes.data(), page.name.tokens, leased.tokens,
-                       cut.data());
-        bytes = cut;
-      }
-      InFlight in_flight(&core_->in_flight_bytes, std::min<uint64_t>(bytes.size(), kMaxPiece));
-      if (!SendPage(leased, bytes, sink))
-        return absl::CancelledError("fetch: the receiver is gone");
-      core_->counters.Add("bytes.delivered", bytes.size());
     }
-    const bool last_of_group =
-        i + 1 == lease->pages.size() || lease->pages[i + 1].ref.group != group;
-    if (last_of_group && !sink->Ready({.group = group, .usable_tokens = lease->tokens})) {
-      return absl::CancelledError("fetch: the receiver is gone");
+    const bool last_of_group = i + 1 == held.pages.size() || held.pages[i + 1].ref.group != group;
+    if (!last_of_group) continue;
+    if (usable < facts.tokens) {  // a page of it turned out bad since
+      sender.End(group, usable, facts.tokens, block::ShortenReason::kCorrupt);
+    } else {
+      PREFIXD_RETURN_IF_ERROR(sender.Ready(group, usable));
     }
   }
-  core_->counters.Add("tokens.delivered", lease->tokens);
-  core_->counters.Add("tokens.delivered.ssd", lease->ssd_tokens);
-  core_->counters.Add("tokens.delivered.ram", lease->tokens - lease->ssd_tokens);
+  core_->counters.AddAll({{"tokens.delivered", usable},
+                          {"tokens.delivered.ssd", facts.ssd_tokens},
+                          {"tokens.delivered.ram", usable - std::min(usable, facts.ssd_tokens)}});
   return absl::OkStatus();
 }
 

@@ -7,16 +7,20 @@ namespace prefixd::cache {
 
 void Core::CountMatch(const block::MatchAnswer& answer, size_t requested_tokens) {
   const std::string kind = ToString(answer.kind);
-  counters.Add("tokens.requested", requested_tokens);
-  counters.Add("tokens.matched", answer.matched_tokens);
-  counters.Add("tokens.restorable", answer.restorable_tokens);
-  counters.Add("match." + kind);
-  counters.Add("tokens.restorable." + kind, answer.restorable_tokens);
-  counters.Add(std::string("ended.") + ToString(answer.ended_by));
+  counters.AddAll({{"tokens.requested", requested_tokens},
+                   {"tokens.matched", answer.matched_tokens},
+                   {"tokens.restorable", answer.restorable_tokens},
+                   {"match." + kind, 1},
+                   {"tokens.restorable." + kind, answer.restorable_tokens},
+                   {std::string("ended.") + ToString(answer.ended_by), 1}});
   for (const block::Shortening& shortening : answer.shortened_by) {
-    counters.Add(std::string("shortened.") + ToString(shortening.reason));
-    counters.Add(std::string("tokens.lost.") + ToString(shortening.reason), shortening.tokens_lost);
+    CountShortened(shortening.reason, shortening.tokens_lost);
   }
+}
+
+void Core::CountShortened(block::ShortenReason reason, uint64_t tokens_lost) {
+  const std::string name = ToString(reason);
+  counters.AddAll({{"shortened." + name, 1}, {"tokens.lost." + name, tokens_lost}});
 }
 
 absl::Status CheckSequence(const block::SequenceView& sequence) {
@@ -43,18 +47,23 @@ absl::Status CheckSelection(const SpaceInfo& space, const std::vector<uint32_t>&
   return absl::OkStatus();
 }
 
-index::MatchOptions OptionsOf(const Request& request) {
+index::MatchOptions OptionsOf(const Request& request, uint32_t slot) {
   return {.selection = {.groups = request.groups, .rungs = request.readable},
+          .slot = slot,
           .max_tokens = request.max_tokens,
           .causal_content = request.causal_content};
 }
 
-absl::StatusOr<block::MatchAnswer> Cache::Match(block::SessionId session, const Request& request) {
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(request.space));
+absl::StatusOr<block::MatchAnswer> Cache::Match(block::SessionId id, const Request& request) {
+  SessionPtr session;  // none: a person or a router asks, who reads no pages
+  if (id) {
+    PREFIXD_ASSIGN_OR_RETURN(session, core_->FindSession(id, "match"));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   block::MatchAnswer answer = core_->index->Match(request.space, {request.tokens, request.content},
-                                                  OptionsOf(request), session);
+                                                  OptionsOf(request, block::kNoSlot), id);
   answer.load_us = core_->load_model.EstimateMicros(answer.ram_bytes, answer.ssd_bytes);
   core_->counters.Add("matches");
   return answer;

@@ -57,6 +57,13 @@ SpacePtr Core::AddSpace(const block::SpaceIdentity& identity, bool* created) {
   space->id = id;
   space->identity = identity;
   space->handle = index->AddSpace(shape);
+  absl::StatusOr<uint32_t> ordinal = arena->AddSpace(id, block::Encode(identity));
+  if (ordinal.ok()) {
+    space->ordinal = *ordinal;
+  } else {
+    Log(LogLevel::kWarning, absl::StrCat("pages of a new space will not survive a crash: ",
+                                         std::string(ordinal.status().message())));
+  }
   base::MutexLock lock(mutex);
   auto [place, inserted] = spaces_by_id.emplace(id, space);  // another opener may have been faster
   *created = inserted;
@@ -78,10 +85,24 @@ absl::Status Core::SaveSpaces() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
-                                             block::SpaceIdentity identity) {
-  if (!core_->HasSession(session))
-    return absl::NotFoundError("open_space: unknown session, attach first");
+SpacePtr Core::SpaceOf(const block::SpaceId& id) const {
+  base::MutexLock lock(mutex);
+  auto known = spaces_by_id.find(id);
+  return known == spaces_by_id.end() ? nullptr : known->second;
+}
+
+absl::StatusOr<SpacePtr> Core::FindSpace(const Session* session, block::SpaceHandle handle) const {
+  base::MutexLock lock(mutex);
+  auto found = spaces.find(handle);
+  if (found == spaces.end() || (session != nullptr && !session->spaces.contains(handle))) {
+    return absl::NotFoundError(
+        absl::StrCat("space: ", handle.value, " is not open in this session, open it first"));
+  }
+  return found->second;
+}
+
+absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId id, block::SpaceIdentity identity) {
+  PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "open_space"));
   if (identity.block_tokens == 0) identity.block_tokens = core_->options.block_tokens;
   PREFIXD_RETURN_IF_ERROR(block::NormalizeAndValidate(&identity));
   PREFIXD_RETURN_IF_ERROR(core_->CheckServable(identity));
@@ -90,6 +111,10 @@ absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
   opened.space = space->handle;
   opened.id = space->id;
   opened.block_tokens = identity.block_tokens;
+  {
+    base::MutexLock lock(core_->mutex);
+    session->spaces.insert(space->handle);
+  }
   if (!opened.created) return opened;
 
   if (core_->store != nullptr) {
@@ -106,8 +131,8 @@ absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
   }
   base::MutexLock lock(core_->mutex);
   size_t fewest = ~size_t{0};
-  for (const auto& [id, other] : core_->spaces_by_id) {
-    if (id == space->id) continue;
+  for (const auto& [known, other] : core_->spaces_by_id) {
+    if (known == space->id) continue;
     std::vector<std::string> fields = block::DifferingFields(identity, other->identity);
     if (fields.size() >= fewest) continue;
     fewest = fields.size();
@@ -139,7 +164,9 @@ absl::StatusOr<Cache::Cleared> Cache::Clear(const block::SpaceId* id) {
       PREFIXD_RETURN_IF_ERROR(
           core_->store->PutMeta("cleared/" + base::ToHex(space->id), border.bytes()));
     }
+    base::MutexLock lock(core_->clear_mutex);
     cleared.bytes += core_->index->Clear(space->handle);
+    core_->arena->ClearSpace(space->ordinal);  // a crash does not bring it back
     ++cleared.spaces;
   }
   core_->FreeTaken();

@@ -84,11 +84,7 @@ absl::Status Core::Recover() {
   for (Found* found : order) {
     found->record.block.record_sequence = found->sequence;
     KeepLivePages(segments, &found->record.block.pages);
-    auto space = [&]() -> SpacePtr {
-      base::MutexLock lock(mutex);
-      auto known = spaces_by_id.find(found->record.space);
-      return known == spaces_by_id.end() ? nullptr : known->second;
-    }();
+    const SpacePtr space = SpaceOf(found->record.space);
     if (space == nullptr) {
       ++foreign;
       continue;
@@ -96,11 +92,10 @@ absl::Status Core::Recover() {
     const absl::Status status = index->Restore(space->handle, found->record.block);
     ++(status.ok() ? restored : orphans);
   }
-  index->PruneHoles();
-  counters.Add("recovered.blocks", restored);
-  counters.Add("recovered.orphans", orphans);
-  counters.Add("recovered.unreadable", unreadable);
-  counters.Add("recovered.foreign", foreign);
+  counters.AddAll({{"recovered.blocks", restored},
+                   {"recovered.orphans", orphans},
+                   {"recovered.unreadable", unreadable},
+                   {"recovered.foreign", foreign}});
   Log(LogLevel::kInfo,
       absl::StrCat("recovered ", restored, " blocks of ", identities.size(), " spaces from ",
                    segments.size(), " segments (", base::FormatBytes(store->FileBytes()),

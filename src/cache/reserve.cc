@@ -44,7 +44,7 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece,
         absl::StrCat("put: a piece of ", piece.data.size(), " bytes at offset ", piece.offset,
                      ", a page of ", wants, " travels in pieces of 1 to ", kMaxPiece));
   }
-  if (base::Xxh3(piece.data) != piece.xxh3) {
+  if (!piece.sum_by_caller && base::Xxh3(piece.data) != piece.xxh3) {
     return absl::InvalidArgumentError(absl::StrCat("put: block ", *block_index, " of group ",
                                                    piece.group,
                                                    " arrived damaged, its XXH3 differs"));
@@ -54,11 +54,10 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece,
 
 }  // namespace
 
-absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
+absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
                                                   const ReserveRequest& request) {
-  if (!core_->HasSession(session))
-    return absl::NotFoundError("reserve: unknown session, attach first");
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "reserve"));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.writable));
   auto reservation = std::make_shared<Reservation>();
@@ -68,14 +67,25 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
   if (request.groups.empty()) {
     for (uint32_t g = 0; g < space->identity.groups.size(); ++g) reservation->groups.push_back(g);
   }
+  const uint64_t bytes = request.tokens.size() * sizeof(block::Token);
+  if (core_->announced_bytes + bytes > core_->shares.in_flight_bytes / 2) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("reserve: ", core_->announced_bytes.load() / sizeof(block::Token),
+                     " tokens are announced, ", request.tokens.size(), " more are too many"));
+  }
+  reservation->tokens = request.tokens;
+  reservation->content = request.content;
+  core_->announced_bytes += bytes;
+  reservation->announced = &core_->announced_bytes;
   PREFIXD_ASSIGN_OR_RETURN(
       reservation->reserved,
       core_->index->Reserve(request.space, {request.tokens, request.content},
-                            {.groups = request.groups, .rungs = request.writable}, session));
+                            {.groups = request.groups, .rungs = request.writable}, id));
   const block::ReservePlan plan = reservation->reserved.plan;
   {
     base::MutexLock lock(core_->mutex);
-    if (core_->sessions.contains(session)) {
+    if (session->attached) {
+      session->reservations.insert(plan.reservation);
       core_->reservations[plan.reservation] = std::move(reservation);
       return plan;
     }
@@ -97,40 +107,83 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
   bool first_piece = false;
   {
     base::MutexLock lock(reservation->mutex);
-    first_piece = piece.offset == 0 && !reservation->staged.contains(key);
+    first_piece = piece.offset == 0 && !reservation->arriving.contains(key);
   }
   // Outside the reservation's mutex: this may wait, and the session may end meanwhile.
   block::Extent extent;
   if (first_piece) {
     const uint64_t full = reservation->space->FullPageBytes(piece.group, piece.rung);
-    PREFIXD_ASSIGN_OR_RETURN(extent, core_->AllocateExtent(piece.page_bytes, full, deadline));
+    PREFIXD_ASSIGN_OR_RETURN(
+        extent, core_->AllocateExtent(piece.page_bytes, full, deadline, &reservation->cancelled));
   }
   base::MutexLock lock(reservation->mutex);
   absl::Status usable = reservation->closed ? absl::NotFoundError("put: the reservation ended")
                         : block_index < reservation->done
                             ? absl::FailedPreconditionError("put: the block is committed already")
                             : absl::OkStatus();
-  auto staged = reservation->staged.find(key);
-  if (usable.ok() && extent && staged == reservation->staged.end()) {
-    const StagedPage page{.rung = piece.rung, .extent = extent, .page_bytes = piece.page_bytes};
-    staged = reservation->staged.emplace(key, page).first;
+  auto page = reservation->arriving.find(key);
+  if (usable.ok() && extent && page == reservation->arriving.end()) {
+    const ArrivingPage fresh{.rung = piece.rung, .extent = extent, .page_bytes = piece.page_bytes};
+    page = reservation->arriving.emplace(key, fresh).first;
     extent = {};
   }
   if (extent)
     core_->arena->Free(extent);  // too late, or another stream of this reservation was first
   PREFIXD_RETURN_IF_ERROR(usable);
-  if (staged == reservation->staged.end() || staged->second.rung != piece.rung ||
-      staged->second.received != piece.offset) {
+  if (page == reservation->arriving.end() || page->second.rung != piece.rung ||
+      page->second.received != piece.offset) {
     core_->counters.Add("refused.bad_page");
     return absl::InvalidArgumentError(absl::StrCat("put: a piece at offset ", piece.offset,
                                                    " of block ", block_index, " of group ",
                                                    piece.group, " is out of order"));
   }
-  std::memcpy(core_->arena->data(staged->second.extent) + piece.offset, piece.data.data(),
+  std::memcpy(core_->arena->data(page->second.extent) + piece.offset, piece.data.data(),
               piece.data.size());
-  staged->second.received += piece.data.size();
+  page->second.received += piece.data.size();
   core_->counters.Add("bytes.received", piece.data.size());
   return absl::OkStatus();
+}
+
+void Core::Announce() {
+  {
+    base::MutexLock lock(announce_mutex);
+    ++announcements;
+  }
+  announced.NotifyAll();
+}
+
+absl::StatusOr<ReservationPtr> Core::FindReservation(block::SessionId session,
+                                                     block::ReservationId id) const {
+  base::MutexLock lock(mutex);
+  auto found = reservations.find(id);
+  if (found == reservations.end() || found->second->session->id != session ||
+      !found->second->session->attached) {
+    return absl::NotFoundError(
+        absl::StrCat("reservation: ", id.value, " is not held by this session"));
+  }
+  return found->second;
+}
+
+void Core::DropReservation(block::ReservationId id) {
+  ReservationPtr reservation;
+  {
+    base::MutexLock lock(mutex);
+    auto found = reservations.find(id);
+    if (found == reservations.end()) return;
+    reservation = std::move(found->second);
+    reservations.erase(found);
+    reservation->session->reservations.erase(id);
+  }
+  reservation->cancelled = true;
+  {
+    base::MutexLock lock(reservation->mutex);
+    reservation->closed = true;
+    for (const auto& [key, page] : reservation->arriving) arena->Free(page.extent);
+    reservation->arriving.clear();
+  }
+  index->CloseReservation(id).IgnoreError();  // known: the table had it
+  FreeTaken();
+  Announce();
 }
 
 absl::Status Cache::Abandon(block::SessionId session, block::ReservationId id) {

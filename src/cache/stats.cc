@@ -1,4 +1,6 @@
 // Stats: every byte and every token accounted for.
+#include <algorithm>
+
 #include "cache/core.h"
 
 namespace prefixd::cache {
@@ -19,38 +21,94 @@ std::vector<block::SpaceSummary> Cache::ListSpaces() const {
   return summaries;
 }
 
+namespace {
+
+std::vector<block::NamedCount> RamParts(const Core& core) {
+  const ram::ArenaStats arena = core.arena->stats();
+  // A shared arena's slabs have memory from when they enter service, a private one's when they are
+  // used.
+  const uint64_t slabs = core.arena->shared() ? arena.slabs_in_service : arena.slabs_in_use;
+  std::vector<block::NamedCount> parts = {
+      {"arena", slabs * arena.slab_bytes},
+      {"arena tables", arena.table_bytes},
+      {"index", core.index->Counts().memory_bytes},
+      {"in_flight", core.in_flight_bytes.load() + core.announced_bytes.load()},
+      {"staging", core.staging == nullptr ? 0 : core.staging->granted_bytes()}};
+  if (core.store != nullptr) parts.push_back({"ssd", core.store->MemoryBytes()});
+  return parts;
+}
+
+}  // namespace
+
 block::Stats Cache::GetStats() const {
   block::Stats stats;
   stats.epoch = core_->epoch;
   stats.version = core_->options.version;
-  stats.uptime_s =
-      static_cast<double>(core_->options.clock->MonotonicMicros() - core_->started_us) * 1e-6;
+  stats.uptime_s = static_cast<double>(core_->Now() - core_->started_us) * 1e-6;
   stats.ram_budget_bytes = core_->options.ram_budget_bytes;
-  const ram::ArenaStats arena = core_->arena->stats();
-  const index::IndexCounts counts = core_->index->Counts();
-  stats.ram_parts = {{"arena", arena.slabs_in_use * arena.slab_bytes},
-                     {"index", counts.memory_bytes},
-                     {"in_flight", core_->in_flight_bytes.load()}};
+  stats.ram_parts = RamParts(*core_);
   if (core_->store != nullptr) {
-    stats.ram_parts.push_back({"ssd", core_->store->MemoryBytes()});
     stats.ssd_budget_bytes = core_->options.ssd_budget_bytes;
     stats.ssd_file_bytes = core_->store->FileBytes();
   }
+  const index::IndexCounts counts = core_->index->Counts();
   stats.dirty_bytes = counts.dirty_bytes;
-  {
-    base::MutexLock lock(core_->mutex);
-    stats.sessions = core_->sessions.size();
-  }
   stats.leases = counts.leases;
   stats.leased_bytes = counts.leased_bytes;
   stats.reservations = counts.reservations;
+  uint64_t cut_off = 0;
+  {
+    base::MutexLock lock(core_->mutex);
+    for (const auto& [id, session] : core_->sessions)
+      ++(session->attached ? stats.sessions : cut_off);
+  }
   core_->counters.Export(&stats);
+  const ram::ArenaStats arena = core_->arena->stats();
   stats.counters.push_back({"arena.extent_bytes", arena.extent_bytes});
+  stats.counters.push_back({"arena.shared", core_->arena->shared() ? 1u : 0u});
+  stats.counters.push_back({"arena.slabs_in_service", arena.slabs_in_service});
   stats.counters.push_back({"index.ghosts", counts.ghosts});
+  stats.counters.push_back({"sessions.kept", cut_off});
   if (core_->store != nullptr)
     stats.counters.push_back({"ssd.failing", core_->ssd_failing.load() ? 1u : 0u});
   stats.spaces = ListSpaces();
   return stats;
+}
+
+std::vector<block::SessionInfo> Cache::ListSessions() const {
+  std::vector<block::SessionInfo> list;
+  absl::flat_hash_map<block::SessionId, uint64_t> bytes;
+  for (const block::LeaseInfo& lease : ListLeases()) bytes[lease.session] += lease.bytes;
+  base::MutexLock lock(core_->mutex);
+  for (const auto& [id, session] : core_->sessions) {
+    list.push_back({.session = id,
+                    .worker = session->worker,
+                    .slot = session->slot_number(),
+                    .pid = session->pid,
+                    .attached = session->attached,
+                    .age_s = static_cast<double>(core_->Now() - session->begun_us) * 1e-6,
+                    .leases = session->leases.size(),
+                    .leased_bytes = bytes[id],
+                    .reservations = session->reservations.size(),
+                    .staging_bytes = session->staging == nullptr ? 0 : session->staging->bytes()});
+  }
+  std::ranges::sort(list, {}, [](const block::SessionInfo& info) { return -info.age_s; });
+  return list;
+}
+
+std::vector<block::LeaseInfo> Cache::ListLeases() const {
+  absl::flat_hash_map<block::LeaseId, block::LeaseInfo> in_index;
+  for (const block::LeaseInfo& info : core_->index->ListLeases()) in_index[info.lease] = info;
+  std::vector<block::LeaseInfo> list;
+  base::MutexLock lock(core_->mutex);
+  for (const auto& [id, held] : core_->leases) {
+    block::LeaseInfo info{.lease = id, .session = held.session->id};
+    info.age_s = static_cast<double>(core_->Now() - held.lease->begun_us) * 1e-6;
+    held.lease->AddTo(in_index, &info);
+    list.push_back(info);
+  }
+  std::ranges::sort(list, {}, [](const block::LeaseInfo& info) { return -info.age_s; });
+  return list;
 }
 
 }  // namespace prefixd::cache

@@ -125,7 +125,7 @@ TEST_F(BadInputTest, UnknownIdsAreNotFound) {
   EXPECT_EQ(cache_->PutPage(session_, block::ReservationId{77}, piece_, In(100)).code(),
             absl::StatusCode::kNotFound);
   const auto other =
-      cache_->BeginSession("other");  // somebody else's reservation is as good as unknown
+      SessionWith(identity_, "other");  // somebody else's reservation is as good as unknown
   EXPECT_EQ(cache_->PutPage(other, plan_.reservation, piece_, In(100)).code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(cache_->Abandon(other, plan_.reservation).code(), absl::StatusCode::kNotFound);
@@ -156,7 +156,7 @@ TEST_F(BadInputTest, ReservationsWithoutEndAreRefusedAndHurtNobody) {
   for (const block::NamedCount& part : cache_->GetStats().ram_parts) {
     EXPECT_TRUE(part.name != "index" || part.value <= uint64_t{4} << 20) << part.value;
   }
-  const auto other = cache_->BeginSession("other");
+  const auto other = SessionWith(identity_, "other");
   EXPECT_TRUE(Store(identity_, space_, RandomTokens(9, 100), other).ok());
   for (block::ReservationId id : held) EXPECT_TRUE(cache_->Abandon(session_, id).ok());
   EXPECT_TRUE(cache_->Reserve(session_, request).ok());

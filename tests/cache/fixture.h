@@ -92,6 +92,13 @@ class CacheTest : public ::testing::Test {
     return opened.ok() ? opened->space : block::SpaceHandle{};
   }
 
+  // Another session that opened the space too.
+  block::SessionId SessionWith(const block::SpaceIdentity& identity, const std::string& worker) {
+    const block::SessionId session = cache_->BeginSession(worker);
+    EXPECT_TRUE(cache_->OpenSpace(session, identity).ok());
+    return session;
+  }
+
   absl::Status PutBlock(block::SessionId session, const block::SpaceIdentity& identity,
                         block::ReservationId reservation, const Tokens& tokens,
                         const block::BlockPlan& plan) {

@@ -10,12 +10,15 @@ namespace {
 TEST(BudgetTest, SharesSumToTheBudget) {
   for (uint64_t mib : {32u, 64u, 256u, 2048u, 65536u}) {
     for (bool ssd : {false, true}) {
-      auto shares = cache::CutBudget(mib << 20, ssd);
-      ASSERT_TRUE(shares.ok());
-      EXPECT_EQ(
-          shares->arena_bytes + shares->index_bytes + shares->in_flight_bytes + shares->ssd_bytes,
-          mib << 20);
-      EXPECT_GE(shares->arena_bytes, (mib << 20) / 2);
+      for (bool shared : {false, true}) {
+        auto shares = cache::CutBudget(mib << 20, ssd, shared);
+        ASSERT_TRUE(shares.ok());
+        EXPECT_EQ(shares->arena_bytes + shares->staging_bytes + shares->index_bytes +
+                      shares->in_flight_bytes + shares->ssd_bytes,
+                  mib << 20);
+        EXPECT_GE(shares->arena_bytes, (mib << 20) / 2);
+        EXPECT_EQ(shares->staging_bytes > 0, shared);
+      }
     }
   }
 }

@@ -97,7 +97,7 @@ TEST_F(StoreTest, TwoWritersOfOneSequenceBothSucceed) {
   const auto identity = SmallIdentity();
   const auto space = OpenSpace(identity);
   const Tokens tokens = RandomTokens(6, 80);
-  const auto other = cache_->BeginSession("other");
+  const auto other = SessionWith(identity, "other");
   const cache::ReserveRequest request{
       .space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}};
   auto mine = cache_->Reserve(session_, request);
@@ -131,7 +131,7 @@ TEST_F(StoreTest, AReservationSaysThatItsTokensArePending) {
           ->Reserve(session_,
                     {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}})
           .ok());
-  const auto other = cache_->BeginSession("other");
+  const auto other = SessionWith(identity, "other");
   cache::Request request;
   request.space = space;
   request.tokens = tokens;
@@ -147,7 +147,7 @@ TEST_F(StoreTest, AnEndedSessionLeavesNothingBehind) {
   const auto space = OpenSpace(identity);
   const Tokens tokens = RandomTokens(8, 80);
   ASSERT_TRUE(Store(identity, space, tokens).ok());
-  const auto other = cache_->BeginSession("dies");
+  const auto other = SessionWith(identity, "dies");
   cache::Request request;
   request.space = space;
   request.tokens = tokens;
@@ -211,7 +211,7 @@ TEST_F(StoreTest, ALeaseBelongsToItsSession) {
   const Tokens tokens = RandomTokens(10, 40);
   ASSERT_TRUE(Store(identity, space, tokens).ok());
   const auto acquired = Acquire(space, tokens);
-  const auto other = cache_->BeginSession("other");
+  const auto other = SessionWith(identity, "other");
   Collector got;
   const cache::FetchRequest fetch{.lease = acquired.lease, .groups = {}, .from_token = 0};
   EXPECT_EQ(cache_->Fetch(other, fetch, In(1000), &got).code(), absl::StatusCode::kNotFound);

@@ -106,7 +106,7 @@ TEST_F(CacheTest, ConcurrentSessionsOnlyEverSeeRightBytes) {
   std::atomic<uint64_t> hits{0};
   for (uint64_t worker = 0; worker < 4; ++worker) {
     threads.emplace_back([&, worker] {
-      const block::SessionId session = cache_->BeginSession("w" + std::to_string(worker));
+      const block::SessionId session = SessionWith(identity, "w" + std::to_string(worker));
       std::mt19937_64 random(worker);
       for (int round = 0; round < 40; ++round) {
         Tokens tokens = RandomTokens(random() % 12, 600);

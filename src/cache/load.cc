@@ -1,0 +1,93 @@
+// What of a lease is not readable yet: started, or cut where loading does not pay.
+#include <algorithm>
+
+#include "cache/core.h"
+
+namespace prefixd::cache {
+namespace {
+
+constexpr uint32_t kBordersLookedAt = 64;
+
+// Indexes into pages (group by group) in position order, so that what fits is a prefix.
+std::vector<size_t> ByPosition(const std::vector<index::PageInfo>& pages) {
+  std::vector<size_t> order(pages.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return pages[a].first_token < pages[b].first_token; });
+  return order;
+}
+
+void Shorten(uint32_t tokens, uint32_t group, block::ShortenReason reason,
+             block::MatchAnswer* answer) {
+  answer->shortened_by.push_back(
+      {.group = group, .reason = reason, .tokens_lost = answer->restorable_tokens - tokens});
+  answer->restorable_tokens = tokens;
+}
+
+}  // namespace
+
+// Goes as far as the time saved by not computing, less the time to load, is largest. Pages in RAM
+// before the first one on SSD cost nothing and are never cut.
+void Core::CutWhatDoesNotPay(const SpaceInfo& space, double tokens_per_s, uint32_t floor,
+                             index::Acquired* held) {
+  const uint32_t block_tokens = space.identity.block_tokens;
+  const uint32_t end = held->answer.restorable_tokens;
+  std::vector<uint64_t> ssd_bytes((end + block_tokens - 1) / block_tokens);  // of each block
+  for (const index::PageInfo& page : held->pages) {
+    if (NeedsSsd(page)) ssd_bytes[page.first_token / block_tokens] += page.page_bytes;
+  }
+  const auto first = std::ranges::find_if(ssd_bytes, [](uint64_t bytes) { return bytes > 0; });
+  if (first == ssd_bytes.end()) return;
+  const auto begin_block = static_cast<uint32_t>(first - ssd_bytes.begin());
+  const auto blocks = static_cast<uint32_t>(ssd_bytes.size());
+  const uint32_t step = std::max(1u, (blocks - begin_block) / kBordersLookedAt);
+  uint32_t best = std::max(begin_block * block_tokens, floor);
+  double best_saved = best / tokens_per_s;
+  uint64_t bytes = 0;
+  for (uint32_t block = begin_block; block < blocks; ++block) {
+    bytes += ssd_bytes[block];
+    if ((block - begin_block) % step != 0 && block + 1 < blocks) continue;
+    const uint32_t tokens = std::min((block + 1) * block_tokens, end);
+    const double saved =
+        tokens / tokens_per_s - static_cast<double>(load_model.EstimateMicros(0, bytes)) * 1e-6;
+    if (saved < best_saved || tokens <= best) continue;
+    best = tokens;
+    best_saved = saved;
+  }
+  if (best >= end) return;
+  Shorten(best, block::kAllGroups, block::ShortenReason::kSlowerThanPrefill, &held->answer);
+}
+
+// Every extent is allocated before the first read, or the answer is shorter: nobody waits holding.
+// Reads start even for pages cut off here: they were given room, and somebody may want them next.
+void Core::StartLoading(const SpaceInfo& space, uint32_t floor, base::Deadline deadline,
+                        index::Acquired* held) {
+  const auto now = std::chrono::steady_clock::now();
+  const base::Deadline patience =
+      now + (std::max(deadline, now) - now) / 2;  // the other half is for loading
+  const auto queued_us = static_cast<uint64_t>(Now());
+  std::vector<Promotion> promotions(held->pages.size());
+  for (size_t i : ByPosition(held->pages)) {
+    index::PageInfo& page = held->pages[i];
+    if (page.first_token >= std::max(held->answer.restorable_tokens, floor)) break;
+    const bool in_place = page.state == index::PageState::kUnverified;
+    if (!in_place && page.state != index::PageState::kSsd) continue;
+    if (!index->BeginPromotion(page.ref)) continue;  // somebody else is at it
+    if (!in_place) {
+      absl::StatusOr<block::Extent> extent = AllocateExtent(
+          page.page_bytes, space.FullPageBytes(page.ref.group, page.ref.rung), patience);
+      if (!extent.ok()) {
+        index->FailPromotion(page.ref, index::PrefixIndex::PromotionFailure::kTryAgain);
+        Shorten(std::max(page.first_token, floor), page.ref.group, block::ShortenReason::kRamFull,
+                &held->answer);
+        break;
+      }
+      page.extent = *extent;
+    }
+    promotions[i] = {page, page.extent, in_place, queued_us};
+  }
+  std::erase_if(promotions, [](const Promotion& promotion) { return !promotion.extent; });
+  Enqueue(std::move(promotions));
+}
+
+}  // namespace prefixd::cache

@@ -1,0 +1,184 @@
+// What a session owns and what leases and reservations are to the cache. Internal to the room.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+
+#include "block/page_layout.h"
+#include "cache/cache.h"
+#include "index/prefix_index.h"
+#include "ram/arena.h"
+#include "ram/slots.h"
+#include "ram/staging.h"
+
+namespace prefixd::cache {
+
+struct Core;
+
+// A space as opened; never changes.
+struct SpaceInfo {
+  block::SpaceHandle handle;
+  block::SpaceId id{};
+  block::SpaceIdentity identity;
+  uint32_t ordinal = ram::Arena::kNoSpace;  // in the arena's space table
+  uint64_t FullPageBytes(uint32_t group, uint32_t rung) const {
+    return block::LayoutOfPage(identity.groups[group], rung, identity.block_tokens).page_bytes;
+  }
+};
+using SpacePtr = std::shared_ptr<const SpaceInfo>;
+
+// A slot in use. Goes back when the session and the last of its leases let go of it: until then
+// marks of pages may carry its bit.
+class SlotHold {
+ public:
+  SlotHold(Core* owner, uint32_t slot) : owner_(owner), slot_(slot) {}
+  ~SlotHold();
+  SlotHold(const SlotHold&) = delete;
+  SlotHold& operator=(const SlotHold&) = delete;
+  uint32_t slot() const { return slot_; }
+
+ private:
+  Core* const owner_;
+  const uint32_t slot_;
+};
+using SlotPtr = std::shared_ptr<const SlotHold>;  // null: the session does not map the arena
+
+// Plain data, guarded by Core::mutex but for what stands fixed before the session is in the table
+// (const, key, begun_us, slot) and the event callback.
+struct Session {
+  Session(block::SessionId id, std::string worker) : id(id), worker(std::move(worker)) {}
+
+  const block::SessionId id;
+  const std::string worker;
+  SessionKey key{};
+  int64_t begun_us = 0;
+  uint64_t pid = 0;
+  SlotPtr slot;
+  std::shared_ptr<ram::Staging> staging;  // null = none
+  bool attached = true;                   // its stream is open
+  bool files_given = false;
+  bool opening_files = false;  // its slot is about to be locked: not to be freed now
+  absl::flat_hash_set<block::SpaceHandle> spaces;  // that it opened
+  absl::flat_hash_set<block::LeaseId> leases;
+  absl::flat_hash_set<block::ReservationId> reservations;
+
+  uint32_t slot_number() const { return slot == nullptr ? block::kNoSlot : slot->slot(); }
+
+  // Held while the callback runs, so that none runs after EndSession.
+  base::Mutex event_mutex;
+  std::function<void(const SessionEvent&)> on_event PREFIXD_GUARDED_BY(event_mutex);
+};
+using SessionPtr = std::shared_ptr<Session>;
+
+// An extent that no page uses but a process of an earlier daemon's life may be reading.
+class KeptExtent {
+ public:
+  KeptExtent(Core* owner, block::Extent extent) : owner_(owner), extent_(extent) {}
+  ~KeptExtent();
+  KeptExtent(const KeptExtent&) = delete;
+  KeptExtent& operator=(const KeptExtent&) = delete;
+  uint64_t bytes() const { return extent_.bytes; }
+
+ private:
+  Core* const owner_;
+  const block::Extent extent_;
+};
+
+// What a lease is worth and what it holds.
+struct LeaseFacts {
+  uint32_t tokens = 0;      // usable: fewer than leased after a page failed
+  uint32_t leased = 0;      // tokens that the index holds
+  uint32_t ssd_tokens = 0;  // of these, in blocks that had a page outside RAM when they were leased
+  uint64_t ram_bytes = 0, ssd_bytes = 0;  // when leased
+  uint64_t pages = 0;
+};
+
+// A lease of the index. Ends it when the last user lets go: a Fetch under way, or bytes that gRPC
+// still sends, keep the pages although the session released them or ended.
+class Lease {
+ public:
+  Lease(Core* owner, block::LeaseId in_index, SlotPtr slot)
+      : owner_(owner), in_index_(in_index), slot_(std::move(slot)) {}
+  ~Lease();
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  block::LeaseId in_index() const { return in_index_; }  // none: holds only what `others` hold
+  LeaseFacts facts() const PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    return facts_;
+  }
+  void SetFacts(const LeaseFacts& facts) PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    facts_ = facts;
+  }
+  // Its pages are right only up to `tokens`.
+  void CutTo(uint32_t tokens) PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    facts_.tokens = std::min(facts_.tokens, tokens);
+  }
+
+  // Adds what it holds, by the index's own list.
+  void AddTo(const absl::flat_hash_map<block::LeaseId, block::LeaseInfo>& in_index,
+             block::LeaseInfo* info) const;
+
+  // Set before the lease is shared.
+  SpacePtr space;  // null for what an earlier daemon's session holds
+  int64_t begun_us = 0;
+  // What a resumed session held before, lease by lease, and extents that are no page's any more.
+  std::vector<std::shared_ptr<const Lease>> others;
+  std::vector<std::shared_ptr<const KeptExtent>> kept;
+
+ private:
+  Core* const owner_;
+  const block::LeaseId in_index_;
+  const SlotPtr slot_;  // destroyed after the destructor gave the pages up
+  mutable base::Mutex mutex_;
+  LeaseFacts facts_ PREFIXD_GUARDED_BY(mutex_);
+};
+using LeasePtr = std::shared_ptr<Lease>;
+
+// A page whose bytes are arriving; owns its extent until it is published or dropped.
+struct ArrivingPage {
+  uint32_t rung = 0;
+  block::Extent extent;
+  uint64_t page_bytes = 0;
+  uint64_t received = 0;
+  uint64_t check = 0;  // 0: not computed yet
+};
+
+struct Reservation {
+  SessionPtr session;
+  SpacePtr space;
+  index::Reserved reserved;
+  std::vector<uint32_t> groups;      // that this writer stores, ascending
+  std::vector<block::Token> tokens;  // of the whole sequence, for the records of its pages
+  std::vector<block::ContentKey> content;
+  std::atomic<uint64_t>* announced = nullptr;  // gauge of the bytes of these
+  std::atomic<bool> cancelled{false};          // nobody waits for room any more
+  base::Mutex mutex;
+  std::map<std::pair<size_t, uint32_t>, ArrivingPage> arriving
+      PREFIXD_GUARDED_BY(mutex);              // by (block, group)
+  size_t done PREFIXD_GUARDED_BY(mutex) = 0;  // blocks committed so far
+  bool closed PREFIXD_GUARDED_BY(mutex) = false;
+
+  block::PageName NameOf(size_t block_index, uint32_t group, uint32_t rung) const;
+
+  Reservation() = default;
+  ~Reservation() {
+    if (announced != nullptr) *announced -= tokens.size() * sizeof(block::Token);
+  }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+};
+using ReservationPtr = std::shared_ptr<Reservation>;
+
+}  // namespace prefixd::cache
