@@ -17,7 +17,8 @@ constexpr std::chrono::seconds kSendDeadline{1};
 }  // namespace
 
 Farewells::Waiting& Farewells::ListOf(const Session& session) {
-  if (waiting_.session != session) waiting_ = {.session = session, .releases = {}, .abandoned = {}};
+  if (waiting_.session != session)
+    waiting_ = {.session = session, .releases = {}, .again = {}, .abandoned = {}};
   if (waiting_.empty()) due_ = steady_clock::now() + kPatience;
   if (!thread_.joinable() && !stopped_) {
     try {
@@ -32,6 +33,13 @@ void Farewells::Release(const Session& session, v1::Released released) {
   if (connection_->session() != session) return;
   base::MutexLock lock(mutex_);
   ListOf(session).releases.push_back(std::move(released));
+  changed_.NotifyAll();
+}
+
+void Farewells::ReleaseAgain(const Session& session, v1::Released released) {
+  if (connection_->session() != session) return;
+  base::MutexLock lock(mutex_);
+  ListOf(session).again.push_back(std::move(released));
   changed_.NotifyAll();
 }
 
@@ -61,8 +69,8 @@ void Farewells::Run() {
     } else if (!draining_ && steady_clock::now() < due_) {
       changed_.WaitUntil(mutex_, due_);
     } else {
-      const Waiting now =
-          std::exchange(waiting_, {.session = waiting_.session, .releases = {}, .abandoned = {}});
+      const Waiting now = std::exchange(
+          waiting_, {.session = waiting_.session, .releases = {}, .again = {}, .abandoned = {}});
       sending_ = true;
       mutex_.unlock();
       Send(now);
@@ -79,14 +87,12 @@ void Farewells::Send(const Waiting& waiting) {
     v1::ReleaseRequest request;
     request.set_session(session.id);
     for (const v1::Released& released : releases) *request.add_release() = released;
-    return connection_->Call(&Connection::Stub::Release, session, request,
-                             steady_clock::now() + kSendDeadline);
+    (void)connection_->Call(&Connection::Stub::Release, session, request,
+                            steady_clock::now() + kSendDeadline);
   };
-  const std::span<const v1::Released> all(waiting.releases);
-  if (!all.empty() && absl::IsNotFound(release(all).status()) && all.size() > 1) {
-    // One of them had arrived before: the others one by one.
-    for (size_t i = 0; i < all.size(); ++i) (void)release(all.subspan(i, 1));
-  }
+  if (!waiting.releases.empty()) release(waiting.releases);
+  // One that had arrived after all answers NOT_FOUND; the others must not suffer from it.
+  for (const v1::Released& one : waiting.again) release({&one, 1});
   for (const block::ReservationId reservation : waiting.abandoned) {
     v1::AbandonRequest request;
     request.set_session(session.id);

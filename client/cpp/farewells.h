@@ -21,6 +21,8 @@ class Farewells {
 
   void Release(const Session& session, v1::Released released) PREFIXD_EXCLUDES(mutex_);
   void Abandon(const Session& session, block::ReservationId reservation) PREFIXD_EXCLUDES(mutex_);
+  // Of a call that may have carried it and broke off: goes alone.
+  void ReleaseAgain(const Session& session, v1::Released released) PREFIXD_EXCLUDES(mutex_);
   // Releases of `session` that wait, for a call that is about to be made; at most `most`.
   std::vector<v1::Released> Take(const Session& session, size_t most) PREFIXD_EXCLUDES(mutex_);
 
@@ -33,8 +35,9 @@ class Farewells {
   struct Waiting {
     Session session;
     std::vector<v1::Released> releases;
+    std::vector<v1::Released> again;
     std::vector<block::ReservationId> abandoned;
-    bool empty() const { return releases.empty() && abandoned.empty(); }
+    bool empty() const { return releases.empty() && again.empty() && abandoned.empty(); }
   };
   // The list of `session`: what waits for an earlier one is dropped. Starts the thread.
   Waiting& ListOf(const Session& session) PREFIXD_REQUIRES(mutex_);

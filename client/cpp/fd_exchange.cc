@@ -65,7 +65,7 @@ absl::StatusOr<SessionFiles> ReceiveFiles(const std::string& socket, const std::
   if (send(fd.get(), key.data(), key.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(key.size())) {
     return Failed("send to", socket);
   }
-  std::array<char, 64> answer{};
+  std::array<char, 1024> answer{};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostFiles * sizeof(int))> control{};
   iovec data{.iov_base = answer.data(), .iov_len = answer.size()};
   msghdr message{};
@@ -76,8 +76,12 @@ absl::StatusOr<SessionFiles> ReceiveFiles(const std::string& socket, const std::
   const ssize_t bytes = recvmsg(fd.get(), &message, MSG_CMSG_CLOEXEC);
   if (bytes < 0) return Failed("receive from", socket);
   std::vector<UniqueFd> files = TakeFiles(&message);
-  if (std::string(answer.data(), static_cast<size_t>(bytes)) != key || files.empty() ||
-      files.size() > 2 || (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0) {
+  const std::string text(answer.data(), static_cast<size_t>(bytes));
+  if (files.empty() && text != key) {  // it says why
+    return absl::FailedPreconditionError(absl::StrCat(socket, ": ", text));
+  }
+  if (text != key || files.empty() || files.size() > 2 ||
+      (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0) {
     return absl::FailedPreconditionError(absl::StrCat("receive from ", socket, ": ", bytes,
                                                       " bytes and ", files.size(),
                                                       " descriptors, not the session's"));

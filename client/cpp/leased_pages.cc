@@ -84,6 +84,7 @@ void LeasedPages::Take(uint32_t first_block, Columns* pages) {
 }
 
 absl::Status LeasedPages::Extend(const LoadPlan& plan, uint32_t first_block, Columns* pages) {
+  if (pages->empty() && plan.tokens == plan_.tokens) return absl::OkStatus();  // nothing more
   if (first_block > static_cast<uint32_t>(columns_[0].offset.size())) {
     return absl::InternalError("extend: the daemon left out blocks");
   }
@@ -141,11 +142,10 @@ void LeasedPages::OnReady(const v1::LeaseReady& ready) {
 
 void LeasedPages::OnFailed(const v1::LeaseFailed& failed) {
   base::MutexLock lock(mutex_);
-  const uint32_t group = failed.group();
-  if (group >= columns_.size()) return;
   progress_.Shorten(failed.usable_tokens());
-  // Its pages up to there are leased, but those not announced as readable are not read.
-  Close(group, progress_.usable_tokens() == 0 ? 0 : CheckedTokens(group));
+  // What is left of the group is announced like any other, unless nothing is.
+  if (progress_.usable_tokens() == 0) progress_.CloseAll();
+  changed_.NotifyAll();
 }
 
 uint32_t LeasedPages::Wait(uint32_t group, uint32_t tokens) {

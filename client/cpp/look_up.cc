@@ -202,7 +202,7 @@ absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceStat
       &Connection::Stub::Acquire, session, request, asked + question.options.deadline);
   if (absl::IsDeadlineExceeded(reply.status())) {  // who knows whether they arrived
     for (v1::Released& released : *request.mutable_release()) {
-      core.farewells().Release(session, std::move(released));
+      core.farewells().ReleaseAgain(session, std::move(released));
     }
   }
   PREFIXD_RETURN_IF_ERROR(reply.status());

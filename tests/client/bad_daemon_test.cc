@@ -1,123 +1,15 @@
 // A daemon that is slow, wrong or breaks off: a shorter match or none, within the deadline, never a
 // wrong byte. Played by a service that does what no real prefixd does.
-#include <grpcpp/server_builder.h>
-
 #include <chrono>
 #include <functional>
-#include <future>
 
-#include "base/bytes.h"
-#include "block/page_layout.h"
-#include "prefixd/v1/prefix_cache.grpc.pb.h"
-#include "tests/client/support.h"
-#include "wire/identity.h"
+#include "tests/client/played_daemon.h"
 
 namespace prefixd {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-constexpr uint32_t kBlock = 64;
-
-class BadDaemon final : public v1::PrefixCache::Service {
- public:
-  explicit BadDaemon(const std::string& address) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  ~BadDaemon() override {
-    LetGo();
-    server_->Shutdown(std::chrono::system_clock::now());
-  }
-  void LetGo() {
-    if (!std::exchange(gone_, true)) let_go_.set_value();
-  }
-
-  uint32_t tokens = 192;  // leased
-  bool hang_on_acquire = false, hang_on_fetch = false;
-  std::function<void(v1::AcquireReply*)> change_answer = [](v1::AcquireReply*) {};
-  // Changes a page before it is sent; false breaks the stream off.
-  std::function<bool(v1::PageBytes*)> change_page = [](v1::PageBytes*) { return true; };
-
- private:
-  grpc::Status Attach(grpc::ServerContext* context, const v1::AttachRequest*,
-                      grpc::ServerWriter<v1::SessionEvent>* events) override {
-    v1::SessionEvent event;
-    event.set_epoch(1);
-    event.mutable_attached()->set_session(1);
-    events->Write(event);
-    while (!context->IsCancelled() &&
-           let_go_seen_.wait_for(milliseconds(20)) != std::future_status::ready) {
-    }
-    return grpc::Status::OK;
-  }
-  grpc::Status OpenSpace(grpc::ServerContext*, const v1::OpenSpaceRequest* request,
-                         v1::OpenSpaceReply* reply) override {
-    groups_ = wire::FromProto(request->identity())->groups;
-    reply->set_epoch(1);
-    reply->set_space(1);
-    reply->set_block_tokens(kBlock);
-    return grpc::Status::OK;
-  }
-  grpc::Status Acquire(grpc::ServerContext*, const v1::AcquireRequest*,
-                       v1::AcquireReply* reply) override {
-    if (hang_on_acquire) let_go_seen_.wait();
-    reply->set_epoch(1);
-    v1::Answer* answer = reply->add_answers();
-    answer->set_lease(1);
-    answer->set_matched_tokens(tokens);
-    answer->set_restorable_tokens(tokens);
-    answer->set_kind(v1::MATCH_KIND_EXACT);
-    for (uint32_t group = 0; group < groups_.size(); ++group) {
-      v1::GroupPages* pages = answer->add_pages();
-      pages->set_group(group);
-      for (uint32_t at = 0; at < tokens; at += kBlock) {
-        pages->add_rung(0);
-        pages->add_page_tokens(kBlock);
-      }
-    }
-    change_answer(reply);
-    return grpc::Status::OK;
-  }
-  grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest* request,
-                     grpc::ServerWriter<v1::FetchChunk>* chunks) override {
-    if (hang_on_fetch) let_go_seen_.wait();
-    for (uint32_t group : request->groups()) {
-      for (uint32_t at = 0; at < tokens; at += kBlock) {
-        v1::FetchChunk chunk;
-        v1::PageBytes* page = chunk.mutable_page();
-        const uint32_t slots = std::min(kBlock, tokens - at);
-        const uint64_t bytes = block::LayoutOfPage(groups_[group], 0, slots).page_bytes;
-        page->set_group(group);
-        page->set_first_token(at);
-        page->set_tokens(slots);
-        page->set_page_bytes(bytes);
-        page->set_data(std::string(bytes, static_cast<char>(1 + group * 16 + at / kBlock)));
-        page->set_xxh3(base::Xxh3(base::AsBytes(std::string_view(page->data()))));
-        if (!change_page(page)) return {grpc::StatusCode::UNAVAILABLE, "broken off"};
-        if (!chunks->Write(chunk)) return grpc::Status::OK;
-      }
-      v1::FetchChunk chunk;
-      chunk.mutable_ready()->set_group(group);
-      chunk.mutable_ready()->set_usable_tokens(tokens);
-      chunks->Write(chunk);
-    }
-    return grpc::Status::OK;
-  }
-  grpc::Status Release(grpc::ServerContext*, const v1::ReleaseRequest*, v1::Ack* ack) override {
-    ack->set_epoch(1);
-    return grpc::Status::OK;
-  }
-
-  std::vector<block::LayerGroup> groups_;
-  std::promise<void> let_go_;
-  std::shared_future<void> let_go_seen_ = let_go_.get_future().share();
-  bool gone_ = false;
-  std::unique_ptr<grpc::Server> server_;
-};
 
 class BadDaemonTest : public testing::Test {
  protected:
@@ -149,7 +41,7 @@ class BadDaemonTest : public testing::Test {
   }
 
   TempDirectory directory_;
-  BadDaemon daemon_{directory_.address()};
+  PlayedDaemon daemon_{directory_.address()};
   Client client_{{.address = directory_.address()}};
   SpaceSpec spec_ = SmallSpace(MlxAffine(8, 64, Dtype::kF16));
   Result<Space> space_;

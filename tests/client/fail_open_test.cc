@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "prefixd/attention.h"
-#include "tests/client/support.h"
+#include "tests/client/daemon.h"
 
 namespace prefixd {
 namespace {

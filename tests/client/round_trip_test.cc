@@ -1,7 +1,7 @@
 // What a sequence stored comes back byte for byte, in every format and for every sort of match.
 #include <thread>
 
-#include "tests/client/support.h"
+#include "tests/client/daemon.h"
 
 namespace prefixd {
 namespace {

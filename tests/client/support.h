@@ -1,8 +1,7 @@
-// What the client's tests share: a daemon in this process on a socket of its own, a space, and K
-// and V whose every element follows from token, position, layer, head, column and tensor.
+// What the client's tests share: a place for a socket, a space, and K and V whose every element
+// follows from token, position, layer, head, column and tensor.
 #pragma once
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
 #include <stdlib.h>
 
 #include <cstring>
@@ -12,8 +11,6 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "cache/cache.h"
-#include "daemon/server.h"
 #include "prefixd/client.h"
 
 namespace prefixd {
@@ -29,36 +26,6 @@ class TempDirectory {
 
  private:
   std::string path_;
-};
-
-// A daemon's life: an empty cache behind a server on `socket`.
-class Daemon {
- public:
-  explicit Daemon(const std::string& socket) {
-    spdlog::set_level(spdlog::level::warn);
-    cache::Options options;
-    options.ram_budget_bytes = uint64_t{256} << 20;
-    auto cache = cache::Cache::Open(options);
-    if (!cache.ok()) ADD_FAILURE() << cache.status();
-    cache_ = *std::move(cache);
-    daemon::ServerOptions server_options;
-    server_options.socket = socket;
-    server_options.threads = 8;
-    auto server = daemon::Server::Start(cache_.get(), server_options);
-    if (!server.ok()) ADD_FAILURE() << server.status();
-    server_ = *std::move(server);
-  }
-  ~Daemon() { server_->Stop(); }
-
-  block::SpaceSummary space() const {
-    const std::vector<block::SpaceSummary> spaces = cache_->ListSpaces();
-    return spaces.size() == 1 ? spaces[0] : block::SpaceSummary{};
-  }
-  cache::Cache& cache() { return *cache_; }
-
- private:
-  std::unique_ptr<cache::Cache> cache_;
-  std::unique_ptr<daemon::Server> server_;
 };
 
 // Two sorts of layers, hence two groups; K and V differ in width.
