@@ -114,14 +114,15 @@ absl::Status Arena::AdoptSlab(uint32_t index, uint64_t locked_slots) {
   slab.record_bytes = extent_bytes == 0 ? 0 : RecordBytes(extent_bytes);
   table_bytes_ += slab.record_bytes;
   const uint64_t records = file_->RecordsOffset(index);
-  if (extent_bytes != 0) PREFIXD_RETURN_IF_ERROR(file_->Back(records, slab.record_bytes));
+  if (!file_->BackTables(records, slab.record_bytes)) {
+    return absl::ResourceExhaustedError("arena: the tmpfs has no room for records");
+  }
   // A daemon that was killed while it sized them left more.
   file_->Punch(records + slab.record_bytes, file_->header()->slab_record_bytes - slab.record_bytes);
   if (extent_bytes == 0) {
     free_slabs_.insert(index);
     return absl::OkStatus();
   }
-  file_->Populate(records, slab.record_bytes);
   Cut(index, extent_bytes);
   std::vector<uint32_t> free_slots;
   for (const uint32_t slot : slab.free_slots) {

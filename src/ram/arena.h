@@ -218,7 +218,6 @@ class Arena {
   // The highest free slab but `keep` leaves service. False: there is none.
   bool GiveSlabBack(uint32_t keep) PREFIXD_REQUIRES(mutex_);
   void PunchRecords(uint32_t index, uint64_t keep_bytes) PREFIXD_REQUIRES(mutex_);
-  void PunchOverhang(uint32_t index) PREFIXD_REQUIRES(mutex_);
   void LeaveService(uint32_t index) PREFIXD_REQUIRES(mutex_);
   // Free slabs beyond the capacity leave; of the others, which must run empty.
   void Shrink() PREFIXD_REQUIRES(mutex_);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -192,14 +193,15 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   if (ftruncate(fd, static_cast<off_t>(header.file_bytes)) != 0) {
     return Failed(path, "cannot be sized");
   }
-  if (!AllocateRange(fd, 0, 0, SharedFile::FixedBytes(header))) {
-    return Failed(path, "no memory for its tables");
-  }
-  if (pwrite(fd, static_cast<const void*>(&header), sizeof(header), 0) !=
-      static_cast<ssize_t>(sizeof(header))) {
-    return Failed(path, "cannot write its header");
-  }
-  return absl::OkStatus();
+  const uint64_t bytes = SharedFile::FixedBytes(header);
+  void* const map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (map == MAP_FAILED) return Failed(path, "cannot be mapped");
+  madvise(map, bytes, MADV_NOHUGEPAGE);
+  const bool backed = BackSmallPages(fd, static_cast<std::byte*>(map), 0, bytes);
+  if (backed) std::memcpy(map, static_cast<const void*>(&header), sizeof(header));
+  munmap(map, bytes);
+  if (backed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("arena: ", path, ": no memory for its tables"));
 }
 
 // A new file in the place of `old` (owned, or none). An empty descriptor: the path changed
@@ -244,6 +246,11 @@ void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header) {
   header->data_offset =
       base::AlignUp(header->records_offset + slabs * header->slab_record_bytes, kHugePage);
   header->file_bytes = header->data_offset + slabs * slab_bytes;
+}
+
+bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes) {
+  if (bytes == 0 || madvise(map + offset, bytes, kPopulateWrite) == 0) return true;
+  return errno == EINVAL && AllocateRange(fd, 0, offset, bytes);  // an older kernel
 }
 
 absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {

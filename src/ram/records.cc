@@ -126,14 +126,13 @@ absl::Status Arena::BackSpaces(uint64_t bytes) {
   if (!MakeRoom(more, kNoSpace)) {
     return absl::ResourceExhaustedError("arena: no room for another page of the space table");
   }
-  PREFIXD_RETURN_IF_ERROR(file_->Back(file_->header()->spaces_offset + spaces_backed_, more));
+  const uint64_t offset = file_->header()->spaces_offset + spaces_backed_;
+  if (!file_->BackTables(offset, more)) {
+    file_->Punch(offset, more);
+    return absl::ResourceExhaustedError("arena: the tmpfs has no room for the space table");
+  }
   spaces_backed_ = want;
   table_bytes_ += more;
-  // A mount with huge pages gave more than that.
-  const uint64_t end = file_->header()->spaces_offset + want;
-  if (file_->step_bytes() > block::kExtentUnit) {
-    file_->Punch(end, file_->header()->records_offset - end);
-  }
   return absl::OkStatus();
 }
 

@@ -35,7 +35,7 @@ bool Arena::BackSlab(uint64_t record_bytes, bool populate) {
   ++backing_;
   mutex_.unlock();
   const uint64_t offset = file_->DataOffset(index);
-  const bool ok = file_->HasRoom(shape_.slab_bytes) && file_->Back(offset, shape_.slab_bytes).ok();
+  const bool ok = file_->HasRoom(shape_.slab_bytes) && file_->BackData(offset, shape_.slab_bytes);
   if (ok && populate) file_->Populate(offset, shape_.slab_bytes);
   mutex_.lock();
   --backing_;
@@ -63,13 +63,14 @@ bool Arena::SizeRecords(uint32_t index, uint64_t bytes) {
   if (slab.record_bytes == bytes) return true;
   const uint64_t had = slab.record_bytes;
   if (!MakeRoom(bytes - had, index)) return false;
-  while (!file_->Back(file_->RecordsOffset(index) + had, bytes - had).ok()) {
+  const uint64_t offset = file_->RecordsOffset(index) + had;
+  while (!file_->BackTables(offset, bytes - had)) {
     tmpfs_full_ = true;
+    file_->Punch(offset, bytes - had);
     if (!GiveSlabBack(index)) return false;
   }
   slab.record_bytes = bytes;
   table_bytes_ += bytes - had;
-  PunchOverhang(index);
   return true;
 }
 
@@ -98,21 +99,6 @@ void Arena::PunchRecords(uint32_t index, uint64_t keep_bytes) {
   file_->Punch(file_->RecordsOffset(index) + keep_bytes, slab.record_bytes - keep_bytes);
   table_bytes_ -= slab.record_bytes - keep_bytes;
   slab.record_bytes = keep_bytes;
-}
-
-// Where the mount gives huge pages, the records of a slab brought more memory than was asked for.
-void Arena::PunchOverhang(uint32_t index) {
-  const uint64_t step = file_->step_bytes();
-  if (step <= block::kExtentUnit) return;
-  const uint64_t stride = file_->header()->slab_record_bytes;
-  const uint64_t base = file_->header()->records_offset;
-  const uint64_t first = index * stride / step * step;
-  const uint64_t end = base::AlignUp(index * stride + slabs_[index].record_bytes, step);
-  for (uint64_t i = first / stride; i < slabs_.size() && i * stride < end; ++i) {
-    const uint64_t from = std::max(first, i * stride + slabs_[i].record_bytes);
-    const uint64_t to = std::min(end, (i + 1) * stride);
-    if (from < to) file_->Punch(base + from, to - from);
-  }
 }
 
 void Arena::LeaveService(uint32_t index) {

@@ -17,13 +17,8 @@
 
 namespace prefixd::ram {
 
-SharedFile::SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, uint64_t step_bytes,
-                       std::string why)
-    : fd_(std::move(fd)),
-      map_(map),
-      bytes_(bytes),
-      step_bytes_(step_bytes),
-      replaced_why_(std::move(why)) {}
+SharedFile::SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, std::string why)
+    : fd_(std::move(fd)), map_(map), bytes_(bytes), replaced_why_(std::move(why)) {}
 
 SharedFile::~SharedFile() { munmap(map_, bytes_); }
 
@@ -51,19 +46,22 @@ absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& opti
                                                      base::FormatBytes(bytes), ": ",
                                                      strerror(errno)));
   }
-  std::unique_ptr<SharedFile> shared(
-      new SharedFile(std::move(file.fd), static_cast<std::byte*>(map), bytes,
-                     static_cast<uint64_t>(status.st_blksize), std::move(file.replaced_why)));
-  PREFIXD_RETURN_IF_ERROR(shared->Back(0, FixedBytes(*shared->header())));
-  const uint64_t data = shared->header()->data_offset;
-  madvise(shared->map_ + data, bytes - data, MADV_HUGEPAGE);  // a wish
-  return shared;
+  std::unique_ptr<SharedFile> shared(new SharedFile(
+      std::move(file.fd), static_cast<std::byte*>(map), bytes, std::move(file.replaced_why)));
+  const block::ArenaHeader& header = *shared->header();
+  madvise(shared->map_, header.data_offset, MADV_NOHUGEPAGE);          // BackTables needs it
+  madvise(shared->data(), bytes - header.data_offset, MADV_HUGEPAGE);  // a wish
+  if (shared->BackTables(0, FixedBytes(header))) return shared;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("arena: the tmpfs of ", options.path, " has no room for its tables"));
 }
 
-absl::Status SharedFile::Back(uint64_t offset, uint64_t bytes) const {
-  if (AllocateRange(fd(), 0, offset, bytes)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("arena: the tmpfs gives no ", base::FormatBytes(bytes), ": ", strerror(errno)));
+bool SharedFile::BackData(uint64_t offset, uint64_t bytes) const {
+  return AllocateRange(fd(), 0, offset, bytes);
+}
+
+bool SharedFile::BackTables(uint64_t offset, uint64_t bytes) const {
+  return BackSmallPages(fd(), map_, offset, bytes);
 }
 
 bool SharedFile::HasRoom(uint64_t bytes) const {
@@ -78,9 +76,7 @@ void SharedFile::Punch(uint64_t offset, uint64_t bytes) const {
 }
 
 void SharedFile::Populate(uint64_t offset, uint64_t bytes) const {
-#ifdef MADV_POPULATE_WRITE
-  madvise(map_ + offset, bytes, MADV_POPULATE_WRITE);
-#endif
+  madvise(map_ + offset, bytes, kPopulateWrite);
 }
 
 uint64_t SharedFile::LockedSlots() const {

@@ -1,7 +1,7 @@
 // SharedFile: the arena's file on tmpfs, found or made, owned by flock, mapped writable. Knows the
 // layout and the system calls; Arena decides what they are for.
 //
-// Back, Punch and the pointers: thread-safe for ranges that do not overlap.
+// Backing, Punch and the pointers: thread-safe for ranges that do not overlap.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -55,24 +55,25 @@ class SharedFile {
   }
   std::byte* data() const { return map_ + header()->data_offset; }
 
-  // Gives [offset, offset + bytes) its memory; what had some keeps it and its contents.
-  // ResourceExhausted when the tmpfs has no room: nothing new is backed then.
-  absl::Status Back(uint64_t offset, uint64_t bytes) const;
-  // Whether Back is worth trying: it takes long to fail.
+  // Gives a range of data its memory, in huge pages where the mount has them; what had some keeps
+  // it. False when the tmpfs has no room: nothing new is backed then.
+  bool BackData(uint64_t offset, uint64_t bytes) const;
+  // Whether BackData is worth trying: it takes long to fail.
   bool HasRoom(uint64_t bytes) const;
+  // The same for tables and records, in pages of 4 KiB: a huge page would bring memory that nobody
+  // accounts for. On failure a part may be backed.
+  bool BackTables(uint64_t offset, uint64_t bytes) const;
   // Its memory goes back to the machine; it reads as zeros.
   void Punch(uint64_t offset, uint64_t bytes) const;
   // Page-table entries of a backed range ahead of use; nothing when the kernel cannot.
   void Populate(uint64_t offset, uint64_t bytes) const;
-  // In what steps the kernel may give memory beyond what was asked for: 4 KiB, or a huge page.
-  uint64_t step_bytes() const { return step_bytes_; }
   // Bit s: the byte of slot s is locked, by whatever process.
   uint64_t LockedSlots() const;
   // A read-only description of its own.
   absl::StatusOr<Descriptor> OpenReadOnly() const;
 
  private:
-  SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, uint64_t step_bytes, std::string why);
+  SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, std::string why);
   template <typename T>
   T* At(uint64_t offset) const {
     return reinterpret_cast<T*>(map_ + offset);
@@ -80,7 +81,6 @@ class SharedFile {
   const Descriptor fd_;  // holds the flock
   std::byte* const map_;
   const uint64_t bytes_;
-  const uint64_t step_bytes_;
   const std::string replaced_why_;
 };
 
