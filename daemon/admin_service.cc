@@ -2,28 +2,46 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 #include "base/bytes.h"
 #include "base/status.h"
 #include "block/layer_group.h"
 #include "daemon/call.h"
+#include "daemon/request_log.h"
 #include "wire/admin.h"
 #include "wire/limits.h"
 
 namespace prefixd::daemon {
 
-grpc::Status AdminService::GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
-                                    v1::GetStatsReply* reply) {
-  Call call(cache_, "rpc.get_stats");
-  wire::ToProto(cache_->GetStats(), reply);
-  return call.End(absl::OkStatus());
+// Walks the SSD tier's directory, and so may wait for the disk.
+AdminService::Reactor* AdminService::GetStats(Context* context, const v1::GetStatsRequest*,
+                                              v1::GetStatsReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.get_stats");
+    DoGetStats(reply);
+    return call.End(absl::OkStatus());
+  });
 }
 
-grpc::Status AdminService::ListSpaces(grpc::ServerContext*, const v1::ListSpacesRequest* request,
-                                      v1::ListSpacesReply* reply) {
-  Call call(cache_, "rpc.list_spaces");
-  return call.End(DoListSpaces(*request, reply));
+void AdminService::DoGetStats(v1::GetStatsReply* reply) const {
+  const block::Stats stats = cache_->GetStats();
+  wire::ToProto(stats, reply);
+  const cache::ArenaPlace place = cache_->arena();
+  v1::GetStatsReply::Arena* arena = reply->mutable_arena();
+  arena->set_shared(place.shared);
+  arena->set_file_bytes(place.file_bytes);
+  arena->set_adopted_pages(CounterOf(stats, kAdoptedPages));
+}
+
+AdminService::Reactor* AdminService::ListSpaces(Context* context,
+                                                const v1::ListSpacesRequest* request,
+                                                v1::ListSpacesReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.list_spaces");
+    return call.End(DoListSpaces(*request, reply));
+  });
 }
 
 absl::Status AdminService::DoListSpaces(const v1::ListSpacesRequest& request,
@@ -49,10 +67,12 @@ absl::Status AdminService::DoListSpaces(const v1::ListSpacesRequest& request,
   return absl::OkStatus();
 }
 
-grpc::Status AdminService::Clear(grpc::ServerContext*, const v1::ClearRequest* request,
-                                 v1::ClearReply* reply) {
-  Call call(cache_, "rpc.clear");
-  return call.End(DoClear(*request, reply));
+AdminService::Reactor* AdminService::Clear(Context* context, const v1::ClearRequest* request,
+                                           v1::ClearReply* reply) {
+  return dispatch_->Waiting(context, [=, this] {
+    Call call(cache_, "rpc.clear");
+    return call.End(DoClear(*request, reply));
+  });
 }
 
 absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearReply* reply) {
@@ -69,21 +89,30 @@ absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearRep
   return absl::OkStatus();
 }
 
-grpc::Status AdminService::Flush(grpc::ServerContext* context, const v1::FlushRequest*,
-                                 v1::FlushReply* reply) {
-  Call call(cache_, "rpc.flush");
-  const cache::FlushResult result = cache_->Flush(DeadlineOf(*context));
-  reply->set_epoch(cache_->epoch());
-  reply->set_flushed_bytes(result.flushed_bytes);
-  reply->set_dirty_bytes(result.dirty_bytes);
-  spdlog::info("flush saved={} left={}", base::FormatBytes(result.flushed_bytes),
-               base::FormatBytes(result.dirty_bytes));
-  return call.End(absl::OkStatus());
+AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequest*,
+                                           v1::FlushReply* reply) {
+  return dispatch_->Waiting(context, [=, this] {
+    Call call(cache_, "rpc.flush");
+    const cache::FlushResult result = cache_->Flush(DeadlineOf(*context));
+    reply->set_epoch(cache_->epoch());
+    reply->set_flushed_bytes(result.flushed_bytes);
+    reply->set_dirty_bytes(result.dirty_bytes);
+    spdlog::info("flush saved={} left={}", base::FormatBytes(result.flushed_bytes),
+                 base::FormatBytes(result.dirty_bytes));
+    return call.End(absl::OkStatus());
+  });
 }
 
-grpc::Status AdminService::GetConfig(grpc::ServerContext*, const v1::GetConfigRequest*,
-                                     v1::GetConfigReply* reply) {
-  Call call(cache_, "rpc.get_config");
+AdminService::Reactor* AdminService::GetConfig(Context* context, const v1::GetConfigRequest*,
+                                               v1::GetConfigReply* reply) {
+  return dispatch_->Now(context, [&] {
+    Call call(cache_, "rpc.get_config");
+    DoGetConfig(reply);
+    return call.End(absl::OkStatus());
+  });
+}
+
+void AdminService::DoGetConfig(v1::GetConfigReply* reply) const {
   reply->set_epoch(cache_->epoch());
   reply->set_version(version_);
   for (const Setting& setting : settings_) {
@@ -103,6 +132,8 @@ grpc::Status AdminService::GetConfig(grpc::ServerContext*, const v1::GetConfigRe
       {"formats_per_ladder", block::kMaxLadder},
       {"worker_name_bytes", wire::kMaxWorkerBytes},
       {"request_id_bytes", wire::kMaxRequestIdBytes},
+      {"unread_event_bytes", wire::kMaxUnreadEventBytes},
+      {"arena_sessions", block::kArenaSlots},
   };
   for (const auto& [name, value] : limits) {
     v1::GetConfigReply::Setting* to = reply->add_limits();
@@ -110,7 +141,54 @@ grpc::Status AdminService::GetConfig(grpc::ServerContext*, const v1::GetConfigRe
     to->set_value(std::to_string(value));
     to->set_source("default");
   }
-  return call.End(absl::OkStatus());
+}
+
+AdminService::Reactor* AdminService::ListSessions(Context* context, const v1::ListSessionsRequest*,
+                                                  v1::ListSessionsReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.list_sessions");
+    reply->set_epoch(cache_->epoch());
+    for (const block::SessionInfo& session : cache_->ListSessions())
+      wire::ToProto(session, reply->add_sessions());
+    return call.End(absl::OkStatus());
+  });
+}
+
+AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::ListLeasesRequest*,
+                                                v1::ListLeasesReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.list_leases");
+    reply->set_epoch(cache_->epoch());
+    for (const block::LeaseInfo& lease : cache_->ListLeases())
+      wire::ToProto(lease, reply->add_leases());
+    return call.End(absl::OkStatus());
+  });
+}
+
+AdminService::Reactor* AdminService::EndSession(Context* context,
+                                                const v1::EndSessionRequest* request,
+                                                v1::EndSessionReply* reply) {
+  return dispatch_->Waiting(context, [=, this] {
+    Call call(cache_, "rpc.end_session");
+    return call.End(DoEndSession(*request, reply));
+  });
+}
+
+absl::Status AdminService::DoEndSession(const v1::EndSessionRequest& request,
+                                        v1::EndSessionReply* reply) {
+  const block::SessionId session{request.session()};
+  const bool ended = sessions_->End(session);
+  reply->set_epoch(cache_->epoch());
+  const std::vector<block::SessionInfo> left = cache_->ListSessions();
+  const auto kept = std::find_if(left.begin(), left.end(),
+                                 [session](const auto& info) { return info.session == session; });
+  if (kept != left.end()) {
+    reply->set_still_held(true);
+    reply->set_pid(kept->pid);
+    return absl::OkStatus();
+  }
+  if (ended) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("end_session: no session ", absl::Hex(session.value)));
 }
 
 }  // namespace prefixd::daemon

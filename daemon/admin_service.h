@@ -2,38 +2,58 @@
 //
 // Thread-safe.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "grpcpp/grpcpp.h"
 
 #include "cache/cache.h"
 #include "daemon/config.h"
+#include "daemon/dispatch.h"
+#include "daemon/sessions.h"
 #include "prefixd/v1/admin.grpc.pb.h"
 
 namespace prefixd::daemon {
 
-class AdminService final : public v1::Admin::Service {
+class AdminService final : public v1::Admin::CallbackService {
  public:
-  // `cache` must outlive this.
-  AdminService(cache::Cache* cache, std::string version, std::vector<Setting> settings)
-      : cache_(cache), version_(std::move(version)), settings_(std::move(settings)) {}
+  using Reactor = grpc::ServerUnaryReactor;
+  using Context = grpc::CallbackServerContext;
 
-  grpc::Status GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
-                        v1::GetStatsReply* reply) override;
-  grpc::Status ListSpaces(grpc::ServerContext* context, const v1::ListSpacesRequest* request,
-                          v1::ListSpacesReply* reply) override;
-  grpc::Status Clear(grpc::ServerContext* context, const v1::ClearRequest* request,
-                     v1::ClearReply* reply) override;
-  grpc::Status Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
-                     v1::FlushReply* reply) override;
-  grpc::Status GetConfig(grpc::ServerContext* context, const v1::GetConfigRequest* request,
-                         v1::GetConfigReply* reply) override;
+  // What is served must outlive this.
+  AdminService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch, std::string version,
+               std::vector<Setting> settings)
+      : cache_(cache),
+        sessions_(sessions),
+        dispatch_(dispatch),
+        version_(std::move(version)),
+        settings_(std::move(settings)) {}
+
+  Reactor* GetStats(Context* context, const v1::GetStatsRequest* request,
+                    v1::GetStatsReply* reply) override;
+  Reactor* ListSpaces(Context* context, const v1::ListSpacesRequest* request,
+                      v1::ListSpacesReply* reply) override;
+  Reactor* Clear(Context* context, const v1::ClearRequest* request, v1::ClearReply* reply) override;
+  Reactor* Flush(Context* context, const v1::FlushRequest* request, v1::FlushReply* reply) override;
+  Reactor* GetConfig(Context* context, const v1::GetConfigRequest* request,
+                     v1::GetConfigReply* reply) override;
+  Reactor* ListSessions(Context* context, const v1::ListSessionsRequest* request,
+                        v1::ListSessionsReply* reply) override;
+  Reactor* ListLeases(Context* context, const v1::ListLeasesRequest* request,
+                      v1::ListLeasesReply* reply) override;
+  Reactor* EndSession(Context* context, const v1::EndSessionRequest* request,
+                      v1::EndSessionReply* reply) override;
 
  private:
+  void DoGetStats(v1::GetStatsReply* reply) const;
   absl::Status DoListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status DoClear(const v1::ClearRequest& request, v1::ClearReply* reply);
+  void DoGetConfig(v1::GetConfigReply* reply) const;
+  absl::Status DoEndSession(const v1::EndSessionRequest& request, v1::EndSessionReply* reply);
 
   cache::Cache* const cache_;
+  Sessions* const sessions_;
+  Dispatch* const dispatch_;
   const std::string version_;
   const std::vector<Setting> settings_;
 };

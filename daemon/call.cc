@@ -32,7 +32,7 @@ const char* RefusalCounter(absl::StatusCode code) {
 
 }  // namespace
 
-base::Deadline DeadlineOf(const grpc::ServerContext& context) {
+base::Deadline DeadlineOf(const grpc::ServerContextBase& context) {
   const auto steady_now = std::chrono::steady_clock::now();
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max())

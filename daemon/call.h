@@ -17,7 +17,7 @@ namespace prefixd::daemon {
 // Without a deadline of its own an RPC has this long.
 inline constexpr std::chrono::seconds kDefaultDeadline{60};
 
-base::Deadline DeadlineOf(const grpc::ServerContext& context);
+base::Deadline DeadlineOf(const grpc::ServerContextBase& context);
 
 // Both have the same codes by number.
 grpc::Status ToGrpc(const absl::Status& status);

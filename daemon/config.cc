@@ -5,12 +5,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
+#include "base/bytes.h"
+#include "base/checksum.h"
 #include "base/status.h"
+#include "daemon/fd_socket.h"
 #include "daemon/listen_address.h"
 #include "daemon/settings.h"
+#include "daemon/socket_guard.h"
 #include "daemon/version.h"
 
 namespace prefixd::daemon {
@@ -139,6 +144,8 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
 }
 
 absl::Status CheckTogether(const Config& config) {
+  PREFIXD_RETURN_IF_ERROR(SocketGuard::CheckLength(FdSocketPath(config.socket)));
+  PREFIXD_RETURN_IF_ERROR(SocketGuard::CheckLength(config.socket));
   if (config.listen.empty() || config.insecure) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
   if (address.loopback) return absl::OkStatus();
@@ -149,6 +156,12 @@ absl::Status CheckTogether(const Config& config) {
 }
 
 }  // namespace
+
+std::string AutoArenaPath(const std::string& socket) {
+  const std::string path = std::filesystem::absolute(socket).lexically_normal().string();
+  return absl::StrCat("/dev/shm/prefixd-",
+                      base::ToHex(base::Sha256(base::AsBytes(path))).substr(0, 16), ".arena");
+}
 
 void Config::Echo(const std::string& name, const std::string& value) {
   for (Setting& setting : settings) {
@@ -192,6 +205,8 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
   PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
   config.Echo("socket", config.socket);
   config.Echo("directory", config.directory);
+  if (config.arena == "auto") config.arena = AutoArenaPath(config.socket);
+  if (!config.arena.empty()) config.Echo("arena", config.arena);
   return loaded;
 }
 

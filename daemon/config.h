@@ -21,7 +21,7 @@ namespace prefixd::daemon {
 enum ExitCode : int {
   kExitOk = 0,      // stopped on request, everything saved
   kExitFailed = 1,  // failed while running
-  kExitUsage = 2,   // a flag, the file or the environment is wrong
+  kExitUsage = 2,   // a flag, the file or the environment is wrong, or asks for the impossible
   kExitStart = 3,   // could not start: socket or directory in use, not writable, no memory
   kExitUnsaved =
       4,  // stopped on request, but some bytes did not reach the SSD before the drain deadline
@@ -41,6 +41,7 @@ struct Config {
   std::string socket;     // path, "auto" resolved
   std::string listen;     // host:port; empty = no TCP
   std::string directory;  // of the SSD tier, "auto" resolved
+  std::string arena;      // path of the arena file, "auto" resolved; empty = private memory
   bool insecure = false;
   base::Size ram;
   SsdMode ssd_mode = SsdMode::kAuto;
@@ -61,6 +62,9 @@ struct Config {
   // Sets the effective value that people see.
   void Echo(const std::string& name, const std::string& value);
 };
+
+// Where "auto" puts the arena of the daemon that listens on `socket`: the same path at every start.
+std::string AutoArenaPath(const std::string& socket);
 
 using Environment = std::map<std::string, std::string>;
 Environment ProcessEnvironment();

@@ -44,6 +44,11 @@ int main(int argc, char** argv) {
   }
   daemon::StartLog(loaded->config.log_level);
   const auto program = daemon::Program::Start(loaded->config);
-  if (!program.ok()) return Fail(daemon::kExitStart, std::string(program.status().message()));
+  if (!program.ok()) {
+    // A setting that no start can satisfy: whoever restarts the daemon is not to try again.
+    const bool setting = absl::IsInvalidArgument(program.status());
+    return Fail(setting ? daemon::kExitUsage : daemon::kExitStart,
+                std::string(program.status().message()));
+  }
   return (*program)->Serve();
 }

@@ -4,7 +4,9 @@
 
 #include "base/status.h"
 #include "daemon/call.h"
+#include "daemon/fetch_stream.h"
 #include "daemon/listen_address.h"
+#include "daemon/put_stream.h"
 #include "daemon/request_log.h"
 #include "daemon/requests.h"
 #include "wire/answer.h"
@@ -14,24 +16,32 @@
 namespace prefixd::daemon {
 namespace {
 
-// Releases the leases of an Acquire that fails halfway: the caller never learns their ids.
-class LeaseKeeper {
+// Gives back what an Acquire that fails halfway took: the caller never learns of it.
+class Keeper {
  public:
-  LeaseKeeper(cache::Cache* cache, block::SessionId session) : cache_(cache), session_(session) {}
-  ~LeaseKeeper() {
+  Keeper(cache::Cache* cache, block::SessionId session) : cache_(cache), session_(session) {}
+  ~Keeper() {
+    if (handed_over_) return;
     for (block::LeaseId lease : leases_) cache_->Release(session_, {.lease = lease}).IgnoreError();
+    for (block::ReservationId id : reservations_) cache_->Abandon(session_, id).IgnoreError();
   }
-  LeaseKeeper(const LeaseKeeper&) = delete;
-  LeaseKeeper& operator=(const LeaseKeeper&) = delete;
-  void Add(block::LeaseId lease) {
-    if (lease) leases_.push_back(lease);
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+  // A continued lease was the caller's before and stays it.
+  void Add(block::LeaseId lease, block::LeaseId continued) {
+    if (lease && lease != continued) leases_.push_back(lease);
   }
-  void HandOver() { leases_.clear(); }
+  void Add(block::ReservationId reservation) {
+    if (reservation) reservations_.push_back(reservation);
+  }
+  void HandOver() { handed_over_ = true; }
 
  private:
   cache::Cache* const cache_;
   const block::SessionId session_;
+  bool handed_over_ = false;
   std::vector<block::LeaseId> leases_;
+  std::vector<block::ReservationId> reservations_;
 };
 
 // Every one is tried; the first error is the answer.
@@ -48,38 +58,65 @@ uint64_t MicrosSince(std::chrono::steady_clock::time_point start) {
       std::chrono::duration_cast<std::chrono::microseconds>(passed).count());
 }
 
+bool WaitsForPending(const v1::AcquireRequest& request) {
+  for (const v1::AcquireRequest::Item& item : request.items()) {
+    if (item.wait_pending_ms() > 0) return true;
+  }
+  return false;
+}
+
+constexpr int kFewPages = 16;
+
+int StagedPages(const v1::CommitRequest& request) {
+  int pages = 0;
+  for (const v1::StagedPages& staged : request.staged()) pages += staged.offset_size();
+  return pages;
+}
+
+void WriteAcquired(const cache::Acquired& acquired, v1::Answer* answer) {
+  wire::ToProto(acquired.lease, acquired.match, acquired.pages, answer);
+  answer->set_first_block(acquired.first_block);
+}
+
 }  // namespace
 
-Sessions::Reactor* PrefixCacheService::Attach(grpc::CallbackServerContext*,
-                                              const v1::AttachRequest* request) {
-  return sessions_->Attach(*request);
+Sessions::Reactor* PrefixCacheService::Attach(Context* context, const v1::AttachRequest* request) {
+  return sessions_->Attach(*request, context->peer());
 }
 
-grpc::Status PrefixCacheService::OpenSpace(grpc::ServerContext* context,
-                                           const v1::OpenSpaceRequest* request,
-                                           v1::OpenSpaceReply* reply) {
-  Call call(cache_, "rpc.open_space");
-  if (absl::Status status = CheckSize(*request); !status.ok()) return call.End(status);
-  absl::StatusOr<block::SpaceIdentity> identity = wire::FromProto(request->identity());
-  if (!identity.ok()) return call.End(identity.status());
-  identity->tenant = TenantOf(context->peer());
-  absl::StatusOr<cache::OpenedSpace> opened =
-      cache_->OpenSpace({request->session()}, *std::move(identity));
-  if (!opened.ok()) return call.End(opened.status());
+PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context,
+                                                           const v1::OpenSpaceRequest* request,
+                                                           v1::OpenSpaceReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.open_space");
+    return call.End(DoOpenSpace(*request, *context, reply));
+  });
+}
+
+absl::Status PrefixCacheService::DoOpenSpace(const v1::OpenSpaceRequest& request,
+                                             const Context& context, v1::OpenSpaceReply* reply) {
+  PREFIXD_RETURN_IF_ERROR(CheckSize(request));
+  PREFIXD_ASSIGN_OR_RETURN(block::SpaceIdentity identity, wire::FromProto(request.identity()));
+  identity.tenant = TenantOf(context.peer());
+  PREFIXD_ASSIGN_OR_RETURN(cache::OpenedSpace opened,
+                           cache_->OpenSpace({request.session()}, std::move(identity)));
   reply->set_epoch(cache_->epoch());
-  reply->set_space(opened->space.value);
-  reply->set_space_id(opened->id.data(), opened->id.size());
-  reply->set_block_tokens(opened->block_tokens);
-  reply->set_created(opened->created);
-  reply->set_nearest_model(opened->nearest_model);
-  for (std::string& field : opened->differing_fields) reply->add_differing_fields(std::move(field));
-  return call.End(absl::OkStatus());
+  reply->set_space(opened.space.value);
+  reply->set_space_id(opened.id.data(), opened.id.size());
+  reply->set_block_tokens(opened.block_tokens);
+  reply->set_created(opened.created);
+  reply->set_nearest_model(opened.nearest_model);
+  for (std::string& field : opened.differing_fields) reply->add_differing_fields(std::move(field));
+  return absl::OkStatus();
 }
 
-grpc::Status PrefixCacheService::Match(grpc::ServerContext*, const v1::AcquireRequest* request,
-                                       v1::AcquireReply* reply) {
-  Call call(cache_, "rpc.match");
-  return call.End(DoMatch(*request, reply));
+PrefixCacheService::Reactor* PrefixCacheService::Match(Context* context,
+                                                       const v1::AcquireRequest* request,
+                                                       v1::AcquireReply* reply) {
+  return dispatch_->Now(context, [&] {
+    Call call(cache_, "rpc.match");
+    return call.End(DoMatch(*request, reply));
+  });
 }
 
 absl::Status PrefixCacheService::DoMatch(const v1::AcquireRequest& request,
@@ -94,55 +131,104 @@ absl::Status PrefixCacheService::DoMatch(const v1::AcquireRequest& request,
   return absl::OkStatus();
 }
 
-grpc::Status PrefixCacheService::Acquire(grpc::ServerContext* context,
-                                         const v1::AcquireRequest* request,
-                                         v1::AcquireReply* reply) {
-  Call call(cache_, "rpc.acquire");
-  return call.End(DoAcquire(*request, *context, reply));
+PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context,
+                                                         const v1::AcquireRequest* request,
+                                                         v1::AcquireReply* reply) {
+  const auto work = [=, this] {
+    Call call(cache_, "rpc.acquire");
+    return call.End(DoAcquire(*request, *context, reply));
+  };
+  return WaitsForPending(*request) ? dispatch_->Waiting(context, work)
+                                   : dispatch_->Quick(context, work);
 }
 
 absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
-                                           const grpc::ServerContext& context,
-                                           v1::AcquireReply* reply) {
+                                           const Context& context, v1::AcquireReply* reply) {
   const base::Deadline deadline = DeadlineOf(context);
-  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, ReadItems(request));
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, ReadItems(request));
   const block::SessionId session{request.session()};
   PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request.release()));
-  LeaseKeeper leases(cache_, session);
-  for (const cache::Request& item : items) {
+  Keeper keeper(cache_, session);
+  for (int i = 0; i < request.items_size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
+    cache::Request& item = items[static_cast<size_t>(i)];
     PREFIXD_ASSIGN_OR_RETURN(const cache::Acquired acquired,
                              cache_->Acquire(session, item, deadline));
-    leases.Add(acquired.lease);
-    wire::ToProto(acquired.lease, acquired.match, acquired.pages, reply->add_answers());
+    keeper.Add(acquired.lease, item.continues);
+    v1::Answer* answer = reply->add_answers();
+    WriteAcquired(acquired, answer);
     if (spdlog::should_log(spdlog::level::info)) {
       spdlog::info("{}", AcquireLine(item, acquired, MicrosSince(start)));
     }
+    if (!request.items(i).reserve()) continue;
+    ReserveIn(request.items(i), std::move(item), session, answer);
+    keeper.Add(block::ReservationId{answer->reserved().reservation()});
   }
   // A worker that gave up waiting never learns what it holds.
   if (context.IsCancelled()) return absl::CancelledError("acquire: the worker stopped waiting");
-  leases.HandOver();
+  keeper.HandOver();
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
 }
 
-grpc::Status PrefixCacheService::Release(grpc::ServerContext*, const v1::ReleaseRequest* request,
-                                         v1::Ack* reply) {
-  Call call(cache_, "rpc.release");
-  if (absl::Status status = CheckSize(*request); !status.ok()) return call.End(status);
-  for (const v1::Released& released : request->release()) {
-    if (absl::Status status = wire::Check(released); !status.ok()) return call.End(status);
-  }
-  reply->set_epoch(cache_->epoch());
-  return call.End(ReleaseAll(cache_, {request->session()}, request->release()));
+void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
+                                   block::SessionId session, v1::Answer* answer) {
+  const absl::StatusOr<cache::ReserveRequest> wanted = ReserveOf(from, std::move(item));
+  absl::StatusOr<block::ReservePlan> plan = wanted.status();
+  if (sessions_->draining())
+    plan = absl::UnavailableError("reserve: the daemon is stopping");
+  else if (wanted.ok())
+    plan = cache_->Reserve(session, *wanted);
+  if (!plan.ok()) return answer->set_reserve_error(std::string(plan.status().message()));
+  wire::ToProto(*plan, answer->mutable_reserved());
+  answer->mutable_reserved()->set_epoch(cache_->epoch());
 }
 
-grpc::Status PrefixCacheService::Reserve(grpc::ServerContext*, const v1::ReserveRequest* request,
-                                         v1::ReserveReply* reply) {
-  Call call(cache_, "rpc.reserve");
-  if (sessions_->draining())
-    return call.End(absl::UnavailableError("reserve: the daemon is stopping"));
-  return call.End(DoReserve(*request, reply));
+PrefixCacheService::Reactor* PrefixCacheService::Join(Context* context,
+                                                      const v1::JoinRequest* request,
+                                                      v1::AcquireReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.join");
+    return call.End(DoJoin(*request, reply));
+  });
+}
+
+absl::Status PrefixCacheService::DoJoin(const v1::JoinRequest& request, v1::AcquireReply* reply) {
+  PREFIXD_RETURN_IF_ERROR(wire::Check(request));
+  PREFIXD_ASSIGN_OR_RETURN(const cache::Acquired acquired,
+                           cache_->Join({request.session()}, {request.lease()},
+                                        {request.groups().begin(), request.groups().end()}));
+  WriteAcquired(acquired, reply->add_answers());
+  reply->set_epoch(cache_->epoch());
+  return absl::OkStatus();
+}
+
+PrefixCacheService::Reactor* PrefixCacheService::Release(Context* context,
+                                                         const v1::ReleaseRequest* request,
+                                                         v1::Ack* reply) {
+  return dispatch_->Now(context, [&] {
+    Call call(cache_, "rpc.release");
+    reply->set_epoch(cache_->epoch());
+    return call.End(DoRelease(*request));
+  });
+}
+
+absl::Status PrefixCacheService::DoRelease(const v1::ReleaseRequest& request) {
+  PREFIXD_RETURN_IF_ERROR(CheckSize(request));
+  for (const v1::Released& released : request.release())
+    PREFIXD_RETURN_IF_ERROR(wire::Check(released));
+  return ReleaseAll(cache_, {request.session()}, request.release());
+}
+
+PrefixCacheService::Reactor* PrefixCacheService::Reserve(Context* context,
+                                                         const v1::ReserveRequest* request,
+                                                         v1::ReserveReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.reserve");
+    if (sessions_->draining())
+      return call.End(absl::UnavailableError("reserve: the daemon is stopping"));
+    return call.End(DoReserve(*request, reply));
+  });
 }
 
 absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request,
@@ -155,11 +241,17 @@ absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request,
   return absl::OkStatus();
 }
 
-grpc::Status PrefixCacheService::Commit(grpc::ServerContext*, const v1::CommitRequest* request,
-                                        v1::CommitReply* reply) {
-  Call call(cache_, "rpc.commit");
-  if (absl::Status status = CheckSize(*request); !status.ok()) return call.End(status);
-  return call.End(DoCommit(*request, reply));
+// More than a few staged pages are megabytes to copy: not on a callback thread.
+PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context,
+                                                        const v1::CommitRequest* request,
+                                                        v1::CommitReply* reply) {
+  const auto work = [=, this, running = dispatch_->Running()] {
+    Call call(cache_, "rpc.commit");
+    if (absl::Status status = CheckSize(*request); !status.ok()) return call.End(status);
+    return call.End(DoCommit(*request, reply));
+  };
+  return StagedPages(*request) <= kFewPages ? dispatch_->Quick(context, work)
+                                            : dispatch_->Waiting(context, work);
 }
 
 absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
@@ -171,16 +263,32 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
   wire::ToProto(answer, reply);
   reply->set_epoch(cache_->epoch());
   if (spdlog::should_log(spdlog::level::info)) {
-    spdlog::info("{}", CommitLine(commit, answer, cache_->GetStats(), MicrosSince(start)));
+    spdlog::info("{}", CommitLine(commit, answer, cache_->ListSpaces(), MicrosSince(start)));
   }
   return absl::OkStatus();
 }
 
-grpc::Status PrefixCacheService::Abandon(grpc::ServerContext*, const v1::AbandonRequest* request,
-                                         v1::Ack* reply) {
-  Call call(cache_, "rpc.abandon");
-  reply->set_epoch(cache_->epoch());
-  return call.End(cache_->Abandon({request->session()}, {request->reservation()}));
+PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context,
+                                                         const v1::AbandonRequest* request,
+                                                         v1::Ack* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.abandon");
+    reply->set_epoch(cache_->epoch());
+    return call.End(cache_->Abandon({request->session()}, {request->reservation()}));
+  });
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* context,
+                                                                   grpc::ByteBuffer* reply) {
+  return StartPut(cache_, dispatch_, context, reply,
+                  [this](const v1::CommitRequest& header, v1::CommitReply* commit) {
+                    return DoCommit(header, commit);
+                  });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(
+    Context* context, const grpc::ByteBuffer* request) {
+  return StartFetch(cache_, dispatch_, context, *request);
 }
 
 }  // namespace prefixd::daemon

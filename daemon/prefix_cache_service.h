@@ -1,55 +1,72 @@
 // The calls that a worker makes: each is FromProto, Cache, ToProto. Nothing is decided here.
 //
-// Thread-safe. Attach runs as a callback reactor, everything else on gRPC's own bounded threads.
+// Thread-safe. Everything runs as callback reactors, as Dispatch places it; Put and Fetch move raw
+// messages.
 #pragma once
 #include "grpcpp/grpcpp.h"
 
 #include "cache/cache.h"
+#include "daemon/dispatch.h"
 #include "daemon/sessions.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 
 namespace prefixd::daemon {
 
-class PrefixCacheService final
-    : public v1::PrefixCache::WithCallbackMethod_Attach<v1::PrefixCache::Service> {
- public:
-  // Both must outlive this.
-  PrefixCacheService(cache::Cache* cache, Sessions* sessions)
-      : cache_(cache), sessions_(sessions) {}
+namespace internal {
+using Rpc = v1::PrefixCache;
+using Transfers = Rpc::WithRawCallbackMethod_Put<Rpc::WithRawCallbackMethod_Fetch<Rpc::Service>>;
+using Stores = Rpc::WithCallbackMethod_Reserve<
+    Rpc::WithCallbackMethod_Commit<Rpc::WithCallbackMethod_Abandon<Transfers>>>;
+using Leases = Rpc::WithCallbackMethod_Match<Rpc::WithCallbackMethod_Acquire<
+    Rpc::WithCallbackMethod_Join<Rpc::WithCallbackMethod_Release<Stores>>>>;
+using Everything = Rpc::WithCallbackMethod_Attach<Rpc::WithCallbackMethod_OpenSpace<Leases>>;
+}  // namespace internal
 
-  Sessions::Reactor* Attach(grpc::CallbackServerContext* context,
-                            const v1::AttachRequest* request) override;
-  grpc::Status OpenSpace(grpc::ServerContext* context, const v1::OpenSpaceRequest* request,
-                         v1::OpenSpaceReply* reply) override;
-  grpc::Status Match(grpc::ServerContext* context, const v1::AcquireRequest* request,
-                     v1::AcquireReply* reply) override;
-  grpc::Status Acquire(grpc::ServerContext* context, const v1::AcquireRequest* request,
-                       v1::AcquireReply* reply) override;
-  grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
-                       v1::Ack* reply) override;
-  grpc::Status Reserve(grpc::ServerContext* context, const v1::ReserveRequest* request,
-                       v1::ReserveReply* reply) override;
-  grpc::Status Commit(grpc::ServerContext* context, const v1::CommitRequest* request,
-                      v1::CommitReply* reply) override;
-  grpc::Status Abandon(grpc::ServerContext* context, const v1::AbandonRequest* request,
-                       v1::Ack* reply) override;
-  // A stream that fails, for whatever reason, abandons its reservation.
-  grpc::Status Put(grpc::ServerContext* context, grpc::ServerReader<v1::PutChunk>* reader,
-                   v1::CommitReply* reply) override;
-  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
-                     grpc::ServerWriter<v1::FetchChunk>* writer) override;
+class PrefixCacheService final : public internal::Everything {
+ public:
+  using Reactor = grpc::ServerUnaryReactor;
+  using Context = grpc::CallbackServerContext;
+
+  // All must outlive this.
+  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch)
+      : cache_(cache), sessions_(sessions), dispatch_(dispatch) {}
+
+  Sessions::Reactor* Attach(Context* context, const v1::AttachRequest* request) override;
+  Reactor* OpenSpace(Context* context, const v1::OpenSpaceRequest* request,
+                     v1::OpenSpaceReply* reply) override;
+  Reactor* Match(Context* context, const v1::AcquireRequest* request,
+                 v1::AcquireReply* reply) override;
+  Reactor* Acquire(Context* context, const v1::AcquireRequest* request,
+                   v1::AcquireReply* reply) override;
+  Reactor* Join(Context* context, const v1::JoinRequest* request, v1::AcquireReply* reply) override;
+  Reactor* Release(Context* context, const v1::ReleaseRequest* request, v1::Ack* reply) override;
+  Reactor* Reserve(Context* context, const v1::ReserveRequest* request,
+                   v1::ReserveReply* reply) override;
+  Reactor* Commit(Context* context, const v1::CommitRequest* request,
+                  v1::CommitReply* reply) override;
+  Reactor* Abandon(Context* context, const v1::AbandonRequest* request, v1::Ack* reply) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Put(Context* context,
+                                                 grpc::ByteBuffer* reply) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(Context* context,
+                                                    const grpc::ByteBuffer* request) override;
 
  private:
+  absl::Status DoOpenSpace(const v1::OpenSpaceRequest& request, const Context& context,
+                           v1::OpenSpaceReply* reply);
   absl::Status DoMatch(const v1::AcquireRequest& request, v1::AcquireReply* reply);
-  absl::Status DoAcquire(const v1::AcquireRequest& request, const grpc::ServerContext& context,
+  absl::Status DoAcquire(const v1::AcquireRequest& request, const Context& context,
                          v1::AcquireReply* reply);
+  absl::Status DoJoin(const v1::JoinRequest& request, v1::AcquireReply* reply);
+  absl::Status DoRelease(const v1::ReleaseRequest& request);
   absl::Status DoReserve(const v1::ReserveRequest& request, v1::ReserveReply* reply);
   absl::Status DoCommit(const v1::CommitRequest& request, v1::CommitReply* reply);
-  absl::Status TakePages(block::SessionId session, block::ReservationId reservation,
-                         base::Deadline deadline, grpc::ServerReader<v1::PutChunk>* reader);
+  // Plans what the item asked for; an error is told in the answer, beside what it leased.
+  void ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
+                 block::SessionId session, v1::Answer* answer);
 
   cache::Cache* const cache_;
   Sessions* const sessions_;
+  Dispatch* const dispatch_;
 };
 
 }  // namespace prefixd::daemon

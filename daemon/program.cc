@@ -8,6 +8,7 @@
 #include <ctime>
 #include <filesystem>
 #include <future>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/stubs/logging.h"
@@ -74,6 +75,7 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.ssd_budget_bytes = budgets.ssd_bytes;
   options.directory = config.directory;
   options.direct_io = config.direct_io;
+  options.arena_path = config.arena;
   options.trust_model_names = config.trust_model_names;
   options.block_tokens = config.block_tokens;
   options.segment_bytes = config.segment_bytes;
@@ -117,6 +119,7 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
 }
 
 absl::Status Program::Open() {
+  const auto start = std::chrono::steady_clock::now();
   if (config_.ssd_mode != SsdMode::kOff) {
     PREFIXD_RETURN_IF_ERROR(PrepareDirectory(config_.directory));
   }
@@ -143,12 +146,28 @@ absl::Status Program::Open() {
                               .version = kVersion,
                               .settings = config_.settings};
   PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options));
+  LogStart(start);
+  return absl::OkStatus();
+}
+
+void Program::LogStart(std::chrono::steady_clock::time_point start) const {
+  const cache::ArenaPlace arena = cache_->arena();
+  if (arena.shared) {
+    spdlog::info("arena: shared, {} of up to {}, {} pages adopted", config_.arena,
+                 base::FormatBytes(arena.file_bytes), CounterOf(cache_->GetStats(), kAdoptedPages));
+  } else {
+    spdlog::log(config_.arena.empty() ? spdlog::level::info : spdlog::level::warn,
+                "arena: private memory{}: pages travel by Fetch and Put, and what is in RAM only "
+                "does not survive a kill",
+                config_.arena.empty() ? "" : ", " + config_.arena + " cannot be used");
+  }
   spdlog::info("listening on {}", config_.socket);
   if (server_->port() != 0) {
     spdlog::info("listening on {} port {}{}", config_.listen, server_->port(),
                  config_.insecure ? ", unencrypted" : "");
   }
-  return absl::OkStatus();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  spdlog::info("serving after {:.3f} s", took.count());
 }
 
 void Program::LogStats() const { spdlog::info("{}", StatsLine(cache_->GetStats())); }
@@ -162,11 +181,25 @@ int Program::Serve() {
   return Drain();
 }
 
+// New sessions and reservations are refused, so what runs comes to an end: what it stores meanwhile
+// is saved too.
+cache::FlushResult Program::FlushWhileServing(base::Deadline deadline) {
+  cache::FlushResult all;
+  for (;;) {
+    const bool idle = server_->idle();
+    const cache::FlushResult result = cache_->Flush(deadline);
+    all.flushed_bytes += result.flushed_bytes;
+    all.dirty_bytes = result.dirty_bytes;
+    if (idle || std::chrono::steady_clock::now() >= deadline) return all;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 int Program::Drain() {
   server_->BeginDrain(static_cast<uint32_t>(config_.drain_deadline.count()));
   const base::Deadline deadline = std::chrono::steady_clock::now() + config_.drain_deadline;
   std::future<cache::FlushResult> flush =
-      std::async(std::launch::async, [this, deadline] { return cache_->Flush(deadline); });
+      std::async(std::launch::async, [this, deadline] { return FlushWhileServing(deadline); });
   auto next_line = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (flush.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (WaitForSignal(std::chrono::milliseconds(20)) != 0) {
@@ -176,21 +209,31 @@ int Program::Drain() {
     }
     if (std::chrono::steady_clock::now() < next_line) continue;
     next_line += std::chrono::seconds(1);
-    spdlog::info("draining: {} left", base::FormatBytes(cache_->GetStats().dirty_bytes));
+    spdlog::info("draining: {} left{}", base::FormatBytes(cache_->GetStats().dirty_bytes),
+                 server_->idle() ? "" : ", requests running");
   }
   const cache::FlushResult result = flush.get();
   LogStats();
   server_->Stop();
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;
+  const bool shared = cache_->arena().shared;
   server_.reset();
   cache_.reset();
+  return LogStop(result.flushed_bytes, unsaved, shared);
+}
+
+int Program::LogStop(uint64_t saved, uint64_t unsaved, bool shared) const {
   if (unsaved > 0 && has_ssd_) {
-    spdlog::warn("stopped: {} saved, {} NOT saved", base::FormatBytes(result.flushed_bytes),
-                 base::FormatBytes(unsaved));
+    spdlog::warn("stopped: {} saved, {} NOT saved{}", base::FormatBytes(saved),
+                 base::FormatBytes(unsaved),
+                 shared ? "; the arena file keeps them until this machine restarts" : "");
     return kExitUnsaved;
   }
-  spdlog::info("stopped: {} saved on the way down, {}", base::FormatBytes(result.flushed_bytes),
-               has_ssd_ ? "nothing unsaved" : "the rest is gone: there is no ssd tier");
+  const char* rest = has_ssd_ ? "nothing unsaved"
+                     : shared ? "there is no ssd tier: the rest is in the arena file until this "
+                                "machine restarts"
+                              : "the rest is gone: there is no ssd tier";
+  spdlog::info("stopped: {} saved on the way down, {}", base::FormatBytes(saved), rest);
   return kExitOk;
 }
 

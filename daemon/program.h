@@ -1,6 +1,7 @@
 // The daemon as a program: from a configuration to a served cache, and down again without losing
 // what was stored.
 #pragma once
+#include <chrono>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -16,7 +17,8 @@ namespace prefixd::daemon {
 class Program {
  public:
   // Measures the machine, opens the cache (which recovers what the SSD holds) and listens; logs
-  // what came out. Echoes the effective budgets into the settings.
+  // what came out. Echoes the effective budgets into the settings. InvalidArgument: a setting that
+  // no start can satisfy.
   static absl::StatusOr<std::unique_ptr<Program>> Start(Config config);
 
   // Serves until SIGTERM or SIGINT, then drains. Returns an ExitCode. Requires: both signals are
@@ -26,7 +28,10 @@ class Program {
  private:
   explicit Program(Config config) : config_(std::move(config)) {}
   absl::Status Open();
+  void LogStart(std::chrono::steady_clock::time_point start) const;
   int Drain();
+  cache::FlushResult FlushWhileServing(base::Deadline deadline);
+  int LogStop(uint64_t saved, uint64_t unsaved, bool shared) const;
   void LogStats() const;
 
   Config config_;

@@ -67,26 +67,26 @@ std::string Shortened(const block::MatchAnswer& match) {
   return text;
 }
 
-uint64_t Find(const std::vector<block::NamedCount>& counts, const char* name) {
-  for (const block::NamedCount& count : counts) {
-    if (count.name == name) return count.value;
-  }
-  return 0;
-}
-
-uint64_t Entries(const block::Stats& stats) {
+uint64_t Entries(const std::vector<block::SpaceSummary>& spaces) {
   uint64_t ends = 0;
-  for (const block::SpaceSummary& space : stats.spaces) ends += space.ends;
+  for (const block::SpaceSummary& space : spaces) ends += space.ends;
   return ends;
 }
 
-uint64_t RamPayload(const block::Stats& stats) {
+uint64_t RamPayload(const std::vector<block::SpaceSummary>& spaces) {
   uint64_t bytes = 0;
-  for (const block::SpaceSummary& space : stats.spaces) bytes += space.ram_payload_bytes;
+  for (const block::SpaceSummary& space : spaces) bytes += space.ram_payload_bytes;
   return bytes;
 }
 
 }  // namespace
+
+uint64_t CounterOf(const block::Stats& stats, const std::string& name) {
+  for (const block::NamedCount& count : stats.counters) {
+    if (count.name == name) return count.value;
+  }
+  return 0;
+}
 
 std::string AcquireLine(const cache::Request& request, const cache::Acquired& acquired,
                         uint64_t time_us) {
@@ -105,10 +105,10 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
 }
 
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
-                       const block::Stats& stats, uint64_t time_us) {
+                       const std::vector<block::SpaceSummary>& spaces, uint64_t time_us) {
   return fmt::format("commit tokens={} stored={} duplicate={} entries={} ram={:.1f}MB time={}us",
-                     request.tokens, answer.stored_tokens, answer.duplicate_tokens, Entries(stats),
-                     static_cast<double>(RamPayload(stats)) / 1e6, time_us);
+                     request.tokens, answer.stored_tokens, answer.duplicate_tokens, Entries(spaces),
+                     static_cast<double>(RamPayload(spaces)) / 1e6, time_us);
 }
 
 std::string StatsLine(const block::Stats& stats) {
@@ -116,14 +116,14 @@ std::string StatsLine(const block::Stats& stats) {
   for (const block::NamedCount& part : stats.ram_parts) ram_used += part.value;
   return fmt::format(
       "stats uptime={:.0f}s sessions={} leases={} spaces={} entries={} ram={}/{} ssd={}/{} "
-      "dirty={} requested={} "
+      "dirty={} adopted={} requested={} "
       "matched={} used={} seconds_saved={:.1f}",
-      stats.uptime_s, stats.sessions, stats.leases, stats.spaces.size(), Entries(stats),
+      stats.uptime_s, stats.sessions, stats.leases, stats.spaces.size(), Entries(stats.spaces),
       base::FormatBytes(ram_used), base::FormatBytes(stats.ram_budget_bytes),
       base::FormatBytes(stats.ssd_file_bytes), base::FormatBytes(stats.ssd_budget_bytes),
-      base::FormatBytes(stats.dirty_bytes), Find(stats.counters, "tokens.requested"),
-      Find(stats.counters, "tokens.matched"), Find(stats.counters, "tokens.used"),
-      stats.seconds_saved);
+      base::FormatBytes(stats.dirty_bytes), CounterOf(stats, kAdoptedPages),
+      CounterOf(stats, "tokens.requested"), CounterOf(stats, "tokens.matched"),
+      CounterOf(stats, "tokens.used"), stats.seconds_saved);
 }
 
 }  // namespace prefixd::daemon

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cache/cache.h"
 
@@ -17,7 +18,11 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
 // "commit tokens=44 stored=27 duplicate=17 entries=3 ram=31.6 MB time=80us"; entries and ram are
 // those of the whole cache.
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
-                       const block::Stats& stats, uint64_t time_us);
+                       const std::vector<block::SpaceSummary>& spaces, uint64_t time_us);
+// The counter of pages that an earlier daemon left in the arena file.
+inline constexpr char kAdoptedPages[] = "arena.adopted_pages";
+// 0 for one that was never counted.
+uint64_t CounterOf(const block::Stats& stats, const std::string& name);
 // The periodic line: what the cache holds and did since start.
 std::string StatsLine(const block::Stats& stats);
 

@@ -1,9 +1,7 @@
 #include "daemon/requests.h"
 
-#include "base/bytes.h"
 #include "base/status.h"
 #include "wire/limits.h"
-#include "wire/page.h"
 #include "wire/request.h"
 #include "wire/sequence.h"
 
@@ -25,9 +23,26 @@ absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& 
                      .groups = {from.groups().begin(), from.groups().end()},
                      .readable = {from.readable().begin(), from.readable().end()},
                      .causal_content = from.causal_content(),
-                     .request_id = from.request_id()});
+                     .request_id = from.request_id(),
+                     .continues = {from.continues()},
+                     .continues_tokens = from.continues_tokens(),
+                     .prefill_tokens_per_s = from.prefill_tokens_per_s(),
+                     .wait_pending = std::chrono::milliseconds(from.wait_pending_ms())});
   }
   return items;
+}
+
+absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& from,
+                                                cache::Request item) {
+  if (item.continues) {
+    return absl::InvalidArgumentError(
+        "acquire: a plan needs every token, this item continues a lease; call Reserve");
+  }
+  return cache::ReserveRequest{.space = item.space,
+                               .tokens = std::move(item.tokens),
+                               .content = std::move(item.content),
+                               .groups = std::move(item.groups),
+                               .writable = {from.writable().begin(), from.writable().end()}};
 }
 
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request) {
@@ -50,33 +65,49 @@ cache::Released ReadReleased(const v1::Released& released) {
 
 absl::StatusOr<cache::CommitRequest> ReadCommit(const v1::CommitRequest& request) {
   PREFIXD_RETURN_IF_ERROR(wire::Check(request));
-  return cache::CommitRequest{.reservation = {request.reservation()},
+  cache::CommitRequest commit{.reservation = {request.reservation()},
                               .tokens = request.tokens(),
                               .sequence_end = request.sequence_end(),
-                              .ends = {request.ends().begin(), request.ends().end()}};
+                              .ends = {request.ends().begin(), request.ends().end()},
+                              .staged = {},
+                              .lease = request.lease()};
+  for (const v1::StagedPages& staged : request.staged()) {
+    for (int i = 0; i < staged.offset_size(); ++i) {
+      commit.staged.push_back({.first_token = staged.first_token(i),
+                               .group = staged.group(),
+                               .rung = staged.rung(i),
+                               .offset = staged.offset(i)});
+    }
+  }
+  return commit;
 }
 
-absl::StatusOr<cache::PagePiece> ReadPiece(const v1::PageBytes& page) {
-  PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(page));
-  return cache::PagePiece{.group = page.group(),
-                          .first_token = page.first_token(),
-                          .tokens = page.tokens(),
-                          .rung = page.rung(),
-                          .page_bytes = page.page_bytes(),
-                          .offset = page.offset(),
-                          .xxh3 = page.xxh3(),
-                          .data = base::AsBytes(page.data())};
+cache::FetchRequest ReadFetch(const v1::FetchRequest& request) {
+  return {.lease = {request.lease()},
+          .groups = {request.groups().begin(), request.groups().end()},
+          .from_token = request.from_token()};
 }
 
-void WritePiece(const cache::PagePiece& piece, v1::PageBytes* page) {
-  page->set_group(piece.group);
-  page->set_first_token(piece.first_token);
-  page->set_tokens(piece.tokens);
-  page->set_rung(piece.rung);
-  page->set_page_bytes(piece.page_bytes);
-  page->set_offset(piece.offset);
-  page->set_xxh3(piece.xxh3);
-  page->set_data(piece.data.data(), piece.data.size());
+cache::PagePiece ReadPiece(const wire::PieceHeader& header) {
+  return {.group = header.group,
+          .first_token = header.first_token,
+          .tokens = header.tokens,
+          .rung = header.rung,
+          .page_bytes = header.page_bytes,
+          .offset = header.offset,
+          .xxh3 = header.xxh3,
+          .data = {}};
+}
+
+wire::PieceHeader HeaderOf(const cache::PagePiece& piece) {
+  return {.group = piece.group,
+          .first_token = piece.first_token,
+          .tokens = piece.tokens,
+          .rung = piece.rung,
+          .page_bytes = piece.page_bytes,
+          .offset = piece.offset,
+          .xxh3 = piece.xxh3,
+          .data_bytes = piece.data.size()};
 }
 
 }  // namespace prefixd::daemon

@@ -8,16 +8,22 @@
 
 #include "cache/cache.h"
 #include "prefixd/v1/prefix_cache.pb.h"
+#include "wire/page.h"
 
 namespace prefixd::daemon {
 
 // Every item; none is read when one is bad.
 absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& request);
+// The plan that an item asked for in the same call. InvalidArgument for an item that continues a
+// lease: a plan needs every token.
+absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& from,
+                                                cache::Request item);
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request);
 cache::Released ReadReleased(const v1::Released& released);
 absl::StatusOr<cache::CommitRequest> ReadCommit(const v1::CommitRequest& request);
-// Borrows `page`.
-absl::StatusOr<cache::PagePiece> ReadPiece(const v1::PageBytes& page);
-void WritePiece(const cache::PagePiece& piece, v1::PageBytes* page);
+cache::FetchRequest ReadFetch(const v1::FetchRequest& request);
+// Without its data.
+cache::PagePiece ReadPiece(const wire::PieceHeader& header);
+wire::PieceHeader HeaderOf(const cache::PagePiece& piece);
 
 }  // namespace prefixd::daemon

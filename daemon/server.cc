@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 
@@ -10,10 +11,11 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/resource_quota.h"
 
 #include "base/status.h"
 #include "daemon/admin_service.h"
+#include "daemon/dispatch.h"
+#include "daemon/fd_socket.h"
 #include "daemon/prefix_cache_service.h"
 #include "daemon/sessions.h"
 #include "daemon/socket_guard.h"
@@ -26,13 +28,18 @@ namespace {
 class GrpcServer final : public Server {
  public:
   GrpcServer(cache::Cache* cache, const ServerOptions& options)
-      : sessions_(cache, options.version),
-        prefix_cache_(cache, &sessions_),
-        admin_(cache, options.version, options.settings) {}
+      : cache_(cache),
+        fd_path_(cache->arena().shared && !options.socket.empty() ? FdSocketPath(options.socket)
+                                                                  : ""),
+        dispatch_(cache, options.threads),
+        sessions_(cache, options.version, std::filesystem::path(fd_path_).filename()),
+        prefix_cache_(cache, &sessions_, &dispatch_),
+        admin_(cache, &sessions_, &dispatch_, options.version, options.settings) {}
   ~GrpcServer() override { Stop(); }
 
   absl::Status Listen(const ServerOptions& options);
   int port() const override { return port_; }
+  bool idle() const override { return dispatch_.idle(); }
   void BeginDrain(uint32_t deadline_ms) override {
     server_->GetHealthCheckService()->SetServingStatus(false);
     sessions_.Drain(deadline_ms);
@@ -45,9 +52,13 @@ class GrpcServer final : public Server {
   }
 
  private:
-  void Configure(const ServerOptions& options, grpc::ServerBuilder* builder);
+  void Configure(grpc::ServerBuilder* builder);
 
+  cache::Cache* const cache_;
+  const std::string fd_path_;  // empty: no arena to hand out
   std::optional<SocketGuard> guard_;
+  std::unique_ptr<FdSocket> fd_socket_;
+  Dispatch dispatch_;
   Sessions sessions_;
   PrefixCacheService prefix_cache_;
   AdminService admin_;
@@ -55,13 +66,7 @@ class GrpcServer final : public Server {
   int port_ = 0;
 };
 
-void GrpcServer::Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  grpc::ResourceQuota quota("prefixd");
-  quota.SetMaxThreads(options.threads);
-  builder->SetResourceQuota(quota);
-  builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 2);
-  builder->SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder->SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
+void GrpcServer::Configure(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxTokenMessageBytes));
   builder->SetMaxSendMessageSize(-1);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
@@ -76,12 +81,18 @@ void GrpcServer::Configure(const ServerOptions& options, grpc::ServerBuilder* bu
 
 absl::Status GrpcServer::Listen(const ServerOptions& options) {
   grpc::ServerBuilder builder;
-  Configure(options, &builder);
+  Configure(&builder);
   int socket_bound = 1;
   if (!options.socket.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(guard_, SocketGuard::Claim(options.socket));
     builder.AddListeningPort("unix:" + options.socket, grpc::InsecureServerCredentials(),
                              &socket_bound);
+  }
+  if (!fd_path_.empty()) {  // before anybody is told of it
+    PREFIXD_ASSIGN_OR_RETURN(
+        fd_socket_, FdSocket::Listen(fd_path_, [this](const cache::SessionKey& key, uint64_t pid) {
+          return cache_->OpenFiles(key, pid);
+        }));
   }
   if (!options.listen.empty()) {
     builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port_);

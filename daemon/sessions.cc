@@ -1,12 +1,18 @@
 #include "daemon/sessions.h"
 
-#include <atomic>
+#include <algorithm>
 #include <deque>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
+#include "base/bytes.h"
 #include "daemon/call.h"
+#include "wire/answer.h"
 #include "wire/limits.h"
 #include "wire/request.h"
 
@@ -20,88 +26,222 @@ class Refusal final : public Sessions::Reactor {
   void OnDone() override { delete this; }
 };
 
+v1::SessionEvent ToEvent(const cache::SessionEvent& event) {
+  v1::SessionEvent proto;
+  if (event.kind == cache::SessionEvent::Kind::kLeaseReady) {
+    wire::ToProto(
+        wire::LeaseReady{.lease = event.lease, .group = event.group, .pages = event.pages},
+        proto.mutable_ready());
+  } else {
+    wire::ToProto(wire::LeaseFailed{.lease = event.lease,
+                                    .group = event.group,
+                                    .usable_tokens = event.usable_tokens,
+                                    .reason = event.reason},
+                  proto.mutable_failed());
+  }
+  return proto;
+}
+
 }  // namespace
+
+// What one session is still to be told. The cache keeps it too, and may call when the stream is
+// gone.
+class Sessions::Outbox {
+ public:
+  Outbox(Sessions* sessions, Reactor* stream, std::string worker)
+      : sessions_(sessions), stream_(stream), worker_(std::move(worker)) {}
+
+  // First of all, and once: what was sent before waits behind it.
+  void Greet(block::SessionId session, v1::SessionEvent event) PREFIXD_EXCLUDES(mutex_) {
+    event.set_epoch(sessions_->cache_->epoch());
+    base::MutexLock lock(mutex_);
+    session_ = session;
+    queue_.push_front(std::move(event));
+    if (!closed_) stream_->StartWrite(&queue_.front());
+  }
+  // A reader that leaves too much unread loses its stream and its session.
+  void Send(v1::SessionEvent event) PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    if (closed_) return;
+    event.set_epoch(sessions_->cache_->epoch());
+    const uint64_t bytes = event.ByteSizeLong();
+    if (unread_bytes_ + bytes > wire::kMaxUnreadEventBytes && !queue_.empty()) {
+      sessions_->EndLater(session_, worker_);
+      return CloseLocked(grpc::Status(
+          grpc::StatusCode::RESOURCE_EXHAUSTED,
+          absl::StrCat("attach: ", unread_bytes_, " bytes of events are unread, at most ",
+                       wire::kMaxUnreadEventBytes)));
+    }
+    unread_bytes_ += bytes;
+    queue_.push_back(std::move(event));
+    if (session_ && queue_.size() == 1) stream_->StartWrite(&queue_.front());
+  }
+  void Written() PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    unread_bytes_ -= std::min<uint64_t>(unread_bytes_, queue_.front().ByteSizeLong());
+    queue_.pop_front();
+    if (!queue_.empty() && !closed_) stream_->StartWrite(&queue_.front());
+  }
+  // True for the first, who is to end the session.
+  bool Close(const grpc::Status& status) PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    if (closed_) return false;
+    CloseLocked(status);
+    return true;
+  }
+
+ private:
+  void CloseLocked(const grpc::Status& status) PREFIXD_REQUIRES(mutex_) {
+    closed_ = true;
+    if (queue_.size() > 1) queue_.erase(queue_.begin() + 1, queue_.end());
+    stream_->Finish(status);
+  }
+
+  // Both are touched only before it is closed, which outlives them.
+  Sessions* const sessions_;
+  Reactor* const stream_;
+  const std::string worker_;
+  base::Mutex mutex_;
+  block::SessionId session_ PREFIXD_GUARDED_BY(mutex_);  // none before Greet
+  // The first one is being written from Greet on.
+  std::deque<v1::SessionEvent> queue_ PREFIXD_GUARDED_BY(mutex_);
+  uint64_t unread_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  bool closed_ PREFIXD_GUARDED_BY(mutex_) = false;
+};
 
 class Sessions::Stream final : public Sessions::Reactor {
  public:
-  Stream(Sessions* sessions, const v1::AttachRequest& request)
+  // `why_no_arena`: empty for a worker that may have it.
+  Stream(Sessions* sessions, const v1::AttachRequest& request, std::string why_no_arena)
       : sessions_(sessions),
         worker_(absl::CHexEscape(request.worker())),
-        session_(sessions->cache_->BeginSession(request.worker())) {
-    spdlog::info("attach session={:x} worker=\"{}\" library=\"{}\"", session_.value, worker_,
-                 absl::CHexEscape(request.library()));
+        wanted_arena_(request.wants_arena()),
+        why_no_arena_(std::move(why_no_arena)),
+        outbox_(std::make_shared<Outbox>(sessions, this, worker_)),
+        begun_(sessions->cache_->BeginSession(OptionsOf(request))) {
+    spdlog::info("attach session={:x} worker=\"{}\" library=\"{}\" arena={} staging={}{}",
+                 begun_.session.value, worker_, absl::CHexEscape(request.library()),
+                 begun_.slot == block::kNoSlot ? "no" : absl::StrCat("slot ", begun_.slot),
+                 begun_.staging_bytes, begun_.resumed ? " resumed" : "");
   }
+
+  block::SessionId session() const { return begun_.session; }
+  const std::string& worker() const { return worker_; }
 
   void Greet() {
     v1::SessionEvent event;
-    event.mutable_attached()->set_session(session_.value);
-    event.mutable_attached()->set_protocol(wire::kProtocol);
-    event.mutable_attached()->set_version(sessions_->version_);
-    Send(std::move(event));
+    v1::Attached* attached = event.mutable_attached();
+    attached->set_session(begun_.session.value);
+    attached->set_protocol(wire::kProtocol);
+    attached->set_version(sessions_->version_);
+    if (wanted_arena_) DescribeArena(attached);
+    outbox_->Greet(begun_.session, std::move(event));
   }
-
-  void Send(v1::SessionEvent event) PREFIXD_EXCLUDES(mutex_) {
-    event.set_epoch(sessions_->cache_->epoch());
-    base::MutexLock lock(mutex_);
-    queue_.push_back(std::move(event));
-    if (queue_.size() == 1 && !finished_) StartWrite(&queue_.front());
+  void Send(v1::SessionEvent event) { outbox_->Send(std::move(event)); }
+  // The session ends at once, and OnDone follows.
+  void End(const grpc::Status& status) {
+    if (outbox_->Close(status)) sessions_->EndLater(begun_.session, worker_);
   }
-
-  // The session goes with OnDone.
-  void Close(const grpc::Status& status) PREFIXD_EXCLUDES(mutex_) {
-    base::MutexLock lock(mutex_);
-    if (!finished_) Finish(status);
-    finished_ = true;
-  }
+  // The caller ends the session, when this returns true.
+  bool Close(const grpc::Status& status) { return outbox_->Close(status); }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return OnCancel();
-    base::MutexLock lock(mutex_);
-    queue_.pop_front();
-    if (!queue_.empty() && !finished_) StartWrite(&queue_.front());
+    if (ok) return outbox_->Written();
+    OnCancel();
   }
-
-  void OnCancel() override {
-    EndSession();
-    Close(grpc::Status(grpc::StatusCode::CANCELLED, "the worker is gone"));
-  }
-
+  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the worker is gone"}); }
   void OnDone() override {
-    EndSession();
-    sessions_->Forget(this);
+    sessions_->Forget(begun_.session);
     delete this;
   }
 
  private:
-  void EndSession() {
-    if (ended_.exchange(true)) return;
-    sessions_->cache_->EndSession(session_);
-    spdlog::info("detach session={:x} worker=\"{}\"", session_.value, worker_);
+  cache::SessionOptions OptionsOf(const v1::AttachRequest& request) const {
+    cache::SessionOptions options;
+    options.worker = request.worker();
+    options.wants_arena = wanted_arena_ && why_no_arena_.empty();
+    options.staging_bytes = options.wants_arena ? request.staging_bytes() : 0;
+    if (options.wants_arena && !request.resume().empty()) {
+      const auto bytes = base::AsBytes(request.resume());  // its length was checked
+      std::copy(bytes.begin(), bytes.end(), options.resume.emplace().begin());
+    }
+    options.on_event = [outbox = outbox_](const cache::SessionEvent& event) {
+      outbox->Send(ToEvent(event));
+    };
+    return options;
+  }
+
+  void DescribeArena(v1::Attached* attached) const {
+    attached->set_arena_version(block::kArenaVersion);
+    if (begun_.slot == block::kNoSlot) {
+      const std::string full = absl::StrCat("all ", block::kArenaSlots,
+                                            " places of workers that map the arena are taken");
+      attached->set_why_no_arena(why_no_arena_.empty() ? full : why_no_arena_);
+      return;
+    }
+    const cache::ArenaPlace arena = sessions_->cache_->arena();
+    attached->set_key(begun_.key.data(), begun_.key.size());
+    attached->set_arena(true);
+    attached->set_slot(begun_.slot);
+    attached->set_arena_file_bytes(arena.file_bytes);
+    attached->set_arena_data_offset(arena.data_offset);
+    attached->set_fd_socket(sessions_->fd_socket_);
+    attached->set_staging_bytes(begun_.staging_bytes);
+    attached->set_resumed(begun_.resumed);
+    attached->set_resumed_lease(begun_.resumed_lease.value);
   }
 
   Sessions* const sessions_;
   const std::string worker_;
-  const block::SessionId session_;
-  std::atomic<bool> ended_{false};
-  base::Mutex mutex_;
-  std::deque<v1::SessionEvent> queue_ PREFIXD_GUARDED_BY(mutex_);  // the first one is being written
-  bool finished_ PREFIXD_GUARDED_BY(mutex_) = false;
+  const bool wanted_arena_;
+  const std::string why_no_arena_;
+  const std::shared_ptr<Outbox> outbox_;
+  const cache::BegunSession begun_;
 };
 
-Sessions::Reactor* Sessions::Attach(const v1::AttachRequest& request) {
+std::string Sessions::WhyNoArena(const v1::AttachRequest& request, const std::string& peer) const {
+  if (!absl::StartsWith(peer, "unix:")) return "only a worker on the unix socket may map the arena";
+  if (request.arena_version() != block::kArenaVersion) {
+    return absl::StrCat("the worker knows arena version ", request.arena_version(),
+                        ", this daemon's is ", block::kArenaVersion);
+  }
+  if (!cache_->arena().shared || fd_socket_.empty())
+    return "this daemon's memory is private: its log says why";
+  return "";
+}
+
+Sessions::Reactor* Sessions::Attach(const v1::AttachRequest& request, const std::string& peer) {
   Call call(cache_, "rpc.attach");
   if (absl::Status status = wire::Check(request); !status.ok())
     return new Refusal(call.End(status));
-  auto* stream = new Stream(this, request);
+  if (draining()) {
+    return new Refusal(call.End(absl::UnavailableError("attach: the daemon is stopping")));
+  }
+  auto* stream = new Stream(this, request, WhyNoArena(request, peer));
   base::MutexLock lock(mutex_);
-  if (draining_) {
-    stream->Close(call.End(absl::UnavailableError("attach: the daemon is stopping")));
+  if (draining_) {  // since we looked
+    stream->End(call.End(absl::UnavailableError("attach: the daemon is stopping")));
     return stream;
   }
-  streams_.insert(stream);
+  streams_.emplace(stream->session(), stream);
   stream->Greet();
   call.End(absl::OkStatus());
   return stream;
+}
+
+bool Sessions::End(block::SessionId session) {
+  std::string worker;
+  {
+    base::MutexLock lock(mutex_);
+    const auto found = streams_.find(session);
+    if (found == streams_.end()) return false;
+    worker = found->second->worker();
+    if (!found->second->Close({grpc::StatusCode::ABORTED, "the session was ended by hand"}))
+      return false;
+  }
+  cache_->EndSession(session);
+  spdlog::info("detach session={:x} worker=\"{}\" by hand", session.value, worker);
+  return true;
 }
 
 void Sessions::Drain(uint32_t deadline_ms) {
@@ -109,14 +249,14 @@ void Sessions::Drain(uint32_t deadline_ms) {
   event.mutable_draining()->set_deadline_ms(deadline_ms);
   base::MutexLock lock(mutex_);
   draining_ = true;
-  for (Stream* stream : streams_) stream->Send(event);
+  for (const auto& [session, stream] : streams_) stream->Send(event);
 }
 
 void Sessions::EndAll() {
   base::MutexLock lock(mutex_);
   draining_ = true;
-  for (Stream* stream : streams_)
-    stream->Close(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the daemon stops"));
+  for (const auto& [session, stream] : streams_)
+    stream->End({grpc::StatusCode::UNAVAILABLE, "the daemon stops"});
 }
 
 bool Sessions::draining() const {
@@ -124,9 +264,16 @@ bool Sessions::draining() const {
   return draining_;
 }
 
-void Sessions::Forget(Stream* stream) {
+void Sessions::EndLater(block::SessionId session, const std::string& worker) {
+  endings_.Post([cache = cache_, session, worker] {
+    cache->EndSession(session);
+    spdlog::info("detach session={:x} worker=\"{}\"", session.value, worker);
+  });
+}
+
+void Sessions::Forget(block::SessionId session) {
   base::MutexLock lock(mutex_);
-  streams_.erase(stream);
+  streams_.erase(session);
 }
 
 }  // namespace prefixd::daemon

@@ -4,13 +4,14 @@
 // that ends, for whatever reason, ends its session within milliseconds.
 #pragma once
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 
 #include "grpcpp/grpcpp.h"
 
 #include "base/mutex.h"
 #include "cache/cache.h"
+#include "daemon/threads.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 
 namespace prefixd::daemon {
@@ -19,12 +20,18 @@ class Sessions {
  public:
   using Reactor = grpc::ServerWriteReactor<v1::SessionEvent>;
 
+  // `fd_socket`: the name of the side socket beside the gRPC one; empty = none, and so no arena.
   // `cache` must outlive this; this must outlive the server that runs its streams.
-  Sessions(cache::Cache* cache, std::string version)
-      : cache_(cache), version_(std::move(version)) {}
+  Sessions(cache::Cache* cache, std::string version, std::string fd_socket)
+      : cache_(cache), version_(std::move(version)), fd_socket_(std::move(fd_socket)) {}
 
-  // Owned by itself until its stream is done.
-  Reactor* Attach(const v1::AttachRequest& request) PREFIXD_EXCLUDES(mutex_);
+  // `peer` as gRPC names it: only workers on a unix socket may have the arena. The reactor is owned
+  // by itself until its stream is done.
+  Reactor* Attach(const v1::AttachRequest& request, const std::string& peer)
+      PREFIXD_EXCLUDES(mutex_);
+  // Ends an attached session as if its worker had gone; its worker hears ABORTED. When this returns
+  // the cache has ended it. False for one that has no stream, or whose stream is ending.
+  bool End(block::SessionId session) PREFIXD_EXCLUDES(mutex_);
   // Sends Draining to every session; streams that come later are refused.
   void Drain(uint32_t deadline_ms) PREFIXD_EXCLUDES(mutex_);
   // Finishes every stream.
@@ -32,14 +39,21 @@ class Sessions {
   bool draining() const PREFIXD_EXCLUDES(mutex_);
 
  private:
+  class Outbox;
   class Stream;
-  void Forget(Stream* stream) PREFIXD_EXCLUDES(mutex_);
+  // Why a worker that wants the arena cannot have it; empty: it can.
+  std::string WhyNoArena(const v1::AttachRequest& request, const std::string& peer) const;
+  void EndLater(block::SessionId session, const std::string& worker);
+  void Forget(block::SessionId session) PREFIXD_EXCLUDES(mutex_);
 
   cache::Cache* const cache_;
   const std::string version_;
+  const std::string fd_socket_;
   mutable base::Mutex mutex_;  // taken before a stream's own
-  std::set<Stream*> streams_ PREFIXD_GUARDED_BY(mutex_);
+  std::map<block::SessionId, Stream*> streams_ PREFIXD_GUARDED_BY(mutex_);
   bool draining_ PREFIXD_GUARDED_BY(mutex_) = false;
+  // To end a session may wait for a Put of it: not on a callback thread.
+  Threads endings_{4};
 };
 
 }  // namespace prefixd::daemon

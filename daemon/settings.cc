@@ -100,6 +100,13 @@ absl::Status ApplyRam(const std::string& value, const Environment&, Config* conf
   return absl::OkStatus();
 }
 
+// "auto" needs the socket's path: LoadConfig finds it.
+absl::Status ApplyArena(const std::string& value, const Environment&, Config* config) {
+  PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->arena));
+  if (value == "off") config->arena.clear();
+  return absl::OkStatus();
+}
+
 absl::Status ApplySsd(const std::string& value, const Environment&, Config* config) {
   config->ssd_mode = value == "auto"  ? SsdMode::kAuto
                      : value == "off" ? SsdMode::kOff
@@ -171,6 +178,10 @@ constexpr SettingRule kSettings[] = {
     {"ram", "20%", "SIZE",
      "RAM budget: 2GiB, 512MiB, or a share of the memory available at start (cgroup limits count)",
      ApplyRam},
+    {"arena", "auto", "PATH",
+     "file on a tmpfs that holds the RAM tier: workers read it in place, and it survives kill -9; "
+     "auto: a name in /dev/shm that follows from the socket's path; off: private memory",
+     ApplyArena},
     {"ssd", "auto", "SIZE",
      "SSD budget: 100GiB, or a share of the disk; auto: 10% of the disk or what is free above the "
      "floor, the smaller; off: none",
@@ -199,7 +210,9 @@ constexpr SettingRule kSettings[] = {
      [](const std::string& value, const Environment&, Config* config) {
        return ReadDuration(value, &config->log_interval);
      }},
-    {"threads", "64", "N", "calls served at the same time; more are answered RESOURCE_EXHAUSTED",
+    {"threads", "64", "N",
+     "calls that wait, and streams of pages, at the same time; more are answered "
+     "RESOURCE_EXHAUSTED",
      ApplyThreads},
 };
 

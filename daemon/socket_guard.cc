@@ -29,7 +29,8 @@ bool SomebodyAnswers(const std::string& path) {
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int rc = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  const bool answers = rc == 0 || errno == EAGAIN;  // EAGAIN: listening, its queue is full
+  // EAGAIN: listening, its queue is full. EPROTOTYPE: a living socket of another type.
+  const bool answers = rc == 0 || errno == EAGAIN || errno == EPROTOTYPE;
   ::close(fd);
   return answers;
 }
@@ -46,12 +47,15 @@ absl::Status RemoveDeadSocket(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path) {
+absl::Status SocketGuard::CheckLength(const std::string& path) {
   constexpr size_t kMost = sizeof(sockaddr_un::sun_path) - 1;
-  if (path.size() > kMost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("socket: path has ", path.size(), " bytes, at most ", kMost));
-  }
+  if (path.size() <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("socket: path has ", path.size(), " bytes, at most ", kMost, ": ", path));
+}
+
+absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path) {
+  PREFIXD_RETURN_IF_ERROR(CheckLength(path));
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   std::filesystem::create_directories(folder, error);

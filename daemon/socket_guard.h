@@ -15,6 +15,8 @@ class SocketGuard {
   // file that is no socket stands there. InvalidArgument: the path is longer than a unix socket's
   // may be.
   static absl::StatusOr<SocketGuard> Claim(const std::string& path);
+  // InvalidArgument: `path` is longer than a unix socket's may be.
+  static absl::Status CheckLength(const std::string& path);
   ~SocketGuard();
   SocketGuard(SocketGuard&& other) noexcept;
   SocketGuard& operator=(SocketGuard&& other) noexcept;

@@ -7,10 +7,10 @@ namespace prefixd::daemon {
 
 struct StreamDeadline::Shared {
   base::Mutex mutex;
-  grpc::ServerContext* context PREFIXD_GUARDED_BY(mutex) = nullptr;
+  grpc::ServerContextBase* context PREFIXD_GUARDED_BY(mutex) = nullptr;
 };
 
-StreamDeadline::StreamDeadline(grpc::ServerContext* context) {
+StreamDeadline::StreamDeadline(grpc::ServerContextBase* context) {
   if (context->deadline() != std::chrono::system_clock::time_point::max()) return;
   shared_ = std::make_shared<Shared>();
   {

@@ -10,7 +10,7 @@ namespace prefixd::daemon {
 
 class StreamDeadline {
  public:
-  explicit StreamDeadline(grpc::ServerContext* context);
+  explicit StreamDeadline(grpc::ServerContextBase* context);
   ~StreamDeadline();  // afterwards the context is not touched
   StreamDeadline(const StreamDeadline&) = delete;
   StreamDeadline& operator=(const StreamDeadline&) = delete;

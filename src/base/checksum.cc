@@ -23,6 +23,24 @@ Hash128 Xxh3Wide(std::span<const std::byte> bytes) {
   return hash;
 }
 
+Xxh3Stream::Xxh3Stream() : state_(XXH3_createState()) {
+  if (state_ == nullptr) std::abort();  // out of memory
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
+}
+
+Xxh3Stream::~Xxh3Stream() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+
+void Xxh3Stream::Update(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size());
+}
+
+uint64_t Xxh3Stream::Finish() {
+  auto* state = static_cast<XXH3_state_t*>(state_);
+  const uint64_t sum = XXH3_64bits_digest(state);
+  XXH3_64bits_reset(state);
+  return sum;
+}
+
 Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
   // SHA-256 is built into every OpenSSL: only an allocation failure can bring us here.
   if (EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr) != 1) {

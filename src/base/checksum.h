@@ -17,6 +17,20 @@ uint64_t Xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 Hash128 Xxh3Wide(std::span<const std::byte> bytes);
 Digest256 Sha256(std::span<const std::byte> bytes);
 
+// Xxh3 (seed 0) over bytes that come in pieces. Not thread-safe.
+class Xxh3Stream {
+ public:
+  Xxh3Stream();
+  ~Xxh3Stream();
+  Xxh3Stream(const Xxh3Stream&) = delete;
+  Xxh3Stream& operator=(const Xxh3Stream&) = delete;
+  void Update(std::span<const std::byte> bytes);
+  uint64_t Finish();  // of everything since the last Finish; begins anew
+
+ private:
+  void* state_;  // XXH3_state_t, owned
+};
+
 // SHA-256 over data that comes in pieces. Not thread-safe.
 class Sha256Stream {
  public:

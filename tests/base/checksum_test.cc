@@ -1,5 +1,6 @@
 #include "base/checksum.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -32,6 +33,13 @@ TEST(ChecksumTest, AStreamInPiecesIsTheWhole) {
     stream.Update(AsBytes(std::string_view(data).substr(at, 777)));
   }
   EXPECT_EQ(stream.Finish(), Sha256(AsBytes(data)));
+  Xxh3Stream xxh3;
+  for (const size_t length : {data.size(), size_t{100}, size_t{0}}) {
+    for (size_t at = 0; at < length; at += 777) {
+      xxh3.Update(AsBytes(std::string_view(data).substr(at, std::min<size_t>(777, length - at))));
+    }
+    EXPECT_EQ(xxh3.Finish(), Xxh3(AsBytes(data).first(length)));  // and begins anew
+  }
 }
 
 }  // namespace

@@ -1,0 +1,151 @@
+#include "daemon/fetch_stream.h"
+
+#include <array>
+#include <deque>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "daemon/call.h"
+#include "daemon/requests.h"
+#include "daemon/stream_deadline.h"
+#include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
+#include "wire/page.h"
+#include "wire/request.h"
+
+namespace prefixd::daemon {
+namespace {
+
+using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+
+// One is written while the next is made.
+constexpr size_t kMessagesAhead = 2;
+
+// `data` where it stands, kept there by `hold` until gRPC needs it no longer.
+grpc::Slice Borrow(std::span<const std::byte> data, std::shared_ptr<const void> hold) {
+  auto* keeper = new std::shared_ptr<const void>(std::move(hold));
+  // gRPC takes a pointer to mutable bytes and never writes them.
+  return grpc::Slice(
+      const_cast<std::byte*>(data.data()), data.size(),
+      [](void* kept) { delete static_cast<std::shared_ptr<const void>*>(kept); }, keeper);
+}
+
+class FetchStream final : public Reactor, public cache::FetchSink {
+ public:
+  FetchStream(cache::Cache* cache, Dispatch* dispatch, grpc::CallbackServerContext* context)
+      : cache_(cache),
+        call_(cache, "rpc.fetch"),
+        context_(context),
+        limit_(context),
+        running_(dispatch->Running()) {}
+
+  void Start(Dispatch* dispatch, const grpc::ByteBuffer& request) {
+    grpc::ByteBuffer bytes = request;
+    v1::FetchRequest fetch;
+    if (!grpc::SerializationTraits<v1::FetchRequest>::Deserialize(&bytes, &fetch).ok()) {
+      return Finish(call_.End(absl::InvalidArgumentError("fetch: the request is no FetchRequest")));
+    }
+    if (absl::Status status = wire::Check(fetch); !status.ok()) return Finish(call_.End(status));
+    if (!dispatch->streams()->TryRun([this, fetch] { Run(fetch); }))
+      return Finish(dispatch->Refuse());
+  }
+
+  bool Page(const cache::PagePiece& piece) override {
+    grpc::ByteBuffer message = PieceMessage(piece, piece.in_lease ? hold_ : nullptr);
+    return Send(std::move(message), piece.in_lease && hold_ != nullptr ? kMessagesAhead : 1);
+  }
+  bool Ready(const cache::GroupReady& ready) override {
+    v1::FetchChunk chunk;
+    chunk.mutable_ready()->set_group(ready.group);
+    chunk.mutable_ready()->set_usable_tokens(ready.usable_tokens);
+    chunk.mutable_ready()->set_reason(static_cast<v1::ShortenReason>(ready.reason));
+    grpc::ByteBuffer message;
+    bool own = false;
+    const grpc::Status status =
+        grpc::SerializationTraits<v1::FetchChunk>::Serialize(chunk, &message, &own);
+    return status.ok() && Send(std::move(message), kMessagesAhead);
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::optional<grpc::Status> end;
+    {
+      base::MutexLock lock(mutex_);
+      queue_.pop_front();
+      broken_ = broken_ || !ok;
+      if (broken_) queue_.clear();
+      if (!queue_.empty()) StartWrite(&queue_.front());
+      if (queue_.empty()) end = std::exchange(end_, std::nullopt);
+      moved_.NotifyAll();
+    }
+    if (end.has_value()) Finish(*end);
+  }
+  void OnCancel() override {
+    base::MutexLock lock(mutex_);
+    broken_ = true;
+    moved_.NotifyAll();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Run(const v1::FetchRequest& request) {
+    const block::SessionId session{request.session()};
+    hold_ = cache_->Hold(session, {request.lease()});
+    const absl::Status status =
+        cache_->Fetch(session, ReadFetch(request), DeadlineOf(*context_), this);
+    hold_.reset();
+    std::optional<grpc::Status> end;
+    {
+      base::MutexLock lock(mutex_);
+      end = call_.End(status.ok() && broken_ ? absl::CancelledError("fetch: the worker went away")
+                                             : status);
+      if (!queue_.empty()) end_ = std::exchange(end, std::nullopt);  // after the last write
+    }
+    if (end.has_value()) Finish(*end);  // nothing of this may be touched afterwards
+  }
+
+  // False: the worker is gone. Returns when at most `ahead` - 1 messages are unwritten.
+  bool Send(grpc::ByteBuffer message, size_t ahead) {
+    base::MutexLock lock(mutex_);
+    if (broken_) return false;
+    queue_.push_back(std::move(message));
+    if (queue_.size() == 1) StartWrite(&queue_.front());
+    while (queue_.size() >= ahead && !broken_) moved_.Wait(mutex_);
+    return !broken_;
+  }
+
+  cache::Cache* const cache_;
+  Call call_;
+  grpc::CallbackServerContext* const context_;
+  const StreamDeadline limit_;
+  const std::shared_ptr<void> running_;
+  std::shared_ptr<const void> hold_;  // of Run's thread
+  base::Mutex mutex_;
+  base::CondVar moved_;
+  std::deque<grpc::ByteBuffer> queue_ PREFIXD_GUARDED_BY(mutex_);  // the first one is being written
+  bool broken_ PREFIXD_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // once everything is written
+};
+
+}  // namespace
+
+grpc::ByteBuffer PieceMessage(const cache::PagePiece& piece, std::shared_ptr<const void> hold) {
+  std::array<std::byte, wire::kMaxPieceHeaderBytes> header;
+  const size_t header_bytes = wire::WritePieceHeader(HeaderOf(piece), header.data());
+  const grpc::Slice slices[] = {grpc::Slice(header.data(), header_bytes),
+                                hold != nullptr
+                                    ? Borrow(piece.data, std::move(hold))
+                                    : grpc::Slice(piece.data.data(), piece.data.size())};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Dispatch* dispatch,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer& request) {
+  auto* stream = new FetchStream(cache, dispatch, context);
+  stream->Start(dispatch, request);
+  return stream;
+}
+
+}  // namespace prefixd::daemon

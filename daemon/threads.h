@@ -1,0 +1,42 @@
+// Threads for work that waits: gRPC's own few callback threads must never.
+#pragma once
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+
+namespace prefixd::daemon {
+
+// Thread-safe. Threads are started when all others are busy and stay; the destructor finishes what
+// was taken.
+class Threads {
+ public:
+  explicit Threads(int most) : most_(static_cast<size_t>(most)) {}
+  ~Threads();
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+  using Work = std::function<void()>;
+  // Begins at once. False, and nothing happens: all threads are busy.
+  bool TryRun(Work work) PREFIXD_EXCLUDES(mutex_);
+  // Begins when a thread is free. For work that must be done and whose amount others bound.
+  void Post(Work work) PREFIXD_EXCLUDES(mutex_);
+
+  size_t most() const { return most_; }
+
+ private:
+  void Add(Work work) PREFIXD_REQUIRES(mutex_);
+  void Loop() PREFIXD_EXCLUDES(mutex_);
+
+  const size_t most_;
+  base::Mutex mutex_;
+  base::CondVar wake_;
+  std::deque<Work> queue_ PREFIXD_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ PREFIXD_GUARDED_BY(mutex_);
+  size_t unfinished_ PREFIXD_GUARDED_BY(mutex_) = 0;  // queued or running
+  bool stop_ PREFIXD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace prefixd::daemon
