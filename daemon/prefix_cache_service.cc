@@ -174,10 +174,11 @@ absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
 void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
                                    block::SessionId session, v1::Answer* answer) {
   const absl::StatusOr<cache::ReserveRequest> wanted = ReserveOf(from, std::move(item));
-  absl::StatusOr<block::ReservePlan> plan = wanted.status();
-  if (sessions_->draining())
-    plan = absl::UnavailableError("reserve: the daemon is stopping");
-  else if (wanted.ok())
+  absl::StatusOr<block::ReservePlan> plan =
+      absl::UnavailableError("reserve: the daemon is stopping");
+  if (!wanted.ok())
+    plan = wanted.status();
+  else if (!sessions_->draining())
     plan = cache_->Reserve(session, *wanted);
   if (!plan.ok()) return answer->set_reserve_error(std::string(plan.status().message()));
   wire::ToProto(*plan, answer->mutable_reserved());
