@@ -24,9 +24,9 @@ struct Row {
 
 // A promise of the project and what this run saw of it. It reports, it gates nothing.
 struct Target {
-  std::string name;               // "acquire 2048"
-  std::string ours, reference;    // what was measured, with units: "p50 131 us"
-  std::string measure = "ratio";  // what `seen` is
+  std::string name;                       // "acquire 2048"
+  std::string ours = {}, reference = {};  // what was measured, with units: "p50 131 us"
+  std::string measure = "ratio";          // what `seen` is
   double seen = 0;
   bool at_most = true;  // else at least
   double limit = 0;

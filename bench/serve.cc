@@ -34,8 +34,8 @@ struct Served {
   uint64_t requests = 0, requested_tokens = 0, cached_tokens = 0;
   uint64_t prompt_tokens_computed = 0;  // of the part that requests have in common
   uint64_t errors = 0, wrong = 0;
-  std::vector<double> first_byte_us;   // asking to the first cached byte readable
-  std::vector<double> first_token_us;  // asking to everything computed
+  std::vector<double> first_byte_us = {};   // asking to the first cached byte readable
+  std::vector<double> first_token_us = {};  // asking to everything computed
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Served, requests, requested_tokens, cached_tokens,
                                    prompt_tokens_computed, errors, wrong, first_byte_us,
