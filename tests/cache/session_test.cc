@@ -1,0 +1,300 @@
+// Sessions over a shared arena: who may read what, for how long, and what ends with whom.
+#include "tests/cache/shared_fixture.h"
+
+namespace prefixd::testing {
+namespace {
+
+using SessionTest = SharedCacheTest;
+
+TEST_F(SessionTest, ALeasedPageStandsWhereTheAnswerSaysByteForByte) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto begun = Attach(identity);
+  const auto files = MapFiles(begun);
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 100);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto acquired = Acquire(space, tokens);
+  ASSERT_EQ(acquired.match.restorable_tokens, 100u);
+  ASSERT_EQ(acquired.pages.size(), 2u * 7);
+  for (const auto& page : acquired.pages) EXPECT_TRUE(page.in_ram);
+  CheckInPlace(identity, acquired.pages, tokens, *files);
+  EXPECT_EQ(FetchAndCheck(identity, acquired, tokens), 100u);  // Fetch serves them too
+}
+
+TEST_F(SessionTest, ASessionWithoutAMappingIsToldNoPlaces) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 40);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto acquired = Acquire(space, tokens);
+  ASSERT_FALSE(acquired.pages.empty());
+  for (const auto& page : acquired.pages) EXPECT_EQ(page.offset, block::kNoOffset);
+  EXPECT_EQ(FetchAndCheck(identity, acquired, tokens), 40u);
+}
+
+TEST_F(SessionTest, AWorkersMappingCannotBeWritable) {
+  Open(Shared());
+  const auto begun = Attach(SmallIdentity());
+  const auto files = MapFiles(begun);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, files->arena_fd(), 0),
+            MAP_FAILED);
+  EXPECT_EQ(errno, EACCES);
+}
+
+TEST_F(SessionTest, AFileThatCannotBeUsedMeansPrivateMemoryAndIsSaid) {
+  cache::Options options = RamOnly();
+  options.arena_path = dir_.path() + "/no/such/folder/arena";
+  Open(options);
+  EXPECT_EQ(Counter("arena.unusable"), 1u);
+  EXPECT_FALSE(cache_->arena().shared);
+  cache::SessionOptions wants;
+  wants.wants_arena = true;
+  EXPECT_EQ(cache_->BeginSession(wants).slot, block::kNoSlot);
+  const auto identity = SmallIdentity();
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 40);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  EXPECT_EQ(ReadBack(identity, space, tokens), 40u);
+}
+
+TEST_F(SessionTest, ASecondCacheOnOneArenaGetsPrivateMemory) {
+  Open(Shared());
+  cache::Options options = Shared();
+  const auto second = cache::Cache::Open(options);
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE((*second)->arena().shared);
+  EXPECT_TRUE(cache_->arena().shared);
+}
+
+TEST_F(SessionTest, FilesAreGivenOnceAndOnlyToWhoKnowsTheKey) {
+  Open(Shared());
+  const auto begun = Attach(SmallIdentity());
+  cache::SessionKey other = begun.key;
+  other[3] ^= std::byte{1};
+  EXPECT_EQ(cache_->OpenFiles(other, 1).status().code(), absl::StatusCode::kNotFound);
+  const auto files = MapFiles(begun);
+  EXPECT_EQ(cache_->OpenFiles(begun.key, 1).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SessionTest, TheSixtyFifthSessionGetsNoSlotAndASlotComesBack) {
+  Open(Shared());
+  cache::SessionOptions options;
+  options.wants_arena = true;
+  std::vector<cache::BegunSession> begun;
+  for (uint32_t i = 0; i < block::kArenaSlots; ++i) {
+    begun.push_back(cache_->BeginSession(options));
+    ASSERT_NE(begun.back().slot, block::kNoSlot);
+  }
+  const auto one_more = cache_->BeginSession(options);
+  EXPECT_EQ(one_more.slot, block::kNoSlot);
+  cache_->EndSession(begun[17].session);
+  EXPECT_EQ(cache_->BeginSession(options).slot, begun[17].slot);
+}
+
+TEST_F(SessionTest, SpacesBelongToSessionsThatOpenedThem) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 40);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto lease = Acquire(space, tokens).lease;
+  const auto stranger = cache_->BeginSession("stranger");
+  cache::Request request;
+  request.space = space;
+  request.tokens = tokens;
+  EXPECT_EQ(cache_->Acquire(stranger, request, In(100)).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->Match(stranger, request).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(
+      cache_
+          ->Reserve(stranger,
+                    {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}})
+          .status()
+          .code(),
+      absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->Join(stranger, lease, {}).status().code(), absl::StatusCode::kNotFound);
+}
+
+// A dead worker: what it held is freed within 100 ms of its death.
+TEST_F(SessionTest, ADeadWorkersLeasesReservationsAndStagingAreFreed) {
+  WorkerProcess worker;
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto begun = Attach(identity, 1 << 20);
+  EXPECT_EQ(begun.staging_bytes, uint64_t{1} << 20);
+  MapIn(begun, &worker);
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 100);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  ASSERT_TRUE(Acquire(space, tokens).lease);
+  Tokens longer = tokens;
+  longer.resize(200, 9);
+  const uint64_t before = Counter("arena.extent_bytes");
+  auto plan = cache_->Reserve(
+      session_, {.space = space, .tokens = longer, .content = {}, .groups = {}, .writable = {}});
+  ASSERT_TRUE(plan.ok());
+  ASSERT_TRUE(PutBlock(session_, identity, plan->reservation, longer, plan->blocks.back()).ok());
+  EXPECT_GT(Counter("arena.extent_bytes"), before);
+  // Its stream ends first, as when the process hangs: it may still read what it leased.
+  cache_->EndSession(begun.session);
+  block::Stats stats = cache_->GetStats();
+  EXPECT_EQ(stats.reservations, 0u);
+  EXPECT_EQ(stats.leases, 1u);
+  EXPECT_GT(stats.leased_bytes, 0u);
+  EXPECT_EQ(Counter("arena.extent_bytes"), before);
+  bool listed = false;
+  for (const auto& info : cache_->ListSessions()) {
+    if (info.session != begun.session) continue;
+    listed = true;
+    EXPECT_FALSE(info.attached);
+    EXPECT_EQ(info.pid, static_cast<uint64_t>(worker.pid()));
+    EXPECT_EQ(info.slot, begun.slot);
+    EXPECT_EQ(info.leases, 1u);
+    EXPECT_EQ(info.leased_bytes, stats.leased_bytes);
+    EXPECT_EQ(info.staging_bytes, 0u);
+  }
+  EXPECT_TRUE(listed);
+  worker.Kill();
+  const auto died = std::chrono::steady_clock::now();
+  EXPECT_TRUE(Until([this] { return cache_->GetStats().leases == 0; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - died, std::chrono::milliseconds(100));
+  EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
+  EXPECT_EQ(cache_->ListSessions().size(), 1u);  // the fixture's first
+  cache::SessionOptions again;
+  again.wants_arena = true;
+  EXPECT_TRUE(Until([&] { return cache_->BeginSession(again).slot == begun.slot; }));
+}
+
+TEST_F(SessionTest, ASessionThatNeverFetchedItsFilesIsFreedAtOnce) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto begun = Attach(identity, 1 << 20);
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 100);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  ASSERT_TRUE(Acquire(space, tokens).lease);
+  cache_->EndSession(begun.session);
+  EXPECT_EQ(cache_->GetStats().leases, 0u);
+  for (const auto& part : cache_->GetStats().ram_parts) {
+    if (part.name == "staging") {
+      EXPECT_EQ(part.value, 0u);
+    }
+  }
+}
+
+TEST_F(SessionTest, AResumedSessionGoesOnHoldingWhatItReadBefore) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto begun = Attach(identity);
+  const auto files = MapFiles(begun);
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 100);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto acquired = Acquire(space, tokens);
+  const uint64_t held = cache_->GetStats().leased_bytes;
+  cache_->EndSession(begun.session);
+  const auto resumed = Attach(identity, 0, begun.key);
+  EXPECT_TRUE(resumed.resumed);
+  EXPECT_EQ(resumed.slot, begun.slot);
+  EXPECT_NE(resumed.session, begun.session);
+  EXPECT_NE(resumed.key, begun.key);
+  ASSERT_TRUE(resumed.resumed_lease);
+  EXPECT_EQ(cache_->GetStats().leased_bytes, held);
+  EXPECT_EQ(cache_->Release(session_, {.lease = acquired.lease}).code(),
+            absl::StatusCode::kNotFound);  // of the earlier session
+  CheckInPlace(identity, acquired.pages, tokens, *files);
+  EXPECT_TRUE(cache_->Release(session_, {.lease = resumed.resumed_lease}).ok());
+  EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
+  EXPECT_FALSE(Attach(identity, 0, begun.key).resumed);  // a key is good once
+}
+
+TEST_F(SessionTest, ALeaseIsAtMostHalfOfTheArena) {
+  Open(Shared(uint64_t{32} << 20));
+  const auto identity = SmallIdentity(64, 16);
+  Attach(identity);
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 5500);
+  auto stored = Store(identity, space, tokens);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  const auto acquired = Acquire(space, tokens);
+  EXPECT_LT(acquired.match.restorable_tokens, 5500u);
+  EXPECT_GT(acquired.match.restorable_tokens, 500u);
+  bool quota = false;
+  for (const auto& reason : acquired.match.shortened_by)
+    quota |= reason.reason == block::ShortenReason::kLeaseQuota;
+  EXPECT_TRUE(quota);
+}
+
+TEST_F(SessionTest, AJoinedLeaseOutlivesTheFirst) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 100);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto first_session = session_;
+  const auto first = Acquire(space, tokens);
+  const auto begun = Attach(identity);
+  const auto files = MapFiles(begun);
+  auto joined = cache_->Join(begun.session, first.lease, {1});
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(joined->match.restorable_tokens, 100u);
+  EXPECT_EQ(joined->pages.size(), 7u);
+  cache_->EndSession(first_session);
+  EXPECT_GT(cache_->GetStats().leased_bytes, 0u);
+  CheckInPlace(identity, joined->pages, tokens, *files);
+  EXPECT_EQ(cache_->Join(begun.session, first.lease, {}).status().code(),
+            absl::StatusCode::kNotFound);
+  ASSERT_TRUE(cache_->Release(begun.session, {.lease = joined->lease}).ok());
+  EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
+}
+
+TEST_F(SessionTest, HeldPagesStayUntilTheHoldEndsAlthoughTheLeaseWasReleased) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 100);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto acquired = Acquire(space, tokens);
+  auto hold = cache_->Hold(session_, acquired.lease);
+  ASSERT_NE(hold, nullptr);
+  ASSERT_TRUE(cache_->Release(session_, {.lease = acquired.lease}).ok());
+  EXPECT_GT(cache_->GetStats().leased_bytes, 0u);
+  EXPECT_EQ(cache_->Hold(session_, acquired.lease), nullptr);
+  hold.reset();
+  EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
+}
+
+TEST_F(SessionTest, ALeaseIsContinuedWithNewTokensOnly) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto begun = Attach(identity);
+  const auto files = MapFiles(begun);
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 200);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto first = Acquire(space, Tokens(tokens.begin(), tokens.begin() + 100));
+  ASSERT_EQ(first.match.restorable_tokens, 100u);
+  cache::Request more;
+  more.space = space;
+  more.tokens.assign(tokens.begin() + 100, tokens.end());
+  more.continues = first.lease;
+  more.continues_tokens = 99;
+  EXPECT_EQ(cache_->Acquire(session_, more, In(1000)).status().code(), absl::StatusCode::kNotFound);
+  more.continues_tokens = 100;
+  auto second = cache_->Acquire(session_, more, In(1000));
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->lease, first.lease);
+  EXPECT_EQ(second->match.restorable_tokens, 200u);
+  EXPECT_EQ(second->first_block, 6u);  // 100 tokens end inside it
+  ASSERT_EQ(second->pages.size(), 2u * 7);
+  CheckInPlace(identity, first.pages, tokens, *files);
+  CheckInPlace(identity, second->pages, tokens, *files);
+  const auto leases = cache_->ListLeases();
+  ASSERT_EQ(leases.size(), 1u);
+  EXPECT_EQ(leases[0].tokens, 200u);
+}
+
+}  // namespace
+}  // namespace prefixd::testing
