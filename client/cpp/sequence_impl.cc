@@ -245,6 +245,7 @@ void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
     for (const v1::GroupPages& column : lease.pages) {
       const uint32_t group = column.group();
       if (group >= space->groups().size()) break;
+      if (!column.ready()) continue;
       for (int i = 0;
            i < std::min({column.offset_size(), column.rung_size(), column.page_tokens_size()});
            ++i) {

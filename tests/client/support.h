@@ -21,6 +21,7 @@ class TempDirectory {
     if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "mkdtemp failed";
   }
   ~TempDirectory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
   std::string socket() const { return path_ + "/prefixd.sock"; }
   std::string address() const { return "unix://" + socket(); }
 
