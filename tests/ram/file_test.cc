@@ -273,7 +273,7 @@ TEST(ArenaFileTest, ACapacityThatDoesNotHoldOneSlabIsRefusedOrReplacesTheFile) {
 TEST(ArenaFileTest, TheHeaderTellsTheOwnersEpoch) {
   const ArenaPath path;
   Arena::Options options = SharedOptions(path);
-  for (const uint64_t epoch : {11, 12}) {
+  for (const uint64_t epoch : {11u, 12u}) {
     options.epoch = epoch;
     EXPECT_EQ(OpenOrDie(options)->header()->epoch.load(), epoch);
   }
