@@ -34,12 +34,13 @@ struct Served {
   uint64_t requests = 0, requested_tokens = 0, cached_tokens = 0;
   uint64_t prompt_tokens_computed = 0;  // of the part that requests have in common
   uint64_t errors = 0, wrong = 0;
+  std::string first_error = {};
   std::vector<double> first_byte_us = {};   // asking to the first cached byte readable
   std::vector<double> first_token_us = {};  // asking to everything computed
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Served, requests, requested_tokens, cached_tokens,
-                                   prompt_tokens_computed, errors, wrong, first_byte_us,
-                                   first_token_us)
+                                   prompt_tokens_computed, errors, wrong, first_error,
+                                   first_byte_us, first_token_us)
 
 void Add(const Served& from, Served* to) {
   to->requests += from.requests;
@@ -48,6 +49,7 @@ void Add(const Served& from, Served* to) {
   to->prompt_tokens_computed += from.prompt_tokens_computed;
   to->errors += from.errors;
   to->wrong += from.wrong;
+  if (to->first_error.empty()) to->first_error = from.first_error;
   to->first_byte_us.insert(to->first_byte_us.end(), from.first_byte_us.begin(),
                            from.first_byte_us.end());
   to->first_token_us.insert(to->first_token_us.end(), from.first_token_us.begin(),
@@ -117,7 +119,10 @@ class ServeWorker {
     std::this_thread::sleep_for(computing);
     if (!pattern_.Write(name, cached, &sequence).ok()) ++served.errors;
     served.first_token_us.push_back(NowMicros() - start);
-    if (!sequence.Commit({.sequence_end = true}).ok()) ++served.errors;
+    if (const auto stored = sequence.Commit({.sequence_end = true}); !stored.ok()) {
+      ++served.errors;
+      served.first_error = stored.status.message;
+    }
     if (!pattern_.Matches(name, name.tokens, sequence)) ++served.wrong;
     served.cached_tokens = cached;
     served.prompt_tokens_computed = name.shared_tokens - std::min(cached, name.shared_tokens);
@@ -143,7 +148,7 @@ bool AskAll(Bench& bench, const std::vector<std::unique_ptr<Partner>>& workers,
     Add(answer->get<Served>(), all);
   }
   return bench.Check(all->wrong == 0, "wrong bytes") &&
-         bench.Check(all->errors == 0, "a commit failed");
+         bench.Check(all->errors == 0, all->first_error);
 }
 
 void Report(Bench& bench, const std::string& name, const Served& served, double us) {

@@ -27,12 +27,14 @@ class AcquireTimer {
 
   double EmptyCall() {
     const double start = NowMicros();
-    return empty_.Run() ? NowMicros() - start : -1;
+    return bench_.Check(empty_.Run(), "the health service does not answer") ? NowMicros() - start
+                                                                            : -1;
   }
   // Our own call that does nothing, to tell gRPC's share from the daemon's.
   double EmptyRelease() {
     const double start = NowMicros();
-    return session_.Release({}).ok() ? NowMicros() - start : -1;
+    const absl::Status status = session_.Release({});
+    return bench_.Check(status.ok(), status.ToString()) ? NowMicros() - start : -1;
   }
   // From the tokens to the first byte of the last group. The lease goes back with the next call, as
   // an engine's does.
@@ -93,8 +95,9 @@ class AcquireTimer {
       leases_.push_back(answer.lease());
       if (answer.restorable_tokens() != tokens || answer.pages_size() == 0 ||
           answer.pages().rbegin()->offset_size() == 0) {
-        return bench_.Check(false, absl::StrCat("acquire: ", answer.restorable_tokens(), " of ",
-                                                tokens, " tokens"));
+        return bench_.Check(false,
+                            absl::StrCat("acquire: ", answer.restorable_tokens(), " of ", tokens,
+                                         " tokens: ", answer.ShortDebugString().substr(0, 300)));
       }
       const v1::GroupPages& last = *answer.pages().rbegin();
       g_first_byte = static_cast<uint8_t>(*session_.page(last.offset(last.offset_size() - 1)));
@@ -162,7 +165,7 @@ void ShareAcquire(Bench& bench) {
       static_cast<uint32_t>(bench.Parameter("long_tokens", 4'096, 131'072, 131'072));
   // 188 layers of 2,176 bytes a token: 400 KiB. Smoke: nothing is claimed of its sizes.
   const auto large_layers = static_cast<uint32_t>(bench.Parameter("large_layers", 16, 188, 188));
-  const auto daemon = StartSharedDaemon(bench, "acquire", (bench.smoke() ? 512 : 4'096) * kMiB);
+  const auto daemon = StartSharedDaemon(bench, "acquire", (bench.smoke() ? 1'024 : 4'096) * kMiB);
   if (daemon == nullptr) return;
   const auto session =
       RawSession::Open({.address = daemon->process->address(), .staging_bytes = 64 * kMiB});

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status.h"
 #include "bench/partner.h"
 #include "bench/raw_transfer.h"
 #include "bench/share.h"
@@ -19,13 +20,17 @@ constexpr std::chrono::seconds kPatience{300};
 constexpr uint32_t kShort = 2'048;
 constexpr uint64_t kBig = 1, kSmall = 2;  // the sequences' numbers
 
-// us of one Acquire to the first byte and the Release after it, -1 on an error.
-double AcquireOnce(RawSession& session, const RawSequence& sequence) {
+// us of one Acquire; its Release is not counted.
+absl::StatusOr<double> AcquireOnce(RawSession& session, const RawSequence& sequence) {
   const double start = NowMicros();
-  const absl::StatusOr<v1::AcquireReply> reply = session.Acquire(AcquireOf(session, sequence));
+  PREFIXD_ASSIGN_OR_RETURN(const v1::AcquireReply reply,
+                           session.Acquire(AcquireOf(session, sequence)));
   const double us = NowMicros() - start;
-  if (!reply.ok() || reply->answers(0).restorable_tokens() != sequence.tokens.size()) return -1;
-  return session.Release({reply->answers(0).lease()}).ok() ? us : -1;
+  if (reply.answers(0).restorable_tokens() != sequence.tokens.size()) {
+    return absl::DataLossError("acquire: " + reply.answers(0).ShortDebugString().substr(0, 300));
+  }
+  PREFIXD_RETURN_IF_ERROR(session.Release({reply.answers(0).lease()}));
+  return us;
 }
 
 class Crowd {
@@ -42,7 +47,8 @@ class Crowd {
     }
     return true;
   }
-  RawSession& session(size_t i) { return *sessions_[i]; }
+  RawSession& first() { return *sessions_.front(); }  // that stores
+  RawSession& last() { return *sessions_.back(); }    // that is timed
   size_t mapped() const {
     return static_cast<size_t>(
         std::count_if(sessions_.begin(), sessions_.end(),
@@ -53,8 +59,9 @@ class Crowd {
   std::vector<double> Acquires(const RawSequence& sequence, uint64_t count, More more) {
     std::vector<double> us;
     while (us.size() < count || more()) {
-      us.push_back(AcquireOnce(*sessions_.back(), sequence));
-      if (!bench_.Check(us.back() >= 0, "an Acquire failed")) return {};
+      const absl::StatusOr<double> one = AcquireOnce(*sessions_.back(), sequence);
+      if (!bench_.Check(one.ok(), one.status().ToString())) return {};
+      us.push_back(*one);
     }
     return us;
   }
@@ -92,10 +99,12 @@ void ShareFairness(Bench& bench) {
   {
     Crowd crowd(bench);
     if (!crowd.Attach(daemon->process->address(), sessions)) return;
-    const auto space = crowd.session(0).OpenSpace(source.identity());
+    const auto space = crowd.first().OpenSpace(source.identity());
     if (!bench.Check(space.ok(), space.status().ToString())) return;
-    if (!StoreBoth(bench, crowd.session(0), *space, tokens)) return;
-    const RawSequence small = MakeSequence(*space, kSmall, kShort);
+    if (!StoreBoth(bench, crowd.first(), *space, tokens)) return;
+    const auto last_space = crowd.last().OpenSpace(source.identity());
+    if (!bench.Check(last_space.ok(), last_space.status().ToString())) return;
+    const RawSequence small = MakeSequence(*last_space, kSmall, kShort);
     const std::vector<double> alone = crowd.Acquires(small, acquires, [] { return false; });
     auto fetcher = Partner::Start(
         "share-fetcher",
