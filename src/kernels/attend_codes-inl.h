@@ -1,0 +1,303 @@
+// Attention of one slice on codes, without turning them into floats: included once per target.
+//
+// A group of a stored row is code * scale + bias. Hence q . k is scale * (q . codes) + bias *
+// sum(q), and the sum of weights times values is that of (weight * scale) * codes plus that of
+// weight * bias. With q and weight * scale rounded to 16 bits the products with codes are exact
+// integers: twice the rate of floats, and no order of adding to keep.
+#if defined(PREFIXD_KERNELS_ATTEND_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_ATTEND_CODES_INL_H_
+#undef PREFIXD_KERNELS_ATTEND_CODES_INL_H_
+#else
+#define PREFIXD_KERNELS_ATTEND_CODES_INL_H_
+#endif
+
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/attend_slice.h"
+#include "kernels/blocks-inl.h"
+#include "kernels/code_tile-inl.h"
+#include "kernels/gemm-inl.h"
+#include "kernels/softmax-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+inline constexpr float kQueryLimit = 32767;
+// Weights are not negative: those of 16 bits go from 0 up and are stored less the middle. What that
+// takes from each dot is the sum of the tile's codes times the middle.
+inline constexpr float kWeightLimit = 65535;
+inline constexpr int32_t kWeightMiddle = 1 << 15;
+
+// Values of 17 bits, to the nearest integer; anything for others.
+HWY_INLINE VI RoundToCode(VF value) {
+  const VF magic = hn::Set(DF(), 0x1.8p23f);  // a sum of this size has no bits for a fraction
+  return hn::Sub(hn::BitCast(DI(), hn::Add(value, magic)), hn::BitCast(DI(), magic));
+}
+
+HWY_INLINE void StoreCodes(VI codes, int32_t* pairs, size_t index) {
+  hn::StoreU(hn::DemoteTo(DI16(), codes), DI16(), reinterpret_cast<int16_t*>(pairs) + index);
+}
+
+HWY_INLINE VF LoadInts(const int32_t* from) { return hn::ConvertTo(DF(), hn::LoadU(DI(), from)); }
+
+class CodeAttention {
+ public:
+  HWY_INLINE CodeAttention(const AttendJob& job, const AttendSlice& slice,
+                           const AttendScratch& scratch)
+      : job_(job),
+        scratch_(scratch),
+        code_(scratch.code),
+        place_(job, slice),
+        row_heads_(place_.row_heads()),
+        key_groups_(job.shape.key_dim / job.key_group),
+        value_groups_(job.shape.value_dim / job.value_group),
+        tile_(job, slice.kv_head, scratch) {}
+
+  HWY_ATTR void Run() {
+    for (uint32_t i = 0; i < row_heads_; ++i) LoadQuery(i);
+    const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
+    for (uint64_t begin = 0; begin < end; begin += kTileTokens) {
+      tile_.Load(begin, place_.VisibleIn(begin, row_heads_ - 1));
+      for (uint32_t first = 0; first < row_heads_; first += kMaxTileRows) {
+        AttendStrip(begin, first, HWY_MIN(kMaxTileRows, row_heads_ - first));
+      }
+    }
+    for (uint32_t i = 0; i < row_heads_; ++i) StoreOutput(i);
+  }
+
+ private:
+  // What the rows of a strip see of the tile, and its part in their softmax. Room for whole
+  // vectors.
+  struct Strip {
+    uint32_t first = 0;
+    uint32_t rows = 0;
+    uint32_t most = 0;  // tokens that the row sees which sees most
+    uint32_t counts[kMaxTileRows];
+    alignas(64) float maxima[16];        // of the tile
+    alignas(64) float corrections[16];   // of what the rows had before
+    alignas(64) float tile_factors[16];  // of what the tile adds
+  };
+
+  HWY_ATTR void LoadQuery(uint32_t row) {
+    constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
+    const float* from = place_.QueryOf(row);
+    float largest = 0;
+    float nan = 0;  // or 0
+    for (uint32_t d = 0; d < job_.shape.key_dim; ++d) {
+      largest = HWY_MAX(largest, std::fabs(from[d]));
+      nan += from[d] * 0;
+    }
+    const float inverse = largest >= FLT_MIN ? kQueryLimit / largest : 0;
+    code_.query_steps[row] = largest / kQueryLimit * (job_.shape.scale * kLog2E) + nan;
+    int32_t* pairs = code_.query + row * (scratch_.key_pitch / 2);
+    for (size_t g = 0; g < key_groups_; ++g) {
+      VI sum = hn::Zero(DI());
+      for (size_t d = g * job_.key_group; d < (g + 1) * job_.key_group; d += hn::Lanes(DI())) {
+        const VI codes = RoundToCode(hn::Mul(hn::LoadU(DF(), from + d), hn::Set(DF(), inverse)));
+        StoreCodes(codes, pairs, d);
+        sum = hn::Add(sum, codes);
+      }
+      code_.query_sums[row * key_groups_ + g] =
+          static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), sum)));
+    }
+    float* sums = scratch_.sums + row * scratch_.value_pitch;
+    for (size_t d = 0; d < scratch_.value_pitch; ++d) sums[d] = 0;
+    scratch_.states[row] = {-FLT_MAX, 0};
+  }
+
+  HWY_ATTR void AttendStrip(uint64_t begin, uint32_t first, uint32_t rows) {
+    Strip strip;
+    strip.first = first;
+    strip.rows = rows;
+    for (uint32_t r = 0; r < rows; ++r) strip.counts[r] = place_.VisibleIn(begin, first + r);
+    strip.most = strip.counts[rows - 1];  // positions grow with the row
+    if (strip.most == 0) return;
+    MultiplyKeys(strip);
+    for (uint32_t r = 0; r < rows; ++r) strip.maxima[r] = Score(strip, r);
+    MergeMaxima(&strip);
+    for (uint32_t r = 0; r < rows; ++r) Weigh(strip, r);
+    MultiplyValues(strip);
+    for (uint32_t r = 0; r < rows; ++r) {
+      if (strip.counts[r] > 0) AddValues(strip, r);
+    }
+  }
+
+  HWY_INLINE int32_t* DotsOf(size_t group) const {
+    return code_.dots + group * kMaxTileRows * kTileTokens;
+  }
+  HWY_INLINE int32_t* WeightsOf(size_t group) const {
+    return code_.weights + group * kMaxTileRows * kTileTokens / 2;
+  }
+
+  HWY_INLINE void MultiplyKeys(const Strip& strip) {
+    const size_t pitch = scratch_.key_pitch / 2;
+    const size_t depth = job_.key_group / 2;
+    for (size_t g = 0; g < key_groups_; ++g) {
+      Multiply<PairElement>({.a = code_.query + strip.first * pitch + g * depth,
+                             .a_pitch = pitch,
+                             .b = code_.keys + g * depth * kTileTokens,
+                             .b_pitch = kTileTokens,
+                             .depth = depth,
+                             .row_scale = nullptr,
+                             .c = DotsOf(g),
+                             .c_pitch = kTileTokens,
+                             .columns = strip.most},
+                            strip.rows);
+    }
+  }
+
+  // Turns the row's dots into scores, still to be multiplied by its step. Returns their maximum,
+  // multiplied.
+  HWY_INLINE float Score(const Strip& strip, uint32_t r) {
+    const DF df;
+    const uint32_t row = strip.first + r;
+    const float* query_sums = code_.query_sums + row * key_groups_;
+    float* scores = scratch_.scores + r * kTileTokens;
+    VF max = hn::Set(df, -FLT_MAX);
+    for (size_t i = 0; i < strip.counts[r]; i += hn::Lanes(df)) {
+      VF score = hn::Zero(df);
+      for (size_t g = 0; g < key_groups_; ++g) {
+        const size_t at = g * kTileTokens + i;
+        score = hn::MulAdd(LoadInts(DotsOf(g) + r * kTileTokens + i),
+                           hn::LoadU(df, code_.key_scales + at), score);
+        score = hn::MulAdd(hn::LoadU(df, code_.key_biases + at), hn::Set(df, query_sums[g]), score);
+      }
+      hn::StoreU(score, df, scores + i);
+      const auto seen = hn::FirstN(df, strip.counts[r] - i);
+      max = hn::Max(max, hn::IfThenElse(seen, score, max));
+    }
+    if (strip.counts[r] == 0) return -FLT_MAX;
+    return hn::GetLane(hn::MaxOfLanes(df, max)) * code_.query_steps[row];
+  }
+
+  HWY_INLINE void MergeMaxima(Strip* strip) {
+    const DF df;
+    RowState* states = scratch_.states + strip->first;
+    alignas(64) float before[16] = {};
+    for (uint32_t r = 0; r < strip->rows; ++r) before[r] = states[r].max;
+    for (uint32_t r = strip->rows; r < 16; ++r) strip->maxima[r] = 0;
+    for (size_t r = 0; r < strip->rows; r += hn::Lanes(df)) {
+      const VF old = hn::LoadU(df, before + r);
+      const VF tile = hn::LoadU(df, strip->maxima + r);
+      const VF max = hn::Max(old, tile);
+      hn::StoreU(max, df, before + r);
+      hn::StoreU(Exp2(hn::Sub(old, max)), df, strip->corrections + r);
+      hn::StoreU(Exp2(hn::Sub(tile, max)), df, strip->tile_factors + r);
+    }
+    for (uint32_t r = 0; r < strip->rows; ++r) states[r].max = before[r];
+  }
+
+  // Scores to weights, times the values' scales, as codes; unseen tokens weigh 0.
+  HWY_INLINE void Weigh(const Strip& strip, uint32_t r) {
+    const DF df;
+    const size_t lanes = hn::Lanes(df);
+    const uint32_t count = strip.counts[r];
+    const uint32_t row = strip.first + r;
+    float* scores = scratch_.scores + r * kTileTokens;
+    const VF step = hn::Set(df, code_.query_steps[row]);
+    const VF max = hn::Set(df, strip.maxima[r]);
+    VF sum = hn::Zero(df);
+    for (size_t i = 0; i < kTileTokens; i += lanes) {
+      const auto seen = hn::FirstN(df, count < i ? 0 : count - i);
+      const VF weight =
+          hn::IfThenElseZero(seen, Exp2(hn::Sub(hn::Mul(hn::LoadU(df, scores + i), step), max)));
+      hn::StoreU(weight, df, scores + i);
+      sum = hn::Add(sum, weight);
+    }
+    for (size_t g = 0; g < value_groups_; ++g) WeighValues(strip, r, g);
+    if (count == 0) return;
+    RowState& state = scratch_.states[row];
+    state.sum = state.sum * strip.corrections[r] +
+                strip.tile_factors[r] * hn::GetLane(hn::SumOfLanes(df, sum));
+  }
+
+  HWY_INLINE void WeighValues(const Strip& strip, uint32_t r, size_t group) {
+    const DF df;
+    const size_t lanes = hn::Lanes(df);
+    const uint32_t count = strip.counts[r];
+    const float* scores = scratch_.scores + r * kTileTokens;
+    const float* scales = code_.value_scales + group * kTileTokens;
+    const float* biases = code_.value_biases + group * kTileTokens;
+    alignas(64) float products[kTileTokens];
+    VF offset = hn::Zero(df);
+    VF largest_lane = hn::Zero(df);
+    for (size_t i = 0; i < kTileTokens; i += lanes) {
+      const auto seen = hn::FirstN(df, count < i ? 0 : count - i);
+      const VF weight = hn::LoadU(df, scores + i);
+      const VF product = hn::IfThenElseZero(seen, hn::Mul(weight, hn::LoadU(df, scales + i)));
+      hn::StoreU(product, df, products + i);
+      largest_lane = hn::Max(largest_lane, product);
+      offset = hn::MulAdd(weight, hn::IfThenElseZero(seen, hn::LoadU(df, biases + i)), offset);
+    }
+    const float largest = hn::GetLane(hn::MaxOfLanes(df, largest_lane));
+    const VF to_code = hn::Set(df, largest >= 1e-30f ? kWeightLimit / largest : 0);
+    int32_t* weights = WeightsOf(group) + r * kTileTokens / 2;
+    for (size_t i = 0; i < kTileTokens; i += lanes) {
+      const VI code = RoundToCode(hn::Mul(hn::LoadU(df, products + i), to_code));
+      StoreCodes(hn::Sub(code, hn::Set(DI(), kWeightMiddle)), weights, i);
+    }
+    const float factor = strip.tile_factors[r];
+    code_.value_steps[group * kMaxTileRows + r] = largest / kWeightLimit * factor;
+    code_.value_offsets[group * kMaxTileRows + r] =
+        hn::GetLane(hn::SumOfLanes(df, offset)) * factor;
+  }
+
+  HWY_INLINE void MultiplyValues(const Strip& strip) {
+    for (size_t g = 0; g < value_groups_; ++g) {
+      Multiply<PairElement>({.a = WeightsOf(g),
+                             .a_pitch = kTileTokens / 2,
+                             .b = code_.values + g * job_.value_group,
+                             .b_pitch = scratch_.value_pitch,
+                             .depth = kTileTokens / 2,
+                             .row_scale = nullptr,
+                             .c = code_.value_dots + g * job_.value_group,
+                             .c_pitch = scratch_.value_pitch,
+                             .columns = job_.value_group},
+                            strip.rows);
+    }
+  }
+
+  HWY_INLINE void AddValues(const Strip& strip, uint32_t r) {
+    const DF df;
+    float* sums = scratch_.sums + (strip.first + r) * scratch_.value_pitch;
+    const int32_t* dots = code_.value_dots + r * scratch_.value_pitch;
+    const VF correction = hn::Set(df, strip.corrections[r]);
+    for (size_t g = 0; g < value_groups_; ++g) {
+      const VF step = hn::Set(df, code_.value_steps[g * kMaxTileRows + r]);
+      const VF offset = hn::Set(df, code_.value_offsets[g * kMaxTileRows + r]);
+      for (size_t d = g * job_.value_group; d < (g + 1) * job_.value_group; d += hn::Lanes(df)) {
+        const VF before = hn::MulAdd(hn::LoadU(df, sums + d), correction, offset);
+        const VI middle = hn::ShiftLeft<15>(hn::LoadU(DI(), code_.value_code_sums + d));
+        const VF dot = hn::ConvertTo(df, hn::Add(hn::LoadU(DI(), dots + d), middle));
+        hn::StoreU(hn::MulAdd(dot, step, before), df, sums + d);
+      }
+    }
+  }
+
+  HWY_ATTR void StoreOutput(uint32_t row) {
+    const float* sums = scratch_.sums + row * scratch_.value_pitch;
+    float* to = place_.OutOf(row);
+    for (uint32_t d = 0; d < job_.shape.value_dim; ++d) to[d] = sums[d] / scratch_.states[row].sum;
+  }
+
+  const AttendJob& job_;
+  const AttendScratch& scratch_;
+  const CodeScratch& code_;
+  const SlicePlace place_;
+  const uint32_t row_heads_;
+  const size_t key_groups_;
+  const size_t value_groups_;
+  CodeTile tile_;
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target
