@@ -23,28 +23,13 @@
 #include "kernels/code_tile-inl.h"
 #include "kernels/gemm-inl.h"
 #include "kernels/softmax-inl.h"
+#include "kernels/tile_row-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 inline constexpr float kQueryLimit = 32767;
-// Weights are not negative: those of 16 bits go from 0 up and are stored less the middle. What that
-// takes from each dot is the sum of the tile's codes times the middle.
-inline constexpr float kWeightLimit = 65535;
-inline constexpr int32_t kWeightMiddle = 1 << 15;
-
-// Values of 17 bits, to the nearest integer; anything for others.
-HWY_INLINE VI RoundToCode(VF value) {
-  const VF magic = hn::Set(DF(), 0x1.8p23f);  // a sum of this size has no bits for a fraction
-  return hn::Sub(hn::BitCast(DI(), hn::Add(value, magic)), hn::BitCast(DI(), magic));
-}
-
-HWY_INLINE void StoreCodes(VI codes, int32_t* pairs, size_t index) {
-  hn::StoreU(hn::DemoteTo(DI16(), codes), DI16(), reinterpret_cast<int16_t*>(pairs) + index);
-}
-
-HWY_INLINE VF LoadInts(const int32_t* from) { return hn::ConvertTo(DF(), hn::LoadU(DI(), from)); }
 
 class CodeAttention {
  public:
@@ -100,7 +85,7 @@ class CodeAttention {
       VI sum = hn::Zero(DI());
       for (size_t d = g * job_.key_group; d < (g + 1) * job_.key_group; d += hn::Lanes(DI())) {
         const VI codes = RoundToCode(hn::Mul(hn::LoadU(DF(), from + d), hn::Set(DF(), inverse)));
-        StoreCodes(codes, pairs, d);
+        StoreCodes(codes, reinterpret_cast<int16_t*>(pairs) + d);
         sum = hn::Add(sum, codes);
       }
       code_.query_sums[row * key_groups_ + g] =
@@ -115,8 +100,13 @@ class CodeAttention {
     Strip strip;
     strip.first = first;
     strip.rows = rows;
-    for (uint32_t r = 0; r < rows; ++r) strip.counts[r] = place_.VisibleIn(begin, first + r);
-    strip.most = strip.counts[rows - 1];  // positions grow with the row
+    // Positions grow with the row: what the first one sees, all see.
+    strip.counts[0] = place_.VisibleIn(begin, first);
+    const bool all = strip.counts[0] == kTileTokens;
+    for (uint32_t r = 1; r < rows; ++r) {
+      strip.counts[r] = all ? kTileTokens : place_.VisibleIn(begin, first + r);
+    }
+    strip.most = strip.counts[rows - 1];
     if (strip.most == 0) return;
     MultiplyKeys(strip);
     for (uint32_t r = 0; r < rows; ++r) strip.maxima[r] = Score(strip, r);
@@ -155,25 +145,19 @@ class CodeAttention {
   // Turns the row's dots into scores, still to be multiplied by its step. Returns their maximum,
   // multiplied.
   HWY_INLINE float Score(const Strip& strip, uint32_t r) {
-    const DF df;
+    if (strip.counts[r] == 0) return -FLT_MAX;
     const uint32_t row = strip.first + r;
     const float* query_sums = code_.query_sums + row * key_groups_;
-    float* scores = scratch_.scores + r * kTileTokens;
-    VF max = hn::Set(df, -FLT_MAX);
-    for (size_t i = 0; i < strip.counts[r]; i += hn::Lanes(df)) {
-      VF score = hn::Zero(df);
-      for (size_t g = 0; g < key_groups_; ++g) {
-        const size_t at = g * kTileTokens + i;
-        score = hn::MulAdd(LoadInts(DotsOf(g) + r * kTileTokens + i),
-                           hn::LoadU(df, code_.key_scales + at), score);
-        score = hn::MulAdd(hn::LoadU(df, code_.key_biases + at), hn::Set(df, query_sums[g]), score);
-      }
-      hn::StoreU(score, df, scores + i);
-      const auto seen = hn::FirstN(df, strip.counts[r] - i);
-      max = hn::Max(max, hn::IfThenElse(seen, score, max));
+    TileRow64 scores = TileRow64::Fill(0);
+    for (size_t g = 0; g < key_groups_; ++g) {
+      const TileRow64 dots = TileRow64::Load(DotsOf(g) + r * kTileTokens);
+      const TileRow64 scales = TileRow64::Load(code_.key_scales + g * kTileTokens);
+      const TileRow64 biases = TileRow64::Load(code_.key_biases + g * kTileTokens);
+      scores = dots.MulAdd(scales, scores);
+      scores = biases.MulAdd(TileRow64::Fill(query_sums[g]), scores);
     }
-    if (strip.counts[r] == 0) return -FLT_MAX;
-    return hn::GetLane(hn::MaxOfLanes(df, max)) * code_.query_steps[row];
+    scores.Store(scratch_.scores + r * kTileTokens);
+    return scores.First(strip.counts[r], -FLT_MAX).Max() * code_.query_steps[row];
   }
 
   HWY_INLINE void MergeMaxima(Strip* strip) {
@@ -195,57 +179,34 @@ class CodeAttention {
 
   // Scores to weights, times the values' scales, as codes; unseen tokens weigh 0.
   HWY_INLINE void Weigh(const Strip& strip, uint32_t r) {
-    const DF df;
-    const size_t lanes = hn::Lanes(df);
-    const uint32_t count = strip.counts[r];
     const uint32_t row = strip.first + r;
-    float* scores = scratch_.scores + r * kTileTokens;
-    const VF step = hn::Set(df, code_.query_steps[row]);
-    const VF max = hn::Set(df, strip.maxima[r]);
-    VF sum = hn::Zero(df);
-    for (size_t i = 0; i < kTileTokens; i += lanes) {
-      const auto seen = hn::FirstN(df, count < i ? 0 : count - i);
-      const VF weight =
-          hn::IfThenElseZero(seen, Exp2(hn::Sub(hn::Mul(hn::LoadU(df, scores + i), step), max)));
-      hn::StoreU(weight, df, scores + i);
-      sum = hn::Add(sum, weight);
-    }
-    for (size_t g = 0; g < value_groups_; ++g) WeighValues(strip, r, g);
+    const uint32_t count = strip.counts[r];
+    const TileRow64 weights =
+        TileRow64::Load(scratch_.scores + r * kTileTokens)
+            .MulAdd(TileRow64::Fill(code_.query_steps[row]), TileRow64::Fill(-strip.maxima[r]))
+            .Exp2()
+            .First(count, 0);
+    for (size_t g = 0; g < value_groups_; ++g) WeighValues(strip, r, g, weights);
     if (count == 0) return;
     RowState& state = scratch_.states[row];
-    state.sum = state.sum * strip.corrections[r] +
-                strip.tile_factors[r] * hn::GetLane(hn::SumOfLanes(df, sum));
+    state.sum = state.sum * strip.corrections[r] + strip.tile_factors[r] * weights.Sum();
   }
 
-  HWY_INLINE void WeighValues(const Strip& strip, uint32_t r, size_t group) {
-    const DF df;
-    const size_t lanes = hn::Lanes(df);
+  HWY_INLINE void WeighValues(const Strip& strip, uint32_t r, size_t group,
+                              const TileRow64& weights) {
     const uint32_t count = strip.counts[r];
-    const float* scores = scratch_.scores + r * kTileTokens;
-    const float* scales = code_.value_scales + group * kTileTokens;
-    const float* biases = code_.value_biases + group * kTileTokens;
-    alignas(64) float products[kTileTokens];
-    VF offset = hn::Zero(df);
-    VF largest_lane = hn::Zero(df);
-    for (size_t i = 0; i < kTileTokens; i += lanes) {
-      const auto seen = hn::FirstN(df, count < i ? 0 : count - i);
-      const VF weight = hn::LoadU(df, scores + i);
-      const VF product = hn::IfThenElseZero(seen, hn::Mul(weight, hn::LoadU(df, scales + i)));
-      hn::StoreU(product, df, products + i);
-      largest_lane = hn::Max(largest_lane, product);
-      offset = hn::MulAdd(weight, hn::IfThenElseZero(seen, hn::LoadU(df, biases + i)), offset);
-    }
-    const float largest = hn::GetLane(hn::MaxOfLanes(df, largest_lane));
-    const VF to_code = hn::Set(df, largest >= 1e-30f ? kWeightLimit / largest : 0);
-    int32_t* weights = WeightsOf(group) + r * kTileTokens / 2;
-    for (size_t i = 0; i < kTileTokens; i += lanes) {
-      const VI code = RoundToCode(hn::Mul(hn::LoadU(df, products + i), to_code));
-      StoreCodes(hn::Sub(code, hn::Set(DI(), kWeightMiddle)), weights, i);
-    }
+    const TileRow64 scales = TileRow64::Load(code_.value_scales + group * kTileTokens);
+    const TileRow64 biases = TileRow64::Load(code_.value_biases + group * kTileTokens);
+    // Weight 0 is not enough for unseen tokens: NaN would survive it.
+    const TileRow64 products = weights.Times(scales).First(count, 0);
+    const float offset = weights.Times(biases).First(count, 0).Sum();
+    const float largest = products.Max();
+    int32_t* codes = WeightsOf(group) + r * kTileTokens / 2;
+    products.StoreAsCodes(largest >= 1e-30f ? kWeightLimit / largest : 0, kWeightMiddle,
+                          reinterpret_cast<int16_t*>(codes));
     const float factor = strip.tile_factors[r];
-    code_.value_steps[group * kMaxTileRows + r] = largest / kWeightLimit * factor;
-    code_.value_offsets[group * kMaxTileRows + r] =
-        hn::GetLane(hn::SumOfLanes(df, offset)) * factor;
+    code_.value_steps[group * kMaxTileRows + r] = largest * (factor / kWeightLimit);
+    code_.value_offsets[group * kMaxTileRows + r] = offset * factor;
   }
 
   HWY_INLINE void MultiplyValues(const Strip& strip) {
@@ -273,8 +234,8 @@ class CodeAttention {
       const VF offset = hn::Set(df, code_.value_offsets[g * kMaxTileRows + r]);
       for (size_t d = g * job_.value_group; d < (g + 1) * job_.value_group; d += hn::Lanes(df)) {
         const VF before = hn::MulAdd(hn::LoadU(df, sums + d), correction, offset);
-        const VI middle = hn::ShiftLeft<15>(hn::LoadU(DI(), code_.value_code_sums + d));
-        const VF dot = hn::ConvertTo(df, hn::Add(hn::LoadU(DI(), dots + d), middle));
+        const VI missing = hn::LoadU(DI(), code_.value_corrections + d);
+        const VF dot = hn::ConvertTo(df, hn::Add(hn::LoadU(DI(), dots + d), missing));
         hn::StoreU(hn::MulAdd(dot, step, before), df, sums + d);
       }
     }

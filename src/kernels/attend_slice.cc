@@ -83,7 +83,7 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(code.weights, value_groups * kMaxTileRows * kTileTokens / 2);
   take(code.value_steps, value_groups * kMaxTileRows);
   take(code.value_offsets, value_groups * kMaxTileRows);
-  take(code.value_code_sums, value_pitch);
+  take(code.value_corrections, value_pitch);
   take(code.value_dots, kMaxTileRows * value_pitch);
 }
 

@@ -61,8 +61,8 @@ struct CodeScratch {
   int32_t* weights = nullptr;      // [value groups][kMaxTileRows][kTileTokens / 2] pairs of tokens
   float* value_steps = nullptr;    // [value groups][kMaxTileRows]: what 1 of a value dot is worth
   float* value_offsets = nullptr;  // the same: what the biases add
-  int32_t* value_code_sums = nullptr;  // [value_pitch], of all tokens of the tile
-  int32_t* value_dots = nullptr;       // [kMaxTileRows][value_pitch]
+  int32_t* value_corrections = nullptr;  // [value_pitch], to be added to value dots
+  int32_t* value_dots = nullptr;         // [kMaxTileRows][value_pitch]
 };
 
 // One thread's working memory, a few hundred KiB: its size follows from the dims and from the rows

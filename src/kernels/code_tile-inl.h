@@ -18,12 +18,16 @@
 #include "kernels/gemm-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/softmax-inl.h"
+#include "kernels/tile_row-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-using DI16 = hn::Rebind<int16_t, DF>;
+// Weights are not negative: those of 16 bits go from 0 up and are stored less the middle. What that
+// takes from each dot is the sum of the tile's codes times the middle.
+inline constexpr float kWeightLimit = 65535;
+inline constexpr int32_t kWeightMiddle = 1 << 15;
 
 // Lays the codes of tokens out in pairs, K's turned round, and beside them each token's scales and
 // biases. Codes are taken less the middle of their range, which makes products small, and the bias
@@ -41,7 +45,7 @@ class CodeTile {
                     code_.keys + slot, kTileTokens);
       PairTokens(code_.values + slot / 2 * scratch_.value_pitch);
     }
-    SumValueCodes();
+    PrepareCorrections();
   }
 
  private:
@@ -119,7 +123,8 @@ class CodeTile {
     }
   }
 
-  HWY_INLINE void SumValueCodes() {
+  // What weights that are stored less the middle leave out.
+  HWY_INLINE void PrepareCorrections() {
     const DI di;
     const VI ones = hn::Set(di, 0x00010001);
     for (size_t d = 0; d < job_.shape.value_dim; d += hn::Lanes(di)) {
@@ -128,7 +133,7 @@ class CodeTile {
         const int32_t* codes = code_.values + pair * scratch_.value_pitch + d;
         sum = PairElement::MulAdd(ones, hn::LoadU(di, codes), sum);
       }
-      hn::StoreU(sum, di, code_.value_code_sums + d);
+      hn::StoreU(hn::Mul(sum, hn::Set(di, kWeightMiddle)), di, code_.value_corrections + d);
     }
   }
 
