@@ -1,9 +1,11 @@
 // Attention of one slice on codes, without turning them into floats: included once per target.
+// Compiled for targets with an instruction for it only.
 //
 // A group of a stored row is code * scale + bias. Hence q . k is scale * (q . codes) + bias *
 // sum(q), and the sum of weights times values is that of (weight * scale) * codes plus that of
 // weight * bias. With q and weight * scale rounded to 16 bits the products with codes are exact
 // integers: twice the rate of floats, and no order of adding to keep.
+// Both roundings together stay below those that the tests allow floats.
 #if defined(PREFIXD_KERNELS_ATTEND_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_ATTEND_CODES_INL_H_
 #undef PREFIXD_KERNELS_ATTEND_CODES_INL_H_
@@ -229,14 +231,15 @@ class CodeAttention {
     float* sums = scratch_.sums + (strip.first + r) * scratch_.value_pitch;
     const int32_t* dots = code_.value_dots + r * scratch_.value_pitch;
     const VF correction = hn::Set(df, strip.corrections[r]);
-    for (size_t g = 0; g < value_groups_; ++g) {
+    const int32_t* missing = code_.value_corrections;  // a local: stores could change a member
+    const size_t group = job_.value_group;
+    for (size_t g = 0; g < value_groups_; ++g, sums += group, dots += group, missing += group) {
       const VF step = hn::Set(df, code_.value_steps[g * kMaxTileRows + r]);
       const VF offset = hn::Set(df, code_.value_offsets[g * kMaxTileRows + r]);
-      for (size_t d = g * job_.value_group; d < (g + 1) * job_.value_group; d += hn::Lanes(df)) {
+      for (size_t d = 0; d < group; d += hn::Lanes(df)) {
         const VF before = hn::MulAdd(hn::LoadU(df, sums + d), correction, offset);
-        const VI missing = hn::LoadU(DI(), code_.value_corrections + d);
-        const VF dot = hn::ConvertTo(df, hn::Add(hn::LoadU(DI(), dots + d), missing));
-        hn::StoreU(hn::MulAdd(dot, step, before), df, sums + d);
+        const VI dot = hn::Add(hn::LoadU(DI(), dots + d), hn::LoadU(DI(), missing + d));
+        hn::StoreU(hn::MulAdd(hn::ConvertTo(df, dot), step, before), df, sums + d);
       }
     }
   }
