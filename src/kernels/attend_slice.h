@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/quantize_rows.h"
 #include "quant/block_table.h"
 #include "quant/format.h"
 
@@ -24,6 +25,9 @@ struct AttendJob {
   const float* q = nullptr;
   float* out = nullptr;
   AttentionShape shape;  // strides filled in
+  // Elements that share a scale and a bias, when every format is codes with such groups; or 0.
+  uint32_t key_group = 0, value_group = 0;
+  bool codes() const { return key_group != 0; }
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
 };
 
@@ -39,28 +43,55 @@ struct RowState {
   float sum = 0;
 };
 
+// What attention on codes works in. A pair is two int16_t in an int32_t. Groups are those of the
+// job; codes are stored less the middle of their range.
+struct CodeScratch {
+  int32_t* query = nullptr;        // [row_heads][key_pitch / 2] pairs of dimensions
+  float* query_steps = nullptr;    // [row_heads]: what 1 of `query` is worth
+  float* query_sums = nullptr;     // [row_heads][key groups] of `query`
+  int32_t* keys = nullptr;         // [key_pitch / 2][kTileTokens] pairs of dimensions
+  int32_t* values = nullptr;       // [kTileTokens / 2][value_pitch] pairs of tokens
+  int32_t* key_rows = nullptr;     // [kStepTokens][key_pitch / 2] pairs of dimensions, on the way
+  int32_t* value_rows = nullptr;   // [kStepTokens][value_pitch / 2], the same
+  float* key_scales = nullptr;     // [key groups][kTileTokens]
+  float* key_biases = nullptr;     // the same
+  float* value_scales = nullptr;   // [value groups][kTileTokens]
+  float* value_biases = nullptr;   // the same
+  int32_t* dots = nullptr;         // [key groups][kMaxTileRows][kTileTokens]
+  int32_t* weights = nullptr;      // [value groups][kMaxTileRows][kTileTokens / 2] pairs of tokens
+  float* value_steps = nullptr;    // [value groups][kMaxTileRows]: what 1 of a value dot is worth
+  float* value_offsets = nullptr;  // the same: what the biases add
+  int32_t* value_corrections = nullptr;  // [value_pitch], to be added to value dots
+  int32_t* value_dots = nullptr;         // [kMaxTileRows][value_pitch]
+};
+
 // One thread's working memory, a few hundred KiB: its size follows from the dims and from the rows
 // of a slice, never from the context.
 struct AttendScratch {
   // Points into `memory`: zeroed, aligned to kAlignment, Bytes() long. Null gives only the sizes.
-  AttendScratch(const AttentionShape& shape, size_t row_heads, std::byte* memory);
-  static size_t Bytes(const AttentionShape& shape, size_t row_heads);
+  AttendScratch(const AttendJob& job, size_t row_heads, std::byte* memory);
+  static size_t Bytes(const AttendJob& job, size_t row_heads);
 
   static constexpr size_t kAlignment = 64;
   size_t bytes = 0;
   size_t key_pitch = 0;        // floats of a padded row of K and q
   size_t value_pitch = 0;      // the same of V and the sums
-  float* query = nullptr;      // [row_heads][key_pitch], scaled
   float* sums = nullptr;       // [row_heads][value_pitch]
   RowState* states = nullptr;  // [row_heads]
-  float* keys = nullptr;       // [key_pitch][kTileTokens]
-  float* values = nullptr;     // [kTileTokens][value_pitch]
-  float* key_rows = nullptr;   // [kStepTokens][key_pitch], before the transpose
   float* scores = nullptr;     // [kMaxTileRows][kTileTokens]
-  float* scales = nullptr;     // [kStepTokens][dim / 32]
-  float* biases = nullptr;     // the same
-  uint8_t* codes = nullptr;    // [dim]
+  RowScratch rows;
+  // In floats only:
+  float* query = nullptr;     // [row_heads][key_pitch], scaled
+  float* keys = nullptr;      // [key_pitch][kTileTokens]
+  float* values = nullptr;    // [kTileTokens][value_pitch]
+  float* key_rows = nullptr;  // [kStepTokens][key_pitch], before the transpose
+  // On codes only:
+  CodeScratch code;
 };
+
+// Whether this machine multiplies codes at a higher rate than floats: only then may a job have
+// groups.
+bool MultipliesCodes();
 
 // Writes the slice's rows of job.out.
 void RunSlice(const AttendJob& job, const AttendSlice& slice, const AttendScratch& scratch);

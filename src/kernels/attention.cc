@@ -39,6 +39,23 @@ ScratchMemory AllocateScratch(size_t bytes) {
   return memory;
 }
 
+// Codes are multiplied as they are when every format has them: by the formats that may occur, not
+// by those that do, so that a row's bits never depend on later tokens.
+void ChooseArithmetic(std::span<const quant::KvFormat> formats, AttendJob* job) {
+  if (!MultipliesCodes()) return;
+  uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim;
+  for (const quant::KvFormat& format : formats) {
+    for (const quant::TensorFormat* tensor : {&format.key, &format.value}) {
+      if (tensor->codec != quant::Codec::kMlxAffine) return;
+    }
+    key_group = std::min<uint32_t>(key_group, format.key.group_size);
+    value_group = std::min<uint32_t>(value_group, format.value.group_size);
+  }
+  if (job->shape.key_dim % key_group != 0 || job->shape.value_dim % value_group != 0) return;
+  job->key_group = key_group;
+  job->value_group = value_group;
+}
+
 // How a call is cut into slices; the cut does not change any result.
 struct Plan {
   uint32_t threads = 1;
@@ -72,7 +89,7 @@ Plan MakePlan(const AttendJob& job) {
 // Takes slices until none is left; several threads share `next`.
 void RunSlices(const AttendJob& job, const Plan& plan, std::atomic<uint64_t>* next,
                std::byte* memory) {
-  const AttendScratch scratch(job.shape, size_t{plan.rows_per_slice} * job.group(), memory);
+  const AttendScratch scratch(job, size_t{plan.rows_per_slice} * job.group(), memory);
   const uint64_t slices = uint64_t{job.shape.kv_heads} * plan.slices_per_head;
   for (uint64_t i = next->fetch_add(1); i < slices; i = next->fetch_add(1)) {
     const uint32_t first_row =
@@ -108,10 +125,11 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
                     const float* q, float* out, const AttentionShape& shape) {
   PREFIXD_ASSIGN_OR_RETURN(const AttentionShape checked,
                            CheckAttention(table, formats, q, out, shape));
-  const AttendJob job{
+  AttendJob job{
       .blocks = table.data(), .formats = formats.data(), .q = q, .out = out, .shape = checked};
+  ChooseArithmetic(formats, &job);
   const Plan plan = MakePlan(job);
-  const size_t bytes = AttendScratch::Bytes(checked, size_t{plan.rows_per_slice} * job.group());
+  const size_t bytes = AttendScratch::Bytes(job, size_t{plan.rows_per_slice} * job.group());
   const ScratchMemory memory = AllocateScratch(bytes * plan.threads);
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(

@@ -9,6 +9,9 @@
 // a tile one after the other. Hence one query row's result is the same bits whichever other rows,
 // later tokens, threads, block borders and page geometries the call has. Dispatch targets differ
 // from each other in the last bits.
+// On CPUs with AVX512_VNNI, when every entry of `formats` is MLX's, q and the weights are rounded
+// to 16 bits and multiplied with the stored codes; elsewhere everything is float. Relative to the
+// largest result the error of both is below 1e-4.
 // Stored values are read as code * scale + bias in float: MLX's f16 and bf16 formats are not
 // rounded to their dtype as Dequantize does. NaN and infinity reach only rows that see their token.
 #pragma once

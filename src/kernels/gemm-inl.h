@@ -2,6 +2,7 @@
 //
 // Every element of the result is one chain acc = a * b + acc over increasing depth, whatever tile
 // it falls into. That chain is what makes a query row's result independent of its neighbours.
+// Elements are floats, or pairs of 16-bit integers: a lane then adds two exact products at once.
 #if defined(PREFIXD_KERNELS_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_GEMM_INL_H_
 #undef PREFIXD_KERNELS_GEMM_INL_H_
@@ -19,17 +20,38 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+struct FloatElement {
+  using T = float;
+  using D = DF;
+  static HWY_INLINE VF MulAdd(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
+};
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+// An int32_t holds two int16_t.
+struct PairElement {
+  using T = int32_t;
+  using D = DI;
+  static HWY_INLINE VI MulAdd(VI a, VI b, VI sum) {
+    // Highway 1.0.3 asks the CPU for AVX512_VNNI here but not the compiler: no intrinsic.
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+};
+#endif
+
 // c[r][j] = start + sum over k < depth of a[r][k] * b[k][j], where start is 0 when row_scale is
 // null and c[r][j] * row_scale[r] otherwise. Columns are computed in whole vectors: b and c have
 // room.
+template <class Element>
 struct Product {
-  const float* a = nullptr;
+  using T = typename Element::T;
+  const T* a = nullptr;
   size_t a_pitch = 0;
-  const float* b = nullptr;
+  const T* b = nullptr;
   size_t b_pitch = 0;
   size_t depth = 0;
-  const float* row_scale = nullptr;
-  float* c = nullptr;
+  const T* row_scale = nullptr;
+  T* c = nullptr;
   size_t c_pitch = 0;
   size_t columns = 0;
 };
@@ -42,59 +64,62 @@ inline constexpr size_t kTileVectors = 2;
 #endif
 
 // One row of a tile. Named members and not an array: GCC at -O2 keeps arrays of vectors in memory.
-template <size_t kVectors>
+template <class Element, size_t kVectors>
 struct TileRow {
-  VF v0, v1, v2, v3;
+  using T = typename Element::T;
+  using D = typename Element::D;
+  using V = hn::Vec<D>;
+  V v0, v1, v2, v3;
 
-  HWY_INLINE void Start(const Product& p, size_t row, size_t column) {
-    const DF df;
-    v0 = v1 = v2 = v3 = hn::Zero(df);
+  HWY_INLINE void Start(const Product<Element>& p, size_t row, size_t column) {
+    const D d;
+    v0 = v1 = v2 = v3 = hn::Zero(d);
     if (p.row_scale == nullptr) return;
-    const size_t lanes = hn::Lanes(df);
-    const float* c = p.c + row * p.c_pitch + column;
-    const VF scale = hn::Set(df, p.row_scale[row]);
-    v0 = hn::Mul(hn::LoadU(df, c), scale);
-    if constexpr (kVectors > 1) v1 = hn::Mul(hn::LoadU(df, c + lanes), scale);
-    if constexpr (kVectors > 2) v2 = hn::Mul(hn::LoadU(df, c + 2 * lanes), scale);
-    if constexpr (kVectors > 3) v3 = hn::Mul(hn::LoadU(df, c + 3 * lanes), scale);
+    const size_t lanes = hn::Lanes(d);
+    const T* c = p.c + row * p.c_pitch + column;
+    const V scale = hn::Set(d, p.row_scale[row]);
+    v0 = hn::Mul(hn::LoadU(d, c), scale);
+    if constexpr (kVectors > 1) v1 = hn::Mul(hn::LoadU(d, c + lanes), scale);
+    if constexpr (kVectors > 2) v2 = hn::Mul(hn::LoadU(d, c + 2 * lanes), scale);
+    if constexpr (kVectors > 3) v3 = hn::Mul(hn::LoadU(d, c + 3 * lanes), scale);
   }
-  HWY_INLINE void Add(float a, const TileRow& b) {
-    const VF factor = hn::Set(DF(), a);
-    v0 = hn::MulAdd(factor, b.v0, v0);
-    if constexpr (kVectors > 1) v1 = hn::MulAdd(factor, b.v1, v1);
-    if constexpr (kVectors > 2) v2 = hn::MulAdd(factor, b.v2, v2);
-    if constexpr (kVectors > 3) v3 = hn::MulAdd(factor, b.v3, v3);
+  HWY_INLINE void Add(T a, const TileRow& b) {
+    const V factor = hn::Set(D(), a);
+    v0 = Element::MulAdd(factor, b.v0, v0);
+    if constexpr (kVectors > 1) v1 = Element::MulAdd(factor, b.v1, v1);
+    if constexpr (kVectors > 2) v2 = Element::MulAdd(factor, b.v2, v2);
+    if constexpr (kVectors > 3) v3 = Element::MulAdd(factor, b.v3, v3);
   }
-  HWY_INLINE void Load(const float* b) {
-    const DF df;
-    const size_t lanes = hn::Lanes(df);
-    v0 = v1 = v2 = v3 = hn::LoadU(df, b);
-    if constexpr (kVectors > 1) v1 = hn::LoadU(df, b + lanes);
-    if constexpr (kVectors > 2) v2 = hn::LoadU(df, b + 2 * lanes);
-    if constexpr (kVectors > 3) v3 = hn::LoadU(df, b + 3 * lanes);
+  HWY_INLINE void Load(const T* b) {
+    const D d;
+    const size_t lanes = hn::Lanes(d);
+    v0 = v1 = v2 = v3 = hn::LoadU(d, b);
+    if constexpr (kVectors > 1) v1 = hn::LoadU(d, b + lanes);
+    if constexpr (kVectors > 2) v2 = hn::LoadU(d, b + 2 * lanes);
+    if constexpr (kVectors > 3) v3 = hn::LoadU(d, b + 3 * lanes);
   }
-  HWY_INLINE void Store(float* c) const {
-    const DF df;
-    const size_t lanes = hn::Lanes(df);
-    hn::StoreU(v0, df, c);
-    if constexpr (kVectors > 1) hn::StoreU(v1, df, c + lanes);
-    if constexpr (kVectors > 2) hn::StoreU(v2, df, c + 2 * lanes);
-    if constexpr (kVectors > 3) hn::StoreU(v3, df, c + 3 * lanes);
+  HWY_INLINE void Store(T* c) const {
+    const D d;
+    const size_t lanes = hn::Lanes(d);
+    hn::StoreU(v0, d, c);
+    if constexpr (kVectors > 1) hn::StoreU(v1, d, c + lanes);
+    if constexpr (kVectors > 2) hn::StoreU(v2, d, c + 2 * lanes);
+    if constexpr (kVectors > 3) hn::StoreU(v3, d, c + 3 * lanes);
   }
 };
 
-template <size_t kRows, size_t kVectors>
-HWY_INLINE void MultiplyTile(const Product& p, size_t column) {
+template <class Element, size_t kRows, size_t kVectors>
+HWY_INLINE void MultiplyTile(const Product<Element>& p, size_t column) {
   static_assert(kRows <= kMaxTileRows && kVectors <= 4);
-  TileRow<kVectors> r0, r1, r2, r3, r4, r5, b_row;
+  TileRow<Element, kVectors> r0, r1, r2, r3, r4, r5, b_row;
   r0.Start(p, 0, column);
   if constexpr (kRows > 1) r1.Start(p, 1, column);
   if constexpr (kRows > 2) r2.Start(p, 2, column);
   if constexpr (kRows > 3) r3.Start(p, 3, column);
   if constexpr (kRows > 4) r4.Start(p, 4, column);
   if constexpr (kRows > 5) r5.Start(p, 5, column);
-  const float* a = p.a;
-  const float* b = p.b + column;
+  const typename Element::T* a = p.a;
+  const typename Element::T* b = p.b + column;
   const size_t pitch = p.a_pitch;
   for (size_t k = 0; k < p.depth; ++k, ++a, b += p.b_pitch) {
     b_row.Load(b);
@@ -105,7 +130,7 @@ HWY_INLINE void MultiplyTile(const Product& p, size_t column) {
     if constexpr (kRows > 4) r4.Add(a[4 * pitch], b_row);
     if constexpr (kRows > 5) r5.Add(a[5 * pitch], b_row);
   }
-  float* c = p.c + column;
+  typename Element::T* c = p.c + column;
   r0.Store(c);
   if constexpr (kRows > 1) r1.Store(c + p.c_pitch);
   if constexpr (kRows > 2) r2.Store(c + 2 * p.c_pitch);
@@ -114,32 +139,35 @@ HWY_INLINE void MultiplyTile(const Product& p, size_t column) {
   if constexpr (kRows > 5) r5.Store(c + 5 * p.c_pitch);
 }
 
-template <size_t kRows>
-HWY_NOINLINE void MultiplyRows(const Product& p) {
-  const size_t lanes = hn::Lanes(DF());
+template <class Element, size_t kRows>
+HWY_NOINLINE void MultiplyRows(const Product<Element>& p) {
+  const size_t lanes = hn::Lanes(typename Element::D());
   size_t column = 0;
   if constexpr (kTileVectors == 4) {
-    for (; column + 3 * lanes < p.columns; column += 4 * lanes) MultiplyTile<kRows, 4>(p, column);
+    for (; column + 3 * lanes < p.columns; column += 4 * lanes)
+      MultiplyTile<Element, kRows, 4>(p, column);
   }
-  for (; column + lanes < p.columns; column += 2 * lanes) MultiplyTile<kRows, 2>(p, column);
-  for (; column < p.columns; column += lanes) MultiplyTile<kRows, 1>(p, column);
+  for (; column + lanes < p.columns; column += 2 * lanes)
+    MultiplyTile<Element, kRows, 2>(p, column);
+  for (; column < p.columns; column += lanes) MultiplyTile<Element, kRows, 1>(p, column);
 }
 
 // rows: 1 ... kMaxTileRows.
-HWY_INLINE void Multiply(const Product& p, size_t rows) {
+template <class Element>
+HWY_INLINE void Multiply(const Product<Element>& p, size_t rows) {
   switch (rows) {
     case 1:
-      return MultiplyRows<1>(p);
+      return MultiplyRows<Element, 1>(p);
     case 2:
-      return MultiplyRows<2>(p);
+      return MultiplyRows<Element, 2>(p);
     case 3:
-      return MultiplyRows<3>(p);
+      return MultiplyRows<Element, 3>(p);
     case 4:
-      return MultiplyRows<4>(p);
+      return MultiplyRows<Element, 4>(p);
     case 5:
-      return MultiplyRows<5>(p);
+      return MultiplyRows<Element, 5>(p);
     default:
-      return MultiplyRows<6>(p);
+      return MultiplyRows<Element, 6>(p);
   }
 }
 

@@ -20,15 +20,23 @@
 #include "quant/format.h"
 
 // What only x86 from AVX2 on has: conversions of half precision that round like the codec, and the
-// deposit and extract of bit fields.
+// deposit and extract of bit fields; and where pairs of 16 bits are multiplied and added by one
+// instruction.
 #undef PREFIXD_KERNELS_HAVE_F16C
 #undef PREFIXD_KERNELS_HAVE_BMI2
+#undef PREFIXD_KERNELS_HAVE_PAIRS
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2
 #define PREFIXD_KERNELS_HAVE_F16C 1
 #define PREFIXD_KERNELS_HAVE_BMI2 1
 #else
 #define PREFIXD_KERNELS_HAVE_F16C 0
 #define PREFIXD_KERNELS_HAVE_BMI2 0
+#endif
+
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
+#define PREFIXD_KERNELS_HAVE_PAIRS 1
+#else
+#define PREFIXD_KERNELS_HAVE_PAIRS 0
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -44,6 +52,7 @@ using DU16 = hn::Rebind<uint16_t, DF>;
 using DU8 = hn::Rebind<uint8_t, DF>;
 using DI8 = hn::Rebind<int8_t, DF>;
 using VF = hn::Vec<DF>;
+using VI = hn::Vec<DI>;
 
 HWY_INLINE VF LoadHalf(const std::byte* from) {
 #if PREFIXD_KERNELS_HAVE_F16C
@@ -245,9 +254,8 @@ HWY_INLINE void AffineRow(const uint8_t* codes, const RowRange& rows, const floa
   }
 }
 
-template <class Round>
-HWY_INLINE void AffineRows(const RowRange& rows, const RowScratch& scratch, float* to,
-                           size_t pitch) {
+// MLX scales and biases to floats, [rows.count][groups] each.
+HWY_INLINE void WidenParameters(const RowRange& rows, const RowScratch& scratch) {
   const quant::TensorFormat& format = *rows.format;
   const size_t groups = rows.dim / format.group_size;
   Widen(format.scale_dtype,
@@ -256,6 +264,14 @@ HWY_INLINE void AffineRows(const RowRange& rows, const RowScratch& scratch, floa
   Widen(format.scale_dtype,
         rows.unit + rows.layout.biases_offset + size_t{rows.first} * rows.row.biases,
         groups * rows.count, scratch.biases);
+}
+
+template <class Round>
+HWY_INLINE void AffineRows(const RowRange& rows, const RowScratch& scratch, float* to,
+                           size_t pitch) {
+  const quant::TensorFormat& format = *rows.format;
+  const size_t groups = rows.dim / format.group_size;
+  WidenParameters(rows, scratch);
   const std::byte* codes =
       rows.unit + rows.layout.codes_offset + size_t{rows.first} * rows.row.codes;
   for (uint32_t t = 0; t < rows.count; ++t, codes += rows.row.codes) {

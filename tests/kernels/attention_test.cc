@@ -258,10 +258,10 @@ TEST_F(SameBitsTest, LaterTokensChangeNothing) {
   });
 }
 
-TEST(AttentionTest, NanInLaterTokensDoesNotReachEarlierRows) {
+void ExpectNanBehindARowDoesNotReachIt(const quant::TensorFormat& format) {
+  SCOPED_TRACE(quant::ToString(format));
   const LayerShape shape{.kv_heads = 1, .key_dim = 32, .value_dim = 32};
-  const PagedLayer layer(shape, {{quant::RawFormat(Dtype::kF32), quant::RawFormat(Dtype::kF32)}},
-                         UniformBlocks(40, 64));
+  const PagedLayer layer(shape, {{format, format}}, UniformBlocks(40, 64));
   // The same bytes, with slots that hold NaN counted as tokens.
   quant::BlockTableEntry entry = layer.table()[0];
   entry.tokens = 64;
@@ -273,9 +273,16 @@ TEST(AttentionTest, NanInLaterTokensDoesNotReachEarlierRows) {
     std::vector<float> out(OutFloats(attention));
     ASSERT_TRUE(
         Attend(std::span(&entry, 1), layer.formats(), q.data(), out.data(), attention).ok());
+    EXPECT_TRUE(std::isnan(out.back())) << "a row that sees NaN";
     out.resize(clean.size());
     EXPECT_TRUE(SameBits(out, clean));
   });
+}
+
+TEST(AttentionTest, NanInLaterTokensDoesNotReachEarlierRows) {
+  ExpectNanBehindARowDoesNotReachIt(quant::RawFormat(Dtype::kF32));
+  ExpectNanBehindARowDoesNotReachIt(quant::MlxAffineFormat(8, 32, Dtype::kF32));
+  ExpectNanBehindARowDoesNotReachIt(quant::MlxAffineFormat(4, 32, Dtype::kF16));
 }
 
 }  // namespace
