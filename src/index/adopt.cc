@@ -59,8 +59,6 @@ Page& PrefixIndex::Impl::AddAdoptedPage(Node& node, const NewPage& page) {
   slot.page_bytes = page.page_bytes;
   slot.payload_bytes = page.payload_bytes;
   slot.marks = page.marks;
-  // Who reads it may be gone by now, or not: the bits stay until that is known.
-  if (page.marks != nullptr) slot.slots |= page.marks->holders.load(std::memory_order_acquire);
   return slot;
 }
 
@@ -96,11 +94,15 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   }
   if (!needed) return absl::AlreadyExistsError("adopt: the tree has the page");
   Page& page = impl_->AddAdoptedPage(*node, adopted.page);
-  WriteEnds(*node);
   const PageRef ref = InfoOf(*node, page).ref;
   impl_->adopted_uses.push_back({ref, adopted.last_use});
+  block::PageMarks* const marks = page.marks;
+  const uint64_t readers = marks == nullptr ? 0 : marks->holders.load(std::memory_order_acquire);
+  page.slots |= readers;
+  WriteMarks(*node, page, adopted.last_use);
+  // Who reads it may be gone by now, or not: held until that is known.
   LeasedSums sums;
-  if (page.slots != 0) Impl::TakePage(impl_->adoption, *node, page, adopted.last_use, sums);
+  if (readers != 0) Impl::TakePage(impl_->adoption, *node, page, adopted.last_use, sums);
   impl_->AddSums(sums);
   impl_->Reorder(*node);
   impl_->SupersedePrefixes(*node);

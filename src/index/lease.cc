@@ -7,6 +7,22 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
+namespace {
+
+// If the lease holds the page, of its last block, the page stands last now: it is the one in use.
+bool MakeLast(Lease& lease, const Node* node, const Page& page) {
+  for (size_t i = lease.pages.size(); i > 0; --i) {
+    const HeldPage& held = lease.pages[i - 1];
+    if (held.first_token != node->first_token) return false;
+    if (held.node != node || held.group != page.group || held.rung != page.rung) continue;
+    const auto at = lease.pages.begin() + static_cast<std::ptrdiff_t>(i - 1);
+    std::rotate(at, at + 1, lease.pages.end());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
 void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
   if (sums.space == nullptr) return;
   for (Totals* const of : {&totals, &sums.space->totals}) {
@@ -57,7 +73,7 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
   for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token < tokens; ++i) {
     for (size_t group = 0; group < groups; ++group) {
       Page& page = *path.pages[i * groups + group];
-      if (i == 0 && HoldsAlready(lease, path.blocks[i], page)) continue;
+      if (i == 0 && MakeLast(lease, path.blocks[i], page)) continue;
       TakePage(lease, *path.blocks[i], page, now, sums);
     }
   }
@@ -68,7 +84,7 @@ block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
   const block::LeaseId id{next_id++};
   Session& session = sessions[lease.session];
   for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
-  session.leases.insert(id);
+  ++session.leases;
   lease.losses = losses;
   table_bytes += MemoryOf(lease);
   leases.emplace(id, std::move(lease));
@@ -120,10 +136,7 @@ absl::Status PrefixIndex::Impl::EndLease(block::LeaseId id) {
   GiveUp(lease, 0);
   table_bytes -= MemoryOf(lease);
   const auto session = sessions.find(lease.session);
-  session->second.leases.erase(id);
-  if (session->second.leases.empty() && session->second.reservations.empty()) {
-    sessions.erase(session);
-  }
+  if (--session->second.leases == 0) sessions.erase(session);
   leases.erase(it);
   return absl::OkStatus();
 }
@@ -156,18 +169,6 @@ std::vector<block::LeaseInfo> PrefixIndex::ListLeases() const {
   std::sort(list.begin(), list.end(),
             [](const auto& a, const auto& b) { return a.lease.value < b.lease.value; });
   return list;
-}
-
-size_t PrefixIndex::EndSession(block::SessionId session) {
-  const base::MutexLock lock(impl_->mutex);
-  const auto it = impl_->sessions.find(session);
-  if (it == impl_->sessions.end()) return 0;
-  const std::vector<block::LeaseId> leases(it->second.leases.begin(), it->second.leases.end());
-  const std::vector<block::ReservationId> reservations(it->second.reservations.begin(),
-                                                       it->second.reservations.end());
-  for (const block::LeaseId id : leases) (void)impl_->EndLease(id);
-  for (const block::ReservationId id : reservations) (void)impl_->EndReservation(id);
-  return leases.size() + reservations.size();
 }
 
 }  // namespace prefixd::index

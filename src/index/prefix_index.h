@@ -266,8 +266,6 @@ class PrefixIndex {
   // Gives up what the lease holds beyond `tokens`. NotFound for an unknown lease.
   absl::Status ShrinkLease(block::LeaseId lease, uint32_t tokens);
   absl::Status Release(block::LeaseId lease);
-  // Ends every lease and reservation of the session. Returns how many of both.
-  size_t EndSession(block::SessionId session);
 
   // --- promotion: the caller holds a lease on the page, or it is kUnverified ---
   // kSsd or kUnverified -> kPromoting: true for exactly one caller, who then reads (or checks in

@@ -148,7 +148,6 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
   }
   reserved.plan.reservation = block::ReservationId{impl_->next_id++};
   reserved.plan.blocks = reservation->blocks;
-  impl_->sessions[session].reservations.insert(reserved.plan.reservation);
   impl_->table_bytes += MemoryOf(*reservation);
   impl_->reservations.emplace(reserved.plan.reservation, std::move(reservation));
   return reserved;
@@ -190,11 +189,6 @@ absl::Status PrefixIndex::Impl::EndReservation(block::ReservationId id) {
   StampPath(leaf);
   DropHolds(reservation);
   table_bytes -= MemoryOf(reservation);
-  const auto session = sessions.find(reservation.session);
-  session->second.reservations.erase(id);
-  if (session->second.leases.empty() && session->second.reservations.empty()) {
-    sessions.erase(session);
-  }
   reservations.erase(it);
   return absl::OkStatus();
 }

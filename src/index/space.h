@@ -112,10 +112,9 @@ struct Reservation {
   block::SequenceView view() const { return {tokens, content}; }
 };
 
-struct Session {
-  uint64_t leased_bytes = 0;
-  absl::flat_hash_set<block::LeaseId> leases;
-  absl::flat_hash_set<block::ReservationId> reservations;
+struct Session {  // that has a lease
+  uint64_t leased_bytes = 0, leases = 0;
+  bool operator==(const Session&) const = default;
 };
 
 // Hashes of blocks that were here once; the oldest are forgotten first.

@@ -192,14 +192,13 @@ absl::Status PrefixIndex::Impl::Validate() const {
     }
     if (absl::Status status = CheckChildren(space->root); !status.ok()) return status;
   }
-  for (const auto& [id, session] : sessions) {
-    uint64_t charge = 0;
-    for (const block::LeaseId lease : session.leases) {
-      for (const HeldPage& held : leases.at(lease).pages) charge += held.charge;
-    }
-    if (charge != session.leased_bytes)
-      return absl::InternalError("index: a session's leased bytes");
+  absl::flat_hash_map<block::SessionId, Session> of_session;
+  for (const auto& [id, lease] : leases) {
+    Session& session = of_session[lease.session];
+    ++session.leases;
+    for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
   }
+  if (of_session != sessions) return absl::InternalError("index: a session's leases and bytes");
   return absl::OkStatus();
 }
 

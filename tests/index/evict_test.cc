@@ -31,9 +31,9 @@ TEST_F(IndexTest, LeavesGoFirstAndTheLeastRecentlyUsedPathFirst) {
   Store(young_path);
   index_.EvictOne(true);
   EXPECT_EQ(Match(old_path).restorable_tokens, 16u);
-  index_.EndSession(kMe);
+  EndSession(kMe);
   Acquire(old_path);  // touches what is left of it
-  index_.EndSession(kMe);
+  EndSession(kMe);
   index_.EvictOne(true);
   EXPECT_EQ(Match(young_path).restorable_tokens, 16u);
   index_.EvictOne(true);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -56,11 +57,15 @@ class IndexTest : public testing::Test {
             .extent = NewExtent(),
             .check = 1,
             .page_bytes = kPageBytes,
-            .payload_bytes = kPageBytes - 100};
+            .payload_bytes = kPageBytes - 100,
+            .marks = &marks_[next_offset_]};
   }
+  // As they stand in the arena file beside the extent.
+  block::PageMarks& MarksOf(const block::Extent& extent) { return marks_[extent.offset]; }
   block::ReservationId Reserve(const block::SequenceView& sequence, block::SessionId session = kMe,
                                const Selection& selection = {}) {
     reserved_ = index_.Reserve(space_, sequence, selection, session).value();
+    open_.emplace_back(session, reserved_.plan.reservation);
     return reserved_.plan.reservation;
   }
   // Publishes every wanted page of the blocks from `first` up to `last`, in one rung of each group.
@@ -94,6 +99,16 @@ class IndexTest : public testing::Test {
                    block::SessionId session = kMe) {
     return index_.Acquire(space_, {tokens, {}}, options, session);
   }
+  // Every lease and open reservation of the session ends.
+  void EndSession(block::SessionId session) {
+    for (const block::LeaseInfo& lease : index_.ListLeases()) {
+      if (lease.session != session) continue;
+      EXPECT_TRUE(index_.Release(lease.lease).ok());
+    }
+    for (const auto& [of, id] : open_) {
+      if (of == session) (void)index_.CloseReservation(id);
+    }
+  }
   block::SpaceSummary Summary() const {
     block::SpaceSummary summary;
     summary.handle = space_;
@@ -123,6 +138,8 @@ class IndexTest : public testing::Test {
   PrefixIndex index_;
   block::SpaceHandle space_;
   Reserved reserved_;
+  std::vector<std::pair<block::SessionId, block::ReservationId>> open_;
+  std::map<uint64_t, block::PageMarks> marks_;  // by extent offset
   uint64_t next_offset_ = 0;
   uint64_t next_sequence_ = 0;
 };

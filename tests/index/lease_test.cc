@@ -53,18 +53,6 @@ TEST_F(IndexTest, ShrinkingALeaseGivesUpWhatLiesBeyond) {
   EXPECT_EQ(Match(stored).restorable_tokens, 32u);
 }
 
-TEST_F(IndexTest, EndSessionReleasesEverything) {
-  const Tokens stored = Count(1, 48);
-  Store(stored);
-  Acquire(stored);
-  Acquire(stored, {}, kOther);
-  Reserve({stored, {}});
-  EXPECT_EQ(index_.EndSession(kMe), 2u);
-  EXPECT_EQ(index_.EndSession(kMe), 0u);
-  EXPECT_EQ(index_.Counts().leases, 1u);
-  EXPECT_EQ(index_.Counts().reservations, 0u);
-}
-
 class QuotaTest : public IndexTest {
  protected:
   QuotaTest() : IndexTest(16, {1}, {.session_lease_bytes = 3 * block::kExtentUnit}) {}
@@ -123,7 +111,7 @@ TEST_F(IndexTest, APromotionOutlivesTheSessionThatAskedForIt) {
   const PageRef page = Acquire(stored).pages[0].ref;
   ASSERT_TRUE(index_.BeginPromotion(page));
   index_.Clear(space_);
-  index_.EndSession(kMe);
+  EndSession(kMe);
   const block::Extent extent = NewExtent();
   index_.FinishPromotion(page, extent);
   EXPECT_THAT(index_.TakeFreed(), testing::ElementsAre(extent));

@@ -114,7 +114,7 @@ TEST_F(IndexTest, AHoleIsMatchedThroughAndStopsTheLength) {
   const Tokens stored = Count(1, 48);
   Store(stored);
   const uint64_t second = Acquire(stored).pages[1].extent.offset;
-  index_.EndSession(kMe);
+  EndSession(kMe);
   EXPECT_EQ(index_.EvictRange(second, second + 1, true).dropped_pages, 1u);
   EXPECT_EQ(Summary().holes, 1u);
   const auto answer = Match(stored);
@@ -133,7 +133,7 @@ TEST_F(IndexTest, ASiblingLendsTheTokensItSharesWithAHole) {
   const Tokens stored = Count(1, 48);
   Store(stored);
   const uint64_t second = Acquire(stored).pages[1].extent.offset;
-  index_.EndSession(kMe);
+  EndSession(kMe);
   Store(Join(FirstOf(stored, 25), {99, 98}));
   index_.EvictRange(second, second + 1, true);
   const auto acquired = Acquire(stored);

@@ -74,7 +74,7 @@ bool Oracle::HasRamBelow(const ModelBlock& block) const {
   for (const BlockPtr& below : Extending(block.prefix)) {
     if (below.get() == &block) continue;
     for (const auto& [key, page] : below->pages) {
-      if (InRam(page.state)) return true;
+      if (page.extent) return true;
     }
   }
   return false;
@@ -83,6 +83,21 @@ bool Oracle::HasRamBelow(const ModelBlock& block) const {
 bool Oracle::IsPresent(const Prefix& prefix, const Wanted& wanted) const {
   for (const BlockPtr& block : Extending(prefix)) {
     if (BaseOf(block->prefix) == BaseOf(prefix) && Serves(*block, wanted)) return true;
+  }
+  return false;
+}
+
+bool Oracle::InRamUpTo(const Prefix& prefix, size_t base, const Wanted& wanted) const {
+  for (const BlockPtr& block : Extending(prefix)) {
+    if (BaseOf(block->prefix) != base) continue;
+    const bool all = std::all_of(wanted.begin(), wanted.end(), [&](const auto& want) {
+      for (const auto& [key, page] : block->pages) {
+        if (key.first != want.first || (want.second >> key.second & 1) == 0) continue;
+        if (page.state != PageState::kGone) return InRam(page.state);
+      }
+      return false;
+    });
+    if (all) return true;
   }
   return false;
 }
@@ -189,6 +204,22 @@ void Oracle::Gone(ModelPage& page) {
   page.extent = {};
   page.sequence = 0;
   page.state = PageState::kGone;
+}
+
+void Oracle::Take(const BlockPtr& block, const PageKey& key, uint32_t slot) {
+  ModelPage& page = block->pages.at(key);
+  ++page.holders;
+  ++block->pins;
+  if (slot != block::kNoSlot) page.slots |= uint64_t{1} << slot;
+}
+
+void Oracle::Drop(const BlockPtr& block, const PageKey& key) {
+  ModelPage& page = block->pages.at(key);
+  --block->pins;
+  if (--page.holders > 0) return;
+  page.slots = 0;
+  freed_.insert(page.condemned.begin(), page.condemned.end());
+  page.condemned.clear();
 }
 
 void Oracle::Settle(BlockPtr block) {

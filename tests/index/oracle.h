@@ -38,7 +38,10 @@ struct ModelPage {
   PageState state = PageState::kGone;
   block::Extent extent{};
   uint64_t sequence = 0;
+  uint64_t check = 0;
   int holders = 0;
+  uint64_t slots = 0;               // of holders since there was none
+  std::vector<uint64_t> condemned;  // offsets of bad copies that wait for the last holder
 };
 struct ModelBlock {
   Prefix prefix;  // of the whole sequence up to the block's end
@@ -74,6 +77,9 @@ class Oracle {
   static bool Serves(const ModelBlock& block, const Wanted& wanted);
   // Some block of the same place holds all of `prefix` and serves.
   bool IsPresent(const Prefix& prefix, const Wanted& wanted) const;
+  // The block of the tree that begins at `base` and holds `prefix` has the finest wanted page of
+  // every group in RAM.
+  bool InRamUpTo(const Prefix& prefix, size_t base, const Wanted& wanted) const;
   bool SomeExtending(const Prefix& prefix, bool with_pages) const;
   bool Duplicate(const Prefix& prefix, const std::set<PageKey>& pages, bool longer_only) const;
 
@@ -82,6 +88,8 @@ class Oracle {
   void Remove(BlockPtr block);  // out of the tree, with the ends nobody covers any more
   void Settle(BlockPtr block);  // as the index does: frees and prunes
   void Gone(ModelPage& page);   // expects its extent to come back
+  void Take(const BlockPtr& block, const PageKey& key, uint32_t slot);  // a lease does
+  void Drop(const BlockPtr& block, const PageKey& key);
   void AddEnd(const Prefix& prefix) { ends_.insert(prefix); }
 
   // The page whose bytes stand in this extent or under this sequence; nullptr when there is none.

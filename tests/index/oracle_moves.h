@@ -2,6 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <random>
 
 #include "oracle.h"
@@ -23,6 +24,7 @@ struct OpenReservation {
   block::SessionId session;
   Prefix prefix;
   Wanted wanted;
+  Selection selection;
   block::ReservePlan plan;
   std::vector<bool> known;  // present in the plan or published since
   BlockPtr hold, tail;
@@ -30,11 +32,20 @@ struct OpenReservation {
   bool cleared = false;
   uint32_t next = 0;
 };
+struct HeldByModel {
+  BlockPtr block;
+  PageKey key;
+  PageRef ref;
+  bool operator==(const HeldByModel&) const = default;
+};
 struct OpenLease {
   block::LeaseId id;
   block::SessionId session;
-  std::vector<std::pair<BlockPtr, PageKey>> pages;
-  std::vector<PageInfo> infos;
+  uint32_t slot = block::kNoSlot;
+  MatchOptions options;  // of the acquire
+  Prefix prefix;         // what it covers; empty: pages of an earlier daemon
+  size_t from = 0;
+  std::vector<HeldByModel> pages;
 };
 struct OpenPromotion {
   PageRef ref;
@@ -92,6 +103,26 @@ class OracleMoves : public testing::TestWithParam<Variant> {
     return prefix;
   }
 
+  // What stands beside a free extent is somebody else's; the last thousand are looked at again.
+  static constexpr uint64_t kPoison = 0x5a5a5a5a5a5a5a5a;
+  void Poison(uint64_t offset) {
+    const auto found = marks_.find(offset);  // some have none
+    if (found == marks_.end()) return;
+    block::PageMarks& marks = found->second;
+    marks.holders = marks.ends[0] = marks.ends[1] = kPoison;
+    marks.last_use = 7;
+    poisoned_.push_back(offset);
+    if (poisoned_.size() <= 1000) return;
+    ExpectPoison(marks_.at(poisoned_.front()));
+    marks_.erase(poisoned_.front());
+    poisoned_.pop_front();
+  }
+  static void ExpectPoison(const block::PageMarks& marks) {
+    EXPECT_TRUE(marks.holders == kPoison && marks.ends[0] == kPoison && marks.ends[1] == kPoison &&
+                marks.last_use == 7)
+        << "marks were written after their extent was given back";
+  }
+
   NewPage MakePage(uint32_t group, uint32_t rung) {
     next_offset_ += block::kExtentUnit;
     return {.group = group,
@@ -99,7 +130,8 @@ class OracleMoves : public testing::TestWithParam<Variant> {
             .extent = {next_offset_, block::kExtentUnit},
             .check = 1,
             .page_bytes = kPageBytes,
-            .payload_bytes = kPageBytes};
+            .payload_bytes = kPageBytes,
+            .marks = OneIn(8) ? nullptr : &marks_[next_offset_]};
   }
 
   void CheckFreed() {
@@ -107,6 +139,7 @@ class OracleMoves : public testing::TestWithParam<Variant> {
       const auto it = oracle_.freed().find(extent.offset);
       ASSERT_NE(it, oracle_.freed().end()) << "extent freed twice or while it is needed";
       oracle_.freed().erase(it);
+      Poison(extent.offset);
     }
     ASSERT_TRUE(oracle_.freed().empty()) << "extents that nobody needs were not given back";
   }
@@ -154,7 +187,7 @@ class OracleMoves : public testing::TestWithParam<Variant> {
   }
 
   BlockPtr OwnerOf(const PageInfo& page) {
-    if (InRam(page.state)) {
+    if (page.extent) {
       const auto it = oracle_.by_extent().find(page.extent.offset);
       return it == oracle_.by_extent().end() ? nullptr : it->second.first;
     }
@@ -163,64 +196,214 @@ class OracleMoves : public testing::TestWithParam<Variant> {
         if (there.sequence == page.ssd_sequence && there.state == page.state) return block;
       }
     }
+    for (const OpenLease& lease : leases_) {  // out of the tree, and joined
+      for (const HeldByModel& held : lease.pages) {
+        if (held.ref == page.ref) return held.block;
+      }
+    }
     return nullptr;
   }
 
-  void DoAcquire() {
-    const Prefix request = PickPrefix();
-    const Sequence sequence(request);
-    const MatchOptions options = PickOptions(request);
-    OpenLease lease{.id = {}, .session = PickSession(), .pages = {}, .infos = {}};
-    const Acquired acquired = index_.Acquire(space_, sequence.view(), options, lease.session);
-    CheckAnswer(request, options, acquired.answer);
-    ASSERT_EQ(static_cast<bool>(acquired.lease), acquired.answer.restorable_tokens > 0);
-    if (!acquired.lease) return;
+  // Pages that the index says a lease of [.., end of prefix) has: right bytes, without gaps from
+  // `first` on, in the state that they have in the oracle.
+  void CheckPages(const Acquired& acquired, const Prefix& prefix, uint32_t first,
+                  const Wanted& wanted, std::vector<HeldByModel>& held) {
     std::map<uint32_t, uint32_t> reached;
     for (const PageInfo& page : acquired.pages) {
       const BlockPtr owner = OwnerOf(page);
       ASSERT_NE(owner, nullptr);
       const uint32_t end = page.first_token + page.tokens;
-      ASSERT_EQ(page.first_token, reached[page.ref.group]);
-      ASSERT_LE(end, request.size());
+      const auto [at, added] = reached.emplace(page.ref.group, first);
+      ASSERT_EQ(page.first_token, at->second);
+      ASSERT_LE(end, prefix.size());
       // No wrong token: what the page was written for is what was asked for.
-      ASSERT_GE(Common(owner->prefix, request), end);
+      ASSERT_GE(Common(owner->prefix, prefix), end);
       ASSERT_EQ(oracle_.BaseOf(owner->prefix), page.first_token);
       ASSERT_EQ(page.name.tokens, owner->prefix.size() - page.first_token);
-      reached[page.ref.group] = end;
-      ModelPage& there = owner->pages.at({page.ref.group, page.ref.rung});
-      ASSERT_EQ(there.state, page.state);
-      ++there.holders;
-      ++owner->pins;
-      lease.pages.push_back({owner, {page.ref.group, page.ref.rung}});
+      at->second = end;
+      const PageKey key{page.ref.group, page.ref.rung};
+      ASSERT_EQ(owner->pages.at(key).state, page.state);
+      held.push_back({owner, key, page.ref});
     }
-    for (const auto& [group, rungs] : oracle_.WantedOf(options.selection)) {
-      ASSERT_EQ(reached[group], acquired.answer.restorable_tokens);
+    for (const auto& [group, rungs] : wanted) {
+      ASSERT_EQ(std::max(reached[group], first), std::max<size_t>(prefix.size(), first));
     }
+  }
+  // The lease takes what it does not have yet.
+  void Take(OpenLease& lease, const std::vector<HeldByModel>& pages) {
+    for (const HeldByModel& page : pages) {
+      if (std::count(lease.pages.begin(), lease.pages.end(), page) > 0) continue;
+      oracle_.Take(page.block, page.key, lease.slot);
+      lease.pages.push_back(page);
+    }
+  }
+  OpenLease NewLease() {
+    OpenLease lease;
+    lease.session = PickSession();
+    // One of them maps nothing.
+    if (lease.session.value != 3) lease.slot = static_cast<uint32_t>(lease.session.value * 21);
+    return lease;
+  }
+  void Begin(OpenLease lease, const Acquired& acquired, const Prefix& request,
+             const Wanted& wanted) {
+    ASSERT_EQ(static_cast<bool>(acquired.lease), acquired.answer.restorable_tokens > lease.from);
+    if (!acquired.lease) return;
     lease.id = acquired.lease;
-    lease.infos = acquired.pages;
+    lease.prefix = Cut(request, acquired.answer.restorable_tokens);
+    std::vector<HeldByModel> held;
+    CheckPages(acquired, lease.prefix, static_cast<uint32_t>(lease.from), wanted, held);
+    if (HasFatalFailure()) return;
+    Take(lease, held);
     leases_.push_back(std::move(lease));
+  }
+
+  void DoAcquire() {
+    const Prefix request = PickPrefix();
+    const Sequence sequence(request);
+    OpenLease lease = NewLease();
+    lease.options = PickOptions(request);
+    lease.options.slot = lease.slot;
+    const Acquired acquired = index_.Acquire(space_, sequence.view(), lease.options, lease.session);
+    CheckAnswer(request, lease.options, acquired.answer);
+    if (HasFatalFailure()) return;
+    const Wanted wanted = oracle_.WantedOf(lease.options.selection);
+    Begin(std::move(lease), acquired, request, wanted);
   }
 
   void GiveUp(OpenLease& lease, uint32_t tokens) {
     std::vector<BlockPtr> touched;
-    std::erase_if(lease.pages, [&](const auto& held) {
-      if (oracle_.BaseOf(held.first->prefix) < tokens) return false;
-      --held.first->pages.at(held.second).holders;
-      --held.first->pins;
-      touched.push_back(held.first);
+    std::erase_if(lease.pages, [&](const HeldByModel& held) {
+      if (oracle_.BaseOf(held.block->prefix) < tokens) return false;
+      oracle_.Drop(held.block, held.key);
+      touched.push_back(held.block);
       return true;
     });
     for (const BlockPtr& block : touched) oracle_.Settle(block);
-    std::erase_if(lease.infos, [&](const PageInfo& page) { return page.first_token >= tokens; });
+  }
+
+  OpenLease* PickLease() {
+    return leases_.empty() ? nullptr : &leases_[Pick(static_cast<uint32_t>(leases_.size()))];
+  }
+
+  // What the lease covers, and behind it something stored or something new.
+  Prefix PickExtension(const Prefix& covered) {
+    Prefix whole = PickPrefix();
+    if (Common(whole, covered) == covered.size()) return whole;
+    whole = covered;
+    const auto it = oracle_.blocks().upper_bound(covered);
+    if (it != oracle_.blocks().end() && Common(it->first, covered) == covered.size()) {
+      whole = it->first;
+    }
+    for (uint32_t i = Pick(20); i > 0; --i) whole.push_back({OneIn(8) ? 1u : 0u, 0, 0});
+    return whole;
+  }
+
+  void DoExtend() {
+    OpenLease* const lease = PickLease();
+    if (lease == nullptr) return;
+    const Prefix covered = lease->prefix, whole = PickExtension(covered);
+    const auto tokens = static_cast<uint32_t>(covered.size());
+    const Sequence more(Prefix(whole.begin() + tokens, whole.end()));
+    MatchOptions options = lease->options;
+    options.causal_content = OneIn(2);
+    options.max_tokens = OneIn(4) ? Pick(static_cast<uint32_t>(whole.size()) + 1) : block::kNoLimit;
+    const auto extended = index_.Extend(lease->id, tokens, more.view(), options, lease->session);
+    const Wanted wanted = oracle_.WantedOf(options.selection);
+    const uint32_t base = tokens / kBlockTokens * kBlockTokens;
+    const bool lost =
+        std::any_of(lease->pages.begin(), lease->pages.end(), [](const HeldByModel& page) {
+          return page.block->pages.at(page.key).state == PageState::kGone;
+        });
+    const bool there =
+        base == 0 ||
+        std::any_of(lease->pages.begin(), lease->pages.end(), [&](const HeldByModel& page) {
+          return page.block->prefix == Cut(covered, base) && page.block->in_tree;
+        });
+    const bool found = tokens > 0 && lease->from == 0 && !lost && there &&
+                       oracle_.Match(whole, wanted).restorable >= tokens;
+    ASSERT_EQ(extended.ok(), found) << extended.status();
+    if (!found) return;
+    CheckAnswer(whole, options, extended->answer);
+    if (HasFatalFailure()) return;
+    const uint32_t covers = extended->answer.restorable_tokens;
+    lease->prefix = Cut(whole, covers);
+    std::vector<HeldByModel> held;
+    CheckPages(*extended, lease->prefix, base, wanted, held);
+    if (HasFatalFailure()) return;
+    GiveUp(*lease, covers);
+    Take(*lease, held);
+  }
+
+  void DoJoin() {
+    const OpenLease* const joined = PickLease();
+    if (joined == nullptr || leases_.size() > 200) return;
+    OpenLease lease = NewLease();
+    lease.options = joined->options;
+    lease.options.slot = lease.slot;
+    lease.options.max_tokens = block::kNoLimit;
+    lease.from = joined->from;
+    const auto acquired = index_.Join(joined->id, lease.options, lease.session);
+    if (joined->prefix.empty()) {  // it holds pages, but covers no sequence
+      ASSERT_FALSE(acquired.ok() && acquired->lease);
+      return;
+    }
+    ASSERT_TRUE(acquired.ok()) << acquired.status();
+    size_t expected = joined->prefix.size();
+    for (const HeldByModel& page : joined->pages) {
+      const size_t base = oracle_.BaseOf(page.block->prefix);
+      const bool replaced =
+          std::any_of(joined->pages.begin(), joined->pages.end(), [&](const HeldByModel& other) {
+            return &other > &page && other.key.first == page.key.first &&
+                   oracle_.BaseOf(other.block->prefix) == base;
+          });
+      if (replaced || page.block->pages.at(page.key).state != PageState::kGone) continue;
+      expected = std::min(expected, base);
+    }
+    if (expected <= lease.from) expected = 0;
+    ASSERT_EQ(acquired->answer.restorable_tokens, expected);
+    const Prefix prefix = joined->prefix;
+    const Wanted wanted = oracle_.WantedOf(lease.options.selection);
+    Begin(std::move(lease), *acquired, prefix, wanted);
+  }
+
+  // How far a lease for the writer should go.
+  size_t PublishedUpTo(const OpenReservation& open, size_t from, size_t tokens) const {
+    for (size_t end = from; end < tokens;) {
+      const size_t next = std::min(tokens, end + kBlockTokens);
+      if (!oracle_.InRamUpTo(Cut(open.prefix, next), end, open.wanted)) return end;
+      end = next;
+    }
+    return tokens;
+  }
+
+  void DoLeasePublished() {
+    const OpenReservation* const open = PickReservation();
+    if (open == nullptr || open->cleared || leases_.size() > 200) return;
+    const auto size = static_cast<uint32_t>(open->prefix.size());
+    const uint32_t tokens = OneIn(3) ? 1 + Pick(size) : size;
+    OpenLease lease = NewLease();
+    lease.session = open->session;
+    const uint32_t from = OneIn(2) ? 0 : Pick(tokens + 1);
+    lease.from = (from + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
+    const Acquired acquired = index_.LeasePublished(open->id, from, tokens, lease.slot);
+    const bool parent =
+        lease.from == 0 || oracle_.Find(Cut(open->prefix, std::min<size_t>(lease.from, size)));
+    const size_t reach =
+        parent && lease.from < tokens ? PublishedUpTo(*open, lease.from, tokens) : lease.from;
+    ASSERT_EQ(acquired.answer.restorable_tokens, reach > lease.from ? reach : 0);
+    lease.options.selection = open->selection;
+    Begin(std::move(lease), acquired, open->prefix, open->wanted);
   }
 
   void DoRelease() {
     if (leases_.empty()) return;
     const size_t which = Pick(static_cast<uint32_t>(leases_.size()));
+    OpenLease& lease = leases_[which];
     if (OneIn(5)) {
       const uint32_t tokens = Pick(60);
-      ASSERT_TRUE(index_.ShrinkLease(leases_[which].id, tokens).ok());
-      GiveUp(leases_[which], tokens);
+      ASSERT_TRUE(index_.ShrinkLease(lease.id, tokens).ok());
+      GiveUp(lease, tokens);
+      if (tokens < lease.prefix.size()) lease.prefix.resize(tokens);
       return;
     }
     ASSERT_TRUE(index_.Release(leases_[which].id).ok());
@@ -231,44 +414,64 @@ class OracleMoves : public testing::TestWithParam<Variant> {
 
   void DoPromote() {
     if (promotion_.block != nullptr) return FinishPromotion();
-    if (leases_.empty()) return;
-    OpenLease& lease = leases_[Pick(static_cast<uint32_t>(leases_.size()))];
-    if (lease.infos.empty()) return;
-    const size_t which = Pick(static_cast<uint32_t>(lease.infos.size()));
-    const PageInfo& info = lease.infos[which];
-    BlockPtr block;
-    PageKey key{info.ref.group, info.ref.rung};
-    for (const auto& [held, held_key] : lease.pages) {
-      if (held_key == key && oracle_.BaseOf(held->prefix) == info.first_token) block = held;
+    HeldByModel picked;
+    if (OneIn(3)) {
+      const std::vector<PageInfo> unverified = index_.Unverified(1 + Pick(3));
+      if (unverified.empty()) return;
+      const PageInfo& page = unverified.back();
+      ASSERT_EQ(page.state, PageState::kUnverified);
+      picked = {OwnerOf(page), {page.ref.group, page.ref.rung}, page.ref};
+      ASSERT_NE(picked.block, nullptr);
+    } else {
+      const OpenLease* const lease = PickLease();
+      if (lease == nullptr || lease->pages.empty()) return;
+      picked = lease->pages[Pick(static_cast<uint32_t>(lease->pages.size()))];
     }
-    ModelPage& page = block->pages.at(key);
-    const bool expected = page.state == PageState::kSsd;
-    ASSERT_EQ(index_.BeginPromotion(info.ref), expected);
+    ModelPage& page = picked.block->pages.at(picked.key);
+    const bool expected = page.state == PageState::kSsd || page.state == PageState::kUnverified;
+    ASSERT_EQ(index_.BeginPromotion(picked.ref), expected);
     if (!expected) return;
     page.state = PageState::kPromoting;
-    ++block->pins;
-    promotion_ = {info.ref, block, key};
+    ++picked.block->pins;
+    promotion_ = {picked.ref, picked.block, picked.key};
     if (OneIn(2)) FinishPromotion();
   }
 
   void FinishPromotion() {
     ModelPage& page = promotion_.block->pages.at(promotion_.key);
+    const bool in_place = static_cast<bool>(page.extent);
     if (OneIn(4)) {
       const bool corrupt = OneIn(2);
       index_.FailPromotion(promotion_.ref, corrupt ? PrefixIndex::PromotionFailure::kCorrupt
                                                    : PrefixIndex::PromotionFailure::kTryAgain);
-      page.state = PageState::kSsd;
-      if (corrupt || page.sequence == 0) oracle_.Gone(page);
+      if (in_place) {
+        corrupt ? DropBadCopy(page) : void(page.state = PageState::kUnverified);
+      } else {
+        page.state = PageState::kSsd;
+        if (corrupt || page.sequence == 0) oracle_.Gone(page);
+      }
     } else {
-      const block::Extent extent = MakePage(0, 0).extent;
-      index_.FinishPromotion(promotion_.ref, extent);
-      page.extent = extent;
+      const NewPage place = MakePage(0, 0);
+      index_.FinishPromotion(promotion_.ref, in_place ? page.extent : place.extent, place.marks);
+      if (!in_place) page.extent = place.extent;
+      if (page.holders == 0) page.slots = 0;
       page.state = page.sequence == 0 ? PageState::kRam : PageState::kRamAndSsd;
-      oracle_.by_extent()[extent.offset] = {promotion_.block, promotion_.key};
+      oracle_.by_extent()[page.extent.offset] = {promotion_.block, promotion_.key};
     }
     --promotion_.block->pins;
     oracle_.Settle(promotion_.block);
     promotion_ = {};
+  }
+
+  void DropBadCopy(ModelPage& page) {
+    oracle_.by_extent().erase(page.extent.offset);
+    if (page.holders > 0) {
+      page.condemned.push_back(page.extent.offset);
+    } else {
+      oracle_.freed().insert(page.extent.offset);
+    }
+    page.extent = {};
+    page.state = page.sequence != 0 ? PageState::kSsd : PageState::kGone;
   }
 
   // --- writing ---
@@ -278,7 +481,7 @@ class OracleMoves : public testing::TestWithParam<Variant> {
     OpenReservation open;
     open.prefix = PickPrefix();
     open.session = PickSession();
-    const Selection selection = PickSelection();
+    const Selection selection = open.selection = PickSelection();
     open.wanted = oracle_.WantedOf(selection);
     const Sequence sequence(open.prefix);
     open.plan = index_.Reserve(space_, sequence.view(), selection, open.session).value().plan;
@@ -355,6 +558,7 @@ class OracleMoves : public testing::TestWithParam<Variant> {
       }
       there.state = PageState::kRam;
       there.extent = page.extent;
+      there.check = page.check;
       oracle_.by_extent()[page.extent.offset] = {block, {page.group, page.rung}};
     }
   }
@@ -420,6 +624,8 @@ class OracleMoves : public testing::TestWithParam<Variant> {
   std::vector<SpillBlock> spill_;
   std::vector<BlockPtr> spill_blocks_;
   std::vector<ArchivedRecord> archive_;
+  std::map<uint64_t, block::PageMarks> marks_;  // by extent offset
+  std::deque<uint64_t> poisoned_;
   uint64_t next_offset_ = 0;
   uint64_t next_sequence_ = 0;
 };

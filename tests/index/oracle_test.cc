@@ -1,9 +1,16 @@
-// A million random operations on the index and on the oracle beside it; after each they agree. Here
-// what gives up, spills and restores; reading and writing stand in oracle_moves.h.
+// A million random operations, in two variants, on the index and on the oracle beside it; after
+// each they agree. Here what gives up, spills and restores; reading and writing stand in
+// oracle_moves.h.
 #include "oracle_moves.h"
 
 namespace prefixd::index {
 namespace {
+
+struct FoundPage {
+  Prefix prefix;
+  PageKey key;
+  AdoptedPage page;
+};
 
 class OracleTest : public OracleMoves {
  protected:
@@ -24,6 +31,7 @@ class OracleTest : public OracleMoves {
       ASSERT_FALSE(leaf_first && oracle_.HasRamBelow(*block));
       freed_bytes += extent.bytes;
       oracle_.by_extent().erase(it);
+      Poison(extent.offset);
       page.extent = {};
       page.state = page.state == PageState::kRamAndSsd ? PageState::kSsd : PageState::kGone;
       touched.insert(block);
@@ -65,8 +73,9 @@ class OracleTest : public OracleMoves {
       const auto blocks = oracle_.blocks();
       for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
         const BlockPtr& block = it->second;
-        const bool in_ram = std::any_of(block->pages.begin(), block->pages.end(),
-                                        [](const auto& page) { return InRam(page.second.state); });
+        const bool in_ram =
+            std::any_of(block->pages.begin(), block->pages.end(),
+                        [](const auto& page) { return page.second.extent.bytes > 0; });
         if (!block->in_tree || in_ram || block->pins > 0 || oracle_.HasChildren(*block)) continue;
         oracle_.Remove(block);
         gained = true;
@@ -76,7 +85,14 @@ class OracleTest : public OracleMoves {
 
   void DoEndSession() {
     const block::SessionId session = PickSession();
-    index_.EndSession(session);
+    for (const OpenLease& lease : leases_) {
+      if (lease.session != session) continue;
+      ASSERT_TRUE(index_.Release(lease.id).ok());
+    }
+    for (const OpenReservation& open : reservations_) {
+      if (open.session != session) continue;
+      ASSERT_TRUE(index_.CloseReservation(open.id).ok());
+    }
     for (OpenLease& lease : leases_) {
       if (lease.session == session) GiveUp(lease, 0);
     }
@@ -214,9 +230,10 @@ class OracleTest : public OracleMoves {
     std::set<BlockPtr> all;
     for (const auto& [prefix, block] : oracle_.blocks()) all.insert(block);
     for (const OpenLease& lease : leases_) {
-      for (const auto& [block, key] : lease.pages) all.insert(block);
+      for (const HeldByModel& page : lease.pages) all.insert(page.block);
     }
     if (promotion_.block != nullptr) all.insert(promotion_.block);
+    for (const HeldByModel& page : adoption_) all.insert(page.block);
     for (const BlockPtr& block : all) {
       for (auto& [key, page] : block->pages) {
         if (page.sequence == 0 || !dropped(page.sequence)) continue;
@@ -245,12 +262,16 @@ class OracleTest : public OracleMoves {
       block = oracle_.Insert(prefix);
       for (const RestoredPage& page : archived.record.pages) {
         ModelPage& there = block->pages[{page.group, page.rung}];
+        if (there.state == PageState::kUnverified && there.check == page.check) {
+          there.sequence = std::max(there.sequence, page.ssd_sequence);
+        }
         const bool replaces =
             there.state == PageState::kGone ||
             (there.state == PageState::kSsd && there.sequence < page.ssd_sequence);
         if (!replaces || there.holders > 0) continue;
         there.state = PageState::kSsd;
         there.sequence = page.ssd_sequence;
+        there.check = page.check;
       }
       oracle_.Supersede(block);
     }
@@ -258,6 +279,132 @@ class OracleTest : public OracleMoves {
       const Prefix ended = Cut(prefix, base + end);
       if (oracle_.SomeExtending(ended, false)) oracle_.AddEnd(ended);
     }
+  }
+
+  // --- pages of an earlier daemon ---
+
+  // Somebody kills the daemon; what a page's record says is kept for later.
+  void DoDescribe() {
+    const OpenLease* const lease = PickLease();
+    if (lease == nullptr || lease->pages.empty()) return;
+    const HeldByModel& page = lease->pages[Pick(static_cast<uint32_t>(lease->pages.size()))];
+    const auto block = index_.Describe(page.ref);
+    const bool there =
+        page.block->in_tree && page.block->pages.at(page.key).state != PageState::kGone;
+    ASSERT_EQ(block.has_value(), there);
+    if (!there) return;
+    ASSERT_EQ(block->first_token, oracle_.BaseOf(page.block->prefix));
+    AdoptedPage adopted{.name = block->name,
+                        .first_token = block->first_token,
+                        .tokens = block->tokens,
+                        .content = block->content,
+                        .ends = block->ends,
+                        .last_use = 0,
+                        .page = {}};
+    found_.push_back({page.block->prefix, page.key, adopted});
+    if (found_.size() > 200) found_.erase(found_.begin(), found_.begin() + 100);
+  }
+
+  void DoAdopt() {
+    if (found_.empty() || oracle_.blocks().size() > kMaxBlocks) return;
+    auto& [prefix, key, adopted] = found_[Pick(static_cast<uint32_t>(found_.size()))];
+    adopted.page = MakePage(key.first, key.second);
+    adopted.page.check = OneIn(4) ? 2 : 1;
+    adopted.last_use = Pick(1000);
+    const uint32_t slot = OneIn(2) ? 42 : 21;
+    const bool read = adopted.page.marks != nullptr && OneIn(3);
+    if (read) adopted.page.marks->holders = uint64_t{1} << slot;
+    const auto ref = index_.Adopt(space_, adopted);
+    const size_t base = oracle_.BaseOf(prefix);
+    if (base > 0 && oracle_.Find(Cut(prefix, base)) == nullptr) {
+      ASSERT_TRUE(absl::IsNotFound(ref.status())) << ref.status();
+      return;
+    }
+    BlockPtr block = oracle_.Find(prefix);
+    const PageState state = block == nullptr || !block->pages.contains(key)
+                                ? PageState::kGone
+                                : block->pages.at(key).state;
+    const bool needed = (state == PageState::kGone || state == PageState::kSsd) &&
+                        !oracle_.Duplicate(prefix, {key}, true);
+    ASSERT_EQ(ref.ok(), needed) << ref.status();
+    if (needed) block = oracle_.Insert(prefix);
+    for (const uint32_t end : adopted.ends) {
+      const Prefix ended = Cut(prefix, base + end);
+      if (oracle_.SomeExtending(ended, false)) oracle_.AddEnd(ended);
+    }
+    if (!needed) return;
+    ModelPage& page = block->pages[key];
+    if (page.check != adopted.page.check) page.sequence = 0;
+    page.state = PageState::kUnverified;
+    page.check = adopted.page.check;
+    page.extent = adopted.page.extent;
+    oracle_.by_extent()[page.extent.offset] = {block, key};
+    if (read) {
+      oracle_.Take(block, key, slot);
+      adoption_.push_back({block, key, *ref});
+    }
+    oracle_.Supersede(block);
+  }
+
+  void DoAdoptLease() {
+    if (adoption_.empty()) return;
+    OpenLease lease = NewLease();
+    std::vector<PageRef> refs;
+    for (const HeldByModel& page : adoption_) {
+      const bool in_ram = static_cast<bool>(page.block->pages.at(page.key).extent);
+      if (OneIn(2)) continue;
+      refs.push_back(page.ref);
+      if (in_ram) Take(lease, {page});
+    }
+    lease.id = index_.AdoptLease(lease.session, lease.slot, refs);
+    ASSERT_EQ(static_cast<bool>(lease.id), !lease.pages.empty());
+    if (lease.id) leases_.push_back(std::move(lease));
+  }
+
+  void DoEndAdoption() {
+    index_.PruneHoles();
+    for (const HeldByModel& page : adoption_) oracle_.Drop(page.block, page.key);
+    for (const HeldByModel& page : adoption_) oracle_.Settle(page.block);
+    adoption_.clear();
+    const auto blocks = oracle_.blocks();
+    for (const auto& [prefix, block] : blocks) {
+      if (block->in_tree) oracle_.Settle(block);
+    }
+  }
+
+  // --- moves ---
+
+  void DoMove() {
+    if (moves_.empty()) {
+      const uint64_t begin = next_offset_ - std::min(next_offset_, uint64_t{Pick(1 << 20)});
+      const uint64_t end = begin + (1 << 19);
+      moves_ = index_.PickMovable(begin, end);
+      size_t movable = 0;
+      for (const auto& [offset, owner] : oracle_.by_extent()) {
+        const ModelPage& page = owner.first->pages.at(owner.second);
+        if (offset >= begin && offset < end && Movable(page)) ++movable;
+      }
+      ASSERT_EQ(moves_.size(), movable);
+      if (OneIn(2)) return;
+    }
+    for (const PageInfo& moved : moves_) {
+      const NewPage place = MakePage(0, 0);
+      const auto it = oracle_.by_extent().find(moved.extent.offset);
+      const bool expected =
+          it != oracle_.by_extent().end() && Movable(it->second.first->pages.at(it->second.second));
+      ASSERT_EQ(index_.FinishMove(moved.ref, moved.extent, place.extent, place.marks), expected);
+      if (!expected) continue;
+      const auto [block, key] = it->second;
+      oracle_.freed().insert(moved.extent.offset);
+      oracle_.by_extent().erase(it);
+      oracle_.by_extent()[place.extent.offset] = {block, key};
+      block->pages.at(key).extent = place.extent;
+    }
+    moves_.clear();
+  }
+  static bool Movable(const ModelPage& page) {
+    return page.holders == 0 &&
+           (page.state == PageState::kRam || page.state == PageState::kRamAndSsd);
   }
 
   void CheckSums() {
@@ -272,20 +419,23 @@ class OracleTest : public OracleMoves {
       ++blocks;
       tokens += prefix.size() - oracle_.BaseOf(prefix);
       for (const auto& [key, page] : block->pages) {
-        if (InRam(page.state)) ram += page.extent.bytes;
+        if (page.extent) ram += page.extent.bytes;
         if (page.sequence != 0 && page.state != PageState::kGone) ssd += kPageBytes;
-        if (page.state == PageState::kRam || page.state == PageState::kSpilling) {
-          dirty += page.extent.bytes;
-        }
+        if (page.sequence == 0) dirty += page.extent.bytes;
+        if (!page.extent) continue;
+        const auto marks = marks_.find(page.extent.offset);  // some have none
+        if (marks == marks_.end()) continue;
+        ASSERT_EQ(marks->second.holders.load(), page.slots);
       }
     }
+    for (const uint64_t offset : poisoned_) ExpectPoison(marks_.at(offset));
     ASSERT_EQ(summary.blocks, blocks);
     ASSERT_EQ(summary.holes, oracle_.blocks().size() - blocks);
     ASSERT_EQ(summary.stored_tokens, tokens);
     ASSERT_EQ(summary.ends, oracle_.ends().size());
     ASSERT_EQ(summary.ram_extent_bytes, ram);
     ASSERT_EQ(summary.dirty_bytes, dirty);
-    ASSERT_TRUE(promotion_.block != nullptr || summary.ssd_page_bytes == ssd);
+    ASSERT_EQ(summary.ssd_page_bytes, ssd);
     ASSERT_EQ(index_.Counts().leases, leases_.size());
     ASSERT_EQ(index_.Counts().reservations, reservations_.size());
     ASSERT_EQ(index_.Counts().dirty_bytes, dirty);
@@ -294,25 +444,37 @@ class OracleTest : public OracleMoves {
   void Step() {
     const uint32_t dice = Pick(1000);
     if (dice < 250) return DoMatch();
-    if (dice < 350) return DoAcquire();
-    if (dice < 450) return DoRelease();
-    if (dice < 530) return DoReserve();
+    if (dice < 310) return DoAcquire();
+    if (dice < 360) return DoExtend();
+    if (dice < 375) return DoJoin();
+    if (dice < 390) return DoLeasePublished();
+    if (dice < 480) return DoRelease();
+    if (dice < 540) return DoReserve();
     if (dice < 740) return DoPublish();
     if (dice < 780) return DoEnd();
     if (dice < 830) return DoClose();
     if (dice < 890) return DoEvict();
     if (dice < 925) return DoSpill();
     if (dice < 950) return DoPromote();
-    if (dice < 990) return DoRestore();
-    if (dice < 995) return DoDropSsd();
-    if (dice < 997) return DoEndSession();
+    if (dice < 965) return DoRestore();
+    if (dice < 969) return DoDropSsd();
+    if (dice < 971) return DoEndSession();
+    if (dice < 976) return DoDescribe();
+    if (dice < 985) return DoAdopt();
+    if (dice < 988) return DoAdoptLease();
+    if (dice < 990) return DoEndAdoption();
+    if (dice < 997) return DoMove();
     if (OneIn(40)) return DoClear();
     if (OneIn(10)) return DoTrim();
   }
+
+  std::vector<FoundPage> found_;
+  std::vector<HeldByModel> adoption_;
+  std::vector<PageInfo> moves_;
 };
 
-TEST_P(OracleTest, AMillionRandomOperationsAgreeWithAPlainMap) {
-  for (uint32_t i = 0; i < 1'000'000; ++i) {
+TEST_P(OracleTest, HalfAMillionRandomOperationsAgreeWithAPlainMap) {
+  for (uint32_t i = 0; i < 500'000; ++i) {
     Step();
     if (HasFatalFailure()) FAIL() << "at operation " << i;
     CheckFreed();

@@ -85,7 +85,6 @@ class Race {
           break;
       }
     }
-    index_.EndSession(session);
   }
 
   void ExpectNothingLost() {
