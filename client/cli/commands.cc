@@ -111,6 +111,40 @@ absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options) {
                  reply.dirty_bytes() == 0 ? kExitOk : kExitRefused};
 }
 
+// The one session whose id begins with `digits`.
+absl::StatusOr<uint64_t> FindSession(const v1::ListSessionsReply& reply,
+                                     const std::string& digits) {
+  uint64_t found = 0;
+  for (const v1::ListSessionsReply::Session& session : reply.sessions()) {
+    if (HexId(session.session()).rfind(digits, 0) != 0) continue;
+    if (found != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("several sessions begin with ", digits, ", ", HexId(found), " and ",
+                       HexId(session.session()), " among them: give more digits"));
+    }
+    found = session.session();
+  }
+  if (found != 0) return found;
+  return absl::NotFoundError(absl::StrCat("no session begins with ", digits,
+                                          ": prefixctl sessions lists the ", reply.sessions_size(),
+                                          " that there are"));
+}
+
+absl::StatusOr<Outcome> Sessions(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ListSessionsReply reply, calls.ListSessions());
+  if (options.session.empty()) {
+    return Outcome{options.json ? SessionsJson(reply) : SessionsView(reply)};
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t session, FindSession(reply, options.session));
+  PREFIXD_ASSIGN_OR_RETURN(const v1::EndSessionReply ended, calls.EndSession(session));
+  return Outcome{options.json ? EndSessionJson(ended) : EndSessionView(ended)};
+}
+
+absl::StatusOr<Outcome> Leases(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ListLeasesReply reply, calls.ListLeases());
+  return Outcome{options.json ? LeasesJson(reply) : LeasesView(reply)};
+}
+
 absl::StatusOr<Outcome> Config(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::GetConfigReply reply, calls.GetConfig());
   return Outcome{options.json ? ConfigJson(reply) : ConfigView(reply)};
@@ -128,6 +162,10 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Match(calls, options);
     case Command::kClear:
       return Clear(calls, options, terminal);
+    case Command::kSessions:
+      return Sessions(calls, options);
+    case Command::kLeases:
+      return Leases(calls, options);
     case Command::kFlush:
       return Flush(calls, options);
     case Command::kConfig:

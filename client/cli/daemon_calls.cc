@@ -94,6 +94,18 @@ absl::StatusOr<v1::GetConfigReply> DaemonCalls::GetConfig() {
   return Call(&v1::Admin::Stub::GetConfig, v1::GetConfigRequest());
 }
 
+absl::StatusOr<v1::ListSessionsReply> DaemonCalls::ListSessions() {
+  return Call(&v1::Admin::Stub::ListSessions, v1::ListSessionsRequest());
+}
+absl::StatusOr<v1::ListLeasesReply> DaemonCalls::ListLeases() {
+  return Call(&v1::Admin::Stub::ListLeases, v1::ListLeasesRequest());
+}
+absl::StatusOr<v1::EndSessionReply> DaemonCalls::EndSession(uint64_t session) {
+  v1::EndSessionRequest request;
+  request.set_session(session);
+  return Call(&v1::Admin::Stub::EndSession, request);
+}
+
 absl::StatusOr<v1::Answer> DaemonCalls::Match(const v1::ListSpacesReply::Space& space,
                                               const std::vector<uint32_t>& tokens) {
   const Clock::time_point end = Clock::now() + timeout_;

@@ -28,6 +28,9 @@ class DaemonCalls {
   absl::StatusOr<v1::ClearReply> Clear(const v1::ClearRequest& request);
   absl::StatusOr<v1::FlushReply> Flush();
   absl::StatusOr<v1::GetConfigReply> GetConfig();
+  absl::StatusOr<v1::ListSessionsReply> ListSessions();
+  absl::StatusOr<v1::ListLeasesReply> ListLeases();
+  absl::StatusOr<v1::EndSessionReply> EndSession(uint64_t session);
   // Attaches, opens the space by its identity, matches, detaches. FailedPrecondition when the
   // identity leads this connection to another space: the tenants differ.
   absl::StatusOr<v1::Answer> Match(const v1::ListSpacesReply::Space& space,

@@ -55,6 +55,10 @@ ordered_json Stats(const v1::GetStatsReply& stats) {
                        {"uptime_s", stats.uptime_s()},
                        {"ram_budget_bytes", stats.ram_budget_bytes()},
                        {"ram_parts", Counts(stats.ram_parts())},
+                       {"arena",
+                        {{"shared", stats.arena().shared()},
+                         {"file_bytes", stats.arena().file_bytes()},
+                         {"adopted_pages", stats.arena().adopted_pages()}}},
                        {"ssd_budget_bytes", stats.ssd_budget_bytes()},
                        {"ssd_file_bytes", stats.ssd_file_bytes()},
                        {"dirty_bytes", stats.dirty_bytes()},
@@ -125,6 +129,43 @@ std::string MatchJson(const MatchInput& input) {
                {"ram_bytes", answer.ram_bytes()},
                {"ssd_bytes", answer.ssd_bytes()},
                {"load_us", answer.load_us()}});
+}
+
+std::string SessionsJson(const v1::ListSessionsReply& reply) {
+  ordered_json sessions = ordered_json::array();
+  for (const v1::ListSessionsReply::Session& session : reply.sessions()) {
+    ordered_json json = {{"session", HexId(session.session())},
+                         {"worker", session.worker()},
+                         {"maps_arena", session.maps_arena()},
+                         {"pid", session.pid()},
+                         {"attached", session.attached()},
+                         {"age_s", session.age_s()},
+                         {"leases", session.leases()},
+                         {"leased_bytes", session.leased_bytes()},
+                         {"reservations", session.reservations()},
+                         {"staging_bytes", session.staging_bytes()}};
+    if (session.maps_arena()) json["slot"] = session.slot();
+    sessions.push_back(std::move(json));
+  }
+  return Line({{"sessions", std::move(sessions)}});
+}
+
+std::string LeasesJson(const v1::ListLeasesReply& reply) {
+  ordered_json leases = ordered_json::array();
+  for (const v1::ListLeasesReply::Lease& lease : reply.leases()) {
+    leases.push_back({{"lease", HexId(lease.lease())},
+                      {"session", HexId(lease.session())},
+                      {"space_id", HexId(lease.space_id())},
+                      {"tokens", lease.tokens()},
+                      {"pages", lease.pages()},
+                      {"bytes", lease.bytes()},
+                      {"age_s", lease.age_s()}});
+  }
+  return Line({{"leases", std::move(leases)}});
+}
+
+std::string EndSessionJson(const v1::EndSessionReply& reply) {
+  return Line({{"still_held", reply.still_held()}, {"pid", reply.pid()}});
 }
 
 std::string ClearJson(const v1::ClearReply& reply) {

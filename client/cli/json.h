@@ -1,6 +1,6 @@
 // What scripts read: one JSON object a command, times in seconds or microseconds as the names say,
-// sizes in bytes, space ids as 64 hexadecimal digits. Fields stay and keep their meaning once
-// released.
+// sizes in bytes, space ids as 64 hexadecimal digits, sessions and leases as 16. Fields stay and
+// keep their meaning once released.
 //
 // Pure functions; every text is one line and ends with a newline. Bytes that are not UTF-8 become
 // U+FFFD.
@@ -16,6 +16,9 @@ std::string StatusJson(const StatusInput& input);
 std::string StatsJson(const v1::GetStatsReply& stats);
 std::string SpacesJson(const v1::ListSpacesReply& reply);
 std::string MatchJson(const MatchInput& input);
+std::string SessionsJson(const v1::ListSessionsReply& reply);
+std::string LeasesJson(const v1::ListLeasesReply& reply);
+std::string EndSessionJson(const v1::EndSessionReply& reply);
 std::string ClearJson(const v1::ClearReply& reply);
 std::string FlushJson(const v1::FlushReply& reply);
 std::string ConfigJson(const v1::GetConfigReply& reply);

@@ -31,6 +31,8 @@ std::string NameOf(v1::LayerKind kind) {
   return WithoutPrefix(v1::LayerKind_Name(kind), sizeof("LAYER_KIND_") - 1, kind);
 }
 
+std::string HexId(uint64_t id) { return absl::StrCat(absl::Hex(id, absl::kZeroPad16)); }
+
 std::string HexId(const std::string& space_id) { return base::ToHex(base::AsBytes(space_id)); }
 std::string ShortId(const std::string& space_id) { return HexId(space_id).substr(0, kShortDigits); }
 

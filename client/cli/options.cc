@@ -69,6 +69,18 @@ void DeclareViews(CLI::App& app, Options* options) {
       ->add_option("--explain", options->space,
                    "show the identity of this space, and in which fields every other one differs")
       ->type_name("ID");
+  CLI::App* sessions = AddCommand(
+      app, options, Command::kSessions, "sessions",
+      "the workers: who is attached, and who is cut off but may still be reading",
+      "A worker that hangs keeps what it holds; --end takes its session away, and what it may be\n"
+      "reading is free when its process ends.\n"
+      "Examples:\n  prefixctl sessions\n  prefixctl sessions --end 5f3a");
+  sessions
+      ->add_option("--end", options->session,
+                   "end the session that begins with these digits; its worker attaches anew")
+      ->type_name("ID");
+  AddCommand(app, options, Command::kLeases, "leases", "what is being read, by whom, since when",
+             "Examples:\n  prefixctl leases\n  prefixctl --json leases | jq '.leases[].bytes'");
   AddCommand(app, options, Command::kFlush, "flush",
              "write everything that is in RAM only to the SSD, and wait for it",
              "Exit code 1 when something is left in RAM only. Waits up to 60s unless --timeout "
@@ -127,10 +139,21 @@ absl::Status ReadTimeout(const std::string& text, Options* options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSpace(const Options& options) {
-  const bool hex = std::all_of(options.space.begin(), options.space.end(), [](unsigned char c) {
+bool IsHex(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isdigit(c) != 0 || (c >= 'a' && c <= 'f');
   });
+}
+
+absl::Status CheckSession(const Options& options) {
+  if (IsHex(options.session) && options.session.size() <= 16) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", options.session,
+      "\" is no session: up to 16 digits of 0-9 and a-f, as prefixctl sessions shows"));
+}
+
+absl::Status CheckSpace(const Options& options) {
+  const bool hex = IsHex(options.space);
   if (hex && options.space.size() <= 64) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("\"", options.space,
@@ -197,6 +220,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   }
   if (status.ok()) status = ReadTimeout(texts.timeout, options);
   if (status.ok()) status = CheckSpace(*options);
+  if (status.ok()) status = CheckSession(*options);
   if (status.ok() && options->command == Command::kMatch) {
     status = ReadTokens(*match, texts, options);
   }

@@ -19,7 +19,17 @@ enum ExitCode : int {
   kExitNothing = 4,      // match: not one token is in the cache
 };
 
-enum class Command { kStatus, kStats, kSpaces, kMatch, kClear, kFlush, kConfig };
+enum class Command {
+  kStatus,
+  kStats,
+  kSpaces,
+  kMatch,
+  kClear,
+  kSessions,
+  kLeases,
+  kFlush,
+  kConfig
+};
 
 struct Options {
   Command command = Command::kStatus;
@@ -27,7 +37,8 @@ struct Options {
   std::chrono::milliseconds timeout{0};
   bool json = false;
 
-  std::string space;  // hexadecimal digits: the first few of a space id, or all; may be empty
+  std::string space;    // hexadecimal digits: the first few of a space id, or all; may be empty
+  std::string session;  // sessions --end: the same of a session
   std::vector<uint32_t> tokens;  // match
   bool all = false;              // clear
   bool yes = false;              // clear

@@ -4,6 +4,7 @@
 //
 //   ram  [########------------]   42.0 %  107.5 MiB of 256.0 MiB  arena 104.0 MiB, index 3.5 MiB
 //   ssd  [##------------------]   10.0 %  102.4 MiB of 1.0 GiB    13.5 MiB in RAM only
+//   arena  shared: workers on this host read in place; 1,024 pages adopted from the prefixd before
 //
 //   2 sessions, 1 lease of 13.5 MiB, 0 reservations
 //
@@ -57,6 +58,16 @@ std::string Budgets(const v1::GetStatsReply& stats) {
   return text;
 }
 
+std::string Arena(const v1::GetStatsReply& stats) {
+  if (!stats.arena().shared()) {
+    return "arena  private: pages travel by Fetch and Put (prefixctl config and prefixd's log say "
+           "why)\n";
+  }
+  return absl::StrCat("arena  shared: workers on this host read in place; ",
+                      Plural(stats.arena().adopted_pages(), "page"),
+                      " adopted from the prefixd before\n");
+}
+
 std::string Tokens(const v1::GetStatsReply& stats) {
   const uint64_t requested = CounterValue(stats, "tokens.requested");
   Table table({{""}, {"", Align::kRight}, {"", Align::kRight}, {""}});
@@ -87,6 +98,7 @@ std::string StatusView(const StatusInput& input) {
       absl::StrCat("prefixd ", PrintableText(stats.version()), " at ", input.address, ": ",
                    input.health, ", up ", UptimeText(stats.uptime_s()), "\n\n");
   text += Budgets(stats);
+  text += Arena(stats);
   absl::StrAppend(&text, "\n", Plural(stats.sessions(), "session"), ", ",
                   Plural(stats.leases(), "lease"), " of ", base::FormatBytes(stats.leased_bytes()),
                   ", ", Plural(stats.reservations(), "reservation"), "\n\n");

@@ -32,6 +32,10 @@ struct MatchInput {
 };
 std::string MatchView(const MatchInput& input);
 
+std::string SessionsView(const v1::ListSessionsReply& reply);
+std::string LeasesView(const v1::ListLeasesReply& reply);
+std::string EndSessionView(const v1::EndSessionReply& reply);
+
 std::string ClearView(const v1::ClearReply& reply);
 std::string FlushView(const v1::FlushReply& reply);
 std::string ConfigView(const v1::GetConfigReply& reply);

@@ -63,6 +63,9 @@ TEST_F(CommandsTest, EveryCommandSpeaksJsonOnOneLine) {
                                              {"spaces"},
                                              {"match", "--space", "3f", "--text", "abc"},
                                              {"clear", "--all", "--yes"},
+                                             {"sessions"},
+                                             {"sessions", "--end", "5f3a"},
+                                             {"leases"},
                                              {"flush"},
                                              {"config"}}) {
     std::vector<std::string> arguments = {"--json"};
@@ -145,6 +148,26 @@ TEST_F(CommandsTest, ClearWithoutATerminalWantsYes) {
   EXPECT_THAT(daemon_.cleared, IsEmpty());
   EXPECT_EQ(Run({"clear", "--all", "--yes"}).out, "cleared 2 spaces, 0 B of pages\n");
   EXPECT_THAT(daemon_.cleared, ElementsAre(""));
+}
+
+TEST_F(CommandsTest, ASessionIsEndedByEnoughDigits) {
+  EXPECT_THAT(Run({"sessions"}).out, HasSubstr("worker-1"));
+  EXPECT_THAT(daemon_.ended, IsEmpty());
+  const Ran ran = Run({"sessions", "--end", "5f4"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("process 41872 lives"));
+  EXPECT_THAT(daemon_.ended, ElementsAre(0x5f4a000000000000u));
+  EXPECT_THAT(Run({"sessions", "--end", "5f"}).err, HasSubstr("several sessions begin with 5f"));
+  EXPECT_THAT(Run({"sessions", "--end", "77"}).err, HasSubstr("no session begins with 77"));
+  EXPECT_EQ(daemon_.ended.size(), 1u);
+}
+
+TEST_F(CommandsTest, LeasesSayWhoReadsWhat) {
+  const auto json = nlohmann::json::parse(Run({"leases", "--json"}).out);
+  EXPECT_EQ(json["leases"][0]["session"], "5f3a000000000000");
+  EXPECT_EQ(json["leases"][0]["tokens"], 2'048);
+  EXPECT_EQ(nlohmann::json::parse(Run({"sessions", "--json"}).out)["sessions"][1]["attached"],
+            false);
 }
 
 TEST_F(CommandsTest, FlushThatLeavesBytesFails) {

@@ -50,6 +50,7 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
 
   // What it was asked; read after the call.
   std::vector<std::string> cleared;
+  std::vector<uint64_t> ended;
   std::string explained;
   v1::SpaceIdentity opened;
   v1::AcquireRequest matched;
@@ -74,6 +75,23 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   grpc::Status Flush(grpc::ServerContext*, const v1::FlushRequest*,
                      v1::FlushReply* reply) override {
     *reply = flushed;
+    return refusal;
+  }
+  grpc::Status ListSessions(grpc::ServerContext*, const v1::ListSessionsRequest*,
+                            v1::ListSessionsReply* reply) override {
+    *reply = SampleSessions();
+    return refusal;
+  }
+  grpc::Status ListLeases(grpc::ServerContext*, const v1::ListLeasesRequest*,
+                          v1::ListLeasesReply* reply) override {
+    *reply = SampleLeases();
+    return refusal;
+  }
+  grpc::Status EndSession(grpc::ServerContext*, const v1::EndSessionRequest* request,
+                          v1::EndSessionReply* reply) override {
+    ended.push_back(request->session());
+    reply->set_still_held(true);
+    reply->set_pid(41'872);
     return refusal;
   }
   grpc::Status GetConfig(grpc::ServerContext*, const v1::GetConfigRequest*,

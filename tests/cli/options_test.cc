@@ -74,6 +74,7 @@ TEST(OptionsTest, WhatIsWrongIsRefusedWithTheReason) {
       {{"match", "--space", "3f", "--text", ""}, "the prompt is empty"},
       {{"match", "--space", "3f", "--file", "/nonexistent"}, "cannot read /nonexistent"},
       {{"match", "--space", "3F", "--tokens", "1"}, "\"3F\" is no space id"},
+      {{"sessions", "--end", "5F"}, "\"5F\" is no session"},
       {{"clear"}, "[--space,--all]"},
       {{"clear", "--all", "--space", "3f"}, "[--space,--all]"},
       {{"--timeout", "5", "status"}, "is not a time like"},
@@ -92,7 +93,8 @@ TEST(OptionsTest, HelpHasExamplesAndExitCodes) {
   EXPECT_THAT(help.out, HasSubstr("Examples:"));
   EXPECT_THAT(help.out, HasSubstr("3 prefixd does not answer"));
   EXPECT_THAT(help.out, HasSubstr("4 match found nothing"));
-  for (const char* command : {"status", "stats", "spaces", "match", "clear", "flush", "config"}) {
+  for (const char* command :
+       {"status", "stats", "spaces", "match", "clear", "sessions", "leases", "flush", "config"}) {
     EXPECT_THAT(help.out, HasSubstr(command));
     const Parsed one = Parse({command, "--help"});
     EXPECT_EQ(one.exit_code, std::optional<int>(kExitOk)) << command;

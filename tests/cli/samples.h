@@ -57,6 +57,39 @@ inline void AddCount(const std::string& name, uint64_t value,
   count->set_value(value);
 }
 
+// A worker that reads in place, one that was cut off, and one over TCP.
+inline v1::ListSessionsReply SampleSessions() {
+  v1::ListSessionsReply reply;
+  for (uint32_t i = 0; i < 3; ++i) {
+    v1::ListSessionsReply::Session* session = reply.add_sessions();
+    session->set_session(0x5f3a000000000000u + i * 0x10000000000000u);
+    session->set_worker("worker-" + std::to_string(i));
+    session->set_maps_arena(i < 2);
+    if (i < 2) session->set_slot(i);
+    if (i < 2) session->set_pid(41'872 + i);
+    session->set_attached(i != 1);
+    session->set_age_s(190 - 60 * i);
+    session->set_leases(2 - i);
+    session->set_leased_bytes(uint64_t{2 - i} << 20);
+    if (i == 0) session->set_reservations(1);
+    if (i == 0) session->set_staging_bytes(uint64_t{64} << 20);
+  }
+  return reply;
+}
+
+inline v1::ListLeasesReply SampleLeases() {
+  v1::ListLeasesReply reply;
+  v1::ListLeasesReply::Lease* lease = reply.add_leases();
+  lease->set_lease(0x11);
+  lease->set_session(0x5f3a000000000000u);
+  lease->set_space_id(SampleId(0x3f));
+  lease->set_tokens(2'048);
+  lease->set_pages(448);
+  lease->set_bytes(uint64_t{13} << 20);
+  lease->set_age_s(4);
+  return reply;
+}
+
 inline v1::GetStatsReply SampleStats() {
   v1::GetStatsReply stats;
   stats.set_version("0.1.0");
@@ -85,6 +118,9 @@ inline v1::GetStatsReply SampleStats() {
   for (const uint32_t bucket : {0u, 0u, 0u, 0u, 0u, 0u, 4u})
     latency->add_buckets(bucket);  // 4 in [64, 128)
   *stats.add_spaces() = SampleSpaceStats(0x3f);
+  stats.mutable_arena()->set_shared(true);
+  stats.mutable_arena()->set_file_bytes(uint64_t{240} << 20);
+  stats.mutable_arena()->set_adopted_pages(1'024);
   return stats;
 }
 

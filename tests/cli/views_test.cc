@@ -29,6 +29,7 @@ TEST(StatusViewTest, IsOneScreen) {
 
 ram  [########------------]  42.2 %  108.0 MiB of 256.0 MiB  arena 104.0 MiB, index 4.0 MiB
 ssd  [##------------------]   9.8 %  100.0 MiB of 1.0 GiB    13.0 MiB in RAM only
+arena  shared: workers on this host read in place; 1,024 pages adopted from the prefixd before
 
 2 sessions, 1 lease of 13.0 MiB, 0 reservations
 
@@ -51,6 +52,12 @@ TEST(StatusViewTest, OfAFreshDaemonHasNoHitRate) {
   EXPECT_THAT(text, HasSubstr("ssd  off: what is cached is lost when prefixd stops\n"));
   EXPECT_THAT(text, HasSubstr("  matched     0  -  known prefix\n"));
   EXPECT_THAT(text, HasSubstr("no spaces yet: no worker has opened one\n"));
+}
+
+TEST(StatusViewTest, APrivateArenaIsTold) {
+  v1::GetStatsReply stats = SampleStats();
+  stats.mutable_arena()->set_shared(false);
+  EXPECT_THAT(Status(stats), HasSubstr("arena  private: pages travel by Fetch and Put"));
 }
 
 TEST(StatusViewTest, AFailingDiskStandsOut) {
@@ -188,6 +195,38 @@ TEST(MatchViewTest, NamesEveryReasonToEnd) {
   EXPECT_THAT(text(v1::END_REASON_EVICTED), HasSubstr("128 more, being computed"));
   answer.set_diverged_sequences(1'000);
   EXPECT_THAT(text(v1::END_REASON_DIVERGED), HasSubstr("at least 1,000 stored sequences go on"));
+}
+
+// A worker whose connection is gone and whose process is not: it hangs, and holds.
+TEST(SessionsViewTest, AHungWorkerIsVisible) {
+  EXPECT_EQ(
+      SessionsView(SampleSessions()),
+      R"(session           worker    slot    pid  state           age  leases   leased  reservations   staging
+5f3a000000000000  worker-0     0  41872  attached  3 min 10 s       2  2.0 MiB             1  64.0 MiB
+5f4a000000000000  worker-1     1  41873  cut off   2 min 10 s       1  1.0 MiB             0       0 B
+5f5a000000000000  worker-2     -      -  attached  1 min 10 s       0      0 B             0       0 B
+cut off: the connection is gone, but the process lives and may be reading: it keeps what it holds until it ends
+)");
+  v1::ListSessionsReply well = SampleSessions();
+  well.mutable_sessions(1)->set_attached(true);
+  EXPECT_THAT(SessionsView(well), Not(HasSubstr("cut off")));
+  EXPECT_EQ(SessionsView({}), "no sessions: no worker is attached\n");
+}
+
+TEST(LeasesViewTest, IsOneLineALease) {
+  EXPECT_EQ(LeasesView(SampleLeases()),
+            R"(lease             session           space         tokens  pages      size  age
+0000000000000011  5f3a000000000000  3f0000000000   2,048    448  13.0 MiB  4 s
+)");
+  EXPECT_EQ(LeasesView({}), "no leases: nobody is reading\n");
+}
+
+TEST(RepliesViewTest, AnEndedSessionSaysWhetherItsProcessStillHolds) {
+  v1::EndSessionReply reply;
+  EXPECT_EQ(EndSessionView(reply), "ended: what it held is free\n");
+  reply.set_still_held(true);
+  reply.set_pid(7);
+  EXPECT_THAT(EndSessionView(reply), HasSubstr("process 7 lives and may be reading"));
 }
 
 TEST(NamesTest, AreThoseOfTheCounters) {

@@ -13,6 +13,7 @@
 #include "grpcpp/grpcpp.h"
 #include "spdlog/spdlog.h"
 
+#include "block/arena_file.h"
 #include "cache/cache.h"
 #include "daemon/server.h"
 #include "prefixd/v1/admin.grpc.pb.h"
@@ -58,6 +59,8 @@ inline Tokens SomeTokens(uint64_t seed, size_t count) {
   return tokens;
 }
 
+inline constexpr size_t kPiece = size_t{1} << 20;
+
 // An attached worker.
 class Worker {
  public:
@@ -79,14 +82,31 @@ class Worker {
     v1::AttachRequest request;
     request.set_worker(name);
     request.set_protocol(1);
+    Attach(request);
+  }
+  // As a worker that maps the arena.
+  void AttachArena(const std::string& name = "mapper", uint64_t staging_bytes = 1 << 20,
+                   const std::string& resume = "") {
+    v1::AttachRequest request;
+    request.set_worker(name);
+    request.set_protocol(1);
+    request.set_wants_arena(true);
+    request.set_arena_version(block::kArenaVersion);
+    request.set_staging_bytes(staging_bytes);
+    request.set_resume(resume);
+    Attach(request);
+  }
+  void Attach(const v1::AttachRequest& request) {
     attach_context_ = std::make_unique<grpc::ClientContext>();
     events = cache->Attach(attach_context_.get(), request);
     v1::SessionEvent event;
     ASSERT_TRUE(events->Read(&event));
     ASSERT_TRUE(event.has_attached());
-    session = event.attached().session();
+    attached = event.attached();
+    session = attached.session();
     epoch = event.epoch();
   }
+  void Cancel() { attach_context_->TryCancel(); }
   void Detach() {
     if (events == nullptr) return;
     attach_context_->TryCancel();
@@ -140,7 +160,14 @@ class Worker {
     for (const v1::BlockPlan& block : plan.blocks()) {
       if (block.state() == v1::BLOCK_STATE_PRESENT) continue;
       for (uint32_t group = 0; group < identity.groups.size(); ++group) {
-        *chunks.emplace_back().mutable_page() = PageOf(identity, tokens, block, group);
+        const v1::PageBytes page = PageOf(identity, tokens, block, group);
+        for (size_t at = 0; at < page.data().size(); at += kPiece) {
+          v1::PageBytes* piece = chunks.emplace_back().mutable_page();
+          *piece = page;
+          piece->set_offset(at);
+          piece->set_data(page.data().substr(at, kPiece));
+          piece->set_xxh3(base::Xxh3(base::AsBytes(piece->data())));
+        }
       }
     }
     return chunks;
@@ -199,6 +226,7 @@ class Worker {
   std::unique_ptr<v1::PrefixCache::Stub> cache;
   std::unique_ptr<v1::Admin::Stub> admin;
   std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events;
+  v1::Attached attached;
   uint64_t session = 0;
   uint64_t epoch = 0;
 };
@@ -211,6 +239,7 @@ class DaemonTest : public ::testing::Test {
     options.ram_budget_bytes = uint64_t{64} << 20;
     options.ssd_budget_bytes = uint64_t{1} << 30;
     options.directory = dir_.path() + "/ssd";
+    options.arena_path = arena_path_;
     auto opened = cache::Cache::Open(options);
     ASSERT_TRUE(opened.ok()) << opened.status();
     cache_ = *std::move(opened);
@@ -240,6 +269,7 @@ class DaemonTest : public ::testing::Test {
     EXPECT_TRUE(after.OpenSpace(identity_, &space).ok());
     v1::CommitReply commit;
     EXPECT_TRUE(after.Store(identity_, space.space(), SomeTokens(424242, 40), &commit).ok());
+    std::filesystem::remove(arena_path_);
   }
   std::string target() const { return "unix:" + dir_.path() + "/s"; }
 
@@ -254,6 +284,9 @@ class DaemonTest : public ::testing::Test {
   }
 
   TempDir dir_;
+  // On a tmpfs; where there is none the daemon serves without it, and the tests that need it skip.
+  const std::string arena_path_ =
+      "/dev/shm/" + std::filesystem::path(dir_.path()).filename().string() + ".arena";
   const block::SpaceIdentity identity_ = SmallIdentity();
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<daemon::Server> server_;

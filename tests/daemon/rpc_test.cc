@@ -1,6 +1,8 @@
 // Every RPC's happy path, over a real unix socket.
 #include <sys/stat.h>
 
+#include <thread>
+
 #include "tests/daemon/fixture.h"
 
 namespace prefixd::testing {
@@ -270,6 +272,72 @@ TEST_F(RpcTest, LoopbackTcpServesTheSameTenant) {
   v1::OpenSpaceReply reply;
   ASSERT_TRUE(remote.OpenSpace(identity_, &reply).ok());
   EXPECT_EQ(reply.space(), space_);
+}
+
+// A drain refuses what begins and waits for what runs.
+TEST_F(RpcTest, APutThatRunsWhenTheDrainBeginsIsStored) {
+  const Tokens tokens = SomeTokens(8, 32);
+  v1::ReserveReply plan;
+  ASSERT_TRUE(worker_->Reserve(space_, tokens, &plan).ok());
+  const std::vector<v1::PutChunk> chunks = worker_->ChunksOf(identity_, tokens, plan, true);
+  Context context;
+  v1::CommitReply reply;
+  auto writer = worker_->cache->Put(&context, &reply);
+  ASSERT_TRUE(writer->Write(chunks[0]));
+  EXPECT_TRUE(Eventually([this](const v1::GetStatsReply&) { return !server_->idle(); }));
+  server_->BeginDrain(5000);
+  v1::SessionEvent event;
+  ASSERT_TRUE(worker_->events->Read(&event));
+  EXPECT_EQ(event.draining().deadline_ms(), 5000u);
+  v1::ReserveReply refused;
+  EXPECT_EQ(worker_->Reserve(space_, SomeTokens(9, 32), &refused).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  v1::AcquireRequest acquire = worker_->AcquireOf(space_, SomeTokens(9, 32));
+  acquire.mutable_items(0)->set_reserve(true);
+  v1::AcquireReply acquired;
+  Context acquire_context;
+  ASSERT_TRUE(worker_->cache->Acquire(&acquire_context, acquire, &acquired).ok());
+  EXPECT_THAT(acquired.answers(0).reserve_error(), ::testing::HasSubstr("is stopping"));
+  EXPECT_FALSE(server_->idle());
+  for (size_t i = 1; i < chunks.size(); ++i) ASSERT_TRUE(writer->Write(chunks[i]));
+  writer->WritesDone();
+  EXPECT_TRUE(writer->Finish().ok());
+  EXPECT_EQ(reply.stored_tokens(), 32u);
+  EXPECT_TRUE(Eventually([this](const v1::GetStatsReply&) { return server_->idle(); }));
+  Serve();
+}
+
+// A worker that reads no events costs 8 MiB, and then its session.
+TEST_F(RpcTest, AReaderThatLeavesItsEventsUnreadIsEnded) {
+  Worker deaf(target());
+  deaf.Attach("deaf");
+  Worker listener(target());
+  listener.Attach("listener");
+  const auto attached = [this](const std::string& name) {
+    Context context;
+    v1::ListSessionsReply list;
+    EXPECT_TRUE(worker_->admin->ListSessions(&context, {}, &list).ok());
+    for (const auto& session : list.sessions()) {
+      if (session.worker() == name) return true;
+    }
+    return false;
+  };
+  std::thread listening([&listener] {
+    for (v1::SessionEvent event; listener.events->Read(&event);) {
+    }
+  });
+  for (int round = 0; round < 200 && attached("deaf"); ++round) {
+    for (int i = 0; i < 20'000; ++i) server_->BeginDrain(1000);
+  }
+  EXPECT_FALSE(attached("deaf"));
+  grpc::Status status;
+  for (v1::SessionEvent event; deaf.events->Read(&event);) {
+  }
+  EXPECT_EQ(deaf.events->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  deaf.events.reset();
+  listener.Cancel();
+  listening.join();
+  Serve();
 }
 
 }  // namespace

@@ -1,0 +1,76 @@
+// prefixctl sessions and leases: who holds what, one a line.
+//
+//   session           worker    slot    pid  state     age  leases  leased   reservations  staging
+//   5f3a9c0e12d4b687  worker-0     0  41872  attached  4 s  1       13.5 MiB 0             64 MiB
+//   91be03d2775ac410  worker-1     1  41873  cut off   9 s  ...
+#include "absl/strings/str_cat.h"
+
+#include "base/size.h"
+#include "client/cli/names.h"
+#include "client/cli/table.h"
+#include "client/cli/units.h"
+#include "client/cli/views.h"
+
+namespace prefixd::cli {
+namespace {
+
+using Align = Table::Align;
+
+std::string OrDash(bool known, uint64_t number) { return known ? absl::StrCat(number) : "-"; }
+
+}  // namespace
+
+std::string SessionsView(const v1::ListSessionsReply& reply) {
+  if (reply.sessions().empty()) return "no sessions: no worker is attached\n";
+  Table table({{"session"},
+               {"worker"},
+               {"slot", Align::kRight},
+               {"pid", Align::kRight},
+               {"state"},
+               {"age", Align::kRight},
+               {"leases", Align::kRight},
+               {"leased", Align::kRight},
+               {"reservations", Align::kRight},
+               {"staging", Align::kRight}});
+  bool cut_off = false;
+  for (const v1::ListSessionsReply::Session& session : reply.sessions()) {
+    cut_off = cut_off || !session.attached();
+    table.AddRow({HexId(session.session()), session.worker(),
+                  OrDash(session.maps_arena(), session.slot()),
+                  OrDash(session.pid() != 0, session.pid()),
+                  session.attached() ? "attached" : "cut off", UptimeText(session.age_s()),
+                  CountText(session.leases()), base::FormatBytes(session.leased_bytes()),
+                  CountText(session.reservations()), base::FormatBytes(session.staging_bytes())});
+  }
+  if (!cut_off) return table.Text();
+  return table.Text() +
+         "cut off: the connection is gone, but the process lives and may be reading: it keeps what "
+         "it holds until it ends\n";
+}
+
+std::string LeasesView(const v1::ListLeasesReply& reply) {
+  if (reply.leases().empty()) return "no leases: nobody is reading\n";
+  Table table({{"lease"},
+               {"session"},
+               {"space"},
+               {"tokens", Align::kRight},
+               {"pages", Align::kRight},
+               {"size", Align::kRight},
+               {"age", Align::kRight}});
+  for (const v1::ListLeasesReply::Lease& lease : reply.leases()) {
+    table.AddRow({HexId(lease.lease()), HexId(lease.session()), ShortId(lease.space_id()),
+                  CountText(lease.tokens()), CountText(lease.pages()),
+                  base::FormatBytes(lease.bytes()), UptimeText(lease.age_s())});
+  }
+  return table.Text();
+}
+
+std::string EndSessionView(const v1::EndSessionReply& reply) {
+  if (!reply.still_held()) return "ended: what it held is free\n";
+  const std::string process =
+      reply.pid() == 0 ? std::string("its process") : absl::StrCat("process ", reply.pid());
+  return absl::StrCat("ended: ", process,
+                      " lives and may be reading; what it holds is free when it ends\n");
+}
+
+}  // namespace prefixd::cli
