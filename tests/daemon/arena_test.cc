@@ -73,6 +73,7 @@ TEST_F(ArenaTest, AWorkerReadsInPlaceWhatAnotherStored) {
   ASSERT_TRUE(worker_->Store(identity_, space_, tokens, &stored).ok());
   Worker reader(target());
   reader.AttachArena();
+  reader.Open(identity_);
   ASSERT_TRUE(reader.attached.arena()) << reader.attached.why_no_arena();
   EXPECT_EQ(reader.attached.fd_socket(), "s.fd");
   const Mapped mapped = Take(reader);
@@ -85,6 +86,7 @@ TEST_F(ArenaTest, AWorkerReadsInPlaceWhatAnotherStored) {
 TEST_F(ArenaTest, NobodyWritesThroughAWorkersDescriptor) {
   Worker reader(target());
   reader.AttachArena();
+  reader.Open(identity_);
   const Mapped mapped = Take(reader);
   EXPECT_FALSE(Mapping(mapped.file, 4096, PROT_READ | PROT_WRITE).ok());
   EXPECT_LT(::pwrite(mapped.file.get(), "x", 1, 0), 0);
@@ -94,6 +96,7 @@ TEST_F(ArenaTest, NobodyWritesThroughAWorkersDescriptor) {
 TEST_F(ArenaTest, AKeyIsGoodOnceAndOthersNever) {
   Worker reader(target());
   reader.AttachArena();
+  reader.Open(identity_);
   const Mapped mapped = Take(reader);
   const FdReply again = ExchangeKey(fd_path(), reader.attached.key());
   EXPECT_NE(again.text, reader.attached.key());
@@ -118,6 +121,7 @@ TEST_F(ArenaTest, AWorkerOfAnotherArenaVersionGetsNoneAndIsServed) {
   request.set_arena_version(block::kArenaVersion + 1);
   Worker older(target());
   older.Attach(request);
+  older.Open(identity_);
   EXPECT_FALSE(older.attached.arena());
   EXPECT_THAT(older.attached.why_no_arena(), HasSubstr("knows arena version 2"));
   EXPECT_EQ(older.attached.arena_version(), block::kArenaVersion);
@@ -137,6 +141,7 @@ TEST_F(ArenaTest, SixtyFourMapAndTheSixtyFifthFetches) {
   EXPECT_EQ(slots.size(), 64u);
   Worker last(target());
   last.AttachArena();
+  last.Open(identity_);
   EXPECT_FALSE(last.attached.arena());
   EXPECT_THAT(last.attached.why_no_arena(), HasSubstr("all 64 places"));
   v1::CommitReply stored;
@@ -154,6 +159,7 @@ TEST_F(ArenaTest, StagedPagesAreCommittedAndLeasedToTheirWriter) {
   const Tokens tokens = SomeTokens(5, 40);
   Worker writer(target());
   writer.AttachArena();
+  writer.Open(identity_);
   ASSERT_GE(writer.attached.staging_bytes(), 64u << 10);
   const Mapped mapped = Take(writer);
   const Mapping staging(mapped.staging, writer.attached.staging_bytes(), PROT_READ | PROT_WRITE);
@@ -199,6 +205,7 @@ TEST_F(ArenaTest, AContinuedLeaseKeepsItsIdAndTellsOnlyNewBlocks) {
   ASSERT_TRUE(worker_->Store(identity_, space_, tokens, &stored).ok());
   Worker reader(target());
   reader.AttachArena();
+  reader.Open(identity_);
   const Mapped mapped = Take(reader);
   v1::AcquireReply first;
   ASSERT_TRUE(reader.Acquire(space_, Tokens(tokens.begin(), tokens.begin() + 32), &first).ok());
@@ -230,6 +237,7 @@ TEST_F(ArenaTest, AnotherProcessJoinsALease) {
   ASSERT_TRUE(worker_->Acquire(space_, tokens, &acquired).ok());
   Worker rank(target());
   rank.AttachArena();
+  rank.Open(identity_);
   const Mapped mapped = Take(rank);
   v1::JoinRequest join;
   join.set_session(rank.session);
@@ -251,6 +259,7 @@ TEST_F(ArenaTest, ASessionThatIsEndedByHandIsKeptWhileItsProcessMayRead) {
   ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
   Worker reader(target());
   reader.AttachArena("stuck");
+  reader.Open(identity_);
   Mapped mapped = Take(reader);
   v1::AcquireReply acquired;
   ASSERT_TRUE(reader.Acquire(space_, SomeTokens(1, 40), &acquired).ok());
@@ -290,6 +299,7 @@ TEST_F(ArenaTest, ACutOffSessionIsResumedByItsKey) {
   ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
   Worker reader(target());
   reader.AttachArena("again");
+  reader.Open(identity_);
   const Mapped mapped = Take(reader);
   const uint32_t slot = reader.attached.slot();
   const std::string key = reader.attached.key();
@@ -303,6 +313,7 @@ TEST_F(ArenaTest, ACutOffSessionIsResumedByItsKey) {
     return found != nullptr && !found->attached();
   }));
   reader.AttachArena("again", 0, key);
+  reader.Open(identity_);
   EXPECT_TRUE(reader.attached.resumed());
   EXPECT_EQ(reader.attached.slot(), slot);
   EXPECT_NE(reader.attached.resumed_lease(), 0u);
@@ -313,6 +324,7 @@ TEST_F(ArenaTest, ListsNameSessionsAndLeases) {
   ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
   Worker reader(target());
   reader.AttachArena("lister");
+  reader.Open(identity_);
   const Mapped mapped = Take(reader);
   v1::AcquireReply acquired;
   ASSERT_TRUE(reader.Acquire(space_, SomeTokens(1, 40), &acquired).ok());

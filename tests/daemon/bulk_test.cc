@@ -262,6 +262,7 @@ TEST_F(BulkTest, AClientKilledMidFetchHoldsNothing) {
   {
     Worker victim(target());
     victim.Attach();
+    victim.Open(wide_);
     v1::AcquireReply reply;
     ASSERT_TRUE(victim.Acquire(space, tokens, &reply).ok());
     Context context;

@@ -114,6 +114,12 @@ class Worker {
     events.reset();
   }
 
+  // A session opens the spaces that it uses.
+  void Open(const block::SpaceIdentity& identity) {
+    v1::OpenSpaceReply reply;
+    const grpc::Status status = OpenSpace(identity, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
   grpc::Status OpenSpace(const block::SpaceIdentity& identity, v1::OpenSpaceReply* reply) {
     Context context;
     v1::OpenSpaceRequest request;

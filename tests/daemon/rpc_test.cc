@@ -229,6 +229,7 @@ TEST_F(RpcTest, ASessionThatEndsGivesItsLeasesAndReservationsBack) {
   {
     Worker other(target());
     other.Attach();
+    other.Open(identity_);
     v1::AcquireReply reply;
     ASSERT_TRUE(other.Acquire(space_, SomeTokens(1, 40), &reply).ok());
     v1::ReserveReply plan;
