@@ -74,7 +74,10 @@ SpaceSpec MakeSpaceSpec(const ModelConfig& config, const ModelIdentity& identity
 
 absl::StatusOr<CacheSpace> OpenCacheSpace(const Options& options, const SpaceSpec& spec) {
   const bool wants_server = options.server != "none";
-  Client client = wants_server ? Client({.address = options.server, .name = options.name})
+  Client client = wants_server ? Client({.address = options.server,
+                                         .name = options.name,
+                                         .use_arena = options.use_arena,
+                                         .staging_bytes = options.staging_bytes})
                                : PrivateClient(options.name);
   std::string why_alone = wants_server ? "" : "--server none";
   Result<Space> space = client.OpenSpace(spec);

@@ -46,6 +46,7 @@ class Generation {
     Sample();
     answer_.first_token = Since(start_);
     answer_.load = sequence_.load_time();
+    answer_.in_place_bytes = sequence_.in_place_bytes();
     Store();
     PREFIXD_RETURN_IF_ERROR(Decode());
     sequence_.Release({.used_tokens = answer_.used_tokens,

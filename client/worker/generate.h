@@ -22,8 +22,9 @@ struct AnswerOptions {
 struct Answer {
   std::string id;
   uint32_t prompt_tokens = 0;
-  uint32_t used_tokens = 0;  // of the prompt, attended on cached bytes
-  MatchInfo match;           // what the cache promised
+  uint32_t used_tokens = 0;     // of the prompt, attended on cached bytes
+  uint64_t in_place_bytes = 0;  // pages of the prompt that were attended on in prefixd's memory
+  MatchInfo match;              // what the cache promised
   std::vector<uint32_t> tokens;
   bool ended = false;  // at an end token, which is not among `tokens`
 
@@ -37,6 +38,8 @@ struct Answer {
   // Sent to the cache; a tail that grew is sent again, and counts again.
   uint32_t stored_tokens = 0;
   uint32_t duplicate_tokens = 0;  // that were there already
+  bool arena = false;             // prefixd's memory is mapped
+  std::string why_no_arena;       // empty when it is
   std::string store_error;  // why tokens were not stored, or empty: a later miss, nothing else
 };
 

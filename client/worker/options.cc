@@ -6,6 +6,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 
+#include "base/size.h"
 #include "base/status.h"
 #include "client/worker/synthetic.h"
 
@@ -62,6 +63,19 @@ void DeclareCache(CLI::App& app, Options* options) {
       ->capture_default_str();
   app.add_option("--name", options->name, "of this worker, for prefixd's lists")
       ->capture_default_str();
+  app.add_flag("!--no-arena", options->use_arena,
+               "copy cached pages instead of reading them in prefixd's memory");
+  app.add_option_function<std::string>(
+         "--staging",
+         [options](const std::string& text) {
+           const absl::StatusOr<base::Size> size = base::ParseSize(text);
+           if (!size.ok() || size->percent > 0) {
+             throw CLI::ValidationError("--staging", "a size, 64MiB for example");
+           }
+           options->staging_bytes = size->bytes;
+         },
+         "memory shared with prefixd to quantize into; 0 = send pages instead (default: 64MiB)")
+      ->type_name("SIZE");
   app.add_option("--kv-bits", options->kv_flags.bits,
                  "quantize the KV cache: 2, 3, 4, 5, 6 or 8 bits, or keys,values as in 8,4 "
                  "(default: raw, not quantized)");

@@ -43,7 +43,8 @@ std::string CacheText(const Answer& answer) {
                                   " cached, ", Count(answer.used_tokens), " used");
   if (match.restorable_tokens > 0) {
     absl::StrAppend(&text, " (ram ", base::FormatBytes(match.ram_bytes), ", ssd ",
-                    base::FormatBytes(match.ssd_bytes), ")");
+                    base::FormatBytes(match.ssd_bytes), ", in place ",
+                    base::FormatBytes(answer.in_place_bytes), ")");
   }
   if (!match.why_shorter.empty()) absl::StrAppend(&text, ", shortened by ", match.why_shorter);
   return text;
@@ -107,6 +108,9 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   report["why_shorter"] = match.why_shorter;
   report["ram_bytes"] = match.ram_bytes;
   report["ssd_bytes"] = match.ssd_bytes;
+  report["arena"] = answer.arena;
+  report["why_no_arena"] = answer.why_no_arena;
+  report["in_place"] = answer.in_place_bytes;
   report["load_ms"] = Ms(answer.load);
   report["load_estimate_ms"] = EstimateMs(match);
   report["prefill_ms"] = Ms(answer.prefill);

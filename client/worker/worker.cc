@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 
+#include "base/size.h"
 #include "base/status.h"
 #include "client/worker/cache_space.h"
 #include "client/worker/generate.h"
@@ -40,6 +41,12 @@ std::string DescribeModel(const ModelConfig& config) {
                       ", vocabulary ", config.vocab_size);
 }
 
+std::string ArenaText(const ArenaInfo& arena) {
+  if (arena.data == nullptr) return absl::StrCat("no: ", arena.why_not);
+  return absl::StrCat("cached pages are read in place; staging ",
+                      base::FormatBytes(arena.staging_bytes));
+}
+
 void PrintSetup(const Options& options, const ModelConfig& config, const CacheSpace& cache,
                 std::ostream& err) {
   err << "model    " << DescribeModel(config) << "\n"
@@ -47,7 +54,8 @@ void PrintSetup(const Options& options, const ModelConfig& config, const CacheSp
       << " bytes per token, blocks of " << cache.space.block_tokens() << " tokens\n"
       << "threads  " << options.threads << "\n"
       << "cache    " << (cache.why_alone.empty() ? options.server : "none: " + cache.why_alone)
-      << "\n";
+      << "\n"
+      << "arena    " << ArenaText(cache.client.arena()) << "\n";
   if (!options.kv_warning.empty()) err << "warning  " << options.kv_warning << "\n";
   err << std::flush;
 }
@@ -62,7 +70,7 @@ void PrintFailure(const Options& options, const std::string& id, const absl::Sta
 }
 
 // True when every request was answered.
-bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Space& space,
+bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, CacheSpace& cache,
                std::ostream& out, std::ostream& err) {
   bool all_answered = true;
   for (;;) {
@@ -70,10 +78,15 @@ bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Spac
     if (prompt.ok() && !prompt->has_value()) return all_answered;
     const std::string id = prompt.ok() ? (*prompt)->id : "";
     absl::StatusOr<Answer> answer = !prompt.ok() ? absl::StatusOr<Answer>(prompt.status())
-                                                 : Generate(model, space, **prompt,
+                                                 : Generate(model, cache.space, **prompt,
                                                             {.max_tokens = options.max_tokens,
                                                              .temperature = options.temperature,
                                                              .seed = options.seed});
+    if (answer.ok()) {
+      ArenaInfo arena = cache.client.arena();
+      answer->arena = arena.data != nullptr;
+      answer->why_no_arena = std::move(arena.why_not);
+    }
     if (answer.ok() && options.server == "none") {  // as was asked for: nothing to complain of
       answer->match.status = {};
       answer->store_error = "";
@@ -102,7 +115,7 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
   Model model(config, std::move(weights),
               {.format = options.kv_format, .threads = options.threads});
   PREFIXD_RETURN_IF_ERROR(WarmUp(model, cache.space));
-  return AnswerAll(options, prompts, model, cache.space, out, err);
+  return AnswerAll(options, prompts, model, cache, out, err);
 }
 
 }  // namespace

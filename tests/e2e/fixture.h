@@ -18,10 +18,12 @@ class EndToEndTest : public ::testing::Test {
   EndToEndTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "prefixd_e2e_XXXXXX").string();
     dir_ = mkdtemp(pattern.data());
+    arena_ = "/dev/shm/" + std::filesystem::path(dir_).filename().string();
   }
   ~EndToEndTest() override {
     daemon_.reset();
     std::filesystem::remove_all(dir_);
+    std::filesystem::remove(arena_);
   }
   static std::string Program(const std::string& name) {
     return std::string(PREFIXD_BINARY_DIR) + "/" + name;
@@ -36,11 +38,13 @@ class EndToEndTest : public ::testing::Test {
                                      "--directory",
                                      dir_ + "/data",
                                      "--ram",
-                                     "256MiB",
+                                     ram_,
                                      "--ssd",
                                      "1GiB",
                                      "--ssd-floor",
-                                     "0"};
+                                     "0",
+                                     "--arena",
+                                     arena_};
     argv.insert(argv.end(), more.begin(), more.end());
     return argv;
   }
@@ -104,6 +108,8 @@ class EndToEndTest : public ::testing::Test {
   }
 
   std::string dir_;
+  std::string ram_ = "256MiB";
+  std::string arena_;  // the shared one, on a tmpfs
   std::unique_ptr<Process> daemon_;
   int prompts_ = 0;
 };

@@ -43,6 +43,8 @@ TEST(OptionsTest, AModelAndAPromptAreEnough) {
   EXPECT_EQ(options.prompt, "In the beginning");
   EXPECT_EQ(options.max_tokens, 64U);
   EXPECT_EQ(options.temperature, 0);
+  EXPECT_TRUE(options.use_arena);
+  EXPECT_EQ(options.staging_bytes, 64U << 20);
   EXPECT_EQ(Describe(options.kv_format), "raw f32");
   EXPECT_GE(options.threads, 1U);
   EXPECT_FALSE(options.json);
@@ -55,9 +57,11 @@ TEST(OptionsTest, EveryFlagIsHeard) {
                                "--kv-bits",   "8,4",        "--kv-group-size", "64,32",
                                "--kv-dtype",  "bf16",       "--temperature",   "0.7",
                                "--seed",      "9",          "--threads",       "3",
-                               "--json"});
+                               "--json",      "--no-arena", "--staging",       "3MiB"});
   ASSERT_FALSE(parsed.exit_code.has_value()) << parsed.err;
   const Options& options = parsed.options;
+  EXPECT_FALSE(options.use_arena);
+  EXPECT_EQ(options.staging_bytes, 3U << 20);
   EXPECT_EQ(options.synthetic, "qwen3-0.6b");
   EXPECT_EQ(options.layers, 2U);
   EXPECT_EQ(options.tokens, (std::vector<uint32_t>{1, 2, 3}));
