@@ -24,8 +24,12 @@ bool Core::EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes) {
   if (*evicted_bytes >= 2 * arena->stats().slab_bytes) {
     *evicted_bytes = 0;
     const std::optional<ram::SlabRange> slab = arena->CheapestSlabToEmpty(extent_bytes);
-    if (slab.has_value() && EmptySlab(*slab)) return true;
+    if (slab.has_value() && EmptySlab(*slab, 0)) return true;
   }
+  return EvictColdest(evicted_bytes);
+}
+
+bool Core::EvictColdest(uint64_t* evicted_bytes) {
   const bool may_drop_dirty = store == nullptr || ssd_failing.load();
   const std::optional<index::Evicted> evicted = index->EvictOne(may_drop_dirty);
   if (!evicted.has_value()) return false;
@@ -49,7 +53,9 @@ bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancell
   // Of a disk that fails, too: pages in a segment under way can be dropped once it is given up.
   const bool spillable = store != nullptr && counts.dirty_bytes > 0;
   const bool held_by_others = counts.leases > 0 || counts.reservations > 1;
-  if (now >= deadline || (!spillable && !held_by_others)) return false;
+  // What an earlier daemon left and has no copy on SSD can be spilled once it is verified.
+  const bool verifying_rest = unverified_left.load();
+  if (now >= deadline || (!spillable && !held_by_others && !verifying_rest)) return false;
   if (cancelled != nullptr && cancelled->load()) return false;
   base::MutexLock lock(spill_mutex);
   const uint64_t round = spill_rounds;
@@ -69,7 +75,7 @@ bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancell
 bool Core::MakeSlabByMoving(uint64_t extent_bytes) {
   const std::optional<ram::SlabRange> slab = arena->CheapestSlabToEmpty(extent_bytes);
   return slab.has_value() && slab->extent_bytes <= arena->stats().slab_bytes / 2 &&
-         MoveOut(*slab) > 0;
+         MoveOut(*slab, 0) > 0;
 }
 
 absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t full_page_bytes,

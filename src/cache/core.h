@@ -156,13 +156,15 @@ struct Core {
   bool MakeSlabByMoving(uint64_t extent_bytes);
   void CountEvicted(const index::Evicted& evicted);
   bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
+  bool EvictColdest(uint64_t* evicted_bytes);  // adds to it
   bool WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled);
   void WakeSpiller() PREFIXD_EXCLUDES(spill_mutex);
   void FreeTaken();
   // Moves what nobody holds out of the slab, evicts what has no other place. False: it did nothing.
-  bool EmptySlab(const ram::SlabRange& slab);
-  // Pages moved; stops at the first that has no place elsewhere.
-  size_t MoveOut(const ram::SlabRange& slab);
+  bool EmptySlab(const ram::SlabRange& slab, uint64_t may_evict);
+  // Pages moved; stops at the first that has no place elsewhere, and for which giving up so many
+  // bytes of the coldest blocks does not make one.
+  size_t MoveOut(const ram::SlabRange& slab, uint64_t may_evict);
   std::optional<block::Extent> PlaceOutside(const index::PageInfo& page, const ram::SlabRange& slab,
                                             std::vector<block::Extent>* inside);
   bool MovePage(const index::PageInfo& page, block::Extent to);

@@ -37,11 +37,15 @@ bool Core::MovePage(const index::PageInfo& page, block::Extent to) {
   return index->FinishMove(page.ref, page.extent, to, arena->marks(to));
 }
 
-size_t Core::MoveOut(const ram::SlabRange& slab) {
+size_t Core::MoveOut(const ram::SlabRange& slab, uint64_t may_evict) {
   std::vector<block::Extent> inside;
   size_t moved = 0;
+  uint64_t evicted = 0;
   for (const index::PageInfo& page : index->PickMovable(slab.begin, slab.end)) {
-    const std::optional<block::Extent> to = PlaceOutside(page, slab, &inside);
+    std::optional<block::Extent> to = PlaceOutside(page, slab, &inside);
+    while (!to.has_value() && evicted < may_evict && EvictColdest(&evicted)) {
+      to = PlaceOutside(page, slab, &inside);
+    }
     if (!to.has_value()) break;
     if (MovePage(page, *to)) {
       ++moved;
@@ -55,8 +59,8 @@ size_t Core::MoveOut(const ram::SlabRange& slab) {
   return moved;
 }
 
-bool Core::EmptySlab(const ram::SlabRange& slab) {
-  const size_t moved = MoveOut(slab);
+bool Core::EmptySlab(const ram::SlabRange& slab, uint64_t may_evict) {
+  const size_t moved = MoveOut(slab, may_evict);
   const bool may_drop_dirty = store == nullptr || ssd_failing.load();
   const index::Evicted evicted = index->EvictRange(slab.begin, slab.end, may_drop_dirty);
   CountEvicted(evicted);
@@ -68,7 +72,10 @@ bool Core::EmptySlab(const ram::SlabRange& slab) {
 bool Core::RetireSlab() {
   const std::optional<ram::SlabRange> slab = arena->SlabToRetire();
   if (!slab.has_value()) return false;
-  if (!EmptySlab(*slab) && store != nullptr) WakeSpiller();  // what is left may be dirty
+  // What is coldest goes, wherever it stands, not what happens to stand in this slab.
+  if (!EmptySlab(*slab, 2 * arena->stats().slab_bytes) && store != nullptr) {
+    WakeSpiller();  // what is left may be dirty
+  }
   return true;
 }
 

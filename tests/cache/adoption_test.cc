@@ -2,8 +2,6 @@
 // is gone, and what a worker may be reading is left alone.
 #include <fcntl.h>
 
-#include <fstream>
-
 #include "tests/cache/shared_fixture.h"
 
 namespace prefixd::testing {
@@ -32,13 +30,21 @@ class AdoptionTest : public SharedCacheTest {
   // Flips a byte of the arena's file where `tokens` have their page at `first` of `group`.
   void FlipPayload(const Tokens& tokens, uint32_t group, uint32_t first, uint32_t count) {
     const auto page = MakePage(identity_.groups[group], 0, tokens, first, count);
-    std::ifstream in(arena_path_, std::ios::binary);
-    std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    const size_t at = bytes.find(std::string(base::AsText(page)));
-    ASSERT_NE(at, std::string::npos);
     const int fd = open(arena_path_.c_str(), O_RDWR);
-    const char flipped = static_cast<char>(bytes[at + 77] ^ 4);
-    ASSERT_EQ(pwrite(fd, &flipped, 1, static_cast<off_t>(at + 77)), 1);
+    off_t at = -1;
+    for (off_t data = lseek(fd, 0, SEEK_DATA); data >= 0 && at < 0;) {  // the file is sparse
+      const off_t hole = lseek(fd, data, SEEK_HOLE);
+      std::string bytes(static_cast<size_t>(hole - data), '\0');
+      ASSERT_EQ(pread(fd, bytes.data(), bytes.size(), data), hole - data);
+      const size_t found = bytes.find(base::AsText(page));
+      if (found != std::string::npos) at = data + static_cast<off_t>(found);
+      data = lseek(fd, hole, SEEK_DATA);
+    }
+    ASSERT_GE(at, 0);
+    char byte = 0;
+    ASSERT_EQ(pread(fd, &byte, 1, at + 77), 1);
+    byte = static_cast<char>(byte ^ 4);
+    ASSERT_EQ(pwrite(fd, &byte, 1, at + 77), 1);
     close(fd);
   }
   const block::SpaceIdentity identity_ = SmallIdentity();
