@@ -48,6 +48,12 @@ class SharedArenaTest : public testing::Test {
     EXPECT_TRUE(stored.ok()) << stored.status.message;
     return seq;
   }
+  uint64_t Count(const std::string& name) {
+    for (const block::NamedCount& count : daemon_->cache().GetStats().counters) {
+      if (count.name == name) return count.value;
+    }
+    return 0;
+  }
   uint64_t Leases() { return daemon_->cache().GetStats().leases; }
   template <typename Done>
   static bool Eventually(Done done) {
@@ -108,11 +114,8 @@ TEST_F(SharedArenaTest, ACommitSwapsFullBlocksForTheArenasAndKeepsTheTail) {
     EXPECT_EQ(seq.block_table(layer)[4].arena_offset, kPrivate);
   }
   EXPECT_EQ(GatherAll(seq, spec_, 300), own);
-  uint64_t received = 1;
-  for (const block::NamedCount& count : daemon_->cache().GetStats().counters) {
-    if (count.name == "bytes.received") received = count.value;
-  }
-  EXPECT_LE(received, 1u) << "nothing was sent";
+  EXPECT_EQ(Count("rpc.put"), 0u) << "nothing was sent";
+  EXPECT_EQ(Count("rpc.reserve"), 0u) << "the lookup announced it";
   // On: the tail grows, and is swapped once it is full.
   std::vector<uint32_t> longer = tokens_;
   for (uint32_t token : Tokens(100, 2)) {
@@ -156,6 +159,7 @@ TEST_F(SharedArenaTest, WhatStagingHasNoRoomForIsSent) {
   std::vector<Packed> written;
   {
     Sequence seq = Store(tokens);
+    EXPECT_GT(Count("rpc.put"), 0u);
     EXPECT_EQ(InPlace(seq, 0), 15u);
     written = GatherAll(seq, spec_, 1000);
   }
