@@ -83,6 +83,11 @@ std::string ToText(const Target& target) {
   return text + ")";
 }
 
+bool Bench::Wants(const std::string& family) const {
+  const std::vector<std::string>& only = options_.only;
+  return only.empty() || std::find(only.begin(), only.end(), family) != only.end();
+}
+
 uint64_t Bench::Parameter(const std::string& name, uint64_t smoke, uint64_t quick, uint64_t real) {
   const uint64_t value = options_.smoke ? smoke : options_.quick ? quick : real;
   parameters_.push_back({name, static_cast<double>(value)});

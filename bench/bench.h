@@ -43,15 +43,17 @@ class Bench {
   struct Options {
     std::string workload;
     bool smoke = false;
-    bool quick = false;         // fewer counts, same targets
-    bool targets_only = false;  // of text: the targets alone
-    std::string directory;      // existing; for sockets and the SSD tier
-    bool quiet = false;         // nothing on stdout: somebody wants JSON at the end
+    bool quick = false;                  // fewer counts, same targets
+    bool targets_only = false;           // of text: the targets alone
+    std::vector<std::string> only = {};  // families of figures; empty = all
+    std::string directory;               // existing; for sockets and the SSD tier
+    bool quiet = false;                  // nothing on stdout: somebody wants JSON at the end
   };
   explicit Bench(Options options);
 
   bool smoke() const { return options_.smoke; }
   bool quick() const { return options_.quick; }
+  bool Wants(const std::string& family) const;
   const std::string& workload() const { return options_.workload; }
   const std::string& directory() const { return options_.directory; }
 

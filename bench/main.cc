@@ -38,6 +38,7 @@ struct Arguments {
   bool quick = false;
   bool targets = false;
   bool json = false;
+  std::vector<std::string> only;
   std::string directory = std::filesystem::temp_directory_path();
   std::vector<std::string> workloads;
 };
@@ -104,6 +105,7 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                  .smoke = arguments.smoke,
                  .quick = arguments.quick,
                  .targets_only = arguments.targets,
+                 .only = arguments.only,
                  .directory = directory,
                  .quiet = arguments.json});
     workload.run(bench);
@@ -145,6 +147,10 @@ int Main(int argc, char** argv) {
   app.add_flag("--quick", arguments.quick,
                "share: lower counts in about two minutes, same targets");
   app.add_flag("--targets", arguments.targets, "of text: only the targets, a line each");
+  app.add_option(
+         "--only", arguments.only,
+         "share: only these families of figures: acquire, match, read, streams, fairness, crash")
+      ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,
                  "where sockets and the SSD tier stand during the run: names the disk to measure")

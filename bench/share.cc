@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -105,12 +107,16 @@ void RunShare(Bench& bench) {
   // First of all: it forks.
   const std::unique_ptr<SocketPeer> socket = SocketPeer::Start(256 * kMiB);
   if (!bench.Check(socket != nullptr, "no process for the raw socket")) return;
-  ShareAcquire(bench);
-  ShareMatch(bench);
-  ShareRead(bench);
-  ShareStreams(bench, socket.get());
-  ShareFairness(bench);
-  ShareCrash(bench);
+  const std::pair<const char*, std::function<void()>> families[] = {
+      {"acquire", [&] { ShareAcquire(bench); }},
+      {"match", [&] { ShareMatch(bench); }},
+      {"read", [&] { ShareRead(bench); }},
+      {"streams", [&] { ShareStreams(bench, socket.get()); }},
+      {"fairness", [&] { ShareFairness(bench); }},
+      {"crash", [&] { ShareCrash(bench); }}};
+  for (const auto& [name, run] : families) {
+    if (bench.Wants(name)) run();
+  }
 }
 
 }  // namespace prefixd::bench
