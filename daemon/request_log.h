@@ -20,7 +20,7 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
                        const std::vector<block::SpaceSummary>& spaces, uint64_t time_us);
 // The counter of pages that an earlier daemon left in the arena file.
-inline constexpr char kAdoptedPages[] = "arena.adopted_pages";
+inline constexpr char kAdoptedPages[] = "adopted.pages";
 // 0 for one that was never counted.
 uint64_t CounterOf(const block::Stats& stats, const std::string& name);
 // The periodic line: what the cache holds and did since start.

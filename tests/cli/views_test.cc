@@ -201,7 +201,7 @@ TEST(MatchViewTest, NamesEveryReasonToEnd) {
 TEST(SessionsViewTest, AHungWorkerIsVisible) {
   EXPECT_EQ(
       SessionsView(SampleSessions()),
-      R"(session           worker    slot    pid  state           age  leases   leased  reservations   staging
+      R"(session           worker    slot    pid  state            age  leases   leased  reservations   staging
 5f3a000000000000  worker-0     0  41872  attached  3 min 10 s       2  2.0 MiB             1  64.0 MiB
 5f4a000000000000  worker-1     1  41873  cut off   2 min 10 s       1  1.0 MiB             0       0 B
 5f5a000000000000  worker-2     -      -  attached  1 min 10 s       0      0 B             0       0 B

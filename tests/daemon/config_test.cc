@@ -197,5 +197,23 @@ TEST(RequestLogTest, LinesSayWhatWasFoundAndNeverTheTokens) {
               HasSubstr("commit tokens=44 stored=27 duplicate=17 entries=0 ram=0.0MB"));
 }
 
+TEST(ConfigTest, TheArenaOfASocketIsTheSameAtEveryStart) {
+  const std::string path = AutoArenaPath("/run/prefixd/prefixd.sock");
+  EXPECT_EQ(path, AutoArenaPath("/run/prefixd/../prefixd/prefixd.sock"));
+  EXPECT_NE(path, AutoArenaPath("/run/prefixd/other.sock"));
+  EXPECT_EQ(path.size(), std::string("/dev/shm/prefixd-0123456789abcdef.arena").size());
+  EXPECT_EQ(LoadConfig({"--socket", "/run/prefixd/prefixd.sock"}, {{"HOME", "/h"}})->config.arena,
+            path);
+  EXPECT_EQ(LoadConfig({"--socket", "/s", "--arena", "/mnt/a"}, {{"HOME", "/h"}})->config.arena,
+            "/mnt/a");
+  EXPECT_EQ(LoadConfig({"--socket", "/s", "--arena", "off"}, {{"HOME", "/h"}})->config.arena, "");
+}
+
+TEST(ConfigTest, ASocketPathThatIsTooLongIsAWrongSetting) {
+  const absl::Status status =
+      LoadConfig({"--socket", "/" + std::string(107, 'l')}, {{"HOME", "/h"}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace prefixd::daemon

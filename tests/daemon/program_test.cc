@@ -25,6 +25,7 @@ class ProgramTest : public ::testing::Test {
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
     }
+    std::filesystem::remove(arena_path_);
   }
   pid_t Start(std::vector<std::string> args) {
     args.insert(args.begin(), PREFIXD_BINARY_DIR "/prefixd");
@@ -52,6 +53,7 @@ class ProgramTest : public ::testing::Test {
                                 const std::string& directory = "ssd") {
     return {"--socket",    dir_.path() + "/" + socket,
             "--directory", dir_.path() + "/" + directory,
+            "--arena",     arena_path_,
             "--ram",       "64MiB",
             "--ssd",       "1GiB",
             "--ssd-floor", "0"};
@@ -78,6 +80,8 @@ class ProgramTest : public ::testing::Test {
   }
 
   TempDir dir_;
+  const std::string arena_path_ =
+      "/dev/shm/" + std::filesystem::path(dir_.path()).filename().string() + ".arena";
   std::vector<pid_t> running_;
 };
 
@@ -111,6 +115,57 @@ TEST_F(ProgramTest, SigtermSavesEverythingAndARestartHasIt) {
   ASSERT_TRUE(worker.Acquire(space.space(), tokens, &reply).ok());
   EXPECT_EQ(reply.answers(0).restorable_tokens(), 53u);
   EXPECT_EQ(reply.answers(0).kind(), v1::MATCH_KIND_EXACT);
+}
+
+// What was acknowledged is there after kill -9, without any SSD tier.
+TEST_F(ProgramTest, AfterAKillTheNextDaemonAdoptsThePages) {
+  const std::vector<std::string> args = Plus(Args(), "--ssd", "off");
+  pid_t pid = Start(args);
+  ASSERT_TRUE(Serves()) << Log();
+  if (Log().find("arena: shared") == std::string::npos) GTEST_SKIP() << "no tmpfs to share";
+  const block::SpaceIdentity identity = SmallIdentity();
+  const Tokens tokens = SomeTokens(1, 53);
+  {
+    Worker worker(target());
+    worker.Attach();
+    v1::OpenSpaceReply space;
+    ASSERT_TRUE(worker.OpenSpace(identity, &space).ok());
+    v1::CommitReply stored;
+    ASSERT_TRUE(worker.Store(identity, space.space(), tokens, &stored).ok());
+    ::kill(pid, SIGKILL);
+    EXPECT_EQ(Wait(pid), -SIGKILL);
+  }
+  pid = Start(args);
+  ASSERT_TRUE(Serves()) << Log();
+  EXPECT_THAT(Log(), HasSubstr("8 pages adopted"));
+  EXPECT_THAT(Log(), HasSubstr("serving after "));
+  Worker worker(target());
+  worker.Attach();
+  v1::OpenSpaceReply space;
+  ASSERT_TRUE(worker.OpenSpace(identity, &space).ok());
+  v1::AcquireReply reply;
+  ASSERT_TRUE(worker.Acquire(space.space(), tokens, &reply).ok());
+  EXPECT_EQ(reply.answers(0).restorable_tokens(), 53u);
+  EXPECT_EQ(worker.Stats().arena().adopted_pages(), 8u);
+}
+
+TEST_F(ProgramTest, WithoutATmpfsItServesByCopyAndSaysWhy) {
+  Start(Plus(Args(), "--arena", dir_.path() + "/ssd/../no.arena"));
+  ASSERT_TRUE(Serves()) << Log();
+  Worker worker(target());
+  worker.AttachArena();
+  if (worker.attached.arena()) GTEST_SKIP() << "the temporary directory is a tmpfs";
+  EXPECT_THAT(worker.attached.why_no_arena(), HasSubstr("private"));
+  EXPECT_THAT(Log(), HasSubstr("arena: private memory, "));
+  EXPECT_FALSE(std::filesystem::exists(dir_.path() + "/s.fd"));
+}
+
+// systemd starts again what ended with any other code.
+TEST_F(ProgramTest, WhatNoStartCanSatisfyExitsAsAWrongSetting) {
+  EXPECT_EQ(Wait(Start(Args(std::string(120, 'l')))), daemon::kExitUsage);
+  EXPECT_THAT(Log(), HasSubstr("at most 107"));
+  EXPECT_EQ(Wait(Start(Plus(Args(), "--ram", "1MiB"))), daemon::kExitUsage);
+  EXPECT_THAT(Log(), HasSubstr("RAM budget of 1.0 MiB is too small"));
 }
 
 // A5: an unwritable directory, wrong settings.
@@ -159,6 +214,9 @@ TEST_F(ProgramTest, WithoutAnSsdTierStoppingSaysThatNothingIsKept) {
   ::kill(pid, SIGINT);
   EXPECT_EQ(Wait(pid), daemon::kExitOk);
   EXPECT_THAT(Log(), HasSubstr("there is no ssd tier"));
+  if (Log().find("arena: shared") != std::string::npos) {
+    EXPECT_THAT(Log(), HasSubstr("the rest is in the arena file"));
+  }
 }
 
 TEST_F(ProgramTest, ASocketSomebodyElseAnswersOnIsLeftAlone) {
