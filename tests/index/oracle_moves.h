@@ -232,7 +232,11 @@ class OracleMoves : public testing::TestWithParam<Variant> {
   // The lease takes what it does not have yet.
   void Take(OpenLease& lease, const std::vector<HeldByModel>& pages) {
     for (const HeldByModel& page : pages) {
-      if (std::count(lease.pages.begin(), lease.pages.end(), page) > 0) continue;
+      const auto there = std::find(lease.pages.begin(), lease.pages.end(), page);
+      if (there != lease.pages.end()) {
+        std::rotate(there, there + 1, lease.pages.end());  // the one in use stands last
+        continue;
+      }
       oracle_.Take(page.block, page.key, lease.slot);
       lease.pages.push_back(page);
     }

@@ -34,9 +34,14 @@ class TinyArena {
   void Free(block::Extent extent) {
     const std::lock_guard lock(mutex_);
     words_[extent.offset / block::kExtentUnit] = 0;
+    if (marks(extent)->holders.load() != 0) ++freed_while_held_;
     free_.push_back(extent.offset / block::kExtentUnit);
   }
   uint64_t Read(block::Extent extent) const { return words_[extent.offset / block::kExtentUnit]; }
+  block::PageMarks* marks(block::Extent extent) {
+    return &marks_[extent.offset / block::kExtentUnit];
+  }
+  uint64_t freed_while_held() const { return freed_while_held_; }
   size_t free_extents() const {
     const std::lock_guard lock(mutex_);
     return free_.size();
@@ -46,6 +51,8 @@ class TinyArena {
   mutable std::mutex mutex_;
   std::vector<size_t> free_;
   std::array<uint64_t, kExtents> words_{};
+  std::array<block::PageMarks, kExtents> marks_{};
+  std::atomic<uint64_t> freed_while_held_{0};
 };
 
 // What a page of this block holds: its hash and how many tokens it has.
@@ -65,7 +72,7 @@ class Race {
     // At least so often, and on until pages have also gone to SSD and come back.
     for (int i = 0; i < 3000 || (promotions_ < 200 && i < 1'000'000); ++i) {
       const Tokens tokens = Pick(random);
-      switch (random() % 8) {
+      switch (random() % 9) {
         case 0:
           (void)index_.Match(space_, {tokens, {}}, {}, session);
           break;
@@ -80,11 +87,15 @@ class Race {
         case 5:
           Spill(random);
           break;
+        case 6:
+          Move(random);
+          break;
         default:
           GiveUp(random);
           break;
       }
     }
+    (void)index_.Release(kept_[seed]);
   }
 
   void ExpectNothingLost() {
@@ -94,6 +105,12 @@ class Race {
     FreeAll();
     EXPECT_EQ(arena_.free_extents(), kExtents);
     EXPECT_EQ(wrong_reads_, 0u);
+    EXPECT_EQ(missing_bits_, 0u);
+    EXPECT_EQ(arena_.freed_while_held(), 0u);
+    EXPECT_GT(extensions_, 0u);
+    EXPECT_GT(joins_, 0u);
+    EXPECT_GT(own_, 0u);
+    EXPECT_GT(moves_, 0u);
     EXPECT_GT(good_reads_, 0u);
     EXPECT_GE(promotions_, 200u);
   }
@@ -127,31 +144,93 @@ class Race {
       if (plan.state == block::BlockState::kPresent) continue;
       const block::Extent extent = arena_.Allocate(WordOf(reserved->hashes[i], plan.tokens));
       if (!extent) break;
-      const NewPage page{
-          .group = 0, .rung = 0, .extent = extent, .check = 1, .page_bytes = 8, .payload_bytes = 8};
+      const NewPage page{.group = 0,
+                         .rung = 0,
+                         .extent = extent,
+                         .check = 1,
+                         .page_bytes = 8,
+                         .payload_bytes = 8,
+                         .marks = arena_.marks(extent)};
       if (!index_.Publish(id, i, {&page, 1}).ok()) {
         arena_.Free(extent);
         break;
       }
     }
-    (void)index_.AddEnd(id, static_cast<uint32_t>(tokens.size()));
+    const auto size = static_cast<uint32_t>(tokens.size());
+    (void)index_.AddEnd(id, size);
+    const Acquired own = index_.LeasePublished(id, 0, size, SlotOf(session));
     (void)index_.CloseReservation(id);
+    if (!own.lease) return;
+    ++own_;
+    for (const PageInfo& page : own.pages) Check(page, session);
+    EXPECT_TRUE(index_.Release(own.lease).ok());
+  }
+
+  // Sessions map the arena, all in one slot each.
+  static uint32_t SlotOf(block::SessionId session) {
+    return static_cast<uint32_t>(session.value * 13);
+  }
+  void Check(const PageInfo& page, block::SessionId session) {
+    const bool right = arena_.Read(page.extent) == WordOf(page.name.block, page.name.tokens);
+    ++(right ? good_reads_ : wrong_reads_);
+    const uint64_t holders = arena_.marks(page.extent)->holders.load();
+    if ((holders >> SlotOf(session) & 1) == 0) ++missing_bits_;
+  }
+
+  // What nobody holds changes its place; the copy is made from what the page must say.
+  void Move(std::mt19937& random) {
+    const uint64_t begin = random() % kExtents * block::kExtentUnit;
+    for (const PageInfo& page : index_.PickMovable(begin, begin + 8 * block::kExtentUnit)) {
+      const block::Extent to = arena_.Allocate(WordOf(page.name.block, page.name.tokens));
+      if (!to) return;
+      if (index_.FinishMove(page.ref, page.extent, to, arena_.marks(to))) {
+        ++moves_;
+      } else {
+        arena_.Free(to);
+      }
+    }
+    FreeAll();
   }
 
   void Read(const Tokens& tokens, block::SessionId session, std::mt19937& random) {
-    const Acquired acquired = index_.Acquire(space_, {tokens, {}}, {}, session);
+    const auto half = static_cast<std::ptrdiff_t>(tokens.size() / 2);
+    const Tokens first(tokens.begin(), tokens.begin() + half),
+        rest(tokens.begin() + half, tokens.end());
+    const uint64_t joinable = shared_lease_;
+    const MatchOptions options{.selection = {}, .slot = SlotOf(session)};
+    const Acquired acquired = index_.Acquire(space_, {first, {}}, options, session);
     if (!acquired.lease) return;
-    for (PageInfo page : acquired.pages) {
+    CheckAll(acquired.pages, session, random);
+    const uint32_t covers = acquired.answer.restorable_tokens;
+    const auto extended = index_.Extend(acquired.lease, covers, {rest, {}}, options, session);
+    if (extended.ok()) {
+      ++extensions_;
+      CheckAll(extended->pages, session, random);
+    }
+    // It stays until the next: others join it.
+    block::LeaseId& kept = kept_[session.value];
+    if (kept) (void)index_.Release(kept);
+    kept = acquired.lease;
+    shared_lease_ = kept.value;
+    const auto joined = index_.Join(block::LeaseId{joinable}, options, session);
+    if (!joined.ok() || !joined->lease) return;
+    ++joins_;
+    CheckAll(joined->pages, session, random);
+    EXPECT_TRUE(index_.Release(joined->lease).ok());
+  }
+
+  // As far as they can be had in RAM.
+  void CheckAll(const std::vector<PageInfo>& pages, block::SessionId session,
+                std::mt19937& random) {
+    for (PageInfo page : pages) {
       if (page.state == PageState::kSsd) Promote(page, random);
       if (page.state == PageState::kPromoting || page.state == PageState::kSsd) {
         const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(5);
         page = index_.WaitWhilePromoting(page.ref, soon);
       }
-      if (!InRam(page.state)) break;
-      const bool right = arena_.Read(page.extent) == WordOf(page.name.block, page.name.tokens);
-      ++(right ? good_reads_ : wrong_reads_);
+      if (!InRam(page.state)) return;
+      Check(page, session);
     }
-    EXPECT_TRUE(index_.Release(acquired.lease).ok());
   }
 
   void Promote(const PageInfo& page, std::mt19937& random) {
@@ -160,7 +239,7 @@ class Race {
     const block::Extent extent = random() % 8 == 0 ? block::Extent{} : arena_.Allocate(word);
     if (extent) {
       ++promotions_;
-      index_.FinishPromotion(page.ref, extent);
+      index_.FinishPromotion(page.ref, extent, arena_.marks(extent));
     } else {
       index_.FailPromotion(page.ref, random() % 2 == 0 ? PrefixIndex::PromotionFailure::kCorrupt
                                                        : PrefixIndex::PromotionFailure::kTryAgain);
@@ -186,6 +265,9 @@ class Race {
   TinyArena arena_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> good_reads_{0}, wrong_reads_{0}, promotions_{0};
+  std::atomic<uint64_t> missing_bits_{0}, extensions_{0}, joins_{0}, own_{0}, moves_{0};
+  std::array<block::LeaseId, 5> kept_;     // by session; its own thread's
+  std::atomic<uint64_t> shared_lease_{0};  // somebody's last: may end at any moment
 };
 
 TEST(IndexRaceTest, NobodyReadsAnExtentThatSomebodyElseGot) {
