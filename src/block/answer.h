@@ -72,11 +72,11 @@ struct MatchAnswer {
 struct LeasedPage {
   uint32_t group = 0;
   uint32_t rung = 0;
-  uint32_t first_token = 0;  // of the block, in the sequence
-  uint32_t page_tokens = 0;  // slots of the stored page
-  uint32_t tokens = 0;       // slots that belong to the lease, <= page_tokens
-  bool in_ram = false;           // readable now
-  uint64_t offset = kNoOffset;   // in the arena's data; kNoOffset while unknown or not shared
+  uint32_t first_token = 0;     // of the block, in the sequence
+  uint32_t page_tokens = 0;     // slots of the stored page
+  uint32_t tokens = 0;          // slots that belong to the lease, <= page_tokens
+  bool in_ram = false;          // readable now
+  uint64_t offset = kNoOffset;  // in the arena's data; kNoOffset while unknown or not shared
 };
 
 enum class BlockState : uint8_t { kPresent = 1, kYours = 2, kPending = 3 };
@@ -116,9 +116,9 @@ struct CommitAnswer {
 struct SessionInfo {
   SessionId session;
   std::string worker;
-  uint32_t slot = kNoSlot;   // kNoSlot: does not map the arena
-  uint64_t pid = 0;          // 0 = unknown
-  bool attached = false;     // its stream is open; false: kept because its process may be reading
+  uint32_t slot = kNoSlot;  // kNoSlot: does not map the arena
+  uint64_t pid = 0;         // 0 = unknown
+  bool attached = false;    // its stream is open; false: kept because its process may be reading
   double age_s = 0;
   uint64_t leases = 0, leased_bytes = 0, reservations = 0;
   uint64_t staging_bytes = 0;

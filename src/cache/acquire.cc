@@ -27,18 +27,31 @@ block::LeasedPage Leased(const index::PageInfo& page, bool place) {
           .offset = place && page.extent ? page.extent.offset : block::kNoOffset};
 }
 
-LeaseFacts FactsOf(const std::vector<index::PageInfo>& pages, uint32_t tokens) {
-  LeaseFacts facts{.tokens = tokens, .leased = tokens, .pages = pages.size()};
+// What an answer says of its pages, in one pass: there may be many thousands.
+struct Listed {
+  std::vector<block::LeasedPage> pages;
+  LeaseFacts facts;
+  bool readable = true;  // all of them, now
+};
+
+Listed List(const std::vector<index::PageInfo>& pages, uint32_t tokens, bool place) {
+  Listed listed;
+  listed.pages.reserve(pages.size());
+  LeaseFacts& facts = listed.facts;
+  facts.tokens = facts.leased = tokens;
+  facts.pages = pages.size();
   for (const index::PageInfo& page : pages) {
+    listed.pages.push_back(Leased(page, place));
+    listed.readable &= listed.pages.back().in_ram;
     (NeedsSsd(page) ? facts.ssd_bytes : facts.ram_bytes) += page.page_bytes;
   }
-  if (facts.ssd_bytes == 0) return facts;
+  if (facts.ssd_bytes == 0) return listed;
   std::map<uint32_t, uint32_t> blocks;  // first token -> tokens
   for (const index::PageInfo& page : pages) {
     if (NeedsSsd(page)) blocks[page.first_token] = page.tokens;
   }
   for (const auto& [first, count] : blocks) facts.ssd_tokens += count;
-  return facts;
+  return listed;
 }
 
 // Of a lease that was continued.
@@ -85,6 +98,11 @@ void WaitForAnnounced(Core* core, const Request& request, const index::MatchOpti
 // the session says that it reads there no more.
 absl::StatusOr<LeasePtr> ToContinue(Core* core, const Session& session, const SpaceInfo& space,
                                     const Request& request) {
+  if (request.max_tokens < request.continues_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("acquire: max_tokens ", request.max_tokens,
+                                                   " is below the ", request.continues_tokens,
+                                                   " tokens that the lease covers"));
+  }
   PREFIXD_ASSIGN_OR_RETURN(LeasePtr lease, core->FindLease(session.id, request.continues));
   LeaseFacts facts = lease->facts();
   if (lease->space == nullptr || lease->space->handle != space.handle ||
@@ -137,21 +155,24 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
     lease->space = space;
     lease->begun_us = Now();
   }
+  const bool place = session->slot != nullptr;
   const uint32_t leased = held.answer.restorable_tokens;
-  const bool readable = std::ranges::all_of(
-      held.pages, [](const index::PageInfo& page) { return index::InRam(page.state); });
+  uint32_t tokens = std::max(leased, floor);
+  Listed listed = List(held.pages, tokens, place);
+  const bool readable = listed.readable;
   if (!readable) {
     if (request.prefill_tokens_per_s > 0)
       CutWhatDoesNotPay(*space, request.prefill_tokens_per_s, floor, &held);
     StartLoading(*space, floor, deadline, &held);
-  }
-  const uint32_t tokens = std::max(held.answer.restorable_tokens, floor);
-  if (tokens < leased) {
-    if (tokens > 0) PREFIXD_RETURN_IF_ERROR(index->ShrinkLease(lease->in_index(), tokens));
-    CutPages(tokens, &held.pages);
+    tokens = std::max(held.answer.restorable_tokens, floor);
+    if (tokens < leased) {
+      if (tokens > 0) PREFIXD_RETURN_IF_ERROR(index->ShrinkLease(lease->in_index(), tokens));
+      CutPages(tokens, &held.pages);
+    }
+    listed = List(held.pages, tokens, place);
   }
   held.answer.restorable_tokens = tokens;
-  const LeaseFacts facts = FactsOf(held.pages, tokens);
+  const LeaseFacts& facts = listed.facts;
   held.answer.ram_bytes = facts.ram_bytes;
   held.answer.ssd_bytes = facts.ssd_bytes;
   held.answer.load_us = load_model.EstimateMicros(facts.ram_bytes, facts.ssd_bytes);
@@ -168,9 +189,7 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   acquired.lease = PublicId(lease->in_index());
   acquired.first_block =
       (held.pages.empty() ? floor : held.pages.front().first_token) / space->identity.block_tokens;
-  acquired.pages.reserve(held.pages.size());
-  const bool place = session->slot != nullptr;
-  for (const index::PageInfo& page : held.pages) acquired.pages.push_back(Leased(page, place));
+  acquired.pages = std::move(listed.pages);
   lease->SetFacts(continued ? Sum(lease->facts(), facts) : facts);
   if (!continued) PREFIXD_RETURN_IF_ERROR(Register(session, acquired.lease, lease));
   if (place && !readable) {

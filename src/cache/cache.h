@@ -1,6 +1,8 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
 // (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, fetch.cc,
-// reserve.cc, commit.cc, spill.cc, recover.cc, stats.cc.
+// reserve.cc, stage.cc, commit.cc, spill.cc, recover.cc, adopt.cc, stats.cc; sessions.cc and
+// leases.cc keep the tables, load.cc, promote.cc and watch.cc make pages readable and say so,
+// slabs.cc moves them.
 //
 // Thread-safe. Every call may come from any thread; waits end with the deadline that is passed.
 // Errors are absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes
@@ -56,7 +58,8 @@ inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in 
 using SessionKey = std::array<std::byte, 16>;
 
 // What a session is told while it is attached. Called from the cache's own threads, outside its
-// locks; must not block.
+// locks; must not block, nor end the session. May come before Acquire has returned; none comes
+// after EndSession has.
 struct SessionEvent {
   enum class Kind { kLeaseReady, kLeaseFailed };
   Kind kind = Kind::kLeaseReady;
@@ -122,7 +125,8 @@ struct Request {
   // What the worker computes by itself: a hit that takes longer to load is shortened to where it
   // pays. 0 = unknown.
   double prefill_tokens_per_s = 0;
-  // How long to wait while somebody else has announced tokens of this request. 0 = not at all.
+  // How long to wait while somebody else has announced tokens of this request. 0 = not at all; a
+  // continued lease does not wait.
   std::chrono::milliseconds wait_pending{0};
 };
 
@@ -216,7 +220,9 @@ class Cache {
   // FailedPrecondition when the directory belongs to another running prefixd or another format
   // version.
   static absl::StatusOr<std::unique_ptr<Cache>> Open(const Options& options);
-  ~Cache();  // stops the threads; what is dirty is lost unless drained
+  // Stops the threads. What a shared arena holds is found again by the next cache; of a private
+  // one, what is dirty is lost unless drained.
+  ~Cache();
 
   uint64_t epoch() const;
 

@@ -172,9 +172,11 @@ TEST_F(LoadingTest, ANewSystemPromptIsComputedOnce) {
               session,
               {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}});
           ASSERT_TRUE(plan.ok());
-          // Somebody was a moment faster: wait for them.
-          planned = std::ranges::none_of(plan->blocks, [](const block::BlockPlan& block) {
-            return block.state == block::BlockState::kPending;
+          // Somebody was a moment faster: wait for them, or ask again for what they have stored.
+          planned = std::ranges::none_of(plan->blocks, [&](const block::BlockPlan& block) {
+            return block.state == block::BlockState::kPending ||
+                   (block.state == block::BlockState::kPresent &&
+                    block.first_token >= acquired->match.restorable_tokens);
           });
           if (acquired->lease) {
             ASSERT_TRUE(cache_->Release(session, {.lease = acquired->lease}).ok());

@@ -197,7 +197,7 @@ TEST(RequestLogTest, LinesSayWhatWasFoundAndNeverTheTokens) {
               HasSubstr("commit tokens=44 stored=27 duplicate=17 entries=0 ram=0.0MB"));
 }
 
-TEST(ConfigTest, TheArenaOfASocketIsTheSameAtEveryStart) {
+TEST_F(ConfigTest, TheArenaOfASocketIsTheSameAtEveryStart) {
   const std::string path = AutoArenaPath("/run/prefixd/prefixd.sock");
   EXPECT_EQ(path, AutoArenaPath("/run/prefixd/../prefixd/prefixd.sock"));
   EXPECT_NE(path, AutoArenaPath("/run/prefixd/other.sock"));
@@ -209,7 +209,7 @@ TEST(ConfigTest, TheArenaOfASocketIsTheSameAtEveryStart) {
   EXPECT_EQ(LoadConfig({"--socket", "/s", "--arena", "off"}, {{"HOME", "/h"}})->config.arena, "");
 }
 
-TEST(ConfigTest, ASocketPathThatIsTooLongIsAWrongSetting) {
+TEST_F(ConfigTest, ASocketPathThatIsTooLongIsAWrongSetting) {
   const absl::Status status =
       LoadConfig({"--socket", "/" + std::string(107, 'l')}, {{"HOME", "/h"}}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -60,6 +60,9 @@ class EndToEndTest : public ::testing::Test {
     daemon_.reset();
   }
 
+  // As after a reboot: what the arena held is on the SSD alone.
+  void LoseArena() const { std::filesystem::remove(arena_); }
+
   static std::string Corpus(size_t from, size_t bytes) {
     std::ifstream file(std::string(PREFIXD_TEST_DATA) + "/corpus/kjv_sample.txt", std::ios::binary);
     file.seekg(static_cast<std::streamoff>(from));

@@ -40,6 +40,12 @@ TEST_P(WorkersTest, EveryMatchShapeReusesAllItMayAndKeepsTheText) {
   EXPECT_EQ(longer["ssd_bytes"], 0);
   StopDaemon();
   StartDaemon();
+  const json found = Compare(prompt, "EXACT", 699);
+  EXPECT_GT(found["ram_bytes"], 0) << "the arena outlives its daemon";
+  EXPECT_EQ(found["ssd_bytes"], 0);
+  StopDaemon();
+  LoseArena();
+  StartDaemon();
   const json restored = Compare(prompt, "EXACT", 699);
   EXPECT_EQ(restored["ram_bytes"], 0);
   EXPECT_GT(restored["ssd_bytes"], 0);

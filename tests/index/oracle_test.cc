@@ -1,7 +1,7 @@
 // A million random operations, in two variants, on the index and on the oracle beside it; after
 // each they agree. Here what gives up, spills and restores; reading and writing stand in
-// oracle_moves.h.
-#include "oracle_moves.h"
+// oracle_writes.h.
+#include "oracle_writes.h"
 
 namespace prefixd::index {
 namespace {
@@ -12,7 +12,7 @@ struct FoundPage {
   AdoptedPage page;
 };
 
-class OracleTest : public OracleMoves {
+class OracleTest : public OracleWrites {
  protected:
   // --- giving up ---
 
