@@ -1,6 +1,7 @@
 // Room in the arena: empty a slab of another size, evict clean pages, let the spiller make more of
 // them.
 #include <algorithm>
+#include <utility>
 
 #include "base/size.h"
 #include "base/status.h"
@@ -84,8 +85,12 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
   const uint64_t extent_bytes = arena->ExtentBytes(page_bytes, full_page_bytes);
   uint64_t evicted_bytes = 0;
   bool moved = false;
+  bool in_vain = false;
   while (true) {
     absl::StatusOr<block::Extent> extent = arena->Allocate(page_bytes, full_page_bytes);
+    if (!extent.ok() && in_vain) {
+      if (const auto larger = arena->AllocateLarger(page_bytes)) extent = *larger;
+    }
     if (extent.ok()) {
       if (store != nullptr && CleanBelow(2)) WakeSpiller();
       if (WantsSlab()) slab_bell.Ring();
@@ -96,6 +101,8 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
       if (MakeSlabByMoving(extent_bytes)) continue;
     }
     if (EvictSomething(extent_bytes, &evicted_bytes)) continue;
+    // Every page is held or being written: those who wait for each other's slabs share them.
+    if (!std::exchange(in_vain, true)) continue;
     if (!WaitForRoom(deadline, cancelled)) {
       counters.Add("refused.ram_full");
       return extent.status();

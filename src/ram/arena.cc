@@ -218,6 +218,14 @@ absl::StatusOr<block::Extent> Arena::Allocate(uint64_t page_bytes, uint64_t full
   }
 }
 
+std::optional<block::Extent> Arena::AllocateLarger(uint64_t page_bytes) {
+  base::MutexLock lock(mutex_);
+  for (auto open = open_slabs_.lower_bound(page_bytes); open != open_slabs_.end(); ++open) {
+    if (*open->second.begin() < retire_from_) return Take(*open->second.begin());
+  }
+  return std::nullopt;
+}
+
 uint32_t Arena::SlotOf(block::Extent extent) const {
   Require(extent.offset < slabs_.size() * shape_.slab_bytes, "an extent outside the arena", extent);
   const Slab& slab = slabs_[extent.offset / shape_.slab_bytes];

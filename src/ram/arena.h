@@ -129,6 +129,9 @@ class Arena {
   // full page does not fit into a slab. Requires: 0 < page_bytes <= full_page_bytes.
   absl::StatusOr<block::Extent> Allocate(uint64_t page_bytes, uint64_t full_page_bytes)
       PREFIXD_EXCLUDES(mutex_);
+  // A free extent of another class that is larger than the page, the smallest such: for when every
+  // slab serves other sizes and none can be emptied. nullopt when there is none.
+  std::optional<block::Extent> AllocateLarger(uint64_t page_bytes) PREFIXD_EXCLUDES(mutex_);
   // Retires the record first. An extent that is not allocated, or not as it was given out, is our
   // own bug: aborts, naming it.
   void Free(block::Extent extent) PREFIXD_EXCLUDES(mutex_);

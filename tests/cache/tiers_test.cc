@@ -331,5 +331,25 @@ TEST_F(TiersTest, TheSsdBudgetDropsTheOldestSegments) {
     ReadBack(identity, space, RandomTokens(i, 1000));  // right bytes or shorter
 }
 
+TEST_F(TiersTest, ASmallPageIsStoredThoughFullPagesBeingWrittenStandInEverySlab) {
+  Open(RamOnly(uint64_t{32} << 20));
+  const auto identity = SmallIdentity(64, 16);
+  const auto space = OpenSpace(identity);
+  const uint64_t slab_bytes = uint64_t{4} << 20;
+  const uint64_t slabs = Counter("arena.slabs_in_service");
+  for (uint64_t i = 0; Counter("arena.extent_bytes") <= (slabs - 1) * slab_bytes; ++i) {
+    const Tokens tokens = RandomTokens(i, 320);
+    auto plan = cache_->Reserve(
+        session_, {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}});
+    ASSERT_TRUE(plan.ok());
+    for (const block::BlockPlan& block : plan->blocks)
+      ASSERT_TRUE(PutBlock(session_, identity, plan->reservation, tokens, block).ok());
+  }
+  const Tokens tail = RandomTokens(1000, 20);
+  const auto stored = Store(identity, space, tail);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(ReadBack(identity, space, tail), 20u);
+}
+
 }  // namespace
 }  // namespace prefixd::testing

@@ -93,6 +93,21 @@ TEST(ArenaTest, AnEmptiedSlabServesAnotherSize) {
   EXPECT_EQ(*page, (Extent{.offset = kMiB, .bytes = kMiB}));
 }
 
+TEST(ArenaTest, ASmallPageFindsPlaceInTheSmallestLargerClassThatIsOpen) {
+  const auto arena = MakeArena(3 * kMiB, kMiB);
+  EXPECT_EQ(arena->AllocateLarger(4 * kKiB), std::nullopt);  // nothing is cut yet
+  const Extent large = *arena->Allocate(512 * kKiB, 512 * kKiB);
+  const Extent middle = *arena->Allocate(256 * kKiB, 256 * kKiB);
+  const Extent small = *arena->Allocate(8 * kKiB, 8 * kKiB);
+  const std::optional<Extent> page = arena->AllocateLarger(12 * kKiB);
+  ASSERT_TRUE(page.has_value());
+  EXPECT_EQ(page->bytes, middle.bytes);
+  EXPECT_EQ(page->offset / kMiB, middle.offset / kMiB);
+  EXPECT_EQ(arena->AllocateLarger(kMiB), std::nullopt);
+  for (Extent extent : {large, middle, small, *page}) arena->Free(extent);
+  EXPECT_EQ(arena->stats().slabs_free, 3u);
+}
+
 TEST(ArenaTest, TheCheapestSlabToEmptyHoldsTheFewestBytesOfAnotherSize) {
   const auto arena = MakeArena(3 * kMiB, kMiB);
   EXPECT_EQ(arena->CheapestSlabToEmpty(4 * kKiB), std::nullopt);
