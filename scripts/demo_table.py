@@ -41,15 +41,17 @@ def write_longer(corpus, folder):
     (folder / "prefix.txt").write_bytes(text[:PROMPT] + text[more:more + MORE])
 
 
-def expected_rows():
+def expected_rows(folder):
     """Name, title, kind, tokens that must come from the cache. A worker computes the last prompt token: it needs its logits."""
+    killed = [("killed", "C  the same, after kill -9", "exact", PROMPT - 1)]
     return [
         ("a", f"A  {PROMPT:,} bytes", "none", 0),
         ("exact", "B  the same", "exact", PROMPT - 1),
         ("prefix", f"B  {MORE} bytes longer", "prefix", PROMPT),
         *((name, f"B  other from {DIVERGES_AT:,} on", "lcp", DIVERGES_AT) for name in LCP_NAMES),
         ("supersequence", f"B  its first {SHORTER:,}", "supersequence", SHORTER - 1),
-        ("restart", "C  the same, restarted", "exact", PROMPT - 1),
+        *(killed if (folder / "killed.json").exists() else []),
+        ("restart", "D  the same, from SSD", "exact", PROMPT - 1),
     ]
 
 
@@ -69,6 +71,8 @@ def faults(name, kind, cached, warm, cold):
         yield f"the text differs from the cold run's: {warm['text']!r} against {cold['text']!r}"
     if name == "restart" and warm["ssd_bytes"] == 0:
         yield "nothing came from the SSD"
+    if name == "killed" and warm["ram_bytes"] == 0:
+        yield "nothing came from the RAM that the killed daemon left"
 
 
 def by_tokens_left(cold_ms, warm):
@@ -88,7 +92,7 @@ def lcp_line(folder):
 
 def check(folder):
     rows, wrong = [], []
-    for name, title, kind, cached in expected_rows():
+    for name, title, kind, cached in expected_rows(folder):
         cold = read(folder, f"{name}-cold")
         warm = read(folder, name)
         wrong += [f"demo: {title}: {fault}" for fault in faults(name, kind, cached, warm, cold)]
