@@ -26,6 +26,22 @@ TEST(ChecksumTest, TheSeedChangesShortAndLongHashes) {
   }
 }
 
+// Made by xxHash's own portable loop: every width of vectors must give the same.
+TEST(ChecksumTest, LongInputsHashAsOnEveryMachine) {
+  std::string data(1'000'003, '\0');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 131 + (i >> 8));
+  EXPECT_EQ(Xxh3(AsBytes(data).first(240)), 0xb80284837259eee4u);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(240), 77), 0x684538b6bc8c93c4u);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(241)), 0x44dbd3180a664e27u);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(241), 77), 0xa0b7839ca3e3ecfcu);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(1024)), 0xc6c700c409d40c4bu);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(1024), 77), 0xfe708125b5f66ac1u);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(4097)), 0x24abb073eb95442bu);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(4097), 77), 0x59aeba4630273fcau);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(1000003)), 0x5c47cdd322d7c642u);
+  EXPECT_EQ(Xxh3(AsBytes(data).first(1000003), 77), 0x3c56d58ea2566263u);
+}
+
 TEST(ChecksumTest, AStreamInPiecesIsTheWhole) {
   const std::string data(100'000, 'q');
   Sha256Stream stream;
