@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "block/arena_file.h"
+#include "wire/bulk_channel.h"
 #include "wire/identity.h"
 
 namespace prefixd::bench {
@@ -79,6 +80,8 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  wire::SetBulkArguments(
+      [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
   // "unix:///path" is an address of gRPC's own.
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }

@@ -218,7 +218,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
   request.set_lease(lease);
   grpc::ClientContext context;
   SetDeadline(&context);
-  std::vector<std::byte> memory(wire::kMaxPieceBytes);
+  base::Xxh3Stream sum;
   const double start = NowMicros();
   client::RawStream stream(session.channel(), "/prefixd.v1.PrefixCache/Fetch", &context);
   if (stream.Write(client::Serialize(request))) stream.WritesDone();
@@ -230,11 +230,17 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
     if (!chunk.Parse(bytes)) return absl::DataLossError("fetch: not a chunk");
     if (!chunk.is_page()) continue;
     const client::PieceHeader& piece = chunk.piece();
-    chunk.CopyData(memory.data());
     received += piece.data_bytes;
-    const std::byte* const wanted =
-        source.page({sequence.number, piece.group, piece.first_token / kBlockTokens});
-    if (compare && std::memcmp(memory.data(), wanted + piece.offset, piece.data_bytes) != 0) {
+    const std::byte* wanted =
+        source.page({sequence.number, piece.group, piece.first_token / kBlockTokens}) +
+        piece.offset;
+    bool same = true;
+    chunk.ForEachRun([&](std::span<const std::byte> run) {
+      sum.Update(run);
+      same = same && (!compare || std::memcmp(run.data(), wanted, run.size()) == 0);
+      wanted += run.size();
+    });
+    if (sum.Finish() != piece.xxh3 || !same) {
       wrong = absl::DataLossError(absl::StrCat("fetch: wrong bytes at ", piece.first_token));
     }
   }

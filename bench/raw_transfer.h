@@ -38,7 +38,8 @@ v1::AcquireRequest AcquireOf(const RawSession& session, const RawSequence& seque
 absl::Status AcquireAndCompare(RawSession& session, const PageSource& source,
                                const RawSequence& sequence, v1::Answer* answer);
 
-// One piece of 1 MiB of memory receives page after page, as a reader that keeps none.
+// Every piece is read where it was received: its bytes against its XXH3, against `source` too if
+// `compare`.
 absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSequence& sequence,
                       uint64_t lease, bool compare, Moved* moved = nullptr);
 

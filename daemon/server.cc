@@ -20,6 +20,7 @@
 #include "daemon/sessions.h"
 #include "daemon/socket_guard.h"
 #include "grpc/grpc.h"
+#include "wire/bulk_channel.h"
 #include "wire/limits.h"
 
 namespace prefixd::daemon {
@@ -75,6 +76,8 @@ void GrpcServer::Configure(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  wire::SetBulkArguments(
+      [builder](const char* name, int value) { builder->AddChannelArgument(name, value); });
   builder->RegisterService(&prefix_cache_);
   builder->RegisterService(&admin_);
 }

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "block/arena_file.h"
 #include "fd_exchange.h"
+#include "wire/bulk_channel.h"
 
 namespace prefixd::client {
 namespace {
@@ -34,6 +35,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no other client's backoff
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  wire::SetBulkArguments(
+      [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 

@@ -160,14 +160,10 @@ bool FetchedChunk::ParsePiece(SliceCursor cursor, uint64_t bytes) {
 }
 
 void FetchedChunk::CopyData(std::byte* to) const {
-  uint64_t left = piece_.data_bytes;
-  size_t at = data_at_;
-  for (size_t i = data_slice_; left > 0; ++i, at = 0) {
-    const uint64_t step = std::min<uint64_t>(left, slices_[i].size() - at);
-    std::memcpy(to, slices_[i].begin() + at, step);
-    to += step;
-    left -= step;
-  }
+  ForEachRun([&to](std::span<const std::byte> run) {
+    std::memcpy(to, run.data(), run.size());
+    to += run.size();
+  });
 }
 
 grpc::ByteBuffer MakePutChunk(const PieceHeader& piece, const PageMemory& page, uint64_t at) {

@@ -5,9 +5,11 @@
 #pragma once
 #include <grpcpp/support/byte_buffer.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "page_memory.h"
@@ -35,6 +37,9 @@ class FetchedChunk {
   const v1::GroupReady& ready() const { return ready_; }  // Requires: !is_page()
   // Copies the data of the piece, data_bytes long.
   void CopyData(std::byte* to) const;
+  // The data where it was received, run by run; valid as long as this.
+  template <typename Take>
+  void ForEachRun(const Take& take) const;
 
  private:
   bool ParsePiece(class SliceCursor cursor, uint64_t bytes);
@@ -45,6 +50,17 @@ class FetchedChunk {
   size_t data_slice_ = 0, data_at_ = 0;  // where the data begins
   v1::GroupReady ready_;
 };
+
+template <typename Take>
+void FetchedChunk::ForEachRun(const Take& take) const {
+  uint64_t left = piece_.data_bytes;
+  size_t at = data_at_;
+  for (size_t i = data_slice_; left > 0; ++i, at = 0) {
+    const size_t bytes = std::min<uint64_t>(left, slices_[i].size() - at);
+    take(std::span(reinterpret_cast<const std::byte*>(slices_[i].begin()) + at, bytes));
+    left -= bytes;
+  }
+}
 
 // A PutChunk with `piece`, whose data are bytes of `page` from `at` on. The message holds the page
 // until it has left.
