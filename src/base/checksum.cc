@@ -1,5 +1,6 @@
 #include "base/checksum.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -78,6 +79,19 @@ uint64_t Xxh3(std::span<const std::byte> bytes, uint64_t seed) {
     return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
   }
   return Long().hash(bytes.data(), bytes.size(), seed);
+}
+
+uint64_t CopyAndXxh3(std::span<const std::byte> from, std::byte* to, uint64_t seed) {
+  constexpr size_t kAtOnce = size_t{64} << 10;  // inside a second-level cache of any machine
+  XXH3_state_t state;
+  XXH3_INITSTATE(&state);  // the reset reads it
+  XXH3_64bits_reset_withSeed(&state, seed);
+  for (size_t at = 0; at < from.size(); at += kAtOnce) {
+    const size_t bytes = std::min(kAtOnce, from.size() - at);
+    std::memcpy(to + at, from.data() + at, bytes);
+    Long().update(&state, to + at, bytes);
+  }
+  return XXH3_64bits_digest(&state);
 }
 
 Hash128 Xxh3Wide(std::span<const std::byte> bytes) {

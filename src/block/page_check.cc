@@ -29,6 +29,8 @@ uint64_t SeedOf(const PageName& name) {
   return base::Xxh3(encoded);
 }
 
+uint64_t NeverZero(uint64_t check) { return check == 0 ? 1 : check; }
+
 absl::Status Differs(const char* field, uint64_t seen, uint64_t wanted) {
   return absl::DataLossError(
       absl::StrCat("page: header has ", field, " ", seen, ", expected ", wanted));
@@ -55,8 +57,11 @@ absl::Status VerifyName(const PageHeader& header, const PageName& name) {
 }  // namespace
 
 uint64_t PageCheck(const PageName& name, std::span<const std::byte> page) {
-  const uint64_t check = base::Xxh3(page, SeedOf(name));
-  return check == 0 ? 1 : check;
+  return NeverZero(base::Xxh3(page, SeedOf(name)));
+}
+
+uint64_t CopyAndCheck(const PageName& name, std::span<const std::byte> from, std::byte* to) {
+  return NeverZero(base::CopyAndXxh3(from, to, SeedOf(name)));
 }
 
 PageHeader MakePageHeader(const PageName& name, std::span<const std::byte> page, uint64_t check) {

@@ -27,6 +27,10 @@ struct PageName {
 // u16 group, u16 part, u16 rung, u32 tokens, 58 bytes little-endian. Never 0 (0 becomes 1).
 uint64_t PageCheck(const PageName& name, std::span<const std::byte> page);
 
+// Copies a page to `to`, which nobody else writes, and gives PageCheck of the copy. `from` is read
+// once: who writes to it meanwhile changes what is stored, never whether its check is right.
+uint64_t CopyAndCheck(const PageName& name, std::span<const std::byte> from, std::byte* to);
+
 inline constexpr uint32_t kPageMagic = 0x31504b56;  // "VKP1"
 inline constexpr uint32_t kPageFormatVersion = 1;
 

@@ -1,7 +1,6 @@
 // Staged pages: from the memory that the worker writes into extents. The worker may write at any
 // time, so each byte is read once and the check is of the copy.
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "base/status.h"
@@ -80,10 +79,9 @@ absl::Status Core::TakeStaged(Reservation* reservation, const StagedPlace& place
   PREFIXD_ASSIGN_OR_RETURN(
       page.extent, AllocateExtent(page.page_bytes, space.FullPageBytes(place.group, place.rung),
                                   deadline, &reservation->cancelled));
-  std::byte* const to = arena->data(page.extent);
-  std::memcpy(to, from.view(place.offset, page.page_bytes).data(), page.page_bytes);
   page.check =
-      block::PageCheck(reservation->NameOf(block, place.group, place.rung), {to, page.page_bytes});
+      block::CopyAndCheck(reservation->NameOf(block, place.group, place.rung),
+                          from.view(place.offset, page.page_bytes), arena->data(page.extent));
   counters.AddAll({{"bytes.received", page.page_bytes}, {"bytes.staged", page.page_bytes}});
   base::MutexLock lock(reservation->mutex);
   if (reservation->closed ||

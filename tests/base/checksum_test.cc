@@ -42,6 +42,19 @@ TEST(ChecksumTest, LongInputsHashAsOnEveryMachine) {
   EXPECT_EQ(Xxh3(AsBytes(data).first(1000003), 77), 0x3c56d58ea2566263u);
 }
 
+TEST(ChecksumTest, ACopyHasTheSumOfItsBytes) {
+  std::string data(300'001, '\0');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 + (i >> 9));
+  for (const size_t length :
+       {size_t{0}, size_t{100}, size_t{65'536}, size_t{65'537}, data.size()}) {
+    std::string copy(length + 1, '#');
+    EXPECT_EQ(
+        CopyAndXxh3(AsBytes(data).first(length), reinterpret_cast<std::byte*>(copy.data()), 5),
+        Xxh3(AsBytes(data).first(length), 5));
+    EXPECT_EQ(copy, data.substr(0, length) + '#');
+  }
+}
+
 TEST(ChecksumTest, AStreamInPiecesIsTheWhole) {
   const std::string data(100'000, 'q');
   Sha256Stream stream;

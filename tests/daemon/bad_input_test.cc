@@ -205,6 +205,9 @@ TEST_F(BadInputTest, AClientKilledMidPutLeavesNothing) {
     ASSERT_TRUE(writer->Write(chunks[0]));
     ASSERT_TRUE(writer->Write(chunks[1]));
     EXPECT_EQ(worker_->Stats().reservations(), 1u);
+    // In the middle: the daemon has taken the first page's bytes.
+    EXPECT_TRUE(Eventually(
+        [this](const v1::GetStatsReply&) { return worker_->Counter("arena.extent_bytes") > 0; }));
     context.TryCancel();
     EXPECT_FALSE(writer->Finish().ok());
   }
