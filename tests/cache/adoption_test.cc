@@ -307,6 +307,8 @@ TEST_F(AdoptionTest, RecencyCarriesOver) {
     return std::string();
   });
   Open(Shared(uint64_t{32} << 20));
+  // Until then what is not verified yet cannot be given up, however cold.
+  EXPECT_TRUE(Until([this] { return Counter("verified.everything") == 1; }));
   const auto space = OpenSpace(identity);
   uint64_t next = 100;
   while (Counter("pages.evicted") < 20)
