@@ -140,6 +140,12 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
   std::memcpy(core_->arena->data(page->second.extent) + piece.offset, piece.data.data(),
               piece.data.size());
   page->second.received += piece.data.size();
+  if (page->second.received == piece.page_bytes && piece.page_bytes <= kMaxPiece) {
+    // A page as small as that is still in the processor's cache: Commit would read it from memory.
+    page->second.check =
+        block::PageCheck(reservation->NameOf(block_index, piece.group, piece.rung),
+                         {core_->arena->data(page->second.extent), piece.page_bytes});
+  }
   core_->counters.Add("bytes.received", piece.data.size());
   return absl::OkStatus();
 }
