@@ -216,6 +216,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
   v1::FetchRequest request;
   request.set_session(session.id());
   request.set_lease(lease);
+  request.set_seeded_sums(true);
   grpc::ClientContext context;
   SetDeadline(&context);
   base::Xxh3Stream sum;
@@ -235,6 +236,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
         source.page({sequence.number, piece.group, piece.first_token / kBlockTokens}) +
         piece.offset;
     bool same = true;
+    sum.Begin(piece.sum_seed);
     chunk.ForEachRun([&](std::span<const std::byte> run) {
       sum.Update(run);
       same = same && (!compare || std::memcmp(run.data(), wanted, run.size()) == 0);

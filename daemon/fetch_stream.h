@@ -11,9 +11,10 @@
 namespace prefixd::daemon {
 
 // The reactor of one call; owned by itself until the call is done. `cache` and `dispatch` must
-// outlive the server that runs it. At most two messages of it wait to be written, beside what gRPC
-// takes of a stream (wire/bulk_channel.h); bytes of a page that had to be cut are copied, and the
-// cache counts them as in flight until gRPC has taken them.
+// outlive the server that runs it. At most eight messages of it wait to be written, beside what
+// gRPC takes of a stream (wire/bulk_channel.h), and they borrow their bytes; those of a page that
+// had to be cut are copied, wait alone, and the cache counts them as in flight until gRPC has taken
+// them.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Dispatch* dispatch,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request);

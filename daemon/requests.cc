@@ -85,7 +85,8 @@ absl::StatusOr<cache::CommitRequest> ReadCommit(const v1::CommitRequest& request
 cache::FetchRequest ReadFetch(const v1::FetchRequest& request) {
   return {.lease = {request.lease()},
           .groups = {request.groups().begin(), request.groups().end()},
-          .from_token = request.from_token()};
+          .from_token = request.from_token(),
+          .seeded_sums = request.seeded_sums()};
 }
 
 cache::PagePiece ReadPiece(const wire::PieceHeader& header) {
@@ -96,6 +97,7 @@ cache::PagePiece ReadPiece(const wire::PieceHeader& header) {
           .page_bytes = header.page_bytes,
           .offset = header.offset,
           .xxh3 = header.xxh3,
+          .sum_seed = header.sum_seed,
           .data = {}};
 }
 
@@ -107,6 +109,7 @@ wire::PieceHeader HeaderOf(const cache::PagePiece& piece) {
           .page_bytes = piece.page_bytes,
           .offset = piece.offset,
           .xxh3 = piece.xxh3,
+          .sum_seed = piece.sum_seed,
           .data_bytes = piece.data.size()};
 }
 

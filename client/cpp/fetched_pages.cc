@@ -78,6 +78,7 @@ bool FetchedPages::FetchOnce() {
   request.set_session(plan_.session.id);
   request.set_lease(plan_.lease.value);
   request.mutable_groups()->Add(groups.begin(), groups.end());
+  request.set_seeded_sums(true);
   grpc::ClientContext context;
   context.set_deadline(WallClock(plan_.deadline));
   {

@@ -8,8 +8,8 @@ namespace prefixd::client {
 namespace {
 
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-constexpr uint32_t kReadyField = 1, kPageField = 2;  // of FetchChunk
-constexpr uint32_t kXxh3Field = 7, kDataField = 15;  // of PageBytes
+constexpr uint32_t kReadyField = 1, kPageField = 2;                  // of FetchChunk
+constexpr uint32_t kXxh3Field = 7, kSeedField = 8, kDataField = 15;  // of PageBytes
 constexpr int kMostVarintBytes = 10;
 
 void AddVarint(uint64_t value, std::string* to) {
@@ -146,6 +146,8 @@ bool FetchedChunk::ParsePiece(SliceCursor cursor, uint64_t bytes) {
       cursor.Read(nullptr, piece_.data_bytes);
     } else if (field == kXxh3Field && type == kFixed64) {
       piece_.xxh3 = cursor.Fixed64();
+    } else if (field == kSeedField && type == kFixed64) {
+      piece_.sum_seed = cursor.Fixed64();
     } else if (field >= 1 && field <= 6 && type == kVarint) {
       const uint64_t value = cursor.Varint();
       uint32_t* const narrow[] = {&piece_.group, &piece_.first_token, &piece_.tokens, &piece_.rung};
@@ -157,13 +159,6 @@ bool FetchedChunk::ParsePiece(SliceCursor cursor, uint64_t bytes) {
     }
   }
   return cursor.ok() && cursor.position() == end;
-}
-
-void FetchedChunk::CopyData(std::byte* to) const {
-  ForEachRun([&to](std::span<const std::byte> run) {
-    std::memcpy(to, run.data(), run.size());
-    to += run.size();
-  });
 }
 
 grpc::ByteBuffer MakePutChunk(const PieceHeader& piece, const PageMemory& page, uint64_t at) {

@@ -23,6 +23,7 @@ struct PieceHeader {
   uint64_t page_bytes = 0;
   uint64_t offset = 0;
   uint64_t xxh3 = 0;
+  uint64_t sum_seed = 0;  // of xxh3; 0 in a Put
   uint64_t data_bytes = 0;
 };
 
@@ -35,8 +36,6 @@ class FetchedChunk {
   bool is_page() const { return is_page_; }
   const PieceHeader& piece() const { return piece_; }     // Requires: is_page()
   const v1::GroupReady& ready() const { return ready_; }  // Requires: !is_page()
-  // Copies the data of the piece, data_bytes long.
-  void CopyData(std::byte* to) const;
   // The data where it was received, run by run; valid as long as this.
   template <typename Take>
   void ForEachRun(const Take& take) const;

@@ -1,11 +1,11 @@
 #include "page_receiver.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
-#include "base/checksum.h"
 #include "base/status.h"
 #include "block/page_layout.h"
 
@@ -49,6 +49,22 @@ absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
   return absl::OkStatus();
 }
 
+// The sum is of the copy, while it is near: what was checked is what stays.
+uint64_t PageReceiver::CopyAndSum(const FetchedChunk& chunk, std::byte* to) {
+  constexpr size_t kAtOnce = size_t{64} << 10;
+  sum_.Begin(chunk.piece().sum_seed);
+  chunk.ForEachRun([&](std::span<const std::byte> run) {
+    while (!run.empty()) {
+      const size_t bytes = std::min(kAtOnce, run.size());
+      std::memcpy(to, run.data(), bytes);
+      sum_.Update({to, bytes});
+      to += bytes;
+      run = run.subspan(bytes);
+    }
+  });
+  return sum_.Finish();
+}
+
 absl::Status PageReceiver::Take(const FetchedChunk& chunk, uint32_t limit) {
   const PieceHeader& piece = chunk.piece();
   if (received_tokens_ >= std::min(tokens_, limit)) {
@@ -67,10 +83,8 @@ absl::Status PageReceiver::Take(const FetchedChunk& chunk, uint32_t limit) {
   if (piece.data_bytes == 0 || piece.data_bytes > page_bytes_ - received_bytes_) {
     return Bad(group_, "piece bytes", piece.data_bytes, page_bytes_ - received_bytes_);
   }
-  std::byte* const to = page.bytes.get() + received_bytes_;
-  chunk.CopyData(to);
-  // After the copy: what was checked is what stays, and the bytes are still near.
-  if (const uint64_t seen = base::Xxh3({to, piece.data_bytes}); seen != piece.xxh3) {
+  const uint64_t seen = CopyAndSum(chunk, page.bytes.get() + received_bytes_);
+  if (seen != piece.xxh3) {
     return Bad(group_, "checksum", seen, piece.xxh3);
   }
   received_bytes_ += piece.data_bytes;

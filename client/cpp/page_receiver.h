@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 
+#include "base/checksum.h"
 #include "block/layer_group.h"
 #include "page_chunk.h"
 #include "page_memory.h"
@@ -36,11 +37,13 @@ class PageReceiver {
 
  private:
   absl::Status Begin(const PieceHeader& piece, uint32_t limit);
+  uint64_t CopyAndSum(const FetchedChunk& chunk, std::byte* to);
 
   const block::LayerGroup& group_;
   const uint32_t block_tokens_;
   const uint32_t tokens_;
   const std::vector<uint32_t> rungs_;
+  base::Xxh3Stream sum_;
   std::vector<LoadedPage> pages_;  // whole ones, then the one that is coming in
   uint64_t page_bytes_ = 0;        // of the page coming in; 0 = none is
   uint64_t received_bytes_ = 0;    // of it

@@ -110,6 +110,10 @@ Xxh3Stream::Xxh3Stream() : state_(XXH3_createState()) {
 
 Xxh3Stream::~Xxh3Stream() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
 
+void Xxh3Stream::Begin(uint64_t seed) {
+  XXH3_64bits_reset_withSeed(static_cast<XXH3_state_t*>(state_), seed);
+}
+
 void Xxh3Stream::Update(std::span<const std::byte> bytes) {
   Long().update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size());
 }

@@ -21,15 +21,16 @@ uint64_t CopyAndXxh3(std::span<const std::byte> from, std::byte* to, uint64_t se
 Hash128 Xxh3Wide(std::span<const std::byte> bytes);
 Digest256 Sha256(std::span<const std::byte> bytes);
 
-// Xxh3 (seed 0) over bytes that come in pieces. Not thread-safe.
+// Xxh3 over bytes that come in pieces. Not thread-safe.
 class Xxh3Stream {
  public:
   Xxh3Stream();
   ~Xxh3Stream();
   Xxh3Stream(const Xxh3Stream&) = delete;
   Xxh3Stream& operator=(const Xxh3Stream&) = delete;
+  void Begin(uint64_t seed);  // anew; not called: seed 0
   void Update(std::span<const std::byte> bytes);
-  uint64_t Finish();  // of everything since the last Finish; begins anew
+  uint64_t Finish();  // of everything since the last Finish; begins anew, seed 0
 
  private:
   void* state_;  // XXH3_state_t, owned

@@ -17,18 +17,6 @@ std::byte* Append(std::byte* to, const T& value) {
   return to + sizeof(value);
 }
 
-uint64_t SeedOf(const PageName& name) {
-  std::array<std::byte, 58> encoded;
-  std::byte* to = encoded.data();
-  to = Append(to, name.space);
-  to = Append(to, name.block);
-  to = Append(to, name.group);
-  to = Append(to, name.part);
-  to = Append(to, name.rung);
-  Append(to, name.tokens);
-  return base::Xxh3(encoded);
-}
-
 uint64_t NeverZero(uint64_t check) { return check == 0 ? 1 : check; }
 
 absl::Status Differs(const char* field, uint64_t seen, uint64_t wanted) {
@@ -56,12 +44,24 @@ absl::Status VerifyName(const PageHeader& header, const PageName& name) {
 
 }  // namespace
 
+uint64_t CheckSeed(const PageName& name) {
+  std::array<std::byte, 58> encoded;
+  std::byte* to = encoded.data();
+  to = Append(to, name.space);
+  to = Append(to, name.block);
+  to = Append(to, name.group);
+  to = Append(to, name.part);
+  to = Append(to, name.rung);
+  Append(to, name.tokens);
+  return base::Xxh3(encoded);
+}
+
 uint64_t PageCheck(const PageName& name, std::span<const std::byte> page) {
-  return NeverZero(base::Xxh3(page, SeedOf(name)));
+  return NeverZero(base::Xxh3(page, CheckSeed(name)));
 }
 
 uint64_t CopyAndCheck(const PageName& name, std::span<const std::byte> from, std::byte* to) {
-  return NeverZero(base::CopyAndXxh3(from, to, SeedOf(name)));
+  return NeverZero(base::CopyAndXxh3(from, to, CheckSeed(name)));
 }
 
 PageHeader MakePageHeader(const PageName& name, std::span<const std::byte> page, uint64_t check) {

@@ -23,8 +23,11 @@ struct PageName {
   bool operator==(const PageName&) const = default;
 };
 
-// XXH3-64 of the page bytes, seeded with XXH3-64 (seed 0) of the name: space id, block hash,
-// u16 group, u16 part, u16 rung, u32 tokens, 58 bytes little-endian. Never 0 (0 becomes 1).
+// XXH3-64 (seed 0) of the name: space id, block hash, u16 group, u16 part, u16 rung, u32 tokens, 58
+// bytes little-endian.
+uint64_t CheckSeed(const PageName& name);
+
+// XXH3-64 of the page bytes, seeded with CheckSeed of the name. Never 0 (0 becomes 1).
 uint64_t PageCheck(const PageName& name, std::span<const std::byte> page);
 
 // Copies a page to `to`, which nobody else writes, and gives PageCheck of the copy. `from` is read

@@ -161,7 +161,8 @@ struct PagePiece {
   uint32_t rung = 0;
   uint64_t page_bytes = 0;
   uint64_t offset = 0;
-  uint64_t xxh3 = 0;  // of `data`
+  uint64_t xxh3 = 0;      // of `data`, with sum_seed
+  uint64_t sum_seed = 0;  // PutPage: 0
   std::span<const std::byte> data;
   // Fetch: `data` stands in a leased extent, where it stays while Hold() of the lease is held.
   bool in_lease = false;
@@ -191,6 +192,9 @@ struct FetchRequest {
   block::LeaseId lease;
   std::vector<uint32_t> groups;
   uint32_t from_token = 0;
+  // A whole page of one piece may come with the check that is kept of it, whose seed is its name's,
+  // instead of a sum of what stands in memory now.
+  bool seeded_sums = false;
 };
 struct GroupReady {
   uint32_t group = 0;

@@ -9,21 +9,30 @@
 namespace prefixd::cache {
 namespace {
 
-// Sends one page in pieces. False: the receiver is gone.
-bool SendPage(const index::PageInfo& page, std::span<const std::byte> bytes, bool in_lease,
-              FetchSink* sink) {
-  for (uint64_t offset = 0; offset < bytes.size(); offset += kMaxPiece) {
+// A page, or as much of it as is leased, on its way out.
+struct Outgoing {
+  const index::PageInfo* leased = nullptr;
+  std::span<const std::byte> bytes;
+  bool in_lease = false;
+  // Kept with the page, and the seed it was made with; 0: it has to be computed.
+  uint64_t check = 0, check_seed = 0;
+};
+
+// In pieces. False: the receiver is gone.
+bool SendPage(const Outgoing& page, FetchSink* sink) {
+  for (uint64_t offset = 0; offset < page.bytes.size(); offset += kMaxPiece) {
     const std::span<const std::byte> data =
-        bytes.subspan(offset, std::min<uint64_t>(kMaxPiece, bytes.size() - offset));
-    if (!sink->Page({.group = page.ref.group,
-                     .first_token = page.first_token,
-                     .tokens = page.tokens,
-                     .rung = page.ref.rung,
-                     .page_bytes = bytes.size(),
+        page.bytes.subspan(offset, std::min<uint64_t>(kMaxPiece, page.bytes.size() - offset));
+    if (!sink->Page({.group = page.leased->ref.group,
+                     .first_token = page.leased->first_token,
+                     .tokens = page.leased->tokens,
+                     .rung = page.leased->ref.rung,
+                     .page_bytes = page.bytes.size(),
                      .offset = offset,
-                     .xxh3 = base::Xxh3(data),
+                     .xxh3 = page.check != 0 ? page.check : base::Xxh3(data),
+                     .sum_seed = page.check_seed,
                      .data = data,
-                     .in_lease = in_lease})) {
+                     .in_lease = page.in_lease})) {
       return false;
     }
   }
@@ -59,8 +68,9 @@ block::SessionId FetchSession(Core* core) {
 
 class Sender {
  public:
-  Sender(Core* core, const SpaceInfo& space, base::Deadline deadline, FetchSink* sink)
-      : core_(core), space_(space), deadline_(deadline), sink_(sink) {}
+  Sender(Core* core, const SpaceInfo& space, bool seeded_sums, base::Deadline deadline,
+         FetchSink* sink)
+      : core_(core), space_(space), seeded_sums_(seeded_sums), deadline_(deadline), sink_(sink) {}
 
   // False: the page is not to be had, why() says why not. Cancelled: the receiver is gone.
   absl::StatusOr<bool> Send(const index::PageInfo& leased) {
@@ -79,7 +89,13 @@ class Sender {
       bytes = cut_;
     }
     InFlight in_flight(&core_->in_flight_bytes, std::min<uint64_t>(bytes.size(), kMaxPiece));
-    if (!SendPage(leased, bytes, !cut, sink_)) return absl::CancelledError(kGone);
+    Outgoing outgoing{.leased = &leased, .bytes = bytes, .in_lease = !cut};
+    // A check of 1 may stand for 0 (block/page_check.h): one page in 2^63 is summed again.
+    if (seeded_sums_ && !cut && bytes.size() <= kMaxPiece && page.check > 1) {
+      outgoing.check = page.check;
+      outgoing.check_seed = block::CheckSeed(page.name);
+    }
+    if (!SendPage(outgoing, sink_)) return absl::CancelledError(kGone);
     core_->counters.Add("bytes.delivered", bytes.size());
     return true;
   }
@@ -98,6 +114,7 @@ class Sender {
   static constexpr const char* kGone = "fetch: the receiver is gone";
   Core* const core_;
   const SpaceInfo& space_;
+  const bool seeded_sums_;
   const base::Deadline deadline_;
   FetchSink* const sink_;
   std::vector<std::byte> cut_;
@@ -123,7 +140,7 @@ absl::Status Cache::Fetch(block::SessionId session, const FetchRequest& request,
   const uint32_t block_tokens = lease->space->identity.block_tokens;
   const uint32_t first_block = request.from_token / block_tokens * block_tokens;
   const uint32_t usable = held.answer.restorable_tokens;
-  Sender sender(core_.get(), *lease->space, deadline, sink);
+  Sender sender(core_.get(), *lease->space, request.seeded_sums, deadline, sink);
   if (held.pages.empty()) {
     sender.End(request.groups.empty() ? 0 : request.groups.front(), 0, facts.tokens,
                block::ShortenReason::kCorrupt);

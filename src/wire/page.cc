@@ -15,6 +15,7 @@ enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2 };
 constexpr uint32_t Tag(uint32_t field, WireType type) { return field << 3 | type; }
 constexpr uint32_t kPageTag = Tag(v1::FetchChunk::kPageFieldNumber, kBytes);
 constexpr uint32_t kSumTag = Tag(v1::PageBytes::kXxh3FieldNumber, kFixed64);
+constexpr uint32_t kSeedTag = Tag(v1::PageBytes::kSumSeedFieldNumber, kFixed64);
 constexpr uint32_t kDataTag = Tag(v1::PageBytes::kDataFieldNumber, kBytes);
 
 std::byte* PutVarint(uint64_t value, std::byte* to) {
@@ -26,6 +27,13 @@ std::byte* PutVarint(uint64_t value, std::byte* to) {
 // As proto3 does, zero is left out.
 std::byte* PutNumber(uint32_t field, uint64_t value, std::byte* to) {
   return value == 0 ? to : PutVarint(value, PutVarint(Tag(field, kVarint), to));
+}
+
+std::byte* PutFixed64(uint32_t tag, uint64_t value, std::byte* to) {
+  if (value == 0) return to;
+  to = PutVarint(tag, to);
+  std::memcpy(to, &value, sizeof(value));  // little-endian, as this machine is
+  return to + sizeof(value);
 }
 
 // A place in the first bytes of a message. Reading past them fails for good.
@@ -89,6 +97,9 @@ bool ReadNumber(uint64_t tag, Cursor* in, PieceHeader* header) {
     case kSumTag:
       header->xxh3 = in->Fixed64();
       return true;
+    case kSeedTag:
+      header->sum_seed = in->Fixed64();
+      return true;
     default:
       return false;
   }
@@ -117,11 +128,8 @@ size_t WritePieceHeader(const PieceHeader& piece, std::byte* to) {
   end = PutNumber(v1::PageBytes::kRungFieldNumber, piece.rung, end);
   end = PutNumber(v1::PageBytes::kPageBytesFieldNumber, piece.page_bytes, end);
   end = PutNumber(v1::PageBytes::kOffsetFieldNumber, piece.offset, end);
-  if (piece.xxh3 != 0) {
-    end = PutVarint(kSumTag, end);
-    std::memcpy(end, &piece.xxh3, sizeof(piece.xxh3));
-    end += sizeof(piece.xxh3);
-  }
+  end = PutFixed64(kSumTag, piece.xxh3, end);
+  end = PutFixed64(kSeedTag, piece.sum_seed, end);
   end = PutVarint(piece.data_bytes, PutVarint(kDataTag, end));
   const auto bytes = static_cast<size_t>(end - fields.data());
   std::byte* const body = PutVarint(bytes + piece.data_bytes, PutVarint(kPageTag, to));
@@ -157,6 +165,7 @@ PieceHeader HeaderOf(const v1::PageBytes& page) {
           .page_bytes = page.page_bytes(),
           .offset = page.offset(),
           .xxh3 = page.xxh3(),
+          .sum_seed = page.sum_seed(),
           .data_bytes = page.data().size()};
 }
 

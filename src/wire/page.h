@@ -24,6 +24,7 @@ struct PieceHeader {
   uint64_t page_bytes = 0;
   uint64_t offset = 0;
   uint64_t xxh3 = 0;
+  uint64_t sum_seed = 0;
   uint64_t data_bytes = 0;
   bool operator==(const PieceHeader&) const = default;
 };
@@ -32,7 +33,7 @@ struct PieceHeader {
 // page_bytes.
 absl::Status CheckPiece(const PieceHeader& piece);
 
-inline constexpr size_t kMaxPieceHeaderBytes = 80;
+inline constexpr size_t kMaxPieceHeaderBytes = 88;
 
 // Writes everything of the message that stands before the data; the message is these bytes and then
 // the data. Returns how many. Requires: room for kMaxPieceHeaderBytes, data_bytes

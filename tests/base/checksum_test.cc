@@ -63,11 +63,20 @@ TEST(ChecksumTest, AStreamInPiecesIsTheWhole) {
   }
   EXPECT_EQ(stream.Finish(), Sha256(AsBytes(data)));
   Xxh3Stream xxh3;
-  for (const size_t length : {data.size(), size_t{100}, size_t{0}}) {
+  const auto sum_of = [&](size_t length) {
     for (size_t at = 0; at < length; at += 777) {
       xxh3.Update(AsBytes(std::string_view(data).substr(at, std::min<size_t>(777, length - at))));
     }
-    EXPECT_EQ(xxh3.Finish(), Xxh3(AsBytes(data).first(length)));  // and begins anew
+    return xxh3.Finish();  // and begins anew
+  };
+  for (const size_t length : {data.size(), size_t{100}, size_t{0}}) {
+    const auto bytes = AsBytes(data).first(length);
+    EXPECT_EQ(sum_of(length), Xxh3(bytes));
+    for (const uint64_t seed : {uint64_t{0}, uint64_t{77}}) {
+      xxh3.Begin(seed);
+      EXPECT_EQ(sum_of(length), Xxh3(bytes, seed));
+    }
+    EXPECT_EQ(sum_of(length), Xxh3(bytes));
   }
 }
 

@@ -48,7 +48,8 @@ class Collector : public cache::FetchSink {
   bool Page(const cache::PagePiece& piece) override {
     std::vector<std::byte>& page = pages[{piece.group, piece.first_token}];
     EXPECT_EQ(page.size(), piece.offset);
-    EXPECT_EQ(base::Xxh3(piece.data), piece.xxh3);
+    EXPECT_EQ(base::Xxh3(piece.data, piece.sum_seed), piece.xxh3);
+    seeded += piece.sum_seed != 0;
     page.insert(page.end(), piece.data.begin(), piece.data.end());
     tokens[{piece.group, piece.first_token}] = piece.tokens;
     return true;
@@ -60,6 +61,7 @@ class Collector : public cache::FetchSink {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>> pages;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> tokens;
   std::vector<cache::GroupReady> ready;
+  int seeded = 0;  // pieces with a sum that has a seed
 };
 
 class CacheTest : public ::testing::Test {

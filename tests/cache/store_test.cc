@@ -221,6 +221,27 @@ TEST_F(StoreTest, ALeaseBelongsToItsSession) {
   EXPECT_EQ(FetchAndCheck(identity, acquired, tokens), 40u);
 }
 
+// What is kept of a page is sent where it was asked for and says something of these very bytes.
+TEST_F(StoreTest, OnlyWholePagesComeWithASeededSumAndOnlyOnRequest) {
+  Open(RamOnly());
+  const auto identity = SmallIdentity();
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(11, 64);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto acquired = Acquire(space, Tokens(tokens.begin(), tokens.begin() + 40));
+  for (const bool asked : {false, true}) {
+    Collector got;  // compares every sum
+    ASSERT_TRUE(
+        cache_
+            ->Fetch(session_,
+                    {.lease = acquired.lease, .groups = {}, .from_token = 0, .seeded_sums = asked},
+                    In(1000), &got)
+            .ok());
+    EXPECT_EQ(got.pages.size(), 6u);
+    EXPECT_EQ(got.seeded, asked ? 4 : 0);  // the third block is cut in both groups
+  }
+}
+
 TEST_F(StoreTest, FetchFromATokenSendsItsBlockAndWhatFollows) {
   Open(RamOnly());
   const auto identity = SmallIdentity();

@@ -89,6 +89,18 @@ TEST_F(BadDaemonTest, AFlippedByteShortensTheMatchToThePagesBeforeIt) {
   ExpectRestartAt(Begin(), 128);
 }
 
+TEST_F(BadDaemonTest, ASeededSumIsComparedWithItsSeed) {
+  daemon_.change_page = [](v1::PageBytes* page) {
+    page->set_sum_seed(77 + page->first_token());
+    page->set_xxh3(base::Xxh3(base::AsBytes(std::string_view(page->data())), page->sum_seed()));
+    // Right for other bytes, or without its seed: neither is this page's.
+    if (page->group() == 1 && page->first_token() == 128) (*page->mutable_data())[1000] ^= 1;
+    if (page->group() == 0 && page->first_token() == 64) page->set_sum_seed(0);
+    return true;
+  };
+  ExpectRestartAt(Begin(), 64);
+}
+
 TEST_F(BadDaemonTest, APageBadInTheFirstGroupShortensAllGroupsAlike) {
   daemon_.change_page = [](v1::PageBytes* page) {
     if (page->group() == 0 && page->first_token() == 64) page->set_xxh3(page->xxh3() + 1);

@@ -1,4 +1,6 @@
 // Fetch and Put as raw messages: what is on the wire is what the .proto says, however it is cut.
+#include <set>
+
 #include "grpcpp/generic/generic_stub.h"
 
 #include "daemon/fetch_stream.h"
@@ -160,6 +162,61 @@ TEST_F(BulkTest, EveryFetchMessageIsWhatTheGeneratedClassWrites) {
     const auto wanted = MakePage(wide_.groups[group], 0, tokens, first, std::min(16u, 55u - first));
     EXPECT_TRUE(bytes == base::AsText(wanted)) << "group " << group << " token " << first;
   }
+}
+
+TEST_F(BulkTest, SeededSumsAreWhatTheGeneratedClassWritesToo) {
+  const Tokens tokens = SomeTokens(3, 40);
+  v1::CommitReply stored;
+  ASSERT_TRUE(worker_->Store(identity_, space_, tokens, &stored).ok());
+  v1::FetchRequest request = FetchOf(Lease(space_, tokens));
+  request.set_seeded_sums(true);
+  RawCall call(target(), kFetch);
+  ASSERT_TRUE(call.Write({request.SerializeAsString()}));
+  call.WritesDone();
+  std::set<uint64_t> seeds;
+  int pages = 0;
+  for (std::string message; call.Read(&message);) {
+    v1::FetchChunk chunk;
+    ASSERT_TRUE(chunk.ParseFromString(message));
+    EXPECT_EQ(chunk.SerializeAsString(), message);
+    if (!chunk.has_page()) continue;
+    ++pages;
+    const v1::PageBytes& page = chunk.page();
+    EXPECT_EQ(page.xxh3(), base::Xxh3(base::AsBytes(page.data()), page.sum_seed()));
+    seeds.insert(page.sum_seed());
+  }
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_EQ(pages, 6);
+  EXPECT_EQ(seeds.size(), 6u);  // of the page's name, each another
+  EXPECT_FALSE(seeds.contains(0));
+}
+
+// More of them than wait to be written at a time, and read late.
+TEST_F(BulkTest, AReaderThatIsSlowGetsEveryPageInOrder) {
+  const Tokens tokens = SomeTokens(4, 10 * 16);
+  const uint64_t space = OpenWide();
+  v1::CommitReply stored;
+  ASSERT_TRUE(worker_->Store(wide_, space, tokens, &stored).ok());
+  RawCall call(target(), kFetch);
+  ASSERT_TRUE(call.Write({FetchOf(Lease(space, tokens)).SerializeAsString()}));
+  call.WritesDone();
+  worker_->Stats();  // the stream is full meanwhile, and another call goes through beside it
+  uint32_t next = 0, group = 0;
+  for (std::string message; call.Read(&message);) {
+    v1::FetchChunk chunk;
+    ASSERT_TRUE(chunk.ParseFromString(message));
+    if (chunk.has_ready()) {
+      EXPECT_EQ(next, 10u * 16);
+      ++group;
+      next = 0;
+      continue;
+    }
+    EXPECT_EQ(chunk.page().group(), group);
+    EXPECT_EQ(chunk.page().first_token(), chunk.page().offset() == 0 ? next : next - 16);
+    if (chunk.page().offset() == 0) next += 16;
+  }
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_EQ(group, 2u);
 }
 
 TEST_F(BulkTest, ABorrowedPieceIsHeldUntilItsMessageGoes) {

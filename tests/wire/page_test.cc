@@ -21,6 +21,7 @@ PieceHeader RandomHeader(testing::RandomValues* random) {
           .page_bytes = random->Coin() ? random->Wide() : number(),
           .offset = random->Coin() ? random->Wide() : number(),
           .xxh3 = random->Coin() ? random->Wide() : 0,
+          .sum_seed = random->Coin() ? random->Wide() : 0,
           .data_bytes = 1 + random->Below(random->Coin() ? 300 : kMaxPieceBytes)};
 }
 
@@ -46,6 +47,7 @@ v1::FetchChunk ChunkOf(const PieceHeader& header, const std::string& data) {
   page->set_page_bytes(header.page_bytes);
   page->set_offset(header.offset);
   page->set_xxh3(header.xxh3);
+  page->set_sum_seed(header.sum_seed);
   page->set_data(data);
   return chunk;
 }
@@ -65,6 +67,15 @@ TEST(PageTest, WhatIsWrittenByHandIsWhatProtobufWrites) {
     ASSERT_TRUE(put.ParseFromString(message));
     EXPECT_EQ(HeaderOf(put.page()), header);
   }
+}
+
+TEST(PageTest, TheLongestHeaderHasRoom) {
+  constexpr uint32_t kNumber = ~uint32_t{0};
+  constexpr uint64_t kWide = ~uint64_t{0};
+  const PieceHeader header{kNumber, kNumber, kNumber, kNumber,       kWide,
+                           kWide,   kWide,   kWide,   kMaxPieceBytes};
+  const std::string data(kMaxPieceBytes, 'd');
+  EXPECT_EQ(MessageOf(header, data), ChunkOf(header, data).SerializeAsString());
 }
 
 TEST(PageTest, WhatProtobufWritesIsReadInPlace) {
