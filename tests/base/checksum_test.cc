@@ -1,6 +1,7 @@
 #include "base/checksum.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -45,13 +46,17 @@ TEST(ChecksumTest, LongInputsHashAsOnEveryMachine) {
 TEST(ChecksumTest, ACopyHasTheSumOfItsBytes) {
   std::string data(300'001, '\0');
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 + (i >> 9));
-  for (const size_t length :
-       {size_t{0}, size_t{100}, size_t{65'536}, size_t{65'537}, data.size()}) {
-    std::string copy(length + 1, '#');
-    EXPECT_EQ(
-        CopyAndXxh3(AsBytes(data).first(length), reinterpret_cast<std::byte*>(copy.data()), 5),
-        Xxh3(AsBytes(data).first(length), 5));
-    EXPECT_EQ(copy, data.substr(0, length) + '#');
+  for (const size_t length : {size_t{0}, size_t{100}, size_t{65'535}, size_t{65'536},
+                              size_t{65'537}, size_t{81'920}, size_t{262'207}, data.size()}) {
+    for (const size_t shift : {0u, 1u, 16u}) {  // where streaming stores may go, and where not
+      alignas(64) static std::byte copy[300'064];
+      std::memset(copy, '#', sizeof(copy));
+      const auto bytes = AsBytes(data).first(length);
+      EXPECT_EQ(CopyAndXxh3(bytes, copy + shift, 5), Xxh3(bytes, 5)) << length << " " << shift;
+      EXPECT_EQ(std::memcmp(copy + shift, bytes.data(), length), 0) << length << " " << shift;
+      EXPECT_EQ(copy[shift + length], std::byte{'#'}) << length << " " << shift;
+      EXPECT_TRUE(shift == 0 || copy[shift - 1] == std::byte{'#'}) << length << " " << shift;
+    }
   }
 }
 
