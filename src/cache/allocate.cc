@@ -93,7 +93,7 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
     }
     if (extent.ok()) {
       if (store != nullptr && CleanBelow(2)) WakeSpiller();
-      if (WantsSlab()) slab_bell.Ring();
+      if (WantsMemoryAhead()) slab_bell.Ring();
       return extent;
     }
     if (!moved) {

@@ -170,6 +170,7 @@ struct Core {
   bool MovePage(const index::PageInfo& page, block::Extent to);
   bool RetireSlab();  // false: every slab in service is within the budget
   bool WantsSlab() const;
+  bool WantsMemoryAhead() const;  // the slab thread has something to do
   void SlabLoop();
 
   // --- promotion (promote.cc) ---

@@ -1,5 +1,5 @@
 // Slabs: emptied so that another extent size, or a smaller budget, can have them, and backed ahead
-// of need.
+// of need: whole slabs get memory, and a step before where one is being filled is mapped too.
 #include <cstring>
 
 #include "cache/core.h"
@@ -79,6 +79,8 @@ bool Core::RetireSlab() {
   return true;
 }
 
+bool Core::WantsMemoryAhead() const { return arena->wants_populating() || WantsSlab(); }
+
 bool Core::WantsSlab() const {
   if (!arena->shared() || all_backed) return false;
   const ram::ArenaStats stats = arena->stats();
@@ -89,7 +91,13 @@ void Core::SlabLoop() {
   bool retiring = true;
   do {
     retiring = RetireSlab();
-    while (!retiring && WantsSlab()) all_backed = !arena->BackOneMore();
+    while (arena->PopulateAhead()) {
+    }
+    while (!retiring && WantsSlab()) {
+      all_backed = !arena->BackOneMore();
+      while (arena->PopulateAhead()) {
+      }
+    }
   } while (slab_bell.Wait(retiring ? std::optional(kRetryAfter) : std::nullopt));
 }
 

@@ -132,6 +132,8 @@ absl::Status Arena::AdoptSlab(uint32_t index, uint64_t locked_slots) {
     if (!slab.used[slot]) free_slots.push_back(slot);
   }
   slab.free_slots = std::move(free_slots);
+  // PopulateAhead touches no payload: to it, a slab that has some is done.
+  if (slab.used_slots() > 0) slab.populated_bytes = shape_.slab_bytes;
   extent_bytes_ += slab.used_slots() * extent_bytes;
   extents_ += slab.used_slots();
   if (slab.free_slots.empty() || slab.used_slots() == 0) CloseSlab(index);

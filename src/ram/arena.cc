@@ -163,12 +163,14 @@ std::optional<uint32_t> Arena::SlabFor(uint64_t extent_bytes) {
 void Arena::Cut(uint32_t index, uint64_t extent_bytes) {
   Slab& slab = slabs_[index];
   slab.extent_bytes = extent_bytes;
+  slab.filled_bytes = 0;
   slab.used.assign(shape_.slab_bytes / extent_bytes, false);
   slab.free_slots.resize(slab.used.size());
   std::iota(slab.free_slots.rbegin(), slab.free_slots.rend(), 0u);
   open_slabs_[extent_bytes].insert(index);
   if (file_ == nullptr) return;
   last_record_bytes_ = slab.record_bytes;
+  wants_populating_ = true;  // of the slab that is next now
   file_->slab(index)->extent_bytes.store(extent_bytes, std::memory_order_release);
 }
 
@@ -189,6 +191,8 @@ block::Extent Arena::Take(uint32_t index) {
   slab.free_slots.pop_back();
   slab.used[slot] = true;
   if (slab.free_slots.empty()) CloseSlab(index);
+  slab.filled_bytes = std::max(slab.filled_bytes, (slot + 1) * slab.extent_bytes);
+  if (slab.populated_bytes < PopulateEnd(slab, PopulateStep() / 2)) wants_populating_ = true;
   extent_bytes_ += slab.extent_bytes;
   ++extents_;
   return {.offset = index * shape_.slab_bytes + slot * slab.extent_bytes,
@@ -214,7 +218,7 @@ absl::StatusOr<block::Extent> Arena::Allocate(uint64_t page_bytes, uint64_t full
   base::MutexLock lock(mutex_);
   while (true) {
     if (const std::optional<uint32_t> index = SlabFor(extent_bytes)) return Take(*index);
-    if (!BackSlab(RecordBytes(extent_bytes), /*populate=*/false)) return Full(extent_bytes);
+    if (!BackSlab(RecordBytes(extent_bytes))) return Full(extent_bytes);
   }
 }
 
@@ -263,6 +267,7 @@ void Arena::Free(block::Extent extent) {
 void Arena::EmptySlab(uint32_t index) {
   Slab& slab = slabs_[index];
   slab.extent_bytes = 0;
+  slab.filled_bytes = 0;
   slab.used = {};
   slab.free_slots = {};
   free_slabs_.insert(index);

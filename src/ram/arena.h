@@ -14,6 +14,7 @@
 // the next one. A slab enters service when fallocate has given it and its records their memory, and
 // leaves it by having holes punched. Private arena: anonymous memory, no records, nothing survives.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -166,6 +167,13 @@ class Arena {
   // Gives new slabs their memory ahead of need, so that Allocate need not wait for fallocate.
   // False: everything is in service, or the tmpfs is full.
   bool BackOneMore() PREFIXD_EXCLUDES(mutex_);
+  // Maps the memory of a slab in service a step (an eighth of a slab) ahead of where it is filled,
+  // so that who writes there need not fault page by page; changes no bytes. What no extent covers,
+  // and slabs that were adopted with pages, are left alone. False: nothing is left to do, or
+  // another thread is at it.
+  bool PopulateAhead() PREFIXD_EXCLUDES(mutex_);
+  // Whether PopulateAhead has something to do; takes no lock.
+  bool wants_populating() const { return wants_populating_.load(std::memory_order_relaxed); }
 
   ArenaStats stats() const PREFIXD_EXCLUDES(mutex_);
   // A new read-only description of the file, for a worker: a writable mapping of it is refused by
@@ -180,11 +188,15 @@ class Arena {
  private:
   struct Slab {
     bool in_service = false;
-    uint64_t record_bytes = 0;         // of its room for records, that have memory
-    uint64_t extent_bytes = 0;         // 0 = free
+    uint64_t record_bytes = 0;     // of its room for records, that have memory
+    uint64_t extent_bytes = 0;     // 0 = free
+    uint64_t filled_bytes = 0;     // up to the end of the highest extent given out since the cut
+    uint64_t populated_bytes = 0;  // of its begin: mapped, or to be by who fills it
+    bool populating = false;       // by a thread, without the mutex: it must not leave service
     std::vector<uint32_t> free_slots;  // newest last: reuse warm lines
     std::vector<bool> used;            // by slot
     uint64_t used_slots() const { return used.size() - free_slots.size(); }
+    uint64_t covered_bytes() const { return used.size() * extent_bytes; }  // by extents
   };
   struct Shape {
     uint64_t capacity_bytes = 0;  // limit of slabs in service and tables
@@ -214,11 +226,18 @@ class Arena {
   uint64_t RecordBytes(uint64_t extent_bytes) const;
   // Gives one more slab its memory, leaving room for `record_bytes`; lets go of the mutex
   // meanwhile. True: something changed, look again.
-  bool BackSlab(uint64_t record_bytes, bool populate) PREFIXD_REQUIRES(mutex_);
+  bool BackSlab(uint64_t record_bytes) PREFIXD_REQUIRES(mutex_);
+  uint64_t PopulateStep() const;
+  // Up to where a slab should be populated by now.
+  uint64_t PopulateEnd(const Slab& slab, uint64_t ahead_bytes) const;
+  bool WantsPopulating(uint32_t index) const PREFIXD_REQUIRES(mutex_);
+  std::optional<uint32_t> SlabToPopulate() const PREFIXD_REQUIRES(mutex_);
   // Makes the memory of a free slab's records exactly this much.
   bool SizeRecords(uint32_t index, uint64_t bytes) PREFIXD_REQUIRES(mutex_);
   bool MakeRoom(uint64_t bytes, uint32_t keep) PREFIXD_REQUIRES(mutex_);
-  // The highest free slab but `keep` leaves service. False: there is none.
+  // The highest free slab but `keep` that may leave service.
+  std::optional<uint32_t> SlabToGiveBack(uint32_t keep) const PREFIXD_REQUIRES(mutex_);
+  // That slab leaves service. False: there is none.
   bool GiveSlabBack(uint32_t keep) PREFIXD_REQUIRES(mutex_);
   void PunchRecords(uint32_t index, uint64_t keep_bytes) PREFIXD_REQUIRES(mutex_);
   void LeaveService(uint32_t index) PREFIXD_REQUIRES(mutex_);
@@ -250,8 +269,10 @@ class Arena {
   uint64_t extents_ PREFIXD_GUARDED_BY(mutex_) = 0;
 
   uint64_t in_service_ PREFIXD_GUARDED_BY(mutex_) = 0;
-  uint64_t backing_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs that threads are giving memory to
-  base::CondVar backed_;
+  uint64_t backing_ PREFIXD_GUARDED_BY(mutex_) = 0;     // slabs that threads are giving memory to
+  uint64_t populating_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs that threads are populating
+  base::CondVar backed_;                                // or populated
+  std::atomic<bool> wants_populating_{false};           // written under the mutex
   uint64_t table_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t last_record_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of the slab that was cut last
   bool tmpfs_full_ PREFIXD_GUARDED_BY(mutex_) = false;         // when it was last asked

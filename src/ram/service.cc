@@ -23,11 +23,11 @@ uint64_t Arena::RecordBytes(uint64_t extent_bytes) const {
                        block::kExtentUnit);
 }
 
-bool Arena::BackSlab(uint64_t record_bytes, bool populate) {
+bool Arena::BackSlab(uint64_t record_bytes) {
   if (file_ == nullptr) return false;
   if (idle_slabs_.empty() || !Fits(shape_.slab_bytes + record_bytes)) {
-    if (backing_ == 0) return false;
-    backed_.Wait(mutex_);  // another thread is at it: that slab may do
+    if (backing_ == 0 && populating_ == 0) return false;
+    backed_.Wait(mutex_);  // another thread is at it: that slab may do, or may leave
     return true;
   }
   const uint32_t index = *idle_slabs_.begin();
@@ -36,7 +36,6 @@ bool Arena::BackSlab(uint64_t record_bytes, bool populate) {
   mutex_.unlock();
   const uint64_t offset = file_->DataOffset(index);
   const bool ok = file_->HasRoom(shape_.slab_bytes) && file_->BackData(offset, shape_.slab_bytes);
-  if (ok && populate) file_->Populate(offset, shape_.slab_bytes);
   mutex_.lock();
   --backing_;
   tmpfs_full_ = !ok;
@@ -44,6 +43,7 @@ bool Arena::BackSlab(uint64_t record_bytes, bool populate) {
     slabs_[index].in_service = true;
     ++in_service_;
     free_slabs_.insert(index);
+    wants_populating_ = true;
     file_->slab(index)->in_service.store(1, std::memory_order_release);
   } else {
     idle_slabs_.insert(index);
@@ -54,7 +54,56 @@ bool Arena::BackSlab(uint64_t record_bytes, bool populate) {
 
 bool Arena::BackOneMore() {
   base::MutexLock lock(mutex_);
-  return BackSlab(std::max<uint64_t>(last_record_bytes_, block::kExtentUnit), /*populate=*/true);
+  return BackSlab(std::max<uint64_t>(last_record_bytes_, block::kExtentUnit));
+}
+
+uint64_t Arena::PopulateStep() const {
+  return base::AlignUp(shape_.slab_bytes / 8, block::kExtentUnit);
+}
+
+uint64_t Arena::PopulateEnd(const Slab& slab, uint64_t ahead_bytes) const {
+  const uint64_t covered = slab.extent_bytes == 0 ? shape_.slab_bytes : slab.covered_bytes();
+  return std::min(slab.filled_bytes + ahead_bytes, covered);
+}
+
+bool Arena::WantsPopulating(uint32_t index) const {
+  const Slab& slab = slabs_[index];
+  return !slab.populating && index < retire_from_ &&
+         slab.populated_bytes < PopulateEnd(slab, PopulateStep());
+}
+
+// Of each extent size the slab that is being filled; then the slab that will be cut next.
+std::optional<uint32_t> Arena::SlabToPopulate() const {
+  for (const auto& [bytes, slabs] : open_slabs_) {
+    if (WantsPopulating(*slabs.begin())) return *slabs.begin();
+  }
+  if (free_slabs_.empty() || !WantsPopulating(*free_slabs_.begin())) return std::nullopt;
+  return *free_slabs_.begin();
+}
+
+bool Arena::PopulateAhead() {
+  if (file_ == nullptr) return false;
+  base::MutexLock lock(mutex_);
+  const std::optional<uint32_t> index = SlabToPopulate();
+  if (!index.has_value()) {
+    wants_populating_ = false;
+    return false;
+  }
+  Slab& slab = slabs_[*index];
+  // What was given out meanwhile is being mapped by who writes it.
+  const uint64_t begin = std::max(slab.populated_bytes, slab.filled_bytes);
+  const uint64_t end = PopulateEnd(slab, PopulateStep());
+  slab.populated_bytes = end;
+  slab.populating = true;
+  ++populating_;
+  mutex_.unlock();
+  if (begin < end) file_->Populate(file_->DataOffset(*index) + begin, end - begin);
+  mutex_.lock();
+  slab.populating = false;
+  --populating_;
+  if (!Fits(0)) Shrink();  // which had to leave this slab out
+  backed_.NotifyAll();
+  return true;
 }
 
 bool Arena::SizeRecords(uint32_t index, uint64_t bytes) {
@@ -85,12 +134,17 @@ bool Arena::MakeRoom(uint64_t bytes, uint32_t keep) {
   return true;
 }
 
+std::optional<uint32_t> Arena::SlabToGiveBack(uint32_t keep) const {
+  for (auto slab = free_slabs_.rbegin(); slab != free_slabs_.rend(); ++slab) {
+    if (*slab != keep && !slabs_[*slab].populating) return *slab;
+  }
+  return std::nullopt;
+}
+
 bool Arena::GiveSlabBack(uint32_t keep) {
-  auto highest = free_slabs_.rbegin();
-  if (highest != free_slabs_.rend() && *highest == keep) ++highest;
-  if (highest == free_slabs_.rend()) return false;
-  LeaveService(*highest);
-  return true;
+  const std::optional<uint32_t> slab = SlabToGiveBack(keep);
+  if (slab.has_value()) LeaveService(*slab);
+  return slab.has_value();
 }
 
 void Arena::PunchRecords(uint32_t index, uint64_t keep_bytes) {
@@ -105,6 +159,7 @@ void Arena::LeaveService(uint32_t index) {
   free_slabs_.erase(index);
   idle_slabs_.insert(index);
   slabs_[index].in_service = false;
+  slabs_[index].populated_bytes = 0;
   --in_service_;
   // The next daemon must not take it for backed.
   file_->slab(index)->in_service.store(0, std::memory_order_release);
@@ -113,7 +168,8 @@ void Arena::LeaveService(uint32_t index) {
 }
 
 void Arena::Shrink() {
-  while (!Fits(0) && !free_slabs_.empty()) LeaveService(*free_slabs_.rbegin());
+  while (!Fits(0) && GiveSlabBack(static_cast<uint32_t>(slabs_.size()))) {
+  }
   uint64_t bytes = BackedBytes();
   retire_from_ = static_cast<uint32_t>(slabs_.size());
   for (uint32_t i = retire_from_; i > 0 && bytes > shape_.capacity_bytes; --i) {

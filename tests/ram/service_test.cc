@@ -1,4 +1,6 @@
 // What has memory: slabs in service, records, tables; never more than the capacity. (R25, R47)
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -319,6 +321,113 @@ TEST(ServiceTest, AdoptionReadsRecordsAndNoPayload) {
 #endif
 }
 
+// Bytes of [begin, end) of the arena that our page tables have.
+uint64_t MappedBytes(const Arena& arena, uint64_t begin, uint64_t end) {
+  const int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uint64_t>(arena.data({.offset = begin})) / page;
+  std::vector<uint64_t> entries((end - begin) / page);
+  const auto bytes = static_cast<ssize_t>(entries.size() * sizeof(uint64_t));
+  EXPECT_EQ(pread(fd, entries.data(), static_cast<size_t>(bytes),
+                  static_cast<off_t>(first * sizeof(uint64_t))),
+            bytes);
+  close(fd);
+  constexpr uint64_t kPresent = uint64_t{1} << 63;
+  return page * static_cast<uint64_t>(
+                    std::ranges::count_if(entries, [](uint64_t e) { return (e & kPresent) != 0; }));
+}
+void Populate(Arena& arena) {
+  while (arena.PopulateAhead()) {
+  }
+  EXPECT_FALSE(arena.wants_populating());
+}
+
+constexpr uint64_t kSlab = 256 * kKiB, kStep = kSlab / 8;
+
+class PopulateTest : public testing::Test {
+  void SetUp() override {
+    constexpr int kPopulateWrite = 23;  // of Linux 5.14
+    alignas(4096) static char page[4096];
+    if (madvise(page, sizeof(page), kPopulateWrite) != 0) GTEST_SKIP() << strerror(errno);
+  }
+};
+
+TEST_F(PopulateTest, OnlyAStepOfTheNextSlabIsMappedAhead) {
+  const ArenaPath path;
+  const auto arena = OpenOrDie(path);
+  EXPECT_FALSE(arena->PopulateAhead()) << "nothing is in service";
+  ASSERT_TRUE(arena->BackOneMore() && arena->BackOneMore());
+  EXPECT_EQ(MappedBytes(*arena, 0, 2 * kSlab), 0u) << "backing maps nothing";
+  EXPECT_TRUE(arena->wants_populating());
+  Populate(*arena);
+  EXPECT_EQ(MappedBytes(*arena, 0, 2 * kSlab), kStep);
+  EXPECT_EQ(MappedBytes(*arena, 0, kStep), kStep);
+}
+
+TEST_F(PopulateTest, ExtentsAreMappedBeforeTheyAreGivenOutAndNeverMoreThanAStepAhead) {
+  const ArenaPath path;
+  const auto arena = OpenOrDie(path);
+  ASSERT_TRUE(arena->BackOneMore() && arena->BackOneMore());
+  uint64_t filled = 0;
+  while (filled < 2 * kSlab) {
+    if (arena->wants_populating()) Populate(*arena);
+    const block::Extent extent = arena->Allocate(8 * kKiB, 8 * kKiB).value();
+    ASSERT_EQ(MappedBytes(*arena, extent.offset, extent.offset + extent.bytes), extent.bytes);
+    FillPayload(*arena, extent, extent.offset);
+    filled += extent.bytes;
+    // Of the slab that is being filled, and of the one after it.
+    ASSERT_LE(MappedBytes(*arena, 0, 2 * kSlab), filled + 2 * kStep);
+  }
+  for (uint64_t at = 0; at < filled; at += 8 * kKiB) {
+    ASSERT_TRUE(HasPayload(arena->data({.offset = at}), 8 * kKiB, at)) << "mapping changes no byte";
+  }
+}
+
+TEST_F(PopulateTest, WhatNoExtentCoversIsNeverMapped) {
+  const ArenaPath path;
+  const auto arena = OpenOrDie(path);
+  ASSERT_TRUE(arena->BackOneMore());
+  for (int i = 0; i < 2; ++i) {
+    Populate(*arena);
+    FillPayload(*arena, arena->Allocate(120 * kKiB, 120 * kKiB).value(), 1);
+  }
+  Populate(*arena);
+  EXPECT_EQ(MappedBytes(*arena, 0, kSlab), 240 * kKiB);
+}
+
+TEST_F(PopulateTest, APageOfAnAdoptedSlabIsNotMapped) {
+  const ArenaPath path;
+  {
+    const auto arena = OpenOrDie(path);
+    const uint32_t space = arena->AddSpace(SpaceIdOf(1), "one").value();
+    for (uint64_t seed = 1; seed <= 6; ++seed) Store(*arena, space, seed, 64 * kKiB);
+    ASSERT_TRUE(arena->BackOneMore());
+  }
+  const auto arena = OpenOrDie(path);
+  ASSERT_EQ(arena->TakeFound().size(), 6u);
+  Populate(*arena);
+  ASSERT_EQ(arena->Allocate(64 * kKiB, 64 * kKiB).value().offset / kSlab, 1u);
+  Populate(*arena);
+  EXPECT_EQ(MappedBytes(*arena, 0, 2 * kSlab), 0u);
+  EXPECT_EQ(MappedBytes(*arena, 2 * kSlab, 3 * kSlab), kStep) << "the free slab";
+}
+
+TEST_F(PopulateTest, ASlabThatComesBackIntoServiceIsMappedAnew) {
+  const ArenaPath path;
+  const auto arena = OpenOrDie(path);
+  std::vector<block::Extent> extents = Fill(*arena, 4 * kKiB);
+  for (const block::Extent extent : extents) arena->Free(extent);
+  Populate(*arena);
+  EXPECT_EQ(MappedBytes(*arena, 0, kStep), kStep);
+  extents = Fill(*arena, kSlab);  // records of small pages gave way to slabs
+  for (const block::Extent extent : extents) arena->Free(extent);
+  (void)Fill(*arena, 4 * kKiB);  // and back: high slabs are punched
+  EXPECT_EQ(MappedBytes(*arena, 30 * kSlab, 31 * kSlab), 0u);
+  EXPECT_LE(Accounted(*arena), 8 * kMiB);
+  Populate(*arena);
+  EXPECT_EQ(AllocatedBytes(*arena), Accounted(*arena)) << "nothing out of service was touched";
+}
+
 void AllocatePublishFree(Arena& arena, uint64_t seed, bool* intact) {
   std::mt19937_64 random(seed);
   std::vector<std::pair<block::Extent, uint64_t>> mine;
@@ -336,6 +445,8 @@ void AllocatePublishFree(Arena& arena, uint64_t seed, bool* intact) {
     }
     if (i % 64 == 0) {
       (void)arena.BackOneMore();
+      while (arena.PopulateAhead()) {
+      }
       (void)arena.SlabToRetire();
       (void)arena.AddSpace(SpaceIdOf(i), "space");
       if (i % 512 == 0) arena.ClearSpace(1);
