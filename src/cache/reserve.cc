@@ -52,6 +52,22 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece,
   return absl::OkStatus();
 }
 
+// Behind what arrived before. The check of the page is made on the way, of the copy and while it is
+// near: at Commit all of it would come from memory again.
+void TakeBytes(std::span<const std::byte> data, std::byte* extent, ArrivingPage* page) {
+  constexpr size_t kAtOnce = size_t{64} << 10;
+  for (size_t at = 0; at < data.size(); at += kAtOnce) {
+    const std::span<const std::byte> part = data.subspan(at, std::min(kAtOnce, data.size() - at));
+    std::byte* const to = extent + page->received;
+    std::memcpy(to, part.data(), part.size());
+    page->sum->Update({to, part.size()});
+    page->received += part.size();
+  }
+  if (page->received < page->page_bytes) return;
+  page->check = page->sum->Finish();  // 0, if ever: Commit knows what that is as a check
+  page->sum.reset();
+}
+
 }  // namespace
 
 absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
@@ -123,7 +139,11 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
                             : absl::OkStatus();
   auto page = reservation->arriving.find(key);
   if (usable.ok() && extent && page == reservation->arriving.end()) {
-    const ArrivingPage fresh{.rung = piece.rung, .extent = extent, .page_bytes = piece.page_bytes};
+    const ArrivingPage fresh{.rung = piece.rung,
+                             .extent = extent,
+                             .page_bytes = piece.page_bytes,
+                             .sum = std::make_shared<base::Xxh3Stream>()};
+    fresh.sum->Begin(block::CheckSeed(reservation->NameOf(block_index, piece.group, piece.rung)));
     page = reservation->arriving.emplace(key, fresh).first;
     extent = {};
   }
@@ -137,15 +157,7 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
                                                    " of block ", block_index, " of group ",
                                                    piece.group, " is out of order"));
   }
-  std::memcpy(core_->arena->data(page->second.extent) + piece.offset, piece.data.data(),
-              piece.data.size());
-  page->second.received += piece.data.size();
-  if (page->second.received == piece.page_bytes && piece.page_bytes <= kMaxPiece) {
-    // A page as small as that is still in the processor's cache: Commit would read it from memory.
-    page->second.check =
-        block::PageCheck(reservation->NameOf(block_index, piece.group, piece.rung),
-                         {core_->arena->data(page->second.extent), piece.page_bytes});
-  }
+  TakeBytes(piece.data, core_->arena->data(page->second.extent), &page->second);
   core_->counters.Add("bytes.received", piece.data.size());
   return absl::OkStatus();
 }

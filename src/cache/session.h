@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 
+#include "base/checksum.h"
 #include "block/page_layout.h"
 #include "cache/cache.h"
 #include "index/prefix_index.h"
@@ -152,7 +153,8 @@ struct ArrivingPage {
   block::Extent extent;
   uint64_t page_bytes = 0;
   uint64_t received = 0;
-  uint64_t check = 0;  // 0: not computed yet
+  uint64_t check = 0;                       // 0: not computed yet
+  std::shared_ptr<base::Xxh3Stream> sum{};  // its check so far, while it comes by Put
 };
 
 struct Reservation {
