@@ -157,11 +157,12 @@ TEST_F(AdoptionTest, HandlesOfAnEarlierLifeMeanNothing) {
     StoreSequences(2);
     const auto acquired = Acquire(OpenSpace(identity_), Sequence(1));
     return std::to_string(session_.value) + " " + std::to_string(acquired.lease.value) + " " +
-           std::to_string(OpenSpace(identity_).value);
+           std::to_string(OpenSpace(identity_).value) + " " + std::to_string(cache_->epoch());
   });
-  uint64_t session = 0, lease = 0, space = 0;
-  ASSERT_EQ(sscanf(ids.c_str(), "%lu %lu %lu", &session, &lease, &space), 3);
+  uint64_t session = 0, lease = 0, space = 0, epoch = 0;
+  ASSERT_EQ(sscanf(ids.c_str(), "%lu %lu %lu %lu", &session, &lease, &space, &epoch), 4);
   Open(Shared());
+  EXPECT_NE(cache_->epoch(), epoch);
   cache::Request request;
   request.space = block::SpaceHandle{space};
   request.tokens = Sequence(1);

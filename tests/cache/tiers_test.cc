@@ -351,5 +351,32 @@ TEST_F(TiersTest, ASmallPageIsStoredThoughFullPagesBeingWrittenStandInEverySlab)
   EXPECT_EQ(ReadBack(identity, space, tail), 20u);
 }
 
+// Two spaces fill the slabs page by page in turns; one is cleared, so that all slabs are half
+// empty.
+TEST_F(TiersTest, LoosePagesMoveTogetherSoThatAnotherSizeGetsASlab) {
+  Open(RamOnly(uint64_t{32} << 20));
+  const auto stays = SmallIdentity(64, 16);
+  auto goes = stays;
+  goes.model = "goes";
+  const auto space = OpenSpace(stays);
+  auto opened = cache_->OpenSpace(session_, goes);
+  ASSERT_TRUE(opened.ok());
+  const uint64_t arena_bytes = Counter("arena.slabs_in_service") * (uint64_t{4} << 20);
+  uint64_t count = 0;
+  while (Counter("arena.extent_bytes") < arena_bytes - (uint64_t{2} << 20)) {
+    ASSERT_TRUE(Store(stays, space, RandomTokens(count, 64)).ok());
+    ASSERT_TRUE(Store(goes, opened->space, RandomTokens(count, 64)).ok());
+    ++count;
+  }
+  ASSERT_TRUE(cache_->Clear(&opened->id).ok());
+  ASSERT_EQ(Counter("pages.evicted"), 0u);
+  const Tokens tail = RandomTokens(1'000'000, 20);
+  ASSERT_TRUE(Store(stays, space, tail).ok());
+  EXPECT_GT(Counter("pages.moved"), 0u);
+  EXPECT_EQ(Counter("pages.evicted"), 0u);
+  EXPECT_EQ(ReadBack(stays, space, tail), 20u);
+  for (uint64_t i = 0; i < count; ++i) EXPECT_EQ(ReadBack(stays, space, RandomTokens(i, 64)), 64u);
+}
+
 }  // namespace
 }  // namespace prefixd::testing
