@@ -192,14 +192,16 @@ class OracleMoves : public testing::TestWithParam<Variant> {
       const auto it = oracle_.by_extent().find(page.extent.offset);
       return it == oracle_.by_extent().end() ? nullptr : it->second.first;
     }
+    // A block that left the tree while it was held may have come back from its record beside it:
+    // the two name one copy on SSD. Which of them a lease has, only its refs say.
+    for (const OpenLease& lease : leases_) {
+      for (const HeldByModel& held : lease.pages) {
+        if (held.ref == page.ref) return held.block;
+      }
+    }
     for (const auto& [prefix, block] : oracle_.blocks()) {
       for (const auto& [key, there] : block->pages) {
         if (there.sequence == page.ssd_sequence && there.state == page.state) return block;
-      }
-    }
-    for (const OpenLease& lease : leases_) {  // out of the tree, and joined
-      for (const HeldByModel& held : lease.pages) {
-        if (held.ref == page.ref) return held.block;
       }
     }
     return nullptr;
