@@ -192,7 +192,9 @@ block::Extent Arena::Take(uint32_t index) {
   slab.used[slot] = true;
   if (slab.free_slots.empty()) CloseSlab(index);
   slab.filled_bytes = std::max(slab.filled_bytes, (slot + 1) * slab.extent_bytes);
-  if (slab.populated_bytes < PopulateEnd(slab, PopulateStep() / 2)) wants_populating_ = true;
+  if (file_ != nullptr && slab.populated_bytes < PopulateEnd(slab, PopulateStep() / 2)) {
+    wants_populating_ = true;
+  }
   extent_bytes_ += slab.extent_bytes;
   ++extents_;
   return {.offset = index * shape_.slab_bytes + slot * slab.extent_bytes,

@@ -123,6 +123,13 @@ TEST(ArenaTest, TheCheapestSlabToEmptyHoldsTheFewestBytesOfAnotherSize) {
   EXPECT_EQ(cheapest->extent_bytes, 512 * kKiB);
 }
 
+TEST(ArenaTest, APrivateArenaNeverAsksToBePopulated) {
+  const auto arena = MakeArena(2 * kMiB, kMiB);
+  Fill(*arena, 4 * kKiB);
+  EXPECT_FALSE(arena->wants_populating());
+  EXPECT_FALSE(arena->PopulateAhead());
+}
+
 TEST(ArenaTest, TheNewestFreedExtentIsReusedFirst) {
   const auto arena = MakeArena(kMiB, kMiB);
   const std::vector<Extent> extents = Fill(*arena, 64 * kKiB);
