@@ -1,7 +1,6 @@
 #include "page_receiver.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,16 +50,10 @@ absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
 
 // The sum is of the copy, while it is near: what was checked is what stays.
 uint64_t PageReceiver::CopyAndSum(const FetchedChunk& chunk, std::byte* to) {
-  constexpr size_t kAtOnce = size_t{64} << 10;
   sum_.Begin(chunk.piece().sum_seed);
   chunk.ForEachRun([&](std::span<const std::byte> run) {
-    while (!run.empty()) {
-      const size_t bytes = std::min(kAtOnce, run.size());
-      std::memcpy(to, run.data(), bytes);
-      sum_.Update({to, bytes});
-      to += bytes;
-      run = run.subspan(bytes);
-    }
+    sum_.CopyAndUpdate(run, to);
+    to += run.size();
   });
   return sum_.Finish();
 }

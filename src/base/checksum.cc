@@ -184,6 +184,17 @@ void Xxh3Stream::Update(std::span<const std::byte> bytes) {
   Long().update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size());
 }
 
+void Xxh3Stream::CopyAndUpdate(std::span<const std::byte> from, std::byte* to) {
+  constexpr size_t kNear = size_t{64} << 10;  // inside a second-level cache
+  while (!from.empty()) {
+    const size_t bytes = std::min(kNear, from.size());
+    std::memcpy(to, from.data(), bytes);
+    Update({to, bytes});
+    to += bytes;
+    from = from.subspan(bytes);
+  }
+}
+
 uint64_t Xxh3Stream::Finish() {
   auto* state = static_cast<XXH3_state_t*>(state_);
   const uint64_t sum = XXH3_64bits_digest(state);

@@ -31,6 +31,8 @@ class Xxh3Stream {
   Xxh3Stream& operator=(const Xxh3Stream&) = delete;
   void Begin(uint64_t seed);  // anew; not called: seed 0
   void Update(std::span<const std::byte> bytes);
+  // Copies to `to`, which nobody else may write, and goes on with the copy while it is near.
+  void CopyAndUpdate(std::span<const std::byte> from, std::byte* to);
   uint64_t Finish();  // of everything since the last Finish; begins anew, seed 0
 
  private:

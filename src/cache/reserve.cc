@@ -1,7 +1,6 @@
 // Reserve: what is missing of a sequence, announced before its bytes travel. PutPage: bytes into
 // extents of the reservation.
 #include <algorithm>
-#include <cstring>
 
 #include "base/checksum.h"
 #include "base/status.h"
@@ -55,14 +54,8 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece,
 // Behind what arrived before. The check of the page is made on the way, of the copy and while it is
 // near: at Commit all of it would come from memory again.
 void TakeBytes(std::span<const std::byte> data, std::byte* extent, ArrivingPage* page) {
-  constexpr size_t kAtOnce = size_t{64} << 10;
-  for (size_t at = 0; at < data.size(); at += kAtOnce) {
-    const std::span<const std::byte> part = data.subspan(at, std::min(kAtOnce, data.size() - at));
-    std::byte* const to = extent + page->received;
-    std::memcpy(to, part.data(), part.size());
-    page->sum->Update({to, part.size()});
-    page->received += part.size();
-  }
+  page->sum->CopyAndUpdate(data, extent + page->received);
+  page->received += data.size();
   if (page->received < page->page_bytes) return;
   page->check = page->sum->Finish();  // 0, if ever: Commit knows what that is as a check
   page->sum.reset();

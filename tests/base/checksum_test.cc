@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -57,6 +58,23 @@ TEST(ChecksumTest, ACopyHasTheSumOfItsBytes) {
       EXPECT_EQ(copy[shift + length], std::byte{'#'}) << length << " " << shift;
       EXPECT_TRUE(shift == 0 || copy[shift - 1] == std::byte{'#'}) << length << " " << shift;
     }
+  }
+}
+
+TEST(ChecksumTest, AStreamCopiesWhatItSums) {
+  std::mt19937_64 random(4);
+  std::vector<std::byte> bytes(200'001);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (const size_t length : {size_t{0}, size_t{1}, size_t{65'536}, bytes.size()}) {
+    std::vector<std::byte> copy(length + 1, std::byte{'#'});
+    Xxh3Stream stream;
+    stream.Begin(9);
+    const size_t half = length / 2;
+    stream.CopyAndUpdate({bytes.data(), half}, copy.data());
+    stream.CopyAndUpdate({bytes.data() + half, length - half}, copy.data() + half);
+    EXPECT_EQ(stream.Finish(), Xxh3({bytes.data(), length}, 9)) << length;
+    EXPECT_TRUE(std::equal(copy.begin(), copy.end() - 1, bytes.begin())) << length;
+    EXPECT_EQ(copy.back(), std::byte{'#'}) << length;
   }
 }
 
