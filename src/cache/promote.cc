@@ -23,16 +23,14 @@ void Core::Enqueue(std::vector<Promotion> promotions) {
 }
 
 // Says what went wrong and gives the page up, or back to the SSD when another try may succeed.
+// Counted first, here and below: whoever waited for the page finds it counted.
 void Core::GiveUpPromotion(const index::PageInfo& page, const absl::Status& status) {
   const bool io_error = status.code() == absl::StatusCode::kUnavailable;
+  const bool aged_out = status.code() == absl::StatusCode::kNotFound;  // while the read was queued
+  counters.Add(aged_out ? "promotions.aged_out" : io_error ? "ssd.read_errors" : "check_failures");
   index->FailPromotion(page.ref, io_error ? index::PrefixIndex::PromotionFailure::kTryAgain
                                           : index::PrefixIndex::PromotionFailure::kCorrupt);
-  if (status.code() ==
-      absl::StatusCode::kNotFound) {  // its segment aged out while the read was queued
-    counters.Add("promotions.aged_out");
-    return;
-  }
-  counters.Add(io_error ? "ssd.read_errors" : "check_failures");
+  if (aged_out) return;
   Log(LogLevel::kWarning, absl::StrCat("page at ssd sequence ", page.ssd_sequence, " is ",
                                        io_error ? "not readable" : "bad and dropped", ": ",
                                        std::string(status.message())));
@@ -67,9 +65,9 @@ void Core::Promote(const Promotion& promotion) {
   if (status.ok()) {
     base::MutexLock lock(clear_mutex);
     WriteRecord(page, promotion.extent);
-    index->FinishPromotion(page.ref, promotion.extent, arena->marks(promotion.extent));
     counters.AddAll({{"pages.promoted", 1}, {"bytes.promoted", page.page_bytes}});
     counters.Time("promote", static_cast<uint64_t>(Now()) - promotion.queued_us);
+    index->FinishPromotion(page.ref, promotion.extent, arena->marks(promotion.extent));
   } else {
     arena->Free(promotion.extent);
     GiveUpPromotion(page, status);
@@ -83,8 +81,8 @@ void Core::CheckInPlace(const Promotion& promotion) {
   const index::PageInfo& page = promotion.page;
   const std::span<const std::byte> bytes(arena->data(promotion.extent), page.page_bytes);
   if (block::PageCheck(page.name, bytes) == page.check) {
-    index->FinishPromotion(page.ref, promotion.extent, arena->marks(promotion.extent));
     counters.AddAll({{"pages.verified", 1}, {"bytes.verified", page.page_bytes}});
+    index->FinishPromotion(page.ref, promotion.extent, arena->marks(promotion.extent));
     watch_bell.Ring();
     return;
   }

@@ -53,9 +53,9 @@ size_t Core::MoveOut(const ram::SlabRange& slab, uint64_t may_evict) {
       arena->Free(*to);
     }
   }
+  if (moved > 0) counters.Add("pages.moved", moved);
   for (block::Extent extent : inside) arena->Free(extent);
   FreeTaken();
-  if (moved > 0) counters.Add("pages.moved", moved);
   return moved;
 }
 
@@ -91,12 +91,12 @@ void Core::SlabLoop() {
   bool retiring = true;
   do {
     retiring = RetireSlab();
-    while (arena->PopulateAhead()) {
-    }
-    while (!retiring && WantsSlab()) {
-      all_backed = !arena->BackOneMore();
+    bool more = true;
+    while (more) {
       while (arena->PopulateAhead()) {
       }
+      more = !retiring && WantsSlab();
+      if (more) all_backed = !arena->BackOneMore();
     }
   } while (slab_bell.Wait(retiring ? std::optional(kRetryAfter) : std::nullopt));
 }
