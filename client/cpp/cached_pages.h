@@ -27,8 +27,9 @@ class CachedPages {
  public:
   virtual ~CachedPages() = default;
 
-  // Waits for the group's pages of [0, tokens). Returns usable_tokens().
-  virtual uint32_t Wait(uint32_t group, uint32_t tokens) = 0;
+  // Waits for the group's pages of [0, tokens), until the load's deadline or `until`, whichever is
+  // first: then the load ends, and what is here by now is all there is. Returns usable_tokens().
+  virtual uint32_t Wait(uint32_t group, uint32_t tokens, base::Deadline until) = 0;
   // Tokens that are here, or still expected, in every group. Only shrinks.
   virtual uint32_t usable_tokens() const = 0;
   // Requires: Wait has returned for the group and the block; first token of the block <

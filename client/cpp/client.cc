@@ -11,6 +11,7 @@
 #include "core.h"
 #include "look_up.h"
 #include "sequence_impl.h"
+#include "space_impl.h"
 
 namespace prefixd {
 namespace {
@@ -27,11 +28,6 @@ bool IsUnreachable(const absl::Status& status) {
 
 struct Client::Impl {
   std::shared_ptr<client::Core> core;
-};
-
-struct Space::Impl {
-  std::shared_ptr<client::Core> core;
-  std::shared_ptr<client::SpaceState> space;
 };
 
 Space::Space() = default;
@@ -140,5 +136,7 @@ ArenaInfo Client::arena() const {
   info.data_bytes = attachment->arena()->data_bytes();
   return info;
 }
+
+ClientStats Client::stats() const { return impl_ ? impl_->core->counts().Read() : ClientStats{}; }
 
 }  // namespace prefixd

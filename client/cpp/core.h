@@ -7,6 +7,7 @@
 
 #include "base/mutex.h"
 #include "connection.h"
+#include "counts.h"
 #include "farewells.h"
 #include "fetched_pages.h"
 #include "lease_board.h"
@@ -31,6 +32,7 @@ class Core final : public SessionObserver {
   std::chrono::milliseconds connect_deadline() const { return options_.connect_deadline; }
   LeaseBoard& board() { return board_; }
   Farewells& farewells() { return *farewells_; }
+  Counts& counts() { return counts_; }
 
   // The space is opened again with every new session, as long as somebody holds it.
   void Keep(const std::shared_ptr<SpaceState>& space) PREFIXD_EXCLUDES(mutex_);
@@ -52,6 +54,7 @@ class Core final : public SessionObserver {
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<Farewells> farewells_;
   TaskPool loads_;
+  Counts counts_;
 
   base::Mutex mutex_;  // guards what follows
   std::vector<std::weak_ptr<SpaceState>> spaces_ PREFIXD_GUARDED_BY(mutex_);

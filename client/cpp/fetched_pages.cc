@@ -36,13 +36,12 @@ void FetchedPages::Cancel() {
   changed_.NotifyAll();
 }
 
-uint32_t FetchedPages::Wait(uint32_t group, uint32_t) {
+uint32_t FetchedPages::Wait(uint32_t group, uint32_t, base::Deadline until) {
+  until = std::min(until, plan_.deadline);
   base::MutexLock lock(mutex_);
   while (!progress_.done(group)) {
-    // The stream ends at the deadline by itself; a load that never got a thread ends here.
-    if (!changed_.WaitUntil(mutex_, plan_.deadline) && !progress_.done(group)) {
-      progress_.CloseAll();
-    }
+    // The stream ends at its deadline by itself; a load that never got a thread ends here.
+    if (!changed_.WaitUntil(mutex_, until) && !progress_.done(group)) progress_.CloseAll();
   }
   return progress_.usable_tokens();
 }

@@ -25,7 +25,8 @@ class FetchedPages final : public CachedPages {
 
   void Run() PREFIXD_EXCLUDES(mutex_);
 
-  uint32_t Wait(uint32_t group, uint32_t tokens) override PREFIXD_EXCLUDES(mutex_);
+  uint32_t Wait(uint32_t group, uint32_t tokens, base::Deadline until) override
+      PREFIXD_EXCLUDES(mutex_);
   uint32_t usable_tokens() const override PREFIXD_EXCLUDES(mutex_);
   CachedPage page(uint32_t group, uint32_t block) const override;
   void Cancel() override PREFIXD_EXCLUDES(mutex_);  // Run() will not go on either

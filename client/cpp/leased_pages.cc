@@ -148,12 +148,11 @@ void LeasedPages::OnFailed(const v1::LeaseFailed& failed) {
   changed_.NotifyAll();
 }
 
-uint32_t LeasedPages::Wait(uint32_t group, uint32_t tokens) {
+uint32_t LeasedPages::Wait(uint32_t group, uint32_t tokens, base::Deadline until) {
+  until = std::min(until, plan_.deadline);
   base::MutexLock lock(mutex_);
   while (!progress_.done(group) && tokens > progress_.held_tokens()) {
-    if (!changed_.WaitUntil(mutex_, plan_.deadline) && !progress_.done(group)) {
-      progress_.CloseAll();
-    }
+    if (!changed_.WaitUntil(mutex_, until) && !progress_.done(group)) progress_.CloseAll();
   }
   return progress_.usable_tokens();
 }

@@ -48,7 +48,8 @@ class LeasedPages final : public CachedPages {
   void OnReady(const v1::LeaseReady& ready) PREFIXD_EXCLUDES(mutex_);
   void OnFailed(const v1::LeaseFailed& failed) PREFIXD_EXCLUDES(mutex_);
 
-  uint32_t Wait(uint32_t group, uint32_t tokens) override PREFIXD_EXCLUDES(mutex_);
+  uint32_t Wait(uint32_t group, uint32_t tokens, base::Deadline until) override
+      PREFIXD_EXCLUDES(mutex_);
   uint32_t usable_tokens() const override PREFIXD_EXCLUDES(mutex_);
   CachedPage page(uint32_t group, uint32_t block) const override;
   void Cancel() override PREFIXD_EXCLUDES(mutex_);  // also when the session ends

@@ -2,8 +2,20 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
+
+#include "block/page_layout.h"
+
 namespace prefixd::client {
 namespace {
+
+// `heads` consecutive units of one layer's K or V.
+struct UnitRows {
+  quant::TensorFormat format;
+  uint32_t heads = 0;
+  uint32_t dim = 0;
+  const PageRows& rows;
+};
 
 // One of codes, scales and biases: rows of `row_bytes`, both sides by their strides.
 struct Rows {
@@ -15,13 +27,14 @@ struct Rows {
 template <typename Copy>
 void ForEachRun(const UnitRows& unit, const Rows& rows, Copy copy) {
   for (size_t head = 0; head < unit.heads; ++head) {
-    const size_t in_page = head * rows.page_head_stride + unit.first_slot * rows.row_bytes;
-    const size_t in_view = head * rows.view_head_stride + unit.first_row * rows.view_token_stride;
+    const size_t in_page = head * rows.page_head_stride + unit.rows.first_slot * rows.row_bytes;
+    const size_t in_view =
+        head * rows.view_head_stride + unit.rows.first_row * rows.view_token_stride;
     if (rows.view_token_stride == rows.row_bytes) {
-      copy(in_page, in_view, unit.tokens * rows.row_bytes);
+      copy(in_page, in_view, unit.rows.tokens * rows.row_bytes);
       continue;
     }
-    for (size_t token = 0; token < unit.tokens; ++token) {
+    for (size_t token = 0; token < unit.rows.tokens; ++token) {
       copy(in_page + token * rows.row_bytes, in_view + token * rows.view_token_stride,
            rows.row_bytes);
     }
@@ -32,12 +45,13 @@ void ForEachRun(const UnitRows& unit, const Rows& rows, Copy copy) {
 template <typename View, typename Visit>
 void ForEachPart(const View& view, const UnitRows& unit, Visit visit) {
   const quant::RowBytes row = quant::BytesOfRow(unit.format, unit.dim);
-  const quant::UnitLayout layout = quant::LayoutOfUnit(unit.format, unit.dim, unit.page_tokens);
+  const quant::UnitLayout layout =
+      quant::LayoutOfUnit(unit.format, unit.dim, unit.rows.page_tokens);
   const auto part = [&](uint64_t offset, auto* data, size_t row_bytes, size_t head_stride,
                         size_t token_stride) {
     if (row_bytes == 0) return;
     if (token_stride == 0) token_stride = row_bytes;
-    if (head_stride == 0) head_stride = unit.tensor_tokens * token_stride;
+    if (head_stride == 0) head_stride = unit.rows.tensor_tokens * token_stride;
     visit(offset, data,
           Rows{.row_bytes = row_bytes,
                .page_head_stride = layout.unit_bytes,
@@ -58,29 +72,61 @@ bool HasParts(const quant::TensorFormat& format, const View& view) {
   return view.scales != nullptr && view.biases != nullptr;
 }
 
+template <typename View>
+absl::Status Check(const char* caller, const quant::KvFormat& format, const View& key,
+                   const View& value) {
+  if (HasParts(format.key, key) && HasParts(format.value, value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(caller, ": codes, scales or biases of ", quant::ToString(format), " missing"));
+}
+
+// Calls visit(K's units, offset of them in the page), then the same for V.
+template <typename Visit>
+void ForKeyAndValue(const PageRows& rows, Visit visit) {
+  const block::LayerGroup& group = rows.group;
+  const quant::KvFormat& format = group.ladder[rows.rung];
+  const block::PageLayout layout = block::LayoutOfPage(group, rows.rung, rows.page_tokens);
+  visit(true,
+        UnitRows{.format = format.key, .heads = group.kv_heads, .dim = group.key_dim, .rows = rows},
+        block::KeyUnitOffset(group, layout, rows.layer, 0));
+  visit(false,
+        UnitRows{
+            .format = format.value, .heads = group.kv_heads, .dim = group.value_dim, .rows = rows},
+        block::ValueUnitOffset(group, layout, rows.layer, 0));
+}
+
 }  // namespace
 
-bool IsComplete(const quant::TensorFormat& format, const PackedView& view) {
-  return HasParts(format, view);
+absl::Status CheckParts(const char* caller, const quant::KvFormat& format, const PackedView& key,
+                        const PackedView& value) {
+  return Check(caller, format, key, value);
 }
-bool IsComplete(const quant::TensorFormat& format, const MutablePackedView& view) {
-  return HasParts(format, view);
+absl::Status CheckParts(const char* caller, const quant::KvFormat& format,
+                        const MutablePackedView& key, const MutablePackedView& value) {
+  return Check(caller, format, key, value);
 }
 
-void CopyIn(const PackedView& from, const UnitRows& rows, std::byte* units) {
-  ForEachPart(from, rows, [&](uint64_t offset, const void* data, const Rows& part) {
-    const std::byte* view = static_cast<const std::byte*>(data);
-    ForEachRun(rows, part, [&](size_t in_page, size_t in_view, size_t bytes) {
-      std::memcpy(units + offset + in_page, view + in_view, bytes);
-    });
+void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView& value,
+                  std::byte* page) {
+  ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
+    ForEachPart(is_key ? key : value, units,
+                [&](uint64_t offset, const void* data, const Rows& part) {
+                  const std::byte* view = static_cast<const std::byte*>(data);
+                  ForEachRun(units, part, [&](size_t in_page, size_t in_view, size_t bytes) {
+                    std::memcpy(page + at + offset + in_page, view + in_view, bytes);
+                  });
+                });
   });
 }
 
-void CopyOut(const std::byte* units, const UnitRows& rows, const MutablePackedView& to) {
-  ForEachPart(to, rows, [&](uint64_t offset, void* data, const Rows& part) {
-    std::byte* view = static_cast<std::byte*>(data);
-    ForEachRun(rows, part, [&](size_t in_page, size_t in_view, size_t bytes) {
-      std::memcpy(view + in_view, units + offset + in_page, bytes);
+void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePackedView& key,
+                   const MutablePackedView& value) {
+  ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
+    ForEachPart(is_key ? key : value, units, [&](uint64_t offset, void* data, const Rows& part) {
+      std::byte* view = static_cast<std::byte*>(data);
+      ForEachRun(units, part, [&](size_t in_page, size_t in_view, size_t bytes) {
+        std::memcpy(view + in_view, page + at + offset + in_page, bytes);
+      });
     });
   });
 }

@@ -5,28 +5,35 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
+
+#include "block/layer_group.h"
 #include "prefixd/client.h"
 #include "quant/format.h"
 
 namespace prefixd::client {
 
-// `heads` consecutive units of one layer's K or V, and the tokens of them that are meant.
-struct UnitRows {
-  quant::TensorFormat format;
-  uint32_t heads = 0;
-  uint32_t dim = 0;
-  uint32_t page_tokens = 0;    // geometry of the units
-  uint32_t first_slot = 0;     // of the tokens, in the units
-  uint32_t first_row = 0;      // of the tokens, in the engine's tensor
+// InvalidArgument, in the name of `caller`, unless K and V have every part of the format.
+absl::Status CheckParts(const char* caller, const quant::KvFormat& format, const PackedView& key,
+                        const PackedView& value);
+absl::Status CheckParts(const char* caller, const quant::KvFormat& format,
+                        const MutablePackedView& key, const MutablePackedView& value);
+
+// Tokens of one layer in one page, and where they stand in the engine's tensors.
+struct PageRows {
+  const block::LayerGroup& group;
+  uint32_t rung = 0;
+  uint32_t layer = 0;          // inside the group
+  uint32_t page_tokens = 0;    // geometry of the page
+  uint32_t first_slot = 0;     // of the tokens, in the page
+  uint32_t first_row = 0;      // of the tokens, in the tensors
   uint32_t tokens = 0;         // to copy
   uint32_t tensor_tokens = 0;  // rows of one head of a dense tensor
 };
-
-// Whether the view has every part that the format has.
-bool IsComplete(const quant::TensorFormat& format, const PackedView& view);
-bool IsComplete(const quant::TensorFormat& format, const MutablePackedView& view);
-
-void CopyIn(const PackedView& from, const UnitRows& rows, std::byte* units);
-void CopyOut(const std::byte* units, const UnitRows& rows, const MutablePackedView& to);
+// Bytes as they are. Requires: CheckParts() is OK, the slots are inside the page.
+void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView& value,
+                  std::byte* page);
+void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePackedView& key,
+                   const MutablePackedView& value);
 
 }  // namespace prefixd::client

@@ -23,9 +23,23 @@ constexpr uint64_t kBatchBytes = uint64_t{4} << 20;
 // Of blocks that stand in staging: the daemon takes them in one call.
 constexpr uint64_t kStagedBatchBytes = uint64_t{64} << 20;
 
+// Our pages are cut where the plan must cut them. A plan may leave out what is here at its begin.
+absl::Status CheckPlan(const block::ReservePlan& plan, uint32_t block_tokens, uint32_t tokens) {
+  uint32_t at = plan.blocks.empty() ? 0 : plan.blocks.front().first_token;
+  if (at % block_tokens == 0) {
+    for (const block::BlockPlan& b : plan.blocks) {
+      if (b.first_token != at || b.tokens != std::min(block_tokens, tokens - at)) break;
+      at += b.tokens;
+    }
+  }
+  if (at == tokens) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("commit: the daemon's plan breaks off at token ", at, " of ", tokens));
+}
+
 class Publication {
  public:
-  Publication(Core& core, const SpaceState& space, const SequencePages& pages,
+  Publication(Core& core, const SpaceState& space, const OwnPages& pages,
               const PublishRequest& request)
       : core_(core),
         space_(space),
@@ -56,9 +70,11 @@ class Publication {
       begin = end;
     }
     if (first_foreign == blocks.end()) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat("commit: the cache lost the block at token ",
-                                                      first_foreign->first_token,
-                                                      ", what follows it cannot be stored"));
+    const bool pending = first_foreign->state == block::BlockState::kPending;
+    return absl::FailedPreconditionError(
+        absl::StrCat(pending ? "commit: another worker is still writing the block at token "
+                             : "commit: the cache lost the block at token ",
+                     first_foreign->first_token, ", what follows it cannot be stored"));
   }
   Published TakePublished(absl::Status status) {
     return {.info = info_, .leases = std::move(leases_), .status = std::move(status)};
@@ -91,7 +107,7 @@ class Publication {
     const uint32_t end = (*announced)->tokens();
     plan_ = (*announced)->plan;
     if (target_ > end || (target_ != end && target_ % pages_.block_tokens() != 0) ||
-        request_.committed_tokens >= end || !CheckPlan(end).ok()) {
+        request_.committed_tokens >= end || !CheckPlan(plan_, pages_.block_tokens(), end).ok()) {
       core_.farewells().Abandon(session_, plan_.reservation);
       announced->reset();
       plan_ = {};
@@ -101,30 +117,19 @@ class Publication {
   }
 
   absl::Status Reserve() {
-    v1::ReserveRequest request;
-    request.set_session(session_.id);
-    wire::ToProto(request_.opened.space.handle, request_.sequence, request.mutable_sequence());
+    std::vector<uint64_t> writable;
     for (uint32_t group = 0; group < groups_; ++group) {
-      request.add_writable(pages_.rungs_used(group));
+      writable.push_back(pages_.rungs_used(group));
     }
-    PREFIXD_ASSIGN_OR_RETURN(const v1::ReserveReply reply,
-                             Call(&Connection::Stub::Reserve, request));
-    PREFIXD_ASSIGN_OR_RETURN(plan_, wire::FromProto(reply, groups_));
-    return CheckPlan(target_);
-  }
-
-  // Our pages are cut where the plan must cut them. A plan may leave out what is here at its begin.
-  absl::Status CheckPlan(uint32_t tokens) const {
-    uint32_t at = plan_.blocks.empty() ? 0 : plan_.blocks.front().first_token;
-    if (at % pages_.block_tokens() == 0) {
-      for (const block::BlockPlan& b : plan_.blocks) {
-        if (b.first_token != at || b.tokens != std::min(pages_.block_tokens(), tokens - at)) break;
-        at += b.tokens;
-      }
-    }
-    if (at == tokens) return absl::OkStatus();
-    return absl::InternalError(
-        absl::StrCat("commit: the daemon's plan breaks off at token ", at, " of ", tokens));
+    PREFIXD_ASSIGN_OR_RETURN(Announced announced,
+                             client::Reserve(core_, space_,
+                                             {.opened = request_.opened,
+                                              .sequence = request_.sequence,
+                                              .block_tokens = pages_.block_tokens(),
+                                              .writable = std::move(writable),
+                                              .deadline = request_.deadline}));
+    plan_ = std::move(announced.plan);
+    return absl::OkStatus();
   }
 
   using BlockIterator = std::vector<block::BlockPlan>::const_iterator;
@@ -144,6 +149,9 @@ class Publication {
     header.set_reservation(plan_.reservation.value);
     header.set_tokens(blocks.back().first_token + blocks.back().tokens);
     header.set_sequence_end(request_.sequence_end && header.tokens() == target_);
+    for (const uint32_t end : request_.ends) {
+      if (end > blocks.front().first_token && end <= header.tokens()) header.add_ends(end);
+    }
     header.set_lease(request_.lease);
     return header;
   }
@@ -159,17 +167,14 @@ class Publication {
 
   absl::StatusOr<CutPage> Cut(const block::BlockPlan& b, uint32_t group) const {
     const block::LayerGroup& layers = space_.groups()[group];
-    const SequencePages::OwnPage own = pages_.own_page(group, Index(b));
+    const OwnPages::Page own = pages_.own_page(group, Index(b));
     CutPage page{.group = group,
                  .block = b,
                  .rung = own.rung,
                  .memory = own.memory,
                  .page_bytes = block::LayoutOfPage(layers, own.rung, b.tokens).page_bytes};
     if (b.tokens == pages_.block_tokens()) return page;
-    page.memory = staging_ != nullptr
-                      ? request_.opened.attachment->staging()->Allocate(page.page_bytes)
-                      : PageMemory();
-    if (!page.memory) page.memory = AllocatePage(page.page_bytes);
+    page.memory = AllocatePage(request_.opened.attachment->staging().get(), page.page_bytes);
     if (!page.memory) return absl::ResourceExhaustedError("commit: no memory for a page");
     block::CutPage(layers, own.rung, own.memory.get(), pages_.block_tokens(), b.tokens,
                    page.memory.get());
@@ -273,7 +278,7 @@ class Publication {
 
   Core& core_;
   const SpaceState& space_;
-  const SequencePages& pages_;
+  const OwnPages& pages_;
   const PublishRequest& request_;
   const Session session_;
   const StagingMemory* const staging_;  // null: everything is sent
@@ -287,7 +292,31 @@ class Publication {
 
 }  // namespace
 
-Published Publish(Core& core, const SpaceState& space, const SequencePages& pages,
+absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
+                                  const ReserveQuestion& question) {
+  const Session& session = question.opened.space.session;
+  v1::ReserveRequest request;
+  request.set_session(session.id);
+  wire::ToProto(question.opened.space.handle, question.sequence, request.mutable_sequence());
+  request.mutable_writable()->Add(question.writable.begin(), question.writable.end());
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::ReserveReply reply,
+      core.connection()->Call(&Connection::Stub::Reserve, session, request, question.deadline));
+  Announced announced{.session = session, .plan = {}};
+  const auto take = [&]() -> absl::Status {
+    PREFIXD_ASSIGN_OR_RETURN(announced.plan,
+                             wire::FromProto(reply, static_cast<uint32_t>(space.groups().size())));
+    return CheckPlan(announced.plan, question.block_tokens,
+                     static_cast<uint32_t>(question.sequence.tokens.size()));
+  };
+  if (absl::Status bad = take(); !bad.ok()) {
+    core.farewells().Abandon(session, block::ReservationId{reply.reservation()});
+    return bad;
+  }
+  return announced;
+}
+
+Published Publish(Core& core, const SpaceState& space, const OwnPages& pages,
                   const PublishRequest& request, std::optional<Announced>* announced) {
   Publication publication(core, space, pages, request);
   const absl::Status status = publication.Run(announced);
@@ -298,7 +327,9 @@ Published Publish(Core& core, const SpaceState& space, const SequencePages& page
   } else if (announced->has_value() && publication.used_up()) {
     announced->reset();  // complete: the daemon has ended it
   }
-  return publication.TakePublished(status);
+  Published published = publication.TakePublished(status);
+  core.counts().Committed(status.ok(), published.info);
+  return published;
 }
 
 }  // namespace prefixd::client

@@ -1,4 +1,5 @@
-// Storing a sequence's own blocks: point at those in staging, send the others, declare the end.
+// Storing own blocks of a sequence: reserve, point at those in staging, send the others, declare
+// the ends.
 //
 // Thread-safe as far as `pages` is not changed meanwhile.
 #pragma once
@@ -11,13 +12,13 @@
 #include "block/answer.h"
 #include "block/tokens.h"
 #include "core.h"
+#include "own_pages.h"
 #include "prefixd/client.h"
-#include "sequence_pages.h"
 #include "space_state.h"
 
 namespace prefixd::client {
 
-// A reservation that the lookup made, for a sequence of tokens() tokens.
+// A reservation for a sequence of tokens() tokens.
 struct Announced {
   Session session;
   block::ReservePlan plan;
@@ -26,12 +27,26 @@ struct Announced {
   }
 };
 
+// What is missing of a sequence. `writable`: for each group the mask of rungs in which a block that
+// is here needs no writing; the daemon plans to write one of them.
+struct ReserveQuestion {
+  OpenedUnder opened;
+  block::SequenceView sequence;
+  uint32_t block_tokens = 0;
+  std::vector<uint64_t> writable;
+  base::Deadline deadline;
+};
+// The plan's blocks go gapless from the sequence's first token, or from a block border, to its end.
+absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
+                                  const ReserveQuestion& question);
+
 struct PublishRequest {
   OpenedUnder opened;
   block::SequenceView sequence;   // exactly the tokens to store
   uint32_t committed_tokens = 0;  // those before are done
   bool sequence_end = false;
-  bool lease = false;  // on the published pages
+  std::span<const uint32_t> ends{};  // further ends among the tokens, ascending
+  bool lease = false;                // on the published pages
   base::Deadline deadline;
 };
 
@@ -51,7 +66,7 @@ struct Published {
 // Sends only own pages, only blocks that the daemon lacks, a few MiB at a time, so that what was
 // published stays published when a later piece fails. Uses `announced` when it fits, and empties it
 // when it is used up; a reservation that is not used up and of no further use is abandoned.
-Published Publish(Core& core, const SpaceState& space, const SequencePages& pages,
+Published Publish(Core& core, const SpaceState& space, const OwnPages& pages,
                   const PublishRequest& request, std::optional<Announced>* announced);
 
 }  // namespace prefixd::client

@@ -38,10 +38,10 @@ uint32_t Sequence::Impl::restorable_tokens() const {
   return load ? std::min(cached, load->usable_tokens()) : cached;
 }
 
-absl::Status Sequence::Impl::Ready(int layer) const {
+absl::Status Sequence::Impl::Ready(int layer, base::Deadline until) const {
   if (!load) return absl::OkStatus();
   const uint32_t group = space->layers()[static_cast<size_t>(layer)].group;
-  const uint32_t usable = load->Wait(group, pages.cached_tokens());
+  const uint32_t usable = load->Wait(group, pages.cached_tokens(), until);
   if (usable >= pages.cached_tokens()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("sequence: the cached tokens end at ", usable,
                                                     " instead of ", pages.cached_tokens(),
@@ -64,6 +64,7 @@ absl::Status Sequence::Impl::CheckTokens(int layer, uint32_t begin, uint32_t cou
 void Sequence::Impl::LookUp() {
   const absl::Status status = TryLookUp();
   match.status = ToPublic(status);
+  core->counts().LookedUp(status.ok(), tokens.size(), status.ok() ? match.restorable_tokens : 0);
   const uint32_t block_tokens = pages.block_tokens();
   committed_tokens =
       std::max(committed_tokens, pages.cached_tokens() / block_tokens * block_tokens);

@@ -49,7 +49,7 @@ struct Sequence::Impl {
   }
   uint32_t restorable_tokens() const;
   // Waits for the layer's pages. FailedPrecondition when a page turned out bad.
-  absl::Status Ready(int layer) const;
+  absl::Status Ready(int layer, base::Deadline until = base::Deadline::max()) const;
   absl::Status CheckTokens(int layer, uint32_t begin, uint32_t count) const;
 
   // Fills match, held, load and pages. An error leaves the sequence with what it had.

@@ -81,11 +81,6 @@ absl::Status SequencePages::CheckAppend(const LayerTokens& tokens) const {
                                                  end));
 }
 
-PageMemory SequencePages::Allocate(uint64_t bytes) const {
-  PageMemory page = staging_ ? staging_->Allocate(bytes) : PageMemory();
-  return page ? page : AllocatePage(bytes);
-}
-
 absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_t block) const {
   const block::LayerGroup& layers = space_->groups()[group];
   const uint32_t donated = block == first_own_block() ? cached_tokens_ % block_tokens_ : 0;
@@ -96,7 +91,7 @@ absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_
                                                    layers.name, " has ", layers.ladder.size()));
   }
   const uint64_t bytes = block::LayoutOfPage(layers, rung, block_tokens_).page_bytes;
-  PageMemory memory = Allocate(bytes);
+  PageMemory memory = AllocatePage(staging_.get(), bytes);
   if (!memory) return absl::ResourceExhaustedError("append: no memory for a page");
   std::memset(memory.get(), 0, bytes);
   if (donated) {
@@ -123,7 +118,7 @@ absl::Status SequencePages::EnsureOwn(uint32_t group, uint32_t first_block, uint
 absl::Status SequencePages::Unswap(uint32_t group, Own* own) const {
   const uint64_t bytes =
       block::LayoutOfPage(space_->groups()[group], own->place.rung, block_tokens_).page_bytes;
-  PageMemory memory = Allocate(bytes);
+  PageMemory memory = AllocatePage(staging_.get(), bytes);
   if (!memory) return absl::ResourceExhaustedError("append: no memory for a page");
   std::memcpy(memory.get(), own->place.bytes, bytes);
   own->place.bytes = memory.get();
@@ -188,11 +183,7 @@ absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedV
     return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", write_rung_,
                                                    ", the layer has ", group.ladder.size()));
   }
-  const quant::KvFormat& format = group.ladder[write_rung_];
-  if (!IsComplete(format.key, key) || !IsComplete(format.value, value)) {
-    return absl::InvalidArgumentError(absl::StrCat("write_packed: codes, scales or biases of ",
-                                                   quant::ToString(format), " missing"));
-  }
+  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group.ladder[write_rung_], key, value));
   const uint32_t first = tokens.begin / block_tokens_;
   if (tokens.count > 0 && tokens.begin % block_tokens_ != 0 && first == first_own_block() &&
       cached_tokens_ % block_tokens_ != 0 && load_->page(place.group, first).rung != write_rung_) {
@@ -201,19 +192,15 @@ absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedV
                      load_->page(place.group, first).rung, ", the new bytes in ", write_rung_));
   }
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
-    const block::PageLayout layout = block::LayoutOfPage(group, own.place.rung, block_tokens_);
-    UnitRows rows{.format = format.key,
-                  .heads = group.kv_heads,
-                  .dim = group.key_dim,
+    CopyIntoPage({.group = group,
+                  .rung = own.place.rung,
+                  .layer = place.index,
                   .page_tokens = block_tokens_,
                   .first_slot = slot,
                   .first_row = row,
                   .tokens = count,
-                  .tensor_tokens = tokens.count};
-    CopyIn(key, rows, own.memory.get() + block::KeyUnitOffset(group, layout, place.index, 0));
-    rows.format = format.value;
-    rows.dim = group.value_dim;
-    CopyIn(value, rows, own.memory.get() + block::ValueUnitOffset(group, layout, place.index, 0));
+                  .tensor_tokens = tokens.count},
+                 key, value, own.memory.get());
   });
 }
 
@@ -236,30 +223,32 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                                                       PlaceOf(place.group, b).rung,
                                                       ", the first in ", rung));
   }
-  const quant::KvFormat& format = group.ladder[rung];
-  if (!IsComplete(format.key, key) || !IsComplete(format.value, value)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gather: codes, scales or biases of ", quant::ToString(format), " missing"));
-  }
+  PREFIXD_RETURN_IF_ERROR(CheckParts("gather", group.ladder[rung], key, value));
   for (uint32_t at = tokens.begin; at < end;) {
     const uint32_t slot = at % block_tokens_, count = std::min(end - at, block_tokens_ - slot);
     const CachedPage from = PlaceOf(place.group, at / block_tokens_);
-    const block::PageLayout layout = block::LayoutOfPage(group, rung, from.page_tokens);
-    UnitRows rows{.format = format.key,
-                  .heads = group.kv_heads,
-                  .dim = group.key_dim,
-                  .page_tokens = from.page_tokens,
-                  .first_slot = slot,
-                  .first_row = at - tokens.begin,
-                  .tokens = count,
-                  .tensor_tokens = tokens.count};
-    CopyOut(from.bytes + block::KeyUnitOffset(group, layout, place.index, 0), rows, key);
-    rows.format = format.value;
-    rows.dim = group.value_dim;
-    CopyOut(from.bytes + block::ValueUnitOffset(group, layout, place.index, 0), rows, value);
+    CopyOutOfPage({.group = group,
+                   .rung = rung,
+                   .layer = place.index,
+                   .page_tokens = from.page_tokens,
+                   .first_slot = slot,
+                   .first_row = at - tokens.begin,
+                   .tokens = count,
+                   .tensor_tokens = tokens.count},
+                  from.bytes, key, value);
     at += count;
   }
   return absl::OkStatus();
+}
+
+uint64_t SequencePages::PayloadBytes(const LayerTokens& tokens) const {
+  const LayerPlace place = space_->layers()[tokens.layer];
+  const block::LayerGroup& group = space_->groups()[place.group];
+  const quant::KvFormat& format =
+      group.ladder[PlaceOf(place.group, tokens.begin / block_tokens_).rung];
+  const uint64_t row = quant::BytesOfRow(format.key, group.key_dim).total() +
+                       quant::BytesOfRow(format.value, group.value_dim).total();
+  return row * group.kv_heads * tokens.count;
 }
 
 CachedPage SequencePages::PlaceOf(uint32_t group, uint32_t block) const {
@@ -301,7 +290,7 @@ bool SequencePages::IsOwn(uint32_t group, uint32_t block) const {
          own_[group][block - first_own_block()].memory;
 }
 
-SequencePages::OwnPage SequencePages::own_page(uint32_t group, uint32_t block) const {
+OwnPages::Page SequencePages::own_page(uint32_t group, uint32_t block) const {
   if (!IsOwn(group, block)) return {};
   const Own& own = own_[group][block - first_own_block()];
   return {.memory = own.memory, .rung = own.place.rung};

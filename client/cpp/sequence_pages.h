@@ -14,7 +14,7 @@
 
 #include "cached_pages.h"
 #include "kernels/quantize.h"
-#include "page_memory.h"
+#include "own_pages.h"
 #include "prefixd/client.h"
 #include "space_state.h"
 #include "staging_memory.h"
@@ -28,7 +28,7 @@ struct LayerTokens {
   uint32_t count = 0;
 };
 
-class SequencePages {
+class SequencePages final : public OwnPages {
  public:
   SequencePages(std::shared_ptr<const SpaceState> space, uint32_t block_tokens,
                 uint32_t write_rung);
@@ -42,7 +42,7 @@ class SequencePages {
   // are dropped. Requires: cached_tokens >= complete_tokens().
   void Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
   uint32_t cached_tokens() const { return cached_tokens_; }
-  uint32_t block_tokens() const { return block_tokens_; }
+  uint32_t block_tokens() const override { return block_tokens_; }
   // Tokens that every layer has.
   uint32_t complete_tokens() const;
 
@@ -56,22 +56,19 @@ class SequencePages {
   absl::Status Gather(const LayerTokens& tokens, const MutablePackedView& key,
                       const MutablePackedView& value) const;
   std::span<const BlockTableEntry> Table(uint32_t layer);
+  // What Gather copies. Requires: it is OK, count > 0.
+  uint64_t PayloadBytes(const LayerTokens& tokens) const;
 
-  // An own page for publishing; no memory when the block is not our own in this group.
-  struct OwnPage {
-    PageMemory memory;
-    uint32_t rung = 0;
-  };
-  OwnPage own_page(uint32_t group, uint32_t block) const;
-  bool IsOwn(uint32_t group, uint32_t block) const;
+  // What Publish takes.
+  Page own_page(uint32_t group, uint32_t block) const override;
+  bool IsOwn(uint32_t group, uint32_t block) const override;
   // The same bytes stand in the arena: they are read there from now on, the own copy goes. False,
   // and nothing happens, unless the block is our own, full in every layer, and `page` as long, in
   // the same format.
   bool Swap(uint32_t group, uint32_t block, const CachedPage& page);
   // Bytes of pages that are read in the arena.
   uint64_t in_place_bytes() const;
-  // Bit mask of the rungs in which the sequence's blocks stand in `group`.
-  uint64_t rungs_used(uint32_t group) const;
+  uint64_t rungs_used(uint32_t group) const override;
 
  private:
   struct Own {
@@ -87,7 +84,6 @@ class SequencePages {
   absl::Status CheckAppend(const LayerTokens& tokens) const;
   absl::Status EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block);
   absl::StatusOr<Own> NewOwn(uint32_t group, uint32_t block) const;
-  PageMemory Allocate(uint64_t bytes) const;
   // A swapped page that is about to be written becomes private again.
   absl::Status Unswap(uint32_t group, Own* own) const;
   void Unsettle(uint32_t group, uint32_t block);

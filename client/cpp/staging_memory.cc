@@ -85,4 +85,9 @@ uint64_t StagingMemory::used_bytes() const {
   return used_bytes_;
 }
 
+PageMemory AllocatePage(StagingMemory* staging, size_t bytes) {
+  PageMemory page = staging != nullptr ? staging->Allocate(bytes) : PageMemory();
+  return page ? page : AllocatePage(bytes);
+}
+
 }  // namespace prefixd::client

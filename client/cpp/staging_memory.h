@@ -45,4 +45,8 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   uint64_t used_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
 };
 
+// A page in `staging` while that has room (null: it has none), else on the heap. Contents
+// undefined; none when memory is out.
+PageMemory AllocatePage(StagingMemory* staging, size_t bytes);
+
 }  // namespace prefixd::client

@@ -4,9 +4,11 @@
 // Contract
 //  - No call throws, aborts or outlives its deadline. Without a daemon Begin() answers 0 tokens at
 //    once, attaching goes on in the background, and a cache error never fails a request.
-//  - Client, Space and Sequence are handles: cheap to move. Client and Space are thread-safe, a
-//    Sequence belongs to one thread at a time (its pages load in the background). A Sequence must
-//    not outlive its Client. Not before fork().
+//  - All are handles, cheap to move. Client and Space are thread-safe; a Sequence, a Lease, a Plan
+//    belongs to one thread at a time (its pages load in the background) and must not outlive its
+//    Client. Not before fork().
+//  - An engine whose attention walks block tables takes a Sequence. One that owns its KV memory, a
+//    tensor a layer, takes a Lease to copy cached tokens out and a Plan to store its own.
 //  - K and V are quantized once, by Append; what comes out of the cache is attended on exactly the
 //    stored bytes.
 //  - Beside a daemon that shares its memory (a unix socket on this host) cached pages are read in
@@ -286,8 +288,98 @@ class Sequence {
 
  private:
   friend class Space;
+  friend class Lease;
   struct Impl;
   explicit Sequence(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// --- engines that own their KV memory ---
+
+// The cached tokens of a request, to be copied out. Holds their pages until it is released.
+class Lease {
+ public:
+  Lease();
+  ~Lease();  // releases
+  Lease(Lease&&) noexcept;
+  Lease& operator=(Lease&&) noexcept;
+
+  static constexpr std::chrono::milliseconds kLoadDeadline = std::chrono::milliseconds::max();
+
+  const MatchInfo& match() const;
+  // Tokens that need not be computed; may shrink until WaitAll() has answered, never after.
+  uint32_t restorable_tokens() const;
+  // Blocks until the pages of `layer` are here. At the deadline, or that of the load, the loading
+  // ends and what is not here is not used. Returns restorable_tokens().
+  uint32_t Wait(int layer, std::chrono::milliseconds deadline = kLoadDeadline);
+  uint32_t WaitAll(std::chrono::milliseconds deadline = kLoadDeadline);
+  // Copies tokens [begin, begin + count) of `layer` out, packed as they are stored: one copy, from
+  // where the pages stand. Waits for the layer. FailedPrecondition, with nothing copied, when they
+  // are more than restorable_tokens() by now, or when the tokens are in several formats
+  // (BeginOptions::readable chooses one).
+  Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
+                const MutablePackedView& value);
+  // Where the pages of `layer` stand, up to restorable_tokens(). Valid until the lease is released.
+  // Waits; for every layer when a page turned out bad.
+  std::span<const BlockTableEntry> block_table(int layer);
+  Result<std::string> Share() const;  // as Sequence::Share()
+  // Ends the lease and says what it was worth; it holds nothing after that. The destructor does it
+  // with zeros.
+  void Release(const ReleaseInfo& info = {});
+  uint64_t in_place_bytes() const;
+  std::chrono::microseconds load_time() const;
+
+ private:
+  friend class Space;
+  explicit Lease(Sequence pages);
+  Sequence pages_;
+};
+
+struct ReserveOptions {
+  std::span<const Content> content{};
+  std::span<const uint32_t> turn_ends{};    // further sequence ends: after that many tokens, each
+  std::chrono::milliseconds deadline{200};  // of asking the daemon
+  uint32_t write_format = 0;                // index into formats: what WritePacked brings
+  // A block that is here in one of these formats, or in write_format, is not written again.
+  uint64_t readable = ~uint64_t{0};
+};
+
+struct TokenRun {
+  uint32_t begin = 0, end = 0;
+};
+
+// What the cache lacks of a sequence, to be stored from the engine's own tensors: for each run of
+// mine() write every layer, then Commit(run.end).
+class Plan {
+ public:
+  Plan();
+  ~Plan();  // abandons
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+
+  // Why nothing can be stored, when it cannot; mine() is empty then.
+  const Status& status() const;
+  // Runs of blocks that nobody has and nobody else is writing, in position order, none longer than
+  // half of the staging memory holds.
+  std::span<const TokenRun> mine() const;
+  // Tokens [begin, begin + count) of `layer`, stored as they are. Tokens of blocks that are not
+  // mine, or are committed, are passed over: a whole tensor may be given. InvalidArgument when it
+  // leaves a gap in a block.
+  Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
+                     const PackedView& value);
+  // Publishes blocks up to `tokens`, a block border or the sequence's end, and frees the memory
+  // behind them. With sequence_end a sequence ends there. Blocks that somebody else was writing are
+  // looked up again. An error costs a later miss, nothing else: InvalidArgument for a block that is
+  // mine and not written in every layer, FailedPrecondition for one that somebody else still
+  // writes.
+  Result<CommitInfo> Commit(uint32_t tokens, const CommitOptions& options = {});
+  // Gives up what was not committed.
+  void Abandon();
+
+ private:
+  friend class Space;
+  struct Impl;
+  explicit Plan(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
@@ -305,6 +397,11 @@ class Space {
   // Read-only: its tokens are not known, nothing is stored. Never fails: what is gone answers 0
   // tokens.
   Sequence Join(const std::string& ticket, const BeginOptions& options = {});
+  // For engines that own their KV memory. Acquire is Begin without a sequence (announce and
+  // write_format do not count): it never fails, without a cache it answers 0 tokens.
+  Lease Acquire(std::span<const uint32_t> tokens, const BeginOptions& options = {});
+  // Asks what is missing of the tokens and announces it. Never fails: see Plan::status().
+  Plan Reserve(std::span<const uint32_t> tokens, const ReserveOptions& options = {});
   // Lookup alone: changes nothing.
   Result<MatchInfo> Match(std::span<const uint32_t> tokens, const BeginOptions& options = {});
   uint32_t block_tokens() const;
@@ -336,6 +433,18 @@ struct ArenaInfo {
   std::string why_not{};            // why it is not mapped
 };
 
+// Counted since the Client began, over all its spaces.
+struct ClientStats {
+  uint64_t lookups = 0;  // Begin, Extend, Acquire
+  uint64_t failed_lookups = 0;
+  uint64_t requested_tokens = 0;
+  uint64_t restorable_tokens = 0;  // of them, as the lookups answered
+  uint64_t gathered_bytes = 0;
+  uint64_t stored_tokens = 0;
+  uint64_t duplicate_tokens = 0;
+  uint64_t failed_commits = 0;
+};
+
 class Client {
  public:
   // Returns at once; attaches and reconnects by itself.
@@ -353,6 +462,7 @@ class Client {
   bool WaitAttached(std::chrono::milliseconds deadline);
   // Of the present session. Valid until it ends; a Sequence keeps what it reads for itself.
   ArenaInfo arena() const;
+  ClientStats stats() const;
 
  private:
   struct Impl;

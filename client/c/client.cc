@@ -1,0 +1,79 @@
+// Clients and digests of prefixd.h.
+#include "handles.h"
+
+namespace {
+
+using namespace prefixd::c;  // NOLINT: this file is that namespace's C face
+
+prefixd_status GiveDigest(const prefixd::Result<prefixd::Digest>& from, uint8_t to[32]) {
+  if (from.ok()) std::memcpy(to, from.value().data(), from.value().size());
+  return Tell(from.status);
+}
+
+}  // namespace
+
+extern "C" {
+
+prefixd_client* prefixd_attach(const prefixd_options* options) {
+  return Guarded<prefixd_client*>(nullptr, [&]() -> prefixd_client* {
+    prefixd_options with;
+    if (!Take(options, &with)) return nullptr;
+    prefixd::ClientOptions inner;
+    if (with.address != nullptr) inner.address = with.address;
+    if (with.name != nullptr) inner.name = with.name;
+    inner.connect_deadline = Millis(with.connect_deadline_ms, 2000);
+    inner.use_arena = with.no_arena == 0;
+    if (with.staging_bytes != 0) inner.staging_bytes = with.staging_bytes;
+    if (with.no_staging != 0) inner.staging_bytes = 0;
+    auto client = std::make_unique<prefixd_client>();
+    client->client = std::make_shared<prefixd::Client>(std::move(inner));
+    return client.release();
+  });
+}
+
+void prefixd_detach(prefixd_client* client) {
+  Guarded([&] { delete client; });
+}
+
+int32_t prefixd_attached(const prefixd_client* client, uint32_t deadline_ms) {
+  return Guarded<int32_t>(0, [&] {
+    return client != nullptr &&
+           client->client->WaitAttached(std::chrono::milliseconds(deadline_ms));
+  });
+}
+
+void prefixd_stats(const prefixd_client* client, prefixd_counts* out) {
+  Guarded([&] {
+    prefixd_counts counts{};
+    if (client != nullptr) {
+      const prefixd::ClientStats stats = client->client->stats();
+      const prefixd::ArenaInfo arena = client->client->arena();
+      counts.lookups = stats.lookups;
+      counts.failed_lookups = stats.failed_lookups;
+      counts.requested_tokens = stats.requested_tokens;
+      counts.restorable_tokens = stats.restorable_tokens;
+      counts.gathered_bytes = stats.gathered_bytes;
+      counts.stored_tokens = stats.stored_tokens;
+      counts.duplicate_tokens = stats.duplicate_tokens;
+      counts.failed_commits = stats.failed_commits;
+      counts.attached = client->client->attached();
+      counts.arena_bytes = arena.data_bytes;
+      counts.staging_bytes = arena.staging_bytes;
+      SetError(arena.why_not.c_str());
+    }
+    Give(counts, out);
+  });
+}
+
+prefixd_status prefixd_digest_checkpoint(const char* directory, uint8_t digest[32]) {
+  return Guarded<prefixd_status>(PREFIXD_INTERNAL, [&] {
+    return GiveDigest(prefixd::DigestCheckpoint(Text(directory)), digest);
+  });
+}
+
+prefixd_status prefixd_digest_file(const char* path, uint8_t digest[32]) {
+  return Guarded<prefixd_status>(
+      PREFIXD_INTERNAL, [&] { return GiveDigest(prefixd::DigestFile(Text(path)), digest); });
+}
+
+}  // extern "C"

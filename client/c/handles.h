@@ -1,0 +1,120 @@
+// What the handles of prefixd.h are, and how every function of it keeps its promises: nothing is
+// thrown across, structs are read as far as the caller and this library both know them.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "prefixd.h"
+#include "prefixd/client.h"
+
+// A handle keeps its client: the session ends with the last of them. Members are destroyed from the
+// last to the first.
+struct prefixd_client {
+  std::shared_ptr<prefixd::Client> client;
+};
+struct prefixd_space {
+  std::shared_ptr<prefixd::Client> client;
+  prefixd::Space space;
+  uint32_t layer_count = 0;
+};
+struct prefixd_lease {
+  std::shared_ptr<prefixd::Client> client;
+  prefixd::Lease lease;
+};
+struct prefixd_plan {
+  std::shared_ptr<prefixd::Client> client;
+  prefixd::Plan plan;
+};
+
+namespace prefixd::c {
+
+// The sentence of prefixd_last_error(), cut to its buffer.
+void SetError(const char* sentence) noexcept;
+const char* LastError() noexcept;
+// Tells `status` and gives its code.
+prefixd_status Tell(const Status& status) noexcept;
+prefixd_status Refuse(const char* sentence) noexcept;  // PREFIXD_INVALID_ARGUMENT
+
+// Calls `call` with no error told; what it throws becomes a sentence and `otherwise`.
+template <typename Answer, typename Call>
+Answer Guarded(Answer otherwise, Call call) noexcept {
+  SetError("");
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    SetError("prefixd: out of memory");
+  } catch (const std::exception& error) {
+    SetError(error.what());
+  } catch (...) {
+    SetError("prefixd: unknown exception");
+  }
+  return otherwise;
+}
+template <typename Call>
+void Guarded(Call call) noexcept {
+  Guarded(0, [&] {
+    call();
+    return 0;
+  });
+}
+
+// True when the struct may be read: it is null, or has a size, and nothing is set in it that this
+// library does not know. Else tells what is wrong.
+bool CheckSize(const void* from, size_t size, size_t known) noexcept;
+
+// Takes over what caller and library both know of `from`, defaults otherwise.
+template <typename Struct>
+bool Take(const Struct* from, Struct* to) noexcept {
+  *to = {};
+  if (!CheckSize(from, from == nullptr ? 0 : from->size, sizeof(Struct))) return false;
+  if (from != nullptr) std::memcpy(to, from, std::min(from->size, sizeof(Struct)));
+  return true;
+}
+// Fills as much of `to` as its owner knows. `to` may be null.
+template <typename Struct>
+void Give(Struct from, Struct* to) noexcept {
+  if (to == nullptr) return;
+  from.size = to->size;
+  std::memcpy(to, &from, std::min(to->size, sizeof(Struct)));
+}
+
+inline std::chrono::milliseconds Millis(uint32_t given, uint32_t otherwise) {
+  return std::chrono::milliseconds(given != 0 ? given : otherwise);
+}
+inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+inline int LayerOf(uint32_t layer) {  // -1: no space has so many
+  return layer > uint32_t{1} << 30 ? -1 : static_cast<int>(layer);
+}
+// View: PackedView or MutablePackedView.
+template <typename View>
+bool TakePlanes(const prefixd_planes* from, View* to) noexcept {
+  prefixd_planes planes;
+  if (!Take(from, &planes)) return false;
+  *to = {.codes = planes.codes,
+         .scales = planes.scales,
+         .biases = planes.biases,
+         .codes_head_stride = planes.codes_head_stride,
+         .codes_token_stride = planes.codes_token_stride,
+         .scales_head_stride = planes.scales_head_stride,
+         .scales_token_stride = planes.scales_token_stride};
+  return true;
+}
+
+// False, and tells it, when this is no list of tokens.
+bool CheckTokens(const uint32_t* tokens, size_t count) noexcept;
+TensorFormat FormatOf(const prefixd_tensor_format& format);
+KvFormat FormatOf(const prefixd_format& format);
+std::vector<Content> ContentOf(const prefixd_content* content, uint32_t count);
+
+}  // namespace prefixd::c

@@ -1,0 +1,75 @@
+// Storing of prefixd.h.
+#include "handles.h"
+
+using namespace prefixd::c;  // NOLINT: this file is that namespace's C face
+
+extern "C" {
+
+prefixd_plan* prefixd_reserve(prefixd_space* space, const uint32_t* tokens, size_t count,
+                              const prefixd_reserve_options* options) {
+  return Guarded<prefixd_plan*>(nullptr, [&]() -> prefixd_plan* {
+    prefixd_reserve_options with;
+    if (space == nullptr || !CheckTokens(tokens, count) || !Take(options, &with)) return nullptr;
+    const std::vector<prefixd::Content> content = ContentOf(with.content, with.content_count);
+    prefixd::ReserveOptions inner;
+    inner.content = content;
+    if (with.turn_ends != nullptr) inner.turn_ends = {with.turn_ends, with.turn_end_count};
+    inner.deadline = Millis(with.deadline_ms, 200);
+    inner.write_format = with.write_format;
+    if (with.readable != 0) inner.readable = with.readable;
+    auto handle = std::make_unique<prefixd_plan>();
+    handle->client = space->client;
+    handle->plan = space->space.Reserve({tokens, count}, inner);
+    Tell(handle->plan.status());
+    return handle.release();
+  });
+}
+
+size_t prefixd_mine(const prefixd_plan* plan, prefixd_run* runs, size_t capacity) {
+  return Guarded<size_t>(0, [&]() -> size_t {
+    if (plan == nullptr) return 0;
+    const std::span<const prefixd::TokenRun> mine = plan->plan.mine();
+    for (size_t i = 0; runs != nullptr && i < std::min(capacity, mine.size()); ++i) {
+      runs[i] = {mine[i].begin, mine[i].end};
+    }
+    return mine.size();
+  });
+}
+
+prefixd_status prefixd_write_packed(prefixd_plan* plan, uint32_t layer, uint32_t begin,
+                                    uint32_t count, const prefixd_planes* key,
+                                    const prefixd_planes* value) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    prefixd::PackedView k, v;
+    if (!TakePlanes(key, &k) || !TakePlanes(value, &v)) return PREFIXD_INVALID_ARGUMENT;
+    static prefixd::Plan none;
+    return Tell((plan ? plan->plan : none).WritePacked(LayerOf(layer), begin, count, k, v));
+  });
+}
+
+prefixd_status prefixd_commit(prefixd_plan* plan, uint32_t tokens,
+                              const prefixd_commit_options* options, prefixd_commit_info* out) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    Give({}, out);
+    prefixd_commit_options with;
+    if (!Take(options, &with)) return PREFIXD_INVALID_ARGUMENT;
+    static prefixd::Plan none;
+    const prefixd::Result<prefixd::CommitInfo> stored =
+        (plan ? plan->plan : none)
+            .Commit(tokens, {.sequence_end = with.sequence_end != 0,
+                             .deadline = Millis(with.deadline_ms, 10000)});
+    if (stored.ok()) {
+      prefixd_commit_info info{};
+      info.stored_tokens = stored.value().stored_tokens;
+      info.duplicate_tokens = stored.value().duplicate_tokens;
+      Give(info, out);
+    }
+    return Tell(stored.status);
+  });
+}
+
+void prefixd_abandon(prefixd_plan* plan) {
+  Guarded([&] { delete plan; });
+}
+
+}  // extern "C"

@@ -1,0 +1,356 @@
+// prefixd.h: the C functions of libprefixd.so, for engines in C, Rust, Go, Swift or Python, linked
+// or loaded by dlopen(RTLD_LOCAL | RTLD_DEEPBIND). C11 and C++; no other header of prefixd.
+//
+// Contract
+//  - No call ends the process, throws, or outlives its deadline. Without a daemon, or with one that
+//    dies or is late, a lease has 0 tokens or fewer than before, and nothing else happens. NULL is
+//    valid wherever a handle is asked for: a client without a daemon, a lease of 0 tokens.
+//  - Structs that may grow begin with `size`: set it to sizeof(the struct) and everything that does
+//    not matter to 0, its default (PREFIXD_INIT does). A library that knows more members takes
+//    their defaults, one that knows fewer ignores the rest, which must then be 0.
+//  - Functions that can fail for reasons worth telling return a prefixd_status, or NULL, and leave
+//    the sentence to prefixd_last_error().
+//  - Clients and spaces are thread-safe, a lease or a plan belongs to one thread at a time. Handles
+//    may be freed in any order; the session ends with the last of a client's. Not before fork().
+//  - The library stays loaded: it has threads.
+//  - Functions are added, never changed; prefixd_abi_version() says how many times that happened.
+#ifndef PREFIXD_H_
+#define PREFIXD_H_
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PREFIXD_ABI_VERSION 1
+#if defined(__GNUC__)
+#define PREFIXD_API __attribute__((visibility("default")))
+#else
+#define PREFIXD_API
+#endif
+// prefixd_options options = PREFIXD_INIT(prefixd_options);
+#ifdef __cplusplus
+#define PREFIXD_INIT(type)  \
+  ([] {                     \
+    type it = {};           \
+    it.size = sizeof(type); \
+    return it;              \
+  }())
+#else
+#define PREFIXD_INIT(type) \
+  { .size = sizeof(type) }
+#endif
+
+typedef int32_t prefixd_status;
+enum {
+  PREFIXD_OK = 0,
+  PREFIXD_INVALID_ARGUMENT = 1,
+  PREFIXD_NOT_FOUND = 2,
+  PREFIXD_UNAVAILABLE = 3,  // no daemon
+  PREFIXD_DEADLINE = 4,
+  PREFIXD_EXHAUSTED = 5,
+  PREFIXD_FAILED_PRECONDITION = 6,
+  PREFIXD_INTERNAL = 7
+};
+
+// At least PREFIXD_ABI_VERSION of the header that a caller was built with.
+PREFIXD_API uint32_t prefixd_abi_version(void);
+// Why the last call of this thread failed, or gave fewer tokens than it might have; "" when it did
+// not. Valid until the thread's next call. Never NULL.
+PREFIXD_API const char* prefixd_last_error(void);
+
+// --- client ---
+
+typedef struct prefixd_client prefixd_client;
+
+typedef struct prefixd_options {
+  size_t size;
+  const char* address;  // "unix:///run/prefixd/prefixd.sock" by default, or "127.0.0.1:7777"
+  const char* name;     // of this worker, for people
+  uint32_t connect_deadline_ms;  // of the first try, in prefixd_open_space(); 0 = 2000
+  uint32_t no_arena;             // 1: do not map the daemon's memory, copy pages through the socket
+  uint32_t no_staging;           // 1: pages are sent
+  uint32_t reserved;             // 0
+  uint64_t staging_bytes;        // memory that the daemon takes pages from; 0 = 64 MiB
+} prefixd_options;
+
+// Returns at once; attaches and reconnects by itself. NULL only when memory or threads are out.
+// `options` may be NULL.
+PREFIXD_API prefixd_client* prefixd_attach(const prefixd_options* options);
+PREFIXD_API void prefixd_detach(prefixd_client* client);  // frees the handle
+// 1 when attached, waiting for it up to `deadline_ms`.
+PREFIXD_API int32_t prefixd_attached(const prefixd_client* client, uint32_t deadline_ms);
+
+// Counted since prefixd_attach().
+typedef struct prefixd_counts {
+  size_t size;
+  uint64_t lookups, failed_lookups;
+  uint64_t requested_tokens, restorable_tokens;
+  uint64_t gathered_bytes;
+  uint64_t stored_tokens, duplicate_tokens, failed_commits;
+  uint64_t attached;       // 1 or 0
+  uint64_t arena_bytes;    // of the daemon's memory that is mapped; 0 = none
+  uint64_t staging_bytes;  // granted
+} prefixd_counts;
+PREFIXD_API void prefixd_stats(const prefixd_client* client, prefixd_counts* out);
+
+// SHA-256 over the tensors of a checkpoint directory (*.safetensors), remembered by inode, size and
+// time; of a file.
+PREFIXD_API prefixd_status prefixd_digest_checkpoint(const char* directory, uint8_t digest[32]);
+PREFIXD_API prefixd_status prefixd_digest_file(const char* path, uint8_t digest[32]);
+
+// --- space: whose bytes, and what they are ---
+
+typedef struct prefixd_space prefixd_space;
+
+enum { PREFIXD_F32 = 1, PREFIXD_F16 = 2, PREFIXD_BF16 = 3 };
+enum {
+  PREFIXD_RAW = 1,
+  PREFIXD_MLX_AFFINE = 2,
+  PREFIXD_Q4_0 = 3,
+  PREFIXD_Q4_1 = 4,
+  PREFIXD_Q5_0 = 5,
+  PREFIXD_Q5_1 = 6,
+  PREFIXD_Q8_0 = 7
+};
+
+// Of K or V.
+typedef struct prefixd_tensor_format {
+  uint8_t codec;        // PREFIXD_RAW ...
+  uint8_t dtype;        // PREFIXD_F32 ...: of raw elements; of MLX scales and biases; 0 for ggml's
+  uint8_t bits;         // MLX: 2, 3, 4, 5, 6, 8; may be 0 for the others, whose codec says it
+  uint8_t reserved;     // 0
+  uint16_t group_size;  // MLX: 32, 64, 128; may be 0 for the others
+  uint16_t reserved2;   // 0
+} prefixd_tensor_format;
+typedef struct prefixd_format {
+  prefixd_tensor_format key, value;
+} prefixd_format;
+
+// Bytes of one token's row of one head; all 0 when the format is impossible for rows of `dim`.
+typedef struct prefixd_row {
+  uint32_t codes, scales, biases;
+} prefixd_row;
+PREFIXD_API prefixd_row prefixd_row_bytes(const prefixd_tensor_format* format, uint32_t dim);
+
+typedef struct prefixd_layer {
+  size_t size;
+  uint32_t kv_heads, key_dim, value_dim;
+  uint32_t format_count;          // 1 to 4
+  const prefixd_format* formats;  // finest first
+} prefixd_layer;
+
+typedef struct prefixd_rope {
+  size_t size;
+  double theta;
+  const char* scaling;
+  const double* scaling_params;
+  uint32_t scaling_param_count;
+  uint32_t rotary_dim;
+  uint32_t interleaved;
+  uint32_t key_before_rope;
+} prefixd_rope;
+
+typedef struct prefixd_space_spec {
+  size_t size;
+  const char* model;
+  const uint8_t* weights_digest;  // digests: 32 bytes, or NULL
+  const uint8_t* adapter_digest;
+  const uint8_t* tokenizer_digest;
+  const uint8_t* target_digest;  // of a draft model's target
+  uint32_t draft;
+  uint32_t tensor_parallel, pipeline_parallel;  // 0 = 1
+  uint32_t tensor_rank, pipeline_rank;
+  uint32_t block_tokens;  // 0 = the daemon's default
+  uint32_t layer_count;
+  uint32_t reserved;  // 0
+  const prefixd_rope* rope;
+  const char* salt;
+  const prefixd_layer* layers;  // each of the same `size`
+} prefixd_space_spec;
+
+// NULL when the spec is impossible ("group_size 48 does not divide head_dim 128") or refused by the
+// daemon. Without a daemon it opens all the same, and attaches once the daemon is there.
+PREFIXD_API prefixd_space* prefixd_open_space(prefixd_client* client,
+                                              const prefixd_space_spec* spec);
+PREFIXD_API void prefixd_close_space(prefixd_space* space);  // frees the handle
+
+typedef struct prefixd_space_facts {
+  size_t size;
+  uint32_t block_tokens;
+  uint32_t layer_count;
+  uint64_t payload_bytes_per_token;  // in formats[0], without padding
+  char id[72];                       // hex; "" until a daemon opened it
+} prefixd_space_facts;
+PREFIXD_API void prefixd_describe_space(const prefixd_space* space, prefixd_space_facts* out);
+
+// --- lookup ---
+
+typedef struct prefixd_content {  // non-token input under tokens [start, start + length)
+  uint32_t start, length, item_offset;
+  uint8_t digest[32];
+} prefixd_content;
+
+typedef struct prefixd_lookup {
+  size_t size;
+  const prefixd_content* content;
+  uint32_t content_count;
+  uint32_t max_tokens;        // an engine that needs logits asks for n - 1; 0 = no limit
+  uint32_t deadline_ms;       // of the lookup; 0 = 200
+  uint32_t load_deadline_ms;  // of loading the pages; 0 = 10000
+  uint64_t readable;          // mask of formats that this engine reads; 0 = all
+  double prefill_tokens_per_s;
+  uint32_t wait_pending_ms;
+  const char* request_id;
+} prefixd_lookup;
+
+enum {
+  PREFIXD_EXACT = 1,
+  PREFIXD_SUPERSEQUENCE = 2,
+  PREFIXD_PREFIX = 3,
+  PREFIXD_LCP = 4,
+  PREFIXD_NONE = 5
+};
+
+typedef struct prefixd_match_info {
+  size_t size;
+  uint32_t kind;  // PREFIXD_EXACT ...
+  uint32_t matched_tokens, restorable_tokens, pending_tokens;
+  uint32_t in_place;  // 1: read in the daemon's memory
+  uint32_t reserved;
+  uint64_t ram_bytes, ssd_bytes;
+  uint64_t estimated_load_us;
+  char why_shorter[128];  // "evicted 64, max_tokens 1"; cut to fit
+} prefixd_match_info;
+
+// Lookup alone. `lookup` may be NULL. An error leaves *out with 0 tokens.
+PREFIXD_API prefixd_status prefixd_match(prefixd_space* space, const uint32_t* tokens, size_t count,
+                                         const prefixd_lookup* lookup, prefixd_match_info* out);
+
+typedef struct prefixd_lease prefixd_lease;
+// Looks the tokens up, leases what is there and starts loading it. `lookup` and `out` may be NULL.
+// NULL: a lease of 0 tokens, as good as any other.
+PREFIXD_API prefixd_lease* prefixd_acquire(prefixd_space* space, const uint32_t* tokens,
+                                           size_t count, const prefixd_lookup* lookup,
+                                           prefixd_match_info* out);
+// Tokens that need not be computed; may shrink until prefixd_wait_all() has answered.
+PREFIXD_API uint32_t prefixd_restorable_tokens(const prefixd_lease* lease);
+// Blocks until the pages of `layer`, or all, are here, at most `deadline_ms` (0 = as long as the
+// load may take): then what is not here is not used. Returns the restorable tokens.
+PREFIXD_API uint32_t prefixd_wait(prefixd_lease* lease, uint32_t layer, uint32_t deadline_ms);
+PREFIXD_API uint32_t prefixd_wait_all(prefixd_lease* lease, uint32_t deadline_ms);
+
+// One of K or V as it is packed: codes [kv_heads, tokens, bytes of codes], scales and biases
+// [kv_heads, tokens, bytes], each dense in the row, strides in bytes, 0 = dense over the tokens of
+// the call. Raw and ggml formats use `codes` alone. prefixd_write_packed() only reads.
+typedef struct prefixd_planes {
+  size_t size;
+  void* codes;
+  void* scales;
+  void* biases;
+  size_t codes_head_stride, codes_token_stride;
+  size_t scales_head_stride, scales_token_stride;  // of scales and biases
+} prefixd_planes;
+
+// Copies tokens [begin, begin + count) of `layer` out, bit for bit as they are stored. Waits for
+// the layer. Anything but PREFIXD_OK: nothing was copied; PREFIXD_FAILED_PRECONDITION when the
+// tokens are more than prefixd_restorable_tokens() by now, or in several formats.
+PREFIXD_API prefixd_status prefixd_gather(prefixd_lease* lease, uint32_t layer, uint32_t begin,
+                                          uint32_t count, const prefixd_planes* key,
+                                          const prefixd_planes* value);
+
+// One layer of one KV block, as attention kernels walk it; 128-byte aligned.
+typedef struct prefixd_block {
+  const void* units;
+  uint64_t arena_offset;  // of `units` in the daemon's memory; all ones: private memory
+  uint32_t page_tokens;   // token slots that the bytes were laid out for
+  uint32_t tokens;        // in use
+  uint32_t format;        // index into the layer's formats
+} prefixd_block;
+// Blocks of `layer` in position order, valid until the lease is released. Returns how many.
+PREFIXD_API size_t prefixd_table(prefixd_lease* lease, uint32_t layer,
+                                 const prefixd_block** blocks);
+
+typedef struct prefixd_used {  // what a lease was worth
+  size_t size;
+  uint32_t used_tokens;
+  uint64_t first_token_us;
+  double prefill_tokens_per_s;
+} prefixd_used;
+// Gives the pages back and frees the handle. `used` may be NULL.
+PREFIXD_API void prefixd_release(prefixd_lease* lease, const prefixd_used* used);
+
+// --- storing ---
+
+typedef struct prefixd_plan prefixd_plan;
+
+typedef struct prefixd_reserve_options {
+  size_t size;
+  const prefixd_content* content;
+  uint32_t content_count;
+  uint32_t deadline_ms;   // 0 = 200
+  uint32_t write_format;  // index into formats: what prefixd_write_packed() brings
+  uint32_t turn_end_count;
+  const uint32_t* turn_ends;  // further sequence ends: after that many tokens, each
+  uint64_t readable;          // a block that is here in one of these is not written; 0 = all
+} prefixd_reserve_options;
+
+// Asks what is missing of the tokens and announces it. `options` may be NULL. Without a daemon: a
+// plan in which nothing is to be written.
+PREFIXD_API prefixd_plan* prefixd_reserve(prefixd_space* space, const uint32_t* tokens,
+                                          size_t count, const prefixd_reserve_options* options);
+
+typedef struct prefixd_run {  // tokens [begin, end)
+  uint32_t begin, end;
+} prefixd_run;
+// Runs of blocks to write, in position order: for each, write every layer, then commit run.end.
+// Fills at most `capacity`; returns how many there are.
+PREFIXD_API size_t prefixd_mine(const prefixd_plan* plan, prefixd_run* runs, size_t capacity);
+
+// Tokens [begin, begin + count) of `layer`, stored as they are. Tokens of blocks that are not to be
+// written are passed over: a whole tensor may be given.
+PREFIXD_API prefixd_status prefixd_write_packed(prefixd_plan* plan, uint32_t layer, uint32_t begin,
+                                                uint32_t count, const prefixd_planes* key,
+                                                const prefixd_planes* value);
+
+typedef struct prefixd_commit_options {
+  size_t size;
+  uint32_t sequence_end;  // 1: a sequence ends there
+  uint32_t deadline_ms;   // 0 = 10000
+} prefixd_commit_options;
+typedef struct prefixd_commit_info {
+  size_t size;
+  uint32_t stored_tokens, duplicate_tokens;
+} prefixd_commit_info;
+// Publishes blocks up to `tokens`, a block border or the end. An error only costs a later miss.
+// `options` and `out` may be NULL.
+PREFIXD_API prefixd_status prefixd_commit(prefixd_plan* plan, uint32_t tokens,
+                                          const prefixd_commit_options* options,
+                                          prefixd_commit_info* out);
+// Gives up what was not committed and frees the handle.
+PREFIXD_API void prefixd_abandon(prefixd_plan* plan);
+
+// --- attention ---
+
+typedef struct prefixd_attend_options {
+  size_t size;
+  uint32_t query_rows;   // 0 = 1
+  uint32_t query_heads;  // a multiple of kv_heads
+  uint32_t kv_heads, key_dim, value_dim;
+  uint32_t first_position;  // of query row 0; row i sees positions <= first_position + i
+  float scale;
+  uint32_t threads;                            // 0 = 1
+  size_t query_row_stride, query_head_stride;  // in floats; 0 = dense [rows][heads][dim]
+  size_t out_row_stride, out_head_stride;
+} prefixd_attend_options;
+// Fused attention over the blocks of one layer, on the packed bytes. `formats`: the layer's.
+PREFIXD_API prefixd_status prefixd_attend(const prefixd_block* blocks, size_t block_count,
+                                          const prefixd_format* formats, size_t format_count,
+                                          const float* q, float* out,
+                                          const prefixd_attend_options* options);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+#endif  // PREFIXD_H_

@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "convert.h"
+#include "prefixd/client.h"
+#include "sequence_impl.h"
+
+namespace prefixd {
+namespace {
+
+using client::ToPublic;
+using std::chrono::steady_clock;
+
+// Beyond any load's own deadline, and far from where a sum overflows.
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
+
+base::Deadline Until(std::chrono::milliseconds deadline) {
+  return steady_clock::now() + std::clamp(deadline, std::chrono::milliseconds(0), kLongest);
+}
+
+}  // namespace
+
+Lease::Lease() = default;
+Lease::Lease(Sequence pages) : pages_(std::move(pages)) {}
+Lease::~Lease() = default;
+Lease::Lease(Lease&&) noexcept = default;
+Lease& Lease::operator=(Lease&&) noexcept = default;
+
+const MatchInfo& Lease::match() const { return pages_.match(); }
+uint32_t Lease::restorable_tokens() const { return pages_.restorable_tokens(); }
+
+uint32_t Lease::Wait(int layer, std::chrono::milliseconds deadline) {
+  if (!pages_.impl_ || !pages_.impl_->HasLayer(layer)) return 0;
+  pages_.impl_->Ready(layer, Until(deadline)).IgnoreError();
+  return restorable_tokens();
+}
+
+uint32_t Lease::WaitAll(std::chrono::milliseconds deadline) {
+  if (!pages_.impl_) return 0;
+  const base::Deadline until = Until(deadline);
+  for (int layer = 0; pages_.impl_->HasLayer(layer); ++layer) {
+    pages_.impl_->Ready(layer, until).IgnoreError();
+  }
+  return restorable_tokens();
+}
+
+Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
+                     const MutablePackedView& value) {
+  const auto gather = [&]() -> absl::Status {
+    const uint32_t usable = Wait(layer);  // 0 where there is no such layer
+    if (begin > usable || count > usable - begin) {
+      return absl::FailedPreconditionError(absl::StrCat("gather: tokens ", begin, " to ",
+                                                        uint64_t{begin} + count, " of layer ",
+                                                        layer, ", the lease has ", usable));
+    }
+    if (count == 0) return absl::OkStatus();
+    const client::SequencePages& pages = pages_.impl_->pages;
+    const client::LayerTokens tokens{
+        .layer = static_cast<uint32_t>(layer), .begin = begin, .count = count};
+    const absl::Status gathered = pages.Gather(tokens, key, value);
+    if (gathered.ok()) pages_.impl_->core->counts().Gathered(pages.PayloadBytes(tokens));
+    return gathered;
+  };
+  return ToPublic(gather());
+}
+
+std::span<const BlockTableEntry> Lease::block_table(int layer) {
+  if (!pages_.impl_ || !pages_.impl_->HasLayer(layer)) return {};
+  // A table ends where the usable tokens do.
+  if (!pages_.impl_->Ready(layer).ok()) pages_.Restart();
+  return pages_.block_table(layer);
+}
+
+Result<std::string> Lease::Share() const { return pages_.Share(); }
+void Lease::Release(const ReleaseInfo& info) { pages_.Release(info); }
+uint64_t Lease::in_place_bytes() const { return pages_.in_place_bytes(); }
+std::chrono::microseconds Lease::load_time() const { return pages_.load_time(); }
+
+Lease Space::Acquire(std::span<const uint32_t> tokens, const BeginOptions& options) {
+  BeginOptions reading = options;
+  reading.announce = false;
+  reading.write_format = 0;
+  return Lease(Begin(tokens, reading));
+}
+
+}  // namespace prefixd

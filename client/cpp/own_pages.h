@@ -1,0 +1,28 @@
+// Pages of this process's own, block by block, as Publish takes them.
+//
+// Not thread-safe.
+#pragma once
+#include <cstdint>
+
+#include "page_memory.h"
+
+namespace prefixd::client {
+
+class OwnPages {
+ public:
+  virtual ~OwnPages() = default;
+
+  virtual uint32_t block_tokens() const = 0;
+  // Whether the block's page of the group is here, whole.
+  virtual bool IsOwn(uint32_t group, uint32_t block) const = 0;
+  // With block_tokens() slots. No memory unless IsOwn().
+  struct Page {
+    PageMemory memory;
+    uint32_t rung = 0;
+  };
+  virtual Page own_page(uint32_t group, uint32_t block) const = 0;
+  // Bit mask of the rungs in which blocks of the sequence are good in `group`.
+  virtual uint64_t rungs_used(uint32_t group) const = 0;
+};
+
+}  // namespace prefixd::client

@@ -1,0 +1,124 @@
+#include "plan_pages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "block/page_layout.h"
+#include "packed_rows.h"
+
+namespace prefixd::client {
+
+PlanPages::PlanPages(std::shared_ptr<const SpaceState> space, const Options& options)
+    : space_(std::move(space)), options_(options) {}
+
+void PlanPages::Ask(uint32_t block, uint32_t tokens) {
+  blocks_[block] = {.tokens = tokens,
+                    .pages = std::vector<PageMemory>(space_->groups().size()),
+                    .written = std::vector<uint32_t>(space_->layers().size(), 0)};
+}
+
+uint64_t PlanPages::block_bytes() const {
+  uint64_t bytes = 0;
+  for (const block::LayerGroup& group : space_->groups()) {
+    if (options_.rung >= group.ladder.size()) continue;
+    bytes += block::LayoutOfPage(group, options_.rung, options_.block_tokens).page_bytes;
+  }
+  return bytes;
+}
+
+absl::Status PlanPages::EnsurePage(uint32_t group, PageMemory* page) const {
+  if (*page) return absl::OkStatus();
+  const uint64_t bytes =
+      block::LayoutOfPage(space_->groups()[group], options_.rung, options_.block_tokens).page_bytes;
+  *page = AllocatePage(staging_.get(), bytes);
+  if (!*page) return absl::ResourceExhaustedError("write_packed: no memory for a page");
+  std::memset(page->get(), 0, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
+                              const PackedView& value) {
+  const LayerPlace place = space_->layers()[layer];
+  const block::LayerGroup& group = space_->groups()[place.group];
+  if (options_.rung >= group.ladder.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", options_.rung,
+                                                   ", the layer has ", group.ladder.size()));
+  }
+  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group.ladder[options_.rung], key, value));
+  const uint32_t block_tokens = options_.block_tokens, end = begin + count;
+  for (uint32_t at = begin; at < end;) {
+    const uint32_t first = at / block_tokens * block_tokens, slot = at - first;
+    const uint32_t run = std::min(end - at, block_tokens - slot);
+    if (const auto found = blocks_.find(at / block_tokens); found != blocks_.end()) {
+      Block& block = found->second;
+      uint32_t& written = block.written[layer];
+      if (slot > written) {
+        return absl::InvalidArgumentError(absl::StrCat("write_packed: begin is ", at, " in layer ",
+                                                       layer, ", the block at token ", first,
+                                                       " is written up to ", first + written));
+      }
+      PREFIXD_RETURN_IF_ERROR(EnsurePage(place.group, &block.pages[place.group]));
+      CopyIntoPage({.group = group,
+                    .rung = options_.rung,
+                    .layer = place.index,
+                    .page_tokens = block_tokens,
+                    .first_slot = slot,
+                    .first_row = at - begin,
+                    .tokens = run,
+                    .tensor_tokens = count},
+                   key, value, block.pages[place.group].get());
+      written = std::max(written, slot + run);
+    }
+    at += run;
+  }
+  return absl::OkStatus();
+}
+
+bool PlanPages::IsWhole(const Block& block, uint32_t group) const {
+  const std::vector<uint32_t>& layers = space_->groups()[group].layers;
+  return std::all_of(layers.begin(), layers.end(),
+                     [&](uint32_t layer) { return block.written[layer] >= block.tokens; });
+}
+
+absl::Status PlanPages::CheckWritten(uint32_t tokens) const {
+  for (const auto& [index, block] : blocks_) {
+    const uint32_t first = index * options_.block_tokens;
+    if (first >= tokens) break;
+    for (uint32_t layer = 0; layer < block.written.size(); ++layer) {
+      if (block.written[layer] >= block.tokens) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("commit: the block at token ", first, " has ", block.tokens, " tokens, ",
+                       block.written[layer], " of them are written in layer ", layer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PlanPages::Drop(uint32_t tokens) {
+  std::erase_if(blocks_, [&](const auto& entry) {
+    return entry.first * options_.block_tokens + entry.second.tokens <= tokens;
+  });
+}
+
+bool PlanPages::IsOwn(uint32_t group, uint32_t block) const {
+  const auto found = blocks_.find(block);
+  return found != blocks_.end() && IsWhole(found->second, group);
+}
+
+OwnPages::Page PlanPages::own_page(uint32_t group, uint32_t block) const {
+  if (!IsOwn(group, block)) return {};
+  return {.memory = blocks_.at(block).pages[group], .rung = options_.rung};
+}
+
+uint64_t PlanPages::rungs_used(uint32_t group) const {
+  const size_t rungs = space_->groups()[group].ladder.size();
+  const uint64_t all = (uint64_t{1} << rungs) - 1;
+  const uint64_t written = options_.rung < rungs ? uint64_t{1} << options_.rung : 0;
+  return (options_.readable & all) | written;
+}
+
+}  // namespace prefixd::client

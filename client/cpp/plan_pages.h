@@ -1,0 +1,65 @@
+// The blocks that a plan stores: those that were asked for, each with a page a group, filled layer
+// by layer from the engine's tensors.
+//
+// Not thread-safe. Pages have block_tokens slots and zeros in the unused ones; they stand in
+// staging memory as far as that has room, else on the heap.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "own_pages.h"
+#include "prefixd/client.h"
+#include "space_state.h"
+#include "staging_memory.h"
+
+namespace prefixd::client {
+
+class PlanPages final : public OwnPages {
+ public:
+  struct Options {
+    uint32_t block_tokens = 0;
+    uint32_t rung = 0;      // that is written
+    uint64_t readable = 0;  // mask of rungs in which a block is good as well
+  };
+  PlanPages(std::shared_ptr<const SpaceState> space, const Options& options);
+
+  // Where pages begun from now on stand; null = the heap.
+  void UseStaging(std::shared_ptr<StagingMemory> staging) { staging_ = std::move(staging); }
+  // The block is to be written, `tokens` of it.
+  void Ask(uint32_t block, uint32_t tokens);
+  // Bytes of the pages of one block.
+  uint64_t block_bytes() const;
+
+  // Tokens [begin, begin + count) of a layer that exists; those of blocks that were not asked for
+  // are passed over. InvalidArgument for a gap inside a block, for missing parts.
+  absl::Status Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
+                     const PackedView& value);
+  // InvalidArgument when a block before `tokens` that was asked for is not whole.
+  absl::Status CheckWritten(uint32_t tokens) const;
+  // Forgets the blocks that end at or before `tokens`.
+  void Drop(uint32_t tokens);
+
+  uint32_t block_tokens() const override { return options_.block_tokens; }
+  bool IsOwn(uint32_t group, uint32_t block) const override;
+  Page own_page(uint32_t group, uint32_t block) const override;
+  uint64_t rungs_used(uint32_t group) const override;
+
+ private:
+  struct Block {
+    uint32_t tokens = 0;
+    std::vector<PageMemory> pages{};  // one for each group, none until it is written to
+    std::vector<uint32_t> written{};  // tokens of each layer, from the block's first on
+  };
+  absl::Status EnsurePage(uint32_t group, PageMemory* page) const;
+  bool IsWhole(const Block& block, uint32_t group) const;
+
+  const std::shared_ptr<const SpaceState> space_;
+  const Options options_;
+  std::shared_ptr<StagingMemory> staging_;
+  std::map<uint32_t, Block> blocks_;  // by index
+};
+
+}  // namespace prefixd::client
