@@ -1,0 +1,286 @@
+// The C functions of libprefixd.so against the real prefixd: from C, by dlopen, and where they are
+// called with nothing, too little, or too much.
+#include <array>
+#include <thread>
+
+#include "prefixd.h"
+#include "tests/e2e/fixture.h"
+
+namespace {
+
+using prefixd::testing::EndToEndTest;
+using prefixd::testing::Process;
+
+constexpr uint32_t kTokens = 200, kHeads = 2, kDim = 64;
+
+// One layer of raw bf16, and the bytes of its K and V.
+struct Engine {
+  explicit Engine(uint32_t seed) {
+    for (uint32_t i = 0; i < kTokens; ++i) tokens[i] = i * 31 % 1009 + seed;
+    for (size_t i = 0; i < key.size(); ++i) {
+      key[i] = static_cast<uint8_t>(i * 7 + seed);
+      value[i] = static_cast<uint8_t>(i * 13 + seed);
+    }
+  }
+  static prefixd_planes PlanesOf(std::array<uint8_t, kHeads * kTokens * kDim * 2>* raw) {
+    prefixd_planes planes = PREFIXD_INIT(prefixd_planes);
+    planes.codes = raw->data();
+    return planes;
+  }
+  prefixd_space* Open(prefixd_client* client) {
+    format.key = format.value = {PREFIXD_RAW, PREFIXD_BF16, 0, 0, 0, 0};
+    layer.kv_heads = kHeads;
+    layer.key_dim = layer.value_dim = kDim;
+    layer.format_count = 1;
+    layer.formats = &format;
+    spec.model = "capi";
+    spec.weights_digest = digest;
+    spec.layers = &layer;
+    spec.layer_count = 1;
+    return prefixd_open_space(client, &spec);
+  }
+  prefixd_status Store(prefixd_space* space, prefixd_commit_info* info) {
+    prefixd_plan* plan = prefixd_reserve(space, tokens.data(), kTokens, nullptr);
+    const prefixd_planes k = PlanesOf(&key), v = PlanesOf(&value);
+    prefixd_status status = prefixd_write_packed(plan, 0, 0, kTokens, &k, &v);
+    if (status == PREFIXD_OK) status = prefixd_commit(plan, kTokens, nullptr, info);
+    const std::string why = prefixd_last_error();
+    prefixd_abandon(plan);
+    EXPECT_EQ(status, PREFIXD_OK) << why;
+    return status;
+  }
+
+  std::array<uint32_t, kTokens> tokens{};
+  std::array<uint8_t, kHeads * kTokens * kDim * 2> key{}, value{};
+  const uint8_t digest[32] = {5};
+  prefixd_format format{};
+  prefixd_layer layer = PREFIXD_INIT(prefixd_layer);
+  prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
+};
+
+class CapiTest : public EndToEndTest {
+ protected:
+  static std::string Run(const std::vector<std::string>& argv) {
+    Process program(argv);
+    const int code = program.Wait();
+    return program.out() + program.err() + (code == 0 ? "" : "exit " + std::to_string(code));
+  }
+  prefixd_client* Attach(bool arena = true) const {
+    const std::string where = address();
+    prefixd_options options = PREFIXD_INIT(prefixd_options);
+    options.address = where.c_str();
+    options.no_arena = !arena;
+    return prefixd_attach(&options);
+  }
+};
+
+TEST_F(CapiTest, AnEngineInCStoresReadsBackAndAttends) {
+  StartDaemon();
+  const std::string program = Program("capi_round_trip");
+  EXPECT_EQ(Run({program, address()}), "cached 0 stored 300\n");
+  EXPECT_EQ(Run({program, address()}), "cached 300 stored 0\n") << "another process's";
+  daemon_->Signal(SIGKILL);
+  daemon_->Wait();
+  StartDaemon();
+  EXPECT_EQ(Run({program, address()}), "cached 300 stored 0\n") << "after kill -9";
+}
+
+TEST_F(CapiTest, ItLoadsIntoAProcessThatCarriesAnotherProtobuf) {
+#ifdef PREFIXD_SANITIZED
+  GTEST_SKIP() << "a sanitizer does not allow RTLD_DEEPBIND";
+#endif
+  StartDaemon();
+  const std::string library = Program("libprefixd.so");
+  EXPECT_EQ(Run({Program("capi_stranger"), library, address()}), "cached 0 stored 200\n");
+  EXPECT_EQ(Run({Program("capi_stranger_static"), library, address()}), "cached 200 stored 0\n")
+      << "with a protobuf linked into the program, its symbols open to everybody";
+}
+
+TEST_F(CapiTest, OnlyItsOwnFunctionsAreVisible) {
+  Process nm({"/usr/bin/nm", "-D", "--defined-only", Program("libprefixd.so")});
+  ASSERT_EQ(nm.Wait(), 0) << nm.err();
+  std::istringstream lines(nm.out());
+  int functions = 0;
+  std::string place, kind, name;
+  while (lines >> place >> kind >> name) {
+    if (name == "PREFIXD_1") continue;  // the version itself
+    EXPECT_EQ(name.rfind("prefixd_", 0), 0u) << name;
+    EXPECT_EQ(kind, "T") << name;
+    ++functions;
+  }
+  EXPECT_GT(functions, 25);
+  EXPECT_EQ(prefixd_abi_version(), uint32_t{PREFIXD_ABI_VERSION});
+}
+
+TEST_F(CapiTest, WithoutADaemonNothingIsRestoredAndNothingFails) {
+  prefixd_client* client = Attach();
+  ASSERT_NE(client, nullptr);
+  EXPECT_EQ(prefixd_attached(client, 0), 0);
+  Engine engine(1);
+  prefixd_space* space = engine.Open(client);
+  ASSERT_NE(space, nullptr) << prefixd_last_error();
+  prefixd_match_info match = PREFIXD_INIT(prefixd_match_info);
+  prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, &match);
+  EXPECT_NE(std::string(prefixd_last_error()).find("no daemon"), std::string::npos)
+      << prefixd_last_error();
+  EXPECT_EQ(match.restorable_tokens, 0u);
+  EXPECT_EQ(prefixd_wait_all(lease, 0), 0u);
+  prefixd_plan* plan = prefixd_reserve(space, engine.tokens.data(), kTokens, nullptr);
+  EXPECT_EQ(prefixd_mine(plan, nullptr, 0), 0u);
+  EXPECT_EQ(prefixd_commit(plan, kTokens, nullptr, nullptr), PREFIXD_UNAVAILABLE);
+  prefixd_abandon(plan);
+  prefixd_release(lease, nullptr);
+  prefixd_close_space(space);
+  prefixd_detach(client);
+}
+
+TEST_F(CapiTest, HandlesMayBeFreedInAnyOrder) {
+  StartDaemon();
+  prefixd_client* client = Attach();
+  ASSERT_EQ(prefixd_attached(client, 20'000), 1);
+  Engine engine(1);
+  prefixd_space* space = engine.Open(client);
+  prefixd_commit_info info = PREFIXD_INIT(prefixd_commit_info);
+  ASSERT_EQ(engine.Store(space, &info), PREFIXD_OK);
+  EXPECT_EQ(info.stored_tokens, kTokens);
+  prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, nullptr);
+  prefixd_plan* plan = prefixd_reserve(space, engine.tokens.data(), kTokens, nullptr);
+  prefixd_detach(client);
+  prefixd_close_space(space);
+  Engine back(2);
+  const prefixd_planes k = Engine::PlanesOf(&back.key), v = Engine::PlanesOf(&back.value);
+  ASSERT_EQ(prefixd_wait_all(lease, 0), kTokens);
+  ASSERT_EQ(prefixd_gather(lease, 0, 0, kTokens, &k, &v), PREFIXD_OK) << prefixd_last_error();
+  EXPECT_EQ(back.key, engine.key);
+  EXPECT_EQ(back.value, engine.value);
+  EXPECT_EQ(prefixd_commit(plan, kTokens, nullptr, nullptr), PREFIXD_OK) << prefixd_last_error();
+  prefixd_release(lease, nullptr);
+  prefixd_abandon(plan);
+}
+
+TEST_F(CapiTest, PagesAreCopiedThroughTheSocketWhereMemoryIsNotShared) {
+  StartDaemon();
+  prefixd_client* client = Attach(/*arena=*/false);
+  ASSERT_EQ(prefixd_attached(client, 20'000), 1);
+  Engine engine(1), back(2);
+  prefixd_space* space = engine.Open(client);
+  ASSERT_EQ(engine.Store(space, nullptr), PREFIXD_OK);
+  prefixd_match_info match = PREFIXD_INIT(prefixd_match_info);
+  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
+  lookup.max_tokens = kTokens - 1;
+  prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, &lookup, &match);
+  EXPECT_EQ(match.kind, uint32_t{PREFIXD_EXACT});
+  EXPECT_EQ(match.in_place, 0u);
+  EXPECT_STREQ(match.why_shorter, "max_tokens 1");
+  ASSERT_EQ(prefixd_wait(lease, 0, 0), kTokens - 1);
+  EXPECT_EQ(prefixd_restorable_tokens(lease), kTokens - 1);
+  prefixd_planes k = Engine::PlanesOf(&back.key), v = Engine::PlanesOf(&back.value);
+  k.codes_head_stride = v.codes_head_stride = kTokens * kDim * 2;  // room for one more
+  ASSERT_EQ(prefixd_gather(lease, 0, 0, kTokens - 1, &k, &v), PREFIXD_OK);
+  EXPECT_TRUE(std::equal(back.key.begin(), back.key.begin() + (kTokens - 1) * kDim * 2,
+                         engine.key.begin()));
+  EXPECT_EQ(prefixd_gather(lease, 0, 0, kTokens, &k, &v), PREFIXD_FAILED_PRECONDITION);
+  EXPECT_NE(prefixd_last_error()[0], '\0');
+  prefixd_release(lease, nullptr);
+
+  prefixd_counts counts = PREFIXD_INIT(prefixd_counts);
+  prefixd_stats(client, &counts);
+  EXPECT_EQ(counts.attached, 1u);
+  EXPECT_EQ(counts.arena_bytes, 0u);
+  EXPECT_EQ(counts.lookups, 1u);
+  EXPECT_EQ(counts.restorable_tokens, kTokens - 1);
+  EXPECT_EQ(counts.stored_tokens, kTokens);
+  EXPECT_EQ(counts.gathered_bytes, (kTokens - 1) * kHeads * kDim * 2 * 2);
+  EXPECT_EQ(prefixd_match(space, engine.tokens.data(), kTokens, nullptr, &match), PREFIXD_OK);
+  EXPECT_EQ(match.restorable_tokens, kTokens);
+  prefixd_space_facts facts = PREFIXD_INIT(prefixd_space_facts);
+  prefixd_describe_space(space, &facts);
+  EXPECT_EQ(facts.block_tokens, 64u);
+  EXPECT_EQ(facts.payload_bytes_per_token, kHeads * kDim * 2 * 2);
+  EXPECT_EQ(std::string(facts.id).size(), 64u);
+  prefixd_close_space(space);
+  prefixd_detach(client);
+}
+
+TEST_F(CapiTest, ErrorsAreSentencesAndNothingWorse) {
+  prefixd_client* client = Attach();
+  Engine engine(1);
+  EXPECT_EQ(prefixd_open_space(nullptr, &engine.spec), nullptr);
+  EXPECT_EQ(prefixd_open_space(client, nullptr), nullptr);
+  EXPECT_EQ(prefixd_open_space(client, &engine.spec), nullptr) << "no layers";
+  EXPECT_NE(prefixd_last_error()[0], '\0');
+  prefixd_close_space(engine.Open(client));
+  EXPECT_STREQ(prefixd_last_error(), "") << "nothing went wrong in the last call";
+  engine.format.key = engine.format.value = {PREFIXD_MLX_AFFINE, PREFIXD_F16, 8, 0, 48, 0};
+  EXPECT_EQ(prefixd_open_space(client, &engine.spec), nullptr);
+  EXPECT_NE(std::string(prefixd_last_error()).find("48"), std::string::npos)
+      << prefixd_last_error();
+  EXPECT_EQ(prefixd_row_bytes(&engine.format.key, 64).codes, 0u);
+  engine.format.key.group_size = 64;
+  EXPECT_EQ(prefixd_row_bytes(&engine.format.key, 64).scales, 2u);
+  uint8_t digest[32];
+  EXPECT_EQ(prefixd_digest_file("/nonexistent", digest), PREFIXD_NOT_FOUND);
+  EXPECT_NE(prefixd_digest_checkpoint("/nonexistent", digest), PREFIXD_OK);
+  EXPECT_NE(prefixd_digest_checkpoint(nullptr, digest), PREFIXD_OK);
+  std::string elsewhere = "nothing";
+  std::thread([&] { elsewhere = prefixd_last_error(); }).join();
+  EXPECT_EQ(elsewhere, "") << "an error is its thread's";
+  prefixd_detach(client);
+}
+
+TEST_F(CapiTest, NoHandleIsAHandleThatHasNothing) {
+  const uint32_t token = 1;
+  prefixd_match_info match = PREFIXD_INIT(prefixd_match_info);
+  prefixd_counts counts = PREFIXD_INIT(prefixd_counts);
+  prefixd_space_facts facts = PREFIXD_INIT(prefixd_space_facts);
+  const prefixd_block* blocks = nullptr;
+  prefixd_planes planes = PREFIXD_INIT(prefixd_planes);
+  EXPECT_EQ(prefixd_attached(nullptr, 0), 0);
+  prefixd_stats(nullptr, &counts);
+  prefixd_stats(nullptr, nullptr);
+  prefixd_describe_space(nullptr, &facts);
+  EXPECT_EQ(prefixd_match(nullptr, &token, 1, nullptr, &match), PREFIXD_UNAVAILABLE);
+  EXPECT_EQ(prefixd_acquire(nullptr, &token, 1, nullptr, &match), nullptr);
+  EXPECT_EQ(match.kind, uint32_t{PREFIXD_NONE});
+  EXPECT_EQ(prefixd_restorable_tokens(nullptr), 0u);
+  EXPECT_EQ(prefixd_wait(nullptr, 0, 0), 0u);
+  EXPECT_EQ(prefixd_wait_all(nullptr, 0), 0u);
+  EXPECT_NE(prefixd_gather(nullptr, 0, 0, 1, &planes, &planes), PREFIXD_OK);
+  EXPECT_EQ(prefixd_gather(nullptr, 0, 0, 0, nullptr, nullptr), PREFIXD_OK) << "0 tokens of none";
+  EXPECT_EQ(prefixd_table(nullptr, 0, &blocks), 0u);
+  EXPECT_EQ(prefixd_reserve(nullptr, &token, 1, nullptr), nullptr);
+  EXPECT_EQ(prefixd_mine(nullptr, nullptr, 0), 0u);
+  EXPECT_NE(prefixd_write_packed(nullptr, 0, 0, 1, &planes, &planes), PREFIXD_OK);
+  EXPECT_NE(prefixd_commit(nullptr, 1, nullptr, nullptr), PREFIXD_OK);
+  EXPECT_NE(prefixd_attend(nullptr, 0, nullptr, 1, nullptr, nullptr, nullptr), PREFIXD_OK);
+  prefixd_release(nullptr, nullptr);
+  prefixd_abandon(nullptr);
+  prefixd_close_space(nullptr);
+  prefixd_detach(nullptr);
+}
+
+TEST_F(CapiTest, StructsGrowAtTheirEnds) {
+  // Of a later version: what this library does not know must not be asked for.
+  struct Later {
+    prefixd_options options = PREFIXD_INIT(prefixd_options);
+    uint64_t more = 0;
+  } later;
+  later.options.size = sizeof(Later);
+  prefixd_client* client = prefixd_attach(&later.options);
+  EXPECT_NE(client, nullptr);
+  prefixd_detach(client);
+  later.more = 1;
+  EXPECT_EQ(prefixd_attach(&later.options), nullptr);
+  EXPECT_NE(std::string(prefixd_last_error()).find("too old"), std::string::npos);
+  later.options.size = 3;
+  EXPECT_EQ(prefixd_attach(&later.options), nullptr) << "no size at all";
+  // Of an earlier one: fewer members, and not one byte beyond them is written.
+  prefixd_counts counts = PREFIXD_INIT(prefixd_counts);
+  counts.size = offsetof(prefixd_counts, failed_lookups);
+  counts.failed_lookups = 77;
+  prefixd_stats(nullptr, &counts);
+  EXPECT_EQ(counts.failed_lookups, 77u);
+  EXPECT_EQ(counts.size, offsetof(prefixd_counts, failed_lookups));
+}
+
+}  // namespace
