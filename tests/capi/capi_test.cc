@@ -94,6 +94,8 @@ TEST_F(CapiTest, ItLoadsIntoAProcessThatCarriesAnotherProtobuf) {
   EXPECT_EQ(Run({Program("capi_stranger"), library, address()}), "cached 0 stored 200\n");
   EXPECT_EQ(Run({Program("capi_stranger_static"), library, address()}), "cached 200 stored 0\n")
       << "with a protobuf linked into the program, its symbols open to everybody";
+  EXPECT_EQ(Run({Program("capi_stranger_other"), library, address()}), "cached 200 stored 0\n")
+      << "with functions of protobuf's names that are something else";
 }
 
 TEST_F(CapiTest, OnlyItsOwnFunctionsAreVisible) {

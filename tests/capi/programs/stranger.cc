@@ -1,6 +1,6 @@
 // A process with a protobuf of its own, which knows another file "prefixd/v1/prefix_cache.proto",
-// loads libprefixd.so as a plug-in would. Usage: stranger LIBRARY ADDRESS. Prints "cached N stored
-// N", or what is wrong.
+// or with one of another version (other_protobuf.c), loads libprefixd.so as a plug-in would. Usage:
+// stranger LIBRARY ADDRESS. Prints "cached N stored N", or what is wrong.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "prefixd.h"
+#ifndef OTHER_PROTOBUF
 #include "google/protobuf/descriptor.h"
 
-#include "prefixd.h"
 #include "prefixd/v1/prefix_cache.pb.h"
+#endif
 
 namespace {
 
@@ -40,6 +42,9 @@ struct Library {
 
 // The process's own protobuf, at work.
 std::string Stranger() {
+#ifdef OTHER_PROTOBUF
+  return "";
+#else
   stranger::v1::AcquireRequest message;
   message.set_name("stranger");
   for (uint32_t i = 0; i < 100; ++i) message.add_numbers(i * i);
@@ -49,6 +54,7 @@ std::string Stranger() {
       "prefixd/v1/prefix_cache.proto");
   if (file == nullptr || file->package() != "stranger.v1") return "the pool has another file";
   return parsed.ShortDebugString();
+#endif
 }
 
 prefixd_planes PlanesOf(std::vector<uint8_t>* raw) {
