@@ -78,12 +78,6 @@ absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, co
   return absl::OkStatus();
 }
 
-bool PlanPages::IsWhole(const Block& block, uint32_t group) const {
-  const std::vector<uint32_t>& layers = space_->groups()[group].layers;
-  return std::all_of(layers.begin(), layers.end(),
-                     [&](uint32_t layer) { return block.written[layer] >= block.tokens; });
-}
-
 absl::Status PlanPages::CheckWritten(uint32_t tokens) const {
   for (const auto& [index, block] : blocks_) {
     const uint32_t first = index * options_.block_tokens;
@@ -106,7 +100,7 @@ void PlanPages::Drop(uint32_t tokens) {
 
 bool PlanPages::IsOwn(uint32_t group, uint32_t block) const {
   const auto found = blocks_.find(block);
-  return found != blocks_.end() && IsWhole(found->second, group);
+  return found != blocks_.end() && found->second.pages[group];
 }
 
 OwnPages::Page PlanPages::own_page(uint32_t group, uint32_t block) const {

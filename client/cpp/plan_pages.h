@@ -37,7 +37,8 @@ class PlanPages final : public OwnPages {
   // are passed over. InvalidArgument for a gap inside a block, for missing parts.
   absl::Status Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
-  // InvalidArgument when a block before `tokens` that was asked for is not whole.
+  // InvalidArgument when a block before `tokens` that was asked for is not whole. To be asked
+  // before those blocks are published.
   absl::Status CheckWritten(uint32_t tokens) const;
   // Forgets the blocks that end at or before `tokens`.
   void Drop(uint32_t tokens);
@@ -54,7 +55,6 @@ class PlanPages final : public OwnPages {
     std::vector<uint32_t> written{};  // tokens of each layer, from the block's first on
   };
   absl::Status EnsurePage(uint32_t group, PageMemory* page) const;
-  bool IsWhole(const Block& block, uint32_t group) const;
 
   const std::shared_ptr<const SpaceState> space_;
   const Options options_;

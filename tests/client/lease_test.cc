@@ -298,7 +298,7 @@ TEST_F(LeaseTest, BlocksThatAnotherWorkerWritesAreItsOwnUntilItIsDone) {
   Result<Space> other = other_client.OpenSpace(spec_);
   ASSERT_TRUE(other.ok()) << other.status.message;
   Plan first = space_.value().Reserve(tokens_);
-  Plan second = other.value().Reserve(tokens_);
+  Plan second = other.value().Reserve(tokens_), third = other.value().Reserve(tokens_);
   EXPECT_TRUE(second.mine().empty());
   const Result<CommitInfo> early = second.Commit(300, {.sequence_end = true});
   EXPECT_EQ(early.status.code, StatusCode::kFailedPrecondition);
@@ -309,6 +309,8 @@ TEST_F(LeaseTest, BlocksThatAnotherWorkerWritesAreItsOwnUntilItIsDone) {
   ASSERT_TRUE(late.ok()) << late.status.message;
   EXPECT_EQ(late.value().stored_tokens, 0u);
   EXPECT_EQ(daemon_->space().ends, 1u);
+  const Result<CommitInfo> only = third.Commit(256);
+  EXPECT_TRUE(only.ok()) << "asked again what is pending: " << only.status.message;
 }
 
 TEST_F(LeaseTest, ABlockThatIsNotWholeIsNotCommitted) {
@@ -352,6 +354,17 @@ TEST_F(LeaseTest, TurnEndsAreEndsOfSequencesToo) {
   const Plan refused = space_.value().Reserve(tokens_, {.turn_ends = beyond});
   EXPECT_EQ(refused.status().code, StatusCode::kInvalidArgument);
   EXPECT_TRUE(refused.mine().empty());
+}
+
+TEST_F(LeaseTest, PaddingIsZeroAsInAnyPage) {
+  SpaceSpec spec = SmallSpace(MlxAffine(8, 64, Dtype::kF16));
+  spec.block_tokens = 16;
+  Open(spec);
+  Store(PackedCache(spec_, 300, 7));
+  Lease lease = space_.value().Acquire(tokens_);
+  ASSERT_EQ(lease.WaitAll(), 300u);
+  const std::byte* unit = lease.block_table(0)[3].units;  // of K: 16 rows of 64 + 2 + 2 bytes
+  EXPECT_EQ(std::count(unit + 16 * 68, unit + 1152, std::byte{0}), 1152 - 16 * 68);
 }
 
 TEST_F(LeaseTest, APlanThatIsDroppedLeavesNothingBehind) {
