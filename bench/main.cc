@@ -147,9 +147,9 @@ int Main(int argc, char** argv) {
   app.add_flag("--quick", arguments.quick,
                "share: lower counts in about two minutes, same targets");
   app.add_flag("--targets", arguments.targets, "of text: only the targets, a line each");
-  app.add_option(
-         "--only", arguments.only,
-         "share: only these families of figures: acquire, match, read, streams, fairness, crash")
+  app.add_option("--only", arguments.only,
+                 "share: only these families of figures: acquire, match, read, gather, streams, "
+                 "fairness, crash")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,

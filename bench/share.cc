@@ -111,6 +111,7 @@ void RunShare(Bench& bench) {
       {"acquire", [&] { ShareAcquire(bench); }},
       {"match", [&] { ShareMatch(bench); }},
       {"read", [&] { ShareRead(bench); }},
+      {"gather", [&] { ShareGather(bench); }},
       {"streams", [&] { ShareStreams(bench, socket.get()); }},
       {"fairness", [&] { ShareFairness(bench); }},
       {"crash", [&] { ShareCrash(bench); }}};

@@ -15,6 +15,7 @@ namespace prefixd::bench {
 void ShareAcquire(Bench& bench);
 void ShareMatch(Bench& bench);
 void ShareRead(Bench& bench);
+void ShareGather(Bench& bench);
 void ShareStreams(Bench& bench, SocketPeer* socket);
 void ShareFairness(Bench& bench);
 void ShareCrash(Bench& bench);

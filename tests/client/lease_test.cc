@@ -321,6 +321,10 @@ TEST_F(LeaseTest, ABlockThatIsNotWholeIsNotCommitted) {
   EXPECT_EQ(gap.code, StatusCode::kInvalidArgument) << gap.message;
   EXPECT_FALSE(plan.WritePacked(0, 0, 301, cache.key(0, 0), cache.value(0, 0)).ok());
   EXPECT_FALSE(plan.WritePacked(3, 0, 64, cache.key(0, 0), cache.value(0, 0)).ok());
+  const Status no_such = space_.value()
+                             .Reserve(tokens_, {.write_format = 1})
+                             .WritePacked(0, 0, 64, cache.key(0, 0), cache.value(0, 0));
+  EXPECT_EQ(no_such.code, StatusCode::kInvalidArgument) << no_such.message;
   for (uint32_t layer = 0; layer < 2; ++layer) {
     ASSERT_TRUE(plan.WritePacked(static_cast<int>(layer), 0, 300, cache.key(layer, 0),
                                  cache.value(layer, 0))
