@@ -32,7 +32,7 @@ prefixd_client* prefixd_attach(const prefixd_options* options) {
 }
 
 void prefixd_detach(prefixd_client* client) {
-  Guarded([&] { delete client; });
+  Freeing([&] { delete client; });
 }
 
 int32_t prefixd_attached(const prefixd_client* client, uint32_t deadline_ms) {
@@ -59,7 +59,7 @@ void prefixd_stats(const prefixd_client* client, prefixd_counts* out) {
       counts.attached = client->client->attached();
       counts.arena_bytes = arena.data_bytes;
       counts.staging_bytes = arena.staging_bytes;
-      SetError(arena.why_not.c_str());
+      SetError(arena.why_not.empty() ? PREFIXD_OK : PREFIXD_UNAVAILABLE, arena.why_not.c_str());
     }
     Give(counts, out);
   });

@@ -10,6 +10,7 @@ constexpr size_t kMostTokens = size_t{1} << 31;
 
 // No destructor: a thread may end after everything else.
 thread_local char last_error[512] = "";
+thread_local prefixd_status last_status = PREFIXD_OK;
 
 static_assert(static_cast<int>(StatusCode::kInternal) == PREFIXD_INTERNAL);
 static_assert(static_cast<int>(StatusCode::kInvalidArgument) == PREFIXD_INVALID_ARGUMENT);
@@ -21,19 +22,21 @@ static_assert(static_cast<int>(MatchKind::kNone) == PREFIXD_NONE);
 
 }  // namespace
 
-void SetError(const char* sentence) noexcept {
+void SetError(prefixd_status status, const char* sentence) noexcept {
+  last_status = status;
   std::snprintf(last_error, sizeof(last_error), "%s", sentence);
 }
 
 const char* LastError() noexcept { return last_error; }
+prefixd_status LastStatus() noexcept { return last_status; }
 
 prefixd_status Tell(const Status& status) noexcept {
-  SetError(status.message.c_str());
-  return static_cast<prefixd_status>(status.code);
+  SetError(static_cast<prefixd_status>(status.code), status.message.c_str());
+  return last_status;
 }
 
 prefixd_status Refuse(const char* sentence) noexcept {
-  SetError(sentence);
+  SetError(PREFIXD_INVALID_ARGUMENT, sentence);
   return PREFIXD_INVALID_ARGUMENT;
 }
 
@@ -97,5 +100,6 @@ extern "C" {
 
 uint32_t prefixd_abi_version(void) { return PREFIXD_ABI_VERSION; }
 const char* prefixd_last_error(void) { return prefixd::c::LastError(); }
+prefixd_status prefixd_last_status(void) { return prefixd::c::LastStatus(); }
 
 }  // extern "C"

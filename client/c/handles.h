@@ -38,9 +38,10 @@ struct prefixd_plan {
 
 namespace prefixd::c {
 
-// The sentence of prefixd_last_error(), cut to its buffer.
-void SetError(const char* sentence) noexcept;
+// The sentence of prefixd_last_error(), cut to its buffer, and its code.
+void SetError(prefixd_status status, const char* sentence) noexcept;
 const char* LastError() noexcept;
+prefixd_status LastStatus() noexcept;
 // Tells `status` and gives its code.
 prefixd_status Tell(const Status& status) noexcept;
 prefixd_status Refuse(const char* sentence) noexcept;  // PREFIXD_INVALID_ARGUMENT
@@ -48,15 +49,15 @@ prefixd_status Refuse(const char* sentence) noexcept;  // PREFIXD_INVALID_ARGUME
 // Calls `call` with no error told; what it throws becomes a sentence and `otherwise`.
 template <typename Answer, typename Call>
 Answer Guarded(Answer otherwise, Call call) noexcept {
-  SetError("");
+  SetError(PREFIXD_OK, "");
   try {
     return call();
   } catch (const std::bad_alloc&) {
-    SetError("prefixd: out of memory");
+    SetError(PREFIXD_EXHAUSTED, "prefixd: out of memory");
   } catch (const std::exception& error) {
-    SetError(error.what());
+    SetError(PREFIXD_INTERNAL, error.what());
   } catch (...) {
-    SetError("prefixd: unknown exception");
+    SetError(PREFIXD_INTERNAL, "prefixd: unknown exception");
   }
   return otherwise;
 }
@@ -66,6 +67,14 @@ void Guarded(Call call) noexcept {
     call();
     return 0;
   });
+}
+// For what frees a handle, which a garbage collector does between any two calls: tells nothing.
+template <typename Call>
+void Freeing(Call call) noexcept {
+  try {
+    call();
+  } catch (...) {  // the handle is gone all the same
+  }
 }
 
 // True when the struct may be read: it is null, or has a size, and nothing is set in it that this

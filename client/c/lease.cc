@@ -127,10 +127,10 @@ size_t prefixd_table(prefixd_lease* lease, uint32_t layer, const prefixd_block**
 }
 
 void prefixd_release(prefixd_lease* lease, const prefixd_used* used) {
-  Guarded([&] {
+  Freeing([&] {
     const std::unique_ptr<prefixd_lease> owned(lease);
     prefixd_used worth;
-    if (owned == nullptr || !Take(used, &worth)) return;
+    if (owned == nullptr || used == nullptr || !Take(used, &worth)) return;
     owned->lease.Release(
         {.used_tokens = worth.used_tokens,
          .first_token = std::chrono::microseconds(static_cast<int64_t>(worth.first_token_us)),

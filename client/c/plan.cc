@@ -69,7 +69,7 @@ prefixd_status prefixd_commit(prefixd_plan* plan, uint32_t tokens,
 }
 
 void prefixd_abandon(prefixd_plan* plan) {
-  Guarded([&] { delete plan; });
+  Freeing([&] { delete plan; });
 }
 
 }  // extern "C"

@@ -57,8 +57,10 @@ enum {
 // At least PREFIXD_ABI_VERSION of the header that a caller was built with.
 PREFIXD_API uint32_t prefixd_abi_version(void);
 // Why the last call of this thread failed, or gave fewer tokens than it might have; "" when it did
-// not. Valid until the thread's next call. Never NULL.
+// not. Valid until the thread's next call. Never NULL. Freeing a handle leaves it as it is.
 PREFIXD_API const char* prefixd_last_error(void);
+// The same as a status: PREFIXD_INVALID_ARGUMENT is the caller's mistake, anything else is not.
+PREFIXD_API prefixd_status prefixd_last_status(void);
 
 // --- client ---
 
@@ -260,7 +262,9 @@ PREFIXD_API prefixd_status prefixd_gather(prefixd_lease* lease, uint32_t layer, 
                                           uint32_t count, const prefixd_planes* key,
                                           const prefixd_planes* value);
 
-// One layer of one KV block, as attention kernels walk it; 128-byte aligned.
+// One layer of one KV block, as attention kernels walk it; 128-byte aligned. A unit for each head
+// of K, then one for each of V: codes, scales, then biases of page_tokens rows, then padding to
+// 128.
 typedef struct prefixd_block {
   const void* units;
   uint64_t arena_offset;  // of `units` in the daemon's memory; all ones: private memory

@@ -90,7 +90,7 @@ prefixd_space* prefixd_open_space(prefixd_client* client, const prefixd_space_sp
 }
 
 void prefixd_close_space(prefixd_space* space) {
-  Guarded([&] { delete space; });
+  Freeing([&] { delete space; });
 }
 
 void prefixd_describe_space(const prefixd_space* space, prefixd_space_facts* out) {

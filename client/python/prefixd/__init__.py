@@ -1,0 +1,66 @@
+"""prefixd: a prefix KV cache for inference engines, from Python.
+
+    client = prefixd.connect("unix:///run/prefixd/prefixd.sock")
+    space = client.open_space(model=..., weights=..., tokenizer=..., rope=..., layers=[...])
+    with space.acquire(tokens, max_tokens=len(tokens) - 1) as lease:
+        n = lease.wait_all()
+        key, value = lease.gather(layer=0, tokens=n)
+    with space.reserve(tokens) as plan:
+        for begin, end in plan.mine: ...
+
+No call in the path of tokens raises for a daemon or a library that is absent, late or dying: there
+are fewer tokens than there might be, and `error` says why. What raises is `Error`, a caller's
+mistake.
+"""
+
+from ._client import Client, Stats, connect, digest_checkpoint, digest_file
+from ._errors import Error
+from ._formats import (
+    Content,
+    Format,
+    FullLayer,
+    Rope,
+    TensorFormat,
+    mlx_affine,
+    pair,
+    q4_0,
+    q4_1,
+    q5_0,
+    q5_1,
+    q8_0,
+    raw,
+)
+from ._lease import Block, Lease, Match, Reason
+from ._plan import CommitInfo, Plan, Run
+from ._space import Space
+
+__version__ = "0.1.0"
+__all__ = [
+    "Block",
+    "Client",
+    "CommitInfo",
+    "Content",
+    "Error",
+    "Format",
+    "FullLayer",
+    "Lease",
+    "Match",
+    "Plan",
+    "Reason",
+    "Rope",
+    "Run",
+    "Space",
+    "Stats",
+    "TensorFormat",
+    "connect",
+    "digest_checkpoint",
+    "digest_file",
+    "mlx_affine",
+    "pair",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "raw",
+]

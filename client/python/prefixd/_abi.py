@@ -1,0 +1,345 @@
+"""libprefixd.so by ctypes: its structs, its functions, and what stands for it where it is absent.
+
+A `Library` has one attribute for each function of prefixd.h, without the prefix. Where the library
+cannot be loaded, and in a child of fork(), each of them is a function that has nothing to give, so
+nobody above asks whether there is a library. ctypes lets other threads run during every call but
+those of `_QUICK`, which never wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_size_t, c_uint8
+from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, Callable
+
+ABI_VERSION = 1
+OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
+DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
+
+
+class _Sized(ctypes.Structure):
+    """A struct that begins with its own size."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(size=ctypes.sizeof(self), **members)
+
+
+class Options(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("address", c_char_p),
+        ("name", c_char_p),
+        ("connect_deadline_ms", c_uint32),
+        ("no_arena", c_uint32),
+        ("no_staging", c_uint32),
+        ("reserved", c_uint32),
+        ("staging_bytes", c_uint64),
+    ]
+
+
+class Counts(_Sized):
+    _fields_ = [("size", c_size_t)] + [
+        (name, c_uint64)
+        for name in (
+            "lookups",
+            "failed_lookups",
+            "requested_tokens",
+            "restorable_tokens",
+            "gathered_bytes",
+            "stored_tokens",
+            "duplicate_tokens",
+            "failed_commits",
+            "attached",
+            "arena_bytes",
+            "staging_bytes",
+        )
+    ]
+
+
+class TensorFormat(ctypes.Structure):
+    _fields_ = [
+        ("codec", c_uint8),
+        ("dtype", c_uint8),
+        ("bits", c_uint8),
+        ("reserved", c_uint8),
+        ("group_size", c_uint16),
+        ("reserved2", c_uint16),
+    ]
+
+
+class Format(ctypes.Structure):
+    _fields_ = [("key", TensorFormat), ("value", TensorFormat)]
+
+
+class Row(ctypes.Structure):
+    _fields_ = [("codes", c_uint32), ("scales", c_uint32), ("biases", c_uint32)]
+
+
+class Layer(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kv_heads", c_uint32),
+        ("key_dim", c_uint32),
+        ("value_dim", c_uint32),
+        ("format_count", c_uint32),
+        ("formats", POINTER(Format)),
+    ]
+
+
+class Rope(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("theta", c_double),
+        ("scaling", c_char_p),
+        ("scaling_params", POINTER(c_double)),
+        ("scaling_param_count", c_uint32),
+        ("rotary_dim", c_uint32),
+        ("interleaved", c_uint32),
+        ("key_before_rope", c_uint32),
+    ]
+
+
+class SpaceSpec(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("model", c_char_p),
+        ("weights_digest", c_char_p),
+        ("adapter_digest", c_char_p),
+        ("tokenizer_digest", c_char_p),
+        ("target_digest", c_char_p),
+        ("draft", c_uint32),
+        ("tensor_parallel", c_uint32),
+        ("pipeline_parallel", c_uint32),
+        ("tensor_rank", c_uint32),
+        ("pipeline_rank", c_uint32),
+        ("block_tokens", c_uint32),
+        ("layer_count", c_uint32),
+        ("reserved", c_uint32),
+        ("rope", POINTER(Rope)),
+        ("salt", c_char_p),
+        ("layers", POINTER(Layer)),
+    ]
+
+
+class SpaceFacts(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("block_tokens", c_uint32),
+        ("layer_count", c_uint32),
+        ("payload_bytes_per_token", c_uint64),
+        ("id", ctypes.c_char * 72),
+    ]
+
+
+class Content(ctypes.Structure):
+    _fields_ = [
+        ("start", c_uint32),
+        ("length", c_uint32),
+        ("item_offset", c_uint32),
+        ("digest", c_uint8 * 32),
+    ]
+
+
+class Lookup(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("content", POINTER(Content)),
+        ("content_count", c_uint32),
+        ("max_tokens", c_uint32),
+        ("deadline_ms", c_uint32),
+        ("load_deadline_ms", c_uint32),
+        ("readable", c_uint64),
+        ("prefill_tokens_per_s", c_double),
+        ("wait_pending_ms", c_uint32),
+        ("request_id", c_char_p),
+    ]
+
+
+class MatchInfo(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_uint32),
+        ("matched_tokens", c_uint32),
+        ("restorable_tokens", c_uint32),
+        ("pending_tokens", c_uint32),
+        ("in_place", c_uint32),
+        ("reserved", c_uint32),
+        ("ram_bytes", c_uint64),
+        ("ssd_bytes", c_uint64),
+        ("estimated_load_us", c_uint64),
+        ("why_shorter", ctypes.c_char * 128),
+    ]
+
+
+class Planes(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("biases", c_void_p),
+        ("codes_head_stride", c_size_t),
+        ("codes_token_stride", c_size_t),
+        ("scales_head_stride", c_size_t),
+        ("scales_token_stride", c_size_t),
+    ]
+
+
+class Block(ctypes.Structure):
+    _fields_ = [
+        ("units", c_void_p),
+        ("arena_offset", c_uint64),
+        ("page_tokens", c_uint32),
+        ("tokens", c_uint32),
+        ("format", c_uint32),
+    ]
+
+
+class Used(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("used_tokens", c_uint32),
+        ("first_token_us", c_uint64),
+        ("prefill_tokens_per_s", c_double),
+    ]
+
+
+class ReserveOptions(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("content", POINTER(Content)),
+        ("content_count", c_uint32),
+        ("deadline_ms", c_uint32),
+        ("write_format", c_uint32),
+        ("turn_end_count", c_uint32),
+        ("turn_ends", POINTER(c_uint32)),
+        ("readable", c_uint64),
+    ]
+
+
+class Run(ctypes.Structure):
+    _fields_ = [("begin", c_uint32), ("end", c_uint32)]
+
+
+class CommitOptions(_Sized):
+    _fields_ = [("size", c_size_t), ("sequence_end", c_uint32), ("deadline_ms", c_uint32)]
+
+
+class CommitInfo(_Sized):
+    _fields_ = [("size", c_size_t), ("stored_tokens", c_uint32), ("duplicate_tokens", c_uint32)]
+
+
+_STRUCT = c_void_p  # of a struct that grows: byref() or an address
+_HANDLE = c_void_p
+# name: (result, arguments, what a library that is not there answers)
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
+    "abi_version": (c_uint32, (), 0),
+    "last_error": (c_char_p, (), b""),
+    "last_status": (c_int32, (), UNAVAILABLE),
+    "attach": (_HANDLE, (_STRUCT,), None),
+    "detach": (None, (_HANDLE,), None),
+    "attached": (c_int32, (_HANDLE, c_uint32), 0),
+    "stats": (None, (_HANDLE, _STRUCT), None),
+    "digest_checkpoint": (c_int32, (c_char_p, c_char_p), UNAVAILABLE),
+    "digest_file": (c_int32, (c_char_p, c_char_p), UNAVAILABLE),
+    "row_bytes": (Row, (POINTER(TensorFormat), c_uint32), None),
+    "open_space": (_HANDLE, (_HANDLE, _STRUCT), None),
+    "close_space": (None, (_HANDLE,), None),
+    "describe_space": (None, (_HANDLE, _STRUCT), None),
+    "match": (c_int32, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), UNAVAILABLE),
+    "acquire": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), None),
+    "restorable_tokens": (c_uint32, (_HANDLE,), 0),
+    "wait": (c_uint32, (_HANDLE, c_uint32, c_uint32), 0),
+    "wait_all": (c_uint32, (_HANDLE, c_uint32), 0),
+    "gather": (
+        c_int32,
+        (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
+        FAILED_PRECONDITION,
+    ),
+    "table": (c_size_t, (_HANDLE, c_uint32, POINTER(POINTER(Block))), 0),
+    "release": (None, (_HANDLE, _STRUCT), None),
+    "reserve": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT), None),
+    "mine": (c_size_t, (_HANDLE, POINTER(Run), c_size_t), 0),
+    "write_packed": (
+        c_int32,
+        (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
+        UNAVAILABLE,
+    ),
+    "commit": (c_int32, (_HANDLE, c_uint32, _STRUCT, _STRUCT), UNAVAILABLE),
+    "abandon": (None, (_HANDLE,), None),
+}
+_QUICK = ("abi_version", "last_error", "last_status", "row_bytes", "mine")
+
+
+class Library:
+    """The functions of one libprefixd.so, or of none: then `why_absent` says why."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.why_absent = ""
+        self.used = False  # it has threads, which a child of fork() lacks
+        self._be_absent("not loaded")
+        try:
+            self._load(os.fspath(path) if path is not None else _find())
+        except (OSError, AttributeError) as error:
+            self._be_absent(f"libprefixd: {error}")
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _load(self, path: str) -> None:
+        mode = os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND
+        waits, quick = ctypes.CDLL(path, mode=mode), ctypes.PyDLL(path, mode=mode)
+        functions: dict[str, Callable[..., Any]] = {}
+        for name, (result, arguments, _) in _FUNCTIONS.items():
+            function = getattr(quick if name in _QUICK else waits, f"prefixd_{name}")
+            function.restype, function.argtypes = result, arguments
+            functions[name] = function
+        version = functions["abi_version"]()
+        if version < ABI_VERSION:
+            raise OSError(f"{path} is of version {version}, this package wants {ABI_VERSION}")
+        vars(self).update(functions)
+        self.why_absent = ""
+
+    def _be_absent(self, why: str) -> None:
+        self.why_absent = why
+        for name, (_, _, answer) in _FUNCTIONS.items():
+            setattr(self, name, lambda *_, answer=answer: answer)
+        self.last_error: Callable[[], bytes] = lambda: self.why_absent.encode()
+        self.row_bytes: Callable[..., Row] = lambda *_: Row()
+
+    def _forked(self) -> None:
+        if self.used:
+            self._be_absent("libprefixd: in use before fork(): start processes by spawn")
+
+    def error(self) -> str:
+        """The sentence of this thread's last call."""
+        return self.last_error().decode(errors="replace")
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: functions are set by _load
+        raise AttributeError(name)
+
+
+def _find() -> str:
+    given = os.environ.get("PREFIXD_LIBRARY")
+    if given:
+        return given
+    bundled = Path(__file__).with_name("libprefixd.so.1")
+    return str(bundled) if bundled.exists() else "libprefixd.so.1"
+
+
+_libraries: dict[str | None, Library] = {}
+_lock = threading.Lock()
+
+
+def library(path: str | os.PathLike[str] | None = None) -> Library:
+    """The library at `path`, or where PREFIXD_LIBRARY, this package or the system has it.
+
+    One that was absent is looked for again by the next call.
+    """
+    key = os.fspath(path) if path is not None else os.environ.get("PREFIXD_LIBRARY")
+    with _lock:
+        known = _libraries.get(key)
+        if known is None or (known.why_absent and not known.used):
+            known = _libraries[key] = Library(path)
+        return known

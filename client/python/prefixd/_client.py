@@ -1,0 +1,224 @@
+"""The way to the daemon: connect(), spaces, digests, counters."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import NamedTuple, Sequence
+
+from . import _abi
+from ._errors import Error
+from ._formats import FullLayer, Rope
+from ._space import Space
+
+DEFAULT_ADDRESS = "unix:///run/prefixd/prefixd.sock"
+Path = str | os.PathLike[str]
+
+
+class Stats(NamedTuple):
+    """Counted since connect(), over all spaces of the client."""
+
+    lookups: int
+    failed_lookups: int
+    requested_tokens: int
+    restorable_tokens: int
+    gathered_bytes: int
+    stored_tokens: int
+    duplicate_tokens: int
+    failed_commits: int
+    attached: bool
+    arena_bytes: int  # of the daemon's memory that is mapped; 0 = none
+    staging_bytes: int  # granted
+    error: str  # why there is no daemon or no mapping
+
+
+class Client:
+    """Attaches and reconnects by itself. Thread-safe. Not before fork(): a child has no cache.
+
+    A context manager; close() or the garbage collector ends the session, once the spaces, leases
+    and plans are gone too.
+    """
+
+    def __init__(self, lib: _abi.Library, pointer: int | None, address: str) -> None:
+        self._lib = lib
+        self._pointer = pointer
+        self.address = address
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        pointer, self._pointer = self._pointer, None
+        if pointer:
+            self._lib.detach(pointer)
+
+    @property
+    def attached(self) -> bool:
+        return bool(self._lib.attached(self._pointer, 0))
+
+    def wait_attached(self, deadline_ms: int) -> bool:
+        """True when attached, waiting for it up to `deadline_ms`."""
+        return bool(self._lib.attached(self._pointer, deadline_ms))
+
+    @property
+    def error(self) -> str:
+        """Why there is no cache now; "" when there is one."""
+        if self._lib.why_absent:
+            return self._lib.why_absent
+        if self._pointer is None:
+            return "client: closed"
+        return "" if self.attached else f"client: no daemon at {self.address}"
+
+    def stats(self) -> Stats:
+        counts = _abi.Counts()
+        self._lib.stats(self._pointer, ctypes.addressof(counts))
+        error = self.error or self._lib.error()
+        members = {name: getattr(counts, name) for name in Stats._fields if name != "error"}
+        return Stats(**{**members, "attached": bool(counts.attached), "error": error})
+
+    def open_space(
+        self,
+        *,
+        model: str,
+        layers: Sequence[FullLayer],
+        weights: bytes | None = None,
+        tokenizer: bytes | None = None,
+        adapter: bytes | None = None,
+        rope: Rope | None = None,
+        page_layout: str = "rows",
+        draft_of: bytes | None = None,
+        tensor_parallel: tuple[int, int] = (0, 1),
+        pipeline_parallel: tuple[int, int] = (0, 1),
+        salt: str = "",
+        block_tokens: int = 0,
+    ) -> Space:
+        """Whose bytes, and what they are: one field different is another space.
+
+        Digests have 32 bytes. `draft_of`: the digest of the model whose draft this is. Parallel:
+        rank and number of ranks. Error when this is impossible ("group_size 48 does not divide
+        head_dim 128"). Without a daemon the space opens all the same, and attaches once there is
+        one.
+        """
+        if page_layout != "rows":
+            raise Error(f"open_space: page_layout is {page_layout!r}, must be 'rows'")
+        structs = _layer_structs(layers)
+        rope_struct = _rope_struct(rope or Rope())
+        spec = _abi.SpaceSpec(
+            model=model.encode(),
+            weights_digest=_digest("weights", weights),
+            adapter_digest=_digest("adapter", adapter),
+            tokenizer_digest=_digest("tokenizer", tokenizer),
+            target_digest=_digest("draft_of", draft_of),
+            draft=draft_of is not None,
+            tensor_rank=tensor_parallel[0],
+            tensor_parallel=tensor_parallel[1],
+            pipeline_rank=pipeline_parallel[0],
+            pipeline_parallel=pipeline_parallel[1],
+            block_tokens=block_tokens,
+            layer_count=len(structs),
+            rope=ctypes.pointer(rope_struct),
+            salt=salt.encode(),
+            layers=structs,
+        )
+        pointer = self._lib.open_space(self._pointer, ctypes.addressof(spec))
+        error = ""
+        if pointer is None and self._pointer is not None and not self._lib.why_absent:
+            error = self._lib.error()
+            if self._lib.last_status() == _abi.INVALID_ARGUMENT:
+                raise Error(error)
+        elif pointer is None:
+            error = self.error
+        return Space(self._lib, pointer, layers, error)
+
+
+def connect(
+    address: str = DEFAULT_ADDRESS,
+    *,
+    name: str = "",
+    connect_deadline_ms: int | None = None,
+    arena: bool = True,
+    staging_bytes: int | None = None,
+    library: Path | None = None,
+) -> Client:
+    """Returns at once and never raises for a missing daemon or library: a client without cache,
+    whose `error` says why. It attaches by itself once the daemon is there.
+
+    `address`: "unix:///run/prefixd/prefixd.sock" or "127.0.0.1:7777". `name`: of this worker, for
+    people. `connect_deadline_ms`: of the first try, in open_space(). `arena`: read pages in the
+    daemon's memory where it shares it. `staging_bytes`: memory that the daemon takes pages from;
+    0 = none. `library`: libprefixd.so, where it is not PREFIXD_LIBRARY, the package's or the
+    system's.
+    """
+    lib = _abi.library(library)
+    options = _abi.Options(
+        address=address.encode(),
+        name=(name or f"python-{os.getpid()}").encode(),
+        connect_deadline_ms=connect_deadline_ms or 0,
+        no_arena=not arena,
+        no_staging=staging_bytes == 0,
+        staging_bytes=staging_bytes or 0,
+    )
+    lib.used = True
+    return Client(lib, lib.attach(ctypes.addressof(options)), address)
+
+
+def digest_checkpoint(directory: Path) -> bytes:
+    """SHA-256 over the tensors of a checkpoint directory (*.safetensors), remembered by inode,
+    size and time. Without the library 32 zeros: there is nothing to store under it."""
+    return _digest_of(lambda lib, out: lib.digest_checkpoint(os.fsencode(directory), out))
+
+
+def digest_file(path: Path) -> bytes:
+    """SHA-256 of a file. Without the library 32 zeros."""
+    return _digest_of(lambda lib, out: lib.digest_file(os.fsencode(path), out))
+
+
+def _digest_of(call) -> bytes:
+    lib = _abi.library()
+    out = ctypes.create_string_buffer(32)
+    if call(lib, out) != _abi.OK and not lib.why_absent:
+        raise Error(lib.error())
+    return out.raw
+
+
+def _digest(name: str, digest: bytes | None) -> bytes | None:
+    if digest is not None and len(digest) != 32:
+        raise Error(f"open_space: {name} is a digest of {len(digest)} bytes, must be 32")
+    return digest
+
+
+def _rope_struct(rope: Rope) -> _abi.Rope:
+    params = (ctypes.c_double * len(rope.scaling_params))(*rope.scaling_params)
+    return _abi.Rope(
+        theta=rope.theta,
+        scaling=rope.scaling.encode(),
+        scaling_params=params,
+        scaling_param_count=len(params),
+        rotary_dim=rope.rotary_dim,
+        interleaved=rope.interleaved,
+        key_before_rope=rope.key_before_rope,
+    )
+
+
+def _layer_structs(layers: Sequence[FullLayer]):
+    structs = []
+    for layer in layers:
+        formats = (_abi.Format * len(layer.formats))(
+            *(_abi.Format(f.key.as_struct(), f.value.as_struct()) for f in layer.formats)
+        )
+        structs.append(
+            _abi.Layer(
+                kv_heads=layer.kv_heads,
+                key_dim=layer.key_dim,
+                value_dim=layer.value_dim,
+                format_count=len(formats),
+                formats=formats,
+            )
+        )
+    return (_abi.Layer * len(structs))(*structs)

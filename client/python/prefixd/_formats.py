@@ -1,0 +1,172 @@
+"""What bytes mean: formats of K and V, layers, RoPE, content, and their ctypes structs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence, Union
+
+import numpy as np
+
+from . import _abi
+from ._errors import Error
+
+_DTYPES = {
+    "float32": (1, np.dtype(np.float32)),
+    "float16": (2, np.dtype(np.float16)),
+    "bfloat16": (3, np.dtype(np.uint16)),  # NumPy has no bfloat16: its bits
+}
+_CODECS = {"raw": 1, "mlx_affine": 2, "q4_0": 3, "q4_1": 4, "q5_0": 5, "q5_1": 6, "q8_0": 7}
+
+
+@dataclass(frozen=True)
+class TensorFormat:
+    """Of K or V. `dtype` is that of raw elements, or of MLX's scales and biases."""
+
+    codec: str
+    dtype: str = ""
+    bits: int = 0
+    group_size: int = 0
+
+    @property
+    def name(self) -> str:
+        """ "mlx_affine/8/64", "raw/bfloat16", "q8_0"."""
+        if self.codec == "mlx_affine":
+            return f"mlx_affine/{self.bits}/{self.group_size}"
+        return f"{self.codec}/{self.dtype}" if self.codec == "raw" else self.codec
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        return ("codes", "scales", "biases") if self.codec == "mlx_affine" else ("codes",)
+
+    def part_dtypes(self) -> tuple[np.dtype, ...]:
+        """Of the arrays that gather() returns."""
+        if self.codec == "raw":
+            return (_DTYPES[self.dtype][1],)
+        if self.codec == "mlx_affine":
+            element = _DTYPES[self.dtype][1]
+            return (np.dtype(np.uint32), element, element)
+        return (np.dtype(np.uint8),)
+
+    def as_struct(self) -> _abi.TensorFormat:
+        return _abi.TensorFormat(
+            codec=_known(_CODECS, self.codec, "codec"),
+            dtype=_known(_DTYPES, self.dtype, "dtype")[0] if self.dtype else 0,
+            bits=_fits(self.bits, 8, "bits"),
+            group_size=_fits(self.group_size, 16, "group_size"),
+        )
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a layer's K and V are packed: a rung of its ladder of formats."""
+
+    key: TensorFormat
+    value: TensorFormat
+
+    @property
+    def name(self) -> str:
+        """That of K where V has the same, else both: "mlx_affine/8/64+mlx_affine/4/64"."""
+        if self.key.name == self.value.name:
+            return self.key.name
+        return f"{self.key.name}+{self.value.name}"
+
+
+@dataclass(frozen=True)
+class FullLayer:
+    """A layer whose tokens attend on all tokens before. `formats`: 1 to 4, finest first."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    formats: Sequence[Format]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "formats", tuple(self.formats))
+
+
+@dataclass(frozen=True)
+class Rope:
+    theta: float = 0.0
+    rotary_dim: int = 0
+    scaling: str = ""
+    scaling_params: Sequence[float] = ()
+    interleaved: bool = False
+    key_before_rope: bool = False
+
+
+@dataclass(frozen=True)
+class Content:
+    """Non-token input, such as an image, under tokens [start, start + length)."""
+
+    start: int
+    length: int
+    digest: bytes  # 32 bytes of what it is
+    item_offset: int = 0
+
+
+def mlx_affine(
+    bits: int,
+    group_size: int = 64,
+    dtype: str = "float16",
+    *,
+    value_bits: int | None = None,
+    value_group_size: int | None = None,
+) -> Format:
+    """MLX's affine quantization of K and V; V alike unless told. `dtype`: scales and biases."""
+    return Format(
+        TensorFormat("mlx_affine", dtype, bits, group_size),
+        TensorFormat(
+            "mlx_affine",
+            dtype,
+            bits if value_bits is None else value_bits,
+            group_size if value_group_size is None else value_group_size,
+        ),
+    )
+
+
+def raw(dtype: str = "float16") -> Format:
+    """Elements as they are: float32, float16 or bfloat16."""
+    return Format(TensorFormat("raw", dtype), TensorFormat("raw", dtype))
+
+
+def _ggml(codec: str, value: Union[Format, None]) -> Format:
+    key = TensorFormat(codec)
+    return Format(key, key if value is None else value.value)
+
+
+def q4_0(value: Format | None = None) -> Format:
+    """ggml's q4_0 for K, and for V unless `value` has another format for it."""
+    return _ggml("q4_0", value)
+
+
+def q4_1(value: Format | None = None) -> Format:
+    return _ggml("q4_1", value)
+
+
+def q5_0(value: Format | None = None) -> Format:
+    return _ggml("q5_0", value)
+
+
+def q5_1(value: Format | None = None) -> Format:
+    return _ggml("q5_1", value)
+
+
+def q8_0(value: Format | None = None) -> Format:
+    return _ggml("q8_0", value)
+
+
+def pair(key: Format, value: Format) -> Format:
+    """K as `key` has it, V as `value` has it."""
+    return Format(key.key, value.value)
+
+
+def _known(table: dict, name: str, what: str):
+    if name not in table:
+        raise Error(f"format: {what} is {name!r}, must be one of {', '.join(table)}")
+    return table[name]
+
+
+def _fits(number: int, bits: int, what: str) -> int:
+    if not 0 <= int(number) < 1 << bits:
+        raise Error(f"format: {what} is {number}")
+    return int(number)

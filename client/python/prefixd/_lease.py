@@ -1,0 +1,292 @@
+"""Lookups: what was found, and the lease on it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Sequence
+
+import numpy as np
+
+from . import _abi, _planes
+from ._errors import Error
+from ._planes import Arrays, Tensor
+
+KINDS = ("none", "exact", "supersequence", "prefix", "lcp", "none")  # by PREFIXD_EXACT ...
+_UNIT_BYTES = 128  # a unit is a multiple of it
+
+Planes = tuple[np.ndarray, ...]
+
+
+class Reason(NamedTuple):
+    """Why a lookup gives fewer tokens than it might: "evicted", "max_tokens" ..., and how many."""
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a lookup said; for logs and usage fields."""
+
+    kind: str = "none"  # "exact", "supersequence", "prefix", "lcp", "none"
+    matched_tokens: int = 0
+    restorable_tokens: int = 0
+    pending_tokens: int = 0  # beyond them: announced by somebody else
+    in_place: bool = False  # read in the daemon's memory, nothing was sent
+    ram_bytes: int = 0
+    ssd_bytes: int = 0
+    estimated_load_us: int = 0
+    reasons: tuple[Reason, ...] = ()
+    error: str = ""  # why the cache was not used, when it was not
+
+
+def match_of(info: _abi.MatchInfo, error: str) -> Match:
+    return Match(
+        KINDS[info.kind],
+        info.matched_tokens,
+        info.restorable_tokens,
+        info.pending_tokens,
+        bool(info.in_place),
+        info.ram_bytes,
+        info.ssd_bytes,
+        info.estimated_load_us,
+        tuple(_reasons(info.why_shorter.decode(errors="replace"))),
+        error,
+    )
+
+
+def _reasons(sentence: str) -> list[Reason]:
+    pairs = (item.rpartition(" ") for item in sentence.split(", ") if item)
+    return [Reason(name, int(count)) for name, _, count in pairs if count.isdigit()]
+
+
+class _Held:
+    """The C handle of a lease. Pages go back when nobody refers to it: the lease and its views."""
+
+    __slots__ = ("_lib", "pointer", "used", "__weakref__")
+
+    def __init__(self, lib: _abi.Library, pointer: int | None) -> None:
+        self._lib = lib
+        self.pointer = pointer
+        self.used: _abi.Used | None = None
+
+    def __del__(self) -> None:
+        if self.pointer:
+            used = self.used
+            self._lib.release(self.pointer, None if used is None else ctypes.addressof(used))
+
+
+class Block:
+    """One layer of one KV block where it stands: read-only arrays over the leased page.
+
+    The arrays keep the page leased: it goes back when the lease is released and they are gone.
+    """
+
+    __slots__ = ("begin", "tokens", "format", "key", "value", "arena_offset")
+
+    def __init__(
+        self, begin: int, entry: _abi.Block, tensors: tuple[Tensor, Tensor], held: _Held
+    ) -> None:
+        self.begin: int = begin  # position of its first token
+        self.tokens: int = entry.tokens
+        self.format: int = entry.format  # index into the layer's formats
+        self.arena_offset: int | None = (
+            None if entry.arena_offset == 2**64 - 1 else entry.arena_offset
+        )
+        key, value = tensors
+        key_bytes = key.heads * _unit_bytes(key, entry.page_tokens)
+        whole = key_bytes + value.heads * _unit_bytes(value, entry.page_tokens)
+        memory = (ctypes.c_ubyte * whole).from_address(entry.units)
+        memory.held = held
+        page = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
+        self.key: Planes = _parts(page[:key_bytes], key, entry)  # [1, kv_heads, tokens, row] each
+        self.value: Planes = _parts(page[key_bytes:], value, entry)
+
+
+def _unit_bytes(tensor: Tensor, page_tokens: int) -> int:
+    return -(-page_tokens * tensor.row_bytes // _UNIT_BYTES) * _UNIT_BYTES
+
+
+def _parts(units: np.ndarray, tensor: Tensor, entry: _abi.Block) -> Planes:
+    heads = units.reshape(tensor.heads, -1)
+    parts, at = [], 0
+    for part in tensor.parts:
+        end = at + entry.page_tokens * part.row_bytes
+        rows = heads[:, at:end].view(part.dtype)
+        rows = rows.reshape(1, tensor.heads, entry.page_tokens, part.row_elements)
+        parts.append(rows[:, :, : entry.tokens])
+        at = end
+    return tuple(parts)
+
+
+class Lease:
+    """The cached tokens of a request, to be copied out. One thread at a time.
+
+    A context manager: leaving it, or release(), gives the pages back. Without a cache it has 0
+    tokens.
+    """
+
+    __slots__ = ("_lib", "_held", "_info", "_error", "_layers", "_match")
+
+    def __init__(
+        self,
+        lib: _abi.Library,
+        pointer: int | None,
+        info: _abi.MatchInfo,
+        error: str,
+        layers: Sequence[tuple[tuple[Tensor, Tensor], ...]],
+    ) -> None:
+        self._lib = lib
+        self._held: _Held | None = _Held(lib, pointer)
+        self._info = info
+        self._error = error
+        self._layers = layers
+        self._match: Match | None = None
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    @property
+    def match(self) -> Match:
+        """What the lookup said."""
+        if self._match is None:
+            self._match = match_of(self._info, self._error)
+        return self._match
+
+    @property
+    def match_kind(self) -> str:
+        return KINDS[self._info.kind]
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        return self.match.reasons
+
+    @property
+    def error(self) -> str:
+        """Why the cache was not used, when it was not."""
+        return self._error
+
+    @property
+    def restorable_tokens(self) -> int:
+        """Tokens that need not be computed; may shrink until wait_all() has answered."""
+        return 0 if self._held is None else self._lib.restorable_tokens(self._held.pointer)
+
+    def wait(self, layer: int, deadline_ms: int | None = None) -> int:
+        """Waits until the pages of `layer` are here, at most `deadline_ms` or as long as the load
+        may take: then what is not here is not used. Returns the restorable tokens."""
+        return self._lib.wait(self._pointer("wait"), self._layer("wait", layer), _ms(deadline_ms))
+
+    def wait_all(self, deadline_ms: int | None = None) -> int:
+        """The same for every layer. What it returns does not shrink any more."""
+        return self._lib.wait_all(self._pointer("wait_all"), _ms(deadline_ms))
+
+    def gather(
+        self,
+        layer: int,
+        tokens: int | None = None,
+        *,
+        begin: int = 0,
+        out: tuple[Arrays, Arrays] | None = None,
+    ) -> tuple[Planes, Planes] | None:
+        """Tokens [begin, begin + tokens) of `layer`, bit for bit as they are stored: K and V, each
+        a tuple of codes, scales and biases, or of one array where the format has no more.
+
+        One copy, into fresh arrays [1, kv_heads, tokens, row] or into the caller's `out`. None
+        when the lease has fewer tokens by now, which after wait_all() does not happen for as many
+        as it returned, or when they are stored in several formats. Waits for the layer.
+        """
+        pointer = self._pointer("gather")
+        formats = self._layers[self._layer("gather", layer)]
+        if tokens is None:
+            tokens = max(self.wait(layer) - begin, 0)
+        if begin < 0 or tokens < 0:
+            raise Error(f"gather: tokens {begin} to {begin + tokens}")
+        which = 0 if len(formats) == 1 else self._format_of(layer, begin, tokens)
+        if which is None or not pointer and tokens:
+            return None
+        key, value = formats[which]
+        if out is None:
+            arrays = (_planes.empty(key, tokens), _planes.empty(value, tokens))
+            k, v = (_planes.of_fresh(t, a, tokens) for t, a in zip((key, value), arrays))
+        else:
+            arrays = tuple(tuple(a) if isinstance(a, (tuple, list)) else (a,) for a in out)
+            k = _planes.to_write("gather", key, arrays[0])
+            v = _planes.to_write("gather", value, arrays[1])
+            if k.tokens != tokens or v.tokens != tokens:
+                raise Error(f"gather: out has room for {k.tokens} and {v.tokens}, not for {tokens}")
+        if tokens == 0:
+            return arrays
+        status = self._lib.gather(
+            pointer, layer, begin, tokens, ctypes.addressof(k.planes), ctypes.addressof(v.planes)
+        )
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(self._lib.error())
+        return arrays if status == _abi.OK else None
+
+    def blocks(self, layer: int) -> list[Block]:
+        """Where the pages of `layer` stand, up to the restorable tokens: nothing is copied."""
+        pointer = self._pointer("blocks")
+        formats = self._layers[self._layer("blocks", layer)]
+        blocks, begin = [], 0
+        for entry in self._table(pointer, layer):
+            blocks.append(Block(begin, entry, formats[entry.format], self._held))
+            begin += entry.tokens
+        return blocks
+
+    def release(
+        self,
+        *,
+        used_tokens: int | None = None,
+        first_token_ms: float = 0.0,
+        prefill_tokens_per_s: float = 0.0,
+    ) -> None:
+        """Ends the lease and says what it was worth, for the daemon's statistics and estimates.
+        Pages whose blocks are still looked at go back when those are gone."""
+        held, self._held = self._held, None
+        if held is not None and used_tokens is not None:
+            held.used = _abi.Used(
+                used_tokens=used_tokens,
+                first_token_us=int(first_token_ms * 1000),
+                prefill_tokens_per_s=prefill_tokens_per_s,
+            )
+
+    def _pointer(self, caller: str) -> int | None:
+        if self._held is None:
+            raise Error(f"{caller}: the lease was released")
+        return self._held.pointer
+
+    def _layer(self, caller: str, layer: int) -> int:
+        if not 0 <= layer < len(self._layers):
+            raise Error(f"{caller}: layer {layer}, the space has {len(self._layers)}")
+        return layer
+
+    def _table(self, pointer: int | None, layer: int) -> Sequence[_abi.Block]:
+        entries = ctypes.POINTER(_abi.Block)()
+        count = self._lib.table(pointer, layer, ctypes.byref(entries))
+        return entries[:count] if count else ()
+
+    def _format_of(self, layer: int, begin: int, tokens: int) -> int | None:
+        """Of the tokens; None when they are in several, or not here."""
+        formats, at = set(), 0
+        for entry in self._table(self._pointer("gather"), layer):
+            if at < begin + tokens and begin < at + entry.tokens:
+                formats.add(entry.format)
+            at += entry.tokens
+        if tokens == 0 and at >= begin:
+            return 0
+        return formats.pop() if len(formats) == 1 and at >= begin + tokens else None
+
+
+def _ms(deadline_ms: int | None) -> int:
+    """As prefixd.h has it: 0 is its default, so that no time is the least there is."""
+    return 0 if deadline_ms is None else min(max(int(deadline_ms), 1), 2**32 - 1)

@@ -1,0 +1,133 @@
+"""Storing: what the cache lacks of a sequence, from the engine's own tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from types import TracebackType
+from typing import NamedTuple, Sequence
+
+from . import _abi, _planes
+from ._errors import Error
+from ._lease import _ms
+from ._planes import Arrays, Tensor
+
+
+class Run(NamedTuple):
+    """Tokens [begin, end)."""
+
+    begin: int
+    end: int
+
+
+class CommitInfo(NamedTuple):
+    stored_tokens: int
+    duplicate_tokens: int
+    error: str = ""  # why nothing was stored, when it was not: costs a later miss, nothing else
+
+
+class Plan:
+    """For each run of `mine` write every layer, then commit its end. One thread at a time.
+
+    A context manager: leaving it, or abandon(), gives up what was not committed.
+    """
+
+    __slots__ = ("_lib", "_pointer", "_layers", "_format", "_tokens", "mine", "error")
+
+    def __init__(
+        self,
+        lib: _abi.Library,
+        pointer: int | None,
+        error: str,
+        layers: Sequence[tuple[tuple[Tensor, Tensor], ...]],
+        write_format: int,
+        tokens: int,
+    ) -> None:
+        self._lib = lib
+        self._pointer = pointer
+        self._layers = layers
+        self._format = write_format
+        self._tokens = tokens
+        count = lib.mine(pointer, None, 0)
+        runs = (_abi.Run * count)()
+        lib.mine(pointer, runs, count)
+        # Runs of blocks that nobody has and nobody else is writing, in position order.
+        self.mine: tuple[Run, ...] = tuple(Run(run.begin, run.end) for run in runs)
+        self.error: str = error  # why nothing can be stored, when it cannot
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.abandon()
+
+    def __del__(self) -> None:
+        self.abandon()
+
+    def write_packed(
+        self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays
+    ) -> bool:
+        """Tokens from `begin` on, as many as the arrays have, stored as they are: K and V, each
+        codes, scales and biases [1, kv_heads, tokens, row], or one array where the format has no
+        more. bfloat16 travels as uint16. Tokens of blocks that are not to be written are passed
+        over. False when there is no room: commit() says so, and the tokens are a later miss."""
+        if not 0 <= layer < len(self._layers):
+            raise Error(f"write_packed: layer {layer}, the space has {len(self._layers)}")
+        if self.error:
+            return False
+        formats = self._layers[layer]
+        if self._format >= len(formats):
+            raise Error(f"write_packed: format {self._format}, the layer has {len(formats)}")
+        tensors = formats[self._format]
+        k = _planes.to_read("write_packed", tensors[0], key)
+        v = _planes.to_read("write_packed", tensors[1], value)
+        if k.tokens != v.tokens or begin < 0 or begin + k.tokens > self._tokens:
+            raise Error(
+                f"write_packed: {k.tokens} tokens of K and {v.tokens} of V from {begin} on, "
+                f"the plan has {self._tokens}"
+            )
+        status = self._lib.write_packed(
+            self._pointer,
+            layer,
+            begin,
+            k.tokens,
+            ctypes.addressof(k.planes),
+            ctypes.addressof(v.planes),
+        )
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(self._lib.error())
+        if status != _abi.OK:
+            self.error = self._lib.error()
+        return status == _abi.OK
+
+    def commit(
+        self, tokens: int, sequence_end: bool = False, *, deadline_ms: int | None = None
+    ) -> CommitInfo:
+        """Publishes blocks up to `tokens`, a block border or the end of the sequence."""
+        if not 0 <= tokens <= self._tokens:
+            raise Error(f"commit: up to token {tokens}, the plan has {self._tokens}")
+        if self.error or tokens == 0:
+            return CommitInfo(0, 0, self.error)
+        options = _abi.CommitOptions(sequence_end=sequence_end, deadline_ms=_ms(deadline_ms))
+        info = _abi.CommitInfo()
+        status = self._lib.commit(
+            self._pointer, tokens, ctypes.addressof(options), ctypes.addressof(info)
+        )
+        if status == _abi.OK:
+            return CommitInfo(info.stored_tokens, info.duplicate_tokens)
+        error = self._lib.error()
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(error)
+        return CommitInfo(0, 0, error)
+
+    def abandon(self) -> None:
+        """Gives up what was not committed; the plan has nothing to write any more."""
+        pointer, self._pointer = self._pointer, None
+        if pointer:
+            self._lib.abandon(pointer)
+        self.mine = ()
+        self.error = self.error or "plan: abandoned"

@@ -1,0 +1,162 @@
+"""Between NumPy arrays and the planes of prefixd.h.
+
+Arrays of one layer's K or V are [1, kv_heads, tokens, row] or [kv_heads, tokens, row].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence, Union
+
+import numpy as np
+
+from . import _abi
+from ._errors import Error
+from ._formats import FullLayer, TensorFormat
+
+Array = Any  # anything that NumPy takes without copying: an array, a buffer, __array_interface__
+Arrays = Union[Array, Sequence[Array]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of codes, scales and biases."""
+
+    name: str
+    dtype: np.dtype
+    row_bytes: int
+
+    @property
+    def row_elements(self) -> int:
+        return self.row_bytes // self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One layer's K or V in one format."""
+
+    name: str  # "key" or "value"
+    heads: int
+    parts: tuple[Part, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(part.row_bytes for part in self.parts)
+
+
+def tensors_of(lib: _abi.Library, layer: FullLayer) -> tuple[tuple[Tensor, Tensor], ...]:
+    """K and V in each format of the layer."""
+
+    def tensor(name: str, format: TensorFormat, dim: int) -> Tensor:
+        row = lib.row_bytes(format.as_struct(), dim)
+        bytes_of = (row.codes, row.scales, row.biases)
+        parts = zip(format.part_names, format.part_dtypes(), bytes_of)
+        return Tensor(name, layer.kv_heads, tuple(Part(*part) for part in parts))
+
+    return tuple(
+        (tensor("key", f.key, layer.key_dim), tensor("value", f.value, layer.value_dim))
+        for f in layer.formats
+    )
+
+
+def empty(tensor: Tensor, tokens: int) -> tuple[np.ndarray, ...]:
+    return tuple(
+        np.empty((1, tensor.heads, tokens, part.row_elements), part.dtype) for part in tensor.parts
+    )
+
+
+class View:
+    """The planes of one tensor's arrays, which it keeps alive."""
+
+    __slots__ = ("planes", "tokens", "_arrays")
+
+    def __init__(self, planes: _abi.Planes, tokens: int, arrays: Iterable[np.ndarray]) -> None:
+        self.planes = planes
+        self.tokens = tokens
+        self._arrays = tuple(arrays)
+
+
+def of_fresh(tensor: Tensor, arrays: Sequence[np.ndarray], tokens: int) -> View:
+    """Of what empty() gave: dense."""
+    planes = _abi.Planes(**{p.name: a.ctypes.data for p, a in zip(tensor.parts, arrays)})
+    return View(planes, tokens, arrays)
+
+
+def to_read(caller: str, tensor: Tensor, given: Arrays) -> View:
+    """Takes arrays as they stand; one whose rows are not dense is copied first."""
+    arrays = [
+        _shaped(caller, tensor, part, np.asarray(array)) for part, array in _pair(caller, tensor, given)
+    ]
+    arrays = [a if _takes(a) else np.ascontiguousarray(a) for a in arrays]
+    if len(arrays) == 3 and _strides(arrays[1]) != _strides(arrays[2]):
+        arrays[1:] = [np.ascontiguousarray(a) for a in arrays[1:]]
+    return _view(caller, tensor, arrays)
+
+
+def to_write(caller: str, tensor: Tensor, given: Arrays) -> View:
+    """Error unless every array can be written where it stands."""
+    arrays = []
+    for part, array in _pair(caller, tensor, given):
+        if not isinstance(array, np.ndarray) or not array.flags.writeable:
+            raise Error(f"{caller}: {tensor.name} {part.name} is no array that can be written")
+        arrays.append(_shaped(caller, tensor, part, array))
+        if not _takes(arrays[-1]):
+            raise Error(f"{caller}: rows of {tensor.name} {part.name} are not dense")
+    if len(arrays) == 3 and _strides(arrays[1]) != _strides(arrays[2]):
+        raise Error(f"{caller}: {tensor.name} scales and biases have different strides")
+    return _view(caller, tensor, arrays)
+
+
+def _pair(caller: str, tensor: Tensor, given: Arrays) -> list[tuple[Part, Array]]:
+    arrays = list(given) if isinstance(given, (tuple, list)) else [given]
+    if len(arrays) != len(tensor.parts):
+        names = ", ".join(part.name for part in tensor.parts)
+        raise Error(f"{caller}: {tensor.name} is {len(arrays)} arrays, the format has {names}")
+    return list(zip(tensor.parts, arrays))
+
+
+def _shaped(caller: str, tensor: Tensor, part: Part, array: np.ndarray) -> np.ndarray:
+    """[heads, tokens, row], or why not."""
+    if array.ndim == 4 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim != 3 or array.shape[0] != tensor.heads:
+        raise Error(
+            f"{caller}: {tensor.name} {part.name} has shape {list(array.shape)}, "
+            f"must be [1, {tensor.heads}, tokens, row]"
+        )
+    if array.shape[2] * array.itemsize != part.row_bytes or array.dtype.hasobject:
+        raise Error(
+            f"{caller}: {tensor.name} {part.name} has rows of {array.shape[2]} {array.dtype}, "
+            f"the format has rows of {part.row_bytes} bytes"
+        )
+    return array
+
+
+def _takes(array: np.ndarray) -> bool:
+    """True when the strides are such that a plane has them."""
+    if array.size == 0:
+        return True
+    (heads, tokens, row), strides = array.shape, array.strides
+    return (
+        (row == 1 or strides[2] == array.itemsize)
+        and (tokens == 1 or strides[1] > 0)
+        and (heads == 1 or strides[0] > 0)
+    )
+
+
+def _strides(array: np.ndarray) -> tuple[int, int]:
+    """Of heads and tokens; 0 where there is one: any would do, and some libraries have odd ones."""
+    heads, tokens = array.shape[:2]
+    return (array.strides[0] if heads > 1 else 0, array.strides[1] if tokens > 1 else 0)
+
+
+def _view(caller: str, tensor: Tensor, arrays: Sequence[np.ndarray]) -> View:
+    tokens = arrays[0].shape[1]
+    if any(array.shape[1] != tokens for array in arrays):
+        counts = ", ".join(str(array.shape[1]) for array in arrays)
+        raise Error(f"{caller}: {tensor.name} parts have {counts} tokens, must be the same")
+    planes = _abi.Planes(**{p.name: a.ctypes.data for p, a in zip(tensor.parts, arrays)})
+    planes.codes_head_stride, planes.codes_token_stride = _strides(arrays[0])
+    if len(arrays) == 3:
+        planes.scales_head_stride, planes.scales_token_stride = _strides(arrays[1])
+    return View(planes, tokens, arrays)

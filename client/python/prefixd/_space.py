@@ -1,0 +1,283 @@
+"""A space: whose bytes, and what they are; lookups and storing in it."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from typing import Any, Iterable, Sequence, Union
+
+import numpy as np
+
+from . import _abi
+from ._errors import Error
+from ._formats import Content, Format, FullLayer
+from ._lease import Lease, Match, _ms, match_of
+from ._plan import Plan
+from ._planes import tensors_of
+
+Tokens = Union[Sequence[int], np.ndarray]
+Formats = Iterable[Union[int, str, Format]]
+
+
+class Space:
+    """Thread-safe. Keeps its client's session alive; close() or the garbage collector ends it."""
+
+    def __init__(
+        self, lib: _abi.Library, pointer: int | None, layers: Sequence[FullLayer], error: str
+    ) -> None:
+        self._lib = lib
+        self._pointer = pointer
+        self._error = error
+        self.layers = tuple(layers)
+        known: dict[FullLayer, Any] = {}
+        self._tensors = [
+            known.get(layer) or known.setdefault(layer, tensors_of(lib, layer))
+            for layer in self.layers
+        ]
+
+    @property
+    def error(self) -> str:
+        """Why the space has no cache, now and for good; "" while a daemon may serve it."""
+        return self._error or self._lib.why_absent
+
+    @property
+    def block_tokens(self) -> int:
+        return self._facts().block_tokens
+
+    @property
+    def payload_bytes_per_token(self) -> int:
+        """In the first format of each layer, without padding."""
+        return self._facts().payload_bytes_per_token
+
+    @property
+    def id(self) -> str:
+        """Hex; "" until a daemon opened it."""
+        return self._facts().id.decode()
+
+    def match(
+        self,
+        tokens: Tokens,
+        *,
+        content: Iterable[Content] = (),
+        max_tokens: int | None = None,
+        deadline_ms: int | None = None,
+        readable: Formats | None = None,
+        request_id: str = "",
+    ) -> Match:
+        """Lookup alone: changes nothing."""
+        held = _token_array(tokens)
+        info = _abi.MatchInfo()
+        if not _anything_asked(held, max_tokens):
+            return Match()
+        lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
+        status = self._lib.match(
+            self._pointer,
+            _address(held),
+            len(held),
+            ctypes.addressof(lookup),
+            ctypes.addressof(info),
+        )
+        error = self._told(status)
+        return match_of(info, error)
+
+    def acquire(
+        self,
+        tokens: Tokens,
+        *,
+        content: Iterable[Content] = (),
+        max_tokens: int | None = None,
+        deadline_ms: int | None = None,
+        load_deadline_ms: int | None = None,
+        prefill_tokens_per_s: float = 0.0,
+        wait_pending_ms: int = 0,
+        readable: Formats | None = None,
+        request_id: str = "",
+    ) -> Lease:
+        """Looks the tokens up, leases what is there and starts loading it.
+
+        An engine that needs logits asks for `max_tokens` of len(tokens) - 1. `readable`: formats
+        that it takes; all unless told. `wait_pending_ms`: how long to wait while another worker
+        computes tokens of this request.
+        """
+        held = _token_array(tokens)
+        info = _abi.MatchInfo()
+        if not _anything_asked(held, max_tokens):
+            return Lease(self._lib, None, info, "", self._tensors)
+        lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
+        lookup.load_deadline_ms = _ms(load_deadline_ms)
+        lookup.prefill_tokens_per_s = prefill_tokens_per_s
+        lookup.wait_pending_ms = wait_pending_ms
+        pointer = self._lib.acquire(
+            self._pointer,
+            _address(held),
+            len(held),
+            ctypes.addressof(lookup),
+            ctypes.addressof(info),
+        )
+        status = self._lib.last_status()
+        lease = Lease(self._lib, pointer, info, "", self._tensors)
+        if status != _abi.OK:
+            lease._error = self._told(status)
+        return lease
+
+    def reserve(
+        self,
+        tokens: Tokens,
+        *,
+        content: Iterable[Content] = (),
+        turn_ends: Sequence[int] = (),
+        writable: Formats | None = None,
+        readable: Formats | None = None,
+        deadline_ms: int | None = None,
+    ) -> Plan:
+        """Asks what is missing of the tokens and announces it.
+
+        `writable`: the one format that write_packed() will bring; the first unless told.
+        `readable`: a block that is here in one of these is not written; all unless told.
+        """
+        held = _token_array(tokens)
+        ends = _token_array(turn_ends)
+        items = _content_array(content)
+        write_format = self._write_format(writable)
+        options = _abi.ReserveOptions(
+            content=items,
+            content_count=0 if items is None else len(items),
+            deadline_ms=_ms(deadline_ms),
+            write_format=write_format,
+            turn_ends=ctypes.cast(_address(ends), ctypes.POINTER(ctypes.c_uint32)),
+            turn_end_count=len(ends),
+            readable=self._mask(readable),
+        )
+        pointer = self._lib.reserve(
+            self._pointer, _address(held), len(held), ctypes.addressof(options)
+        )
+        status = self._lib.last_status()
+        error = self._told(status) if status != _abi.OK else ""
+        plan = Plan(self._lib, pointer, error, self._tensors, write_format, len(held))
+        return plan
+
+    def close(self) -> None:
+        pointer, self._pointer = self._pointer, None
+        if pointer:
+            self._lib.close_space(pointer)
+        self._error = self._error or "space: closed"
+
+    def __del__(self) -> None:
+        if self._pointer:
+            self._lib.close_space(self._pointer)
+
+    def _told(self, status: int) -> str:
+        """The sentence of a call that failed; raised when it is the caller's mistake."""
+        if status == _abi.OK:
+            return ""
+        sentence = self._lib.error() or self.error or "prefixd: no cache"
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(sentence)
+        return sentence
+
+    def _facts(self) -> _abi.SpaceFacts:
+        facts = _abi.SpaceFacts()
+        self._lib.describe_space(self._pointer, ctypes.addressof(facts))
+        return facts
+
+    def _lookup(
+        self,
+        content: Iterable[Content],
+        max_tokens: int | None,
+        deadline_ms: int | None,
+        readable: Formats | None,
+        request_id: str,
+    ) -> _abi.Lookup:
+        lookup = _abi.Lookup()
+        if max_tokens is not None:
+            lookup.max_tokens = max_tokens
+        if deadline_ms is not None:
+            lookup.deadline_ms = _ms(deadline_ms)
+        if request_id:
+            lookup.request_id = request_id.encode()
+        if readable is not None:
+            lookup.readable = self._mask(readable)
+        items = _content_array(content)
+        if items is not None:
+            lookup.content, lookup.content_count = items, len(items)
+        return lookup
+
+    def _write_format(self, writable: Formats | None) -> int:
+        if writable is None:
+            return 0
+        formats = [writable] if isinstance(writable, (int, str, Format)) else list(writable)
+        if len(formats) != 1:
+            raise Error(f"reserve: {len(formats)} writable formats, write_packed() brings one")
+        return self._format_index(formats[0])
+
+    def _mask(self, formats: Formats | None) -> int:
+        """0: all."""
+        if formats is None:
+            return 0
+        formats = [formats] if isinstance(formats, (int, str, Format)) else list(formats)
+        if not formats:
+            raise Error("readable: no format named")
+        return sum({1 << self._format_index(format) for format in formats})
+
+    def _format_index(self, format: int | str | Format) -> int:
+        count = max(len(layer.formats) for layer in self.layers)
+        if isinstance(format, int):
+            if not 0 <= format < count:
+                raise Error(f"format {format}, the space has {count}")
+            return format
+        name = format.name if isinstance(format, Format) else format
+        places = {
+            index
+            for layer in self.layers
+            for index, known in enumerate(layer.formats)
+            if known.name == name
+        }
+        if len(places) != 1:
+            names = sorted({known.name for layer in self.layers for known in layer.formats})
+            what = "is none of" if not places else "stands at different places in the layers, of"
+            raise Error(f"format {name!r} {what} {', '.join(names)}")
+        return places.pop()
+
+
+def _token_array(tokens: Tokens) -> array | np.ndarray:
+    """Contiguous 32-bit; an array that is already is taken as it is."""
+    if isinstance(tokens, np.ndarray):
+        if tokens.dtype == np.uint32 and tokens.ndim == 1 and tokens.flags.c_contiguous:
+            return tokens
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise Error(f"tokens: {list(tokens.shape)} of {tokens.dtype}, must be a list of ids")
+        tokens = tokens.tolist()
+    elif isinstance(tokens, array) and tokens.typecode == "I":
+        return tokens
+    try:
+        return array("I", tokens)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Error(f"tokens: must be integers of 32 bits: {error}") from None
+
+
+def _address(tokens: array | np.ndarray) -> int:
+    if isinstance(tokens, array):
+        return tokens.buffer_info()[0]
+    return tokens.__array_interface__["data"][0]
+
+
+def _anything_asked(tokens: array | np.ndarray, max_tokens: int | None) -> bool:
+    """prefixd.h has 0 for "no limit"; here it is 0 tokens."""
+    if not len(tokens):
+        return False
+    if max_tokens is not None and not 0 <= max_tokens < 2**32:
+        raise Error(f"max_tokens is {max_tokens}")
+    return max_tokens != 0
+
+
+def _content_array(content: Iterable[Content]) -> Any:
+    items = [] if content is None else list(content)
+    if not items:
+        return None
+    structs = (_abi.Content * len(items))()
+    for struct, item in zip(structs, items):
+        if len(item.digest) != 32:
+            raise Error(f"content: a digest of {len(item.digest)} bytes, must be 32")
+        struct.start, struct.length, struct.item_offset = item.start, item.length, item.item_offset
+        struct.digest[:] = item.digest
+    return structs
