@@ -1,0 +1,51 @@
+"""mlx-lm on prefixd: its KVCache and QuantizedKVCache objects, saved and given back by any process.
+
+PromptCache   in the place of mlx_lm.server's LRUPromptCache
+open_model    what is shared of one model: fetch() and store()
+Options       quantized or not, and how
+convert       cache objects as rows, rows as cache objects
+
+``python -m prefixd.mlx.server`` is mlx_lm.server on all of this. mlx and mlx_lm are imported when one of
+the names is first used: Options alone needs neither.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .options import OptionError, Options, TensorFormat
+
+if TYPE_CHECKING:
+    from . import convert
+    from .geometry import Unsupported
+    from .prompt_cache import PromptCache
+    from .shared import Model, SharedCaches, open_model
+
+__all__ = [
+    "Model",
+    "OptionError",
+    "Options",
+    "PromptCache",
+    "SharedCaches",
+    "TensorFormat",
+    "Unsupported",
+    "convert",
+    "open_model",
+]
+
+_HOMES = {
+    "Model": "shared",
+    "PromptCache": "prompt_cache",
+    "SharedCaches": "shared",
+    "Unsupported": "geometry",
+    "open_model": "shared",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "convert":
+        return importlib.import_module(".convert", __name__)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,155 @@
+"""mlx-lm's cache objects as plain rows, and rows as cache objects.
+
+The number of tokens of a cache is its `offset`. `len()` and `size()` are 0 for a QuantizedKVCache, and
+the tensors are longer than the cache: they grow by 256 tokens at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
+
+from .options import RAW, TensorFormat
+
+Tensors = tuple[mx.array, ...]
+"""K or V: raw (rows [1, H, n, D],); quantized (codes [1, H, n, W], scales [1, H, n, D/g], biases)."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """K and V of one layer, tokens [0, n), in one format, exactly as the engine holds them."""
+
+    key: Tensors
+    value: Tensors
+    format: TensorFormat
+
+    @property
+    def tokens(self) -> int:
+        return self.key[0].shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.key, *self.value))
+
+    def cut(self, begin: int, end: int) -> Rows:
+        """Tokens [begin, end): groups run along head_dim, so a cut at any token is exact."""
+        key, value = (tuple(t[..., begin:end, :] for t in side) for side in (self.key, self.value))
+        return Rows(key, value, self.format)
+
+
+    def copy(self) -> Rows:
+        """With memory of its own."""
+        key, value = (tuple(from_numpy(to_numpy(t).copy(), t.dtype) for t in s) for s in (self.key, self.value))
+        return Rows(key, value, self.format)
+
+
+def is_supported(cache: Any) -> bool:
+    """Of an object of a prompt cache: a row for every token, none of them moved or dropped.
+
+    Subclasses may hold rows otherwise, so they do not count.
+    """
+    return type(cache) in (KVCache, QuantizedKVCache)
+
+
+def meta_state(cache: KVCache | QuantizedKVCache) -> tuple[str, str, str]:
+    """(offset, group_size, bits), as mlx-lm writes them beside the tensors; group and bits 0: raw."""
+    form = format_of(cache)
+    return str(cache.offset), str(form.group_size), str(form.bits)
+
+
+def format_of(cache: KVCache | QuantizedKVCache) -> TensorFormat:
+    if type(cache) is QuantizedKVCache:
+        return TensorFormat(cache.bits, cache.group_size)
+    return RAW
+
+
+def from_cache(cache: KVCache | QuantizedKVCache) -> Rows:
+    """The rows that are in use. Requires: is_supported(cache), and something in it."""
+    key, value = cache.keys, cache.values
+    if type(cache) is KVCache:
+        key, value = (key,), (value,)
+    return Rows(tuple(key), tuple(value), format_of(cache)).cut(0, cache.offset)
+
+
+def to_cache(rows: Rows) -> KVCache | QuantizedKVCache:
+    """A cache that goes on after the rows."""
+    if rows.format == RAW:
+        cache = KVCache()
+        cache.keys, cache.values = rows.key[0], rows.value[0]
+    else:
+        cache = QuantizedKVCache(group_size=rows.format.group_size, bits=rows.format.bits)
+        cache.keys, cache.values = rows.key, rows.value
+    cache.offset = rows.tokens
+    return cache
+
+
+def from_state(
+    key: Tensors | mx.array, value: Tensors | mx.array, meta: Sequence[str]
+) -> KVCache | QuantizedKVCache:
+    """A cache from tensors, over-allocated or not, and meta_state(): what older mlx-lm files hold."""
+    if len(meta) != 3:
+        raise ValueError(f"meta_state: {len(meta)} fields, 3 wanted: offset, group_size, bits")
+    offset, group_size, bits = (int(text) for text in meta)
+    key, value = ((s,) if isinstance(s, mx.array) else tuple(s) for s in (key, value))
+    held = min(side[0].shape[2] for side in (key, value))
+    if not 0 <= offset <= held:
+        raise ValueError(f"meta_state: offset {offset}, the tensors hold {held} tokens")
+    return to_cache(Rows(key, value, TensorFormat(bits, group_size)).cut(0, offset))
+
+
+def quantize(rows: Rows, form: TensorFormat) -> Rows:
+    """Raw rows as the engine's own to_quantized() would have them."""
+
+    def packed(side: Tensors) -> Tensors:
+        return tuple(mx.quantize(side[0], group_size=form.group_size, bits=form.bits))
+
+    return Rows(packed(rows.key), packed(rows.value), form)
+
+
+def dequantize(rows: Rows) -> Rows:
+    """Raw rows, in the data type of the scales."""
+    form = rows.format
+
+    def raw(side: Tensors) -> Tensors:
+        return (mx.dequantize(*side, group_size=form.group_size, bits=form.bits),)
+
+    return Rows(raw(rows.key), raw(rows.value), RAW)
+
+
+def convert(rows: Rows, form: TensorFormat) -> Rows:
+    """As they are where they have the format already. Never from one quantized format to another."""
+    if rows.format == form:
+        return rows
+    if form == RAW:
+        return dequantize(rows)
+    if rows.format != RAW:
+        raise ValueError(f"convert: {rows.format} to {form}, one of them raw wanted")
+    return quantize(rows, form)
+
+
+def join(parts: Sequence[Rows], form: TensorFormat) -> Rows:
+    """Runs of one layer after another, all in `form`."""
+    parts = [convert(part, form) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+
+    def glued(sides: Sequence[Tensors]) -> Tensors:
+        return tuple(mx.concatenate(list(tensors), axis=2) for tensors in zip(*sides))
+
+    return Rows(glued([p.key for p in parts]), glued([p.value for p in parts]), form)
+
+
+def to_numpy(tensor: mx.array) -> np.ndarray:
+    """A view. NumPy has no bfloat16: it travels as uint16, the format says what it is."""
+    return np.asarray(tensor.view(mx.uint16) if tensor.dtype == mx.bfloat16 else tensor)
+
+
+def from_numpy(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    """A copy of `array`, whose bits are of `dtype`."""
+    tensor = mx.array(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)

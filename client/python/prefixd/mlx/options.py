@@ -1,0 +1,227 @@
+"""What a server is told about quantized caches and about prefixd, and what cannot be meant.
+
+Two ways to have quantized bytes in prefixd:
+
+- ``--kv-bits``: the engine's own. It computes on quantized K and V, and those bytes are saved.
+- ``--kv-cache-quantization``: saved quantized, computed in full precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+
+BITS = (2, 3, 4, 5, 6, 8)
+GROUP_SIZES = (32, 64, 128)
+
+
+class OptionError(ValueError):
+    """A sentence for the command line."""
+
+
+@dataclass(frozen=True)
+class TensorFormat:
+    """Of one layer's K and V. `bits` 0: raw, as the model computes them."""
+
+    bits: int = 0
+    group_size: int = 0
+
+    def row_bytes(self, dim: int, item_bytes: int) -> int:
+        """Bytes of one token's row of one head: codes, scales and biases."""
+        if not self.bits:
+            return dim * item_bytes
+        return dim * self.bits // 8 + 2 * item_bytes * (dim // self.group_size)
+
+
+RAW = TensorFormat()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How caches are saved and given back. `Options()` is full precision, saved as it is."""
+
+    kv_bits: int | None = None  # of the engine's own caches
+    kv_group_size: int = 64
+    quantized_kv_start: int = 0
+    store_bits: int | None = None  # quantized only to be saved
+    store_group_size: int = 64
+    min_quantize_tokens: int = 256
+    read: tuple[TensorFormat, ...] = ()  # further formats that a full-precision engine accepts
+    deadline_ms: int = 200  # of a lookup
+    load_deadline_ms: int = 10_000
+    salt: str = ""
+    model_name: str = ""  # "": as the server calls it
+
+    def __post_init__(self) -> None:
+        _check_format("kv_bits", self.kv_bits, "kv_group_size", self.kv_group_size)
+        _check_format("store_bits", self.store_bits, "store_group_size", self.store_group_size)
+        if self.kv_bits is not None and self.store_bits is not None:
+            raise OptionError(
+                "kv_bits and store_bits: the engine's caches are quantized already, one of the two"
+            )
+        if self.kv_bits is not None and self.read:
+            raise OptionError("read: an engine with kv_bits reads its own format and raw rows only")
+        _check_not_negative("quantized_kv_start", self.quantized_kv_start)
+        _check_not_negative("min_quantize_tokens", self.min_quantize_tokens)
+
+    @property
+    def quantized(self) -> TensorFormat:
+        """The format of this server's quantized pages; RAW when it writes none."""
+        if self.kv_bits is not None:
+            return TensorFormat(self.kv_bits, self.kv_group_size)
+        if self.store_bits is not None:
+            return TensorFormat(self.store_bits, self.store_group_size)
+        return RAW
+
+    @property
+    def ladder(self) -> tuple[TensorFormat, ...]:
+        """The formats of the space, finest first: what servers have to have in common to share.
+
+        The usual ones stand in it whether this server uses them or not, so that a server keeps its
+        space when its bits change.
+        """
+        quantized = self.quantized
+        group = quantized.group_size or 64
+        if quantized.bits in (0, 8, 6, 4):
+            return (RAW, *(TensorFormat(bits, group) for bits in (8, 6, 4)))
+        return (RAW, quantized)
+
+    @property
+    def readable(self) -> tuple[TensorFormat, ...]:
+        """What this server can be given: raw rows, its own format, what `read` adds."""
+        return tuple(f for f in self.ladder if f in (RAW, self.quantized, *self.read))
+
+    def check_head_dim(self, head_dim: int) -> None:
+        group_size = self.quantized.group_size
+        if group_size and head_dim % group_size:
+            raise OptionError(f"group_size {group_size} does not divide head_dim {head_dim}")
+
+    def store_format(self, tokens: int) -> TensorFormat:
+        """What full-precision rows of an entry of `tokens` are saved as: all of it, or none."""
+        if self.store_bits is None or tokens < self.min_quantize_tokens:
+            return RAW
+        return self.quantized
+
+    def describe(self, head_dim: int, item_bytes: int = 2) -> str:
+        """The start-up line."""
+        quantized = self.quantized
+        if not quantized.bits:
+            return "KV cache quantization disabled"
+        saved = 1 - quantized.row_bytes(head_dim, item_bytes) / RAW.row_bytes(head_dim, item_bytes)
+        return (
+            f"KV cache quantization enabled: {quantized.bits}-bit, "
+            f"group_size={quantized.group_size} (~{saved:.0%} memory savings)"
+        )
+
+
+def _check_format(bits_name: str, bits: int | None, group_name: str, group_size: int) -> None:
+    if bits is not None and bits not in BITS:
+        raise OptionError(f"{bits_name}: {bits}, one of {', '.join(map(str, BITS))}")
+    if group_size not in GROUP_SIZES:
+        raise OptionError(f"{group_name}: {group_size}, one of {', '.join(map(str, GROUP_SIZES))}")
+
+
+def _check_not_negative(name: str, value: int) -> None:
+    if value < 0:
+        raise OptionError(f"{name}: {value}, at least 0")
+
+
+def _parse_read(text: str) -> tuple[TensorFormat, ...]:
+    """ "8" or "8,4": quantized pages that are accepted, at group size 64."""
+    try:
+        return tuple(TensorFormat(int(bits), 64) for bits in text.split(",") if bits)
+    except ValueError:
+        raise OptionError(f"--prefixd-read: {text}, a list of bits such as 8,4") from None
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The command line: what is prefixd's, and what goes on to mlx_lm.server as it came."""
+
+    address: str
+    worker_name: str
+    staging_bytes: int
+    options: Options
+    warnings: tuple[str, ...] = ()
+    server_arguments: list[str] = field(default_factory=list)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m prefixd.mlx.server",
+        description="mlx_lm.server whose prompt cache is prefixd. Other flags are mlx_lm.server's.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--prefixd", default="unix:///run/prefixd/prefixd.sock", metavar="ADDRESS")
+    add("--prefixd-name", default="mlx-server", help="of this worker, for people")
+    add("--prefixd-model-name", default="", help="servers share under one name; the digests too")
+    add("--prefixd-salt", default="", help="caches are shared only under the same salt")
+    add("--prefixd-deadline-ms", type=int, default=200, help="of a lookup (default: 200)")
+    add("--prefixd-load-deadline-ms", type=int, default=10_000)
+    add("--prefixd-staging-bytes", type=int, default=0, help="0: the library's default")
+    add("--prefixd-read", default="", metavar="BITS", help="8,4: also accept those, dequantized")
+    add("--kv-bits", type=int, help=f"the engine quantizes its caches: one of {BITS}")
+    add("--kv-group-size", type=int, help=f"one of {GROUP_SIZES} (default: 64)")
+    add("--quantized-kv-start", type=int, help="tokens from which it does (default: 0)")
+    add("--max-kv-size", type=int, help="ignored with --kv-bits, as quantized caches do not rotate")
+    quantization = "--kv-cache-quantization"
+    add(quantization, action="store_true", help="save quantized, compute in full precision")
+    add(f"{quantization}-bits", type=int, help="(default: 8)")
+    add(f"{quantization}-group-size", type=int, help="(default: 64)")
+    add("--kv-cache-min-quantize-tokens", type=int, help="shorter ones stay raw (default: 256)")
+    return parser
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _check_company(seen: argparse.Namespace) -> None:
+    """Flags that mean nothing without another one."""
+    for name, wanted in (
+        ("kv_group_size", "kv_bits"),
+        ("quantized_kv_start", "kv_bits"),
+        ("max_kv_size", "kv_bits"),
+        ("kv_cache_quantization_bits", "kv_cache_quantization"),
+        ("kv_cache_quantization_group_size", "kv_cache_quantization"),
+        ("kv_cache_min_quantize_tokens", "kv_cache_quantization"),
+    ):
+        given = getattr(seen, wanted)
+        if getattr(seen, name) is not None and (given is None or given is False):
+            flag, other = (f"--{n.replace('_', '-')}" for n in (name, wanted))
+            raise OptionError(f"{flag} without {other}")
+
+
+def parse(arguments: list[str]) -> Flags:
+    """Raises OptionError with the sentence for whoever typed it."""
+    seen, rest = _parser().parse_known_args(arguments)
+    _check_company(seen)
+    options = Options(
+        kv_bits=seen.kv_bits,
+        kv_group_size=_or(seen.kv_group_size, 64),
+        quantized_kv_start=_or(seen.quantized_kv_start, 0),
+        store_bits=_or(seen.kv_cache_quantization_bits, 8) if seen.kv_cache_quantization else None,
+        store_group_size=_or(seen.kv_cache_quantization_group_size, 64),
+        min_quantize_tokens=_or(seen.kv_cache_min_quantize_tokens, 256),
+        read=_parse_read(seen.prefixd_read),
+        deadline_ms=seen.prefixd_deadline_ms,
+        load_deadline_ms=seen.prefixd_load_deadline_ms,
+        salt=seen.prefixd_salt,
+        model_name=seen.prefixd_model_name,
+    )
+    if options.kv_bits is not None:
+        rest += ["--kv-bits", str(options.kv_bits)]
+        rest += ["--kv-group-size", str(options.kv_group_size)]
+        rest += ["--quantized-kv-start", str(options.quantized_kv_start)]
+    warnings = ()
+    if seen.max_kv_size is not None:
+        warnings = (f"--max-kv-size {seen.max_kv_size} ignored: quantized caches do not rotate",)
+    return Flags(
+        address=seen.prefixd,
+        worker_name=seen.prefixd_name,
+        staging_bytes=seen.prefixd_staging_bytes,
+        options=options,
+        warnings=warnings,
+        server_arguments=rest,
+    )

@@ -1,0 +1,188 @@
+"""prefixd and mlx_lm servers as processes of their own, in a folder of their own. No sleeps: whatever
+is waited for is asked for, until a deadline that a busy machine keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tiny_model import tokens as tokens_of
+from tiny_model import words
+
+DEADLINE_S = 120.0
+T = TypeVar("T")
+
+BUILD = Path(os.environ.get("PREFIXD_BUILD", Path(__file__).resolve().parents[2] / "build"))
+
+
+def wait_for(what: str, look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
+    """The first answer of look() that is not None or False."""
+    tick = threading.Event()
+    end = time.monotonic() + deadline_s
+    while True:
+        found = look()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {deadline_s} s for {what}")
+        tick.wait(0.02)
+
+
+class Process:
+    """A child whose output goes to a file, and who never outlives the test."""
+
+    def __init__(self, command: Sequence[Any], log: Path):
+        self.log_path = log
+        self.command = list(map(str, command))
+        with log.open("ab") as out:
+            self._child = subprocess.Popen(
+                self.command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            )
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait_for_line(self, pattern: str, seen: int = 1) -> re.Match[str]:
+        """The `seen`-th match of the pattern in the log."""
+
+        def look() -> re.Match[str] | None:
+            matches = list(re.finditer(pattern, self.log()))
+            if len(matches) >= seen:
+                return matches[seen - 1]
+            if self.ended():
+                raise AssertionError(f"{self.command} ended:\n{self.log()}")
+            return None
+
+        return wait_for(f"{pattern!r} in {self.log_path}", look)
+
+    def ended(self) -> bool:
+        return self._child.poll() is not None
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self._child.poll() is None:
+            self._child.send_signal(how)
+            try:
+                self._child.wait(DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+
+
+class Daemon(Process):
+    """prefixd with its SSD tier in `folder`, its RAM on the tmpfs. One folder, one daemon after another."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        socket = folder / "prefixd.sock"
+        self.arena = Path("/dev/shm") / f"{folder.parent.name}-{folder.name}"
+        self.address = f"unix://{socket}"
+        command = [
+            BUILD / "prefixd",
+            f"--socket={socket}",
+            f"--directory={folder / 'ssd'}",
+            f"--arena={self.arena}",
+            "--ram=256MiB",
+            "--ssd=512MiB",
+            "--ssd-floor=0",
+            "--no-direct-io",
+            "--log-interval=0s",
+        ]
+        super().__init__(command, folder / "prefixd.log")
+        wait_for("prefixd to serve", self._serves)
+
+    def _serves(self) -> bool:
+        if self.ended():
+            raise AssertionError(f"prefixd ended:\n{self.log()}")
+        return self.control("status") is not None
+
+    def control(self, *arguments: str) -> Any | None:
+        """What prefixctl answers; None where prefixd does not."""
+        command = [str(BUILD / "prefixctl"), f"--server={self.address}", "--json", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def lose_arena(self) -> None:
+        """As after a reboot: what it held is on the SSD alone. Not while it runs."""
+        self.arena.unlink(missing_ok=True)
+
+    def gauge(self, name: str) -> int:
+        return int(self.control("stats")["gauges"][name])
+
+
+@dataclass(frozen=True)
+class Answer:
+    tokens: list[int]
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Server(Process):
+    """An mlx_lm server of its own process: with prefixd, or the engine alone (daemon None)."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        model: Path,
+        flags: Sequence[str] = (),
+        daemon_address: str | None = None,
+    ):
+        command = [sys.executable]
+        if daemon_address is None:
+            command += [str(Path(__file__).with_name("plain_server.py"))]
+        else:
+            command += ["-m", "prefixd.mlx.server", f"--prefixd={daemon_address}"]
+            command += [f"--prefixd-name={name}", "--prefixd-deadline-ms=30000"]
+        command += [f"--model={model}", "--port=0", *flags]
+        super().__init__(command, folder / f"{name}.log")
+        self._stores = 0
+
+    def complete(self, prompt: list[int], max_tokens: int) -> Answer:
+        """Greedy, and until what is saved of it is saved."""
+        body = {"prompt": words(prompt), "max_tokens": max_tokens}
+        answer = self._post("/v1/completions", body)
+        return self._read(answer, answer["choices"][0]["text"])
+
+    def chat(self, messages: list[dict[str, str]], max_tokens: int) -> Answer:
+        answer = self._post("/v1/chat/completions", {"messages": messages, "max_tokens": max_tokens})
+        return self._read(answer, answer["choices"][0]["message"]["content"])
+
+    def stores(self) -> int:
+        return len(re.findall(r"cache_store tokens=", self.log()))
+
+    def wait_for_store(self, tokens: int, after: int) -> None:
+        """A server answers before it saves: until it saved that many, `after` that many saves."""
+        wait_for(
+            f"{self.log_path.stem} to save {tokens} tokens",
+            lambda: any(
+                int(found) == tokens
+                for found in re.findall(r"cache_store tokens=(\d+)", self.log())[after:]
+            ),
+        )
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        url = self.wait_for_line(r"listening on (http://\S+)").group(1)
+        request = urllib.request.Request(url + path, json.dumps(body).encode())
+        before = self.stores()
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as reply:
+            answer = json.loads(reply.read())
+        if "prefixd.mlx.server" in self.command:
+            self.wait_for_store(answer["usage"]["total_tokens"], before)
+        return answer
+
+    @staticmethod
+    def _read(answer: dict[str, Any], text: str) -> Answer:
+        usage = answer["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return Answer(tokens_of(text), usage["prompt_tokens"], cached)

@@ -1,0 +1,162 @@
+"""Two mlx_lm servers, processes of their own, on one prefixd: what one computed, the other does not.
+
+Greedy answers are compared with those of the engine alone. Prefixes are shared in multiples of the
+prefill step, so that the engine does the same arithmetic in the same pieces, cold or not: equal tokens
+are then equal bits, and no close call between two tokens can go either way.
+"""
+
+import random
+import signal
+import tempfile
+import unittest
+from pathlib import Path
+
+from processes import Daemon, Server
+from tiny_model import Geometry, write_checkpoint
+
+STEP = 16
+QUANTIZED = ["--kv-bits=8", "--kv-group-size=64", "--quantized-kv-start=0"]
+SEVERAL = [f"--prefill-step-size={STEP}", "--prompt-cache-size=10"]
+NO_CACHE = [f"--prefill-step-size={STEP}", "--prompt-cache-size=0"]
+
+
+def prompt(tokens: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(250), k=tokens)
+
+
+class Servers(unittest.TestCase):
+    """Servers `one` and `two` on a daemon, and the engine alone, which computes every prompt in full."""
+
+    flags: list[str] = []
+    geometry = Geometry()
+
+    @classmethod
+    def setUpClass(cls):
+        temp = tempfile.TemporaryDirectory(prefix="prefixd-mlx-")
+        cls.addClassCleanup(temp.cleanup)
+        cls.folder = Path(temp.name)
+        cls.model = write_checkpoint(cls.folder / "tiny", cls.geometry)
+        cls.start_daemon()
+        cls.addClassCleanup(lambda: cls.daemon.stop())
+        cls.addClassCleanup(lambda: cls.daemon.lose_arena())
+        cls.alone = cls.server("alone", [*cls.flags, *NO_CACHE], None)
+        cls.one = cls.server("one", [*cls.flags, *SEVERAL], cls.daemon.address)
+        cls.two = cls.server("two", [*cls.flags, *SEVERAL], cls.daemon.address)
+
+    @classmethod
+    def start_daemon(cls) -> None:
+        cls.daemon = Daemon(cls.folder / "daemon")
+
+    @classmethod
+    def server(cls, name: str, flags: list[str], daemon_address: str | None) -> Server:
+        server = Server(cls.folder, name, cls.model, flags, daemon_address)
+        cls.addClassCleanup(server.stop)
+        return server
+
+    def assert_as_alone(self, server: Server, tokens: list[int], cached: int, count: int = 12) -> None:
+        """The server answers as the engine alone, having computed all but `cached` tokens."""
+        answer = server.complete(tokens, count)
+        self.assertEqual(answer.prompt_tokens, len(tokens))
+        self.assertEqual(answer.cached_tokens, cached)
+        self.assertEqual(answer.tokens, self.alone.complete(tokens, count).tokens)
+        self.assertNotIn("Traceback", server.log())
+
+
+class PrefixesOfQuantizedCaches(Servers):
+    flags = QUANTIZED
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.stored = prompt(64, seed=1)
+        cls.one.complete(cls.stored, 12)
+
+    def test_G1_an_exact_repeat_computes_one_token(self):
+        self.assert_as_alone(self.two, self.stored, cached=63)
+
+    def test_a_longer_prompt_computes_what_is_new(self):
+        longer = self.stored[:48] + prompt(32, seed=2)
+        self.assert_as_alone(self.two, longer, cached=48)
+        self.assert_as_alone(self.one, longer[:64] + prompt(16, seed=3), cached=64)
+
+    def test_a_shorter_prompt_computes_one_token(self):
+        self.assert_as_alone(self.two, self.stored[:33], cached=32)
+
+    def test_a_diverging_prompt_shares_up_to_the_token(self):
+        diverging = self.stored[:32] + prompt(20, seed=4)
+        self.assertNotEqual(diverging[32], self.stored[32])
+        self.assert_as_alone(self.two, diverging, cached=32)
+
+    def test_another_prompt_shares_nothing(self):
+        self.assert_as_alone(self.two, prompt(20, seed=5), cached=0)
+
+    def test_a_conversation_goes_on_as_it_would_in_the_engines_own_cache(self):
+        engine = self.server("engine", [*self.flags, *SEVERAL], None)
+        first = prompt(40, seed=6)
+        answered = self.one.complete(first, 9).tokens
+        self.assertEqual(engine.complete(first, 9).tokens, answered)
+        second = first + answered + prompt(11, seed=7)
+        here, there = self.two.complete(second, 12), engine.complete(second, 12)
+        self.assertEqual(here, there)
+        self.assertEqual(here.cached_tokens, 49)
+
+    def test_what_is_cached_decides_what_is_answered(self):
+        """The others would prove nothing on a model that looks at its last token only."""
+        tail = prompt(1, seed=8)
+        answers = {tuple(self.alone.complete(prompt(32, seed) + tail, 12).tokens) for seed in range(3)}
+        self.assertEqual(len(answers), 3)
+
+
+class PrefixesInFullPrecision(Servers):
+    """Without --kv-bits the server batches; prompts are saved in segments, too."""
+
+    def test_are_shared_between_servers_that_batch(self):
+        stored = prompt(64, seed=1)
+        self.one.complete(stored, 12)
+        self.assert_as_alone(self.two, stored, cached=63)
+        self.assert_as_alone(self.two, stored[:32] + prompt(20, seed=2), cached=32)
+
+    def test_of_chats_are_shared_from_the_system_prompt_on(self):
+        system = {"role": "system", "content": " ".join(f"w{t}" for t in prompt(46, seed=3))}
+        for server, seed, cached in ((self.one, 4, 0), (self.two, 5, 48)):
+            user = {"role": "user", "content": " ".join(f"w{t}" for t in prompt(15, seed=seed))}
+            answer = server.chat([system, user], 8)
+            self.assertEqual(answer.cached_tokens, cached)
+            self.assertEqual(answer.tokens, self.alone.chat([system, user], 8).tokens)
+
+
+class PrefixdGoesAway(Servers):
+    flags = QUANTIZED
+
+    def restart(self, how: signal.Signals, reboot: bool = False) -> None:
+        self.daemon.stop(how)
+        if reboot:
+            self.daemon.lose_arena()
+        self.start_daemon()
+
+    def test_prefixes_outlive_a_restart(self):
+        stored = prompt(64, seed=1)
+        self.one.complete(stored, 12)
+        self.restart(signal.SIGTERM, reboot=True)
+        self.assert_as_alone(self.two, stored, cached=63)
+        self.assert_as_alone(self.one, stored, cached=63)
+
+    def test_prefixes_outlive_kill_9(self):
+        stored = prompt(64, seed=2)
+        self.one.complete(stored, 12)
+        self.restart(signal.SIGKILL)
+        self.assert_as_alone(self.two, stored, cached=63)
+
+    def test_servers_answer_without_it_and_share_again_once_it_is_back(self):
+        stored = prompt(64, seed=3)
+        self.daemon.stop(signal.SIGKILL)
+        self.assert_as_alone(self.two, stored, cached=0)
+        self.assert_as_alone(self.two, stored, cached=63)  # of the engine's own cache
+        self.start_daemon()
+        later = prompt(64, seed=4)
+        self.one.complete(later, 12)
+        self.assert_as_alone(self.two, later, cached=63)
+
+
+if __name__ == "__main__":
+    unittest.main()
