@@ -320,6 +320,24 @@ class Library:
         raise AttributeError(name)
 
 
+class Handle:
+    """Of the C library, freed when nobody refers to it: who is in a call refers to it."""
+
+    __slots__ = ("lib", "pointer", "_free", "__weakref__")
+
+    def __init__(self, lib: Library, pointer: int | None, free: str) -> None:
+        self.lib = lib
+        self.pointer = pointer
+        self._free = free
+
+    def __del__(self) -> None:
+        if self.pointer:
+            getattr(self.lib, self._free)(self.pointer, *self._last_words())
+
+    def _last_words(self) -> tuple[Any, ...]:
+        return ()
+
+
 def _find() -> str:
     given = os.environ.get("PREFIXD_LIBRARY")
     if given:

@@ -41,7 +41,7 @@ class Client:
 
     def __init__(self, lib: _abi.Library, pointer: int | None, address: str) -> None:
         self._lib = lib
-        self._pointer = pointer
+        self._held: _abi.Handle | None = _abi.Handle(lib, pointer, "detach")
         self.address = address
 
     def __enter__(self) -> Client:
@@ -50,35 +50,36 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:
-        pointer, self._pointer = self._pointer, None
-        if pointer:
-            self._lib.detach(pointer)
+        self._held = None
+
+    def _attached(self, deadline_ms: int) -> bool:
+        held = self._held
+        return bool(self._lib.attached(held and held.pointer, deadline_ms))
 
     @property
     def attached(self) -> bool:
-        return bool(self._lib.attached(self._pointer, 0))
+        return self._attached(0)
 
     def wait_attached(self, deadline_ms: int) -> bool:
         """True when attached, waiting for it up to `deadline_ms`."""
-        return bool(self._lib.attached(self._pointer, deadline_ms))
+        return self._attached(deadline_ms)
 
     @property
     def error(self) -> str:
         """Why there is no cache now; "" when there is one."""
         if self._lib.why_absent:
             return self._lib.why_absent
-        if self._pointer is None:
+        if self._held is None:
             return "client: closed"
         return "" if self.attached else f"client: no daemon at {self.address}"
 
     def stats(self) -> Stats:
         counts = _abi.Counts()
-        self._lib.stats(self._pointer, ctypes.addressof(counts))
-        error = self.error or self._lib.error()
+        held = self._held
+        self._lib.stats(held and held.pointer, ctypes.addressof(counts))
+        why_no_mapping = self._lib.error()
+        error = self.error or why_no_mapping
         members = {name: getattr(counts, name) for name in Stats._fields if name != "error"}
         return Stats(**{**members, "attached": bool(counts.attached), "error": error})
 
@@ -126,14 +127,13 @@ class Client:
             salt=salt.encode(),
             layers=structs,
         )
-        pointer = self._lib.open_space(self._pointer, ctypes.addressof(spec))
-        error = ""
-        if pointer is None and self._pointer is not None and not self._lib.why_absent:
-            error = self._lib.error()
-            if self._lib.last_status() == _abi.INVALID_ARGUMENT:
-                raise Error(error)
-        elif pointer is None:
-            error = self.error
+        held = self._held
+        if held is None or not held.pointer:
+            return Space(self._lib, None, layers, self.error or "client: no memory for it")
+        pointer = self._lib.open_space(held.pointer, ctypes.addressof(spec))
+        error = "" if pointer else self._lib.error() or self.error
+        if error and self._lib.last_status() == _abi.INVALID_ARGUMENT:
+            raise Error(error)
         return Space(self._lib, pointer, layers, error)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from operator import index
 from types import TracebackType
 from typing import NamedTuple, Sequence
 
@@ -62,20 +63,17 @@ def _reasons(sentence: str) -> list[Reason]:
     return [Reason(name, int(count)) for name, _, count in pairs if count.isdigit()]
 
 
-class _Held:
-    """The C handle of a lease. Pages go back when nobody refers to it: the lease and its views."""
+class _Held(_abi.Handle):
+    """Of a lease: it refers to this, and so do the arrays over its pages."""
 
-    __slots__ = ("_lib", "pointer", "used", "__weakref__")
+    __slots__ = ("used",)
 
     def __init__(self, lib: _abi.Library, pointer: int | None) -> None:
-        self._lib = lib
-        self.pointer = pointer
+        super().__init__(lib, pointer, "release")
         self.used: _abi.Used | None = None
 
-    def __del__(self) -> None:
-        if self.pointer:
-            used = self.used
-            self._lib.release(self.pointer, None if used is None else ctypes.addressof(used))
+    def _last_words(self) -> tuple[int | None]:
+        return (None if self.used is None else ctypes.addressof(self.used),)
 
 
 class Block:
@@ -179,16 +177,19 @@ class Lease:
     @property
     def restorable_tokens(self) -> int:
         """Tokens that need not be computed; may shrink until wait_all() has answered."""
-        return 0 if self._held is None else self._lib.restorable_tokens(self._held.pointer)
+        held = self._held
+        return 0 if held is None else self._lib.restorable_tokens(held.pointer)
 
     def wait(self, layer: int, deadline_ms: int | None = None) -> int:
         """Waits until the pages of `layer` are here, at most `deadline_ms` or as long as the load
         may take: then what is not here is not used. Returns the restorable tokens."""
-        return self._lib.wait(self._pointer("wait"), self._layer("wait", layer), _ms(deadline_ms))
+        held = self._pages("wait")
+        return self._lib.wait(held.pointer, self._layer("wait", layer), _ms(deadline_ms))
 
     def wait_all(self, deadline_ms: int | None = None) -> int:
         """The same for every layer. What it returns does not shrink any more."""
-        return self._lib.wait_all(self._pointer("wait_all"), _ms(deadline_ms))
+        held = self._pages("wait_all")
+        return self._lib.wait_all(held.pointer, _ms(deadline_ms))
 
     def gather(
         self,
@@ -205,14 +206,15 @@ class Lease:
         when the lease has fewer tokens by now, which after wait_all() does not happen for as many
         as it returned, or when they are stored in several formats. Waits for the layer.
         """
-        pointer = self._pointer("gather")
-        formats = self._layers[self._layer("gather", layer)]
-        if tokens is None:
-            tokens = max(self.wait(layer) - begin, 0)
+        held = self._pages("gather")
+        layer = self._layer("gather", layer)
+        formats = self._layers[layer]
+        begin = index(begin)
+        tokens = max(self.wait(layer) - begin, 0) if tokens is None else index(tokens)
         if begin < 0 or tokens < 0:
             raise Error(f"gather: tokens {begin} to {begin + tokens}")
-        which = 0 if len(formats) == 1 else self._format_of(layer, begin, tokens)
-        if which is None or not pointer and tokens:
+        which = 0 if len(formats) == 1 else self._format_of(held, layer, begin, tokens)
+        if which is None or not held.pointer and tokens:
             return None
         key, value = formats[which]
         if out is None:
@@ -226,20 +228,19 @@ class Lease:
                 raise Error(f"gather: out has room for {k.tokens} and {v.tokens}, not for {tokens}")
         if tokens == 0:
             return arrays
-        status = self._lib.gather(
-            pointer, layer, begin, tokens, ctypes.addressof(k.planes), ctypes.addressof(v.planes)
-        )
+        planes = ctypes.addressof(k.planes), ctypes.addressof(v.planes)
+        status = self._lib.gather(held.pointer, layer, begin, tokens, *planes)
         if status == _abi.INVALID_ARGUMENT:
             raise Error(self._lib.error())
         return arrays if status == _abi.OK else None
 
     def blocks(self, layer: int) -> list[Block]:
         """Where the pages of `layer` stand, up to the restorable tokens: nothing is copied."""
-        pointer = self._pointer("blocks")
-        formats = self._layers[self._layer("blocks", layer)]
+        held = self._pages("blocks")
+        layer = self._layer("blocks", layer)
         blocks, begin = [], 0
-        for entry in self._table(pointer, layer):
-            blocks.append(Block(begin, entry, formats[entry.format], self._held))
+        for entry in self._table(held, layer):
+            blocks.append(Block(begin, entry, self._layers[layer][entry.format], held))
             begin += entry.tokens
         return blocks
 
@@ -255,30 +256,31 @@ class Lease:
         held, self._held = self._held, None
         if held is not None and used_tokens is not None:
             held.used = _abi.Used(
-                used_tokens=used_tokens,
+                used_tokens=index(used_tokens),
                 first_token_us=int(first_token_ms * 1000),
                 prefill_tokens_per_s=prefill_tokens_per_s,
             )
 
-    def _pointer(self, caller: str) -> int | None:
-        if self._held is None:
+    def _pages(self, caller: str) -> _Held:
+        held = self._held
+        if held is None:
             raise Error(f"{caller}: the lease was released")
-        return self._held.pointer
+        return held
 
     def _layer(self, caller: str, layer: int) -> int:
         if not 0 <= layer < len(self._layers):
             raise Error(f"{caller}: layer {layer}, the space has {len(self._layers)}")
-        return layer
+        return index(layer)
 
-    def _table(self, pointer: int | None, layer: int) -> Sequence[_abi.Block]:
+    def _table(self, held: _Held, layer: int) -> Sequence[_abi.Block]:
         entries = ctypes.POINTER(_abi.Block)()
-        count = self._lib.table(pointer, layer, ctypes.byref(entries))
+        count = self._lib.table(held.pointer, layer, ctypes.byref(entries))
         return entries[:count] if count else ()
 
-    def _format_of(self, layer: int, begin: int, tokens: int) -> int | None:
+    def _format_of(self, held: _Held, layer: int, begin: int, tokens: int) -> int | None:
         """Of the tokens; None when they are in several, or not here."""
         formats, at = set(), 0
-        for entry in self._table(self._pointer("gather"), layer):
+        for entry in self._table(held, layer):
             if at < begin + tokens and begin < at + entry.tokens:
                 formats.add(entry.format)
             at += entry.tokens

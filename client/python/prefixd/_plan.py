@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from operator import index
 from types import TracebackType
 from typing import NamedTuple, Sequence
 
@@ -31,7 +32,7 @@ class Plan:
     A context manager: leaving it, or abandon(), gives up what was not committed.
     """
 
-    __slots__ = ("_lib", "_pointer", "_layers", "_format", "_tokens", "mine", "error")
+    __slots__ = ("_lib", "_held", "_layers", "_format", "_tokens", "mine", "error")
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Plan:
         tokens: int,
     ) -> None:
         self._lib = lib
-        self._pointer = pointer
+        self._held: _abi.Handle | None = _abi.Handle(lib, pointer, "abandon")
         self._layers = layers
         self._format = write_format
         self._tokens = tokens
@@ -65,9 +66,6 @@ class Plan:
     ) -> None:
         self.abandon()
 
-    def __del__(self) -> None:
-        self.abandon()
-
     def write_packed(
         self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays
     ) -> bool:
@@ -77,7 +75,8 @@ class Plan:
         over. False when there is no room: commit() says so, and the tokens are a later miss."""
         if not 0 <= layer < len(self._layers):
             raise Error(f"write_packed: layer {layer}, the space has {len(self._layers)}")
-        if self.error:
+        held = self._held
+        if held is None or self.error:
             return False
         formats = self._layers[layer]
         if self._format >= len(formats):
@@ -91,9 +90,9 @@ class Plan:
                 f"the plan has {self._tokens}"
             )
         status = self._lib.write_packed(
-            self._pointer,
-            layer,
-            begin,
+            held.pointer,
+            index(layer),
+            index(begin),
             k.tokens,
             ctypes.addressof(k.planes),
             ctypes.addressof(v.planes),
@@ -110,12 +109,13 @@ class Plan:
         """Publishes blocks up to `tokens`, a block border or the end of the sequence."""
         if not 0 <= tokens <= self._tokens:
             raise Error(f"commit: up to token {tokens}, the plan has {self._tokens}")
-        if self.error or tokens == 0:
+        held = self._held
+        if held is None or self.error or tokens == 0:
             return CommitInfo(0, 0, self.error)
         options = _abi.CommitOptions(sequence_end=sequence_end, deadline_ms=_ms(deadline_ms))
         info = _abi.CommitInfo()
         status = self._lib.commit(
-            self._pointer, tokens, ctypes.addressof(options), ctypes.addressof(info)
+            held.pointer, index(tokens), ctypes.addressof(options), ctypes.addressof(info)
         )
         if status == _abi.OK:
             return CommitInfo(info.stored_tokens, info.duplicate_tokens)
@@ -126,8 +126,6 @@ class Plan:
 
     def abandon(self) -> None:
         """Gives up what was not committed; the plan has nothing to write any more."""
-        pointer, self._pointer = self._pointer, None
-        if pointer:
-            self._lib.abandon(pointer)
+        self._held = None
         self.mine = ()
         self.error = self.error or "plan: abandoned"

@@ -76,9 +76,13 @@ class View:
         self._arrays = tuple(arrays)
 
 
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]  # half of the time of array.ctypes.data
+
+
 def of_fresh(tensor: Tensor, arrays: Sequence[np.ndarray], tokens: int) -> View:
     """Of what empty() gave: dense."""
-    planes = _abi.Planes(**{p.name: a.ctypes.data for p, a in zip(tensor.parts, arrays)})
+    planes = _abi.Planes(**{p.name: _address(a) for p, a in zip(tensor.parts, arrays)})
     return View(planes, tokens, arrays)
 
 
@@ -155,7 +159,7 @@ def _view(caller: str, tensor: Tensor, arrays: Sequence[np.ndarray]) -> View:
     if any(array.shape[1] != tokens for array in arrays):
         counts = ", ".join(str(array.shape[1]) for array in arrays)
         raise Error(f"{caller}: {tensor.name} parts have {counts} tokens, must be the same")
-    planes = _abi.Planes(**{p.name: a.ctypes.data for p, a in zip(tensor.parts, arrays)})
+    planes = _abi.Planes(**{p.name: _address(a) for p, a in zip(tensor.parts, arrays)})
     planes.codes_head_stride, planes.codes_token_stride = _strides(arrays[0])
     if len(arrays) == 3:
         planes.scales_head_stride, planes.scales_token_stride = _strides(arrays[1])

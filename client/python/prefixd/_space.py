@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from operator import index
 from typing import Any, Iterable, Sequence, Union
 
 import numpy as np
@@ -26,7 +27,7 @@ class Space:
         self, lib: _abi.Library, pointer: int | None, layers: Sequence[FullLayer], error: str
     ) -> None:
         self._lib = lib
-        self._pointer = pointer
+        self._held: _abi.Handle | None = _abi.Handle(lib, pointer, "close_space")
         self._error = error
         self.layers = tuple(layers)
         known: dict[FullLayer, Any] = {}
@@ -70,8 +71,9 @@ class Space:
         if not _anything_asked(held, max_tokens):
             return Match()
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
+        space = self._held
         status = self._lib.match(
-            self._pointer,
+            space and space.pointer,
             _address(held),
             len(held),
             ctypes.addressof(lookup),
@@ -104,18 +106,22 @@ class Space:
         if not _anything_asked(held, max_tokens):
             return Lease(self._lib, None, info, "", self._tensors)
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
-        lookup.load_deadline_ms = _ms(load_deadline_ms)
-        lookup.prefill_tokens_per_s = prefill_tokens_per_s
-        lookup.wait_pending_ms = wait_pending_ms
+        if load_deadline_ms is not None:
+            lookup.load_deadline_ms = _ms(load_deadline_ms)
+        if prefill_tokens_per_s:
+            lookup.prefill_tokens_per_s = prefill_tokens_per_s
+        if wait_pending_ms:
+            lookup.wait_pending_ms = index(wait_pending_ms)
+        space = self._held
         pointer = self._lib.acquire(
-            self._pointer,
+            space and space.pointer,
             _address(held),
             len(held),
             ctypes.addressof(lookup),
             ctypes.addressof(info),
         )
         status = self._lib.last_status()
-        lease = Lease(self._lib, pointer, info, "", self._tensors)
+        lease = Lease(self._lib, pointer, info, self._error, self._tensors)
         if status != _abi.OK:
             lease._error = self._told(status)
         return lease
@@ -148,23 +154,20 @@ class Space:
             turn_end_count=len(ends),
             readable=self._mask(readable),
         )
+        space = self._held
         pointer = self._lib.reserve(
-            self._pointer, _address(held), len(held), ctypes.addressof(options)
+            space and space.pointer, _address(held), len(held), ctypes.addressof(options)
         )
         status = self._lib.last_status()
-        error = self._told(status) if status != _abi.OK else ""
-        plan = Plan(self._lib, pointer, error, self._tensors, write_format, len(held))
+        plan = Plan(self._lib, pointer, self._error, self._tensors, write_format, len(held))
+        if status != _abi.OK:
+            plan.error = self._told(status)
         return plan
 
     def close(self) -> None:
-        pointer, self._pointer = self._pointer, None
-        if pointer:
-            self._lib.close_space(pointer)
+        """Leases and plans stay; lookups find nothing any more."""
+        self._held = None
         self._error = self._error or "space: closed"
-
-    def __del__(self) -> None:
-        if self._pointer:
-            self._lib.close_space(self._pointer)
 
     def _told(self, status: int) -> str:
         """The sentence of a call that failed; raised when it is the caller's mistake."""
@@ -177,7 +180,8 @@ class Space:
 
     def _facts(self) -> _abi.SpaceFacts:
         facts = _abi.SpaceFacts()
-        self._lib.describe_space(self._pointer, ctypes.addressof(facts))
+        space = self._held
+        self._lib.describe_space(space and space.pointer, ctypes.addressof(facts))
         return facts
 
     def _lookup(
@@ -190,11 +194,11 @@ class Space:
     ) -> _abi.Lookup:
         lookup = _abi.Lookup()
         if max_tokens is not None:
-            lookup.max_tokens = max_tokens
+            lookup.max_tokens = index(max_tokens)
         if deadline_ms is not None:
             lookup.deadline_ms = _ms(deadline_ms)
         if request_id:
-            lookup.request_id = request_id.encode()
+            lookup.request_id = request_id.encode(errors="replace")
         if readable is not None:
             lookup.readable = self._mask(readable)
         items = _content_array(content)

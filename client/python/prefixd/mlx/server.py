@@ -5,6 +5,7 @@ Flags that are not prefixd's go to mlx_lm.server as they came. Without a daemon 
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Hashable
@@ -59,9 +60,13 @@ def _put_into(engine: Any, flags: flags_of.Flags) -> None:
             log.warning("prefixd holds no caches of a distributed server: its ranks must agree on a prefix")
         else:
             engine.LRUPromptCache = lambda size: _prompt_cache(provider, flags, plain_cache(size))
-        plain_run(host, port, provider, server_class=AnnouncingServer)
+        plain_run(host, port, provider)
 
     engine.run = run
+    # run() takes a server_class and drops it: it is given where it is used.
+    engine._run_http_server = functools.partial(
+        engine._run_http_server, server_class=AnnouncingServer
+    )
 
 
 class AnnouncingServer(ThreadingHTTPServer):
@@ -91,7 +96,7 @@ def _prompt_cache(provider: Any, flags: flags_of.Flags, local: Any) -> Any:
     from .shared import Model, SharedCaches, open_model
 
     client = prefixd.connect(
-        flags.address, name=flags.worker_name, **({"staging_bytes": flags.staging_bytes} if flags.staging_bytes else {})
+        flags.address, name=flags.worker_name, staging_bytes=flags.staging_bytes or None
     )
 
     def open_shared(key: Hashable) -> SharedCaches:
