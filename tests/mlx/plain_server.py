@@ -1,5 +1,6 @@
 """mlx_lm.server as it is, the engine alone, saying which port --port 0 became."""
 
+import functools
 import logging
 from http.server import ThreadingHTTPServer
 
@@ -12,10 +13,6 @@ class Announcing(ThreadingHTTPServer):
         logging.info("listening on http://%s:%d", *self.server_address[:2])
 
 
-def run(host, port, provider, plain_run=engine.run):
-    plain_run(host, port, provider, server_class=Announcing)
-
-
 if __name__ == "__main__":
-    engine.run = run
+    engine._run_http_server = functools.partial(engine._run_http_server, server_class=Announcing)
     engine.main()

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tiny_model import tokens as tokens_of
 from tiny_model import words
 
-DEADLINE_S = 120.0
+DEADLINE_S = float(os.environ.get("PREFIXD_TEST_DEADLINE_S", "120"))
 T = TypeVar("T")
 
 BUILD = Path(os.environ.get("PREFIXD_BUILD", Path(__file__).resolve().parents[2] / "build"))
@@ -115,6 +115,10 @@ class Daemon(Process):
     def lose_arena(self) -> None:
         """As after a reboot: what it held is on the SSD alone. Not while it runs."""
         self.arena.unlink(missing_ok=True)
+
+    def wait_for_sessions(self, count: int) -> None:
+        """Workers come back by themselves, in their own time."""
+        wait_for(f"{count} sessions", lambda: self.control("stats")["sessions"] == count)
 
     def gauge(self, name: str) -> int:
         return int(self.control("stats")["gauges"][name])

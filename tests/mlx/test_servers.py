@@ -14,10 +14,8 @@ from pathlib import Path
 from processes import Daemon, Server
 from tiny_model import Geometry, write_checkpoint
 
-STEP = 16
 QUANTIZED = ["--kv-bits=8", "--kv-group-size=64", "--quantized-kv-start=0"]
-SEVERAL = [f"--prefill-step-size={STEP}", "--prompt-cache-size=10"]
-NO_CACHE = [f"--prefill-step-size={STEP}", "--prompt-cache-size=0"]
+NO_CACHE = ["--prompt-cache-size=0"]
 
 
 def prompt(tokens: int, seed: int) -> list[int]:
@@ -28,6 +26,7 @@ class Servers(unittest.TestCase):
     """Servers `one` and `two` on a daemon, and the engine alone, which computes every prompt in full."""
 
     flags: list[str] = []
+    prefill_step = 16
     geometry = Geometry()
 
     @classmethod
@@ -39,9 +38,9 @@ class Servers(unittest.TestCase):
         cls.start_daemon()
         cls.addClassCleanup(lambda: cls.daemon.stop())
         cls.addClassCleanup(lambda: cls.daemon.lose_arena())
-        cls.alone = cls.server("alone", [*cls.flags, *NO_CACHE], None)
-        cls.one = cls.server("one", [*cls.flags, *SEVERAL], cls.daemon.address)
-        cls.two = cls.server("two", [*cls.flags, *SEVERAL], cls.daemon.address)
+        cls.alone = cls.server("alone", NO_CACHE, None)
+        cls.one = cls.server("one", [], cls.daemon.address)
+        cls.two = cls.server("two", [], cls.daemon.address)
 
     @classmethod
     def start_daemon(cls) -> None:
@@ -49,6 +48,7 @@ class Servers(unittest.TestCase):
 
     @classmethod
     def server(cls, name: str, flags: list[str], daemon_address: str | None) -> Server:
+        flags = [*cls.flags, f"--prefill-step-size={cls.prefill_step}", *flags]
         server = Server(cls.folder, name, cls.model, flags, daemon_address)
         cls.addClassCleanup(server.stop)
         return server
@@ -91,7 +91,7 @@ class PrefixesOfQuantizedCaches(Servers):
         self.assert_as_alone(self.two, prompt(20, seed=5), cached=0)
 
     def test_a_conversation_goes_on_as_it_would_in_the_engines_own_cache(self):
-        engine = self.server("engine", [*self.flags, *SEVERAL], None)
+        engine = self.server("engine", [], None)
         first = prompt(40, seed=6)
         answered = self.one.complete(first, 9).tokens
         self.assertEqual(engine.complete(first, 9).tokens, answered)
@@ -128,11 +128,20 @@ class PrefixesInFullPrecision(Servers):
 class PrefixdGoesAway(Servers):
     flags = QUANTIZED
 
+    def setUp(self):  # servers attach when they are first asked
+        for server in (self.one, self.two):
+            server.complete(prompt(3, seed=0), 1)
+        self.daemon.wait_for_sessions(2)
+
     def restart(self, how: signal.Signals, reboot: bool = False) -> None:
         self.daemon.stop(how)
         if reboot:
             self.daemon.lose_arena()
+        self.start_again()
+
+    def start_again(self) -> None:
         self.start_daemon()
+        self.daemon.wait_for_sessions(2)
 
     def test_prefixes_outlive_a_restart(self):
         stored = prompt(64, seed=1)
@@ -152,7 +161,7 @@ class PrefixdGoesAway(Servers):
         self.daemon.stop(signal.SIGKILL)
         self.assert_as_alone(self.two, stored, cached=0)
         self.assert_as_alone(self.two, stored, cached=63)  # of the engine's own cache
-        self.start_daemon()
+        self.start_again()
         later = prompt(64, seed=4)
         self.one.complete(later, 12)
         self.assert_as_alone(self.two, later, cached=63)
