@@ -18,7 +18,7 @@ from processes import Daemon
 from tiny_model import Geometry, write_checkpoint
 
 
-def prompt(tokens: int, seed: int) -> list[int]:
+def prompt(tokens: int, seed: int | str) -> list[int]:
     return random.Random(seed).choices(range(250), k=tokens)
 
 
