@@ -126,7 +126,7 @@ class Lease:
     tokens.
     """
 
-    __slots__ = ("_lib", "_held", "_info", "_error", "_layers", "_match")
+    __slots__ = ("_lib", "_held", "_info", "error", "_layers", "_match")
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Lease:
         self._lib = lib
         self._held: _Held | None = _Held(lib, pointer)
         self._info = info
-        self._error = error
+        self.error = error  # why the cache was not used, when it was not
         self._layers = layers
         self._match: Match | None = None
 
@@ -158,7 +158,7 @@ class Lease:
     def match(self) -> Match:
         """What the lookup said."""
         if self._match is None:
-            self._match = match_of(self._info, self._error)
+            self._match = match_of(self._info, self.error)
         return self._match
 
     @property
@@ -168,11 +168,6 @@ class Lease:
     @property
     def reasons(self) -> tuple[Reason, ...]:
         return self.match.reasons
-
-    @property
-    def error(self) -> str:
-        """Why the cache was not used, when it was not."""
-        return self._error
 
     @property
     def restorable_tokens(self) -> int:
@@ -243,6 +238,21 @@ class Lease:
             blocks.append(Block(begin, entry, self._layers[layer][entry.format], held))
             begin += entry.tokens
         return blocks
+
+    def runs(self, layer: int) -> list[tuple[int, int, int]]:
+        """The restorable tokens of `layer` as the runs that gather() copies in one go: begin, end,
+        and the index into the layer's formats that they are stored in."""
+        held = self._pages("runs")
+        runs: list[tuple[int, int, int]] = []
+        begin = 0
+        for entry in self._table(held, self._layer("runs", layer)):
+            end = begin + entry.tokens
+            if runs and runs[-1][2] == entry.format:
+                runs[-1] = (runs[-1][0], end, entry.format)
+            else:
+                runs.append((begin, end, entry.format))
+            begin = end
+        return runs
 
     def release(
         self,
