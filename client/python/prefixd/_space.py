@@ -79,8 +79,7 @@ class Space:
             ctypes.addressof(lookup),
             ctypes.addressof(info),
         )
-        error = self._told(status)
-        return match_of(info, error)
+        return match_of(info, self._told(status, self._lib.error()))
 
     def acquire(
         self,
@@ -121,9 +120,10 @@ class Space:
             ctypes.addressof(info),
         )
         status = self._lib.last_status()
+        sentence = self._lib.error() if status != _abi.OK else ""
         lease = Lease(self._lib, pointer, info, self._error, self._tensors)
         if status != _abi.OK:
-            lease._error = self._told(status)
+            lease.error = self._told(status, sentence)
         return lease
 
     def reserve(
@@ -158,10 +158,10 @@ class Space:
         pointer = self._lib.reserve(
             space and space.pointer, _address(held), len(held), ctypes.addressof(options)
         )
-        status = self._lib.last_status()
+        status, sentence = self._lib.last_status(), self._lib.error()
         plan = Plan(self._lib, pointer, self._error, self._tensors, write_format, len(held))
         if status != _abi.OK:
-            plan.error = self._told(status)
+            plan.error = self._told(status, sentence)
         return plan
 
     def close(self) -> None:
@@ -169,14 +169,13 @@ class Space:
         self._held = None
         self._error = self._error or "space: closed"
 
-    def _told(self, status: int) -> str:
-        """The sentence of a call that failed; raised when it is the caller's mistake."""
+    def _told(self, status: int, sentence: str) -> str:
+        """Why a call gave nothing; raised when it is the caller's mistake."""
         if status == _abi.OK:
             return ""
-        sentence = self._lib.error() or self.error or "prefixd: no cache"
         if status == _abi.INVALID_ARGUMENT:
             raise Error(sentence)
-        return sentence
+        return self.error or sentence
 
     def _facts(self) -> _abi.SpaceFacts:
         facts = _abi.SpaceFacts()

@@ -41,7 +41,13 @@ class LayerPages:
 
     def gather(self, lease: prefixd.Lease, layer: int, count: int) -> list[Rows]:
         """Tokens [0, count) as runs of one format each, bit for bit as they were stored."""
-        return [self._run(lease, layer, *run) for run in self._runs(lease, layer, count)]
+        runs = [run for run in lease.runs(layer) if run[0] < count]
+        if not runs or runs[-1][1] < count:
+            raise Shorter(f"layer {layer} has fewer than {count} tokens by now")
+        return [
+            self._run(lease, layer, begin, min(end, count), self.ladder[form])
+            for begin, end, form in runs
+        ]
 
     def write(self, plan: prefixd.Plan, layer: int, begin: int, rows: Rows) -> None:
         """Rows from token `begin` on. Requires: in the plan's format."""
@@ -59,23 +65,6 @@ class LayerPages:
             return prefixd.raw(dtype)
         return prefixd.mlx_affine(form.bits, form.group_size, dtype)
 
-    def _runs(
-        self, lease: prefixd.Lease, layer: int, count: int
-    ) -> list[tuple[int, int, TensorFormat]]:
-        runs: list[tuple[int, int, TensorFormat]] = []
-        for block in lease.blocks(layer):
-            end = min(block.begin + block.tokens, count)
-            form = self.ladder[block.format]
-            if end <= block.begin:
-                break
-            if runs and runs[-1][2] == form:
-                runs[-1] = (runs[-1][0], end, form)
-            else:
-                runs.append((block.begin, end, form))
-        if not runs or runs[-1][1] < count:
-            raise Shorter(f"layer {layer} has fewer than {count} tokens by now")
-        return runs
-
     def _run(
         self, lease: prefixd.Lease, layer: int, begin: int, end: int, form: TensorFormat
     ) -> Rows:
@@ -91,11 +80,11 @@ class LayerPages:
         heads = (1, self.shape.kv_heads, tokens)
         element = mx.uint16 if self.shape.dtype == mx.bfloat16 else self.shape.dtype
         if form == RAW:
-            room = [mx.zeros((*heads, dim), element)]
+            room = [mx.empty((*heads, dim), element)]
         else:
             groups = (*heads, dim // form.group_size)
-            room = [mx.zeros((*heads, dim * form.bits // 32), mx.uint32)]
-            room += [mx.zeros(groups, element), mx.zeros(groups, element)]
+            room = [mx.empty((*heads, dim * form.bits // 32), mx.uint32)]
+            room += [mx.empty(groups, element), mx.empty(groups, element)]
         mx.eval(room)
         return room
 

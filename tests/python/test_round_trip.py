@@ -1,0 +1,255 @@
+"""G1: packed bytes of an engine go in and come out bit for bit; an exact repeat reuses n - 1."""
+
+import threading
+
+import numpy as np
+import prefixd
+from support import PATIENCE_MS, DaemonTest, Engine, run_script, same
+
+FORMATS = {
+    "mlx 8 bits, bfloat16": prefixd.mlx_affine(8, 64, "bfloat16"),
+    "mlx 4 bits, group 32, float16": prefixd.mlx_affine(4, 32, "float16"),
+    "mlx 3 bits, float32": prefixd.mlx_affine(3, 64, "float32"),
+    "mlx 6 bits": prefixd.mlx_affine(6, 32, "bfloat16"),
+    "mlx, V in fewer bits": prefixd.mlx_affine(8, 64, "bfloat16", value_bits=4, value_group_size=32),
+    "raw bfloat16": prefixd.raw("bfloat16"),
+    "raw float16": prefixd.raw("float16"),
+    "raw float32": prefixd.raw("float32"),
+    "q8_0": prefixd.q8_0(),
+    "q4_0": prefixd.q4_0(),
+    "q8_0 and q5_1": prefixd.q8_0(value=prefixd.q5_1()),
+    "mlx K, raw V": prefixd.pair(prefixd.mlx_affine(4, 64, "bfloat16"), prefixd.raw("bfloat16")),
+}
+
+
+class RoundTripTest(DaemonTest):
+    def test_every_format_comes_back_bit_for_bit(self):
+        self.daemon.start()
+        client = self.attached()
+        for name, format in FORMATS.items():
+            with self.subTest(name):
+                engine = Engine(format)
+                space = engine.open(client)
+                self.assertEqual(engine.store(space, 150), 150)
+                with space.acquire(engine.tokens(150)) as lease:
+                    self.assertEqual(lease.wait_all(), 150)
+                    self.assertTrue(same(engine.read(lease, 150), engine.cache(150)))
+
+    def test_bytes_stored_are_the_engines_own(self):
+        self.daemon.start()
+        client = self.attached()
+        for name, format in FORMATS.items():
+            with self.subTest(name):
+                engine = Engine(format)
+                bytes_of_one = sum(a.nbytes for kv in engine.cache(1) for arrays in kv for a in arrays)
+                self.assertEqual(engine.open(client).payload_bytes_per_token, bytes_of_one)
+
+    def test_an_exact_repeat_reuses_all_but_the_last_token(self):
+        self.daemon.start()
+        engine = Engine()
+        space = engine.open(self.attached())
+        engine.store(space, 200)
+        with space.acquire(engine.tokens(200), max_tokens=199) as lease:
+            self.assertEqual(lease.match_kind, "exact")
+            self.assertEqual(lease.reasons, (("max_tokens", 1),))
+            self.assertEqual(lease.wait_all(), 199)
+            self.assertEqual(lease.match.matched_tokens, 200)
+            self.assertEqual(lease.error, "")
+            whole = engine.cache(200)
+            cut = [tuple(tuple(a[:, :, :199] for a in t) for t in kv) for kv in whole]
+            self.assertTrue(same(engine.read(lease, 199), cut))
+            key, _ = lease.gather(1, 50, begin=100)
+            self.assertEqual(key[0].tobytes(), whole[1][0][0][:, :, 100:150].tobytes())
+
+    def test_longer_shorter_and_diverging_prompts_reuse_what_they_share(self):
+        self.daemon.start()
+        engine = Engine()
+        space = engine.open(self.attached())
+        engine.store(space, 200)
+        other = engine.tokens(200)
+        other[130] += 1
+        for tokens, kind, shared in (
+            (engine.tokens(300), "prefix", 200),
+            (engine.tokens(77), "supersequence", 77),
+            (other, "lcp", 130),
+            ([7] * 50, "none", 0),
+        ):
+            match = space.match(tokens)
+            self.assertEqual((match.kind, match.restorable_tokens), (kind, shared))
+        self.assertEqual(space.match(engine.tokens(200), max_tokens=0).restorable_tokens, 0)
+        self.assertEqual(space.acquire([], max_tokens=-1).wait_all(), 0, "an empty prompt")
+
+    def test_tensors_are_taken_as_they_stand(self):
+        self.daemon.start()
+        engine = Engine()
+        space = engine.open(self.attached())
+        count = 150
+        cache = engine.cache(count)
+
+        def grown(array):  # an over-allocated buffer, cut
+            buffer = np.zeros((1, array.shape[1], 256, array.shape[3]), array.dtype)
+            buffer[:, :, :count] = array
+            return buffer[:, :, :count]
+
+        def token_major(array):  # [tokens, heads, row] in memory
+            return np.ascontiguousarray(array[0].transpose(1, 0, 2)).transpose(1, 0, 2)
+
+        def backwards(array):  # no strides that a plane has: copied
+            return np.ascontiguousarray(array[:, :, ::-1])[:, :, ::-1]
+
+        ways = (grown, token_major, backwards)
+        for seed, way in enumerate(ways):
+            with self.subTest(way.__name__):
+                tokens = [seed + 1] * count
+                with space.reserve(tokens) as plan:
+                    for layer, kv in enumerate(cache):
+                        key, value = ([way(a) for a in arrays] for arrays in kv)
+                        self.assertTrue(plan.write_packed(layer, key=key, value=value), plan.error)
+                    self.assertEqual(plan.commit(count).stored_tokens, count)
+                with space.acquire(tokens) as lease:
+                    self.assertEqual(lease.wait_all(), count)
+                    self.assertTrue(same(engine.read(lease, count), cache))
+
+    def test_an_array_that_repeats_one_row_is_stored_as_it_reads(self):
+        self.daemon.start()
+        engine = Engine(prefixd.raw("bfloat16"), layers=1)
+        space = engine.open(self.attached())
+        row = np.arange(64, dtype=np.uint16)
+        repeated = np.broadcast_to(row, (1, 2, 100, 64))  # strides of 0
+        with space.reserve([5] * 100) as plan:
+            plan.write_packed(0, key=repeated, value=[repeated])
+            plan.commit(100)
+        with space.acquire([5] * 100) as lease:
+            lease.wait_all()
+            (key,), (value,) = lease.gather(0, 100)
+            self.assertTrue((key == row).all() and (value == row).all())
+
+    def test_gather_fills_the_callers_arrays(self):
+        self.daemon.start()
+        engine = Engine()
+        space = engine.open(self.attached())
+        engine.store(space, 150)
+        cache = engine.cache(150)
+        room = [
+            tuple(np.zeros((1, 2, 256, a.shape[3]), a.dtype) for a in arrays) for arrays in cache[0]
+        ]
+        out = tuple(tuple(a[:, :, :150] for a in arrays) for arrays in room)
+        with space.acquire(engine.tokens(150)) as lease:
+            lease.wait_all()
+            given = lease.gather(0, 150, out=out)
+        self.assertTrue(same([given], cache[:1]))
+        self.assertTrue(all(a is b for x, y in zip(given, out) for a, b in zip(x, y)))
+        self.assertFalse(any(a[:, :, 150:].any() for arrays in room for a in arrays))
+
+    def test_several_formats_in_one_space_are_read_in_the_one_asked_for(self):
+        self.daemon.start()
+        fine, coarse = prefixd.mlx_affine(8, 64, "bfloat16"), prefixd.mlx_affine(4, 64, "bfloat16")
+        engine = Engine(fine, coarse)
+        space = engine.open(self.attached())
+        self.assertEqual(engine.store(space, 150, format=1), 150)
+        with space.acquire(engine.tokens(150), readable=["mlx_affine/4/64"]) as lease:
+            self.assertEqual(lease.wait_all(), 150)
+            self.assertTrue(same(engine.read(lease, 150), engine.cache(150, 1)))
+        self.assertEqual(space.match(engine.tokens(150), readable=[fine]).restorable_tokens, 0)
+
+    def test_content_tells_prompts_of_the_same_tokens_apart(self):
+        self.daemon.start()
+        engine = Engine()
+        space = engine.open(self.attached())
+        images = [prefixd.Content(10, 20, bytes([n]) * 32) for n in (1, 2)]
+        tokens, cache = engine.tokens(64), engine.cache(64)
+        with space.reserve(tokens, content=images[:1], turn_ends=[40]) as plan:
+            for layer, (key, value) in enumerate(cache):
+                plan.write_packed(layer, key=key, value=value)
+            plan.commit(64, sequence_end=True)
+        self.assertEqual(space.match(tokens, content=images[:1]).restorable_tokens, 64)
+        self.assertEqual(space.match(tokens, content=images[1:]).restorable_tokens, 10)
+        self.assertEqual(space.match(tokens).restorable_tokens, 10)
+        self.assertEqual(space.match(tokens[:40], content=images[:1]).kind, "exact", "a turn's end")
+
+    def test_tokens_come_as_lists_arrays_and_numpy(self):
+        self.daemon.start()
+        engine = Engine()
+        space = engine.open(self.attached())
+        engine.store(space, 150)
+        tokens = engine.tokens(150)
+        twice = np.repeat(np.array(tokens, np.uint32), 2)
+        for given in (tuple(tokens), np.array(tokens), np.array(tokens, np.uint32), twice[::2]):
+            self.assertEqual(space.match(given).restorable_tokens, 150)
+        self.assertEqual(space.match(np.array(tokens), max_tokens=np.int64(70)).restorable_tokens, 70)
+
+    def test_without_shared_memory_pages_are_sent(self):
+        self.daemon.start()
+        engine = Engine()
+        client = self.attached(arena=False, staging_bytes=0)
+        space = engine.open(client)
+        engine.store(space, 150)
+        with space.acquire(engine.tokens(150)) as lease:
+            self.assertEqual(lease.wait_all(), 150)
+            self.assertFalse(lease.match.in_place)
+            self.assertTrue(same(engine.read(lease, 150), engine.cache(150)))
+            self.assertIsNone(lease.blocks(0)[0].arena_offset)
+        self.assertEqual(client.stats().arena_bytes, 0)
+
+    def test_the_client_counts(self):
+        self.daemon.start()
+        engine = Engine()
+        client = self.attached()
+        space = engine.open(client)
+        engine.store(space, 150)
+        with space.acquire(engine.tokens(200)) as lease:
+            engine.read(lease, lease.wait_all())
+            lease.release(used_tokens=150, first_token_ms=2.5, prefill_tokens_per_s=900.0)
+        stats = client.stats()
+        self.assertTrue(stats.attached)
+        self.assertEqual(
+            (stats.lookups, stats.requested_tokens, stats.restorable_tokens, stats.stored_tokens),
+            (1, 200, 150, 150),
+        )
+        self.assertEqual(stats.gathered_bytes, 150 * space.payload_bytes_per_token)
+        self.assertEqual((len(space.id), space.block_tokens), (64, 64))
+
+
+class SharingTest(DaemonTest):
+    def test_another_process_reads_what_this_one_stored(self):
+        self.daemon.start()
+        engine = Engine()
+        engine.store(engine.open(self.attached()), 200)
+        script = """
+import sys, prefixd
+from support import Engine, same
+engine = Engine()
+space = engine.open(prefixd.connect(sys.argv[1], name="other"))
+with space.acquire(engine.tokens(200), max_tokens=199) as lease:
+    n = lease.wait_all()
+    key, value = lease.gather(1, n)
+    want = engine.cache(200)[1]
+    assert same([(key, value)], [tuple(tuple(a[:, :, :n] for a in t) for t in want)])
+    print(n, lease.match_kind, lease.match.in_place)
+"""
+        other = run_script(script, self.daemon.address)
+        self.assertEqual((other.stdout, other.stderr), ("199 exact True\n", ""))
+
+    def test_a_request_waits_for_the_worker_that_computes_its_tokens(self):
+        """And other threads of this process run meanwhile: the GIL is released."""
+        self.daemon.start()
+        engine = Engine()
+        writing, reading = engine.open(self.attached()), engine.open(self.attached())
+        tokens = engine.tokens(128)
+        found = []
+
+        def ask():
+            with reading.acquire(
+                tokens, deadline_ms=PATIENCE_MS, wait_pending_ms=PATIENCE_MS
+            ) as lease:
+                found.append(lease.wait_all())
+
+        with writing.reserve(tokens) as plan:
+            self.assertEqual(plan.mine, ((0, 128),))
+            asking = threading.Thread(target=ask)
+            asking.start()
+            for layer, (key, value) in enumerate(engine.cache(128)):
+                plan.write_packed(layer, key=key, value=value)
+            plan.commit(128, sequence_end=True)
+        asking.join()
+        self.assertEqual(found, [128])

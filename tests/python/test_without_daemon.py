@@ -1,0 +1,178 @@
+"""Without a daemon or a library, or when the daemon dies: fewer tokens, never an exception."""
+
+import os
+import random
+import threading
+
+import prefixd
+from support import PATIENCE_MS, DaemonTest, Engine, run_script, same
+
+CYCLES = int(os.environ.get("PREFIXD_PYTHON_CYCLES", "150"))
+
+
+class AbsentDaemonTest(DaemonTest):
+    def test_nothing_is_restored_and_nothing_is_raised(self):
+        client = self.connect(connect_deadline_ms=50)
+        engine = Engine()
+        space = engine.open(client)
+        self.assertFalse(client.attached)
+        self.assertIn("no daemon", client.error)
+        with space.acquire(engine.tokens(100), max_tokens=99, deadline_ms=50) as lease:
+            self.assertEqual((lease.restorable_tokens, lease.wait(0), lease.wait_all()), (0, 0, 0))
+            self.assertIn("no daemon", lease.error)
+            self.assertEqual((lease.match_kind, lease.blocks(0)), ("none", []))
+            self.assertIsNone(lease.gather(0, 5))
+            self.assertEqual(lease.gather(0, 0)[0][0].shape[2], 0)
+        with space.reserve(engine.tokens(100), deadline_ms=50) as plan:
+            self.assertEqual(plan.mine, ())
+            self.assertIn("no daemon", plan.error)
+            key, value = engine.cache(100)[0]
+            self.assertFalse(plan.write_packed(0, key=key, value=value))
+            self.assertIn("no daemon", plan.commit(100, sequence_end=True).error)
+        self.assertIn("no daemon", space.match(engine.tokens(5), deadline_ms=50).error)
+        self.assertIn("no daemon", client.stats().error)
+
+    def test_it_attaches_once_the_daemon_is_there(self):
+        """And the daemon is started while a thread waits for it: the GIL is released."""
+        client = self.connect(connect_deadline_ms=50)
+        engine = Engine()
+        space = engine.open(client)
+        came = []
+        waiting = threading.Thread(target=lambda: came.append(client.wait_attached(PATIENCE_MS)))
+        waiting.start()
+        self.daemon.start()
+        waiting.join()
+        self.assertEqual(came, [True])
+        self.assertEqual(engine.store(space, 100), 100)
+        self.assertEqual(space.match(engine.tokens(100)).restorable_tokens, 100)
+
+    def test_the_default_address_may_have_nobody(self):
+        self.assertIsInstance(prefixd.connect(), prefixd.Client)
+
+
+class AbsentLibraryTest(DaemonTest):
+    def test_a_library_that_is_not_there_is_a_client_without_cache(self):
+        client = prefixd.connect(self.daemon.address, library=self.folder / "libnone.so")
+        self.assertIn("libnone.so", client.error)
+        engine = Engine()
+        space = engine.open(client)
+        self.assertIn("libnone.so", space.error)
+        with space.acquire(engine.tokens(100), max_tokens=99) as lease:
+            self.assertEqual((lease.restorable_tokens, lease.wait_all()), (0, 0))
+            self.assertIn("libnone.so", lease.error)
+            self.assertIsNone(lease.gather(0, 5))
+            self.assertIsNotNone(lease.gather(0))
+            lease.release(used_tokens=0)
+        with space.reserve(engine.tokens(100)) as plan:
+            self.assertEqual(plan.mine, ())
+            key, value = engine.cache(100)[0]
+            self.assertFalse(plan.write_packed(0, key=key, value=value))
+            self.assertIn("libnone.so", plan.commit(100).error)
+        self.assertEqual(space.match(engine.tokens(100)).restorable_tokens, 0)
+        self.assertEqual((space.id, space.block_tokens, client.stats().attached), ("", 0, False))
+
+    def test_a_file_that_is_no_library_or_another_one_is_told(self):
+        (self.folder / "text.so").write_text("no library")
+        self.assertIn("text.so", prefixd.connect(library=self.folder / "text.so").error)
+        self.assertIn("prefixd_", prefixd.connect(library="libc.so.6").error)
+
+    def test_digests_without_a_library_are_zeros(self):
+        script = "import prefixd; print(prefixd.digest_file('/nonexistent') == bytes(32))"
+        before = os.environ["PREFIXD_LIBRARY"]
+        try:
+            os.environ["PREFIXD_LIBRARY"] = "/nonexistent/libprefixd.so"
+            self.assertEqual(run_script(script).stdout, "True\n")
+        finally:
+            os.environ["PREFIXD_LIBRARY"] = before
+
+
+class DyingDaemonTest(DaemonTest):
+    def setUp(self):
+        super().setUp()
+        self.daemon.start()
+        self.client = self.attached()
+        self.engine = Engine()
+        self.space = self.engine.open(self.client)
+
+    def test_a_lease_outlives_the_daemon(self):
+        self.engine.store(self.space, 150)
+        with self.space.acquire(self.engine.tokens(150)) as lease:
+            self.assertEqual(lease.wait_all(), 150)
+            self.daemon.kill()
+            self.assertTrue(same(self.engine.read(lease, 150), self.engine.cache(150)))
+            self.assertEqual(lease.restorable_tokens, 150)
+            (block, *_) = lease.blocks(0)
+            self.assertEqual(
+                block.key[0].tobytes(), self.engine.cache(150)[0][0][0][:, :, :64].tobytes()
+            )
+        with self.space.acquire(self.engine.tokens(150), deadline_ms=50) as lease:
+            self.assertEqual(lease.wait_all(), 0)
+            self.assertNotEqual(lease.error, "")
+
+    def test_a_plan_whose_daemon_died_says_so_and_nothing_else(self):
+        with self.space.reserve(self.engine.tokens(150)) as plan:
+            self.assertEqual(plan.mine, ((0, 150),))
+            cache = self.engine.cache(150)
+            plan.write_packed(0, key=cache[0][0], value=cache[0][1])
+            self.daemon.kill()
+            self.assertTrue(plan.write_packed(1, key=cache[1][0], value=cache[1][1]))
+            info = plan.commit(150, sequence_end=True, deadline_ms=100)
+            self.assertEqual(info[:2], (0, 0))
+            self.assertNotEqual(info.error, "")
+
+    def test_a_new_daemon_on_the_same_memory_still_has_everything(self):
+        self.engine.store(self.space, 150)
+        self.daemon.kill()
+        self.daemon.start()
+        found = 0
+        while not found:  # the client attaches again by itself
+            self.client.wait_attached(PATIENCE_MS)
+            with self.space.acquire(self.engine.tokens(150), deadline_ms=PATIENCE_MS) as lease:
+                found = lease.wait_all()
+                self.assertTrue(found == 0 or same(self.engine.read(lease, 150), self.engine.cache(150)))
+        self.assertEqual(found, 150)
+
+
+class KilledAtRandomTest(DaemonTest):
+    def test_cycles_with_the_daemon_killed_give_right_bytes_or_fewer(self):
+        """G4. PREFIXD_PYTHON_CYCLES sets how many."""
+        chance = random.Random(20261121)
+        engines = [Engine(seed=seed) for seed in range(1, 7)]
+        caches = {engine.seed: engine.cache(220) for engine in engines}
+        self.daemon.start()
+        client = self.attached(connect_deadline_ms=2_000)
+        space = engines[0].open(client)
+        now = threading.Event()  # never set: waiting on it is a pause of random length
+        hits = kills = tokens = 0
+        for cycle in range(CYCLES):
+            engine, count = chance.choice(engines), chance.randrange(1, 221)
+            killer = None
+            if chance.random() < 0.25:
+                pause = chance.random() * 0.004
+
+                def kill_and_restart():
+                    now.wait(pause)
+                    self.daemon.kill()
+                    self.daemon.start()
+
+                killer = threading.Thread(target=kill_and_restart)
+                killer.start()
+                kills += 1
+            with space.acquire(engine.tokens(count), deadline_ms=100) as lease:
+                found = lease.wait_all()
+                self.assertLessEqual(found, count, f"cycle {cycle}")
+                for layer, want in enumerate(caches[engine.seed]):
+                    got = lease.gather(layer, found)
+                    cut = tuple(tuple(a[:, :, :found] for a in arrays) for arrays in want)
+                    self.assertTrue(same([got], [cut]), f"cycle {cycle}: {found} tokens")
+            hits += found > 0
+            tokens += found
+            if found < count:
+                engine.store(space, count)
+            if killer is not None:
+                killer.join()
+                if chance.random() < 0.8:  # else the next cycle finds nobody yet
+                    client.wait_attached(PATIENCE_MS)
+        print(f"{CYCLES} cycles, {kills} kills, {hits} hits, {tokens} tokens", flush=True)
+        self.assertGreater(kills, CYCLES // 10)
+        self.assertGreater(hits, CYCLES // 4)
