@@ -134,6 +134,9 @@ bool Connection::AttachOnce() {
   {
     base::MutexLock lock(mutex_);
     if (stopped_) return false;
+    // After the first try the call stays and waits for the daemon. A connection that gRPC makes
+    // while no call is there is noticed by its backup poller alone, up to 5 s later.
+    context.set_wait_for_ready(tried_);
     attached_with_ = &context;
   }
   v1::AttachRequest request;
