@@ -1,5 +1,6 @@
 """The examples do what they say: a second run, a process of its own, computes one token."""
 
+import os
 import re
 import subprocess
 import sys
@@ -25,11 +26,16 @@ class Examples(unittest.TestCase):
         cls.addClassCleanup(lambda: cls.daemon.stop())
         cls.addClassCleanup(lambda: cls.daemon.lose_arena())
 
-    def run_example(self, name: str, *flags: str, address: str | None = None) -> tuple[str, int]:
+    def run_example(
+        self, name: str, *flags: str, address: str | None = None, library: str | None = None
+    ) -> tuple[str, int]:
         """What was generated, and how many tokens were cached."""
         command = [sys.executable, str(EXAMPLES / name), address or self.daemon.address]
         command += [str(self.model), words(prompt(80, self.id())), *flags]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+        environment = {**os.environ, **({"PREFIXD_LIBRARY": library} if library else {})}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         text, cached = re.fullmatch(r"(.*)\n80 prompt tokens, (\d+) cached\n", done.stdout).groups()
         self.assertTrue(text)
@@ -53,6 +59,12 @@ class Examples(unittest.TestCase):
         for name in ("mlx_generate.py", "mlx_by_hand.py"):
             with self.subTest(name):
                 _, cached = self.run_example(name, address="unix:///nowhere/prefixd.sock")
+                self.assertEqual(cached, 0)
+
+    def test_without_the_library_too(self):
+        for name in ("mlx_generate.py", "mlx_by_hand.py"):
+            with self.subTest(name):
+                _, cached = self.run_example(name, library="/nowhere/libprefixd.so")
                 self.assertEqual(cached, 0)
 
 

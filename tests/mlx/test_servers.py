@@ -7,11 +7,13 @@ are then equal bits, and no close call between two tokens can go either way.
 
 import random
 import signal
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from processes import Daemon, Server
+from processes import DEADLINE_S, Daemon, Server
 from tiny_model import Geometry, write_checkpoint
 
 QUANTIZED = ["--kv-bits=8", "--kv-group-size=64", "--quantized-kv-start=0"]
@@ -123,6 +125,48 @@ class PrefixesInFullPrecision(Servers):
             answer = server.chat([system, user], 8)
             self.assertEqual(answer.cached_tokens, cached)
             self.assertEqual(answer.tokens, self.alone.chat([system, user], 8).tokens)
+
+
+class DraftModels(Servers):
+    """Speculative decoding: the caches of two models, a space each."""
+
+    @classmethod
+    def server(cls, name: str, flags: list[str], daemon_address: str | None) -> Server:
+        draft = write_checkpoint(cls.folder / "draft", Geometry(layers=2, kv_heads=1, seed=3))
+        flags = [*flags, f"--draft-model={draft}", "--num-draft-tokens=2"]
+        return super().server(name, flags, daemon_address)
+
+    def test_have_their_prefixes_shared_as_well(self):
+        stored = prompt(64, seed=1)
+        self.one.complete(stored, 12)
+        self.assertEqual(len(self.daemon.control("stats")["spaces"]), 2)
+        self.assert_as_alone(self.two, stored, cached=63)
+
+
+class QuantizedDraftModels(DraftModels):
+    flags = QUANTIZED
+
+    def test_have_their_prefixes_shared_as_well(self):
+        """Here the engine quantizes copies, and keeps what it had before: the first prefill step. Its
+        objects say so in `offset`, and no more than that is saved of them."""
+        stored = prompt(64, seed=1)
+        self.one.complete(stored, 12)
+        self.assert_as_alone(self.two, stored, cached=self.prefill_step)
+
+
+class CommandLine(unittest.TestCase):
+    def test_a_group_that_does_not_divide_head_dim_is_refused_at_once(self):
+        with tempfile.TemporaryDirectory(prefix="prefixd-mlx-") as folder:
+            model = write_checkpoint(Path(folder) / "tiny", Geometry(head_dim=64))
+            flags = [f"--model={model}", "--kv-bits=8", "--kv-group-size=128", "--port=0"]
+            done = subprocess.run(
+                [sys.executable, "-m", "prefixd.mlx.server", *flags],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+            )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("group_size 128 does not divide head_dim 64", done.stderr)
 
 
 class PrefixdGoesAway(Servers):

@@ -80,11 +80,11 @@ class LayerPages:
         heads = (1, self.shape.kv_heads, tokens)
         element = mx.uint16 if self.shape.dtype == mx.bfloat16 else self.shape.dtype
         if form == RAW:
-            room = [mx.empty((*heads, dim), element)]
+            room = [mx.zeros((*heads, dim), element)]
         else:
             groups = (*heads, dim // form.group_size)
-            room = [mx.empty((*heads, dim * form.bits // 32), mx.uint32)]
-            room += [mx.empty(groups, element), mx.empty(groups, element)]
+            room = [mx.zeros((*heads, dim * form.bits // 32), mx.uint32)]
+            room += [mx.zeros(groups, element), mx.zeros(groups, element)]
         mx.eval(room)
         return room
 

@@ -104,8 +104,9 @@ class PromptCache:
         if model not in self._shared:
             try:
                 self._shared[model] = self._open_shared(model)
-            except (Unsupported, OptionError) as why:
-                log.warning("prefixd does not hold caches of %s: %s", model, why)
+            except Exception as why:
+                expected = isinstance(why, (Unsupported, OptionError))
+                log.warning("prefixd does not hold caches of %s: %s", model, why, exc_info=not expected)
                 self._shared[model] = None
         return self._shared[model]
 

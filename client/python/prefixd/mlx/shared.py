@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import prefixd
 
 from . import convert, geometry
 from .options import RAW, Options, TensorFormat
-from .pages import LayerPages
+from .pages import LayerPages, Shorter
 from .restored import Restored
 from .tokens import Prompt
 
@@ -54,30 +54,20 @@ class SharedCaches:
         self._options = options
         self._restored = Restored(parts[0].space.block_tokens)
 
-    def match(self, prompt: Prompt) -> int:
-        """Tokens that fetch() would give back. Changes nothing."""
-        if len(prompt.tokens) < 2:
-            return 0
-        return min(
-            part.space.match(prompt.tokens, **self._question(part, prompt)).restorable_tokens
-            for part in self._parts
-        )
-
     def fetch(self, prompt: Prompt) -> tuple[list[Any] | None, int]:
         """Cache objects with the longest prefix that is here, and its tokens: at most all but one."""
         if len(prompt.tokens) < 2:
             return None, 0
         with contextlib.ExitStack() as held:
-            leases = [self._acquire(held, part, prompt) for part in self._parts]
+            leases = [held.enter_context(self._acquire(part, prompt)) for part in self._parts]
             count = prompt.outside_images(min(lease.wait_all() for lease in leases))
             if not count:
                 return None, 0
-            rows = [
-                layer.gather(lease, index, count)
-                for part, lease in zip(self._parts, leases)
-                for index, layer in enumerate(part.layers)
-            ]
-            return self._restore(prompt.cut(count), rows), count
+            try:
+                rows = self._gather(leases, count)
+            except Shorter:
+                return None, 0
+        return self._restore(prompt.cut(count), rows), count
 
     def store(self, prompt: Prompt, caches: Sequence[Any], turn_ends: Sequence[int] = ()) -> Stored:
         """Saves what the caches hold of `prompt`, of which they may hold less. Bytes that are here
@@ -98,18 +88,23 @@ class SharedCaches:
 
     # --- fetch ---
 
-    def _question(self, part: _Part, prompt: Prompt) -> dict[str, Any]:
-        return {
-            "content": _content(prompt),
-            "max_tokens": len(prompt.tokens) - 1,
-            "deadline_ms": self._options.deadline_ms,
-            "readable": part.layers[0].names(self._options.readable),
-        }
+    def _acquire(self, part: _Part, prompt: Prompt) -> prefixd.Lease:
+        return part.space.acquire(
+            prompt.tokens,
+            content=_content(prompt),
+            max_tokens=len(prompt.tokens) - 1,
+            deadline_ms=self._options.deadline_ms,
+            load_deadline_ms=self._options.load_deadline_ms,
+            readable=part.layers[0].names(self._options.readable),
+        )
 
-    def _acquire(self, held: contextlib.ExitStack, part: _Part, prompt: Prompt) -> prefixd.Lease:
-        question = self._question(part, prompt)
-        question["load_deadline_ms"] = self._options.load_deadline_ms
-        return held.enter_context(part.space.acquire(prompt.tokens, **question))
+    def _gather(self, leases: Sequence[prefixd.Lease], count: int) -> list[list[convert.Rows]]:
+        """Of each layer, the runs that make up tokens [0, count). May raise Shorter."""
+        return [
+            layer.gather(lease, index, count)
+            for part, lease in zip(self._parts, leases)
+            for index, layer in enumerate(part.layers)
+        ]
 
     def _restore(self, prompt: Prompt, rows: list[list[convert.Rows]]) -> list[Any]:
         """One format for all layers: the engine's own where any of it is quantized by the engine."""
