@@ -125,6 +125,7 @@ TEST_F(CapiTest, WithoutADaemonNothingIsRestoredAndNothingFails) {
   prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, &match);
   EXPECT_NE(std::string(prefixd_last_error()).find("no daemon"), std::string::npos)
       << prefixd_last_error();
+  EXPECT_EQ(prefixd_last_status(), PREFIXD_UNAVAILABLE);
   EXPECT_EQ(match.restorable_tokens, 0u);
   EXPECT_EQ(prefixd_wait_all(lease, 0), 0u);
   prefixd_plan* plan = prefixd_reserve(space, engine.tokens.data(), kTokens, nullptr);
@@ -210,9 +211,18 @@ TEST_F(CapiTest, ErrorsAreSentencesAndNothingWorse) {
   EXPECT_EQ(prefixd_open_space(nullptr, &engine.spec), nullptr);
   EXPECT_EQ(prefixd_open_space(client, nullptr), nullptr);
   EXPECT_EQ(prefixd_open_space(client, &engine.spec), nullptr) << "no layers";
-  EXPECT_NE(prefixd_last_error()[0], '\0');
+  const std::string told = prefixd_last_error();
+  EXPECT_NE(told, "");
+  EXPECT_EQ(prefixd_last_status(), PREFIXD_INVALID_ARGUMENT);
+  prefixd_release(nullptr, nullptr);
+  prefixd_abandon(nullptr);
+  prefixd_close_space(nullptr);
+  prefixd_detach(nullptr);
+  EXPECT_EQ(prefixd_last_error(), told) << "a garbage collector frees between any two calls";
+  EXPECT_EQ(prefixd_last_status(), PREFIXD_INVALID_ARGUMENT);
   prefixd_close_space(engine.Open(client));
   EXPECT_STREQ(prefixd_last_error(), "") << "nothing went wrong in the last call";
+  EXPECT_EQ(prefixd_last_status(), PREFIXD_OK);
   engine.format.key = engine.format.value = {PREFIXD_MLX_AFFINE, PREFIXD_F16, 8, 0, 48, 0};
   EXPECT_EQ(prefixd_open_space(client, &engine.spec), nullptr);
   EXPECT_NE(std::string(prefixd_last_error()).find("48"), std::string::npos)

@@ -1,0 +1,46 @@
+"""pip installs the package from the source tree, with the library in it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import PACKAGE
+
+_SCRIPT = """
+import prefixd, prefixd.mlx, sys
+client = prefixd.connect("unix:///nonexistent/prefixd.sock")
+assert client.error == "client: no daemon at unix:///nonexistent/prefixd.sock", client.error
+assert prefixd.__file__.startswith(sys.prefix), prefixd.__file__
+"""
+
+
+class InstallTest(unittest.TestCase):
+    def test_pip_installs_it_from_the_source_tree_without_a_network(self):
+        folder = Path(tempfile.mkdtemp(prefix="prefixd_install_"))
+        self.addCleanup(shutil.rmtree, folder)
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        venv = [sys.executable, "-m", "venv", "--system-site-packages", folder / "venv"]
+        made = subprocess.run(venv, env=environment, capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest("no venv (Debian: python3-venv): " + made.stdout.strip()[-200:])
+        pip = [folder / "venv/bin/pip", "install", "--no-index", PACKAGE]
+        installed = subprocess.run(pip, env=environment, capture_output=True, text=True)
+        self.assertEqual(installed.returncode, 0, installed.stdout + installed.stderr)
+        del environment["PREFIXD_LIBRARY"]  # that of the wheel
+        used = subprocess.run(
+            [folder / "venv/bin/python", "-c", _SCRIPT],
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual((used.returncode, used.stderr), (0, ""))
+        self.assertFalse((PACKAGE / "build").exists(), "the source tree stays as it was")
+
+
+if __name__ == "__main__":
+    unittest.main()
