@@ -1,4 +1,5 @@
-"""The same with nothing but `prefixd`: an engine that owns its KV memory copies packed rows in and out.
+"""The same with nothing but `prefixd`: an engine that owns its KV memory copies packed rows in and
+out.
 
 Usage: mlx_by_hand.py ADDRESS MODEL PROMPT      8 bits in groups of 64; run it twice
 """
@@ -25,7 +26,8 @@ space = client.open_space(
     weights=prefixd.digest_checkpoint(path),
     tokenizer=prefixd.digest_file(Path(path) / "tokenizer.json"),
     rope=prefixd.Rope(theta=config["rope_theta"], rotary_dim=dim),
-    layers=[prefixd.FullLayer(heads, dim, dim, [prefixd.mlx_affine(BITS, GROUP, "bfloat16")])] * layers,
+    layers=[prefixd.FullLayer(heads, dim, dim, [prefixd.mlx_affine(BITS, GROUP, "bfloat16")])]
+    * layers,
 )
 
 

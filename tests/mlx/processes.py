@@ -1,5 +1,5 @@
-"""prefixd and mlx_lm servers as processes of their own, in a folder of their own. No sleeps: whatever
-is waited for is asked for, until a deadline that a busy machine keeps."""
+"""prefixd and mlx_lm servers as processes of their own, in a folder of their own. No sleeps:
+whatever is waited for is asked for, until a deadline that a busy machine keeps."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class Process:
 
 
 class Daemon(Process):
-    """prefixd with its SSD tier in `folder`, its RAM on the tmpfs. One folder, one daemon after another."""
+    """prefixd with its SSD tier in `folder`, its RAM on the tmpfs. One folder, one daemon after
+    another."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +160,9 @@ class Server(Process):
         return self._read(answer, answer["choices"][0]["text"])
 
     def chat(self, messages: list[dict[str, str]], max_tokens: int) -> Answer:
-        answer = self._post("/v1/chat/completions", {"messages": messages, "max_tokens": max_tokens})
+        answer = self._post(
+            "/v1/chat/completions", {"messages": messages, "max_tokens": max_tokens}
+        )
         return self._read(answer, answer["choices"][0]["message"]["content"])
 
     def stores(self) -> int:

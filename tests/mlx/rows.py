@@ -36,8 +36,8 @@ def same_bits(left: list[Any], right: list[Any]) -> bool:
 
 
 class WithDaemon(unittest.TestCase):
-    """A daemon, a tiny model in this process, and prompt caches on both. Tests share nothing: each has a
-    salt of its own."""
+    """A daemon, a tiny model in this process, and prompt caches on both. Tests share nothing: each
+    has a salt of its own."""
 
     geometry = Geometry()
 

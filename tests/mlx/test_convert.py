@@ -16,14 +16,17 @@ def noise(tokens: int, seed: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
 
 
 def filled(tokens: int, bits: int = 0, group: int = 64, dtype: mx.Dtype = mx.bfloat16):
-    """A cache as the engine fills it: V is not K, and the tensors are longer than what is in them."""
+    """A cache as the engine fills it: V is not K, and the tensors are longer than what is in
+    them."""
     cache = QuantizedKVCache(group_size=group, bits=bits) if bits else KVCache()
     cache.update_and_fetch(noise(tokens, 1, dtype), noise(tokens, 2, dtype))
     return cache
 
 
 def same(left, right) -> bool:
-    return all(np.array_equal(convert.to_numpy(a), convert.to_numpy(b)) for a, b in zip(left, right))
+    return all(
+        np.array_equal(convert.to_numpy(a), convert.to_numpy(b)) for a, b in zip(left, right)
+    )
 
 
 class RowsOfACache(unittest.TestCase):

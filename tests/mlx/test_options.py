@@ -1,4 +1,5 @@
-"""The flags of the systems that prefixd grew out of (features.md S0, S1, S3), and what they refuse."""
+"""The flags of the systems that prefixd grew out of (features.md S0, S1, S3), and what they
+refuse."""
 
 import contextlib
 import io
@@ -19,7 +20,16 @@ class WhatAServerIsTold(unittest.TestCase):
         flags = parse(["--kv-bits", "8", "--model", "m"])
         self.assertEqual(
             flags.server_arguments,
-            ["--model", "m", "--kv-bits", "8", "--kv-group-size", "64", "--quantized-kv-start", "0"],
+            [
+                "--model",
+                "m",
+                "--kv-bits",
+                "8",
+                "--kv-group-size",
+                "64",
+                "--quantized-kv-start",
+                "0",
+            ],
         )
 
     def test_the_seeds_example_invocations_are_accepted(self):

@@ -60,7 +60,8 @@ class BytesInAndOut(WithDaemon):
 
 
 class FiveWaysToMeet(WithDaemon):
-    """features.md S1-07: what is stored and what is asked, quantized or not, from RAM and from SSD."""
+    """features.md S1-07: what is stored and what is asked, quantized or not, from RAM and from
+    SSD."""
 
     SHAPES = (
         # stored, asked, shared, cached
@@ -83,7 +84,9 @@ class FiveWaysToMeet(WithDaemon):
                 seed = 10 * bits + number
                 with self.subTest(name, bits=bits):
                     question = prompt(stored, seed)[:shared] + prompt(asked - shared, 1000 + seed)
-                    caches, rest = self.prompt_cache(kv_bits=bits or None).fetch_nearest_cache(ME, question)
+                    caches, rest = self.prompt_cache(kv_bits=bits or None).fetch_nearest_cache(
+                        ME, question
+                    )
                     self.assertEqual(len(rest), asked - cached)
                     self.assertIs(type(caches[0]), QuantizedKVCache if bits else KVCache)
                     self.assertTrue(same_bits(caches, self.cut(before, cached)))
@@ -115,7 +118,9 @@ class RungsOfAChain(WithDaemon):
     def test_blocks_that_are_here_in_a_readable_format_are_not_written_again(self):
         options = {"kv_bits": 8, "quantized_kv_start": 128}
         self.prompt_cache(**options).insert_cache(ME, prompt(100, seed=1), self.engine_caches(100))
-        self.prompt_cache(**options).insert_cache(ME, prompt(200, seed=1), self.engine_caches(200, 8))
+        self.prompt_cache(**options).insert_cache(
+            ME, prompt(200, seed=1), self.engine_caches(200, 8)
+        )
         raw, packed = (LAYERS * HEADS * 2 * row for row in (2 * DIM, DIM + 4))
         # The raw tail of the short prompt stays: nothing in its format took its place.
         self.assertEqual(self.space()["ram_payload_bytes"], 100 * raw + 136 * packed)
@@ -158,7 +163,9 @@ class QuantizedToBeSaved(WithDaemon):
         self.assertEqual(self.stored_bytes(256), 256 * LAYERS * HEADS * 2 * (DIM + 4))
 
     def test_with_a_minimum_of_0_one_token_is_saved_quantized(self):
-        self.assertEqual(self.stored_bytes(1, min_quantize_tokens=0), LAYERS * HEADS * 2 * (DIM + 4))
+        self.assertEqual(
+            self.stored_bytes(1, min_quantize_tokens=0), LAYERS * HEADS * 2 * (DIM + 4)
+        )
 
     def test_rows_come_back_in_full_precision_from_the_entrys_own_format(self):
         tokens = prompt(100, seed=1)
@@ -168,7 +175,9 @@ class QuantizedToBeSaved(WithDaemon):
         self.assertEqual(len(rest), 1)
         self.assertIs(type(caches[0]), KVCache)
         packed = [convert.from_cache(c) for c in self.engine_caches(100, 8)]
-        self.assertTrue(same_bits(caches, [convert.to_cache(convert.dequantize(r)) for r in packed]))
+        self.assertTrue(
+            same_bits(caches, [convert.to_cache(convert.dequantize(r)) for r in packed])
+        )
 
     def test_S1_50_rows_are_quantized_once_however_often_they_go_round(self):
         options = {"store_bits": 8, "min_quantize_tokens": 0}

@@ -32,8 +32,9 @@ class TheSeedStory(Servers):
 
         self.assert_as_alone(self.two, second, cached=SHARED, count=150)
         self.assertEqual(self.space()["ends"], 4)
-        # 253 + 194: no token of the answers is held twice, of the prompts only those of the one block
-        # in which they part. Saved apart, prompt and all, they were 544; uncut as once they were, 1016.
+        # 253 + 194: no token of the answers is held twice, of the prompts only those of the one
+        # block in which they part. Saved apart, prompt and all, they were 544; uncut as once they
+        # were, 1016.
         self.assertEqual(self.space()["stored_tokens"], 447)
         self.assertEqual(self.space()["ram_payload_bytes"], 447 * BYTES)
         self.assertLess(447 * BYTES, 0.47 * 544 * RAW_BYTES)

@@ -1,8 +1,9 @@
-"""Two mlx_lm servers, processes of their own, on one prefixd: what one computed, the other does not.
+"""Two mlx_lm servers, processes of their own, on one prefixd: what one computed, the other does
+not.
 
 Greedy answers are compared with those of the engine alone. Prefixes are shared in multiples of the
-prefill step, so that the engine does the same arithmetic in the same pieces, cold or not: equal tokens
-are then equal bits, and no close call between two tokens can go either way.
+prefill step, so that the engine does the same arithmetic in the same pieces, cold or not: equal
+tokens are then equal bits, and no close call between two tokens can go either way.
 """
 
 import random
@@ -25,7 +26,8 @@ def prompt(tokens: int, seed: int) -> list[int]:
 
 
 class Servers(unittest.TestCase):
-    """Servers `one` and `two` on a daemon, and the engine alone, which computes every prompt in full."""
+    """Servers `one` and `two` on a daemon, and the engine alone, which computes every prompt in
+    full."""
 
     flags: list[str] = []
     prefill_step = 16
@@ -55,7 +57,9 @@ class Servers(unittest.TestCase):
         cls.addClassCleanup(server.stop)
         return server
 
-    def assert_as_alone(self, server: Server, tokens: list[int], cached: int, count: int = 12) -> None:
+    def assert_as_alone(
+        self, server: Server, tokens: list[int], cached: int, count: int = 12
+    ) -> None:
         """The server answers as the engine alone, having computed all but `cached` tokens."""
         answer = server.complete(tokens, count)
         self.assertEqual(answer.prompt_tokens, len(tokens))
@@ -105,7 +109,9 @@ class PrefixesOfQuantizedCaches(Servers):
     def test_what_is_cached_decides_what_is_answered(self):
         """The others would prove nothing on a model that looks at its last token only."""
         tail = prompt(1, seed=8)
-        answers = {tuple(self.alone.complete(prompt(32, seed) + tail, 12).tokens) for seed in range(3)}
+        answers = {
+            tuple(self.alone.complete(prompt(32, seed) + tail, 12).tokens) for seed in range(3)
+        }
         self.assertEqual(len(answers), 3)
 
 
@@ -147,8 +153,8 @@ class QuantizedDraftModels(DraftModels):
     flags = QUANTIZED
 
     def test_have_their_prefixes_shared_as_well(self):
-        """Here the engine quantizes copies, and keeps what it had before: the first prefill step. Its
-        objects say so in `offset`, and no more than that is saved of them."""
+        """Here the engine quantizes copies, and keeps what it had before: the first prefill step.
+        Its objects say so in `offset`, and no more than that is saved of them."""
         stored = prompt(64, seed=1)
         self.one.complete(stored, 12)
         self.assert_as_alone(self.two, stored, cached=self.prefill_step)

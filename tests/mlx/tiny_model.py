@@ -1,8 +1,8 @@
 """A llama with generated weights and a tokenizer of its own: a checkpoint that mlx_lm.load() reads.
 
-One word is one token ("w17" is token 17), so that a prompt of 53 tokens is 53 words, and the text that
-a server answers says which tokens it generated. The end-of-sequence token lies outside the model's
-vocabulary: it is never generated, and an answer is as long as it was asked to be.
+One word is one token ("w17" is token 17), so that a prompt of 53 tokens is 53 words, and the text
+that a server answers says which tokens it generated. The end-of-sequence token lies outside the
+model's vocabulary: it is never generated, and an answer is as long as it was asked to be.
 """
 
 import json

@@ -5,8 +5,8 @@ open_model    what is shared of one model: fetch() and store()
 Options       quantized or not, and how
 convert       cache objects as rows, rows as cache objects
 
-``python -m prefixd.mlx.server`` is mlx_lm.server on all of this. mlx and mlx_lm are imported when one of
-the names is first used: Options alone needs neither.
+``python -m prefixd.mlx.server`` is mlx_lm.server on all of this. mlx and mlx_lm are imported when
+one of the names is first used: Options alone needs neither.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from .options import OptionError, Options, TensorFormat
 if TYPE_CHECKING:
     from . import convert
     from .geometry import Unsupported
+    from .opening import Model, open_model
     from .prompt_cache import PromptCache
-    from .shared import Model, SharedCaches, open_model
+    from .shared import SharedCaches
 
 __all__ = [
     "Model",
@@ -35,11 +36,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Model": "shared",
+    "Model": "opening",
     "PromptCache": "prompt_cache",
     "SharedCaches": "shared",
     "Unsupported": "geometry",
-    "open_model": "shared",
+    "open_model": "opening",
 }
 
 

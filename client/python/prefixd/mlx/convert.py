@@ -1,7 +1,7 @@
 """mlx-lm's cache objects as plain rows, and rows as cache objects.
 
-The number of tokens of a cache is its `offset`. `len()` and `size()` are 0 for a QuantizedKVCache, and
-the tensors are longer than the cache: they grow by 256 tokens at a time.
+The number of tokens of a cache is its `offset`. `len()` and `size()` are 0 for a QuantizedKVCache,
+and the tensors are longer than the cache: they grow by 256 tokens at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from .options import RAW, TensorFormat
 
 Tensors = tuple[mx.array, ...]
-"""K or V: raw (rows [1, H, n, D],); quantized (codes [1, H, n, W], scales [1, H, n, D/g], biases)."""
+"""K or V. Raw: (rows [1, H, n, D],). Quantized: (codes [1, H, n, W], scales and biases
+[1, H, n, D / group_size])."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,12 @@ class Rows:
         key, value = (tuple(t[..., begin:end, :] for t in side) for side in (self.key, self.value))
         return Rows(key, value, self.format)
 
-
     def copy(self) -> Rows:
         """With memory of its own."""
-        key, value = (tuple(from_numpy(to_numpy(t).copy(), t.dtype) for t in s) for s in (self.key, self.value))
+        key, value = (
+            tuple(from_numpy(to_numpy(t).copy(), t.dtype) for t in s)
+            for s in (self.key, self.value)
+        )
         return Rows(key, value, self.format)
 
 
@@ -57,7 +60,7 @@ def is_supported(cache: Any) -> bool:
 
 
 def meta_state(cache: KVCache | QuantizedKVCache) -> tuple[str, str, str]:
-    """(offset, group_size, bits), as mlx-lm writes them beside the tensors; group and bits 0: raw."""
+    """(offset, group_size, bits), as mlx-lm writes them beside the tensors; raw: 0 and 0."""
     form = format_of(cache)
     return str(cache.offset), str(form.group_size), str(form.bits)
 
@@ -91,7 +94,7 @@ def to_cache(rows: Rows) -> KVCache | QuantizedKVCache:
 def from_state(
     key: Tensors | mx.array, value: Tensors | mx.array, meta: Sequence[str]
 ) -> KVCache | QuantizedKVCache:
-    """A cache from tensors, over-allocated or not, and meta_state(): what older mlx-lm files hold."""
+    """A cache from tensors, over-allocated or not, and what meta_state() said of them."""
     if len(meta) != 3:
         raise ValueError(f"meta_state: {len(meta)} fields, 3 wanted: offset, group_size, bits")
     offset, group_size, bits = (int(text) for text in meta)
@@ -122,7 +125,7 @@ def dequantize(rows: Rows) -> Rows:
 
 
 def convert(rows: Rows, form: TensorFormat) -> Rows:
-    """As they are where they have the format already. Never from one quantized format to another."""
+    """Rows in `form`: as they are where they have it. Never one quantized format for another."""
     if rows.format == form:
         return rows
     if form == RAW:

@@ -56,7 +56,7 @@ def _shape_of(cache: Any) -> LayerShape:
 
 @dataclass(frozen=True)
 class Rotation:
-    """What the keys were turned by. `scaling`: everything else that the configuration says about it."""
+    """What the keys were turned by. `scaling`: all else that the configuration says about it."""
 
     theta: float
     rotary_dim: int

@@ -1,4 +1,5 @@
-"""LayerPages: one layer's rows between the engine's tensors and prefixd's pages, one copy each way."""
+"""LayerPages: one layer's rows between the engine's tensors and prefixd's pages, one copy each
+way."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ class LayerPages:
 
     def bytes_per_token(self, form: TensorFormat) -> int:
         shape, item = self.shape, self.shape.dtype.size
-        return shape.kv_heads * sum(form.row_bytes(d, item) for d in (shape.key_dim, shape.value_dim))
+        return shape.kv_heads * sum(
+            form.row_bytes(d, item) for d in (shape.key_dim, shape.value_dim)
+        )
 
     def gather(self, lease: prefixd.Lease, layer: int, count: int) -> list[Rows]:
         """Tokens [0, count) as runs of one format each, bit for bit as they were stored."""
@@ -68,7 +71,9 @@ class LayerPages:
     def _run(
         self, lease: prefixd.Lease, layer: int, begin: int, end: int, form: TensorFormat
     ) -> Rows:
-        sides = [self._room(dim, end - begin, form) for dim in (self.shape.key_dim, self.shape.value_dim)]
+        sides = [
+            self._room(dim, end - begin, form) for dim in (self.shape.key_dim, self.shape.value_dim)
+        ]
         out = tuple([np.array(tensor, copy=False) for tensor in side] for side in sides)
         if lease.gather(layer, end - begin, begin=begin, out=out) is None:
             raise Shorter(f"layer {layer} cannot be copied: {lease.error}")

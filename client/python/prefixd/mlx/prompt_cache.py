@@ -1,17 +1,18 @@
 """PromptCache: prefixd in the place of mlx_lm.server's LRUPromptCache.
 
-One thread at a time, the engine's. Nothing here raises into the token path: what prefixd cannot hold or
-give goes to the engine's own cache, and the log says why, once.
+One thread at a time, the engine's. Nothing here raises into the token path: what prefixd cannot
+hold or give goes to the engine's own cache, and the log says why, once.
 """
 
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from mlx_lm.models.cache import LRUPromptCache
+from mlx_lm.models.cache import LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
 
 from . import tokens as prompts
 from .geometry import Unsupported
@@ -21,23 +22,24 @@ from .shared import SharedCaches
 log = logging.getLogger("prefixd.mlx")
 
 Opener = Callable[[Hashable], SharedCaches]
-"""Opens what is shared of a model, by the key that the engine knows it by. May raise Unsupported."""
+"""Opens what is shared of a model, by the key that the engine knows it by. May raise
+Unsupported."""
 
-_REMEMBERED_PROMPTS = 256
+_PROMPTS = 64  # that may be under way
 
 
 class PromptCache:
     """fetch_nearest_cache() and insert_cache() over prefixd.
 
-    `open_shared` is called once for each model. `local` holds what prefixd does not: caches of models
-    that it does not support, and everything while no daemon is there.
+    `open_shared` is called once for each model. `local` holds what prefixd does not: caches of
+    models that it does not support, and everything while no daemon is there.
     """
 
     def __init__(self, open_shared: Opener, local: LRUPromptCache | None = None):
         self._open_shared = open_shared
         self._local = LRUPromptCache() if local is None else local
         self._shared: dict[Hashable, SharedCaches | None] = {}
-        self._prompts: deque[list[int]] = deque(maxlen=_REMEMBERED_PROMPTS)
+        self._prompts: deque[bytes] = deque(maxlen=_PROMPTS)
         self._said: set[str] = set()
         self._entries = 0
         self._stored_bytes = 0
@@ -47,10 +49,10 @@ class PromptCache:
     def fetch_nearest_cache(
         self, model: Hashable, tokens: Sequence[int]
     ) -> tuple[list[Any] | None, list[int]]:
-        """The caches of the longest prefix that is here, and the tokens that are still to be computed:
-        at least one, as the engine needs logits. None when there is nothing."""
+        """The caches of the longest prefix that is here, or None, and the tokens that are still to
+        be computed: at least one, as the engine needs its logits."""
         tokens = list(tokens)
-        self._prompts.append(tokens)
+        self._prompts.append(_as_bytes(tokens))
         caches, count = self._fetch_shared(model, tokens)
         local, rest = self._fetch_local(model, tokens)
         if local is not None and len(tokens) - len(rest) > count:
@@ -106,7 +108,9 @@ class PromptCache:
                 self._shared[model] = self._open_shared(model)
             except Exception as why:
                 expected = isinstance(why, (Unsupported, OptionError))
-                log.warning("prefixd does not hold caches of %s: %s", model, why, exc_info=not expected)
+                log.warning(
+                    "prefixd does not hold caches of %s: %s", model, why, exc_info=not expected
+                )
                 self._shared[model] = None
         return self._shared[model]
 
@@ -133,18 +137,34 @@ class PromptCache:
         self._stored_bytes += stored.bytes
         return stored.held
 
-    def _fetch_local(self, model: Hashable, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
+    def _fetch_local(
+        self, model: Hashable, tokens: list[int]
+    ) -> tuple[list[Any] | None, list[int]]:
         if not len(self._local):
             return None, tokens
-        return self._local.fetch_nearest_cache(model, tokens)
+        caches, rest = self._local.fetch_nearest_cache(model, tokens)
+        if rest or caches is None:
+            return caches, rest
+        if not can_trim_prompt_cache(caches):
+            return None, tokens
+        trim_prompt_cache(caches, 1)  # the engine needs the logits of a token
+        return caches, tokens[-1:]
 
     def _turn_ends(self, tokens: list[int]) -> list[int]:
         """Where the prompt ended that these tokens began with: other requests may end there too."""
+        whole = _as_bytes(tokens)
         for prompt in reversed(self._prompts):
-            if len(prompt) < len(tokens) and tokens[: len(prompt)] == prompt:
-                return [len(prompt)]
+            if len(prompt) < len(whole) and whole.startswith(prompt):
+                return [len(prompt) // _TOKEN_BYTES]
         return []
 
     def _say_once(self, what: str) -> None:
         log.warning(what, exc_info=what not in self._said)
         self._said.add(what)
+
+
+_TOKEN_BYTES = 8  # mlx_lm.server has numbers of 60 bits for images
+
+
+def _as_bytes(tokens: list[int]) -> bytes:
+    return array("q", tokens).tobytes()

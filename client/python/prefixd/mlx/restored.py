@@ -1,8 +1,8 @@
 """Restored: packed rows that were dequantized for an engine that computes in full precision.
 
-When such an engine saves a longer sequence, the block in which the restored prefix ended is saved anew,
-with more tokens in it. Its rows go back as they came: rows that are quantized, dequantized and quantized
-again are others than the first, and each round would add to the error.
+When such an engine saves a longer sequence, the block in which the restored prefix ended is saved
+anew, with more tokens in it. Its rows go back as they came: rows that are quantized, dequantized
+and quantized again are others than the first, and each round would add to the error.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class Kept:
 class Restored:
     """The rows of the unfinished block of the last prefixes that were restored."""
 
-    def __init__(self, block_tokens: int):
-        self._block_tokens = block_tokens
+    def __init__(self) -> None:
         self._prefixes: deque[tuple[Prompt, list[Kept | None]]] = deque(maxlen=_REQUESTS)
 
-    def remember(self, prefix: Prompt, layers: Sequence[Sequence[convert.Rows]]) -> None:
+    def remember(
+        self, prefix: Prompt, layers: Sequence[Sequence[convert.Rows]], block_tokens: int
+    ) -> None:
         """`layers`: of each layer, the runs that make up `prefix`."""
-        tail = len(prefix.tokens) % self._block_tokens
+        tail = len(prefix.tokens) % block_tokens
         if tail:
             kept = [self._kept(runs[-1], len(prefix.tokens), tail) for runs in layers]
             self._prefixes.append((prefix, kept))

@@ -43,12 +43,14 @@ def _engine() -> Any:
     except ImportError as why:
         raise flags_of.OptionError(f"mlx_lm.server cannot be imported: {why}") from None
     if not hasattr(engine, "DEFAULT_QUANTIZED_KV_START"):
-        raise flags_of.OptionError("this mlx_lm.server has no --kv-bits: mlx-lm 0.32 or later wanted")
+        raise flags_of.OptionError(
+            "this mlx_lm.server has no --kv-bits: mlx-lm 0.32 or later wanted"
+        )
     return engine
 
 
 def _put_into(engine: Any, flags: flags_of.Flags) -> None:
-    """engine.main() parses, makes a model provider and calls run(); run() makes the prompt cache."""
+    """engine.main() makes a model provider and calls run(), which makes the prompt cache."""
     plain_run = engine.run
     plain_cache = engine.LRUPromptCache
 
@@ -57,7 +59,9 @@ def _put_into(engine: Any, flags: flags_of.Flags) -> None:
             log.warning(warning)
         _check_model(provider, flags.options)
         if provider.is_distributed:
-            log.warning("prefixd holds no caches of a distributed server: its ranks must agree on a prefix")
+            log.warning(
+                "prefixd holds no caches of a distributed server: its ranks must agree on a prefix"
+            )
         else:
             engine.LRUPromptCache = lambda size: _prompt_cache(provider, flags, plain_cache(size))
         plain_run(host, port, provider)
@@ -79,7 +83,7 @@ class AnnouncingServer(ThreadingHTTPServer):
 
 
 def _check_model(provider: Any, options: flags_of.Options) -> None:
-    """Raises OptionError when the model that the server starts with cannot be quantized like this."""
+    """OptionError when the model that the server starts with cannot be quantized like this."""
     config_file = Path(provider.cli_args.model or "") / "config.json"
     head_dim = 128
     if provider.cli_args.model and config_file.exists():
@@ -92,8 +96,9 @@ def _check_model(provider: Any, options: flags_of.Options) -> None:
 
 
 def _prompt_cache(provider: Any, flags: flags_of.Flags, local: Any) -> Any:
+    from .opening import Model, open_model
     from .prompt_cache import PromptCache
-    from .shared import Model, SharedCaches, open_model
+    from .shared import SharedCaches
 
     client = prefixd.connect(
         flags.address, name=flags.worker_name, staging_bytes=flags.staging_bytes or None

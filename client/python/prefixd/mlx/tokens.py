@@ -39,7 +39,7 @@ class Prompt:
 
 
 def from_server(keys: Sequence[int]) -> Prompt:
-    """mlx_lm.server's cache keys: tokens, and for the tokens of an image a negative number, its own."""
+    """Of mlx_lm.server's cache keys: tokens, and for those of an image its own negative number."""
     tokens, images, at = [], [], 0
     while at < len(keys):
         if keys[at] >= 0:
