@@ -148,8 +148,8 @@ int Main(int argc, char** argv) {
                "share: lower counts in about two minutes, same targets");
   app.add_flag("--targets", arguments.targets, "of text: only the targets, a line each");
   app.add_option("--only", arguments.only,
-                 "share: only these families of figures: acquire, match, read, gather, streams, "
-                 "fairness, crash")
+                 "share: only these families of figures: acquire, match, read, gather, python, "
+                 "streams, fairness, crash")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,

@@ -25,6 +25,11 @@ using std::chrono::milliseconds;
 
 absl::StatusOr<std::unique_ptr<Partner>> Partner::Start(const std::string& role,
                                                         const nlohmann::json& plan) {
+  return StartProgram({std::filesystem::path(ThisProgram()).replace_filename("prefix-bench"),
+                       "--child", role, "--plan", plan.dump()});
+}
+
+absl::StatusOr<std::unique_ptr<Partner>> Partner::StartProgram(std::vector<std::string> arguments) {
   ::signal(SIGPIPE, SIG_IGN);  // a partner that is gone is an answer
   int to[2], from[2];
   if (::pipe2(to, O_CLOEXEC) != 0) return absl::InternalError("partner: no pipe");
@@ -33,16 +38,15 @@ absl::StatusOr<std::unique_ptr<Partner>> Partner::Start(const std::string& role,
     ::close(to[1]);
     return absl::InternalError("partner: no pipe");
   }
-  std::string arguments[] = {std::filesystem::path(ThisProgram()).replace_filename("prefix-bench"),
-                             "--child", role, "--plan", plan.dump()};
-  char* pointers[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(),
-                      arguments[3].data(), arguments[4].data(), nullptr};
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, pointers[0], &actions, nullptr, pointers, environ);
+  const int error = ::posix_spawn(&pid, pointers[0], &actions, nullptr, pointers.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(to[0]);
   ::close(from[1]);

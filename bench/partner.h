@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -19,6 +20,8 @@ class Partner {
   // The program prefix-bench beside this one. `plan` is the role's own.
   static absl::StatusOr<std::unique_ptr<Partner>> Start(const std::string& role,
                                                         const nlohmann::json& plan);
+  // Any program that speaks JSON in lines; its path first.
+  static absl::StatusOr<std::unique_ptr<Partner>> StartProgram(std::vector<std::string> arguments);
   ~Partner();
   Partner(const Partner&) = delete;
   Partner& operator=(const Partner&) = delete;

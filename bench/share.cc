@@ -112,6 +112,7 @@ void RunShare(Bench& bench) {
       {"match", [&] { ShareMatch(bench); }},
       {"read", [&] { ShareRead(bench); }},
       {"gather", [&] { ShareGather(bench); }},
+      {"python", [&] { SharePython(bench); }},
       {"streams", [&] { ShareStreams(bench, socket.get()); }},
       {"fairness", [&] { ShareFairness(bench); }},
       {"crash", [&] { ShareCrash(bench); }}};

@@ -16,6 +16,7 @@ void ShareAcquire(Bench& bench);
 void ShareMatch(Bench& bench);
 void ShareRead(Bench& bench);
 void ShareGather(Bench& bench);
+void SharePython(Bench& bench);
 void ShareStreams(Bench& bench, SocketPeer* socket);
 void ShareFairness(Bench& bench);
 void ShareCrash(Bench& bench);
