@@ -22,9 +22,10 @@
 
 #include "kernels/attend_slice.h"
 #include "kernels/blocks-inl.h"
+#include "kernels/code_matrix-inl.h"
+#include "kernels/code_pairs-inl.h"
+#include "kernels/code_softmax-inl.h"
 #include "kernels/code_tile-inl.h"
-#include "kernels/gemm-inl.h"
-#include "kernels/softmax-inl.h"
 #include "kernels/tile_row-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
@@ -33,6 +34,8 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 inline constexpr float kQueryLimit = 32767;
 
+// Products: PairProducts or MatrixProducts.
+template <class Products>
 class CodeAttention {
  public:
   HWY_INLINE CodeAttention(const AttendJob& job, const AttendSlice& slice,
@@ -44,33 +47,23 @@ class CodeAttention {
         row_heads_(place_.row_heads()),
         key_groups_(job.shape.key_dim / job.key_group),
         value_groups_(job.shape.value_dim / job.value_group),
-        tile_(job, slice.kv_head, scratch) {}
+        products_(job, scratch),
+        tile_(job, slice.kv_head, scratch, products_),
+        softmax_(job, scratch, products_) {}
 
   HWY_ATTR void Run() {
     for (uint32_t i = 0; i < row_heads_; ++i) LoadQuery(i);
     const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
     for (uint64_t begin = 0; begin < end; begin += kTileTokens) {
       tile_.Load(begin, place_.VisibleIn(begin, row_heads_ - 1));
-      for (uint32_t first = 0; first < row_heads_; first += kMaxTileRows) {
-        AttendStrip(begin, first, HWY_MIN(kMaxTileRows, row_heads_ - first));
+      for (uint32_t first = 0; first < row_heads_; first += kStripRows) {
+        AttendStrip(begin, first, HWY_MIN(kStripRows, row_heads_ - first));
       }
     }
     for (uint32_t i = 0; i < row_heads_; ++i) StoreOutput(i);
   }
 
  private:
-  // What the rows of a strip see of the tile, and its part in their softmax. Room for whole
-  // vectors.
-  struct Strip {
-    uint32_t first = 0;
-    uint32_t rows = 0;
-    uint32_t most = 0;  // tokens that the row sees which sees most
-    uint32_t counts[kMaxTileRows];
-    alignas(64) float maxima[16];        // of the tile
-    alignas(64) float corrections[16];   // of what the rows had before
-    alignas(64) float tile_factors[16];  // of what the tile adds
-  };
-
   HWY_ATTR void LoadQuery(uint32_t row) {
     constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
     const float* from = place_.QueryOf(row);
@@ -82,12 +75,11 @@ class CodeAttention {
     }
     const float inverse = largest >= FLT_MIN ? kQueryLimit / largest : 0;
     code_.query_steps[row] = largest / kQueryLimit * (job_.shape.scale * kLog2E) + nan;
-    int32_t* pairs = code_.query + row * (scratch_.key_pitch / 2);
     for (size_t g = 0; g < key_groups_; ++g) {
       VI sum = hn::Zero(DI());
       for (size_t d = g * job_.key_group; d < (g + 1) * job_.key_group; d += hn::Lanes(DI())) {
         const VI codes = RoundToCode(hn::Mul(hn::LoadU(DF(), from + d), hn::Set(DF(), inverse)));
-        StoreCodes(codes, reinterpret_cast<int16_t*>(pairs) + d);
+        products_.StoreQuery(row, d, codes);
         sum = hn::Add(sum, codes);
       }
       code_.query_sums[row * key_groups_ + g] =
@@ -95,11 +87,11 @@ class CodeAttention {
     }
     float* sums = scratch_.sums + row * scratch_.value_pitch;
     for (size_t d = 0; d < scratch_.value_pitch; ++d) sums[d] = 0;
-    scratch_.states[row] = {-FLT_MAX, 0};
+    softmax_.StartRow(row);
   }
 
   HWY_ATTR void AttendStrip(uint64_t begin, uint32_t first, uint32_t rows) {
-    Strip strip;
+    CodeStrip strip;
     strip.first = first;
     strip.rows = rows;
     // Positions grow with the row: what the first one sees, all see.
@@ -108,146 +100,42 @@ class CodeAttention {
     for (uint32_t r = 1; r < rows; ++r) {
       strip.counts[r] = all ? kTileTokens : place_.VisibleIn(begin, first + r);
     }
-    strip.most = strip.counts[rows - 1];
-    if (strip.most == 0) return;
-    MultiplyKeys(strip);
-    for (uint32_t r = 0; r < rows; ++r) strip.maxima[r] = Score(strip, r);
-    MergeMaxima(&strip);
-    for (uint32_t r = 0; r < rows; ++r) Weigh(strip, r);
-    MultiplyValues(strip);
-    for (uint32_t r = 0; r < rows; ++r) {
-      if (strip.counts[r] > 0) AddValues(strip, r);
-    }
-  }
-
-  HWY_INLINE int32_t* DotsOf(size_t group) const {
-    return code_.dots + group * kMaxTileRows * kTileTokens;
-  }
-  HWY_INLINE int32_t* WeightsOf(size_t group) const {
-    return code_.weights + group * kMaxTileRows * kTileTokens / 2;
-  }
-
-  HWY_INLINE void MultiplyKeys(const Strip& strip) {
-    const size_t pitch = scratch_.key_pitch / 2;
-    const size_t depth = job_.key_group / 2;
+    if (strip.counts[rows - 1] == 0) return;
     for (size_t g = 0; g < key_groups_; ++g) {
-      Multiply<PairElement>({.a = code_.query + strip.first * pitch + g * depth,
-                             .a_pitch = pitch,
-                             .b = code_.keys + g * depth * kTileTokens,
-                             .b_pitch = kTileTokens,
-                             .depth = depth,
-                             .row_scale = nullptr,
-                             .c = DotsOf(g),
-                             .c_pitch = kTileTokens,
-                             .columns = strip.most},
-                            strip.rows);
+      products_.MultiplyKeys(strip, g);
+      softmax_.Score(strip, g);
     }
-  }
-
-  // Turns the row's dots into scores, still to be multiplied by its step. Returns their maximum,
-  // multiplied.
-  HWY_INLINE float Score(const Strip& strip, uint32_t r) {
-    if (strip.counts[r] == 0) return -FLT_MAX;
-    const uint32_t row = strip.first + r;
-    const float* query_sums = code_.query_sums + row * key_groups_;
-    TileRow64 scores = TileRow64::Fill(0);
-    for (size_t g = 0; g < key_groups_; ++g) {
-      const TileRow64 dots = TileRow64::Load(DotsOf(g) + r * kTileTokens);
-      const TileRow64 scales = TileRow64::Load(code_.key_scales + g * kTileTokens);
-      const TileRow64 biases = TileRow64::Load(code_.key_biases + g * kTileTokens);
-      scores = dots.MulAdd(scales, scores);
-      scores = biases.MulAdd(TileRow64::Fill(query_sums[g]), scores);
-    }
-    scores.Store(scratch_.scores + r * kTileTokens);
-    return scores.First(strip.counts[r], -FLT_MAX).Max() * code_.query_steps[row];
-  }
-
-  HWY_INLINE void MergeMaxima(Strip* strip) {
-    const DF df;
-    RowState* states = scratch_.states + strip->first;
-    alignas(64) float before[16] = {};
-    for (uint32_t r = 0; r < strip->rows; ++r) before[r] = states[r].max;
-    for (uint32_t r = strip->rows; r < 16; ++r) strip->maxima[r] = 0;
-    for (size_t r = 0; r < strip->rows; r += hn::Lanes(df)) {
-      const VF old = hn::LoadU(df, before + r);
-      const VF tile = hn::LoadU(df, strip->maxima + r);
-      const VF max = hn::Max(old, tile);
-      hn::StoreU(max, df, before + r);
-      hn::StoreU(Exp2(hn::Sub(old, max)), df, strip->corrections + r);
-      hn::StoreU(Exp2(hn::Sub(tile, max)), df, strip->tile_factors + r);
-    }
-    for (uint32_t r = 0; r < strip->rows; ++r) states[r].max = before[r];
-  }
-
-  // Scores to weights, times the values' scales, as codes; unseen tokens weigh 0.
-  HWY_INLINE void Weigh(const Strip& strip, uint32_t r) {
-    const uint32_t row = strip.first + r;
-    const uint32_t count = strip.counts[r];
-    const TileRow64 weights =
-        TileRow64::Load(scratch_.scores + r * kTileTokens)
-            .MulAdd(TileRow64::Fill(code_.query_steps[row]), TileRow64::Fill(-strip.maxima[r]))
-            .Exp2()
-            .First(count, 0);
-    for (size_t g = 0; g < value_groups_; ++g) WeighValues(strip, r, g, weights);
-    if (count == 0) return;
-    RowState& state = scratch_.states[row];
-    state.sum = state.sum * strip.corrections[r] + strip.tile_factors[r] * weights.Sum();
-  }
-
-  HWY_INLINE void WeighValues(const Strip& strip, uint32_t r, size_t group,
-                              const TileRow64& weights) {
-    const uint32_t count = strip.counts[r];
-    const TileRow64 scales = TileRow64::Load(code_.value_scales + group * kTileTokens);
-    const TileRow64 biases = TileRow64::Load(code_.value_biases + group * kTileTokens);
-    // Weight 0 is not enough for unseen tokens: NaN would survive it.
-    const TileRow64 products = weights.Times(scales).First(count, 0);
-    const float offset = weights.Times(biases).First(count, 0).Sum();
-    const float largest = products.Max();
-    int32_t* codes = WeightsOf(group) + r * kTileTokens / 2;
-    products.StoreAsCodes(largest >= 1e-30f ? kWeightLimit / largest : 0, kWeightMiddle,
-                          reinterpret_cast<int16_t*>(codes));
-    const float factor = strip.tile_factors[r];
-    code_.value_steps[group * kMaxTileRows + r] = largest * (factor / kWeightLimit);
-    code_.value_offsets[group * kMaxTileRows + r] = offset * factor;
-  }
-
-  HWY_INLINE void MultiplyValues(const Strip& strip) {
+    softmax_.Weigh(strip);
     for (size_t g = 0; g < value_groups_; ++g) {
-      Multiply<PairElement>({.a = WeightsOf(g),
-                             .a_pitch = kTileTokens / 2,
-                             .b = code_.values + g * job_.value_group,
-                             .b_pitch = scratch_.value_pitch,
-                             .depth = kTileTokens / 2,
-                             .row_scale = nullptr,
-                             .c = code_.value_dots + g * job_.value_group,
-                             .c_pitch = scratch_.value_pitch,
-                             .columns = job_.value_group},
-                            strip.rows);
+      products_.MultiplyValues(strip, g);
+      AddValues(strip, g);
     }
   }
 
-  HWY_INLINE void AddValues(const Strip& strip, uint32_t r) {
+  // sums += dots of the group.
+  HWY_INLINE void AddValues(const CodeStrip& strip, size_t group) const {
     const DF df;
-    float* sums = scratch_.sums + (strip.first + r) * scratch_.value_pitch;
-    const int32_t* dots = code_.value_dots + r * scratch_.value_pitch;
-    const VF correction = hn::Set(df, strip.corrections[r]);
-    const int32_t* missing = code_.value_corrections;  // a local: stores could change a member
-    const size_t group = job_.value_group;
-    for (size_t g = 0; g < value_groups_; ++g, sums += group, dots += group, missing += group) {
-      const VF step = hn::Set(df, code_.value_steps[g * kMaxTileRows + r]);
-      const VF offset = hn::Set(df, code_.value_offsets[g * kMaxTileRows + r]);
-      for (size_t d = 0; d < group; d += hn::Lanes(df)) {
-        const VF before = hn::MulAdd(hn::LoadU(df, sums + d), correction, offset);
-        const VI dot = hn::Add(hn::LoadU(DI(), dots + d), hn::LoadU(DI(), missing + d));
-        hn::StoreU(hn::MulAdd(hn::ConvertTo(df, dot), step, before), df, sums + d);
+    const typename Products::Dots dots(products_);
+    const size_t dims = job_.value_group, pitch = scratch_.value_pitch;
+    float* sums = scratch_.sums + strip.first * pitch + group * dims;
+    const float* steps = code_.value_steps + group * kStripRows;
+    for (uint32_t r = 0; r < strip.rows; ++r, sums += pitch) {
+      const VF step = hn::Set(df, steps[r]);
+      for (size_t d = 0; d < dims; d += hn::Lanes(df)) {
+        const VF more = dots.From(r * dims + d);
+        hn::StoreU(hn::MulAdd(more, step, hn::LoadU(df, sums + d)), df, sums + d);
       }
     }
   }
 
   HWY_ATTR void StoreOutput(uint32_t row) {
     const float* sums = scratch_.sums + row * scratch_.value_pitch;
+    const float sum = softmax_.SumOfWeights(row);
     float* to = place_.OutOf(row);
-    for (uint32_t d = 0; d < job_.shape.value_dim; ++d) to[d] = sums[d] / scratch_.states[row].sum;
+    for (size_t g = 0; g < value_groups_; ++g) {
+      const float bias = softmax_.SumOfBiases(row, g);
+      for (size_t d = 0; d < job_.value_group; ++d, ++sums, ++to) *to = (*sums + bias) / sum;
+    }
   }
 
   const AttendJob& job_;
@@ -257,7 +145,9 @@ class CodeAttention {
   const uint32_t row_heads_;
   const size_t key_groups_;
   const size_t value_groups_;
-  CodeTile tile_;
+  const Products products_;
+  CodeTile<Products> tile_;
+  CodeSoftmax<Products> softmax_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

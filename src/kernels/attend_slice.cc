@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/matrix_tiles.h"
 #include "kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -16,17 +17,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+#if PREFIXD_KERNELS_HAVE_PAIRS
+// Fewer rows leave most of a tile register empty: pairs are then as fast. The bits are the same.
+constexpr uint32_t kMinTileRegisterRows = 12;
+
+HWY_ATTR void RunOnCodes(const AttendJob& job, const AttendSlice& slice,
+                         const AttendScratch& scratch) {
+  if (slice.rows * job.group() < kMinTileRegisterRows || !MatrixProducts::Fits(job) ||
+      !HaveMatrixTiles()) {
+    return CodeAttention<PairProducts>(job, slice, scratch).Run();
+  }
+  const TileRegisters registers;
+  CodeAttention<MatrixProducts>(job, slice, scratch).Run();
+}
+#endif
+
 HWY_ATTR void RunSliceOnTarget(const AttendJob& job, const AttendSlice& slice,
                                const AttendScratch& scratch) {
 #if PREFIXD_KERNELS_HAVE_PAIRS
-  if (job.codes()) return CodeAttention(job, slice, scratch).Run();
+  if (job.codes()) return RunOnCodes(job, slice, scratch);
 #endif
   FloatAttention(job, slice, scratch).Run();
 }
 
 bool TargetMultipliesCodes() { return PREFIXD_KERNELS_HAVE_PAIRS != 0; }
 
-const char* NameOfTarget() { return hwy::TargetName(HWY_TARGET); }
+const char* NameOfTarget() {
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  if (HaveMatrixTiles()) return "AVX3_DL, AMX";
+#endif
+  return hwy::TargetName(HWY_TARGET);
+}
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -55,7 +76,7 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   const size_t widest = std::max(key_pitch, value_pitch);
   take(sums, row_heads * value_pitch);
   take(states, row_heads);
-  take(scores, kMaxTileRows * kTileTokens);
+  take(scores, kStripRows * kTileTokens);
   take(rows.scales, kStepTokens * (widest / 32 + 1));
   take(rows.biases, kStepTokens * (widest / 32 + 1));
   take(rows.codes, widest);
@@ -68,8 +89,8 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   }
   const size_t key_groups = job.shape.key_dim / job.key_group;
   const size_t value_groups = job.shape.value_dim / job.value_group;
-  take(code.query, row_heads * key_pitch / 2);
-  take(code.query_steps, row_heads);
+  take(code.query, (row_heads + kStripRows) * key_pitch / 2);
+  take(code.query_steps, row_heads + kStripRows);
   take(code.query_sums, row_heads * key_groups);
   take(code.keys, key_pitch / 2 * kTileTokens);
   take(code.values, kTileTokens / 2 * value_pitch);
@@ -79,12 +100,16 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(code.key_biases, key_groups * kTileTokens);
   take(code.value_scales, value_groups * kTileTokens);
   take(code.value_biases, value_groups * kTileTokens);
-  take(code.dots, key_groups * kMaxTileRows * kTileTokens);
-  take(code.weights, value_groups * kMaxTileRows * kTileTokens / 2);
-  take(code.value_steps, value_groups * kMaxTileRows);
-  take(code.value_offsets, value_groups * kMaxTileRows);
+  take(code.dots, 2 * kStripRows * std::max<size_t>(kTileTokens, job.value_group));
+  take(code.weights, value_groups * kStripRows * kTileTokens / 2);
+  take(code.value_steps, value_groups * kStripRows);
   take(code.value_corrections, value_pitch);
-  take(code.value_dots, kMaxTileRows * value_pitch);
+  take(code.maxima, row_heads + kStripRows);
+  take(code.weight_sums, row_heads * 16);
+  take(code.bias_sums, row_heads * value_groups * 16);
+  take(code.row_lanes, kStripRows * 16);
+  take(code.products, value_groups * kStripRows * kTileTokens);
+  take(code.product_lanes, value_groups * kStripRows * 16);
 }
 
 size_t AttendScratch::Bytes(const AttendJob& job, size_t row_heads) {

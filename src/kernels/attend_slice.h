@@ -18,6 +18,7 @@ namespace prefixd::kernels {
 inline constexpr uint32_t kTileTokens = 64;
 inline constexpr uint32_t kStepTokens = 16;  // dequantized and transposed at a time
 inline constexpr uint32_t kMaxTileRows = 6;  // query rows times heads in one register tile
+inline constexpr uint32_t kStripRows = 16;   // those whose softmax on codes is computed together
 
 struct AttendJob {
   const quant::BlockTableEntry* blocks = nullptr;
@@ -43,26 +44,32 @@ struct RowState {
   float sum = 0;
 };
 
-// What attention on codes works in. A pair is two int16_t in an int32_t. Groups are those of the
-// job; codes are stored less the middle of their range.
+// What attention on codes works in. A pair is two int16_t in an int32_t; with tile registers bytes
+// take less of the same places (code_matrix-inl.h). Groups are those of the job; codes are stored
+// less the middle of their range.
 struct CodeScratch {
-  int32_t* query = nullptr;        // [row_heads][key_pitch / 2] pairs of dimensions
-  float* query_steps = nullptr;    // [row_heads]: what 1 of `query` is worth
-  float* query_sums = nullptr;     // [row_heads][key groups] of `query`
-  int32_t* keys = nullptr;         // [key_pitch / 2][kTileTokens] pairs of dimensions
-  int32_t* values = nullptr;       // [kTileTokens / 2][value_pitch] pairs of tokens
-  int32_t* key_rows = nullptr;     // [kStepTokens][key_pitch / 2] pairs of dimensions, on the way
-  int32_t* value_rows = nullptr;   // [kStepTokens][value_pitch / 2], the same
-  float* key_scales = nullptr;     // [key groups][kTileTokens]
-  float* key_biases = nullptr;     // the same
-  float* value_scales = nullptr;   // [value groups][kTileTokens]
-  float* value_biases = nullptr;   // the same
-  int32_t* dots = nullptr;         // [key groups][kMaxTileRows][kTileTokens]
-  int32_t* weights = nullptr;      // [value groups][kMaxTileRows][kTileTokens / 2] pairs of tokens
-  float* value_steps = nullptr;    // [value groups][kMaxTileRows]: what 1 of a value dot is worth
-  float* value_offsets = nullptr;  // the same: what the biases add
+  int32_t* query = nullptr;       // [row_heads + kStripRows][key_pitch / 2] pairs of dimensions
+  float* query_steps = nullptr;   // [row_heads + kStripRows]: what 1 of `query` is worth
+  float* query_sums = nullptr;    // [row_heads][key groups] of `query`
+  int32_t* keys = nullptr;        // [key_pitch / 2][kTileTokens] pairs of dimensions
+  int32_t* values = nullptr;      // [kTileTokens / 2][value_pitch] pairs of tokens
+  int32_t* key_rows = nullptr;    // [kStepTokens][key_pitch / 2] pairs of dimensions, on the way
+  int32_t* value_rows = nullptr;  // [kStepTokens][value_pitch / 2], the same
+  float* key_scales = nullptr;    // [key groups][kTileTokens]
+  float* key_biases = nullptr;    // the same
+  float* value_scales = nullptr;  // [value groups][kTileTokens]
+  float* value_biases = nullptr;  // the same
+  int32_t* dots = nullptr;        // [2][kStripRows][kTileTokens or elements of a value group]
+  int32_t* weights = nullptr;     // [value groups][kStripRows][kTileTokens / 2] pairs of tokens
+  float* value_steps = nullptr;   // [value groups][kStripRows]: what 1 of a value dot is worth
   int32_t* value_corrections = nullptr;  // [value_pitch], to be added to value dots
-  int32_t* value_dots = nullptr;         // [kMaxTileRows][value_pitch]
+  // The softmax: weights are 2^(score - maximum). The last dimension of sums is to be added up.
+  float* maxima = nullptr;         // [row_heads + kStripRows]
+  float* weight_sums = nullptr;    // [row_heads][16]
+  float* bias_sums = nullptr;      // [row_heads][value groups][16]: of weights times biases
+  float* row_lanes = nullptr;      // [kStripRows][16], maxima of scores
+  float* products = nullptr;       // [value groups][kStripRows][kTileTokens]: weight times scale
+  float* product_lanes = nullptr;  // [value groups][kStripRows][16], maxima of them
 };
 
 // One thread's working memory, a few hundred KiB: its size follows from the dims and from the rows
@@ -78,7 +85,7 @@ struct AttendScratch {
   size_t value_pitch = 0;      // the same of V and the sums
   float* sums = nullptr;       // [row_heads][value_pitch]
   RowState* states = nullptr;  // [row_heads]
-  float* scores = nullptr;     // [kMaxTileRows][kTileTokens]
+  float* scores = nullptr;     // [kStripRows][kTileTokens]
   RowScratch rows;
   // In floats only:
   float* query = nullptr;     // [row_heads][key_pitch], scaled

@@ -39,9 +39,9 @@ struct PairElement {
 };
 #endif
 
-// c[r][j] = start + sum over k < depth of a[r][k] * b[k][j], where start is 0 when row_scale is
-// null and c[r][j] * row_scale[r] otherwise. Columns are computed in whole vectors: b and c have
-// room.
+// c[r][j] = start[j] + sum over k < depth of a[r][k] * b[k][j], where start[j] is c[r][j] *
+// row_scale[r] when row_scale is given, and 0 when neither is. Columns are computed in whole
+// vectors: b, c and start have room.
 template <class Element>
 struct Product {
   using T = typename Element::T;
@@ -50,6 +50,7 @@ struct Product {
   const T* b = nullptr;
   size_t b_pitch = 0;
   size_t depth = 0;
+  const T* start = nullptr;
   const T* row_scale = nullptr;
   T* c = nullptr;
   size_t c_pitch = 0;
@@ -73,6 +74,7 @@ struct TileRow {
 
   HWY_INLINE void Start(const Product<Element>& p, size_t row, size_t column) {
     const D d;
+    if (p.start != nullptr) return Load(p.start + column);
     v0 = v1 = v2 = v3 = hn::Zero(d);
     if (p.row_scale == nullptr) return;
     const size_t lanes = hn::Lanes(d);
@@ -168,6 +170,16 @@ HWY_INLINE void Multiply(const Product<Element>& p, size_t rows) {
       return MultiplyRows<Element, 5>(p);
     default:
       return MultiplyRows<Element, 6>(p);
+  }
+}
+
+// Any number of rows.
+template <class Element>
+HWY_INLINE void MultiplyStrip(Product<Element> p, size_t rows) {
+  for (size_t row = 0; row < rows; row += kMaxTileRows) {
+    Multiply(p, HWY_MIN(rows - row, kMaxTileRows));
+    p.a += kMaxTileRows * p.a_pitch;
+    p.c += kMaxTileRows * p.c_pitch;
   }
 }
 

@@ -13,7 +13,6 @@
 
 #include "kernels/attend_slice.h"
 #include "kernels/rows-inl.h"
-#include "kernels/softmax-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
@@ -27,11 +26,16 @@ HWY_INLINE VI RoundToCode(VF value) {
   return hn::Sub(hn::BitCast(DI(), hn::Add(value, magic)), hn::BitCast(DI(), magic));
 }
 
-HWY_INLINE void StoreCodes(VI codes, int16_t* to) {
-  hn::StoreU(hn::DemoteTo(DI16(), codes), DI16(), to);
+// 2^x for any x: relative error below 3e-6, 2^-inf is 0, NaN stays NaN.
+HWY_INLINE VF WeightExp2(VF x) {
+  const DF df;
+  const VF f{_mm512_reduce_ps(x.raw, 1)};  // x - floor(x)
+  VF power = hn::MulAdd(hn::Set(df, 1.35341679e-2f), f, hn::Set(df, 5.20114606e-2f));
+  power = hn::MulAdd(power, f, hn::Set(df, 2.41442757e-1f));
+  power = hn::MulAdd(power, f, hn::Set(df, 6.93003834e-1f));
+  power = hn::MulAdd(power, f, hn::Set(df, 1.00000259f));
+  return VF{_mm512_scalef_ps(power.raw, x.raw)};  // times 2^floor(x)
 }
-
-HWY_INLINE VF LoadInts(const int32_t* from) { return hn::ConvertTo(DF(), hn::LoadU(DI(), from)); }
 
 // Named members and not an array: GCC at -O2 keeps arrays of vectors in memory.
 struct TileRow64 {
@@ -47,10 +51,6 @@ struct TileRow64 {
     return {hn::LoadU(df, from), hn::LoadU(df, from + kLanes), hn::LoadU(df, from + 2 * kLanes),
             hn::LoadU(df, from + 3 * kLanes)};
   }
-  static HWY_INLINE TileRow64 Load(const int32_t* from) {
-    return {LoadInts(from), LoadInts(from + kLanes), LoadInts(from + 2 * kLanes),
-            LoadInts(from + 3 * kLanes)};
-  }
   HWY_INLINE void Store(float* to) const {
     const DF df;
     hn::StoreU(v0, df, to);
@@ -58,18 +58,19 @@ struct TileRow64 {
     hn::StoreU(v2, df, to + 2 * kLanes);
     hn::StoreU(v3, df, to + 3 * kLanes);
   }
-  HWY_INLINE float Sum() const {
-    return hn::GetLane(hn::SumOfLanes(DF(), hn::Add(hn::Add(v0, v1), hn::Add(v2, v3))));
-  }
-  HWY_INLINE float Max() const {
-    return hn::GetLane(hn::MaxOfLanes(DF(), hn::Max(hn::Max(v0, v1), hn::Max(v2, v3))));
-  }
+  // One vector, whose lanes are still to be added.
+  HWY_INLINE VF SumAcross() const { return hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)); }
+  HWY_INLINE VF MaxAcross() const { return hn::Max(hn::Max(v0, v1), hn::Max(v2, v3)); }
   // The first `count` numbers, `other` for the rest.
   HWY_INLINE TileRow64 First(uint32_t count, float other) const {
     if (count == kTileTokens) return *this;
     const VF rest = hn::Set(DF(), other);
     return {hn::IfThenElse(Seen(count, 0), v0, rest), hn::IfThenElse(Seen(count, 1), v1, rest),
             hn::IfThenElse(Seen(count, 2), v2, rest), hn::IfThenElse(Seen(count, 3), v3, rest)};
+  }
+  HWY_INLINE TileRow64 Plus(const TileRow64& other) const {
+    return {hn::Add(v0, other.v0), hn::Add(v1, other.v1), hn::Add(v2, other.v2),
+            hn::Add(v3, other.v3)};
   }
   HWY_INLINE TileRow64 Times(const TileRow64& by) const {
     return {hn::Mul(v0, by.v0), hn::Mul(v1, by.v1), hn::Mul(v2, by.v2), hn::Mul(v3, by.v3)};
@@ -80,24 +81,50 @@ struct TileRow64 {
             hn::MulAdd(v2, by.v2, sum.v2), hn::MulAdd(v3, by.v3, sum.v3)};
   }
   HWY_INLINE TileRow64 Exp2() const {
-    return {HWY_NAMESPACE::Exp2(v0), HWY_NAMESPACE::Exp2(v1), HWY_NAMESPACE::Exp2(v2),
-            HWY_NAMESPACE::Exp2(v3)};
+    return {WeightExp2(v0), WeightExp2(v1), WeightExp2(v2), WeightExp2(v3)};
   }
-  // to: the nearest integers to this * factor, less `middle`.
-  HWY_INLINE void StoreAsCodes(float factor, int32_t middle, int16_t* to) const {
-    const VF by = hn::Set(DF(), factor);
-    const VI less = hn::Set(DI(), middle);
-    StoreCodes(hn::Sub(RoundToCode(hn::Mul(v0, by)), less), to);
-    StoreCodes(hn::Sub(RoundToCode(hn::Mul(v1, by)), less), to + kLanes);
-    StoreCodes(hn::Sub(RoundToCode(hn::Mul(v2, by)), less), to + 2 * kLanes);
-    StoreCodes(hn::Sub(RoundToCode(hn::Mul(v3, by)), less), to + 3 * kLanes);
-  }
+  // The nearest integers, from 0 to 65535, as the instruction that packs two vectors leaves them:
+  // by turns four of the first one and four of the second. Of tokens 0 to 31 and 32 to 63.
+  HWY_INLINE __m512i PackedLow() const { return Packed(v0, v1); }
+  HWY_INLINE __m512i PackedHigh() const { return Packed(v2, v3); }
 
  private:
   static HWY_INLINE hn::Mask<DF> Seen(uint32_t count, size_t vector) {
     return hn::FirstN(DF(), count < vector * kLanes ? 0 : count - vector * kLanes);
   }
+  static HWY_INLINE __m512i Packed(VF a, VF b) {
+    return _mm512_packus_epi32(_mm512_cvtps_epi32(a.raw), _mm512_cvtps_epi32(b.raw));
+  }
 };
+
+// The largest lane of each of 16 vectors: lane r is that of lanes[16 r ...].
+class MaxOfRows16 {
+ public:
+  static HWY_INLINE VF Find(const float* lanes) {
+    const __m512 r = UnpackedMax(Quarter(lanes, 0), Quarter(lanes, 1));
+    return VF{_mm512_shuffle_f32x4(r, r, 0xd8)};
+  }
+
+ private:
+  static HWY_INLINE __m512 UnpackedMax(__m512 a, __m512 b) {
+    return _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  }
+  // Of rows i and i + 8: halves, then (i + 4 too) quarters, then (i + 2 too) pairs of lanes.
+  static HWY_INLINE __m512 Halves(const float* lanes, size_t i) {
+    const __m512 a = _mm512_loadu_ps(lanes + 16 * i);
+    const __m512 b = _mm512_loadu_ps(lanes + 16 * (i + 8));
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+  static HWY_INLINE __m512 Quarters(const float* lanes, size_t i) {
+    const __m512 a = Halves(lanes, i);
+    const __m512 b = Halves(lanes, i + 4);
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+  static HWY_INLINE __m512 Quarter(const float* lanes, size_t i) {
+    return UnpackedMax(Quarters(lanes, i), Quarters(lanes, i + 2));
+  }
+};
+HWY_INLINE VF MaxOfRows(const float* lanes) { return MaxOfRows16::Find(lanes); }
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

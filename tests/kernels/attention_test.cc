@@ -4,11 +4,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "kernels/matrix_tiles.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/paged_layer.h"
 
@@ -256,6 +258,26 @@ TEST_F(SameBitsTest, LaterTokensChangeNothing) {
       EXPECT_TRUE(SameBits(Rows(shorter, row, 1), Slice(all, row, 1))) << "row " << row;
     }
   });
+}
+
+TEST(AttentionTest, TileRegistersChangeNoBit) {
+  if (!HaveMatrixTiles()) GTEST_SKIP() << "this machine has none";
+  for (const uint8_t bits : std::initializer_list<uint8_t>{2, 3, 4, 5, 6, 8}) {
+    for (const uint32_t key_dim : {64u, 128u, 192u}) {
+      SCOPED_TRACE(std::to_string(bits) + " bits, key dim " + std::to_string(key_dim));
+      const LayerShape shape{.kv_heads = 2, .key_dim = key_dim, .value_dim = 96};
+      const KvFormat format{quant::MlxAffineFormat(bits, 64, Dtype::kF16),
+                            quant::MlxAffineFormat(bits, 32, Dtype::kBf16)};
+      const PagedLayer layer(shape, {format}, UniformBlocks(300, 64));
+      const AttentionShape attention = ShapeOf(shape, 3, 171, 129);  // the last strip is not full
+      const std::vector<float> q = RandomFloats(QueryFloats(attention), 5);
+      const std::vector<float> tiles = MustAttend(layer, q.data(), attention);
+      EXPECT_LE(RelativeError(tiles, Expected(layer, q.data(), attention)), kErrorBound);
+      AllowMatrixTiles(false);
+      EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), attention), tiles));
+      AllowMatrixTiles(true);
+    }
+  }
 }
 
 void ExpectNanBehindARowDoesNotReachIt(const quant::TensorFormat& format) {

@@ -8,10 +8,12 @@
 #include "hwy/targets.h"
 
 #include "kernels/attention.h"
+#include "kernels/matrix_tiles.h"
 
 namespace prefixd::kernels {
 
-// check: called with the target's name, while every kernel dispatches to it.
+// check: called with the target's name, while every kernel dispatches to it. A target with tile
+// registers comes twice, with and without them.
 template <typename Check>
 void ForEachTarget(const Check& check) {
   const int64_t supported = hwy::SupportedTargets();
@@ -19,10 +21,14 @@ void ForEachTarget(const Check& check) {
   for (int64_t left = supported; left != 0; left &= left - 1) {
     hwy::SetSupportedTargetsForTest(left & -left);
     hwy::GetChosenTarget().Update(left & -left);
-    if (!seen.insert(AttentionTarget()).second) continue;
-    SCOPED_TRACE(AttentionTarget());
-    check(AttentionTarget());
+    for (const bool matrix_tiles : {true, false}) {
+      AllowMatrixTiles(matrix_tiles);
+      if (!seen.insert(AttentionTarget()).second) continue;
+      SCOPED_TRACE(AttentionTarget());
+      check(AttentionTarget());
+    }
   }
+  AllowMatrixTiles(true);
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(supported);
 }

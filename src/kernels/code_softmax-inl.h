@@ -1,0 +1,193 @@
+// Online softmax of a strip of rows on codes, for one SIMD target: included once per target.
+//
+// What a row needs across the lanes of a vector is kept a vector wide as long as it can be: sums
+// until the end, maxima until those of a whole strip are found together.
+#if defined(PREFIXD_KERNELS_CODE_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_CODE_SOFTMAX_INL_H_
+#undef PREFIXD_KERNELS_CODE_SOFTMAX_INL_H_
+#else
+#define PREFIXD_KERNELS_CODE_SOFTMAX_INL_H_
+#endif
+
+#include <cfloat>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/attend_slice.h"
+#include "kernels/code_strip-inl.h"
+#include "kernels/rows-inl.h"
+#include "kernels/softmax-inl.h"
+#include "kernels/tile_row-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+inline constexpr float kWeightLimit = 65535;
+
+template <class Products>
+class CodeSoftmax {
+ public:
+  HWY_INLINE CodeSoftmax(const AttendJob& job, const AttendScratch& scratch,
+                         const Products& products)
+      : products_(products),
+        code_(scratch.code),
+        sums_(scratch.sums),
+        scores_(scratch.scores),
+        value_pitch_(scratch.value_pitch),
+        key_groups_(job.shape.key_dim / job.key_group),
+        value_groups_(job.shape.value_dim / job.value_group) {}
+
+  HWY_INLINE void StartRow(uint32_t row) {
+    code_.maxima[row] = -FLT_MAX;
+    hn::StoreU(hn::Zero(DF()), DF(), code_.weight_sums + row * kLanes);
+    for (size_t g = 0; g < value_groups_; ++g) {
+      hn::StoreU(hn::Zero(DF()), DF(), BiasSums(row, g));
+    }
+  }
+
+  // Adds the group's dots to the rows' scores, which are still to be multiplied by their steps.
+  HWY_INLINE void Score(const CodeStrip& strip, size_t group) {
+    const TileRow64 scales = TileRow64::Load(code_.key_scales + group * kTileTokens);
+    const TileRow64 biases = TileRow64::Load(code_.key_biases + group * kTileTokens);
+    const typename Products::Dots dots(products_);
+    const size_t query_sum_pitch = key_groups_;
+    const float* query_sums = code_.query_sums + strip.first * query_sum_pitch + group;
+    const bool first = group == 0, last = group + 1 == key_groups_;
+    float* to = scores_;
+    float* maxima = code_.row_lanes;
+    for (uint32_t r = 0; r < strip.rows; ++r) {
+      const size_t at = r * kTileTokens;
+      const TileRow64 row{dots.From(at), dots.From(at + kLanes), dots.From(at + 2 * kLanes),
+                          dots.From(at + 3 * kLanes)};
+      const TileRow64 bias = biases.Times(TileRow64::Fill(*query_sums));
+      TileRow64 scores = row.MulAdd(scales, bias);
+      if (!first) scores = scores.Plus(TileRow64::Load(to));
+      scores.Store(to);
+      if (last) {
+        hn::StoreU(scores.First(strip.counts[r], -FLT_MAX).MaxAcross(), DF(), maxima + r * kLanes);
+      }
+      to += kTileTokens;
+      query_sums += query_sum_pitch;
+    }
+  }
+
+  // Scores to weights times the values' scales, as codes; what the rows had before now counts
+  // relative to their new maxima.
+  HWY_INLINE void Weigh(const CodeStrip& strip) {
+    RaiseMaxima(strip);
+    for (uint32_t r = 0; r < strip.rows; ++r) {
+      if (strip.counts[r] == kTileTokens) {
+        WeighRow<false>(strip, r);
+      } else {
+        WeighRow<true>(strip, r);
+      }
+    }
+    for (size_t g = 0; g < value_groups_; ++g) StoreCodes(strip, g);
+  }
+
+  HWY_INLINE float SumOfWeights(uint32_t row) const {
+    return SumOfLanes(code_.weight_sums + row * kLanes);
+  }
+  HWY_INLINE float SumOfBiases(uint32_t row, size_t group) const {
+    return SumOfLanes(BiasSums(row, group));
+  }
+
+ private:
+  static constexpr size_t kLanes = TileRow64::kLanes;
+  static_assert(kStripRows == kLanes);
+
+  static HWY_INLINE float SumOfLanes(const float* lanes) {
+    return hn::GetLane(hn::SumOfLanes(DF(), hn::LoadU(DF(), lanes)));
+  }
+  HWY_INLINE float* BiasSums(uint32_t row, size_t group) const {
+    return code_.bias_sums + (row * value_groups_ + group) * kLanes;
+  }
+  HWY_INLINE float* ProductsOf(size_t group) const {
+    return code_.products + group * kStripRows * kTileTokens;
+  }
+
+  HWY_INLINE void RaiseMaxima(const CodeStrip& strip) {
+    const DF df;
+    float* maxima = code_.maxima + strip.first;
+    const VF before = hn::LoadU(df, maxima);
+    const VF tile =
+        hn::Mul(MaxOfRows(code_.row_lanes), hn::LoadU(df, code_.query_steps + strip.first));
+    const VF max = hn::Max(before, tile);
+    const auto raised = hn::And(hn::FirstN(df, strip.rows), hn::Ne(before, max));
+    if (hn::AllFalse(df, raised)) return;
+    hn::StoreU(max, df, maxima);
+    alignas(64) float corrections[kLanes];
+    hn::Store(hn::IfThenElse(raised, Exp2(hn::Sub(before, max)), hn::Set(df, 1)), df, corrections);
+    for (uint32_t r = 0; r < strip.rows; ++r) Correct(strip.first + r, corrections[r]);
+  }
+
+  HWY_NOINLINE void Correct(uint32_t row, float correction) const {
+    if (correction == 1.0f) return;
+    Scale(code_.weight_sums + row * kLanes, kLanes, correction);
+    Scale(BiasSums(row, 0), value_groups_ * kLanes, correction);
+    Scale(sums_ + row * value_pitch_, value_pitch_, correction);
+  }
+  static HWY_INLINE void Scale(float* values, size_t count, float factor) {
+    const DF df;
+    for (size_t i = 0; i < count; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(df, values + i), hn::Set(df, factor)), df, values + i);
+    }
+  }
+
+  // kPartly: the row does not see the whole tile. Weight 0 is not enough for unseen tokens: NaN
+  // would survive it.
+  template <bool kPartly>
+  HWY_INLINE void WeighRow(const CodeStrip& strip, uint32_t r) {
+    const uint32_t row = strip.first + r;
+    const uint32_t count = kPartly ? strip.counts[r] : kTileTokens;
+    const TileRow64 weights =
+        TileRow64::Load(scores_ + r * kTileTokens)
+            .MulAdd(TileRow64::Fill(code_.query_steps[row]), TileRow64::Fill(-code_.maxima[row]))
+            .Exp2()
+            .First(count, 0);
+    AddTo(code_.weight_sums + row * kLanes, weights.SumAcross());
+    for (size_t g = 0; g < value_groups_; ++g) {
+      const TileRow64 scales = TileRow64::Load(code_.value_scales + g * kTileTokens);
+      const TileRow64 biases = TileRow64::Load(code_.value_biases + g * kTileTokens);
+      AddTo(BiasSums(row, g), weights.Times(biases).First(count, 0).SumAcross());
+      const TileRow64 products = weights.Times(scales).First(count, 0);
+      products.Store(ProductsOf(g) + r * kTileTokens);
+      hn::StoreU(products.MaxAcross(), DF(), code_.product_lanes + (g * kStripRows + r) * kLanes);
+    }
+  }
+  static HWY_INLINE void AddTo(float* lanes, VF more) {
+    hn::StoreU(hn::Add(hn::LoadU(DF(), lanes), more), DF(), lanes);
+  }
+
+  // The largest product of a row and group becomes the largest code.
+  HWY_INLINE void StoreCodes(const CodeStrip& strip, size_t group) {
+    const DF df;
+    const VF largest = MaxOfRows(code_.product_lanes + group * kStripRows * kLanes);
+    const VF limit = hn::Set(df, kWeightLimit);
+    alignas(64) float inverses[kLanes];
+    hn::Store(hn::IfThenElseZero(hn::Ge(largest, hn::Set(df, 1e-30f)), hn::Div(limit, largest)), df,
+              inverses);
+    hn::StoreU(hn::Div(largest, limit), df, code_.value_steps + group * kStripRows);
+    for (uint32_t r = 0; r < strip.rows; ++r) {
+      const TileRow64 products = TileRow64::Load(ProductsOf(group) + r * kTileTokens);
+      products_.StoreWeights(group, r, products.Times(TileRow64::Fill(inverses[r])));
+    }
+  }
+
+  const Products& products_;
+  const CodeScratch& code_;
+  float* const sums_;
+  float* const scores_;
+  const size_t value_pitch_;
+  const size_t key_groups_;
+  const size_t value_groups_;
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target

@@ -1,0 +1,16 @@
+// Whether this process multiplies matrices of bytes in tile registers (Intel AMX). Internal to
+// kernels/.
+//
+// Thread-safe.
+#pragma once
+
+namespace prefixd::kernels {
+
+// True where CPU and operating system have them; the first call asks the system for permission.
+bool HaveMatrixTiles();
+
+// For tests: false makes HaveMatrixTiles() false until true is set again. Results are the same
+// bits either way.
+void AllowMatrixTiles(bool allowed);
+
+}  // namespace prefixd::kernels
