@@ -55,7 +55,8 @@ class CodeAttention {
     for (uint32_t i = 0; i < row_heads_; ++i) LoadQuery(i);
     const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
     for (uint64_t begin = 0; begin < end; begin += kTileTokens) {
-      tile_.Load(begin, place_.VisibleIn(begin, row_heads_ - 1));
+      tile_.Load(begin, place_.VisibleIn(begin, row_heads_ - 1),
+                 place_.VisibleIn(begin + kTileTokens, row_heads_ - 1));
       for (uint32_t first = 0; first < row_heads_; first += kStripRows) {
         AttendStrip(begin, first, HWY_MIN(kStripRows, row_heads_ - first));
       }

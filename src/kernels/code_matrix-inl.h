@@ -107,14 +107,15 @@ class MatrixProducts {
     TransposeRows(code_.key_rows, key_pitch_ / 4, key_pitch_ / 4, code_.keys + slot, kTileTokens);
   }
   HWY_INLINE void LayValues(uint32_t slot) const {
-    for (uint32_t t = 0; t < kStepTokens; t += 4) {
-      const auto* rows = reinterpret_cast<const uint8_t*>(code_.value_rows) + t * value_pitch_;
-      int32_t* to = code_.values + (slot + t) / 4 * value_pitch_;
-      for (size_t i = 0; i < value_pitch_; i += hn::Lanes(DU())) {
+    const size_t pitch = value_pitch_;  // a local: stores could change a member
+    const auto* rows = reinterpret_cast<const uint8_t*>(code_.value_rows);
+    int32_t* to = code_.values + slot / 4 * pitch;
+    for (uint32_t t = 0; t < kStepTokens; t += 4, rows += 4 * pitch, to += pitch) {
+      for (size_t i = 0; i < pitch; i += hn::Lanes(DU())) {
         const auto v0 = Widened(rows + i);
-        const auto v1 = hn::ShiftLeft<8>(Widened(rows + value_pitch_ + i));
-        const auto v2 = hn::ShiftLeft<16>(Widened(rows + 2 * value_pitch_ + i));
-        const auto v3 = hn::ShiftLeft<24>(Widened(rows + 3 * value_pitch_ + i));
+        const auto v1 = hn::ShiftLeft<8>(Widened(rows + pitch + i));
+        const auto v2 = hn::ShiftLeft<16>(Widened(rows + 2 * pitch + i));
+        const auto v3 = hn::ShiftLeft<24>(Widened(rows + 3 * pitch + i));
         hn::StoreU(hn::BitCast(DI(), hn::Or(hn::Or(v0, v1), hn::Or(v2, v3))), DI(), to + i);
       }
     }

@@ -45,13 +45,13 @@ class PairProducts {
     TransposeRows(code_.key_rows, key_pitch_ / 2, key_pitch_ / 2, code_.keys + slot, kTileTokens);
   }
   HWY_INLINE void LayValues(uint32_t slot) const {
-    for (uint32_t t = 0; t < kStepTokens; t += 2) {
-      const auto* even =
-          reinterpret_cast<const uint16_t*>(code_.value_rows) + size_t{t} * value_pitch_;
-      int32_t* to = code_.values + PairOfToken(slot + t) * value_pitch_;
-      for (size_t i = 0; i < value_pitch_; i += hn::Lanes(DU())) {
+    const size_t pitch = value_pitch_;  // a local: stores could change a member
+    const auto* even = reinterpret_cast<const uint16_t*>(code_.value_rows);
+    for (uint32_t t = 0; t < kStepTokens; t += 2, even += 2 * pitch) {
+      int32_t* to = code_.values + PairOfToken(slot + t) * pitch;
+      for (size_t i = 0; i < pitch; i += hn::Lanes(DU())) {
         const auto low = hn::PromoteTo(DU(), hn::LoadU(DU16(), even + i));
-        const auto high = hn::PromoteTo(DU(), hn::LoadU(DU16(), even + value_pitch_ + i));
+        const auto high = hn::PromoteTo(DU(), hn::LoadU(DU16(), even + pitch + i));
         hn::StoreU(hn::BitCast(DI(), hn::Or(low, hn::ShiftLeft<16>(high))), DI(), to + i);
       }
     }

@@ -6,7 +6,6 @@
 #define PREFIXD_KERNELS_CODE_TILE_INL_H_
 #endif
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,10 +32,17 @@ class CodeTile {
         scratch_(scratch),
         code_(scratch.code),
         products_(products),
-        blocks_(job, kv_head) {}
+        blocks_(job, kv_head),
+        ahead_(job, kv_head) {}
 
   // Positions `begin` ... `begin + count - 1`; calls go upwards. What is behind them stays finite.
-  HWY_ATTR void Load(uint64_t begin, uint32_t count) {
+  // `more` tokens from the next tile on are asked for soon.
+  HWY_ATTR void Load(uint64_t begin, uint32_t count, uint32_t more) {
+    for (uint32_t done = 0; done < more;) {
+      done += ahead_.Take(begin + kTileTokens + done, more - done);
+      Prefetch(ahead_.keys());
+      Prefetch(ahead_.values());
+    }
     for (uint32_t slot = 0; slot < count; slot += kStepTokens) {
       LoadStep(begin + slot, slot, HWY_MIN(kStepTokens, count - slot));
       products_.LayKeys(slot);
@@ -66,20 +72,23 @@ class CodeTile {
   template <bool kPositive>
   HWY_INLINE void LoadParameters(const RowRange& rows, uint32_t slot, uint32_t group, float* scales,
                                  float* biases) {
+    static_assert(kStepTokens == 16);  // one vector
     WidenParameters(rows, scratch_.rows);
-    const float middle = static_cast<float>(1u << (rows.format->bits - 1));
+    const DF df;
+    const auto taken = hn::FirstN(df, rows.count);
+    const VF middle = hn::Set(df, static_cast<float>(1u << (rows.format->bits - 1)));
+    const VF flipped_middle = hn::Sub(middle, hn::Set(df, 1));
     const size_t stored = rows.dim / rows.format->group_size;
     const size_t copies = rows.format->group_size / group;
+    const VI token = hn::Mul(hn::Iota(DI(), 0), hn::Set(DI(), static_cast<int32_t>(stored)));
     for (size_t g = 0; g < stored * copies; ++g) {
-      const float* from_scale = scratch_.rows.scales + g / copies;
-      const float* from_bias = scratch_.rows.biases + g / copies;
-      float* to_scale = scales + g * kTileTokens + slot;
-      float* to_bias = biases + g * kTileTokens + slot;
-      for (uint32_t t = 0; t < rows.count; ++t) {
-        const float scale = from_scale[t * stored];
-        to_scale[t] = kPositive ? std::fabs(scale) : scale;
-        to_bias[t] = from_bias[t * stored] + scale * (kPositive && scale < 0 ? middle - 1 : middle);
-      }
+      const VF scale = hn::GatherIndex(df, scratch_.rows.scales + g / copies, token);
+      const VF bias = hn::GatherIndex(df, scratch_.rows.biases + g / copies, token);
+      const auto flipped = hn::Lt(scale, hn::Zero(df));
+      const VF less = kPositive ? hn::IfThenElse(flipped, flipped_middle, middle) : middle;
+      const size_t at = g * kTileTokens + slot;
+      hn::BlendedStore(kPositive ? hn::Abs(scale) : scale, taken, df, scales + at);
+      hn::BlendedStore(hn::MulAdd(scale, less, bias), taken, df, biases + at);
     }
   }
 
@@ -119,6 +128,7 @@ class CodeTile {
   const CodeScratch& code_;
   const Products& products_;
   BlockCursor blocks_;
+  BlockCursor ahead_;  // of what is prefetched
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE
