@@ -40,6 +40,7 @@ class WithDaemon(unittest.TestCase):
     has a salt of its own."""
 
     geometry = Geometry()
+    drafts: list[Model] = []
 
     @classmethod
     def setUpClass(cls):
@@ -66,14 +67,14 @@ class WithDaemon(unittest.TestCase):
         """Of a worker of its own."""
         client = prefixd.connect(self.daemon.address)
         chosen = Options(salt=self.id(), deadline_ms=30_000, **options)
-        models = [Model(self.model, str(self.checkpoint))]
+        models = [Model(self.model, str(self.checkpoint)), *self.drafts]
         return PromptCache(lambda _: open_model(client, models, chosen))
 
-    def engine_caches(self, tokens: int, bits: int = 0, seed: int = 1) -> list[Any]:
-        """As the engine has them after `tokens`, which are the same rows for the same seed."""
-        caches = make_prompt_cache(self.model)
+    def engine_caches(self, tokens: int, bits: int = 0, layers: int | None = None) -> list[Any]:
+        """As the engine has them after `tokens`: the same rows each time."""
+        caches = make_prompt_cache(self.model)[:layers]
         for layer, cache in enumerate(caches):
-            cache.update_and_fetch(*(self._noise(tokens, seed, layer, side) for side in (0, 1)))
+            cache.update_and_fetch(*(self.noise(tokens, layer, side) for side in (0, 1)))
         if bits:
             caches = [cache.to_quantized(group_size=64, bits=bits) for cache in caches]
         return caches
@@ -90,9 +91,9 @@ class WithDaemon(unittest.TestCase):
     def setUp(self):
         self._spaces_before = {s["space_id"] for s in self.daemon.control("stats")["spaces"]}
 
-    def _noise(self, tokens: int, seed: int, layer: int, side: int) -> mx.array:
+    def noise(self, tokens: int, layer: int, side: int) -> mx.array:
         """[1, heads, tokens, dim]; longer ones begin with shorter ones."""
         shape = (2048, 1, self.geometry.kv_heads, self.geometry.head_dim)
-        key = mx.random.key(1000 * seed + 2 * layer + side)
+        key = mx.random.key(2 * layer + side)
         noise = mx.random.normal(shape, key=key)[:tokens]
         return noise.transpose(1, 2, 0, 3).astype(getattr(mx, self.geometry.dtype))

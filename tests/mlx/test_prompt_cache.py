@@ -1,9 +1,11 @@
 """prefixd in the place of the engine's prompt cache: what goes in comes out, to the bit."""
 
 import mlx.core as mx
+import mlx_lm
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
-from prefixd.mlx import PromptCache, TensorFormat, Unsupported, convert
+from prefixd.mlx import Model, PromptCache, TensorFormat, Unsupported, convert
 from rows import WithDaemon, prompt, same_bits
+from tiny_model import Geometry, write_checkpoint
 
 ME = "model"
 LAYERS, HEADS, DIM = 4, 2, 64
@@ -187,7 +189,7 @@ class QuantizedToBeSaved(WithDaemon):
             asked = prompt(count, seed=1)
             caches, rest = cache.fetch_nearest_cache(ME, asked)
             for layer, one in enumerate(caches):
-                new = [self._noise(count, 1, layer, side)[..., -len(rest) :, :] for side in (0, 1)]
+                new = [self.noise(count, layer, side)[..., -len(rest) :, :] for side in (0, 1)]
                 one.update_and_fetch(*new)
             cache.insert_cache(ME, asked, caches)
         engine = self.prompt_cache(kv_bits=8)  # sees the stored bytes as they are
@@ -231,6 +233,22 @@ class WhatIsLeftToTheEnginesOwnCache(WithDaemon):
         with self.assertLogs("prefixd.mlx", "WARNING"):
             cache.insert_cache(ME, tokens, self.engine_caches(100, 8)[:2])  # of some other model
         self.assertEqual(len(cache), 1)
+
+
+class DraftModels(WithDaemon):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        path = str(write_checkpoint(cls.folder / "draft", Geometry(layers=2, seed=8)))
+        cls.drafts = [Model(mlx_lm.load(path)[0], path)]
+
+    def test_share_no_more_than_both_models_have(self):
+        cache, tokens = self.prompt_cache(kv_bits=8), prompt(120, seed=1)
+        caches = self.engine_caches(100, 8) + self.engine_caches(90, 8, layers=2)
+        cache.insert_cache(ME, tokens, caches)
+        found, rest = cache.fetch_nearest_cache(ME, tokens)
+        self.assertEqual(len(rest), 30)
+        self.assertTrue(same_bits(found, self.cut(caches, 90)))
 
 
 class Images(WithDaemon):
