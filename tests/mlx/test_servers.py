@@ -115,6 +115,47 @@ class PrefixesOfQuantizedCaches(Servers):
         self.assertEqual(len(answers), 3)
 
 
+class PrefixesQuantizedFromAStartOn(Servers):
+    """mlx-lm converts a cache as a whole once it is long enough. What was saved before stays raw."""
+
+    flags = ["--kv-bits=8", "--kv-group-size=64", "--quantized-kv-start=128"]
+
+    def test_go_on_from_raw_rows_and_from_both_as_in_the_engines_own_cache(self):
+        engine = self.server("engine", [], None)
+        short = prompt(80, seed=1)
+        long = short[:64] + prompt(80, seed=2)
+        third = long[:112] + prompt(16, seed=3)
+        here, there = [], []
+        for server, tokens in ((self.one, short), (self.two, long), (self.one, third)):
+            here.append(server.complete(tokens, 12))
+            there.append(engine.complete(tokens, 12))
+        self.assertEqual([answer.cached_tokens for answer in here], [0, 64, 112])
+        self.assertEqual(here, there)
+        # The first block is raw, as the short prompt left it, and so is the short prompt's own tail.
+        # The other blocks of the long one and of the third are quantized.
+        (space,) = self.daemon.control("stats")["spaces"]
+        raw, packed = 4 * 2 * 2 * (2 * 64), 4 * 2 * 2 * (64 + 4)
+        in_raw, quantized = 80 + 12, (144 + 12 - 64) + (128 + 12 - 64)
+        self.assertEqual(space["ram_payload_bytes"], in_raw * raw + quantized * packed)
+
+
+class PrefixesQuantizedToBeSaved(Servers):
+    flags = ["--kv-cache-quantization", "--kv-cache-min-quantize-tokens=0"]
+
+    @classmethod
+    def server(cls, name: str, flags: list[str], daemon_address: str | None) -> Server | None:
+        return super().server(name, flags, daemon_address) if daemon_address else None
+
+    def test_take_the_bytes_of_8_bits_and_answer_alike_in_every_server(self):
+        stored = prompt(64, seed=1)
+        self.one.complete(stored, 12)
+        (space,) = self.daemon.control("stats")["spaces"]
+        self.assertEqual(space["ram_payload_bytes"], 76 * 4 * 2 * 2 * (64 + 4))
+        here, there = self.one.complete(stored, 12), self.two.complete(stored, 12)
+        self.assertEqual(here, there)
+        self.assertEqual(here.cached_tokens, 63)
+
+
 class PrefixesInFullPrecision(Servers):
     """Without --kv-bits the server batches; prompts are saved in segments, too."""
 
