@@ -4,13 +4,14 @@ import gc
 import hashlib
 import os
 import struct
+import sys
 import threading
 import unittest
 import weakref
 
 import numpy as np
 import prefixd
-from support import DaemonTest, Engine, run_script
+from support import PATIENCE_MS, DaemonTest, Engine, run_script
 
 
 class MistakeTest(DaemonTest):
@@ -178,6 +179,21 @@ class LifetimeTest(DaemonTest):
         self.assertEqual(lease.wait_all(), 100)
         self.assertIsNotNone(lease.gather(0, 100))
         lease.release()
+
+    def test_a_client_closed_under_a_call_lives_until_the_call_is_over(self):
+        client = self.connect()
+        held = weakref.ref(client._held)
+        before = sys.getrefcount(client._held)
+        came = []
+        waiting = threading.Thread(target=lambda: came.append(client.wait_attached(PATIENCE_MS)))
+        waiting.start()
+        while waiting.is_alive() and sys.getrefcount(client._held) == before:  # not in the call yet
+            pass
+        client.close()
+        self.assertIsNotNone(held())
+        self.daemon.start()
+        waiting.join()
+        self.assertEqual((came, held()), ([True], None))
 
     def test_a_space_closed_under_a_call_in_another_thread_is_harmless(self):
         self.daemon.start()

@@ -114,15 +114,16 @@ class RoundTripTest(DaemonTest):
         self.daemon.start()
         engine = Engine(prefixd.raw("bfloat16"), layers=1)
         space = engine.open(self.attached())
-        row = np.arange(64, dtype=np.uint16)
-        repeated = np.broadcast_to(row, (1, 2, 100, 64))  # strides of 0
+        rows = np.arange(100 * 64, dtype=np.uint16).reshape(1, 1, 100, 64)
+        one_head = np.broadcast_to(rows, (1, 2, 100, 64))  # a stride of 0 over heads
+        one_token = np.broadcast_to(rows[:, :, :2].transpose(0, 2, 1, 3), (1, 2, 100, 64))
         with space.reserve([5] * 100) as plan:
-            plan.write_packed(0, key=repeated, value=[repeated])
+            plan.write_packed(0, key=one_head, value=[one_token])
             plan.commit(100)
         with space.acquire([5] * 100) as lease:
             lease.wait_all()
             (key,), (value,) = lease.gather(0, 100)
-            self.assertTrue((key == row).all() and (value == row).all())
+            self.assertTrue((key == one_head).all() and (value == one_token).all())
 
     def test_gather_fills_the_callers_arrays(self):
         self.daemon.start()

@@ -133,6 +133,15 @@ class DyingDaemonTest(DaemonTest):
         self.assertEqual(found, 150)
 
 
+    def test_a_restarted_daemon_is_found_soon(self):
+        """gRPC by itself would notice its own new connection every 5 s."""
+        for _ in range(4):
+            self.daemon.kill()
+            self.assertEqual(self.space.acquire([1, 2], deadline_ms=50).wait_all(), 0)
+            self.daemon.start()
+            self.assertTrue(self.client.wait_attached(4_000), self.client.error)
+
+
 class KilledAtRandomTest(DaemonTest):
     def test_cycles_with_the_daemon_killed_give_right_bytes_or_fewer(self):
         """G4. PREFIXD_PYTHON_CYCLES sets how many."""

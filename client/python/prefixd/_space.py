@@ -19,6 +19,9 @@ from ._planes import tensors_of
 Tokens = Union[Sequence[int], np.ndarray]
 Formats = Iterable[Union[int, str, Format]]
 
+# Copying a struct takes a quarter of the time of making one.
+_NO_LOOKUP, _NO_MATCH = bytes(_abi.Lookup()), bytes(_abi.MatchInfo())
+
 
 class Space:
     """Thread-safe. Keeps its client's session alive; close() or the garbage collector ends it."""
@@ -67,7 +70,7 @@ class Space:
     ) -> Match:
         """Lookup alone: changes nothing."""
         held = _token_array(tokens)
-        info = _abi.MatchInfo()
+        info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
         if not _anything_asked(held, max_tokens):
             return Match()
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
@@ -101,7 +104,7 @@ class Space:
         computes tokens of this request.
         """
         held = _token_array(tokens)
-        info = _abi.MatchInfo()
+        info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
         if not _anything_asked(held, max_tokens):
             return Lease(self._lib, None, info, "", self._tensors)
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
@@ -191,7 +194,7 @@ class Space:
         readable: Formats | None,
         request_id: str,
     ) -> _abi.Lookup:
-        lookup = _abi.Lookup()
+        lookup = _abi.Lookup.from_buffer_copy(_NO_LOOKUP)
         if max_tokens is not None:
             lookup.max_tokens = index(max_tokens)
         if deadline_ms is not None:
@@ -200,7 +203,7 @@ class Space:
             lookup.request_id = request_id.encode(errors="replace")
         if readable is not None:
             lookup.readable = self._mask(readable)
-        items = _content_array(content)
+        items = _content_array(content) if content else None
         if items is not None:
             lookup.content, lookup.content_count = items, len(items)
         return lookup
@@ -274,7 +277,7 @@ def _anything_asked(tokens: array | np.ndarray, max_tokens: int | None) -> bool:
 
 
 def _content_array(content: Iterable[Content]) -> Any:
-    items = [] if content is None else list(content)
+    items = list(content) if content else []
     if not items:
         return None
     structs = (_abi.Content * len(items))()

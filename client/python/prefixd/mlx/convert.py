@@ -73,7 +73,8 @@ def format_of(cache: KVCache | QuantizedKVCache) -> TensorFormat:
 
 def from_cache(cache: KVCache | QuantizedKVCache) -> Rows:
     """The rows that are in use. Requires: is_supported(cache), and something in it."""
-    key, value = cache.keys, cache.values
+    key: Any = cache.keys
+    value: Any = cache.values
     if type(cache) is KVCache:
         key, value = (key,), (value,)
     return Rows(tuple(key), tuple(value), format_of(cache)).cut(0, cache.offset)
@@ -81,6 +82,7 @@ def from_cache(cache: KVCache | QuantizedKVCache) -> Rows:
 
 def to_cache(rows: Rows) -> KVCache | QuantizedKVCache:
     """A cache that goes on after the rows."""
+    cache: Any
     if rows.format == RAW:
         cache = KVCache()
         cache.keys, cache.values = rows.key[0], rows.value[0]
@@ -119,7 +121,8 @@ def dequantize(rows: Rows) -> Rows:
     form = rows.format
 
     def raw(side: Tensors) -> Tensors:
-        return (mx.dequantize(*side, group_size=form.group_size, bits=form.bits),)
+        codes, scales, biases = side
+        return (mx.dequantize(codes, scales, biases, form.group_size, form.bits),)
 
     return Rows(raw(rows.key), raw(rows.value), RAW)
 

@@ -214,7 +214,7 @@ def parse(arguments: list[str]) -> Flags:
         rest += ["--kv-bits", str(options.kv_bits)]
         rest += ["--kv-group-size", str(options.kv_group_size)]
         rest += ["--quantized-kv-start", str(options.quantized_kv_start)]
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if seen.max_kv_size is not None:
         warnings = (f"--max-kv-size {seen.max_kv_size} ignored: quantized caches do not rotate",)
     return Flags(

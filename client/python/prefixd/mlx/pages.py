@@ -74,8 +74,8 @@ class LayerPages:
         sides = [
             self._room(dim, end - begin, form) for dim in (self.shape.key_dim, self.shape.value_dim)
         ]
-        out = tuple([np.array(tensor, copy=False) for tensor in side] for side in sides)
-        if lease.gather(layer, end - begin, begin=begin, out=out) is None:
+        key_out, value_out = ([np.array(t, copy=False) for t in side] for side in sides)
+        if lease.gather(layer, end - begin, begin=begin, out=(key_out, value_out)) is None:
             raise Shorter(f"layer {layer} cannot be copied: {lease.error}")
         key, value = (self._typed(side, form) for side in sides)
         return Rows(key, value, form)

@@ -21,7 +21,7 @@ from .shared import SharedCaches
 
 log = logging.getLogger("prefixd.mlx")
 
-Opener = Callable[[Hashable], SharedCaches]
+Opener = Callable[[Any], SharedCaches]
 """Opens what is shared of a model, by the key that the engine knows it by. May raise
 Unsupported."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Hashable
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ def _prompt_cache(provider: Any, flags: flags_of.Flags, local: Any) -> Any:
         flags.address, name=flags.worker_name, staging_bytes=flags.staging_bytes or None
     )
 
-    def open_shared(key: Hashable) -> SharedCaches:
+    def open_shared(key: Any) -> SharedCaches:
         path, adapter, draft = key  # the provider's; its models are loaded by now
         models = [Model(provider.model, path, adapter)]
         if draft is not None:
