@@ -116,7 +116,7 @@ class PrefixesOfQuantizedCaches(Servers):
 
 
 class PrefixesQuantizedFromAStartOn(Servers):
-    """mlx-lm converts a cache as a whole once it is long enough. What was saved before stays raw."""
+    """mlx-lm converts a cache as a whole once it is long enough; what was saved before stays raw."""
 
     flags = ["--kv-bits=8", "--kv-group-size=64", "--quantized-kv-start=128"]
 
@@ -131,7 +131,7 @@ class PrefixesQuantizedFromAStartOn(Servers):
             there.append(engine.complete(tokens, 12))
         self.assertEqual([answer.cached_tokens for answer in here], [0, 64, 112])
         self.assertEqual(here, there)
-        # The first block is raw, as the short prompt left it, and so is the short prompt's own tail.
+        # The first block is raw, as the short prompt left it, and so is the short one's own tail.
         # The other blocks of the long one and of the third are quantized.
         (space,) = self.daemon.control("stats")["spaces"]
         raw, packed = 4 * 2 * 2 * (2 * 64), 4 * 2 * 2 * (64 + 4)
@@ -172,6 +172,20 @@ class PrefixesInFullPrecision(Servers):
             answer = server.chat([system, user], 8)
             self.assertEqual(answer.cached_tokens, cached)
             self.assertEqual(answer.tokens, self.alone.chat([system, user], 8).tokens)
+
+
+class ModelsThatPrefixdDoesNotHold(Servers):
+    geometry = Geometry(window=32)
+
+    def test_are_served_from_the_engines_own_cache_and_it_is_said_once(self):
+        tokens = prompt(48, seed=1)
+        for _ in range(2):
+            answer = self.one.complete(tokens, 12)
+            self.assertEqual(answer.tokens, self.alone.complete(tokens, 12).tokens)
+        said = self.one.log().count("prefixd does not hold caches of")
+        self.assertEqual(said, 1)
+        self.assertIn("RotatingKVCache: no row for every token", self.one.log())
+        self.assertNotIn("Traceback", self.one.log())
 
 
 class DraftModels(Servers):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -35,6 +34,7 @@ class Geometry:
     hidden: int = 128
     seed: int = 7
     dtype: str = "bfloat16"
+    window: int = 0  # of every other layer; 0: all attend on everything
 
 
 QWEN3_06B = Geometry(layers=28, kv_heads=8, query_heads=8, head_dim=128, hidden=64)
@@ -42,7 +42,10 @@ QWEN3_06B = Geometry(layers=28, kv_heads=8, query_heads=8, head_dim=128, hidden=
 
 
 def config(geometry: Geometry) -> dict:
+    kinds = ["sliding_attention" if geometry.window else "full_attention", "full_attention"]
     return {
+        "layer_types": [kinds[layer % 2] for layer in range(geometry.layers)],
+        "sliding_window": geometry.window or None,
         "model_type": "llama",
         "hidden_size": geometry.hidden,
         "num_hidden_layers": geometry.layers,
