@@ -87,7 +87,12 @@ class Engine:
     """Layers of K and V as an engine packs them: bytes that its tokens and the seed decide."""
 
     def __init__(
-        self, *formats: prefixd.Format, layers: int = 2, heads: int = 2, dim: int = 64, seed: int = 1
+        self,
+        *formats: prefixd.Format,
+        layers: int = 2,
+        heads: int = 2,
+        dim: int = 64,
+        seed: int = 1,
     ) -> None:
         self.formats = formats or (prefixd.mlx_affine(8, 64, "bfloat16"),)
         self.layers, self.heads, self.dim, self.seed = layers, heads, dim, seed
@@ -134,7 +139,11 @@ class Engine:
         if tensor.codec == "mlx_affine":
             groups = self.dim // tensor.group_size
             return [self.dim * tensor.bits // 32, groups, groups]
-        return [self.dim // 32 * {"q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34}[tensor.codec]]
+        return [
+            self.dim
+            // 32
+            * {"q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34}[tensor.codec]
+        ]
 
     def store(self, space: prefixd.Space, count: int, format: int = 0) -> int:
         """Tokens stored: 0 where nothing could be, or everything was there."""

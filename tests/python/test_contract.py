@@ -84,13 +84,17 @@ class MistakeTest(DaemonTest):
             lease.wait_all()
             frozen = [a.copy() for a in key]
             frozen[1].flags.writeable = False
-            with self.assertRaisesRegex(prefixd.Error, "key scales is no array that can be written"):
+            with self.assertRaisesRegex(
+                prefixd.Error, "key scales is no array that can be written"
+            ):
                 lease.gather(0, 100, out=(frozen, [a.copy() for a in value]))
             with self.assertRaisesRegex(prefixd.Error, "room for 100 and 100, not for 50"):
                 lease.gather(0, 50, out=([a.copy() for a in key], [a.copy() for a in value]))
             with self.assertRaisesRegex(prefixd.Error, "layer 7, the space has 2"):
                 lease.gather(7, 1)
-            self.assertIsNone(lease.gather(0, 101), "more than the lease has is no mistake of types")
+            self.assertIsNone(
+                lease.gather(0, 101), "more than the lease has is no mistake of types"
+            )
 
     def test_a_lease_or_a_plan_that_was_let_go(self):
         lease = self.space.acquire(self.engine.tokens(10))
@@ -130,7 +134,9 @@ class LifetimeTest(DaemonTest):
             lease.wait_all()
             for layer, want in enumerate(engine.cache(150)):
                 blocks = lease.blocks(layer)
-                self.assertEqual([(b.begin, b.tokens) for b in blocks], [(0, 64), (64, 64), (128, 21)])
+                self.assertEqual(
+                    [(b.begin, b.tokens) for b in blocks], [(0, 64), (64, 64), (128, 21)]
+                )
                 for block in blocks:
                     self.assertIsNotNone(block.arena_offset)
                     for got, whole in zip(block.key + block.value, want[0] + want[1]):

@@ -11,7 +11,9 @@ FORMATS = {
     "mlx 4 bits, group 32, float16": prefixd.mlx_affine(4, 32, "float16"),
     "mlx 3 bits, float32": prefixd.mlx_affine(3, 64, "float32"),
     "mlx 6 bits": prefixd.mlx_affine(6, 32, "bfloat16"),
-    "mlx, V in fewer bits": prefixd.mlx_affine(8, 64, "bfloat16", value_bits=4, value_group_size=32),
+    "mlx, V in fewer bits": prefixd.mlx_affine(
+        8, 64, "bfloat16", value_bits=4, value_group_size=32
+    ),
     "raw bfloat16": prefixd.raw("bfloat16"),
     "raw float16": prefixd.raw("float16"),
     "raw float32": prefixd.raw("float32"),
@@ -41,7 +43,9 @@ class RoundTripTest(DaemonTest):
         for name, format in FORMATS.items():
             with self.subTest(name):
                 engine = Engine(format)
-                bytes_of_one = sum(a.nbytes for kv in engine.cache(1) for arrays in kv for a in arrays)
+                bytes_of_one = sum(
+                    a.nbytes for kv in engine.cache(1) for arrays in kv for a in arrays
+                )
                 self.assertEqual(engine.open(client).payload_bytes_per_token, bytes_of_one)
 
     def test_an_exact_repeat_reuses_all_but_the_last_token(self):
@@ -177,7 +181,9 @@ class RoundTripTest(DaemonTest):
         twice = np.repeat(np.array(tokens, np.uint32), 2)
         for given in (tuple(tokens), np.array(tokens), np.array(tokens, np.uint32), twice[::2]):
             self.assertEqual(space.match(given).restorable_tokens, 150)
-        self.assertEqual(space.match(np.array(tokens), max_tokens=np.int64(70)).restorable_tokens, 70)
+        self.assertEqual(
+            space.match(np.array(tokens), max_tokens=np.int64(70)).restorable_tokens, 70
+        )
 
     def test_without_shared_memory_pages_are_sent(self):
         self.daemon.start()

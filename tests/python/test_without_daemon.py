@@ -129,9 +129,10 @@ class DyingDaemonTest(DaemonTest):
             self.client.wait_attached(PATIENCE_MS)
             with self.space.acquire(self.engine.tokens(150), deadline_ms=PATIENCE_MS) as lease:
                 found = lease.wait_all()
-                self.assertTrue(found == 0 or same(self.engine.read(lease, 150), self.engine.cache(150)))
+                self.assertTrue(
+                    found == 0 or same(self.engine.read(lease, 150), self.engine.cache(150))
+                )
         self.assertEqual(found, 150)
-
 
     def test_a_restarted_daemon_is_found_soon(self):
         """gRPC by itself would notice its own new connection every 5 s."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _abi
 from ._errors import Error
@@ -179,7 +179,7 @@ def digest_file(path: Path) -> bytes:
     return _digest_of(lambda lib, out: lib.digest_file(os.fsencode(path), out))
 
 
-def _digest_of(call) -> bytes:
+def _digest_of(call: Callable[[_abi.Library, Any], int]) -> bytes:
     lib = _abi.library()
     out = ctypes.create_string_buffer(32)
     if call(lib, out) != _abi.OK and not lib.why_absent:
@@ -206,7 +206,7 @@ def _rope_struct(rope: Rope) -> _abi.Rope:
     )
 
 
-def _layer_structs(layers: Sequence[FullLayer]):
+def _layer_structs(layers: Sequence[FullLayer]) -> ctypes.Array[_abi.Layer]:
     structs = []
     for layer in layers:
         formats = (_abi.Format * len(layer.formats))(

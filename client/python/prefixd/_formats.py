@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence, Union
+from typing import Any, Sequence, TypeVar, Union
 
 import numpy as np
 
 from . import _abi
 from ._errors import Error
 
-_DTYPES = {
+_DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "float32": (1, np.dtype(np.float32)),
     "float16": (2, np.dtype(np.float16)),
     "bfloat16": (3, np.dtype(np.uint16)),  # NumPy has no bfloat16: its bits
@@ -160,7 +160,10 @@ def pair(key: Format, value: Format) -> Format:
     return Format(key.key, value.value)
 
 
-def _known(table: dict, name: str, what: str):
+_T = TypeVar("_T")
+
+
+def _known(table: dict[str, _T], name: str, what: str) -> _T:
     if name not in table:
         raise Error(f"format: {what} is {name!r}, must be one of {', '.join(table)}")
     return table[name]

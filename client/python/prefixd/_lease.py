@@ -6,9 +6,10 @@ import ctypes
 from dataclasses import dataclass
 from operator import index
 from types import TracebackType
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _abi, _planes
 from ._errors import Error
@@ -17,7 +18,7 @@ from ._planes import Arrays, Tensor
 KINDS = ("none", "exact", "supersequence", "prefix", "lcp", "none")  # by PREFIXD_EXACT ...
 _UNIT_BYTES = 128  # a unit is a multiple of it
 
-Planes = tuple[np.ndarray, ...]
+Planes = tuple[NDArray[Any], ...]
 
 
 class Reason(NamedTuple):
@@ -97,7 +98,7 @@ class Block:
         key_bytes = key.heads * _unit_bytes(key, entry.page_tokens)
         whole = key_bytes + value.heads * _unit_bytes(value, entry.page_tokens)
         memory = (ctypes.c_ubyte * whole).from_address(entry.units)
-        memory.held = held
+        setattr(memory, "held", held)  # the views of this memory hold the lease
         page = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
         self.key: Planes = _parts(page[:key_bytes], key, entry)  # [1, kv_heads, tokens, row] each
         self.value: Planes = _parts(page[key_bytes:], value, entry)
@@ -107,7 +108,7 @@ def _unit_bytes(tensor: Tensor, page_tokens: int) -> int:
     return -(-page_tokens * tensor.row_bytes // _UNIT_BYTES) * _UNIT_BYTES
 
 
-def _parts(units: np.ndarray, tensor: Tensor, entry: _abi.Block) -> Planes:
+def _parts(units: NDArray[Any], tensor: Tensor, entry: _abi.Block) -> Planes:
     heads = units.reshape(tensor.heads, -1)
     parts, at = [], 0
     for part in tensor.parts:
@@ -214,9 +215,10 @@ class Lease:
         key, value = formats[which]
         if out is None:
             arrays = (_planes.empty(key, tokens), _planes.empty(value, tokens))
-            k, v = (_planes.of_fresh(t, a, tokens) for t, a in zip((key, value), arrays))
+            k = _planes.of_fresh(key, arrays[0], tokens)
+            v = _planes.of_fresh(value, arrays[1], tokens)
         else:
-            arrays = tuple(tuple(a) if isinstance(a, (tuple, list)) else (a,) for a in out)
+            arrays = (_tuple(out[0]), _tuple(out[1]))
             k = _planes.to_write("gather", key, arrays[0])
             v = _planes.to_write("gather", value, arrays[1])
             if k.tokens != tokens or v.tokens != tokens:
@@ -297,6 +299,12 @@ class Lease:
         if tokens == 0 and at >= begin:
             return 0
         return formats.pop() if len(formats) == 1 and at >= begin + tokens else None
+
+
+def _tuple(arrays: Arrays) -> Planes:
+    if isinstance(arrays, (tuple, list)):
+        return tuple(arrays)
+    return (np.asarray(arrays),)
 
 
 def _ms(deadline_ms: int | None) -> int:

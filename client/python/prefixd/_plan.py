@@ -66,9 +66,7 @@ class Plan:
     ) -> None:
         self.abandon()
 
-    def write_packed(
-        self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays
-    ) -> bool:
+    def write_packed(self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays) -> bool:
         """Tokens from `begin` on, as many as the arrays have, stored as they are: K and V, each
         codes, scales and biases [1, kv_heads, tokens, row], or one array where the format has no
         more. bfloat16 travels as uint16. Tokens of blocks that are not to be written are passed

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Sequence, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _abi
 from ._errors import Error
@@ -59,7 +60,7 @@ def tensors_of(lib: _abi.Library, layer: FullLayer) -> tuple[tuple[Tensor, Tenso
     )
 
 
-def empty(tensor: Tensor, tokens: int) -> tuple[np.ndarray, ...]:
+def empty(tensor: Tensor, tokens: int) -> tuple[NDArray[Any], ...]:
     return tuple(
         np.empty((1, tensor.heads, tokens, part.row_elements), part.dtype) for part in tensor.parts
     )
@@ -70,17 +71,17 @@ class View:
 
     __slots__ = ("planes", "tokens", "_arrays")
 
-    def __init__(self, planes: _abi.Planes, tokens: int, arrays: Iterable[np.ndarray]) -> None:
+    def __init__(self, planes: _abi.Planes, tokens: int, arrays: Iterable[NDArray[Any]]) -> None:
         self.planes = planes
         self.tokens = tokens
         self._arrays = tuple(arrays)
 
 
-def _address(array: np.ndarray) -> int:
+def _address(array: NDArray[Any]) -> int:
     return array.__array_interface__["data"][0]  # half of the time of array.ctypes.data
 
 
-def of_fresh(tensor: Tensor, arrays: Sequence[np.ndarray], tokens: int) -> View:
+def of_fresh(tensor: Tensor, arrays: Sequence[NDArray[Any]], tokens: int) -> View:
     """Of what empty() gave: dense."""
     planes = _abi.Planes(**{p.name: _address(a) for p, a in zip(tensor.parts, arrays)})
     return View(planes, tokens, arrays)
@@ -89,7 +90,8 @@ def of_fresh(tensor: Tensor, arrays: Sequence[np.ndarray], tokens: int) -> View:
 def to_read(caller: str, tensor: Tensor, given: Arrays) -> View:
     """Takes arrays as they stand; one whose rows are not dense is copied first."""
     arrays = [
-        _shaped(caller, tensor, part, np.asarray(array)) for part, array in _pair(caller, tensor, given)
+        _shaped(caller, tensor, part, np.asarray(array))
+        for part, array in _pair(caller, tensor, given)
     ]
     arrays = [a if _takes(a) else np.ascontiguousarray(a) for a in arrays]
     if len(arrays) == 3 and _strides(arrays[1]) != _strides(arrays[2]):
@@ -119,7 +121,7 @@ def _pair(caller: str, tensor: Tensor, given: Arrays) -> list[tuple[Part, Array]
     return list(zip(tensor.parts, arrays))
 
 
-def _shaped(caller: str, tensor: Tensor, part: Part, array: np.ndarray) -> np.ndarray:
+def _shaped(caller: str, tensor: Tensor, part: Part, array: NDArray[Any]) -> NDArray[Any]:
     """[heads, tokens, row], or why not."""
     if array.ndim == 4 and array.shape[0] == 1:
         array = array[0]
@@ -136,7 +138,7 @@ def _shaped(caller: str, tensor: Tensor, part: Part, array: np.ndarray) -> np.nd
     return array
 
 
-def _takes(array: np.ndarray) -> bool:
+def _takes(array: NDArray[Any]) -> bool:
     """True when the strides are such that a plane has them."""
     if array.size == 0:
         return True
@@ -148,13 +150,13 @@ def _takes(array: np.ndarray) -> bool:
     )
 
 
-def _strides(array: np.ndarray) -> tuple[int, int]:
+def _strides(array: NDArray[Any]) -> tuple[int, int]:
     """Of heads and tokens; 0 where there is one: any would do, and some libraries have odd ones."""
     heads, tokens = array.shape[:2]
     return (array.strides[0] if heads > 1 else 0, array.strides[1] if tokens > 1 else 0)
 
 
-def _view(caller: str, tensor: Tensor, arrays: Sequence[np.ndarray]) -> View:
+def _view(caller: str, tensor: Tensor, arrays: Sequence[NDArray[Any]]) -> View:
     tokens = arrays[0].shape[1]
     if any(array.shape[1] != tokens for array in arrays):
         counts = ", ".join(str(array.shape[1]) for array in arrays)

@@ -8,6 +8,7 @@ from operator import index
 from typing import Any, Iterable, Sequence, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _abi
 from ._errors import Error
@@ -16,7 +17,7 @@ from ._lease import Lease, Match, _ms, match_of
 from ._plan import Plan
 from ._planes import tensors_of
 
-Tokens = Union[Sequence[int], np.ndarray]
+Tokens = Union[Sequence[int], NDArray[Any]]
 Formats = Iterable[Union[int, str, Format]]
 
 # Copying a struct takes a quarter of the time of making one.
@@ -245,7 +246,7 @@ class Space:
         return places.pop()
 
 
-def _token_array(tokens: Tokens) -> array | np.ndarray:
+def _token_array(tokens: Tokens) -> array[int] | NDArray[Any]:
     """Contiguous 32-bit; an array that is already is taken as it is."""
     if isinstance(tokens, np.ndarray):
         if tokens.dtype == np.uint32 and tokens.ndim == 1 and tokens.flags.c_contiguous:
@@ -261,13 +262,13 @@ def _token_array(tokens: Tokens) -> array | np.ndarray:
         raise Error(f"tokens: must be integers of 32 bits: {error}") from None
 
 
-def _address(tokens: array | np.ndarray) -> int:
+def _address(tokens: array[int] | NDArray[Any]) -> int:
     if isinstance(tokens, array):
         return tokens.buffer_info()[0]
     return tokens.__array_interface__["data"][0]
 
 
-def _anything_asked(tokens: array | np.ndarray, max_tokens: int | None) -> bool:
+def _anything_asked(tokens: array[int] | NDArray[Any], max_tokens: int | None) -> bool:
     """prefixd.h has 0 for "no limit"; here it is 0 tokens."""
     if not len(tokens):
         return False
