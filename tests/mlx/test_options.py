@@ -91,6 +91,11 @@ class WhatAServerRefuses(unittest.TestCase):
             "--kv-cache-min-quantize-tokens without --kv-cache-quantization",
         )
 
+    def test_pages_to_read_that_servers_with_these_flags_do_not_share(self):
+        self.assert_refused(["--prefixd-read=8,3"], "read: 3/64", "8/64, 6/64, 4/64")
+        self.assert_refused(["--prefixd-read=x"], "--prefixd-read: x")
+        self.assert_refused(["--kv-bits=8", "--prefixd-read=4"], "its own format and raw rows only")
+
     def test_negative_numbers_of_tokens(self):
         self.assert_refused(["--kv-bits=8", "--quantized-kv-start=-1"], "-1", "at least 0")
         self.assert_refused(

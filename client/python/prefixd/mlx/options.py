@@ -61,6 +61,10 @@ class Options:
             )
         if self.kv_bits is not None and self.read:
             raise OptionError("read: an engine with kv_bits reads its own format and raw rows only")
+        for form in self.read:
+            if form not in self.ladder:
+                names = ", ".join(f"{f.bits}/{f.group_size}" for f in self.ladder[1:])
+                raise OptionError(f"read: {form.bits}/{form.group_size}, one of {names}")
         _check_not_negative("quantized_kv_start", self.quantized_kv_start)
         _check_not_negative("min_quantize_tokens", self.min_quantize_tokens)
 
