@@ -75,7 +75,7 @@ bool Store(Space* space, const std::vector<uint32_t>& tokens) {
 
 void SharePython(Bench& bench) {
   const uint64_t rounds = bench.Parameter("python_rounds", 3, 300, 2'000);
-  const auto daemon = StartSharedDaemon(bench, "python", 64 * kMiB);
+  const auto daemon = StartSharedDaemon(bench, "python", 32 * kMiB);
   if (daemon == nullptr) return;
   const std::string address = daemon->process->address();
   Client client({.address = address, .name = "share-python-reference"});
