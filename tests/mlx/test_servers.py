@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from processes import DEADLINE_S, Daemon, Server
@@ -164,6 +165,20 @@ class PrefixesInFullPrecision(Servers):
         self.one.complete(stored, 12)
         self.assert_as_alone(self.two, stored, cached=63)
         self.assert_as_alone(self.two, stored[:32] + prompt(20, seed=2), cached=32)
+
+    def test_are_shared_by_four_requests_at_a_time(self):
+        system = prompt(48, seed=6)
+        self.one.complete(system, 2)
+        asked = [system + prompt(16, seed=7 + n) for n in range(4)]
+        saved = self.two.stores()
+        with ThreadPoolExecutor(4) as clients:
+            answers = list(clients.map(lambda tokens: self.two.complete(tokens, 12), asked))
+        self.assertEqual([answer.cached_tokens for answer in answers], [48] * 4)
+        self.assertEqual([len(answer.tokens) for answer in answers], [12] * 4)
+        self.two.wait_for_line(r"cache_store tokens=", seen=saved + 4)
+        for tokens in asked:  # what a batch saved is each one's own
+            self.assertEqual(self.one.complete(tokens, 1).cached_tokens, 63)
+        self.assertNotIn("Traceback", self.two.log())
 
     def test_of_chats_are_shared_from_the_system_prompt_on(self):
         system = {"role": "system", "content": " ".join(f"w{t}" for t in prompt(46, seed=3))}

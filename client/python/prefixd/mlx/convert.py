@@ -16,9 +16,9 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
 from .options import RAW, TensorFormat
 
-Tensors = tuple[mx.array, ...]
-"""K or V. Raw: (rows [1, H, n, D],). Quantized: (codes [1, H, n, W], scales and biases
-[1, H, n, D / group_size])."""
+Tensors = tuple[Any, ...]
+"""K or V, of MLX or as_numpy(). Raw: (rows [1, H, n, D],). Quantized: (codes [1, H, n, W], scales
+and biases [1, H, n, D / group_size])."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Rows:
     def cut(self, begin: int, end: int) -> Rows:
         """Tokens [begin, end): groups run along head_dim, so a cut at any token is exact."""
         key, value = (tuple(t[..., begin:end, :] for t in side) for side in (self.key, self.value))
+        return Rows(key, value, self.format)
+
+    def as_numpy(self) -> Rows:
+        """The same rows as to_numpy() has them, to be cut often: MLX would compute every cut."""
+        key, value = (tuple(map(to_numpy, side)) for side in (self.key, self.value))
         return Rows(key, value, self.format)
 
     def copy(self) -> Rows:
@@ -150,8 +155,10 @@ def join(parts: Sequence[Rows], form: TensorFormat) -> Rows:
     return Rows(glued([p.key for p in parts]), glued([p.value for p in parts]), form)
 
 
-def to_numpy(tensor: mx.array) -> np.ndarray:
+def to_numpy(tensor: Any) -> np.ndarray:
     """A view. NumPy has no bfloat16: it travels as uint16, the format says what it is."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
     return np.asarray(tensor.view(mx.uint16) if tensor.dtype == mx.bfloat16 else tensor)
 
 

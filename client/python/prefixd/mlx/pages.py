@@ -54,7 +54,6 @@ class LayerPages:
 
     def write(self, plan: prefixd.Plan, layer: int, begin: int, rows: Rows) -> None:
         """Rows from token `begin` on. Requires: in the plan's format."""
-        mx.eval(rows.key, rows.value)
         plan.write_packed(
             layer,
             begin,

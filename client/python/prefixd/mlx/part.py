@@ -73,6 +73,7 @@ class Part:
         self, prompt: Prompt, rows: Sequence[convert.Rows], turn_ends: Sequence[int]
     ) -> Stored:
         form = self._stored_format(rows)
+        rows = [own.as_numpy() if own.format == form else own for own in rows]
         with self.space.reserve(
             prompt.tokens,
             content=_content(prompt),
