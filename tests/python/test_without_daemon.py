@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import threading
 
 import prefixd
@@ -70,6 +71,14 @@ class AbsentLibraryTest(DaemonTest):
             self.assertIn("libnone.so", plan.commit(100).error)
         self.assertEqual(space.match(engine.tokens(100)).restorable_tokens, 0)
         self.assertEqual((space.id, space.block_tokens, client.stats().attached), ("", 0, False))
+
+    def test_a_library_that_comes_later_is_found(self):
+        path = self.folder / "libprefixd.so.1"
+        self.assertIn("libprefixd.so.1", prefixd.connect(self.daemon.address, library=path).error)
+        shutil.copy(os.environ["PREFIXD_LIBRARY"], path)
+        self.daemon.start()
+        client = prefixd.connect(self.daemon.address, library=path)
+        self.assertTrue(client.wait_attached(PATIENCE_MS), client.error)
 
     def test_a_file_that_is_no_library_or_another_one_is_told(self):
         (self.folder / "text.so").write_text("no library")

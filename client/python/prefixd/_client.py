@@ -164,8 +164,9 @@ def connect(
         no_staging=staging_bytes == 0,
         staging_bytes=staging_bytes or 0,
     )
-    lib.used = True
-    return Client(lib, lib.attach(ctypes.addressof(options)), address)
+    pointer = lib.attach(ctypes.addressof(options))
+    lib.used = lib.used or pointer is not None
+    return Client(lib, pointer, address)
 
 
 def digest_checkpoint(directory: Path) -> bytes:
