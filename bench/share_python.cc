@@ -62,7 +62,10 @@ double AcquireFromCpp(Bench& bench, Space* space, const std::vector<uint32_t>& t
   Lease lease = space->Acquire(tokens, {.deadline = kPatience});
   const uint32_t found = lease.WaitAll();
   const double took_us = NowMicros() - start;
-  return bench.Check(found == kTokens, absl::StrCat("c++: ", found, " tokens")) ? took_us : -1;
+  return bench.Check(found == kTokens,
+                     absl::StrCat("c++: ", found, " tokens: ", lease.match().why_shorter))
+             ? took_us
+             : -1;
 }
 
 bool Store(Space* space, const std::vector<uint32_t>& tokens) {
@@ -75,7 +78,7 @@ bool Store(Space* space, const std::vector<uint32_t>& tokens) {
 
 void SharePython(Bench& bench) {
   const uint64_t rounds = bench.Parameter("python_rounds", 3, 300, 2'000);
-  const auto daemon = StartSharedDaemon(bench, "python", 32 * kMiB);
+  const auto daemon = StartSharedDaemon(bench, "python", 64 * kMiB);
   if (daemon == nullptr) return;
   const std::string address = daemon->process->address();
   Client client({.address = address, .name = "share-python-reference"});
@@ -86,14 +89,16 @@ void SharePython(Bench& bench) {
   if (!bench.Check(Store(&space.value(), tokens), "python: storing failed")) return;
   const auto python = StartPython(bench, address, space.value().id(), tokens);
   if (python == nullptr) return;
-  enum Call : size_t { kCpp, kArray, kList };
+  // Each of Python's after one of C++: whoever has just run finds its caches warm.
+  enum Call : size_t { kCpp, kArray, kCppAgain, kList };
   const Turns turns =
       TakeTurns(rounds, {[&] { return AcquireFromCpp(bench, &space.value(), tokens); },
                          [&] { return AcquireFromPython(bench, python.get(), "array"); },
+                         [&] { return AcquireFromCpp(bench, &space.value(), tokens); },
                          [&] { return AcquireFromPython(bench, python.get(), "list"); }});
   if (!bench.Check(turns.good, "an acquire failed")) return;
   JudgeLatency(bench, turns, {"acquire 2048 from Python, an array", kArray, kCpp, "C++", 1.3});
-  JudgeLatency(bench, turns, {"acquire 2048 from Python, a list", kList, kCpp, "C++", 1.3});
+  JudgeLatency(bench, turns, {"acquire 2048 from Python, a list", kList, kCppAgain, "C++", 1.3});
   const absl::Status stopped = daemon->process->Stop();
   bench.Check(stopped.ok(), stopped.ToString());
 }
