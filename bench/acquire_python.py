@@ -44,7 +44,7 @@ def main() -> None:
         found = lease.wait_all()
         took_us = (time.perf_counter_ns() - start) / 1000
         lease.release()
-        say(took_us if found == len(tokens) else f"{found} tokens: {lease.error}")
+        say(took_us if found == len(tokens) else f"{found} tokens: {lease.match}")
 
 
 if __name__ == "__main__":
