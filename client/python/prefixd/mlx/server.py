@@ -66,10 +66,10 @@ def _put_into(engine: Any, flags: flags_of.Flags) -> None:
         plain_run(host, port, provider)
 
     engine.run = run
-    # run() takes a server_class and drops it: it is given where it is used.
-    engine._run_http_server = functools.partial(
-        engine._run_http_server, server_class=AnnouncingServer
-    )
+    # run() takes a server_class and drops it: it is given where it is used, if it still is.
+    serve = getattr(engine, "_run_http_server", None)
+    if serve is not None:
+        engine._run_http_server = functools.partial(serve, server_class=AnnouncingServer)
 
 
 class AnnouncingServer(ThreadingHTTPServer):
