@@ -1,9 +1,11 @@
-// kernels: quantize and dequantize against memcpy of the same floats, attention of one layer
-// against a stream read of as many bytes as its K and V have. One thread.
+// kernels: quantize and dequantize against memcpy of the same floats, decode attention of one layer
+// against a stream read of as many bytes as its K and V have, prefill attention against as many
+// float operations. One thread.
 #include <cmath>
 #include <cstring>
 #include <memory>
 
+#include "bench/fma_peak.h"
 #include "bench/paged_layer.h"
 #include "bench/reference.h"
 #include "bench/timing.h"
@@ -90,21 +92,25 @@ void RunConversion(Bench& bench, const Conversion& what, uint64_t rounds) {
 // --- attention
 // -------------------------------------------------------------------------------------
 
+struct Heads {
+  uint32_t query = kQueryHeads, kv = kKvHeads, dim = kDim;
+};
+
 struct Attention {
   const PagedLayers& layers;
   kernels::AttentionShape shape;
   std::vector<float> q, out;
 
-  Attention(const PagedLayers& which, uint32_t tokens, uint32_t rows)
+  Attention(const PagedLayers& which, const Heads& heads, uint32_t tokens, uint32_t rows)
       : layers(which),
         shape{.query_rows = rows,
-              .query_heads = kQueryHeads,
-              .kv_heads = kKvHeads,
-              .key_dim = kDim,
-              .value_dim = kDim,
+              .query_heads = heads.query,
+              .kv_heads = heads.kv,
+              .key_dim = heads.dim,
+              .value_dim = heads.dim,
               .first_position = tokens - rows,
-              .scale = 1 / std::sqrt(static_cast<float>(kDim))},
-        q(NormalFloats(size_t{rows} * kQueryHeads * kDim, 3)),
+              .scale = 1 / std::sqrt(static_cast<float>(heads.dim))},
+        q(NormalFloats(size_t{rows} * heads.query * heads.dim, 3)),
         out(q.size()) {}
 
   absl::Status Run(size_t layer) {
@@ -128,7 +134,7 @@ struct Attention {
   // Two products of every query row with every position that it sees.
   double Flop() const {
     const double seen = shape.first_position + (shape.query_rows + 1) / 2.0;
-    return 4.0 * shape.query_rows * kQueryHeads * kDim * seen;
+    return 4.0 * shape.query_rows * shape.query_heads * shape.key_dim * seen;
   }
 };
 
@@ -137,7 +143,7 @@ constexpr double kMaxError = 2e-4;
 
 void RunDecode(Bench& bench, const PagedLayers& layers, uint32_t tokens, uint32_t layer_count,
                const std::string& name, uint64_t rounds) {
-  Attention decode(layers, tokens, /*rows=*/1);
+  Attention decode(layers, {}, tokens, /*rows=*/1);
   if (!bench.Check(decode.WorstError() <= kMaxError, name + " differs from the scalar oracle"))
     return;
   // Both walk all layers in turn, as a decode step does, so that neither finds its bytes in L2.
@@ -154,22 +160,32 @@ void RunDecode(Bench& bench, const PagedLayers& layers, uint32_t tokens, uint32_
   bench.Check(sum != 0, "the stream read saw nothing");
 }
 
-void RunPrefill(Bench& bench, const PagedLayers& layers, uint32_t tokens, uint32_t rows,
-                const std::string& name, uint64_t rounds) {
-  Attention prefill(layers, tokens, rows);
+// Against as many float operations in registers.
+void RunPrefill(Bench& bench, const PagedLayers& layers, const Heads& heads, uint32_t tokens,
+                uint32_t rows, const std::string& name, uint64_t rounds) {
+  Attention prefill(layers, heads, tokens, rows);
   if (!bench.Check(prefill.WorstError() <= kMaxError, name + " differs from the scalar oracle"))
     return;
-  std::vector<double> samples;
-  for (uint64_t round = 0; round < rounds; ++round) {
-    const double start = NowMicros();
-    prefill.Run(0).IgnoreError();
-    samples.push_back(NowMicros() - start);
-  }
-  const Timed timed = Summarize(samples);
+  const auto flop = static_cast<uint64_t>(prefill.Flop());
+  uint64_t done = 0;
+  const Compared compared = Compare({name, flop, [&] { prefill.Run(0).IgnoreError(); }},
+                                    {"fma", flop, [&] { done = MultiplyAddFloats(flop); }}, rounds);
+  bench.Check(done >= flop, "the float operations were not done");
   bench.Add({name,
-             {{"median_us", timed.median_us},
-              {"spread_percent", timed.spread_percent},
-              {"rate_flop_per_s", prefill.Flop() * 1e6 / timed.median_us}}});
+             {{"median_us", compared.ours.median_us},
+              {"spread_percent", compared.ours.spread_percent},
+              {"rate_flop_per_s", prefill.Flop() * 1e6 / compared.ours.median_us},
+              {"f32_fma_flop_per_s", prefill.Flop() * 1e6 / compared.reference.median_us},
+              {"of_f32_fma_ratio", compared.rate_ratio}}});
+}
+
+// What the shipped model's worker asks for in a late step of its longest prompts.
+void RunWorkerPrefill(Bench& bench, const quant::KvFormat& format, uint32_t tokens,
+                      const std::string& name, uint64_t rounds) {
+  const Heads heads{.query = 8, .kv = 2, .dim = 64};
+  const PagedLayers pages({.layers = 1, .kv_heads = heads.kv, .dim = heads.dim, .tokens = tokens},
+                          format);
+  RunPrefill(bench, pages, heads, tokens, kPageTokens, name, rounds);
 }
 
 }  // namespace
@@ -178,6 +194,8 @@ void RunKernels(Bench& bench) {
   const auto tokens = static_cast<uint32_t>(bench.Parameter("tokens", 256, 4096));
   const auto layers = static_cast<uint32_t>(bench.Parameter("layers", 2, 8));
   const auto rows = static_cast<uint32_t>(bench.Parameter("prefill_rows", 64, 64));
+  const auto worker_tokens =
+      static_cast<uint32_t>(bench.Parameter("worker_prefill_tokens", 256, 7488));
   const uint64_t rounds = bench.Parameter("rounds", 3, 41);
 
   const std::vector<float> floats = NormalFloats(size_t{kKvHeads} * tokens * kDim, 4);
@@ -187,15 +205,23 @@ void RunKernels(Bench& bench) {
     RunConversion(bench, {.format = format, .tokens = tokens, .floats = floats}, rounds);
   }
   const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kF16);
-  for (const quant::KvFormat& format :
-       {quant::KvFormat{raw, raw}, quant::KvFormat{mlx8, mlx8}, quant::KvFormat{mlx8, mlx4}}) {
+  const quant::TensorFormat q8_0 = quant::GgmlFormat(quant::Codec::kQ8_0);
+  const struct {
+    const char* name;
+    quant::KvFormat format;
+  } kPairs[] = {{"raw f16", {raw, raw}},
+                {"mlx 8/8", {mlx8, mlx8}},
+                {"mlx 8/4", {mlx8, mlx4}},
+                {"mlx 4/4", {mlx4, mlx4}},
+                {"q8_0", {q8_0, q8_0}}};
+  const uint64_t prefill_rounds = std::max<uint64_t>(rounds / 4, 3);
+  for (const auto& [name, format] : kPairs) {
     const PagedLayers pages({.layers = layers, .kv_heads = kKvHeads, .dim = kDim, .tokens = tokens},
                             format);
-    const std::string name = format.key == raw      ? "raw f16"
-                             : format.value == mlx8 ? "mlx 8/8"
-                                                    : "mlx 8/4";
-    RunDecode(bench, pages, tokens, layers, "decode " + name, rounds);
-    RunPrefill(bench, pages, tokens, rows, "prefill " + name, std::max<uint64_t>(rounds / 4, 3));
+    RunDecode(bench, pages, tokens, layers, std::string("decode ") + name, rounds);
+    RunPrefill(bench, pages, {}, tokens, rows, std::string("prefill ") + name, prefill_rounds);
+    RunWorkerPrefill(bench, format, worker_tokens, std::string("prefill 8/2 heads x 64 ") + name,
+                     prefill_rounds);
   }
 }
 
