@@ -89,7 +89,8 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   }
   const size_t key_groups = job.shape.key_dim / job.key_group;
   const size_t value_groups = job.shape.value_dim / job.value_group;
-  take(code.query, (row_heads + kStripRows) * key_pitch / 2);
+  // Tile registers want the factors of a group in 64 bytes at least.
+  take(code.query, (row_heads + kStripRows) * std::max(key_pitch / 2, key_groups * 32));
   take(code.query_steps, row_heads + kStripRows);
   take(code.query_sums, row_heads * key_groups);
   take(code.keys, key_pitch / 2 * kTileTokens);

@@ -79,9 +79,9 @@ class MatrixProducts {
   static constexpr size_t kDepth = 64;
   static_assert(kTileTokens == kDepth && kStripRows == 16);
 
-  // Groups of keys are whole instructions, those of values pairs of vectors.
+  // Whole instructions of keys, pairs of vectors of values.
   static bool Fits(const AttendJob& job) {
-    return job.key_group % kDepth == 0 && job.value_group % 32 == 0;
+    return job.shape.key_dim % kDepth == 0 && job.value_group % 32 == 0;
   }
 
   HWY_INLINE MatrixProducts(const AttendJob& job, const AttendScratch& scratch)
@@ -94,13 +94,23 @@ class MatrixProducts {
         value_pitch_(scratch.value_pitch),
         key_group_(job.key_group),
         value_group_(job.value_group),
+        group_factors_(HWY_MAX(key_group_, kDepth)),
+        query_pitch_(key_pitch_ / key_group_ * group_factors_),
         low_(kStripRows * HWY_MAX(size_t{kTileTokens}, value_group_)) {}
 
+  // A group smaller than an instruction has zeros for the other dimensions that one covers.
   HWY_INLINE void StoreQuery(uint32_t row, size_t dimension, VI codes) const {
-    std::byte* to = query_ + row * 2 * key_pitch_ + dimension;
+    std::byte* const group =
+        query_ + row * 2 * query_pitch_ + dimension / key_group_ * group_factors_;
+    if (key_group_ < kDepth && dimension % key_group_ == 0) {
+      _mm512_storeu_si512(group, _mm512_setzero_si512());
+      _mm512_storeu_si512(group + query_pitch_, _mm512_setzero_si512());
+    }
+    std::byte* const to = group + dimension % group_factors_;
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                      _mm512_cvtepi32_epi8(hn::ShiftRight<8>(codes).raw));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + key_pitch_), _mm512_cvtepi32_epi8(codes.raw));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + query_pitch_),
+                     _mm512_cvtepi32_epi8(codes.raw));
   }
 
   HWY_INLINE void LayKeys(uint32_t slot) const {
@@ -126,9 +136,11 @@ class MatrixProducts {
     constexpr size_t kPitch = kTileTokens * sizeof(int32_t);
     for (size_t token = 0; token < kTileTokens; token += 32) {
       ZeroDots();
-      for (size_t d = group * key_group_; d < (group + 1) * key_group_; d += kDepth) {
-        LoadFactors(query_ + strip.first * 2 * key_pitch_ + d, 2 * key_pitch_, key_pitch_);
-        LoadCodes(keys_ + d / 4 * kPitch + token * sizeof(int32_t), kPitch);
+      for (size_t step = 0; step < group_factors_; step += kDepth) {
+        const size_t dimension = group * key_group_ / kDepth * kDepth + step;
+        LoadFactors(query_ + strip.first * 2 * query_pitch_ + group * group_factors_ + step,
+                    2 * query_pitch_, query_pitch_);
+        LoadCodes(keys_ + dimension / 4 * kPitch + token * sizeof(int32_t), kPitch);
         TileRegisters::AddSigned<0, 4, 6>();
         TileRegisters::AddSigned<1, 4, 7>();
         AddLowDigits();
@@ -224,7 +236,9 @@ class MatrixProducts {
   const size_t value_pitch_;
   const size_t key_group_;
   const size_t value_group_;
-  const size_t low_;  // where dots of low digits begin
+  const size_t group_factors_;  // of a query row for one group of keys
+  const size_t query_pitch_;    // of one digit
+  const size_t low_;            // where dots of low digits begin
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -262,14 +261,13 @@ TEST_F(SameBitsTest, LaterTokensChangeNothing) {
 
 TEST(AttentionTest, TileRegistersChangeNoBit) {
   if (!HaveMatrixTiles()) GTEST_SKIP() << "this machine has none";
-  for (const uint8_t bits : std::initializer_list<uint8_t>{2, 3, 4, 5, 6, 8}) {
-    for (const uint32_t key_dim : {64u, 128u, 192u}) {
-      SCOPED_TRACE(std::to_string(bits) + " bits, key dim " + std::to_string(key_dim));
+  for (const uint32_t key_dim : {64u, 128u, 192u}) {
+    for (const quant::TensorFormat& format : FormatsFor(key_dim)) {
+      SCOPED_TRACE(quant::ToString(format) + " key dim " + std::to_string(key_dim));
       const LayerShape shape{.kv_heads = 2, .key_dim = key_dim, .value_dim = 96};
-      const KvFormat format{quant::MlxAffineFormat(bits, 64, Dtype::kF16),
-                            quant::MlxAffineFormat(bits, 32, Dtype::kBf16)};
-      const PagedLayer layer(shape, {format}, UniformBlocks(300, 64));
-      const AttentionShape attention = ShapeOf(shape, 3, 171, 129);  // the last strip is not full
+      const PagedLayer layer(shape, {{format, quant::MlxAffineFormat(6, 32, Dtype::kBf16)}},
+                             UniformBlocks(300, 64));
+      const AttentionShape attention = ShapeOf(shape, 3, 71, 229);  // the last strip is not full
       const std::vector<float> q = RandomFloats(QueryFloats(attention), 5);
       const std::vector<float> tiles = MustAttend(layer, q.data(), attention);
       EXPECT_LE(RelativeError(tiles, Expected(layer, q.data(), attention)), kErrorBound);
@@ -278,6 +276,13 @@ TEST(AttentionTest, TileRegistersChangeNoBit) {
       AllowMatrixTiles(true);
     }
   }
+}
+
+TEST(AttentionTest, SlicesWithAndWithoutTileRegistersShareTheirScratch) {
+  const quant::TensorFormat format = quant::MlxAffineFormat(8, 32, Dtype::kF16);
+  const LayerShape shape{.kv_heads = 3, .key_dim = 256, .value_dim = 256};
+  const PagedLayer layer(shape, {{format, format}}, UniformBlocks(140, 64));
+  ExpectLikeScalarOnEveryTarget(layer, ShapeOf(shape, 2, 67, 73));  // 64 rows, then 3
 }
 
 void ExpectNanBehindARowDoesNotReachIt(const quant::TensorFormat& format) {
