@@ -15,8 +15,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 HWY_ATTR uint64_t MultiplyAddFloats(uint64_t flop) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, 0.5f);
-  auto a = hn::Zero(d);
-  auto b = a, c = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, l = a, m = a;
+  // Other values in each, or the compiler keeps one chain for all.
+  auto a = hn::Iota(d, 0), b = hn::Iota(d, 1), c = hn::Iota(d, 2), e = hn::Iota(d, 3),
+       f = hn::Iota(d, 4), g = hn::Iota(d, 5), h = hn::Iota(d, 6), i = hn::Iota(d, 7),
+       j = hn::Iota(d, 8), k = hn::Iota(d, 9), l = hn::Iota(d, 10), m = hn::Iota(d, 11);
   const uint64_t step = 12 * 2 * hn::Lanes(d);
   uint64_t done = 0;
   for (; done < flop; done += step) {
