@@ -20,6 +20,7 @@ from ._planes import tensors_of
 Tokens = Union[Sequence[int], NDArray[Any]]
 Formats = Iterable[Union[int, str, Format]]
 
+_UINT32 = np.dtype(np.uint32)
 # Copying a struct takes a quarter of the time of making one.
 _NO_LOOKUP, _NO_MATCH = bytes(_abi.Lookup()), bytes(_abi.MatchInfo())
 
@@ -70,16 +71,16 @@ class Space:
         request_id: str = "",
     ) -> Match:
         """Lookup alone: changes nothing."""
-        held = _token_array(tokens)
+        packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
-        if not _anything_asked(held, max_tokens):
+        if _nothing_asked(packed, max_tokens):
             return Match()
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
         space = self._held
         status = self._lib.match(
             space and space.pointer,
-            _address(held),
-            len(held),
+            packed,
+            len(packed) // 4,
             ctypes.addressof(lookup),
             ctypes.addressof(info),
         )
@@ -104,9 +105,9 @@ class Space:
         that it takes; all unless told. `wait_pending_ms`: how long to wait while another worker
         computes tokens of this request.
         """
-        held = _token_array(tokens)
+        packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
-        if not _anything_asked(held, max_tokens):
+        if _nothing_asked(packed, max_tokens):
             return Lease(self._lib, None, info, "", self._tensors)
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
         if load_deadline_ms is not None:
@@ -118,8 +119,8 @@ class Space:
         space = self._held
         pointer = self._lib.acquire(
             space and space.pointer,
-            _address(held),
-            len(held),
+            packed,
+            len(packed) // 4,
             ctypes.addressof(lookup),
             ctypes.addressof(info),
         )
@@ -145,8 +146,9 @@ class Space:
         `writable`: the one format that write_packed() will bring; the first unless told.
         `readable`: a block that is here in one of these is not written; all unless told.
         """
-        held = _token_array(tokens)
-        ends = _token_array(turn_ends)
+        packed = _packed(tokens)
+        ends = _packed(turn_ends)
+        end_count = len(ends) // 4
         items = _content_array(content)
         write_format = self._write_format(writable)
         options = _abi.ReserveOptions(
@@ -154,16 +156,16 @@ class Space:
             content_count=0 if items is None else len(items),
             deadline_ms=_ms(deadline_ms),
             write_format=write_format,
-            turn_ends=ctypes.cast(_address(ends), ctypes.POINTER(ctypes.c_uint32)),
-            turn_end_count=len(ends),
+            turn_ends=(ctypes.c_uint32 * end_count).from_buffer_copy(ends),
+            turn_end_count=end_count,
             readable=self._mask(readable),
         )
         space = self._held
         pointer = self._lib.reserve(
-            space and space.pointer, _address(held), len(held), ctypes.addressof(options)
+            space and space.pointer, packed, len(packed) // 4, ctypes.addressof(options)
         )
         status, sentence = self._lib.last_status(), self._lib.error()
-        plan = Plan(self._lib, pointer, self._error, self._tensors, write_format, len(held))
+        plan = Plan(self._lib, pointer, self._error, self._tensors, write_format, len(packed) // 4)
         if status != _abi.OK:
             plan.error = self._told(status, sentence)
         return plan
@@ -246,35 +248,27 @@ class Space:
         return places.pop()
 
 
-def _token_array(tokens: Tokens) -> array[int] | NDArray[Any]:
-    """Contiguous 32-bit; an array that is already is taken as it is."""
+def _packed(tokens: Tokens) -> bytes:
+    """32 bits each: what ctypes takes as a pointer at no further cost."""
     if isinstance(tokens, np.ndarray):
-        if tokens.dtype == np.uint32 and tokens.ndim == 1 and tokens.flags.c_contiguous:
-            return tokens
+        if tokens.dtype is _UINT32 and tokens.ndim == 1:
+            return tokens.tobytes()
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise Error(f"tokens: {list(tokens.shape)} of {tokens.dtype}, must be a list of ids")
         tokens = tokens.tolist()
-    elif isinstance(tokens, array) and tokens.typecode == "I":
-        return tokens
     try:
-        return array("I", tokens)
+        return array("I", tokens).tobytes()
     except (TypeError, ValueError, OverflowError) as error:
         raise Error(f"tokens: must be integers of 32 bits: {error}") from None
 
 
-def _address(tokens: array[int] | NDArray[Any]) -> int:
-    if isinstance(tokens, array):
-        return tokens.buffer_info()[0]
-    return tokens.__array_interface__["data"][0]
-
-
-def _anything_asked(tokens: array[int] | NDArray[Any], max_tokens: int | None) -> bool:
+def _nothing_asked(packed: bytes, max_tokens: int | None) -> bool:
     """prefixd.h has 0 for "no limit"; here it is 0 tokens."""
-    if not len(tokens):
-        return False
-    if max_tokens is not None and not 0 <= max_tokens < 2**32:
+    if not packed or max_tokens == 0:
+        return True
+    if max_tokens is not None and not 0 < max_tokens < 2**32:
         raise Error(f"max_tokens is {max_tokens}")
-    return max_tokens != 0
+    return False
 
 
 def _content_array(content: Iterable[Content]) -> Any:
