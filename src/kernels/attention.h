@@ -10,10 +10,11 @@
 // later tokens, threads, block borders and page geometries the call has. Dispatch targets differ
 // from each other in the last bits.
 // On CPUs with AVX512_VNNI, when every entry of `formats` is MLX's, q and the weights are rounded
-// to 16 bits and multiplied with the stored codes; elsewhere everything is float. Relative to the
-// largest result the error of both is below 1e-4.
-// Stored values are read as code * scale + bias in float: MLX's f16 and bf16 formats are not
-// rounded to their dtype as Dequantize does. NaN and infinity reach only rows that see their token.
+// to 16 bits and multiplied with the stored codes, in tile registers where the process may have
+// AMX: the same integers, the same bits. Elsewhere everything is float. Relative to the largest
+// result the error of both is below 1e-4. Stored values are read as code * scale + bias in float:
+// MLX's f16 and bf16 formats are not rounded to their dtype as Dequantize does. NaN and infinity
+// reach only rows that see their token.
 #pragma once
 #include <cstddef>
 #include <cstdint>
