@@ -77,6 +77,27 @@ class MistakeTest(DaemonTest):
             with self.assertRaisesRegex(prefixd.Error, "up to token 101"):
                 plan.commit(101)
 
+    def test_floats_of_another_type_are_not_taken_for_the_bits_of_the_format(self):
+        for name, others, bits in (
+            ("bfloat16", (np.float16, np.float32), (np.uint16, "V2")),
+            ("float16", ("V2", ">f2"), (np.float16, np.uint16)),
+            ("float32", ("V4", "c8"), (np.float32, np.uint32)),
+        ):
+            engine = Engine(prefixd.raw(name))
+            space = engine.open(self.client, model=name)
+            (key,), value = engine.cache(50)[0]
+            with space.reserve(engine.tokens(50)) as plan:
+                for other in others:
+                    with self.assertRaisesRegex(prefixd.Error, "key codes is"):
+                        plan.write_packed(0, key=key.view(other), value=value)
+                for same_bits in bits:
+                    self.assertTrue(plan.write_packed(0, key=key.view(same_bits), value=value))
+            engine.store(space, 50)
+            with space.acquire(engine.tokens(50)) as lease:
+                self.assertEqual(lease.wait_all(), 50)
+                with self.assertRaisesRegex(prefixd.Error, "key codes is"):
+                    lease.gather(0, 50, out=(np.empty_like(key).view(others[0]), np.empty_like(value[0])))
+
     def test_arrays_that_cannot_be_filled(self):
         self.engine.store(self.space, 100)
         key, value = self.engine.cache(100)[0]

@@ -135,7 +135,19 @@ def _shaped(caller: str, tensor: Tensor, part: Part, array: NDArray[Any]) -> NDA
             f"{caller}: {tensor.name} {part.name} has rows of {array.shape[2]} {array.dtype}, "
             f"the format has rows of {part.row_bytes} bytes"
         )
+    if not _stands_for(array.dtype, part.dtype):
+        raise Error(
+            f"{caller}: {tensor.name} {part.name} is {array.dtype}, the format has {part.dtype}"
+        )
     return array
+
+
+def _stands_for(given: np.dtype, wanted: np.dtype) -> bool:
+    """Integers are bits of anything, as uint16 is of bfloat16. A float is none but itself, and a
+    type that NumPy does not know, such as another package's bfloat16, is no NumPy float."""
+    if given.kind == "V":
+        return wanted.kind != "f"
+    return given.kind in "iu" or given == wanted
 
 
 def _takes(array: NDArray[Any]) -> bool:
