@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 import unittest
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,11 @@ class WithDaemon(unittest.TestCase):
         self.daemon.lose_arena()
         self.start_daemon()
 
-    def prompt_cache(self, **options: Any) -> PromptCache:
-        """Of a worker of its own."""
+    def prompt_cache(self, models: Sequence[Model] = (), **options: Any) -> PromptCache:
+        """Of a worker of its own, with the checkpoint unless told."""
         client = prefixd.connect(self.daemon.address)
         chosen = Options(salt=self.id(), deadline_ms=30_000, **options)
-        models = [Model(self.model, str(self.checkpoint)), *self.drafts]
+        models = models or [Model(self.model, str(self.checkpoint)), *self.drafts]
         return PromptCache(lambda _: open_model(client, models, chosen))
 
     def engine_caches(self, tokens: int, bits: int = 0, layers: int | None = None) -> list[Any]:

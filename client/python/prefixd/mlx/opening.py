@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,11 @@ from typing import Any
 import prefixd
 
 from . import geometry
+from .files import Files
 from .options import RAW, Options, TensorFormat
 from .pages import LayerPages
 from .part import Part
 from .shared import SharedCaches
-
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 @dataclass(frozen=True)
@@ -33,6 +25,9 @@ class Model:
     path: str
     adapter: str | None = None
 
+    def files(self) -> Files:
+        return Files.of(self.path, self.adapter)
+
 
 def open_model(client: prefixd.Client, models: Sequence[Model], options: Options) -> SharedCaches:
     """What is shared of a model, or of a model and its draft model, which have a space each.
@@ -40,54 +35,22 @@ def open_model(client: prefixd.Client, models: Sequence[Model], options: Options
     Raises Unsupported or OptionError, with the reason, where their caches cannot be shared. Without
     a daemon it opens all the same.
     """
-    target, *drafts = (_Files.of(model) for model in models)
+    target, *drafts = models
     parts = [_open(client, target, options, draft_of=None)]
-    parts += [_open(client, draft, options, draft_of=target.weights()) for draft in drafts]
+    parts += [_open(client, draft, options, draft_of=target.files().weights()) for draft in drafts]
     return SharedCaches(parts)
 
 
-@dataclass(frozen=True)
-class _Files:
-    model: Model
-    directory: Path
-
-    @staticmethod
-    def of(model: Model) -> _Files:
-        directory = Path(model.path)
-        if not directory.exists():
-            from mlx_lm.utils import hf_repo_to_path
-
-            directory = Path(hf_repo_to_path(model.path))
-        return _Files(model, directory)
-
-    def weights(self) -> bytes:
-        return prefixd.digest_checkpoint(self.directory)
-
-    def adapter(self) -> bytes | None:
-        return prefixd.digest_checkpoint(self.model.adapter) if self.model.adapter else None
-
-    def tokenizer(self) -> bytes:
-        """Of all that turns text into tokens."""
-        digest = hashlib.sha256()
-        for name in _TOKENIZER_FILES:
-            file = self.directory / name
-            if file.exists():
-                digest.update(name.encode() + prefixd.digest_file(file))
-        return digest.digest()
-
-    def name(self, options: Options) -> str:
-        return options.model_name or Path(self.model.path).name
-
-
-def _open(client: prefixd.Client, files: _Files, options: Options, draft_of: bytes | None) -> Part:
-    shapes = geometry.layer_shapes(files.model.module)
+def _open(client: prefixd.Client, model: Model, options: Options, draft_of: bytes | None) -> Part:
+    shapes = geometry.layer_shapes(model.module)
+    files = model.files()
     for shape in shapes:
         for dim in (shape.key_dim, shape.value_dim):
             options.check_head_dim(dim)
     layers = [LayerPages(shape, _ladder(options, shapes)) for shape in shapes]
-    turned = geometry.rotation(geometry.read_config(files.directory), shapes[0].key_dim)
+    turned = geometry.rotation(files.config(), shapes[0].key_dim)
     space = client.open_space(
-        model=files.name(options),
+        model=options.model_name or Path(model.path).name,
         weights=files.weights(),
         adapter=files.adapter(),
         tokenizer=files.tokenizer(),

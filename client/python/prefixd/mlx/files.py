@@ -1,0 +1,83 @@
+"""Of a model's files, what decides which caches it can go on from: digests for its space."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import prefixd
+
+from . import geometry
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+)
+_ADAPTER_FILES = ("adapters.safetensors", "adapter_config.json")  # the latter has the scale
+_NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Of a model, and of the adapter on it. The digests read them whole, on any thread."""
+
+    directory: Path
+    adapter_directory: Path | None = None
+
+    @staticmethod
+    def of(path: str, adapter: str | None = None) -> Files:
+        """`path`: a folder, or a name that mlx_lm downloaded."""
+        directory = Path(path)
+        if not directory.exists():
+            from mlx_lm.utils import hf_repo_to_path
+
+            directory = Path(hf_repo_to_path(path))
+        return Files(directory, Path(adapter) if adapter else None)
+
+    def config(self) -> dict[str, Any]:
+        return geometry.read_config(self.directory)
+
+    def weights(self) -> bytes:
+        """Of the tensors, and of what says how to compute with them."""
+        config = self.config()
+        digest = hashlib.sha256(prefixd.digest_checkpoint(self.directory))
+        digest.update(json.dumps(_of_the_model(config), sort_keys=True).encode())
+        if config.get("model_file"):  # the model's own code
+            digest.update(prefixd.digest_file(self.directory / config["model_file"]))
+        return digest.digest()
+
+    def adapter(self) -> bytes | None:
+        if self.adapter_directory is None:
+            return None
+        return _digest_of(self.adapter_directory, _ADAPTER_FILES)
+
+    def tokenizer(self) -> bytes:
+        """Of all that turns text into tokens."""
+        names = [name for name in _TOKENIZER_FILES if (self.directory / name).exists()]
+        return _digest_of(self.directory, names)
+
+
+def _of_the_model(config: Any) -> Any:
+    """A config.json without what does not change a row of K or V: a field that is not known to be
+    such a one counts."""
+    if isinstance(config, dict):
+        return {
+            name: _of_the_model(value)
+            for name, value in config.items()
+            if name not in _NOT_OF_THE_MODEL and not name.startswith("eos_")
+        }
+    return config
+
+
+def _digest_of(directory: Path, names: Sequence[str]) -> bytes:
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(name.encode() + prefixd.digest_file(directory / name))
+    return digest.digest()
