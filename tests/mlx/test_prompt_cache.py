@@ -149,6 +149,19 @@ class RungsOfAChain(WithDaemon):
         self.assertTrue(same_bits(caches, self.cut([convert.to_cache(r) for r in expected], 99)))
 
 
+class HeadsThatNoGroupDivides(WithDaemon):
+    geometry = Geometry(head_dim=96)
+
+    def test_share_raw_rows_though_the_server_would_read_quantized_ones_too(self):
+        cache, tokens = self.prompt_cache(read=(TensorFormat(8, 64),)), prompt(100, seed=1)
+        cache.insert_cache(ME, tokens, self.engine_caches(100))
+        caches, rest = self.prompt_cache().fetch_nearest_cache(ME, [*tokens, 1])
+        self.assertEqual(len(rest), 1)
+        self.assertTrue(same_bits(caches, self.engine_caches(100)))
+        _, rest = cache.fetch_nearest_cache(ME, [*tokens, 1])
+        self.assertEqual((len(rest), len(cache)), (1, 0))
+
+
 class QuantizedToBeSaved(WithDaemon):
     """--kv-cache-quantization: the engine computes in full precision."""
 

@@ -45,7 +45,7 @@ class Part:
             max_tokens=len(prompt.tokens) - 1,
             deadline_ms=self.options.deadline_ms,
             load_deadline_ms=self.options.load_deadline_ms,
-            readable=self._names(self.options.readable),
+            readable=self._readable(),
         )
 
     def gather(self, lease: prefixd.Lease, count: int) -> list[LayerRows]:
@@ -79,7 +79,7 @@ class Part:
             content=_content(prompt),
             turn_ends=turn_ends,
             writable=self._names([form]),
-            readable=self._names(self.options.readable),
+            readable=self._readable(),
             deadline_ms=self.options.deadline_ms,
         ) as plan:
             stored = 0
@@ -125,6 +125,10 @@ class Part:
             rows.cut(behind, end),
         ]
         return convert.join([run for run in runs if run.tokens], form)
+
+    def _readable(self) -> list[str]:
+        """Of what the options read, what this model's rows can be cut into."""
+        return self._names([f for f in self.options.readable if f in self.layers[0].ladder])
 
     def _names(self, forms: Sequence[TensorFormat]) -> list[str]:
         return self.layers[0].names(forms)
