@@ -69,6 +69,9 @@ class Process:
     def ended(self) -> bool:
         return self._child.poll() is not None
 
+    def send(self, which: signal.Signals) -> None:
+        self._child.send_signal(which)
+
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._child.poll() is None:
             self._child.send_signal(how)

@@ -1,9 +1,14 @@
 """prefixd in the place of the engine's prompt cache: what goes in comes out, to the bit."""
 
+import signal
+import time
+from unittest import mock
+
 import mlx.core as mx
 import mlx_lm
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 from prefixd.mlx import Model, PromptCache, TensorFormat, Unsupported, convert
+from prefixd.mlx.pages import LayerPages
 from rows import WithDaemon, prompt, same_bits
 from tiny_model import Geometry, write_checkpoint
 
@@ -245,6 +250,36 @@ class WhatIsLeftToTheEnginesOwnCache(WithDaemon):
         cache, tokens = self.prompt_cache(kv_bits=8), prompt(100, seed=1)
         with self.assertLogs("prefixd.mlx", "WARNING"):
             cache.insert_cache(ME, tokens, self.engine_caches(100, 8)[:2])  # of some other model
+        self.assertEqual(len(cache), 1)
+
+
+    def test_are_tokens_that_prefixd_has_no_numbers_for(self):
+        cache, tokens = self.prompt_cache(), [1 << 70] * 20
+        with self.assertLogs("prefixd.mlx", "WARNING"):
+            self.assertEqual(cache.fetch_nearest_cache(ME, tokens), (None, tokens))
+            cache.insert_cache(ME, tokens, self.engine_caches(20))
+        _, rest = cache.fetch_nearest_cache(ME, [*tokens, 1])
+        self.assertEqual(rest, [1])
+
+
+class ADaemonThatHangs(WithDaemon):
+    def test_costs_a_save_one_deadline_and_the_engines_own_cache_has_it(self):
+        cache, tokens = self.prompt_cache(store_deadline_ms=300), prompt(200, seed=1)
+        cache.insert_cache(ME, prompt(10, seed=2), self.engine_caches(10))  # it is attached
+        write = LayerPages.write
+
+        def hang_and_write(*arguments) -> None:
+            self.daemon.send(signal.SIGSTOP)
+            write(*arguments)
+
+        begin = time.monotonic()
+        try:
+            with mock.patch.object(LayerPages, "write", hang_and_write):
+                cache.insert_cache(ME, tokens, self.engine_caches(200))
+            took = time.monotonic() - begin
+        finally:
+            self.daemon.send(signal.SIGCONT)
+        self.assertLess(took, 5)
         self.assertEqual(len(cache), 1)
 
 

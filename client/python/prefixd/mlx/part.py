@@ -82,19 +82,28 @@ class Part:
             readable=self._readable(),
             deadline_ms=self.options.deadline_ms,
         ) as plan:
-            stored = 0
+            stored, error = 0, plan.error
             for begin, end in plan.mine:
+                if error:
+                    break
                 for index, (layer, own) in enumerate(zip(self.layers, rows)):
                     packed = self._packed(prompt, index, own, begin, end, form)
                     layer.write(plan, index, begin, packed)
-                stored += plan.commit(end).stored_tokens
-            done = plan.commit(len(prompt.tokens), sequence_end=True)
-            stored += done.stored_tokens
+                done = self._commit(plan, end)
+                stored, error = stored + done.stored_tokens, done.error
+            if not error:
+                done = self._commit(plan, len(prompt.tokens), sequence_end=True)
+                stored, error = stored + done.stored_tokens, done.error
         return Stored(
-            held=not done.error,
+            held=not error,
             sequence_ends=1 + len(turn_ends) if stored else 0,
             bytes=stored * sum(layer.bytes_per_token(form) for layer in self.layers),
         )
+
+    def _commit(
+        self, plan: prefixd.Plan, tokens: int, sequence_end: bool = False
+    ) -> prefixd.CommitInfo:
+        return plan.commit(tokens, sequence_end, deadline_ms=self.options.store_deadline_ms)
 
     def _stored_format(self, rows: Sequence[convert.Rows]) -> TensorFormat:
         forms = {own.format for own in rows}

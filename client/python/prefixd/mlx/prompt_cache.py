@@ -52,7 +52,6 @@ class PromptCache:
         """The caches of the longest prefix that is here, or None, and the tokens that are still to
         be computed: at least one, as the engine needs its logits."""
         tokens = list(tokens)
-        self._prompts.append(_as_bytes(tokens))
         caches, count = self._fetch_shared(model, tokens)
         local, rest = self._fetch_local(model, tokens)
         if local is not None and len(tokens) - len(rest) > count:
@@ -119,6 +118,7 @@ class PromptCache:
             shared = self.shared(model)
             if shared is None:
                 return None, 0
+            self._prompts.append(_as_bytes(tokens))
             return shared.fetch(prompts.from_server(tokens))
         except Exception:  # the request is computed in full instead
             self._say_once("cache_fetch failed")
