@@ -179,7 +179,8 @@ def run_script(script: str, *arguments: str, timeout: int = 120) -> subprocess.C
     paths = [str(PACKAGE), str(Path(__file__).parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        # From 3.12 on Python warns of fork() with threads, which is what some scripts are about.
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -243,12 +243,13 @@ import sys, prefixd
 from support import Engine
 engine = Engine()
 client = prefixd.connect(sys.argv[1])
+assert client.wait_attached(60_000), client.error
 space = engine.open(client)
 engine.store(space, 150)
-lease = space.acquire(engine.tokens(150))
+lease = space.acquire(engine.tokens(150), deadline_ms=60_000)
 assert lease.wait_all() == 150
 view = lease.blocks(0)[0].key[0]
-plan = space.reserve(engine.tokens(300))
+plan = space.reserve(engine.tokens(300), deadline_ms=60_000)
 """
 
 
@@ -285,11 +286,55 @@ if child == 0:
     print("child", flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-assert space.acquire(engine.tokens(150)).wait_all() == 150
+assert space.acquire(engine.tokens(150), deadline_ms=60_000).wait_all() == 150
 print("parent")
 """,
             "child\nparent\n",
         )
+
+
+class ForkTest(DaemonTest):
+    """A child that the parent gives up on after a time: it must not hang."""
+
+    def test_a_child_of_fork_connects_while_a_thread_of_its_parent_does(self):
+        ended = run_script(_FORKED_WHILE_CONNECTING)
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (0, "connected\n", ""))
+
+    def test_a_client_that_is_gone_leaves_nothing_for_fork(self):
+        ended = run_script(_HOOKS_COUNTED, self.daemon.address)
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (0, "0\n", ""))
+
+
+_FORKED_WHILE_CONNECTING = """
+import os, signal, threading, prefixd
+holding, never = threading.Event(), threading.Event()
+
+def hold():
+    with prefixd._abi._lock:
+        holding.set()
+        never.wait()
+
+threading.Thread(target=hold, daemon=True).start()
+holding.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    assert prefixd.connect().error.startswith("client: no daemon")
+    print("connected", flush=True)
+    os._exit(0)
+os._exit(os.waitpid(child, 0)[1])
+"""
+
+_HOOKS_COUNTED = """
+import os, sys
+hooks = []
+os.register_at_fork = lambda **hook: hooks.append(hook)
+import prefixd
+before = len(hooks)
+for _ in range(5):
+    prefixd.connect(sys.argv[1], library="/nonexistent/libprefixd.so")
+print(len(hooks) - before)
+"""
 
 
 class ThreadTest(DaemonTest):

@@ -285,7 +285,6 @@ class Library:
             self._load(os.fspath(path) if path is not None else _find())
         except (OSError, AttributeError) as error:
             self._be_absent(f"libprefixd: {error}")
-        os.register_at_fork(after_in_child=self._forked)
 
     def _load(self, path: str) -> None:
         mode = os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND
@@ -308,7 +307,8 @@ class Library:
         self.last_error: Callable[[], bytes] = lambda: self.why_absent.encode()
         self.row_bytes: Callable[..., Row] = lambda *_: Row()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
+        """In a child of fork()."""
         if self.used:
             self._be_absent("libprefixd: in use before fork(): start processes by spawn")
 
@@ -361,3 +361,13 @@ def library(path: str | os.PathLike[str] | None = None) -> Library:
         if known is None or (known.why_absent and not known.used):
             known = _libraries[key] = Library(path)
         return known
+
+
+def _forked() -> None:
+    global _lock
+    _lock = threading.Lock()  # the old one may be that of a thread which is not in the child
+    for known in _libraries.values():
+        known.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

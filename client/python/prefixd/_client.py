@@ -164,8 +164,8 @@ def connect(
         no_staging=staging_bytes == 0,
         staging_bytes=staging_bytes or 0,
     )
+    lib.used = lib.used or not lib.why_absent  # before it has threads: another one may fork now
     pointer = lib.attach(ctypes.addressof(options))
-    lib.used = lib.used or pointer is not None
     return Client(lib, pointer, address)
 
 
