@@ -4,6 +4,7 @@ out.
 Usage: mlx_by_hand.py ADDRESS MODEL PROMPT      8 bits in groups of 64; run it twice
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -12,22 +13,26 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import prefixd
-from mlx_lm.models.cache import QuantizedKVCache
+from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
 BITS, GROUP = 8, 64
 address, path, prompt = sys.argv[1:]
 model, tokenizer = mlx_lm.load(path)
-config = json.loads((Path(path) / "config.json").read_text())
-heads, dim, layers = config["num_key_value_heads"], config["head_dim"], config["num_hidden_layers"]
+config = (Path(path) / "config.json").read_bytes()
+
+seen = make_prompt_cache(model)  # after one token: what a config.json leaves out
+model(mx.array([[0]]), cache=seen)
+_, heads, _, dim = seen[0].keys.shape
+layers, dtype = len(seen), seen[0].keys.dtype
 
 client = prefixd.connect(address, name="mlx_by_hand")
+form = prefixd.mlx_affine(BITS, GROUP, str(dtype).removeprefix("mlx.core."))
 space = client.open_space(
     model=Path(path).name,
-    weights=prefixd.digest_checkpoint(path),
+    weights=hashlib.sha256(prefixd.digest_checkpoint(path) + config).digest(),
     tokenizer=prefixd.digest_file(Path(path) / "tokenizer.json"),
-    rope=prefixd.Rope(theta=config["rope_theta"], rotary_dim=dim),
-    layers=[prefixd.FullLayer(heads, dim, dim, [prefixd.mlx_affine(BITS, GROUP, "bfloat16")])]
-    * layers,
+    rope=prefixd.Rope(theta=json.loads(config).get("rope_theta", 10000), rotary_dim=dim),
+    layers=[prefixd.FullLayer(heads, dim, dim, [form])] * layers,
 )
 
 
@@ -37,9 +42,9 @@ def to_numpy(x: mx.array) -> np.ndarray:
 
 
 def to_mlx(a: np.ndarray) -> mx.array:
-    """Codes are uint32; scales and biases are bfloat16."""
+    """Codes are uint32; scales and biases are of the model's type."""
     x = mx.array(a)
-    return x if x.dtype == mx.uint32 else x.view(mx.bfloat16)
+    return x if x.dtype in (mx.uint32, dtype) else x.view(dtype)
 
 
 def warm(tokens: list[int]) -> tuple[list[QuantizedKVCache], int]:

@@ -1,5 +1,6 @@
 """The examples do what they say: a second run, a process of its own, computes one token."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,18 +11,20 @@ from pathlib import Path
 
 from processes import DEADLINE_S, Daemon
 from rows import prompt
-from tiny_model import words, write_checkpoint
+from tiny_model import Geometry, words, write_checkpoint
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "client" / "examples"
 
 
 class Examples(unittest.TestCase):
+    geometry = Geometry()
+
     @classmethod
     def setUpClass(cls):
         temp = tempfile.TemporaryDirectory(prefix="prefixd-mlx-")
         cls.addClassCleanup(temp.cleanup)
         folder = Path(temp.name)
-        cls.model = write_checkpoint(folder / "tiny")
+        cls.model = write_checkpoint(folder / "tiny", cls.geometry)
         cls.daemon = Daemon(folder / "daemon")
         cls.addClassCleanup(lambda: cls.daemon.stop())
         cls.addClassCleanup(lambda: cls.daemon.lose_arena())
@@ -66,6 +69,19 @@ class Examples(unittest.TestCase):
             with self.subTest(name):
                 _, cached = self.run_example(name, library="/nowhere/libprefixd.so")
                 self.assertEqual(cached, 0)
+
+
+class ExamplesInFloat16(Examples):
+    """With a config.json that leaves head_dim out, as many do."""
+
+    geometry = Geometry(dtype="float16", query_heads=2)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        config = json.loads((cls.model / "config.json").read_text())
+        assert config.pop("head_dim") == config["hidden_size"] // config["num_attention_heads"]
+        (cls.model / "config.json").write_text(json.dumps(config))
 
 
 if __name__ == "__main__":
