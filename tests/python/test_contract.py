@@ -77,6 +77,56 @@ class MistakeTest(DaemonTest):
             with self.assertRaisesRegex(prefixd.Error, "up to token 101"):
                 plan.commit(101)
 
+    def test_a_nul_in_a_text_is_no_end_of_it(self):
+        layers = [prefixd.FullLayer(1, 64, 64, [prefixd.raw()])]
+        for mistake in (
+            lambda: self.client.open_space(model="m\0n", layers=layers),
+            lambda: self.client.open_space(model="m", layers=layers, salt="a\0b"),
+            lambda: self.client.open_space(
+                model="m", layers=layers, rope=prefixd.Rope(scaling="yarn\0")
+            ),
+            lambda: prefixd.connect(self.daemon.address + "\0"),
+            lambda: prefixd.connect(self.daemon.address, name="worker\0"),
+            lambda: prefixd.digest_file(str(self.folder) + "/tokenizer\0.json"),
+        ):
+            with self.assertRaisesRegex(prefixd.Error, "must be without NUL"):
+                mistake()
+
+    def test_numbers_that_c_would_take_for_others(self):
+        nan, infinity, tokens = float("nan"), float("inf"), self.engine.tokens(100)
+        layers = [prefixd.FullLayer(1, 64, 64, [prefixd.raw()])]
+        lease, plan = self.space.acquire(tokens), self.space.reserve(tokens)
+        content = prefixd.Content(2**32, 1, bytes(32))
+        for number in (-1, 0.5, nan, infinity, 2**32, "1"):
+            for mistake in (
+                lambda: self.client.wait_attached(number),
+                lambda: prefixd.connect(self.daemon.address, connect_deadline_ms=number),
+                lambda: self.client.open_space(model="m", layers=layers, block_tokens=number),
+                lambda: self.client.open_space(
+                    model="m", layers=[prefixd.FullLayer(number, 64, 64, [prefixd.raw()])]
+                ),
+                lambda: self.space.match(tokens, deadline_ms=number),
+                lambda: self.space.acquire(tokens, max_tokens=number),
+                lambda: self.space.acquire(tokens, load_deadline_ms=number),
+                lambda: self.space.acquire(tokens, wait_pending_ms=number),
+                lambda: self.space.reserve(tokens, deadline_ms=number),
+                lambda: lease.wait(0, number),
+                lambda: lease.wait_all(number),
+                lambda: lease.gather(0, number),
+                lambda: plan.commit(100, deadline_ms=number),
+            ):
+                with self.assertRaisesRegex(prefixd.Error, "must be a whole number from 0 to"):
+                    mistake()
+        for mistake in (
+            lambda: prefixd.connect(self.daemon.address, staging_bytes=-5),
+            lambda: prefixd.connect(self.daemon.address, staging_bytes=2**64),
+            lambda: self.space.match(tokens, content=[content]),
+            lambda: self.space.acquire(tokens, prefill_tokens_per_s=nan),
+            lambda: lease.release(used_tokens=1, first_token_ms=infinity),
+        ):
+            with self.assertRaisesRegex(prefixd.Error, "must be a (whole|finite) number"):
+                mistake()
+
     def test_floats_of_another_type_are_not_taken_for_the_bits_of_the_format(self):
         for name, others, bits in (
             ("bfloat16", (np.float16, np.float32), (np.uint16, "V2")),

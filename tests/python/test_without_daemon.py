@@ -3,7 +3,9 @@
 import os
 import random
 import shutil
+import socket
 import threading
+import time
 
 import prefixd
 from support import PATIENCE_MS, DaemonTest, Engine, run_script, same
@@ -32,6 +34,18 @@ class AbsentDaemonTest(DaemonTest):
             self.assertIn("no daemon", plan.commit(100, sequence_end=True).error)
         self.assertIn("no daemon", space.match(engine.tokens(5), deadline_ms=50).error)
         self.assertIn("no daemon", client.stats().error)
+
+    def test_no_time_to_connect_is_none_rather_than_the_default(self):
+        silent = socket.socket(socket.AF_UNIX)
+        self.addCleanup(silent.close)
+        silent.bind(str(self.daemon.socket))
+        silent.listen()  # and nobody answers
+        took = []
+        for _ in range(3):
+            client, begin = self.connect(connect_deadline_ms=0), time.monotonic()
+            Engine().open(client)
+            took.append(time.monotonic() - begin)
+        self.assertLess(min(took), 1.5)  # the default is 2 s
 
     def test_it_attaches_once_the_daemon_is_there(self):
         """And the daemon is started while a thread waits for it: the GIL is released."""

@@ -9,6 +9,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 from . import _abi
 from ._errors import Error
 from ._formats import FullLayer, Rope
+from ._numbers import UINT32, UINT64, _ms, _number, _text
 from ._space import Space
 
 DEFAULT_ADDRESS = "unix:///run/prefixd/prefixd.sock"
@@ -63,7 +64,7 @@ class Client:
 
     def wait_attached(self, deadline_ms: int) -> bool:
         """True when attached, waiting for it up to `deadline_ms`."""
-        return self._attached(deadline_ms)
+        return self._attached(_number("wait_attached: deadline_ms", deadline_ms, 0, UINT32))
 
     @property
     def error(self) -> str:
@@ -111,20 +112,20 @@ class Client:
         structs = _layer_structs(layers)
         rope_struct = _rope_struct(rope or Rope())
         spec = _abi.SpaceSpec(
-            model=model.encode(),
+            model=_text("open_space: model", model),
             weights_digest=_digest("weights", weights),
             adapter_digest=_digest("adapter", adapter),
             tokenizer_digest=_digest("tokenizer", tokenizer),
             target_digest=_digest("draft_of", draft_of),
             draft=draft_of is not None,
-            tensor_rank=tensor_parallel[0],
-            tensor_parallel=tensor_parallel[1],
-            pipeline_rank=pipeline_parallel[0],
-            pipeline_parallel=pipeline_parallel[1],
-            block_tokens=block_tokens,
+            tensor_rank=_count("tensor_parallel", tensor_parallel[0]),
+            tensor_parallel=_count("tensor_parallel", tensor_parallel[1]),
+            pipeline_rank=_count("pipeline_parallel", pipeline_parallel[0]),
+            pipeline_parallel=_count("pipeline_parallel", pipeline_parallel[1]),
+            block_tokens=_count("block_tokens", block_tokens),
             layer_count=len(structs),
             rope=ctypes.pointer(rope_struct),
-            salt=salt.encode(),
+            salt=_text("open_space: salt", salt),
             layers=structs,
         )
         held = self._held
@@ -155,15 +156,16 @@ def connect(
     0 = none. `library`: libprefixd.so, where it is not PREFIXD_LIBRARY, the package's or the
     system's.
     """
-    lib = _abi.library(library)
+    staging = _number("connect: staging_bytes", staging_bytes or 0, 0, UINT64)
     options = _abi.Options(
-        address=address.encode(),
-        name=(name or f"python-{os.getpid()}").encode(),
-        connect_deadline_ms=connect_deadline_ms or 0,
+        address=_text("connect: address", address),
+        name=_text("connect: name", name or f"python-{os.getpid()}"),
+        connect_deadline_ms=_ms("connect: connect_deadline_ms", connect_deadline_ms),
         no_arena=not arena,
         no_staging=staging_bytes == 0,
-        staging_bytes=staging_bytes or 0,
+        staging_bytes=staging,
     )
+    lib = _abi.library(library)
     lib.used = lib.used or not lib.why_absent  # before it has threads: another one may fork now
     pointer = lib.attach(ctypes.addressof(options))
     return Client(lib, pointer, address)
@@ -172,18 +174,19 @@ def connect(
 def digest_checkpoint(directory: Path) -> bytes:
     """SHA-256 over the tensors of a checkpoint directory (*.safetensors), remembered by inode,
     size and time. Without the library 32 zeros: there is nothing to store under it."""
-    return _digest_of(lambda lib, out: lib.digest_checkpoint(os.fsencode(directory), out))
+    return _digest_of(lambda lib, path, out: lib.digest_checkpoint(path, out), directory)
 
 
 def digest_file(path: Path) -> bytes:
     """SHA-256 of a file. Without the library 32 zeros."""
-    return _digest_of(lambda lib, out: lib.digest_file(os.fsencode(path), out))
+    return _digest_of(lambda lib, path, out: lib.digest_file(path, out), path)
 
 
-def _digest_of(call: Callable[[_abi.Library, Any], int]) -> bytes:
+def _digest_of(call: Callable[[_abi.Library, bytes, Any], int], path: Path) -> bytes:
+    name = _text("digest: path", os.fsencode(path))
     lib = _abi.library()
     out = ctypes.create_string_buffer(32)
-    if call(lib, out) != _abi.OK and not lib.why_absent:
+    if call(lib, name, out) != _abi.OK and not lib.why_absent:
         raise Error(lib.error())
     return out.raw
 
@@ -194,14 +197,18 @@ def _digest(name: str, digest: bytes | None) -> bytes | None:
     return digest
 
 
+def _count(name: str, value: int) -> int:
+    return _number(f"open_space: {name}", value, 0, UINT32)
+
+
 def _rope_struct(rope: Rope) -> _abi.Rope:
     params = (ctypes.c_double * len(rope.scaling_params))(*rope.scaling_params)
     return _abi.Rope(
         theta=rope.theta,
-        scaling=rope.scaling.encode(),
+        scaling=_text("open_space: scaling", rope.scaling),
         scaling_params=params,
         scaling_param_count=len(params),
-        rotary_dim=rope.rotary_dim,
+        rotary_dim=_count("rotary_dim", rope.rotary_dim),
         interleaved=rope.interleaved,
         key_before_rope=rope.key_before_rope,
     )
@@ -215,9 +222,9 @@ def _layer_structs(layers: Sequence[FullLayer]) -> ctypes.Array[_abi.Layer]:
         )
         structs.append(
             _abi.Layer(
-                kv_heads=layer.kv_heads,
-                key_dim=layer.key_dim,
-                value_dim=layer.value_dim,
+                kv_heads=_count("kv_heads", layer.kv_heads),
+                key_dim=_count("key_dim", layer.key_dim),
+                value_dim=_count("value_dim", layer.value_dim),
                 format_count=len(formats),
                 formats=formats,
             )

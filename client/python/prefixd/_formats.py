@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _abi
 from ._errors import Error
+from ._numbers import _number
 
 _DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "float32": (1, np.dtype(np.float32)),
@@ -170,6 +171,4 @@ def _known(table: dict[str, _T], name: str, what: str) -> _T:
 
 
 def _fits(number: int, bits: int, what: str) -> int:
-    if not 0 <= int(number) < 1 << bits:
-        raise Error(f"format: {what} is {number}")
-    return int(number)
+    return _number(f"format: {what}", number, 0, (1 << bits) - 1)

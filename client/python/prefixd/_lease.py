@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from . import _abi, _planes
 from ._errors import Error
+from ._numbers import UINT32, _ms, _number, _real
 from ._planes import Arrays, Tensor
 
 KINDS = ("none", "exact", "supersequence", "prefix", "lcp", "none")  # by PREFIXD_EXACT ...
@@ -180,12 +181,13 @@ class Lease:
         """Waits until the pages of `layer` are here, at most `deadline_ms` or as long as the load
         may take: then what is not here is not used. Returns the restorable tokens."""
         held = self._pages("wait")
-        return self._lib.wait(held.pointer, self._layer("wait", layer), _ms(deadline_ms))
+        deadline = _ms("wait: deadline_ms", deadline_ms)
+        return self._lib.wait(held.pointer, self._layer("wait", layer), deadline)
 
     def wait_all(self, deadline_ms: int | None = None) -> int:
         """The same for every layer. What it returns does not shrink any more."""
         held = self._pages("wait_all")
-        return self._lib.wait_all(held.pointer, _ms(deadline_ms))
+        return self._lib.wait_all(held.pointer, _ms("wait_all: deadline_ms", deadline_ms))
 
     def gather(
         self,
@@ -205,10 +207,10 @@ class Lease:
         held = self._pages("gather")
         layer = self._layer("gather", layer)
         formats = self._layers[layer]
-        begin = index(begin)
-        tokens = max(self.wait(layer) - begin, 0) if tokens is None else index(tokens)
-        if begin < 0 or tokens < 0:
-            raise Error(f"gather: tokens {begin} to {begin + tokens}")
+        begin = _number("gather: begin", begin, 0, UINT32)
+        if tokens is None:
+            tokens = max(self.wait(layer) - begin, 0)
+        tokens = _number("gather: tokens", tokens, 0, UINT32)
         which = 0 if len(formats) == 1 else self._format_of(held, layer, begin, tokens)
         if which is None or not held.pointer and tokens:
             return None
@@ -267,10 +269,11 @@ class Lease:
         Pages whose blocks are still looked at go back when those are gone."""
         held, self._held = self._held, None
         if held is not None and used_tokens is not None:
+            first_token = _real("release: first_token_ms", first_token_ms)
             held.used = _abi.Used(
-                used_tokens=index(used_tokens),
-                first_token_us=int(first_token_ms * 1000),
-                prefill_tokens_per_s=prefill_tokens_per_s,
+                used_tokens=_number("release: used_tokens", used_tokens, 0, UINT32),
+                first_token_us=int(min(first_token, UINT32) * 1000),
+                prefill_tokens_per_s=_real("release: prefill_tokens_per_s", prefill_tokens_per_s),
             )
 
     def _pages(self, caller: str) -> _Held:
@@ -305,8 +308,3 @@ def _tuple(arrays: Arrays) -> Planes:
     if isinstance(arrays, (tuple, list)):
         return tuple(arrays)
     return (np.asarray(arrays),)
-
-
-def _ms(deadline_ms: int | None) -> int:
-    """As prefixd.h has it: 0 is its default, so that no time is the least there is."""
-    return 0 if deadline_ms is None else min(max(int(deadline_ms), 1), 2**32 - 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Sequence
 
 from . import _abi, _planes
 from ._errors import Error
-from ._lease import _ms
+from ._numbers import _ms
 from ._planes import Arrays, Tensor
 
 
@@ -110,7 +110,8 @@ class Plan:
         held = self._held
         if held is None or self.error or tokens == 0:
             return CommitInfo(0, 0, self.error)
-        options = _abi.CommitOptions(sequence_end=sequence_end, deadline_ms=_ms(deadline_ms))
+        deadline = _ms("commit: deadline_ms", deadline_ms)
+        options = _abi.CommitOptions(sequence_end=sequence_end, deadline_ms=deadline)
         info = _abi.CommitInfo()
         status = self._lib.commit(
             held.pointer, index(tokens), ctypes.addressof(options), ctypes.addressof(info)

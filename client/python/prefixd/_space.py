@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from operator import index
 from typing import Any, Iterable, Sequence, Union
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from . import _abi
 from ._errors import Error
 from ._formats import Content, Format, FullLayer
-from ._lease import Lease, Match, _ms, match_of
+from ._lease import Lease, Match, match_of
+from ._numbers import UINT32, _ms, _number, _real
 from ._plan import Plan
 from ._planes import tensors_of
 
@@ -111,11 +111,11 @@ class Space:
             return Lease(self._lib, None, info, "", self._tensors)
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
         if load_deadline_ms is not None:
-            lookup.load_deadline_ms = _ms(load_deadline_ms)
+            lookup.load_deadline_ms = _ms("load_deadline_ms", load_deadline_ms)
         if prefill_tokens_per_s:
-            lookup.prefill_tokens_per_s = prefill_tokens_per_s
+            lookup.prefill_tokens_per_s = _real("prefill_tokens_per_s", prefill_tokens_per_s)
         if wait_pending_ms:
-            lookup.wait_pending_ms = index(wait_pending_ms)
+            lookup.wait_pending_ms = _number("wait_pending_ms", wait_pending_ms, 0, UINT32)
         space = self._held
         pointer = self._lib.acquire(
             space and space.pointer,
@@ -154,7 +154,7 @@ class Space:
         options = _abi.ReserveOptions(
             content=items,
             content_count=0 if items is None else len(items),
-            deadline_ms=_ms(deadline_ms),
+            deadline_ms=_ms("reserve: deadline_ms", deadline_ms),
             write_format=write_format,
             turn_ends=(ctypes.c_uint32 * end_count).from_buffer_copy(ends),
             turn_end_count=end_count,
@@ -199,9 +199,9 @@ class Space:
     ) -> _abi.Lookup:
         lookup = _abi.Lookup.from_buffer_copy(_NO_LOOKUP)
         if max_tokens is not None:
-            lookup.max_tokens = index(max_tokens)
+            lookup.max_tokens = int(max_tokens)
         if deadline_ms is not None:
-            lookup.deadline_ms = _ms(deadline_ms)
+            lookup.deadline_ms = _ms("deadline_ms", deadline_ms)
         if request_id:
             lookup.request_id = request_id.encode(errors="replace")
         if readable is not None:
@@ -264,11 +264,9 @@ def _packed(tokens: Tokens) -> bytes:
 
 def _nothing_asked(packed: bytes, max_tokens: int | None) -> bool:
     """prefixd.h has 0 for "no limit"; here it is 0 tokens."""
-    if not packed or max_tokens == 0:
-        return True
-    if max_tokens is not None and not 0 < max_tokens < 2**32:
-        raise Error(f"max_tokens is {max_tokens}")
-    return False
+    if not packed:
+        return True  # whatever len(tokens) - 1 is then
+    return max_tokens is not None and _number("max_tokens", max_tokens, 0, UINT32) == 0
 
 
 def _content_array(content: Iterable[Content]) -> Any:
@@ -279,6 +277,7 @@ def _content_array(content: Iterable[Content]) -> Any:
     for struct, item in zip(structs, items):
         if len(item.digest) != 32:
             raise Error(f"content: a digest of {len(item.digest)} bytes, must be 32")
-        struct.start, struct.length, struct.item_offset = item.start, item.length, item.item_offset
+        for name in ("start", "length", "item_offset"):
+            setattr(struct, name, _number(f"content: {name}", getattr(item, name), 0, UINT32))
         struct.digest[:] = item.digest
     return structs
