@@ -22,6 +22,7 @@ from tiny_model import words
 
 DEADLINE_S = float(os.environ.get("PREFIXD_TEST_DEADLINE_S", "120"))
 T = TypeVar("T")
+_open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # no proxy to ourselves
 
 BUILD = Path(os.environ.get("PREFIXD_BUILD", Path(__file__).resolve().parents[2] / "build"))
 
@@ -184,8 +185,10 @@ class Server(Process):
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         url = self.wait_for_line(r"listening on (http://\S+)").group(1)
         request = urllib.request.Request(url + path, json.dumps(body).encode())
+        if "prefixd.mlx.server" in self.command:
+            self.wait_for_line(r"prefixd (holds|does not hold) caches of")
         before = self.stores()
-        with urllib.request.urlopen(request, timeout=DEADLINE_S) as reply:
+        with _open_url(request, timeout=DEADLINE_S) as reply:
             answer = json.loads(reply.read())
         if "prefixd.mlx.server" in self.command:
             self.wait_for_store(answer["usage"]["total_tokens"], before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,35 +25,60 @@ class Model:
     path: str
     adapter: str | None = None
 
-    def files(self) -> Files:
-        return Files.of(self.path, self.adapter)
-
 
 def open_model(client: prefixd.Client, models: Sequence[Model], options: Options) -> SharedCaches:
     """What is shared of a model, or of a model and its draft model, which have a space each.
 
     Raises Unsupported or OptionError, with the reason, where their caches cannot be shared. Without
-    a daemon it opens all the same.
+    a daemon it opens all the same. Reads the files of the models whole.
     """
-    target, *drafts = models
-    parts = [_open(client, target, options, draft_of=None)]
-    parts += [_open(client, draft, options, draft_of=target.files().weights()) for draft in drafts]
-    return SharedCaches(parts)
+    return prepare_model(client, models, options)()
 
 
-def _open(client: prefixd.Client, model: Model, options: Options, draft_of: bytes | None) -> Part:
+def prepare_model(
+    client: prefixd.Client, models: Sequence[Model], options: Options
+) -> Callable[[], SharedCaches]:
+    """open_model() in two steps: now, on the thread that the models run on, what they compute is
+    looked at; what is returned reads their files and opens, on any thread."""
+    looks = [_look_at(model, options) for model in models]
+
+    def open_all() -> SharedCaches:
+        target, *drafts = looks
+        parts = [_open(client, target, options, draft_of=None)]
+        if drafts:
+            weights = target.files.weights()
+            parts += [_open(client, draft, options, draft_of=weights) for draft in drafts]
+        return SharedCaches(parts)
+
+    return open_all
+
+
+@dataclass(frozen=True)
+class _Look:
+    name: str
+    files: Files
+    layers: list[LayerPages]
+
+
+def _look_at(model: Model, options: Options) -> _Look:
     shapes = geometry.layer_shapes(model.module)
-    files = model.files()
     for shape in shapes:
         for dim in (shape.key_dim, shape.value_dim):
             options.check_head_dim(dim)
-    layers = [LayerPages(shape, _ladder(options, shapes)) for shape in shapes]
-    turned = geometry.rotation(files.config(), shapes[0].key_dim)
+    return _Look(
+        name=options.model_name or Path(model.path).name,
+        files=Files.of(model.path, model.adapter),
+        layers=[LayerPages(shape, _ladder(options, shapes)) for shape in shapes],
+    )
+
+
+def _open(client: prefixd.Client, look: _Look, options: Options, draft_of: bytes | None) -> Part:
+    turned = geometry.rotation(look.files.config(), look.layers[0].shape.key_dim)
     space = client.open_space(
-        model=options.model_name or Path(model.path).name,
-        weights=files.weights(),
-        adapter=files.adapter(),
-        tokenizer=files.tokenizer(),
+        model=look.name,
+        weights=look.files.weights(),
+        adapter=look.files.adapter(),
+        tokenizer=look.files.tokenizer(),
         draft_of=draft_of,
         rope=prefixd.Rope(
             theta=turned.theta,
@@ -61,10 +86,10 @@ def _open(client: prefixd.Client, model: Model, options: Options, draft_of: byte
             scaling=turned.scaling,
             interleaved=turned.interleaved,
         ),
-        layers=[layer.layer() for layer in layers],
+        layers=[layer.layer() for layer in look.layers],
         salt=options.salt,
     )
-    return Part(space, layers, options)
+    return Part(space, look.layers, options)
 
 
 def _ladder(options: Options, shapes: Sequence[geometry.LayerShape]) -> tuple[TensorFormat, ...]:

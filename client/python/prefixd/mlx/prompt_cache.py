@@ -10,6 +10,8 @@ import logging
 from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from threading import Thread
 from typing import Any
 
 from mlx_lm.models.cache import LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
@@ -21,9 +23,9 @@ from .shared import SharedCaches
 
 log = logging.getLogger("prefixd.mlx")
 
-Opener = Callable[[Any], SharedCaches]
-"""Opens what is shared of a model, by the key that the engine knows it by. May raise
-Unsupported."""
+Opener = Callable[[Any], SharedCaches | Callable[[], SharedCaches]]
+"""Opens what is shared of a model, by the key that the engine knows it by, or returns what is left
+to do of it, for a thread of its own. Either may raise Unsupported."""
 
 _PROMPTS = 64  # that may be under way
 
@@ -32,13 +34,14 @@ class PromptCache:
     """fetch_nearest_cache() and insert_cache() over prefixd.
 
     `open_shared` is called once for each model. `local` holds what prefixd does not: caches of
-    models that it does not support, and everything while no daemon is there.
+    models that it does not support or that are still being opened, and everything while no daemon
+    is there.
     """
 
     def __init__(self, open_shared: Opener, local: LRUPromptCache | None = None):
         self._open_shared = open_shared
         self._local = LRUPromptCache() if local is None else local
-        self._shared: dict[Hashable, SharedCaches | None] = {}
+        self._shared: dict[Hashable, Future[SharedCaches | None]] = {}
         self._prompts: deque[bytes] = deque(maxlen=_PROMPTS)
         self._said: set[str] = set()
         self._entries = 0
@@ -55,7 +58,7 @@ class PromptCache:
         caches, count = self._fetch_shared(model, tokens)
         local, rest = self._fetch_local(model, tokens)
         if local is not None and len(tokens) - len(rest) > count:
-            return local, rest
+            caches, count = local, len(tokens) - len(rest)
         if count:
             log.info("cache_fetch HIT cached=%d remaining=%d", count, len(tokens) - count)
         else:
@@ -101,17 +104,30 @@ class PromptCache:
     # --- prefixd ---
 
     def shared(self, model: Hashable) -> SharedCaches | None:
-        """None: this model's caches are left to the engine's own."""
+        """None: this model's caches are left to the engine's own, for good or until it is open.
+        Called as soon as the model is loaded, it is open all the earlier."""
         if model not in self._shared:
-            try:
-                self._shared[model] = self._open_shared(model)
-            except Exception as why:
-                expected = isinstance(why, (Unsupported, OptionError))
-                log.warning(
-                    "prefixd does not hold caches of %s: %s", model, why, exc_info=not expected
-                )
-                self._shared[model] = None
-        return self._shared[model]
+            self._shared[model] = Future()
+            self._open(model, lambda: self._open_shared(model))
+        opened = self._shared[model]
+        return opened.result() if opened.done() else None
+
+    def _open(self, model: Hashable, how: Callable[[], Any]) -> None:
+        """Settles what is shared of the model, or starts a thread that will. Does not raise."""
+        try:
+            shared = how()
+            if callable(shared):
+                Thread(target=self._open, args=(model, shared), daemon=True).start()
+                return
+        except Exception as why:
+            expected = isinstance(why, (Unsupported, OptionError))
+            log.warning(
+                "prefixd does not hold caches of %s: %s", model, why, exc_info=not expected
+            )
+            shared = None
+        else:
+            log.info("prefixd holds caches of %s", model)
+        self._shared[model].set_result(shared)
 
     def _fetch_shared(self, model: Hashable, tokens: list[int]) -> tuple[list[Any] | None, int]:
         try:
@@ -159,8 +175,9 @@ class PromptCache:
         return []
 
     def _say_once(self, what: str) -> None:
-        log.warning(what, exc_info=what not in self._said)
-        self._said.add(what)
+        if what not in self._said:
+            self._said.add(what)
+            log.warning(what, exc_info=True)
 
 
 _TOKEN_BYTES = 8  # mlx_lm.server has numbers of 60 bits for images

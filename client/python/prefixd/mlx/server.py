@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -95,22 +96,31 @@ def _check_model(provider: Any, options: flags_of.Options) -> None:
 
 
 def _prompt_cache(provider: Any, flags: flags_of.Flags, local: Any) -> Any:
-    from .opening import Model, open_model
+    from .opening import Model, prepare_model
     from .prompt_cache import PromptCache
-    from .shared import SharedCaches
 
     client = prefixd.connect(
         flags.address, name=flags.worker_name, staging_bytes=flags.staging_bytes or None
     )
 
-    def open_shared(key: Any) -> SharedCaches:
+    def open_shared(key: Any) -> Callable[[], Any]:
         path, adapter, draft = key  # the provider's; its models are loaded by now
         models = [Model(provider.model, path, adapter)]
         if draft is not None:
             models.append(Model(provider.draft_model, draft))
-        return open_model(client, models, flags.options)
+        return prepare_model(client, models, flags.options)
 
-    return PromptCache(open_shared, local)
+    cache = PromptCache(open_shared, local)
+    load = provider.load
+
+    @functools.wraps(load)
+    def load_and_open(*arguments: Any, **named: Any) -> Any:
+        loaded = load(*arguments, **named)
+        cache.shared(provider.model_key)  # its files are read while the first prompt is computed
+        return loaded
+
+    provider.load = load_and_open
+    return cache
 
 
 if __name__ == "__main__":
