@@ -79,8 +79,9 @@ prefixd_lease* prefixd_acquire(prefixd_space* space, const uint32_t* tokens, siz
   return Guarded<prefixd_lease*>(nullptr, [&]() -> prefixd_lease* {
     GiveMatch({}, out);
     Options options;
-    if (space == nullptr || !CheckTokens(tokens, count) || !TakeLookup(lookup, &options)) {
-      return nullptr;
+    if (!CheckTokens(tokens, count) || !TakeLookup(lookup, &options)) return nullptr;
+    if (space == nullptr) {
+      return Tell({prefixd::StatusCode::kUnavailable, "acquire: no space"}), nullptr;
     }
     auto handle = std::make_unique<prefixd_lease>();
     handle->client = space->client;

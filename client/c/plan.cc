@@ -9,7 +9,10 @@ prefixd_plan* prefixd_reserve(prefixd_space* space, const uint32_t* tokens, size
                               const prefixd_reserve_options* options) {
   return Guarded<prefixd_plan*>(nullptr, [&]() -> prefixd_plan* {
     prefixd_reserve_options with;
-    if (space == nullptr || !CheckTokens(tokens, count) || !Take(options, &with)) return nullptr;
+    if (!CheckTokens(tokens, count) || !Take(options, &with)) return nullptr;
+    if (space == nullptr) {
+      return Tell({prefixd::StatusCode::kUnavailable, "reserve: no space"}), nullptr;
+    }
     const std::vector<prefixd::Content> content = ContentOf(with.content, with.content_count);
     prefixd::ReserveOptions inner;
     inner.content = content;

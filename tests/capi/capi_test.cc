@@ -253,6 +253,8 @@ TEST_F(CapiTest, NoHandleIsAHandleThatHasNothing) {
   prefixd_describe_space(nullptr, &facts);
   EXPECT_EQ(prefixd_match(nullptr, &token, 1, nullptr, &match), PREFIXD_UNAVAILABLE);
   EXPECT_EQ(prefixd_acquire(nullptr, &token, 1, nullptr, &match), nullptr);
+  EXPECT_EQ(prefixd_last_status(), PREFIXD_UNAVAILABLE);
+  EXPECT_STREQ(prefixd_last_error(), "acquire: no space");
   EXPECT_EQ(match.kind, uint32_t{PREFIXD_NONE});
   EXPECT_EQ(prefixd_restorable_tokens(nullptr), 0u);
   EXPECT_EQ(prefixd_wait(nullptr, 0, 0), 0u);
@@ -261,6 +263,8 @@ TEST_F(CapiTest, NoHandleIsAHandleThatHasNothing) {
   EXPECT_EQ(prefixd_gather(nullptr, 0, 0, 0, nullptr, nullptr), PREFIXD_OK) << "0 tokens of none";
   EXPECT_EQ(prefixd_table(nullptr, 0, &blocks), 0u);
   EXPECT_EQ(prefixd_reserve(nullptr, &token, 1, nullptr), nullptr);
+  EXPECT_EQ(prefixd_last_status(), PREFIXD_UNAVAILABLE);
+  EXPECT_STREQ(prefixd_last_error(), "reserve: no space");
   EXPECT_EQ(prefixd_mine(nullptr, nullptr, 0), 0u);
   EXPECT_NE(prefixd_write_packed(nullptr, 0, 0, 1, &planes, &planes), PREFIXD_OK);
   EXPECT_NE(prefixd_commit(nullptr, 1, nullptr, nullptr), PREFIXD_OK);
