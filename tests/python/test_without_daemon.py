@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -142,6 +143,25 @@ class DyingDaemonTest(DaemonTest):
             info = plan.commit(150, sequence_end=True, deadline_ms=100)
             self.assertEqual(info[:2], (0, 0))
             self.assertNotEqual(info.error, "")
+
+    def test_a_plan_whose_daemon_hangs_stops_at_the_first_commit(self):
+        with self.space.reserve(self.engine.tokens(150)) as plan:
+            self.assertEqual(plan.mine, ((0, 150),))
+            cache = self.engine.cache(150)
+            for layer, (key, value) in enumerate(cache):
+                self.assertTrue(plan.write_packed(layer, key=key, value=value))
+            self.daemon.process.send_signal(signal.SIGSTOP)
+            info = plan.commit(128, deadline_ms=50)
+            self.assertEqual(info[:2], (0, 0))
+            self.assertEqual((plan.error, plan.error != ""), (info.error, True))
+            self.assertFalse(plan.write_packed(0, key=cache[0][0], value=cache[0][1]))
+
+    def test_a_closed_space_has_nothing_and_raises_nothing(self):
+        self.engine.store(self.space, 100)
+        self.space.close()
+        lease, plan = self.space.acquire([1, 2]), self.space.reserve([1, 2])
+        self.assertEqual((lease.wait_all(), plan.mine), (0, ()))
+        self.assertEqual((lease.error, plan.error), ("space: closed", "space: closed"))
 
     def test_a_new_daemon_on_the_same_memory_still_has_everything(self):
         self.engine.store(self.space, 150)

@@ -121,6 +121,8 @@ class Plan:
         error = self._lib.error()
         if status == _abi.INVALID_ARGUMENT:
             raise Error(error)
+        if status == _abi.DEADLINE:
+            self.error = error  # the daemon may hang: no more is worth writing
         return CommitInfo(0, 0, error)
 
     def abandon(self) -> None:
