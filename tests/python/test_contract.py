@@ -412,5 +412,10 @@ class ThreadTest(DaemonTest):
 
 
 class TypesTest(unittest.TestCase):
+    def test_a_kind_that_a_newer_library_adds_is_none(self):
+        info = prefixd._abi.MatchInfo(kind=9)
+        lease = prefixd._lease.Lease(prefixd._abi.Library("/nonexistent"), None, info, "", [])
+        self.assertEqual((lease.match_kind, lease.match.kind), ("none", "none"))
+
     def test_the_package_says_that_it_is_typed(self):
         self.assertTrue(os.path.exists(os.path.join(os.path.dirname(prefixd.__file__), "py.typed")))

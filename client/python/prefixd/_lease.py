@@ -45,9 +45,14 @@ class Match:
     error: str = ""  # why the cache was not used, when it was not
 
 
+def _kind_of(info: _abi.MatchInfo) -> str:
+    """A newer library may have more of them."""
+    return KINDS[info.kind] if info.kind < len(KINDS) else "none"
+
+
 def match_of(info: _abi.MatchInfo, error: str) -> Match:
     return Match(
-        KINDS[info.kind],
+        _kind_of(info),
         info.matched_tokens,
         info.restorable_tokens,
         info.pending_tokens,
@@ -165,7 +170,7 @@ class Lease:
 
     @property
     def match_kind(self) -> str:
-        return KINDS[self._info.kind]
+        return _kind_of(self._info)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
