@@ -54,7 +54,12 @@ def build_sdist(sdist_directory, config_settings=None):
 def _library(scratch: Path) -> Path:
     given = os.environ.get("PREFIXD_LIBRARY")
     if given:
-        return Path(given)
+        library = Path(given)
+        if not library.is_absolute():  # pip runs this in another folder than it was called in
+            raise RuntimeError(f"PREFIXD_LIBRARY is {given}, must be an absolute path")
+        if not library.is_file():
+            raise RuntimeError(f"PREFIXD_LIBRARY is {given}: there is no such file")
+        return library
     configure = ["cmake", "-S", SOURCE_TREE, "-B", scratch, "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     build = ["cmake", "--build", scratch, "--target", "prefixd_c", "--parallel"]
     for command in (configure, [*build, str(os.cpu_count() or 1)]):
@@ -78,7 +83,9 @@ def _metadata(project: dict) -> str:
     ]
     for extra, packages in project.get("optional-dependencies", {}).items():
         lines.append(f"Provides-Extra: {extra}")
-        lines += [f'Requires-Dist: {each}; extra == "{extra}"' for each in packages]
+        for package, _, where in (each.partition(";") for each in packages):
+            marker = f'({where.strip()}) and extra == "{extra}"' if where else f'extra == "{extra}"'
+            lines.append(f"Requires-Dist: {package}; {marker}")
     readme = (HERE / project["readme"]).read_text()
     return "\n".join([*lines, "Description-Content-Type: text/markdown", "", readme])
 
