@@ -42,5 +42,30 @@ class InstallTest(unittest.TestCase):
         self.assertFalse((PACKAGE / "build").exists(), "the source tree stays as it was")
 
 
+class GivenLibraryTest(unittest.TestCase):
+    def test_a_wheel_takes_a_library_by_its_absolute_path_only(self):
+        folder = Path(tempfile.mkdtemp(prefix="prefixd_wheel_"))
+        self.addCleanup(shutil.rmtree, folder)
+        library = Path(os.environ["PREFIXD_LIBRARY"])
+        for given, sentence in (
+            (os.path.relpath(library, PACKAGE), "must be an absolute path"),
+            (str(folder / "libnone.so"), "there is no such file"),
+            (str(library), ""),
+        ):
+            built = subprocess.run(
+                [sys.executable, "-B", "-c", _BUILD, folder],
+                env={**os.environ, "PREFIXD_LIBRARY": given},
+                cwd=PACKAGE,
+                capture_output=True,
+                text=True,
+            )
+            self.assertIn(sentence, built.stderr)
+            self.assertEqual(built.returncode == 0, sentence == "", built.stderr)
+        self.assertEqual(len(list(folder.glob("*.whl"))), 1)
+
+
+_BUILD = "import sys, build_wheel; build_wheel.build_wheel(sys.argv[1])"
+
+
 if __name__ == "__main__":
     unittest.main()
