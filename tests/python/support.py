@@ -42,12 +42,19 @@ class Daemon:
             text=True,
         )
         said = []
-        for line in self.process.stderr:
-            said.append(line)
-            if "listening on" in line:
-                threading.Thread(target=_drain, args=(self.process.stderr,), daemon=True).start()
-                return self
-        raise AssertionError("prefixd ended: " + "".join(said))
+        late = threading.Timer(PATIENCE_MS / 1000, self.process.kill)  # ends its stderr
+        late.start()
+        try:
+            for line in self.process.stderr:
+                said.append(line)
+                if "listening on" in line:
+                    reading = threading.Thread(target=_drain, args=(self.process.stderr,))
+                    reading.daemon = True
+                    reading.start()
+                    return self
+        finally:
+            late.cancel()
+        raise AssertionError("prefixd ended before it listened: " + "".join(said))
 
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""
@@ -81,6 +88,27 @@ class DaemonTest(unittest.TestCase):
         client = self.connect(**options)
         self.assertTrue(client.wait_attached(PATIENCE_MS), client.error)
         return client
+
+
+class Tried(threading.Thread):
+    """A thread whose join() raises what it raised: an exception in a thread fails no test."""
+
+    def __init__(self, call, *arguments) -> None:
+        super().__init__()
+        self._call, self._arguments = call, arguments
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._call(*self._arguments)
+        except BaseException as error:
+            self._error = error
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(timeout)
+        if self._error is not None:
+            raise self._error
 
 
 class Engine:

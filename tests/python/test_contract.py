@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 import prefixd
-from support import PATIENCE_MS, DaemonTest, Engine, run_script
+from support import PATIENCE_MS, DaemonTest, Engine, Tried, run_script
 
 
 class MistakeTest(DaemonTest):
@@ -278,11 +278,7 @@ class LifetimeTest(DaemonTest):
         engine = Engine()
         for _ in range(20):
             space = engine.open(client)
-            asking = [
-                threading.Thread(target=space.match, args=(engine.tokens(50),)) for _ in range(4)
-            ]
-            for thread in asking:
-                thread.start()
+            asking = [Tried(space.match, engine.tokens(50)) for _ in range(4)]
             space.close()
             for thread in asking:
                 thread.join()
@@ -403,10 +399,7 @@ class ThreadTest(DaemonTest):
                     if got is None or got[0][0].tobytes() != want:
                         wrong.append(lease.error)
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
+        for thread in [Tried(work) for _ in range(4)]:
             thread.join()
         self.assertEqual(wrong, [])
 

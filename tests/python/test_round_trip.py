@@ -226,8 +226,10 @@ class SharingTest(DaemonTest):
 import sys, prefixd
 from support import Engine, same
 engine = Engine()
-space = engine.open(prefixd.connect(sys.argv[1], name="other"))
-with space.acquire(engine.tokens(200), max_tokens=199) as lease:
+client = prefixd.connect(sys.argv[1], name="other")
+assert client.wait_attached(60_000), client.error
+space = engine.open(client)
+with space.acquire(engine.tokens(200), max_tokens=199, deadline_ms=60_000) as lease:
     n = lease.wait_all()
     key, value = lease.gather(1, n)
     want = engine.cache(200)[1]

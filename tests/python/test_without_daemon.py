@@ -5,13 +5,14 @@ import random
 import shutil
 import signal
 import socket
+import statistics
 import threading
 import time
 
 import prefixd
-from support import PATIENCE_MS, DaemonTest, Engine, run_script, same
+from support import PATIENCE_MS, DaemonTest, Engine, Tried, run_script, same
 
-CYCLES = int(os.environ.get("PREFIXD_PYTHON_CYCLES", "150"))
+CYCLES = int(os.environ.get("PREFIXD_PYTHON_CYCLES", "1000"))
 
 
 class AbsentDaemonTest(DaemonTest):
@@ -169,7 +170,7 @@ class DyingDaemonTest(DaemonTest):
         self.daemon.start()
         found = 0
         while not found:  # the client attaches again by itself
-            self.client.wait_attached(PATIENCE_MS)
+            self.assertTrue(self.client.wait_attached(PATIENCE_MS), self.client.error)
             with self.space.acquire(self.engine.tokens(150), deadline_ms=PATIENCE_MS) as lease:
                 found = lease.wait_all()
                 self.assertTrue(
@@ -179,11 +180,15 @@ class DyingDaemonTest(DaemonTest):
 
     def test_a_restarted_daemon_is_found_soon(self):
         """gRPC by itself would notice its own new connection every 5 s."""
-        for _ in range(4):
+        took = []
+        for _ in range(5):
             self.daemon.kill()
             self.assertEqual(self.space.acquire([1, 2], deadline_ms=50).wait_all(), 0)
             self.daemon.start()
-            self.assertTrue(self.client.wait_attached(4_000), self.client.error)
+            begin = time.monotonic()
+            self.assertTrue(self.client.wait_attached(PATIENCE_MS), self.client.error)
+            took.append(time.monotonic() - begin)
+        self.assertLess(statistics.median(took), 4, took)
 
 
 class KilledAtRandomTest(DaemonTest):
@@ -208,8 +213,7 @@ class KilledAtRandomTest(DaemonTest):
                     self.daemon.kill()
                     self.daemon.start()
 
-                killer = threading.Thread(target=kill_and_restart)
-                killer.start()
+                killer = Tried(kill_and_restart)
                 kills += 1
             with space.acquire(engine.tokens(count), deadline_ms=100) as lease:
                 found = lease.wait_all()
@@ -225,7 +229,7 @@ class KilledAtRandomTest(DaemonTest):
             if killer is not None:
                 killer.join()
                 if chance.random() < 0.8:  # else the next cycle finds nobody yet
-                    client.wait_attached(PATIENCE_MS)
+                    self.assertTrue(client.wait_attached(PATIENCE_MS), client.error)
         print(f"{CYCLES} cycles, {kills} kills, {hits} hits, {tokens} tokens", flush=True)
         self.assertGreater(kills, CYCLES // 10)
         self.assertGreater(hits, CYCLES // 4)
