@@ -146,7 +146,8 @@ class MistakeTest(DaemonTest):
             with space.acquire(engine.tokens(50)) as lease:
                 self.assertEqual(lease.wait_all(), 50)
                 with self.assertRaisesRegex(prefixd.Error, "key codes is"):
-                    lease.gather(0, 50, out=(np.empty_like(key).view(others[0]), np.empty_like(value[0])))
+                    out = np.empty_like(key).view(others[0]), np.empty_like(value[0])
+                    lease.gather(0, 50, out=out)
 
     def test_arrays_that_cannot_be_filled(self):
         self.engine.store(self.space, 100)
@@ -278,7 +279,12 @@ class LifetimeTest(DaemonTest):
         engine = Engine()
         for _ in range(20):
             space = engine.open(client)
-            asking = [Tried(space.match, engine.tokens(50)) for _ in range(4)]
+
+            def ask(space=space):
+                while space.match(engine.tokens(50)).error != "space: closed":
+                    pass
+
+            asking = [Tried(ask) for _ in range(4)]
             space.close()
             for thread in asking:
                 thread.join()
