@@ -22,7 +22,8 @@ from tiny_model import words
 
 DEADLINE_S = float(os.environ.get("PREFIXD_TEST_DEADLINE_S", "120"))
 T = TypeVar("T")
-_open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # no proxy to ourselves
+# No proxy between processes of one machine.
+_open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 BUILD = Path(os.environ.get("PREFIXD_BUILD", Path(__file__).resolve().parents[2] / "build"))
 

@@ -62,6 +62,12 @@ class WhatAServerIsTold(unittest.TestCase):
         self.assertIn("--max-kv-size 4096 ignored", flags.warnings[0])
         self.assertNotIn("--max-kv-size", " ".join(flags.server_arguments))
 
+    def test_deadlines_are_those_of_the_flags(self):
+        arguments = ["--prefixd-deadline-ms=1", "--prefixd-load-deadline-ms=2"]
+        options = parse([*arguments, "--prefixd-store-deadline-ms=3"]).options
+        seen = (options.deadline_ms, options.load_deadline_ms, options.store_deadline_ms)
+        self.assertEqual(seen, (1, 2, 3))
+
     def test_the_start_up_line_says_what_is_saved(self):
         self.assertEqual(
             Options(kv_bits=8).describe(head_dim=128),

@@ -49,7 +49,7 @@ class Options:
     read: tuple[TensorFormat, ...] = ()  # further formats that a full-precision engine accepts
     deadline_ms: int = 200  # of a lookup
     load_deadline_ms: int = 10_000
-    store_deadline_ms: int = 2000  # of a commit: a save has several, and ends with the first late one
+    store_deadline_ms: int = 2000  # of each step of a save, which ends with the first late one
     salt: str = ""
     model_name: str = ""  # "": as the server calls it
 
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--prefixd-salt", default="", help="caches are shared only under the same salt")
     add("--prefixd-deadline-ms", type=int, default=200, help="of a lookup (default: 200)")
     add("--prefixd-load-deadline-ms", type=int, default=10_000)
-    add("--prefixd-store-deadline-ms", type=int, default=2000, help="of a save (default: 2000)")
+    add("--prefixd-store-deadline-ms", type=int, default=2000, help="of a save's step (default: 2000)")
     add("--prefixd-staging-bytes", type=int, default=0, help="0: the library's default")
     add("--prefixd-read", default="", metavar="BITS", help="8,4: also accept those, dequantized")
     add("--kv-bits", type=int, help=f"the engine quantizes its caches: one of {BITS}")
