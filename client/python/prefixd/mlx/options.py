@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--prefixd-salt", default="", help="caches are shared only under the same salt")
     add("--prefixd-deadline-ms", type=int, default=200, help="of a lookup (default: 200)")
     add("--prefixd-load-deadline-ms", type=int, default=10_000)
-    add("--prefixd-store-deadline-ms", type=int, default=2000, help="of a save's step (default: 2000)")
+    add("--prefixd-store-deadline-ms", type=int, default=2000, help="of a step of a save")
     add("--prefixd-staging-bytes", type=int, default=0, help="0: the library's default")
     add("--prefixd-read", default="", metavar="BITS", help="8,4: also accept those, dequantized")
     add("--kv-bits", type=int, help=f"the engine quantizes its caches: one of {BITS}")
