@@ -17,7 +17,7 @@ def main() -> int:
     try:
         import numpy
     except ImportError as error:
-        print(f"skipped: {error} (Debian: python3-numpy)")
+        print(f"SKIP: tests of the Python package: {error} (Debian: python3-numpy)")
         return SKIPPED
     print(f"NumPy {numpy.__version__}, Python {sys.version.split()[0]}", flush=True)
     suite = unittest.defaultTestLoader.discover(str(here))
