@@ -56,12 +56,8 @@ Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePac
                                                         layer, ", the lease has ", usable));
     }
     if (count == 0) return absl::OkStatus();
-    const client::SequencePages& pages = pages_.impl_->pages;
-    const client::LayerTokens tokens{
-        .layer = static_cast<uint32_t>(layer), .begin = begin, .count = count};
-    const absl::Status gathered = pages.Gather(tokens, key, value);
-    if (gathered.ok()) pages_.impl_->core->counts().Gathered(pages.PayloadBytes(tokens));
-    return gathered;
+    return pages_.impl_->Gather(
+        {.layer = static_cast<uint32_t>(layer), .begin = begin, .count = count}, key, value);
   };
   return ToPublic(gather());
 }

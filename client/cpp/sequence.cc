@@ -93,7 +93,7 @@ Status Sequence::Gather(int layer, uint32_t begin, uint32_t count, const Mutable
                         const MutablePackedView& value) const {
   if (!impl_) return ToPublic(NoSequence());
   if (absl::Status bad = impl_->CheckTokens(layer, begin, count); !bad.ok()) return ToPublic(bad);
-  return ToPublic(impl_->pages.Gather(Range(layer, begin, count), key, value));
+  return ToPublic(impl_->Gather(Range(layer, begin, count), key, value));
 }
 
 void Sequence::PushToken(uint32_t token) {

@@ -48,6 +48,13 @@ absl::Status Sequence::Impl::Ready(int layer, base::Deadline until) const {
                                                     ": Restart() and begin again there"));
 }
 
+absl::Status Sequence::Impl::Gather(const client::LayerTokens& range, const MutablePackedView& key,
+                                    const MutablePackedView& value) const {
+  PREFIXD_RETURN_IF_ERROR(pages.Gather(range, key, value));
+  if (range.count > 0) core->counts().Gathered(pages.PayloadBytes(range));
+  return absl::OkStatus();
+}
+
 absl::Status Sequence::Impl::CheckTokens(int layer, uint32_t begin, uint32_t count) const {
   if (!HasLayer(layer)) {
     return absl::InvalidArgumentError(

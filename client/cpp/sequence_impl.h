@@ -50,6 +50,9 @@ struct Sequence::Impl {
   uint32_t restorable_tokens() const;
   // Waits for the layer's pages. FailedPrecondition when a page turned out bad.
   absl::Status Ready(int layer, base::Deadline until = base::Deadline::max()) const;
+  // SequencePages::Gather, counted.
+  absl::Status Gather(const client::LayerTokens& range, const MutablePackedView& key,
+                      const MutablePackedView& value) const;
   absl::Status CheckTokens(int layer, uint32_t begin, uint32_t count) const;
 
   // Fills match, held, load and pages. An error leaves the sequence with what it had.

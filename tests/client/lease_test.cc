@@ -220,6 +220,15 @@ TEST_F(LeaseTest, ALeaseCountsWhatItSaved) {
       << "stored are the engine's own bytes (G1)";
 }
 
+TEST_F(LeaseTest, ASequenceCountsWhatItsEngineCopiesOutToo) {
+  Open();
+  Store(PackedCache(spec_, 300, 7));
+  Sequence seq = space_.value().Begin(tokens_);
+  ASSERT_EQ(seq.WaitAll(), 300u);
+  GatherAll(seq, spec_, 200);
+  EXPECT_EQ(client_->stats().gathered_bytes, 200 * space_.value().payload_bytes_per_token());
+}
+
 TEST_F(LeaseTest, OnlyBlocksThatNobodyHasAreMine) {
   Open();
   const PackedCache cache(spec_, 300, 7);
