@@ -111,6 +111,7 @@ quant::TensorFormat FromPublic(const TensorFormat& format) {
   to.dtype = to.scale_dtype = static_cast<quant::Dtype>(format.dtype);
   to.bits = format.bits;
   to.group_size = format.group_size;
+  to.rotation = static_cast<quant::Rotation>(format.rotation);
   return to;
 }
 
@@ -122,7 +123,8 @@ TensorFormat ToPublic(const quant::TensorFormat& format) {
   return {.codec = static_cast<Codec>(format.codec),
           .dtype = static_cast<Dtype>(format.dtype),
           .bits = format.bits,
-          .group_size = format.group_size};
+          .group_size = format.group_size,
+          .rotation = static_cast<Rotation>(format.rotation)};
 }
 
 std::vector<block::ContentKey> FromPublic(std::span<const Content> content) {

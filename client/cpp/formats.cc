@@ -44,6 +44,11 @@ KvFormat Ggml(Codec key, Codec value) {
   return {.key = GgmlTensor(key), .value = GgmlTensor(value)};
 }
 
+KvFormat Rotated(KvFormat format) {
+  format.key.rotation = format.value.rotation = Rotation::kHadamard;
+  return format;
+}
+
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim) {
   const quant::TensorFormat checked = client::FromPublic(format);
   if (!quant::Validate(checked, dim).ok()) return {};

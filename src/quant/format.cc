@@ -1,6 +1,7 @@
 #include "quant/format.h"
 
 #include <array>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ constexpr std::array<Codec, 5> kGgmlCodecs = {Codec::kQ4_0, Codec::kQ4_1, Codec:
                                               Codec::kQ5_1, Codec::kQ8_0};
 constexpr const char* kCodecNames = "raw, mlx_affine, q4_0, q4_1, q5_0, q5_1, q8_0";
 constexpr const char* kFormatNames =
-    "raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0";
+    "raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, each also with "
+    "/hadamard";
+constexpr const char* kHadamardSuffix = "/hadamard";
 
 template <typename List, typename T>
 bool Contains(const List& list, T value) {
@@ -79,8 +82,8 @@ absl::Status ValidateEnums(const TensorFormat& format) {
   if (!Contains(kDtypes, format.dtype)) {
     return Refuse("dtype", Number(format.dtype), "1 to 3 (f32, f16, bf16)");
   }
-  if (format.rotation != Rotation::kNone) {
-    return Refuse("rotation", Number(format.rotation), "1 (none)");
+  if (format.rotation != Rotation::kNone && format.rotation != Rotation::kHadamard) {
+    return Refuse("rotation", Number(format.rotation), "1 (none), 2 (hadamard)");
   }
   if (format.layout != Layout::kRows) return Refuse("layout", Number(format.layout), "1 (rows)");
   return absl::OkStatus();
@@ -130,6 +133,11 @@ std::string GroupsThatFit(const TensorFormat& format, uint32_t dim) {
 
 absl::Status ValidateDim(const TensorFormat& format, uint32_t dim) {
   if (dim == 0 || dim > kMaxDim) return Refuse("head_dim", dim, absl::StrCat("1 to ", kMaxDim));
+  if (format.rotation == Rotation::kHadamard && HadamardBlock(dim) < kMinHadamardBlock) {
+    return absl::InvalidArgumentError(absl::StrCat("format: ", ToString(format), " has head_dim ",
+                                                   dim, ", accepted with hadamard: multiples of ",
+                                                   kMinHadamardBlock));
+  }
   if (format.group_size == 0 || dim % format.group_size == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "format: group_size ", format.group_size, " of ", ToString(format),
@@ -168,6 +176,20 @@ absl::StatusOr<TensorFormat> ParseMlx(const std::vector<std::string>& parts) {
   return format;
 }
 
+absl::StatusOr<TensorFormat> ParsePlain(const std::string& text) {
+  for (Codec codec : kGgmlCodecs) {
+    if (text == NameOf(codec)) return GgmlFormat(codec);
+  }
+  const std::vector<std::string> parts = absl::StrSplit(text, '/');
+  if (parts.size() == 2 && parts[0] == "raw") {
+    PREFIXD_ASSIGN_OR_RETURN(const Dtype dtype, ParseDtype(parts[1]));
+    return RawFormat(dtype);
+  }
+  if (parts.size() == 4 && parts[0] == "mlx_affine") return ParseMlx(parts);
+  return absl::InvalidArgumentError(
+      absl::StrCat("format: \"", text, "\", accepted: ", kFormatNames));
+}
+
 }  // namespace
 
 TensorFormat RawFormat(Dtype dtype) {
@@ -197,6 +219,13 @@ TensorFormat GgmlFormat(Codec codec) {
           .scale_dtype = Dtype::kF16};
 }
 
+TensorFormat Rotated(TensorFormat format) {
+  format.rotation = Rotation::kHadamard;
+  return format;
+}
+
+uint32_t HadamardBlock(uint32_t dim) { return dim & (~dim + 1); }
+
 absl::Status Validate(const TensorFormat& format, uint32_t dim) {
   PREFIXD_RETURN_IF_ERROR(ValidateFields(format));
   return ValidateDim(format, dim);
@@ -215,6 +244,11 @@ const char* ToString(Dtype dtype) {
 }
 
 std::string ToString(const TensorFormat& format) {
+  if (format.rotation == Rotation::kHadamard) {
+    TensorFormat plain = format;
+    plain.rotation = Rotation::kNone;
+    return ToString(plain) + kHadamardSuffix;
+  }
   if (format.codec == Codec::kRaw) return absl::StrCat("raw/", ToString(format.dtype));
   if (format.codec == Codec::kMlxAffine) {
     return absl::StrCat("mlx_affine/", uint32_t{format.bits}, "/", format.group_size, "/",
@@ -229,17 +263,10 @@ std::string ToString(const KvFormat& format) {
 }
 
 absl::StatusOr<TensorFormat> ParseTensorFormat(const std::string& text) {
-  for (Codec codec : kGgmlCodecs) {
-    if (text == NameOf(codec)) return GgmlFormat(codec);
-  }
-  const std::vector<std::string> parts = absl::StrSplit(text, '/');
-  if (parts.size() == 2 && parts[0] == "raw") {
-    PREFIXD_ASSIGN_OR_RETURN(const Dtype dtype, ParseDtype(parts[1]));
-    return RawFormat(dtype);
-  }
-  if (parts.size() == 4 && parts[0] == "mlx_affine") return ParseMlx(parts);
-  return absl::InvalidArgumentError(
-      absl::StrCat("format: \"", text, "\", accepted: ", kFormatNames));
+  if (!text.ends_with(kHadamardSuffix)) return ParsePlain(text);
+  const std::string plain_text = text.substr(0, text.size() - std::strlen(kHadamardSuffix));
+  PREFIXD_ASSIGN_OR_RETURN(const TensorFormat plain, ParsePlain(plain_text));
+  return Rotated(plain);
 }
 
 uint32_t DtypeBytes(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }

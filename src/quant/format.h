@@ -26,7 +26,9 @@ enum class Codec : uint8_t {
   kQ5_1 = 6,
   kQ8_0 = 7,
 };
-// kHadamard is a later version's: it is known as a name and refused by Validate.
+// kHadamard: the engine turned every row by kernels/hadamard.h before it was quantized, and turns
+// its queries and the output of attention accordingly. Stored bytes mean the turned row: codecs and
+// kernels take them as they are.
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
 // kRows: a unit holds codes [tokens][row], then scales [tokens][dim/group], then biases, in MLX's
 // and ggml's own row order. kTiled is a later version's: known as a name, refused by Validate.
@@ -53,7 +55,14 @@ struct KvFormat {
 
 TensorFormat RawFormat(Dtype dtype);
 TensorFormat MlxAffineFormat(uint8_t bits, uint16_t group_size, Dtype dtype);
-TensorFormat GgmlFormat(Codec codec);  // Requires: one of kQ4_0 ... kQ8_0.
+TensorFormat GgmlFormat(Codec codec);       // Requires: one of kQ4_0 ... kQ8_0.
+TensorFormat Rotated(TensorFormat format);  // the same with Rotation::kHadamard
+
+// Elements that one Hadamard transform mixes in rows of `dim`: the largest power of two that
+// divides it. Formats with a rotation want at least kMinHadamardBlock: less would be a label
+// without effect.
+uint32_t HadamardBlock(uint32_t dim);
+inline constexpr uint32_t kMinHadamardBlock = 16;
 
 inline constexpr uint32_t kMaxDim = 65536;  // keeps every size below in 32 (row) and 64 bits (unit)
 
@@ -62,8 +71,8 @@ inline constexpr uint32_t kMaxDim = 65536;  // keeps every size below in 32 (row
 // mlx_affine/8/64/f16 does not divide head_dim 96, accepted here: 32".
 absl::Status Validate(const TensorFormat& format, uint32_t dim);
 
-// "raw/f16", "mlx_affine/8/64/bf16", "q8_0". Parse reads exactly these strings, InvalidArgument for
-// any other; what it gives passes Validate for some dim.
+// "raw/f16", "mlx_affine/8/64/bf16", "q8_0", "q8_0/hadamard". Parse reads exactly these strings,
+// InvalidArgument for any other; what it gives passes Validate for some dim.
 std::string ToString(const TensorFormat& format);
 absl::StatusOr<TensorFormat> ParseTensorFormat(const std::string& text);
 // "mlx_affine/8/64/f16" when K and V agree, else "mlx_affine/8/64/f16+mlx_affine/4/64/f16".

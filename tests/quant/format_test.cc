@@ -53,6 +53,29 @@ TEST(FormatTest, NamesAreThoseOfTheHeader) {
   EXPECT_EQ(ToString(KvFormat{k8, v4}), "mlx_affine/8/64/f16+mlx_affine/4/64/f16");
 }
 
+TEST(FormatTest, EveryFormatMayBeRotatedAndItsNameSaysSo) {
+  for (const TensorFormat& format : EveryFormat()) {
+    const TensorFormat rotated = Rotated(format);
+    EXPECT_TRUE(Validate(rotated, 128).ok()) << Validate(rotated, 128);
+    EXPECT_EQ(ToString(rotated), ToString(format) + "/hadamard");
+    const absl::StatusOr<TensorFormat> parsed = ParseTensorFormat(ToString(rotated));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_TRUE(*parsed == rotated) << ToString(rotated);
+    EXPECT_FALSE(rotated == format) << "another format, hence another space";
+  }
+  EXPECT_FALSE(ParseTensorFormat("q8_0/hadamard/hadamard").ok());
+  EXPECT_FALSE(ParseTensorFormat("/hadamard").ok());
+}
+
+TEST(FormatTest, RotationMixesTheLargestPowerOfTwoThatDividesARow) {
+  const std::vector<std::pair<uint32_t, uint32_t>> blocks = {{64, 64}, {96, 32},  {128, 128},
+                                                             {80, 16}, {192, 64}, {576, 64}};
+  for (const auto& [dim, block] : blocks) EXPECT_EQ(HadamardBlock(dim), block) << dim;
+  EXPECT_TRUE(Validate(Rotated(RawFormat(Dtype::kF16)), 80).ok());
+  EXPECT_EQ(Refusal(Rotated(RawFormat(Dtype::kF16)), 72),
+            "format: raw/f16/hadamard has head_dim 72, accepted with hadamard: multiples of 16");
+}
+
 TEST(FormatTest, HeadDims80And112CanOnlyBeRaw) {
   for (uint32_t dim : {80u, 112u}) {
     for (const TensorFormat& format : EveryFormat()) {
@@ -107,8 +130,8 @@ TEST(FormatTest, UnknownEnumsAreRefusedWithTheNumberSeen) {
   format.dtype = static_cast<Dtype>(4);
   EXPECT_THAT(Refusal(format, 128), AllOf(HasSubstr("dtype 4"), HasSubstr("f32, f16, bf16")));
   format = RawFormat(Dtype::kF32);
-  format.rotation = Rotation::kHadamard;
-  EXPECT_THAT(Refusal(format, 128), HasSubstr("rotation 2, accepted: 1 (none)"));
+  format.rotation = static_cast<Rotation>(3);
+  EXPECT_THAT(Refusal(format, 128), HasSubstr("rotation 3, accepted: 1 (none), 2 (hadamard)"));
   format = RawFormat(Dtype::kF32);
   format.layout = Layout::kTiled;
   EXPECT_THAT(Refusal(format, 128), HasSubstr("layout 2, accepted: 1 (rows)"));

@@ -69,12 +69,17 @@ enum class Codec : uint8_t {
   kQ5_1 = 6,
   kQ8_0 = 7
 };
+// kHadamard: the engine gives K and V that it has turned by a Hadamard transform, turns
+// its queries the same way and the output of attention back. The library stores and attends on what
+// it is given; the label makes it another space.
+enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
 
 struct TensorFormat {
   Codec codec = Codec::kRaw;
   Dtype dtype = Dtype::kF32;  // of raw elements; of MLX scales and biases
   uint8_t bits = 32;
   uint16_t group_size = 0;
+  Rotation rotation = Rotation::kNone;
 };
 struct KvFormat {
   TensorFormat key{}, value{};
@@ -83,6 +88,7 @@ KvFormat Raw(Dtype dtype);
 KvFormat MlxAffine(int bits, int group_size, Dtype dtype);
 KvFormat MlxAffine(int key_bits, int key_group, int value_bits, int value_group, Dtype dtype);
 KvFormat Ggml(Codec key, Codec value);  // of kQ4_0 ... kQ8_0
+KvFormat Rotated(KvFormat format);      // K and V with Rotation::kHadamard
 // What does not fit together is refused by OpenSpace, by name.
 
 // Bytes of one token's row of one head: codes, then scales and biases (0 for raw; ggml keeps scales
