@@ -8,6 +8,8 @@
 #include "block/layer_group.h"
 #include "convert.h"
 #include "kernels/attention.h"
+#include "kernels/hadamard.h"
+#include "quant/format.h"
 
 namespace prefixd {
 namespace {
@@ -48,6 +50,18 @@ Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> 
   return client::ToPublic(
       kernels::Attend({reinterpret_cast<const Inner*>(table.data()), table.size()},
                       {inner_formats.data(), formats.size()}, q, out, shape));
+}
+
+Status Rotate(float* vectors, size_t count, size_t stride, uint32_t dim) {
+  const absl::Status fits =
+      quant::Validate(quant::Rotated(quant::RawFormat(quant::Dtype::kF32)), dim);
+  if (!fits.ok()) return client::ToPublic(fits);
+  if (stride != 0 && stride < dim) {
+    return client::ToPublic(absl::InvalidArgumentError(
+        absl::StrCat("rotate: stride ", stride, " does not hold a vector of ", dim)));
+  }
+  kernels::RotateRows(vectors, count, stride == 0 ? dim : stride, dim);
+  return {};
 }
 
 }  // namespace prefixd

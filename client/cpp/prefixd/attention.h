@@ -32,4 +32,10 @@ struct AttendOptions {
 Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats,
               const float* q, float* out, const AttendOptions& options);
 
+// Turns `count` vectors of `dim` floats in place, vector i at vectors + i * stride (0 = dense), as
+// Rotation::kHadamard means it: queries and keys before attention and Append, values too, and what
+// attention puts out, whose dimension is that of the values, back again: it is its own inverse, up
+// to rounding. InvalidArgument when `dim` cannot be rotated (its multiples of 16 can).
+Status Rotate(float* vectors, size_t count, size_t stride, uint32_t dim);
+
 }  // namespace prefixd

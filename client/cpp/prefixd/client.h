@@ -69,7 +69,7 @@ enum class Codec : uint8_t {
   kQ5_1 = 6,
   kQ8_0 = 7
 };
-// kHadamard: the engine gives K and V that it has turned by a Hadamard transform, turns
+// kHadamard: the engine gives K and V that it has turned by Rotate() of prefixd/attention.h, turns
 // its queries the same way and the output of attention back. The library stores and attends on what
 // it is given; the label makes it another space.
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
