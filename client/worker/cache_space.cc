@@ -58,7 +58,7 @@ ModelIdentity IdentifySynthetic(const ModelConfig& config) {
 }
 
 SpaceSpec MakeSpaceSpec(const ModelConfig& config, const ModelIdentity& identity,
-                        const KvFormat& format) {
+                        const std::vector<KvFormat>& formats) {
   SpaceSpec spec;
   spec.model = config.name;
   spec.weights_digest = identity.weights_digest;
@@ -68,7 +68,7 @@ SpaceSpec MakeSpaceSpec(const ModelConfig& config, const ModelIdentity& identity
   spec.layers.assign(config.layers, {.kv_heads = config.kv_heads,
                                      .key_dim = config.head_dim,
                                      .value_dim = config.head_dim,
-                                     .formats = {format}});
+                                     .formats = formats});
   return spec;
 }
 

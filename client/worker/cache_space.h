@@ -2,6 +2,7 @@
 // one.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -21,8 +22,9 @@ struct ModelIdentity {
 absl::StatusOr<ModelIdentity> IdentifyCheckpoint(const std::string& dir, const ModelConfig& config);
 ModelIdentity IdentifySynthetic(const ModelConfig& config);
 
+// formats: finest first.
 SpaceSpec MakeSpaceSpec(const ModelConfig& config, const ModelIdentity& identity,
-                        const KvFormat& format);
+                        const std::vector<KvFormat>& formats);
 
 // A client and its one space. The space must not outlive the client, hence the order.
 struct CacheSpace {

@@ -54,6 +54,12 @@ absl::StatusOr<Dtype> ParseDtype(const std::string& text, Dtype otherwise) {
   return Refuse("--kv-dtype", text, "f32, f16 or bf16");
 }
 
+absl::StatusOr<Rotation> ParseRotation(const std::string& text) {
+  if (text.empty() || text == "none") return Rotation::kNone;
+  if (text == "hadamard") return Rotation::kHadamard;
+  return Refuse("--kv-rotation", text, "none or hadamard");
+}
+
 const char* DtypeName(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF16:
@@ -71,9 +77,7 @@ std::string DescribeTensor(const TensorFormat& format) {
 
 bool IsRaw(const KvFormat& format) { return format.key.codec == Codec::kRaw; }
 
-}  // namespace
-
-absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags) {
+absl::StatusOr<KvChoice> ChooseUnrotated(const KvFlags& flags) {
   if (flags.bits.empty()) {
     if (!flags.group_size.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -100,22 +104,36 @@ absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags) {
   return choice;
 }
 
+}  // namespace
+
+absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags) {
+  PREFIXD_ASSIGN_OR_RETURN(const Rotation rotation, ParseRotation(flags.rotation));
+  PREFIXD_ASSIGN_OR_RETURN(KvChoice choice, ChooseUnrotated(flags));
+  if (rotation == Rotation::kHadamard) choice.format = Rotated(choice.format);
+  return choice;
+}
+
 absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim) {
   for (const TensorFormat* tensor : {&format.key, &format.value}) {
     if (tensor->group_size != 0 && head_dim % tensor->group_size != 0) {
       return absl::InvalidArgumentError(absl::StrCat("--kv-group-size: ", tensor->group_size,
                                                      " does not divide head_dim ", head_dim));
     }
+    if (tensor->rotation != Rotation::kNone && head_dim % 16 != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--kv-rotation: hadamard wants a head_dim that 16 divides, this one is ", head_dim));
+    }
   }
   return absl::OkStatus();
 }
 
 std::string Describe(const KvFormat& format) {
-  if (IsRaw(format)) return absl::StrCat("raw ", DtypeName(format.key.dtype));
+  const char* rotation = format.key.rotation == Rotation::kHadamard ? ", hadamard" : "";
+  if (IsRaw(format)) return absl::StrCat("raw ", DtypeName(format.key.dtype), rotation);
   const std::string keys = DescribeTensor(format.key);
   const std::string values = DescribeTensor(format.value);
   const std::string both = keys == values ? keys : absl::StrCat("keys ", keys, ", values ", values);
-  return absl::StrCat(both, " (", DtypeName(format.key.dtype), " scales)");
+  return absl::StrCat(both, " (", DtypeName(format.key.dtype), " scales)", rotation);
 }
 
 }  // namespace prefixd::worker

@@ -13,9 +13,10 @@ namespace prefixd::worker {
 
 // Flags as written; empty = not given.
 struct KvFlags {
-  std::string bits;        // "8" or "8,4": keys, values; empty = raw
-  std::string group_size;  // "64" or "64,32"; empty = 64
-  std::string dtype;       // f32, f16, bf16: of raw elements, or of scales and biases
+  std::string bits = {};        // "8" or "8,4": keys, values; empty = raw
+  std::string group_size = {};  // "64" or "64,32"; empty = 64
+  std::string dtype = {};       // f32, f16, bf16: of raw elements, or of scales and biases
+  std::string rotation = {};    // none or hadamard; empty = none
 };
 
 struct KvChoice {
@@ -27,11 +28,12 @@ struct KvChoice {
 // flag, what it holds and the choices.
 absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags);
 
-// InvalidArgument when a group size does not divide head_dim; names both.
+// InvalidArgument when a group size does not divide head_dim, or when head_dim cannot be rotated;
+// names both.
 absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim);
 
 // "raw f32", "8-bit group 64 (f16 scales)", "keys 8-bit group 64, values 4-bit group 32 (f16
-// scales)".
+// scales)"; ", hadamard" behind it when rotated.
 std::string Describe(const KvFormat& format);
 
 }  // namespace prefixd::worker

@@ -29,6 +29,8 @@ void RmsNorm(const float* in, const std::vector<float>& weight, float epsilon, f
   for (size_t i = 0; i < width; ++i) out[i] = weight[i] * (in[i] * factor);
 }
 
+bool IsRotated(const TensorFormat& format) { return format.rotation == Rotation::kHadamard; }
+
 float Silu(float x) { return x / (1.0F + std::exp(-x)); }
 
 }  // namespace
@@ -128,6 +130,24 @@ void Model::AddToHidden() {
   for (size_t i = window_.slot * width; i < end; ++i) hidden_.data()[i] += added_.data()[i];
 }
 
+// queries: rows of queries | keys | values, a head's vector behind the other.
+absl::Status Model::RotateInputs(float* queries, size_t stride) const {
+  const KvFormat& format = options_.formats[0];
+  const size_t turned = IsRotated(format.key) ? config_.query_heads + config_.kv_heads : 0;
+  float* values = queries + query_width_ + kv_width_;
+  for (uint32_t i = 0; i < window_.rows; ++i) {
+    if (turned > 0) {
+      PREFIXD_RETURN_IF_ERROR(
+          Checked(Rotate(queries + i * stride, turned, 0, config_.head_dim), "rotate"));
+    }
+    if (IsRotated(format.value)) {
+      PREFIXD_RETURN_IF_ERROR(
+          Checked(Rotate(values + i * stride, config_.kv_heads, 0, config_.head_dim), "rotate"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Model::Attention(Sequence& sequence, uint32_t layer) {
   const LayerWeights& weights = weights_.layers[layer];
   Normalize(weights.attention_norm);
@@ -140,6 +160,7 @@ absl::Status Model::Attention(Sequence& sequence, uint32_t layer) {
   for (uint32_t i = 0; i < window_.rows; ++i) {  // K follows Q without a gap
     rope_.Rotate(i, config_.query_heads + config_.kv_heads, queries + i * stride);
   }
+  PREFIXD_RETURN_IF_ERROR(RotateInputs(queries, stride));
   const auto view = [&](const float* data) {
     return TensorView{.data = data,
                       .dtype = Dtype::kF32,
@@ -150,21 +171,25 @@ absl::Status Model::Attention(Sequence& sequence, uint32_t layer) {
                                                   window_.rows, view(keys), view(values)),
                                   "append"));
   float* out = attended_.data() + size_t{window_.slot} * query_width_;
-  PREFIXD_RETURN_IF_ERROR(Checked(
-      Attend(sequence.block_table(static_cast<int>(layer)), {&options_.format, 1}, queries, out,
-             {.query_rows = window_.rows,
-              .query_heads = config_.query_heads,
-              .kv_heads = config_.kv_heads,
-              .key_dim = config_.head_dim,
-              .value_dim = config_.head_dim,
-              .first_position = window_.begin,
-              .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
-              .threads = options_.threads,
-              .query_row_stride = stride,
-              .query_head_stride = config_.head_dim,
-              .out_row_stride = query_width_,
-              .out_head_stride = config_.head_dim}),
-      "attend"));
+  PREFIXD_RETURN_IF_ERROR(
+      Checked(Attend(sequence.block_table(static_cast<int>(layer)), options_.formats, queries, out,
+                     {.query_rows = window_.rows,
+                      .query_heads = config_.query_heads,
+                      .kv_heads = config_.kv_heads,
+                      .key_dim = config_.head_dim,
+                      .value_dim = config_.head_dim,
+                      .first_position = window_.begin,
+                      .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
+                      .threads = options_.threads,
+                      .query_row_stride = stride,
+                      .query_head_stride = config_.head_dim,
+                      .out_row_stride = query_width_,
+                      .out_head_stride = config_.head_dim}),
+              "attend"));
+  if (IsRotated(options_.formats[0].value)) {
+    const size_t vectors = size_t{window_.rows} * config_.query_heads;
+    PREFIXD_RETURN_IF_ERROR(Checked(Rotate(out, vectors, 0, config_.head_dim), "rotate"));
+  }
   Multiply(*weights.attention_out, window_.product, attended_.data(), added_.data());
   AddToHidden();
   return absl::OkStatus();

@@ -7,6 +7,9 @@
 // that ends inside a block, every later bit is what the cold run computes, on the same machine and
 // thread count. Decoding uses one-row products, always.
 //
+// Where the formats say Rotation::kHadamard, queries and keys are turned after RoPE, values before
+// they are stored and the output of attention back.
+//
 // One thread at a time. Activations are allocated once, for block_tokens rows.
 #pragma once
 #include <chrono>
@@ -27,7 +30,9 @@ namespace prefixd::worker {
 class Model {
  public:
   struct Options {
-    KvFormat format;  // what the sequence's space stores; one for all layers
+    // What the sequence's space stores, the same for all layers: LayerSpec::formats. Requires: at
+    // least one, all of the same rotation.
+    std::vector<KvFormat> formats;
     uint32_t threads = 1;
   };
   // The grid is 64 tokens until UseGrid() says otherwise.
@@ -77,6 +82,7 @@ class Model {
   };
   absl::StatusOr<StepResult> Run(Sequence& sequence, const Step& step, const Window& window);
   absl::Status Attention(Sequence& sequence, uint32_t layer);
+  absl::Status RotateInputs(float* queries, size_t stride) const;
   void Mlp(const LayerWeights& layer);
   void Normalize(const std::vector<float>& weight);
   void AddToHidden();

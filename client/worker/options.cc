@@ -85,6 +85,9 @@ void DeclareCache(CLI::App& app, Options* options) {
   app.add_option("--kv-dtype", options->kv_flags.dtype,
                  "f32, f16 or bf16: of raw values (default: f32, which changes no answer), with "
                  "--kv-bits of scales and biases (default: f16)");
+  app.add_option("--kv-rotation", options->kv_flags.rotation,
+                 "none or hadamard: turn K and V before they are quantized, which spreads outliers "
+                 "(default: none)");
   app.add_option("--threads", options->threads,
                  "for products and attention; answers are reproducible for one number of threads")
       ->check(CLI::Range(1U, kMaxThreads))

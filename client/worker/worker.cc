@@ -110,10 +110,10 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
   PREFIXD_ASSIGN_OR_RETURN(const ModelIdentity identity, ReadIdentity(options, config));
   PREFIXD_ASSIGN_OR_RETURN(
       CacheSpace cache,
-      OpenCacheSpace(options, MakeSpaceSpec(config, identity, options.kv_format)));
+      OpenCacheSpace(options, MakeSpaceSpec(config, identity, {options.kv_format})));
   PrintSetup(options, config, cache, err);
   Model model(config, std::move(weights),
-              {.format = options.kv_format, .threads = options.threads});
+              {.formats = {options.kv_format}, .threads = options.threads});
   PREFIXD_RETURN_IF_ERROR(WarmUp(model, cache.space));
   return AnswerAll(options, prompts, model, cache, out, err);
 }

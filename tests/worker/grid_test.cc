@@ -107,6 +107,29 @@ TEST(GridTest, HitOfAnyLengthEqualsColdBitForBitOnOneThread) {
   ExpectHitsEqualCold(*rig, format, HeldOutTokens(130), {1, 17, 63, 64, 65, 129});
 }
 
+TEST(GridTest, HitOfAnyLengthEqualsColdBitForBitRotated) {
+  const KvFormat format = Rotated(MlxAffine(8, 64, 4, 64, Dtype::kF16));
+  const auto rig = ShippedRig(format);
+  ExpectHitsEqualCold(*rig, format, HeldOutTokens(130), {1, 63, 64, 129});
+}
+
+// q . k and the sum of values are what they were: raw f32 answers as it does without a rotation.
+TEST(GridTest, RotationChangesRawAnswersByRoundingOnly) {
+  const std::vector<uint32_t> tokens = HeldOutTokens(200);
+  const auto logits = [&](const KvFormat& format) {
+    const auto rig = ShippedRig(format);
+    Sequence sequence = rig->cache.space.Begin(tokens);
+    return Continue(*rig, sequence, tokens, 0);
+  };
+  const auto plain = logits(Raw(Dtype::kF32)), rotated = logits(Rotated(Raw(Dtype::kF32)));
+  EXPECT_FALSE(SameBits(plain, rotated)) << "nothing was rotated";
+  for (size_t i = 0; i < plain.size(); ++i) {
+    for (size_t token = 0; token < plain[i].size(); ++token) {
+      ASSERT_NEAR(rotated[i][token], plain[i][token], 2e-3) << "step " << i;
+    }
+  }
+}
+
 TEST(GridTest, HitEqualsColdBitForBitInTheGeometryOfABigModel) {
   const KvFormat format = MlxAffine(8, 128, Dtype::kBf16);
   const absl::StatusOr<ModelConfig> config = SyntheticConfig("qwen3-0.6b", 1);

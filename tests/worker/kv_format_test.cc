@@ -71,6 +71,15 @@ TEST(KvFormatTest, KeysCoarserThanValuesAreTakenWithAWarning) {
   EXPECT_EQ(ChooseKvFormat({.bits = "4", .group_size = "", .dtype = ""})->warning, "");
 }
 
+TEST(KvFormatTest, RotationIsPartOfTheFormat) {
+  EXPECT_EQ(Chosen({.bits = "4", .rotation = "hadamard"}), "4-bit group 64 (f16 scales), hadamard");
+  EXPECT_EQ(Chosen({.rotation = "hadamard"}), "raw f32, hadamard");
+  EXPECT_EQ(Chosen({.bits = "4", .rotation = "none"}), "4-bit group 64 (f16 scales)");
+  EXPECT_EQ(Refusal({.rotation = "random"}), "--kv-rotation: \"random\", choose none or hadamard");
+  EXPECT_EQ(CheckKvFormat(Rotated(Raw(Dtype::kF32)), 40).message(),
+            "--kv-rotation: hadamard wants a head_dim that 16 divides, this one is 40");
+}
+
 TEST(KvFormatTest, GroupMustDivideHeadDim) {
   const KvFormat format = MlxAffine(8, 64, 4, 128, Dtype::kF16);
   EXPECT_TRUE(CheckKvFormat(format, 128).ok());

@@ -42,7 +42,7 @@ inline std::vector<uint32_t> HeldOutTokens(size_t count) {
 struct Rig {
   Rig(const ModelConfig& config, Weights weights, const KvFormat& format, uint32_t threads = 2)
       : cache(OpenPrivate(config, format)),
-        model(config, std::move(weights), {.format = format, .threads = threads}) {
+        model(config, std::move(weights), {.formats = {format}, .threads = threads}) {
     model.UseGrid(cache.space.block_tokens());
   }
 
@@ -50,7 +50,7 @@ struct Rig {
     Options options;
     options.server = "none";
     absl::StatusOr<CacheSpace> cache =
-        OpenCacheSpace(options, MakeSpaceSpec(config, IdentifySynthetic(config), format));
+        OpenCacheSpace(options, MakeSpaceSpec(config, IdentifySynthetic(config), {format}));
     EXPECT_TRUE(cache.ok()) << cache.status();
     return *std::move(cache);
   }
