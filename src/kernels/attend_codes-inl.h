@@ -54,9 +54,9 @@ class CodeAttention {
   HWY_ATTR void Run() {
     for (uint32_t i = 0; i < row_heads_; ++i) LoadQuery(i);
     const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
-    for (uint64_t begin = 0; begin < end; begin += kTileTokens) {
-      tile_.Load(begin, place_.VisibleIn(begin, row_heads_ - 1),
-                 place_.VisibleIn(begin + kTileTokens, row_heads_ - 1));
+    for (uint64_t begin = place_.FirstTile(), next = 0; begin < end; begin = next) {
+      next = place_.TileAfter(begin);
+      tile_.Load({begin, place_.NeededIn(begin)}, {next, place_.NeededIn(next)});
       for (uint32_t first = 0; first < row_heads_; first += kStripRows) {
         AttendStrip(begin, first, HWY_MIN(kStripRows, row_heads_ - first));
       }
@@ -67,6 +67,8 @@ class CodeAttention {
  private:
   HWY_ATTR void LoadQuery(uint32_t row) {
     constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
+    const AttentionShape& shape = job_.shape;
+    const float scale = shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
     const float* from = place_.QueryOf(row);
     float largest = 0;
     float nan = 0;  // or 0
@@ -74,8 +76,9 @@ class CodeAttention {
       largest = HWY_MAX(largest, std::fabs(from[d]));
       nan += from[d] * 0;
     }
-    const float inverse = largest >= FLT_MIN ? kQueryLimit / largest : 0;
-    code_.query_steps[row] = largest / kQueryLimit * (job_.shape.scale * kLog2E) + nan;
+    // The sign of the scale goes with the codes: the largest score is then that of the largest dot.
+    const float inverse = largest >= FLT_MIN ? std::copysign(kQueryLimit / largest, scale) : 0;
+    code_.query_steps[row] = largest / kQueryLimit * std::fabs(scale) + nan;
     for (size_t g = 0; g < key_groups_; ++g) {
       VI sum = hn::Zero(DI());
       for (size_t d = g * job_.key_group; d < (g + 1) * job_.key_group; d += hn::Lanes(DI())) {
@@ -88,20 +91,21 @@ class CodeAttention {
     }
     float* sums = scratch_.sums + row * scratch_.value_pitch;
     for (size_t d = 0; d < scratch_.value_pitch; ++d) sums[d] = 0;
-    softmax_.StartRow(row);
+    softmax_.StartRow(row, place_.FirstMaximum(row), place_.FirstWeight(row));
   }
 
   HWY_ATTR void AttendStrip(uint64_t begin, uint32_t first, uint32_t rows) {
     CodeStrip strip;
     strip.first = first;
     strip.rows = rows;
-    // Positions grow with the row: what the first one sees, all see.
-    strip.counts[0] = place_.VisibleIn(begin, first);
-    const bool all = strip.counts[0] == kTileTokens;
+    // Without a window, what the first one sees all see: positions grow with the row.
+    strip.seen[0] = place_.SeenIn(begin, first);
+    const bool all = strip.seen[0] == kAllTokens && job_.shape.window == 0;
+    TileTokens any = strip.seen[0];
     for (uint32_t r = 1; r < rows; ++r) {
-      strip.counts[r] = all ? kTileTokens : place_.VisibleIn(begin, first + r);
+      any |= strip.seen[r] = all ? kAllTokens : place_.SeenIn(begin, first + r);
     }
-    if (strip.counts[rows - 1] == 0) return;
+    if (any == 0) return;
     for (size_t g = 0; g < key_groups_; ++g) {
       products_.MultiplyKeys(strip, g);
       softmax_.Score(strip, g);

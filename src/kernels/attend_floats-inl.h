@@ -6,7 +6,7 @@
 #define PREFIXD_KERNELS_ATTEND_FLOATS_INL_H_
 #endif
 
-#include <cfloat>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,26 +28,31 @@ class FloatTile {
   HWY_INLINE FloatTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
       : job_(job), scratch_(scratch), blocks_(job, kv_head) {}
 
-  // Positions `begin` ... `begin + count - 1`; calls go upwards.
-  HWY_ATTR void Load(uint64_t begin, uint32_t count) {
-    for (uint32_t slot = 0; slot < count; slot += kStepTokens) {
-      const uint32_t step = HWY_MIN(kStepTokens, count - slot);
-      LoadStep(begin + slot, step, scratch_.values + slot * scratch_.value_pitch);
+  // `tokens` of the tile at `begin`; calls go upwards. The others stay as they are.
+  HWY_ATTR void Load(uint64_t begin, TileTokens tokens) {
+    for (uint32_t slot = 0; slot < kTileTokens; slot += kStepTokens) {
+      const TileTokens step = tokens >> slot & FirstTokens(kStepTokens);
+      if (step == 0) continue;
+      for (TokenRun run = RunFrom(step, 0); run.count != 0;
+           run = RunFrom(step, run.first + run.count)) {
+        LoadRun(begin, slot, run);
+      }
       TransposeRows(scratch_.key_rows, scratch_.key_pitch, job_.shape.key_dim, scratch_.keys + slot,
                     kTileTokens);
     }
   }
 
  private:
-  HWY_ATTR void LoadStep(uint64_t begin, uint32_t count, float* values) {
-    for (uint32_t done = 0; done < count;) {
-      const uint32_t run = blocks_.Take(begin + done, count - done);
+  HWY_ATTR void LoadRun(uint64_t begin, uint32_t slot, TokenRun run) {
+    const uint32_t end = run.first + run.count;
+    for (uint32_t t = run.first; t < end;) {
+      const uint32_t taken = blocks_.Take(begin + slot + t, end - t);
       DequantizeRows<RoundToFloat>(blocks_.keys(), scratch_.rows,
-                                   scratch_.key_rows + done * scratch_.key_pitch,
-                                   scratch_.key_pitch);
+                                   scratch_.key_rows + t * scratch_.key_pitch, scratch_.key_pitch);
       DequantizeRows<RoundToFloat>(blocks_.values(), scratch_.rows,
-                                   values + done * scratch_.value_pitch, scratch_.value_pitch);
-      done += run;
+                                   scratch_.values + (slot + t) * scratch_.value_pitch,
+                                   scratch_.value_pitch);
+      t += taken;
     }
   }
 
@@ -70,8 +75,8 @@ class FloatAttention {
   HWY_ATTR void Run() {
     LoadQueries();
     const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
-    for (uint64_t begin = 0; begin < end; begin += kTileTokens) {
-      tile_.Load(begin, place_.VisibleIn(begin, row_heads_ - 1));
+    for (uint64_t begin = place_.FirstTile(); begin < end; begin = place_.TileAfter(begin)) {
+      tile_.Load(begin, place_.NeededIn(begin));
       for (uint32_t first = 0; first < row_heads_; first += kMaxTileRows) {
         AttendStrip(begin, first, HWY_MIN(kMaxTileRows, row_heads_ - first));
       }
@@ -83,22 +88,22 @@ class FloatAttention {
   HWY_ATTR void LoadQueries() {
     constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
     const AttentionShape& shape = job_.shape;
-    const float scale = shape.scale * kLog2E;
+    const float scale = shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
     for (uint32_t i = 0; i < row_heads_; ++i) {
       const float* from = place_.QueryOf(i);
       float* to = scratch_.query + i * scratch_.key_pitch;
       for (uint32_t d = 0; d < shape.key_dim; ++d) to[d] = from[d] * scale;
       float* sums = scratch_.sums + i * scratch_.value_pitch;
       for (size_t d = 0; d < scratch_.value_pitch; ++d) sums[d] = 0;
-      scratch_.states[i] = {-FLT_MAX, 0};
+      scratch_.states[i] = {place_.FirstMaximum(i), place_.FirstWeight(i)};
     }
   }
 
   HWY_ATTR void AttendStrip(uint64_t begin, uint32_t first, uint32_t rows) {
-    // Positions grow with the row, so the last one sees most and the first one least.
-    const uint32_t most = place_.VisibleIn(begin, first + rows - 1);
-    const uint32_t least = place_.VisibleIn(begin, first);
-    if (most == 0) return;
+    TileTokens seen[kMaxTileRows];
+    TileTokens any = 0;
+    for (uint32_t r = 0; r < rows; ++r) any |= seen[r] = place_.SeenIn(begin, first + r);
+    if (any == 0) return;
     Multiply<FloatElement>({.a = scratch_.query + first * scratch_.key_pitch,
                             .a_pitch = scratch_.key_pitch,
                             .b = scratch_.keys,
@@ -107,39 +112,71 @@ class FloatAttention {
                             .row_scale = nullptr,
                             .c = scratch_.scores,
                             .c_pitch = kTileTokens,
-                            .columns = most},
+                            .columns = static_cast<size_t>(std::bit_width(any))},
                            rows);
+    if (job_.shape.soft_cap != 0) CapScores(rows);
     float corrections[kMaxTileRows];
     for (uint32_t r = 0; r < rows; ++r) {
-      const uint32_t count = place_.VisibleIn(begin, first + r);
-      corrections[r] = count == 0 ? 1.0f
-                                  : SoftmaxTile(scratch_.scores + r * kTileTokens, count,
-                                                &scratch_.states[first + r]);
+      corrections[r] = seen[r] == 0 ? 1.0f
+                                    : SoftmaxTile(scratch_.scores + r * kTileTokens, seen[r],
+                                                  &scratch_.states[first + r]);
     }
-    AddValues(first, rows, 0, least, corrections);
-    if (least == most) return;
-    // The diagonal: a row never touches a value behind its position, not even with weight 0, which
-    // NaN would survive.
-    const float unchanged = 1.0f;
-    for (uint32_t r = 0; r < rows; ++r) {
-      const uint32_t count = place_.VisibleIn(begin, first + r);
-      if (count > least) AddValues(first + r, 1, least, count, &unchanged, r);
+    AddSeenValues({first, rows}, seen, corrections);
+  }
+
+  HWY_INLINE void CapScores(uint32_t rows) {
+    constexpr float kLog2E = 1.44269504f;
+    const DF df;
+    const VF cap = hn::Set(df, job_.shape.soft_cap * kLog2E);
+    for (size_t i = 0; i < rows * kTileTokens; i += hn::Lanes(df)) {
+      hn::StoreU(hn::Mul(Tanh(hn::LoadU(df, scratch_.scores + i)), cap), df, scratch_.scores + i);
     }
   }
 
-  // sums = sums * corrections + weights of tokens [from, to) times their values.
-  HWY_INLINE void AddValues(uint32_t first, uint32_t rows, uint32_t from, uint32_t to,
-                            const float* corrections, uint32_t score_row = 0) {
-    Multiply<FloatElement>({.a = scratch_.scores + score_row * kTileTokens + from,
+  struct Strip {
+    uint32_t first = 0;
+    uint32_t rows = 0;
+  };
+  // A row never touches a value that it does not see, not even with weight 0, which NaN would
+  // survive: stretches of tokens that all rows see go at once, others by row.
+  HWY_INLINE void AddSeenValues(const Strip& strip, const TileTokens* seen,
+                                const float* corrections) {
+    TileTokens common = kAllTokens, borders = 1;
+    for (uint32_t r = 0; r < strip.rows; ++r) {
+      common &= seen[r];
+      borders |= seen[r] ^ seen[r] << 1;
+    }
+    if ((common & 1) == 0) AddValues(strip, {0, 0}, corrections);
+    for (TileTokens left = borders; left != 0; left &= left - 1) {
+      const auto first = static_cast<uint32_t>(std::countr_zero(left));
+      const TileTokens later = left & (left - 1);
+      const uint32_t end =
+          later == 0 ? kTileTokens : static_cast<uint32_t>(std::countr_zero(later));
+      const TokenRun run{first, end - first};
+      if ((common >> first & 1) != 0) {
+        AddValues(strip, run, first == 0 ? corrections : kUnchanged);
+      } else {
+        for (uint32_t r = 0; r < strip.rows; ++r) {
+          if ((seen[r] >> first & 1) != 0) AddValues({strip.first + r, 1}, run, kUnchanged, r);
+        }
+      }
+    }
+  }
+
+  static constexpr float kUnchanged[kMaxTileRows] = {1, 1, 1, 1, 1, 1};
+  // sums = sums * corrections + the tokens' weights times their values.
+  HWY_INLINE void AddValues(const Strip& strip, TokenRun tokens, const float* corrections,
+                            uint32_t score_row = 0) {
+    Multiply<FloatElement>({.a = scratch_.scores + score_row * kTileTokens + tokens.first,
                             .a_pitch = kTileTokens,
-                            .b = scratch_.values + from * scratch_.value_pitch,
+                            .b = scratch_.values + tokens.first * scratch_.value_pitch,
                             .b_pitch = scratch_.value_pitch,
-                            .depth = to - from,
+                            .depth = tokens.count,
                             .row_scale = corrections,
-                            .c = scratch_.sums + first * scratch_.value_pitch,
+                            .c = scratch_.sums + strip.first * scratch_.value_pitch,
                             .c_pitch = scratch_.value_pitch,
                             .columns = job_.shape.value_dim},
-                           rows);
+                           strip.rows);
   }
 
   HWY_ATTR void StoreOutput() {

@@ -105,6 +105,8 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(code.weights, value_groups * kStripRows * kTileTokens / 2);
   take(code.value_steps, value_groups * kStripRows);
   take(code.value_corrections, value_pitch);
+  take(code.ones, row_heads + kStripRows);
+  if (memory != nullptr) std::fill_n(code.ones, row_heads + kStripRows, 1.0f);
   take(code.maxima, row_heads + kStripRows);
   take(code.weight_sums, row_heads * 16);
   take(code.bias_sums, row_heads * value_groups * 16);

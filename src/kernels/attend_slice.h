@@ -28,6 +28,7 @@ struct AttendJob {
   AttentionShape shape;  // strides filled in
   // Elements that share a scale and a bias, when every format is codes with such groups; or 0.
   uint32_t key_group = 0, value_group = 0;
+  uint32_t value_bits = 0;  // on codes: of the widest format
   bool codes() const { return key_group != 0; }
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
 };
@@ -64,6 +65,7 @@ struct CodeScratch {
   float* value_steps = nullptr;   // [value groups][kStripRows]: what 1 of a value dot is worth
   int32_t* value_corrections = nullptr;  // [value_pitch], to be added to value dots
   // The softmax: weights are 2^(score - maximum). The last dimension of sums is to be added up.
+  float* ones = nullptr;           // [row_heads + kStripRows] times 1: steps of capped scores
   float* maxima = nullptr;         // [row_heads + kStripRows]
   float* weight_sums = nullptr;    // [row_heads][16]
   float* bias_sums = nullptr;      // [row_heads][value groups][16]: of weights times biases

@@ -43,17 +43,19 @@ ScratchMemory AllocateScratch(size_t bytes) {
 // by those that do, so that a row's bits never depend on later tokens.
 void ChooseArithmetic(std::span<const quant::KvFormat> formats, AttendJob* job) {
   if (!MultipliesCodes()) return;
-  uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim;
+  uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim, value_bits = 0;
   for (const quant::KvFormat& format : formats) {
     for (const quant::TensorFormat* tensor : {&format.key, &format.value}) {
       if (tensor->codec != quant::Codec::kMlxAffine) return;
     }
     key_group = std::min<uint32_t>(key_group, format.key.group_size);
     value_group = std::min<uint32_t>(value_group, format.value.group_size);
+    value_bits = std::max<uint32_t>(value_bits, format.value.bits);
   }
   if (job->shape.key_dim % key_group != 0 || job->shape.value_dim % value_group != 0) return;
   job->key_group = key_group;
   job->value_group = value_group;
+  job->value_bits = value_bits;
 }
 
 // How a call is cut into slices; the cut does not change any result.
@@ -71,8 +73,10 @@ Plan MakePlan(const AttendJob& job) {
   const size_t row_heads = std::clamp<size_t>(kSliceFloats / dims, 1, kMaxSliceRowHeads);
   const uint32_t most_rows = static_cast<uint32_t>(std::max<size_t>(1, row_heads / job.group()));
   Plan plan{.rows_per_slice = std::min(most_rows, shape.query_rows)};
+  uint64_t seen = uint64_t{shape.first_position} + shape.query_rows;
+  if (shape.window != 0) seen = std::min(seen, uint64_t{shape.window} + shape.sink_tokens);
   const double work = 1.0 * shape.query_rows * shape.query_heads * static_cast<double>(dims) *
-                      (1.0 * shape.first_position + shape.query_rows);
+                      static_cast<double>(seen);
   if (work >= static_cast<double>(kThreadedWork)) plan.threads = shape.threads;
   // Each slice dequantizes its context anew: cut finer only to give every thread something.
   while (plan.rows_per_slice * job.group() > 4 * kMaxTileRows &&

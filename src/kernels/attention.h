@@ -12,9 +12,10 @@
 // On CPUs with AVX512_VNNI, when every entry of `formats` is MLX's, q and the weights are rounded
 // to 16 bits and multiplied with the stored codes, in tile registers where the process may have
 // AMX: the same integers, the same bits. Elsewhere everything is float. Relative to the largest
-// result the error of both is below 1e-4. Stored values are read as code * scale + bias in float:
-// MLX's f16 and bf16 formats are not rounded to their dtype as Dequantize does. NaN and infinity
-// reach only rows that see their token.
+// result the error of both is below 1e-4 on normal data; it grows with the scores, to 1e-3 where
+// these are 100. Stored values are read as code * scale + bias in float: MLX's f16 and bf16 formats
+// are not rounded to their dtype as Dequantize does. NaN and infinity reach only rows that see
+// their token.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,13 @@ struct AttentionShape {
   uint32_t first_position = 0;
   float scale = 0;       // applied to q.k; usually 1/sqrt(key_dim)
   uint32_t threads = 1;  // at most; short calls stay on the calling thread
+  // Not 0: the row at position p sees positions > p - window only, and positions < sink_tokens.
+  // What no row of the call sees is not read.
+  uint32_t window = 0, sink_tokens = 0;
+  // Not 0: a score is soft_cap * tanh(q.k * scale / soft_cap).
+  float soft_cap = 0;
+  // [query_heads] or null: learned scores of a token without a value; -infinity is none.
+  const float* sinks = nullptr;
   // Strides in floats; 0 = dense [query_rows][query_heads][dim].
   size_t query_row_stride = 0, query_head_stride = 0;
   size_t out_row_stride = 0, out_head_stride = 0;

@@ -51,24 +51,39 @@ struct HeadRows {
   const std::vector<float>& values;
 };
 
-void AttendRow(const HeadRows& head, const AttentionShape& shape, size_t visible, const float* q,
-               float* out) {
-  std::vector<double> weights(visible);
-  double max = -std::numeric_limits<double>::infinity();
-  for (size_t t = 0; t < visible; ++t) {
-    double dot = 0;
-    for (size_t d = 0; d < shape.key_dim; ++d) {
-      dot += double{q[d]} * double{head.keys[t * shape.key_dim + d]};
-    }
-    weights[t] = dot * double{shape.scale};
-    max = std::fmax(max, weights[t]);
+// The positions that the row at `position` sees.
+std::vector<size_t> SeenFrom(const AttentionShape& shape, size_t position) {
+  std::vector<size_t> seen;
+  for (size_t t = 0; t <= position; ++t) {
+    if (shape.window == 0 || position - t < shape.window || t < shape.sink_tokens)
+      seen.push_back(t);
   }
-  double sum = 0;
+  return seen;
+}
+
+double Score(const float* q, const float* key, const AttentionShape& shape) {
+  double dot = 0;
+  for (size_t d = 0; d < shape.key_dim; ++d) dot += double{q[d]} * double{key[d]};
+  const double score = dot * double{shape.scale};
+  const double cap = double{shape.soft_cap};
+  return cap == 0 ? score : cap * std::tanh(score / cap);
+}
+
+// sink: the score of a token without a value.
+void AttendRow(const HeadRows& head, const AttentionShape& shape, const std::vector<size_t>& seen,
+               double sink, const float* q, float* out) {
+  std::vector<double> weights;
+  double max = sink;
+  for (const size_t t : seen) {
+    weights.push_back(Score(q, &head.keys[t * shape.key_dim], shape));
+    max = std::fmax(max, weights.back());
+  }
+  double sum = std::exp(sink - max);
   for (double& weight : weights) sum += weight = std::exp(weight - max);
   for (size_t d = 0; d < shape.value_dim; ++d) {
     double total = 0;
-    for (size_t t = 0; t < visible; ++t) {
-      total += weights[t] * double{head.values[t * shape.value_dim + d]};
+    for (size_t i = 0; i < seen.size(); ++i) {
+      total += weights[i] * double{head.values[seen[i] * shape.value_dim + d]};
     }
     out[d] = static_cast<float>(total / sum);
   }
@@ -85,8 +100,11 @@ absl::Status AttendScalar(quant::BlockTable table, std::span<const quant::KvForm
     const std::vector<float> keys = ReadHead(table, formats, shape, kv_head, /*values=*/false);
     const std::vector<float> values = ReadHead(table, formats, shape, kv_head, /*values=*/true);
     for (uint32_t row = 0; row < shape.query_rows; ++row) {
+      const std::vector<size_t> seen = SeenFrom(shape, size_t{shape.first_position} + row);
       for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        AttendRow({keys, values}, shape, size_t{shape.first_position} + row + 1,
+        const double sink = shape.sinks != nullptr ? double{shape.sinks[head]}
+                                                   : -std::numeric_limits<double>::infinity();
+        AttendRow({keys, values}, shape, seen, sink,
                   q + row * shape.query_row_stride + head * shape.query_head_stride,
                   out + row * shape.out_row_stride + head * shape.out_head_stride);
       }

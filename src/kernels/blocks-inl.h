@@ -7,6 +7,9 @@
 #define PREFIXD_KERNELS_BLOCKS_INL_H_
 #endif
 
+#include <bit>
+#include <cfloat>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,6 +21,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+// Bit t: token t of a tile.
+using TileTokens = uint64_t;
+static_assert(kTileTokens == 64);
+inline constexpr TileTokens kAllTokens = ~TileTokens{0};
+
+HWY_INLINE TileTokens FirstTokens(uint64_t count) {
+  return count == kTileTokens ? kAllTokens : (TileTokens{1} << count) - 1;
+}
+// The first unbroken run of tokens at or behind `from`; count 0: none.
+struct TokenRun {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+HWY_INLINE TokenRun RunFrom(TileTokens tokens, uint32_t from) {
+  if (from >= kTileTokens || tokens >> from == 0) return {kTileTokens, 0};
+  const uint32_t first = from + static_cast<uint32_t>(std::countr_zero(tokens >> from));
+  return {first, static_cast<uint32_t>(std::countr_one(tokens >> first))};
+}
+
 // Where a slice's rows stand.
 class SlicePlace {
  public:
@@ -28,11 +50,32 @@ class SlicePlace {
   HWY_INLINE uint64_t PositionOf(uint32_t row_head) const {
     return uint64_t{job_.shape.first_position} + slice_.first_row + row_head / job_.group();
   }
-  // How many tokens of the tile at `begin` the row may see.
-  HWY_INLINE uint32_t VisibleIn(uint64_t begin, uint32_t row_head) const {
+  // Which tokens of the tile at `begin` the row sees.
+  HWY_INLINE TileTokens SeenIn(uint64_t begin, uint32_t row_head) const {
     const uint64_t position = PositionOf(row_head);
-    if (position < begin) return 0;
-    return static_cast<uint32_t>(HWY_MIN(position + 1 - begin, uint64_t{kTileTokens}));
+    return SeenBetween(begin, position, position);
+  }
+  // Which of them any row sees.
+  HWY_INLINE TileTokens NeededIn(uint64_t begin) const {
+    return SeenBetween(begin, PositionOf(0), PositionOf(row_heads_ - 1));
+  }
+  // The first tile behind `begin`, of those up to the last row's position, of which any row may
+  // see a token.
+  HWY_INLINE uint64_t TileAfter(uint64_t begin) const {
+    const uint64_t next = begin + kTileTokens;
+    if (next < job_.shape.sink_tokens) return next;
+    return HWY_MAX(next, WindowBegin(PositionOf(0)) / kTileTokens * kTileTokens);
+  }
+  HWY_INLINE uint64_t FirstTile() const {
+    return job_.shape.sink_tokens != 0 ? 0 : WindowBegin(PositionOf(0)) / kTileTokens * kTileTokens;
+  }
+  // The state before any token: none seen, or the head's learned sink.
+  HWY_INLINE float FirstMaximum(uint32_t row_head) const {
+    constexpr float kLog2E = 1.44269504f;
+    return HWY_MAX(SinkOf(row_head) * kLog2E, -FLT_MAX);
+  }
+  HWY_INLINE float FirstWeight(uint32_t row_head) const {
+    return SinkOf(row_head) == -HUGE_VALF ? 0.0f : 1.0f;
   }
   HWY_INLINE const float* QueryOf(uint32_t row_head) const {
     return job_.q + ElementOf(row_head, job_.shape.query_row_stride, job_.shape.query_head_stride);
@@ -42,10 +85,29 @@ class SlicePlace {
   }
 
  private:
+  HWY_INLINE size_t HeadOf(uint32_t row_head) const {
+    return slice_.kv_head * job_.group() + row_head % job_.group();
+  }
+  HWY_INLINE float SinkOf(uint32_t row_head) const {
+    return job_.shape.sinks == nullptr ? -HUGE_VALF : job_.shape.sinks[HeadOf(row_head)];
+  }
+  HWY_INLINE uint64_t WindowBegin(uint64_t position) const {
+    const uint64_t window = job_.shape.window;
+    return window == 0 || position < window ? 0 : position + 1 - window;
+  }
+  // What rows at positions `first` ... `last` see together.
+  HWY_INLINE TileTokens SeenBetween(uint64_t begin, uint64_t first, uint64_t last) const {
+    const TileTokens window =
+        TokensBelow(begin, last + 1) & ~TokensBelow(begin, WindowBegin(first));
+    return window | (TokensBelow(begin, HWY_MIN(last + 1, uint64_t{job_.shape.sink_tokens})));
+  }
+  static HWY_INLINE TileTokens TokensBelow(uint64_t begin, uint64_t position) {
+    if (position <= begin) return 0;
+    return FirstTokens(HWY_MIN(position - begin, uint64_t{kTileTokens}));
+  }
   HWY_INLINE size_t ElementOf(uint32_t row_head, size_t row_stride, size_t head_stride) const {
     const size_t row = slice_.first_row + row_head / job_.group();
-    const size_t head = slice_.kv_head * job_.group() + row_head % job_.group();
-    return row * row_stride + head * head_stride;
+    return row * row_stride + HeadOf(row_head) * head_stride;
   }
 
   const AttendJob& job_;

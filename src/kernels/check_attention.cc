@@ -29,6 +29,19 @@ absl::Status CheckCounts(const AttentionShape& shape) {
   if (shape.value_dim == 0) return Refuse("value_dim is 0, at least 1 wanted");
   if (shape.threads == 0) return Refuse("threads is 0, at least 1 wanted");
   if (!std::isfinite(shape.scale)) return Refuse("scale is not finite");
+  if (!std::isfinite(shape.soft_cap) || shape.soft_cap < 0) {
+    return Refuse("soft_cap is ", shape.soft_cap, ", 0 for none or a positive number wanted");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSinks(const AttentionShape& shape) {
+  if (shape.sinks == nullptr) return absl::OkStatus();
+  for (uint32_t head = 0; head < shape.query_heads; ++head) {
+    const float sink = shape.sinks[head];
+    if (std::isfinite(sink) || sink < 0) continue;
+    return Refuse("the sink of head ", head, " is ", sink, ", a number or -inf wanted");
+  }
   return absl::OkStatus();
 }
 
@@ -99,6 +112,7 @@ absl::StatusOr<AttentionShape> CheckAttention(quant::BlockTable table,
                                               const float* q, const float* out,
                                               AttentionShape shape) {
   PREFIXD_RETURN_IF_ERROR(CheckCounts(shape));
+  PREFIXD_RETURN_IF_ERROR(CheckSinks(shape));
   if (q == nullptr) return Refuse("q is null");
   if (out == nullptr) return Refuse("out is null");
   if (shape.query_head_stride == 0) shape.query_head_stride = shape.key_dim;

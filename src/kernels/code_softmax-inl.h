@@ -36,13 +36,17 @@ class CodeSoftmax {
         code_(scratch.code),
         sums_(scratch.sums),
         scores_(scratch.scores),
+        steps_(job.shape.soft_cap == 0 ? scratch.code.query_steps : scratch.code.ones),
+        cap_(job.shape.soft_cap * kLog2E),
         value_pitch_(scratch.value_pitch),
         key_groups_(job.shape.key_dim / job.key_group),
         value_groups_(job.shape.value_dim / job.value_group) {}
 
-  HWY_INLINE void StartRow(uint32_t row) {
-    code_.maxima[row] = -FLT_MAX;
+  // With the learned sink's score and weight, if any.
+  HWY_INLINE void StartRow(uint32_t row, float maximum, float weight) {
+    code_.maxima[row] = maximum;
     hn::StoreU(hn::Zero(DF()), DF(), code_.weight_sums + row * kLanes);
+    code_.weight_sums[row * kLanes] = weight;
     for (size_t g = 0; g < value_groups_; ++g) {
       hn::StoreU(hn::Zero(DF()), DF(), BiasSums(row, g));
     }
@@ -65,9 +69,12 @@ class CodeSoftmax {
       const TileRow64 bias = biases.Times(TileRow64::Fill(*query_sums));
       TileRow64 scores = row.MulAdd(scales, bias);
       if (!first) scores = scores.Plus(TileRow64::Load(to));
+      if (last && cap_ != 0) {
+        scores = scores.Times(TileRow64::Fill(code_.query_steps[strip.first + r])).Capped(cap_);
+      }
       scores.Store(to);
       if (last) {
-        hn::StoreU(scores.First(strip.counts[r], -FLT_MAX).MaxAcross(), DF(), maxima + r * kLanes);
+        hn::StoreU(scores.Of(strip.seen[r], -FLT_MAX).MaxAcross(), DF(), maxima + r * kLanes);
       }
       to += kTileTokens;
       query_sums += query_sum_pitch;
@@ -79,7 +86,7 @@ class CodeSoftmax {
   HWY_INLINE void Weigh(const CodeStrip& strip) {
     RaiseMaxima(strip);
     for (uint32_t r = 0; r < strip.rows; ++r) {
-      if (strip.counts[r] == kTileTokens) {
+      if (strip.seen[r] == kAllTokens) {
         WeighRow<false>(strip, r);
       } else {
         WeighRow<true>(strip, r);
@@ -96,6 +103,7 @@ class CodeSoftmax {
   }
 
  private:
+  static constexpr float kLog2E = 1.44269504f;
   static constexpr size_t kLanes = TileRow64::kLanes;
   static_assert(kStripRows == kLanes);
 
@@ -113,8 +121,7 @@ class CodeSoftmax {
     const DF df;
     float* maxima = code_.maxima + strip.first;
     const VF before = hn::LoadU(df, maxima);
-    const VF tile =
-        hn::Mul(MaxOfRows(code_.row_lanes), hn::LoadU(df, code_.query_steps + strip.first));
+    const VF tile = hn::Mul(MaxOfRows(code_.row_lanes), hn::LoadU(df, steps_ + strip.first));
     const VF max = hn::Max(before, tile);
     const auto raised = hn::And(hn::FirstN(df, strip.rows), hn::Ne(before, max));
     if (hn::AllFalse(df, raised)) return;
@@ -142,18 +149,18 @@ class CodeSoftmax {
   template <bool kPartly>
   HWY_INLINE void WeighRow(const CodeStrip& strip, uint32_t r) {
     const uint32_t row = strip.first + r;
-    const uint32_t count = kPartly ? strip.counts[r] : kTileTokens;
+    const TileTokens seen = kPartly ? strip.seen[r] : kAllTokens;
     const TileRow64 weights =
         TileRow64::Load(scores_ + r * kTileTokens)
-            .MulAdd(TileRow64::Fill(code_.query_steps[row]), TileRow64::Fill(-code_.maxima[row]))
+            .MulAdd(TileRow64::Fill(steps_[row]), TileRow64::Fill(-code_.maxima[row]))
             .Exp2()
-            .First(count, 0);
+            .Of(seen, 0);
     AddTo(code_.weight_sums + row * kLanes, weights.SumAcross());
     for (size_t g = 0; g < value_groups_; ++g) {
       const TileRow64 scales = TileRow64::Load(code_.value_scales + g * kTileTokens);
       const TileRow64 biases = TileRow64::Load(code_.value_biases + g * kTileTokens);
-      AddTo(BiasSums(row, g), weights.Times(biases).First(count, 0).SumAcross());
-      const TileRow64 products = weights.Times(scales).First(count, 0);
+      AddTo(BiasSums(row, g), weights.Times(biases).Of(seen, 0).SumAcross());
+      const TileRow64 products = weights.Times(scales).Of(seen, 0);
       products.Store(ProductsOf(g) + r * kTileTokens);
       hn::StoreU(products.MaxAcross(), DF(), code_.product_lanes + (g * kStripRows + r) * kLanes);
     }
@@ -181,6 +188,8 @@ class CodeSoftmax {
   const CodeScratch& code_;
   float* const sums_;
   float* const scores_;
+  const float* const steps_;  // what 1 of a score is worth
+  const float cap_;           // in powers of 2, or 0
   const size_t value_pitch_;
   const size_t key_groups_;
   const size_t value_groups_;

@@ -11,15 +11,16 @@
 #include "hwy/highway.h"
 
 #include "kernels/attend_slice.h"
+#include "kernels/blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Rows [first, first + rows) of a slice; the r-th sees the first `counts[r]` tokens of the tile.
+// Rows [first, first + rows) of a slice; the r-th sees `seen[r]` of the tile.
 struct CodeStrip {
   uint32_t first = 0;
   uint32_t rows = 0;
-  uint32_t counts[kStripRows];
+  TileTokens seen[kStripRows];
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -7,11 +7,15 @@
 #define PREFIXD_KERNELS_SOFTMAX_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 
 #include "kernels/attend_slice.h"
+#include "kernels/blocks-inl.h"
 #include "kernels/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,20 +40,57 @@ HWY_INLINE VF Exp2(VF x) {
   return hn::Mul(power, scale);
 }
 
-// scores: the first `count` (> 0) become weights, the others of the last vector become 0. Returns
-// what the row's earlier weights must be multiplied by.
-HWY_INLINE float SoftmaxTile(float* HWY_RESTRICT scores, size_t count, RowState* state) {
+// 2^x - 1 for x <= 0, relative error below 3e-7; NaN stays NaN.
+HWY_INLINE VF Exp2LessOne(VF x) {
+  const DF df;
+  const VF lowest = hn::Set(df, -126.0f);
+  const VF clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+  const VF magic = hn::Set(df, 0x1.8p23f + 127);
+  const VF shifted = hn::Add(clamped, magic);
+  const VF f = hn::Sub(clamped, hn::Sub(shifted, magic));
+  const VF scale = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(DI(), shifted)));
+  VF power = hn::Set(df, 1.52527338e-5f);  // of e, as its series has it: ln(2)^n / n!
+  power = hn::MulAdd(power, f, hn::Set(df, 1.54035304e-4f));
+  power = hn::MulAdd(power, f, hn::Set(df, 1.33335581e-3f));
+  power = hn::MulAdd(power, f, hn::Set(df, 9.61812911e-3f));
+  power = hn::MulAdd(power, f, hn::Set(df, 5.55041087e-2f));
+  power = hn::MulAdd(power, f, hn::Set(df, 2.40226507e-1f));
+  power = hn::MulAdd(power, f, hn::Set(df, 6.93147181e-1f));
+  return hn::MulAdd(scale, hn::Mul(power, f), hn::Sub(scale, hn::Set(df, 1)));
+}
+
+// Relative error below 1e-6; NaN stays NaN.
+HWY_INLINE VF Tanh(VF x) {
+  const DF df;
+  constexpr float kTwiceLog2E = 2.88539008f;
+  const VF less = Exp2LessOne(hn::Mul(hn::Abs(x), hn::Set(df, -kTwiceLog2E)));
+  const VF size = hn::Div(hn::Neg(less), hn::Add(less, hn::Set(df, 2)));
+  return hn::CopySign(size, x);
+}
+
+// The lanes of the vector that begins at token `first`.
+HWY_INLINE hn::Mask<DF> LanesOf(TileTokens tokens, size_t first) {
+  const TileTokens bits = tokens >> first;
+  uint8_t bytes[sizeof(bits)];
+  std::memcpy(bytes, &bits, sizeof(bits));
+  return hn::LoadMaskBits(DF(), bytes);
+}
+
+// scores: those of `tokens` (not none) become weights, the others of their vectors become 0.
+// Returns what the row's earlier weights must be multiplied by.
+HWY_INLINE float SoftmaxTile(float* HWY_RESTRICT scores, TileTokens tokens, RowState* state) {
   const DF df;
   const size_t lanes = hn::Lanes(df);
+  const size_t count = static_cast<size_t>(std::bit_width(tokens));
   VF max = hn::Set(df, state->max);
   for (size_t i = 0; i < count; i += lanes) {
-    const auto seen = hn::FirstN(df, count - i);
+    const auto seen = LanesOf(tokens, i);
     max = hn::Max(max, hn::IfThenElse(seen, hn::LoadU(df, scores + i), max));
   }
   max = hn::MaxOfLanes(df, max);
   VF sum = hn::Zero(df);
   for (size_t i = 0; i < count; i += lanes) {
-    const auto seen = hn::FirstN(df, count - i);
+    const auto seen = LanesOf(tokens, i);
     const VF weight = hn::IfThenElseZero(seen, Exp2(hn::Sub(hn::LoadU(df, scores + i), max)));
     hn::StoreU(weight, df, scores + i);
     sum = hn::Add(sum, weight);

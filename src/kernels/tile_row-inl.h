@@ -12,7 +12,9 @@
 #include "hwy/highway.h"
 
 #include "kernels/attend_slice.h"
+#include "kernels/blocks-inl.h"
 #include "kernels/rows-inl.h"
+#include "kernels/softmax-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
@@ -61,12 +63,12 @@ struct TileRow64 {
   // One vector, whose lanes are still to be added.
   HWY_INLINE VF SumAcross() const { return hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)); }
   HWY_INLINE VF MaxAcross() const { return hn::Max(hn::Max(v0, v1), hn::Max(v2, v3)); }
-  // The first `count` numbers, `other` for the rest.
-  HWY_INLINE TileRow64 First(uint32_t count, float other) const {
-    if (count == kTileTokens) return *this;
+  // The numbers of `tokens`, `other` for the rest.
+  HWY_INLINE TileRow64 Of(TileTokens tokens, float other) const {
+    if (tokens == kAllTokens) return *this;
     const VF rest = hn::Set(DF(), other);
-    return {hn::IfThenElse(Seen(count, 0), v0, rest), hn::IfThenElse(Seen(count, 1), v1, rest),
-            hn::IfThenElse(Seen(count, 2), v2, rest), hn::IfThenElse(Seen(count, 3), v3, rest)};
+    return {Blend<0>(tokens, v0, rest), Blend<1>(tokens, v1, rest), Blend<2>(tokens, v2, rest),
+            Blend<3>(tokens, v3, rest)};
   }
   HWY_INLINE TileRow64 Plus(const TileRow64& other) const {
     return {hn::Add(v0, other.v0), hn::Add(v1, other.v1), hn::Add(v2, other.v2),
@@ -80,6 +82,10 @@ struct TileRow64 {
     return {hn::MulAdd(v0, by.v0, sum.v0), hn::MulAdd(v1, by.v1, sum.v1),
             hn::MulAdd(v2, by.v2, sum.v2), hn::MulAdd(v3, by.v3, sum.v3)};
   }
+  // cap * tanh
+  HWY_INLINE TileRow64 Capped(float cap) const {
+    return TileRow64{Tanh(v0), Tanh(v1), Tanh(v2), Tanh(v3)}.Times(Fill(cap));
+  }
   HWY_INLINE TileRow64 Exp2() const {
     return {WeightExp2(v0), WeightExp2(v1), WeightExp2(v2), WeightExp2(v3)};
   }
@@ -89,8 +95,10 @@ struct TileRow64 {
   HWY_INLINE __m512i PackedHigh() const { return Packed(v2, v3); }
 
  private:
-  static HWY_INLINE hn::Mask<DF> Seen(uint32_t count, size_t vector) {
-    return hn::FirstN(DF(), count < vector * kLanes ? 0 : count - vector * kLanes);
+  template <int kVector>
+  static HWY_INLINE VF Blend(TileTokens tokens, VF v, VF rest) {
+    const auto lanes = static_cast<__mmask16>(tokens >> (kVector * kLanes));
+    return VF{_mm512_mask_blend_ps(lanes, rest.raw, v.raw)};
   }
   static HWY_INLINE __m512i Packed(VF a, VF b) {
     return _mm512_packus_epi32(_mm512_cvtps_epi32(a.raw), _mm512_cvtps_epi32(b.raw));

@@ -75,6 +75,24 @@ TEST_F(AttentionArgumentsTest, AScaleThatIsNotFiniteIsRefused) {
   ExpectRefused("scale is not finite");
 }
 
+TEST_F(AttentionArgumentsTest, ASoftCapThatIsNoPositiveNumberIsRefused) {
+  shape_.soft_cap = -1;
+  ExpectRefused("soft_cap is -1, 0 for none or a positive number wanted");
+  shape_.soft_cap = std::numeric_limits<float>::infinity();
+  ExpectRefused("soft_cap is inf");
+  shape_.soft_cap = std::numeric_limits<float>::quiet_NaN();
+  ExpectRefused("soft_cap is nan");
+}
+
+TEST_F(AttentionArgumentsTest, SinksThatAreNoNumbersAreRefused) {
+  std::vector<float> sinks(4, 1.0f);
+  shape_.sinks = sinks.data();
+  sinks[2] = std::numeric_limits<float>::quiet_NaN();
+  ExpectRefused("the sink of head 2 is nan, a number or -inf wanted");
+  sinks[2] = std::numeric_limits<float>::infinity();
+  ExpectRefused("the sink of head 2 is inf");
+}
+
 TEST_F(AttentionArgumentsTest, NullTensorsAreRefused) {
   ExpectRefused("q is null", nullptr, out_.data());
   ExpectRefused("out is null", q_.data(), nullptr);

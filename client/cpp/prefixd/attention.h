@@ -21,6 +21,11 @@ struct AttendOptions {
   uint32_t first_position = 0;  // of query row 0; row i sees positions <= first_position + i
   float scale = 0;
   uint32_t threads = 1;
+  // Not 0: the row at position p sees positions > p - window only, and positions < sink_tokens.
+  // What no row of the call sees is not read.
+  uint32_t window = 0, sink_tokens = 0;
+  float soft_cap = 0;            // not 0: a score is soft_cap * tanh(q.k * scale / soft_cap)
+  const float* sinks = nullptr;  // [query_heads] or null: learned scores of a token without a value
   // In floats; 0 = dense [query_rows][query_heads][dim].
   size_t query_row_stride = 0, query_head_stride = 0;
   size_t out_row_stride = 0, out_head_stride = 0;
