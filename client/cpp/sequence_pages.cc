@@ -161,13 +161,15 @@ absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& 
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
     const block::PageLayout layout = block::LayoutOfPage(group, own.place.rung, block_tokens_);
     const quant::KvFormat& format = group.ladder[own.place.rung];
-    kernels::UnitRun run{.heads = group.kv_heads,
+    kernels::UnitRun run{.side = quant::Side::kKey,
+                         .heads = group.kv_heads,
                          .dim = group.key_dim,
                          .page_tokens = block_tokens_,
                          .first_token = slot,
                          .tokens = count};
     kernels::Quantize(format.key, ViewFrom(key, group.key_dim, tokens.count, row), run,
                       own.memory.get() + block::KeyUnitOffset(group, layout, place.index, 0));
+    run.side = quant::Side::kValue;
     run.dim = group.value_dim;
     kernels::Quantize(format.value, ViewFrom(value, group.value_dim, tokens.count, row), run,
                       own.memory.get() + block::ValueUnitOffset(group, layout, place.index, 0));

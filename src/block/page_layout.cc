@@ -2,25 +2,31 @@
 
 #include <cstring>
 
-#include "quant/codec.h"
+#include "quant/unit.h"
 
 namespace prefixd::block {
 namespace {
 
 bool StoresValue(const LayerGroup& group) { return group.value_source == ValueSource::kStored; }
 
-// Calls visit(format, dim, offset in the `from` page, offset in the `to` page) for every unit.
+// Calls visit(unit without its page_tokens, offset in the `from` page, offset in the `to` page) for
+// every unit.
 template <typename Visit>
 void ForEachUnit(const LayerGroup& group, uint32_t rung, const PageLayout& from,
                  const PageLayout& to, Visit visit) {
   const quant::KvFormat& format = group.ladder[rung];
+  const quant::UnitShape key{
+      .format = format.key, .side = quant::Side::kKey, .dim = group.key_dim, .page_tokens = 0};
+  const quant::UnitShape value{.format = format.value,
+                               .side = quant::Side::kValue,
+                               .dim = group.value_dim,
+                               .page_tokens = 0};
   for (uint32_t layer = 0; layer < group.layers.size(); ++layer) {
     for (uint32_t head = 0; head < group.kv_heads; ++head) {
-      visit(format.key, group.key_dim, KeyUnitOffset(group, from, layer, head),
-            KeyUnitOffset(group, to, layer, head));
+      visit(key, KeyUnitOffset(group, from, layer, head), KeyUnitOffset(group, to, layer, head));
     }
     for (uint32_t head = 0; StoresValue(group) && head < group.kv_heads; ++head) {
-      visit(format.value, group.value_dim, ValueUnitOffset(group, from, layer, head),
+      visit(value, ValueUnitOffset(group, from, layer, head),
             ValueUnitOffset(group, to, layer, head));
     }
   }
@@ -54,27 +60,27 @@ uint64_t ValueUnitOffset(const LayerGroup& group, const PageLayout& layout, uint
 void CopyPageTokens(const LayerGroup& group, uint32_t rung, const std::byte* from_page,
                     PageTokens from, std::byte* to_page, PageTokens to, uint32_t count) {
   if (count == 0) return;
-  const quant::TokenRange from_range{.page_tokens = from.page_tokens, .begin = from.begin};
-  const quant::TokenRange to_range{.page_tokens = to.page_tokens, .begin = to.begin};
   ForEachUnit(group, rung, LayoutOfPage(group, rung, from.page_tokens),
               LayoutOfPage(group, rung, to.page_tokens),
-              [&](const quant::TensorFormat& format, uint32_t dim, uint64_t from_offset,
-                  uint64_t to_offset) {
-                quant::CopyTokens(format, dim, from_page + from_offset, from_range,
-                                  to_page + to_offset, to_range, count);
+              [&](quant::UnitShape shape, uint64_t from_offset, uint64_t to_offset) {
+                quant::UnitShape to_shape = shape;
+                shape.page_tokens = from.page_tokens;
+                to_shape.page_tokens = to.page_tokens;
+                quant::CopyTokens({shape, from_page + from_offset, from.begin},
+                                  {to_shape, to_page + to_offset, to.begin}, count);
               });
 }
 
 void CutPage(const LayerGroup& group, uint32_t rung, const std::byte* page, uint32_t page_tokens,
              uint32_t tokens, std::byte* to) {
   const PageLayout cut = LayoutOfPage(group, rung, tokens);
-  // Every token slot of a unit is written below: only the padding behind them needs zeros.
-  ForEachUnit(group, rung, cut, cut,
-              [&](const quant::TensorFormat& format, uint32_t dim, uint64_t offset, uint64_t) {
-                const quant::UnitLayout unit = quant::LayoutOfUnit(format, dim, tokens);
-                std::memset(to + offset + unit.payload_bytes, 0,
-                            unit.unit_bytes - unit.payload_bytes);
-              });
+  ForEachUnit(group, rung, cut, cut, [&](quant::UnitShape shape, uint64_t offset, uint64_t) {
+    shape.page_tokens = tokens;
+    const quant::UnitLayout unit = quant::LayoutOf(shape);
+    // In rows every slot is written below: only the padding behind them needs zeros.
+    const uint64_t written = shape.format.layout == quant::Layout::kRows ? unit.payload_bytes : 0;
+    std::memset(to + offset + written, 0, unit.unit_bytes - written);
+  });
   CopyPageTokens(group, rung, page, {.page_tokens = page_tokens}, to, {.page_tokens = tokens},
                  tokens);
 }

@@ -58,6 +58,15 @@ void ChooseArithmetic(std::span<const quant::KvFormat> formats, AttendJob* job) 
   job->value_bits = value_bits;
 }
 
+bool HoldsTiled(std::span<const quant::KvFormat> formats) {
+  for (const quant::KvFormat& format : formats) {
+    for (const quant::TensorFormat* tensor : {&format.key, &format.value}) {
+      if (tensor->layout == quant::Layout::kTiled) return true;
+    }
+  }
+  return false;
+}
+
 // How a call is cut into slices; the cut does not change any result.
 struct Plan {
   uint32_t threads = 1;
@@ -129,6 +138,7 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
                     const float* q, float* out, const AttentionShape& shape) {
   PREFIXD_ASSIGN_OR_RETURN(const AttentionShape checked,
                            CheckAttention(table, formats, q, out, shape));
+  if (HoldsTiled(formats)) return AttendScalar(table, formats, q, out, checked);
   AttendJob job{
       .blocks = table.data(), .formats = formats.data(), .q = q, .out = out, .shape = checked};
   ChooseArithmetic(formats, &job);

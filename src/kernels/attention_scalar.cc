@@ -1,11 +1,13 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "kernels/attention.h"
 #include "kernels/check_attention.h"
-#include "quant/codec.h"
+#include "quant/unit.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -35,12 +37,23 @@ std::vector<float> ReadHead(quant::BlockTable table, std::span<const quant::KvFo
     const uint64_t key_bytes =
         quant::LayoutOfUnit(pair.key, shape.key_dim, entry.page_tokens).unit_bytes;
     const quant::TensorFormat& format = values ? pair.value : pair.key;
-    const quant::UnitLayout layout = quant::LayoutOfUnit(format, dim, entry.page_tokens);
-    const std::byte* unit =
-        entry.units + (values ? shape.kv_heads * key_bytes : 0) + kv_head * layout.unit_bytes;
+    const quant::UnitShape stored{.format = format,
+                                  .side = values ? quant::Side::kValue : quant::Side::kKey,
+                                  .dim = dim,
+                                  .page_tokens = entry.page_tokens};
+    const std::byte* unit = entry.units + (values ? shape.kv_heads * key_bytes : 0) +
+                            kv_head * quant::LayoutOf(stored).unit_bytes;
+    const quant::UnitShape in_rows{.format = quant::InRows(format),
+                                   .side = stored.side,
+                                   .dim = dim,
+                                   .page_tokens = std::max(1u, entry.tokens)};
+    const quant::UnitLayout layout = quant::LayoutOf(in_rows);
+    std::vector<std::byte> copy(layout.unit_bytes);
+    quant::CopyTokens({stored, unit, 0}, {in_rows, copy.data(), 0}, entry.tokens);
     for (uint32_t t = 0; t < entry.tokens; ++t) {
       rows.resize(rows.size() + dim);
-      ReadRow(format, quant::RowOf(unit, layout, format, dim, t), std::span(rows).last(dim));
+      ReadRow(format, quant::RowOf(std::as_const(copy).data(), layout, in_rows.format, dim, t),
+              std::span(rows).last(dim));
     }
   }
   return rows;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/quantize_rows.h"
-#include "quant/codec.h"
+#include "quant/unit.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -41,10 +41,39 @@ class StepBuffers {
   std::vector<uint8_t> codes_;
 };
 
+quant::UnitShape ShapeOf(const quant::TensorFormat& format, const UnitRun& run) {
+  return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
+}
+
+void QuantizeTiled(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run,
+                   std::byte* units) {
+  const quant::UnitShape shape = ShapeOf(format, run);
+  std::vector<float> row(run.dim);
+  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
+    for (uint32_t token = 0; token < run.tokens; ++token) {
+      WidenRow(from.dtype, ElementAt(from, head, token), run.dim, row.data());
+      quant::QuantizeToken(shape, row, run.first_token + token, units);
+    }
+  }
+}
+
+void DequantizeTiled(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
+                     const MutableTensorView& to) {
+  const quant::UnitShape shape = ShapeOf(format, run);
+  std::vector<float> row(run.dim);
+  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
+    for (uint32_t token = 0; token < run.tokens; ++token) {
+      quant::DequantizeToken(shape, units, run.first_token + token, row);
+      NarrowRow(to.dtype, row.data(), run.dim, ElementAt(to, head, token));
+    }
+  }
+}
+
 }  // namespace
 
 void Quantize(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run,
               std::byte* units) {
+  if (format.layout == quant::Layout::kTiled) return QuantizeTiled(format, from, run, units);
   const quant::UnitLayout layout = quant::LayoutOfUnit(format, run.dim, run.page_tokens);
   StepBuffers buffers(run.dim);
   for (uint32_t head = 0; head < run.heads; ++head, units += layout.unit_bytes) {
@@ -64,6 +93,7 @@ void Quantize(const quant::TensorFormat& format, const TensorView& from, const U
 
 void Dequantize(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
                 const MutableTensorView& to) {
+  if (format.layout == quant::Layout::kTiled) return DequantizeTiled(format, units, run, to);
   RowRange rows{.format = &format,
                 .unit = units,
                 .layout = quant::LayoutOfUnit(format, run.dim, run.page_tokens),

@@ -26,6 +26,7 @@ struct MutableTensorView {
 
 // Where `heads` consecutive units of one layer's K (or V) stand in a page.
 struct UnitRun {
+  quant::Side side = quant::Side::kKey;
   uint32_t heads = 0;
   uint32_t dim = 0;
   uint32_t page_tokens = 0;  // geometry of the units

@@ -1,7 +1,5 @@
 #include "quant/codec.h"
 
-#include <cstring>
-
 #include "quant/row_codecs.h"
 
 namespace prefixd::quant {
@@ -15,10 +13,6 @@ Place PlaceOf(Byte* unit, const UnitLayout& layout, const RowBytes& row, uint32_
   if (row.scales != 0) place.scales = unit + layout.scales_offset + uint64_t{token} * row.scales;
   if (row.biases != 0) place.biases = unit + layout.biases_offset + uint64_t{token} * row.biases;
   return place;
-}
-
-void CopyRows(const std::byte* from, std::byte* to, uint32_t row_bytes, uint32_t count) {
-  if (row_bytes != 0) std::memcpy(to, from, uint64_t{row_bytes} * count);
 }
 
 }  // namespace
@@ -61,18 +55,6 @@ void DequantizeRow(const TensorFormat& format, ConstRowPlace from, std::span<flo
     case Codec::kQ8_0:
       return DequantizeGgmlRow(format.codec, from.codes, row);
   }
-}
-
-void CopyTokens(const TensorFormat& format, uint32_t dim, const std::byte* from_unit,
-                TokenRange from, std::byte* to_unit, TokenRange to, uint32_t count) {
-  const RowBytes row = BytesOfRow(format, dim);
-  const ConstRowPlace source = PlaceOf<ConstRowPlace>(
-      from_unit, LayoutOfUnit(format, dim, from.page_tokens), row, from.begin);
-  const RowPlace target =
-      PlaceOf<RowPlace>(to_unit, LayoutOfUnit(format, dim, to.page_tokens), row, to.begin);
-  CopyRows(source.codes, target.codes, row.codes, count);
-  CopyRows(source.scales, target.scales, row.scales, count);
-  CopyRows(source.biases, target.biases, row.biases, count);
 }
 
 }  // namespace prefixd::quant

@@ -25,7 +25,7 @@ uint16_t FloatToBf16(float value);
 void WidenToFloat(Dtype dtype, const std::byte* from, size_t count, float* to);
 void NarrowFromFloat(Dtype dtype, const float* from, size_t count, std::byte* to);
 
-// Where one token's row of one unit lives (any alignment).
+// Where one token's row lives, in layout rows (any alignment).
 struct RowPlace {
   std::byte* codes = nullptr;
   std::byte* scales = nullptr;  // null when the codec has none
@@ -36,27 +36,17 @@ struct ConstRowPlace {
   const std::byte* scales = nullptr;
   const std::byte* biases = nullptr;
 };
+// Of a unit in layout rows. Requires: format.layout is kRows.
 RowPlace RowOf(std::byte* unit, const UnitLayout& layout, const TensorFormat& format, uint32_t dim,
                uint32_t token);
 ConstRowPlace RowOf(const std::byte* unit, const UnitLayout& layout, const TensorFormat& format,
                     uint32_t dim, uint32_t token);
 
 // row: [dim] floats (f16 and bf16 input is widened first, which is exact).
-// Requires: Validate(format, row.size()) is OK.
+// Requires: Validate(format, row.size()) is OK; the layout is not looked at.
 void QuantizeRow(const TensorFormat& format, std::span<const float> row, RowPlace to);
 // Values as MLX's CPU and ggml's to_float give them: two roundings in `dtype` for MLX f16 and bf16,
 // then widened to float.
 void DequantizeRow(const TensorFormat& format, ConstRowPlace from, std::span<float> row);
-
-// Copies `count` tokens from token `from_begin` of a unit with `from_page_tokens` slots to token
-// `to_begin` of a unit with `to_page_tokens` slots: codes, scales and biases as they are, never
-// re-quantized. Bytes outside those tokens are untouched. The units must not overlap.
-// Requires: Validate(format, dim) is OK; begin + count <= page_tokens on both sides.
-struct TokenRange {
-  uint32_t page_tokens = 0;
-  uint32_t begin = 0;
-};
-void CopyTokens(const TensorFormat& format, uint32_t dim, const std::byte* from_unit,
-                TokenRange from, std::byte* to_unit, TokenRange to, uint32_t count);
 
 }  // namespace prefixd::quant

@@ -27,6 +27,8 @@ constexpr const char* kFormatNames =
     "raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, each also with "
     "/hadamard";
 constexpr const char* kHadamardSuffix = "/hadamard";
+"raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, also with /tiled";
+constexpr const char* kTiledSuffix = "/tiled";
 
 template <typename List, typename T>
 bool Contains(const List& list, T value) {
@@ -85,8 +87,19 @@ absl::Status ValidateEnums(const TensorFormat& format) {
   if (format.rotation != Rotation::kNone && format.rotation != Rotation::kHadamard) {
     return Refuse("rotation", Number(format.rotation), "1 (none), 2 (hadamard)");
   }
-  if (format.layout != Layout::kRows) return Refuse("layout", Number(format.layout), "1 (rows)");
+  if (format.layout != Layout::kRows && format.layout != Layout::kTiled) {
+    return Refuse("layout", Number(format.layout), "1 (rows), 2 (tiled)");
+  }
   return absl::OkStatus();
+}
+
+absl::Status ValidateLayout(const TensorFormat& format) {
+  if (format.layout == Layout::kRows || HasTiled(format)) return absl::OkStatus();
+  const std::string codes = format.codec == Codec::kRaw
+                                ? "raw elements"
+                                : absl::StrCat(uint32_t{format.bits}, "-bit codes");
+  return absl::InvalidArgumentError(
+      absl::StrCat("format: layout tiled has no place for ", codes, ", accepted: rows"));
 }
 
 absl::Status ValidateMlx(const TensorFormat& format) {
@@ -116,8 +129,9 @@ absl::Status ValidateFields(const TensorFormat& format) {
       RequireField(format, "dtype", Number(format.dtype), Number(wanted.dtype)));
   PREFIXD_RETURN_IF_ERROR(RequireField(format, "bits", format.bits, wanted.bits));
   PREFIXD_RETURN_IF_ERROR(RequireField(format, "group_size", format.group_size, wanted.group_size));
-  return RequireField(format, "scale_dtype", Number(format.scale_dtype),
-                      Number(wanted.scale_dtype));
+  PREFIXD_RETURN_IF_ERROR(
+      RequireField(format, "scale_dtype", Number(format.scale_dtype), Number(wanted.scale_dtype)));
+  return ValidateLayout(format);
 }
 
 // The group sizes that `format`'s codec has and that divide `dim`.
@@ -176,7 +190,7 @@ absl::StatusOr<TensorFormat> ParseMlx(const std::vector<std::string>& parts) {
   return format;
 }
 
-absl::StatusOr<TensorFormat> ParsePlain(const std::string& text) {
+absl::StatusOr<TensorFormat> ParseInRows(const std::string& text) {
   for (Codec codec : kGgmlCodecs) {
     if (text == NameOf(codec)) return GgmlFormat(codec);
   }
@@ -188,6 +202,15 @@ absl::StatusOr<TensorFormat> ParsePlain(const std::string& text) {
   if (parts.size() == 4 && parts[0] == "mlx_affine") return ParseMlx(parts);
   return absl::InvalidArgumentError(
       absl::StrCat("format: \"", text, "\", accepted: ", kFormatNames));
+}
+
+absl::StatusOr<TensorFormat> ParsePlain(const std::string& text) {
+  if (!text.ends_with(kTiledSuffix)) return ParseInRows(text);
+  const std::string in_rows = text.substr(0, text.size() - std::strlen(kTiledSuffix));
+  PREFIXD_ASSIGN_OR_RETURN(TensorFormat format, ParseInRows(in_rows));
+  format.layout = Layout::kTiled;
+  PREFIXD_RETURN_IF_ERROR(ValidateLayout(format));
+  return format;
 }
 
 }  // namespace
@@ -226,6 +249,20 @@ TensorFormat Rotated(TensorFormat format) {
 
 uint32_t HadamardBlock(uint32_t dim) { return dim & (~dim + 1); }
 
+bool HasTiled(const TensorFormat& format) {
+  return format.codec != Codec::kRaw && (format.bits == 4 || format.bits == 8);
+}
+
+TensorFormat Tiled(TensorFormat format) {
+  if (HasTiled(format)) format.layout = Layout::kTiled;
+  return format;
+}
+
+TensorFormat InRows(TensorFormat format) {
+  format.layout = Layout::kRows;
+  return format;
+}
+
 absl::Status Validate(const TensorFormat& format, uint32_t dim) {
   PREFIXD_RETURN_IF_ERROR(ValidateFields(format));
   return ValidateDim(format, dim);
@@ -249,6 +286,7 @@ std::string ToString(const TensorFormat& format) {
     plain.rotation = Rotation::kNone;
     return ToString(plain) + kHadamardSuffix;
   }
+  if (format.layout == Layout::kTiled) return absl::StrCat(ToString(InRows(format)), kTiledSuffix);
   if (format.codec == Codec::kRaw) return absl::StrCat("raw/", ToString(format.dtype));
   if (format.codec == Codec::kMlxAffine) {
     return absl::StrCat("mlx_affine/", uint32_t{format.bits}, "/", format.group_size, "/",
@@ -274,17 +312,24 @@ uint32_t DtypeBytes(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim) {
   if (format.codec == Codec::kRaw) return {.codes = dim * DtypeBytes(format.dtype)};
   const uint32_t groups = dim / format.group_size;
-  if (format.codec != Codec::kMlxAffine) return {.codes = groups * GgmlBlockBytes(format.codec)};
   const uint32_t parameters = groups * DtypeBytes(format.scale_dtype);
+  if (format.codec != Codec::kMlxAffine) {
+    if (format.layout == Layout::kRows) return {.codes = groups * GgmlBlockBytes(format.codec)};
+    return {.codes = dim * format.bits / 8,
+            .scales = parameters,
+            .biases = format.codec == Codec::kQ4_1 ? parameters : 0};
+  }
   return {.codes = dim * format.bits / 8, .scales = parameters, .biases = parameters};
 }
 
 UnitLayout LayoutOfUnit(const TensorFormat& format, uint32_t dim, uint32_t page_tokens) {
   const RowBytes row = BytesOfRow(format, dim);
   UnitLayout layout;
-  layout.scales_offset = uint64_t{page_tokens} * row.codes;
-  layout.biases_offset = layout.scales_offset + uint64_t{page_tokens} * row.scales;
-  layout.payload_bytes = uint64_t{page_tokens} * row.total();
+  layout.slots = format.layout == Layout::kTiled ? base::AlignUp(uint64_t{page_tokens}, kTiledSlots)
+                                                 : page_tokens;
+  layout.scales_offset = layout.slots * row.codes;
+  layout.biases_offset = layout.scales_offset + layout.slots * row.scales;
+  layout.payload_bytes = layout.slots * row.total();
   layout.unit_bytes = base::AlignUp(layout.payload_bytes, kUnitAlignment);
   return layout;
 }

@@ -30,9 +30,12 @@ enum class Codec : uint8_t {
 // its queries and the output of attention accordingly. Stored bytes mean the turned row: codecs and
 // kernels take them as they are.
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
-// kRows: a unit holds codes [tokens][row], then scales [tokens][dim/group], then biases, in MLX's
-// and ggml's own row order. kTiled is a later version's: known as a name, refused by Validate.
+// The order of the same codes inside a unit. kRows: codes [tokens][row], then scales
+// [tokens][dim/group], then biases, in MLX's and ggml's own row order. kTiled: 32-bit words as
+// attention kernels multiply them, for codes of 8 and 4 bits (quant/tiled.h).
 enum class Layout : uint8_t { kRows = 1, kTiled = 2 };
+// Tiled orders the two differently.
+enum class Side : uint8_t { kKey = 1, kValue = 2 };
 
 // One of K or V. Fields that a codec does not use hold the value that RawFormat, MlxAffineFormat
 // and GgmlFormat give them, and Validate refuses any other, so that equal formats are equal bytes.
@@ -64,6 +67,12 @@ TensorFormat Rotated(TensorFormat format);  // the same with Rotation::kHadamard
 uint32_t HadamardBlock(uint32_t dim);
 inline constexpr uint32_t kMinHadamardBlock = 16;
 
+// Codes of 8 or 4 bits with scales beside them: MLX's, q8_0, q4_0, q4_1.
+bool HasTiled(const TensorFormat& format);
+// The same codes in the other layout. Tiled leaves a format as it is that has no such layout.
+TensorFormat Tiled(TensorFormat format);
+TensorFormat InRows(TensorFormat format);
+
 inline constexpr uint32_t kMaxDim = 65536;  // keeps every size below in 32 (row) and 64 bits (unit)
 
 // InvalidArgument when `format` is not one of the above or does not fit rows of `dim` elements
@@ -71,8 +80,9 @@ inline constexpr uint32_t kMaxDim = 65536;  // keeps every size below in 32 (row
 // mlx_affine/8/64/f16 does not divide head_dim 96, accepted here: 32".
 absl::Status Validate(const TensorFormat& format, uint32_t dim);
 
-// "raw/f16", "mlx_affine/8/64/bf16", "q8_0", "q8_0/hadamard". Parse reads exactly these strings,
-// InvalidArgument for any other; what it gives passes Validate for some dim.
+// "raw/f16", "mlx_affine/8/64/bf16", "q8_0/tiled", "q8_0/hadamard", "q8_0/tiled/hadamard". Parse
+// reads exactly these strings, InvalidArgument for any other; what it gives passes Validate for
+// some dim.
 std::string ToString(const TensorFormat& format);
 absl::StatusOr<TensorFormat> ParseTensorFormat(const std::string& text);
 // "mlx_affine/8/64/f16" when K and V agree, else "mlx_affine/8/64/f16+mlx_affine/4/64/f16".
@@ -80,8 +90,8 @@ std::string ToString(const KvFormat& format);
 const char* ToString(Dtype dtype);
 uint32_t DtypeBytes(Dtype dtype);
 
-// Bytes of one token's row of one head. ggml: everything is in `codes`, since its blocks carry
-// their scales inside.
+// Bytes of one token of one head. ggml in rows: everything is in `codes`, since its blocks carry
+// their scales inside. Tiled: `scales` and `biases` hold ggml's d and m; the sum is the same.
 struct RowBytes {
   uint32_t codes = 0;
   uint32_t scales = 0;
@@ -91,14 +101,17 @@ struct RowBytes {
 RowBytes BytesOfRow(const TensorFormat& format,
                     uint32_t dim);  // Requires: Validate(format, dim) is OK.
 
-// A unit: one layer, one of K or V, one kv head, `page_tokens` tokens, layout rows.
-// Every unit starts on a 128-byte boundary and its length is a multiple of 128; padding is zero.
+// A unit: one layer, one of K or V, one kv head, `page_tokens` tokens in as many slots; tiled
+// rounds the slots up to kTiledSlots. Every unit starts on a 128-byte boundary and its length is a
+// multiple of 128; padding is zero, and so are tiled slots beyond page_tokens.
 inline constexpr uint32_t kUnitAlignment = 128;
+inline constexpr uint32_t kTiledSlots = 16;
 struct UnitLayout {
-  uint64_t codes_offset = 0;   // [page_tokens][codes]
-  uint64_t scales_offset = 0;  // [page_tokens][scales]
-  uint64_t biases_offset = 0;  // [page_tokens][biases]
-  uint64_t payload_bytes = 0;  // page_tokens * BytesOfRow().total()
+  uint64_t slots = 0;
+  uint64_t codes_offset = 0;   // slots * codes bytes
+  uint64_t scales_offset = 0;  // slots * scales bytes
+  uint64_t biases_offset = 0;  // slots * biases bytes
+  uint64_t payload_bytes = 0;  // slots * BytesOfRow().total()
   uint64_t unit_bytes = 0;     // payload rounded up to kUnitAlignment
 };
 UnitLayout LayoutOfUnit(const TensorFormat& format, uint32_t dim, uint32_t page_tokens);

@@ -81,6 +81,82 @@ def raw_page(tokens):
     return page
 
 
+def packed_byte(layer, is_value, head, token, at):
+    return int(page_value(layer, is_value, head, token, at) * 16) + 128
+
+
+def tiled_codes_of_key(codes, slots, dim, bits):
+    """codes[slot][channel] -> [tile of 32 slots][channel / C][slot of the tile][word]."""
+    out = b""
+    for first in range(0, slots, 32):
+        tile = range(first, min(first + 32, slots))
+        if bits == 8:
+            out += b"".join(bytes(codes[t][c:c + 4]) for c in range(0, dim, 4) for t in tile)
+        else:
+            out += b"".join(bytes(codes[t][c + j] | codes[t][c + 4 + j] << 4 for j in range(4))
+                            for c in range(0, dim, 8) for t in tile)
+    return out
+
+
+def tiled_codes_of_value(codes, slots, dim, bits, group):
+    """codes[slot][channel] -> [group][slot / 4][run][16 lanes][word of four tokens]."""
+    run = 16 if bits == 8 else 32
+    out = b""
+    for g in range(0, dim, group):
+        for s in range(0, slots, 4):
+            for r in range(g, g + group, run):
+                for lane in range(16):
+                    if bits == 8:
+                        out += bytes(codes[s + j][r + lane] for j in range(4))
+                    else:
+                        out += bytes(codes[s + j][r + lane] | codes[s + j][r + lane + 16] << 4
+                                     for j in range(4))
+    return out
+
+
+def tiled_unit(codec, is_value, dim, bits, group, scale_bytes, tokens, packed):
+    """packed(token, at): bytes of a row in MLX's order (codes, scales, biases) or of ggml's blocks."""
+    slots = (tokens + 15) // 16 * 16
+    codes = [[0] * dim for _ in range(slots)]
+    parameters = {which: [[bytes(scale_bytes)] * slots for _ in range(dim // group)] for which in "sb"}
+    has_biases = codec in ("mlx", "q4_1")
+    for t in range(tokens):
+        if codec == "mlx":
+            for c in range(dim):
+                codes[t][c] = packed(t, c) if bits == 8 else packed(t, c // 2) >> c % 2 * 4 & 15
+            for w, which in enumerate("sb"):
+                for g in range(dim // group):
+                    at = dim * bits // 8 + (w * (dim // group) + g) * scale_bytes
+                    parameters[which][g][t] = bytes(packed(t, at + i) for i in range(scale_bytes))
+            continue
+        head = 4 if has_biases else 2
+        block = head + 32 * bits // 8
+        for c in range(dim):
+            at = c // 32 * block + head
+            codes[t][c] = (packed(t, at + c % 32) if bits == 8 else
+                           packed(t, at + c % 16) >> (4 if c % 32 >= 16 else 0) & 15)
+        for w, which in enumerate("sb" if has_biases else "s"):
+            for g in range(dim // 32):
+                parameters[which][g][t] = bytes(packed(t, g * block + w * 2 + i) for i in range(2))
+    unit = (tiled_codes_of_value(codes, slots, dim, bits, group) if is_value else
+            tiled_codes_of_key(codes, slots, dim, bits))
+    unit += b"".join(b"".join(of_group) for of_group in parameters["s"])
+    if has_biases:
+        unit += b"".join(b"".join(of_group) for of_group in parameters["b"])
+    return unit + bytes(-len(unit) % 128)
+
+
+def tiled_page(tokens, *sides):
+    """2 layers, 3 heads; sides: (codec, dim, bits, group, scale_bytes) of K and of V."""
+    page = b""
+    for layer in range(2):
+        for is_value, (codec, dim, bits, group, scale_bytes) in enumerate(sides):
+            for head in range(3):
+                page += tiled_unit(codec, is_value, dim, bits, group, scale_bytes, tokens,
+                                   lambda t, at: packed_byte(layer, is_value, head, t, at))
+    return page
+
+
 def main():
     space = bytes(range(32))
     root = root_hash(space)
@@ -107,6 +183,15 @@ def main():
     for tokens in (1, 31, 32, 63, 64):
         page = raw_page(tokens)
         print("raw page of %2d   %d bytes, 0x%016x" % (tokens, len(page), xxhash.xxh3_64_intdigest(page)))
+    for name, sides in (
+            ("8/64/f16 + 4/64/f16", (("mlx", 128, 8, 64, 2), ("mlx", 64, 4, 64, 2))),
+            ("4/32/f32 + 8/32/bf16", (("mlx", 96, 4, 32, 4), ("mlx", 64, 8, 32, 2))),
+            ("q8_0 + q4_0", (("q8_0", 64, 8, 32, 2), ("q4_0", 96, 4, 32, 2))),
+            ("q4_1 + q4_1", (("q4_1", 64, 4, 32, 2), ("q4_1", 32, 4, 32, 2)))):
+        for tokens in (1, 31, 32, 63, 64):
+            page = tiled_page(tokens, *sides)
+            print("tiled %s, %2d tokens: {%d, %d, 0x%016x}" %
+                  (name, tokens, tokens, len(page), xxhash.xxh3_64_intdigest(page)))
 
 
 if __name__ == "__main__":

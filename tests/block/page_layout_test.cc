@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "base/checksum.h"
-#include "quant/codec.h"
+#include "quant/unit.h"
 #include "tests/block/samples.h"
 
 namespace prefixd::block {
@@ -30,11 +30,14 @@ float PageValue(uint32_t layer, bool is_value, uint32_t head, uint32_t token, ui
 // Quantizes one unit, token by token, with the scalar codecs.
 void FillUnit(const quant::TensorFormat& format, uint32_t dim, uint32_t tokens, uint32_t layer,
               bool is_value, uint32_t head, std::byte* unit) {
-  const quant::UnitLayout layout = quant::LayoutOfUnit(format, dim, tokens);
+  const quant::UnitShape shape{.format = format,
+                               .side = is_value ? quant::Side::kValue : quant::Side::kKey,
+                               .dim = dim,
+                               .page_tokens = tokens};
   std::vector<float> row(dim);
   for (uint32_t token = 0; token < tokens; ++token) {
     for (uint32_t c = 0; c < dim; ++c) row[c] = PageValue(layer, is_value, head, token, c);
-    quant::QuantizeRow(format, row, quant::RowOf(unit, layout, format, dim, token));
+    quant::QuantizeToken(shape, row, token, unit);
   }
 }
 
@@ -49,6 +52,39 @@ std::vector<std::byte> MakePage(const LayerGroup& group, uint32_t rung, uint32_t
       if (group.value_source != ValueSource::kStored) continue;
       FillUnit(group.ladder[rung].value, group.value_dim, tokens, layer, true, head,
                page.data() + ValueUnitOffset(group, layout, layer, head));
+    }
+  }
+  return page;
+}
+
+// The same page, but of packed rows whose every byte depends on its place alone: no codec has a
+// part in it.
+std::vector<std::byte> MakePackedPage(const LayerGroup& group, uint32_t rung, uint32_t tokens) {
+  const PageLayout layout = LayoutOfPage(group, rung, tokens);
+  std::vector<std::byte> page(layout.page_bytes);
+  const auto store = [&](const quant::UnitShape& shape, uint32_t layer, uint32_t head,
+                         uint64_t at) {
+    const bool is_value = shape.side == quant::Side::kValue;
+    const quant::RowBytes row = quant::BytesOfRow(quant::InRows(shape.format), shape.dim);
+    std::vector<std::byte> packed(row.total());
+    for (uint32_t token = 0; token < tokens; ++token) {
+      for (uint32_t i = 0; i < packed.size(); ++i) {
+        const float value = PageValue(layer, is_value, head, token, i) * 16 + 128;
+        packed[i] = static_cast<std::byte>(value);
+      }
+      quant::StoreRow(shape,
+                      {.codes = packed.data(),
+                       .scales = packed.data() + row.codes,
+                       .biases = packed.data() + row.codes + row.scales},
+                      token, page.data() + at);
+    }
+  };
+  for (uint32_t layer = 0; layer < group.layers.size(); ++layer) {
+    for (uint32_t head = 0; head < group.kv_heads; ++head) {
+      store({group.ladder[rung].key, quant::Side::kKey, group.key_dim, tokens}, layer, head,
+            KeyUnitOffset(group, layout, layer, head));
+      store({group.ladder[rung].value, quant::Side::kValue, group.value_dim, tokens}, layer, head,
+            ValueUnitOffset(group, layout, layer, head));
     }
   }
   return page;
@@ -88,7 +124,15 @@ std::vector<LayerGroup> ManyGroups() {
           SmallGroup(128, 256, {Mlx(5, 128), Mlx(2, 128)}),
           SmallGroup(96, 32, {ggml(quant::Codec::kQ8_0), ggml(quant::Codec::kQ4_0)}),
           SmallGroup(64, 96, {ggml(quant::Codec::kQ5_1), ggml(quant::Codec::kQ5_0)}),
-          SmallGroup(32, 80, {ggml(quant::Codec::kQ4_1), quant::RawFormat(Dtype::kBf16)})};
+          SmallGroup(32, 80, {ggml(quant::Codec::kQ4_1), quant::RawFormat(Dtype::kBf16)}),
+          SmallGroup(128, 64, {quant::Tiled(Mlx(8)), quant::Tiled(Mlx(4))}),
+          SmallGroup(64, 96, {quant::Tiled(Mlx(4)), quant::Tiled(Mlx(8, 32, Dtype::kF32))}),
+          SmallGroup(
+              64, 32,
+              {quant::Tiled(ggml(quant::Codec::kQ4_0)), quant::Tiled(ggml(quant::Codec::kQ4_1))}),
+          SmallGroup(
+              32, 64,
+              {quant::Tiled(ggml(quant::Codec::kQ4_1)), quant::Tiled(ggml(quant::Codec::kQ8_0))})};
 }
 
 std::string LabelOf(const LayerGroup& group) { return quant::ToString(group.ladder[0]); }
@@ -99,9 +143,11 @@ struct Golden {
   uint64_t xxh3;
 };
 
-void ExpectGolden(const LayerGroup& group, const std::vector<Golden>& golden) {
+void ExpectGolden(const LayerGroup& group, const std::vector<Golden>& golden,
+                  std::vector<std::byte> (*make)(const LayerGroup&, uint32_t,
+                                                 uint32_t) = MakePage) {
   for (const Golden& want : golden) {
-    const std::vector<std::byte> page = MakePage(group, 0, want.tokens);
+    const std::vector<std::byte> page = make(group, 0, want.tokens);
     EXPECT_EQ(page.size(), want.page_bytes) << LabelOf(group) << ", tokens " << want.tokens;
     EXPECT_EQ(base::Xxh3(page), want.xxh3)
         << LabelOf(group) << ", tokens " << want.tokens << " 0x" << std::hex << base::Xxh3(page);
@@ -177,6 +223,43 @@ TEST(PageLayoutTest, SixtyFourTokenMlxPagesHaveNoPadding) {
     const PageLayout layout = LayoutOfPage(group, 0, 64);
     EXPECT_EQ(layout.page_bytes, layout.payload_bytes) << int{bits};
   }
+}
+
+// These too come from golden_hashes.py: tiled is written down there a second time.
+TEST(PageLayoutTest, TiledPagesAreTheGoldenPages) {
+  const auto tiled_ggml = [](quant::Codec codec) { return quant::Tiled(quant::GgmlFormat(codec)); };
+  ExpectGolden(SmallGroup(128, 64, {quant::Tiled(Mlx(8)), quant::Tiled(Mlx(4))}),
+               {{1, 16896, 0x6925d34fac87f922},
+                {31, 33024, 0x6429a7adf52a5962},
+                {32, 33024, 0x471de95577c10367},
+                {63, 66048, 0x32f57e5e758c7054},
+                {64, 66048, 0x912846e5759616e4}},
+               MakePackedPage);
+  ExpectGolden(
+      SmallGroup(96, 64,
+                 {quant::Tiled(Mlx(4, 32, Dtype::kF32)), quant::Tiled(Mlx(8, 32, Dtype::kBf16))}),
+      {{1, 13824, 0xceea64d92b7be35f},
+       {31, 27648, 0x8ec3ae60e2f03cad},
+       {32, 27648, 0x65a4fc7c6d570824},
+       {63, 55296, 0x403a9f7c1d4713f4},
+       {64, 55296, 0x7d20b1283099d231}},
+      MakePackedPage);
+  ExpectGolden(
+      SmallGroup(64, 96, {tiled_ggml(quant::Codec::kQ8_0), tiled_ggml(quant::Codec::kQ4_0)}),
+      {{1, 12288, 0xce379d8936060fdb},
+       {31, 23808, 0x643cd25c2c668fa7},
+       {32, 23808, 0x9f2c064127b17e2b},
+       {63, 46848, 0x0a48d36ae596e6bb},
+       {64, 46848, 0xf29efdb28b4f9199}},
+      MakePackedPage);
+  ExpectGolden(
+      SmallGroup(64, 32, {tiled_ggml(quant::Codec::kQ4_1), tiled_ggml(quant::Codec::kQ4_1)}),
+      {{1, 6144, 0x626dfcafd9f574fc},
+       {31, 11520, 0x8f4907105282ea51},
+       {32, 11520, 0xf26ac6de80fb1252},
+       {63, 23040, 0xe0bd4dc6ec78cdfc},
+       {64, 23040, 0x774012db5a31c231}},
+      MakePackedPage);
 }
 
 // The contract: a page cut to t tokens is byte for byte the page that t tokens would have made.

@@ -19,15 +19,15 @@ struct UnitTokens {
   uint32_t head = 0;
   uint32_t first_token = 0;
   uint32_t tokens = 0;
-  bool value = false;
 };
 
-void StoreUnit(const quant::TensorFormat& format, const quant::UnitLayout& layout, uint32_t dim,
-               const UnitTokens& which, uint32_t seed, std::byte* unit) {
+void StoreUnit(const quant::UnitShape& shape, const UnitTokens& which, uint32_t seed,
+               std::byte* unit) {
   for (uint32_t t = 0; t < which.tokens; ++t) {
-    const std::vector<float> row =
-        RandomFloats(dim, MixedSeed(seed, which.head, which.first_token + t, which.value));
-    quant::QuantizeRow(format, row, quant::RowOf(unit, layout, format, dim, t));
+    const std::vector<float> row = RandomFloats(
+        shape.dim,
+        MixedSeed(seed, which.head, which.first_token + t, shape.side == quant::Side::kValue));
+    quant::QuantizeToken(shape, row, t, unit);
   }
 }
 
@@ -57,20 +57,26 @@ PagedLayer::PagedLayer(const LayerShape& shape, std::vector<quant::KvFormat> for
 std::byte* PagedLayer::StoreUnits(const LayerShape& shape, const BlockShape& block,
                                   uint32_t first_token, uint32_t seed) {
   const quant::KvFormat& format = formats_[block.format];
-  const quant::UnitLayout key = quant::LayoutOfUnit(format.key, shape.key_dim, block.page_tokens);
-  const quant::UnitLayout value =
-      quant::LayoutOfUnit(format.value, shape.value_dim, block.page_tokens);
-  const size_t bytes = shape.kv_heads * (key.unit_bytes + value.unit_bytes);
+  const quant::UnitShape key{.format = format.key,
+                             .side = quant::Side::kKey,
+                             .dim = shape.key_dim,
+                             .page_tokens = block.page_tokens};
+  const quant::UnitShape value{.format = format.value,
+                               .side = quant::Side::kValue,
+                               .dim = shape.value_dim,
+                               .page_tokens = block.page_tokens};
+  const uint64_t key_bytes = quant::LayoutOf(key).unit_bytes;
+  const uint64_t value_bytes = quant::LayoutOf(value).unit_bytes;
+  const size_t bytes = shape.kv_heads * (key_bytes + value_bytes);
   pages_.emplace_back(new (std::align_val_t(quant::kUnitAlignment)) std::byte[bytes]);
   std::byte* const page = pages_.back().get();
   std::memset(page, 0xff, bytes);
   std::byte* unit = page;
-  for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += key.unit_bytes) {
-    StoreUnit(format.key, key, shape.key_dim, {head, first_token, block.tokens, false}, seed, unit);
+  for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += key_bytes) {
+    StoreUnit(key, {head, first_token, block.tokens}, seed, unit);
   }
-  for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += value.unit_bytes) {
-    StoreUnit(format.value, value, shape.value_dim, {head, first_token, block.tokens, true}, seed,
-              unit);
+  for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += value_bytes) {
+    StoreUnit(value, {head, first_token, block.tokens}, seed, unit);
   }
   return page;
 }

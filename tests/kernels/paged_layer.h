@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "quant/block_table.h"
-#include "quant/codec.h"
 #include "quant/format.h"
+#include "quant/unit.h"
 
 namespace prefixd::kernels {
 
@@ -58,7 +58,7 @@ class PagedLayer {
 // [count] standard normal values.
 std::vector<float> RandomFloats(size_t count, uint32_t seed);
 
-// Every format that fits rows of `dim`.
+// Every format that fits rows of `dim`, each in layout rows.
 std::vector<quant::TensorFormat> FormatsFor(uint32_t dim);
 
 }  // namespace prefixd::kernels

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
+#include "quant/unit.h"
 #include "tests/quant/golden.h"
 
 namespace prefixd::quant {
@@ -11,78 +13,121 @@ constexpr uint32_t kDim = 128;
 
 // A unit of `page_tokens` slots: token rows [first, first + page_tokens) of one endless random
 // tensor, padding zero.
-std::vector<std::byte> UnitOf(const TensorFormat& format, uint32_t first, uint32_t page_tokens) {
-  const UnitLayout layout = LayoutOfUnit(format, kDim, page_tokens);
-  std::vector<std::byte> unit(layout.unit_bytes);
+std::vector<std::byte> UnitOf(UnitShape shape, uint32_t first, uint32_t page_tokens) {
+  shape.page_tokens = page_tokens;
+  std::vector<std::byte> unit(LayoutOf(shape).unit_bytes);
   for (uint32_t token = 0; token < page_tokens; ++token) {
     std::mt19937 random(first + token);
     std::normal_distribution<float> normal;
     std::vector<float> row(kDim);
     for (float& x : row) x = normal(random);
-    QuantizeRow(format, row, RowOf(unit.data(), layout, format, kDim, token));
+    QuantizeToken(shape, row, token, unit.data());
   }
   return unit;
 }
 
-class CopyTokensTest : public testing::TestWithParam<TensorFormat> {
+UnitShape At(UnitShape shape, uint32_t page_tokens) {
+  shape.page_tokens = page_tokens;
+  return shape;
+}
+
+class CopyTokensTest : public testing::TestWithParam<std::tuple<TensorFormat, Side>> {
  protected:
-  const TensorFormat format_ = GetParam();
+  const UnitShape shape_{.format = std::get<0>(GetParam()),
+                         .side = std::get<1>(GetParam()),
+                         .dim = kDim,
+                         .page_tokens = 0};
+  const UnitShape in_rows_{
+      .format = InRows(shape_.format), .side = shape_.side, .dim = kDim, .page_tokens = 0};
 };
 
 // A cut at any token is exact: groups never cross a token.
 TEST_P(CopyTokensTest, CutOfAUnitIsTheUnitOfThoseTokens) {
-  const std::vector<std::byte> whole = UnitOf(format_, 0, 64);
+  const std::vector<std::byte> whole = UnitOf(shape_, 0, 64);
   for (uint32_t tokens : {1u, 31u, 32u, 63u, 64u}) {
-    std::vector<std::byte> cut(LayoutOfUnit(format_, kDim, tokens).unit_bytes);
-    CopyTokens(format_, kDim, whole.data(), {64, 0}, cut.data(), {tokens, 0}, tokens);
-    ExpectSameBytes(cut, UnitOf(format_, 0, tokens));
+    std::vector<std::byte> cut(LayoutOf(At(shape_, tokens)).unit_bytes);
+    CopyTokens({At(shape_, 64), whole.data(), 0}, {At(shape_, tokens), cut.data(), 0}, tokens);
+    ExpectSameBytes(cut, UnitOf(shape_, 0, tokens));
   }
 }
 
 TEST_P(CopyTokensTest, TokensFromTwoUnitsJoinAtAnyPlace) {
-  const std::vector<std::byte> first = UnitOf(format_, 0, 40);
-  const std::vector<std::byte> second = UnitOf(format_, 30, 50);
-  std::vector<std::byte> joined(LayoutOfUnit(format_, kDim, 63).unit_bytes);
-  CopyTokens(format_, kDim, second.data(), {50, 7}, joined.data(), {63, 37}, 26);  // tokens 37..62
-  CopyTokens(format_, kDim, first.data(), {40, 0}, joined.data(), {63, 0}, 37);    // tokens 0..36
-  ExpectSameBytes(joined, UnitOf(format_, 0, 63));
+  const std::vector<std::byte> first = UnitOf(shape_, 0, 40);
+  const std::vector<std::byte> second = UnitOf(shape_, 30, 50);
+  const UnitShape joined_shape = At(shape_, 63);
+  std::vector<std::byte> joined(LayoutOf(joined_shape).unit_bytes);
+  CopyTokens({At(shape_, 50), second.data(), 7}, {joined_shape, joined.data(), 37}, 26);  // 37..62
+  CopyTokens({At(shape_, 40), first.data(), 0}, {joined_shape, joined.data(), 0}, 37);    // 0..36
+  ExpectSameBytes(joined, UnitOf(shape_, 0, 63));
 }
 
-TEST_P(CopyTokensTest, BytesOutsideTheTokensAreUntouched) {
-  const std::vector<std::byte> from = UnitOf(format_, 0, 64);
-  std::vector<std::byte> to(LayoutOfUnit(format_, kDim, 33).unit_bytes, std::byte{0xa5});
-  std::vector<std::byte> expected = to;
-  CopyTokens(format_, kDim, from.data(), {64, 0}, to.data(), {33, 0}, 0);
-  ExpectSameBytes(to, expected);
+TEST_P(CopyTokensTest, BytesOfOtherTokensAreUntouched) {
+  const std::vector<std::byte> from = UnitOf(shape_, 0, 64);
+  const std::vector<std::byte> before = UnitOf(shape_, 100, 33);
+  const UnitShape to_shape = At(shape_, 33);
+  std::vector<std::byte> to = before;
+  CopyTokens({At(shape_, 64), from.data(), 0}, {to_shape, to.data(), 0}, 0);
+  ExpectSameBytes(to, before);
 
-  CopyTokens(format_, kDim, from.data(), {64, 9}, to.data(), {33, 5}, 3);
-  const RowBytes row = BytesOfRow(format_, kDim);
-  for (uint32_t i = 0; i < 3; ++i) {
-    const ConstRowPlace source =
-        RowOf(from.data(), LayoutOfUnit(format_, kDim, 64), format_, kDim, 9 + i);
-    const RowPlace target =
-        RowOf(expected.data(), LayoutOfUnit(format_, kDim, 33), format_, kDim, 5 + i);
-    std::memcpy(target.codes, source.codes, row.codes);
-    ASSERT_EQ(source.scales == nullptr, row.scales == 0);
-    ASSERT_EQ(source.biases == nullptr, row.biases == 0);
-    if (row.scales != 0) std::memcpy(target.scales, source.scales, row.scales);
-    if (row.biases != 0) std::memcpy(target.biases, source.biases, row.biases);
+  for (const uint32_t count : {1u, 3u, 9u, 24u}) {
+    CopyTokens({At(shape_, 64), from.data(), 9}, {to_shape, to.data(), 5}, count);
+    for (uint32_t token = 0; token < 33; ++token) {
+      const bool copied = token >= 5 && token < 5 + count;
+      std::vector<float> seen(kDim), wanted(kDim);
+      DequantizeToken(to_shape, to.data(), token, seen);
+      DequantizeToken(copied ? At(shape_, 64) : to_shape, copied ? from.data() : before.data(),
+                      copied ? token + 4 : token, wanted);
+      ExpectSameFloats(seen, wanted);
+    }
+    CopyTokens({to_shape, before.data(), 5}, {to_shape, to.data(), 5}, count);
+    ExpectSameBytes(to, before);
   }
-  ExpectSameBytes(to, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, CopyTokensTest,
-                         testing::Values(RawFormat(Dtype::kF32), RawFormat(Dtype::kBf16),
-                                         MlxAffineFormat(8, 64, Dtype::kF16),
-                                         MlxAffineFormat(5, 32, Dtype::kBf16),
-                                         MlxAffineFormat(3, 128, Dtype::kF32),
-                                         GgmlFormat(Codec::kQ4_0), GgmlFormat(Codec::kQ5_1),
-                                         GgmlFormat(Codec::kQ8_0)),
-                         [](const auto& param_info) {
-                           std::string name = ToString(param_info.param);
-                           for (char& c : name) c = c == '/' ? '_' : c;
-                           return name;
-                         });
+// The other layout holds the same codes: there and back at any place is the unit itself.
+TEST_P(CopyTokensTest, RowsAndThisLayoutConvertExactly) {
+  const std::vector<std::byte> unit = UnitOf(shape_, 0, 40);
+  std::vector<std::byte> rows(LayoutOf(At(in_rows_, 29)).unit_bytes);
+  CopyTokens({At(shape_, 40), unit.data(), 11}, {At(in_rows_, 29), rows.data(), 0}, 29);
+  ExpectSameBytes(rows, UnitOf(in_rows_, 11, 29));
+  std::vector<std::byte> back = UnitOf(shape_, 500, 40);
+  CopyTokens({At(shape_, 40), unit.data(), 0}, {At(shape_, 40), back.data(), 0}, 11);
+  CopyTokens({At(in_rows_, 29), rows.data(), 0}, {At(shape_, 40), back.data(), 11}, 29);
+  ExpectSameBytes(back, unit);
+}
+
+TEST_P(CopyTokensTest, ARowComesBackAsItWasStored) {
+  const UnitShape one_row = At(in_rows_, 1), shape = At(shape_, 20);
+  std::vector<std::byte> unit(LayoutOf(shape).unit_bytes);
+  for (uint32_t token = 0; token < 20; ++token) {
+    const std::vector<std::byte> row = UnitOf(one_row, token, 1);
+    StoreRow(shape, RowOf(row.data(), LayoutOf(one_row), one_row.format, kDim, 0), token,
+             unit.data());
+  }
+  ExpectSameBytes(unit, UnitOf(shape_, 0, 20));
+  std::vector<std::byte> row(LayoutOf(one_row).unit_bytes);
+  LoadRow(shape, unit.data(), 13, RowOf(row.data(), LayoutOf(one_row), one_row.format, kDim, 0));
+  ExpectSameBytes(row, UnitOf(one_row, 13, 1));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, CopyTokensTest,
+    testing::Combine(
+        testing::Values(RawFormat(Dtype::kF32), RawFormat(Dtype::kBf16),
+                        MlxAffineFormat(8, 64, Dtype::kF16), MlxAffineFormat(5, 32, Dtype::kBf16),
+                        MlxAffineFormat(3, 128, Dtype::kF32), GgmlFormat(Codec::kQ4_0),
+                        GgmlFormat(Codec::kQ5_1), GgmlFormat(Codec::kQ8_0),
+                        Tiled(MlxAffineFormat(8, 64, Dtype::kF16)),
+                        Tiled(MlxAffineFormat(8, 32, Dtype::kF32)),
+                        Tiled(MlxAffineFormat(4, 128, Dtype::kBf16)),
+                        Tiled(MlxAffineFormat(4, 32, Dtype::kF16)), Tiled(GgmlFormat(Codec::kQ4_0)),
+                        Tiled(GgmlFormat(Codec::kQ4_1)), Tiled(GgmlFormat(Codec::kQ8_0))),
+        testing::Values(Side::kKey, Side::kValue)),
+    [](const auto& param_info) {
+      std::string name = ToString(std::get<0>(param_info.param));
+      for (char& c : name) c = c == '/' ? '_' : c;
+      return name + (std::get<1>(param_info.param) == Side::kKey ? "_key" : "_value");
+    });
 
 }  // namespace
 }  // namespace prefixd::quant

@@ -24,6 +24,9 @@ std::vector<TensorFormat> EveryFormat() {
   for (Codec codec : {Codec::kQ4_0, Codec::kQ4_1, Codec::kQ5_0, Codec::kQ5_1, Codec::kQ8_0}) {
     formats.push_back(GgmlFormat(codec));
   }
+  for (size_t i = 0, rows = formats.size(); i < rows; ++i) {
+    if (HasTiled(formats[i])) formats.push_back(Tiled(formats[i]));
+  }
   return formats;
 }
 
@@ -34,7 +37,7 @@ std::string Refusal(const TensorFormat& format, uint32_t dim) {
 }
 
 TEST(FormatTest, EveryFormatFitsHeadDim128AndReadsBackFromItsName) {
-  ASSERT_EQ(EveryFormat().size(), 3u + 54u + 5u);
+  ASSERT_EQ(EveryFormat().size(), 3u + 54u + 5u + 18u + 3u);
   for (const TensorFormat& format : EveryFormat()) {
     EXPECT_TRUE(Validate(format, 128).ok()) << Validate(format, 128);
     const absl::StatusOr<TensorFormat> parsed = ParseTensorFormat(ToString(format));
@@ -49,6 +52,9 @@ TEST(FormatTest, NamesAreThoseOfTheHeader) {
   EXPECT_EQ(ToString(GgmlFormat(Codec::kQ8_0)), "q8_0");
   const TensorFormat k8 = MlxAffineFormat(8, 64, Dtype::kF16);
   const TensorFormat v4 = MlxAffineFormat(4, 64, Dtype::kF16);
+  EXPECT_EQ(ToString(Tiled(k8)), "mlx_affine/8/64/f16/tiled");
+  EXPECT_EQ(ToString(Tiled(GgmlFormat(Codec::kQ8_0))), "q8_0/tiled");
+  EXPECT_EQ(ToString(KvFormat{Tiled(k8), v4}), "mlx_affine/8/64/f16/tiled+mlx_affine/4/64/f16");
   EXPECT_EQ(ToString(KvFormat{k8, k8}), "mlx_affine/8/64/f16");
   EXPECT_EQ(ToString(KvFormat{k8, v4}), "mlx_affine/8/64/f16+mlx_affine/4/64/f16");
 }
@@ -133,8 +139,28 @@ TEST(FormatTest, UnknownEnumsAreRefusedWithTheNumberSeen) {
   format.rotation = static_cast<Rotation>(3);
   EXPECT_THAT(Refusal(format, 128), HasSubstr("rotation 3, accepted: 1 (none), 2 (hadamard)"));
   format = RawFormat(Dtype::kF32);
-  format.layout = Layout::kTiled;
-  EXPECT_THAT(Refusal(format, 128), HasSubstr("layout 2, accepted: 1 (rows)"));
+  format.layout = static_cast<Layout>(3);
+  EXPECT_THAT(Refusal(format, 128), HasSubstr("layout 3, accepted: 1 (rows), 2 (tiled)"));
+}
+
+TEST(FormatTest, TiledIsForCodesOfEightAndFourBits) {
+  const auto tiled = [](TensorFormat format) {
+    format.layout = Layout::kTiled;
+    return format;
+  };
+  EXPECT_EQ(Refusal(tiled(MlxAffineFormat(3, 64, Dtype::kF16)), 128),
+            "format: layout tiled has no place for 3-bit codes, accepted: rows");
+  EXPECT_THAT(Refusal(tiled(GgmlFormat(Codec::kQ5_1)), 128), HasSubstr("for 5-bit codes"));
+  EXPECT_THAT(Refusal(tiled(RawFormat(Dtype::kF16)), 128), HasSubstr("for raw elements"));
+  EXPECT_EQ(Refusal(tiled(MlxAffineFormat(8, 64, Dtype::kF16)), 96),
+            "format: group_size 64 of mlx_affine/8/64/f16/tiled does not divide head_dim 96, "
+            "accepted here: 32");
+  for (const TensorFormat& format : EveryFormat()) {
+    const bool has = HasTiled(format);
+    EXPECT_EQ(Validate(tiled(format), 128).ok(), has) << ToString(format);
+    EXPECT_TRUE(Tiled(format) == (has ? tiled(format) : format));
+    EXPECT_TRUE(InRows(Tiled(format)) == InRows(format));
+  }
 }
 
 TEST(FormatTest, OneFormatHasOneSpelling) {
@@ -172,6 +198,11 @@ TEST(FormatTest, TextThatIsNotAFormatIsRefusedWithTheChoices) {
       {"mlx_affine/8/ 64/f16", "group_size of mlx_affine \" 64\""},
       {"mlx_affine/8/64/F16", "dtype \"F16\", accepted: f32, f16, bf16"},
       {"MLX_affine/8/64/f16", "accepted: raw/DTYPE"},
+      {"/tiled", "\"\", accepted: raw/DTYPE"},
+      {"q8_0/tiled/tiled", "\"q8_0/tiled\", accepted: raw/DTYPE"},
+      {"q5_0/tiled", "layout tiled has no place for 5-bit codes"},
+      {"mlx_affine/6/64/f16/tiled", "layout tiled has no place for 6-bit codes"},
+      {"raw/f16/tiled", "layout tiled has no place for raw elements"},
   };
   for (const auto& [text, expected] : cases) {
     const absl::StatusOr<TensorFormat> parsed = ParseTensorFormat(text);

@@ -104,6 +104,28 @@ TEST(LayoutTest, UnitsOfOneToSixtyFourTokensStandWhereTheHandFormulaPutsThem) {
   }
 }
 
+TEST(LayoutTest, TiledUnitsHaveTheirSlotsRoundedUpToSixteen) {
+  const TensorFormat k8 = Tiled(MlxAffineFormat(8, 64, Dtype::kF16));  // 128 + 4 + 4
+  const TensorFormat v4 = Tiled(MlxAffineFormat(4, 32, Dtype::kF32));  // 48 + 12 + 12 at dim 96
+  const TensorFormat q8 = Tiled(GgmlFormat(Codec::kQ8_0));             // 128 + 8
+  const TensorFormat q41 = Tiled(GgmlFormat(Codec::kQ4_1));            // 64 + 8 + 8
+  const UnitCase cases[] = {
+      {k8, 128, 1, 2048, 2112, 2176, 2176},  {k8, 128, 31, 4096, 4224, 4352, 4352},
+      {k8, 128, 33, 6144, 6336, 6528, 6528}, {k8, 128, 64, 8192, 8448, 8704, 8704},
+      {v4, 96, 1, 768, 960, 1152, 1152},     {v4, 96, 17, 1536, 1920, 2304, 2304},
+      {q8, 128, 1, 2048, 2176, 2176, 2176},  {q8, 128, 64, 8192, 8704, 8704, 8704},
+      {q41, 128, 16, 1024, 1152, 1280, 1280}};
+  for (const UnitCase& each : cases) {
+    SCOPED_TRACE(ToString(each.format) + " at " + std::to_string(each.page_tokens) + " tokens");
+    const UnitLayout layout = LayoutOfUnit(each.format, each.dim, each.page_tokens);
+    EXPECT_EQ(layout.slots, (each.page_tokens + 15) / 16 * 16);
+    EXPECT_EQ(layout.scales_offset, each.scales_offset);
+    EXPECT_EQ(layout.biases_offset, each.biases_offset);
+    EXPECT_EQ(layout.payload_bytes, each.payload_bytes);
+    EXPECT_EQ(layout.unit_bytes, each.unit_bytes);
+  }
+}
+
 // The unit is what GPUs read: 64-token blocks of every width need no padding at all.
 TEST(LayoutTest, SixtyFourTokensOfEveryMlxWidthNeedNoPadding) {
   for (uint8_t bits : std::initializer_list<uint8_t>{2, 3, 4, 5, 6, 8}) {

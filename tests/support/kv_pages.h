@@ -10,7 +10,7 @@
 #include "base/checksum.h"
 #include "block/page_layout.h"
 #include "block/space_identity.h"
-#include "quant/codec.h"
+#include "quant/unit.h"
 
 namespace prefixd::testing {
 
@@ -43,16 +43,23 @@ inline std::vector<std::byte> MakePage(const block::LayerGroup& group, uint32_t 
           const quant::TensorFormat& format =
               key ? group.ladder[rung].key : group.ladder[rung].value;
           const uint32_t dim = key ? group.key_dim : group.value_dim;
-          const quant::RowBytes row = quant::BytesOfRow(format, dim);
+          const quant::RowBytes row = quant::BytesOfRow(quant::InRows(format), dim);
           const uint64_t at = key ? block::KeyUnitOffset(group, layout, layer, head)
                                   : block::ValueUnitOffset(group, layout, layer, head);
-          const quant::RowPlace place = quant::RowOf(
-              page.data() + at, quant::LayoutOfUnit(format, dim, count), format, dim, t);
+          std::vector<std::byte> packed(row.total());
+          const quant::ConstRowPlace place{.codes = packed.data(),
+                                           .scales = packed.data() + row.codes,
+                                           .biases = packed.data() + row.codes + row.scales};
           const uint64_t seed = Mix(
               prefix ^ Mix(group.layers[layer] * 1000 + head * 2 + (key ? 1 : 0) + rung * 77777));
-          Fill(place.codes, row.codes, seed);
-          if (row.scales > 0) Fill(place.scales, row.scales, Mix(seed + 1));
-          if (row.biases > 0) Fill(place.biases, row.biases, Mix(seed + 2));
+          Fill(packed.data(), row.codes, seed);
+          Fill(packed.data() + row.codes, row.scales, Mix(seed + 1));
+          Fill(packed.data() + row.codes + row.scales, row.biases, Mix(seed + 2));
+          quant::StoreRow({.format = format,
+                           .side = key ? quant::Side::kKey : quant::Side::kValue,
+                           .dim = dim,
+                           .page_tokens = count},
+                          place, t, page.data() + at);
         }
       }
     }
