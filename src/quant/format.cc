@@ -24,11 +24,10 @@ constexpr std::array<Codec, 5> kGgmlCodecs = {Codec::kQ4_0, Codec::kQ4_1, Codec:
                                               Codec::kQ5_1, Codec::kQ8_0};
 constexpr const char* kCodecNames = "raw, mlx_affine, q4_0, q4_1, q5_0, q5_1, q8_0";
 constexpr const char* kFormatNames =
-    "raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, each also with "
-    "/hadamard";
-constexpr const char* kHadamardSuffix = "/hadamard";
-"raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, also with /tiled";
+    "raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, with /tiled behind "
+    "what has that layout, each also with /hadamard";
 constexpr const char* kTiledSuffix = "/tiled";
+constexpr const char* kHadamardSuffix = "/hadamard";
 
 template <typename List, typename T>
 bool Contains(const List& list, T value) {
