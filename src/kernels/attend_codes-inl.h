@@ -1,10 +1,10 @@
 // Attention of one slice on codes, without turning them into floats: included once per target.
 // Compiled for targets with an instruction for it only.
 //
-// A group of a stored row is code * scale + bias. Hence q . k is scale * (q . codes) + bias *
-// sum(q), and the sum of weights times values is that of (weight * scale) * codes plus that of
-// weight * bias. With q and weight * scale rounded to 16 bits the products with codes are exact
-// integers: twice the rate of floats, and no order of adding to keep.
+// An element of a stored row is byte * scale + bias. Hence q . k is scale * (q . bytes) + bias *
+// sum(q), and the sum of weights times values is that of (weight * scale) * bytes plus that of
+// weight * bias. With q and weight * scale rounded to 16 bits the products with bytes are exact
+// integers: no order of adding to keep, whatever the instructions.
 // Both roundings together stay below those that the tests allow floats.
 #if defined(PREFIXD_KERNELS_ATTEND_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_ATTEND_CODES_INL_H_
@@ -22,19 +22,18 @@
 
 #include "kernels/attend_slice.h"
 #include "kernels/blocks-inl.h"
+#include "kernels/code_factors-inl.h"
 #include "kernels/code_matrix-inl.h"
-#include "kernels/code_pairs-inl.h"
 #include "kernels/code_softmax-inl.h"
 #include "kernels/code_tile-inl.h"
+#include "kernels/code_vectors-inl.h"
 #include "kernels/tile_row-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-inline constexpr float kQueryLimit = 32767;
-
-// Products: PairProducts or MatrixProducts.
+// Products: VectorProducts or MatrixProducts.
 template <class Products>
 class CodeAttention {
  public:
@@ -47,9 +46,10 @@ class CodeAttention {
         row_heads_(place_.row_heads()),
         key_groups_(job.shape.key_dim / job.key_group),
         value_groups_(job.shape.value_dim / job.value_group),
-        products_(job, scratch),
-        tile_(job, slice.kv_head, scratch, products_),
-        softmax_(job, scratch, products_) {}
+        factors_(job, scratch),
+        products_(factors_),
+        tile_(job, slice.kv_head, scratch),
+        softmax_(job, scratch, factors_) {}
 
   HWY_ATTR void Run() {
     for (uint32_t i = 0; i < row_heads_; ++i) LoadQuery(i);
@@ -77,13 +77,13 @@ class CodeAttention {
       nan += from[d] * 0;
     }
     // The sign of the scale goes with the codes: the largest score is then that of the largest dot.
-    const float inverse = largest >= FLT_MIN ? std::copysign(kQueryLimit / largest, scale) : 0;
-    code_.query_steps[row] = largest / kQueryLimit * std::fabs(scale) + nan;
+    const float inverse = largest >= FLT_MIN ? std::copysign(kFactorLimit / largest, scale) : 0;
+    code_.query_steps[row] = largest / kFactorLimit * std::fabs(scale) + nan;
     for (size_t g = 0; g < key_groups_; ++g) {
       VI sum = hn::Zero(DI());
       for (size_t d = g * job_.key_group; d < (g + 1) * job_.key_group; d += hn::Lanes(DI())) {
         const VI codes = RoundToCode(hn::Mul(hn::LoadU(DF(), from + d), hn::Set(DF(), inverse)));
-        products_.StoreQuery(row, d, codes);
+        factors_.StoreQuery(row, d, codes);
         sum = hn::Add(sum, codes);
       }
       code_.query_sums[row * key_groups_ + g] =
@@ -107,12 +107,12 @@ class CodeAttention {
     }
     if (any == 0) return;
     for (size_t g = 0; g < key_groups_; ++g) {
-      products_.MultiplyKeys(strip, g);
+      products_.MultiplyKeys(strip, g, tile_.keys());
       softmax_.Score(strip, g);
     }
     softmax_.Weigh(strip);
     for (size_t g = 0; g < value_groups_; ++g) {
-      products_.MultiplyValues(strip, g);
+      products_.MultiplyValues(strip, g, tile_.values());
       AddValues(strip, g);
     }
   }
@@ -120,14 +120,14 @@ class CodeAttention {
   // sums += dots of the group.
   HWY_INLINE void AddValues(const CodeStrip& strip, size_t group) const {
     const DF df;
-    const typename Products::Dots dots(products_);
     const size_t dims = job_.value_group, pitch = scratch_.value_pitch;
+    const CodeDots dots(factors_, dims);
     float* sums = scratch_.sums + strip.first * pitch + group * dims;
     const float* steps = code_.value_steps + group * kStripRows;
     for (uint32_t r = 0; r < strip.rows; ++r, sums += pitch) {
       const VF step = hn::Set(df, steps[r]);
       for (size_t d = 0; d < dims; d += hn::Lanes(df)) {
-        const VF more = dots.From(r * dims + d);
+        const VF more = dots.From(r, d);
         hn::StoreU(hn::MulAdd(more, step, hn::LoadU(df, sums + d)), df, sums + d);
       }
     }
@@ -150,9 +150,10 @@ class CodeAttention {
   const uint32_t row_heads_;
   const size_t key_groups_;
   const size_t value_groups_;
+  const CodeFactors factors_;
   const Products products_;
-  CodeTile<Products> tile_;
-  CodeSoftmax<Products> softmax_;
+  CodeTile tile_;
+  CodeSoftmax softmax_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -14,6 +14,7 @@
 
 #include "kernels/attend_slice.h"
 #include "kernels/blocks-inl.h"
+#include "kernels/float_tiled-inl.h"
 #include "kernels/gemm-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/softmax-inl.h"
@@ -28,15 +29,17 @@ class FloatTile {
   HWY_INLINE FloatTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
       : job_(job), scratch_(scratch), blocks_(job, kv_head) {}
 
-  // `tokens` of the tile at `begin`; calls go upwards. The others stay as they are.
+  // `tokens` of the tile at `begin`; calls go upwards. The others have what they had or garbage.
   HWY_ATTR void Load(uint64_t begin, TileTokens tokens) {
     for (uint32_t slot = 0; slot < kTileTokens; slot += kStepTokens) {
       const TileTokens step = tokens >> slot & FirstTokens(kStepTokens);
       if (step == 0) continue;
+      laid_out_ = false;
       for (TokenRun run = RunFrom(step, 0); run.count != 0;
            run = RunFrom(step, run.first + run.count)) {
         LoadRun(begin, slot, run);
       }
+      if (laid_out_) continue;
       TransposeRows(scratch_.key_rows, scratch_.key_pitch, job_.shape.key_dim, scratch_.keys + slot,
                     kTileTokens);
     }
@@ -47,18 +50,49 @@ class FloatTile {
     const uint32_t end = run.first + run.count;
     for (uint32_t t = run.first; t < end;) {
       const uint32_t taken = blocks_.Take(begin + slot + t, end - t);
-      DequantizeRows<RoundToFloat>(blocks_.keys(), scratch_.rows,
-                                   scratch_.key_rows + t * scratch_.key_pitch, scratch_.key_pitch);
-      DequantizeRows<RoundToFloat>(blocks_.values(), scratch_.rows,
-                                   scratch_.values + (slot + t) * scratch_.value_pitch,
-                                   scratch_.value_pitch);
+      LoadKeys(slot, t);
+      LoadValues(scratch_.values + (slot + t) * scratch_.value_pitch);
       t += taken;
     }
+  }
+
+  HWY_INLINE void LoadKeys(uint32_t slot, uint32_t token) {
+    const RowRange& rows = blocks_.keys();
+    const size_t pitch = scratch_.key_pitch;
+    float* const to = scratch_.key_rows + token * pitch;
+    if (rows.format->layout != quant::Layout::kTiled) {
+      DequantizeRows<RoundToFloat>(rows, scratch_.rows, to, pitch);
+    } else if (WholeStep(rows)) {
+      TiledKeySteps(rows, scratch_.keys + slot, kTileTokens);
+      laid_out_ = true;
+    } else {
+      TiledElements(rows, PlacesOf(rows, quant::Side::kKey),
+                    [&](size_t t, size_t c) { return to + t * pitch + c; });
+    }
+  }
+  HWY_INLINE void LoadValues(float* to) {
+    const RowRange& rows = blocks_.values();
+    const size_t pitch = scratch_.value_pitch;
+    if (rows.format->layout != quant::Layout::kTiled) {
+      DequantizeRows<RoundToFloat>(rows, scratch_.rows, to, pitch);
+    } else if (WholeStep(rows)) {
+      TiledValueSteps(rows, to, pitch);
+    } else {
+      TiledElements(rows, PlacesOf(rows, quant::Side::kValue),
+                    [&](size_t t, size_t c) { return to + t * pitch + c; });
+    }
+  }
+  quant::TiledPlaces PlacesOf(const RowRange& rows, quant::Side side) const {
+    return quant::TiledPlaces({.format = *rows.format,
+                               .side = side,
+                               .dim = rows.dim,
+                               .page_tokens = blocks_.page_tokens()});
   }
 
   const AttendJob& job_;
   const AttendScratch& scratch_;
   BlockCursor blocks_;
+  bool laid_out_ = false;  // keys of the step came as columns
 };
 
 // Query rows times heads of one slice against one loaded tile at a time.

@@ -18,14 +18,11 @@ HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
-// Fewer rows leave most of a tile register empty: pairs are then as fast. The bits are the same.
-constexpr uint32_t kMinTileRegisterRows = 12;
-
 HWY_ATTR void RunOnCodes(const AttendJob& job, const AttendSlice& slice,
                          const AttendScratch& scratch) {
-  if (slice.rows * job.group() < kMinTileRegisterRows || !MatrixProducts::Fits(job) ||
-      !HaveMatrixTiles()) {
-    return CodeAttention<PairProducts>(job, slice, scratch).Run();
+  // The bits are the same.
+  if (!MatrixProducts::Fits(job) || !HaveMatrixTiles()) {
+    return CodeAttention<VectorProducts>(job, slice, scratch).Run();
   }
   const TileRegisters registers;
   CodeAttention<MatrixProducts>(job, slice, scratch).Run();
@@ -90,21 +87,20 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   const size_t key_groups = job.shape.key_dim / job.key_group;
   const size_t value_groups = job.shape.value_dim / job.value_group;
   // Tile registers want the factors of a group in 64 bytes at least.
-  take(code.query, (row_heads + kStripRows) * std::max(key_pitch / 2, key_groups * 32));
+  take(code.query,
+       2 * (row_heads + kStripRows) * std::max<size_t>(job.shape.key_dim, key_groups * 64));
   take(code.query_steps, row_heads + kStripRows);
   take(code.query_sums, row_heads * key_groups);
-  take(code.keys, key_pitch / 2 * kTileTokens);
-  take(code.values, kTileTokens / 2 * value_pitch);
-  take(code.key_rows, kStepTokens * key_pitch / 2);
-  take(code.value_rows, kStepTokens * value_pitch / 2);
+  take(code.keys, key_pitch / 4 * kTileTokens);
+  take(code.values, kTileTokens / 4 * value_pitch);
+  take(code.rows, kStepTokens * widest);
   take(code.key_scales, key_groups * kTileTokens);
   take(code.key_biases, key_groups * kTileTokens);
   take(code.value_scales, value_groups * kTileTokens);
   take(code.value_biases, value_groups * kTileTokens);
   take(code.dots, 2 * kStripRows * std::max<size_t>(kTileTokens, job.value_group));
-  take(code.weights, value_groups * kStripRows * kTileTokens / 2);
+  take(code.weights, 2 * value_groups * kStripRows * kTileTokens);
   take(code.value_steps, value_groups * kStripRows);
-  take(code.value_corrections, value_pitch);
   take(code.ones, row_heads + kStripRows);
   if (memory != nullptr) std::fill_n(code.ones, row_heads + kStripRows, 1.0f);
   take(code.maxima, row_heads + kStripRows);

@@ -28,7 +28,6 @@ struct AttendJob {
   AttentionShape shape;  // strides filled in
   // Elements that share a scale and a bias, when every format is codes with such groups; or 0.
   uint32_t key_group = 0, value_group = 0;
-  uint32_t value_bits = 0;  // on codes: of the widest format
   bool codes() const { return key_group != 0; }
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
 };
@@ -45,25 +44,22 @@ struct RowState {
   float sum = 0;
 };
 
-// What attention on codes works in. A pair is two int16_t in an int32_t; with tile registers bytes
-// take less of the same places (code_matrix-inl.h). Groups are those of the job; codes are stored
-// less the middle of their range.
+// What attention on codes works in. Codes are bytes of full range, factors two digits of a byte
+// (code_factors-inl.h). Groups are those of the job.
 struct CodeScratch {
-  int32_t* query = nullptr;       // [row_heads + kStripRows][key_pitch / 2] pairs of dimensions
-  float* query_steps = nullptr;   // [row_heads + kStripRows]: what 1 of `query` is worth
-  float* query_sums = nullptr;    // [row_heads][key groups] of `query`
-  int32_t* keys = nullptr;        // [key_pitch / 2][kTileTokens] pairs of dimensions
-  int32_t* values = nullptr;      // [kTileTokens / 2][value_pitch] pairs of tokens
-  int32_t* key_rows = nullptr;    // [kStepTokens][key_pitch / 2] pairs of dimensions, on the way
-  int32_t* value_rows = nullptr;  // [kStepTokens][value_pitch / 2], the same
+  int8_t* query = nullptr;       // [row_heads + kStripRows][2][key_dim, groups padded to 64]
+  float* query_steps = nullptr;  // [row_heads + kStripRows]: what 1 of `query` is worth
+  float* query_sums = nullptr;   // [row_heads][key groups] of `query`
+  uint32_t* keys = nullptr;      // KeyWords and ValueWords that are not used where they are
+  uint32_t* values = nullptr;
+  uint8_t* rows = nullptr;        // [kStepTokens][key_dim or value_dim], on the way
   float* key_scales = nullptr;    // [key groups][kTileTokens]
   float* key_biases = nullptr;    // the same
   float* value_scales = nullptr;  // [value groups][kTileTokens]
   float* value_biases = nullptr;  // the same
   int32_t* dots = nullptr;        // [2][kStripRows][kTileTokens or elements of a value group]
-  int32_t* weights = nullptr;     // [value groups][kStripRows][kTileTokens / 2] pairs of tokens
+  int8_t* weights = nullptr;      // [value groups][kStripRows][2][kTileTokens]
   float* value_steps = nullptr;   // [value groups][kStripRows]: what 1 of a value dot is worth
-  int32_t* value_corrections = nullptr;  // [value_pitch], to be added to value dots
   // The softmax: weights are 2^(score - maximum). The last dimension of sums is to be added up.
   float* ones = nullptr;           // [row_heads + kStripRows] times 1: steps of capped scores
   float* maxima = nullptr;         // [row_heads + kStripRows]

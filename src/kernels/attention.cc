@@ -43,28 +43,17 @@ ScratchMemory AllocateScratch(size_t bytes) {
 // by those that do, so that a row's bits never depend on later tokens.
 void ChooseArithmetic(std::span<const quant::KvFormat> formats, AttendJob* job) {
   if (!MultipliesCodes()) return;
-  uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim, value_bits = 0;
+  uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim;
   for (const quant::KvFormat& format : formats) {
     for (const quant::TensorFormat* tensor : {&format.key, &format.value}) {
-      if (tensor->codec != quant::Codec::kMlxAffine) return;
+      if (tensor->codec == quant::Codec::kRaw) return;
     }
     key_group = std::min<uint32_t>(key_group, format.key.group_size);
     value_group = std::min<uint32_t>(value_group, format.value.group_size);
-    value_bits = std::max<uint32_t>(value_bits, format.value.bits);
   }
   if (job->shape.key_dim % key_group != 0 || job->shape.value_dim % value_group != 0) return;
   job->key_group = key_group;
   job->value_group = value_group;
-  job->value_bits = value_bits;
-}
-
-bool HoldsTiled(std::span<const quant::KvFormat> formats) {
-  for (const quant::KvFormat& format : formats) {
-    for (const quant::TensorFormat* tensor : {&format.key, &format.value}) {
-      if (tensor->layout == quant::Layout::kTiled) return true;
-    }
-  }
-  return false;
 }
 
 // How a call is cut into slices; the cut does not change any result.
@@ -138,7 +127,6 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
                     const float* q, float* out, const AttentionShape& shape) {
   PREFIXD_ASSIGN_OR_RETURN(const AttentionShape checked,
                            CheckAttention(table, formats, q, out, shape));
-  if (HoldsTiled(formats)) return AttendScalar(table, formats, q, out, checked);
   AttendJob job{
       .blocks = table.data(), .formats = formats.data(), .q = q, .out = out, .shape = checked};
   ChooseArithmetic(formats, &job);

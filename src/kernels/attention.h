@@ -12,7 +12,7 @@
 // On CPUs with AVX512_VNNI, when every entry of `formats` is MLX's, q and the weights are rounded
 // to 16 bits and multiplied with the stored codes, in tile registers where the process may have
 // AMX: the same integers, the same bits. Elsewhere everything is float. Relative to the largest
-// result the error of both is below 1e-4 on normal data; it grows with the scores, to 1e-3 where
+// result the error of both is below 2e-4 on normal data; it grows with the scores, to 1e-3 where
 // these are 100. Stored values are read as code * scale + bias in float: MLX's f16 and bf16 formats
 // are not rounded to their dtype as Dequantize does. NaN and infinity reach only rows that see
 // their token.

@@ -119,7 +119,25 @@ class SlicePlace {
 HWY_INLINE void PrefetchBytes(const std::byte* from, size_t count) {
   for (size_t i = 0; i < count; i += 64) __builtin_prefetch(from + i, /*rw=*/0, /*locality=*/2);
 }
+// Keys stand a tile of slots after the other; the rest by group, then slot.
+HWY_INLINE void PrefetchTiled(const RowRange& rows) {
+  const size_t groups = rows.dim / rows.format->group_size;
+  const auto prefetch = [&](uint64_t offset, size_t row) HWY_ATTR {
+    const size_t slot_bytes = row / groups;
+    for (size_t g = 0; g < groups; ++g) {
+      PrefetchBytes(rows.unit + offset + (g * rows.layout.slots + rows.first) * slot_bytes,
+                    rows.count * slot_bytes);
+    }
+  };
+  prefetch(rows.layout.codes_offset, rows.row.codes);
+  prefetch(rows.layout.scales_offset, rows.row.scales);
+  prefetch(rows.layout.biases_offset, rows.row.biases);
+}
 HWY_INLINE void Prefetch(const RowRange& rows) {
+  if (rows.first == 0 && rows.count == rows.layout.slots) {
+    return PrefetchBytes(rows.unit, rows.layout.payload_bytes);
+  }
+  if (rows.format->layout == quant::Layout::kTiled) return PrefetchTiled(rows);
   const auto prefetch = [&](uint64_t offset, size_t row) HWY_ATTR {
     PrefetchBytes(rows.unit + offset + rows.first * row, rows.count * row);
   };
@@ -145,6 +163,8 @@ class BlockCursor {
   }
   HWY_INLINE const RowRange& keys() const { return keys_; }
   HWY_INLINE const RowRange& values() const { return values_; }
+  // Of the block that they are in.
+  HWY_INLINE uint32_t page_tokens() const { return entry_->page_tokens; }
 
  private:
   HWY_ATTR void SeekTo(uint64_t position) {

@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 
 #include "kernels/attend_slice.h"
+#include "kernels/code_factors-inl.h"
 #include "kernels/code_strip-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/softmax-inl.h"
@@ -25,14 +26,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-inline constexpr float kWeightLimit = 65535;
-
-template <class Products>
 class CodeSoftmax {
  public:
   HWY_INLINE CodeSoftmax(const AttendJob& job, const AttendScratch& scratch,
-                         const Products& products)
-      : products_(products),
+                         const CodeFactors& factors)
+      : factors_(factors),
         code_(scratch.code),
         sums_(scratch.sums),
         scores_(scratch.scores),
@@ -56,16 +54,15 @@ class CodeSoftmax {
   HWY_INLINE void Score(const CodeStrip& strip, size_t group) {
     const TileRow64 scales = TileRow64::Load(code_.key_scales + group * kTileTokens);
     const TileRow64 biases = TileRow64::Load(code_.key_biases + group * kTileTokens);
-    const typename Products::Dots dots(products_);
+    const CodeDots dots(factors_, kTileTokens);
     const size_t query_sum_pitch = key_groups_;
     const float* query_sums = code_.query_sums + strip.first * query_sum_pitch + group;
     const bool first = group == 0, last = group + 1 == key_groups_;
     float* to = scores_;
     float* maxima = code_.row_lanes;
     for (uint32_t r = 0; r < strip.rows; ++r) {
-      const size_t at = r * kTileTokens;
-      const TileRow64 row{dots.From(at), dots.From(at + kLanes), dots.From(at + 2 * kLanes),
-                          dots.From(at + 3 * kLanes)};
+      const TileRow64 row{dots.From(r, 0), dots.From(r, kLanes), dots.From(r, 2 * kLanes),
+                          dots.From(r, 3 * kLanes)};
       const TileRow64 bias = biases.Times(TileRow64::Fill(*query_sums));
       TileRow64 scores = row.MulAdd(scales, bias);
       if (!first) scores = scores.Plus(TileRow64::Load(to));
@@ -162,29 +159,34 @@ class CodeSoftmax {
       AddTo(BiasSums(row, g), weights.Times(biases).Of(seen, 0).SumAcross());
       const TileRow64 products = weights.Times(scales).Of(seen, 0);
       products.Store(ProductsOf(g) + r * kTileTokens);
-      hn::StoreU(products.MaxAcross(), DF(), code_.product_lanes + (g * kStripRows + r) * kLanes);
+      hn::StoreU(products.LargestAcross(), DF(),
+                 code_.product_lanes + (g * kStripRows + r) * kLanes);
     }
   }
   static HWY_INLINE void AddTo(float* lanes, VF more) {
     hn::StoreU(hn::Add(hn::LoadU(DF(), lanes), more), DF(), lanes);
   }
 
-  // The largest product of a row and group becomes the largest code.
+  // The largest product of a row and group becomes the largest code. Values are bytes less their
+  // middle, but multiplied as they are.
   HWY_INLINE void StoreCodes(const CodeStrip& strip, size_t group) {
     const DF df;
     const VF largest = MaxOfRows(code_.product_lanes + group * kStripRows * kLanes);
-    const VF limit = hn::Set(df, kWeightLimit);
+    const VF limit = hn::Set(df, kFactorLimit);
     alignas(64) float inverses[kLanes];
     hn::Store(hn::IfThenElseZero(hn::Ge(largest, hn::Set(df, 1e-30f)), hn::Div(limit, largest)), df,
               inverses);
-    hn::StoreU(hn::Div(largest, limit), df, code_.value_steps + group * kStripRows);
+    float* const steps = code_.value_steps + group * kStripRows;
+    hn::StoreU(hn::Div(largest, limit), df, steps);
     for (uint32_t r = 0; r < strip.rows; ++r) {
       const TileRow64 products = TileRow64::Load(ProductsOf(group) + r * kTileTokens);
-      products_.StoreWeights(group, r, products.Times(TileRow64::Fill(inverses[r])));
+      const VI sum = factors_.StoreWeights(group, r, products.Times(TileRow64::Fill(inverses[r])));
+      const VF middle = hn::Mul(hn::Set(df, steps[r]), hn::Set(df, -kCodeMiddle));
+      AddTo(BiasSums(strip.first + r, group), hn::Mul(hn::ConvertTo(df, sum), middle));
     }
   }
 
-  const Products& products_;
+  const CodeFactors& factors_;
   const CodeScratch& code_;
   float* const sums_;
   float* const scores_;

@@ -1,4 +1,4 @@
-// Stored codes on their way into a tile, for one SIMD target: included once per target.
+// Stored codes as a tile that is multiplied, for one SIMD target: included once per target.
 #if defined(PREFIXD_KERNELS_CODE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_CODE_TILE_INL_H_
 #undef PREFIXD_KERNELS_CODE_TILE_INL_H_
@@ -6,6 +6,7 @@
 #define PREFIXD_KERNELS_CODE_TILE_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,53 +14,285 @@
 
 #include "kernels/attend_slice.h"
 #include "kernels/blocks-inl.h"
+#include "kernels/code_factors-inl.h"
+#include "kernels/code_rows-inl.h"
 #include "kernels/rows-inl.h"
+#include "kernels/softmax-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Lays the codes of tokens out as Products wants them, and beside them each token's scales and
-// biases. Codes are taken less the middle of their range, which makes products small, and the bias
-// makes up for it. Values of fewer bits than the widest format's are multiplied up to its range, so
-// that weights times scales are of one size. Values' codes c become -1 - c where their scale is
-// negative, so that weights times scales never are: the bias makes up for that too.
-template <class Products>
-class CodeTile {
- public:
-  HWY_INLINE CodeTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch,
-                      const Products& products)
-      : job_(job),
-        scratch_(scratch),
-        code_(scratch.code),
-        products_(products),
-        blocks_(job, kv_head),
-        ahead_(job, kv_head) {}
+// Some tokens of a tile.
+struct TilePart {
+  uint64_t begin = 0;  // of the tile
+  TileTokens tokens = 0;
+};
 
-  struct Part {
-    uint64_t begin = 0;  // of the tile
-    TileTokens tokens = 0;
-  };
-  // Calls go upwards. Other tokens of the tile keep what they had. `next` is asked for soon.
-  HWY_ATTR void Load(const Part& part, const Part& next) {
-    PrefetchPart(next);
+// Keys or values of a tile: bytes as words that are multiplied, and beside them each token's scales
+// and biases. Tiled units of whole tiles are used where they are (8 bits) or unpacked a vector at a
+// time; rows, and tokens that stand aslant, are laid out step by step.
+// Biases of keys are those of byte 0, of values those of byte 128, the middle: weights are rounded,
+// and what they are multiplied with should be small.
+template <bool kValue>
+class CodeSide {
+ public:
+  HWY_INLINE CodeSide(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
+      : scratch_(scratch),
+        blocks_(job, kv_head),
+        dim_(kValue ? job.shape.value_dim : job.shape.key_dim),
+        group_(kValue ? job.value_group : job.key_group),
+        scales_(kValue ? scratch.code.value_scales : scratch.code.key_scales),
+        biases_(kValue ? scratch.code.value_biases : scratch.code.key_biases),
+        laid_(kValue ? scratch.code.values : scratch.code.keys) {}
+
+  // Calls go upwards. Other tokens of the tile have what they had or garbage.
+  HWY_INLINE void Load(const TilePart& part) {
+    const uint32_t first = static_cast<uint32_t>(std::countr_zero(part.tokens));
+    const uint32_t last = static_cast<uint32_t>(std::bit_width(part.tokens)) - 1;
+    const uint32_t run = blocks_.Take(part.begin + first, last - first + 1);
+    const RowRange& rows = range();
+    if (rows.format->layout == quant::Layout::kTiled && run == last - first + 1 &&
+        rows.first >= first && (rows.first - first) % KeyWords::kTokens == 0 &&
+        rows.first - first + kTileTokens <= rows.layout.slots) {
+      return LoadTiled(rows, rows.first - first);
+    }
+    LoadSteps(part);
+  }
+
+  // After Load.
+  HWY_INLINE const KeyWords& keys() const { return keys_; }
+  HWY_INLINE const ValueWords& values() const { return values_; }
+
+ private:
+  HWY_INLINE const RowRange& range() const { return kValue ? blocks_.values() : blocks_.keys(); }
+
+  // A whole tile from slot `slot` on.
+  HWY_INLINE void LoadTiled(const RowRange& rows, uint32_t slot) {
+    LoadTiledParameters(rows, slot);
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(rows.unit + rows.layout.codes_offset);
+    if constexpr (kValue) {
+      LoadTiledValues(rows, words, slot);
+    } else {
+      LoadTiledKeys(rows, words, slot);
+    }
+  }
+
+  HWY_INLINE void LoadTiledParameters(const RowRange& rows, uint32_t slot) {
+    const quant::TensorFormat& format = *rows.format;
+    const size_t bytes = quant::DtypeBytes(format.scale_dtype);
+    const size_t stored = dim_ / format.group_size;
+    for (size_t g = 0; g < stored; ++g) {
+      alignas(64) float scales[kTileTokens];
+      alignas(64) float biases[kTileTokens];
+      const size_t at = (g * rows.layout.slots + slot) * bytes;
+      Widen(format.scale_dtype, rows.unit + rows.layout.scales_offset + at, kTileTokens, scales);
+      if (HasBiases(format.codec)) {
+        Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, kTileTokens, biases);
+      }
+      for (uint32_t t = 0; t < kTileTokens; t += kStepTokens) {
+        StoreParameters(format, {hn::Load(DF(), scales + t), hn::Load(DF(), biases + t)}, g, t,
+                        kStepTokens);
+      }
+    }
+  }
+
+  // As stored; `group` is the format's.
+  HWY_INLINE void StoreParameters(const quant::TensorFormat& format, const GroupParameters& stored,
+                                  size_t group, uint32_t slot, uint32_t count) {
+    const DF df;
+    const auto taken = hn::FirstN(df, count);
+    const GroupParameters p = ForBytes<kValue>(format, stored);
+    const size_t copies = format.group_size / group_;
+    for (size_t copy = 0; copy < copies; ++copy) {
+      const size_t at = (group * copies + copy) * kTileTokens + slot;
+      hn::BlendedStore(p.scales, taken, df, scales_ + at);
+      hn::BlendedStore(p.biases, taken, df, biases_ + at);
+    }
+  }
+
+  HWY_INLINE void LoadTiledKeys(const RowRange& rows, const uint32_t* words, uint32_t slot) {
+    const bool nibbles = rows.format->bits == 4;
+    const size_t tile_words = KeyWords::kTokens * dim_ / (nibbles ? 8 : 4);
+    for (size_t half = 0; half < 2; ++half) {
+      const uint32_t* from = words + (slot / KeyWords::kTokens + half) * tile_words;
+      if (!nibbles && SignsOf(*rows.format) == 0) {
+        keys_.half[half] = from;
+        continue;
+      }
+      uint32_t* to = laid_ + half * KeyWords::kTokens * dim_ / 4;
+      keys_.half[half] = to;
+      if (nibbles) {
+        for (size_t i = 0; i < tile_words; i += KeyWords::kTokens) {
+          UnpackNibbles(from + i, to + 2 * i, KeyWords::kTokens);
+          UnpackNibbles(from + i + 16, to + 2 * i + 16, KeyWords::kTokens);
+        }
+      } else {
+        ChangeSigns(from, tile_words, to);
+      }
+    }
+  }
+
+  HWY_INLINE void LoadTiledValues(const RowRange& rows, const uint32_t* words, uint32_t slot) {
+    const quant::TensorFormat& format = *rows.format;
+    const bool nibbles = format.bits == 4;
+    const size_t group = format.group_size;
+    const size_t quad_words = nibbles ? group / 2 : group;
+    const size_t group_words = rows.layout.slots / 4 * quad_words;
+    values_ = {.words = words + slot / 4 * quad_words,
+               .quad_pitch = group,
+               .group_pitch = group_words,
+               .groups_a_group = group / group_};
+    if (!nibbles && SignsOf(format) == 0) return;
+    const uint32_t* const from = values_.words;
+    const size_t laid_words = kTileTokens / 4 * group;
+    for (size_t g = 0; g < dim_ / group; ++g) {
+      if (nibbles) {
+        for (size_t i = 0; i < laid_words / 2; i += 16) {
+          UnpackNibbles(from + g * group_words + i, laid_ + g * laid_words + 2 * i, 16);
+        }
+      } else {
+        ChangeSigns(from + g * group_words, laid_words, laid_ + g * laid_words);
+      }
+    }
+    values_.words = laid_;
+    values_.group_pitch = laid_words;
+  }
+
+  // 16 words of nibbles to 16 of the low ones and, `apart` words on, 16 of the high ones.
+  static HWY_INLINE void UnpackNibbles(const uint32_t* from, uint32_t* to, size_t apart) {
+    const DU du;
+    const auto mask = hn::Set(du, 0xf0f0f0f0u);
+    const auto words = hn::LoadU(du, from);
+    hn::StoreU(hn::And(hn::ShiftLeft<4>(words), mask), du, to);
+    hn::StoreU(hn::And(words, mask), du, to + apart);
+  }
+  static HWY_INLINE void ChangeSigns(const uint32_t* from, size_t count, uint32_t* to) {
+    const DU du;
+    for (size_t i = 0; i < count; i += 16) {
+      hn::StoreU(hn::Xor(hn::LoadU(du, from + i), hn::Set(du, 0x80808080u)), du, to + i);
+    }
+  }
+
+  HWY_INLINE void LoadSteps(const TilePart& part) {
     for (uint32_t slot = 0; slot < kTileTokens; slot += kStepTokens) {
       const TileTokens step = part.tokens >> slot & FirstTokens(kStepTokens);
-      if (step == 0) continue;
       for (TokenRun run = RunFrom(step, 0); run.count != 0;
            run = RunFrom(step, run.first + run.count)) {
         LoadRun(part.begin, slot, run);
       }
-      products_.LayKeys(slot);
-      products_.LayValues(slot);
+      if (step != 0) LayOut(slot);
     }
-    products_.FinishTile();
+    for (size_t half = 0; half < 2; ++half) {
+      keys_.half[half] = laid_ + half * KeyWords::kTokens * dim_ / 4;
+    }
+    values_ = {.words = laid_, .quad_pitch = group_, .group_pitch = kTileTokens / 4 * group_};
   }
 
- private:
-  using Code = typename Products::Code;
+  HWY_INLINE void LoadRun(uint64_t begin, uint32_t slot, TokenRun run) {
+    const uint32_t end = run.first + run.count;
+    for (uint32_t t = run.first; t < end;) {
+      const uint32_t taken = blocks_.Take(begin + slot + t, end - t);
+      uint8_t* to = scratch_.code.rows + t * dim_;
+      if (range().format->layout == quant::Layout::kTiled) {
+        LoadTiledRows(range(), slot + t, to);
+      } else {
+        LoadRows(range(), slot + t, to);
+      }
+      t += taken;
+    }
+  }
 
-  HWY_INLINE void PrefetchPart(const Part& part) {
+  HWY_INLINE void LoadRows(const RowRange& rows, uint32_t slot, uint8_t* to) {
+    if (rows.format->codec == quant::Codec::kMlxAffine) WidenParameters(rows, scratch_.rows);
+    for (size_t g = 0; g < dim_ / rows.format->group_size; ++g) {
+      StoreParameters(*rows.format, RowParameters(rows, scratch_.rows, g), g, slot, rows.count);
+    }
+    const std::byte* from =
+        rows.unit + rows.layout.codes_offset + size_t{rows.first} * rows.row.codes;
+    for (uint32_t t = 0; t < rows.count; ++t, from += rows.row.codes, to += dim_) {
+      WidenRow(rows, from, scratch_.rows.codes, to);
+    }
+  }
+
+  HWY_ATTR void LoadTiledRows(const RowRange& rows, uint32_t slot, uint8_t* to) {
+    const quant::TensorFormat& format = *rows.format;
+    const size_t bytes = quant::DtypeBytes(format.scale_dtype);
+    for (size_t g = 0; g < dim_ / format.group_size; ++g) {
+      alignas(64) float scales[kStepTokens] = {};
+      alignas(64) float biases[kStepTokens] = {};
+      const size_t at = (g * rows.layout.slots + rows.first) * bytes;
+      Widen(format.scale_dtype, rows.unit + rows.layout.scales_offset + at, rows.count, scales);
+      if (HasBiases(format.codec)) {
+        Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
+      }
+      StoreParameters(format, {hn::Load(DF(), scales), hn::Load(DF(), biases)}, g, slot,
+                      rows.count);
+    }
+    const quant::TiledPlaces places({.format = format,
+                                     .side = kValue ? quant::Side::kValue : quant::Side::kKey,
+                                     .dim = dim_,
+                                     .page_tokens = blocks_.page_tokens()});
+    for (uint32_t t = 0; t < rows.count; ++t, to += dim_) {
+      WidenTiledRow(places, rows, rows.first + t, to);
+    }
+  }
+
+  // 16 rows of bytes into the tile, as tokens slot ...
+  HWY_INLINE void LayOut(uint32_t slot) {
+    if constexpr (kValue) {
+      LayValues(slot);
+    } else {
+      const size_t half = slot / KeyWords::kTokens;
+      TransposeRows(reinterpret_cast<const uint32_t*>(scratch_.code.rows), dim_ / 4, dim_ / 4,
+                    laid_ + half * KeyWords::kTokens * dim_ / 4 + slot % KeyWords::kTokens,
+                    KeyWords::kTokens);
+    }
+  }
+  HWY_INLINE void LayValues(uint32_t slot) {
+    for (uint32_t t = 0; t < kStepTokens; t += 4) {
+      const uint8_t* rows = scratch_.code.rows + t * dim_;
+      for (size_t d = 0; d < dim_; d += 16) {
+        const auto v0 = Widened(rows + d);
+        const auto v1 = hn::ShiftLeft<8>(Widened(rows + dim_ + d));
+        const auto v2 = hn::ShiftLeft<16>(Widened(rows + 2 * dim_ + d));
+        const auto v3 = hn::ShiftLeft<24>(Widened(rows + 3 * dim_ + d));
+        const size_t at = (d / group_ * (kTileTokens / 4) + (slot + t) / 4) * group_ + d % group_;
+        hn::StoreU(hn::Or(hn::Or(v0, v1), hn::Or(v2, v3)), DU(), laid_ + at);
+      }
+    }
+  }
+  static HWY_INLINE hn::Vec<DU> Widened(const uint8_t* from) {
+    return hn::PromoteTo(DU(), hn::LoadU(DU8(), from));
+  }
+
+  const AttendScratch& scratch_;
+  BlockCursor blocks_;
+  const uint32_t dim_;
+  const uint32_t group_;  // the job's
+  float* const scales_;
+  float* const biases_;
+  uint32_t* const laid_;
+  KeyWords keys_;
+  ValueWords values_;
+};
+
+class CodeTile {
+ public:
+  HWY_INLINE CodeTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
+      : keys_(job, kv_head, scratch), values_(job, kv_head, scratch), ahead_(job, kv_head) {}
+
+  // Calls go upwards. `next` is asked for soon.
+  HWY_ATTR void Load(const TilePart& part, const TilePart& next) {
+    PrefetchPart(next);
+    keys_.Load(part);
+    values_.Load(part);
+  }
+  HWY_INLINE const KeyWords& keys() const { return keys_.keys(); }
+  HWY_INLINE const ValueWords& values() const { return values_.values(); }
+
+ private:
+  HWY_INLINE void PrefetchPart(const TilePart& part) {
     for (TokenRun run = RunFrom(part.tokens, 0); run.count != 0;
          run = RunFrom(part.tokens, run.first + run.count)) {
       for (uint32_t done = 0; done < run.count;) {
@@ -70,95 +303,8 @@ class CodeTile {
     }
   }
 
-  HWY_INLINE void LoadRun(uint64_t begin, uint32_t slot, TokenRun run) {
-    Code* const keys = reinterpret_cast<Code*>(code_.key_rows);
-    Code* const values = reinterpret_cast<Code*>(code_.value_rows);
-    const uint32_t end = run.first + run.count;
-    for (uint32_t t = run.first; t < end;) {
-      const uint32_t taken = blocks_.Take(begin + slot + t, end - t);
-      LoadParameters<false>(blocks_.keys(), slot + t, job_.key_group, code_.key_scales,
-                            code_.key_biases);
-      LoadCodes<false>(blocks_.keys(), keys + t * scratch_.key_pitch, scratch_.key_pitch);
-      LoadParameters<true>(blocks_.values(), slot + t, job_.value_group, code_.value_scales,
-                           code_.value_biases);
-      LoadCodes<true>(blocks_.values(), values + t * scratch_.value_pitch, scratch_.value_pitch);
-      t += taken;
-    }
-  }
-
-  template <bool kPositive>
-  HWY_INLINE void LoadParameters(const RowRange& rows, uint32_t slot, uint32_t group, float* scales,
-                                 float* biases) {
-    static_assert(kStepTokens == 16);  // one vector
-    WidenParameters(rows, scratch_.rows);
-    const DF df;
-    const auto taken = hn::FirstN(df, rows.count);
-    const VF middle = hn::Set(df, static_cast<float>(1u << (rows.format->bits - 1)));
-    const VF one = hn::Set(df, kPositive ? 1.0f / static_cast<float>(1u << ShiftOf(rows)) : 1.0f);
-    const VF flipped_middle = hn::Sub(middle, one);
-    const size_t stored = rows.dim / rows.format->group_size;
-    const size_t copies = rows.format->group_size / group;
-    const VI token = hn::Mul(hn::Iota(DI(), 0), hn::Set(DI(), static_cast<int32_t>(stored)));
-    for (size_t g = 0; g < stored * copies; ++g) {
-      const VF scale = hn::GatherIndex(df, scratch_.rows.scales + g / copies, token);
-      const VF bias = hn::GatherIndex(df, scratch_.rows.biases + g / copies, token);
-      const auto flipped = hn::Lt(scale, hn::Zero(df));
-      const VF less = kPositive ? hn::IfThenElse(flipped, flipped_middle, middle) : middle;
-      const size_t at = g * kTileTokens + slot;
-      hn::BlendedStore(kPositive ? hn::Mul(hn::Abs(scale), one) : scale, taken, df, scales + at);
-      hn::BlendedStore(hn::MulAdd(scale, less, bias), taken, df, biases + at);
-    }
-  }
-
-  // After LoadParameters: what it widened still stands.
-  template <bool kPositive>
-  HWY_INLINE void LoadCodes(const RowRange& rows, Code* to, size_t pitch) {
-    const hn::Rebind<Code, hn::CappedTag<int16_t, 32>> d;
-    const auto middle = hn::Set(d, static_cast<Code>(1 << (rows.format->bits - 1)));
-    const int shift = kPositive ? static_cast<int>(ShiftOf(rows)) : 0;
-    const size_t group = rows.format->group_size;
-    const float* scale = scratch_.rows.scales;
-    const std::byte* from =
-        rows.unit + rows.layout.codes_offset + size_t{rows.first} * rows.row.codes;
-    for (uint32_t t = 0; t < rows.count; ++t, from += rows.row.codes, to += pitch) {
-      const uint8_t* codes = AffineCodes(rows.format->bits, from, rows.dim, scratch_.rows.codes);
-      for (size_t begin = 0; begin < rows.dim; begin += group, ++scale) {
-        const auto flip = hn::Set(d, static_cast<Code>(kPositive && *scale < 0 ? -1 : 0));
-        for (size_t i = begin; i < begin + group; i += hn::Lanes(d)) {
-          auto code = hn::Sub(LoadBytes(d, codes + i), middle);
-          if (kPositive) code = hn::Xor(ShiftedLeft(code, shift), flip);
-          hn::StoreU(code, d, to + i);
-        }
-      }
-    }
-  }
-  HWY_INLINE uint32_t ShiftOf(const RowRange& values) const {
-    return job_.value_bits - values.format->bits;
-  }
-  // Bytes have no shift of their own: what a code is multiplied by leaves its neighbour alone.
-  template <class V>
-  static HWY_INLINE V ShiftedLeft(V codes, int shift) {
-    if (shift == 0) return codes;
-    const hn::DFromV<V> d;
-    const hn::Repartition<uint16_t, hn::DFromV<V>> d16;
-    const auto kept = hn::Set(d, static_cast<hn::TFromD<decltype(d)>>(-1 * (1 << shift)));
-    return hn::And(hn::BitCast(d, hn::ShiftLeftSame(hn::BitCast(d16, codes), shift)), kept);
-  }
-  template <class D>
-  static HWY_INLINE hn::Vec<D> LoadBytes(D d, const uint8_t* from) {
-    const auto bytes = hn::LoadU(hn::Rebind<uint8_t, D>(), from);
-    if constexpr (sizeof(hn::TFromD<D>) == 1) {
-      return hn::BitCast(d, bytes);
-    } else {
-      return hn::PromoteTo(d, bytes);
-    }
-  }
-
-  const AttendJob& job_;
-  const AttendScratch& scratch_;
-  const CodeScratch& code_;
-  const Products& products_;
-  BlockCursor blocks_;
+  CodeSide<false> keys_;
+  CodeSide<true> values_;
   BlockCursor ahead_;  // of what is prefetched
 };
 

@@ -2,7 +2,7 @@
 //
 // Every element of the result is one chain acc = a * b + acc over increasing depth, whatever tile
 // it falls into. That chain is what makes a query row's result independent of its neighbours.
-// Elements are floats, or pairs of 16-bit integers: a lane then adds two exact products at once.
+// Elements are floats, or words of four bytes: a lane then adds four exact products at once.
 #if defined(PREFIXD_KERNELS_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_GEMM_INL_H_
 #undef PREFIXD_KERNELS_GEMM_INL_H_
@@ -20,28 +20,38 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+// Tile width: as many accumulators as the registers hold beside one row of b and one element of a.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64
+inline constexpr size_t kTileVectors = 4;
+#else
+inline constexpr size_t kTileVectors = 2;
+#endif
+
 struct FloatElement {
   using T = float;
   using D = DF;
+  static constexpr size_t kMaxRows = kMaxTileRows;
+  static constexpr size_t kMaxVectors = kTileVectors;
   static HWY_INLINE VF MulAdd(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
 };
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
-// An int32_t holds two int16_t.
-struct PairElement {
+// An int32_t holds four bytes: signed ones of a, unsigned ones of b.
+struct ByteElement {
   using T = int32_t;
   using D = DI;
+  static constexpr size_t kMaxRows = 8;
+  static constexpr size_t kMaxVectors = 2;
   static HWY_INLINE VI MulAdd(VI a, VI b, VI sum) {
     // Highway 1.0.3 asks the CPU for AVX512_VNNI here but not the compiler: no intrinsic.
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "v"(a.raw));
     return sum;
   }
 };
 #endif
 
-// c[r][j] = start[j] + sum over k < depth of a[r][k] * b[k][j], where start[j] is c[r][j] *
-// row_scale[r] when row_scale is given, and 0 when neither is. Columns are computed in whole
-// vectors: b, c and start have room.
+// c[r][j] = start + sum over k < depth of a[r][k] * b[k][j], where start is c[r][j] * row_scale[r]
+// when row_scale is given, else 0. Columns are computed in whole vectors: b and c have room.
 template <class Element>
 struct Product {
   using T = typename Element::T;
@@ -50,19 +60,11 @@ struct Product {
   const T* b = nullptr;
   size_t b_pitch = 0;
   size_t depth = 0;
-  const T* start = nullptr;
   const T* row_scale = nullptr;
   T* c = nullptr;
   size_t c_pitch = 0;
   size_t columns = 0;
 };
-
-// Tile width: as many accumulators as the registers hold beside one row of b and one element of a.
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64
-inline constexpr size_t kTileVectors = 4;
-#else
-inline constexpr size_t kTileVectors = 2;
-#endif
 
 // One row of a tile. Named members and not an array: GCC at -O2 keeps arrays of vectors in memory.
 template <class Element, size_t kVectors>
@@ -74,7 +76,6 @@ struct TileRow {
 
   HWY_INLINE void Start(const Product<Element>& p, size_t row, size_t column) {
     const D d;
-    if (p.start != nullptr) return Load(p.start + column);
     v0 = v1 = v2 = v3 = hn::Zero(d);
     if (p.row_scale == nullptr) return;
     const size_t lanes = hn::Lanes(d);
@@ -112,14 +113,16 @@ struct TileRow {
 
 template <class Element, size_t kRows, size_t kVectors>
 HWY_INLINE void MultiplyTile(const Product<Element>& p, size_t column) {
-  static_assert(kRows <= kMaxTileRows && kVectors <= 4);
-  TileRow<Element, kVectors> r0, r1, r2, r3, r4, r5, b_row;
+  static_assert(kRows <= 8 && kVectors <= 4);
+  TileRow<Element, kVectors> r0, r1, r2, r3, r4, r5, r6, r7, b_row;
   r0.Start(p, 0, column);
   if constexpr (kRows > 1) r1.Start(p, 1, column);
   if constexpr (kRows > 2) r2.Start(p, 2, column);
   if constexpr (kRows > 3) r3.Start(p, 3, column);
   if constexpr (kRows > 4) r4.Start(p, 4, column);
   if constexpr (kRows > 5) r5.Start(p, 5, column);
+  if constexpr (kRows > 6) r6.Start(p, 6, column);
+  if constexpr (kRows > 7) r7.Start(p, 7, column);
   const typename Element::T* a = p.a;
   const typename Element::T* b = p.b + column;
   const size_t pitch = p.a_pitch;
@@ -131,6 +134,8 @@ HWY_INLINE void MultiplyTile(const Product<Element>& p, size_t column) {
     if constexpr (kRows > 3) r3.Add(a[3 * pitch], b_row);
     if constexpr (kRows > 4) r4.Add(a[4 * pitch], b_row);
     if constexpr (kRows > 5) r5.Add(a[5 * pitch], b_row);
+    if constexpr (kRows > 6) r6.Add(a[6 * pitch], b_row);
+    if constexpr (kRows > 7) r7.Add(a[7 * pitch], b_row);
   }
   typename Element::T* c = p.c + column;
   r0.Store(c);
@@ -139,13 +144,15 @@ HWY_INLINE void MultiplyTile(const Product<Element>& p, size_t column) {
   if constexpr (kRows > 3) r3.Store(c + 3 * p.c_pitch);
   if constexpr (kRows > 4) r4.Store(c + 4 * p.c_pitch);
   if constexpr (kRows > 5) r5.Store(c + 5 * p.c_pitch);
+  if constexpr (kRows > 6) r6.Store(c + 6 * p.c_pitch);
+  if constexpr (kRows > 7) r7.Store(c + 7 * p.c_pitch);
 }
 
 template <class Element, size_t kRows>
 HWY_NOINLINE void MultiplyRows(const Product<Element>& p) {
   const size_t lanes = hn::Lanes(typename Element::D());
   size_t column = 0;
-  if constexpr (kTileVectors == 4) {
+  if constexpr (Element::kMaxVectors == 4) {
     for (; column + 3 * lanes < p.columns; column += 4 * lanes)
       MultiplyTile<Element, kRows, 4>(p, column);
   }
@@ -154,7 +161,7 @@ HWY_NOINLINE void MultiplyRows(const Product<Element>& p) {
   for (; column < p.columns; column += lanes) MultiplyTile<Element, kRows, 1>(p, column);
 }
 
-// rows: 1 ... kMaxTileRows.
+// rows: 1 ... kMaxRows.
 template <class Element>
 HWY_INLINE void Multiply(const Product<Element>& p, size_t rows) {
   switch (rows) {
@@ -168,18 +175,23 @@ HWY_INLINE void Multiply(const Product<Element>& p, size_t rows) {
       return MultiplyRows<Element, 4>(p);
     case 5:
       return MultiplyRows<Element, 5>(p);
-    default:
+    case 6:
       return MultiplyRows<Element, 6>(p);
+    default:
+      if constexpr (Element::kMaxRows > 6) {
+        return rows == 7 ? MultiplyRows<Element, 7>(p) : MultiplyRows<Element, 8>(p);
+      }
   }
 }
 
 // Any number of rows.
 template <class Element>
 HWY_INLINE void MultiplyStrip(Product<Element> p, size_t rows) {
-  for (size_t row = 0; row < rows; row += kMaxTileRows) {
-    Multiply(p, HWY_MIN(rows - row, kMaxTileRows));
-    p.a += kMaxTileRows * p.a_pitch;
-    p.c += kMaxTileRows * p.c_pitch;
+  constexpr size_t kRows = Element::kMaxRows;
+  for (size_t row = 0; row < rows; row += kRows) {
+    Multiply(p, HWY_MIN(rows - row, kRows));
+    p.a += kRows * p.a_pitch;
+    p.c += kRows * p.c_pitch;
   }
 }
 

@@ -63,6 +63,10 @@ struct TileRow64 {
   // One vector, whose lanes are still to be added.
   HWY_INLINE VF SumAcross() const { return hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)); }
   HWY_INLINE VF MaxAcross() const { return hn::Max(hn::Max(v0, v1), hn::Max(v2, v3)); }
+  // Of sizes.
+  HWY_INLINE VF LargestAcross() const {
+    return hn::Max(hn::Max(hn::Abs(v0), hn::Abs(v1)), hn::Max(hn::Abs(v2), hn::Abs(v3)));
+  }
   // The numbers of `tokens`, `other` for the rest.
   HWY_INLINE TileRow64 Of(TileTokens tokens, float other) const {
     if (tokens == kAllTokens) return *this;
@@ -89,19 +93,12 @@ struct TileRow64 {
   HWY_INLINE TileRow64 Exp2() const {
     return {WeightExp2(v0), WeightExp2(v1), WeightExp2(v2), WeightExp2(v3)};
   }
-  // The nearest integers, from 0 to 65535, as the instruction that packs two vectors leaves them:
-  // by turns four of the first one and four of the second. Of tokens 0 to 31 and 32 to 63.
-  HWY_INLINE __m512i PackedLow() const { return Packed(v0, v1); }
-  HWY_INLINE __m512i PackedHigh() const { return Packed(v2, v3); }
 
  private:
   template <int kVector>
   static HWY_INLINE VF Blend(TileTokens tokens, VF v, VF rest) {
     const auto lanes = static_cast<__mmask16>(tokens >> (kVector * kLanes));
     return VF{_mm512_mask_blend_ps(lanes, rest.raw, v.raw)};
-  }
-  static HWY_INLINE __m512i Packed(VF a, VF b) {
-    return _mm512_packus_epi32(_mm512_cvtps_epi32(a.raw), _mm512_cvtps_epi32(b.raw));
   }
 };
 

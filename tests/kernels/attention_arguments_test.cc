@@ -137,7 +137,7 @@ TEST_F(AttentionArgumentsTest, FormatsThatDoNotFitAreRefusedOnlyWhenUsed) {
   std::fill(out_.begin(), out_.end(), -77.0f);
   table_[1].format = 1;
   ExpectRefused("value of format 1: ");
-  formats_[1].key.layout = quant::Layout::kTiled;
+  formats_[1].key.bits = 7;
   ExpectRefused("key of format 1: ");
 }
 

@@ -1,0 +1,154 @@
+// What codes are multiplied with, and what comes out, for one SIMD target: included once per
+// target.
+//
+// A stored code is a byte, 0 to 255; a query element or a weight a signed integer of two signed
+// digits, high * 256 + low. Each digit is a row of bytes of its own, multiplied with the codes by
+// instructions that add four products of bytes. All of it is exact: whichever instructions do it,
+// the integers are the same.
+#if defined(PREFIXD_KERNELS_CODE_FACTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_CODE_FACTORS_INL_H_
+#undef PREFIXD_KERNELS_CODE_FACTORS_INL_H_
+#else
+#define PREFIXD_KERNELS_CODE_FACTORS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/attend_slice.h"
+#include "kernels/rows-inl.h"
+#include "kernels/tile_row-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+// The largest whose high digit, rounded, is a byte.
+inline constexpr float kFactorLimit = 127 * 256 + 127;
+inline constexpr int kCodeMiddle = 128;
+// What an instruction of a tile register takes of a row: groups are padded to it with zeros.
+inline constexpr size_t kFactorDepth = 64;
+static_assert(kTileTokens == kFactorDepth);
+
+// Keys of a tile: words of four channels of one token, [32 tokens][key_dim / 4][token].
+struct KeyWords {
+  static constexpr size_t kTokens = 32;
+  const uint32_t* half[kTileTokens / kTokens] = {nullptr, nullptr};
+};
+// Values of a tile: words of four tokens of one channel, [group][token / 4][channel].
+struct ValueWords {
+  const uint32_t* words = nullptr;
+  size_t quad_pitch = 0;      // from four tokens to the next four
+  size_t group_pitch = 0;     // from a stored group to the next
+  size_t groups_a_group = 1;  // of the job in a stored one
+
+  HWY_INLINE const uint32_t* OfGroup(size_t group, size_t value_group) const {
+    return words + group / groups_a_group * group_pitch + group % groups_a_group * value_group;
+  }
+};
+
+class CodeFactors {
+ public:
+  HWY_INLINE CodeFactors(const AttendJob& job, const AttendScratch& scratch)
+      : code_(scratch.code),
+        key_group_(job.key_group),
+        value_group_(job.value_group),
+        group_factors_(HWY_MAX(key_group_, kFactorDepth)),
+        query_pitch_(job.shape.key_dim / key_group_ * group_factors_) {}
+
+  // 16 elements of a query.
+  HWY_INLINE void StoreQuery(uint32_t row, size_t dimension, VI codes) const {
+    int8_t* const group = code_.query + row * 2 * query_pitch_ + GroupOf(dimension);
+    if (key_group_ < kFactorDepth && dimension % key_group_ == 0) {
+      _mm512_storeu_si512(group, _mm512_setzero_si512());
+      _mm512_storeu_si512(group + query_pitch_, _mm512_setzero_si512());
+    }
+    int8_t* const to = group + dimension % group_factors_;
+    const VI high = hn::ShiftRight<8>(hn::Add(codes, hn::Set(DI(), 128)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(high.raw));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + query_pitch_),
+                     _mm512_cvtepi32_epi8(codes.raw));
+  }
+
+  // The nearest integers, up to kFactorLimit in size; returns their sum across the vectors.
+  HWY_INLINE VI StoreWeights(size_t group, uint32_t row, const TileRow64& weights) const {
+    const __m512i w0 = _mm512_cvtps_epi32(weights.v0.raw), w1 = _mm512_cvtps_epi32(weights.v1.raw);
+    const __m512i w2 = _mm512_cvtps_epi32(weights.v2.raw), w3 = _mm512_cvtps_epi32(weights.v3.raw);
+    const __m512i early = _mm512_packs_epi32(w0, w1), late = _mm512_packs_epi32(w2, w3);
+    const __m512i half = _mm512_set1_epi16(128);
+    const __m512i low_digits = LowDigitsInOrder();
+    const __m512i high_digits = _mm512_or_si512(low_digits, _mm512_set1_epi8(1));
+    int8_t* to = WeightsOf(group, row);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi8(_mm512_add_epi16(early, half), high_digits,
+                                                     _mm512_add_epi16(late, half)));
+    _mm512_storeu_si512(to + kTileTokens, _mm512_permutex2var_epi8(early, low_digits, late));
+    return VI{_mm512_add_epi32(_mm512_add_epi32(w0, w1), _mm512_add_epi32(w2, w3))};
+  }
+
+  // High digits; the low ones are query_pitch() on, the next row twice that.
+  HWY_INLINE const int8_t* QueryOf(uint32_t row, size_t group) const {
+    return code_.query + row * 2 * query_pitch_ + group * group_factors_;
+  }
+  HWY_INLINE size_t query_pitch() const { return query_pitch_; }
+  HWY_INLINE size_t group_factors() const { return group_factors_; }
+  // Where a group's first channel stands among the zeros before it.
+  HWY_INLINE size_t FirstFactorOf(size_t group) const {
+    return group * key_group_ % group_factors_;
+  }
+  // [kStripRows][2 digits][kTileTokens]
+  HWY_INLINE int8_t* WeightsOf(size_t group, uint32_t row) const {
+    return code_.weights + (group * kStripRows + row) * 2 * kTileTokens;
+  }
+
+  HWY_INLINE size_t key_group() const { return key_group_; }
+  HWY_INLINE size_t value_group() const { return value_group_; }
+  HWY_INLINE int32_t* dots() const { return code_.dots; }
+
+ private:
+  HWY_INLINE size_t GroupOf(size_t dimension) const {
+    return dimension / key_group_ * group_factors_;
+  }
+  // Where the low bytes of tokens 0, 1, ... stand in a pack of vectors 0 and 1 and, 64 bytes on,
+  // of 2 and 3.
+  static HWY_INLINE __m512i LowDigitsInOrder() {
+    alignas(64) static constexpr uint8_t kOrder[64] = {
+        0,  2,  4,  6,  16, 18, 20, 22, 32,  34,  36,  38,  48,  50,  52,  54,
+        8,  10, 12, 14, 24, 26, 28, 30, 40,  42,  44,  46,  56,  58,  60,  62,
+        64, 66, 68, 70, 80, 82, 84, 86, 96,  98,  100, 102, 112, 114, 116, 118,
+        72, 74, 76, 78, 88, 90, 92, 94, 104, 106, 108, 110, 120, 122, 124, 126};
+    return _mm512_load_si512(kOrder);
+  }
+
+  const CodeScratch& code_;
+  const size_t key_group_;
+  const size_t value_group_;
+  const size_t group_factors_;  // of a query row's digit for one group of keys
+  const size_t query_pitch_;    // of a digit
+};
+
+// Products of a strip as the instructions left them: [row][digit][columns]. To be kept in a local:
+// stores could change a member.
+class CodeDots {
+ public:
+  HWY_INLINE CodeDots(const CodeFactors& factors, size_t columns)
+      : dots_(factors.dots()), columns_(columns) {}
+  // 16 of a row.
+  HWY_INLINE VF From(size_t row, size_t column) const {
+    const int32_t* high = dots_ + row * 2 * columns_ + column;
+    const VI sum =
+        hn::Add(hn::ShiftLeft<8>(hn::LoadU(DI(), high)), hn::LoadU(DI(), high + columns_));
+    return hn::ConvertTo(DF(), sum);
+  }
+
+ private:
+  const int32_t* const dots_;
+  const size_t columns_;
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target
