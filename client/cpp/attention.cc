@@ -43,6 +43,7 @@ Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> 
                                       .first_position = options.first_position,
                                       .scale = options.scale,
                                       .threads = options.threads,
+                                      .mode = static_cast<kernels::AttentionMode>(options.mode),
                                       .window = options.window,
                                       .sink_tokens = options.sink_tokens,
                                       .soft_cap = options.soft_cap,

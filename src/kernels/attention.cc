@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "kernels/attend_slice.h"
 #include "kernels/check_attention.h"
+#include "kernels/decode.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -127,6 +128,9 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
                     const float* q, float* out, const AttentionShape& shape) {
   PREFIXD_ASSIGN_OR_RETURN(const AttentionShape checked,
                            CheckAttention(table, formats, q, out, shape));
+  if (checked.mode == AttentionMode::kFast && CanDecode(table, formats, checked)) {
+    return Decode(table, formats, q, out, checked);
+  }
   AttendJob job{
       .blocks = table.data(), .formats = formats.data(), .q = q, .out = out, .shape = checked};
   ChooseArithmetic(formats, &job);

@@ -1,0 +1,212 @@
+#include "kernels/decode.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "kernels/decode_formats.h"
+
+namespace prefixd::kernels {
+namespace {
+
+// Fewer bytes of K and V are not worth waking a thread for.
+constexpr uint64_t kThreadedTokens = 512;
+constexpr size_t kAlignment = 64;
+
+struct FreeMemory {
+  void operator()(std::byte* memory) const {
+    ::operator delete[](memory, std::align_val_t(kAlignment));
+  }
+};
+using Memory = std::unique_ptr<std::byte[], FreeMemory>;
+
+// Hands out pieces of `memory`; of null only their sizes.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* memory) : memory_(memory) {}
+  template <typename T>
+  void Take(T*& piece, size_t count) {
+    if (memory_ != nullptr) piece = reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* const memory_;
+  size_t bytes_ = 0;
+};
+
+struct Call {
+  DecodeJob job;
+  std::vector<DecodeFormat> formats;
+  std::vector<DecodeQueries> queries;
+  std::vector<DecodeRow> rows;
+  std::vector<DecodeScratch> scratches;  // one a thread
+  Memory memory;
+};
+
+void TakeScratch(const Call& call, Pieces* pieces, DecodeScratch* scratch) {
+  uint32_t key_groups = 0, value_groups = 0;
+  for (const DecodeFormat& format : call.formats) {
+    key_groups = std::max(key_groups, format.key.groups);
+    value_groups = std::max(value_groups, format.value.groups);
+  }
+  pieces->Take(scratch->key_scales, size_t{key_groups} * kDecodeTile);
+  pieces->Take(scratch->key_biases, size_t{key_groups} * kDecodeTile);
+  pieces->Take(scratch->value_scales, size_t{value_groups} * kDecodeTile);
+  pieces->Take(scratch->value_biases, size_t{value_groups} * kDecodeTile);
+  pieces->Take(scratch->scores, size_t{kStripHeads} * kDecodeTile);
+  pieces->Take(scratch->lanes, size_t{16} * 16);
+  pieces->Take(scratch->codes, size_t{2} * 16 * kDecodeTile);
+}
+
+// All memory of a call; returns how much that is.
+size_t TakeMemory(std::byte* memory, Call* call) {
+  Pieces pieces(memory);
+  DecodeJob& job = call->job;
+  const size_t row_heads = job.row_heads();
+  for (size_t i = 0; i < call->formats.size(); ++i) {
+    const DecodeFormat& format = call->formats[i];
+    if (format.key.format == nullptr) continue;  // no block uses it
+    pieces.Take(call->queries[i].codes, format.digits * row_heads * format.key.dim);
+    pieces.Take(call->queries[i].terms, row_heads * format.key.groups);
+  }
+  for (DecodeScratch& scratch : call->scratches) TakeScratch(*call, &pieces, &scratch);
+  pieces.Take(job.sums.maxima, kSlots * row_heads);
+  pieces.Take(job.sums.weights, kSlots * row_heads * 16);
+  pieces.Take(job.sums.values, kSlots * row_heads * job.value_pitch);
+  return pieces.bytes();
+}
+
+absl::Status AllocateMemory(Call* call) {
+  const size_t bytes = TakeMemory(nullptr, call);
+  call->memory = Memory(new (std::align_val_t(kAlignment), std::nothrow) std::byte[bytes]);
+  if (call->memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attend: no memory for ", bytes, " bytes of scratch"));
+  }
+  TakeMemory(call->memory.get(), call);
+  return absl::OkStatus();
+}
+
+// How the slots and kv heads are cut into parts; the cut does not change any result.
+struct Plan {
+  uint32_t slots = 1;
+  uint32_t heads_per_part = 1;
+  uint32_t parts = 1;
+  uint32_t threads = 1;
+};
+
+Plan MakePlan(const AttentionShape& shape, uint64_t tokens) {
+  Plan plan;
+  plan.slots =
+      static_cast<uint32_t>(std::min<uint64_t>((tokens + kRunTokens - 1) / kRunTokens, kSlots));
+  if (tokens * shape.kv_heads >= kThreadedTokens) plan.threads = shape.threads;
+  plan.heads_per_part = shape.kv_heads;
+  const auto parts = [&] {
+    return plan.slots * ((shape.kv_heads + plan.heads_per_part - 1) / plan.heads_per_part);
+  };
+  // Parts of different length, so a few for each thread.
+  const uint64_t wanted = plan.threads == 1 ? 1 : uint64_t{4} * plan.threads;
+  while (plan.heads_per_part > 1 && parts() < wanted) {
+    plan.heads_per_part = (plan.heads_per_part + 1) / 2;
+  }
+  plan.parts = parts();
+  plan.threads = std::min(plan.threads, plan.parts);
+  return plan;
+}
+
+// Takes parts until none is left; several threads share `next`.
+void RunParts(const DecodeJob& job, const Plan& plan, std::atomic<uint32_t>* next,
+              const DecodeScratch& scratch) {
+  const uint32_t per_slot = plan.parts / plan.slots;
+  for (uint32_t i = next->fetch_add(1); i < plan.parts; i = next->fetch_add(1)) {
+    const uint32_t first_head = i % per_slot * plan.heads_per_part;
+    RunDecodePart(job,
+                  {.slot = i / per_slot,
+                   .first_head = first_head,
+                   .end_head = std::min(first_head + plan.heads_per_part, job.shape.kv_heads)},
+                  scratch);
+  }
+}
+
+void RunOnThreads(const Call& call, const Plan& plan) {
+  std::atomic<uint32_t> next{0};
+  std::vector<std::thread> threads;
+  threads.reserve(plan.threads - 1);
+  for (uint32_t i = 1; i < plan.threads; ++i) {
+    try {
+      threads.emplace_back(RunParts, std::cref(call.job), std::cref(plan), &next,
+                           std::cref(call.scratches[i]));
+    } catch (const std::system_error&) {
+      break;  // the system has no thread to give: those that run do the work
+    }
+  }
+  RunParts(call.job, plan, &next, call.scratches[0]);
+  for (std::thread& thread : threads) thread.join();
+}
+
+void UseFormats(quant::BlockTable table, std::span<const quant::KvFormat> formats, Call* call) {
+  call->formats.resize(formats.size());
+  call->queries.resize(formats.size());
+  for (const quant::BlockTableEntry& entry : table) {
+    DecodeFormat& format = call->formats[entry.format];
+    if (format.key.format != nullptr) continue;
+    format =
+        DecodeFormatOf(formats[entry.format], call->job.shape.key_dim, call->job.shape.value_dim);
+  }
+}
+
+}  // namespace
+
+bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
+               const AttentionShape& shape) {
+  if (shape.query_rows > kMaxDecodeRows || !DecodesCodes()) return false;
+  if (shape.window != 0 || shape.soft_cap != 0 || shape.sinks != nullptr) return false;
+  const quant::BlockTableEntry* seen = nullptr;  // formats run in stretches: look at changes
+  for (const quant::BlockTableEntry& entry : table) {
+    if (seen == nullptr || seen->format != entry.format) {
+      if (!HasFastDecode(formats[entry.format])) return false;
+    }
+    seen = &entry;
+  }
+  return true;
+}
+
+absl::Status Decode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
+                    const float* q, float* out, const AttentionShape& shape) {
+  Call call;
+  for (uint32_t r = 0; r < shape.query_rows; ++r) {
+    call.rows.push_back({.q = q + r * shape.query_row_stride,
+                         .out = out + r * shape.out_row_stride,
+                         .position = uint64_t{shape.first_position} + r});
+  }
+  call.job.formats = formats;
+  call.job.rows = call.rows;
+  call.job.shape = shape;
+  call.job.blocks = table;
+  call.job.value_pitch = (size_t{shape.value_dim} + 15) / 16 * 16;
+  UseFormats(table, formats, &call);
+  const Plan plan = MakePlan(shape, call.rows.back().position + 1);
+  call.scratches.resize(plan.threads);
+  if (const absl::Status status = AllocateMemory(&call); !status.ok()) return status;
+  call.job.tensors = call.formats;
+  call.job.queries = call.queries;
+  for (uint32_t i = 0; i < call.formats.size(); ++i) {
+    if (call.formats[i].key.format != nullptr) PrepareQueries(call.job, i);
+  }
+  RunOnThreads(call, plan);
+  MergeSlots(call.job, plan.slots);
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::kernels

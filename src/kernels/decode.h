@@ -1,0 +1,25 @@
+// Attention in mode fast: few query rows, multiplied with the stored codes as they are. Internal to
+// kernels/; arguments have been checked.
+//
+// Thread-safe. Memory follows from the shape and the number of threads, never from the context.
+#pragma once
+#include <span>
+
+#include "absl/status/status.h"
+
+#include "kernels/attention.h"
+#include "kernels/decode_job.h"
+#include "quant/block_table.h"
+
+namespace prefixd::kernels {
+
+// Whether this machine and these formats, those that `table` uses, have a fast mode and the shape
+// asks for nothing that it lacks.
+bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
+               const AttentionShape& shape);
+
+// ResourceExhausted, nothing written, when memory is short. Requires: CanDecode.
+absl::Status Decode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
+                    const float* q, float* out, const AttentionShape& shape);
+
+}  // namespace prefixd::kernels

@@ -1,0 +1,183 @@
+// Dots of stored codes and signed bytes in registers, for one SIMD target: included once per
+// target.
+//
+// A word of 4 codes is one lane; 4 row heads share every loaded register. No sum across lanes.
+#if defined(PREFIXD_KERNELS_DECODE_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_DOT_INL_H_
+#undef PREFIXD_KERNELS_DECODE_DOT_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_DOT_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+
+#include "kernels/decode_job.h"
+#include "kernels/rows-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+using DBytes = hn::Repartition<uint8_t, DI>;
+
+enum class CodeKind { kBytes, kSignedBytes, kNibbles };
+
+// Sums of vectors of 16 lanes. GCC keeps such arrays in registers only where every loop over them
+// is unrolled by order.
+template <size_t kRows, size_t kVectors>
+struct DotSums {
+  VI of[kRows][kVectors];
+};
+
+HWY_INLINE VI AddDot(VI sum, VI codes, VI factors) {
+  // Highway 1.0.3 has no name for it and GCC's intrinsic copies registers.
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(codes.raw), "v"(factors.raw));
+  return sum;
+}
+HWY_INLINE VI LoadCodes(const std::byte* from) {
+  return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
+}
+HWY_INLINE VI LowNibbles(VI codes) { return hn::And(codes, hn::Set(DI(), 0x0f0f0f0f)); }
+HWY_INLINE VI HighNibbles(VI codes) { return LowNibbles(hn::ShiftRight<4>(codes)); }
+HWY_INLINE VI AsUnsigned(VI codes) {
+  return hn::Xor(codes, hn::Set(DI(), static_cast<int32_t>(0x80808080)));
+}
+HWY_INLINE VI FourBytes(const int8_t* from) {
+  int32_t word;
+  std::memcpy(&word, from, sizeof(word));
+  return hn::Set(DI(), word);
+}
+// Into the L2 cache: the lines of a later block that lie as these lines do. Never faults.
+HWY_INLINE void PrefetchAhead(const std::byte* from, ptrdiff_t ahead) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) +
+                                                   static_cast<uintptr_t>(ahead)),
+                     /*rw=*/0, /*locality=*/2);
+}
+
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void AddDots(const VI* codes, const int8_t* factors, size_t pitch,
+                        DotSums<kRows, kVectors>* sums) {
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+    const VI factor = FourBytes(factors + r * pitch);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums->of[r][v] = AddDot(sums->of[r][v], codes[v], factor);
+    }
+  }
+}
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void ClearDots(DotSums<kRows, kVectors>* sums) {
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::Zero(DI());
+  }
+}
+// Before the next digit, which is worth a 128th.
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::ShiftLeft<7>(sums->of[r][v]);
+  }
+}
+
+// What is multiplied: `steps` steps of kVectors registers of codes, the signed bytes of kRows rows.
+struct DotInput {
+  const std::byte* codes[2] = {};  // keys: of the tile's first and second 32 tokens; values: [0]
+  size_t stride = 0;               // bytes from a step to the next one
+  ptrdiff_t ahead = 0;             // prefetched
+  size_t steps = 0;
+  const int8_t* factors = nullptr;
+  size_t row_pitch = 0;    // bytes of factors from a row to the next
+  size_t digit_pitch = 0;  // the same of digits
+  uint32_t digits = 1;
+};
+
+// Keys: a step is 4 channels (nibbles: 8), a register 16 tokens.
+template <CodeKind kKind, size_t kRows, size_t kVectors>
+HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors, ptrdiff_t ahead,
+                             DotSums<kRows, kVectors>* sums) {
+  const std::byte* first = in.codes[0];
+  const std::byte* second = in.codes[1];
+  const size_t stride = in.stride, pitch = in.row_pitch;
+  constexpr size_t kStepBytes = kKind == CodeKind::kNibbles ? 8 : 4;
+  for (size_t i = in.steps; i != 0; --i, first += stride, second += stride, factors += kStepBytes) {
+    VI codes[kVectors];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      const std::byte* from = (v < 2 ? first : second) + v % 2 * 64;
+      codes[v] = LoadCodes(from);
+      PrefetchAhead(from, ahead);
+      if constexpr (kKind == CodeKind::kSignedBytes) codes[v] = AsUnsigned(codes[v]);
+    }
+    if constexpr (kKind == CodeKind::kNibbles) {
+      VI low[kVectors];
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) low[v] = LowNibbles(codes[v]);
+      AddDots(low, factors, pitch, sums);
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) low[v] = HighNibbles(codes[v]);
+      AddDots(low, factors + 4, pitch, sums);
+    } else {
+      AddDots(codes, factors, pitch, sums);
+    }
+  }
+}
+
+// Values: a step is 4 tokens, a register 16 channels.
+template <CodeKind kKind, size_t kRows, size_t kVectors>
+HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors, ptrdiff_t ahead,
+                               DotSums<kRows, kVectors>* sums) {
+  constexpr size_t kLoads = kKind == CodeKind::kNibbles ? kVectors / 2 : kVectors;
+  const std::byte* from = in.codes[0];
+  const size_t stride = in.stride, pitch = in.row_pitch;
+  for (size_t i = in.steps; i != 0; --i, from += stride, factors += 4) {
+    VI codes[kVectors];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kLoads; ++v) {
+      const VI loaded = LoadCodes(from + v * 64);
+      PrefetchAhead(from + v * 64, ahead);
+      if constexpr (kKind == CodeKind::kNibbles) {
+        codes[2 * v] = LowNibbles(loaded);
+        codes[2 * v + 1] = HighNibbles(loaded);
+      } else {
+        codes[v] = kKind == CodeKind::kBytes ? loaded : AsUnsigned(loaded);
+      }
+    }
+    AddDots(codes, factors, pitch, sums);
+  }
+}
+
+struct DotKeys {
+  template <CodeKind kKind, size_t kRows, size_t kVectors>
+  static HWY_INLINE void Run(const DotInput& in, DotSums<kRows, kVectors>* sums) {
+    ClearDots(sums);
+    DotKeysDigit<kKind>(in, in.factors, in.ahead, sums);
+    if (in.digits == 1) return;
+    RaiseDots(sums);
+    DotKeysDigit<kKind>(in, in.factors + in.digit_pitch, 0, sums);
+  }
+};
+struct DotValues {
+  template <CodeKind kKind, size_t kRows, size_t kVectors>
+  static HWY_INLINE void Run(const DotInput& in, DotSums<kRows, kVectors>* sums) {
+    ClearDots(sums);
+    DotValuesDigit<kKind>(in, in.factors, in.ahead, sums);
+    if (in.digits == 1) return;
+    RaiseDots(sums);
+    DotValuesDigit<kKind>(in, in.factors + in.digit_pitch, 0, sums);
+  }
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target

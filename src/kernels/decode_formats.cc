@@ -1,0 +1,38 @@
+#include "kernels/decode_formats.h"
+
+namespace prefixd::kernels {
+namespace {
+
+bool HasFastCodes(const quant::TensorFormat& format) {
+  return format.layout == quant::Layout::kTiled;
+}
+
+DecodeTensor TensorOf(const quant::TensorFormat& format, uint32_t dim) {
+  DecodeTensor tensor;
+  tensor.format = &format;
+  tensor.dim = dim;
+  tensor.group = format.group_size;
+  tensor.groups = dim / format.group_size;
+  tensor.bits = format.bits;
+  tensor.is_signed = format.codec == quant::Codec::kQ8_0;
+  tensor.biased = format.codec == quant::Codec::kMlxAffine || format.codec == quant::Codec::kQ4_1;
+  tensor.middle = format.bits == 8 ? 128.0f : 8.0f;
+  return tensor;
+}
+
+}  // namespace
+
+bool HasFastDecode(const quant::KvFormat& format) {
+  return HasFastCodes(format.key) && HasFastCodes(format.value);
+}
+
+DecodeFormat DecodeFormatOf(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim) {
+  DecodeFormat decode{.key = TensorOf(format.key, key_dim),
+                      .value = TensorOf(format.value, value_dim)};
+  // 8 bits of q and of the weights cost about 1.5 % of a result: less than 4-bit values do, more
+  // than 8-bit keys and values.
+  decode.digits = format.key.bits == 8 && format.value.bits == 8 ? 2 : 1;
+  return decode;
+}
+
+}  // namespace prefixd::kernels

@@ -1,0 +1,107 @@
+// What the parts of fast decode attention share: few query rows, multiplied with the stored codes
+// as they are. Internal to kernels/; everything here has been validated.
+//
+// The context is cut into runs of kRunTokens tokens; runs s, s + kSlots, s + 2 kSlots ... are
+// summed up in slot s, in order, and the slots are merged at the end. So sums depend on positions
+// only, and their memory not on the context.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "quant/block_table.h"
+#include "quant/format.h"
+
+namespace prefixd::kernels {
+
+inline constexpr uint32_t kRunTokens = 2048;
+inline constexpr uint32_t kSlots = 16;
+inline constexpr uint32_t kDecodeTile = 64;  // tokens of a block whose softmax is computed together
+inline constexpr uint32_t kStripHeads = 4;   // row heads that share each loaded register
+inline constexpr uint32_t kMaxDecodeRows = 8;
+
+// One query row and where it stands; its heads lie apart by the job's strides.
+struct DecodeRow {
+  const float* q = nullptr;
+  float* out = nullptr;
+  uint64_t position = 0;
+};
+
+// What one tensor's codes mean: scale * code + bias, or scale * (code - middle) without a bias.
+struct DecodeTensor {
+  const quant::TensorFormat* format = nullptr;
+  uint32_t dim = 0;
+  uint32_t group = 0, groups = 0;
+  uint32_t bits = 0;       // 8 or 4
+  bool is_signed = false;  // codes are signed bytes
+  bool biased = false;
+  float middle = 0;  // of the codes' range
+  float whole() const { return biased ? 1.0f : 0.0f; }
+};
+struct DecodeFormat {
+  DecodeTensor key, value;
+  // Queries and weights have this many signed bytes: two where one would cost more precision than
+  // the stored codes already have.
+  uint32_t digits = 1;
+};
+
+// A group of a row head's query: `step` is what 1 of its codes is worth; a dot of codes times
+// `step` plus `centre` is to be multiplied with a token's scale, its bias with `sum`.
+struct QueryTerm {
+  float step = 0, centre = 0, sum = 0;
+};
+// The queries as keys of one format want them. Row heads in order [kv head][row][head of the
+// group].
+struct DecodeQueries {
+  int8_t* codes = nullptr;     // [digits][row_heads][key_dim], most significant digit first
+  QueryTerm* terms = nullptr;  // [row_heads][key groups]
+};
+
+// What is known so far, [kSlots][row_heads]: weights are 2^(score - max).
+struct DecodeSums {
+  float* maxima = nullptr;
+  float* weights = nullptr;  // [16], to be added up
+  float* values = nullptr;   // [value_pitch]
+};
+
+struct DecodeJob {
+  std::span<const quant::KvFormat> formats;
+  std::span<const DecodeFormat> tensors;   // by format index
+  std::span<const DecodeQueries> queries;  // the same
+  std::span<const DecodeRow> rows;
+  AttentionShape shape;  // strides filled in; query_rows and first_position do not count
+  quant::BlockTable blocks;
+  DecodeSums sums;
+  size_t value_pitch = 0;
+  uint32_t group() const { return shape.query_heads / shape.kv_heads; }
+  uint32_t row_heads() const { return static_cast<uint32_t>(rows.size()) * shape.query_heads; }
+};
+
+// One thread's working memory, for one tile.
+struct DecodeScratch {
+  float* key_scales = nullptr;    // [key groups][kDecodeTile]
+  float* key_biases = nullptr;    // the same
+  float* value_scales = nullptr;  // [value groups][kDecodeTile]
+  float* value_biases = nullptr;  // the same
+  float* scores = nullptr;        // [kStripHeads][kDecodeTile], then weights
+  float* lanes = nullptr;         // [16][16]
+  int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kDecodeTile]
+};
+
+// A piece of work: some kv heads over the runs of one slot.
+struct DecodePart {
+  uint32_t slot = 0;
+  uint32_t first_head = 0, end_head = 0;
+};
+
+// Whether this machine has the instructions.
+bool DecodesCodes();
+// Fills job.queries[format], which is memory so far.
+void PrepareQueries(const DecodeJob& job, uint32_t format);
+void RunDecodePart(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch);
+// Merges the first `slots` slots into the rows' results.
+void MergeSlots(const DecodeJob& job, uint32_t slots);
+
+}  // namespace prefixd::kernels

@@ -1,0 +1,172 @@
+// Queries of fast decode as signed bytes, and scores of a tile, for one SIMD target: included once
+// per target.
+//
+// With x the query, xq its codes, k the stored codes: the score of a token is the sum over groups
+// of scale * sum(x k) + bias * sum(x). sum(x k) is step * sum(xq k) + middle * (sum(x) - step *
+// sum(xq)): x and step xq differ by rounding only, which costs least where k is taken from the
+// middle of its range. Codes without bias count from the middle themselves.
+#if defined(PREFIXD_KERNELS_DECODE_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_KEYS_INL_H_
+#undef PREFIXD_KERNELS_DECODE_KEYS_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_KEYS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/decode_dot-inl.h"
+#include "kernels/decode_job.h"
+#include "kernels/decode_tile-inl.h"
+#include "kernels/rows-inl.h"
+#include "kernels/tile_row-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+// The largest code of one and of two digits, a digit being worth 128 of the next.
+HWY_INLINE float CodeLimit(uint32_t digits) { return digits == 1 ? 127.0f : 127.0f * 128; }
+// 0 for what is too small to divide by.
+HWY_INLINE float InverseStep(float largest, float limit) {
+  return largest < 1e-30f ? 0.0f : limit / largest;
+}
+
+// 16 codes as one or two signed bytes each, `digit_pitch` apart.
+HWY_INLINE void StoreDigits(VI codes, uint32_t digits, int8_t* to, size_t digit_pitch) {
+  if (digits == 1) return hn::StoreU(hn::DemoteTo(DI8(), codes), DI8(), to);
+  const VI high = hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64)));
+  const VI low = hn::Sub(codes, hn::ShiftLeft<7>(high));
+  hn::StoreU(hn::DemoteTo(DI8(), high), DI8(), to);
+  hn::StoreU(hn::DemoteTo(DI8(), low), DI8(), to + digit_pitch);
+}
+
+// One group of a row head's query.
+HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeFormat& format,
+                                   int8_t* codes, size_t digit_pitch) {
+  const DF df;
+  const VF factor = hn::Set(df, scale);
+  VF largest = hn::Zero(df), sum = hn::Zero(df);
+  for (uint32_t i = 0; i < format.key.group; i += kLanes) {
+    const VF x = hn::Mul(hn::LoadU(df, q + i), factor);
+    largest = hn::Max(largest, hn::Abs(x));
+    sum = hn::Add(sum, x);
+  }
+  const float limit = CodeLimit(format.digits);
+  const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
+  const VF inverse = hn::Set(df, InverseStep(max, limit));
+  VI code_sum = hn::Zero(DI());
+  for (uint32_t i = 0; i < format.key.group; i += kLanes) {
+    const VF x = hn::Mul(hn::LoadU(df, q + i), factor);
+    const VI code = hn::NearestInt(hn::Mul(x, inverse));
+    code_sum = hn::Add(code_sum, code);
+    StoreDigits(code, format.digits, codes + i, digit_pitch);
+  }
+  QueryTerm term;
+  term.step = max / limit;
+  term.sum = hn::GetLane(hn::SumOfLanes(df, sum));
+  const float stepped = term.step * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), code_sum)));
+  term.centre = format.key.middle * (format.key.whole() * term.sum - stepped);
+  return term;
+}
+
+HWY_ATTR void PrepareQueriesOnTarget(const DecodeJob& job, uint32_t format_index) {
+  constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
+  const DecodeFormat& format = job.tensors[format_index];
+  const DecodeQueries& to = job.queries[format_index];
+  const uint32_t group = job.group();
+  const size_t digit_pitch = size_t{job.row_heads()} * format.key.dim;
+  int8_t* codes = to.codes;
+  QueryTerm* term = to.terms;
+  for (uint32_t kv_head = 0; kv_head < job.shape.kv_heads; ++kv_head) {
+    for (const DecodeRow& row : job.rows) {
+      for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        const float* q = row.q + head * job.shape.query_head_stride;
+        for (uint32_t d = 0; d < format.key.dim; d += format.key.group) {
+          *term++ = QuantizeQuery(q + d, job.shape.scale * kLog2E, format, codes + d, digit_pitch);
+        }
+        codes += format.key.dim;
+      }
+    }
+  }
+}
+
+// A strip's queries.
+struct StripQueries {
+  const int8_t* codes = nullptr;
+  size_t digit_pitch = 0;
+  uint32_t digits = 1;
+  const QueryTerm* terms = nullptr;
+};
+
+// Scores of 16 kVectors tokens to `scores` [rows][kDecodeTile]; scales and biases are those
+// tokens'.
+template <CodeKind kKind, size_t kRows, size_t kVectors>
+HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueries& queries,
+                                       const TileCodes& codes, ptrdiff_t ahead, const float* scales,
+                                       const float* biases, float* scores) {
+  const DF df;
+  DotInput in;
+  in.codes[0] = codes.half[0];
+  in.codes[1] = codes.half[1];
+  in.stride = codes.stride;
+  in.ahead = ahead;
+  in.steps = key.group * key.bits / 32;
+  in.factors = queries.codes;
+  in.row_pitch = key.dim;
+  in.digit_pitch = queries.digit_pitch;
+  in.digits = queries.digits;
+  for (uint32_t g = 0; g < key.groups; ++g) {
+    DotSums<kRows, kVectors> dots;
+    DotKeys::Run<kKind>(in, &dots);
+    VF scale[kVectors], bias[kVectors];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      scale[v] = hn::LoadU(df, scales + g * kDecodeTile + v * kLanes);
+      bias[v] = hn::LoadU(df, biases + g * kDecodeTile + v * kLanes);
+    }
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kRows; ++r) {
+      const QueryTerm& term = queries.terms[r * key.groups + g];
+      const VF step = hn::Set(df, term.step), centre = hn::Set(df, term.centre);
+      const VF sum = hn::Set(df, term.sum);
+      float* to = scores + r * kDecodeTile;
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) {
+        const VF dot = hn::MulAdd(hn::ConvertTo(df, dots.of[r][v]), step, centre);
+        const VF earlier = g == 0 ? hn::Zero(df) : hn::LoadU(df, to + v * kLanes);
+        hn::StoreU(hn::MulAdd(dot, scale[v], hn::MulAdd(bias[v], sum, earlier)), df,
+                   to + v * kLanes);
+      }
+    }
+    in.codes[0] += codes.group_stride;
+    in.codes[1] += codes.group_stride;
+    in.factors += key.group;
+  }
+}
+
+// Scores of a tile for kRows row heads.
+template <CodeKind kKind, size_t kRows>
+HWY_INLINE void ScoreTile(const DecodeTensor& key, const StripQueries& queries,
+                          const DecodeUnit& unit, const DecodeTokens& tile, ptrdiff_t ahead,
+                          const DecodeScratch& scratch) {
+  const TileCodes codes = KeyCodesOf(key, unit, tile);
+  if (tile.tokens > kDecodeTile - kLanes && unit.layout.slots >= tile.first + kDecodeTile) {
+    return ScoreTokens<kKind, kRows, 4>(key, queries, codes, ahead, scratch.key_scales,
+                                        scratch.key_biases, scratch.scores);
+  }
+  for (uint32_t v = 0; v < tile.vectors(); ++v) {
+    TileCodes vector = v < 2 ? codes : SecondHalf(key, unit, tile, codes);
+    vector.half[0] += v % 2 * 64;
+    ScoreTokens<kKind, kRows, 1>(key, queries, vector, ahead, scratch.key_scales + v * kLanes,
+                                 scratch.key_biases + v * kLanes, scratch.scores + v * kLanes);
+  }
+}
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target

@@ -1,0 +1,186 @@
+#include <cfloat>
+
+#include "kernels/decode_job.h"
+#include "kernels/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/decode_part.cc"
+#include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
+#include "hwy/highway.h"
+
+#include "kernels/decode_unit-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+
+// Bytes that are asked for before they are read: enough for the time that memory takes.
+constexpr uint64_t kAheadBytes = uint64_t{40} << 10;
+
+// Visits the blocks of a part in order, each for all its kv heads: that is the order of the bytes.
+class PartWalk {
+ public:
+  HWY_INLINE PartWalk(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch)
+      : job_(job), part_(part), scratch_(scratch) {}
+
+  HWY_ATTR void Run() {
+    Clear();
+    const uint32_t rows = static_cast<uint32_t>(job_.rows.size());
+    uint64_t position = 0;
+    for (size_t b = 0; b < job_.blocks.size(); ++b) {
+      const quant::BlockTableEntry& block = job_.blocks[b];
+      if (position > job_.rows[rows - 1].position) return;
+      if (position / kRunTokens % kSlots == part_.slot) VisitBlock(b, position, 0, rows);
+      position += block.tokens;
+    }
+  }
+
+ private:
+  HWY_INLINE void Clear() {
+    const DecodeSums& sums = job_.sums;
+    const size_t group = job_.rows.size() * job_.group();
+    const size_t base = size_t{part_.slot} * job_.row_heads();
+    for (size_t i = base + part_.first_head * group; i < base + part_.end_head * group; ++i) {
+      sums.maxima[i] = -FLT_MAX;
+      hn::StoreU(hn::Zero(DF()), DF(), sums.weights + i * kLanes);
+      for (size_t d = 0; d < job_.value_pitch; d += kLanes) {
+        hn::StoreU(hn::Zero(DF()), DF(), sums.values + i * job_.value_pitch + d);
+      }
+    }
+  }
+
+  HWY_INLINE void VisitBlock(size_t b, uint64_t position, uint32_t first_row, uint32_t end_row) {
+    const quant::BlockTableEntry& block = job_.blocks[b];
+    const DecodeFormat& format = job_.tensors[block.format];
+    DecodeVisit visit{.slot = part_.slot,
+                      .first_row = first_row,
+                      .end_row = end_row,
+                      .position = position,
+                      .tokens = block.tokens,
+                      .format = block.format};
+    visit.key.layout = quant::LayoutOfUnit(*format.key.format, format.key.dim, block.page_tokens);
+    visit.value.layout =
+        quant::LayoutOfUnit(*format.value.format, format.value.dim, block.page_tokens);
+    for (uint32_t head = part_.first_head; head < part_.end_head; ++head) {
+      visit.kv_head = head;
+      Place(b, head, &visit);
+      UnitAttention(job_, visit, scratch_).Run();
+    }
+  }
+
+  HWY_INLINE void Place(size_t b, uint32_t head, DecodeVisit* visit) const {
+    const uint64_t key_bytes = visit->key.layout.unit_bytes;
+    const uint64_t value_bytes = visit->value.layout.unit_bytes;
+    const uint64_t values_offset = job_.shape.kv_heads * key_bytes;
+    const quant::BlockTableEntry& block = job_.blocks[b];
+    visit->key.bytes = block.units + head * key_bytes;
+    visit->value.bytes = block.units + values_offset + head * value_bytes;
+    visit->key.ahead = visit->value.ahead = 0;
+    // The unit that is read some units later.
+    const uint32_t heads = part_.end_head - part_.first_head;
+    const uint64_t units = HWY_MAX(kAheadBytes / (key_bytes + value_bytes), 1);
+    const uint64_t later = head - part_.first_head + units;
+    if (b + later / heads >= job_.blocks.size()) return;
+    const quant::BlockTableEntry& next = job_.blocks[b + later / heads];
+    if (next.format != block.format || next.page_tokens != block.page_tokens) return;
+    const uint64_t next_head = part_.first_head + later % heads;
+    visit->key.ahead = Distance(visit->key.bytes, next.units + next_head * key_bytes);
+    visit->value.ahead =
+        Distance(visit->value.bytes, next.units + values_offset + next_head * value_bytes);
+  }
+  static HWY_INLINE ptrdiff_t Distance(const std::byte* from, const std::byte* to) {
+    return static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(to) -
+                                  reinterpret_cast<uintptr_t>(from));
+  }
+
+  const DecodeJob& job_;
+  const DecodePart& part_;
+  const DecodeScratch& scratch_;
+};
+
+HWY_ATTR void RunPartOnTarget(const DecodeJob& job, const DecodePart& part,
+                              const DecodeScratch& scratch) {
+  PartWalk(job, part, scratch).Run();
+}
+
+// One row head: slots in order, each by its weight against the largest maximum.
+HWY_INLINE void MergeRowHead(const DecodeJob& job, size_t row_head, uint32_t slots, float* out) {
+  const DF df;
+  float max = -FLT_MAX;
+  for (uint32_t s = 0; s < slots; ++s) {
+    const float of_slot = job.sums.maxima[s * job.row_heads() + row_head];
+    if (!(of_slot <= max)) max = of_slot;  // NaN too
+  }
+  float factors[kSlots];
+  VF total = hn::Zero(df);
+  for (uint32_t s = 0; s < slots; ++s) {
+    const size_t at = s * size_t{job.row_heads()} + row_head;
+    const VF factor = WeightExp2(hn::Set(df, job.sums.maxima[at] - max));
+    factors[s] = hn::GetLane(factor);
+    total = hn::MulAdd(hn::LoadU(df, job.sums.weights + at * kLanes), factor, total);
+  }
+  const VF inverse = hn::Div(hn::Set(df, 1), hn::SumOfLanes(df, total));
+  for (uint32_t d = 0; d < job.shape.value_dim; d += kLanes) {
+    VF sum = hn::Zero(df);
+    for (uint32_t s = 0; s < slots; ++s) {
+      const size_t at = s * size_t{job.row_heads()} + row_head;
+      sum = hn::MulAdd(hn::LoadU(df, job.sums.values + at * job.value_pitch + d),
+                       hn::Set(df, factors[s]), sum);
+    }
+    const size_t left = job.shape.value_dim - d;
+    hn::BlendedStore(hn::Mul(sum, inverse), hn::FirstN(df, left), df, out + d);
+  }
+}
+
+HWY_ATTR void MergeOnTarget(const DecodeJob& job, uint32_t slots) {
+  const uint32_t group = job.group();
+  size_t row_head = 0;
+  for (uint32_t kv_head = 0; kv_head < job.shape.kv_heads; ++kv_head) {
+    for (const DecodeRow& row : job.rows) {
+      for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head, ++row_head) {
+        MergeRowHead(job, row_head, slots, row.out + head * job.shape.out_head_stride);
+      }
+    }
+  }
+}
+
+bool TargetDecodesCodes() { return true; }
+
+#else
+
+// Never called.
+void PrepareQueriesOnTarget(const DecodeJob&, uint32_t) {}
+void RunPartOnTarget(const DecodeJob&, const DecodePart&, const DecodeScratch&) {}
+void MergeOnTarget(const DecodeJob&, uint32_t) {}
+bool TargetDecodesCodes() { return false; }
+
+#endif
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace prefixd::kernels {
+namespace {
+
+HWY_EXPORT(PrepareQueriesOnTarget);
+HWY_EXPORT(RunPartOnTarget);
+HWY_EXPORT(MergeOnTarget);
+HWY_EXPORT(TargetDecodesCodes);
+
+}  // namespace
+
+bool DecodesCodes() { return HWY_DYNAMIC_DISPATCH(TargetDecodesCodes)(); }
+void PrepareQueries(const DecodeJob& job, uint32_t format) {
+  HWY_DYNAMIC_DISPATCH(PrepareQueriesOnTarget)(job, format);
+}
+void RunDecodePart(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(RunPartOnTarget)(job, part, scratch);
+}
+void MergeSlots(const DecodeJob& job, uint32_t slots) {
+  HWY_DYNAMIC_DISPATCH(MergeOnTarget)(job, slots);
+}
+
+}  // namespace prefixd::kernels
+#endif  // HWY_ONCE

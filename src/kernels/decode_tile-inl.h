@@ -1,0 +1,134 @@
+// Where a tile of a tiled block lies and what its scales and biases are, for one SIMD target:
+// included once per target.
+#if defined(PREFIXD_KERNELS_DECODE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_TILE_INL_H_
+#undef PREFIXD_KERNELS_DECODE_TILE_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_TILE_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/decode_dot-inl.h"
+#include "kernels/decode_job.h"
+#include "kernels/rows-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+inline constexpr uint32_t kLanes = 16;
+
+// One unit of the block that is read, and how far from it the unit lies that is read soon.
+struct DecodeUnit {
+  const std::byte* bytes = nullptr;
+  ptrdiff_t ahead = 0;
+  quant::UnitLayout layout;
+};
+
+// Tokens [first, first + tokens) of a unit, at most kDecodeTile, `first` a multiple of that.
+struct DecodeTokens {
+  uint32_t first = 0;
+  uint32_t tokens = 0;
+  uint32_t vectors() const { return (tokens + kLanes - 1) / kLanes; }
+};
+
+// Codes of one tile: of its first and, of keys, second 32 tokens.
+struct TileCodes {
+  const std::byte* half[2] = {};
+  size_t stride = 0;        // bytes from 4 channels (nibbles: 8; values: 4 tokens) to the next ones
+  size_t group_stride = 0;  // bytes from a group to the next one
+};
+
+HWY_INLINE TileCodes KeyCodesOf(const DecodeTensor& key, const DecodeUnit& unit,
+                                const DecodeTokens& tile) {
+  constexpr uint32_t kHalf = 32;
+  const size_t words = key.dim * key.bits / 32;
+  const std::byte* const codes = unit.bytes + unit.layout.codes_offset;
+  const size_t slots = HWY_MIN(unit.layout.slots - tile.first, uint64_t{kHalf});
+  TileCodes found;
+  found.stride = slots * 4;
+  found.group_stride = key.group * key.bits / 32 * found.stride;
+  found.half[0] = codes + tile.first * words * 4;
+  found.half[1] = found.half[0] + kHalf * words * 4;
+  return found;
+}
+// The second half when it has 16 slots only.
+HWY_INLINE TileCodes SecondHalf(const DecodeTensor& key, const DecodeUnit& unit,
+                                const DecodeTokens& tile, const TileCodes& codes) {
+  const uint64_t slots = HWY_MIN(unit.layout.slots - tile.first - 32, uint64_t{32});
+  TileCodes half;
+  half.half[0] = half.half[1] = codes.half[1];
+  half.stride = slots * 4;
+  half.group_stride = key.group * key.bits / 32 * half.stride;
+  return half;
+}
+
+HWY_INLINE TileCodes ValueCodesOf(const DecodeTensor& value, const DecodeUnit& unit,
+                                  const DecodeTokens& tile) {
+  TileCodes found;
+  found.stride = value.group * value.bits / 8 * 4;
+  found.group_stride = unit.layout.slots / 4 * found.stride;
+  found.half[0] = found.half[1] =
+      unit.bytes + unit.layout.codes_offset + tile.first / 4 * found.stride;
+  return found;
+}
+
+template <quant::Dtype kDtype>
+HWY_INLINE VF LoadParameters(const std::byte* from) {
+  if constexpr (kDtype == quant::Dtype::kF16) {
+    return LoadHalf(from);
+  } else if constexpr (kDtype == quant::Dtype::kBf16) {
+    return LoadBf16(from);
+  } else {
+    return hn::LoadU(DF(), reinterpret_cast<const float*>(from));
+  }
+}
+
+// [group][slot] of the unit to floats [group][kDecodeTile]; 0 behind the tile's tokens, whatever is
+// stored there.
+template <quant::Dtype kDtype>
+HWY_INLINE void WidenTile(const std::byte* from, const DecodeUnit& unit, uint32_t groups,
+                          const DecodeTokens& tile, float* to) {
+  constexpr size_t kBytes = kDtype == quant::Dtype::kF32 ? 4 : 2;
+  from += tile.first * kBytes;
+  for (uint32_t g = 0; g < groups; ++g, from += unit.layout.slots * kBytes, to += kDecodeTile) {
+    for (uint32_t slot = 0; slot < kDecodeTile; slot += kLanes) {
+      VF widened = hn::Zero(DF());
+      if (slot < tile.tokens) {
+        PrefetchAhead(from + slot * kBytes, unit.ahead);
+        widened = hn::IfThenElseZero(hn::FirstN(DF(), tile.tokens - slot),
+                                     LoadParameters<kDtype>(from + slot * kBytes));
+      }
+      hn::StoreU(widened, DF(), to + slot);
+    }
+  }
+}
+HWY_NOINLINE HWY_ATTR void WidenTile(const DecodeTensor& tensor, const DecodeUnit& unit,
+                                     const DecodeTokens& tile, float* scales, float* biases) {
+  const auto widen = [&](uint64_t offset, float* to) HWY_ATTR {
+    const std::byte* from = unit.bytes + offset;
+    switch (tensor.format->scale_dtype) {
+      case quant::Dtype::kF16:
+        return WidenTile<quant::Dtype::kF16>(from, unit, tensor.groups, tile, to);
+      case quant::Dtype::kBf16:
+        return WidenTile<quant::Dtype::kBf16>(from, unit, tensor.groups, tile, to);
+      default:
+        return WidenTile<quant::Dtype::kF32>(from, unit, tensor.groups, tile, to);
+    }
+  };
+  widen(unit.layout.scales_offset, scales);
+  if (tensor.biased) return widen(unit.layout.biases_offset, biases);
+  for (uint32_t i = 0; i < tensor.groups * kDecodeTile; i += kLanes) {
+    hn::StoreU(hn::Zero(DF()), DF(), biases + i);
+  }
+}
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target

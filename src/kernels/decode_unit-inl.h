@@ -1,0 +1,163 @@
+// Fast decode attention of some rows over one kv head of one block, for one SIMD target: included
+// once per target.
+#if defined(PREFIXD_KERNELS_DECODE_UNIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_UNIT_INL_H_
+#undef PREFIXD_KERNELS_DECODE_UNIT_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_UNIT_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/decode_job.h"
+#include "kernels/decode_keys-inl.h"
+#include "kernels/decode_softmax-inl.h"
+#include "kernels/decode_tile-inl.h"
+#include "kernels/decode_values-inl.h"
+#include "kernels/rows-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+// One kv head of one block, and who attends to it.
+struct DecodeVisit {
+  uint32_t slot = 0;
+  uint32_t kv_head = 0;
+  uint32_t first_row = 0, end_row = 0;
+  uint64_t position = 0;  // of the block's first token
+  uint32_t tokens = 0;
+  uint32_t format = 0;
+  DecodeUnit key, value;
+};
+
+HWY_INLINE CodeKind KindOf(const DecodeTensor& tensor) {
+  if (tensor.bits == 4) return CodeKind::kNibbles;
+  return tensor.is_signed ? CodeKind::kSignedBytes : CodeKind::kBytes;
+}
+
+template <CodeKind kKind>
+HWY_INLINE void ScoreStrip(const DecodeTensor& key, const StripQueries& queries, uint32_t rows,
+                           const DecodeUnit& unit, const DecodeTokens& tile, ptrdiff_t ahead,
+                           const DecodeScratch& scratch) {
+  switch (rows) {
+    case 1:
+      return ScoreTile<kKind, 1>(key, queries, unit, tile, ahead, scratch);
+    case 2:
+      return ScoreTile<kKind, 2>(key, queries, unit, tile, ahead, scratch);
+    case 3:
+      return ScoreTile<kKind, 3>(key, queries, unit, tile, ahead, scratch);
+    default:
+      return ScoreTile<kKind, 4>(key, queries, unit, tile, ahead, scratch);
+  }
+}
+template <CodeKind kKind>
+HWY_INLINE void AddStrip(const DecodeJob& job, const DecodeFormat& format, const DecodeUnit& unit,
+                         const DecodeTokens& tile, ptrdiff_t ahead, const DecodeStrip& strip,
+                         const DecodeScratch& scratch) {
+  switch (strip.rows) {
+    case 1:
+      return AddTile<kKind, 1>(job, format, unit, tile, ahead, strip, scratch);
+    case 2:
+      return AddTile<kKind, 2>(job, format, unit, tile, ahead, strip, scratch);
+    case 3:
+      return AddTile<kKind, 3>(job, format, unit, tile, ahead, strip, scratch);
+    default:
+      return AddTile<kKind, 4>(job, format, unit, tile, ahead, strip, scratch);
+  }
+}
+
+class UnitAttention {
+ public:
+  HWY_INLINE UnitAttention(const DecodeJob& job, const DecodeVisit& visit,
+                           const DecodeScratch& scratch)
+      : job_(job), visit_(visit), scratch_(scratch), format_(job.tensors[visit.format]) {}
+
+  HWY_ATTR void Run() {
+    for (uint32_t first = 0; first < visit_.tokens; first += kDecodeTile) {
+      DecodeTokens tile{.first = first, .tokens = HWY_MIN(kDecodeTile, visit_.tokens - first)};
+      tile.tokens = CountSeen(tile, visit_.end_row - 1);  // positions grow with the row
+      if (tile.tokens == 0) return;
+      WidenTile(format_.key, visit_.key, tile, scratch_.key_scales, scratch_.key_biases);
+      WidenTile(format_.value, visit_.value, tile, scratch_.value_scales, scratch_.value_biases);
+      const uint32_t row_heads = (visit_.end_row - visit_.first_row) * job_.group();
+      for (uint32_t strip = 0; strip < row_heads; strip += kStripHeads) {
+        AttendStrip(tile, strip, HWY_MIN(kStripHeads, row_heads - strip));
+      }
+    }
+  }
+
+ private:
+  // How many of the tile's tokens the row sees.
+  HWY_INLINE uint32_t CountSeen(const DecodeTokens& tile, uint32_t row) const {
+    const uint64_t begin = visit_.position + tile.first;
+    const uint64_t position = job_.rows[row].position;
+    if (position < begin) return 0;
+    return static_cast<uint32_t>(HWY_MIN(position + 1 - begin, uint64_t{tile.tokens}));
+  }
+
+  // Row heads first ... of the visit.
+  HWY_INLINE void AttendStrip(const DecodeTokens& tile, uint32_t first, uint32_t rows) {
+    const size_t row_head =
+        (size_t{visit_.kv_head} * job_.rows.size() + visit_.first_row) * job_.group() + first;
+    DecodeStrip strip;
+    strip.rows = rows;
+    strip.first = size_t{visit_.slot} * job_.row_heads() + row_head;
+    for (uint32_t r = 0; r < rows; ++r) {
+      const uint32_t seen = CountSeen(tile, visit_.first_row + (first + r) / job_.group());
+      strip.seen[r] = seen == kDecodeTile ? ~uint64_t{0} : (uint64_t{1} << seen) - 1;
+    }
+    // Lines that the first strip has asked for are on their way.
+    const bool ask = first == 0;
+    Score(tile, row_head, rows, ask ? visit_.key.ahead : 0);
+    WeighStrip(job_, scratch_, &strip);
+    AddValues(tile, strip, ask ? visit_.value.ahead : 0);
+  }
+
+  HWY_INLINE void Score(const DecodeTokens& tile, size_t row_head, uint32_t rows, ptrdiff_t ahead) {
+    const DecodeQueries& all = job_.queries[visit_.format];
+    const DecodeTensor& key = format_.key;
+    const StripQueries queries{.codes = all.codes + row_head * key.dim,
+                               .digit_pitch = size_t{job_.row_heads()} * key.dim,
+                               .digits = format_.digits,
+                               .terms = all.terms + row_head * key.groups};
+    switch (KindOf(key)) {
+      case CodeKind::kNibbles:
+        return ScoreStrip<CodeKind::kNibbles>(key, queries, rows, visit_.key, tile, ahead,
+                                              scratch_);
+      case CodeKind::kSignedBytes:
+        return ScoreStrip<CodeKind::kSignedBytes>(key, queries, rows, visit_.key, tile, ahead,
+                                                  scratch_);
+      default:
+        return ScoreStrip<CodeKind::kBytes>(key, queries, rows, visit_.key, tile, ahead, scratch_);
+    }
+  }
+
+  HWY_INLINE void AddValues(const DecodeTokens& tile, const DecodeStrip& strip, ptrdiff_t ahead) {
+    switch (KindOf(format_.value)) {
+      case CodeKind::kNibbles:
+        return AddStrip<CodeKind::kNibbles>(job_, format_, visit_.value, tile, ahead, strip,
+                                            scratch_);
+      case CodeKind::kSignedBytes:
+        return AddStrip<CodeKind::kSignedBytes>(job_, format_, visit_.value, tile, ahead, strip,
+                                                scratch_);
+      default:
+        return AddStrip<CodeKind::kBytes>(job_, format_, visit_.value, tile, ahead, strip,
+                                          scratch_);
+    }
+  }
+
+  const DecodeJob& job_;
+  const DecodeVisit& visit_;
+  const DecodeScratch& scratch_;
+  const DecodeFormat& format_;
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target
