@@ -43,11 +43,12 @@ class Bench {
   struct Options {
     std::string workload;
     bool smoke = false;
-    bool quick = false;                  // fewer counts, same targets
-    bool targets_only = false;           // of text: the targets alone
-    std::vector<std::string> only = {};  // families of figures; empty = all
-    std::string directory;               // existing; for sockets and the SSD tier
-    bool quiet = false;                  // nothing on stdout: somebody wants JSON at the end
+    bool quick = false;                     // fewer counts, same targets
+    bool targets_only = false;              // of text: the targets alone
+    std::vector<std::string> only = {};     // families of figures; empty = all
+    std::string directory;                  // existing; for sockets and the SSD tier
+    std::string arena_folder = "/dev/shm";  // a tmpfs; for the arena of kernels
+    bool quiet = false;                     // nothing on stdout: somebody wants JSON at the end
   };
   explicit Bench(Options options);
 
@@ -56,6 +57,8 @@ class Bench {
   bool Wants(const std::string& family) const;
   const std::string& workload() const { return options_.workload; }
   const std::string& directory() const { return options_.directory; }
+  const std::string& arena_folder() const { return options_.arena_folder; }
+  bool targets_only() const { return options_.targets_only; }
 
   // The size for this run, which the report names.
   uint64_t Parameter(const std::string& name, uint64_t smoke, uint64_t real) {
@@ -67,7 +70,7 @@ class Bench {
   // Prints and keeps.
   void Add(Row row);
   void Judge(Target target);
-  // A sentence for the reader: what was left out, and why.
+  // A sentence for the reader: what was left out, and why; or a figure that has no target.
   void Note(const std::string& text);
 
   const std::vector<Figure>& parameters() const { return parameters_; }

@@ -40,6 +40,7 @@ struct Arguments {
   bool json = false;
   std::vector<std::string> only;
   std::string directory = std::filesystem::temp_directory_path();
+  std::string arena_folder = "/dev/shm";
   std::vector<std::string> workloads;
 };
 
@@ -107,6 +108,7 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                  .targets_only = arguments.targets,
                  .only = arguments.only,
                  .directory = directory,
+                 .arena_folder = arguments.arena_folder,
                  .quiet = arguments.json});
     workload.run(bench);
     failures += bench.failures().size();
@@ -145,15 +147,19 @@ int Main(int argc, char** argv) {
   app.add_flag("--smoke", arguments.smoke,
                "tiny sizes: a test of the workloads, not a measurement");
   app.add_flag("--quick", arguments.quick,
-               "share: lower counts in about two minutes, same targets");
-  app.add_flag("--targets", arguments.targets, "of text: only the targets, a line each");
+               "share, kernels: lower counts in about two minutes, same targets");
+  app.add_flag("--targets", arguments.targets, "only what has a target, a line each");
   app.add_option("--only", arguments.only,
-                 "share: only these families of figures: acquire, match, read, gather, python, "
-                 "streams, fairness, crash")
+                 "only these families of figures. share: acquire, match, read, gather, python, "
+                 "streams, fairness, crash; kernels: decode, prefill, convert")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,
                  "where sockets and the SSD tier stand during the run: names the disk to measure")
+      ->check(CLI::ExistingDirectory)
+      ->capture_default_str();
+  app.add_option("--arena", arguments.arena_folder,
+                 "kernels: the tmpfs that its arena file stands on, with huge pages or without")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
   app.add_option("--budget-client", budget_client)->group("");  // hidden: how budget starts itself

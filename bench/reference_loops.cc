@@ -65,6 +65,45 @@ uint64_t StreamRead(const std::byte* from, size_t bytes) {
   return Sum<Vector128>(from, bytes);
 }
 
+PairedStreamRead::PairedStreamRead() : thread_([this] { Work(); }) {}
+
+PairedStreamRead::~PairedStreamRead() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+uint64_t PairedStreamRead::Read(const std::byte* from, size_t bytes) {
+  const size_t half = bytes / 2 / 512 * 512;
+  {
+    const std::lock_guard lock(mutex_);
+    from_ = from + half;
+    bytes_ = bytes - half;
+  }
+  changed_.notify_all();
+  const uint64_t sum = StreamRead(from, half);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return from_ == nullptr; });
+  return sum + sum_;
+}
+
+void PairedStreamRead::Work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return over_ || from_ != nullptr; });
+    if (over_) return;
+    lock.unlock();
+    const uint64_t sum = StreamRead(from_, bytes_);
+    lock.lock();
+    sum_ = sum;
+    from_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
 [[gnu::noinline]] void CopyBytes(const std::byte* from, std::byte* to, size_t bytes) {
   std::memcpy(to, from, bytes);
 }

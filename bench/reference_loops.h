@@ -5,10 +5,13 @@
 #include <grpcpp/channel.h>
 #include <sys/types.h>
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 
 namespace prefixd::bench {
 
@@ -17,6 +20,24 @@ namespace prefixd::bench {
 // Reads every byte once in order, with the widest vectors of this CPU. Returns a sum over them.
 // Requires: 64-byte aligned, bytes a multiple of 512.
 uint64_t StreamRead(const std::byte* from, size_t bytes);
+
+// The same with two threads, a half each; the second one waits between reads.
+class PairedStreamRead {
+ public:
+  PairedStreamRead();
+  ~PairedStreamRead();
+  uint64_t Read(const std::byte* from, size_t bytes);
+
+ private:
+  void Work();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::byte* from_ = nullptr;  // null = nothing to do
+  size_t bytes_ = 0;
+  uint64_t sum_ = 0;
+  bool over_ = false;
+  std::thread thread_;
+};
 
 // The C library's memcpy and memcmp, out of line.
 void CopyBytes(const std::byte* from, std::byte* to, size_t bytes);

@@ -1,0 +1,53 @@
+// One attention call as the measurements make it: query rows at the end of a context, over block
+// tables that take turns, checked against the scalar oracle.
+//
+// One thread.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "bench/kv_pages.h"
+#include "bench/timing.h"
+#include "kernels/attention.h"
+
+namespace prefixd::bench {
+
+class AttentionCall {
+ public:
+  struct Options {
+    PageOrder order = PageOrder::kCommit;
+    uint32_t query_rows = 1;
+    uint32_t query_heads = 32;
+    uint32_t threads = 1;
+  };
+  // `pages` must outlive this.
+  AttentionCall(const KvPages& pages, const Options& options);
+
+  // Over the next table.
+  void Run();
+  // Of every Run so far.
+  const absl::Status& status() const { return status_; }
+  // Relative RMS against exact attention on the dequantized values of one table, the worse one of
+  // the first and the last query row; infinity after an error or a NaN. Slow.
+  double Error();
+  // Two products of every query row with every position that it sees.
+  double flop() const;
+  Side side(const std::string& name) {
+    return {name, pages_.table_bytes(), [this] { Run(); }};
+  }
+
+ private:
+  const KvPages& pages_;
+  const PageOrder order_;
+  kernels::AttentionShape shape_;
+  std::vector<float> q_, out_;
+  size_t next_ = 0;
+  absl::Status status_;
+};
+
+// sqrt(sum (a - b)^2 / sum b^2); infinity when anything is not finite.
+double RelativeRms(const std::vector<float>& a, const std::vector<float>& b);
+
+}  // namespace prefixd::bench

@@ -1,0 +1,58 @@
+// kernels: what quantize, dequantize, relayout and attention reach, one file a family. Each
+// verifies first, then times beside its reference, adds rows, and judges what issue "kernels at
+// memory speed" promises.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/attention_call.h"
+#include "bench/bench.h"
+#include "bench/page_store.h"
+#include "bench/reference_loops.h"
+#include "quant/format.h"
+
+namespace prefixd::bench {
+
+// A pair of formats by the name that lines give it.
+struct KernelFormat {
+  std::string name;  // "8/4 rows"
+  quant::KvFormat format;
+  // What decode promises, as a share of a stream read; 0 = nothing.
+  double decode_floor = 0;
+};
+std::vector<KernelFormat> KernelFormats();
+const KernelFormat& FormatNamed(const std::vector<KernelFormat>& formats, const std::string& name);
+
+// Memory that is faulted in once and serves one measurement after the other. Each part is larger
+// than what a core keeps of a cache.
+class KernelMemory {
+ public:
+  static std::unique_ptr<KernelMemory> Make(Bench& bench);
+
+  PageStore& arena() { return *arena_; }
+  PageStore& private_pages() { return *private_; }
+  // Reads the next `bytes` of private huge pages.
+  Side StreamReadSide(uint64_t bytes, uint32_t threads);
+  // For what has a layout of its own.
+  HugeBytes& spare() { return spare_; }
+
+ private:
+  KernelMemory(std::unique_ptr<PageStore> arena, uint64_t bytes);
+  std::unique_ptr<PageStore> arena_, private_;
+  HugeBytes plain_, spare_;
+  uint64_t next_ = 0, sum_ = 0;
+  PairedStreamRead pair_;
+};
+
+// The most that attention may differ from exact attention on the dequantized values, relative RMS.
+inline constexpr double kPreciseError = 1e-3, kFastError = 1.8e-2;
+
+// "attend 12.9 GB/s".
+std::string RateText(const std::string& what, double bytes_per_s);
+
+void KernelsConvert(Bench& bench);
+void KernelsDecode(Bench& bench, KernelMemory& memory);
+void KernelsPrefill(Bench& bench, KernelMemory& memory);
+
+}  // namespace prefixd::bench
