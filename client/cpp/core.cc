@@ -10,6 +10,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr size_t kLoadThreads = 4;
+constexpr size_t kStoreThreads = 4;
 constexpr std::chrono::seconds kReopenDeadline{2};    // of all spaces, on the attaching thread
 constexpr std::chrono::seconds kFarewellDeadline{1};  // of what waits when the client ends
 
@@ -23,7 +24,8 @@ Core::Core(ClientOptions options)
                               .use_arena = options_.use_arena,
                               .staging_bytes = options_.staging_bytes})),
       farewells_(std::make_shared<Farewells>(connection_)),
-      loads_(kLoadThreads) {
+      loads_(kLoadThreads),
+      stores_(kStoreThreads) {
   connection_->Start(this, [farewells = std::weak_ptr<Farewells>(farewells_)](
                                const Session& session, block::LeaseId lease) {
     v1::Released released;
@@ -86,6 +88,7 @@ void Core::Stop() {
   connection_->Stop();
   farewells_->Stop();
   loads_.Stop();
+  stores_.Stop();
 }
 
 }  // namespace prefixd::client

@@ -2,7 +2,9 @@
 //
 // Thread-safe. Lives until the last of them is gone; Stop() ends its threads.
 #pragma once
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -41,6 +43,9 @@ class Core final : public SessionObserver {
 
   void StartLoad(const std::shared_ptr<FetchedPages>& load) PREFIXD_EXCLUDES(mutex_);
 
+  // Runs `task`, which stores pages. False when no thread can be had: it will not run.
+  bool StartStore(std::function<void()> task) { return stores_.Submit(std::move(task)); }
+
   // Waits a moment for what is on its way, then ends the session.
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
@@ -53,7 +58,7 @@ class Core final : public SessionObserver {
   LeaseBoard board_;
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<Farewells> farewells_;
-  TaskPool loads_;
+  TaskPool loads_, stores_;
   Counts counts_;
 
   base::Mutex mutex_;  // guards what follows

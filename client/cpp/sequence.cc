@@ -18,6 +18,11 @@ absl::Status NoSequence() {
   return absl::FailedPreconditionError("sequence: empty, Space::Begin() gives one");
 }
 
+Result<CommitInfo> ToResult(const absl::StatusOr<CommitInfo>& info) {
+  if (!info.ok()) return {.status = ToPublic(info.status()), .held = {}};
+  return {.status = {}, .held = *info};
+}
+
 client::LayerTokens Range(int layer, uint32_t begin, uint32_t count) {
   return {.layer = static_cast<uint32_t>(layer), .begin = begin, .count = count};
 }
@@ -79,6 +84,7 @@ Status Sequence::Append(int layer, uint32_t begin, uint32_t count, const TensorV
                         const TensorView& value) {
   if (!impl_) return ToPublic(NoSequence());
   if (absl::Status bad = impl_->CheckTokens(layer, begin, count); !bad.ok()) return ToPublic(bad);
+  impl_->SettleBefore(begin);
   return ToPublic(impl_->pages.Append(Range(layer, begin, count), key, value));
 }
 
@@ -86,6 +92,7 @@ Status Sequence::WritePacked(int layer, uint32_t begin, uint32_t count, const Pa
                              const PackedView& value) {
   if (!impl_) return ToPublic(NoSequence());
   if (absl::Status bad = impl_->CheckTokens(layer, begin, count); !bad.ok()) return ToPublic(bad);
+  impl_->SettleBefore(begin);
   return ToPublic(impl_->pages.WritePacked(Range(layer, begin, count), key, value));
 }
 
@@ -108,12 +115,23 @@ std::span<const BlockTableEntry> Sequence::block_table(int layer) {
 Result<CommitInfo> Sequence::Commit(const CommitOptions& options) {
   if (!impl_) return {.status = ToPublic(NoSequence()), .held = {}};
   try {
-    absl::StatusOr<CommitInfo> info = impl_->Commit(options);
-    if (!info.ok()) return {.status = ToPublic(info.status()), .held = {}};
-    return {.status = {}, .held = *info};
+    return ToResult(impl_->Commit(options));
   } catch (const std::bad_alloc&) {  // the messages of a long sequence
     return {.status = {StatusCode::kExhausted, "commit: out of memory"}, .held = {}};
   }
+}
+
+bool Sequence::StartCommit(const CommitOptions& options) {
+  try {
+    return impl_ && impl_->StartCommit(options);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+Result<CommitInfo> Sequence::FinishCommit() {
+  if (!impl_) return {.status = ToPublic(NoSequence()), .held = {}};
+  return ToResult(impl_->FinishCommit());
 }
 
 void Sequence::Release(const ReleaseInfo& info) {

@@ -144,6 +144,7 @@ void Sequence::Impl::JoinLease(uint64_t epoch, block::LeaseId lease) {
 }
 
 uint32_t Sequence::Impl::Extend(std::span<const uint32_t> more, const BeginOptions& with) {
+  Settle();
   // What was promised before must be there before it can go on.
   bool short_of = false;
   for (int layer = 0; HasLayer(layer); ++layer) short_of = !Ready(layer).ok() || short_of;
@@ -159,6 +160,7 @@ uint32_t Sequence::Impl::Extend(std::span<const uint32_t> more, const BeginOptio
 }
 
 uint32_t Sequence::Impl::Restart() {
+  Settle();
   if (std::exchange(parked, false)) {
     LookUp();
     return restorable_tokens();
@@ -179,6 +181,7 @@ void Sequence::Impl::Park() {
 }
 
 void Sequence::Impl::Release(const ReleaseInfo& info) {
+  Settle();
   DropReservation();
   if (load) load->Cancel();
   // Nobody may be given a pointer into pages that the daemon may use again.
@@ -206,42 +209,88 @@ void Sequence::Impl::DropReservation() {
   announced.reset();
 }
 
-absl::StatusOr<CommitInfo> Sequence::Impl::Commit(const CommitOptions& with) {
+absl::StatusOr<std::shared_ptr<client::StoreJob>> Sequence::Impl::PrepareStore(
+    const CommitOptions& with, bool copy_tail) {
   if (!tokens_known) return absl::FailedPreconditionError("commit: a joined sequence is read-only");
   const uint32_t block_tokens = pages.block_tokens();
   const uint32_t complete = pages.complete_tokens();
   const uint32_t whole = complete / block_tokens * block_tokens;
   const uint32_t target = with.sequence_end ? complete : whole;
   const bool new_end = with.sequence_end && target != end_tokens;
-  if (target == 0 || (whole <= committed_tokens && !new_end)) return CommitInfo{};
+  if (target == 0 || (whole <= committed_tokens && !new_end)) return nullptr;
   for (int layer = 0; HasLayer(layer); ++layer) PREFIXD_RETURN_IF_ERROR(Ready(layer));
-
-  const base::Deadline deadline = steady_clock::now() + with.deadline;
-  PREFIXD_ASSIGN_OR_RETURN(const client::OpenedUnder opened, core->Open(*space, deadline));
-  const uint32_t before = committed_tokens;
-  committed_tokens =
-      std::max(committed_tokens, whole);  // refused blocks are not offered at every token
-  if (opened.space.block_tokens != block_tokens) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("commit: the daemon has blocks of ", opened.space.block_tokens,
-                     " tokens now, the sequence of ", block_tokens));
-  }
-  pages.UseStaging(opened.attachment->staging());  // a new session has a new one
-  const std::vector<block::ContentKey> kept = block::CutContent(content, 0, target);
-  const client::Published stored =
-      client::Publish(*core, *space, pages,
-                      {.opened = opened,
-                       .sequence = {.tokens = std::span(tokens).first(target), .content = kept},
-                       .committed_tokens = before,
+  PREFIXD_ASSIGN_OR_RETURN(client::PageSnapshot snapshot,
+                           client::PageSnapshot::Take(pages, *space, target, copy_tail));
+  return std::make_shared<client::StoreJob>(
+      client::StoreJob{.core = core,
+                       .space = space,
+                       .tokens = {tokens.begin(), tokens.begin() + target},
+                       .content = block::CutContent(content, 0, target),
+                       .pages = std::move(snapshot),
+                       .committed_tokens = committed_tokens,
                        .sequence_end = with.sequence_end,
-                       .lease = opened.attachment->arena() != nullptr,
-                       .deadline = deadline},
-                      &announced);
-  SwapPublished(opened, stored);
-  if (absl::IsNotFound(stored.status)) space->Forget(opened.space.handle);
-  PREFIXD_RETURN_IF_ERROR(stored.status);
-  if (with.sequence_end) end_tokens = target;
-  return stored.info;
+                       .deadline = steady_clock::now() + with.deadline,
+                       .announced = std::exchange(announced, std::nullopt)});
+}
+
+absl::StatusOr<CommitInfo> Sequence::Impl::TakeStored(client::StoreJob& job) {
+  announced = std::move(job.announced);
+  if (!job.opened) return job.status;
+  const auto target = static_cast<uint32_t>(job.tokens.size());
+  // Refused blocks are not offered at every token.
+  committed_tokens =
+      std::max(committed_tokens, target / pages.block_tokens() * pages.block_tokens());
+  if (job.opened->space.block_tokens == pages.block_tokens()) {
+    pages.UseStaging(job.opened->attachment->staging());  // a new session has a new one
+  }
+  SwapPublished(*job.opened, job.published);
+  if (absl::IsNotFound(job.status)) space->Forget(job.opened->space.handle);
+  PREFIXD_RETURN_IF_ERROR(job.status);
+  if (job.sequence_end) end_tokens = target;
+  return job.published.info;
+}
+
+absl::StatusOr<CommitInfo> Sequence::Impl::Commit(const CommitOptions& with) {
+  Settle();
+  PREFIXD_ASSIGN_OR_RETURN(const std::shared_ptr<client::StoreJob> job,
+                           PrepareStore(with, /*copy_tail=*/false));
+  if (job == nullptr) return CommitInfo{};
+  job->Run();
+  return TakeStored(*job);
+}
+
+bool Sequence::Impl::StartCommit(const CommitOptions& with) {
+  if (storing && !storing->done()) return false;
+  Settle();
+  absl::StatusOr<std::shared_ptr<client::StoreJob>> job = PrepareStore(with, /*copy_tail=*/true);
+  if (!job.ok()) store_status.Update(job.status());
+  if (!job.ok() || *job == nullptr) return false;
+  storing = client::BackgroundStore::Start(*job);
+  if (!storing) announced = std::move((*job)->announced);
+  return storing != nullptr;
+}
+
+void Sequence::Impl::Settle() {
+  if (!storing) return;
+  const std::unique_ptr<client::BackgroundStore> ended = std::move(storing);
+  const absl::StatusOr<CommitInfo> info = TakeStored(ended->Wait());
+  if (!info.ok()) return store_status.Update(info.status());
+  stored.stored_tokens += info->stored_tokens;
+  stored.duplicate_tokens += info->duplicate_tokens;
+}
+
+void Sequence::Impl::SettleBefore(uint32_t begin) {
+  if (!storing) return;
+  const size_t block_tokens = pages.block_tokens();  // the tail was copied
+  if (begin < storing->job().tokens.size() / block_tokens * block_tokens) Settle();
+}
+
+absl::StatusOr<CommitInfo> Sequence::Impl::FinishCommit() {
+  Settle();
+  const absl::Status status = std::exchange(store_status, absl::OkStatus());
+  const CommitInfo info = std::exchange(stored, {});
+  PREFIXD_RETURN_IF_ERROR(status);
+  return info;
 }
 
 // Own pages that the daemon holds for us now are read there, and their memory is free again.

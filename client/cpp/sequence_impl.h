@@ -12,6 +12,7 @@
 #include "publish.h"
 #include "sequence_pages.h"
 #include "space_state.h"
+#include "store_job.h"
 
 namespace prefixd {
 
@@ -40,6 +41,9 @@ struct Sequence::Impl {
   client::SequencePages pages;
 
   std::optional<client::Announced> announced;
+  std::unique_ptr<client::BackgroundStore> storing;  // begun by StartCommit, not yet settled
+  CommitInfo stored;          // by those that were settled, until FinishCommit() tells
+  absl::Status store_status;  // the first that failed
   bool parked = false;
   uint32_t committed_tokens = 0;  // whole blocks up to here need no further look
   uint32_t end_tokens = 0;        // the last end that was declared
@@ -65,8 +69,19 @@ struct Sequence::Impl {
   void Release(const ReleaseInfo& info);
 
   absl::StatusOr<CommitInfo> Commit(const CommitOptions& with);
+  bool StartCommit(const CommitOptions& with);
+  absl::StatusOr<CommitInfo> FinishCommit();
+  // Waits for what StartCommit() began. Whoever changes more than the end of the sequence calls it
+  // first.
+  void Settle();
+  // Before tokens from `begin` on are written.
+  void SettleBefore(uint32_t begin);
 
  private:
+  // What Commit() would store; null when that is nothing.
+  absl::StatusOr<std::shared_ptr<client::StoreJob>> PrepareStore(const CommitOptions& with,
+                                                                 bool copy_tail);
+  absl::StatusOr<CommitInfo> TakeStored(client::StoreJob& job);
   void Take(const client::OpenedUnder& opened, client::LookUpAnswer found, bool extends);
   void SwapPublished(const client::OpenedUnder& opened, const client::Published& published);
   void GiveBack(const Held& lease, const ReleaseInfo& info);

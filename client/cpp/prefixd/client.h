@@ -278,6 +278,14 @@ class Sequence {
   // with sequence_end, which also declares that a sequence ends here. An error costs a later miss,
   // nothing else.
   Result<CommitInfo> Commit(const CommitOptions& options = {});
+  // Commit() without waiting for it: the engine goes on appending, attending and pushing tokens
+  // while a thread of the client stores what is here now. Every other call that changes the
+  // sequence, and Append to a block that is being stored, waits for it first. False, and nothing is
+  // begun, while an earlier one runs, when there is nothing to store, or when it cannot begin.
+  bool StartCommit(const CommitOptions& options = {});
+  // Waits for what StartCommit() began. What all since the last FinishCommit() stored, or the first
+  // error.
+  Result<CommitInfo> FinishCommit();
   // For a pause between turns: gives up the cached pages and the own ones (Commit() first: what is
   // not stored is computed again), keeps the tokens. Restart() looks them up again.
   void Park();

@@ -1,0 +1,79 @@
+// One Commit, once it is known what to store: opens the space, publishes. It has its own copies of
+// the tokens and handles on the pages, so that it may run on another thread while the engine
+// appends to the sequence, as long as nobody writes into the pages that are stored.
+//
+// Made and taken apart by the thread that has the sequence; Run() is called once, on any thread.
+#pragma once
+#include <future>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "base/mutex.h"
+#include "block/tokens.h"
+#include "core.h"
+#include "own_pages.h"
+#include "publish.h"
+#include "sequence_pages.h"
+#include "space_state.h"
+
+namespace prefixd::client {
+
+// The own pages of a sequence as they are now.
+class PageSnapshot final : public OwnPages {
+ public:
+  // Of the blocks that hold tokens [0, tokens). With copy_tail the block that `tokens` ends in,
+  // which may grow meanwhile, is copied. ResourceExhausted when there is no memory for that.
+  static absl::StatusOr<PageSnapshot> Take(const SequencePages& pages, const SpaceState& space,
+                                           uint32_t tokens, bool copy_tail);
+  uint32_t block_tokens() const override { return block_tokens_; }
+  bool IsOwn(uint32_t group, uint32_t block) const override { return bool(Find(group, block)); }
+  Page own_page(uint32_t group, uint32_t block) const override;
+  uint64_t rungs_used(uint32_t group) const override { return rungs_used_[group]; }
+
+ private:
+  const PageMemory& Find(uint32_t group, uint32_t block) const;
+
+  uint32_t block_tokens_ = 0;
+  std::vector<std::vector<Page>> pages_;  // [group][block]
+  std::vector<uint64_t> rungs_used_;
+};
+
+struct StoreJob {
+  std::shared_ptr<Core> core;
+  std::shared_ptr<SpaceState> space;
+  std::vector<uint32_t> tokens;  // exactly those to store
+  std::vector<block::ContentKey> content;
+  PageSnapshot pages;
+  uint32_t committed_tokens = 0;  // those before are done
+  bool sequence_end = false;
+  base::Deadline deadline{};
+  std::optional<Announced> announced{};  // in and out, as in Publish
+
+  void Run();
+
+  // What came of it. `opened` is empty when there is no daemon, or none that knows the space.
+  absl::Status status = absl::UnavailableError("commit: the client was ended");
+  std::optional<OpenedUnder> opened{};
+  Published published{};
+};
+
+// A StoreJob on one of the core's threads.
+class BackgroundStore {
+ public:
+  // Null when no thread can be had: `job` is as it was.
+  static std::unique_ptr<BackgroundStore> Start(const std::shared_ptr<StoreJob>& job);
+  bool done() const;
+  // Waits. Also returns when the client ended before the job began.
+  StoreJob& Wait();
+  const StoreJob& job() const { return *job_; }
+
+ private:
+  explicit BackgroundStore(std::shared_ptr<StoreJob> job) : job_(std::move(job)) {}
+  const std::shared_ptr<StoreJob> job_;
+  std::future<void> ended_;
+};
+
+}  // namespace prefixd::client
