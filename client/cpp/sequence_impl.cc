@@ -243,7 +243,7 @@ absl::StatusOr<CommitInfo> Sequence::Impl::TakeStored(client::StoreJob& job) {
   if (job.opened->space.block_tokens == pages.block_tokens()) {
     pages.UseStaging(job.opened->attachment->staging());  // a new session has a new one
   }
-  SwapPublished(*job.opened, job.published);
+  SwapPublished(*job.opened, job.published, target);
   if (absl::IsNotFound(job.status)) space->Forget(job.opened->space.handle);
   PREFIXD_RETURN_IF_ERROR(job.status);
   if (job.sequence_end) end_tokens = target;
@@ -295,7 +295,7 @@ absl::StatusOr<CommitInfo> Sequence::Impl::FinishCommit() {
 
 // Own pages that the daemon holds for us now are read there, and their memory is free again.
 void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
-                                   const client::Published& stored) {
+                                   const client::Published& stored, uint32_t tokens) {
   for (const client::PublishedLease& lease : stored.leases) {
     const Held fresh{opened.attachment, lease.lease};
     bool swapped = false;
@@ -312,7 +312,9 @@ void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
                          .page_tokens = column.page_tokens(i),
                          .rung = column.rung(i)});
         const uint32_t block = lease.first_block + static_cast<uint32_t>(i);
-        if (page && pages.Swap(group, block, *page)) swapped = true;
+        // A tail's page has other tokens behind it than those that were appended meanwhile.
+        const bool full = (uint64_t{block} + 1) * pages.block_tokens() <= tokens;
+        if (full && page && pages.Swap(group, block, *page)) swapped = true;
       }
     }
     if (swapped) {

@@ -83,7 +83,9 @@ struct Sequence::Impl {
                                                                  bool copy_tail);
   absl::StatusOr<CommitInfo> TakeStored(client::StoreJob& job);
   void Take(const client::OpenedUnder& opened, client::LookUpAnswer found, bool extends);
-  void SwapPublished(const client::OpenedUnder& opened, const client::Published& published);
+  // tokens: what was stored; the sequence may be longer by now.
+  void SwapPublished(const client::OpenedUnder& opened, const client::Published& published,
+                     uint32_t tokens);
   void GiveBack(const Held& lease, const ReleaseInfo& info);
   void DropReservation();
 };

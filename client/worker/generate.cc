@@ -47,8 +47,11 @@ class Generation {
     answer_.first_token = Since(start_);
     answer_.load = sequence_.load_time();
     answer_.in_place_bytes = sequence_.in_place_bytes();
-    Store();
+    StartStoring({.sequence_end = true});
     PREFIXD_RETURN_IF_ERROR(Decode());
+    const auto end = Clock::now();
+    Store();
+    answer_.store_wait += Since(end);
     sequence_.Release({.used_tokens = answer_.used_tokens,
                        .first_token = answer_.first_token,
                        .prefill_tokens_per_s = answer_.prefill_tokens_per_s});
@@ -110,16 +113,28 @@ class Generation {
       }
       ++steps;
       Sample();
+      if (end % model_.grid() == 0) StartStoring({});
     }
     answer_.decode = Since(start);
     answer_.tokens_per_s = PerSecond(steps, answer_.decode);
-    if (steps > 0) Store();
     return absl::OkStatus();
+  }
+
+  // At the prompt's end, where others may continue, and then block by block, while decoding goes
+  // on. What an earlier one is still busy with, a later one stores too.
+  void StartStoring(const CommitOptions& options) {
+    const auto start = Clock::now();
+    sequence_.StartCommit(options);
+    answer_.store_wait += Since(start);
   }
 
   // Here a sequence ends: others may continue it, or end here too.
   void Store() {
-    const Result<CommitInfo> stored = sequence_.Commit({.sequence_end = true});
+    Count(sequence_.FinishCommit());
+    Count(sequence_.Commit({.sequence_end = true}));
+  }
+
+  void Count(const Result<CommitInfo>& stored) {
     if (!stored.ok()) {
       answer_.store_error = stored.status.message;
       return;

@@ -34,6 +34,7 @@ struct Answer {
   std::chrono::microseconds decode{0};       // all tokens after the first
   double prefill_tokens_per_s = 0;           // whole grid steps of prefill; 0 = none
   double tokens_per_s = 0;                   // of decoding
+  std::chrono::microseconds store_wait{0};  // for storing: while decoding, and after the last token
 
   // Sent to the cache; a tail that grew is sent again, and counts again.
   uint32_t stored_tokens = 0;

@@ -64,7 +64,8 @@ std::string TimeText(const Answer& answer) {
 std::string StoreText(const Answer& answer) {
   if (!answer.store_error.empty()) return absl::StrCat("failed: ", answer.store_error);
   if (answer.stored_tokens == 0) return "nothing new";
-  std::string text = absl::StrCat(Count(answer.stored_tokens), " tokens in new or grown blocks");
+  std::string text = absl::StrCat(Count(answer.stored_tokens), " tokens in new or grown blocks, ",
+                                  Fixed(Ms(answer.store_wait), 1), " ms of waiting for it");
   if (answer.duplicate_tokens > 0) {
     absl::StrAppend(&text, ", ", Count(answer.duplicate_tokens), " another worker stored first");
   }
@@ -117,6 +118,7 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   report["prefill_tokens_per_s"] = answer.prefill_tokens_per_s;
   report["first_token_ms"] = Ms(answer.first_token);
   report["tokens_per_s"] = answer.tokens_per_s;
+  report["store_wait_ms"] = Ms(answer.store_wait);
   report["stored_tokens"] = answer.stored_tokens;
   report["duplicate_tokens"] = answer.duplicate_tokens;
   report["cache_error"] = match.status.ok() ? answer.store_error : match.status.message;

@@ -61,6 +61,26 @@ TEST_P(BackgroundCommitTest, WhatIsAppendedMeanwhileChangesNothingOfWhatIsStored
   EXPECT_EQ(held, GatherAll(cold, spec_, 500)) << "blocks that were swapped for stored ones";
 }
 
+// The cache holds the block with another's tokens behind the prompt's.
+TEST_P(BackgroundCommitTest, ATailThatGrewIsNotTakenForAnothersContinuation) {
+  {
+    Sequence first = space_.value().Begin(all_);
+    AppendTokens(first, spec_, all_, 0, 500);
+    ASSERT_TRUE(first.Commit({.sequence_end = true}).ok());
+  }
+  std::vector<uint32_t> mine = prompt_;
+  for (uint32_t token : Tokens(100, 5)) mine.push_back(token);
+  Sequence seq = space_.value().Begin(prompt_, {.max_tokens = 214});
+  ASSERT_EQ(seq.WaitAll(), 214u);
+  AppendTokens(seq, spec_, prompt_, 214, 215);
+  ASSERT_TRUE(seq.StartCommit({.sequence_end = true}));
+  Decode(seq, mine, 215);
+  ASSERT_TRUE(seq.FinishCommit().ok());
+  Sequence cold = space_.value().Begin(mine, {.max_tokens = 0});
+  AppendTokens(cold, spec_, mine, 0, 315);
+  EXPECT_EQ(GatherAll(seq, spec_, 315), GatherAll(cold, spec_, 315));
+}
+
 TEST_P(BackgroundCommitTest, BlocksAreStoredAsTheyFillAndTheTotalIsToldOnce) {
   Sequence seq = space_.value().Begin(prompt_);
   AppendTokens(seq, spec_, prompt_, 0, 215);

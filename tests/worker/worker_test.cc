@@ -64,7 +64,7 @@ TEST(WorkerTest, JsonReportHasEveryFieldOfARequest) {
     EXPECT_GT(report[field].get<double>(), 0) << field;
   }
   for (const char* field : {"id", "kind", "why_shorter", "matched_tokens", "load_ms",
-                            "load_estimate_ms", "stored_tokens", "duplicate_tokens", "cache_error",
+                            "load_estimate_ms", "store_wait_ms", "stored_tokens", "duplicate_tokens", "cache_error",
                             "ended", "arena", "why_no_arena", "in_place"}) {
     EXPECT_TRUE(report.contains(field)) << field;
   }
