@@ -108,11 +108,15 @@ class CodeAttention {
     if (any == 0) return;
     for (size_t g = 0; g < key_groups_; ++g) {
       products_.MultiplyKeys(strip, g, tile_.keys());
+      tile_.Prefetch();
       softmax_.Score(strip, g);
     }
+    tile_.Prefetch();
     softmax_.Weigh(strip);
     for (size_t g = 0; g < value_groups_; ++g) {
+      tile_.Prefetch();
       products_.MultiplyValues(strip, g, tile_.values());
+      tile_.Prefetch();
       AddValues(strip, g);
     }
   }

@@ -115,36 +115,53 @@ class SlicePlace {
   const uint32_t row_heads_;
 };
 
-// Into the L2 cache: from memory to a register takes longer than a core can wait for many lines.
-HWY_INLINE void PrefetchBytes(const std::byte* from, size_t count) {
-  for (size_t i = 0; i < count; i += 64) __builtin_prefetch(from + i, /*rw=*/0, /*locality=*/2);
-}
-// Keys stand a tile of slots after the other; the rest by group, then slot.
-HWY_INLINE void PrefetchTiled(const RowRange& rows) {
-  const size_t groups = rows.dim / rows.format->group_size;
-  const auto prefetch = [&](uint64_t offset, size_t row) HWY_ATTR {
-    const size_t slot_bytes = row / groups;
-    for (size_t g = 0; g < groups; ++g) {
-      PrefetchBytes(rows.unit + offset + (g * rows.layout.slots + rows.first) * slot_bytes,
-                    rows.count * slot_bytes);
-    }
-  };
-  prefetch(rows.layout.codes_offset, rows.row.codes);
-  prefetch(rows.layout.scales_offset, rows.row.scales);
-  prefetch(rows.layout.biases_offset, rows.row.biases);
-}
-HWY_INLINE void Prefetch(const RowRange& rows) {
-  if (rows.first == 0 && rows.count == rows.layout.slots) {
-    return PrefetchBytes(rows.unit, rows.layout.payload_bytes);
+// What is wanted in the L2 cache soon: from memory to a register takes longer than a core can wait
+// for many lines. Asked for a few lines at a time, between other work, since a core has room for
+// few requests.
+class Prefetcher {
+ public:
+  HWY_INLINE void Add(const std::byte* from, size_t count) {
+    if (spans_ == kMaxSpans) Some(kMaxLines);
+    if (spans_ == kMaxSpans) return;
+    begins_[spans_] = from;
+    ends_[spans_++] = from + count;
   }
-  if (rows.format->layout == quant::Layout::kTiled) return PrefetchTiled(rows);
-  const auto prefetch = [&](uint64_t offset, size_t row) HWY_ATTR {
-    PrefetchBytes(rows.unit + offset + rows.first * row, rows.count * row);
-  };
-  prefetch(rows.layout.codes_offset, rows.row.codes);
-  prefetch(rows.layout.scales_offset, rows.row.scales);
-  prefetch(rows.layout.biases_offset, rows.row.biases);
-}
+  // Units of whole blocks are one stretch; parts of tiled ones stand by group, then slot.
+  HWY_INLINE void Add(const RowRange& rows) {
+    if (rows.first == 0 && rows.count == rows.layout.slots) {
+      return Add(rows.unit, rows.layout.payload_bytes);
+    }
+    const bool tiled = rows.format->layout == quant::Layout::kTiled;
+    const size_t groups = tiled ? rows.dim / rows.format->group_size : 1;
+    const auto add = [&](uint64_t offset, size_t row) HWY_ATTR {
+      const size_t slot_bytes = row / groups;
+      for (size_t g = 0; slot_bytes != 0 && g < groups; ++g) {
+        Add(rows.unit + offset + (g * rows.layout.slots + rows.first) * slot_bytes,
+            rows.count * slot_bytes);
+      }
+    };
+    add(rows.layout.codes_offset, rows.row.codes);
+    add(rows.layout.scales_offset, rows.row.scales);
+    add(rows.layout.biases_offset, rows.row.biases);
+  }
+  HWY_INLINE void Some(size_t lines) {
+    while (spans_ != 0 && lines != 0) {
+      const std::byte*& begin = begins_[spans_ - 1];
+      const std::byte* const end = ends_[spans_ - 1];
+      for (; begin < end && lines != 0; begin += 64, --lines) {
+        __builtin_prefetch(begin, /*rw=*/0, /*locality=*/2);
+      }
+      if (begin >= end) --spans_;
+    }
+  }
+
+ private:
+  static constexpr size_t kMaxSpans = 32;
+  static constexpr size_t kMaxLines = 64;
+  const std::byte* begins_[kMaxSpans];
+  const std::byte* ends_[kMaxSpans];
+  size_t spans_ = 0;
+};
 
 // Walks the block table in position order for one kv head.
 class BlockCursor {
@@ -164,7 +181,7 @@ class BlockCursor {
   HWY_INLINE const RowRange& keys() const { return keys_; }
   HWY_INLINE const RowRange& values() const { return values_; }
   // Of the block that they are in.
-  HWY_INLINE uint32_t page_tokens() const { return entry_->page_tokens; }
+  HWY_INLINE uint32_t page_tokens() const { return slots_; }
 
  private:
   HWY_ATTR void SeekTo(uint64_t position) {
@@ -178,9 +195,13 @@ class BlockCursor {
   }
 
   HWY_ATTR void EnterBlock() {
-    const quant::KvFormat& format = job_.formats[entry_->format];
-    keys_ = RangeOf(format.key, job_.shape.key_dim);
-    values_ = RangeOf(format.value, job_.shape.value_dim);
+    // Blocks of a table are of few kinds, and those of one kind follow each other.
+    if (keys_.format == nullptr || format_ != entry_->format || slots_ != entry_->page_tokens) {
+      format_ = entry_->format;
+      slots_ = entry_->page_tokens;
+      keys_ = RangeOf(job_.formats[format_].key, job_.shape.key_dim);
+      values_ = RangeOf(job_.formats[format_].value, job_.shape.value_dim);
+    }
     const std::byte* const value_units =
         entry_->units + job_.shape.kv_heads * keys_.layout.unit_bytes;
     keys_.unit = entry_->units + kv_head_ * keys_.layout.unit_bytes;
@@ -199,8 +220,9 @@ class BlockCursor {
   const AttendJob& job_;
   const uint32_t kv_head_;
   const quant::BlockTableEntry* entry_ = nullptr;
-  uint64_t block_begin_ = 0;  // position of the entry's first token
-  RowRange keys_, values_;    // of the entry
+  uint64_t block_begin_ = 0;         // position of the entry's first token
+  uint32_t format_ = 0, slots_ = 0;  // of the entry
+  RowRange keys_, values_;           // the same
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -23,6 +23,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+// Cache lines asked for between two pieces of work.
+inline constexpr size_t kLinesAtOnce = 12;
+
 // Some tokens of a tile.
 struct TilePart {
   uint64_t begin = 0;  // of the tile
@@ -47,7 +50,8 @@ class CodeSide {
         laid_(kValue ? scratch.code.values : scratch.code.keys) {}
 
   // Calls go upwards. Other tokens of the tile have what they had or garbage.
-  HWY_INLINE void Load(const TilePart& part) {
+  HWY_INLINE void Load(const TilePart& part, Prefetcher* prefetcher) {
+    prefetcher_ = prefetcher;
     const uint32_t first = static_cast<uint32_t>(std::countr_zero(part.tokens));
     const uint32_t last = static_cast<uint32_t>(std::bit_width(part.tokens)) - 1;
     const uint32_t run = blocks_.Take(part.begin + first, last - first + 1);
@@ -86,6 +90,7 @@ class CodeSide {
       alignas(64) float scales[kTileTokens];
       alignas(64) float biases[kTileTokens];
       const size_t at = (g * rows.layout.slots + slot) * bytes;
+      prefetcher_->Some(kLinesAtOnce);
       Widen(format.scale_dtype, rows.unit + rows.layout.scales_offset + at, kTileTokens, scales);
       if (HasBiases(format.codec)) {
         Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, kTileTokens, biases);
@@ -122,6 +127,7 @@ class CodeSide {
       }
       uint32_t* to = laid_ + half * KeyWords::kTokens * dim_ / 4;
       keys_.half[half] = to;
+      prefetcher_->Some(kLinesAtOnce);
       if (nibbles) {
         for (size_t i = 0; i < tile_words; i += KeyWords::kTokens) {
           UnpackNibbles(from + i, to + 2 * i, KeyWords::kTokens);
@@ -147,6 +153,7 @@ class CodeSide {
     const uint32_t* const from = values_.words;
     const size_t laid_words = kTileTokens / 4 * group;
     for (size_t g = 0; g < dim_ / group; ++g) {
+      prefetcher_->Some(kLinesAtOnce);
       if (nibbles) {
         for (size_t i = 0; i < laid_words / 2; i += 16) {
           UnpackNibbles(from + g * group_words + i, laid_ + g * laid_words + 2 * i, 16);
@@ -182,6 +189,7 @@ class CodeSide {
         LoadRun(part.begin, slot, run);
       }
       if (step != 0) LayOut(slot);
+      prefetcher_->Some(2 * kLinesAtOnce);
     }
     for (size_t half = 0; half < 2; ++half) {
       keys_.half[half] = laid_ + half * KeyWords::kTokens * dim_ / 4;
@@ -273,6 +281,7 @@ class CodeSide {
   float* const scales_;
   float* const biases_;
   uint32_t* const laid_;
+  Prefetcher* prefetcher_ = nullptr;
   KeyWords keys_;
   ValueWords values_;
 };
@@ -282,23 +291,24 @@ class CodeTile {
   HWY_INLINE CodeTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
       : keys_(job, kv_head, scratch), values_(job, kv_head, scratch), ahead_(job, kv_head) {}
 
-  // Calls go upwards. `next` is asked for soon.
+  // Calls go upwards. `next` is asked for as calls of Prefetch() give time.
   HWY_ATTR void Load(const TilePart& part, const TilePart& next) {
-    PrefetchPart(next);
-    keys_.Load(part);
-    values_.Load(part);
+    PlanPrefetch(next);
+    keys_.Load(part, &prefetcher_);
+    values_.Load(part, &prefetcher_);
   }
+  HWY_INLINE void Prefetch() { prefetcher_.Some(kLinesAtOnce); }
   HWY_INLINE const KeyWords& keys() const { return keys_.keys(); }
   HWY_INLINE const ValueWords& values() const { return values_.values(); }
 
  private:
-  HWY_INLINE void PrefetchPart(const TilePart& part) {
+  HWY_INLINE void PlanPrefetch(const TilePart& part) {
     for (TokenRun run = RunFrom(part.tokens, 0); run.count != 0;
          run = RunFrom(part.tokens, run.first + run.count)) {
       for (uint32_t done = 0; done < run.count;) {
         done += ahead_.Take(part.begin + run.first + done, run.count - done);
-        Prefetch(ahead_.keys());
-        Prefetch(ahead_.values());
+        prefetcher_.Add(ahead_.keys());
+        prefetcher_.Add(ahead_.values());
       }
     }
   }
@@ -306,6 +316,7 @@ class CodeTile {
   CodeSide<false> keys_;
   CodeSide<true> values_;
   BlockCursor ahead_;  // of what is prefetched
+  Prefetcher prefetcher_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE
