@@ -70,12 +70,15 @@ class CodeAttention {
     const AttentionShape& shape = job_.shape;
     const float scale = shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
     const float* from = place_.QueryOf(row);
-    float largest = 0;
-    float nan = 0;  // or 0
-    for (uint32_t d = 0; d < job_.shape.key_dim; ++d) {
-      largest = HWY_MAX(largest, std::fabs(from[d]));
-      nan += from[d] * 0;
+    VF sizes = hn::Zero(DF());
+    VF nans = hn::Zero(DF());  // or 0
+    for (size_t d = 0; d < shape.key_dim; d += hn::Lanes(DF())) {
+      const VF elements = hn::LoadU(DF(), from + d);
+      sizes = hn::Max(sizes, hn::Abs(elements));
+      nans = hn::MulAdd(elements, hn::Zero(DF()), nans);
     }
+    const float largest = hn::GetLane(hn::MaxOfLanes(DF(), sizes));
+    const float nan = hn::GetLane(hn::SumOfLanes(DF(), nans));
     // The sign of the scale goes with the codes: the largest score is then that of the largest dot.
     const float inverse = largest >= FLT_MIN ? std::copysign(kFactorLimit / largest, scale) : 0;
     code_.query_steps[row] = largest / kFactorLimit * std::fabs(scale) + nan;
@@ -143,7 +146,12 @@ class CodeAttention {
     float* to = place_.OutOf(row);
     for (size_t g = 0; g < value_groups_; ++g) {
       const float bias = softmax_.SumOfBiases(row, g);
-      for (size_t d = 0; d < job_.value_group; ++d, ++sums, ++to) *to = (*sums + bias) / sum;
+      for (size_t d = 0; d < job_.value_group; d += hn::Lanes(DF())) {
+        const VF total = hn::Add(hn::LoadU(DF(), sums + d), hn::Set(DF(), bias));
+        hn::StoreU(hn::Div(total, hn::Set(DF(), sum)), DF(), to + d);
+      }
+      sums += job_.value_group;
+      to += job_.value_group;
     }
   }
 

@@ -73,64 +73,68 @@ class MatrixProducts {
 
   HWY_INLINE void MultiplyKeys(const CodeStrip& strip, size_t group, const KeyWords& keys) const {
     const size_t first_word = group * factors_.key_group() / kFactorDepth * kFactorDepth / 4;
-    const size_t pitch = factors_.query_pitch();
-    const int8_t* query = factors_.QueryOf(strip.first, group);
+    const Digits digits{factors_.QueryOf(strip.first, group), factors_.query_pitch(),
+                        factors_.group_factors() / kFactorDepth, strip.rows <= 8};
+    digits.LoadFirst();
     for (size_t half = 0; half < kTileTokens / KeyWords::kTokens; ++half) {
       const uint32_t* words = keys.half[half] + first_word * KeyWords::kTokens;
-      int32_t* to = factors_.dots() + half * KeyWords::kTokens;
-      ZeroDots();
-      for (size_t step = 0; step < factors_.group_factors(); step += kFactorDepth) {
-        LoadCodes(words + step / 4 * KeyWords::kTokens, KeyWords::kTokens);
-        MultiplyDigits(strip, query + step, pitch);
-      }
-      StoreDots(strip, to, kTileTokens);
+      MultiplyColumns(digits, words, KeyWords::kTokens, factors_.dots() + half * KeyWords::kTokens,
+                      kTileTokens);
     }
   }
   HWY_INLINE void MultiplyValues(const CodeStrip& strip, size_t group,
                                  const ValueWords& values) const {
     const size_t dims = factors_.value_group();
     const uint32_t* words = values.OfGroup(group, dims);
+    const Digits digits{factors_.WeightsOf(group, 0), kTileTokens, 1, strip.rows <= 8};
+    digits.LoadFirst();
     for (size_t d = 0; d < dims; d += 32) {
-      ZeroDots();
-      LoadCodes(words + d, values.quad_pitch);
-      MultiplyDigits(strip, factors_.WeightsOf(group, 0), kTileTokens);
-      StoreDots(strip, factors_.dots() + d, dims);
+      MultiplyColumns(digits, words + d, values.quad_pitch, factors_.dots() + d, dims);
     }
   }
 
  private:
-  // Registers: 0, 1 dots of high digits (or of both), 2, 3 of low ones; 4, 5 the digits; 6, 7
-  // codes.
-  static HWY_INLINE void ZeroDots() {
-    TileRegisters::Zero<0>();
-    TileRegisters::Zero<1>();
-    TileRegisters::Zero<2>();
-    TileRegisters::Zero<3>();
+  // Registers: 0, 1 and 2, 3 dots of high digits (or of both) and of low ones; 4, 5 codes; 6, 7
+  // digits. Blocks of 16 columns take the first and the second ones by turns, so that one block's
+  // products need not wait until those of the block before are stored.
+  struct Digits {
+    const int8_t* high = nullptr;
+    size_t pitch = 0;  // to the low ones
+    size_t steps = 1;  // of kFactorDepth
+    bool by_turns = false;
+
+    HWY_INLINE void Load(size_t step) const {
+      const int8_t* from = high + step * kFactorDepth;
+      TileRegisters::Load<6>(from, by_turns ? pitch : 2 * pitch);
+      if (!by_turns) TileRegisters::Load<7>(from + pitch, 2 * pitch);
+    }
+    // Those of a single step stay.
+    HWY_INLINE void LoadFirst() const {
+      if (steps == 1) Load(0);
+    }
+  };
+
+  // 32 columns of words to [row][digit][columns], as CodeDots reads them.
+  static HWY_INLINE void MultiplyColumns(const Digits& digits, const uint32_t* words, size_t pitch,
+                                         int32_t* to, size_t columns) {
+    MultiplyBlock<0>(digits, words, pitch, to, columns);
+    MultiplyBlock<1>(digits, words + 16, pitch, to + 16, columns);
   }
-  static HWY_INLINE void LoadCodes(const uint32_t* words, size_t pitch) {
-    TileRegisters::Load<6>(words, pitch * 4);
-    TileRegisters::Load<7>(words + 16, pitch * 4);
-  }
-  static HWY_INLINE bool ByTurns(const CodeStrip& strip) { return strip.rows <= 8; }
-  // pitch: from a row's high digits to its low ones.
-  static HWY_INLINE void MultiplyDigits(const CodeStrip& strip, const int8_t* digits,
-                                        size_t pitch) {
-    TileRegisters::Load<4>(digits, ByTurns(strip) ? pitch : 2 * pitch);
-    TileRegisters::AddSignedUnsigned<0, 4, 6>();
-    TileRegisters::AddSignedUnsigned<1, 4, 7>();
-    if (ByTurns(strip)) return;
-    TileRegisters::Load<5>(digits + pitch, 2 * pitch);
-    TileRegisters::AddSignedUnsigned<2, 5, 6>();
-    TileRegisters::AddSignedUnsigned<3, 5, 7>();
-  }
-  // [row][digit][columns], as CodeDots reads them.
-  static HWY_INLINE void StoreDots(const CodeStrip& strip, int32_t* to, size_t columns) {
-    const size_t pitch = (ByTurns(strip) ? 1 : 2) * columns * sizeof(int32_t);
-    TileRegisters::Store<0>(to, pitch);
-    TileRegisters::Store<1>(to + 16, pitch);
-    if (ByTurns(strip)) return;
-    TileRegisters::Store<2>(to + columns, pitch);
-    TileRegisters::Store<3>(to + columns + 16, pitch);
+  template <int kSet>
+  static HWY_INLINE void MultiplyBlock(const Digits& digits, const uint32_t* words, size_t pitch,
+                                       int32_t* to, size_t columns) {
+    constexpr int kHigh = 2 * kSet, kLow = 2 * kSet + 1, kCodes = 4 + kSet;
+    TileRegisters::Zero<kHigh>();
+    if (!digits.by_turns) TileRegisters::Zero<kLow>();
+    for (size_t step = 0; step < digits.steps; ++step) {
+      if (digits.steps != 1) digits.Load(step);
+      TileRegisters::Load<kCodes>(words + step * (kFactorDepth / 4) * pitch, pitch * 4);
+      TileRegisters::AddSignedUnsigned<kHigh, 6, kCodes>();
+      if (!digits.by_turns) TileRegisters::AddSignedUnsigned<kLow, 7, kCodes>();
+    }
+    const size_t row_bytes = columns * sizeof(int32_t);
+    TileRegisters::Store<kHigh>(to, digits.by_turns ? row_bytes : 2 * row_bytes);
+    if (!digits.by_turns) TileRegisters::Store<kLow>(to + columns, 2 * row_bytes);
   }
 
   const CodeFactors& factors_;
