@@ -26,18 +26,26 @@ AttentionCall::AttentionCall(const KvPages& pages, const Options& options)
              .value_dim = pages.shape().dim,
              .first_position = pages.shape().tokens - options.query_rows,
              .scale = 1 / std::sqrt(static_cast<float>(pages.shape().dim)),
-             .threads = options.threads},
-      q_(NormalFloats(size_t{options.query_rows} * options.query_heads * pages.shape().dim, 3)),
+             .threads = options.threads,
+             .mode = options.mode},
+      q_(NormalFloats(size_t{options.query_rows} * options.query_heads * pages.shape().dim,
+                      options.query_seed)),
       out_(q_.size()) {}
 
-void AttentionCall::Run() {
-  status_.Update(kernels::Attend(pages_.table(order_, next_++ % pages_.tables()), pages_.formats(),
-                                 q_.data(), out_.data(), shape_));
+void AttentionCall::RunOver(quant::BlockTable table, std::span<const quant::KvFormat> formats) {
+  status_.Update(kernels::Attend(table, formats, q_.data(), out_.data(), shape_));
+}
+
+std::vector<float> AttentionCall::Exact() {
+  std::vector<float> exact(out_.size());
+  status_.Update(kernels::AttendScalar(pages_.table(order_, 0), pages_.formats(), q_.data(),
+                                       exact.data(), shape_));
+  return exact;
 }
 
 double AttentionCall::Error() {
   const quant::BlockTable table = pages_.table(order_, 0);
-  status_.Update(kernels::Attend(table, pages_.formats(), q_.data(), out_.data(), shape_));
+  RunOver(table, pages_.formats());
   const size_t row = size_t{shape_.query_heads} * shape_.key_dim;
   double worst = 0;
   for (const uint32_t i : {0u, shape_.query_rows - 1}) {

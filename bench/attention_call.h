@@ -3,6 +3,7 @@
 //
 // One thread.
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,17 +22,24 @@ class AttentionCall {
     uint32_t query_rows = 1;
     uint32_t query_heads = 32;
     uint32_t threads = 1;
+    kernels::AttentionMode mode = kernels::AttentionMode::kFast;
+    uint32_t query_seed = 3;
   };
   // `pages` must outlive this.
   AttentionCall(const KvPages& pages, const Options& options);
 
   // Over the next table.
-  void Run();
+  void Run() { RunOver(NextTable(), pages_.formats()); }
+  quant::BlockTable NextTable() { return pages_.table(order_, next_++ % pages_.tables()); }
+  void RunOver(quant::BlockTable table, std::span<const quant::KvFormat> formats);
+  const std::vector<float>& out() const { return out_; }
   // Of every Run so far.
   const absl::Status& status() const { return status_; }
   // Relative RMS against exact attention on the dequantized values of one table, the worse one of
   // the first and the last query row; infinity after an error or a NaN. Slow.
   double Error();
+  // What exact attention gives for table 0, the first that Run takes. Slow.
+  std::vector<float> Exact();
   // Two products of every query row with every position that it sees.
   double flop() const;
   Side side(const std::string& name) {

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/kv_cache_options.h"
+
 namespace prefixd::bench {
 
 // The unit stands last in the name and decides how people see it: "median_us", "rate_bytes_per_s",
@@ -48,7 +50,8 @@ class Bench {
     std::vector<std::string> only = {};     // families of figures; empty = all
     std::string directory;                  // existing; for sockets and the SSD tier
     std::string arena_folder = "/dev/shm";  // a tmpfs; for the arena of kernels
-    bool quiet = false;                     // nothing on stdout: somebody wants JSON at the end
+    KvCacheOptions kv_cache = {};
+    bool quiet = false;  // nothing on stdout: somebody wants JSON at the end
   };
   explicit Bench(Options options);
 
@@ -58,6 +61,7 @@ class Bench {
   const std::string& workload() const { return options_.workload; }
   const std::string& directory() const { return options_.directory; }
   const std::string& arena_folder() const { return options_.arena_folder; }
+  const KvCacheOptions& kv_cache() const { return options_.kv_cache; }
   bool targets_only() const { return options_.targets_only; }
 
   // The size for this run, which the report names.

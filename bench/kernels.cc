@@ -15,13 +15,23 @@ namespace prefixd::bench {
 
 std::vector<KernelFormat> KernelFormats() {
   const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kF16);
-  const quant::TensorFormat mlx8 = quant::MlxAffineFormat(8, 64, quant::Dtype::kF16);
-  const quant::TensorFormat mlx4 = quant::MlxAffineFormat(4, 64, quant::Dtype::kF16);
-  const quant::TensorFormat q8_0 = quant::GgmlFormat(quant::Codec::kQ8_0);
-  const quant::TensorFormat q4_0 = quant::GgmlFormat(quant::Codec::kQ4_0);
-  return {{"f16", {raw, raw}, 0.60},         {"8/8 rows", {mlx8, mlx8}, 0.50},
-          {"8/4 rows", {mlx8, mlx4}, 0.50},  {"4/4 rows", {mlx4, mlx4}, 0.40},
-          {"q8_0 rows", {q8_0, q8_0}, 0.48}, {"q4_0 rows", {q4_0, q4_0}, 0.38}};
+  const auto mlx = [](uint8_t bits) {
+    return quant::Tiled(quant::MlxAffineFormat(bits, 64, quant::Dtype::kF16));
+  };
+  const quant::TensorFormat q8_0 = quant::Tiled(quant::GgmlFormat(quant::Codec::kQ8_0));
+  const quant::TensorFormat q4_0 = quant::Tiled(quant::GgmlFormat(quant::Codec::kQ4_0));
+  return {{"f16", {raw, raw}, 0.60},
+          {"8/8 tiled", {mlx(8), mlx(8)}, 0.50},
+          {"8/4 tiled", {mlx(8), mlx(4)}, 0.50},
+          {"4/4 tiled", {mlx(4), mlx(4)}, 0.40},
+          {"q8_0 tiled", {q8_0, q8_0}, 0.48},
+          {"q4_0 tiled", {q4_0, q4_0}, 0.38}};
+}
+
+KernelFormat RowsOf(KernelFormat format) {
+  format.name = format.name.substr(0, format.name.find(' ')) + " rows";
+  format.format.key.layout = format.format.value.layout = quant::Layout::kRows;
+  return format;
 }
 
 const KernelFormat& FormatNamed(const std::vector<KernelFormat>& formats, const std::string& name) {
@@ -67,7 +77,11 @@ void RunKernels(Bench& bench) {
   const std::pair<const char*, std::function<void()>> families[] = {
       {"decode", [&] { KernelsDecode(bench, *memory); }},
       {"prefill", [&] { KernelsPrefill(bench, *memory); }},
-      {"convert", [&] { KernelsConvert(bench); }}};
+      {"error", [&] { KernelsError(bench); }},
+      {"convert", [&] { KernelsConvert(bench); }},
+      {"numbers", [&] { KernelsNumbers(bench); }},
+      {"table", [&] { KernelsTable(bench); }},
+      {"fused", [&] { KernelsFused(bench, *memory); }}};
   for (const auto& [name, run] : families) {
     if (bench.Wants(name)) run();
   }

@@ -16,12 +16,14 @@ namespace prefixd::bench {
 
 // A pair of formats by the name that lines give it.
 struct KernelFormat {
-  std::string name;  // "8/4 rows"
+  std::string name;  // "8/4 tiled"
   quant::KvFormat format;
   // What decode promises, as a share of a stream read; 0 = nothing.
   double decode_floor = 0;
 };
 std::vector<KernelFormat> KernelFormats();
+// The same format in layout rows.
+KernelFormat RowsOf(KernelFormat format);
 const KernelFormat& FormatNamed(const std::vector<KernelFormat>& formats, const std::string& name);
 
 // Memory that is faulted in once and serves one measurement after the other. Each part is larger
@@ -36,6 +38,7 @@ class KernelMemory {
   Side StreamReadSide(uint64_t bytes, uint32_t threads);
   // For what has a layout of its own.
   HugeBytes& spare() { return spare_; }
+  uint64_t bytes() const { return plain_.size(); }
 
  private:
   KernelMemory(std::unique_ptr<PageStore> arena, uint64_t bytes);
@@ -47,11 +50,18 @@ class KernelMemory {
 
 // The most that attention may differ from exact attention on the dequantized values, relative RMS.
 inline constexpr double kPreciseError = 1e-3, kFastError = 1.8e-2;
+inline double ErrorLimit(kernels::AttentionMode mode) {
+  return mode == kernels::AttentionMode::kFast ? kFastError : kPreciseError;
+}
 
 // "attend 12.9 GB/s".
 std::string RateText(const std::string& what, double bytes_per_s);
 
 void KernelsConvert(Bench& bench);
+void KernelsNumbers(Bench& bench);
+void KernelsError(Bench& bench);
+void KernelsTable(Bench& bench);
+void KernelsFused(Bench& bench, KernelMemory& memory);
 void KernelsDecode(Bench& bench, KernelMemory& memory);
 void KernelsPrefill(Bench& bench, KernelMemory& memory);
 

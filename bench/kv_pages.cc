@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kModelLayers = 32;
 // Different contents of one layer's units; pages take turns. Enough for any order of adding to
 // matter, few enough that filling is copying.
-constexpr size_t kContents = 13;
+constexpr uint32_t kContents = 13;
 
 void QuantizeUnits(const quant::TensorFormat& format, const KvShape& shape,
                    const std::vector<float>& floats, std::byte* units) {
@@ -40,10 +40,11 @@ std::vector<std::vector<std::byte>> MakeContents(const KvShape& shape,
                                                  const block::PageLayout& layout) {
   std::vector<std::vector<std::byte>> contents;
   const size_t floats = size_t{shape.kv_heads} * shape.block_tokens * shape.dim;
+  const uint32_t seed = shape.seed * 2 * kContents;
   for (uint32_t i = 0; i < kContents; ++i) {
     std::vector<std::byte>& units = contents.emplace_back(layout.layer_bytes);
-    QuantizeUnits(shape.format.key, shape, NormalFloats(floats, 2 * i), units.data());
-    QuantizeUnits(shape.format.value, shape, NormalFloats(floats, 2 * i + 1),
+    QuantizeUnits(shape.format.key, shape, NormalFloats(floats, seed + 2 * i), units.data());
+    QuantizeUnits(shape.format.value, shape, NormalFloats(floats, seed + 2 * i + 1),
                   units.data() + shape.kv_heads * layout.key_unit_bytes);
   }
   return contents;
@@ -79,7 +80,8 @@ absl::StatusOr<KvPages> KvPages::Fill(PageStore& store, const KvShape& shape) {
                                                      " blocks, a sequence of ", shape.tokens,
                                                      " tokens has ", blocks));
   }
-  pages.resize(pages.size() / blocks * blocks);
+  const size_t most = shape.sequences == 0 ? pages.size() : shape.sequences * blocks;
+  pages.resize(std::min(pages.size() / blocks * blocks, most));
   const std::vector<std::vector<std::byte>> contents = MakeContents(shape, layout);
   const auto layers = static_cast<uint32_t>(group.layers.size());
   size_t next = 0;

@@ -27,6 +27,8 @@ struct KvShape {
   uint32_t dim = 128;
   uint32_t tokens = 0;  // a multiple of block_tokens
   uint32_t block_tokens = 64;
+  uint32_t sequences = 0;  // at most; 0 = as many as fit
+  uint32_t seed = 0;
 };
 
 // The first group of a 32-layer model of this shape, as the client splits it.

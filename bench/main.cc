@@ -25,6 +25,7 @@ struct Workload {
 };
 constexpr Workload kWorkloads[] = {
     {"kernels", "quantize, dequantize and attention against memcpy and a stream read", RunKernels},
+    {"kv-cache", "a whole model's KV cache: memory, errors and times of each mode", RunKvCache},
     {"match", "time to find a long prompt in a large index", RunMatch},
     {"load", "estimated against measured load time, from RAM and from SSD", RunLoad},
     {"budget", "footprint of prefixd under more commits than its RAM budget holds", RunBudget},
@@ -41,6 +42,7 @@ struct Arguments {
   std::vector<std::string> only;
   std::string directory = std::filesystem::temp_directory_path();
   std::string arena_folder = "/dev/shm";
+  KvCacheOptions kv_cache;
   std::vector<std::string> workloads;
 };
 
@@ -109,6 +111,7 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                  .only = arguments.only,
                  .directory = directory,
                  .arena_folder = arguments.arena_folder,
+                 .kv_cache = arguments.kv_cache,
                  .quiet = arguments.json});
     workload.run(bench);
     failures += bench.failures().size();
@@ -138,6 +141,28 @@ int RunInTemporaryDirectory(const Arguments& arguments) {
   return failures == 0 ? 0 : 1;
 }
 
+void AddKvCacheOptions(CLI::App& command, KvCacheOptions& options) {
+  command.add_option("--layers", options.layers)->capture_default_str()->check(CLI::PositiveNumber);
+  command.add_option("--seq-len", options.seq_len)
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command.add_option("--heads", options.heads, "that have keys and values")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command.add_option("--head-dim", options.head_dim)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
+  command.add_option("--group-size", options.group_size)
+      ->capture_default_str()
+      ->check(CLI::IsMember({32, 64, 128}));
+  command.add_flag("--production", options.production,
+                   "floats are freed chunk by chunk: nothing is there twice");
+  command
+      .add_option("--rotation", options.rotation, "hadamard: what it is worth, beside the table")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "hadamard"}));
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Measures prefixd. Without a workload: all of them. Every workload verifies its results "
@@ -149,9 +174,11 @@ int Main(int argc, char** argv) {
   app.add_flag("--quick", arguments.quick,
                "share, kernels: lower counts in about two minutes, same targets");
   app.add_flag("--targets", arguments.targets, "only what has a target, a line each");
-  app.add_option("--only", arguments.only,
-                 "only these families of figures. share: acquire, match, read, gather, python, "
-                 "streams, fairness, crash; kernels: decode, prefill, convert")
+  app.add_option(
+         "--only", arguments.only,
+         "only these families of figures. share: acquire, match, read, gather, python, "
+         "streams, fairness, crash; kernels: decode, prefill, error, convert, numbers, table, "
+         "fused")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,
@@ -166,7 +193,8 @@ int Main(int argc, char** argv) {
   app.add_option("--child", child)->group("");  // hidden: how workloads start their workers
   app.add_option("--plan", plan)->group("");
   for (const Workload& workload : kWorkloads) {
-    app.add_subcommand(workload.name, workload.help)->fallthrough();
+    CLI::App* const command = app.add_subcommand(workload.name, workload.help)->fallthrough();
+    if (workload.run == RunKvCache) AddKvCacheOptions(*command, arguments.kv_cache);
   }
   CLI11_PARSE(app, argc, argv);
   if (!budget_client.empty()) return RunBudgetClient(budget_client);

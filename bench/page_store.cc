@@ -96,7 +96,8 @@ class PrivateStore : public PageStore {
 
 }  // namespace
 
-HugeBytes::HugeBytes(size_t bytes) : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
+HugeBytes::HugeBytes(size_t bytes, Unwritten)
+    : bytes_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
   // One more, to begin on a huge page.
   void* const map = ::mmap(nullptr, bytes_ + kHugePage, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -111,14 +112,19 @@ HugeBytes::HugeBytes(size_t bytes) : bytes_((bytes + kHugePage - 1) / kHugePage 
   data_ = reinterpret_cast<std::byte*>(aligned);
   if (rest > 0) ::munmap(data_ + bytes_, rest);
   ::madvise(data_, bytes_, MADV_HUGEPAGE);
-  std::memset(data_, 1, bytes_);
 }
 
-HugeBytes::~HugeBytes() { ::munmap(data_, bytes_); }
+HugeBytes::~HugeBytes() {
+  if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+void HugeBytes::Touch() { std::memset(data_, 1, bytes_); }
 
 absl::StatusOr<std::unique_ptr<PageStore>> MakeArenaStore(const std::string& folder,
                                                           uint64_t bytes) {
-  const std::string path = absl::StrCat(folder, "/prefix-bench-", ::getpid(), ".arena");
+  static int stores = 0;
+  const std::string path =
+      absl::StrCat(folder, "/prefix-bench-", ::getpid(), "-", ++stores, ".arena");
   PREFIXD_ASSIGN_OR_RETURN(
       std::unique_ptr<ram::Arena> arena,
       ram::Arena::Open({.capacity_bytes = bytes, .path = path, .max_capacity_bytes = bytes}));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,14 +18,20 @@ namespace prefixd::bench {
 // Anonymous memory in huge pages where the kernel gives them, every byte touched.
 class HugeBytes {
  public:
-  explicit HugeBytes(size_t bytes);  // aborts when the kernel refuses
+  explicit HugeBytes(size_t bytes) : HugeBytes(Untouched(bytes)) { Touch(); }
+  // The same, without memory until it is written to.
+  static HugeBytes Untouched(size_t bytes) { return HugeBytes(bytes, {}); }
   ~HugeBytes();
-  HugeBytes(const HugeBytes&) = delete;
+  HugeBytes(HugeBytes&& other) noexcept
+      : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
   HugeBytes& operator=(const HugeBytes&) = delete;
   std::byte* data() const { return data_; }
   size_t size() const { return bytes_; }
 
  private:
+  struct Unwritten {};
+  HugeBytes(size_t bytes, Unwritten);  // aborts when the kernel refuses
+  void Touch();
   const size_t bytes_;
   std::byte* data_ = nullptr;
 };

@@ -7,6 +7,7 @@
 namespace prefixd::bench {
 
 void RunKernels(Bench& bench);
+void RunKvCache(Bench& bench);
 void RunMatch(Bench& bench);
 void RunLoad(Bench& bench);
 void RunBudget(Bench& bench);

@@ -1,0 +1,80 @@
+// Decode of a whole model's layers at growing lengths: from where on do fewer bits win?
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+
+#include "bench/kernels.h"
+#include "bench/timing.h"
+
+namespace prefixd::bench {
+namespace {
+
+constexpr uint32_t kLayers = 32;
+
+// One format in a store of its own, so that formats can take turns.
+struct Contestant {
+  std::string name;
+  std::unique_ptr<PageStore> store;
+  std::optional<KvPages> pages;
+  std::optional<AttentionCall> call;
+};
+
+bool Prepare(Bench& bench, Contestant& contestant, const KvShape& shape) {
+  auto pages = KvPages::Fill(*contestant.store, shape);
+  if (!bench.Check(pages.ok(), pages.status().ToString())) return false;
+  contestant.call.reset();
+  contestant.pages.emplace(*std::move(pages));
+  contestant.call.emplace(*contestant.pages, AttentionCall::Options{});
+  return true;
+}
+
+}  // namespace
+
+void KernelsTable(Bench& bench) {
+  const uint64_t rounds = bench.Parameter("table_rounds", 2, 7, 21);
+  const uint64_t store_bytes = bench.Parameter("table_store_bytes", 24ull << 20, 600ull << 20);
+  std::vector<Contestant> contestants;
+  const std::vector<KernelFormat> formats = KernelFormats();
+  for (const char* name : {"f16", "8/4 tiled", "4/4 tiled"}) {
+    Contestant& contestant = contestants.emplace_back();
+    contestant.name = name;
+    auto store = MakeArenaStore(bench.arena_folder(), store_bytes);
+    contestant.store = store.ok() ? *std::move(store) : MakePrivateStore(store_bytes);
+  }
+  uint32_t crossover = 0;
+  std::vector<uint32_t> lengths = {1024, 4096, 16384, 32768};
+  if (bench.smoke()) lengths = {256, 512};
+  for (const uint32_t tokens : lengths) {
+    std::vector<Side> sides;
+    for (Contestant& contestant : contestants) {
+      const KernelFormat& format = FormatNamed(formats, contestant.name);
+      if (!Prepare(bench, contestant, {.format = format.format, .tokens = tokens})) return;
+      sides.push_back(contestant.call->side(contestant.name));
+    }
+    const Rounds seen = TakeTurns(sides, rounds);
+    std::vector<Figure> figures;
+    const auto words = [](std::string name) {
+      std::replace(name.begin(), name.end(), ' ', '_');
+      return name;
+    };
+    for (size_t i = 0; i < sides.size(); ++i) {
+      const std::string name = words(contestants[i].name);
+      const double token_us = kLayers * seen.median_us(i);
+      figures.push_back({name + "_us", token_us});
+      figures.push_back({name + "_tokens_per_s", 1e6 / token_us});
+    }
+    for (size_t i = 1; i < sides.size(); ++i) {
+      figures.push_back(
+          {words(contestants[i].name) + "_speedup_ratio", seen.median_us(0) / seen.median_us(i)});
+    }
+    if (crossover == 0 && seen.median_us(1) < seen.median_us(0)) crossover = tokens;
+    bench.Add({absl::StrCat("decode of ", kLayers, " layers, ", tokens, " tokens"), figures});
+  }
+  bench.Note(crossover == 0 ? "8/4 is never faster than f16 here"
+                            : absl::StrCat("8/4 is faster than f16 from ", crossover,
+                                           " tokens on, of the lengths measured"));
+}
+
+}  // namespace prefixd::bench

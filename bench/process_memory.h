@@ -1,0 +1,17 @@
+// What this process and this machine have of memory, as the kernel tells it.
+#pragma once
+#include <cstdint>
+
+namespace prefixd::bench {
+
+// Resident in RAM now. 0 when the kernel does not say.
+uint64_t ResidentBytes();
+
+// The most that was resident since ForgetPeak. Both: 0 or false when the kernel does not say.
+uint64_t PeakResidentBytes();
+bool ForgetPeak();
+
+// MemAvailable of /proc/meminfo. 0 when the kernel does not say.
+uint64_t AvailableBytes();
+
+}  // namespace prefixd::bench
