@@ -57,6 +57,7 @@ class CodeAttention {
     for (uint64_t begin = place_.FirstTile(), next = 0; begin < end; begin = next) {
       next = place_.TileAfter(begin);
       tile_.Load({begin, place_.NeededIn(begin)}, {next, place_.NeededIn(next)});
+      softmax_.StartTile();
       for (uint32_t first = 0; first < row_heads_; first += kStripRows) {
         AttendStrip(begin, first, HWY_MIN(kStripRows, row_heads_ - first));
       }

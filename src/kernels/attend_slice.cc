@@ -100,6 +100,7 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(code.value_biases, value_groups * kTileTokens);
   take(code.dots, 2 * kStripRows * std::max<size_t>(kTileTokens, job.value_group));
   take(code.weights, 2 * value_groups * kStripRows * kTileTokens);
+  take(code.value_inverses, value_groups * kStripRows);
   take(code.value_steps, value_groups * kStripRows);
   take(code.ones, row_heads + kStripRows);
   if (memory != nullptr) std::fill_n(code.ones, row_heads + kStripRows, 1.0f);
@@ -107,8 +108,8 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(code.weight_sums, row_heads * 16);
   take(code.bias_sums, row_heads * value_groups * 16);
   take(code.row_lanes, kStripRows * 16);
-  take(code.products, value_groups * kStripRows * kTileTokens);
-  take(code.product_lanes, value_groups * kStripRows * 16);
+  take(code.largest_weights, kStripRows);
+  take(code.largest_scales, value_groups);
 }
 
 size_t AttendScratch::Bytes(const AttendJob& job, size_t row_heads) {

@@ -52,22 +52,23 @@ struct CodeScratch {
   float* query_sums = nullptr;   // [row_heads][key groups] of `query`
   uint32_t* keys = nullptr;      // KeyWords and ValueWords that are not used where they are
   uint32_t* values = nullptr;
-  uint8_t* rows = nullptr;        // [kStepTokens][key_dim or value_dim], on the way
-  float* key_scales = nullptr;    // [key groups][kTileTokens]
-  float* key_biases = nullptr;    // the same
-  float* value_scales = nullptr;  // [value groups][kTileTokens]
-  float* value_biases = nullptr;  // the same
-  int32_t* dots = nullptr;        // [2][kStripRows][kTileTokens or elements of a value group]
-  int8_t* weights = nullptr;      // [value groups][kStripRows][2][kTileTokens]
-  float* value_steps = nullptr;   // [value groups][kStripRows]: what 1 of a value dot is worth
+  uint8_t* rows = nullptr;          // [kStepTokens][key_dim or value_dim], on the way
+  float* key_scales = nullptr;      // [key groups][kTileTokens]
+  float* key_biases = nullptr;      // the same
+  float* value_scales = nullptr;    // [value groups][kTileTokens]
+  float* value_biases = nullptr;    // the same
+  int32_t* dots = nullptr;          // [2][kStripRows][kTileTokens or elements of a value group]
+  int8_t* weights = nullptr;        // [value groups][kStripRows][2][kTileTokens]
+  float* value_inverses = nullptr;  // [value groups][kStripRows]: codes per product
+  float* value_steps = nullptr;     // [value groups][kStripRows]: what 1 of a value dot is worth
   // The softmax: weights are 2^(score - maximum). The last dimension of sums is to be added up.
-  float* ones = nullptr;           // [row_heads + kStripRows] times 1: steps of capped scores
-  float* maxima = nullptr;         // [row_heads + kStripRows]
-  float* weight_sums = nullptr;    // [row_heads][16]
-  float* bias_sums = nullptr;      // [row_heads][value groups][16]: of weights times biases
-  float* row_lanes = nullptr;      // [kStripRows][16], maxima of scores
-  float* products = nullptr;       // [value groups][kStripRows][kTileTokens]: weight times scale
-  float* product_lanes = nullptr;  // [value groups][kStripRows][16], maxima of them
+  float* ones = nullptr;             // [row_heads + kStripRows] times 1: steps of capped scores
+  float* maxima = nullptr;           // [row_heads + kStripRows]
+  float* weight_sums = nullptr;      // [row_heads][16]
+  float* bias_sums = nullptr;        // [row_heads][value groups][16]: of weights times biases
+  float* row_lanes = nullptr;        // [kStripRows][16], maxima of scores
+  float* largest_weights = nullptr;  // [kStripRows], in this tile
+  float* largest_scales = nullptr;   // [value groups], of the tile
 };
 
 // One thread's working memory, a few hundred KiB: its size follows from the dims and from the rows

@@ -27,7 +27,9 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 // The largest whose high digit, rounded, is a byte.
 inline constexpr float kFactorLimit = 127 * 256 + 127;
-inline constexpr int kCodeMiddle = 128;
+// Of weights: their largest is estimated and may be a little more.
+inline constexpr float kWeightLimit = 32600;
+inline constexpr float kCodeMiddle = 128;
 // What an instruction of a tile register takes of a row: groups are padded to it with zeros.
 inline constexpr size_t kFactorDepth = 64;
 static_assert(kTileTokens == kFactorDepth);
@@ -81,8 +83,8 @@ class CodeFactors {
     const __m512i low_digits = LowDigitsInOrder();
     const __m512i high_digits = _mm512_or_si512(low_digits, _mm512_set1_epi8(1));
     int8_t* to = WeightsOf(group, row);
-    _mm512_storeu_si512(to, _mm512_permutex2var_epi8(_mm512_add_epi16(early, half), high_digits,
-                                                     _mm512_add_epi16(late, half)));
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi8(_mm512_adds_epi16(early, half), high_digits,
+                                                     _mm512_adds_epi16(late, half)));
     _mm512_storeu_si512(to + kTileTokens, _mm512_permutex2var_epi8(early, low_digits, late));
     return VI{_mm512_add_epi32(_mm512_add_epi32(w0, w1), _mm512_add_epi32(w2, w3))};
   }

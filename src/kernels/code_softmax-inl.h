@@ -63,9 +63,9 @@ class CodeSoftmax {
     for (uint32_t r = 0; r < strip.rows; ++r) {
       const TileRow64 row{dots.From(r, 0), dots.From(r, kLanes), dots.From(r, 2 * kLanes),
                           dots.From(r, 3 * kLanes)};
-      const TileRow64 bias = biases.Times(TileRow64::Fill(*query_sums));
+      const TileRow64 sum = TileRow64::Fill(*query_sums);
+      const TileRow64 bias = first ? biases.Times(sum) : biases.MulAdd(sum, TileRow64::Load(to));
       TileRow64 scores = row.MulAdd(scales, bias);
-      if (!first) scores = scores.Plus(TileRow64::Load(to));
       if (last && cap_ != 0) {
         scores = scores.Times(TileRow64::Fill(code_.query_steps[strip.first + r])).Capped(cap_);
       }
@@ -78,10 +78,17 @@ class CodeSoftmax {
     }
   }
 
+  // The scales of the tile's values are known.
+  HWY_INLINE void StartTile() const {
+    for (size_t g = 0; g < value_groups_; ++g)
+      code_.largest_scales[g] = LargestScale(g, kAllTokens);
+  }
+
   // Scores to weights times the values' scales, as codes; what the rows had before now counts
   // relative to their new maxima.
   HWY_INLINE void Weigh(const CodeStrip& strip) {
     RaiseMaxima(strip);
+    for (size_t g = 0; g < value_groups_; ++g) FindSteps(strip, g);
     for (uint32_t r = 0; r < strip.rows; ++r) {
       if (strip.seen[r] == kAllTokens) {
         WeighRow<false>(strip, r);
@@ -89,7 +96,6 @@ class CodeSoftmax {
         WeighRow<true>(strip, r);
       }
     }
-    for (size_t g = 0; g < value_groups_; ++g) StoreCodes(strip, g);
   }
 
   HWY_INLINE float SumOfWeights(uint32_t row) const {
@@ -110,10 +116,6 @@ class CodeSoftmax {
   HWY_INLINE float* BiasSums(uint32_t row, size_t group) const {
     return code_.bias_sums + (row * value_groups_ + group) * kLanes;
   }
-  HWY_INLINE float* ProductsOf(size_t group) const {
-    return code_.products + group * kStripRows * kTileTokens;
-  }
-
   HWY_INLINE void RaiseMaxima(const CodeStrip& strip) {
     const DF df;
     float* maxima = code_.maxima + strip.first;
@@ -121,6 +123,7 @@ class CodeSoftmax {
     const VF tile = hn::Mul(MaxOfRows(code_.row_lanes), hn::LoadU(df, steps_ + strip.first));
     const VF max = hn::Max(before, tile);
     const auto raised = hn::And(hn::FirstN(df, strip.rows), hn::Ne(before, max));
+    hn::StoreU(Exp2(hn::Sub(tile, max)), df, code_.largest_weights);
     if (hn::AllFalse(df, raised)) return;
     hn::StoreU(max, df, maxima);
     alignas(64) float corrections[kLanes];
@@ -154,36 +157,42 @@ class CodeSoftmax {
             .Of(seen, 0);
     AddTo(code_.weight_sums + row * kLanes, weights.SumAcross());
     for (size_t g = 0; g < value_groups_; ++g) {
+      const size_t at = g * kStripRows + r;
       const TileRow64 scales = TileRow64::Load(code_.value_scales + g * kTileTokens);
-      const TileRow64 biases = TileRow64::Load(code_.value_biases + g * kTileTokens);
-      AddTo(BiasSums(row, g), weights.Times(biases).Of(seen, 0).SumAcross());
+      const TileRow64 biases = TileRow64::Load(code_.value_biases + g * kTileTokens).Of(seen, 0);
       const TileRow64 products = weights.Times(scales).Of(seen, 0);
-      products.Store(ProductsOf(g) + r * kTileTokens);
-      hn::StoreU(products.LargestAcross(), DF(),
-                 code_.product_lanes + (g * kStripRows + r) * kLanes);
+      const VI sum =
+          factors_.StoreWeights(g, r, products.Times(TileRow64::Fill(code_.value_inverses[at])));
+      // Values are bytes less their middle, but multiplied as they are.
+      const VF middle = hn::Set(DF(), code_.value_steps[at] * -kCodeMiddle);
+      const VF lanes = hn::LoadU(DF(), BiasSums(row, g));
+      hn::StoreU(weights.SumOfProducts(biases, hn::MulAdd(hn::ConvertTo(DF(), sum), middle, lanes)),
+                 DF(), BiasSums(row, g));
     }
   }
   static HWY_INLINE void AddTo(float* lanes, VF more) {
     hn::StoreU(hn::Add(hn::LoadU(DF(), lanes), more), DF(), lanes);
   }
 
-  // The largest product of a row and group becomes the largest code. Values are bytes less their
-  // middle, but multiplied as they are.
-  HWY_INLINE void StoreCodes(const CodeStrip& strip, size_t group) {
+  HWY_INLINE float LargestScale(size_t group, TileTokens seen) const {
+    const TileRow64 scales = TileRow64::Load(code_.value_scales + group * kTileTokens);
+    return hn::GetLane(hn::MaxOfLanes(DF(), scales.Of(seen, 0).LargestAcross()));
+  }
+  // The largest weight that a row has in the tile times the largest scale that it sees there is
+  // the largest code: scales of a tile are much alike.
+  HWY_INLINE void FindSteps(const CodeStrip& strip, size_t group) const {
     const DF df;
-    const VF largest = MaxOfRows(code_.product_lanes + group * kStripRows * kLanes);
-    const VF limit = hn::Set(df, kFactorLimit);
-    alignas(64) float inverses[kLanes];
-    hn::Store(hn::IfThenElseZero(hn::Ge(largest, hn::Set(df, 1e-30f)), hn::Div(limit, largest)), df,
-              inverses);
-    float* const steps = code_.value_steps + group * kStripRows;
-    hn::StoreU(hn::Div(largest, limit), df, steps);
+    alignas(64) float scales[kLanes];
+    hn::Store(hn::Set(df, code_.largest_scales[group]), df, scales);
     for (uint32_t r = 0; r < strip.rows; ++r) {
-      const TileRow64 products = TileRow64::Load(ProductsOf(group) + r * kTileTokens);
-      const VI sum = factors_.StoreWeights(group, r, products.Times(TileRow64::Fill(inverses[r])));
-      const VF middle = hn::Mul(hn::Set(df, steps[r]), hn::Set(df, -kCodeMiddle));
-      AddTo(BiasSums(strip.first + r, group), hn::Mul(hn::ConvertTo(df, sum), middle));
+      if (strip.seen[r] != kAllTokens) scales[r] = LargestScale(group, strip.seen[r]);
     }
+    const VF largest = hn::Mul(hn::Load(df, scales), hn::LoadU(df, code_.largest_weights));
+    const VF limit = hn::Set(df, kWeightLimit);
+    const size_t at = group * kStripRows;
+    hn::StoreU(hn::IfThenElseZero(hn::Ge(largest, hn::Set(df, 1e-30f)), hn::Div(limit, largest)),
+               df, code_.value_inverses + at);
+    hn::StoreU(hn::Div(largest, limit), df, code_.value_steps + at);
   }
 
   const CodeFactors& factors_;

@@ -90,6 +90,11 @@ struct TileRow64 {
   HWY_INLINE TileRow64 Capped(float cap) const {
     return TileRow64{Tanh(v0), Tanh(v1), Tanh(v2), Tanh(v3)}.Times(Fill(cap));
   }
+  // One vector: `start` and the products, whose lanes are still to be added.
+  HWY_INLINE VF SumOfProducts(const TileRow64& by, VF start) const {
+    const VF early = hn::MulAdd(v1, by.v1, hn::MulAdd(v0, by.v0, start));
+    return hn::Add(early, hn::MulAdd(v3, by.v3, hn::Mul(v2, by.v2)));
+  }
   HWY_INLINE TileRow64 Exp2() const {
     return {WeightExp2(v0), WeightExp2(v1), WeightExp2(v2), WeightExp2(v3)};
   }
