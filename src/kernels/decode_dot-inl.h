@@ -15,6 +15,7 @@
 
 #include "hwy/highway.h"
 
+#include "kernels/decode_ask-inl.h"
 #include "kernels/decode_job.h"
 #include "kernels/rows-inl.h"
 
@@ -51,12 +52,6 @@ HWY_INLINE VI FourBytes(const int8_t* from) {
   std::memcpy(&word, from, sizeof(word));
   return hn::Set(DI(), word);
 }
-// Into the L2 cache: the lines of a later block that lie as these lines do. Never faults.
-HWY_INLINE void PrefetchAhead(const std::byte* from, ptrdiff_t ahead) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) +
-                                                   static_cast<uintptr_t>(ahead)),
-                     /*rw=*/0, /*locality=*/2);
-}
 
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void AddDots(const VI* codes, const int8_t* factors, size_t pitch,
@@ -89,10 +84,11 @@ HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
 }
 
 // What is multiplied: `steps` steps of kVectors registers of codes, the signed bytes of kRows rows.
+inline constexpr size_t kLinesAStep = 2;
 struct DotInput {
   const std::byte* codes[2] = {};  // keys: of the tile's first and second 32 tokens; values: [0]
   size_t stride = 0;               // bytes from a step to the next one
-  ptrdiff_t ahead = 0;             // prefetched
+  LineAsker* asker = nullptr;
   size_t steps = 0;
   const int8_t* factors = nullptr;
   size_t row_pitch = 0;    // bytes of factors from a row to the next
@@ -102,19 +98,20 @@ struct DotInput {
 
 // Keys: a step is 4 channels (nibbles: 8), a register 16 tokens.
 template <CodeKind kKind, size_t kRows, size_t kVectors>
-HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors, ptrdiff_t ahead,
+HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors,
                              DotSums<kRows, kVectors>* sums) {
   const std::byte* first = in.codes[0];
   const std::byte* second = in.codes[1];
   const size_t stride = in.stride, pitch = in.row_pitch;
   constexpr size_t kStepBytes = kKind == CodeKind::kNibbles ? 8 : 4;
+  LineAsker asker = *in.asker;
   for (size_t i = in.steps; i != 0; --i, first += stride, second += stride, factors += kStepBytes) {
+    asker.Ask<kLinesAStep>();
     VI codes[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
       const std::byte* from = (v < 2 ? first : second) + v % 2 * 64;
       codes[v] = LoadCodes(from);
-      PrefetchAhead(from, ahead);
       if constexpr (kKind == CodeKind::kSignedBytes) codes[v] = AsUnsigned(codes[v]);
     }
     if constexpr (kKind == CodeKind::kNibbles) {
@@ -129,21 +126,23 @@ HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors, ptrdiff_
       AddDots(codes, factors, pitch, sums);
     }
   }
+  *in.asker = asker;
 }
 
 // Values: a step is 4 tokens, a register 16 channels.
 template <CodeKind kKind, size_t kRows, size_t kVectors>
-HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors, ptrdiff_t ahead,
+HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
                                DotSums<kRows, kVectors>* sums) {
   constexpr size_t kLoads = kKind == CodeKind::kNibbles ? kVectors / 2 : kVectors;
   const std::byte* from = in.codes[0];
   const size_t stride = in.stride, pitch = in.row_pitch;
+  LineAsker asker = *in.asker;
   for (size_t i = in.steps; i != 0; --i, from += stride, factors += 4) {
+    asker.Ask<kLinesAStep>();
     VI codes[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kLoads; ++v) {
       const VI loaded = LoadCodes(from + v * 64);
-      PrefetchAhead(from + v * 64, ahead);
       if constexpr (kKind == CodeKind::kNibbles) {
         codes[2 * v] = LowNibbles(loaded);
         codes[2 * v + 1] = HighNibbles(loaded);
@@ -153,26 +152,27 @@ HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors, ptrdif
     }
     AddDots(codes, factors, pitch, sums);
   }
+  *in.asker = asker;
 }
 
 struct DotKeys {
   template <CodeKind kKind, size_t kRows, size_t kVectors>
   static HWY_INLINE void Run(const DotInput& in, DotSums<kRows, kVectors>* sums) {
     ClearDots(sums);
-    DotKeysDigit<kKind>(in, in.factors, in.ahead, sums);
+    DotKeysDigit<kKind>(in, in.factors, sums);
     if (in.digits == 1) return;
     RaiseDots(sums);
-    DotKeysDigit<kKind>(in, in.factors + in.digit_pitch, 0, sums);
+    DotKeysDigit<kKind>(in, in.factors + in.digit_pitch, sums);
   }
 };
 struct DotValues {
   template <CodeKind kKind, size_t kRows, size_t kVectors>
   static HWY_INLINE void Run(const DotInput& in, DotSums<kRows, kVectors>* sums) {
     ClearDots(sums);
-    DotValuesDigit<kKind>(in, in.factors, in.ahead, sums);
+    DotValuesDigit<kKind>(in, in.factors, sums);
     if (in.digits == 1) return;
     RaiseDots(sums);
-    DotValuesDigit<kKind>(in, in.factors + in.digit_pitch, 0, sums);
+    DotValuesDigit<kKind>(in, in.factors + in.digit_pitch, sums);
   }
 };
 

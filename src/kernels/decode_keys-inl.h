@@ -105,14 +105,14 @@ struct StripQueries {
 // tokens'.
 template <CodeKind kKind, size_t kRows, size_t kVectors>
 HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueries& queries,
-                                       const TileCodes& codes, ptrdiff_t ahead, const float* scales,
-                                       const float* biases, float* scores) {
+                                       const TileCodes& codes, LineAsker* asker,
+                                       const float* scales, const float* biases, float* scores) {
   const DF df;
   DotInput in;
   in.codes[0] = codes.half[0];
   in.codes[1] = codes.half[1];
   in.stride = codes.stride;
-  in.ahead = ahead;
+  in.asker = asker;
   in.steps = key.group * key.bits / 32;
   in.factors = queries.codes;
   in.row_pitch = key.dim;
@@ -150,17 +150,17 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
 // Scores of a tile for kRows row heads.
 template <CodeKind kKind, size_t kRows>
 HWY_INLINE void ScoreTile(const DecodeTensor& key, const StripQueries& queries,
-                          const DecodeUnit& unit, const DecodeTokens& tile, ptrdiff_t ahead,
+                          const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
                           const DecodeScratch& scratch) {
   const TileCodes codes = KeyCodesOf(key, unit, tile);
   if (tile.tokens > kDecodeTile - kLanes && unit.layout.slots >= tile.first + kDecodeTile) {
-    return ScoreTokens<kKind, kRows, 4>(key, queries, codes, ahead, scratch.key_scales,
+    return ScoreTokens<kKind, kRows, 4>(key, queries, codes, asker, scratch.key_scales,
                                         scratch.key_biases, scratch.scores);
   }
   for (uint32_t v = 0; v < tile.vectors(); ++v) {
     TileCodes vector = v < 2 ? codes : SecondHalf(key, unit, tile, codes);
     vector.half[0] += v % 2 * 64;
-    ScoreTokens<kKind, kRows, 1>(key, queries, vector, ahead, scratch.key_scales + v * kLanes,
+    ScoreTokens<kKind, kRows, 1>(key, queries, vector, asker, scratch.key_scales + v * kLanes,
                                  scratch.key_biases + v * kLanes, scratch.scores + v * kLanes);
   }
 }

@@ -76,7 +76,7 @@ class PartWalk {
     const quant::BlockTableEntry& block = job_.blocks[b];
     visit->key.bytes = block.units + head * key_bytes;
     visit->value.bytes = block.units + values_offset + head * value_bytes;
-    visit->key.ahead = visit->value.ahead = 0;
+    visit->next_key = visit->next_value = nullptr;
     // The unit that is read some units later.
     const uint32_t heads = part_.end_head - part_.first_head;
     const uint64_t units = HWY_MAX(kAheadBytes / (key_bytes + value_bytes), 1);
@@ -85,13 +85,8 @@ class PartWalk {
     const quant::BlockTableEntry& next = job_.blocks[b + later / heads];
     if (next.format != block.format || next.page_tokens != block.page_tokens) return;
     const uint64_t next_head = part_.first_head + later % heads;
-    visit->key.ahead = Distance(visit->key.bytes, next.units + next_head * key_bytes);
-    visit->value.ahead =
-        Distance(visit->value.bytes, next.units + values_offset + next_head * value_bytes);
-  }
-  static HWY_INLINE ptrdiff_t Distance(const std::byte* from, const std::byte* to) {
-    return static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(to) -
-                                  reinterpret_cast<uintptr_t>(from));
+    visit->next_key = next.units + next_head * key_bytes;
+    visit->next_value = next.units + values_offset + next_head * value_bytes;
   }
 
   const DecodeJob& job_;

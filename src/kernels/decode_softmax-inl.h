@@ -77,8 +77,9 @@ HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenToken
 
 // scratch.scores become weights; the sums of weights are brought up to date, those of values not.
 HWY_NOINLINE HWY_ATTR void WeighStrip(const DecodeJob& job, const DecodeScratch& scratch,
-                                      DecodeStrip* strip) {
+                                      LineAsker* asker, DecodeStrip* strip) {
   for (uint32_t r = 0; r < strip->rows; ++r) {
+    asker->Ask<4>();
     strip->corrections[r] = WeighRowHead(job.sums, strip->first + r, SeenTokens(strip->seen[r]),
                                          scratch.scores + r * kDecodeTile);
   }

@@ -22,10 +22,9 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 inline constexpr uint32_t kLanes = 16;
 
-// One unit of the block that is read, and how far from it the unit lies that is read soon.
+// One unit of the block that is read.
 struct DecodeUnit {
   const std::byte* bytes = nullptr;
-  ptrdiff_t ahead = 0;
   quant::UnitLayout layout;
 };
 
@@ -99,7 +98,6 @@ HWY_INLINE void WidenTile(const std::byte* from, const DecodeUnit& unit, uint32_
     for (uint32_t slot = 0; slot < kDecodeTile; slot += kLanes) {
       VF widened = hn::Zero(DF());
       if (slot < tile.tokens) {
-        PrefetchAhead(from + slot * kBytes, unit.ahead);
         widened = hn::IfThenElseZero(hn::FirstN(DF(), tile.tokens - slot),
                                      LoadParameters<kDtype>(from + slot * kBytes));
       }

@@ -32,6 +32,8 @@ struct DecodeVisit {
   uint32_t tokens = 0;
   uint32_t format = 0;
   DecodeUnit key, value;
+  const std::byte* next_key = nullptr;  // what is to be asked for; null: nothing
+  const std::byte* next_value = nullptr;
 };
 
 HWY_INLINE CodeKind KindOf(const DecodeTensor& tensor) {
@@ -41,32 +43,32 @@ HWY_INLINE CodeKind KindOf(const DecodeTensor& tensor) {
 
 template <CodeKind kKind>
 HWY_INLINE void ScoreStrip(const DecodeTensor& key, const StripQueries& queries, uint32_t rows,
-                           const DecodeUnit& unit, const DecodeTokens& tile, ptrdiff_t ahead,
+                           const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
                            const DecodeScratch& scratch) {
   switch (rows) {
     case 1:
-      return ScoreTile<kKind, 1>(key, queries, unit, tile, ahead, scratch);
+      return ScoreTile<kKind, 1>(key, queries, unit, tile, asker, scratch);
     case 2:
-      return ScoreTile<kKind, 2>(key, queries, unit, tile, ahead, scratch);
+      return ScoreTile<kKind, 2>(key, queries, unit, tile, asker, scratch);
     case 3:
-      return ScoreTile<kKind, 3>(key, queries, unit, tile, ahead, scratch);
+      return ScoreTile<kKind, 3>(key, queries, unit, tile, asker, scratch);
     default:
-      return ScoreTile<kKind, 4>(key, queries, unit, tile, ahead, scratch);
+      return ScoreTile<kKind, 4>(key, queries, unit, tile, asker, scratch);
   }
 }
 template <CodeKind kKind>
 HWY_INLINE void AddStrip(const DecodeJob& job, const DecodeFormat& format, const DecodeUnit& unit,
-                         const DecodeTokens& tile, ptrdiff_t ahead, const DecodeStrip& strip,
+                         const DecodeTokens& tile, LineAsker* asker, const DecodeStrip& strip,
                          const DecodeScratch& scratch) {
   switch (strip.rows) {
     case 1:
-      return AddTile<kKind, 1>(job, format, unit, tile, ahead, strip, scratch);
+      return AddTile<kKind, 1>(job, format, unit, tile, asker, strip, scratch);
     case 2:
-      return AddTile<kKind, 2>(job, format, unit, tile, ahead, strip, scratch);
+      return AddTile<kKind, 2>(job, format, unit, tile, asker, strip, scratch);
     case 3:
-      return AddTile<kKind, 3>(job, format, unit, tile, ahead, strip, scratch);
+      return AddTile<kKind, 3>(job, format, unit, tile, asker, strip, scratch);
     default:
-      return AddTile<kKind, 4>(job, format, unit, tile, ahead, strip, scratch);
+      return AddTile<kKind, 4>(job, format, unit, tile, asker, strip, scratch);
   }
 }
 
@@ -74,7 +76,11 @@ class UnitAttention {
  public:
   HWY_INLINE UnitAttention(const DecodeJob& job, const DecodeVisit& visit,
                            const DecodeScratch& scratch)
-      : job_(job), visit_(visit), scratch_(scratch), format_(job.tensors[visit.format]) {}
+      : job_(job),
+        visit_(visit),
+        scratch_(scratch),
+        format_(job.tensors[visit.format]),
+        asker_(AskerOf(visit)) {}
 
   HWY_ATTR void Run() {
     for (uint32_t first = 0; first < visit_.tokens; first += kDecodeTile) {
@@ -88,9 +94,16 @@ class UnitAttention {
         AttendStrip(tile, strip, HWY_MIN(kStripHeads, row_heads - strip));
       }
     }
+    asker_.AskAll();
   }
 
  private:
+  static HWY_INLINE LineAsker AskerOf(const DecodeVisit& visit) {
+    if (visit.next_key == nullptr) return LineAsker(visit.key.bytes);
+    return LineAsker(visit.next_key, visit.key.layout.unit_bytes, visit.next_value,
+                     visit.value.layout.unit_bytes);
+  }
+
   // How many of the tile's tokens the row sees.
   HWY_INLINE uint32_t CountSeen(const DecodeTokens& tile, uint32_t row) const {
     const uint64_t begin = visit_.position + tile.first;
@@ -110,14 +123,12 @@ class UnitAttention {
       const uint32_t seen = CountSeen(tile, visit_.first_row + (first + r) / job_.group());
       strip.seen[r] = seen == kDecodeTile ? ~uint64_t{0} : (uint64_t{1} << seen) - 1;
     }
-    // Lines that the first strip has asked for are on their way.
-    const bool ask = first == 0;
-    Score(tile, row_head, rows, ask ? visit_.key.ahead : 0);
-    WeighStrip(job_, scratch_, &strip);
-    AddValues(tile, strip, ask ? visit_.value.ahead : 0);
+    Score(tile, row_head, rows);
+    WeighStrip(job_, scratch_, &asker_, &strip);
+    AddValues(tile, strip);
   }
 
-  HWY_INLINE void Score(const DecodeTokens& tile, size_t row_head, uint32_t rows, ptrdiff_t ahead) {
+  HWY_INLINE void Score(const DecodeTokens& tile, size_t row_head, uint32_t rows) {
     const DecodeQueries& all = job_.queries[visit_.format];
     const DecodeTensor& key = format_.key;
     const StripQueries queries{.codes = all.codes + row_head * key.dim,
@@ -126,26 +137,27 @@ class UnitAttention {
                                .terms = all.terms + row_head * key.groups};
     switch (KindOf(key)) {
       case CodeKind::kNibbles:
-        return ScoreStrip<CodeKind::kNibbles>(key, queries, rows, visit_.key, tile, ahead,
+        return ScoreStrip<CodeKind::kNibbles>(key, queries, rows, visit_.key, tile, &asker_,
                                               scratch_);
       case CodeKind::kSignedBytes:
-        return ScoreStrip<CodeKind::kSignedBytes>(key, queries, rows, visit_.key, tile, ahead,
+        return ScoreStrip<CodeKind::kSignedBytes>(key, queries, rows, visit_.key, tile, &asker_,
                                                   scratch_);
       default:
-        return ScoreStrip<CodeKind::kBytes>(key, queries, rows, visit_.key, tile, ahead, scratch_);
+        return ScoreStrip<CodeKind::kBytes>(key, queries, rows, visit_.key, tile, &asker_,
+                                            scratch_);
     }
   }
 
-  HWY_INLINE void AddValues(const DecodeTokens& tile, const DecodeStrip& strip, ptrdiff_t ahead) {
+  HWY_INLINE void AddValues(const DecodeTokens& tile, const DecodeStrip& strip) {
     switch (KindOf(format_.value)) {
       case CodeKind::kNibbles:
-        return AddStrip<CodeKind::kNibbles>(job_, format_, visit_.value, tile, ahead, strip,
+        return AddStrip<CodeKind::kNibbles>(job_, format_, visit_.value, tile, &asker_, strip,
                                             scratch_);
       case CodeKind::kSignedBytes:
-        return AddStrip<CodeKind::kSignedBytes>(job_, format_, visit_.value, tile, ahead, strip,
+        return AddStrip<CodeKind::kSignedBytes>(job_, format_, visit_.value, tile, &asker_, strip,
                                                 scratch_);
       default:
-        return AddStrip<CodeKind::kBytes>(job_, format_, visit_.value, tile, ahead, strip,
+        return AddStrip<CodeKind::kBytes>(job_, format_, visit_.value, tile, &asker_, strip,
                                           scratch_);
     }
   }
@@ -154,6 +166,7 @@ class UnitAttention {
   const DecodeVisit& visit_;
   const DecodeScratch& scratch_;
   const DecodeFormat& format_;
+  LineAsker asker_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

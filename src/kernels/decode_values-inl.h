@@ -63,7 +63,7 @@ class TileValues {
         strip_(strip) {}
 
   // Weights of groups [first, first + count) to codes.
-  HWY_INLINE void RoundWeights(uint32_t first, uint32_t count) {
+  HWY_INLINE void RoundWeights(uint32_t first, uint32_t count, LineAsker* asker) {
     const DF df;
     for (uint32_t g = 0; g < count; ++g) {
       for (uint32_t r = 0; r < strip_.rows; ++r) {
@@ -80,19 +80,22 @@ class TileValues {
     hn::Store(hn::IfThenZeroElse(tiny, hn::Div(limit, largest)), df, inverses);
     hn::Store(hn::Div(largest, limit), df, steps_);
     for (uint32_t g = 0; g < count; ++g) {
-      for (uint32_t r = 0; r < strip_.rows; ++r) RoundRow(first, g, r, inverses);
+      for (uint32_t r = 0; r < strip_.rows; ++r) {
+        asker->Ask<4>();
+        RoundRow(first, g, r, inverses);
+      }
     }
     hn::Store(SumOfRows(scratch_.lanes), df, offsets_);
   }
 
   // sums = sums * corrections + dots, of group `first` + g.
   template <CodeKind kKind, size_t kRows>
-  HWY_INLINE void AddGroup(const TileCodes& codes, ptrdiff_t ahead, uint32_t first, uint32_t g,
+  HWY_INLINE void AddGroup(const TileCodes& codes, LineAsker* asker, uint32_t first, uint32_t g,
                            float* sums, size_t pitch) const {
     DotInput in;
     in.codes[0] = codes.half[0] + (first + g) * codes.group_stride;
     in.stride = codes.stride;
-    in.ahead = ahead;
+    in.asker = asker;
     in.steps = (tile_.tokens + 3) / 4;
     in.factors = CodesOf(g, 0);
     in.row_pitch = kDecodeTile;
@@ -182,16 +185,16 @@ class TileValues {
 template <CodeKind kKind, size_t kRows>
 HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeFormat& format,
                                    const DecodeUnit& unit, const DecodeTokens& tile,
-                                   ptrdiff_t ahead, const DecodeStrip& strip,
+                                   LineAsker* asker, const DecodeStrip& strip,
                                    const DecodeScratch& scratch) {
   const TileCodes codes = ValueCodesOf(format.value, unit, tile);
   TileValues values(format, scratch, tile, strip);
   float* const sums = job.sums.values + strip.first * job.value_pitch;
   for (uint32_t first = 0; first < format.value.groups; first += kChunkGroups) {
     const uint32_t count = HWY_MIN(kChunkGroups, format.value.groups - first);
-    values.RoundWeights(first, count);
+    values.RoundWeights(first, count, asker);
     for (uint32_t g = 0; g < count; ++g) {
-      values.AddGroup<kKind, kRows>(codes, ahead, first, g, sums, job.value_pitch);
+      values.AddGroup<kKind, kRows>(codes, asker, first, g, sums, job.value_pitch);
     }
   }
 }
