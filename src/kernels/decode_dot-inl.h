@@ -84,7 +84,6 @@ HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
 }
 
 // What is multiplied: `steps` steps of kVectors registers of codes, the signed bytes of kRows rows.
-inline constexpr size_t kLinesAStep = 2;
 struct DotInput {
   const std::byte* codes[2] = {};  // keys: of the tile's first and second 32 tokens; values: [0]
   size_t stride = 0;               // bytes from a step to the next one
@@ -106,7 +105,7 @@ HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors,
   constexpr size_t kStepBytes = kKind == CodeKind::kNibbles ? 8 : 4;
   LineAsker asker = *in.asker;
   for (size_t i = in.steps; i != 0; --i, first += stride, second += stride, factors += kStepBytes) {
-    asker.Ask<kLinesAStep>();
+    asker.Ask<kLinesToDot>();
     VI codes[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
@@ -138,7 +137,7 @@ HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
   const size_t stride = in.stride, pitch = in.row_pitch;
   LineAsker asker = *in.asker;
   for (size_t i = in.steps; i != 0; --i, from += stride, factors += 4) {
-    asker.Ask<kLinesAStep>();
+    asker.Ask<kLinesToDot>();
     VI codes[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kLoads; ++v) {

@@ -79,7 +79,7 @@ HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenToken
 HWY_NOINLINE HWY_ATTR void WeighStrip(const DecodeJob& job, const DecodeScratch& scratch,
                                       LineAsker* asker, DecodeStrip* strip) {
   for (uint32_t r = 0; r < strip->rows; ++r) {
-    asker->Ask<4>();
+    asker->Ask<kLinesToWeigh>();
     strip->corrections[r] = WeighRowHead(job.sums, strip->first + r, SeenTokens(strip->seen[r]),
                                          scratch.scores + r * kDecodeTile);
   }

@@ -87,7 +87,9 @@ class UnitAttention {
       DecodeTokens tile{.first = first, .tokens = HWY_MIN(kDecodeTile, visit_.tokens - first)};
       tile.tokens = CountSeen(tile, visit_.end_row - 1);  // positions grow with the row
       if (tile.tokens == 0) return;
+      asker_.Ask<kLinesToWiden>();
       WidenTile(format_.key, visit_.key, tile, scratch_.key_scales, scratch_.key_biases);
+      asker_.Ask<kLinesToWiden>();
       WidenTile(format_.value, visit_.value, tile, scratch_.value_scales, scratch_.value_biases);
       const uint32_t row_heads = (visit_.end_row - visit_.first_row) * job_.group();
       for (uint32_t strip = 0; strip < row_heads; strip += kStripHeads) {

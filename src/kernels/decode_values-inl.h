@@ -67,6 +67,7 @@ class TileValues {
     const DF df;
     for (uint32_t g = 0; g < count; ++g) {
       for (uint32_t r = 0; r < strip_.rows; ++r) {
+        asker->Ask<kLinesToWeigh>();
         const TileRow64 x = Weighted(first + g, r);
         const VF largest =
             hn::Max(hn::Max(hn::Abs(x.v0), hn::Abs(x.v1)), hn::Max(hn::Abs(x.v2), hn::Abs(x.v3)));
@@ -81,7 +82,7 @@ class TileValues {
     hn::Store(hn::Div(largest, limit), df, steps_);
     for (uint32_t g = 0; g < count; ++g) {
       for (uint32_t r = 0; r < strip_.rows; ++r) {
-        asker->Ask<4>();
+        asker->Ask<kLinesToRound>();
         RoundRow(first, g, r, inverses);
       }
     }
