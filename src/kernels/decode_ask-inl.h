@@ -1,0 +1,75 @@
+// Asks memory for the lines of a block that is read soon, for one SIMD target: included once per
+// target.
+//
+// A core waits for few lines at a time and forgets what it is asked for beyond: so lines are asked
+// for evenly all along the work, some in every loop, and not where lines are read. Into the L2
+// cache: the L1 cache waits for fewer lines still.
+#if defined(PREFIXD_KERNELS_DECODE_ASK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_ASK_INL_H_
+#undef PREFIXD_KERNELS_DECODE_ASK_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_ASK_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+// Lines at a time in the loops of one tile: as many as memory gives in the time that a step takes.
+inline constexpr size_t kLinesToDot = 1;     // each register of codes
+inline constexpr size_t kLinesToWeigh = 4;   // each row head
+inline constexpr size_t kLinesToRound = 6;   // each row head and group
+inline constexpr size_t kLinesToWiden = 16;  // each of keys and values
+
+// Two ranges of bytes, one after the other. To be copied to a local for a loop: a member would be
+// stored again and again.
+class LineAsker {
+ public:
+  // Asks for nothing but for the line of `idle`, again and again: no time is lost with that.
+  explicit HWY_INLINE LineAsker(const std::byte* idle) : next_(reinterpret_cast<uintptr_t>(idle)) {}
+  HWY_INLINE LineAsker(const std::byte* first, size_t first_bytes, const std::byte* second,
+                       size_t second_bytes)
+      : next_(reinterpret_cast<uintptr_t>(first)),
+        end_(next_ + first_bytes),
+        second_(reinterpret_cast<uintptr_t>(second)),
+        second_end_(second_ + second_bytes),
+        step_(kLine) {}
+
+  template <size_t kLines>
+  HWY_INLINE void Ask() {
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kLines; ++i) {
+      __builtin_prefetch(reinterpret_cast<const void*>(next_ + i * kLine), /*rw=*/0,
+                         /*locality=*/2);
+    }
+    next_ += kLines * step_;
+    if (next_ >= end_) TakeSecond();
+  }
+  // For all that is left.
+  HWY_INLINE void AskAll() {
+    while (step_ != 0) Ask<4>();
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+
+  HWY_INLINE void TakeSecond() {
+    if (second_ == 0) step_ = 0;
+    next_ = second_ == 0 ? end_ - kLine : second_;
+    end_ = second_ == 0 ? ~uintptr_t{0} : second_end_;
+    second_ = 0;
+  }
+
+  uintptr_t next_ = 0, end_ = ~uintptr_t{0};
+  uintptr_t second_ = 0, second_end_ = 0;
+  size_t step_ = 0;
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard that flips with the target
