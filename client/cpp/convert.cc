@@ -112,6 +112,7 @@ quant::TensorFormat FromPublic(const TensorFormat& format) {
   to.bits = format.bits;
   to.group_size = format.group_size;
   to.rotation = static_cast<quant::Rotation>(format.rotation);
+  to.layout = static_cast<quant::Layout>(format.layout);
   return to;
 }
 
@@ -124,7 +125,8 @@ TensorFormat ToPublic(const quant::TensorFormat& format) {
           .dtype = static_cast<Dtype>(format.dtype),
           .bits = format.bits,
           .group_size = format.group_size,
-          .rotation = static_cast<Rotation>(format.rotation)};
+          .rotation = static_cast<Rotation>(format.rotation),
+          .layout = static_cast<Layout>(format.layout)};
 }
 
 std::vector<block::ContentKey> FromPublic(std::span<const Content> content) {

@@ -49,10 +49,17 @@ KvFormat Rotated(KvFormat format) {
   return format;
 }
 
+KvFormat Tiled(KvFormat format) {
+  for (TensorFormat* tensor : {&format.key, &format.value}) {
+    if (quant::HasTiled(client::FromPublic(*tensor))) tensor->layout = Layout::kTiled;
+  }
+  return format;
+}
+
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim) {
   const quant::TensorFormat checked = client::FromPublic(format);
   if (!quant::Validate(checked, dim).ok()) return {};
-  const quant::RowBytes row = quant::BytesOfRow(checked, dim);
+  const quant::RowBytes row = quant::BytesOfRow(quant::InRows(checked), dim);
   return {.codes = row.codes, .scales = row.scales, .biases = row.biases};
 }
 

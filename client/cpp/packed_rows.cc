@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "block/page_layout.h"
+#include "kernels/relayout.h"
 
 namespace prefixd::client {
 namespace {
@@ -16,6 +17,41 @@ struct UnitRows {
   uint32_t dim = 0;
   const PageRows& rows;
 };
+
+bool IsTiled(const UnitRows& unit) { return unit.format.layout == quant::Layout::kTiled; }
+
+kernels::UnitRun RunOf(const UnitRows& unit, bool is_key) {
+  return {.side = is_key ? quant::Side::kKey : quant::Side::kValue,
+          .heads = unit.heads,
+          .dim = unit.dim,
+          .page_tokens = unit.rows.page_tokens,
+          .first_token = unit.rows.first_slot,
+          .tokens = unit.rows.tokens};
+}
+
+// The tokens of `unit` in an engine's view, whose strides may be 0.
+template <typename Packed, typename Byte, typename View>
+Packed PackedOf(const View& view, const UnitRows& unit) {
+  const quant::RowBytes row = quant::BytesOfRow(quant::InRows(unit.format), unit.dim);
+  Packed packed;
+  const auto strides = [&](size_t row_bytes, size_t head, size_t token, size_t* to_head,
+                           size_t* to_token) {
+    *to_token = token == 0 ? row_bytes : token;
+    *to_head = head == 0 ? unit.rows.tensor_tokens * *to_token : head;
+  };
+  strides(row.codes, view.codes_head_stride, view.codes_token_stride, &packed.codes_head_stride,
+          &packed.codes_token_stride);
+  strides(row.scales, view.scales_head_stride, view.scales_token_stride, &packed.scales_head_stride,
+          &packed.scales_token_stride);
+  const auto first = [&](auto* data, size_t token_stride) -> Byte* {
+    return data == nullptr ? nullptr
+                           : static_cast<Byte*>(data) + unit.rows.first_row * token_stride;
+  };
+  packed.codes = first(view.codes, packed.codes_token_stride);
+  packed.scales = first(view.scales, packed.scales_token_stride);
+  packed.biases = first(view.biases, packed.scales_token_stride);
+  return packed;
+}
 
 // One of codes, scales and biases: rows of `row_bytes`, both sides by their strides.
 struct Rows {
@@ -109,20 +145,29 @@ absl::Status CheckParts(const char* caller, const quant::KvFormat& format,
 void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView& value,
                   std::byte* page) {
   ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
-    ForEachPart(is_key ? key : value, units,
-                [&](uint64_t offset, const void* data, const Rows& part) {
-                  const std::byte* view = static_cast<const std::byte*>(data);
-                  ForEachRun(units, part, [&](size_t in_page, size_t in_view, size_t bytes) {
-                    std::memcpy(page + at + offset + in_page, view + in_view, bytes);
-                  });
-                });
+    const PackedView& from = is_key ? key : value;
+    if (IsTiled(units)) {
+      const auto packed = PackedOf<kernels::PackedRows, const std::byte>(from, units);
+      return kernels::StorePacked(units.format, packed, RunOf(units, is_key), page + at);
+    }
+    ForEachPart(from, units, [&](uint64_t offset, const void* data, const Rows& part) {
+      const std::byte* view = static_cast<const std::byte*>(data);
+      ForEachRun(units, part, [&](size_t in_page, size_t in_view, size_t bytes) {
+        std::memcpy(page + at + offset + in_page, view + in_view, bytes);
+      });
+    });
   });
 }
 
 void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePackedView& key,
                    const MutablePackedView& value) {
   ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
-    ForEachPart(is_key ? key : value, units, [&](uint64_t offset, void* data, const Rows& part) {
+    const MutablePackedView& to = is_key ? key : value;
+    if (IsTiled(units)) {
+      const auto packed = PackedOf<kernels::MutablePackedRows, std::byte>(to, units);
+      return kernels::LoadPacked(units.format, page + at, RunOf(units, is_key), packed);
+    }
+    ForEachPart(to, units, [&](uint64_t offset, void* data, const Rows& part) {
       std::byte* view = static_cast<std::byte*>(data);
       ForEachRun(units, part, [&](size_t in_page, size_t in_view, size_t bytes) {
         std::memcpy(view + in_view, page + at + offset + in_page, bytes);

@@ -30,7 +30,8 @@ struct PageRows {
   uint32_t tokens = 0;         // to copy
   uint32_t tensor_tokens = 0;  // rows of one head of a dense tensor
 };
-// Bytes as they are. Requires: CheckParts() is OK, the slots are inside the page.
+// Codes, scales and biases as they are, in the order of either layout. Requires: CheckParts() is
+// OK, the slots are inside the page.
 void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView& value,
                   std::byte* page);
 void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePackedView& key,

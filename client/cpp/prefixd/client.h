@@ -73,6 +73,10 @@ enum class Codec : uint8_t {
 // its queries the same way and the output of attention back. The library stores and attends on what
 // it is given; the label makes it another space.
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
+// The order of the same codes in a page. kRows: MLX's and ggml's own, for engines that read pages
+// as such tensors. kTiled: as Attend() reads them fastest, for codes of 8 and 4 bits; what an
+// engine gives and gets by Append, WritePacked and Gather is the same with either.
+enum class Layout : uint8_t { kRows = 1, kTiled = 2 };
 
 struct TensorFormat {
   Codec codec = Codec::kRaw;
@@ -80,6 +84,7 @@ struct TensorFormat {
   uint8_t bits = 32;
   uint16_t group_size = 0;
   Rotation rotation = Rotation::kNone;
+  Layout layout = Layout::kRows;
 };
 struct KvFormat {
   TensorFormat key{}, value{};
@@ -89,16 +94,21 @@ KvFormat MlxAffine(int bits, int group_size, Dtype dtype);
 KvFormat MlxAffine(int key_bits, int key_group, int value_bits, int value_group, Dtype dtype);
 KvFormat Ggml(Codec key, Codec value);  // of kQ4_0 ... kQ8_0
 KvFormat Rotated(KvFormat format);      // K and V with Rotation::kHadamard
+// K and V with Layout::kTiled, where they have one: MLX's 8 and 4 bits, q8_0, q4_0, q4_1. Others
+// stay as they are.
+KvFormat Tiled(KvFormat format);
 // What does not fit together is refused by OpenSpace, by name.
 
-// Bytes of one token's row of one head: codes, then scales and biases (0 for raw; ggml keeps scales
-// inside its codes). All 0 when the format is impossible for rows of `dim`.
+// Bytes of one token's packed row of one head, whatever the page's layout: codes, then scales and
+// biases (0 for raw; ggml keeps scales inside its codes). All 0 when the format is impossible for
+// rows of `dim`.
 struct RowBytes {
   uint32_t codes = 0, scales = 0, biases = 0;
 };
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim);
 
-// One layer of one KV block, as attention kernels walk it. 128-byte aligned, layout "rows".
+// One layer of one KV block, as attention kernels walk it. 128-byte aligned, in the layout of its
+// format.
 struct BlockTableEntry {
   const std::byte* units = nullptr;
   uint64_t arena_offset = ~uint64_t{0};  // of `units` in Client::arena(); all ones: private memory
