@@ -1,123 +1,238 @@
 #include "kernels/quantize.h"
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "kernels/quantize_rows.h"
-#include "quant/unit.h"
+#include "kernels/simd_targets.h"
+#include "kernels/unit_step.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/quantize.cc"
+#include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+#include "kernels/rows-inl.h"
+#include "kernels/unit_decode-inl.h"
+#include "kernels/unit_encode-inl.h"
+#include "kernels/unit_rows-inl.h"
+#include "kernels/unit_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+
+// Vectors of one lane have nothing to add to the scalar codecs.
+HWY_ATTR void QuantizeOnTarget(const quant::UnitShape& shape, const TensorView& from,
+                               const UnitRun& run, std::byte* units) {
+  const size_t element = quant::DtypeBytes(from.dtype);
+  std::vector<float> row(run.dim);
+  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
+    for (uint32_t t = 0; t < run.tokens; ++t) {
+      const size_t at = head * from.head_stride + t * from.token_stride;
+      quant::WidenToFloat(from.dtype, from.data + at * element, run.dim, row.data());
+      quant::QuantizeToken(shape, row, run.first_token + t, units);
+    }
+  }
+}
+
+HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte* units,
+                                 const UnitRun& run, const MutableTensorView& to) {
+  const size_t element = quant::DtypeBytes(to.dtype);
+  std::vector<float> row(run.dim);
+  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
+    for (uint32_t t = 0; t < run.tokens; ++t) {
+      const size_t at = head * to.head_stride + t * to.token_stride;
+      quant::DequantizeToken(shape, units, run.first_token + t, row);
+      quant::NarrowFromFloat(to.dtype, row.data(), run.dim, to.data + at * element);
+    }
+  }
+}
+
+#else
+
+// --- raw elements
+
+HWY_INLINE void QuantizeRaw(const UnitStep& step, quant::Dtype dtype, const ElementRows& from,
+                            float* floats, std::byte* unit) {
+  const quant::Dtype stored = step.shape.format.dtype;
+  const size_t dim = step.shape.dim, row_bytes = dim * quant::DtypeBytes(stored);
+  for (size_t t = 0; t < step.count; ++t) {
+    std::byte* to = unit + (step.first + t) * row_bytes;
+    const std::byte* row = from.first + t * from.stride;
+    if (dtype == stored) {
+      std::memcpy(to, row, row_bytes);
+    } else {
+      Widen(dtype, row, dim, floats);
+      Narrow(stored, floats, dim, to);
+    }
+  }
+}
+
+HWY_INLINE void DequantizeRaw(const UnitStep& step, const std::byte* unit, float* floats,
+                              quant::Dtype dtype, const MutableElementRows& to) {
+  const quant::Dtype stored = step.shape.format.dtype;
+  const size_t dim = step.shape.dim, row_bytes = dim * quant::DtypeBytes(stored);
+  for (size_t t = 0; t < step.count; ++t) {
+    const std::byte* from = unit + (step.first + t) * row_bytes;
+    std::byte* row = to.first + t * to.stride;
+    if (dtype == stored) {
+      std::memcpy(row, from, row_bytes);
+    } else {
+      Widen(stored, from, dim, floats);
+      Narrow(dtype, floats, dim, row);
+    }
+  }
+}
+
+// --- codes
+
+// Where the step's tokens stand in a unit of layout rows.
+template <typename Byte>
+HWY_INLINE BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
+  const quant::RowBytes row = quant::BytesOfRow(step.shape.format, step.shape.dim);
+  BasicStepRows<Byte> rows;
+  rows.codes = unit + step.layout.codes_offset + step.first * size_t{row.codes};
+  rows.scales = unit + step.layout.scales_offset + step.first * size_t{row.scales};
+  rows.biases = unit + step.layout.biases_offset + step.first * size_t{row.biases};
+  rows.codes_stride = row.codes;
+  rows.scales_stride = row.scales;
+  return rows;
+}
+
+HWY_INLINE bool IsTiled(const UnitStep& step) {
+  return step.shape.format.layout == quant::Layout::kTiled;
+}
+// MLX's rows have scales and biases as parts have them, and at 8 bits codes too.
+HWY_INLINE bool IsMlxRows(const UnitStep& step) {
+  return step.shape.format.codec == quant::Codec::kMlxAffine && !IsTiled(step);
+}
+
+HWY_INLINE void QuantizeCodes(const UnitStep& step, quant::Dtype dtype, const ElementRows& from,
+                              Parts parts, std::byte* unit) {
+  if (IsTiled(step)) {
+    EncodeStep(step, dtype, from, parts);
+    return StoreTiles(step, {parts.codes, parts.scales, parts.biases}, unit);
+  }
+  const StepRows rows = RowsInUnit(step, unit);
+  if (!IsMlxRows(step)) {
+    EncodeStep(step, dtype, from, parts);
+    return StoreRows(step, {parts.codes, parts.scales, parts.biases}, rows);
+  }
+  const uint8_t bits = step.shape.format.bits;
+  parts.scales = rows.scales;
+  parts.biases = rows.biases;
+  if (bits == 8) parts.codes = reinterpret_cast<uint8_t*>(rows.codes);
+  EncodeStep(step, dtype, from, parts);
+  if (bits != 8) PackCodes(bits, parts.codes, size_t{step.count} * step.shape.dim, rows.codes);
+}
+
+HWY_INLINE ConstParts LoadCodes(const UnitStep& step, const std::byte* unit, const Parts& parts) {
+  if (IsTiled(step)) {
+    LoadTiles(step, unit, parts);
+    return {parts.codes, parts.scales, parts.biases};
+  }
+  const ConstStepRows rows = RowsInUnit(step, unit);
+  if (!IsMlxRows(step)) {
+    LoadRows(step, rows, parts);
+    return {parts.codes, parts.scales, parts.biases};
+  }
+  const uint8_t bits = step.shape.format.bits;
+  if (bits == 8) return {reinterpret_cast<const uint8_t*>(rows.codes), rows.scales, rows.biases};
+  UnpackCodes(bits, rows.codes, size_t{step.count} * step.shape.dim, parts.codes);
+  return {parts.codes, rows.scales, rows.biases};
+}
+
+HWY_INLINE void DequantizeCodes(const UnitStep& step, const std::byte* unit,
+                                const StepMemory& memory, const ElementOutput& output,
+                                const MutableElementRows& to) {
+  const ConstParts parts = LoadCodes(step, unit, memory.parts());
+  const quant::Dtype dtype = step.shape.format.scale_dtype;
+  const size_t count = step.count * step.groups();
+  Widen(dtype, parts.scales, count, memory.scales());
+  if (step.has_biases()) Widen(dtype, parts.biases, count, memory.biases());
+  DecodeStep(step, parts.codes, {memory.scales(), memory.biases()}, output, to);
+}
+
+// --- whole runs
+
+HWY_ATTR void QuantizeOnTarget(const quant::UnitShape& shape, const TensorView& from,
+                               const UnitRun& run, std::byte* units) {
+  const size_t element = quant::DtypeBytes(from.dtype);
+  const StepMemory memory(run.dim, run.tokens);
+  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
+    const std::byte* data = from.data + head * from.head_stride * element;
+    ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, size_t at) HWY_ATTR {
+      const ElementRows rows{data + at * from.token_stride * element, from.token_stride * element};
+      if (shape.format.codec == quant::Codec::kRaw) {
+        QuantizeRaw(step, from.dtype, rows, memory.row(), units);
+      } else {
+        QuantizeCodes(step, from.dtype, rows, memory.parts(), units);
+      }
+    });
+  }
+}
+
+// A result this large will not be found in a cache by whoever reads it next: written past the
+// caches it costs no reading of what it overwrites.
+inline constexpr size_t kStreamedBytes = size_t{16} << 20;
+
+HWY_INLINE bool CanStream(const UnitRun& run, const MutableTensorView& to) {
+  const size_t bytes = size_t{run.heads} * run.tokens * run.dim * sizeof(float);
+  const size_t strides = (to.head_stride | to.token_stride) * sizeof(float);
+  const size_t vector = hn::Lanes(DF()) * sizeof(float);
+  return to.dtype == quant::Dtype::kF32 && bytes >= kStreamedBytes &&
+         (reinterpret_cast<uintptr_t>(to.data) | strides) % vector == 0;
+}
+
+HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte* units,
+                                 const UnitRun& run, const MutableTensorView& to) {
+  const size_t element = quant::DtypeBytes(to.dtype);
+  const StepMemory memory(run.dim, run.tokens);
+  const ElementOutput output{.dtype = to.dtype, .stream = CanStream(run, to)};
+  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
+    std::byte* data = to.data + head * to.head_stride * element;
+    ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, size_t at) HWY_ATTR {
+      const MutableElementRows rows{data + at * to.token_stride * element,
+                                    to.token_stride * element};
+      if (shape.format.codec == quant::Codec::kRaw) {
+        DequantizeRaw(step, units, memory.row(), to.dtype, rows);
+      } else {
+        DequantizeCodes(step, units, memory, output, rows);
+      }
+    });
+  }
+  if (output.stream) hwy::FlushStream();
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace prefixd::kernels {
 namespace {
 
-constexpr uint32_t kStepRows = 16;  // dequantized at a time
-
-bool SameElements(const quant::TensorFormat& format, quant::Dtype dtype) {
-  return format.codec == quant::Codec::kRaw && format.dtype == dtype;
-}
-
-template <typename View>
-auto* ElementAt(const View& view, uint32_t head, uint32_t token) {
-  return view.data +
-         (head * view.head_stride + token * view.token_stride) * quant::DtypeBytes(view.dtype);
-}
-
-// Working memory of one call.
-class StepBuffers {
- public:
-  explicit StepBuffers(uint32_t dim)
-      : rows_(size_t{kStepRows} * dim),
-        scales_(size_t{kStepRows} * (dim / 32 + 1)),
-        biases_(scales_.size()),
-        codes_(dim) {}
-  float* rows() { return rows_.data(); }
-  uint8_t* codes() { return codes_.data(); }
-  RowScratch scratch() {
-    return {.scales = scales_.data(), .biases = biases_.data(), .codes = codes_.data()};
-  }
-
- private:
-  std::vector<float> rows_, scales_, biases_;
-  std::vector<uint8_t> codes_;
-};
+HWY_EXPORT(QuantizeOnTarget);
+HWY_EXPORT(DequantizeOnTarget);
 
 quant::UnitShape ShapeOf(const quant::TensorFormat& format, const UnitRun& run) {
   return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
-}
-
-void QuantizeTiled(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run,
-                   std::byte* units) {
-  const quant::UnitShape shape = ShapeOf(format, run);
-  std::vector<float> row(run.dim);
-  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    for (uint32_t token = 0; token < run.tokens; ++token) {
-      WidenRow(from.dtype, ElementAt(from, head, token), run.dim, row.data());
-      quant::QuantizeToken(shape, row, run.first_token + token, units);
-    }
-  }
-}
-
-void DequantizeTiled(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
-                     const MutableTensorView& to) {
-  const quant::UnitShape shape = ShapeOf(format, run);
-  std::vector<float> row(run.dim);
-  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    for (uint32_t token = 0; token < run.tokens; ++token) {
-      quant::DequantizeToken(shape, units, run.first_token + token, row);
-      NarrowRow(to.dtype, row.data(), run.dim, ElementAt(to, head, token));
-    }
-  }
 }
 
 }  // namespace
 
 void Quantize(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run,
               std::byte* units) {
-  if (format.layout == quant::Layout::kTiled) return QuantizeTiled(format, from, run, units);
-  const quant::UnitLayout layout = quant::LayoutOfUnit(format, run.dim, run.page_tokens);
-  StepBuffers buffers(run.dim);
-  for (uint32_t head = 0; head < run.heads; ++head, units += layout.unit_bytes) {
-    for (uint32_t token = 0; token < run.tokens; ++token) {
-      const quant::RowPlace place =
-          quant::RowOf(units, layout, format, run.dim, run.first_token + token);
-      const std::byte* row = ElementAt(from, head, token);
-      if (SameElements(format, from.dtype)) {
-        std::memcpy(place.codes, row, size_t{run.dim} * quant::DtypeBytes(from.dtype));
-      } else {
-        WidenRow(from.dtype, row, run.dim, buffers.rows());
-        QuantizeOneRow(format, buffers.rows(), run.dim, place, buffers.codes());
-      }
-    }
-  }
+  HWY_DYNAMIC_DISPATCH(QuantizeOnTarget)(ShapeOf(format, run), from, run, units);
 }
 
 void Dequantize(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
                 const MutableTensorView& to) {
-  if (format.layout == quant::Layout::kTiled) return DequantizeTiled(format, units, run, to);
-  RowRange rows{.format = &format,
-                .unit = units,
-                .layout = quant::LayoutOfUnit(format, run.dim, run.page_tokens),
-                .row = quant::BytesOfRow(format, run.dim),
-                .dim = run.dim};
-  StepBuffers buffers(run.dim);
-  for (uint32_t head = 0; head < run.heads; ++head, rows.unit += rows.layout.unit_bytes) {
-    for (uint32_t token = 0; token < run.tokens; token += rows.count) {
-      rows.first = run.first_token + token;
-      rows.count = std::min(kStepRows, run.tokens - token);
-      if (SameElements(format, to.dtype)) {
-        rows.count = 1;
-        std::memcpy(ElementAt(to, head, token),
-                    rows.unit + rows.layout.codes_offset + size_t{rows.first} * rows.row.codes,
-                    rows.row.codes);
-        continue;
-      }
-      DequantizeRowRange(rows, buffers.scratch(), buffers.rows());
-      for (uint32_t i = 0; i < rows.count; ++i) {
-        NarrowRow(to.dtype, buffers.rows() + size_t{i} * run.dim, run.dim,
-                  ElementAt(to, head, token + i));
-      }
-    }
-  }
+  HWY_DYNAMIC_DISPATCH(DequantizeOnTarget)(ShapeOf(format, run), units, run, to);
 }
 
 }  // namespace prefixd::kernels
+#endif  // HWY_ONCE

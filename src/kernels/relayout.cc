@@ -1,25 +1,83 @@
 #include "kernels/relayout.h"
 
-#include "quant/unit.h"
+#include <cstring>
 
+#include "kernels/simd_targets.h"
+#include "kernels/unit_step.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/relayout.cc"
+#include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
+#include "hwy/highway.h"
+
+#include "kernels/unit_rows-inl.h"
+#include "kernels/unit_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+
+// Vectors of one lane have nothing to add to the scalar conversion.
+template <typename Place, typename Rows>
+Place PlaceOf(const Rows& rows, size_t token) {
+  return {.codes = rows.codes + token * rows.codes_stride,
+          .scales = rows.scales + token * rows.scales_stride,
+          .biases = rows.biases + token * rows.scales_stride};
+}
+HWY_ATTR void StoreStepOnTarget(const UnitStep& step, const ConstStepRows& from, std::byte* unit) {
+  for (uint32_t t = 0; t < step.count; ++t) {
+    quant::StoreRow(step.shape, PlaceOf<quant::ConstRowPlace>(from, t), step.first + t, unit);
+  }
+}
+HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, const StepRows& to) {
+  for (uint32_t t = 0; t < step.count; ++t) {
+    quant::LoadRow(step.shape, unit, step.first + t, PlaceOf<quant::RowPlace>(to, t));
+  }
+}
+
+#else
+
+HWY_ATTR void StoreStepOnTarget(const UnitStep& step, const ConstStepRows& from, std::byte* unit) {
+  StoreTilesOfRows(step, from, unit);
+}
+HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, const StepRows& to) {
+  LoadRowsOfTiles(step, unit, to);
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace prefixd::kernels {
 namespace {
+
+HWY_EXPORT(StoreStepOnTarget);
+HWY_EXPORT(LoadStepOnTarget);
 
 quant::UnitShape ShapeOf(const quant::TensorFormat& format, const UnitRun& run) {
   return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
 }
 
-template <typename Place, typename Rows>
-Place PlaceOf(const Rows& rows, uint32_t head, uint32_t token) {
+// The packed rows of one head from token `token` on.
+template <typename Byte, typename Rows>
+BasicStepRows<Byte> RowsOf(const Rows& rows, uint32_t head, uint32_t token) {
   const size_t scales = head * rows.scales_head_stride + token * rows.scales_token_stride;
+  const auto at = [](Byte* first, size_t offset) {
+    return first == nullptr ? first : first + offset;
+  };
   return {.codes = rows.codes + head * rows.codes_head_stride + token * rows.codes_token_stride,
-          .scales = rows.scales == nullptr ? nullptr : rows.scales + scales,
-          .biases = rows.biases == nullptr ? nullptr : rows.biases + scales};
+          .scales = at(rows.scales, scales),
+          .biases = at(rows.biases, scales),
+          .codes_stride = rows.codes_token_stride,
+          .scales_stride = rows.scales_token_stride};
 }
 
-// The rows of units in layout rows.
+// The rows of units in layout rows, from the run's first token on.
 template <typename Rows, typename Byte>
-Rows RowsOf(const quant::TensorFormat& format, const UnitRun& run, Byte* units) {
+Rows RowsInUnits(const quant::TensorFormat& format, const UnitRun& run, Byte* units) {
   const quant::UnitLayout layout = quant::LayoutOfUnit(format, run.dim, run.page_tokens);
   const quant::RowBytes row = quant::BytesOfRow(format, run.dim);
   Rows rows;
@@ -32,26 +90,58 @@ Rows RowsOf(const quant::TensorFormat& format, const UnitRun& run, Byte* units) 
   return rows;
 }
 
+// One of codes, scales and biases between rows and rows.
+void CopyPart(size_t row_bytes, size_t count, const std::byte* from, size_t from_stride,
+              std::byte* to, size_t to_stride) {
+  if (row_bytes == 0) return;
+  if (from_stride == row_bytes && to_stride == row_bytes) {
+    std::memcpy(to, from, row_bytes * count);
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_stride, from + i * from_stride, row_bytes);
+  }
+}
+
+void CopyRows(const quant::TensorFormat& format, const UnitRun& run, const PackedRows& from,
+              const MutablePackedRows& to) {
+  const quant::RowBytes row = quant::BytesOfRow(format, run.dim);
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    const auto a = RowsOf<const std::byte>(from, head, 0);
+    const auto b = RowsOf<std::byte>(to, head, 0);
+    CopyPart(row.codes, run.tokens, a.codes, a.codes_stride, b.codes, b.codes_stride);
+    CopyPart(row.scales, run.tokens, a.scales, a.scales_stride, b.scales, b.scales_stride);
+    CopyPart(row.biases, run.tokens, a.biases, a.scales_stride, b.biases, b.scales_stride);
+  }
+}
+
 }  // namespace
 
 void StorePacked(const quant::TensorFormat& format, const PackedRows& from, const UnitRun& run,
                  std::byte* units) {
+  if (format.layout == quant::Layout::kRows) {
+    return CopyRows(format, run, from, RowsInUnits<MutablePackedRows>(format, run, units));
+  }
   const quant::UnitShape shape = ShapeOf(format, run);
   for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    for (uint32_t t = 0; t < run.tokens; ++t) {
-      quant::StoreRow(shape, PlaceOf<quant::ConstRowPlace>(from, head, t), run.first_token + t,
-                      units);
-    }
+    ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+      HWY_DYNAMIC_DISPATCH(StoreStepOnTarget)
+      (step, RowsOf<const std::byte>(from, head, at), units);
+    });
   }
 }
 
 void LoadPacked(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
                 const MutablePackedRows& to) {
+  if (format.layout == quant::Layout::kRows) {
+    return CopyRows(format, run, RowsInUnits<PackedRows>(format, run, units), to);
+  }
   const quant::UnitShape shape = ShapeOf(format, run);
   for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    for (uint32_t t = 0; t < run.tokens; ++t) {
-      quant::LoadRow(shape, units, run.first_token + t, PlaceOf<quant::RowPlace>(to, head, t));
-    }
+    ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+      HWY_DYNAMIC_DISPATCH(LoadStepOnTarget)
+      (step, units, RowsOf<std::byte>(to, head, at));
+    });
   }
 }
 
@@ -59,9 +149,10 @@ void Relayout(const quant::TensorFormat& format, const std::byte* units, const U
               std::byte* to) {
   const quant::TensorFormat in_rows = quant::InRows(format);
   if (format.layout == quant::Layout::kTiled) {
-    return LoadPacked(format, units, run, RowsOf<MutablePackedRows>(in_rows, run, to));
+    return LoadPacked(format, units, run, RowsInUnits<MutablePackedRows>(in_rows, run, to));
   }
-  StorePacked(quant::Tiled(format), RowsOf<PackedRows>(in_rows, run, units), run, to);
+  StorePacked(quant::Tiled(format), RowsInUnits<PackedRows>(in_rows, run, units), run, to);
 }
 
 }  // namespace prefixd::kernels
+#endif  // HWY_ONCE

@@ -91,16 +91,43 @@ TEST_P(RoundTripTest, PackedBytesAreStoredAsTheyAre) {
   EXPECT_EQ(GatherAll(again, spec_, 100), packed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, RoundTripTest,
-                         testing::Values(Named{"RawF32", Raw(Dtype::kF32)},
-                                         Named{"RawF16", Raw(Dtype::kF16)},
-                                         Named{"RawBf16", Raw(Dtype::kBf16)},
-                                         Named{"Mlx8", MlxAffine(8, 64, Dtype::kF16)},
-                                         Named{"Mlx8And4", MlxAffine(8, 64, 4, 32, Dtype::kBf16)},
-                                         Named{"Mlx3", MlxAffine(3, 64, Dtype::kF32)},
-                                         Named{"Q8", Ggml(Codec::kQ8_0, Codec::kQ8_0)},
-                                         Named{"Q5And4", Ggml(Codec::kQ5_1, Codec::kQ4_0)}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, RoundTripTest,
+    testing::Values(Named{"RawF32", Raw(Dtype::kF32)}, Named{"RawF16", Raw(Dtype::kF16)},
+                    Named{"RawBf16", Raw(Dtype::kBf16)},
+                    Named{"Mlx8", MlxAffine(8, 64, Dtype::kF16)},
+                    Named{"Mlx8And4", MlxAffine(8, 64, 4, 32, Dtype::kBf16)},
+                    Named{"Mlx3", MlxAffine(3, 64, Dtype::kF32)},
+                    Named{"Q8", Ggml(Codec::kQ8_0, Codec::kQ8_0)},
+                    Named{"Q5And4", Ggml(Codec::kQ5_1, Codec::kQ4_0)},
+                    Named{"TiledMlx8And4", Tiled(MlxAffine(8, 64, 4, 32, Dtype::kBf16))},
+                    Named{"TiledMlx4And8", Tiled(MlxAffine(4, 32, 8, 64, Dtype::kF32))},
+                    Named{"TiledQ8And41", Tiled(Ggml(Codec::kQ8_0, Codec::kQ4_1))},
+                    Named{"Q5AndTiled4", Tiled(Ggml(Codec::kQ5_1, Codec::kQ4_0))}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// What an engine sees does not depend on the layout of the pages, but the space does.
+TEST(LayoutTest, TokensInTiledPagesGatherAsThoseInRows) {
+  TempDirectory directory;
+  Daemon daemon(directory.socket());
+  Client client({.address = directory.address()});
+  const KvFormat rows = MlxAffine(8, 64, 4, 32, Dtype::kF16);
+  const std::vector<uint32_t> tokens = Tokens(150, 1);
+  std::vector<std::vector<Packed>> gathered;
+  for (const KvFormat& format : {rows, Tiled(rows)}) {
+    const SpaceSpec spec = SmallSpace(format);
+    Result<Space> space = client.OpenSpace(spec);
+    ASSERT_TRUE(space.ok()) << space.status.message;
+    Sequence seq = space.value().Begin(tokens);
+    ASSERT_EQ(seq.WaitAll(), 0u);
+    AppendTokens(seq, spec, tokens, 0, 150);
+    ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
+    Sequence again = space.value().Begin(tokens);
+    ASSERT_EQ(again.WaitAll(), 150u);
+    gathered.push_back(GatherAll(again, spec, 150));
+  }
+  EXPECT_EQ(gathered[0], gathered[1]);
+}
 
 // A2 seed-story.
 TEST(SeedStoryTest, TokensEndsAndBytesAreTheSeedsAtQwenGeometry) {

@@ -1,14 +1,17 @@
 // Quantize and Dequantize against the scalar codecs, byte for byte, on every target.
 #include "kernels/quantize.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
-#include "quant/codec.h"
+#include "quant/unit.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/paged_layer.h"
 
@@ -48,89 +51,233 @@ Bytes Narrowed(const std::vector<float>& rows, Dtype dtype) {
   return bytes;
 }
 
-// The run of every test: tokens 3 ... 23 of pages with 32 slots.
-UnitRun RunOf(uint32_t dim) {
-  return {.heads = kHeads,
+// The run of every test: tokens 3 ... 23 of pages with 32 slots, unless said otherwise.
+UnitRun RunOf(uint32_t dim, quant::Side side = quant::Side::kKey) {
+  return {.side = side,
+          .heads = kHeads,
           .dim = dim,
           .page_tokens = kPageTokens,
           .first_token = kFirstSlot,
           .tokens = kTokens};
 }
 
-Bytes ScalarUnits(const TensorFormat& format, uint32_t dim, Dtype dtype, const Bytes& rows) {
-  const quant::UnitLayout layout = quant::LayoutOfUnit(format, dim, kPageTokens);
-  Bytes units(kHeads * layout.unit_bytes, std::byte{0x5a});
-  std::vector<float> row(dim);
-  for (uint32_t head = 0; head < kHeads; ++head) {
-    for (uint32_t token = 0; token < kTokens; ++token) {
-      const size_t at = (size_t{head} * kTokens + token) * dim * quant::DtypeBytes(dtype);
-      quant::WidenToFloat(dtype, rows.data() + at, dim, row.data());
-      quant::QuantizeRow(format, row,
-                         quant::RowOf(units.data() + head * layout.unit_bytes, layout, format, dim,
-                                      kFirstSlot + token));
+quant::UnitShape ShapeOf(const TensorFormat& format, const UnitRun& run) {
+  return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
+}
+
+// rows: [heads][run.tokens][dim].
+Bytes ScalarUnits(const TensorFormat& format, const UnitRun& run, Dtype dtype, const Bytes& rows) {
+  const quant::UnitShape shape = ShapeOf(format, run);
+  const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
+  Bytes units(run.heads * unit_bytes, std::byte{0x5a});
+  std::vector<float> row(run.dim);
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    for (uint32_t token = 0; token < run.tokens; ++token) {
+      const size_t at = (size_t{head} * run.tokens + token) * run.dim * quant::DtypeBytes(dtype);
+      quant::WidenToFloat(dtype, rows.data() + at, run.dim, row.data());
+      quant::QuantizeToken(shape, row, run.first_token + token, units.data() + head * unit_bytes);
     }
   }
   return units;
 }
 
-Bytes ScalarRows(const TensorFormat& format, uint32_t dim, Dtype dtype, const Bytes& units) {
-  const quant::UnitLayout layout = quant::LayoutOfUnit(format, dim, kPageTokens);
-  std::vector<float> rows(size_t{kHeads} * kTokens * dim);
-  for (uint32_t head = 0; head < kHeads; ++head) {
-    for (uint32_t token = 0; token < kTokens; ++token) {
-      quant::DequantizeRow(format,
-                           quant::RowOf(units.data() + head * layout.unit_bytes, layout, format,
-                                        dim, kFirstSlot + token),
-                           std::span(rows).subspan((size_t{head} * kTokens + token) * dim, dim));
+Bytes ScalarRows(const TensorFormat& format, const UnitRun& run, Dtype dtype, const Bytes& units) {
+  const quant::UnitShape shape = ShapeOf(format, run);
+  const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
+  std::vector<float> rows(size_t{run.heads} * run.tokens * run.dim);
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    for (uint32_t token = 0; token < run.tokens; ++token) {
+      quant::DequantizeToken(
+          shape, units.data() + head * unit_bytes, run.first_token + token,
+          std::span(rows).subspan((size_t{head} * run.tokens + token) * run.dim, run.dim));
     }
   }
   return Narrowed(rows, dtype);
 }
 
+TensorView ViewOf(const Bytes& rows, const UnitRun& run, Dtype dtype) {
+  return {.data = rows.data(),
+          .dtype = dtype,
+          .head_stride = size_t{run.tokens} * run.dim,
+          .token_stride = run.dim};
+}
+MutableTensorView ViewOf(Bytes& rows, const UnitRun& run, Dtype dtype) {
+  return {.data = rows.data(),
+          .dtype = dtype,
+          .head_stride = size_t{run.tokens} * run.dim,
+          .token_stride = run.dim};
+}
+
+// Rows and tiled, K and V. Calls check(format, run, dtype of the tensor).
 template <typename Check>
 void ForEachFormatAndDtype(const Check& check) {
   for (const uint32_t dim : {32u, 80u, 96u, 128u, 33u}) {
-    for (const TensorFormat& format : FormatsFor(dim)) {
-      for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
-        SCOPED_TRACE(quant::ToString(format) + " dim " + std::to_string(dim) + " tensor " +
-                     quant::ToString(dtype));
-        check(format, dim, dtype);
+    for (const TensorFormat& in_rows : FormatsFor(dim)) {
+      std::vector<std::pair<TensorFormat, quant::Side>> units = {{in_rows, quant::Side::kKey}};
+      if (quant::HasTiled(in_rows)) {
+        units.push_back({quant::Tiled(in_rows), quant::Side::kKey});
+        units.push_back({quant::Tiled(in_rows), quant::Side::kValue});
+      }
+      for (const auto& [format, side] : units) {
+        for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+          SCOPED_TRACE(quant::ToString(format) + " dim " + std::to_string(dim) + " tensor " +
+                       quant::ToString(dtype) + (side == quant::Side::kKey ? " K" : " V"));
+          check(format, RunOf(dim, side), dtype);
+        }
       }
     }
   }
 }
 
+void ExpectScalarUnits(const TensorFormat& format, const UnitRun& run, Dtype dtype,
+                       const Bytes& rows) {
+  const Bytes want = ScalarUnits(format, run, dtype, rows);
+  ForEachTarget([&](const char*) {
+    Bytes units(want.size(), std::byte{0x5a});
+    Quantize(format, ViewOf(rows, run, dtype), run, units.data());
+    EXPECT_TRUE(units == want);
+  });
+}
+
+void ExpectScalarRows(const TensorFormat& format, const UnitRun& run, Dtype dtype,
+                      const Bytes& units) {
+  const Bytes want = ScalarRows(format, run, dtype, units);
+  ForEachTarget([&](const char*) {
+    Bytes rows(want.size());
+    Dequantize(format, units.data(), run, ViewOf(rows, run, dtype));
+    EXPECT_TRUE(rows == want);
+  });
+}
+
 TEST(QuantizeTest, BytesEqualTheScalarCodecsOnEveryTarget) {
-  ForEachFormatAndDtype([](const TensorFormat& format, uint32_t dim, Dtype dtype) {
-    const Bytes rows = Narrowed(TestRows(dim), dtype);
-    const Bytes want = ScalarUnits(format, dim, dtype, rows);
-    ForEachTarget([&](const char*) {
-      Bytes units(want.size(), std::byte{0x5a});
-      Quantize(format,
-               {.data = rows.data(),
-                .dtype = dtype,
-                .head_stride = size_t{kTokens} * dim,
-                .token_stride = dim},
-               RunOf(dim), units.data());
-      EXPECT_TRUE(units == want);
-    });
+  ForEachFormatAndDtype([](const TensorFormat& format, const UnitRun& run, Dtype dtype) {
+    ExpectScalarUnits(format, run, dtype, Narrowed(TestRows(run.dim), dtype));
   });
 }
 
 TEST(QuantizeTest, DequantizedValuesEqualTheScalarCodecsOnEveryTarget) {
-  ForEachFormatAndDtype([](const TensorFormat& format, uint32_t dim, Dtype dtype) {
-    const Bytes units = ScalarUnits(format, dim, Dtype::kF32, Narrowed(TestRows(dim), Dtype::kF32));
-    const Bytes want = ScalarRows(format, dim, dtype, units);
-    ForEachTarget([&](const char*) {
-      Bytes rows(want.size());
-      Dequantize(format, units.data(), RunOf(dim),
-                 {.data = rows.data(),
-                  .dtype = dtype,
-                  .head_stride = size_t{kTokens} * dim,
-                  .token_stride = dim});
-      EXPECT_TRUE(rows == want);
-    });
+  ForEachFormatAndDtype([](const TensorFormat& format, const UnitRun& run, Dtype dtype) {
+    const Bytes rows = Narrowed(TestRows(run.dim), Dtype::kF32);
+    ExpectScalarRows(format, run, dtype, ScalarUnits(format, run, Dtype::kF32, rows));
   });
+}
+
+// Head dims of real models, and every way in which tokens can start and end inside tiles and words.
+TEST(QuantizeTest, EveryHeadDimAndPlaceOfTokensGivesTheScalarBytes) {
+  for (const uint32_t dim : {64u, 96u, 192u, 256u, 576u}) {
+    for (const TensorFormat& in_rows :
+         {quant::MlxAffineFormat(8, 32, Dtype::kF16), quant::MlxAffineFormat(4, 64, Dtype::kBf16),
+          quant::MlxAffineFormat(6, 64, Dtype::kF32), quant::GgmlFormat(quant::Codec::kQ8_0),
+          quant::GgmlFormat(quant::Codec::kQ4_1)}) {
+      if (!quant::Validate(in_rows, dim).ok()) continue;
+      for (const quant::Side side : {quant::Side::kKey, quant::Side::kValue}) {
+        for (const auto& [page, first, count] :
+             std::vector<std::array<uint32_t, 3>>{{64, 0, 64},
+                                                  {64, 5, 1},
+                                                  {64, 31, 2},
+                                                  {64, 2, 61},
+                                                  {63, 30, 33},
+                                                  {33, 32, 1},
+                                                  {1, 0, 1},
+                                                  {40, 34, 6},
+                                                  {128, 1, 127}}) {
+          const TensorFormat format = quant::Tiled(in_rows);
+          SCOPED_TRACE(quant::ToString(format) + " dim " + std::to_string(dim) + " tokens " +
+                       std::to_string(first) + " + " + std::to_string(count) + " of " +
+                       std::to_string(page) + (side == quant::Side::kKey ? " K" : " V"));
+          const UnitRun run{.side = side,
+                            .heads = 2,
+                            .dim = dim,
+                            .page_tokens = page,
+                            .first_token = first,
+                            .tokens = count};
+          const Bytes rows =
+              Narrowed(RandomFloats(size_t{2} * count * dim, dim + count), Dtype::kF32);
+          ExpectScalarUnits(format, run, Dtype::kF32, rows);
+          ExpectScalarRows(format, run, Dtype::kF32, ScalarUnits(format, run, Dtype::kF32, rows));
+        }
+      }
+    }
+  }
+}
+
+// Long results are written past the caches: the same bytes, all of them there on return.
+TEST(QuantizeTest, LongResultsAreTheSameBytes) {
+  constexpr uint32_t kDim = 256;
+  const UnitRun run{.side = quant::Side::kValue,
+                    .heads = 300,
+                    .dim = kDim,
+                    .page_tokens = 64,
+                    .first_token = 0,
+                    .tokens = 64};
+  const TensorFormat format = quant::MlxAffineFormat(8, 64, Dtype::kF32);
+  const Bytes rows = Narrowed(RandomFloats(size_t{run.heads} * 64 * kDim, 9), Dtype::kF32);
+  Bytes units(run.heads * quant::LayoutOf(ShapeOf(format, run)).unit_bytes);
+  Quantize(format, ViewOf(rows, run, Dtype::kF32), run, units.data());
+  const Bytes want = ScalarRows(format, run, Dtype::kF32, units);
+  // Aligned, which it has to be to go past the caches; and not.
+  for (const size_t shift : {size_t{0}, size_t{4}}) {
+    Bytes memory(want.size() + 128);
+    const size_t at = 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64 + shift;
+    ForEachTarget([&](const char*) {
+      std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+      Dequantize(format, units.data(), run,
+                 {.data = memory.data() + at,
+                  .dtype = Dtype::kF32,
+                  .head_stride = size_t{64} * kDim,
+                  .token_stride = kDim});
+      EXPECT_EQ(std::memcmp(memory.data() + at, want.data(), want.size()), 0);
+      EXPECT_EQ(memory[at - 1], std::byte{0x5a});
+      EXPECT_EQ(memory[at + want.size()], std::byte{0x5a});
+    });
+  }
+}
+
+// MLX's own figures: 40 draws of (1, 32, 512, 128) gave these means.
+TEST(QuantizeTest, MeanErrorOnNormalDataIsThatOfMlx) {
+  constexpr uint32_t kDim = 128;
+  const UnitRun run{.side = quant::Side::kKey,
+                    .heads = 32,
+                    .dim = kDim,
+                    .page_tokens = 512,
+                    .first_token = 0,
+                    .tokens = 512};
+  const std::vector<float> rows = RandomFloats(size_t{run.heads} * 512 * kDim, 1);
+  const Bytes bytes = Narrowed(rows, Dtype::kF32);
+  const auto mean_error = [&](uint8_t bits) {
+    const TensorFormat format = quant::Tiled(quant::MlxAffineFormat(bits, 64, Dtype::kF32));
+    Bytes units(run.heads * quant::LayoutOf(ShapeOf(format, run)).unit_bytes);
+    Bytes back(bytes.size());
+    Quantize(format, ViewOf(bytes, run, Dtype::kF32), run, units.data());
+    Dequantize(format, units.data(), run, ViewOf(back, run, Dtype::kF32));
+    double sum = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      float value;
+      std::memcpy(&value, &back[i * 4], 4);
+      sum += std::fabs(double{value} - double{rows[i]});
+    }
+    return sum / static_cast<double>(rows.size());
+  };
+  EXPECT_NEAR(mean_error(8), 0.00456, 0.00002);
+  EXPECT_NEAR(mean_error(4), 0.0771, 0.0002);
+}
+
+// The first of equally wide elements, and the first of zeros of both signs, decide bytes of ggml's.
+TEST(QuantizeTest, TiesInsideAGroupAreDecidedByTheirOrder) {
+  constexpr uint32_t kDim = 64;
+  std::vector<float> values(size_t{kHeads} * kTokens * kDim);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t token = i / kDim, d = i % kDim;
+    const bool first_half = d % 32 < 1 + token % 31;
+    if (token % 3 == 0) values[i] = first_half ? 2.0f : -2.0f;
+    if (token % 3 == 1) values[i] = first_half ? -0.0f : 0.0f;
+    if (token % 3 == 2) values[i] = d % 32 == token % 32 ? -0.0f : d % 5 == 0 ? 0.0f : 3.0f;
+    if (token % 2 == 1) values[i] = -values[i];
+  }
+  for (const TensorFormat& format : FormatsFor(kDim)) {
+    SCOPED_TRACE(quant::ToString(format));
+    ExpectScalarUnits(format, RunOf(kDim), Dtype::kF32, Narrowed(values, Dtype::kF32));
+  }
 }
 
 TEST(QuantizeTest, MisalignedTensorsWithGapsBetweenRowsAreLeftAsTheyAre) {
@@ -145,8 +292,8 @@ TEST(QuantizeTest, MisalignedTensorsWithGapsBetweenRowsAreLeftAsTheyAre) {
                   &dense[(head * kTokens + token) * kDim], kDim * 4);
     }
   }
-  const Bytes want = ScalarUnits(format, kDim, Dtype::kF32, Narrowed(dense, Dtype::kF32));
-  const Bytes values = ScalarRows(format, kDim, Dtype::kF32, want);
+  const Bytes want = ScalarUnits(format, RunOf(kDim), Dtype::kF32, Narrowed(dense, Dtype::kF32));
+  const Bytes values = ScalarRows(format, RunOf(kDim), Dtype::kF32, want);
   ForEachTarget([&](const char*) {
     Bytes units(want.size(), std::byte{0x5a});
     Quantize(format, {.data = rows.data() + 1, .head_stride = kDim, .token_stride = kTokenStride},
@@ -173,8 +320,8 @@ TEST(QuantizeTest, NanStaysWithinItsGroup) {
   const std::vector<float> clean = TestRows(kDim);
   std::vector<float> rows = clean;
   rows[kDim * 10 + 40] = NAN;  // group 1 of token 10
-  const Bytes want = ScalarUnits(format, kDim, Dtype::kF32, Narrowed(clean, Dtype::kF32));
-  const Bytes want_values = ScalarRows(format, kDim, Dtype::kF32, want);
+  const Bytes want = ScalarUnits(format, RunOf(kDim), Dtype::kF32, Narrowed(clean, Dtype::kF32));
+  const Bytes want_values = ScalarRows(format, RunOf(kDim), Dtype::kF32, want);
   ForEachTarget([&](const char*) {
     Bytes units(want.size(), std::byte{0x5a});
     Quantize(format,
