@@ -8,8 +8,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize.cc"
-#include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
 #include "kernels/rows-inl.h"
@@ -179,11 +179,11 @@ HWY_ATTR void QuantizeOnTarget(const quant::UnitShape& shape, const TensorView& 
 inline constexpr size_t kStreamedBytes = size_t{16} << 20;
 
 HWY_INLINE bool CanStream(const UnitRun& run, const MutableTensorView& to) {
-  const size_t bytes = size_t{run.heads} * run.tokens * run.dim * sizeof(float);
-  const size_t strides = (to.head_stride | to.token_stride) * sizeof(float);
-  const size_t vector = hn::Lanes(DF()) * sizeof(float);
-  return to.dtype == quant::Dtype::kF32 && bytes >= kStreamedBytes &&
-         (reinterpret_cast<uintptr_t>(to.data) | strides) % vector == 0;
+  const size_t element = quant::DtypeBytes(to.dtype);
+  const size_t bytes = size_t{run.heads} * run.tokens * run.dim * element;
+  const size_t strides = (to.head_stride | to.token_stride) * element;
+  const size_t vector = hn::Lanes(DF()) * element;
+  return bytes >= kStreamedBytes && (reinterpret_cast<uintptr_t>(to.data) | strides) % vector == 0;
 }
 
 HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte* units,

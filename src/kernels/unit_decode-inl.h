@@ -37,24 +37,29 @@ struct RoundToF16 {
 
 // --- where elements go
 
+// kStream: past the caches; requires that `to` is aligned to a vector of its elements.
+template <bool kStream, class D>
+HWY_INLINE void StoreOrStream(hn::Vec<D> elements, D d, std::byte* to) {
+  auto* const at = reinterpret_cast<hn::TFromD<D>*>(to);
+  if constexpr (kStream) {
+    hn::Stream(elements, d, at);
+  } else {
+    hn::StoreU(elements, d, at);
+  }
+}
+
+template <bool kStream>
 struct StoreFloats {
   static constexpr size_t kBytes = 4;
-  static HWY_INLINE void Store(VF value, std::byte* to) {
-    hn::StoreU(value, DF(), reinterpret_cast<float*>(to));
-  }
+  static HWY_INLINE void Store(VF value, std::byte* to) { StoreOrStream<kStream>(value, DF(), to); }
 };
-// Past the caches. Requires: `to` is aligned to a vector.
-struct StreamFloats {
-  static constexpr size_t kBytes = 4;
-  static HWY_INLINE void Store(VF value, std::byte* to) {
-    hn::Stream(value, DF(), reinterpret_cast<float*>(to));
-  }
-};
+template <bool kStream>
 struct StoreHalves {
   static constexpr size_t kBytes = 2;
   static HWY_INLINE void Store(VF value, std::byte* to) {
 #if PREFIXD_KERNELS_HAVE_F16C
-    hn::StoreU(hn::DemoteTo(DHalf(), value), DHalf(), reinterpret_cast<hwy::float16_t*>(to));
+    const auto halves = hn::DemoteTo(DHalf(), value);
+    StoreOrStream<kStream>(hn::BitCast(DU16(), halves), DU16(), to);
 #else
     alignas(64) float lanes[hn::MaxLanes(DF())];
     hn::Store(value, DF(), lanes);
@@ -62,11 +67,12 @@ struct StoreHalves {
 #endif
   }
 };
+template <bool kStream>
 struct StoreBf16s {
   static constexpr size_t kBytes = 2;
   static HWY_INLINE void Store(VF value, std::byte* to) {
     const auto bits = hn::BitCast(DI(), Bf16Bits(value));
-    hn::StoreU(hn::DemoteTo(DU16(), bits), DU16(), reinterpret_cast<uint16_t*>(to));
+    StoreOrStream<kStream>(hn::DemoteTo(DU16(), bits), DU16(), to);
   }
 };
 
@@ -156,22 +162,28 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
 // Where a vector of elements goes.
 struct ElementOutput {
   quant::Dtype dtype = quant::Dtype::kF32;
-  bool stream = false;  // past the caches: f32 rows aligned to vectors
+  bool stream = false;  // past the caches: every row is aligned to vectors
 };
+
+template <bool kStream>
+HWY_INLINE void DecodeAs(const UnitStep& step, const uint8_t* codes, const StepFloats& floats,
+                         quant::Dtype dtype, const MutableElementRows& to) {
+  switch (dtype) {
+    case quant::Dtype::kF32:
+      return DecodeTo<StoreFloats<kStream>>(step, codes, floats, to);
+    case quant::Dtype::kF16:
+      return DecodeTo<StoreHalves<kStream>>(step, codes, floats, to);
+    case quant::Dtype::kBf16:
+      return DecodeTo<StoreBf16s<kStream>>(step, codes, floats, to);
+  }
+}
 
 // Requires: the format is not raw.
 inline HWY_ATTR void DecodeStep(const UnitStep& step, const uint8_t* codes,
                                 const StepFloats& floats, const ElementOutput& output,
                                 const MutableElementRows& to) {
-  switch (output.dtype) {
-    case quant::Dtype::kF32:
-      if (output.stream) return DecodeTo<StreamFloats>(step, codes, floats, to);
-      return DecodeTo<StoreFloats>(step, codes, floats, to);
-    case quant::Dtype::kF16:
-      return DecodeTo<StoreHalves>(step, codes, floats, to);
-    case quant::Dtype::kBf16:
-      return DecodeTo<StoreBf16s>(step, codes, floats, to);
-  }
+  output.stream ? DecodeAs<true>(step, codes, floats, output.dtype, to)
+                : DecodeAs<false>(step, codes, floats, output.dtype, to);
 }
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -27,6 +27,23 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 inline constexpr size_t kLanes = hn::MaxLanes(DF());
 
+// Two vectors of codes, saturated to a byte each: to uint8_t, of which a negative one becomes 0.
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
+// Packing works within blocks of 16 bytes; one permutation puts both vectors in order.
+HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t* to) {
+  const __m512i words = _mm512_packs_epi32(a.raw, b.raw);
+  const __m512i bytes = _mm512_packus_epi16(words, words);
+  const __m256i order = _mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13);
+  const __m512i ordered = _mm512_permutexvar_epi32(_mm512_castsi256_si512(order), bytes);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(ordered));
+}
+#else
+HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t* to) {
+  hn::StoreU(hn::DemoteTo(DU8(), a), DU8(), to);
+  hn::StoreU(hn::DemoteTo(DU8(), b), DU8(), to + kLanes);
+}
+#endif
+
 // Elements of an engine's tensor.
 struct FloatElements {
   static constexpr size_t kBytes = 4;
@@ -117,17 +134,23 @@ class AffineEncoder {
                          uint8_t* codes) const {
     const DF df;
     const VF offset = hn::Set(df, bias), reciprocal = hn::Set(df, 1.0f / scale);
-    const VF magic = hn::Set(df, 0x1.8p23f), half = hn::Set(df, 0.4999f);
-    auto clear = hn::Eq(magic, magic);
-    for (size_t e = 0; e < size; e += kLanes) {
+    const VF magic = hn::Set(df, 0x1.8p23f);
+    VI worst = hn::Zero(DI());  // distance from a whole number, as the bits of a float
+    const auto code = [&](size_t e) HWY_ATTR {
       const VF x = Elements::Load(group + e * Elements::kBytes);
       const VF quotient = hn::Mul(hn::Sub(x, offset), reciprocal);
       const VF shifted = hn::Add(quotient, magic);
-      const VF rest = hn::Sub(quotient, hn::Sub(shifted, magic));
-      clear = hn::And(clear, hn::Le(hn::Abs(rest), half));
-      Store(hn::Sub(hn::BitCast(DI(), shifted), hn::BitCast(DI(), magic)), codes + e);
+      const VF rest = hn::Abs(hn::Sub(quotient, hn::Sub(shifted, magic)));
+      worst = hn::Max(worst, hn::BitCast(DI(), rest));  // NaN is worse than all
+      return hn::Min(hn::Sub(hn::BitCast(DI(), shifted), hn::BitCast(DI(), magic)), max_code_);
+    };
+    for (size_t e = 0; e < size; e += 2 * kLanes) {
+      const VI first = code(e);
+      StoreUnsignedPair(first, code(e + kLanes), codes + e);
     }
-    if (!hn::AllTrue(df, clear)) Divide<Elements>(group, size, scale, bias, codes);
+    const auto limit = hn::BitCast(DI(), hn::Set(df, 0.4999f));
+    if (!hn::AllFalse(DI(), hn::Gt(worst, limit)))
+      Divide<Elements>(group, size, scale, bias, codes);
   }
 
  private:
@@ -140,11 +163,9 @@ class AffineEncoder {
       const VF code = hn::Round(hn::Div(x, hn::Set(df, scale)));
       // Also turns NaN into 0.
       const VF positive = hn::IfThenElseZero(hn::Gt(code, hn::Zero(df)), code);
-      Store(hn::ConvertTo(DI(), hn::Min(positive, hn::ConvertTo(df, max_code_))), codes + e);
+      const VI whole = hn::ConvertTo(DI(), hn::Min(positive, hn::ConvertTo(df, max_code_)));
+      hn::StoreU(hn::DemoteTo(DU8(), whole), DU8(), codes + e);
     }
-  }
-  HWY_INLINE void Store(VI codes, uint8_t* to) const {
-    hn::StoreU(hn::DemoteTo(DU8(), hn::Min(codes, max_code_)), DU8(), to);
   }
 
   const VI max_code_;
@@ -197,11 +218,15 @@ HWY_INLINE void EncodeTruncated(const std::byte* group, size_t size, Truncation 
   const DF df;
   const VF low = hn::Set(df, with.low), inverse = hn::Set(df, with.inverse);
   const VF shift = hn::Set(df, with.shift), max_code = hn::Set(df, with.max_code);
-  for (size_t e = 0; e < size; e += kLanes) {
+  const auto code = [&](size_t e) HWY_ATTR {
     const VF x = Elements::Load(group + e * Elements::kBytes);
     const VF value = hn::Add(hn::Mul(hn::Sub(x, low), inverse), shift);
-    const VF code = hn::IfThenElseZero(hn::Ge(value, hn::Zero(df)), hn::Min(value, max_code));
-    hn::StoreU(hn::DemoteTo(DU8(), hn::ConvertTo(DI(), code)), DU8(), codes + e);
+    const auto number = hn::Ge(value, hn::Zero(df));
+    return hn::ConvertTo(DI(), hn::IfThenElseZero(number, hn::Min(value, max_code)));
+  };
+  for (size_t e = 0; e < size; e += 2 * kLanes) {
+    const VI first = code(e);
+    StoreUnsignedPair(first, code(e + kLanes), codes + e);
   }
 }
 

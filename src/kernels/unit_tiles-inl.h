@@ -58,15 +58,14 @@ HWY_INLINE Quad ZipTokens(const Quad& rows) {
           hn::BitCast(d8, hn::InterleaveUpper(d16, ab_high, cd_high))};
 }
 
-// The other way.
+// The other way: bytes of a token side by side in every vector, then words of a token in one.
 HWY_INLINE Quad UnzipTokens(const Quad& words) {
-  const D8 d8;
-  const V8 even_low = hn::ConcatEven(d8, words.b, words.a);  // tokens 0 and 2, 8 channels
-  const V8 even_high = hn::ConcatEven(d8, words.d, words.c);
-  const V8 odd_low = hn::ConcatOdd(d8, words.b, words.a);
-  const V8 odd_high = hn::ConcatOdd(d8, words.d, words.c);
-  return {hn::ConcatEven(d8, even_high, even_low), hn::ConcatEven(d8, odd_high, odd_low),
-          hn::ConcatOdd(d8, even_high, even_low), hn::ConcatOdd(d8, odd_high, odd_low)};
+  alignas(16) static constexpr uint8_t kOrder[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                     2, 6, 10, 14, 3, 7, 11, 15};
+  const V8 order = hn::Load(D8(), kOrder);
+  return TransposeWords({hn::TableLookupBytes(words.a, order), hn::TableLookupBytes(words.b, order),
+                         hn::TableLookupBytes(words.c, order),
+                         hn::TableLookupBytes(words.d, order)});
 }
 
 // What stands in a row of one token, as 16 bytes of tiled K (four words) and of tiled V, and back.

@@ -13,6 +13,7 @@
 
 #include "quant/unit.h"
 #include "tests/kernels/dispatch_targets.h"
+#include "tests/kernels/guarded_bytes.h"
 #include "tests/kernels/paged_layer.h"
 
 namespace prefixd::kernels {
@@ -260,6 +261,41 @@ TEST(QuantizeTest, MeanErrorOnNormalDataIsThatOfMlx) {
   };
   EXPECT_NEAR(mean_error(8), 0.00456, 0.00002);
   EXPECT_NEAR(mean_error(4), 0.0771, 0.0002);
+}
+
+TEST(QuantizeTest, NothingBesideTensorsAndUnitsIsTouched) {
+  for (const uint32_t dim : {32u, 96u, 128u}) {
+    for (const TensorFormat& in_rows : FormatsFor(dim)) {
+      for (const TensorFormat& format : {in_rows, quant::Tiled(in_rows)}) {
+        const UnitRun run{.side = quant::Side::kValue,
+                          .heads = kHeads,
+                          .dim = dim,
+                          .page_tokens = 23,
+                          .first_token = 0,
+                          .tokens = 23};
+        const Bytes rows = Narrowed(RandomFloats(size_t{kHeads} * 23 * dim, 5), Dtype::kF16);
+        const Bytes want = ScalarUnits(format, run, Dtype::kF16, rows);
+        const Bytes values = ScalarRows(format, run, Dtype::kF16, want);
+        SCOPED_TRACE(quant::ToString(format));
+        for (const auto at : {GuardedBytes::At::kBegin, GuardedBytes::At::kEnd}) {
+          ForEachTarget([&](const char*) {
+            const GuardedBytes from(rows, at), units(Bytes(want.size(), std::byte{0x5a}), at);
+            const GuardedBytes back(Bytes(values.size()), at);
+            TensorView view = ViewOf(rows, run, Dtype::kF16);
+            view.data = from.data();
+            Quantize(format, view, run, units.data());
+            EXPECT_TRUE(units == want);
+            Dequantize(format, units.data(), run,
+                       {.data = back.data(),
+                        .dtype = Dtype::kF16,
+                        .head_stride = size_t{23} * dim,
+                        .token_stride = dim});
+            EXPECT_TRUE(back == values);
+          });
+        }
+      }
+    }
+  }
 }
 
 // The first of equally wide elements, and the first of zeros of both signs, decide bytes of ggml's.

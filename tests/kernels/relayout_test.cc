@@ -10,6 +10,7 @@
 
 #include "quant/unit.h"
 #include "tests/kernels/dispatch_targets.h"
+#include "tests/kernels/guarded_bytes.h"
 #include "tests/kernels/paged_layer.h"
 
 namespace prefixd::kernels {
@@ -88,6 +89,17 @@ TEST(RelayoutTest, BothWaysEqualTheScalarConversionOnEveryTarget) {
       Relayout(tiled, in_tiles.data(), run, seen_rows.data());
       EXPECT_TRUE(seen_rows == want_rows);
     });
+    if (run.page_tokens != 63) return;
+    for (const auto at : {GuardedBytes::At::kBegin, GuardedBytes::At::kEnd}) {
+      ForEachTarget([&](const char*) {
+        const GuardedBytes from_rows(in_rows, at), to_tiles(in_tiles, at);
+        Relayout(rows, from_rows.data(), run, to_tiles.data());
+        EXPECT_TRUE(to_tiles == want_tiles);
+        const GuardedBytes from_tiles(in_tiles, at), to_rows(in_rows, at);
+        Relayout(tiled, from_tiles.data(), run, to_rows.data());
+        EXPECT_TRUE(to_rows == want_rows);
+      });
+    }
   });
 }
 
