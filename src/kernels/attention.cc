@@ -129,7 +129,9 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
   PREFIXD_ASSIGN_OR_RETURN(const AttentionShape checked,
                            CheckAttention(table, formats, q, out, shape));
   if (checked.mode == AttentionMode::kFast && CanDecode(table, formats, checked)) {
-    return Decode(table, formats, q, out, checked);
+    const BatchItem item{
+        .table = table, .q = q, .out = out, .first_position = checked.first_position};
+    return Decode({&item, 1}, formats, checked);
   }
   AttendJob job{
       .blocks = table.data(), .formats = formats.data(), .q = q, .out = out, .shape = checked};

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -50,6 +50,7 @@ struct Call {
   std::vector<DecodeFormat> formats;
   std::vector<DecodeQueries> queries;
   std::vector<DecodeRow> rows;
+  std::vector<DecodeSequence> sequences;
   std::vector<DecodeScratch> scratches;  // one a thread
   Memory memory;
 };
@@ -166,6 +167,31 @@ void UseFormats(quant::BlockTable table, std::span<const quant::KvFormat> format
   }
 }
 
+// In an order in which tables that begin with the same units stand side by side.
+std::vector<const BatchItem*> SideBySide(std::span<const BatchItem> items) {
+  std::vector<const BatchItem*> order;
+  for (const BatchItem& item : items) order.push_back(&item);
+  std::stable_sort(order.begin(), order.end(), [](const BatchItem* a, const BatchItem* b) {
+    return std::lexicographical_compare(
+        a->table.begin(), a->table.end(), b->table.begin(), b->table.end(),
+        [](const quant::BlockTableEntry& x, const quant::BlockTableEntry& y) {
+          return std::less<>()(x.units, y.units);
+        });
+  });
+  return order;
+}
+
+void AddSequence(const BatchItem& item, const AttentionShape& shape, Call* call) {
+  const uint32_t first = static_cast<uint32_t>(call->rows.size());
+  call->sequences.push_back(
+      {.blocks = item.table, .first_row = first, .end_row = first + shape.query_rows});
+  for (uint32_t r = 0; r < shape.query_rows; ++r) {
+    call->rows.push_back({.q = item.q + r * shape.query_row_stride,
+                          .out = item.out + r * shape.out_row_stride,
+                          .position = uint64_t{item.first_position} + r});
+  }
+}
+
 }  // namespace
 
 bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
@@ -182,21 +208,21 @@ bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats
   return true;
 }
 
-absl::Status Decode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
-                    const float* q, float* out, const AttentionShape& shape) {
+absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvFormat> formats,
+                    const AttentionShape& shape) {
   Call call;
-  for (uint32_t r = 0; r < shape.query_rows; ++r) {
-    call.rows.push_back({.q = q + r * shape.query_row_stride,
-                         .out = out + r * shape.out_row_stride,
-                         .position = uint64_t{shape.first_position} + r});
-  }
+  for (const BatchItem* item : SideBySide(items)) AddSequence(*item, shape, &call);
   call.job.formats = formats;
   call.job.rows = call.rows;
   call.job.shape = shape;
-  call.job.blocks = table;
+  call.job.sequences = call.sequences;
   call.job.value_pitch = (size_t{shape.value_dim} + 15) / 16 * 16;
-  UseFormats(table, formats, &call);
-  const Plan plan = MakePlan(shape, call.rows.back().position + 1);
+  uint64_t tokens = 0;
+  for (const BatchItem& item : items) {
+    UseFormats(item.table, formats, &call);
+    tokens = std::max(tokens, uint64_t{item.first_position} + shape.query_rows);
+  }
+  const Plan plan = MakePlan(shape, tokens);
   call.scratches.resize(plan.threads);
   if (const absl::Status status = AllocateMemory(&call); !status.ok()) return status;
   call.job.tensors = call.formats;

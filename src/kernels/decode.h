@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 
 #include "kernels/attention.h"
+#include "kernels/batch.h"
 #include "kernels/decode_job.h"
 #include "quant/block_table.h"
 
@@ -18,8 +19,9 @@ namespace prefixd::kernels {
 bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
                const AttentionShape& shape);
 
-// ResourceExhausted, nothing written, when memory is short. Requires: CanDecode.
-absl::Status Decode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
-                    const float* q, float* out, const AttentionShape& shape);
+// Blocks that several items have in front are read once. ResourceExhausted, nothing written, when
+// memory is short. Requires: at least one item, CanDecode of each.
+absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvFormat> formats,
+                    const AttentionShape& shape);
 
 }  // namespace prefixd::kernels

@@ -29,6 +29,12 @@ struct DecodeRow {
   uint64_t position = 0;
 };
 
+// Consecutive rows of the job and what they attend to.
+struct DecodeSequence {
+  quant::BlockTable blocks;
+  uint32_t first_row = 0, end_row = 0;
+};
+
 // What one tensor's codes mean: scale * code + bias, or scale * (code - middle) without a bias.
 struct DecodeTensor {
   const quant::TensorFormat* format = nullptr;
@@ -72,7 +78,7 @@ struct DecodeJob {
   std::span<const DecodeQueries> queries;  // the same
   std::span<const DecodeRow> rows;
   AttentionShape shape;  // strides filled in; query_rows and first_position do not count
-  quant::BlockTable blocks;
+  std::span<const DecodeSequence> sequences;  // those whose tables begin alike stand side by side
   DecodeSums sums;
   size_t value_pitch = 0;
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }

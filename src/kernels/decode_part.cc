@@ -18,7 +18,8 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 // Bytes that are asked for before they are read: enough for the time that memory takes.
 constexpr uint64_t kAheadBytes = uint64_t{40} << 10;
 
-// Visits the blocks of a part in order, each for all its kv heads: that is the order of the bytes.
+// Visits the blocks of a part in order, each for all its kv heads: that is the order of the bytes;
+// and once for all sequences that have it at the same place after the same blocks.
 class PartWalk {
  public:
   HWY_INLINE PartWalk(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch)
@@ -26,17 +27,41 @@ class PartWalk {
 
   HWY_ATTR void Run() {
     Clear();
-    const uint32_t rows = static_cast<uint32_t>(job_.rows.size());
-    uint64_t position = 0;
-    for (size_t b = 0; b < job_.blocks.size(); ++b) {
-      const quant::BlockTableEntry& block = job_.blocks[b];
-      if (position > job_.rows[rows - 1].position) return;
-      if (position / kRunTokens % kSlots == part_.slot) VisitBlock(b, position, 0, rows);
-      position += block.tokens;
-    }
+    Walk(0, job_.sequences.size(), 0, 0);
   }
 
  private:
+  // Sequences [first, end) from block b on, which begins at `position`: they share all before it.
+  HWY_ATTR void Walk(size_t first, size_t end, size_t b, uint64_t position) {
+    while (first < end) {
+      // Those that go on with the same block as the first one.
+      const quant::BlockTable blocks = job_.sequences[first].blocks;
+      size_t same = first + 1;
+      while (same < end && Continue(job_.sequences[same].blocks, blocks, b)) ++same;
+      if (same < end) {
+        Walk(first, same, b, position);
+        first = same;
+        continue;
+      }
+      if (b == blocks.size() || !IsSeen(first, end, position)) return;
+      if (position / kRunTokens % kSlots == part_.slot) VisitBlock(first, end, b, position);
+      position += blocks[b].tokens;
+      ++b;
+    }
+  }
+  static HWY_INLINE bool Continue(quant::BlockTable a, quant::BlockTable other, size_t b) {
+    if (b >= a.size() || b >= other.size()) return b >= a.size() && b >= other.size();
+    return a[b].units == other[b].units && a[b].tokens == other[b].tokens &&
+           a[b].page_tokens == other[b].page_tokens && a[b].format == other[b].format;
+  }
+  HWY_INLINE bool IsSeen(size_t first, size_t end, uint64_t position) const {
+    for (size_t s = first; s < end; ++s) {
+      // Positions grow with a sequence's rows.
+      if (position <= job_.rows[job_.sequences[s].end_row - 1].position) return true;
+    }
+    return false;
+  }
+
   HWY_INLINE void Clear() {
     const DecodeSums& sums = job_.sums;
     const size_t group = job_.rows.size() * job_.group();
@@ -50,12 +75,13 @@ class PartWalk {
     }
   }
 
-  HWY_INLINE void VisitBlock(size_t b, uint64_t position, uint32_t first_row, uint32_t end_row) {
-    const quant::BlockTableEntry& block = job_.blocks[b];
+  HWY_INLINE void VisitBlock(size_t first, size_t end, size_t b, uint64_t position) {
+    const quant::BlockTable blocks = job_.sequences[first].blocks;
+    const quant::BlockTableEntry& block = blocks[b];
     const DecodeFormat& format = job_.tensors[block.format];
     DecodeVisit visit{.slot = part_.slot,
-                      .first_row = first_row,
-                      .end_row = end_row,
+                      .first_row = job_.sequences[first].first_row,
+                      .end_row = job_.sequences[end - 1].end_row,
                       .position = position,
                       .tokens = block.tokens,
                       .format = block.format};
@@ -64,16 +90,17 @@ class PartWalk {
         quant::LayoutOfUnit(*format.value.format, format.value.dim, block.page_tokens);
     for (uint32_t head = part_.first_head; head < part_.end_head; ++head) {
       visit.kv_head = head;
-      Place(b, head, &visit);
+      Place(blocks, b, head, &visit);
       UnitAttention(job_, visit, scratch_).Run();
     }
   }
 
-  HWY_INLINE void Place(size_t b, uint32_t head, DecodeVisit* visit) const {
+  HWY_INLINE void Place(quant::BlockTable blocks, size_t b, uint32_t head,
+                        DecodeVisit* visit) const {
     const uint64_t key_bytes = visit->key.layout.unit_bytes;
     const uint64_t value_bytes = visit->value.layout.unit_bytes;
     const uint64_t values_offset = job_.shape.kv_heads * key_bytes;
-    const quant::BlockTableEntry& block = job_.blocks[b];
+    const quant::BlockTableEntry& block = blocks[b];
     visit->key.bytes = block.units + head * key_bytes;
     visit->value.bytes = block.units + values_offset + head * value_bytes;
     visit->next_key = visit->next_value = nullptr;
@@ -81,8 +108,8 @@ class PartWalk {
     const uint32_t heads = part_.end_head - part_.first_head;
     const uint64_t units = HWY_MAX(kAheadBytes / (key_bytes + value_bytes), 1);
     const uint64_t later = head - part_.first_head + units;
-    if (b + later / heads >= job_.blocks.size()) return;
-    const quant::BlockTableEntry& next = job_.blocks[b + later / heads];
+    if (b + later / heads >= blocks.size()) return;
+    const quant::BlockTableEntry& next = blocks[b + later / heads];
     if (next.format != block.format || next.page_tokens != block.page_tokens) return;
     const uint64_t next_head = part_.first_head + later % heads;
     visit->next_key = next.units + next_head * key_bytes;

@@ -68,7 +68,9 @@ HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenToken
     row = {seen.Keep(0, row.v0), seen.Keep(1, row.v1), seen.Keep(2, row.v2), seen.Keep(3, row.v3)};
   }
   row.Store(scores);
-  const VF correction = WeightExp2(hn::Sub(before, max));
+  // Exactly 1 where nothing changes: a tile that the row head does not see changes no bit.
+  const VF correction =
+      hn::IfThenElse(hn::Eq(before, max), hn::Set(df, 1), WeightExp2(hn::Sub(before, max)));
   float* const weights = sums.weights + row_head * kLanes;
   hn::StoreU(hn::MulAdd(hn::LoadU(df, weights), correction, row.SumAcross()), df, weights);
   sums.maxima[row_head] = hn::GetLane(max);

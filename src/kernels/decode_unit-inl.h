@@ -85,8 +85,8 @@ class UnitAttention {
   HWY_ATTR void Run() {
     for (uint32_t first = 0; first < visit_.tokens; first += kDecodeTile) {
       DecodeTokens tile{.first = first, .tokens = HWY_MIN(kDecodeTile, visit_.tokens - first)};
-      tile.tokens = CountSeen(tile, visit_.end_row - 1);  // positions grow with the row
-      if (tile.tokens == 0) return;
+      tile.tokens = CountSeen(tile);
+      if (tile.tokens == 0) break;
       asker_.Ask<kLinesToWiden>();
       WidenTile(format_.key, visit_.key, tile, scratch_.key_scales, scratch_.key_biases);
       asker_.Ask<kLinesToWiden>();
@@ -106,7 +106,15 @@ class UnitAttention {
                      visit.value.layout.unit_bytes);
   }
 
-  // How many of the tile's tokens the row sees.
+  // How many of the tile's tokens any row sees.
+  HWY_INLINE uint32_t CountSeen(const DecodeTokens& tile) const {
+    uint32_t most = 0;
+    for (uint32_t row = visit_.first_row; row < visit_.end_row; ++row) {
+      most = HWY_MAX(most, CountSeen(tile, row));
+    }
+    return most;
+  }
+  // How many the row sees.
   HWY_INLINE uint32_t CountSeen(const DecodeTokens& tile, uint32_t row) const {
     const uint64_t begin = visit_.position + tile.first;
     const uint64_t position = job_.rows[row].position;
