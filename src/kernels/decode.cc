@@ -78,6 +78,10 @@ size_t TakeMemory(std::byte* memory, Call* call) {
   for (size_t i = 0; i < call->formats.size(); ++i) {
     const DecodeFormat& format = call->formats[i];
     if (format.key.format == nullptr) continue;  // no block uses it
+    if (format.key.raw) {
+      pieces.Take(call->queries[i].floats, row_heads * format.key.dim);
+      continue;
+    }
     pieces.Take(call->queries[i].codes, format.digits * row_heads * format.key.dim);
     pieces.Take(call->queries[i].terms, row_heads * format.key.groups);
   }
@@ -201,7 +205,7 @@ bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats
   const quant::BlockTableEntry* seen = nullptr;  // formats run in stretches: look at changes
   for (const quant::BlockTableEntry& entry : table) {
     if (seen == nullptr || seen->format != entry.format) {
-      if (!HasFastDecode(formats[entry.format])) return false;
+      if (!HasFastDecode(formats[entry.format], shape.key_dim, shape.value_dim)) return false;
     }
     seen = &entry;
   }

@@ -20,10 +20,11 @@ HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 // Lines at a time in the loops of one tile: as many as memory gives in the time that a step takes.
-inline constexpr size_t kLinesToDot = 1;     // each register of codes
-inline constexpr size_t kLinesToWeigh = 4;   // each row head
-inline constexpr size_t kLinesToRound = 6;   // each row head and group
-inline constexpr size_t kLinesToWiden = 16;  // each of keys and values
+inline constexpr size_t kLinesToDot = 1;      // each register of codes
+inline constexpr size_t kLinesToDotRaw = 16;  // 4 tokens of plain numbers
+inline constexpr size_t kLinesToWeigh = 4;    // each row head
+inline constexpr size_t kLinesToRound = 6;    // each row head and group
+inline constexpr size_t kLinesToWiden = 16;   // each of keys and values
 
 // Two ranges of bytes, one after the other. To be copied to a local for a loop: a member would be
 // stored again and again.

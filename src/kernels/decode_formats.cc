@@ -3,7 +3,10 @@
 namespace prefixd::kernels {
 namespace {
 
-bool HasFastCodes(const quant::TensorFormat& format) {
+constexpr uint32_t kLanes = 16;
+
+bool HasFastWay(const quant::TensorFormat& format, uint32_t dim) {
+  if (format.codec == quant::Codec::kRaw) return dim % kLanes == 0;
   return format.layout == quant::Layout::kTiled;
 }
 
@@ -11,6 +14,8 @@ DecodeTensor TensorOf(const quant::TensorFormat& format, uint32_t dim) {
   DecodeTensor tensor;
   tensor.format = &format;
   tensor.dim = dim;
+  tensor.raw = format.codec == quant::Codec::kRaw;
+  if (tensor.raw) return tensor;
   tensor.group = format.group_size;
   tensor.groups = dim / format.group_size;
   tensor.bits = format.bits;
@@ -22,8 +27,8 @@ DecodeTensor TensorOf(const quant::TensorFormat& format, uint32_t dim) {
 
 }  // namespace
 
-bool HasFastDecode(const quant::KvFormat& format) {
-  return HasFastCodes(format.key) && HasFastCodes(format.value);
+bool HasFastDecode(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim) {
+  return HasFastWay(format.key, key_dim) && HasFastWay(format.value, value_dim);
 }
 
 DecodeFormat DecodeFormatOf(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim) {
@@ -31,7 +36,7 @@ DecodeFormat DecodeFormatOf(const quant::KvFormat& format, uint32_t key_dim, uin
                       .value = TensorOf(format.value, value_dim)};
   // 8 bits of q and of the weights cost about 1.5 % of a result: less than 4-bit values do, more
   // than 8-bit keys and values.
-  decode.digits = format.key.bits == 8 && format.value.bits == 8 ? 2 : 1;
+  decode.digits = format.key.bits >= 8 && format.value.bits >= 8 ? 2 : 1;
   return decode;
 }
 

@@ -10,7 +10,7 @@
 namespace prefixd::kernels {
 
 // Whether there is a fast way to multiply them. Requires: quant::Validate has accepted them.
-bool HasFastDecode(const quant::KvFormat& format);
+bool HasFastDecode(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim);
 
 // `format` must outlive what is returned. Requires: HasFastDecode.
 DecodeFormat DecodeFormatOf(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim);

@@ -35,11 +35,13 @@ struct DecodeSequence {
   uint32_t first_row = 0, end_row = 0;
 };
 
-// What one tensor's codes mean: scale * code + bias, or scale * (code - middle) without a bias.
+// What one tensor's codes mean, or nothing where it holds plain numbers: scale * code + bias, or
+// scale * (code - middle) without a bias.
 struct DecodeTensor {
   const quant::TensorFormat* format = nullptr;
   uint32_t dim = 0;
   uint32_t group = 0, groups = 0;
+  bool raw = false;
   uint32_t bits = 0;       // 8 or 4
   bool is_signed = false;  // codes are signed bytes
   bool biased = false;
@@ -63,6 +65,7 @@ struct QueryTerm {
 struct DecodeQueries {
   int8_t* codes = nullptr;     // [digits][row_heads][key_dim], most significant digit first
   QueryTerm* terms = nullptr;  // [row_heads][key groups]
+  float* floats = nullptr;     // [row_heads][key_dim], instead of both when keys are raw
 };
 
 // What is known so far, [kSlots][row_heads]: weights are 2^(score - max).

@@ -72,18 +72,31 @@ HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeForm
   return term;
 }
 
+inline constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
+
+HWY_INLINE void ScaleQuery(const float* q, float scale, uint32_t dim, float* to) {
+  for (uint32_t d = 0; d < dim; d += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(DF(), q + d), hn::Set(DF(), scale)), DF(), to + d);
+  }
+}
+
 HWY_ATTR void PrepareQueriesOnTarget(const DecodeJob& job, uint32_t format_index) {
-  constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
   const DecodeFormat& format = job.tensors[format_index];
   const DecodeQueries& to = job.queries[format_index];
   const uint32_t group = job.group();
   const size_t digit_pitch = size_t{job.row_heads()} * format.key.dim;
   int8_t* codes = to.codes;
   QueryTerm* term = to.terms;
+  float* floats = to.floats;
   for (uint32_t kv_head = 0; kv_head < job.shape.kv_heads; ++kv_head) {
     for (const DecodeRow& row : job.rows) {
       for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         const float* q = row.q + head * job.shape.query_head_stride;
+        if (format.key.raw) {
+          ScaleQuery(q, job.shape.scale * kLog2E, format.key.dim, floats);
+          floats += format.key.dim;
+          continue;
+        }
         for (uint32_t d = 0; d < format.key.dim; d += format.key.group) {
           *term++ = QuantizeQuery(q + d, job.shape.scale * kLog2E, format, codes + d, digit_pitch);
         }

@@ -107,6 +107,7 @@ HWY_INLINE void WidenTile(const std::byte* from, const DecodeUnit& unit, uint32_
 }
 HWY_NOINLINE HWY_ATTR void WidenTile(const DecodeTensor& tensor, const DecodeUnit& unit,
                                      const DecodeTokens& tile, float* scales, float* biases) {
+  if (tensor.raw) return;
   const auto widen = [&](uint64_t offset, float* to) HWY_ATTR {
     const std::byte* from = unit.bytes + offset;
     switch (tensor.format->scale_dtype) {

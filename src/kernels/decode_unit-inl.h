@@ -14,6 +14,7 @@
 
 #include "kernels/decode_job.h"
 #include "kernels/decode_keys-inl.h"
+#include "kernels/decode_raw-inl.h"
 #include "kernels/decode_softmax-inl.h"
 #include "kernels/decode_tile-inl.h"
 #include "kernels/decode_values-inl.h"
@@ -141,6 +142,12 @@ class UnitAttention {
   HWY_INLINE void Score(const DecodeTokens& tile, size_t row_head, uint32_t rows) {
     const DecodeQueries& all = job_.queries[visit_.format];
     const DecodeTensor& key = format_.key;
+    if (key.raw) {
+      return WithDtype(key.format->dtype, [&](auto strip) HWY_ATTR {
+        strip.Score(key, all.floats + row_head * key.dim, rows, visit_.key, tile, &asker_,
+                    scratch_);
+      });
+    }
     const StripQueries queries{.codes = all.codes + row_head * key.dim,
                                .digit_pitch = size_t{job_.row_heads()} * key.dim,
                                .digits = format_.digits,
@@ -159,6 +166,11 @@ class UnitAttention {
   }
 
   HWY_INLINE void AddValues(const DecodeTokens& tile, const DecodeStrip& strip) {
+    if (format_.value.raw) {
+      return WithDtype(format_.value.format->dtype, [&](auto raw) HWY_ATTR {
+        raw.Add(job_, format_.value, visit_.value, tile, &asker_, strip, scratch_);
+      });
+    }
     switch (KindOf(format_.value)) {
       case CodeKind::kNibbles:
         return AddStrip<CodeKind::kNibbles>(job_, format_, visit_.value, tile, &asker_, strip,

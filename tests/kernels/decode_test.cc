@@ -147,6 +147,29 @@ TEST(DecodeTest, BlocksOfOneTableMayDifferInFormatAndGeometry) {
   EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 3, 181)), kCoarse);
 }
 
+TEST(DecodeTest, PlainNumbersAgree) {
+  for (const uint32_t dim : {16u, 64u, 80u, 128u, 576u}) {
+    for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16, Dtype::kF32}) {
+      SCOPED_TRACE(std::string(quant::ToString(dtype)) + " dim " + std::to_string(dim));
+      const LayerShape shape{.kv_heads = 2, .key_dim = dim, .value_dim = dim};
+      const TensorFormat format = quant::RawFormat(dtype);
+      const PagedLayer layer(shape, {{format, format}}, UniformBlocks(201, 64));
+      for (const uint32_t group : {1u, 3u, 4u, 6u}) {
+        EXPECT_LE(FastError(layer, ShapeOf(shape, group, 1, 200)), 2e-5);
+        EXPECT_LE(FastError(layer, ShapeOf(shape, group, 3, 190)), 2e-5);
+      }
+    }
+  }
+}
+
+TEST(DecodeTest, PlainNumbersAndCodesMayBeMixed) {
+  const LayerShape shape{.kv_heads = 2, .key_dim = 128, .value_dim = 64};
+  const TensorFormat raw = quant::RawFormat(Dtype::kF16);
+  const PagedLayer layer(shape, {{raw, raw}, {raw, Affine(8, 64)}, {Affine(8, 64), raw}},
+                         {{64, 64, 0}, {64, 64, 1}, {30, 64, 2}});
+  EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 2, 156)), kFine);
+}
+
 // Several slots, and slots that are used again: 40000 tokens are more than 16 runs of 2048.
 TEST(DecodeTest, LongContextsAgree) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 32, .value_dim = 32};
@@ -224,7 +247,8 @@ TEST(DecodeTest, StridesOfQueryAndResultDoNotMatter) {
 }
 
 TEST(DecodeTest, NanInLaterTokensReachesOnlyRowsThatSeeIt) {
-  for (const TensorFormat& format : {Affine(8, 32), Affine(4, 32, Dtype::kF32)}) {
+  for (const TensorFormat& format :
+       {Affine(8, 32), Affine(4, 32, Dtype::kF32), quant::RawFormat(Dtype::kF16)}) {
     SCOPED_TRACE(quant::ToString(format));
     const LayerShape shape{.kv_heads = 1, .key_dim = 32, .value_dim = 32};
     const PagedLayer layer(shape, {{format, format}}, UniformBlocks(40, 64));
