@@ -291,7 +291,7 @@ void KernelsDecode(Bench& bench, KernelMemory& memory) {
     const double error = Experiment::Error();
     bench.Check(error <= kFastError, absl::StrCat("the experiment's relative error is ", error));
   }
-  const uint64_t rounds = bench.Parameter("decode_rounds", 2, 11, 41);
+  const uint64_t rounds = bench.Parameter("decode_rounds", 2, 15, 41);
   const std::vector<KernelFormat> formats = KernelFormats();
   const KernelFormat& k8v4 = FormatNamed(formats, "8/4 tiled");
   std::vector<uint32_t> lengths = {4096, 16384, 32768};

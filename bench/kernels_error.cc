@@ -57,7 +57,8 @@ void ErrorsOf(Bench& bench, PageStore& store, const KernelFormat& format, uint32
               uint64_t seeds) {
   Errors errors;
   for (uint32_t seed = 0; seed < seeds; ++seed) {
-    const KvShape shape{.format = format.format, .tokens = tokens, .sequences = 1, .seed = seed};
+    const KvShape shape{
+        .format = format.format, .tokens = tokens, .layers = 1, .sequences = 1, .seed = seed};
     if (!Compare(bench, store, shape, errors)) return;
   }
   bench.Add({absl::StrCat("error ", format.name, " ", tokens, " tokens"),
@@ -92,8 +93,8 @@ void MemoryOfLongContexts(Bench& bench, const KernelFormat& format) {
   uint64_t growth[2] = {};
   uint32_t tokens = longest / 16;
   for (uint64_t& of_this : growth) {
-    const auto pages =
-        KvPages::Fill(*store, {.format = format.format, .tokens = tokens, .sequences = 1});
+    const auto pages = KvPages::Fill(
+        *store, {.format = format.format, .tokens = tokens, .layers = 1, .sequences = 1});
     if (!bench.Check(pages.ok(), pages.status().ToString())) return;
     AttentionCall call(*pages, {.mode = kernels::AttentionMode::kFast});
     of_this = GrowthOf(call);

@@ -65,7 +65,9 @@ block::LayerGroup GroupOf(const KvShape& shape) {
   layer.kv_heads = shape.kv_heads;
   layer.key_dim = layer.value_dim = shape.dim;
   layer.ladder = {shape.format};
-  return block::SplitLayers(std::vector<block::LayerGroup>(kModelLayers, layer), shape.block_tokens)
+  return block::SplitLayers(
+             std::vector<block::LayerGroup>(shape.layers == 0 ? kModelLayers : shape.layers, layer),
+             shape.block_tokens)
       .front();
 }
 

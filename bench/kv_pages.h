@@ -27,11 +27,12 @@ struct KvShape {
   uint32_t dim = 128;
   uint32_t tokens = 0;  // a multiple of block_tokens
   uint32_t block_tokens = 64;
+  uint32_t layers = 0;     // of the group; 0 = as the client splits a model of 32
   uint32_t sequences = 0;  // at most; 0 = as many as fit
   uint32_t seed = 0;
 };
 
-// The first group of a 32-layer model of this shape, as the client splits it.
+// The group: the first one of a 32-layer model, as the client splits it, unless the shape says.
 block::LayerGroup GroupOf(const KvShape& shape);
 
 // Where the pages of a sequence stand: one behind the other as they were committed, or anywhere.
