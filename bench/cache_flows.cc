@@ -90,7 +90,10 @@ class WholeFlow {
         units.Quantize(true, 0, Tensor(originals_, 2 * layer + 1));
       });
     }
-    result.quantized_rss = ResidentBytes();
+    // What the mode before dequantized into stands idle: not of this step.
+    const uint64_t idle = dequantized_ == nullptr ? 0 : dequantized_->size();
+    result.originals_rss = ResidentBytes() - idle - quantized.size();
+    result.quantized_rss = ResidentBytes() - idle;
     if (dequantized_ == nullptr) dequantized_ = std::make_unique<HugeBytes>(originals_.size());
     for (uint32_t layer = 0; layer < layers; ++layer) {
       progress_.Say(absl::StrCat(mode.name, ": dequantizing layer ", layer + 1, " of ", layers));
@@ -169,6 +172,7 @@ CacheResult RunProductionFlow(const KvCacheOptions& shape, quant::Dtype dtype,
   const uint64_t layer_bytes = QuantizedLayer::Bytes(shape, mode.format);
   const size_t chunk_bytes = TensorFloats(shape, chunk_tokens) * quant::DtypeBytes(dtype);
   const HugeBytes chunk(chunk_bytes), restored(chunk_bytes);
+  result.originals_rss = ResidentBytes();  // a chunk of them
   const uint64_t rss_before = ResidentBytes() - chunk.size() - restored.size();
   const HugeBytes quantized = HugeBytes::Untouched(shape.layers * layer_bytes);
   uint64_t stored = 0;

@@ -103,11 +103,33 @@ void LinearInLength(Bench& bench) {
                .spread_percent = Summarize(seen.samples.back()).spread_percent});
 }
 
+// A chunk of floats stands beside what is stored, however long the sequence.
+void ExtraMemory(Bench& bench) {
+  const auto longest = static_cast<uint32_t>(bench.Parameter("extra_tokens", 1024, 16384));
+  Progress silent(false);
+  double extra[2] = {};
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    const KvCacheOptions shape{.layers = 1, .seq_len = i == 0 ? longest / 8 : longest, .heads = 8};
+    const CacheMode mode = CacheModes(shape, quant::Dtype::kF16)[1];
+    extra[i] =
+        static_cast<double>(RunProductionFlow(shape, quant::Dtype::kF16, mode, silent).extra_bytes);
+  }
+  bench.Judge({.name = absl::StrCat("K-cache memory beside ", longest, " stored tokens"),
+               .ours = "peak " + BytesText(extra[1]),
+               .reference = absl::StrCat(longest / 8, " tokens ", BytesText(extra[0])),
+               .measure = "more by",
+               .seen = std::max(extra[1] - extra[0], 0.0) / (1 << 20),
+               .limit = 2,  // one huge page
+               .unit = " MiB",
+               .runs = 1});
+}
+
 }  // namespace
 
 void KernelsNumbers(Bench& bench) {
   ErrorsAndSizes(bench);
   LinearInLength(bench);
+  ExtraMemory(bench);
 }
 
 }  // namespace prefixd::bench

@@ -105,6 +105,7 @@ void AddRow(Bench& bench, const CacheResult& result, uint64_t rss_before, bool p
       {"quantize_us", Quantile(result.quantize_us, 0.5)},
       {"dequantize_us", Quantile(result.dequantize_us, 0.5)},
       {"rss_before_bytes", static_cast<double>(rss_before)},
+      {"rss_originals_bytes", static_cast<double>(result.originals_rss)},
       {"rss_quantized_bytes", static_cast<double>(result.quantized_rss)},
       {"rss_dequantized_bytes", static_cast<double>(result.dequantized_rss)}};
   if (production) figures.push_back({"extra_bytes", static_cast<double>(result.extra_bytes)});

@@ -26,9 +26,10 @@ struct CacheResult {
   quant::Dtype dtype = quant::Dtype::kF32;
   uint64_t raw_bytes = 0, memory_bytes = 0;
   Distance distance;
-  std::vector<double> quantize_us, dequantize_us;   // of the whole cache, a round each
-  uint64_t quantized_rss = 0, dequantized_rss = 0;  // of this process when the step was done
-  uint64_t extra_bytes = 0;                         // production: the most beside what is stored
+  std::vector<double> quantize_us, dequantize_us;  // of the whole cache, a round each
+  uint64_t originals_rss = 0, quantized_rss = 0,
+           dequantized_rss = 0;  // of this process when the step was done
+  uint64_t extra_bytes = 0;      // production: the most beside what is stored
   double ratio() const {
     return static_cast<double>(raw_bytes) / static_cast<double>(memory_bytes);
   }
