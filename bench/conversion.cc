@@ -5,6 +5,7 @@
 
 #include "bench/kv_pages.h"
 #include "bench/reference_loops.h"
+#include "kernels/relayout.h"
 #include "quant/codec.h"
 
 namespace prefixd::bench {
@@ -62,13 +63,26 @@ void PagedTensor::DequantizeTo(const FloatTensor& to) const {
   }
 }
 
+void PagedTensor::RelayoutTo(PagedTensor& to) const {
+  for (uint32_t i = 0; i < pages_; ++i) kernels::Relayout(format_, page(i), run(), to.page(i));
+}
+
+std::vector<std::byte> PagedTensor::PageInRows(uint32_t index) const {
+  if (format_.layout == quant::Layout::kRows) return {page(index), page(index) + page_bytes_};
+  std::vector<std::byte> rows(page_bytes_);
+  kernels::Relayout(format_, page(index), run(), rows.data());
+  return rows;
+}
+
 bool PagedTensor::EqualsScalarCodec(const FloatTensor& from, const FloatTensor& values) const {
   return PageEqualsScalarCodec(from, values, 0) && PageEqualsScalarCodec(from, values, pages_ - 1);
 }
 
 bool PagedTensor::PageEqualsScalarCodec(const FloatTensor& from, const FloatTensor& values,
                                         uint32_t page_index) const {
-  const quant::UnitLayout layout = quant::LayoutOfUnit(format_, dim_, kPageTokens);
+  quant::TensorFormat rows = format_;
+  rows.layout = quant::Layout::kRows;
+  const quant::UnitLayout layout = quant::LayoutOfUnit(rows, dim_, kPageTokens);
   const size_t row_bytes = size_t{dim_} * quant::DtypeBytes(from.dtype());
   std::vector<std::byte> expected(page_bytes_), narrow(row_bytes);
   std::vector<float> row(dim_);
@@ -77,15 +91,15 @@ bool PagedTensor::PageEqualsScalarCodec(const FloatTensor& from, const FloatTens
       const size_t at =
           (size_t{head} * from.tokens() + page_index * kPageTokens + token) * row_bytes;
       std::byte* const unit = expected.data() + head * layout.unit_bytes;
-      const quant::RowPlace place = quant::RowOf(unit, layout, format_, dim_, token);
+      const quant::RowPlace place = quant::RowOf(unit, layout, rows, dim_, token);
       quant::WidenToFloat(from.dtype(), from.data() + at, dim_, row.data());
-      quant::QuantizeRow(format_, row, place);
-      quant::DequantizeRow(format_, {place.codes, place.scales, place.biases}, row);
+      quant::QuantizeRow(rows, row, place);
+      quant::DequantizeRow(rows, {place.codes, place.scales, place.biases}, row);
       quant::NarrowFromFloat(values.dtype(), row.data(), dim_, narrow.data());
       if (!SameBytes(narrow.data(), values.data() + at, row_bytes)) return false;
     }
   }
-  return SameBytes(expected.data(), page(page_index), page_bytes_);
+  return SameBytes(expected.data(), PageInRows(page_index).data(), page_bytes_);
 }
 
 }  // namespace prefixd::bench

@@ -41,8 +41,10 @@ class PagedTensor {
   PagedTensor(const quant::TensorFormat& format, const FloatTensor& shape);
   void QuantizeFrom(const FloatTensor& from);
   void DequantizeTo(const FloatTensor& to) const;
-  // Whether every byte of the first and the last page, and what they dequantize to in `values`, is
-  // the scalar codec's. Requires: layout rows.
+  // To `to`, the same format in the other layout.
+  void RelayoutTo(PagedTensor& to) const;
+  // Whether every byte of the first and the last page, tiled ones turned into rows, and what they
+  // dequantize to in `values`, is the scalar codec's.
   bool EqualsScalarCodec(const FloatTensor& from, const FloatTensor& values) const;
   std::byte* page(uint32_t index) const { return memory_.data() + index * page_bytes_; }
   uint32_t pages() const { return pages_; }
@@ -50,6 +52,7 @@ class PagedTensor {
   kernels::UnitRun run() const;
 
  private:
+  std::vector<std::byte> PageInRows(uint32_t page) const;
   bool PageEqualsScalarCodec(const FloatTensor& from, const FloatTensor& values,
                              uint32_t page) const;
   const quant::TensorFormat format_;

@@ -63,6 +63,45 @@ void Convert(Bench& bench, const ConvertCase& what, const FloatTensor& floats,
               what.dequantize);
 }
 
+std::vector<ConvertCase> CasesOf(quant::Dtype dtype) {
+  const bool f32 = dtype == quant::Dtype::kF32, f16 = dtype == quant::Dtype::kF16;
+  const quant::Dtype stored = f32 ? quant::Dtype::kF16 : dtype;
+  const double quantize = f32 ? 1.4 : 0.9, dequantize = f32 ? 1.4 : f16 ? 1.2 : 0;
+  std::vector<ConvertCase> cases = {
+      {"8-bit rows", quant::MlxAffineFormat(8, 64, stored), quantize, dequantize},
+      {"4-bit rows", quant::MlxAffineFormat(4, 64, stored), quantize, dequantize},
+      {"q8_0 rows", quant::GgmlFormat(quant::Codec::kQ8_0)},
+      {"q4_0 rows", quant::GgmlFormat(quant::Codec::kQ4_0)}};
+  for (size_t i = 0; i < 4; ++i) {
+    ConvertCase tiled = cases[i];
+    tiled.name = tiled.name.substr(0, tiled.name.find(' ')) + " tiled";
+    tiled.format = quant::Tiled(tiled.format);
+    cases.push_back(std::move(tiled));
+  }
+  return cases;
+}
+
+void Relayout(Bench& bench, const ConvertCase& rows, const FloatTensor& floats, uint64_t rounds) {
+  const quant::TensorFormat tiled = quant::Tiled(rows.format);
+  PagedTensor in_rows(rows.format, floats), in_tiles(tiled, floats), copy(rows.format, floats);
+  in_rows.QuantizeFrom(floats);
+  in_rows.RelayoutTo(in_tiles);
+  in_tiles.RelayoutTo(copy);
+  if (!bench.Check(SameBytes(in_rows.page(0), copy.page(0), in_rows.bytes()),
+                   rows.name + " do not come back from tiles")) {
+    return;
+  }
+  const uint64_t bytes = in_rows.bytes();
+  const Rounds seen =
+      TakeTurns({{"tile", bytes, [&] { in_rows.RelayoutTo(in_tiles); }},
+                 {"untile", bytes, [&] { in_tiles.RelayoutTo(copy); }},
+                 {"memcpy", bytes, [&] { CopyBytes(in_rows.page(0), copy.page(0), bytes); }}},
+                rounds);
+  const std::string name = rows.name.substr(0, rows.name.find(' '));
+  AddAndJudge(bench, absl::StrCat("relayout ", name, " rows to tiled"), seen, 0, 2, 0.8);
+  AddAndJudge(bench, absl::StrCat("relayout ", name, " tiled to rows"), seen, 1, 2, 0.8);
+}
+
 }  // namespace
 
 void KernelsConvert(Bench& bench) {
@@ -71,17 +110,14 @@ void KernelsConvert(Bench& bench) {
   for (const quant::Dtype dtype : {quant::Dtype::kF32, quant::Dtype::kF16, quant::Dtype::kBf16}) {
     const FloatTensor floats(dtype, kHeads, tokens, kDim), values(dtype, kHeads, tokens, kDim);
     const HugeBytes copy(floats.bytes());
-    const bool f32 = dtype == quant::Dtype::kF32, f16 = dtype == quant::Dtype::kF16;
-    const quant::Dtype stored = f32 ? quant::Dtype::kF16 : dtype;
-    const double quantize = f32 ? 1.4 : 0.9, dequantize = f32 ? 1.4 : f16 ? 1.2 : 0;
-    std::vector<ConvertCase> cases = {
-        {"8-bit rows", quant::MlxAffineFormat(8, 64, stored), quantize, dequantize},
-        {"4-bit rows", quant::MlxAffineFormat(4, 64, stored), quantize, dequantize}};
-    if (!bench.targets_only()) {
-      cases.push_back({"q8_0 rows", quant::GgmlFormat(quant::Codec::kQ8_0)});
-      cases.push_back({"q4_0 rows", quant::GgmlFormat(quant::Codec::kQ4_0)});
+    for (const ConvertCase& what : CasesOf(dtype)) {
+      if (bench.targets_only() && what.quantize == 0) continue;
+      Convert(bench, what, floats, values, copy, rounds);
     }
-    for (const ConvertCase& what : cases) Convert(bench, what, floats, values, copy, rounds);
+    if (dtype != quant::Dtype::kF32) continue;
+    for (const ConvertCase& what : CasesOf(dtype)) {
+      if (what.format.layout == quant::Layout::kRows) Relayout(bench, what, floats, rounds);
+    }
   }
 }
 
