@@ -75,6 +75,7 @@ TensorFormat FormatOf(const prefixd_tensor_format& format) {
   if (format.bits != 0) to.bits = format.bits;
   if (format.group_size != 0) to.group_size = format.group_size;
   if (format.dtype != 0) to.dtype = static_cast<Dtype>(format.dtype);
+  if (format.layout != 0) to.layout = static_cast<Layout>(format.layout);
   return to;
 }
 

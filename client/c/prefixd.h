@@ -117,12 +117,18 @@ enum {
   PREFIXD_Q8_0 = 7
 };
 
+// The order of the same codes in a page. Rows: MLX's and ggml's own. Tiled: as prefixd_attend()
+// reads them fastest; MLX's 8 and 4 bits, q8_0, q4_0 and q4_1 have it, others are refused by name.
+// What an engine gives to prefixd_write_packed() and gets from prefixd_gather() is the same with
+// either.
+enum { PREFIXD_ROWS = 1, PREFIXD_TILED = 2 };
+
 // Of K or V.
 typedef struct prefixd_tensor_format {
   uint8_t codec;        // PREFIXD_RAW ...
   uint8_t dtype;        // PREFIXD_F32 ...: of raw elements; of MLX scales and biases; 0 for ggml's
   uint8_t bits;         // MLX: 2, 3, 4, 5, 6, 8; may be 0 for the others, whose codec says it
-  uint8_t reserved;     // 0
+  uint8_t layout;       // of pages: PREFIXD_ROWS (0 means it too) or PREFIXD_TILED
   uint16_t group_size;  // MLX: 32, 64, 128; may be 0 for the others
   uint16_t reserved2;   // 0
 } prefixd_tensor_format;
@@ -130,7 +136,8 @@ typedef struct prefixd_format {
   prefixd_tensor_format key, value;
 } prefixd_format;
 
-// Bytes of one token's row of one head; all 0 when the format is impossible for rows of `dim`.
+// Bytes of one token's packed row of one head, whatever the layout; all 0 when the format is
+// impossible for rows of `dim`.
 typedef struct prefixd_row {
   uint32_t codes, scales, biases;
 } prefixd_row;
@@ -264,7 +271,7 @@ PREFIXD_API prefixd_status prefixd_gather(prefixd_lease* lease, uint32_t layer, 
 
 // One layer of one KV block, as attention kernels walk it; 128-byte aligned. A unit for each head
 // of K, then one for each of V: codes, scales, then biases of page_tokens rows, then padding to
-// 128.
+// 128. Tiled units hold the same in the order of src/quant/tiled.h.
 typedef struct prefixd_block {
   const void* units;
   uint64_t arena_offset;  // of `units` in the daemon's memory; all ones: private memory

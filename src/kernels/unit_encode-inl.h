@@ -60,24 +60,8 @@ struct Bf16Elements {
   static HWY_INLINE VF Load(const std::byte* from) { return LoadBf16(from); }
 };
 
-// Lane i of the result is the minimum (maximum) of the lanes of v[i]: pairs of neighbours are
-// combined until one lane of each vector is left.
-struct MinOp {
-  static HWY_INLINE VF Of(VF a, VF b) { return hn::Min(a, b); }
-};
-struct MaxOp {
-  static HWY_INLINE VF Of(VF a, VF b) { return hn::Max(a, b); }
-};
-template <class Op>
-HWY_INLINE VF ReduceEach(VF* v) {
-  for (size_t left = kLanes / 2; left != 0; left /= 2) {
-    for (size_t i = 0; i < left; ++i) {
-      v[i] = Op::Of(hn::ConcatEven(DF(), v[2 * i + 1], v[2 * i]),
-                    hn::ConcatOdd(DF(), v[2 * i + 1], v[2 * i]));
-    }
-  }
-  return v[0];
-}
+// Floats at any address.
+HWY_INLINE VF LoadFloats(const std::byte* from) { return FloatElements::Load(from); }
 
 // What a codec makes of kLanes groups, a lane each. `factor` and `offset` are what their codes are
 // computed with.
@@ -86,18 +70,18 @@ struct Fit {
   VF factor, offset;
 };
 
-// The groups of one batch, for the rare case that needs more than their extremes.
-template <class Elements>
+// The groups of one batch, as floats: where they stand in the tensor, or widened.
 struct Groups {
-  const std::byte* const* first;
-  size_t count, size;
+  const std::byte* first[kLanes];
+  size_t count = 0;  // of groups, <= kLanes
+  size_t size = 0;   // elements of each
 
   // The first element of group `i` that `wanted` accepts.
   template <class Wanted>
   HWY_INLINE float Find(size_t i, const Wanted& wanted) const {
     alignas(64) float values[128];
     for (size_t e = 0; e < size; e += kLanes) {
-      hn::Store(Elements::Load(first[i] + e * Elements::kBytes), DF(), values + e);
+      hn::Store(LoadFloats(first[i] + e * sizeof(float)), DF(), values + e);
     }
     for (size_t e = 0; e < size; ++e) {
       if (wanted(values[e])) return values[e];
@@ -106,13 +90,71 @@ struct Groups {
   }
 };
 
+// The least and the greatest element of some groups. Of kCount groups: each in kLanes / kCount
+// lanes, those of the first group first.
+struct Extremes {
+  VF low, high;
+};
+
+// Widens groups on the way; those that are floats stay where they are.
+template <class Elements>
+class ExtremesFinder {
+ public:
+  // widened: [kLanes][groups->size].
+  HWY_INLINE ExtremesFinder(Groups* groups, float* widened) : groups_(groups), widened_(widened) {}
+
+  // Of groups `first` ... `first + kCount - 1`: neighbouring lanes of both halves are combined.
+  template <size_t kCount>
+  HWY_INLINE Extremes Find(size_t first) const {
+    if constexpr (kCount == 1) {
+      return FindInGroup(first);
+    } else {
+      const DF df;
+      const Extremes a = Find<kCount / 2>(first), b = Find<kCount / 2>(first + kCount / 2);
+      return {hn::Min(hn::ConcatEven(df, b.low, a.low), hn::ConcatOdd(df, b.low, a.low)),
+              hn::Max(hn::ConcatEven(df, b.high, a.high), hn::ConcatOdd(df, b.high, a.high))};
+    }
+  }
+
+ private:
+  HWY_INLINE Extremes FindInGroup(size_t g) const {
+    const VF one = hn::Set(DF(), 1.0f);
+    if (g >= groups_->count) return {one, one};  // anything that is quick to compute with
+    const std::byte* const from = groups_->first[g];
+    float* const to = widened_ + g * groups_->size;
+    Extremes found;
+    found.low = found.high = Load(from, to);
+    for (size_t e = kLanes; e < groups_->size; e += kLanes) {
+      const VF x = Load(from + e * Elements::kBytes, to + e);
+      found.low = hn::Min(found.low, x);
+      found.high = hn::Max(found.high, x);
+    }
+    if (Elements::kBytes != sizeof(float)) {
+      groups_->first[g] = reinterpret_cast<const std::byte*>(to);
+    }
+    return found;
+  }
+  static HWY_INLINE VF Load(const std::byte* from, float* to) {
+    const VF x = Elements::Load(from);
+    if (Elements::kBytes != sizeof(float)) hn::Store(x, DF(), to);
+    return x;
+  }
+
+  Groups* const groups_;
+  float* const widened_;
+};
+
+template <class Elements>
+HWY_NOINLINE Extremes FindExtremes(Groups* groups, float* widened) {
+  return ExtremesFinder<Elements>(groups, widened).template Find<kLanes>(0);
+}
+
 // MLX: the steps of quant/mlx_affine.cc.
 class AffineEncoder {
  public:
   HWY_INLINE explicit AffineEncoder(uint8_t bits) : max_code_(hn::Set(DI(), (1 << bits) - 1)) {}
 
-  template <class Elements>
-  HWY_INLINE Fit FitGroups(const Groups<Elements>&, VF low, VF high) const {
+  HWY_INLINE Fit FitGroups(const Groups&, VF low, VF high) const {
     const DF df;
     const auto negative_edge = hn::Gt(hn::Abs(low), hn::Abs(high));
     const VF step =
@@ -129,7 +171,6 @@ class AffineEncoder {
   // A quotient is computed by the reciprocal, which is several times as fast as a division and off
   // by less than 1e-4: a group with a quotient that is so close to a tie is divided. Codes are
   // whole numbers in the low bits of quotient + 1.5 * 2^23.
-  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, float scale, float bias,
                          uint8_t* codes) const {
     const DF df;
@@ -137,7 +178,7 @@ class AffineEncoder {
     const VF magic = hn::Set(df, 0x1.8p23f);
     VI worst = hn::Zero(DI());  // distance from a whole number, as the bits of a float
     const auto code = [&](size_t e) HWY_ATTR {
-      const VF x = Elements::Load(group + e * Elements::kBytes);
+      const VF x = LoadFloats(group + e * sizeof(float));
       const VF quotient = hn::Mul(hn::Sub(x, offset), reciprocal);
       const VF shifted = hn::Add(quotient, magic);
       const VF rest = hn::Abs(hn::Sub(quotient, hn::Sub(shifted, magic)));
@@ -149,17 +190,15 @@ class AffineEncoder {
       StoreUnsignedPair(first, code(e + kLanes), codes + e);
     }
     const auto limit = hn::BitCast(DI(), hn::Set(df, 0.4999f));
-    if (!hn::AllFalse(DI(), hn::Gt(worst, limit)))
-      Divide<Elements>(group, size, scale, bias, codes);
+    if (!hn::AllFalse(DI(), hn::Gt(worst, limit))) Divide(group, size, scale, bias, codes);
   }
 
  private:
-  template <class Elements>
   HWY_INLINE void Divide(const std::byte* group, size_t size, float scale, float bias,
                          uint8_t* codes) const {
     const DF df;
     for (size_t e = 0; e < size; e += kLanes) {
-      const VF x = hn::Sub(Elements::Load(group + e * Elements::kBytes), hn::Set(df, bias));
+      const VF x = hn::Sub(LoadFloats(group + e * sizeof(float)), hn::Set(df, bias));
       const VF code = hn::Round(hn::Div(x, hn::Set(df, scale)));
       // Also turns NaN into 0.
       const VF positive = hn::IfThenElseZero(hn::Gt(code, hn::Zero(df)), code);
@@ -184,22 +223,20 @@ struct Inverse {
 // q8_0: halves are rounded away from zero.
 class ByteEncoder {
  public:
-  template <class Elements>
-  HWY_INLINE Fit FitGroups(const Groups<Elements>&, VF low, VF high) const {
+  HWY_INLINE Fit FitGroups(const Groups&, VF low, VF high) const {
     Fit fit;
     fit.scale = hn::Div(hn::Max(hn::Abs(low), hn::Abs(high)), hn::Set(DF(), 127.0f));
     fit.bias = fit.offset = hn::Zero(DF());
     fit.factor = Inverse(fit.scale).value;
     return fit;
   }
-  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, float inverse, float,
                          uint8_t* codes) const {
     const DF df;
     // The largest float below a half: what is added to a half gives 1, to less it gives less.
     const VF almost_half = hn::Set(df, 0x1.fffffep-2f);
     for (size_t e = 0; e < size; e += kLanes) {
-      const VF x = Elements::Load(group + e * Elements::kBytes);
+      const VF x = LoadFloats(group + e * sizeof(float));
       const VF value = hn::Mul(x, hn::Set(df, inverse));
       const VF rounded = hn::Add(value, hn::CopySign(almost_half, value));
       const VI code = hn::ConvertTo(DI(), hn::IfThenElseZero(hn::Eq(value, value), rounded));
@@ -212,14 +249,13 @@ struct Truncation {
   float low, inverse, shift, max_code;
 };
 // Truncates (x - low) * inverse + shift to [0, max_code]; what is no number gives 0.
-template <class Elements>
 HWY_INLINE void EncodeTruncated(const std::byte* group, size_t size, Truncation with,
                                 uint8_t* codes) {
   const DF df;
   const VF low = hn::Set(df, with.low), inverse = hn::Set(df, with.inverse);
   const VF shift = hn::Set(df, with.shift), max_code = hn::Set(df, with.max_code);
   const auto code = [&](size_t e) HWY_ATTR {
-    const VF x = Elements::Load(group + e * Elements::kBytes);
+    const VF x = LoadFloats(group + e * sizeof(float));
     const VF value = hn::Add(hn::Mul(hn::Sub(x, low), inverse), shift);
     const auto number = hn::Ge(value, hn::Zero(df));
     return hn::ConvertTo(DI(), hn::IfThenElseZero(number, hn::Min(value, max_code)));
@@ -236,8 +272,7 @@ class CenteredEncoder {
   HWY_INLINE explicit CenteredEncoder(uint8_t bits)
       : middle_(static_cast<float>(1u << (bits - 1))) {}
 
-  template <class Elements>
-  HWY_INLINE Fit FitGroups(const Groups<Elements>& groups, VF low, VF high) const {
+  HWY_INLINE Fit FitGroups(const Groups& groups, VF low, VF high) const {
     const DF df;
     Fit fit;
     fit.scale = hn::Div(Widest(groups, low, high), hn::Set(df, -middle_));
@@ -249,18 +284,16 @@ class CenteredEncoder {
         hn::IfThenElse(hn::AndNot(zero, inverse.overflows), fit.bias, hn::Set(df, middle_ + 0.5f));
     return fit;
   }
-  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, float inverse, float shift,
                          uint8_t* codes) const {
-    EncodeTruncated<Elements>(
-        group, size, {.low = 0, .inverse = inverse, .shift = shift, .max_code = 2 * middle_ - 1},
-        codes);
+    EncodeTruncated(group, size,
+                    {.low = 0, .inverse = inverse, .shift = shift, .max_code = 2 * middle_ - 1},
+                    codes);
   }
 
  private:
   // Of every group; +0 where all are zeros.
-  template <class Elements>
-  static HWY_INLINE VF Widest(const Groups<Elements>& groups, VF low, VF high) {
+  static HWY_INLINE VF Widest(const Groups& groups, VF low, VF high) {
     const DF df;
     const VF zero = hn::Zero(df);
     VF widest = hn::IfThenElse(hn::Gt(hn::Abs(low), hn::Abs(high)), low, high);
@@ -287,8 +320,7 @@ class MinimumEncoder {
   HWY_INLINE explicit MinimumEncoder(uint8_t bits)
       : max_code_(static_cast<float>((1u << bits) - 1)) {}
 
-  template <class Elements>
-  HWY_INLINE Fit FitGroups(const Groups<Elements>& groups, VF low, VF high) const {
+  HWY_INLINE Fit FitGroups(const Groups& groups, VF low, VF high) const {
     const DF df;
     Fit fit;
     fit.scale = hn::Div(hn::Sub(high, low), hn::Set(df, max_code_));
@@ -304,11 +336,10 @@ class MinimumEncoder {
     fit.bias = fit.offset = low;
     return fit;
   }
-  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, float inverse, float low,
                          uint8_t* codes) const {
-    EncodeTruncated<Elements>(
-        group, size, {.low = low, .inverse = inverse, .shift = 0.5f, .max_code = max_code_}, codes);
+    EncodeTruncated(group, size,
+                    {.low = low, .inverse = inverse, .shift = 0.5f, .max_code = max_code_}, codes);
   }
 
  private:
@@ -355,10 +386,9 @@ class StepEncoder {
         Prepare(done + kLanes, count, to, &batches[(done / kLanes + 1) % 2]);
       }
       uint8_t* codes = to.codes + done * size_;
-      for (size_t g = 0; g < batch.count; ++g, codes += size_) {
-        PrefetchElements(batch.first[g] + ahead_, size_ * Elements::kBytes);
-        encoder_.template Encode<Elements>(batch.first[g], size_, batch.factors[g],
-                                           batch.offsets[g], codes);
+      for (size_t g = 0; g < batch.groups.count; ++g, codes += size_) {
+        PrefetchElements(batch.elements[g] + ahead_, size_ * Elements::kBytes);
+        encoder_.Encode(batch.groups.first[g], size_, batch.factors[g], batch.offsets[g], codes);
       }
     }
   }
@@ -366,49 +396,36 @@ class StepEncoder {
  private:
   // Up to kLanes groups, and what their codes are computed with.
   struct Batch {
-    const std::byte* first[kLanes];
-    size_t count;
+    const std::byte* elements[kLanes];  // in the tensor
+    Groups groups;
     alignas(64) float factors[kLanes], offsets[kLanes];
+    alignas(64) float widened[Elements::kBytes == sizeof(float) ? 1 : kLanes * 128];
   };
 
   // Of groups from `begin` on; stores their scales and biases.
   HWY_INLINE void Prepare(size_t begin, size_t end, const Parts& to, Batch* batch) const {
     const DF df;
-    batch->count = HWY_MIN(kLanes, end - begin);
+    Groups& groups = batch->groups;
+    groups.size = size_;
+    groups.count = HWY_MIN(kLanes, end - begin);
     const std::byte* row = rows_.first + begin / groups_ * rows_.stride;
     size_t in_row = begin % groups_;
-    for (size_t i = 0; i < batch->count; ++i) {
-      batch->first[i] = row + in_row * size_ * Elements::kBytes;
+    for (size_t i = 0; i < groups.count; ++i) {
+      groups.first[i] = batch->elements[i] = row + in_row * size_ * Elements::kBytes;
       if (++in_row == groups_) {
         in_row = 0;
         row += rows_.stride;
       }
     }
-    const Fit fit = FitBatch({batch->first, batch->count, size_});
+    const Extremes extremes = FindExtremes<Elements>(&groups, batch->widened);
+    const Fit fit = encoder_.FitGroups(groups, extremes.low, extremes.high);
     const quant::Dtype dtype = step_.shape.format.scale_dtype;
-    NarrowLanes(dtype, fit.scale, batch->count, to.scales + begin * step_.scale_bytes());
+    NarrowLanes(dtype, fit.scale, groups.count, to.scales + begin * step_.scale_bytes());
     if (step_.has_biases()) {
-      NarrowLanes(dtype, fit.bias, batch->count, to.biases + begin * step_.scale_bytes());
+      NarrowLanes(dtype, fit.bias, groups.count, to.biases + begin * step_.scale_bytes());
     }
     hn::Store(fit.factor, df, batch->factors);
     hn::Store(fit.offset, df, batch->offsets);
-  }
-
-  HWY_INLINE Fit FitBatch(const Groups<Elements>& groups) const {
-    VF low[kLanes], high[kLanes];
-    for (size_t g = 0; g < kLanes; ++g) {
-      if (g >= groups.count) {
-        low[g] = high[g] = hn::Set(DF(), 1.0f);  // any value that is quick to compute with
-        continue;
-      }
-      low[g] = high[g] = Elements::Load(groups.first[g]);
-      for (size_t e = kLanes; e < size_; e += kLanes) {
-        const VF x = Elements::Load(groups.first[g] + e * Elements::kBytes);
-        low[g] = hn::Min(low[g], x);
-        high[g] = hn::Max(high[g], x);
-      }
-    }
-    return encoder_.FitGroups(groups, ReduceEach<MinOp>(low), ReduceEach<MaxOp>(high));
   }
 
   const UnitStep& step_;

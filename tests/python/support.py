@@ -121,7 +121,9 @@ class Engine:
         heads: int = 2,
         dim: int = 64,
         seed: int = 1,
+        page_layout: str = "rows",
     ) -> None:
+        self.page_layout = page_layout
         self.formats = formats or (prefixd.mlx_affine(8, 64, "bfloat16"),)
         self.layers, self.heads, self.dim, self.seed = layers, heads, dim, seed
 
@@ -132,7 +134,7 @@ class Engine:
             weights=bytes([1]) * 32,
             tokenizer=bytes([2]) * 32,
             rope=prefixd.Rope(theta=10_000, rotary_dim=self.dim),
-            page_layout="rows",
+            page_layout=self.page_layout,
             layers=[layer] * self.layers,
         )
 

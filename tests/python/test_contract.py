@@ -35,8 +35,8 @@ class MistakeTest(DaemonTest):
             with self.assertRaisesRegex(prefixd.Error, sentence):
                 engine.open(self.client)
         layer = prefixd.FullLayer(1, 64, 64, [prefixd.raw()])
-        with self.assertRaisesRegex(prefixd.Error, "page_layout is 'tiled'"):
-            self.client.open_space(model="m", layers=[layer], page_layout="tiled")
+        with self.assertRaisesRegex(prefixd.Error, "page_layout is 'columns'"):
+            self.client.open_space(model="m", layers=[layer], page_layout="columns")
         with self.assertRaisesRegex(prefixd.Error, "weights is a digest of 3 bytes"):
             self.client.open_space(model="m", layers=[layer], weights=b"abc")
 

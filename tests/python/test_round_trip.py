@@ -37,6 +37,27 @@ class RoundTripTest(DaemonTest):
                     self.assertEqual(lease.wait_all(), 150)
                     self.assertTrue(same(engine.read(lease, 150), engine.cache(150)))
 
+    def test_tiled_pages_give_and_take_the_same_arrays(self):
+        self.daemon.start()
+        client = self.attached()
+        for name, format in FORMATS.items():
+            with self.subTest(name):
+                engine = Engine(format, page_layout="tiled")
+                space = engine.open(client, model="tiled")
+                self.assertEqual(engine.store(space, 150), 150)
+                with space.acquire(engine.tokens(150)) as lease:
+                    self.assertEqual(lease.wait_all(), 150)
+                    self.assertTrue(same(engine.read(lease, 150), engine.cache(150)))
+                    block = lease.blocks(0)[0]
+                    for arrays, tensor in ((block.key, format.key), (block.value, format.value)):
+                        if tensor.has_tiled:  # whole units, as attention walks them
+                            self.assertEqual(len(arrays), 1)
+                            self.assertEqual(arrays[0].shape[0], engine.heads)
+                            self.assertEqual(arrays[0].shape[1] % 128, 0)
+                        else:
+                            self.assertEqual(arrays[0].shape[:3], (1, engine.heads, block.tokens))
+                    del block, arrays
+
     def test_bytes_stored_are_the_engines_own(self):
         self.daemon.start()
         client = self.attached()

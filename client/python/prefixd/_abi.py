@@ -65,7 +65,7 @@ class TensorFormat(ctypes.Structure):
         ("codec", c_uint8),
         ("dtype", c_uint8),
         ("bits", c_uint8),
-        ("reserved", c_uint8),
+        ("layout", c_uint8),
         ("group_size", c_uint16),
         ("reserved2", c_uint16),
     ]

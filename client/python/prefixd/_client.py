@@ -106,10 +106,14 @@ class Client:
         rank and number of ranks. Error when this is impossible ("group_size 48 does not divide
         head_dim 128"). Without a daemon the space opens all the same, and attaches once there is
         one.
+
+        `page_layout`: the order of the same codes inside a page. "rows" is MLX's and ggml's own, for
+        engines that read blocks() as such arrays; "tiled" is what prefixd's attention reads fastest,
+        where a format has it. gather() and write_packed() are the same with either.
         """
-        if page_layout != "rows":
-            raise Error(f"open_space: page_layout is {page_layout!r}, must be 'rows'")
-        structs = _layer_structs(layers)
+        if page_layout not in ("rows", "tiled"):
+            raise Error(f"open_space: page_layout is {page_layout!r}, must be 'rows' or 'tiled'")
+        structs = _layer_structs(layers, page_layout)
         rope_struct = _rope_struct(rope or Rope())
         spec = _abi.SpaceSpec(
             model=_text("open_space: model", model),
@@ -130,12 +134,12 @@ class Client:
         )
         held = self._held
         if held is None or not held.pointer:
-            return Space(self._lib, None, layers, self.error or "client: no memory for it")
+            return Space(self._lib, None, layers, page_layout, self.error or "client: no memory for it")
         pointer = self._lib.open_space(held.pointer, ctypes.addressof(spec))
         error = "" if pointer else self._lib.error() or self.error
         if error and self._lib.last_status() == _abi.INVALID_ARGUMENT:
             raise Error(error)
-        return Space(self._lib, pointer, layers, error)
+        return Space(self._lib, pointer, layers, page_layout, error)
 
 
 def connect(
@@ -214,11 +218,14 @@ def _rope_struct(rope: Rope) -> _abi.Rope:
     )
 
 
-def _layer_structs(layers: Sequence[FullLayer]) -> ctypes.Array[_abi.Layer]:
+def _layer_structs(layers: Sequence[FullLayer], page_layout: str) -> ctypes.Array[_abi.Layer]:
     structs = []
     for layer in layers:
         formats = (_abi.Format * len(layer.formats))(
-            *(_abi.Format(f.key.as_struct(), f.value.as_struct()) for f in layer.formats)
+            *(
+                _abi.Format(f.key.as_struct(page_layout), f.value.as_struct(page_layout))
+                for f in layer.formats
+            )
         )
         structs.append(
             _abi.Layer(

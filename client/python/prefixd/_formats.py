@@ -17,6 +17,7 @@ _DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "bfloat16": (3, np.dtype(np.uint16)),  # NumPy has no bfloat16: its bits
 }
 _CODECS = {"raw": 1, "mlx_affine": 2, "q4_0": 3, "q4_1": 4, "q5_0": 5, "q5_1": 6, "q8_0": 7}
+_TILED = ("q8_0", "q4_0", "q4_1")
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,18 @@ class TensorFormat:
             return (np.dtype(np.uint32), element, element)
         return (np.dtype(np.uint8),)
 
-    def as_struct(self) -> _abi.TensorFormat:
+    @property
+    def has_tiled(self) -> bool:
+        """Whether pages of codes like these have the layout "tiled"."""
+        return self.codec in _TILED or self.codec == "mlx_affine" and self.bits in (4, 8)
+
+    def as_struct(self, page_layout: str = "rows") -> _abi.TensorFormat:
+        tiled = page_layout == "tiled" and self.has_tiled
         return _abi.TensorFormat(
             codec=_known(_CODECS, self.codec, "codec"),
             dtype=_known(_DTYPES, self.dtype, "dtype")[0] if self.dtype else 0,
             bits=_fits(self.bits, 8, "bits"),
+            layout=2 if tiled else 1,
             group_size=_fits(self.group_size, 16, "group_size"),
         )
 

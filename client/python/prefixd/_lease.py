@@ -18,6 +18,7 @@ from ._planes import Arrays, Tensor
 
 KINDS = ("none", "exact", "supersequence", "prefix", "lcp", "none")  # by PREFIXD_EXACT ...
 _UNIT_BYTES = 128  # a unit is a multiple of it
+_TILED_SLOTS = 16  # tiled pages have as many as hold their tokens, in multiples of this
 
 Planes = tuple[NDArray[Any], ...]
 
@@ -86,6 +87,8 @@ class _Held(_abi.Handle):
 class Block:
     """One layer of one KV block where it stands: read-only arrays over the leased page.
 
+    [1, kv_heads, tokens, row] each; of tiled pages one array of bytes, [kv_heads, unit].
+
     The arrays keep the page leased: it goes back when the lease is released and they are gone.
     """
 
@@ -106,16 +109,19 @@ class Block:
         memory = (ctypes.c_ubyte * whole).from_address(entry.units)
         setattr(memory, "held", held)  # the views of this memory hold the lease
         page = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
-        self.key: Planes = _parts(page[:key_bytes], key, entry)  # [1, kv_heads, tokens, row] each
+        self.key: Planes = _parts(page[:key_bytes], key, entry)
         self.value: Planes = _parts(page[key_bytes:], value, entry)
 
 
 def _unit_bytes(tensor: Tensor, page_tokens: int) -> int:
-    return -(-page_tokens * tensor.row_bytes // _UNIT_BYTES) * _UNIT_BYTES
+    slots = -(-page_tokens // _TILED_SLOTS) * _TILED_SLOTS if tensor.tiled else page_tokens
+    return -(-slots * tensor.row_bytes // _UNIT_BYTES) * _UNIT_BYTES
 
 
 def _parts(units: NDArray[Any], tensor: Tensor, entry: _abi.Block) -> Planes:
     heads = units.reshape(tensor.heads, -1)
+    if tensor.tiled:
+        return (heads,)
     parts, at = [], 0
     for part in tensor.parts:
         end = at + entry.page_tokens * part.row_bytes

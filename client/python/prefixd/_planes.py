@@ -39,20 +39,24 @@ class Tensor:
     name: str  # "key" or "value"
     heads: int
     parts: tuple[Part, ...]
+    tiled: bool = False  # in pages
 
     @property
     def row_bytes(self) -> int:
         return sum(part.row_bytes for part in self.parts)
 
 
-def tensors_of(lib: _abi.Library, layer: FullLayer) -> tuple[tuple[Tensor, Tensor], ...]:
+def tensors_of(
+    lib: _abi.Library, layer: FullLayer, page_layout: str
+) -> tuple[tuple[Tensor, Tensor], ...]:
     """K and V in each format of the layer."""
 
     def tensor(name: str, format: TensorFormat, dim: int) -> Tensor:
         row = lib.row_bytes(format.as_struct(), dim)
         bytes_of = (row.codes, row.scales, row.biases)
         parts = zip(format.part_names, format.part_dtypes(), bytes_of)
-        return Tensor(name, layer.kv_heads, tuple(Part(*part) for part in parts))
+        tiled = page_layout == "tiled" and format.has_tiled
+        return Tensor(name, layer.kv_heads, tuple(Part(*part) for part in parts), tiled)
 
     return tuple(
         (tensor("key", f.key, layer.key_dim), tensor("value", f.value, layer.value_dim))

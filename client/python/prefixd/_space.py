@@ -29,7 +29,12 @@ class Space:
     """Thread-safe. Keeps its client's session alive; close() or the garbage collector ends it."""
 
     def __init__(
-        self, lib: _abi.Library, pointer: int | None, layers: Sequence[FullLayer], error: str
+        self,
+        lib: _abi.Library,
+        pointer: int | None,
+        layers: Sequence[FullLayer],
+        page_layout: str,
+        error: str,
     ) -> None:
         self._lib = lib
         self._held: _abi.Handle | None = _abi.Handle(lib, pointer, "close_space")
@@ -37,7 +42,7 @@ class Space:
         self.layers = tuple(layers)
         known: dict[FullLayer, Any] = {}
         self._tensors = [
-            known.get(layer) or known.setdefault(layer, tensors_of(lib, layer))
+            known.get(layer) or known.setdefault(layer, tensors_of(lib, layer, page_layout))
             for layer in self.layers
         ]
 
