@@ -112,6 +112,14 @@ TEST_F(BatchTest, SharedBlocksOfWhichOneSequenceUsesFewerTokensAreNotMixedUp) {
   ExpectLikeSeparateCalls();
 }
 
+TEST_F(BatchTest, ACutBlockInTheMiddleMovesWhatFollows) {
+  AddSequence(Range(0, 4));
+  AddSequence(Range(0, 4));
+  tables_[1][1].tokens = 20;
+  firsts_[1] -= 44;
+  ExpectLikeSeparateCalls();
+}
+
 TEST_F(BatchTest, RowsThatStandBeforeTheEndOfASharedBlockSeeOnlyTheirPast) {
   AddSequence(Range(0, 3));
   AddSequence(Range(0, 3));
