@@ -30,7 +30,8 @@ AttentionCall::AttentionCall(const KvPages& pages, const Options& options)
              .mode = options.mode},
       q_(NormalFloats(size_t{options.query_rows} * options.query_heads * pages.shape().dim,
                       options.query_seed)),
-      out_(q_.size()) {}
+      out_(q_.size()),
+      next_(options.first_table) {}
 
 void AttentionCall::RunOver(quant::BlockTable table, std::span<const quant::KvFormat> formats) {
   status_.Update(kernels::Attend(table, formats, q_.data(), out_.data(), shape_));

@@ -24,6 +24,7 @@ class AttentionCall {
     uint32_t threads = 1;
     kernels::AttentionMode mode = kernels::AttentionMode::kFast;
     uint32_t query_seed = 3;
+    size_t first_table = 0;  // calls that take turns over the same pages begin far apart
   };
   // `pages` must outlive this.
   AttentionCall(const KvPages& pages, const Options& options);
@@ -38,7 +39,7 @@ class AttentionCall {
   // Relative RMS against exact attention on the dequantized values of one table, the worse one of
   // the first and the last query row; infinity after an error or a NaN. Slow.
   double Error();
-  // What exact attention gives for table 0, the first that Run takes. Slow.
+  // What exact attention gives for table 0. Slow.
   std::vector<float> Exact();
   // Two products of every query row with every position that it sees.
   double flop() const;
@@ -51,7 +52,7 @@ class AttentionCall {
   const PageOrder order_;
   kernels::AttentionShape shape_;
   std::vector<float> q_, out_;
-  size_t next_ = 0;
+  size_t next_;
   absl::Status status_;
 };
 

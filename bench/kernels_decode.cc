@@ -71,10 +71,13 @@ std::optional<Decoded> Measure(Bench& bench, KernelMemory& memory, const DecodeC
   Decoded seen;
   if (!in_arena || !in_private || !CheckErrors(bench, what, *in_arena, seen)) return std::nullopt;
 
-  AttentionCall commit(*in_arena, {}), precise(*in_arena, {.mode = kPrecise});
+  // What one side read last must not be what the next one reads: it would come from a cache.
+  const size_t apart = in_arena->tables() / 3;
+  AttentionCall commit(*in_arena, {});
+  AttentionCall precise(*in_arena, {.mode = kPrecise, .first_table = apart});
   AttentionCall random(*in_arena, {.order = PageOrder::kRandom});
   AttentionCall in_huge(*in_private, {});
-  AttentionCall two_threads(*in_arena, {.threads = 2});
+  AttentionCall two_threads(*in_arena, {.threads = 2, .first_table = 2 * apart});
   std::vector<Side> sides;
   const auto add = [&](Side side) {
     sides.push_back(std::move(side));
