@@ -38,11 +38,12 @@ template <class Products>
 class CodeAttention {
  public:
   HWY_INLINE CodeAttention(const AttendJob& job, const AttendSlice& slice,
-                           const AttendScratch& scratch)
+                           const AttendScratch& scratch, TokenKind kind)
       : job_(job),
         scratch_(scratch),
         code_(scratch.code),
         place_(job, slice),
+        kinds_(job, kind),
         row_heads_(place_.row_heads()),
         key_groups_(job.shape.key_dim / job.key_group),
         value_groups_(job.shape.value_dim / job.value_group),
@@ -54,18 +55,28 @@ class CodeAttention {
   HWY_ATTR void Run() {
     for (uint32_t i = 0; i < row_heads_; ++i) LoadQuery(i);
     const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
-    for (uint64_t begin = place_.FirstTile(), next = 0; begin < end; begin = next) {
-      next = place_.TileAfter(begin);
-      tile_.Load({begin, place_.NeededIn(begin)}, {next, place_.NeededIn(next)});
-      softmax_.StartTile();
-      for (uint32_t first = 0; first < row_heads_; first += kStripRows) {
-        AttendStrip(begin, first, HWY_MIN(kStripRows, row_heads_ - first));
-      }
+    TilePart tile = PartOf(place_.FirstTile());
+    while (tile.begin < end) {
+      const TilePart next = PartOf(place_.TileAfter(tile.begin));
+      if (tile.tokens != 0) AttendTile(tile, next);
+      tile = next;
     }
     for (uint32_t i = 0; i < row_heads_; ++i) StoreOutput(i);
   }
 
  private:
+  HWY_INLINE TilePart PartOf(uint64_t begin) {
+    return {begin, kinds_.Of(begin, place_.NeededIn(begin))};
+  }
+
+  HWY_ATTR void AttendTile(const TilePart& tile, const TilePart& next) {
+    tile_.Load(tile, next);
+    softmax_.StartTile();
+    for (uint32_t first = 0; first < row_heads_; first += kStripRows) {
+      AttendStrip(tile, first, HWY_MIN(kStripRows, row_heads_ - first));
+    }
+  }
+
   HWY_ATTR void LoadQuery(uint32_t row) {
     constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
     const AttentionShape& shape = job_.shape;
@@ -98,16 +109,16 @@ class CodeAttention {
     softmax_.StartRow(row, place_.FirstMaximum(row), place_.FirstWeight(row));
   }
 
-  HWY_ATTR void AttendStrip(uint64_t begin, uint32_t first, uint32_t rows) {
+  HWY_ATTR void AttendStrip(const TilePart& tile, uint32_t first, uint32_t rows) {
     CodeStrip strip;
     strip.first = first;
     strip.rows = rows;
     // Without a window, what the first one sees all see: positions grow with the row.
-    strip.seen[0] = place_.SeenIn(begin, first);
+    strip.seen[0] = place_.SeenIn(tile.begin, first) & tile.tokens;
     const bool all = strip.seen[0] == kAllTokens && job_.shape.window == 0;
     TileTokens any = strip.seen[0];
     for (uint32_t r = 1; r < rows; ++r) {
-      any |= strip.seen[r] = all ? kAllTokens : place_.SeenIn(begin, first + r);
+      any |= strip.seen[r] = all ? kAllTokens : place_.SeenIn(tile.begin, first + r) & tile.tokens;
     }
     if (any == 0) return;
     for (size_t g = 0; g < key_groups_; ++g) {
@@ -144,6 +155,7 @@ class CodeAttention {
   HWY_ATTR void StoreOutput(uint32_t row) {
     const float* sums = scratch_.sums + row * scratch_.value_pitch;
     const float sum = softmax_.SumOfWeights(row);
+    code_.totals[row] = sum;
     float* to = place_.OutOf(row);
     for (size_t g = 0; g < value_groups_; ++g) {
       const float bias = softmax_.SumOfBiases(row, g);
@@ -160,6 +172,7 @@ class CodeAttention {
   const AttendScratch& scratch_;
   const CodeScratch& code_;
   const SlicePlace place_;
+  KindMap kinds_;
   const uint32_t row_heads_;
   const size_t key_groups_;
   const size_t value_groups_;

@@ -7,6 +7,8 @@
 #endif
 
 #include <bit>
+#include <cfloat>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -99,10 +101,12 @@ class FloatTile {
 class FloatAttention {
  public:
   HWY_INLINE FloatAttention(const AttendJob& job, const AttendSlice& slice,
-                            const AttendScratch& scratch)
+                            const AttendScratch& scratch, TokenKind kind)
       : job_(job),
         scratch_(scratch),
+        after_codes_(kind == TokenKind::kRaw),
         place_(job, slice),
+        kinds_(job, kind),
         row_heads_(place_.row_heads()),
         tile_(job, slice.kv_head, scratch) {}
 
@@ -110,9 +114,11 @@ class FloatAttention {
     LoadQueries();
     const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
     for (uint64_t begin = place_.FirstTile(); begin < end; begin = place_.TileAfter(begin)) {
-      tile_.Load(begin, place_.NeededIn(begin));
+      const TileTokens tokens = kinds_.Of(begin, place_.NeededIn(begin));
+      if (tokens == 0) continue;
+      tile_.Load(begin, tokens);
       for (uint32_t first = 0; first < row_heads_; first += kMaxTileRows) {
-        AttendStrip(begin, first, HWY_MIN(kMaxTileRows, row_heads_ - first));
+        AttendStrip(begin, tokens, first, HWY_MIN(kMaxTileRows, row_heads_ - first));
       }
     }
     StoreOutput();
@@ -129,14 +135,17 @@ class FloatAttention {
       for (uint32_t d = 0; d < shape.key_dim; ++d) to[d] = from[d] * scale;
       float* sums = scratch_.sums + i * scratch_.value_pitch;
       for (size_t d = 0; d < scratch_.value_pitch; ++d) sums[d] = 0;
-      scratch_.states[i] = {place_.FirstMaximum(i), place_.FirstWeight(i)};
+      scratch_.states[i] = {-FLT_MAX, 0};
+      if (!after_codes_) scratch_.states[i] = {place_.FirstMaximum(i), place_.FirstWeight(i)};
     }
   }
 
-  HWY_ATTR void AttendStrip(uint64_t begin, uint32_t first, uint32_t rows) {
+  HWY_ATTR void AttendStrip(uint64_t begin, TileTokens tokens, uint32_t first, uint32_t rows) {
     TileTokens seen[kMaxTileRows];
     TileTokens any = 0;
-    for (uint32_t r = 0; r < rows; ++r) any |= seen[r] = place_.SeenIn(begin, first + r);
+    for (uint32_t r = 0; r < rows; ++r) {
+      any |= seen[r] = place_.SeenIn(begin, first + r) & tokens;
+    }
     if (any == 0) return;
     Multiply<FloatElement>({.a = scratch_.query + first * scratch_.key_pitch,
                             .a_pitch = scratch_.key_pitch,
@@ -218,13 +227,36 @@ class FloatAttention {
     for (uint32_t i = 0; i < row_heads_; ++i) {
       const float* sums = scratch_.sums + i * scratch_.value_pitch;
       float* to = place_.OutOf(i);
+      if (after_codes_) {
+        Merge(i, to);
+        continue;
+      }
       for (uint32_t d = 0; d < shape.value_dim; ++d) to[d] = sums[d] / scratch_.states[i].sum;
+    }
+  }
+
+  // `to` has what the row saw of tokens as codes, and of a learned sink.
+  HWY_ATTR void Merge(uint32_t row, float* to) {
+    const RowState& state = scratch_.states[row];
+    if (state.sum == 0) return;
+    const float maximum = scratch_.code.maxima[row];
+    const float codes = scratch_.code.totals[row];
+    const float most = codes == 0 ? state.max : HWY_MAX(maximum, state.max);
+    const float codes_weight = codes == 0 ? 0 : codes * std::exp2(maximum - most);
+    const float own_scale = std::exp2(state.max - most);
+    const float total = codes_weight + state.sum * own_scale;
+    const float* sums = scratch_.sums + row * scratch_.value_pitch;
+    for (uint32_t d = 0; d < job_.shape.value_dim; ++d) {
+      const float earlier = codes == 0 ? 0 : to[d] * codes_weight;
+      to[d] = (earlier + sums[d] * own_scale) / total;
     }
   }
 
   const AttendJob& job_;
   const AttendScratch& scratch_;
+  const bool after_codes_;
   const SlicePlace place_;
+  KindMap kinds_;
   const uint32_t row_heads_;
   FloatTile tile_;
 };

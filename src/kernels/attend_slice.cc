@@ -20,21 +20,26 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_ATTR void RunOnCodes(const AttendJob& job, const AttendSlice& slice,
                          const AttendScratch& scratch) {
+  const TokenKind kind = job.any_raw ? TokenKind::kCodes : TokenKind::kAny;
   // The bits are the same.
   if (!MatrixProducts::Fits(job) || !HaveMatrixTiles()) {
-    return CodeAttention<VectorProducts>(job, slice, scratch).Run();
+    return CodeAttention<VectorProducts>(job, slice, scratch, kind).Run();
   }
   const TileRegisters registers;
-  CodeAttention<MatrixProducts>(job, slice, scratch).Run();
+  CodeAttention<MatrixProducts>(job, slice, scratch, kind).Run();
 }
 #endif
 
 HWY_ATTR void RunSliceOnTarget(const AttendJob& job, const AttendSlice& slice,
                                const AttendScratch& scratch) {
 #if PREFIXD_KERNELS_HAVE_PAIRS
-  if (job.codes()) return RunOnCodes(job, slice, scratch);
+  if (job.codes()) {
+    RunOnCodes(job, slice, scratch);
+    if (job.any_raw) FloatAttention(job, slice, scratch, TokenKind::kRaw).Run();
+    return;
+  }
 #endif
-  FloatAttention(job, slice, scratch).Run();
+  FloatAttention(job, slice, scratch, TokenKind::kAny).Run();
 }
 
 bool TargetMultipliesCodes() { return PREFIXD_KERNELS_HAVE_PAIRS != 0; }
@@ -77,13 +82,13 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(rows.scales, kStepTokens * (widest / 32 + 1));
   take(rows.biases, kStepTokens * (widest / 32 + 1));
   take(rows.codes, widest);
-  if (!job.codes()) {
+  if (job.floats()) {
     take(query, row_heads * key_pitch);
     take(keys, key_pitch * kTileTokens);
     take(values, kTileTokens * value_pitch);
     take(key_rows, kStepTokens * key_pitch);
-    return;
   }
+  if (!job.codes()) return;
   const size_t key_groups = job.shape.key_dim / job.key_group;
   const size_t value_groups = job.shape.value_dim / job.value_group;
   // Tile registers want the factors of a group in 64 bytes at least.
@@ -102,6 +107,7 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(code.weights, 2 * value_groups * kStripRows * kTileTokens);
   take(code.value_inverses, value_groups * kStripRows);
   take(code.value_steps, value_groups * kStripRows);
+  take(code.totals, row_heads);
   take(code.ones, row_heads + kStripRows);
   if (memory != nullptr) std::fill_n(code.ones, row_heads + kStripRows, 1.0f);
   take(code.maxima, row_heads + kStripRows);

@@ -26,17 +26,28 @@ struct AttendJob {
   const float* q = nullptr;
   float* out = nullptr;
   AttentionShape shape;  // strides filled in
-  // Elements that share a scale and a bias, when every format is codes with such groups; or 0.
+  // Elements that share a scale and a bias in every format of codes, where they are multiplied as
+  // they are; or 0.
   uint32_t key_group = 0, value_group = 0;
+  bool any_raw = false;  // a format of raw rows among them
   bool codes() const { return key_group != 0; }
+  bool floats() const { return !codes() || any_raw; }
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
 };
+
+inline bool HoldsRaw(const quant::KvFormat& format) {
+  return format.key.codec == quant::Codec::kRaw || format.value.codec == quant::Codec::kRaw;
+}
 
 struct AttendSlice {
   uint32_t kv_head = 0;
   uint32_t first_row = 0;
   uint32_t rows = 0;
 };
+
+// Which tokens one arithmetic is about: those that it does not take go to the other, and results
+// are merged. It depends on the token alone, hence not on neighbours or later ones.
+enum class TokenKind : uint8_t { kAny, kCodes, kRaw };
 
 // What one query row and head knows so far: its weights are 2^(score - max), sum is theirs.
 struct RowState {
@@ -63,6 +74,7 @@ struct CodeScratch {
   float* value_steps = nullptr;     // [value groups][kStripRows]: what 1 of a value dot is worth
   // The softmax: weights are 2^(score - maximum). The last dimension of sums is to be added up.
   float* ones = nullptr;             // [row_heads + kStripRows] times 1: steps of capped scores
+  float* totals = nullptr;           // [row_heads], of weights, once all is seen
   float* maxima = nullptr;           // [row_heads + kStripRows]
   float* weight_sums = nullptr;      // [row_heads][16]
   float* bias_sums = nullptr;        // [row_heads][value groups][16]: of weights times biases

@@ -40,19 +40,24 @@ ScratchMemory AllocateScratch(size_t bytes) {
   return memory;
 }
 
-// Codes are multiplied as they are when every format has them: by the formats that may occur, not
-// by those that do, so that a row's bits never depend on later tokens.
+// Codes are multiplied as they are, in groups that suit the formats that may occur, not those that
+// do, so that a row's bits never depend on later tokens.
 void ChooseArithmetic(std::span<const quant::KvFormat> formats, AttendJob* job) {
   if (!MultipliesCodes()) return;
   uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim;
+  bool any_codes = false, any_raw = false;
   for (const quant::KvFormat& format : formats) {
-    for (const quant::TensorFormat* tensor : {&format.key, &format.value}) {
-      if (tensor->codec == quant::Codec::kRaw) return;
+    if (HoldsRaw(format)) {
+      any_raw = true;
+      continue;
     }
+    any_codes = true;
     key_group = std::min<uint32_t>(key_group, format.key.group_size);
     value_group = std::min<uint32_t>(value_group, format.value.group_size);
   }
+  if (!any_codes) return;
   if (job->shape.key_dim % key_group != 0 || job->shape.value_dim % value_group != 0) return;
+  job->any_raw = any_raw;
   job->key_group = key_group;
   job->value_group = value_group;
 }

@@ -9,15 +9,15 @@
 // a tile one after the other. Hence one query row's result is the same bits whichever other rows,
 // later tokens, threads, block borders and page geometries the call has. Dispatch targets differ
 // from each other in the last bits.
-// On CPUs with AVX512_VNNI, when no entry of `formats` is raw, q and the weights are rounded to 15
-// bits and a sign and multiplied with the stored codes, in tile registers where the process may
-// have AMX: the same integers, the same bits. Elsewhere everything is float. On normal data the root
-// of the mean square error of both is below 0.1 % of that of the result, and no error above 3e-4 of
-// the largest result; errors grow with the scores, to 1e-3 where these are 100. Weights are rounded
-// relative to the largest of a row in a tile times the tile's largest scale: values of which one is
-// 100 times the others in scale cost those 7 bits. Stored values are read as code * scale + bias in
-// float: MLX's f16 and bf16 formats are not rounded to their dtype as Dequantize does. NaN and
-// infinity reach only rows that see their token.
+// On CPUs with AVX512_VNNI, blocks that are not raw are not turned into floats: q and the weights
+// are rounded to 15 bits and a sign and multiplied with the stored codes, in tile registers where
+// the process may have AMX: the same integers, the same bits. Raw blocks, and all on other CPUs,
+// are float. On normal data the root of the mean square error of both is below 0.1 % of that of the
+// result, and no error above 3e-4 of the largest result; errors grow with the scores, to 1e-3 where
+// these are 100. Weights are rounded relative to the largest of a row in a tile times the tile's
+// largest scale: a value of 100 times the others' scale costs those 7 bits. Stored values are read
+// as code * scale + bias in float: MLX's f16 and bf16 formats are not rounded to their dtype as
+// Dequantize does. NaN and infinity reach only rows that see their token.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -40,6 +40,12 @@ HWY_INLINE TokenRun RunFrom(TileTokens tokens, uint32_t from) {
   return {first, static_cast<uint32_t>(std::countr_one(tokens >> first))};
 }
 
+// Those of the tile at `begin` before `position`.
+HWY_INLINE TileTokens TokensBelow(uint64_t begin, uint64_t position) {
+  if (position <= begin) return 0;
+  return FirstTokens(HWY_MIN(position - begin, uint64_t{kTileTokens}));
+}
+
 // Where a slice's rows stand.
 class SlicePlace {
  public:
@@ -101,10 +107,6 @@ class SlicePlace {
         TokensBelow(begin, last + 1) & ~TokensBelow(begin, WindowBegin(first));
     return window | (TokensBelow(begin, HWY_MIN(last + 1, uint64_t{job_.shape.sink_tokens})));
   }
-  static HWY_INLINE TileTokens TokensBelow(uint64_t begin, uint64_t position) {
-    if (position <= begin) return 0;
-    return FirstTokens(HWY_MIN(position - begin, uint64_t{kTileTokens}));
-  }
   HWY_INLINE size_t ElementOf(uint32_t row_head, size_t row_stride, size_t head_stride) const {
     const size_t row = slice_.first_row + row_head / job_.group();
     return row * row_stride + HeadOf(row_head) * head_stride;
@@ -113,6 +115,36 @@ class SlicePlace {
   const AttendJob& job_;
   const AttendSlice& slice_;
   const uint32_t row_heads_;
+};
+
+// Which tokens are of the kind that an arithmetic takes.
+class KindMap {
+ public:
+  HWY_INLINE KindMap(const AttendJob& job, TokenKind kind)
+      : job_(job), kind_(kind), entry_(job.blocks) {}
+
+  // Of `tokens` of the tile at `begin`; calls go upwards.
+  HWY_INLINE TileTokens Of(uint64_t begin, TileTokens tokens) {
+    return kind_ == TokenKind::kAny || tokens == 0 ? tokens : tokens & Find(begin, tokens);
+  }
+
+ private:
+  HWY_ATTR TileTokens Find(uint64_t begin, TileTokens tokens) {
+    const uint64_t end = begin + static_cast<uint64_t>(std::bit_width(tokens));
+    while (block_begin_ + entry_->tokens <= begin) block_begin_ += entry_++->tokens;
+    TileTokens found = 0;
+    uint64_t at = block_begin_;
+    for (const quant::BlockTableEntry* entry = entry_; at < end; at += entry++->tokens) {
+      if (HoldsRaw(job_.formats[entry->format]) != (kind_ == TokenKind::kRaw)) continue;
+      found |= TokensBelow(begin, at + entry->tokens) & ~TokensBelow(begin, at);
+    }
+    return found;
+  }
+
+  const AttendJob& job_;
+  const TokenKind kind_;
+  const quant::BlockTableEntry* entry_;
+  uint64_t block_begin_ = 0;  // position of the entry's first token
 };
 
 // What is wanted in the L2 cache soon: from memory to a register takes longer than a core can wait

@@ -178,6 +178,53 @@ TEST(AttentionOptionsTest, EveryPairOfFormatsMayFollowEachOther) {
   }
 }
 
+// Raw blocks between blocks of codes: each arithmetic takes its own tokens.
+TEST(AttentionOptionsTest, ARowOfAMixedTableIsTheSameAloneInAChunkAndOnThreads) {
+  const std::vector<KvFormat> formats = {
+      {quant::MlxAffineFormat(8, 64, Dtype::kF16), quant::MlxAffineFormat(4, 32, Dtype::kF16)},
+      {quant::RawFormat(Dtype::kF16), quant::RawFormat(Dtype::kF16)}};
+  const PagedLayer layer(kLayer, formats,
+                         {{30, 64, 1}, {64, 64, 0}, {34, 64, 1}, {70, 128, 0}, {52, 64, 1}});
+  for (const Option& option : Options()) {
+    SCOPED_TRACE(option.name);
+    AttentionShape all = option.Of(220, 30);
+    const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
+    ForEachTarget([&](const char*) {
+      const std::vector<float> together = MustAttend(layer, q.data(), all);
+      AttentionShape threaded = all;
+      threaded.threads = 2;
+      EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), threaded), together)) << "threads";
+      const size_t row_floats = together.size() / 220;
+      for (const uint32_t row : {0u, 33u, 64u, 140u, 219u}) {
+        const AttentionShape one = option.Of(1, 30 + row);
+        const auto begin = together.begin() + static_cast<ptrdiff_t>(row * row_floats);
+        EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + row * QueryFloats(one), one),
+                             {begin, begin + static_cast<ptrdiff_t>(row_floats)}))
+            << "row " << row;
+      }
+    });
+    ExpectLikeScalarOnEveryTarget(layer, all, option.bound);
+  }
+}
+
+TEST(AttentionOptionsTest, AFormatThatNoBlockHasChangesNoBit) {
+  const KvFormat codes{quant::MlxAffineFormat(8, 64, Dtype::kF16),
+                       quant::MlxAffineFormat(4, 32, Dtype::kF16)};
+  const KvFormat raw{quant::RawFormat(Dtype::kF16), quant::RawFormat(Dtype::kF16)};
+  const AttentionShape shape = Option{.window = 90, .sinks = true}.Of(20, 150);
+  const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
+  const PagedLayer alone(kLayer, {codes}, UniformBlocks(170, 64));
+  const PagedLayer listed(kLayer, {codes, raw}, UniformBlocks(170, 64));
+  const PagedLayer raw_alone(kLayer, {raw}, UniformBlocks(170, 64));
+  const PagedLayer raw_listed(kLayer, {codes, raw}, UniformBlocks(170, 64, /*format=*/1));
+  ForEachTarget([&](const char*) {
+    EXPECT_TRUE(SameBits(MustAttend(listed, q.data(), shape), MustAttend(alone, q.data(), shape)));
+    EXPECT_LE(RelativeError(MustAttend(raw_listed, q.data(), shape),
+                            MustAttend(raw_alone, q.data(), shape)),
+              kErrorBound);
+  });
+}
+
 // A sink of minus infinity is no sink, bit for bit; a sink so large that it takes all leaves 0.
 TEST(AttentionOptionsTest, LearnedSinksRunFromNothingToEverything) {
   for (const KvFormat& format : Formats()) {
