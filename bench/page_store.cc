@@ -42,13 +42,8 @@ const char* PageSize(bool huge) { return huge ? "2 MiB" : "4 KiB"; }
 
 class ArenaStore : public PageStore {
  public:
-  ArenaStore(std::string path, std::unique_ptr<ram::Arena> arena,
-             std::shared_ptr<const client::ArenaMapping> mapping)
-      : path_(std::move(path)), arena_(std::move(arena)), mapping_(std::move(mapping)) {}
-  ~ArenaStore() override {
-    std::error_code ignored;  // what is left behind goes with the next boot
-    std::filesystem::remove(path_, ignored);
-  }
+  ArenaStore(std::unique_ptr<ram::Arena> arena, std::shared_ptr<const client::ArenaMapping> mapping)
+      : arena_(std::move(arena)), mapping_(std::move(mapping)) {}
 
   absl::StatusOr<std::vector<StoredPage>> Cut(uint64_t page_bytes) override {
     for (const block::Extent& extent : extents_) arena_->Free(extent);
@@ -69,7 +64,6 @@ class ArenaStore : public PageStore {
   }
 
  private:
-  const std::string path_;
   const std::unique_ptr<ram::Arena> arena_;
   const std::shared_ptr<const client::ArenaMapping> mapping_;
   std::vector<block::Extent> extents_;
@@ -133,7 +127,9 @@ absl::StatusOr<std::unique_ptr<PageStore>> MakeArenaStore(const std::string& fol
       std::shared_ptr<const client::ArenaMapping> mapping,
       client::ArenaMapping::Map(client::UniqueFd(fd), {.file_bytes = arena->file_bytes(),
                                                        .data_offset = arena->data_offset()}));
-  return std::make_unique<ArenaStore>(path, std::move(arena), std::move(mapping));
+  std::error_code ignored;  // without its name it goes with this process, however that ends
+  std::filesystem::remove(path, ignored);
+  return std::make_unique<ArenaStore>(std::move(arena), std::move(mapping));
 }
 
 std::unique_ptr<PageStore> MakePrivateStore(uint64_t bytes) {

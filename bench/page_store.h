@@ -51,7 +51,7 @@ class PageStore {
   virtual std::string name() const = 0;
 };
 
-// The arena's file in `folder`, a tmpfs; it is removed with the store.
+// The arena's file in `folder`, a tmpfs; it is gone with the store or with the process.
 absl::StatusOr<std::unique_ptr<PageStore>> MakeArenaStore(const std::string& folder,
                                                           uint64_t bytes);
 std::unique_ptr<PageStore> MakePrivateStore(uint64_t bytes);
