@@ -87,6 +87,10 @@ uint64_t GrowthOf(AttentionCall& call) {
 
 // Scores of every position of every head would be 4 MiB more for each 32,768 tokens.
 void MemoryOfLongContexts(Bench& bench, const KernelFormat& format) {
+  if (!ForgetPeak()) {
+    bench.Note("K-memory: skipped, this kernel does not forget a process's peak");
+    return;
+  }
   const uint32_t longest = bench.smoke() ? 1024 : 65536;
   const std::unique_ptr<PageStore> store =
       MakePrivateStore(bench.smoke() ? 24ull << 20 : 512ull << 20);
