@@ -58,6 +58,7 @@ class AcquireTimer {
     const auto known = static_cast<std::ptrdiff_t>(base.tokens.size());
     item->mutable_sequence()->mutable_tokens()->Add(whole.tokens.begin() + known,
                                                     whole.tokens.end());
+    item->set_table(true);
     item->set_continues(leases_.front());
     item->set_continues_tokens(static_cast<uint32_t>(base.tokens.size()));
     leases_.clear();  // the answer names it again
@@ -74,7 +75,9 @@ class AcquireTimer {
       request.set_session(session_.id());
       const size_t end = std::min(items.size(), first + wire::kMaxItems);
       for (size_t i = first; i < end; ++i) {
-        v1::Sequence* const sequence = request.add_items()->mutable_sequence();
+        v1::AcquireRequest::Item* const item = request.add_items();
+        item->set_table(true);
+        v1::Sequence* const sequence = item->mutable_sequence();
         sequence->set_space(items[i].space);
         sequence->mutable_tokens()->Add(items[i].tokens.begin(), items[i].tokens.end());
       }
@@ -97,6 +100,7 @@ class AcquireTimer {
   double AcquireHere(const RawSequence& sequence) {
     const double start = NowMicros();
     v1::AcquireRequest request = AcquireOf(session_, sequence);
+    request.mutable_items(0)->set_table(true);  // as our client library does
     for (uint64_t lease : leases_) request.add_release()->set_lease(lease);
     leases_.clear();
     const absl::StatusOr<v1::AcquireReply> reply = session_.Acquire(request);
@@ -107,14 +111,13 @@ class AcquireTimer {
     if (!bench_.Check(reply.ok(), reply.status().ToString())) return false;
     for (const v1::Answer& answer : reply->answers()) {
       leases_.push_back(answer.lease());
-      if (answer.restorable_tokens() != tokens || answer.pages_size() == 0 ||
-          answer.pages().rbegin()->offset_size() == 0) {
+      const auto& offsets = answer.table().offset();
+      if (answer.restorable_tokens() != tokens || offsets.empty()) {
         return bench_.Check(false,
                             absl::StrCat("acquire: ", answer.restorable_tokens(), " of ", tokens,
                                          " tokens: ", answer.ShortDebugString().substr(0, 300)));
       }
-      const v1::GroupPages& last = *answer.pages().rbegin();
-      g_first_byte = static_cast<uint8_t>(*session_.page(last.offset(last.offset_size() - 1)));
+      g_first_byte = static_cast<uint8_t>(*session_.page(*offsets.rbegin()));
     }
     return true;
   }

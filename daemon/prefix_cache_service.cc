@@ -11,6 +11,7 @@
 #include "daemon/requests.h"
 #include "wire/answer.h"
 #include "wire/identity.h"
+#include "wire/pages.h"
 #include "wire/request.h"
 
 namespace prefixd::daemon {
@@ -75,6 +76,7 @@ int StagedPages(const v1::CommitRequest& request) {
 
 void WriteAcquired(const cache::Acquired& acquired, v1::Answer* answer) {
   wire::ToProto(acquired.lease, acquired.match, acquired.pages, answer);
+  if (!acquired.table.groups.empty()) wire::ToProto(acquired.table, answer->mutable_table());
   answer->set_first_block(acquired.first_block);
 }
 

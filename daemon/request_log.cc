@@ -100,8 +100,9 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
   if (match.restorable_tokens == 0)
     return fmt::format("acquire MISS {} {} time={}us", who, what, time_us);
   return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={} time={}us", Name(match.kind),
-                     who, what, acquired.pages.size(), base::FormatBytes(match.ram_bytes),
-                     base::FormatBytes(match.ssd_bytes), time_us);
+                     who, what, acquired.pages.size() + acquired.table.offsets.size(),
+                     base::FormatBytes(match.ram_bytes), base::FormatBytes(match.ssd_bytes),
+                     time_us);
 }
 
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,

@@ -24,6 +24,7 @@ absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& 
                      .readable = {from.readable().begin(), from.readable().end()},
                      .causal_content = from.causal_content(),
                      .request_id = from.request_id(),
+                     .table = from.table(),
                      .continues = {from.continues()},
                      .continues_tokens = from.continues_tokens(),
                      .prefill_tokens_per_s = from.prefill_tokens_per_s(),

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "convert.h"
 #include "wire/answer.h"
+#include "wire/pages.h"
 #include "wire/sequence.h"
 
 namespace prefixd::client {
@@ -34,6 +35,7 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
   wire::ToProto(question.opened.space.handle, sequence, item->mutable_sequence());
   item->set_max_tokens(options.max_tokens == block::kNoLimit ? 0 : options.max_tokens);
   item->set_request_id(options.request_id);
+  item->set_table(question.opened.attachment->arena() != nullptr);
   item->set_prefill_tokens_per_s(std::max(0.0, options.prefill_tokens_per_s));
   item->set_wait_pending_ms(
       static_cast<uint32_t>(std::clamp<int64_t>(options.wait_pending.count(), 0, 1 << 30)));
@@ -133,6 +135,14 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
   // Without the columns: those are taken, not copied.
   google::protobuf::RepeatedPtrField<v1::GroupPages> pages;
   pages.Swap(answer->mutable_pages());
+  if (answer->has_table()) {
+    PREFIXD_RETURN_IF_ERROR(wire::ExpandTable(answer->table(),
+                                              {.block_tokens = plan.block_tokens,
+                                               .first_block = answer->first_block(),
+                                               .tokens = answer->restorable_tokens()},
+                                              answer->mutable_pages()));
+    answer->clear_table();
+  }
   PREFIXD_ASSIGN_OR_RETURN(wire::Answer read, wire::FromProto(*answer, plan.block_tokens));
   pages.Swap(answer->mutable_pages());
   found->match = std::move(read.match);

@@ -79,6 +79,15 @@ struct LeasedPage {
   uint64_t offset = kNoOffset;  // in the arena's data; kNoOffset while unknown or not shared
 };
 
+// Places of pages that are all readable now, each group in one rung: what many pages are told by.
+struct PageTable {
+  std::vector<uint32_t> groups;   // ascending; empty: nothing is told
+  std::vector<uint32_t> rungs;    // of each group
+  uint32_t first_token = 0;       // of the first block
+  uint32_t last_page_tokens = 0;  // slots of the last block's pages; those before have block_tokens
+  std::vector<uint64_t> offsets;  // in the arena's data: group by group, a column of blocks each
+};
+
 enum class BlockState : uint8_t { kPresent = 1, kYours = 2, kPending = 3 };
 
 struct BlockPlan {

@@ -54,6 +54,15 @@ Listed List(const std::vector<index::PageInfo>& pages, uint32_t tokens, bool pla
   return listed;
 }
 
+// Of pages that came as a table: all of them in RAM.
+Listed ListTable(const index::Acquired& held, uint32_t tokens) {
+  return {.pages = {},
+          .facts = {.tokens = tokens,
+                    .leased = tokens,
+                    .ram_bytes = held.answer.ram_bytes,
+                    .pages = held.table.offsets.size()}};
+}
+
 // Of a lease that was continued.
 LeaseFacts Sum(const LeaseFacts& before, const LeaseFacts& more) {
   return {.tokens = more.tokens,
@@ -158,7 +167,8 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   const bool place = session->slot != nullptr;
   const uint32_t leased = held.answer.restorable_tokens;
   uint32_t tokens = std::max(leased, floor);
-  Listed listed = List(held.pages, tokens, place);
+  const bool in_table = !held.table.groups.empty();
+  Listed listed = in_table ? ListTable(held, tokens) : List(held.pages, tokens, place);
   const bool readable = listed.readable;
   if (!readable) {
     if (request.prefill_tokens_per_s > 0)
@@ -187,9 +197,12 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   acquired.match = std::move(held.answer);
   if (tokens == 0) return acquired;
   acquired.lease = PublicId(lease->in_index());
-  acquired.first_block =
-      (held.pages.empty() ? floor : held.pages.front().first_token) / space->identity.block_tokens;
+  uint32_t first_token = floor;
+  if (in_table) first_token = held.table.first_token;
+  if (!held.pages.empty()) first_token = held.pages.front().first_token;
+  acquired.first_block = first_token / space->identity.block_tokens;
   acquired.pages = std::move(listed.pages);
+  acquired.table = std::move(held.table);
   lease->SetFacts(continued ? Sum(lease->facts(), facts) : facts);
   if (!continued) PREFIXD_RETURN_IF_ERROR(Register(session, acquired.lease, lease));
   if (place && !readable) {

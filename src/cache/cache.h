@@ -118,6 +118,7 @@ struct Request {
   std::vector<uint64_t> readable;  // mask of rungs for each group; empty = all
   bool causal_content = false;
   std::string request_id = {};  // for the log
+  bool table = false;           // Acquire: an answer in Acquired.table is understood
   // Acquire only. The tokens that this lease of the session covers, as acquired, go before
   // `tokens`; NotFound when the lease cannot be continued, the caller then sends everything.
   block::LeaseId continues;
@@ -134,7 +135,9 @@ struct Acquired {
   block::MatchAnswer match;
   block::LeaseId lease;                  // none when nothing is restorable
   std::vector<block::LeasedPage> pages;  // group by group in position order
-  uint32_t first_block = 0;  // that `pages` begin with: of a continued lease, the new ones
+  // In their place for a session that maps the arena and asked for it, where it can say all.
+  block::PageTable table{};
+  uint32_t first_block = 0;  // that they begin with: of a continued lease, the new ones
 };
 
 struct Released {
@@ -267,7 +270,8 @@ class Cache {
   absl::StatusOr<block::ReservePlan> Reserve(block::SessionId session,
                                              const ReserveRequest& request);
   // Takes a piece into the extent of its page, allocated at the page's first piece.
-  // ResourceExhausted: no room, and nothing to evict before `deadline`.
+  // ResourceExhausted: no room, and nothing to evict before `deadline`. InvalidArgument for a sum
+  // that differs: what came of the page is dropped, it may be sent again.
   absl::Status PutPage(block::SessionId session, block::ReservationId reservation,
                        const PagePiece& piece, base::Deadline deadline);
   absl::StatusOr<block::CommitAnswer> Commit(block::SessionId session,

@@ -51,7 +51,8 @@ index::MatchOptions OptionsOf(const Request& request, uint32_t slot) {
   return {.selection = {.groups = request.groups, .rungs = request.readable},
           .slot = slot,
           .max_tokens = request.max_tokens,
-          .causal_content = request.causal_content};
+          .causal_content = request.causal_content,
+          .table = request.table && slot != block::kNoSlot};
 }
 
 absl::StatusOr<block::MatchAnswer> Cache::Match(block::SessionId id, const Request& request) {

@@ -113,14 +113,42 @@ Node* TakeInRam(const Node& parent, const block::SequenceView& tokens, const Usa
   return nullptr;
 }
 
+size_t BlocksBefore(const RestorablePath& path, uint32_t tokens) {
+  return static_cast<size_t>(
+      std::partition_point(path.blocks.begin(), path.blocks.end(),
+                           [&](const Node* node) { return node->first_token < tokens; }) -
+      path.blocks.begin());
+}
+
+// False, with `table` undefined, when not every page is readable or a group has pages of two rungs.
+bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& table) {
+  const size_t blocks = BlocksBefore(path, tokens);
+  if (blocks == 0) return false;
+  const size_t groups = path.pages.size() / path.blocks.size();
+  table.groups.resize(groups);
+  table.rungs.resize(groups);
+  table.offsets.resize(groups * blocks);
+  for (size_t group = 0; group < groups; ++group) {
+    table.groups[group] = path.pages[group]->group;
+    table.rungs[group] = path.pages[group]->rung;
+  }
+  for (size_t i = 0; i < blocks; ++i) {  // as the pages stand in memory
+    for (size_t group = 0; group < groups; ++group) {
+      const Page& page = *path.pages[i * groups + group];
+      if (!InRam(page.state) || page.rung != table.rungs[group]) return false;
+      table.offsets[group * blocks + i] = page.extent.offset;
+    }
+  }
+  table.first_token = path.blocks.front()->first_token;
+  table.last_page_tokens = path.blocks[blocks - 1]->size();
+  return true;
+}
+
 // Group by group, in position order.
 void ListPages(const RestorablePath& path, uint32_t tokens, std::vector<PageInfo>& list) {
   if (path.blocks.empty()) return;
   const size_t groups = path.pages.size() / path.blocks.size();
-  const size_t blocks = static_cast<size_t>(
-      std::partition_point(path.blocks.begin(), path.blocks.end(),
-                           [&](const Node* node) { return node->first_token < tokens; }) -
-      path.blocks.begin());
+  const size_t blocks = BlocksBefore(path, tokens);
   list.reserve(blocks * groups);
   for (size_t group = 0; group < groups; ++group) {
     for (size_t i = 0; i < blocks; ++i) {
@@ -129,6 +157,14 @@ void ListPages(const RestorablePath& path, uint32_t tokens, std::vector<PageInfo
       info.tokens = std::min(info.tokens, tokens - info.first_token);
     }
   }
+}
+
+// What was taken hold of, in the form that the caller wants.
+void List(const RestorablePath& path, uint32_t tokens, const MatchOptions& options,
+          Acquired& acquired) {
+  if (options.table && FillTable(path, tokens, acquired.table)) return;
+  acquired.table = {};
+  ListPages(path, tokens, acquired.pages);
 }
 
 }  // namespace
@@ -156,7 +192,8 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
   return tokens;
 }
 
-void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, Acquired& acquired) {
+void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const MatchOptions& options,
+                              Acquired& acquired) {
   lease.tokens = acquired.answer.restorable_tokens;
   if (lease.tokens <= lease.from) {
     acquired.answer.restorable_tokens = 0;
@@ -165,7 +202,7 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, Acquired&
   lease.pages.reserve(path.pages.size());
   Hold(lease, path, lease.tokens);
   StampPath(lease.pages.back().node);
-  ListPages(path, lease.tokens, acquired.pages);
+  List(path, lease.tokens, options, acquired);
   acquired.lease = AddLease(std::move(lease));
 }
 
@@ -187,7 +224,7 @@ Acquired PrefixIndex::Acquire(block::SpaceHandle handle, const block::SequenceVi
   acquired.answer = impl_->Answer(asked, walk, path, lease.usable, options, session);
   const uint32_t allowed = impl_->CutToQuota(lease, path, acquired.answer.restorable_tokens);
   ShortenToQuota(allowed, asked, path, options, acquired.answer);
-  impl_->Grant(std::move(lease), path, acquired);
+  impl_->Grant(std::move(lease), path, options, acquired);
   return acquired;
 }
 
@@ -266,11 +303,12 @@ absl::StatusOr<Acquired> PrefixIndex::Extend(block::LeaseId id, uint32_t tokens,
   if (allowed < tokens && allowed < acquired.answer.restorable_tokens) {
     allowed = tokens;  // what it has it keeps
     path = std::move(last);
+    CountTiers(path, acquired.answer);
   }
   ShortenToQuota(allowed, asked, path, options, acquired.answer);
   const uint32_t covers = acquired.answer.restorable_tokens;
   impl_->ExtendTo(lease, path, covers);
-  ListPages(path, covers, acquired.pages);
+  List(path, covers, options, acquired);
   return acquired;
 }
 
@@ -309,7 +347,7 @@ absl::StatusOr<Acquired> PrefixIndex::Join(block::LeaseId id, const MatchOptions
   Shorten(impl_->CutToQuota(lease, path, acquired.answer.restorable_tokens),
           block::ShortenReason::kLeaseQuota, block::kAllGroups, acquired.answer);
   CountTiers(path, acquired.answer);
-  impl_->Grant(std::move(lease), path, acquired);
+  impl_->Grant(std::move(lease), path, {}, acquired);
   return acquired;
 }
 
@@ -345,7 +383,7 @@ Acquired PrefixIndex::LeasePublished(block::ReservationId id, uint32_t from_toke
   Shorten(impl_->CutToQuota(lease, path, reach), block::ShortenReason::kLeaseQuota,
           block::kAllGroups, acquired.answer);
   CountTiers(path, acquired.answer);
-  impl_->Grant(std::move(lease), path, acquired);
+  impl_->Grant(std::move(lease), path, {}, acquired);
   return acquired;
 }
 

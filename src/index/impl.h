@@ -96,7 +96,8 @@ struct PrefixIndex::Impl {
       PREFIXD_REQUIRES(mutex);
   // A new lease on [from, answer.restorable_tokens) of the path, as far as the quotas go; none when
   // nothing is left.
-  void Grant(Lease lease, const RestorablePath& path, Acquired& acquired) PREFIXD_REQUIRES(mutex);
+  void Grant(Lease lease, const RestorablePath& path, const MatchOptions& options,
+             Acquired& acquired) PREFIXD_REQUIRES(mutex);
   absl::StatusOr<Lease*> FindExtensible(block::LeaseId id, uint32_t tokens,
                                         const MatchOptions& options, block::SessionId session)
       PREFIXD_REQUIRES(mutex);

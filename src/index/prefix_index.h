@@ -97,12 +97,16 @@ struct MatchOptions {
   uint32_t slot = block::kNoSlot;
   uint32_t max_tokens = block::kNoLimit;
   bool causal_content = false;  // a cut inside a content range is allowed
+  // Acquire and Extend: where every page is in RAM and every group in one rung, Acquired.table says
+  // where, and `pages` is empty.
+  bool table = false;
 };
 
 struct Acquired {
   block::MatchAnswer answer;    // load_us is cache's to fill
   block::LeaseId lease;         // none when restorable_tokens is 0
   std::vector<PageInfo> pages;  // group by group, each in position order
+  block::PageTable table{};     // in their place, if the caller asked for it
 };
 
 struct NewPage {

@@ -76,7 +76,9 @@ absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens)
   const Columns columns{.block_tokens = block_tokens,
                         .first_block = proto.first_block(),
                         .tokens = proto.restorable_tokens()};
-  for (const v1::GroupPages& pages : proto.pages()) {
+  google::protobuf::RepeatedPtrField<v1::GroupPages> expanded;
+  if (proto.has_table()) PREFIXD_RETURN_IF_ERROR(ExpandTable(proto.table(), columns, &expanded));
+  for (const v1::GroupPages& pages : proto.has_table() ? expanded : proto.pages()) {
     PREFIXD_RETURN_IF_ERROR(ReadColumns(pages, columns, &answer.pages));
   }
   return answer;

@@ -21,12 +21,12 @@ struct Answer {
 };
 
 // Requires of `pages`: group by group, in position order, one for each block of [first_block's,
-// restorable_tokens). first_block and what was reserved are the caller's to set.
+// restorable_tokens), or none. first_block, a table and what was reserved are the caller's to set.
 void ToProto(block::LeaseId lease, const block::MatchAnswer& match,
              const std::vector<block::LeasedPage>& pages, v1::Answer* proto);
 // `block_tokens` of the space, > 0. DataLoss (a daemon that breaks the contract) for columns of
 // other lengths than the blocks of restorable_tokens, a page with fewer slots than tokens, a group
-// or rung out of range.
+// or rung out of range. A table is read as the columns that it stands for.
 absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens);
 
 void ToProto(const block::ReservePlan& plan, v1::ReserveReply* proto);

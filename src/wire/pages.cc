@@ -18,6 +18,11 @@ Value* Column(size_t entries, google::protobuf::RepeatedField<Value>* column) {
   return column->AddNAlreadyReserved(static_cast<int>(entries));
 }
 
+uint64_t BlocksOf(const Columns& columns) {
+  const uint64_t end = (uint64_t{columns.tokens} + columns.block_tokens - 1) / columns.block_tokens;
+  return end - std::min<uint64_t>(end, columns.first_block);
+}
+
 void WriteGroup(Pages pages, v1::GroupPages* proto) {
   proto->set_group(pages.front().group);
   uint32_t* const rungs = Column(pages.size(), proto->mutable_rung());
@@ -49,10 +54,43 @@ void WriteColumns(const std::vector<block::LeasedPage>& pages,
   }
 }
 
+void ToProto(const block::PageTable& table, v1::PageTable* proto) {
+  std::copy(table.groups.begin(), table.groups.end(),
+            Column(table.groups.size(), proto->mutable_group()));
+  std::copy(table.rungs.begin(), table.rungs.end(),
+            Column(table.rungs.size(), proto->mutable_rung()));
+  proto->set_last_page_tokens(table.last_page_tokens);
+  std::copy(table.offsets.begin(), table.offsets.end(),
+            Column(table.offsets.size(), proto->mutable_offset()));
+}
+
+absl::Status ExpandTable(const v1::PageTable& table, const Columns& columns,
+                         google::protobuf::RepeatedPtrField<v1::GroupPages>* pages) {
+  const uint64_t blocks = BlocksOf(columns);
+  const auto groups = static_cast<uint64_t>(table.group_size());
+  const auto offsets = static_cast<uint64_t>(table.offset_size());
+  if (blocks == 0 || groups > block::kMaxGroups || offsets != groups * blocks ||
+      table.rung_size() != table.group_size()) {
+    return absl::DataLossError(absl::StrCat("pages: a table of ", groups, " groups, ",
+                                            table.rung_size(), " rungs and ", offsets,
+                                            " offsets for ", blocks, " blocks"));
+  }
+  const uint64_t* offset = table.offset().data();
+  for (int i = 0; i < table.group_size(); ++i, offset += blocks) {
+    v1::GroupPages* const group = pages->Add();
+    group->set_group(table.group(i));
+    group->set_ready(true);
+    std::fill_n(Column(blocks, group->mutable_rung()), blocks, table.rung(i));
+    std::fill_n(Column(blocks, group->mutable_page_tokens()), blocks, columns.block_tokens);
+    group->set_page_tokens(static_cast<int>(blocks) - 1, table.last_page_tokens());
+    std::copy_n(offset, blocks, Column(blocks, group->mutable_offset()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadColumns(const v1::GroupPages& proto, const Columns& columns,
                          std::vector<block::LeasedPage>* pages) {
-  const uint64_t end = (uint64_t{columns.tokens} + columns.block_tokens - 1) / columns.block_tokens;
-  const uint64_t blocks = end - std::min<uint64_t>(end, columns.first_block);
+  const uint64_t blocks = BlocksOf(columns);
   const auto rungs = static_cast<uint64_t>(proto.rung_size());
   const auto slots = static_cast<uint64_t>(proto.page_tokens_size());
   const auto offsets = static_cast<uint64_t>(proto.offset_size());

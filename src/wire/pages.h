@@ -17,6 +17,8 @@ namespace prefixd::wire {
 void WriteColumns(const std::vector<block::LeasedPage>& pages,
                   google::protobuf::RepeatedPtrField<v1::GroupPages>* columns);
 
+void ToProto(const block::PageTable& table, v1::PageTable* proto);
+
 // What columns describe: blocks [first_block, end) of a sequence.
 struct Columns {
   uint32_t block_tokens = 0;  // > 0
@@ -28,5 +30,10 @@ struct Columns {
 // in_ram.
 absl::Status ReadColumns(const v1::GroupPages& proto, const Columns& columns,
                          std::vector<block::LeasedPage>* pages);
+
+// A table as columns: one for each of its groups, ready. DataLoss for a table of another size than
+// the blocks, or more groups than there can be. What the columns say is checked like any others.
+absl::Status ExpandTable(const v1::PageTable& table, const Columns& columns,
+                         google::protobuf::RepeatedPtrField<v1::GroupPages>* pages);
 
 }  // namespace prefixd::wire

@@ -22,6 +22,38 @@ TEST_F(SessionTest, ALeasedPageStandsWhereTheAnswerSaysByteForByte) {
   EXPECT_EQ(FetchAndCheck(identity, acquired, tokens), 100u);  // Fetch serves them too
 }
 
+TEST_F(SessionTest, ATableTellsTheSamePlaces) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  const auto begun = Attach(identity);
+  const auto files = MapFiles(begun);
+  const auto space = OpenSpace(identity);
+  const Tokens tokens = RandomTokens(1, 100);
+  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  const auto listed = Acquire(space, tokens);
+  cache::Request request;
+  request.space = space;
+  request.tokens = tokens;
+  request.table = true;
+  const auto told = cache_->Acquire(session_, request, In(10000));
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_EQ(told->match.restorable_tokens, 100u);
+  EXPECT_EQ(told->match.ram_bytes, listed.match.ram_bytes);
+  EXPECT_TRUE(told->pages.empty());
+  ASSERT_EQ(told->table.offsets.size(), listed.pages.size());
+  for (size_t i = 0; i < listed.pages.size(); ++i) {
+    EXPECT_EQ(told->table.offsets[i], listed.pages[i].offset) << i;
+  }
+  EXPECT_EQ(FetchAndCheck(identity, *told, tokens), 100u);
+  // Who told of no mapping is told of no places.
+  const auto other = cache_->BeginSession("far");
+  ASSERT_TRUE(cache_->OpenSpace(other, identity).ok());
+  const auto far = cache_->Acquire(other, request, In(10000));
+  ASSERT_TRUE(far.ok()) << far.status();
+  EXPECT_TRUE(far->table.groups.empty());
+  EXPECT_EQ(far->pages.size(), listed.pages.size());
+}
+
 TEST_F(SessionTest, ASessionWithoutAMappingIsToldNoPlaces) {
   Open(Shared());
   const auto identity = SmallIdentity();

@@ -297,6 +297,62 @@ TEST_F(TwoGroupTest, APageInAFinerRungIsHeldBesideTheOneItReplaces) {
   EXPECT_EQ(index_.ListLeases()[0].pages, 5u);
 }
 
+// --- places as a table ---
+
+TEST_F(TwoGroupTest, ATableSaysWhatThePagesSay) {
+  const Tokens stored = Count(1, 40);
+  Store({stored, {}}, Selection{.groups = {}, .rungs = {1, 2}});
+  const Acquired listed = Acquire(stored);
+  const Acquired lease = Acquire(FirstOf(stored, 37), {.slot = 3, .table = true});
+  EXPECT_TRUE(lease.pages.empty());
+  EXPECT_EQ(lease.answer.restorable_tokens, 37u);
+  EXPECT_EQ(lease.answer.ram_bytes, 6 * kPageBytes);
+  EXPECT_EQ(index_.ListLeases().back().pages, 6u);
+  const block::PageTable& table = lease.table;
+  EXPECT_THAT(table.groups, ElementsAre(0, 1));
+  EXPECT_THAT(table.rungs, ElementsAre(0, 1));
+  EXPECT_EQ(table.first_token, 0u);
+  EXPECT_EQ(table.last_page_tokens, 8u);
+  ASSERT_EQ(table.offsets.size(), listed.pages.size());
+  for (size_t i = 0; i < listed.pages.size(); ++i) {
+    EXPECT_EQ(table.offsets[i], listed.pages[i].extent.offset) << i;
+    EXPECT_EQ(MarksOf(listed.pages[i].extent).holders.load(), 8u) << i;
+  }
+}
+
+TEST_F(TwoGroupTest, AnExtendedTableHasTheNewBlocksOnly) {
+  const Tokens stored = Count(1, 72);
+  Store(stored);
+  const Acquired listed = Acquire(stored);
+  const Acquired lease = Acquire(FirstOf(stored, 32), {.table = true});
+  const Acquired more = Extend(lease, Count(33, 40), {.table = true}).value();
+  EXPECT_TRUE(more.pages.empty());
+  EXPECT_EQ(more.answer.ram_bytes, 6 * kPageBytes);
+  EXPECT_EQ(more.table.first_token, 32u);
+  EXPECT_EQ(more.table.last_page_tokens, 8u);
+  std::vector<uint64_t> wanted;
+  for (const PageInfo& page : listed.pages) {
+    if (page.first_token >= 32) wanted.push_back(page.extent.offset);
+  }
+  EXPECT_EQ(more.table.offsets, wanted);
+}
+
+TEST_F(TwoGroupTest, WhereATableCannotSayAllThePagesAreListed) {
+  const Tokens mixed = Count(1, 32);
+  Store({FirstOf(mixed, 16), {}}, Selection{.groups = {}, .rungs = {1, 2}});
+  Store({mixed, {}}, Selection{.groups = {}, .rungs = {1, 3}});  // the second block in rung 0
+  const Acquired rungs = Acquire(mixed, {.table = true});
+  EXPECT_TRUE(rungs.table.groups.empty() && rungs.table.offsets.empty());
+  ASSERT_EQ(rungs.pages.size(), 4u);
+  EXPECT_NE(rungs.pages[2].ref.rung, rungs.pages[3].ref.rung);
+  EXPECT_TRUE(index_.Release(rungs.lease).ok());
+  SpillAll();
+  EvictAll();
+  const Acquired on_ssd = Acquire(mixed, {.table = true});
+  EXPECT_TRUE(on_ssd.table.groups.empty());
+  EXPECT_EQ(on_ssd.pages.size(), 4u);
+}
+
 // --- what a writer gets ---
 
 TEST_F(ExtendTest, AWriterGetsALeaseOnWhatItPublished) {

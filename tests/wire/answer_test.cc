@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "tests/wire/random_values.h"
+#include "wire/pages.h"
 
 namespace prefixd::wire {
 namespace {
@@ -110,6 +111,58 @@ TEST(AnswerTest, APageCostsAFewBytes) {
   EXPECT_LE(proto.ByteSizeLong(), pages.size() * 10 + 1000);
   EXPECT_TRUE(proto.pages(13).ready());
   ExpectEqual(FromProto(proto, 64)->pages, pages);
+}
+
+// Blocks 3 to 5 of two groups, the last of 5 tokens in a page of 9 slots.
+v1::Answer WithTable() {
+  v1::Answer proto;
+  ToProto({1}, {.matched_tokens = 85, .restorable_tokens = 85, .shortened_by = {}}, {}, &proto);
+  proto.set_first_block(3);
+  ToProto({.groups = {0, 2},
+           .rungs = {1, 0},
+           .first_token = 48,
+           .last_page_tokens = 9,
+           .offsets = {128, 256, 384, 4096, 0, 8192}},
+          proto.mutable_table());
+  return proto;
+}
+
+TEST(AnswerTest, ATableStandsForItsColumns) {
+  std::vector<block::LeasedPage> pages;
+  const uint64_t offsets[] = {128, 256, 384, 4096, 0, 8192};
+  for (uint32_t i = 0; i < 6; ++i) {
+    const uint32_t first = 48 + i % 3 * 16;
+    pages.push_back({.group = i / 3 * 2,
+                     .rung = 1 - i / 3,
+                     .first_token = first,
+                     .page_tokens = first == 80 ? 9u : 16u,
+                     .tokens = first == 80 ? 5u : 16u,
+                     .in_ram = true,
+                     .offset = offsets[i]});
+  }
+  const absl::StatusOr<Answer> back = FromProto(WithTable(), kBlockTokens);
+  ASSERT_TRUE(back.ok()) << back.status();
+  ExpectEqual(back->pages, pages);
+}
+
+TEST(AnswerTest, TablesThatBreakTheContractAreDataLoss) {
+  const std::vector<std::function<void(v1::Answer*)>> spoils = {
+      [](auto* a) { a->mutable_table()->add_rung(0); },
+      [](auto* a) { a->mutable_table()->mutable_group()->RemoveLast(); },
+      [](auto* a) { a->mutable_table()->add_offset(0); },
+      [](auto* a) { a->mutable_table()->mutable_offset()->RemoveLast(); },
+      [](auto* a) { a->mutable_table()->set_group(1, 64); },
+      [](auto* a) { a->mutable_table()->set_rung(0, 4); },
+      [](auto* a) { a->mutable_table()->set_last_page_tokens(4); },
+      [](auto* a) { a->mutable_table()->set_last_page_tokens(17); },
+      [](auto* a) { a->set_first_block(2); },
+      [](auto* a) { a->set_first_block(7); },
+  };
+  for (size_t i = 0; i < spoils.size(); ++i) {
+    v1::Answer proto = WithTable();
+    spoils[i](&proto);
+    EXPECT_EQ(FromProto(proto, kBlockTokens).status().code(), absl::StatusCode::kDataLoss) << i;
+  }
 }
 
 TEST(AnswerTest, OnePageThatIsNotThereYetMakesItsGroupUnready) {
