@@ -37,6 +37,7 @@ absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence&
   v1::ReserveRequest request;
   request.set_session(session.id());
   Fill(sequence, request.mutable_sequence());
+  request.set_seeds(true);
   v1::ReserveReply reply;
   grpc::ClientContext context;
   SetDeadline(&context);
@@ -85,6 +86,7 @@ grpc::ByteBuffer PutPiece(const client::PieceHeader& piece, const std::byte* dat
   page.set_page_bytes(piece.page_bytes);
   page.set_offset(piece.offset);
   page.set_xxh3(piece.xxh3);
+  page.set_sum_seed(piece.sum_seed);
   std::string inner = page.SerializeAsString();
   const auto varint = [](std::string* to, uint64_t value) {
     for (; value >= 128; value >>= 7) to->push_back(static_cast<char>(value | 128));
@@ -99,18 +101,23 @@ grpc::ByteBuffer PutPiece(const client::PieceHeader& piece, const std::byte* dat
   return {slices, 2};
 }
 
-bool PutPage(client::RawStream& stream, const PageSource& source, const PageSource::Name& name) {
+bool PutPage(client::RawStream& stream, const PageSource& source, const PageSource::Name& name,
+             uint64_t seed) {
   const std::byte* const page = source.page(name);
   const uint64_t bytes = source.page_bytes(name.group);
+  base::Xxh3Stream sum;
+  sum.Begin(seed);
   for (uint64_t at = 0; at < bytes; at += wire::kMaxPieceBytes) {
     const uint64_t length = std::min(wire::kMaxPieceBytes, bytes - at);
+    sum.Update({page + at, length});
     const client::PieceHeader piece{.group = name.group,
                                     .first_token = name.block * kBlockTokens,
                                     .tokens = kBlockTokens,
                                     .rung = 0,
                                     .page_bytes = bytes,
                                     .offset = at,
-                                    .xxh3 = base::Xxh3({page + at, length}),
+                                    .xxh3 = sum.Sum(),
+                                    .sum_seed = seed,
                                     .data_bytes = length};
     if (!stream.Write(PutPiece(piece, page + at))) return false;
   }
@@ -167,7 +174,8 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
   for (int block = 0; open && block < plan.blocks_size(); ++block) {
     if (plan.blocks(block).state() == v1::BLOCK_STATE_PRESENT) continue;
     for (uint32_t group = 0; open && group < source.groups(); ++group) {
-      open = PutPage(stream, source, {sequence.number, group, static_cast<uint32_t>(block)});
+      open = PutPage(stream, source, {sequence.number, group, static_cast<uint32_t>(block)},
+                     plan.blocks(block).seed(static_cast<int>(group)));
     }
     if (moved != nullptr) moved->bytes += source.block_bytes();
   }

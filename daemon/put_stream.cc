@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/checksum.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "daemon/call.h"
@@ -160,21 +159,13 @@ class PutStream final : public Reactor {
                          base::Deadline deadline) {
     PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(parsed.header));
     cache::PagePiece piece = ReadPiece(parsed.header);
-    piece.sum_by_caller = true;
-    absl::Status status;
+    runs_.clear();
     message.ForEach(parsed.header_bytes, [&](Bytes run) {
-      sum_.Update(run);
-      piece.data = run;
-      status = cache_->PutPage(session_, reservation_, piece, deadline);
-      piece.offset += run.size();
-      return status.ok();
+      runs_.push_back(run);
+      return true;
     });
-    PREFIXD_RETURN_IF_ERROR(status);
-    if (sum_.Finish() == parsed.header.xxh3) return absl::OkStatus();
-    cache_->Count("refused.bad_page");
-    return absl::InvalidArgumentError(absl::StrCat("put: the page of group ", piece.group,
-                                                   " at token ", piece.first_token,
-                                                   " arrived damaged, its XXH3 differs"));
+    piece.runs = runs_;
+    return cache_->PutPage(session_, reservation_, piece, deadline);
   }
 
   // Whatever protobuf allows beyond that.
@@ -215,7 +206,7 @@ class PutStream final : public Reactor {
   // Of Run's thread.
   block::SessionId session_;
   block::ReservationId reservation_;
-  base::Xxh3Stream sum_;
+  std::vector<Bytes> runs_;
 
   grpc::ByteBuffer read_;  // gRPC's while a read is under way
   base::Mutex mutex_;

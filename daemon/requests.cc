@@ -43,7 +43,8 @@ absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& 
                                .tokens = std::move(item.tokens),
                                .content = std::move(item.content),
                                .groups = std::move(item.groups),
-                               .writable = {from.writable().begin(), from.writable().end()}};
+                               .writable = {from.writable().begin(), from.writable().end()},
+                               .seeds = from.seeds()};
 }
 
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request) {
@@ -53,7 +54,8 @@ absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& requ
                                .tokens = std::move(sequence.tokens),
                                .content = std::move(sequence.content),
                                .groups = {request.groups().begin(), request.groups().end()},
-                               .writable = {request.writable().begin(), request.writable().end()}};
+                               .writable = {request.writable().begin(), request.writable().end()},
+                               .seeds = request.seeds()};
 }
 
 cache::Released ReadReleased(const v1::Released& released) {

@@ -53,6 +53,7 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
     if (options.announce) item->add_writable(readable | (written & all));
   }
   item->set_reserve(options.announce);
+  item->set_seeds(options.announce && question.opened.attachment->staging() == nullptr);
   return request;
 }
 
@@ -134,7 +135,6 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
                        uint32_t most, LoadPlan plan, v1::Answer* answer, LookUpAnswer* found) {
   // Without the columns: those are taken, not copied.
   google::protobuf::RepeatedPtrField<v1::GroupPages> pages;
-  pages.Swap(answer->mutable_pages());
   if (answer->has_table()) {
     PREFIXD_RETURN_IF_ERROR(wire::ExpandTable(answer->table(),
                                               {.block_tokens = plan.block_tokens,
@@ -143,6 +143,7 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
                                               answer->mutable_pages()));
     answer->clear_table();
   }
+  pages.Swap(answer->mutable_pages());
   PREFIXD_ASSIGN_OR_RETURN(wire::Answer read, wire::FromProto(*answer, plan.block_tokens));
   pages.Swap(answer->mutable_pages());
   found->match = std::move(read.match);

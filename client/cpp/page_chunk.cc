@@ -171,6 +171,10 @@ grpc::ByteBuffer MakePutChunk(const PieceHeader& piece, const PageMemory& page, 
   AddField(6, piece.offset, &fields);
   AddVarint(kXxh3Field << 3 | kFixed64, &fields);
   fields.append(reinterpret_cast<const char*>(&piece.xxh3), sizeof(piece.xxh3));
+  if (piece.sum_seed != 0) {
+    AddVarint(kSeedField << 3 | kFixed64, &fields);
+    fields.append(reinterpret_cast<const char*>(&piece.sum_seed), sizeof(piece.sum_seed));
+  }
   AddVarint(kDataField << 3 | kBytes, &fields);
   AddVarint(piece.data_bytes, &fields);
   std::string head;

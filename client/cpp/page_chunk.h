@@ -23,7 +23,7 @@ struct PieceHeader {
   uint64_t page_bytes = 0;
   uint64_t offset = 0;
   uint64_t xxh3 = 0;
-  uint64_t sum_seed = 0;  // of xxh3; 0 in a Put
+  uint64_t sum_seed = 0;  // of xxh3
   uint64_t data_bytes = 0;
 };
 

@@ -48,13 +48,12 @@ absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
   return absl::OkStatus();
 }
 
-// The sum is of the copy, while it is near: what was checked is what stays.
+// The sum is of what is stored: what was checked is what stays.
 uint64_t PageReceiver::CopyAndSum(const FetchedChunk& chunk, std::byte* to) {
   sum_.Begin(chunk.piece().sum_seed);
-  chunk.ForEachRun([&](std::span<const std::byte> run) {
-    sum_.CopyAndUpdate(run, to);
-    to += run.size();
-  });
+  runs_.clear();
+  chunk.ForEachRun([&](std::span<const std::byte> run) { runs_.push_back(run); });
+  sum_.CopyAndUpdate(runs_, to);
   return sum_.Finish();
 }
 

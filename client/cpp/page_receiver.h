@@ -44,9 +44,10 @@ class PageReceiver {
   const uint32_t tokens_;
   const std::vector<uint32_t> rungs_;
   base::Xxh3Stream sum_;
-  std::vector<LoadedPage> pages_;  // whole ones, then the one that is coming in
-  uint64_t page_bytes_ = 0;        // of the page coming in; 0 = none is
-  uint64_t received_bytes_ = 0;    // of it
+  std::vector<std::span<const std::byte>> runs_;  // of the piece at hand
+  std::vector<LoadedPage> pages_;                 // whole ones, then the one that is coming in
+  uint64_t page_bytes_ = 0;                       // of the page coming in; 0 = none is
+  uint64_t received_bytes_ = 0;                   // of it
   uint32_t received_tokens_ = 0;
 };
 

@@ -92,6 +92,7 @@ absl::Status Plan::Impl::Reserve(base::Deadline deadline) {
                        .sequence = {.tokens = tokens, .content = content},
                        .block_tokens = pages.block_tokens(),
                        .writable = std::move(writable),
+                       .seeds = opened.attachment->staging() == nullptr,
                        .deadline = deadline});
   if (absl::IsNotFound(answer.status())) space->Forget(opened.space.handle);
   PREFIXD_RETURN_IF_ERROR(answer.status());

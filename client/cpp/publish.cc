@@ -127,6 +127,7 @@ class Publication {
                                               .sequence = request_.sequence,
                                               .block_tokens = pages_.block_tokens(),
                                               .writable = std::move(writable),
+                                              .seeds = staging_ == nullptr,
                                               .deadline = request_.deadline}));
     plan_ = std::move(announced.plan);
     return absl::OkStatus();
@@ -238,15 +239,22 @@ class Publication {
 
   // False when the stream is broken: Finish() says why.
   bool PutPage(const CutPage& page, RawStream* stream) const {
+    // The daemon's own sum of the page, where the plan tells its seed: it need not make another.
+    const bool planned = !page.block.seeds.empty() && page.block.rungs[page.group] == page.rung;
+    const uint64_t seed = planned ? page.block.seeds[page.group] : 0;
+    base::Xxh3Stream sum;
+    sum.Begin(seed);
     for (uint64_t offset = 0; offset < page.page_bytes; offset += wire::kMaxPieceBytes) {
       const uint64_t bytes = std::min(wire::kMaxPieceBytes, page.page_bytes - offset);
+      sum.Update({page.memory.get() + offset, bytes});
       const PieceHeader piece{.group = page.group,
                               .first_token = page.block.first_token,
                               .tokens = page.block.tokens,
                               .rung = page.rung,
                               .page_bytes = page.page_bytes,
                               .offset = offset,
-                              .xxh3 = base::Xxh3({page.memory.get() + offset, bytes}),
+                              .xxh3 = seed != 0 ? sum.Sum() : sum.Finish(),
+                              .sum_seed = seed,
                               .data_bytes = bytes};
       if (!stream->Write(MakePutChunk(piece, page.memory, offset))) return false;
     }
@@ -299,6 +307,7 @@ absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
   request.set_session(session.id);
   wire::ToProto(question.opened.space.handle, question.sequence, request.mutable_sequence());
   request.mutable_writable()->Add(question.writable.begin(), question.writable.end());
+  request.set_seeds(question.seeds);
   PREFIXD_ASSIGN_OR_RETURN(
       const v1::ReserveReply reply,
       core.connection()->Call(&Connection::Stub::Reserve, session, request, question.deadline));

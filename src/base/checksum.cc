@@ -184,15 +184,37 @@ void Xxh3Stream::Update(std::span<const std::byte> bytes) {
   Long().update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size());
 }
 
-void Xxh3Stream::CopyAndUpdate(std::span<const std::byte> from, std::byte* to) {
-  constexpr size_t kNear = size_t{64} << 10;  // inside a second-level cache
-  while (!from.empty()) {
-    const size_t bytes = std::min(kNear, from.size());
-    std::memcpy(to, from.data(), bytes);
-    Update({to, bytes});
-    to += bytes;
-    from = from.subspan(bytes);
+void Xxh3Stream::CopyAndUpdate(std::span<const std::span<const std::byte>> runs, std::byte* to,
+                               Xxh3Stream* second) {
+  alignas(kLine) std::byte copy[kAtOnce];
+  size_t filled = 0;
+  const bool stream = reinterpret_cast<uintptr_t>(to) % kStreamAlignment == 0;
+  const auto store = [&] {
+    Update({copy, filled});
+    if (second != nullptr) second->Update({copy, filled});
+    if (stream) {
+      Stream(to, copy, filled);
+    } else {
+      std::memcpy(to, copy, filled);
+    }
+    to += filled;
+    filled = 0;
+  };
+  for (std::span<const std::byte> run : runs) {
+    while (!run.empty()) {
+      const size_t bytes = std::min(run.size(), kAtOnce - filled);
+      std::memcpy(copy + filled, run.data(), bytes);
+      filled += bytes;
+      run = run.subspan(bytes);
+      if (filled == kAtOnce) store();
+    }
   }
+  store();
+  StreamFence();
+}
+
+uint64_t Xxh3Stream::Sum() const {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_));
 }
 
 uint64_t Xxh3Stream::Finish() {

@@ -31,9 +31,12 @@ class Xxh3Stream {
   Xxh3Stream& operator=(const Xxh3Stream&) = delete;
   void Begin(uint64_t seed);  // anew; not called: seed 0
   void Update(std::span<const std::byte> bytes);
-  // Copies to `to`, which nobody else may write, and goes on with the copy while it is near.
-  void CopyAndUpdate(std::span<const std::byte> from, std::byte* to);
-  uint64_t Finish();  // of everything since the last Finish; begins anew, seed 0
+  // Copies the runs to `to`, one behind the other, and goes on with what was stored there, as
+  // CopyAndXxh3 does; so does `second`, unless it is null. Nobody else may write to `to`.
+  void CopyAndUpdate(std::span<const std::span<const std::byte>> runs, std::byte* to,
+                     Xxh3Stream* second = nullptr);
+  uint64_t Sum() const;  // of everything so far
+  uint64_t Finish();     // of everything since the last Finish; begins anew, seed 0
 
  private:
   void* state_;  // XXH3_state_t, owned

@@ -96,6 +96,8 @@ struct BlockPlan {
   BlockState state = BlockState::kYours;
   std::vector<uint32_t>
       rungs;  // per group of the space: which rung to write; kNoLimit = not wanted
+  std::vector<uint64_t>
+      seeds{};  // per group: CheckSeed of that page; 0 = none. Empty: not asked for
 };
 
 struct ReservePlan {

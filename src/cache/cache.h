@@ -154,6 +154,7 @@ struct ReserveRequest {
   std::vector<block::ContentKey> content;
   std::vector<uint32_t> groups;
   std::vector<uint64_t> writable;
+  bool seeds = false;  // fill in BlockPlan::seeds
 };
 
 // A piece of a page on its way in or out. `data` is borrowed for the call.
@@ -164,14 +165,14 @@ struct PagePiece {
   uint32_t rung = 0;
   uint64_t page_bytes = 0;
   uint64_t offset = 0;
-  uint64_t xxh3 = 0;      // of `data`, with sum_seed
-  uint64_t sum_seed = 0;  // PutPage: 0
+  uint64_t xxh3 = 0;  // of the data, with sum_seed
+  // PutPage: 0, or the page's of BlockPlan::seeds: xxh3 is then of the page up to the data's end.
+  uint64_t sum_seed = 0;
   std::span<const std::byte> data;
   // Fetch: `data` stands in a leased extent, where it stays while Hold() of the lease is held.
   bool in_lease = false;
-  // PutPage: the caller compares xxh3 itself, over a longer run of bytes than `data`, and abandons
-  // the reservation when it differs.
-  bool sum_by_caller = false;
+  // PutPage: the data in runs, in place of `data`.
+  std::span<const std::span<const std::byte>> runs = {};
 };
 
 // A page that stands in the session's staging memory.

@@ -10,7 +10,13 @@
 namespace prefixd::cache {
 namespace {
 
-absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece,
+uint64_t BytesIn(std::span<const std::span<const std::byte>> runs) {
+  uint64_t bytes = 0;
+  for (const std::span<const std::byte> run : runs) bytes += run.size();
+  return bytes;
+}
+
+absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece, uint64_t bytes,
                         size_t* block_index) {
   const block::SpaceIdentity& identity = reservation.space->identity;
   const std::vector<block::BlockPlan>& blocks = reservation.reserved.plan.blocks;
@@ -37,28 +43,46 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece,
                      " tokens in ", piece.page_bytes, " bytes, the plan says ", tokens,
                      " tokens and the layout wants ", wants));
   }
-  if (piece.data.empty() || piece.data.size() > kMaxPiece ||
-      piece.offset + piece.data.size() > wants) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("put: a piece of ", piece.data.size(), " bytes at offset ", piece.offset,
-                     ", a page of ", wants, " travels in pieces of 1 to ", kMaxPiece));
+  if (bytes == 0 || bytes > kMaxPiece || piece.offset > wants || bytes > wants - piece.offset) {
+    return absl::InvalidArgumentError(absl::StrCat("put: a piece of ", bytes, " bytes at offset ",
+                                                   piece.offset, ", a page of ", wants,
+                                                   " travels in pieces of 1 to ", kMaxPiece));
   }
-  if (!piece.sum_by_caller && base::Xxh3(piece.data) != piece.xxh3) {
+  const block::PageName name = reservation.NameOf(*block_index, piece.group, piece.rung);
+  if (piece.sum_seed != 0 && piece.sum_seed != block::CheckSeed(name)) {
     return absl::InvalidArgumentError(absl::StrCat("put: block ", *block_index, " of group ",
-                                                   piece.group,
-                                                   " arrived damaged, its XXH3 differs"));
+                                                   piece.group, " comes with sum_seed ",
+                                                   piece.sum_seed, ", which is another page's"));
   }
   return absl::OkStatus();
 }
 
-// Behind what arrived before. The check of the page is made on the way, of the copy and while it is
-// near: at Commit all of it would come from memory again.
-void TakeBytes(std::span<const std::byte> data, std::byte* extent, ArrivingPage* page) {
-  page->sum->CopyAndUpdate(data, extent + page->received);
-  page->received += data.size();
-  if (page->received < page->page_bytes) return;
+// Behind what arrived before; false when the sum that came with it is another. The check of the
+// page is made on the way, of what is stored: at Commit all of it would come from memory again.
+// Where the sender has the page's seed its sum is that check, else it is one more.
+bool TakeBytes(const PagePiece& piece, std::span<const std::span<const std::byte>> runs,
+               std::byte* extent, ArrivingPage* page) {
+  base::Xxh3Stream transport;
+  const bool seeded = piece.sum_seed != 0;
+  page->sum->CopyAndUpdate(runs, extent + page->received, seeded ? nullptr : &transport);
+  page->received += BytesIn(runs);
+  if ((seeded ? page->sum->Sum() : transport.Sum()) != piece.xxh3) return false;
+  if (page->received < page->page_bytes) return true;
   page->check = page->sum->Finish();  // 0, if ever: Commit knows what that is as a check
   page->sum.reset();
+  return true;
+}
+
+// Of each page that is to be written, in the rung that the plan wants.
+void AddSeeds(const Reservation& reservation, block::ReservePlan* plan) {
+  for (size_t i = 0; i < plan->blocks.size(); ++i) {
+    block::BlockPlan& block = plan->blocks[i];
+    block.seeds.resize(block.rungs.size());
+    for (uint32_t group = 0; group < block.rungs.size(); ++group) {
+      if (block.rungs[group] == block::kNoLimit) continue;
+      block.seeds[group] = block::CheckSeed(reservation.NameOf(i, group, block.rungs[group]));
+    }
+  }
 }
 
 }  // namespace
@@ -90,7 +114,8 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
       reservation->reserved,
       core_->index->Reserve(request.space, {request.tokens, request.content},
                             {.groups = request.groups, .rungs = request.writable}, id));
-  const block::ReservePlan plan = reservation->reserved.plan;
+  block::ReservePlan plan = reservation->reserved.plan;
+  if (request.seeds) AddSeeds(*reservation, &plan);
   {
     base::MutexLock lock(core_->mutex);
     if (session->attached) {
@@ -106,12 +131,15 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
 absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
                             const PagePiece& piece, base::Deadline deadline) {
   PREFIXD_ASSIGN_OR_RETURN(const ReservationPtr reservation, core_->FindReservation(session, id));
+  const std::span<const std::span<const std::byte>> runs =
+      piece.runs.empty() ? std::span(&piece.data, 1) : piece.runs;
+  const uint64_t bytes = BytesIn(runs);
   size_t block_index = 0;
-  if (absl::Status status = CheckPiece(*reservation, piece, &block_index); !status.ok()) {
+  if (absl::Status status = CheckPiece(*reservation, piece, bytes, &block_index); !status.ok()) {
     core_->counters.Add("refused.bad_page");
     return status;
   }
-  InFlight in_flight(&core_->in_flight_bytes, piece.data.size());
+  InFlight in_flight(&core_->in_flight_bytes, bytes);
   const auto key = std::make_pair(block_index, piece.group);
   bool first_piece = false;
   {
@@ -144,14 +172,21 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
     core_->arena->Free(extent);  // too late, or another stream of this reservation was first
   PREFIXD_RETURN_IF_ERROR(usable);
   if (page == reservation->arriving.end() || page->second.rung != piece.rung ||
-      page->second.received != piece.offset) {
+      page->second.received != piece.offset || page->second.sum == nullptr) {
     core_->counters.Add("refused.bad_page");
     return absl::InvalidArgumentError(absl::StrCat("put: a piece at offset ", piece.offset,
                                                    " of block ", block_index, " of group ",
                                                    piece.group, " is out of order"));
   }
-  TakeBytes(piece.data, core_->arena->data(page->second.extent), &page->second);
-  core_->counters.Add("bytes.received", piece.data.size());
+  if (!TakeBytes(piece, runs, core_->arena->data(page->second.extent), &page->second)) {
+    core_->arena->Free(page->second.extent);
+    reservation->arriving.erase(page);
+    core_->counters.Add("refused.bad_page");
+    return absl::InvalidArgumentError(absl::StrCat("put: block ", block_index, " of group ",
+                                                   piece.group,
+                                                   " arrived damaged, its XXH3 differs"));
+  }
+  core_->counters.Add("bytes.received", bytes);
   return absl::OkStatus();
 }
 

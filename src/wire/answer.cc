@@ -93,6 +93,7 @@ void ToProto(const block::ReservePlan& plan, v1::ReserveReply* proto) {
     to->set_tokens(block.tokens);
     to->set_state(static_cast<v1::BlockState>(block.state));
     to->mutable_rung()->Assign(block.rungs.begin(), block.rungs.end());
+    to->mutable_seed()->Assign(block.seeds.begin(), block.seeds.end());
   }
 }
 
@@ -104,13 +105,15 @@ absl::StatusOr<block::ReservePlan> FromProto(const v1::ReserveReply& proto, uint
     block.first_token = from.first_token();
     block.tokens = from.tokens();
     block.rungs.assign(from.rung().begin(), from.rung().end());
+    block.seeds.assign(from.seed().begin(), from.seed().end());
     const bool known =
         ReadEnum("state", from.state(), block::BlockState::kPending, &block.state).ok();
-    if (!known || block.first_token != next || block.tokens == 0 || block.rungs.size() != groups) {
+    if (!known || block.first_token != next || block.tokens == 0 || block.rungs.size() != groups ||
+        (!block.seeds.empty() && block.seeds.size() != groups)) {
       return absl::DataLossError(
           absl::StrCat("reserve: block at token ", block.first_token, " (expected ", next, ") has ",
                        block.tokens, " tokens, state ", from.state(), ", ", block.rungs.size(),
-                       " rungs for ", groups, " groups"));
+                       " rungs and ", block.seeds.size(), " seeds for ", groups, " groups"));
     }
     next += block.tokens;
   }

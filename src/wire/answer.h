@@ -31,7 +31,7 @@ absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens)
 
 void ToProto(const block::ReservePlan& plan, v1::ReserveReply* proto);
 // DataLoss for an unknown block state, blocks with a gap or of no tokens, a column that has not one
-// rung for each of `groups`.
+// rung for each of `groups`, or seeds but not one for each.
 absl::StatusOr<block::ReservePlan> FromProto(const v1::ReserveReply& proto, uint32_t groups);
 
 void ToProto(const block::CommitAnswer& answer, v1::CommitReply* proto);

@@ -67,12 +67,18 @@ TEST(ChecksumTest, AStreamCopiesWhatItSums) {
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
   for (const size_t length : {size_t{0}, size_t{1}, size_t{65'536}, bytes.size()}) {
     std::vector<std::byte> copy(length + 1, std::byte{'#'});
-    Xxh3Stream stream;
+    Xxh3Stream stream, second;
     stream.Begin(9);
     const size_t half = length / 2;
-    stream.CopyAndUpdate({bytes.data(), half}, copy.data());
-    stream.CopyAndUpdate({bytes.data() + half, length - half}, copy.data() + half);
-    EXPECT_EQ(stream.Finish(), Xxh3({bytes.data(), length}, 9)) << length;
+    const std::span<const std::byte> whole(bytes.data(), length);
+    const std::span<const std::byte> first[] = {whole.first(half / 3),
+                                                whole.subspan(half / 3, half - half / 3)};
+    stream.CopyAndUpdate(first, copy.data(), &second);
+    EXPECT_EQ(stream.Sum(), Xxh3(whole.first(half), 9)) << length;
+    EXPECT_EQ(second.Sum(), Xxh3(whole.first(half))) << length;
+    const std::span<const std::byte> rest[] = {whole.subspan(half)};
+    stream.CopyAndUpdate(rest, copy.data() + half);
+    EXPECT_EQ(stream.Finish(), Xxh3(whole, 9)) << length;
     EXPECT_TRUE(std::equal(copy.begin(), copy.end() - 1, bytes.begin())) << length;
     EXPECT_EQ(copy.back(), std::byte{'#'}) << length;
   }

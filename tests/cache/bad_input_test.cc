@@ -85,6 +85,40 @@ TEST_F(BadInputTest, APieceThatLeavesAGapOrComesTwiceIsRefused) {
   EXPECT_EQ(put(128, page_.size() - 128), absl::StatusCode::kOk);
 }
 
+TEST_F(BadInputTest, APageThatArrivedDamagedMayBeSentAgain) {
+  const auto plan = cache_->Reserve(session_, {.space = space_,
+                                               .tokens = tokens_,
+                                               .content = {},
+                                               .groups = {},
+                                               .writable = {},
+                                               .seeds = true});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const block::BlockPlan& block : plan->blocks) {
+    for (uint32_t group = 0; group < identity_.groups.size(); ++group) {
+      const std::vector<std::byte> page =
+          MakePage(identity_.groups[group], 0, tokens_, block.first_token, block.tokens);
+      std::vector<std::byte> damaged = page;
+      damaged.back() ^= std::byte{1};
+      cache::PagePiece piece{.group = group,
+                             .first_token = block.first_token,
+                             .tokens = block.tokens,
+                             .page_bytes = page.size(),
+                             .xxh3 = base::Xxh3(page, block.seeds[group]),
+                             .sum_seed = block.seeds[group],
+                             .data = damaged};
+      EXPECT_EQ(cache_->PutPage(session_, plan->reservation, piece, In(1000)).code(),
+                absl::StatusCode::kInvalidArgument);
+      piece.data = page;
+      EXPECT_TRUE(cache_->PutPage(session_, plan->reservation, piece, In(1000)).ok());
+    }
+  }
+  const auto answer = cache_->Commit(
+      session_, {.reservation = plan->reservation, .tokens = 40, .sequence_end = true, .ends = {}});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->stored_tokens, 40u);
+  EXPECT_EQ(FetchAndCheck(identity_, Acquire(space_, tokens_), tokens_), 40u);
+}
+
 TEST_F(BadInputTest, ACommitOfBlocksThatNeverCameIsRefusedWithTheReason) {
   auto answer = cache_->Commit(
       session_, {.reservation = plan_.reservation, .tokens = 40, .sequence_end = true, .ends = {}});

@@ -295,6 +295,53 @@ TEST_F(BulkTest, APutThatArrivesDamagedStoresNothing) {
   EXPECT_EQ(acquired.answers(0).matched_tokens(), 0u);
 }
 
+// The sum that came with a page is the one that is kept with it.
+TEST_F(BulkTest, APutWithTheSeedsOfThePlanIsStored) {
+  const Tokens tokens = SomeTokens(11, 40);
+  const uint64_t space = OpenWide();  // pages in two pieces
+  v1::ReserveReply plan;
+  ASSERT_TRUE(worker_->Reserve(space, tokens, &plan, /*seeds=*/true).ok());
+  ASSERT_EQ(plan.blocks(0).seed_size(), 2);
+  const std::vector<v1::PutChunk> chunks = worker_->ChunksOf(wide_, tokens, plan, true);
+  v1::CommitReply stored;
+  const grpc::Status status = worker_->Put(chunks, &stored);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(stored.stored_tokens(), 40u);
+  Pages pages;
+  std::vector<v1::GroupReady> ready;
+  ASSERT_TRUE(worker_->Fetch(Lease(space, tokens), &pages, &ready).ok());
+  ASSERT_EQ(pages.size(), 6u);
+  for (const auto& [place, bytes] : pages) {
+    const auto& [group, first] = place;
+    const auto count = std::min(16u, 40 - first);
+    EXPECT_EQ(bytes, base::AsText(MakePage(wide_.groups[group], 0, tokens, first, count)));
+  }
+}
+
+TEST_F(BulkTest, ASeededPutThatArrivesDamagedOrUnderAnotherPagesSeedStoresNothing) {
+  const std::function<void(v1::PageBytes*)> spoils[] = {
+      [](auto* page) { (*page->mutable_data())[77] ^= 1; },
+      [](auto* page) { page->set_xxh3(page->xxh3() + 1); },
+      [](auto* page) {  // of the page's bytes, but not its own seed
+        page->set_sum_seed(page->sum_seed() + 1);
+        page->set_xxh3(base::Xxh3(base::AsBytes(page->data()), page->sum_seed()));
+      },
+      [](auto* page) { page->set_sum_seed(0); },
+  };
+  for (const auto& spoil : spoils) {
+    const Tokens tokens = SomeTokens(12, 40);
+    v1::ReserveReply plan;
+    ASSERT_TRUE(worker_->Reserve(space_, tokens, &plan, /*seeds=*/true).ok());
+    std::vector<v1::PutChunk> chunks = worker_->ChunksOf(identity_, tokens, plan, true);
+    spoil(chunks[2].mutable_page());
+    v1::CommitReply stored;
+    EXPECT_EQ(worker_->Put(chunks, &stored).error_code(), StatusCode::INVALID_ARGUMENT);
+    v1::AcquireReply acquired;
+    ASSERT_TRUE(worker_->Acquire(space_, tokens, &acquired).ok());
+    EXPECT_EQ(acquired.answers(0).matched_tokens(), 0u);
+  }
+}
+
 TEST_F(BulkTest, GarbageInsteadOfAMessageIsRefused) {
   for (const char* method : {kFetch, kPut}) {
     RawCall call(target(), method);

@@ -127,10 +127,12 @@ class Worker {
     *request.mutable_identity() = wire::ToProto(identity);
     return cache->OpenSpace(&context, request, reply);
   }
-  grpc::Status Reserve(uint64_t space, const Tokens& tokens, v1::ReserveReply* reply) {
+  grpc::Status Reserve(uint64_t space, const Tokens& tokens, v1::ReserveReply* reply,
+                       bool seeds = false) {
     Context context;
     v1::ReserveRequest request;
     request.set_session(session);
+    request.set_seeds(seeds);
     wire::ToProto({space}, {tokens, {}}, request.mutable_sequence());
     return cache->Reserve(&context, request, reply);
   }
@@ -172,7 +174,11 @@ class Worker {
           *piece = page;
           piece->set_offset(at);
           piece->set_data(page.data().substr(at, kPiece));
-          piece->set_xxh3(base::Xxh3(base::AsBytes(piece->data())));
+          const uint64_t seed = block.seed().empty() ? 0 : block.seed(static_cast<int>(group));
+          piece->set_sum_seed(seed);
+          piece->set_xxh3(
+              seed == 0 ? base::Xxh3(base::AsBytes(piece->data()))
+                        : base::Xxh3(base::AsBytes(page.data().substr(0, at + kPiece)), seed));
         }
       }
     }

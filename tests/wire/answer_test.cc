@@ -230,7 +230,8 @@ TEST(AnswerTest, PlansComeBackAsTheyWent) {
   plan.blocks.push_back({.first_token = 48,
                          .tokens = 16,
                          .state = block::BlockState::kYours,
-                         .rungs = {0, block::kNoLimit}});
+                         .rungs = {0, block::kNoLimit},
+                         .seeds = {~uint64_t{0}, 0}});
   plan.blocks.push_back(
       {.first_token = 64, .tokens = 5, .state = block::BlockState::kPending, .rungs = {2, 3}});
   v1::ReserveReply proto;
@@ -243,6 +244,7 @@ TEST(AnswerTest, PlansComeBackAsTheyWent) {
     EXPECT_EQ(back.blocks[i].tokens, plan.blocks[i].tokens);
     EXPECT_EQ(back.blocks[i].state, plan.blocks[i].state);
     EXPECT_EQ(back.blocks[i].rungs, plan.blocks[i].rungs);
+    EXPECT_EQ(back.blocks[i].seeds, plan.blocks[i].seeds);
   }
 }
 
@@ -252,6 +254,7 @@ TEST(AnswerTest, PlansThatBreakTheContractAreDataLoss) {
       [](auto* r) { r->mutable_blocks(0)->set_tokens(0); },
       [](auto* r) { r->mutable_blocks(0)->clear_state(); },
       [](auto* r) { r->mutable_blocks(1)->add_rung(0); },
+      [](auto* r) { r->mutable_blocks(1)->mutable_seed()->Resize(2, 7); },
   };
   for (size_t i = 0; i < spoils.size(); ++i) {
     v1::ReserveReply proto;
