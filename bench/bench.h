@@ -51,7 +51,8 @@ class Bench {
     std::string directory;                  // existing; for sockets and the SSD tier
     std::string arena_folder = "/dev/shm";  // a tmpfs; for the arena of kernels
     KvCacheOptions kv_cache = {};
-    bool quiet = false;  // nothing on stdout: somebody wants JSON at the end
+    std::string model = {}, corpus = {};  // of quality; empty = the shipped ones
+    bool quiet = false;                   // nothing on stdout: somebody wants JSON at the end
   };
   explicit Bench(Options options);
 
@@ -60,6 +61,8 @@ class Bench {
   bool Wants(const std::string& family) const;
   const std::string& workload() const { return options_.workload; }
   const std::string& directory() const { return options_.directory; }
+  const std::string& model() const { return options_.model; }
+  const std::string& corpus() const { return options_.corpus; }
   const std::string& arena_folder() const { return options_.arena_folder; }
   const KvCacheOptions& kv_cache() const { return options_.kv_cache; }
   bool targets_only() const { return options_.targets_only; }

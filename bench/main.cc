@@ -31,6 +31,8 @@ constexpr Workload kWorkloads[] = {
     {"budget", "footprint of prefixd under more commits than its RAM budget holds", RunBudget},
     {"share", "zero copies between workers, kill -9: every promised figure and its target",
      RunShare},
+    {"quality", "what KV formats cost a real model on held-out text; hits against cold runs",
+     RunQuality},
     {"serve", "workers with traffic: hit rate, tokens/s, time to first byte", RunServe},
 };
 
@@ -43,6 +45,7 @@ struct Arguments {
   std::string directory = std::filesystem::temp_directory_path();
   std::string arena_folder = "/dev/shm";
   KvCacheOptions kv_cache;
+  std::string model, corpus;
   std::vector<std::string> workloads;
 };
 
@@ -112,6 +115,8 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                  .directory = directory,
                  .arena_folder = arguments.arena_folder,
                  .kv_cache = arguments.kv_cache,
+                 .model = arguments.model,
+                 .corpus = arguments.corpus,
                  .quiet = arguments.json});
     workload.run(bench);
     failures += bench.failures().size();
@@ -189,6 +194,12 @@ int Main(int argc, char** argv) {
                  "kernels: the tmpfs that its arena file stands on, with huge pages or without")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
+  app.add_option("--model", arguments.model,
+                 "quality: folder of a byte-level checkpoint (default: the shipped one)")
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--corpus", arguments.corpus,
+                 "quality: text that the model was not trained on (default: the shipped sample)")
+      ->check(CLI::ExistingFile);
   app.add_option("--budget-client", budget_client)->group("");  // hidden: how budget starts itself
   app.add_option("--child", child)->group("");  // hidden: how workloads start their workers
   app.add_option("--plan", plan)->group("");

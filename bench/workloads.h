@@ -13,6 +13,7 @@ void RunLoad(Bench& bench);
 void RunBudget(Bench& bench);
 void RunShare(Bench& bench);
 void RunServe(Bench& bench);
+void RunQuality(Bench& bench);
 
 // One client process of RunBudget; `plan` is RunBudget's own JSON. Prints its result as JSON.
 int RunBudgetClient(const std::string& plan);

@@ -1,0 +1,35 @@
+// Workload quality: what a KV format costs a real model on text that it was not trained on. The
+// parts, one file each.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/quality_model.h"
+
+namespace prefixd::bench {
+
+struct NamedFormat {
+  std::string name;
+  KvFormat format;
+};
+
+struct QualityJob {
+  Bench& bench;
+  Checkpoint checkpoint;
+  std::vector<uint32_t> corpus;      // a byte a token
+  std::vector<NamedFormat> formats;  // the first is raw f32, which the others are compared with
+};
+
+// What is being computed, on a terminal's last line; nothing where there is no terminal.
+void ShowProgress(const std::string& what);
+
+// Nats per byte of held-out text, each format.
+void MeasureText(const QualityJob& job);
+// How well a passage is found again that stood early in the context.
+void MeasureNeedle(const QualityJob& job);
+// Hits against cold runs, through a prefixd; pages that another grid or format made.
+void MeasureHits(const QualityJob& job);
+
+}  // namespace prefixd::bench
