@@ -69,8 +69,8 @@ Recall RecallOf(const Tokens& tokens, const Logits& logits) {
 
 void MeasureNeedle(const QualityJob& job) {
   Bench& bench = job.bench;
-  const uint64_t episodes = bench.Parameter("needle_episodes", 1, 4, 16);
-  std::vector<uint64_t> distances = {256, 1024, 3072};
+  const uint64_t episodes = bench.Parameter("needle_episodes", 1, 2, 8);
+  std::vector<uint64_t> distances = {256, 2048};
   if (bench.smoke()) distances = {64};
   std::vector<std::string> table = {
       "| format | distance | planted, nats/byte | not planted | copied right | without |",

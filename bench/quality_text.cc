@@ -80,7 +80,7 @@ std::string TableLine(const std::string& name, uint64_t bytes, const Reading& r)
 
 void MeasureText(const QualityJob& job) {
   Bench& bench = job.bench;
-  const uint64_t count = bench.Parameter("text_windows", 2, 4, 24);
+  const uint64_t count = bench.Parameter("text_windows", 2, 4, 12);
   const uint64_t bytes = bench.Parameter("text_window_tokens", 128, 2048, 2048);
   std::vector<Window> windows = Cut(job.corpus, count, bytes);
   std::vector<std::string> table = {
