@@ -27,6 +27,7 @@ class Generation {
  public:
   Generation(Model& model, Space& space, const Prompt& prompt, const AnswerOptions& options)
       : model_(model),
+        space_(space),
         options_(options),
         sampler_(options.temperature, options.seed),
         tokens_(prompt.tokens),
@@ -52,6 +53,7 @@ class Generation {
     const auto end = Clock::now();
     Store();
     answer_.store_wait += Since(end);
+    if (options_.verify_hit && answer_.used_tokens > 0) Verify();
     sequence_.Release({.used_tokens = answer_.used_tokens,
                        .first_token = answer_.first_token,
                        .prefill_tokens_per_s = answer_.prefill_tokens_per_s});
@@ -120,6 +122,16 @@ class Generation {
     return absl::OkStatus();
   }
 
+  void Verify() {
+    const absl::StatusOr<Verification> verified = VerifyHit(
+        model_, space_, sequence_, std::span<const uint32_t>(tokens_).first(answer_.used_tokens));
+    if (verified.ok()) {
+      answer_.verified = *verified;
+    } else {
+      answer_.verify_error = std::string(verified.status().message());
+    }
+  }
+
   // At the prompt's end, where others may continue, and then block by block, while decoding goes
   // on. What an earlier one is still busy with, a later one stores too.
   void StartStoring(const CommitOptions& options) {
@@ -144,6 +156,7 @@ class Generation {
   }
 
   Model& model_;
+  Space& space_;
   const AnswerOptions options_;
   Sampler sampler_;
   std::vector<uint32_t> tokens_;  // prompt, then answer

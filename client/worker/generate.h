@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "client/worker/model.h"
 #include "client/worker/prompts.h"
+#include "client/worker/verify.h"
 #include "prefixd/client.h"
 
 namespace prefixd::worker {
@@ -17,6 +19,7 @@ struct AnswerOptions {
   uint32_t max_tokens = 64;  // at least 1
   double temperature = 0;
   uint64_t seed = 1;
+  bool verify_hit = false;  // when it is one: after the answer, see verify.h
 };
 
 struct Answer {
@@ -35,6 +38,9 @@ struct Answer {
   double prefill_tokens_per_s = 0;           // whole grid steps of prefill; 0 = none
   double tokens_per_s = 0;                   // of decoding
   std::chrono::microseconds store_wait{0};  // for storing: while decoding, and after the last token
+
+  std::optional<Verification> verified;
+  std::string verify_error;  // why it was not, though asked for
 
   // Sent to the cache; a tail that grew is sent again, and counts again.
   uint32_t stored_tokens = 0;

@@ -127,6 +127,15 @@ absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim) {
   return absl::OkStatus();
 }
 
+AttentionChoice ChooseAttention(const KvFormat& format) {
+  if (IsRaw(format)) return {AttendMode::kPrecise, "raw values have no fast mode"};
+  const int bits = std::min(format.key.bits, format.value.bits);
+  if (bits == 8) {
+    return {AttendMode::kFast, "error 0.05 %, where tiled, of 8-bit values that are 0.5 % off"};
+  }
+  return {AttendMode::kFast, "error 1.8 %, where tiled, of 4-bit values that are 8 % off"};
+}
+
 std::string Describe(const KvFormat& format) {
   const char* rotation = format.key.rotation == Rotation::kHadamard ? ", hadamard" : "";
   if (IsRaw(format)) return absl::StrCat("raw ", DtypeName(format.key.dtype), rotation);

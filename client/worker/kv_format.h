@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "prefixd/attention.h"
 #include "prefixd/client.h"
 
 namespace prefixd::worker {
@@ -31,6 +32,14 @@ absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags);
 // InvalidArgument when a group size does not divide head_dim, or when head_dim cannot be rotated;
 // names both.
 absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim);
+
+// How decoding attends on `format` when nobody says: kFast where its own error is well below what
+// the format costs already. `reason` is a sentence's end for people.
+struct AttentionChoice {
+  AttendMode mode = AttendMode::kPrecise;
+  std::string reason;
+};
+AttentionChoice ChooseAttention(const KvFormat& format);
 
 // "raw f32", "8-bit group 64 (f16 scales)", "keys 8-bit group 64, values 4-bit group 32 (f16
 // scales)"; ", hadamard" behind it when rotated.

@@ -83,7 +83,9 @@ absl::StatusOr<Model::StepResult> Model::Decode(Sequence& sequence, const Step& 
     return absl::InvalidArgumentError(
         absl::StrCat("model: decode from ", step.begin, " to ", step.end, ", one token at a time"));
   }
-  return Run(sequence, step, {.begin = step.begin, .rows = 1, .slot = 0, .product = 1});
+  return Run(
+      sequence, step,
+      {.begin = step.begin, .rows = 1, .slot = 0, .product = 1, .mode = options_.decode_mode});
 }
 
 absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& step,
@@ -181,6 +183,7 @@ absl::Status Model::Attention(Sequence& sequence, uint32_t layer) {
                       .first_position = window_.begin,
                       .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
                       .threads = options_.threads,
+                      .mode = window_.mode,
                       .query_row_stride = stride,
                       .query_head_stride = config_.head_dim,
                       .out_row_stride = query_width_,

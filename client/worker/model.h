@@ -23,6 +23,7 @@
 #include "client/worker/model_config.h"
 #include "client/worker/rope.h"
 #include "client/worker/weights.h"
+#include "prefixd/attention.h"
 #include "prefixd/client.h"
 
 namespace prefixd::worker {
@@ -34,6 +35,7 @@ class Model {
     // least one, all of the same rotation.
     std::vector<KvFormat> formats;
     uint32_t threads = 1;
+    AttendMode decode_mode = AttendMode::kPrecise;  // prefill is always precise
   };
   // The grid is 64 tokens until UseGrid() says otherwise.
   Model(ModelConfig config, Weights weights, const Options& options);
@@ -71,6 +73,7 @@ class Model {
   uint32_t StepEnd(uint32_t begin) const { return (begin / block_tokens_ + 1) * block_tokens_; }
   uint32_t grid() const { return block_tokens_; }
   const ModelConfig& config() const { return config_; }
+  const std::vector<KvFormat>& formats() const { return options_.formats; }
 
  private:
   // Where a step's tokens stand in the activations.
@@ -79,6 +82,7 @@ class Model {
     uint32_t rows = 0;     // tokens
     uint32_t slot = 0;     // row of the first token
     uint32_t product = 1;  // rows of every weight product
+    AttendMode mode = AttendMode::kPrecise;
   };
   absl::StatusOr<StepResult> Run(Sequence& sequence, const Step& step, const Window& window);
   absl::Status Attention(Sequence& sequence, uint32_t layer);

@@ -88,6 +88,15 @@ void DeclareCache(CLI::App& app, Options* options) {
   app.add_option("--kv-rotation", options->kv_flags.rotation,
                  "none or hadamard: turn K and V before they are quantized, which spreads outliers "
                  "(default: none)");
+  app.add_option("--attention", options->attention_flag,
+                 "fast or precise: how decoding attends on quantized pages; prefill is precise "
+                 "(default: what the format's own error allows)")
+      ->check(CLI::IsMember({"fast", "precise"}));
+  app.add_option("--verify-hits", options->verify_hits,
+                 "share of hits, 0 to 1, that are computed again after their answer and compared "
+                 "with what the cache gave; reported, changes no answer")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--threads", options->threads,
                  "for products and attention; answers are reproducible for one number of threads")
       ->check(CLI::Range(1U, kMaxThreads))
@@ -105,6 +114,14 @@ absl::Status Check(Options* options) {
   PREFIXD_ASSIGN_OR_RETURN(KvChoice choice, ChooseKvFormat(options->kv_flags));
   options->kv_format = choice.format;
   options->kv_warning = choice.warning;
+  const AttentionChoice attention = ChooseAttention(choice.format);
+  options->attention = attention.mode;
+  options->attention_reason = attention.reason;
+  if (!options->attention_flag.empty()) {
+    options->attention =
+        options->attention_flag == "fast" ? AttendMode::kFast : AttendMode::kPrecise;
+    options->attention_reason = "as told";
+  }
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/worker/kv_format.h"
+#include "prefixd/attention.h"
 
 namespace prefixd::worker {
 
@@ -31,8 +32,12 @@ struct Options {
   double temperature = 0;
   uint64_t seed = 1;
   KvFlags kv_flags;
-  KvFormat kv_format;      // what kv_flags chose
-  std::string kv_warning;  // may be empty
+  KvFormat kv_format;                           // what kv_flags chose
+  std::string kv_warning;                       // may be empty
+  std::string attention_flag;                   // empty = by the format
+  AttendMode attention = AttendMode::kPrecise;  // of decoding
+  std::string attention_reason;                 // why it is that
+  double verify_hits = 0;                       // share of them
   uint32_t threads = 1;
   bool json = false;
 };

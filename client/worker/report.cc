@@ -72,6 +72,17 @@ std::string StoreText(const Answer& answer) {
   return text;
 }
 
+std::string VerifyText(const Answer& answer) {
+  if (!answer.verify_error.empty()) return absl::StrCat("failed: ", answer.verify_error);
+  if (!answer.verified) return "";
+  const Verification& seen = *answer.verified;
+  return absl::StrCat(
+      seen.wrong_blocks > 0 ? absl::StrCat("WRONG PAGES in ", seen.wrong_blocks, " blocks; ") : "",
+      Count(seen.identical_tokens), " of ", Count(seen.tokens),
+      " tokens to the byte, the worst block ", Fixed(seen.worst, 4), " off, bound ",
+      Fixed(seen.bound, 2));
+}
+
 std::string TokenList(const Answer& answer) {
   std::string text;
   for (uint32_t token : answer.tokens) absl::StrAppend(&text, text.empty() ? "" : ",", token);
@@ -93,6 +104,8 @@ std::string HumanReport(const Answer& answer, const ModelConfig& config) {
   report += Line("cache   ", CacheText(answer));
   report += Line("time    ", TimeText(answer));
   report += Line("stored  ", StoreText(answer));
+  const std::string verified = VerifyText(answer);
+  if (!verified.empty()) report += Line("verified ", verified);
   if (config.byte_level()) return report + Line("text    ", AnswerText(answer, config));
   return report + Line("tokens  ", TokenList(answer));
 }
@@ -122,6 +135,16 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   report["stored_tokens"] = answer.stored_tokens;
   report["duplicate_tokens"] = answer.duplicate_tokens;
   report["cache_error"] = match.status.ok() ? answer.store_error : match.status.message;
+  report["verified"] = nullptr;
+  if (answer.verified) {
+    const Verification& seen = *answer.verified;
+    report["verified"] = {{"tokens", seen.tokens},
+                          {"identical_tokens", seen.identical_tokens},
+                          {"wrong_blocks", seen.wrong_blocks},
+                          {"worst_difference", seen.worst},
+                          {"bound", seen.bound}};
+  }
+  report["verify_error"] = answer.verify_error;
   report["tokens"] = answer.tokens;
   report["ended"] = answer.ended;
   if (config.byte_level()) report["text"] = AnswerText(answer, config);

@@ -14,6 +14,7 @@
 #include "client/worker/prompts.h"
 #include "client/worker/report.h"
 #include "client/worker/synthetic.h"
+#include "client/worker/verify.h"
 
 namespace prefixd::worker {
 namespace {
@@ -52,6 +53,9 @@ void PrintSetup(const Options& options, const ModelConfig& config, const CacheSp
   err << "model    " << DescribeModel(config) << "\n"
       << "kv       " << Describe(options.kv_format) << ", " << cache.space.payload_bytes_per_token()
       << " bytes per token, blocks of " << cache.space.block_tokens() << " tokens\n"
+      << "attend   "
+      << (options.attention == AttendMode::kFast ? "decode fast, " : "decode precise, ")
+      << options.attention_reason << "; prefill precise\n"
       << "threads  " << options.threads << "\n"
       << "cache    " << (cache.why_alone.empty() ? options.server : "none: " + cache.why_alone)
       << "\n"
@@ -73,15 +77,18 @@ void PrintFailure(const Options& options, const std::string& id, const absl::Sta
 bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, CacheSpace& cache,
                std::ostream& out, std::ostream& err) {
   bool all_answered = true;
+  HitSampler sampler(options.verify_hits, options.seed);
+  uint64_t hits = 0, verified = 0, wrong = 0;
   for (;;) {
     const absl::StatusOr<std::optional<Prompt>> prompt = prompts.Next();
-    if (prompt.ok() && !prompt->has_value()) return all_answered;
+    if (prompt.ok() && !prompt->has_value()) break;
     const std::string id = prompt.ok() ? (*prompt)->id : "";
     absl::StatusOr<Answer> answer = !prompt.ok() ? absl::StatusOr<Answer>(prompt.status())
                                                  : Generate(model, cache.space, **prompt,
                                                             {.max_tokens = options.max_tokens,
                                                              .temperature = options.temperature,
-                                                             .seed = options.seed});
+                                                             .seed = options.seed,
+                                                             .verify_hit = sampler.Next()});
     if (answer.ok()) {
       ArenaInfo arena = cache.client.arena();
       answer->arena = arena.data != nullptr;
@@ -99,7 +106,17 @@ bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Cach
     } else {
       out << HumanReport(*answer, model.config()) << std::endl;
     }
+    if (answer.ok()) {
+      hits += answer->used_tokens > 0 ? 1 : 0;
+      verified += answer->verified ? 1 : 0;
+      wrong += answer->verified && answer->verified->wrong_blocks > 0 ? 1 : 0;
+    }
   }
+  if (options.verify_hits > 0) {
+    err << "verified " << verified << " of " << hits << " hits, " << wrong << " with wrong pages"
+        << std::endl;
+  }
+  return all_answered;
 }
 
 absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream& err) {
@@ -113,7 +130,9 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
       OpenCacheSpace(options, MakeSpaceSpec(config, identity, {options.kv_format})));
   PrintSetup(options, config, cache, err);
   Model model(config, std::move(weights),
-              {.formats = {options.kv_format}, .threads = options.threads});
+              {.formats = {options.kv_format},
+               .threads = options.threads,
+               .decode_mode = options.attention});
   PREFIXD_RETURN_IF_ERROR(WarmUp(model, cache.space));
   return AnswerAll(options, prompts, model, cache, out, err);
 }

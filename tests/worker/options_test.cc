@@ -92,6 +92,8 @@ TEST(OptionsTest, RefusalsNameTheFlagAndTheChoices) {
       {{"--threads", "0"}, {"--threads", "1"}},
       {{"--threads", "two"}, {"--threads", "two"}},
       {{"--max-tokens", "0"}, {"--max-tokens", "1"}},
+      {{"--attention", "quick"}, {"--attention", "fast", "precise"}},
+      {{"--verify-hits", "1.5"}, {"--verify-hits", "1.5"}},
       {{"--temperature", "-1"}, {"--temperature", "-1"}},
       {{"--layers", "2"}, {"--layers", "--synthetic"}},
       {{"--synthetic", "llama3-8b"}, {"--model", "--synthetic"}},

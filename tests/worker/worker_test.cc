@@ -63,9 +63,10 @@ TEST(WorkerTest, JsonReportHasEveryFieldOfARequest) {
        {"prefill_ms", "prefill_tokens_per_s", "first_token_ms", "tokens_per_s"}) {
     EXPECT_GT(report[field].get<double>(), 0) << field;
   }
-  for (const char* field : {"id", "kind", "why_shorter", "matched_tokens", "load_ms",
-                            "load_estimate_ms", "store_wait_ms", "stored_tokens", "duplicate_tokens", "cache_error",
-                            "ended", "arena", "why_no_arena", "in_place"}) {
+  for (const char* field :
+       {"id", "kind", "why_shorter", "matched_tokens", "load_ms", "load_estimate_ms",
+        "store_wait_ms", "stored_tokens", "duplicate_tokens", "cache_error", "ended", "verified",
+        "verify_error", "arena", "why_no_arena", "in_place"}) {
     EXPECT_TRUE(report.contains(field)) << field;
   }
 }
