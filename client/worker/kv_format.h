@@ -18,6 +18,7 @@ struct KvFlags {
   std::string group_size = {};  // "64" or "64,32"; empty = 64
   std::string dtype = {};       // f32, f16, bf16: of raw elements, or of scales and biases
   std::string rotation = {};    // none or hadamard; empty = none
+  std::string layout = {};      // rows or tiled; empty = tiled
 };
 
 struct KvChoice {
@@ -25,8 +26,8 @@ struct KvChoice {
   std::string warning;  // a choice that works and is rarely meant; empty = none
 };
 
-// Raw elements are f32 unless told otherwise, scales and biases f16. InvalidArgument names the
-// flag, what it holds and the choices.
+// Layout tiled where the format has it, unless told otherwise. Raw elements are f32 unless told
+// otherwise, scales and biases f16. InvalidArgument names the flag, what it holds and the choices.
 absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags);
 
 // InvalidArgument when a group size does not divide head_dim, or when head_dim cannot be rotated;
@@ -42,7 +43,8 @@ struct AttentionChoice {
 AttentionChoice ChooseAttention(const KvFormat& format);
 
 // "raw f32", "8-bit group 64 (f16 scales)", "keys 8-bit group 64, values 4-bit group 32 (f16
-// scales)"; ", hadamard" behind it when rotated.
+// scales)"; ", hadamard" and ", tiled" behind
+// it, where they are.
 std::string Describe(const KvFormat& format);
 
 }  // namespace prefixd::worker

@@ -88,6 +88,9 @@ void DeclareCache(CLI::App& app, Options* options) {
   app.add_option("--kv-rotation", options->kv_flags.rotation,
                  "none or hadamard: turn K and V before they are quantized, which spreads outliers "
                  "(default: none)");
+  app.add_option("--kv-layout", options->kv_flags.layout,
+                 "rows or tiled: how pages hold quantized values; tiled where the format has it is "
+                 "read faster (default: tiled)");
   app.add_option("--attention", options->attention_flag,
                  "fast or precise: how decoding attends on quantized pages; prefill is precise "
                  "(default: what the format's own error allows)")

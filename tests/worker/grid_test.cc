@@ -130,6 +130,27 @@ TEST(GridTest, RotationChangesRawAnswersByRoundingOnly) {
   }
 }
 
+TEST(GridTest, HitOfAnyLengthEqualsColdBitForBitTiledAndFast) {
+  const KvFormat format = Tiled(MlxAffine(8, 64, 4, 64, Dtype::kF16));
+  const auto rig = ShippedRig(format, 2, AttendMode::kFast);
+  ExpectHitsEqualCold(*rig, format, HeldOutTokens(130), {1, 17, 63, 64, 65, 129});
+}
+
+// The layout is part of the space and nothing else: precise answers are the same bits.
+TEST(GridTest, TiledPagesGiveTheBitsOfRows) {
+  const std::vector<uint32_t> tokens = HeldOutTokens(200);
+  for (const KvFormat& format :
+       {MlxAffine(8, 64, Dtype::kF16), MlxAffine(8, 64, 4, 64, Dtype::kF16),
+        Ggml(Codec::kQ8_0, Codec::kQ4_0)}) {
+    const auto logits = [&](const KvFormat& laid_out) {
+      const auto rig = ShippedRig(laid_out);
+      Sequence sequence = rig->cache.space.Begin(tokens);
+      return Continue(*rig, sequence, tokens, 0);
+    };
+    EXPECT_TRUE(SameBits(logits(format), logits(Tiled(format))));
+  }
+}
+
 TEST(GridTest, HitEqualsColdBitForBitInTheGeometryOfABigModel) {
   const KvFormat format = MlxAffine(8, 128, Dtype::kBf16);
   const absl::StatusOr<ModelConfig> config = SyntheticConfig("qwen3-0.6b", 1);

@@ -18,11 +18,12 @@ std::string Refusal(const KvFlags& flags) {
 TEST(KvFormatTest, FlagsChooseFormats) {
   EXPECT_EQ(Chosen({}), "raw f32");
   EXPECT_EQ(Chosen({.bits = "", .group_size = "", .dtype = "bf16"}), "raw bf16");
-  EXPECT_EQ(Chosen({.bits = "8", .group_size = "", .dtype = ""}), "8-bit group 64 (f16 scales)");
+  EXPECT_EQ(Chosen({.bits = "8", .group_size = "", .dtype = ""}),
+            "8-bit group 64 (f16 scales), tiled");
   EXPECT_EQ(Chosen({.bits = "8,4", .group_size = "", .dtype = ""}),
-            "keys 8-bit group 64, values 4-bit group 64 (f16 scales)");
+            "keys 8-bit group 64, values 4-bit group 64 (f16 scales), tiled");
   EXPECT_EQ(Chosen({.bits = "8,4", .group_size = "64,32", .dtype = "bf16"}),
-            "keys 8-bit group 64, values 4-bit group 32 (bf16 scales)");
+            "keys 8-bit group 64, values 4-bit group 32 (bf16 scales), tiled");
   EXPECT_EQ(Chosen({.bits = "3", .group_size = "128", .dtype = "f32"}),
             "3-bit group 128 (f32 scales)");
 }
@@ -72,12 +73,32 @@ TEST(KvFormatTest, KeysCoarserThanValuesAreTakenWithAWarning) {
 }
 
 TEST(KvFormatTest, RotationIsPartOfTheFormat) {
-  EXPECT_EQ(Chosen({.bits = "4", .rotation = "hadamard"}), "4-bit group 64 (f16 scales), hadamard");
+  EXPECT_EQ(Chosen({.bits = "4", .rotation = "hadamard"}),
+            "4-bit group 64 (f16 scales), hadamard, tiled");
   EXPECT_EQ(Chosen({.rotation = "hadamard"}), "raw f32, hadamard");
-  EXPECT_EQ(Chosen({.bits = "4", .rotation = "none"}), "4-bit group 64 (f16 scales)");
+  EXPECT_EQ(Chosen({.bits = "4", .rotation = "none"}), "4-bit group 64 (f16 scales), tiled");
   EXPECT_EQ(Refusal({.rotation = "random"}), "--kv-rotation: \"random\", choose none or hadamard");
   EXPECT_EQ(CheckKvFormat(Rotated(Raw(Dtype::kF32)), 40).message(),
             "--kv-rotation: hadamard wants a head_dim that 16 divides, this one is 40");
+}
+
+TEST(KvFormatTest, PagesAreTiledWhereTheFormatHasThatAndNotToldOtherwise) {
+  EXPECT_EQ(Chosen({.bits = "8", .layout = "rows"}), "8-bit group 64 (f16 scales)");
+  EXPECT_EQ(Chosen({.bits = "8,6", .layout = "tiled"}),
+            "keys 8-bit group 64, values 6-bit group 64 (f16 scales), keys tiled");
+  EXPECT_EQ(Refusal({.bits = "8", .layout = "columns"}),
+            "--kv-layout: \"columns\", choose rows or tiled");
+}
+
+TEST(KvFormatTest, DecodingIsFastWherePagesAreTiled) {
+  const auto mode = [](const KvFlags& flags) {
+    return ChooseAttention(ChooseKvFormat(flags)->format).mode;
+  };
+  EXPECT_EQ(mode({.bits = "8"}), AttendMode::kFast);
+  EXPECT_EQ(mode({.bits = "8,4"}), AttendMode::kFast);
+  EXPECT_EQ(mode({.bits = "8", .layout = "rows"}), AttendMode::kPrecise);
+  EXPECT_EQ(mode({.bits = "8,6"}), AttendMode::kPrecise);
+  EXPECT_EQ(mode({}), AttendMode::kPrecise);
 }
 
 TEST(KvFormatTest, GroupMustDivideHeadDim) {

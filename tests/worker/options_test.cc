@@ -69,7 +69,7 @@ TEST(OptionsTest, EveryFlagIsHeard) {
   EXPECT_EQ(options.name, "w7");
   EXPECT_EQ(options.max_tokens, 5U);
   EXPECT_EQ(Describe(options.kv_format),
-            "keys 8-bit group 64, values 4-bit group 32 (bf16 scales)");
+            "keys 8-bit group 64, values 4-bit group 32 (bf16 scales), tiled");
   EXPECT_EQ(options.temperature, 0.7);
   EXPECT_EQ(options.seed, 9U);
   EXPECT_EQ(options.threads, 3U);

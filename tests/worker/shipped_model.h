@@ -40,9 +40,11 @@ inline std::vector<uint32_t> HeldOutTokens(size_t count) {
 
 // A model and a private space, without prefixd.
 struct Rig {
-  Rig(const ModelConfig& config, Weights weights, const KvFormat& format, uint32_t threads = 2)
+  Rig(const ModelConfig& config, Weights weights, const KvFormat& format, uint32_t threads = 2,
+      AttendMode mode = AttendMode::kPrecise)
       : cache(OpenPrivate(config, format)),
-        model(config, std::move(weights), {.formats = {format}, .threads = threads}) {
+        model(config, std::move(weights),
+              {.formats = {format}, .threads = threads, .decode_mode = mode}) {
     model.UseGrid(cache.space.block_tokens());
   }
 
@@ -89,11 +91,12 @@ inline ModelConfig ShippedConfig() {
   return *std::move(config);
 }
 
-inline std::unique_ptr<Rig> ShippedRig(const KvFormat& format, uint32_t threads = 2) {
+inline std::unique_ptr<Rig> ShippedRig(const KvFormat& format, uint32_t threads = 2,
+                                       AttendMode mode = AttendMode::kPrecise) {
   const ModelConfig config = ShippedConfig();
   absl::StatusOr<Weights> weights = LoadWeights(kShippedModel, config);
   EXPECT_TRUE(weights.ok()) << weights.status();
-  return std::make_unique<Rig>(config, *std::move(weights), format, threads);
+  return std::make_unique<Rig>(config, *std::move(weights), format, threads, mode);
 }
 
 }  // namespace prefixd::worker
