@@ -346,9 +346,11 @@ TEST_F(TwoGroupTest, WhereATableCannotSayAllThePagesAreListed) {
   ASSERT_EQ(rungs.pages.size(), 4u);
   EXPECT_NE(rungs.pages[2].ref.rung, rungs.pages[3].ref.rung);
   EXPECT_TRUE(index_.Release(rungs.lease).ok());
+  const Tokens one_rung = Count(100, 32);
+  Store(one_rung);
   SpillAll();
   EvictAll();
-  const Acquired on_ssd = Acquire(mixed, {.table = true});
+  const Acquired on_ssd = Acquire(one_rung, {.table = true});
   EXPECT_TRUE(on_ssd.table.groups.empty());
   EXPECT_EQ(on_ssd.pages.size(), 4u);
 }
