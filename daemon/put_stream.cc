@@ -131,9 +131,10 @@ class PutStream final : public Reactor {
     reservation_ = {header.reservation()};
     absl::Status status = CheckSize(first);
     if (status.ok()) status = TakePages();
-    if (status.ok() && context_->IsCancelled())
-      status = absl::CancelledError("put: the worker went away");
-    if (status.ok() && header.tokens() > 0) status = commit_(header, reply);
+    if (status.ok() && !context_->IsCancelled() && header.tokens() > 0)
+      status = commit_(header, reply);
+    // What a worker leaves behind fails in many ways, as its session ends: that it went is why.
+    if (context_->IsCancelled()) status = absl::CancelledError("put: the worker went away");
     if (!status.ok()) {
       cache_->Abandon(session_, reservation_)
           .IgnoreError();  // unknown, perhaps: that is what `status` says
