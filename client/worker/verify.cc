@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 
 #include "base/status.h"
-#include "convert.h"
+#include "client/cpp/convert.h"
 #include "quant/codec.h"
 
 namespace prefixd::worker {
