@@ -218,10 +218,6 @@ namespace {
 HWY_EXPORT(QuantizeOnTarget);
 HWY_EXPORT(DequantizeOnTarget);
 
-quant::UnitShape ShapeOf(const quant::TensorFormat& format, const UnitRun& run) {
-  return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
-}
-
 }  // namespace
 
 void Quantize(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run,

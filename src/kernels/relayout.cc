@@ -57,10 +57,6 @@ namespace {
 HWY_EXPORT(StoreStepOnTarget);
 HWY_EXPORT(LoadStepOnTarget);
 
-quant::UnitShape ShapeOf(const quant::TensorFormat& format, const UnitRun& run) {
-  return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
-}
-
 // The packed rows of one head from token `token` on.
 template <typename Byte, typename Rows>
 BasicStepRows<Byte> RowsOf(const Rows& rows, uint32_t head, uint32_t token) {

@@ -21,8 +21,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// 2^x for x <= 0, relative error below 4e-7, never below 2^-127; NaN stays NaN.
-HWY_INLINE VF Exp2(VF x) {
+// x <= 0, or -126 where it is lower, is fraction + log2(scale).
+struct PowerOfTwo {
+  VF fraction, scale;
+};
+HWY_INLINE PowerOfTwo SplitPower(VF x) {
   const DF df;
   const VF lowest = hn::Set(df, -126.0f);
   const VF clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
@@ -30,8 +33,14 @@ HWY_INLINE VF Exp2(VF x) {
   // also the exponent of a power of 2.
   const VF magic = hn::Set(df, 0x1.8p23f + 127);
   const VF shifted = hn::Add(clamped, magic);
-  const VF f = hn::Sub(clamped, hn::Sub(shifted, magic));
-  const VF scale = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(DI(), shifted)));
+  return {hn::Sub(clamped, hn::Sub(shifted, magic)),
+          hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(DI(), shifted)))};
+}
+
+// 2^x for x <= 0, relative error below 4e-7, never below 2^-127; NaN stays NaN.
+HWY_INLINE VF Exp2(VF x) {
+  const DF df;
+  const auto [f, scale] = SplitPower(x);
   VF power = hn::MulAdd(hn::Set(df, 1.3276472e-3f), f, hn::Set(df, 9.67554133e-3f));
   power = hn::MulAdd(power, f, hn::Set(df, 5.55071327e-2f));
   power = hn::MulAdd(power, f, hn::Set(df, 2.40221197e-1f));
@@ -43,12 +52,7 @@ HWY_INLINE VF Exp2(VF x) {
 // 2^x - 1 for x <= 0, relative error below 3e-7; NaN stays NaN.
 HWY_INLINE VF Exp2LessOne(VF x) {
   const DF df;
-  const VF lowest = hn::Set(df, -126.0f);
-  const VF clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
-  const VF magic = hn::Set(df, 0x1.8p23f + 127);
-  const VF shifted = hn::Add(clamped, magic);
-  const VF f = hn::Sub(clamped, hn::Sub(shifted, magic));
-  const VF scale = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(DI(), shifted)));
+  const auto [f, scale] = SplitPower(x);
   VF power = hn::Set(df, 1.52527338e-5f);  // of e, as its series has it: ln(2)^n / n!
   power = hn::MulAdd(power, f, hn::Set(df, 1.54035304e-4f));
   power = hn::MulAdd(power, f, hn::Set(df, 1.33335581e-3f));

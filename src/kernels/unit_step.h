@@ -7,9 +7,15 @@
 #include <memory>
 
 #include "base/bytes.h"
+#include "kernels/quantize.h"
 #include "quant/unit.h"
 
 namespace prefixd::kernels {
+
+// Each unit of a run.
+inline quant::UnitShape ShapeOf(const quant::TensorFormat& format, const UnitRun& run) {
+  return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
+}
 
 inline constexpr uint32_t kUnitStepTokens = quant::kTiledSlots * 2;  // a K tile at most
 

@@ -60,6 +60,15 @@ void ExpectLikeScalarOnEveryTarget(const PagedLayer& layer, const AttentionShape
   });
 }
 
+double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
+    size += double{want[i]} * want[i];
+  }
+  return std::sqrt(error / size);
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }

@@ -26,6 +26,8 @@ std::vector<float> Expected(const PagedLayer& layer, const float* q, const Atten
 
 // The largest difference over the largest wanted value; infinite when there is a NaN.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want);
+// Root mean square of the error over that of the result.
+double RelativeRms(const std::vector<float>& got, const std::vector<float>& want);
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
 
 // For seeded queries.

@@ -20,17 +20,6 @@ KvFormat Affine(uint8_t key_bits, uint8_t value_bits) {
           quant::Tiled(quant::MlxAffineFormat(value_bits, 64, Dtype::kF16))};
 }
 
-// Root of the mean square of the difference over that of the wanted values.
-double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double difference = double{got[i]} - double{want[i]};
-    error += difference * difference;
-    size += double{want[i]} * double{want[i]};
-  }
-  return std::sqrt(error / size);
-}
-
 // Issue line: precise <= 0.1 % against exact attention on dequantized KV, normal data, 20 seeds.
 TEST(AttentionPreciseTest, RelativeErrorStaysBelowATenthOfAPercentOver20Seeds) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 128, .value_dim = 128};

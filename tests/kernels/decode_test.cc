@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/attention.h"
+#include "tests/kernels/attention_checks.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/paged_layer.h"
 
@@ -24,15 +25,10 @@ TensorFormat Affine(uint8_t bits, uint16_t group, Dtype dtype = Dtype::kF16) {
 }
 TensorFormat Ggml(Codec codec) { return quant::Tiled(quant::GgmlFormat(codec)); }
 
-AttentionShape ShapeOf(const LayerShape& layer, uint32_t group, uint32_t rows, uint32_t first) {
-  return {.query_rows = rows,
-          .query_heads = layer.kv_heads * group,
-          .kv_heads = layer.kv_heads,
-          .key_dim = layer.key_dim,
-          .value_dim = layer.value_dim,
-          .first_position = first,
-          .scale = 1.0f / std::sqrt(static_cast<float>(layer.key_dim)),
-          .mode = AttentionMode::kFast};
+AttentionShape FastShapeOf(const LayerShape& layer, uint32_t group, uint32_t rows, uint32_t first) {
+  AttentionShape shape = ShapeOf(layer, group, rows, first);
+  shape.mode = AttentionMode::kFast;
+  return shape;
 }
 
 std::vector<float> QueriesFor(const AttentionShape& shape, uint32_t seed = 5) {
@@ -50,16 +46,6 @@ std::vector<float> ResultOf(Attention attention, const PagedLayer& layer,
   return out;
 }
 
-// Root mean square of the error over that of the result.
-double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
-    size += double{want[i]} * want[i];
-  }
-  return std::sqrt(error / size);
-}
-
 double FastError(const PagedLayer& layer, const AttentionShape& shape, uint32_t seed = 5) {
   const std::vector<float> q = QueriesFor(shape, seed);
   return RelativeRms(ResultOf(&Attend, layer, q, shape), ResultOf(&AttendScalar, layer, q, shape));
@@ -68,10 +54,6 @@ double FastError(const PagedLayer& layer, const AttentionShape& shape, uint32_t 
 // A few tokens have larger errors than many: rounding errors of single weights do not cancel.
 constexpr double kCoarse = 0.03;  // 8 bits of q and weights
 constexpr double kFine = 1e-3;    // 15 bits
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 std::vector<TensorFormat> TiledFormatsFor(uint32_t dim) {
   std::vector<TensorFormat> formats;
@@ -88,8 +70,9 @@ TEST(DecodeTest, EveryTiledFormatAgreesWithTheScalarOracleOnEveryTarget) {
       const LayerShape layer_shape{.kv_heads = 2, .key_dim = dim, .value_dim = dim};
       const PagedLayer layer(layer_shape, {{format, format}}, UniformBlocks(100, 64));
       const double bound = format.bits == 8 ? kFine : kCoarse;
-      ForEachTarget(
-          [&](const char*) { EXPECT_LE(FastError(layer, ShapeOf(layer_shape, 4, 2, 98)), bound); });
+      ForEachTarget([&](const char*) {
+        EXPECT_LE(FastError(layer, FastShapeOf(layer_shape, 4, 2, 98)), bound);
+      });
     }
   }
 }
@@ -107,7 +90,7 @@ TEST(DecodeTest, KeysAndValuesMayDifferInFormatGroupAndWidth) {
     for (const KvFormat& format : formats) {
       SCOPED_TRACE(quant::ToString(format));
       const PagedLayer layer(shape, {format}, UniformBlocks(150, 64));
-      EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 1, 149)), kCoarse);
+      EXPECT_LE(FastError(layer, FastShapeOf(shape, 4, 1, 149)), kCoarse);
     }
   }
 }
@@ -118,7 +101,7 @@ TEST(DecodeTest, EveryNumberOfHeadsAndRowsAgrees) {
   for (const uint32_t group : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 16u}) {
     for (const uint32_t rows : {1u, 2u, 3u, 5u, 8u}) {
       SCOPED_TRACE(std::to_string(group) + " heads, " + std::to_string(rows) + " rows");
-      EXPECT_LE(FastError(layer, ShapeOf(shape, group, rows, 130 - rows)), kFine);
+      EXPECT_LE(FastError(layer, FastShapeOf(shape, group, rows, 130 - rows)), kFine);
     }
   }
 }
@@ -129,9 +112,9 @@ TEST(DecodeTest, EveryLengthRoundVectorsTilesAndBlocksAgrees) {
     for (const uint32_t length : {1u, 2u, 15u, 16u, 17u, 33u, 48u, 63u, 64u, 65u, 130u, 257u}) {
       SCOPED_TRACE(std::to_string(length) + " tokens, blocks of " + std::to_string(block));
       const PagedLayer layer(shape, {{Affine(8, 64), Affine(8, 64)}}, UniformBlocks(length, block));
-      EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 1, length - 1)), kFine);
+      EXPECT_LE(FastError(layer, FastShapeOf(shape, 4, 1, length - 1)), kFine);
       const uint32_t rows = std::min(length, 8u);
-      EXPECT_LE(FastError(layer, ShapeOf(shape, 2, rows, length - rows)), kFine);
+      EXPECT_LE(FastError(layer, FastShapeOf(shape, 2, rows, length - rows)), kFine);
     }
   }
 }
@@ -144,7 +127,7 @@ TEST(DecodeTest, BlocksOfOneTableMayDifferInFormatAndGeometry) {
        {Affine(8, 32), Affine(4, 64)},
        {Ggml(Codec::kQ4_0), Ggml(Codec::kQ4_1)}},
       {{64, 64, 1}, {17, 64, 0}, {0, 16, 2}, {30, 32, 2}, {9, 9, 1}, {64, 128, 0}});
-  EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 3, 181)), kCoarse);
+  EXPECT_LE(FastError(layer, FastShapeOf(shape, 4, 3, 181)), kCoarse);
 }
 
 TEST(DecodeTest, PlainNumbersAgree) {
@@ -155,8 +138,8 @@ TEST(DecodeTest, PlainNumbersAgree) {
       const TensorFormat format = quant::RawFormat(dtype);
       const PagedLayer layer(shape, {{format, format}}, UniformBlocks(201, 64));
       for (const uint32_t group : {1u, 3u, 4u, 6u}) {
-        EXPECT_LE(FastError(layer, ShapeOf(shape, group, 1, 200)), 2e-5);
-        EXPECT_LE(FastError(layer, ShapeOf(shape, group, 3, 190)), 2e-5);
+        EXPECT_LE(FastError(layer, FastShapeOf(shape, group, 1, 200)), 2e-5);
+        EXPECT_LE(FastError(layer, FastShapeOf(shape, group, 3, 190)), 2e-5);
       }
     }
   }
@@ -167,22 +150,22 @@ TEST(DecodeTest, PlainNumbersAndCodesMayBeMixed) {
   const TensorFormat raw = quant::RawFormat(Dtype::kF16);
   const PagedLayer layer(shape, {{raw, raw}, {raw, Affine(8, 64)}, {Affine(8, 64), raw}},
                          {{64, 64, 0}, {64, 64, 1}, {30, 64, 2}});
-  EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 2, 156)), kFine);
+  EXPECT_LE(FastError(layer, FastShapeOf(shape, 4, 2, 156)), kFine);
 }
 
 // Several slots, and slots that are used again: 40000 tokens are more than 16 runs of 2048.
 TEST(DecodeTest, LongContextsAgree) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 32, .value_dim = 32};
   const PagedLayer layer(shape, {{Affine(8, 32), Affine(8, 32)}}, UniformBlocks(40000, 128));
-  EXPECT_LE(FastError(layer, ShapeOf(shape, 2, 2, 39998)), kFine);
-  EXPECT_LE(FastError(layer, ShapeOf(shape, 2, 1, 4095)), kFine);
-  EXPECT_LE(FastError(layer, ShapeOf(shape, 2, 1, 2048)), kFine);
+  EXPECT_LE(FastError(layer, FastShapeOf(shape, 2, 2, 39998)), kFine);
+  EXPECT_LE(FastError(layer, FastShapeOf(shape, 2, 1, 4095)), kFine);
+  EXPECT_LE(FastError(layer, FastShapeOf(shape, 2, 1, 2048)), kFine);
 }
 
 TEST(DecodeTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
   const PagedLayer layer(shape, {{Affine(8, 64), Affine(8, 64)}}, UniformBlocks(3000, 64));
-  AttentionShape attention = ShapeOf(shape, 4, 2, 2998);
+  AttentionShape attention = FastShapeOf(shape, 4, 2, 2998);
   attention.scale = 4;  // scores of a hundred: nearly one token takes all
   EXPECT_LE(FastError(layer, attention), 0.02);
 }
@@ -192,7 +175,8 @@ TEST(DecodeTest, ErrorOfEightBitKeysAndFourBitValuesIsBelow1Point8PercentOver20S
   const LayerShape shape{.kv_heads = 2, .key_dim = 128, .value_dim = 128};
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     const PagedLayer layer(shape, {{Affine(8, 64), Affine(4, 64)}}, UniformBlocks(1024, 64), seed);
-    EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 1, 1023), seed + 100), 0.018) << "seed " << seed;
+    EXPECT_LE(FastError(layer, FastShapeOf(shape, 4, 1, 1023), seed + 100), 0.018)
+        << "seed " << seed;
   }
 }
 
@@ -201,7 +185,8 @@ TEST(DecodeTest, ErrorOfEightBitKeysAndValuesIsBelow0Point05Percent) {
   for (const TensorFormat& format : {Affine(8, 64), Ggml(Codec::kQ8_0)}) {
     for (uint32_t seed = 1; seed <= 5; ++seed) {
       const PagedLayer layer(shape, {{format, format}}, UniformBlocks(1024, 64), seed);
-      EXPECT_LE(FastError(layer, ShapeOf(shape, 4, 1, 1023), seed + 100), 5e-4) << "seed " << seed;
+      EXPECT_LE(FastError(layer, FastShapeOf(shape, 4, 1, 1023), seed + 100), 5e-4)
+          << "seed " << seed;
     }
   }
 }
@@ -209,7 +194,7 @@ TEST(DecodeTest, ErrorOfEightBitKeysAndValuesIsBelow0Point05Percent) {
 TEST(DecodeTest, ResultsAreTheSameOnAnyNumberOfThreads) {
   const LayerShape shape{.kv_heads = 3, .key_dim = 64, .value_dim = 96};
   const PagedLayer layer(shape, {{Affine(8, 64), Affine(4, 32)}}, UniformBlocks(9000, 64));
-  AttentionShape attention = ShapeOf(shape, 4, 3, 8997);
+  AttentionShape attention = FastShapeOf(shape, 4, 3, 8997);
   const std::vector<float> q = QueriesFor(attention);
   const std::vector<float> one = ResultOf(&Attend, layer, q, attention);
   for (const uint32_t threads : {2u, 3u, 4u, 9u}) {
@@ -221,7 +206,7 @@ TEST(DecodeTest, ResultsAreTheSameOnAnyNumberOfThreads) {
 TEST(DecodeTest, StridesOfQueryAndResultDoNotMatter) {
   const LayerShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 96};
   const PagedLayer layer(shape, {{Affine(8, 64), Affine(4, 32)}}, UniformBlocks(80, 64));
-  const AttentionShape dense = ShapeOf(shape, 2, 3, 77);
+  const AttentionShape dense = FastShapeOf(shape, 2, 3, 77);
   const std::vector<float> q = QueriesFor(dense);
   const std::vector<float> want = ResultOf(&Attend, layer, q, dense);
   AttentionShape strided = dense;  // heads outside rows, gaps between
@@ -255,12 +240,13 @@ TEST(DecodeTest, NanInLaterTokensReachesOnlyRowsThatSeeIt) {
     // The same bytes, with slots that hold NaN counted as tokens.
     quant::BlockTableEntry entry = layer.table()[0];
     entry.tokens = 64;
-    const AttentionShape attention = ShapeOf(shape, 2, 8, 36);
+    const AttentionShape attention = FastShapeOf(shape, 2, 8, 36);
     const std::vector<float> q = QueriesFor(attention);
     std::vector<float> out(8 * 2 * 32);
     ASSERT_TRUE(
         Attend(std::span(&entry, 1), layer.formats(), q.data(), out.data(), attention).ok());
-    const std::vector<float> clean = ResultOf(&AttendScalar, layer, q, ShapeOf(shape, 2, 4, 36));
+    const std::vector<float> clean =
+        ResultOf(&AttendScalar, layer, q, FastShapeOf(shape, 2, 4, 36));
     EXPECT_TRUE(std::isnan(out.back())) << "a row that sees NaN";
     out.resize(clean.size());
     EXPECT_LE(RelativeRms(out, clean), kCoarse);
