@@ -217,6 +217,7 @@ Acquired PrefixIndex::Acquire(block::SpaceHandle handle, const block::SequenceVi
               .slot = options.slot,
               .space = space,
               .usable = UsableOf(space->shape, options.selection),
+              .reads = true,
               .pages = {}};
   const Walk walk = WalkDown(space->root, space->shape.block_tokens, request);
   const RestorablePath path =

@@ -71,11 +71,15 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
   const int64_t now = base::SystemClock::Get().UnixMicros();
   LeasedSums sums;
   for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token < tokens; ++i) {
+    bool taken = false;
     for (size_t group = 0; group < groups; ++group) {
       Page& page = *path.pages[i * groups + group];
       if (i == 0 && MakeLast(lease, path.blocks[i], page)) continue;
       TakePage(lease, *path.blocks[i], page, now, sums);
+      taken = true;
     }
+    uint8_t& touches = path.blocks[i]->touches;
+    if (taken && lease.reads && touches < kManyTouches) ++touches;
   }
   AddSums(sums);
 }

@@ -82,6 +82,8 @@ struct alignas(64) Node {
   std::vector<block::ContentKey> content;
   bool in_tree = false;
   bool spilling = false;
+  uint8_t touches = 0;     // requests that took hold of it since it was stored, saturating
+  bool was_ghost = false;  // it was a ghost or a hole when it was stored
   uint32_t first_token = 0;
 
   // Leases. Counts of pages are kept by Impl::Refresh.

@@ -157,6 +157,8 @@ struct Evicted {
   uint32_t dropped_pages = 0;  // of these, how many existed nowhere else
 };
 
+inline constexpr uint32_t kManyTouches = 255;
+
 // A block on its way to SSD: its record's content and its dirty pages (now kSpilling), parents
 // before children.
 struct SpillBlock {
@@ -170,6 +172,9 @@ struct SpillBlock {
   std::vector<uint32_t>
       ends;              // token counts inside the block (1..block_tokens) at which a sequence ends
   int64_t last_use = 0;  // stamp, comparable within one index
+  // What admission to SSD goes by, beside first_token. Both count from when its pages came to RAM.
+  uint32_t touches = 0;    // requests that read it since it was stored, up to kManyTouches
+  bool was_ghost = false;  // it had been given up shortly before it was stored: a ghost, or a hole
   std::vector<PageInfo> pages;      // to write
   std::vector<PageInfo> ssd_pages;  // on SSD already
   uint64_t record_sequence = 0;     // of the record; the caller fills it in before FinishSpill

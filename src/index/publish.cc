@@ -68,6 +68,7 @@ absl::StatusOr<Reservation*> PrefixIndex::Impl::FindReservation(block::Reservati
 void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
   const Change change(*this, node);
   const int64_t now = base::SystemClock::Get().UnixMicros();
+  if (node.present == 0) node.touches = 0;
   for (const NewPage& page : pages) {
     if (Has(node, page)) {
       freed.push_back(page.extent);
@@ -96,7 +97,11 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
       for (const NewPage& page : pages) freed.push_back(page.extent);
       return block::StoreResult::kRefused;
     }
-    if (node == nullptr) node = InsertChild(parent, tokens.view());
+    if (node == nullptr) {
+      node = InsertChild(parent, tokens.view());
+    } else if (node->present == 0) {
+      node->was_ghost = true;  // a hole: given up, and stored again
+    }
     AddPages(*node, pages);
     SupersedePrefixes(*node);
   } else {

@@ -83,6 +83,7 @@ struct Lease {
   // It covers [from, tokens) of a sequence; nothing when both are 0 (pages of an earlier daemon).
   uint32_t from = 0, tokens = 0;
   bool extended = false;  // what it held before was not stamped since
+  bool reads = false;     // a request's own: what it takes hold of is used once more
   uint64_t losses = 0;    // Impl::losses when all of its pages were last known to be there
   // By first_token, group by group. Where an extension replaced the pages of a partial block, the
   // replaced stand before the new ones.

@@ -16,6 +16,8 @@ SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
   block.content = node.content;
   block.ends = ListEnds(node.ends);
   block.last_use = node.stamp;
+  block.touches = node.touches;
+  block.was_ghost = node.was_ghost;
   const Change change(*this, node);
   for (Page& page : node.pages) {
     if (OnSsd(page)) block.ssd_pages.push_back(InfoOf(node, page));

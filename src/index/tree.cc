@@ -81,6 +81,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
     MoveEnds(**next, *node, block::CommonPrefix((*next)->view(), node->view()));
   }
   if (node->size() == node->space->shape.block_tokens) by_hash.emplace(node->hash, node);
+  node->was_ghost = ghosts.Contains(node->hash);
   ghosts.Remove(node->hash);
   return node;
 }
