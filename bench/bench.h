@@ -52,6 +52,7 @@ class Bench {
     std::string arena_folder = "/dev/shm";  // a tmpfs; for the arena of kernels
     KvCacheOptions kv_cache = {};
     std::string model = {}, corpus = {};  // of quality; empty = the shipped ones
+    std::string trace = {};               // of trace: a name or a file; empty = the shipped ones
     bool quiet = false;                   // nothing on stdout: somebody wants JSON at the end
   };
   explicit Bench(Options options);
@@ -63,6 +64,7 @@ class Bench {
   const std::string& directory() const { return options_.directory; }
   const std::string& model() const { return options_.model; }
   const std::string& corpus() const { return options_.corpus; }
+  const std::string& trace() const { return options_.trace; }
   const std::string& arena_folder() const { return options_.arena_folder; }
   const KvCacheOptions& kv_cache() const { return options_.kv_cache; }
   bool targets_only() const { return options_.targets_only; }

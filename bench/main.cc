@@ -34,6 +34,7 @@ constexpr Workload kWorkloads[] = {
     {"quality", "what KV formats cost a real model on held-out text; hits against cold runs",
      RunQuality},
     {"serve", "workers with traffic: hit rate, tokens/s, time to first byte", RunServe},
+    {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
 };
 
 struct Arguments {
@@ -45,7 +46,7 @@ struct Arguments {
   std::string directory = std::filesystem::temp_directory_path();
   std::string arena_folder = "/dev/shm";
   KvCacheOptions kv_cache;
-  std::string model, corpus;
+  std::string model, corpus, trace;
   std::vector<std::string> workloads;
 };
 
@@ -117,6 +118,7 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                  .kv_cache = arguments.kv_cache,
                  .model = arguments.model,
                  .corpus = arguments.corpus,
+                 .trace = arguments.trace,
                  .quiet = arguments.json});
     workload.run(bench);
     failures += bench.failures().size();
@@ -183,7 +185,7 @@ int Main(int argc, char** argv) {
          "--only", arguments.only,
          "only these families of figures. share: acquire, match, read, gather, python, "
          "streams, fairness, crash; kernels: decode, prefill, error, convert, numbers, table, "
-         "fused")
+         "fused; trace: cache, daemon, tiers")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,
@@ -206,6 +208,11 @@ int Main(int argc, char** argv) {
   for (const Workload& workload : kWorkloads) {
     CLI::App* const command = app.add_subcommand(workload.name, workload.help)->fallthrough();
     if (workload.run == RunKvCache) AddKvCacheOptions(*command, arguments.kv_cache);
+    if (workload.run == RunTrace) {
+      command->add_option(
+          "FILE,--trace", arguments.trace,
+          "conversation, claude_code_a (default: both) or a file of such lines, zstd");
+    }
   }
   CLI11_PARSE(app, argc, argv);
   if (!budget_client.empty()) return RunBudgetClient(budget_client);

@@ -14,6 +14,7 @@ void RunBudget(Bench& bench);
 void RunShare(Bench& bench);
 void RunServe(Bench& bench);
 void RunQuality(Bench& bench);
+void RunTrace(Bench& bench);
 
 // One client process of RunBudget; `plan` is RunBudget's own JSON. Prints its result as JSON.
 int RunBudgetClient(const std::string& plan);

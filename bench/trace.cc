@@ -1,0 +1,137 @@
+// trace: real workloads through the cache in this process and through the daemon, beside what
+// leaf-first LRU reaches on paper. tests/data/traces/README.md says whose traces they are.
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "bench/trace_file.h"
+#include "bench/trace_player.h"
+#include "bench/trace_simulation.h"
+#include "bench/workloads.h"
+
+namespace prefixd::bench {
+namespace {
+
+using Play = absl::StatusOr<std::unique_ptr<TracePlayer>> (*)(const TraceBudget&);
+
+// A way to play: what a block of the trace becomes.
+struct Stage {
+  const char* family;
+  const char* where;
+  Play play;
+  TraceShape ram_shape;   // of RAM alone
+  TraceShape tier_shape;  // pages large enough for an index of six times as many blocks
+};
+constexpr Stage kStages[] = {
+    {"cache", "in process", PlayInProcess, {16, 1, 16u << 10}, {16, 1, 96u << 10}},
+    {"daemon", "daemon", PlayDaemon, {128, 1, 24u << 10}, {128, 1, 128u << 10}}};
+
+struct Workload {
+  std::string name;
+  Trace trace;
+};
+
+double Number(uint64_t value) { return static_cast<double>(value); }
+
+std::string PercentText(double percent) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f %%", percent);
+  return text;
+}
+
+class Replay {
+ public:
+  Replay(Bench& bench, const Workload& workload) : bench_(bench), workload_(workload) {}
+
+  // A hit rate half a point below the simulation's is one of another policy.
+  void RamAlone(const Stage& stage, double percent) {
+    const RamFit fit = FitRam(stage.ram_shape, Blocks(percent), /*has_ssd=*/false);
+    const auto run = Run(stage, {.shape = fit.shape, .ram_bytes = fit.ram_bytes});
+    if (!bench_.Check(run.ok(), run.status().ToString())) return;
+    const TraceResult paper = SimulateLeafLru(workload_.trace, Blocks(percent));
+    const TraceResult same = SimulateLeafLru(workload_.trace, fit.blocks);
+    const std::string name = Name(stage, absl::StrCat(percent, " %"));
+    Row row = RowOf(name, fit, *run);
+    row.figures.push_back({"simulated_percent", paper.hit_percent()});
+    row.figures.push_back({"simulated_with_as_many_blocks_percent", same.hit_percent()});
+    bench_.Add(std::move(row));
+    bench_.Judge({.name = name,
+                  .ours = "hits " + PercentText(run->result.hit_percent()),
+                  .reference = "leaf-first LRU " + PercentText(paper.hit_percent()),
+                  .measure = "difference",
+                  .seen = run->result.hit_percent() - paper.hit_percent(),
+                  .at_most = false,
+                  .limit = -0.5,
+                  .unit = " points",
+                  .runs = run->result.requested});
+  }
+
+ private:
+  std::string Name(const Stage& stage, const std::string& capacity) const {
+    return absl::StrCat(workload_.name, " ", capacity, ", ", stage.where);
+  }
+  uint64_t Blocks(double percent) const {
+    return static_cast<uint64_t>(Number(workload_.trace.unique) * percent / 100);
+  }
+  absl::StatusOr<TraceRun> Run(const Stage& stage, TraceBudget budget) {
+    budget.directory = absl::StrCat(bench_.directory(), "/trace-", runs_++);
+    auto player = stage.play(budget);
+    if (!player.ok()) return player.status();
+    return PlayTrace(workload_.trace, budget.shape, **player);
+  }
+  static Row RowOf(const std::string& name, const RamFit& fit, const TraceRun& run) {
+    const TraceResult& result = run.result;
+    return {name,
+            {{"room_blocks", Number(fit.blocks)},
+             {"ram_hits_percent", result.Percent(result.ram_hits)},
+             {"ssd_hits_percent", result.Percent(result.ssd_hits)},
+             {"hits_beyond_lease_quota_percent", result.Percent(run.beyond_quota)},
+             {"stored_bytes", Number(run.stored_bytes)},
+             {"wall_us", run.wall_us},
+             {"requested_blocks_a_second", Number(result.requested) / run.wall_us * 1e6}}};
+  }
+
+  Bench& bench_;
+  const Workload& workload_;
+  int runs_ = 0;
+};
+
+std::string PathOf(const std::string& name, bool smoke) {
+  return absl::StrCat(PREFIXD_SOURCE_DIR, "/tests/data/traces/",
+                      name == "conversation" ? "mooncake_conversation" : name,
+                      smoke ? ".head200" : "", ".jsonl.zst");
+}
+
+}  // namespace
+
+void RunTrace(Bench& bench) {
+  const uint64_t requests = bench.Parameter("requests_at_most", 200, 4'000, 1'000'000);
+  std::vector<std::string> names = {"conversation", "claude_code_a"};
+  if (!bench.trace().empty()) names = {bench.trace()};
+  std::vector<double> percents = {1, 2, 5, 10};
+  if (bench.smoke()) percents = {50};  // prompts of the head are long beside it
+  for (const std::string& name : names) {
+    const bool shipped = name == "conversation" || name == "claude_code_a";
+    auto trace = ReadTrace(shipped ? PathOf(name, bench.smoke()) : name, requests);
+    if (!bench.Check(trace.ok(), std::string(trace.status().message()))) continue;
+    const Workload workload{shipped ? name : std::filesystem::path(name).filename().string(),
+                            *std::move(trace)};
+    bench.Add({workload.name,
+               {{"requests", Number(workload.trace.requests.size())},
+                {"requested_blocks", Number(workload.trace.references.size())},
+                {"unique_blocks", Number(workload.trace.unique)}}});
+    Replay replay(bench, workload);
+    for (const Stage& stage : kStages) {
+      if (!bench.Wants(stage.family)) continue;
+      for (const double percent : percents) replay.RamAlone(stage, percent);
+    }
+  }
+}
+
+}  // namespace prefixd::bench

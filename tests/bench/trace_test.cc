@@ -1,0 +1,147 @@
+// What prefix-bench trace is made of: reading traces, the simulation, the fit of a budget, and the
+// cache itself against the simulation.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "bench/trace_file.h"
+#include "bench/trace_player.h"
+#include "bench/trace_simulation.h"
+
+namespace prefixd::bench {
+namespace {
+
+std::string Shipped(const std::string& name) {
+  return std::string(PREFIXD_TEST_DATA) + "/traces/" + name + ".jsonl.zst";
+}
+
+class TraceFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = std::filesystem::temp_directory_path() / "prefixd-trace-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  absl::StatusOr<Trace> Read(const std::string& text) {
+    std::string packed(ZSTD_compressBound(text.size()), '\0');
+    packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
+    return ReadPacked(packed);
+  }
+  absl::StatusOr<Trace> ReadPacked(const std::string& packed) {
+    const std::string path = folder_ + "/trace.zst";
+    std::ofstream(path, std::ios::binary) << packed;
+    return ReadTrace(path);
+  }
+  std::string folder_;
+};
+
+TEST_F(TraceFile, BlocksAreNumberedInOrderOfFirstUse) {
+  const auto trace = Read(
+      "{\"timestamp\": 500, \"hash_ids\": [46, 47]}\n"
+      "{\"timestamp\": 800, \"hash_ids\": [46, 99]}\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->unique, 3u);
+  EXPECT_EQ(trace->references, (std::vector<TraceBlock>{0, 1, 0, 2}));
+  EXPECT_EQ(trace->requests[1].at_ms, 300);
+}
+
+TEST_F(TraceFile, WhatIsNoTraceIsRefusedNamingTheLine) {
+  const std::string good = "{\"timestamp\": 1, \"hash_ids\": [1, 2, 3]}\n";
+  for (const std::string bad : {"[]", "{}", "{\"timestamp\": 1, \"hash_ids\": [\"a\"]}",
+                                "{\"timestamp\": 1, \"hash_ids\": [1, 3]}"}) {  // 3 is below 2
+    const auto trace = Read(good + bad + "\n");
+    ASSERT_EQ(trace.status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_NE(trace.status().message().find("line 2"), absl::string_view::npos) << trace.status();
+  }
+  EXPECT_EQ(ReadPacked("no zstd").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Read("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadTrace(folder_ + "/none").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(TraceFile, OneThatIsCutOffIsRefused) {
+  std::string packed(1000, '\0');
+  const std::string text = "{\"timestamp\": 1, \"hash_ids\": [1, 2, 3]}\n";
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
+  EXPECT_EQ(ReadPacked(packed.substr(0, packed.size() - 2)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+Trace TraceOf(const std::vector<std::vector<TraceBlock>>& paths, uint64_t unique) {
+  Trace trace;
+  trace.unique = unique;
+  for (const auto& path : paths) {
+    trace.requests.push_back({.first = trace.references.size(), .blocks = path.size()});
+    trace.references.insert(trace.references.end(), path.begin(), path.end());
+  }
+  return trace;
+}
+
+TEST(TraceSimulation, LeavesGoFirstAndTheLeastRecentlyUsedOfThem) {
+  // Room for three: 2 goes for 3, then 3, the older leaf, for 2.
+  EXPECT_EQ(SimulateLeafLru(TraceOf({{0, 1, 2}, {0, 3}, {0, 1, 2}}, 4), 3).ram_hits, 0u + 1 + 2);
+  // A path longer than the room keeps its head.
+  EXPECT_EQ(SimulateLeafLru(TraceOf({{0, 1, 2, 3}, {0, 1, 2, 3}}, 4), 3).ram_hits, 3u);
+}
+
+// Measured with another simulator, checked against exhaustive search on small cases.
+TEST(TraceSimulation, RealTracesGiveThePublishedTable) {
+  struct Case {
+    const char* name;
+    double percent, hits;
+  };
+  for (const Case& c :
+       {Case{"mooncake_conversation", 1, 5.3}, Case{"mooncake_conversation", 10, 27.9},
+        Case{"claude_code_a", 1, 70.5}, Case{"claude_code_a", 5, 95.7}}) {
+    const auto trace = ReadTrace(Shipped(c.name));
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    const auto capacity =
+        static_cast<uint64_t>(static_cast<double>(trace->unique) * c.percent / 100);
+    EXPECT_NEAR(SimulateLeafLru(*trace, capacity).hit_percent(), c.hits, 0.06)
+        << c.name << " " << c.percent;
+  }
+}
+
+TEST(TraceSimulation, WritesStayWithinTheirBudget) {
+  const auto trace = ReadTrace(Shipped("mooncake_conversation"));
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  const uint64_t ram = trace->unique / 50, ssd = trace->unique / 10;
+  const TraceResult all = SimulateTiers(*trace, ram, ssd, {});
+  const double seconds = trace->requests.back().at_ms / 1e3;
+  const double blocks_per_s = 0.25 * static_cast<double>(trace->references.size()) / seconds;
+  const TraceResult bounded =
+      SimulateTiers(*trace, ram, ssd, {.blocks_per_s = blocks_per_s, .window_s = 1200});
+  EXPECT_GT(all.writes_per_request(), 0.7);
+  EXPECT_LE(static_cast<double>(bounded.ssd_writes), blocks_per_s * (seconds + 1200));
+  EXPECT_GT(bounded.hit_percent(), 25);
+  EXPECT_LT(bounded.hit_percent(), all.hit_percent());
+}
+
+TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
+  for (const uint64_t blocks : {40u, 1'659u, 1'827u, 18'279u}) {
+    const RamFit fit = FitRam({}, blocks, false);
+    EXPECT_LE(fit.blocks, blocks);
+    EXPECT_GT(fit.blocks, blocks * 96 / 100);
+  }
+}
+
+// What the policy reaches on paper is what the cache reaches.
+TEST(TraceReplay, TheCacheHitsWhatLeafFirstLruOfAsManyBlocksHits) {
+  const auto trace = ReadTrace(Shipped("claude_code_a.head200"));
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  const RamFit fit = FitRam({}, trace->unique / 2, false);
+  auto player = PlayInProcess({.shape = fit.shape, .ram_bytes = fit.ram_bytes});
+  ASSERT_TRUE(player.ok()) << player.status();
+  const auto run = PlayTrace(*trace, fit.shape, **player);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->result.requested, trace->references.size());
+  EXPECT_EQ(run->result.ram_hits, SimulateLeafLru(*trace, fit.blocks).ram_hits);
+  EXPECT_EQ(run->result.ssd_hits, 0u);
+}
+
+}  // namespace
+}  // namespace prefixd::bench
