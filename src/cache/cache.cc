@@ -39,6 +39,12 @@ Core::~Core() {
   }
   spill_wake.NotifyAll();
   spill_done.NotifyAll();
+  {
+    base::MutexLock lock(drop_mutex);
+    drop_stop = true;
+  }
+  drop_wake.NotifyAll();
+  drop_done.NotifyAll();
   for (Bell* bell : {&watch_bell, &reap_bell, &slab_bell}) bell->Stop();
   for (std::thread& thread : threads) thread.join();
   stopping = true;
@@ -86,6 +92,7 @@ absl::Status Core::Start() {
                                                       .block_cache_bytes = shares.ssd_bytes / 4}));
     PREFIXD_RETURN_IF_ERROR(Recover());
     threads.emplace_back([this] { SpillLoop(); });
+    threads.emplace_back([this] { DropLoop(); });
   }
   Adopt();
   index->PruneHoles();

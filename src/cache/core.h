@@ -5,8 +5,9 @@
 // and loops. Only the first three are held across calls into other rooms; Session::event_mutex is
 // held while a session is told something, and nothing else then.
 //
-// Threads: two that promote (and verify in between), one each that spills, tells sessions what
-// became ready, frees cut-off sessions, and looks after slabs.
+// Threads: two that promote (and verify in between), one each that spills, removes files of
+// segments that left, tells sessions what became ready, frees cut-off sessions, and looks after
+// slabs.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -23,6 +24,7 @@
 #include "cache/cache.h"
 #include "cache/counters.h"
 #include "cache/load_model.h"
+#include "cache/rewrite.h"
 #include "cache/session.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
@@ -47,6 +49,18 @@ struct PromotionBatch {
   size_t next = 0;
 };
 
+// Segments that the next one pushes out, and what of them is written again in it.
+struct Leaving {
+  std::vector<ssd::SegmentInfo> segments;
+  std::vector<index::SpillBlock> blocks;
+  uint64_t bytes = 0;  // of pages to be written again
+};
+// What a segment holds.
+struct SegmentSums {
+  uint64_t pages = 0, bytes = 0;                      // for the first time on SSD
+  uint64_t rewritten_pages = 0, rewritten_bytes = 0;  // once more
+};
+
 // Pages of a lease that were not readable when it was answered, group by group in position order.
 struct Watch {
   std::weak_ptr<Session> session;
@@ -68,6 +82,8 @@ struct Bell {
   // Waits until it is rung, or `limit` has passed; false = stop.
   bool Wait(std::optional<std::chrono::milliseconds> limit) PREFIXD_EXCLUDES(mutex);
 };
+
+struct BlockRecord;  // record.h
 
 inline constexpr uint64_t kOwnLeases = uint64_t{1} << 39;  // above what the index ever counts to
 
@@ -188,9 +204,30 @@ struct Core {
   // One segment. Bytes spilled; 0 = nothing dirty, or no room without dropping what was written
   // after `round_start`.
   absl::StatusOr<uint64_t> SpillOnce(uint64_t round_start);
+  // Fills in the blocks' record sequences.
   absl::Status WriteSegment(std::span<index::SpillBlock> blocks,
-                            std::vector<index::SpilledPage>* spilled);
-  bool MakeSsdRoom(uint64_t bytes, uint64_t keep_after);
+                            std::vector<index::SpilledPage>* spilled, SegmentSums* sums)
+      PREFIXD_REQUIRES(segment_mutex);
+  absl::Status WritePages(ssd::SegmentWriter* segment, const index::SpillBlock& block,
+                          std::vector<index::SpilledPage>* spilled, BlockRecord* record,
+                          SegmentSums* sums);
+  // nullopt: the page that was to be written again is bad or gone.
+  std::optional<block::PageHeader> ReadAgain(const index::PageInfo& page,
+                                             std::vector<std::byte>* buffer);
+  uint64_t SegmentBytes() const;  // of a segment of the present SSD budget
+  uint64_t SsdBudget() const { return options.ssd_budget_bytes; }
+
+  // --- age-out (age_out.cc) ---
+  Leaving PickLeaving(uint64_t keep_after) PREFIXD_REQUIRES(segment_mutex);
+  void Leave(const ssd::SegmentInfo& segment) PREFIXD_REQUIRES(segment_mutex);
+  bool MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving)
+      PREFIXD_REQUIRES(segment_mutex);
+  bool HasSsdRoom(uint64_t bytes);  // waits for files that are being removed
+  std::vector<ssd::SegmentInfo> StayingSegments() const PREFIXD_EXCLUDES(drop_mutex);
+  uint64_t BytesBeingDropped() const PREFIXD_EXCLUDES(drop_mutex);
+  bool WaitForDrop() PREFIXD_EXCLUDES(drop_mutex);  // false: nothing is being dropped
+  void DropLoop();
+  void SaySpillFailed(const absl::Status& status);
   void PauseSpilling() PREFIXD_REQUIRES(spill_mutex);
   void SpillLoop();
   bool CleanBelow(uint64_t eighths) const;
@@ -266,7 +303,16 @@ struct Core {
   uint64_t spill_rounds PREFIXD_GUARDED_BY(spill_mutex) = 0;
   std::atomic<bool> ssd_failing{false};
   base::Mutex segment_mutex;  // one segment is written at a time
-  base::Mutex clear_mutex;    // nothing gets a record again while its space is cleared
+  AgeOut age_out PREFIXD_GUARDED_BY(segment_mutex);
+  uint64_t last_segment_bytes PREFIXD_GUARDED_BY(segment_mutex) = 0;
+
+  mutable base::Mutex drop_mutex;
+  base::CondVar drop_wake, drop_done;
+  // Out of the index; the first one's files are being removed.
+  std::deque<ssd::SegmentInfo> dropping PREFIXD_GUARDED_BY(drop_mutex);
+  bool drop_stop PREFIXD_GUARDED_BY(drop_mutex) = false;
+
+  base::Mutex clear_mutex;  // nothing gets a record again while its space is cleared
 
   std::vector<std::thread> threads;
 };

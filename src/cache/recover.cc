@@ -42,6 +42,27 @@ void KeepLivePages(const std::vector<ssd::SegmentInfo>& segments,
   });
 }
 
+// The latest use that a segment's records know of: about when it was written.
+class LatestUses {
+ public:
+  explicit LatestUses(std::vector<ssd::SegmentInfo> segments)
+      : segments_(std::move(segments)), uses_(segments_.size()) {}
+  void Add(uint64_t sequence, int64_t last_use) {
+    const auto after =
+        std::ranges::upper_bound(segments_, sequence, {}, &ssd::SegmentInfo::first_sequence);
+    if (after == segments_.begin()) return;
+    int64_t& use = uses_[static_cast<size_t>(after - segments_.begin()) - 1];
+    use = std::max(use, last_use);
+  }
+  void TellTo(AgeOut* age_out) const {
+    for (size_t i = 0; i < segments_.size(); ++i) age_out->Written(segments_[i], uses_[i]);
+  }
+
+ private:
+  const std::vector<ssd::SegmentInfo> segments_;  // by sequence
+  std::vector<int64_t> uses_;
+};
+
 }  // namespace
 
 absl::Status Core::Recover() {
@@ -58,6 +79,7 @@ absl::Status Core::Recover() {
   }
   PREFIXD_ASSIGN_OR_RETURN(const Borders borders, ReadBorders(*store));
   const std::vector<ssd::SegmentInfo> segments = store->Segments();
+  LatestUses uses(segments);
   std::map<block::BlockHash, Found> newest;  // a block's later record replaces the earlier
   uint64_t unreadable = 0, foreign = 0, orphans = 0, restored = 0;
   PREFIXD_RETURN_IF_ERROR(store->ForEachRecord(
@@ -69,6 +91,7 @@ absl::Status Core::Recover() {
         }
         auto border = borders.find(base::ToHex(record->space));
         if (border != borders.end() && sequence <= border->second) return absl::OkStatus();
+        uses.Add(sequence, record->last_use);
         newest[record->block.hash] = {sequence, *std::move(record)};
         return absl::OkStatus();
       },
@@ -83,6 +106,7 @@ absl::Status Core::Recover() {
   });
   for (Found* found : order) {
     found->record.block.record_sequence = found->sequence;
+    found->record.block.last_use = found->record.last_use;
     KeepLivePages(segments, &found->record.block.pages);
     const SpacePtr space = SpaceOf(found->record.space);
     if (space == nullptr) {
@@ -91,6 +115,10 @@ absl::Status Core::Recover() {
     }
     const absl::Status status = index->Restore(space->handle, found->record.block);
     ++(status.ok() ? restored : orphans);
+  }
+  {
+    base::MutexLock lock(segment_mutex);
+    uses.TellTo(&age_out);
   }
   counters.AddAll({{"recovered.blocks", restored},
                    {"recovered.orphans", orphans},

@@ -22,6 +22,32 @@ index::RestoredPage OnDisk(const index::PageInfo& page, uint64_t sequence) {
           .ssd_sequence = sequence};
 }
 
+// All but the pages that are about to be written.
+BlockRecord RecordOf(const index::SpillBlock& block) {
+  BlockRecord record{.space = block.space,
+                     .first_token = block.first_token,
+                     .last_use = block.last_use,
+                     .block = {}};
+  record.block.hash = block.hash;
+  record.block.parent = block.parent;
+  record.block.parent_path = block.parent_path;
+  record.block.tokens = block.tokens;
+  record.block.content = block.content;
+  record.block.ends = block.ends;
+  for (const index::PageInfo& page : block.ssd_pages) {
+    record.block.pages.push_back(OnDisk(page, page.ssd_sequence));
+  }
+  return record;
+}
+
+uint64_t PageBytesOf(std::span<const index::SpillBlock> blocks) {
+  uint64_t bytes = 0;
+  for (const index::SpillBlock& block : blocks) {
+    for (const index::PageInfo& page : block.pages) bytes += page.page_bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 // Whether free and clean extents are below so many eighths of the arena: the spiller starts below
@@ -34,95 +60,108 @@ bool Core::CleanBelow(uint64_t eighths) const {
          free_bytes + counts.clean_bytes < stats.capacity_bytes / 8 * eighths;
 }
 
-absl::Status Core::WriteSegment(std::span<index::SpillBlock> blocks,
-                                std::vector<index::SpilledPage>* spilled) {
-  PREFIXD_ASSIGN_OR_RETURN(const std::unique_ptr<ssd::SegmentWriter> segment, store->NewSegment());
-  std::vector<BlockRecord> records;
-  for (const index::SpillBlock& block : blocks) {
-    BlockRecord record{.space = block.space,
-                       .first_token = block.first_token,
-                       .last_use = block.last_use,
-                       .block = {}};
-    record.block.hash = block.hash;
-    record.block.parent = block.parent;
-    record.block.parent_path = block.parent_path;
-    record.block.tokens = block.tokens;
-    record.block.content = block.content;
-    record.block.ends = block.ends;
-    for (const index::PageInfo& page : block.ssd_pages)
-      record.block.pages.push_back(OnDisk(page, page.ssd_sequence));
-    for (const index::PageInfo& page : block.pages) {
-      const std::span<const std::byte> bytes(arena->data(page.extent), page.page_bytes);
-      PREFIXD_ASSIGN_OR_RETURN(
-          const uint64_t sequence,
-          segment->AddPage(block::MakePageHeader(page.name, bytes, page.check), bytes));
-      spilled->push_back({page.ref, sequence});
-      record.block.pages.push_back(OnDisk(page, sequence));
-    }
-    records.push_back(std::move(record));
-  }
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    PREFIXD_ASSIGN_OR_RETURN(blocks[i].record_sequence,
-                             segment->AddRecord(EncodeRecord(records[i])));
-  }
-  return segment->Finish().status();
+std::optional<block::PageHeader> Core::ReadAgain(const index::PageInfo& page,
+                                                 std::vector<std::byte>* buffer) {
+  buffer->resize(page.page_bytes);
+  block::PageHeader header;
+  absl::Status status = store->ReadPage(page.ssd_sequence, &header, *buffer);
+  if (status.ok()) status = block::VerifyPage(header, page.name, page.check, *buffer);
+  if (status.ok()) return header;
+  counters.Add("rewrite.unreadable");
+  Log(LogLevel::kWarning, absl::StrCat("page at ssd sequence ", page.ssd_sequence,
+                                       " is not written again: ", std::string(status.message())));
+  return std::nullopt;
 }
 
-// Drops the oldest segments until `bytes` more fit into the SSD budget, none newer than
-// `keep_after`: pages of a dropped segment that are in RAM become dirty again, and a round that
-// dropped its own writing would never end.
-bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after) {
-  for (const ssd::SegmentInfo& oldest : store->Segments()) {
-    if (store->FileBytes() + bytes <= options.ssd_budget_bytes) return true;
-    if (oldest.last_sequence > keep_after) return false;
-    index->DropSsdRange(oldest.first_sequence, oldest.last_sequence);
-    if (absl::Status status = store->DropSegment(oldest); !status.ok()) {
-      Log(LogLevel::kWarning,
-          absl::StrCat("ssd: cannot drop the oldest segment: ", std::string(status.message())));
-      return false;
+absl::Status Core::WritePages(ssd::SegmentWriter* segment, const index::SpillBlock& block,
+                              std::vector<index::SpilledPage>* spilled, BlockRecord* record,
+                              SegmentSums* sums) {
+  std::vector<std::byte> buffer;
+  for (const index::PageInfo& page : block.pages) {
+    const InFlight buffered(&in_flight_bytes, page.extent ? 0 : page.page_bytes);
+    std::span<const std::byte> bytes;
+    block::PageHeader header;
+    if (page.extent) {
+      bytes = {arena->data(page.extent), page.page_bytes};
+      header = block::MakePageHeader(page.name, bytes, page.check);
+    } else {
+      const std::optional<block::PageHeader> found = ReadAgain(page, &buffer);
+      if (!found.has_value()) continue;
+      bytes = buffer;
+      header = *found;
     }
-    counters.Add("segments.dropped");
-    FreeTaken();
+    PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, segment->AddPage(header, bytes));
+    spilled->push_back({page.ref, sequence, page.ssd_sequence});
+    record->block.pages.push_back(OnDisk(page, sequence));
+    const bool again = page.ssd_sequence != 0;
+    ++(again ? sums->rewritten_pages : sums->pages);
+    (again ? sums->rewritten_bytes : sums->bytes) += page.page_bytes;
   }
-  return store->FileBytes() + bytes <= options.ssd_budget_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Core::WriteSegment(std::span<index::SpillBlock> blocks,
+                                std::vector<index::SpilledPage>* spilled, SegmentSums* sums) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::unique_ptr<ssd::SegmentWriter> segment, store->NewSegment());
+  std::vector<std::string> records;
+  for (const index::SpillBlock& block : blocks) {
+    BlockRecord record = RecordOf(block);
+    PREFIXD_RETURN_IF_ERROR(WritePages(segment.get(), block, spilled, &record, sums));
+    records.push_back(EncodeRecord(record));
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    PREFIXD_ASSIGN_OR_RETURN(blocks[i].record_sequence, segment->AddRecord(records[i]));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const ssd::SegmentInfo info, segment->Finish());
+  last_segment_bytes = segment->bytes();
+  age_out.Written(info, index->Counts().stamp);
+  age_out.Spilled(sums->bytes, SsdBudget());
+  age_out.Rewritten(sums->rewritten_bytes);
+  return absl::OkStatus();
+}
+
+void Core::SaySpillFailed(const absl::Status& status) {
+  counters.Add("ssd.write_errors");
+  if (ssd_failing.exchange(true)) return;
+  Log(LogLevel::kError, absl::StrCat("ssd: cannot write, serving goes on from RAM alone: ",
+                                     std::string(status.message())));
 }
 
 absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start) {
   base::MutexLock segment(segment_mutex);
   PREFIXD_RETURN_IF_ERROR(SaveSpaces());
-  std::vector<index::SpillBlock> blocks = index->PickSpill(options.segment_bytes);
-  if (blocks.empty()) return 0;
-  uint64_t bytes = 0;
-  size_t pages = 0;
-  for (const index::SpillBlock& block : blocks) {
-    for (const index::PageInfo& page : block.pages) bytes += page.page_bytes;
-    pages += block.pages.size();
-  }
-  if (!MakeSsdRoom(bytes + bytes / 16, round_start)) {
+  Leaving leaving = PickLeaving(round_start);
+  const uint64_t segment_bytes = SegmentBytes();
+  std::vector<index::SpillBlock> blocks =
+      index->PickSpill(segment_bytes - std::min(segment_bytes / 4 * 3, leaving.bytes));
+  const uint64_t bytes = PageBytesOf(blocks);
+  if (blocks.empty() || !MakeSsdRoom(bytes, round_start, &leaving)) {
     index->AbortSpill(blocks);
+    index->AbortSpill(leaving.blocks);
     FreeTaken();
-    counters.Add("ssd.full");
+    if (!blocks.empty()) counters.Add("ssd.full");
     return 0;
   }
+  blocks.insert(blocks.end(), leaving.blocks.begin(), leaving.blocks.end());
   std::vector<index::SpilledPage> spilled;
+  SegmentSums sums;
   const int64_t started = options.clock->MonotonicMicros();
-  absl::Status status = WriteSegment(blocks, &spilled);
+  absl::Status status = WriteSegment(blocks, &spilled, &sums);
   if (!status.ok()) {
     index->AbortSpill(blocks);
-    counters.Add("ssd.write_errors");
-    if (!ssd_failing.exchange(true)) {
-      Log(LogLevel::kError, absl::StrCat("ssd: cannot write, serving goes on from RAM alone: ",
-                                         std::string(status.message())));
-    }
     FreeTaken();
+    SaySpillFailed(status);
     return status;
   }
   index->FinishSpill(blocks, spilled);
+  for (const ssd::SegmentInfo& oldest : leaving.segments) Leave(oldest);
   FreeTaken();
   if (ssd_failing.exchange(false)) Log(LogLevel::kInfo, "ssd: writes succeed again");
-  counters.Add("segments.written");
-  counters.Add("pages.spilled", pages);
-  counters.Add("bytes.spilled", bytes);
+  counters.AddAll({{"segments.written", 1},
+                   {"pages.spilled", sums.pages},
+                   {"bytes.spilled", sums.bytes},
+                   {"pages.rewritten", sums.rewritten_pages},
+                   {"bytes.rewritten", sums.rewritten_bytes}});
   counters.Time("spill", static_cast<uint64_t>(options.clock->MonotonicMicros() - started));
   return std::max<uint64_t>(bytes, 1);  // records alone are progress too
 }

@@ -4,7 +4,7 @@
 // account.cc   totals, eviction order and spill order, kept true after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
 // match.cc, acquire.cc, lease.cc, promote.cc, reserve.cc, publish.cc, evict.cc, move.cc, spill.cc,
-// restore.cc, adopt.cc: the verbs
+// rewrite.cc, restore.cc, adopt.cc: the verbs
 #pragma once
 #include <memory>
 #include <vector>
@@ -148,8 +148,13 @@ struct PrefixIndex::Impl {
   uint64_t ClearTree(Space& space) PREFIXD_REQUIRES(mutex);
 
   // --- spill.cc ---
+  SpillBlock ForRecord(Node& node) PREFIXD_REQUIRES(mutex);  // all but its pages
+  void BeginSpill(Node& node) PREFIXD_REQUIRES(mutex);       // until EndSpill
   SpillBlock PickBlock(Node& node, uint64_t& bytes) PREFIXD_REQUIRES(mutex);
   void EndSpill(const SpillBlock& block) PREFIXD_REQUIRES(mutex);
+
+  // --- rewrite.cc ---
+  SpillBlock PickAgain(Node& node, const RewriteOptions& range, bool pages) PREFIXD_REQUIRES(mutex);
 
   // --- restore.cc ---
   absl::StatusOr<Node*> ParentByHash(Space& space, const block::BlockHash& hash,

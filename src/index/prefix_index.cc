@@ -54,6 +54,7 @@ IndexCounts PrefixIndex::Counts() const {
   counts.clean_bytes = impl_->totals.clean_bytes;
   counts.memory_bytes = impl_->MemoryBytes();
   counts.ghosts = impl_->ghosts.size();
+  counts.stamp = impl_->next_stamp - 1;
   counts.comparisons = impl_->comparisons;
   return counts;
 }

@@ -15,8 +15,9 @@
 //
 // Page states, changed only under the mutex:
 //   kRam (dirty) -> kSpilling (readable, leasable) -> kRamAndSsd (clean) -> kSsd -> kPromoting ->
-//   kRamAndSsd; or gone. A page adopted from an earlier daemon's arena is kUnverified until it went
-//   through kPromoting too, where it is checked in place.
+//   kRamAndSsd; or gone. A page that is written again from RAM, because its segment leaves, is
+//   kSpilling with an ssd_sequence meanwhile. A page adopted from an earlier daemon's arena is
+//   kUnverified until it went through kPromoting too, where it is checked in place.
 // An extent comes back through TakeFreed() once its page is in SSD or gone and nobody holds it.
 //
 // Marks. Whoever gives a page an extent may give its marks in the arena file too. They are written
@@ -178,10 +179,21 @@ struct SpillBlock {
   std::vector<PageInfo> pages;      // to write
   std::vector<PageInfo> ssd_pages;  // on SSD already
   uint64_t record_sequence = 0;     // of the record; the caller fills it in before FinishSpill
+  bool wanted = false;              // for the index: an aborted record is asked for again
 };
 struct SpilledPage {
   PageRef ref;
   uint64_t ssd_sequence = 0;
+  uint64_t replaces = 0;  // the copy that it was written from again; 0 = it had none
+};
+
+// The segments that leave the SSD next hold the sequences [first, last].
+struct RewriteOptions {
+  uint64_t first = 0, last = 0;
+  int64_t hot_after = 0;    // pages of blocks used after this stamp: at most `hot_bytes`
+  uint64_t hot_bytes = 0;   // the most recently used first
+  int64_t warm_after = 0;   // then blocks used after this one, or that others with pages elsewhere
+  uint64_t warm_bytes = 0;  // continue, as long as all together are at most so many
 };
 
 struct RestoredPage {
@@ -201,6 +213,7 @@ struct RestoredBlock {
   std::vector<uint32_t> ends;
   std::vector<RestoredPage> pages;
   uint64_t record_sequence = 0;
+  int64_t last_use = 0;  // stamp; later uses get higher ones. 0: unknown
 };
 
 struct IndexCounts {
@@ -210,6 +223,7 @@ struct IndexCounts {
   uint64_t clean_bytes = 0;   // extents of pages that are on SSD too and that nobody holds
   uint64_t memory_bytes = 0;  // of the index itself, estimated
   uint64_t ghosts = 0;
+  int64_t stamp = 0;         // of the latest use: SpillBlock::last_use is on this scale
   uint64_t comparisons = 0;  // of a request with a stored block, since the start
 };
 
@@ -342,9 +356,15 @@ class PrefixIndex {
   // written. Their pages become kSpilling.
   std::vector<SpillBlock> PickSpill(uint64_t max_bytes);
   void FinishSpill(std::span<const SpillBlock> blocks, std::span<const SpilledPage> pages);
-  void AbortSpill(std::span<const SpillBlock> blocks);  // pages are kRam again
-  // The SSD copies of sequences in [first, last] are no more.
-  void DropSsdRange(uint64_t first, uint64_t last);
+  void AbortSpill(std::span<const SpillBlock> blocks);  // pages are as they were before
+  // What is worth writing again before the segments of a range leave, parents before children. In
+  // SpillBlock::pages: those in RAM (kSpilling, with their extents) and those to be read from
+  // ssd_sequence (kSsd). A block without any has its record there, and pages or descendants that
+  // stay on SSD. FinishSpill and AbortSpill as after PickSpill; then DropSsdRange.
+  std::vector<SpillBlock> PickRewrite(const RewriteOptions& options);
+  // The SSD copies of sequences in [first, last] are no more. Returns the bytes of extents that
+  // became dirty by it.
+  uint64_t DropSsdRange(uint64_t first, uint64_t last);
   // A block read back from its record. NotFound when its parent is not in the tree; DataLoss when
   // hash(parent, tokens) is not `hash` or the shape does not fit; a block already there gets the
   // pages and ends it lacks.

@@ -120,7 +120,13 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   Node* node = ExactChild(parent, tokens);
   const bool full = block.tokens.size() == space->shape.block_tokens;
   if (node != nullptr || full || (!block.pages.empty() && !IsCovered(parent, block))) {
-    if (node == nullptr) node = impl_->InsertChild(parent, tokens);
+    const bool inserted = node == nullptr;
+    if (inserted) node = impl_->InsertChild(parent, tokens);
+    if (block.last_use > 0 && (inserted || block.last_use > node->stamp)) {
+      const Impl::Change change(*impl_, *node);
+      node->stamp = block.last_use;
+      impl_->next_stamp = std::max(impl_->next_stamp, block.last_use + 1);
+    }
     impl_->AddRestoredPages(*node, block);
     impl_->SupersedePrefixes(*node);
   }

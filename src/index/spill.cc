@@ -4,7 +4,7 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
-SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
+SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
   SpillBlock block;
   block.node = &node;
   block.space = node.space->shape.id;
@@ -18,6 +18,11 @@ SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
   block.last_use = node.stamp;
   block.touches = node.touches;
   block.was_ghost = node.was_ghost;
+  return block;
+}
+
+SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
+  SpillBlock block = ForRecord(node);
   const Change change(*this, node);
   for (Page& page : node.pages) {
     if (OnSsd(page)) block.ssd_pages.push_back(InfoOf(node, page));
@@ -26,10 +31,15 @@ SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
     block.pages.push_back(InfoOf(node, page));
     bytes += page.page_bytes;
   }
+  block.wanted = block.pages.empty();
+  BeginSpill(node);
+  return block;
+}
+
+void PrefixIndex::Impl::BeginSpill(Node& node) {
   node.spilling = true;
   node.record_wanted = false;
   ++node.pins;
-  return block;
 }
 
 std::vector<SpillBlock> PrefixIndex::PickSpill(uint64_t max_bytes) {
@@ -56,7 +66,8 @@ void PrefixIndex::Impl::EndSpill(const SpillBlock& block) {
   {
     const Change change(*this, node);
     for (Page& page : node.pages) {
-      if (page.state == PageState::kSpilling) page.state = PageState::kRam;
+      if (page.state != PageState::kSpilling) continue;
+      page.state = OnSsd(page) ? PageState::kRamAndSsd : PageState::kRam;
     }
     node.spilling = false;
     --node.pins;
@@ -69,12 +80,14 @@ void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,
   const base::MutexLock lock(impl_->mutex);
   for (const SpilledPage& spilled : pages) {
     Page* const page = impl_->Resolve(spilled.ref);
-    // A block that left the tree meanwhile does not come back through its copy.
-    if (page == nullptr || page->state != PageState::kSpilling || !spilled.ref.node->in_tree) {
-      continue;
-    }
+    // A block that left the tree meanwhile does not come back through its copy, nor does a page
+    // that turned out bad while it was written again.
+    if (page == nullptr || !spilled.ref.node->in_tree) continue;
+    const bool fresh = spilled.replaces == 0 && page->state == PageState::kSpilling;
+    const bool again = spilled.replaces != 0 && page->ssd_sequence == spilled.replaces;
+    if (!fresh && !again) continue;
     const Impl::Change change(*impl_, *spilled.ref.node);
-    page->state = PageState::kRamAndSsd;
+    if (page->state == PageState::kSpilling) page->state = PageState::kRamAndSsd;
     page->ssd_sequence = spilled.ssd_sequence;
   }
   for (const SpillBlock& block : blocks) {
@@ -90,12 +103,12 @@ void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,
 void PrefixIndex::AbortSpill(std::span<const SpillBlock> blocks) {
   const base::MutexLock lock(impl_->mutex);
   for (const SpillBlock& block : blocks) {
-    if (block.pages.empty()) block.node->record_wanted = true;
+    if (block.wanted) block.node->record_wanted = true;
     impl_->EndSpill(block);
   }
 }
 
-void PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
+uint64_t PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
   const base::MutexLock lock(impl_->mutex);
   const auto dropped = [&](uint64_t sequence) {
     return sequence != 0 && sequence >= first && sequence <= last;
@@ -107,6 +120,7 @@ void PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
                     [&](const Page& page) { return dropped(page.ssd_sequence); });
     if (page_dropped || dropped(node->record_sequence)) touched.push_back(node);
   }
+  const uint64_t dirty_before = impl_->totals.dirty_bytes;
   for (Node* const node : touched) {
     const Impl::Change change(*impl_, *node);
     for (Page& page : node->pages) {
@@ -123,9 +137,11 @@ void PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
       node->record_wanted = true;
     }
   }
+  const uint64_t dirtied = impl_->totals.dirty_bytes - dirty_before;
   std::sort(touched.begin(), touched.end(),
             [](const Node* a, const Node* b) { return a->first_token > b->first_token; });
   for (Node* const node : touched) impl_->SettleIfLeft(node);
+  return dirtied;
 }
 
 }  // namespace prefixd::index

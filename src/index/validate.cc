@@ -64,7 +64,8 @@ absl::Status CheckPages(const Node& node) {
     const bool in_ram = InRam(page.state) || page.state == PageState::kUnverified;
     if (static_cast<bool>(page.extent) != in_ram && !either) return Broken(node, "extent");
     const bool copy = page.state == PageState::kRamAndSsd || page.state == PageState::kSsd;
-    if (OnSsd(page) != copy && !either && page.state != PageState::kUnverified) {
+    const bool again = page.state == PageState::kSpilling;  // may have a copy that is leaving
+    if (OnSsd(page) != copy && !either && !again && page.state != PageState::kUnverified) {
       return Broken(node, "SSD sequence");
     }
     if (page.state == PageState::kSpilling && !node.spilling) return Broken(node, "spilling page");

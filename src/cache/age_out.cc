@@ -1,0 +1,135 @@
+// Age-out: the oldest segments leave when the SSD budget asks for their room. What is worth keeping
+// of them was written again before; their files go in the background.
+#include <algorithm>
+
+#include "base/status.h"
+#include "cache/core.h"
+
+namespace prefixd::cache {
+namespace {
+
+constexpr std::chrono::seconds kDropPatience(10);  // for the files of one segment to go
+
+// Table files are a little larger than what is in them: index blocks, and sizes in whole blocks.
+uint64_t FileBytesOf(uint64_t bytes) { return bytes + bytes / 16; }
+
+}  // namespace
+
+// Many small ones where the budget is small: what is free for the next one is not used.
+uint64_t Core::SegmentBytes() const {
+  constexpr uint64_t kLeast = uint64_t{1} << 20;
+  return std::min(options.segment_bytes, std::max(kLeast, SsdBudget() / 64));
+}
+
+std::vector<ssd::SegmentInfo> Core::StayingSegments() const {
+  // In this order: one that is removed in between is in neither.
+  std::deque<ssd::SegmentInfo> going;
+  {
+    base::MutexLock lock(drop_mutex);
+    going = dropping;
+  }
+  std::vector<ssd::SegmentInfo> segments = store->Segments();
+  std::erase_if(segments, [&going](const ssd::SegmentInfo& segment) {
+    return std::ranges::any_of(going, [&segment](const ssd::SegmentInfo& other) {
+      return other.first_sequence == segment.first_sequence;
+    });
+  });
+  return segments;
+}
+
+uint64_t Core::BytesBeingDropped() const {
+  base::MutexLock lock(drop_mutex);
+  uint64_t bytes = 0;
+  for (const ssd::SegmentInfo& segment : dropping) bytes += segment.file_bytes;
+  return bytes;
+}
+
+// A segment ahead: those that leave are still there while the one that takes over is written, so
+// that nothing is lost whenever the power goes.
+Leaving Core::PickLeaving(uint64_t keep_after) {
+  Leaving leaving;
+  const uint64_t files = store->FileBytes();
+  const uint64_t after_next =
+      files - std::min(files, BytesBeingDropped()) + 2 * FileBytesOf(SegmentBytes());
+  if (after_next <= SsdBudget()) return leaving;
+  const std::vector<ssd::SegmentInfo> segments = StayingSegments();
+  const size_t count = AgeOut::CountLeaving(segments, after_next - SsdBudget(), keep_after);
+  if (count == 0) return leaving;
+  leaving.segments.assign(segments.begin(), segments.begin() + static_cast<ptrdiff_t>(count));
+  index::RewriteOptions options = age_out.Choose(segments, count, SsdBudget());
+  options.hot_bytes = std::min(options.hot_bytes, SegmentBytes() / 4 * 3);
+  leaving.blocks = index->PickRewrite(options);
+  for (const index::SpillBlock& block : leaving.blocks) {
+    for (const index::PageInfo& page : block.pages) leaving.bytes += page.page_bytes;
+  }
+  return leaving;
+}
+
+// Out of the index now; its files later.
+void Core::Leave(const ssd::SegmentInfo& segment) {
+  age_out.Rewritten(index->DropSsdRange(segment.first_sequence, segment.last_sequence));
+  age_out.Dropped(segment);
+  FreeTaken();
+  base::MutexLock lock(drop_mutex);
+  dropping.push_back(segment);
+  drop_wake.NotifyAll();
+}
+
+bool Core::WaitForDrop() {
+  const base::Deadline deadline = std::chrono::steady_clock::now() + kDropPatience;
+  base::MutexLock lock(drop_mutex);
+  const size_t before = dropping.size();
+  if (before == 0) return false;
+  while (dropping.size() == before && !drop_stop) {
+    if (!drop_done.WaitUntil(drop_mutex, deadline)) return false;
+  }
+  return !drop_stop;
+}
+
+bool Core::HasSsdRoom(uint64_t bytes) {
+  while (store->FileBytes() + FileBytesOf(bytes) > SsdBudget()) {
+    if (!WaitForDrop()) return false;
+  }
+  return true;
+}
+
+// Room for a segment of `bytes` and what is written again with it, in the files as they are now.
+// Where age-out a segment ahead was not enough (the budget shrank, a segment is larger than most),
+// the oldest go without being written again; none newer than `keep_after`: pages of a dropped
+// segment that are in RAM become dirty again, and a round that dropped its own writing would never
+// end.
+bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving) {
+  if (HasSsdRoom(bytes + leaving->bytes)) return true;
+  index->AbortSpill(leaving->blocks);
+  for (const ssd::SegmentInfo& segment : leaving->segments) Leave(segment);
+  *leaving = {};
+  while (!HasSsdRoom(bytes)) {
+    const std::vector<ssd::SegmentInfo> segments = StayingSegments();
+    if (segments.empty() || segments.front().last_sequence > keep_after) return false;
+    Leave(segments.front());
+  }
+  return true;
+}
+
+void Core::DropLoop() {
+  while (true) {
+    ssd::SegmentInfo oldest;
+    {
+      base::MutexLock lock(drop_mutex);
+      while (dropping.empty() && !drop_stop) drop_wake.Wait(drop_mutex);
+      if (drop_stop) return;
+      oldest = dropping.front();
+    }
+    const absl::Status status = store->DropSegment(oldest);
+    if (!status.ok()) {
+      Log(LogLevel::kWarning, absl::StrCat("ssd: cannot remove the files of a segment: ",
+                                           std::string(status.message())));
+    }
+    counters.Add(status.ok() ? "segments.dropped" : "segments.drop_errors");
+    base::MutexLock lock(drop_mutex);
+    dropping.pop_front();
+    drop_done.NotifyAll();
+  }
+}
+
+}  // namespace prefixd::cache
