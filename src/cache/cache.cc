@@ -89,7 +89,8 @@ absl::Status Core::Start() {
     PREFIXD_ASSIGN_OR_RETURN(store,
                              ssd::SegmentStore::Open({.directory = options.directory,
                                                       .direct_io = options.direct_io,
-                                                      .block_cache_bytes = shares.ssd_bytes / 4}));
+                                                      .block_cache_bytes = shares.ssd_bytes / 4,
+                                                      .files = options.ssd_files}));
     PREFIXD_RETURN_IF_ERROR(Recover());
     threads.emplace_back([this] { SpillLoop(); });
     threads.emplace_back([this] { DropLoop(); });

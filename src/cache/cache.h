@@ -26,6 +26,10 @@
 #include "block/arena_file.h"
 #include "block/tokens.h"
 
+namespace prefixd::ssd {
+struct FileLayer;
+}
+
 namespace prefixd::cache {
 
 enum class LogLevel { kInfo, kWarning, kError };
@@ -44,6 +48,7 @@ struct Options {
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
   uint64_t segment_bytes = uint64_t{64} << 20;
   std::string version = "0";
+  std::shared_ptr<ssd::FileLayer> ssd_files = nullptr;  // ssd/file_layer.h; null: the machine's own
   const base::Clock* clock = &base::SystemClock::Get();
   // One line of plain text; called from any thread, must not call back.
   std::function<void(LogLevel, const std::string&)> log;

@@ -15,12 +15,6 @@
 namespace prefixd::ssd {
 namespace {
 
-rocksdb::WriteOptions Synced() {
-  rocksdb::WriteOptions options;
-  options.sync = true;
-  return options;
-}
-
 absl::Status DeleteFiles(const TableDb& table_db, rocksdb::ColumnFamilyHandle* family,
                          const SegmentInfo& segment) {
   const std::string first_key = SequenceKey(segment.first_sequence);
@@ -48,38 +42,38 @@ absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& 
   auto impl = std::make_unique<Impl>();
   StoreState& state = impl->state;
   PREFIXD_ASSIGN_OR_RETURN(state.directory, StoreDirectory::Open(options.directory));
-  PREFIXD_RETURN_IF_ERROR(CheckFormatVersion(options.directory));
+  PREFIXD_RETURN_IF_ERROR(CheckFormatVersion(options.directory, options.files.get()));
   PREFIXD_RETURN_IF_ERROR(state.directory->RemoveIncoming());
   const bool direct_io = options.direct_io && state.directory->SupportsDirectIo();
-  PREFIXD_ASSIGN_OR_RETURN(state.table_db,
-                           TableDb::Open({.directory = options.directory,
-                                          .direct_io = direct_io,
-                                          .block_cache_bytes = options.block_cache_bytes}));
-  PREFIXD_ASSIGN_OR_RETURN(const uint32_t epoch, RaiseEpoch(*state.table_db));
+  state.table_options = {.directory = options.directory,
+                         .direct_io = direct_io,
+                         .block_cache_bytes = options.block_cache_bytes,
+                         .files = options.files};
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, state.Table());
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t epoch, RaiseEpoch(table.get()));
   state.last_sequence = uint64_t{epoch} << kCounterBits;
-  PREFIXD_ASSIGN_OR_RETURN(std::vector<SegmentInfo> segments, FindSegments(*state.table_db));
-  {
-    base::MutexLock lock(state.mutex);
-    state.segments = std::move(segments);
-  }
   return std::unique_ptr<SegmentStore>(new SegmentStore(std::move(impl)));
 }
 
 absl::Status SegmentStore::PutMeta(const std::string& key, const std::string& value) {
-  return FromRocks(impl_->state.table_db->db->Put(Synced(), kMetaPrefix + key, value),
-                   absl::StrCat("cannot write metadata ", key));
+  rocksdb::WriteBatch batch;
+  batch.Put(kMetaPrefix + key, value);
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.TableForChanges());
+  return table->WriteMeta(&batch, absl::StrCat("cannot write metadata ", key));
 }
 
 absl::Status SegmentStore::DeleteMeta(const std::string& key) {
-  return FromRocks(impl_->state.table_db->db->Delete(Synced(), kMetaPrefix + key),
-                   absl::StrCat("cannot delete metadata ", key));
+  rocksdb::WriteBatch batch;
+  batch.Delete(kMetaPrefix + key);
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.TableForChanges());
+  return table->WriteMeta(&batch, absl::StrCat("cannot delete metadata ", key));
 }
 
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SegmentStore::ListMeta(
     const std::string& prefix) const {
   const std::string start = kMetaPrefix + prefix;
-  const std::unique_ptr<rocksdb::Iterator> entry(
-      impl_->state.table_db->db->NewIterator(rocksdb::ReadOptions()));
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
+  const std::unique_ptr<rocksdb::Iterator> entry(table->db->NewIterator(rocksdb::ReadOptions()));
   std::vector<std::pair<std::string, std::string>> list;
   for (entry->Seek(start); entry->Valid() && entry->key().starts_with(start); entry->Next()) {
     list.emplace_back(entry->key().ToString().substr(std::strlen(kMetaPrefix)),
@@ -90,6 +84,7 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SegmentStore::L
 }
 
 absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentStore::NewSegment() {
+  PREFIXD_ASSIGN_OR_RETURN(TableDbPtr table, impl_->state.TableForChanges());
   {
     base::MutexLock lock(impl_->state.mutex);
     if (impl_->state.writing) {
@@ -97,16 +92,16 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentStore::NewSegment() {
     }
     impl_->state.writing = true;
   }
-  return MakeSegmentWriter(&impl_->state);
+  return MakeSegmentWriter(&impl_->state, std::move(table));
 }
 
 absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header,
                                     std::span<std::byte> page) const {
-  const TableDb& table_db = *impl_->state.table_db;
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
   rocksdb::PinnableSlice value;
-  PREFIXD_RETURN_IF_ERROR(FromRocks(
-      table_db.db->Get(table_db.read_options(), table_db.pages, SequenceKey(sequence), &value),
-      absl::StrCat("cannot read page ", sequence)));
+  PREFIXD_RETURN_IF_ERROR(
+      FromRocks(table->db->Get(table->read_options(), table->pages, SequenceKey(sequence), &value),
+                absl::StrCat("cannot read page ", sequence)));
   if (value.size() != sizeof(*header) + page.size()) {
     return absl::DataLossError(absl::StrCat("segment store: page ", sequence, " has ", value.size(),
                                             " bytes, expected ", sizeof(*header) + page.size()));
@@ -120,8 +115,9 @@ absl::Status SegmentStore::ForEachRecord(
     const std::function<absl::Status(uint64_t sequence, std::span<const std::byte> record)>& visit,
     uint64_t* unreadable) const {
   *unreadable = 0;
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
   for (const SegmentInfo& segment : Segments()) {
-    RecordReader reader(*impl_->state.table_db, segment);
+    RecordReader reader(*table, segment);
     PREFIXD_RETURN_IF_ERROR(reader.ForEach(visit));
     *unreadable += reader.unreadable();
   }
@@ -135,6 +131,7 @@ std::vector<SegmentInfo> SegmentStore::Segments() const {
 
 absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
   StoreState& state = impl_->state;
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, state.TableForChanges());
   const std::vector<SegmentInfo> segments = Segments();
   const auto same = [&](const SegmentInfo& other) { return SameRange(other, segment); };
   if (std::none_of(segments.begin(), segments.end(), same)) {
@@ -143,8 +140,8 @@ absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
   }
   // Records first: pages without records are removed at the next Open, the other way round a record
   // would promise pages that are gone.
-  PREFIXD_RETURN_IF_ERROR(DeleteFiles(*state.table_db, state.table_db->records, segment));
-  PREFIXD_RETURN_IF_ERROR(DeleteFiles(*state.table_db, state.table_db->pages, segment));
+  PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->records, segment));
+  PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->pages, segment));
   base::MutexLock lock(state.mutex);
   std::erase_if(state.segments, same);
   return absl::OkStatus();
@@ -153,11 +150,16 @@ absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
 uint64_t SegmentStore::FileBytes() const { return impl_->state.directory->AllocatedBytes(); }
 
 uint64_t SegmentStore::MemoryBytes() const {
-  return impl_->state.table_db->MemoryBytes() + impl_->state.writer_bytes;
+  TableDbPtr table;
+  {
+    base::MutexLock lock(impl_->state.mutex);
+    table = impl_->state.table_db;
+  }
+  return (table == nullptr ? 0 : table->MemoryBytes()) + impl_->state.writer_bytes;
 }
 
 uint64_t SegmentStore::last_sequence() const { return impl_->state.last_sequence; }
 
-bool SegmentStore::direct_io() const { return impl_->state.table_db->direct_io; }
+bool SegmentStore::direct_io() const { return impl_->state.table_options.direct_io; }
 
 }  // namespace prefixd::ssd

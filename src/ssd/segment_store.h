@@ -24,6 +24,8 @@ namespace prefixd::ssd {
 
 inline constexpr uint32_t kStoreFormatVersion = 1;
 
+struct FileLayer;  // file_layer.h
+
 struct SegmentInfo {
   uint64_t first_sequence = 0, last_sequence = 0;
   uint64_t file_bytes = 0;  // of both files
@@ -53,6 +55,7 @@ class SegmentStore {
     std::string directory;
     bool direct_io = true;  // falls back to buffered where the filesystem refuses it
     uint64_t block_cache_bytes = uint64_t{8} << 20;  // index blocks of table files
+    std::shared_ptr<FileLayer> files = nullptr;      // null: the machine's own file system
   };
   // FailedPrecondition when another store has the directory open, when its format version is not
   // ours (says both), when it holds something else or has used all epochs; PermissionDenied /

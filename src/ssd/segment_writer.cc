@@ -52,7 +52,8 @@ class IncomingFile {
 
 class TableSegmentWriter final : public SegmentWriter {
  public:
-  explicit TableSegmentWriter(StoreState* state) : state_(*state) {}
+  TableSegmentWriter(StoreState* state, TableDbPtr table)
+      : state_(*state), table_(std::move(table)) {}
   ~TableSegmentWriter() override;
 
   absl::StatusOr<uint64_t> AddPage(const block::PageHeader& header,
@@ -75,6 +76,7 @@ class TableSegmentWriter final : public SegmentWriter {
   void Close(const SegmentInfo* ingested);
 
   StoreState& state_;
+  TableDbPtr table_;                               // until it is closed
   std::unique_ptr<IncomingFile> pages_, records_;  // opened by the first value
   std::string value_;                              // header and page, one after the other
   uint64_t first_sequence_ = 0;                    // of the opening marker
@@ -89,6 +91,7 @@ TableSegmentWriter::~TableSegmentWriter() { Close(nullptr); }
 void TableSegmentWriter::Close(const SegmentInfo* ingested) {
   pages_.reset();
   records_.reset();
+  table_.reset();
   if (std::exchange(closed_, true)) return;
   state_.writer_bytes = 0;
   base::MutexLock lock(state_.mutex);
@@ -110,7 +113,7 @@ absl::Status TableSegmentWriter::OpenRecords() {
   if (records_ != nullptr) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(first_sequence_, NextSequence());
   records_ = std::make_unique<IncomingFile>(
-      *state_.table_db, state_.table_db->records,
+      *table_, table_->records,
       state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".records")));
   PREFIXD_RETURN_IF_ERROR(records_->Open());
   return records_->Put(first_sequence_, rocksdb::Slice());
@@ -120,7 +123,7 @@ absl::Status TableSegmentWriter::OpenPages() {
   if (pages_ != nullptr) return absl::OkStatus();
   PREFIXD_RETURN_IF_ERROR(OpenRecords());
   pages_ = std::make_unique<IncomingFile>(
-      *state_.table_db, state_.table_db->pages,
+      *table_, table_->pages,
       state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".pages")));
   return pages_->Open();
 }
@@ -132,7 +135,7 @@ absl::StatusOr<uint64_t> TableSegmentWriter::Keep(absl::StatusOr<uint64_t> resul
 
 void TableSegmentWriter::CountBuffers() {
   // Ours, RocksDB's block of one value, and the write buffer of each file.
-  const uint64_t write_buffer_bytes = state_.table_db->table_options.writable_file_max_buffer_size;
+  const uint64_t write_buffer_bytes = table_->table_options.writable_file_max_buffer_size;
   state_.writer_bytes = 2 * value_.capacity() + (pages_ == nullptr ? 1 : 2) * write_buffer_bytes;
 }
 
@@ -179,15 +182,15 @@ absl::Status TableSegmentWriter::Ingest() {
   options.allow_global_seqno = false;  // so that an overlap is an error: sequences are new
   options.write_global_seqno = false;
   std::vector<rocksdb::IngestExternalFileArg> args;
-  for (const auto& [family, file] : {std::pair(state_.table_db->pages, pages_.get()),
-                                     std::pair(state_.table_db->records, records_.get())}) {
+  for (const auto& [family, file] :
+       {std::pair(table_->pages, pages_.get()), std::pair(table_->records, records_.get())}) {
     if (file == nullptr) continue;
     rocksdb::IngestExternalFileArg& arg = args.emplace_back();
     arg.column_family = family;
     arg.external_files = {file->path()};
     arg.options = options;
   }
-  return FromRocks(state_.table_db->db->IngestExternalFiles(args), "cannot ingest a segment");
+  return FromRocks(table_->db->IngestExternalFiles(args), "cannot ingest a segment");
 }
 
 absl::StatusOr<SegmentInfo> TableSegmentWriter::FinishFiles() {
@@ -215,8 +218,8 @@ absl::StatusOr<SegmentInfo> TableSegmentWriter::Finish() {
 
 }  // namespace
 
-std::unique_ptr<SegmentWriter> MakeSegmentWriter(StoreState* state) {
-  return std::make_unique<TableSegmentWriter>(state);
+std::unique_ptr<SegmentWriter> MakeSegmentWriter(StoreState* state, TableDbPtr table) {
+  return std::make_unique<TableSegmentWriter>(state, std::move(table));
 }
 
 }  // namespace prefixd::ssd

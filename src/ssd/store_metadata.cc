@@ -34,11 +34,12 @@ absl::StatusOr<std::optional<uint32_t>> ReadNumber(rocksdb::DB* db, const std::s
 
 }  // namespace
 
-absl::Status CheckFormatVersion(const std::string& directory) {
+absl::Status CheckFormatVersion(const std::string& directory, const FileLayer* files) {
   if (access(absl::StrCat(directory, "/CURRENT").c_str(), F_OK) != 0) return absl::OkStatus();
   // Read-only and with the default column family alone: a later format may have others, and a store
   // that is not ours must stay as it is.
   rocksdb::Options options;
+  if (files != nullptr) options.env = files->env.get();
   options.paranoid_checks = false;
   options.max_open_files = 16;
   options.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;
@@ -55,21 +56,19 @@ absl::Status CheckFormatVersion(const std::string& directory) {
                    ", this prefixd reads version ", kStoreFormatVersion));
 }
 
-absl::StatusOr<uint32_t> RaiseEpoch(const TableDb& table_db) {
+absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db) {
   PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> last,
-                           ReadNumber(table_db.db.get(), kEpochKey));
+                           ReadNumber(table_db->db.get(), kEpochKey));
   const uint32_t epoch = last.value_or(0) + 1;
   if (epoch > kMaxEpoch) {
     return absl::FailedPreconditionError(
-        absl::StrCat("segment store: directory ", table_db.db->GetName(),
+        absl::StrCat("segment store: directory ", table_db->db->GetName(),
                      " has used all its epochs, limit ", kMaxEpoch, ": start a new directory"));
   }
   rocksdb::WriteBatch batch;
   batch.Put(kFormatVersionKey, Encode(kStoreFormatVersion));
   batch.Put(kEpochKey, Encode(epoch));
-  rocksdb::WriteOptions options;
-  options.sync = true;
-  PREFIXD_RETURN_IF_ERROR(FromRocks(table_db.db->Write(options, &batch), "cannot raise epoch"));
+  PREFIXD_RETURN_IF_ERROR(table_db->WriteMeta(&batch, "cannot raise epoch"));
   return epoch;
 }
 

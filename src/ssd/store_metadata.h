@@ -26,10 +26,10 @@ inline constexpr uint32_t kMaxEpoch = (uint32_t{1} << 24) - 1;
 
 // FailedPrecondition naming both versions when `directory` holds a store of another format. Changes
 // nothing. OK when there is no store yet.
-absl::Status CheckFormatVersion(const std::string& directory);
+absl::Status CheckFormatVersion(const std::string& directory, const FileLayer* files);
 
 // Raises the epoch by one, synced, before any sequence of it is given out. FailedPrecondition when
 // all epochs are used.
-absl::StatusOr<uint32_t> RaiseEpoch(const TableDb& table_db);
+absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db);
 
 }  // namespace prefixd::ssd

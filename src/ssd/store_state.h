@@ -15,14 +15,26 @@
 
 namespace prefixd::ssd {
 
-// Thread-safe. The mutex is not held across I/O.
+// Thread-safe. `mutex` is not held across I/O.
 struct StoreState {
+  // The database; opened anew if it had to be closed after an error of the disk. Unavailable while
+  // that does not succeed.
+  absl::StatusOr<TableDbPtr> Table() PREFIXD_EXCLUDES(mutex);
+  // The same, for a change: opened anew if an earlier change failed, which is a restart as far as
+  // RocksDB is concerned, once the disk takes writes again. Reads go on until then.
+  absl::StatusOr<TableDbPtr> TableForChanges() PREFIXD_EXCLUDES(mutex);
+
+  absl::Status TryWriting() const;  // a small file, synced and removed
+
   std::unique_ptr<StoreDirectory> directory;  // outlives the database: it holds the lock
-  std::unique_ptr<TableDb> table_db;
+  TableDbOptions table_options;
   std::atomic<uint64_t> last_sequence{0};  // raised by the one open writer
   std::atomic<uint64_t> writer_bytes{0};   // buffers of the one open writer
 
+  base::Mutex open_mutex;  // held while the database is opened
   mutable base::Mutex mutex;
+  TableDbPtr table_db PREFIXD_GUARDED_BY(mutex);
+  std::weak_ptr<TableDb> closing PREFIXD_GUARDED_BY(mutex);  // still in use by somebody
   bool writing PREFIXD_GUARDED_BY(mutex) = false;
   std::vector<SegmentInfo> segments PREFIXD_GUARDED_BY(mutex);  // by sequence
 };
@@ -36,6 +48,6 @@ struct StoreState {
 absl::StatusOr<std::vector<SegmentInfo>> FindSegments(const TableDb& table_db);
 
 // One at a time: `state->writing` is set; Finish() or the destructor clears it.
-std::unique_ptr<SegmentWriter> MakeSegmentWriter(StoreState* state);
+std::unique_ptr<SegmentWriter> MakeSegmentWriter(StoreState* state, TableDbPtr table);
 
 }  // namespace prefixd::ssd

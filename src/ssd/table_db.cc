@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "rocksdb/listener.h"
 #include "rocksdb/table.h"
 
 #include "base/status.h"
@@ -16,8 +17,21 @@ constexpr const char* kRecordsFamily = "records";
 // Beyond these, table files are opened again when they are read: three small reads, no more memory.
 constexpr int kMaxOpenFiles = 512;
 
-rocksdb::DBOptions MakeDbOptions(bool direct_io) {
+// Notes every error after which RocksDB refuses changes.
+class ErrorListener final : public rocksdb::EventListener {
+ public:
+  explicit ErrorListener(std::shared_ptr<std::atomic<bool>> failed) : failed_(std::move(failed)) {}
+  void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status*) override {
+    *failed_ = true;
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> failed_;
+};
+
+rocksdb::DBOptions MakeDbOptions(bool direct_io, const FileLayer* files) {
   rocksdb::DBOptions options;
+  if (files != nullptr) options.env = files->env.get();
   options.create_if_missing = true;
   options.create_missing_column_families = true;
   // A missing or damaged table file is a few missing pages, not a store that cannot be opened.
@@ -32,6 +46,7 @@ rocksdb::DBOptions MakeDbOptions(bool direct_io) {
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   options.keep_log_file_num = 2;
   options.max_log_file_size = 1 << 20;
+  options.max_bgerror_resume_count = 0;  // store_state.h opens it anew
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;
@@ -106,8 +121,10 @@ uint64_t SequenceOf(const rocksdb::Slice& key) {
 absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& options) {
   auto table_db = std::make_unique<TableDb>();
   table_db->direct_io = options.direct_io;
+  table_db->files = options.files;
   table_db->block_cache = rocksdb::NewLRUCache(options.block_cache_bytes, /*num_shard_bits=*/0);
-  const rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io);
+  rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io, options.files.get());
+  db_options.listeners = {std::make_shared<ErrorListener>(table_db->changes_failed)};
   const rocksdb::ColumnFamilyOptions segment_options =
       MakeSegmentFamilyOptions(table_db->block_cache);
   table_db->table_options = rocksdb::Options(db_options, segment_options);
@@ -145,6 +162,19 @@ rocksdb::EnvOptions TableDb::file_options() const {
   rocksdb::EnvOptions options(table_options);
   options.use_direct_writes = direct_io;  // SstFileWriter does not look at the database's options
   return options;
+}
+
+absl::Status TableDb::WriteMeta(rocksdb::WriteBatch* batch, const std::string& what) {
+  base::MutexLock lock(meta_mutex);
+  if (*changes_failed) {
+    return absl::UnavailableError(
+        absl::StrCat("segment store: ", what, ": a change failed before"));
+  }
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  const rocksdb::Status status = db->Write(options, batch);
+  if (!status.ok()) *changes_failed = true;
+  return FromRocks(status, what);
 }
 
 uint64_t TableDb::MemoryBytes() const {

@@ -3,6 +3,7 @@
 //
 // Thread-safe after Open.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,6 +14,10 @@
 #include "rocksdb/db.h"
 #include "rocksdb/options.h"
 #include "rocksdb/status.h"
+#include "rocksdb/write_batch.h"
+
+#include "base/mutex.h"
+#include "ssd/file_layer.h"
 
 namespace prefixd::ssd {
 
@@ -28,7 +33,11 @@ struct TableDbOptions {
   std::string directory;
   bool direct_io = true;
   uint64_t block_cache_bytes = 0;
+  std::shared_ptr<FileLayer> files = nullptr;  // null: the machine's own file system
 };
+
+struct TableDb;
+using TableDbPtr = std::shared_ptr<TableDb>;  // closed by the last user
 
 struct TableDb {
   // Opens or creates. The caller holds the directory's lock.
@@ -42,14 +51,24 @@ struct TableDb {
   // What an SstFileWriter of pages or records takes, direct I/O included.
   rocksdb::EnvOptions file_options() const;
   uint64_t MemoryBytes() const;
+  // To the metadata, synced. Unavailable once a change failed.
+  absl::Status WriteMeta(rocksdb::WriteBatch* batch, const std::string& what)
+      PREFIXD_EXCLUDES(meta_mutex);
 
   bool direct_io = false;
+  std::shared_ptr<FileLayer> files;  // outlives the database
   std::shared_ptr<rocksdb::Cache> block_cache;
   rocksdb::Options table_options;  // of pages and records
   std::unique_ptr<rocksdb::DB> db;
   rocksdb::ColumnFamilyHandle* meta = nullptr;     // owned
   rocksdb::ColumnFamilyHandle* pages = nullptr;    // owned
   rocksdb::ColumnFamilyHandle* records = nullptr;  // owned
+
+  // A change failed in a way that RocksDB does not get over: reads go on, changes need the database
+  // opened anew. After an error while its manifest was written it refuses them, or, told to resume,
+  // stumbles over its own file numbers; after one in its log, Open would find nothing behind it.
+  std::shared_ptr<std::atomic<bool>> changes_failed = std::make_shared<std::atomic<bool>>(false);
+  base::Mutex meta_mutex;  // one write of metadata at a time: none follows one that failed
 };
 
 }  // namespace prefixd::ssd

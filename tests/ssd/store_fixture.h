@@ -49,7 +49,8 @@ class StoreTest : public testing::Test {
 
   SegmentStore& Open() {
     store_.reset();
-    absl::StatusOr<std::unique_ptr<SegmentStore>> store = SegmentStore::Open({directory_});
+    absl::StatusOr<std::unique_ptr<SegmentStore>> store =
+        SegmentStore::Open({.directory = directory_, .files = files_});
     if (!store.ok()) {
       ADD_FAILURE() << store.status();
       std::abort();
@@ -127,6 +128,7 @@ class StoreTest : public testing::Test {
 
   std::string parent_, directory_;
   std::mt19937_64 random_{20261121};
+  std::shared_ptr<FileLayer> files_;  // what the next Open goes through
   std::unique_ptr<SegmentStore> store_;
 };
 
