@@ -68,9 +68,10 @@ class CacheTest : public ::testing::Test {
  protected:
   void Open(cache::Options options = {}) {
     cache_.reset();
-    options.log = [](cache::LogLevel level, const std::string& line) {
-      if (level != cache::LogLevel::kInfo) std::cerr << line << "\n";
-    };
+    if (!options.log)
+      options.log = [](cache::LogLevel level, const std::string& line) {
+        if (level != cache::LogLevel::kInfo) std::cerr << line << "\n";
+      };
     if (options.directory.empty()) options.directory = dir_.path() + "/ssd";
     auto opened = cache::Cache::Open(options);
     ASSERT_TRUE(opened.ok()) << opened.status();
