@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "kernels/simd_targets.h"
+#include "kernels/stream_copy.h"
 #include "kernels/unit_step.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize.cc"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
@@ -110,21 +110,21 @@ HWY_INLINE bool IsMlxRows(const UnitStep& step) {
 }
 
 HWY_INLINE void QuantizeCodes(const UnitStep& step, quant::Dtype dtype, const ElementRows& from,
-                              Parts parts, std::byte* unit) {
+                              Parts parts, std::byte* unit, PendingLines* pending) {
   if (IsTiled(step)) {
-    EncodeStep(step, dtype, from, parts);
+    EncodeStep(step, dtype, from, parts, pending);
     return StoreTiles(step, {parts.codes, parts.scales, parts.biases}, unit);
   }
   const StepRows rows = RowsInUnit(step, unit);
   if (!IsMlxRows(step)) {
-    EncodeStep(step, dtype, from, parts);
+    EncodeStep(step, dtype, from, parts, pending);
     return StoreRows(step, {parts.codes, parts.scales, parts.biases}, rows);
   }
   const uint8_t bits = step.shape.format.bits;
   parts.scales = rows.scales;
   parts.biases = rows.biases;
   if (bits == 8) parts.codes = reinterpret_cast<uint8_t*>(rows.codes);
-  EncodeStep(step, dtype, from, parts);
+  EncodeStep(step, dtype, from, parts, pending);
   if (bits != 8) PackCodes(bits, parts.codes, size_t{step.count} * step.shape.dim, rows.codes);
 }
 
@@ -161,29 +161,33 @@ HWY_ATTR void QuantizeOnTarget(const quant::UnitShape& shape, const TensorView& 
                                const UnitRun& run, std::byte* units) {
   const size_t element = quant::DtypeBytes(from.dtype);
   const StepMemory memory(run.dim, run.tokens);
+  UnitOutput output(shape, run);
   for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
     const std::byte* data = from.data + head * from.head_stride * element;
+    std::byte* const unit = output.Begin(units);
     ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, size_t at) HWY_ATTR {
       const ElementRows rows{data + at * from.token_stride * element, from.token_stride * element};
       if (shape.format.codec == quant::Codec::kRaw) {
-        QuantizeRaw(step, from.dtype, rows, memory.row(), units);
+        QuantizeRaw(step, from.dtype, rows, memory.row(), unit);
       } else {
-        QuantizeCodes(step, from.dtype, rows, memory.parts(), units);
+        QuantizeCodes(step, from.dtype, rows, memory.parts(), unit, output.pending());
       }
     });
+    output.End(units);
   }
 }
 
-// A result this large will not be found in a cache by whoever reads it next: written past the
-// caches it costs no reading of what it overwrites.
+// A result this large will not be found in a cache by whoever reads it next: it is streamed without
+// being asked.
 inline constexpr size_t kStreamedBytes = size_t{16} << 20;
 
 HWY_INLINE bool CanStream(const UnitRun& run, const MutableTensorView& to) {
   const size_t element = quant::DtypeBytes(to.dtype);
   const size_t bytes = size_t{run.heads} * run.tokens * run.dim * element;
   const size_t strides = (to.head_stride | to.token_stride) * element;
-  const size_t vector = hn::Lanes(DF()) * element;
-  return bytes >= kStreamedBytes && (reinterpret_cast<uintptr_t>(to.data) | strides) % vector == 0;
+  const size_t pair = 2 * hn::Lanes(DF()) * element;
+  return (run.stream || bytes >= kStreamedBytes) &&
+         (reinterpret_cast<uintptr_t>(to.data) | strides) % pair == 0;
 }
 
 HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte* units,
@@ -194,8 +198,8 @@ HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte*
   for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
     std::byte* data = to.data + head * to.head_stride * element;
     ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, size_t at) HWY_ATTR {
-      const MutableElementRows rows{data + at * to.token_stride * element,
-                                    to.token_stride * element};
+      MutableElementRows rows{data + at * to.token_stride * element, to.token_stride * element};
+      if (output.stream) rows.next = {units + step.layout.unit_bytes, step.layout.unit_bytes};
       if (shape.format.codec == quant::Codec::kRaw) {
         DequantizeRaw(step, units, memory.row(), to.dtype, rows);
       } else {
@@ -203,7 +207,7 @@ HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte*
       }
     });
   }
-  if (output.stream) hwy::FlushStream();
+  if (output.stream) FinishStream();
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR

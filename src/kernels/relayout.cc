@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/simd_targets.h"
+#include "kernels/stream_copy.h"
 #include "kernels/unit_step.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -57,14 +58,26 @@ namespace {
 HWY_EXPORT(StoreStepOnTarget);
 HWY_EXPORT(LoadStepOnTarget);
 
-// The packed rows of one head from token `token` on.
-template <typename Byte, typename Rows>
-BasicStepRows<Byte> RowsOf(const Rows& rows, uint32_t head, uint32_t token) {
-  const size_t scales = head * rows.scales_head_stride + token * rows.scales_token_stride;
+template <typename Byte>
+BasicStepRows<Byte> RowsFrom(const BasicStepRows<Byte>& rows, size_t token) {
   const auto at = [](Byte* first, size_t offset) {
     return first == nullptr ? first : first + offset;
   };
-  return {.codes = rows.codes + head * rows.codes_head_stride + token * rows.codes_token_stride,
+  return {.codes = rows.codes + token * rows.codes_stride,
+          .scales = at(rows.scales, token * rows.scales_stride),
+          .biases = at(rows.biases, token * rows.scales_stride),
+          .codes_stride = rows.codes_stride,
+          .scales_stride = rows.scales_stride};
+}
+
+// The packed rows of one head.
+template <typename Byte, typename Rows>
+BasicStepRows<Byte> RowsOf(const Rows& rows, uint32_t head) {
+  const size_t scales = head * rows.scales_head_stride;
+  const auto at = [](Byte* first, size_t offset) {
+    return first == nullptr ? first : first + offset;
+  };
+  return {.codes = rows.codes + head * rows.codes_head_stride,
           .scales = at(rows.scales, scales),
           .biases = at(rows.biases, scales),
           .codes_stride = rows.codes_token_stride,
@@ -103,12 +116,26 @@ void CopyRows(const quant::TensorFormat& format, const UnitRun& run, const Packe
               const MutablePackedRows& to) {
   const quant::RowBytes row = quant::BytesOfRow(format, run.dim);
   for (uint32_t head = 0; head < run.heads; ++head) {
-    const auto a = RowsOf<const std::byte>(from, head, 0);
-    const auto b = RowsOf<std::byte>(to, head, 0);
+    const auto a = RowsOf<const std::byte>(from, head);
+    const auto b = RowsOf<std::byte>(to, head);
     CopyPart(row.codes, run.tokens, a.codes, a.codes_stride, b.codes, b.codes_stride);
     CopyPart(row.scales, run.tokens, a.scales, a.scales_stride, b.scales, b.scales_stride);
     CopyPart(row.biases, run.tokens, a.biases, a.scales_stride, b.biases, b.scales_stride);
   }
+}
+
+// One head's rows, from the run's first token on, into its tiled unit and out of it.
+void StoreUnit(const quant::UnitShape& shape, const UnitRun& run, const ConstStepRows& rows,
+               std::byte* unit) {
+  ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+    HWY_DYNAMIC_DISPATCH(StoreStepOnTarget)(step, RowsFrom(rows, at), unit);
+  });
+}
+void LoadUnit(const quant::UnitShape& shape, const std::byte* unit, const UnitRun& run,
+              const StepRows& rows) {
+  ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+    HWY_DYNAMIC_DISPATCH(LoadStepOnTarget)(step, unit, RowsFrom(rows, at));
+  });
 }
 
 }  // namespace
@@ -119,11 +146,9 @@ void StorePacked(const quant::TensorFormat& format, const PackedRows& from, cons
     return CopyRows(format, run, from, RowsInUnits<MutablePackedRows>(format, run, units));
   }
   const quant::UnitShape shape = ShapeOf(format, run);
-  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
-      HWY_DYNAMIC_DISPATCH(StoreStepOnTarget)
-      (step, RowsOf<const std::byte>(from, head, at), units);
-    });
+  const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    StoreUnit(shape, run, RowsOf<const std::byte>(from, head), units + head * unit_bytes);
   }
 }
 
@@ -133,21 +158,33 @@ void LoadPacked(const quant::TensorFormat& format, const std::byte* units, const
     return CopyRows(format, run, RowsInUnits<PackedRows>(format, run, units), to);
   }
   const quant::UnitShape shape = ShapeOf(format, run);
-  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
-      HWY_DYNAMIC_DISPATCH(LoadStepOnTarget)
-      (step, units, RowsOf<std::byte>(to, head, at));
-    });
+  const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    LoadUnit(shape, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
   }
 }
 
 void Relayout(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
               std::byte* to) {
-  const quant::TensorFormat in_rows = quant::InRows(format);
-  if (format.layout == quant::Layout::kTiled) {
-    return LoadPacked(format, units, run, RowsInUnits<MutablePackedRows>(in_rows, run, to));
+  const quant::TensorFormat in_rows = quant::InRows(format), tiled = quant::Tiled(format);
+  const bool to_rows = format.layout == quant::Layout::kTiled;
+  const quant::UnitShape to_shape = ShapeOf(to_rows ? in_rows : tiled, run);
+  const quant::UnitShape from_shape = ShapeOf(format, run);
+  const uint64_t from_bytes = quant::LayoutOf(from_shape).unit_bytes;
+  const uint64_t to_bytes = quant::LayoutOf(to_shape).unit_bytes;
+  UnitOutput output(to_shape, run);
+  for (uint32_t head = 0; head < run.heads; ++head, units += from_bytes, to += to_bytes) {
+    std::byte* const unit = output.Begin(to);
+    if (to_rows) {
+      const auto rows = RowsInUnits<MutablePackedRows>(in_rows, run, unit);
+      LoadUnit(from_shape, units, run, RowsOf<std::byte>(rows, 0));
+    } else {
+      const auto rows = RowsInUnits<PackedRows>(in_rows, run, units);
+      StoreUnit(to_shape, run, RowsOf<const std::byte>(rows, 0), unit);
+    }
+    output.End(to);
+    Send(output.pending(), head + 1 < run.heads ? units + from_bytes : nullptr);
   }
-  StorePacked(quant::Tiled(format), RowsInUnits<PackedRows>(in_rows, run, units), run, to);
 }
 
 }  // namespace prefixd::kernels

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #include "kernels/rows-inl.h"
@@ -37,7 +38,10 @@ struct RoundToF16 {
 
 // --- where elements go
 
-// kStream: past the caches; requires that `to` is aligned to a vector of its elements.
+// Two vectors of elements at a time: a store past the caches writes whole cache lines where vectors
+// have half of one in 16-bit elements, since a half may leave the core as a line of its own.
+
+// kStream: past the caches; requires that `to` is aligned to two vectors of its elements.
 template <bool kStream, class D>
 HWY_INLINE void StoreOrStream(hn::Vec<D> elements, D d, std::byte* to) {
   auto* const at = reinterpret_cast<hn::TFromD<D>*>(to);
@@ -48,31 +52,40 @@ HWY_INLINE void StoreOrStream(hn::Vec<D> elements, D d, std::byte* to) {
   }
 }
 
+// Both halves of a vector of 16-bit elements.
+using DPair = hn::Repartition<uint16_t, DF>;
+
 template <bool kStream>
 struct StoreFloats {
   static constexpr size_t kBytes = 4;
-  static HWY_INLINE void Store(VF value, std::byte* to) { StoreOrStream<kStream>(value, DF(), to); }
+  static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
+    StoreOrStream<kStream>(first, DF(), to);
+    StoreOrStream<kStream>(second, DF(), to + hn::Lanes(DF()) * kBytes);
+  }
 };
 template <bool kStream>
 struct StoreHalves {
   static constexpr size_t kBytes = 2;
-  static HWY_INLINE void Store(VF value, std::byte* to) {
+  static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
 #if PREFIXD_KERNELS_HAVE_F16C
-    const auto halves = hn::DemoteTo(DHalf(), value);
-    StoreOrStream<kStream>(hn::BitCast(DU16(), halves), DU16(), to);
+    const auto low = hn::BitCast(DU16(), hn::DemoteTo(DHalf(), first));
+    const auto high = hn::BitCast(DU16(), hn::DemoteTo(DHalf(), second));
+    StoreOrStream<kStream>(hn::Combine(DPair(), high, low), DPair(), to);
 #else
-    alignas(64) float lanes[hn::MaxLanes(DF())];
-    hn::Store(value, DF(), lanes);
-    quant::NarrowFromFloat(quant::Dtype::kF16, lanes, hn::MaxLanes(DF()), to);
+    alignas(64) float lanes[2 * hn::MaxLanes(DF())];
+    hn::Store(first, DF(), lanes);
+    hn::Store(second, DF(), lanes + hn::Lanes(DF()));
+    quant::NarrowFromFloat(quant::Dtype::kF16, lanes, 2 * hn::Lanes(DF()), to);
 #endif
   }
 };
 template <bool kStream>
 struct StoreBf16s {
   static constexpr size_t kBytes = 2;
-  static HWY_INLINE void Store(VF value, std::byte* to) {
-    const auto bits = hn::BitCast(DI(), Bf16Bits(value));
-    StoreOrStream<kStream>(hn::DemoteTo(DU16(), bits), DU16(), to);
+  static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
+    const auto low = hn::DemoteTo(DU16(), hn::BitCast(DI(), Bf16Bits(first)));
+    const auto high = hn::DemoteTo(DU16(), hn::BitCast(DI(), Bf16Bits(second)));
+    StoreOrStream<kStream>(hn::Combine(DPair(), high, low), DPair(), to);
   }
 };
 
@@ -103,9 +116,17 @@ struct SignedDecoder {
   }
 };
 
+// What is read after this step, asked for while it is computed, evenly: writes past the caches
+// leave the core few places to wait for reads.
+struct NextBytes {
+  const std::byte* first = nullptr;
+  size_t count = 0;
+};
+
 struct MutableElementRows {
   std::byte* first = nullptr;
   size_t stride = 0;  // bytes from a token to the next
+  NextBytes next;
 };
 
 // scales, biases: [count][groups]; biases may be null when the codec has none.
@@ -119,14 +140,17 @@ HWY_INLINE void DecodeRows(const UnitStep& step, const uint8_t* codes, StepFloat
                            const MutableElementRows& to, const Decoder& decoder) {
   const DF df;
   const size_t dim = step.shape.dim, size = step.shape.format.group_size;
+  const size_t ask = (to.next.count + step.count - 1) / step.count;
   for (size_t t = 0; t < step.count; ++t) {
     std::byte* out = to.first + t * to.stride;
+    for (size_t i = 0; i < ask; i += 64) hwy::Prefetch(to.next.first + t * ask + i);
     for (size_t begin = 0; begin < dim; begin += size) {
       const VF scale = hn::Set(df, *floats.scales++), bias = hn::Set(df, *floats.biases++);
-      for (size_t e = 0; e < size; e += hn::Lanes(df)) {
-        Elements::Store(decoder.Decode(codes, scale, bias), out);
-        codes += hn::Lanes(df);
-        out += hn::Lanes(df) * Elements::kBytes;
+      for (size_t e = 0; e < size; e += 2 * hn::Lanes(df)) {
+        const VF first = decoder.Decode(codes, scale, bias);
+        Elements::Store(first, decoder.Decode(codes + hn::Lanes(df), scale, bias), out);
+        codes += 2 * hn::Lanes(df);
+        out += 2 * hn::Lanes(df) * Elements::kBytes;
       }
     }
   }
@@ -162,7 +186,7 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
 // Where a vector of elements goes.
 struct ElementOutput {
   quant::Dtype dtype = quant::Dtype::kF32;
-  bool stream = false;  // past the caches: every row is aligned to vectors
+  bool stream = false;  // past the caches: every row is aligned to pairs of vectors
 };
 
 template <bool kStream>

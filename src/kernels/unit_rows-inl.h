@@ -36,13 +36,22 @@ HWY_INLINE void Store16(V8 bytes, uint8_t* to) { hn::StoreU(bytes, D8(), to); }
 HWY_INLINE void Store16(V8 bytes, std::byte* to) {
   hn::StoreU(bytes, D8(), reinterpret_cast<uint8_t*>(to));
 }
-HWY_INLINE V8 LowNibbles(V8 bytes) { return hn::And(bytes, hn::Set(D8(), 15)); }
-HWY_INLINE V8 HighNibbles(V8 bytes) {
-  return LowNibbles(hn::BitCast(D8(), hn::ShiftRight<4>(hn::BitCast(D16(), bytes))));
+template <class V>  // of bytes, of any number
+HWY_INLINE V LowNibbles(V bytes) {
+  return hn::And(bytes, hn::Set(hn::DFromV<V>(), 15));
+}
+template <class V>
+HWY_INLINE V HighNibbles(V bytes) {
+  const hn::DFromV<V> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;
+  return LowNibbles(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
 }
 // Requires: every byte is below 16.
-HWY_INLINE V8 JoinNibbles(V8 low, V8 high) {
-  return hn::Or(low, hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(D16(), high))));
+template <class V>
+HWY_INLINE V JoinNibbles(V low, V high) {
+  const hn::DFromV<V> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;
+  return hn::Or(low, hn::BitCast(d, hn::ShiftLeft<4>(hn::BitCast(d16, high))));
 }
 
 // Of every two neighbours a byte, the first in its low nibble. Requires: every byte is below 16.

@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 
+#include "kernels/tile_blocks-inl.h"
 #include "kernels/unit_rows-inl.h"
 #include "kernels/unit_step.h"
 #include "quant/tiled.h"
@@ -21,158 +22,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-using V32 = hn::Vec<D32>;
-
-// Four vectors as the rows of a matrix of words, and the same for bytes of words below.
-struct Quad {
-  V8 a, b, c, d;
-};
-
-HWY_INLINE Quad TransposeWords(const Quad& rows) {
-  const D32 d32;
-  const D64 d64;
-  const V32 a = hn::BitCast(d32, rows.a), b = hn::BitCast(d32, rows.b);
-  const V32 c = hn::BitCast(d32, rows.c), d = hn::BitCast(d32, rows.d);
-  const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(a, b));
-  const auto ab_high = hn::BitCast(d64, hn::InterleaveUpper(d32, a, b));
-  const auto cd_low = hn::BitCast(d64, hn::InterleaveLower(c, d));
-  const auto cd_high = hn::BitCast(d64, hn::InterleaveUpper(d32, c, d));
-  const D8 d8;
-  return {hn::BitCast(d8, hn::InterleaveLower(ab_low, cd_low)),
-          hn::BitCast(d8, hn::InterleaveUpper(d64, ab_low, cd_low)),
-          hn::BitCast(d8, hn::InterleaveLower(ab_high, cd_high)),
-          hn::BitCast(d8, hn::InterleaveUpper(d64, ab_high, cd_high))};
-}
-
-// Rows of 16 bytes, one a token, to 16 words of four tokens.
-HWY_INLINE Quad ZipTokens(const Quad& rows) {
-  const D8 d8;
-  const D16 d16;
-  const auto ab_low = hn::BitCast(d16, hn::InterleaveLower(rows.a, rows.b));
-  const auto ab_high = hn::BitCast(d16, hn::InterleaveUpper(d8, rows.a, rows.b));
-  const auto cd_low = hn::BitCast(d16, hn::InterleaveLower(rows.c, rows.d));
-  const auto cd_high = hn::BitCast(d16, hn::InterleaveUpper(d8, rows.c, rows.d));
-  return {hn::BitCast(d8, hn::InterleaveLower(ab_low, cd_low)),
-          hn::BitCast(d8, hn::InterleaveUpper(d16, ab_low, cd_low)),
-          hn::BitCast(d8, hn::InterleaveLower(ab_high, cd_high)),
-          hn::BitCast(d8, hn::InterleaveUpper(d16, ab_high, cd_high))};
-}
-
-// The other way: bytes of a token side by side in every vector, then words of a token in one.
-HWY_INLINE Quad UnzipTokens(const Quad& words) {
-  alignas(16) static constexpr uint8_t kOrder[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                     2, 6, 10, 14, 3, 7, 11, 15};
-  const V8 order = hn::Load(D8(), kOrder);
-  return TransposeWords({hn::TableLookupBytes(words.a, order), hn::TableLookupBytes(words.b, order),
-                         hn::TableLookupBytes(words.c, order),
-                         hn::TableLookupBytes(words.d, order)});
-}
-
-// What stands in a row of one token, as 16 bytes of tiled K (four words) and of tiled V, and back.
-// `row` + At(c) is where channel c begins. 16 bytes hold kChannels channels.
-
-// Codes of a byte each; MLX's rows of 8 bits are no different.
-template <int kBits>
-struct ByteRow;
-template <>
-struct ByteRow<8> {
-  static constexpr size_t kChannels = 16;
-  HWY_INLINE size_t At(size_t channel) const { return channel; }
-  static HWY_INLINE V8 Key(const std::byte* from) { return Load16(from); }
-  static HWY_INLINE V8 Value(const std::byte* from) { return Load16(from); }
-  static HWY_INLINE void PutKey(V8 words, std::byte* to) { Store16(words, to); }
-  static HWY_INLINE void PutValue(V8 bytes, std::byte* to) { Store16(bytes, to); }
-};
-template <>
-struct ByteRow<4> {
-  static constexpr size_t kChannels = 32;
-  HWY_INLINE size_t At(size_t channel) const { return channel; }
-  static HWY_INLINE V8 Key(const std::byte* from) { return KeyOf(Load16(from), Load16(from + 16)); }
-  static HWY_INLINE V8 Value(const std::byte* from) {
-    return JoinNibbles(Load16(from), Load16(from + 16));
-  }
-  static HWY_INLINE void PutKey(V8 words, std::byte* to) {
-    Store16(FirstOf(words), to);
-    Store16(SecondOf(words), to + 16);
-  }
-  static HWY_INLINE void PutValue(V8 bytes, std::byte* to) {
-    Store16(LowNibbles(bytes), to);
-    Store16(HighNibbles(bytes), to + 16);
-  }
-
-  // Words of K from the codes of 16 channels and of the 16 after them, and back.
-  static HWY_INLINE V8 KeyOf(V8 first, V8 second) {
-    return hn::BitCast(D8(), hn::ConcatEven(D32(), JoinPairs(second), JoinPairs(first)));
-  }
-  static HWY_INLINE V8 FirstOf(V8 words) {
-    return hn::BitCast(D8(), hn::InterleaveLower(Low(words), High(words)));
-  }
-  static HWY_INLINE V8 SecondOf(V8 words) {
-    return hn::BitCast(D8(), hn::InterleaveUpper(D32(), Low(words), High(words)));
-  }
-
- private:
-  // Of eight bytes below 16 a word in the lower half: the last four in the high nibbles.
-  static HWY_INLINE V32 JoinPairs(V8 bytes) {
-    const auto wide = hn::BitCast(D64(), bytes);
-    return hn::BitCast(D32(), hn::Or(wide, hn::ShiftRight<28>(wide)));
-  }
-  static HWY_INLINE V32 Low(V8 words) { return hn::BitCast(D32(), LowNibbles(words)); }
-  static HWY_INLINE V32 High(V8 words) { return hn::BitCast(D32(), HighNibbles(words)); }
-};
-
-// MLX's rows of 4 bits.
-struct NibbleRow {
-  static constexpr size_t kChannels = 32;
-  HWY_INLINE size_t At(size_t channel) const { return channel / 2; }
-  // The nibbles 0 ... 7 of a word become 0, 4, 1, 5, 2, 6, 3, 7: bytes 1 and 2 change places, then
-  // nibbles 1 and 2 of each half.
-  static HWY_INLINE V8 Key(const std::byte* from) {
-    return Swap<4>(Swap<8>(Load16(from), 0x0000ff00), 0x00f000f0);
-  }
-  static HWY_INLINE void PutKey(V8 words, std::byte* to) {
-    Store16(Swap<8>(Swap<4>(words, 0x00f000f0), 0x0000ff00), to);
-  }
-  static HWY_INLINE V8 Value(const std::byte* from) {
-    const V8 both = Load16(from);
-    const V8 even = LowNibbles(both), odd = HighNibbles(both);
-    return JoinNibbles(hn::InterleaveLower(even, odd), hn::InterleaveUpper(D8(), even, odd));
-  }
-  static HWY_INLINE void PutValue(V8 bytes, std::byte* to) {
-    const V8 first = LowNibbles(bytes), second = HighNibbles(bytes);
-    Store16(JoinNibbles(hn::ConcatEven(D8(), second, first), hn::ConcatOdd(D8(), second, first)),
-            to);
-  }
-
- private:
-  // The bits of `mask` and those kShift above them change places in every word.
-  template <int kShift>
-  static HWY_INLINE V8 Swap(V8 bytes, uint32_t mask) {
-    const V32 words = hn::BitCast(D32(), bytes);
-    const V32 differ = hn::And(hn::Xor(words, hn::ShiftRight<kShift>(words)), hn::Set(D32(), mask));
-    return hn::BitCast(D8(), hn::Xor(words, hn::Xor(differ, hn::ShiftLeft<kShift>(differ))));
-  }
-};
-
-// ggml's blocks: q8_0, and q4_0 and q4_1, whose bytes are those of tiled V.
-struct ByteBlocks : ByteRow<8> {
-  HWY_INLINE size_t At(size_t channel) const { return channel / 32 * 34 + 2 + channel % 32; }
-};
-struct NibbleBlocks {
-  static constexpr size_t kChannels = 32;
-  size_t head;  // bytes of scales before the codes
-  HWY_INLINE size_t At(size_t channel) const { return channel / 32 * (head + 16) + head; }
-  static HWY_INLINE V8 Key(const std::byte* from) {
-    const V8 both = Load16(from);
-    return ByteRow<4>::KeyOf(LowNibbles(both), HighNibbles(both));
-  }
-  static HWY_INLINE void PutKey(V8 words, std::byte* to) {
-    Store16(JoinNibbles(ByteRow<4>::FirstOf(words), ByteRow<4>::SecondOf(words)), to);
-  }
-  static HWY_INLINE V8 Value(const std::byte* from) { return Load16(from); }
-  static HWY_INLINE void PutValue(V8 bytes, std::byte* to) { Store16(bytes, to); }
-};
-
 // Rows of the step's tokens.
 template <typename Byte>
 struct CodeRows {
@@ -180,7 +29,40 @@ struct CodeRows {
   size_t stride;
 };
 
-// K: tile[word of the token][slot of the step]; `pitch`: bytes from a word to the next.
+// K: tile[word of the token][slot of the step]; `pitch`: bytes from a word to the next. Four tokens
+// a block from `*t` on, as long as there are enough.
+template <class D, class Row>
+HWY_INLINE void StoreKeyTokens(D d, const std::byte* rows, size_t stride, size_t count,
+                               std::byte* tile, size_t pitch, size_t* t) {
+  constexpr size_t kTokens = 4 * kBlocksOf<D>;
+  for (; *t + kTokens <= count; *t += kTokens) {
+    const std::byte* from = rows + *t * stride;
+    const auto row = [&](size_t i) HWY_ATTR { return Row::Key(d, from + i * stride, 4 * stride); };
+    const Quad<D> words = TransposeWords(d, Quad<D>{row(0), row(1), row(2), row(3)});
+    std::byte* to = tile + 4 * *t;
+    StoreBytes(d, words.a, to);
+    StoreBytes(d, words.b, to + pitch);
+    StoreBytes(d, words.c, to + 2 * pitch);
+    StoreBytes(d, words.d, to + 3 * pitch);
+  }
+}
+template <class D, class Row>
+HWY_INLINE void LoadKeyTokens(D d, const std::byte* tile, size_t pitch, size_t count,
+                              std::byte* rows, size_t stride, size_t* t) {
+  constexpr size_t kTokens = 4 * kBlocksOf<D>;
+  for (; *t + kTokens <= count; *t += kTokens) {
+    const std::byte* from = tile + 4 * *t;
+    const Quad<D> words =
+        TransposeWords(d, Quad<D>{LoadBytes(d, from), LoadBytes(d, from + pitch),
+                                  LoadBytes(d, from + 2 * pitch), LoadBytes(d, from + 3 * pitch)});
+    std::byte* to = rows + *t * stride;
+    Row::PutKey(d, words.a, to, 4 * stride);
+    Row::PutKey(d, words.b, to + stride, 4 * stride);
+    Row::PutKey(d, words.c, to + 2 * stride, 4 * stride);
+    Row::PutKey(d, words.d, to + 3 * stride, 4 * stride);
+  }
+}
+
 template <class Row>
 HWY_INLINE void StoreKeys(const UnitStep& step, const Row& row, CodeRows<const std::byte> codes,
                           std::byte* tile, size_t pitch) {
@@ -188,18 +70,11 @@ HWY_INLINE void StoreKeys(const UnitStep& step, const Row& row, CodeRows<const s
   for (size_t c = 0; c < step.shape.dim; c += Row::kChannels, tile += 4 * pitch) {
     const std::byte* from = codes.first + row.At(c);
     size_t t = 0;
-    for (; t + 4 <= count; t += 4, from += 4 * stride) {
-      const Quad words = TransposeWords({Row::Key(from), Row::Key(from + stride),
-                                         Row::Key(from + 2 * stride), Row::Key(from + 3 * stride)});
-      std::byte* to = tile + 4 * t;
-      Store16(words.a, to);
-      Store16(words.b, to + pitch);
-      Store16(words.c, to + 2 * pitch);
-      Store16(words.d, to + 3 * pitch);
-    }
-    for (; t < count; ++t, from += stride) {
+    StoreKeyTokens<DBlocks, Row>(DBlocks(), from, stride, count, tile, pitch, &t);
+    StoreKeyTokens<D8, Row>(D8(), from, stride, count, tile, pitch, &t);
+    for (; t < count; ++t) {
       alignas(16) std::byte words[16];
-      Store16(Row::Key(from), words);
+      Store16(Row::Key(D8(), from + t * stride, 0), words);
       for (size_t w = 0; w < 4; ++w) std::memcpy(tile + w * pitch + 4 * t, words + 4 * w, 4);
     }
   }
@@ -211,19 +86,12 @@ HWY_INLINE void LoadKeys(const UnitStep& step, const Row& row, const std::byte* 
   for (size_t c = 0; c < step.shape.dim; c += Row::kChannels, tile += 4 * pitch) {
     std::byte* to = codes.first + row.At(c);
     size_t t = 0;
-    for (; t + 4 <= count; t += 4, to += 4 * stride) {
-      const std::byte* from = tile + 4 * t;
-      const Quad rows = TransposeWords(
-          {Load16(from), Load16(from + pitch), Load16(from + 2 * pitch), Load16(from + 3 * pitch)});
-      Row::PutKey(rows.a, to);
-      Row::PutKey(rows.b, to + stride);
-      Row::PutKey(rows.c, to + 2 * stride);
-      Row::PutKey(rows.d, to + 3 * stride);
-    }
-    for (; t < count; ++t, to += stride) {
+    LoadKeyTokens<DBlocks, Row>(DBlocks(), tile, pitch, count, to, stride, &t);
+    LoadKeyTokens<D8, Row>(D8(), tile, pitch, count, to, stride, &t);
+    for (; t < count; ++t) {
       alignas(16) std::byte words[16];
       for (size_t w = 0; w < 4; ++w) std::memcpy(words + 4 * w, tile + w * pitch + 4 * t, 4);
-      Row::PutKey(Load16(words), to);
+      Row::PutKey(D8(), Load16(words), to + t * stride, 0);
     }
   }
 }
@@ -238,31 +106,28 @@ class ValueTile {
         quad_bytes_(step.shape.format.group_size / Row::kChannels * 64),
         group_bytes_(step.layout.slots / 4 * quad_bytes_) {}
 
-  // The rows of four tokens from slot 4 * quad of `words` on.
-  HWY_INLINE void StoreQuad(const std::byte* rows, size_t stride, size_t quad,
-                            std::byte* words) const {
+  // The rows of four tokens a block from slot 4 * quad of `words` on.
+  template <class D>
+  HWY_INLINE void StoreQuads(D d, const std::byte* rows, size_t stride, size_t quad,
+                             std::byte* words) const {
     ForEachRun(quad, [&](size_t at, size_t offset) HWY_ATTR {
       const std::byte* from = rows + at;
-      const Quad zipped = ZipTokens({Row::Value(from), Row::Value(from + stride),
-                                     Row::Value(from + 2 * stride), Row::Value(from + 3 * stride)});
-      std::byte* to = words + offset;
-      Store16(zipped.a, to);
-      Store16(zipped.b, to + 16);
-      Store16(zipped.c, to + 32);
-      Store16(zipped.d, to + 48);
+      const auto row = [&](size_t i)
+                           HWY_ATTR { return Row::Value(d, from + i * stride, 4 * stride); };
+      StoreRuns(d, ZipTokens(d, Quad<D>{row(0), row(1), row(2), row(3)}), words + offset,
+                quad_bytes_);
     });
   }
-  HWY_INLINE void LoadQuad(const std::byte* words, size_t quad, std::byte* rows,
-                           size_t stride) const {
+  template <class D>
+  HWY_INLINE void LoadQuads(D d, const std::byte* words, size_t quad, std::byte* rows,
+                            size_t stride) const {
     ForEachRun(quad, [&](size_t at, size_t offset) HWY_ATTR {
-      const std::byte* from = words + offset;
-      const Quad unzipped =
-          UnzipTokens({Load16(from), Load16(from + 16), Load16(from + 32), Load16(from + 48)});
+      const Quad<D> unzipped = UnzipTokens(d, LoadRuns(d, words + offset, quad_bytes_));
       std::byte* to = rows + at;
-      Row::PutValue(unzipped.a, to);
-      Row::PutValue(unzipped.b, to + stride);
-      Row::PutValue(unzipped.c, to + 2 * stride);
-      Row::PutValue(unzipped.d, to + 3 * stride);
+      Row::PutValue(d, unzipped.a, to, 4 * stride);
+      Row::PutValue(d, unzipped.b, to + stride, 4 * stride);
+      Row::PutValue(d, unzipped.c, to + 2 * stride, 4 * stride);
+      Row::PutValue(d, unzipped.d, to + 3 * stride, 4 * stride);
     });
   }
 
@@ -270,7 +135,7 @@ class ValueTile {
   HWY_INLINE void StoreToken(const std::byte* row, size_t slot, std::byte* words) const {
     ForEachRun(slot / 4, [&](size_t at, size_t offset) HWY_ATTR {
       alignas(16) std::byte bytes[16];
-      Store16(Row::Value(row + at), bytes);
+      Store16(Row::Value(D8(), row + at, 0), bytes);
       std::byte* to = words + offset + slot % 4;
       for (size_t i = 0; i < 16; ++i) to[4 * i] = bytes[i];
     });
@@ -280,7 +145,7 @@ class ValueTile {
       alignas(16) std::byte bytes[16];
       const std::byte* from = words + offset + slot % 4;
       for (size_t i = 0; i < 16; ++i) bytes[i] = from[4 * i];
-      Row::PutValue(Load16(bytes), row + at);
+      Row::PutValue(D8(), Load16(bytes), row + at, 0);
     });
   }
 
@@ -300,6 +165,13 @@ class ValueTile {
   const size_t dim_, quad_bytes_, group_bytes_;
 };
 
+// How many tokens go together from `slot` on: four a block of as many blocks as the target has,
+// four, or one.
+HWY_INLINE size_t TokensTogether(size_t slot, size_t end) {
+  if (slot % 4 != 0 || end - slot < 4) return 1;
+  return end - slot < 4 * kBlocksOf<DBlocks> ? 4 : 4 * kBlocksOf<DBlocks>;
+}
+
 template <class Row>
 HWY_INLINE void StoreValues(const UnitStep& step, const Row& row, CodeRows<const std::byte> codes,
                             std::byte* words) {
@@ -307,12 +179,15 @@ HWY_INLINE void StoreValues(const UnitStep& step, const Row& row, CodeRows<const
   const size_t end = size_t{step.first} + step.count;
   for (size_t slot = step.first; slot < end;) {
     const std::byte* from = codes.first + (slot - step.first) * codes.stride;
-    if (slot % 4 == 0 && end - slot >= 4) {
-      tile.StoreQuad(from, codes.stride, slot / 4, words);
-      slot += 4;
+    const size_t tokens = TokensTogether(slot, end);
+    if (tokens == 1) {
+      tile.StoreToken(from, slot, words);
+    } else if (tokens == 4) {
+      tile.StoreQuads(D8(), from, codes.stride, slot / 4, words);
     } else {
-      tile.StoreToken(from, slot++, words);
+      tile.StoreQuads(DBlocks(), from, codes.stride, slot / 4, words);
     }
+    slot += tokens;
   }
 }
 template <class Row>
@@ -322,12 +197,15 @@ HWY_INLINE void LoadValues(const UnitStep& step, const Row& row, const std::byte
   const size_t end = size_t{step.first} + step.count;
   for (size_t slot = step.first; slot < end;) {
     std::byte* to = codes.first + (slot - step.first) * codes.stride;
-    if (slot % 4 == 0 && end - slot >= 4) {
-      tile.LoadQuad(words, slot / 4, to, codes.stride);
-      slot += 4;
+    const size_t tokens = TokensTogether(slot, end);
+    if (tokens == 1) {
+      tile.LoadToken(words, slot, to);
+    } else if (tokens == 4) {
+      tile.LoadQuads(D8(), words, slot / 4, to, codes.stride);
     } else {
-      tile.LoadToken(words, slot++, to);
+      tile.LoadQuads(DBlocks(), words, slot / 4, to, codes.stride);
     }
+    slot += tokens;
   }
 }
 
@@ -367,10 +245,11 @@ struct ParameterRows {
 template <typename Parameter>
 HWY_INLINE void StoreParameters(const UnitStep& step, ParameterRows<const std::byte> from,
                                 std::byte* to) {
+  const size_t count = step.count;
   for (size_t g = 0; g < step.groups(); ++g) {
     std::byte* column = to + (g * step.layout.slots + step.first) * sizeof(Parameter);
     const std::byte* row = from.first + g * from.group;
-    for (size_t t = 0; t < step.count; ++t) {
+    for (size_t t = 0; t < count; ++t) {
       std::memcpy(column + t * sizeof(Parameter), row + t * from.token, sizeof(Parameter));
     }
   }
@@ -378,19 +257,61 @@ HWY_INLINE void StoreParameters(const UnitStep& step, ParameterRows<const std::b
 template <typename Parameter>
 HWY_INLINE void LoadParameters(const UnitStep& step, const std::byte* from,
                                ParameterRows<std::byte> to) {
+  const size_t count = step.count;
   for (size_t g = 0; g < step.groups(); ++g) {
     const std::byte* column = from + (g * step.layout.slots + step.first) * sizeof(Parameter);
     std::byte* row = to.first + g * to.group;
-    for (size_t t = 0; t < step.count; ++t) {
+    for (size_t t = 0; t < count; ++t) {
       std::memcpy(row + t * to.token, column + t * sizeof(Parameter), sizeof(Parameter));
     }
   }
+}
+
+// The commonest: two groups a token, of 16 bits, tokens side by side. `second`: from the first
+// group's column to the second's.
+using DParameters = hn::ScalableTag<uint16_t>;
+HWY_INLINE void StoreParameterPairs(const uint16_t* from, size_t count, size_t second,
+                                    uint16_t* to) {
+  const DParameters d;
+  hn::Vec<DParameters> first_group, second_group;
+  size_t t = 0;
+  for (; t + hn::Lanes(d) <= count; t += hn::Lanes(d)) {
+    hn::LoadInterleaved2(d, from + 2 * t, first_group, second_group);
+    hn::StoreU(first_group, d, to + t);
+    hn::StoreU(second_group, d, to + second + t);
+  }
+  for (; t < count; ++t) {
+    to[t] = from[2 * t];
+    to[second + t] = from[2 * t + 1];
+  }
+}
+HWY_INLINE void LoadParameterPairs(const uint16_t* from, size_t count, size_t second,
+                                   uint16_t* to) {
+  const DParameters d;
+  size_t t = 0;
+  for (; t + hn::Lanes(d) <= count; t += hn::Lanes(d)) {
+    hn::StoreInterleaved2(hn::LoadU(d, from + t), hn::LoadU(d, from + second + t), d, to + 2 * t);
+  }
+  for (; t < count; ++t) {
+    to[2 * t] = from[t];
+    to[2 * t + 1] = from[second + t];
+  }
+}
+template <typename Byte>
+HWY_INLINE bool ArePairs(const UnitStep& step, const ParameterRows<Byte>& rows) {
+  return step.groups() == 2 && step.scale_bytes() == 2 && rows.group == 2 && rows.token == 4 &&
+         reinterpret_cast<uintptr_t>(rows.first) % 2 == 0;
 }
 
 // Of scales and of biases, where the format has them.
 HWY_INLINE void StoreAllParameters(const UnitStep& step, ParameterRows<const std::byte> scales,
                                    ParameterRows<const std::byte> biases, std::byte* unit) {
   const auto store = [&](ParameterRows<const std::byte> from, uint64_t offset) HWY_ATTR {
+    if (ArePairs(step, from)) {
+      return StoreParameterPairs(reinterpret_cast<const uint16_t*>(from.first), step.count,
+                                 step.layout.slots,
+                                 reinterpret_cast<uint16_t*>(unit + offset) + step.first);
+    }
     step.scale_bytes() == 4 ? StoreParameters<uint32_t>(step, from, unit + offset)
                             : StoreParameters<uint16_t>(step, from, unit + offset);
   };
@@ -401,6 +322,11 @@ HWY_INLINE void LoadAllParameters(const UnitStep& step, const std::byte* unit,
                                   ParameterRows<std::byte> scales,
                                   ParameterRows<std::byte> biases) {
   const auto load = [&](uint64_t offset, ParameterRows<std::byte> to) HWY_ATTR {
+    if (ArePairs(step, to)) {
+      return LoadParameterPairs(reinterpret_cast<const uint16_t*>(unit + offset) + step.first,
+                                step.count, step.layout.slots,
+                                reinterpret_cast<uint16_t*>(to.first));
+    }
     step.scale_bytes() == 4 ? LoadParameters<uint32_t>(step, unit + offset, to)
                             : LoadParameters<uint16_t>(step, unit + offset, to);
   };

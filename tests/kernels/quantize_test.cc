@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,11 +67,12 @@ quant::UnitShape ShapeOf(const TensorFormat& format, const UnitRun& run) {
   return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
 }
 
-// rows: [heads][run.tokens][dim].
-Bytes ScalarUnits(const TensorFormat& format, const UnitRun& run, Dtype dtype, const Bytes& rows) {
+// rows: [heads][run.tokens][dim]; `before`: what stood in the units.
+Bytes ScalarUnits(const TensorFormat& format, const UnitRun& run, Dtype dtype, const Bytes& rows,
+                  std::byte before = std::byte{0x5a}) {
   const quant::UnitShape shape = ShapeOf(format, run);
   const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
-  Bytes units(run.heads * unit_bytes, std::byte{0x5a});
+  Bytes units(run.heads * unit_bytes, before);
   std::vector<float> row(run.dim);
   for (uint32_t head = 0; head < run.heads; ++head) {
     for (uint32_t token = 0; token < run.tokens; ++token) {
@@ -231,6 +233,71 @@ TEST(QuantizeTest, LongResultsAreTheSameBytes) {
       EXPECT_EQ(memory[at - 1], std::byte{0x5a});
       EXPECT_EQ(memory[at + want.size()], std::byte{0x5a});
     });
+  }
+}
+
+// Results that are asked to go past the caches; aligned, which they have to be to go there, and
+// not.
+TEST(QuantizeTest, StreamedResultsAreTheSameBytes) {
+  for (const uint32_t page : {64u, 21u, 128u}) {
+    ForEachFormatAndDtype([&](const TensorFormat& format, UnitRun run, Dtype dtype) {
+      run.heads = 3;
+      run.page_tokens = run.tokens = page;
+      run.first_token = 0;
+      const Bytes rows = Narrowed(RandomFloats(size_t{3} * page * run.dim, page), dtype);
+      const Bytes units = ScalarUnits(format, run, dtype, rows, std::byte{0});
+      const Bytes values = ScalarRows(format, run, dtype, units);
+      run.stream = true;
+      for (const size_t shift : {size_t{0}, size_t{8}}) {
+        Bytes memory(std::max(units.size(), values.size()) + 256);
+        const size_t at = 128 - reinterpret_cast<uintptr_t>(memory.data()) % 64 + shift;
+        ForEachTarget([&](const char*) {
+          const auto equals = [&](const Bytes& want) {
+            return std::memcmp(memory.data() + at, want.data(), want.size()) == 0 &&
+                   memory[at - 1] == std::byte{0x5a} && memory[at + want.size()] == std::byte{0x5a};
+          };
+          std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+          std::fill_n(memory.data() + at, units.size(), std::byte{0});
+          Quantize(format, ViewOf(rows, run, dtype), run, memory.data() + at);
+          EXPECT_TRUE(equals(units));
+          std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+          MutableTensorView to = ViewOf(memory, run, dtype);
+          to.data += at;
+          Dequantize(format, units.data(), run, to);
+          EXPECT_TRUE(equals(values));
+        });
+      }
+    });
+  }
+}
+
+// Quotients of MLX's formula that are ties, and the floats next to those: a code may hang on the
+// last bit of a division.
+TEST(QuantizeTest, QuotientsNextToTiesGetTheCodesOfADivision) {
+  constexpr uint32_t kDim = 128;
+  std::mt19937 random(11);
+  std::uniform_real_distribution<float> spread(0.5f, 2.0f);
+  for (const int width : {2, 3, 4, 5, 6, 8}) {
+    const auto bits = static_cast<uint8_t>(width);
+    SCOPED_TRACE(width);
+    const auto most = static_cast<float>((1 << width) - 1);
+    std::vector<float> values(size_t{kHeads} * kTokens * kDim);
+    for (size_t begin = 0; begin < values.size(); begin += 64) {
+      const float scale = spread(random) * std::ldexp(1.0f, static_cast<int>(random() % 40) - 20);
+      const float lowest = -scale * static_cast<float>(random() % (1u << width));
+      for (size_t i = 0; i < 64; ++i) {
+        const float code = static_cast<float>(random() % (1u << width));
+        float value = lowest + scale * (i < 2 ? static_cast<float>(i) * most : code + 0.5f);
+        for (auto step = random() % 3; step > 0; --step) {
+          value = std::nextafter(value, i % 2 == 0 ? 1e30f : -1e30f);
+        }
+        values[begin + i] = value;
+      }
+    }
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
+      ExpectScalarUnits(quant::MlxAffineFormat(bits, 64, Dtype::kF32), RunOf(kDim), dtype,
+                        Narrowed(values, dtype));
+    }
   }
 }
 

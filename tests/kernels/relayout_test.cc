@@ -1,7 +1,9 @@
 // StorePacked, LoadPacked and Relayout against quant/unit.h, byte for byte, on every target.
 #include "kernels/relayout.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -98,6 +100,31 @@ TEST(RelayoutTest, BothWaysEqualTheScalarConversionOnEveryTarget) {
         const GuardedBytes from_tiles(in_tiles, at), to_rows(in_rows, at);
         Relayout(tiled, from_tiles.data(), run, to_rows.data());
         EXPECT_TRUE(to_rows == want_rows);
+      });
+    }
+  });
+}
+
+// Past the caches, where a run covers its units; padding as zeros.
+TEST(RelayoutTest, StreamedUnitsAreTheSameBytes) {
+  ForEachRun([](const TensorFormat& rows, UnitRun run) {
+    if (run.tokens != run.page_tokens) return;
+    const TensorFormat tiled = quant::Tiled(rows);
+    const Bytes in_rows = RandomUnits(rows, run, 1), in_tiles = RandomUnits(tiled, run, 2);
+    const Bytes want_tiles = Copied(rows, in_rows, tiled, Bytes(in_tiles.size()), run);
+    const Bytes want_rows = Copied(tiled, in_tiles, rows, Bytes(in_rows.size()), run);
+    run.stream = true;
+    for (const size_t shift : {size_t{0}, size_t{8}}) {
+      Bytes memory(std::max(in_rows.size(), in_tiles.size()) + 128);
+      std::byte* const to =
+          memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64 + shift;
+      ForEachTarget([&](const char*) {
+        std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+        Relayout(rows, in_rows.data(), run, to);
+        EXPECT_EQ(std::memcmp(to, want_tiles.data(), want_tiles.size()), 0);
+        std::fill(memory.begin(), memory.end(), std::byte{0x5a});
+        Relayout(tiled, in_tiles.data(), run, to);
+        EXPECT_EQ(std::memcmp(to, want_rows.data(), want_rows.size()), 0);
       });
     }
   });

@@ -1,0 +1,51 @@
+// Results past the caches: a unit is built in memory of its own, small enough for the caches next
+// to the core, and leaves it in whole cache lines while the next one is built. Internal to
+// kernels/.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/quantize.h"
+#include "quant/unit.h"
+
+namespace prefixd::kernels {
+
+// What is on its way.
+struct PendingLines {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  size_t bytes = 0;
+};
+
+// Sends them all: past the caches where both ends are aligned to lines, else through them. Asks for
+// as many bytes at `next` meanwhile, if any. Visible to other threads after FinishStream().
+void Send(PendingLines* lines, const std::byte* next = nullptr);
+void FinishStream();
+
+// Where the units of one run are built.
+class UnitOutput {
+ public:
+  // Streams when `run` asks for it and covers its units.
+  UnitOutput(const quant::UnitShape& shape, const UnitRun& run);
+  // Sends what is pending.
+  ~UnitOutput();
+  UnitOutput(const UnitOutput&) = delete;
+  UnitOutput& operator=(const UnitOutput&) = delete;
+
+  // Where to write the unit that belongs at `unit`.
+  std::byte* Begin(std::byte* unit) const { return building_ == nullptr ? unit : building_; }
+  void End(std::byte* unit);
+  // The last unit that ended. Whoever builds the next may send lines of it in between (WriteLine of
+  // stream_line-inl.h); the rest is sent when that one ends.
+  PendingLines* pending() { return &pending_; }
+
+ private:
+  const size_t unit_bytes_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::byte* building_ = nullptr;  // in memory_; null: units are written where they belong
+  std::byte* leaving_ = nullptr;
+  PendingLines pending_;
+};
+
+}  // namespace prefixd::kernels
