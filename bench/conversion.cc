@@ -39,7 +39,8 @@ kernels::UnitRun PagedTensor::run() const {
           .dim = dim_,
           .page_tokens = kPageTokens,
           .first_token = 0,
-          .tokens = kPageTokens};
+          .tokens = kPageTokens,
+          .stream = true};
 }
 
 void PagedTensor::QuantizeFrom(const FloatTensor& from) {

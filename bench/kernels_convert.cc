@@ -104,20 +104,23 @@ void Relayout(Bench& bench, const ConvertCase& rows, const FloatTensor& floats, 
 
 }  // namespace
 
+// Tensors and pages of the same many bytes in every line: none is measured in a cache.
 void KernelsConvert(Bench& bench) {
   const uint64_t rounds = bench.Parameter("convert_rounds", 2, 7, 21);
   const auto tokens = static_cast<uint32_t>(bench.Parameter("convert_tokens", 128, 16384, 32768));
   for (const quant::Dtype dtype : {quant::Dtype::kF32, quant::Dtype::kF16, quant::Dtype::kBf16}) {
-    const FloatTensor floats(dtype, kHeads, tokens, kDim), values(dtype, kHeads, tokens, kDim);
+    const uint32_t wide = 4 / quant::DtypeBytes(dtype);
+    const FloatTensor floats(dtype, kHeads, wide * tokens, kDim);
+    const FloatTensor values(dtype, kHeads, wide * tokens, kDim);
     const HugeBytes copy(floats.bytes());
     for (const ConvertCase& what : CasesOf(dtype)) {
       if (bench.targets_only() && what.quantize == 0) continue;
       Convert(bench, what, floats, values, copy, rounds);
     }
-    if (dtype != quant::Dtype::kF32) continue;
-    for (const ConvertCase& what : CasesOf(dtype)) {
-      if (what.format.layout == quant::Layout::kRows) Relayout(bench, what, floats, rounds);
-    }
+  }
+  const FloatTensor floats(quant::Dtype::kF16, kHeads, 4 * tokens, kDim);
+  for (const ConvertCase& what : CasesOf(quant::Dtype::kF16)) {
+    if (what.format.layout == quant::Layout::kRows) Relayout(bench, what, floats, rounds);
   }
 }
 
