@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 
 #include "bench/child_process.h"
 #include "bench/daemon_process.h"
+#include "bench/process_memory.h"
 #include "bench/stored_sequences.h"
 #include "bench/timing.h"
 #include "bench/workloads.h"
@@ -121,15 +121,6 @@ class BudgetClient {
   ClientResult result_;
 };
 
-// 0 when the process is gone.
-uint64_t FootprintBytes(pid_t pid) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("RssAnon:", 0) == 0) return std::stoull(line.substr(8)) * 1024;
-  }
-  return 0;
-}
-
 struct Footprint {
   std::vector<double> samples;  // bytes, 20 a second
 };
@@ -138,7 +129,7 @@ struct Footprint {
 bool WatchClients(std::vector<pid_t> clients, pid_t daemon, Footprint* footprint) {
   bool good = true;
   while (!clients.empty()) {
-    footprint->samples.push_back(static_cast<double>(FootprintBytes(daemon)));
+    footprint->samples.push_back(static_cast<double>(AnonymousBytes(daemon)));
     std::this_thread::sleep_for(milliseconds(50));
     std::erase_if(clients, [&](pid_t client) {
       int status = 0;

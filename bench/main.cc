@@ -35,6 +35,7 @@ constexpr Workload kWorkloads[] = {
      RunQuality},
     {"serve", "workers with traffic: hit rate, tokens/s, time to first byte", RunServe},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
+    {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
 };
 
 struct Arguments {
@@ -185,7 +186,7 @@ int Main(int argc, char** argv) {
          "--only", arguments.only,
          "only these families of figures. share: acquire, match, read, gather, python, "
          "streams, fairness, crash; kernels: decode, prefill, error, convert, numbers, table, "
-         "fused; trace: cache, daemon, tiers")
+         "fused; trace: cache, daemon, tiers; ssd: spill, restore, churn, restart, budget, trace")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,

@@ -33,6 +33,10 @@ bool ForgetPeak() {
   return static_cast<bool>(file << "5" << std::flush);
 }
 
+uint64_t AnonymousBytes(pid_t pid) {
+  return FieldOf(("/proc/" + std::to_string(pid) + "/status").c_str(), "RssAnon:");
+}
+
 uint64_t AvailableBytes() { return FieldOf("/proc/meminfo", "MemAvailable:"); }
 
 }  // namespace prefixd::bench

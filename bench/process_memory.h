@@ -1,5 +1,7 @@
 // What this process and this machine have of memory, as the kernel tells it.
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
 
 namespace prefixd::bench {
@@ -10,6 +12,9 @@ uint64_t ResidentBytes();
 // The most that was resident since ForgetPeak. Both: 0 or false when the kernel does not say.
 uint64_t PeakResidentBytes();
 bool ForgetPeak();
+
+// Resident anonymous memory of a process. 0 when it is gone.
+uint64_t AnonymousBytes(pid_t pid);
 
 // MemAvailable of /proc/meminfo. 0 when the kernel does not say.
 uint64_t AvailableBytes();

@@ -190,6 +190,22 @@ absl::Status RawSession::Release(const std::vector<uint64_t>& leases) {
   return FromGrpc("release", stub_->Release(&context, request, &reply));
 }
 
+absl::Status RawSession::WaitGroupReady(const v1::Answer& answer, uint32_t group) {
+  for (const v1::GroupPages& pages : answer.pages()) {
+    if (pages.group() == group && pages.ready()) return absl::OkStatus();
+  }
+  const base::Deadline deadline = std::chrono::steady_clock::now() + kPatience;
+  base::MutexLock lock(mutex_);
+  while (ready_.count({answer.lease(), group}) == 0) {
+    if (failed_.count(answer.lease()) > 0) return absl::DataLossError("acquire: a group failed");
+    if (!changed_.WaitUntil(mutex_, deadline)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("acquire: group ", group, " does not become ready"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RawSession::WaitReady(uint32_t block_tokens, v1::Answer* answer) {
   const base::Deadline deadline = std::chrono::steady_clock::now() + kPatience;
   base::MutexLock lock(mutex_);

@@ -56,6 +56,8 @@ class RawSession {
   // Waits until the lease's pages are all readable, and fills in the places that the answer did not
   // tell. DeadlineExceeded after 60 s; DataLoss when a group failed.
   absl::Status WaitReady(uint32_t block_tokens, v1::Answer* answer) PREFIXD_EXCLUDES(mutex_);
+  // The same for one group, whose places are left to WaitReady.
+  absl::Status WaitGroupReady(const v1::Answer& answer, uint32_t group) PREFIXD_EXCLUDES(mutex_);
 
  private:
   RawSession() = default;

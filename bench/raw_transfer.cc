@@ -207,7 +207,12 @@ absl::Status AcquireAndCompare(RawSession& session, const PageSource& source,
   }
   if (!session.attached().arena()) return absl::OkStatus();
   PREFIXD_RETURN_IF_ERROR(session.WaitReady(kBlockTokens, answer));
-  for (const v1::GroupPages& pages : answer->pages()) {
+  return CompareInPlace(session, source, sequence, *answer);
+}
+
+absl::Status CompareInPlace(const RawSession& session, const PageSource& source,
+                            const RawSequence& sequence, const v1::Answer& answer) {
+  for (const v1::GroupPages& pages : answer.pages()) {
     for (int block = 0; block < pages.offset_size(); ++block) {
       const PageSource::Name name{sequence.number, pages.group(), static_cast<uint32_t>(block)};
       if (!source.Matches(name, session.page(pages.offset(block)))) {

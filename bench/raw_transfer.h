@@ -37,6 +37,9 @@ v1::AcquireRequest AcquireOf(const RawSession& session, const RawSequence& seque
 // `answer`, is the caller's to release.
 absl::Status AcquireAndCompare(RawSession& session, const PageSource& source,
                                const RawSequence& sequence, v1::Answer* answer);
+// Every page of a lease that WaitReady has seen ready, in place.
+absl::Status CompareInPlace(const RawSession& session, const PageSource& source,
+                            const RawSequence& sequence, const v1::Answer& answer);
 
 // Every piece is read where it was received: its bytes against its XXH3, against `source` too if
 // `compare`.

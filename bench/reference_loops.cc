@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "grpcpp/client_context.h"
@@ -110,6 +111,83 @@ void PairedStreamRead::Work() {
 
 [[gnu::noinline]] bool SameBytes(const std::byte* a, const std::byte* b, size_t bytes) {
   return std::memcmp(a, b, bytes) == 0;
+}
+
+namespace {
+
+constexpr uint64_t kDiskCall = uint64_t{1} << 20, kDiskFile = uint64_t{64} << 20;
+
+void FillRandom(std::byte* memory, uint64_t bytes) {
+  uint64_t state = 0x9e3779b97f4a7c15;
+  for (uint64_t at = 0; at < bytes; at += sizeof(state)) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    std::memcpy(memory + at, &state, sizeof(state));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<RawDisk> RawDisk::Open(const std::string& directory) {
+  void* const memory = ::mmap(nullptr, kDiskFile, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  FillRandom(static_cast<std::byte*>(memory), kDiskFile);
+  std::unique_ptr<RawDisk> disk(new RawDisk(directory, static_cast<std::byte*>(memory)));
+  if (!disk->Append(kDiskCall)) return nullptr;
+  disk->Remove();
+  return disk;
+}
+
+RawDisk::~RawDisk() {
+  Remove();
+  ::munmap(memory_, kDiskFile);
+}
+
+std::string RawDisk::PathOf(uint64_t file) const {
+  return directory_ + "/raw-" + std::to_string(file);
+}
+
+void RawDisk::Remove() {
+  for (; first_ < next_; ++first_) ::unlink(PathOf(first_).c_str());
+  read_next_ = next_;
+}
+
+bool RawDisk::Append(uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t length = std::min(kDiskFile, bytes - done);
+    const int file =
+        ::open(PathOf(next_++).c_str(), O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+    if (file < 0) return false;
+    bool good = ::fallocate(file, 0, 0, static_cast<off_t>(length)) == 0 || errno == EOPNOTSUPP;
+    for (uint64_t at = 0; good && at < length; at += kDiskCall) {
+      good = ::pwrite(file, memory_ + at, kDiskCall, static_cast<off_t>(at)) ==
+             static_cast<ssize_t>(kDiskCall);
+    }
+    good = ::fdatasync(file) == 0 && good;
+    ::close(file);
+    if (!good) return false;
+    done += length;
+  }
+  return true;
+}
+
+bool RawDisk::Read(uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes;) {
+    if (read_next_ == next_) read_next_ = first_;
+    if (first_ == next_) return false;
+    const int file = ::open(PathOf(read_next_++).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (file < 0) return false;
+    ssize_t got = kDiskCall;
+    for (uint64_t at = 0; got > 0 && at < kDiskFile && done < bytes; at += kDiskCall) {
+      got = ::pread(file, memory_ + at, kDiskCall, static_cast<off_t>(at));
+      done += got > 0 ? static_cast<uint64_t>(got) : 0;
+    }
+    ::close(file);
+    if (got < 0) return false;
+  }
+  return true;
 }
 
 double CpuMicros(pid_t pid) {

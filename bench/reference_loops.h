@@ -43,6 +43,34 @@ class PairedStreamRead {
 void CopyBytes(const std::byte* from, std::byte* to, size_t bytes);
 bool SameBytes(const std::byte* a, const std::byte* b, size_t bytes);
 
+// --- a disk: 1 MiB a call, O_DIRECT, one call at a time ---
+
+class RawDisk {
+ public:
+  // nullptr where the filesystem of this existing folder refuses O_DIRECT.
+  static std::unique_ptr<RawDisk> Open(const std::string& directory);
+  ~RawDisk();  // removes the files
+  RawDisk(const RawDisk&) = delete;
+  RawDisk& operator=(const RawDisk&) = delete;
+
+  // Appends to files of 64 MiB, each given its room first and synced at its end, from 64 MiB of
+  // random bytes. Bytes are a multiple of 1 MiB. False when the kernel refuses.
+  bool Append(uint64_t bytes);
+  // Reads so many bytes of what was appended, each file in order, into 64 MiB of memory.
+  bool Read(uint64_t bytes);
+  void Remove();  // the files so far
+
+ private:
+  RawDisk(std::string directory, std::byte* memory)
+      : directory_(std::move(directory)), memory_(memory) {}
+  std::string PathOf(uint64_t file) const;
+
+  const std::string directory_;
+  std::byte* const memory_;
+  uint64_t first_ = 0, next_ = 0;  // files that are there
+  uint64_t read_next_ = 0;
+};
+
 // --- CPU time ---
 
 // User and system time of a process so far, all its threads. 0 when it is gone.

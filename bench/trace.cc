@@ -1,15 +1,15 @@
 // trace: real workloads through the cache in this process and through the daemon, beside what
 // leaf-first LRU reaches on paper. tests/data/traces/README.md says whose traces they are.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "bench/ssd.h"
 #include "bench/trace_file.h"
 #include "bench/trace_player.h"
 #include "bench/trace_simulation.h"
@@ -72,7 +72,52 @@ class Replay {
                   .runs = run->result.requested});
   }
 
+  // `target`: the issue's, of mooncake_conversation with RAM 2 % : SSD 10 %.
+  void Tiers(const Stage& stage, double ram, double ssd, bool target) {
+    const RamFit fit = FitRam(stage.tier_shape, Blocks(ram), /*has_ssd=*/true);
+    const uint64_t ssd_bytes = Blocks(ssd) * fit.shape.page_bytes * fit.shape.kv_blocks;
+    const uint64_t segment = std::clamp<uint64_t>(ssd_bytes / 64, 1u << 20, 64u << 20);
+    const auto run = Run(stage, {.shape = fit.shape,
+                                 .ram_bytes = fit.ram_bytes,
+                                 .ssd_bytes = std::max(ssd_bytes, 3 * segment),
+                                 .segment_bytes = segment});
+    if (!bench_.Check(run.ok(), run.status().ToString())) return;
+    const double seconds = workload_.trace.requests.back().at_ms / 1e3 + 1;
+    const TraceResult paper =
+        SimulateTiers(workload_.trace, fit.blocks, Blocks(ssd),
+                      {.blocks_per_s = 0.27 * Number(workload_.trace.references.size()) / seconds});
+    const std::string name = Name(stage, absl::StrCat("RAM ", ram, " % : SSD ", ssd, " %"));
+    Row row = RowOf(name, fit, *run);
+    row.figures.push_back({"writes_a_requested_block", run->result.writes_per_request()});
+    row.figures.push_back({"spilled_bytes", Number(run->writes.spilled_bytes)});
+    row.figures.push_back({"rewritten_bytes", Number(run->writes.rewritten_bytes)});
+    row.figures.push_back({"ssd_file_bytes", Number(run->writes.ssd_file_bytes)});
+    row.figures.push_back({"simulated_percent", paper.hit_percent()});
+    row.figures.push_back({"simulated_writes_a_requested_block", paper.writes_per_request()});
+    bench_.Add(std::move(row));
+    if (target) JudgeTiers(name, *run, paper);
+  }
+
  private:
+  void JudgeTiers(const std::string& name, const TraceRun& run, const TraceResult& paper) {
+    const TraceResult& result = run.result;
+    bench_.Judge({.name = name,
+                  .ours = absl::StrCat("RAM ", PercentText(result.Percent(result.ram_hits)),
+                                       ", SSD ", PercentText(result.Percent(result.ssd_hits))),
+                  .reference = "on paper " + PercentText(paper.hit_percent()),
+                  .measure = "hits",
+                  .seen = result.hit_percent(),
+                  .at_most = false,
+                  .limit = 25,
+                  .unit = " %",
+                  .runs = result.requested});
+    bench_.Judge({.name = name + ", SSD writes a requested block",
+                  .ours = absl::StrCat(result.ssd_writes, " blocks"),
+                  .reference = absl::StrCat(result.requested, " requested"),
+                  .seen = result.writes_per_request(),
+                  .limit = 0.36,
+                  .runs = result.requested});
+  }
   std::string Name(const Stage& stage, const std::string& capacity) const {
     return absl::StrCat(workload_.name, " ", capacity, ", ", stage.where);
   }
@@ -108,15 +153,19 @@ std::string PathOf(const std::string& name, bool smoke) {
                       smoke ? ".head200" : "", ".jsonl.zst");
 }
 
-}  // namespace
+struct Lines {
+  std::vector<std::string> names;     // of shipped traces, or files
+  std::vector<std::string> families;  // of stages; "tiers" too
+};
 
-void RunTrace(Bench& bench) {
+void PlayTraces(Bench& bench, const Lines& lines) {
   const uint64_t requests = bench.Parameter("requests_at_most", 200, 4'000, 1'000'000);
-  std::vector<std::string> names = {"conversation", "claude_code_a"};
-  if (!bench.trace().empty()) names = {bench.trace()};
   std::vector<double> percents = {1, 2, 5, 10};
   if (bench.smoke()) percents = {50};  // prompts of the head are long beside it
-  for (const std::string& name : names) {
+  const auto wants = [&](const char* family) {
+    return std::find(lines.families.begin(), lines.families.end(), family) != lines.families.end();
+  };
+  for (const std::string& name : lines.names) {
     const bool shipped = name == "conversation" || name == "claude_code_a";
     auto trace = ReadTrace(shipped ? PathOf(name, bench.smoke()) : name, requests);
     if (!bench.Check(trace.ok(), std::string(trace.status().message()))) continue;
@@ -128,10 +177,32 @@ void RunTrace(Bench& bench) {
                 {"unique_blocks", Number(workload.trace.unique)}}});
     Replay replay(bench, workload);
     for (const Stage& stage : kStages) {
-      if (!bench.Wants(stage.family)) continue;
+      if (!wants(stage.family)) continue;
       for (const double percent : percents) replay.RamAlone(stage, percent);
     }
+    if (!wants("tiers")) continue;
+    if (bench.smoke()) {
+      replay.Tiers(kStages[0], 50, 80, false);
+    } else {
+      replay.Tiers(kStages[0], 2, 10, name == "conversation");
+    }
   }
+}
+
+}  // namespace
+
+// The lines.
+void SsdTraces(Bench& bench) {
+  PlayTraces(bench, {{"conversation", "claude_code_a"}, {"daemon", "tiers"}});
+}
+
+void RunTrace(Bench& bench) {
+  Lines lines{.names = {"conversation", "claude_code_a"}, .families = {}};
+  if (!bench.trace().empty()) lines.names = {bench.trace()};
+  for (const std::string family : {"cache", "daemon", "tiers"}) {
+    if (bench.Wants(family)) lines.families.push_back(family);
+  }
+  PlayTraces(bench, lines);
 }
 
 }  // namespace prefixd::bench

@@ -9,7 +9,7 @@ namespace prefixd::bench {
 namespace {
 
 constexpr uint64_t kUnit = 4096;
-constexpr uint64_t kSizesTried = 8;
+constexpr uint64_t kSizesTried = 24;
 
 uint64_t ArenaBytes(uint64_t ram_bytes, bool has_ssd) {
   const auto shares = cache::CutBudget(ram_bytes, has_ssd, /*shared_arena=*/false);
@@ -78,7 +78,7 @@ RamFit FitRam(const TraceShape& shape, uint64_t blocks, bool has_ssd) {
   // Of few blocks, larger pages: there is a smallest budget.
   const uint64_t least =
       (ArenaBytes(cache::kMinRamBudget, has_ssd) / (blocks * shape.kv_blocks) / kUnit + 1) * kUnit;
-  for (uint64_t step = 0; step < kSizesTried; ++step) {
+  for (uint64_t step = 0; step < kSizesTried && best.blocks * 1000 < blocks * 997; ++step) {
     TraceShape tried = shape;
     tried.page_bytes = std::max(shape.page_bytes, least) + step * kUnit;
     const uint64_t pages = blocks * tried.kv_blocks;

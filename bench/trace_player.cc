@@ -18,7 +18,7 @@ namespace {
 // A prompt may be longer than everything there is room for: its head is then stored, without
 // waiting long for room that nobody will make.
 constexpr std::chrono::milliseconds kRamPatience(20);
-constexpr std::chrono::seconds kSsdPatience(20);
+constexpr std::chrono::seconds kSsdPatience(5);
 constexpr size_t kBlocksAtOnce = 32;  // published together
 
 // Reads a lease to its end.
