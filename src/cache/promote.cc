@@ -59,9 +59,7 @@ void Core::WriteRecord(const index::PageInfo& page, block::Extent extent) {
 void Core::Promote(const Promotion& promotion) {
   const index::PageInfo& page = promotion.page;
   const std::span<std::byte> bytes(arena->data(promotion.extent), page.page_bytes);
-  block::PageHeader header;
-  absl::Status status = store->ReadPage(page.ssd_sequence, &header, bytes);
-  if (status.ok()) status = block::VerifyPage(header, page.name, page.check, bytes);
+  const absl::Status status = store->ReadPage(page.ssd_sequence, page.name, page.check, bytes);
   if (status.ok()) {
     base::MutexLock lock(clear_mutex);
     WriteRecord(page, promotion.extent);

@@ -28,7 +28,8 @@ absl::Status DeleteOrphan(const TableDb& table_db, const rocksdb::LiveFileMetaDa
 
 }  // namespace
 
-absl::StatusOr<std::vector<SegmentInfo>> FindSegments(const TableDb& table_db) {
+absl::StatusOr<std::vector<SegmentInfo>> FindSegments(
+    const TableDb& table_db, std::map<uint64_t, std::string>* pages_paths) {
   std::vector<rocksdb::LiveFileMetaData> files;
   table_db.db->GetLiveFilesMetaData(&files);
   SegmentMap segments;
@@ -47,6 +48,8 @@ absl::StatusOr<std::vector<SegmentInfo>> FindSegments(const TableDb& table_db) {
       PREFIXD_RETURN_IF_ERROR(DeleteOrphan(table_db, file));
     } else {
       segment->file_bytes += file.size;
+      (*pages_paths)[segment->first_sequence] =
+          absl::StrCat(file.directory, "/", file.relative_filename);
     }
   }
   std::vector<SegmentInfo> sorted;

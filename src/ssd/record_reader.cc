@@ -1,10 +1,10 @@
 #include "ssd/record_reader.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "ssd/page_files.h"
 
 namespace prefixd::ssd {
 namespace {
@@ -34,10 +34,10 @@ bool RecordReader::ReadMarker(uint64_t sequence, std::string* value) const {
 }
 
 bool RecordReader::CountRecords() {
-  std::string count;
-  if (!ReadMarker(segment_.last_sequence, &count) || count.size() != sizeof(records_)) return false;
-  std::memcpy(&records_, count.data(), sizeof(records_));
-  return true;
+  std::string marker;
+  std::vector<PagePlace> places;
+  return ReadMarker(segment_.last_sequence, &marker) &&
+         DecodeClosingMarker(marker, &records_, &places);
 }
 
 // RocksDB does not say which key it could not read. A seek behind it succeeds, so the next sequence

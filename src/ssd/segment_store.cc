@@ -111,6 +111,15 @@ absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header
   return absl::OkStatus();
 }
 
+absl::Status SegmentStore::ReadPage(uint64_t sequence, const block::PageName& name, uint64_t check,
+                                    std::span<std::byte> page) const {
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
+  if (impl_->state.page_files.Read(*table, sequence, name, check, page)) return absl::OkStatus();
+  block::PageHeader header;
+  PREFIXD_RETURN_IF_ERROR(ReadPage(sequence, &header, page));
+  return block::VerifyPage(header, name, check, page);
+}
+
 absl::Status SegmentStore::ForEachRecord(
     const std::function<absl::Status(uint64_t sequence, std::span<const std::byte> record)>& visit,
     uint64_t* unreadable) const {
@@ -142,6 +151,7 @@ absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
   // would promise pages that are gone.
   PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->records, segment));
   PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->pages, segment));
+  state.page_files.Drop(segment);
   base::MutexLock lock(state.mutex);
   std::erase_if(state.segments, same);
   return absl::OkStatus();
@@ -155,7 +165,8 @@ uint64_t SegmentStore::MemoryBytes() const {
     base::MutexLock lock(impl_->state.mutex);
     table = impl_->state.table_db;
   }
-  return (table == nullptr ? 0 : table->MemoryBytes()) + impl_->state.writer_bytes;
+  return (table == nullptr ? 0 : table->MemoryBytes()) + impl_->state.writer_bytes +
+         impl_->state.page_files.MemoryBytes();
 }
 
 uint64_t SegmentStore::last_sequence() const { return impl_->state.last_sequence; }

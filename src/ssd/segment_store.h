@@ -77,6 +77,10 @@ class SegmentStore {
   // for an I/O error. The caller verifies with block::VerifyPage.
   absl::Status ReadPage(uint64_t sequence, block::PageHeader* header,
                         std::span<std::byte> page) const;
+  // The same for a page whose name and check are known: verified, and, when it is large, by one
+  // direct read. DataLoss when it is another page or not whole.
+  absl::Status ReadPage(uint64_t sequence, const block::PageName& name, uint64_t check,
+                        std::span<std::byte> page) const;
   // Every record in sequence order; reads no page. Stops at the first error that `visit` returns. A
   // record that cannot be read is counted in *unreadable and passed over (a records file of which
   // nothing can be read counts as 1).

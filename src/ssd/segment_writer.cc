@@ -15,10 +15,6 @@
 namespace prefixd::ssd {
 namespace {
 
-rocksdb::Slice AsSlice(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // A table file in incoming/, removed by the destructor unless an ingest has moved it away.
 class IncomingFile {
  public:
@@ -35,6 +31,8 @@ class IncomingFile {
     return FromRocks(writer_.Put(SequenceKey(sequence), value),
                      absl::StrCat("cannot write ", path_));
   }
+  // Where the block of the value that was Put last begins.
+  uint64_t block_offset() { return writer_.FileSize(); }
   absl::Status Finish() {  // synced
     rocksdb::ExternalSstFileInfo info;
     const rocksdb::Status status = writer_.Finish(&info);
@@ -81,6 +79,7 @@ class TableSegmentWriter final : public SegmentWriter {
   std::string value_;                              // header and page, one after the other
   uint64_t first_sequence_ = 0;                    // of the opening marker
   uint64_t records_count_ = 0;
+  std::vector<PagePlace> places_;  // of large pages
   uint64_t bytes_ = 0;
   absl::Status first_error_;  // sticky: SstFileWriter cannot go on after one
   bool closed_ = false;
@@ -136,7 +135,8 @@ absl::StatusOr<uint64_t> TableSegmentWriter::Keep(absl::StatusOr<uint64_t> resul
 void TableSegmentWriter::CountBuffers() {
   // Ours, RocksDB's block of one value, and the write buffer of each file.
   const uint64_t write_buffer_bytes = table_->table_options.writable_file_max_buffer_size;
-  state_.writer_bytes = 2 * value_.capacity() + (pages_ == nullptr ? 1 : 2) * write_buffer_bytes;
+  state_.writer_bytes = places_.capacity() * sizeof(PagePlace) + 2 * value_.capacity() +
+                        (pages_ == nullptr ? 1 : 2) * write_buffer_bytes;
 }
 
 absl::Status TableSegmentWriter::PutPage(uint64_t sequence, const block::PageHeader& header,
@@ -145,7 +145,10 @@ absl::Status TableSegmentWriter::PutPage(uint64_t sequence, const block::PageHea
   value_.clear();
   value_.append(reinterpret_cast<const char*>(&header), sizeof(header));
   value_.append(base::AsText(page));
-  return pages_->Put(sequence, value_);
+  PREFIXD_RETURN_IF_ERROR(pages_->Put(sequence, value_));
+  if (page.size() >= kSmallestNotedPage)
+    places_.push_back({sequence, ValueOffset(pages_->block_offset(), value_.size())});
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> TableSegmentWriter::AddPage(const block::PageHeader& header,
@@ -196,15 +199,17 @@ absl::Status TableSegmentWriter::Ingest() {
 absl::StatusOr<SegmentInfo> TableSegmentWriter::FinishFiles() {
   if (records_ == nullptr) return absl::FailedPreconditionError("segment: nothing was added");
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t last_sequence, NextSequence());
-  const std::span<const std::byte> count = base::AsBytes(&records_count_, 1);
-  PREFIXD_RETURN_IF_ERROR(records_->Put(last_sequence, AsSlice(count)));
+  PREFIXD_RETURN_IF_ERROR(
+      records_->Put(last_sequence, EncodeClosingMarker(records_count_, places_)));
   PREFIXD_RETURN_IF_ERROR(records_->Finish());
   if (pages_ != nullptr) PREFIXD_RETURN_IF_ERROR(pages_->Finish());
   PREFIXD_RETURN_IF_ERROR(Ingest());
-  return SegmentInfo{
+  const SegmentInfo segment{
       .first_sequence = first_sequence_,
       .last_sequence = last_sequence,
       .file_bytes = records_->file_bytes() + (pages_ == nullptr ? 0 : pages_->file_bytes())};
+  if (pages_ != nullptr) state_.page_files.Add(segment, table_->TakeIngested(pages_->path()));
+  return segment;
 }
 
 absl::StatusOr<SegmentInfo> TableSegmentWriter::Finish() {

@@ -20,7 +20,9 @@ absl::StatusOr<TableDbPtr> StoreState::Table() {
   }
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr opened, TableDb::Open(table_options));
   // The change that failed may have been made after all.
-  PREFIXD_ASSIGN_OR_RETURN(std::vector<SegmentInfo> found, FindSegments(*opened));
+  std::map<uint64_t, std::string> pages_paths;
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<SegmentInfo> found, FindSegments(*opened, &pages_paths));
+  page_files.Set(found, pages_paths);
   base::MutexLock lock(mutex);
   segments = std::move(found);
   table_db = opened;
@@ -30,7 +32,7 @@ absl::StatusOr<TableDbPtr> StoreState::Table() {
 absl::StatusOr<TableDbPtr> StoreState::TableForChanges() {
   {
     PREFIXD_ASSIGN_OR_RETURN(TableDbPtr table, Table());
-    if (!*table->changes_failed) return table;
+    if (!table->events->changes_failed) return table;
     PREFIXD_RETURN_IF_ERROR(TryWriting());
     base::MutexLock lock(mutex);
     if (table_db == table) {

@@ -2,13 +2,16 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "base/mutex.h"
+#include "ssd/page_files.h"
 #include "ssd/segment_store.h"
 #include "ssd/store_directory.h"
 #include "ssd/table_db.h"
@@ -28,6 +31,7 @@ struct StoreState {
 
   std::unique_ptr<StoreDirectory> directory;  // outlives the database: it holds the lock
   TableDbOptions table_options;
+  PageFiles page_files;
   std::atomic<uint64_t> last_sequence{0};  // raised by the one open writer
   std::atomic<uint64_t> writer_bytes{0};   // buffers of the one open writer
 
@@ -45,7 +49,9 @@ struct StoreState {
 // The records file of a segment starts and ends with a marker, so its smallest and largest key,
 // which the manifest has, are the segment's sequences; the pages file inside this range is its
 // other half. No table file is opened.
-absl::StatusOr<std::vector<SegmentInfo>> FindSegments(const TableDb& table_db);
+// `pages_paths`: of the pages files, by the segment's first sequence.
+absl::StatusOr<std::vector<SegmentInfo>> FindSegments(const TableDb& table_db,
+                                                      std::map<uint64_t, std::string>* pages_paths);
 
 // One at a time: `state->writing` is set; Finish() or the destructor clears it.
 std::unique_ptr<SegmentWriter> MakeSegmentWriter(StoreState* state, TableDbPtr table);

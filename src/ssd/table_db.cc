@@ -17,16 +17,21 @@ constexpr const char* kRecordsFamily = "records";
 // Beyond these, table files are opened again when they are read: three small reads, no more memory.
 constexpr int kMaxOpenFiles = 512;
 
-// Notes every error after which RocksDB refuses changes.
-class ErrorListener final : public rocksdb::EventListener {
+class Listener final : public rocksdb::EventListener {
  public:
-  explicit ErrorListener(std::shared_ptr<std::atomic<bool>> failed) : failed_(std::move(failed)) {}
+  explicit Listener(std::shared_ptr<TableEvents> events) : events_(std::move(events)) {}
   void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status*) override {
-    *failed_ = true;
+    events_->changes_failed = true;
+  }
+  void OnExternalFileIngested(rocksdb::DB*,
+                              const rocksdb::ExternalFileIngestionInfo& info) override {
+    if (info.cf_name != kPagesFamily) return;
+    base::MutexLock lock(events_->mutex);
+    events_->ingested[info.external_file_path] = info.internal_file_path;
   }
 
  private:
-  const std::shared_ptr<std::atomic<bool>> failed_;
+  const std::shared_ptr<TableEvents> events_;
 };
 
 rocksdb::DBOptions MakeDbOptions(bool direct_io, const FileLayer* files) {
@@ -124,7 +129,7 @@ absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& opt
   table_db->files = options.files;
   table_db->block_cache = rocksdb::NewLRUCache(options.block_cache_bytes, /*num_shard_bits=*/0);
   rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io, options.files.get());
-  db_options.listeners = {std::make_shared<ErrorListener>(table_db->changes_failed)};
+  db_options.listeners = {std::make_shared<Listener>(table_db->events)};
   const rocksdb::ColumnFamilyOptions segment_options =
       MakeSegmentFamilyOptions(table_db->block_cache);
   table_db->table_options = rocksdb::Options(db_options, segment_options);
@@ -164,16 +169,22 @@ rocksdb::EnvOptions TableDb::file_options() const {
   return options;
 }
 
+std::string TableDb::TakeIngested(const std::string& incoming_path) {
+  base::MutexLock lock(events->mutex);
+  const auto node = events->ingested.extract(incoming_path);
+  return node.empty() ? std::string() : node.mapped();
+}
+
 absl::Status TableDb::WriteMeta(rocksdb::WriteBatch* batch, const std::string& what) {
   base::MutexLock lock(meta_mutex);
-  if (*changes_failed) {
+  if (events->changes_failed) {
     return absl::UnavailableError(
         absl::StrCat("segment store: ", what, ": a change failed before"));
   }
   rocksdb::WriteOptions options;
   options.sync = true;
   const rocksdb::Status status = db->Write(options, batch);
-  if (!status.ok()) *changes_failed = true;
+  if (!status.ok()) events->changes_failed = true;
   return FromRocks(status, what);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,13 @@ struct TableDbOptions {
   std::shared_ptr<FileLayer> files = nullptr;  // null: the machine's own file system
 };
 
+// What RocksDB tells while it works. Thread-safe.
+struct TableEvents {
+  std::atomic<bool> changes_failed{false};
+  base::Mutex mutex;
+  std::map<std::string, std::string> ingested PREFIXD_GUARDED_BY(mutex);  // paths: before, now
+};
+
 struct TableDb;
 using TableDbPtr = std::shared_ptr<TableDb>;  // closed by the last user
 
@@ -51,6 +59,8 @@ struct TableDb {
   // What an SstFileWriter of pages or records takes, direct I/O included.
   rocksdb::EnvOptions file_options() const;
   uint64_t MemoryBytes() const;
+  // Where a file of pages that was ingested stands now; once. Empty: it was not.
+  std::string TakeIngested(const std::string& incoming_path);
   // To the metadata, synced. Unavailable once a change failed.
   absl::Status WriteMeta(rocksdb::WriteBatch* batch, const std::string& what)
       PREFIXD_EXCLUDES(meta_mutex);
@@ -64,10 +74,10 @@ struct TableDb {
   rocksdb::ColumnFamilyHandle* pages = nullptr;    // owned
   rocksdb::ColumnFamilyHandle* records = nullptr;  // owned
 
-  // A change failed in a way that RocksDB does not get over: reads go on, changes need the database
+  // changes_failed: in a way that RocksDB does not get over. Reads go on, changes need the database
   // opened anew. After an error while its manifest was written it refuses them, or, told to resume,
   // stumbles over its own file numbers; after one in its log, Open would find nothing behind it.
-  std::shared_ptr<std::atomic<bool>> changes_failed = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<TableEvents> events = std::make_shared<TableEvents>();
   base::Mutex meta_mutex;  // one write of metadata at a time: none follows one that failed
 };
 

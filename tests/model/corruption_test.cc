@@ -66,12 +66,14 @@ class CorruptionTest : public CacheTest {
     }
   }
 
-  const block::SpaceIdentity identity_ = SmallIdentity(16, 2);
+  block::SpaceIdentity identity_ = SmallIdentity(16, 2);
   std::mt19937_64 random_{20261122};
   std::vector<Tokens> sequences_;
 };
 
+// Of large pages too, which are read past RocksDB.
 TEST_F(CorruptionTest, ReadsThatComeBackDamagedNeverGiveWrongBytes) {
+  identity_ = SmallIdentity(64, 16);
   Fill("ssd");
   const DiskPtr disk = std::make_shared<FaultDisk>(20261122);
   cache::Options options = OptionsOf("ssd");

@@ -55,7 +55,7 @@ TEST_F(FaultTest, AfterAFailureAtAnyStepTheNextSegmentIsTaken) {
       failed = disk_->errors() > before;
       disk_->FailWrites(0);
       EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
-    const absl::Status next = TryWrite(&second);
+      const absl::Status next = TryWrite(&second);
       ASSERT_TRUE(next.ok()) << "after a failure at step " << step << ": " << next;
       if (status.ok()) ExpectReadable(first);
       ExpectReadable(second);
@@ -103,6 +103,39 @@ TEST_F(FaultTest, AReadErrorIsUnavailableAndTheNextReadSucceeds) {
   EXPECT_TRUE(absl::IsUnavailable(Read(*store_, written.sequences[0], written.pages[0])));
   disk_->FailReads(0);
   ExpectReadable(written);
+}
+
+// A large page is read past RocksDB; what does not check is read once more through it.
+TEST_F(FaultTest, OneBadReadOfALargePageIsNoLoss) {
+  Open();
+  const Page large = MakePage(200'000);
+  std::vector<uint64_t> sequences;
+  WriteSegment(*store_, {MakePage(700), large, MakePage(3'000)}, &sequences);
+  block::PageName name{.group = large.header.group, .tokens = 64};
+  std::memcpy(name.block.data(), large.header.block, sizeof(large.header.block));
+  std::vector<std::byte> page(large.bytes.size());
+  const auto read = [&](uint64_t check) {
+    return store_->ReadPage(sequences[1], name, check, page);
+  };
+  for (int life = 0; life < 2; ++life) {
+    ASSERT_TRUE(read(large.header.check).ok());
+    for (int time = 0; time < 8; ++time) {
+      const uint64_t before = disk_->corrupted();
+      disk_->CorruptReads(1, 1);
+      std::fill(page.begin(), page.end(), std::byte{0});
+      EXPECT_TRUE(read(large.header.check).ok()) << "read past RocksDB or not at all";
+      EXPECT_EQ(page, large.bytes);
+      EXPECT_EQ(disk_->corrupted(), before + 1);
+    }
+    disk_->CorruptReads(1);
+    EXPECT_TRUE(absl::IsDataLoss(read(large.header.check)));
+    disk_->CorruptReads(0);
+    EXPECT_TRUE(absl::IsDataLoss(read(large.header.check + 1)));
+    name.group ^= 1;
+    EXPECT_TRUE(absl::IsDataLoss(read(large.header.check)));
+    name.group ^= 1;
+    Open();
+  }
 }
 
 TEST_F(FaultTest, ASegmentThatWasAcknowledgedSurvivesAPowerCutAndOthersAreNotThere) {

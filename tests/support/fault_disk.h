@@ -25,6 +25,7 @@ namespace prefixd::testing {
 
 class FaultDisk {
  public:
+  static constexpr uint64_t kNever = ~uint64_t{0} - 1;
   explicit FaultDisk(uint64_t seed) : random_(seed) {}
 
   // --- what goes wrong from now on ---
@@ -45,9 +46,11 @@ class FaultDisk {
     base::MutexLock lock(mutex_);
     failing_reads_ = share;
   }
-  void CorruptReads(double share) PREFIXD_EXCLUDES(mutex_) {  // of those of table files
+  // Of table files; the next `count` whose turn it is.
+  void CorruptReads(double share, uint64_t count = kNever) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     corrupt_reads_ = share;
+    corrupt_left_ = count;
   }
   void Slow(std::chrono::microseconds each_write) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
@@ -137,7 +140,8 @@ class FaultDisk {
   // Damages what was read of a table file, if it is its turn; returns the bytes that came.
   size_t Damage(char* bytes, size_t count) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
-    if (count == 0 || !Chance(corrupt_reads_)) return count;
+    if (count == 0 || corrupt_left_ == 0 || !Chance(corrupt_reads_)) return count;
+    --corrupt_left_;
     ++corrupted_;
     const size_t at = random_() % count;
     switch (random_() % 4) {
@@ -194,7 +198,6 @@ class FaultDisk {
   }
 
  private:
-  static constexpr uint64_t kNever = ~uint64_t{0} - 1;
   struct File {
     uint64_t written = 0, synced = 0;
   };
@@ -233,6 +236,7 @@ class FaultDisk {
   std::optional<uint64_t> free_bytes_ PREFIXD_GUARDED_BY(mutex_);
   double failing_reads_ PREFIXD_GUARDED_BY(mutex_) = 0;
   double corrupt_reads_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  uint64_t corrupt_left_ PREFIXD_GUARDED_BY(mutex_) = 0;
   std::chrono::microseconds delay_ PREFIXD_GUARDED_BY(mutex_){0};
   uint64_t changes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t cut_at_ PREFIXD_GUARDED_BY(mutex_) = kNever;

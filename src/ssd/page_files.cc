@@ -1,0 +1,209 @@
+#include "ssd/page_files.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/bytes.h"
+
+namespace prefixd::ssd {
+namespace {
+
+constexpr size_t kMaxOpened = 64;   // files, with their notes
+constexpr size_t kIdleBuffers = 4;  // as many as threads read at once
+constexpr size_t kBufferAlignment = 4096;
+constexpr size_t kKeyBytes = 16;  // ours and RocksDB's suffix
+
+uint64_t VarintBytes(uint64_t value) {
+  uint64_t bytes = 1;
+  for (; value >= 128; value >>= 7) ++bytes;
+  return bytes;
+}
+
+std::vector<PagePlace> PlacesOf(const TableDb& table_db, uint64_t last_sequence) {
+  std::string marker;
+  const rocksdb::Status status = table_db.db->Get(table_db.read_options(), table_db.records,
+                                                  SequenceKey(last_sequence), &marker);
+  uint64_t records = 0;
+  std::vector<PagePlace> places;
+  if (!status.ok() || !DecodeClosingMarker(marker, &records, &places)) return {};
+  return places;
+}
+
+std::unique_ptr<rocksdb::FSRandomAccessFile> OpenFile(const TableDb& table_db,
+                                                      const std::string& path) {
+  rocksdb::FileOptions options;
+  options.use_direct_reads = table_db.direct_io;
+  std::unique_ptr<rocksdb::FSRandomAccessFile> file;
+  const rocksdb::IOStatus status =
+      table_db.db->GetEnv()->GetFileSystem()->NewRandomAccessFile(path, options, &file, nullptr);
+  return status.ok() ? std::move(file) : nullptr;
+}
+
+}  // namespace
+
+std::string EncodeClosingMarker(uint64_t records, std::span<const PagePlace> places) {
+  base::ByteWriter writer;
+  writer.Fixed(records);
+  for (const PagePlace& place : places) {
+    writer.Fixed(place.sequence);
+    writer.Fixed(place.offset);
+  }
+  return writer.Take();
+}
+
+bool DecodeClosingMarker(const std::string& value, uint64_t* records,
+                         std::vector<PagePlace>* places) {
+  constexpr size_t kNoteBytes = 2 * sizeof(uint64_t);
+  if (value.size() < sizeof(uint64_t) || (value.size() - sizeof(uint64_t)) % kNoteBytes != 0)
+    return false;
+  base::ByteReader reader(base::AsBytes(value));
+  *records = reader.Fixed<uint64_t>();
+  places->resize((value.size() - sizeof(uint64_t)) / kNoteBytes);
+  for (PagePlace& place : *places) {
+    place.sequence = reader.Fixed<uint64_t>();
+    place.offset = reader.Fixed<uint64_t>();
+  }
+  return std::ranges::is_sorted(*places, {}, &PagePlace::sequence);
+}
+
+// An entry: lengths of the key's shared part (none), its rest and the value, the key, the value.
+uint64_t ValueOffset(uint64_t block_offset, uint64_t value_bytes) {
+  return block_offset + 2 + VarintBytes(value_bytes) + kKeyBytes;
+}
+
+PageFiles::Buffer::~Buffer() { std::free(data); }
+
+void PageFiles::Set(const std::vector<SegmentInfo>& segments,
+                    const std::map<uint64_t, std::string>& paths) {
+  {
+    base::MutexLock lock(mutex_);
+    segments_.clear();
+    opened_ = 0;
+  }
+  for (const SegmentInfo& segment : segments) {
+    const auto found = paths.find(segment.first_sequence);
+    if (found != paths.end()) Add(segment, found->second);
+  }
+}
+
+void PageFiles::Add(const SegmentInfo& segment, const std::string& path) {
+  if (path.empty()) return;
+  base::MutexLock lock(mutex_);
+  segments_[segment.first_sequence] = {.last_sequence = segment.last_sequence, .path = path};
+}
+
+void PageFiles::Drop(const SegmentInfo& segment) {
+  base::MutexLock lock(mutex_);
+  const auto found = segments_.find(segment.first_sequence);
+  if (found == segments_.end()) return;
+  opened_ -= found->second.opened != nullptr;
+  segments_.erase(found);
+}
+
+void PageFiles::CloseColdest() {
+  while (opened_ > kMaxOpened) {
+    auto coldest = segments_.end();
+    for (auto at = segments_.begin(); at != segments_.end(); ++at) {
+      if (at->second.opened == nullptr) continue;
+      if (coldest == segments_.end() || at->second.used < coldest->second.used) coldest = at;
+    }
+    coldest->second.opened.reset();
+    --opened_;
+  }
+}
+
+std::shared_ptr<const PageFiles::Opened> PageFiles::OpenedFor(const TableDb& table_db,
+                                                              uint64_t sequence) {
+  uint64_t first_sequence = 0;
+  Segment segment;
+  {
+    base::MutexLock lock(mutex_);
+    auto next = segments_.upper_bound(sequence);
+    if (next == segments_.begin()) return nullptr;
+    const auto found = std::prev(next);
+    if (sequence > found->second.last_sequence) return nullptr;
+    found->second.used = ++stamp_;
+    if (found->second.opened != nullptr) return found->second.opened;
+    first_sequence = found->first;
+    segment = found->second;
+  }
+  auto opened = std::make_shared<Opened>();
+  opened->places = PlacesOf(table_db, segment.last_sequence);
+  if (!opened->places.empty()) opened->file = OpenFile(table_db, segment.path);
+  base::MutexLock lock(mutex_);
+  const auto found = segments_.find(first_sequence);
+  if (found == segments_.end() || found->second.path != segment.path) return opened;
+  opened_ += found->second.opened == nullptr;
+  found->second.opened = opened;
+  CloseColdest();
+  return opened;
+}
+
+std::unique_ptr<PageFiles::Buffer> PageFiles::TakeBuffer(size_t bytes) {
+  base::MutexLock lock(mutex_);
+  const auto fits = std::ranges::find_if(
+      buffers_, [bytes](const std::unique_ptr<Buffer>& buffer) { return buffer->bytes >= bytes; });
+  if (fits != buffers_.end()) {
+    std::unique_ptr<Buffer> buffer = std::move(*fits);
+    buffers_.erase(fits);
+    return buffer;
+  }
+  auto buffer = std::make_unique<Buffer>();
+  buffer->bytes = (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  buffer->data = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, buffer->bytes));
+  if (buffer->data == nullptr) return nullptr;
+  buffer_bytes_ += buffer->bytes;
+  return buffer;
+}
+
+void PageFiles::GiveBack(std::unique_ptr<Buffer> buffer) {
+  base::MutexLock lock(mutex_);
+  buffers_.push_back(std::move(buffer));
+  if (buffers_.size() <= kIdleBuffers) return;
+  buffer_bytes_ -= buffers_.front()->bytes;
+  buffers_.erase(buffers_.begin());
+}
+
+bool PageFiles::Read(const TableDb& table_db, uint64_t sequence, const block::PageName& name,
+                     uint64_t check, std::span<std::byte> page) {
+  if (page.size() < kSmallestNotedPage) return false;
+  const std::shared_ptr<const Opened> opened = OpenedFor(table_db, sequence);
+  if (opened == nullptr || opened->file == nullptr) return false;
+  const auto place = std::ranges::lower_bound(opened->places, sequence, {}, &PagePlace::sequence);
+  if (place == opened->places.end() || place->sequence != sequence) return false;
+
+  const uint64_t alignment = opened->file->GetRequiredBufferAlignment();
+  const uint64_t begin = place->offset / alignment * alignment;
+  const uint64_t skip = place->offset - begin;
+  const uint64_t wanted = skip + sizeof(block::PageHeader) + page.size();
+  const uint64_t bytes = (wanted + alignment - 1) / alignment * alignment;
+  std::unique_ptr<Buffer> buffer = TakeBuffer(bytes);
+  if (buffer == nullptr) return false;
+  rocksdb::Slice read;
+  const rocksdb::IOStatus status = opened->file->Read(
+      begin, bytes, rocksdb::IOOptions(), &read, reinterpret_cast<char*>(buffer->data), nullptr);
+  bool right = status.ok() && read.size() >= wanted;
+  if (right) {
+    const std::byte* value = reinterpret_cast<const std::byte*>(read.data()) + skip;
+    const std::span<const std::byte> from(value + sizeof(block::PageHeader), page.size());
+    const block::PageHeader header = block::MakePageHeader(name, page, check);
+    right = std::memcmp(value, &header, sizeof(header)) == 0 &&
+            block::CopyAndCheck(name, from, page.data()) == check;
+  }
+  GiveBack(std::move(buffer));
+  return right;
+}
+
+uint64_t PageFiles::MemoryBytes() const {
+  base::MutexLock lock(mutex_);
+  uint64_t bytes = buffer_bytes_;
+  for (const auto& [first, segment] : segments_) {
+    bytes += sizeof(segment) + segment.path.capacity();
+    if (segment.opened != nullptr) bytes += segment.opened->places.size() * sizeof(PagePlace);
+  }
+  return bytes;
+}
+
+}  // namespace prefixd::ssd
