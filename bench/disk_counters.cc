@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -38,11 +39,13 @@ uint64_t ProcessBytesWritten(pid_t pid) {
 
 uint64_t AllocatedBytes(const std::string& directory) {
   uint64_t bytes = 0;
+  std::set<ino_t> seen;   // a file that moves to another name meanwhile has both for a moment
   std::error_code error;  // files come and go meanwhile
   for (std::filesystem::recursive_directory_iterator at(directory, error), end; at != end && !error;
        at.increment(error)) {
     struct stat status {};
-    if (::lstat(at->path().c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
+    if (::lstat(at->path().c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+        seen.insert(status.st_ino).second) {
       bytes += static_cast<uint64_t>(status.st_blocks) * kSector;
     }
   }

@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "grpcpp/client_context.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
@@ -174,20 +176,35 @@ bool RawDisk::Append(uint64_t bytes) {
 }
 
 bool RawDisk::Read(uint64_t bytes) {
-  for (uint64_t done = 0; done < bytes;) {
+  if (first_ == next_) return false;
+  std::vector<std::pair<uint64_t, uint64_t>> pieces;  // file, bytes of it
+  for (uint64_t done = 0; done < bytes; done += kDiskFile) {
     if (read_next_ == next_) read_next_ = first_;
-    if (first_ == next_) return false;
-    const int file = ::open(PathOf(read_next_++).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-    if (file < 0) return false;
-    ssize_t got = kDiskCall;
-    for (uint64_t at = 0; got > 0 && at < kDiskFile && done < bytes; at += kDiskCall) {
-      got = ::pread(file, memory_ + at, kDiskCall, static_cast<off_t>(at));
-      done += got > 0 ? static_cast<uint64_t>(got) : 0;
-    }
-    ::close(file);
-    if (got < 0) return false;
+    pieces.emplace_back(read_next_++, std::min(kDiskFile, bytes - done));
   }
-  return true;
+  std::atomic<bool> good{true};
+  const auto read = [&](size_t parity) {
+    for (size_t i = parity; i < pieces.size() && good; i += 2) {
+      if (!ReadFile(pieces[i].first, pieces[i].second)) good = false;
+    }
+  };
+  std::thread other(read, 1);
+  read(0);
+  other.join();
+  return good;
+}
+
+bool RawDisk::ReadFile(uint64_t number, uint64_t bytes) {
+  const int file = ::open(PathOf(number).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (file < 0) return false;
+  std::byte* const to = memory_ + number % 2 * (kDiskFile / 2);
+  bool good = true;
+  for (uint64_t at = 0; good && at < bytes; at += kDiskCall) {
+    good = ::pread(file, to + at % (kDiskFile / 2), kDiskCall, static_cast<off_t>(at)) ==
+           static_cast<ssize_t>(kDiskCall);
+  }
+  ::close(file);
+  return good;
 }
 
 double CpuMicros(pid_t pid) {

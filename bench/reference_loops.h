@@ -43,7 +43,7 @@ class PairedStreamRead {
 void CopyBytes(const std::byte* from, std::byte* to, size_t bytes);
 bool SameBytes(const std::byte* a, const std::byte* b, size_t bytes);
 
-// --- a disk: 1 MiB a call, O_DIRECT, one call at a time ---
+// --- a disk: O_DIRECT, 1 MiB a call ---
 
 class RawDisk {
  public:
@@ -56,7 +56,8 @@ class RawDisk {
   // Appends to files of 64 MiB, each given its room first and synced at its end, from 64 MiB of
   // random bytes. Bytes are a multiple of 1 MiB. False when the kernel refuses.
   bool Append(uint64_t bytes);
-  // Reads so many bytes of what was appended, each file in order, into 64 MiB of memory.
+  // Reads so many bytes of what was appended, file by file, by two threads: more only wait for each
+  // other. Each goes round 32 MiB of memory. Requires: bytes as one Append had.
   bool Read(uint64_t bytes);
   void Remove();  // the files so far
 
@@ -64,6 +65,7 @@ class RawDisk {
   RawDisk(std::string directory, std::byte* memory)
       : directory_(std::move(directory)), memory_(memory) {}
   std::string PathOf(uint64_t file) const;
+  bool ReadFile(uint64_t number, uint64_t bytes);
 
   const std::string directory_;
   std::byte* const memory_;

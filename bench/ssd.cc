@@ -48,13 +48,6 @@ absl::Status SsdDaemon::Begin() {
   return absl::OkStatus();
 }
 
-absl::Status SsdDaemon::StartCold() {
-  session_.reset();
-  PREFIXD_RETURN_IF_ERROR(process_->Stop());
-  std::filesystem::remove(options_.arena);
-  return Begin();
-}
-
 absl::StatusOr<uint64_t> SsdDaemon::Counter(const std::string& name) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::GetStatsReply stats, stats_->Get());
   return CounterOf(stats, name);

@@ -40,8 +40,6 @@ class SsdDaemon {
   // nullptr, and a failed check, when it does not come up.
   static std::unique_ptr<SsdDaemon> Start(Bench& bench, const Options& options);
 
-  // SIGTERM and drain; what was in RAM is forgotten; a new daemon, a new session, the same space.
-  absl::Status StartCold();
   absl::Status Stop() { return process_->Stop(); }
 
   const PageSource& source() const { return source_; }
