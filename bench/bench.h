@@ -45,11 +45,11 @@ class Bench {
   struct Options {
     std::string workload;
     bool smoke = false;
-    bool quick = false;                     // fewer counts, same targets
-    bool targets_only = false;              // of text: the targets alone
-    std::vector<std::string> only = {};     // families of figures; empty = all
-    std::string directory;                  // existing; for sockets and the SSD tier
-    std::string arena_folder = "/dev/shm";  // a tmpfs; for the arena of kernels
+    bool quick = false;                  // fewer counts, same targets
+    bool targets_only = false;           // of text: the targets alone
+    std::vector<std::string> only = {};  // families of figures; empty = all
+    std::string directory;               // existing; for sockets and the SSD tier
+    std::string arena_folder = {};       // a tmpfs, for the arena of kernels; empty: see kernels.cc
     KvCacheOptions kv_cache = {};
     std::string model = {}, corpus = {};  // of quality; empty = the shipped ones
     std::string trace = {};               // of trace: a name or a file; empty = the shipped ones

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "bench/huge_tmpfs.h"
 #include "bench/machine.h"
 #include "bench/share.h"
 #include "bench/workloads.h"
@@ -39,12 +40,20 @@ const KernelFormat& FormatNamed(const std::vector<KernelFormat>& formats, const 
                        [&](const KernelFormat& format) { return format.name == name; });
 }
 
+std::string FolderForArenas(Bench& bench) {
+  if (!bench.arena_folder().empty()) return bench.arena_folder();
+  const absl::StatusOr<std::string> mounted = MountHugeTmpfs();
+  if (mounted.ok()) return *mounted;
+  bench.Note(absl::StrCat("arenas on /dev/shm: ", std::string(mounted.status().message())));
+  return "/dev/shm";
+}
+
 std::unique_ptr<KernelMemory> KernelMemory::Make(Bench& bench) {
   constexpr uint64_t kParts = 4;
   const uint64_t wanted = bench.Parameter("cold_bytes", 24 * kMiB, 640 * kMiB, 768 * kMiB);
   const uint64_t bytes =
       std::max(FittingBytes(bench, kParts * wanted) / kParts / kMiB * kMiB, 24 * kMiB);
-  absl::StatusOr<std::unique_ptr<PageStore>> arena = MakeArenaStore(bench.arena_folder(), bytes);
+  absl::StatusOr<std::unique_ptr<PageStore>> arena = MakeArenaStore(FolderForArenas(bench), bytes);
   if (!arena.ok()) {
     bench.Note(absl::StrCat("no arena file, private memory instead: ", arena.status().ToString()));
     arena = MakePrivateStore(bytes);

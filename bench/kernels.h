@@ -26,6 +26,10 @@ std::vector<KernelFormat> KernelFormats();
 KernelFormat RowsOf(KernelFormat format);
 const KernelFormat& FormatNamed(const std::vector<KernelFormat>& formats, const std::string& name);
 
+// The tmpfs for arena files: the one that was asked for, else one with huge pages, else /dev/shm
+// and a note that says why.
+std::string FolderForArenas(Bench& bench);
+
 // Memory that is faulted in once and serves one measurement after the other. Each part is larger
 // than what a core keeps of a cache.
 class KernelMemory {

@@ -248,7 +248,7 @@ void DecodePair(Bench& bench, PageStore& a, PageStore& b, const PairTarget& targ
 
 void DecodePairs(Bench& bench, KernelMemory& memory, uint32_t tokens, uint64_t rounds) {
   const std::vector<KernelFormat> formats = KernelFormats();
-  const auto second = MakeArenaStore(bench.arena_folder(), memory.bytes());
+  const auto second = MakeArenaStore(FolderForArenas(bench), memory.bytes());
   PageStore& beside = second.ok() ? **second : memory.private_pages();
   const DecodeCase k8v4{
       .format = FormatNamed(formats, "8/4 tiled"), .tokens = tokens, .rounds = rounds};

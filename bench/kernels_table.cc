@@ -40,7 +40,7 @@ void KernelsTable(Bench& bench) {
   for (const char* name : {"f16", "8/4 tiled", "4/4 tiled"}) {
     Contestant& contestant = contestants.emplace_back();
     contestant.name = name;
-    auto store = MakeArenaStore(bench.arena_folder(), store_bytes);
+    auto store = MakeArenaStore(FolderForArenas(bench), store_bytes);
     contestant.store = store.ok() ? *std::move(store) : MakePrivateStore(store_bytes);
   }
   uint32_t crossover = 0;

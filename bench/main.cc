@@ -45,7 +45,7 @@ struct Arguments {
   bool json = false;
   std::vector<std::string> only;
   std::string directory = std::filesystem::temp_directory_path();
-  std::string arena_folder = "/dev/shm";
+  std::string arena_folder;
   KvCacheOptions kv_cache;
   std::string model, corpus, trace;
   std::vector<std::string> workloads;
@@ -193,10 +193,11 @@ int Main(int argc, char** argv) {
                  "where sockets and the SSD tier stand during the run: names the disk to measure")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
-  app.add_option("--arena", arguments.arena_folder,
-                 "kernels: the tmpfs that its arena file stands on, with huge pages or without")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
+  app.add_option(
+         "--arena", arguments.arena_folder,
+         "kernels: the tmpfs that its arena file stands on (default: one with huge pages, as "
+         "deploy/ mounts it for prefixd, where this process may mount; else /dev/shm)")
+      ->check(CLI::ExistingDirectory);
   app.add_option("--model", arguments.model,
                  "quality: folder of a byte-level checkpoint (default: the shipped one)")
       ->check(CLI::ExistingDirectory);
