@@ -165,6 +165,16 @@ AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::List
   });
 }
 
+AdminService::Reactor* AdminService::ListPins(Context* context, const v1::ListPinsRequest*,
+                                              v1::ListPinsReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.list_pins");
+    reply->set_epoch(cache_->epoch());
+    for (const block::PinInfo& pin : cache_->ListPins()) wire::ToProto(pin, reply->add_pins());
+    return call.End(absl::OkStatus());
+  });
+}
+
 AdminService::Reactor* AdminService::EndSession(Context* context,
                                                 const v1::EndSessionRequest* request,
                                                 v1::EndSessionReply* reply) {

@@ -43,6 +43,8 @@ class AdminService final : public v1::Admin::CallbackService {
                       v1::ListLeasesReply* reply) override;
   Reactor* EndSession(Context* context, const v1::EndSessionRequest* request,
                       v1::EndSessionReply* reply) override;
+  Reactor* ListPins(Context* context, const v1::ListPinsRequest* request,
+                    v1::ListPinsReply* reply) override;
 
  private:
   void DoGetStats(v1::GetStatsReply* reply) const;

@@ -281,6 +281,55 @@ PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context,
   });
 }
 
+// Loads what is on SSD.
+PrefixCacheService::Reactor* PrefixCacheService::Pin(Context* context,
+                                                     const v1::PinRequest* request,
+                                                     v1::PinReply* reply) {
+  return dispatch_->Waiting(context, [=, this] {
+    Call call(cache_, "rpc.pin");
+    return call.End(DoPin(*request, *context, reply));
+  });
+}
+
+absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, const Context& context,
+                                       v1::PinReply* reply) {
+  PREFIXD_RETURN_IF_ERROR(wire::Check(request));
+  PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, ReadSequence(request.sequence()));
+  PREFIXD_ASSIGN_OR_RETURN(
+      const cache::Pinned pinned,
+      cache_->Pin({request.session()}, sequence, std::chrono::milliseconds(request.ttl_ms()),
+                  DeadlineOf(context)));
+  reply->set_epoch(cache_->epoch());
+  reply->set_pin(pinned.pin.value);
+  reply->set_pinned_tokens(pinned.tokens);
+  reply->set_bytes(pinned.bytes);
+  wire::ToProto({}, pinned.match, {}, reply->mutable_answer());
+  return absl::OkStatus();
+}
+
+PrefixCacheService::Reactor* PrefixCacheService::Unpin(Context* context,
+                                                       const v1::UnpinRequest* request,
+                                                       v1::UnpinReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.unpin");
+    return call.End(DoUnpin(*request, reply));
+  });
+}
+
+absl::Status PrefixCacheService::DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply) {
+  absl::StatusOr<uint64_t> bytes;
+  if (request.pin() != 0) {
+    bytes = cache_->Unpin(block::PinId{request.pin()});
+  } else {
+    PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, ReadSequence(request.sequence()));
+    bytes = cache_->Unpin({request.session()}, sequence);
+  }
+  PREFIXD_RETURN_IF_ERROR(bytes.status());
+  reply->set_epoch(cache_->epoch());
+  reply->set_bytes(*bytes);
+  return absl::OkStatus();
+}
+
 grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* context,
                                                                    grpc::ByteBuffer* reply) {
   return StartPut(cache_, dispatch_, context, reply,

@@ -19,7 +19,8 @@ using Stores = Rpc::WithCallbackMethod_Reserve<
     Rpc::WithCallbackMethod_Commit<Rpc::WithCallbackMethod_Abandon<Transfers>>>;
 using Leases = Rpc::WithCallbackMethod_Match<Rpc::WithCallbackMethod_Acquire<
     Rpc::WithCallbackMethod_Join<Rpc::WithCallbackMethod_Release<Stores>>>>;
-using Everything = Rpc::WithCallbackMethod_Attach<Rpc::WithCallbackMethod_OpenSpace<Leases>>;
+using Pins = Rpc::WithCallbackMethod_Pin<Rpc::WithCallbackMethod_Unpin<Leases>>;
+using Everything = Rpc::WithCallbackMethod_Attach<Rpc::WithCallbackMethod_OpenSpace<Pins>>;
 }  // namespace internal
 
 class PrefixCacheService final : public internal::Everything {
@@ -45,6 +46,8 @@ class PrefixCacheService final : public internal::Everything {
   Reactor* Commit(Context* context, const v1::CommitRequest* request,
                   v1::CommitReply* reply) override;
   Reactor* Abandon(Context* context, const v1::AbandonRequest* request, v1::Ack* reply) override;
+  Reactor* Pin(Context* context, const v1::PinRequest* request, v1::PinReply* reply) override;
+  Reactor* Unpin(Context* context, const v1::UnpinRequest* request, v1::UnpinReply* reply) override;
   grpc::ServerReadReactor<grpc::ByteBuffer>* Put(Context* context,
                                                  grpc::ByteBuffer* reply) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(Context* context,
@@ -60,6 +63,8 @@ class PrefixCacheService final : public internal::Everything {
   absl::Status DoRelease(const v1::ReleaseRequest& request);
   absl::Status DoReserve(const v1::ReserveRequest& request, v1::ReserveReply* reply);
   absl::Status DoCommit(const v1::CommitRequest& request, v1::CommitReply* reply);
+  absl::Status DoPin(const v1::PinRequest& request, const Context& context, v1::PinReply* reply);
+  absl::Status DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply);
   // Plans what the item asked for; an error is told in the answer, beside what it leased.
   void ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
                  block::SessionId session, v1::Answer* answer);

@@ -58,6 +58,15 @@ absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& requ
                                .seeds = request.seeds()};
 }
 
+absl::StatusOr<cache::Request> ReadSequence(const v1::Sequence& from) {
+  PREFIXD_ASSIGN_OR_RETURN(wire::Sequence sequence, wire::FromProto(from));
+  cache::Request request;
+  request.space = sequence.space;
+  request.tokens = std::move(sequence.tokens);
+  request.content = std::move(sequence.content);
+  return request;
+}
+
 cache::Released ReadReleased(const v1::Released& released) {
   return {.lease = {released.lease()},
           .used_tokens = released.used_tokens(),

@@ -19,6 +19,8 @@ absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& 
 absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& from,
                                                 cache::Request item);
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request);
+// Of Pin and Unpin.
+absl::StatusOr<cache::Request> ReadSequence(const v1::Sequence& from);
 cache::Released ReadReleased(const v1::Released& released);
 absl::StatusOr<cache::CommitRequest> ReadCommit(const v1::CommitRequest& request);
 cache::FetchRequest ReadFetch(const v1::FetchRequest& request);

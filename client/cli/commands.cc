@@ -145,6 +145,34 @@ absl::StatusOr<Outcome> Leases(DaemonCalls& calls, const Options& options) {
   return Outcome{options.json ? LeasesJson(reply) : LeasesView(reply)};
 }
 
+absl::StatusOr<Outcome> Pin(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+  PREFIXD_ASSIGN_OR_RETURN(const v1::PinReply reply, calls.Pin(space, options.tokens, options.ttl));
+  const PinInput input{.space = space,
+                       .requested_tokens = static_cast<uint32_t>(options.tokens.size()),
+                       .ttl_s = static_cast<double>(options.ttl.count()) * 1e-3,
+                       .reply = reply};
+  return Outcome{options.json ? PinJson(input) : PinView(input),
+                 reply.pinned_tokens() > 0 ? kExitOk : kExitNothing};
+}
+
+absl::StatusOr<Outcome> Unpin(DaemonCalls& calls, const Options& options) {
+  absl::StatusOr<v1::UnpinReply> reply;
+  if (options.pin != 0) {
+    reply = calls.Unpin(options.pin);
+  } else {
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    reply = calls.Unpin(space, options.tokens);
+  }
+  PREFIXD_RETURN_IF_ERROR(reply.status());
+  return Outcome{options.json ? UnpinJson(*reply) : UnpinView(*reply)};
+}
+
+absl::StatusOr<Outcome> Pins(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ListPinsReply reply, calls.ListPins());
+  return Outcome{options.json ? PinsJson(reply) : PinsView(reply)};
+}
+
 absl::StatusOr<Outcome> Config(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::GetConfigReply reply, calls.GetConfig());
   return Outcome{options.json ? ConfigJson(reply) : ConfigView(reply)};
@@ -168,6 +196,12 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Leases(calls, options);
     case Command::kFlush:
       return Flush(calls, options);
+    case Command::kPin:
+      return Pin(calls, options);
+    case Command::kUnpin:
+      return Unpin(calls, options);
+    case Command::kPins:
+      return Pins(calls, options);
     case Command::kConfig:
       break;
   }

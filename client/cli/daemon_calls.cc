@@ -106,8 +106,13 @@ absl::StatusOr<v1::EndSessionReply> DaemonCalls::EndSession(uint64_t session) {
   return Call(&v1::Admin::Stub::EndSession, request);
 }
 
-absl::StatusOr<v1::Answer> DaemonCalls::Match(const v1::ListSpacesReply::Space& space,
-                                              const std::vector<uint32_t>& tokens) {
+absl::StatusOr<v1::ListPinsReply> DaemonCalls::ListPins() {
+  return Call(&v1::Admin::Stub::ListPins, v1::ListPinsRequest());
+}
+
+template <typename Reply, typename Ask>
+absl::StatusOr<Reply> DaemonCalls::InSession(const v1::ListSpacesReply::Space& space,
+                                             const std::vector<uint32_t>& tokens, const Ask& ask) {
   const Clock::time_point end = Clock::now() + timeout_;
   grpc::ClientContext context;
   context.set_deadline(end);
@@ -121,44 +126,98 @@ absl::StatusOr<v1::Answer> DaemonCalls::Match(const v1::ListSpacesReply::Space& 
     const absl::Status status = FromGrpc(stream->Finish());
     return status.ok() ? absl::UnavailableError("attach: the stream ended at once") : status;
   }
-  absl::StatusOr<v1::Answer> answer = MatchIn(event.attached().session(), space, tokens, end);
+  const uint64_t session = event.attached().session();
+  const absl::StatusOr<v1::Sequence> sequence = Open(session, space, tokens, end);
+  Reply reply;
+  absl::Status status = sequence.status();
+  if (status.ok()) {
+    grpc::ClientContext asked;
+    asked.set_deadline(end);
+    status = FromGrpc(ask(&asked, session, *sequence, &reply));
+  }
   context.TryCancel();  // the session ends with its stream
   while (stream->Read(&event)) {
   }
   (void)stream->Finish();  // the cancel's own status
-  return answer;
+  if (!status.ok()) return status;
+  return reply;
 }
 
-absl::StatusOr<v1::Answer> DaemonCalls::MatchIn(uint64_t session,
-                                                const v1::ListSpacesReply::Space& space,
-                                                const std::vector<uint32_t>& tokens,
-                                                Clock::time_point end) {
-  grpc::ClientContext open_context;
-  open_context.set_deadline(end);
+absl::StatusOr<v1::Sequence> DaemonCalls::Open(uint64_t session,
+                                               const v1::ListSpacesReply::Space& space,
+                                               const std::vector<uint32_t>& tokens,
+                                               Clock::time_point end) {
+  grpc::ClientContext context;
+  context.set_deadline(end);
   v1::OpenSpaceRequest open;
   open.set_session(session);
   *open.mutable_identity() = space.identity();
   v1::OpenSpaceReply opened;
-  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->OpenSpace(&open_context, open, &opened)));
+  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->OpenSpace(&context, open, &opened)));
   if (opened.space_id() != space.stats().space_id()) {
     return absl::FailedPreconditionError(
         absl::StrCat("match: the space belongs to tenant ", space.tenant(),
                      ", this connection to another one; connect as that tenant's workers do"));
   }
-  grpc::ClientContext context;
-  context.set_deadline(end);
-  v1::AcquireRequest request;
-  request.set_session(session);
-  v1::Sequence* sequence = request.add_items()->mutable_sequence();
-  sequence->set_space(opened.space());
-  sequence->mutable_tokens()->Assign(tokens.begin(), tokens.end());
-  v1::AcquireReply reply;
-  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->Match(&context, request, &reply)));
+  v1::Sequence sequence;
+  sequence.set_space(opened.space());
+  sequence.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  return sequence;
+}
+
+absl::StatusOr<v1::Answer> DaemonCalls::Match(const v1::ListSpacesReply::Space& space,
+                                              const std::vector<uint32_t>& tokens) {
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::AcquireReply reply,
+      InSession<v1::AcquireReply>(
+          space, tokens,
+          [this](auto* context, uint64_t session, const v1::Sequence& sequence, auto* to) {
+            v1::AcquireRequest request;
+            request.set_session(session);
+            *request.add_items()->mutable_sequence() = sequence;
+            return cache_->Match(context, request, to);
+          }));
   if (reply.answers_size() != 1) {
     return absl::InternalError(
         absl::StrCat("match: the daemon gave ", reply.answers_size(), " answers to one question"));
   }
   return reply.answers(0);
+}
+
+absl::StatusOr<v1::PinReply> DaemonCalls::Pin(const v1::ListSpacesReply::Space& space,
+                                              const std::vector<uint32_t>& tokens,
+                                              std::chrono::milliseconds ttl) {
+  return InSession<v1::PinReply>(
+      space, tokens,
+      [&](auto* context, uint64_t session, const v1::Sequence& sequence, auto* reply) {
+        v1::PinRequest request;
+        request.set_session(session);
+        *request.mutable_sequence() = sequence;
+        request.set_ttl_ms(static_cast<uint64_t>(ttl.count()));
+        return cache_->Pin(context, request, reply);
+      });
+}
+
+absl::StatusOr<v1::UnpinReply> DaemonCalls::Unpin(uint64_t pin) {
+  grpc::ClientContext context;
+  context.set_deadline(Clock::now() + timeout_);
+  v1::UnpinRequest request;
+  request.set_pin(pin);
+  v1::UnpinReply reply;
+  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->Unpin(&context, request, &reply)));
+  return reply;
+}
+
+absl::StatusOr<v1::UnpinReply> DaemonCalls::Unpin(const v1::ListSpacesReply::Space& space,
+                                                  const std::vector<uint32_t>& tokens) {
+  return InSession<v1::UnpinReply>(
+      space, tokens,
+      [&](auto* context, uint64_t session, const v1::Sequence& sequence, auto* reply) {
+        v1::UnpinRequest request;
+        request.set_session(session);
+        *request.mutable_sequence() = sequence;
+        return cache_->Unpin(context, request, reply);
+      });
 }
 
 }  // namespace prefixd::cli

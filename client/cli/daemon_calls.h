@@ -31,6 +31,14 @@ class DaemonCalls {
   absl::StatusOr<v1::ListSessionsReply> ListSessions();
   absl::StatusOr<v1::ListLeasesReply> ListLeases();
   absl::StatusOr<v1::EndSessionReply> EndSession(uint64_t session);
+  absl::StatusOr<v1::ListPinsReply> ListPins();
+  // As Match. The pin outlives the session that is attached for it.
+  absl::StatusOr<v1::PinReply> Pin(const v1::ListSpacesReply::Space& space,
+                                   const std::vector<uint32_t>& tokens,
+                                   std::chrono::milliseconds ttl);
+  absl::StatusOr<v1::UnpinReply> Unpin(uint64_t pin);
+  absl::StatusOr<v1::UnpinReply> Unpin(const v1::ListSpacesReply::Space& space,
+                                       const std::vector<uint32_t>& tokens);
   // Attaches, opens the space by its identity, matches, detaches. FailedPrecondition when the
   // identity leads this connection to another space: the tenants differ.
   absl::StatusOr<v1::Answer> Match(const v1::ListSpacesReply::Space& space,
@@ -43,8 +51,12 @@ class DaemonCalls {
   absl::StatusOr<Reply> Call(grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
                                                                      const Request&, Reply*),
                              const Request& request);
-  absl::StatusOr<v1::Answer> MatchIn(uint64_t session, const v1::ListSpacesReply::Space& space,
-                                     const std::vector<uint32_t>& tokens, Clock::time_point end);
+  // Attached, and the prompt's space open: calls `ask` with the session and the sequence.
+  template <typename Reply, typename Ask>
+  absl::StatusOr<Reply> InSession(const v1::ListSpacesReply::Space& space,
+                                  const std::vector<uint32_t>& tokens, const Ask& ask);
+  absl::StatusOr<v1::Sequence> Open(uint64_t session, const v1::ListSpacesReply::Space& space,
+                                    const std::vector<uint32_t>& tokens, Clock::time_point end);
 
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<grpc::Channel> channel_;

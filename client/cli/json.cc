@@ -66,6 +66,8 @@ ordered_json Stats(const v1::GetStatsReply& stats) {
                        {"leases", stats.leases()},
                        {"leased_bytes", stats.leased_bytes()},
                        {"reservations", stats.reservations()},
+                       {"pins", stats.pins()},
+                       {"pinned_bytes", stats.pinned_bytes()},
                        {"counters", Counts(stats.counters())},
                        {"seconds_saved", stats.seconds_saved()}};
   json["latencies"] = ordered_json::object();
@@ -166,6 +168,34 @@ std::string LeasesJson(const v1::ListLeasesReply& reply) {
 
 std::string EndSessionJson(const v1::EndSessionReply& reply) {
   return Line({{"still_held", reply.still_held()}, {"pid", reply.pid()}});
+}
+
+std::string PinJson(const PinInput& input) {
+  const v1::PinReply& reply = input.reply;
+  return Line({{"pin", HexId(reply.pin())},
+               {"space_id", HexId(input.space.stats().space_id())},
+               {"requested_tokens", input.requested_tokens},
+               {"pinned_tokens", reply.pinned_tokens()},
+               {"bytes", reply.bytes()},
+               {"ttl_s", input.ttl_s},
+               {"ended_by", NameOf(reply.answer().match_ended_by())}});
+}
+
+std::string UnpinJson(const v1::UnpinReply& reply) { return Line({{"bytes", reply.bytes()}}); }
+
+std::string PinsJson(const v1::ListPinsReply& reply) {
+  ordered_json pins = ordered_json::array();
+  for (const v1::ListPinsReply::Pin& pin : reply.pins()) {
+    pins.push_back({{"pin", HexId(pin.pin())},
+                    {"space_id", HexId(pin.space_id())},
+                    {"worker", pin.worker()},
+                    {"tokens", pin.tokens()},
+                    {"pages", pin.pages()},
+                    {"bytes", pin.bytes()},
+                    {"age_s", pin.age_s()},
+                    {"left_s", pin.left_s()}});
+  }
+  return Line({{"pins", std::move(pins)}});
 }
 
 std::string ClearJson(const v1::ClearReply& reply) {

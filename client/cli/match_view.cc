@@ -21,28 +21,6 @@ namespace {
 
 constexpr uint32_t kMostDivergedCounted = 1000;
 
-std::string EndedBy(const v1::Answer& answer) {
-  const std::string at = absl::StrCat(" at token ", CountText(answer.matched_tokens()));
-  switch (answer.match_ended_by()) {
-    case v1::END_REASON_REQUEST_ENDED:
-      return "the request's own end";
-    case v1::END_REASON_DIVERGED: {
-      const uint32_t others = answer.diverged_sequences();
-      return absl::StrCat("diverged", at, ": ", others >= kMostDivergedCounted ? "at least " : "",
-                          Plural(others, "stored sequence"), others == 1 ? " goes" : " go",
-                          " on otherwise");
-    }
-    case v1::END_REASON_EVICTED:
-      return absl::StrCat("evicted", at, ": what follows was here once");
-    case v1::END_REASON_NEVER_STORED:
-      return absl::StrCat("never stored", at, ": nothing goes on from there");
-    case v1::END_REASON_INDEX_LOADING:
-      return absl::StrCat("index loading", at, ": prefixd has just started, ask again");
-    default:
-      return absl::StrCat(NameOf(answer.match_ended_by()), at);
-  }
-}
-
 std::string ShortenedBy(const MatchInput& input) {
   std::string text;
   const auto& groups = input.space.identity().groups();
@@ -60,6 +38,28 @@ std::string ShortenedBy(const MatchInput& input) {
 
 }  // namespace
 
+std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens,
+                        uint32_t diverged_sequences) {
+  const std::string at = absl::StrCat(" at token ", CountText(matched_tokens));
+  switch (reason) {
+    case v1::END_REASON_REQUEST_ENDED:
+      return "the request's own end";
+    case v1::END_REASON_DIVERGED:
+      return absl::StrCat("diverged", at, ": ",
+                          diverged_sequences >= kMostDivergedCounted ? "at least " : "",
+                          Plural(diverged_sequences, "stored sequence"),
+                          diverged_sequences == 1 ? " goes" : " go", " on otherwise");
+    case v1::END_REASON_EVICTED:
+      return absl::StrCat("evicted", at, ": what follows was here once");
+    case v1::END_REASON_NEVER_STORED:
+      return absl::StrCat("never stored", at, ": nothing goes on from there");
+    case v1::END_REASON_INDEX_LOADING:
+      return absl::StrCat("index loading", at, ": prefixd has just started, ask again");
+    default:
+      return absl::StrCat(NameOf(reason), at);
+  }
+}
+
 std::string MatchView(const MatchInput& input) {
   const v1::Answer& answer = input.answer;
   Table table({{""}, {""}});
@@ -75,7 +75,8 @@ std::string MatchView(const MatchInput& input) {
     table.AddRow({"pending", absl::StrCat(CountText(answer.pending_tokens()),
                                           " more, being computed by another worker")});
   }
-  table.AddRow({"ended by", EndedBy(answer)});
+  table.AddRow({"ended by", EndSentence(answer.match_ended_by(), answer.matched_tokens(),
+                                        answer.diverged_sequences())});
   table.AddRow({"shortened by", ShortenedBy(input)});
   table.AddRow({"bytes", absl::StrCat(base::FormatBytes(answer.ram_bytes()), " in ram, ",
                                       base::FormatBytes(answer.ssd_bytes()), " on ssd")});

@@ -30,6 +30,8 @@ constexpr const char* kExamples =
 // What CLI11 fills before it is checked.
 struct Texts {
   std::string timeout;
+  std::string ttl;
+  std::string pin;
   std::string text;
   std::string file;
 };
@@ -91,16 +93,12 @@ void DeclareViews(CLI::App& app, Options* options) {
              "Examples:\n  prefixctl config\n  prefixctl --json config | jq '.settings.ram'");
 }
 
-CLI::App* DeclareMatch(CLI::App& app, Options* options, Texts* texts) {
-  CLI::App* match = AddCommand(app, options, Command::kMatch, "match",
-                               "how much of a prompt is cached; changes nothing",
-                               "Exit code 4 when not one token is cached.\n"
-                               "Examples:\n  prefixctl match --space 3f2a --tokens 1,2,3\n"
-                               "  prefixctl match --space 3f2a --file prompt.txt");
-  match->add_option("--space", options->space, "the first digits of a space id (prefixctl spaces)")
-      ->type_name("ID")
-      ->required();
-  CLI::Option_group* which = match->add_option_group("Prompt", "one of these");
+// Of a command about one prompt. Returns the group, of which one is required.
+CLI::Option_group* DeclarePrompt(CLI::App* command, Options* options, Texts* texts) {
+  command
+      ->add_option("--space", options->space, "the first digits of a space id (prefixctl spaces)")
+      ->type_name("ID");
+  CLI::Option_group* which = command->add_option_group("Prompt", "one of these");
   which->add_option("--tokens", options->tokens, "token ids: 1,2,3")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -109,7 +107,41 @@ CLI::App* DeclareMatch(CLI::App& app, Options* options, Texts* texts) {
       ->type_name("TEXT");
   which->add_option("--file", texts->file, "the same from a file")->type_name("PATH");
   which->require_option(1);
-  return match;
+  return which;
+}
+
+void DeclareMatch(CLI::App& app, Options* options, Texts* texts) {
+  CLI::App* match = AddCommand(app, options, Command::kMatch, "match",
+                               "how much of a prompt is cached; changes nothing",
+                               "Exit code 4 when not one token is cached.\n"
+                               "Examples:\n  prefixctl match --space 3f2a --tokens 1,2,3\n"
+                               "  prefixctl match --space 3f2a --file prompt.txt");
+  DeclarePrompt(match, options, texts);
+  match->get_option("--space")->required();
+}
+
+void DeclarePins(CLI::App& app, Options* options, Texts* texts) {
+  CLI::App* pin =
+      AddCommand(app, options, Command::kPin, "pin",
+                 "keep what is cached of a prompt, loaded into RAM, until its time is up",
+                 "The pin stays when prefixctl ends; a restart of prefixd forgets it. Pinning the "
+                 "same prompt\n"
+                 "again replaces it. Leases and pins together take at most 80 % of the RAM tier.\n"
+                 "Exit code 4 when not one token is cached.\n"
+                 "Examples:\n  prefixctl pin --space 3f2a --file system-prompt.txt --ttl 1h\n"
+                 "  prefixctl pin --space 3f2a --tokens 1,2,3");
+  DeclarePrompt(pin, options, texts);
+  pin->get_option("--space")->required();
+  pin->add_option("--ttl", texts->ttl, "for how long: 90s, 30m, 1h; without it until unpin")
+      ->type_name("TIME");
+  CLI::App* unpin =
+      AddCommand(app, options, Command::kUnpin, "unpin", "end a pin: by its id, or by its prompt",
+                 "Examples:\n  prefixctl unpin --pin 5f3a000000000012\n"
+                 "  prefixctl unpin --space 3f2a --file system-prompt.txt");
+  CLI::Option_group* which = DeclarePrompt(unpin, options, texts);
+  which->add_option("--pin", texts->pin, "its id, as prefixctl pins shows it")->type_name("ID");
+  AddCommand(app, options, Command::kPins, "pins", "what is pinned, by whom, until when",
+             "Examples:\n  prefixctl pins\n  prefixctl --json pins | jq '.pins[].bytes'");
 }
 
 void DeclareClear(CLI::App& app, Options* options) {
@@ -128,7 +160,7 @@ void DeclareClear(CLI::App& app, Options* options) {
 }
 
 absl::Status ReadTimeout(const std::string& text, Options* options) {
-  const bool waits = options->command == Command::kFlush;
+  const bool waits = options->command == Command::kFlush || options->command == Command::kPin;
   absl::Duration timeout = waits ? absl::Seconds(60) : absl::Seconds(5);
   if (!text.empty() && (!absl::ParseDuration(text, &timeout) || timeout <= absl::ZeroDuration() ||
                         timeout > absl::Hours(24))) {
@@ -136,6 +168,18 @@ absl::Status ReadTimeout(const std::string& text, Options* options) {
         absl::StrCat("--timeout: \"", text, "\" is not a time like 500ms, 30s or 2m"));
   }
   options->timeout = std::max(std::chrono::milliseconds(1), absl::ToChronoMilliseconds(timeout));
+  return absl::OkStatus();
+}
+
+absl::Status ReadTtl(const std::string& text, Options* options) {
+  if (text.empty()) return absl::OkStatus();
+  absl::Duration ttl;
+  if (!absl::ParseDuration(text, &ttl) || ttl < absl::Milliseconds(1) ||
+      ttl > absl::Hours(24 * 365)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ttl: \"", text, "\" is not a time like 90s, 30m or 1h, up to a year"));
+  }
+  options->ttl = absl::ToChronoMilliseconds(ttl);
   return absl::OkStatus();
 }
 
@@ -161,17 +205,38 @@ absl::Status CheckSpace(const Options& options) {
                    "prefixctl spaces lists them"));
 }
 
-absl::Status ReadTokens(const CLI::App& match, const Texts& texts, Options* options) {
-  if (match.get_option("--tokens")->count() > 0) return absl::OkStatus();
+absl::Status ReadPin(const std::string& text, Options* options) {
+  if (!text.empty() && text.size() <= 16 && IsHex(text)) {
+    options->pin = std::stoull(text, nullptr, 16);
+  }
+  if (options->pin != 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", text, "\" is no pin: up to 16 digits of 0-9 and a-f, as prefixctl pins shows"));
+}
+
+absl::Status ReadPrompt(const CLI::App& command, const Texts& texts, Options* options) {
+  if (options->command == Command::kUnpin && command.get_option("--pin")->count() > 0) {
+    return ReadPin(texts.pin, options);
+  }
+  if (options->space.empty()) {
+    return absl::InvalidArgumentError("--space is required: whose prompt is it?");
+  }
+  if (command.get_option("--tokens")->count() > 0) return absl::OkStatus();
   std::string bytes = texts.text;
-  if (match.get_option("--file")->count() > 0) {
+  if (command.get_option("--file")->count() > 0) {
     std::ifstream file(texts.file, std::ios::binary);
     if (!file) return absl::InvalidArgumentError(absl::StrCat("--file: cannot read ", texts.file));
     bytes.assign(std::istreambuf_iterator<char>(file), {});
   }
-  if (bytes.empty()) return absl::InvalidArgumentError("match: the prompt is empty");
+  if (bytes.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(command.get_name(), ": the prompt is empty"));
+  }
   for (char c : bytes) options->tokens.push_back(static_cast<unsigned char>(c));
   return absl::OkStatus();
+}
+
+bool HasPrompt(Command command) {
+  return command == Command::kMatch || command == Command::kPin || command == Command::kUnpin;
 }
 
 }  // namespace
@@ -205,7 +270,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   app.add_option("--timeout", texts.timeout, "how long to wait for prefixd (default: 5s)")
       ->type_name("TIME");
   DeclareViews(app, options);
-  const CLI::App* match = DeclareMatch(app, options, &texts);
+  DeclareMatch(app, options, &texts);
+  DeclarePins(app, options, &texts);
   DeclareClear(app, options);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
   try {
@@ -221,8 +287,9 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   if (status.ok()) status = ReadTimeout(texts.timeout, options);
   if (status.ok()) status = CheckSpace(*options);
   if (status.ok()) status = CheckSession(*options);
-  if (status.ok() && options->command == Command::kMatch) {
-    status = ReadTokens(*match, texts, options);
+  if (status.ok()) status = ReadTtl(texts.ttl, options);
+  if (status.ok() && HasPrompt(options->command)) {
+    status = ReadPrompt(*app.get_subcommands().front(), texts, options);
   }
   if (status.ok()) return std::nullopt;
   err << "prefixctl: " << status.message() << "\n";

@@ -28,7 +28,10 @@ enum class Command {
   kSessions,
   kLeases,
   kFlush,
-  kConfig
+  kConfig,
+  kPin,
+  kUnpin,
+  kPins,
 };
 
 struct Options {
@@ -39,9 +42,11 @@ struct Options {
 
   std::string space;    // hexadecimal digits: the first few of a space id, or all; may be empty
   std::string session;  // sessions --end: the same of a session
-  std::vector<uint32_t> tokens;  // match
-  bool all = false;              // clear
-  bool yes = false;              // clear
+  std::vector<uint32_t> tokens;      // match, pin, unpin
+  std::chrono::milliseconds ttl{0};  // pin; 0 = no end
+  uint64_t pin = 0;                  // unpin, in place of tokens
+  bool all = false;                  // clear
+  bool yes = false;                  // clear
 };
 
 // What the command line depends on besides itself.

@@ -39,6 +39,8 @@ std::string Gauges(const v1::GetStatsReply& stats) {
   row("leases", stats.leases());
   row("leased_bytes", stats.leased_bytes());
   row("reservations", stats.reservations());
+  row("pins", stats.pins());
+  row("pinned_bytes", stats.pinned_bytes());
   row("spaces", static_cast<uint64_t>(stats.spaces_size()));
   table.AddRow({"saved", SecondsText(stats.seconds_saved())});
   return "now\n" + table.Text(2);

@@ -36,6 +36,19 @@ std::string SessionsView(const v1::ListSessionsReply& reply);
 std::string LeasesView(const v1::ListLeasesReply& reply);
 std::string EndSessionView(const v1::EndSessionReply& reply);
 
+struct PinInput {
+  const v1::ListSpacesReply::Space& space;
+  uint32_t requested_tokens = 0;
+  double ttl_s = 0;  // 0 = no end
+  const v1::PinReply& reply;
+};
+std::string PinView(const PinInput& input);
+std::string UnpinView(const v1::UnpinReply& reply);
+std::string PinsView(const v1::ListPinsReply& reply);
+
+// One sentence: where and why the match ended.
+std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens, uint32_t diverged_sequences);
+
 std::string ClearView(const v1::ClearReply& reply);
 std::string FlushView(const v1::FlushReply& reply);
 std::string ConfigView(const v1::GetConfigReply& reply);

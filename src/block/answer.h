@@ -143,6 +143,16 @@ struct LeaseInfo {
   double age_s = 0;
 };
 
+struct PinInfo {
+  PinId pin;
+  SpaceId space{};
+  std::string worker;  // that made it
+  uint32_t tokens = 0;
+  uint64_t pages = 0, bytes = 0;
+  double age_s = 0;
+  double left_s = 0;  // 0: it has no end
+};
+
 struct SpaceSummary {
   SpaceHandle handle;
   SpaceId id{};
@@ -183,6 +193,7 @@ struct Stats {
   uint64_t ssd_file_bytes = 0;        // as the filesystem counts them
   uint64_t dirty_bytes = 0;
   uint64_t sessions = 0, leases = 0, leased_bytes = 0, reservations = 0;
+  uint64_t pins = 0, pinned_bytes = 0;
   // Counters since start, named "tokens.requested", "tokens.matched", "match.exact",
   // "shortened.evicted", ...
   std::vector<NamedCount> counters;

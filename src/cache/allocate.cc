@@ -31,6 +31,7 @@ bool Core::EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes) {
 }
 
 bool Core::EvictColdest(uint64_t* evicted_bytes) {
+  ExpirePins();
   const bool may_drop_dirty = store == nullptr || ssd_failing.load();
   const std::optional<index::Evicted> evicted = index->EvictOne(may_drop_dirty);
   if (!evicted.has_value()) return false;

@@ -1,7 +1,7 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
 // (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, fetch.cc,
-// reserve.cc, stage.cc, commit.cc, spill.cc, recover.cc, adopt.cc, stats.cc; sessions.cc and
-// leases.cc keep the tables, load.cc, promote.cc and watch.cc make pages readable and say so,
+// reserve.cc, stage.cc, commit.cc, pin.cc, spill.cc, recover.cc, adopt.cc, stats.cc; sessions.cc
+// and leases.cc keep the tables, load.cc, promote.cc and watch.cc make pages readable and say so,
 // slabs.cc moves them.
 //
 // Thread-safe. Every call may come from any thread; waits end with the deadline that is passed.
@@ -219,6 +219,13 @@ class FetchSink {
   virtual bool Ready(const GroupReady& ready) = 0;
 };
 
+struct Pinned {
+  block::PinId pin;     // none: nothing of the sequence is cached
+  uint32_t tokens = 0;  // from the first on
+  uint64_t bytes = 0;
+  block::MatchAnswer match;
+};
+
 struct FlushResult {
   uint64_t flushed_bytes = 0;
   uint64_t dirty_bytes = 0;  // left
@@ -283,6 +290,16 @@ class Cache {
   absl::StatusOr<block::CommitAnswer> Commit(block::SessionId session,
                                              const CommitRequest& request);
   absl::Status Abandon(block::SessionId session, block::ReservationId reservation);
+
+  // Keeps what is cached of the sequence, loaded first, until its time is up, Unpin or Clear; the
+  // session may end before. 0: no end. Pinning the same sequence again replaces the pin.
+  // ResourceExhausted beyond the quota of leased and pinned bytes.
+  absl::StatusOr<Pinned> Pin(block::SessionId session, const Request& request,
+                             std::chrono::milliseconds ttl, base::Deadline deadline);
+  // Both return the bytes that were pinned. NotFound when there is no such pin (any more).
+  absl::StatusOr<uint64_t> Unpin(block::PinId pin);
+  absl::StatusOr<uint64_t> Unpin(block::SessionId session, const Request& request);
+  std::vector<block::PinInfo> ListPins() const;
 
   // Every space when `space` is null. NotFound for an unknown id.
   struct Cleared {

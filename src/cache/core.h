@@ -24,6 +24,7 @@
 #include "cache/cache.h"
 #include "cache/counters.h"
 #include "cache/load_model.h"
+#include "cache/pin.h"
 #include "cache/rewrite.h"
 #include "cache/session.h"
 #include "index/prefix_index.h"
@@ -189,6 +190,14 @@ struct Core {
   bool WantsMemoryAhead() const;  // the slab thread has something to do
   void SlabLoop();
 
+  // --- pins (pin.cc) ---
+  void ExpirePins();
+  void DropPinsOf(const SpaceInfo& space);  // that a Clear ended in the index
+  absl::StatusOr<Pinned> TryPin(const Session& session, const SpacePtr& space,
+                                const Request& request, base::Deadline deadline,
+                                block::PinId* in_index);
+  uint64_t PinnedBytes(block::PinId in_index) const;
+
   // --- promotion (promote.cc) ---
   void Enqueue(std::vector<Promotion> promotions);
   void Promote(const Promotion& promotion);
@@ -277,6 +286,8 @@ struct Core {
   std::atomic<uint64_t> next_fetch{1};
   std::atomic<uint64_t> in_flight_bytes{0};
   std::atomic<uint64_t> announced_bytes{0};  // tokens of reservations
+
+  PinTable pins;
 
   base::Mutex announce_mutex;
   base::CondVar announced;

@@ -166,6 +166,7 @@ absl::StatusOr<Cache::Cleared> Cache::Clear(const block::SpaceId* id) {
     }
     base::MutexLock lock(core_->clear_mutex);
     cleared.bytes += core_->index->Clear(space->handle);
+    core_->DropPinsOf(*space);
     core_->arena->ClearSpace(space->ordinal);  // a crash does not bring it back
     ++cleared.spaces;
   }

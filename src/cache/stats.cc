@@ -51,7 +51,10 @@ block::Stats Cache::GetStats() const {
     stats.ssd_budget_bytes = core_->options.ssd_budget_bytes;
     stats.ssd_file_bytes = core_->store->FileBytes();
   }
+  core_->ExpirePins();
   const index::IndexCounts counts = core_->index->Counts();
+  stats.pins = counts.pins;
+  stats.pinned_bytes = counts.pinned_bytes;
   stats.dirty_bytes = counts.dirty_bytes;
   stats.leases = counts.leases;
   stats.leased_bytes = counts.leased_bytes;

@@ -63,7 +63,7 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   if (node.is_root()) return;
   Order* wanted = nullptr;
   const bool free = node.in_tree && node.ram > 0 && node.ram_kids == 0 && node.held == 0 &&
-                    node.busy == 0 && !node.spilling;
+                    node.pinned == 0 && node.busy == 0 && !node.spilling;
   // What a reservation builds on may leave RAM, but is not dropped under it.
   if (free && node.dirty == 0) wanted = &clean_order;
   if (free && node.dirty > 0 && node.holds == 0) wanted = &dirty_order;

@@ -173,8 +173,11 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
                                        uint32_t tokens) const {
   if (path.blocks.empty()) return tokens;
   const auto known = sessions.find(lease.session);
-  uint64_t of_session = known == sessions.end() ? 0 : known->second.leased_bytes;
-  uint64_t of_all = totals.leased_bytes;
+  uint64_t of_session = 0;
+  if (known != sessions.end()) {
+    of_session = known->second.leased_bytes + known->second.pinned_bytes;
+  }
+  uint64_t of_all = totals.kept_bytes;
   const size_t groups = path.pages.size() / path.blocks.size();
   for (size_t i = 0; i < path.blocks.size(); ++i) {
     const Node& node = *path.blocks[i];
@@ -183,7 +186,7 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
       const Page& page = *path.pages[i * groups + group];
       if (i == 0 && HoldsAlready(lease, &node, page)) continue;
       of_session += BytesOf(page);
-      if (page.holders == 0) of_all += BytesOf(page);
+      if (page.holders == 0 && node.pinned == 0) of_all += BytesOf(page);
     }
     if (of_session > options.session_lease_bytes || of_all > options.total_lease_bytes) {
       return node.first_token;

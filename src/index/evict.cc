@@ -9,6 +9,7 @@ namespace prefixd::index {
 Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin,
                                      uint64_t end) {
   Evicted evicted;
+  if (node.pinned > 0) return evicted;
   const Change change(*this, node);
   for (Page& page : node.pages) {
     const bool clean = page.state == PageState::kRamAndSsd;
@@ -96,6 +97,7 @@ uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
     reservation->space = nullptr;
     impl_->DropHolds(*reservation);
   }
+  impl_->EndPinsOf(*space);
   return impl_->ClearTree(*space);
 }
 

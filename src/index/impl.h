@@ -3,8 +3,8 @@
 // tree.cc      nodes in and out of the tree, ends, superseding, pruning
 // account.cc   totals, eviction order and spill order, kept true after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
-// match.cc, acquire.cc, lease.cc, promote.cc, reserve.cc, publish.cc, evict.cc, move.cc, spill.cc,
-// rewrite.cc, restore.cc, adopt.cc: the verbs
+// match.cc, acquire.cc, lease.cc, pin.cc, promote.cc, reserve.cc, publish.cc, evict.cc, move.cc,
+// spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
 #pragma once
 #include <memory>
 #include <vector>
@@ -119,6 +119,11 @@ struct PrefixIndex::Impl {
   void DropPages(std::span<const HeldPage> pages, bool stamp) PREFIXD_REQUIRES(mutex);
   absl::Status EndLease(block::LeaseId id) PREFIXD_REQUIRES(mutex);
 
+  // --- pin.cc ---
+  void EndPin(block::PinId id) PREFIXD_REQUIRES(mutex);
+  void EndPinsOf(const Space& space) PREFIXD_REQUIRES(mutex);
+  void MovePins(Node& from, Node& to) PREFIXD_REQUIRES(mutex);  // `from` leaves the tree next
+
   // --- promote.cc ---
   void DropBadCopy(Node& node, Page& page) PREFIXD_REQUIRES(mutex);
 
@@ -190,6 +195,7 @@ struct PrefixIndex::Impl {
   Lease adoption PREFIXD_GUARDED_BY(mutex);
   std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::LeaseId, Lease> leases PREFIXD_GUARDED_BY(mutex);
+  absl::flat_hash_map<block::PinId, PinnedPath> pins PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::ReservationId, std::unique_ptr<Reservation>> reservations
       PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::SessionId, Session> sessions PREFIXD_GUARDED_BY(mutex);

@@ -27,6 +27,7 @@ void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
   if (sums.space == nullptr) return;
   for (Totals* const of : {&totals, &sums.space->totals}) {
     of->leased_bytes += sums.leased_bytes;
+    of->kept_bytes += sums.kept_bytes;
     of->clean_bytes += sums.clean_bytes;
   }
 }
@@ -140,7 +141,8 @@ absl::Status PrefixIndex::Impl::EndLease(block::LeaseId id) {
   GiveUp(lease, 0);
   table_bytes -= MemoryOf(lease);
   const auto session = sessions.find(lease.session);
-  if (--session->second.leases == 0) sessions.erase(session);
+  --session->second.leases;
+  if (session->second.empty()) sessions.erase(session);
   leases.erase(it);
   return absl::OkStatus();
 }

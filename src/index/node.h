@@ -95,8 +95,9 @@ struct alignas(64) Node {
 
   uint32_t busy = 0, unverified = 0;      // pages that are Busy(), that are kUnverified
   uint32_t ram_kids = 0, spill_kids = 0;  // children whose subtree has RAM pages, wants a spill
-  uint32_t pins = 0;   // lease holders, reservations, a spill, promotions: the node is not deleted
-  uint32_t holds = 0;  // reservations among them: the node is not pruned
+  uint32_t pins = 0;    // lease holders, reservations, a spill, promotions: the node is not deleted
+  uint32_t holds = 0;   // reservations among them: the node is not pruned
+  uint32_t pinned = 0;  // Pin()s among them: its pages stay, in RAM
   int64_t stamp = 0;
   OrderPlace in_evict_order;  // Impl::clean_order or dirty_order
   block::BlockHash hash{};

@@ -50,6 +50,9 @@ IndexCounts PrefixIndex::Counts() const {
   counts.leases = impl_->leases.size();
   counts.reservations = impl_->reservations.size();
   counts.leased_bytes = impl_->totals.leased_bytes;
+  counts.pins = impl_->pins.size();
+  counts.pinned_bytes = impl_->totals.pinned_bytes;
+  counts.kept_bytes = impl_->totals.kept_bytes;
   counts.dirty_bytes = impl_->totals.dirty_bytes;
   counts.clean_bytes = impl_->totals.clean_bytes;
   counts.memory_bytes = impl_->MemoryBytes();

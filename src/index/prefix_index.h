@@ -219,8 +219,11 @@ struct RestoredBlock {
 struct IndexCounts {
   uint64_t leases = 0, reservations = 0;
   uint64_t leased_bytes = 0;  // extent and page bytes held, each page once
+  uint64_t pins = 0;
+  uint64_t pinned_bytes = 0;  // of pages in pinned blocks, each once
+  uint64_t kept_bytes = 0;    // of pages leased, pinned or both, each once: what the quotas count
   uint64_t dirty_bytes = 0;   // extents of pages that are not on SSD
-  uint64_t clean_bytes = 0;   // extents of pages that are on SSD too and that nobody holds
+  uint64_t clean_bytes = 0;   // extents of pages on SSD too that nobody holds or pinned
   uint64_t memory_bytes = 0;  // of the index itself, estimated
   uint64_t ghosts = 0;
   int64_t stamp = 0;         // of the latest use: SpillBlock::last_use is on this scale
@@ -289,6 +292,21 @@ class PrefixIndex {
   // Gives up what the lease holds beyond `tokens`. NotFound for an unknown lease.
   absl::Status ShrinkLease(block::LeaseId lease, uint32_t tokens);
   absl::Status Release(block::LeaseId lease);
+
+  // --- pins ---
+  // Of what the lease covers, up to `tokens`, every page that is there stays, those in RAM in RAM,
+  // until Unpin or Clear; blocks that supersede a pinned one are pinned in its place. Charged to
+  // the lease's session beside its leases. NotFound for an unknown lease; FailedPrecondition when
+  // its blocks left the tree meanwhile: the caller acquires again.
+  absl::StatusOr<block::PinId> Pin(block::LeaseId lease, uint32_t tokens);
+  absl::Status Unpin(block::PinId pin);  // NotFound also after a Clear
+  struct PinInfo {
+    block::PinId pin;
+    block::SessionId session;
+    uint32_t tokens = 0;
+    uint64_t pages = 0, bytes = 0;  // that are there now
+  };
+  std::vector<PinInfo> ListPins() const;  // by id
 
   // --- promotion: the caller holds a lease on the page, or it is kUnverified ---
   // kSsd or kUnverified -> kPromoting: true for exactly one caller, who then reads (or checks in

@@ -19,16 +19,18 @@ void Apply(Totals& a, const Totals& b, Op op) {
   a.dirty_bytes = op(a.dirty_bytes, b.dirty_bytes);
   a.clean_bytes = op(a.clean_bytes, b.clean_bytes);
   a.leased_bytes = op(a.leased_bytes, b.leased_bytes);
+  a.pinned_bytes = op(a.pinned_bytes, b.pinned_bytes);
+  a.kept_bytes = op(a.kept_bytes, b.kept_bytes);
   a.memory_bytes = op(a.memory_bytes, b.memory_bytes);
 }
 
-void AddPage(const Page& page, Totals& totals) {
+void AddPage(const Page& page, bool pinned, Totals& totals) {
   if (page.extent) {
     totals.ram_payload += page.payload_bytes;
     totals.ram_extents += page.extent.bytes;
     if (!OnSsd(page)) {
       totals.dirty_bytes += page.extent.bytes;
-    } else if (page.holders == 0) {
+    } else if (page.holders == 0 && !pinned) {
       totals.clean_bytes += page.extent.bytes;
     }
   }
@@ -52,13 +54,14 @@ Totals& Totals::operator-=(const Totals& other) {
 Totals TotalsOf(const Node& node) {
   Totals totals;
   bool any = false;
+  const bool pinned = node.pinned > 0;
   for (const Page& page : node.pages) {
     if (!Present(page)) continue;
     any = true;
-    if (node.in_tree) AddPage(page, totals);
-    if (page.holders > 0) {
-      totals.leased_bytes += BytesOf(page);
-    }
+    if (node.in_tree) AddPage(page, pinned, totals);
+    if (page.holders > 0) totals.leased_bytes += BytesOf(page);
+    if (pinned) totals.pinned_bytes += BytesOf(page);
+    if (page.holders > 0 || pinned) totals.kept_bytes += BytesOf(page);
   }
   totals.memory_bytes = MemoryOf(node);
   if (!node.in_tree) return totals;
@@ -72,11 +75,15 @@ Totals TotalsOf(const Node& node) {
 void LeasedSums::Add(const Node& node, const Page& page) {
   space = node.space;
   if (Present(page)) leased_bytes += BytesOf(page);
+  if (node.pinned > 0) return;  // kept already
+  if (Present(page)) kept_bytes += BytesOf(page);
   if (node.in_tree && page.extent && OnSsd(page)) clean_bytes -= page.extent.bytes;
 }
 void LeasedSums::Remove(const Node& node, const Page& page) {
   space = node.space;
   if (Present(page)) leased_bytes -= BytesOf(page);
+  if (node.pinned > 0) return;
+  if (Present(page)) kept_bytes -= BytesOf(page);
   if (node.in_tree && page.extent && OnSsd(page)) clean_bytes += page.extent.bytes;
 }
 
@@ -124,6 +131,10 @@ bool Serves(const Node& node, const Usable& usable) {
 uint64_t MemoryOf(const Lease& lease) {
   return sizeof(Lease) + 32 + lease.pages.capacity() * sizeof(HeldPage) +
          lease.usable.groups.capacity() * sizeof(Usable::Group);
+}
+
+uint64_t MemoryOf(const PinnedPath& path) {
+  return sizeof(PinnedPath) + 32 + path.nodes.capacity() * sizeof(Node*);
 }
 
 bool HoldsAlready(const Lease& lease, const Node* node, const Page& page) {

@@ -21,8 +21,9 @@ struct Totals {
   uint64_t blocks = 0, holes = 0, ends = 0, stored_tokens = 0;
   uint64_t ram_payload = 0, ram_extents = 0, ssd_payload = 0, ssd_pages = 0;
   uint64_t dirty_bytes = 0, clean_bytes = 0;
-  // Of every node.
-  uint64_t leased_bytes = 0, memory_bytes = 0;
+  // Of every node: what leases hold, what is pinned, what is either; each page once.
+  uint64_t leased_bytes = 0, pinned_bytes = 0, kept_bytes = 0;
+  uint64_t memory_bytes = 0;
 
   bool operator==(const Totals&) const = default;
   Totals& operator+=(const Totals& other);
@@ -32,9 +33,9 @@ Totals TotalsOf(const Node& node);
 // What changes in the totals of one space when a call takes hold of pages or lets them go.
 struct LeasedSums {
   Space* space = nullptr;
-  uint64_t leased_bytes = 0, clean_bytes = 0;       // modulo 2^64
-  void Add(const Node& node, const Page& page);     // its first holder came
-  void Remove(const Node& node, const Page& page);  // its last holder went
+  uint64_t leased_bytes = 0, kept_bytes = 0, clean_bytes = 0;  // modulo 2^64
+  void Add(const Node& node, const Page& page);                // its first holder came
+  void Remove(const Node& node, const Page& page);             // its last holder went
 };
 
 struct Space {
@@ -113,8 +114,20 @@ struct Reservation {
   block::SequenceView view() const { return {tokens, content}; }
 };
 
-struct Session {  // that has a lease
+struct PinnedPath {
+  block::SessionId session;
+  Space* space = nullptr;
+  uint32_t tokens = 0;
+  uint64_t charge = 0;  // against the session's quota
+  // Block by block. One that a longer sibling superseded was replaced by that.
+  std::vector<Node*> nodes;
+};
+uint64_t MemoryOf(const PinnedPath& path);
+
+struct Session {  // that has a lease or a pin
   uint64_t leased_bytes = 0, leases = 0;
+  uint64_t pinned_bytes = 0, pins = 0;
+  bool empty() const { return leases == 0 && pins == 0; }
   bool operator==(const Session&) const = default;
 };
 

@@ -121,7 +121,9 @@ void PrefixIndex::Impl::SupersedePrefixes(Node& node) {
     const uint32_t shared = block::CommonPrefix(below.view(), node.view());
     if (&below != &node && shared == below.size()) {
       length = shared - 1;
-      if (Covers(node, below)) Detach(below, false);
+      if (!Covers(node, below)) continue;
+      MovePins(below, node);
+      Detach(below, false);
     } else {
       length = std::min(shared, length - 1);
     }

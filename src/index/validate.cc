@@ -112,8 +112,8 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const Order& cle
     return Broken(node, "empty and needed by nobody");
   }
   const OrderKey key{node.in_evict_order.stamp, node.id, const_cast<Node*>(&node)};
-  const bool evictable =
-      node.ram > 0 && node.ram_kids == 0 && node.held == 0 && node.busy == 0 && !node.spilling;
+  const bool evictable = node.ram > 0 && node.ram_kids == 0 && node.held == 0 && node.pinned == 0 &&
+                         node.busy == 0 && !node.spilling;
   if (clean.contains(key) != (evictable && node.dirty == 0)) return Broken(node, "clean order");
   if (dirty.contains(key) != (evictable && node.dirty > 0 && node.holds == 0)) {
     return Broken(node, "dirty order");
@@ -134,7 +134,7 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const Order& cle
 absl::Status PrefixIndex::Impl::Validate() const {
   Totals sum;
   std::vector<Totals> of_space(spaces.size());
-  absl::flat_hash_map<const Node*, uint32_t> pins;
+  absl::flat_hash_map<const Node*, uint32_t> pins;  // of every kind
   HolderMap holders;
   size_t full = 0, in_orders = 0, in_spill_order = 0, in_unverified_order = 0;
   const auto add = [&](const Lease& lease) {
@@ -151,7 +151,16 @@ absl::Status PrefixIndex::Impl::Validate() const {
     if (reservation->hold != nullptr) ++pins[reservation->hold];
     if (reservation->tail != nullptr) ++pins[reservation->tail];
   }
+  absl::flat_hash_map<const Node*, uint32_t> pinned;
+  for (const auto& [id, pin] : this->pins) {
+    for (Node* const node : pin.nodes) {
+      ++pins[node];
+      ++pinned[node];
+      if (!node->in_tree) return Broken(*node, "pinned and out of the tree");
+    }
+  }
   for (Node* const node : nodes) {
+    if (pinned[node] != node->pinned) return Broken(*node, "pinned");
     const uint32_t block_tokens = node->space->shape.block_tokens;
     absl::Status status = CheckNode(*node, block_tokens, clean_order, dirty_order, spill_order);
     if (!status.ok()) return status;
@@ -198,6 +207,11 @@ absl::Status PrefixIndex::Impl::Validate() const {
     Session& session = of_session[lease.session];
     ++session.leases;
     for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
+  }
+  for (const auto& [id, pin] : this->pins) {
+    Session& session = of_session[pin.session];
+    ++session.pins;
+    session.pinned_bytes += pin.charge;
   }
   if (of_session != sessions) return absl::InternalError("index: a session's leases and bytes");
   return absl::OkStatus();

@@ -72,6 +72,8 @@ void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {
   proto->set_leases(stats.leases);
   proto->set_leased_bytes(stats.leased_bytes);
   proto->set_reservations(stats.reservations);
+  proto->set_pins(stats.pins);
+  proto->set_pinned_bytes(stats.pinned_bytes);
   WriteCounts(stats.counters, proto->mutable_counters());
   proto->set_seconds_saved(stats.seconds_saved);
   for (const block::NamedLatency& latency : stats.latencies)
@@ -107,6 +109,17 @@ void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto) {
   proto->set_pages(lease.pages);
   proto->set_bytes(lease.bytes);
   proto->set_age_s(lease.age_s);
+}
+
+void ToProto(const block::PinInfo& pin, v1::ListPinsReply::Pin* proto) {
+  proto->set_pin(pin.pin.value);
+  proto->set_space_id(pin.space.data(), pin.space.size());
+  proto->set_worker(pin.worker);
+  proto->set_tokens(pin.tokens);
+  proto->set_pages(pin.pages);
+  proto->set_bytes(pin.bytes);
+  proto->set_age_s(pin.age_s);
+  proto->set_left_s(pin.left_s);
 }
 
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given) {

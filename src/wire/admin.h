@@ -18,6 +18,8 @@ void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto
 void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* proto);
 void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto);
 
+void ToProto(const block::PinInfo& pin, v1::ListPinsReply::Pin* proto);
+
 // An empty space id or 32 bytes; InvalidArgument otherwise. `given` says which.
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given);
 

@@ -104,4 +104,11 @@ absl::Status Check(const v1::FetchRequest& request) {
   return CheckGroups("fetch: groups", request.groups_size());
 }
 
+absl::Status Check(const v1::PinRequest& request) {
+  constexpr uint64_t kCenturyMs = uint64_t{100} * 365 * 24 * 3600 * 1000;
+  if (request.ttl_ms() <= kCenturyMs) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("pin: ttl_ms is ", request.ttl_ms(),
+                                                 ", at most a hundred years or 0 for no end"));
+}
+
 }  // namespace prefixd::wire

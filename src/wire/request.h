@@ -20,5 +20,7 @@ absl::Status Check(const v1::ReserveRequest& request);
 // the session's staging is the cache's to judge.
 absl::Status Check(const v1::CommitRequest& request);
 absl::Status Check(const v1::FetchRequest& request);
+// Of Pin: a time of at most a hundred years.
+absl::Status Check(const v1::PinRequest& request);
 
 }  // namespace prefixd::wire

@@ -66,6 +66,9 @@ TEST_F(CommandsTest, EveryCommandSpeaksJsonOnOneLine) {
                                              {"sessions"},
                                              {"sessions", "--end", "5f3a"},
                                              {"leases"},
+                                             {"pin", "--space", "3f", "--text", "abc"},
+                                             {"unpin", "--pin", "12"},
+                                             {"pins"},
                                              {"flush"},
                                              {"config"}}) {
     std::vector<std::string> arguments = {"--json"};
@@ -111,6 +114,39 @@ TEST_F(CommandsTest, MatchInAnotherTenantsSpaceIsRefused) {
   const Ran ran = Run({"match", "--space", "3f", "--tokens", "1"});
   EXPECT_EQ(ran.exit_code, kExitRefused);
   EXPECT_THAT(ran.err, HasSubstr("belongs to tenant local"));
+}
+
+TEST_F(CommandsTest, PinSendsPromptAndTimeAndSaysWhatIsKept) {
+  const Ran ran = Run({"pin", "--space", "3f", "--text", "abc", "--ttl", "1h"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_EQ(ran.out,
+            "pin 5f3a000000000012 keeps 2 of 3 tokens, 13.0 MiB, for 1 h 0 min\n"
+            "the rest: diverged at token 2: 312 stored sequences go on otherwise\n");
+  EXPECT_EQ(daemon_.pinning.session(), FakeDaemon::kSession);
+  EXPECT_EQ(daemon_.pinning.ttl_ms(), 3'600'000u);
+  EXPECT_THAT(daemon_.pinning.sequence().tokens(), ElementsAre('a', 'b', 'c'));
+  EXPECT_THAT(Run({"pin", "--space", "3f", "--text", "abc"}).out, HasSubstr("until unpin"));
+  EXPECT_EQ(daemon_.pinning.ttl_ms(), 0u);
+}
+
+TEST_F(CommandsTest, APinOfNothingHasItsOwnExitCode) {
+  daemon_.pinned.Clear();
+  daemon_.pinned.mutable_answer()->set_match_ended_by(v1::END_REASON_NEVER_STORED);
+  const Ran ran = Run({"pin", "--space", "3f", "--tokens", "1"});
+  EXPECT_EQ(ran.exit_code, kExitNothing);
+  EXPECT_EQ(ran.out, "nothing is pinned: never stored at token 0: nothing goes on from there\n");
+}
+
+TEST_F(CommandsTest, UnpinTakesAPinOrItsPrompt) {
+  EXPECT_THAT(Run({"unpin", "--pin", "5f3a000000000012"}).out, HasSubstr("unpinned: 13.0 MiB"));
+  EXPECT_EQ(daemon_.unpinned.pin(), 0x5f3a000000000012u);
+  ASSERT_EQ(Run({"unpin", "--space", "3f", "--tokens", "1,2"}).exit_code, kExitOk);
+  EXPECT_EQ(daemon_.unpinned.pin(), 0u);
+  EXPECT_THAT(daemon_.unpinned.sequence().tokens(), ElementsAre(1, 2));
+  EXPECT_EQ(Run({"unpin", "--tokens", "1,2"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"unpin", "--pin", "xyz"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"unpin"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"pin", "--space", "3f", "--tokens", "1", "--ttl", "soon"}).exit_code, kExitUsage);
 }
 
 TEST_F(CommandsTest, ASpaceIsNamedByEnoughDigits) {

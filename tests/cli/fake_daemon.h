@@ -33,6 +33,13 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
     answer.set_restorable_tokens(3);
     answer.set_kind(v1::MATCH_KIND_EXACT);
     answer.set_match_ended_by(v1::END_REASON_REQUEST_ENDED);
+    pinned.set_pin(0x5f3a000000000012u);
+    pinned.set_pinned_tokens(2);
+    pinned.set_bytes(uint64_t{13} << 20);
+    *pinned.mutable_answer() = answer;
+    pinned.mutable_answer()->set_matched_tokens(2);
+    pinned.mutable_answer()->set_match_ended_by(v1::END_REASON_DIVERGED);
+    pinned.mutable_answer()->set_diverged_sequences(312);
   }
   ~FakeDaemon() override {
     server_->Shutdown(std::chrono::system_clock::now());
@@ -48,12 +55,15 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   grpc::Status refusal;  // of every Admin call but ListSpaces, when not OK
   std::string opens_as = SampleId(0x3f);
 
+  v1::PinReply pinned;
   // What it was asked; read after the call.
   std::vector<std::string> cleared;
   std::vector<uint64_t> ended;
   std::string explained;
   v1::SpaceIdentity opened;
   v1::AcquireRequest matched;
+  v1::PinRequest pinning;
+  v1::UnpinRequest unpinned;
 
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
                         v1::GetStatsReply* reply) override {
@@ -92,6 +102,23 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
     ended.push_back(request->session());
     reply->set_still_held(true);
     reply->set_pid(41'872);
+    return refusal;
+  }
+  grpc::Status ListPins(grpc::ServerContext*, const v1::ListPinsRequest*,
+                        v1::ListPinsReply* reply) override {
+    *reply = SamplePins();
+    return refusal;
+  }
+  grpc::Status Pin(grpc::ServerContext*, const v1::PinRequest* request,
+                   v1::PinReply* reply) override {
+    pinning = *request;
+    *reply = pinned;
+    return refusal;
+  }
+  grpc::Status Unpin(grpc::ServerContext*, const v1::UnpinRequest* request,
+                     v1::UnpinReply* reply) override {
+    unpinned = *request;
+    reply->set_bytes(uint64_t{13} << 20);
     return refusal;
   }
   grpc::Status GetConfig(grpc::ServerContext*, const v1::GetConfigRequest*,

@@ -90,6 +90,23 @@ inline v1::ListLeasesReply SampleLeases() {
   return reply;
 }
 
+// One that ends and one that does not.
+inline v1::ListPinsReply SamplePins() {
+  v1::ListPinsReply reply;
+  for (uint32_t i = 0; i < 2; ++i) {
+    v1::ListPinsReply::Pin* pin = reply.add_pins();
+    pin->set_pin(0x5f3a000000000012u + i);
+    pin->set_space_id(SampleId(0x3f));
+    pin->set_worker("prefixctl");
+    pin->set_tokens(1'777);
+    pin->set_pages(112);
+    pin->set_bytes(uint64_t{13} << 20);
+    pin->set_age_s(240);
+    pin->set_left_s(i == 0 ? 3'360 : 0);
+  }
+  return reply;
+}
+
 inline v1::GetStatsReply SampleStats() {
   v1::GetStatsReply stats;
   stats.set_version("0.1.0");
@@ -104,6 +121,8 @@ inline v1::GetStatsReply SampleStats() {
   stats.set_sessions(2);
   stats.set_leases(1);
   stats.set_leased_bytes(uint64_t{13} << 20);
+  stats.set_pins(2);
+  stats.set_pinned_bytes(uint64_t{3} << 20);
   AddCount("match.exact", 3, stats.mutable_counters());
   AddCount("tokens.delivered", 9'998, stats.mutable_counters());
   AddCount("tokens.matched", 10'000, stats.mutable_counters());

@@ -87,6 +87,8 @@ TEST(StatsViewTest, ShowsEveryCounterAndLatency) {
   leases                           1
   leased_bytes            13,631,488
   reservations                     0
+  pins                             2
+  pinned_bytes             3,145,728
   spaces                           1
   saved                       12.4 s
 
@@ -267,6 +269,16 @@ ram   256MiB  flag
 limits of the wire
 name               value  from
 items_per_request  64     default
+)");
+}
+
+TEST(ViewsTest, PinsOnePerLine) {
+  EXPECT_EQ(PinsView({}), "no pins\n");
+  EXPECT_EQ(
+      PinsView(SamplePins()),
+      R"(pin               space         worker     tokens  pages      size        age        left
+5f3a000000000012  3f0000000000  prefixctl   1,777    112  13.0 MiB  4 min 0 s  56 min 0 s
+5f3a000000000013  3f0000000000  prefixctl   1,777    112  13.0 MiB  4 min 0 s           -
 )");
 }
 
