@@ -165,6 +165,23 @@ AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::List
   });
 }
 
+AdminService::Reactor* AdminService::Why(Context* context, const v1::WhyRequest* request,
+                                         v1::WhyReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.why");
+    return call.End(DoWhy(*request, reply));
+  });
+}
+
+absl::Status AdminService::DoWhy(const v1::WhyRequest& request, v1::WhyReply* reply) const {
+  PREFIXD_ASSIGN_OR_RETURN(const block::WhyQuery query, wire::FromProto(request));
+  const block::PastAnswers past = cache_->Why(query);
+  reply->set_epoch(cache_->epoch());
+  reply->set_remembered(past.remembered);
+  for (const block::PastAnswer& answer : past.answers) wire::ToProto(answer, reply->add_answers());
+  return absl::OkStatus();
+}
+
 AdminService::Reactor* AdminService::ListPins(Context* context, const v1::ListPinsRequest*,
                                               v1::ListPinsReply* reply) {
   return dispatch_->Quick(context, [=, this] {

@@ -92,7 +92,7 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
                         uint64_t time_us) {
   const block::MatchAnswer& match = acquired.match;
   const std::string who =
-      fmt::format("request_id={} space={:x} prompt={}", absl::CHexEscape(request.request_id),
+      fmt::format("request_id={} space={:x} prompt={}", absl::CHexEscape(acquired.request_id),
                   request.space.value, request.tokens.size());
   const std::string what =
       fmt::format("matched={} cached={} ended_by={}{}", match.matched_tokens,

@@ -173,6 +173,16 @@ absl::StatusOr<Outcome> Pins(DaemonCalls& calls, const Options& options) {
   return Outcome{options.json ? PinsJson(reply) : PinsView(reply)};
 }
 
+absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
+  v1::WhyRequest request;
+  request.set_request_id(options.request_id);
+  request.set_last(options.last);
+  request.set_below(options.below);
+  PREFIXD_ASSIGN_OR_RETURN(const v1::WhyReply reply, calls.Why(request));
+  return Outcome{options.json ? WhyJson(reply) : WhyView(reply),
+                 reply.answers().empty() ? kExitNothing : kExitOk};
+}
+
 absl::StatusOr<Outcome> Config(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::GetConfigReply reply, calls.GetConfig());
   return Outcome{options.json ? ConfigJson(reply) : ConfigView(reply)};
@@ -202,6 +212,8 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Unpin(calls, options);
     case Command::kPins:
       return Pins(calls, options);
+    case Command::kWhy:
+      return Why(calls, options);
     case Command::kConfig:
       break;
   }

@@ -110,6 +110,10 @@ absl::StatusOr<v1::ListPinsReply> DaemonCalls::ListPins() {
   return Call(&v1::Admin::Stub::ListPins, v1::ListPinsRequest());
 }
 
+absl::StatusOr<v1::WhyReply> DaemonCalls::Why(const v1::WhyRequest& request) {
+  return Call(&v1::Admin::Stub::Why, request);
+}
+
 template <typename Reply, typename Ask>
 absl::StatusOr<Reply> DaemonCalls::InSession(const v1::ListSpacesReply::Space& space,
                                              const std::vector<uint32_t>& tokens, const Ask& ask) {

@@ -50,6 +50,16 @@ ordered_json Latency(const v1::Latency& latency) {
           {"p99_us", QuantileMicros(latency, 0.99)}};
 }
 
+ordered_json Shortened(const google::protobuf::RepeatedPtrField<v1::Shortening>& by) {
+  ordered_json shortened = ordered_json::array();
+  for (const v1::Shortening& one : by) {
+    ordered_json json = {{"reason", NameOf(one.reason())}, {"tokens_lost", one.tokens_lost()}};
+    if (!one.all_groups()) json["group"] = one.group();
+    shortened.push_back(std::move(json));
+  }
+  return shortened;
+}
+
 ordered_json Stats(const v1::GetStatsReply& stats) {
   ordered_json json = {{"version", stats.version()},
                        {"uptime_s", stats.uptime_s()},
@@ -112,12 +122,6 @@ std::string SpacesJson(const v1::ListSpacesReply& reply) {
 
 std::string MatchJson(const MatchInput& input) {
   const v1::Answer& answer = input.answer;
-  ordered_json shortened = ordered_json::array();
-  for (const v1::Shortening& by : answer.shortened_by()) {
-    ordered_json json = {{"reason", NameOf(by.reason())}, {"tokens_lost", by.tokens_lost()}};
-    if (!by.all_groups()) json["group"] = by.group();
-    shortened.push_back(std::move(json));
-  }
   return Line({{"space_id", HexId(input.space.stats().space_id())},
                {"model", input.space.identity().model()},
                {"requested_tokens", input.requested_tokens},
@@ -127,7 +131,7 @@ std::string MatchJson(const MatchInput& input) {
                {"kind", NameOf(answer.kind())},
                {"ended_by", NameOf(answer.match_ended_by())},
                {"diverged_sequences", answer.diverged_sequences()},
-               {"shortened_by", std::move(shortened)},
+               {"shortened_by", Shortened(answer.shortened_by())},
                {"ram_bytes", answer.ram_bytes()},
                {"ssd_bytes", answer.ssd_bytes()},
                {"load_us", answer.load_us()}});
@@ -196,6 +200,33 @@ std::string PinsJson(const v1::ListPinsReply& reply) {
                     {"left_s", pin.left_s()}});
   }
   return Line({{"pins", std::move(pins)}});
+}
+
+std::string WhyJson(const v1::WhyReply& reply) {
+  ordered_json answers = ordered_json::array();
+  for (const v1::PastAnswer& past : reply.answers()) {
+    answers.push_back({{"request_id", past.request_id()},
+                       {"space_id", HexId(past.space_id())},
+                       {"worker", past.worker()},
+                       {"age_s", past.age_s()},
+                       {"requested_tokens", past.requested_tokens()},
+                       {"matched_tokens", past.matched_tokens()},
+                       {"restorable_tokens", past.restorable_tokens()},
+                       {"pending_tokens", past.pending_tokens()},
+                       {"kind", NameOf(past.kind())},
+                       {"ended_by", NameOf(past.match_ended_by())},
+                       {"diverged_sequences", past.diverged_sequences()},
+                       {"shortened_by", Shortened(past.shortened_by())},
+                       {"ram_bytes", past.ram_bytes()},
+                       {"ssd_bytes", past.ssd_bytes()},
+                       {"wait_us", past.wait_us()},
+                       {"match_us", past.match_us()},
+                       {"room_us", past.room_us()},
+                       {"used_tokens", past.used_tokens()},
+                       {"load_us", past.load_us()},
+                       {"first_token_us", past.first_token_us()}});
+  }
+  return Line({{"remembered", reply.remembered()}, {"answers", std::move(answers)}});
 }
 
 std::string ClearJson(const v1::ClearReply& reply) {

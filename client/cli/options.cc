@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
@@ -32,6 +33,7 @@ struct Texts {
   std::string timeout;
   std::string ttl;
   std::string pin;
+  std::string below;
   std::string text;
   std::string file;
 };
@@ -144,6 +146,22 @@ void DeclarePins(CLI::App& app, Options* options, Texts* texts) {
              "Examples:\n  prefixctl pins\n  prefixctl --json pins | jq '.pins[].bytes'");
 }
 
+void DeclareWhy(CLI::App& app, Options* options, Texts* texts) {
+  CLI::App* why = AddCommand(
+      app, options, Command::kWhy, "why",
+      "why the last requests were not served whole, a sentence each",
+      "prefixd remembers the last 4,096 answers, without their tokens. The id of a request is the\n"
+      "worker's own, or the one that prefixd's log shows. Exit code 4 when none fits.\n"
+      "Examples:\n  prefixctl why chat-17\n  prefixctl why --last 20 --below 50%");
+  why->add_option("REQUEST_ID", options->request_id, "this request; without it the newest");
+  why->add_option("--last", options->last, "at most so many")
+      ->check(CLI::Range(1u, 4096u))
+      ->capture_default_str();
+  why->add_option("--below", texts->below,
+                  "only where less than this share of the tokens could be restored: 50%")
+      ->type_name("SHARE");
+}
+
 void DeclareClear(CLI::App& app, Options* options) {
   CLI::App* clear =
       AddCommand(app, options, Command::kClear, "clear",
@@ -181,6 +199,18 @@ absl::Status ReadTtl(const std::string& text, Options* options) {
   }
   options->ttl = absl::ToChronoMilliseconds(ttl);
   return absl::OkStatus();
+}
+
+absl::Status ReadShare(const std::string& text, Options* options) {
+  if (text.empty()) return absl::OkStatus();
+  const bool percent = text.back() == '%';
+  double share = 0;
+  if (absl::SimpleAtod(percent ? text.substr(0, text.size() - 1) : text, &share)) {
+    options->below = percent ? share / 100 : share;
+    if (options->below > 0 && options->below <= 1) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--below: \"", text, "\" is not a share like 50% or 0.5"));
 }
 
 bool IsHex(const std::string& text) {
@@ -272,6 +302,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclareViews(app, options);
   DeclareMatch(app, options, &texts);
   DeclarePins(app, options, &texts);
+  DeclareWhy(app, options, &texts);
   DeclareClear(app, options);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
   try {
@@ -288,6 +319,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   if (status.ok()) status = CheckSpace(*options);
   if (status.ok()) status = CheckSession(*options);
   if (status.ok()) status = ReadTtl(texts.ttl, options);
+  if (status.ok()) status = ReadShare(texts.below, options);
   if (status.ok() && HasPrompt(options->command)) {
     status = ReadPrompt(*app.get_subcommands().front(), texts, options);
   }

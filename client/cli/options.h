@@ -32,6 +32,7 @@ enum class Command {
   kPin,
   kUnpin,
   kPins,
+  kWhy,
 };
 
 struct Options {
@@ -44,6 +45,9 @@ struct Options {
   std::string session;  // sessions --end: the same of a session
   std::vector<uint32_t> tokens;      // match, pin, unpin
   std::chrono::milliseconds ttl{0};  // pin; 0 = no end
+  std::string request_id;            // why; empty = the newest
+  uint32_t last = 20;                // why
+  double below = 0;                  // why: share of the request
   uint64_t pin = 0;                  // unpin, in place of tokens
   bool all = false;                  // clear
   bool yes = false;                  // clear

@@ -46,6 +46,9 @@ std::string PinView(const PinInput& input);
 std::string UnpinView(const v1::UnpinReply& reply);
 std::string PinsView(const v1::ListPinsReply& reply);
 
+// The answers, a sentence each.
+std::string WhyView(const v1::WhyReply& reply);
+
 // One sentence: where and why the match ended.
 std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens, uint32_t diverged_sequences);
 

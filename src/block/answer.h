@@ -166,6 +166,32 @@ struct SpaceSummary {
   uint64_t dirty_bytes = 0;  // in RAM only
 };
 
+// An answer of Acquire as it is remembered. No token ids.
+struct PastAnswer {
+  std::string request_id;  // the worker's, or one that was made up
+  SpaceId space{};
+  std::string worker;
+  double age_s = 0;
+  uint32_t requested_tokens = 0;
+  MatchAnswer match;
+  // Where the time went.
+  uint64_t wait_us = 0;   // for tokens that somebody else had announced
+  uint64_t match_us = 0;  // finding, and taking hold
+  uint64_t room_us = 0;   // making room for pages on SSD, and starting their reads
+  // What the worker told when it released the lease.
+  uint32_t used_tokens = 0;
+  uint64_t load_us = 0, first_token_us = 0;
+};
+struct WhyQuery {
+  std::string request_id;  // empty: any
+  uint32_t last = 20;      // at most so many
+  double below = 0;        // restorable of less than this share of the request; 0: any
+};
+struct PastAnswers {
+  std::vector<PastAnswer> answers;  // newest first
+  uint64_t remembered = 0;
+};
+
 // Power-of-two buckets of microseconds: bucket i counts values in [2^i, 2^(i+1)).
 struct LatencyHistogram {
   std::array<uint64_t, 32> buckets{};

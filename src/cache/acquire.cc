@@ -1,5 +1,6 @@
 // Acquire: match, lease, and start loading what is not readable yet.
 #include <algorithm>
+#include <utility>
 
 #include "base/status.h"
 #include "cache/core.h"
@@ -103,6 +104,22 @@ void WaitForAnnounced(Core* core, const Request& request, const index::MatchOpti
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(passed).count()));
 }
 
+// Where an Acquire spends its time.
+class Phases {
+ public:
+  explicit Phases(const Core* core) : core_(core), begun_us_(core->Now()) {}
+  // Microseconds since the last call.
+  uint64_t Next() {
+    const int64_t now = core_->Now();
+    return static_cast<uint64_t>(now - std::exchange(begun_us_, now));
+  }
+  PhaseTimes times;
+
+ private:
+  const Core* const core_;
+  int64_t begun_us_;
+};
+
 // The lease to go on with. What a failed page made worthless is given up now: by asking to go on
 // the session says that it reads there no more.
 absl::StatusOr<LeasePtr> ToContinue(Core* core, const Session& session, const SpaceInfo& space,
@@ -139,6 +156,7 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
   const index::MatchOptions options = OptionsOf(request, session->slot_number());
   LeasePtr continued;
   index::Acquired held;
+  Phases phases(core_.get());
   if (request.continues) {
     PREFIXD_ASSIGN_OR_RETURN(continued, ToContinue(core_.get(), *session, *space, request));
     PREFIXD_ASSIGN_OR_RETURN(held,
@@ -147,12 +165,18 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
   } else {
     if (request.wait_pending.count() > 0) {
       WaitForAnnounced(core_.get(), request, options, id, deadline);
+      phases.times.wait_us = phases.Next();
     }
     held = core_->index->Acquire(request.space, {request.tokens, request.content}, options, id);
   }
+  phases.times.match_us = phases.Next();
   const uint32_t floor = continued != nullptr ? request.continues_tokens : 0;
-  return core_->Answer(session, space, std::move(held), request, floor, std::move(continued),
-                       deadline);
+  PREFIXD_ASSIGN_OR_RETURN(Acquired acquired,
+                           core_->Answer(session, space, std::move(held), request, floor,
+                                         std::move(continued), deadline));
+  phases.times.room_us = phases.Next();
+  core_->Remember(*session, *space, request, phases.times, &acquired);
+  return acquired;
 }
 
 absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr& space,

@@ -18,8 +18,9 @@ absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, 
   shares.in_flight_bytes = std::clamp<uint64_t>(ram_budget_bytes / 32, 4u << 20, 64u << 20);
   shares.ssd_bytes = has_ssd ? std::clamp<uint64_t>(ram_budget_bytes / 16, 8u << 20, 64u << 20) : 0;
   shares.staging_bytes = shared_arena ? ram_budget_bytes / 16 : 0;
+  shares.history_bytes = std::min<uint64_t>(ram_budget_bytes / 64, 4u << 20);
   shares.arena_bytes = ram_budget_bytes - shares.index_bytes - shares.in_flight_bytes -
-                       shares.ssd_bytes - shares.staging_bytes;
+                       shares.ssd_bytes - shares.staging_bytes - shares.history_bytes;
   return shares;
 }
 

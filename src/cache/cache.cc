@@ -79,6 +79,7 @@ absl::Status Core::OpenArena() {
 
 absl::Status Core::Start() {
   PREFIXD_RETURN_IF_ERROR(OpenArena());
+  history = std::make_unique<History>(shares.history_bytes);
   const uint64_t arena_bytes = arena->stats().capacity_bytes;
   index = std::make_unique<index::PrefixIndex>(index::PrefixIndex::Options{
       .session_lease_bytes = arena_bytes / 2,

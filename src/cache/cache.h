@@ -142,7 +142,8 @@ struct Acquired {
   std::vector<block::LeasedPage> pages;  // group by group in position order
   // In their place for a session that maps the arena and asked for it, where it can say all.
   block::PageTable table{};
-  uint32_t first_block = 0;  // that they begin with: of a continued lease, the new ones
+  uint32_t first_block = 0;     // that they begin with: of a continued lease, the new ones
+  std::string request_id = {};  // the request's, or one made up: what Why knows it by
 };
 
 struct Released {
@@ -307,6 +308,8 @@ class Cache {
     uint64_t bytes = 0;
   };
   absl::StatusOr<Cleared> Clear(const block::SpaceId* space);
+  // The last 4,096 answers of Acquire, fewer of a very small budget.
+  block::PastAnswers Why(const block::WhyQuery& query) const;
   FlushResult Flush(base::Deadline deadline);
   block::Stats GetStats() const;
   std::vector<block::SpaceSummary> ListSpaces() const;

@@ -23,6 +23,7 @@
 #include "cache/budget.h"
 #include "cache/cache.h"
 #include "cache/counters.h"
+#include "cache/history.h"
 #include "cache/load_model.h"
 #include "cache/pin.h"
 #include "cache/rewrite.h"
@@ -70,6 +71,10 @@ struct Watch {
   std::vector<index::PageInfo> pages;  // extent: the place that the answer told; none = not told
   size_t next = 0;                     // all before it are readable
   std::vector<block::LeasedPage> untold = {};  // of the group that `next` is in
+};
+
+struct PhaseTimes {
+  uint64_t wait_us = 0, match_us = 0, room_us = 0;
 };
 
 // A loop's bell: rung when there may be work.
@@ -190,6 +195,10 @@ struct Core {
   bool WantsMemoryAhead() const;  // the slab thread has something to do
   void SlabLoop();
 
+  // --- history (history.cc) ---
+  void Remember(const Session& session, const SpaceInfo& space, const Request& request,
+                const PhaseTimes& times, Acquired* acquired);
+
   // --- pins (pin.cc) ---
   void ExpirePins();
   void DropPinsOf(const SpaceInfo& space);  // that a Clear ended in the index
@@ -283,11 +292,13 @@ struct Core {
   absl::flat_hash_map<block::ReservationId, ReservationPtr> reservations PREFIXD_GUARDED_BY(mutex);
   uint64_t next_own_lease PREFIXD_GUARDED_BY(mutex) = 1;  // of ids that the index does not give
 
+  std::atomic<uint64_t> next_request{1};  // of ids for requests that came without
   std::atomic<uint64_t> next_fetch{1};
   std::atomic<uint64_t> in_flight_bytes{0};
   std::atomic<uint64_t> announced_bytes{0};  // tokens of reservations
 
   PinTable pins;
+  std::unique_ptr<History> history;  // set by Start
 
   base::Mutex announce_mutex;
   base::CondVar announced;

@@ -61,6 +61,9 @@ absl::Status Cache::Release(block::SessionId session, const Released& released) 
   const LeaseFacts facts = lease->facts();
   const uint32_t used = std::min(released.used_tokens, facts.tokens);
   core_->counters.Add("tokens.used", used);
+  if (lease->answer != 0) {
+    core_->history->Learn(lease->answer, used, released.load_us, released.first_token_us);
+  }
   if (released.load_us > 0) {
     core_->load_model.Learn(facts.ram_bytes, facts.ssd_bytes, released.load_us);
     core_->counters.Time("load", released.load_us);

@@ -33,6 +33,7 @@ std::vector<block::NamedCount> RamParts(const Core& core) {
       {"arena tables", arena.table_bytes},
       {"index", core.index->Counts().memory_bytes},
       {"in_flight", core.in_flight_bytes.load() + core.announced_bytes.load()},
+      {"history", core.history->MemoryBytes()},
       {"staging", core.staging == nullptr ? 0 : core.staging->granted_bytes()}};
   if (core.store != nullptr) parts.push_back({"ssd", core.store->MemoryBytes()});
   return parts;

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "quant/format.h"
+#include "wire/answer.h"
 #include "wire/fields.h"
 #include "wire/identity.h"
+#include "wire/limits.h"
 
 namespace prefixd::wire {
 namespace {
@@ -120,6 +122,43 @@ void ToProto(const block::PinInfo& pin, v1::ListPinsReply::Pin* proto) {
   proto->set_bytes(pin.bytes);
   proto->set_age_s(pin.age_s);
   proto->set_left_s(pin.left_s);
+}
+
+void ToProto(const block::PastAnswer& past, v1::PastAnswer* proto) {
+  v1::Answer answer;  // the same words on the wire
+  ToProto(block::LeaseId{}, past.match, {}, &answer);
+  proto->set_request_id(past.request_id);
+  proto->set_space_id(past.space.data(), past.space.size());
+  proto->set_worker(past.worker);
+  proto->set_age_s(past.age_s);
+  proto->set_requested_tokens(past.requested_tokens);
+  proto->set_matched_tokens(answer.matched_tokens());
+  proto->set_restorable_tokens(answer.restorable_tokens());
+  proto->set_pending_tokens(answer.pending_tokens());
+  proto->set_kind(answer.kind());
+  proto->set_match_ended_by(answer.match_ended_by());
+  proto->set_diverged_sequences(answer.diverged_sequences());
+  proto->mutable_shortened_by()->Swap(answer.mutable_shortened_by());
+  proto->set_ram_bytes(answer.ram_bytes());
+  proto->set_ssd_bytes(answer.ssd_bytes());
+  proto->set_wait_us(past.wait_us);
+  proto->set_match_us(past.match_us);
+  proto->set_room_us(past.room_us);
+  proto->set_used_tokens(past.used_tokens);
+  proto->set_load_us(past.load_us);
+  proto->set_first_token_us(past.first_token_us);
+}
+
+absl::StatusOr<block::WhyQuery> FromProto(const v1::WhyRequest& proto) {
+  PREFIXD_RETURN_IF_ERROR(
+      CheckLength("why: request_id", proto.request_id().size(), kMaxRequestIdBytes));
+  if (!(proto.below() >= 0 && proto.below() <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("why: below is ", proto.below(), ", a share is from 0 to 1"));
+  }
+  block::WhyQuery query{.request_id = proto.request_id(), .below = proto.below()};
+  if (proto.last() > 0) query.last = proto.last();
+  return query;
 }
 
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given) {

@@ -20,6 +20,10 @@ void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto);
 
 void ToProto(const block::PinInfo& pin, v1::ListPinsReply::Pin* proto);
 
+void ToProto(const block::PastAnswer& past, v1::PastAnswer* proto);
+// InvalidArgument for a share outside [0, 1] or too long an id.
+absl::StatusOr<block::WhyQuery> FromProto(const v1::WhyRequest& proto);
+
 // An empty space id or 32 bytes; InvalidArgument otherwise. `given` says which.
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given);
 

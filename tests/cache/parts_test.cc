@@ -14,7 +14,7 @@ TEST(BudgetTest, SharesSumToTheBudget) {
         auto shares = cache::CutBudget(mib << 20, ssd, shared);
         ASSERT_TRUE(shares.ok());
         EXPECT_EQ(shares->arena_bytes + shares->staging_bytes + shares->index_bytes +
-                      shares->in_flight_bytes + shares->ssd_bytes,
+                      shares->in_flight_bytes + shares->ssd_bytes + shares->history_bytes,
                   mib << 20);
         EXPECT_GE(shares->arena_bytes, (mib << 20) / 2);
         EXPECT_EQ(shares->staging_bytes > 0, shared);

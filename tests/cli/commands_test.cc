@@ -69,6 +69,7 @@ TEST_F(CommandsTest, EveryCommandSpeaksJsonOnOneLine) {
                                              {"pin", "--space", "3f", "--text", "abc"},
                                              {"unpin", "--pin", "12"},
                                              {"pins"},
+                                             {"why", "chat-17"},
                                              {"flush"},
                                              {"config"}}) {
     std::vector<std::string> arguments = {"--json"};
@@ -147,6 +148,19 @@ TEST_F(CommandsTest, UnpinTakesAPinOrItsPrompt) {
   EXPECT_EQ(Run({"unpin", "--pin", "xyz"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"unpin"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"pin", "--space", "3f", "--tokens", "1", "--ttl", "soon"}).exit_code, kExitUsage);
+}
+
+TEST_F(CommandsTest, WhyAsksForARequestOrForTheLastThatWereShort) {
+  EXPECT_EQ(Run({"why", "chat-17"}).exit_code, kExitOk);
+  EXPECT_EQ(daemon_.asked_why.request_id(), "chat-17");
+  EXPECT_EQ(daemon_.asked_why.last(), 20u);
+  ASSERT_EQ(Run({"why", "--last", "5", "--below", "50%"}).exit_code, kExitOk);
+  EXPECT_EQ(daemon_.asked_why.request_id(), "");
+  EXPECT_EQ(daemon_.asked_why.last(), 5u);
+  EXPECT_DOUBLE_EQ(daemon_.asked_why.below(), 0.5);
+  EXPECT_EQ(Run({"why", "--below", "150%"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"why", "--below", "half"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"why", "--last", "0"}).exit_code, kExitUsage);
 }
 
 TEST_F(CommandsTest, ASpaceIsNamedByEnoughDigits) {

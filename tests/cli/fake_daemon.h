@@ -64,6 +64,7 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::AcquireRequest matched;
   v1::PinRequest pinning;
   v1::UnpinRequest unpinned;
+  v1::WhyRequest asked_why;
 
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
                         v1::GetStatsReply* reply) override {
@@ -119,6 +120,12 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
                      v1::UnpinReply* reply) override {
     unpinned = *request;
     reply->set_bytes(uint64_t{13} << 20);
+    return refusal;
+  }
+  grpc::Status Why(grpc::ServerContext*, const v1::WhyRequest* request,
+                   v1::WhyReply* reply) override {
+    asked_why = *request;
+    *reply = SampleWhy();
     return refusal;
   }
   grpc::Status GetConfig(grpc::ServerContext*, const v1::GetConfigRequest*,

@@ -107,6 +107,36 @@ inline v1::ListPinsReply SamplePins() {
   return reply;
 }
 
+inline v1::WhyReply SampleWhy() {
+  v1::WhyReply reply;
+  reply.set_remembered(4'096);
+  v1::PastAnswer* past = reply.add_answers();
+  past->set_request_id("chat-17");
+  past->set_space_id(SampleId(0x3f));
+  past->set_worker("worker-0");
+  past->set_age_s(4);
+  past->set_requested_tokens(3'000);
+  past->set_matched_tokens(41);
+  past->set_restorable_tokens(41);
+  past->set_match_ended_by(v1::END_REASON_DIVERGED);
+  past->set_diverged_sequences(312);
+  past->set_match_us(40);
+  v1::PastAnswer* shortened = reply.add_answers();
+  shortened->set_request_id("acquire-9");
+  shortened->set_worker("w\x1b[31m");
+  shortened->set_age_s(61);
+  shortened->set_requested_tokens(128);
+  shortened->set_matched_tokens(128);
+  shortened->set_restorable_tokens(64);
+  shortened->set_match_ended_by(v1::END_REASON_REQUEST_ENDED);
+  v1::Shortening* by = shortened->add_shortened_by();
+  by->set_reason(v1::SHORTEN_REASON_RAM_FULL);
+  by->set_tokens_lost(64);
+  shortened->set_pending_tokens(10);
+  shortened->set_room_us(2'500'000);
+  return reply;
+}
+
 inline v1::GetStatsReply SampleStats() {
   v1::GetStatsReply stats;
   stats.set_version("0.1.0");

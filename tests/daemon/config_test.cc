@@ -174,8 +174,8 @@ TEST(BudgetsTest, ThisMachineHasMemoryAndADisk) {
 TEST(RequestLogTest, LinesSayWhatWasFoundAndNeverTheTokens) {
   cache::Request request;
   request.tokens = {987654321, 987654322};
-  request.request_id = "a\nb";
   cache::Acquired acquired;
+  acquired.request_id = "a\nb";
   acquired.match.matched_tokens = 2;
   acquired.match.restorable_tokens = 1;
   acquired.match.kind = block::MatchKind::kLcp;

@@ -1,0 +1,53 @@
+// prefixctl why, a sentence an answer:
+//
+//   chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens, diverged at token 41: 312 stored sequences go
+//   on otherwise
+#include "absl/strings/str_cat.h"
+
+#include "client/cli/names.h"
+#include "client/cli/units.h"
+#include "client/cli/views.h"
+
+namespace prefixd::cli {
+namespace {
+
+// Phases below this are no reason.
+constexpr uint64_t kWorthTellingUs = 1000;
+
+void AppendPhase(const char* what, uint64_t us, std::string* text) {
+  if (us < kWorthTellingUs) return;
+  absl::StrAppend(text, ", ", what, " ", LatencyText(static_cast<double>(us)));
+}
+
+std::string Sentence(const v1::PastAnswer& past) {
+  std::string text = absl::StrCat(
+      PrintableText(past.request_id()), " (", PrintableText(past.worker()), ", ",
+      UptimeText(past.age_s()), " ago): ", CountText(past.restorable_tokens()), " of ",
+      Plural(past.requested_tokens(), "token"), ", ",
+      EndSentence(past.match_ended_by(), past.matched_tokens(), past.diverged_sequences()));
+  for (const v1::Shortening& by : past.shortened_by()) {
+    absl::StrAppend(&text, "; ", NameOf(by.reason()), " took ", Plural(by.tokens_lost(), "token"));
+  }
+  if (past.pending_tokens() > 0) {
+    absl::StrAppend(&text, "; another worker was computing ", CountText(past.pending_tokens()));
+  }
+  AppendPhase("waited", past.wait_us(), &text);
+  AppendPhase("matched in", past.match_us(), &text);
+  AppendPhase("made room in", past.room_us(), &text);
+  AppendPhase("loaded in", past.load_us(), &text);
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string WhyView(const v1::WhyReply& reply) {
+  if (reply.answers().empty()) {
+    return absl::StrCat("none of the ", CountText(reply.remembered()),
+                        " answers that prefixd remembers is such a one\n");
+  }
+  std::string text;
+  for (const v1::PastAnswer& past : reply.answers()) absl::StrAppend(&text, Sentence(past));
+  return text;
+}
+
+}  // namespace prefixd::cli
