@@ -84,6 +84,7 @@ absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearRep
   reply->set_epoch(cache_->epoch());
   reply->set_spaces(cleared.spaces);
   reply->set_bytes(cleared.bytes);
+  reply->set_waiting_ssd_bytes(cleared.waiting_ssd_bytes);
   spdlog::info("clear space={} spaces={} bytes={}", given ? base::ToHex(space) : "all",
                cleared.spaces, base::FormatBytes(cleared.bytes));
   return absl::OkStatus();
@@ -163,6 +164,51 @@ AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::List
       wire::ToProto(lease, reply->add_leases());
     return call.End(absl::OkStatus());
   });
+}
+
+// Waits for files to go.
+AdminService::Reactor* AdminService::SetBudgets(Context* context,
+                                                const v1::SetBudgetsRequest* request,
+                                                v1::SetBudgetsReply* reply) {
+  return dispatch_->Waiting(context, [=, this] {
+    Call call(cache_, "rpc.set_budgets");
+    return call.End(DoSetBudgets(*request, reply));
+  });
+}
+
+absl::Status AdminService::DoSetBudgets(const v1::SetBudgetsRequest& request,
+                                        v1::SetBudgetsReply* reply) {
+  PREFIXD_ASSIGN_OR_RETURN(const block::BudgetState state,
+                           cache_->SetBudgets(request.ram_bytes(), request.ssd_bytes()));
+  reply->set_epoch(cache_->epoch());
+  reply->set_ram_budget_bytes(state.ram_budget_bytes);
+  reply->set_ram_used_bytes(state.ram_used_bytes);
+  reply->set_ram_over_bytes(state.ram_over_bytes);
+  reply->set_ssd_budget_bytes(state.ssd_budget_bytes);
+  reply->set_ssd_file_bytes(state.ssd_file_bytes);
+  return absl::OkStatus();
+}
+
+AdminService::Reactor* AdminService::SetSpaceLimits(Context* context,
+                                                    const v1::SetSpaceLimitsRequest* request,
+                                                    v1::SetSpaceLimitsReply* reply) {
+  return dispatch_->Waiting(context, [=, this] {
+    Call call(cache_, "rpc.set_space_limits");
+    return call.End(DoSetSpaceLimits(*request, reply));
+  });
+}
+
+absl::Status AdminService::DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& request,
+                                            v1::SetSpaceLimitsReply* reply) {
+  block::SpaceId space{};
+  bool given = false;
+  PREFIXD_RETURN_IF_ERROR(wire::ReadSpaceId(request.space_id(), &space, &given));
+  if (!given) return absl::InvalidArgumentError("set_space_limits: space_id is missing");
+  PREFIXD_ASSIGN_OR_RETURN(const bool remembered,
+                           cache_->SetSpaceLimits(space, wire::FromProto(request.limits())));
+  reply->set_epoch(cache_->epoch());
+  reply->set_remembered(remembered);
+  return absl::OkStatus();
 }
 
 AdminService::Reactor* AdminService::Why(Context* context, const v1::WhyRequest* request,

@@ -43,6 +43,10 @@ class AdminService final : public v1::Admin::CallbackService {
                       v1::ListLeasesReply* reply) override;
   Reactor* EndSession(Context* context, const v1::EndSessionRequest* request,
                       v1::EndSessionReply* reply) override;
+  Reactor* SetBudgets(Context* context, const v1::SetBudgetsRequest* request,
+                      v1::SetBudgetsReply* reply) override;
+  Reactor* SetSpaceLimits(Context* context, const v1::SetSpaceLimitsRequest* request,
+                          v1::SetSpaceLimitsReply* reply) override;
   Reactor* Why(Context* context, const v1::WhyRequest* request, v1::WhyReply* reply) override;
   Reactor* ListPins(Context* context, const v1::ListPinsRequest* request,
                     v1::ListPinsReply* reply) override;
@@ -51,6 +55,9 @@ class AdminService final : public v1::Admin::CallbackService {
   void DoGetStats(v1::GetStatsReply* reply) const;
   absl::Status DoListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status DoClear(const v1::ClearRequest& request, v1::ClearReply* reply);
+  absl::Status DoSetBudgets(const v1::SetBudgetsRequest& request, v1::SetBudgetsReply* reply);
+  absl::Status DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& request,
+                                v1::SetSpaceLimitsReply* reply);
   absl::Status DoWhy(const v1::WhyRequest& request, v1::WhyReply* reply) const;
   void DoGetConfig(v1::GetConfigReply* reply) const;
   absl::Status DoEndSession(const v1::EndSessionRequest& request, v1::EndSessionReply* reply);

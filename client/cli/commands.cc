@@ -53,7 +53,29 @@ absl::StatusOr<Outcome> Stats(DaemonCalls& calls, const Options& options) {
   return Outcome{options.json ? StatsJson(stats) : StatsView(stats)};
 }
 
+absl::StatusOr<Outcome> SetLimits(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+  v1::SetSpaceLimitsRequest request;
+  request.set_space_id(space.stats().space_id());
+  v1::SpaceLimits* limits = request.mutable_limits();
+  limits->set_ram_floor_bytes(options.ram_floor);
+  limits->set_ram_ceiling_bytes(options.ram_ceiling);
+  limits->set_ssd_ceiling_bytes(options.ssd_ceiling);
+  limits->set_ttl_ms(static_cast<uint64_t>(options.ttl.count()));
+  PREFIXD_ASSIGN_OR_RETURN(const v1::SetSpaceLimitsReply reply, calls.SetSpaceLimits(request));
+  return Outcome{options.json ? LimitsJson(request, reply) : LimitsView(request, reply)};
+}
+
+absl::StatusOr<Outcome> Budget(DaemonCalls& calls, const Options& options) {
+  v1::SetBudgetsRequest request;
+  request.set_ram_bytes(options.ram_bytes);
+  request.set_ssd_bytes(options.ssd_bytes);
+  PREFIXD_ASSIGN_OR_RETURN(const v1::SetBudgetsReply reply, calls.SetBudgets(request));
+  return Outcome{options.json ? BudgetJson(reply) : BudgetView(reply)};
+}
+
 absl::StatusOr<Outcome> Spaces(DaemonCalls& calls, const Options& options) {
+  if (options.set_limits) return SetLimits(calls, options);
   v1::ListSpacesRequest request;
   if (!options.space.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
@@ -214,6 +236,8 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Pins(calls, options);
     case Command::kWhy:
       return Why(calls, options);
+    case Command::kBudget:
+      return Budget(calls, options);
     case Command::kConfig:
       break;
   }

@@ -110,6 +110,13 @@ absl::StatusOr<v1::ListPinsReply> DaemonCalls::ListPins() {
   return Call(&v1::Admin::Stub::ListPins, v1::ListPinsRequest());
 }
 
+absl::StatusOr<v1::SetBudgetsReply> DaemonCalls::SetBudgets(const v1::SetBudgetsRequest& request) {
+  return Call(&v1::Admin::Stub::SetBudgets, request);
+}
+absl::StatusOr<v1::SetSpaceLimitsReply> DaemonCalls::SetSpaceLimits(
+    const v1::SetSpaceLimitsRequest& request) {
+  return Call(&v1::Admin::Stub::SetSpaceLimits, request);
+}
 absl::StatusOr<v1::WhyReply> DaemonCalls::Why(const v1::WhyRequest& request) {
   return Call(&v1::Admin::Stub::Why, request);
 }

@@ -32,6 +32,8 @@ class DaemonCalls {
   absl::StatusOr<v1::ListLeasesReply> ListLeases();
   absl::StatusOr<v1::EndSessionReply> EndSession(uint64_t session);
   absl::StatusOr<v1::ListPinsReply> ListPins();
+  absl::StatusOr<v1::SetBudgetsReply> SetBudgets(const v1::SetBudgetsRequest& request);
+  absl::StatusOr<v1::SetSpaceLimitsReply> SetSpaceLimits(const v1::SetSpaceLimitsRequest& request);
   absl::StatusOr<v1::WhyReply> Why(const v1::WhyRequest& request);
   // As Match. The pin outlives the session that is attached for it.
   absl::StatusOr<v1::PinReply> Pin(const v1::ListSpacesReply::Space& space,

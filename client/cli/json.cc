@@ -26,6 +26,13 @@ ordered_json List(const Texts& texts) {
   return json;
 }
 
+ordered_json Limits(const v1::SpaceLimits& limits) {
+  return {{"ram_floor_bytes", limits.ram_floor_bytes()},
+          {"ram_ceiling_bytes", limits.ram_ceiling_bytes()},
+          {"ssd_ceiling_bytes", limits.ssd_ceiling_bytes()},
+          {"ttl_ms", limits.ttl_ms()}};
+}
+
 ordered_json Space(const v1::SpaceStats& space) {
   return {{"space_id", HexId(space.space_id())},
           {"model", space.model()},
@@ -39,7 +46,8 @@ ordered_json Space(const v1::SpaceStats& space) {
           {"ram_extent_bytes", space.ram_extent_bytes()},
           {"ssd_payload_bytes", space.ssd_payload_bytes()},
           {"ssd_page_bytes", space.ssd_page_bytes()},
-          {"dirty_bytes", space.dirty_bytes()}};
+          {"dirty_bytes", space.dirty_bytes()},
+          {"limits", Limits(space.limits())}};
 }
 
 ordered_json Latency(const v1::Latency& latency) {
@@ -202,6 +210,21 @@ std::string PinsJson(const v1::ListPinsReply& reply) {
   return Line({{"pins", std::move(pins)}});
 }
 
+std::string LimitsJson(const v1::SetSpaceLimitsRequest& request,
+                       const v1::SetSpaceLimitsReply& reply) {
+  return Line({{"space_id", HexId(request.space_id())},
+               {"limits", Limits(request.limits())},
+               {"remembered", reply.remembered()}});
+}
+
+std::string BudgetJson(const v1::SetBudgetsReply& reply) {
+  return Line({{"ram_budget_bytes", reply.ram_budget_bytes()},
+               {"ram_used_bytes", reply.ram_used_bytes()},
+               {"ram_over_bytes", reply.ram_over_bytes()},
+               {"ssd_budget_bytes", reply.ssd_budget_bytes()},
+               {"ssd_file_bytes", reply.ssd_file_bytes()}});
+}
+
 std::string WhyJson(const v1::WhyReply& reply) {
   ordered_json answers = ordered_json::array();
   for (const v1::PastAnswer& past : reply.answers()) {
@@ -230,7 +253,9 @@ std::string WhyJson(const v1::WhyReply& reply) {
 }
 
 std::string ClearJson(const v1::ClearReply& reply) {
-  return Line({{"spaces", reply.spaces()}, {"bytes", reply.bytes()}});
+  return Line({{"spaces", reply.spaces()},
+               {"bytes", reply.bytes()},
+               {"waiting_ssd_bytes", reply.waiting_ssd_bytes()}});
 }
 
 std::string FlushJson(const v1::FlushReply& reply) {

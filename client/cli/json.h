@@ -22,6 +22,9 @@ std::string EndSessionJson(const v1::EndSessionReply& reply);
 std::string PinJson(const PinInput& input);
 std::string UnpinJson(const v1::UnpinReply& reply);
 std::string PinsJson(const v1::ListPinsReply& reply);
+std::string LimitsJson(const v1::SetSpaceLimitsRequest& request,
+                       const v1::SetSpaceLimitsReply& reply);
+std::string BudgetJson(const v1::SetBudgetsReply& reply);
 std::string WhyJson(const v1::WhyReply& reply);
 std::string ClearJson(const v1::ClearReply& reply);
 std::string FlushJson(const v1::FlushReply& reply);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "base/size.h"
 #include "base/status.h"
 
 namespace prefixd::cli {
@@ -34,6 +35,8 @@ struct Texts {
   std::string ttl;
   std::string pin;
   std::string below;
+  std::string ram, ssd;
+  std::string ram_floor, ram_ceiling, ssd_ceiling;
   std::string text;
   std::string file;
 };
@@ -57,7 +60,19 @@ CLI::App* AddCommand(CLI::App& app, Options* options, Command command, const cha
   return sub;
 }
 
-void DeclareViews(CLI::App& app, Options* options) {
+void DeclareBudget(CLI::App& app, Options* options, Texts* texts) {
+  CLI::App* budget =
+      AddCommand(app, options, Command::kBudget, "budget",
+                 "show the budgets, or change them until the next start",
+                 "A smaller RAM budget evicts the coldest and gives memory back as slabs run "
+                 "empty; a smaller\n"
+                 "SSD budget drops the oldest segments.\n"
+                 "Examples:\n  prefixctl budget\n  prefixctl budget --ram 2GiB --ssd 20GiB");
+  budget->add_option("--ram", texts->ram, "everything in memory")->type_name("SIZE");
+  budget->add_option("--ssd", texts->ssd, "the files of the SSD tier")->type_name("SIZE");
+}
+
+void DeclareViews(CLI::App& app, Options* options, Texts* texts) {
   AddCommand(app, options, Command::kStatus, "status",
              "one screen: health, budgets, hit rate in tokens, what was saved, spaces",
              "Examples:\n  prefixctl status\n  prefixctl --server 127.0.0.1:7777 status");
@@ -68,11 +83,24 @@ void DeclareViews(CLI::App& app, Options* options) {
                  "the spaces: one cache for each model "
                  "in one configuration",
                  "Examples:\n  prefixctl spaces\n"
-                 "  prefixctl spaces --explain 3f2a    why did a worker not hit? what differs");
+                 "  prefixctl spaces --explain 3f2a    why did a worker not hit? what differs\n"
+                 "  prefixctl spaces --set 3f2a --ram-floor 1GiB --ttl 24h");
   spaces
       ->add_option("--explain", options->space,
                    "show the identity of this space, and in which fields every other one differs")
       ->type_name("ID");
+  CLI::Option* set = spaces
+                         ->add_option("--set", options->space,
+                                      "replace the limits of this space; what is not given is none")
+                         ->type_name("ID")
+                         ->excludes("--explain");
+  const auto limit = [&](const char* name, std::string* text, const char* about) {
+    return spaces->add_option(name, *text, about)->type_name("SIZE")->needs(set);
+  };
+  limit("--ram-floor", &texts->ram_floor, "below it nothing is evicted for other spaces");
+  limit("--ram-ceiling", &texts->ram_ceiling, "above it its own coldest go");
+  limit("--ssd-ceiling", &texts->ssd_ceiling, "above it its coldest copies are forgotten");
+  limit("--ttl", &texts->ttl, "blocks unused for so long are forgotten")->type_name("TIME");
   CLI::App* sessions = AddCommand(
       app, options, Command::kSessions, "sessions",
       "the workers: who is attached, and who is cut off but may still be reading",
@@ -213,6 +241,27 @@ absl::Status ReadShare(const std::string& text, Options* options) {
       absl::StrCat("--below: \"", text, "\" is not a share like 50% or 0.5"));
 }
 
+absl::Status ReadSize(const char* flag, const std::string& text, uint64_t* bytes) {
+  if (text.empty()) return absl::OkStatus();
+  const absl::StatusOr<base::Size> size = base::ParseSize(text);
+  if (size.ok() && size->percent == 0) {
+    *bytes = size->bytes;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": \"", text, "\" is not a size like 512MiB or 20GiB"));
+}
+
+absl::Status ReadSizes(const CLI::App& app, const Texts& texts, Options* options) {
+  const CLI::App* const spaces = app.get_subcommand("spaces");
+  options->set_limits = spaces->get_option("--set")->count() > 0;
+  PREFIXD_RETURN_IF_ERROR(ReadSize("--ram", texts.ram, &options->ram_bytes));
+  PREFIXD_RETURN_IF_ERROR(ReadSize("--ssd", texts.ssd, &options->ssd_bytes));
+  PREFIXD_RETURN_IF_ERROR(ReadSize("--ram-floor", texts.ram_floor, &options->ram_floor));
+  PREFIXD_RETURN_IF_ERROR(ReadSize("--ram-ceiling", texts.ram_ceiling, &options->ram_ceiling));
+  return ReadSize("--ssd-ceiling", texts.ssd_ceiling, &options->ssd_ceiling);
+}
+
 bool IsHex(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isdigit(c) != 0 || (c >= 'a' && c <= 'f');
@@ -299,7 +348,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   app.add_flag("--json", options->json, "one JSON object on standard output, for scripts");
   app.add_option("--timeout", texts.timeout, "how long to wait for prefixd (default: 5s)")
       ->type_name("TIME");
-  DeclareViews(app, options);
+  DeclareViews(app, options, &texts);
+  DeclareBudget(app, options, &texts);
   DeclareMatch(app, options, &texts);
   DeclarePins(app, options, &texts);
   DeclareWhy(app, options, &texts);
@@ -320,6 +370,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   if (status.ok()) status = CheckSession(*options);
   if (status.ok()) status = ReadTtl(texts.ttl, options);
   if (status.ok()) status = ReadShare(texts.below, options);
+  if (status.ok()) status = ReadSizes(app, texts, options);
   if (status.ok() && HasPrompt(options->command)) {
     status = ReadPrompt(*app.get_subcommands().front(), texts, options);
   }

@@ -33,6 +33,7 @@ enum class Command {
   kUnpin,
   kPins,
   kWhy,
+  kBudget,
 };
 
 struct Options {
@@ -43,14 +44,17 @@ struct Options {
 
   std::string space;    // hexadecimal digits: the first few of a space id, or all; may be empty
   std::string session;  // sessions --end: the same of a session
-  std::vector<uint32_t> tokens;      // match, pin, unpin
-  std::chrono::milliseconds ttl{0};  // pin; 0 = no end
-  std::string request_id;            // why; empty = the newest
-  uint32_t last = 20;                // why
-  double below = 0;                  // why: share of the request
-  uint64_t pin = 0;                  // unpin, in place of tokens
-  bool all = false;                  // clear
-  bool yes = false;                  // clear
+  std::vector<uint32_t> tokens;           // match, pin, unpin
+  std::chrono::milliseconds ttl{0};       // pin; 0 = no end
+  uint64_t ram_bytes = 0, ssd_bytes = 0;  // budget; 0 = as it is
+  bool set_limits = false;                // spaces --set
+  uint64_t ram_floor = 0, ram_ceiling = 0, ssd_ceiling = 0;
+  std::string request_id;  // why; empty = the newest
+  uint32_t last = 20;      // why
+  double below = 0;        // why: share of the request
+  uint64_t pin = 0;        // unpin, in place of tokens
+  bool all = false;        // clear
+  bool yes = false;        // clear
 };
 
 // What the command line depends on besides itself.

@@ -22,8 +22,11 @@ std::string SettingTable(const Settings& settings) {
 }  // namespace
 
 std::string ClearView(const v1::ClearReply& reply) {
-  return absl::StrCat("cleared ", Plural(reply.spaces(), "space"), ", ",
-                      base::FormatBytes(reply.bytes()), " of pages\n");
+  const std::string text = absl::StrCat("cleared ", Plural(reply.spaces(), "space"), ", ",
+                                        base::FormatBytes(reply.bytes()), " of pages");
+  if (reply.waiting_ssd_bytes() == 0) return text + "\n";
+  return absl::StrCat(text, "; ", base::FormatBytes(reply.waiting_ssd_bytes()),
+                      " stay in files until their segments age out\n");
 }
 
 std::string FlushView(const v1::FlushReply& reply) {

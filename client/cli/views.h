@@ -46,6 +46,10 @@ std::string PinView(const PinInput& input);
 std::string UnpinView(const v1::UnpinReply& reply);
 std::string PinsView(const v1::ListPinsReply& reply);
 
+std::string LimitsView(const v1::SetSpaceLimitsRequest& request,
+                       const v1::SetSpaceLimitsReply& reply);
+std::string BudgetView(const v1::SetBudgetsReply& reply);
+
 // The answers, a sentence each.
 std::string WhyView(const v1::WhyReply& reply);
 

@@ -153,6 +153,15 @@ struct PinInfo {
   double left_s = 0;  // 0: it has no end
 };
 
+// What one space may take. Zeros: nothing is set.
+struct SpaceLimits {
+  uint64_t ram_floor_bytes = 0;    // extents; below it nothing is evicted for others
+  uint64_t ram_ceiling_bytes = 0;  // extents; above it its own coldest go
+  uint64_t ssd_ceiling_bytes = 0;  // pages; above it the coldest copies are forgotten
+  uint64_t ttl_ms = 0;             // unused for so long: forgotten
+  bool operator==(const SpaceLimits&) const = default;
+};
+
 struct SpaceSummary {
   SpaceHandle handle;
   SpaceId id{};
@@ -164,6 +173,14 @@ struct SpaceSummary {
   uint64_t ram_payload_bytes = 0, ram_extent_bytes = 0;
   uint64_t ssd_payload_bytes = 0, ssd_page_bytes = 0;
   uint64_t dirty_bytes = 0;  // in RAM only
+  SpaceLimits limits;
+};
+
+// Budgets as they are, and what is still to be given back after one shrank.
+struct BudgetState {
+  uint64_t ram_budget_bytes = 0, ram_used_bytes = 0;
+  uint64_t ram_over_bytes = 0;  // in slabs that run empty as leases end
+  uint64_t ssd_budget_bytes = 0, ssd_file_bytes = 0;
 };
 
 // An answer of Acquire as it is remembered. No token ids.

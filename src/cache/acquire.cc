@@ -154,6 +154,7 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   const index::MatchOptions options = OptionsOf(request, session->slot_number());
+  core_->KeepLimits();
   LeasePtr continued;
   index::Acquired held;
   Phases phases(core_.get());

@@ -7,6 +7,31 @@
 
 namespace prefixd::cache {
 
+namespace {
+
+uint64_t IndexShare(uint64_t ram_budget_bytes) { return ram_budget_bytes / 16; }
+uint64_t InFlightShare(uint64_t ram_budget_bytes) {
+  return std::clamp<uint64_t>(ram_budget_bytes / 32, 4u << 20, 64u << 20);
+}
+
+}  // namespace
+
+absl::StatusOr<BudgetShares> Recut(uint64_t ram_budget_bytes, const BudgetShares& opened) {
+  BudgetShares shares = opened;
+  shares.index_bytes = IndexShare(ram_budget_bytes);
+  shares.in_flight_bytes = InFlightShare(ram_budget_bytes);
+  const uint64_t others = shares.index_bytes + shares.in_flight_bytes + shares.ssd_bytes +
+                          shares.staging_bytes + shares.history_bytes;
+  if (ram_budget_bytes < kMinRamBudget || ram_budget_bytes < 2 * others) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "budget: ", base::FormatBytes(ram_budget_bytes), " of RAM is too little while ",
+        base::FormatBytes(others), " of it serve staging, the SSD tier and tables; the least is ",
+        base::FormatBytes(std::max(kMinRamBudget, 2 * others)), ", or start prefixd with less"));
+  }
+  shares.arena_bytes = ram_budget_bytes - others;
+  return shares;
+}
+
 absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, bool shared_arena) {
   if (ram_budget_bytes < kMinRamBudget) {
     return absl::InvalidArgumentError(
@@ -14,11 +39,11 @@ absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, 
                      " is too small, the least is ", base::FormatBytes(kMinRamBudget)));
   }
   BudgetShares shares;
-  shares.index_bytes = ram_budget_bytes / 16;
-  shares.in_flight_bytes = std::clamp<uint64_t>(ram_budget_bytes / 32, 4u << 20, 64u << 20);
+  shares.index_bytes = IndexShare(ram_budget_bytes);
+  shares.history_bytes = std::min<uint64_t>(ram_budget_bytes / 64, 4u << 20);
+  shares.in_flight_bytes = InFlightShare(ram_budget_bytes) - shares.history_bytes;
   shares.ssd_bytes = has_ssd ? std::clamp<uint64_t>(ram_budget_bytes / 16, 8u << 20, 64u << 20) : 0;
   shares.staging_bytes = shared_arena ? ram_budget_bytes / 16 : 0;
-  shares.history_bytes = std::min<uint64_t>(ram_budget_bytes / 64, 4u << 20);
   shares.arena_bytes = ram_budget_bytes - shares.index_bytes - shares.in_flight_bytes -
                        shares.ssd_bytes - shares.staging_bytes - shares.history_bytes;
   return shares;

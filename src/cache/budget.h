@@ -21,4 +21,8 @@ inline constexpr uint64_t kMinRamBudget = uint64_t{32} << 20;
 // InvalidArgument below kMinRamBudget.
 absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, bool shared_arena);
 
+// The same for another budget while the cache is open: what is of fixed size stays as it was cut,
+// the arena takes up the difference. InvalidArgument when too little is left for it.
+absl::StatusOr<BudgetShares> Recut(uint64_t ram_budget_bytes, const BudgetShares& opened);
+
 }  // namespace prefixd::cache

@@ -26,7 +26,10 @@ Core::Core(const Options& opts)
     : options(opts),
       epoch(RandomEpoch()),
       lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
-      started_us(opts.clock->MonotonicMicros()) {}
+      started_us(opts.clock->MonotonicMicros()) {
+  ram_budget_bytes = opts.ram_budget_bytes;
+  ssd_budget_bytes = opts.ssd_budget_bytes;
+}
 
 Core::~Core() {
   {
@@ -79,6 +82,8 @@ absl::Status Core::OpenArena() {
 
 absl::Status Core::Start() {
   PREFIXD_RETURN_IF_ERROR(OpenArena());
+  index_share_bytes = shares.index_bytes;
+  in_flight_share_bytes = shares.in_flight_bytes;
   history = std::make_unique<History>(shares.history_bytes);
   const uint64_t arena_bytes = arena->stats().capacity_bytes;
   index = std::make_unique<index::PrefixIndex>(index::PrefixIndex::Options{
@@ -94,6 +99,7 @@ absl::Status Core::Start() {
                                                       .block_cache_bytes = shares.ssd_bytes / 4,
                                                       .files = options.ssd_files}));
     PREFIXD_RETURN_IF_ERROR(Recover());
+    PREFIXD_RETURN_IF_ERROR(LoadLimits());
     threads.emplace_back([this] { SpillLoop(); });
     threads.emplace_back([this] { DropLoop(); });
   }

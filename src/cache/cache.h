@@ -306,10 +306,20 @@ class Cache {
   struct Cleared {
     uint32_t spaces = 0;
     uint64_t bytes = 0;
+    uint64_t waiting_ssd_bytes = 0;  // of these, on SSD until their segments age out
   };
   absl::StatusOr<Cleared> Clear(const block::SpaceId* space);
   // The last 4,096 answers of Acquire, fewer of a very small budget.
   block::PastAnswers Why(const block::WhyQuery& query) const;
+  // Other budgets, until the next start; 0 leaves one as it is. A smaller RAM budget evicts and
+  // gives whole slabs back to the system, those with leased or pinned pages later; a smaller SSD
+  // budget drops the oldest segments before this returns. FailedPrecondition where there is no
+  // shared arena, or no SSD tier, to resize.
+  absl::StatusOr<block::BudgetState> SetBudgets(uint64_t ram_bytes, uint64_t ssd_bytes);
+  // Replaces the limits of a space. True: they are remembered across restarts. NotFound for an
+  // unknown space; ResourceExhausted when all floors would be more than 80 % of the RAM tier.
+  absl::StatusOr<bool> SetSpaceLimits(const block::SpaceId& space,
+                                      const block::SpaceLimits& limits);
   FlushResult Flush(base::Deadline deadline);
   block::Stats GetStats() const;
   std::vector<block::SpaceSummary> ListSpaces() const;

@@ -49,7 +49,7 @@ block::PageName Reservation::NameOf(size_t block_index, uint32_t group, uint32_t
 
 // An index near its memory limit forgets cold blocks first: those on SSD only, then those in RAM.
 void Core::MakeIndexRoom(base::Deadline deadline, const std::atomic<bool>* cancelled) {
-  const uint64_t limit = shares.index_bytes / 16 * 15;
+  const uint64_t limit = index_share_bytes / 16 * 15;
   bool more = index->Counts().memory_bytes > limit;
   if (more) counters.Add("index.trimmed");
   while (more) {
@@ -240,6 +240,8 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
     leased = core_->LeaseToWriter(*reservation, blocks[first].first_token, request.tokens, &answer);
   }
   if (!going_on || target == blocks.size()) core_->DropReservation(request.reservation);
+  core_->KeepLimits();
+  core_->KeepCeiling(reservation->space->handle);
   PREFIXD_RETURN_IF_ERROR(leased);
   return answer;
 }

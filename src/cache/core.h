@@ -28,6 +28,7 @@
 #include "cache/pin.h"
 #include "cache/rewrite.h"
 #include "cache/session.h"
+#include "cache/space_limits.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
 #include "ram/slots.h"
@@ -233,7 +234,7 @@ struct Core {
   std::optional<block::PageHeader> ReadAgain(const index::PageInfo& page,
                                              std::vector<std::byte>* buffer);
   uint64_t SegmentBytes() const;  // of a segment of the present SSD budget
-  uint64_t SsdBudget() const { return options.ssd_budget_bytes; }
+  uint64_t SsdBudget() const { return ssd_budget_bytes; }
 
   // --- age-out (age_out.cc) ---
   Leaving PickLeaving(uint64_t keep_after) PREFIXD_REQUIRES(segment_mutex);
@@ -265,7 +266,19 @@ struct Core {
   int64_t Now() const { return options.clock->MonotonicMicros(); }
 
   const Options options;
-  BudgetShares shares;  // set by Start
+  // --- limits of spaces (space_limits.cc) ---
+  void KeepLimits();  // called where something is asked or stored
+  void KeepCeiling(block::SpaceHandle space);
+  absl::Status LoadLimits() PREFIXD_EXCLUDES(mutex);
+
+  // --- budget (resize.cc) ---
+  absl::Status ResizeRam(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex);
+  absl::Status ResizeSsd(uint64_t ssd_bytes) PREFIXD_EXCLUDES(segment_mutex);
+
+  base::Mutex budget_mutex;  // one resizes at a time
+  BudgetShares shares;       // as cut by Start
+  std::atomic<uint64_t> ram_budget_bytes, ssd_budget_bytes;
+  std::atomic<uint64_t> index_share_bytes{0}, in_flight_share_bytes{0};  // as they are now
   const uint64_t epoch;
   const uint64_t lease_base;
   const int64_t started_us;
@@ -298,6 +311,7 @@ struct Core {
   std::atomic<uint64_t> announced_bytes{0};  // tokens of reservations
 
   PinTable pins;
+  LimitedSpaces limited;
   std::unique_ptr<History> history;  // set by Start
 
   base::Mutex announce_mutex;

@@ -63,6 +63,7 @@ absl::StatusOr<block::MatchAnswer> Cache::Match(block::SessionId id, const Reque
   PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
+  core_->KeepLimits();
   block::MatchAnswer answer = core_->index->Match(request.space, {request.tokens, request.content},
                                                   OptionsOf(request, block::kNoSlot), id);
   answer.load_us = core_->load_model.EstimateMicros(answer.ram_bytes, answer.ssd_bytes);

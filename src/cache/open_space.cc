@@ -165,6 +165,9 @@ absl::StatusOr<Cache::Cleared> Cache::Clear(const block::SpaceId* id) {
           core_->store->PutMeta("cleared/" + base::ToHex(space->id), border.bytes()));
     }
     base::MutexLock lock(core_->clear_mutex);
+    block::SpaceSummary before{.handle = space->handle, .identity = {}, .limits = {}};
+    core_->index->Summarize(&before);
+    cleared.waiting_ssd_bytes += before.ssd_page_bytes;
     cleared.bytes += core_->index->Clear(space->handle);
     core_->DropPinsOf(*space);
     core_->arena->ClearSpace(space->ordinal);  // a crash does not bring it back

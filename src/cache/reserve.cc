@@ -101,7 +101,7 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
     for (uint32_t g = 0; g < space->identity.groups.size(); ++g) reservation->groups.push_back(g);
   }
   const uint64_t bytes = request.tokens.size() * sizeof(block::Token);
-  if (core_->announced_bytes + bytes > core_->shares.in_flight_bytes / 2) {
+  if (core_->announced_bytes + bytes > core_->in_flight_share_bytes / 2) {
     return absl::ResourceExhaustedError(
         absl::StrCat("reserve: ", core_->announced_bytes.load() / sizeof(block::Token),
                      " tokens are announced, ", request.tokens.size(), " more are too many"));

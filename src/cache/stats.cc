@@ -14,7 +14,7 @@ std::vector<block::SpaceSummary> Cache::ListSpaces() const {
   std::vector<block::SpaceSummary> summaries;
   for (const SpacePtr& space : spaces) {
     block::SpaceSummary summary{
-        .handle = space->handle, .id = space->id, .identity = space->identity};
+        .handle = space->handle, .id = space->id, .identity = space->identity, .limits = {}};
     core_->index->Summarize(&summary);
     summaries.push_back(std::move(summary));
   }
@@ -46,13 +46,14 @@ block::Stats Cache::GetStats() const {
   stats.epoch = core_->epoch;
   stats.version = core_->options.version;
   stats.uptime_s = static_cast<double>(core_->Now() - core_->started_us) * 1e-6;
-  stats.ram_budget_bytes = core_->options.ram_budget_bytes;
+  stats.ram_budget_bytes = core_->ram_budget_bytes;
   stats.ram_parts = RamParts(*core_);
   if (core_->store != nullptr) {
-    stats.ssd_budget_bytes = core_->options.ssd_budget_bytes;
+    stats.ssd_budget_bytes = core_->SsdBudget();
     stats.ssd_file_bytes = core_->store->FileBytes();
   }
   core_->ExpirePins();
+  core_->KeepLimits();
   const index::IndexCounts counts = core_->index->Counts();
   stats.pins = counts.pins;
   stats.pinned_bytes = counts.pinned_bytes;
@@ -76,6 +77,12 @@ block::Stats Cache::GetStats() const {
   if (core_->store != nullptr)
     stats.counters.push_back({"ssd.failing", core_->ssd_failing.load() ? 1u : 0u});
   stats.spaces = ListSpaces();
+  if (core_->store != nullptr) {  // cleared, superseded or forgotten: there until it ages out
+    uint64_t live = 0;
+    for (const block::SpaceSummary& space : stats.spaces) live += space.ssd_page_bytes;
+    stats.counters.push_back(
+        {"ssd.waiting_bytes", stats.ssd_file_bytes - std::min(stats.ssd_file_bytes, live)});
+  }
   return stats;
 }
 

@@ -61,13 +61,13 @@ void PrefixIndex::Impl::Refresh(Node& node) {
 
 void PrefixIndex::Impl::Reorder(Node& node) {
   if (node.is_root()) return;
-  Order* wanted = nullptr;
+  auto wanted = EvictionPolicy::Place::kNone;
   const bool free = node.in_tree && node.ram > 0 && node.ram_kids == 0 && node.held == 0 &&
                     node.pinned == 0 && node.busy == 0 && !node.spilling;
   // What a reservation builds on may leave RAM, but is not dropped under it.
-  if (free && node.dirty == 0) wanted = &clean_order;
-  if (free && node.dirty > 0 && node.holds == 0) wanted = &dirty_order;
-  Place(node, node.in_evict_order, wanted);
+  if (free && node.dirty == 0) wanted = EvictionPolicy::Place::kClean;
+  if (free && node.dirty > 0 && node.holds == 0) wanted = EvictionPolicy::Place::kDirty;
+  eviction->Put(node, wanted);
   const bool spill = node.spill_kids == 0 && WantsSpill(node);
   Place(node, node.in_spill_order, spill ? &spill_order : nullptr);
   const bool unverified = node.in_tree && node.unverified > 0;

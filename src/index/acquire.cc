@@ -188,7 +188,7 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
       of_session += BytesOf(page);
       if (page.holders == 0 && node.pinned == 0) of_all += BytesOf(page);
     }
-    if (of_session > options.session_lease_bytes || of_all > options.total_lease_bytes) {
+    if (of_session > limits.session_lease_bytes || of_all > limits.total_lease_bytes) {
       return node.first_token;
     }
   }

@@ -5,6 +5,15 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
+namespace {
+
+void Add(const Evicted& more, Evicted* evicted) {
+  evicted->bytes += more.bytes;
+  evicted->pages += more.pages;
+  evicted->dropped_pages += more.dropped_pages;
+}
+
+}  // namespace
 
 Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin,
                                      uint64_t end) {
@@ -29,21 +38,26 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
   return evicted;
 }
 
-Node* PrefixIndex::Impl::Coldest(bool may_drop_dirty) const {
-  if (!may_drop_dirty || dirty_order.empty()) {
-    return clean_order.empty() ? nullptr : clean_order.begin()->node;
-  }
-  const bool clean_first =
-      !clean_order.empty() && clean_order.begin()->stamp < dirty_order.begin()->stamp;
-  return (clean_first ? clean_order : dirty_order).begin()->node;
-}
-
 std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty) {
   const base::MutexLock lock(impl_->mutex);
-  Node* const node = impl_->Coldest(may_drop_dirty);
+  Node* const node = impl_->eviction->Next(may_drop_dirty);
   if (node == nullptr) return std::nullopt;
   const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0});
   impl_->Settle(node);
+  return evicted;
+}
+
+Evicted PrefixIndex::EvictAbove(block::SpaceHandle handle, uint64_t ram_bytes,
+                                bool may_drop_dirty) {
+  const base::MutexLock lock(impl_->mutex);
+  Evicted evicted;
+  const Space* const space = impl_->FindSpace(handle);
+  while (space != nullptr && space->totals.ram_extents > ram_bytes) {
+    Node* const node = impl_->eviction->NextOf(*space, may_drop_dirty);
+    if (node == nullptr) break;
+    Add(impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0}), &evicted);
+    impl_->Settle(node);
+  }
   return evicted;
 }
 
@@ -59,16 +73,51 @@ Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirt
   }
   Evicted evicted;
   for (Node* const node : touched) {
-    const Evicted of_node = impl_->GiveUpRam(*node, may_drop_dirty, begin, end);
-    evicted.bytes += of_node.bytes;
-    evicted.pages += of_node.pages;
-    evicted.dropped_pages += of_node.dropped_pages;
+    Add(impl_->GiveUpRam(*node, may_drop_dirty, begin, end), &evicted);
   }
   // Deepest first, so that settling one never deletes another before its turn.
   std::sort(touched.begin(), touched.end(),
             [](const Node* a, const Node* b) { return a->first_token > b->first_token; });
   for (Node* const node : touched) impl_->SettleIfLeft(node);
   return evicted;
+}
+
+// Both tiers: as a Clear of one block.
+Evicted PrefixIndex::Impl::Forget(Node& node) {
+  Evicted evicted;
+  for (const Page& page : node.pages) {
+    evicted.bytes += page.extent.bytes;
+    evicted.pages += Present(page) ? 1 : 0;
+  }
+  Detach(node, true);
+  return evicted;
+}
+
+Evicted PrefixIndex::ForgetUnused(block::SpaceHandle handle, int64_t before_stamp,
+                                  uint64_t ssd_bytes) {
+  const base::MutexLock lock(impl_->mutex);
+  Evicted forgotten;
+  Space* const space = impl_->FindSpace(handle);
+  if (space == nullptr) return forgotten;
+  const auto may_go = [&](const Node& node) {
+    if (!node.in_tree || !node.children.empty() || node.pins > 0) return false;
+    const bool cold_copy = node.ram == 0 && space->totals.ssd_pages > ssd_bytes;
+    return node.stamp < before_stamp || cold_copy;
+  };
+  std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
+  for (Node* const node : impl_->nodes) {
+    if (node->space == space && may_go(*node)) coldest.push({node->stamp, node->id, node});
+  }
+  while (!coldest.empty()) {
+    Node* const node = coldest.top().node;
+    coldest.pop();
+    if (!may_go(*node)) continue;
+    Node* const parent = node->parent;
+    Add(impl_->Forget(*node), &forgotten);
+    Node* const leaf = impl_->Settle(parent);
+    if (leaf != nullptr && may_go(*leaf)) coldest.push({leaf->stamp, leaf->id, leaf});
+  }
+  return forgotten;
 }
 
 uint64_t PrefixIndex::Impl::ClearTree(Space& space) {

@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_set.h"
 
 #include "base/mutex.h"
+#include "index/eviction_order.h"
 #include "index/prefix_index.h"
 #include "index/restorable.h"
 #include "index/space.h"
@@ -34,7 +35,10 @@ struct AdoptedUse {
 };
 
 struct PrefixIndex::Impl {
-  explicit Impl(const Options& options) : options(options), ghosts(options.max_ghosts) {}
+  explicit Impl(const Options& options)
+      : options(options),
+        limits{options.session_lease_bytes, options.total_lease_bytes, options.memory_limit_bytes},
+        ghosts(options.max_ghosts) {}
   ~Impl();
 
   // --- tree.cc ---
@@ -147,9 +151,9 @@ struct PrefixIndex::Impl {
       PREFIXD_REQUIRES(mutex);
 
   // --- evict.cc ---
-  Node* Coldest(bool may_drop_dirty) const PREFIXD_REQUIRES(mutex);  // nullptr: nothing to give
   Evicted GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin, uint64_t end)
       PREFIXD_REQUIRES(mutex);
+  Evicted Forget(Node& node) PREFIXD_REQUIRES(mutex);
   uint64_t ClearTree(Space& space) PREFIXD_REQUIRES(mutex);
 
   // --- spill.cc ---
@@ -173,7 +177,11 @@ struct PrefixIndex::Impl {
 
   absl::Status Validate() const PREFIXD_REQUIRES(mutex);
 
-  const Options options;
+  const Options options;  // but for what stands in `limits`
+  struct Limits {
+    uint64_t session_lease_bytes = 0, total_lease_bytes = 0, memory_limit_bytes = 0;
+  };
+  Limits limits PREFIXD_GUARDED_BY(mutex);
   mutable base::Mutex mutex;
   mutable base::CondVar promoted;
   mutable uint64_t comparisons PREFIXD_GUARDED_BY(mutex) = 0;
@@ -182,9 +190,8 @@ struct PrefixIndex::Impl {
   absl::flat_hash_set<Node*> nodes PREFIXD_GUARDED_BY(mutex);  // owned; roots are not here
   // Full blocks in the tree. Different blocks may have one hash.
   absl::btree_set<std::pair<block::BlockHash, Node*>> by_hash PREFIXD_GUARDED_BY(mutex);
-  Totals totals PREFIXD_GUARDED_BY(mutex);      // of all nodes
-  Order clean_order PREFIXD_GUARDED_BY(mutex);  // evictable, every RAM page also on SSD
-  Order dirty_order PREFIXD_GUARDED_BY(mutex);  // evictable, some RAM page nowhere else
+  Totals totals PREFIXD_GUARDED_BY(mutex);  // of all nodes
+  const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) = MakeLeafLru();
   Order spill_order PREFIXD_GUARDED_BY(mutex);  // want a spill and have no descendant that does
   Order unverified_order PREFIXD_GUARDED_BY(mutex);  // have kUnverified pages
   Ghosts ghosts PREFIXD_GUARDED_BY(mutex);

@@ -99,7 +99,7 @@ struct alignas(64) Node {
   uint32_t holds = 0;   // reservations among them: the node is not pruned
   uint32_t pinned = 0;  // Pin()s among them: its pages stay, in RAM
   int64_t stamp = 0;
-  OrderPlace in_evict_order;  // Impl::clean_order or dirty_order
+  OrderPlace in_evict_order;  // the eviction policy's own
   block::BlockHash hash{};
 
   OrderPlace in_spill_order, in_unverified_order;

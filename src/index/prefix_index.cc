@@ -23,6 +23,17 @@ block::SpaceHandle PrefixIndex::AddSpace(const SpaceShape& shape) {
   return handle;
 }
 
+void PrefixIndex::SetSpaceLimits(block::SpaceHandle handle, const block::SpaceLimits& limits) {
+  const base::MutexLock lock(impl_->mutex);
+  if (Space* const space = impl_->FindSpace(handle)) space->limits = limits;
+}
+
+void PrefixIndex::SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
+                            uint64_t memory_limit_bytes) {
+  const base::MutexLock lock(impl_->mutex);
+  impl_->limits = {session_lease_bytes, total_lease_bytes, memory_limit_bytes};
+}
+
 void PrefixIndex::Summarize(block::SpaceSummary* summary) const {
   const base::MutexLock lock(impl_->mutex);
   const Space* const space = impl_->FindSpace(summary->handle);
@@ -37,6 +48,7 @@ void PrefixIndex::Summarize(block::SpaceSummary* summary) const {
   summary->ssd_payload_bytes = totals.ssd_payload;
   summary->ssd_page_bytes = totals.ssd_pages;
   summary->dirty_bytes = totals.dirty_bytes;
+  summary->limits = space->limits;
 }
 
 std::vector<block::Extent> PrefixIndex::TakeFreed() {

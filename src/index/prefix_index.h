@@ -242,13 +242,18 @@ class PrefixIndex {
   explicit PrefixIndex(const Options& options);
   ~PrefixIndex();
 
+  // Of Options, from now on: leases that are there stay.
+  void SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
+                 uint64_t memory_limit_bytes);
+
   // --- spaces ---
   block::SpaceHandle AddSpace(const SpaceShape& shape);
   // Blocks of the space become unmatchable at once; held pages are freed when their last lease
   // ends. Returns the page bytes that are no longer reachable, in both tiers. Its reservations
   // become void: Publish answers FailedPrecondition.
   uint64_t Clear(block::SpaceHandle space);
-  // Fills the counts of `summary` (handle given) from the tree.
+  void SetSpaceLimits(block::SpaceHandle space, const block::SpaceLimits& limits);
+  // Fills counts and limits of `summary` (handle given) from the tree.
   void Summarize(block::SpaceSummary* summary) const;
 
   // --- reading ---
@@ -348,10 +353,18 @@ class PrefixIndex {
   absl::Status CloseReservation(block::ReservationId reservation);
 
   // --- giving up ---
-  // Gives up the RAM pages of the coldest block that has no descendant in RAM and whose pages
-  // nobody holds. Clean pages move to kSsd; dirty ones are dropped only if `may_drop_dirty`, else
-  // such blocks are passed over. nullopt: nothing to give.
+  // Of every space that is above its floor, those above their ceiling first
+  // (index/eviction_order.h): gives up the RAM pages of the coldest block that has no descendant in
+  // RAM and whose pages nobody holds. Clean pages move to kSsd; dirty ones are dropped only if
+  // `may_drop_dirty`, else such blocks are passed over. nullopt: nothing to give.
   std::optional<Evicted> EvictOne(bool may_drop_dirty);
+  // The coldest of one space, whatever its floor, until its extents are at most `ram_bytes` or
+  // nothing is left to give.
+  Evicted EvictAbove(block::SpaceHandle space, uint64_t ram_bytes, bool may_drop_dirty);
+  // Blocks of the space that were last used before the stamp, then its coldest that are on SSD only
+  // while its pages there are more than `ssd_bytes`, leave the index, leaves first. What is pinned,
+  // leased or being written stays. Returns what stood in RAM, and how many pages.
+  Evicted ForgetUnused(block::SpaceHandle space, int64_t before_stamp, uint64_t ssd_bytes);
   // The same for every page that nobody holds whose extent lies in [begin, end) of the arena,
   // coldest or not.
   Evicted EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty);

@@ -93,7 +93,7 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
   const bool duplicate = IsDuplicate(parent, tokens.view(), pages);
   Node* node = ExactChild(parent, tokens.view());
   if (!duplicate) {
-    if (node == nullptr && MemoryBytes() >= options.memory_limit_bytes) {
+    if (node == nullptr && MemoryBytes() >= limits.memory_limit_bytes) {
       for (const NewPage& page : pages) freed.push_back(page.extent);
       return block::StoreResult::kRefused;
     }

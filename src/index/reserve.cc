@@ -118,11 +118,11 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
   // Tokens, hashes and plans of what is announced but not stored: half of the limit is for the
   // tree.
   const uint64_t wants = sequence.tokens.size() * kReservedBytesPerToken;
-  if (impl_->table_bytes + wants > impl_->options.memory_limit_bytes / 2) {
+  if (impl_->table_bytes + wants > impl_->limits.memory_limit_bytes / 2) {
     return absl::ResourceExhaustedError(
         absl::StrCat("reserve: ", sequence.tokens.size(), " tokens take ", wants,
                      " bytes, leases and reservations hold ", impl_->table_bytes, " of ",
-                     impl_->options.memory_limit_bytes / 2));
+                     impl_->limits.memory_limit_bytes / 2));
   }
   auto reservation = std::make_unique<Reservation>();
   reservation->session = session;

@@ -46,6 +46,7 @@ struct Space {
   block::SpaceHandle handle;
   Node root;
   Totals totals;
+  block::SpaceLimits limits;
 };
 
 // A selection with defaults filled in: which rungs of which groups are usable.

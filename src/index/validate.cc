@@ -96,8 +96,8 @@ absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
   return absl::OkStatus();
 }
 
-absl::Status CheckNode(const Node& node, uint32_t block_tokens, const Order& clean,
-                       const Order& dirty, const Order& spill) {
+absl::Status CheckNode(const Node& node, uint32_t block_tokens, const EvictionPolicy& eviction,
+                       const Order& spill) {
   if (absl::Status status = CheckPages(node); !status.ok()) return status;
   if (!node.in_tree) {
     if (node.pins == 0) return Broken(node, "out of the tree and needed by nobody");
@@ -111,14 +111,13 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const Order& cle
   if (node.pages.empty() && node.children.empty() && node.pins == 0 && !node.record_written) {
     return Broken(node, "empty and needed by nobody");
   }
-  const OrderKey key{node.in_evict_order.stamp, node.id, const_cast<Node*>(&node)};
   const bool evictable = node.ram > 0 && node.ram_kids == 0 && node.held == 0 && node.pinned == 0 &&
                          node.busy == 0 && !node.spilling;
-  if (clean.contains(key) != (evictable && node.dirty == 0)) return Broken(node, "clean order");
-  if (dirty.contains(key) != (evictable && node.dirty > 0 && node.holds == 0)) {
-    return Broken(node, "dirty order");
-  }
-  if (spill.contains({node.in_spill_order.stamp, node.id, key.node}) !=
+  auto place = EvictionPolicy::Place::kNone;
+  if (evictable && node.dirty == 0) place = EvictionPolicy::Place::kClean;
+  if (evictable && node.dirty > 0 && node.holds == 0) place = EvictionPolicy::Place::kDirty;
+  if (!eviction.Is(node, place)) return Broken(node, "eviction order");
+  if (spill.contains({node.in_spill_order.stamp, node.id, const_cast<Node*>(&node)}) !=
       (node.in_spill_order.order != nullptr)) {
     return Broken(node, "spill order");
   }
@@ -162,7 +161,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
   for (Node* const node : nodes) {
     if (pinned[node] != node->pinned) return Broken(*node, "pinned");
     const uint32_t block_tokens = node->space->shape.block_tokens;
-    absl::Status status = CheckNode(*node, block_tokens, clean_order, dirty_order, spill_order);
+    absl::Status status = CheckNode(*node, block_tokens, *eviction, spill_order);
     if (!status.ok()) return status;
     uint32_t needed = pins[node] + (node->spilling ? 1 : 0);
     for (const Page& page : node->pages) {
@@ -187,9 +186,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
   }
   if (sum != totals) return absl::InternalError("index: totals differ from the nodes'");
   if (full != by_hash.size()) return absl::InternalError("index: full blocks by hash");
-  if (in_orders != clean_order.size() + dirty_order.size()) {
-    return absl::InternalError("index: eviction orders");
-  }
+  if (in_orders != eviction->size()) return absl::InternalError("index: eviction orders");
   if (in_unverified_order != unverified_order.size()) {
     return absl::InternalError("index: unverified order");
   }

@@ -126,6 +126,7 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenShared(const Options& options)
 
 Arena::Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file)
     : shape_(shape), file_(std::move(file)), base_(base), slabs_(shape.slabs) {
+  capacity_bytes_ = shape.capacity_bytes;
   retire_from_ = static_cast<uint32_t>(slabs_.size());
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
     slabs_[i].in_service = file_ == nullptr;
@@ -177,12 +178,11 @@ void Arena::Cut(uint32_t index, uint64_t extent_bytes) {
 absl::Status Arena::Full(uint64_t extent_bytes) const {
   uint64_t same_size = 0;
   for (const Slab& slab : slabs_) same_size += slab.extent_bytes == extent_bytes ? 1 : 0;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("arena: no room for an extent of ", base::FormatBytes(extent_bytes), ": ",
-                   base::FormatBytes(extent_bytes_), " of ",
-                   base::FormatBytes(shape_.capacity_bytes), " in use by ", extents_, " extents, ",
-                   same_size, " of ", file_ == nullptr ? slabs_.size() : in_service_,
-                   " slabs serve this size", tmpfs_full_ ? ", the tmpfs is full" : ""));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "arena: no room for an extent of ", base::FormatBytes(extent_bytes), ": ",
+      base::FormatBytes(extent_bytes_), " of ", base::FormatBytes(capacity_bytes_), " in use by ",
+      extents_, " extents, ", same_size, " of ", file_ == nullptr ? slabs_.size() : in_service_,
+      " slabs serve this size", tmpfs_full_ ? ", the tmpfs is full" : ""));
 }
 
 block::Extent Arena::Take(uint32_t index) {
@@ -299,7 +299,7 @@ std::optional<SlabRange> Arena::CheapestSlabToEmpty(uint64_t extent_bytes) const
 
 ArenaStats Arena::stats() const {
   base::MutexLock lock(mutex_);
-  const uint64_t data_bytes = shape_.capacity_bytes - std::min(shape_.capacity_bytes, table_bytes_);
+  const uint64_t data_bytes = capacity_bytes_ - std::min(capacity_bytes_, table_bytes_);
   const uint64_t usable = std::min<uint64_t>(data_bytes / shape_.slab_bytes, slabs_.size());
   const uint64_t in_use = in_service_ - free_slabs_.size();
   return {.capacity_bytes = usable * shape_.slab_bytes,

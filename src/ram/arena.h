@@ -164,6 +164,12 @@ class Arena {
   // Asked again, the next of them, so that one with held pages does not keep the others. Nothing is
   // allocated in them any more; those that are free give their memory back at once.
   std::optional<SlabRange> SlabToRetire() const PREFIXD_EXCLUDES(mutex_);
+  // Another capacity, from now on. Slabs beyond it run empty: SlabToRetire names them. Offsets and
+  // mappings stay. FailedPrecondition for a private arena; InvalidArgument outside what the file
+  // has tables and address space for.
+  absl::Status Resize(uint64_t capacity_bytes) PREFIXD_EXCLUDES(mutex_);
+  // Slabs in service and tables, beyond the capacity.
+  uint64_t OverBytes() const PREFIXD_EXCLUDES(mutex_);
   // Gives new slabs their memory ahead of need, so that Allocate need not wait for fallocate.
   // False: everything is in service, or the tmpfs is full.
   bool BackOneMore() PREFIXD_EXCLUDES(mutex_);
@@ -199,7 +205,7 @@ class Arena {
     uint64_t covered_bytes() const { return used.size() * extent_bytes; }  // by extents
   };
   struct Shape {
-    uint64_t capacity_bytes = 0;  // limit of slabs in service and tables
+    uint64_t capacity_bytes = 0;  // at first; of a private arena, for ever
     uint64_t slab_bytes = 0;
     uint64_t slabs = 0;  // that there is address space for
   };
@@ -268,6 +274,7 @@ class Arena {
   uint64_t extent_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t extents_ PREFIXD_GUARDED_BY(mutex_) = 0;
 
+  uint64_t capacity_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // limit of slabs in service and tables
   uint64_t in_service_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t backing_ PREFIXD_GUARDED_BY(mutex_) = 0;     // slabs that threads are giving memory to
   uint64_t populating_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs that threads are populating

@@ -4,7 +4,10 @@
 // whatever makes one of them grow asks Fits() first, under the mutex.
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/bytes.h"
+#include "base/size.h"
 #include "ram/arena.h"
 #include "ram/shared_file.h"
 
@@ -15,7 +18,7 @@ uint64_t Arena::BackedBytes() const {
 }
 
 bool Arena::Fits(uint64_t more_bytes) const {
-  return BackedBytes() + more_bytes <= shape_.capacity_bytes;
+  return BackedBytes() + more_bytes <= capacity_bytes_;
 }
 
 uint64_t Arena::RecordBytes(uint64_t extent_bytes) const {
@@ -172,11 +175,34 @@ void Arena::Shrink() {
   }
   uint64_t bytes = BackedBytes();
   retire_from_ = static_cast<uint32_t>(slabs_.size());
-  for (uint32_t i = retire_from_; i > 0 && bytes > shape_.capacity_bytes; --i) {
+  for (uint32_t i = retire_from_; i > 0 && bytes > capacity_bytes_; --i) {
     if (!slabs_[i - 1].in_service) continue;
     bytes -= shape_.slab_bytes + slabs_[i - 1].record_bytes;
     retire_from_ = i - 1;
   }
+}
+
+absl::Status Arena::Resize(uint64_t capacity_bytes) {
+  if (file_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "arena: private memory keeps its size, only a shared arena can be resized");
+  }
+  const uint64_t least = SharedFile::LeastCapacity(shape_.slab_bytes, shape_.slabs);
+  const uint64_t most = shape_.slabs * shape_.slab_bytes + least;
+  if (capacity_bytes < least || capacity_bytes > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "arena: capacity ", base::FormatBytes(capacity_bytes), ", this file can serve ",
+        base::FormatBytes(least), " to ", base::FormatBytes(most)));
+  }
+  base::MutexLock lock(mutex_);
+  capacity_bytes_ = capacity_bytes;
+  Shrink();
+  return absl::OkStatus();
+}
+
+uint64_t Arena::OverBytes() const {
+  base::MutexLock lock(mutex_);
+  return BackedBytes() - std::min(BackedBytes(), capacity_bytes_);
 }
 
 std::optional<SlabRange> Arena::SlabToRetire() const {

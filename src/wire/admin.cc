@@ -59,6 +59,18 @@ void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto) {
   proto->set_ssd_payload_bytes(space.ssd_payload_bytes);
   proto->set_ssd_page_bytes(space.ssd_page_bytes);
   proto->set_dirty_bytes(space.dirty_bytes);
+  v1::SpaceLimits* limits = proto->mutable_limits();
+  limits->set_ram_floor_bytes(space.limits.ram_floor_bytes);
+  limits->set_ram_ceiling_bytes(space.limits.ram_ceiling_bytes);
+  limits->set_ssd_ceiling_bytes(space.limits.ssd_ceiling_bytes);
+  limits->set_ttl_ms(space.limits.ttl_ms);
+}
+
+block::SpaceLimits FromProto(const v1::SpaceLimits& proto) {
+  return {.ram_floor_bytes = proto.ram_floor_bytes(),
+          .ram_ceiling_bytes = proto.ram_ceiling_bytes(),
+          .ssd_ceiling_bytes = proto.ssd_ceiling_bytes(),
+          .ttl_ms = proto.ttl_ms()};
 }
 
 void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {

@@ -24,6 +24,8 @@ void ToProto(const block::PastAnswer& past, v1::PastAnswer* proto);
 // InvalidArgument for a share outside [0, 1] or too long an id.
 absl::StatusOr<block::WhyQuery> FromProto(const v1::WhyRequest& proto);
 
+block::SpaceLimits FromProto(const v1::SpaceLimits& proto);
+
 // An empty space id or 32 bytes; InvalidArgument otherwise. `given` says which.
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given);
 

@@ -70,6 +70,8 @@ TEST_F(CommandsTest, EveryCommandSpeaksJsonOnOneLine) {
                                              {"unpin", "--pin", "12"},
                                              {"pins"},
                                              {"why", "chat-17"},
+                                             {"budget", "--ram", "2GiB"},
+                                             {"spaces", "--set", "3f", "--ttl", "1h"},
                                              {"flush"},
                                              {"config"}}) {
     std::vector<std::string> arguments = {"--json"};
@@ -148,6 +150,34 @@ TEST_F(CommandsTest, UnpinTakesAPinOrItsPrompt) {
   EXPECT_EQ(Run({"unpin", "--pin", "xyz"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"unpin"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"pin", "--space", "3f", "--tokens", "1", "--ttl", "soon"}).exit_code, kExitUsage);
+}
+
+TEST_F(CommandsTest, BudgetSendsSizesAndSaysWhatIsStillToBeGivenBack) {
+  const Ran ran = Run({"budget", "--ram", "2GiB", "--ssd", "20GiB"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_EQ(daemon_.budgets.ram_bytes(), uint64_t{2} << 30);
+  EXPECT_EQ(daemon_.budgets.ssd_bytes(), uint64_t{20} << 30);
+  EXPECT_EQ(ran.out,
+            "ram  3.0 GiB of 2.0 GiB, 1.0 GiB are given back as leases and pins end\n"
+            "ssd  0 B of 20.0 GiB\n");
+  ASSERT_EQ(Run({"budget"}).exit_code, kExitOk);
+  EXPECT_EQ(daemon_.budgets.ram_bytes(), 0u);
+  EXPECT_EQ(Run({"budget", "--ram", "much"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"budget", "--ram", "50%"}).exit_code, kExitUsage);
+}
+
+TEST_F(CommandsTest, SpacesSetReplacesTheLimitsOfOneSpace) {
+  const Ran ran = Run({"spaces", "--set", "3f", "--ram-floor", "1GiB", "--ttl", "24h"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_EQ(daemon_.limited.space_id(), SampleId(0x3f));
+  EXPECT_EQ(daemon_.limited.limits().ram_floor_bytes(), uint64_t{1} << 30);
+  EXPECT_EQ(daemon_.limited.limits().ram_ceiling_bytes(), 0u);
+  EXPECT_EQ(daemon_.limited.limits().ttl_ms(), 86'400'000u);
+  EXPECT_EQ(ran.out,
+            "space 3f0000000000: ram floor 1.0 GiB, ram ceiling none, ssd ceiling none, "
+            "ttl 1 d 0 h\n");
+  EXPECT_EQ(Run({"spaces", "--ram-floor", "1GiB"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"spaces", "--set", "3f", "--explain", "3f"}).exit_code, kExitUsage);
 }
 
 TEST_F(CommandsTest, WhyAsksForARequestOrForTheLastThatWereShort) {

@@ -65,6 +65,8 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::PinRequest pinning;
   v1::UnpinRequest unpinned;
   v1::WhyRequest asked_why;
+  v1::SetBudgetsRequest budgets;
+  v1::SetSpaceLimitsRequest limited;
 
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
                         v1::GetStatsReply* reply) override {
@@ -120,6 +122,21 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
                      v1::UnpinReply* reply) override {
     unpinned = *request;
     reply->set_bytes(uint64_t{13} << 20);
+    return refusal;
+  }
+  grpc::Status SetBudgets(grpc::ServerContext*, const v1::SetBudgetsRequest* request,
+                          v1::SetBudgetsReply* reply) override {
+    budgets = *request;
+    reply->set_ram_budget_bytes(uint64_t{2} << 30);
+    reply->set_ram_used_bytes(uint64_t{3} << 30);
+    reply->set_ram_over_bytes(uint64_t{1} << 30);
+    reply->set_ssd_budget_bytes(uint64_t{20} << 30);
+    return refusal;
+  }
+  grpc::Status SetSpaceLimits(grpc::ServerContext*, const v1::SetSpaceLimitsRequest* request,
+                              v1::SetSpaceLimitsReply* reply) override {
+    limited = *request;
+    reply->set_remembered(true);
     return refusal;
   }
   grpc::Status Why(grpc::ServerContext*, const v1::WhyRequest* request,

@@ -1,0 +1,183 @@
+// Floors, ceilings and time to live of spaces. Floors are the eviction policy's; the rest is looked
+// at whenever something is asked or stored, so that no thread is needed for it.
+#include "cache/space_limits.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/size.h"
+#include "base/status.h"
+#include "cache/core.h"
+
+namespace prefixd::cache {
+namespace {
+
+constexpr char kMetaPrefix[] = "limits/";
+constexpr uint32_t kLimitsVersion = 1;
+
+std::string Encode(const block::SpaceLimits& limits) {
+  base::ByteWriter writer;
+  writer.Fixed(kLimitsVersion);
+  for (const uint64_t value : {limits.ram_floor_bytes, limits.ram_ceiling_bytes,
+                               limits.ssd_ceiling_bytes, limits.ttl_ms}) {
+    writer.Fixed(value);
+  }
+  return std::string(writer.bytes());
+}
+
+// Zeros for what this version cannot read.
+block::SpaceLimits Decode(const std::string& text) {
+  base::ByteReader reader(base::AsBytes(text));
+  if (reader.Fixed<uint32_t>() != kLimitsVersion) return {};
+  block::SpaceLimits limits;
+  for (uint64_t* value : {&limits.ram_floor_bytes, &limits.ram_ceiling_bytes,
+                          &limits.ssd_ceiling_bytes, &limits.ttl_ms}) {
+    *value = reader.Fixed<uint64_t>();
+  }
+  return limits;
+}
+
+}  // namespace
+
+void LimitedSpaces::Set(block::SpaceHandle space, const block::SpaceLimits& limits, int64_t now_us,
+                        int64_t stamp) {
+  base::MutexLock lock(mutex_);
+  if (limits == block::SpaceLimits{}) {
+    limits_.erase(space);
+  } else {
+    limits_[space] = limits;
+  }
+  // What is there now counts as used now: its real age is not known.
+  marks_.push_back({now_us, stamp});
+  last_use_us_ = now_us;
+  next_us_ = limits_.empty() ? kNever : now_us;
+  if (limits_.empty()) marks_.clear();
+}
+
+bool LimitedSpaces::IsDue(int64_t now_us) {
+  if (now_us >= next_us_) return true;
+  last_use_us_ = now_us;
+  return false;
+}
+
+// A sixteenth of the shortest time, so that nothing lives much longer than it; not so often that
+// the marks of the longest time are many.
+int64_t LimitedSpaces::PeriodMicros() const {
+  int64_t shortest = int64_t{16'000'000}, longest = 0;
+  for (const auto& [space, limits] : limits_) {
+    if (limits.ttl_ms == 0) continue;
+    const auto ttl_us = static_cast<int64_t>(limits.ttl_ms) * 1000;
+    shortest = std::min(shortest, ttl_us);
+    longest = std::max(longest, ttl_us);
+  }
+  return std::max({int64_t{1000}, shortest / 16, longest / 2048});
+}
+
+int64_t LimitedSpaces::StampAt(int64_t us) const {
+  const auto after = std::ranges::upper_bound(marks_, us, {}, &Mark::at_us);
+  return after == marks_.begin() ? 0 : std::prev(after)->stamp + 1;
+}
+
+std::vector<LimitedSpaces::Due> LimitedSpaces::Take(int64_t now_us, int64_t stamp) {
+  base::MutexLock lock(mutex_);
+  marks_.push_back({last_use_us_.exchange(now_us), stamp});
+  std::vector<Due> due;
+  int64_t longest = 0;
+  for (const auto& [space, limits] : limits_) {
+    const auto ttl_us = static_cast<int64_t>(limits.ttl_ms) * 1000;
+    longest = std::max(longest, ttl_us);
+    due.push_back({space, limits, ttl_us == 0 ? 0 : StampAt(now_us - ttl_us)});
+  }
+  while (marks_.size() > 1 && marks_[1].at_us <= now_us - longest) marks_.pop_front();
+  if (next_us_ != kNever) next_us_ = now_us + PeriodMicros();
+  return due;
+}
+
+block::SpaceLimits LimitedSpaces::Of(block::SpaceHandle space) const {
+  base::MutexLock lock(mutex_);
+  const auto found = limits_.find(space);
+  return found == limits_.end() ? block::SpaceLimits{} : found->second;
+}
+
+uint64_t LimitedSpaces::FloorBytesBut(block::SpaceHandle space) const {
+  base::MutexLock lock(mutex_);
+  uint64_t bytes = 0;
+  for (const auto& [other, limits] : limits_) {
+    if (other != space) bytes += limits.ram_floor_bytes;
+  }
+  return bytes;
+}
+
+void Core::KeepLimits() {
+  if (!limited.IsDue(Now())) return;
+  for (const LimitedSpaces::Due& due : limited.Take(Now(), index->Counts().stamp)) {
+    const uint64_t ssd_ceiling = due.limits.ssd_ceiling_bytes;
+    if (due.unused_before_stamp > 0 || ssd_ceiling > 0) {
+      const index::Evicted forgotten = index->ForgetUnused(
+          due.space, due.unused_before_stamp, ssd_ceiling > 0 ? ssd_ceiling : ~uint64_t{0});
+      if (forgotten.pages > 0) counters.Add("pages.expired", forgotten.pages);
+    }
+    KeepCeiling(due.space);
+  }
+  FreeTaken();
+}
+
+void Core::KeepCeiling(block::SpaceHandle space) {
+  if (limited.empty()) return;
+  const uint64_t ceiling = limited.Of(space).ram_ceiling_bytes;
+  if (ceiling == 0) return;
+  CountEvicted(index->EvictAbove(space, ceiling, store == nullptr || ssd_failing.load()));
+  FreeTaken();
+  block::SpaceSummary summary{.handle = space, .identity = {}, .limits = {}};
+  index->Summarize(&summary);
+  if (store != nullptr && summary.ram_extent_bytes > ceiling) WakeSpiller();  // dirty ones go next
+}
+
+absl::Status Core::LoadLimits() {
+  PREFIXD_ASSIGN_OR_RETURN(const auto entries, store->ListMeta(kMetaPrefix));
+  std::map<std::string, block::SpaceLimits> by_id;
+  for (const auto& [key, text] : entries) {
+    by_id[key.substr(sizeof(kMetaPrefix) - 1)] = Decode(text);
+  }
+  base::MutexLock lock(mutex);
+  for (const auto& [id, space] : spaces_by_id) {
+    const auto found = by_id.find(base::ToHex(id));
+    if (found == by_id.end()) continue;
+    index->SetSpaceLimits(space->handle, found->second);
+    limited.Set(space->handle, found->second, Now(), index->Counts().stamp);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Cache::SetSpaceLimits(const block::SpaceId& id,
+                                           const block::SpaceLimits& limits) {
+  const SpacePtr space = core_->SpaceOf(id);
+  if (space == nullptr) {
+    return absl::NotFoundError(absl::StrCat("limits: no space ", base::ToHex(id)));
+  }
+  constexpr uint64_t kCenturyMs = uint64_t{100} * 365 * 24 * 3600 * 1000;
+  const uint64_t most = core_->arena->stats().capacity_bytes / 10 * 8;
+  const uint64_t others = core_->limited.FloorBytesBut(space->handle);
+  if (limits.ttl_ms > kCenturyMs ||
+      (limits.ram_ceiling_bytes > 0 && limits.ram_floor_bytes > limits.ram_ceiling_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "limits: floor ", base::FormatBytes(limits.ram_floor_bytes), " of ceiling ",
+        base::FormatBytes(limits.ram_ceiling_bytes), ", ttl ", limits.ttl_ms,
+        " ms: the floor must be at most the ceiling, the time at most a hundred years"));
+  }
+  if (limits.ram_floor_bytes > most || others > most - limits.ram_floor_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("limits: a floor of ", base::FormatBytes(limits.ram_floor_bytes), " beside ",
+                     base::FormatBytes(others), " of other spaces, all floors together may be ",
+                     base::FormatBytes(most), " (80 % of the RAM tier)"));
+  }
+  if (core_->store != nullptr) {
+    PREFIXD_RETURN_IF_ERROR(core_->store->PutMeta(kMetaPrefix + base::ToHex(id), Encode(limits)));
+  }
+  core_->index->SetSpaceLimits(space->handle, limits);
+  core_->limited.Set(space->handle, limits, core_->Now(), core_->index->Counts().stamp);
+  core_->KeepLimits();
+  return core_->store != nullptr;
+}
+
+}  // namespace prefixd::cache

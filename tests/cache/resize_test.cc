@@ -1,0 +1,109 @@
+// Budgets that change while the cache is open, and gauges that say where every byte is.
+#include <sys/stat.h>
+
+#include "shared_fixture.h"
+
+namespace prefixd::testing {
+namespace {
+
+class ResizeTest : public SharedCacheTest {
+ protected:
+  uint64_t PartsSum() {
+    uint64_t sum = 0;
+    for (const block::NamedCount& part : cache_->GetStats().ram_parts) sum += part.value;
+    return sum;
+  }
+  uint64_t Part(const std::string& name) {
+    for (const block::NamedCount& part : cache_->GetStats().ram_parts) {
+      if (part.name == name) return part.value;
+    }
+    return 0;
+  }
+  // Memory of the arena's file, as the kernel counts it.
+  uint64_t FileBytes() const {
+    struct stat status = {};
+    EXPECT_EQ(stat(arena_path_.c_str(), &status), 0);
+    return static_cast<uint64_t>(status.st_blocks) * 512;
+  }
+  void Fill(block::SpaceHandle space, uint64_t seed, int sequences) {
+    for (int i = 0; i < sequences; ++i) {
+      ASSERT_TRUE(Store(identity_, space, RandomTokens(seed + static_cast<uint64_t>(i), 256)).ok());
+    }
+  }
+  const block::SpaceIdentity identity_ = Qwen3Identity();
+};
+
+TEST_F(ResizeTest, ASmallerRamBudgetGivesMemoryBackAndALargerOneTakesIt) {
+  Open(Shared(uint64_t{128} << 20));
+  const block::SpaceHandle space = OpenSpace(identity_);
+  Fill(space, 1, 8);
+  ASSERT_GT(FileBytes(), uint64_t{80} << 20);
+  const auto smaller = cache_->SetBudgets(uint64_t{64} << 20, 0);
+  ASSERT_TRUE(smaller.ok()) << smaller.status();
+  EXPECT_EQ(smaller->ram_budget_bytes, uint64_t{64} << 20);
+  EXPECT_TRUE(Until([&] { return PartsSum() <= uint64_t{64} << 20; })) << PartsSum();
+  EXPECT_LE(FileBytes(), uint64_t{64} << 20);
+  Fill(space, 100, 6);
+  EXPECT_LE(PartsSum(), uint64_t{64} << 20);
+  EXPECT_EQ(ReadBack(identity_, space, RandomTokens(105, 256)), 256u);
+  ASSERT_TRUE(cache_->SetBudgets(uint64_t{128} << 20, 0).ok());
+  Fill(space, 200, 8);
+  EXPECT_GT(FileBytes(), uint64_t{80} << 20);
+  EXPECT_LE(PartsSum(), uint64_t{128} << 20);
+}
+
+TEST_F(ResizeTest, WhatIsLeasedStaysWhereItIsUntilItIsReleased) {
+  Open(Shared(uint64_t{128} << 20));
+  const block::SpaceHandle space = OpenSpace(identity_);
+  Fill(space, 1, 7);
+  const Tokens last = RandomTokens(7, 256);
+  const cache::Acquired held = Acquire(space, last);
+  ASSERT_EQ(held.match.restorable_tokens, 256u);
+  ASSERT_TRUE(cache_->SetBudgets(uint64_t{64} << 20, 0).ok());
+  EXPECT_EQ(FetchAndCheck(identity_, held, last), 256u);
+  ASSERT_TRUE(cache_->Release(session_, {.lease = held.lease}).ok());
+  EXPECT_TRUE(Until([&] { return FileBytes() <= uint64_t{64} << 20; })) << FileBytes();
+}
+
+TEST_F(ResizeTest, TheGaugeIsWhatTheKernelCountsUnderChurn) {
+  Open(SharedWithSsd(uint64_t{64} << 20));
+  const block::SpaceHandle space = OpenSpace(identity_);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Fill(space, seed, 1);
+    EXPECT_LE(PartsSum(), uint64_t{64} << 20);
+  }
+  // The slab thread may be at it: at rest they are equal.
+  EXPECT_TRUE(Until([&] { return Part("arena") + Part("arena tables") == FileBytes(); }))
+      << Part("arena") << " + " << Part("arena tables") << " said, " << FileBytes() << " taken";
+}
+
+TEST_F(ResizeTest, ASmallerSsdBudgetDropsTheOldestSegments) {
+  cache::Options options = WithSsd();
+  options.segment_bytes = uint64_t{4} << 20;
+  Open(options);
+  const block::SpaceHandle space = OpenSpace(identity_);
+  Fill(space, 1, 6);
+  ASSERT_EQ(cache_->Flush(In(20000)).dirty_bytes, 0u);
+  ASSERT_GT(cache_->GetStats().ssd_file_bytes, uint64_t{80} << 20);
+  const auto smaller = cache_->SetBudgets(0, uint64_t{40} << 20);
+  ASSERT_TRUE(smaller.ok()) << smaller.status();
+  EXPECT_LE(smaller->ssd_file_bytes, uint64_t{40} << 20);
+  EXPECT_EQ(cache_->GetStats().ssd_budget_bytes, uint64_t{40} << 20);
+  EXPECT_EQ(ReadBack(identity_, space, RandomTokens(6, 256)), 256u);
+}
+
+TEST_F(ResizeTest, WhatCannotBeResizedIsSaid) {
+  Open(RamOnly());
+  EXPECT_EQ(cache_->SetBudgets(uint64_t{40} << 20, 0).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cache_->SetBudgets(0, uint64_t{1} << 30).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Open(SharedWithSsd());
+  EXPECT_EQ(cache_->SetBudgets(1000, 0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache_->SetBudgets(0, 1000).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache_->SetBudgets(uint64_t{1} << 60, 0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace prefixd::testing

@@ -1,0 +1,109 @@
+// Floors, ceilings and time to live of spaces through the whole cache.
+#include "fixture.h"
+
+namespace prefixd::testing {
+namespace {
+
+class SpaceLimitsTest : public CacheTest {
+ protected:
+  void Begin(cache::Options options) {
+    options.clock = &clock_;
+    Open(options);
+    mine_ = OpenSpace(identity_);
+    others_ = OpenSpace(other_identity_);
+  }
+  block::SpaceSummary SummaryOf(const block::SpaceIdentity& identity) {
+    for (const block::SpaceSummary& space : cache_->ListSpaces()) {
+      if (space.id == block::IdOf(identity)) return space;
+    }
+    return {};
+  }
+  absl::Status Set(const block::SpaceLimits& limits) {
+    return cache_->SetSpaceLimits(block::IdOf(identity_), limits).status();
+  }
+  static block::SpaceIdentity Other() {
+    block::SpaceIdentity identity = Qwen3Identity();
+    identity.model = "other";
+    return identity;
+  }
+  const block::SpaceIdentity identity_ = Qwen3Identity(), other_identity_ = Other();
+  const Tokens prompt_ = RandomTokens(1, 128);
+  base::FakeClock clock_;
+  block::SpaceHandle mine_, others_;
+};
+
+TEST_F(SpaceLimitsTest, AFloorHoldsAgainstAnotherSpacesChurn) {
+  Begin(RamOnly());
+  ASSERT_TRUE(Store(identity_, mine_, prompt_).ok());
+  ASSERT_TRUE(Set({.ram_floor_bytes = uint64_t{8} << 20}).ok());
+  for (uint64_t seed = 10; seed < 20; ++seed) {
+    ASSERT_TRUE(Store(other_identity_, others_, RandomTokens(seed, 256)).ok());
+  }
+  EXPECT_EQ(ReadBack(identity_, mine_, prompt_), 128u);
+}
+
+TEST_F(SpaceLimitsTest, ACeilingHoldsWithRoomToSpare) {
+  Begin(RamOnly());
+  ASSERT_TRUE(Set({.ram_ceiling_bytes = uint64_t{10} << 20}).ok());
+  for (uint64_t seed = 10; seed < 14; ++seed) {
+    ASSERT_TRUE(Store(identity_, mine_, RandomTokens(seed, 128)).ok());
+    EXPECT_LE(SummaryOf(identity_).ram_extent_bytes, uint64_t{10} << 20);
+  }
+  EXPECT_EQ(ReadBack(identity_, mine_, RandomTokens(13, 128)), 128u);
+  EXPECT_EQ(ReadBack(identity_, mine_, RandomTokens(10, 128)), 0u);
+}
+
+TEST_F(SpaceLimitsTest, WhatNobodyUsedForItsTimeIsGoneWhateverRoomThereIs) {
+  Begin(RamOnly());
+  ASSERT_TRUE(Set({.ttl_ms = 60'000}).ok());
+  const Tokens used = RandomTokens(2, 128);
+  ASSERT_TRUE(Store(identity_, mine_, prompt_).ok());
+  ASSERT_TRUE(Store(identity_, mine_, used).ok());
+  ASSERT_TRUE(Store(other_identity_, others_, prompt_).ok());
+  clock_.Advance(40'000'000);
+  EXPECT_EQ(ReadBack(identity_, mine_, used), 128u);
+  clock_.Advance(30'000'000);
+  EXPECT_EQ(ReadBack(identity_, mine_, prompt_), 0u);
+  EXPECT_EQ(ReadBack(identity_, mine_, used), 128u);
+  EXPECT_EQ(ReadBack(other_identity_, others_, prompt_), 128u);
+  clock_.Advance(1'000'000'000);  // nothing happened in between
+  EXPECT_EQ(ReadBack(identity_, mine_, used), 0u);
+  EXPECT_GT(Counter("pages.expired"), 0u);
+}
+
+TEST_F(SpaceLimitsTest, LimitsAreRememberedWhereThereIsAnSsd) {
+  Begin(WithSsd());
+  const block::SpaceLimits limits{.ram_floor_bytes = 1 << 20,
+                                  .ram_ceiling_bytes = 9 << 20,
+                                  .ssd_ceiling_bytes = 7 << 20,
+                                  .ttl_ms = 5000};
+  EXPECT_TRUE(*cache_->SetSpaceLimits(block::IdOf(identity_), limits));
+  Begin(WithSsd());
+  EXPECT_EQ(SummaryOf(identity_).limits, limits);
+  EXPECT_EQ(SummaryOf(other_identity_).limits, block::SpaceLimits{});
+  Begin(RamOnly());
+  EXPECT_FALSE(*cache_->SetSpaceLimits(block::IdOf(identity_), limits));
+}
+
+TEST_F(SpaceLimitsTest, LimitsThatCannotBeKeptAreRefused) {
+  Begin(RamOnly());
+  EXPECT_EQ(Set({.ram_floor_bytes = 2, .ram_ceiling_bytes = 1}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Set({.ram_floor_bytes = uint64_t{60} << 20}).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(cache_->SetSpaceLimits({}, {}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SpaceLimitsTest, AClearSaysWhatWaitsOnSsd) {
+  Begin(WithSsd());
+  ASSERT_TRUE(Store(identity_, mine_, prompt_).ok());
+  ASSERT_EQ(cache_->Flush(In(20000)).dirty_bytes, 0u);
+  const uint64_t on_ssd = SummaryOf(identity_).ssd_page_bytes;
+  ASSERT_GT(on_ssd, 0u);
+  EXPECT_LT(Counter("ssd.waiting_bytes"), on_ssd);
+  EXPECT_EQ(cache_->Clear(nullptr)->waiting_ssd_bytes, on_ssd);
+  EXPECT_GE(Counter("ssd.waiting_bytes"), on_ssd);
+}
+
+}  // namespace
+}  // namespace prefixd::testing
