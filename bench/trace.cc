@@ -125,7 +125,8 @@ class Replay {
     return static_cast<uint64_t>(Number(workload_.trace.unique) * percent / 100);
   }
   absl::StatusOr<TraceRun> Run(const Stage& stage, TraceBudget budget) {
-    budget.directory = absl::StrCat(bench_.directory(), "/trace-", runs_++);
+    budget.directory =
+        absl::StrCat(bench_.directory(), "/", bench_.workload(), "-", workload_.name, "-", runs_++);
     auto player = stage.play(budget);
     if (!player.ok()) return player.status();
     return PlayTrace(workload_.trace, budget.shape, **player);
