@@ -118,6 +118,9 @@ absl::StatusOr<Machine> MeasureMachine(const std::string& directory) {
 Budgets PlanBudgets(const Config& config, const Machine& machine) {
   Budgets budgets{
       .ram_bytes = config.ram.Of(machine.available_memory), .ssd_bytes = 0, .ssd_off_why = ""};
+  constexpr uint64_t kDisksADay = 3;  // what data centre drives are made for, for five years
+  budgets.ssd_write_rate =
+      config.ssd_write_rate.value_or(machine.disk_bytes * kDisksADay / (24 * 3600));
   if (config.ssd_mode == SsdMode::kOff) {
     budgets.ssd_off_why = "it was switched off";
     return budgets;

@@ -163,6 +163,11 @@ std::string AutoArenaPath(const std::string& socket) {
                       base::ToHex(base::Sha256(base::AsBytes(path))).substr(0, 16), ".arena");
 }
 
+std::string AutoKnownPath(const std::string& folder, const std::string& directory) {
+  const std::string path = std::filesystem::absolute(directory).lexically_normal().string();
+  return absl::StrCat(folder, "/", base::ToHex(base::Sha256(base::AsBytes(path))).substr(0, 16));
+}
+
 void Config::Echo(const std::string& name, const std::string& value) {
   for (Setting& setting : settings) {
     if (setting.name == name) setting.value = value;
@@ -205,6 +210,10 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
   PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
   config.Echo("socket", config.socket);
   config.Echo("directory", config.directory);
+  if (config.ssd_known.ends_with("/prefixd-known")) {
+    config.ssd_known = AutoKnownPath(config.ssd_known, config.directory);
+  }
+  config.Echo("ssd-known", config.ssd_known.empty() ? "off" : config.ssd_known);
   if (config.arena == "auto") config.arena = AutoArenaPath(config.socket);
   if (!config.arena.empty()) config.Echo("arena", config.arena);
   return loaded;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ struct Config {
   SsdMode ssd_mode = SsdMode::kAuto;
   base::Size ssd;  // kSize
   uint64_t ssd_floor_bytes = 0;
+  std::optional<uint64_t> ssd_write_rate;  // bytes a second, 0 = no limit; nullopt: auto
+  std::string ssd_known;  // file that remembers which store the directory held; empty = none
   uint32_t block_tokens = 0;
   uint64_t segment_bytes = 0;
   bool direct_io = true;
@@ -65,6 +68,9 @@ struct Config {
 
 // Where "auto" puts the arena of the daemon that listens on `socket`: the same path at every start.
 std::string AutoArenaPath(const std::string& socket);
+
+// Where "auto" remembers the store of `directory`.
+std::string AutoKnownPath(const std::string& folder, const std::string& directory);
 
 using Environment = std::map<std::string, std::string>;
 Environment ProcessEnvironment();

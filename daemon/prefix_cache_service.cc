@@ -244,7 +244,8 @@ absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request,
   return absl::OkStatus();
 }
 
-// More than a few staged pages are megabytes to copy: not on a callback thread.
+// More than a few staged pages are megabytes to copy, and a disk takes its time: not on a callback
+// thread.
 PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context,
                                                         const v1::CommitRequest* request,
                                                         v1::CommitReply* reply) {
@@ -253,8 +254,9 @@ PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context,
     if (absl::Status status = CheckSize(*request); !status.ok()) return call.End(status);
     return call.End(DoCommit(*request, reply));
   };
-  return StagedPages(*request) <= kFewPages ? dispatch_->Quick(context, work)
-                                            : dispatch_->Waiting(context, work);
+  const bool quick =
+      StagedPages(*request) <= kFewPages && request->durability() != v1::DURABILITY_SSD;
+  return quick ? dispatch_->Quick(context, work) : dispatch_->Waiting(context, work);
 }
 
 absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,

@@ -17,6 +17,7 @@
 
 #include "base/size.h"
 #include "base/status.h"
+#include "daemon/known_store.h"
 #include "daemon/request_log.h"
 #include "daemon/version.h"
 
@@ -79,6 +80,8 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.trust_model_names = config.trust_model_names;
   options.block_tokens = config.block_tokens;
   options.segment_bytes = config.segment_bytes;
+  options.ssd_free_floor_bytes = config.ssd_floor_bytes / 2;
+  options.ssd_write_bytes_per_s = budgets.ssd_write_rate;
   options.version = kVersion;
   options.log = LogLine;
   return options;
@@ -120,11 +123,17 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
 
 absl::Status Program::Open() {
   const auto start = std::chrono::steady_clock::now();
+  std::string missing;
+  if (config_.ssd_mode != SsdMode::kOff) {
+    PREFIXD_ASSIGN_OR_RETURN(missing, MissingStore(config_.ssd_known, config_.directory));
+    if (!missing.empty()) config_.ssd_mode = SsdMode::kOff;
+  }
   if (config_.ssd_mode != SsdMode::kOff) {
     PREFIXD_RETURN_IF_ERROR(PrepareDirectory(config_.directory));
   }
   PREFIXD_ASSIGN_OR_RETURN(const Machine machine, MeasureMachine(config_.directory));
-  const Budgets budgets = PlanBudgets(config_, machine);
+  Budgets budgets = PlanBudgets(config_, machine);
+  if (!missing.empty()) budgets.ssd_off_why = missing;
   config_.Echo("ram", std::to_string(budgets.ram_bytes));
   config_.Echo("ssd", budgets.ssd_bytes == 0 ? "off" : std::to_string(budgets.ssd_bytes));
   spdlog::info("prefixd {} starts, pid {}", kVersion, ::getpid());
@@ -136,10 +145,22 @@ absl::Status Program::Open() {
     spdlog::info("ssd tier: {} in {}, {} free of {}", base::FormatBytes(budgets.ssd_bytes),
                  config_.directory, base::FormatBytes(machine.disk_free),
                  base::FormatBytes(machine.disk_bytes));
+    spdlog::info(
+        "ssd tier: writes {} a second over a day, then only what is likely to be used "
+        "again",
+        budgets.ssd_write_rate == 0 ? "without limit," : base::FormatBytes(budgets.ssd_write_rate));
   } else {
     spdlog::warn("ssd tier: off, {}; nothing survives a restart", budgets.ssd_off_why);
   }
   PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(CacheOptions(config_, budgets)));
+  if (!missing.empty()) cache_->Count("ssd.store_missing");
+  if (has_ssd_) {
+    const std::string instance = cache::Cache::StoreInstance(config_.directory);
+    if (absl::Status status = RememberStore(config_.ssd_known, config_.directory, instance);
+        !status.ok()) {
+      spdlog::warn("{}", std::string(status.message()));
+    }
+  }
   const ServerOptions options{.socket = config_.socket,
                               .listen = config_.listen,
                               .threads = config_.threads,
@@ -209,10 +230,16 @@ int Program::Drain() {
     }
     if (std::chrono::steady_clock::now() < next_line) continue;
     next_line += std::chrono::seconds(1);
-    spdlog::info("draining: {} left{}", base::FormatBytes(cache_->GetStats().dirty_bytes),
+    spdlog::info("draining: {} left, {:.0f} s until the deadline{}",
+                 base::FormatBytes(cache_->GetStats().dirty_bytes),
+                 std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count(),
                  server_->idle() ? "" : ", requests running");
   }
   const cache::FlushResult result = flush.get();
+  if (has_ssd_) {
+    cache_->Count("drain.saved_bytes", result.flushed_bytes);
+    cache_->Count("drain.unsaved_bytes", result.dirty_bytes);
+  }
   LogStats();
   server_->Stop();
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;

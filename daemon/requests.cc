@@ -82,7 +82,10 @@ absl::StatusOr<cache::CommitRequest> ReadCommit(const v1::CommitRequest& request
                               .sequence_end = request.sequence_end(),
                               .ends = {request.ends().begin(), request.ends().end()},
                               .staged = {},
-                              .lease = request.lease()};
+                              .lease = request.lease(),
+                              .durability = request.durability() == v1::DURABILITY_SSD
+                                                ? block::Durability::kSsd
+                                                : block::Durability::kRam};
   for (const v1::StagedPages& staged : request.staged()) {
     for (int i = 0; i < staged.offset_size(); ++i) {
       commit.staged.push_back({.first_token = staged.first_token(i),

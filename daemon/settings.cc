@@ -118,6 +118,31 @@ absl::Status ApplySsd(const std::string& value, const Environment&, Config* conf
   return absl::OkStatus();
 }
 
+absl::Status ApplyWriteRate(const std::string& value, const Environment&, Config* config) {
+  if (value == "auto") return absl::OkStatus();
+  config->ssd_write_rate = 0;
+  return value == "off" ? absl::OkStatus() : ReadBytes(value, &*config->ssd_write_rate);
+}
+
+// "auto" needs the directory's path: LoadConfig finds it.
+absl::Status ApplyKnown(const std::string& value, const Environment& environment, Config* config) {
+  if (value != "auto") {
+    PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->ssd_known));
+    if (value == "off") config->ssd_known.clear();
+    return absl::OkStatus();
+  }
+  const std::string state = Get(environment, "XDG_STATE_HOME");
+  const std::string home = Get(environment, "HOME");
+  if (::geteuid() == 0 || ::access("/var/lib", W_OK) == 0) {
+    config->ssd_known = "/var/lib/prefixd-known";
+  } else if (!state.empty()) {
+    config->ssd_known = state + "/prefixd-known";
+  } else if (!home.empty()) {
+    config->ssd_known = home + "/.local/state/prefixd-known";
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ApplyBlockTokens(const std::string& value, const Environment&, Config* config) {
   if (!absl::SimpleAtoi(value, &config->block_tokens) ||
       (config->block_tokens != 16 && config->block_tokens != 32 && config->block_tokens != 64 &&
@@ -186,10 +211,21 @@ constexpr SettingRule kSettings[] = {
      "SSD budget: 100GiB, or a share of the disk; auto: 10% of the disk or what is free above the "
      "floor, the smaller; off: none",
      ApplySsd},
-    {"ssd-floor", "10GiB", "SIZE", "with less than this free on the disk the SSD tier stays off",
+    {"ssd-floor", "10GiB", "SIZE",
+     "with less than this free on the disk the SSD tier stays off; with less than half of it free "
+     "later, nothing is written until there is more",
      [](const std::string& value, const Environment&, Config* config) {
        return ReadBytes(value, &config->ssd_floor_bytes);
      }},
+    {"ssd-write-rate", "auto", "SIZE",
+     "bytes a second that the SSD takes over a day, 20MiB say; beyond it only what is likely to be "
+     "used again; auto: three times the disk's size a day; off: no limit",
+     ApplyWriteRate},
+    {"ssd-known", "auto", "PATH",
+     "file that remembers which store the directory held, so that a disk that is not mounted is "
+     "noticed instead of what is below its mount point being filled; auto: below /var/lib or "
+     "$XDG_STATE_HOME; off: none",
+     ApplyKnown},
     {"block-tokens", "64", "N",
      "tokens of a KV block where the worker leaves it to the daemon: 16, 32, 64 or 128",
      ApplyBlockTokens},

@@ -150,6 +150,7 @@ absl::StatusOr<CommitInfo> Plan::Impl::Commit(uint32_t target, const CommitOptio
                        .sequence_end = options.sequence_end,
                        .ends = ends,
                        .lease = false,
+                       .durability = options.durability,
                        .deadline = deadline},
                       &announced);
   if (absl::IsNotFound(stored.status)) space->Forget(opened.space.handle);

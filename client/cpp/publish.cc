@@ -154,6 +154,10 @@ class Publication {
       if (end > blocks.front().first_token && end <= header.tokens()) header.add_ends(end);
     }
     header.set_lease(request_.lease);
+    // The last one speaks for all before it.
+    if (request_.durability == Durability::kSsd && header.tokens() == target_) {
+      header.set_durability(v1::DURABILITY_SSD);
+    }
     return header;
   }
 
@@ -198,6 +202,7 @@ class Publication {
       only_pages.set_tokens(0);
       only_pages.set_sequence_end(false);
       only_pages.set_lease(false);
+      only_pages.clear_durability();
       PREFIXD_RETURN_IF_ERROR(Put(only_pages, sent));
     }
     AddColumns(staged, &header);
@@ -265,6 +270,7 @@ class Publication {
     PREFIXD_RETURN_IF_ERROR(core_.connection()->CheckEpoch(session_, reply->epoch()));
     info_.stored_tokens += reply->stored_tokens();
     info_.duplicate_tokens += reply->duplicate_tokens();
+    if (reply->durability() == v1::DURABILITY_SSD) info_.durability = Durability::kSsd;
     if (reply->lease() != 0) {
       PublishedLease& lease = leases_.emplace_back();
       lease.lease = {reply->lease()};

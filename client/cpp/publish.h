@@ -48,6 +48,7 @@ struct PublishRequest {
   bool sequence_end = false;
   std::span<const uint32_t> ends{};  // further ends among the tokens, ascending
   bool lease = false;                // on the published pages
+  Durability durability = Durability::kRam;
   base::Deadline deadline;
 };
 

@@ -229,6 +229,7 @@ absl::StatusOr<std::shared_ptr<client::StoreJob>> Sequence::Impl::PrepareStore(
                        .pages = std::move(snapshot),
                        .committed_tokens = committed_tokens,
                        .sequence_end = with.sequence_end,
+                       .durability = with.durability,
                        .deadline = steady_clock::now() + with.deadline,
                        .announced = std::exchange(announced, std::nullopt)});
 }

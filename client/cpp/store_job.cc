@@ -61,6 +61,7 @@ void StoreJob::Run() {
                          .committed_tokens = committed_tokens,
                          .sequence_end = sequence_end,
                          .lease = opened->attachment->arena() != nullptr,
+                         .durability = durability,
                          .deadline = deadline},
                         &announced);
     return published.status;

@@ -113,14 +113,22 @@ struct BlockResult {
   std::string reason;  // of a refusal
 };
 
+// Where what was committed stands at least when the answer comes.
+enum class Durability : uint8_t {
+  kUnspecified = 0,
+  kRam = 1,  // readable; survives kill -9 in a shared arena
+  kSsd = 2,  // its segment is ingested and synced
+};
+
 struct CommitAnswer {
   uint32_t stored_tokens = 0;
   uint32_t duplicate_tokens = 0;
   std::vector<BlockResult> blocks;
   // When the writer asked for it: a lease on the published pages, in the arena from now on.
   LeaseId lease;
-  std::vector<LeasedPage> pages;  // group by group in position order
-  uint32_t first_block = 0;       // that `pages` begin with
+  std::vector<LeasedPage> pages;             // group by group in position order
+  uint32_t first_block = 0;                  // that `pages` begin with
+  Durability durability = Durability::kRam;  // of the sequence up to the committed token
 };
 
 // A session as people see it.

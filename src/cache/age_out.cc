@@ -2,6 +2,7 @@
 // of them was written again before; their files go in the background.
 #include <algorithm>
 
+#include "base/size.h"
 #include "base/status.h"
 #include "cache/core.h"
 
@@ -84,6 +85,16 @@ bool Core::WaitForDrop() {
     if (!drop_done.WaitUntil(drop_mutex, deadline)) return false;
   }
   return !drop_stop;
+}
+
+// What others write to the disk counts too: the SSD tier stops before it fills it.
+absl::Status Core::CheckFreeSpace() const {
+  if (options.ssd_free_floor_bytes == 0) return absl::OkStatus();
+  const uint64_t free = store->FreeBytes();
+  if (free >= options.ssd_free_floor_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the disk has ", base::FormatBytes(free), " free, the floor is ",
+                   base::FormatBytes(options.ssd_free_floor_bytes)));
 }
 
 bool Core::HasSsdRoom(uint64_t bytes) {

@@ -26,7 +26,8 @@ Core::Core(const Options& opts)
     : options(opts),
       epoch(RandomEpoch()),
       lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
-      started_us(opts.clock->MonotonicMicros()) {
+      started_us(opts.clock->MonotonicMicros()),
+      write_budget(opts.ssd_write_bytes_per_s, opts.ssd_write_window, opts.clock) {
   ram_budget_bytes = opts.ram_budget_bytes;
   ssd_budget_bytes = opts.ssd_budget_bytes;
 }
@@ -98,6 +99,12 @@ absl::Status Core::Start() {
                                                       .direct_io = options.direct_io,
                                                       .block_cache_bytes = shares.ssd_bytes / 4,
                                                       .files = options.ssd_files}));
+    if (options.direct_io && !store->direct_io()) {
+      counters.Add("ssd.buffered");
+      Log(LogLevel::kWarning,
+          absl::StrCat("ssd: the filesystem of ", options.directory,
+                       " refuses direct I/O: buffered, the page cache told to let go"));
+    }
     PREFIXD_RETURN_IF_ERROR(Recover());
     PREFIXD_RETURN_IF_ERROR(LoadLimits());
     threads.emplace_back([this] { SpillLoop(); });
@@ -129,6 +136,10 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Open(const Options& options) {
   auto core = std::make_unique<Core>(options);
   PREFIXD_RETURN_IF_ERROR(core->Start());
   return std::unique_ptr<Cache>(new Cache(std::move(core)));
+}
+
+std::string Cache::StoreInstance(const std::string& directory) {
+  return ssd::ReadInstance(directory);
 }
 
 uint64_t Cache::epoch() const { return core_->epoch; }

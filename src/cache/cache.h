@@ -47,6 +47,12 @@ struct Options {
   bool trust_model_names = false;                      // allow spaces without a weights digest
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
   uint64_t segment_bytes = uint64_t{64} << 20;
+  // With less than this free in the directory's filesystem nothing is written; 0: until it is full.
+  uint64_t ssd_free_floor_bytes = 0;
+  // What the SSD takes over a long time; beyond it only blocks that are likely to be used again. 0:
+  // no limit.
+  uint64_t ssd_write_bytes_per_s = 0;
+  std::chrono::seconds ssd_write_window{24 * 3600};
   std::string version = "0";
   std::shared_ptr<ssd::FileLayer> ssd_files = nullptr;  // ssd/file_layer.h; null: the machine's own
   const base::Clock* clock = &base::SystemClock::Get();
@@ -196,6 +202,9 @@ struct CommitRequest {
   std::vector<uint32_t> ends = {};       // further ends <= tokens
   std::vector<StagedPlace> staged = {};  // pages that were not Put
   bool lease = false;  // the writer wants to read the published pages in the arena
+  // kSsd: the answer comes once all blocks up to `tokens` are on SSD; CommitAnswer.durability says
+  // whether they are.
+  block::Durability durability = block::Durability::kRam;
 };
 
 struct FetchRequest {
@@ -244,6 +253,9 @@ class Cache {
   // Stops the threads. What a shared arena holds is found again by the next cache; of a private
   // one, what is dirty is lost unless drained.
   ~Cache();
+
+  // The name of the store in an SSD directory, in hex, made with it; empty when there is none.
+  static std::string StoreInstance(const std::string& directory);
 
   uint64_t epoch() const;
 

@@ -195,6 +195,16 @@ absl::Status Core::LeaseToWriter(const Reservation& reservation, uint32_t from_t
   return absl::OkStatus();
 }
 
+// Stored it is, whatever the disk says.
+void Core::Secure(const std::vector<index::BlockRef>& blocks, base::Deadline deadline,
+                  block::CommitAnswer* answer) {
+  const int64_t started = Now();
+  const bool secured = WaitForSsd(blocks, deadline);
+  if (secured) answer->durability = block::Durability::kSsd;
+  counters.Add(secured ? "commits.on_ssd" : "commits.not_on_ssd");
+  counters.Time("commit.on_ssd", static_cast<uint64_t>(Now() - started));
+}
+
 absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
                                                   const CommitRequest& request) {
   PREFIXD_ASSIGN_OR_RETURN(const ReservationPtr reservation,
@@ -239,9 +249,15 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
   if (request.lease && first < target) {
     leased = core_->LeaseToWriter(*reservation, blocks[first].first_token, request.tokens, &answer);
   }
+  std::vector<index::BlockRef> stored;
+  if (going_on && request.durability == block::Durability::kSsd && core_->store != nullptr) {
+    PREFIXD_ASSIGN_OR_RETURN(stored,
+                             core_->index->StoredBlocks(request.reservation, request.tokens));
+  }
   if (!going_on || target == blocks.size()) core_->DropReservation(request.reservation);
   core_->KeepLimits();
   core_->KeepCeiling(reservation->space->handle);
+  if (!stored.empty()) core_->Secure(stored, deadline, &answer);
   PREFIXD_RETURN_IF_ERROR(leased);
   return answer;
 }

@@ -20,6 +20,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "cache/admission.h"
 #include "cache/budget.h"
 #include "cache/cache.h"
 #include "cache/counters.h"
@@ -166,6 +167,8 @@ struct Core {
   absl::StatusOr<block::StoreResult> PublishBlock(Reservation* reservation, size_t block_index)
       PREFIXD_REQUIRES(reservation->mutex);
   void DeclareEnds(const CommitRequest& request);
+  void Secure(const std::vector<index::BlockRef>& blocks, base::Deadline deadline,
+              block::CommitAnswer* answer);
   absl::Status LeaseToWriter(const Reservation& reservation, uint32_t from_token, uint32_t tokens,
                              block::CommitAnswer* answer);
   void Announce() PREFIXD_EXCLUDES(announce_mutex);  // something was published, or given up
@@ -220,13 +223,21 @@ struct Core {
   bool PromotionsWait() PREFIXD_EXCLUDES(promote_mutex);
 
   // --- spill (spill.cc) ---
+  // What goes into the next segment.
+  struct Batch {
+    std::vector<index::SpillBlock> blocks;
+    size_t first = 0;    // so many are written whatever comes; for the rest urgent ones do not wait
+    uint64_t bytes = 0;  // of pages that have no copy on SSD
+    Leaving leaving;     // its blocks are in `blocks`
+  };
+  enum class Admit { kLikelyReuse, kAll };
   // One segment. Bytes spilled; 0 = nothing dirty, or no room without dropping what was written
   // after `round_start`.
-  absl::StatusOr<uint64_t> SpillOnce(uint64_t round_start);
-  // Fills in the blocks' record sequences.
-  absl::Status WriteSegment(std::span<index::SpillBlock> blocks,
-                            std::vector<index::SpilledPage>* spilled, SegmentSums* sums)
-      PREFIXD_REQUIRES(segment_mutex);
+  absl::StatusOr<uint64_t> SpillOnce(uint64_t round_start, Admit admit = Admit::kLikelyReuse);
+  // Takes the blocks that did not come into the segment out of the batch, unpicked; fills in record
+  // sequences of the others.
+  absl::Status WriteSegment(Batch* batch, std::vector<index::SpilledPage>* spilled,
+                            SegmentSums* sums) PREFIXD_REQUIRES(segment_mutex);
   absl::Status WritePages(ssd::SegmentWriter* segment, const index::SpillBlock& block,
                           std::vector<index::SpilledPage>* spilled, BlockRecord* record,
                           SegmentSums* sums);
@@ -241,11 +252,19 @@ struct Core {
   void Leave(const ssd::SegmentInfo& segment) PREFIXD_REQUIRES(segment_mutex);
   bool MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving)
       PREFIXD_REQUIRES(segment_mutex);
+  absl::Status CheckFreeSpace() const;
   bool HasSsdRoom(uint64_t bytes);  // waits for files that are being removed
   std::vector<ssd::SegmentInfo> StayingSegments() const PREFIXD_EXCLUDES(drop_mutex);
   uint64_t BytesBeingDropped() const PREFIXD_EXCLUDES(drop_mutex);
   bool WaitForDrop() PREFIXD_EXCLUDES(drop_mutex);  // false: nothing is being dropped
   void DropLoop();
+  Batch PickBatch(uint64_t round_start, Admit admit) PREFIXD_REQUIRES(segment_mutex);
+  // What commits wait for before all else; then the coldest.
+  std::vector<index::SpillBlock> PickDirty(uint64_t max_bytes, Admit admit)
+      PREFIXD_REQUIRES(segment_mutex);
+  // Until they are on SSD, a segment fails, or the deadline: then false.
+  bool WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline deadline)
+      PREFIXD_EXCLUDES(spill_mutex);
   void SaySpillFailed(const absl::Status& status);
   void PauseSpilling() PREFIXD_REQUIRES(spill_mutex);
   void SpillLoop();
@@ -337,10 +356,15 @@ struct Core {
   bool spill_wanted PREFIXD_GUARDED_BY(spill_mutex) = false;
   bool spill_stop PREFIXD_GUARDED_BY(spill_mutex) = false;
   uint64_t spill_rounds PREFIXD_GUARDED_BY(spill_mutex) = 0;
+  uint64_t spill_failures PREFIXD_GUARDED_BY(spill_mutex) = 0;
+  std::vector<index::BlockRef> urgent PREFIXD_GUARDED_BY(spill_mutex);  // commits wait for them
+  std::atomic<bool> urgent_waits{false};  // something is in `urgent`: a segment ends for it
   std::atomic<bool> ssd_failing{false};
   base::Mutex segment_mutex;  // one segment is written at a time
   AgeOut age_out PREFIXD_GUARDED_BY(segment_mutex);
   uint64_t last_segment_bytes PREFIXD_GUARDED_BY(segment_mutex) = 0;
+  WriteBudget write_budget PREFIXD_GUARDED_BY(segment_mutex);
+  const std::unique_ptr<const AdmissionRule> admission = std::make_unique<LikelyReuse>();
 
   mutable base::Mutex drop_mutex;
   base::CondVar drop_wake, drop_done;

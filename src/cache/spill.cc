@@ -100,20 +100,25 @@ absl::Status Core::WritePages(ssd::SegmentWriter* segment, const index::SpillBlo
   return absl::OkStatus();
 }
 
-absl::Status Core::WriteSegment(std::span<index::SpillBlock> blocks,
-                                std::vector<index::SpilledPage>* spilled, SegmentSums* sums) {
+absl::Status Core::WriteSegment(Batch* batch, std::vector<index::SpilledPage>* spilled,
+                                SegmentSums* sums) {
+  std::vector<index::SpillBlock>& blocks = batch->blocks;
   PREFIXD_ASSIGN_OR_RETURN(const std::unique_ptr<ssd::SegmentWriter> segment, store->NewSegment());
   std::vector<std::string> records;
   for (const index::SpillBlock& block : blocks) {
+    if (records.size() >= batch->first && !records.empty() && urgent_waits) break;
     BlockRecord record = RecordOf(block);
     PREFIXD_RETURN_IF_ERROR(WritePages(segment.get(), block, spilled, &record, sums));
     records.push_back(EncodeRecord(record));
   }
+  index->AbortSpill(std::span(blocks).subspan(records.size()));
+  blocks.resize(records.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
     PREFIXD_ASSIGN_OR_RETURN(blocks[i].record_sequence, segment->AddRecord(records[i]));
   }
   PREFIXD_ASSIGN_OR_RETURN(const ssd::SegmentInfo info, segment->Finish());
   last_segment_bytes = segment->bytes();
+  write_budget.Take(segment->bytes());
   age_out.Written(info, index->Counts().stamp);
   age_out.Spilled(sums->bytes, SsdBudget());
   age_out.Rewritten(sums->rewritten_bytes);
@@ -127,34 +132,68 @@ void Core::SaySpillFailed(const absl::Status& status) {
                                      std::string(status.message())));
 }
 
-absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start) {
-  base::MutexLock segment(segment_mutex);
-  PREFIXD_RETURN_IF_ERROR(SaveSpaces());
-  Leaving leaving = PickLeaving(round_start);
-  const uint64_t segment_bytes = SegmentBytes();
-  std::vector<index::SpillBlock> blocks =
-      index->PickSpill(segment_bytes - std::min(segment_bytes / 4 * 3, leaving.bytes));
-  const uint64_t bytes = PageBytesOf(blocks);
-  if (blocks.empty() || !MakeSsdRoom(bytes, round_start, &leaving)) {
-    index->AbortSpill(blocks);
-    index->AbortSpill(leaving.blocks);
-    FreeTaken();
-    if (!blocks.empty()) counters.Add("ssd.full");
-    return 0;
+std::vector<index::SpillBlock> Core::PickDirty(uint64_t max_bytes, Admit admit) {
+  std::vector<index::BlockRef> first;
+  {
+    base::MutexLock lock(spill_mutex);
+    first = std::exchange(urgent, {});
+    urgent_waits = false;
   }
-  blocks.insert(blocks.end(), leaving.blocks.begin(), leaving.blocks.end());
+  std::vector<index::SpillBlock> blocks;
+  if (!first.empty()) blocks = index->PickSpillOf(first, max_bytes);
+  if (!blocks.empty()) return blocks;
+  blocks = index->PickSpill(max_bytes);
+  if (admit == Admit::kAll || !write_budget.spent()) return blocks;
+  const std::vector<index::SpillBlock> refused = TakeRefused(*admission, &blocks);
+  index->RefuseSpill(refused);
+  if (!refused.empty()) {
+    counters.AddAll({{"admission.refused_blocks", refused.size()},
+                     {"admission.refused_bytes", PageBytesOf(refused)}});
+  }
+  return blocks;
+}
+
+Core::Batch Core::PickBatch(uint64_t round_start, Admit admit) {
+  Batch batch;
+  batch.leaving = PickLeaving(round_start);
+  const uint64_t segment_bytes = SegmentBytes();
+  std::vector<index::SpillBlock> dirty =
+      PickDirty(segment_bytes - std::min(segment_bytes / 4 * 3, batch.leaving.bytes), admit);
+  batch.bytes = PageBytesOf(dirty);
+  if (dirty.empty() || !MakeSsdRoom(batch.bytes, round_start, &batch.leaving)) {
+    index->AbortSpill(dirty);
+    index->AbortSpill(batch.leaving.blocks);
+    FreeTaken();
+    if (!dirty.empty()) counters.Add("ssd.full");
+    return {};
+  }
+  batch.blocks = batch.leaving.blocks;
+  batch.first = batch.blocks.size();
+  batch.blocks.insert(batch.blocks.end(), dirty.begin(), dirty.end());
+  return batch;
+}
+
+absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start, Admit admit) {
+  base::MutexLock segment(segment_mutex);
+  if (absl::Status space = CheckFreeSpace(); !space.ok()) {
+    SaySpillFailed(space);
+    return space;
+  }
+  PREFIXD_RETURN_IF_ERROR(SaveSpaces());
+  Batch batch = PickBatch(round_start, admit);
+  if (batch.blocks.empty()) return 0;
   std::vector<index::SpilledPage> spilled;
   SegmentSums sums;
   const int64_t started = options.clock->MonotonicMicros();
-  absl::Status status = WriteSegment(blocks, &spilled, &sums);
+  absl::Status status = WriteSegment(&batch, &spilled, &sums);
   if (!status.ok()) {
-    index->AbortSpill(blocks);
+    index->AbortSpill(batch.blocks);
     FreeTaken();
     SaySpillFailed(status);
     return status;
   }
-  index->FinishSpill(blocks, spilled);
-  for (const ssd::SegmentInfo& oldest : leaving.segments) Leave(oldest);
+  index->FinishSpill(batch.blocks, spilled);
+  for (const ssd::SegmentInfo& oldest : batch.leaving.segments) Leave(oldest);
   FreeTaken();
   if (ssd_failing.exchange(false)) Log(LogLevel::kInfo, "ssd: writes succeed again");
   counters.AddAll({{"segments.written", 1},
@@ -163,7 +202,28 @@ absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start) {
                    {"pages.rewritten", sums.rewritten_pages},
                    {"bytes.rewritten", sums.rewritten_bytes}});
   counters.Time("spill", static_cast<uint64_t>(options.clock->MonotonicMicros() - started));
-  return std::max<uint64_t>(bytes, 1);  // records alone are progress too
+  return std::max<uint64_t>(sums.bytes, 1);  // records alone are progress too
+}
+
+// Every round takes what is urgent first. A round may find some of the blocks in a segment under
+// way, or cut short before them: they are asked for until they are there.
+bool Core::WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline deadline) {
+  while (true) {
+    const index::PrefixIndex::OnDisk on_disk = index->AreOnSsd(blocks);
+    if (on_disk != index::PrefixIndex::OnDisk::kNotYet) {
+      return on_disk == index::PrefixIndex::OnDisk::kAll;
+    }
+    base::MutexLock lock(spill_mutex);
+    urgent.insert(urgent.end(), blocks.begin(), blocks.end());
+    urgent_waits = true;
+    spill_wanted = true;
+    spill_wake.NotifyAll();
+    const uint64_t round = spill_rounds, failures = spill_failures;
+    while (spill_rounds == round && !spill_stop) {
+      if (!spill_done.WaitUntil(spill_mutex, deadline)) return false;
+    }
+    if (spill_stop || spill_failures != failures) return false;
+  }
 }
 
 // After a failure: pages stay droppable for a moment instead of going from one vain segment to the
@@ -186,8 +246,10 @@ void Core::SpillLoop() {
     bool again = true;
     while (again) {
       const absl::StatusOr<uint64_t> bytes = SpillOnce(round_start);
-      again = bytes.ok() && *bytes > 0 && CleanBelow(3);
       base::MutexLock lock(spill_mutex);
+      // Nothing to write, or no room: who waits for the disk is told.
+      if (!bytes.ok() || *bytes == 0) ++spill_failures;
+      again = bytes.ok() && *bytes > 0 && (urgent_waits || CleanBelow(3));
       ++spill_rounds;
       spill_done.NotifyAll();
       if (!bytes.ok()) PauseSpilling();
@@ -199,8 +261,9 @@ void Core::SpillLoop() {
 FlushResult Cache::Flush(base::Deadline deadline) {
   FlushResult result;
   const uint64_t round_start = core_->store != nullptr ? core_->store->last_sequence() : 0;
+  core_->index->AdmitAll();
   while (core_->store != nullptr && std::chrono::steady_clock::now() < deadline) {
-    const absl::StatusOr<uint64_t> bytes = core_->SpillOnce(round_start);
+    const absl::StatusOr<uint64_t> bytes = core_->SpillOnce(round_start, Core::Admit::kAll);
     if (!bytes.ok() || *bytes == 0) break;
     result.flushed_bytes += *bytes;
   }

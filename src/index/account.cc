@@ -29,7 +29,7 @@ PrefixIndex::Impl::Change::~Change() {
 bool PrefixIndex::Impl::WantsSpill(const Node& node) const {
   if (!node.in_tree || node.spilling) return false;
   const bool new_ends = node.record_written && (node.ends & ~node.record_ends).any();
-  return node.dirty > 0 || node.record_wanted || new_ends;
+  return (node.dirty > 0 && !node.refused) || node.record_wanted || new_ends;
 }
 
 void PrefixIndex::Impl::Refresh(Node& node) {
@@ -65,8 +65,9 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   const bool free = node.in_tree && node.ram > 0 && node.ram_kids == 0 && node.held == 0 &&
                     node.pinned == 0 && node.busy == 0 && !node.spilling;
   // What a reservation builds on may leave RAM, but is not dropped under it.
-  if (free && node.dirty == 0) wanted = EvictionPolicy::Place::kClean;
-  if (free && node.dirty > 0 && node.holds == 0) wanted = EvictionPolicy::Place::kDirty;
+  const bool clean = node.dirty == 0 || (node.refused && node.holds == 0);
+  if (free && clean) wanted = EvictionPolicy::Place::kClean;
+  if (free && !clean && node.holds == 0) wanted = EvictionPolicy::Place::kDirty;
   eviction->Put(node, wanted);
   const bool spill = node.spill_kids == 0 && WantsSpill(node);
   Place(node, node.in_spill_order, spill ? &spill_order : nullptr);

@@ -22,7 +22,8 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
   const Change change(*this, node);
   for (Page& page : node.pages) {
     const bool clean = page.state == PageState::kRamAndSsd;
-    const bool droppable = may_drop_dirty && page.state == PageState::kRam;
+    const bool may_drop = may_drop_dirty || (node.refused && node.holds == 0);
+    const bool droppable = may_drop && page.state == PageState::kRam;
     if (page.holders > 0 || (!clean && !droppable)) continue;
     if (page.extent.offset < begin || page.extent.offset >= end) continue;
     evicted.bytes += page.extent.bytes;

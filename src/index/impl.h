@@ -157,7 +157,11 @@ struct PrefixIndex::Impl {
   uint64_t ClearTree(Space& space) PREFIXD_REQUIRES(mutex);
 
   // --- spill.cc ---
+  // Parents before children, `node` last; as long as `bytes` is below `max_bytes`.
+  void PickChain(Node* node, uint64_t max_bytes, std::vector<SpillBlock>& picked, uint64_t& bytes)
+      PREFIXD_REQUIRES(mutex);
   SpillBlock ForRecord(Node& node) PREFIXD_REQUIRES(mutex);  // all but its pages
+  void Admit(Node& node) PREFIXD_REQUIRES(mutex);            // it was refused, and is used again
   void BeginSpill(Node& node) PREFIXD_REQUIRES(mutex);       // until EndSpill
   SpillBlock PickBlock(Node& node, uint64_t& bytes) PREFIXD_REQUIRES(mutex);
   void EndSpill(const SpillBlock& block) PREFIXD_REQUIRES(mutex);
@@ -197,7 +201,8 @@ struct PrefixIndex::Impl {
   Ghosts ghosts PREFIXD_GUARDED_BY(mutex);
   std::vector<block::Extent> freed PREFIXD_GUARDED_BY(mutex);
   std::vector<Condemned> condemned PREFIXD_GUARDED_BY(mutex);
-  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;  // pages that went while they were held
+  bool any_refused PREFIXD_GUARDED_BY(mutex) = false;  // since the last AdmitAll
+  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;       // pages that went while they were held
   // Until EndAdoption: pages whose marks name readers, and when adopted blocks were last used.
   Lease adoption PREFIXD_GUARDED_BY(mutex);
   std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);

@@ -79,8 +79,10 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
       TakePage(lease, *path.blocks[i], page, now, sums);
       taken = true;
     }
+    if (!taken || !lease.reads) continue;
     uint8_t& touches = path.blocks[i]->touches;
-    if (taken && lease.reads && touches < kManyTouches) ++touches;
+    if (touches < kManyTouches) ++touches;
+    if (path.blocks[i]->refused) Admit(*path.blocks[i]);
   }
   AddSums(sums);
 }

@@ -83,6 +83,7 @@ struct alignas(64) Node {
   bool in_tree = false;
   bool spilling = false;
   uint8_t touches = 0;     // requests that took hold of it since it was stored, saturating
+  bool refused = false;    // dirty, and the SSD does not want it: given up as a clean block is
   bool was_ghost = false;  // it was a ghost or a hole when it was stored
   uint32_t first_token = 0;
 

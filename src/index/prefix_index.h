@@ -79,6 +79,12 @@ struct PageInfo {
   uint64_t ssd_sequence = 0;  // when kRamAndSsd, kSsd, kPromoting; 0 = not on SSD
 };
 
+// Names a block for as long as the index lives.
+struct BlockRef {
+  Node* node = nullptr;
+  uint64_t node_id = 0;
+};
+
 struct SpaceShape {
   block::SpaceId id{};
   uint32_t block_tokens = 64;
@@ -386,8 +392,20 @@ class PrefixIndex {
   // when any is dirty), parents before children, and blocks whose ends changed since they were
   // written. Their pages become kSpilling.
   std::vector<SpillBlock> PickSpill(uint64_t max_bytes);
+  // Of these blocks and their ancestors instead: what is dirty, and what has no record on SSD.
+  std::vector<SpillBlock> PickSpillOf(std::span<const BlockRef> blocks, uint64_t max_bytes);
+  // Blocks of the reservation's first `tokens` tokens. FailedPrecondition unless they are stored.
+  absl::StatusOr<std::vector<BlockRef>> StoredBlocks(block::ReservationId reservation,
+                                                     uint32_t tokens);
+  // Whether a restart after a power cut finds these blocks. kGone: one was given up.
+  enum class OnDisk { kAll, kNotYet, kGone };
+  OnDisk AreOnSsd(std::span<const BlockRef> blocks) const;
   void FinishSpill(std::span<const SpillBlock> blocks, std::span<const SpilledPage> pages);
   void AbortSpill(std::span<const SpillBlock> blocks);  // pages are as they were before
+  // Picked, and not written: the blocks are given up as clean ones are, unless somebody takes hold
+  // of them meanwhile, or AdmitAll is called.
+  void RefuseSpill(std::span<const SpillBlock> blocks);
+  void AdmitAll();
   // What is worth writing again before the segments of a range leave, parents before children. In
   // SpillBlock::pages: those in RAM (kSpilling, with their extents) and those to be read from
   // ssd_sequence (kSsd). A block without any has its record there, and pages or descendants that

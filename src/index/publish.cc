@@ -69,6 +69,7 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
   const Change change(*this, node);
   const int64_t now = base::SystemClock::Get().UnixMicros();
   if (node.present == 0) node.touches = 0;
+  node.refused = false;
   for (const NewPage& page : pages) {
     if (Has(node, page)) {
       freed.push_back(page.extent);

@@ -1,5 +1,6 @@
 // Spill: dirty blocks on their way to SSD, and SSD copies that are no more.
 #include <algorithm>
+#include <utility>
 
 #include "index/impl.h"
 
@@ -38,8 +39,23 @@ SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
 
 void PrefixIndex::Impl::BeginSpill(Node& node) {
   node.spilling = true;
+  node.refused = false;
   node.record_wanted = false;
   ++node.pins;
+}
+
+void PrefixIndex::Impl::PickChain(Node* node, uint64_t max_bytes, std::vector<SpillBlock>& picked,
+                                  uint64_t& bytes) {
+  std::vector<Node*> chain;
+  for (; !node->is_root(); node = node->parent) {
+    // A hole without a record would cut its descendants off at the next start.
+    const bool unrecorded = !node->record_written && !node->spilling;
+    if (WantsSpill(*node) || unrecorded) chain.push_back(node);
+  }
+  for (auto it = chain.rbegin(); it != chain.rend() && (picked.empty() || bytes < max_bytes);
+       ++it) {
+    picked.push_back(PickBlock(**it, bytes));
+  }
 }
 
 std::vector<SpillBlock> PrefixIndex::PickSpill(uint64_t max_bytes) {
@@ -47,18 +63,48 @@ std::vector<SpillBlock> PrefixIndex::PickSpill(uint64_t max_bytes) {
   std::vector<SpillBlock> picked;
   uint64_t bytes = 0;
   while (!impl_->spill_order.empty() && (picked.empty() || bytes < max_bytes)) {
-    std::vector<Node*> chain;
-    for (Node* node = impl_->spill_order.begin()->node; !node->is_root(); node = node->parent) {
-      // A hole without a record would cut its descendants off at the next start.
-      const bool unrecorded = !node->record_written && !node->spilling;
-      if (impl_->WantsSpill(*node) || unrecorded) chain.push_back(node);
-    }
-    for (auto it = chain.rbegin(); it != chain.rend() && (picked.empty() || bytes < max_bytes);
-         ++it) {
-      picked.push_back(impl_->PickBlock(**it, bytes));
-    }
+    impl_->PickChain(impl_->spill_order.begin()->node, max_bytes, picked, bytes);
   }
   return picked;
+}
+
+std::vector<SpillBlock> PrefixIndex::PickSpillOf(std::span<const BlockRef> blocks,
+                                                 uint64_t max_bytes) {
+  const base::MutexLock lock(impl_->mutex);
+  std::vector<SpillBlock> picked;
+  uint64_t bytes = 0;
+  for (const BlockRef& block : blocks) {
+    if (!picked.empty() && bytes >= max_bytes) break;
+    const bool there = impl_->nodes.contains(block.node) && block.node->id == block.node_id;
+    if (there && block.node->in_tree) impl_->PickChain(block.node, max_bytes, picked, bytes);
+  }
+  return picked;
+}
+
+absl::StatusOr<std::vector<BlockRef>> PrefixIndex::StoredBlocks(block::ReservationId id,
+                                                                uint32_t tokens) {
+  const base::MutexLock lock(impl_->mutex);
+  auto reservation = impl_->FindReservation(id);
+  if (!reservation.ok()) return reservation.status();
+  auto last = impl_->StoredUpTo(**reservation, tokens);
+  if (!last.ok()) return last.status();
+  std::vector<BlockRef> blocks;
+  for (Node* node = *last; !node->is_root(); node = node->parent) {
+    blocks.push_back({node, node->id});
+  }
+  return blocks;
+}
+
+PrefixIndex::OnDisk PrefixIndex::AreOnSsd(std::span<const BlockRef> blocks) const {
+  const base::MutexLock lock(impl_->mutex);
+  OnDisk all = OnDisk::kAll;
+  for (const BlockRef& block : blocks) {
+    const bool there = impl_->nodes.contains(block.node) && block.node->id == block.node_id;
+    if (!there || !block.node->in_tree) return OnDisk::kGone;
+    const Node& node = *block.node;
+    if (!node.record_written || node.spilling || impl_->WantsSpill(node)) all = OnDisk::kNotYet;
+  }
+  return all;
 }
 
 void PrefixIndex::Impl::EndSpill(const SpillBlock& block) {
@@ -105,6 +151,28 @@ void PrefixIndex::AbortSpill(std::span<const SpillBlock> blocks) {
   for (const SpillBlock& block : blocks) {
     if (block.wanted) block.node->record_wanted = true;
     impl_->EndSpill(block);
+  }
+}
+
+void PrefixIndex::RefuseSpill(std::span<const SpillBlock> blocks) {
+  const base::MutexLock lock(impl_->mutex);
+  impl_->any_refused = impl_->any_refused || !blocks.empty();
+  for (const SpillBlock& block : blocks) {
+    block.node->refused = true;
+    impl_->EndSpill(block);
+  }
+}
+
+void PrefixIndex::Impl::Admit(Node& node) {
+  const Change change(*this, node);
+  node.refused = false;
+}
+
+void PrefixIndex::AdmitAll() {
+  const base::MutexLock lock(impl_->mutex);
+  if (!std::exchange(impl_->any_refused, false)) return;
+  for (Node* const node : impl_->nodes) {
+    if (node->refused) impl_->Admit(*node);
   }
 }
 

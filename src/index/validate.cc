@@ -114,14 +114,15 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const EvictionPo
   const bool evictable = node.ram > 0 && node.ram_kids == 0 && node.held == 0 && node.pinned == 0 &&
                          node.busy == 0 && !node.spilling;
   auto place = EvictionPolicy::Place::kNone;
-  if (evictable && node.dirty == 0) place = EvictionPolicy::Place::kClean;
-  if (evictable && node.dirty > 0 && node.holds == 0) place = EvictionPolicy::Place::kDirty;
+  const bool clean = node.dirty == 0 || (node.refused && node.holds == 0);
+  if (evictable && clean) place = EvictionPolicy::Place::kClean;
+  if (evictable && !clean && node.holds == 0) place = EvictionPolicy::Place::kDirty;
   if (!eviction.Is(node, place)) return Broken(node, "eviction order");
   if (spill.contains({node.in_spill_order.stamp, node.id, const_cast<Node*>(&node)}) !=
       (node.in_spill_order.order != nullptr)) {
     return Broken(node, "spill order");
   }
-  if (node.dirty > 0 && !node.spilling && node.in_spill_order.order == nullptr &&
+  if (node.dirty > 0 && !node.refused && !node.spilling && node.in_spill_order.order == nullptr &&
       node.spill_kids == 0) {
     return Broken(node, "dirty and not in the spill order");
   }

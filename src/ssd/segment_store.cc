@@ -159,6 +159,8 @@ absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
 
 uint64_t SegmentStore::FileBytes() const { return impl_->state.directory->AllocatedBytes(); }
 
+uint64_t SegmentStore::FreeBytes() const { return impl_->state.directory->FreeBytes(); }
+
 uint64_t SegmentStore::MemoryBytes() const {
   TableDbPtr table;
   {

@@ -47,6 +47,9 @@ class SegmentWriter {
   virtual absl::StatusOr<SegmentInfo> Finish() = 0;
 };
 
+// The name of the store in `directory`, in hex, made up when the store was; empty: there is none.
+std::string ReadInstance(const std::string& directory);
+
 class SegmentStore {
  public:
   struct Options {
@@ -98,6 +101,7 @@ class SegmentStore {
   uint64_t FileBytes() const;
   // Table readers, block cache, memtables and the buffers of the segment being written.
   uint64_t MemoryBytes() const;
+  uint64_t FreeBytes() const;      // of the filesystem, for this user
   uint64_t last_sequence() const;  // every sequence given out so far is <= this
   bool direct_io() const;          // what is in effect
 

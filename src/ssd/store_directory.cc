@@ -4,21 +4,28 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
+#include "ssd/segment_store.h"
 
 namespace prefixd::ssd {
 namespace {
 
 constexpr const char* kLockName = "prefixd.lock";
+constexpr const char* kInstanceName = "prefixd.instance";
 constexpr const char* kIncomingName = "incoming";
 constexpr size_t kProbeBytes = 4096;
 
@@ -77,6 +84,17 @@ void AddAllocated(const std::string& path, std::set<std::pair<dev_t, ino_t>>* se
   for (const std::string& name : *names) AddAllocated(absl::StrCat(path, "/", name), seen, bytes);
 }
 
+absl::Status WriteInstance(const std::string& directory) {
+  std::random_device random;
+  std::array<uint32_t, 4> words{};
+  for (uint32_t& word : words) word = random();
+  const std::string path = absl::StrCat(directory, "/", kInstanceName);
+  std::ofstream file(path);
+  file << base::ToHex(base::AsBytes(words.data(), words.size())) << "\n";
+  file.close();
+  return file.good() ? absl::OkStatus() : Failed("write", path, errno);
+}
+
 bool WriteAndReadBack(int fd) {
   void* page = nullptr;
   if (posix_memalign(&page, kProbeBytes, kProbeBytes) != 0) return false;
@@ -104,6 +122,7 @@ absl::StatusOr<std::unique_ptr<StoreDirectory>> StoreDirectory::Open(const std::
   if (mkdir(incoming.c_str(), 0700) != 0 && errno != EEXIST) {
     return Failed("create directory", incoming, errno);
   }
+  if (ReadInstance(path).empty()) PREFIXD_RETURN_IF_ERROR(WriteInstance(path));
   return directory;
 }
 
@@ -131,6 +150,19 @@ bool StoreDirectory::SupportsDirectIo() const {
   close(fd);
   unlink(file.c_str());
   return works;
+}
+
+uint64_t StoreDirectory::FreeBytes() const {
+  struct statvfs disk;
+  if (statvfs(path_.c_str(), &disk) != 0) return 0;
+  return static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
+}
+
+std::string ReadInstance(const std::string& directory) {
+  std::ifstream file(absl::StrCat(directory, "/", kInstanceName));
+  std::string instance;
+  file >> instance;
+  return instance;
 }
 
 uint64_t StoreDirectory::AllocatedBytes() const {

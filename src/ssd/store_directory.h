@@ -1,9 +1,10 @@
 // The directory of a segment store: made private, held by one process, measured as the filesystem
 // counts it. Knows no RocksDB.
 //
-// Layout: RocksDB's own files, `prefixd.lock` (held with flock while the store is open), and
-// `incoming/` with the table files that are being written. What is found in incoming/ at Open is
-// left over from a crash: an ingested file has moved out of it.
+// Layout: RocksDB's own files, `prefixd.lock` (held with flock while the store is open),
+// `prefixd.instance` (the store's name: 32 hex digits made up when it was), and `incoming/` with
+// the table files that are being written. What is found in incoming/ at Open is left over from a
+// crash: an ingested file has moved out of it.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,7 @@ class StoreDirectory {
   absl::Status RemoveIncoming() const;
   // Whether a file in incoming/ can be written and read with O_DIRECT.
   bool SupportsDirectIo() const;
+  uint64_t FreeBytes() const;  // in its filesystem, for this user; 0 when it cannot be told
   // Allocated blocks of every file below the directory, a file with two names once.
   uint64_t AllocatedBytes() const;
 

@@ -132,6 +132,7 @@ void ToProto(const block::CommitAnswer& answer, v1::CommitReply* proto) {
   }
   proto->set_lease(answer.lease.value);
   proto->set_first_block(answer.first_block);
+  proto->set_durability(static_cast<v1::Durability>(answer.durability));
   WriteColumns(answer.pages, proto->mutable_pages());
 }
 
@@ -140,7 +141,8 @@ block::CommitAnswer FromProto(const v1::CommitReply& proto) {
                              .duplicate_tokens = proto.duplicate_tokens(),
                              .blocks = {},
                              .lease = {},
-                             .pages = {}};
+                             .pages = {},
+                             .durability = ExplainingEnum<block::Durability>(proto.durability())};
   for (const v1::BlockResult& from : proto.blocks()) {
     answer.blocks.push_back({.first_token = from.first_token(),
                              .result = ExplainingEnum<block::StoreResult>(from.result()),

@@ -200,13 +200,22 @@ struct MatchInfo {
   Status status{};            // why the cache was not used, when it was not
 };
 
+// Where stored blocks stand at least when Commit returns.
+enum class Durability {
+  kRam,  // readable by every worker; survives kill -9 of the daemon, not a power cut
+  kSsd,  // synced on SSD; takes a disk write, which commits that come together share
+};
+
 struct CommitOptions {
   bool sequence_end = false;
+  Durability durability = Durability::kRam;
   std::chrono::milliseconds deadline{10000};
 };
 struct CommitInfo {
   uint32_t stored_tokens = 0;
   uint32_t duplicate_tokens = 0;
+  // kSsd only if it was asked for and came true for all that the call stored.
+  Durability durability = Durability::kRam;
 };
 
 struct ReleaseInfo {

@@ -1,0 +1,75 @@
+#include "daemon/known_store.h"
+
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/status.h"
+#include "cache/cache.h"
+
+namespace prefixd::daemon {
+namespace {
+
+// Of the filesystem that holds `path`, or the nearest ancestor that exists.
+absl::StatusOr<uint64_t> FilesystemOf(const std::string& path) {
+  std::filesystem::path existing = std::filesystem::absolute(path);
+  std::error_code error;
+  while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) {
+    existing = existing.parent_path();
+  }
+  struct statvfs disk {};
+  if (::statvfs(existing.c_str(), &disk) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("directory: cannot look at the disk of ", existing.string()));
+  }
+  return uint64_t{disk.f_fsid};
+}
+
+bool MayGoAway(const std::string& directory) {
+  struct stat root {
+  }, here{};
+  struct statfs disk {};
+  if (::stat("/", &root) != 0 || ::stat(directory.c_str(), &here) != 0) return false;
+  if (::statfs(directory.c_str(), &disk) != 0) return false;
+  return here.st_dev != root.st_dev && disk.f_type != TMPFS_MAGIC;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> MissingStore(const std::string& known, const std::string& directory) {
+  std::ifstream file(known);
+  std::string instance;
+  uint64_t filesystem = 0;
+  if (known.empty() || !(file >> instance >> filesystem)) return std::string();
+  if (!cache::Cache::StoreInstance(directory).empty()) return std::string();
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t now, FilesystemOf(directory));
+  if (now == filesystem) return std::string();
+  return absl::StrCat("store ", instance, " is not in ", directory,
+                      ", which is on another filesystem than it was: is its disk mounted? To start "
+                      "a new store there remove ",
+                      known);
+}
+
+absl::Status RememberStore(const std::string& known, const std::string& directory,
+                           const std::string& instance) {
+  if (known.empty()) return absl::OkStatus();
+  std::error_code error;
+  if (!MayGoAway(directory)) {
+    std::filesystem::remove(known, error);
+    return absl::OkStatus();
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t filesystem, FilesystemOf(directory));
+  std::filesystem::create_directories(std::filesystem::path(known).parent_path(), error);
+  std::ofstream file(known);
+  file << instance << "\n" << filesystem << "\n";
+  file.close();
+  if (file.good()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "ssd: cannot write ", known, ": an unmounted disk will not be told from a new directory"));
+}
+
+}  // namespace prefixd::daemon
