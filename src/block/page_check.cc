@@ -86,7 +86,7 @@ absl::Status VerifyPage(const PageHeader& header, const PageName& name, uint64_t
   if (header.page_bytes != page.size()) {
     return Differs("page_bytes", header.page_bytes, page.size());
   }
-  if (header.reserved != 0) return Differs("reserved", header.reserved, 0);
+  if (header.coding != 0) return Differs("coding", header.coding, 0);
   if (header.check != expected_check) return Differs("check", header.check, expected_check);
   if (const uint64_t check = PageCheck(name, page); check != expected_check) {
     return absl::DataLossError(

@@ -46,7 +46,7 @@ struct PageHeader {
   uint16_t rung = 0;
   uint32_t tokens = 0;
   uint32_t page_bytes = 0;
-  uint32_t reserved = 0;
+  uint32_t coding = 0;  // of the bytes that follow; 0: the page itself. Else ssd/page_coding.h's
   std::byte space_prefix[16] = {};  // first half of the space id
   std::byte block[16] = {};
   uint64_t check = 0;

@@ -8,6 +8,11 @@
 #include "cache/core.h"
 
 namespace prefixd::cache {
+namespace {
+
+constexpr int kVainWaits = 3;  // for the spiller, before it takes what the SSD refused
+
+}  // namespace
 
 void Core::FreeTaken() {
   for (block::Extent extent : index->TakeFreed()) arena->Free(extent);
@@ -87,6 +92,7 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
   uint64_t evicted_bytes = 0;
   bool moved = false;
   bool in_vain = false;
+  int waits = 0;
   while (true) {
     absl::StatusOr<block::Extent> extent = arena->Allocate(page_bytes, full_page_bytes);
     if (!extent.ok() && in_vain) {
@@ -104,6 +110,10 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
     if (EvictSomething(extent_bytes, &evicted_bytes)) continue;
     // Every page is held or being written: those who wait for each other's slabs share them.
     if (!std::exchange(in_vain, true)) continue;
+    if (++waits % kVainWaits == 0) {
+      must_spill = true;
+      index->AdmitAll();
+    }
     if (!WaitForRoom(deadline, cancelled)) {
       counters.Add("refused.ram_full");
       return extent.status();

@@ -99,6 +99,11 @@ absl::Status Core::Start() {
                                                       .direct_io = options.direct_io,
                                                       .block_cache_bytes = shares.ssd_bytes / 4,
                                                       .files = options.ssd_files}));
+    if (!store->reclaimed_why().empty()) {
+      counters.Add("ssd.reclaimed");
+      Log(LogLevel::kWarning, absl::StrCat("ssd: what was in ", options.directory,
+                                           " is thrown away: ", store->reclaimed_why()));
+    }
     if (options.direct_io && !store->direct_io()) {
       counters.Add("ssd.buffered");
       Log(LogLevel::kWarning,

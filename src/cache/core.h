@@ -241,9 +241,9 @@ struct Core {
   absl::Status WritePages(ssd::SegmentWriter* segment, const index::SpillBlock& block,
                           std::vector<index::SpilledPage>* spilled, BlockRecord* record,
                           SegmentSums* sums);
-  // nullopt: the page that was to be written again is bad or gone.
-  std::optional<block::PageHeader> ReadAgain(const index::PageInfo& page,
-                                             std::vector<std::byte>* buffer);
+  uint32_t ElementBytes(const block::PageName& name) const;
+  // False: the page that was to be written again is bad or gone.
+  bool ReadAgain(const index::PageInfo& page, std::vector<std::byte>* buffer);
   uint64_t SegmentBytes() const;  // of a segment of the present SSD budget
   uint64_t SsdBudget() const { return ssd_budget_bytes; }
 
@@ -358,6 +358,7 @@ struct Core {
   uint64_t spill_rounds PREFIXD_GUARDED_BY(spill_mutex) = 0;
   uint64_t spill_failures PREFIXD_GUARDED_BY(spill_mutex) = 0;
   std::vector<index::BlockRef> urgent PREFIXD_GUARDED_BY(spill_mutex);  // commits wait for them
+  std::atomic<bool> must_spill{false};    // an allocation waits in vain for the spiller
   std::atomic<bool> urgent_waits{false};  // something is in `urgent`: a segment ends for it
   std::atomic<bool> ssd_failing{false};
   base::Mutex segment_mutex;  // one segment is written at a time

@@ -59,7 +59,12 @@ void Core::WriteRecord(const index::PageInfo& page, block::Extent extent) {
 void Core::Promote(const Promotion& promotion) {
   const index::PageInfo& page = promotion.page;
   const std::span<std::byte> bytes(arena->data(promotion.extent), page.page_bytes);
-  const absl::Status status = store->ReadPage(page.ssd_sequence, page.name, page.check, bytes);
+  absl::Status status = store->ReadPage(page.ssd_sequence, page.name, page.check, bytes);
+  if (absl::IsNotFound(status)) {
+    // Its segment left while the read was queued; a page that is held was written again.
+    const uint64_t now = index->WaitWhilePromoting(page.ref, base::Deadline()).ssd_sequence;
+    if (now != 0) status = store->ReadPage(now, page.name, page.check, bytes);
+  }
   if (status.ok()) {
     base::MutexLock lock(clear_mutex);
     WriteRecord(page, promotion.extent);

@@ -60,17 +60,25 @@ bool Core::CleanBelow(uint64_t eighths) const {
          free_bytes + counts.clean_bytes < stats.capacity_bytes / 8 * eighths;
 }
 
-std::optional<block::PageHeader> Core::ReadAgain(const index::PageInfo& page,
-                                                 std::vector<std::byte>* buffer) {
+bool Core::ReadAgain(const index::PageInfo& page, std::vector<std::byte>* buffer) {
   buffer->resize(page.page_bytes);
-  block::PageHeader header;
-  absl::Status status = store->ReadPage(page.ssd_sequence, &header, *buffer);
-  if (status.ok()) status = block::VerifyPage(header, page.name, page.check, *buffer);
-  if (status.ok()) return header;
+  const absl::Status status = store->ReadPage(page.ssd_sequence, page.name, page.check, *buffer);
+  if (status.ok()) return true;
   counters.Add("rewrite.unreadable");
   Log(LogLevel::kWarning, absl::StrCat("page at ssd sequence ", page.ssd_sequence,
                                        " is not written again: ", std::string(status.message())));
-  return std::nullopt;
+  return false;
+}
+
+// Of a page in full precision, keys and values alike: that compresses. 0: of another.
+uint32_t Core::ElementBytes(const block::PageName& name) const {
+  const SpacePtr space = SpaceOf(name.space);
+  if (space == nullptr || name.group >= space->identity.groups.size()) return 0;
+  const block::LayerGroup& group = space->identity.groups[name.group];
+  if (name.rung >= group.ladder.size()) return 0;
+  const quant::KvFormat& format = group.ladder[name.rung];
+  const bool raw = format.key.codec == quant::Codec::kRaw && format.key == format.value;
+  return raw ? quant::DtypeBytes(format.key.dtype) : 0;
 }
 
 absl::Status Core::WritePages(ssd::SegmentWriter* segment, const index::SpillBlock& block,
@@ -79,18 +87,13 @@ absl::Status Core::WritePages(ssd::SegmentWriter* segment, const index::SpillBlo
   std::vector<std::byte> buffer;
   for (const index::PageInfo& page : block.pages) {
     const InFlight buffered(&in_flight_bytes, page.extent ? 0 : page.page_bytes);
-    std::span<const std::byte> bytes;
-    block::PageHeader header;
-    if (page.extent) {
-      bytes = {arena->data(page.extent), page.page_bytes};
-      header = block::MakePageHeader(page.name, bytes, page.check);
-    } else {
-      const std::optional<block::PageHeader> found = ReadAgain(page, &buffer);
-      if (!found.has_value()) continue;
-      bytes = buffer;
-      header = *found;
-    }
-    PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, segment->AddPage(header, bytes));
+    if (!page.extent && !ReadAgain(page, &buffer)) continue;
+    const std::span<const std::byte> bytes =
+        page.extent ? std::span<const std::byte>(arena->data(page.extent), page.page_bytes)
+                    : std::span<const std::byte>(buffer);
+    PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence,
+                             segment->AddPage(block::MakePageHeader(page.name, bytes, page.check),
+                                              bytes, ElementBytes(page.name)));
     spilled->push_back({page.ref, sequence, page.ssd_sequence});
     record->block.pages.push_back(OnDisk(page, sequence));
     const bool again = page.ssd_sequence != 0;
@@ -143,6 +146,8 @@ std::vector<index::SpillBlock> Core::PickDirty(uint64_t max_bytes, Admit admit) 
   if (!first.empty()) blocks = index->PickSpillOf(first, max_bytes);
   if (!blocks.empty()) return blocks;
   blocks = index->PickSpill(max_bytes);
+  // Where refusing leaves nothing that may be given up, the budget is overdrawn.
+  if (must_spill.exchange(false)) admit = Admit::kAll;
   if (admit == Admit::kAll || !write_budget.spent()) return blocks;
   const std::vector<index::SpillBlock> refused = TakeRefused(*admission, &blocks);
   index->RefuseSpill(refused);
@@ -208,7 +213,8 @@ absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start, Admit admit) {
 // Every round takes what is urgent first. A round may find some of the blocks in a segment under
 // way, or cut short before them: they are asked for until they are there.
 bool Core::WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline deadline) {
-  while (true) {
+  constexpr int kVainRounds = 3;  // one may have begun before, one may have been of others' blocks
+  for (int vain = 0; vain < kVainRounds;) {
     const index::PrefixIndex::OnDisk on_disk = index->AreOnSsd(blocks);
     if (on_disk != index::PrefixIndex::OnDisk::kNotYet) {
       return on_disk == index::PrefixIndex::OnDisk::kAll;
@@ -222,8 +228,10 @@ bool Core::WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline
     while (spill_rounds == round && !spill_stop) {
       if (!spill_done.WaitUntil(spill_mutex, deadline)) return false;
     }
-    if (spill_stop || spill_failures != failures) return false;
+    if (spill_stop || ssd_failing) return false;
+    vain += spill_failures != failures;
   }
+  return false;
 }
 
 // After a failure: pages stay droppable for a moment instead of going from one vain segment to the
@@ -247,7 +255,7 @@ void Core::SpillLoop() {
     while (again) {
       const absl::StatusOr<uint64_t> bytes = SpillOnce(round_start);
       base::MutexLock lock(spill_mutex);
-      // Nothing to write, or no room: who waits for the disk is told.
+      // Nothing to write, no room, or a failure.
       if (!bytes.ok() || *bytes == 0) ++spill_failures;
       again = bytes.ok() && *bytes > 0 && (urgent_waits || CleanBelow(3));
       ++spill_rounds;

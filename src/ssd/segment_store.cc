@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "rocksdb/convenience.h"
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "ssd/page_coding.h"
 #include "ssd/record_reader.h"
 #include "ssd/store_metadata.h"
 #include "ssd/store_state.h"
@@ -33,6 +36,7 @@ bool SameRange(const SegmentInfo& a, const SegmentInfo& b) {
 
 struct SegmentStore::Impl {
   StoreState state;
+  std::string reclaimed_why;
 };
 
 SegmentStore::SegmentStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -42,7 +46,14 @@ absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& 
   auto impl = std::make_unique<Impl>();
   StoreState& state = impl->state;
   PREFIXD_ASSIGN_OR_RETURN(state.directory, StoreDirectory::Open(options.directory));
-  PREFIXD_RETURN_IF_ERROR(CheckFormatVersion(options.directory, options.files.get()));
+  PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version,
+                           ReadFormatVersion(options.directory, options.files.get()));
+  if (version.value_or(kStoreFormatVersion) < kOldestReadVersion) {
+    PREFIXD_RETURN_IF_ERROR(state.directory->RemoveStore());
+    impl->reclaimed_why =
+        absl::StrCat("format version ", *version, ", the oldest that this prefixd reads is ",
+                     kOldestReadVersion);
+  }
   PREFIXD_RETURN_IF_ERROR(state.directory->RemoveIncoming());
   const bool direct_io = options.direct_io && state.directory->SupportsDirectIo();
   state.table_options = {.directory = options.directory,
@@ -102,11 +113,17 @@ absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header
   PREFIXD_RETURN_IF_ERROR(
       FromRocks(table->db->Get(table->read_options(), table->pages, SequenceKey(sequence), &value),
                 absl::StrCat("cannot read page ", sequence)));
+  if (value.size() >= sizeof(*header)) std::memcpy(header, value.data(), sizeof(*header));
+  if (value.size() > sizeof(*header) && header->coding != kPlainPage) {
+    const uint32_t coding = std::exchange(header->coding, kPlainPage);
+    return DecodePage(
+        base::AsBytes(std::string_view(value.data(), value.size())).subspan(sizeof(*header)),
+        coding, page);
+  }
   if (value.size() != sizeof(*header) + page.size()) {
     return absl::DataLossError(absl::StrCat("segment store: page ", sequence, " has ", value.size(),
                                             " bytes, expected ", sizeof(*header) + page.size()));
   }
-  std::memcpy(header, value.data(), sizeof(*header));
   std::memcpy(page.data(), value.data() + sizeof(*header), page.size());
   return absl::OkStatus();
 }
@@ -172,6 +189,8 @@ uint64_t SegmentStore::MemoryBytes() const {
 }
 
 uint64_t SegmentStore::last_sequence() const { return impl_->state.last_sequence; }
+
+const std::string& SegmentStore::reclaimed_why() const { return impl_->reclaimed_why; }
 
 bool SegmentStore::direct_io() const { return impl_->state.table_options.direct_io; }
 

@@ -22,7 +22,9 @@
 
 namespace prefixd::ssd {
 
-inline constexpr uint32_t kStoreFormatVersion = 1;
+// 2: pages may be compressed. What version 1 wrote is read as it is; what is older is reclaimed.
+inline constexpr uint32_t kStoreFormatVersion = 2;
+inline constexpr uint32_t kOldestReadVersion = 1;
 
 struct FileLayer;  // file_layer.h
 
@@ -38,8 +40,15 @@ class SegmentWriter {
  public:
   virtual ~SegmentWriter() = default;
   // Streams header and page into the pages file. Returns the page's sequence, ascending.
+  // `element_bytes`: 0, or of a full-precision page, 2 or 4, which is then compressed where that
+  // saves something. ReadPage gives back the page itself.
   virtual absl::StatusOr<uint64_t> AddPage(const block::PageHeader& header,
-                                           std::span<const std::byte> page) = 0;
+                                           std::span<const std::byte> page,
+                                           uint32_t element_bytes) = 0;
+  absl::StatusOr<uint64_t> AddPage(const block::PageHeader& header,
+                                   std::span<const std::byte> page) {
+    return AddPage(header, page, 0);
+  }
   // A record takes a sequence of its own from the same counter.
   virtual absl::StatusOr<uint64_t> AddRecord(const std::string& record) = 0;
   virtual uint64_t bytes() const = 0;  // of page headers, pages and records so far
@@ -104,6 +113,8 @@ class SegmentStore {
   uint64_t FreeBytes() const;      // of the filesystem, for this user
   uint64_t last_sequence() const;  // every sequence given out so far is <= this
   bool direct_io() const;          // what is in effect
+  // Why Open threw away what an older version left; empty = it did not.
+  const std::string& reclaimed_why() const;
 
  private:
   struct Impl;

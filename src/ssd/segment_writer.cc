@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,11 +10,15 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "ssd/page_coding.h"
 #include "ssd/store_metadata.h"
 #include "ssd/store_state.h"
 
 namespace prefixd::ssd {
 namespace {
+
+// Behind the one value of a block: one restart, their count, the kind of compression, the checksum.
+constexpr uint64_t kBlockTailBytes = 4 + 4 + 1 + 4;
 
 // A table file in incoming/, removed by the destructor unless an ingest has moved it away.
 class IncomingFile {
@@ -28,11 +33,12 @@ class IncomingFile {
     return FromRocks(writer_.Open(path_), absl::StrCat("cannot create ", path_));
   }
   absl::Status Put(uint64_t sequence, const rocksdb::Slice& value) {
+    next_block_ = ValueOffset(next_block_, value.size()) + value.size() + kBlockTailBytes;
     return FromRocks(writer_.Put(SequenceKey(sequence), value),
                      absl::StrCat("cannot write ", path_));
   }
-  // Where the block of the value that was Put last begins.
-  uint64_t block_offset() { return writer_.FileSize(); }
+  // Where the block of the next value begins.
+  uint64_t next_block() const { return next_block_; }
   absl::Status Finish() {  // synced
     rocksdb::ExternalSstFileInfo info;
     const rocksdb::Status status = writer_.Finish(&info);
@@ -45,6 +51,7 @@ class IncomingFile {
  private:
   const std::string path_;
   rocksdb::SstFileWriter writer_;
+  uint64_t next_block_ = 0;
   uint64_t file_bytes_ = 0;
 };
 
@@ -54,8 +61,8 @@ class TableSegmentWriter final : public SegmentWriter {
       : state_(*state), table_(std::move(table)) {}
   ~TableSegmentWriter() override;
 
-  absl::StatusOr<uint64_t> AddPage(const block::PageHeader& header,
-                                   std::span<const std::byte> page) override;
+  absl::StatusOr<uint64_t> AddPage(const block::PageHeader& header, std::span<const std::byte> page,
+                                   uint32_t element_bytes) override;
   absl::StatusOr<uint64_t> AddRecord(const std::string& record) override;
   uint64_t bytes() const override { return bytes_; }
   absl::StatusOr<SegmentInfo> Finish() override;
@@ -64,8 +71,8 @@ class TableSegmentWriter final : public SegmentWriter {
   absl::StatusOr<uint64_t> NextSequence();
   absl::Status OpenRecords();
   absl::Status OpenPages();
-  absl::Status PutPage(uint64_t sequence, const block::PageHeader& header,
-                       std::span<const std::byte> page);
+  absl::Status PutPage(uint64_t sequence, block::PageHeader header, std::span<const std::byte> page,
+                       uint32_t element_bytes);
   absl::Status Ingest();
   absl::StatusOr<uint64_t> Keep(absl::StatusOr<uint64_t> result);
   absl::StatusOr<SegmentInfo> FinishFiles();
@@ -77,6 +84,7 @@ class TableSegmentWriter final : public SegmentWriter {
   TableDbPtr table_;                               // until it is closed
   std::unique_ptr<IncomingFile> pages_, records_;  // opened by the first value
   std::string value_;                              // header and page, one after the other
+  std::unique_ptr<PageCoder> coder_;               // of the first full-precision page on
   uint64_t first_sequence_ = 0;                    // of the opening marker
   uint64_t records_count_ = 0;
   std::vector<PagePlace> places_;  // of large pages
@@ -136,28 +144,36 @@ void TableSegmentWriter::CountBuffers() {
   // Ours, RocksDB's block of one value, and the write buffer of each file.
   const uint64_t write_buffer_bytes = table_->table_options.writable_file_max_buffer_size;
   state_.writer_bytes = places_.capacity() * sizeof(PagePlace) + 2 * value_.capacity() +
+                        (coder_ == nullptr ? 0 : coder_->memory_bytes()) +
                         (pages_ == nullptr ? 1 : 2) * write_buffer_bytes;
 }
 
-absl::Status TableSegmentWriter::PutPage(uint64_t sequence, const block::PageHeader& header,
-                                         std::span<const std::byte> page) {
+absl::Status TableSegmentWriter::PutPage(uint64_t sequence, block::PageHeader header,
+                                         std::span<const std::byte> page, uint32_t element_bytes) {
   // SstFileWriter takes one contiguous value: the price is one copy of the page.
-  value_.clear();
-  value_.append(reinterpret_cast<const char*>(&header), sizeof(header));
-  value_.append(base::AsText(page));
+  value_.resize(sizeof(header));
+  if (element_bytes != 0) {
+    if (coder_ == nullptr) coder_ = std::make_unique<PageCoder>();
+    if (coder_->Append(page, element_bytes, &value_)) header.coding = element_bytes;
+  }
+  if (header.coding == kPlainPage) value_.append(base::AsText(page));
+  std::memcpy(value_.data(), &header, sizeof(header));
+  const uint64_t block_offset = pages_->next_block();
   PREFIXD_RETURN_IF_ERROR(pages_->Put(sequence, value_));
-  if (page.size() >= kSmallestNotedPage)
-    places_.push_back({sequence, ValueOffset(pages_->block_offset(), value_.size())});
+  if (header.coding == kPlainPage && page.size() >= kSmallestNotedPage) {
+    places_.push_back({sequence, ValueOffset(block_offset, value_.size())});
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> TableSegmentWriter::AddPage(const block::PageHeader& header,
-                                                     std::span<const std::byte> page) {
+                                                     std::span<const std::byte> page,
+                                                     uint32_t element_bytes) {
   PREFIXD_RETURN_IF_ERROR(first_error_);
   return Keep([&]() -> absl::StatusOr<uint64_t> {
     PREFIXD_RETURN_IF_ERROR(OpenPages());
     PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, NextSequence());
-    PREFIXD_RETURN_IF_ERROR(PutPage(sequence, header, page));
+    PREFIXD_RETURN_IF_ERROR(PutPage(sequence, header, page, element_bytes));
     CountBuffers();
     bytes_ += value_.size();
     return sequence;

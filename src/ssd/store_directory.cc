@@ -142,6 +142,18 @@ absl::Status StoreDirectory::RemoveIncoming() const {
   return absl::OkStatus();
 }
 
+absl::Status StoreDirectory::RemoveStore() const {
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListNames(path_));
+  for (const std::string& name : names) {
+    struct stat info;
+    const std::string file = absl::StrCat(path_, "/", name);
+    const bool ours = name == kLockName || name == kInstanceName;
+    if (ours || lstat(file.c_str(), &info) != 0 || S_ISDIR(info.st_mode)) continue;
+    if (unlink(file.c_str()) != 0) return Failed("remove", file, errno);
+  }
+  return absl::OkStatus();
+}
+
 bool StoreDirectory::SupportsDirectIo() const {
   const std::string file = IncomingPath("probe");
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600);

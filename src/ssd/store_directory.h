@@ -31,6 +31,9 @@ class StoreDirectory {
   // A file in incoming/.
   std::string IncomingPath(const std::string& name) const;
   absl::Status RemoveIncoming() const;
+  // RocksDB's files, all of them: everything in the directory but the lock, the instance and what
+  // was there before.
+  absl::Status RemoveStore() const;
   // Whether a file in incoming/ can be written and read with O_DIRECT.
   bool SupportsDirectIo() const;
   uint64_t FreeBytes() const;  // in its filesystem, for this user; 0 when it cannot be told

@@ -34,8 +34,11 @@ absl::StatusOr<std::optional<uint32_t>> ReadNumber(rocksdb::DB* db, const std::s
 
 }  // namespace
 
-absl::Status CheckFormatVersion(const std::string& directory, const FileLayer* files) {
-  if (access(absl::StrCat(directory, "/CURRENT").c_str(), F_OK) != 0) return absl::OkStatus();
+absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& directory,
+                                                          const FileLayer* files) {
+  if (access(absl::StrCat(directory, "/CURRENT").c_str(), F_OK) != 0) {
+    return std::optional<uint32_t>();
+  }
   // Read-only and with the default column family alone: a later format may have others, and a store
   // that is not ours must stay as it is.
   rocksdb::Options options;
@@ -50,7 +53,7 @@ absl::Status CheckFormatVersion(const std::string& directory, const FileLayer* f
   PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version,
                            ReadNumber(db.get(), kFormatVersionKey));
   // Absent: killed between creating the database and its first write, which is the version.
-  if (version.value_or(kStoreFormatVersion) == kStoreFormatVersion) return absl::OkStatus();
+  if (version.value_or(kStoreFormatVersion) <= kStoreFormatVersion) return version;
   return absl::FailedPreconditionError(
       absl::StrCat("segment store: directory ", directory, " has format version ", *version,
                    ", this prefixd reads version ", kStoreFormatVersion));

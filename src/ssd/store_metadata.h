@@ -6,6 +6,7 @@
 //   "meta/" + key          -> value of PutMeta
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,9 +25,10 @@ inline constexpr int kCounterBits = 40;
 inline constexpr uint64_t kMaxCounter = (uint64_t{1} << kCounterBits) - 1;
 inline constexpr uint32_t kMaxEpoch = (uint32_t{1} << 24) - 1;
 
-// FailedPrecondition naming both versions when `directory` holds a store of another format. Changes
-// nothing. OK when there is no store yet.
-absl::Status CheckFormatVersion(const std::string& directory, const FileLayer* files);
+// Of the store in `directory`, read without changing anything; nullopt when there is none yet.
+// FailedPrecondition naming both versions when it is a later one than ours.
+absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& directory,
+                                                          const FileLayer* files);
 
 // Raises the epoch by one, synced, before any sequence of it is given out. FailedPrecondition when
 // all epochs are used.

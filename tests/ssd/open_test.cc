@@ -120,9 +120,33 @@ TEST_F(OpenTest, AnotherFormatVersionIsRefusedSayingBothAndLeftAlone) {
   WriteRaw("store/format_version", std::string("\x07\0\0\0", 4));
   const absl::Status expected =
       absl::FailedPreconditionError("segment store: directory " + directory_ +
-                                    " has format version 7, this prefixd reads version 1");
+                                    " has format version 7, this prefixd reads version 2");
   EXPECT_EQ(OpenStatus(directory_), expected);
   EXPECT_EQ(OpenStatus(directory_), expected);
+}
+
+TEST_F(OpenTest, WhatAnOlderVersionLeftIsReclaimedAndSaidSo) {
+  std::vector<uint64_t> sequences;
+  WriteSegment(Open(), {MakePage(1 << 20)}, &sequences);
+  const std::string instance = ReadInstance(directory_);
+  EXPECT_EQ(instance.size(), 32u);
+  WriteRaw("store/format_version", std::string("\0\0\0\0", 4));
+  SegmentStore& store = Open();
+  EXPECT_THAT(store.reclaimed_why(), HasSubstr("format version 0"));
+  EXPECT_TRUE(store.Segments().empty());
+  EXPECT_LT(store.FileBytes(), uint64_t{1} << 20);
+  EXPECT_EQ(ReadInstance(directory_), instance);
+  EXPECT_TRUE(Open().reclaimed_why().empty());
+}
+
+TEST_F(OpenTest, WhatVersionOneWroteIsRead) {
+  std::vector<uint64_t> sequences;
+  const Page page = MakePage(1 << 16);
+  WriteSegment(Open(), {page}, &sequences);
+  WriteRaw("store/format_version", std::string("\1\0\0\0", 4));
+  SegmentStore& store = Open();
+  EXPECT_TRUE(store.reclaimed_why().empty());
+  EXPECT_TRUE(Read(store, sequences[0], page).ok());
 }
 
 TEST_F(OpenTest, OpeningIsRefusedWhenTheEpochsAreUsedUp) {
@@ -155,7 +179,7 @@ TEST_F(OpenTest, TheLayoutOnDiskIsAsDocumented) {
   EXPECT_EQ(ReadRaw("records", key(3)), "a record");
   EXPECT_EQ(ReadRaw("records", key(4)), std::string("\x01\0\0\0\0\0\0\0", 8))
       << "closing marker: how many records";
-  EXPECT_EQ(ReadRaw("default", "store/format_version"), std::string("\x01\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("default", "store/format_version"), std::string("\x02\0\0\0", 4));
   EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x01\0\0\0", 4));
   EXPECT_EQ(ReadRaw("default", "meta/space"), "identity");
 }
