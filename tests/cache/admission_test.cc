@@ -98,7 +98,6 @@ TEST_F(AdmissionTest, BeyondTheWriteBudgetDeepUnusedBlocksAreDroppedAtEviction) 
   EXPECT_EQ(ReadBack(identity, space, shallow), 640u);
   uint32_t least = 12288;
   for (const Tokens& tokens : deep) least = std::min(least, ReadBack(identity, space, tokens));
-  EXPECT_GE(least, 8192u);
   EXPECT_LT(least, 12288u);
 }
 
