@@ -29,13 +29,14 @@
 
 namespace prefixd::kernels {
 
-// kPrecise: the promises above. kFast: for calls of 1 to 8 query rows over tiled and raw pages, on
-// a CPU with AVX512_VNNI. Tiled: queries and weights are rounded to 8 bits (to 15 where neither
-// keys nor values have 4 bits) and multiplied with the stored codes. Root of the mean square error
-// relative to that of the result, normal data: below 1.8 % for 8-bit keys and 4-bit values, which
-// cost 9 % themselves; below 0.05 % where both have 8 bits. Raw: float. A row's bits may then
-// depend on block borders, never on other rows or threads; NaN and infinity reach only rows that
-// see their token. Any other call is computed as kPrecise.
+// kPrecise: the promises above. kFast: for calls of 1 to 8 query rows over raw pages and those of
+// formats that have a tiled layout, on a CPU with AVX512_VNNI; pages in rows are brought into tiles
+// a tile at a time, and give the same bits. Codes: queries and weights are rounded to 8 bits (to 15
+// where neither keys nor values have 4 bits) and multiplied with the stored codes. Root of the mean
+// square error relative to that of the result, normal data: below 1.8 % for 8-bit keys and 4-bit
+// values, which cost 9 % themselves; below 0.05 % where both have 8 bits. Raw: float. A row's bits
+// may then depend on block borders, never on other rows or threads; NaN and infinity reach only
+// rows that see their token. Any other call is computed as kPrecise.
 enum class AttentionMode : uint8_t { kPrecise = 0, kFast = 1 };
 
 struct AttentionShape {

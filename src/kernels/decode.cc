@@ -57,7 +57,12 @@ struct Call {
 
 void TakeScratch(const Call& call, Pieces* pieces, DecodeScratch* scratch) {
   uint32_t key_groups = 0, value_groups = 0;
+  uint64_t key_tile = 0, value_tile = 0;
   for (const DecodeFormat& format : call.formats) {
+    if (format.key.in_rows) key_tile = std::max(key_tile, format.key.tile_layout.unit_bytes);
+    if (format.value.in_rows) {
+      value_tile = std::max(value_tile, format.value.tile_layout.unit_bytes);
+    }
     key_groups = std::max(key_groups, format.key.groups);
     value_groups = std::max(value_groups, format.value.groups);
   }
@@ -68,6 +73,8 @@ void TakeScratch(const Call& call, Pieces* pieces, DecodeScratch* scratch) {
   pieces->Take(scratch->scores, size_t{kStripHeads} * kDecodeTile);
   pieces->Take(scratch->lanes, size_t{16} * 16);
   pieces->Take(scratch->codes, size_t{2} * 16 * kDecodeTile);
+  pieces->Take(scratch->key_tile, key_tile);
+  pieces->Take(scratch->value_tile, value_tile);
 }
 
 // All memory of a call; returns how much that is.

@@ -7,10 +7,10 @@ constexpr uint32_t kLanes = 16;
 
 bool HasFastWay(const quant::TensorFormat& format, uint32_t dim) {
   if (format.codec == quant::Codec::kRaw) return dim % kLanes == 0;
-  return format.layout == quant::Layout::kTiled;
+  return quant::HasTiled(format);
 }
 
-DecodeTensor TensorOf(const quant::TensorFormat& format, uint32_t dim) {
+DecodeTensor TensorOf(const quant::TensorFormat& format, quant::Side side, uint32_t dim) {
   DecodeTensor tensor;
   tensor.format = &format;
   tensor.dim = dim;
@@ -22,6 +22,10 @@ DecodeTensor TensorOf(const quant::TensorFormat& format, uint32_t dim) {
   tensor.is_signed = format.codec == quant::Codec::kQ8_0;
   tensor.biased = format.codec == quant::Codec::kMlxAffine || format.codec == quant::Codec::kQ4_1;
   tensor.middle = format.bits == 8 ? 128.0f : 8.0f;
+  tensor.in_rows = format.layout == quant::Layout::kRows;
+  tensor.tile = {
+      .format = quant::Tiled(format), .side = side, .dim = dim, .page_tokens = kDecodeTile};
+  tensor.tile_layout = quant::LayoutOf(tensor.tile);
   return tensor;
 }
 
@@ -32,8 +36,8 @@ bool HasFastDecode(const quant::KvFormat& format, uint32_t key_dim, uint32_t val
 }
 
 DecodeFormat DecodeFormatOf(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim) {
-  DecodeFormat decode{.key = TensorOf(format.key, key_dim),
-                      .value = TensorOf(format.value, value_dim)};
+  DecodeFormat decode{.key = TensorOf(format.key, quant::Side::kKey, key_dim),
+                      .value = TensorOf(format.value, quant::Side::kValue, value_dim)};
   // 8 bits of q and of the weights cost about 1.5 % of a result: less than 4-bit values do, more
   // than 8-bit keys and values.
   decode.digits = format.key.bits >= 8 && format.value.bits >= 8 ? 2 : 1;

@@ -13,6 +13,7 @@
 #include "kernels/attention.h"
 #include "quant/block_table.h"
 #include "quant/format.h"
+#include "quant/unit.h"
 
 namespace prefixd::kernels {
 
@@ -46,6 +47,11 @@ struct DecodeTensor {
   bool is_signed = false;  // codes are signed bytes
   bool biased = false;
   float middle = 0;  // of the codes' range
+  // Of layout rows: each tile is brought into the order of a tiled unit of kDecodeTile tokens
+  // first.
+  bool in_rows = false;
+  quant::UnitShape tile;
+  quant::UnitLayout tile_layout;
   float whole() const { return biased ? 1.0f : 0.0f; }
 };
 struct DecodeFormat {
@@ -97,6 +103,8 @@ struct DecodeScratch {
   float* scores = nullptr;        // [kStripHeads][kDecodeTile], then weights
   float* lanes = nullptr;         // [16][16]
   int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kDecodeTile]
+  std::byte* key_tile = nullptr;  // a tile whose page is in rows, as a tiled unit
+  std::byte* value_tile = nullptr;
 };
 
 // A piece of work: some kv heads over the runs of one slot.

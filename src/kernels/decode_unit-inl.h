@@ -19,6 +19,8 @@
 #include "kernels/decode_tile-inl.h"
 #include "kernels/decode_values-inl.h"
 #include "kernels/rows-inl.h"
+#include "kernels/unit_step.h"
+#include "kernels/unit_tiles-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
@@ -89,9 +91,12 @@ class UnitAttention {
       tile.tokens = CountSeen(tile);
       if (tile.tokens == 0) break;
       asker_.Ask<kLinesToWiden>();
-      WidenTile(format_.key, visit_.key, tile, scratch_.key_scales, scratch_.key_biases);
+      key_ = Tiled(format_.key, visit_.key, tile, scratch_.key_tile);
+      WidenTile(format_.key, key_.unit, key_.tokens, scratch_.key_scales, scratch_.key_biases);
       asker_.Ask<kLinesToWiden>();
-      WidenTile(format_.value, visit_.value, tile, scratch_.value_scales, scratch_.value_biases);
+      value_ = Tiled(format_.value, visit_.value, tile, scratch_.value_tile);
+      WidenTile(format_.value, value_.unit, value_.tokens, scratch_.value_scales,
+                scratch_.value_biases);
       const uint32_t row_heads = (visit_.end_row - visit_.first_row) * job_.group();
       for (uint32_t strip = 0; strip < row_heads; strip += kStripHeads) {
         AttendStrip(tile, strip, HWY_MIN(kStripHeads, row_heads - strip));
@@ -105,6 +110,27 @@ class UnitAttention {
     if (visit.next_key == nullptr) return LineAsker(visit.key.bytes);
     return LineAsker(visit.next_key, visit.key.layout.unit_bytes, visit.next_value,
                      visit.value.layout.unit_bytes);
+  }
+
+  // A tile where it can be read in tiled order.
+  struct TiledTile {
+    DecodeUnit unit;
+    DecodeTokens tokens;  // of the unit
+  };
+  static HWY_INLINE TiledTile Tiled(const DecodeTensor& tensor, const DecodeUnit& unit,
+                                    const DecodeTokens& tile, std::byte* memory) {
+    if (!tensor.in_rows) return {unit, tile};
+    for (uint32_t done = 0; done < tile.tokens; done += kUnitStepTokens) {
+      const uint32_t count = HWY_MIN(kUnitStepTokens, tile.tokens - done);
+      const UnitStep from{.shape = {.format = *tensor.format, .dim = tensor.dim},
+                          .layout = unit.layout,
+                          .first = tile.first + done,
+                          .count = count};
+      const UnitStep to{
+          .shape = tensor.tile, .layout = tensor.tile_layout, .first = done, .count = count};
+      StoreTilesOfRows(to, RowsInUnit(from, unit.bytes), memory);
+    }
+    return {{memory, tensor.tile_layout}, {.first = 0, .tokens = tile.tokens}};
   }
 
   // How many of the tile's tokens any row sees.
@@ -134,18 +160,18 @@ class UnitAttention {
       const uint32_t seen = CountSeen(tile, visit_.first_row + (first + r) / job_.group());
       strip.seen[r] = seen == kDecodeTile ? ~uint64_t{0} : (uint64_t{1} << seen) - 1;
     }
-    Score(tile, row_head, rows);
+    Score(key_.unit, key_.tokens, row_head, rows);
     WeighStrip(job_, scratch_, &asker_, &strip);
-    AddValues(tile, strip);
+    AddValues(value_.unit, value_.tokens, strip);
   }
 
-  HWY_INLINE void Score(const DecodeTokens& tile, size_t row_head, uint32_t rows) {
+  HWY_INLINE void Score(const DecodeUnit& unit, const DecodeTokens& tile, size_t row_head,
+                        uint32_t rows) {
     const DecodeQueries& all = job_.queries[visit_.format];
     const DecodeTensor& key = format_.key;
     if (key.raw) {
       return WithDtype(key.format->dtype, [&](auto strip) HWY_ATTR {
-        strip.Score(key, all.floats + row_head * key.dim, rows, visit_.key, tile, &asker_,
-                    scratch_);
+        strip.Score(key, all.floats + row_head * key.dim, rows, unit, tile, &asker_, scratch_);
       });
     }
     const StripQueries queries{.codes = all.codes + row_head * key.dim,
@@ -154,33 +180,30 @@ class UnitAttention {
                                .terms = all.terms + row_head * key.groups};
     switch (KindOf(key)) {
       case CodeKind::kNibbles:
-        return ScoreStrip<CodeKind::kNibbles>(key, queries, rows, visit_.key, tile, &asker_,
-                                              scratch_);
+        return ScoreStrip<CodeKind::kNibbles>(key, queries, rows, unit, tile, &asker_, scratch_);
       case CodeKind::kSignedBytes:
-        return ScoreStrip<CodeKind::kSignedBytes>(key, queries, rows, visit_.key, tile, &asker_,
+        return ScoreStrip<CodeKind::kSignedBytes>(key, queries, rows, unit, tile, &asker_,
                                                   scratch_);
       default:
-        return ScoreStrip<CodeKind::kBytes>(key, queries, rows, visit_.key, tile, &asker_,
-                                            scratch_);
+        return ScoreStrip<CodeKind::kBytes>(key, queries, rows, unit, tile, &asker_, scratch_);
     }
   }
 
-  HWY_INLINE void AddValues(const DecodeTokens& tile, const DecodeStrip& strip) {
+  HWY_INLINE void AddValues(const DecodeUnit& unit, const DecodeTokens& tile,
+                            const DecodeStrip& strip) {
     if (format_.value.raw) {
       return WithDtype(format_.value.format->dtype, [&](auto raw) HWY_ATTR {
-        raw.Add(job_, format_.value, visit_.value, tile, &asker_, strip, scratch_);
+        raw.Add(job_, format_.value, unit, tile, &asker_, strip, scratch_);
       });
     }
     switch (KindOf(format_.value)) {
       case CodeKind::kNibbles:
-        return AddStrip<CodeKind::kNibbles>(job_, format_, visit_.value, tile, &asker_, strip,
-                                            scratch_);
+        return AddStrip<CodeKind::kNibbles>(job_, format_, unit, tile, &asker_, strip, scratch_);
       case CodeKind::kSignedBytes:
-        return AddStrip<CodeKind::kSignedBytes>(job_, format_, visit_.value, tile, &asker_, strip,
+        return AddStrip<CodeKind::kSignedBytes>(job_, format_, unit, tile, &asker_, strip,
                                                 scratch_);
       default:
-        return AddStrip<CodeKind::kBytes>(job_, format_, visit_.value, tile, &asker_, strip,
-                                          scratch_);
+        return AddStrip<CodeKind::kBytes>(job_, format_, unit, tile, &asker_, strip, scratch_);
     }
   }
 
@@ -189,6 +212,7 @@ class UnitAttention {
   const DecodeScratch& scratch_;
   const DecodeFormat& format_;
   LineAsker asker_;
+  TiledTile key_, value_;  // that are attended to
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -88,19 +88,6 @@ HWY_INLINE void DequantizeRaw(const UnitStep& step, const std::byte* unit, float
 
 // --- codes
 
-// Where the step's tokens stand in a unit of layout rows.
-template <typename Byte>
-HWY_INLINE BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
-  const quant::RowBytes row = quant::BytesOfRow(step.shape.format, step.shape.dim);
-  BasicStepRows<Byte> rows;
-  rows.codes = unit + step.layout.codes_offset + step.first * size_t{row.codes};
-  rows.scales = unit + step.layout.scales_offset + step.first * size_t{row.scales};
-  rows.biases = unit + step.layout.biases_offset + step.first * size_t{row.biases};
-  rows.codes_stride = row.codes;
-  rows.scales_stride = row.scales;
-  return rows;
-}
-
 HWY_INLINE bool IsTiled(const UnitStep& step) {
   return step.shape.format.layout == quant::Layout::kTiled;
 }

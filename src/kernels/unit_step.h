@@ -55,6 +55,19 @@ struct BasicStepRows {
 using StepRows = BasicStepRows<std::byte>;
 using ConstStepRows = BasicStepRows<const std::byte>;
 
+// Where the step's tokens stand in a unit of layout rows.
+template <typename Byte>
+BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
+  const quant::RowBytes row = quant::BytesOfRow(step.shape.format, step.shape.dim);
+  BasicStepRows<Byte> rows;
+  rows.codes = unit + step.layout.codes_offset + step.first * size_t{row.codes};
+  rows.scales = unit + step.layout.scales_offset + step.first * size_t{row.scales};
+  rows.biases = unit + step.layout.biases_offset + step.first * size_t{row.biases};
+  rows.codes_stride = row.codes;
+  rows.scales_stride = row.scales;
+  return rows;
+}
+
 // Memory for the parts of a step, for its scales and biases as floats and for a row of raw
 // elements.
 class StepMemory {

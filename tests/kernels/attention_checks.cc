@@ -55,7 +55,7 @@ void ExpectLikeScalarOnEveryTarget(const PagedLayer& layer, const AttentionShape
                                    double bound) {
   const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
   const std::vector<float> want = Expected(layer, q.data(), shape);
-  ForEachTarget([&](const char*) {
+  ForEachQuickTarget([&](const char*) {
     EXPECT_LE(RelativeError(MustAttend(layer, q.data(), shape), want), bound);
   });
 }

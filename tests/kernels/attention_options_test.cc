@@ -91,7 +91,7 @@ TEST(AttentionOptionsTest, ARowIsTheSameAloneInAChunkAndOnThreadsWithEveryOption
       SCOPED_TRACE(quant::ToString(format) + ", " + option.name);
       AttentionShape all = option.Of(kRows, kFirst);
       const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
-      ForEachTarget([&](const char*) {
+      ForEachQuickTarget([&](const char*) {
         const std::vector<float> together = MustAttend(layer, q.data(), all);
         EXPECT_TRUE(SameBits(MustAttend(cut, q.data(), all), together)) << "other blocks";
         AttentionShape threaded = all;
@@ -123,7 +123,7 @@ TEST(AttentionOptionsTest, BlocksThatNoRowSeesAreNotTouched) {
         for (uint32_t block = (sink_tokens + 19) / 20; block < first_seen / 20; ++block) {
           guarded.Forbid(block);
         }
-        ForEachTarget([&](const char*) {
+        ForEachQuickTarget([&](const char*) {
           std::vector<float> out(OutFloats(shape));
           ASSERT_TRUE(Attend(guarded.table(), layer.formats(), q.data(), out.data(), shape).ok());
           EXPECT_TRUE(SameBits(out, MustAttend(layer, q.data(), shape)));
@@ -146,7 +146,7 @@ TEST(AttentionOptionsTest, NanOutsideTheWindowDoesNotReachARow) {
     table[0].tokens = 64;  // positions 40 to 63 are NaN
     const AttentionShape shape = Option{.window = 30, .sink_tokens = 40}.Of(100, 50);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
-    ForEachTarget([&](const char*) {
+    ForEachQuickTarget([&](const char*) {
       std::vector<float> out(OutFloats(shape));
       ASSERT_TRUE(Attend(table, layer.formats(), q.data(), out.data(), shape).ok());
       const size_t row = out.size() / 100;
@@ -189,7 +189,7 @@ TEST(AttentionOptionsTest, ARowOfAMixedTableIsTheSameAloneInAChunkAndOnThreads) 
     SCOPED_TRACE(option.name);
     AttentionShape all = option.Of(220, 30);
     const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
-    ForEachTarget([&](const char*) {
+    ForEachQuickTarget([&](const char*) {
       const std::vector<float> together = MustAttend(layer, q.data(), all);
       AttentionShape threaded = all;
       threaded.threads = 2;
@@ -217,7 +217,7 @@ TEST(AttentionOptionsTest, AFormatThatNoBlockHasChangesNoBit) {
   const PagedLayer listed(kLayer, {codes, raw}, UniformBlocks(170, 64));
   const PagedLayer raw_alone(kLayer, {raw}, UniformBlocks(170, 64));
   const PagedLayer raw_listed(kLayer, {codes, raw}, UniformBlocks(170, 64, /*format=*/1));
-  ForEachTarget([&](const char*) {
+  ForEachQuickTarget([&](const char*) {
     EXPECT_TRUE(SameBits(MustAttend(listed, q.data(), shape), MustAttend(alone, q.data(), shape)));
     EXPECT_LE(RelativeError(MustAttend(raw_listed, q.data(), shape),
                             MustAttend(raw_alone, q.data(), shape)),
@@ -231,7 +231,7 @@ TEST(AttentionOptionsTest, LearnedSinksRunFromNothingToEverything) {
     const PagedLayer layer(kLayer, {format}, UniformBlocks(100, 64));
     AttentionShape shape = Option{}.Of(2, 98);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
-    ForEachTarget([&](const char*) {
+    ForEachQuickTarget([&](const char*) {
       shape.sinks = nullptr;
       const std::vector<float> none = MustAttend(layer, q.data(), shape);
       const std::vector<float> nothing(6, -std::numeric_limits<float>::infinity());

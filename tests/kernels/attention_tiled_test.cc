@@ -24,7 +24,7 @@ void ExpectTiledLikeRows(const LayerShape& shape, const std::vector<KvFormat>& f
   const PagedLayer tiled(shape, tiled_formats, blocks);
   const std::vector<float> q = RandomFloats(QueryFloats(attention), 5);
   const std::vector<float> want = Expected(rows, q.data(), attention);
-  ForEachTarget([&](const char*) {
+  ForEachQuickTarget([&](const char*) {
     const std::vector<float> got = MustAttend(tiled, q.data(), attention);
     EXPECT_LE(RelativeError(got, want), kErrorBound);
     EXPECT_TRUE(SameBits(got, MustAttend(rows, q.data(), attention)));

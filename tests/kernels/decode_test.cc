@@ -77,6 +77,27 @@ TEST(DecodeTest, EveryTiledFormatAgreesWithTheScalarOracleOnEveryTarget) {
   }
 }
 
+TEST(DecodeTest, PagesInRowsGiveTheBitsOfTiledOnes) {
+  for (const uint32_t dim : {64u, 96u, 128u, 256u}) {
+    const LayerShape shape{.kv_heads = 2, .key_dim = dim, .value_dim = dim};
+    for (const TensorFormat& tiled : TiledFormatsFor(dim)) {
+      SCOPED_TRACE(quant::ToString(tiled) + " dim " + std::to_string(dim));
+      const TensorFormat rows = quant::InRows(tiled);
+      for (const uint32_t block : {64u, 128u, 37u}) {
+        const AttentionShape attention = FastShapeOf(shape, 3, 3, 147);
+        const std::vector<float> q = QueriesFor(attention);
+        const auto result = [&](const KvFormat& format) {
+          const PagedLayer layer(shape, {format}, UniformBlocks(150, block));
+          return ResultOf(&Attend, layer, q, attention);
+        };
+        const std::vector<float> want = result({tiled, tiled});
+        EXPECT_TRUE(SameBits(result({rows, rows}), want)) << "blocks of " << block;
+        EXPECT_TRUE(SameBits(result({rows, tiled}), want)) << "blocks of " << block;
+      }
+    }
+  }
+}
+
 TEST(DecodeTest, KeysAndValuesMayDifferInFormatGroupAndWidth) {
   const KvFormat formats[] = {{Affine(8, 64), Affine(4, 32, Dtype::kBf16)},
                               {Affine(4, 32, Dtype::kF32), Affine(8, 64)},
