@@ -58,14 +58,18 @@ namespace {
 HWY_EXPORT(StoreStepOnTarget);
 HWY_EXPORT(LoadStepOnTarget);
 
+// Null stays null: ggml's rows have codes alone.
+template <typename Byte>
+Byte* Behind(Byte* first, size_t offset) {
+  return first == nullptr ? first : first + offset;
+}
+
+// The rows from token `token` on.
 template <typename Byte>
 BasicStepRows<Byte> RowsFrom(const BasicStepRows<Byte>& rows, size_t token) {
-  const auto at = [](Byte* first, size_t offset) {
-    return first == nullptr ? first : first + offset;
-  };
   return {.codes = rows.codes + token * rows.codes_stride,
-          .scales = at(rows.scales, token * rows.scales_stride),
-          .biases = at(rows.biases, token * rows.scales_stride),
+          .scales = Behind(rows.scales, token * rows.scales_stride),
+          .biases = Behind(rows.biases, token * rows.scales_stride),
           .codes_stride = rows.codes_stride,
           .scales_stride = rows.scales_stride};
 }
@@ -73,13 +77,9 @@ BasicStepRows<Byte> RowsFrom(const BasicStepRows<Byte>& rows, size_t token) {
 // The packed rows of one head.
 template <typename Byte, typename Rows>
 BasicStepRows<Byte> RowsOf(const Rows& rows, uint32_t head) {
-  const size_t scales = head * rows.scales_head_stride;
-  const auto at = [](Byte* first, size_t offset) {
-    return first == nullptr ? first : first + offset;
-  };
   return {.codes = rows.codes + head * rows.codes_head_stride,
-          .scales = at(rows.scales, scales),
-          .biases = at(rows.biases, scales),
+          .scales = Behind<Byte>(rows.scales, head * rows.scales_head_stride),
+          .biases = Behind<Byte>(rows.biases, head * rows.scales_head_stride),
           .codes_stride = rows.codes_token_stride,
           .scales_stride = rows.scales_token_stride};
 }
@@ -166,24 +166,26 @@ void LoadPacked(const quant::TensorFormat& format, const std::byte* units, const
 
 void Relayout(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
               std::byte* to) {
-  const quant::TensorFormat in_rows = quant::InRows(format), tiled = quant::Tiled(format);
   const bool to_rows = format.layout == quant::Layout::kTiled;
-  const quant::UnitShape to_shape = ShapeOf(to_rows ? in_rows : tiled, run);
-  const quant::UnitShape from_shape = ShapeOf(format, run);
-  const uint64_t from_bytes = quant::LayoutOf(from_shape).unit_bytes;
-  const uint64_t to_bytes = quant::LayoutOf(to_shape).unit_bytes;
-  UnitOutput output(to_shape, run);
-  for (uint32_t head = 0; head < run.heads; ++head, units += from_bytes, to += to_bytes) {
+  const quant::UnitShape tiled = ShapeOf(quant::Tiled(format), run);
+  const quant::UnitShape rows = ShapeOf(quant::InRows(format), run);
+  const uint64_t tiled_bytes = quant::LayoutOf(tiled).unit_bytes;
+  const UnitStep in_rows{.shape = rows,
+                         .layout = quant::LayoutOf(rows),
+                         .first = run.first_token,
+                         .count = run.tokens};
+  const uint64_t from_bytes = to_rows ? tiled_bytes : in_rows.layout.unit_bytes;
+  UnitOutput output(to_rows ? rows : tiled, run);
+  for (uint32_t head = 0; head < run.heads; ++head, units += from_bytes) {
     std::byte* const unit = output.Begin(to);
     if (to_rows) {
-      const auto rows = RowsInUnits<MutablePackedRows>(in_rows, run, unit);
-      LoadUnit(from_shape, units, run, RowsOf<std::byte>(rows, 0));
+      LoadUnit(tiled, units, run, RowsInUnit(in_rows, unit));
     } else {
-      const auto rows = RowsInUnits<PackedRows>(in_rows, run, units);
-      StoreUnit(to_shape, run, RowsOf<const std::byte>(rows, 0), unit);
+      StoreUnit(tiled, run, RowsInUnit(in_rows, units), unit);
     }
     output.End(to);
     Send(output.pending(), head + 1 < run.heads ? units + from_bytes : nullptr);
+    to += to_rows ? in_rows.layout.unit_bytes : tiled_bytes;
   }
 }
 
