@@ -60,9 +60,7 @@ Leaving Core::PickLeaving(uint64_t keep_after) {
   index::RewriteOptions options = age_out.Choose(segments, count, SsdBudget());
   options.hot_bytes = std::min(options.hot_bytes, SegmentBytes() / 4 * 3);
   leaving.blocks = index->PickRewrite(options);
-  for (const index::SpillBlock& block : leaving.blocks) {
-    for (const index::PageInfo& page : block.pages) leaving.bytes += page.page_bytes;
-  }
+  leaving.bytes = PageBytesOf(leaving.blocks);
   return leaving;
 }
 

@@ -5,7 +5,7 @@
 // and loops. Only the first three are held across calls into other rooms; Session::event_mutex is
 // held while a session is told something, and nothing else then.
 //
-// Threads: two that promote (and verify in between), one each that spills, removes files of
+// Threads: some that promote (and verify in between), one each that spills, removes files of
 // segments that left, tells sessions what became ready, frees cut-off sessions, and looks after
 // slabs.
 #pragma once
@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,6 +93,9 @@ struct Bell {
 };
 
 struct BlockRecord;  // record.h
+
+// Of what is to be written.
+uint64_t PageBytesOf(std::span<const index::SpillBlock> blocks);
 
 inline constexpr uint64_t kOwnLeases = uint64_t{1} << 39;  // above what the index ever counts to
 
@@ -258,6 +262,8 @@ struct Core {
   uint64_t BytesBeingDropped() const PREFIXD_EXCLUDES(drop_mutex);
   bool WaitForDrop() PREFIXD_EXCLUDES(drop_mutex);  // false: nothing is being dropped
   void DropLoop();
+
+  // --- what a round of spilling takes (spill.cc) ---
   Batch PickBatch(uint64_t round_start, Admit admit) PREFIXD_REQUIRES(segment_mutex);
   // What commits wait for before all else; then the coldest.
   std::vector<index::SpillBlock> PickDirty(uint64_t max_bytes, Admit admit)
@@ -269,6 +275,15 @@ struct Core {
   void PauseSpilling() PREFIXD_REQUIRES(spill_mutex);
   void SpillLoop();
   bool CleanBelow(uint64_t eighths) const;
+
+  // --- limits of spaces (space_limits.cc) ---
+  void KeepLimits();  // called where something is asked or stored
+  void KeepCeiling(block::SpaceHandle space);
+  absl::Status LoadLimits() PREFIXD_EXCLUDES(mutex);
+
+  // --- budget (resize.cc) ---
+  absl::Status ResizeRam(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex);
+  absl::Status ResizeSsd(uint64_t ssd_bytes) PREFIXD_EXCLUDES(segment_mutex);
 
   // --- start (recover.cc, adopt.cc) ---
   absl::Status Recover();  // from the SSD tier's records
@@ -285,15 +300,6 @@ struct Core {
   int64_t Now() const { return options.clock->MonotonicMicros(); }
 
   const Options options;
-  // --- limits of spaces (space_limits.cc) ---
-  void KeepLimits();  // called where something is asked or stored
-  void KeepCeiling(block::SpaceHandle space);
-  absl::Status LoadLimits() PREFIXD_EXCLUDES(mutex);
-
-  // --- budget (resize.cc) ---
-  absl::Status ResizeRam(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex);
-  absl::Status ResizeSsd(uint64_t ssd_bytes) PREFIXD_EXCLUDES(segment_mutex);
-
   base::Mutex budget_mutex;  // one resizes at a time
   BudgetShares shares;       // as cut by Start
   std::atomic<uint64_t> ram_budget_bytes, ssd_budget_bytes;

@@ -40,6 +40,8 @@ BlockRecord RecordOf(const index::SpillBlock& block) {
   return record;
 }
 
+}  // namespace
+
 uint64_t PageBytesOf(std::span<const index::SpillBlock> blocks) {
   uint64_t bytes = 0;
   for (const index::SpillBlock& block : blocks) {
@@ -47,8 +49,6 @@ uint64_t PageBytesOf(std::span<const index::SpillBlock> blocks) {
   }
   return bytes;
 }
-
-}  // namespace
 
 // Whether free and clean extents are below so many eighths of the arena: the spiller starts below
 // two and goes on to three, so that allocations seldom wait for the disk.
