@@ -35,6 +35,7 @@ constexpr Workload kWorkloads[] = {
      RunQuality},
     {"serve", "workers with traffic: hit rate, tokens/s, time to first byte", RunServe},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
+    {"features", "every layer kind, format and shape of match: every promised figure", RunFeatures},
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
 };
 
@@ -186,7 +187,9 @@ int Main(int argc, char** argv) {
          "--only", arguments.only,
          "only these families of figures. share: acquire, match, read, gather, python, "
          "streams, fairness, crash; kernels: decode, prefill, error, convert, numbers, table, "
-         "fused; trace: cache, daemon, tiers; ssd: spill, restore, churn, restart, budget, trace")
+         "fused; trace: cache, daemon, tiers; ssd: spill, restore, churn, restart, budget, trace; "
+         "features: descriptors, shapes, hybrid, "
+         "numbers")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,
@@ -210,6 +213,10 @@ int Main(int argc, char** argv) {
   for (const Workload& workload : kWorkloads) {
     CLI::App* const command = app.add_subcommand(workload.name, workload.help)->fallthrough();
     if (workload.run == RunKvCache) AddKvCacheOptions(*command, arguments.kv_cache);
+    if (workload.run == RunFeatures) {
+      command->add_option("--trace", arguments.trace,
+                          "a file of prompts with their text (default: the shipped agent prompts)");
+    }
     if (workload.run == RunTrace) {
       command->add_option(
           "FILE,--trace", arguments.trace,

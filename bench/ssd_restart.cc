@@ -11,6 +11,7 @@
 #include "base/checksum.h"
 #include "base/status.h"
 #include "bench/disk_counters.h"
+#include "bench/own_cache.h"
 #include "bench/ssd.h"
 #include "bench/timing.h"
 #include "bench/trace_geometry.h"
@@ -68,14 +69,12 @@ absl::Status FillStore(const std::string& directory, const Budget& budget, uint6
   options.ram_budget_bytes = budget.ram;
   options.ssd_budget_bytes = budget.ssd;
   options.directory = directory;
-  PREFIXD_ASSIGN_OR_RETURN(const auto cache, cache::Cache::Open(options));
-  const block::SessionId session = cache->BeginSession("fill");
-  PREFIXD_ASSIGN_OR_RETURN(const cache::OpenedSpace space,
-                           cache->OpenSpace(session, IdentityOf(kShape)));
+  PREFIXD_ASSIGN_OR_RETURN(const OwnCache own, OpenOwnCache(options, IdentityOf(kShape)));
   for (uint64_t number = 0; number < sequences; ++number) {
-    PREFIXD_RETURN_IF_ERROR(StoreSequence(*cache, session, space.space, number));
+    PREFIXD_RETURN_IF_ERROR(StoreSequence(*own.cache, own.session, own.space, number));
   }
-  const auto flushed = cache->Flush(std::chrono::steady_clock::now() + std::chrono::seconds(120));
+  const auto flushed =
+      own.cache->Flush(std::chrono::steady_clock::now() + std::chrono::seconds(120));
   if (flushed.dirty_bytes == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("fill: ", flushed.dirty_bytes, " bytes stay dirty"));
 }
@@ -140,6 +139,7 @@ void SsdRestart(Bench& bench) {
     const auto started = StartAgain({.directory = directory,
                                      .ram = std::to_string(budget.ram),
                                      .ssd = std::to_string(budget.ssd),
+                                     .load_wait = "300ms",
                                      .flags = {"--log-level", "warning"}},
                                     sequences);
     if (!bench.Check(started.ok(), started.status().ToString())) return;

@@ -2,6 +2,7 @@
 
 #include <zstd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -100,6 +101,30 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path, size_t max_requests) {
     return absl::InvalidArgumentError(absl::StrCat("trace: ", path, " holds no request"));
   }
   return reader.Take();
+}
+
+absl::StatusOr<std::vector<std::vector<uint32_t>>> ReadPrompts(const std::string& path,
+                                                               size_t max_requests) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::string text, Decompress(path));
+  std::vector<std::vector<uint32_t>> prompts;
+  std::string_view rest = text;
+  while (!rest.empty() && prompts.size() < max_requests) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("input") || !json["input"].is_string() ||
+        json["input"].get_ref<const std::string&>().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("trace: ", path, " line ", prompts.size() + 1, " has no text of a prompt"));
+    }
+    std::vector<uint32_t>& prompt = prompts.emplace_back();
+    for (const char byte : json["input"].get_ref<const std::string&>()) {
+      prompt.push_back(static_cast<unsigned char>(byte));
+    }
+  }
+  if (prompts.empty())
+    return absl::InvalidArgumentError(absl::StrCat("trace: ", path, " is empty"));
+  return prompts;
 }
 
 }  // namespace prefixd::bench

@@ -36,4 +36,8 @@ struct Trace {
 // trace: an id below two parents is one too. At most `max_requests` of it.
 absl::StatusOr<Trace> ReadTrace(const std::string& path, size_t max_requests = ~size_t{0});
 
+// A trace that has the text of its prompts ("input"): their bytes as tokens. Same errors.
+absl::StatusOr<std::vector<std::vector<uint32_t>>> ReadPrompts(const std::string& path,
+                                                               size_t max_requests = ~size_t{0});
+
 }  // namespace prefixd::bench

@@ -104,6 +104,24 @@ AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequ
   });
 }
 
+AdminService::Reactor* AdminService::Verify(Context* context, const v1::VerifyRequest* request,
+                                            v1::VerifyReply* reply) {
+  return dispatch_->Waiting(context, [=, this] {
+    Call call(cache_, "rpc.verify");
+    const cache::VerifyProgress progress =
+        cache_->Verify(request->cursor(), request->bytes_per_second(), DeadlineOf(*context));
+    reply->set_epoch(cache_->epoch());
+    reply->set_next(progress.next);
+    reply->set_pages(progress.pages);
+    reply->set_bytes(progress.bytes);
+    reply->set_bad(progress.bad);
+    reply->set_unreadable(progress.unreadable);
+    reply->set_passed_bytes(progress.passed_bytes);
+    reply->set_total_bytes(progress.total_bytes);
+    return call.End(absl::OkStatus());
+  });
+}
+
 AdminService::Reactor* AdminService::GetConfig(Context* context, const v1::GetConfigRequest*,
                                                v1::GetConfigReply* reply) {
   return dispatch_->Now(context, [&] {

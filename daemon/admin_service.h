@@ -35,6 +35,8 @@ class AdminService final : public v1::Admin::CallbackService {
                       v1::ListSpacesReply* reply) override;
   Reactor* Clear(Context* context, const v1::ClearRequest* request, v1::ClearReply* reply) override;
   Reactor* Flush(Context* context, const v1::FlushRequest* request, v1::FlushReply* reply) override;
+  Reactor* Verify(Context* context, const v1::VerifyRequest* request,
+                  v1::VerifyReply* reply) override;
   Reactor* GetConfig(Context* context, const v1::GetConfigRequest* request,
                      v1::GetConfigReply* reply) override;
   Reactor* ListSessions(Context* context, const v1::ListSessionsRequest* request,

@@ -50,10 +50,13 @@ struct Config {
   uint64_t ssd_floor_bytes = 0;
   std::optional<uint64_t> ssd_write_rate;  // bytes a second, 0 = no limit; nullopt: auto
   std::string ssd_known;  // file that remembers which store the directory held; empty = none
+  bool tighten_on_misses = true;
+  double tighten_above = 0;  // of the RAM tier; 0: no such rule
   uint32_t block_tokens = 0;
   uint64_t segment_bytes = 0;
   bool direct_io = true;
   bool trust_model_names = false;
+  std::chrono::milliseconds load_wait{0};
   std::chrono::milliseconds drain_deadline{0};
   std::chrono::milliseconds log_interval{0};  // 0 = no stats lines
   std::string log_level;

@@ -187,6 +187,30 @@ void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::
   answer->mutable_reserved()->set_epoch(cache_->epoch());
 }
 
+PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context,
+                                                          const v1::AcquireRequest* request,
+                                                          v1::PrefetchReply* reply) {
+  return dispatch_->Quick(context, [=, this] {
+    Call call(cache_, "rpc.prefetch");
+    return call.End(DoPrefetch(*request, reply));
+  });
+}
+
+absl::Status PrefixCacheService::DoPrefetch(const v1::AcquireRequest& request,
+                                            v1::PrefetchReply* reply) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, ReadItems(request));
+  for (const cache::Request& item : items) {
+    PREFIXD_ASSIGN_OR_RETURN(const cache::Prefetched hint,
+                             cache_->Prefetch({request.session()}, item));
+    v1::PrefetchReply::Hint* to = reply->add_hints();
+    to->set_restorable_tokens(hint.restorable_tokens);
+    to->set_tokens(hint.tokens);
+    to->set_bytes(hint.bytes);
+  }
+  reply->set_epoch(cache_->epoch());
+  return absl::OkStatus();
+}
+
 PrefixCacheService::Reactor* PrefixCacheService::Join(Context* context,
                                                       const v1::JoinRequest* request,
                                                       v1::AcquireReply* reply) {

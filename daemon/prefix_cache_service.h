@@ -19,7 +19,8 @@ using Stores = Rpc::WithCallbackMethod_Reserve<
     Rpc::WithCallbackMethod_Commit<Rpc::WithCallbackMethod_Abandon<Transfers>>>;
 using Leases = Rpc::WithCallbackMethod_Match<Rpc::WithCallbackMethod_Acquire<
     Rpc::WithCallbackMethod_Join<Rpc::WithCallbackMethod_Release<Stores>>>>;
-using Pins = Rpc::WithCallbackMethod_Pin<Rpc::WithCallbackMethod_Unpin<Leases>>;
+using Pins = Rpc::WithCallbackMethod_Pin<
+    Rpc::WithCallbackMethod_Unpin<Rpc::WithCallbackMethod_Prefetch<Leases>>>;
 using Everything = Rpc::WithCallbackMethod_Attach<Rpc::WithCallbackMethod_OpenSpace<Pins>>;
 }  // namespace internal
 
@@ -39,6 +40,8 @@ class PrefixCacheService final : public internal::Everything {
                  v1::AcquireReply* reply) override;
   Reactor* Acquire(Context* context, const v1::AcquireRequest* request,
                    v1::AcquireReply* reply) override;
+  Reactor* Prefetch(Context* context, const v1::AcquireRequest* request,
+                    v1::PrefetchReply* reply) override;
   Reactor* Join(Context* context, const v1::JoinRequest* request, v1::AcquireReply* reply) override;
   Reactor* Release(Context* context, const v1::ReleaseRequest* request, v1::Ack* reply) override;
   Reactor* Reserve(Context* context, const v1::ReserveRequest* request,
@@ -59,6 +62,7 @@ class PrefixCacheService final : public internal::Everything {
   absl::Status DoMatch(const v1::AcquireRequest& request, v1::AcquireReply* reply);
   absl::Status DoAcquire(const v1::AcquireRequest& request, const Context& context,
                          v1::AcquireReply* reply);
+  absl::Status DoPrefetch(const v1::AcquireRequest& request, v1::PrefetchReply* reply);
   absl::Status DoJoin(const v1::JoinRequest& request, v1::AcquireReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
   absl::Status DoReserve(const v1::ReserveRequest& request, v1::ReserveReply* reply);

@@ -81,7 +81,10 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.block_tokens = config.block_tokens;
   options.segment_bytes = config.segment_bytes;
   options.ssd_free_floor_bytes = config.ssd_floor_bytes / 2;
+  options.open_within = config.load_wait;
   options.ssd_write_bytes_per_s = budgets.ssd_write_rate;
+  options.tighten_on_misses = config.tighten_on_misses;
+  options.tighten_above = config.tighten_above;
   options.version = kVersion;
   options.log = LogLine;
   return options;
@@ -174,8 +177,8 @@ absl::Status Program::Open() {
 void Program::LogStart(std::chrono::steady_clock::time_point start) const {
   const cache::ArenaPlace arena = cache_->arena();
   if (arena.shared) {
-    spdlog::info("arena: shared, {} of up to {}, {} pages adopted", config_.arena,
-                 base::FormatBytes(arena.file_bytes), CounterOf(cache_->GetStats(), kAdoptedPages));
+    spdlog::info("arena: shared, {} of up to {}", config_.arena,
+                 base::FormatBytes(arena.file_bytes));
   } else {
     spdlog::log(config_.arena.empty() ? spdlog::level::info : spdlog::level::warn,
                 "arena: private memory{}: pages travel by Fetch and Put, and what is in RAM only "

@@ -44,18 +44,21 @@ absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& 
                                .content = std::move(item.content),
                                .groups = std::move(item.groups),
                                .writable = {from.writable().begin(), from.writable().end()},
-                               .seeds = from.seeds()};
+                               .seeds = from.seeds(),
+                               .turn_ends = {from.turn_ends().begin(), from.turn_ends().end()}};
 }
 
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request) {
   PREFIXD_RETURN_IF_ERROR(wire::Check(request));
   PREFIXD_ASSIGN_OR_RETURN(wire::Sequence sequence, wire::FromProto(request.sequence()));
-  return cache::ReserveRequest{.space = sequence.space,
-                               .tokens = std::move(sequence.tokens),
-                               .content = std::move(sequence.content),
-                               .groups = {request.groups().begin(), request.groups().end()},
-                               .writable = {request.writable().begin(), request.writable().end()},
-                               .seeds = request.seeds()};
+  return cache::ReserveRequest{
+      .space = sequence.space,
+      .tokens = std::move(sequence.tokens),
+      .content = std::move(sequence.content),
+      .groups = {request.groups().begin(), request.groups().end()},
+      .writable = {request.writable().begin(), request.writable().end()},
+      .seeds = request.seeds(),
+      .turn_ends = {request.turn_ends().begin(), request.turn_ends().end()}};
 }
 
 absl::StatusOr<cache::Request> ReadSequence(const v1::Sequence& from) {

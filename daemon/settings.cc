@@ -124,6 +124,21 @@ absl::Status ApplyWriteRate(const std::string& value, const Environment&, Config
   return value == "off" ? absl::OkStatus() : ReadBytes(value, &*config->ssd_write_rate);
 }
 
+absl::Status ApplyTightenAbove(const std::string& value, const Environment&, Config* config) {
+  if (value == "off") return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(const base::Size size, base::ParseSize(value));
+  if (size.percent < 20 || size.percent > 100)
+    return Wants(value, "a share of the RAM tier from 20% to 100%, or off");
+  config->tighten_above = size.percent / 100;
+  return absl::OkStatus();
+}
+
+absl::Status ApplyTightenOnMisses(const std::string& value, const Environment&, Config* config) {
+  if (value != "on" && value != "off") return Wants(value, "on or off");
+  config->tighten_on_misses = value == "on";
+  return absl::OkStatus();
+}
+
 // "auto" needs the directory's path: LoadConfig finds it.
 absl::Status ApplyKnown(const std::string& value, const Environment& environment, Config* config) {
   if (value != "auto") {
@@ -226,6 +241,15 @@ constexpr SettingRule kSettings[] = {
      "noticed instead of what is below its mount point being filled; auto: below /var/lib or "
      "$XDG_STATE_HOME; off: none",
      ApplyKnown},
+    {"tighten-on-misses", "on", "on|off",
+     "while more than 5% of the requested tokens had been given up, until less than 2% are, "
+     "workers "
+     "that can are told to store new blocks in the next coarser format",
+     ApplyTightenOnMisses},
+    {"tighten-above", "off", "PERCENT",
+     "the same while more than this share of the RAM tier is in use, 80% say; off: only misses "
+     "count",
+     ApplyTightenAbove},
     {"block-tokens", "64", "N",
      "tokens of a KV block where the worker leaves it to the daemon: 16, 32, 64 or 128",
      ApplyBlockTokens},
@@ -236,6 +260,12 @@ constexpr SettingRule kSettings[] = {
      "accept spaces that name a model without the digest of its weights",
      [](const std::string& value, const Environment&, Config* config) {
        return ReadBool(value, &config->trust_model_names);
+     }},
+    {"load-wait", "300ms", "TIME",
+     "how long a start waits for the index of the SSD tier before it serves; matches are shorter "
+     "until the rest is loaded",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadDuration(value, &config->load_wait);
      }},
     {"drain-deadline", "30s", "TIME", "how long a stop may take to save what is in RAM only",
      [](const std::string& value, const Environment&, Config* config) {

@@ -16,7 +16,7 @@ static_assert(static_cast<int>(StatusCode::kInternal) == PREFIXD_INTERNAL);
 static_assert(static_cast<int>(StatusCode::kInvalidArgument) == PREFIXD_INVALID_ARGUMENT);
 static_assert(static_cast<int>(StatusCode::kUnavailable) == PREFIXD_UNAVAILABLE);
 static_assert(static_cast<int>(StatusCode::kFailedPrecondition) == PREFIXD_FAILED_PRECONDITION);
-static_assert(static_cast<int>(Codec::kQ8_0) == PREFIXD_Q8_0);
+static_assert(static_cast<int>(Codec::kNvFp4) == PREFIXD_NVFP4);
 static_assert(static_cast<int>(Dtype::kBf16) == PREFIXD_BF16);
 static_assert(static_cast<int>(MatchKind::kNone) == PREFIXD_NONE);
 
@@ -68,6 +68,8 @@ TensorFormat FormatOf(const prefixd_tensor_format& format) {
     to = Raw(static_cast<Dtype>(format.dtype)).key;
   } else if (codec == Codec::kMlxAffine) {
     to = MlxAffine(format.bits, format.group_size, static_cast<Dtype>(format.dtype)).key;
+  } else if (codec >= Codec::kMxFp4) {
+    to = BlockFloat(codec, codec).key;
   } else {
     to = Ggml(codec, codec).key;
   }

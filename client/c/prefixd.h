@@ -114,21 +114,24 @@ enum {
   PREFIXD_Q4_1 = 4,
   PREFIXD_Q5_0 = 5,
   PREFIXD_Q5_1 = 6,
-  PREFIXD_Q8_0 = 7
+  PREFIXD_Q8_0 = 7,
+  PREFIXD_MXFP4 = 8,  // MLX's block floating point: codes, and a scale byte for each group
+  PREFIXD_MXFP8 = 9,
+  PREFIXD_NVFP4 = 10  // without a global scale
 };
 
 // The order of the same codes in a page. Rows: MLX's and ggml's own. Tiled: as prefixd_attend()
 // reads them fastest; MLX's 8 and 4 bits, q8_0, q4_0 and q4_1 have it, others are refused by name.
 // What an engine gives to prefixd_write_packed() and gets from prefixd_gather() is the same with
-// either.
-enum { PREFIXD_ROWS = 1, PREFIXD_TILED = 2 };
+// either. Transposed: raw elements [dim][tokens] in the page.
+enum { PREFIXD_ROWS = 1, PREFIXD_TILED = 2, PREFIXD_TRANSPOSED = 3 };
 
 // Of K or V.
 typedef struct prefixd_tensor_format {
   uint8_t codec;        // PREFIXD_RAW ...
-  uint8_t dtype;        // PREFIXD_F32 ...: of raw elements; of MLX scales and biases; 0 for ggml's
+  uint8_t dtype;        // PREFIXD_F32 ...: of raw elements; of MLX scales and biases; else 0
   uint8_t bits;         // MLX: 2, 3, 4, 5, 6, 8; may be 0 for the others, whose codec says it
-  uint8_t layout;       // of pages: PREFIXD_ROWS (0 means it too) or PREFIXD_TILED
+  uint8_t layout;       // of pages: PREFIXD_ROWS (0 means it too), PREFIXD_TILED ...
   uint16_t group_size;  // MLX: 32, 64, 128; may be 0 for the others
   uint16_t reserved2;   // 0
 } prefixd_tensor_format;

@@ -4,7 +4,10 @@
 #include "absl/time/time.h"
 
 #include "base/status.h"
+#include "client/cli/carry.h"
+#include "client/cli/carry_options.h"
 #include "client/cli/daemon_calls.h"
+#include "client/cli/identity_file.h"
 #include "client/cli/json.h"
 #include "client/cli/names.h"
 #include "client/cli/views.h"
@@ -133,6 +136,40 @@ absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options) {
                  reply.dirty_bytes() == 0 ? kExitOk : kExitRefused};
 }
 
+absl::StatusOr<Outcome> Prefetch(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+  PREFIXD_ASSIGN_OR_RETURN(const v1::PrefetchReply::Hint hint,
+                           calls.Prefetch(space, options.tokens));
+  return Outcome{options.json ? PrefetchJson(hint) : PrefetchView(hint),
+                 hint.restorable_tokens() > 0 ? kExitOk : kExitNothing};
+}
+
+void AddStep(const v1::VerifyReply& step, v1::VerifyReply* sum) {
+  sum->set_pages(sum->pages() + step.pages());
+  sum->set_bytes(sum->bytes() + step.bytes());
+  sum->set_bad(sum->bad() + step.bad());
+  sum->set_unreadable(sum->unreadable() + step.unreadable());
+  sum->set_passed_bytes(sum->passed_bytes() + step.passed_bytes());
+  sum->set_total_bytes(step.total_bytes());
+}
+
+absl::StatusOr<Outcome> Verify(DaemonCalls& calls, const Options& options,
+                               const Terminal& terminal) {
+  const bool bar = terminal.can_ask && !options.json;
+  v1::VerifyReply sum;
+  v1::VerifyRequest request;
+  request.set_bytes_per_second(options.rate);
+  do {
+    PREFIXD_ASSIGN_OR_RETURN(const v1::VerifyReply step, calls.Verify(request));
+    AddStep(step, &sum);
+    if (bar) terminal.err << VerifyBar(sum) << std::flush;
+    request.set_cursor(step.next());
+  } while (request.cursor() != 0);
+  if (bar) terminal.err << "\n";
+  return Outcome{options.json ? VerifyJson(sum) : VerifyView(sum),
+                 sum.bad() + sum.unreadable() == 0 ? kExitOk : kExitRefused};
+}
+
 // The one session whose id begins with `digits`.
 absl::StatusOr<uint64_t> FindSession(const v1::ListSessionsReply& reply,
                                      const std::string& digits) {
@@ -205,6 +242,33 @@ absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
                  reply.answers().empty() ? kExitNothing : kExitOk};
 }
 
+// The identity that a flag names, of a file or of a space that prefixd knows.
+absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Options& options) {
+  std::optional<SpaceSpec> spec;
+  if (!options.identity.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--identity", options.identity));
+    PREFIXD_ASSIGN_OR_RETURN(spec, ReadIdentity(text));
+  } else if (!options.space.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    PREFIXD_ASSIGN_OR_RETURN(spec, SpecOf(space.identity()));
+  }
+  return spec;
+}
+
+absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
+  CarryRequest request{.server = options.server,
+                       .timeout = options.timeout,
+                       .path = options.path,
+                       .tokens = options.tokens,
+                       .meta_state = options.meta_state};
+  PREFIXD_ASSIGN_OR_RETURN(request.spec, SpecNamed(calls, options));
+  const bool imports = options.command == Command::kImport;
+  PREFIXD_ASSIGN_OR_RETURN(const CarryReport report, imports ? Import(request) : Export(request));
+  const int exit_code = report.tokens > 0 ? kExitOk : kExitNothing;
+  if (options.json) return Outcome{CarryJson(report), exit_code};
+  return Outcome{imports ? ImportView(request, report) : ExportView(request, report), exit_code};
+}
+
 absl::StatusOr<Outcome> Config(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::GetConfigReply reply, calls.GetConfig());
   return Outcome{options.json ? ConfigJson(reply) : ConfigView(reply)};
@@ -238,6 +302,13 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Why(calls, options);
     case Command::kBudget:
       return Budget(calls, options);
+    case Command::kVerify:
+      return Verify(calls, options, terminal);
+    case Command::kPrefetch:
+      return Prefetch(calls, options);
+    case Command::kImport:
+    case Command::kExport:
+      return Carry(calls, options);
     case Command::kConfig:
       break;
   }

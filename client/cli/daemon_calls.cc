@@ -39,6 +39,14 @@ std::string HealthWord(const grpc::ByteBuffer& response) {
   return bytes[1] == 1 ? "serving" : bytes[1] == 2 ? "not serving" : "unknown";
 }
 
+// A request about one sequence.
+v1::AcquireRequest About(uint64_t session, const v1::Sequence& sequence) {
+  v1::AcquireRequest request;
+  request.set_session(session);
+  *request.add_items()->mutable_sequence() = sequence;
+  return request;
+}
+
 }  // namespace
 
 DaemonCalls::DaemonCalls(const std::string& address, std::chrono::milliseconds timeout)
@@ -183,16 +191,31 @@ absl::StatusOr<v1::Answer> DaemonCalls::Match(const v1::ListSpacesReply::Space& 
       InSession<v1::AcquireReply>(
           space, tokens,
           [this](auto* context, uint64_t session, const v1::Sequence& sequence, auto* to) {
-            v1::AcquireRequest request;
-            request.set_session(session);
-            *request.add_items()->mutable_sequence() = sequence;
-            return cache_->Match(context, request, to);
+            return cache_->Match(context, About(session, sequence), to);
           }));
   if (reply.answers_size() != 1) {
     return absl::InternalError(
         absl::StrCat("match: the daemon gave ", reply.answers_size(), " answers to one question"));
   }
   return reply.answers(0);
+}
+
+absl::StatusOr<v1::VerifyReply> DaemonCalls::Verify(const v1::VerifyRequest& request) {
+  return Call(&v1::Admin::Stub::Verify, request);
+}
+
+absl::StatusOr<v1::PrefetchReply::Hint> DaemonCalls::Prefetch(
+    const v1::ListSpacesReply::Space& space, const std::vector<uint32_t>& tokens) {
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::PrefetchReply reply,
+      InSession<v1::PrefetchReply>(
+          space, tokens,
+          [this](auto* context, uint64_t session, const v1::Sequence& sequence, auto* to) {
+            return cache_->Prefetch(context, About(session, sequence), to);
+          }));
+  if (reply.hints_size() == 1) return reply.hints(0);
+  return absl::InternalError(
+      absl::StrCat("prefetch: the daemon gave ", reply.hints_size(), " answers to one hint"));
 }
 
 absl::StatusOr<v1::PinReply> DaemonCalls::Pin(const v1::ListSpacesReply::Space& space,

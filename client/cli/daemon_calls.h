@@ -27,6 +27,7 @@ class DaemonCalls {
   absl::StatusOr<v1::ListSpacesReply> ListSpaces(const v1::ListSpacesRequest& request);
   absl::StatusOr<v1::ClearReply> Clear(const v1::ClearRequest& request);
   absl::StatusOr<v1::FlushReply> Flush();
+  absl::StatusOr<v1::VerifyReply> Verify(const v1::VerifyRequest& request);
   absl::StatusOr<v1::GetConfigReply> GetConfig();
   absl::StatusOr<v1::ListSessionsReply> ListSessions();
   absl::StatusOr<v1::ListLeasesReply> ListLeases();
@@ -46,6 +47,9 @@ class DaemonCalls {
   // identity leads this connection to another space: the tenants differ.
   absl::StatusOr<v1::Answer> Match(const v1::ListSpacesReply::Space& space,
                                    const std::vector<uint32_t>& tokens);
+  // A hint that the prompt will be asked for.
+  absl::StatusOr<v1::PrefetchReply::Hint> Prefetch(const v1::ListSpacesReply::Space& space,
+                                                   const std::vector<uint32_t>& tokens);
 
  private:
   using Clock = std::chrono::system_clock;

@@ -262,6 +262,19 @@ std::string FlushJson(const v1::FlushReply& reply) {
   return Line({{"flushed_bytes", reply.flushed_bytes()}, {"dirty_bytes", reply.dirty_bytes()}});
 }
 
+std::string PrefetchJson(const v1::PrefetchReply::Hint& hint) {
+  return Line({{"restorable_tokens", hint.restorable_tokens()},
+               {"tokens", hint.tokens()},
+               {"bytes", hint.bytes()}});
+}
+
+std::string VerifyJson(const v1::VerifyReply& sum) {
+  return Line({{"pages", sum.pages()},
+               {"bytes", sum.bytes()},
+               {"bad", sum.bad()},
+               {"unreadable", sum.unreadable()}});
+}
+
 std::string ConfigJson(const v1::GetConfigReply& reply) {
   return Line({{"version", reply.version()},
                {"settings", Settings(reply.settings())},

@@ -28,6 +28,8 @@ std::string BudgetJson(const v1::SetBudgetsReply& reply);
 std::string WhyJson(const v1::WhyReply& reply);
 std::string ClearJson(const v1::ClearReply& reply);
 std::string FlushJson(const v1::FlushReply& reply);
+std::string PrefetchJson(const v1::PrefetchReply::Hint& hint);
+std::string VerifyJson(const v1::VerifyReply& sum);
 std::string ConfigJson(const v1::GetConfigReply& reply);
 
 }  // namespace prefixd::cli

@@ -13,6 +13,8 @@
 
 #include "base/size.h"
 #include "base/status.h"
+#include "client/cli/add_command.h"
+#include "client/cli/carry_options.h"
 
 namespace prefixd::cli {
 namespace {
@@ -39,6 +41,7 @@ struct Texts {
   std::string ram_floor, ram_ceiling, ssd_ceiling;
   std::string text;
   std::string file;
+  std::string rate;
 };
 
 std::string GetOr(const std::map<std::string, std::string>& map, const std::string& key) {
@@ -49,15 +52,6 @@ std::string GetOr(const std::map<std::string, std::string>& map, const std::stri
 // "/path" is a unix socket too.
 std::string ServerAddress(const std::string& text) {
   return text.rfind('/', 0) == 0 ? absl::StrCat("unix://", text) : text;
-}
-
-CLI::App* AddCommand(CLI::App& app, Options* options, Command command, const char* name,
-                     const char* about, const char* examples) {
-  CLI::App* sub = app.add_subcommand(name, about);
-  sub->footer(absl::StrCat(
-      examples, "\nFlags for every command (--server, --json, --timeout): prefixctl --help"));
-  sub->parse_complete_callback([options, command] { options->command = command; });
-  return sub;
 }
 
 void DeclareBudget(CLI::App& app, Options* options, Texts* texts) {
@@ -150,6 +144,42 @@ void DeclareMatch(CLI::App& app, Options* options, Texts* texts) {
   match->get_option("--space")->required();
 }
 
+void DeclarePrefetch(CLI::App& app, Options* options, Texts* texts) {
+  CLI::App* prefetch =
+      AddCommand(app, options, Command::kPrefetch, "prefetch",
+                 "read what is cached of a prompt from SSD into RAM, ahead of its request",
+                 "Exit code 4 when nothing of it is cached.\n"
+                 "Examples:\n  prefixctl prefetch --space 3f2a --tokens 1,2,3\n"
+                 "  prefixctl prefetch --space 3f2a --file system-prompt.txt");
+  DeclarePrompt(prefetch, options, texts);
+  prefetch->get_option("--space")->required();
+}
+
+void DeclareVerify(CLI::App& app, Options* options, Texts* texts) {
+  CLI::App* verify = AddCommand(
+      app, options, Command::kVerify, "verify",
+      "read and check what is stored, in RAM and on SSD; bad pages are dropped",
+      "What is bad is stored again by the next worker that computes it. Exit code 1 when\n"
+      "something was.\n"
+      "Examples:\n  prefixctl verify --rate 200MB\n  prefixctl --json verify");
+  verify
+      ->add_option("--rate", texts->rate,
+                   "read at most so much a second, at least 4MB (default: as fast as it goes)")
+      ->type_name("SIZE");
+}
+
+absl::Status ReadRate(const std::string& text, Options* options) {
+  constexpr uint64_t kLeast = 4'000'000;  // a segment within the time of one call
+  if (text.empty()) return absl::OkStatus();
+  const absl::StatusOr<base::Size> rate = base::ParseSize(text);
+  if (!rate.ok() || rate->bytes < kLeast) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rate: \"", text, "\" is not a size of at least 4MB, as 200MB or 1GB"));
+  }
+  options->rate = rate->bytes;
+  return absl::OkStatus();
+}
+
 void DeclarePins(CLI::App& app, Options* options, Texts* texts) {
   CLI::App* pin =
       AddCommand(app, options, Command::kPin, "pin",
@@ -206,7 +236,9 @@ void DeclareClear(CLI::App& app, Options* options) {
 }
 
 absl::Status ReadTimeout(const std::string& text, Options* options) {
-  const bool waits = options->command == Command::kFlush || options->command == Command::kPin;
+  const bool waits = options->command == Command::kFlush || options->command == Command::kPin ||
+                     options->command == Command::kImport || options->command == Command::kExport ||
+                     options->command == Command::kVerify;
   absl::Duration timeout = waits ? absl::Seconds(60) : absl::Seconds(5);
   if (!text.empty() && (!absl::ParseDuration(text, &timeout) || timeout <= absl::ZeroDuration() ||
                         timeout > absl::Hours(24))) {
@@ -315,7 +347,8 @@ absl::Status ReadPrompt(const CLI::App& command, const Texts& texts, Options* op
 }
 
 bool HasPrompt(Command command) {
-  return command == Command::kMatch || command == Command::kPin || command == Command::kUnpin;
+  return command == Command::kMatch || command == Command::kPrefetch || command == Command::kPin ||
+         command == Command::kUnpin;
 }
 
 }  // namespace
@@ -351,9 +384,13 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclareViews(app, options, &texts);
   DeclareBudget(app, options, &texts);
   DeclareMatch(app, options, &texts);
+  DeclarePrefetch(app, options, &texts);
+  DeclareVerify(app, options, &texts);
   DeclarePins(app, options, &texts);
   DeclareWhy(app, options, &texts);
   DeclareClear(app, options);
+  CarryTexts carry;
+  DeclareCarry(app, options, &carry);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
   try {
     app.parse(reversed);
@@ -366,9 +403,11 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
     status = absl::InvalidArgumentError("say what to do, prefixctl status say; see --help");
   }
   if (status.ok()) status = ReadTimeout(texts.timeout, options);
+  if (status.ok()) status = ReadCarry(carry, options);
   if (status.ok()) status = CheckSpace(*options);
   if (status.ok()) status = CheckSession(*options);
   if (status.ok()) status = ReadTtl(texts.ttl, options);
+  if (status.ok()) status = ReadRate(texts.rate, options);
   if (status.ok()) status = ReadShare(texts.below, options);
   if (status.ok()) status = ReadSizes(app, texts, options);
   if (status.ok() && HasPrompt(options->command)) {

@@ -16,7 +16,7 @@ enum ExitCode : int {
   kExitRefused = 1,      // the daemon answered, and said no
   kExitUsage = 2,        // the command line is wrong; nothing was done
   kExitUnreachable = 3,  // no daemon answered
-  kExitNothing = 4,      // match: not one token is in the cache
+  kExitNothing = 4,      // match, export: not one token is in the cache
 };
 
 enum class Command {
@@ -28,12 +28,16 @@ enum class Command {
   kSessions,
   kLeases,
   kFlush,
-  kConfig,
   kPin,
   kUnpin,
   kPins,
   kWhy,
   kBudget,
+  kVerify,
+  kPrefetch,
+  kConfig,
+  kImport,
+  kExport,
 };
 
 struct Options {
@@ -49,12 +53,16 @@ struct Options {
   uint64_t ram_bytes = 0, ssd_bytes = 0;  // budget; 0 = as it is
   bool set_limits = false;                // spaces --set
   uint64_t ram_floor = 0, ram_ceiling = 0, ssd_ceiling = 0;
-  std::string request_id;  // why; empty = the newest
-  uint32_t last = 20;      // why
-  double below = 0;        // why: share of the request
-  uint64_t pin = 0;        // unpin, in place of tokens
-  bool all = false;        // clear
-  bool yes = false;        // clear
+  std::string request_id;   // why; empty = the newest
+  uint32_t last = 20;       // why
+  double below = 0;         // why: share of the request
+  uint64_t pin = 0;         // unpin, in place of tokens
+  std::string path;         // import, export: the file
+  std::string identity;     // the same: a file, or empty
+  bool meta_state = false;  // export
+  bool all = false;         // clear
+  bool yes = false;         // clear
+  uint64_t rate = 0;        // verify: bytes a second, 0 = no limit
 };
 
 // What the command line depends on besides itself.

@@ -38,6 +38,33 @@ std::string FlushView(const v1::FlushReply& reply) {
                       "(prefixctl status says)\n");
 }
 
+std::string PrefetchView(const v1::PrefetchReply::Hint& hint) {
+  if (hint.restorable_tokens() == 0) return "nothing of it is cached\n";
+  std::string text = absl::StrCat(CountText(hint.tokens()), " tokens are in RAM or on the way, ",
+                                  base::FormatBytes(hint.bytes()), " are read from the ssd\n");
+  if (hint.tokens() < hint.restorable_tokens()) {
+    absl::StrAppend(&text, "left on the ssd: ", CountText(hint.restorable_tokens() - hint.tokens()),
+                    " tokens, hints may take an eighth of the arena at a time\n");
+  }
+  return text;
+}
+
+std::string VerifyView(const v1::VerifyReply& sum) {
+  std::string text = absl::StrCat("verified ", Plural(sum.pages(), "page"), ", ",
+                                  base::FormatBytes(sum.bytes()), ": ");
+  if (sum.bad() == 0 && sum.unreadable() == 0) return text + "all are as they were stored\n";
+  absl::StrAppend(&text, CountText(sum.bad()), " bad and dropped");
+  if (sum.unreadable() > 0)
+    absl::StrAppend(&text, ", ", CountText(sum.unreadable()), " that the disk did not give");
+  return text + " (prefixd's log says which)\n";
+}
+
+std::string VerifyBar(const v1::VerifyReply& sum) {
+  return absl::StrCat("\r", BarText(sum.passed_bytes(), sum.total_bytes()), " ",
+                      PercentText(sum.passed_bytes(), sum.total_bytes()), "  ",
+                      base::FormatBytes(sum.bytes()), ", ", CountText(sum.bad()), " bad   ");
+}
+
 std::string ConfigView(const v1::GetConfigReply& reply) {
   return absl::StrCat("prefixd ", PrintableText(reply.version()), "\n\n",
                       SettingTable(reply.settings()), "\nlimits of the wire\n",

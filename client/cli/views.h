@@ -58,6 +58,11 @@ std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens, uint32_t 
 
 std::string ClearView(const v1::ClearReply& reply);
 std::string FlushView(const v1::FlushReply& reply);
+std::string PrefetchView(const v1::PrefetchReply::Hint& hint);
+// `sum` is of all steps.
+std::string VerifyView(const v1::VerifyReply& sum);
+// One line that replaces itself on a terminal.
+std::string VerifyBar(const v1::VerifyReply& sum);
 std::string ConfigView(const v1::GetConfigReply& reply);
 
 // The value below which `share` (0..1) of the calls stayed, in microseconds; interpolated inside a

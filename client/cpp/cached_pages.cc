@@ -15,6 +15,7 @@ void LoadProgress::Close(uint32_t group, uint32_t usable_tokens, base::Deadline 
 }
 
 void LoadProgress::Shorten(uint32_t usable_tokens) {
+  if (all_or_nothing_ && usable_tokens < tokens_) usable_tokens = 0;
   usable_tokens_ = std::min(usable_tokens_, usable_tokens);
 }
 

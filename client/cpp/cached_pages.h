@@ -17,7 +17,7 @@ namespace prefixd::client {
 inline constexpr uint64_t kPrivate = ~uint64_t{0};
 
 struct CachedPage {
-  const std::byte* bytes = nullptr;
+  const std::byte* bytes = nullptr;  // null: a sliding group's block that the lease does not need
   uint64_t arena_offset = kPrivate;
   uint32_t page_tokens = 0;  // slots: geometry of the bytes
   uint32_t rung = 0;
@@ -33,7 +33,7 @@ class CachedPages {
   // Tokens that are here, or still expected, in every group. Only shrinks.
   virtual uint32_t usable_tokens() const = 0;
   // Requires: Wait has returned for the group and the block; first token of the block <
-  // usable_tokens().
+  // usable_tokens(). Of a state group: the snapshot at the lease's end, whatever the block.
   virtual CachedPage page(uint32_t group, uint32_t block) const = 0;
   // Waiters are let go: what is here by now is all there is.
   virtual void Cancel() = 0;
@@ -54,8 +54,13 @@ struct LoadPlan {
 // Which groups of a load are done, and what it is worth by now. Guarded by its owner.
 class LoadProgress {
  public:
-  LoadProgress(size_t groups, uint32_t tokens)
-      : done_(groups, false), open_(groups), tokens_(tokens), usable_tokens_(tokens) {}
+  // `all_or_nothing`: windows and states are those of the last token, less is worth nothing.
+  LoadProgress(size_t groups, uint32_t tokens, bool all_or_nothing)
+      : done_(groups, false),
+        open_(groups),
+        tokens_(tokens),
+        usable_tokens_(tokens),
+        all_or_nothing_(all_or_nothing) {}
 
   bool done(uint32_t group) const { return done_[group]; }
   bool closed() const { return closed_; }
@@ -79,6 +84,7 @@ class LoadProgress {
   uint32_t tokens_;
   uint32_t usable_tokens_;
   uint32_t held_tokens_ = 0;
+  const bool all_or_nothing_;
   bool closed_ = false;
   std::chrono::microseconds duration_{0};
 };

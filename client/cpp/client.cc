@@ -78,6 +78,23 @@ Result<MatchInfo> Space::Match(std::span<const uint32_t> tokens, const BeginOpti
   return {.status = {}, .held = *std::move(info)};
 }
 
+Result<uint32_t> Space::Prefetch(std::span<const uint32_t> tokens, const BeginOptions& options) {
+  const auto hint = [&]() -> absl::StatusOr<uint32_t> {
+    if (!impl_) return absl::FailedPreconditionError("space: empty, Client::OpenSpace() gives one");
+    PREFIXD_ASSIGN_OR_RETURN(
+        client::OpenedUnder opened,
+        impl_->core->Open(*impl_->space, steady_clock::now() + options.deadline));
+    const std::vector<block::ContentKey> content = client::FromPublic(options.content);
+    return client::Prefetch(*impl_->core, *impl_->space,
+                            {.opened = std::move(opened),
+                             .sequence = {.tokens = tokens, .content = content},
+                             .options = options});
+  };
+  const absl::StatusOr<uint32_t> hinted = hint();
+  if (!hinted.ok()) return {.status = ToPublic(hinted.status()), .held = {}};
+  return {.status = {}, .held = *hinted};
+}
+
 uint32_t Space::block_tokens() const { return impl_ ? impl_->space->block_tokens() : 0; }
 uint64_t Space::payload_bytes_per_token() const {
   return impl_ ? impl_->space->payload_bytes_per_token() : 0;

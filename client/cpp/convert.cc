@@ -70,6 +70,10 @@ const char* ToString(block::ShortenReason reason) {
 absl::StatusOr<block::LayerGroup> GroupOfLayer(const SpaceSpec& spec, uint32_t layer) {
   const LayerSpec& from = spec.layers[layer];
   block::LayerGroup group;
+  group.kind = static_cast<block::LayerKind>(from.kind);
+  group.window = from.window;
+  group.sink_tokens = from.sink_tokens;
+  group.state_bytes = from.state_bytes;
   group.kv_heads = from.kv_heads;
   group.key_dim = from.key_dim;
   group.value_dim = from.value_dim;

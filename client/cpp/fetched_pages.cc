@@ -9,14 +9,14 @@ namespace prefixd::client {
 
 FetchedPages::FetchedPages(std::shared_ptr<Connection> connection,
                            std::shared_ptr<const SpaceState> space, const LoadPlan& plan,
-                           const std::vector<std::vector<uint32_t>>& rungs)
+                           std::vector<std::vector<ExpectedPage>> pages)
     : connection_(std::move(connection)),
       space_(std::move(space)),
       plan_(plan),
-      progress_(rungs.size(), plan.tokens) {
-  for (size_t group = 0; group < rungs.size(); ++group) {
+      progress_(pages.size(), plan.tokens, !space_->regular()) {
+  for (size_t group = 0; group < pages.size(); ++group) {
     receivers_.emplace_back(space_->groups()[group], plan_.block_tokens, plan_.tokens,
-                            rungs[group]);
+                            std::move(pages[group]));
   }
 }
 
@@ -52,8 +52,9 @@ uint32_t FetchedPages::usable_tokens() const {
 }
 
 CachedPage FetchedPages::page(uint32_t group, uint32_t block) const {
-  const LoadedPage& page = receivers_[group].pages()[block];
-  return {.bytes = page.bytes.get(), .page_tokens = page.page_tokens, .rung = page.rung};
+  const LoadedPage* page = receivers_[group].page(block);
+  if (page == nullptr) return {.page_tokens = plan_.block_tokens};
+  return {.bytes = page->bytes.get(), .page_tokens = page->page_tokens, .rung = page->rung};
 }
 
 std::chrono::microseconds FetchedPages::duration() const {

@@ -19,9 +19,9 @@ namespace prefixd::client {
 
 class FetchedPages final : public CachedPages {
  public:
-  // `rungs`: [group][block] of the leased pages.
+  // `pages`: of each group, those that the lease holds, in position order.
   FetchedPages(std::shared_ptr<Connection> connection, std::shared_ptr<const SpaceState> space,
-               const LoadPlan& plan, const std::vector<std::vector<uint32_t>>& rungs);
+               const LoadPlan& plan, std::vector<std::vector<ExpectedPage>> pages);
 
   void Run() PREFIXD_EXCLUDES(mutex_);
 

@@ -21,6 +21,13 @@ TensorFormat GgmlTensor(Codec codec) {
   return client::ToPublic(quant::GgmlFormat(static_cast<quant::Codec>(codec)));
 }
 
+TensorFormat BlockFloatTensor(Codec codec) {
+  if (!quant::IsBlockFloat(static_cast<quant::Codec>(codec))) {
+    return {.codec = codec, .dtype = Dtype::kBf16, .bits = 0, .group_size = 0};
+  }
+  return client::ToPublic(quant::BlockFloatFormat(static_cast<quant::Codec>(codec)));
+}
+
 }  // namespace
 
 KvFormat Raw(Dtype dtype) {
@@ -42,6 +49,10 @@ KvFormat MlxAffine(int key_bits, int key_group, int value_bits, int value_group,
 
 KvFormat Ggml(Codec key, Codec value) {
   return {.key = GgmlTensor(key), .value = GgmlTensor(value)};
+}
+
+KvFormat BlockFloat(Codec key, Codec value) {
+  return {.key = BlockFloatTensor(key), .value = BlockFloatTensor(value)};
 }
 
 KvFormat Rotated(KvFormat format) {

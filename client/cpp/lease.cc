@@ -62,6 +62,10 @@ Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePac
   return ToPublic(gather());
 }
 
+Status Lease::GetState(int layer, std::span<std::byte> state) const {
+  return pages_.GetState(layer, state);
+}
+
 std::span<const BlockTableEntry> Lease::block_table(int layer) {
   if (!pages_.impl_ || !pages_.impl_->HasLayer(layer)) return {};
   // A table ends where the usable tokens do.

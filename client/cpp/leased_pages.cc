@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
+#include "block/answer.h"
 #include "block/arena_file.h"
 #include "block/page_layout.h"
 
@@ -35,7 +36,7 @@ LeasedPages::LeasedPages(std::shared_ptr<Attachment> attachment,
       space_(std::move(space)),
       plan_(plan),
       columns_(space_->groups().size()),
-      progress_(columns_.size(), plan.tokens) {}
+      progress_(columns_.size(), plan.tokens, !space_->regular()) {}
 
 absl::StatusOr<std::shared_ptr<LeasedPages>> LeasedPages::Make(
     std::shared_ptr<Attachment> attachment, std::shared_ptr<const SpaceState> space,
@@ -54,8 +55,10 @@ absl::Status LeasedPages::CheckLengths(const LoadPlan& plan, uint32_t first_bloc
   std::vector<bool> seen(columns_.size(), false);
   for (const v1::GroupPages& column : pages) {
     const auto length = static_cast<uint64_t>(column.rung_size());
-    if (column.group() >= seen.size() || seen[column.group()] || first_block > blocks ||
-        length != blocks - first_block || column.page_tokens_size() != column.rung_size() ||
+    const bool known = column.group() < seen.size();
+    const uint32_t expected = known && space_->IsState(column.group()) ? 1 : blocks - first_block;
+    if (!known || seen[column.group()] || first_block > blocks || length != expected ||
+        column.page_tokens_size() != column.rung_size() ||
         (column.offset_size() != 0 && column.offset_size() != column.rung_size())) {
       return absl::InternalError(absl::StrCat("begin: the daemon leased ", length,
                                               " pages of group ", column.group(), ", blocks ",
@@ -68,16 +71,17 @@ absl::Status LeasedPages::CheckLengths(const LoadPlan& plan, uint32_t first_bloc
 }
 
 void LeasedPages::Take(uint32_t first_block, Columns* pages) {
-  const auto append = [&](auto* column, auto* more) {
-    if (first_block == 0) return column->Swap(more);
+  const auto append = [&](auto* column, auto* more, bool anew) {
+    if (anew) return column->Swap(more);
     column->Truncate(static_cast<int>(first_block));
     column->MergeFrom(*more);
   };
   for (v1::GroupPages& from : *pages) {
     Column& column = columns_[from.group()];
-    append(&column.rung, from.mutable_rung());
-    append(&column.page_tokens, from.mutable_page_tokens());
-    append(&column.offset, from.mutable_offset());
+    const bool anew = first_block == 0 || space_->IsState(from.group());
+    append(&column.rung, from.mutable_rung(), anew);
+    append(&column.page_tokens, from.mutable_page_tokens(), anew);
+    append(&column.offset, from.mutable_offset(), anew);
     column.offset.Resize(column.rung.size(), block::kNoOffset);  // an empty column: none is known
     if (from.ready()) Close(from.group(), CheckedTokens(from.group()));
   }
@@ -85,7 +89,8 @@ void LeasedPages::Take(uint32_t first_block, Columns* pages) {
 
 absl::Status LeasedPages::Extend(const LoadPlan& plan, uint32_t first_block, Columns* pages) {
   if (pages->empty() && plan.tokens == plan_.tokens) return absl::OkStatus();  // nothing more
-  if (first_block > static_cast<uint32_t>(columns_[0].offset.size())) {
+  const uint32_t held = (plan_.tokens + plan_.block_tokens - 1) / plan_.block_tokens;
+  if (first_block > held) {
     return absl::InternalError("extend: the daemon left out blocks");
   }
   PREFIXD_RETURN_IF_ERROR(CheckLengths(plan, first_block, *pages));
@@ -100,11 +105,22 @@ uint32_t LeasedPages::CheckedTokens(uint32_t group) const {
   const block::LayerGroup& layers = space_->groups()[group];
   const Column& column = columns_[group];
   const uint64_t arena_bytes = attachment_->arena()->data_bytes();
+  if (space_->IsState(group)) {
+    const bool fits = layers.state_bytes <= arena_bytes &&
+                      column.offset[0] <= arena_bytes - layers.state_bytes &&
+                      column.offset[0] % quant::kUnitAlignment == 0;
+    return fits ? plan_.tokens : 0;
+  }
   uint32_t rung = ~uint32_t{0}, page_tokens = 0;
   uint64_t page_bytes = 0;  // of these; computed once for all pages alike
   uint32_t tokens = 0;
   for (int b = 0; b < column.offset.size(); ++b) {
     const uint32_t wanted = std::min(plan_.block_tokens, plan_.tokens - tokens);
+    if (column.rung[b] == block::kNoLimit) {  // no page
+      if (space_->Reads(group, plan_.tokens, tokens, tokens + wanted)) break;
+      tokens += wanted;
+      continue;
+    }
     if (column.rung[b] != rung || column.page_tokens[b] != page_tokens) {
       rung = column.rung[b];
       page_tokens = column.page_tokens[b];
@@ -132,7 +148,7 @@ void LeasedPages::OnReady(const v1::LeaseReady& ready) {
   if (group >= columns_.size() || progress_.done(group)) return;
   Column& column = columns_[group];
   for (int i = 0; i < std::min(ready.first_token_size(), ready.offset_size()); ++i) {
-    const uint32_t b = ready.first_token(i) / plan_.block_tokens;
+    const uint32_t b = space_->IsState(group) ? 0 : ready.first_token(i) / plan_.block_tokens;
     if (b < static_cast<uint32_t>(column.offset.size())) {
       column.offset[static_cast<int>(b)] = ready.offset(i);
     }
@@ -164,7 +180,8 @@ uint32_t LeasedPages::usable_tokens() const {
 
 CachedPage LeasedPages::page(uint32_t group, uint32_t block) const {
   const Column& column = columns_[group];
-  const int b = static_cast<int>(block);
+  const int b = space_->IsState(group) ? 0 : static_cast<int>(block);
+  if (column.rung[b] == block::kNoLimit) return {.page_tokens = plan_.block_tokens};
   return {.bytes = attachment_->arena()->data() + column.offset[b],
           .arena_offset = column.offset[b],
           .page_tokens = column.page_tokens[b],

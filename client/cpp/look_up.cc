@@ -17,6 +17,8 @@ using std::chrono::steady_clock;
 
 constexpr size_t kMostReleases = 256;  // that ride on one call
 
+uint64_t Bit(uint32_t rung) { return rung < 64 ? uint64_t{1} << rung : 0; }
+
 absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Question& question) {
   const BeginOptions& options = question.options;
   v1::AcquireRequest request;
@@ -39,7 +41,13 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
   item->set_prefill_tokens_per_s(std::max(0.0, options.prefill_tokens_per_s));
   item->set_wait_pending_ms(
       static_cast<uint32_t>(std::clamp<int64_t>(options.wait_pending.count(), 0, 1 << 30)));
+  for (const uint32_t end : options.turn_ends) item->add_turn_ends(end);
   for (const block::LayerGroup& group : space.groups()) {
+    if (group.kind == block::LayerKind::kState) {  // has no formats
+      item->add_readable(0);
+      if (options.announce) item->add_writable(0);
+      continue;
+    }
     const uint64_t all = (uint64_t{1} << group.ladder.size()) - 1;
     const uint64_t readable = options.readable & all;
     if (readable == 0) {
@@ -49,7 +57,8 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
     }
     item->add_readable(readable);
     // A block that is here in a format that this worker reads is not written again.
-    const uint64_t written = options.write_format < 64 ? uint64_t{1} << options.write_format : 0;
+    const uint64_t written =
+        Bit(options.write_format) | (options.head_tokens > 0 ? Bit(options.head_format) : 0);
     if (options.announce) item->add_writable(readable | (written & all));
   }
   item->set_reserve(options.announce);
@@ -57,29 +66,40 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
   return request;
 }
 
-// The rungs of the leased pages, [group][block]. Internal when the answer does not fit the request.
-absl::StatusOr<std::vector<std::vector<uint32_t>>> RungsOf(
-    const std::vector<block::LeasedPage>& pages, const std::vector<block::LayerGroup>& groups,
-    const LoadPlan& plan) {
-  std::vector<std::vector<uint32_t>> rungs(groups.size());
+// The pages of a lease, [group]. Internal when the answer does not fit the request.
+absl::StatusOr<std::vector<std::vector<ExpectedPage>>> PagesOf(
+    const std::vector<block::LeasedPage>& pages, const SpaceState& space, const LoadPlan& plan) {
+  const std::vector<block::LayerGroup>& groups = space.groups();
+  std::vector<std::vector<ExpectedPage>> expected(groups.size());
+  std::vector<size_t> blocks(groups.size(), 0);  // told of
   for (const block::LeasedPage& page : pages) {
-    if (page.group >= groups.size() || page.rung >= groups[page.group].ladder.size()) {
+    const bool known = page.group < groups.size();
+    const bool state = known && space.IsState(page.group);
+    if (!known || (!state && !page.absent() && page.rung >= groups[page.group].ladder.size())) {
       return absl::InternalError(
           absl::StrCat("begin: the daemon leased group ", page.group, ", rung ", page.rung));
     }
-    if (page.first_token != rungs[page.group].size() * plan.block_tokens) {
+    size_t& next = blocks[page.group];
+    if (!state && page.first_token != next * plan.block_tokens) {
       return absl::InternalError("begin: the daemon leased pages out of order");
     }
-    rungs[page.group].push_back(page.rung);
-  }
-  const size_t blocks = (plan.tokens + plan.block_tokens - 1) / plan.block_tokens;
-  for (const std::vector<uint32_t>& column : rungs) {
-    if (column.size() != blocks) {
-      return absl::InternalError(absl::StrCat("begin: the daemon leased ", column.size(),
-                                              " pages of a group, ", blocks, " expected"));
+    ++next;
+    const uint32_t end = page.first_token + page.tokens;
+    if (!page.absent()) {
+      expected[page.group].push_back(
+          {.first_token = page.first_token, .tokens = page.tokens, .rung = page.rung});
+    } else if (space.Reads(page.group, plan.tokens, page.first_token, end)) {
+      return absl::InternalError("begin: the daemon leased a window without a page of it");
     }
   }
-  return rungs;
+  const size_t all = (plan.tokens + plan.block_tokens - 1) / plan.block_tokens;
+  for (uint32_t group = 0; group < groups.size(); ++group) {
+    if (blocks[group] != (space.IsState(group) ? 1 : all)) {
+      return absl::InternalError(absl::StrCat("begin: the daemon leased ", blocks[group],
+                                              " pages of a group, ", all, " expected"));
+    }
+  }
+  return expected;
 }
 
 // Where the pages of a lease come from.
@@ -98,9 +118,10 @@ class Loading {
       found->pages = found->leased;
       return absl::OkStatus();
     }
-    PREFIXD_ASSIGN_OR_RETURN(const wire::Answer read, wire::FromProto(*answer, plan_.block_tokens));
-    PREFIXD_ASSIGN_OR_RETURN(const auto rungs, RungsOf(read.pages, space_->groups(), plan_));
-    auto load = std::make_shared<FetchedPages>(core_.connection(), space_, plan_, rungs);
+    PREFIXD_ASSIGN_OR_RETURN(const wire::Answer read,
+                             wire::FromProto(*answer, plan_.block_tokens, space_->kinds()));
+    PREFIXD_ASSIGN_OR_RETURN(auto pages, PagesOf(read.pages, *space_, plan_));
+    auto load = std::make_shared<FetchedPages>(core_.connection(), space_, plan_, std::move(pages));
     core_.StartLoad(load);
     found->pages = std::move(load);
     return absl::OkStatus();
@@ -144,7 +165,8 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
     answer->clear_table();
   }
   pages.Swap(answer->mutable_pages());
-  PREFIXD_ASSIGN_OR_RETURN(wire::Answer read, wire::FromProto(*answer, plan.block_tokens));
+  PREFIXD_ASSIGN_OR_RETURN(wire::Answer read,
+                           wire::FromProto(*answer, plan.block_tokens, space->kinds()));
   pages.Swap(answer->mutable_pages());
   found->match = std::move(read.match);
   plan.tokens = found->match.restorable_tokens;
@@ -195,9 +217,21 @@ absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
       core.connection()->Call(&Connection::Stub::Match, question.opened.space.session, request,
                               steady_clock::now() + question.options.deadline));
   if (reply.answers_size() != 1) return absl::InternalError("match: not one answer");
-  PREFIXD_ASSIGN_OR_RETURN(const wire::Answer answer,
-                           wire::FromProto(reply.answers(0), question.opened.space.block_tokens));
+  PREFIXD_ASSIGN_OR_RETURN(
+      const wire::Answer answer,
+      wire::FromProto(reply.answers(0), question.opened.space.block_tokens, space.kinds()));
   return answer.match;
+}
+
+absl::StatusOr<uint32_t> Prefetch(Core& core, const SpaceState& space, const Question& question) {
+  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireRequest request, MakeRequest(space, question));
+  request.mutable_items(0)->set_reserve(false);
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::PrefetchReply reply,
+      core.connection()->Call(&Connection::Stub::Prefetch, question.opened.space.session, request,
+                              steady_clock::now() + question.options.deadline));
+  if (reply.hints_size() != 1) return absl::InternalError("prefetch: not one answer");
+  return reply.hints(0).tokens();
 }
 
 absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,

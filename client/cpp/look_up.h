@@ -36,6 +36,8 @@ struct LookUpAnswer {
 // Match alone: changes nothing.
 absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
                                          const Question& question);
+// A hint alone: tokens that are in RAM or on the way there.
+absl::StatusOr<uint32_t> Prefetch(Core& core, const SpaceState& space, const Question& question);
 // Starts the loading. NotFound: the space's handle or the continued lease is void.
 absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
                                      const Question& question);

@@ -3,6 +3,7 @@
 // Not thread-safe.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "page_memory.h"
 
@@ -21,6 +22,13 @@ class OwnPages {
     uint32_t rung = 0;
   };
   virtual Page own_page(uint32_t group, uint32_t block) const = 0;
+  // A snapshot of every state group, at one position.
+  struct State {
+    uint32_t tokens = 0;
+    std::vector<PageMemory> pages{};  // [group]; none for groups of other kinds
+  };
+  // Those after `begin` up to `end` tokens, ascending.
+  virtual std::vector<State> states(uint32_t begin, uint32_t end) const = 0;
   // Bit mask of the rungs in which blocks of the sequence are good in `group`.
   virtual uint64_t rungs_used(uint32_t group) const = 0;
 };

@@ -18,7 +18,7 @@ struct UnitRows {
   const PageRows& rows;
 };
 
-bool IsTiled(const UnitRows& unit) { return unit.format.layout == quant::Layout::kTiled; }
+bool IsInRows(const UnitRows& unit) { return unit.format.layout == quant::Layout::kRows; }
 
 kernels::UnitRun RunOf(const UnitRows& unit, bool is_key) {
   return {.side = is_key ? quant::Side::kKey : quant::Side::kValue,
@@ -104,8 +104,9 @@ void ForEachPart(const View& view, const UnitRows& unit, Visit visit) {
 template <typename View>
 bool HasParts(const quant::TensorFormat& format, const View& view) {
   if (view.codes == nullptr) return false;
-  if (format.codec != quant::Codec::kMlxAffine) return true;
-  return view.scales != nullptr && view.biases != nullptr;
+  const bool affine = format.codec == quant::Codec::kMlxAffine;
+  if ((affine || quant::IsBlockFloat(format.codec)) && view.scales == nullptr) return false;
+  return !affine || view.biases != nullptr;
 }
 
 template <typename View>
@@ -146,7 +147,7 @@ void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView&
                   std::byte* page) {
   ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
     const PackedView& from = is_key ? key : value;
-    if (IsTiled(units)) {
+    if (!IsInRows(units)) {
       const auto packed = PackedOf<kernels::PackedRows, const std::byte>(from, units);
       return kernels::StorePacked(units.format, packed, RunOf(units, is_key), page + at);
     }
@@ -163,7 +164,7 @@ void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePac
                    const MutablePackedView& value) {
   ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
     const MutablePackedView& to = is_key ? key : value;
-    if (IsTiled(units)) {
+    if (!IsInRows(units)) {
       const auto packed = PackedOf<kernels::MutablePackedRows, std::byte>(to, units);
       return kernels::LoadPacked(units.format, page + at, RunOf(units, is_key), packed);
     }

@@ -20,24 +20,38 @@ absl::Status Bad(const block::LayerGroup& group, const char* field, uint64_t see
 }  // namespace
 
 PageReceiver::PageReceiver(const block::LayerGroup& group, uint32_t block_tokens, uint32_t tokens,
-                           std::vector<uint32_t> rungs)
-    : group_(group), block_tokens_(block_tokens), tokens_(tokens), rungs_(std::move(rungs)) {}
+                           std::vector<ExpectedPage> pages)
+    : group_(group), block_tokens_(block_tokens), tokens_(tokens), expected_(std::move(pages)) {}
 
 void PageReceiver::Reset() {
   pages_.clear();
   page_bytes_ = received_bytes_ = 0;
-  received_tokens_ = 0;
+  whole_ = 0;
+}
+
+uint32_t PageReceiver::tokens() const {
+  return whole_ == expected_.size() ? tokens_ : expected_[whole_].first_token;
+}
+
+const LoadedPage* PageReceiver::page(uint32_t block) const {
+  if (group_.kind == block::LayerKind::kState) return &pages_.front();
+  const auto found = std::lower_bound(
+      expected_.begin(), expected_.end(), block * block_tokens_,
+      [](const ExpectedPage& page, uint32_t token) { return page.first_token < token; });
+  if (found == expected_.end() || found->first_token != block * block_tokens_) return nullptr;
+  return &pages_[static_cast<size_t>(found - expected_.begin())];
 }
 
 absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
-  const uint32_t block = received_tokens_ / block_tokens_;
-  const uint32_t rest = std::min(tokens_, limit) - received_tokens_;
+  const ExpectedPage& expected = expected_[whole_];
+  const bool state = group_.kind == block::LayerKind::kState;
   // A lease that became shorter is cut shorter: any page that covers what is wanted will do.
-  const uint32_t least = std::min(block_tokens_, rest);
-  if (piece.tokens < least || piece.tokens > block_tokens_) {
+  const uint32_t rest = std::min(tokens_, limit) - expected.first_token;
+  const uint32_t least = state ? expected.tokens : std::min(expected.tokens, rest);
+  if (piece.tokens < least || piece.tokens > (state ? least : block_tokens_)) {
     return Bad(group_, "page tokens", piece.tokens, least);
   }
-  if (piece.rung != rungs_[block]) return Bad(group_, "rung", piece.rung, rungs_[block]);
+  if (piece.rung != expected.rung) return Bad(group_, "rung", piece.rung, expected.rung);
   const uint64_t bytes = block::LayoutOfPage(group_, piece.rung, piece.tokens).page_bytes;
   if (piece.page_bytes != bytes) return Bad(group_, "page bytes", piece.page_bytes, bytes);
   PageMemory memory = AllocatePage(bytes);
@@ -59,11 +73,11 @@ uint64_t PageReceiver::CopyAndSum(const FetchedChunk& chunk, std::byte* to) {
 
 absl::Status PageReceiver::Take(const FetchedChunk& chunk, uint32_t limit) {
   const PieceHeader& piece = chunk.piece();
-  if (received_tokens_ >= std::min(tokens_, limit)) {
-    if (piece.first_token >= received_tokens_) return absl::OkStatus();  // no longer wanted
-  }
-  if (piece.first_token != received_tokens_) {
-    return Bad(group_, "first token", piece.first_token, received_tokens_);
+  const bool done = whole_ == expected_.size() || expected_[whole_].first_token >= limit;
+  if (done && piece.first_token >= tokens()) return absl::OkStatus();  // no longer wanted
+  const uint32_t wanted = done ? tokens() : expected_[whole_].first_token;
+  if (done || piece.first_token != wanted) {
+    return Bad(group_, "first token", piece.first_token, wanted);
   }
   if (page_bytes_ == 0) PREFIXD_RETURN_IF_ERROR(Begin(piece, limit));
   LoadedPage& page = pages_.back();
@@ -81,7 +95,7 @@ absl::Status PageReceiver::Take(const FetchedChunk& chunk, uint32_t limit) {
   }
   received_bytes_ += piece.data_bytes;
   if (received_bytes_ == page_bytes_) {
-    received_tokens_ = std::min(tokens_, received_tokens_ + page.page_tokens);
+    ++whole_;
     page_bytes_ = 0;
   }
   return absl::OkStatus();

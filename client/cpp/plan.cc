@@ -92,6 +92,7 @@ absl::Status Plan::Impl::Reserve(base::Deadline deadline) {
                        .sequence = {.tokens = tokens, .content = content},
                        .block_tokens = pages.block_tokens(),
                        .writable = std::move(writable),
+                       .turn_ends = ends,
                        .seeds = opened.attachment->staging() == nullptr,
                        .deadline = deadline});
   if (absl::IsNotFound(answer.status())) space->Forget(opened.space.handle);
@@ -197,6 +198,24 @@ Status Plan::WritePacked(int layer, uint32_t begin, uint32_t count, const Packed
                      impl_->tokens.size())));
   }
   return ToPublic(impl_->pages.Write(static_cast<uint32_t>(layer), begin, count, key, value));
+}
+
+std::span<const uint32_t> Plan::snapshots_wanted() const {
+  if (!impl_ || !impl_->announced) return {};
+  return impl_->announced->plan.snapshot_tokens;
+}
+
+Status Plan::PutState(int layer, uint32_t tokens, std::span<const std::byte> state) {
+  if (!impl_) return NoPlan();
+  const absl::StatusOr<client::LayerPlace> place =
+      client::StateLayer("put_state", *impl_->space, layer, state.size());
+  if (!place.ok()) return ToPublic(place.status());
+  if (tokens <= impl_->committed_tokens || tokens > impl_->tokens.size()) {
+    return ToPublic(absl::InvalidArgumentError(
+        absl::StrCat("put_state: at token ", tokens, ", must be ", impl_->committed_tokens + 1,
+                     " to ", impl_->tokens.size())));
+  }
+  return ToPublic(impl_->pages.PutState(*place, tokens, state));
 }
 
 Result<CommitInfo> Plan::Commit(uint32_t tokens, const CommitOptions& options) {

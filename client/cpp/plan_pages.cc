@@ -13,7 +13,7 @@
 namespace prefixd::client {
 
 PlanPages::PlanPages(std::shared_ptr<const SpaceState> space, const Options& options)
-    : space_(std::move(space)), options_(options) {}
+    : space_(std::move(space)), options_(options), states_(space_) {}
 
 void PlanPages::Ask(uint32_t block, uint32_t tokens) {
   blocks_[block] = {.tokens = tokens,
@@ -24,7 +24,7 @@ void PlanPages::Ask(uint32_t block, uint32_t tokens) {
 uint64_t PlanPages::block_bytes() const {
   uint64_t bytes = 0;
   for (const block::LayerGroup& group : space_->groups()) {
-    if (options_.rung >= group.ladder.size()) continue;
+    if (options_.rung >= group.ladder.size()) continue;  // of a state group: none
     bytes += block::LayoutOfPage(group, options_.rung, options_.block_tokens).page_bytes;
   }
   return bytes;
@@ -44,6 +44,10 @@ absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, co
                               const PackedView& value) {
   const LayerPlace place = space_->layers()[layer];
   const block::LayerGroup& group = space_->groups()[place.group];
+  if (space_->IsState(place.group)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "write_packed: layer ", layer, " keeps a state and no tokens, PutState() takes it"));
+  }
   if (options_.rung >= group.ladder.size()) {
     return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", options_.rung,
                                                    ", the layer has ", group.ladder.size()));
@@ -83,6 +87,10 @@ absl::Status PlanPages::CheckWritten(uint32_t tokens) const {
     const uint32_t first = index * options_.block_tokens;
     if (first >= tokens) break;
     for (uint32_t layer = 0; layer < block.written.size(); ++layer) {
+      // Of sliding layers whole blocks may be left out, of states there is nothing to write.
+      const uint32_t group = space_->layers()[layer].group;
+      if (space_->IsState(group)) continue;
+      if (space_->kinds()[group] == block::LayerKind::kSliding && !block.pages[group]) continue;
       if (block.written[layer] >= block.tokens) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("commit: the block at token ", first, " has ", block.tokens, " tokens, ",
@@ -93,6 +101,7 @@ absl::Status PlanPages::CheckWritten(uint32_t tokens) const {
 }
 
 void PlanPages::Drop(uint32_t tokens) {
+  states_.Drop(tokens);
   std::erase_if(blocks_, [&](const auto& entry) {
     return entry.first * options_.block_tokens + entry.second.tokens <= tokens;
   });

@@ -14,6 +14,7 @@
 #include "prefixd/client.h"
 #include "space_state.h"
 #include "staging_memory.h"
+#include "state_pages.h"
 
 namespace prefixd::client {
 
@@ -27,7 +28,10 @@ class PlanPages final : public OwnPages {
   PlanPages(std::shared_ptr<const SpaceState> space, const Options& options);
 
   // Where pages begun from now on stand; null = the heap.
-  void UseStaging(std::shared_ptr<StagingMemory> staging) { staging_ = std::move(staging); }
+  void UseStaging(std::shared_ptr<StagingMemory> staging) {
+    states_.UseStaging(staging);
+    staging_ = std::move(staging);
+  }
   // The block is to be written, `tokens` of it.
   void Ask(uint32_t block, uint32_t tokens);
   // Bytes of the pages of one block.
@@ -47,6 +51,13 @@ class PlanPages final : public OwnPages {
   bool IsOwn(uint32_t group, uint32_t block) const override;
   Page own_page(uint32_t group, uint32_t block) const override;
   uint64_t rungs_used(uint32_t group) const override;
+  // Requires: StateLayer() gave `place`.
+  absl::Status PutState(LayerPlace place, uint32_t tokens, std::span<const std::byte> state) {
+    return states_.Put(place, tokens, state);
+  }
+  std::vector<State> states(uint32_t begin, uint32_t end) const override {
+    return states_.Whole(begin, end);
+  }
 
  private:
   struct Block {
@@ -60,6 +71,7 @@ class PlanPages final : public OwnPages {
   const Options options_;
   std::shared_ptr<StagingMemory> staging_;
   std::map<uint32_t, Block> blocks_;  // by index
+  StatePages states_;
 };
 
 }  // namespace prefixd::client

@@ -63,7 +63,7 @@ class Publication {
     }
     const auto first_foreign =
         std::find_if(blocks.begin(), blocks.end(),
-                     [&](const block::BlockPlan& b) { return IsMissing(b) && !IsOwn(b); });
+                     [&](const block::BlockPlan& b) { return IsMissing(b) && !CanGive(b); });
     for (BlockIterator begin = blocks.begin(); begin != first_foreign;) {
       const BlockIterator end = BatchEnd(begin, first_foreign);
       PREFIXD_RETURN_IF_ERROR(StoreBatch({&*begin, static_cast<size_t>(end - begin)}));
@@ -89,9 +89,14 @@ class Publication {
     return plan_.blocks.empty() ? 0 : plan_.blocks.back().first_token + plan_.blocks.back().tokens;
   }
   uint32_t Index(const block::BlockPlan& b) const { return b.first_token / pages_.block_tokens(); }
-  bool IsOwn(const block::BlockPlan& b) const {
+  // A full group's page must come; of a sliding one only what is here can.
+  bool IsWanted(const block::BlockPlan& b, uint32_t group) const {
+    return !space_.IsState(group) && b.rungs[group] != block::kNoLimit;
+  }
+  bool CanGive(const block::BlockPlan& b) const {
     for (uint32_t group = 0; group < groups_; ++group) {
-      if (!pages_.IsOwn(group, Index(b))) return false;
+      const bool full = space_.kinds()[group] == block::LayerKind::kFull;
+      if (full && IsWanted(b, group) && !pages_.IsOwn(group, Index(b))) return false;
     }
     return true;
   }
@@ -127,6 +132,7 @@ class Publication {
                                               .sequence = request_.sequence,
                                               .block_tokens = pages_.block_tokens(),
                                               .writable = std::move(writable),
+                                              .turn_ends = request_.ends,
                                               .seeds = staging_ == nullptr,
                                               .deadline = request_.deadline}));
     plan_ = std::move(announced.plan);
@@ -166,6 +172,7 @@ class Publication {
     uint32_t group = 0;
     block::BlockPlan block;
     uint32_t rung = 0;
+    uint32_t tokens = 0;
     PageMemory memory;
     uint64_t page_bytes = 0;
   };
@@ -176,6 +183,7 @@ class Publication {
     CutPage page{.group = group,
                  .block = b,
                  .rung = own.rung,
+                 .tokens = b.tokens,
                  .memory = own.memory,
                  .page_bytes = block::LayoutOfPage(layers, own.rung, b.tokens).page_bytes};
     if (b.tokens == pages_.block_tokens()) return page;
@@ -186,14 +194,33 @@ class Publication {
     return page;
   }
 
-  absl::Status StoreBatch(Blocks blocks) {
-    std::vector<CutPage> staged, sent;
-    for (const block::BlockPlan& b : blocks) {
-      for (uint32_t group = 0; IsMissing(b) && group < groups_; ++group) {
-        PREFIXD_ASSIGN_OR_RETURN(CutPage page, Cut(b, group));
-        const bool in_staging = staging_ != nullptr && page.memory.staging == staging_;
-        (in_staging ? staged : sent).push_back(std::move(page));
+  // Pages of a block that are to be stored: what is missing of it, and snapshots of states.
+  absl::Status AddPages(const block::BlockPlan& b, std::vector<CutPage>* pages) const {
+    for (uint32_t group = 0; IsMissing(b) && group < groups_; ++group) {
+      if (!IsWanted(b, group) || !pages_.IsOwn(group, Index(b))) continue;
+      PREFIXD_ASSIGN_OR_RETURN(pages->emplace_back(), Cut(b, group));
+    }
+    for (const OwnPages::State& state : pages_.states(b.first_token, b.first_token + b.tokens)) {
+      const uint32_t at = state.tokens - b.first_token;
+      for (uint32_t group = 0; group < groups_; ++group) {
+        if (!space_.IsState(group)) continue;
+        pages->push_back({.group = group,
+                          .block = b,
+                          .rung = at,
+                          .tokens = at,
+                          .memory = state.pages[group],
+                          .page_bytes = space_.groups()[group].state_bytes});
       }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status StoreBatch(Blocks blocks) {
+    std::vector<CutPage> pages, staged, sent;
+    for (const block::BlockPlan& b : blocks) PREFIXD_RETURN_IF_ERROR(AddPages(b, &pages));
+    for (CutPage& page : pages) {
+      const bool in_staging = staging_ != nullptr && page.memory.staging == staging_;
+      (in_staging ? staged : sent).push_back(std::move(page));
     }
     v1::CommitRequest header = Header(blocks);
     if (!sent.empty() && staged.empty()) return Put(header, sent);
@@ -254,7 +281,7 @@ class Publication {
       sum.Update({page.memory.get() + offset, bytes});
       const PieceHeader piece{.group = page.group,
                               .first_token = page.block.first_token,
-                              .tokens = page.block.tokens,
+                              .tokens = page.tokens,
                               .rung = page.rung,
                               .page_bytes = page.page_bytes,
                               .offset = offset,
@@ -314,6 +341,7 @@ absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
   wire::ToProto(question.opened.space.handle, question.sequence, request.mutable_sequence());
   request.mutable_writable()->Add(question.writable.begin(), question.writable.end());
   request.set_seeds(question.seeds);
+  for (const uint32_t end : question.turn_ends) request.add_turn_ends(end);
   PREFIXD_ASSIGN_OR_RETURN(
       const v1::ReserveReply reply,
       core.connection()->Call(&Connection::Stub::Reserve, session, request, question.deadline));

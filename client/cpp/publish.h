@@ -34,6 +34,7 @@ struct ReserveQuestion {
   block::SequenceView sequence;
   uint32_t block_tokens = 0;
   std::vector<uint64_t> writable;
+  std::span<const uint32_t> turn_ends{};
   bool seeds = false;  // the pages will be sent: the plan is to tell the seeds of their sums
   base::Deadline deadline;
 };

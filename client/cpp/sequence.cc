@@ -103,6 +103,19 @@ Status Sequence::Gather(int layer, uint32_t begin, uint32_t count, const Mutable
   return ToPublic(impl_->Gather(Range(layer, begin, count), key, value));
 }
 
+std::span<const uint32_t> Sequence::snapshots_wanted() const {
+  if (!impl_) return {};
+  return impl_->snapshots_wanted();
+}
+
+Status Sequence::PutState(int layer, uint32_t tokens, std::span<const std::byte> state) {
+  return ToPublic(impl_ ? impl_->PutState(layer, tokens, state) : NoSequence());
+}
+
+Status Sequence::GetState(int layer, std::span<std::byte> state) const {
+  return ToPublic(impl_ ? impl_->GetState(layer, state) : NoSequence());
+}
+
 void Sequence::PushToken(uint32_t token) {
   if (impl_) impl_->tokens.push_back(token);
 }

@@ -29,8 +29,40 @@ Sequence::Impl::Impl(std::shared_ptr<client::Core> core_in,
       space(std::move(space_in)),
       options(options_in),
       content(client::FromPublic(options_in.content)),
-      pages(space, space->block_tokens(), options_in.write_format) {
+      pages(space, space->block_tokens(),
+            {.rung = options_in.write_format,
+             .head_tokens = options_in.head_tokens,
+             .head_rung = options_in.head_format}) {
   options.content = {};  // the caller's memory
+}
+
+std::span<const uint32_t> Sequence::Impl::snapshots_wanted() const {
+  if (!announced) return {};
+  const std::vector<uint32_t>& wanted = announced->plan.snapshot_tokens;
+  const auto first = std::upper_bound(wanted.begin(), wanted.end(), pages.cached_tokens());
+  return std::span(wanted).subspan(static_cast<size_t>(first - wanted.begin()));
+}
+
+absl::Status Sequence::Impl::PutState(int layer, uint32_t tokens_in_it,
+                                      std::span<const std::byte> state) {
+  PREFIXD_ASSIGN_OR_RETURN(const client::LayerPlace place,
+                           client::StateLayer("put_state", *space, layer, state.size()));
+  if (tokens_in_it > tokens.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("put_state: at token ", tokens_in_it, ", announced are ", tokens.size()));
+  }
+  return pages.PutState(place, tokens_in_it, state);
+}
+
+absl::Status Sequence::Impl::GetState(int layer, std::span<std::byte> state) const {
+  PREFIXD_ASSIGN_OR_RETURN(const client::LayerPlace place,
+                           client::StateLayer("get_state", *space, layer, state.size()));
+  PREFIXD_RETURN_IF_ERROR(Ready(layer));
+  if (pages.cached_tokens() == 0) {
+    return absl::NotFoundError("get_state: nothing is cached of the sequence");
+  }
+  pages.CopyState(place, state);
+  return absl::OkStatus();
 }
 
 uint32_t Sequence::Impl::restorable_tokens() const {
@@ -70,6 +102,7 @@ absl::Status Sequence::Impl::CheckTokens(int layer, uint32_t begin, uint32_t cou
 
 void Sequence::Impl::LookUp() {
   const absl::Status status = TryLookUp();
+  options.turn_ends = {};  // the caller's memory
   match.status = ToPublic(status);
   core->counts().LookedUp(status.ok(), tokens.size(), status.ok() ? match.restorable_tokens : 0);
   const uint32_t block_tokens = pages.block_tokens();
@@ -150,10 +183,11 @@ uint32_t Sequence::Impl::Extend(std::span<const uint32_t> more, const BeginOptio
   for (int layer = 0; HasLayer(layer); ++layer) short_of = !Ready(layer).ok() || short_of;
   if (short_of) Restart();
   tokens.insert(tokens.end(), more.begin(), more.end());
-  const uint32_t write_format = options.write_format;
-  options = with;
+  const BeginOptions before = std::exchange(options, with);
   options.content = {};
-  options.write_format = write_format;
+  options.write_format = before.write_format;
+  options.head_tokens = before.head_tokens;
+  options.head_format = before.head_format;
   if (!with.content.empty()) content = client::FromPublic(with.content);
   if (tokens_known) LookUp();
   return std::max(restorable_tokens(), pages.complete_tokens());
@@ -236,8 +270,9 @@ absl::StatusOr<std::shared_ptr<client::StoreJob>> Sequence::Impl::PrepareStore(
 
 absl::StatusOr<CommitInfo> Sequence::Impl::TakeStored(client::StoreJob& job) {
   announced = std::move(job.announced);
-  if (!job.opened) return job.status;
   const auto target = static_cast<uint32_t>(job.tokens.size());
+  pages.DropStates(target);  // stored, or not worth another try
+  if (!job.opened) return job.status;
   // Refused blocks are not offered at every token.
   committed_tokens =
       std::max(committed_tokens, target / pages.block_tokens() * pages.block_tokens());
@@ -303,7 +338,7 @@ void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
     for (const v1::GroupPages& column : lease.pages) {
       const uint32_t group = column.group();
       if (group >= space->groups().size()) break;
-      if (!column.ready()) continue;
+      if (!column.ready() || space->IsState(group)) continue;
       for (int i = 0;
            i < std::min({column.offset_size(), column.rung_size(), column.page_tokens_size()});
            ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "block/tokens.h"
@@ -57,6 +58,9 @@ struct Sequence::Impl {
   // SequencePages::Gather, counted.
   absl::Status Gather(const client::LayerTokens& range, const MutablePackedView& key,
                       const MutablePackedView& value) const;
+  std::span<const uint32_t> snapshots_wanted() const;
+  absl::Status PutState(int layer, uint32_t tokens, std::span<const std::byte> state);
+  absl::Status GetState(int layer, std::span<std::byte> state) const;
   absl::Status CheckTokens(int layer, uint32_t begin, uint32_t count) const;
 
   // Fills match, held, load and pages. An error leaves the sequence with what it had.

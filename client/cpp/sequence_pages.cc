@@ -43,8 +43,11 @@ kernels::TensorView ViewFrom(const TensorView& view, uint32_t dim, uint32_t tens
 }  // namespace
 
 SequencePages::SequencePages(std::shared_ptr<const SpaceState> space, uint32_t block_tokens,
-                             uint32_t write_rung)
-    : space_(std::move(space)), block_tokens_(block_tokens), write_rung_(write_rung) {
+                             const WriteRungs& write_rungs)
+    : space_(std::move(space)),
+      block_tokens_(block_tokens),
+      write_rungs_(write_rungs),
+      states_(space_) {
   Restart(nullptr, 0);
 }
 
@@ -54,6 +57,7 @@ void SequencePages::Restart(std::shared_ptr<CachedPages> load, uint32_t cached_t
   layers_.assign(space_->layers().size(), {.end = cached_tokens, .table = {}, .settled = 0});
   own_.clear();
   own_.resize(space_->groups().size());
+  states_.Clear();
 }
 
 void SequencePages::Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens) {
@@ -65,15 +69,38 @@ void SequencePages::Extend(std::shared_ptr<CachedPages> load, uint32_t cached_to
     layer.settled = std::min(layer.settled, same);
   }
   for (std::vector<Own>& own : own_) own.clear();
+  states_.Clear();
 }
 
 uint32_t SequencePages::complete_tokens() const {
   uint32_t tokens = ~uint32_t{0};
-  for (const LayerState& layer : layers_) tokens = std::min(tokens, layer.end);
-  return tokens;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (!space_->IsState(space_->layers()[layer].group)) {
+      tokens = std::min(tokens, layers_[layer].end);
+    }
+  }
+  if (tokens != ~uint32_t{0}) return tokens;
+  const std::vector<State> states = states_.Whole(cached_tokens_, tokens);  // there is nothing else
+  return states.empty() ? cached_tokens_ : states.back().tokens;
+}
+
+absl::Status SequencePages::PutState(LayerPlace place, uint32_t tokens,
+                                     std::span<const std::byte> state) {
+  if (tokens > cached_tokens_) return states_.Put(place, tokens, state);
+  return absl::InvalidArgumentError(
+      absl::StrCat("put_state: at token ", tokens, ", the first ", cached_tokens_, " are cached"));
+}
+
+void SequencePages::CopyState(LayerPlace place, std::span<std::byte> state) const {
+  const std::byte* page = load_->page(place.group, 0).bytes;
+  std::memcpy(state.data(), page + place.index * state.size(), state.size());
 }
 
 absl::Status SequencePages::CheckAppend(const LayerTokens& tokens) const {
+  if (space_->IsState(space_->layers()[tokens.layer].group)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "append: layer ", tokens.layer, " keeps a state and no tokens, PutState() takes it"));
+  }
   const uint32_t end = layers_[tokens.layer].end;
   if (tokens.begin >= cached_tokens_ && tokens.begin <= end) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("append: begin is ", tokens.begin, " in layer ",
@@ -85,7 +112,7 @@ absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_
   const block::LayerGroup& layers = space_->groups()[group];
   const uint32_t donated = block == first_own_block() ? cached_tokens_ % block_tokens_ : 0;
   const CachedPage donor = donated ? load_->page(group, block) : CachedPage();
-  const uint32_t rung = donated ? donor.rung : write_rung_;
+  const uint32_t rung = donated ? donor.rung : write_rungs_.OfBlock(block, block_tokens_);
   if (rung >= layers.ladder.size()) {
     return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", rung, ", group ",
                                                    layers.name, " has ", layers.ladder.size()));
@@ -176,23 +203,37 @@ absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& 
   });
 }
 
+absl::StatusOr<uint32_t> SequencePages::RungOfPacked(const LayerTokens& tokens) const {
+  const uint32_t group = space_->layers()[tokens.layer].group;
+  const uint32_t first = tokens.begin / block_tokens_;
+  const uint32_t rung = write_rungs_.OfBlock(first, block_tokens_);
+  const uint32_t last =
+      tokens.count > 0 ? (tokens.begin + tokens.count - 1) / block_tokens_ : first;
+  if (write_rungs_.OfBlock(last, block_tokens_) != rung) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("write_packed: block ", first, " is written in format ", rung, ", block ",
+                     last, " in ", write_rungs_.OfBlock(last, block_tokens_)));
+  }
+  if (tokens.count > 0 && tokens.begin % block_tokens_ != 0 && first == first_own_block() &&
+      cached_tokens_ % block_tokens_ != 0 && load_->page(group, first).rung != rung) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("write_packed: the cached tokens of block ", first, " are in format ",
+                     load_->page(group, first).rung, ", the new bytes in ", rung));
+  }
+  return rung;
+}
+
 absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedView& key,
                                         const PackedView& value) {
   const LayerPlace place = space_->layers()[tokens.layer];
   const block::LayerGroup& group = space_->groups()[place.group];
   PREFIXD_RETURN_IF_ERROR(CheckAppend(tokens));
-  if (write_rung_ >= group.ladder.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", write_rung_,
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t rung, RungOfPacked(tokens));
+  if (rung >= group.ladder.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", rung,
                                                    ", the layer has ", group.ladder.size()));
   }
-  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group.ladder[write_rung_], key, value));
-  const uint32_t first = tokens.begin / block_tokens_;
-  if (tokens.count > 0 && tokens.begin % block_tokens_ != 0 && first == first_own_block() &&
-      cached_tokens_ % block_tokens_ != 0 && load_->page(place.group, first).rung != write_rung_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("write_packed: the cached tokens of block ", first, " are in format ",
-                     load_->page(place.group, first).rung, ", the new bytes in ", write_rung_));
-  }
+  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group.ladder[rung], key, value));
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
     CopyIntoPage({.group = group,
                   .rung = own.place.rung,
@@ -210,7 +251,7 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                                    const MutablePackedView& value) const {
   const LayerPlace place = space_->layers()[tokens.layer];
   const block::LayerGroup& group = space_->groups()[place.group];
-  const uint32_t have = layers_[tokens.layer].end;
+  const uint32_t have = space_->IsState(place.group) ? 0 : layers_[tokens.layer].end;
   if (tokens.begin > have || tokens.count > have - tokens.begin) {
     return absl::InvalidArgumentError(absl::StrCat("gather: tokens ", tokens.begin, " to ",
                                                    uint64_t{tokens.begin} + tokens.count,
@@ -220,6 +261,12 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
   const uint32_t end = tokens.begin + tokens.count;
   const uint32_t rung = PlaceOf(place.group, tokens.begin / block_tokens_).rung;
   for (uint32_t b = tokens.begin / block_tokens_; b <= (end - 1) / block_tokens_; ++b) {
+    if (PlaceOf(place.group, b).bytes == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("gather: block ", b,
+                       " of the sliding layer is not here, its window and "
+                       "sinks are"));
+    }
     if (PlaceOf(place.group, b).rung == rung) continue;
     return absl::FailedPreconditionError(absl::StrCat("gather: block ", b, " is in format ",
                                                       PlaceOf(place.group, b).rung,
@@ -264,12 +311,17 @@ std::span<const BlockTableEntry> SequencePages::Table(uint32_t layer) {
   LayerState& state = layers_[layer];
   const LayerPlace place = space_->layers()[layer];
   const block::LayerGroup& group = space_->groups()[place.group];
+  if (space_->IsState(place.group)) return {};
   const uint32_t blocks = (state.end + block_tokens_ - 1) / block_tokens_;
   state.table.resize(blocks);
   uint32_t rung = ~uint32_t{0}, page_tokens = 0;
   uint64_t units = 0;  // offset of the layer's units in pages of that rung and geometry
   for (uint32_t b = state.settled; b < blocks; ++b) {
     const CachedPage from = PlaceOf(place.group, b);
+    if (from.bytes == nullptr) {
+      state.table[b] = {.page_tokens = block_tokens_, .tokens = block_tokens_};
+      continue;
+    }
     if (from.rung != rung || from.page_tokens != page_tokens) {
       rung = from.rung;
       page_tokens = from.page_tokens;
@@ -312,8 +364,10 @@ uint64_t SequencePages::in_place_bytes() const {
   uint64_t bytes = 0;
   const uint32_t blocks = (complete_tokens() + block_tokens_ - 1) / block_tokens_;
   for (uint32_t group = 0; group < own_.size(); ++group) {
-    for (uint32_t b = 0; b < blocks; ++b) {
-      const CachedPage page = PlaceOf(group, b);
+    // A state group has one page.
+    const uint32_t pages = !space_->IsState(group) ? blocks : cached_tokens_ > 0 ? 1 : 0;
+    for (uint32_t b = 0; b < pages; ++b) {
+      const CachedPage page = space_->IsState(group) ? load_->page(group, 0) : PlaceOf(group, b);
       if (page.arena_offset == kPrivate) continue;
       bytes += block::LayoutOfPage(space_->groups()[group], page.rung, page.page_tokens).page_bytes;
     }
@@ -324,9 +378,14 @@ uint64_t SequencePages::in_place_bytes() const {
 uint64_t SequencePages::rungs_used(uint32_t group) const {
   uint64_t mask = 0;
   const uint32_t cached_blocks = (cached_tokens_ + block_tokens_ - 1) / block_tokens_;
-  for (uint32_t b = 0; b < cached_blocks; ++b) mask |= uint64_t{1} << load_->page(group, b).rung;
+  if (space_->IsState(group)) return 0;
+  for (uint32_t b = 0; b < cached_blocks; ++b) {
+    const CachedPage page = load_->page(group, b);
+    if (page.bytes != nullptr) mask |= uint64_t{1} << page.rung;
+  }
   for (const Own& own : own_[group]) mask |= uint64_t{1} << own.place.rung;
-  return mask;
+  // Of a sliding group there may be no page at all.
+  return mask != 0 ? mask : (uint64_t{1} << space_->groups()[group].ladder.size()) - 1;
 }
 
 }  // namespace prefixd::client

@@ -18,6 +18,7 @@
 #include "prefixd/client.h"
 #include "space_state.h"
 #include "staging_memory.h"
+#include "state_pages.h"
 
 namespace prefixd::client {
 
@@ -28,13 +29,27 @@ struct LayerTokens {
   uint32_t count = 0;
 };
 
+// Which rung of the ladder a block of our own is written in.
+struct WriteRungs {
+  uint32_t rung = 0;
+  uint32_t head_tokens = 0;  // blocks that end at or before it
+  uint32_t head_rung = 0;    // are written in this one
+
+  uint32_t OfBlock(uint32_t block, uint32_t block_tokens) const {
+    return (uint64_t{block} + 1) * block_tokens <= head_tokens ? head_rung : rung;
+  }
+};
+
 class SequencePages final : public OwnPages {
  public:
   SequencePages(std::shared_ptr<const SpaceState> space, uint32_t block_tokens,
-                uint32_t write_rung);
+                const WriteRungs& write_rungs);
 
   // Where own pages begun from now on stand; null = the heap.
-  void UseStaging(std::shared_ptr<StagingMemory> staging) { staging_ = std::move(staging); }
+  void UseStaging(std::shared_ptr<StagingMemory> staging) {
+    states_.UseStaging(staging);
+    staging_ = std::move(staging);
+  }
 
   // Starts over: tokens [0, cached_tokens) are `load`'s (null when 0), own pages are dropped.
   void Restart(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
@@ -43,8 +58,14 @@ class SequencePages final : public OwnPages {
   void Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t block_tokens() const override { return block_tokens_; }
-  // Tokens that every layer has.
+  // Tokens that every layer has; layers that keep a state are not asked.
   uint32_t complete_tokens() const;
+  // Snapshots of states. Requires: StateLayer() gave `place`.
+  absl::Status PutState(LayerPlace place, uint32_t tokens, std::span<const std::byte> state);
+  void DropStates(uint32_t tokens) { states_.Drop(tokens); }  // those of up to so many tokens
+  // The state at cached_tokens(). Requires: as above, and that there are cached tokens whose pages
+  // were waited for.
+  void CopyState(LayerPlace place, std::span<std::byte> state) const;
 
   // Requires of all below: the layer exists and its cached pages were waited for.
   //
@@ -69,6 +90,9 @@ class SequencePages final : public OwnPages {
   // Bytes of pages that are read in the arena.
   uint64_t in_place_bytes() const;
   uint64_t rungs_used(uint32_t group) const override;
+  std::vector<State> states(uint32_t begin, uint32_t end) const override {
+    return states_.Whole(begin, end);
+  }
 
  private:
   struct Own {
@@ -82,6 +106,8 @@ class SequencePages final : public OwnPages {
   };
 
   absl::Status CheckAppend(const LayerTokens& tokens) const;
+  // The rung that all blocks of the tokens, whose bytes are given, have or will have.
+  absl::StatusOr<uint32_t> RungOfPacked(const LayerTokens& tokens) const;
   absl::Status EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block);
   absl::StatusOr<Own> NewOwn(uint32_t group, uint32_t block) const;
   // A swapped page that is about to be written becomes private again.
@@ -95,12 +121,13 @@ class SequencePages final : public OwnPages {
 
   const std::shared_ptr<const SpaceState> space_;
   const uint32_t block_tokens_;
-  const uint32_t write_rung_;
+  const WriteRungs write_rungs_;
   std::shared_ptr<StagingMemory> staging_;
   std::shared_ptr<CachedPages> load_;
   uint32_t cached_tokens_ = 0;
   std::vector<LayerState> layers_;
   std::vector<std::vector<Own>> own_;  // [group][block - first_own_block()]
+  StatePages states_;
 };
 
 }  // namespace prefixd::client

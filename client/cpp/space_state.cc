@@ -13,12 +13,25 @@ SpaceState::SpaceState(block::SpaceIdentity identity)
     : identity_(std::move(identity)),
       payload_bytes_per_token_(block::PayloadBytesPerToken(identity_)) {
   for (uint32_t group = 0; group < groups().size(); ++group) {
+    kinds_.push_back(groups()[group].kind);
+    regular_ = regular_ && kinds_.back() == block::LayerKind::kFull;
     const std::vector<uint32_t>& members = groups()[group].layers;
     for (uint32_t index = 0; index < members.size(); ++index) {
       layers_.resize(std::max<size_t>(layers_.size(), members[index] + size_t{1}));
       layers_[members[index]] = {.group = group, .index = index};
     }
   }
+}
+
+uint64_t SpaceState::state_bytes(uint32_t group) const {
+  return IsState(group) ? groups()[group].state_bytes / groups()[group].layers.size() : 0;
+}
+
+bool SpaceState::Reads(uint32_t group, uint32_t tokens, uint32_t begin, uint32_t end) const {
+  const block::LayerGroup& layers = groups()[group];
+  if (layers.kind != block::LayerKind::kSliding) return begin < tokens;
+  const uint32_t first = tokens > layers.window ? tokens - layers.window : 0;
+  return begin < tokens && (end > first || begin < layers.sink_tokens);
 }
 
 uint32_t SpaceState::block_tokens() const {

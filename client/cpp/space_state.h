@@ -36,6 +36,14 @@ class SpaceState {
 
   const std::vector<block::LayerGroup>& groups() const { return identity_.groups; }
   const std::vector<LayerPlace>& layers() const { return layers_; }
+  // All groups are of kind kFull: what holds at some position holds at every one before.
+  bool regular() const { return regular_; }
+  const std::vector<block::LayerKind>& kinds() const { return kinds_; }  // of the groups
+  bool IsState(uint32_t group) const { return kinds_[group] == block::LayerKind::kState; }
+  // Of one layer of the group; 0: it keeps none.
+  uint64_t state_bytes(uint32_t group) const;
+  // Whether attention at `tokens` or later reads tokens [begin, end) in the group.
+  bool Reads(uint32_t group, uint32_t tokens, uint32_t begin, uint32_t end) const;
   uint64_t payload_bytes_per_token() const { return payload_bytes_per_token_; }
   // The daemon's, when it was open once; before that what the identity says or the default.
   uint32_t block_tokens() const PREFIXD_EXCLUDES(mutex_);
@@ -49,7 +57,9 @@ class SpaceState {
 
  private:
   const block::SpaceIdentity identity_;  // block_tokens may be 0: the daemon's to fill
-  std::vector<LayerPlace> layers_;       // constant after construction
+  std::vector<LayerPlace> layers_;       // constant after construction, as what follows
+  std::vector<block::LayerKind> kinds_;
+  bool regular_ = true;
   uint64_t payload_bytes_per_token_ = 0;
 
   mutable base::Mutex mutex_;  // guards what follows

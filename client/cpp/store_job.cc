@@ -20,8 +20,10 @@ absl::StatusOr<PageSnapshot> PageSnapshot::Take(const SequencePages& pages, cons
   const auto groups = static_cast<uint32_t>(space.groups().size());
   const uint32_t blocks = (tokens + block_tokens - 1) / block_tokens;
   snapshot.pages_.resize(groups);
+  snapshot.states_ = pages.states(0, tokens);
   for (uint32_t group = 0; group < groups; ++group) {
     snapshot.rungs_used_.push_back(pages.rungs_used(group));
+    if (space.IsState(group)) continue;
     for (uint32_t b = 0; b < blocks; ++b) {
       snapshot.pages_[group].push_back(pages.own_page(group, b));
     }
@@ -45,6 +47,14 @@ const PageMemory& PageSnapshot::Find(uint32_t group, uint32_t block) const {
 OwnPages::Page PageSnapshot::own_page(uint32_t group, uint32_t block) const {
   if (!IsOwn(group, block)) return {};
   return pages_[group][block];
+}
+
+std::vector<OwnPages::State> PageSnapshot::states(uint32_t begin, uint32_t end) const {
+  std::vector<State> among;
+  for (const State& state : states_) {
+    if (state.tokens > begin && state.tokens <= end) among.push_back(state);
+  }
+  return among;
 }
 
 void StoreJob::Run() {

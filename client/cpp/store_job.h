@@ -32,6 +32,7 @@ class PageSnapshot final : public OwnPages {
   bool IsOwn(uint32_t group, uint32_t block) const override { return bool(Find(group, block)); }
   Page own_page(uint32_t group, uint32_t block) const override;
   uint64_t rungs_used(uint32_t group) const override { return rungs_used_[group]; }
+  std::vector<State> states(uint32_t begin, uint32_t end) const override;
 
  private:
   const PageMemory& Find(uint32_t group, uint32_t block) const;
@@ -39,6 +40,7 @@ class PageSnapshot final : public OwnPages {
   uint32_t block_tokens_ = 0;
   std::vector<std::vector<Page>> pages_;  // [group][block]
   std::vector<uint64_t> rungs_used_;
+  std::vector<State> states_;  // ascending
 };
 
 struct StoreJob {

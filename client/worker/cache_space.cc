@@ -10,6 +10,7 @@
 
 #include "base/checksum.h"
 #include "base/status.h"
+#include "client/worker/gated_delta.h"
 #include "client/worker/synthetic.h"
 
 namespace prefixd::worker {
@@ -32,6 +33,51 @@ absl::StatusOr<Digest> TokenizerDigest(const std::string& dir, const ModelConfig
     }
   }
   return DigestText("prefixd: token ids without a tokenizer");
+}
+
+// Everything that turns keys, so that nobody reads keys that were turned otherwise.
+RopeSpec RopeOf(const ModelConfig& config) {
+  RopeSpec rope;
+  rope.theta = config.rope_theta;
+  rope.rotary_dim = config.rotary_dim > 0 ? config.rotary_dim : config.head_dim;
+  const RopeScaling& scaling = config.rope_scaling;
+  switch (scaling.type) {
+    case RopeScaling::Type::kNone:
+      break;
+    case RopeScaling::Type::kLinear:
+      rope.scaling = "linear";
+      rope.scaling_params = {scaling.factor};
+      break;
+    case RopeScaling::Type::kLlama3:
+      rope.scaling = "llama3";
+      rope.scaling_params = {scaling.factor, scaling.low_frequency_factor,
+                             scaling.high_frequency_factor,
+                             static_cast<double>(scaling.original_tokens)};
+      break;
+  }
+  if (config.local_rope_theta > 0) {
+    rope.scaling += rope.scaling.empty() ? "local" : "+local";
+    rope.scaling_params.push_back(config.local_rope_theta);
+  }
+  return rope;
+}
+
+LayerSpec LayerOf(const ModelConfig& config, const LayerShape& shape,
+                  const std::vector<KvFormat>& formats) {
+  if (shape.type == LayerType::kGatedDelta) {
+    return {.kind = LayerKind::kState,
+            .state_bytes = DeltaStateFloats(config.delta) * sizeof(float)};
+  }
+  LayerSpec layer{.kv_heads = config.kv_heads,
+                  .key_dim = config.head_dim,
+                  .value_dim = config.head_dim,
+                  .formats = formats};
+  if (shape.type == LayerType::kSliding) {
+    layer.kind = LayerKind::kSliding;
+    layer.window = shape.window;
+    layer.sink_tokens = shape.sink_tokens;
+  }
+  return layer;
 }
 
 // A client that will never find a daemon: nothing can listen below a device.
@@ -63,12 +109,10 @@ SpaceSpec MakeSpaceSpec(const ModelConfig& config, const ModelIdentity& identity
   spec.model = config.name;
   spec.weights_digest = identity.weights_digest;
   spec.tokenizer_digest = identity.tokenizer_digest;
-  spec.rope.theta = config.rope_theta;
-  spec.rope.rotary_dim = config.head_dim;
-  spec.layers.assign(config.layers, {.kv_heads = config.kv_heads,
-                                     .key_dim = config.head_dim,
-                                     .value_dim = config.head_dim,
-                                     .formats = formats});
+  spec.rope = RopeOf(config);
+  for (uint32_t layer = 0; layer < config.layers; ++layer) {
+    spec.layers.push_back(LayerOf(config, config.layer(layer), formats));
+  }
   return spec;
 }
 

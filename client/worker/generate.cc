@@ -35,7 +35,12 @@ class Generation {
         start_(Clock::now()) {
     // The last prompt token is always computed: its logits choose the answer's first token.
     sequence_ = space.Begin(
-        tokens_, {.content = {}, .max_tokens = prompt_tokens_ - 1, .request_id = prompt.id});
+        tokens_, {.content = {},
+                  .max_tokens = prompt_tokens_ - 1,
+                  .write_format = static_cast<uint32_t>(model.formats().size() - 1),
+                  .head_tokens = options.quantize.RawTokens(prompt_tokens_, space.block_tokens()),
+                  .turn_ends = {&prompt_tokens_, 1},
+                  .request_id = prompt.id});
     model_.UseGrid(space.block_tokens());  // a daemon that came just now may have set another one
     answer_.id = prompt.id;
     answer_.prompt_tokens = prompt_tokens_;
@@ -53,6 +58,7 @@ class Generation {
     const auto end = Clock::now();
     Store();
     answer_.store_wait += Since(end);
+    CountFormats();
     if (options_.verify_hit && answer_.used_tokens > 0) Verify();
     sequence_.Release({.used_tokens = answer_.used_tokens,
                        .first_token = answer_.first_token,
@@ -68,11 +74,12 @@ class Generation {
     uint64_t slots = 0;  // a step costs about the same however few of its tokens are computed
     while (at < prompt_tokens_) {
       const uint32_t end = std::min(model_.StepEnd(at), prompt_tokens_);
-      PREFIXD_ASSIGN_OR_RETURN(
-          const Model::StepResult step,
-          model_.Prefill(
-              sequence_,
-              {.tokens = tokens_, .begin = at, .end = end, .cached = answer_.used_tokens}));
+      PREFIXD_ASSIGN_OR_RETURN(const Model::StepResult step,
+                               model_.Prefill(sequence_, {.tokens = tokens_,
+                                                          .begin = at,
+                                                          .end = end,
+                                                          .cached = answer_.used_tokens,
+                                                          .states = &states_}));
       waited += step.waited;
       if (step.cache_shrank) {
         at = answer_.used_tokens = sequence_.Restart();
@@ -105,11 +112,12 @@ class Generation {
     while (!answer_.ended && answer_.tokens.size() < options_.max_tokens) {
       sequence_.PushToken(tokens_.back());
       const auto end = static_cast<uint32_t>(tokens_.size());
-      PREFIXD_ASSIGN_OR_RETURN(
-          const Model::StepResult step,
-          model_.Decode(
-              sequence_,
-              {.tokens = tokens_, .begin = end - 1, .end = end, .cached = answer_.used_tokens}));
+      PREFIXD_ASSIGN_OR_RETURN(const Model::StepResult step,
+                               model_.Decode(sequence_, {.tokens = tokens_,
+                                                         .begin = end - 1,
+                                                         .end = end,
+                                                         .cached = answer_.used_tokens,
+                                                         .states = &states_}));
       if (step.cache_shrank) {  // Wait() has answered for every layer: it cannot take that back
         return absl::InternalError("generate: cached pages vanished while they were in use");
       }
@@ -120,6 +128,17 @@ class Generation {
     answer_.decode = Since(start);
     answer_.tokens_per_s = PerSecond(steps, answer_.decode);
     return absl::OkStatus();
+  }
+
+  void CountFormats() {
+    for (uint32_t layer = 0; layer < model_.config().layers; ++layer) {
+      if (model_.config().layer(layer).type == LayerType::kGatedDelta) continue;
+      for (const BlockTableEntry& block : sequence_.block_table(static_cast<int>(layer))) {
+        const bool raw = model_.formats()[block.format].key.codec == Codec::kRaw;
+        (raw ? answer_.raw_tokens : answer_.quantized_tokens) += block.tokens;
+      }
+      return;
+    }
   }
 
   void Verify() {
@@ -142,6 +161,8 @@ class Generation {
 
   // Here a sequence ends: others may continue it, or end here too.
   void Store() {
+    // A next turn goes on right here.
+    if (!PutStates(sequence_, states_).ok()) answer_.store_error = "the states were not taken";
     Count(sequence_.FinishCommit());
     Count(sequence_.Commit({.sequence_end = true}));
   }
@@ -163,6 +184,7 @@ class Generation {
   const uint32_t prompt_tokens_;
   const Clock::time_point start_;
   Sequence sequence_;
+  RecurrentStates states_;
   Answer answer_;
 };
 
@@ -171,13 +193,12 @@ class Generation {
 absl::Status WarmUp(Model& model, Space& space) {
   const std::vector<uint32_t> tokens(model.grid() + 1, 0);
   Sequence sequence = space.Begin(tokens, {.max_tokens = 0});  // looks nothing up, stores nothing
-  PREFIXD_RETURN_IF_ERROR(
-      model.Prefill(sequence, {.tokens = tokens, .begin = 0, .end = model.grid(), .cached = 0})
-          .status());
-  return model
-      .Decode(sequence,
-              {.tokens = tokens, .begin = model.grid(), .end = model.grid() + 1, .cached = 0})
-      .status();
+  RecurrentStates states;
+  Model::Step step{
+      .tokens = tokens, .begin = 0, .end = model.grid(), .cached = 0, .states = &states};
+  PREFIXD_RETURN_IF_ERROR(model.Prefill(sequence, step).status());
+  step.begin = std::exchange(step.end, model.grid() + 1);
+  return model.Decode(sequence, step).status();
 }
 
 absl::StatusOr<Answer> Generate(Model& model, Space& space, const Prompt& prompt,

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/worker/kv_format.h"
 #include "client/worker/model.h"
 #include "client/worker/prompts.h"
 #include "client/worker/verify.h"
@@ -19,7 +20,8 @@ struct AnswerOptions {
   uint32_t max_tokens = 64;  // at least 1
   double temperature = 0;
   uint64_t seed = 1;
-  bool verify_hit = false;  // when it is one: after the answer, see verify.h
+  QuantizeRule quantize = {};  // which tokens are written raw
+  bool verify_hit = false;     // when it is one: after the answer, see verify.h
 };
 
 struct Answer {
@@ -28,6 +30,8 @@ struct Answer {
   uint32_t used_tokens = 0;     // of the prompt, attended on cached bytes
   uint64_t in_place_bytes = 0;  // pages of the prompt that were attended on in prefixd's memory
   MatchInfo match;              // what the cache promised
+  // Tokens by the format that their K and V were attended on, of a layer that has them.
+  uint32_t raw_tokens = 0, quantized_tokens = 0;
   std::vector<uint32_t> tokens;
   bool ended = false;  // at an end token, which is not among `tokens`
 

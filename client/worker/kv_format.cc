@@ -96,8 +96,13 @@ absl::StatusOr<KvChoice> ChoosePlain(const KvFlags& flags) {
           "--kv-group-size: \"", flags.group_size,
           "\" without --kv-bits; raw values have no groups, choose --kv-bits ", kBitsChoices));
     }
+    if (flags.quantized_start.has_value() || flags.min_tokens.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flags.quantized_start.has_value() ? "--quantized-kv-start" : "--min-quantize-tokens",
+          ": nothing is quantized without --kv-bits, choose --kv-bits ", kBitsChoices));
+    }
     PREFIXD_ASSIGN_OR_RETURN(const Dtype dtype, ParseDtype(flags.dtype, Dtype::kF32));
-    return KvChoice{.format = Raw(dtype), .warning = ""};
+    return KvChoice{.format = Raw(dtype), .rule = {}, .warning = ""};
   }
   const std::optional<Pair> bits = ParsePair(flags.bits, kBits);
   if (!bits.has_value()) return Refuse("--kv-bits", flags.bits, kBitsChoices);
@@ -108,6 +113,8 @@ absl::StatusOr<KvChoice> ChoosePlain(const KvFlags& flags) {
 
   KvChoice choice;
   choice.format = MlxAffine(bits->key, groups->key, bits->value, groups->value, dtype);
+  choice.rule = {.start = flags.quantized_start.value_or(0),
+                 .min_tokens = flags.min_tokens.value_or(0)};
   if (bits->key < bits->value) {
     choice.warning = absl::StrCat(
         "--kv-bits ", flags.bits, " stores keys coarser than values; keys are the more sensitive, ",
@@ -125,6 +132,17 @@ absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags) {
   if (layout == Layout::kTiled) choice.format = Tiled(choice.format);
   if (rotation == Rotation::kHadamard) choice.format = Rotated(choice.format);
   return choice;
+}
+
+uint32_t QuantizeRule::RawTokens(uint32_t prompt_tokens, uint32_t block_tokens) const {
+  if (prompt_tokens >= min_tokens) return start;
+  return std::max(start, (min_tokens + block_tokens - 1) / block_tokens * block_tokens);
+}
+
+std::vector<KvFormat> KvChoice::Ladder() const {
+  if (!rule.mixes()) return {format};
+  const KvFormat raw = Raw(format.key.dtype);
+  return {format.key.rotation == Rotation::kHadamard ? Rotated(raw) : raw, format};
 }
 
 absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim) {

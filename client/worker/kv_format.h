@@ -3,7 +3,9 @@
 // Pure functions of their arguments.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -19,11 +21,29 @@ struct KvFlags {
   std::string dtype = {};       // f32, f16, bf16: of raw elements, or of scales and biases
   std::string rotation = {};    // none or hadamard; empty = none
   std::string layout = {};      // rows or tiled; empty = tiled
+  std::optional<uint32_t> quantized_start = {};  // empty = 0
+  std::optional<uint32_t> min_tokens = {};       // empty = 0
+};
+
+// Which tokens of a sequence stay raw although the KV is quantized. Whole blocks: what is stored is
+// never quantized again, so that a chain may be raw first and quantized from some block on.
+struct QuantizeRule {
+  uint32_t start = 0;       // blocks that end at or before it stay raw
+  uint32_t min_tokens = 0;  // as do, after a prompt shorter than that, the blocks that hold so many
+
+  bool mixes() const { return start > 0 || min_tokens > 0; }
+  // Blocks that end at or before it are raw.
+  uint32_t RawTokens(uint32_t prompt_tokens, uint32_t block_tokens) const;
 };
 
 struct KvChoice {
   KvFormat format;
+  QuantizeRule rule;
   std::string warning;  // a choice that works and is rarely meant; empty = none
+
+  // What the space stores, finest first: `format` last, before it raw elements of the same dtype
+  // where the rule keeps some tokens raw.
+  std::vector<KvFormat> Ladder() const;
 };
 
 // Layout tiled where the format has it, unless told otherwise. Raw elements are f32 unless told

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "client/worker/floats.h"
 
@@ -22,6 +23,9 @@ struct Matrix {
   uint32_t cols = 0;
   Floats values;
 };
+
+// Shared matrices never change, so reading needs no lock.
+using SharedMatrix = std::shared_ptr<const Matrix>;
 
 // out[r] = matrix . in[r] for `count` vectors. in: [count, matrix.cols], out: [count, matrix.rows].
 // With the same `count` and threads, vector r's result depends on nothing but in[r] and r: what the

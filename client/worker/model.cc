@@ -8,30 +8,19 @@
 #include "absl/status/status.h"
 
 #include "base/status.h"
-#include "prefixd/attention.h"
+#include "client/worker/layer_math.h"
 
 namespace prefixd::worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-absl::Status Checked(const Status& status, const char* what) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("model: ", what, ": ", status.message));
+// Floats of a row of the widest projection.
+size_t ProjectionWidth(const ModelConfig& config, size_t query_width, size_t kv_width) {
+  const size_t attention = (config.gated_attention ? 2 : 1) * query_width + 2 * kv_width;
+  if (!config.has(LayerType::kGatedDelta)) return attention;
+  return std::max(attention, DeltaRow(config.delta).floats);
 }
-
-void RmsNorm(const float* in, const std::vector<float>& weight, float epsilon, float* out) {
-  const size_t width = weight.size();
-  double squares = 0;
-  for (size_t i = 0; i < width; ++i) squares += double{in[i]} * double{in[i]};
-  const float mean = static_cast<float>(squares / static_cast<double>(width));
-  const float factor = 1.0F / std::sqrt(mean + epsilon);
-  for (size_t i = 0; i < width; ++i) out[i] = weight[i] * (in[i] * factor);
-}
-
-bool IsRotated(const TensorFormat& format) { return format.rotation == Rotation::kHadamard; }
-
-float Silu(float x) { return x / (1.0F + std::exp(-x)); }
 
 }  // namespace
 
@@ -41,7 +30,12 @@ Model::Model(ModelConfig config, Weights weights, const Options& options)
       options_(options),
       query_width_(config_.query_heads * config_.head_dim),
       kv_width_(config_.kv_heads * config_.head_dim),
-      rope_(config_.head_dim, config_.rope_theta),
+      attention_scale_(config_.attention_scale > 0
+                           ? config_.attention_scale
+                           : 1.0F / std::sqrt(static_cast<float>(config_.head_dim))),
+      rope_(config_.rotary_dim > 0 ? config_.rotary_dim : config_.head_dim, config_.rope_theta,
+            config_.rope_scaling),
+      local_rope_(config_.head_dim, config_.local_rope_theta),
       final_(config_.hidden_size),
       folded_(weights_.head.rows->rows),
       logits_(config_.vocab_size) {
@@ -58,8 +52,8 @@ void Model::UseGrid(uint32_t block_tokens) {
   };
   allocate(&hidden_, config_.hidden_size);
   allocate(&normed_, config_.hidden_size);
-  allocate(&qkv_, query_width_ + 2 * kv_width_);
-  allocate(&attended_, query_width_);
+  allocate(&qkv_, ProjectionWidth(config_, query_width_, kv_width_));
+  allocate(&attended_, std::max(query_width_, config_.delta.values()));
   allocate(&gate_up_, 2 * size_t{config_.intermediate_size});
   allocate(&gated_, config_.intermediate_size);
   allocate(&added_, config_.hidden_size);
@@ -93,6 +87,7 @@ absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& ste
   window_ = window;
   ClearIdleRows();
   rope_.Prepare(window.begin, window.rows);
+  if (config_.local_rope_theta > 0) local_rope_.Prepare(window.begin, window.rows);
   const size_t width = config_.hidden_size;
   for (uint32_t i = 0; i < window.rows; ++i) {
     weights_.embed(step.tokens[window.begin + i],
@@ -107,7 +102,9 @@ absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& ste
       result.cache_shrank = true;
       return result;
     }
-    PREFIXD_RETURN_IF_ERROR(Attention(sequence, layer));
+    const bool is_delta = config_.layer(layer).type == LayerType::kGatedDelta;
+    PREFIXD_RETURN_IF_ERROR(is_delta ? Delta(sequence, layer, step.states)
+                                     : Attention(sequence, layer));
     Mlp(weights_.layers[layer]);
   }
   return result;
@@ -126,76 +123,14 @@ void Model::Normalize(const std::vector<float>& weight) {
   }
 }
 
-void Model::AddToHidden() {
+void Model::AddToHidden(const std::vector<float>& norm) {
   const size_t width = config_.hidden_size;
-  const size_t end = (size_t{window_.slot} + window_.rows) * width;
-  for (size_t i = window_.slot * width; i < end; ++i) hidden_.data()[i] += added_.data()[i];
-}
-
-// queries: rows of queries | keys | values, a head's vector behind the other.
-absl::Status Model::RotateInputs(float* queries, size_t stride) const {
-  const KvFormat& format = options_.formats[0];
-  const size_t turned = IsRotated(format.key) ? config_.query_heads + config_.kv_heads : 0;
-  float* values = queries + query_width_ + kv_width_;
-  for (uint32_t i = 0; i < window_.rows; ++i) {
-    if (turned > 0) {
-      PREFIXD_RETURN_IF_ERROR(
-          Checked(Rotate(queries + i * stride, turned, 0, config_.head_dim), "rotate"));
-    }
-    if (IsRotated(format.value)) {
-      PREFIXD_RETURN_IF_ERROR(
-          Checked(Rotate(values + i * stride, config_.kv_heads, 0, config_.head_dim), "rotate"));
-    }
+  for (uint32_t row = window_.slot; row < window_.slot + window_.rows; ++row) {
+    float* added = added_.data() + row * width;
+    if (!norm.empty()) RmsNorm(added, norm, config_.rms_norm_eps, added);
+    float* hidden = hidden_.data() + row * width;
+    for (size_t i = 0; i < width; ++i) hidden[i] += added[i];
   }
-  return absl::OkStatus();
-}
-
-absl::Status Model::Attention(Sequence& sequence, uint32_t layer) {
-  const LayerWeights& weights = weights_.layers[layer];
-  Normalize(weights.attention_norm);
-  Multiply(*weights.qkv, window_.product, normed_.data(), qkv_.data());
-
-  const size_t stride = weights.qkv->rows;
-  float* queries = qkv_.data() + window_.slot * stride;
-  float* keys = queries + query_width_;
-  float* values = keys + kv_width_;
-  for (uint32_t i = 0; i < window_.rows; ++i) {  // K follows Q without a gap
-    rope_.Rotate(i, config_.query_heads + config_.kv_heads, queries + i * stride);
-  }
-  PREFIXD_RETURN_IF_ERROR(RotateInputs(queries, stride));
-  const auto view = [&](const float* data) {
-    return TensorView{.data = data,
-                      .dtype = Dtype::kF32,
-                      .head_stride = config_.head_dim,
-                      .token_stride = stride};
-  };
-  PREFIXD_RETURN_IF_ERROR(Checked(sequence.Append(static_cast<int>(layer), window_.begin,
-                                                  window_.rows, view(keys), view(values)),
-                                  "append"));
-  float* out = attended_.data() + size_t{window_.slot} * query_width_;
-  PREFIXD_RETURN_IF_ERROR(
-      Checked(Attend(sequence.block_table(static_cast<int>(layer)), options_.formats, queries, out,
-                     {.query_rows = window_.rows,
-                      .query_heads = config_.query_heads,
-                      .kv_heads = config_.kv_heads,
-                      .key_dim = config_.head_dim,
-                      .value_dim = config_.head_dim,
-                      .first_position = window_.begin,
-                      .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
-                      .threads = options_.threads,
-                      .mode = window_.mode,
-                      .query_row_stride = stride,
-                      .query_head_stride = config_.head_dim,
-                      .out_row_stride = query_width_,
-                      .out_head_stride = config_.head_dim}),
-              "attend"));
-  if (IsRotated(options_.formats[0].value)) {
-    const size_t vectors = size_t{window_.rows} * config_.query_heads;
-    PREFIXD_RETURN_IF_ERROR(Checked(Rotate(out, vectors, 0, config_.head_dim), "rotate"));
-  }
-  Multiply(*weights.attention_out, window_.product, attended_.data(), added_.data());
-  AddToHidden();
-  return absl::OkStatus();
 }
 
 void Model::Mlp(const LayerWeights& layer) {
@@ -206,10 +141,14 @@ void Model::Mlp(const LayerWeights& layer) {
     const float* gate = gate_up_.data() + 2 * row * width;
     const float* up = gate + width;
     float* gated = gated_.data() + row * width;
-    for (size_t i = 0; i < width; ++i) gated[i] = Silu(gate[i]) * up[i];
+    if (config_.activation == Activation::kSilu) {
+      for (size_t i = 0; i < width; ++i) gated[i] = Silu(gate[i]) * up[i];
+    } else {
+      for (size_t i = 0; i < width; ++i) gated[i] = GeluTanh(gate[i]) * up[i];
+    }
   }
   Multiply(*layer.down, window_.product, gated_.data(), added_.data());
-  AddToHidden();
+  AddToHidden(layer.mlp_out_norm);
 }
 
 std::span<const float> Model::Logits(uint32_t position) {

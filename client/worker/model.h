@@ -1,4 +1,5 @@
-// A Llama decoder whose attention runs on the KV of a prefixd Sequence.
+// A decoder (see model_config.h for the families) whose attention runs on the KV of a prefixd
+// Sequence.
 //
 // The fixed prefill grid: prompt tokens are computed in steps that end at multiples of
 // block_tokens. A step's weight products always have block_tokens rows, and a token's row is its
@@ -6,6 +7,10 @@
 // therefore depends on the tokens before it and nothing else: after a hit of any length, also one
 // that ends inside a block, every later bit is what the cold run computes, on the same machine and
 // thread count. Decoding uses one-row products, always.
+//
+// Layers of kind kGatedDelta keep a state beside the sequence, RecurrentStates, which a step takes
+// from `begin` to `end`, token by token; where it stands elsewhere, it is begun anew at token 0 or
+// taken from the sequence's snapshot at `begin`. Where the sequence wants snapshots, it gets them.
 //
 // Where the formats say Rotation::kHadamard, queries and keys are turned after RoPE, values before
 // they are stored and the output of attention back.
@@ -21,6 +26,7 @@
 
 #include "client/worker/floats.h"
 #include "client/worker/model_config.h"
+#include "client/worker/recurrent_states.h"
 #include "client/worker/rope.h"
 #include "client/worker/weights.h"
 #include "prefixd/attention.h"
@@ -48,6 +54,8 @@ class Model {
     uint32_t begin = 0;
     uint32_t end = 0;
     uint32_t cached = 0;  // tokens that the sequence promised from the cache
+    // Of the same sequence. Null: the model has no kGatedDelta layer.
+    RecurrentStates* states = nullptr;
   };
   struct StepResult {
     // Pages of the cache turned out bad: nothing of this step counts. Restart the sequence.
@@ -86,28 +94,40 @@ class Model {
   };
   absl::StatusOr<StepResult> Run(Sequence& sequence, const Step& step, const Window& window);
   absl::Status Attention(Sequence& sequence, uint32_t layer);
-  absl::Status RotateInputs(float* queries, size_t stride) const;
+  absl::Status Delta(Sequence& sequence, uint32_t layer, RecurrentStates* states);
+  absl::Status BringState(const Sequence& sequence, uint32_t layer, RecurrentState* state) const;
+  // The state goes to the cache where it is wanted.
+  absl::Status PutSnapshots(Sequence& sequence, uint32_t layer, RecurrentState& state) const;
+  // What stands between the projections and attention: biases, norms, RoPE, the rotation.
+  absl::Status PrepareHeads(const LayerWeights& weights, bool local_rope, float* queries,
+                            size_t stride) const;
+  void MultiplyByGates(const float* gates, size_t stride, float* out) const;
   void Mlp(const LayerWeights& layer);
   void Normalize(const std::vector<float>& weight);
-  void AddToHidden();
+  // Adds added_ to hidden_, normed first where `norm` is not empty.
+  void AddToHidden(const std::vector<float>& norm);
   void ClearIdleRows();
 
   const ModelConfig config_;
   const Weights weights_;
   const Options options_;
   const uint32_t query_width_, kv_width_;
+  const float attention_scale_;
   uint32_t block_tokens_ = 0;
-  Rope rope_;
+  Rope rope_, local_rope_;
   Window window_;  // of the last step
   // Activations, [block_tokens, width]. The inputs of products hold zeros in rows of no token.
   Floats hidden_;
-  Floats normed_;    // input of qkv and gate_up
-  Floats qkv_;       // queries | keys | values
-  Floats attended_;  // input of attention_out
+  Floats normed_;    // input of qkv, delta projections and gate_up
+  Floats qkv_;       // queries | keys | values | gates, or a delta layer's projections
+  Floats attended_;  // input of attention_out and of a delta layer's out
   Floats gate_up_;   // gate | up
   Floats gated_;     // input of down
-  Floats added_;     // output of attention_out and down
+  Floats added_;     // output of attention_out, out and down
   Floats final_, folded_, logits_;
 };
+
+// Gives the cache the states as they are now, wanted or not: where a sequence ends.
+absl::Status PutStates(Sequence& sequence, RecurrentStates& states);
 
 }  // namespace prefixd::worker

@@ -8,6 +8,7 @@
 
 #include "base/size.h"
 #include "base/status.h"
+#include "client/worker/model_config.h"
 #include "client/worker/synthetic.h"
 
 namespace prefixd::worker {
@@ -15,8 +16,11 @@ namespace {
 
 constexpr uint32_t kMaxThreads = 1024;
 constexpr uint32_t kMaxAnswerTokens = 1 << 20;
+constexpr uint32_t kMaxContextTokens = 1 << 24;
+constexpr uint32_t kLeastTokensOfVllm = 256;
 constexpr const char* kAbout =
-    "prefix-worker: runs a Llama checkpoint on prompts and keeps its KV cache in prefixd, so that\n"
+    "prefix-worker: runs a checkpoint of the Llama, Qwen or Gemma family on prompts and keeps its "
+    "KV cache in prefixd, so that\n"
     "what any worker of the same model has read once need not be computed again.\n\n"
     "  prefix-worker --model tests/data/model --kv-bits 8 --prompt 'In the beginning'\n";
 
@@ -57,6 +61,42 @@ void DeclareAnswer(CLI::App& app, Options* options) {
   app.add_flag("--json", options->json, "one JSON object a request on standard output");
 }
 
+void DeclareQuantization(CLI::App& app, Options* options) {
+  app.add_option("--kv-bits", options->kv_flags.bits,
+                 "quantize the KV cache: 2, 3, 4, 5, 6 or 8 bits, or keys,values as in 8,4 "
+                 "(default: raw, not quantized)");
+  app.add_option("--kv-group-size", options->kv_flags.group_size,
+                 "values that share a scale: 32, 64 or 128, or keys,values as in 64,32; divides "
+                 "head_dim (default: 64)");
+  app.add_option("--kv-dtype", options->kv_flags.dtype,
+                 "f32, f16 or bf16: of raw values (default: f32, which changes no answer), with "
+                 "--kv-bits of scales and biases (default: f16)");
+  app.add_option("--kv-rotation", options->kv_flags.rotation,
+                 "none or hadamard: turn K and V before they are quantized, which spreads outliers "
+                 "(default: none)");
+  app.add_option("--kv-layout", options->kv_flags.layout,
+                 "rows or tiled: how pages hold quantized values; tiled where the format has it is "
+                 "read faster (default: tiled)");
+  app.add_option("--quantized-kv-start", options->kv_flags.quantized_start,
+                 "with --kv-bits: blocks that end at or before so many tokens stay raw, of "
+                 "--kv-dtype (default: 0)")
+      ->check(CLI::Range(0U, kMaxContextTokens));
+  app.add_option("--min-quantize-tokens,--kv-cache-min-quantize-tokens",
+                 options->kv_flags.min_tokens,
+                 "with --kv-bits: the KV of prompts shorter than that stays raw, until the answer "
+                 "goes beyond it; 0 = always quantized (default: 0, as attention reads quantized "
+                 "pages as they are; 256 with --kv-cache-quantization)")
+      ->check(CLI::Range(0U, kMaxContextTokens));
+  CLI::Option* on = app.add_flag("--kv-cache-quantization", options->kv_cache_quantization,
+                                 "as vllm-mlx: --kv-bits 8 --min-quantize-tokens 256");
+  app.add_option("--kv-cache-quantization-bits", options->kv_cache_bits, "4 or 8 (default: 8)")
+      ->check(CLI::IsMember({"4", "8"}))
+      ->needs(on);
+  app.add_option("--kv-cache-quantization-group-size", options->kv_cache_group_size,
+                 "as --kv-group-size (default: 64)")
+      ->needs(on);
+}
+
 void DeclareCache(CLI::App& app, Options* options) {
   app.add_option("--server", options->server,
                  "where prefixd listens: unix:///path, 127.0.0.1:port, or none")
@@ -76,21 +116,12 @@ void DeclareCache(CLI::App& app, Options* options) {
          },
          "memory shared with prefixd to quantize into; 0 = send pages instead (default: 64MiB)")
       ->type_name("SIZE");
-  app.add_option("--kv-bits", options->kv_flags.bits,
-                 "quantize the KV cache: 2, 3, 4, 5, 6 or 8 bits, or keys,values as in 8,4 "
-                 "(default: raw, not quantized)");
-  app.add_option("--kv-group-size", options->kv_flags.group_size,
-                 "values that share a scale: 32, 64 or 128, or keys,values as in 64,32; divides "
-                 "head_dim (default: 64)");
-  app.add_option("--kv-dtype", options->kv_flags.dtype,
-                 "f32, f16 or bf16: of raw values (default: f32, which changes no answer), with "
-                 "--kv-bits of scales and biases (default: f16)");
-  app.add_option("--kv-rotation", options->kv_flags.rotation,
-                 "none or hadamard: turn K and V before they are quantized, which spreads outliers "
-                 "(default: none)");
-  app.add_option("--kv-layout", options->kv_flags.layout,
-                 "rows or tiled: how pages hold quantized values; tiled where the format has it is "
-                 "read faster (default: tiled)");
+  DeclareQuantization(app, options);
+  app.add_option("--max-kv-size", options->max_kv_size,
+                 "layers that attend on every token see the first 4 and the last SIZE - 4 only, as "
+                 "a rotating cache of SIZE tokens holds them; works with --kv-bits too (default: "
+                 "every token)")
+      ->check(CLI::Range(kKeptTokens + 1, kMaxContextTokens));
   app.add_option("--attention", options->attention_flag,
                  "fast or precise: how decoding attends on quantized pages; prefill is precise "
                  "(default: what the format's own error allows)")
@@ -106,6 +137,20 @@ void DeclareCache(CLI::App& app, Options* options) {
       ->capture_default_str();
 }
 
+// The flags of vllm-mlx in the words of mlx-lm.
+absl::Status TakeVllmFlags(Options* options) {
+  if (!options->kv_cache_quantization) return absl::OkStatus();
+  KvFlags& flags = options->kv_flags;
+  if (!flags.bits.empty()) {
+    return absl::InvalidArgumentError(
+        "--kv-cache-quantization: with --kv-bits, choose one of both");
+  }
+  flags.bits = options->kv_cache_bits.empty() ? "8" : options->kv_cache_bits;
+  flags.group_size = options->kv_cache_group_size;
+  if (!flags.min_tokens.has_value()) flags.min_tokens = kLeastTokensOfVllm;
+  return absl::OkStatus();
+}
+
 // What CLI11 cannot say.
 absl::Status Check(Options* options) {
   if (options->server != "none" && options->server.rfind("unix:", 0) != 0 &&
@@ -114,8 +159,11 @@ absl::Status Check(Options* options) {
         absl::StrCat("--server: \"", options->server,
                      "\", choose unix:///path/to/prefixd.sock, 127.0.0.1:port or none"));
   }
+  PREFIXD_RETURN_IF_ERROR(TakeVllmFlags(options));
   PREFIXD_ASSIGN_OR_RETURN(KvChoice choice, ChooseKvFormat(options->kv_flags));
   options->kv_format = choice.format;
+  options->kv_formats = choice.Ladder();
+  options->quantize = choice.rule;
   options->kv_warning = choice.warning;
   const AttentionChoice attention = ChooseAttention(choice.format);
   options->attention = attention.mode;

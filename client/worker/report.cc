@@ -125,6 +125,8 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   report["arena"] = answer.arena;
   report["why_no_arena"] = answer.why_no_arena;
   report["in_place"] = answer.in_place_bytes;
+  report["raw_kv_tokens"] = answer.raw_tokens;
+  report["quantized_kv_tokens"] = answer.quantized_tokens;
   report["load_ms"] = Ms(answer.load);
   report["load_estimate_ms"] = EstimateMs(match);
   report["prefill_ms"] = Ms(answer.prefill);

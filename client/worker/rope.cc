@@ -2,13 +2,33 @@
 
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 namespace prefixd::worker {
 
-Rope::Rope(uint32_t dim, double theta) : half_(dim / 2), frequencies_(half_) {
+namespace {
+
+float Scaled(float frequency, const RopeScaling& scaling) {
+  const auto factor = static_cast<float>(scaling.factor);
+  if (scaling.type == RopeScaling::Type::kNone) return frequency;
+  if (scaling.type == RopeScaling::Type::kLinear) return frequency / factor;
+  const auto low = static_cast<float>(scaling.low_frequency_factor);
+  const auto high = static_cast<float>(scaling.high_frequency_factor);
+  const auto original = static_cast<float>(scaling.original_tokens);
+  const float wavelength = 2 * std::numbers::pi_v<float> / frequency;
+  if (wavelength < original / high) return frequency;
+  if (wavelength > original / low) return frequency / factor;
+  const float kept = (original / wavelength - low) / (high - low);
+  return (1 - kept) * frequency / factor + kept * frequency;
+}
+
+}  // namespace
+
+Rope::Rope(uint32_t dim, double theta, const RopeScaling& scaling)
+    : half_(dim / 2), frequencies_(half_) {
   for (uint32_t i = 0; i < half_; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
-    frequencies_[i] = 1.0F / std::pow(static_cast<float>(theta), exponent);
+    frequencies_[i] = Scaled(1.0F / std::pow(static_cast<float>(theta), exponent), scaling);
   }
 }
 
@@ -24,11 +44,11 @@ void Rope::Prepare(uint32_t first, uint32_t count) {
   }
 }
 
-void Rope::Rotate(uint32_t index, uint32_t heads, float* vectors) const {
+void Rope::Rotate(uint32_t index, uint32_t heads, size_t stride, float* vectors) const {
   const float* cos = cos_.data() + size_t{index} * half_;
   const float* sin = sin_.data() + size_t{index} * half_;
   for (uint32_t head = 0; head < heads; ++head) {
-    float* low = vectors + size_t{head} * 2 * half_;
+    float* low = vectors + head * stride;
     float* high = low + half_;
     for (uint32_t i = 0; i < half_; ++i) {
       const float a = low[i];

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,43 +68,73 @@ absl::Status Checked(const Status& status) {
   return absl::InternalError(absl::StrCat("verify: ", status.message));
 }
 
+// K and V of one block of a layer, in the format that the block has.
+struct BlockRows {
+  BlockRows(const KvFormat& kv, const ModelConfig& config, uint32_t tokens)
+      : key(kv.key, config, tokens), value(kv.value, config, tokens) {}
+
+  absl::Status GatherFrom(const Sequence& sequence, int layer, uint32_t begin, uint32_t count) {
+    return Checked(sequence.Gather(layer, begin, count, key.View(), value.View()));
+  }
+  PackedTensor key, value;
+};
+
 // What is known of every token and block after some layers.
 class Comparison {
  public:
   Comparison(const Model& model, uint32_t tokens)
-      : heads_(model.config().kv_heads),
+      : model_(model),
         tokens_(tokens),
-        block_tokens_(model.grid()),
         identical_(tokens, true),
-        worst_((tokens + block_tokens_ - 1) / block_tokens_, 0) {}
+        worst_((tokens + model.grid() - 1) / model.grid(), 0) {}
 
-  void Add(const PackedTensor& hit, const PackedTensor& cold) {
-    for (size_t block = 0; block < worst_.size(); ++block) {
-      const auto begin = static_cast<uint32_t>(block) * block_tokens_;
-      worst_[block] = std::max(worst_[block], Difference(hit, cold, begin));
+  // One layer. A block that a sliding layer does not hold is not compared.
+  absl::Status Add(Sequence& hit, Sequence& cold, int layer) {
+    const std::span<const BlockTableEntry> hits = hit.block_table(layer);
+    const std::span<const BlockTableEntry> colds = cold.block_table(layer);
+    if (hits.size() < worst_.size() || colds.size() < worst_.size()) {
+      return absl::InternalError("verify: the block tables are too short");
     }
+    for (uint32_t block = 0; block < worst_.size(); ++block) {
+      if (hits[block].units == nullptr || colds[block].units == nullptr) continue;
+      const uint32_t begin = block * model_.grid();
+      const uint32_t count = std::min(tokens_ - begin, model_.grid());
+      const KvFormat& hit_format = model_.formats()[hits[block].format];
+      const KvFormat& cold_format = model_.formats()[colds[block].format];
+      BlockRows a(hit_format, model_.config(), count), b(cold_format, model_.config(), count);
+      PREFIXD_RETURN_IF_ERROR(a.GatherFrom(hit, layer, begin, count));
+      PREFIXD_RETURN_IF_ERROR(b.GatherFrom(cold, layer, begin, count));
+      const bool comparable = hits[block].format == colds[block].format;
+      for (const auto& [ours, theirs] :
+           {std::pair(&a.key, &b.key), std::pair(&a.value, &b.value)}) {
+        const double difference = Difference(*ours, *theirs, begin, count, comparable);
+        worst_[block] = std::max(worst_[block], difference);
+      }
+      bound_ = std::max({bound_, VerifyBound(hit_format), VerifyBound(cold_format)});
+    }
+    return absl::OkStatus();
   }
-  Verification Result(double bound) const {
-    Verification result{.tokens = tokens_, .bound = bound};
+  Verification Result() const {
+    Verification result{.tokens = tokens_, .bound = bound_};
     result.identical_tokens =
         static_cast<uint32_t>(std::count(identical_.begin(), identical_.end(), true));
     for (const double worst : worst_) {
       result.worst = std::max(result.worst, worst);
-      if (!(worst <= bound)) ++result.wrong_blocks;  // NaN is wrong too
+      if (!(worst <= bound_)) ++result.wrong_blocks;  // NaN is wrong too
     }
     return result;
   }
 
  private:
   // Relative RMS of the block that begins at `begin`.
-  double Difference(const PackedTensor& hit, const PackedTensor& cold, uint32_t begin) {
-    const uint32_t end = std::min(tokens_, begin + block_tokens_);
+  double Difference(const PackedTensor& hit, const PackedTensor& cold, uint32_t begin,
+                    uint32_t count, bool same_format) {
     double squares = 0, all = 0;
     bool same = true;
-    for (uint32_t head = 0; head < heads_; ++head) {
-      for (uint32_t token = begin; token < end; ++token) {
-        const size_t row = size_t{head} * tokens_ + token;
-        if (!hit.SameRow(cold, row)) same = identical_[token] = false;
+    for (uint32_t head = 0; head < model_.config().kv_heads; ++head) {
+      for (uint32_t token = 0; token < count; ++token) {
+        const size_t row = size_t{head} * count + token;
+        if (!same_format || !hit.SameRow(cold, row)) same = identical_[begin + token] = false;
         hit.Dequantize(row, &a_);
         cold.Dequantize(row, &b_);
         for (size_t i = 0; i < a_.size(); ++i) {
@@ -117,9 +148,11 @@ class Comparison {
     return std::isfinite(squares) ? std::sqrt(squares / std::max(all, 1e-30)) : INFINITY;
   }
 
-  const uint32_t heads_, tokens_, block_tokens_;
+  const Model& model_;
+  const uint32_t tokens_;
   std::vector<bool> identical_;
   std::vector<double> worst_;  // of each block
+  double bound_ = 0;           // of the coarsest format seen
   std::vector<float> a_, b_;
 };
 
@@ -130,28 +163,27 @@ double VerifyBound(const KvFormat& format) {
   return bits > 8 ? 0.02 : bits == 8 ? 0.1 : 0.5;
 }
 
-absl::StatusOr<Verification> VerifyHit(Model& model, Space& space, const Sequence& hit,
+absl::StatusOr<Verification> VerifyHit(Model& model, Space& space, Sequence& hit,
                                        std::span<const uint32_t> tokens) {
   const auto count = static_cast<uint32_t>(tokens.size());
-  Sequence cold = space.Begin(tokens, {.max_tokens = 0});  // looks nothing up
+  Sequence cold = space.Begin(  // looks nothing up
+      tokens, {.max_tokens = 0, .write_format = static_cast<uint32_t>(model.formats().size() - 1)});
+  RecurrentStates states;
   for (uint32_t at = 0; at < count;) {
     const uint32_t end = std::min(model.StepEnd(at), count);
     PREFIXD_RETURN_IF_ERROR(
-        model.Prefill(cold, {.tokens = tokens, .begin = at, .end = end, .cached = 0}).status());
+        model
+            .Prefill(cold,
+                     {.tokens = tokens, .begin = at, .end = end, .cached = 0, .states = &states})
+            .status());
     at = end;
   }
-  const KvFormat& format = model.formats()[0];
   Comparison comparison(model, count);
-  for (int layer = 0; layer < static_cast<int>(model.config().layers); ++layer) {
-    PackedTensor hit_key(format.key, model.config(), count), cold_key = hit_key;
-    PackedTensor hit_value(format.value, model.config(), count), cold_value = hit_value;
-    PREFIXD_RETURN_IF_ERROR(Checked(hit.Gather(layer, 0, count, hit_key.View(), hit_value.View())));
-    PREFIXD_RETURN_IF_ERROR(
-        Checked(cold.Gather(layer, 0, count, cold_key.View(), cold_value.View())));
-    comparison.Add(hit_key, cold_key);
-    comparison.Add(hit_value, cold_value);
+  for (uint32_t layer = 0; layer < model.config().layers; ++layer) {
+    if (model.config().layer(layer).type == LayerType::kGatedDelta) continue;
+    PREFIXD_RETURN_IF_ERROR(comparison.Add(hit, cold, static_cast<int>(layer)));
   }
-  return comparison.Result(VerifyBound(format));
+  return comparison.Result();
 }
 
 }  // namespace prefixd::worker

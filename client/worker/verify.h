@@ -3,7 +3,8 @@
 // A page is right when its bytes are the same. It need not be wrong when they are not: tokens that
 // another worker decoded, or computed on other grids or machines, were rounded differently. Hence a
 // bound: of one block in one layer, K or V, the relative RMS difference of the dequantized values.
-// A page of other tokens differs by about 1.
+// A page of other tokens differs by about 1. Where formats mix, the bound is that of the coarsest.
+// The states of recurrent layers are not compared.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -40,7 +41,7 @@ double VerifyBound(const KvFormat& format);
 
 // `hit`: holds cached pages of `tokens`, all of them. Changes nothing of it; the model's last step
 // is forgotten. An error when the tokens cannot be computed or read.
-absl::StatusOr<Verification> VerifyHit(Model& model, Space& space, const Sequence& hit,
+absl::StatusOr<Verification> VerifyHit(Model& model, Space& space, Sequence& hit,
                                        std::span<const uint32_t> tokens);
 
 }  // namespace prefixd::worker

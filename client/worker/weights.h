@@ -11,20 +11,27 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/worker/gated_delta.h"
 #include "client/worker/matrix.h"
 #include "client/worker/model_config.h"
 
 namespace prefixd::worker {
 
-using SharedMatrix = std::shared_ptr<const Matrix>;
-
+// Norms are what a vector is multiplied with, also where checkpoints hold that less 1.
 struct LayerWeights {
-  std::vector<float> attention_norm;  // [hidden]
+  std::vector<float> attention_norm;  // [hidden], of a delta layer's input too
   std::vector<float> mlp_norm;        // [hidden]
-  SharedMatrix qkv;                   // [q heads * dim | kv heads * dim | kv heads * dim, hidden]
-  SharedMatrix attention_out;         // [hidden, q heads * dim]
-  SharedMatrix gate_up;               // [intermediate | intermediate, hidden]
-  SharedMatrix down;                  // [hidden, intermediate]
+  // [q heads * dim | kv heads * dim | kv heads * dim, hidden], and with gated_attention behind it
+  // the gates, [q heads * dim]. Null in a delta layer.
+  SharedMatrix qkv;
+  SharedMatrix attention_out;  // [hidden, q heads * dim]; null in a delta layer
+  SharedMatrix gate_up;        // [intermediate | intermediate, hidden]
+  SharedMatrix down;           // [hidden, intermediate]
+  // What ModelConfig says the model has, else empty.
+  std::vector<float> qkv_bias = {};                               // [q | k | v]
+  std::vector<float> query_norm = {}, key_norm = {};              // [head_dim]
+  std::vector<float> attention_out_norm = {}, mlp_out_norm = {};  // [hidden]
+  DeltaWeights delta = {};                                        // of a kGatedDelta layer
 };
 
 // logit(token) = scale[token] * (rows[token % rows.rows] . hidden). A checkpoint has one row a

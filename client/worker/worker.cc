@@ -20,8 +20,14 @@ namespace prefixd::worker {
 namespace {
 
 absl::StatusOr<ModelConfig> ReadConfig(const Options& options) {
-  return options.synthetic.empty() ? LoadModelConfig(options.model)
-                                   : SyntheticConfig(options.synthetic, options.layers);
+  PREFIXD_ASSIGN_OR_RETURN(ModelConfig config,
+                           options.synthetic.empty()
+                               ? LoadModelConfig(options.model)
+                               : SyntheticConfig(options.synthetic, options.layers));
+  if (options.max_kv_size > 0) {
+    PREFIXD_RETURN_IF_ERROR(LimitContext(options.max_kv_size, &config));
+  }
+  return config;
 }
 
 absl::StatusOr<Weights> ReadWeights(const Options& options, const ModelConfig& config) {
@@ -36,10 +42,37 @@ absl::StatusOr<ModelIdentity> ReadIdentity(const Options& options, const ModelCo
   return IdentifyCheckpoint(options.model, config);
 }
 
+// " (1 full, 5 sliding)"; empty where all are full.
+std::string LayersText(const ModelConfig& config) {
+  uint32_t full = 0, sliding = 0, delta = 0;
+  for (const LayerShape& shape : config.layer_shapes) {
+    full += shape.type == LayerType::kFull ? 1 : 0;
+    sliding += shape.type == LayerType::kSliding ? 1 : 0;
+    delta += shape.type == LayerType::kGatedDelta ? 1 : 0;
+  }
+  if (sliding + delta == 0) return "";
+  std::string text = absl::StrCat(" (", full, " full");
+  if (sliding > 0) absl::StrAppend(&text, ", ", sliding, " sliding");
+  if (delta > 0) absl::StrAppend(&text, ", ", delta, " recurrent");
+  return text + ")";
+}
+
 std::string DescribeModel(const ModelConfig& config) {
-  return absl::StrCat(config.name, ", ", config.layers, " layers, hidden ", config.hidden_size,
-                      ", heads ", config.query_heads, "/", config.kv_heads, " x ", config.head_dim,
-                      ", vocabulary ", config.vocab_size);
+  return absl::StrCat(config.name, ", ", config.layers, " layers", LayersText(config), ", hidden ",
+                      config.hidden_size, ", heads ", config.query_heads, "/", config.kv_heads,
+                      " x ", config.head_dim, ", vocabulary ", config.vocab_size);
+}
+
+std::string KvText(const Options& options) {
+  std::string text = Describe(options.kv_format);
+  if (!options.quantize.mixes()) return text;
+  absl::StrAppend(&text, ", but ", Describe(options.kv_formats.front()));
+  if (options.quantize.start > 0) absl::StrAppend(&text, " up to token ", options.quantize.start);
+  if (options.quantize.min_tokens > 0) {
+    absl::StrAppend(&text, options.quantize.start > 0 ? " and" : "", " in prompts of fewer than ",
+                    options.quantize.min_tokens, " tokens");
+  }
+  return text;
 }
 
 std::string ArenaText(const ArenaInfo& arena) {
@@ -51,7 +84,7 @@ std::string ArenaText(const ArenaInfo& arena) {
 void PrintSetup(const Options& options, const ModelConfig& config, const CacheSpace& cache,
                 std::ostream& err) {
   err << "model    " << DescribeModel(config) << "\n"
-      << "kv       " << Describe(options.kv_format) << ", " << cache.space.payload_bytes_per_token()
+      << "kv       " << KvText(options) << ", " << cache.space.payload_bytes_per_token()
       << " bytes per token, blocks of " << cache.space.block_tokens() << " tokens\n"
       << "attend   "
       << (options.attention == AttendMode::kFast ? "decode fast, " : "decode precise, ")
@@ -60,6 +93,12 @@ void PrintSetup(const Options& options, const ModelConfig& config, const CacheSp
       << "cache    " << (cache.why_alone.empty() ? options.server : "none: " + cache.why_alone)
       << "\n"
       << "arena    " << ArenaText(cache.client.arena()) << "\n";
+  if (options.max_kv_size > 0) {
+    err << "context  the first " << kKeptTokens << " and the last "
+        << options.max_kv_size - kKeptTokens << " tokens, "
+        << (options.kv_flags.bits.empty() ? "raw" : "quantized: --max-kv-size holds with --kv-bits")
+        << "\n";
+  }
   if (!options.kv_warning.empty()) err << "warning  " << options.kv_warning << "\n";
   err << std::flush;
 }
@@ -88,6 +127,7 @@ bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Cach
                                                             {.max_tokens = options.max_tokens,
                                                              .temperature = options.temperature,
                                                              .seed = options.seed,
+                                                             .quantize = options.quantize,
                                                              .verify_hit = sampler.Next()});
     if (answer.ok()) {
       ArenaInfo arena = cache.client.arena();
@@ -127,10 +167,10 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
   PREFIXD_ASSIGN_OR_RETURN(const ModelIdentity identity, ReadIdentity(options, config));
   PREFIXD_ASSIGN_OR_RETURN(
       CacheSpace cache,
-      OpenCacheSpace(options, MakeSpaceSpec(config, identity, {options.kv_format})));
+      OpenCacheSpace(options, MakeSpaceSpec(config, identity, options.kv_formats)));
   PrintSetup(options, config, cache, err);
   Model model(config, std::move(weights),
-              {.formats = {options.kv_format},
+              {.formats = options.kv_formats,
                .threads = options.threads,
                .decode_mode = options.attention});
   PREFIXD_RETURN_IF_ERROR(WarmUp(model, cache.space));

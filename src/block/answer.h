@@ -69,6 +69,9 @@ struct MatchAnswer {
   uint64_t load_us = 0;  // estimate: from asking for the pages to the last byte at the worker
 };
 
+// Of a sliding group a block without a page in the lease has rung kNoLimit and page_tokens 0. Of a
+// state group there is one: the snapshot at the end of the lease, whose rung, page_tokens and
+// tokens are its offset in the block.
 struct LeasedPage {
   uint32_t group = 0;
   uint32_t rung = 0;
@@ -77,6 +80,7 @@ struct LeasedPage {
   uint32_t tokens = 0;          // slots that belong to the lease, <= page_tokens
   bool in_ram = false;          // readable now
   uint64_t offset = kNoOffset;  // in the arena's data; kNoOffset while unknown or not shared
+  bool absent() const { return rung == kNoLimit; }
 };
 
 // Places of pages that are all readable now, each group in one rung: what many pages are told by.
@@ -94,15 +98,19 @@ struct BlockPlan {
   uint32_t first_token = 0;
   uint32_t tokens = 0;
   BlockState state = BlockState::kYours;
-  std::vector<uint32_t>
-      rungs;  // per group of the space: which rung to write; kNoLimit = not wanted
+  std::vector<uint32_t> rungs;  // per group of the space: which rung to write; kNoLimit = not
+                                // wanted, as of all states
   std::vector<uint64_t>
       seeds{};  // per group: CheckSeed of that page; 0 = none. Empty: not asked for
 };
 
+inline constexpr uint32_t kMaxSnapshots = 64;  // of one chain
+
 struct ReservePlan {
   ReservationId reservation;
   std::vector<BlockPlan> blocks;
+  // Positions, ascending, at which a snapshot of every state group is wanted.
+  std::vector<uint32_t> snapshot_tokens{};
 };
 
 enum class StoreResult : uint8_t { kStored = 1, kDuplicate = 2, kRefused = 3 };

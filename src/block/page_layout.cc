@@ -35,6 +35,9 @@ void ForEachUnit(const LayerGroup& group, uint32_t rung, const PageLayout& from,
 }  // namespace
 
 PageLayout LayoutOfPage(const LayerGroup& group, uint32_t rung, uint32_t tokens) {
+  if (group.kind == LayerKind::kState) {
+    return {.page_bytes = group.state_bytes, .payload_bytes = group.state_bytes};
+  }
   const quant::KvFormat& format = group.ladder[rung];
   PageLayout layout;
   layout.key_unit_bytes = quant::LayoutOfUnit(format.key, group.key_dim, tokens).unit_bytes;

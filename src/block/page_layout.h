@@ -2,8 +2,9 @@
 // A page holds one KV block for one layer group in one format (rung).
 //
 // Pure functions, thread-safe. Requires everywhere: a validated group of kind kFull or kSliding,
-// rung < ladder size, tokens > 0. A page of t tokens is byte for byte what CutPage gives from a
-// longer page.
+// rung < ladder size, tokens > 0; LayoutOfPage takes groups of kind kState too, whose pages are
+// state_bytes long whatever rung and tokens are, and have no units. A page of t tokens is byte for
+// byte what CutPage gives from a longer page.
 #pragma once
 #include <cstddef>
 #include <cstdint>

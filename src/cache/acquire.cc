@@ -35,6 +35,35 @@ struct Listed {
   bool readable = true;  // all of them, now
 };
 
+// Of sliding groups, the blocks of [from, tokens) whose pages the lease does not have.
+void AddAbsent(const SpaceInfo& space, uint32_t from, uint32_t tokens,
+               std::vector<block::LeasedPage>* pages) {
+  const uint32_t block_tokens = space.identity.block_tokens;
+  std::vector<block::LeasedPage> all;
+  const auto fill = [&](uint32_t group, uint32_t* next, uint32_t end) {
+    for (; *next < end; *next += block_tokens) {
+      all.push_back({.group = group,
+                     .rung = block::kNoLimit,
+                     .first_token = *next,
+                     .page_tokens = 0,
+                     .tokens = std::min(block_tokens, tokens - *next),
+                     .in_ram = true});
+    }
+  };
+  for (auto page = pages->begin(); page != pages->end();) {
+    const uint32_t group = page->group;
+    const bool sliding = space.identity.groups[group].kind == block::LayerKind::kSliding;
+    uint32_t next = from;
+    for (; page != pages->end() && page->group == group; ++page) {
+      if (sliding) fill(group, &next, page->first_token);
+      all.push_back(*page);
+      next = page->first_token + block_tokens;
+    }
+    if (sliding) fill(group, &next, tokens);
+  }
+  *pages = std::move(all);
+}
+
 Listed List(const std::vector<index::PageInfo>& pages, uint32_t tokens, bool place) {
   Listed listed;
   listed.pages.reserve(pages.size());
@@ -169,6 +198,7 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
       phases.times.wait_us = phases.Next();
     }
     held = core_->index->Acquire(request.space, {request.tokens, request.content}, options, id);
+    if (!space->regular) core_->StartMixed(*session, *space, request, options, deadline, &held);
   }
   phases.times.match_us = phases.Next();
   const uint32_t floor = continued != nullptr ? request.continues_tokens : 0;
@@ -196,10 +226,14 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   Listed listed = in_table ? ListTable(held, tokens) : List(held.pages, tokens, place);
   const bool readable = listed.readable;
   if (!readable) {
-    if (request.prefill_tokens_per_s > 0)
+    if (request.prefill_tokens_per_s > 0 && space->regular)
       CutWhatDoesNotPay(*space, request.prefill_tokens_per_s, floor, &held);
     StartLoading(*space, floor, deadline, &held);
     tokens = std::max(held.answer.restorable_tokens, floor);
+    if (!space->regular && tokens < leased) {  // what is shorter needs other pages
+      held.answer.shortened_by.back().tokens_lost += tokens;
+      tokens = 0;
+    }
     if (tokens < leased) {
       if (tokens > 0) PREFIXD_RETURN_IF_ERROR(index->ShrinkLease(lease->in_index(), tokens));
       CutPages(tokens, &held.pages);
@@ -214,6 +248,7 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   if (!request.tokens.empty()) {  // not of a Join
     const uint32_t from_ssd = std::min(facts.ssd_tokens, tokens - floor);
     CountMatch(held.answer, request.tokens.size());
+    CountGivenUp(request, held.answer);
     counters.AddAll({{"tokens.restorable.ssd", from_ssd},
                      {"tokens.restorable.ram", tokens - floor - from_ssd}});
   }
@@ -225,6 +260,10 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   uint32_t first_token = floor;
   if (in_table) first_token = held.table.first_token;
   if (!held.pages.empty()) first_token = held.pages.front().first_token;
+  if (!space->regular) {
+    first_token = held.from_token;
+    AddAbsent(*space, first_token, tokens, &listed.pages);
+  }
   acquired.first_block = first_token / space->identity.block_tokens;
   acquired.pages = std::move(listed.pages);
   acquired.table = std::move(held.table);

@@ -34,8 +34,10 @@ bool Fits(const SpaceInfo& space, const ram::PageContent& page) {
   if (page.name.group >= space.identity.groups.size()) return false;
   const block::LayerGroup& group = space.identity.groups[page.name.group];
   const size_t tokens = page.tokens.tokens.size();
-  if (page.name.rung >= group.ladder.size() || page.name.tokens != tokens || tokens == 0 ||
-      tokens > space.identity.block_tokens || !block::ValidateContent(page.tokens).ok()) {
+  const bool state = group.kind == block::LayerKind::kState;
+  const bool known = state ? page.name.rung == tokens : page.name.rung < group.ladder.size();
+  if (!known || page.name.tokens != tokens || tokens == 0 || tokens > space.identity.block_tokens ||
+      !block::ValidateContent(page.tokens).ok()) {
     return false;
   }
   const block::PageLayout layout = block::LayoutOfPage(group, page.name.rung, page.name.tokens);
@@ -44,10 +46,15 @@ bool Fits(const SpaceInfo& space, const ram::PageContent& page) {
 
 }  // namespace
 
-// Pages and extents that each slot of an earlier daemon's session may be reading.
-class Core::Readers {
+// What an earlier daemon left, as it is before anybody else takes extents or slots: its pages, and
+// those that each slot of its sessions may be reading.
+class Core::Legacy {
  public:
-  explicit Readers(Core* core) : core_(core), held_(core->slots->Held()) {
+  explicit Legacy(Core* core)
+      : found(core->arena->TakeFound()),
+        held(core->arena->TakeHeld()),
+        core_(core),
+        held_(core->slots->Held()) {
     for (const ram::HeldSlot& slot : held_) slots_ |= uint64_t{1} << slot.slot;
   }
   void Add(const ram::FoundPage& found, const index::PageRef& ref) {
@@ -70,6 +77,9 @@ class Core::Readers {
   void Seat() {
     for (const ram::HeldSlot& slot : held_) Seat(slot);
   }
+
+  std::vector<ram::FoundPage> found;
+  std::vector<ram::HeldExtent> held;
 
  private:
   void Seat(const ram::HeldSlot& slot) {
@@ -115,17 +125,20 @@ void Core::AdoptSpaces() {
   }
 }
 
-void Core::Adopt() {
-  if (!arena->shared()) return;
-  AdoptSpaces();
-  std::vector<ram::FoundPage> found = arena->TakeFound();
+std::shared_ptr<Core::Legacy> Core::FindLegacy() {
+  if (!arena->shared()) return nullptr;
+  return std::make_shared<Legacy>(this);
+}
+
+void Core::Adopt(Legacy* legacy) {
+  if (legacy == nullptr) return;
+  std::vector<ram::FoundPage>& found = legacy->found;
   // Parents first; coldest first, as found, among those that stand equally deep.
   std::ranges::stable_sort(found, {},
                            [](const ram::FoundPage& page) { return page.content.first_token; });
-  Readers readers(this);
   uint64_t adopted = 0, bytes = 0, dropped = 0, held = 0;
   const auto keep_or_free = [&](block::Extent extent, uint64_t holders) {
-    const bool kept = readers.Keep(extent, holders);
+    const bool kept = legacy->Keep(extent, holders);
     if (!kept) arena->Free(extent);
     ++(kept ? held : dropped);
   };
@@ -141,12 +154,12 @@ void Core::Adopt() {
     }
     ++adopted;
     bytes += page.content.page_bytes;
-    readers.Add(page, *ref);
+    legacy->Add(page, *ref);
   }
-  for (const ram::HeldExtent& extent : arena->TakeHeld()) {
+  for (const ram::HeldExtent& extent : legacy->held) {
     keep_or_free(extent.extent, extent.holders);
   }
-  readers.Seat();
+  legacy->Seat();
   reap_bell.Ring();
   unverified_left = adopted > 0;
   counters.AddAll({{"adopted.pages", adopted},

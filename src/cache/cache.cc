@@ -27,6 +27,7 @@ Core::Core(const Options& opts)
       epoch(RandomEpoch()),
       lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
       started_us(opts.clock->MonotonicMicros()),
+      format_advice({.on_misses = opts.tighten_on_misses, .tighten_above = opts.tighten_above}),
       write_budget(opts.ssd_write_bytes_per_s, opts.ssd_write_window, opts.clock) {
   ram_budget_bytes = opts.ram_budget_bytes;
   ssd_budget_bytes = opts.ssd_budget_bytes;
@@ -50,6 +51,7 @@ Core::~Core() {
   }
   drop_wake.NotifyAll();
   drop_done.NotifyAll();
+  load_stop = true;
   for (Bell* bell : {&watch_bell, &reap_bell, &slab_bell}) bell->Stop();
   for (std::thread& thread : threads) thread.join();
   stopping = true;
@@ -110,13 +112,15 @@ absl::Status Core::Start() {
           absl::StrCat("ssd: the filesystem of ", options.directory,
                        " refuses direct I/O: buffered, the page cache told to let go"));
     }
-    PREFIXD_RETURN_IF_ERROR(Recover());
-    PREFIXD_RETURN_IF_ERROR(LoadLimits());
+    PREFIXD_RETURN_IF_ERROR(RecoverSpaces());
+  }
+  if (arena->shared()) AdoptSpaces();
+  if (store != nullptr) PREFIXD_RETURN_IF_ERROR(LoadLimits());
+  PREFIXD_RETURN_IF_ERROR(StartLoading(FindLegacy()));
+  if (store != nullptr) {
     threads.emplace_back([this] { SpillLoop(); });
     threads.emplace_back([this] { DropLoop(); });
   }
-  Adopt();
-  index->PruneHoles();
   if (store != nullptr || arena->shared()) {
     for (int i = 0; i < kPromotionThreads; ++i) threads.emplace_back([this] { PromotionLoop(); });
   }
@@ -125,7 +129,6 @@ absl::Status Core::Start() {
     threads.emplace_back([this] { ReapLoop(); });
     threads.emplace_back([this] { SlabLoop(); });
   }
-  counters.Time("start", static_cast<uint64_t>(Now() - started_us));
   return absl::OkStatus();
 }
 
@@ -146,6 +149,8 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Open(const Options& options) {
 std::string Cache::StoreInstance(const std::string& directory) {
   return ssd::ReadInstance(directory);
 }
+
+bool Cache::WaitLoaded(base::Deadline deadline) { return core_->WaitLoaded(deadline); }
 
 uint64_t Cache::epoch() const { return core_->epoch; }
 

@@ -1,8 +1,11 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
 // (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, fetch.cc,
-// reserve.cc, stage.cc, commit.cc, pin.cc, spill.cc, recover.cc, adopt.cc, stats.cc; sessions.cc
-// and leases.cc keep the tables, load.cc, promote.cc and watch.cc make pages readable and say so,
-// slabs.cc moves them.
+// reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, spill.cc, age_out.cc, resize.cc,
+// stats.cc. A start is load_index.cc, which calls recover.cc (what is on SSD) and adopt.cc (what is
+// in the arena); self_test.cc tries the disk. sessions.cc and leases.cc keep the tables; load.cc,
+// promote.cc and watch.cc make pages readable and say so; slabs.cc moves them.
+// format_advice.cc says in which format new blocks are wanted, admission.cc which ones the SSD
+// takes, rewrite.cc what stays on it.
 //
 // Thread-safe. Every call may come from any thread; waits end with the deadline that is passed.
 // Errors are absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes
@@ -53,6 +56,14 @@ struct Options {
   // no limit.
   uint64_t ssd_write_bytes_per_s = 0;
   std::chrono::seconds ssd_write_window{24 * 3600};
+  // When new blocks are advised in a coarser rung (cache/format_advice.h): while more than 5 % of
+  // the requested tokens had been given up; while more of the arena than this is full, 0: never.
+  bool tighten_on_misses = true;
+  double tighten_above = 0;
+  // Open returns after so long at the latest. The index may be loading on then: matches are shorter
+  // and say kIndexLoading, and nothing is spilled or cleared before it is whole. Without a value
+  // Open returns when it is.
+  std::optional<std::chrono::milliseconds> open_within;
   std::string version = "0";
   std::shared_ptr<ssd::FileLayer> ssd_files = nullptr;  // ssd/file_layer.h; null: the machine's own
   const base::Clock* clock = &base::SystemClock::Get();
@@ -166,7 +177,8 @@ struct ReserveRequest {
   std::vector<block::ContentKey> content;
   std::vector<uint32_t> groups;
   std::vector<uint64_t> writable;
-  bool seeds = false;  // fill in BlockPlan::seeds
+  bool seeds = false;                    // fill in BlockPlan::seeds
+  std::vector<uint32_t> turn_ends = {};  // where later requests may go on, as far as is known
 };
 
 // A piece of a page on its way in or out. `data` is borrowed for the call.
@@ -236,6 +248,23 @@ struct Pinned {
   block::MatchAnswer match;
 };
 
+// One step of Verify.
+struct VerifyProgress {
+  uint64_t next = 0;  // where to go on; 0 = everything was verified
+  uint64_t pages = 0, bytes = 0;
+  uint64_t bad = 0;           // pages that were dropped
+  uint64_t unreadable = 0;    // pages and records that the disk did not give
+  uint64_t passed_bytes = 0;  // of total_bytes, by this step
+  uint64_t total_bytes = 0;   // arena and files, as they are now
+};
+
+struct Prefetched {
+  uint32_t restorable_tokens = 0;
+  // Of these, in RAM or on the way there; fewer where many hints are under way.
+  uint32_t tokens = 0;
+  uint64_t bytes = 0;  // that are read for it
+};
+
 struct FlushResult {
   uint64_t flushed_bytes = 0;
   uint64_t dirty_bytes = 0;  // left
@@ -257,6 +286,8 @@ class Cache {
   // The name of the store in an SSD directory, in hex, made with it; empty when there is none.
   static std::string StoreInstance(const std::string& directory);
 
+  // True once the index is whole; false at the deadline.
+  bool WaitLoaded(base::Deadline deadline);
   uint64_t epoch() const;
 
   ArenaPlace arena() const;
@@ -267,8 +298,9 @@ class Cache {
     options.worker = worker;
     return BeginSession(options).session;
   }
-  // Frees its reservations, staging and leases: at once, or, when its process may still be reading
-  // the arena, as soon as it cannot (the session is then "cut off", and may be resumed meanwhile).
+  // Frees its reservations, staging and leases: at once, or, when its process may still be
+  // reading the arena, as soon as it cannot (the session is then "cut off", and may be resumed
+  // meanwhile).
   void EndSession(block::SessionId session);
   // For the worker, once: by the key that only it was told. NotFound for an unknown key.
   absl::StatusOr<SessionFiles> OpenFiles(const SessionKey& key, uint64_t pid);
@@ -282,14 +314,15 @@ class Cache {
   absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request,
                                    base::Deadline deadline);
   absl::Status Release(block::SessionId session, const Released& released);
-  // A lease of its own on the pages of another session's lease, in the same space. Until both end,
-  // nothing of it moves. NotFound for an unknown lease.
+  // A lease of its own on the pages of another session's lease, in the same space. Until both
+  // end, nothing of it moves. NotFound for an unknown lease.
   absl::StatusOr<Acquired> Join(block::SessionId session, block::LeaseId lease,
                                 const std::vector<uint32_t>& groups);
   // Holds the pages of a lease although it was released, until it is let go: for bytes that are
   // still on their way out. nullptr for an unknown lease.
   std::shared_ptr<const void> Hold(block::SessionId session, block::LeaseId lease) const;
-  // Sends the lease's pages cut to the token, group by group, each once it is in RAM and verified.
+  // Sends the lease's pages cut to the token, group by group, each once it is in RAM and
+  // verified.
   absl::Status Fetch(block::SessionId session, const FetchRequest& request, base::Deadline deadline,
                      FetchSink* sink);
 
@@ -333,6 +366,14 @@ class Cache {
   absl::StatusOr<bool> SetSpaceLimits(const block::SpaceId& space,
                                       const block::SpaceLimits& limits);
   FlushResult Flush(base::Deadline deadline);
+  // A hint that the request will come: its pages are read from SSD, behind what anybody waits
+  // for, without a lease and without waiting for room. At most an eighth of the arena is under
+  // way.
+  absl::StatusOr<Prefetched> Prefetch(block::SessionId session, const Request& request);
+  // Reads and checks a slab of the arena or a segment of the SSD tier from `cursor` on (0 = the
+  // start), at most `bytes_per_s` (0 = no limit) until `deadline`. A bad page is dropped and
+  // counted; one that somebody holds is left out. One step at a time, others wait.
+  VerifyProgress Verify(uint64_t cursor, uint64_t bytes_per_s, base::Deadline deadline);
   block::Stats GetStats() const;
   std::vector<block::SpaceSummary> ListSpaces() const;
   // For the service: counts and times what the cache does not see ("rpc.acquire", 120 us;

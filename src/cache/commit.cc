@@ -39,12 +39,28 @@ std::vector<StagedPlace> InBlockOrder(const CommitRequest& request) {
 }  // namespace
 
 block::PageName Reservation::NameOf(size_t block_index, uint32_t group, uint32_t rung) const {
+  const Recorded recorded = RecordedOf(block_index, group, rung);
   return {.space = space->id,
-          .block = reserved.hashes[block_index],
+          .block = recorded.name.hash,
           .group = static_cast<uint16_t>(group),
           .part = 0,
           .rung = static_cast<uint16_t>(rung),
-          .tokens = reserved.plan.blocks[block_index].tokens};
+          .tokens = recorded.tokens};
+}
+
+Reservation::Recorded Reservation::RecordedOf(size_t block_index, uint32_t group,
+                                              uint32_t rung) const {
+  const block::BlockPlan& plan = reserved.plan.blocks[block_index];
+  Recorded recorded{
+      .name = reserved.names[block_index], .first_token = plan.first_token, .tokens = plan.tokens};
+  if (!space->IsState(group) || rung == plan.tokens) return recorded;
+  recorded.tokens = rung;
+  const std::vector<block::ContentKey> keys =
+      block::CutContent(content, plan.first_token, plan.first_token + rung);
+  const block::SequenceView prefix{std::span(tokens).subspan(plan.first_token, rung), keys};
+  recorded.name.hash = block::HashBlock(recorded.name.parent, prefix);
+  recorded.name.path = index::PrefixIndex::PathOf(recorded.name.parent_path, prefix);
+  return recorded;
 }
 
 // An index near its memory limit forgets cold blocks first: those on SSD only, then those in RAM.
@@ -61,55 +77,73 @@ void Core::MakeIndexRoom(base::Deadline deadline, const std::atomic<bool>* cance
 }
 
 // The pages of a block, checked and ready to publish. InvalidArgument when one is missing or not
-// whole.
+// whole. Of sliding groups and snapshots those that came.
 absl::StatusOr<std::vector<index::NewPage>> Core::PagesOf(Reservation* reservation,
                                                           size_t block_index) const {
   std::vector<index::NewPage> pages;
+  const SpaceInfo& space = *reservation->space;
   const block::BlockPlan& block = reservation->reserved.plan.blocks[block_index];
   for (uint32_t group : reservation->groups) {
-    auto found = reservation->arriving.find({block_index, group});
-    const bool wanted = block.rungs[group] != block::kNoLimit;
-    if (!wanted && found == reservation->arriving.end()) continue;
-    if (found == reservation->arriving.end() ||
-        found->second.received != found->second.page_bytes) {
+    auto found = reservation->arriving.lower_bound({block_index, group, 0});
+    const auto is_ours = [&] {
+      return found != reservation->arriving.end() && std::get<0>(found->first) == block_index &&
+             std::get<1>(found->first) == group;
+    };
+    const bool full = space.identity.groups[group].kind == block::LayerKind::kFull;
+    const bool wanted = full && block.rungs[group] != block::kNoLimit;
+    const bool whole = !is_ours() || found->second.received == found->second.page_bytes;
+    if ((wanted && !is_ours()) || !whole) {
       return absl::InvalidArgumentError(
           absl::StrCat("commit: block ", block_index, " has no whole page of group ", group));
     }
-    ArrivingPage& page = found->second;
-    if (page.check == 0) {
-      page.check = block::PageCheck(reservation->NameOf(block_index, group, page.rung),
-                                    {arena->data(page.extent), page.page_bytes});
+    for (; is_ours(); ++found) {
+      PREFIXD_ASSIGN_OR_RETURN(const index::NewPage page,
+                               PageOf(*reservation, block_index, group, &found->second));
+      pages.push_back(page);
     }
-    const uint64_t payload_bytes =
-        block::LayoutOfPage(reservation->space->identity.groups[group], page.rung, block.tokens)
-            .payload_bytes;
-    pages.push_back({.group = group,
-                     .rung = page.rung,
-                     .extent = page.extent,
-                     .check = page.check,
-                     .page_bytes = page.page_bytes,
-                     .payload_bytes = payload_bytes,
-                     .marks = arena->marks(page.extent)});
   }
   return pages;
+}
+
+absl::StatusOr<index::NewPage> Core::PageOf(const Reservation& reservation, size_t block_index,
+                                            uint32_t group, ArrivingPage* page) const {
+  if (page->received != page->page_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("commit: block ", block_index, " of group ",
+                                                   group, " has a snapshot that is not whole, at ",
+                                                   page->rung));
+  }
+  if (page->check == 0) {
+    page->check = block::PageCheck(reservation.NameOf(block_index, group, page->rung),
+                                   {arena->data(page->extent), page->page_bytes});
+  }
+  const uint64_t payload_bytes =
+      block::LayoutOfPage(reservation.space->identity.groups[group], page->rung,
+                          reservation.reserved.plan.blocks[block_index].tokens)
+          .payload_bytes;
+  return index::NewPage{.group = group,
+                        .rung = page->rung,
+                        .extent = page->extent,
+                        .check = page->check,
+                        .page_bytes = page->page_bytes,
+                        .payload_bytes = payload_bytes,
+                        .marks = arena->marks(page->extent)};
 }
 
 // Into the arena's file, where the next daemon finds them if this one dies.
 void Core::WriteRecords(const Reservation& reservation, size_t block_index,
                         const std::vector<index::NewPage>& pages) {
   if (!arena->shared()) return;
-  const block::BlockPlan& block = reservation.reserved.plan.blocks[block_index];
-  const index::BlockName& name = reservation.reserved.names[block_index];
-  const std::vector<block::ContentKey> content =
-      block::CutContent(reservation.content, block.first_token, block.first_token + block.tokens);
-  const std::span<const block::Token> tokens =
-      std::span(reservation.tokens).subspan(block.first_token, block.tokens);
   for (const index::NewPage& page : pages) {
+    const Reservation::Recorded block = reservation.RecordedOf(block_index, page.group, page.rung);
+    const std::vector<block::ContentKey> content =
+        block::CutContent(reservation.content, block.first_token, block.first_token + block.tokens);
+    const std::span<const block::Token> tokens =
+        std::span(reservation.tokens).subspan(block.first_token, block.tokens);
     arena->Publish(page.extent, {.name = reservation.NameOf(block_index, page.group, page.rung),
                                  .space = reservation.space->ordinal,
-                                 .parent = name.parent,
-                                 .path = name.path,
-                                 .parent_path = name.parent_path,
+                                 .parent = block.name.parent,
+                                 .path = block.name.path,
+                                 .parent_path = block.name.parent_path,
                                  .first_token = block.first_token,
                                  .page_bytes = page.page_bytes,
                                  .payload_bytes = page.payload_bytes,
@@ -129,7 +163,8 @@ absl::StatusOr<block::StoreResult> Core::PublishBlock(Reservation* reservation,
                            index->Publish(reservation->reserved.plan.reservation,
                                           static_cast<uint32_t>(block_index), pages));
   // The extents are the index's now; on an error they stayed ours.
-  for (uint32_t group : reservation->groups) reservation->arriving.erase({block_index, group});
+  reservation->arriving.erase(reservation->arriving.lower_bound({block_index, 0, 0}),
+                              reservation->arriving.lower_bound({block_index + 1, 0, 0}));
   return stored;
 }
 
@@ -147,8 +182,9 @@ absl::StatusOr<bool> Core::CommitBlock(Reservation* reservation, size_t block_in
   base::MutexLock lock(reservation->mutex);
   if (reservation->closed) return absl::NotFoundError("commit: the reservation ended");
   if (reservation->done != block_index) return true;  // another commit was faster
-  const auto first = reservation->arriving.lower_bound({block_index, 0});
-  const bool sent = first != reservation->arriving.end() && first->first.first == block_index;
+  const auto first = reservation->arriving.lower_bound({block_index, 0, 0});
+  const bool sent =
+      first != reservation->arriving.end() && std::get<0>(first->first) == block_index;
   if (block.state == block::BlockState::kPresent && !sent && why.ok()) {
     ++reservation->done;
     return true;

@@ -25,6 +25,7 @@
 #include "cache/budget.h"
 #include "cache/cache.h"
 #include "cache/counters.h"
+#include "cache/format_advice.h"
 #include "cache/history.h"
 #include "cache/load_model.h"
 #include "cache/pin.h"
@@ -64,6 +65,15 @@ struct Leaving {
 struct SegmentSums {
   uint64_t pages = 0, bytes = 0;                      // for the first time on SSD
   uint64_t rewritten_pages = 0, rewritten_bytes = 0;  // once more
+};
+
+// A hint: pages that are held and read when nobody waits for any other.
+struct Prefetching {
+  LeasePtr lease;
+  SpacePtr space;
+  std::vector<index::PageInfo> pages{};
+  size_t next = 0;
+  uint64_t bytes = 0;  // of all pages
 };
 
 // Pages of a lease that were not readable when it was answered, group by group in position order.
@@ -147,6 +157,10 @@ struct Core {
                     index::Acquired* held);
   void CutWhatDoesNotPay(const SpaceInfo& space, double tokens_per_s, uint32_t floor,
                          index::Acquired* held);
+  // Where not every group is full: starts loading, or takes a shorter lease in its place until all
+  // of what it needs is on its way.
+  void StartMixed(const Session& session, const SpaceInfo& space, const Request& request,
+                  index::MatchOptions options, base::Deadline deadline, index::Acquired* held);
   void AddWatch(Watch watch);
   void WatchLoop();
   bool Advance(Watch* watch);  // false: nothing left to tell
@@ -166,6 +180,8 @@ struct Core {
   absl::StatusOr<std::vector<index::NewPage>> PagesOf(Reservation* reservation,
                                                       size_t block_index) const
       PREFIXD_REQUIRES(reservation->mutex);
+  absl::StatusOr<index::NewPage> PageOf(const Reservation& reservation, size_t block_index,
+                                        uint32_t group, ArrivingPage* page) const;
   void WriteRecords(const Reservation& reservation, size_t block_index,
                     const std::vector<index::NewPage>& pages);
   absl::StatusOr<block::StoreResult> PublishBlock(Reservation* reservation, size_t block_index)
@@ -203,6 +219,12 @@ struct Core {
   bool WantsMemoryAhead() const;  // the slab thread has something to do
   void SlabLoop();
 
+  // --- which rung new blocks are advised in (format_advice.cc) ---
+  uint32_t AdvisedSteps();
+  void CountAdvised(const block::ReservePlan& plan, const std::vector<uint64_t>& writable);
+  void CountGivenUp(const Request& request, const block::MatchAnswer& answer);
+  void ExportAdvice(block::Stats* stats) const;
+
   // --- history (history.cc) ---
   void Remember(const Session& session, const SpaceInfo& space, const Request& request,
                 const PhaseTimes& times, Acquired* acquired);
@@ -225,6 +247,20 @@ struct Core {
   bool VerifySome();  // false: nothing unverified is left, or it is not this thread's turn
   void PromotionLoop();
   bool PromotionsWait() PREFIXD_EXCLUDES(promote_mutex);
+
+  // --- prefetch (prefetch.cc) ---
+  uint64_t BoundPrefetch(const std::vector<index::PageInfo>& pages, uint32_t* tokens) const;
+  bool PrefetchOne() PREFIXD_EXCLUDES(promote_mutex);
+
+  // --- verify (verify.cc), self test (self_test.cc) ---
+  using PaceCallback = std::function<void(uint64_t bytes)>;  // waits as the rate limit wants
+  VerifyProgress VerifyStep(uint64_t cursor, const PaceCallback& pace);
+  void VerifySlab(uint64_t begin, uint64_t end, const PaceCallback& pace, VerifyProgress* progress);
+  void VerifySegment(const ssd::SegmentInfo& segment, const PaceCallback& pace,
+                     VerifyProgress* progress) PREFIXD_EXCLUDES(segment_mutex);
+  bool IsBadInRam(const index::PageInfo& page) const;
+  uint64_t VerifyTotal() const;
+  void SelfTest() PREFIXD_EXCLUDES(segment_mutex);
 
   // --- spill (spill.cc) ---
   // What goes into the next segment.
@@ -285,11 +321,16 @@ struct Core {
   absl::Status ResizeRam(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex);
   absl::Status ResizeSsd(uint64_t ssd_bytes) PREFIXD_EXCLUDES(segment_mutex);
 
-  // --- start (recover.cc, adopt.cc) ---
-  absl::Status Recover();  // from the SSD tier's records
-  void Adopt();            // from the arena's, after them
+  // --- start (recover.cc, adopt.cc, load_index.cc) ---
+  absl::Status RecoverSpaces();
+  absl::Status Recover() PREFIXD_REQUIRES(segment_mutex);  // from the SSD tier's records
+  class Legacy;  // what an earlier daemon left in the arena
+  std::shared_ptr<Legacy> FindLegacy();
+  void Adopt(Legacy* legacy);  // from the arena's records, after them; null: none is shared
   void AdoptSpaces();
-  class Readers;
+  absl::Status LoadIndex(Legacy* legacy) PREFIXD_EXCLUDES(segment_mutex);
+  absl::Status StartLoading(std::shared_ptr<Legacy> legacy);
+  bool WaitLoaded(base::Deadline deadline) PREFIXD_EXCLUDES(load_mutex);
   SpacePtr SpaceOf(const block::SpaceId& id) const PREFIXD_EXCLUDES(mutex);
 
   void Log(LogLevel level, const std::string& line) const {
@@ -310,6 +351,7 @@ struct Core {
   // What sessions hold stays held in the arena's file: the next daemon goes by it.
   std::atomic<bool> stopping{false};
   Counters counters;
+  FormatAdvice format_advice;
   LoadModel load_model;
   std::unique_ptr<ram::Arena> arena;
   std::unique_ptr<ram::Slots> slots;          // null unless the arena is shared
@@ -339,6 +381,11 @@ struct Core {
   LimitedSpaces limited;
   std::unique_ptr<History> history;  // set by Start
 
+  base::Mutex load_mutex;
+  base::CondVar load_done;
+  bool loading PREFIXD_GUARDED_BY(load_mutex) = true;
+  std::atomic<bool> load_stop{false};
+
   base::Mutex announce_mutex;
   base::CondVar announced;
   uint64_t announcements PREFIXD_GUARDED_BY(announce_mutex) = 0;
@@ -349,6 +396,9 @@ struct Core {
   bool promote_stop PREFIXD_GUARDED_BY(promote_mutex) = false;
   bool verifying PREFIXD_GUARDED_BY(promote_mutex) = false;  // one thread does, in its spare time
   std::atomic<bool> unverified_left{false};
+  std::deque<Prefetching> prefetch_queue PREFIXD_GUARDED_BY(promote_mutex);
+  std::atomic<uint64_t> prefetching_bytes{0};  // of the hints in it
+  base::Mutex verify_mutex;                    // one step at a time; held while it reads
 
   Bell watch_bell;
   base::Mutex watch_mutex;

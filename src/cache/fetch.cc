@@ -151,7 +151,8 @@ absl::Status Cache::Fetch(block::SessionId session, const FetchRequest& request,
     if (page.first_token >= first_block) {
       PREFIXD_ASSIGN_OR_RETURN(const bool sent, sender.Send(page));
       if (!sent) {
-        sender.End(group, page.first_token, facts.tokens, sender.why());
+        // With sliding or state groups what is shorter needs pages that this lease does not hold.
+        sender.End(group, lease->space->regular ? page.first_token : 0, facts.tokens, sender.why());
         return absl::OkStatus();
       }
     }

@@ -1,5 +1,6 @@
 // What of a lease is not readable yet: started, or cut where loading does not pay.
 #include <algorithm>
+#include <utility>
 
 #include "cache/core.h"
 
@@ -56,6 +57,30 @@ void Core::CutWhatDoesNotPay(const SpaceInfo& space, double tokens_per_s, uint32
   }
   if (best >= end) return;
   Shorten(best, block::kAllGroups, block::ShortenReason::kSlowerThanPrefill, &held->answer);
+}
+
+void Core::StartMixed(const Session& session, const SpaceInfo& space, const Request& request,
+                      index::MatchOptions options, base::Deadline deadline, index::Acquired* held) {
+  const auto readable = [](const index::PageInfo& page) { return index::InRam(page.state); };
+  bool weighed = request.prefill_tokens_per_s <= 0;
+  while (held->lease && !std::ranges::all_of(held->pages, readable)) {
+    const uint32_t before = held->answer.restorable_tokens;
+    if (!std::exchange(weighed, true)) {
+      CutWhatDoesNotPay(space, request.prefill_tokens_per_s, 0, held);
+    }
+    if (held->answer.restorable_tokens == before) StartLoading(space, 0, deadline, held);
+    if (held->answer.restorable_tokens == before) return;
+    options.max_tokens = held->answer.restorable_tokens;
+    index::Acquired shorter =
+        index->Acquire(request.space, {request.tokens, request.content}, options, session.id);
+    index->Release(held->lease).IgnoreError();  // known: nobody else has the id
+    const uint32_t tokens = shorter.lease ? shorter.answer.restorable_tokens : 0;
+    held->answer.shortened_by.back().tokens_lost += held->answer.restorable_tokens - tokens;
+    held->answer.restorable_tokens = tokens;
+    held->lease = shorter.lease;
+    held->pages = std::move(shorter.pages);
+    held->table = std::move(shorter.table);
+  }
 }
 
 // Every extent is allocated before the first read, or the answer is shorter: nobody waits holding.

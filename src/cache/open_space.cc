@@ -22,18 +22,14 @@ absl::Status Core::CheckServable(const block::SpaceIdentity& identity) const {
   }
   for (size_t g = 0; g < identity.groups.size(); ++g) {
     const block::LayerGroup& group = identity.groups[g];
-    if (group.kind != block::LayerKind::kFull ||
-        group.value_source != block::ValueSource::kStored) {
-      return absl::UnimplementedError(absl::StrCat(
-          "open_space: group ", g, " (", group.name,
-          ") is not full attention with stored values; this version serves only such groups"));
-    }
-    for (uint32_t rung = 0; rung < group.ladder.size(); ++rung) {
+    const bool state = group.kind == block::LayerKind::kState;
+    for (uint32_t rung = 0; rung < (state ? 1 : group.ladder.size()); ++rung) {
       const uint64_t bytes = block::LayoutOfPage(group, rung, identity.block_tokens).page_bytes;
       if (arena->ExtentBytes(bytes, bytes) == 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "open_space: a page of group ", g, " has ", bytes, " bytes, a slab of the RAM tier ",
-            arena->stats().slab_bytes, "; split the group or raise --ram"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("open_space: a ", state ? "snapshot" : "page", " of group ", g, " has ",
+                         bytes, " bytes, a slab of the RAM tier ", arena->stats().slab_bytes,
+                         "; split the group or raise --ram"));
       }
     }
   }
@@ -52,8 +48,12 @@ SpacePtr Core::AddSpace(const block::SpaceIdentity& identity, bool* created) {
   index::SpaceShape shape{.id = id, .block_tokens = identity.block_tokens, .rungs = {}};
   for (const block::LayerGroup& group : identity.groups) {
     shape.rungs.push_back(static_cast<uint32_t>(group.ladder.size()));
+    shape.rules.push_back(
+        {.kind = group.kind, .window = group.window, .sink_tokens = group.sink_tokens});
   }
   auto space = std::make_shared<SpaceInfo>();
+  space->regular = std::ranges::all_of(
+      shape.rules, [](const auto& rule) { return rule.kind == block::LayerKind::kFull; });
   space->id = id;
   space->identity = identity;
   space->handle = index->AddSpace(shape);

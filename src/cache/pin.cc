@@ -130,9 +130,11 @@ absl::StatusOr<Pinned> Core::TryPin(const Session& session, const SpacePtr& spac
       return QuotaError(*this, held.answer.restorable_tokens);
     }
   }
+  const uint32_t leased = held.answer.restorable_tokens;
   StartLoading(*space, 0, deadline, &held);
   Pinned pinned;
   pinned.tokens = WaitReadable(*this, held, deadline);
+  if (!space->regular && pinned.tokens < leased) pinned.tokens = 0;  // worth nothing before its end
   pinned.match = std::move(held.answer);
   if (pinned.tokens == 0) return pinned;
   PREFIXD_ASSIGN_OR_RETURN(*in_index, index->Pin(held.lease, pinned.tokens));

@@ -166,9 +166,10 @@ void Core::PromotionLoop() {
       if (!promote_queue.empty()) continue;
       if (promote_stop) return;
     }
-    if (VerifySome()) continue;
+    if (PrefetchOne() || VerifySome()) continue;
     base::MutexLock lock(promote_mutex);
-    while (promote_queue.empty() && !promote_stop) promote_wake.Wait(promote_mutex);
+    while (promote_queue.empty() && prefetch_queue.empty() && !promote_stop)
+      promote_wake.Wait(promote_mutex);
   }
 }
 

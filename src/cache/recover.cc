@@ -1,7 +1,11 @@
 // Recover: the tree back from the records of the SSD tier, without reading a page.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
 
 #include "base/bytes.h"
 #include "base/size.h"
@@ -12,20 +16,17 @@
 namespace prefixd::cache {
 namespace {
 
-struct Found {
-  uint64_t sequence = 0;
-  BlockRecord record;
-};
-
 // Sequences of one space up to which everything was cleared.
-using Borders = std::map<std::string, uint64_t>;
+using Borders = std::map<block::SpaceId, uint64_t>;
 
 absl::StatusOr<Borders> ReadBorders(const ssd::SegmentStore& store) {
   Borders borders;
   PREFIXD_ASSIGN_OR_RETURN(const auto entries, store.ListMeta("cleared/"));
   for (const auto& [key, value] : entries) {
+    block::SpaceId space{};
+    if (!base::FromHex(std::string_view(key).substr(std::strlen("cleared/")), space)) continue;
     base::ByteReader reader(base::AsBytes(value));
-    borders[key.substr(std::strlen("cleared/"))] = reader.Fixed<uint64_t>();
+    borders[space] = reader.Fixed<uint64_t>();
   }
   return borders;
 }
@@ -35,10 +36,9 @@ absl::StatusOr<Borders> ReadBorders(const ssd::SegmentStore& store) {
 void KeepLivePages(const std::vector<ssd::SegmentInfo>& segments,
                    std::vector<index::RestoredPage>* pages) {
   std::erase_if(*pages, [&segments](const index::RestoredPage& page) {
-    return std::ranges::none_of(segments, [&page](const ssd::SegmentInfo& segment) {
-      return segment.first_sequence <= page.ssd_sequence &&
-             page.ssd_sequence <= segment.last_sequence;
-    });
+    const auto after = std::ranges::upper_bound(segments, page.ssd_sequence, {},
+                                                &ssd::SegmentInfo::first_sequence);
+    return after == segments.begin() || page.ssd_sequence > std::prev(after)->last_sequence;
   });
 }
 
@@ -63,9 +63,94 @@ class LatestUses {
   std::vector<int64_t> uses_;
 };
 
+struct Counts {
+  uint64_t restored = 0, orphans = 0, unreadable = 0, foreign = 0;
+};
+
+// Puts records into the tree as they are read. One that is read before its parent's waits for it:
+// rewriting writes parents anew behind their children.
+class Rebuild {
+ public:
+  Rebuild(Core* core, std::vector<ssd::SegmentInfo> segments, Borders borders)
+      : core_(core),
+        segments_(std::move(segments)),
+        borders_(std::move(borders)),
+        uses_(segments_) {}
+
+  void Add(uint64_t sequence, std::span<const std::byte> bytes) {
+    absl::StatusOr<BlockRecord> record = DecodeRecord(bytes);
+    if (!record.ok()) {
+      ++counts.unreadable;
+      return;
+    }
+    const auto border = borders_.find(record->space);
+    if (border != borders_.end() && sequence <= border->second) return;
+    uses_.Add(sequence, record->last_use);
+    const SpacePtr& space = SpaceOf(record->space);
+    if (space == nullptr) {
+      ++counts.foreign;
+      return;
+    }
+    record->block.record_sequence = sequence;
+    record->block.last_use = record->last_use;
+    KeepLivePages(segments_, &record->block.pages);
+    Restore({space, std::move(record->block)});
+  }
+
+  // Those that still wait: their parent may have been stored by a worker meanwhile.
+  void End() {
+    for (auto& [parent, blocks] : std::exchange(waiting_, {})) {
+      for (Found& found : blocks) Restore(std::move(found));
+    }
+    for (const auto& [parent, blocks] : waiting_) counts.orphans += blocks.size();
+  }
+
+  Counts counts;
+  const LatestUses& uses() const { return uses_; }
+
+ private:
+  struct Found {
+    SpacePtr space;
+    index::RestoredBlock block;
+  };
+
+  // One space after the other, mostly.
+  const SpacePtr& SpaceOf(const block::SpaceId& id) {
+    if (space_ == nullptr || space_->id != id) space_ = core_->SpaceOf(id);
+    return space_;
+  }
+
+  // And what waited for it.
+  void Restore(Found found) {
+    std::vector<Found> ready;
+    ready.push_back(std::move(found));
+    while (!ready.empty()) {
+      Found next = std::move(ready.back());
+      ready.pop_back();
+      const absl::Status status = core_->index->Restore(next.space->handle, next.block);
+      if (absl::IsNotFound(status)) {
+        waiting_[next.block.parent].push_back(std::move(next));
+        continue;
+      }
+      ++(status.ok() ? counts.restored : counts.orphans);
+      const auto children = waiting_.find(next.block.hash);
+      if (children == waiting_.end()) continue;
+      std::ranges::move(children->second, std::back_inserter(ready));
+      waiting_.erase(children);
+    }
+  }
+
+  Core* const core_;
+  const std::vector<ssd::SegmentInfo> segments_;
+  const Borders borders_;
+  LatestUses uses_;
+  SpacePtr space_;
+  absl::flat_hash_map<block::BlockHash, std::vector<Found>> waiting_;  // by parent
+};
+
 }  // namespace
 
-absl::Status Core::Recover() {
+absl::Status Core::RecoverSpaces() {
   PREFIXD_ASSIGN_OR_RETURN(const auto identities, store->ListMeta("space/"));
   for (const auto& [key, encoded] : identities) {
     const absl::StatusOr<block::SpaceIdentity> identity = block::DecodeSpaceIdentity(encoded);
@@ -77,59 +162,37 @@ absl::Status Core::Recover() {
           absl::StrCat("recover: ", key, " is not readable, its blocks are left out"));
     }
   }
-  PREFIXD_ASSIGN_OR_RETURN(const Borders borders, ReadBorders(*store));
+  // Uses from now on are later than all that was recorded: every opening has higher sequences.
+  index->StampFrom(static_cast<int64_t>(store->last_sequence() >> 2));
+  return absl::OkStatus();
+}
+
+absl::Status Core::Recover() {
+  PREFIXD_ASSIGN_OR_RETURN(Borders borders, ReadBorders(*store));
   const std::vector<ssd::SegmentInfo> segments = store->Segments();
-  LatestUses uses(segments);
-  std::map<block::BlockHash, Found> newest;  // a block's later record replaces the earlier
-  uint64_t unreadable = 0, foreign = 0, orphans = 0, restored = 0;
-  PREFIXD_RETURN_IF_ERROR(store->ForEachRecord(
+  Rebuild rebuild(this, segments, std::move(borders));
+  uint64_t unreadable = 0;
+  const absl::Status read = store->ForEachRecord(
       [&](uint64_t sequence, std::span<const std::byte> bytes) {
-        absl::StatusOr<BlockRecord> record = DecodeRecord(bytes);
-        if (!record.ok()) {
-          ++unreadable;
-          return absl::OkStatus();
-        }
-        auto border = borders.find(base::ToHex(record->space));
-        if (border != borders.end() && sequence <= border->second) return absl::OkStatus();
-        uses.Add(sequence, record->last_use);
-        newest[record->block.hash] = {sequence, *std::move(record)};
+        if (load_stop) return absl::CancelledError("recover: stopping");
+        rebuild.Add(sequence, bytes);
         return absl::OkStatus();
       },
-      &unreadable));
-
-  std::vector<Found*>
-      order;  // parents before children, then coldest first so that recency survives
-  for (auto& [hash, found] : newest) order.push_back(&found);
-  std::ranges::sort(order, [](const Found* a, const Found* b) {
-    return std::tie(a->record.first_token, a->record.last_use, a->sequence) <
-           std::tie(b->record.first_token, b->record.last_use, b->sequence);
-  });
-  for (Found* found : order) {
-    found->record.block.record_sequence = found->sequence;
-    found->record.block.last_use = found->record.last_use;
-    KeepLivePages(segments, &found->record.block.pages);
-    const SpacePtr space = SpaceOf(found->record.space);
-    if (space == nullptr) {
-      ++foreign;
-      continue;
-    }
-    const absl::Status status = index->Restore(space->handle, found->record.block);
-    ++(status.ok() ? restored : orphans);
-  }
-  {
-    base::MutexLock lock(segment_mutex);
-    uses.TellTo(&age_out);
-  }
-  counters.AddAll({{"recovered.blocks", restored},
-                   {"recovered.orphans", orphans},
+      &unreadable);
+  rebuild.End();
+  rebuild.uses().TellTo(&age_out);
+  const Counts& counts = rebuild.counts;
+  unreadable += counts.unreadable;
+  counters.AddAll({{"recovered.records", counts.restored},
+                   {"recovered.orphans", counts.orphans},
                    {"recovered.unreadable", unreadable},
-                   {"recovered.foreign", foreign}});
+                   {"recovered.foreign", counts.foreign}});
   Log(LogLevel::kInfo,
-      absl::StrCat("recovered ", restored, " blocks of ", identities.size(), " spaces from ",
-                   segments.size(), " segments (", base::FormatBytes(store->FileBytes()),
-                   " on disk); left out: ", orphans, " without parent, ", unreadable,
-                   " unreadable, ", foreign, " of unknown spaces"));
-  return absl::OkStatus();
+      absl::StrCat("recovered ", counts.restored, " records of blocks from ", segments.size(),
+                   " segments (", base::FormatBytes(store->FileBytes()),
+                   " on disk); left out: ", counts.orphans, " without parent, ", unreadable,
+                   " unreadable, ", counts.foreign, " of unknown spaces"));
+  return read;
 }
 
 }  // namespace prefixd::cache

@@ -30,12 +30,12 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece, 
         absl::StrCat("put: group ", piece.group, " is not one of the reservation's"));
   }
   const block::LayerGroup& group = identity.groups[piece.group];
-  if (piece.rung >= group.ladder.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("put: rung ", piece.rung, " of group ",
-                                                   piece.group, ", its ladder has ",
-                                                   group.ladder.size()));
+  if (absl::Status status = reservation.CheckRung(*block_index, piece.group, piece.rung);
+      !status.ok()) {
+    return absl::InvalidArgumentError("put: " + std::string(status.message()));
   }
-  const uint32_t tokens = blocks[*block_index].tokens;
+  const bool state = group.kind == block::LayerKind::kState;
+  const uint32_t tokens = state ? piece.rung : blocks[*block_index].tokens;
   const uint64_t wants = block::LayoutOfPage(group, piece.rung, tokens).page_bytes;
   if (piece.tokens != tokens || piece.page_bytes != wants) {
     return absl::InvalidArgumentError(
@@ -85,7 +85,46 @@ void AddSeeds(const Reservation& reservation, block::ReservePlan* plan) {
   }
 }
 
+absl::Status CheckTurnEnds(const ReserveRequest& request) {
+  for (const uint32_t end : request.turn_ends) {
+    if (end >= 1 && end <= request.tokens.size()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("reserve: a turn end at token ", end,
+                                                   ", turns end in 1..", request.tokens.size()));
+  }
+  return absl::OkStatus();
+}
+
+// Of one chain, for positions that are only likely to be asked for: so many that all its snapshots
+// take an eighth of what its keys and values do.
+uint32_t WorthwhileSnapshots(const SpaceInfo& space, const std::vector<uint32_t>& groups,
+                             size_t tokens) {
+  uint64_t state_bytes = 0, token_bytes = 0;
+  for (const uint32_t g : groups) {
+    const block::LayerGroup& group = space.identity.groups[g];
+    if (space.IsState(g)) {
+      state_bytes += group.state_bytes;
+    } else {
+      token_bytes += group.layers.size() * block::TokenBytesPerLayer(group, 0);
+    }
+  }
+  if (state_bytes == 0 || token_bytes == 0) return block::kMaxSnapshots;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(block::kMaxSnapshots, tokens * token_bytes / 8 / state_bytes));
+}
+
 }  // namespace
+
+absl::Status Reservation::CheckRung(size_t block_index, uint32_t group, uint32_t rung) const {
+  const uint32_t tokens = reserved.plan.blocks[block_index].tokens;
+  const size_t rungs = space->identity.groups[group].ladder.size();
+  if (space->IsState(group) ? rung >= 1 && rung <= tokens : rung < rungs) return absl::OkStatus();
+  if (space->IsState(group)) {
+    return absl::InvalidArgumentError(absl::StrCat("a snapshot of group ", group, " at offset ",
+                                                   rung, " of a block of ", tokens, " tokens"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("rung ", rung, " of group ", group, ", its ladder has ", rungs));
+}
 
 absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
                                                   const ReserveRequest& request) {
@@ -110,11 +149,18 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
   reservation->content = request.content;
   core_->announced_bytes += bytes;
   reservation->announced = &core_->announced_bytes;
+  PREFIXD_RETURN_IF_ERROR(CheckTurnEnds(request));
+  const index::SnapshotWish wish{
+      .turn_ends = request.turn_ends,
+      .max_snapshots = WorthwhileSnapshots(*space, reservation->groups, request.tokens.size())};
   PREFIXD_ASSIGN_OR_RETURN(
       reservation->reserved,
-      core_->index->Reserve(request.space, {request.tokens, request.content},
-                            {.groups = request.groups, .rungs = request.writable}, id));
+      core_->index->Reserve(
+          request.space, {request.tokens, request.content},
+          {.groups = request.groups, .rungs = request.writable, .coarser = core_->AdvisedSteps()},
+          id, wish));
   block::ReservePlan plan = reservation->reserved.plan;
+  core_->CountAdvised(plan, request.writable);
   if (request.seeds) AddSeeds(*reservation, &plan);
   {
     base::MutexLock lock(core_->mutex);
@@ -140,7 +186,7 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
     return status;
   }
   InFlight in_flight(&core_->in_flight_bytes, bytes);
-  const auto key = std::make_pair(block_index, piece.group);
+  const PageKey key = reservation->KeyOf(block_index, piece.group, piece.rung);
   bool first_piece = false;
   {
     base::MutexLock lock(reservation->mutex);

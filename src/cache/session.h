@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct SpaceInfo {
   block::SpaceId id{};
   block::SpaceIdentity identity;
   uint32_t ordinal = ram::Arena::kNoSpace;  // in the arena's space table
+  bool regular = true;                      // every group is full attention
+  bool IsState(uint32_t group) const {
+    return identity.groups[group].kind == block::LayerKind::kState;
+  }
   uint64_t FullPageBytes(uint32_t group, uint32_t rung) const {
     return block::LayoutOfPage(identity.groups[group], rung, identity.block_tokens).page_bytes;
   }
@@ -158,6 +163,9 @@ struct ArrivingPage {
   std::shared_ptr<base::Xxh3Stream> sum{};  // its check so far, while it comes by Put
 };
 
+// Block, group, and of a snapshot its offset in the block, else 0.
+using PageKey = std::tuple<size_t, uint32_t, uint32_t>;
+
 struct Reservation {
   SessionPtr session;
   SpacePtr space;
@@ -168,12 +176,22 @@ struct Reservation {
   std::atomic<uint64_t>* announced = nullptr;  // gauge of the bytes of these
   std::atomic<bool> cancelled{false};          // nobody waits for room any more
   base::Mutex mutex;
-  std::map<std::pair<size_t, uint32_t>, ArrivingPage> arriving
-      PREFIXD_GUARDED_BY(mutex);              // by (block, group)
+  std::map<PageKey, ArrivingPage> arriving PREFIXD_GUARDED_BY(mutex);
   size_t done PREFIXD_GUARDED_BY(mutex) = 0;  // blocks committed so far
   bool closed PREFIXD_GUARDED_BY(mutex) = false;
 
   block::PageName NameOf(size_t block_index, uint32_t group, uint32_t rung) const;
+  PageKey KeyOf(size_t block_index, uint32_t group, uint32_t rung) const {
+    return {block_index, group, space->IsState(group) ? rung : 0};
+  }
+  // InvalidArgument unless the block may have a page of the group in that rung.
+  absl::Status CheckRung(size_t block_index, uint32_t group, uint32_t rung) const;
+  // The block that a page of it is recorded under: of a snapshot that of its own tokens.
+  struct Recorded {
+    index::BlockName name;
+    uint32_t first_token = 0, tokens = 0;
+  };
+  Recorded RecordedOf(size_t block_index, uint32_t group, uint32_t rung) const;
 
   Reservation() = default;
   ~Reservation() {

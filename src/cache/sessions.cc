@@ -51,6 +51,12 @@ ArenaPlace Cache::arena() const {
   return {.shared = true, .file_bytes = arena.file_bytes(), .data_offset = arena.data_offset()};
 }
 
+namespace {
+
+constexpr std::chrono::seconds kLoadWait{2};
+
+}  // namespace
+
 BegunSession Cache::BeginSession(const SessionOptions& options) {
   auto session = std::make_shared<Session>(block::SessionId{RandomWord() | 1}, options.worker);
   session->key = RandomKey();
@@ -63,6 +69,10 @@ BegunSession Cache::BeginSession(const SessionOptions& options) {
   begun.session = session->id;
   begun.key = session->key;
   if (options.wants_arena && core_->arena->shared()) {
+    // What the earlier session held is known once the index is loaded.
+    if (options.resume.has_value()) {
+      core_->WaitLoaded(std::chrono::steady_clock::now() + kLoadWait);
+    }
     begun.resumed = options.resume.has_value() && core_->Resume(*options.resume, session, &begun);
     if (!begun.resumed) session->slot = core_->ClaimSlot(session);
     begun.slot = session->slot_number();

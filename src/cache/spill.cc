@@ -243,6 +243,7 @@ void Core::PauseSpilling() {
 }
 
 void Core::SpillLoop() {
+  SelfTest();
   while (true) {
     {
       base::MutexLock lock(spill_mutex);
@@ -270,7 +271,8 @@ FlushResult Cache::Flush(base::Deadline deadline) {
   FlushResult result;
   const uint64_t round_start = core_->store != nullptr ? core_->store->last_sequence() : 0;
   core_->index->AdmitAll();
-  while (core_->store != nullptr && std::chrono::steady_clock::now() < deadline) {
+  const bool loaded = core_->WaitLoaded(deadline);
+  while (loaded && core_->store != nullptr && std::chrono::steady_clock::now() < deadline) {
     const absl::StatusOr<uint64_t> bytes = core_->SpillOnce(round_start, Core::Admit::kAll);
     if (!bytes.ok() || *bytes == 0) break;
     result.flushed_bytes += *bytes;

@@ -26,10 +26,8 @@ absl::Status CheckPlace(const Reservation& reservation, const StagedPlace& place
         absl::StrCat("commit: staged: group ", place.group, " is not one of the reservation's"));
   }
   const block::LayerGroup& group = identity.groups[place.group];
-  if (place.rung >= group.ladder.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("commit: staged: rung ", place.rung,
-                                                   " of group ", place.group, ", its ladder has ",
-                                                   group.ladder.size()));
+  if (absl::Status status = reservation.CheckRung(index, place.group, place.rung); !status.ok()) {
+    return absl::InvalidArgumentError("commit: staged: " + std::string(status.message()));
   }
   const uint64_t bytes = block::LayoutOfPage(group, place.rung, blocks[index].tokens).page_bytes;
   if (place.offset % kAlignment != 0 || bytes > staging_bytes ||
@@ -46,14 +44,14 @@ absl::Status CheckPlace(const Reservation& reservation, const StagedPlace& place
 
 absl::Status Core::CheckStaged(Reservation* reservation, const CommitRequest& request,
                                uint64_t staging_bytes) {
-  std::set<std::pair<uint32_t, uint32_t>> seen;
+  std::set<PageKey> seen;
   base::MutexLock lock(reservation->mutex);
   const uint32_t block_tokens = reservation->space->identity.block_tokens;
   for (const StagedPlace& place : request.staged) {
     PREFIXD_RETURN_IF_ERROR(CheckPlace(*reservation, place, request.tokens, staging_bytes));
     const size_t block = place.first_token / block_tokens;
-    if (!seen.emplace(place.first_token, place.group).second ||
-        reservation->arriving.contains({block, place.group})) {
+    const PageKey key = reservation->KeyOf(block, place.group, place.rung);
+    if (!seen.insert(key).second || reservation->arriving.contains(key)) {
       return absl::InvalidArgumentError(absl::StrCat("commit: staged: the page of group ",
                                                      place.group, " at token ", place.first_token,
                                                      " comes twice"));
@@ -85,7 +83,8 @@ absl::Status Core::TakeStaged(Reservation* reservation, const StagedPlace& place
   counters.AddAll({{"bytes.received", page.page_bytes}, {"bytes.staged", page.page_bytes}});
   base::MutexLock lock(reservation->mutex);
   if (reservation->closed ||
-      !reservation->arriving.emplace(std::pair(block, place.group), page).second) {
+      !reservation->arriving.emplace(reservation->KeyOf(block, place.group, place.rung), page)
+           .second) {
     arena->Free(page.extent);
     return absl::NotFoundError("commit: the reservation ended, or the page came by Put meanwhile");
   }

@@ -68,6 +68,7 @@ block::Stats Cache::GetStats() const {
       ++(session->attached ? stats.sessions : cut_off);
   }
   core_->counters.Export(&stats);
+  core_->ExportAdvice(&stats);
   const ram::ArenaStats arena = core_->arena->stats();
   stats.counters.push_back({"arena.extent_bytes", arena.extent_bytes});
   stats.counters.push_back({"arena.shared", core_->arena->shared() ? 1u : 0u});

@@ -66,17 +66,20 @@ void Core::TellFailed(Watch* watch, const index::PageInfo& page) {
   const SessionPtr session = watch->session.lock();
   const LeasePtr lease = watch->lease.lock();
   if (session == nullptr || lease == nullptr) return;
-  CountShortened(reason, lease->facts().tokens - page.first_token);
+  // With sliding or state groups what is shorter needs pages that this lease does not hold.
+  const bool regular = lease->space != nullptr && lease->space->regular;
+  const uint32_t usable = regular ? page.first_token : 0;
+  CountShortened(reason, lease->facts().tokens - usable);
   // The index goes on holding what is behind: the worker may be reading it until it hears of this,
   // and gives it up when it releases or continues the lease.
-  lease->CutTo(page.first_token);
+  lease->CutTo(usable);
   base::MutexLock lock(session->event_mutex);
   if (session->on_event == nullptr) return;
   SessionEvent event;
   event.kind = SessionEvent::Kind::kLeaseFailed;
   event.lease = watch->id;
   event.group = page.ref.group;
-  event.usable_tokens = page.first_token;
+  event.usable_tokens = usable;
   event.reason = reason;
   session->on_event(event);
 }

@@ -69,6 +69,7 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   if (free && clean) wanted = EvictionPolicy::Place::kClean;
   if (free && !clean && node.holds == 0) wanted = EvictionPolicy::Place::kDirty;
   eviction->Put(node, wanted);
+  if (!node.space->regular) ReorderLoose(node);
   const bool spill = node.spill_kids == 0 && WantsSpill(node);
   Place(node, node.in_spill_order, spill ? &spill_order : nullptr);
   const bool unverified = node.in_tree && node.unverified > 0;

@@ -93,7 +93,32 @@ RestorablePath Joinable(const Lease& lease, const Usable& usable, block::MatchAn
   return path;
 }
 
-// The first child that holds the tokens, in RAM for every group; its pages behind those in `path`.
+// As above, of a lease with sliding or state groups: what it holds is worth something at its end
+// only.
+RestorablePath JoinableMixed(const Lease& lease, const Usable& usable, block::MatchAnswer& answer) {
+  RestorablePath path;
+  for (const HeldPage& held : lease.pages) {
+    const auto group = std::ranges::find(usable.groups, held.group, &Usable::Group::group);
+    if (group == usable.groups.end()) continue;
+    Page* const page = FindPage(*held.node, held.group, held.rung);
+    const bool readable = group->state() || (group->rungs >> held.rung & 1) != 0;
+    if (!readable || !Present(*page)) {
+      Shorten(0, readable ? block::ShortenReason::kEvicted : block::ShortenReason::kFormat,
+              held.group, answer);
+      return {};
+    }
+    if (path.blocks.empty() || path.blocks.back() != held.node) {
+      path.blocks.push_back(held.node);
+      path.pages.resize(path.pages.size() + usable.groups.size());
+    }
+    const auto in_block = static_cast<size_t>(group - usable.groups.begin());
+    path.pages[path.pages.size() - usable.groups.size() + in_block] = page;
+  }
+  return path;
+}
+
+// The first child that holds the tokens, in RAM for every full group; its pages behind those in
+// `path`.
 Node* TakeInRam(const Node& parent, const block::SequenceView& tokens, const Usable& usable,
                 RestorablePath& path) {
   ByShared siblings(parent, tokens);
@@ -101,8 +126,9 @@ Node* TakeInRam(const Node& parent, const block::SequenceView& tokens, const Usa
     if (sibling->shared < tokens.tokens.size()) return nullptr;
     std::vector<Page*> pages;
     for (const Usable::Group& group : usable.groups) {
-      const Page* const page = BestPage(*sibling->node, group);
-      if (page == nullptr || !InRam(page->state)) break;
+      const Page* page = BestPage(*sibling->node, group);
+      if (page != nullptr && !InRam(page->state)) page = nullptr;
+      if (page == nullptr && group.full()) break;
       pages.push_back(const_cast<Page*>(page));
     }
     if (pages.size() < usable.groups.size()) continue;
@@ -120,7 +146,8 @@ size_t BlocksBefore(const RestorablePath& path, uint32_t tokens) {
       path.blocks.begin());
 }
 
-// False, with `table` undefined, when not every page is readable or a group has pages of two rungs.
+// False, with `table` undefined, when not every page is there and readable, a group has pages of
+// two rungs, or one of snapshots.
 bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& table) {
   const size_t blocks = BlocksBefore(path, tokens);
   if (blocks == 0) return false;
@@ -128,12 +155,15 @@ bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& ta
   table.groups.resize(groups);
   table.rungs.resize(groups);
   table.offsets.resize(groups * blocks);
+  const SpaceShape& shape = path.blocks.front()->space->shape;
   for (size_t group = 0; group < groups; ++group) {
+    if (path.pages[group] == nullptr || shape.IsState(path.pages[group]->group)) return false;
     table.groups[group] = path.pages[group]->group;
     table.rungs[group] = path.pages[group]->rung;
   }
   for (size_t i = 0; i < blocks; ++i) {  // as the pages stand in memory
     for (size_t group = 0; group < groups; ++group) {
+      if (path.pages[i * groups + group] == nullptr) return false;
       const Page& page = *path.pages[i * groups + group];
       if (!InRam(page.state) || page.rung != table.rungs[group]) return false;
       table.offsets[group * blocks + i] = page.extent.offset;
@@ -152,6 +182,7 @@ void ListPages(const RestorablePath& path, uint32_t tokens, std::vector<PageInfo
   list.reserve(blocks * groups);
   for (size_t group = 0; group < groups; ++group) {
     for (size_t i = 0; i < blocks; ++i) {
+      if (path.pages[i * groups + group] == nullptr) continue;
       PageInfo& info = list.emplace_back();
       Describe(*path.blocks[i], *path.pages[i * groups + group], info);
       info.tokens = std::min(info.tokens, tokens - info.first_token);
@@ -183,6 +214,7 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
     const Node& node = *path.blocks[i];
     if (node.first_token >= tokens) return tokens;
     for (size_t group = 0; group < groups; ++group) {
+      if (path.pages[i * groups + group] == nullptr) continue;
       const Page& page = *path.pages[i * groups + group];
       if (i == 0 && HoldsAlready(lease, &node, page)) continue;
       of_session += BytesOf(page);
@@ -195,6 +227,23 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
   return tokens;
 }
 
+void PrefixIndex::Impl::KeepQuota(const Lease& lease, const Asked& asked, const Walk& walk,
+                                  const MatchOptions& options, RestorablePath& path,
+                                  block::MatchAnswer& answer) const {
+  const uint32_t before = answer.restorable_tokens;
+  uint32_t allowed = CutToQuota(lease, path, before);
+  if (lease.usable.regular) return ShortenToQuota(allowed, asked, path, options, answer);
+  // What is shorter may need other pages: again until it fits.
+  while (allowed < path.tokens) {
+    path = FindAtMost(asked, walk, lease.usable, allowed, options.causal_content);
+    allowed = CutToQuota(lease, path, path.tokens);
+  }
+  if (path.tokens >= before) return;
+  Shorten(path.tokens, block::ShortenReason::kLeaseQuota, block::kAllGroups, answer);
+  answer.pending_tokens = 0;
+  CountTiers(path, answer);
+}
+
 void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const MatchOptions& options,
                               Acquired& acquired) {
   lease.tokens = acquired.answer.restorable_tokens;
@@ -202,8 +251,13 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const Mat
     acquired.answer.restorable_tokens = 0;
     return;
   }
-  lease.pages.reserve(path.pages.size());
+  lease.pages.reserve(lease.usable.regular ? path.pages.size() : 0);
   Hold(lease, path, lease.tokens);
+  if (lease.pages.empty()) {  // of sliding groups alone, and none of their pages is there
+    acquired.answer.restorable_tokens = 0;
+    return;
+  }
+  acquired.from_token = lease.from;
   StampPath(lease.pages.back().node);
   List(path, lease.tokens, options, acquired);
   acquired.lease = AddLease(std::move(lease));
@@ -223,11 +277,12 @@ Acquired PrefixIndex::Acquire(block::SpaceHandle handle, const block::SequenceVi
               .reads = true,
               .pages = {}};
   const Walk walk = WalkDown(space->root, space->shape.block_tokens, request);
-  const RestorablePath path =
-      FindRestorable(walk, space->shape.block_tokens, request, lease.usable);
-  acquired.answer = impl_->Answer(asked, walk, path, lease.usable, options, session);
-  const uint32_t allowed = impl_->CutToQuota(lease, path, acquired.answer.restorable_tokens);
-  ShortenToQuota(allowed, asked, path, options, acquired.answer);
+  RestorablePath path;
+  if (lease.usable.regular) {
+    path = FindRestorable(walk, space->shape.block_tokens, request, lease.usable);
+  }
+  acquired.answer = impl_->Answer(asked, walk, lease.usable, options, session, path);
+  impl_->KeepQuota(lease, asked, walk, options, path, acquired.answer);
   impl_->Grant(std::move(lease), path, options, acquired);
   return acquired;
 }
@@ -245,6 +300,9 @@ absl::StatusOr<Lease*> PrefixIndex::Impl::FindExtensible(block::LeaseId id, uint
   }
   if (lease.usable != UsableOf(lease.space->shape, options.selection)) {
     return CannotExtend(id, "has other groups or formats");
+  }
+  if (!lease.usable.regular) {
+    return CannotExtend(id, "has sliding or state groups, whose pages at its end do not go on");
   }
   if (lease.losses != losses) {
     const bool whole = std::all_of(lease.pages.begin(), lease.pages.end(), [](const auto& held) {
@@ -302,7 +360,7 @@ absl::StatusOr<Acquired> PrefixIndex::Extend(block::LeaseId id, uint32_t tokens,
 
   Acquired acquired;
   acquired.lease = id;
-  acquired.answer = impl_->Answer(asked, walk, path, lease.usable, options, session);
+  acquired.answer = impl_->Answer(asked, walk, lease.usable, options, session, path);
   uint32_t allowed = impl_->CutToQuota(lease, path, acquired.answer.restorable_tokens);
   if (allowed < tokens && allowed < acquired.answer.restorable_tokens) {
     allowed = tokens;  // what it has it keeps
@@ -337,6 +395,7 @@ absl::StatusOr<Acquired> PrefixIndex::Join(block::LeaseId id, const MatchOptions
                                   [&](const auto& other) { return other.group == group.group; });
     if (held) {
       lease.usable.groups.push_back(group);
+      if (!group.full()) lease.usable.regular = false;
     } else if (!options.selection.groups.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("join: lease ", id.value, " holds no page of group ", group.group));
@@ -346,10 +405,16 @@ absl::StatusOr<Acquired> PrefixIndex::Join(block::LeaseId id, const MatchOptions
   acquired.answer.matched_tokens = acquired.answer.restorable_tokens = joined.tokens;
   acquired.answer.kind = block::MatchKind::kExact;
   acquired.answer.ended_by = block::EndReason::kRequestEnded;
-  const RestorablePath path = Joinable(joined, lease.usable, acquired.answer);
-  Shorten(options.max_tokens, block::ShortenReason::kMaxTokens, block::kAllGroups, acquired.answer);
-  Shorten(impl_->CutToQuota(lease, path, acquired.answer.restorable_tokens),
-          block::ShortenReason::kLeaseQuota, block::kAllGroups, acquired.answer);
+  const bool regular = lease.usable.regular;
+  const RestorablePath path = regular ? Joinable(joined, lease.usable, acquired.answer)
+                                      : JoinableMixed(joined, lease.usable, acquired.answer);
+  const auto shorten = [&](uint32_t to, block::ShortenReason reason) {
+    const bool nothing = !regular && to < acquired.answer.restorable_tokens;
+    Shorten(nothing ? 0 : to, reason, block::kAllGroups, acquired.answer);
+  };
+  shorten(options.max_tokens, block::ShortenReason::kMaxTokens);
+  shorten(impl_->CutToQuota(lease, path, acquired.answer.restorable_tokens),
+          block::ShortenReason::kLeaseQuota);
   CountTiers(path, acquired.answer);
   impl_->Grant(std::move(lease), path, {}, acquired);
   return acquired;

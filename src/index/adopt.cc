@@ -25,7 +25,9 @@ absl::Status CheckShape(const SpaceShape& shape, const AdoptedPage& adopted) {
     }
   }
   const NewPage& page = adopted.page;
-  if (page.group >= shape.rungs.size() || page.rung >= shape.rungs[page.group] || !page.extent) {
+  const bool snapshot = shape.IsState(page.group);
+  if (!shape.Has(page.group, page.rung, static_cast<uint32_t>(size)) || !page.extent ||
+      (snapshot && page.rung != size)) {
     return absl::DataLossError(absl::StrCat("adopt: page of group ", page.group, " rung ",
                                             page.rung, " in an extent of ", page.extent.bytes,
                                             " bytes"));
@@ -43,6 +45,17 @@ bool IsCovered(const Node& parent, const block::SequenceView& tokens, const NewP
     if (there != nullptr && Present(*there)) return true;
   }
   return false;
+}
+
+// The block that a snapshot of these tokens hangs at: rather one that has other pages.
+Node* AnyExtending(const Node& parent, const block::SequenceView& tokens) {
+  Node* found = nullptr;
+  ByShared siblings(parent, tokens);
+  while (const auto sibling = siblings.Next()) {
+    if (sibling->shared < tokens.tokens.size()) break;
+    if (found == nullptr || sibling->node->present > found->present) found = sibling->node;
+  }
+  return found;
 }
 
 }  // namespace
@@ -82,7 +95,8 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
                                             ", its parent ends at ",
                                             parent.first_token + parent.size()));
   }
-  Node* node = ExactChild(parent, tokens);
+  const bool snapshot = space->shape.IsState(adopted.page.group);
+  Node* node = snapshot ? AnyExtending(parent, tokens) : ExactChild(parent, tokens);
   const Page* const there =
       node == nullptr ? nullptr : FindPage(*node, adopted.page.group, adopted.page.rung);
   const bool needed =

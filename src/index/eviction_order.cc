@@ -75,6 +75,28 @@ class LeafLru final : public EvictionPolicy {
 
 }  // namespace
 
+void LooseOrder::Put(Node& node, bool wanted) {
+  const auto there = stamps_.find(&node);
+  if (there != stamps_.end()) {
+    if (wanted && there->second == node.stamp) return;
+    order_.erase({there->second, node.id, &node});
+    stamps_.erase(there);
+  }
+  if (!wanted) return;
+  order_.insert({node.stamp, node.id, &node});
+  stamps_.emplace(&node, node.stamp);
+}
+
+Node* LooseOrder::Next(const std::function<bool(const Node&)>& may_go, int looks) const {
+  for (auto it = order_.begin(); it != order_.end() && looks > 0; ++it, --looks) {
+    const Space& space = *it->node->space;
+    if (space.totals.ram_extents > space.limits.ram_floor_bytes && may_go(*it->node)) {
+      return it->node;
+    }
+  }
+  return nullptr;
+}
+
 std::unique_ptr<EvictionPolicy> MakeLeafLru() { return std::make_unique<LeafLru>(); }
 
 }  // namespace prefixd::index

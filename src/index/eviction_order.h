@@ -3,8 +3,15 @@
 // Internal to index/. The index says which blocks may go at all (nobody holds or needs them,
 // nothing below them is in RAM) and keeps that true after every change; a policy orders them.
 // Guarded by the index's mutex.
+//
+// First go sliding pages that no restorable point (the end of a sequence or a turn, a leaf, a block
+// where sequences part) can need; then, while all snapshots take more than their share of RAM, the
+// coldest of them; then blocks, all of their pages together.
 #pragma once
+#include <functional>
 #include <memory>
+
+#include "absl/container/flat_hash_map.h"
 
 #include "index/node.h"
 
@@ -31,5 +38,21 @@ class EvictionPolicy {
 // Leaf-first LRU: of the blocks that may go, which are leaves by then, the one whose last use is
 // longest ago.
 std::unique_ptr<EvictionPolicy> MakeLeafLru();
+
+// Blocks of which some pages may go alone, coldest first: sliding pages, or snapshots.
+class LooseOrder {
+ public:
+  // Called again whenever its stamp changed.
+  void Put(Node& node, bool wanted);
+  // The coldest whose space is above its floor and for which may_go(node) is true, looking at no
+  // more than `looks`.
+  Node* Next(const std::function<bool(const Node&)>& may_go, int looks) const;
+  bool Contains(const Node& node) const { return stamps_.contains(&node); }
+  size_t size() const { return stamps_.size(); }
+
+ private:
+  Order order_;
+  absl::flat_hash_map<const Node*, int64_t> stamps_;
+};
 
 }  // namespace prefixd::index

@@ -3,10 +3,12 @@
 // tree.cc      nodes in and out of the tree, ends, superseding, pruning
 // account.cc   totals, eviction order and spill order, kept true after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
+// loose.cc     pages that go without their block: sliding ones and snapshots
 // match.cc, acquire.cc, lease.cc, pin.cc, promote.cc, reserve.cc, publish.cc, evict.cc, move.cc,
 // spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/btree_set.h"
@@ -51,6 +53,11 @@ struct PrefixIndex::Impl {
   void Detach(Node& node, bool ghost) PREFIXD_REQUIRES(mutex);
   // Siblings that hold nothing that `node` does not hold leave the tree.
   void SupersedePrefixes(Node& node) PREFIXD_REQUIRES(mutex);
+  // `node` holds all that its sibling `shorter`, which leaves the tree, does. False: not yet.
+  bool TakePlace(Node& node, Node& shorter) PREFIXD_REQUIRES(mutex);
+  void MoveSnapshots(Node& from, Node& to) PREFIXD_REQUIRES(mutex);
+  // After a snapshot of it was let go: a longer sibling may take its place now. May delete `node`.
+  void Merge(Node& node) PREFIXD_REQUIRES(mutex);
   // The end stands where the first `count` tokens of `child` have their first sibling.
   void SetEnd(Node& first, uint32_t count) PREFIXD_REQUIRES(mutex);
   // After pages, holders or pins went away: frees what nobody needs, prunes upwards. `node` may be
@@ -86,9 +93,10 @@ struct PrefixIndex::Impl {
   uint64_t MemoryBytes() const PREFIXD_REQUIRES(mutex);
 
   // --- match.cc ---
-  block::MatchAnswer Answer(const Asked& asked, const Walk& walk, const RestorablePath& path,
-                            const Usable& usable, const MatchOptions& options,
-                            block::SessionId session) const PREFIXD_REQUIRES(mutex);
+  // `path`: of FindRestorable; where not every group is FULL it is found here.
+  block::MatchAnswer Answer(const Asked& asked, const Walk& walk, const Usable& usable,
+                            const MatchOptions& options, block::SessionId session,
+                            RestorablePath& path) const PREFIXD_REQUIRES(mutex);
   bool NextBlockIsGhost(const Asked& asked, const Walk& walk) const PREFIXD_REQUIRES(mutex);
   // How far from `from` on the request is announced by reservations of other sessions.
   uint32_t AnnouncedUpTo(const Asked& asked, const Usable& usable, block::SessionId session,
@@ -98,6 +106,10 @@ struct PrefixIndex::Impl {
   // The tokens that the quotas allow `lease` to cover when it takes the pages of `path` too.
   uint32_t CutToQuota(const Lease& lease, const RestorablePath& path, uint32_t tokens) const
       PREFIXD_REQUIRES(mutex);
+  // Cuts the answer, and where a group is not FULL the path too.
+  void KeepQuota(const Lease& lease, const Asked& asked, const Walk& walk,
+                 const MatchOptions& options, RestorablePath& path,
+                 block::MatchAnswer& answer) const PREFIXD_REQUIRES(mutex);
   // A new lease on [from, answer.restorable_tokens) of the path, as far as the quotas go; none when
   // nothing is left.
   void Grant(Lease lease, const RestorablePath& path, const MatchOptions& options,
@@ -132,8 +144,9 @@ struct PrefixIndex::Impl {
   void DropBadCopy(Node& node, Page& page) PREFIXD_REQUIRES(mutex);
 
   // --- reserve.cc ---
-  void PlanBlocks(const Walk& walk, block::SessionId session, Reservation& reservation,
-                  Reserved& reserved) const PREFIXD_REQUIRES(mutex);
+  void PlanBlocks(const Walk& walk, block::SessionId session, uint32_t coarser,
+                  const SnapshotWish& wish, Reservation& reservation, Reserved& reserved) const
+      PREFIXD_REQUIRES(mutex);
   void MoveHold(Reservation& reservation, Node* to, uint32_t blocks) PREFIXD_REQUIRES(mutex);
   void DropHolds(Reservation& reservation) PREFIXD_REQUIRES(mutex);
   absl::Status EndReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
@@ -144,11 +157,23 @@ struct PrefixIndex::Impl {
   absl::StatusOr<Reservation*> FindReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
   block::StoreResult Store(Reservation& reservation, uint32_t block_index, Node& parent,
                            std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
+  bool WantsFull(const Reservation& reservation, uint32_t block_index) const
+      PREFIXD_REQUIRES(mutex);
   void AddPages(Node& node, std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
   // The first sibling, in order, that holds the tokens up to `tokens`; FailedPrecondition when a
   // block before it or it is not stored.
   absl::StatusOr<Node*> StoredUpTo(Reservation& reservation, uint32_t tokens)
       PREFIXD_REQUIRES(mutex);
+
+  // --- loose.cc ---
+  void ReorderLoose(Node& node) PREFIXD_REQUIRES(mutex);
+  // What stands below `node` changed: pages in windows before it may be needed no more.
+  void LookAgain(Node* node) PREFIXD_REQUIRES(mutex);
+  void GiveUp(Page& page, Evicted& evicted) PREFIXD_REQUIRES(mutex);  // its copy in RAM
+  std::optional<Evicted> EvictWindows() PREFIXD_REQUIRES(mutex);
+  std::optional<Evicted> EvictSnapshots(bool may_drop_dirty) PREFIXD_REQUIRES(mutex);
+  // No chain keeps more than kMaxSnapshots.
+  void TrimChain(Node& leaf) PREFIXD_REQUIRES(mutex);
 
   // --- evict.cc ---
   Evicted GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin, uint64_t end)
@@ -172,7 +197,9 @@ struct PrefixIndex::Impl {
   // --- restore.cc ---
   absl::StatusOr<Node*> ParentByHash(Space& space, const block::BlockHash& hash,
                                      uint64_t path) const PREFIXD_REQUIRES(mutex);
-  void AddRestoredPages(Node& node, const RestoredBlock& block) PREFIXD_REQUIRES(mutex);
+  void AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only)
+      PREFIXD_REQUIRES(mutex);
+  void SetRecord(Node& node, const RestoredBlock& block) PREFIXD_REQUIRES(mutex);
 
   // --- adopt.cc ---
   Page& AddAdoptedPage(Node& node, const NewPage& page) PREFIXD_REQUIRES(mutex);
@@ -196,6 +223,7 @@ struct PrefixIndex::Impl {
   absl::btree_set<std::pair<block::BlockHash, Node*>> by_hash PREFIXD_GUARDED_BY(mutex);
   Totals totals PREFIXD_GUARDED_BY(mutex);  // of all nodes
   const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) = MakeLeafLru();
+  LooseOrder windows PREFIXD_GUARDED_BY(mutex), snapshots PREFIXD_GUARDED_BY(mutex);
   Order spill_order PREFIXD_GUARDED_BY(mutex);  // want a spill and have no descendant that does
   Order unverified_order PREFIXD_GUARDED_BY(mutex);  // have kUnverified pages
   Ghosts ghosts PREFIXD_GUARDED_BY(mutex);
@@ -214,6 +242,7 @@ struct PrefixIndex::Impl {
   uint64_t table_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of leases and reservations, estimated
   uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of nodes, leases and reservations
   int64_t next_stamp PREFIXD_GUARDED_BY(mutex) = 1;
+  bool loading PREFIXD_GUARDED_BY(mutex) = false;  // blocks without pages stay: children may come
 };
 
 }  // namespace prefixd::index

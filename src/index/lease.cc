@@ -74,6 +74,7 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
   for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token < tokens; ++i) {
     bool taken = false;
     for (size_t group = 0; group < groups; ++group) {
+      if (path.pages[i * groups + group] == nullptr) continue;
       Page& page = *path.pages[i * groups + group];
       if (i == 0 && MakeLast(lease, path.blocks[i], page)) continue;
       TakePage(lease, *path.blocks[i], page, now, sums);
@@ -116,6 +117,7 @@ void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
       Settle(node);
     } else {
       Reorder(*node);
+      Merge(*node);
     }
   }
   AddSums(sums);

@@ -20,13 +20,27 @@ void Label(const Asked& asked, const Walk& walk, const WalkEnd& end, bool next_i
   }
   if (whole) {
     answer.ended_by = block::EndReason::kRequestEnded;
-  } else if (end.hole || next_is_ghost) {
+  } else if ((end.hole && asked.from->space->shape.AnyFull()) || next_is_ghost) {
     answer.ended_by = block::EndReason::kEvicted;
   } else if (end.goes_on && answer.matched_tokens > 0) {
     answer.ended_by = block::EndReason::kDiverged;
     answer.diverged_sequences = end.ends_beyond;
   } else {
     answer.ended_by = block::EndReason::kNeverStored;
+  }
+}
+
+// What is not here may be on its way.
+void SayLoading(block::MatchAnswer& answer) {
+  if (answer.ended_by != block::EndReason::kRequestEnded) {
+    answer.ended_by = block::EndReason::kIndexLoading;
+  }
+  for (block::Shortening& shortened : answer.shortened_by) {
+    if (shortened.reason == block::ShortenReason::kEvicted ||
+        shortened.reason == block::ShortenReason::kNoStateSnapshot ||
+        shortened.reason == block::ShortenReason::kWindowGone) {
+      shortened.reason = block::ShortenReason::kIndexLoading;
+    }
   }
 }
 
@@ -40,6 +54,7 @@ uint32_t AnnouncedBy(const Reservation& other, const Usable& usable, uint32_t bl
     const bool wanted =
         std::all_of(usable.groups.begin(), usable.groups.end(), [&](const Usable::Group& group) {
           const uint32_t rung = plan.rungs[group.group];
+          if (!group.full()) return true;
           return rung != block::kNoLimit && (group.rungs >> rung & 1) != 0;
         });
     if (!wanted) break;
@@ -93,16 +108,18 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
 }
 
 block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& walk,
-                                             const RestorablePath& path, const Usable& usable,
-                                             const MatchOptions& options,
-                                             block::SessionId session) const {
+                                             const Usable& usable, const MatchOptions& options,
+                                             block::SessionId session, RestorablePath& path) const {
   const uint32_t block_tokens = asked.from->space->shape.block_tokens;
-  const uint32_t restorable = asked.offset() + path.tokens;
+  uint32_t restorable = asked.offset() + path.tokens;
   block::MatchAnswer answer;
   Label(asked, walk, LookAtEnd(walk, block_tokens, asked.tail), NextBlockIsGhost(asked, walk),
         answer);
   answer.restorable_tokens = answer.matched_tokens;
-  if (path.tokens < walk.matched()) {
+  if (!usable.regular) {
+    path = ShortenToMixed(asked, walk, usable, options, answer);
+    restorable = answer.restorable_tokens;
+  } else if (path.tokens < walk.matched()) {
     if (usable.has_mask) {
       const RestorablePath any = FindRestorable(walk, block_tokens, asked.tail, AnyRung(usable));
       Shorten(asked.offset() + any.tokens, block::ShortenReason::kEvicted, any.missing_group,
@@ -123,6 +140,7 @@ block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& wal
       answer.pending_tokens = std::min(announced, options.max_tokens) - answer.restorable_tokens;
     }
   }
+  if (loading) SayLoading(answer);
   CountTiers(path, answer);
   return answer;
 }
@@ -136,8 +154,9 @@ block::MatchAnswer PrefixIndex::Match(block::SpaceHandle handle, const block::Se
   const uint32_t block_tokens = space->shape.block_tokens;
   const Walk walk = WalkDown(space->root, block_tokens, request);
   const Usable usable = UsableOf(space->shape, options.selection);
-  const RestorablePath path = FindRestorable(walk, block_tokens, request, usable);
-  return impl_->Answer(asked, walk, path, usable, options, session);
+  RestorablePath path;
+  if (usable.regular) path = FindRestorable(walk, block_tokens, request, usable);
+  return impl_->Answer(asked, walk, usable, options, session, path);
 }
 
 }  // namespace prefixd::index

@@ -43,10 +43,28 @@ Page& SlotFor(Node& node, uint32_t group, uint32_t rung) {
 
 bool Covers(const Node& other, const Node& node) {
   return std::all_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
-    if (!Present(page)) return true;
+    if (!Present(page) || node.space->shape.IsState(page.group)) return true;
     const Page* const same = FindPage(other, page.group, page.rung);
     return same != nullptr && Present(*same);
   });
+}
+
+bool HasSnapshots(const Node& node) {
+  return std::any_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
+    return Present(page) && node.space->shape.IsState(page.group);
+  });
+}
+
+bool SnapshotsMayMove(const Node& node) {
+  return std::all_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
+    const bool under_way =
+        page.state == PageState::kSpilling || page.state == PageState::kPromoting;
+    return !node.space->shape.IsState(page.group) || (page.holders == 0 && !under_way);
+  });
+}
+
+block::BlockHash HashOfPrefix(const Node& node, uint32_t tokens) {
+  return block::HashBlock(node.parent_hash, Slice(node.view(), 0, tokens).view());
 }
 
 void Describe(Node& node, const Page& page, PageInfo& info) {
@@ -64,6 +82,9 @@ void Describe(Node& node, const Page& page, PageInfo& info) {
   info.check = page.check;
   info.extent = page.extent;
   info.ssd_sequence = page.ssd_sequence;
+  if (!node.space->shape.IsState(page.group)) return;
+  info.name.tokens = info.tokens = page.rung;
+  if (page.rung < node.size()) info.name.block = HashOfPrefix(node, page.rung);
 }
 
 PageInfo InfoOf(Node& node, const Page& page) {
@@ -81,12 +102,17 @@ std::vector<uint32_t> ListEnds(const EndSet& ends) {
 }
 
 void WriteEnds(const Node& node) {
-  const EndSet low = EndSet(~uint64_t{0});
-  const uint64_t words[2] = {(node.ends & low).to_ullong(), (node.ends >> 64).to_ullong()};
   for (const Page& page : node.pages) {
     if (page.marks == nullptr) continue;
+    const std::array<uint64_t, 2> words = EndsIn(node, page);
     for (size_t i = 0; i < 2; ++i) page.marks->ends[i].store(words[i], std::memory_order_relaxed);
   }
+}
+
+std::array<uint64_t, 2> EndsIn(const Node& node, const Page& page) {
+  EndSet ends = node.ends;
+  if (node.space->shape.IsState(page.group)) ends &= ~(~EndSet() << page.rung);
+  return {(ends & EndSet(~uint64_t{0})).to_ullong(), (ends >> 64).to_ullong()};
 }
 
 void WriteMarks(const Node& node, const Page& page, int64_t now) {

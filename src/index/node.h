@@ -2,6 +2,7 @@
 //
 // Internal to index/. Plain data without locks; every field is guarded by the index's mutex.
 #pragma once
+#include <array>
 #include <bitset>
 #include <cstdint>
 #include <vector>
@@ -17,7 +18,7 @@ struct Space;
 
 struct Page {
   uint16_t group = 0;
-  uint16_t rung = 0;
+  uint16_t rung = 0;  // of a snapshot: its offset in the block
   PageState state = PageState::kGone;
   bool moving = false;     // picked for a move; cleared when the extent changes
   bool condemned = false;  // an extent of it waits in Impl::condemned for its last holder
@@ -82,9 +83,10 @@ struct alignas(64) Node {
   std::vector<block::ContentKey> content;
   bool in_tree = false;
   bool spilling = false;
-  uint8_t touches = 0;     // requests that took hold of it since it was stored, saturating
-  bool refused = false;    // dirty, and the SSD does not want it: given up as a clean block is
-  bool was_ghost = false;  // it was a ghost or a hole when it was stored
+  uint8_t touches = 0;          // requests that took hold of it since it was stored, saturating
+  bool refused = false;         // dirty, and the SSD does not want it: given up as a clean block is
+  bool was_ghost = false;       // it was a ghost or a hole when it was stored
+  bool windows_needed = false;  // its sliding pages, when that was last looked at
   uint32_t first_token = 0;
 
   // Leases. Counts of pages are kept by Impl::Refresh.
@@ -101,7 +103,7 @@ struct alignas(64) Node {
   uint32_t pinned = 0;  // Pin()s among them: its pages stay, in RAM
   int64_t stamp = 0;
   OrderPlace in_evict_order;  // the eviction policy's own
-  block::BlockHash hash{};
+  block::BlockHash hash{}, parent_hash{};
 
   OrderPlace in_spill_order, in_unverified_order;
   bool counted_ram = false, counted_spill = false;  // in the parent's *_kids
@@ -127,13 +129,21 @@ Page* FindPage(Node& node, uint32_t group, uint32_t rung);
 const Page* FindPage(const Node& node, uint32_t group, uint32_t rung);
 // Its slot, a kGone one if there was none. Moves the node's other pages.
 Page& SlotFor(Node& node, uint32_t group, uint32_t rung);
-// True when every present page of `node` is present in `other` too, in the same group and rung.
+// True when every present page of `node` is present in `other` too, in the same group and rung;
+// snapshots aside.
 bool Covers(const Node& other, const Node& node);
+bool HasSnapshots(const Node& node);
+// Whether its snapshots may move to another block: nobody holds them, reads or writes them.
+bool SnapshotsMayMove(const Node& node);
+// Of the block that the first tokens of a snapshot's block make: what its name is made of.
+block::BlockHash HashOfPrefix(const Node& node, uint32_t tokens);
 void Describe(Node& node, const Page& page, PageInfo& info);
 PageInfo InfoOf(Node& node, const Page& page);
 // The node's ends as token counts, and into the marks of its pages.
 std::vector<uint32_t> ListEnds(const EndSet& ends);
 void WriteEnds(const Node& node);
+// As the marks of a page say them: of a snapshot those in its own tokens.
+std::array<uint64_t, 2> EndsIn(const Node& node, const Page& page);
 // Everything of the marks of a page that was just given an extent.
 void WriteMarks(const Node& node, const Page& page, int64_t now);
 uint64_t MemoryOf(const Node& node);

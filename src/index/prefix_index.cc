@@ -9,6 +9,10 @@ namespace prefixd::index {
 PrefixIndex::PrefixIndex(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 PrefixIndex::~PrefixIndex() = default;
 
+uint64_t PrefixIndex::PathOf(uint64_t parent, const block::SequenceView& tokens) {
+  return Impl::PathOf(parent, tokens);
+}
+
 block::SpaceHandle PrefixIndex::AddSpace(const SpaceShape& shape) {
   const base::MutexLock lock(impl_->mutex);
   for (const auto& space : impl_->spaces) {

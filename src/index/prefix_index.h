@@ -85,10 +85,48 @@ struct BlockRef {
   uint64_t node_id = 0;
 };
 
+// Which pages of a group a restorable length needs.
+struct GroupRule {
+  block::LayerKind kind = block::LayerKind::kFull;
+  uint32_t window = 0, sink_tokens = 0;  // kSliding
+  bool operator==(const GroupRule&) const = default;
+};
+
+// A page of a kState group is a snapshot: its `rung` is the offset in the block, 1 to its tokens,
+// and its name that of the block which these tokens would make. Several may stand in one block, and
+// they move to a block that supersedes theirs.
 struct SpaceShape {
   block::SpaceId id{};
   uint32_t block_tokens = 64;
-  std::vector<uint32_t> rungs;  // ladder size of each group
+  std::vector<uint32_t> rungs;     // ladder size of each group
+  std::vector<GroupRule> rules{};  // of each group; none: all are kFull
+  GroupRule RuleOf(uint32_t group) const {
+    return group < rules.size() ? rules[group] : GroupRule();
+  }
+  bool AnyFull() const {
+    for (uint32_t group = 0; group < rungs.size(); ++group) {
+      if (RuleOf(group).kind == block::LayerKind::kFull) return true;
+    }
+    return false;
+  }
+  bool AnyState() const {
+    for (uint32_t group = 0; group < rungs.size(); ++group) {
+      if (IsState(group)) return true;
+    }
+    return false;
+  }
+  bool IsState(uint32_t group) const { return RuleOf(group).kind == block::LayerKind::kState; }
+  // Whether a block of `tokens` tokens may have such a page.
+  bool Has(uint32_t group, uint32_t rung, uint32_t tokens) const {
+    if (group >= rungs.size()) return false;
+    return IsState(group) ? rung >= 1 && rung <= tokens : rung < rungs[group];
+  }
+};
+
+// What a writer tells of where later requests may go on.
+struct SnapshotWish {
+  std::vector<uint32_t> turn_ends{};
+  uint32_t max_snapshots = block::kMaxSnapshots;  // of the chain, those that are there counted
 };
 
 // Which pages a caller can use. Empty vectors mean every group, every rung.
@@ -96,6 +134,9 @@ struct Selection {
   std::vector<uint32_t> groups;  // ascending
   std::vector<uint64_t> rungs;   // bit mask of usable rungs for each group of the space; the lowest
                                  // set bit is preferred
+  // Reserve: a block of which nothing is stored is wanted so many usable rungs coarser, as far as
+  // there are any.
+  uint32_t coarser = 0;
 };
 
 struct MatchOptions {
@@ -110,10 +151,13 @@ struct MatchOptions {
 };
 
 struct Acquired {
-  block::MatchAnswer answer;    // load_us is cache's to fill
-  block::LeaseId lease;         // none when restorable_tokens is 0
-  std::vector<PageInfo> pages;  // group by group, each in position order
-  block::PageTable table{};     // in their place, if the caller asked for it
+  block::MatchAnswer answer;  // load_us is cache's to fill
+  block::LeaseId lease;       // none when restorable_tokens is 0
+  // Group by group, each in position order. Of a sliding group those in its window and its sinks;
+  // of a state group the snapshot at the end.
+  std::vector<PageInfo> pages;
+  block::PageTable table{};  // in their place, if the caller asked for it
+  uint32_t from_token = 0;   // that the lease begins with
 };
 
 struct NewPage {
@@ -248,6 +292,9 @@ class PrefixIndex {
   explicit PrefixIndex(const Options& options);
   ~PrefixIndex();
 
+  // The second chain of names: a block's, from its parent's.
+  static uint64_t PathOf(uint64_t parent, const block::SequenceView& tokens);
+
   // Of Options, from now on: leases that are there stay.
   void SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
                  uint64_t memory_limit_bytes);
@@ -266,6 +313,9 @@ class PrefixIndex {
   // Changes nothing, pins nothing. `session` tells own reservations from pending ones.
   block::MatchAnswer Match(block::SpaceHandle space, const block::SequenceView& request,
                            const MatchOptions& options, block::SessionId session = {}) const;
+  // Of the request's tokens behind what matches, those of the blocks that follow each other and are
+  // remembered as given up.
+  uint32_t GhostTokens(block::SpaceHandle space, const block::SequenceView& request) const;
   // Match, then a lease on every page of [0, restorable_tokens) and a fresh stamp on the path, leaf
   // to root.
   Acquired Acquire(block::SpaceHandle space, const block::SequenceView& request,
@@ -278,20 +328,21 @@ class PrefixIndex {
   // partial last one, the pages of both are held until the lease ends or shrinks, as its reader may
   // not have switched. Costs what `more` costs, not what the lease holds. NotFound, the caller then
   // acquires the whole: the lease does not cover exactly [0, tokens), has another selection than
-  // `options`, is another session's, lost a page, or its blocks are no longer in the tree.
+  // `options`, is another session's, lost a page, has sliding or state groups (what those need
+  // elsewhere it does not hold), or its blocks are no longer in the tree.
   absl::StatusOr<Acquired> Extend(block::LeaseId lease, uint32_t tokens,
                                   const block::SequenceView& more, const MatchOptions& options,
                                   block::SessionId session);
   // Another session takes part in a lease: a lease of its own on the same pages, of the selected
   // groups (none named: all that the lease has). It ends before the first page that is lost or in a
-  // rung that is not usable. NotFound for an unknown lease, InvalidArgument for a group without
-  // pages in it.
+  // rung that is not usable; with sliding or state groups it is all or nothing. NotFound for an
+  // unknown lease, InvalidArgument for a group without pages in it.
   absl::StatusOr<Acquired> Join(block::LeaseId lease, const MatchOptions& options,
                                 block::SessionId session);
   // A lease on the pages of [0, tokens) of a reservation, as far as they are stored and in RAM, for
   // its writer; only pages in blocks that begin at `from_token` or later. It ends before the first
   // block that is not stored or has a page that is not in RAM; restorable_tokens says where, 0 when
-  // nothing is left (no lease then).
+  // nothing is left (no lease then). Sliding pages as far as they are there, no snapshots.
   Acquired LeasePublished(block::ReservationId reservation, uint32_t from_token, uint32_t tokens,
                           uint32_t slot);
   // A lease on pages that a session of an earlier daemon may still be reading; pages that are gone
@@ -342,14 +393,17 @@ class PrefixIndex {
   // --- writing ---
   // Plans the blocks of the whole sequence (the last may be partial), holds the deepest present
   // ancestor, announces the missing blocks. A block is kPresent when every selected group has a
-  // page in a usable rung holding all its tokens. InvalidArgument for an empty sequence;
-  // ResourceExhausted when leases and reservations would fill half the memory limit.
+  // page in a usable rung holding all its tokens; sliding groups only where an end that `wish`
+  // names needs it. InvalidArgument for an empty sequence; ResourceExhausted when leases and
+  // reservations would fill half the memory limit.
   absl::StatusOr<Reserved> Reserve(block::SpaceHandle space, const block::SequenceView& sequence,
-                                   const Selection& selection, block::SessionId session);
+                                   const Selection& selection, block::SessionId session,
+                                   const SnapshotWish& wish = {});
   // Inserts the pages of block `block_index` of the plan. Parents first: FailedPrecondition when
   // the block before it is in the tree neither published nor present. kDuplicate and kRefused give
   // the extents back through TakeFreed(). Pages for a block that exists are added to it (other
-  // group or rung, or healing a hole).
+  // group or rung, or healing a hole). No pages at all: for a block of which no full group's page
+  // is wanted; what follows it has its parent then.
   absl::StatusOr<block::StoreResult> Publish(block::ReservationId reservation, uint32_t block_index,
                                              std::span<const NewPage> pages);
   // Declares that a sequence ends after `tokens` tokens of the reservation. FailedPrecondition
@@ -359,10 +413,11 @@ class PrefixIndex {
   absl::Status CloseReservation(block::ReservationId reservation);
 
   // --- giving up ---
-  // Of every space that is above its floor, those above their ceiling first
-  // (index/eviction_order.h): gives up the RAM pages of the coldest block that has no descendant in
-  // RAM and whose pages nobody holds. Clean pages move to kSsd; dirty ones are dropped only if
-  // `may_drop_dirty`, else such blocks are passed over. nullopt: nothing to give.
+  // Sliding pages that no end can need, snapshots beyond their share (a quarter of
+  // total_lease_bytes), then blocks (index/eviction_order.h). Of every space that is above its
+  // floor, those above their ceiling first: gives up the RAM pages of the coldest block that has no
+  // descendant in RAM and whose pages nobody holds. Clean pages move to kSsd; dirty ones are
+  // dropped only if `may_drop_dirty`, else such blocks are passed over. nullopt: nothing to give.
   std::optional<Evicted> EvictOne(bool may_drop_dirty);
   // The coldest of one space, whatever its floor, until its extents are at most `ram_bytes` or
   // nothing is left to give.
@@ -414,6 +469,12 @@ class PrefixIndex {
   // The SSD copies of sequences in [first, last] are no more. Returns the bytes of extents that
   // became dirty by it.
   uint64_t DropSsdRange(uint64_t first, uint64_t last);
+  // --- start ---
+  // From now to PruneHoles blocks come back, in any order and beside all other calls: what a match
+  // lacks may be on its way (kIndexLoading), and blocks without pages stay for children to come.
+  void BeginLoading();
+  // Uses from now on get higher stamps than this.
+  void StampFrom(int64_t stamp);
   // A block read back from its record. NotFound when its parent is not in the tree; DataLoss when
   // hash(parent, tokens) is not `hash` or the shape does not fit; a block already there gets the
   // pages and ends it lacks.

@@ -32,7 +32,7 @@ void PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
     page->state = OnSsd(*page) ? PageState::kRamAndSsd : PageState::kRam;
     --ref.node->pins;
   }
-  impl_->Settle(ref.node);
+  if (impl_->Settle(ref.node) == ref.node) impl_->Merge(*ref.node);
   impl_->promoted.NotifyAll();
 }
 
@@ -66,7 +66,7 @@ void PrefixIndex::FailPromotion(const PageRef& ref, PromotionFailure failure) {
     }
     --ref.node->pins;
   }
-  impl_->Settle(ref.node);
+  if (impl_->Settle(ref.node) == ref.node) impl_->Merge(*ref.node);
   impl_->promoted.NotifyAll();
 }
 
@@ -86,14 +86,21 @@ std::optional<BlockDescription> PrefixIndex::Describe(const PageRef& ref) const 
   const Page* const page = impl_->Resolve(ref);
   if (page == nullptr || !Present(*page) || !ref.node->in_tree) return std::nullopt;
   const Node& node = *ref.node;
-  return BlockDescription{.name = {.hash = node.hash,
-                                   .parent = node.parent->hash,
-                                   .path = node.path,
-                                   .parent_path = node.parent->path},
-                          .first_token = node.first_token,
-                          .tokens = node.tokens,
-                          .content = node.content,
-                          .ends = ListEnds(node.ends)};
+  // A snapshot's block is that of its own tokens: it may hang at any block that begins with them.
+  const bool state = node.space->shape.IsState(page->group);
+  const Slice block(node.view(), 0, state ? page->rung : node.size());
+  const bool whole = block.size() == node.size();
+  BlockDescription description{
+      .name = {.hash = whole ? node.hash : HashOfPrefix(node, page->rung),
+               .parent = node.parent->hash,
+               .path = whole ? node.path : Impl::PathOf(node.parent->path, block.view()),
+               .parent_path = node.parent->path},
+      .first_token = node.first_token,
+      .tokens = {block.view().tokens.begin(), block.view().tokens.end()},
+      .content = {block.view().content.begin(), block.view().content.end()},
+      .ends = ListEnds(node.ends)};
+  std::erase_if(description.ends, [&](uint32_t end) { return end > block.size(); });
+  return description;
 }
 
 }  // namespace prefixd::index

@@ -14,25 +14,34 @@ bool Has(const Node& node, const NewPage& page) {
   return there != nullptr && Present(*there);
 }
 
-// A block that holds these tokens, itself or as its first ones, with each of these pages.
-bool IsDuplicate(const Node& parent, const block::SequenceView& tokens,
-                 std::span<const NewPage> pages) {
+// A block that holds these tokens, itself or as its first ones, with each of these pages; snapshots
+// aside, which can be added to it. Without others: rather one that has pages.
+Node* Covering(const Node& parent, const block::SequenceView& tokens,
+               std::span<const NewPage> pages) {
+  Node* empty = nullptr;
+  bool any = false;
   ByShared siblings(parent, tokens);
   while (const auto sibling = siblings.Next()) {
-    if (sibling->shared < tokens.tokens.size()) return false;
-    if (std::all_of(pages.begin(), pages.end(),
-                    [&](const NewPage& page) { return Has(*sibling->node, page); })) {
-      return true;
-    }
+    if (sibling->shared < tokens.tokens.size()) break;
+    Node& node = *sibling->node;
+    const SpaceShape& shape = node.space->shape;
+    const bool all = std::all_of(pages.begin(), pages.end(), [&](const NewPage& page) {
+      const bool state = shape.IsState(page.group);
+      any |= !state;
+      return state || Has(node, page);
+    });
+    if (all && (any || node.present > 0)) return &node;
+    if (all && empty == nullptr) empty = &node;
   }
-  return false;
+  return empty;
 }
 
-absl::Status CheckPages(const SpaceShape& shape, std::span<const NewPage> pages) {
-  if (pages.empty()) return absl::InvalidArgumentError("publish: no pages");
+absl::Status CheckPages(const SpaceShape& shape, uint32_t tokens, bool may_be_empty,
+                        std::span<const NewPage> pages) {
+  if (pages.empty() && !may_be_empty) return absl::InvalidArgumentError("publish: no pages");
   for (size_t i = 0; i < pages.size(); ++i) {
     const NewPage& page = pages[i];
-    if (page.group >= shape.rungs.size() || page.rung >= shape.rungs[page.group]) {
+    if (!shape.Has(page.group, page.rung, tokens)) {
       return absl::InvalidArgumentError(absl::StrCat("publish: page of group ", page.group,
                                                      " rung ", page.rung,
                                                      ", which the space does not have"));
@@ -87,12 +96,19 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
   node.stamp = next_stamp++;
 }
 
+bool PrefixIndex::Impl::WantsFull(const Reservation& reservation, uint32_t block_index) const {
+  return std::ranges::any_of(reservation.usable.groups, [&](const Usable::Group& group) {
+    return group.full() && reservation.blocks[block_index].rungs[group.group] != block::kNoLimit;
+  });
+}
+
 block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t block_index,
                                             Node& parent, std::span<const NewPage> pages) {
   const block::BlockPlan& plan = reservation.blocks[block_index];
   const Slice tokens(reservation.view(), plan.first_token, plan.first_token + plan.tokens);
-  const bool duplicate = IsDuplicate(parent, tokens.view(), pages);
+  Node* const covering = Covering(parent, tokens.view(), pages);
   Node* node = ExactChild(parent, tokens.view());
+  bool duplicate = covering != nullptr;
   if (!duplicate) {
     if (node == nullptr && MemoryBytes() >= limits.memory_limit_bytes) {
       for (const NewPage& page : pages) freed.push_back(page.extent);
@@ -106,7 +122,18 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
     AddPages(*node, pages);
     SupersedePrefixes(*node);
   } else {
-    for (const NewPage& page : pages) freed.push_back(page.extent);
+    std::vector<NewPage> snapshots;
+    for (const NewPage& page : pages) {
+      const bool state = reservation.space->shape.IsState(page.group);
+      const bool fresh = state && !Has(*covering, page);
+      if (fresh) {
+        snapshots.push_back(page);
+      } else {
+        freed.push_back(page.extent);
+      }
+    }
+    if (!snapshots.empty()) AddPages(*covering, snapshots);
+    duplicate = snapshots.empty();
   }
   reservation.states[block_index] = PlanState::kPublished;
   if (node != nullptr && plan.tokens == reservation.space->shape.block_tokens) {
@@ -131,7 +158,12 @@ absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
     return absl::InvalidArgumentError(
         absl::StrCat("publish: block ", block_index, ", the plan has ", reservation.blocks.size()));
   }
-  if (absl::Status valid = CheckPages(reservation.space->shape, pages); !valid.ok()) return valid;
+  if (absl::Status valid =
+          CheckPages(reservation.space->shape, reservation.blocks[block_index].tokens,
+                     !impl_->WantsFull(reservation, block_index), pages);
+      !valid.ok()) {
+    return valid;
+  }
   Node* const parent = impl_->ParentOf(reservation, block_index);
   const bool stored =
       parent != nullptr && (block_index == 0 || parent->present > 0 ||

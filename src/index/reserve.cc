@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "index/impl.h"
+#include "index/snapshots.h"
 
 namespace prefixd::index {
 namespace {
@@ -18,14 +19,41 @@ uint64_t MemoryOf(const Reservation& reservation) {
                                       reservation.usable.groups.size() * sizeof(uint32_t) + 1);
 }
 
-// A single node that holds all tokens of the block and serves every selected group.
-bool IsPresent(const Node& parent, const Slice& tokens, const Usable& usable) {
+// A single node that holds all tokens of the block and serves every selected full group; of spaces
+// without any, one that holds the tokens.
+const Node* Serving(const Node& parent, const Slice& tokens, const Usable& full) {
   ByShared siblings(parent, tokens.view());
   while (const auto sibling = siblings.Next()) {
-    if (sibling->shared < tokens.size()) return false;
-    if (Serves(*sibling->node, usable)) return true;
+    if (sibling->shared < tokens.size()) return nullptr;
+    if (full.groups.empty() || Serves(*sibling->node, full)) return sibling->node;
   }
-  return false;
+  return nullptr;
+}
+
+// The sequence's end or one that the writer knows of needs the group's page of the block: it holds
+// sinks, or stands in the window before the end.
+bool IsNeeded(const GroupRule& rule, const block::BlockPlan& plan, uint32_t size,
+              const SnapshotWish& wish) {
+  const auto needs = [&](uint32_t end) {
+    const uint32_t first = end > rule.window ? end - rule.window : 0;
+    return plan.first_token < end &&
+           (plan.first_token < rule.sink_tokens || plan.first_token + plan.tokens > first);
+  };
+  return needs(size) || std::ranges::any_of(wish.turn_ends, needs);
+}
+
+// Of a block that `node` serves: which sliding pages are wanted all the same. One that goes on
+// beyond the block's tokens cannot be given any.
+bool WantWindows(const Node& node, const Usable& usable, uint32_t size, const SnapshotWish& wish,
+                 block::BlockPlan& plan) {
+  bool any = false;
+  for (const Usable::Group& group : usable.groups) {
+    if (group.full() || group.state() || node.size() > plan.tokens) continue;
+    if (BestPage(node, group) != nullptr || !IsNeeded(group.rule, plan, size, wish)) continue;
+    plan.rungs[group.group] = static_cast<uint32_t>(std::countr_zero(group.rungs));
+    any = true;
+  }
+  return any;
 }
 
 // Some reservation of another session is going to write these blocks whole.
@@ -49,17 +77,25 @@ struct Announced {
   }
 };
 
-void WantRungs(const Node* exact, const Usable& usable, block::BlockPlan& plan) {
+// The finest of the rungs, or so many steps coarser, as far as there are any.
+uint32_t RungOf(uint64_t rungs, uint32_t coarser) {
+  for (; coarser > 0 && (rungs & (rungs - 1)) != 0; --coarser) rungs &= rungs - 1;
+  return static_cast<uint32_t>(std::countr_zero(rungs));
+}
+
+void WantRungs(const Node* exact, const Usable& usable, uint32_t coarser, block::BlockPlan& plan) {
   for (const Usable::Group& group : usable.groups) {
+    if (group.state()) continue;
     if (exact != nullptr && BestPage(*exact, group) != nullptr) continue;
-    plan.rungs[group.group] = static_cast<uint32_t>(std::countr_zero(group.rungs));
+    plan.rungs[group.group] = RungOf(group.rungs, coarser);
   }
 }
 
 }  // namespace
 
-void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session,
-                                   Reservation& reservation, Reserved& reserved) const {
+void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, uint32_t coarser,
+                                   const SnapshotWish& wish, Reservation& reservation,
+                                   Reserved& reserved) const {
   const Space& space = *reservation.space;
   const block::SequenceView sequence = reservation.view();
   std::vector<Announced> announced;
@@ -69,6 +105,7 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session,
     if (shared > 0) announced.push_back({other.get(), shared});
   }
   const auto size = static_cast<uint32_t>(sequence.tokens.size());
+  const Usable full = OnlyFull(reservation.usable);
   BlockName name{.hash = space.root.hash, .path = space.root.path};
   for (uint32_t first = 0; first < size; first += space.shape.block_tokens) {
     const size_t index = reservation.blocks.size();
@@ -80,11 +117,17 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session,
     Node* const parent = index == 0                     ? &reservation.space->root
                          : index - 1 < walk.path.size() ? walk.path[index - 1]
                                                         : nullptr;
-    if (parent != nullptr && IsPresent(*parent, tokens, reservation.usable)) {
+    const Node* const serving = parent == nullptr ? nullptr : Serving(*parent, tokens, full);
+    const bool windows =
+        serving != nullptr && WantWindows(*serving, reservation.usable, size, wish, plan);
+    if (serving != nullptr && !windows) {
       plan.state = block::BlockState::kPresent;
     } else {
-      WantRungs(parent == nullptr ? nullptr : ExactChild(*parent, tokens.view()),
-                reservation.usable, plan);
+      // Stored tokens at its start stay in the rung that they have.
+      if (serving == nullptr) {
+        WantRungs(parent == nullptr ? nullptr : ExactChild(*parent, tokens.view()),
+                  reservation.usable, first < walk.matched() ? 0 : coarser, plan);
+      }
       const bool pending = std::any_of(
           announced.begin(), announced.end(),
           [&](const Announced& other) { return other.Has(plan, reservation.usable, index); });
@@ -106,8 +149,8 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session,
 
 absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
                                               const block::SequenceView& sequence,
-                                              const Selection& selection,
-                                              block::SessionId session) {
+                                              const Selection& selection, block::SessionId session,
+                                              const SnapshotWish& wish) {
   const base::MutexLock lock(impl_->mutex);
   Space* const space = impl_->FindSpace(handle);
   if (space == nullptr) {
@@ -131,7 +174,7 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
   reservation->content.assign(sequence.content.begin(), sequence.content.end());
   reservation->usable = UsableOf(space->shape, selection);
   for (const Usable::Group& group : reservation->usable.groups) {
-    if (group.rungs == 0) {
+    if (group.rungs == 0 && !group.state()) {
       return absl::InvalidArgumentError(
           absl::StrCat("reserve: no usable rung in group ", group.group));
     }
@@ -141,7 +184,8 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
   }
   Reserved reserved;
   const Walk walk = WalkDown(space->root, space->shape.block_tokens, sequence);
-  impl_->PlanBlocks(walk, session, *reservation, reserved);
+  impl_->PlanBlocks(walk, session, selection.coarser, wish, *reservation, reserved);
+  reserved.plan.snapshot_tokens = PlanSnapshots(walk, *reservation, wish);
   impl_->StampPath(walk.last);
   if (!walk.path.empty()) {
     impl_->MoveHold(*reservation, walk.last, static_cast<uint32_t>(walk.path.size()));
@@ -187,6 +231,8 @@ absl::Status PrefixIndex::Impl::EndReservation(block::ReservationId id) {
   const bool has_tail = reservation.tail != nullptr && reservation.tail->in_tree;
   Node* const leaf = has_tail ? reservation.tail : reservation.hold;
   StampPath(leaf);
+  // Now that its ends are declared.
+  if (leaf != nullptr && !leaf->space->regular) TrimChain(*leaf);
   DropHolds(reservation);
   table_bytes -= MemoryOf(reservation);
   reservations.erase(it);

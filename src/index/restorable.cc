@@ -111,6 +111,7 @@ void CountTiers(const RestorablePath& path, block::MatchAnswer& answer) {
   const size_t groups = path.pages.size() / path.blocks.size();
   for (size_t i = 0; i < path.pages.size(); ++i) {
     if (path.blocks[i / groups]->first_token >= answer.restorable_tokens) return;
+    if (path.pages[i] == nullptr) continue;
     const Page& page = *path.pages[i];
     (page.extent ? answer.ram_bytes : answer.ssd_bytes) += page.page_bytes;
   }

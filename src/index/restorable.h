@@ -15,20 +15,34 @@ namespace prefixd::index {
 // itself; the last may be a donor: a sibling that shares only its first tokens with the request.
 struct RestorablePath {
   std::vector<Node*> blocks;
-  std::vector<Page*> pages;  // block by block, one for each selected group
-  uint32_t tokens = 0;       // from where the walk began
+  // Block by block, one for each selected group. nullptr: a sliding or state group's, and not
+  // needed there.
+  std::vector<Page*> pages;
+  uint32_t tokens = 0;  // from where the walk began
   // Where it stops before the end of the walk: the group whose page is missing, or kAllGroups when
   // none of the selected ones is there.
   uint32_t missing_group = block::kAllGroups;
 };
 
-// FULL groups need every token of [0, r). For each block one node gives the pages of all groups:
-// the block itself, or where it cannot serve or there is none, that child of the same parent which
-// serves and shares the most tokens; there the path ends. (Two siblings together could serve more
-// groups than one, never more than the longest of them holds; a length that only such a mix
-// reaches is given up.)
+// Where every selected group is FULL. They need every token of [0, r). For each block one node
+// gives the pages of all groups: the block itself, or where it cannot serve or there is none, that
+// child of the same parent which serves and shares the most tokens; there the path ends. (Two
+// siblings together could serve more groups than one, never more than the longest of them holds; a
+// length that only such a mix reaches is given up.)
 RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
                               const block::SequenceView& request, const Usable& usable);
+
+// Any groups, of a walk from the root: the largest r <= `tokens` for which
+//   every FULL group has all of [0, r),
+//   every SLIDING group has each block of [r - window, r) and of its sinks before r,
+//   every STATE group has a snapshot at exactly r,
+// and which cuts no content range unless that is causal. The last block's pages are all of one
+// node, those before it of the request's own blocks.
+RestorablePath FindAtMost(const Asked& asked, const Walk& walk, const Usable& usable,
+                          uint32_t tokens, bool causal_content);
+// The same below answer.restorable_tokens and max_tokens; what each kind of group costs is said.
+RestorablePath ShortenToMixed(const Asked& asked, const Walk& walk, const Usable& usable,
+                              const MatchOptions& options, block::MatchAnswer& answer);
 
 // Cuts restorable_tokens to `to` if it is more, and says why.
 void Shorten(uint32_t to, block::ShortenReason reason, uint32_t group, block::MatchAnswer& answer);

@@ -23,8 +23,9 @@ absl::Status CheckShape(const SpaceShape& shape, const RestoredBlock& block) {
     }
   }
   for (const RestoredPage& page : block.pages) {
-    if (page.group >= shape.rungs.size() || page.rung >= shape.rungs[page.group] ||
-        page.tokens != size || page.ssd_sequence == 0) {
+    const size_t tokens = shape.IsState(page.group) ? page.rung : size;
+    if (!shape.Has(page.group, page.rung, static_cast<uint32_t>(size)) || page.tokens != tokens ||
+        page.ssd_sequence == 0) {
       return absl::DataLossError(absl::StrCat("record: page of group ", page.group, " rung ",
                                               page.rung, " with ", page.tokens, " tokens at ",
                                               page.ssd_sequence, ", block has ", size));
@@ -43,20 +44,21 @@ Page ToPage(const RestoredPage& restored) {
           .ssd_sequence = restored.ssd_sequence};
 }
 
-// A longer sibling that has all that the record has.
-bool IsCovered(const Node& parent, const RestoredBlock& block) {
+// A longer sibling that has all that the record has, snapshots aside; or nullptr.
+Node* Covering(const Node& parent, const RestoredBlock& block) {
   ByShared siblings(parent, {block.tokens, block.content});
   while (const auto sibling = siblings.Next()) {
-    if (sibling->shared < block.tokens.size()) return false;
+    if (sibling->shared < block.tokens.size()) return nullptr;
     if (sibling->node->size() == block.tokens.size()) continue;
     if (std::all_of(block.pages.begin(), block.pages.end(), [&](const RestoredPage& page) {
+          if (sibling->node->space->shape.IsState(page.group)) return true;
           const Page* const there = FindPage(*sibling->node, page.group, page.rung);
           return there != nullptr && Present(*there);
         })) {
-      return true;
+      return sibling->node;
     }
   }
-  return false;
+  return nullptr;
 }
 
 }  // namespace
@@ -76,9 +78,10 @@ absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space, const block:
   return parent;
 }
 
-void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block) {
+void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only) {
   const Change change(*this, node);
   for (const RestoredPage& restored : block.pages) {
+    if (states_only && !node.space->shape.IsState(restored.group)) continue;
     Page* const there = FindPage(node, restored.group, restored.rung);
     if (there == nullptr) {
       node.pages.push_back(ToPage(restored));
@@ -90,12 +93,21 @@ void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block)
       if (there->check == restored.check && there->ssd_sequence < restored.ssd_sequence) {
         there->ssd_sequence = restored.ssd_sequence;
       }
+    } else if (loading && there->state == PageState::kRam && there->check == restored.check) {
+      there->state = PageState::kRamAndSsd;  // stored anew while the index was loaded
+      there->ssd_sequence = restored.ssd_sequence;
     } else if (there->holders == 0 &&
                (there->state == PageState::kGone ||
-                (there->state == PageState::kSsd && there->ssd_sequence < restored.ssd_sequence))) {
-      *there = ToPage(restored);  // written again since: the newer copy replaced a bad one
+                (there->state == PageState::kSsd &&
+                 std::pair(there->ssd_sequence, node.record_sequence) <
+                     std::pair(restored.ssd_sequence, block.record_sequence)))) {
+      *there = ToPage(restored);  // the newer copy replaced a bad one; the newer record knows
     }
   }
+}
+
+void PrefixIndex::Impl::SetRecord(Node& node, const RestoredBlock& block) {
+  const Change change(*this, node);
   if (block.record_sequence >= node.record_sequence) {
     node.record_written = true;
     node.record_sequence = block.record_sequence;
@@ -119,7 +131,10 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   Node& parent = **found;
   Node* node = ExactChild(parent, tokens);
   const bool full = block.tokens.size() == space->shape.block_tokens;
-  if (node != nullptr || full || (!block.pages.empty() && !IsCovered(parent, block))) {
+  Node* const covering = node != nullptr || full ? nullptr : Covering(parent, block);
+  if (covering != nullptr) {
+    impl_->AddRestoredPages(*covering, block, true);
+  } else if (node != nullptr || full || !block.pages.empty()) {
     const bool inserted = node == nullptr;
     if (inserted) node = impl_->InsertChild(parent, tokens);
     if (block.last_use > 0 && (inserted || block.last_use > node->stamp)) {
@@ -127,7 +142,8 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
       node->stamp = block.last_use;
       impl_->next_stamp = std::max(impl_->next_stamp, block.last_use + 1);
     }
-    impl_->AddRestoredPages(*node, block);
+    impl_->AddRestoredPages(*node, block, false);
+    impl_->SetRecord(*node, block);
     impl_->SupersedePrefixes(*node);
   }
   for (const uint32_t end : block.ends) {
@@ -136,8 +152,19 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   return absl::OkStatus();
 }
 
+void PrefixIndex::StampFrom(int64_t stamp) {
+  const base::MutexLock lock(impl_->mutex);
+  impl_->next_stamp = std::max(impl_->next_stamp, stamp);
+}
+
+void PrefixIndex::BeginLoading() {
+  const base::MutexLock lock(impl_->mutex);
+  impl_->loading = true;
+}
+
 void PrefixIndex::PruneHoles() {
   const base::MutexLock lock(impl_->mutex);
+  impl_->loading = false;
   impl_->EndAdoption();
   std::vector<Node*> leaves;
   for (Node* const node : impl_->nodes) {

@@ -22,6 +22,7 @@ void Apply(Totals& a, const Totals& b, Op op) {
   a.pinned_bytes = op(a.pinned_bytes, b.pinned_bytes);
   a.kept_bytes = op(a.kept_bytes, b.kept_bytes);
   a.memory_bytes = op(a.memory_bytes, b.memory_bytes);
+  a.snapshot_extents = op(a.snapshot_extents, b.snapshot_extents);
 }
 
 void AddPage(const Page& page, bool pinned, Totals& totals) {
@@ -59,6 +60,9 @@ Totals TotalsOf(const Node& node) {
     if (!Present(page)) continue;
     any = true;
     if (node.in_tree) AddPage(page, pinned, totals);
+    if (!node.space->regular && node.in_tree && node.space->shape.IsState(page.group)) {
+      totals.snapshot_extents += page.extent.bytes;
+    }
     if (page.holders > 0) totals.leased_bytes += BytesOf(page);
     if (pinned) totals.pinned_bytes += BytesOf(page);
     if (page.holders > 0 || pinned) totals.kept_bytes += BytesOf(page);
@@ -94,7 +98,8 @@ Usable UsableOf(const SpaceShape& shape, const Selection& selection) {
     const uint64_t all =
         shape.rungs[group] >= 64 ? ~uint64_t{0} : (uint64_t{1} << shape.rungs[group]) - 1;
     const uint64_t mask = group < selection.rungs.size() ? selection.rungs[group] & all : all;
-    usable.groups.push_back({static_cast<uint16_t>(group), mask});
+    usable.groups.push_back({static_cast<uint16_t>(group), mask, shape.RuleOf(group)});
+    if (!usable.groups.back().full()) usable.regular = false;
     if (mask != all) usable.has_mask = true;
   };
   if (selection.groups.empty()) {
@@ -107,9 +112,24 @@ Usable UsableOf(const SpaceShape& shape, const Selection& selection) {
 
 Usable AnyRung(const Usable& usable) {
   Usable any = usable;
-  for (Usable::Group& group : any.groups) group.rungs = ~uint64_t{0};
+  for (Usable::Group& group : any.groups) {
+    if (!group.state()) group.rungs = ~uint64_t{0};
+  }
   any.has_mask = false;
   return any;
+}
+
+Usable OnlyFull(const Usable& usable) {
+  Usable full = usable;
+  std::erase_if(full.groups, [](const Usable::Group& group) { return !group.full(); });
+  full.regular = true;
+  return full;
+}
+
+Usable WithoutStates(const Usable& usable) {
+  Usable kv = usable;
+  std::erase_if(kv.groups, [](const Usable::Group& group) { return group.state(); });
+  return kv;
 }
 
 const Page* BestPage(const Node& node, const Usable::Group& group) {

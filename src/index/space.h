@@ -2,6 +2,7 @@
 //
 // Internal to index/. Plain data without locks; every field is guarded by the index's mutex.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,6 +25,7 @@ struct Totals {
   // Of every node: what leases hold, what is pinned, what is either; each page once.
   uint64_t leased_bytes = 0, pinned_bytes = 0, kept_bytes = 0;
   uint64_t memory_bytes = 0;
+  uint64_t snapshot_extents = 0;  // of ram_extents
 
   bool operator==(const Totals&) const = default;
   Totals& operator+=(const Totals& other);
@@ -40,10 +42,17 @@ struct LeasedSums {
 
 struct Space {
   Space(SpaceShape shape, block::SpaceHandle handle, ChildLess less)
-      : shape(std::move(shape)), handle(handle), root(nullptr, less) {}
+      : shape(std::move(shape)), handle(handle), root(nullptr, less) {
+    for (const GroupRule& rule : this->shape.rules) {
+      regular = regular && rule.kind == block::LayerKind::kFull;
+      longest_window = std::max(longest_window, rule.window);
+    }
+  }
 
   SpaceShape shape;
   block::SpaceHandle handle;
+  bool regular = true;  // every group is kFull
+  uint32_t longest_window = 0;
   Node root;
   Totals totals;
   block::SpaceLimits limits;
@@ -53,17 +62,23 @@ struct Space {
 struct Usable {
   struct Group {
     uint16_t group = 0;
-    uint64_t rungs = 0;
+    uint64_t rungs = 0;  // of a state group: none
+    GroupRule rule{};
+    bool full() const { return rule.kind == block::LayerKind::kFull; }
+    bool state() const { return rule.kind == block::LayerKind::kState; }
     bool operator==(const Group&) const = default;
   };
   std::vector<Group> groups;
   bool has_mask = false;  // some rung of some group is not usable
+  bool regular = true;    // every group is kFull
   bool operator==(const Usable&) const = default;
 };
 Usable UsableOf(const SpaceShape& shape, const Selection& selection);
 Usable AnyRung(const Usable& usable);
+Usable OnlyFull(const Usable& usable);
+Usable WithoutStates(const Usable& usable);
 inline bool IsUsable(const Page& page, const Usable::Group& group) {
-  return Present(page) && (group.rungs >> page.rung & 1) != 0;
+  return Present(page) && page.rung < 64 && (group.rungs >> page.rung & 1) != 0;
 }
 // The finest present page of the group in a usable rung, or nullptr.
 const Page* BestPage(const Node& node, const Usable::Group& group);

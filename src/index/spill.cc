@@ -118,7 +118,7 @@ void PrefixIndex::Impl::EndSpill(const SpillBlock& block) {
     node.spilling = false;
     --node.pins;
   }
-  Settle(&node);
+  if (Settle(&node) == &node) Merge(node);
 }
 
 void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,

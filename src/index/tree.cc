@@ -64,6 +64,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
   node->id = next_id++;
   node->space = parent.space;
   node->hash = Hash(parent.hash, tokens);
+  node->parent_hash = parent.hash;
   node->path = PathOf(parent.path, tokens);
   node->first_token = parent.first_token + parent.size();
   node->tokens.assign(tokens.tokens.begin(), tokens.tokens.end());
@@ -83,6 +84,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
   if (node->size() == node->space->shape.block_tokens) by_hash.emplace(node->hash, node);
   node->was_ghost = ghosts.Contains(node->hash);
   ghosts.Remove(node->hash);
+  LookAgain(&parent);
   return node;
 }
 
@@ -104,6 +106,7 @@ void PrefixIndex::Impl::Detach(Node& node, bool ghost) {
     node.in_tree = false;
   }
   if (ghost) ghosts.Add(node.hash);
+  LookAgain(node.parent);
   node.parent = nullptr;
   Settle(&node);
 }
@@ -121,12 +124,45 @@ void PrefixIndex::Impl::SupersedePrefixes(Node& node) {
     const uint32_t shared = block::CommonPrefix(below.view(), node.view());
     if (&below != &node && shared == below.size()) {
       length = shared - 1;
-      if (!Covers(node, below)) continue;
-      MovePins(below, node);
-      Detach(below, false);
+      if (Covers(node, below)) TakePlace(node, below);
     } else {
       length = std::min(shared, length - 1);
     }
+  }
+}
+
+// While a snapshot of `shorter` is held or on its way it cannot move: the block stays until then.
+bool PrefixIndex::Impl::TakePlace(Node& node, Node& shorter) {
+  if (HasSnapshots(shorter)) {
+    if (!SnapshotsMayMove(shorter)) return false;
+    MoveSnapshots(shorter, node);
+  }
+  MovePins(shorter, node);
+  Detach(shorter, false);
+  return true;
+}
+
+void PrefixIndex::Impl::MoveSnapshots(Node& from, Node& to) {
+  const Change of_from(*this, from);
+  const Change of_to(*this, to);
+  for (Page& page : from.pages) {
+    if (!Present(page) || !from.space->shape.IsState(page.group)) continue;
+    Page& slot = SlotFor(to, page.group, page.rung);
+    if (Present(slot) || slot.holders > 0) continue;  // goes with its block
+    slot = page;
+    slot.moving = false;
+    if (OnSsd(page)) to.record_wanted = true;  // its own record does not name it yet
+    page = Page{.group = page.group, .rung = page.rung};
+  }
+  WriteEnds(to);
+}
+
+void PrefixIndex::Impl::Merge(Node& node) {
+  if (!node.in_tree || node.size() == node.space->shape.block_tokens || !HasSnapshots(node)) return;
+  const Children& siblings = node.parent->children;
+  for (auto it = std::next(siblings.find(&node)); it != siblings.end(); ++it) {
+    if (block::CommonPrefix((*it)->view(), node.view()) < node.size()) return;
+    if (Covers(**it, node) && TakePlace(**it, node)) return;
   }
 }
 
@@ -170,7 +206,7 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
       delete node;
       return nullptr;
     }
-    if (!node->pages.empty() || node->pins > 0 || !node->children.empty()) return node;
+    if (!node->pages.empty() || node->pins > 0 || !node->children.empty() || loading) return node;
     Node* const parent = node->parent;
     Detach(*node, true);  // deletes it: nobody holds it
     node = parent;

@@ -60,6 +60,7 @@ absl::Status CheckPages(const Node& node) {
       return Broken(node, "pages out of order");
     }
     before = &page;
+    if (!node.space->shape.Has(page.group, page.rung, node.size())) return Broken(node, "rung");
     const bool either = page.state == PageState::kPromoting;  // from SSD or in place
     const bool in_ram = InRam(page.state) || page.state == PageState::kUnverified;
     if (static_cast<bool>(page.extent) != in_ram && !either) return Broken(node, "extent");
@@ -76,7 +77,6 @@ absl::Status CheckPages(const Node& node) {
 
 // What the marks of its pages say, against the slots of those who hold them.
 absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
-  const EndSet low = EndSet(~uint64_t{0});
   for (const Page& page : node.pages) {
     const auto held = holders.find({&node, page.group << 16 | page.rung});
     const Holders by = held == holders.end() ? Holders() : held->second;
@@ -88,8 +88,8 @@ absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
     if (page.marks == nullptr) continue;
     if (!page.extent) return Broken(node, "marks without an extent");
     if (page.marks->holders.load() != page.slots) return Broken(node, "holders in the marks");
-    if (page.marks->ends[0].load() != (node.ends & low).to_ullong() ||
-        page.marks->ends[1].load() != (node.ends >> 64).to_ullong()) {
+    const std::array<uint64_t, 2> ends = EndsIn(node, page);
+    if (page.marks->ends[0].load() != ends[0] || page.marks->ends[1].load() != ends[1]) {
       return Broken(node, "ends in the marks");
     }
   }
@@ -136,7 +136,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
   std::vector<Totals> of_space(spaces.size());
   absl::flat_hash_map<const Node*, uint32_t> pins;  // of every kind
   HolderMap holders;
-  size_t full = 0, in_orders = 0, in_spill_order = 0, in_unverified_order = 0;
+  size_t full = 0, loose = 0, in_orders = 0, in_spill_order = 0, in_unverified_order = 0;
   const auto add = [&](const Lease& lease) {
     for (const HeldPage& held : lease.pages) {
       ++pins[held.node];
@@ -175,6 +175,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
     of_space[node->space->handle.value - 1] += of_node;
     full += node->in_tree && node->size() == block_tokens ? 1 : 0;
     in_orders += node->in_evict_order.order != nullptr ? 1 : 0;
+    loose += (windows.Contains(*node) ? 1 : 0) + (snapshots.Contains(*node) ? 1 : 0);
     in_spill_order += node->in_spill_order.order != nullptr ? 1 : 0;
     const OrderKey unverified_key{node->in_unverified_order.stamp, node->id, node};
     in_unverified_order += unverified_order.contains(unverified_key) ? 1 : 0;
@@ -188,6 +189,9 @@ absl::Status PrefixIndex::Impl::Validate() const {
   if (sum != totals) return absl::InternalError("index: totals differ from the nodes'");
   if (full != by_hash.size()) return absl::InternalError("index: full blocks by hash");
   if (in_orders != eviction->size()) return absl::InternalError("index: eviction orders");
+  if (loose != windows.size() + snapshots.size()) {
+    return absl::InternalError("index: orders of sliding pages and snapshots");
+  }
   if (in_unverified_order != unverified_order.size()) {
     return absl::InternalError("index: unverified order");
   }

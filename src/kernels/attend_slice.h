@@ -35,8 +35,13 @@ struct AttendJob {
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
 };
 
-inline bool HoldsRaw(const quant::KvFormat& format) {
-  return format.key.codec == quant::Codec::kRaw || format.value.codec == quant::Codec::kRaw;
+// K or V is stored as floats, of whatever width, rather than as integer codes: both are then
+// attended on as floats.
+inline bool HoldsFloats(const quant::TensorFormat& format) {
+  return format.codec == quant::Codec::kRaw || quant::IsBlockFloat(format.codec);
+}
+inline bool HoldsFloats(const quant::KvFormat& format) {
+  return HoldsFloats(format.key) || HoldsFloats(format.value);
 }
 
 struct AttendSlice {

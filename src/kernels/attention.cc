@@ -47,7 +47,7 @@ void ChooseArithmetic(std::span<const quant::KvFormat> formats, AttendJob* job) 
   uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim;
   bool any_codes = false, any_raw = false;
   for (const quant::KvFormat& format : formats) {
-    if (HoldsRaw(format)) {
+    if (HoldsFloats(format)) {
       any_raw = true;
       continue;
     }

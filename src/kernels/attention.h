@@ -65,6 +65,7 @@ struct AttentionShape {
 
 // q: float, out: float [query_rows][query_heads][value_dim] by the strides above.
 // table: the layer's blocks in position order; block b starts where the block before it ended.
+// A block that no row sees, for the window, may have no units.
 // formats: what BlockTableEntry::format indexes.
 // InvalidArgument (nothing written) when the shape, a format or a table entry is impossible, or
 // when the table holds fewer than first_position + query_rows tokens.

@@ -135,7 +135,7 @@ class KindMap {
     TileTokens found = 0;
     uint64_t at = block_begin_;
     for (const quant::BlockTableEntry* entry = entry_; at < end; at += entry++->tokens) {
-      if (HoldsRaw(job_.formats[entry->format]) != (kind_ == TokenKind::kRaw)) continue;
+      if (HoldsFloats(job_.formats[entry->format]) != (kind_ == TokenKind::kRaw)) continue;
       found |= TokensBelow(begin, at + entry->tokens) & ~TokensBelow(begin, at);
     }
     return found;

@@ -64,6 +64,13 @@ absl::Status CheckOutStrides(const AttentionShape& shape) {
                 " floats");
 }
 
+// Whether a row of the call sees tokens [begin, end).
+bool IsSeen(const AttentionShape& shape, uint64_t begin, uint64_t end) {
+  if (shape.window == 0 || begin < shape.sink_tokens) return true;
+  const uint64_t first = uint64_t{shape.first_position} + 1;
+  return end > (first > shape.window ? first - shape.window : 0);
+}
+
 absl::Status CheckEntry(size_t at, const quant::BlockTableEntry& entry, size_t formats) {
   if (entry.units == nullptr) return Refuse("block ", at, " has no units");
   if (entry.page_tokens == 0) return Refuse("block ", at, " has page_tokens 0, at least 1 wanted");
@@ -92,6 +99,10 @@ absl::Status CheckTable(quant::BlockTable table, std::span<const quant::KvFormat
   const quant::BlockTableEntry* checked = nullptr;  // formats run in stretches: check at changes
   for (size_t at = 0; at < table.size(); ++at) {
     const quant::BlockTableEntry& entry = table[at];
+    if (entry.units == nullptr && !IsSeen(shape, tokens, tokens + entry.tokens)) {
+      tokens += entry.tokens;
+      continue;
+    }
     PREFIXD_RETURN_IF_ERROR(CheckEntry(at, entry, formats.size()));
     if (checked == nullptr || checked->format != entry.format) {
       PREFIXD_RETURN_IF_ERROR(CheckFormat(entry.format, formats[entry.format], shape));

@@ -6,7 +6,9 @@ namespace {
 constexpr uint32_t kLanes = 16;
 
 bool HasFastWay(const quant::TensorFormat& format, uint32_t dim) {
-  if (format.codec == quant::Codec::kRaw) return dim % kLanes == 0;
+  if (format.codec == quant::Codec::kRaw) {
+    return dim % kLanes == 0 && format.layout == quant::Layout::kRows;
+  }
   return quant::HasTiled(format);
 }
 

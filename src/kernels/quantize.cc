@@ -1,8 +1,8 @@
 #include "kernels/quantize.h"
 
 #include <cstring>
-#include <vector>
 
+#include "kernels/quantize_tokens.h"
 #include "kernels/simd_targets.h"
 #include "kernels/stream_copy.h"
 #include "kernels/unit_step.h"
@@ -26,28 +26,12 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 // Vectors of one lane have nothing to add to the scalar codecs.
 HWY_ATTR void QuantizeOnTarget(const quant::UnitShape& shape, const TensorView& from,
                                const UnitRun& run, std::byte* units) {
-  const size_t element = quant::DtypeBytes(from.dtype);
-  std::vector<float> row(run.dim);
-  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    for (uint32_t t = 0; t < run.tokens; ++t) {
-      const size_t at = head * from.head_stride + t * from.token_stride;
-      quant::WidenToFloat(from.dtype, from.data + at * element, run.dim, row.data());
-      quant::QuantizeToken(shape, row, run.first_token + t, units);
-    }
-  }
+  QuantizeByToken(shape, from, run, units);
 }
 
 HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte* units,
                                  const UnitRun& run, const MutableTensorView& to) {
-  const size_t element = quant::DtypeBytes(to.dtype);
-  std::vector<float> row(run.dim);
-  for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
-    for (uint32_t t = 0; t < run.tokens; ++t) {
-      const size_t at = head * to.head_stride + t * to.token_stride;
-      quant::DequantizeToken(shape, units, run.first_token + t, row);
-      quant::NarrowFromFloat(to.dtype, row.data(), run.dim, to.data + at * element);
-    }
-  }
+  DequantizeByToken(shape, units, run, to);
 }
 
 #else
@@ -209,15 +193,22 @@ namespace {
 HWY_EXPORT(QuantizeOnTarget);
 HWY_EXPORT(DequantizeOnTarget);
 
+// What the vectors have no code for.
+bool IsByToken(const quant::TensorFormat& format) {
+  return quant::IsBlockFloat(format.codec) || format.layout == quant::Layout::kTransposed;
+}
+
 }  // namespace
 
 void Quantize(const quant::TensorFormat& format, const TensorView& from, const UnitRun& run,
               std::byte* units) {
+  if (IsByToken(format)) return QuantizeByToken(ShapeOf(format, run), from, run, units);
   HWY_DYNAMIC_DISPATCH(QuantizeOnTarget)(ShapeOf(format, run), from, run, units);
 }
 
 void Dequantize(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
                 const MutableTensorView& to) {
+  if (IsByToken(format)) return DequantizeByToken(ShapeOf(format, run), units, run, to);
   HWY_DYNAMIC_DISPATCH(DequantizeOnTarget)(ShapeOf(format, run), units, run, to);
 }
 

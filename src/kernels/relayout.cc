@@ -5,6 +5,7 @@
 #include "kernels/simd_targets.h"
 #include "kernels/stream_copy.h"
 #include "kernels/unit_step.h"
+#include "quant/transposed.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/relayout.cc"
@@ -138,6 +139,20 @@ void LoadUnit(const quant::UnitShape& shape, const std::byte* unit, const UnitRu
   });
 }
 
+// The same with a transposed unit, a token at a time.
+void StoreTransposedUnit(const quant::UnitShape& shape, const UnitRun& run,
+                         const ConstStepRows& rows, std::byte* unit) {
+  for (uint32_t t = 0; t < run.tokens; ++t) {
+    quant::StoreTransposedRow(shape, rows.codes + t * rows.codes_stride, run.first_token + t, unit);
+  }
+}
+void LoadTransposedUnit(const quant::UnitShape& shape, const std::byte* unit, const UnitRun& run,
+                        const StepRows& rows) {
+  for (uint32_t t = 0; t < run.tokens; ++t) {
+    quant::LoadTransposedRow(shape, unit, run.first_token + t, rows.codes + t * rows.codes_stride);
+  }
+}
+
 }  // namespace
 
 void StorePacked(const quant::TensorFormat& format, const PackedRows& from, const UnitRun& run,
@@ -148,6 +163,11 @@ void StorePacked(const quant::TensorFormat& format, const PackedRows& from, cons
   const quant::UnitShape shape = ShapeOf(format, run);
   const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
   for (uint32_t head = 0; head < run.heads; ++head) {
+    if (format.layout == quant::Layout::kTransposed) {
+      StoreTransposedUnit(shape, run, RowsOf<const std::byte>(from, head),
+                          units + head * unit_bytes);
+      continue;
+    }
     StoreUnit(shape, run, RowsOf<const std::byte>(from, head), units + head * unit_bytes);
   }
 }
@@ -160,6 +180,10 @@ void LoadPacked(const quant::TensorFormat& format, const std::byte* units, const
   const quant::UnitShape shape = ShapeOf(format, run);
   const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
   for (uint32_t head = 0; head < run.heads; ++head) {
+    if (format.layout == quant::Layout::kTransposed) {
+      LoadTransposedUnit(shape, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
+      continue;
+    }
     LoadUnit(shape, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
   }
 }

@@ -346,6 +346,27 @@ HWY_INLINE void GgmlRow(const RowRange& rows, const std::byte* blocks, float* to
   }
 }
 
+// Raw elements [dim][slots].
+HWY_INLINE void TransposedRows(const RowRange& rows, float* to, size_t pitch) {
+  const size_t element = quant::DtypeBytes(rows.format->dtype);
+  for (size_t c = 0; c < rows.dim; ++c) {
+    const std::byte* from = rows.unit + (c * rows.layout.slots + rows.first) * element;
+    for (size_t t = 0; t < rows.count; ++t) {
+      quant::WidenToFloat(rows.format->dtype, from + t * element, 1, to + t * pitch + c);
+    }
+  }
+}
+
+// Codes that are floats: by the scalar codec, which decodes exactly.
+HWY_INLINE void BlockFloatRows(const RowRange& rows, float* to, size_t pitch) {
+  for (uint32_t t = 0; t < rows.count; ++t) {
+    const uint32_t token = rows.first + t;
+    quant::DequantizeRow(*rows.format,
+                         quant::RowOf(rows.unit, rows.layout, *rows.format, rows.dim, token),
+                         {to + t * pitch, rows.dim});
+  }
+}
+
 // to: [count][pitch]. MLX values rounded by `Round`, once after the product, once after the sum.
 template <class Round>
 HWY_INLINE void DequantizeRows(const RowRange& rows, const RowScratch& scratch, float* to,
@@ -353,6 +374,8 @@ HWY_INLINE void DequantizeRows(const RowRange& rows, const RowScratch& scratch, 
   if (rows.format->codec == quant::Codec::kMlxAffine) {
     return AffineRows<Round>(rows, scratch, to, pitch);
   }
+  if (quant::IsBlockFloat(rows.format->codec)) return BlockFloatRows(rows, to, pitch);
+  if (rows.format->layout == quant::Layout::kTransposed) return TransposedRows(rows, to, pitch);
   const std::byte* codes =
       rows.unit + rows.layout.codes_offset + size_t{rows.first} * rows.row.codes;
   for (uint32_t t = 0; t < rows.count; ++t, codes += rows.row.codes, to += pitch) {

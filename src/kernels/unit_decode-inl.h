@@ -163,6 +163,9 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
   const VF middle = hn::Set(DF(), format.bits == 5 ? 16.0f : 8.0f);
   switch (format.codec) {
     case quant::Codec::kRaw:
+    case quant::Codec::kMxFp4:
+    case quant::Codec::kMxFp8:
+    case quant::Codec::kNvFp4:
       return;
     case quant::Codec::kMlxAffine:
       if (format.dtype == quant::Dtype::kF16) {
@@ -202,7 +205,7 @@ HWY_INLINE void DecodeAs(const UnitStep& step, const uint8_t* codes, const StepF
   }
 }
 
-// Requires: the format is not raw.
+// Requires: the format has integer codes.
 inline HWY_ATTR void DecodeStep(const UnitStep& step, const uint8_t* codes,
                                 const StepFloats& floats, const ElementOutput& output,
                                 const MutableElementRows& to) {

@@ -122,6 +122,9 @@ HWY_INLINE void EncodeElements(const UnitStep& step, const ElementRows& rows, co
   const uint8_t bits = step.shape.format.bits;
   switch (step.shape.format.codec) {
     case quant::Codec::kRaw:
+    case quant::Codec::kMxFp4:
+    case quant::Codec::kMxFp8:
+    case quant::Codec::kNvFp4:
       return;
     case quant::Codec::kMlxAffine:
       return StepEncoder<Elements, AffineEncoder>(step, rows, AffineEncoder(bits)).Run(to, pending);
@@ -138,7 +141,7 @@ HWY_INLINE void EncodeElements(const UnitStep& step, const ElementRows& rows, co
   }
 }
 
-// Requires: the format is not raw.
+// Requires: the format has integer codes.
 inline HWY_ATTR void EncodeStep(const UnitStep& step, quant::Dtype dtype, const ElementRows& rows,
                                 const Parts& to, PendingLines* pending) {
   switch (dtype) {

@@ -39,6 +39,10 @@ void QuantizeRow(const TensorFormat& format, std::span<const float> row, RowPlac
     case Codec::kQ5_1:
     case Codec::kQ8_0:
       return QuantizeGgmlRow(format.codec, row, to.codes);
+    case Codec::kMxFp4:
+    case Codec::kMxFp8:
+    case Codec::kNvFp4:
+      return QuantizeBlockFloatRow(format, row, to);
   }
 }
 
@@ -54,6 +58,10 @@ void DequantizeRow(const TensorFormat& format, ConstRowPlace from, std::span<flo
     case Codec::kQ5_1:
     case Codec::kQ8_0:
       return DequantizeGgmlRow(format.codec, from.codes, row);
+    case Codec::kMxFp4:
+    case Codec::kMxFp8:
+    case Codec::kNvFp4:
+      return DequantizeBlockFloatRow(format, from, row);
   }
 }
 

@@ -22,11 +22,14 @@ constexpr std::array<uint32_t, 3> kMlxGroups = {32, 64, 128};
 constexpr std::array<Dtype, 3> kDtypes = {Dtype::kF32, Dtype::kF16, Dtype::kBf16};
 constexpr std::array<Codec, 5> kGgmlCodecs = {Codec::kQ4_0, Codec::kQ4_1, Codec::kQ5_0,
                                               Codec::kQ5_1, Codec::kQ8_0};
-constexpr const char* kCodecNames = "raw, mlx_affine, q4_0, q4_1, q5_0, q5_1, q8_0";
+constexpr std::array<Codec, 3> kBlockFloatCodecs = {Codec::kMxFp4, Codec::kMxFp8, Codec::kNvFp4};
+constexpr const char* kCodecNames =
+    "raw, mlx_affine, q4_0, q4_1, q5_0, q5_1, q8_0, mxfp4, mxfp8, nvfp4";
 constexpr const char* kFormatNames =
-    "raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, with /tiled behind "
-    "what has that layout, each also with /hadamard";
+    "raw/DTYPE, mlx_affine/BITS/GROUP/DTYPE, q4_0, q4_1, q5_0, q5_1, q8_0, mxfp4, mxfp8, nvfp4, "
+    "with /tiled or /transposed behind what has that layout, each also with /hadamard";
 constexpr const char* kTiledSuffix = "/tiled";
+constexpr const char* kTransposedSuffix = "/transposed";
 constexpr const char* kHadamardSuffix = "/hadamard";
 
 template <typename List, typename T>
@@ -53,6 +56,12 @@ const char* NameOf(Codec codec) {
       return "q5_1";
     case Codec::kQ8_0:
       return "q8_0";
+    case Codec::kMxFp4:
+      return "mxfp4";
+    case Codec::kMxFp8:
+      return "mxfp8";
+    case Codec::kNvFp4:
+      return "nvfp4";
   }
   return "unknown";
 }
@@ -78,7 +87,7 @@ absl::Status RequireField(const TensorFormat& format, const char* field, uint32_
 
 absl::Status ValidateEnums(const TensorFormat& format) {
   if (std::string(NameOf(format.codec)) == "unknown") {
-    return Refuse("codec", Number(format.codec), absl::StrCat("1 to 7 (", kCodecNames, ")"));
+    return Refuse("codec", Number(format.codec), absl::StrCat("1 to 10 (", kCodecNames, ")"));
   }
   if (!Contains(kDtypes, format.dtype)) {
     return Refuse("dtype", Number(format.dtype), "1 to 3 (f32, f16, bf16)");
@@ -86,16 +95,23 @@ absl::Status ValidateEnums(const TensorFormat& format) {
   if (format.rotation != Rotation::kNone && format.rotation != Rotation::kHadamard) {
     return Refuse("rotation", Number(format.rotation), "1 (none), 2 (hadamard)");
   }
-  if (format.layout != Layout::kRows && format.layout != Layout::kTiled) {
-    return Refuse("layout", Number(format.layout), "1 (rows), 2 (tiled)");
+  if (format.layout < Layout::kRows || format.layout > Layout::kTransposed) {
+    return Refuse("layout", Number(format.layout), "1 (rows), 2 (tiled), 3 (transposed)");
   }
   return absl::OkStatus();
 }
 
 absl::Status ValidateLayout(const TensorFormat& format) {
-  if (format.layout == Layout::kRows || HasTiled(format)) return absl::OkStatus();
-  const std::string codes = format.codec == Codec::kRaw
-                                ? "raw elements"
+  if (format.layout == Layout::kRows) return absl::OkStatus();
+  if (format.layout == Layout::kTransposed) {
+    if (format.codec == Codec::kRaw) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("format: layout transposed has no place for ",
+                                                   NameOf(format.codec), ", accepted: rows"));
+  }
+  if (HasTiled(format)) return absl::OkStatus();
+  const std::string codes = format.codec == Codec::kRaw ? "raw elements"
+                            : IsBlockFloat(format.codec)
+                                ? "codes that are floats"
                                 : absl::StrCat(uint32_t{format.bits}, "-bit codes");
   return absl::InvalidArgumentError(
       absl::StrCat("format: layout tiled has no place for ", codes, ", accepted: rows"));
@@ -117,6 +133,7 @@ TensorFormat Respelled(const TensorFormat& format) {
   if (format.codec == Codec::kMlxAffine) {
     return MlxAffineFormat(format.bits, format.group_size, format.dtype);
   }
+  if (IsBlockFloat(format.codec)) return BlockFloatFormat(format.codec);
   return GgmlFormat(format.codec);
 }
 
@@ -140,7 +157,10 @@ std::string GroupsThatFit(const TensorFormat& format, uint32_t dim) {
     const bool known = format.codec == Codec::kMlxAffine || group == format.group_size;
     if (known && dim % group == 0) fitting.push_back(group);
   }
-  if (fitting.empty()) return absl::StrCat("none, head_dim ", dim, " can only be raw");
+  if (fitting.empty()) {
+    return absl::StrCat("none, head_dim ", dim, " can only be raw",
+                        dim % kNvFp4Group == 0 ? " or nvfp4" : "");
+  }
   return absl::StrJoin(fitting, ", ");
 }
 
@@ -193,6 +213,9 @@ absl::StatusOr<TensorFormat> ParseInRows(const std::string& text) {
   for (Codec codec : kGgmlCodecs) {
     if (text == NameOf(codec)) return GgmlFormat(codec);
   }
+  for (Codec codec : kBlockFloatCodecs) {
+    if (text == NameOf(codec)) return BlockFloatFormat(codec);
+  }
   const std::vector<std::string> parts = absl::StrSplit(text, '/');
   if (parts.size() == 2 && parts[0] == "raw") {
     PREFIXD_ASSIGN_OR_RETURN(const Dtype dtype, ParseDtype(parts[1]));
@@ -204,10 +227,12 @@ absl::StatusOr<TensorFormat> ParseInRows(const std::string& text) {
 }
 
 absl::StatusOr<TensorFormat> ParsePlain(const std::string& text) {
-  if (!text.ends_with(kTiledSuffix)) return ParseInRows(text);
-  const std::string in_rows = text.substr(0, text.size() - std::strlen(kTiledSuffix));
+  const bool transposed = text.ends_with(kTransposedSuffix);
+  if (!transposed && !text.ends_with(kTiledSuffix)) return ParseInRows(text);
+  const char* const suffix = transposed ? kTransposedSuffix : kTiledSuffix;
+  const std::string in_rows = text.substr(0, text.size() - std::strlen(suffix));
   PREFIXD_ASSIGN_OR_RETURN(TensorFormat format, ParseInRows(in_rows));
-  format.layout = Layout::kTiled;
+  format.layout = transposed ? Layout::kTransposed : Layout::kTiled;
   PREFIXD_RETURN_IF_ERROR(ValidateLayout(format));
   return format;
 }
@@ -241,6 +266,16 @@ TensorFormat GgmlFormat(Codec codec) {
           .scale_dtype = Dtype::kF16};
 }
 
+TensorFormat BlockFloatFormat(Codec codec) {
+  return {.codec = codec,
+          .dtype = Dtype::kBf16,
+          .bits = static_cast<uint8_t>(codec == Codec::kMxFp8 ? 8 : 4),
+          .group_size = codec == Codec::kNvFp4 ? kNvFp4Group : kMxGroup,
+          .scale_dtype = Dtype::kBf16};
+}
+
+bool IsBlockFloat(Codec codec) { return Contains(kBlockFloatCodecs, codec); }
+
 TensorFormat Rotated(TensorFormat format) {
   format.rotation = Rotation::kHadamard;
   return format;
@@ -249,7 +284,8 @@ TensorFormat Rotated(TensorFormat format) {
 uint32_t HadamardBlock(uint32_t dim) { return dim & (~dim + 1); }
 
 bool HasTiled(const TensorFormat& format) {
-  return format.codec != Codec::kRaw && (format.bits == 4 || format.bits == 8);
+  return format.codec != Codec::kRaw && !IsBlockFloat(format.codec) &&
+         (format.bits == 4 || format.bits == 8);
 }
 
 TensorFormat Tiled(TensorFormat format) {
@@ -259,6 +295,11 @@ TensorFormat Tiled(TensorFormat format) {
 
 TensorFormat InRows(TensorFormat format) {
   format.layout = Layout::kRows;
+  return format;
+}
+
+TensorFormat Transposed(TensorFormat format) {
+  format.layout = Layout::kTransposed;
   return format;
 }
 
@@ -285,7 +326,10 @@ std::string ToString(const TensorFormat& format) {
     plain.rotation = Rotation::kNone;
     return ToString(plain) + kHadamardSuffix;
   }
-  if (format.layout == Layout::kTiled) return absl::StrCat(ToString(InRows(format)), kTiledSuffix);
+  if (format.layout != Layout::kRows) {
+    return absl::StrCat(ToString(InRows(format)),
+                        format.layout == Layout::kTiled ? kTiledSuffix : kTransposedSuffix);
+  }
   if (format.codec == Codec::kRaw) return absl::StrCat("raw/", ToString(format.dtype));
   if (format.codec == Codec::kMlxAffine) {
     return absl::StrCat("mlx_affine/", uint32_t{format.bits}, "/", format.group_size, "/",
@@ -311,6 +355,7 @@ uint32_t DtypeBytes(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim) {
   if (format.codec == Codec::kRaw) return {.codes = dim * DtypeBytes(format.dtype)};
   const uint32_t groups = dim / format.group_size;
+  if (IsBlockFloat(format.codec)) return {.codes = dim * format.bits / 8, .scales = groups};
   const uint32_t parameters = groups * DtypeBytes(format.scale_dtype);
   if (format.codec != Codec::kMlxAffine) {
     if (format.layout == Layout::kRows) return {.codes = groups * GgmlBlockBytes(format.codec)};

@@ -25,6 +25,9 @@ enum class Codec : uint8_t {
   kQ5_0 = 5,
   kQ5_1 = 6,
   kQ8_0 = 7,
+  kMxFp4 = 8,   // MLX's block floating point (quant/block_float.cc): groups of 32, codes e2m1,
+  kMxFp8 = 9,   // codes e4m3; scales e8m0, a byte each
+  kNvFp4 = 10,  // groups of 16, codes e2m1, scales e4m3; without a global scale, which has no field
 };
 // kHadamard: the engine turned every row by kernels/hadamard.h before it was quantized, and turns
 // its queries and the output of attention accordingly. Stored bytes mean the turned row: codecs and
@@ -32,20 +35,24 @@ enum class Codec : uint8_t {
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
 // The order of the same codes inside a unit. kRows: codes [tokens][row], then scales
 // [tokens][dim/group], then biases, in MLX's and ggml's own row order. kTiled: 32-bit words as
-// attention kernels multiply them, for codes of 8 and 4 bits (quant/tiled.h).
-enum class Layout : uint8_t { kRows = 1, kTiled = 2 };
+// attention kernels multiply them, for codes of 8 and 4 bits (quant/tiled.h). kTransposed: raw
+// elements [dim][tokens], as engines without flash attention keep V; the slots are page_tokens.
+enum class Layout : uint8_t { kRows = 1, kTiled = 2, kTransposed = 3 };
 // Tiled orders the two differently.
 enum class Side : uint8_t { kKey = 1, kValue = 2 };
 
-// One of K or V. Fields that a codec does not use hold the value that RawFormat, MlxAffineFormat
-// and GgmlFormat give them, and Validate refuses any other, so that equal formats are equal bytes.
+// One of K or V. Fields that a codec does not use hold the value that RawFormat, MlxAffineFormat,
+// GgmlFormat and BlockFloatFormat give them, and Validate refuses any other, so that equal formats
+// are equal bytes.
 struct TensorFormat {
   Codec codec = Codec::kRaw;
-  Dtype dtype =
-      Dtype::kF32;          // raw: of the elements; MLX: of the data, scales and biases; ggml: kF16
-  uint8_t bits = 32;        // per element: raw 16 or 32; MLX 2, 3, 4, 5, 6, 8; ggml 4, 5, 8
-  uint16_t group_size = 0;  // elements per scale: raw 0; MLX 32, 64, 128; ggml 32
-  Dtype scale_dtype = Dtype::kF32;  // raw: = dtype; MLX: = dtype; ggml: kF16
+  Dtype dtype = Dtype::kF32;  // raw: of the elements; MLX: of the data, scales and biases; ggml:
+                              // kF16; block float: kBf16, which holds every normal value
+  uint8_t bits = 32;          // per element: raw 16 or 32; MLX 2, 3, 4, 5, 6, 8; ggml 4, 5, 8
+  uint16_t group_size = 0;    // elements per scale: raw 0; MLX 32, 64, 128; ggml 32; block float
+                              // 32, nvfp4 16
+  Dtype scale_dtype = Dtype::kF32;  // raw: = dtype; MLX: = dtype; ggml: kF16; block float: kBf16,
+                                    // unused: a scale is a byte of the codec's own
   Rotation rotation = Rotation::kNone;
   Layout layout = Layout::kRows;
   auto operator<=>(const TensorFormat&) const = default;
@@ -58,8 +65,9 @@ struct KvFormat {
 
 TensorFormat RawFormat(Dtype dtype);
 TensorFormat MlxAffineFormat(uint8_t bits, uint16_t group_size, Dtype dtype);
-TensorFormat GgmlFormat(Codec codec);       // Requires: one of kQ4_0 ... kQ8_0.
-TensorFormat Rotated(TensorFormat format);  // the same with Rotation::kHadamard
+TensorFormat GgmlFormat(Codec codec);        // Requires: one of kQ4_0 ... kQ8_0.
+TensorFormat BlockFloatFormat(Codec codec);  // Requires: one of kMxFp4, kMxFp8, kNvFp4.
+TensorFormat Rotated(TensorFormat format);   // the same with Rotation::kHadamard
 
 // Elements that one Hadamard transform mixes in rows of `dim`: the largest power of two that
 // divides it. Formats with a rotation want at least kMinHadamardBlock: less would be a label
@@ -67,11 +75,14 @@ TensorFormat Rotated(TensorFormat format);  // the same with Rotation::kHadamard
 uint32_t HadamardBlock(uint32_t dim);
 inline constexpr uint32_t kMinHadamardBlock = 16;
 
-// Codes of 8 or 4 bits with scales beside them: MLX's, q8_0, q4_0, q4_1.
+bool IsBlockFloat(Codec codec);
+// Codes of 8 or 4 bits that are integers, with scales beside them: MLX's affine, q8_0, q4_0, q4_1.
 bool HasTiled(const TensorFormat& format);
 // The same codes in the other layout. Tiled leaves a format as it is that has no such layout.
 TensorFormat Tiled(TensorFormat format);
 TensorFormat InRows(TensorFormat format);
+// Elements [dim][tokens]. Requires: codec kRaw.
+TensorFormat Transposed(TensorFormat format);
 
 inline constexpr uint32_t kMaxDim = 65536;  // keeps every size below in 32 (row) and 64 bits (unit)
 
@@ -80,9 +91,9 @@ inline constexpr uint32_t kMaxDim = 65536;  // keeps every size below in 32 (row
 // mlx_affine/8/64/f16 does not divide head_dim 96, accepted here: 32".
 absl::Status Validate(const TensorFormat& format, uint32_t dim);
 
-// "raw/f16", "mlx_affine/8/64/bf16", "q8_0/tiled", "q8_0/hadamard", "q8_0/tiled/hadamard". Parse
-// reads exactly these strings, InvalidArgument for any other; what it gives passes Validate for
-// some dim.
+// "raw/f16", "mlx_affine/8/64/bf16", "nvfp4", "raw/f16/transposed", "q8_0/tiled", "q8_0/hadamard",
+// "q8_0/tiled/hadamard". Parse reads exactly these strings, InvalidArgument for any other; what it
+// gives passes Validate for some dim.
 std::string ToString(const TensorFormat& format);
 absl::StatusOr<TensorFormat> ParseTensorFormat(const std::string& text);
 // "mlx_affine/8/64/f16" when K and V agree, else "mlx_affine/8/64/f16+mlx_affine/4/64/f16".

@@ -11,6 +11,12 @@ namespace prefixd::quant {
 void QuantizeMlxAffineRow(const TensorFormat& format, std::span<const float> row, RowPlace to);
 void DequantizeMlxAffineRow(const TensorFormat& format, ConstRowPlace from, std::span<float> row);
 
+// Codes in `codes`, a byte a group in `scales`.
+inline constexpr uint16_t kMxGroup = 32;
+inline constexpr uint16_t kNvFp4Group = 16;
+void QuantizeBlockFloatRow(const TensorFormat& format, std::span<const float> row, RowPlace to);
+void DequantizeBlockFloatRow(const TensorFormat& format, ConstRowPlace from, std::span<float> row);
+
 // Blocks of kGgmlBlock elements, GgmlBlockBytes(codec) bytes each.
 inline constexpr uint32_t kGgmlBlock = 32;
 uint32_t GgmlBlockBytes(Codec codec);

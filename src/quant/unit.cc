@@ -6,6 +6,7 @@
 
 #include "quant/row_codecs.h"
 #include "quant/tiled.h"
+#include "quant/transposed.h"
 
 namespace prefixd::quant {
 namespace {
@@ -121,6 +122,8 @@ void WriteTiled(const UnitShape& shape, const TokenParts& token, uint32_t slot, 
 }
 
 bool IsTiled(const UnitShape& shape) { return shape.format.layout == Layout::kTiled; }
+bool IsTransposed(const UnitShape& shape) { return shape.format.layout == Layout::kTransposed; }
+bool InRows(const UnitShape& shape) { return shape.format.layout == Layout::kRows; }
 
 // A packed row with memory of its own.
 class OwnRow {
@@ -158,7 +161,7 @@ UnitLayout LayoutOf(const UnitShape& unit) {
 
 void QuantizeToken(const UnitShape& shape, std::span<const float> row, uint32_t token,
                    std::byte* unit) {
-  if (!IsTiled(shape)) {
+  if (InRows(shape)) {
     return QuantizeRow(shape.format, row,
                        RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token));
   }
@@ -169,7 +172,7 @@ void QuantizeToken(const UnitShape& shape, std::span<const float> row, uint32_t 
 
 void DequantizeToken(const UnitShape& shape, const std::byte* unit, uint32_t token,
                      std::span<float> row) {
-  if (!IsTiled(shape)) {
+  if (InRows(shape)) {
     return DequantizeRow(shape.format, RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token),
                          row);
   }
@@ -179,6 +182,7 @@ void DequantizeToken(const UnitShape& shape, const std::byte* unit, uint32_t tok
 }
 
 void StoreRow(const UnitShape& shape, const ConstRowPlace& row, uint32_t token, std::byte* unit) {
+  if (IsTransposed(shape)) return StoreTransposedRow(shape, row.codes, token, unit);
   if (!IsTiled(shape)) {
     return CopyRows(row, RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token),
                     BytesOfRow(shape.format, shape.dim), 1);
@@ -189,6 +193,7 @@ void StoreRow(const UnitShape& shape, const ConstRowPlace& row, uint32_t token, 
 }
 
 void LoadRow(const UnitShape& shape, const std::byte* unit, uint32_t token, const RowPlace& row) {
+  if (IsTransposed(shape)) return LoadTransposedRow(shape, unit, token, row.codes);
   if (!IsTiled(shape)) {
     return CopyRows(RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token), row,
                     BytesOfRow(shape.format, shape.dim), 1);
@@ -203,6 +208,9 @@ void CopyTokens(const ConstUnitTokens& from, const UnitTokens& to, uint32_t coun
   const auto row_of = [](const auto& side, uint32_t token) {
     return RowOf(side.unit, LayoutOf(side.shape), side.shape.format, side.shape.dim, token);
   };
+  if (IsTransposed(from.shape) || IsTransposed(to.shape)) {
+    return CopyTransposedTokens(from, to, count);
+  }
   if (!IsTiled(from.shape) && !IsTiled(to.shape)) {
     return CopyRows(row_of(from, from.begin), row_of(to, to.begin),
                     BytesOfRow(shape.format, shape.dim), count);

@@ -150,6 +150,17 @@ absl::Status SegmentStore::ForEachRecord(
   return absl::OkStatus();
 }
 
+absl::Status SegmentStore::ForEachRecordOf(
+    const SegmentInfo& segment,
+    const std::function<absl::Status(uint64_t sequence, std::span<const std::byte> record)>& visit,
+    uint64_t* unreadable) const {
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
+  RecordReader reader(*table, segment);
+  const absl::Status status = reader.ForEach(visit);
+  *unreadable = reader.unreadable();
+  return status;
+}
+
 std::vector<SegmentInfo> SegmentStore::Segments() const {
   base::MutexLock lock(impl_->state.mutex);
   return impl_->state.segments;

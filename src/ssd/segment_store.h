@@ -101,6 +101,13 @@ class SegmentStore {
           visit,
       uint64_t* unreadable) const;
 
+  // The same of one segment.
+  absl::Status ForEachRecordOf(
+      const SegmentInfo& segment,
+      const std::function<absl::Status(uint64_t sequence, std::span<const std::byte> record)>&
+          visit,
+      uint64_t* unreadable) const;
+
   std::vector<SegmentInfo> Segments() const;  // oldest first
   // Removes both files of the segment, no other; NotFound when there is no such segment. Its pages
   // must be out of the index first.

@@ -1,5 +1,7 @@
 #include "wire/answer.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 #include "block/layer_group.h"
@@ -63,7 +65,8 @@ void ToProto(block::LeaseId lease, const block::MatchAnswer& match,
   WriteColumns(pages, proto->mutable_pages());
 }
 
-absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens) {
+absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens,
+                                 std::span<const block::LayerKind> kinds) {
   Answer answer{.lease = {proto.lease()},
                 .match = ReadMatch(proto),
                 .pages = {},
@@ -75,7 +78,8 @@ absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens)
   }
   const Columns columns{.block_tokens = block_tokens,
                         .first_block = proto.first_block(),
-                        .tokens = proto.restorable_tokens()};
+                        .tokens = proto.restorable_tokens(),
+                        .kinds = kinds};
   google::protobuf::RepeatedPtrField<v1::GroupPages> expanded;
   if (proto.has_table()) PREFIXD_RETURN_IF_ERROR(ExpandTable(proto.table(), columns, &expanded));
   for (const v1::GroupPages& pages : proto.has_table() ? expanded : proto.pages()) {
@@ -95,6 +99,8 @@ void ToProto(const block::ReservePlan& plan, v1::ReserveReply* proto) {
     to->mutable_rung()->Assign(block.rungs.begin(), block.rungs.end());
     to->mutable_seed()->Assign(block.seeds.begin(), block.seeds.end());
   }
+  proto->mutable_snapshot_tokens()->Assign(plan.snapshot_tokens.begin(),
+                                           plan.snapshot_tokens.end());
 }
 
 absl::StatusOr<block::ReservePlan> FromProto(const v1::ReserveReply& proto, uint32_t groups) {
@@ -116,6 +122,16 @@ absl::StatusOr<block::ReservePlan> FromProto(const v1::ReserveReply& proto, uint
                        " rungs and ", block.seeds.size(), " seeds for ", groups, " groups"));
     }
     next += block.tokens;
+  }
+  uint32_t before = 0;
+  for (const uint32_t position : proto.snapshot_tokens()) {
+    if (position <= before || position > next ||
+        plan.snapshot_tokens.size() == block::kMaxSnapshots) {
+      return absl::DataLossError(absl::StrCat("reserve: a snapshot at token ", position, " after ",
+                                              before, ", of ", next, " tokens and at most ",
+                                              block::kMaxSnapshots));
+    }
+    plan.snapshot_tokens.push_back(before = position);
   }
   return plan;
 }
@@ -151,25 +167,33 @@ block::CommitAnswer FromProto(const v1::CommitReply& proto) {
   return answer;
 }
 
-absl::StatusOr<block::CommitAnswer> FromProto(const v1::CommitReply& proto, uint32_t block_tokens) {
+absl::StatusOr<block::CommitAnswer> FromProto(const v1::CommitReply& proto, uint32_t block_tokens,
+                                              std::span<const block::LayerKind> kinds) {
   block::CommitAnswer answer = FromProto(proto);
   answer.lease = {proto.lease()};
   answer.first_block = proto.first_block();
+  // The last page says where the published tokens end: it has a slot for each of its tokens. A
+  // sliding group may not have it.
+  uint32_t last = 0;
+  int blocks_told = 0;
   for (const v1::GroupPages& pages : proto.pages()) {
-    // The last page says where the published tokens end: it has a slot for each of its tokens.
-    const uint32_t last = pages.page_tokens().empty() ? 0 : *pages.page_tokens().rbegin();
-    const uint64_t blocks =
-        uint64_t{proto.first_block()} + static_cast<uint64_t>(pages.page_tokens_size());
-    const uint64_t tokens = blocks == 0 ? 0 : (blocks - 1) * block_tokens + last;
-    if (last == 0 || last > block_tokens || tokens > kMaxTokens) {
-      return absl::DataLossError(absl::StrCat("commit: group ", pages.group(),
-                                              " ends with a page of ", last, " slots at token ",
-                                              tokens));
-    }
+    blocks_told = std::max(blocks_told, pages.page_tokens_size());
+    if (!pages.page_tokens().empty()) last = std::max(last, *pages.page_tokens().rbegin());
+  }
+  if (proto.pages().empty()) return answer;
+  const uint64_t blocks = uint64_t{proto.first_block()} + static_cast<uint64_t>(blocks_told);
+  const uint64_t tokens = blocks == 0 ? 0 : (blocks - 1) * block_tokens + last;
+  if (last == 0 || last > block_tokens || tokens > kMaxTokens) {
+    return absl::DataLossError(absl::StrCat("commit: group ", proto.pages(0).group(),
+                                            " ends with a page of ", last, " slots at token ",
+                                            tokens));
+  }
+  for (const v1::GroupPages& pages : proto.pages()) {
     PREFIXD_RETURN_IF_ERROR(ReadColumns(pages,
                                         {.block_tokens = block_tokens,
                                          .first_block = proto.first_block(),
-                                         .tokens = static_cast<uint32_t>(tokens)},
+                                         .tokens = static_cast<uint32_t>(tokens),
+                                         .kinds = kinds},
                                         &answer.pages));
   }
   return answer;

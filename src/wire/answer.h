@@ -4,11 +4,13 @@
 // a number that the caller would index with, and keeps explaining enums (reasons, kinds) of later
 // versions as the numbers that they are.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
 #include "block/answer.h"
+#include "block/layer_group.h"
 #include "prefixd/v1/prefix_cache.pb.h"
 
 namespace prefixd::wire {
@@ -26,19 +28,23 @@ void ToProto(block::LeaseId lease, const block::MatchAnswer& match,
              const std::vector<block::LeasedPage>& pages, v1::Answer* proto);
 // `block_tokens` of the space, > 0. DataLoss (a daemon that breaks the contract) for columns of
 // other lengths than the blocks of restorable_tokens, a page with fewer slots than tokens, a group
-// or rung out of range. A table is read as the columns that it stands for.
-absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens);
+// or rung out of range. A table is read as the columns that it stands for. `kinds` of the space's
+// groups; none: all are kFull.
+absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens,
+                                 std::span<const block::LayerKind> kinds = {});
 
 void ToProto(const block::ReservePlan& plan, v1::ReserveReply* proto);
 // DataLoss for an unknown block state, blocks with a gap or of no tokens, a column that has not one
-// rung for each of `groups`, or seeds but not one for each.
+// rung for each of `groups`, or seeds but not one for each, snapshots that do not ascend within the
+// blocks.
 absl::StatusOr<block::ReservePlan> FromProto(const v1::ReserveReply& proto, uint32_t groups);
 
 void ToProto(const block::CommitAnswer& answer, v1::CommitReply* proto);
 // Without lease and pages.
 block::CommitAnswer FromProto(const v1::CommitReply& proto);
 // With them. DataLoss as for an Answer; the last page's tokens are its slots.
-absl::StatusOr<block::CommitAnswer> FromProto(const v1::CommitReply& proto, uint32_t block_tokens);
+absl::StatusOr<block::CommitAnswer> FromProto(const v1::CommitReply& proto, uint32_t block_tokens,
+                                              std::span<const block::LayerKind> kinds = {});
 
 struct LeaseReady {
   block::LeaseId lease;

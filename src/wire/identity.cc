@@ -11,15 +11,15 @@ using base::Digest256;
 
 static_assert(v1::LayerKind_MAX == static_cast<int>(block::LayerKind::kState));
 static_assert(v1::ValueSource_MAX == static_cast<int>(block::ValueSource::kKeyPrefix));
-static_assert(v1::Codec_MAX == static_cast<int>(quant::Codec::kQ8_0));
+static_assert(v1::Codec_MAX == static_cast<int>(quant::Codec::kNvFp4));
 static_assert(v1::Dtype_MAX == static_cast<int>(quant::Dtype::kBf16));
 static_assert(v1::Rotation_MAX == static_cast<int>(quant::Rotation::kHadamard));
-static_assert(v1::Layout_MAX == static_cast<int>(quant::Layout::kTiled));
+static_assert(v1::Layout_MAX == static_cast<int>(quant::Layout::kTransposed));
 
 absl::Status ReadFormat(const std::string& where, const v1::TensorFormat& proto,
                         quant::TensorFormat* format) {
   PREFIXD_RETURN_IF_ERROR(
-      ReadEnum(where + ".codec", proto.codec(), quant::Codec::kQ8_0, &format->codec));
+      ReadEnum(where + ".codec", proto.codec(), quant::Codec::kNvFp4, &format->codec));
   PREFIXD_RETURN_IF_ERROR(
       ReadEnum(where + ".dtype", proto.dtype(), quant::Dtype::kBf16, &format->dtype));
   PREFIXD_RETURN_IF_ERROR(ReadNarrow(where + ".bits", proto.bits(), &format->bits));
@@ -29,7 +29,7 @@ absl::Status ReadFormat(const std::string& where, const v1::TensorFormat& proto,
                                    &format->scale_dtype));
   PREFIXD_RETURN_IF_ERROR(ReadEnum(where + ".rotation", proto.rotation(),
                                    quant::Rotation::kHadamard, &format->rotation));
-  return ReadEnum(where + ".layout", proto.layout(), quant::Layout::kTiled, &format->layout);
+  return ReadEnum(where + ".layout", proto.layout(), quant::Layout::kTransposed, &format->layout);
 }
 
 absl::Status ReadGroup(const std::string& where, const v1::LayerGroup& proto,

@@ -41,6 +41,34 @@ void WriteGroup(Pages pages, v1::GroupPages* proto) {
   proto->set_ready(ready);
 }
 
+block::LayerKind KindOf(const Columns& columns, uint32_t group) {
+  return group < columns.kinds.size() ? columns.kinds[group] : block::LayerKind::kFull;
+}
+
+absl::Status ReadSnapshot(const v1::GroupPages& proto, const Columns& columns,
+                          std::vector<block::LeasedPage>* pages) {
+  const uint32_t blocks = static_cast<uint32_t>(BlocksOf(columns));
+  const uint32_t first =
+      blocks == 0 ? 0 : (columns.first_block + blocks - 1) * columns.block_tokens;
+  const bool one = blocks > 0 && proto.rung_size() == 1 && proto.page_tokens_size() == 1 &&
+                   proto.offset_size() <= 1;
+  if (!one || proto.rung(0) != columns.tokens - first ||
+      proto.page_tokens(0) != columns.tokens - first) {
+    return absl::DataLossError(
+        absl::StrCat("pages: state group ", proto.group(), " has ", proto.rung_size(), " rungs, ",
+                     proto.page_tokens_size(), " page_tokens and ", proto.offset_size(),
+                     " offsets, it has one snapshot, at token ", columns.tokens));
+  }
+  pages->push_back({.group = proto.group(),
+                    .rung = proto.rung(0),
+                    .first_token = first,
+                    .page_tokens = proto.rung(0),
+                    .tokens = proto.rung(0),
+                    .in_ram = proto.ready(),
+                    .offset = proto.offset().empty() ? block::kNoOffset : proto.offset(0)});
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void WriteColumns(const std::vector<block::LeasedPage>& pages,
@@ -90,6 +118,9 @@ absl::Status ExpandTable(const v1::PageTable& table, const Columns& columns,
 
 absl::Status ReadColumns(const v1::GroupPages& proto, const Columns& columns,
                          std::vector<block::LeasedPage>* pages) {
+  if (KindOf(columns, proto.group()) == block::LayerKind::kState) {
+    return ReadSnapshot(proto, columns, pages);
+  }
   const uint64_t blocks = BlocksOf(columns);
   const auto rungs = static_cast<uint64_t>(proto.rung_size());
   const auto slots = static_cast<uint64_t>(proto.page_tokens_size());
@@ -111,6 +142,12 @@ absl::Status ReadColumns(const v1::GroupPages& proto, const Columns& columns,
                                  .tokens = std::min(columns.block_tokens, columns.tokens - first),
                                  .in_ram = proto.ready(),
                                  .offset = offsets == 0 ? block::kNoOffset : proto.offset(i)};
+    const bool may_be_absent = KindOf(columns, page.group) == block::LayerKind::kSliding;
+    if (may_be_absent && page.absent() && page.page_tokens == 0 &&
+        page.offset == block::kNoOffset) {
+      pages->push_back(page);
+      continue;
+    }
     if (page.rung >= block::kMaxLadder || page.page_tokens < page.tokens ||
         page.page_tokens > columns.block_tokens) {
       return absl::DataLossError(absl::StrCat(

@@ -25,6 +25,8 @@ absl::Status CheckItem(const v1::AcquireRequest::Item& item) {
   PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: groups", item.groups_size()));
   PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: readable", item.readable_size()));
   PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: writable", item.writable_size()));
+  PREFIXD_RETURN_IF_ERROR(
+      CheckCount("acquire: turn_ends", static_cast<uint64_t>(item.turn_ends_size()), kMaxTokens));
   PREFIXD_RETURN_IF_ERROR(CheckRate("acquire: prefill_tokens_per_s", item.prefill_tokens_per_s()));
   if (item.continues() == 0 && item.continues_tokens() > 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -88,6 +90,8 @@ absl::Status Check(const v1::JoinRequest& request) {
 
 absl::Status Check(const v1::ReserveRequest& request) {
   PREFIXD_RETURN_IF_ERROR(CheckGroups("reserve: groups", request.groups_size()));
+  PREFIXD_RETURN_IF_ERROR(CheckCount("reserve: turn_ends",
+                                     static_cast<uint64_t>(request.turn_ends_size()), kMaxTokens));
   return CheckGroups("reserve: writable", request.writable_size());
 }
 

@@ -117,22 +117,28 @@ LayerGroup KeyOnlyGroup() {
 
 std::vector<LayerGroup> ManyGroups() {
   const auto ggml = [](quant::Codec codec) { return quant::GgmlFormat(codec); };
-  return {RawGroup(),
-          KeyOnlyGroup(),
-          SmallGroup(128, 64, {Mlx(8), Mlx(4)}),
-          SmallGroup(64, 128, {Mlx(6, 32, Dtype::kBf16), Mlx(3, 32, Dtype::kF32)}),
-          SmallGroup(128, 256, {Mlx(5, 128), Mlx(2, 128)}),
-          SmallGroup(96, 32, {ggml(quant::Codec::kQ8_0), ggml(quant::Codec::kQ4_0)}),
-          SmallGroup(64, 96, {ggml(quant::Codec::kQ5_1), ggml(quant::Codec::kQ5_0)}),
-          SmallGroup(32, 80, {ggml(quant::Codec::kQ4_1), quant::RawFormat(Dtype::kBf16)}),
-          SmallGroup(128, 64, {quant::Tiled(Mlx(8)), quant::Tiled(Mlx(4))}),
-          SmallGroup(64, 96, {quant::Tiled(Mlx(4)), quant::Tiled(Mlx(8, 32, Dtype::kF32))}),
-          SmallGroup(
-              64, 32,
-              {quant::Tiled(ggml(quant::Codec::kQ4_0)), quant::Tiled(ggml(quant::Codec::kQ4_1))}),
-          SmallGroup(
-              32, 64,
-              {quant::Tiled(ggml(quant::Codec::kQ4_1)), quant::Tiled(ggml(quant::Codec::kQ8_0))})};
+  return {
+      RawGroup(),
+      KeyOnlyGroup(),
+      SmallGroup(128, 64, {Mlx(8), Mlx(4)}),
+      SmallGroup(64, 128, {Mlx(6, 32, Dtype::kBf16), Mlx(3, 32, Dtype::kF32)}),
+      SmallGroup(128, 256, {Mlx(5, 128), Mlx(2, 128)}),
+      SmallGroup(96, 32, {ggml(quant::Codec::kQ8_0), ggml(quant::Codec::kQ4_0)}),
+      SmallGroup(64, 96, {ggml(quant::Codec::kQ5_1), ggml(quant::Codec::kQ5_0)}),
+      SmallGroup(32, 80, {ggml(quant::Codec::kQ4_1), quant::RawFormat(Dtype::kBf16)}),
+      SmallGroup(96, 48,
+                 {quant::BlockFloatFormat(quant::Codec::kMxFp8),
+                  quant::BlockFloatFormat(quant::Codec::kNvFp4)}),
+      SmallGroup(64, 40,
+                 {quant::RawFormat(Dtype::kF16), quant::Transposed(quant::RawFormat(Dtype::kF16))}),
+      SmallGroup(128, 64, {quant::Tiled(Mlx(8)), quant::Tiled(Mlx(4))}),
+      SmallGroup(64, 96, {quant::Tiled(Mlx(4)), quant::Tiled(Mlx(8, 32, Dtype::kF32))}),
+      SmallGroup(
+          64, 32,
+          {quant::Tiled(ggml(quant::Codec::kQ4_0)), quant::Tiled(ggml(quant::Codec::kQ4_1))}),
+      SmallGroup(
+          32, 64,
+          {quant::Tiled(ggml(quant::Codec::kQ4_1)), quant::Tiled(ggml(quant::Codec::kQ8_0))})};
 }
 
 std::string LabelOf(const LayerGroup& group) { return quant::ToString(group.ladder[0]); }

@@ -207,14 +207,6 @@ TEST_F(BadInputTest, ASpaceWithoutWeightsDigestNeedsTrust) {
   EXPECT_TRUE(cache_->OpenSpace(session_, identity).ok());
 }
 
-TEST_F(BadInputTest, GroupKindsOfLaterVersionsSayThatTheyAreNotServed) {
-  auto identity = SmallIdentity();
-  identity.groups[1].kind = block::LayerKind::kSliding;
-  identity.groups[1].window = 128;
-  EXPECT_EQ(cache_->OpenSpace(session_, identity).status().code(),
-            absl::StatusCode::kUnimplemented);
-}
-
 TEST_F(BadInputTest, APageLargerThanASlabIsRefusedAtOpen) {
   auto identity = SmallIdentity(
       128, 2, {quant::RawFormat(quant::Dtype::kF32), quant::RawFormat(quant::Dtype::kF32)});

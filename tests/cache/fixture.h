@@ -165,6 +165,10 @@ class CacheTest : public ::testing::Test {
     uint32_t usable = acquired.match.restorable_tokens;
     for (const cache::GroupReady& ready : got.ready) usable = std::min(usable, ready.usable_tokens);
     for (const block::LeasedPage& page : acquired.pages) {
+      if (page.absent()) {
+        EXPECT_FALSE(got.pages.contains({page.group, page.first_token}));
+        continue;
+      }
       if (page.first_token + page.tokens > usable) continue;
       const auto found = got.pages.find({page.group, page.first_token});
       if (found == got.pages.end()) {

@@ -6,6 +6,8 @@ namespace {
 
 class PinTest : public CacheTest {
  protected:
+  ~PinTest() override { cache_.reset(); }  // before its clock
+
   // Opens, with a prompt stored.
   void Begin(cache::Options options) {
     options.clock = &clock_;

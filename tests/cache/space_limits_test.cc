@@ -6,6 +6,7 @@ namespace {
 
 class SpaceLimitsTest : public CacheTest {
  protected:
+  ~SpaceLimitsTest() override { cache_.reset(); }  // before its clock
   void Begin(cache::Options options) {
     options.clock = &clock_;
     Open(options);

@@ -256,6 +256,35 @@ TEST_F(CommandsTest, FlushThatLeavesBytesFails) {
   EXPECT_EQ(Run({"flush"}).exit_code, kExitRefused);
 }
 
+TEST_F(CommandsTest, VerifyGoesThroughEverythingAndFailsOnABadPage) {
+  const Ran ran = Run({"verify", "--rate", "200MB"});
+  EXPECT_EQ(ran.exit_code, kExitRefused);
+  EXPECT_EQ(ran.out, "verified 6 pages, 3.0 MiB: 1 bad and dropped (prefixd's log says which)\n");
+  ASSERT_EQ(daemon_.verified.size(), 3u);
+  EXPECT_EQ(daemon_.verified[2].cursor(), 20u);
+  EXPECT_EQ(daemon_.verified[2].bytes_per_second(), 200'000'000u);
+  const auto json = nlohmann::json::parse(Run({"verify", "--json"}).out);
+  EXPECT_EQ(json["pages"], 6);
+  EXPECT_EQ(json["bad"], 1);
+  EXPECT_EQ(daemon_.verified.back().bytes_per_second(), 0u);
+  EXPECT_EQ(Run({"verify", "--rate", "1kB"}).exit_code, kExitUsage);
+}
+
+TEST_F(CommandsTest, PrefetchHandsThePromptOn) {
+  EXPECT_EQ(Run({"prefetch", "--space", "3f", "--tokens", "1,2,3"}).exit_code, kExitNothing);
+  daemon_.hint.set_restorable_tokens(1'500);
+  daemon_.hint.set_tokens(1'000);
+  daemon_.hint.set_bytes(1 << 20);
+  const Ran ran = Run({"prefetch", "--space", "3f", "--tokens", "1,2,3"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("1,000 tokens are in RAM or on the way, 1.0 MiB"));
+  EXPECT_THAT(ran.out, HasSubstr("left on the ssd: 500 tokens"));
+  EXPECT_EQ(daemon_.prefetched.items(0).sequence().tokens_size(), 3);
+  const auto json =
+      nlohmann::json::parse(Run({"prefetch", "--space", "3f", "--tokens", "1,2,3", "--json"}).out);
+  EXPECT_EQ(json["tokens"], 1'000);
+}
+
 TEST_F(CommandsTest, ARefusalIsToldInTheDaemonsWords) {
   daemon_.refusal = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "clear: not now");
   const Ran ran = Run({"clear", "--all", "--yes"});

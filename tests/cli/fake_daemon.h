@@ -52,6 +52,7 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::ListSpacesReply spaces;
   v1::Answer answer;
   v1::FlushReply flushed;
+  v1::PrefetchReply::Hint hint;
   grpc::Status refusal;  // of every Admin call but ListSpaces, when not OK
   std::string opens_as = SampleId(0x3f);
 
@@ -67,6 +68,8 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::WhyRequest asked_why;
   v1::SetBudgetsRequest budgets;
   v1::SetSpaceLimitsRequest limited;
+  v1::AcquireRequest prefetched;
+  std::vector<v1::VerifyRequest> verified;
 
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
                         v1::GetStatsReply* reply) override {
@@ -83,6 +86,24 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
                      v1::ClearReply* reply) override {
     cleared.push_back(request->space_id());
     reply->set_spaces(request->space_id().empty() ? 2 : 1);
+    return refusal;
+  }
+  // Three steps, a bad page in the second.
+  grpc::Status Verify(grpc::ServerContext*, const v1::VerifyRequest* request,
+                      v1::VerifyReply* reply) override {
+    verified.push_back(*request);
+    reply->set_next(request->cursor() == 20 ? 0 : request->cursor() + 10);
+    reply->set_pages(2);
+    reply->set_bytes(1 << 20);
+    reply->set_bad(request->cursor() == 10 ? 1 : 0);
+    reply->set_passed_bytes(1 << 20);
+    reply->set_total_bytes(3 << 20);
+    return refusal;
+  }
+  grpc::Status Prefetch(grpc::ServerContext*, const v1::AcquireRequest* request,
+                        v1::PrefetchReply* reply) override {
+    prefetched = *request;
+    *reply->add_hints() = hint;
     return refusal;
   }
   grpc::Status Flush(grpc::ServerContext*, const v1::FlushRequest*,

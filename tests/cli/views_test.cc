@@ -238,6 +238,19 @@ TEST(NamesTest, AreThoseOfTheCounters) {
   EXPECT_EQ(NameOf(static_cast<v1::MatchKind>(99)), "unknown (99)");
 }
 
+TEST(RepliesViewTest, AVerifyHasABarAndASentence) {
+  v1::VerifyReply sum;
+  sum.set_pages(1'000);
+  sum.set_bytes(uint64_t{1} << 30);
+  sum.set_passed_bytes(25);
+  sum.set_total_bytes(100);
+  EXPECT_EQ(VerifyView(sum), "verified 1,000 pages, 1.0 GiB: all are as they were stored\n");
+  EXPECT_EQ(VerifyBar(sum), "\r[#####---------------] 25.0 %  1.0 GiB, 0 bad   ");
+  sum.set_bad(2);
+  sum.set_unreadable(1);
+  EXPECT_THAT(VerifyView(sum), HasSubstr("2 bad and dropped, 1 that the disk did not give"));
+}
+
 TEST(RepliesViewTest, ClearAndFlushAreSentences) {
   v1::ClearReply cleared;
   cleared.set_spaces(1);

@@ -81,5 +81,55 @@ TEST(AttendOptionsTest, EveryOptionReachesTheKernels) {
   }
 }
 
+// Of a sliding layer, blocks between the sinks and the window may be absent: the bits are those of
+// the whole table.
+TEST(AttendOptionsTest, BlocksThatNoRowSeesMayBeAbsent) {
+  constexpr uint32_t kBlock = 64, kBlocks = 8;
+  for (const AttendMode mode : {AttendMode::kPrecise, AttendMode::kFast}) {
+    for (const KvFormat& format :
+         {Raw(Dtype::kF32), MlxAffine(8, 32, Dtype::kF16), Tiled(MlxAffine(8, 32, Dtype::kF16)),
+          Tiled(MlxAffine(8, 32, 4, 32, Dtype::kF16))}) {
+      std::vector<std::byte> page(kHeads * kBlock * kDim * 8 + 4096);
+      for (size_t i = 0; i < page.size(); ++i)
+        page[i] = std::byte{static_cast<uint8_t>(i * 7 % 59)};
+      std::byte* units = page.data() + 128 - reinterpret_cast<uintptr_t>(page.data()) % 128;
+      std::vector<BlockTableEntry> table(kBlocks,
+                                         {.units = units, .page_tokens = kBlock, .tokens = kBlock});
+      for (const uint32_t rows : {1u, 20u}) {
+        std::vector<float> q(rows * kHeads * kDim);
+        for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(i % 7) - 3;
+        AttendOptions options{.query_rows = rows,
+                              .query_heads = kHeads,
+                              .kv_heads = kHeads,
+                              .key_dim = kDim,
+                              .value_dim = kDim,
+                              .first_position = kBlocks * kBlock - rows,
+                              .scale = 0.01f,
+                              .mode = mode,
+                              .window = 100,
+                              .sink_tokens = 4};
+        std::vector<float> whole(q.size()), out(q.size());
+        ASSERT_TRUE(Attend(table, {&format, 1}, q.data(), whole.data(), options).ok());
+        std::vector<BlockTableEntry> holes = table;
+        for (uint32_t b = 1; b < kBlocks - 2; ++b) holes[b].units = nullptr;
+        const Status status = Attend(holes, {&format, 1}, q.data(), out.data(), options);
+        ASSERT_TRUE(status.ok() || rows > 1) << status.message;
+        if (rows > 1) {  // the first row's window begins a block earlier
+          holes[kBlocks - 3].units = units;
+          ASSERT_TRUE(Attend(holes, {&format, 1}, q.data(), out.data(), options).ok());
+        }
+        EXPECT_EQ(out, whole);
+        holes[0].units = nullptr;
+        EXPECT_EQ(Attend(holes, {&format, 1}, q.data(), out.data(), options).message,
+                  "attend: block 0 has no units")
+            << "the sinks are seen";
+        holes[0].units = units;
+        holes[kBlocks - 2].units = nullptr;
+        EXPECT_FALSE(Attend(holes, {&format, 1}, q.data(), out.data(), options).ok());
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace prefixd

@@ -59,6 +59,13 @@ struct Carried {
   KvFormat format;
   bool arena;
 };
+// K in rows, V [dim][tokens].
+KvFormat TransposedValues(Dtype dtype) {
+  KvFormat format = Raw(dtype);
+  format.value.layout = Layout::kTransposed;
+  return format;
+}
+
 class CarriedTest : public LeaseTest, public testing::WithParamInterface<Carried> {};
 
 TEST_P(CarriedTest, PackedBytesGoInAndComeOutBitForBit) {
@@ -84,6 +91,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Carried{"KeysDifferFromValues", MlxAffine(8, 64, 4, 32, Dtype::kF32), true},
                     Carried{"RawBf16", Raw(Dtype::kBf16), true},
                     Carried{"Ggml", Ggml(Codec::kQ8_0, Codec::kQ4_0), true},
+                    Carried{"MxFp8AndNvFp4", BlockFloat(Codec::kMxFp8, Codec::kNvFp4), true},
+                    Carried{"MxFp4Copied", BlockFloat(Codec::kMxFp4, Codec::kMxFp4), false},
+                    Carried{"TransposedValues", TransposedValues(Dtype::kF16), true},
+                    Carried{"TransposedValuesCopied", TransposedValues(Dtype::kF32), false},
                     Carried{"Mlx8g64F16Copied", MlxAffine(8, 64, Dtype::kF16), false},
                     Carried{"Mlx4g32Bf16Copied", MlxAffine(4, 32, Dtype::kBf16), false},
                     Carried{"KeysDifferFromValuesCopied", MlxAffine(8, 64, 4, 32, Dtype::kF32),

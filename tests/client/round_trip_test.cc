@@ -100,6 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Named{"Mlx3", MlxAffine(3, 64, Dtype::kF32)},
                     Named{"Q8", Ggml(Codec::kQ8_0, Codec::kQ8_0)},
                     Named{"Q5And4", Ggml(Codec::kQ5_1, Codec::kQ4_0)},
+                    Named{"MxFp8AndNvFp4", BlockFloat(Codec::kMxFp8, Codec::kNvFp4)},
                     Named{"TiledMlx8And4", Tiled(MlxAffine(8, 64, 4, 32, Dtype::kBf16))},
                     Named{"TiledMlx4And8", Tiled(MlxAffine(4, 32, 8, 64, Dtype::kF32))},
                     Named{"TiledQ8And41", Tiled(Ggml(Codec::kQ8_0, Codec::kQ4_1))},

@@ -20,7 +20,11 @@ class TempDirectory {
   TempDirectory() : path_("/tmp/prefixd_client_XXXXXX") {
     if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "mkdtemp failed";
   }
-  ~TempDirectory() { std::filesystem::remove_all(path_); }
+  // What is being deleted by others at the same time does not matter.
+  ~TempDirectory() {
+    std::error_code gone;
+    std::filesystem::remove_all(path_, gone);
+  }
   const std::string& path() const { return path_; }
   std::string socket() const { return path_ + "/prefixd.sock"; }
   std::string address() const { return "unix://" + socket(); }

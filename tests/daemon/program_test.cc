@@ -137,7 +137,7 @@ TEST_F(ProgramTest, AfterAKillTheNextDaemonAdoptsThePages) {
   }
   pid = Start(args);
   ASSERT_TRUE(Serves()) << Log();
-  EXPECT_THAT(Log(), HasSubstr("8 pages adopted"));
+  EXPECT_THAT(Log(), HasSubstr("adopted 8 pages"));
   EXPECT_THAT(Log(), HasSubstr("serving after "));
   Worker worker(target());
   worker.Attach();

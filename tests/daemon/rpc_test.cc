@@ -188,6 +188,34 @@ TEST_F(RpcTest, AClearedSpaceMatchesNothing) {
   EXPECT_EQ(reply.answers(0).matched_tokens(), 0u);
 }
 
+TEST_F(RpcTest, VerifyReadsEverythingAndPrefetchSaysWhatWillBeThere) {
+  v1::CommitReply stored;
+  ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
+  uint64_t pages = 0, steps = 0;
+  v1::VerifyRequest request;
+  do {
+    Context context;
+    v1::VerifyReply reply;
+    ASSERT_TRUE(worker_->admin->Verify(&context, request, &reply).ok());
+    EXPECT_EQ(reply.bad() + reply.unreadable(), 0u);
+    EXPECT_GT(reply.total_bytes(), 0u);
+    pages += reply.pages();
+    request.set_cursor(reply.next());
+  } while (request.cursor() != 0 && ++steps < 1000);
+  EXPECT_GT(pages, 0u);
+  Context context;
+  v1::AcquireRequest prefetch;
+  prefetch.set_session(worker_->session);
+  v1::Sequence* sequence = prefetch.add_items()->mutable_sequence();
+  sequence->set_space(space_);
+  for (uint32_t token : SomeTokens(1, 40)) sequence->add_tokens(token);
+  v1::PrefetchReply reply;
+  ASSERT_TRUE(worker_->cache->Prefetch(&context, prefetch, &reply).ok());
+  ASSERT_EQ(reply.hints_size(), 1);
+  EXPECT_EQ(reply.hints(0).tokens(), 40u);
+  EXPECT_EQ(reply.hints(0).bytes(), 0u);  // in RAM
+}
+
 TEST_F(RpcTest, AFlushLeavesNothingDirty) {
   v1::CommitReply stored;
   ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());

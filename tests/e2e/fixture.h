@@ -81,11 +81,11 @@ class EndToEndTest : public ::testing::Test {
                                      "--server",
                                      server,
                                      "--model",
-                                     std::string(PREFIXD_TEST_DATA) + "/model",
+                                     std::string(PREFIXD_TEST_DATA) + "/" + model_,
                                      "--prompt-file",
                                      WriteFile("prompt" + std::to_string(prompts_++), prompt),
                                      "--max-tokens",
-                                     "24",
+                                     std::to_string(max_tokens_),
                                      "--threads",
                                      "2",
                                      "--json"};
@@ -111,6 +111,8 @@ class EndToEndTest : public ::testing::Test {
   }
 
   std::string dir_;
+  std::string model_ = "model";  // of tests/data
+  int max_tokens_ = 24;
   std::string ram_ = "256MiB";
   std::string arena_;  // the shared one, on a tmpfs
   std::unique_ptr<Process> daemon_;

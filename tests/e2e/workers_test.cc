@@ -52,12 +52,12 @@ TEST_P(WorkersTest, EveryMatchShapeReusesAllItMayAndKeepsTheText) {
   StopDaemon();
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, WorkersTest,
-                         ::testing::Values(std::vector<std::string>{},
-                                           std::vector<std::string>{"--kv-bits", "8"},
-                                           std::vector<std::string>{"--kv-bits", "8,4",
-                                                                    "--kv-group-size", "64,32",
-                                                                    "--kv-dtype", "bf16"}));
+INSTANTIATE_TEST_SUITE_P(
+    Formats, WorkersTest,
+    ::testing::Values(std::vector<std::string>{}, std::vector<std::string>{"--kv-bits", "8"},
+                      std::vector<std::string>{"--kv-bits", "4", "--quantized-kv-start", "300"},
+                      std::vector<std::string>{"--kv-bits", "8,4", "--kv-group-size", "64,32",
+                                               "--kv-dtype", "bf16"}));
 
 // A3 other-flags: a worker with other quantization flags neither reinterprets nor loses what is
 // there.

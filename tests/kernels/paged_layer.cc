@@ -106,6 +106,10 @@ std::vector<quant::TensorFormat> FormatsFor(uint32_t dim) {
   for (const Codec codec : {Codec::kQ4_0, Codec::kQ4_1, Codec::kQ5_0, Codec::kQ5_1, Codec::kQ8_0}) {
     add(quant::GgmlFormat(codec));
   }
+  for (const Codec codec : {Codec::kMxFp4, Codec::kMxFp8, Codec::kNvFp4}) {
+    add(quant::BlockFloatFormat(codec));
+  }
+  add(quant::Transposed(quant::RawFormat(Dtype::kF16)));
   return formats;
 }
 

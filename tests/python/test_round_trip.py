@@ -58,6 +58,27 @@ class RoundTripTest(DaemonTest):
                             self.assertEqual(arrays[0].shape[:3], (1, engine.heads, block.tokens))
                     del block, arrays
 
+    # S4-11
+    def test_leases_of_different_length_become_one_batch_padded_on_the_left(self):
+        self.daemon.start()
+        client = self.attached()
+        for name in ("mlx, V in fewer bits", "raw bfloat16", "q8_0"):
+            with self.subTest(name):
+                engine = Engine(FORMATS[name])
+                space = engine.open(client)
+                self.assertEqual(engine.store(space, 150), 150)
+                lengths = [40, 150]
+                leases = [space.acquire(engine.tokens(n)) for n in lengths]
+                self.assertEqual([lease.wait_all() for lease in leases], lengths)
+                batch = prefixd.gather_batch(leases, 0, lengths)
+                for planes, one in zip(batch, zip(*(lease.gather(0) for lease in leases))):
+                    for part, plane in enumerate(planes):
+                        self.assertEqual(plane.shape[::2], (2, 150))
+                        self.assertFalse(plane[0, :, :110].any(), "padding is zero")
+                        for row, n in enumerate(lengths):
+                            self.assertTrue((plane[row, :, 150 - n :] == one[row][part][0]).all())
+                self.assertIsNone(prefixd.gather_batch(leases, 0, [41, 150]))
+
     def test_bytes_stored_are_the_engines_own(self):
         self.daemon.start()
         client = self.attached()

@@ -117,6 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
                         MlxAffineFormat(8, 64, Dtype::kF16), MlxAffineFormat(5, 32, Dtype::kBf16),
                         MlxAffineFormat(3, 128, Dtype::kF32), GgmlFormat(Codec::kQ4_0),
                         GgmlFormat(Codec::kQ5_1), GgmlFormat(Codec::kQ8_0),
+                        BlockFloatFormat(Codec::kMxFp8), BlockFloatFormat(Codec::kNvFp4),
+                        Transposed(RawFormat(Dtype::kF16)), Transposed(RawFormat(Dtype::kF32)),
                         Tiled(MlxAffineFormat(8, 64, Dtype::kF16)),
                         Tiled(MlxAffineFormat(8, 32, Dtype::kF32)),
                         Tiled(MlxAffineFormat(4, 128, Dtype::kBf16)),

@@ -24,6 +24,12 @@ std::vector<TensorFormat> EveryFormat() {
   for (Codec codec : {Codec::kQ4_0, Codec::kQ4_1, Codec::kQ5_0, Codec::kQ5_1, Codec::kQ8_0}) {
     formats.push_back(GgmlFormat(codec));
   }
+  for (Codec codec : {Codec::kMxFp4, Codec::kMxFp8, Codec::kNvFp4}) {
+    formats.push_back(BlockFloatFormat(codec));
+  }
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+    formats.push_back(Transposed(RawFormat(dtype)));
+  }
   for (size_t i = 0, rows = formats.size(); i < rows; ++i) {
     if (HasTiled(formats[i])) formats.push_back(Tiled(formats[i]));
   }
@@ -37,7 +43,7 @@ std::string Refusal(const TensorFormat& format, uint32_t dim) {
 }
 
 TEST(FormatTest, EveryFormatFitsHeadDim128AndReadsBackFromItsName) {
-  ASSERT_EQ(EveryFormat().size(), 3u + 54u + 5u + 18u + 3u);
+  ASSERT_EQ(EveryFormat().size(), 3u + 54u + 5u + 18u + 3u + 3u + 3u);
   for (const TensorFormat& format : EveryFormat()) {
     EXPECT_TRUE(Validate(format, 128).ok()) << Validate(format, 128);
     const absl::StatusOr<TensorFormat> parsed = ParseTensorFormat(ToString(format));
@@ -82,13 +88,14 @@ TEST(FormatTest, RotationMixesTheLargestPowerOfTwoThatDividesARow) {
             "format: raw/f16/hadamard has head_dim 72, accepted with hadamard: multiples of 16");
 }
 
-TEST(FormatTest, HeadDims80And112CanOnlyBeRaw) {
+TEST(FormatTest, HeadDims80And112CanOnlyBeRawOrNvFp4) {
   for (uint32_t dim : {80u, 112u}) {
     for (const TensorFormat& format : EveryFormat()) {
-      if (format.codec == Codec::kRaw) {
+      if (format.codec == Codec::kRaw || format.codec == Codec::kNvFp4) {
         EXPECT_TRUE(Validate(format, dim).ok());
       } else {
-        EXPECT_THAT(Refusal(format, dim), HasSubstr("can only be raw")) << ToString(format);
+        EXPECT_THAT(Refusal(format, dim), HasSubstr("can only be raw or nvfp4"))
+            << ToString(format);
       }
     }
   }
@@ -130,8 +137,8 @@ TEST(FormatTest, UnknownEnumsAreRefusedWithTheNumberSeen) {
   TensorFormat format = RawFormat(Dtype::kF32);
   format.codec = static_cast<Codec>(0);
   EXPECT_THAT(Refusal(format, 128), AllOf(HasSubstr("codec 0"), HasSubstr("mlx_affine")));
-  format.codec = static_cast<Codec>(8);
-  EXPECT_THAT(Refusal(format, 128), HasSubstr("codec 8"));
+  format.codec = static_cast<Codec>(11);
+  EXPECT_THAT(Refusal(format, 128), HasSubstr("codec 11"));
   format = RawFormat(Dtype::kF32);
   format.dtype = static_cast<Dtype>(4);
   EXPECT_THAT(Refusal(format, 128), AllOf(HasSubstr("dtype 4"), HasSubstr("f32, f16, bf16")));
@@ -139,8 +146,9 @@ TEST(FormatTest, UnknownEnumsAreRefusedWithTheNumberSeen) {
   format.rotation = static_cast<Rotation>(3);
   EXPECT_THAT(Refusal(format, 128), HasSubstr("rotation 3, accepted: 1 (none), 2 (hadamard)"));
   format = RawFormat(Dtype::kF32);
-  format.layout = static_cast<Layout>(3);
-  EXPECT_THAT(Refusal(format, 128), HasSubstr("layout 3, accepted: 1 (rows), 2 (tiled)"));
+  format.layout = static_cast<Layout>(4);
+  EXPECT_THAT(Refusal(format, 128),
+              HasSubstr("layout 4, accepted: 1 (rows), 2 (tiled), 3 (transposed)"));
 }
 
 TEST(FormatTest, TiledIsForCodesOfEightAndFourBits) {
@@ -161,6 +169,31 @@ TEST(FormatTest, TiledIsForCodesOfEightAndFourBits) {
     EXPECT_TRUE(Tiled(format) == (has ? tiled(format) : format));
     EXPECT_TRUE(InRows(Tiled(format)) == InRows(format));
   }
+}
+
+// S4-17: transposed V is another format, hence another space, and never taken for rows.
+TEST(FormatTest, TransposedIsForRawElementsAndAnotherFormat) {
+  const TensorFormat raw = RawFormat(Dtype::kF16);
+  EXPECT_FALSE(Transposed(raw) == raw);
+  EXPECT_EQ(ToString(Transposed(raw)), "raw/f16/transposed");
+  EXPECT_EQ(ToString(KvFormat{raw, Transposed(raw)}), "raw/f16+raw/f16/transposed");
+  EXPECT_TRUE(Validate(Transposed(raw), 80).ok());
+  EXPECT_EQ(Refusal(Transposed(GgmlFormat(Codec::kQ8_0)), 128),
+            "format: layout transposed has no place for q8_0, accepted: rows");
+  EXPECT_FALSE(ParseTensorFormat("nvfp4/transposed").ok());
+  EXPECT_FALSE(ParseTensorFormat("raw/f16/transposed/tiled").ok());
+}
+
+TEST(FormatTest, BlockFloatsHaveOneSpellingEach) {
+  TensorFormat format = BlockFloatFormat(Codec::kMxFp4);
+  format.group_size = 16;
+  EXPECT_THAT(Refusal(format, 128), HasSubstr("group_size of mxfp4 16, accepted: 32"));
+  format = BlockFloatFormat(Codec::kNvFp4);
+  format.dtype = Dtype::kF16;
+  EXPECT_THAT(Refusal(format, 128), HasSubstr("dtype of nvfp4 2, accepted: 3"));
+  format = BlockFloatFormat(Codec::kMxFp8);
+  format.layout = Layout::kTiled;
+  EXPECT_THAT(Refusal(format, 128), HasSubstr("no place for codes that are floats"));
 }
 
 TEST(FormatTest, OneFormatHasOneSpelling) {

@@ -30,6 +30,9 @@ TEST(LayoutTest, RowBytesFollowTheFormula) {
   ExpectRow(GgmlFormat(Codec::kQ5_0), 128, {88, 0, 0});
   ExpectRow(GgmlFormat(Codec::kQ5_1), 128, {96, 0, 0});
   ExpectRow(GgmlFormat(Codec::kQ8_0), 128, {136, 0, 0});
+  ExpectRow(BlockFloatFormat(Codec::kMxFp4), 128, {64, 4, 0});
+  ExpectRow(BlockFloatFormat(Codec::kMxFp8), 128, {128, 4, 0});
+  ExpectRow(BlockFloatFormat(Codec::kNvFp4), 80, {40, 5, 0});
 }
 
 // reference formats: 60,928 bytes a token at 8-bit g64 for 28 layers x 8 kv heads x (K + V) of 128.

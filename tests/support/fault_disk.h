@@ -56,6 +56,14 @@ class FaultDisk {
     base::MutexLock lock(mutex_);
     delay_ = each_write;
   }
+  void SlowReads(std::chrono::microseconds each) PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    read_delay_ = each;
+  }
+  void FailTables(int error) PREFIXD_EXCLUDES(mutex_) {  // creating files of segments
+    base::MutexLock lock(mutex_);
+    table_error_ = error;
+  }
   // The power goes at the so-manieth change from now: half of a write is made, nothing after it.
   void CutAfter(uint64_t changes) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
@@ -131,7 +139,12 @@ class FaultDisk {
     if (delay.count() > 0) std::this_thread::sleep_for(delay);
     return {0, bytes};
   }
+  int TableError() const PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    return table_error_;
+  }
   bool ReadFails() PREFIXD_EXCLUDES(mutex_) {
+    std::this_thread::sleep_for(ReadDelay());
     base::MutexLock lock(mutex_);
     const bool fails = Chance(failing_reads_);
     errors_ += fails;
@@ -202,6 +215,10 @@ class FaultDisk {
     uint64_t written = 0, synced = 0;
   };
 
+  std::chrono::microseconds ReadDelay() const PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    return read_delay_;
+  }
   bool Chance(double share) PREFIXD_REQUIRES(mutex_) {
     return share > 0 && std::uniform_real_distribution<>()(random_) < share;
   }
@@ -238,6 +255,8 @@ class FaultDisk {
   double corrupt_reads_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t corrupt_left_ PREFIXD_GUARDED_BY(mutex_) = 0;
   std::chrono::microseconds delay_ PREFIXD_GUARDED_BY(mutex_){0};
+  std::chrono::microseconds read_delay_ PREFIXD_GUARDED_BY(mutex_){0};
+  int table_error_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t changes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t cut_at_ PREFIXD_GUARDED_BY(mutex_) = kNever;
   uint64_t corrupted_ PREFIXD_GUARDED_BY(mutex_) = 0;

@@ -35,11 +35,17 @@ inline std::vector<std::byte> MakePage(const block::LayerGroup& group, uint32_t 
                                        uint32_t count) {
   const block::PageLayout layout = block::LayoutOfPage(group, rung, count);
   std::vector<std::byte> page(layout.page_bytes);
+  if (group.kind == block::LayerKind::kState) {  // what the first first + count tokens leave behind
+    const uint64_t prefix = base::Xxh3(base::AsBytes(tokens.data(), first + count));
+    Fill(page.data(), page.size(), Mix(prefix ^ Mix(group.layers.front())));
+    return page;
+  }
   for (uint32_t t = 0; t < count; ++t) {
     const uint64_t prefix = base::Xxh3(base::AsBytes(tokens.data(), first + t + 1));
     for (uint32_t layer = 0; layer < group.layers.size(); ++layer) {
       for (uint32_t head = 0; head < group.kv_heads; ++head) {
         for (bool key : {true, false}) {
+          if (!key && group.value_source != block::ValueSource::kStored) continue;
           const quant::TensorFormat& format =
               key ? group.ladder[rung].key : group.ladder[rung].value;
           const uint32_t dim = key ? group.key_dim : group.value_dim;

@@ -31,13 +31,13 @@ class RandomValues {
   }
 
   quant::TensorFormat Format() {
-    return {.codec = OneOf(quant::Codec::kQ8_0),
+    return {.codec = OneOf(quant::Codec::kNvFp4),
             .dtype = OneOf(quant::Dtype::kBf16),
             .bits = static_cast<uint8_t>(Below(256)),
             .group_size = static_cast<uint16_t>(Below(65536)),
             .scale_dtype = OneOf(quant::Dtype::kBf16),
             .rotation = OneOf(quant::Rotation::kHadamard),
-            .layout = OneOf(quant::Layout::kTiled)};
+            .layout = OneOf(quant::Layout::kTransposed)};
   }
   block::LayerGroup Group() {
     block::LayerGroup group;

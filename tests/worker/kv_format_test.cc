@@ -37,6 +37,24 @@ TEST(KvFormatTest, KeysAndValuesAreNotSwapped) {
   EXPECT_EQ(format.value.group_size, 32);
 }
 
+// S1-04
+TEST(KvFormatTest, ShortPromptsStayRawAndLongOnesAreQuantizedFromTheirFirstToken) {
+  const QuantizeRule rule{.min_tokens = 256};
+  EXPECT_EQ(rule.RawTokens(255, 64), 256U);
+  EXPECT_EQ(rule.RawTokens(256, 64), 0U);
+  EXPECT_EQ((QuantizeRule{.min_tokens = 250}.RawTokens(249, 64)), 256U) << "whole blocks";
+  EXPECT_EQ((QuantizeRule{.min_tokens = 0}.RawTokens(1, 64)), 0U) << "0: always quantized";
+  EXPECT_EQ((QuantizeRule{.start = 300, .min_tokens = 256}.RawTokens(100, 64)), 300U);
+}
+
+TEST(KvFormatTest, RawTokensOfARotatedLadderAreRotatedToo) {
+  const KvChoice choice =
+      ChooseKvFormat({.bits = "8", .rotation = "hadamard", .quantized_start = 64}).value();
+  ASSERT_EQ(choice.Ladder().size(), 2U);
+  EXPECT_EQ(choice.Ladder()[0].key.rotation, Rotation::kHadamard);
+  EXPECT_EQ(choice.Ladder()[0].value.rotation, Rotation::kHadamard);
+}
+
 TEST(KvFormatTest, EveryBitAndGroupOfTheListIsTaken) {
   for (const char* bits : {"2", "3", "4", "5", "6", "8"}) {
     for (const char* group : {"32", "64", "128"}) {

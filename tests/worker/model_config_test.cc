@@ -56,9 +56,10 @@ TEST(ModelConfigTest, NewerFilesKeepThetaInRopeParameters) {
   config.erase("rope_theta");
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
   EXPECT_EQ(ParseModelConfig(config.dump())->rope_theta, 500000.0);
-  config["rope_parameters"]["rope_type"] = "llama3";
+  config["rope_parameters"]["rope_type"] = "yarn";
   EXPECT_EQ(Refusal(config),
-            "model config: rope_type is \"llama3\", this worker reads \"default\"");
+            "model config: rope_scaling.rope_type is \"yarn\", this worker reads \"default\", "
+            "\"linear\" and \"llama3\"");
 }
 
 TEST(ModelConfigTest, EndTokensAreOneOrMany) {
@@ -73,23 +74,23 @@ TEST(ModelConfigTest, EndTokensAreOneOrMany) {
 
 // Whatever would be computed wrongly is refused by name, not answered wrongly.
 TEST(ModelConfigTest, UnsupportedArithmeticIsRefusedByName) {
-  const std::vector<std::pair<std::string, json>> cases = {
-      {"model_type", "qwen3"},
-      {"hidden_act", "gelu"},
-      {"attention_bias", true},
-      {"mlp_bias", true},
-      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
-      {"sliding_window", 4096},
-      {"quantization_config", {{"bits", 4}}},
-      {"partial_rotary_factor", 0.5},
-      {"head_dim", 60},
-      {"num_key_value_heads", 3},
-      {"num_hidden_layers", 0},
-      {"num_hidden_layers", -1},
-      {"vocab_size", "many"},
-      {"hidden_size", 1 << 30},
-      {"rms_norm_eps", 0},
-      {"rope_theta", -1}};
+  const std::vector<std::pair<std::string, json>> cases = {{"model_type", "qwen3_moe"},
+                                                           {"hidden_act", "gelu"},
+                                                           {"attention_bias", true},
+                                                           {"mlp_bias", true},
+                                                           {"rope_scaling", "llama3"},
+                                                           {"use_sliding_window", true},
+                                                           {"sliding_window", 4096},
+                                                           {"quantization_config", {{"bits", 4}}},
+                                                           {"partial_rotary_factor", 0.5},
+                                                           {"head_dim", 60},
+                                                           {"num_key_value_heads", 3},
+                                                           {"num_hidden_layers", 0},
+                                                           {"num_hidden_layers", -1},
+                                                           {"vocab_size", "many"},
+                                                           {"hidden_size", 1 << 30},
+                                                           {"rms_norm_eps", 0},
+                                                           {"rope_theta", -1}};
   for (const auto& [field, value] : cases) {
     json config = Valid();
     config[field] = value;
@@ -100,10 +101,61 @@ TEST(ModelConfigTest, UnsupportedArithmeticIsRefusedByName) {
   }
   json untyped = Valid();
   untyped.erase("model_type");
-  EXPECT_EQ(Refusal(untyped), "model config: model_type is absent, this worker reads \"llama\"");
+  EXPECT_EQ(Refusal(untyped),
+            "model config: model_type is absent, this worker reads \"llama\", \"qwen2\", "
+            "\"qwen3\", \"gemma3_text\" and \"qwen3_next\"");
   json incomplete = Valid();
   incomplete.erase("hidden_size");
   EXPECT_EQ(Refusal(incomplete), "model config: hidden_size is absent, this worker reads a count");
+}
+
+TEST(ModelConfigTest, Llama3ScalingIsReadWithAllItsNumbers) {
+  const ModelConfig config =
+      LoadModelConfig(std::string(PREFIXD_TEST_DATA) + "/tiny/llama3").value();
+  EXPECT_EQ(config.rope_scaling.type, RopeScaling::Type::kLlama3);
+  EXPECT_EQ(config.rope_scaling.factor, 8);
+  EXPECT_EQ(config.rope_scaling.low_frequency_factor, 1);
+  EXPECT_EQ(config.rope_scaling.high_frequency_factor, 4);
+  EXPECT_EQ(config.rope_scaling.original_tokens, 64U);
+}
+
+TEST(ModelConfigTest, HybridsSayWhichLayersSlideAndWhichKeepAState) {
+  const std::string tiny = std::string(PREFIXD_TEST_DATA) + "/tiny/";
+  const ModelConfig gemma = LoadModelConfig(tiny + "gemma3").value();
+  for (uint32_t layer = 0; layer < 6; ++layer) {
+    EXPECT_EQ(gemma.layer(layer).type, layer == 5 ? LayerType::kFull : LayerType::kSliding);
+    EXPECT_EQ(gemma.layer(layer).window, layer == 5 ? 0U : 128U);
+    EXPECT_EQ(gemma.layer(layer).local_rope, layer != 5);
+  }
+  const ModelConfig qwen = LoadModelConfig(tiny + "qwen3_next").value();
+  for (uint32_t layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(qwen.layer(layer).type, layer == 3 ? LayerType::kFull : LayerType::kGatedDelta);
+  }
+  EXPECT_EQ(qwen.rotary_dim, 8U);
+  EXPECT_EQ(qwen.delta.channels(), 128U);
+  // Newer files name the layers one by one.
+  json config = json::parse(ReadTestFile(tiny + "gemma3/config.json"));
+  config["layer_types"] = {"full_attention",    "sliding_attention", "sliding_attention",
+                           "sliding_attention", "sliding_attention", "full_attention"};
+  const ModelConfig named = ParseModelConfig(config.dump()).value();
+  EXPECT_EQ(named.layer(0).type, LayerType::kFull);
+  EXPECT_EQ(named.layer(1).type, LayerType::kSliding);
+  config["layer_types"][1] = "chunked_attention";
+  EXPECT_NE(Refusal(config).find("layer_types is \"chunked_attention\""), std::string::npos);
+}
+
+// S2-08: mlx-lm's rotating cache keeps the first 4.
+TEST(ModelConfigTest, MaxKvSizeLetsFullLayersSlideAndKeepsTheFirstFour) {
+  ModelConfig config = ShippedConfig();
+  ASSERT_TRUE(LimitContext(128, &config).ok());
+  EXPECT_EQ(config.layer(0),
+            (LayerShape{.type = LayerType::kSliding, .window = 124, .sink_tokens = 4}));
+  ModelConfig gemma = LoadModelConfig(std::string(PREFIXD_TEST_DATA) + "/tiny/gemma3").value();
+  ASSERT_TRUE(LimitContext(64, &gemma).ok());
+  EXPECT_EQ(gemma.layer(0).window, 128U) << "slides already";
+  EXPECT_EQ(gemma.layer(5).window, 60U);
+  EXPECT_EQ(LimitContext(4, &config).message(),
+            "--max-kv-size: 4, must be more than the 4 first tokens that are always kept");
 }
 
 TEST(ModelConfigTest, FalseAndNullStandForAbsent) {

@@ -88,6 +88,12 @@ TEST(OptionsTest, RefusalsNameTheFlagAndTheChoices) {
       {{"--kv-bits", "8", "--kv-group-size", "48"}, {"--kv-group-size", "48", "32, 64 or 128"}},
       {{"--kv-group-size", "64"}, {"--kv-group-size", "without --kv-bits"}},
       {{"--kv-dtype", "f8"}, {"--kv-dtype", "f32, f16 or bf16"}},
+      {{"--kv-bits", "8", "--min-quantize-tokens", "-1"}, {"--min-quantize-tokens", "-1"}},
+      {{"--min-quantize-tokens", "9"}, {"--min-quantize-tokens", "without --kv-bits"}},
+      {{"--quantized-kv-start", "9"}, {"--quantized-kv-start", "without --kv-bits"}},
+      {{"--kv-bits", "8", "--kv-cache-quantization"}, {"--kv-cache-quantization", "--kv-bits"}},
+      {{"--kv-cache-quantization", "--kv-cache-quantization-bits", "5"}, {"4", "8"}},
+      {{"--max-kv-size", "4"}, {"--max-kv-size", "4"}},
       {{"--server", "nowhere"}, {"--server", "nowhere", "unix:///", "none"}},
       {{"--threads", "0"}, {"--threads", "1"}},
       {{"--threads", "two"}, {"--threads", "two"}},
@@ -106,6 +112,35 @@ TEST(OptionsTest, RefusalsNameTheFlagAndTheChoices) {
       EXPECT_NE(refusal.find(word), std::string::npos) << word << " is not in: " << refusal;
     }
   }
+}
+
+// S0-03 S3-03: of mlx-lm's server, 0.
+TEST(OptionsTest, QuantizedKvStartKeepsTheBeginningRaw) {
+  const Parsed none = Parse({"--model", "m", "--prompt", "p", "--kv-bits", "8"});
+  EXPECT_EQ(none.options.quantize.start, 0U);
+  EXPECT_EQ(none.options.kv_formats.size(), 1U);
+  const Parsed parsed =
+      Parse({"--model", "m", "--prompt", "p", "--kv-bits", "8", "--quantized-kv-start", "5000"});
+  EXPECT_EQ(parsed.options.quantize.start, 5000U);
+  ASSERT_EQ(parsed.options.kv_formats.size(), 2U);
+  EXPECT_EQ(Describe(parsed.options.kv_formats[0]), "raw f16");
+  EXPECT_EQ(Describe(parsed.options.kv_formats[1]), "8-bit group 64 (f16 scales), tiled");
+}
+
+// S1-01 S1-02 S1-03 S1-04: vllm-mlx's flags with vllm-mlx's defaults.
+TEST(OptionsTest, FlagsOfVllmMlxHaveItsDefaults) {
+  const Parsed off = Parse({"--model", "m", "--prompt", "p"});
+  EXPECT_EQ(Describe(off.options.kv_format), "raw f32");
+  const Parsed on = Parse({"--model", "m", "--prompt", "p", "--kv-cache-quantization"});
+  ASSERT_FALSE(on.exit_code.has_value()) << on.err;
+  EXPECT_EQ(Describe(on.options.kv_format), "8-bit group 64 (f16 scales), tiled");
+  EXPECT_EQ(on.options.quantize.min_tokens, 256U);
+  const Parsed told = Parse(
+      {"--model", "m", "--prompt", "p", "--kv-cache-quantization", "--kv-cache-quantization-bits",
+       "4", "--kv-cache-quantization-group-size", "32", "--kv-cache-min-quantize-tokens", "0"});
+  ASSERT_FALSE(told.exit_code.has_value()) << told.err;
+  EXPECT_EQ(Describe(told.options.kv_format), "4-bit group 32 (f16 scales), tiled");
+  EXPECT_FALSE(told.options.quantize.mixes());
 }
 
 TEST(OptionsTest, AModelAndAPromptAreNeeded) {

@@ -61,8 +61,8 @@ struct Rig {
   void Prefill(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t begin, uint32_t end) {
     while (begin < end) {
       const uint32_t step_end = std::min(model.StepEnd(begin), end);
-      const auto step =
-          model.Prefill(sequence, {.tokens = tokens, .begin = begin, .end = step_end});
+      const auto step = model.Prefill(
+          sequence, {.tokens = tokens, .begin = begin, .end = step_end, .states = &states});
       ASSERT_TRUE(step.ok()) << step.status();
       begin = step_end;
     }
@@ -72,7 +72,8 @@ struct Rig {
   void Decode(Sequence& sequence, std::span<const uint32_t> tokens) {
     sequence.PushToken(tokens.back());
     const auto end = static_cast<uint32_t>(tokens.size());
-    const auto step = model.Decode(sequence, {.tokens = tokens, .begin = end - 1, .end = end});
+    const auto step =
+        model.Decode(sequence, {.tokens = tokens, .begin = end - 1, .end = end, .states = &states});
     ASSERT_TRUE(step.ok()) << step.status();
   }
 
@@ -83,6 +84,7 @@ struct Rig {
 
   CacheSpace cache;
   Model model;
+  RecurrentStates states;  // of the one sequence that is computed
 };
 
 inline ModelConfig ShippedConfig() {

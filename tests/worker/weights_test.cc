@@ -147,7 +147,7 @@ TEST_F(WeightsTest, TensorsThatNobodyReadsAreRefused) {
   tensors_["model.layers.0.self_attn.q_proj.bias"] = tensors_["model.norm.weight"];
   WriteSafetensors(dir_ + "/model.safetensors", tensors_);
   EXPECT_EQ(LoadError(),
-            "weights: model.layers.0.self_attn.q_proj.bias is not a tensor of a Llama decoder");
+            "weights: model.layers.0.self_attn.q_proj.bias is not a tensor of such a decoder");
 }
 
 TEST_F(WeightsTest, AFolderWithoutWeightsIsNamed) {

@@ -128,6 +128,34 @@ TEST(WorkerTest, SampledTextDependsOnTheSeedAlone) {
   EXPECT_NE(sample("6"), first);
 }
 
+// S0-03 S0-04 S1-04
+TEST(WorkerTest, ARequestReportsWhatOfItsKvIsQuantized) {
+  const std::string prompt(200, 'a');
+  const auto tokens = [&](std::vector<const char*> flags) {
+    flags.insert(flags.begin(),
+                 {"--server", "none", "--prompt", prompt.c_str(), "--max-tokens", "1", "--json"});
+    const json report = RunShipped(flags).Lines()[0];
+    return std::pair(report["raw_kv_tokens"].get<int>(), report["quantized_kv_tokens"].get<int>());
+  };
+  EXPECT_EQ(tokens({}), std::pair(200, 0));
+  EXPECT_EQ(tokens({"--kv-bits", "8"}), std::pair(0, 200));
+  EXPECT_EQ(tokens({"--kv-bits", "8", "--quantized-kv-start", "128"}), std::pair(128, 72));
+  EXPECT_EQ(tokens({"--kv-bits", "8", "--min-quantize-tokens", "201"}), std::pair(200, 0));
+  EXPECT_EQ(tokens({"--kv-bits", "8", "--min-quantize-tokens", "200"}), std::pair(0, 200));
+}
+
+// S2-01 S2-02 S3-06: mlx-engine would ignore the size; here it holds, and the report says so.
+TEST(WorkerTest, MaxKvSizeHoldsForQuantizedKvToo) {
+  const Outcome outcome = RunShipped({"--server", "none", "--prompt", kPrompt, "--max-tokens", "2",
+                                      "--kv-bits", "8,4", "--max-kv-size", "128"});
+  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_NE(outcome.err.find("context  the first 4 and the last 124 tokens, quantized: "
+                             "--max-kv-size holds with --kv-bits"),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("(0 full, 6 sliding)"), std::string::npos) << outcome.err;
+}
+
 TEST(WorkerTest, SyntheticModelsTakeTokenIds) {
   const Outcome outcome =
       RunCommand({"--synthetic", "qwen3-0.6b", "--layers", "1", "--server", "none", "--tokens",

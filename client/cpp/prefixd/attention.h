@@ -29,7 +29,7 @@ struct AttendOptions {
   uint32_t threads = 1;
   AttendMode mode = AttendMode::kPrecise;
   // Not 0: the row at position p sees positions > p - window only, and positions < sink_tokens.
-  // What no row of the call sees is not read.
+  // What no row of the call sees is not read, and its blocks may be absent: without units.
   uint32_t window = 0, sink_tokens = 0;
   float soft_cap = 0;            // not 0: a score is soft_cap * tanh(q.k * scale / soft_cap)
   const float* sinks = nullptr;  // [query_heads] or null: learned scores of a token without a value

@@ -67,7 +67,10 @@ enum class Codec : uint8_t {
   kQ4_1 = 4,
   kQ5_0 = 5,
   kQ5_1 = 6,
-  kQ8_0 = 7
+  kQ8_0 = 7,
+  kMxFp4 = 8,  // MLX's block floating point: codes and a scale byte for each group
+  kMxFp8 = 9,
+  kNvFp4 = 10  // without a global scale
 };
 // kHadamard: the engine gives K and V that it has turned by Rotate() of prefixd/attention.h, turns
 // its queries the same way and the output of attention back. The library stores and attends on what
@@ -75,8 +78,9 @@ enum class Codec : uint8_t {
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
 // The order of the same codes in a page. kRows: MLX's and ggml's own, for engines that read pages
 // as such tensors. kTiled: as Attend() reads them fastest, for codes of 8 and 4 bits; what an
-// engine gives and gets by Append, WritePacked and Gather is the same with either.
-enum class Layout : uint8_t { kRows = 1, kTiled = 2 };
+// engine gives and gets by Append, WritePacked and Gather is the same with any. kTransposed: raw
+// elements [dim][tokens] in the page, for engines that read V so.
+enum class Layout : uint8_t { kRows = 1, kTiled = 2, kTransposed = 3 };
 
 struct TensorFormat {
   Codec codec = Codec::kRaw;
@@ -92,8 +96,9 @@ struct KvFormat {
 KvFormat Raw(Dtype dtype);
 KvFormat MlxAffine(int bits, int group_size, Dtype dtype);
 KvFormat MlxAffine(int key_bits, int key_group, int value_bits, int value_group, Dtype dtype);
-KvFormat Ggml(Codec key, Codec value);  // of kQ4_0 ... kQ8_0
-KvFormat Rotated(KvFormat format);      // K and V with Rotation::kHadamard
+KvFormat Ggml(Codec key, Codec value);        // of kQ4_0 ... kQ8_0
+KvFormat BlockFloat(Codec key, Codec value);  // of kMxFp4, kMxFp8, kNvFp4
+KvFormat Rotated(KvFormat format);            // K and V with Rotation::kHadamard
 // K and V with Layout::kTiled, where they have one: MLX's 8 and 4 bits, q8_0, q4_0, q4_1. Others
 // stay as they are.
 KvFormat Tiled(KvFormat format);
@@ -108,7 +113,8 @@ struct RowBytes {
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim);
 
 // One layer of one KV block, as attention kernels walk it. 128-byte aligned, in the layout of its
-// format.
+// format. Of a sliding layer, blocks that no later token attends on may have no page: units is
+// null.
 struct BlockTableEntry {
   const std::byte* units = nullptr;
   uint64_t arena_offset = ~uint64_t{0};  // of `units` in Client::arena(); all ones: private memory
@@ -134,11 +140,19 @@ struct RopeSpec {
   bool key_before_rope = false;
 };
 
+// What a layer keeps of the tokens before. kFull: all their K and V. kSliding: those of the last
+// `window` tokens, and of the first `sink_tokens`. kState: one state of state_bytes, which is right
+// at exactly one position.
+enum class LayerKind : uint8_t { kFull = 1, kSliding = 2, kState = 3 };
+
 struct LayerSpec {
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
-  std::vector<KvFormat> formats{};  // finest first, 1..4
+  std::vector<KvFormat> formats{};  // finest first, 1..4; of kState none
+  LayerKind kind = LayerKind::kFull;
+  uint32_t window = 0, sink_tokens = 0;  // of kSliding
+  uint64_t state_bytes = 0;              // of kState
 };
 
 struct SpaceSpec {
@@ -176,6 +190,10 @@ struct BeginOptions {
   std::chrono::milliseconds load_deadline{10000};  // of loading the pages
   uint64_t readable = ~uint64_t{0};                // mask of formats that this worker reads
   uint32_t write_format = 0;                       // index into formats: what Append writes
+  // Blocks that end at or before head_tokens are written in head_format instead: what mlx-lm's
+  // quantized_kv_start is. Stored blocks stay in the format that they have.
+  uint32_t head_tokens = 0;
+  uint32_t head_format = 0;
   // What this worker computes by itself: a hit that takes longer to load is shortened to where it
   // pays. 0 = unknown.
   double prefill_tokens_per_s = 0;
@@ -184,6 +202,10 @@ struct BeginOptions {
   // Tells others at once that this worker is about to compute what is missing, so that they can
   // wait for it, and spares the first Commit a question.
   bool announce = true;
+  // Positions of the tokens at which a later request may go on, as far as is known: the ends of the
+  // prompt and of turns. What sliding layers need there is stored, and snapshots of states are
+  // wanted just before.
+  std::span<const uint32_t> turn_ends{};
   std::string request_id{};
 };
 
@@ -274,13 +296,23 @@ class Sequence {
   // leaves a gap or goes back before the cached tokens.
   Status Append(int layer, uint32_t begin, uint32_t count, const TensorView& key,
                 const TensorView& value);
-  // The same with bytes that are packed already: stored as they are.
+  // The same with bytes that are packed already: stored as they are. Requires: all of blocks that
+  // are written in one format.
   Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
   // Copies tokens [begin, begin + count) of `layer` out, packed as they are stored. Requires one
   // format over the range.
   Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
                 const MutablePackedView& value) const;
+  // With layers of kind kState: the positions, ascending, at which the cache wants their states.
+  // Valid until the next call that looks up or commits. Others may be given too.
+  std::span<const uint32_t> snapshots_wanted() const;
+  // The state of `layer` after exactly `tokens` tokens: LayerSpec::state_bytes. Copied; stored by
+  // the next Commit() that reaches so far, if every layer of the kind gave it. InvalidArgument for
+  // another layer or size, or a position that the cache restored.
+  Status PutState(int layer, uint32_t tokens, std::span<const std::byte> state);
+  // What PutState() gave at restorable_tokens(), when that is not 0. Waits for the layer.
+  Status GetState(int layer, std::span<std::byte> state) const;
   // One more token of the sequence (sampled, or the next turn's).
   void PushToken(uint32_t token);
   // The next turn: `tokens` follow, and what the cache has of them is leased in one round trip that
@@ -352,6 +384,7 @@ class Lease {
   // (BeginOptions::readable chooses one).
   Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
                 const MutablePackedView& value);
+  Status GetState(int layer, std::span<std::byte> state) const;  // as Sequence::GetState()
   // Where the pages of `layer` stand, up to restorable_tokens(). Valid until the lease is released.
   // Waits; for every layer when a page turned out bad.
   std::span<const BlockTableEntry> block_table(int layer);
@@ -400,6 +433,10 @@ class Plan {
   // leaves a gap in a block.
   Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
+  // As those of Sequence. A position behind what was committed; stored by the Commit() that reaches
+  // it.
+  std::span<const uint32_t> snapshots_wanted() const;
+  Status PutState(int layer, uint32_t tokens, std::span<const std::byte> state);
   // Publishes blocks up to `tokens`, a block border or the sequence's end, and frees the memory
   // behind them. With sequence_end a sequence ends there. Blocks that somebody else was writing are
   // looked up again. An error costs a later miss, nothing else: InvalidArgument for a block that is
@@ -437,6 +474,10 @@ class Space {
   Plan Reserve(std::span<const uint32_t> tokens, const ReserveOptions& options = {});
   // Lookup alone: changes nothing.
   Result<MatchInfo> Match(std::span<const uint32_t> tokens, const BeginOptions& options = {});
+  // A hint that a request with these tokens is queued: what of it is on SSD is read into the
+  // daemon's RAM, behind what others wait for. Gives the tokens that will be there; nothing is
+  // held.
+  Result<uint32_t> Prefetch(std::span<const uint32_t> tokens, const BeginOptions& options = {});
   uint32_t block_tokens() const;
   uint64_t payload_bytes_per_token() const;  // in formats[0], without padding
   std::string id() const;                    // hex of the space id; empty until a daemon opened it

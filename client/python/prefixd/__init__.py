@@ -30,6 +30,7 @@ from ._formats import (
     q8_0,
     raw,
 )
+from ._batch import gather_batch
 from ._lease import Block, Lease, Match, Reason
 from ._plan import CommitInfo, Plan, Run
 from ._space import Space
@@ -55,6 +56,7 @@ __all__ = [
     "connect",
     "digest_checkpoint",
     "digest_file",
+    "gather_batch",
     "mlx_affine",
     "pair",
     "q4_0",

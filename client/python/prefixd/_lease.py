@@ -303,6 +303,16 @@ class Lease:
         count = self._lib.table(held.pointer, layer, ctypes.byref(entries))
         return entries[:count] if count else ()
 
+    def stored_format(self, layer: int, tokens: int) -> tuple[Tensor, Tensor] | None:
+        """K and V as the first `tokens` tokens of `layer` are stored; None when they are in several
+        formats, or not here."""
+        held = self._pages("stored_format")
+        layer = self._layer("stored_format", layer)
+        if not held.pointer or self.wait(layer) < tokens:
+            return None
+        which = self._format_of(held, layer, 0, tokens)
+        return None if which is None else self._layers[layer][which]
+
     def _format_of(self, held: _Held, layer: int, begin: int, tokens: int) -> int | None:
         """Of the tokens; None when they are in several, or not here."""
         formats, at = set(), 0

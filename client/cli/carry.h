@@ -1,0 +1,49 @@
+// prefixctl import and export: KV between files of other engines and a running prefixd.
+//
+// Not for concurrent use; each call attaches as a worker of its own, and ends.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "prefixd/client.h"
+
+namespace prefixd::cli {
+
+// Where, what and whose.
+struct CarryRequest {
+  std::string server;
+  std::chrono::milliseconds timeout{5000};
+  std::string path;
+  std::optional<SpaceSpec> spec{};  // import: none = what the file's metadata says
+  std::vector<uint32_t> tokens{};   // import: none = what the file's metadata says
+  bool meta_state = false;          // export: as mlx-lm before 0.32 reads it
+};
+
+struct CarryReport {
+  std::string space;     // hexadecimal
+  uint32_t tokens = 0;   // in the file
+  uint32_t asked = 0;    // export: tokens wanted
+  uint32_t stored = 0;   // import: tokens that the cache had not
+  uint64_t bytes = 0;    // of K and V in the file
+  std::string format{};  // "mlx_affine/8/64/f16"
+};
+
+// Stores the tokens of a prompt-cache file, as they are packed there. InvalidArgument for a file,
+// or tokens, that do not fit; Unavailable without a daemon.
+absl::StatusOr<CarryReport> Import(const CarryRequest& request);
+// Writes what is cached of the tokens, with their ids and the identity as metadata, so that the
+// file can be imported by itself. No file is written when tokens is 0.
+absl::StatusOr<CarryReport> Export(const CarryRequest& request);
+
+std::string ImportView(const CarryRequest& request, const CarryReport& report);
+std::string ExportView(const CarryRequest& request, const CarryReport& report);
+// One line.
+std::string CarryJson(const CarryReport& report);
+
+}  // namespace prefixd::cli

@@ -1,0 +1,113 @@
+#include "client/cli/carry_options.h"
+
+#include <cctype>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "client/cli/add_command.h"
+
+namespace prefixd::cli {
+namespace {
+
+constexpr char kNewStyle[] = "mlx-lm-0.32", kOldStyle[] = "meta-state";
+
+void DeclareShared(CLI::App* command, Options* options, CarryTexts* texts) {
+  command->add_option("FILE", options->path, "a prompt cache of mlx-lm (.safetensors)")->required();
+  CLI::Option* space =
+      command
+          ->add_option("--space", options->space,
+                       "whose it is: the first digits of a space id (prefixctl spaces)")
+          ->type_name("ID");
+  command
+      ->add_option("--identity", options->identity,
+                   "whose it is: a JSON file with model, weights_digest, rope, ...")
+      ->type_name("PATH")
+      ->excludes(space);
+  CLI::Option* tokens = command->add_option("--tokens", options->tokens, "token ids: 1,2,3");
+  tokens->delimiter(',')->allow_extra_args(false)->type_name("IDS");
+  command
+      ->add_option("--tokens-file", texts->tokens_file,
+                   "token ids from a file, between blanks, commas or brackets")
+      ->type_name("PATH")
+      ->excludes(tokens);
+}
+
+absl::Status ReadTokens(const std::string& path, std::vector<uint32_t>* tokens) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--tokens-file", path));
+  std::string number;
+  for (const char c : text + " ") {
+    if (std::isspace(static_cast<unsigned char>(c)) == 0 && c != ',' && c != '[' && c != ']') {
+      number.push_back(c);
+      continue;
+    }
+    if (number.empty()) continue;
+    if (!absl::SimpleAtoi(number, &tokens->emplace_back())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tokens-file: ", path, " holds \"", number, "\", which is no token id"));
+    }
+    number.clear();
+  }
+  if (!tokens->empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--tokens-file: ", path, " holds no token id"));
+}
+
+}  // namespace
+
+void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts) {
+  CLI::App* import = AddCommand(
+      app, options, Command::kImport, "import",
+      "store what mlx-lm's save_prompt_cache wrote, as it is packed there",
+      "Without flags the file itself says whose it is and of which tokens, as export writes it.\n"
+      "--identity FILE is JSON: {\"model\": \"...\", \"weights_digest\": \"64 hex digits\",\n"
+      "\"tokenizer_digest\": ..., \"adapter_digest\": ..., \"salt\": \"\", \"block_tokens\": 64,\n"
+      "\"rope\": {\"theta\": 1e6, \"rotary_dim\": 128, \"scaling\": \"\", \"scaling_params\": [],\n"
+      "\"interleaved\": false}}; it must be the one that the workers of the model open.\n"
+      "Rotating caches that have wrapped, and recurrent state, are refused.\n"
+      "Examples:\n  prefixctl import cache.safetensors\n"
+      "  prefixctl import cache.safetensors --identity model.json --tokens-file ids.json\n"
+      "  prefixctl import cache.safetensors --space 3f2a --tokens 1,2,3");
+  DeclareShared(import, options, texts);
+  CLI::App* save =
+      AddCommand(app, options, Command::kExport, "export",
+                 "write what is cached of a prompt for mlx-lm's load_prompt_cache",
+                 "In the format that the most tokens are cached in. Exit code 4, and no file, when "
+                 "none is.\n"
+                 "Examples:\n  prefixctl export cache.safetensors --space 3f2a --tokens-file "
+                 "ids.json\n"
+                 "  prefixctl export old.safetensors --space 3f2a --tokens 1,2 --style meta-state");
+  DeclareShared(save, options, texts);
+  save->add_option("--style", texts->style,
+                   "for mlx-lm-0.32 and later (default), or meta-state for those before")
+      ->type_name("STYLE");
+}
+
+absl::Status ReadCarry(const CarryTexts& texts, Options* options) {
+  const bool exports = options->command == Command::kExport;
+  if (!exports && options->command != Command::kImport) return absl::OkStatus();
+  if (!texts.tokens_file.empty()) {
+    PREFIXD_RETURN_IF_ERROR(ReadTokens(texts.tokens_file, &options->tokens));
+  }
+  if (!texts.style.empty() && texts.style != kNewStyle && texts.style != kOldStyle) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--style: \"", texts.style, "\", accepted: ", kNewStyle, ", ", kOldStyle));
+  }
+  options->meta_state = texts.style == kOldStyle;
+  if (!exports) return absl::OkStatus();
+  if (options->space.empty() && options->identity.empty()) {
+    return absl::InvalidArgumentError("export: --space or --identity is required: whose is it?");
+  }
+  if (!options->tokens.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("export: --tokens or --tokens-file is required: which prompt?");
+}
+
+absl::StatusOr<std::string> ReadTextFile(const char* flag, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+}  // namespace prefixd::cli

@@ -1,0 +1,34 @@
+// The command lines of prefixctl import and export.
+//
+//   prefixctl import cache.safetensors --identity model.json --tokens-file ids.json
+//   imported 300 tokens in mlx_affine/8/64/bf16 (9.3 MiB) of cache.safetensors into space
+//   3f2a9c0d11e4: 300 stored, 0 known already
+//
+//   prefixctl export cache.safetensors --space 3f2a --tokens-file ids.json
+//   exported 300 of 320 tokens in mlx_affine/8/64/bf16 (9.3 MiB) of space 3f2a9c0d11e4 to
+//   cache.safetensors
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "client/cli/options.h"
+
+namespace prefixd::cli {
+
+// What CLI11 fills before it is checked.
+struct CarryTexts {
+  std::string tokens_file;
+  std::string style;
+};
+
+void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts);
+// Does nothing for other commands. InvalidArgument naming the flag.
+absl::Status ReadCarry(const CarryTexts& texts, Options* options);
+
+// InvalidArgument naming flag and file when it cannot be read.
+absl::StatusOr<std::string> ReadTextFile(const char* flag, const std::string& path);
+
+}  // namespace prefixd::cli

@@ -1,0 +1,38 @@
+// mlx-lm's prompt-cache files (save_prompt_cache): the caches of all layers in one safetensors
+// file.
+//
+// Thread-safe.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "interop/mlx_cache.h"
+
+namespace prefixd::interop {
+
+// Where the numbers of a cache object stand. Neither version of mlx-lm reads the other's files.
+enum class PromptCacheStyle {
+  kMetaState,  // metadata [meta_states, user's, class names]: mlx-lm d78bf58e and before
+  kScalars,    // numbers are arrays of the state; metadata [user's, class names, which they are]:
+               // mlx-lm 0.32
+};
+
+struct PromptCache {
+  PromptCacheStyle style = PromptCacheStyle::kMetaState;
+  std::vector<MlxCache> layers;                   // as kMetaState has them, whatever the style
+  std::map<std::string, std::string> metadata;    // the user's: model name, chat template, ...
+  std::shared_ptr<const SafetensorsFile> file{};  // in which arrays that were read stand
+};
+
+// As SafetensorsFile::Open; InvalidArgument naming the file where it is no prompt cache. Classes
+// and shapes are not looked at: ReadKvRows() and ReadStateArrays() do that.
+absl::StatusOr<PromptCache> ReadPromptCache(const std::string& path);
+// Replaces `path`. A user's key holds no dot: mlx-lm would read another from it.
+absl::Status WritePromptCache(const std::string& path, const PromptCache& cache);
+
+}  // namespace prefixd::interop

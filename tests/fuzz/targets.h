@@ -1,0 +1,29 @@
+// What reads bytes that somebody else wrote: each target takes any bytes, and must read or refuse
+// them. A broken promise aborts, with what was seen on stderr.
+//
+// The same targets run with seeded mutations in fuzz_test and under libFuzzer (scripts/fuzz).
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace prefixd::fuzz {
+
+using Bytes = std::span<const std::byte>;
+
+struct Target {
+  const char* name;
+  void (*run)(Bytes input);
+  std::vector<std::string> (*seeds)();  // valid inputs, to begin from
+};
+
+// records       a block's record on SSD, as it is and with its checksum put right
+// identities    an encoded space identity
+// markers       the last entry of a segment
+// requests      a message of the wire, first byte: which, and all checks before the cache
+// arena_tables  changes to header, slots, space table and records of an arena that is then opened
+// safetensors   a checkpoint's file
+const std::vector<Target>& Targets();
+
+}  // namespace prefixd::fuzz

@@ -1,0 +1,173 @@
+// llama.cpp's sequence states of the unified layout, made by the rules of formats.md 1.4.
+#include "interop/llama_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace prefixd::interop {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A blob by hand.
+class Blob {
+ public:
+  template <typename T>
+  Blob& Put(T value) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(value));
+    return *this;
+  }
+  // `count` bytes that say where they stand.
+  Blob& Count(uint8_t first, size_t count) {
+    for (size_t i = 0; i < count; ++i) bytes_.push_back(static_cast<std::byte>(first + i));
+    return *this;
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+// Two tokens, the second of which stands in the first cell; one layer of 2 heads with K of 4 and V
+// of 3 halves.
+Blob Small(bool transposed) {
+  Blob blob;
+  blob.Put<uint32_t>(0x67677371).Put<uint32_t>(2);
+  blob.Put<uint32_t>(2).Put<int32_t>(11).Put<int32_t>(12);
+  blob.Put<uint32_t>(1).Put<uint32_t>(2);
+  blob.Put<int32_t>(1).Put<uint32_t>(1).Put<int32_t>(0);
+  blob.Put<int32_t>(0).Put<uint32_t>(1).Put<int32_t>(0);
+  blob.Put<uint32_t>(transposed ? 1 : 0).Put<uint32_t>(1);
+  blob.Put<int32_t>(1).Put<uint64_t>(16).Count(0, 32);  // cells of [head 0][head 1]
+  blob.Put<int32_t>(1);
+  if (transposed) {
+    blob.Put<uint32_t>(2).Put<uint32_t>(6);
+  } else {
+    blob.Put<uint64_t>(12);
+  }
+  return blob.Count(100, 24);
+}
+const std::vector<LlamaLayerShape> kSmall = {{.kv_heads = 2, .key_dim = 4, .value_dim = 3}};
+
+std::vector<int> Numbers(const std::vector<std::byte>& bytes) {
+  std::vector<int> numbers;
+  for (const std::byte byte : bytes) numbers.push_back(std::to_integer<int>(byte));
+  return numbers;
+}
+
+TEST(LlamaStateTest, RowsComeHeadByHeadInTheOrderOfTheirPositions) {
+  const absl::StatusOr<LlamaState> state = ReadLlamaState(Small(false).bytes(), kSmall);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_THAT(state->tokens, ElementsAre(11, 12));
+  ASSERT_EQ(state->layers.size(), 1u);
+  const KvRows& rows = state->layers[0];
+  EXPECT_EQ(rows.rows, 2u);
+  EXPECT_TRUE(rows.is_prefix());
+  EXPECT_EQ(quant::ToString(rows.key.format), "raw/f16");
+  // Head 0: position 0 is cell 1, whose bytes begin at 16; then cell 0.
+  EXPECT_THAT(Numbers(rows.key.codes),
+              ElementsAre(16, 17, 18, 19, 20, 21, 22, 23, 0, 1, 2, 3, 4, 5, 6, 7,  //
+                          24, 25, 26, 27, 28, 29, 30, 31, 8, 9, 10, 11, 12, 13, 14, 15));
+  EXPECT_THAT(Numbers(rows.value.codes),
+              ElementsAre(112, 113, 114, 115, 116, 117, 100, 101, 102, 103, 104, 105,  //
+                          118, 119, 120, 121, 122, 123, 106, 107, 108, 109, 110, 111));
+}
+
+TEST(LlamaStateTest, TransposedValuesAreTurnedIntoRows) {
+  const absl::StatusOr<LlamaState> state = ReadLlamaState(Small(true).bytes(), kSmall);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE(state->values_transposed);
+  // Channel c of head h in cell i: 100 + ((3 h + c) * 2 + i) * 2.
+  EXPECT_THAT(Numbers(state->layers[0].value.codes),
+              ElementsAre(102, 103, 106, 107, 110, 111, 100, 101, 104, 105, 108, 109,  //
+                          114, 115, 118, 119, 122, 123, 112, 113, 116, 117, 120, 121));
+}
+
+std::vector<std::byte> Random(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+LlamaState RandomState(const quant::TensorFormat& key, const quant::TensorFormat& value) {
+  LlamaState state{.tokens = {5, 6, 7, 8, 9}, .layers = {}, .values_transposed = false};
+  for (uint32_t layer = 0; layer < 3; ++layer) {
+    KvRows& rows = state.layers.emplace_back();
+    rows.kv_heads = 2;
+    rows.rows = rows.offset = 5;
+    rows.key = {key, 64, Random(10 * quant::BytesOfRow(key, 64).codes, layer), {}, {}};
+    rows.value = {value, 128, Random(10 * quant::BytesOfRow(value, 128).codes, 9 + layer), {}, {}};
+  }
+  return state;
+}
+
+TEST(LlamaStateTest, EveryTypeComesBackByteForByte) {
+  using quant::Codec;
+  const std::vector<LlamaLayerShape> shapes(3, {.kv_heads = 2, .key_dim = 64, .value_dim = 128});
+  for (const Codec codec :
+       {Codec::kRaw, Codec::kQ4_0, Codec::kQ4_1, Codec::kQ5_0, Codec::kQ5_1, Codec::kQ8_0}) {
+    const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kBf16);
+    const quant::TensorFormat key = codec == Codec::kRaw ? raw : quant::GgmlFormat(codec);
+    for (const bool transposed : {false, true}) {
+      LlamaState state = RandomState(key, raw);
+      state.values_transposed = transposed;
+      const absl::StatusOr<std::vector<std::byte>> blob = WriteLlamaState(state);
+      ASSERT_TRUE(blob.ok()) << blob.status();
+      const absl::StatusOr<LlamaState> back = ReadLlamaState(*blob, shapes);
+      ASSERT_TRUE(back.ok()) << back.status();
+      EXPECT_EQ(back->tokens, state.tokens);
+      EXPECT_EQ(back->values_transposed, transposed);
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_TRUE(back->layers[i].key.format == key);
+        EXPECT_EQ(back->layers[i].key.codes, state.layers[i].key.codes);
+        EXPECT_EQ(back->layers[i].value.codes, state.layers[i].value.codes);
+      }
+    }
+  }
+}
+
+TEST(LlamaStateTest, WhatIsNoPrefixOrDoesNotFitIsRefusedByName) {
+  const auto refusal = [](const std::vector<std::byte>& blob,
+                          const std::vector<LlamaLayerShape>& shapes) {
+    const absl::Status status = ReadLlamaState(blob, shapes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  const std::vector<std::byte> good = Small(false).bytes();
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_THAT(refusal({good.begin(), good.begin() + static_cast<ptrdiff_t>(size)}, kSmall),
+                HasSubstr("ends in"))
+        << size;
+  }
+  EXPECT_THAT(refusal(Small(false).Put<uint8_t>(0).bytes(), kSmall), HasSubstr("1 bytes behind"));
+  std::vector<std::byte> other = good;
+  other[0] = std::byte{0};
+  EXPECT_THAT(refusal(other, kSmall), HasSubstr("magic is"));
+  other = good;
+  other[28] = std::byte{2};  // position 2 of cell 0
+  EXPECT_THAT(refusal(other, kSmall), HasSubstr("cell 0 is at position 2"));
+  other[28] = std::byte{0};
+  EXPECT_THAT(refusal(other, kSmall), HasSubstr("cell 1 is at position 0"));
+  EXPECT_THAT(refusal(good, {{.kv_heads = 2, .key_dim = 3, .value_dim = 3}}),
+              HasSubstr("row size is 16, 12 wanted"));
+  EXPECT_THAT(refusal(good, {}), HasSubstr("layer count is 1, 0 wanted"));
+
+  LlamaState state =
+      RandomState(quant::GgmlFormat(quant::Codec::kQ8_0), quant::GgmlFormat(quant::Codec::kQ8_0));
+  state.values_transposed = true;
+  EXPECT_FALSE(WriteLlamaState(state).ok()) << "quantized values are never transposed";
+  state = RandomState(quant::MlxAffineFormat(8, 64, quant::Dtype::kF16),
+                      quant::RawFormat(quant::Dtype::kF16));
+  EXPECT_THAT(std::string(WriteLlamaState(state).status().message()), HasSubstr("no type for"));
+}
+
+}  // namespace
+}  // namespace prefixd::interop
