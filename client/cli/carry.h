@@ -15,6 +15,11 @@
 
 namespace prefixd::cli {
 
+enum class CarryFormat {
+  kMlx,    // mlx-lm's save_prompt_cache
+  kLlama,  // llama.cpp's llama_state_seq_save_file
+};
+
 // Where, what and whose.
 struct CarryRequest {
   std::string server;
@@ -22,7 +27,11 @@ struct CarryRequest {
   std::string path;
   std::optional<SpaceSpec> spec{};  // import: none = what the file's metadata says
   std::vector<uint32_t> tokens{};   // import: none = what the file's metadata says
-  bool meta_state = false;          // export: as mlx-lm before 0.32 reads it
+  CarryFormat format = CarryFormat::kMlx;
+  bool meta_state = false;  // export: as mlx-lm before 0.32 reads it
+  // export: a prompt cache of the same model, whose classes, nesting and shapes of states the file
+  // gets. Empty: a cache a layer; there may be no states then.
+  std::string like{};
 };
 
 struct CarryReport {
@@ -34,11 +43,11 @@ struct CarryReport {
   std::string format{};  // "mlx_affine/8/64/f16"
 };
 
-// Stores the tokens of a prompt-cache file, as they are packed there. InvalidArgument for a file,
+// Stores the tokens of a file, as they are packed there. InvalidArgument for a file,
 // or tokens, that do not fit; Unavailable without a daemon.
 absl::StatusOr<CarryReport> Import(const CarryRequest& request);
-// Writes what is cached of the tokens, with their ids and the identity as metadata, so that the
-// file can be imported by itself. No file is written when tokens is 0.
+// Writes what is cached of the tokens; with their ids and, in mlx-lm's, the identity, so that such
+// a file can be imported by itself. No file is written when tokens is 0.
 absl::StatusOr<CarryReport> Export(const CarryRequest& request);
 
 std::string ImportView(const CarryRequest& request, const CarryReport& report);

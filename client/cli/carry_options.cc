@@ -14,9 +14,17 @@ namespace prefixd::cli {
 namespace {
 
 constexpr char kNewStyle[] = "mlx-lm-0.32", kOldStyle[] = "meta-state";
+constexpr char kMlx[] = "mlx-lm", kLlama[] = "llama.cpp";
 
 void DeclareShared(CLI::App* command, Options* options, CarryTexts* texts) {
-  command->add_option("FILE", options->path, "a prompt cache of mlx-lm (.safetensors)")->required();
+  command
+      ->add_option("FILE", options->path,
+                   "a prompt cache of mlx-lm (.safetensors), or a sequence state of llama.cpp")
+      ->required();
+  command
+      ->add_option("--format", texts->format,
+                   "mlx-lm (default), or llama.cpp: what llama_state_seq_save_file writes")
+      ->type_name("FORMAT");
   CLI::Option* space =
       command
           ->add_option("--space", options->space,
@@ -60,22 +68,30 @@ absl::Status ReadTokens(const std::string& path, std::vector<uint32_t>* tokens) 
 void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts) {
   CLI::App* import = AddCommand(
       app, options, Command::kImport, "import",
-      "store what mlx-lm's save_prompt_cache wrote, as it is packed there",
+      "store what mlx-lm or llama.cpp saved of a sequence, as it is packed there",
       "Without flags the file itself says whose it is and of which tokens, as export writes it.\n"
       "--identity FILE is JSON: {\"model\": \"...\", \"weights_digest\": \"64 hex digits\",\n"
       "\"tokenizer_digest\": ..., \"adapter_digest\": ..., \"salt\": \"\", \"block_tokens\": 64,\n"
       "\"rope\": {\"theta\": 1e6, \"rotary_dim\": 128, \"scaling\": \"\", \"scaling_params\": [],\n"
       "\"interleaved\": false}}; it must be the one that the workers of the model open.\n"
-      "Rotating caches that have wrapped, and recurrent state, are refused.\n"
+      "Rotating caches are sliding layers until they wrap; then they, like recurrent states, are\n"
+      "restored after exactly as many tokens as the file has. The caches of a CacheList are "
+      "layers\n"
+      "of their own.\n"
+      "A state of llama.cpp does not say heads and dims: --space, or --identity with\n"
+      "\"layers\": [{\"count\": 32, \"kv_heads\": 8, \"key_dim\": 128, \"value_dim\": 128}].\n"
       "Examples:\n  prefixctl import cache.safetensors\n"
       "  prefixctl import cache.safetensors --identity model.json --tokens-file ids.json\n"
-      "  prefixctl import cache.safetensors --space 3f2a --tokens 1,2,3");
+      "  prefixctl import cache.safetensors --space 3f2a --tokens 1,2,3\n"
+      "  prefixctl import slot.bin --format llama.cpp --identity model.json");
   DeclareShared(import, options, texts);
   CLI::App* save =
       AddCommand(app, options, Command::kExport, "export",
-                 "write what is cached of a prompt for mlx-lm's load_prompt_cache",
+                 "write what is cached of a prompt for mlx-lm or llama.cpp to load",
                  "In the format that the most tokens are cached in. Exit code 4, and no file, when "
                  "none is.\n"
+                 "With recurrent states, or caches in a CacheList, --like names a prompt cache of\n"
+                 "the model, whatever its tokens: its classes and shapes are taken.\n"
                  "Examples:\n  prefixctl export cache.safetensors --space 3f2a --tokens-file "
                  "ids.json\n"
                  "  prefixctl export old.safetensors --space 3f2a --tokens 1,2 --style meta-state");
@@ -83,6 +99,9 @@ void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts) {
   save->add_option("--style", texts->style,
                    "for mlx-lm-0.32 and later (default), or meta-state for those before")
       ->type_name("STYLE");
+  save->add_option("--like", options->like,
+                   "a prompt cache of the model, whose classes and shapes of states are taken")
+      ->type_name("PATH");
 }
 
 absl::Status ReadCarry(const CarryTexts& texts, Options* options) {
@@ -95,7 +114,15 @@ absl::Status ReadCarry(const CarryTexts& texts, Options* options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--style: \"", texts.style, "\", accepted: ", kNewStyle, ", ", kOldStyle));
   }
+  if (!texts.format.empty() && texts.format != kMlx && texts.format != kLlama) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--format: \"", texts.format, "\", accepted: ", kMlx, ", ", kLlama));
+  }
   options->meta_state = texts.style == kOldStyle;
+  options->llama = texts.format == kLlama;
+  if (options->llama && (!texts.style.empty() || !options->like.empty())) {
+    return absl::InvalidArgumentError("export: --style and --like are of mlx-lm's files");
+  }
   if (!exports) return absl::OkStatus();
   if (options->space.empty() && options->identity.empty()) {
     return absl::InvalidArgumentError("export: --space or --identity is required: whose is it?");

@@ -7,6 +7,8 @@
 //   prefixctl export cache.safetensors --space 3f2a --tokens-file ids.json
 //   exported 300 of 320 tokens in mlx_affine/8/64/bf16 (9.3 MiB) of space 3f2a9c0d11e4 to
 //   cache.safetensors
+//
+//   prefixctl import slot.bin --format llama.cpp --identity model.json
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -21,6 +23,7 @@ namespace prefixd::cli {
 // What CLI11 fills before it is checked.
 struct CarryTexts {
   std::string tokens_file;
+  std::string format;
   std::string style;
 };
 

@@ -260,7 +260,9 @@ absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
                        .timeout = options.timeout,
                        .path = options.path,
                        .tokens = options.tokens,
-                       .meta_state = options.meta_state};
+                       .format = options.llama ? CarryFormat::kLlama : CarryFormat::kMlx,
+                       .meta_state = options.meta_state,
+                       .like = options.like};
   PREFIXD_ASSIGN_OR_RETURN(request.spec, SpecNamed(calls, options));
   const bool imports = options.command == Command::kImport;
   PREFIXD_ASSIGN_OR_RETURN(const CarryReport report, imports ? Import(request) : Export(request));

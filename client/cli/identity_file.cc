@@ -73,6 +73,22 @@ absl::Status ReadRope(const Json& json, RopeSpec* rope) {
   return fields.CheckKnown();
 }
 
+constexpr std::pair<LayerKind, const char*> kKinds[] = {
+    {LayerKind::kFull, "full"}, {LayerKind::kSliding, "sliding"}, {LayerKind::kState, "state"}};
+
+absl::Status ReadKind(Fields& fields, LayerSpec* layer) {
+  std::string kind = "full";
+  PREFIXD_RETURN_IF_ERROR(fields.Read("kind", &kind));
+  PREFIXD_RETURN_IF_ERROR(fields.Read("window", &layer->window));
+  PREFIXD_RETURN_IF_ERROR(fields.Read("sink_tokens", &layer->sink_tokens));
+  PREFIXD_RETURN_IF_ERROR(fields.Read("state_bytes", &layer->state_bytes));
+  for (const auto& [value, name] : kKinds) {
+    layer->kind = value;
+    if (kind == name) return absl::OkStatus();
+  }
+  return Bad(absl::StrCat("kind is \"", kind, "\", accepted: full, sliding, state"));
+}
+
 absl::Status ReadLayers(const Json& json, SpaceSpec* spec) {
   constexpr uint32_t kMostLayers = 4096;
   if (!json.is_array()) return Bad("layers is no list");
@@ -82,6 +98,7 @@ absl::Status ReadLayers(const Json& json, SpaceSpec* spec) {
     uint32_t count = 1;
     std::vector<std::string> formats;
     PREFIXD_RETURN_IF_ERROR(fields.Read("count", &count));
+    PREFIXD_RETURN_IF_ERROR(ReadKind(fields, &layer));
     PREFIXD_RETURN_IF_ERROR(fields.Read("kv_heads", &layer.kv_heads));
     PREFIXD_RETURN_IF_ERROR(fields.Read("key_dim", &layer.key_dim));
     PREFIXD_RETURN_IF_ERROR(fields.Read("value_dim", &layer.value_dim));
@@ -101,10 +118,18 @@ absl::Status ReadLayers(const Json& json, SpaceSpec* spec) {
 std::string NameOf(const KvFormat& format) { return quant::ToString(client::FromPublic(format)); }
 
 Json JsonOf(const LayerSpec& layer) {
+  if (layer.kind == LayerKind::kState) {
+    return {{"kind", "state"}, {"state_bytes", layer.state_bytes}};
+  }
   Json json = {{"kv_heads", layer.kv_heads},
                {"key_dim", layer.key_dim},
                {"value_dim", layer.value_dim},
                {"formats", Json::array()}};
+  if (layer.kind == LayerKind::kSliding) {
+    json["kind"] = "sliding";
+    json["window"] = layer.window;
+    json["sink_tokens"] = layer.sink_tokens;
+  }
   for (const KvFormat& format : layer.formats) json["formats"].push_back(NameOf(format));
   return json;
 }
@@ -121,11 +146,10 @@ absl::Status CheckCarried(const block::SpaceIdentity& identity) {
     return Bad("drafts, and spaces of several ranks, are not imported or exported");
   }
   for (const block::LayerGroup& group : identity.groups) {
-    if (group.kind != block::LayerKind::kFull ||
-        group.value_source != block::ValueSource::kStored) {
+    if (group.value_source != block::ValueSource::kStored) {
       return Bad(absl::StrCat("group ", group.name,
-                              " is not full attention with keys and values of its own: such "
-                              "spaces are not imported or exported"));
+                              " has no values of its own: such spaces are not imported or "
+                              "exported"));
     }
   }
   return absl::OkStatus();
@@ -202,6 +226,10 @@ absl::StatusOr<SpaceSpec> SpecOf(const v1::SpaceIdentity& proto) {
   spec.block_tokens = identity.block_tokens;
   for (const block::LayerGroup& group : identity.groups) {
     LayerSpec layer;
+    layer.kind = static_cast<LayerKind>(group.kind);
+    layer.window = group.window;
+    layer.sink_tokens = group.sink_tokens;
+    if (!group.layers.empty()) layer.state_bytes = group.state_bytes / group.layers.size();
     layer.kv_heads = group.kv_heads;
     layer.key_dim = group.key_dim;
     layer.value_dim = group.value_dim;
@@ -214,8 +242,9 @@ absl::StatusOr<SpaceSpec> SpecOf(const v1::SpaceIdentity& proto) {
       spec.layers[index] = layer;
     }
   }
-  const bool holes = std::any_of(spec.layers.begin(), spec.layers.end(),
-                                 [](const LayerSpec& layer) { return layer.formats.empty(); });
+  const bool holes = std::any_of(
+      spec.layers.begin(), spec.layers.end(),
+      [](const LayerSpec& layer) { return layer.formats.empty() && layer.state_bytes == 0; });
   if (holes) return Bad("some layers are missing");
   return spec;
 }

@@ -6,7 +6,9 @@
 //    "rope": {"theta": 500000, "rotary_dim": 128, "scaling": "", "scaling_params": [],
 //             "interleaved": false, "key_before_rope": false},
 //    "layers": [{"count": 32, "kv_heads": 8, "key_dim": 128, "value_dim": 128,
-//                "formats": ["mlx_affine/8/64/bf16+mlx_affine/4/64/bf16", "..."]}]}
+//                "formats": ["mlx_affine/8/64/bf16+mlx_affine/4/64/bf16", "..."]},
+//               {"kind": "sliding", "window": 1024, "sink_tokens": 4, "kv_heads": ...},
+//               {"kind": "state", "state_bytes": 98304}]}
 //
 // Only "model" is required here, and prefixd wants "weights_digest" too unless it trusts names;
 // "layers" follow from the file that is imported where they are left out.
@@ -25,8 +27,8 @@ namespace prefixd::cli {
 // InvalidArgument naming the field that is unknown, missing or wrong.
 absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& json);
 std::string WriteIdentity(const SpaceSpec& spec);
-// InvalidArgument for what has no caches to exchange: drafts, several ranks, layers that are not
-// full attention.
+// InvalidArgument for what has no caches to exchange: drafts, several ranks, layers without values
+// of their own.
 absl::StatusOr<SpaceSpec> SpecOf(const v1::SpaceIdentity& identity);
 
 // "mlx_affine/8/64/bf16", or K and V with a "+" between them.

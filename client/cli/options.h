@@ -59,7 +59,9 @@ struct Options {
   uint64_t pin = 0;         // unpin, in place of tokens
   std::string path;         // import, export: the file
   std::string identity;     // the same: a file, or empty
+  bool llama = false;       // the same: a state of llama.cpp, else a prompt cache of mlx-lm
   bool meta_state = false;  // export
+  std::string like;         // export: a prompt cache, or empty
   bool all = false;         // clear
   bool yes = false;         // clear
   uint64_t rate = 0;        // verify: bytes a second, 0 = no limit
