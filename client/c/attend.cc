@@ -36,6 +36,8 @@ extern "C" prefixd_status prefixd_attend(const prefixd_block* blocks, size_t blo
                          .first_position = with.first_position,
                          .scale = with.scale,
                          .threads = std::max(1u, with.threads),
+                         .window = with.window,
+                         .sink_tokens = with.sink_tokens,
                          .query_row_stride = with.query_row_stride,
                          .query_head_stride = with.query_head_stride,
                          .out_row_stride = with.out_row_stride,

@@ -116,6 +116,15 @@ prefixd_status prefixd_gather(prefixd_lease* lease, uint32_t layer, uint32_t beg
   });
 }
 
+prefixd_status prefixd_get_state(prefixd_lease* lease, uint32_t layer, void* state, size_t bytes) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    if (state == nullptr) return Refuse("get_state: no room for a state");
+    static prefixd::Lease none;
+    return Tell((lease ? lease->lease : none)
+                    .GetState(LayerOf(layer), {static_cast<std::byte*>(state), bytes}));
+  });
+}
+
 size_t prefixd_table(prefixd_lease* lease, uint32_t layer, const prefixd_block** blocks) {
   if (blocks != nullptr) *blocks = nullptr;
   return Guarded<size_t>(0, [&]() -> size_t {

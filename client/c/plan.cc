@@ -50,6 +50,28 @@ prefixd_status prefixd_write_packed(prefixd_plan* plan, uint32_t layer, uint32_t
   });
 }
 
+size_t prefixd_snapshots_wanted(const prefixd_plan* plan, uint32_t* positions, size_t capacity) {
+  return Guarded<size_t>(0, [&]() -> size_t {
+    if (plan == nullptr) return 0;
+    const std::span<const uint32_t> wanted = plan->plan.snapshots_wanted();
+    if (positions != nullptr) {
+      std::copy_n(wanted.begin(), std::min(capacity, wanted.size()), positions);
+    }
+    return wanted.size();
+  });
+}
+
+prefixd_status prefixd_put_state(prefixd_plan* plan, uint32_t layer, uint32_t tokens,
+                                 const void* state, size_t bytes) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    if (state == nullptr) return Refuse("put_state: no state");
+    static prefixd::Plan none;
+    return Tell(
+        (plan ? plan->plan : none)
+            .PutState(LayerOf(layer), tokens, {static_cast<const std::byte*>(state), bytes}));
+  });
+}
+
 prefixd_status prefixd_commit(prefixd_plan* plan, uint32_t tokens,
                               const prefixd_commit_options* options, prefixd_commit_info* out) {
   return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 1
+#define PREFIXD_ABI_VERSION 2
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -146,11 +146,21 @@ typedef struct prefixd_row {
 } prefixd_row;
 PREFIXD_API prefixd_row prefixd_row_bytes(const prefixd_tensor_format* format, uint32_t dim);
 
+// What a layer keeps of the tokens before. Full: all their K and V. Sliding: those of the last
+// `window` tokens, and of the first `sink_tokens`. State: one state of `state_bytes`, which is
+// right at exactly one position; such a layer has no heads, dims and formats.
+enum { PREFIXD_FULL = 1, PREFIXD_SLIDING = 2, PREFIXD_STATE = 3 };
+
 typedef struct prefixd_layer {
   size_t size;
   uint32_t kv_heads, key_dim, value_dim;
   uint32_t format_count;          // 1 to 4
   const prefixd_format* formats;  // finest first
+  // Since version 2.
+  uint32_t kind;                 // PREFIXD_FULL (0 means it too) ...
+  uint32_t window, sink_tokens;  // of PREFIXD_SLIDING
+  uint32_t reserved;             // 0
+  uint64_t state_bytes;          // of PREFIXD_STATE
 } prefixd_layer;
 
 typedef struct prefixd_rope {
@@ -267,16 +277,22 @@ typedef struct prefixd_planes {
 
 // Copies tokens [begin, begin + count) of `layer` out, bit for bit as they are stored. Waits for
 // the layer. Anything but PREFIXD_OK: nothing was copied; PREFIXD_FAILED_PRECONDITION when the
-// tokens are more than prefixd_restorable_tokens() by now, or in several formats.
+// tokens are more than prefixd_restorable_tokens() by now, in several formats, or, of a sliding
+// layer, neither in its window nor among its sinks.
 PREFIXD_API prefixd_status prefixd_gather(prefixd_lease* lease, uint32_t layer, uint32_t begin,
                                           uint32_t count, const prefixd_planes* key,
                                           const prefixd_planes* value);
+
+// The state of `layer` after exactly prefixd_restorable_tokens(), when that is not 0. Waits for the
+// layer. PREFIXD_INVALID_ARGUMENT for another layer or size. Since version 2.
+PREFIXD_API prefixd_status prefixd_get_state(prefixd_lease* lease, uint32_t layer, void* state,
+                                             size_t bytes);
 
 // One layer of one KV block, as attention kernels walk it; 128-byte aligned. A unit for each head
 // of K, then one for each of V: codes, scales, then biases of page_tokens rows, then padding to
 // 128. Tiled units hold the same in the order of src/quant/tiled.h.
 typedef struct prefixd_block {
-  const void* units;
+  const void* units;      // NULL: of a sliding layer, and no later token attends on the block
   uint64_t arena_offset;  // of `units` in the daemon's memory; all ones: private memory
   uint32_t page_tokens;   // token slots that the bytes were laid out for
   uint32_t tokens;        // in use
@@ -328,6 +344,15 @@ PREFIXD_API prefixd_status prefixd_write_packed(prefixd_plan* plan, uint32_t lay
                                                 uint32_t count, const prefixd_planes* key,
                                                 const prefixd_planes* value);
 
+// With state layers: the positions, ascending, at which the cache wants their states. Others may be
+// given too. Fills at most `capacity`; returns how many there are. Since version 2.
+PREFIXD_API size_t prefixd_snapshots_wanted(const prefixd_plan* plan, uint32_t* positions,
+                                            size_t capacity);
+// The state of `layer` after exactly `tokens` tokens, copied; stored by the prefixd_commit() that
+// reaches so far, if every state layer gave it. Since version 2.
+PREFIXD_API prefixd_status prefixd_put_state(prefixd_plan* plan, uint32_t layer, uint32_t tokens,
+                                             const void* state, size_t bytes);
+
 typedef struct prefixd_commit_options {
   size_t size;
   uint32_t sequence_end;  // 1: a sequence ends there
@@ -357,6 +382,9 @@ typedef struct prefixd_attend_options {
   uint32_t threads;                            // 0 = 1
   size_t query_row_stride, query_head_stride;  // in floats; 0 = dense [rows][heads][dim]
   size_t out_row_stride, out_head_stride;
+  // Since version 2. Not 0: the row at position p sees positions > p - window only, and positions
+  // < sink_tokens.
+  uint32_t window, sink_tokens;
 } prefixd_attend_options;
 // Fused attention over the blocks of one layer, on the packed bytes. `formats`: the layer's.
 PREFIXD_API prefixd_status prefixd_attend(const prefixd_block* blocks, size_t block_count,

@@ -34,7 +34,14 @@ bool TakeLayers(const prefixd_layer* first, uint32_t count, std::vector<prefixd:
     prefixd::LayerSpec spec{.kv_heads = layer.kv_heads,
                             .key_dim = layer.key_dim,
                             .value_dim = layer.value_dim,
-                            .formats = {}};
+                            .formats = {},
+                            .window = layer.window,
+                            .sink_tokens = layer.sink_tokens,
+                            .state_bytes = layer.state_bytes};
+    if (layer.kind > PREFIXD_STATE || layer.reserved != 0) {
+      return Refuse("open_space: a layer's kind is not known to this library"), false;
+    }
+    if (layer.kind != 0) spec.kind = static_cast<prefixd::LayerKind>(layer.kind);
     for (uint32_t f = 0; layer.formats != nullptr && f < layer.format_count; ++f) {
       spec.formats.push_back(FormatOf(layer.formats[f]));
     }

@@ -169,6 +169,10 @@ class Engine:
         if tensor.codec == "mlx_affine":
             groups = self.dim // tensor.group_size
             return [self.dim * tensor.bits // 32, groups, groups]
+        block_floats = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+        if tensor.codec in block_floats:
+            bits, group = block_floats[tensor.codec]
+            return [self.dim * bits // 32, self.dim // group]
         return [
             self.dim
             // 32

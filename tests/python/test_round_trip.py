@@ -20,6 +20,8 @@ FORMATS = {
     "q8_0": prefixd.q8_0(),
     "q4_0": prefixd.q4_0(),
     "q8_0 and q5_1": prefixd.q8_0(value=prefixd.q5_1()),
+    "mxfp4": prefixd.mxfp4(),
+    "mxfp8 and nvfp4": prefixd.mxfp8(value=prefixd.nvfp4()),
     "mlx K, raw V": prefixd.pair(prefixd.mlx_affine(4, 64, "bfloat16"), prefixd.raw("bfloat16")),
 }
 
@@ -57,6 +59,26 @@ class RoundTripTest(DaemonTest):
                         else:
                             self.assertEqual(arrays[0].shape[:3], (1, engine.heads, block.tokens))
                     del block, arrays
+
+    # S4-17
+    def test_transposed_pages_hold_raw_values_channel_by_channel(self):
+        self.daemon.start()
+        client = self.attached()
+        for name in ("raw float16", "mlx K, raw V"):
+            with self.subTest(name):
+                engine = Engine(FORMATS[name], page_layout="transposed")
+                space = engine.open(client, model="transposed")
+                self.assertEqual(engine.store(space, 150), 150)
+                with space.acquire(engine.tokens(150)) as lease:
+                    self.assertEqual(lease.wait_all(), 150)
+                    self.assertTrue(same(engine.read(lease, 150), engine.cache(150)))
+                    (value,) = lease.blocks(0)[1].value
+                    wanted = engine.cache(150)[0][1][0][:, :, 64:128]
+                    self.assertEqual(value.tobytes(), wanted.tobytes())
+                    self.assertEqual(value.strides[2], value.itemsize, "a channel's tokens adjoin")
+                    del value
+        with self.assertRaisesRegex(prefixd.Error, "transposed"):
+            Engine(FORMATS["q8_0"], page_layout="transposed").open(client, model="transposed")
 
     # S4-11
     def test_leases_of_different_length_become_one_batch_padded_on_the_left(self):
@@ -127,10 +149,8 @@ class RoundTripTest(DaemonTest):
 
     def test_tensors_are_taken_as_they_stand(self):
         self.daemon.start()
-        engine = Engine()
-        space = engine.open(self.attached())
+        client = self.attached()
         count = 150
-        cache = engine.cache(count)
 
         def grown(array):  # an over-allocated buffer, cut
             buffer = np.zeros((1, array.shape[1], 256, array.shape[3]), array.dtype)
@@ -143,18 +163,21 @@ class RoundTripTest(DaemonTest):
         def backwards(array):  # no strides that a plane has: copied
             return np.ascontiguousarray(array[:, :, ::-1])[:, :, ::-1]
 
-        ways = (grown, token_major, backwards)
-        for seed, way in enumerate(ways):
-            with self.subTest(way.__name__):
-                tokens = [seed + 1] * count
-                with space.reserve(tokens) as plan:
-                    for layer, kv in enumerate(cache):
-                        key, value = ([way(a) for a in arrays] for arrays in kv)
-                        self.assertTrue(plan.write_packed(layer, key=key, value=value), plan.error)
-                    self.assertEqual(plan.commit(count).stored_tokens, count)
-                with space.acquire(tokens) as lease:
-                    self.assertEqual(lease.wait_all(), count)
-                    self.assertTrue(same(engine.read(lease, count), cache))
+        for name in ("mlx 8 bits, bfloat16", "mxfp4"):
+            engine = Engine(FORMATS[name])
+            space, cache = engine.open(client), engine.cache(count)
+            for seed, way in enumerate((grown, token_major, backwards)):
+                with self.subTest(f"{name}, {way.__name__}"):
+                    tokens = [seed + 1] * count
+                    with space.reserve(tokens) as plan:
+                        for layer, kv in enumerate(cache):
+                            key, value = ([way(a) for a in arrays] for arrays in kv)
+                            wrote = plan.write_packed(layer, key=key, value=value)
+                            self.assertTrue(wrote, plan.error)
+                        self.assertEqual(plan.commit(count).stored_tokens, count)
+                    with space.acquire(tokens) as lease:
+                        self.assertEqual(lease.wait_all(), count)
+                        self.assertTrue(same(engine.read(lease, count), cache))
 
     def test_an_array_that_repeats_one_row_is_stored_as_it_reads(self):
         self.daemon.start()

@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -87,6 +87,11 @@ class Layer(_Sized):
         ("value_dim", c_uint32),
         ("format_count", c_uint32),
         ("formats", POINTER(Format)),
+        ("kind", c_uint32),
+        ("window", c_uint32),
+        ("sink_tokens", c_uint32),
+        ("reserved", c_uint32),
+        ("state_bytes", c_uint64),
     ]
 
 
@@ -259,6 +264,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
         (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
         FAILED_PRECONDITION,
     ),
+    "get_state": (c_int32, (_HANDLE, c_uint32, c_void_p, c_size_t), FAILED_PRECONDITION),
     "table": (c_size_t, (_HANDLE, c_uint32, POINTER(POINTER(Block))), 0),
     "release": (None, (_HANDLE, _STRUCT), None),
     "reserve": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT), None),
@@ -268,10 +274,16 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
         (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
         UNAVAILABLE,
     ),
+    "snapshots_wanted": (c_size_t, (_HANDLE, POINTER(c_uint32), c_size_t), 0),
+    "put_state": (
+        c_int32,
+        (_HANDLE, c_uint32, c_uint32, c_void_p, c_size_t),
+        UNAVAILABLE,
+    ),
     "commit": (c_int32, (_HANDLE, c_uint32, _STRUCT, _STRUCT), UNAVAILABLE),
     "abandon": (None, (_HANDLE,), None),
 }
-_QUICK = ("abi_version", "last_error", "last_status", "row_bytes", "mine")
+_QUICK = ("abi_version", "last_error", "last_status", "row_bytes", "mine", "snapshots_wanted")
 
 
 class Library:

@@ -8,12 +8,14 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _abi
 from ._errors import Error
-from ._formats import FullLayer, Rope
+from ._formats import Layer, Rope, SlidingLayer, StateLayer
 from ._numbers import UINT32, UINT64, _ms, _number, _text
 from ._space import Space
 
 DEFAULT_ADDRESS = "unix:///run/prefixd/prefixd.sock"
 Path = str | os.PathLike[str]
+_PAGE_LAYOUTS = ("rows", "tiled", "transposed")
+_FULL, _SLIDING, _STATE = 1, 2, 3
 
 
 class Stats(NamedTuple):
@@ -88,7 +90,7 @@ class Client:
         self,
         *,
         model: str,
-        layers: Sequence[FullLayer],
+        layers: Sequence[Layer],
         weights: bytes | None = None,
         tokenizer: bytes | None = None,
         adapter: bytes | None = None,
@@ -109,10 +111,12 @@ class Client:
 
         `page_layout`: the order of the same codes inside a page. "rows" is MLX's and ggml's own, for
         engines that read blocks() as such arrays; "tiled" is what prefixd's attention reads fastest,
-        where a format has it. gather() and write_packed() are the same with either.
+        where a format has it; "transposed" keeps raw values as [dim, tokens]. gather() and
+        write_packed() are the same with any.
         """
-        if page_layout not in ("rows", "tiled"):
-            raise Error(f"open_space: page_layout is {page_layout!r}, must be 'rows' or 'tiled'")
+        if page_layout not in _PAGE_LAYOUTS:
+            names = ", ".join(map(repr, _PAGE_LAYOUTS))
+            raise Error(f"open_space: page_layout is {page_layout!r}, must be one of {names}")
         structs = _layer_structs(layers, page_layout)
         rope_struct = _rope_struct(rope or Rope())
         spec = _abi.SpaceSpec(
@@ -218,22 +222,34 @@ def _rope_struct(rope: Rope) -> _abi.Rope:
     )
 
 
-def _layer_structs(layers: Sequence[FullLayer], page_layout: str) -> ctypes.Array[_abi.Layer]:
-    structs = []
-    for layer in layers:
-        formats = (_abi.Format * len(layer.formats))(
-            *(
-                _abi.Format(f.key.as_struct(page_layout), f.value.as_struct(page_layout))
-                for f in layer.formats
-            )
-        )
-        structs.append(
-            _abi.Layer(
-                kv_heads=_count("kv_heads", layer.kv_heads),
-                key_dim=_count("key_dim", layer.key_dim),
-                value_dim=_count("value_dim", layer.value_dim),
-                format_count=len(formats),
-                formats=formats,
-            )
-        )
+def _layer_structs(layers: Sequence[Layer], page_layout: str) -> ctypes.Array[_abi.Layer]:
+    structs = [_layer_struct(layer, page_layout) for layer in layers]
     return (_abi.Layer * len(structs))(*structs)
+
+
+def _layer_struct(layer: Layer, page_layout: str) -> _abi.Layer:
+    if isinstance(layer, StateLayer):
+        state_bytes = _number("open_space: state_bytes", layer.state_bytes, 0, UINT64)
+        return _abi.Layer(kind=_STATE, state_bytes=state_bytes)
+    formats = (_abi.Format * len(layer.formats))(
+        *(
+            _abi.Format(
+                f.key.as_struct(f.key.layout_of(page_layout, is_value=False)),
+                f.value.as_struct(f.value.layout_of(page_layout, is_value=True)),
+            )
+            for f in layer.formats
+        )
+    )
+    struct = _abi.Layer(
+        kv_heads=_count("kv_heads", layer.kv_heads),
+        key_dim=_count("key_dim", layer.key_dim),
+        value_dim=_count("value_dim", layer.value_dim),
+        format_count=len(formats),
+        formats=formats,
+        kind=_FULL,
+    )
+    if isinstance(layer, SlidingLayer):
+        struct.kind = _SLIDING
+        struct.window = _count("window", layer.window)
+        struct.sink_tokens = _count("sink_tokens", layer.sink_tokens)
+    return struct

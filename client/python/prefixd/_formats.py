@@ -16,7 +16,20 @@ _DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "float16": (2, np.dtype(np.float16)),
     "bfloat16": (3, np.dtype(np.uint16)),  # NumPy has no bfloat16: its bits
 }
-_CODECS = {"raw": 1, "mlx_affine": 2, "q4_0": 3, "q4_1": 4, "q5_0": 5, "q5_1": 6, "q8_0": 7}
+_CODECS = {
+    "raw": 1,
+    "mlx_affine": 2,
+    "q4_0": 3,
+    "q4_1": 4,
+    "q5_0": 5,
+    "q5_1": 6,
+    "q8_0": 7,
+    "mxfp4": 8,
+    "mxfp8": 9,
+    "nvfp4": 10,
+}
+_BLOCK_FLOATS = ("mxfp4", "mxfp8", "nvfp4")
+_ROWS, _TILED_PAGES, _TRANSPOSED = 1, 2, 3
 _TILED = ("q8_0", "q4_0", "q4_1")
 
 
@@ -38,6 +51,8 @@ class TensorFormat:
 
     @property
     def part_names(self) -> tuple[str, ...]:
+        if self.codec in _BLOCK_FLOATS:
+            return ("codes", "scales")
         return ("codes", "scales", "biases") if self.codec == "mlx_affine" else ("codes",)
 
     def part_dtypes(self) -> tuple[np.dtype, ...]:
@@ -47,6 +62,8 @@ class TensorFormat:
         if self.codec == "mlx_affine":
             element = _DTYPES[self.dtype][1]
             return (np.dtype(np.uint32), element, element)
+        if self.codec in _BLOCK_FLOATS:
+            return (np.dtype(np.uint32), np.dtype(np.uint8))
         return (np.dtype(np.uint8),)
 
     @property
@@ -54,13 +71,18 @@ class TensorFormat:
         """Whether pages of codes like these have the layout "tiled"."""
         return self.codec in _TILED or self.codec == "mlx_affine" and self.bits in (4, 8)
 
-    def as_struct(self, page_layout: str = "rows") -> _abi.TensorFormat:
-        tiled = page_layout == "tiled" and self.has_tiled
+    def layout_of(self, page_layout: str, is_value: bool) -> int:
+        """PREFIXD_ROWS ..., of a space with pages of `page_layout`."""
+        if page_layout == "tiled" and self.has_tiled:
+            return _TILED_PAGES
+        return _TRANSPOSED if page_layout == "transposed" and is_value else _ROWS
+
+    def as_struct(self, layout: int = _ROWS) -> _abi.TensorFormat:
         return _abi.TensorFormat(
             codec=_known(_CODECS, self.codec, "codec"),
             dtype=_known(_DTYPES, self.dtype, "dtype")[0] if self.dtype else 0,
             bits=_fits(self.bits, 8, "bits"),
-            layout=2 if tiled else 1,
+            layout=layout,
             group_size=_fits(self.group_size, 16, "group_size"),
         )
 
@@ -91,6 +113,35 @@ class FullLayer:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "formats", tuple(self.formats))
+
+
+@dataclass(frozen=True)
+class SlidingLayer:
+    """A layer whose tokens attend on the last `window` tokens, and on the first `sink_tokens`."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    formats: Sequence[Format]
+    window: int
+    sink_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "formats", tuple(self.formats))
+
+
+@dataclass(frozen=True)
+class StateLayer:
+    """A recurrent layer: one state of `state_bytes`, right after exactly so many tokens."""
+
+    state_bytes: int
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        return ()
+
+
+Layer = Union[FullLayer, SlidingLayer, StateLayer]
 
 
 @dataclass(frozen=True)
@@ -162,6 +213,26 @@ def q5_1(value: Format | None = None) -> Format:
 
 def q8_0(value: Format | None = None) -> Format:
     return _ggml("q8_0", value)
+
+
+def _block_float(codec: str, value: Union[Format, None]) -> Format:
+    key = TensorFormat(codec)
+    return Format(key, key if value is None else value.value)
+
+
+def mxfp4(value: Format | None = None) -> Format:
+    """MLX's mode mxfp4 for K, and for V unless `value` has another format for it: codes as uint32
+    and one scale byte for each 32 elements."""
+    return _block_float("mxfp4", value)
+
+
+def mxfp8(value: Format | None = None) -> Format:
+    return _block_float("mxfp8", value)
+
+
+def nvfp4(value: Format | None = None) -> Format:
+    """One scale byte for each 16 elements; no global scale."""
+    return _block_float("nvfp4", value)
 
 
 def pair(key: Format, value: Format) -> Format:

@@ -122,6 +122,11 @@ def _parts(units: NDArray[Any], tensor: Tensor, entry: _abi.Block) -> Planes:
     heads = units.reshape(tensor.heads, -1)
     if tensor.tiled:
         return (heads,)
+    if tensor.transposed:  # [dim, tokens] a head
+        element, row = tensor.parts[0].dtype, tensor.parts[0].row_elements
+        whole = heads[:, : entry.page_tokens * tensor.row_bytes].view(element)
+        turned = whole.reshape(1, tensor.heads, row, entry.page_tokens).transpose(0, 1, 3, 2)
+        return (turned[:, :, : entry.tokens],)
     parts, at = [], 0
     for part in tensor.parts:
         end = at + entry.page_tokens * part.row_bytes
@@ -139,7 +144,7 @@ class Lease:
     tokens.
     """
 
-    __slots__ = ("_lib", "_held", "_info", "error", "_layers", "_match")
+    __slots__ = ("_lib", "_held", "_info", "error", "_layers", "_states", "_match")
 
     def __init__(
         self,
@@ -148,12 +153,14 @@ class Lease:
         info: _abi.MatchInfo,
         error: str,
         layers: Sequence[tuple[tuple[Tensor, Tensor], ...]],
+        states: Sequence[int] = (),
     ) -> None:
         self._lib = lib
         self._held: _Held | None = _Held(lib, pointer)
         self._info = info
         self.error = error  # why the cache was not used, when it was not
         self._layers = layers
+        self._states = states  # bytes, of state layers; 0 of others
         self._match: Match | None = None
 
     def __enter__(self) -> Lease:
@@ -213,10 +220,13 @@ class Lease:
 
         One copy, into fresh arrays [1, kv_heads, tokens, row] or into the caller's `out`. None
         when the lease has fewer tokens by now, which after wait_all() does not happen for as many
-        as it returned, or when they are stored in several formats. Waits for the layer.
+        as it returned, when they are stored in several formats, or, of a sliding layer, neither in
+        its window nor among its sinks. Waits for the layer.
         """
         held = self._pages("gather")
         layer = self._layer("gather", layer)
+        if self._states[layer]:
+            raise Error(f"gather: layer {layer} keeps a state, state() gives it")
         formats = self._layers[layer]
         begin = _number("gather: begin", begin, 0, UINT32)
         if tokens is None:
@@ -244,13 +254,35 @@ class Lease:
             raise Error(self._lib.error())
         return arrays if status == _abi.OK else None
 
+    def state(self, layer: int, out: NDArray[Any] | None = None) -> NDArray[Any] | None:
+        """What a state layer kept after exactly restorable_tokens tokens: its bytes, in a fresh
+        array or in the caller's `out`. None when there are no such tokens. Waits for the layer."""
+        held = self._pages("state")
+        layer = self._layer("state", layer)
+        wanted = self._states[layer]
+        if not wanted:
+            raise Error(f"state: layer {layer} keeps tokens, gather() gives them")
+        array = np.empty(wanted, np.uint8) if out is None else out
+        if not array.flags.c_contiguous or not array.flags.writeable or array.nbytes != wanted:
+            raise Error(
+                f"state: out has {array.nbytes} bytes, must be {wanted}, dense and writable"
+            )
+        status = self._lib.get_state(
+            held.pointer, layer, array.__array_interface__["data"][0], wanted
+        )
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(self._lib.error())
+        return array if status == _abi.OK else None
+
     def blocks(self, layer: int) -> list[Block]:
-        """Where the pages of `layer` stand, up to the restorable tokens: nothing is copied."""
+        """Where the pages of `layer` stand, up to the restorable tokens: nothing is copied. Of a
+        sliding layer without the blocks between its sinks and its window."""
         held = self._pages("blocks")
         layer = self._layer("blocks", layer)
         blocks, begin = [], 0
         for entry in self._table(held, layer):
-            blocks.append(Block(begin, entry, self._layers[layer][entry.format], held))
+            if entry.units:
+                blocks.append(Block(begin, entry, self._layers[layer][entry.format], held))
             begin += entry.tokens
         return blocks
 
@@ -262,7 +294,9 @@ class Lease:
         begin = 0
         for entry in self._table(held, self._layer("runs", layer)):
             end = begin + entry.tokens
-            if runs and runs[-1][2] == entry.format:
+            if not entry.units:
+                pass  # of a sliding layer, and not needed
+            elif runs and runs[-1][1:] == (begin, entry.format):
                 runs[-1] = (runs[-1][0], end, entry.format)
             else:
                 runs.append((begin, end, entry.format))
@@ -315,10 +349,11 @@ class Lease:
 
     def _format_of(self, held: _Held, layer: int, begin: int, tokens: int) -> int | None:
         """Of the tokens; None when they are in several, or not here."""
-        formats, at = set(), 0
+        formats: set[int | None] = set()  # None: not here
+        at = 0
         for entry in self._table(held, layer):
             if at < begin + tokens and begin < at + entry.tokens:
-                formats.add(entry.format)
+                formats.add(entry.format if entry.units else None)
             at += entry.tokens
         if tokens == 0 and at >= begin:
             return 0

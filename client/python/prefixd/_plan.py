@@ -7,10 +7,12 @@ from operator import index
 from types import TracebackType
 from typing import NamedTuple, Sequence
 
+import numpy as np
+
 from . import _abi, _planes
 from ._errors import Error
-from ._numbers import _ms
-from ._planes import Arrays, Tensor
+from ._numbers import UINT32, _ms, _number
+from ._planes import Array, Arrays, Tensor
 
 
 class Run(NamedTuple):
@@ -77,6 +79,8 @@ class Plan:
         if held is None or self.error:
             return False
         formats = self._layers[layer]
+        if not formats:
+            raise Error(f"write_packed: layer {layer} keeps a state, put_state() takes it")
         if self._format >= len(formats):
             raise Error(f"write_packed: format {self._format}, the layer has {len(formats)}")
         tensors = formats[self._format]
@@ -99,6 +103,38 @@ class Plan:
             raise Error(self._lib.error())
         if status != _abi.OK:
             self.error = self._lib.error()
+        return status == _abi.OK
+
+    @property
+    def snapshots_wanted(self) -> tuple[int, ...]:
+        """With state layers: the positions, ascending, at which the cache wants their states.
+        Others may be given too."""
+        held = self._held
+        pointer = None if held is None else held.pointer
+        count = self._lib.snapshots_wanted(pointer, None, 0)
+        positions = (ctypes.c_uint32 * count)()
+        self._lib.snapshots_wanted(pointer, positions, count)
+        return tuple(positions)
+
+    def put_state(self, layer: int, tokens: int, state: Array) -> bool:
+        """The state of `layer` after exactly `tokens` tokens, copied: anything that holds its
+        bytes. Stored by the commit() that reaches so far, if every state layer gave it. False when
+        there is no room, or nothing is to be stored."""
+        held = self._held
+        if held is None or self.error:
+            return False
+        array = np.ascontiguousarray(
+            np.frombuffer(state, np.uint8) if isinstance(state, (bytes, bytearray)) else state
+        )
+        status = self._lib.put_state(
+            held.pointer,
+            _number("put_state: layer", layer, 0, UINT32),
+            _number("put_state: tokens", tokens, 0, UINT32),
+            array.__array_interface__["data"][0],
+            array.nbytes,
+        )
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(self._lib.error())
         return status == _abi.OK
 
     def commit(

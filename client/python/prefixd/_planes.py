@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._errors import Error
-from ._formats import FullLayer, TensorFormat
+from ._formats import _TILED_PAGES, _TRANSPOSED, Layer, StateLayer, TensorFormat
 
 Array = Any  # anything that NumPy takes without copying: an array, a buffer, __array_interface__
 Arrays = Union[Array, Sequence[Array]]
@@ -40,6 +40,7 @@ class Tensor:
     heads: int
     parts: tuple[Part, ...]
     tiled: bool = False  # in pages
+    transposed: bool = False  # the same
 
     @property
     def row_bytes(self) -> int:
@@ -47,16 +48,24 @@ class Tensor:
 
 
 def tensors_of(
-    lib: _abi.Library, layer: FullLayer, page_layout: str
+    lib: _abi.Library, layer: Layer, page_layout: str
 ) -> tuple[tuple[Tensor, Tensor], ...]:
     """K and V in each format of the layer."""
+    if isinstance(layer, StateLayer):
+        return ()
 
     def tensor(name: str, format: TensorFormat, dim: int) -> Tensor:
         row = lib.row_bytes(format.as_struct(), dim)
         bytes_of = (row.codes, row.scales, row.biases)
         parts = zip(format.part_names, format.part_dtypes(), bytes_of)
-        tiled = page_layout == "tiled" and format.has_tiled
-        return Tensor(name, layer.kv_heads, tuple(Part(*part) for part in parts), tiled)
+        layout = format.layout_of(page_layout, is_value=name == "value")
+        return Tensor(
+            name,
+            layer.kv_heads,
+            tuple(Part(*part) for part in parts),
+            tiled=layout == _TILED_PAGES,
+            transposed=layout == _TRANSPOSED,
+        )
 
     return tuple(
         (tensor("key", f.key, layer.key_dim), tensor("value", f.value, layer.value_dim))
@@ -179,6 +188,6 @@ def _view(caller: str, tensor: Tensor, arrays: Sequence[NDArray[Any]]) -> View:
         raise Error(f"{caller}: {tensor.name} parts have {counts} tokens, must be the same")
     planes = _abi.Planes(**{p.name: _address(a) for p, a in zip(tensor.parts, arrays)})
     planes.codes_head_stride, planes.codes_token_stride = _strides(arrays[0])
-    if len(arrays) == 3:
+    if len(arrays) > 1:
         planes.scales_head_stride, planes.scales_token_stride = _strides(arrays[1])
     return View(planes, tokens, arrays)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._errors import Error
-from ._formats import Content, Format, FullLayer
+from ._formats import Content, Format, Layer, StateLayer
 from ._lease import Lease, Match, match_of
 from ._numbers import UINT32, _ms, _number, _real
 from ._plan import Plan
@@ -32,7 +32,7 @@ class Space:
         self,
         lib: _abi.Library,
         pointer: int | None,
-        layers: Sequence[FullLayer],
+        layers: Sequence[Layer],
         page_layout: str,
         error: str,
     ) -> None:
@@ -40,10 +40,13 @@ class Space:
         self._held: _abi.Handle | None = _abi.Handle(lib, pointer, "close_space")
         self._error = error
         self.layers = tuple(layers)
-        known: dict[FullLayer, Any] = {}
+        known: dict[Layer, Any] = {}
         self._tensors = [
             known.get(layer) or known.setdefault(layer, tensors_of(lib, layer, page_layout))
             for layer in self.layers
+        ]
+        self._states = [
+            layer.state_bytes if isinstance(layer, StateLayer) else 0 for layer in self.layers
         ]
 
     @property
@@ -113,7 +116,7 @@ class Space:
         packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
         if _nothing_asked(packed, max_tokens):
-            return Lease(self._lib, None, info, "", self._tensors)
+            return Lease(self._lib, None, info, "", self._tensors, self._states)
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
         if load_deadline_ms is not None:
             lookup.load_deadline_ms = _ms("load_deadline_ms", load_deadline_ms)
@@ -131,7 +134,7 @@ class Space:
         )
         status = self._lib.last_status()
         sentence = self._lib.error() if status != _abi.OK else ""
-        lease = Lease(self._lib, pointer, info, self._error, self._tensors)
+        lease = Lease(self._lib, pointer, info, self._error, self._tensors, self._states)
         if status != _abi.OK:
             lease.error = self._told(status, sentence)
         return lease

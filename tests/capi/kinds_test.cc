@@ -1,0 +1,269 @@
+// Layers that slide or keep a state, through the C functions and the real prefixd.
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "prefixd.h"
+#include "tests/e2e/fixture.h"
+
+namespace {
+
+using prefixd::testing::EndToEndTest;
+
+constexpr uint32_t kTokens = 400, kHeads = 2, kDim = 64, kWindow = 100, kSinks = 4;
+constexpr size_t kRow = kDim * 2, kStateBytes = 1000;
+using Rows = std::vector<uint8_t>;  // [kHeads][tokens][kRow]
+
+class KindsTest : public EndToEndTest {
+ protected:
+  void SetUp() override {
+    StartDaemon();
+    for (uint32_t i = 0; i < kTokens; ++i) tokens_.push_back(i * 31 % 1009);
+    const std::string where = address();
+    prefixd_options options = PREFIXD_INIT(prefixd_options);
+    options.address = where.c_str();
+    client_ = prefixd_attach(&options);
+    ASSERT_EQ(prefixd_attached(client_, 20'000), 1);
+  }
+  void TearDown() override {
+    prefixd_close_space(space_);
+    prefixd_detach(client_);
+  }
+
+  prefixd_layer Layer(uint32_t kind) {
+    prefixd_layer layer = PREFIXD_INIT(prefixd_layer);
+    layer.kind = kind;
+    if (kind == PREFIXD_STATE) {
+      layer.state_bytes = kStateBytes;
+      return layer;
+    }
+    format_.key = format_.value = {PREFIXD_RAW, PREFIXD_F16, 0, 0, 0, 0};
+    layer.kv_heads = kHeads;
+    layer.key_dim = layer.value_dim = kDim;
+    layer.format_count = 1;
+    layer.formats = &format_;
+    if (kind == PREFIXD_SLIDING) {
+      layer.window = kWindow;
+      layer.sink_tokens = kSinks;
+    }
+    return layer;
+  }
+  void Open(const std::vector<uint32_t>& kinds) {
+    kinds_ = kinds;
+    std::vector<prefixd_layer> layers;
+    for (const uint32_t kind : kinds) layers.push_back(Layer(kind));
+    prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
+    const uint8_t digest[32] = {5};
+    spec.model = "kinds";
+    spec.weights_digest = digest;
+    spec.layers = layers.data();
+    spec.layer_count = static_cast<uint32_t>(layers.size());
+    space_ = prefixd_open_space(client_, &spec);
+    ASSERT_NE(space_, nullptr) << prefixd_last_error();
+  }
+
+  // Bytes that layer, side, head and position decide.
+  static Rows RowsOf(uint32_t layer, uint32_t side, uint32_t begin, uint32_t count) {
+    Rows rows(size_t{kHeads} * count * kRow);
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      for (uint32_t i = 0; i < count; ++i) {
+        uint32_t state = ((layer * 2 + side) * kHeads + head) * kTokens + begin + i;
+        for (size_t byte = 0; byte < kRow; ++byte) {
+          state = state * 1664525u + 1013904223u;
+          rows[(head * count + i) * kRow + byte] = static_cast<uint8_t>(state >> 24);
+        }
+      }
+    }
+    return rows;
+  }
+  static std::vector<uint8_t> StateOf(uint32_t layer, uint32_t tokens) {
+    std::vector<uint8_t> state(kStateBytes);
+    uint32_t seed = layer * kTokens + tokens;
+    for (uint8_t& byte : state) byte = static_cast<uint8_t>((seed = seed * 1664525u + 1) >> 24);
+    return state;
+  }
+  static prefixd_planes PlanesOf(Rows& rows) {
+    prefixd_planes planes = PREFIXD_INIT(prefixd_planes);
+    planes.codes = rows.data();
+    return planes;
+  }
+  std::vector<uint32_t> Wanted(const prefixd_plan* plan) {
+    std::vector<uint32_t> wanted(prefixd_snapshots_wanted(plan, nullptr, 0));
+    EXPECT_EQ(prefixd_snapshots_wanted(plan, wanted.data(), wanted.size()), wanted.size());
+    return wanted;
+  }
+  // Everything that the plan asks for.
+  void Store() {
+    prefixd_plan* plan = prefixd_reserve(space_, tokens_.data(), kTokens, nullptr);
+    const std::vector<uint32_t> wanted = Wanted(plan);
+    for (uint32_t layer = 0; layer < kinds_.size(); ++layer) {
+      if (kinds_[layer] == PREFIXD_STATE) {
+        for (const uint32_t at : wanted) {
+          const std::vector<uint8_t> state = StateOf(layer, at);
+          ASSERT_EQ(prefixd_put_state(plan, layer, at, state.data(), state.size()), PREFIXD_OK)
+              << prefixd_last_error();
+        }
+        continue;
+      }
+      Rows k = RowsOf(layer, 0, 0, kTokens), v = RowsOf(layer, 1, 0, kTokens);
+      const prefixd_planes key = PlanesOf(k), value = PlanesOf(v);
+      ASSERT_EQ(prefixd_write_packed(plan, layer, 0, kTokens, &key, &value), PREFIXD_OK)
+          << prefixd_last_error();
+    }
+    prefixd_commit_options options = PREFIXD_INIT(prefixd_commit_options);
+    options.sequence_end = 1;
+    EXPECT_EQ(prefixd_commit(plan, kTokens, &options, nullptr), PREFIXD_OK) << prefixd_last_error();
+    prefixd_abandon(plan);
+  }
+  // Of at most `limit` tokens so many are restored, and all that a layer needs there is right.
+  void ExpectRestored(uint32_t limit, uint32_t restorable) {
+    SCOPED_TRACE("at most " + std::to_string(limit));
+    prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
+    lookup.max_tokens = limit;
+    prefixd_lease* lease = prefixd_acquire(space_, tokens_.data(), kTokens, &lookup, nullptr);
+    ASSERT_EQ(prefixd_wait_all(lease, 0), restorable);
+    for (uint32_t layer = 0; layer < kinds_.size() && restorable > 0; ++layer) {
+      if (kinds_[layer] == PREFIXD_STATE) {
+        std::vector<uint8_t> state(kStateBytes);
+        EXPECT_EQ(prefixd_get_state(lease, layer, state.data(), state.size()), PREFIXD_OK);
+        EXPECT_EQ(state, StateOf(layer, restorable)) << "layer " << layer;
+        continue;
+      }
+      const bool cut = kinds_[layer] == PREFIXD_SLIDING && restorable > kWindow + kSinks;
+      if (cut) ExpectGathered(lease, layer, 0, kSinks);
+      ExpectGathered(lease, layer, cut ? restorable - kWindow : 0, restorable);
+    }
+    prefixd_release(lease, nullptr);
+  }
+  static void ExpectGathered(prefixd_lease* lease, uint32_t layer, uint32_t begin, uint32_t end) {
+    const uint32_t count = end - begin;
+    Rows k(size_t{kHeads} * count * kRow), v = k;
+    const prefixd_planes key = PlanesOf(k), value = PlanesOf(v);
+    ASSERT_EQ(prefixd_gather(lease, layer, begin, count, &key, &value), PREFIXD_OK)
+        << prefixd_last_error();
+    EXPECT_TRUE(k == RowsOf(layer, 0, begin, count)) << "layer " << layer;
+    EXPECT_TRUE(v == RowsOf(layer, 1, begin, count)) << "layer " << layer;
+  }
+
+  std::vector<uint32_t> tokens_, kinds_;
+  prefixd_format format_{};
+  prefixd_client* client_ = nullptr;
+  prefixd_space* space_ = nullptr;
+};
+
+TEST_F(KindsTest, OfASlidingLayerTheSinksAndTheWindowComeBackWhereverItIsCut) {
+  Open({PREFIXD_FULL, PREFIXD_SLIDING});
+  Store();
+  for (const uint32_t limit : {kTokens, kTokens - 1, 250u, 90u}) ExpectRestored(limit, limit);
+  prefixd_lease* lease = prefixd_acquire(space_, tokens_.data(), kTokens, nullptr, nullptr);
+  ASSERT_EQ(prefixd_wait_all(lease, 0), kTokens);
+  const prefixd_block* blocks = nullptr;
+  ASSERT_EQ(prefixd_table(lease, 1, &blocks), 7u);
+  EXPECT_NE(blocks[0].units, nullptr) << "the sinks";
+  EXPECT_EQ(blocks[1].units, nullptr) << "neither";
+  EXPECT_NE(blocks[6].units, nullptr) << "the window";
+  Rows room(size_t{kHeads} * 50 * kRow);
+  const prefixd_planes planes = PlanesOf(room);
+  EXPECT_EQ(prefixd_gather(lease, 1, 100, 50, &planes, &planes), PREFIXD_FAILED_PRECONDITION);
+
+  // Attention over sinks and window reads nothing between them.
+  std::vector<float> q(kDim, 0), out(kDim);
+  prefixd_attend_options options = PREFIXD_INIT(prefixd_attend_options);
+  options.query_heads = options.kv_heads = 1;
+  options.key_dim = options.value_dim = kDim;
+  options.first_position = kTokens - 1;
+  options.scale = 1;
+  EXPECT_NE(prefixd_attend(blocks, 7, &format_, 1, q.data(), out.data(), &options), PREFIXD_OK)
+      << "without the window blocks are missing";
+  options.window = kWindow;
+  options.sink_tokens = kSinks;
+  EXPECT_EQ(prefixd_attend(blocks, 7, &format_, 1, q.data(), out.data(), &options), PREFIXD_OK)
+      << prefixd_last_error();
+  prefixd_release(lease, nullptr);
+}
+
+TEST_F(KindsTest, OfAStateLayerASnapshotComesBackAtItsExactPosition) {
+  Open({PREFIXD_FULL, PREFIXD_STATE, PREFIXD_SLIDING, PREFIXD_STATE});
+  Store();
+  ExpectRestored(kTokens - 1, kTokens - 1);  // an exact repeat, all but its last token
+  prefixd_plan* plan = prefixd_reserve(space_, tokens_.data(), kTokens, nullptr);
+  const std::vector<uint32_t> wanted = Wanted(plan);
+  prefixd_abandon(plan);
+  prefixd_match_info match = PREFIXD_INIT(prefixd_match_info);
+  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
+  lookup.max_tokens = kTokens - 2;
+  ASSERT_EQ(prefixd_match(space_, tokens_.data(), kTokens, &lookup, &match), PREFIXD_OK);
+  EXPECT_LT(match.restorable_tokens, kTokens - 2) << "a state is never cut";
+  EXPECT_NE(std::string(match.why_shorter).find("no_state_snapshot"), std::string::npos)
+      << match.why_shorter;
+}
+
+TEST_F(KindsTest, MistakesAreSentences) {
+  Open({PREFIXD_FULL, PREFIXD_STATE});
+  const auto told = [](prefixd_status status) {
+    EXPECT_EQ(status, PREFIXD_INVALID_ARGUMENT);
+    return std::string(prefixd_last_error());
+  };
+  const std::vector<uint8_t> state(kStateBytes);
+  prefixd_plan* plan = prefixd_reserve(space_, tokens_.data(), kTokens, nullptr);
+  EXPECT_EQ(told(prefixd_put_state(plan, 0, 10, state.data(), kStateBytes)),
+            "put_state: layer 0 keeps a state of 0 bytes, 1000 were given");
+  EXPECT_EQ(told(prefixd_put_state(plan, 1, 401, state.data(), kStateBytes)),
+            "put_state: at token 401, must be 1 to 400");
+  EXPECT_EQ(told(prefixd_put_state(plan, 1, 10, nullptr, kStateBytes)), "put_state: no state");
+  prefixd_abandon(plan);
+  EXPECT_EQ(prefixd_snapshots_wanted(nullptr, nullptr, 0), 0u);
+  EXPECT_NE(prefixd_put_state(nullptr, 1, 10, state.data(), kStateBytes), PREFIXD_OK);
+  std::vector<uint8_t> room(kStateBytes);
+  EXPECT_NE(prefixd_get_state(nullptr, 1, room.data(), kStateBytes), PREFIXD_OK);
+  EXPECT_EQ(told(prefixd_get_state(nullptr, 1, nullptr, 0)), "get_state: no room for a state");
+  // Another kind than this library knows, and a member that a kind does not have.
+  prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
+  spec.model = "kinds";
+  spec.layer_count = 1;
+  prefixd_layer layer = Layer(PREFIXD_FULL);
+  spec.layers = &layer;
+  layer.kind = 4;
+  EXPECT_EQ(prefixd_open_space(client_, &spec), nullptr);
+  EXPECT_STREQ(prefixd_last_error(), "open_space: a layer's kind is not known to this library");
+  layer.kind = PREFIXD_FULL;
+  layer.window = 10;
+  EXPECT_EQ(prefixd_open_space(client_, &spec), nullptr);
+  EXPECT_NE(std::string(prefixd_last_error()).find("window"), std::string::npos)
+      << prefixd_last_error();
+}
+
+// A caller that was built before layers had kinds.
+TEST_F(KindsTest, ALayerOfTheFirstVersionIsFullAttention) {
+  prefixd_layer layer = Layer(PREFIXD_FULL);
+  layer.size = offsetof(prefixd_layer, kind);
+  layer.kind = layer.window = layer.sink_tokens = 77;  // not the library's to read
+  prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
+  const uint8_t digest[32] = {5};
+  spec.model = "kinds";
+  spec.weights_digest = digest;
+  spec.layers = &layer;
+  spec.layer_count = 1;
+  space_ = prefixd_open_space(client_, &spec);
+  ASSERT_NE(space_, nullptr) << prefixd_last_error();
+  kinds_ = {PREFIXD_FULL};
+  Store();
+  ExpectRestored(77, 77);
+}
+
+TEST_F(KindsTest, BlockFloatAndTransposedFormatsHaveTheirRows) {
+  const prefixd_tensor_format mxfp4 = {PREFIXD_MXFP4, 0, 0, 0, 0, 0},
+                              mxfp8 = {PREFIXD_MXFP8, 0, 0, 0, 0, 0},
+                              nvfp4 = {PREFIXD_NVFP4, 0, 0, 0, 0, 0},
+                              turned = {PREFIXD_RAW, PREFIXD_F16, 0, PREFIXD_TRANSPOSED, 0, 0};
+  const auto row = [](const prefixd_tensor_format& format) {
+    const prefixd_row bytes = prefixd_row_bytes(&format, kDim);
+    return std::vector<uint32_t>{bytes.codes, bytes.scales, bytes.biases};
+  };
+  EXPECT_EQ(row(mxfp4), (std::vector<uint32_t>{32, 2, 0}));
+  EXPECT_EQ(row(mxfp8), (std::vector<uint32_t>{64, 2, 0}));
+  EXPECT_EQ(row(nvfp4), (std::vector<uint32_t>{32, 4, 0}));
+  EXPECT_EQ(row(turned), (std::vector<uint32_t>{128, 0, 0}));
+}
+
+}  // namespace

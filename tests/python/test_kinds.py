@@ -1,0 +1,179 @@
+"""Spaces whose layers slide or keep a state: what comes back is right for every layer, or nothing."""
+
+import hashlib
+
+import numpy as np
+import prefixd
+from support import DaemonTest, same
+
+WINDOW, SINKS, STATE_BYTES, DIM, HEADS = 100, 4, 1000, 64, 2
+FORMAT = prefixd.mlx_affine(8, 64, "bfloat16")
+FULL = prefixd.FullLayer(HEADS, DIM, DIM, [FORMAT])
+SLIDING = prefixd.SlidingLayer(HEADS, DIM, DIM, [FORMAT], window=WINDOW, sink_tokens=SINKS)
+STATE = prefixd.StateLayer(STATE_BYTES)
+
+
+def rows_of(tokens, layer, side):
+    """K or V of a layer: bytes that the position, its token and the layer decide."""
+    parts = [np.empty((1, HEADS, len(tokens), n), t) for n, t in ((16, "u4"), (1, "u2"), (1, "u2"))]
+    for at, token in enumerate(tokens):
+        rng = np.random.default_rng([token, at, layer, side])
+        for part in parts:
+            part[0, :, at] = rng.integers(0, 1 << 16, (HEADS, part.shape[3]))
+    return tuple(parts)
+
+
+def state_of(tokens, layer):
+    """The state of a layer after all of these tokens."""
+    told = hashlib.sha256(repr((list(tokens), layer)).encode()).digest()
+    return np.frombuffer((told * 32)[:STATE_BYTES], np.uint8)
+
+
+class Kinds(DaemonTest):
+    """layers: of the space. Their kinds decide what is written and read."""
+
+    layers = ()
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.start()
+        self.space = self.attached().open_space(
+            model="kinds", weights=bytes([3]) * 32, rope=prefixd.Rope(theta=1e4), layers=self.layers
+        )
+        self.tokens = [i * 37 % 997 for i in range(400)]
+        self.rows = {
+            layer: (rows_of(self.tokens, layer, 0), rows_of(self.tokens, layer, 1))
+            for layer, spec in enumerate(self.layers)
+            if spec.formats
+        }
+
+    def cut(self, layer, begin, end):
+        return tuple(tuple(part[:, :, begin:end] for part in side) for side in self.rows[layer])
+
+    def store(self, count, snapshots=()):
+        with self.space.reserve(self.tokens[:count]) as plan:
+            for at in snapshots or plan.snapshots_wanted:
+                for layer, spec in enumerate(self.layers):
+                    if not spec.formats:
+                        state = state_of(self.tokens[:at], layer)
+                        self.assertTrue(plan.put_state(layer, at, state))
+            for begin, end in plan.mine:
+                for layer in self.rows:
+                    key, value = self.cut(layer, begin, end)
+                    self.assertTrue(plan.write_packed(layer, begin, key=key, value=value))
+                plan.commit(end)
+            self.assertEqual(plan.commit(count, sequence_end=True).error, "")
+
+    def check(self, tokens, limit, restorable):
+        """What is restored of at most `limit` tokens is what was stored."""
+        with self.space.acquire(tokens, max_tokens=limit) as lease:
+            self.assertEqual(lease.wait_all(), restorable)
+            for layer, spec in enumerate(self.layers):
+                if restorable == 0:
+                    continue
+                if not spec.formats:
+                    wanted = state_of(tokens[:restorable], layer)
+                    self.assertEqual(lease.state(layer).tobytes(), wanted.tobytes())
+                    continue
+                sliding = isinstance(spec, prefixd.SlidingLayer) and restorable > WINDOW + SINKS
+                parts = [(0, SINKS), (restorable - WINDOW, restorable)] if sliding else [(0, restorable)]
+                for begin, end in parts:
+                    got = lease.gather(layer, end - begin, begin=begin)
+                    self.assertTrue(same([got], [self.cut(layer, begin, end)]))
+            return lease.match
+
+
+class SlidingTest(Kinds):
+    layers = (FULL, SLIDING, SLIDING)
+
+    def test_the_window_and_the_sinks_come_back_wherever_a_sequence_is_cut(self):
+        self.store(400)
+        for limit in (400, 399, 250, 130, 90):
+            self.check(self.tokens, limit, limit)
+
+    def test_between_sinks_and_window_there_is_nothing(self):
+        self.store(400)
+        with self.space.acquire(self.tokens) as lease:
+            self.assertEqual(lease.wait_all(), 400)
+            self.assertIsNone(lease.gather(1, 50, begin=100))
+            self.assertEqual(lease.runs(0), [(0, 400, 0)])
+            self.assertEqual(lease.runs(1), [(0, 64, 0), (256, 400, 0)])
+            self.assertEqual([block.begin for block in lease.blocks(1)], [0, 256, 320, 384])
+            block = lease.blocks(1)[1]
+            self.assertTrue(same([(block.key, block.value)], [self.cut(1, 256, 320)]))
+            del block
+
+    def test_a_window_whose_blocks_were_never_written_is_not_restored(self):
+        with self.space.reserve(self.tokens) as plan:
+            for layer in self.rows:
+                begin = 0 if layer == 0 else 256  # without the sinks
+                key, value = self.cut(layer, begin, 400)
+                plan.write_packed(layer, begin, key=key, value=value)
+            plan.commit(400, sequence_end=True)
+        match = self.check(self.tokens, 400, 0)
+        self.assertEqual([reason.name for reason in match.reasons], ["window_gone"])
+
+
+class HybridTest(Kinds):
+    layers = (FULL, SLIDING, STATE, FULL, STATE)
+
+    def test_an_exact_repeat_is_restored_to_its_last_token_but_one(self):
+        self.store(400)
+        self.check(self.tokens, 399, 399)
+
+    def test_a_state_is_right_at_its_position_and_nowhere_else(self):
+        self.store(400, snapshots=(130, 390))
+        for limit, restorable in ((400, 390), (390, 390), (389, 130), (129, 0)):
+            match = self.check(self.tokens, limit, restorable)
+        self.assertIn("no_state_snapshot", [reason.name for reason in match.reasons])
+
+    def test_positions_are_wanted_where_requests_go_on(self):
+        with self.space.reserve(self.tokens, turn_ends=[200]) as plan:
+            wanted = plan.snapshots_wanted
+        self.assertEqual(list(wanted), sorted(set(wanted)))
+        self.assertLessEqual({199, 399}, set(wanted))
+        self.assertLessEqual(len(wanted), 64)
+        self.assertEqual(plan.snapshots_wanted, (), "after the plan was given up")
+
+    def test_mistakes_are_refused_by_name(self):
+        self.store(400, snapshots=(390,))
+        with self.space.reserve(self.tokens[:300] + [5] * 50) as plan:
+            for sentence, arguments in (
+                ("layer 0 keeps a state of 0 bytes, 1000 were given", (0, 350, bytes(1000))),
+                ("layer 2 keeps a state of 1000 bytes, 999 were given", (2, 350, bytes(999))),
+                ("at token 351, must be 1 to 350", (2, 351, bytes(1000))),
+                ("layer 5, the space has 5", (5, 350, bytes(1000))),
+            ):
+                with self.assertRaisesRegex(prefixd.Error, sentence):
+                    plan.put_state(*arguments)
+            key, value = self.cut(0, 0, 350)
+            with self.assertRaisesRegex(prefixd.Error, "layer 2 keeps a state, put_state"):
+                plan.write_packed(2, key=key, value=value)
+        with self.space.acquire(self.tokens) as lease:
+            self.assertEqual(lease.wait_all(), 390)
+            with self.assertRaisesRegex(prefixd.Error, "layer 2 keeps a state, state"):
+                lease.gather(2)
+            with self.assertRaisesRegex(prefixd.Error, "layer 0 keeps tokens, gather"):
+                lease.state(0)
+            with self.assertRaisesRegex(prefixd.Error, "out has 10 bytes, must be 1000"):
+                lease.state(2, out=np.empty(10, np.uint8))
+            out = np.empty(STATE_BYTES, np.uint8)
+            self.assertIs(lease.state(2, out=out), out)
+        client = self.attached()
+        for layer, sentence in (
+            (prefixd.SlidingLayer(HEADS, DIM, DIM, [FORMAT], window=0), "window"),
+            (prefixd.StateLayer(0), "state_bytes"),
+        ):
+            with self.assertRaisesRegex(prefixd.Error, sentence):
+                client.open_space(model="m", weights=bytes([1]) * 32, layers=[layer])
+
+    def test_without_a_daemon_there_is_no_state_and_nothing_is_raised(self):
+        self.daemon.kill()
+        client = self.connect(connect_deadline_ms=50)
+        space = client.open_space(model="kinds", weights=bytes([3]) * 32, layers=self.layers)
+        with space.acquire(self.tokens, deadline_ms=50) as lease:
+            self.assertEqual(lease.wait_all(), 0)
+            self.assertIsNone(lease.state(2))
+        with space.reserve(self.tokens, deadline_ms=50) as plan:
+            self.assertEqual(plan.snapshots_wanted, ())
+            self.assertFalse(plan.put_state(2, 400, bytes(STATE_BYTES)))
