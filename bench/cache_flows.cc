@@ -105,6 +105,7 @@ class WholeFlow {
     }
     result.dequantized_rss = ResidentBytes();
     if (layers < shape_.layers) return;  // it was to warm up
+    result.turns.push_back(turns_++);
     result.quantize_us.push_back(quantize_us);
     result.dequantize_us.push_back(dequantize_us);
     if (result.distance.count > 0) return;
@@ -123,6 +124,7 @@ class WholeFlow {
   const size_t tensor_bytes_;
   const HugeBytes originals_;
   std::unique_ptr<HugeBytes> dequantized_;
+  uint32_t turns_ = 0;
 };
 
 }  // namespace

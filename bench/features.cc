@@ -14,10 +14,11 @@ void FeaturesNumbers(Bench& bench) {
 }
 
 void RunFeatures(Bench& bench) {
-  const std::pair<const char*, void (*)(Bench&)> families[] = {{"descriptors", FeaturesDescriptors},
-                                                               {"shapes", FeaturesShapes},
-                                                               {"hybrid", FeaturesHybrid},
-                                                               {"numbers", FeaturesNumbers}};
+  const std::pair<const char*, void (*)(Bench&)> families[] = {
+      {"table", FeaturesTable},    {"descriptors", FeaturesDescriptors},
+      {"shapes", FeaturesShapes},  {"chain", FeaturesChain},
+      {"hybrid", FeaturesHybrid},  {"overhead", FeaturesOverhead},
+      {"numbers", FeaturesNumbers}};
   for (const auto& [name, run] : families) {
     if (bench.Wants(name)) run(bench);
   }

@@ -52,6 +52,16 @@ class KernelMemory {
   PairedStreamRead pair_;
 };
 
+// One length of the table, in us a token of all layers: f16, 8/4 and 4/4.
+struct TableLength {
+  uint32_t tokens = 0;
+  double f16_us = 0, mixed_us = 0, four_us = 0;
+};
+std::vector<uint32_t> TableLengths(bool smoke);  // those of the source, unless smoke
+// The shortest length from which on 8/4 is faster than f16 at every one measured; 0: there is none.
+// Requires: ascending lengths.
+uint32_t Crossover(const std::vector<TableLength>& lengths);
+
 // The most that attention may differ from exact attention on the dequantized values, relative RMS.
 inline constexpr double kPreciseError = 1e-3, kFastError = 1.8e-2;
 inline double ErrorLimit(kernels::AttentionMode mode) {

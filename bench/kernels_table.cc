@@ -30,7 +30,32 @@ bool Prepare(Bench& bench, Contestant& contestant, const KvShape& shape) {
   return true;
 }
 
+std::string ToText(const std::vector<TableLength>& lengths) {
+  const uint32_t crossover = Crossover(lengths);
+  const std::string from = crossover == 0
+                               ? "8/4 is not faster than f16 at the longest length measured"
+                               : absl::StrCat("8/4 is faster than f16 from ", crossover,
+                                              " tokens on, of the lengths measured");
+  const TableLength& last = lengths.back();
+  return absl::StrCat(from, "; at ", last.tokens, " tokens f16 takes ", MicrosText(last.f16_us),
+                      ", 8/4 ", MicrosText(last.mixed_us), ", 4/4 ", MicrosText(last.four_us));
+}
+
 }  // namespace
+
+std::vector<uint32_t> TableLengths(bool smoke) {
+  if (smoke) return {256, 512};
+  return {1024, 4096, 16384, 32768};
+}
+
+uint32_t Crossover(const std::vector<TableLength>& lengths) {
+  uint32_t from = 0;
+  for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {
+    if (length->mixed_us >= length->f16_us) break;
+    from = length->tokens;
+  }
+  return from;
+}
 
 void KernelsTable(Bench& bench) {
   const uint64_t rounds = bench.Parameter("table_rounds", 2, 7, 21);
@@ -43,10 +68,8 @@ void KernelsTable(Bench& bench) {
     auto store = MakeArenaStore(FolderForArenas(bench), store_bytes);
     contestant.store = store.ok() ? *std::move(store) : MakePrivateStore(store_bytes);
   }
-  uint32_t crossover = 0;
-  std::vector<uint32_t> lengths = {1024, 4096, 16384, 32768};
-  if (bench.smoke()) lengths = {256, 512};
-  for (const uint32_t tokens : lengths) {
+  std::vector<TableLength> lengths;
+  for (const uint32_t tokens : TableLengths(bench.smoke())) {
     std::vector<Side> sides;
     for (Contestant& contestant : contestants) {
       const KernelFormat& format = FormatNamed(formats, contestant.name);
@@ -69,12 +92,13 @@ void KernelsTable(Bench& bench) {
       figures.push_back(
           {words(contestants[i].name) + "_speedup_ratio", seen.median_us(0) / seen.median_us(i)});
     }
-    if (crossover == 0 && seen.median_us(1) < seen.median_us(0)) crossover = tokens;
+    lengths.push_back({.tokens = tokens,
+                       .f16_us = kLayers * seen.median_us(0),
+                       .mixed_us = kLayers * seen.median_us(1),
+                       .four_us = kLayers * seen.median_us(2)});
     bench.Add({absl::StrCat("decode of ", kLayers, " layers, ", tokens, " tokens"), figures});
   }
-  bench.Note(crossover == 0 ? "8/4 is never faster than f16 here"
-                            : absl::StrCat("8/4 is faster than f16 from ", crossover,
-                                           " tokens on, of the lengths measured"));
+  bench.Note(ToText(lengths));
 }
 
 }  // namespace prefixd::bench

@@ -17,7 +17,8 @@ namespace {
 // Of what is available: beyond it the kernel may have to take memory from others.
 constexpr double kMostOfMemory = 0.8;
 
-uint64_t MemoryLimit() {
+uint64_t MemoryLimit(const KvCacheOptions& shape) {
+  if (shape.memory_limit_bytes != 0) return shape.memory_limit_bytes;
   return static_cast<uint64_t>(kMostOfMemory * static_cast<double>(AvailableBytes()));
 }
 
@@ -29,10 +30,10 @@ std::vector<CacheResult> RunProduction(Bench& bench, const KvCacheOptions& shape
   std::vector<CacheResult> results;
   for (const CacheMode& mode : CacheModes(shape, dtype)) {
     const uint64_t needed = ProductionFlowBytes(shape, mode);
-    if (needed > MemoryLimit()) {
+    if (needed > MemoryLimit(shape)) {
       bench.Note(absl::StrCat("refused: ", mode.name, " of ", quant::ToString(dtype),
                               " would store ", Text(needed), ", 80 % of the available memory are ",
-                              Text(MemoryLimit())));
+                              Text(MemoryLimit(shape))));
       continue;
     }
     results.push_back(RunProductionFlow(shape, dtype, mode, progress));
@@ -44,10 +45,10 @@ std::vector<CacheResult> RunModes(Bench& bench, const KvCacheOptions& shape, qua
                                   uint64_t rounds, Progress& progress) {
   if (shape.production) return RunProduction(bench, shape, dtype, progress);
   const uint64_t needed = WholeFlowBytes(shape, dtype);
-  if (needed <= MemoryLimit()) return RunWholeFlow(shape, dtype, rounds, progress);
+  if (needed <= MemoryLimit(shape)) return RunWholeFlow(shape, dtype, rounds, progress);
   bench.Note(absl::StrCat("warning: originals, quantized and dequantized values of ",
                           quant::ToString(dtype), " would take ", Text(needed),
-                          ", 80 % of the available memory are ", Text(MemoryLimit()),
+                          ", 80 % of the available memory are ", Text(MemoryLimit(shape)),
                           ": each chunk of floats is freed instead, as with --production"));
   return RunProduction(bench, shape, dtype, progress);
 }

@@ -27,6 +27,7 @@ struct CacheResult {
   uint64_t raw_bytes = 0, memory_bytes = 0;
   Distance distance;
   std::vector<double> quantize_us, dequantize_us;  // of the whole cache, a round each
+  std::vector<uint32_t> turns;  // of each round: which of all timed runs of the flow it was
   uint64_t originals_rss = 0, quantized_rss = 0,
            dequantized_rss = 0;  // of this process when the step was done
   uint64_t extra_bytes = 0;      // production: the most beside what is stored

@@ -188,8 +188,8 @@ int Main(int argc, char** argv) {
          "only these families of figures. share: acquire, match, read, gather, python, "
          "streams, fairness, crash; kernels: decode, prefill, error, convert, numbers, table, "
          "fused; trace: cache, daemon, tiers; ssd: spill, restore, churn, restart, budget, trace; "
-         "features: descriptors, shapes, hybrid, "
-         "numbers")
+         "features: table, descriptors, shapes, "
+         "chain, hybrid, overhead, numbers")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,

@@ -2,6 +2,7 @@
 
 #include "nlohmann/json.hpp"
 
+#include "client/cli/compression.h"
 #include "client/cli/names.h"
 
 namespace prefixd::cli {
@@ -123,6 +124,10 @@ std::string SpacesJson(const v1::ListSpacesReply& reply) {
     json["tenant"] = space.tenant();
     json["weights_digest"] = HexId(space.identity().weights_digest());
     json["differing_fields"] = List(space.differing_fields());
+    json["compression_ratio"] = ordered_json::object();
+    for (const FormatRatio& format : Compression(space.identity())) {
+      json["compression_ratio"][format.format] = format.ratio;
+    }
     spaces.push_back(std::move(json));
   }
   return Line({{"spaces", std::move(spaces)}});

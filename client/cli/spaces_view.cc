@@ -4,11 +4,13 @@
 //   only 3f2a9c0d11e4  kjv-7.7m      64  mlx_affine/8/64/f16      48   3,064     4  9.3 MiB  9.3
 //   MiB       0 B
 #include <algorithm>
+#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "base/size.h"
+#include "client/cli/compression.h"
 #include "client/cli/names.h"
 #include "client/cli/table.h"
 #include "client/cli/units.h"
@@ -61,6 +63,11 @@ std::string Identity(const v1::ListSpacesReply::Space& space) {
   if (!identity.salt().empty()) table.AddRow({"salt", identity.salt()});
   table.AddRow({"block_tokens", absl::StrCat(space.stats().block_tokens())});
   table.AddRow({"formats", absl::StrJoin(space.stats().formats(), " ")});
+  for (const FormatRatio& format : Compression(identity)) {
+    char ratio[32];
+    std::snprintf(ratio, sizeof(ratio), "%.2f", format.ratio);
+    table.AddRow({"compression", absl::StrCat(ratio, " of raw elements: ", format.format)});
+  }
   for (const v1::LayerGroup& group : identity.groups()) {
     table.AddRow(
         {"group", absl::StrCat(group.name(), ": ", NameOf(group.kind()), ", layers ",

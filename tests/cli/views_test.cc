@@ -3,9 +3,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
+#include "client/cli/json.h"
 #include "client/cli/names.h"
 #include "tests/cli/samples.h"
+#include "wire/identity.h"
 
 namespace prefixd::cli {
 namespace {
@@ -122,6 +125,35 @@ TEST(SpacesViewTest, IsOneLineASpace) {
   EXPECT_EQ(SpacesView(reply), "no spaces yet: no worker has opened one\n");
   *reply.add_spaces() = SampleSpace(0x3f);
   EXPECT_EQ(SpacesView(reply), kSpaceTable);
+}
+
+// S1-35
+TEST(SpacesViewTest, SaysHowMuchSmallerEachFormatIsThanTheDataItWasMadeOf) {
+  block::SpaceIdentity identity;
+  identity.model = "Qwen3-0.6B";
+  identity.block_tokens = 64;
+  block::LayerGroup group;
+  group.name = "full.0";
+  group.layers = {0, 1};
+  group.kv_heads = 8;
+  group.key_dim = group.value_dim = 128;
+  for (const uint8_t bits : {uint8_t{8}, uint8_t{4}}) {
+    const quant::TensorFormat format = quant::MlxAffineFormat(bits, 64, quant::Dtype::kF16);
+    group.ladder.push_back({format, format});
+  }
+  identity.groups = {group};
+  v1::ListSpacesReply reply;
+  v1::ListSpacesReply::Space* const space = reply.add_spaces();
+  *space = SampleSpace(0x3f);
+  *space->mutable_identity() = wire::ToProto(identity);
+  const nlohmann::json ratios =
+      nlohmann::json::parse(SpacesJson(reply))["spaces"][0]["compression_ratio"];
+  ASSERT_EQ(ratios.size(), 2u);
+  EXPECT_NEAR(ratios["mlx_affine/8/64/f16"].get<double>(), 1.882, 0.001);
+  EXPECT_NEAR(ratios["mlx_affine/4/64/f16"].get<double>(), 3.556, 0.001);
+  const std::string text = ExplainView(reply, SampleId(0x3f));
+  EXPECT_THAT(text, HasSubstr("compression   1.88 of raw elements: mlx_affine/8/64/f16\n"));
+  EXPECT_THAT(text, HasSubstr("compression   3.56 of raw elements: mlx_affine/4/64/f16\n"));
 }
 
 TEST(SpacesViewTest, ExplainSaysInWhichFieldsOtherSpacesDiffer) {

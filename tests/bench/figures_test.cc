@@ -1,0 +1,244 @@
+// What prefix-bench's tables show of the rows that FEATURES.md names: figures, not only an exit
+// code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/kernels.h"
+#include "bench/kv_cache.h"
+#include "bench/timing.h"
+#include "bench/workloads.h"
+
+namespace prefixd::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Bench::Options Quiet(const std::string& workload) {
+  return {.workload = workload, .directory = std::filesystem::temp_directory_path(), .quiet = true};
+}
+
+std::map<std::string, double> FiguresOf(const Bench& bench, const std::string& row) {
+  std::map<std::string, double> figures;
+  for (const Row& each : bench.rows()) {
+    if (each.name != row) continue;
+    for (const Figure& figure : each.figures) figures[figure.name] = figure.value;
+  }
+  EXPECT_FALSE(figures.empty()) << "no row " << row;
+  return figures;
+}
+
+double Parameter(const Bench& bench, const std::string& name) {
+  for (const Figure& figure : bench.parameters()) {
+    if (figure.name == name) return figure.value;
+  }
+  ADD_FAILURE() << "no parameter " << name;
+  return 0;
+}
+
+// One layer of 512 tokens and head dim 128, as the source's first point.
+class KvCacheTest : public ::testing::Test {
+ protected:
+  static KvCacheOptions OneLayer() {
+    return {.layers = 1, .seq_len = 512, .heads = 8, .head_dim = 128, .group_size = 64};
+  }
+  static Bench& Run(const KvCacheOptions& shape, std::optional<Bench>& bench) {
+    Bench::Options options = Quiet("kv-cache");
+    options.quick = true;
+    options.kv_cache = shape;
+    bench.emplace(options);
+    RunKvCache(*bench);
+    EXPECT_THAT(bench->failures(), ElementsAre());
+    return *bench;
+  }
+  std::optional<Bench> bench_;
+};
+
+// S1-30
+TEST_F(KvCacheTest, TheTimesOfOneLayerOf512TokensAndHeadDim128ArePrinted) {
+  const Bench& bench = Run(OneLayer(), bench_);
+  EXPECT_EQ(Parameter(bench, "layers"), 1);
+  EXPECT_EQ(Parameter(bench, "seq_len"), 512);
+  EXPECT_EQ(Parameter(bench, "head_dim"), 128);
+  for (const char* row : {"8-bit of f32", "4-bit of f32", "8-bit of f16", "4-bit of f16"}) {
+    std::map<std::string, double> figures = FiguresOf(bench, row);
+    EXPECT_GT(figures["quantize_us"], 0) << row;
+    EXPECT_GT(figures["dequantize_us"], 0) << row;
+  }
+  const auto& notes = bench.notes();
+  const auto of_mode = std::find_if(notes.begin(), notes.end(), [](const std::string& note) {
+    return note.rfind("8-bit ", 0) == 0;
+  });
+  ASSERT_NE(of_mode, notes.end()) << "no line of 8 bits in the table";
+  EXPECT_THAT(*of_mode, HasSubstr(" ms"));
+}
+
+// S1-35
+TEST_F(KvCacheTest, CompressionIsToldAgainstTheBytesOfTheData) {
+  const Bench& bench = Run(OneLayer(), bench_);
+  EXPECT_NEAR(FiguresOf(bench, "8-bit of f16")["compression_ratio"], 1.882, 0.001);
+  EXPECT_NEAR(FiguresOf(bench, "4-bit of f16")["compression_ratio"], 3.556, 0.001);
+  EXPECT_NEAR(FiguresOf(bench, "8-bit of f32")["compression_ratio"], 3.556, 0.001);
+  EXPECT_NEAR(FiguresOf(bench, "4-bit of f32")["compression_ratio"], 6.4, 0.001);
+}
+
+// S1-32
+TEST_F(KvCacheTest, ResidentMemoryIsToldAtEachStepAndGrowsByWhatTheStepKeeps) {
+  KvCacheOptions shape = OneLayer();
+  shape.layers = 8;
+  shape.seq_len = 2048;
+  std::map<std::string, double> figures = FiguresOf(Run(shape, bench_), "8-bit of f32");
+  const double raw = 2.0 * 8 * 8 * 2048 * 128 * 4;
+  EXPECT_GE(figures["rss_originals_bytes"], figures["rss_before_bytes"] + 0.95 * raw);
+  EXPECT_GE(figures["rss_quantized_bytes"],
+            figures["rss_originals_bytes"] + 0.95 * figures["memory_bytes"]);
+  EXPECT_GE(figures["rss_dequantized_bytes"], figures["rss_quantized_bytes"] + 0.95 * raw);
+}
+
+// S1-32
+TEST_F(KvCacheTest, AboveFourFifthsOfMemoryItWarnsAndGoesChunkByChunkOrRefuses) {
+  KvCacheOptions shape = OneLayer();
+  const CacheMode eight = CacheModes(shape, quant::Dtype::kF32)[1];
+  shape.memory_limit_bytes = ProductionFlowBytes(shape, eight);  // raw takes more
+  ASSERT_LT(shape.memory_limit_bytes, WholeFlowBytes(shape, quant::Dtype::kF16));
+  const Bench& bench = Run(shape, bench_);
+  int warnings = 0, refusals = 0;
+  for (const std::string& note : bench.notes()) {
+    warnings += note.rfind("warning: originals, quantized and dequantized values of f", 0) == 0;
+    refusals += note.rfind("refused: raw of f32 would store ", 0) == 0;
+  }
+  EXPECT_EQ(warnings, 2) << "of f32 and of f16";
+  EXPECT_EQ(refusals, 1);
+  std::set<std::string> rows;
+  for (const Row& row : bench.rows()) rows.insert(row.name);
+  EXPECT_TRUE(rows.contains("8-bit of f32"));
+  EXPECT_FALSE(rows.contains("raw of f32"));
+  EXPECT_GT(FiguresOf(bench, "8-bit of f32")["quantize_us"], 0);
+}
+
+// S1-36
+TEST_F(KvCacheTest, ModesAreWarmedUpAndTakeTurnsInAnotherOrderEachRound) {
+  KvCacheOptions shape = OneLayer();
+  shape.layers = 2;
+  shape.seq_len = 64;
+  constexpr uint64_t kRounds = 20;
+  Progress silent(false);
+  const std::vector<CacheResult> results = RunWholeFlow(shape, quant::Dtype::kF32, kRounds, silent);
+  const auto modes = static_cast<uint32_t>(results.size());
+  std::vector<uint32_t> all;
+  std::set<std::vector<uint32_t>> orders;
+  for (const CacheResult& result : results) {
+    EXPECT_EQ(result.quantize_us.size(), kRounds) << result.mode << ": warming up is not timed";
+    ASSERT_EQ(result.turns.size(), kRounds);
+    all.insert(all.end(), result.turns.begin(), result.turns.end());
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      EXPECT_EQ(result.turns[round] / modes, round) << "each round has every mode once";
+    }
+  }
+  std::sort(all.begin(), all.end());
+  for (uint32_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i);
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    std::vector<uint32_t> order;
+    for (const CacheResult& result : results) order.push_back(result.turns[round] % modes);
+    orders.insert(order);
+  }
+  EXPECT_GT(orders.size(), kRounds / 2) << "the order is random";
+}
+
+// S1-36
+TEST(TakeTurnsTest, SidesAreWarmedUpAndEveryRoundBeginsWithAnother) {
+  std::string calls;
+  std::vector<Side> sides;
+  for (const char name : {'a', 'b', 'c'}) {
+    sides.push_back({.name = {}, .bytes = 1, .run = [&calls, name] { calls.push_back(name); }});
+  }
+  const Rounds rounds = TakeTurns(sides, 6);
+  ASSERT_EQ(calls.size(), 3 + 6 * 3u);
+  EXPECT_EQ(calls.substr(0, 3), "abc") << "once each, before any clock";
+  for (const auto& samples : rounds.samples) EXPECT_EQ(samples.size(), 6u);
+  std::string firsts;
+  for (size_t round = 0; round < 6; ++round) {
+    std::string one = calls.substr(3 + round * 3, 3);
+    firsts.push_back(one[0]);
+    std::sort(one.begin(), one.end());
+    EXPECT_EQ(one, "abc");
+  }
+  for (size_t round = 1; round < 6; ++round) EXPECT_NE(firsts[round], firsts[round - 1]);
+}
+
+// S2-16
+TEST(TableTest, EveryLengthHasLatencyAndTokensPerSecondOfAllThreeFormats) {
+  Bench::Options options = Quiet("kernels");
+  options.smoke = true;
+  Bench bench(options);
+  KernelsTable(bench);
+  EXPECT_THAT(bench.failures(), ElementsAre());
+  ASSERT_EQ(bench.rows().size(), 2u);
+  for (const char* row : {"decode of 32 layers, 256 tokens", "decode of 32 layers, 512 tokens"}) {
+    std::map<std::string, double> figures = FiguresOf(bench, row);
+    for (const char* format : {"f16", "8/4_tiled", "4/4_tiled"}) {
+      const double us = figures[std::string(format) + "_us"];
+      EXPECT_GT(us, 0) << row << ' ' << format;
+      EXPECT_DOUBLE_EQ(figures[std::string(format) + "_tokens_per_s"], 1e6 / us);
+    }
+    EXPECT_GT(figures["8/4_tiled_speedup_ratio"], 0);
+    EXPECT_GT(figures["4/4_tiled_speedup_ratio"], 0);
+  }
+  ASSERT_FALSE(bench.notes().empty());
+  EXPECT_THAT(bench.notes().back(), HasSubstr("at 512 tokens f16 takes "));
+}
+
+// S2-16
+TEST(TableTest, TheLengthsAreThoseOfTheSource) {
+  EXPECT_THAT(TableLengths(false), ElementsAre(1024, 4096, 16384, 32768));
+}
+
+// S2-17
+TEST(TableTest, FewerBitsAreFasterFromTheLengthAfterWhichTheyAreNeverSlower) {
+  const auto of = [](const std::vector<double>& mixed_us) {
+    std::vector<TableLength> lengths;
+    for (size_t i = 0; i < mixed_us.size(); ++i) {
+      lengths.push_back(
+          {.tokens = 1024u << i, .f16_us = 10, .mixed_us = mixed_us[i], .four_us = 1});
+    }
+    return Crossover(lengths);
+  };
+  EXPECT_EQ(of({11, 11, 9, 8}), 4096u);
+  EXPECT_EQ(of({9, 11, 9, 8}), 4096u) << "at 1,024 they were faster by chance";
+  EXPECT_EQ(of({9, 9, 9, 9}), 1024u);
+  EXPECT_EQ(of({9, 9, 9, 10}), 0u);
+  EXPECT_EQ(of({}), 0u);
+}
+
+// Issue "every layer kind and every KV format": a mixed chain is no worse than its worst part, and
+// heals.
+TEST(FeaturesTest, AMixedChainErrsLessThanItsWorstPartAndHeals) {
+  const std::string folder =
+      std::filesystem::temp_directory_path() / ("prefixd-chain-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  Bench::Options options = Quiet("features");
+  options.smoke = true;
+  options.only = {"chain", "table"};
+  options.directory = folder;
+  Bench bench(options);
+  RunFeatures(bench);
+  std::filesystem::remove_all(folder);
+  EXPECT_THAT(bench.failures(), ElementsAre());
+  ASSERT_EQ(bench.targets().size(), 3u);
+  for (const Target& target : bench.targets()) EXPECT_TRUE(target.Holds()) << ToText(target);
+  EXPECT_GT(bench.targets()[1].seen, 0) << "the coarse blocks are used";
+  EXPECT_THAT(bench.targets()[2].ours, HasSubstr("2 chains healed"));
+}
+
+}  // namespace
+}  // namespace prefixd::bench
