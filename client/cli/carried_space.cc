@@ -175,14 +175,13 @@ Lease LongestLease(Space& space, const CarryRequest& request, size_t formats, ui
   return longest;
 }
 
-void Prepare(const quant::TensorFormat& format, uint32_t dim, uint32_t count,
-             RowsOfTensor* tensor) {
+void Prepare(const quant::TensorFormat& format, uint32_t dim, size_t count, RowsOfTensor* tensor) {
   const quant::RowBytes row = quant::BytesOfRow(format, dim);
   tensor->format = format;
   tensor->dim = dim;
-  tensor->codes.resize(size_t{count} * row.codes);
-  tensor->scales.resize(size_t{count} * row.scales);
-  tensor->biases.resize(size_t{count} * row.biases);
+  tensor->codes.resize(count * row.codes);
+  tensor->scales.resize(count * row.scales);
+  tensor->biases.resize(count * row.biases);
 }
 
 // What the layer has at `tokens`: all of them, or its sinks and its window.
@@ -200,8 +199,8 @@ absl::StatusOr<KvRows> LoadRows(Lease& lease, int index, const LayerSpec& layer,
     rows.rows = std::min(tokens, rows.max_size);
   }
   const quant::KvFormat packed = InRows(layer.formats[rung]);
-  Prepare(packed.key, layer.key_dim, layer.kv_heads * rows.rows, &rows.key);
-  Prepare(packed.value, layer.value_dim, layer.kv_heads * rows.rows, &rows.value);
+  Prepare(packed.key, layer.key_dim, size_t{layer.kv_heads} * rows.rows, &rows.key);
+  Prepare(packed.value, layer.value_dim, size_t{layer.kv_heads} * rows.rows, &rows.value);
   const auto gather = [&](uint32_t row, uint32_t begin, uint32_t count) {
     return ToAbsl(lease.Gather(index, begin, count,
                                ViewOf<MutablePackedView>(rows.key, rows.rows, row),

@@ -73,8 +73,13 @@ absl::Status TakeWanted(Input& input, const char* what, T wanted) {
 
 // Cells [i] stands at position order[i]: a permutation of 0 to n - 1.
 absl::StatusOr<std::vector<uint32_t>> TakeCells(Input& input, uint32_t cells) {
+  constexpr size_t kLeastBytes = 8;  // of a cell: position and number of sequences
+  if (cells > input.left() / kLeastBytes) {
+    return Bad("ends in its cells: ", cells, " of at least ", kLeastBytes, " bytes, ", input.left(),
+               " are left");
+  }
   std::vector<uint32_t> order;
-  std::vector<bool> taken;
+  std::vector<bool> taken(cells);
   for (uint32_t i = 0; i < cells; ++i) {
     int32_t position = 0, sequence = 0;
     uint32_t sequences = 0;
@@ -82,7 +87,6 @@ absl::StatusOr<std::vector<uint32_t>> TakeCells(Input& input, uint32_t cells) {
     PREFIXD_RETURN_IF_ERROR(input.Take("a cell's sequences", &sequences));
     if (sequences > 1) return Bad("cell ", i, " is of ", sequences, " sequences, 1 wanted");
     if (sequences == 1) PREFIXD_RETURN_IF_ERROR(input.Take("a cell's sequence", &sequence));
-    taken.resize(cells);
     if (position < 0 || static_cast<uint32_t>(position) >= cells ||
         taken[static_cast<uint32_t>(position)]) {
       return Bad("cell ", i, " is at position ", position, ", every one of 0 to ", cells - 1,

@@ -169,5 +169,29 @@ TEST(LlamaStateTest, WhatIsNoPrefixOrDoesNotFitIsRefusedByName) {
   EXPECT_THAT(std::string(WriteLlamaState(state).status().message()), HasSubstr("no type for"));
 }
 
+TEST(LlamaStateTest, ACountThatTheBlobCannotHoldIsRefusedBeforeMemoryIsTaken) {
+  std::vector<std::byte> blob = Small(false).bytes();
+  const uint32_t cells = 0xffffffff;
+  std::memcpy(blob.data() + 24, &cells, sizeof(cells));
+  EXPECT_THAT(std::string(ReadLlamaState(blob, kSmall).status().message()),
+              HasSubstr("ends in its cells: 4294967295 of at least 8 bytes, "));
+}
+
+TEST(LlamaStateTest, DamagedBlobsAreReadOrRefused) {
+  std::mt19937 random(14);
+  int refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::byte> blob = Small(i % 2 == 0).bytes();
+    for (uint64_t change = random() % 3 + 1; change > 0; --change) {
+      blob[random() % blob.size()] = static_cast<std::byte>(random());
+    }
+    const absl::StatusOr<LlamaState> state = ReadLlamaState(blob, kSmall);
+    refused += !state.ok();
+    if (!state.ok()) continue;
+    EXPECT_EQ(state->layers[0].key.codes.size(), 32u);
+  }
+  EXPECT_GT(refused, 5'000);
+}
+
 }  // namespace
 }  // namespace prefixd::interop
