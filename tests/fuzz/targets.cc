@@ -15,6 +15,7 @@
 #include "ssd/page_files.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/targets_arena.h"
+#include "tests/fuzz/targets_interop.h"
 #include "tests/fuzz/targets_wire.h"
 #include "tests/support/kv_pages.h"
 
@@ -132,6 +133,8 @@ const std::vector<Target>& Targets() {
       {"requests", Request, RequestSeeds},
       {"arena_tables", ArenaTables, ArenaTablesSeeds},
       {"safetensors", Safetensors, SafetensorsSeeds},
+      {"llama_states", LlamaState, LlamaStateSeeds},
+      {"prompt_caches", PromptCache, PromptCacheSeeds},
   };
   return targets;
 }

@@ -24,6 +24,8 @@ struct Target {
 // requests      a message of the wire, first byte: which, and all checks before the cache
 // arena_tables  changes to header, slots, space table and records of an arena that is then opened
 // safetensors   a checkpoint's file
+// llama_states  llama.cpp's state of a sequence: what is read comes back as it was read
+// prompt_caches a file of mlx-lm's caches, each made into rows and back
 const std::vector<Target>& Targets();
 
 }  // namespace prefixd::fuzz

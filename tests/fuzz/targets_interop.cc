@@ -1,0 +1,149 @@
+#include "tests/fuzz/targets_interop.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+
+#include "interop/llama_state.h"
+#include "interop/prompt_cache.h"
+#include "interop/window_record.h"
+#include "tests/fuzz/check.h"
+
+namespace prefixd::fuzz {
+namespace {
+
+using interop::KvRows;
+
+bool Same(const KvRows& a, const KvRows& b) {
+  const auto same = [](const interop::RowsOfTensor& x, const interop::RowsOfTensor& y) {
+    return x.format == y.format && x.dim == y.dim && x.codes == y.codes && x.scales == y.scales &&
+           x.biases == y.biases;
+  };
+  return a.kv_heads == b.kv_heads && a.rows == b.rows && a.offset == b.offset && a.keep == b.keep &&
+         a.max_size == b.max_size && same(a.key, b.key) && same(a.value, b.value);
+}
+
+std::string TextOf(Bytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string TemporaryPath() {
+  return std::filesystem::temp_directory_path() / absl::StrCat("prefixd-fuzz-cache-", ::getpid());
+}
+
+// --- llama.cpp
+
+const std::vector<interop::LlamaLayerShape> kShapes(2,
+                                                    {.kv_heads = 2, .key_dim = 32, .value_dim = 4});
+
+KvRows RowsOf(const quant::TensorFormat& key) {
+  KvRows rows;
+  rows.kv_heads = 2;
+  rows.rows = rows.offset = 3;
+  rows.key = {key, 32, std::vector<std::byte>(6 * quant::BytesOfRow(key, 32).codes), {}, {}};
+  rows.value = {quant::RawFormat(quant::Dtype::kF16), 4, std::vector<std::byte>(48), {}, {}};
+  return rows;
+}
+
+// --- mlx-lm
+
+interop::Array ArrayOf(interop::TensorDtype dtype, std::vector<uint64_t> shape) {
+  interop::Array array{.dtype = dtype, .shape = std::move(shape)};
+  array.memory =
+      std::make_shared<const std::vector<std::byte>>(array.elements() * interop::BytesOf(dtype));
+  array.bytes = *array.memory;
+  return array;
+}
+
+// What a cache is read as is what the cache made of it is read as.
+void ReadCache(const interop::MlxCache& cache) {
+  for (const interop::MlxCache& child : cache.children) ReadCache(child);
+  if (const auto state = interop::ReadStateArrays(cache); state.ok()) {
+    const std::vector<std::byte> snapshot = interop::SnapshotOf(*state);
+    const auto back = interop::StateOfSnapshot(*state, snapshot);
+    Expect(back.ok() && interop::SnapshotOf(*back) == snapshot, "a state comes back");
+  }
+  const auto rows = interop::ReadKvRows(cache);
+  if (!rows.ok()) return;
+  const auto made = interop::MlxCacheOf(*rows);
+  Expect(made.ok(), "rows of a cache make one");
+  const auto back = interop::ReadKvRows(*made);
+  Expect(back.ok() && Same(*back, *rows), "rows come back");
+  const auto record = interop::RecordOf(*rows);
+  if (!record.ok()) return;
+  const auto window = interop::RowsOfRecord(*rows, rows->offset, *record);
+  Expect(window.ok() && window->rows == rows->max_size, "a record holds a window");
+}
+
+}  // namespace
+
+void LlamaState(Bytes input) {
+  const auto state = interop::ReadLlamaState(input, kShapes);
+  if (!state.ok()) return;
+  const auto blob = interop::WriteLlamaState(*state);
+  Expect(blob.ok(), "what was read can be written");
+  const auto back = interop::ReadLlamaState(*blob, kShapes);
+  Expect(back.ok() && back->tokens == state->tokens, "what was written is read");
+  for (size_t i = 0; i < kShapes.size(); ++i) {
+    Expect(Same(back->layers[i], state->layers[i]), "rows come back");
+  }
+}
+
+std::vector<std::string> LlamaStateSeeds() {
+  std::vector<std::string> seeds;
+  for (const auto& key :
+       {quant::RawFormat(quant::Dtype::kF16), quant::GgmlFormat(quant::Codec::kQ8_0)}) {
+    for (const bool transposed : {false, true}) {
+      const auto blob = interop::WriteLlamaState({.tokens = {1, 2, 3},
+                                                  .layers = {RowsOf(key), RowsOf(key)},
+                                                  .values_transposed = transposed});
+      Expect(blob.ok(), "a seed can be written");
+      seeds.push_back(TextOf(*blob));
+    }
+  }
+  return seeds;
+}
+
+void PromptCache(Bytes input) {
+  const std::string path = TemporaryPath();
+  std::ofstream(path, std::ios::binary) << TextOf(input);
+  if (const auto cache = interop::ReadPromptCache(path); cache.ok()) {
+    for (const interop::MlxCache& layer : cache->layers) ReadCache(layer);
+  }
+  std::filesystem::remove(path);
+}
+
+std::vector<std::string> PromptCacheSeeds() {
+  using interop::TensorDtype;
+  const std::map<std::string, interop::Array> raw = {
+      {"0", ArrayOf(TensorDtype::kF16, {1, 2, 9, 4})},
+      {"1", ArrayOf(TensorDtype::kF16, {1, 2, 9, 8})}};
+  interop::PromptCache cache;
+  cache.layers.push_back({.class_name = "KVCache", .state = raw});
+  cache.layers.push_back(
+      {.class_name = "RotatingKVCache", .state = raw, .meta = {"2", "9", "30", "5"}});
+  cache.layers.push_back({.class_name = "ArraysCache",
+                          .state = {{"0.0", ArrayOf(TensorDtype::kF32, {1, 3})},
+                                    {"1", ArrayOf(TensorDtype::kF32, {0})},
+                                    {"2", ArrayOf(TensorDtype::kF32, {0})}}});
+  interop::MlxCache list{.class_name = "CacheList"};
+  list.children = {cache.layers[0], cache.layers[1]};
+  cache.layers.push_back(list);
+  std::vector<std::string> seeds;
+  for (const auto style :
+       {interop::PromptCacheStyle::kMetaState, interop::PromptCacheStyle::kScalars}) {
+    cache.style = style;
+    Expect(interop::WritePromptCache(TemporaryPath(), cache).ok(), "a seed can be written");
+    std::ifstream file(TemporaryPath(), std::ios::binary);
+    seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  std::filesystem::remove(TemporaryPath());
+  return seeds;
+}
+
+}  // namespace prefixd::fuzz
