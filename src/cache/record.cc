@@ -1,5 +1,7 @@
 #include "cache/record.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/status.h"
@@ -96,7 +98,9 @@ absl::StatusOr<BlockRecord> DecodeRecord(std::span<const std::byte> bytes) {
   record.block.parent = ReadArray<16>(&reader);
   record.block.parent_path = reader.Fixed<uint64_t>();
   record.first_token = reader.Fixed<uint32_t>();
-  for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {
+  const uint32_t tokens = ReadCount(&reader);
+  record.block.tokens.reserve(std::min(size_t{tokens}, reader.remaining() / sizeof(block::Token)));
+  for (uint32_t i = tokens; i > 0 && reader.ok(); --i) {
     record.block.tokens.push_back(reader.Fixed<uint32_t>());
   }
   for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {

@@ -11,7 +11,7 @@
 #include "base/size.h"
 #include "base/status.h"
 #include "cache/core.h"
-#include "cache/record.h"
+#include "cache/decoded_records.h"
 
 namespace prefixd::cache {
 namespace {
@@ -77,8 +77,9 @@ class Rebuild {
         borders_(std::move(borders)),
         uses_(segments_) {}
 
-  void Add(uint64_t sequence, std::span<const std::byte> bytes) {
-    absl::StatusOr<BlockRecord> record = DecodeRecord(bytes);
+  void Add(DecodedRecord decoded) {
+    const uint64_t sequence = decoded.sequence;
+    absl::StatusOr<BlockRecord>& record = decoded.record;
     if (!record.ok()) {
       ++counts.unreadable;
       return;
@@ -171,18 +172,15 @@ absl::Status Core::Recover() {
   PREFIXD_ASSIGN_OR_RETURN(Borders borders, ReadBorders(*store));
   const std::vector<ssd::SegmentInfo> segments = store->Segments();
   Rebuild rebuild(this, segments, std::move(borders));
-  uint64_t unreadable = 0;
-  const absl::Status read = store->ForEachRecord(
-      [&](uint64_t sequence, std::span<const std::byte> bytes) {
-        if (load_stop) return absl::CancelledError("recover: stopping");
-        rebuild.Add(sequence, bytes);
-        return absl::OkStatus();
-      },
-      &unreadable);
+  DecodedRecords records(store.get());
+  for (auto batch = records.Next(); !batch.empty(); batch = records.Next()) {
+    if (load_stop) return absl::CancelledError("recover: stopping");
+    for (DecodedRecord& record : batch) rebuild.Add(std::move(record));
+  }
   rebuild.End();
   rebuild.uses().TellTo(&age_out);
   const Counts& counts = rebuild.counts;
-  unreadable += counts.unreadable;
+  const uint64_t unreadable = records.unreadable() + counts.unreadable;
   counters.AddAll({{"recovered.records", counts.restored},
                    {"recovered.orphans", counts.orphans},
                    {"recovered.unreadable", unreadable},
@@ -192,7 +190,7 @@ absl::Status Core::Recover() {
                    " segments (", base::FormatBytes(store->FileBytes()),
                    " on disk); left out: ", counts.orphans, " without parent, ", unreadable,
                    " unreadable, ", counts.foreign, " of unknown spaces"));
-  return read;
+  return records.status();
 }
 
 }  // namespace prefixd::cache

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "ssd/page_coding.h"
 #include "ssd/store_metadata.h"
 #include "ssd/store_state.h"
+#include "ssd/write_behind.h"
 
 namespace prefixd::ssd {
 namespace {
@@ -39,6 +41,12 @@ class IncomingFile {
   }
   // Where the block of the next value begins.
   uint64_t next_block() const { return next_block_; }
+  // RocksDB's buffer and those it is written from behind.
+  uint64_t buffer_bytes(const TableDb& table_db) const {
+    return table_db.table_options.writable_file_max_buffer_size +
+           std::min(kWriteBehindBuffers * kWriteBehindBufferBytes,
+                    base::AlignUp(next_block_, kWriteBehindBufferBytes));
+  }
   absl::Status Finish() {  // synced
     rocksdb::ExternalSstFileInfo info;
     const rocksdb::Status status = writer_.Finish(&info);
@@ -141,11 +149,11 @@ absl::StatusOr<uint64_t> TableSegmentWriter::Keep(absl::StatusOr<uint64_t> resul
 }
 
 void TableSegmentWriter::CountBuffers() {
-  // Ours, RocksDB's block of one value, and the write buffer of each file.
-  const uint64_t write_buffer_bytes = table_->table_options.writable_file_max_buffer_size;
+  // Ours, RocksDB's block of one value, and the buffers of each file.
   state_.writer_bytes = places_.capacity() * sizeof(PagePlace) + 2 * value_.capacity() +
                         (coder_ == nullptr ? 0 : coder_->memory_bytes()) +
-                        (pages_ == nullptr ? 1 : 2) * write_buffer_bytes;
+                        records_->buffer_bytes(*table_) +
+                        (pages_ == nullptr ? 0 : pages_->buffer_bytes(*table_));
 }
 
 absl::Status TableSegmentWriter::PutPage(uint64_t sequence, block::PageHeader header,

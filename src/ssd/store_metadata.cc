@@ -41,8 +41,9 @@ absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& dir
   }
   // Read-only and with the default column family alone: a later format may have others, and a store
   // that is not ours must stay as it is.
+  const std::unique_ptr<rocksdb::Env> env = TableEnv(files);
   rocksdb::Options options;
-  if (files != nullptr) options.env = files->env.get();
+  options.env = env.get();
   options.paranoid_checks = false;
   options.max_open_files = 16;
   options.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;

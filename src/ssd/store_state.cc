@@ -1,8 +1,16 @@
 #include "ssd/store_state.h"
 
+#include <chrono>
+
 #include "base/status.h"
 
 namespace prefixd::ssd {
+namespace {
+
+// Longer than a read or a segment takes; who waits may itself be one of those that use it.
+constexpr auto kCloseWait = std::chrono::seconds(2);
+
+}  // namespace
 
 absl::StatusOr<TableDbPtr> StoreState::Table() {
   {
@@ -10,13 +18,15 @@ absl::StatusOr<TableDbPtr> StoreState::Table() {
     if (table_db != nullptr) return table_db;
   }
   base::MutexLock opening(open_mutex);
+  std::shared_ptr<ClosedFlag> before;
   {
     base::MutexLock lock(mutex);
     if (table_db != nullptr) return table_db;
-    if (!closing.expired()) {
-      return absl::UnavailableError(
-          "segment store: the database is in use and closes after an error of the disk");
-    }
+    before = closed;
+  }
+  if (before != nullptr && !before->Wait(std::chrono::steady_clock::now() + kCloseWait)) {
+    return absl::UnavailableError(
+        "segment store: the database is in use and closes after an error of the disk");
   }
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr opened, TableDb::Open(table_options));
   // The change that failed may have been made after all.
@@ -36,7 +46,7 @@ absl::StatusOr<TableDbPtr> StoreState::TableForChanges() {
     PREFIXD_RETURN_IF_ERROR(TryWriting());
     base::MutexLock lock(mutex);
     if (table_db == table) {
-      closing = table;
+      closed = table->closed;
       table_db.reset();
     }
   }

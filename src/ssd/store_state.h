@@ -20,8 +20,8 @@ namespace prefixd::ssd {
 
 // Thread-safe. `mutex` is not held across I/O.
 struct StoreState {
-  // The database; opened anew if it had to be closed after an error of the disk. Unavailable while
-  // that does not succeed.
+  // The database; opened anew if it had to be closed after an error of the disk, for whose last
+  // user it waits a little. Unavailable while that does not succeed.
   absl::StatusOr<TableDbPtr> Table() PREFIXD_EXCLUDES(mutex);
   // The same, for a change: opened anew if an earlier change failed, which is a restart as far as
   // RocksDB is concerned, once the disk takes writes again. Reads go on until then.
@@ -38,7 +38,8 @@ struct StoreState {
   base::Mutex open_mutex;  // held while the database is opened
   mutable base::Mutex mutex;
   TableDbPtr table_db PREFIXD_GUARDED_BY(mutex);
-  std::weak_ptr<TableDb> closing PREFIXD_GUARDED_BY(mutex);  // still in use by somebody
+  // Of the database before, which its last user closes; null: there was none.
+  std::shared_ptr<ClosedFlag> closed PREFIXD_GUARDED_BY(mutex);
   bool writing PREFIXD_GUARDED_BY(mutex) = false;
   std::vector<SegmentInfo> segments PREFIXD_GUARDED_BY(mutex);  // by sequence
 };

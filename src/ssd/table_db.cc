@@ -8,6 +8,7 @@
 #include "rocksdb/table.h"
 
 #include "base/status.h"
+#include "ssd/table_files.h"
 
 namespace prefixd::ssd {
 namespace {
@@ -34,9 +35,9 @@ class Listener final : public rocksdb::EventListener {
   const std::shared_ptr<TableEvents> events_;
 };
 
-rocksdb::DBOptions MakeDbOptions(bool direct_io, const FileLayer* files) {
+rocksdb::DBOptions MakeDbOptions(bool direct_io, rocksdb::Env* env) {
   rocksdb::DBOptions options;
-  if (files != nullptr) options.env = files->env.get();
+  options.env = env;
   options.create_if_missing = true;
   options.create_missing_column_families = true;
   // A missing or damaged table file is a few missing pages, not a store that cannot be opened.
@@ -95,6 +96,11 @@ rocksdb::ColumnFamilyOptions MakeMetaFamilyOptions(const std::shared_ptr<rocksdb
 
 }  // namespace
 
+std::unique_ptr<rocksdb::Env> TableEnv(const FileLayer* files) {
+  rocksdb::Env* below = files != nullptr ? files->env.get() : rocksdb::Env::Default();
+  return rocksdb::NewCompositeEnv(TableFilesOver(below->GetFileSystem()));
+}
+
 absl::Status FromRocks(const rocksdb::Status& status, const std::string& what) {
   if (status.ok()) return absl::OkStatus();
   const std::string message = absl::StrCat("segment store: ", what, ": ", status.ToString());
@@ -127,8 +133,9 @@ absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& opt
   auto table_db = std::make_unique<TableDb>();
   table_db->direct_io = options.direct_io;
   table_db->files = options.files;
+  table_db->env = TableEnv(options.files.get());
   table_db->block_cache = rocksdb::NewLRUCache(options.block_cache_bytes, /*num_shard_bits=*/0);
-  rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io, options.files.get());
+  rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io, table_db->env.get());
   db_options.listeners = {std::make_shared<Listener>(table_db->events)};
   const rocksdb::ColumnFamilyOptions segment_options =
       MakeSegmentFamilyOptions(table_db->block_cache);
@@ -154,6 +161,8 @@ TableDb::~TableDb() {
   for (rocksdb::ColumnFamilyHandle* family : {meta, pages, records}) {
     db->DestroyColumnFamilyHandle(family);
   }
+  db.reset();
+  closed->Set();
 }
 
 rocksdb::ReadOptions TableDb::read_options() const {

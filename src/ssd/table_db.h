@@ -44,6 +44,32 @@ struct TableEvents {
   std::map<std::string, std::string> ingested PREFIXD_GUARDED_BY(mutex);  // paths: before, now
 };
 
+// What a database works on: `files`, null = the machine's own file system, through table_files.h.
+std::unique_ptr<rocksdb::Env> TableEnv(const FileLayer* files);
+
+// Told when a database is closed: its directory can be opened again. Thread-safe.
+class ClosedFlag {
+ public:
+  void Set() PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  // False when `deadline` passed.
+  bool Wait(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    while (!closed_) {
+      if (!changed_.WaitUntil(mutex_, deadline)) return closed_;
+    }
+    return true;
+  }
+
+ private:
+  base::Mutex mutex_;
+  base::CondVar changed_;
+  bool closed_ PREFIXD_GUARDED_BY(mutex_) = false;
+};
+
 struct TableDb;
 using TableDbPtr = std::shared_ptr<TableDb>;  // closed by the last user
 
@@ -66,7 +92,8 @@ struct TableDb {
       PREFIXD_EXCLUDES(meta_mutex);
 
   bool direct_io = false;
-  std::shared_ptr<FileLayer> files;  // outlives the database
+  std::shared_ptr<FileLayer> files;   // outlives `env`
+  std::unique_ptr<rocksdb::Env> env;  // outlives the database
   std::shared_ptr<rocksdb::Cache> block_cache;
   rocksdb::Options table_options;  // of pages and records
   std::unique_ptr<rocksdb::DB> db;
@@ -78,6 +105,7 @@ struct TableDb {
   // opened anew. After an error while its manifest was written it refuses them, or, told to resume,
   // stumbles over its own file numbers; after one in its log, Open would find nothing behind it.
   const std::shared_ptr<TableEvents> events = std::make_shared<TableEvents>();
+  const std::shared_ptr<ClosedFlag> closed = std::make_shared<ClosedFlag>();  // at the end of ~
   base::Mutex meta_mutex;  // one write of metadata at a time: none follows one that failed
 };
 

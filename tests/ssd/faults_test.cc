@@ -1,4 +1,7 @@
 // A disk that fails: what was acknowledged stays, what failed is not there, and the store goes on.
+#include <atomic>
+#include <thread>
+
 #include "tests/ssd/store_fixture.h"
 #include "tests/support/fault_files.h"
 
@@ -63,6 +66,31 @@ TEST_F(FaultTest, AfterAFailureAtAnyStepTheNextSegmentIsTaken) {
         ASSERT_TRUE(store_->DropSegment(segment).ok());
     }
   }
+}
+
+// The database is closed by its last user and opened by the next, whoever they are.
+TEST_F(FaultTest, ReadersDoNotNoticeThatTheDatabaseIsOpenedAnewAfterAnError) {
+  Open();
+  Written kept;
+  ASSERT_TRUE(TryWrite(&kept).ok());
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&] {
+      while (!stop && !HasFailure()) ExpectReadable(kept);
+    });
+  }
+  const uint64_t before = disk_->errors();
+  for (uint64_t step = 0; step < 80 && !HasFailure(); ++step) {
+    Written refused, later;
+    disk_->FailWrites(EIO, step % 40, 1);
+    TryWrite(&refused).IgnoreError();
+    disk_->FailWrites(0);
+    EXPECT_TRUE(TryWrite(&later).ok());
+  }
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_GT(disk_->errors(), before);
 }
 
 TEST_F(FaultTest, AFullDiskIsSaidAndUsedAgainWhenThereIsSpace) {

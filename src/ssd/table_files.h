@@ -1,0 +1,12 @@
+// The file system that RocksDB works on: the one below, with table files of segments written behind
+// (write_behind.h) and the tail of every table file checked when it is opened (table_tail.h).
+#pragma once
+#include <memory>
+
+#include "rocksdb/file_system.h"
+
+namespace prefixd::ssd {
+
+std::shared_ptr<rocksdb::FileSystem> TableFilesOver(std::shared_ptr<rocksdb::FileSystem> files);
+
+}  // namespace prefixd::ssd
