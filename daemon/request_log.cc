@@ -54,7 +54,8 @@ const char* Name(block::ShortenReason reason) {
                                     "slower_than_prefill",
                                     "io_error",
                                     "index_loading",
-                                    "max_tokens"};
+                                    "max_tokens",
+                                    "common_length"};
   const auto index = static_cast<size_t>(reason);
   return index < std::size(kNames) ? kNames[index] : kNames[0];
 }

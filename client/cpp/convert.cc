@@ -62,6 +62,8 @@ const char* ToString(block::ShortenReason reason) {
       return "index_loading";
     case block::ShortenReason::kMaxTokens:
       return "max_tokens";
+    case block::ShortenReason::kCommonLength:
+      return "common_length";
   }
   return "unknown";
 }

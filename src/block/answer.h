@@ -43,6 +43,7 @@ enum class ShortenReason : uint8_t {
   kIoError = 11,
   kIndexLoading = 12,
   kMaxTokens = 13,
+  kCommonLength = 14,  // another item of the set has no more
 };
 
 inline constexpr uint32_t kAllGroups = ~uint32_t{0};
@@ -253,6 +254,7 @@ struct Stats {
   uint64_t dirty_bytes = 0;
   uint64_t sessions = 0, leases = 0, leased_bytes = 0, reservations = 0;
   uint64_t pins = 0, pinned_bytes = 0;
+  uint64_t snapshot_bytes = 0, snapshot_share_bytes = 0;  // of states, in RAM
   // Counters since start, named "tokens.requested", "tokens.matched", "match.exact",
   // "shortened.evicted", ...
   std::vector<NamedCount> counters;

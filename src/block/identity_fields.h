@@ -1,9 +1,10 @@
 // The one list of what stands in a space identity, in encoding order: encoding, decoding and
 // explaining all walk it. Private to this room's sources.
 //
-// A visitor has Leaf(name, value), Leaf(name, values, max), Struct(name, value, visit) and
-// List(name, values, max, visit_element). The structured bindings make a field that is missing here
-// a compile error.
+// A visitor has Leaf(name, value), Leaf(name, values, max), Struct(name, value, visit),
+// List(name, values, max, visit_element) and, at the end, Tail(...), a list that came later: an
+// encoding without it is one of an empty list. The structured bindings make a field that is missing
+// here a compile error.
 #pragma once
 #include <cstdint>
 
@@ -64,7 +65,8 @@ void VisitRope(Visitor& visitor, T& rope) {
 template <typename Visitor, typename T>
 void VisitSpaceIdentity(Visitor& visitor, T& identity) {
   auto& [model, weights_digest, adapter_digest, tokenizer_digest, role, target_digest, rope,
-         tensor_parallel, pipeline_parallel, tenant, salt, block_tokens, groups] = identity;
+         tensor_parallel, pipeline_parallel, tenant, salt, block_tokens, groups, shared_layers] =
+      identity;
   visitor.Leaf("model", model);
   visitor.Leaf("weights_digest", weights_digest);
   visitor.Leaf("adapter_digest", adapter_digest);
@@ -78,6 +80,11 @@ void VisitSpaceIdentity(Visitor& visitor, T& identity) {
   visitor.Leaf("salt", salt);
   visitor.Leaf("block_tokens", block_tokens);
   visitor.List("groups", groups, kMaxGroups, [&](auto& group) { VisitLayerGroup(visitor, group); });
+  visitor.Tail("shared_layers", shared_layers, kMaxLayers, [&](auto& shared) {
+    auto& [layer, reads] = shared;
+    visitor.Leaf("layer", layer);
+    visitor.Leaf("reads", reads);
+  });
 }
 
 }  // namespace prefixd::block

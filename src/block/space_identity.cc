@@ -52,6 +52,10 @@ class Encoder {
     out_.Fixed(static_cast<uint32_t>(values.size()));
     for (const T& value : values) visit(value);
   }
+  template <typename T, typename Visit>
+  void Tail(const char* name, const std::vector<T>& values, uint32_t max, Visit visit) {
+    if (!values.empty()) List(name, values, max, visit);
+  }
   std::string Take() { return out_.Take(); }
 
  private:
@@ -96,6 +100,10 @@ class Decoder {
     values.resize(count);
     for (T& value : values) visit(value);
   }
+  template <typename T, typename Visit>
+  void Tail(const char* name, std::vector<T>& values, uint32_t max, Visit visit) {
+    if (ok_ && in_.remaining() > 0) List(name, values, max, visit);
+  }
   bool AtEnd() const { return ok_ && in_.ok() && in_.remaining() == 0; }
 
  private:
@@ -131,6 +139,10 @@ class Flattener {
     for (size_t i = 0; i < values.size(); ++i) {
       Under(absl::StrCat(name, "[", i, "]."), [&] { visit(values[i]); });
     }
+  }
+  template <typename T, typename Visit>
+  void Tail(const char* name, const std::vector<T>& values, uint32_t max, Visit visit) {
+    List(name, values, max, visit);
   }
   Leaves Take() { return std::move(leaves_); }
 

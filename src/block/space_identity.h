@@ -32,6 +32,14 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
+// A layer without keys and values of its own, which stands in no group: it attends on those of
+// `reads`, a layer of a full or a sliding group.
+struct SharedLayer {
+  uint32_t layer = 0;
+  uint32_t reads = 0;
+  bool operator==(const SharedLayer&) const = default;
+};
+
 struct SpaceIdentity {
   std::string model;                 // id, for people
   base::Digest256 weights_digest{};  // all zero = opened by name alone
@@ -46,6 +54,7 @@ struct SpaceIdentity {
   std::string salt;           // the tenant's own separation of users
   uint32_t block_tokens = 0;  // 16, 32, 64 or 128; Normalize() turns 0 into the default
   std::vector<LayerGroup> groups;
+  std::vector<SharedLayer> shared_layers{};  // ascending
   bool operator==(const SpaceIdentity&) const = default;
 };
 
@@ -57,14 +66,15 @@ inline constexpr uint32_t kMaxRanks = 1024;
 
 // Fills defaults in place (block_tokens; -0.0 becomes 0.0), then checks every field: Validate of
 // each group, 1 to kMaxGroups groups, ranks inside the parallel plan, each layer index in one group
-// per shard, group names unique in a shard. InvalidArgument says field, value and limit.
+// per shard, group names unique in a shard, shared layers ascending and as SharedLayer says.
+// InvalidArgument says field, value and limit.
 absl::Status NormalizeAndValidate(SpaceIdentity* identity);
 
 // All four below require an identity that NormalizeAndValidate has passed.
 //
 // Encoding: u32 kIdentityVersion, then the fields in the order of identity_fields.h: strings and
 // lists behind a u32 count, digests raw, enums and bools as u8, the rest as wide as declared,
-// little-endian.
+// little-endian. Shared layers stand at the end, and only where there are any.
 std::string Encode(const SpaceIdentity& identity);
 // DataLoss when it is not one: the value given back encodes to the same bytes and is valid.
 absl::StatusOr<SpaceIdentity> DecodeSpaceIdentity(const std::string& encoded);

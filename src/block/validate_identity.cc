@@ -95,6 +95,31 @@ absl::Status CheckShards(const SpaceIdentity& identity) {
   return absl::OkStatus();
 }
 
+// A layer that reads another one's pages has none, and what it reads has keys.
+absl::Status CheckSharedLayers(const SpaceIdentity& identity) {
+  std::set<uint32_t> stored, with_keys;
+  for (const LayerGroup& group : identity.groups) {
+    stored.insert(group.layers.begin(), group.layers.end());
+    if (group.kind == LayerKind::kState) continue;
+    with_keys.insert(group.layers.begin(), group.layers.end());
+  }
+  uint64_t least = 0;
+  for (const SharedLayer& shared : identity.shared_layers) {
+    PREFIXD_RETURN_IF_ERROR(
+        CheckRange("shared_layers: layer", shared.layer, least, kMaxLayers - 1));
+    if (stored.contains(shared.layer)) {
+      return Bad("shared_layers: layer", absl::StrCat(shared.layer), "a layer of a group");
+    }
+    if (!with_keys.contains(shared.reads)) {
+      return Bad("shared_layers: reads", absl::StrCat(shared.reads),
+                 absl::StrCat("of layer ", shared.layer,
+                              ", must be a layer of a full or a sliding group"));
+    }
+    least = uint64_t{shared.layer} + 1;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status NormalizeAndValidate(SpaceIdentity* identity) {
@@ -123,7 +148,8 @@ absl::Status NormalizeAndValidate(SpaceIdentity* identity) {
           absl::StrCat("space identity: ", std::string(status.message())));
     }
   }
-  return CheckShards(*identity);
+  PREFIXD_RETURN_IF_ERROR(CheckShards(*identity));
+  return CheckSharedLayers(*identity);
 }
 
 }  // namespace prefixd::block

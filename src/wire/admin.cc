@@ -88,6 +88,8 @@ void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {
   proto->set_reservations(stats.reservations);
   proto->set_pins(stats.pins);
   proto->set_pinned_bytes(stats.pinned_bytes);
+  proto->set_snapshot_bytes(stats.snapshot_bytes);
+  proto->set_snapshot_share_bytes(stats.snapshot_share_bytes);
   WriteCounts(stats.counters, proto->mutable_counters());
   proto->set_seconds_saved(stats.seconds_saved);
   for (const block::NamedLatency& latency : stats.latencies)

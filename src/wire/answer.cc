@@ -14,7 +14,7 @@ namespace {
 
 static_assert(v1::MatchKind_MAX == static_cast<int>(block::MatchKind::kNone));
 static_assert(v1::EndReason_MAX == static_cast<int>(block::EndReason::kIndexLoading));
-static_assert(v1::ShortenReason_MAX == static_cast<int>(block::ShortenReason::kMaxTokens));
+static_assert(v1::ShortenReason_MAX == static_cast<int>(block::ShortenReason::kCommonLength));
 static_assert(v1::BlockState_MAX == static_cast<int>(block::BlockState::kPending));
 static_assert(v1::StoreResult_MAX == static_cast<int>(block::StoreResult::kRefused));
 

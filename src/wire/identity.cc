@@ -132,6 +132,12 @@ absl::StatusOr<block::SpaceIdentity> FromProto(const v1::SpaceIdentity& proto) {
     PREFIXD_RETURN_IF_ERROR(ReadGroup(absl::StrCat("identity.groups[", i, "]"), proto.groups(i),
                                       &identity.groups.emplace_back()));
   }
+  PREFIXD_RETURN_IF_ERROR(CheckCount("identity.shared_layers",
+                                     static_cast<uint64_t>(proto.shared_layers_size()),
+                                     block::kMaxLayers));
+  for (const v1::SharedLayer& shared : proto.shared_layers()) {
+    identity.shared_layers.push_back({.layer = shared.layer(), .reads = shared.reads()});
+  }
   return identity;
 }
 
@@ -156,6 +162,11 @@ v1::SpaceIdentity ToProto(const block::SpaceIdentity& identity) {
   proto.set_salt(identity.salt);
   proto.set_block_tokens(identity.block_tokens);
   for (const block::LayerGroup& group : identity.groups) WriteGroup(group, proto.add_groups());
+  for (const block::SharedLayer& shared : identity.shared_layers) {
+    v1::SharedLayer* to = proto.add_shared_layers();
+    to->set_layer(shared.layer);
+    to->set_reads(shared.reads);
+  }
   return proto;
 }
 

@@ -32,6 +32,11 @@ absl::Status CheckItem(const v1::AcquireRequest::Item& item) {
     return absl::InvalidArgumentError(absl::StrCat(
         "acquire: continues_tokens is ", item.continues_tokens(), " without a lease to continue"));
   }
+  if (item.set() != 0 && item.continues() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("acquire: an item of set ", item.set(),
+                                                   " continues lease ", item.continues(),
+                                                   ", items of a set send every token"));
+  }
   const uint64_t tokens =
       uint64_t{item.continues_tokens()} + static_cast<uint64_t>(item.sequence().tokens_size());
   return item.continues() == 0 ? absl::OkStatus()

@@ -80,6 +80,10 @@ std::vector<Change> EveryChange() {
       {"groups[1].sink_tokens", [](S& s) { s.groups[1].sink_tokens = 0; }},
       {"groups[2].state_bytes", [](S& s) { s.groups[2].state_bytes = 8192; }},
       {"groups[0].ladder", [](S& s) { s.groups[0].ladder.pop_back(); }},
+      {"shared_layers",
+       [](S& s) {
+         s.shared_layers = {{20, 0}};
+       }},
   };
   AddFormatChanges(changes, "groups[0].ladder[1].key",
                    [](S& s) -> quant::TensorFormat& { return s.groups[0].ladder[1].key; });
@@ -105,6 +109,30 @@ TEST(SpaceIdentityTest, EveryChangedFieldIsAnotherSpaceAndIsNamedAlone) {
     EXPECT_FALSE(changed == Hybrid()) << change.field;
     EXPECT_TRUE(ids.insert(IdOf(changed)).second) << change.field;
   }
+}
+
+TEST(SpaceIdentityTest, WhichLayerReadsWhosePagesIsPartOfIt) {
+  SpaceIdentity sharing = Hybrid();
+  const uint32_t reads = sharing.groups[0].layers[0];
+  sharing.shared_layers = {{100, reads}, {101, sharing.groups[1].layers[0]}};
+  ASSERT_TRUE(NormalizeAndValidate(&sharing).ok()) << NormalizeAndValidate(&sharing);
+  const auto decoded = DecodeSpaceIdentity(Encode(sharing));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(*decoded, sharing);
+  SpaceIdentity other = sharing;
+  other.shared_layers[1].reads = reads;
+  EXPECT_THAT(DifferingFields(sharing, other), ElementsAre("shared_layers[1].reads"));
+  EXPECT_NE(IdOf(other), IdOf(sharing));
+  const auto refused = [](SpaceIdentity identity, std::vector<SharedLayer> shared) {
+    identity.shared_layers = std::move(shared);
+    return std::string(NormalizeAndValidate(&identity).message());
+  };
+  EXPECT_THAT(refused(Hybrid(), {{reads, reads}}), HasSubstr("a layer of a group"));
+  EXPECT_THAT(refused(Hybrid(), {{100, 99}}), HasSubstr("reads is 99"));
+  EXPECT_THAT(refused(Hybrid(), {{100, Hybrid().groups[2].layers[0]}}),
+              HasSubstr("must be a layer of a full or a sliding group"));
+  EXPECT_THAT(refused(Hybrid(), {{101, reads}, {100, reads}}), HasSubstr("layer is 100"));
+  EXPECT_THAT(refused(Hybrid(), {{kMaxLayers, reads}}), HasSubstr("4096"));
 }
 
 TEST(SpaceIdentityTest, SeveralDifferencesAreNamedInOrder) {

@@ -78,6 +78,7 @@ class RandomValues {
     identity.salt = Text();
     identity.block_tokens = Number();
     for (uint32_t i = Below(5); i > 0; --i) identity.groups.push_back(Group());
+    for (uint32_t i = Below(3); i > 0; --i) identity.shared_layers.push_back({Number(), Number()});
     return identity;
   }
   block::MatchAnswer Match(uint32_t restorable) {
@@ -93,7 +94,7 @@ class RandomValues {
                              .load_us = Wide()};
     for (uint32_t i = Below(4); i > 0; --i) {
       match.shortened_by.push_back({.group = Coin() ? block::kAllGroups : Below(64),
-                                    .reason = OneOf(block::ShortenReason::kMaxTokens),
+                                    .reason = OneOf(block::ShortenReason::kCommonLength),
                                     .tokens_lost = Number()});
     }
     return match;
