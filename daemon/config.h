@@ -51,7 +51,8 @@ struct Config {
   std::optional<uint64_t> ssd_write_rate;  // bytes a second, 0 = no limit; nullopt: auto
   std::string ssd_known;  // file that remembers which store the directory held; empty = none
   bool tighten_on_misses = true;
-  double tighten_above = 0;  // of the RAM tier; 0: no such rule
+  double snapshot_share = 0.25;  // of the RAM for pages
+  double tighten_above = 0;      // of the RAM tier; 0: no such rule
   uint32_t block_tokens = 0;
   uint64_t segment_bytes = 0;
   bool direct_io = true;

@@ -124,10 +124,14 @@ PrefixCacheService::Reactor* PrefixCacheService::Match(Context* context,
 absl::Status PrefixCacheService::DoMatch(const v1::AcquireRequest& request,
                                          v1::AcquireReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, ReadItems(request));
-  for (const cache::Request& item : items) {
-    PREFIXD_ASSIGN_OR_RETURN(const block::MatchAnswer match,
-                             cache_->Match({request.session()}, item));
-    wire::ToProto({}, match, {}, reply->add_answers());
+  for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
+    end = EndOfSet(request, begin);
+    PREFIXD_ASSIGN_OR_RETURN(
+        const std::vector<block::MatchAnswer> answers,
+        cache_->MatchSet({request.session()}, std::span(items).subspan(begin, end - begin)));
+    for (const block::MatchAnswer& match : answers) {
+      wire::ToProto({}, match, {}, reply->add_answers());
+    }
   }
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
@@ -151,26 +155,39 @@ absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
   const block::SessionId session{request.session()};
   PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request.release()));
   Keeper keeper(cache_, session);
-  for (int i = 0; i < request.items_size(); ++i) {
+  for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
+    end = EndOfSet(request, begin);
     const auto start = std::chrono::steady_clock::now();
-    cache::Request& item = items[static_cast<size_t>(i)];
-    PREFIXD_ASSIGN_OR_RETURN(const cache::Acquired acquired,
-                             cache_->Acquire(session, item, deadline));
-    keeper.Add(acquired.lease, item.continues);
-    v1::Answer* answer = reply->add_answers();
-    WriteAcquired(acquired, answer);
-    if (spdlog::should_log(spdlog::level::info)) {
-      spdlog::info("{}", AcquireLine(item, acquired, MicrosSince(start)));
+    PREFIXD_ASSIGN_OR_RETURN(
+        const std::vector<cache::Acquired> set,
+        AcquireItems(session, std::span(items).subspan(begin, end - begin), deadline));
+    const uint64_t micros = MicrosSince(start);
+    for (size_t i = begin; i < end; ++i) keeper.Add(set[i - begin].lease, items[i].continues);
+    for (size_t i = begin; i < end; ++i) {
+      const v1::AcquireRequest::Item& from = request.items(static_cast<int>(i));
+      v1::Answer* answer = reply->add_answers();
+      WriteAcquired(set[i - begin], answer);
+      if (spdlog::should_log(spdlog::level::info)) {
+        spdlog::info("{}", AcquireLine(items[i], set[i - begin], micros));
+      }
+      if (!from.reserve()) continue;
+      ReserveIn(from, std::move(items[i]), session, answer);
+      keeper.Add(block::ReservationId{answer->reserved().reservation()});
     }
-    if (!request.items(i).reserve()) continue;
-    ReserveIn(request.items(i), std::move(item), session, answer);
-    keeper.Add(block::ReservationId{answer->reserved().reservation()});
   }
   // A worker that gave up waiting never learns what it holds.
   if (context.IsCancelled()) return absl::CancelledError("acquire: the worker stopped waiting");
   keeper.HandOver();
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<cache::Acquired>> PrefixCacheService::AcquireItems(
+    block::SessionId session, std::span<const cache::Request> items, base::Deadline deadline) {
+  if (items.size() > 1) return cache_->AcquireSet(session, items, deadline);
+  std::vector<cache::Acquired> alone;
+  PREFIXD_ASSIGN_OR_RETURN(alone.emplace_back(), cache_->Acquire(session, items.front(), deadline));
+  return alone;
 }
 
 void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
@@ -198,7 +215,15 @@ PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context,
 
 absl::Status PrefixCacheService::DoPrefetch(const v1::AcquireRequest& request,
                                             v1::PrefetchReply* reply) {
-  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, ReadItems(request));
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, ReadItems(request));
+  for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
+    end = EndOfSet(request, begin);
+    if (end - begin == 1) continue;
+    const std::span<cache::Request> set = std::span(items).subspan(begin, end - begin);
+    PREFIXD_ASSIGN_OR_RETURN(const std::vector<block::MatchAnswer> answers,
+                             cache_->MatchSet({request.session()}, set));
+    for (cache::Request& item : set) item.max_tokens = answers.front().restorable_tokens;
+  }
   for (const cache::Request& item : items) {
     PREFIXD_ASSIGN_OR_RETURN(const cache::Prefetched hint,
                              cache_->Prefetch({request.session()}, item));

@@ -69,6 +69,10 @@ class PrefixCacheService final : public internal::Everything {
   absl::Status DoCommit(const v1::CommitRequest& request, v1::CommitReply* reply);
   absl::Status DoPin(const v1::PinRequest& request, const Context& context, v1::PinReply* reply);
   absl::Status DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply);
+  // Neighbours of one set, or one item alone.
+  absl::StatusOr<std::vector<cache::Acquired>> AcquireItems(block::SessionId session,
+                                                            std::span<const cache::Request> items,
+                                                            base::Deadline deadline);
   // Plans what the item asked for; an error is told in the answer, beside what it leased.
   void ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
                  block::SessionId session, v1::Answer* answer);

@@ -85,6 +85,7 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.ssd_write_bytes_per_s = budgets.ssd_write_rate;
   options.tighten_on_misses = config.tighten_on_misses;
   options.tighten_above = config.tighten_above;
+  options.snapshot_share = config.snapshot_share;
   options.version = kVersion;
   options.log = LogLine;
   return options;

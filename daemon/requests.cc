@@ -10,12 +10,42 @@ namespace prefixd::daemon {
 static_assert(wire::kMaxTokens == cache::kMaxTokens && wire::kMaxItems == cache::kMaxItems &&
               wire::kMaxPieceBytes == cache::kMaxPiece);
 
+namespace {
+
+bool IsSameSet(const v1::AcquireRequest& request, int a, int b) {
+  return request.items(a).set() != 0 && request.items(a).set() == request.items(b).set();
+}
+
+// It has the tokens of its neighbour in the set.
+bool IsLikeTheOneBefore(const v1::AcquireRequest& request, int item) {
+  const v1::Sequence& sequence = request.items(item).sequence();
+  return item > 0 && sequence.tokens().empty() && sequence.content().empty() &&
+         IsSameSet(request, item - 1, item);
+}
+
+}  // namespace
+
+size_t EndOfSet(const v1::AcquireRequest& request, size_t begin) {
+  const int first = static_cast<int>(begin);
+  int end = first + 1;
+  while (end < request.items_size() && IsSameSet(request, first, end)) ++end;
+  return static_cast<size_t>(end);
+}
+
 absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& request) {
   PREFIXD_RETURN_IF_ERROR(wire::Check(request));
   std::vector<cache::Request> items;
   items.reserve(static_cast<size_t>(request.items_size()));
-  for (const v1::AcquireRequest::Item& from : request.items()) {
-    PREFIXD_ASSIGN_OR_RETURN(wire::Sequence sequence, wire::FromProto(from.sequence()));
+  for (int i = 0; i < request.items_size(); ++i) {
+    const v1::AcquireRequest::Item& from = request.items(i);
+    wire::Sequence sequence;
+    if (IsLikeTheOneBefore(request, i)) {
+      sequence = {.space = {from.sequence().space()},
+                  .tokens = items.back().tokens,
+                  .content = items.back().content};
+    } else {
+      PREFIXD_ASSIGN_OR_RETURN(sequence, wire::FromProto(from.sequence()));
+    }
     items.push_back({.space = sequence.space,
                      .tokens = std::move(sequence.tokens),
                      .content = std::move(sequence.content),

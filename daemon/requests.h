@@ -14,6 +14,8 @@ namespace prefixd::daemon {
 
 // Every item; none is read when one is bad.
 absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& request);
+// The items of [begin, ...) that are one set with it; only itself when it is in none.
+size_t EndOfSet(const v1::AcquireRequest& request, size_t begin);
 // The plan that an item asked for in the same call. InvalidArgument for an item that continues a
 // lease: a plan needs every token.
 absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& from,

@@ -133,6 +133,14 @@ absl::Status ApplyTightenAbove(const std::string& value, const Environment&, Con
   return absl::OkStatus();
 }
 
+absl::Status ApplySnapshotShare(const std::string& value, const Environment&, Config* config) {
+  PREFIXD_ASSIGN_OR_RETURN(const base::Size size, base::ParseSize(value));
+  if (size.percent <= 0 || size.percent > 100)
+    return Wants(value, "a share of the RAM for pages, above 0% and up to 100%");
+  config->snapshot_share = size.percent / 100;
+  return absl::OkStatus();
+}
+
 absl::Status ApplyTightenOnMisses(const std::string& value, const Environment&, Config* config) {
   if (value != "on" && value != "off") return Wants(value, "on or off");
   config->tighten_on_misses = value == "on";
@@ -250,6 +258,10 @@ constexpr SettingRule kSettings[] = {
      "the same while more than this share of the RAM tier is in use, 80% say; off: only misses "
      "count",
      ApplyTightenAbove},
+    {"snapshot-share", "25%", "PERCENT",
+     "of the RAM for pages, what snapshots of recurrent states take at most: beyond it the coldest "
+     "of them go",
+     ApplySnapshotShare},
     {"block-tokens", "64", "N",
      "tokens of a KV block where the worker leaves it to the daemon: 16, 32, 64 or 128",
      ApplyBlockTokens},

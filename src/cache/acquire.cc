@@ -103,7 +103,33 @@ LeaseFacts Sum(const LeaseFacts& before, const LeaseFacts& more) {
           .pages = before.pages + more.pages};
 }
 
-// Waits while somebody else has announced tokens of the request that are not stored yet.
+// The lease to go on with. What a failed page made worthless is given up now: by asking to go on
+// the session says that it reads there no more.
+absl::StatusOr<LeasePtr> ToContinue(Core* core, const Session& session, const SpaceInfo& space,
+                                    const Request& request) {
+  if (request.max_tokens < request.continues_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("acquire: max_tokens ", request.max_tokens,
+                                                   " is below the ", request.continues_tokens,
+                                                   " tokens that the lease covers"));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(LeasePtr lease, core->FindLease(session.id, request.continues));
+  LeaseFacts facts = lease->facts();
+  if (lease->space == nullptr || lease->space->handle != space.handle ||
+      facts.tokens != request.continues_tokens) {
+    return absl::NotFoundError(absl::StrCat("acquire: lease ", request.continues.value, " covers ",
+                                            facts.tokens, " tokens, not ",
+                                            request.continues_tokens));
+  }
+  if (facts.tokens < facts.leased) {
+    PREFIXD_RETURN_IF_ERROR(core->index->ShrinkLease(lease->in_index(), facts.tokens));
+    facts.leased = facts.tokens;
+    lease->SetFacts(facts);
+  }
+  return lease;
+}
+
+}  // namespace
+
 void WaitForAnnounced(Core* core, const Request& request, const index::MatchOptions& options,
                       block::SessionId session, base::Deadline deadline) {
   const auto begun = std::chrono::steady_clock::now();
@@ -133,49 +159,6 @@ void WaitForAnnounced(Core* core, const Request& request, const index::MatchOpti
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(passed).count()));
 }
 
-// Where an Acquire spends its time.
-class Phases {
- public:
-  explicit Phases(const Core* core) : core_(core), begun_us_(core->Now()) {}
-  // Microseconds since the last call.
-  uint64_t Next() {
-    const int64_t now = core_->Now();
-    return static_cast<uint64_t>(now - std::exchange(begun_us_, now));
-  }
-  PhaseTimes times;
-
- private:
-  const Core* const core_;
-  int64_t begun_us_;
-};
-
-// The lease to go on with. What a failed page made worthless is given up now: by asking to go on
-// the session says that it reads there no more.
-absl::StatusOr<LeasePtr> ToContinue(Core* core, const Session& session, const SpaceInfo& space,
-                                    const Request& request) {
-  if (request.max_tokens < request.continues_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("acquire: max_tokens ", request.max_tokens,
-                                                   " is below the ", request.continues_tokens,
-                                                   " tokens that the lease covers"));
-  }
-  PREFIXD_ASSIGN_OR_RETURN(LeasePtr lease, core->FindLease(session.id, request.continues));
-  LeaseFacts facts = lease->facts();
-  if (lease->space == nullptr || lease->space->handle != space.handle ||
-      facts.tokens != request.continues_tokens) {
-    return absl::NotFoundError(absl::StrCat("acquire: lease ", request.continues.value, " covers ",
-                                            facts.tokens, " tokens, not ",
-                                            request.continues_tokens));
-  }
-  if (facts.tokens < facts.leased) {
-    PREFIXD_RETURN_IF_ERROR(core->index->ShrinkLease(lease->in_index(), facts.tokens));
-    facts.leased = facts.tokens;
-    lease->SetFacts(facts);
-  }
-  return lease;
-}
-
-}  // namespace
-
 absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& request,
                                         base::Deadline deadline) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "acquire"));
@@ -186,6 +169,7 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
   core_->KeepLimits();
   LeasePtr continued;
   index::Acquired held;
+  std::optional<base::Deadline> load_until = deadline;
   Phases phases(core_.get());
   if (request.continues) {
     PREFIXD_ASSIGN_OR_RETURN(continued, ToContinue(core_.get(), *session, *space, request));
@@ -197,14 +181,22 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
       WaitForAnnounced(core_.get(), request, options, id, deadline);
       phases.times.wait_us = phases.Next();
     }
-    held = core_->index->Acquire(request.space, {request.tokens, request.content}, options, id);
-    if (!space->regular) core_->StartMixed(*session, *space, request, options, deadline, &held);
+    const index::SetItem item{request.space, {request.tokens, request.content}, options};
+    held = core_->index->Acquire(item.space, item.request, item.options, id);
+    if (!space->regular) {
+      const Core::Member alone{.request = &request, .space = space, .item = item};
+      std::vector<index::Acquired> set;
+      set.push_back(std::move(held));
+      core_->StartAll(*session, {&alone, 1}, deadline, &set);
+      held = std::move(set.front());
+      load_until.reset();
+    }
   }
   phases.times.match_us = phases.Next();
   const uint32_t floor = continued != nullptr ? request.continues_tokens : 0;
   PREFIXD_ASSIGN_OR_RETURN(Acquired acquired,
                            core_->Answer(session, space, std::move(held), request, floor,
-                                         std::move(continued), deadline));
+                                         std::move(continued), load_until));
   phases.times.room_us = phases.Next();
   core_->Remember(*session, *space, request, phases.times, &acquired);
   return acquired;
@@ -212,7 +204,7 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
 
 absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr& space,
                                       index::Acquired held, const Request& request, uint32_t floor,
-                                      LeasePtr lease, base::Deadline deadline) {
+                                      LeasePtr lease, std::optional<base::Deadline> load_until) {
   const bool continued = lease != nullptr;
   if (!continued && held.lease) {
     lease = std::make_shared<Lease>(this, held.lease, session->slot);
@@ -225,10 +217,12 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   const bool in_table = !held.table.groups.empty();
   Listed listed = in_table ? ListTable(held, tokens) : List(held.pages, tokens, place);
   const bool readable = listed.readable;
-  if (!readable) {
-    if (request.prefill_tokens_per_s > 0 && space->regular)
-      CutWhatDoesNotPay(*space, request.prefill_tokens_per_s, floor, &held);
-    StartLoading(*space, floor, deadline, &held);
+  if (!readable && load_until.has_value()) {
+    if (request.prefill_tokens_per_s > 0 && space->regular) {
+      CutWhatDoesNotPay(space->identity.block_tokens, request.prefill_tokens_per_s, floor,
+                        {&held, 1});
+    }
+    StartLoading(*space, floor, *load_until, &held);
     tokens = std::max(held.answer.restorable_tokens, floor);
     if (!space->regular && tokens < leased) {  // what is shorter needs other pages
       held.answer.shortened_by.back().tokens_lost += tokens;

@@ -93,6 +93,7 @@ absl::Status Core::Start() {
       .session_lease_bytes = arena_bytes / 2,
       .total_lease_bytes = arena_bytes / 10 * 8,
       .memory_limit_bytes = shares.index_bytes,
+      .snapshot_bytes = SnapshotShare(arena_bytes),
       // An eighth of the index's share, at about 64 bytes each.
       .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512))});
   if (options.ssd_budget_bytes > 0) {
@@ -176,10 +177,10 @@ const char* ToString(block::MatchKind kind) {
 
 const char* ToString(block::ShortenReason reason) {
   static constexpr const char* kNames[] = {
-      "unspecified",   "evicted",   "no_state_snapshot",   "window_gone",
-      "corrupt",       "format",    "atomic_content",      "ram_full",
-      "lease_quota",   "deadline",  "slower_than_prefill", "io_error",
-      "index_loading", "max_tokens"};
+      "unspecified",   "evicted",    "no_state_snapshot",   "window_gone",
+      "corrupt",       "format",     "atomic_content",      "ram_full",
+      "lease_quota",   "deadline",   "slower_than_prefill", "io_error",
+      "index_loading", "max_tokens", "common_length"};
   return kNames[static_cast<size_t>(reason)];
 }
 

@@ -1,5 +1,5 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
-// (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, fetch.cc,
+// (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, set.cc, fetch.cc,
 // reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, spill.cc, age_out.cc, resize.cc,
 // stats.cc. A start is load_index.cc, which calls recover.cc (what is on SSD) and adopt.cc (what is
 // in the arena); self_test.cc tries the disk. sessions.cc and leases.cc keep the tables; load.cc,
@@ -60,6 +60,8 @@ struct Options {
   // the requested tokens had been given up; while more of the arena than this is full, 0: never.
   bool tighten_on_misses = true;
   double tighten_above = 0;
+  // Of the RAM for pages, what snapshots of states may take at most; beyond it the coldest go.
+  double snapshot_share = 0.25;
   // Open returns after so long at the latest. The index may be loading on then: matches are shorter
   // and say kIndexLoading, and nothing is spilled or cleared before it is whole. Without a value
   // Open returns when it is.
@@ -313,6 +315,14 @@ class Cache {
   absl::StatusOr<block::MatchAnswer> Match(block::SessionId session, const Request& request);
   absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request,
                                    base::Deadline deadline);
+  // The same for several, with one length: the longest that is right for all of them. What the
+  // others cost an answer it says last, as kCommonLength. An error, and nothing is held, where one
+  // request alone would be one, or continues a lease.
+  absl::StatusOr<std::vector<block::MatchAnswer>> MatchSet(block::SessionId session,
+                                                           std::span<const Request> requests);
+  absl::StatusOr<std::vector<Acquired>> AcquireSet(block::SessionId session,
+                                                   std::span<const Request> requests,
+                                                   base::Deadline deadline);
   absl::Status Release(block::SessionId session, const Released& released);
   // A lease of its own on the pages of another session's lease, in the same space. Until both
   // end, nothing of it moves. NotFound for an unknown lease.

@@ -148,19 +148,25 @@ struct Core {
   SlotPtr ClaimSlot(const SessionPtr& session);
 
   // --- loading (load.cc, watch.cc) ---
-  // Leased pages become an answer: makes them readable, or shortens. `floor`: tokens that the lease
-  // covered before.
+  // Leased pages become an answer: makes them readable, or shortens, unless StartAll did. `floor`:
+  // tokens that the lease covered before.
   absl::StatusOr<Acquired> Answer(const SessionPtr& session, const SpacePtr& space,
                                   index::Acquired held, const Request& request, uint32_t floor,
-                                  LeasePtr continued, base::Deadline deadline);
+                                  LeasePtr continued, std::optional<base::Deadline> load_until);
   void StartLoading(const SpaceInfo& space, uint32_t floor, base::Deadline deadline,
                     index::Acquired* held);
-  void CutWhatDoesNotPay(const SpaceInfo& space, double tokens_per_s, uint32_t floor,
-                         index::Acquired* held);
-  // Where not every group is full: starts loading, or takes a shorter lease in its place until all
-  // of what it needs is on its way.
-  void StartMixed(const Session& session, const SpaceInfo& space, const Request& request,
-                  index::MatchOptions options, base::Deadline deadline, index::Acquired* held);
+  void CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s, uint32_t floor,
+                         std::span<index::Acquired> held);
+  // One request of a set, or one alone where not every group is full.
+  struct Member {
+    const Request* request = nullptr;
+    SpacePtr space;
+    index::SetItem item{};
+  };
+  // Starts loading, or takes shorter leases in place of the set's until all of what they need is on
+  // its way.
+  void StartAll(const Session& session, std::span<const Member> members, base::Deadline deadline,
+                std::vector<index::Acquired>* held);
   void AddWatch(Watch watch);
   void WatchLoop();
   bool Advance(Watch* watch);  // false: nothing left to tell
@@ -285,6 +291,9 @@ struct Core {
   // False: the page that was to be written again is bad or gone.
   bool ReadAgain(const index::PageInfo& page, std::vector<std::byte>* buffer);
   uint64_t SegmentBytes() const;  // of a segment of the present SSD budget
+  uint64_t SnapshotShare(uint64_t arena_bytes) const {
+    return static_cast<uint64_t>(options.snapshot_share * static_cast<double>(arena_bytes));
+  }
   uint64_t SsdBudget() const { return ssd_budget_bytes; }
 
   // --- age-out (age_out.cc) ---

@@ -20,22 +20,62 @@ std::vector<size_t> ByPosition(const std::vector<index::PageInfo>& pages) {
 
 void Shorten(uint32_t tokens, uint32_t group, block::ShortenReason reason,
              block::MatchAnswer* answer) {
+  if (reason == block::ShortenReason::kCommonLength && !answer->shortened_by.empty() &&
+      answer->shortened_by.back().reason == reason) {
+    answer->shortened_by.back().tokens_lost += answer->restorable_tokens - tokens;
+    answer->restorable_tokens = tokens;
+    return;
+  }
   answer->shortened_by.push_back(
       {.group = group, .reason = reason, .tokens_lost = answer->restorable_tokens - tokens});
   answer->restorable_tokens = tokens;
 }
 
+// What computing a token costs is the sum over the members that tell it. 0: none does.
+double RateOf(std::span<const Core::Member> members) {
+  double seconds = 0;
+  for (const Core::Member& member : members) {
+    const double rate = member.request->prefill_tokens_per_s;
+    if (rate > 0) seconds += 1 / rate;
+  }
+  return seconds > 0 ? 1 / seconds : 0;
+}
+
+uint32_t FinestBlocks(std::span<const Core::Member> members) {
+  uint32_t finest = members.front().space->identity.block_tokens;
+  for (const Core::Member& member : members) {
+    finest = std::min(finest, member.space->identity.block_tokens);
+  }
+  return finest;
+}
+
+// A new lease in place of a longer one. Whose own reason made it shorter bears the loss.
+void TakeShorter(uint32_t shortest, index::Acquired shorter, index::Acquired* held) {
+  const uint32_t tokens = shorter.lease ? shorter.answer.restorable_tokens : 0;
+  if (held->answer.restorable_tokens == shortest) {
+    held->answer.shortened_by.back().tokens_lost += shortest - tokens;
+    held->answer.restorable_tokens = tokens;
+  } else {
+    Shorten(tokens, block::kAllGroups, block::ShortenReason::kCommonLength, &held->answer);
+  }
+  held->lease = shorter.lease;
+  held->pages = std::move(shorter.pages);
+  held->table = std::move(shorter.table);
+  held->from_token = shorter.from_token;
+}
+
 }  // namespace
 
 // Goes as far as the time saved by not computing, less the time to load, is largest. Pages in RAM
-// before the first one on SSD cost nothing and are never cut.
-void Core::CutWhatDoesNotPay(const SpaceInfo& space, double tokens_per_s, uint32_t floor,
-                             index::Acquired* held) {
-  const uint32_t block_tokens = space.identity.block_tokens;
-  const uint32_t end = held->answer.restorable_tokens;
+// before the first one on SSD cost nothing and are never cut. `block_tokens`: of the finest blocks.
+void Core::CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s, uint32_t floor,
+                             std::span<index::Acquired> held) {
+  const uint32_t end = held.front().answer.restorable_tokens;
   std::vector<uint64_t> ssd_bytes((end + block_tokens - 1) / block_tokens);  // of each block
-  for (const index::PageInfo& page : held->pages) {
-    if (NeedsSsd(page)) ssd_bytes[page.first_token / block_tokens] += page.page_bytes;
+  for (const index::Acquired& one : held) {
+    for (const index::PageInfo& page : one.pages) {
+      if (NeedsSsd(page)) ssd_bytes[page.first_token / block_tokens] += page.page_bytes;
+    }
   }
   const auto first = std::ranges::find_if(ssd_bytes, [](uint64_t bytes) { return bytes > 0; });
   if (first == ssd_bytes.end()) return;
@@ -56,30 +96,42 @@ void Core::CutWhatDoesNotPay(const SpaceInfo& space, double tokens_per_s, uint32
     best_saved = saved;
   }
   if (best >= end) return;
-  Shorten(best, block::kAllGroups, block::ShortenReason::kSlowerThanPrefill, &held->answer);
+  for (index::Acquired& one : held) {
+    Shorten(best, block::kAllGroups, block::ShortenReason::kSlowerThanPrefill, &one.answer);
+  }
 }
 
-void Core::StartMixed(const Session& session, const SpaceInfo& space, const Request& request,
-                      index::MatchOptions options, base::Deadline deadline, index::Acquired* held) {
-  const auto readable = [](const index::PageInfo& page) { return index::InRam(page.state); };
-  bool weighed = request.prefill_tokens_per_s <= 0;
-  while (held->lease && !std::ranges::all_of(held->pages, readable)) {
-    const uint32_t before = held->answer.restorable_tokens;
-    if (!std::exchange(weighed, true)) {
-      CutWhatDoesNotPay(space, request.prefill_tokens_per_s, 0, held);
+void Core::StartAll(const Session& session, std::span<const Member> members,
+                    base::Deadline deadline, std::vector<index::Acquired>* held) {
+  const auto readable = [](const index::Acquired& one) {
+    return std::ranges::all_of(
+        one.pages, [](const index::PageInfo& page) { return index::InRam(page.state); });
+  };
+  double rate = RateOf(members);
+  while (held->front().lease && !std::ranges::all_of(*held, readable)) {
+    const uint32_t before = held->front().answer.restorable_tokens;
+    if (const double weighed = std::exchange(rate, 0); weighed > 0) {
+      CutWhatDoesNotPay(FinestBlocks(members), weighed, 0, *held);
     }
-    if (held->answer.restorable_tokens == before) StartLoading(space, 0, deadline, held);
-    if (held->answer.restorable_tokens == before) return;
-    options.max_tokens = held->answer.restorable_tokens;
-    index::Acquired shorter =
-        index->Acquire(request.space, {request.tokens, request.content}, options, session.id);
-    index->Release(held->lease).IgnoreError();  // known: nobody else has the id
-    const uint32_t tokens = shorter.lease ? shorter.answer.restorable_tokens : 0;
-    held->answer.shortened_by.back().tokens_lost += held->answer.restorable_tokens - tokens;
-    held->answer.restorable_tokens = tokens;
-    held->lease = shorter.lease;
-    held->pages = std::move(shorter.pages);
-    held->table = std::move(shorter.table);
+    uint32_t shortest = held->front().answer.restorable_tokens;
+    if (shortest == before) {
+      for (size_t i = 0; i < members.size(); ++i) {
+        StartLoading(*members[i].space, 0, deadline, &(*held)[i]);
+        shortest = std::min(shortest, (*held)[i].answer.restorable_tokens);
+      }
+    }
+    if (shortest == before) return;
+    std::vector<index::SetItem> items;
+    for (const Member& member : members) {
+      items.push_back(member.item);
+      items.back().options.max_tokens = std::min(items.back().options.max_tokens, shortest);
+    }
+    std::vector<index::Acquired> shorter = index->AcquireSet(items, session.id);
+    for (size_t i = 0; i < members.size(); ++i) {
+      index::Acquired& one = (*held)[i];
+      index->Release(one.lease).IgnoreError();  // known: nobody else has the id
+      TakeShorter(shortest, std::move(shorter[i]), &one);
+    }
   }
 }
 

@@ -25,6 +25,9 @@ void Core::Enqueue(std::vector<Promotion> promotions) {
 // Says what went wrong and gives the page up, or back to the SSD when another try may succeed.
 // Counted first, here and below: whoever waited for the page finds it counted.
 void Core::GiveUpPromotion(const index::PageInfo& page, const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) {  // it is on SSD, and good
+    return index->FailPromotion(page.ref, index::PrefixIndex::PromotionFailure::kTryAgain);
+  }
   const bool io_error = status.code() == absl::StatusCode::kUnavailable;
   const bool aged_out = status.code() == absl::StatusCode::kNotFound;  // while the read was queued
   counters.Add(aged_out ? "promotions.aged_out" : io_error ? "ssd.read_errors" : "check_failures");
@@ -70,8 +73,12 @@ void Core::Promote(const Promotion& promotion) {
     WriteRecord(page, promotion.extent);
     counters.AddAll({{"pages.promoted", 1}, {"bytes.promoted", page.page_bytes}});
     counters.Time("promote", static_cast<uint64_t>(Now()) - promotion.queued_us);
-    index->FinishPromotion(page.ref, promotion.extent, arena->marks(promotion.extent));
-  } else {
+    if (!index->FinishPromotion(page.ref, promotion.extent, arena->marks(promotion.extent))) {
+      status =
+          absl::ResourceExhaustedError("promote: snapshots that are held take all their share");
+    }
+  }
+  if (!status.ok()) {
     arena->Free(promotion.extent);
     GiveUpPromotion(page, status);
   }

@@ -1,5 +1,7 @@
-// Checks that Match, Acquire and Reserve share. Internal to the room.
+// What Match, Acquire and Reserve share: checks, waiting, the time it takes. Internal to the room.
 #pragma once
+#include <utility>
+
 #include "cache/core.h"
 
 namespace prefixd::cache {
@@ -8,5 +10,24 @@ absl::Status CheckSequence(const block::SequenceView& sequence);
 absl::Status CheckSelection(const SpaceInfo& space, const std::vector<uint32_t>& groups,
                             const std::vector<uint64_t>& rungs);
 index::MatchOptions OptionsOf(const Request& request, uint32_t slot);
+// Waits while somebody else has announced tokens of the request that are not stored yet.
+void WaitForAnnounced(Core* core, const Request& request, const index::MatchOptions& options,
+                      block::SessionId session, base::Deadline deadline);
+
+// Where an Acquire spends its time.
+class Phases {
+ public:
+  explicit Phases(const Core* core) : core_(core), begun_us_(core->Now()) {}
+  // Microseconds since the last call.
+  uint64_t Next() {
+    const int64_t now = core_->Now();
+    return static_cast<uint64_t>(now - std::exchange(begun_us_, now));
+  }
+  PhaseTimes times;
+
+ private:
+  const Core* const core_;
+  int64_t begun_us_;
+};
 
 }  // namespace prefixd::cache

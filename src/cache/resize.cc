@@ -10,7 +10,8 @@ absl::Status Core::ResizeRam(uint64_t ram_bytes) {
   PREFIXD_ASSIGN_OR_RETURN(const BudgetShares cut, Recut(ram_bytes, shares));
   PREFIXD_RETURN_IF_ERROR(arena->Resize(cut.arena_bytes));
   const uint64_t arena_bytes = arena->stats().capacity_bytes;
-  index->SetLimits(arena_bytes / 2, arena_bytes / 10 * 8, cut.index_bytes);
+  index->SetLimits(arena_bytes / 2, arena_bytes / 10 * 8, cut.index_bytes,
+                   SnapshotShare(arena_bytes));
   index_share_bytes = cut.index_bytes;
   in_flight_share_bytes = cut.in_flight_bytes;
   ram_budget_bytes = ram_bytes;

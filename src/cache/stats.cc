@@ -57,6 +57,8 @@ block::Stats Cache::GetStats() const {
   const index::IndexCounts counts = core_->index->Counts();
   stats.pins = counts.pins;
   stats.pinned_bytes = counts.pinned_bytes;
+  stats.snapshot_bytes = counts.snapshot_bytes;
+  stats.snapshot_share_bytes = core_->SnapshotShare(core_->arena->stats().capacity_bytes);
   stats.dirty_bytes = counts.dirty_bytes;
   stats.leases = counts.leases;
   stats.leased_bytes = counts.leased_bytes;
@@ -74,6 +76,8 @@ block::Stats Cache::GetStats() const {
   stats.counters.push_back({"arena.shared", core_->arena->shared() ? 1u : 0u});
   stats.counters.push_back({"arena.slabs_in_service", arena.slabs_in_service});
   stats.counters.push_back({"index.ghosts", counts.ghosts});
+  stats.counters.push_back({"snapshots.evicted", counts.evicted_snapshots});
+  stats.counters.push_back({"snapshots.refused", counts.refused_snapshots});
   stats.counters.push_back({"sessions.kept", cut_off});
   if (core_->store != nullptr)
     stats.counters.push_back({"ssd.failing", core_->ssd_failing.load() ? 1u : 0u});

@@ -266,8 +266,13 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const Mat
 Acquired PrefixIndex::Acquire(block::SpaceHandle handle, const block::SequenceView& request,
                               const MatchOptions& options, block::SessionId session) {
   const base::MutexLock lock(impl_->mutex);
+  return impl_->Acquire(handle, request, options, session);
+}
+
+Acquired PrefixIndex::Impl::Acquire(block::SpaceHandle handle, const block::SequenceView& request,
+                                    const MatchOptions& options, block::SessionId session) {
   Acquired acquired;
-  Space* const space = impl_->FindSpace(handle);
+  Space* const space = FindSpace(handle);
   if (space == nullptr) return acquired;
   const Asked asked{&space->root, request};
   Lease lease{.session = session,
@@ -281,9 +286,9 @@ Acquired PrefixIndex::Acquire(block::SpaceHandle handle, const block::SequenceVi
   if (lease.usable.regular) {
     path = FindRestorable(walk, space->shape.block_tokens, request, lease.usable);
   }
-  acquired.answer = impl_->Answer(asked, walk, lease.usable, options, session, path);
-  impl_->KeepQuota(lease, asked, walk, options, path, acquired.answer);
-  impl_->Grant(std::move(lease), path, options, acquired);
+  acquired.answer = Answer(asked, walk, lease.usable, options, session, path);
+  KeepQuota(lease, asked, walk, options, path, acquired.answer);
+  Grant(std::move(lease), path, options, acquired);
   return acquired;
 }
 

@@ -96,6 +96,10 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
                                             parent.first_token + parent.size()));
   }
   const bool snapshot = space->shape.IsState(adopted.page.group);
+  const uint64_t taken = impl_->totals.snapshot_extents + adopted.page.extent.bytes;
+  if (snapshot && taken > impl_->limits.snapshot_bytes) {
+    return absl::ResourceExhaustedError("adopt: snapshots take their share already");
+  }
   Node* node = snapshot ? AnyExtending(parent, tokens) : ExactChild(parent, tokens);
   const Page* const there =
       node == nullptr ? nullptr : FindPage(*node, adopted.page.group, adopted.page.rung);

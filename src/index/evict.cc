@@ -7,8 +7,6 @@
 namespace prefixd::index {
 namespace {
 
-constexpr uint64_t kSnapshotShare = 4;  // of what leases may hold, for all snapshots in RAM
-
 void Add(const Evicted& more, Evicted* evicted) {
   evicted->bytes += more.bytes;
   evicted->pages += more.pages;
@@ -44,10 +42,6 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
 std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty) {
   const base::MutexLock lock(impl_->mutex);
   if (auto evicted = impl_->EvictWindows()) return evicted;
-  const uint64_t share = impl_->limits.total_lease_bytes / kSnapshotShare;
-  if (impl_->totals.snapshot_extents > share) {
-    if (auto evicted = impl_->EvictSnapshots(may_drop_dirty)) return evicted;
-  }
   Node* const node = impl_->eviction->Next(may_drop_dirty);
   if (node == nullptr) return std::nullopt;
   const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0});

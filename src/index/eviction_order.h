@@ -5,8 +5,8 @@
 // Guarded by the index's mutex.
 //
 // First go sliding pages that no restorable point (the end of a sequence or a turn, a leaf, a block
-// where sequences part) can need; then, while all snapshots take more than their share of RAM, the
-// coldest of them; then blocks, all of their pages together.
+// where sequences part) can need; then blocks, all of their pages together. Snapshots go by
+// themselves as their share of RAM is used up (loose.cc).
 #pragma once
 #include <functional>
 #include <memory>

@@ -4,8 +4,8 @@
 // account.cc   totals, eviction order and spill order, kept true after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
 // loose.cc     pages that go without their block: sliding ones and snapshots
-// match.cc, acquire.cc, lease.cc, pin.cc, promote.cc, reserve.cc, publish.cc, evict.cc, move.cc,
-// spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
+// match.cc, acquire.cc, set.cc, lease.cc, pin.cc, promote.cc, reserve.cc, publish.cc, evict.cc,
+// move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
 #pragma once
 #include <memory>
 #include <optional>
@@ -39,7 +39,8 @@ struct AdoptedUse {
 struct PrefixIndex::Impl {
   explicit Impl(const Options& options)
       : options(options),
-        limits{options.session_lease_bytes, options.total_lease_bytes, options.memory_limit_bytes},
+        limits{options.session_lease_bytes, options.total_lease_bytes, options.memory_limit_bytes,
+               options.snapshot_bytes},
         ghosts(options.max_ghosts) {}
   ~Impl();
 
@@ -102,7 +103,32 @@ struct PrefixIndex::Impl {
   uint32_t AnnouncedUpTo(const Asked& asked, const Usable& usable, block::SessionId session,
                          uint32_t from) const PREFIXD_REQUIRES(mutex);
 
+  block::MatchAnswer Match(block::SpaceHandle space, const block::SequenceView& request,
+                           const MatchOptions& options, block::SessionId session) const
+      PREFIXD_REQUIRES(mutex);
+
+  // --- set.cc ---
+  struct SetMatch {
+    uint32_t tokens = 0;  // the longest length of at most `most` that is right for every item
+    std::vector<block::MatchAnswer> answers;  // to requests of at most so many tokens
+  };
+  // `known`: every item's own answer, or nothing.
+  SetMatch MatchSet(std::span<const SetItem> items, uint32_t most,
+                    std::vector<block::MatchAnswer> known, block::SessionId session) const
+      PREFIXD_REQUIRES(mutex);
+  std::vector<block::MatchAnswer> OwnAnswers(std::span<const SetItem> items,
+                                             block::SessionId session) const
+      PREFIXD_REQUIRES(mutex);
+  // Every item acquired at exactly `tokens`. False, with nothing held: the quotas do not hold all.
+  bool HoldSet(std::span<const SetItem> items, uint32_t tokens, block::SessionId session,
+               std::vector<Acquired>& set) PREFIXD_REQUIRES(mutex);
+  // The longest of less than `too_much` tokens that can be held of all items.
+  uint32_t MostWithinQuotas(std::span<const SetItem> items, uint32_t too_much,
+                            block::SessionId session) PREFIXD_REQUIRES(mutex);
+
   // --- acquire.cc ---
+  Acquired Acquire(block::SpaceHandle space, const block::SequenceView& request,
+                   const MatchOptions& options, block::SessionId session) PREFIXD_REQUIRES(mutex);
   // The tokens that the quotas allow `lease` to cover when it takes the pages of `path` too.
   uint32_t CutToQuota(const Lease& lease, const RestorablePath& path, uint32_t tokens) const
       PREFIXD_REQUIRES(mutex);
@@ -159,6 +185,9 @@ struct PrefixIndex::Impl {
                            std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
   bool WantsFull(const Reservation& reservation, uint32_t block_index) const
       PREFIXD_REQUIRES(mutex);
+  // The other pages; the extents of the snapshots are freed.
+  std::vector<NewPage> RefuseSnapshots(const SpaceShape& shape, std::span<const NewPage> pages)
+      PREFIXD_REQUIRES(mutex);
   void AddPages(Node& node, std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
   // The first sibling, in order, that holds the tokens up to `tokens`; FailedPrecondition when a
   // block before it or it is not stored.
@@ -171,7 +200,10 @@ struct PrefixIndex::Impl {
   void LookAgain(Node* node) PREFIXD_REQUIRES(mutex);
   void GiveUp(Page& page, Evicted& evicted) PREFIXD_REQUIRES(mutex);  // its copy in RAM
   std::optional<Evicted> EvictWindows() PREFIXD_REQUIRES(mutex);
-  std::optional<Evicted> EvictSnapshots(bool may_drop_dirty) PREFIXD_REQUIRES(mutex);
+  bool EvictSnapshots(bool may_drop_dirty) PREFIXD_REQUIRES(mutex);  // of the coldest block
+  // Gives up the coldest snapshots until `bytes` more are within their share: clean ones before
+  // others. False: what is left is held.
+  bool MakeSnapshotRoom(uint64_t bytes) PREFIXD_REQUIRES(mutex);
   // No chain keeps more than kMaxSnapshots.
   void TrimChain(Node& leaf) PREFIXD_REQUIRES(mutex);
 
@@ -211,6 +243,7 @@ struct PrefixIndex::Impl {
   const Options options;  // but for what stands in `limits`
   struct Limits {
     uint64_t session_lease_bytes = 0, total_lease_bytes = 0, memory_limit_bytes = 0;
+    uint64_t snapshot_bytes = 0;
   };
   Limits limits PREFIXD_GUARDED_BY(mutex);
   mutable base::Mutex mutex;
@@ -230,7 +263,9 @@ struct PrefixIndex::Impl {
   std::vector<block::Extent> freed PREFIXD_GUARDED_BY(mutex);
   std::vector<Condemned> condemned PREFIXD_GUARDED_BY(mutex);
   bool any_refused PREFIXD_GUARDED_BY(mutex) = false;  // since the last AdmitAll
-  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;       // pages that went while they were held
+  uint64_t evicted_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
+  uint64_t refused_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
+  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;  // pages that went while they were held
   // Until EndAdoption: pages whose marks name readers, and when adopted blocks were last used.
   Lease adoption PREFIXD_GUARDED_BY(mutex);
   std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);

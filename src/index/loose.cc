@@ -88,7 +88,7 @@ void PrefixIndex::Impl::GiveUp(Page& page, Evicted& evicted) {
   }
 }
 
-std::optional<Evicted> PrefixIndex::Impl::EvictSnapshots(bool may_drop_dirty) {
+bool PrefixIndex::Impl::EvictSnapshots(bool may_drop_dirty) {
   const auto may_go = [&](const Node& node, const Page& page) {
     const bool clean = page.state == PageState::kRamAndSsd;
     const bool held = node.holds > 0;
@@ -101,19 +101,29 @@ std::optional<Evicted> PrefixIndex::Impl::EvictSnapshots(bool may_drop_dirty) {
                                    [&](const Page& page) { return may_go(candidate, page); });
       },
       kLooks);
-  if (node == nullptr) return std::nullopt;
+  if (node == nullptr) return false;
   Evicted evicted;
   {
     const Change change(*this, *node);
     for (Page& page : node->pages) {
       if (!may_go(*node, page)) continue;
-      evicted.bytes += page.extent.bytes;
       ++evicted.pages;
       GiveUp(page, evicted);
     }
   }
+  evicted_snapshots += evicted.pages;
   Settle(node);
-  return evicted;
+  return true;
+}
+
+bool PrefixIndex::Impl::MakeSnapshotRoom(uint64_t bytes) {
+  if (bytes > limits.snapshot_bytes) return false;
+  while (totals.snapshot_extents > limits.snapshot_bytes - bytes) {
+    if (!EvictSnapshots(/*may_drop_dirty=*/false) && !EvictSnapshots(/*may_drop_dirty=*/true)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void PrefixIndex::Impl::TrimChain(Node& leaf) {

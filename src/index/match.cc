@@ -148,7 +148,14 @@ block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& wal
 block::MatchAnswer PrefixIndex::Match(block::SpaceHandle handle, const block::SequenceView& request,
                                       const MatchOptions& options, block::SessionId session) const {
   const base::MutexLock lock(impl_->mutex);
-  Space* const space = impl_->FindSpace(handle);
+  return impl_->Match(handle, request, options, session);
+}
+
+block::MatchAnswer PrefixIndex::Impl::Match(block::SpaceHandle handle,
+                                            const block::SequenceView& request,
+                                            const MatchOptions& options,
+                                            block::SessionId session) const {
+  Space* const space = FindSpace(handle);
   if (space == nullptr) return {};
   const Asked asked{&space->root, request};
   const uint32_t block_tokens = space->shape.block_tokens;
@@ -156,7 +163,7 @@ block::MatchAnswer PrefixIndex::Match(block::SpaceHandle handle, const block::Se
   const Usable usable = UsableOf(space->shape, options.selection);
   RestorablePath path;
   if (usable.regular) path = FindRestorable(walk, block_tokens, request, usable);
-  return impl_->Answer(asked, walk, usable, options, session, path);
+  return Answer(asked, walk, usable, options, session, path);
 }
 
 }  // namespace prefixd::index

@@ -33,9 +33,10 @@ void PrefixIndex::SetSpaceLimits(block::SpaceHandle handle, const block::SpaceLi
 }
 
 void PrefixIndex::SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
-                            uint64_t memory_limit_bytes) {
+                            uint64_t memory_limit_bytes, uint64_t snapshot_bytes) {
   const base::MutexLock lock(impl_->mutex);
-  impl_->limits = {session_lease_bytes, total_lease_bytes, memory_limit_bytes};
+  impl_->limits = {session_lease_bytes, total_lease_bytes, memory_limit_bytes, snapshot_bytes};
+  impl_->MakeSnapshotRoom(0);
 }
 
 void PrefixIndex::Summarize(block::SpaceSummary* summary) const {
@@ -72,6 +73,9 @@ IndexCounts PrefixIndex::Counts() const {
   counts.dirty_bytes = impl_->totals.dirty_bytes;
   counts.clean_bytes = impl_->totals.clean_bytes;
   counts.memory_bytes = impl_->MemoryBytes();
+  counts.snapshot_bytes = impl_->totals.snapshot_extents;
+  counts.evicted_snapshots = impl_->evicted_snapshots;
+  counts.refused_snapshots = impl_->refused_snapshots;
   counts.ghosts = impl_->ghosts.size();
   counts.stamp = impl_->next_stamp - 1;
   counts.comparisons = impl_->comparisons;

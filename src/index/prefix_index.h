@@ -160,6 +160,13 @@ struct Acquired {
   uint32_t from_token = 0;   // that the lease begins with
 };
 
+// One of several requests that are to have one length.
+struct SetItem {
+  block::SpaceHandle space;
+  block::SequenceView request;
+  MatchOptions options{};
+};
+
 struct NewPage {
   uint32_t group = 0;
   uint32_t rung = 0;
@@ -270,11 +277,14 @@ struct IndexCounts {
   uint64_t leases = 0, reservations = 0;
   uint64_t leased_bytes = 0;  // extent and page bytes held, each page once
   uint64_t pins = 0;
-  uint64_t pinned_bytes = 0;  // of pages in pinned blocks, each once
-  uint64_t kept_bytes = 0;    // of pages leased, pinned or both, each once: what the quotas count
-  uint64_t dirty_bytes = 0;   // extents of pages that are not on SSD
-  uint64_t clean_bytes = 0;   // extents of pages on SSD too that nobody holds or pinned
-  uint64_t memory_bytes = 0;  // of the index itself, estimated
+  uint64_t pinned_bytes = 0;    // of pages in pinned blocks, each once
+  uint64_t kept_bytes = 0;      // of pages leased, pinned or both, each once: what the quotas count
+  uint64_t dirty_bytes = 0;     // extents of pages that are not on SSD
+  uint64_t clean_bytes = 0;     // extents of pages on SSD too that nobody holds or pinned
+  uint64_t memory_bytes = 0;    // of the index itself, estimated
+  uint64_t snapshot_bytes = 0;  // extents of snapshots
+  uint64_t evicted_snapshots = 0;  // for others to come, since the start
+  uint64_t refused_snapshots = 0;  // since their share had no room
   uint64_t ghosts = 0;
   int64_t stamp = 0;         // of the latest use: SpillBlock::last_use is on this scale
   uint64_t comparisons = 0;  // of a request with a stored block, since the start
@@ -286,6 +296,7 @@ class PrefixIndex {
     uint64_t session_lease_bytes = ~uint64_t{0};  // beyond it Acquire answers shorter: kLeaseQuota
     uint64_t total_lease_bytes = ~uint64_t{0};
     uint64_t memory_limit_bytes = ~uint64_t{0};  // beyond it Publish refuses
+    uint64_t snapshot_bytes = ~uint64_t{0};      // extents of snapshots: never more
     uint32_t max_ghosts = 65536;
     uint32_t hash_bits = 128;  // tests cut it to 8 to force collisions
   };
@@ -295,9 +306,9 @@ class PrefixIndex {
   // The second chain of names: a block's, from its parent's.
   static uint64_t PathOf(uint64_t parent, const block::SequenceView& tokens);
 
-  // Of Options, from now on: leases that are there stay.
+  // Of Options, from now on: leases that are there stay, and snapshots that they hold.
   void SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
-                 uint64_t memory_limit_bytes);
+                 uint64_t memory_limit_bytes, uint64_t snapshot_bytes);
 
   // --- spaces ---
   block::SpaceHandle AddSpace(const SpaceShape& shape);
@@ -313,6 +324,10 @@ class PrefixIndex {
   // Changes nothing, pins nothing. `session` tells own reservations from pending ones.
   block::MatchAnswer Match(block::SpaceHandle space, const block::SequenceView& request,
                            const MatchOptions& options, block::SessionId session = {}) const;
+  // Match for each, then cut to the longest length that is right for all of them: restorable_tokens
+  // is the same in every answer, and what the others cost it stands there last, as kCommonLength.
+  std::vector<block::MatchAnswer> MatchSet(std::span<const SetItem> items,
+                                           block::SessionId session = {}) const;
   // Of the request's tokens behind what matches, those of the blocks that follow each other and are
   // remembered as given up.
   uint32_t GhostTokens(block::SpaceHandle space, const block::SequenceView& request) const;
@@ -320,6 +335,9 @@ class PrefixIndex {
   // to root.
   Acquired Acquire(block::SpaceHandle space, const block::SequenceView& request,
                    const MatchOptions& options, block::SessionId session);
+  // Acquire for each, with answers as MatchSet gives them: every item has its lease, or none has.
+  // Where the quotas do not hold that much of all, it is the most that they do hold (kLeaseQuota).
+  std::vector<Acquired> AcquireSet(std::span<const SetItem> items, block::SessionId session);
   // Extends a lease of `session`: `more` follows the lease's tokens (its sequence as it was
   // acquired and extended, `tokens` of it). The answer counts whole sequences; `pages` and the
   // bytes per tier are those of blocks that the lease did not hold whole before. The lease keeps
@@ -375,7 +393,9 @@ class PrefixIndex {
   // place) and calls Finish or Fail. From kUnverified the extent stays the page's: pass the same
   // one.
   bool BeginPromotion(const PageRef& page);
-  void FinishPromotion(const PageRef& page, block::Extent extent,
+  // False, with nothing done: a snapshot for which the share of all snapshots has no room, since
+  // others hold it. The caller calls FailPromotion, and the extent stays its own.
+  bool FinishPromotion(const PageRef& page, block::Extent extent,
                        block::PageMarks* marks = nullptr);
   // Pages that are kUnverified, coldest last; at most `limit`. Costs what it returns.
   std::vector<PageInfo> Unverified(size_t limit) const;
@@ -401,9 +421,10 @@ class PrefixIndex {
                                    const SnapshotWish& wish = {});
   // Inserts the pages of block `block_index` of the plan. Parents first: FailedPrecondition when
   // the block before it is in the tree neither published nor present. kDuplicate and kRefused give
-  // the extents back through TakeFreed(). Pages for a block that exists are added to it (other
-  // group or rung, or healing a hole). No pages at all: for a block of which no full group's page
-  // is wanted; what follows it has its parent then.
+  // the extents back through TakeFreed(), and so do snapshots for which their share has no room.
+  // Pages for a block that exists are added to it (other group or rung, or healing a hole). No
+  // pages at all: for a block of which no full group's page is wanted; what follows it has its
+  // parent then.
   absl::StatusOr<block::StoreResult> Publish(block::ReservationId reservation, uint32_t block_index,
                                              std::span<const NewPage> pages);
   // Declares that a sequence ends after `tokens` tokens of the reservation. FailedPrecondition
@@ -413,11 +434,11 @@ class PrefixIndex {
   absl::Status CloseReservation(block::ReservationId reservation);
 
   // --- giving up ---
-  // Sliding pages that no end can need, snapshots beyond their share (a quarter of
-  // total_lease_bytes), then blocks (index/eviction_order.h). Of every space that is above its
-  // floor, those above their ceiling first: gives up the RAM pages of the coldest block that has no
-  // descendant in RAM and whose pages nobody holds. Clean pages move to kSsd; dirty ones are
-  // dropped only if `may_drop_dirty`, else such blocks are passed over. nullopt: nothing to give.
+  // Sliding pages that no end can need, then blocks (index/eviction_order.h). Of every space that
+  // is above its floor, those above their ceiling first: gives up the RAM pages of the coldest
+  // block that has no descendant in RAM and whose pages nobody holds. Clean pages move to kSsd;
+  // dirty ones are dropped only if `may_drop_dirty`, else such blocks are passed over. nullopt:
+  // nothing to give.
   std::optional<Evicted> EvictOne(bool may_drop_dirty);
   // The coldest of one space, whatever its floor, until its extents are at most `ram_bytes` or
   // nothing is left to give.
@@ -482,8 +503,8 @@ class PrefixIndex {
   // A page that an earlier daemon left in RAM, kUnverified now; parents first, coldest first among
   // siblings. Merges with what Restore brought: a page that is on SSD under the same check becomes
   // kUnverified with its ssd_sequence. Errors as of Restore, and AlreadyExists when the tree does
-  // not need the page (a longer sibling has it, or it is in RAM already): the extent stays the
-  // caller's.
+  // not need the page (a longer sibling has it, or it is in RAM already), ResourceExhausted for a
+  // snapshot beyond their share: the extent stays the caller's.
   absl::StatusOr<PageRef> Adopt(block::SpaceHandle space, const AdoptedPage& page);
   // After the last Restore, Adopt and AdoptLease: forgets blocks whose record came back without
   // pages and that nothing continues; until then they stay for their children, which come later.

@@ -15,14 +15,19 @@ bool PrefixIndex::BeginPromotion(const PageRef& ref) {
   return true;
 }
 
-void PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
+bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
                                   block::PageMarks* marks) {
   const base::MutexLock lock(impl_->mutex);
+  const bool from_ssd = !impl_->Resolve(ref)->extent;
+  if (from_ssd && ref.node->space->shape.IsState(ref.group) &&
+      !impl_->MakeSnapshotRoom(extent.bytes)) {
+    return false;
+  }
   Page* const page = impl_->Resolve(ref);
   {
     const Impl::Change change(*impl_, *ref.node);
     if (page->holders == 0) page->slots = 0;  // of an earlier daemon's readers, who are gone
-    if (!page->extent) {
+    if (from_ssd) {
       page->extent = extent;
       page->marks = marks;
       WriteMarks(*ref.node, *page, base::SystemClock::Get().UnixMicros());
@@ -34,6 +39,7 @@ void PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
   }
   if (impl_->Settle(ref.node) == ref.node) impl_->Merge(*ref.node);
   impl_->promoted.NotifyAll();
+  return true;
 }
 
 void PrefixIndex::Impl::DropBadCopy(Node& node, Page& page) {

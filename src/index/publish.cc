@@ -60,6 +60,14 @@ absl::Status CheckPages(const SpaceShape& shape, uint32_t tokens, bool may_be_em
   return absl::OkStatus();
 }
 
+uint64_t SnapshotBytes(const SpaceShape& shape, std::span<const NewPage> pages) {
+  uint64_t bytes = 0;
+  for (const NewPage& page : pages) {
+    if (shape.IsState(page.group)) bytes += page.extent.bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<Reservation*> PrefixIndex::Impl::FindReservation(block::ReservationId id) {
@@ -94,6 +102,20 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
     WriteMarks(node, slot, now);
   }
   node.stamp = next_stamp++;
+}
+
+std::vector<NewPage> PrefixIndex::Impl::RefuseSnapshots(const SpaceShape& shape,
+                                                        std::span<const NewPage> pages) {
+  std::vector<NewPage> others;
+  for (const NewPage& page : pages) {
+    if (shape.IsState(page.group)) {
+      freed.push_back(page.extent);
+      ++refused_snapshots;
+    } else {
+      others.push_back(page);
+    }
+  }
+  return others;
 }
 
 bool PrefixIndex::Impl::WantsFull(const Reservation& reservation, uint32_t block_index) const {
@@ -164,6 +186,8 @@ absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
       !valid.ok()) {
     return valid;
   }
+  const bool snapshots_fit =
+      impl_->MakeSnapshotRoom(SnapshotBytes(reservation.space->shape, pages));
   Node* const parent = impl_->ParentOf(reservation, block_index);
   const bool stored =
       parent != nullptr && (block_index == 0 || parent->present > 0 ||
@@ -172,7 +196,9 @@ absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
     return absl::FailedPreconditionError(absl::StrCat(
         "publish: block ", block_index, " before block ", block_index - 1, ", its parent"));
   }
-  return impl_->Store(reservation, block_index, *parent, pages);
+  if (snapshots_fit) return impl_->Store(reservation, block_index, *parent, pages);
+  const std::vector<NewPage> others = impl_->RefuseSnapshots(reservation.space->shape, pages);
+  return impl_->Store(reservation, block_index, *parent, others);
 }
 
 absl::StatusOr<Node*> PrefixIndex::Impl::StoredUpTo(Reservation& reservation, uint32_t tokens) {

@@ -124,24 +124,107 @@ TEST_F(LooseTest, PagesBehindALeafGoOnceTheSequenceGoesOn) {
 
 class SnapshotShareTest : public LooseTest {
  protected:
-  // Snapshots may take eight extents.
-  SnapshotShareTest() : LooseTest({.total_lease_bytes = 32 * block::kExtentUnit}) {}
+  static constexpr uint64_t kShare = 8 * block::kExtentUnit;
+  SnapshotShareTest() : LooseTest({.snapshot_bytes = kShare}) {}
+
+  uint32_t SnapshotsLeft(const Tokens& tokens, const std::vector<uint32_t>& positions) {
+    uint32_t left = 0;
+    for (const uint32_t at : positions) {
+      left += Restorable(FirstOf(tokens, at), {0, 2}) == at ? 1 : 0;
+    }
+    return left;
+  }
+  const std::vector<uint32_t> positions_ = {16, 32, 48, 64, 80, 160};
 };
 
-TEST_F(SnapshotShareTest, SnapshotsBeyondTheirShareGoBeforeBlocksColdestFirst) {
+TEST_F(SnapshotShareTest, SnapshotsNeverTakeMoreThanTheirShareAndTheColdestGo) {
   const Tokens cold = Count(0, 160);
   const Tokens warm = Count(1000, 160);
-  const std::vector<uint32_t> positions = {16, 32, 48, 64, 80, 160};
-  StoreAll(cold, {}, &positions);
-  StoreAll(warm, {}, &positions);
-  while (Restorable(cold, {0}) == 160 && Restorable(warm, {0}) == 160) {
-    ASSERT_TRUE(index_.EvictOne(true).has_value());
-  }
-  EXPECT_EQ(Restorable(warm, {0, 2}), 160u);
-  uint32_t left = 0;
-  for (const uint32_t at : positions) left += Restorable(FirstOf(cold, at), {0, 2}) == at ? 1 : 0;
-  EXPECT_LE(left, 2u);
-  EXPECT_GE(Restorable(cold, {0}), 144u);
+  StoreAll(cold, {}, &positions_);
+  EXPECT_EQ(index_.Counts().snapshot_bytes, 6 * block::kExtentUnit);
+  StoreAll(warm, {}, &positions_);
+  EXPECT_EQ(index_.Counts().snapshot_bytes, kShare);
+  EXPECT_EQ(index_.Counts().evicted_snapshots, 4u);
+  EXPECT_EQ(SnapshotsLeft(warm, positions_), 6u);
+  EXPECT_EQ(SnapshotsLeft(cold, positions_), 2u);
+  EXPECT_EQ(Restorable(cold, {0}), 160u);  // keys and values stay
+}
+
+TEST_F(SnapshotShareTest, CleanSnapshotsGoBeforeColderOnesThatWouldBeLost) {
+  const Tokens clean = Count(0, 160);
+  const Tokens dirty = Count(1000, 160);
+  StoreAll(clean, {}, &positions_);
+  SpillAll();
+  const std::vector<uint32_t> two = {80, 160};
+  StoreAll(dirty, {}, &two);
+  const Tokens more = Count(2000, 160);
+  StoreAll(more, {}, &positions_);
+  EXPECT_EQ(index_.Counts().snapshot_bytes, kShare);
+  // Those of the first are on SSD; nothing was lost.
+  EXPECT_EQ(SnapshotsLeft(clean, positions_), 6u);
+  EXPECT_EQ(SnapshotsLeft(dirty, two), 2u);
+  EXPECT_EQ(SnapshotsLeft(more, positions_), 6u);
+}
+
+TEST_F(SnapshotShareTest, SnapshotsThatAreHeldStayAndNewOnesAreRefused) {
+  const Tokens tokens = Count(0, 160);
+  std::vector<uint32_t> positions;
+  for (uint32_t at = 16; at <= 128; at += 16) positions.push_back(at);
+  StoreAll(tokens, {}, &positions);
+  std::vector<Acquired> held;
+  for (const uint32_t at : positions) held.push_back(Acquire(FirstOf(tokens, at), {}, kOther));
+  const Tokens other = Count(1000, 40);
+  const std::vector<uint32_t> one = {32};
+  StoreAll(other, {}, &one);
+  EXPECT_EQ(index_.Counts().snapshot_bytes, kShare);
+  EXPECT_EQ(index_.Counts().refused_snapshots, 1u);
+  EXPECT_EQ(Restorable(other, {0, 1}), 40u);
+  EXPECT_EQ(Restorable(other), 0u);
+  EXPECT_EQ(SnapshotsLeft(tokens, positions), 8u);
+  ASSERT_TRUE(index_.Release(held.front().lease).ok());
+  StoreAll(other, {}, &one);
+  EXPECT_EQ(Restorable(other), 32u);
+  EXPECT_EQ(SnapshotsLeft(tokens, positions), 7u);
+  for (size_t i = 1; i < held.size(); ++i) ASSERT_TRUE(index_.Release(held[i].lease).ok());
+}
+
+TEST_F(SnapshotShareTest, OneFromSsdComesInPlaceOfOthersOrNotAtAll) {
+  const Tokens tokens = Count(0, 160);
+  StoreAll(tokens, {}, &positions_);
+  SpillAll();
+  EvictAll();
+  EXPECT_EQ(index_.Counts().snapshot_bytes, 0u);
+  std::vector<uint32_t> many;
+  for (uint32_t at = 16; at <= 128; at += 16) many.push_back(at);
+  const Tokens other = Count(1000, 160);
+  StoreAll(other, {}, &many);
+  const Acquired held = Acquire(FirstOf(tokens, 80), {}, kMe);
+  const auto snapshot =
+      std::ranges::find_if(held.pages, [](const PageInfo& page) { return page.ref.group == 2; });
+  ASSERT_NE(snapshot, held.pages.end());
+  const auto promote = [&] {
+    EXPECT_TRUE(index_.BeginPromotion(snapshot->ref));
+    const NewPage place = MakePage(2, 0);
+    const bool done = index_.FinishPromotion(snapshot->ref, place.extent, place.marks);
+    if (!done) index_.FailPromotion(snapshot->ref, PrefixIndex::PromotionFailure::kTryAgain);
+    return done;
+  };
+  std::vector<Acquired> readers;
+  for (const uint32_t at : many) readers.push_back(Acquire(FirstOf(other, at), {}, kOther));
+  EXPECT_FALSE(promote());
+  EXPECT_EQ(index_.Counts().snapshot_bytes, kShare);
+  for (const Acquired& reader : readers) ASSERT_TRUE(index_.Release(reader.lease).ok());
+  EXPECT_TRUE(promote());
+  EXPECT_EQ(index_.Counts().snapshot_bytes, kShare);
+  EXPECT_EQ(SnapshotsLeft(other, many), 7u);
+  ASSERT_TRUE(index_.Release(held.lease).ok());
+}
+
+TEST_F(SnapshotShareTest, ASmallerShareIsKeptAtOnce) {
+  const Tokens tokens = Count(0, 160);
+  StoreAll(tokens, {}, &positions_);
+  index_.SetLimits(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, 2 * block::kExtentUnit);
+  EXPECT_EQ(index_.Counts().snapshot_bytes, 2 * block::kExtentUnit);
 }
 
 TEST_F(LooseTest, ASnapshotMovesToTheBlockThatSupersedesItsOwnOnceNobodyHoldsIt) {
