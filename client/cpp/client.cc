@@ -11,6 +11,7 @@
 #include "core.h"
 #include "look_up.h"
 #include "sequence_impl.h"
+#include "sequence_set_impl.h"
 #include "space_impl.h"
 
 namespace prefixd {
@@ -155,5 +156,41 @@ ArenaInfo Client::arena() const {
 }
 
 ClientStats Client::stats() const { return impl_ ? impl_->core->counts().Read() : ClientStats{}; }
+
+SequenceSet SequenceSet::Begin(Client& client, const std::vector<SetMember>& members,
+                               std::span<const uint32_t> tokens) {
+  auto set = std::make_unique<SequenceSet::Impl>();
+  bool mine = true;
+  for (const SetMember& member : members) {
+    mine = mine && client.impl_ && member.space != nullptr && member.space->impl_ &&
+           member.space->impl_->core == client.impl_->core;
+  }
+  // A sequence of another client's space could not be looked up with the others.
+  for (const SetMember& member : members) {
+    if (!mine) break;
+    const Space::Impl& space = *member.space->impl_;
+    auto sequence = std::make_unique<Sequence::Impl>(space.core, space.space, member.options);
+    sequence->tokens.assign(tokens.begin(), tokens.end());
+    set->members.push_back(Sequence(std::move(sequence)));
+  }
+  if (mine && client.impl_) {
+    set->core = client.impl_->core;
+    set->LookUp();
+  }
+  return SequenceSet(std::move(set));
+}
+
+std::vector<Lease> SequenceSet::Acquire(Client& client, const std::vector<SetMember>& members,
+                                        std::span<const uint32_t> tokens) {
+  std::vector<SetMember> reading = members;
+  for (SetMember& member : reading) {
+    member.options.announce = false;
+    member.options.write_format = 0;
+  }
+  SequenceSet set = Begin(client, reading, tokens);
+  std::vector<Lease> leases;
+  for (size_t i = 0; i < set.size(); ++i) leases.push_back(Lease(std::move(set[i])));
+  return leases;
+}
 
 }  // namespace prefixd

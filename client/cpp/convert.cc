@@ -79,6 +79,8 @@ absl::StatusOr<block::LayerGroup> GroupOfLayer(const SpaceSpec& spec, uint32_t l
   group.kv_heads = from.kv_heads;
   group.key_dim = from.key_dim;
   group.value_dim = from.value_dim;
+  group.value_source = static_cast<block::ValueSource>(from.values);
+  if (from.values == ValueSource::kKeyPrefix) group.value_prefix_dim = from.value_dim;
   group.tensor_rank = spec.tensor_rank;
   group.pipeline_rank = spec.pipeline_rank;
   for (const KvFormat& format : from.formats) group.ladder.push_back(FromPublic(format));
@@ -87,6 +89,26 @@ absl::StatusOr<block::LayerGroup> GroupOfLayer(const SpaceSpec& spec, uint32_t l
   named.layers = {layer};
   PREFIXD_RETURN_IF_ERROR(block::Validate(named));
   return group;
+}
+
+absl::StatusOr<block::SharedLayer> SharedLayer(const SpaceSpec& spec, uint32_t layer) {
+  const auto reads = static_cast<uint32_t>(spec.layers[layer].reads_layer);
+  const auto bad = [&](const char* why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("space: layer ", layer, " reads layer ", reads, ", ", why));
+  };
+  if (reads >= spec.layers.size()) return bad("which is none");
+  const LayerSpec& owner = spec.layers[reads];
+  if (owner.reads_layer >= 0) return bad("which has no cache of its own");
+  if (owner.kind == LayerKind::kState) return bad("which keeps a state");
+  const LayerSpec nothing{.reads_layer = spec.layers[layer].reads_layer};
+  const LayerSpec& said = spec.layers[layer];
+  if (said.kv_heads != nothing.kv_heads || said.key_dim != 0 || said.value_dim != 0 ||
+      !said.formats.empty() || said.kind != nothing.kind || said.window != 0 ||
+      said.sink_tokens != 0 || said.state_bytes != 0 || said.values != nothing.values) {
+    return bad("and is described itself: what it reads has that layer's shape");
+  }
+  return block::SharedLayer{.layer = layer, .reads = reads};
 }
 
 }  // namespace
@@ -170,12 +192,21 @@ absl::StatusOr<block::SpaceIdentity> IdentityOf(const SpaceSpec& spec) {
         absl::StrCat("space: ", spec.layers.size(), " layers, at most ", block::kMaxLayers));
   }
   std::vector<block::LayerGroup> layers;
+  std::vector<uint32_t> indexes;  // of them in the model
   for (uint32_t layer = 0; layer < spec.layers.size(); ++layer) {
+    if (spec.layers[layer].reads_layer >= 0) {
+      PREFIXD_ASSIGN_OR_RETURN(identity.shared_layers.emplace_back(), SharedLayer(spec, layer));
+      continue;
+    }
     PREFIXD_ASSIGN_OR_RETURN(layers.emplace_back(), GroupOfLayer(spec, layer));
+    indexes.push_back(layer);
   }
   // The split is part of the identity: it must not depend on a default that the daemon fills.
   const uint32_t block_tokens = spec.block_tokens ? spec.block_tokens : block::kDefaultBlockTokens;
   if (!layers.empty()) identity.groups = block::SplitLayers(layers, block_tokens);
+  for (block::LayerGroup& group : identity.groups) {
+    for (uint32_t& layer : group.layers) layer = indexes[layer];
+  }
   block::SpaceIdentity checked = identity;
   PREFIXD_RETURN_IF_ERROR(block::NormalizeAndValidate(&checked));
   return identity;

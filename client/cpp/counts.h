@@ -21,6 +21,7 @@ class Counts {
     stored_tokens_ += info.stored_tokens;
     duplicate_tokens_ += info.duplicate_tokens;
   }
+  void BeganCoarser(uint64_t blocks) { coarser_blocks_ += blocks; }
   ClientStats Read() const {
     return {.lookups = lookups_,
             .failed_lookups = failed_lookups_,
@@ -29,7 +30,8 @@ class Counts {
             .gathered_bytes = gathered_bytes_,
             .stored_tokens = stored_tokens_,
             .duplicate_tokens = duplicate_tokens_,
-            .failed_commits = failed_commits_};
+            .failed_commits = failed_commits_,
+            .coarser_blocks = coarser_blocks_};
   }
 
  private:
@@ -37,6 +39,7 @@ class Counts {
   std::atomic<uint64_t> requested_tokens_ = 0, restorable_tokens_ = 0;
   std::atomic<uint64_t> gathered_bytes_ = 0;
   std::atomic<uint64_t> stored_tokens_ = 0, duplicate_tokens_ = 0, failed_commits_ = 0;
+  std::atomic<uint64_t> coarser_blocks_ = 0;
 };
 
 }  // namespace prefixd::client

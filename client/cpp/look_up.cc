@@ -19,11 +19,20 @@ constexpr size_t kMostReleases = 256;  // that ride on one call
 
 uint64_t Bit(uint32_t rung) { return rung < 64 ? uint64_t{1} << rung : 0; }
 
-absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Question& question) {
+// Of a state group, which has no formats: none.
+uint64_t ReadableRungs(const block::LayerGroup& group, const BeginOptions& options) {
+  return options.readable & ((uint64_t{1} << group.ladder.size()) - 1);
+}
+
+bool IsSame(const block::SequenceView& a, const block::SequenceView& b) {
+  return std::ranges::equal(a.tokens, b.tokens) && std::ranges::equal(a.content, b.content);
+}
+
+// One item of a request. `like_the_last`: the item before it has the same tokens and content.
+absl::Status AddItem(const SpaceState& space, const Question& question, bool like_the_last,
+                     v1::AcquireRequest* request) {
   const BeginOptions& options = question.options;
-  v1::AcquireRequest request;
-  request.set_session(question.opened.space.session.id);
-  v1::AcquireRequest::Item* item = request.add_items();
+  v1::AcquireRequest::Item* item = request->add_items();
   block::SequenceView sequence = question.sequence;
   std::vector<block::ContentKey> rest;
   if (question.continues) {
@@ -34,6 +43,7 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
     rest = block::CutContent(sequence.content, held.tokens, end);
     sequence = {.tokens = sequence.tokens.subspan(held.tokens), .content = rest};
   }
+  if (like_the_last) sequence = {};
   wire::ToProto(question.opened.space.handle, sequence, item->mutable_sequence());
   item->set_max_tokens(options.max_tokens == block::kNoLimit ? 0 : options.max_tokens);
   item->set_request_id(options.request_id);
@@ -43,26 +53,26 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
       static_cast<uint32_t>(std::clamp<int64_t>(options.wait_pending.count(), 0, 1 << 30)));
   for (const uint32_t end : options.turn_ends) item->add_turn_ends(end);
   for (const block::LayerGroup& group : space.groups()) {
-    if (group.kind == block::LayerKind::kState) {  // has no formats
-      item->add_readable(0);
-      if (options.announce) item->add_writable(0);
-      continue;
-    }
-    const uint64_t all = (uint64_t{1} << group.ladder.size()) - 1;
-    const uint64_t readable = options.readable & all;
-    if (readable == 0) {
+    const uint64_t readable = ReadableRungs(group, options);
+    if (readable == 0 && group.kind != block::LayerKind::kState) {
       return absl::InvalidArgumentError(absl::StrCat("begin: readable names none of the ",
                                                      group.ladder.size(), " formats of group ",
                                                      group.name));
     }
     item->add_readable(readable);
-    // A block that is here in a format that this worker reads is not written again.
-    const uint64_t written =
-        Bit(options.write_format) | (options.head_tokens > 0 ? Bit(options.head_format) : 0);
-    if (options.announce) item->add_writable(readable | (written & all));
   }
   item->set_reserve(options.announce);
-  item->set_seeds(options.announce && question.opened.attachment->staging() == nullptr);
+  if (!options.announce) return absl::OkStatus();
+  const std::vector<uint64_t> writable = WritableRungs(space, options);
+  item->mutable_writable()->Assign(writable.begin(), writable.end());
+  item->set_seeds(question.opened.attachment->staging() == nullptr);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Question& question) {
+  v1::AcquireRequest request;
+  request.set_session(question.opened.space.session.id);
+  PREFIXD_RETURN_IF_ERROR(AddItem(space, question, /*like_the_last=*/false, &request));
   return request;
 }
 
@@ -179,34 +189,80 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
   return Loading(core, space, opened, plan).Start(continued, answer, found);
 }
 
-// What a reply means, and the loading started. `most`: tokens that may be restored.
+// Gives up what an answer holds: nobody is going to use it.
+void Refuse(Core& core, const Session& session, bool keep_lease, const v1::Answer& answer) {
+  const block::ReservationId reservation{answer.reserved().reservation()};
+  if (reservation) core.farewells().Abandon(session, reservation);
+  if (!keep_lease && answer.lease() != 0) GiveBack(core, session, {answer.lease()});
+}
+
+// What an answer means, and the loading started. `most`: tokens that may be restored.
 absl::StatusOr<LookUpAnswer> Take(Core& core, const std::shared_ptr<SpaceState>& space,
                                   const OpenedUnder& opened,
                                   const std::shared_ptr<LeasedPages>& continued, uint32_t most,
-                                  LoadPlan plan, v1::AcquireReply* reply) {
-  if (reply->answers_size() != 1) {
-    return absl::InternalError(
-        absl::StrCat("begin: the daemon gave ", reply->answers_size(), " answers to one item"));
-  }
-  v1::Answer* answer = reply->mutable_answers(0);
-  const block::ReservationId reservation{answer->reserved().reservation()};
+                                  const LoadPlan& plan, v1::Answer* answer) {
   LookUpAnswer found;
   absl::Status status = TakeLease(core, space, opened, continued, most, plan, answer, &found);
-  if (status.ok() && reservation) {
+  if (status.ok() && answer->reserved().reservation() != 0) {
     const auto groups = static_cast<uint32_t>(space->groups().size());
     absl::StatusOr<block::ReservePlan> announced = wire::FromProto(answer->reserved(), groups);
     status = announced.status();
     if (status.ok()) found.announced = *std::move(announced);
   }
   if (status.ok()) return found;
-  const Session& session = opened.space.session;
-  if (reservation) core.farewells().Abandon(session, reservation);
   // A lease that was to go on stays: its pages are being read.
-  if (!continued && answer->lease() != 0) GiveBack(core, session, {answer->lease()});
+  Refuse(core, opened.space.session, continued != nullptr, *answer);
   return status;
 }
 
+absl::Status CheckAnswers(const v1::AcquireReply& reply, size_t items) {
+  if (static_cast<size_t>(reply.answers_size()) == items) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("begin: the daemon gave ", reply.answers_size(),
+                                          " answers to ", items, items == 1 ? " item" : " items"));
+}
+
+LoadPlan PlanOf(const OpenedUnder& opened, base::Deadline asked, const BeginOptions& options) {
+  return {.session = opened.space.session,
+          .lease = {},
+          .block_tokens = opened.space.block_tokens,
+          .tokens = 0,
+          .asked = asked,
+          .deadline = asked + options.load_deadline};
+}
+
+uint32_t MostTokens(const Question& question) {
+  return std::min(static_cast<uint32_t>(question.sequence.tokens.size()),
+                  question.options.max_tokens);
+}
+
+// The call, with releases that wait riding on it.
+absl::StatusOr<v1::AcquireReply> Ask(Core& core, const Session& session, v1::AcquireRequest request,
+                                     base::Deadline deadline) {
+  for (v1::Released& released : core.farewells().Take(session, kMostReleases)) {
+    *request.add_release() = std::move(released);
+  }
+  absl::StatusOr<v1::AcquireReply> reply =
+      core.connection()->Call(&Connection::Stub::Acquire, session, request, deadline);
+  if (absl::IsDeadlineExceeded(reply.status())) {  // who knows whether they arrived
+    for (v1::Released& released : *request.mutable_release()) {
+      core.farewells().ReleaseAgain(session, std::move(released));
+    }
+  }
+  return reply;
+}
+
 }  // namespace
+
+std::vector<uint64_t> WritableRungs(const SpaceState& space, const BeginOptions& options) {
+  std::vector<uint64_t> writable;
+  for (const block::LayerGroup& group : space.groups()) {
+    const uint64_t all = (uint64_t{1} << group.ladder.size()) - 1;
+    const uint64_t written = Bit(options.write_format) | options.coarser_formats |
+                             (options.head_tokens > 0 ? Bit(options.head_format) : 0);
+    writable.push_back(ReadableRungs(group, options) | (written & all));
+  }
+  return writable;
+}
 
 absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
                                          const Question& question) {
@@ -239,28 +295,59 @@ absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceStat
   const base::Deadline asked = steady_clock::now();
   const Session& session = question.opened.space.session;
   PREFIXD_ASSIGN_OR_RETURN(v1::AcquireRequest request, MakeRequest(*space, question));
-  for (v1::Released& released : core.farewells().Take(session, kMostReleases)) {
-    *request.add_release() = std::move(released);
+  const LeaseBoard::Asking asking(&core.board());
+  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply, Ask(core, session, std::move(request),
+                                                       asked + question.options.deadline));
+  PREFIXD_RETURN_IF_ERROR(CheckAnswers(reply, 1));
+  return Take(core, space, question.opened, question.continues, MostTokens(question),
+              PlanOf(question.opened, asked, question.options), reply.mutable_answers(0));
+}
+
+absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
+                                                     std::span<const SetQuestion> members,
+                                                     base::Deadline deadline) {
+  const base::Deadline asked = steady_clock::now();
+  const Session& session = members.front().question.opened.space.session;
+  v1::AcquireRequest request;
+  request.set_session(session.id);
+  for (size_t i = 0; i < members.size(); ++i) {
+    const block::SequenceView& sequence = members[i].question.sequence;
+    const bool like_the_last = i > 0 && IsSame(members[i - 1].question.sequence, sequence);
+    PREFIXD_RETURN_IF_ERROR(
+        AddItem(*members[i].space, members[i].question, like_the_last, &request));
+    request.mutable_items(static_cast<int>(i))->set_set(1);
   }
   const LeaseBoard::Asking asking(&core.board());
-  absl::StatusOr<v1::AcquireReply> reply = core.connection()->Call(
-      &Connection::Stub::Acquire, session, request, asked + question.options.deadline);
-  if (absl::IsDeadlineExceeded(reply.status())) {  // who knows whether they arrived
-    for (v1::Released& released : *request.mutable_release()) {
-      core.farewells().ReleaseAgain(session, std::move(released));
+  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply,
+                           Ask(core, session, std::move(request), deadline));
+  absl::Status status = CheckAnswers(reply, members.size());
+  std::vector<LookUpAnswer> found;
+  for (int i = 0; i < reply.answers_size(); ++i) {
+    v1::Answer* const answer = reply.mutable_answers(i);
+    if (status.ok() && answer->restorable_tokens() != reply.answers(0).restorable_tokens()) {
+      status = absl::InternalError(absl::StrCat("begin: the daemon gave a set answers of ",
+                                                reply.answers(0).restorable_tokens(), " and ",
+                                                answer->restorable_tokens(), " tokens"));
     }
+    if (!status.ok()) {
+      Refuse(core, session, false, *answer);
+      continue;
+    }
+    const SetQuestion& member = members[static_cast<size_t>(i)];
+    const Question& question = member.question;
+    absl::StatusOr<LookUpAnswer> one =
+        Take(core, member.space, question.opened, nullptr, MostTokens(question),
+             PlanOf(question.opened, asked, question.options), answer);
+    status.Update(one.status());
+    if (one.ok()) found.push_back(*std::move(one));
   }
-  PREFIXD_RETURN_IF_ERROR(reply.status());
-  const uint32_t most =
-      std::min(static_cast<uint32_t>(question.sequence.tokens.size()), question.options.max_tokens);
-  return Take(core, space, question.opened, question.continues, most,
-              {.session = session,
-               .lease = {},
-               .block_tokens = question.opened.space.block_tokens,
-               .tokens = 0,
-               .asked = asked,
-               .deadline = asked + question.options.load_deadline},
-              &*reply);
+  if (status.ok()) return found;
+  for (const LookUpAnswer& one : found) {  // all or nothing
+    if (one.pages) one.pages->Cancel();
+    if (one.lease) GiveBack(core, session, one.lease);
+    if (one.announced) core.farewells().Abandon(session, one.announced->reservation);
+  }
+  return status;
 }
 
 absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>& space,
@@ -274,14 +361,9 @@ absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>&
   PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply,
                            core.connection()->Call(&Connection::Stub::Join, session, request,
                                                    asked + question.options.deadline));
+  PREFIXD_RETURN_IF_ERROR(CheckAnswers(reply, 1));
   return Take(core, space, question.opened, nullptr, question.options.max_tokens,
-              {.session = session,
-               .lease = {},
-               .block_tokens = question.opened.space.block_tokens,
-               .tokens = 0,
-               .asked = asked,
-               .deadline = asked + question.options.load_deadline},
-              &reply);
+              PlanOf(question.opened, asked, question.options), reply.mutable_answers(0));
 }
 
 }  // namespace prefixd::client

@@ -5,6 +5,8 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -33,6 +35,9 @@ struct LookUpAnswer {
   std::optional<block::ReservePlan> announced;
 };
 
+// For each group the mask of rungs in which a block that is here needs no writing.
+std::vector<uint64_t> WritableRungs(const SpaceState& space, const BeginOptions& options);
+
 // Match alone: changes nothing.
 absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
                                          const Question& question);
@@ -41,6 +46,16 @@ absl::StatusOr<uint32_t> Prefetch(Core& core, const SpaceState& space, const Que
 // Starts the loading. NotFound: the space's handle or the continued lease is void.
 absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
                                      const Question& question);
+
+// Several spaces at once, with one length. Requires: at least one member, all under one session,
+// none continues a lease. An error leaves nothing held.
+struct SetQuestion {
+  std::shared_ptr<SpaceState> space;
+  Question question;
+};
+absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
+                                                     std::span<const SetQuestion> members,
+                                                     base::Deadline deadline);
 
 // A part in a lease of another session.
 struct JoinQuestion {

@@ -101,6 +101,10 @@ void ForEachPart(const View& view, const UnitRows& unit, Visit visit) {
        view.scales_token_stride);
 }
 
+bool StoresValues(const block::LayerGroup& group) {
+  return group.value_source == block::ValueSource::kStored;
+}
+
 template <typename View>
 bool HasParts(const quant::TensorFormat& format, const View& view) {
   if (view.codes == nullptr) return false;
@@ -110,9 +114,11 @@ bool HasParts(const quant::TensorFormat& format, const View& view) {
 }
 
 template <typename View>
-absl::Status Check(const char* caller, const quant::KvFormat& format, const View& key,
-                   const View& value) {
-  if (HasParts(format.key, key) && HasParts(format.value, value)) return absl::OkStatus();
+absl::Status Check(const char* caller, const block::LayerGroup& group, uint32_t rung,
+                   const View& key, const View& value) {
+  const quant::KvFormat& format = group.ladder[rung];
+  const bool whole = !StoresValues(group) || HasParts(format.value, value);
+  if (HasParts(format.key, key) && whole) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(caller, ": codes, scales or biases of ", quant::ToString(format), " missing"));
 }
@@ -126,6 +132,7 @@ void ForKeyAndValue(const PageRows& rows, Visit visit) {
   visit(true,
         UnitRows{.format = format.key, .heads = group.kv_heads, .dim = group.key_dim, .rows = rows},
         block::KeyUnitOffset(group, layout, rows.layer, 0));
+  if (!StoresValues(group)) return;
   visit(false,
         UnitRows{
             .format = format.value, .heads = group.kv_heads, .dim = group.value_dim, .rows = rows},
@@ -134,13 +141,13 @@ void ForKeyAndValue(const PageRows& rows, Visit visit) {
 
 }  // namespace
 
-absl::Status CheckParts(const char* caller, const quant::KvFormat& format, const PackedView& key,
-                        const PackedView& value) {
-  return Check(caller, format, key, value);
+absl::Status CheckParts(const char* caller, const block::LayerGroup& group, uint32_t rung,
+                        const PackedView& key, const PackedView& value) {
+  return Check(caller, group, rung, key, value);
 }
-absl::Status CheckParts(const char* caller, const quant::KvFormat& format,
+absl::Status CheckParts(const char* caller, const block::LayerGroup& group, uint32_t rung,
                         const MutablePackedView& key, const MutablePackedView& value) {
-  return Check(caller, format, key, value);
+  return Check(caller, group, rung, key, value);
 }
 
 void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView& value,

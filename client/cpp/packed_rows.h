@@ -13,10 +13,11 @@
 
 namespace prefixd::client {
 
-// InvalidArgument, in the name of `caller`, unless K and V have every part of the format.
-absl::Status CheckParts(const char* caller, const quant::KvFormat& format, const PackedView& key,
-                        const PackedView& value);
-absl::Status CheckParts(const char* caller, const quant::KvFormat& format,
+// InvalidArgument, in the name of `caller`, unless K, and V where the group stores it, have every
+// part of the format.
+absl::Status CheckParts(const char* caller, const block::LayerGroup& group, uint32_t rung,
+                        const PackedView& key, const PackedView& value);
+absl::Status CheckParts(const char* caller, const block::LayerGroup& group, uint32_t rung,
                         const MutablePackedView& key, const MutablePackedView& value);
 
 // Tokens of one layer in one page, and where they stand in the engine's tensors.

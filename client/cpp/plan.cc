@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "plan_pages.h"
 #include "prefixd/client.h"
 #include "publish.h"
+#include "sequence_pages.h"
 #include "space_impl.h"
 
 namespace prefixd {
@@ -37,8 +39,10 @@ struct Plan::Impl {
         tokens(tokens_in.begin(), tokens_in.end()),
         content(client::FromPublic(options.content)),
         ends(options.turn_ends.begin(), options.turn_ends.end()),
+        rungs{.rung = options.write_format, .coarser = options.coarser_formats},
         pages(space, {.block_tokens = space->block_tokens(),
                       .rung = options.write_format,
+                      .coarser = options.coarser_formats,
                       .readable = options.readable}) {}
 
   const std::shared_ptr<client::Core> core;
@@ -46,6 +50,7 @@ struct Plan::Impl {
   const std::vector<uint32_t> tokens;
   const std::vector<block::ContentKey> content;
   const std::vector<uint32_t> ends;
+  const client::WriteRungs rungs;
   client::PlanPages pages;
   std::optional<client::Announced> announced;
   std::vector<TokenRun> mine;
@@ -60,6 +65,8 @@ struct Plan::Impl {
   absl::StatusOr<client::OpenedUnder> Open(base::Deadline deadline);
   absl::Status CheckTarget(uint32_t target) const;
   void AskForMine(uint64_t run_bytes);
+  // What to write the block in, as the daemon's plan advises.
+  uint32_t FormatOf(const block::BlockPlan& plan) const;
   bool OthersWriteBefore(uint32_t target) const;
 };
 
@@ -103,15 +110,29 @@ absl::Status Plan::Impl::Reserve(base::Deadline deadline) {
   return absl::OkStatus();
 }
 
+uint32_t Plan::Impl::FormatOf(const block::BlockPlan& plan) const {
+  if (rungs.coarser == 0) return rungs.rung;
+  for (uint32_t group = 0; group < plan.rungs.size(); ++group) {
+    if (plan.rungs[group] == block::kNoLimit) continue;
+    const auto finest = static_cast<uint32_t>(std::countr_zero(pages.rungs_used(group)));
+    const size_t ladder = space->groups()[group].ladder.size();
+    return plan.rungs[group] > finest ? rungs.Coarser(ladder) : rungs.rung;
+  }
+  return rungs.rung;
+}
+
 void Plan::Impl::AskForMine(uint64_t run_bytes) {
   const uint64_t most =
       std::max<uint64_t>(1, run_bytes / std::max<uint64_t>(1, pages.block_bytes()));
   uint64_t blocks = 0;  // of the last run
   for (const block::BlockPlan& b : announced->plan.blocks) {
     if (b.state != block::BlockState::kYours) continue;
-    pages.Ask(b.first_token / pages.block_tokens(), b.tokens);
-    if (mine.empty() || mine.back().end != b.first_token || blocks == most) {
-      mine.push_back({.begin = b.first_token, .end = b.first_token});
+    const uint32_t format = FormatOf(b);
+    if (format != rungs.rung) core->counts().BeganCoarser(1);
+    pages.Ask(b.first_token / pages.block_tokens(), b.tokens, format);
+    if (mine.empty() || mine.back().end != b.first_token || mine.back().format != format ||
+        blocks == most) {
+      mine.push_back({.begin = b.first_token, .end = b.first_token, .format = format});
       blocks = 0;
     }
     mine.back().end += b.tokens;

@@ -15,8 +15,9 @@ namespace prefixd::client {
 PlanPages::PlanPages(std::shared_ptr<const SpaceState> space, const Options& options)
     : space_(std::move(space)), options_(options), states_(space_) {}
 
-void PlanPages::Ask(uint32_t block, uint32_t tokens) {
+void PlanPages::Ask(uint32_t block, uint32_t tokens, uint32_t rung) {
   blocks_[block] = {.tokens = tokens,
+                    .rung = rung,
                     .pages = std::vector<PageMemory>(space_->groups().size()),
                     .written = std::vector<uint32_t>(space_->layers().size(), 0)};
 }
@@ -30,14 +31,26 @@ uint64_t PlanPages::block_bytes() const {
   return bytes;
 }
 
-absl::Status PlanPages::EnsurePage(uint32_t group, PageMemory* page) const {
+absl::Status PlanPages::EnsurePage(uint32_t group, uint32_t rung, PageMemory* page) const {
   if (*page) return absl::OkStatus();
   const uint64_t bytes =
-      block::LayoutOfPage(space_->groups()[group], options_.rung, options_.block_tokens).page_bytes;
+      block::LayoutOfPage(space_->groups()[group], rung, options_.block_tokens).page_bytes;
   *page = AllocatePage(staging_.get(), bytes);
   if (!*page) return absl::ResourceExhaustedError("write_packed: no memory for a page");
   std::memset(page->get(), 0, bytes);
   return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> PlanPages::RungOf(uint32_t begin, uint32_t end) const {
+  const auto first = blocks_.lower_bound(begin / options_.block_tokens);
+  if (first == blocks_.end() || first->first * options_.block_tokens >= end) return options_.rung;
+  for (auto it = first; it != blocks_.end() && it->first * options_.block_tokens < end; ++it) {
+    if (it->second.rung == first->second.rung) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("write_packed: block ", first->first, " is wanted in format ",
+                     first->second.rung, ", block ", it->first, " in ", it->second.rung));
+  }
+  return first->second.rung;
 }
 
 absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
@@ -48,12 +61,14 @@ absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, co
     return absl::InvalidArgumentError(absl::StrCat(
         "write_packed: layer ", layer, " keeps a state and no tokens, PutState() takes it"));
   }
-  if (options_.rung >= group.ladder.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", options_.rung,
+  PREFIXD_RETURN_IF_ERROR(space_->CheckOwns("write_packed", layer));
+  const uint32_t block_tokens = options_.block_tokens, end = begin + count;
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t rung, RungOf(begin, end));
+  if (rung >= group.ladder.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", rung,
                                                    ", the layer has ", group.ladder.size()));
   }
-  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group.ladder[options_.rung], key, value));
-  const uint32_t block_tokens = options_.block_tokens, end = begin + count;
+  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group, rung, key, value));
   for (uint32_t at = begin; at < end;) {
     const uint32_t first = at / block_tokens * block_tokens, slot = at - first;
     const uint32_t run = std::min(end - at, block_tokens - slot);
@@ -65,9 +80,9 @@ absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, co
                                                        layer, ", the block at token ", first,
                                                        " is written up to ", first + written));
       }
-      PREFIXD_RETURN_IF_ERROR(EnsurePage(place.group, &block.pages[place.group]));
+      PREFIXD_RETURN_IF_ERROR(EnsurePage(place.group, rung, &block.pages[place.group]));
       CopyIntoPage({.group = group,
-                    .rung = options_.rung,
+                    .rung = rung,
                     .layer = place.index,
                     .page_tokens = block_tokens,
                     .first_slot = slot,
@@ -89,7 +104,7 @@ absl::Status PlanPages::CheckWritten(uint32_t tokens) const {
     for (uint32_t layer = 0; layer < block.written.size(); ++layer) {
       // Of sliding layers whole blocks may be left out, of states there is nothing to write.
       const uint32_t group = space_->layers()[layer].group;
-      if (space_->IsState(group)) continue;
+      if (space_->IsState(group) || space_->owner(layer) != layer) continue;
       if (space_->kinds()[group] == block::LayerKind::kSliding && !block.pages[group]) continue;
       if (block.written[layer] >= block.tokens) continue;
       return absl::InvalidArgumentError(
@@ -114,14 +129,15 @@ bool PlanPages::IsOwn(uint32_t group, uint32_t block) const {
 
 OwnPages::Page PlanPages::own_page(uint32_t group, uint32_t block) const {
   if (!IsOwn(group, block)) return {};
-  return {.memory = blocks_.at(block).pages[group], .rung = options_.rung};
+  const Block& asked = blocks_.at(block);
+  return {.memory = asked.pages[group], .rung = asked.rung};
 }
 
 uint64_t PlanPages::rungs_used(uint32_t group) const {
   const size_t rungs = space_->groups()[group].ladder.size();
   const uint64_t all = (uint64_t{1} << rungs) - 1;
   const uint64_t written = options_.rung < rungs ? uint64_t{1} << options_.rung : 0;
-  return (options_.readable & all) | written;
+  return ((options_.readable | options_.coarser) & all) | written;
 }
 
 }  // namespace prefixd::client

@@ -1,6 +1,7 @@
 #include "publish.h"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,7 +78,10 @@ class Publication {
                      first_foreign->first_token, ", what follows it cannot be stored"));
   }
   Published TakePublished(absl::Status status) {
-    return {.info = info_, .leases = std::move(leases_), .status = std::move(status)};
+    return {.info = info_,
+            .leases = std::move(leases_),
+            .status = std::move(status),
+            .coarser = coarser_};
   }
   const block::ReservePlan& plan() const { return plan_; }
   bool used_up() const { return target_ == PlanEnd(); }
@@ -131,11 +135,12 @@ class Publication {
                                              {.opened = request_.opened,
                                               .sequence = request_.sequence,
                                               .block_tokens = pages_.block_tokens(),
-                                              .writable = std::move(writable),
+                                              .writable = writable,
                                               .turn_ends = request_.ends,
                                               .seeds = staging_ == nullptr,
                                               .deadline = request_.deadline}));
     plan_ = std::move(announced.plan);
+    coarser_ = AdvisesCoarser(plan_, writable);
     return absl::OkStatus();
   }
 
@@ -327,11 +332,24 @@ class Publication {
   const uint32_t target_;
   block::ReservePlan plan_;
   uint32_t done_tokens_ = 0;
+  std::optional<bool> coarser_;
   CommitInfo info_;
   std::vector<PublishedLease> leases_;
 };
 
 }  // namespace
+
+std::optional<bool> AdvisesCoarser(const block::ReservePlan& plan,
+                                   std::span<const uint64_t> writable) {
+  for (auto b = plan.blocks.rbegin(); b != plan.blocks.rend(); ++b) {
+    if (b->state == block::BlockState::kPresent) continue;
+    for (size_t group = 0; group < b->rungs.size(); ++group) {
+      if (b->rungs[group] == block::kNoLimit) continue;
+      return b->rungs[group] > static_cast<uint32_t>(std::countr_zero(writable[group]));
+    }
+  }
+  return std::nullopt;
+}
 
 absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
                                   const ReserveQuestion& question) {

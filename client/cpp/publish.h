@@ -42,6 +42,11 @@ struct ReserveQuestion {
 absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
                                   const ReserveQuestion& question);
 
+// Whether the daemon wants new blocks in a coarser rung than the finest of `writable`, by the last
+// block that the plan leaves to somebody. nullopt: it leaves none.
+std::optional<bool> AdvisesCoarser(const block::ReservePlan& plan,
+                                   std::span<const uint64_t> writable);
+
 struct PublishRequest {
   OpenedUnder opened;
   block::SequenceView sequence;   // exactly the tokens to store
@@ -64,6 +69,7 @@ struct Published {
   CommitInfo info;
   std::vector<PublishedLease> leases;
   absl::Status status;
+  std::optional<bool> coarser{};  // what a new plan advised
 };
 
 // Sends only own pages, only blocks that the daemon lacks, a few MiB at a time, so that what was

@@ -85,7 +85,9 @@ Status Sequence::Append(int layer, uint32_t begin, uint32_t count, const TensorV
   if (!impl_) return ToPublic(NoSequence());
   if (absl::Status bad = impl_->CheckTokens(layer, begin, count); !bad.ok()) return ToPublic(bad);
   impl_->SettleBefore(begin);
-  return ToPublic(impl_->pages.Append(Range(layer, begin, count), key, value));
+  const absl::Status status = impl_->pages.Append(Range(layer, begin, count), key, value);
+  impl_->core->counts().BeganCoarser(impl_->pages.TakeCoarserBlocks());
+  return ToPublic(status);
 }
 
 Status Sequence::WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,

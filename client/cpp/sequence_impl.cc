@@ -32,7 +32,8 @@ Sequence::Impl::Impl(std::shared_ptr<client::Core> core_in,
       pages(space, space->block_tokens(),
             {.rung = options_in.write_format,
              .head_tokens = options_in.head_tokens,
-             .head_rung = options_in.head_format}) {
+             .head_rung = options_in.head_format,
+             .coarser = options_in.coarser_formats}) {
   options.content = {};  // the caller's memory
 }
 
@@ -100,8 +101,11 @@ absl::Status Sequence::Impl::CheckTokens(int layer, uint32_t begin, uint32_t cou
   return Ready(layer);
 }
 
-void Sequence::Impl::LookUp() {
-  const absl::Status status = TryLookUp();
+void Sequence::Impl::LookUp() { LookedUp(TryLookUp()); }
+
+void Sequence::Impl::LookedUp(const absl::Status& status) {
+  turn_ends.insert(turn_ends.end(), options.turn_ends.begin(), options.turn_ends.end());
+  std::ranges::sort(turn_ends);
   options.turn_ends = {};  // the caller's memory
   match.status = ToPublic(status);
   core->counts().LookedUp(status.ok(), tokens.size(), status.ok() ? match.restorable_tokens : 0);
@@ -110,14 +114,19 @@ void Sequence::Impl::LookUp() {
       std::max(committed_tokens, pages.cached_tokens() / block_tokens * block_tokens);
 }
 
-absl::Status Sequence::Impl::TryLookUp() {
-  if (tokens.empty() || options.max_tokens == 0) return absl::OkStatus();
-  const base::Deadline deadline = steady_clock::now() + options.deadline;
+absl::StatusOr<client::OpenedUnder> Sequence::Impl::OpenForLookUp(base::Deadline deadline) {
   PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, core->Open(*space, deadline));
   if (opened.space.block_tokens != pages.block_tokens()) {
     return absl::UnavailableError("begin: the space was just opened with other blocks");
   }
   pages.UseStaging(opened.attachment->staging());
+  return opened;
+}
+
+absl::Status Sequence::Impl::TryLookUp() {
+  if (tokens.empty() || options.max_tokens == 0) return absl::OkStatus();
+  const base::Deadline deadline = steady_clock::now() + options.deadline;
+  PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, OpenForLookUp(deadline));
   client::Question question{
       .opened = opened, .sequence = {.tokens = tokens, .content = content}, .options = options};
   // Only tokens that the lease does not cover travel, when it is this session's and whole.
@@ -140,7 +149,10 @@ absl::Status Sequence::Impl::TryLookUp() {
 void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswer found,
                           bool extends) {
   DropReservation();
-  if (found.announced) announced = {opened.space.session, *std::move(found.announced)};
+  if (found.announced) {
+    Follow(client::AdvisesCoarser(*found.announced, client::WritableRungs(*space, options)));
+    announced = {opened.space.session, *std::move(found.announced)};
+  }
   match = ToPublic(found.match);
   match.in_place = found.leased != nullptr;
   if (!found.pages) return;
@@ -156,6 +168,10 @@ void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswe
   held = fresh;
   load = std::move(found.pages);
   leased = std::move(found.leased);
+}
+
+void Sequence::Impl::Follow(std::optional<bool> coarser) {
+  if (coarser) pages.Advise(*coarser);
 }
 
 void Sequence::Impl::JoinLease(uint64_t epoch, block::LeaseId lease) {
@@ -176,18 +192,23 @@ void Sequence::Impl::JoinLease(uint64_t epoch, block::LeaseId lease) {
   match.status = ToPublic(join());
 }
 
-uint32_t Sequence::Impl::Extend(std::span<const uint32_t> more, const BeginOptions& with) {
+void Sequence::Impl::Append(std::span<const uint32_t> more) {
   Settle();
   // What was promised before must be there before it can go on.
   bool short_of = false;
   for (int layer = 0; HasLayer(layer); ++layer) short_of = !Ready(layer).ok() || short_of;
   if (short_of) Restart();
   tokens.insert(tokens.end(), more.begin(), more.end());
+}
+
+uint32_t Sequence::Impl::Extend(std::span<const uint32_t> more, const BeginOptions& with) {
+  Append(more);
   const BeginOptions before = std::exchange(options, with);
   options.content = {};
   options.write_format = before.write_format;
   options.head_tokens = before.head_tokens;
   options.head_format = before.head_format;
+  options.coarser_formats = before.coarser_formats;
   if (!with.content.empty()) content = client::FromPublic(with.content);
   if (tokens_known) LookUp();
   return std::max(restorable_tokens(), pages.complete_tokens());
@@ -201,16 +222,24 @@ uint32_t Sequence::Impl::Restart() {
   }
   for (int layer = 0; HasLayer(layer); ++layer) Ready(layer).IgnoreError();
   const uint32_t usable = restorable_tokens();
+  CutTo(usable);
+  return usable;
+}
+
+void Sequence::Impl::CutTo(uint32_t usable) {
   if (usable < pages.cached_tokens() || usable < pages.complete_tokens()) DropReservation();
   pages.Restart(load, usable);
   for (const Held& old : std::exchange(published, {})) GiveBack(old, {});
   committed_tokens = usable / pages.block_tokens() * pages.block_tokens();
-  return usable;
+}
+
+void Sequence::Impl::Forget() {
+  Release({});
+  committed_tokens = end_tokens = 0;
 }
 
 void Sequence::Impl::Park() {
-  Release({});
-  committed_tokens = end_tokens = 0;
+  Forget();
   parked = tokens_known;
 }
 
@@ -263,6 +292,7 @@ absl::StatusOr<std::shared_ptr<client::StoreJob>> Sequence::Impl::PrepareStore(
                        .pages = std::move(snapshot),
                        .committed_tokens = committed_tokens,
                        .sequence_end = with.sequence_end,
+                       .ends = {turn_ends.begin(), std::ranges::upper_bound(turn_ends, target)},
                        .durability = with.durability,
                        .deadline = steady_clock::now() + with.deadline,
                        .announced = std::exchange(announced, std::nullopt)});
@@ -279,9 +309,11 @@ absl::StatusOr<CommitInfo> Sequence::Impl::TakeStored(client::StoreJob& job) {
   if (job.opened->space.block_tokens == pages.block_tokens()) {
     pages.UseStaging(job.opened->attachment->staging());  // a new session has a new one
   }
+  Follow(job.published.coarser);
   SwapPublished(*job.opened, job.published, target);
   if (absl::IsNotFound(job.status)) space->Forget(job.opened->space.handle);
   PREFIXD_RETURN_IF_ERROR(job.status);
+  std::erase_if(turn_ends, [&](uint32_t end) { return end <= target; });
   if (job.sequence_end) end_tokens = target;
   return job.published.info;
 }

@@ -43,8 +43,9 @@ struct Sequence::Impl {
 
   std::optional<client::Announced> announced;
   std::unique_ptr<client::BackgroundStore> storing;  // begun by StartCommit, not yet settled
-  CommitInfo stored;          // by those that were settled, until FinishCommit() tells
-  absl::Status store_status;  // the first that failed
+  CommitInfo stored;                // by those that were settled, until FinishCommit() tells
+  absl::Status store_status;        // the first that failed
+  std::vector<uint32_t> turn_ends;  // that no Commit() has declared yet, ascending
   bool parked = false;
   uint32_t committed_tokens = 0;  // whole blocks up to here need no further look
   uint32_t end_tokens = 0;        // the last end that was declared
@@ -66,10 +67,19 @@ struct Sequence::Impl {
   // Fills match, held, load and pages. An error leaves the sequence with what it had.
   void LookUp();
   absl::Status TryLookUp();
+  // The parts of a lookup, for one of several sequences at once.
+  absl::StatusOr<client::OpenedUnder> OpenForLookUp(base::Deadline deadline);
+  void Take(const client::OpenedUnder& opened, client::LookUpAnswer found, bool extends);
+  void LookedUp(const absl::Status& status);
+  // What Extend() does before it looks up.
+  void Append(std::span<const uint32_t> more);
+  // Drops what lies beyond; fewer than are cached. Requires: space->regular().
+  void CutTo(uint32_t usable);
   void JoinLease(uint64_t epoch, block::LeaseId lease);
   uint32_t Extend(std::span<const uint32_t> more, const BeginOptions& with);
   uint32_t Restart();
   void Park();
+  void Forget();  // all but the tokens: as before the first lookup
   void Release(const ReleaseInfo& info);
 
   absl::StatusOr<CommitInfo> Commit(const CommitOptions& with);
@@ -86,10 +96,10 @@ struct Sequence::Impl {
   absl::StatusOr<std::shared_ptr<client::StoreJob>> PrepareStore(const CommitOptions& with,
                                                                  bool copy_tail);
   absl::StatusOr<CommitInfo> TakeStored(client::StoreJob& job);
-  void Take(const client::OpenedUnder& opened, client::LookUpAnswer found, bool extends);
   // tokens: what was stored; the sequence may be longer by now.
   void SwapPublished(const client::OpenedUnder& opened, const client::Published& published,
                      uint32_t tokens);
+  void Follow(std::optional<bool> coarser);  // the daemon's advice, if it gave one
   void GiveBack(const Held& lease, const ReleaseInfo& info);
   void DropReservation();
 };

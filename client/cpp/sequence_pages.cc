@@ -42,6 +42,13 @@ kernels::TensorView ViewFrom(const TensorView& view, uint32_t dim, uint32_t tens
 
 }  // namespace
 
+uint32_t WriteRungs::Coarser(size_t ladder) const {
+  for (uint32_t next = rung + 1; next < ladder && next < 64; ++next) {
+    if ((coarser >> next & 1) != 0) return next;
+  }
+  return rung;
+}
+
 SequencePages::SequencePages(std::shared_ptr<const SpaceState> space, uint32_t block_tokens,
                              const WriteRungs& write_rungs)
     : space_(std::move(space)),
@@ -57,6 +64,7 @@ void SequencePages::Restart(std::shared_ptr<CachedPages> load, uint32_t cached_t
   layers_.assign(space_->layers().size(), {.end = cached_tokens, .table = {}, .settled = 0});
   own_.clear();
   own_.resize(space_->groups().size());
+  coarser_.clear();
   states_.Clear();
 }
 
@@ -69,14 +77,15 @@ void SequencePages::Extend(std::shared_ptr<CachedPages> load, uint32_t cached_to
     layer.settled = std::min(layer.settled, same);
   }
   for (std::vector<Own>& own : own_) own.clear();
+  coarser_.clear();
   states_.Clear();
 }
 
 uint32_t SequencePages::complete_tokens() const {
   uint32_t tokens = ~uint32_t{0};
-  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+  for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
     if (!space_->IsState(space_->layers()[layer].group)) {
-      tokens = std::min(tokens, layers_[layer].end);
+      tokens = std::min(tokens, layers_[space_->owner(layer)].end);
     }
   }
   if (tokens != ~uint32_t{0}) return tokens;
@@ -97,6 +106,7 @@ void SequencePages::CopyState(LayerPlace place, std::span<std::byte> state) cons
 }
 
 absl::Status SequencePages::CheckAppend(const LayerTokens& tokens) const {
+  PREFIXD_RETURN_IF_ERROR(space_->CheckOwns("append", tokens.layer));
   if (space_->IsState(space_->layers()[tokens.layer].group)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "append: layer ", tokens.layer, " keeps a state and no tokens, PutState() takes it"));
@@ -108,11 +118,27 @@ absl::Status SequencePages::CheckAppend(const LayerTokens& tokens) const {
                                                  end));
 }
 
-absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_t block) const {
+bool SequencePages::IsCoarser(uint32_t block) {
+  const uint32_t index = block - first_own_block();
+  if (index >= coarser_.size()) {
+    const bool donated = index == 0 && cached_tokens_ % block_tokens_ != 0;
+    const bool coarser = advised_ && write_rungs_.coarser != 0 && !donated &&
+                         !write_rungs_.IsHead(block, block_tokens_);
+    coarser_.resize(index + size_t{1}, false);
+    coarser_[index] = coarser;
+    coarser_blocks_ += coarser ? 1 : 0;
+  }
+  return coarser_[index];
+}
+
+absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_t block) {
   const block::LayerGroup& layers = space_->groups()[group];
   const uint32_t donated = block == first_own_block() ? cached_tokens_ % block_tokens_ : 0;
   const CachedPage donor = donated ? load_->page(group, block) : CachedPage();
-  const uint32_t rung = donated ? donor.rung : write_rungs_.OfBlock(block, block_tokens_);
+  const bool coarser = IsCoarser(block);
+  const uint32_t rung = donated   ? donor.rung
+                        : coarser ? write_rungs_.Coarser(layers.ladder.size())
+                                  : write_rungs_.OfBlock(block, block_tokens_);
   if (rung >= layers.ladder.size()) {
     return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", rung, ", group ",
                                                    layers.name, " has ", layers.ladder.size()));
@@ -184,7 +210,8 @@ absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& 
   const block::LayerGroup& group = space_->groups()[place.group];
   PREFIXD_RETURN_IF_ERROR(CheckAppend(tokens));
   PREFIXD_RETURN_IF_ERROR(CheckTensor("key", key, group.key_dim));
-  PREFIXD_RETURN_IF_ERROR(CheckTensor("value", value, group.value_dim));
+  const bool values = group.value_source == block::ValueSource::kStored;
+  if (values) PREFIXD_RETURN_IF_ERROR(CheckTensor("value", value, group.value_dim));
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
     const block::PageLayout layout = block::LayoutOfPage(group, own.place.rung, block_tokens_);
     const quant::KvFormat& format = group.ladder[own.place.rung];
@@ -196,6 +223,7 @@ absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& 
                          .tokens = count};
     kernels::Quantize(format.key, ViewFrom(key, group.key_dim, tokens.count, row), run,
                       own.memory.get() + block::KeyUnitOffset(group, layout, place.index, 0));
+    if (!values) return;
     run.side = quant::Side::kValue;
     run.dim = group.value_dim;
     kernels::Quantize(format.value, ViewFrom(value, group.value_dim, tokens.count, row), run,
@@ -204,6 +232,10 @@ absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& 
 }
 
 absl::StatusOr<uint32_t> SequencePages::RungOfPacked(const LayerTokens& tokens) const {
+  if (write_rungs_.coarser != 0) {
+    return absl::FailedPreconditionError(
+        "write_packed: the sequence was begun with coarser_formats, Append() follows the advice");
+  }
   const uint32_t group = space_->layers()[tokens.layer].group;
   const uint32_t first = tokens.begin / block_tokens_;
   const uint32_t rung = write_rungs_.OfBlock(first, block_tokens_);
@@ -233,7 +265,7 @@ absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedV
     return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", rung,
                                                    ", the layer has ", group.ladder.size()));
   }
-  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group.ladder[rung], key, value));
+  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group, rung, key, value));
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
     CopyIntoPage({.group = group,
                   .rung = own.place.rung,
@@ -251,7 +283,7 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                                    const MutablePackedView& value) const {
   const LayerPlace place = space_->layers()[tokens.layer];
   const block::LayerGroup& group = space_->groups()[place.group];
-  const uint32_t have = space_->IsState(place.group) ? 0 : layers_[tokens.layer].end;
+  const uint32_t have = space_->IsState(place.group) ? 0 : layers_[space_->owner(tokens.layer)].end;
   if (tokens.begin > have || tokens.count > have - tokens.begin) {
     return absl::InvalidArgumentError(absl::StrCat("gather: tokens ", tokens.begin, " to ",
                                                    uint64_t{tokens.begin} + tokens.count,
@@ -272,7 +304,7 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                                                       PlaceOf(place.group, b).rung,
                                                       ", the first in ", rung));
   }
-  PREFIXD_RETURN_IF_ERROR(CheckParts("gather", group.ladder[rung], key, value));
+  PREFIXD_RETURN_IF_ERROR(CheckParts("gather", group, rung, key, value));
   for (uint32_t at = tokens.begin; at < end;) {
     const uint32_t slot = at % block_tokens_, count = std::min(end - at, block_tokens_ - slot);
     const CachedPage from = PlaceOf(place.group, at / block_tokens_);
@@ -295,8 +327,10 @@ uint64_t SequencePages::PayloadBytes(const LayerTokens& tokens) const {
   const block::LayerGroup& group = space_->groups()[place.group];
   const quant::KvFormat& format =
       group.ladder[PlaceOf(place.group, tokens.begin / block_tokens_).rung];
-  const uint64_t row = quant::BytesOfRow(format.key, group.key_dim).total() +
-                       quant::BytesOfRow(format.value, group.value_dim).total();
+  uint64_t row = quant::BytesOfRow(format.key, group.key_dim).total();
+  if (group.value_source == block::ValueSource::kStored) {
+    row += quant::BytesOfRow(format.value, group.value_dim).total();
+  }
   return row * group.kv_heads * tokens.count;
 }
 
@@ -308,6 +342,7 @@ CachedPage SequencePages::PlaceOf(uint32_t group, uint32_t block) const {
 }
 
 std::span<const BlockTableEntry> SequencePages::Table(uint32_t layer) {
+  layer = space_->owner(layer);
   LayerState& state = layers_[layer];
   const LayerPlace place = space_->layers()[layer];
   const block::LayerGroup& group = space_->groups()[place.group];
@@ -376,6 +411,7 @@ uint64_t SequencePages::in_place_bytes() const {
 }
 
 uint64_t SequencePages::rungs_used(uint32_t group) const {
+  const uint64_t all = (uint64_t{1} << space_->groups()[group].ladder.size()) - 1;
   uint64_t mask = 0;
   const uint32_t cached_blocks = (cached_tokens_ + block_tokens_ - 1) / block_tokens_;
   if (space_->IsState(group)) return 0;
@@ -385,7 +421,7 @@ uint64_t SequencePages::rungs_used(uint32_t group) const {
   }
   for (const Own& own : own_[group]) mask |= uint64_t{1} << own.place.rung;
   // Of a sliding group there may be no page at all.
-  return mask != 0 ? mask : (uint64_t{1} << space_->groups()[group].ladder.size()) - 1;
+  return mask != 0 ? mask | (write_rungs_.coarser & all) : all;
 }
 
 }  // namespace prefixd::client

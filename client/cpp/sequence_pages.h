@@ -8,6 +8,7 @@
 #pragma once
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,10 +35,16 @@ struct WriteRungs {
   uint32_t rung = 0;
   uint32_t head_tokens = 0;  // blocks that end at or before it
   uint32_t head_rung = 0;    // are written in this one
+  uint64_t coarser = 0;      // mask of those that may be written instead of `rung`, if advised
 
-  uint32_t OfBlock(uint32_t block, uint32_t block_tokens) const {
-    return (uint64_t{block} + 1) * block_tokens <= head_tokens ? head_rung : rung;
+  bool IsHead(uint32_t block, uint32_t block_tokens) const {
+    return (uint64_t{block} + 1) * block_tokens <= head_tokens;
   }
+  uint32_t OfBlock(uint32_t block, uint32_t block_tokens) const {
+    return IsHead(block, block_tokens) ? head_rung : rung;
+  }
+  // The next coarser one of a ladder of so many, or `rung`.
+  uint32_t Coarser(size_t ladder) const;
 };
 
 class SequencePages final : public OwnPages {
@@ -56,6 +63,10 @@ class SequencePages final : public OwnPages {
   // Goes on: `load`, which is what it was or a new lease, has tokens [0, cached_tokens); own pages
   // are dropped. Requires: cached_tokens >= complete_tokens().
   void Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
+  // Whole blocks begun from now on are written in a coarser rung, or are not.
+  void Advise(bool coarser) { advised_ = coarser; }
+  // Blocks begun so since the last call.
+  uint64_t TakeCoarserBlocks() { return std::exchange(coarser_blocks_, 0); }
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t block_tokens() const override { return block_tokens_; }
   // Tokens that every layer has; layers that keep a state are not asked.
@@ -109,7 +120,9 @@ class SequencePages final : public OwnPages {
   // The rung that all blocks of the tokens, whose bytes are given, have or will have.
   absl::StatusOr<uint32_t> RungOfPacked(const LayerTokens& tokens) const;
   absl::Status EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block);
-  absl::StatusOr<Own> NewOwn(uint32_t group, uint32_t block) const;
+  absl::StatusOr<Own> NewOwn(uint32_t group, uint32_t block);
+  // Decided with the block's first page: one advice for all groups.
+  bool IsCoarser(uint32_t block);
   // A swapped page that is about to be written becomes private again.
   absl::Status Unswap(uint32_t group, Own* own) const;
   void Unsettle(uint32_t group, uint32_t block);
@@ -127,6 +140,9 @@ class SequencePages final : public OwnPages {
   uint32_t cached_tokens_ = 0;
   std::vector<LayerState> layers_;
   std::vector<std::vector<Own>> own_;  // [group][block - first_own_block()]
+  bool advised_ = false;
+  std::vector<bool> coarser_;  // [block - first_own_block()]
+  uint64_t coarser_blocks_ = 0;
   StatePages states_;
 };
 

@@ -1,7 +1,10 @@
 #include "space_state.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -21,6 +24,21 @@ SpaceState::SpaceState(block::SpaceIdentity identity)
       layers_[members[index]] = {.group = group, .index = index};
     }
   }
+  for (const block::SharedLayer& shared : identity_.shared_layers) {
+    layers_.resize(std::max<size_t>(layers_.size(), shared.layer + size_t{1}));
+  }
+  owners_.resize(layers_.size());
+  std::iota(owners_.begin(), owners_.end(), 0);
+  for (const block::SharedLayer& shared : identity_.shared_layers) {
+    owners_[shared.layer] = shared.reads;
+    layers_[shared.layer] = layers_[shared.reads];
+  }
+}
+
+absl::Status SpaceState::CheckOwns(const char* caller, uint32_t layer) const {
+  if (owner(layer) == layer) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(caller, ": layer ", layer, " reads layer ",
+                                                 owner(layer), ", whose keys and values go there"));
 }
 
 uint64_t SpaceState::state_bytes(uint32_t group) const {

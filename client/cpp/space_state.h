@@ -36,6 +36,10 @@ class SpaceState {
 
   const std::vector<block::LayerGroup>& groups() const { return identity_.groups; }
   const std::vector<LayerPlace>& layers() const { return layers_; }
+  // The layer whose keys and values it attends on: itself, or the one that it shares.
+  uint32_t owner(uint32_t layer) const { return owners_[layer]; }
+  // In another layer's place: InvalidArgument, in the name of `caller`.
+  absl::Status CheckOwns(const char* caller, uint32_t layer) const;
   // All groups are of kind kFull: what holds at some position holds at every one before.
   bool regular() const { return regular_; }
   const std::vector<block::LayerKind>& kinds() const { return kinds_; }  // of the groups
@@ -58,6 +62,7 @@ class SpaceState {
  private:
   const block::SpaceIdentity identity_;  // block_tokens may be 0: the daemon's to fill
   std::vector<LayerPlace> layers_;       // constant after construction, as what follows
+  std::vector<uint32_t> owners_;         // of each layer
   std::vector<block::LayerKind> kinds_;
   bool regular_ = true;
   uint64_t payload_bytes_per_token_ = 0;

@@ -70,6 +70,7 @@ void StoreJob::Run() {
                          .sequence = {.tokens = tokens, .content = content},
                          .committed_tokens = committed_tokens,
                          .sequence_end = sequence_end,
+                         .ends = ends,
                          .lease = opened->attachment->arena() != nullptr,
                          .durability = durability,
                          .deadline = deadline},

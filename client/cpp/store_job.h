@@ -51,6 +51,7 @@ struct StoreJob {
   PageSnapshot pages;
   uint32_t committed_tokens = 0;  // those before are done
   bool sequence_end = false;
+  std::vector<uint32_t> ends;  // of turns, among the tokens
   Durability durability = Durability::kRam;
   base::Deadline deadline{};
   std::optional<Announced> announced{};  // in and out, as in Publish

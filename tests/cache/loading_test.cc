@@ -1,8 +1,7 @@
 // Pages that are not readable yet: told group by group, failed at any of them, left where loading
 // does not pay; and tokens that somebody else is computing.
-#include "cache/record.h"
-#include "ssd/segment_store.h"
 #include "tests/cache/shared_fixture.h"
+#include "tests/cache/spoil.h"
 
 namespace prefixd::testing {
 namespace {
@@ -16,30 +15,6 @@ class LoadingTest : public SharedCacheTest {
     ASSERT_EQ(cache_->Flush(In(20000)).dirty_bytes, 0u);
     cache_.reset();
     std::filesystem::remove(arena_path_);
-  }
-  // Writes the records again, each with a wrong check for the page of `group` at `first`.
-  void SpoilOnSsd(uint32_t group, uint32_t first) {
-    auto store = ssd::SegmentStore::Open({.directory = dir_.path() + "/ssd"});
-    ASSERT_TRUE(store.ok()) << store.status();
-    std::vector<cache::BlockRecord> records;
-    uint64_t unreadable = 0;
-    ASSERT_TRUE((*store)
-                    ->ForEachRecord(
-                        [&](uint64_t, std::span<const std::byte> bytes) {
-                          records.push_back(*cache::DecodeRecord(bytes));
-                          return absl::OkStatus();
-                        },
-                        &unreadable)
-                    .ok());
-    auto segment = (*store)->NewSegment();
-    ASSERT_TRUE(segment.ok());
-    for (cache::BlockRecord& record : records) {
-      for (auto& page : record.block.pages) {
-        if (page.group == group && record.first_token == first) page.check ^= 1;
-      }
-      ASSERT_TRUE((*segment)->AddRecord(cache::EncodeRecord(record)).ok());
-    }
-    ASSERT_TRUE((*segment)->Finish().ok());
   }
   const block::SpaceIdentity identity_ = SmallIdentity(16, 8);
   const Tokens tokens_ = RandomTokens(1, 100);
@@ -85,7 +60,7 @@ TEST_F(LoadingTest, ABadPageFailsTheLeaseThereInWhicheverGroupItIs) {
     std::filesystem::remove(arena_path_);
     events_.clear();
     StoreOnSsd(tokens_);
-    SpoilOnSsd(bad, 48);
+    SpoilOnSsd(dir_.path() + "/ssd", bad, 48);
     Open(SharedWithSsd());
     const auto begun = Attach(identity_);
     const auto files = MapFiles(begun);

@@ -31,6 +31,7 @@ struct DaemonOptions {
   std::string arena{};      // path; empty: private memory
   std::string directory{};  // of the SSD tier; empty: none
   uint64_t ram_bytes = uint64_t{256} << 20;
+  double tighten_above = 0;  // of cache::Options
 };
 
 // A daemon's life: a cache behind a server on `socket`.
@@ -41,6 +42,7 @@ class Daemon {
     cache::Options options;
     options.ram_budget_bytes = with.ram_bytes;
     options.arena_path = with.arena;
+    options.tighten_above = with.tighten_above;
     if (!with.directory.empty()) {
       options.directory = with.directory;
       options.ssd_budget_bytes = uint64_t{1} << 30;

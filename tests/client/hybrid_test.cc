@@ -164,6 +164,36 @@ TEST_P(HybridTest, TurnsGoOnAtASnapshot) {
   }
 }
 
+// The ends of earlier turns inside a prompt that is stored as a whole: whoever goes on from one of
+// them finds its window and a state just before it, also once everything else is short of room.
+TEST_P(HybridTest, TurnEndsInsideAPromptCanBeGoneOnFrom) {
+  Start(true);
+  const std::vector<uint32_t> tokens = Tokens(400, 1);
+  const std::vector<uint32_t> turns = {150, 290, 400};
+  {
+    Sequence seq = space_.value().Begin(tokens, {.turn_ends = turns});
+    for (const uint32_t turn : turns) {
+      EXPECT_TRUE(std::ranges::count(seq.snapshots_wanted(), turn - 1)) << turn;
+    }
+    Compute(seq, tokens, 0, 400);
+    ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
+  }
+  EXPECT_EQ(daemon_->space().ends, 3u);
+  const auto check = [&] {
+    for (const uint32_t turn : turns) {
+      // Another last token: what was said before it is shared, and nothing behind it.
+      std::vector<uint32_t> other(tokens.begin(), tokens.begin() + turn - 1);
+      for (const uint32_t token : Tokens(50, turn)) other.push_back(token + 5000);
+      Sequence seq = space_.value().Begin(other);
+      ASSERT_EQ(seq.WaitAll(), turn - 1) << seq.match().why_shorter;
+      Check(seq, other, turn - 1);
+    }
+  };
+  check();
+  Restart(true);
+  check();
+}
+
 // Never cut, never another position's: a request that leaves the stored one between snapshots
 // begins at the last one before.
 TEST_P(HybridTest, ARequestThatLeavesBetweenSnapshotsBeginsAtOneBefore) {

@@ -219,9 +219,13 @@ class PlayedDaemon final : public v1::PrefixCache::Service {
     reply->set_block_tokens(kBlock);
     return grpc::Status::OK;
   }
-  grpc::Status Acquire(grpc::ServerContext*, const v1::AcquireRequest*,
+  grpc::Status Acquire(grpc::ServerContext*, const v1::AcquireRequest* request,
                        v1::AcquireReply* reply) override {
     if (hang_on_acquire) let_go_seen_.wait();
+    {
+      base::MutexLock lock(mutex_);
+      for (const v1::Released& one : request->release()) released_.push_back(one.lease());
+    }
     reply->set_epoch(1);
     v1::Answer* answer = reply->add_answers();
     answer->set_lease(1);

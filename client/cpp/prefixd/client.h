@@ -145,6 +145,11 @@ struct RopeSpec {
 // at exactly one position.
 enum class LayerKind : uint8_t { kFull = 1, kSliding = 2, kState = 3 };
 
+// What a layer keeps beside its keys. kNone: nothing. kKeyPrefix: its values are the first
+// value_dim elements of its keys (MLA's latent), stored once. Their formats name the key's twice,
+// and what Append, WritePacked and Gather are told of values is passed over.
+enum class ValueSource : uint8_t { kStored = 1, kNone = 2, kKeyPrefix = 3 };
+
 struct LayerSpec {
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;
@@ -153,6 +158,11 @@ struct LayerSpec {
   LayerKind kind = LayerKind::kFull;
   uint32_t window = 0, sink_tokens = 0;  // of kSliding
   uint64_t state_bytes = 0;              // of kState
+  ValueSource values = ValueSource::kStored;
+  // A layer without a cache of its own, which attends on the keys and values of another one
+  // (Gemma-3n, cross-layer attention): that layer's index, and nothing else is said of it. They are
+  // appended and stored there, once; Wait, Gather and block_table of this layer are that one's.
+  int32_t reads_layer = -1;
 };
 
 struct SpaceSpec {
@@ -194,6 +204,10 @@ struct BeginOptions {
   // quantized_kv_start is. Stored blocks stay in the format that they have.
   uint32_t head_tokens = 0;
   uint32_t head_format = 0;
+  // Formats coarser than write_format that Append may write instead in new blocks, while the daemon
+  // advises it: when it gives up too much of what is asked for again. A mask of indexes; 0: never.
+  // A sequence that wants it writes no packed bytes.
+  uint64_t coarser_formats = 0;
   // What this worker computes by itself: a hit that takes longer to load is shortened to where it
   // pays. 0 = unknown.
   double prefill_tokens_per_s = 0;
@@ -203,8 +217,8 @@ struct BeginOptions {
   // wait for it, and spares the first Commit a question.
   bool announce = true;
   // Positions of the tokens at which a later request may go on, as far as is known: the ends of the
-  // prompt and of turns. What sliding layers need there is stored, and snapshots of states are
-  // wanted just before.
+  // prompt and of turns. What sliding layers need there is stored, snapshots of states are wanted
+  // just before, and Commit() declares an end there.
   std::span<const uint32_t> turn_ends{};
   std::string request_id{};
 };
@@ -354,6 +368,7 @@ class Sequence {
  private:
   friend class Space;
   friend class Lease;
+  friend class SequenceSet;
   struct Impl;
   explicit Sequence(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
@@ -397,6 +412,7 @@ class Lease {
 
  private:
   friend class Space;
+  friend class SequenceSet;
   explicit Lease(Sequence pages);
   Sequence pages_;
 };
@@ -406,12 +422,15 @@ struct ReserveOptions {
   std::span<const uint32_t> turn_ends{};    // further sequence ends: after that many tokens, each
   std::chrono::milliseconds deadline{200};  // of asking the daemon
   uint32_t write_format = 0;                // index into formats: what WritePacked brings
+  // As BeginOptions::coarser_formats; TokenRun::format says which the daemon advises.
+  uint64_t coarser_formats = 0;
   // A block that is here in one of these formats, or in write_format, is not written again.
   uint64_t readable = ~uint64_t{0};
 };
 
 struct TokenRun {
   uint32_t begin = 0, end = 0;
+  uint32_t format = 0;  // index into formats: what WritePacked brings
 };
 
 // What the cache lacks of a sequence, to be stored from the engine's own tensors: for each run of
@@ -484,6 +503,7 @@ class Space {
 
  private:
   friend class Client;
+  friend class SequenceSet;
   struct Impl;
   explicit Space(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
@@ -517,6 +537,7 @@ struct ClientStats {
   uint64_t stored_tokens = 0;
   uint64_t duplicate_tokens = 0;
   uint64_t failed_commits = 0;
+  uint64_t coarser_blocks = 0;  // begun in a coarser format, as the daemon advised
 };
 
 class Client {
@@ -539,6 +560,7 @@ class Client {
   ClientStats stats() const;
 
  private:
+  friend class SequenceSet;
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };
