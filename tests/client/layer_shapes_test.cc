@@ -133,6 +133,7 @@ TEST_P(LayerShapesTest, ALayerThatSharesIsAViewOfTheOneThatItReads) {
       const auto view = seq.block_table(static_cast<int>(layer));
       const auto own = seq.block_table(static_cast<int>(owner));
       ASSERT_EQ(view.size(), own.size());
+      EXPECT_EQ(BlocksOf(seq, layer), BlocksOf(seq, owner)) << "layer " << layer;
       EXPECT_FALSE(view.empty());
       for (size_t i = 0; i < view.size(); ++i) {
         EXPECT_EQ(view[i].units, own[i].units) << "layer " << layer << ", block " << i;
