@@ -30,7 +30,8 @@ std::unique_ptr<SsdDaemon> SsdDaemon::Start(Bench& bench, const Options& options
                       .ram = std::to_string(options.ram_bytes),
                       .ssd = std::to_string(options.ssd_bytes),
                       .arena = daemon->folder_.file("arena"),
-                      .flags = {"--log-level", "warning"}};
+                      // What the disk and the code can do, not what a workload is worth.
+                      .flags = {"--log-level", "warning", "--ssd-write-share", "off"}};
   daemon->options_.flags.insert(daemon->options_.flags.end(), options.flags.begin(),
                                 options.flags.end());
   const absl::Status begun = daemon->Begin();
@@ -87,8 +88,8 @@ void JudgeDisk(Bench& bench, const DiskTarget& target, const DiskRounds& ours,
 
 void RunSsd(Bench& bench) {
   const std::pair<const char*, void (*)(Bench&)> families[] = {
-      {"spill", SsdSpill},     {"restore", SsdRestore}, {"churn", SsdChurn},
-      {"restart", SsdRestart}, {"budget", SsdBudget},   {"trace", SsdTraces}};
+      {"spill", SsdSpill},   {"restore", SsdRestore}, {"churn", SsdChurn}, {"restart", SsdRestart},
+      {"budget", SsdBudget}, {"faults", SsdFaults},   {"trace", SsdTraces}};
   for (const auto& [name, run] : families) {
     if (bench.Wants(name)) run(bench);
   }

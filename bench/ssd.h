@@ -19,6 +19,7 @@ void SsdRestore(Bench& bench);  // rate, cost, first layer group
 void SsdChurn(Bench& bench);    // several times the capacity, random pages wanted again
 void SsdRestart(Bench& bench);
 void SsdBudget(Bench& bench);  // footprint under churn, very long sequences
+void SsdFaults(Bench& bench);  // damage, power cuts, a full disk
 void SsdTraces(Bench& bench);  // trace.cc
 
 // --- what they share ---

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "bench/memory_cgroup.h"
 #include "bench/process_memory.h"
 #include "bench/ssd.h"
 #include "bench/timing.h"
@@ -74,11 +76,43 @@ class MemoryWatch {
   std::thread thread_;
 };
 
+// Where we may make one: the daemon and what it maps run in it.
+std::unique_ptr<MemoryCgroup> CgroupOf(Bench& bench, uint64_t ram) {
+  auto made = MemoryCgroup::Make(ram + kAllowanceBytes);
+  if (made.ok()) return *std::move(made);
+  bench.Note(absl::StrCat("churn in a cgroup of RAM budget + 64 MiB was not run: ",
+                          std::string(made.status().message())));
+  return nullptr;
+}
+
+void JudgeCgroup(Bench& bench, const MemoryCgroup& cgroup, uint64_t ram, uint64_t bytes) {
+  bench.Judge({.name = absl::StrCat("churn of ", BytesText(Number(bytes)),
+                                    " in a cgroup of RAM budget + 64 MiB"),
+               .ours = absl::StrCat("peak ", BytesText(Number(cgroup.peak_bytes()))),
+               .reference = absl::StrCat("limit ", BytesText(Number(ram + kAllowanceBytes))),
+               .measure = "out-of-memory events",
+               .seen = Number(cgroup.oom_kills()),
+               .limit = 0,
+               .runs = 1});
+}
+
+std::unique_ptr<SsdDaemon> StartIn(Bench& bench, const MemoryCgroup* cgroup,
+                                   const SsdDaemon::Options& options) {
+  if (cgroup == nullptr) return SsdDaemon::Start(bench, options);
+  const absl::Status entered = cgroup->Enter();
+  if (!bench.Check(entered.ok(), entered.ToString())) return nullptr;
+  std::unique_ptr<SsdDaemon> daemon = SsdDaemon::Start(bench, options);
+  const absl::Status left = cgroup->Leave();
+  if (!bench.Check(left.ok(), left.ToString())) return nullptr;
+  return daemon;
+}
+
 void FootprintUnderChurn(Bench& bench) {
   const uint64_t ram = bench.Parameter("footprint_ram_bytes", 96 * kMiB, 256 * kMiB, 256 * kMiB);
   const uint64_t bytes = bench.Parameter("footprint_bytes", 128 * kMiB, 4096 * kMiB, 16384 * kMiB);
-  const auto daemon = SsdDaemon::Start(
-      bench,
+  const std::unique_ptr<MemoryCgroup> cgroup = CgroupOf(bench, ram);
+  const auto daemon = StartIn(
+      bench, cgroup.get(),
       {.name = "footprint", .ram_bytes = ram, .ssd_bytes = 1024 * kMiB, .staging_bytes = 4 * kMiB});
   if (daemon == nullptr) return;
   MemoryWatch memory(*daemon);
@@ -98,6 +132,7 @@ void FootprintUnderChurn(Bench& bench) {
   }
   memory.Stop();
   memory.Judge(bench, absl::StrCat("churn of ", BytesText(Number(count * sequence_bytes))), ram);
+  if (cgroup != nullptr) JudgeCgroup(bench, *cgroup, ram, count * sequence_bytes);
   const absl::Status stopped = daemon->Stop();
   bench.Check(stopped.ok(), stopped.ToString());
 }

@@ -136,12 +136,13 @@ void SsdRestart(Bench& bench) {
   bench.Add({"fill", {{"blocks", static_cast<double>(blocks)}, {"wall_us", NowMicros() - start}}});
   std::vector<double> first, complete;
   for (uint64_t i = 0; i < restarts; ++i) {
-    const auto started = StartAgain({.directory = directory,
-                                     .ram = std::to_string(budget.ram),
-                                     .ssd = std::to_string(budget.ssd),
-                                     .load_wait = "300ms",
-                                     .flags = {"--log-level", "warning"}},
-                                    sequences);
+    const auto started =
+        StartAgain({.directory = directory,
+                    .ram = std::to_string(budget.ram),
+                    .ssd = std::to_string(budget.ssd),
+                    .load_wait = "300ms",
+                    .flags = {"--log-level", "warning", "--ssd-write-share", "off"}},
+                   sequences);
     if (!bench.Check(started.ok(), started.status().ToString())) return;
     first.push_back(started->first_match_us);
     complete.push_back(started->complete_us);

@@ -36,11 +36,13 @@ class OverTheWire : public TracePlayer {
     auto player = std::unique_ptr<OverTheWire>(new OverTheWire(budget));
     std::filesystem::create_directories(budget.directory);
     const std::string ssd = budget.ssd_bytes == 0 ? "off" : absl::StrCat(budget.ssd_bytes);
-    PREFIXD_ASSIGN_OR_RETURN(player->daemon_,
-                             DaemonProcess::Start({.directory = budget.directory,
-                                                   .ram = std::to_string(budget.ram_bytes),
-                                                   .ssd = ssd,
-                                                   .flags = {"--log-level", "warning"}}));
+    PREFIXD_ASSIGN_OR_RETURN(
+        player->daemon_,
+        DaemonProcess::Start({.directory = budget.directory,
+                              .ram = std::to_string(budget.ram_bytes),
+                              .ssd = ssd,
+                              .flags = {"--log-level", "warning", "--ssd-shallow-tokens",
+                                        std::to_string(budget.shape.shallow_tokens())}}));
     player->stats_ = std::make_unique<DaemonStats>(player->daemon_->address());
     PREFIXD_ASSIGN_OR_RETURN(
         player->session_,

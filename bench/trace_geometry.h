@@ -21,6 +21,8 @@ struct TraceShape {
   uint32_t kv_blocks = 1;       // of a block of the trace
   uint64_t page_bytes = 16384;  // a multiple of 4 KiB: the extent is the page
   uint32_t tokens() const { return block_tokens * kv_blocks; }
+  // A block of the trace stands for 512 tokens: where the daemon's default of 3,072 lies then.
+  uint32_t shallow_tokens() const { return 6 * tokens(); }
 };
 
 // One layer of raw f16 heads, as many as make the pages.

@@ -41,6 +41,8 @@ class InProcess : public TracePlayer {
     options.ssd_budget_bytes = budget.ssd_bytes;
     options.directory = budget.directory;
     options.segment_bytes = budget.segment_bytes;
+    options.ssd_write_share = budget.write_share;
+    options.ssd_shallow_tokens = budget.shape.shallow_tokens();
     options.clock = &player->clock_;
     PREFIXD_ASSIGN_OR_RETURN(player->cache_, cache::Cache::Open(options));
     player->session_ = player->cache_->BeginSession("trace");

@@ -44,6 +44,7 @@ struct TraceBudget {
   TraceShape shape;
   uint64_t ram_bytes = 0, ssd_bytes = 0;
   uint64_t segment_bytes = uint64_t{8} << 20;  // in this process
+  double write_share = 0.3;                    // as the daemon's default
   std::string directory = {};                  // of the SSD tier, sockets and logs
 };
 

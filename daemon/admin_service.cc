@@ -79,14 +79,29 @@ absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearRep
   block::SpaceId space{};
   bool given = false;
   PREFIXD_RETURN_IF_ERROR(wire::ReadSpaceId(request.space_id(), &space, &given));
-  PREFIXD_ASSIGN_OR_RETURN(const cache::Cache::Cleared cleared,
-                           cache_->Clear(given ? &space : nullptr));
+  const block::SpaceId* const wanted = given ? &space : nullptr;
   reply->set_epoch(cache_->epoch());
+  cache::Cache::Cleared cleared;
+  if (request.purge()) {
+    PREFIXD_ASSIGN_OR_RETURN(const cache::Cache::PurgeProgress step,
+                             cache_->Purge(wanted, request.cursor()));
+    reply->set_next(step.next);
+    reply->set_passed_bytes(step.passed_bytes);
+    reply->set_total_bytes(step.total_bytes);
+    reply->set_removed_bytes(step.removed_bytes);
+    reply->set_rewritten_bytes(step.rewritten_bytes);
+    reply->set_leased_bytes(step.leased_bytes);
+    cleared = step.cleared;
+  } else {
+    PREFIXD_ASSIGN_OR_RETURN(cleared, cache_->Clear(wanted));
+  }
   reply->set_spaces(cleared.spaces);
   reply->set_bytes(cleared.bytes);
   reply->set_waiting_ssd_bytes(cleared.waiting_ssd_bytes);
-  spdlog::info("clear space={} spaces={} bytes={}", given ? base::ToHex(space) : "all",
-               cleared.spaces, base::FormatBytes(cleared.bytes));
+  if (request.cursor() != 0) return absl::OkStatus();
+  spdlog::info("{} space={} spaces={} bytes={}", request.purge() ? "purge" : "clear",
+               given ? base::ToHex(space) : "all", cleared.spaces,
+               base::FormatBytes(cleared.bytes));
   return absl::OkStatus();
 }
 

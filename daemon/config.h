@@ -49,7 +49,9 @@ struct Config {
   base::Size ssd;  // kSize
   uint64_t ssd_floor_bytes = 0;
   std::optional<uint64_t> ssd_write_rate;  // bytes a second, 0 = no limit; nullopt: auto
-  std::string ssd_known;  // file that remembers which store the directory held; empty = none
+  uint32_t ssd_shallow_tokens = 0;
+  double ssd_write_share = 0;  // of the bytes asked for; 0: no limit
+  std::string ssd_known;       // file that remembers which store the directory held; empty = none
   bool tighten_on_misses = true;
   double snapshot_share = 0.25;  // of the RAM for pages
   double tighten_above = 0;      // of the RAM tier; 0: no such rule

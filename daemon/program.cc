@@ -83,6 +83,8 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.ssd_free_floor_bytes = config.ssd_floor_bytes / 2;
   options.open_within = config.load_wait;
   options.ssd_write_bytes_per_s = budgets.ssd_write_rate;
+  options.ssd_write_share = config.ssd_write_share;
+  options.ssd_shallow_tokens = config.ssd_shallow_tokens;
   options.tighten_on_misses = config.tighten_on_misses;
   options.tighten_above = config.tighten_above;
   options.snapshot_share = config.snapshot_share;

@@ -124,6 +124,20 @@ absl::Status ApplyWriteRate(const std::string& value, const Environment&, Config
   return value == "off" ? absl::OkStatus() : ReadBytes(value, &*config->ssd_write_rate);
 }
 
+absl::Status ApplyWriteShare(const std::string& value, const Environment&, Config* config) {
+  if (value == "off") return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(const base::Size size, base::ParseSize(value));
+  if (size.percent < 1 || size.percent > 100)
+    return Wants(value, "a share of what is asked for from 1% to 100%, or off");
+  config->ssd_write_share = size.percent / 100;
+  return absl::OkStatus();
+}
+
+absl::Status ApplyShallow(const std::string& value, const Environment&, Config* config) {
+  if (absl::SimpleAtoi(value, &config->ssd_shallow_tokens)) return absl::OkStatus();
+  return Wants(value, "a number of tokens");
+}
+
 absl::Status ApplyTightenAbove(const std::string& value, const Environment&, Config* config) {
   if (value == "off") return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(const base::Size size, base::ParseSize(value));
@@ -244,6 +258,15 @@ constexpr SettingRule kSettings[] = {
      "bytes a second that the SSD takes over a day, 20MiB say; beyond it only what is likely to be "
      "used again; auto: three times the disk's size a day; off: no limit",
      ApplyWriteRate},
+    {"ssd-write-share", "30%", "PERCENT",
+     "bytes that the SSD takes for each byte that is asked for, found or stored; as much as it "
+     "holds "
+     "may be saved up; with less than three quarters of that left only what is likely to be used "
+     "again is written, with nothing left nothing; off: no limit",
+     ApplyWriteShare},
+    {"ssd-shallow-tokens", "3072", "N",
+     "what begins in the first so many tokens of a sequence counts as likely to be used again",
+     ApplyShallow},
     {"ssd-known", "auto", "PATH",
      "file that remembers which store the directory held, so that a disk that is not mounted is "
      "noticed instead of what is below its mount point being filled; auto: below /var/lib or "

@@ -82,11 +82,14 @@ prefixd_status prefixd_commit(prefixd_plan* plan, uint32_t tokens,
     const prefixd::Result<prefixd::CommitInfo> stored =
         (plan ? plan->plan : none)
             .Commit(tokens, {.sequence_end = with.sequence_end != 0,
+                             .durability = with.on_ssd != 0 ? prefixd::Durability::kSsd
+                                                            : prefixd::Durability::kRam,
                              .deadline = Millis(with.deadline_ms, 10000)});
     if (stored.ok()) {
       prefixd_commit_info info{};
       info.stored_tokens = stored.value().stored_tokens;
       info.duplicate_tokens = stored.value().duplicate_tokens;
+      info.on_ssd = stored.value().durability == prefixd::Durability::kSsd ? 1 : 0;
       Give(info, out);
     }
     return Tell(stored.status);

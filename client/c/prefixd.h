@@ -357,10 +357,12 @@ typedef struct prefixd_commit_options {
   size_t size;
   uint32_t sequence_end;  // 1: a sequence ends there
   uint32_t deadline_ms;   // 0 = 10000
+  uint32_t on_ssd;        // 1: answered once it is synced on SSD, or cannot be
 } prefixd_commit_options;
 typedef struct prefixd_commit_info {
   size_t size;
   uint32_t stored_tokens, duplicate_tokens;
+  uint32_t on_ssd;  // 1: it was asked for and came true
 } prefixd_commit_info;
 // Publishes blocks up to `tokens`, a block border or the end. An error only costs a later miss.
 // `options` and `out` may be NULL.

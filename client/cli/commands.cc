@@ -64,6 +64,7 @@ absl::StatusOr<Outcome> SetLimits(DaemonCalls& calls, const Options& options) {
   limits->set_ram_floor_bytes(options.ram_floor);
   limits->set_ram_ceiling_bytes(options.ram_ceiling);
   limits->set_ssd_ceiling_bytes(options.ssd_ceiling);
+  limits->set_ssd_floor_bytes(options.ssd_floor);
   limits->set_ttl_ms(static_cast<uint64_t>(options.ttl.count()));
   PREFIXD_ASSIGN_OR_RETURN(const v1::SetSpaceLimitsReply reply, calls.SetSpaceLimits(request));
   return Outcome{options.json ? LimitsJson(request, reply) : LimitsView(request, reply)};
@@ -116,6 +117,32 @@ bool Confirmed(const std::string& what, const Options& options, const Terminal& 
   return false;
 }
 
+void AddStep(const v1::ClearReply& step, v1::ClearReply* sum) {
+  sum->set_spaces(sum->spaces() + step.spaces());
+  sum->set_bytes(sum->bytes() + step.bytes());
+  sum->set_passed_bytes(sum->passed_bytes() + step.passed_bytes());
+  sum->set_total_bytes(step.total_bytes());
+  sum->set_removed_bytes(sum->removed_bytes() + step.removed_bytes());
+  sum->set_rewritten_bytes(sum->rewritten_bytes() + step.rewritten_bytes());
+  if (step.next() == 0 || sum->leased_bytes() == 0) sum->set_leased_bytes(step.leased_bytes());
+}
+
+absl::StatusOr<Outcome> Purge(DaemonCalls& calls, v1::ClearRequest request, const Options& options,
+                              const Terminal& terminal) {
+  const bool bar = terminal.can_ask && !options.json;
+  v1::ClearReply sum;
+  request.set_purge(true);
+  do {
+    PREFIXD_ASSIGN_OR_RETURN(const v1::ClearReply step, calls.Clear(request));
+    AddStep(step, &sum);
+    if (bar) terminal.err << PurgeBar(sum) << std::flush;
+    request.set_cursor(step.next());
+  } while (request.cursor() != 0);
+  if (bar) terminal.err << "\n";
+  return Outcome{options.json ? PurgeJson(sum) : PurgeView(sum),
+                 sum.leased_bytes() == 0 ? kExitOk : kExitRefused};
+}
+
 absl::StatusOr<Outcome> Clear(DaemonCalls& calls, const Options& options,
                               const Terminal& terminal) {
   v1::ClearRequest request;
@@ -126,6 +153,7 @@ absl::StatusOr<Outcome> Clear(DaemonCalls& calls, const Options& options,
     what = absl::StrCat("space ", ShortId(request.space_id()), " (", space.identity().model(), ")");
   }
   if (!Confirmed(what, options, terminal)) return Outcome{"", kExitUsage};
+  if (options.purge) return Purge(calls, request, options, terminal);
   PREFIXD_ASSIGN_OR_RETURN(const v1::ClearReply reply, calls.Clear(request));
   return Outcome{options.json ? ClearJson(reply) : ClearView(reply)};
 }

@@ -30,6 +30,7 @@ ordered_json List(const Texts& texts) {
 ordered_json Limits(const v1::SpaceLimits& limits) {
   return {{"ram_floor_bytes", limits.ram_floor_bytes()},
           {"ram_ceiling_bytes", limits.ram_ceiling_bytes()},
+          {"ssd_floor_bytes", limits.ssd_floor_bytes()},
           {"ssd_ceiling_bytes", limits.ssd_ceiling_bytes()},
           {"ttl_ms", limits.ttl_ms()}};
 }
@@ -261,6 +262,14 @@ std::string ClearJson(const v1::ClearReply& reply) {
   return Line({{"spaces", reply.spaces()},
                {"bytes", reply.bytes()},
                {"waiting_ssd_bytes", reply.waiting_ssd_bytes()}});
+}
+
+std::string PurgeJson(const v1::ClearReply& sum) {
+  return Line({{"spaces", sum.spaces()},
+               {"bytes", sum.bytes()},
+               {"removed_bytes", sum.removed_bytes()},
+               {"rewritten_bytes", sum.rewritten_bytes()},
+               {"leased_bytes", sum.leased_bytes()}});
 }
 
 std::string FlushJson(const v1::FlushReply& reply) {

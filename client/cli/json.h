@@ -27,6 +27,7 @@ std::string LimitsJson(const v1::SetSpaceLimitsRequest& request,
 std::string BudgetJson(const v1::SetBudgetsReply& reply);
 std::string WhyJson(const v1::WhyReply& reply);
 std::string ClearJson(const v1::ClearReply& reply);
+std::string PurgeJson(const v1::ClearReply& sum);
 std::string FlushJson(const v1::FlushReply& reply);
 std::string PrefetchJson(const v1::PrefetchReply::Hint& hint);
 std::string VerifyJson(const v1::VerifyReply& sum);

@@ -18,8 +18,9 @@ std::string LimitsView(const v1::SetSpaceLimitsRequest& request,
   const v1::SpaceLimits& limits = request.limits();
   return absl::StrCat(
       "space ", ShortId(request.space_id()), ": ram floor ", OrNone(limits.ram_floor_bytes()),
-      ", ram ceiling ", OrNone(limits.ram_ceiling_bytes()), ", ssd ceiling ",
-      OrNone(limits.ssd_ceiling_bytes()), ", ttl ",
+      ", ram ceiling ", OrNone(limits.ram_ceiling_bytes()), ", ssd floor ",
+      OrNone(limits.ssd_floor_bytes()), ", ssd ceiling ", OrNone(limits.ssd_ceiling_bytes()),
+      ", ttl ",
       limits.ttl_ms() == 0 ? "none" : UptimeText(static_cast<double>(limits.ttl_ms()) * 1e-3),
       reply.remembered() ? "\n" : "; until the next start, there is no SSD tier to remember it\n");
 }

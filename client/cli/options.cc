@@ -38,7 +38,7 @@ struct Texts {
   std::string pin;
   std::string below;
   std::string ram, ssd;
-  std::string ram_floor, ram_ceiling, ssd_ceiling;
+  std::string ram_floor, ram_ceiling, ssd_floor, ssd_ceiling;
   std::string text;
   std::string file;
   std::string rate;
@@ -93,6 +93,7 @@ void DeclareViews(CLI::App& app, Options* options, Texts* texts) {
   };
   limit("--ram-floor", &texts->ram_floor, "below it nothing is evicted for other spaces");
   limit("--ram-ceiling", &texts->ram_ceiling, "above it its own coldest go");
+  limit("--ssd-floor", &texts->ssd_floor, "below it its copies are written again, not aged out");
   limit("--ssd-ceiling", &texts->ssd_ceiling, "above it its coldest copies are forgotten");
   limit("--ttl", &texts->ttl, "blocks unused for so long are forgotten")->type_name("TIME");
   CLI::App* sessions = AddCommand(
@@ -221,17 +222,22 @@ void DeclareWhy(CLI::App& app, Options* options, Texts* texts) {
 }
 
 void DeclareClear(CLI::App& app, Options* options) {
-  CLI::App* clear =
-      AddCommand(app, options, Command::kClear, "clear",
-                 "forget what is cached, in both tiers and after a restart too; running requests "
-                 "keep what they read, and files shrink as segments age out",
-                 "Asks before it does so on a terminal; elsewhere --yes is required.\n"
-                 "Examples:\n  prefixctl clear --space 3f2a\n  prefixctl clear --all --yes");
+  CLI::App* clear = AddCommand(
+      app, options, Command::kClear, "clear",
+      "forget what is cached, in both tiers and after a restart too; running requests "
+      "keep what they read, and files shrink as segments age out",
+      "Asks before it does so on a terminal; elsewhere --yes is required.\n"
+      "Examples:\n  prefixctl clear --space 3f2a\n  prefixctl clear --all --yes\n  prefixctl clear "
+      "--space 3f2a --purge");
   CLI::Option_group* which = clear->add_option_group("What", "one of these");
   which->add_option("--space", options->space, "the first digits of a space id (prefixctl spaces)")
       ->type_name("ID");
   which->add_flag("--all", options->all, "every space");
   which->require_option(1);
+  clear->add_flag(
+      "--purge", options->purge,
+      "leave no byte: free memory is zeroed, files that hold some of it are removed, what "
+      "other spaces have in these is written again first");
   clear->add_flag("--yes", options->yes, "do not ask");
 }
 
@@ -291,6 +297,7 @@ absl::Status ReadSizes(const CLI::App& app, const Texts& texts, Options* options
   PREFIXD_RETURN_IF_ERROR(ReadSize("--ssd", texts.ssd, &options->ssd_bytes));
   PREFIXD_RETURN_IF_ERROR(ReadSize("--ram-floor", texts.ram_floor, &options->ram_floor));
   PREFIXD_RETURN_IF_ERROR(ReadSize("--ram-ceiling", texts.ram_ceiling, &options->ram_ceiling));
+  PREFIXD_RETURN_IF_ERROR(ReadSize("--ssd-floor", texts.ssd_floor, &options->ssd_floor));
   return ReadSize("--ssd-ceiling", texts.ssd_ceiling, &options->ssd_ceiling);
 }
 

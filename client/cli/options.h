@@ -52,7 +52,7 @@ struct Options {
   std::chrono::milliseconds ttl{0};       // pin; 0 = no end
   uint64_t ram_bytes = 0, ssd_bytes = 0;  // budget; 0 = as it is
   bool set_limits = false;                // spaces --set
-  uint64_t ram_floor = 0, ram_ceiling = 0, ssd_ceiling = 0;
+  uint64_t ram_floor = 0, ram_ceiling = 0, ssd_floor = 0, ssd_ceiling = 0;
   std::string request_id;   // why; empty = the newest
   uint32_t last = 20;       // why
   double below = 0;         // why: share of the request
@@ -64,6 +64,7 @@ struct Options {
   std::string like;         // export: a prompt cache, or empty
   bool all = false;         // clear
   bool yes = false;         // clear
+  bool purge = false;       // clear
   uint64_t rate = 0;        // verify: bytes a second, 0 = no limit
 };
 

@@ -29,6 +29,24 @@ std::string ClearView(const v1::ClearReply& reply) {
                       " stay in files until their segments age out\n");
 }
 
+std::string PurgeView(const v1::ClearReply& sum) {
+  std::string text =
+      absl::StrCat("purged ", Plural(sum.spaces(), "space"), ", ", base::FormatBytes(sum.bytes()),
+                   " of pages; files of ", base::FormatBytes(sum.removed_bytes()), " removed, ",
+                   base::FormatBytes(sum.rewritten_bytes()), " of other spaces written again\n");
+  if (sum.leased_bytes() > 0) {
+    absl::StrAppend(&text, base::FormatBytes(sum.leased_bytes()),
+                    " are being read still and are zeroed when they are released\n");
+  }
+  return text;
+}
+
+std::string PurgeBar(const v1::ClearReply& sum) {
+  return absl::StrCat("\r", BarText(sum.passed_bytes(), sum.total_bytes()), " ",
+                      PercentText(sum.passed_bytes(), sum.total_bytes()), "  ",
+                      base::FormatBytes(sum.removed_bytes()), " removed   ");
+}
+
 std::string FlushView(const v1::FlushReply& reply) {
   std::string text =
       absl::StrCat("wrote ", base::FormatBytes(reply.flushed_bytes()), " to the ssd");

@@ -44,6 +44,11 @@ std::string Budgets(const v1::GetStatsReply& stats) {
   table.AddRow({"ram", BarText(ram, stats.ram_budget_bytes()),
                 PercentText(ram, stats.ram_budget_bytes()), Of(ram, stats.ram_budget_bytes()),
                 parts});
+  if (CounterValue(stats, "ssd.store_missing") > 0) {
+    return table.Text() +
+           "ssd  MISSING: the directory does not hold the store that it held, its disk is not "
+           "mounted; see prefixd's log\n";
+  }
   if (stats.ssd_budget_bytes() == 0) {
     return table.Text() + "ssd  off: what is cached is lost when prefixd stops\n";
   }

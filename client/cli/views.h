@@ -57,6 +57,8 @@ std::string WhyView(const v1::WhyReply& reply);
 std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens, uint32_t diverged_sequences);
 
 std::string ClearView(const v1::ClearReply& reply);
+std::string PurgeView(const v1::ClearReply& sum);
+std::string PurgeBar(const v1::ClearReply& sum);
 std::string FlushView(const v1::FlushReply& reply);
 std::string PrefetchView(const v1::PrefetchReply::Hint& hint);
 // `sum` is of all steps.

@@ -96,6 +96,38 @@ Result<uint32_t> Space::Prefetch(std::span<const uint32_t> tokens, const BeginOp
   return {.status = {}, .held = *hinted};
 }
 
+Result<PinInfo> Space::Pin(std::span<const uint32_t> tokens, std::chrono::milliseconds ttl,
+                           const BeginOptions& options) {
+  const auto pin = [&]() -> absl::StatusOr<PinInfo> {
+    if (!impl_) return absl::FailedPreconditionError("space: empty, Client::OpenSpace() gives one");
+    PREFIXD_ASSIGN_OR_RETURN(
+        client::OpenedUnder opened,
+        impl_->core->Open(*impl_->space, steady_clock::now() + options.deadline));
+    const std::vector<block::ContentKey> content = client::FromPublic(options.content);
+    return client::Pin(*impl_->core, *impl_->space,
+                       {.opened = std::move(opened),
+                        .sequence = {.tokens = tokens, .content = content},
+                        .options = options},
+                       ttl);
+  };
+  const absl::StatusOr<PinInfo> pinned = pin();
+  if (!pinned.ok()) return {.status = ToPublic(pinned.status()), .held = {}};
+  return {.status = {}, .held = *pinned};
+}
+
+Result<uint64_t> Space::Unpin(uint64_t pin, std::chrono::milliseconds deadline) {
+  const auto unpin = [&]() -> absl::StatusOr<uint64_t> {
+    if (!impl_) return absl::FailedPreconditionError("space: empty, Client::OpenSpace() gives one");
+    const base::Deadline until = steady_clock::now() + deadline;
+    PREFIXD_ASSIGN_OR_RETURN(const client::OpenedUnder opened,
+                             impl_->core->Open(*impl_->space, until));
+    return client::Unpin(*impl_->core, opened.space.session, pin, until);
+  };
+  const absl::StatusOr<uint64_t> bytes = unpin();
+  if (!bytes.ok()) return {.status = ToPublic(bytes.status()), .held = {}};
+  return {.status = {}, .held = *bytes};
+}
+
 uint32_t Space::block_tokens() const { return impl_ ? impl_->space->block_tokens() : 0; }
 uint64_t Space::payload_bytes_per_token() const {
   return impl_ ? impl_->space->payload_bytes_per_token() : 0;

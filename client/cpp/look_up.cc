@@ -290,6 +290,31 @@ absl::StatusOr<uint32_t> Prefetch(Core& core, const SpaceState& space, const Que
   return reply.hints(0).tokens();
 }
 
+absl::StatusOr<PinInfo> Pin(Core& core, const SpaceState& space, const Question& question,
+                            std::chrono::milliseconds ttl) {
+  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireRequest asked, MakeRequest(space, question));
+  v1::PinRequest request;
+  request.set_session(asked.session());
+  request.mutable_sequence()->Swap(asked.mutable_items(0)->mutable_sequence());
+  request.set_ttl_ms(static_cast<uint64_t>(std::max<int64_t>(0, ttl.count())));
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::PinReply reply,
+      core.connection()->Call(&Connection::Stub::Pin, question.opened.space.session, request,
+                              steady_clock::now() + question.options.load_deadline));
+  return PinInfo{.pin = reply.pin(), .tokens = reply.pinned_tokens(), .bytes = reply.bytes()};
+}
+
+absl::StatusOr<uint64_t> Unpin(Core& core, const Session& session, uint64_t pin,
+                               base::Deadline deadline) {
+  v1::UnpinRequest request;
+  request.set_session(session.id);
+  request.set_pin(pin);
+  PREFIXD_ASSIGN_OR_RETURN(
+      const v1::UnpinReply reply,
+      core.connection()->Call(&Connection::Stub::Unpin, session, request, deadline));
+  return reply.bytes();
+}
+
 absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
                                      const Question& question) {
   const base::Deadline asked = steady_clock::now();

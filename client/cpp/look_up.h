@@ -43,6 +43,10 @@ absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
                                          const Question& question);
 // A hint alone: tokens that are in RAM or on the way there.
 absl::StatusOr<uint32_t> Prefetch(Core& core, const SpaceState& space, const Question& question);
+absl::StatusOr<PinInfo> Pin(Core& core, const SpaceState& space, const Question& question,
+                            std::chrono::milliseconds ttl);
+absl::StatusOr<uint64_t> Unpin(Core& core, const Session& session, uint64_t pin,
+                               base::Deadline deadline);
 // Starts the loading. NotFound: the space's handle or the continued lease is void.
 absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
                                      const Question& question);

@@ -164,7 +164,7 @@ class Generation {
     // A next turn goes on right here.
     if (!PutStates(sequence_, states_).ok()) answer_.store_error = "the states were not taken";
     Count(sequence_.FinishCommit());
-    Count(sequence_.Commit({.sequence_end = true}));
+    Count(sequence_.Commit({.sequence_end = true, .durability = options_.durability}));
   }
 
   void Count(const Result<CommitInfo>& stored) {
@@ -174,6 +174,7 @@ class Generation {
     }
     answer_.stored_tokens += stored.value().stored_tokens;
     answer_.duplicate_tokens += stored.value().duplicate_tokens;
+    answer_.on_ssd = stored.value().durability == Durability::kSsd;
   }
 
   Model& model_;

@@ -20,8 +20,9 @@ struct AnswerOptions {
   uint32_t max_tokens = 64;  // at least 1
   double temperature = 0;
   uint64_t seed = 1;
-  QuantizeRule quantize = {};  // which tokens are written raw
-  bool verify_hit = false;     // when it is one: after the answer, see verify.h
+  QuantizeRule quantize = {};                // which tokens are written raw
+  bool verify_hit = false;                   // when it is one: after the answer, see verify.h
+  Durability durability = Durability::kRam;  // of the answer's end
 };
 
 struct Answer {
@@ -48,6 +49,7 @@ struct Answer {
 
   // Sent to the cache; a tail that grew is sent again, and counts again.
   uint32_t stored_tokens = 0;
+  bool on_ssd = false;            // it is all there, as was asked for
   uint32_t duplicate_tokens = 0;  // that were there already
   bool arena = false;             // prefixd's memory is mapped
   std::string why_no_arena;       // empty when it is

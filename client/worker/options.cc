@@ -131,6 +131,15 @@ void DeclareCache(CLI::App& app, Options* options) {
                  "with what the cache gave; reported, changes no answer")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--durability",
+         [options](const std::string& level) {
+           options->durability = level == "ssd" ? Durability::kSsd : Durability::kRam;
+         },
+         "ram or ssd: where what is stored stands when a request ends; ssd waits for a synced "
+         "write "
+         "(default: ram)")
+      ->check(CLI::IsMember({"ram", "ssd"}));
   app.add_option("--threads", options->threads,
                  "for products and attention; answers are reproducible for one number of threads")
       ->check(CLI::Range(1U, kMaxThreads))

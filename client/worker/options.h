@@ -8,6 +8,7 @@
 
 #include "client/worker/kv_format.h"
 #include "prefixd/attention.h"
+#include "prefixd/client.h"
 
 namespace prefixd::worker {
 
@@ -43,6 +44,7 @@ struct Options {
   AttendMode attention = AttendMode::kPrecise;  // of decoding
   std::string attention_reason;                 // why it is that
   double verify_hits = 0;                       // share of them
+  Durability durability = Durability::kRam;     // of what is stored at a request's end
   uint32_t threads = 1;
   bool json = false;
 };

@@ -69,6 +69,7 @@ std::string StoreText(const Answer& answer) {
   if (answer.duplicate_tokens > 0) {
     absl::StrAppend(&text, ", ", Count(answer.duplicate_tokens), " another worker stored first");
   }
+  if (answer.on_ssd) absl::StrAppend(&text, ", synced on SSD");
   return text;
 }
 
@@ -135,6 +136,7 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   report["tokens_per_s"] = answer.tokens_per_s;
   report["store_wait_ms"] = Ms(answer.store_wait);
   report["stored_tokens"] = answer.stored_tokens;
+  report["on_ssd"] = answer.on_ssd;
   report["duplicate_tokens"] = answer.duplicate_tokens;
   report["cache_error"] = match.status.ok() ? answer.store_error : match.status.message;
   report["verified"] = nullptr;

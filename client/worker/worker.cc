@@ -128,7 +128,8 @@ bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Cach
                                                              .temperature = options.temperature,
                                                              .seed = options.seed,
                                                              .quantize = options.quantize,
-                                                             .verify_hit = sampler.Next()});
+                                                             .verify_hit = sampler.Next(),
+                                                             .durability = options.durability});
     if (answer.ok()) {
       ArenaInfo arena = cache.client.arena();
       answer->arena = arena.data != nullptr;

@@ -176,6 +176,7 @@ struct SpaceLimits {
   uint64_t ram_ceiling_bytes = 0;  // extents; above it its own coldest go
   uint64_t ssd_ceiling_bytes = 0;  // pages; above it the coldest copies are forgotten
   uint64_t ttl_ms = 0;             // unused for so long: forgotten
+  uint64_t ssd_floor_bytes = 0;    // pages; below it copies are written again, not aged out
   bool operator==(const SpaceLimits&) const = default;
 };
 

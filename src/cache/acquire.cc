@@ -243,6 +243,7 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
     const uint32_t from_ssd = std::min(facts.ssd_tokens, tokens - floor);
     CountMatch(held.answer, request.tokens.size());
     CountGivenUp(request, held.answer);
+    asked_bytes += facts.ram_bytes + facts.ssd_bytes;
     counters.AddAll({{"tokens.restorable.ssd", from_ssd},
                      {"tokens.restorable.ram", tokens - floor - from_ssd}});
   }

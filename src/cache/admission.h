@@ -1,7 +1,9 @@
-// What the SSD takes: everything while the write-rate budget lasts, beyond it only what is likely
-// to be asked for again. What is refused stays in RAM and is dropped when it is evicted.
+// What the SSD takes: everything while the write budget lasts, beyond it only what is likely to be
+// asked for again. What is refused stays in RAM and is dropped when it is evicted.
 //
-// The budget is one token bucket over a long window: bursts are free, wear over a day is not.
+// The budget is two token buckets over long windows, from which all that is written is taken, for
+// the first time or again. One fills with time: wear over a day is bounded, bursts are free. One
+// fills with what is asked for: writing more than a share of that does not gain hits in return.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -13,25 +15,40 @@
 
 namespace prefixd::cache {
 
+enum class Admission { kNothing, kLikelyReuse, kAll };
+
 // Not thread-safe.
 class WriteBudget {
  public:
-  // `bytes_per_s` 0: no limit. It starts with what a whole window allows.
-  WriteBudget(uint64_t bytes_per_s, std::chrono::seconds window, const base::Clock* clock);
+  static constexpr double kEverythingAbove = 0.75;  // of a full bucket that fills with requests
+  struct Limits {
+    uint64_t bytes_per_s = 0;  // 0: no limit
+    std::chrono::seconds window{0};
+    double share = 0;  // of the bytes asked for; 0: no limit
+  };
+  // It starts with what a whole window allows, and with nothing of the share.
+  WriteBudget(const Limits& limits, const base::Clock* clock);
+
+  // What the SSD holds may be saved up; `bytes` at once, of an SSD that is to be filled first.
+  void SaveUpTo(uint64_t ssd_bytes) { most_ = static_cast<double>(ssd_bytes); }
+  void Add(uint64_t bytes);
+  // Pages that a request found or that were stored.
+  void Asked(uint64_t bytes);
   void Take(uint64_t bytes);  // may overdraw: what is admitted is written
-  bool spent();
-  // Written at the whole rate, the window's worth would last so long; for stats.
+  Admission admits();
+  bool has_share() const { return limits_.share > 0; }
+  // Of the smaller bucket; all ones where nothing is limited.
   uint64_t left_bytes();
-  uint64_t bytes_per_s() const { return static_cast<uint64_t>(rate_ * 1e6); }
 
  private:
   void Refill();
 
-  const double rate_;   // bytes per us; 0: no limit
-  const double limit_;  // bytes
+  const Limits limits_;
+  const double window_bytes_;
   const base::Clock* const clock_;
   int64_t refilled_us_;
-  double left_;
+  double left_;                  // of the rate
+  double most_ = 0, saved_ = 0;  // of the share
 };
 
 // Policy behind a small interface, so that traces can compare others.
@@ -46,8 +63,16 @@ class AdmissionRule {
 // shortly before it was stored again.
 class LikelyReuse final : public AdmissionRule {
  public:
-  static constexpr uint32_t kShallowTokens = 8192;
+  explicit LikelyReuse(uint32_t shallow_tokens) : shallow_tokens_(shallow_tokens) {}
   bool Admits(const index::SpillBlock& block) const override;
+
+ private:
+  const uint32_t shallow_tokens_;
+};
+
+class Never final : public AdmissionRule {
+ public:
+  bool Admits(const index::SpillBlock&) const override { return false; }
 };
 
 // Takes those that are refused out of `blocks` (parents before children) and returns them. An

@@ -57,7 +57,9 @@ Leaving Core::PickLeaving(uint64_t keep_after) {
   const size_t count = AgeOut::CountLeaving(segments, after_next - SsdBudget(), keep_after);
   if (count == 0) return leaving;
   leaving.segments.assign(segments.begin(), segments.begin() + static_cast<ptrdiff_t>(count));
-  index::RewriteOptions options = age_out.Choose(segments, count, SsdBudget());
+  index::RewriteOptions options =
+      write_budget.has_share() ? age_out.ChooseWithin(segments, count, write_budget.left_bytes())
+                               : age_out.Choose(segments, count, SsdBudget());
   options.hot_bytes = std::min(options.hot_bytes, SegmentBytes() / 4 * 3);
   leaving.blocks = index->PickRewrite(options);
   leaving.bytes = PageBytesOf(leaving.blocks);

@@ -10,7 +10,7 @@
 namespace prefixd::cache {
 namespace {
 
-constexpr int kVainWaits = 3;  // for the spiller, before it takes what the SSD refused
+constexpr int kVainRounds = 3;  // of the spiller, before it takes what the SSD does not want
 
 }  // namespace
 
@@ -54,7 +54,8 @@ void Core::WakeSpiller() {
 
 // Nothing can be given up now: lets the spiller finish a round, or somebody's lease end. False when
 // neither can come, or the deadline passed.
-bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled) {
+bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled,
+                       int* vain_rounds) {
   const auto now = std::chrono::steady_clock::now();
   const index::IndexCounts counts = index->Counts();
   // Of a disk that fails, too: pages in a segment under way can be dropped once it is given up.
@@ -65,7 +66,7 @@ bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancell
   if (now >= deadline || (!spillable && !held_by_others && !verifying_rest)) return false;
   if (cancelled != nullptr && cancelled->load()) return false;
   base::MutexLock lock(spill_mutex);
-  const uint64_t round = spill_rounds;
+  const uint64_t round = spill_rounds, failures = spill_failures;
   if (spillable) {
     spill_wanted = true;
     spill_wake.NotifyAll();
@@ -75,6 +76,7 @@ bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancell
       std::min<base::Deadline>(deadline, now + std::chrono::milliseconds(20));
   while (spill_rounds == round && !spill_stop && spill_done.WaitUntil(spill_mutex, nap)) {
   }
+  if (vain_rounds != nullptr && spill_failures != failures) ++*vain_rounds;
   return true;
 }
 
@@ -92,7 +94,7 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
   uint64_t evicted_bytes = 0;
   bool moved = false;
   bool in_vain = false;
-  int waits = 0;
+  int vain_rounds = 0;
   while (true) {
     absl::StatusOr<block::Extent> extent = arena->Allocate(page_bytes, full_page_bytes);
     if (!extent.ok() && in_vain) {
@@ -110,11 +112,13 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
     if (EvictSomething(extent_bytes, &evicted_bytes)) continue;
     // Every page is held or being written: those who wait for each other's slabs share them.
     if (!std::exchange(in_vain, true)) continue;
-    if (++waits % kVainWaits == 0) {
-      must_spill = true;
+    if (vain_rounds >= kVainRounds) {
+      vain_rounds = 0;
       index->AdmitAll();
+      must_spill = true;
+      counters.Add("admission.overdrawn");
     }
-    if (!WaitForRoom(deadline, cancelled)) {
+    if (!WaitForRoom(deadline, cancelled, &vain_rounds)) {
       counters.Add("refused.ram_full");
       return extent.status();
     }

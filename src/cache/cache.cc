@@ -28,7 +28,10 @@ Core::Core(const Options& opts)
       lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
       started_us(opts.clock->MonotonicMicros()),
       format_advice({.on_misses = opts.tighten_on_misses, .tighten_above = opts.tighten_above}),
-      write_budget(opts.ssd_write_bytes_per_s, opts.ssd_write_window, opts.clock) {
+      write_budget({.bytes_per_s = opts.ssd_write_bytes_per_s,
+                    .window = opts.ssd_write_window,
+                    .share = opts.ssd_write_share},
+                   opts.clock) {
   ram_budget_bytes = opts.ram_budget_bytes;
   ssd_budget_bytes = opts.ssd_budget_bytes;
 }
@@ -114,6 +117,10 @@ absl::Status Core::Start() {
                        " refuses direct I/O: buffered, the page cache told to let go"));
     }
     PREFIXD_RETURN_IF_ERROR(RecoverSpaces());
+    base::MutexLock segment(segment_mutex);
+    write_budget.SaveUpTo(SsdBudget());
+    write_budget.Add(SsdBudget() - std::min(SsdBudget(), store->FileBytes()));
+    may_write_bytes = write_budget.left_bytes();
   }
   if (arena->shared()) AdoptSpaces();
   if (store != nullptr) PREFIXD_RETURN_IF_ERROR(LoadLimits());

@@ -1,9 +1,9 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
 // (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, set.cc, fetch.cc,
-// reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, spill.cc, age_out.cc, resize.cc,
-// stats.cc. A start is load_index.cc, which calls recover.cc (what is on SSD) and adopt.cc (what is
-// in the arena); self_test.cc tries the disk. sessions.cc and leases.cc keep the tables; load.cc,
-// promote.cc and watch.cc make pages readable and say so; slabs.cc moves them.
+// reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, purge.cc, spill.cc, age_out.cc,
+// resize.cc, stats.cc. A start is load_index.cc, which calls recover.cc (what is on SSD) and
+// adopt.cc (what is in the arena); self_test.cc tries the disk. sessions.cc and leases.cc keep the
+// tables; load.cc, promote.cc and watch.cc make pages readable and say so; slabs.cc moves them.
 // format_advice.cc says in which format new blocks are wanted, admission.cc which ones the SSD
 // takes, rewrite.cc what stays on it.
 //
@@ -56,6 +56,11 @@ struct Options {
   // no limit.
   uint64_t ssd_write_bytes_per_s = 0;
   std::chrono::seconds ssd_write_window{24 * 3600};
+  // What the SSD takes of the bytes that are asked for, found or stored; what it holds may be saved
+  // up, and is at first. 0: no limit.
+  double ssd_write_share = 0;
+  // What begins in the first so many tokens of a sequence counts as likely to be used again.
+  uint32_t ssd_shallow_tokens = 3072;
   // When new blocks are advised in a coarser rung (cache/format_advice.h): while more than 5 % of
   // the requested tokens had been given up; while more of the arena than this is full, 0: never.
   bool tighten_on_misses = true;
@@ -364,6 +369,21 @@ class Cache {
     uint64_t waiting_ssd_bytes = 0;  // of these, on SSD until their segments age out
   };
   absl::StatusOr<Cleared> Clear(const block::SpaceId* space);
+  // One step of a purge, which leaves no byte of what is cleared in the arena and in the store's
+  // files; the caller carries the cursor. The first step clears, and zeroes free memory; each
+  // further one looks at a segment, writes again what other spaces have in it and removes its
+  // files. What is leased is zeroed when it is released. Going on after a restart is right, from
+  // the start too.
+  struct PurgeProgress {
+    Cleared cleared;             // by the first step
+    uint64_t next = 0;           // where to go on; 0 = everything was purged
+    uint64_t passed_bytes = 0;   // of total_bytes, by this step
+    uint64_t total_bytes = 0;    // arena and files, as they are now
+    uint64_t removed_bytes = 0;  // of files
+    uint64_t rewritten_bytes = 0;
+    uint64_t leased_bytes = 0;  // cleared, and still leased
+  };
+  absl::StatusOr<PurgeProgress> Purge(const block::SpaceId* space, uint64_t cursor);
   // The last 4,096 answers of Acquire, fewer of a very small budget.
   block::PastAnswers Why(const block::WhyQuery& query) const;
   // Other budgets, until the next start; 0 leaves one as it is. A smaller RAM budget evicts and

@@ -162,6 +162,9 @@ absl::StatusOr<block::StoreResult> Core::PublishBlock(Reservation* reservation,
   PREFIXD_ASSIGN_OR_RETURN(const block::StoreResult stored,
                            index->Publish(reservation->reserved.plan.reservation,
                                           static_cast<uint32_t>(block_index), pages));
+  if (stored == block::StoreResult::kStored) {
+    for (const index::NewPage& page : pages) asked_bytes += page.page_bytes;
+  }
   // The extents are the index's now; on an error they stayed ours.
   reservation->arriving.erase(reservation->arriving.lower_bound({block_index, 0, 0}),
                               reservation->arriving.lower_bound({block_index + 1, 0, 0}));

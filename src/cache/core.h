@@ -104,6 +104,9 @@ struct Bell {
 
 struct BlockRecord;  // record.h
 
+// Sequences of each space up to which everything was cleared.
+using ClearedBorders = std::map<block::SpaceId, uint64_t>;
+
 // Of what is to be written.
 uint64_t PageBytesOf(std::span<const index::SpillBlock> blocks);
 
@@ -209,7 +212,9 @@ struct Core {
   void CountEvicted(const index::Evicted& evicted);
   bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
   bool EvictColdest(uint64_t* evicted_bytes);  // adds to it
-  bool WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled);
+  // `vain_rounds`: one more where a round of spilling found nothing to do.
+  bool WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled,
+                   int* vain_rounds = nullptr);
   void WakeSpiller() PREFIXD_EXCLUDES(spill_mutex);
   void FreeTaken();
   // Moves what nobody holds out of the slab, evicts what has no other place. False: it did nothing.
@@ -268,6 +273,13 @@ struct Core {
   uint64_t VerifyTotal() const;
   void SelfTest() PREFIXD_EXCLUDES(segment_mutex);
 
+  // --- purge (purge.cc) ---
+  void Scrub(Cache::PurgeProgress* progress);
+  // Whether it holds bytes of the space, or of any, from before it was cleared.
+  absl::StatusOr<bool> HoldsCleared(const ssd::SegmentInfo& segment, const block::SpaceId* space);
+  absl::Status PurgeSegment(const ssd::SegmentInfo& segment, Cache::PurgeProgress* progress)
+      PREFIXD_EXCLUDES(segment_mutex);
+
   // --- spill (spill.cc) ---
   // What goes into the next segment.
   struct Batch {
@@ -275,11 +287,15 @@ struct Core {
     size_t first = 0;    // so many are written whatever comes; for the rest urgent ones do not wait
     uint64_t bytes = 0;  // of pages that have no copy on SSD
     Leaving leaving;     // its blocks are in `blocks`
+    bool refused = false;  // others may be given up now, unwritten
   };
-  enum class Admit { kLikelyReuse, kAll };
-  // One segment. Bytes spilled; 0 = nothing dirty, or no room without dropping what was written
-  // after `round_start`.
-  absl::StatusOr<uint64_t> SpillOnce(uint64_t round_start, Admit admit = Admit::kLikelyReuse);
+  enum class WriteLimits { kKeep, kIgnore };
+  // One segment. Bytes spilled, or something where others were refused; 0 = nothing dirty, or no
+  // room without dropping what was written after `round_start`.
+  absl::StatusOr<uint64_t> SpillOnce(uint64_t round_start, WriteLimits limits = WriteLimits::kKeep);
+  // Writes what was picked, and lets the segments go that leave for it. On an error nothing has
+  // changed.
+  absl::StatusOr<SegmentSums> WriteBatch(Batch batch) PREFIXD_REQUIRES(segment_mutex);
   // Takes the blocks that did not come into the segment out of the batch, unpicked; fills in record
   // sequences of the others.
   absl::Status WriteSegment(Batch* batch, std::vector<index::SpilledPage>* spilled,
@@ -309,10 +325,12 @@ struct Core {
   void DropLoop();
 
   // --- what a round of spilling takes (spill.cc) ---
-  Batch PickBatch(uint64_t round_start, Admit admit) PREFIXD_REQUIRES(segment_mutex);
+  Batch PickBatch(uint64_t round_start, WriteLimits limits) PREFIXD_REQUIRES(segment_mutex);
   // What commits wait for before all else; then the coldest.
-  std::vector<index::SpillBlock> PickDirty(uint64_t max_bytes, Admit admit)
+  std::vector<index::SpillBlock> PickDirty(uint64_t max_bytes, Admission admission, bool* refused)
       PREFIXD_REQUIRES(segment_mutex);
+  Admission Admitted(WriteLimits limits) PREFIXD_REQUIRES(segment_mutex);
+  bool Refuse(const AdmissionRule& rule, std::vector<index::SpillBlock>* blocks);  // some
   // Until they are on SSD, a segment fails, or the deadline: then false.
   bool WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline deadline)
       PREFIXD_EXCLUDES(spill_mutex);
@@ -331,6 +349,7 @@ struct Core {
   absl::Status ResizeSsd(uint64_t ssd_bytes) PREFIXD_EXCLUDES(segment_mutex);
 
   // --- start (recover.cc, adopt.cc, load_index.cc) ---
+  absl::StatusOr<ClearedBorders> ReadBorders() const;
   absl::Status RecoverSpaces();
   absl::Status Recover() PREFIXD_REQUIRES(segment_mutex);  // from the SSD tier's records
   class Legacy;  // what an earlier daemon left in the arena
@@ -430,7 +449,8 @@ struct Core {
   AgeOut age_out PREFIXD_GUARDED_BY(segment_mutex);
   uint64_t last_segment_bytes PREFIXD_GUARDED_BY(segment_mutex) = 0;
   WriteBudget write_budget PREFIXD_GUARDED_BY(segment_mutex);
-  const std::unique_ptr<const AdmissionRule> admission = std::make_unique<LikelyReuse>();
+  std::atomic<uint64_t> asked_bytes{0};      // since the budget was told of them
+  std::atomic<uint64_t> may_write_bytes{0};  // of the budget, as last seen
 
   mutable base::Mutex drop_mutex;
   base::CondVar drop_wake, drop_done;

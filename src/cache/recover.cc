@@ -16,21 +16,6 @@
 namespace prefixd::cache {
 namespace {
 
-// Sequences of one space up to which everything was cleared.
-using Borders = std::map<block::SpaceId, uint64_t>;
-
-absl::StatusOr<Borders> ReadBorders(const ssd::SegmentStore& store) {
-  Borders borders;
-  PREFIXD_ASSIGN_OR_RETURN(const auto entries, store.ListMeta("cleared/"));
-  for (const auto& [key, value] : entries) {
-    block::SpaceId space{};
-    if (!base::FromHex(std::string_view(key).substr(std::strlen("cleared/")), space)) continue;
-    base::ByteReader reader(base::AsBytes(value));
-    borders[space] = reader.Fixed<uint64_t>();
-  }
-  return borders;
-}
-
 // Pages whose segment is still there; sequences are never reused, so a page of a dropped segment
 // cannot be mistaken.
 void KeepLivePages(const std::vector<ssd::SegmentInfo>& segments,
@@ -71,7 +56,7 @@ struct Counts {
 // rewriting writes parents anew behind their children.
 class Rebuild {
  public:
-  Rebuild(Core* core, std::vector<ssd::SegmentInfo> segments, Borders borders)
+  Rebuild(Core* core, std::vector<ssd::SegmentInfo> segments, ClearedBorders borders)
       : core_(core),
         segments_(std::move(segments)),
         borders_(std::move(borders)),
@@ -143,13 +128,25 @@ class Rebuild {
 
   Core* const core_;
   const std::vector<ssd::SegmentInfo> segments_;
-  const Borders borders_;
+  const ClearedBorders borders_;
   LatestUses uses_;
   SpacePtr space_;
   absl::flat_hash_map<block::BlockHash, std::vector<Found>> waiting_;  // by parent
 };
 
 }  // namespace
+
+absl::StatusOr<ClearedBorders> Core::ReadBorders() const {
+  ClearedBorders borders;
+  PREFIXD_ASSIGN_OR_RETURN(const auto entries, store->ListMeta("cleared/"));
+  for (const auto& [key, value] : entries) {
+    block::SpaceId space{};
+    if (!base::FromHex(std::string_view(key).substr(std::strlen("cleared/")), space)) continue;
+    base::ByteReader reader(base::AsBytes(value));
+    borders[space] = reader.Fixed<uint64_t>();
+  }
+  return borders;
+}
 
 absl::Status Core::RecoverSpaces() {
   PREFIXD_ASSIGN_OR_RETURN(const auto identities, store->ListMeta("space/"));
@@ -169,7 +166,7 @@ absl::Status Core::RecoverSpaces() {
 }
 
 absl::Status Core::Recover() {
-  PREFIXD_ASSIGN_OR_RETURN(Borders borders, ReadBorders(*store));
+  PREFIXD_ASSIGN_OR_RETURN(ClearedBorders borders, ReadBorders());
   const std::vector<ssd::SegmentInfo> segments = store->Segments();
   Rebuild rebuild(this, segments, std::move(borders));
   DecodedRecords records(store.get());

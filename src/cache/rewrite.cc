@@ -52,4 +52,14 @@ index::RewriteOptions AgeOut::Choose(std::span<const ssd::SegmentInfo> segments,
   return options;
 }
 
+index::RewriteOptions AgeOut::ChooseWithin(std::span<const ssd::SegmentInfo> segments,
+                                           size_t leaving, uint64_t bytes) const {
+  const int64_t written = StampOf(segments[leaving - 1]);
+  return {.first = segments.front().first_sequence,
+          .last = segments[leaving - 1].last_sequence,
+          .hot_after = written,
+          .hot_bytes = bytes,
+          .warm_after = written};
+}
+
 }  // namespace prefixd::cache

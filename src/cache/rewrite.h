@@ -37,6 +37,9 @@ class AgeOut {
   // What of the first `leaving` of `segments` (all that are there) is worth writing again.
   index::RewriteOptions Choose(std::span<const ssd::SegmentInfo> segments, size_t leaving,
                                uint64_t budget_bytes) const;
+  // The same where `bytes` may be written in all: whatever was used since it was written.
+  index::RewriteOptions ChooseWithin(std::span<const ssd::SegmentInfo> segments, size_t leaving,
+                                     uint64_t bytes) const;
 
  private:
   int64_t StampOf(const ssd::SegmentInfo& segment) const;

@@ -13,13 +13,13 @@ namespace prefixd::cache {
 namespace {
 
 constexpr char kMetaPrefix[] = "limits/";
-constexpr uint32_t kLimitsVersion = 1;
+constexpr uint32_t kLimitsVersion = 2;  // 1: without the floor on SSD
 
 std::string Encode(const block::SpaceLimits& limits) {
   base::ByteWriter writer;
   writer.Fixed(kLimitsVersion);
   for (const uint64_t value : {limits.ram_floor_bytes, limits.ram_ceiling_bytes,
-                               limits.ssd_ceiling_bytes, limits.ttl_ms}) {
+                               limits.ssd_ceiling_bytes, limits.ttl_ms, limits.ssd_floor_bytes}) {
     writer.Fixed(value);
   }
   return std::string(writer.bytes());
@@ -28,13 +28,39 @@ std::string Encode(const block::SpaceLimits& limits) {
 // Zeros for what this version cannot read.
 block::SpaceLimits Decode(const std::string& text) {
   base::ByteReader reader(base::AsBytes(text));
-  if (reader.Fixed<uint32_t>() != kLimitsVersion) return {};
+  const auto version = reader.Fixed<uint32_t>();
+  if (version == 0 || version > kLimitsVersion) return {};
   block::SpaceLimits limits;
   for (uint64_t* value : {&limits.ram_floor_bytes, &limits.ram_ceiling_bytes,
                           &limits.ssd_ceiling_bytes, &limits.ttl_ms}) {
     *value = reader.Fixed<uint64_t>();
   }
+  if (version >= 2) limits.ssd_floor_bytes = reader.Fixed<uint64_t>();
   return limits;
+}
+
+struct Floor {
+  const char* tier;
+  uint64_t floor_bytes, ceiling_bytes;
+  uint64_t others_bytes;  // floors of other spaces
+  uint64_t tier_bytes;
+};
+
+absl::Status CheckFloor(const Floor& floor) {
+  if (floor.ceiling_bytes > 0 && floor.floor_bytes > floor.ceiling_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "limits: a floor of ", base::FormatBytes(floor.floor_bytes), " in ", floor.tier,
+        " is above the ceiling of ", base::FormatBytes(floor.ceiling_bytes)));
+  }
+  const uint64_t most = floor.tier_bytes / 10 * 8;
+  if (floor.floor_bytes == 0) return absl::OkStatus();
+  if (floor.floor_bytes <= most && floor.others_bytes <= most - floor.floor_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "limits: a floor of ", base::FormatBytes(floor.floor_bytes), " beside ",
+      base::FormatBytes(floor.others_bytes), " of other spaces, all floors together may be ",
+      base::FormatBytes(most), " (80 % of the ", floor.tier, " tier)"));
 }
 
 }  // namespace
@@ -99,13 +125,15 @@ block::SpaceLimits LimitedSpaces::Of(block::SpaceHandle space) const {
   return found == limits_.end() ? block::SpaceLimits{} : found->second;
 }
 
-uint64_t LimitedSpaces::FloorBytesBut(block::SpaceHandle space) const {
+LimitedSpaces::Floors LimitedSpaces::FloorsBut(block::SpaceHandle space) const {
   base::MutexLock lock(mutex_);
-  uint64_t bytes = 0;
+  Floors floors;
   for (const auto& [other, limits] : limits_) {
-    if (other != space) bytes += limits.ram_floor_bytes;
+    if (other == space) continue;
+    floors.ram_bytes += limits.ram_floor_bytes;
+    floors.ssd_bytes += limits.ssd_floor_bytes;
   }
-  return bytes;
+  return floors;
 }
 
 void Core::KeepLimits() {
@@ -156,21 +184,21 @@ absl::StatusOr<bool> Cache::SetSpaceLimits(const block::SpaceId& id,
     return absl::NotFoundError(absl::StrCat("limits: no space ", base::ToHex(id)));
   }
   constexpr uint64_t kCenturyMs = uint64_t{100} * 365 * 24 * 3600 * 1000;
-  const uint64_t most = core_->arena->stats().capacity_bytes / 10 * 8;
-  const uint64_t others = core_->limited.FloorBytesBut(space->handle);
-  if (limits.ttl_ms > kCenturyMs ||
-      (limits.ram_ceiling_bytes > 0 && limits.ram_floor_bytes > limits.ram_ceiling_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "limits: floor ", base::FormatBytes(limits.ram_floor_bytes), " of ceiling ",
-        base::FormatBytes(limits.ram_ceiling_bytes), ", ttl ", limits.ttl_ms,
-        " ms: the floor must be at most the ceiling, the time at most a hundred years"));
+  if (limits.ttl_ms > kCenturyMs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("limits: ttl ", limits.ttl_ms, " ms, a hundred years at most"));
   }
-  if (limits.ram_floor_bytes > most || others > most - limits.ram_floor_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("limits: a floor of ", base::FormatBytes(limits.ram_floor_bytes), " beside ",
-                     base::FormatBytes(others), " of other spaces, all floors together may be ",
-                     base::FormatBytes(most), " (80 % of the RAM tier)"));
-  }
+  const LimitedSpaces::Floors others = core_->limited.FloorsBut(space->handle);
+  PREFIXD_RETURN_IF_ERROR(CheckFloor({.tier = "RAM",
+                                      .floor_bytes = limits.ram_floor_bytes,
+                                      .ceiling_bytes = limits.ram_ceiling_bytes,
+                                      .others_bytes = others.ram_bytes,
+                                      .tier_bytes = core_->arena->stats().capacity_bytes}));
+  PREFIXD_RETURN_IF_ERROR(CheckFloor({.tier = "SSD",
+                                      .floor_bytes = limits.ssd_floor_bytes,
+                                      .ceiling_bytes = limits.ssd_ceiling_bytes,
+                                      .others_bytes = others.ssd_bytes,
+                                      .tier_bytes = core_->SsdBudget()}));
   if (core_->store != nullptr) {
     PREFIXD_RETURN_IF_ERROR(core_->store->PutMeta(kMetaPrefix + base::ToHex(id), Encode(limits)));
   }

@@ -28,7 +28,10 @@ class LimitedSpaces {
   // Every limited space, with what of it is too old at `now_us`.
   std::vector<Due> Take(int64_t now_us, int64_t stamp) PREFIXD_EXCLUDES(mutex_);
   block::SpaceLimits Of(block::SpaceHandle space) const PREFIXD_EXCLUDES(mutex_);
-  uint64_t FloorBytesBut(block::SpaceHandle space) const PREFIXD_EXCLUDES(mutex_);
+  struct Floors {
+    uint64_t ram_bytes = 0, ssd_bytes = 0;
+  };
+  Floors FloorsBut(block::SpaceHandle space) const PREFIXD_EXCLUDES(mutex_);  // of all others
 
  private:
   static constexpr int64_t kNever = INT64_MAX;

@@ -135,7 +135,26 @@ void Core::SaySpillFailed(const absl::Status& status) {
                                      std::string(status.message())));
 }
 
-std::vector<index::SpillBlock> Core::PickDirty(uint64_t max_bytes, Admit admit) {
+Admission Core::Admitted(WriteLimits limits) {
+  write_budget.SaveUpTo(SsdBudget());
+  write_budget.Asked(asked_bytes.exchange(0));
+  may_write_bytes = write_budget.left_bytes();
+  // Where refusing leaves nothing that may be given up, the budget is overdrawn.
+  const bool must = must_spill.exchange(false);
+  return must || limits == WriteLimits::kIgnore ? Admission::kAll : write_budget.admits();
+}
+
+bool Core::Refuse(const AdmissionRule& rule, std::vector<index::SpillBlock>* blocks) {
+  const std::vector<index::SpillBlock> refused = TakeRefused(rule, blocks);
+  index->RefuseSpill(refused);
+  if (refused.empty()) return false;
+  counters.AddAll({{"admission.refused_blocks", refused.size()},
+                   {"admission.refused_bytes", PageBytesOf(refused)}});
+  return true;
+}
+
+std::vector<index::SpillBlock> Core::PickDirty(uint64_t max_bytes, Admission admission,
+                                               bool* refused) {
   std::vector<index::BlockRef> first;
   {
     base::MutexLock lock(spill_mutex);
@@ -146,31 +165,46 @@ std::vector<index::SpillBlock> Core::PickDirty(uint64_t max_bytes, Admit admit) 
   if (!first.empty()) blocks = index->PickSpillOf(first, max_bytes);
   if (!blocks.empty()) return blocks;
   blocks = index->PickSpill(max_bytes);
-  // Where refusing leaves nothing that may be given up, the budget is overdrawn.
-  if (must_spill.exchange(false)) admit = Admit::kAll;
-  if (admit == Admit::kAll || !write_budget.spent()) return blocks;
-  const std::vector<index::SpillBlock> refused = TakeRefused(*admission, &blocks);
-  index->RefuseSpill(refused);
-  if (!refused.empty()) {
-    counters.AddAll({{"admission.refused_blocks", refused.size()},
-                     {"admission.refused_bytes", PageBytesOf(refused)}});
+  if (admission == Admission::kNothing) *refused = Refuse(Never(), &blocks);
+  const bool unlimited = options.ssd_write_bytes_per_s == 0 && !write_budget.has_share();
+  if (admission == Admission::kNothing || unlimited) return blocks;
+  if (admission == Admission::kLikelyReuse) {
+    *refused = Refuse(LikelyReuse(options.ssd_shallow_tokens), &blocks);
   }
-  return blocks;
+  // What was refused before is not among them; where they continue it, it is written with them, or
+  // a path on SSD would have a gap.
+  std::vector<index::BlockRef> admitted;
+  for (const index::SpillBlock& block : blocks) {
+    if (block.pages.empty()) continue;
+    admitted.push_back({block.pages.front().ref.node, block.pages.front().ref.node_id});
+  }
+  if (admitted.empty()) return blocks;
+  index->AbortSpill(blocks);
+  return index->PickSpillOf(admitted, max_bytes);
 }
 
-Core::Batch Core::PickBatch(uint64_t round_start, Admit admit) {
+Core::Batch Core::PickBatch(uint64_t round_start, WriteLimits limits) {
   Batch batch;
-  batch.leaving = PickLeaving(round_start);
+  const Admission admission = Admitted(limits);
   const uint64_t segment_bytes = SegmentBytes();
-  std::vector<index::SpillBlock> dirty =
-      PickDirty(segment_bytes - std::min(segment_bytes / 4 * 3, batch.leaving.bytes), admit);
+  std::vector<index::SpillBlock> dirty;
+  if (admission == Admission::kNothing) {  // mostly there is nothing that segments leave for
+    dirty = PickDirty(segment_bytes / 4, admission, &batch.refused);
+    if (!dirty.empty()) batch.leaving = PickLeaving(round_start);
+  } else {
+    batch.leaving = PickLeaving(round_start);
+    const uint64_t rewritten = std::min(segment_bytes / 4 * 3, batch.leaving.bytes);
+    dirty = PickDirty(segment_bytes - rewritten, admission, &batch.refused);
+  }
   batch.bytes = PageBytesOf(dirty);
   if (dirty.empty() || !MakeSsdRoom(batch.bytes, round_start, &batch.leaving)) {
     index->AbortSpill(dirty);
     index->AbortSpill(batch.leaving.blocks);
     FreeTaken();
     if (!dirty.empty()) counters.Add("ssd.full");
-    return {};
+    Batch none;
+    none.refused = batch.refused;
+    return none;
   }
   batch.blocks = batch.leaving.blocks;
   batch.first = batch.blocks.size();
@@ -178,15 +212,20 @@ Core::Batch Core::PickBatch(uint64_t round_start, Admit admit) {
   return batch;
 }
 
-absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start, Admit admit) {
+absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start, WriteLimits limits) {
   base::MutexLock segment(segment_mutex);
   if (absl::Status space = CheckFreeSpace(); !space.ok()) {
     SaySpillFailed(space);
     return space;
   }
   PREFIXD_RETURN_IF_ERROR(SaveSpaces());
-  Batch batch = PickBatch(round_start, admit);
-  if (batch.blocks.empty()) return 0;
+  Batch batch = PickBatch(round_start, limits);
+  if (batch.blocks.empty()) return batch.refused ? 1 : 0;
+  PREFIXD_ASSIGN_OR_RETURN(const SegmentSums sums, WriteBatch(std::move(batch)));
+  return std::max<uint64_t>(sums.bytes, 1);  // records alone are progress too
+}
+
+absl::StatusOr<SegmentSums> Core::WriteBatch(Batch batch) {
   std::vector<index::SpilledPage> spilled;
   SegmentSums sums;
   const int64_t started = options.clock->MonotonicMicros();
@@ -207,7 +246,7 @@ absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start, Admit admit) {
                    {"pages.rewritten", sums.rewritten_pages},
                    {"bytes.rewritten", sums.rewritten_bytes}});
   counters.Time("spill", static_cast<uint64_t>(options.clock->MonotonicMicros() - started));
-  return std::max<uint64_t>(sums.bytes, 1);  // records alone are progress too
+  return sums;
 }
 
 // Every round takes what is urgent first. A round may find some of the blocks in a segment under
@@ -273,7 +312,8 @@ FlushResult Cache::Flush(base::Deadline deadline) {
   core_->index->AdmitAll();
   const bool loaded = core_->WaitLoaded(deadline);
   while (loaded && core_->store != nullptr && std::chrono::steady_clock::now() < deadline) {
-    const absl::StatusOr<uint64_t> bytes = core_->SpillOnce(round_start, Core::Admit::kAll);
+    const absl::StatusOr<uint64_t> bytes =
+        core_->SpillOnce(round_start, Core::WriteLimits::kIgnore);
     if (!bytes.ok() || *bytes == 0) break;
     result.flushed_bytes += *bytes;
   }

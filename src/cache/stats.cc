@@ -81,6 +81,8 @@ block::Stats Cache::GetStats() const {
   stats.counters.push_back({"sessions.kept", cut_off});
   if (core_->store != nullptr)
     stats.counters.push_back({"ssd.failing", core_->ssd_failing.load() ? 1u : 0u});
+  if (core_->store != nullptr && core_->options.ssd_write_share > 0)
+    stats.counters.push_back({"ssd.may_write_bytes", core_->may_write_bytes.load()});
   stats.spaces = ListSpaces();
   if (core_->store != nullptr) {  // cleared, superseded or forgotten: there until it ages out
     uint64_t live = 0;

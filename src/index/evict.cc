@@ -172,4 +172,17 @@ void PrefixIndex::TrimMemory(uint64_t target_bytes) {
   }
 }
 
+PrefixIndex::Places PrefixIndex::ListPlaces() const {
+  const base::MutexLock lock(impl_->mutex);
+  Places places;
+  for (const Node* const node : impl_->nodes) {
+    for (const Page& page : node->pages) {
+      if (!page.extent) continue;
+      if (node->in_tree) places.extents.push_back(page.extent);
+      if (!node->in_tree) places.detached_bytes += page.page_bytes;
+    }
+  }
+  return places;
+}
+
 }  // namespace prefixd::index

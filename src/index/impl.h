@@ -215,8 +215,9 @@ struct PrefixIndex::Impl {
 
   // --- spill.cc ---
   // Parents before children, `node` last; as long as `bytes` is below `max_bytes`.
-  void PickChain(Node* node, uint64_t max_bytes, std::vector<SpillBlock>& picked, uint64_t& bytes)
-      PREFIXD_REQUIRES(mutex);
+  // From the root down; of ancestors, those that were refused only where they are asked for.
+  void PickChain(Node* node, bool refused_too, uint64_t max_bytes, std::vector<SpillBlock>& picked,
+                 uint64_t& bytes) PREFIXD_REQUIRES(mutex);
   SpillBlock ForRecord(Node& node) PREFIXD_REQUIRES(mutex);  // all but its pages
   void Admit(Node& node) PREFIXD_REQUIRES(mutex);            // it was refused, and is used again
   void BeginSpill(Node& node) PREFIXD_REQUIRES(mutex);       // until EndSpill

@@ -277,12 +277,13 @@ struct IndexCounts {
   uint64_t leases = 0, reservations = 0;
   uint64_t leased_bytes = 0;  // extent and page bytes held, each page once
   uint64_t pins = 0;
-  uint64_t pinned_bytes = 0;    // of pages in pinned blocks, each once
-  uint64_t kept_bytes = 0;      // of pages leased, pinned or both, each once: what the quotas count
-  uint64_t dirty_bytes = 0;     // extents of pages that are not on SSD
-  uint64_t clean_bytes = 0;     // extents of pages on SSD too that nobody holds or pinned
-  uint64_t memory_bytes = 0;    // of the index itself, estimated
-  uint64_t snapshot_bytes = 0;  // extents of snapshots
+  uint64_t pinned_bytes = 0;  // of pages in pinned blocks, each once
+  uint64_t kept_bytes = 0;    // of pages leased, pinned or both, each once: what the quotas count
+  uint64_t dirty_bytes = 0;   // extents of pages that are not on SSD
+  // Extents of pages on SSD too, or not wanted there, that nobody holds or pinned.
+  uint64_t clean_bytes = 0;
+  uint64_t memory_bytes = 0;       // of the index itself, estimated
+  uint64_t snapshot_bytes = 0;     // extents of snapshots
   uint64_t evicted_snapshots = 0;  // for others to come, since the start
   uint64_t refused_snapshots = 0;  // since their share had no room
   uint64_t ghosts = 0;
@@ -316,6 +317,12 @@ class PrefixIndex {
   // ends. Returns the page bytes that are no longer reachable, in both tiers. Its reservations
   // become void: Publish answers FailedPrecondition.
   uint64_t Clear(block::SpaceHandle space);
+  // Where the pages of blocks in the tree stand, and how much of others is held still.
+  struct Places {
+    std::vector<block::Extent> extents;
+    uint64_t detached_bytes = 0;
+  };
+  Places ListPlaces() const;
   void SetSpaceLimits(block::SpaceHandle space, const block::SpaceLimits& limits);
   // Fills counts and limits of `summary` (handle given) from the tree.
   void Summarize(block::SpaceSummary* summary) const;

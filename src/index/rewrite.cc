@@ -1,6 +1,6 @@
 // Rewriting: what is worth keeping of segments that leave the SSD.
 #include <algorithm>
-#include <array>
+#include <map>
 
 #include "index/impl.h"
 
@@ -39,6 +39,29 @@ bool IsContinued(const Node& node, const RewriteOptions& range) {
   });
 }
 
+// Of each space that would be below its floor without them: so many that it is not, the first ones.
+std::vector<Node*> TakeKept(const RewriteOptions& options, std::vector<Node*>* leaving) {
+  std::map<const Space*, uint64_t> lacking;  // below its floor, with all of them gone
+  for (const Node* const node : *leaving) {
+    if (node->space->limits.ssd_floor_bytes > 0) {
+      lacking[node->space] += LeavingBytes(*node, options);
+    }
+  }
+  for (auto& [space, bytes] : lacking) {
+    const uint64_t staying = space->totals.ssd_pages - std::min(space->totals.ssd_pages, bytes);
+    bytes = space->limits.ssd_floor_bytes - std::min(space->limits.ssd_floor_bytes, staying);
+  }
+  std::vector<Node*> kept;
+  std::erase_if(*leaving, [&](Node* node) {
+    const auto found = lacking.find(node->space);
+    if (found == lacking.end() || found->second == 0) return false;
+    found->second -= std::min(found->second, LeavingBytes(*node, options));
+    kept.push_back(node);
+    return true;
+  });
+  return kept;
+}
+
 }  // namespace
 
 SpillBlock PrefixIndex::Impl::PickAgain(Node& node, const RewriteOptions& range, bool pages) {
@@ -59,13 +82,21 @@ SpillBlock PrefixIndex::Impl::PickAgain(Node& node, const RewriteOptions& range,
 
 std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) {
   const base::MutexLock lock(impl_->mutex);
-  std::vector<Node*> hot, warm, records;
+  std::vector<Node*> leaving, hot, warm, records;
   for (Node* const node : impl_->nodes) {
     if (!node->in_tree || node->spilling) continue;
-    const bool pages = LeavingBytes(*node, options) > 0;
-    if (pages && node->stamp > options.hot_after) {
+    if (LeavingBytes(*node, options) > 0) {
+      leaving.push_back(node);
+    } else if (Inside(options, node->record_sequence)) {
+      records.push_back(node);
+    }
+  }
+  std::ranges::sort(leaving, std::greater<>(), &Node::stamp);
+  const std::vector<Node*> kept = TakeKept(options, &leaving);
+  for (Node* const node : leaving) {
+    if (node->stamp > options.hot_after) {
       hot.push_back(node);
-    } else if (pages && (node->stamp > options.warm_after || IsContinued(*node, options))) {
+    } else if (node->stamp > options.warm_after || IsContinued(*node, options)) {
       warm.push_back(node);
     } else if (Inside(options, node->record_sequence)) {
       records.push_back(node);
@@ -73,9 +104,8 @@ std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) 
   }
   std::vector<SpillBlock> picked;
   uint64_t bytes = 0;
-  const auto pick = [&](std::vector<Node*>& nodes, uint64_t limit_bytes)
+  const auto pick = [&](const std::vector<Node*>& nodes, uint64_t limit_bytes)
                         PREFIXD_REQUIRES(impl_->mutex) {
-                          std::ranges::sort(nodes, std::greater<>(), &Node::stamp);
                           for (Node* const node : nodes) {
                             const uint64_t more = LeavingBytes(*node, options);
                             if (bytes + more > limit_bytes) {
@@ -86,6 +116,7 @@ std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) 
                             picked.push_back(impl_->PickAgain(*node, options, true));
                           }
                         };
+  pick(kept, ~uint64_t{0});
   pick(hot, options.hot_bytes);
   pick(warm, options.warm_bytes);
   for (Node* const node : records) {

@@ -25,15 +25,17 @@ void Apply(Totals& a, const Totals& b, Op op) {
   a.snapshot_extents = op(a.snapshot_extents, b.snapshot_extents);
 }
 
-void AddPage(const Page& page, bool pinned, Totals& totals) {
+// There is room where it stands as soon as nobody holds it.
+bool CountsAsClean(const Node& node, const Page& page) {
+  return node.pinned == 0 && page.extent && (OnSsd(page) || node.refused);
+}
+
+void AddPage(const Node& node, const Page& page, Totals& totals) {
   if (page.extent) {
     totals.ram_payload += page.payload_bytes;
     totals.ram_extents += page.extent.bytes;
-    if (!OnSsd(page)) {
-      totals.dirty_bytes += page.extent.bytes;
-    } else if (page.holders == 0 && !pinned) {
-      totals.clean_bytes += page.extent.bytes;
-    }
+    if (!OnSsd(page)) totals.dirty_bytes += page.extent.bytes;
+    if (page.holders == 0 && CountsAsClean(node, page)) totals.clean_bytes += page.extent.bytes;
   }
   if (OnSsd(page)) {
     totals.ssd_payload += page.payload_bytes;
@@ -59,7 +61,7 @@ Totals TotalsOf(const Node& node) {
   for (const Page& page : node.pages) {
     if (!Present(page)) continue;
     any = true;
-    if (node.in_tree) AddPage(page, pinned, totals);
+    if (node.in_tree) AddPage(node, page, totals);
     if (!node.space->regular && node.in_tree && node.space->shape.IsState(page.group)) {
       totals.snapshot_extents += page.extent.bytes;
     }
@@ -81,14 +83,14 @@ void LeasedSums::Add(const Node& node, const Page& page) {
   if (Present(page)) leased_bytes += BytesOf(page);
   if (node.pinned > 0) return;  // kept already
   if (Present(page)) kept_bytes += BytesOf(page);
-  if (node.in_tree && page.extent && OnSsd(page)) clean_bytes -= page.extent.bytes;
+  if (node.in_tree && CountsAsClean(node, page)) clean_bytes -= page.extent.bytes;
 }
 void LeasedSums::Remove(const Node& node, const Page& page) {
   space = node.space;
   if (Present(page)) leased_bytes -= BytesOf(page);
   if (node.pinned > 0) return;
   if (Present(page)) kept_bytes -= BytesOf(page);
-  if (node.in_tree && page.extent && OnSsd(page)) clean_bytes += page.extent.bytes;
+  if (node.in_tree && CountsAsClean(node, page)) clean_bytes += page.extent.bytes;
 }
 
 Usable UsableOf(const SpaceShape& shape, const Selection& selection) {

@@ -44,12 +44,13 @@ void PrefixIndex::Impl::BeginSpill(Node& node) {
   ++node.pins;
 }
 
-void PrefixIndex::Impl::PickChain(Node* node, uint64_t max_bytes, std::vector<SpillBlock>& picked,
-                                  uint64_t& bytes) {
+void PrefixIndex::Impl::PickChain(Node* node, bool refused_too, uint64_t max_bytes,
+                                  std::vector<SpillBlock>& picked, uint64_t& bytes) {
   std::vector<Node*> chain;
   for (; !node->is_root(); node = node->parent) {
     // A hole without a record would cut its descendants off at the next start.
-    const bool unrecorded = !node->record_written && !node->spilling;
+    const bool unrecorded =
+        !node->record_written && !node->spilling && (refused_too || !node->refused);
     if (WantsSpill(*node) || unrecorded) chain.push_back(node);
   }
   for (auto it = chain.rbegin(); it != chain.rend() && (picked.empty() || bytes < max_bytes);
@@ -63,7 +64,7 @@ std::vector<SpillBlock> PrefixIndex::PickSpill(uint64_t max_bytes) {
   std::vector<SpillBlock> picked;
   uint64_t bytes = 0;
   while (!impl_->spill_order.empty() && (picked.empty() || bytes < max_bytes)) {
-    impl_->PickChain(impl_->spill_order.begin()->node, max_bytes, picked, bytes);
+    impl_->PickChain(impl_->spill_order.begin()->node, false, max_bytes, picked, bytes);
   }
   return picked;
 }
@@ -76,7 +77,7 @@ std::vector<SpillBlock> PrefixIndex::PickSpillOf(std::span<const BlockRef> block
   for (const BlockRef& block : blocks) {
     if (!picked.empty() && bytes >= max_bytes) break;
     const bool there = impl_->nodes.contains(block.node) && block.node->id == block.node_id;
-    if (there && block.node->in_tree) impl_->PickChain(block.node, max_bytes, picked, bytes);
+    if (there && block.node->in_tree) impl_->PickChain(block.node, true, max_bytes, picked, bytes);
   }
   return picked;
 }
@@ -158,7 +159,10 @@ void PrefixIndex::RefuseSpill(std::span<const SpillBlock> blocks) {
   const base::MutexLock lock(impl_->mutex);
   impl_->any_refused = impl_->any_refused || !blocks.empty();
   for (const SpillBlock& block : blocks) {
-    block.node->refused = true;
+    {
+      const Impl::Change change(*impl_, *block.node);
+      block.node->refused = true;
+    }
     impl_->EndSpill(block);
   }
 }

@@ -217,19 +217,37 @@ absl::StatusOr<block::Extent> Arena::Allocate(uint64_t page_bytes, uint64_t full
                                                    " bytes, limit ", shape_.slab_bytes,
                                                    " (one slab)"));
   }
-  base::MutexLock lock(mutex_);
-  while (true) {
-    if (const std::optional<uint32_t> index = SlabFor(extent_bytes)) return Take(*index);
-    if (!BackSlab(RecordBytes(extent_bytes))) return Full(extent_bytes);
+  block::Extent extent;
+  {
+    base::MutexLock lock(mutex_);
+    while (!extent) {
+      if (const std::optional<uint32_t> index = SlabFor(extent_bytes)) {
+        extent = Take(*index);
+      } else if (!BackSlab(RecordBytes(extent_bytes))) {
+        return Full(extent_bytes);
+      }
+    }
   }
+  ZeroBehind(page_bytes, extent);
+  return extent;
 }
 
 std::optional<block::Extent> Arena::AllocateLarger(uint64_t page_bytes) {
-  base::MutexLock lock(mutex_);
-  for (auto open = open_slabs_.lower_bound(page_bytes); open != open_slabs_.end(); ++open) {
-    if (*open->second.begin() < retire_from_) return Take(*open->second.begin());
+  block::Extent extent;
+  {
+    base::MutexLock lock(mutex_);
+    auto open = open_slabs_.lower_bound(page_bytes);
+    while (open != open_slabs_.end() && *open->second.begin() >= retire_from_) ++open;
+    if (open == open_slabs_.end()) return std::nullopt;
+    extent = Take(*open->second.begin());
   }
-  return std::nullopt;
+  ZeroBehind(page_bytes, extent);
+  return extent;
+}
+
+// What another page left there is nobody's.
+void Arena::ZeroBehind(uint64_t page_bytes, block::Extent extent) {
+  std::memset(data(extent) + page_bytes, 0, extent.bytes - page_bytes);
 }
 
 uint32_t Arena::SlotOf(block::Extent extent) const {
@@ -253,6 +271,7 @@ void Arena::Free(block::Extent extent) {
   }
   const auto index = static_cast<uint32_t>(extent.offset / shape_.slab_bytes);
   Slab& slab = slabs_[index];
+  if (!slab.scrub.empty() && slab.scrub[slot]) ScrubSlot(index, slot);
   slab.used[slot] = false;
   slab.free_slots.push_back(slot);
   extent_bytes_ -= extent.bytes;
@@ -271,6 +290,7 @@ void Arena::EmptySlab(uint32_t index) {
   slab.extent_bytes = 0;
   slab.filled_bytes = 0;
   slab.used = {};
+  slab.scrub = {};
   slab.free_slots = {};
   free_slabs_.insert(index);
   if (file_ == nullptr) return;

@@ -125,9 +125,10 @@ class Arena {
   // The class of a page: extent bytes that Allocate would take. 0 when full_page_bytes does not fit
   // into a slab.
   uint64_t ExtentBytes(uint64_t page_bytes, uint64_t full_page_bytes) const;
-  // 4 KiB aligned space, contents undefined; the caller owns it until Free(). ResourceExhausted
-  // says how much is in use when no slab has room: evict, then try again. InvalidArgument when a
-  // full page does not fit into a slab. Requires: 0 < page_bytes <= full_page_bytes.
+  // 4 KiB aligned space, contents undefined, zero behind the page; the caller owns it until Free().
+  // ResourceExhausted says how much is in use when no slab has room: evict, then try again.
+  // InvalidArgument when a full page does not fit into a slab. Requires: 0 < page_bytes <=
+  // full_page_bytes.
   absl::StatusOr<block::Extent> Allocate(uint64_t page_bytes, uint64_t full_page_bytes)
       PREFIXD_EXCLUDES(mutex_);
   // A free extent of another class that is larger than the page, the smallest such: for when every
@@ -136,6 +137,10 @@ class Arena {
   // Retires the record first. An extent that is not allocated, or not as it was given out, is our
   // own bug: aborts, naming it.
   void Free(block::Extent extent) PREFIXD_EXCLUDES(mutex_);
+  // Zeroes all memory in service that no extent covers, records too, and what is free for good goes
+  // back to the kernel. Extents that are allocated now and are none of `keep` are zeroed when they
+  // are freed.
+  void Scrub(const std::vector<block::Extent>& keep) PREFIXD_EXCLUDES(mutex_);
   // Valid until Free(extent). The arena does not order readers and writers of these bytes.
   std::byte* data(block::Extent extent) const { return base_ + extent.offset; }
 
@@ -201,6 +206,7 @@ class Arena {
     bool populating = false;       // by a thread, without the mutex: it must not leave service
     std::vector<uint32_t> free_slots;  // newest last: reuse warm lines
     std::vector<bool> used;            // by slot
+    std::vector<bool> scrub;           // by slot: zeroed when it is freed; empty = none
     uint64_t used_slots() const { return used.size() - free_slots.size(); }
     uint64_t covered_bytes() const { return used.size() * extent_bytes; }  // by extents
   };
@@ -220,11 +226,16 @@ class Arena {
   void Cut(uint32_t index, uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
   block::Extent Take(uint32_t index) PREFIXD_REQUIRES(mutex_);
   absl::Status Full(uint64_t extent_bytes) const PREFIXD_REQUIRES(mutex_);
+  void ZeroBehind(uint64_t page_bytes, block::Extent extent);
   // The slot of an extent in its slab. Aborts when there is no such extent.
   uint32_t SlotOf(block::Extent extent) const PREFIXD_REQUIRES(mutex_);
   void CloseSlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // it has no free slot any more
   void EmptySlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // nor any extent
   SlabRange RangeOf(uint32_t index) const PREFIXD_REQUIRES(mutex_);
+
+  // scrub.cc: no byte of the past.
+  void ScrubSlab(uint32_t index) PREFIXD_REQUIRES(mutex_);
+  void ScrubSlot(uint32_t index, uint32_t slot) PREFIXD_REQUIRES(mutex_);
 
   // service.cc: which slabs and records have memory.
   uint64_t BackedBytes() const PREFIXD_REQUIRES(mutex_);

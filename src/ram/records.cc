@@ -30,9 +30,11 @@ void WriteSequence(const block::SequenceView& sequence, block::PageRecord* recor
   record->block_tokens = static_cast<uint32_t>(sequence.tokens.size());
   record->content_keys = static_cast<uint32_t>(sequence.content.size());
   std::copy(sequence.tokens.begin(), sequence.tokens.end(), record->token);
-  if (sequence.content.empty()) return;
-  // The check covers the tokens that are not there as well.
+  // The check may cover the tokens that are not there as well, and nothing of an earlier page
+  // stays.
   std::fill(record->token + sequence.tokens.size(), std::end(record->token), 0u);
+  std::fill(record->content + sequence.content.size(), std::end(record->content),
+            block::ContentRecord{});
   for (size_t i = 0; i < sequence.content.size(); ++i) {
     const block::ContentKey& key = sequence.content[i];
     block::ContentRecord& to = record->content[i];

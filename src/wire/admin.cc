@@ -64,13 +64,15 @@ void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto) {
   limits->set_ram_ceiling_bytes(space.limits.ram_ceiling_bytes);
   limits->set_ssd_ceiling_bytes(space.limits.ssd_ceiling_bytes);
   limits->set_ttl_ms(space.limits.ttl_ms);
+  limits->set_ssd_floor_bytes(space.limits.ssd_floor_bytes);
 }
 
 block::SpaceLimits FromProto(const v1::SpaceLimits& proto) {
   return {.ram_floor_bytes = proto.ram_floor_bytes(),
           .ram_ceiling_bytes = proto.ram_ceiling_bytes(),
           .ssd_ceiling_bytes = proto.ssd_ceiling_bytes(),
-          .ttl_ms = proto.ttl_ms()};
+          .ttl_ms = proto.ttl_ms(),
+          .ssd_floor_bytes = proto.ssd_floor_bytes()};
 }
 
 void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {

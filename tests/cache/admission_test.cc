@@ -12,25 +12,59 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 TEST(WriteBudgetTest, AWindowsWorthMayGoAtOnceAndComesBackAtTheRate) {
   base::FakeClock clock;
-  cache::WriteBudget budget(1000, std::chrono::seconds(60), &clock);
-  EXPECT_FALSE(budget.spent());
+  cache::WriteBudget budget({.bytes_per_s = 1000, .window = std::chrono::seconds(60)}, &clock);
+  EXPECT_EQ(budget.admits(), cache::Admission::kAll);
   EXPECT_EQ(budget.left_bytes(), 60'000u);
   budget.Take(61'000);
-  EXPECT_TRUE(budget.spent());
+  EXPECT_EQ(budget.admits(), cache::Admission::kLikelyReuse);
   clock.Advance(1'000'000);
-  EXPECT_TRUE(budget.spent());
+  EXPECT_EQ(budget.admits(), cache::Admission::kLikelyReuse);
   clock.Advance(1'000'000);
-  EXPECT_FALSE(budget.spent());
+  EXPECT_EQ(budget.admits(), cache::Admission::kAll);
   EXPECT_NEAR(static_cast<double>(budget.left_bytes()), 1000, 1);
   clock.Advance(int64_t{3600} * 1'000'000);
   EXPECT_EQ(budget.left_bytes(), 60'000u);
 }
 
+// What the SSD holds is saved up at most; writing is paid for with what is asked for.
+TEST(WriteBudgetTest, AShareOfWhatIsAskedForMayBeWritten) {
+  base::FakeClock clock;
+  cache::WriteBudget budget({.share = 0.25}, &clock);
+  budget.SaveUpTo(1000);
+  EXPECT_EQ(budget.admits(), cache::Admission::kNothing);
+  budget.Asked(2000);
+  EXPECT_EQ(budget.left_bytes(), 500u);
+  EXPECT_EQ(budget.admits(), cache::Admission::kLikelyReuse);
+  budget.Asked(1100);
+  EXPECT_EQ(budget.admits(), cache::Admission::kAll);
+  budget.Asked(100'000);
+  EXPECT_EQ(budget.left_bytes(), 1000u);
+  budget.Take(10'000);
+  EXPECT_EQ(budget.admits(), cache::Admission::kNothing);
+  clock.Advance(int64_t{3600} * 1'000'000);
+  EXPECT_EQ(budget.admits(), cache::Admission::kNothing);  // time gives nothing
+  budget.Asked(4'100);                                     // the debt is what may be saved up
+  EXPECT_EQ(budget.admits(), cache::Admission::kLikelyReuse);
+  budget.Add(1000);
+  EXPECT_EQ(budget.admits(), cache::Admission::kAll);
+}
+
+TEST(WriteBudgetTest, TheStricterOfBothSays) {
+  base::FakeClock clock;
+  cache::WriteBudget budget({.bytes_per_s = 100, .window = std::chrono::seconds(10), .share = 0.5},
+                            &clock);
+  budget.SaveUpTo(100'000);
+  budget.Add(100'000);
+  budget.Take(1000);
+  EXPECT_EQ(budget.admits(), cache::Admission::kLikelyReuse);
+  EXPECT_EQ(budget.left_bytes(), 0u);
+}
+
 TEST(WriteBudgetTest, RateZeroIsNoLimit) {
   base::FakeClock clock;
-  cache::WriteBudget budget(0, std::chrono::seconds(60), &clock);
+  cache::WriteBudget budget({}, &clock);
   budget.Take(uint64_t{1} << 60);
-  EXPECT_FALSE(budget.spent());
+  EXPECT_EQ(budget.admits(), cache::Admission::kAll);
 }
 
 index::SpillBlock Block(uint8_t name, uint8_t parent, uint32_t first_token) {
@@ -43,10 +77,10 @@ index::SpillBlock Block(uint8_t name, uint8_t parent, uint32_t first_token) {
 }
 
 TEST(AdmissionRuleTest, ShallowUsedAndShortlyMissedBlocksAreAdmitted) {
-  const cache::LikelyReuse rule;
-  index::SpillBlock block = Block(1, 0, 8191);
+  const cache::LikelyReuse rule(3072);
+  index::SpillBlock block = Block(1, 0, 3071);
   EXPECT_TRUE(rule.Admits(block));
-  block.first_token = 8192;
+  block.first_token = 3072;
   EXPECT_FALSE(rule.Admits(block));
   block.touches = 1;
   EXPECT_TRUE(rule.Admits(block));
@@ -59,7 +93,7 @@ TEST(AdmissionRuleTest, AncestorsOfAdmittedBlocksAreAdmittedTheRestIsTakenOut) {
   std::vector<index::SpillBlock> blocks = {Block(1, 0, 9000), Block(2, 1, 9064), Block(3, 2, 9128),
                                            Block(4, 1, 9064)};
   blocks[1].touches = 1;
-  const auto refused = cache::TakeRefused(cache::LikelyReuse(), &blocks);
+  const auto refused = cache::TakeRefused(cache::LikelyReuse(3072), &blocks);
   ASSERT_EQ(blocks.size(), 2u);
   EXPECT_EQ(blocks[0].hash[0], std::byte{1});
   EXPECT_EQ(blocks[1].hash[0], std::byte{2});
@@ -99,6 +133,33 @@ TEST_F(AdmissionTest, BeyondTheWriteBudgetDeepUnusedBlocksAreDroppedAtEviction) 
   uint32_t least = 12288;
   for (const Tokens& tokens : deep) least = std::min(least, ReadBack(identity, space, tokens));
   EXPECT_LT(least, 12288u);
+}
+
+// RAM over an SSD of twice its size: the first fill is free, then writing follows the requests.
+TEST_F(AdmissionTest, WhatIsWrittenStaysWithinTheShareOfWhatIsAskedFor) {
+  cache::Options options = WithSsd(uint64_t{32} << 20);
+  options.ssd_budget_bytes = uint64_t{64} << 20;
+  options.segment_bytes = kMiB;
+  options.ssd_write_share = 0.25;
+  Open(options);
+  const auto identity = SmallIdentity(64, 16);
+  const auto space = OpenSpace(identity);
+  const Tokens used = RandomTokens(1, 640);
+  ASSERT_TRUE(Store(identity, space, used).ok());
+  uint64_t stored = 0;
+  for (uint64_t i = 0; stored < 6 * options.ssd_budget_bytes; ++i) {
+    const Tokens tokens = RandomTokens(100 + i, 4096);
+    const auto answer = Store(identity, space, tokens);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    stored += Counter("bytes.received") - stored;
+    ReadBack(identity, space, used);
+  }
+  const uint64_t written = Counter("bytes.spilled") + Counter("bytes.rewritten");
+  EXPECT_LE(written, options.ssd_budget_bytes + stored / 3);
+  EXPECT_GE(written, options.ssd_budget_bytes / 2);
+  EXPECT_GT(Counter("bytes.rewritten"), 0u);
+  EXPECT_GT(Counter("admission.refused_blocks"), 0u);
+  EXPECT_LT(Counter("ssd.may_write_bytes"), options.ssd_budget_bytes);
 }
 
 // One sequence that fills RAM and is being extended: refusing all of it would stop its writer.

@@ -77,13 +77,50 @@ TEST_F(SpaceLimitsTest, LimitsAreRememberedWhereThereIsAnSsd) {
   const block::SpaceLimits limits{.ram_floor_bytes = 1 << 20,
                                   .ram_ceiling_bytes = 9 << 20,
                                   .ssd_ceiling_bytes = 7 << 20,
-                                  .ttl_ms = 5000};
+                                  .ttl_ms = 5000,
+                                  .ssd_floor_bytes = 3 << 20};
   EXPECT_TRUE(*cache_->SetSpaceLimits(block::IdOf(identity_), limits));
   Begin(WithSsd());
   EXPECT_EQ(SummaryOf(identity_).limits, limits);
   EXPECT_EQ(SummaryOf(other_identity_).limits, block::SpaceLimits{});
   Begin(RamOnly());
-  EXPECT_FALSE(*cache_->SetSpaceLimits(block::IdOf(identity_), limits));
+  EXPECT_EQ(Set(limits).code(), absl::StatusCode::kResourceExhausted);  // a floor on no SSD
+  EXPECT_FALSE(*cache_->SetSpaceLimits(block::IdOf(identity_), {.ttl_ms = 5000}));
+}
+
+// What other spaces write pushes everything else out.
+TEST_F(SpaceLimitsTest, BelowItsFloorOnSsdASpaceKeepsItsCopies) {
+  cache::Options options = WithSsd();
+  options.ssd_budget_bytes = uint64_t{32} << 20;
+  options.segment_bytes = uint64_t{1} << 20;
+  Begin(options);
+  const auto small = SmallIdentity(64, 4);
+  auto large = small;
+  large.model = "large";
+  const auto kept = OpenSpace(small), rest = OpenSpace(large);
+  ASSERT_TRUE(Store(small, kept, RandomTokens(1, 640)).ok());
+  ASSERT_EQ(cache_->Flush(In(20000)).dirty_bytes, 0u);
+  const uint64_t on_ssd = SummaryOf(small).ssd_page_bytes;
+  ASSERT_GT(on_ssd, 0u);
+  const auto limit = [&](uint64_t floor) {
+    return cache_->SetSpaceLimits(block::IdOf(small), {.ssd_floor_bytes = floor}).ok();
+  };
+  const auto fill = [&](uint64_t seed) {
+    const uint64_t before = Counter("bytes.spilled");
+    while (Counter("bytes.spilled") < before + 2 * options.ssd_budget_bytes) {
+      ASSERT_TRUE(Store(large, rest, RandomTokens(++seed, 2048)).ok());
+      cache_->Flush(In(20000));
+    }
+  };
+  ASSERT_TRUE(limit(on_ssd));
+  fill(1000);
+  EXPECT_EQ(SummaryOf(small).ssd_page_bytes, on_ssd);
+  EXPECT_GT(Counter("bytes.rewritten"), 0u);
+  ASSERT_TRUE(limit(0));
+  for (uint64_t round = 2; round < 6 && SummaryOf(small).ssd_page_bytes > 0; ++round) {
+    fill(round * 1000);
+  }
+  EXPECT_LT(SummaryOf(small).ssd_page_bytes, on_ssd);
 }
 
 TEST_F(SpaceLimitsTest, LimitsThatCannotBeKeptAreRefused) {

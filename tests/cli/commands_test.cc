@@ -230,6 +230,21 @@ TEST_F(CommandsTest, ClearWithoutATerminalWantsYes) {
   EXPECT_THAT(daemon_.cleared, ElementsAre(""));
 }
 
+TEST_F(CommandsTest, APurgeGoesOnToItsEndAndSaysWhatIsBeingReadStill) {
+  const Ran ran = Run({"clear", "--space", "3f", "--purge", "--yes"});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(daemon_.purge_cursors, ElementsAre(0, 10, 20));
+  EXPECT_EQ(ran.out,
+            "purged 1 space, 0 B of pages; files of 2.0 MiB removed, 2.0 KiB of other spaces "
+            "written again\n");
+  daemon_.purge_leaves = 4096;
+  const Ran held = Run({"clear", "--all", "--purge", "--yes"});
+  EXPECT_EQ(held.exit_code, kExitRefused);
+  EXPECT_THAT(held.out, HasSubstr("4.0 KiB are being read still"));
+  EXPECT_THAT(Run({"--json", "clear", "--all", "--purge", "--yes"}).out,
+              HasSubstr("\"removed_bytes\":2097152"));
+}
+
 TEST_F(CommandsTest, ASessionIsEndedByEnoughDigits) {
   EXPECT_THAT(Run({"sessions"}).out, HasSubstr("worker-1"));
   EXPECT_THAT(daemon_.ended, IsEmpty());

@@ -59,6 +59,8 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::PinReply pinned;
   // What it was asked; read after the call.
   std::vector<std::string> cleared;
+  std::vector<uint64_t> purge_cursors;
+  uint64_t purge_leaves = 0;
   std::vector<uint64_t> ended;
   std::string explained;
   v1::SpaceIdentity opened;
@@ -85,7 +87,17 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   grpc::Status Clear(grpc::ServerContext*, const v1::ClearRequest* request,
                      v1::ClearReply* reply) override {
     cleared.push_back(request->space_id());
-    reply->set_spaces(request->space_id().empty() ? 2 : 1);
+    if (!request->purge() || request->cursor() == 0) {
+      reply->set_spaces(request->space_id().empty() ? 2 : 1);
+    }
+    if (!request->purge()) return refusal;
+    purge_cursors.push_back(request->cursor());
+    reply->set_next(request->cursor() == 20 ? 0 : request->cursor() + 10);
+    reply->set_passed_bytes(1 << 20);
+    reply->set_total_bytes(3 << 20);
+    reply->set_removed_bytes(request->cursor() == 0 ? 0 : 1 << 20);
+    reply->set_rewritten_bytes(request->cursor() == 0 ? 0 : 1 << 10);
+    reply->set_leased_bytes(purge_leaves);
     return refusal;
   }
   // Three steps, a bad page in the second.

@@ -70,6 +70,14 @@ TEST(StatusViewTest, AFailingDiskStandsOut) {
   EXPECT_THAT(Status(stats), HasSubstr("ssd  WRITES FAIL: the disk is full or broken"));
 }
 
+TEST(StatusViewTest, AStoreThatIsNotMountedStandsOut) {
+  v1::GetStatsReply stats = SampleStats();
+  stats.set_ssd_budget_bytes(0);
+  EXPECT_THAT(Status(stats), HasSubstr("ssd  off"));
+  AddCount("ssd.store_missing", 1, stats.mutable_counters());
+  EXPECT_THAT(Status(stats), HasSubstr("ssd  MISSING: the directory does not hold the store"));
+}
+
 TEST(StatusViewTest, LostTimeIsShownAsLost) {
   v1::GetStatsReply stats = SampleStats();
   stats.set_seconds_saved(-2.5);

@@ -188,6 +188,27 @@ TEST_F(RpcTest, AClearedSpaceMatchesNothing) {
   EXPECT_EQ(reply.answers(0).matched_tokens(), 0u);
 }
 
+TEST_F(RpcTest, APurgeGoesStepByStepToItsEnd) {
+  v1::CommitReply stored;
+  ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
+  uint64_t cleared = 0, passed = 0, steps = 0;
+  v1::ClearRequest request;
+  request.set_purge(true);
+  do {
+    Context context;
+    v1::ClearReply reply;
+    ASSERT_TRUE(worker_->admin->Clear(&context, request, &reply).ok());
+    EXPECT_GT(reply.total_bytes(), 0u);
+    EXPECT_EQ(reply.leased_bytes(), 0u);
+    cleared += reply.bytes();
+    passed += reply.passed_bytes();
+    request.set_cursor(reply.next());
+  } while (request.cursor() != 0 && ++steps < 1000);
+  EXPECT_GT(cleared, 0u);
+  EXPECT_GT(passed, 0u);
+  EXPECT_LT(steps, 1000u);
+}
+
 TEST_F(RpcTest, VerifyReadsEverythingAndPrefetchSaysWhatWillBeThere) {
   v1::CommitReply stored;
   ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());

@@ -87,6 +87,7 @@ TEST_F(CorruptionTest, ReadsThatComeBackDamagedNeverGiveWrongBytes) {
     disk->CorruptReads(0);
     if (round % 16 == 0) ExpectHealed();
   }
+  RecordProperty("corruptions", static_cast<int>(disk->corrupted()));
   EXPECT_GT(back, 0u);
 }
 
@@ -211,6 +212,7 @@ TEST_F(ValueCorruptionTest, ValuesThatAreNotWhatTheirKeySaysNeverGiveWrongBytes)
     cache_.reset();
     std::filesystem::remove_all(dir_.path() + "/damaged");
   }
+  RecordProperty("corruptions", static_cast<int>(injected_));
   EXPECT_GT(back, 0u);
   EXPECT_GT(bad, 0u);
 }

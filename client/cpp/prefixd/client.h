@@ -472,6 +472,13 @@ class Plan {
   std::unique_ptr<Impl> impl_;
 };
 
+// What a Pin keeps. pin 0: nothing of the tokens is cached.
+struct PinInfo {
+  uint64_t pin = 0;
+  uint32_t tokens = 0;  // from the first on
+  uint64_t bytes = 0;
+};
+
 class Space {
  public:
   Space();
@@ -497,6 +504,15 @@ class Space {
   // daemon's RAM, behind what others wait for. Gives the tokens that will be there; nothing is
   // held.
   Result<uint32_t> Prefetch(std::span<const uint32_t> tokens, const BeginOptions& options = {});
+  // Keeps what is cached of the tokens in the daemon's RAM, loaded first, for `ttl` (0: until it is
+  // unpinned), whoever asks, also when this worker has ended; not when the daemon has. Again for
+  // the same tokens replaces the pin. Exhausted beyond the quota of leased and pinned bytes. Ends
+  // with the load_deadline of `options`.
+  Result<PinInfo> Pin(std::span<const uint32_t> tokens, std::chrono::milliseconds ttl = {},
+                      const BeginOptions& options = {});
+  // Gives the bytes that were pinned. NotFound when there is no such pin (any more).
+  Result<uint64_t> Unpin(uint64_t pin,
+                         std::chrono::milliseconds deadline = std::chrono::seconds(2));
   uint32_t block_tokens() const;
   uint64_t payload_bytes_per_token() const;  // in formats[0], without padding
   std::string id() const;                    // hex of the space id; empty until a daemon opened it
