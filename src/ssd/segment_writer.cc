@@ -25,8 +25,11 @@ constexpr uint64_t kBlockTailBytes = 4 + 4 + 1 + 4;
 // A table file in incoming/, removed by the destructor unless an ingest has moved it away.
 class IncomingFile {
  public:
-  IncomingFile(const TableDb& table_db, rocksdb::ColumnFamilyHandle* family, std::string path)
-      : path_(std::move(path)), writer_(table_db.file_options(), table_db.table_options, family) {}
+  // `value_bytes`: of most of its values, about.
+  IncomingFile(const TableDb& table_db, rocksdb::ColumnFamilyHandle* family, std::string path,
+               uint64_t value_bytes)
+      : path_(std::move(path)),
+        writer_(table_db.file_options(), table_db.table_options_for(value_bytes), family) {}
   ~IncomingFile() { unlink(path_.c_str()); }
   IncomingFile(const IncomingFile&) = delete;
   IncomingFile& operator=(const IncomingFile&) = delete;
@@ -78,7 +81,7 @@ class TableSegmentWriter final : public SegmentWriter {
  private:
   absl::StatusOr<uint64_t> NextSequence();
   absl::Status OpenRecords();
-  absl::Status OpenPages();
+  absl::Status OpenPages(uint64_t page_bytes);
   absl::Status PutPage(uint64_t sequence, block::PageHeader header, std::span<const std::byte> page,
                        uint32_t element_bytes);
   absl::Status Ingest();
@@ -129,17 +132,19 @@ absl::Status TableSegmentWriter::OpenRecords() {
   PREFIXD_ASSIGN_OR_RETURN(first_sequence_, NextSequence());
   records_ = std::make_unique<IncomingFile>(
       *table_, table_->records,
-      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".records")));
+      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".records")),
+      /*value_bytes=*/0);
   PREFIXD_RETURN_IF_ERROR(records_->Open());
   return records_->Put(first_sequence_, rocksdb::Slice());
 }
 
-absl::Status TableSegmentWriter::OpenPages() {
+absl::Status TableSegmentWriter::OpenPages(uint64_t page_bytes) {
   if (pages_ != nullptr) return absl::OkStatus();
   PREFIXD_RETURN_IF_ERROR(OpenRecords());
   pages_ = std::make_unique<IncomingFile>(
       *table_, table_->pages,
-      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".pages")));
+      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".pages")),
+      sizeof(block::PageHeader) + page_bytes);
   return pages_->Open();
 }
 
@@ -179,7 +184,7 @@ absl::StatusOr<uint64_t> TableSegmentWriter::AddPage(const block::PageHeader& he
                                                      uint32_t element_bytes) {
   PREFIXD_RETURN_IF_ERROR(first_error_);
   return Keep([&]() -> absl::StatusOr<uint64_t> {
-    PREFIXD_RETURN_IF_ERROR(OpenPages());
+    PREFIXD_RETURN_IF_ERROR(OpenPages(page.size()));
     PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, NextSequence());
     PREFIXD_RETURN_IF_ERROR(PutPage(sequence, header, page, element_bytes));
     CountBuffers();

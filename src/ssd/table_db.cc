@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
+#include <utility>
 #include <vector>
 
+#include "rocksdb/flush_block_policy.h"
 #include "rocksdb/listener.h"
 #include "rocksdb/table.h"
 
+#include "base/bytes.h"
 #include "base/status.h"
 #include "ssd/table_files.h"
 
@@ -17,6 +20,8 @@ constexpr const char* kPagesFamily = "pages";
 constexpr const char* kRecordsFamily = "records";
 // Beyond these, table files are opened again when they are read: three small reads, no more memory.
 constexpr int kMaxOpenFiles = 512;
+// More than a block has beside its value.
+constexpr uint64_t kBlockOverhead = 4096;
 
 class Listener final : public rocksdb::EventListener {
  public:
@@ -57,6 +62,25 @@ rocksdb::DBOptions MakeDbOptions(bool direct_io, rocksdb::Env* env) {
   options.stats_persist_period_sec = 0;
   return options;
 }
+
+class OneValueABlock final : public rocksdb::FlushBlockPolicy {
+ public:
+  bool Update(const rocksdb::Slice&, const rocksdb::Slice&) override {
+    return std::exchange(begun_, true);
+  }
+
+ private:
+  bool begun_ = false;
+};
+
+class OneValueABlockFactory final : public rocksdb::FlushBlockPolicyFactory {
+ public:
+  const char* Name() const override { return "OneValueABlock"; }
+  rocksdb::FlushBlockPolicy* NewFlushBlockPolicy(const rocksdb::BlockBasedTableOptions&,
+                                                 const rocksdb::BlockBuilder&) const override {
+    return new OneValueABlock();  // RocksDB's to delete
+  }
+};
 
 rocksdb::BlockBasedTableOptions MakeTableFormat(const std::shared_ptr<rocksdb::Cache>& cache) {
   rocksdb::BlockBasedTableOptions format;
@@ -175,6 +199,16 @@ rocksdb::ReadOptions TableDb::read_options() const {
 rocksdb::EnvOptions TableDb::file_options() const {
   rocksdb::EnvOptions options(table_options);
   options.use_direct_writes = direct_io;  // SstFileWriter does not look at the database's options
+  return options;
+}
+
+rocksdb::Options TableDb::table_options_for(uint64_t value_bytes) const {
+  rocksdb::BlockBasedTableOptions format = MakeTableFormat(block_cache);
+  // RocksDB allocates each block anew, by this size, and grows it by copying.
+  format.block_size = base::AlignUp(value_bytes + kBlockOverhead, kBlockOverhead);
+  format.flush_block_policy_factory = std::make_shared<OneValueABlockFactory>();
+  rocksdb::Options options = table_options;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(format));
   return options;
 }
 

@@ -84,6 +84,8 @@ struct TableDb {
   rocksdb::ReadOptions read_options() const;
   // What an SstFileWriter of pages or records takes, direct I/O included.
   rocksdb::EnvOptions file_options() const;
+  // table_options for a file of values of about this size: a block's memory is allocated once.
+  rocksdb::Options table_options_for(uint64_t value_bytes) const;
   uint64_t MemoryBytes() const;
   // Where a file of pages that was ingested stands now; once. Empty: it was not.
   std::string TakeIngested(const std::string& incoming_path);
