@@ -150,6 +150,10 @@ PREFIXD_API prefixd_row prefixd_row_bytes(const prefixd_tensor_format* format, u
 // `window` tokens, and of the first `sink_tokens`. State: one state of `state_bytes`, which is
 // right at exactly one position; such a layer has no heads, dims and formats.
 enum { PREFIXD_FULL = 1, PREFIXD_SLIDING = 2, PREFIXD_STATE = 3 };
+// What a layer keeps beside its keys. None: nothing. Key prefix: its values are the first value_dim
+// elements of its keys (MLA), stored once. Without stored values value_dim is 0, or of the prefix,
+// a format's value repeats its key, and the value planes of a call may be NULL.
+enum { PREFIXD_VALUES_STORED = 1, PREFIXD_VALUES_NONE = 2, PREFIXD_VALUES_KEY_PREFIX = 3 };
 
 typedef struct prefixd_layer {
   size_t size;
@@ -159,7 +163,7 @@ typedef struct prefixd_layer {
   // Since version 2.
   uint32_t kind;                 // PREFIXD_FULL (0 means it too) ...
   uint32_t window, sink_tokens;  // of PREFIXD_SLIDING
-  uint32_t reserved;             // 0
+  uint32_t values;               // PREFIXD_VALUES_STORED (0 means it too) ...
   uint64_t state_bytes;          // of PREFIXD_STATE
 } prefixd_layer;
 

@@ -38,10 +38,11 @@ bool TakeLayers(const prefixd_layer* first, uint32_t count, std::vector<prefixd:
                             .window = layer.window,
                             .sink_tokens = layer.sink_tokens,
                             .state_bytes = layer.state_bytes};
-    if (layer.kind > PREFIXD_STATE || layer.reserved != 0) {
+    if (layer.kind > PREFIXD_STATE || layer.values > PREFIXD_VALUES_KEY_PREFIX) {
       return Refuse("open_space: a layer's kind is not known to this library"), false;
     }
     if (layer.kind != 0) spec.kind = static_cast<prefixd::LayerKind>(layer.kind);
+    if (layer.values != 0) spec.values = static_cast<prefixd::ValueSource>(layer.values);
     for (uint32_t f = 0; layer.formats != nullptr && f < layer.format_count; ++f) {
       spec.formats.push_back(FormatOf(layer.formats[f]));
     }

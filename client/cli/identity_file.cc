@@ -145,6 +145,11 @@ absl::Status CheckCarried(const block::SpaceIdentity& identity) {
       identity.pipeline_parallel != 1) {
     return Bad("drafts, and spaces of several ranks, are not imported or exported");
   }
+  if (!identity.shared_layers.empty()) {
+    const block::SharedLayer& shared = identity.shared_layers.front();
+    return Bad(absl::StrCat("layer ", shared.layer, " reads the cache of layer ", shared.reads,
+                            ": such spaces are not imported or exported"));
+  }
   for (const block::LayerGroup& group : identity.groups) {
     if (group.value_source != block::ValueSource::kStored) {
       return Bad(absl::StrCat("group ", group.name,

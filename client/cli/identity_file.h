@@ -28,7 +28,7 @@ namespace prefixd::cli {
 absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& json);
 std::string WriteIdentity(const SpaceSpec& spec);
 // InvalidArgument for what has no caches to exchange: drafts, several ranks, layers without values
-// of their own.
+// or caches of their own.
 absl::StatusOr<SpaceSpec> SpecOf(const v1::SpaceIdentity& identity);
 
 // "mlx_affine/8/64/bf16", or K and V with a "+" between them.

@@ -233,6 +233,41 @@ TEST_F(KindsTest, MistakesAreSentences) {
       << prefixd_last_error();
 }
 
+TEST_F(KindsTest, WithoutStoredValuesKeysAloneComeAndGo) {
+  for (const uint32_t values : {PREFIXD_VALUES_NONE, PREFIXD_VALUES_KEY_PREFIX}) {
+    prefixd_layer layer = Layer(PREFIXD_FULL);
+    layer.values = values;
+    layer.value_dim = values == PREFIXD_VALUES_NONE ? 0 : kDim / 2;
+    prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
+    const uint8_t digest[32] = {5};
+    spec.model = "keys";
+    spec.weights_digest = digest;
+    spec.layers = &layer;
+    spec.layer_count = 1;
+    prefixd_space* space = prefixd_open_space(client_, &spec);
+    ASSERT_NE(space, nullptr) << prefixd_last_error();
+    prefixd_space_facts facts = PREFIXD_INIT(prefixd_space_facts);
+    prefixd_describe_space(space, &facts);
+    EXPECT_EQ(facts.payload_bytes_per_token, kHeads * kRow);
+    prefixd_plan* plan = prefixd_reserve(space, tokens_.data(), kTokens, nullptr);
+    Rows k = RowsOf(0, 0, 0, kTokens);
+    const prefixd_planes key = PlanesOf(k);
+    ASSERT_EQ(prefixd_write_packed(plan, 0, 0, kTokens, &key, nullptr), PREFIXD_OK)
+        << prefixd_last_error();
+    EXPECT_EQ(prefixd_commit(plan, kTokens, nullptr, nullptr), PREFIXD_OK);
+    prefixd_abandon(plan);
+    prefixd_lease* lease = prefixd_acquire(space, tokens_.data(), kTokens, nullptr, nullptr);
+    ASSERT_EQ(prefixd_wait_all(lease, 0), kTokens);
+    Rows back(k.size());
+    const prefixd_planes room = PlanesOf(back);
+    EXPECT_EQ(prefixd_gather(lease, 0, 0, kTokens, &room, nullptr), PREFIXD_OK)
+        << prefixd_last_error();
+    EXPECT_TRUE(back == k);
+    prefixd_release(lease, nullptr);
+    prefixd_close_space(space);
+  }
+}
+
 // A caller that was built before layers had kinds.
 TEST_F(KindsTest, ALayerOfTheFirstVersionIsFullAttention) {
   prefixd_layer layer = Layer(PREFIXD_FULL);

@@ -2,7 +2,9 @@
 #include "client/cli/carry.h"
 
 #include "client/cli/identity_file.h"
+#include "client/cpp/convert.h"
 #include "tests/cli/carry_fixture.h"
+#include "wire/identity.h"
 
 namespace prefixd::cli {
 namespace {
@@ -114,6 +116,20 @@ TEST_F(CarryTest, FilesAndFlagsThatDoNotFitAreRefusedByName) {
               HasSubstr("weight_digest is no field of it"));
   EXPECT_THAT(ReadIdentity(R"({"model": "m", "weights_digest": "ab"})").status().ToString(),
               HasSubstr("64 hexadecimal digits"));
+}
+
+TEST(IdentityFileTest, SpacesWithoutCachesOfTheirOwnToExchangeAreRefusedByName) {
+  const auto refused = [](const std::function<void(SpaceSpec&)>& change) {
+    SpaceSpec spec = SmallSpace(MlxAffine(8, 64, 8, 64, Dtype::kBf16));
+    change(spec);
+    const auto identity = client::IdentityOf(spec);
+    return identity.ok() ? SpecOf(wire::ToProto(*identity)).status() : identity.status();
+  };
+  EXPECT_TRUE(refused([](SpaceSpec&) {}).ok());
+  EXPECT_THAT(refused([](SpaceSpec& s) { s.layers.push_back({.reads_layer = 0}); }).ToString(),
+              HasSubstr("reads the cache of layer 0: such spaces are not imported or exported"));
+  EXPECT_THAT(refused([](SpaceSpec& s) { s.tensor_parallel = 2; }).ToString(),
+              HasSubstr("spaces of several ranks"));
 }
 
 TEST(IdentityFileTest, AnIdentityReadsBackWhatWasWritten) {

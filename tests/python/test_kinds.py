@@ -177,3 +177,38 @@ class HybridTest(Kinds):
         with space.reserve(self.tokens, deadline_ms=50) as plan:
             self.assertEqual(plan.snapshots_wanted, ())
             self.assertFalse(plan.put_state(2, 400, bytes(STATE_BYTES)))
+
+
+class KeysAloneTest(Kinds):
+    layers = (
+        prefixd.FullLayer(HEADS, DIM, 0, [FORMAT], values="none"),
+        prefixd.FullLayer(HEADS, DIM, 32, [FORMAT], values="key"),
+    )
+
+    def test_keys_come_back_and_values_are_neither_asked_for_nor_stored(self):
+        with self.space.reserve(self.tokens) as plan:
+            for layer in self.rows:
+                self.assertTrue(plan.write_packed(layer, key=self.rows[layer][0]))
+            self.assertEqual(plan.commit(400, sequence_end=True).stored_tokens, 400)
+        with self.space.acquire(self.tokens, max_tokens=333) as lease:
+            self.assertEqual(lease.wait_all(), 333)
+            for layer in self.rows:
+                key, value = lease.gather(layer, 333)
+                self.assertEqual(value, ())
+                self.assertTrue(same([(key,)], [(self.cut(layer, 0, 333)[0],)]))
+                block = lease.blocks(layer)[1]
+                self.assertTrue(same([(block.key,)], [(self.cut(layer, 64, 128)[0],)]))
+                self.assertEqual(block.value, ())
+                del block
+        key_bytes = sum(part.nbytes for part in self.cut(0, 0, 1)[0])
+        self.assertEqual(self.space.payload_bytes_per_token, 2 * key_bytes)
+
+    def test_what_cannot_be_is_refused_by_name(self):
+        client = self.attached()
+        for layer, sentence in (
+            (prefixd.FullLayer(HEADS, DIM, DIM, [FORMAT], values="none"), "value_dim"),
+            (prefixd.FullLayer(HEADS, DIM, DIM + 1, [FORMAT], values="key"), "value"),
+            (prefixd.FullLayer(HEADS, DIM, DIM, [FORMAT], values="some"), "values is 'some'"),
+        ):
+            with self.assertRaisesRegex(prefixd.Error, sentence):
+                client.open_space(model="m", weights=bytes([1]) * 32, layers=[layer])

@@ -90,7 +90,7 @@ class Layer(_Sized):
         ("kind", c_uint32),
         ("window", c_uint32),
         ("sink_tokens", c_uint32),
-        ("reserved", c_uint32),
+        ("values", c_uint32),
         ("state_bytes", c_uint64),
     ]
 

@@ -22,7 +22,7 @@ def _zeros(tensor: Tensor, rows: int, width: int) -> Planes:
 
 
 def _row(planes: Planes, row: int, tokens: int) -> Planes:
-    width = planes[0].shape[2]
+    width = planes[0].shape[2] if planes else 0
     return tuple(plane[row, :, width - tokens :, :] for plane in planes)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _abi
 from ._errors import Error
-from ._formats import Layer, Rope, SlidingLayer, StateLayer
+from ._formats import VALUES, Layer, Rope, SlidingLayer, StateLayer, _known
 from ._numbers import UINT32, UINT64, _ms, _number, _text
 from ._space import Space
 
@@ -231,11 +231,12 @@ def _layer_struct(layer: Layer, page_layout: str) -> _abi.Layer:
     if isinstance(layer, StateLayer):
         state_bytes = _number("open_space: state_bytes", layer.state_bytes, 0, UINT64)
         return _abi.Layer(kind=_STATE, state_bytes=state_bytes)
+    stored = layer.values == "stored"
     formats = (_abi.Format * len(layer.formats))(
         *(
             _abi.Format(
                 f.key.as_struct(f.key.layout_of(page_layout, is_value=False)),
-                f.value.as_struct(f.value.layout_of(page_layout, is_value=True)),
+                f.value.as_struct(f.value.layout_of(page_layout, is_value=stored)),
             )
             for f in layer.formats
         )
@@ -247,6 +248,7 @@ def _layer_struct(layer: Layer, page_layout: str) -> _abi.Layer:
         format_count=len(formats),
         formats=formats,
         kind=_FULL,
+        values=_known(VALUES, layer.values, "values"),
     )
     if isinstance(layer, SlidingLayer):
         struct.kind = _SLIDING

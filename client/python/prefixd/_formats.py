@@ -104,12 +104,17 @@ class Format:
 
 @dataclass(frozen=True)
 class FullLayer:
-    """A layer whose tokens attend on all tokens before. `formats`: 1 to 4, finest first."""
+    """A layer whose tokens attend on all tokens before. `formats`: 1 to 4, finest first.
+
+    `values`: "stored"; "none": keys alone, value_dim is 0; "key": they are the first value_dim
+    elements of the keys (MLA). Without stored values, value arrays are an empty tuple.
+    """
 
     kv_heads: int
     key_dim: int
     value_dim: int
     formats: Sequence[Format]
+    values: str = "stored"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "formats", tuple(self.formats))
@@ -125,6 +130,7 @@ class SlidingLayer:
     formats: Sequence[Format]
     window: int
     sink_tokens: int = 0
+    values: str = "stored"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "formats", tuple(self.formats))
@@ -142,6 +148,7 @@ class StateLayer:
 
 
 Layer = Union[FullLayer, SlidingLayer, StateLayer]
+VALUES = {"stored": 1, "none": 2, "key": 3}
 
 
 @dataclass(frozen=True)

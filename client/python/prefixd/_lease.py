@@ -119,6 +119,8 @@ def _unit_bytes(tensor: Tensor, page_tokens: int) -> int:
 
 
 def _parts(units: NDArray[Any], tensor: Tensor, entry: _abi.Block) -> Planes:
+    if not tensor.parts:
+        return ()
     heads = units.reshape(tensor.heads, -1)
     if tensor.tiled:
         return (heads,)
@@ -243,7 +245,11 @@ class Lease:
         else:
             arrays = (_tuple(out[0]), _tuple(out[1]))
             k = _planes.to_write("gather", key, arrays[0])
-            v = _planes.to_write("gather", value, arrays[1])
+            v = (
+                _planes.to_write("gather", value, arrays[1])
+                if value.parts
+                else _planes.none_of(k.tokens)
+            )
             if k.tokens != tokens or v.tokens != tokens:
                 raise Error(f"gather: out has room for {k.tokens} and {v.tokens}, not for {tokens}")
         if tokens == 0:

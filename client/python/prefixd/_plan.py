@@ -68,7 +68,7 @@ class Plan:
     ) -> None:
         self.abandon()
 
-    def write_packed(self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays) -> bool:
+    def write_packed(self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays = ()) -> bool:
         """Tokens from `begin` on, as many as the arrays have, stored as they are: K and V, each
         codes, scales and biases [1, kv_heads, tokens, row], or one array where the format has no
         more. bfloat16 travels as uint16. Tokens of blocks that are not to be written are passed
@@ -85,7 +85,11 @@ class Plan:
             raise Error(f"write_packed: format {self._format}, the layer has {len(formats)}")
         tensors = formats[self._format]
         k = _planes.to_read("write_packed", tensors[0], key)
-        v = _planes.to_read("write_packed", tensors[1], value)
+        v = (
+            _planes.to_read("write_packed", tensors[1], value)
+            if tensors[1].parts
+            else _planes.none_of(k.tokens)
+        )
         if k.tokens != v.tokens or begin < 0 or begin + k.tokens > self._tokens:
             raise Error(
                 f"write_packed: {k.tokens} tokens of K and {v.tokens} of V from {begin} on, "

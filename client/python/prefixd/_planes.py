@@ -55,6 +55,8 @@ def tensors_of(
         return ()
 
     def tensor(name: str, format: TensorFormat, dim: int) -> Tensor:
+        if name == "value" and layer.values != "stored":
+            return Tensor(name, 0, ())
         row = lib.row_bytes(format.as_struct(), dim)
         bytes_of = (row.codes, row.scales, row.biases)
         parts = zip(format.part_names, format.part_dtypes(), bytes_of)
@@ -92,6 +94,11 @@ class View:
 
 def _address(array: NDArray[Any]) -> int:
     return array.__array_interface__["data"][0]  # half of the time of array.ctypes.data
+
+
+def none_of(tokens: int) -> View:
+    """Of values that are not stored."""
+    return View(_abi.Planes(), tokens, ())
 
 
 def of_fresh(tensor: Tensor, arrays: Sequence[NDArray[Any]], tokens: int) -> View:
