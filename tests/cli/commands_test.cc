@@ -167,15 +167,17 @@ TEST_F(CommandsTest, BudgetSendsSizesAndSaysWhatIsStillToBeGivenBack) {
 }
 
 TEST_F(CommandsTest, SpacesSetReplacesTheLimitsOfOneSpace) {
-  const Ran ran = Run({"spaces", "--set", "3f", "--ram-floor", "1GiB", "--ttl", "24h"});
+  const Ran ran =
+      Run({"spaces", "--set", "3f", "--ram-floor", "1GiB", "--ssd-floor", "4GiB", "--ttl", "24h"});
   EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
   EXPECT_EQ(daemon_.limited.space_id(), SampleId(0x3f));
   EXPECT_EQ(daemon_.limited.limits().ram_floor_bytes(), uint64_t{1} << 30);
   EXPECT_EQ(daemon_.limited.limits().ram_ceiling_bytes(), 0u);
+  EXPECT_EQ(daemon_.limited.limits().ssd_floor_bytes(), uint64_t{4} << 30);
   EXPECT_EQ(daemon_.limited.limits().ttl_ms(), 86'400'000u);
   EXPECT_EQ(ran.out,
-            "space 3f0000000000: ram floor 1.0 GiB, ram ceiling none, ssd ceiling none, "
-            "ttl 1 d 0 h\n");
+            "space 3f0000000000: ram floor 1.0 GiB, ram ceiling none, ssd floor 4.0 GiB, "
+            "ssd ceiling none, ttl 1 d 0 h\n");
   EXPECT_EQ(Run({"spaces", "--ram-floor", "1GiB"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"spaces", "--set", "3f", "--explain", "3f"}).exit_code, kExitUsage);
 }
