@@ -46,8 +46,8 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Exec(const Options
   Command command{
       .arguments = {program, "--socket", options.directory + "/prefixd.sock", "--directory",
                     options.directory + "/ssd", "--ram", options.ram, "--ssd", options.ssd,
-                    "--ssd-floor", "1GiB", "--arena", options.arena, "--drain-deadline", "120s",
-                    "--load-wait", options.load_wait},
+                    "--ssd-floor", options.ssd_floor, "--arena", options.arena, "--drain-deadline",
+                    "120s", "--load-wait", options.load_wait},
       .out = options.directory + "/prefixd.log",
       .errors_too = true};
   command.arguments.insert(command.arguments.end(), options.flags.begin(), options.flags.end());

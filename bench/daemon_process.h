@@ -21,6 +21,7 @@ class DaemonProcess {
     std::string ssd;                      // "4GiB", "off"
     std::string arena = "off";            // path of the shared arena file, on a tmpfs
     std::string load_wait = "60s";        // serves when the index is whole
+    std::string ssd_floor = "1GiB";       // of free space
     std::vector<std::string> flags = {};  // further ones
   };
   // Returns once it listens. NotFound when prefixd was not built; Internal, with the end of the

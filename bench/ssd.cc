@@ -31,7 +31,8 @@ std::unique_ptr<SsdDaemon> SsdDaemon::Start(Bench& bench, const Options& options
                       .ssd = std::to_string(options.ssd_bytes),
                       .arena = daemon->folder_.file("arena"),
                       // What the disk and the code can do, not what a workload is worth.
-                      .flags = {"--log-level", "warning", "--ssd-write-share", "off"}};
+                      .ssd_floor = options.ssd_floor,
+                      .flags = {"--log-level", options.log_level, "--ssd-write-share", "off"}};
   daemon->options_.flags.insert(daemon->options_.flags.end(), options.flags.begin(),
                                 options.flags.end());
   const absl::Status begun = daemon->Begin();

@@ -36,6 +36,8 @@ class SsdDaemon {
     uint64_t ram_bytes = 0, ssd_bytes = 0;
     Geometry geometry = OneGroup();
     uint64_t staging_bytes = 64 * kMiB;
+    std::string ssd_floor = "1GiB";  // of free space
+    std::string log_level = "warning";
     std::vector<std::string> flags = {};
   };
   // nullptr, and a failed check, when it does not come up.

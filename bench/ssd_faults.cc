@@ -149,12 +149,13 @@ void FullDisk(Bench& bench) {
     bench.Note(absl::StrCat("a full disk was not tried: ", std::string(disk.status().message())));
     return;
   }
-  const auto daemon =
-      SsdDaemon::Start(bench, {.name = name,
-                               .ram_bytes = 192 * kMiB,
-                               .ssd_bytes = 1024 * kMiB,
-                               .staging_bytes = 8 * kMiB,
-                               .flags = {"--ssd-floor", "0", "--log-level", "off"}});
+  const auto daemon = SsdDaemon::Start(bench, {.name = name,
+                                               .ram_bytes = 192 * kMiB,
+                                               .ssd_bytes = 1024 * kMiB,
+                                               .staging_bytes = 8 * kMiB,
+                                               .ssd_floor = "0",
+                                               .log_level = "off",
+                                               .flags = {}});
   if (daemon == nullptr) return;
   uint64_t number = 0;
   const auto full = ServeUntil(*daemon, true, &number);

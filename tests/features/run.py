@@ -20,7 +20,7 @@ TABLE = pathlib.Path(__file__).with_name("FEATURES.md")
 RANGES = (("S0", 9), ("S1", 50), ("S2", 25), ("S3", 10), ("S4", 18), ("M", 7))
 IDS = [f"{family}-{number:02}" for family, last in RANGES for number in range(1, last + 1)]
 NO_TEST = "No test: "  # how the last cell begins where a reason stands instead
-PROGRAM_LIMIT_S = 300
+PROGRAM_LIMIT_S = 1200
 SKIPPED = 77  # tests/mlx/run: the packages cannot be had
 
 Row = collections.namedtuple("Row", "id what where tests reason")

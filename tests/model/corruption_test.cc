@@ -79,7 +79,8 @@ TEST_F(CorruptionTest, ReadsThatComeBackDamagedNeverGiveWrongBytes) {
   cache::Options options = OptionsOf("ssd");
   options.ssd_files = FilesOn(disk);
   uint64_t back = 0;
-  for (int round = 0; disk->corrupted() < Wanted() && !HasFailure(); ++round) {
+  // Of a few a single one, in the tail of a file, may leave nothing to come back.
+  for (int round = 0; (disk->corrupted() < Wanted() || back == 0) && !HasFailure(); ++round) {
     ASSERT_LT(round, 100000);
     Open(options);
     disk->CorruptReads(0.02 + 0.4 * static_cast<double>(random_() % 100) / 100);
