@@ -196,7 +196,7 @@ void FullDisk(Bench& bench) {
 }  // namespace
 
 void SsdFaults(Bench& bench) {
-  const uint64_t corruptions = bench.Parameter("corruptions", 100, 6'000, 100'000);
+  const uint64_t corruptions = bench.Parameter("corruptions", 400, 6'000, 100'000);
   const uint64_t cuts = bench.Parameter("cut_points", 10, 120, 2'000);
   JudgeRun(bench, "corruptions injected below and above the checksums",
            {.program = "model_test",
