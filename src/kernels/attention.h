@@ -36,7 +36,8 @@ namespace prefixd::kernels {
 // square error relative to that of the result, normal data: below 1.8 % for 8-bit keys and 4-bit
 // values, which cost 9 % themselves; below 0.05 % where both have 8 bits. Raw: float. A row's bits
 // may then depend on block borders, never on other rows or threads; NaN and infinity reach only
-// rows that see their token. Any other call is computed as kPrecise.
+// rows that see their token. Window, sinks and soft-cap as in kPrecise. Any other call is computed
+// as kPrecise.
 enum class AttentionMode : uint8_t { kPrecise = 0, kFast = 1 };
 
 struct AttentionShape {

@@ -112,20 +112,44 @@ absl::Status AllocateMemory(Call* call) {
 
 // How the slots and kv heads are cut into parts; the cut does not change any result.
 struct Plan {
-  uint32_t slots = 1;
+  std::vector<uint32_t> slots;
   uint32_t heads_per_part = 1;
   uint32_t parts = 1;
   uint32_t threads = 1;
 };
 
-Plan MakePlan(const AttentionShape& shape, uint64_t tokens) {
+// The slots of tokens [begin, end), not empty: bit s, slot s.
+uint32_t SlotsOf(uint64_t begin, uint64_t end) {
+  const uint64_t first = begin / kRunTokens;
+  const uint64_t last = std::min((end - 1) / kRunTokens, first + kSlots - 1);
+  uint32_t slots = 0;
+  for (uint64_t run = first; run <= last; ++run) slots |= 1u << (run % kSlots);
+  return slots;
+}
+
+// The slots of what rows from `first_position` on see, and how many tokens that is.
+struct SeenContext {
+  uint32_t slots = 0;
+  uint64_t tokens = 0;
+};
+SeenContext SeenFrom(const AttentionShape& shape, uint64_t first_position) {
+  const uint64_t end = first_position + shape.query_rows;
+  if (shape.window == 0 || first_position < shape.window) return {SlotsOf(0, end), end};
+  const uint64_t begin = first_position + 1 - shape.window;
+  const uint64_t sinks = std::min<uint64_t>(shape.sink_tokens, begin);
+  return {SlotsOf(begin, end) | (sinks == 0 ? 0 : SlotsOf(0, sinks)), end - begin + sinks};
+}
+
+Plan MakePlan(const AttentionShape& shape, const SeenContext& seen) {
   Plan plan;
-  plan.slots =
-      static_cast<uint32_t>(std::min<uint64_t>((tokens + kRunTokens - 1) / kRunTokens, kSlots));
-  if (tokens * shape.kv_heads >= kThreadedTokens) plan.threads = shape.threads;
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    if ((seen.slots >> slot & 1) != 0) plan.slots.push_back(slot);
+  }
+  if (seen.tokens * shape.kv_heads >= kThreadedTokens) plan.threads = shape.threads;
   plan.heads_per_part = shape.kv_heads;
   const auto parts = [&] {
-    return plan.slots * ((shape.kv_heads + plan.heads_per_part - 1) / plan.heads_per_part);
+    return static_cast<uint32_t>(plan.slots.size()) *
+           ((shape.kv_heads + plan.heads_per_part - 1) / plan.heads_per_part);
   };
   // Parts of different length, so a few for each thread.
   const uint64_t wanted = plan.threads == 1 ? 1 : uint64_t{4} * plan.threads;
@@ -140,11 +164,11 @@ Plan MakePlan(const AttentionShape& shape, uint64_t tokens) {
 // Takes parts until none is left; several threads share `next`.
 void RunParts(const DecodeJob& job, const Plan& plan, std::atomic<uint32_t>* next,
               const DecodeScratch& scratch) {
-  const uint32_t per_slot = plan.parts / plan.slots;
+  const uint32_t per_slot = plan.parts / static_cast<uint32_t>(plan.slots.size());
   for (uint32_t i = next->fetch_add(1); i < plan.parts; i = next->fetch_add(1)) {
     const uint32_t first_head = i % per_slot * plan.heads_per_part;
     RunDecodePart(job,
-                  {.slot = i / per_slot,
+                  {.slot = plan.slots[i / per_slot],
                    .first_head = first_head,
                    .end_head = std::min(first_head + plan.heads_per_part, job.shape.kv_heads)},
                   scratch);
@@ -171,6 +195,7 @@ void UseFormats(quant::BlockTable table, std::span<const quant::KvFormat> format
   call->formats.resize(formats.size());
   call->queries.resize(formats.size());
   for (const quant::BlockTableEntry& entry : table) {
+    if (entry.units == nullptr) continue;  // no row sees it
     DecodeFormat& format = call->formats[entry.format];
     if (format.key.format != nullptr) continue;
     format =
@@ -208,9 +233,9 @@ void AddSequence(const BatchItem& item, const AttentionShape& shape, Call* call)
 bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
                const AttentionShape& shape) {
   if (shape.query_rows > kMaxDecodeRows || !DecodesCodes()) return false;
-  if (shape.window != 0 || shape.soft_cap != 0 || shape.sinks != nullptr) return false;
   const quant::BlockTableEntry* seen = nullptr;  // formats run in stretches: look at changes
   for (const quant::BlockTableEntry& entry : table) {
+    if (entry.units == nullptr) continue;  // no row sees it
     if (seen == nullptr || seen->format != entry.format) {
       if (!HasFastDecode(formats[entry.format], shape.key_dim, shape.value_dim)) return false;
     }
@@ -228,12 +253,15 @@ absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvF
   call.job.shape = shape;
   call.job.sequences = call.sequences;
   call.job.value_pitch = (size_t{shape.value_dim} + 15) / 16 * 16;
-  uint64_t tokens = 0;
+  SeenContext seen;  // of the items together
   for (const BatchItem& item : items) {
     UseFormats(item.table, formats, &call);
-    tokens = std::max(tokens, uint64_t{item.first_position} + shape.query_rows);
+    const SeenContext own = SeenFrom(shape, item.first_position);
+    seen.slots |= own.slots;
+    seen.tokens = std::max(seen.tokens, own.tokens);
   }
-  const Plan plan = MakePlan(shape, tokens);
+  call.job.slots = seen.slots;
+  const Plan plan = MakePlan(shape, seen);
   call.scratches.resize(plan.threads);
   if (const absl::Status status = AllocateMemory(&call); !status.ok()) return status;
   call.job.tensors = call.formats;
@@ -242,7 +270,7 @@ absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvF
     if (call.formats[i].key.format != nullptr) PrepareQueries(call.job, i);
   }
   RunOnThreads(call, plan);
-  MergeSlots(call.job, plan.slots);
+  MergeSlots(call.job);
   return absl::OkStatus();
 }
 

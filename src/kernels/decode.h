@@ -14,8 +14,8 @@
 
 namespace prefixd::kernels {
 
-// Whether this machine and these formats, those that `table` uses, have a fast mode and the shape
-// asks for nothing that it lacks.
+// Whether this machine and these formats, those that `table` uses, have a fast mode for so few
+// rows.
 bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
                const AttentionShape& shape);
 

@@ -5,6 +5,7 @@
 // summed up in slot s, in order, and the slots are merged at the end. So sums depend on positions
 // only, and their memory not on the context.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,6 +23,7 @@ inline constexpr uint32_t kSlots = 16;
 inline constexpr uint32_t kDecodeTile = 64;  // tokens of a block whose softmax is computed together
 inline constexpr uint32_t kStripHeads = 4;   // row heads that share each loaded register
 inline constexpr uint32_t kMaxDecodeRows = 8;
+inline constexpr float kLog2E = 1.44269504f;  // scores are powers of 2
 
 // One query row and where it stands; its heads lie apart by the job's strides.
 struct DecodeRow {
@@ -29,6 +31,20 @@ struct DecodeRow {
   float* out = nullptr;
   uint64_t position = 0;
 };
+
+// Which of at most 64 tokens from position `begin` on the row at `position` sees: bit t, token t.
+inline uint64_t SeenTokensOf(const AttentionShape& shape, uint64_t position, uint64_t begin,
+                             uint32_t tokens) {
+  const auto first_bits = [](uint64_t count) {
+    return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+  };
+  if (position < begin) return 0;
+  const uint64_t seen = first_bits(std::min<uint64_t>(tokens, position + 1 - begin));
+  if (shape.window == 0 || position + 1 <= begin + shape.window) return seen;
+  const uint64_t behind = position + 1 - begin - shape.window;  // tokens that the window has left
+  const uint64_t sinks = shape.sink_tokens > begin ? shape.sink_tokens - begin : 0;
+  return seen & (~first_bits(behind) | first_bits(sinks));
+}
 
 // Consecutive rows of the job and what they attend to.
 struct DecodeSequence {
@@ -90,6 +106,7 @@ struct DecodeJob {
   std::span<const DecodeSequence> sequences;  // those whose tables begin alike stand side by side
   DecodeSums sums;
   size_t value_pitch = 0;
+  uint32_t slots = 0;  // bit s: rows see tokens of slot s; others are not touched
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
   uint32_t row_heads() const { return static_cast<uint32_t>(rows.size()) * shape.query_heads; }
 };
@@ -118,7 +135,7 @@ bool DecodesCodes();
 // Fills job.queries[format], which is memory so far.
 void PrepareQueries(const DecodeJob& job, uint32_t format);
 void RunDecodePart(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch);
-// Merges the first `slots` slots into the rows' results.
-void MergeSlots(const DecodeJob& job, uint32_t slots);
+// Merges the job's slots into the rows' results.
+void MergeSlots(const DecodeJob& job);
 
 }  // namespace prefixd::kernels

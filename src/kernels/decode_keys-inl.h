@@ -72,7 +72,10 @@ HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeForm
   return term;
 }
 
-inline constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
+// Weights are powers of 2; a score that is to be capped counts in caps until then.
+HWY_INLINE float QueryScale(const AttentionShape& shape) {
+  return shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
+}
 
 HWY_INLINE void ScaleQuery(const float* q, float scale, uint32_t dim, float* to) {
   for (uint32_t d = 0; d < dim; d += kLanes) {
@@ -84,6 +87,7 @@ HWY_ATTR void PrepareQueriesOnTarget(const DecodeJob& job, uint32_t format_index
   const DecodeFormat& format = job.tensors[format_index];
   const DecodeQueries& to = job.queries[format_index];
   const uint32_t group = job.group();
+  const float scale = QueryScale(job.shape);
   const size_t digit_pitch = size_t{job.row_heads()} * format.key.dim;
   int8_t* codes = to.codes;
   QueryTerm* term = to.terms;
@@ -93,12 +97,12 @@ HWY_ATTR void PrepareQueriesOnTarget(const DecodeJob& job, uint32_t format_index
       for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         const float* q = row.q + head * job.shape.query_head_stride;
         if (format.key.raw) {
-          ScaleQuery(q, job.shape.scale * kLog2E, format.key.dim, floats);
+          ScaleQuery(q, scale, format.key.dim, floats);
           floats += format.key.dim;
           continue;
         }
         for (uint32_t d = 0; d < format.key.dim; d += format.key.group) {
-          *term++ = QuantizeQuery(q + d, job.shape.scale * kLog2E, format, codes + d, digit_pitch);
+          *term++ = QuantizeQuery(q + d, scale, format, codes + d, digit_pitch);
         }
         codes += format.key.dim;
       }

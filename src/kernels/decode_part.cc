@@ -1,3 +1,4 @@
+#include <bit>
 #include <cfloat>
 
 #include "kernels/decode_job.h"
@@ -43,8 +44,11 @@ class PartWalk {
         first = same;
         continue;
       }
-      if (b == blocks.size() || !IsSeen(first, end, position)) return;
-      if (position / kRunTokens % kSlots == part_.slot) VisitBlock(first, end, b, position);
+      if (b == blocks.size() || !IsReached(first, end, position)) return;
+      if (position / kRunTokens % kSlots == part_.slot &&
+          IsSeen(first, end, position, blocks[b].tokens)) {
+        VisitBlock(first, end, b, position);
+      }
       position += blocks[b].tokens;
       ++b;
     }
@@ -54,10 +58,22 @@ class PartWalk {
     return a[b].units == other[b].units && a[b].tokens == other[b].tokens &&
            a[b].page_tokens == other[b].page_tokens && a[b].format == other[b].format;
   }
-  HWY_INLINE bool IsSeen(size_t first, size_t end, uint64_t position) const {
+  // Whether a row stands at `position` or behind it.
+  HWY_INLINE bool IsReached(size_t first, size_t end, uint64_t position) const {
     for (size_t s = first; s < end; ++s) {
       // Positions grow with a sequence's rows.
       if (position <= job_.rows[job_.sequences[s].end_row - 1].position) return true;
+    }
+    return false;
+  }
+  // Whether a row sees any of the tokens, for its window; those are reached.
+  HWY_INLINE bool IsSeen(size_t first, size_t end, uint64_t position, uint32_t tokens) const {
+    const AttentionShape& shape = job_.shape;
+    if (shape.window == 0 || position < shape.sink_tokens) return true;
+    for (size_t s = first; s < end; ++s) {
+      // The first row's window begins first.
+      const uint64_t row = job_.rows[job_.sequences[s].first_row].position;
+      if (position + tokens + shape.window > row + 1) return true;
     }
     return false;
   }
@@ -110,6 +126,7 @@ class PartWalk {
     const uint64_t later = head - part_.first_head + units;
     if (b + later / heads >= blocks.size()) return;
     const quant::BlockTableEntry& next = blocks[b + later / heads];
+    if (next.units == nullptr) return;  // no row sees it
     if (next.format != block.format || next.page_tokens != block.page_tokens) return;
     const uint64_t next_head = part_.first_head + later % heads;
     visit->next_key = next.units + next_head * key_bytes;
@@ -126,42 +143,57 @@ HWY_ATTR void RunPartOnTarget(const DecodeJob& job, const DecodePart& part,
   PartWalk(job, part, scratch).Run();
 }
 
-// One row head: slots in order, each by its weight against the largest maximum.
-HWY_INLINE void MergeRowHead(const DecodeJob& job, size_t row_head, uint32_t slots, float* out) {
+// The job's slots that hold anything, in order.
+template <class Call>
+HWY_INLINE void ForEachSlot(const DecodeJob& job, const Call& call) {
+  for (uint32_t left = job.slots; left != 0; left &= left - 1) {
+    call(static_cast<uint32_t>(std::countr_zero(left)));
+  }
+}
+
+// One row head: slots in order, each by its weight against the largest maximum; its learned sink is
+// one more weight, without a value.
+HWY_INLINE void MergeRowHead(const DecodeJob& job, size_t row_head, uint32_t head, float* out) {
   const DF df;
-  float max = -FLT_MAX;
-  for (uint32_t s = 0; s < slots; ++s) {
+  const bool has_sink = job.shape.sinks != nullptr && job.shape.sinks[head] >= -FLT_MAX;
+  const float sink = has_sink ? job.shape.sinks[head] * kLog2E : -FLT_MAX;
+  float max = sink;
+  ForEachSlot(job, [&](uint32_t s) {
     const float of_slot = job.sums.maxima[s * job.row_heads() + row_head];
     if (!(of_slot <= max)) max = of_slot;  // NaN too
-  }
+  });
   float factors[kSlots];
   VF total = hn::Zero(df);
-  for (uint32_t s = 0; s < slots; ++s) {
+  ForEachSlot(job, [&](uint32_t s) HWY_ATTR {
     const size_t at = s * size_t{job.row_heads()} + row_head;
     const VF factor = WeightExp2(hn::Set(df, job.sums.maxima[at] - max));
     factors[s] = hn::GetLane(factor);
     total = hn::MulAdd(hn::LoadU(df, job.sums.weights + at * kLanes), factor, total);
+  });
+  if (has_sink) {
+    const VF weight = WeightExp2(hn::Set(df, sink - max));
+    total = hn::Add(total, hn::IfThenElseZero(hn::FirstN(df, 1), weight));
   }
   const VF inverse = hn::Div(hn::Set(df, 1), hn::SumOfLanes(df, total));
   for (uint32_t d = 0; d < job.shape.value_dim; d += kLanes) {
     VF sum = hn::Zero(df);
-    for (uint32_t s = 0; s < slots; ++s) {
+    ForEachSlot(job, [&](uint32_t s) HWY_ATTR {
       const size_t at = s * size_t{job.row_heads()} + row_head;
       sum = hn::MulAdd(hn::LoadU(df, job.sums.values + at * job.value_pitch + d),
                        hn::Set(df, factors[s]), sum);
-    }
+    });
     const size_t left = job.shape.value_dim - d;
     hn::BlendedStore(hn::Mul(sum, inverse), hn::FirstN(df, left), df, out + d);
   }
 }
 
-HWY_ATTR void MergeOnTarget(const DecodeJob& job, uint32_t slots) {
+HWY_ATTR void MergeOnTarget(const DecodeJob& job) {
   const uint32_t group = job.group();
   size_t row_head = 0;
   for (uint32_t kv_head = 0; kv_head < job.shape.kv_heads; ++kv_head) {
     for (const DecodeRow& row : job.rows) {
       for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head, ++row_head) {
-        MergeRowHead(job, row_head, slots, row.out + head * job.shape.out_head_stride);
+        MergeRowHead(job, row_head, head, row.out + head * job.shape.out_head_stride);
       }
     }
   }
@@ -174,7 +206,7 @@ bool TargetDecodesCodes() { return true; }
 // Never called.
 void PrepareQueriesOnTarget(const DecodeJob&, uint32_t) {}
 void RunPartOnTarget(const DecodeJob&, const DecodePart&, const DecodeScratch&) {}
-void MergeOnTarget(const DecodeJob&, uint32_t) {}
+void MergeOnTarget(const DecodeJob&) {}
 bool TargetDecodesCodes() { return false; }
 
 #endif
@@ -200,9 +232,7 @@ void PrepareQueries(const DecodeJob& job, uint32_t format) {
 void RunDecodePart(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch) {
   HWY_DYNAMIC_DISPATCH(RunPartOnTarget)(job, part, scratch);
 }
-void MergeSlots(const DecodeJob& job, uint32_t slots) {
-  HWY_DYNAMIC_DISPATCH(MergeOnTarget)(job, slots);
-}
+void MergeSlots(const DecodeJob& job) { HWY_DYNAMIC_DISPATCH(MergeOnTarget)(job); }
 
 }  // namespace prefixd::kernels
 #endif  // HWY_ONCE

@@ -100,9 +100,21 @@ HWY_NOINLINE HWY_ATTR void ScoreRawTile(const DecodeTensor& key, const float* qu
   }
 }
 
+// [begin, end) of each stretch of bits.
+template <class Call>
+HWY_INLINE void ForEachStretch(uint64_t bits, const Call& call) {
+  while (bits != 0) {
+    const auto begin = static_cast<uint32_t>(std::countr_zero(bits));
+    const uint32_t end = begin + static_cast<uint32_t>(std::countr_one(bits >> begin));
+    call(begin, end);
+    if (end == 64) return;
+    bits &= ~uint64_t{0} << end;
+  }
+}
+
 // sums = sums * corrections + values by weights, of kVectors vectors of dimensions.
 template <quant::Dtype kDtype, size_t kRows, size_t kVectors>
-HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint32_t tokens, size_t d,
+HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint64_t seen, size_t d,
                               const float* weights, const float* corrections, LineAsker* asked,
                               float* sums, size_t pitch) {
   const DF df;
@@ -116,18 +128,20 @@ HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint32_t tokens, si
     }
   }
   LineAsker asker = *asked;
-  for (uint32_t t = 0; t < tokens; ++t) {
-    asker.Ask<kVectors / 2 + 1>();
-    VF value[kVectors];
+  ForEachStretch(seen, [&](uint32_t begin, uint32_t end) HWY_ATTR {
+    for (uint32_t t = begin; t < end; ++t) {
+      asker.Ask<kVectors / 2 + 1>();
+      VF value[kVectors];
 #pragma GCC unroll 4
-    for (size_t v = 0; v < kVectors; ++v) value[v] = values.Load(t, d + v * kLanes);
+      for (size_t v = 0; v < kVectors; ++v) value[v] = values.Load(t, d + v * kLanes);
 #pragma GCC unroll 4
-    for (size_t r = 0; r < kRows; ++r) {
-      const VF weight = hn::Set(df, weights[r * kDecodeTile + t]);
+      for (size_t r = 0; r < kRows; ++r) {
+        const VF weight = hn::Set(df, weights[r * kDecodeTile + t]);
 #pragma GCC unroll 4
-      for (size_t v = 0; v < kVectors; ++v) of[r][v] = hn::MulAdd(weight, value[v], of[r][v]);
+        for (size_t v = 0; v < kVectors; ++v) of[r][v] = hn::MulAdd(weight, value[v], of[r][v]);
+      }
     }
-  }
+  });
   *asked = asker;
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
@@ -138,10 +152,10 @@ HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint32_t tokens, si
   }
 }
 
-// Of row heads [row, row + kRows) of the strip, which see the first `tokens` tokens.
+// Of row heads [row, row + kRows) of the strip, which see tokens `seen`.
 template <quant::Dtype kDtype, size_t kRows>
 HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& value,
-                                      const DecodeUnit& unit, uint32_t first, uint32_t tokens,
+                                      const DecodeUnit& unit, uint32_t first, uint64_t seen,
                                       LineAsker* asker, const DecodeStrip& strip, uint32_t row,
                                       const DecodeScratch& scratch) {
   const RawRows<kDtype> values(value, unit, first);
@@ -150,11 +164,11 @@ HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& 
   float* sums = job.sums.values + (strip.first + row) * job.value_pitch;
   size_t d = 0;
   for (; d + 4 * kLanes <= value.dim; d += 4 * kLanes) {
-    AddRawVectors<kDtype, kRows, 4>(values, tokens, d, weights, corrections, asker, sums,
+    AddRawVectors<kDtype, kRows, 4>(values, seen, d, weights, corrections, asker, sums,
                                     job.value_pitch);
   }
   for (; d < value.dim; d += kLanes) {
-    AddRawVectors<kDtype, kRows, 1>(values, tokens, d, weights, corrections, asker, sums,
+    AddRawVectors<kDtype, kRows, 1>(values, seen, d, weights, corrections, asker, sums,
                                     job.value_pitch);
   }
 }
@@ -182,14 +196,12 @@ class RawStrip {
     bool alike = true;
     for (uint32_t r = 1; r < strip.rows; ++r) alike &= strip.seen[r] == strip.seen[0];
     if (alike && strip.rows == kStripHeads) {
-      const uint32_t tokens = static_cast<uint32_t>(std::popcount(strip.seen[0]));
-      return AddRawTile<kDtype, kStripHeads>(job, value, unit, tile.first, tokens, asker, strip, 0,
-                                             scratch);
+      return AddRawTile<kDtype, kStripHeads>(job, value, unit, tile.first, strip.seen[0], asker,
+                                             strip, 0, scratch);
     }
     // A row never touches a value that it does not see, not even with weight 0: NaN survives that.
     for (uint32_t r = 0; r < strip.rows; ++r) {
-      const uint32_t tokens = static_cast<uint32_t>(std::popcount(strip.seen[r]));
-      AddRawTile<kDtype, 1>(job, value, unit, tile.first, tokens, asker, strip, r, scratch);
+      AddRawTile<kDtype, 1>(job, value, unit, tile.first, strip.seen[r], asker, strip, r, scratch);
     }
   }
 };

@@ -49,11 +49,13 @@ class SeenTokens {
   const uint64_t seen_;
 };
 
-// scores -> weights 2^(score - max), 0 for tokens that the row head does not see.
-HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenTokens seen,
+// scores -> weights 2^(score - max), 0 for tokens that the row head does not see. cap: in powers of
+// 2, or 0.
+HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenTokens seen, float cap,
                               float* scores) {
   const DF df;
   TileRow64 row = TileRow64::Load(scores);
+  if (cap != 0) row = row.Capped(cap);
   if (!seen.all()) {
     const VF lowest = hn::Set(df, -FLT_MAX);
     row = {seen.Choose(0, row.v0, lowest), seen.Choose(1, row.v1, lowest),
@@ -82,8 +84,9 @@ HWY_NOINLINE HWY_ATTR void WeighStrip(const DecodeJob& job, const DecodeScratch&
                                       LineAsker* asker, DecodeStrip* strip) {
   for (uint32_t r = 0; r < strip->rows; ++r) {
     asker->Ask<kLinesToWeigh>();
-    strip->corrections[r] = WeighRowHead(job.sums, strip->first + r, SeenTokens(strip->seen[r]),
-                                         scratch.scores + r * kDecodeTile);
+    strip->corrections[r] =
+        WeighRowHead(job.sums, strip->first + r, SeenTokens(strip->seen[r]),
+                     job.shape.soft_cap * kLog2E, scratch.scores + r * kDecodeTile);
   }
 }
 

@@ -7,6 +7,7 @@
 #define PREFIXD_KERNELS_DECODE_UNIT_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -88,8 +89,8 @@ class UnitAttention {
   HWY_ATTR void Run() {
     for (uint32_t first = 0; first < visit_.tokens; first += kDecodeTile) {
       DecodeTokens tile{.first = first, .tokens = HWY_MIN(kDecodeTile, visit_.tokens - first)};
-      tile.tokens = CountSeen(tile);
-      if (tile.tokens == 0) break;
+      tile.tokens = EndOfSeen(tile);
+      if (tile.tokens == 0) continue;
       asker_.Ask<kLinesToWiden>();
       key_ = Tiled(format_.key, visit_.key, tile, scratch_.key_tile);
       WidenTile(format_.key, key_.unit, key_.tokens, scratch_.key_scales, scratch_.key_biases);
@@ -133,20 +134,15 @@ class UnitAttention {
     return {{memory, tensor.tile_layout}, {.first = 0, .tokens = tile.tokens}};
   }
 
-  // How many of the tile's tokens any row sees.
-  HWY_INLINE uint32_t CountSeen(const DecodeTokens& tile) const {
-    uint32_t most = 0;
-    for (uint32_t row = visit_.first_row; row < visit_.end_row; ++row) {
-      most = HWY_MAX(most, CountSeen(tile, row));
-    }
-    return most;
+  // Behind the last of the tile's tokens that any row sees; 0: none is seen.
+  HWY_INLINE uint32_t EndOfSeen(const DecodeTokens& tile) const {
+    uint64_t seen = 0;
+    for (uint32_t row = visit_.first_row; row < visit_.end_row; ++row) seen |= SeenBy(row, tile);
+    return static_cast<uint32_t>(std::bit_width(seen));
   }
-  // How many the row sees.
-  HWY_INLINE uint32_t CountSeen(const DecodeTokens& tile, uint32_t row) const {
-    const uint64_t begin = visit_.position + tile.first;
-    const uint64_t position = job_.rows[row].position;
-    if (position < begin) return 0;
-    return static_cast<uint32_t>(HWY_MIN(position + 1 - begin, uint64_t{tile.tokens}));
+  HWY_INLINE uint64_t SeenBy(uint32_t row, const DecodeTokens& tile) const {
+    return SeenTokensOf(job_.shape, job_.rows[row].position, visit_.position + tile.first,
+                        tile.tokens);
   }
 
   // Row heads first ... of the visit.
@@ -157,8 +153,7 @@ class UnitAttention {
     strip.rows = rows;
     strip.first = size_t{visit_.slot} * job_.row_heads() + row_head;
     for (uint32_t r = 0; r < rows; ++r) {
-      const uint32_t seen = CountSeen(tile, visit_.first_row + (first + r) / job_.group());
-      strip.seen[r] = seen == kDecodeTile ? ~uint64_t{0} : (uint64_t{1} << seen) - 1;
+      strip.seen[r] = SeenBy(visit_.first_row + (first + r) / job_.group(), tile);
     }
     Score(key_.unit, key_.tokens, row_head, rows);
     WeighStrip(job_, scratch_, &asker_, &strip);
