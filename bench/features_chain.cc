@@ -149,11 +149,7 @@ class Chain {
 
   absl::Status Open() {
     own_ = {};
-    cache::Options options;
-    options.ram_budget_bytes = uint64_t{32} << 20;
-    options.ssd_budget_bytes = uint64_t{1} << 30;
-    options.directory = directory_;
-    PREFIXD_ASSIGN_OR_RETURN(own_, OpenOwnCache(options, identity_));
+    PREFIXD_ASSIGN_OR_RETURN(own_, OpenOwnCache(SmallSsdCache(directory_), identity_));
     return absl::OkStatus();
   }
   // As a worker: what is missing, in the rungs given. Returns how many blocks that were.

@@ -29,6 +29,7 @@
 #include "cache/history.h"
 #include "cache/load_model.h"
 #include "cache/pin.h"
+#include "cache/refused.h"
 #include "cache/rewrite.h"
 #include "cache/session.h"
 #include "cache/space_limits.h"
@@ -253,6 +254,9 @@ struct Core {
   void Promote(const Promotion& promotion);
   void CheckInPlace(const Promotion& promotion);
   void WriteRecord(const index::PageInfo& page, block::Extent extent) PREFIXD_REQUIRES(clear_mutex);
+  // Of a page that was awaited and did not come.
+  block::ShortenReason WhyNotInRam(const index::PageInfo& page) const;
+  void RefusePromotion(const index::PageRef& page);
   void GiveUpPromotion(const index::PageInfo& page, const absl::Status& status);
   bool NextPromotion(Promotion* promotion);
   bool VerifySome();  // false: nothing unverified is left, or it is not this thread's turn
@@ -379,6 +383,7 @@ struct Core {
   // What sessions hold stays held in the arena's file: the next daemon goes by it.
   std::atomic<bool> stopping{false};
   Counters counters;
+  Refused refused;
   FormatAdvice format_advice;
   LoadModel load_model;
   std::unique_ptr<ram::Arena> arena;

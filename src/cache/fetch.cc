@@ -39,12 +39,6 @@ bool SendPage(const Outgoing& page, FetchSink* sink) {
   return true;
 }
 
-block::ShortenReason ReasonOf(const index::PageInfo& page, base::Deadline deadline) {
-  if (page.state == index::PageState::kGone) return block::ShortenReason::kCorrupt;
-  return std::chrono::steady_clock::now() >= deadline ? block::ShortenReason::kDeadline
-                                                      : block::ShortenReason::kIoError;
-}
-
 // Holds pages for one Fetch: it goes on reading although the lease is released.
 class FetchHold {
  public:
@@ -76,7 +70,8 @@ class Sender {
   absl::StatusOr<bool> Send(const index::PageInfo& leased) {
     const index::PageInfo page = core_->index->WaitWhilePromoting(leased.ref, deadline_);
     if (!index::InRam(page.state)) {
-      why_ = ReasonOf(page, deadline_);
+      const bool waits = page.state == index::PageState::kPromoting;
+      why_ = waits ? block::ShortenReason::kDeadline : core_->WhyNotInRam(page);
       return false;
     }
     std::span<const std::byte> bytes(core_->arena->data(page.extent), page.page_bytes);

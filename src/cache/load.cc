@@ -154,7 +154,7 @@ void Core::StartLoading(const SpaceInfo& space, uint32_t floor, base::Deadline d
       absl::StatusOr<block::Extent> extent = AllocateExtent(
           page.page_bytes, space.FullPageBytes(page.ref.group, page.ref.rung), patience);
       if (!extent.ok()) {
-        index->FailPromotion(page.ref, index::PrefixIndex::PromotionFailure::kTryAgain);
+        RefusePromotion(page.ref);
         Shorten(std::max(page.first_token, floor), page.ref.group, block::ShortenReason::kRamFull,
                 &held->answer);
         break;

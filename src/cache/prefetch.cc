@@ -93,7 +93,7 @@ bool Core::PrefetchOne() {
     if (extent.ok()) {
       Promote({.page = page, .extent = *extent, .queued_us = static_cast<uint64_t>(Now())});
     } else {
-      index->FailPromotion(page.ref, index::PrefixIndex::PromotionFailure::kTryAgain);
+      RefusePromotion(page.ref);
       watch_bell.Ring();
     }
   }

@@ -13,6 +13,18 @@ constexpr std::chrono::milliseconds kHealPatience(100);  // for room, to read a 
 
 }  // namespace
 
+block::ShortenReason Core::WhyNotInRam(const index::PageInfo& page) const {
+  if (page.state == index::PageState::kGone) return block::ShortenReason::kCorrupt;
+  return refused.Contains(page.ref) ? block::ShortenReason::kRamFull
+                                    : block::ShortenReason::kIoError;
+}
+
+// There is no room in RAM for it: it stays on SSD, and good.
+void Core::RefusePromotion(const index::PageRef& page) {
+  refused.Add(page);
+  index->FailPromotion(page, index::PrefixIndex::PromotionFailure::kTryAgain);
+}
+
 void Core::Enqueue(std::vector<Promotion> promotions) {
   if (promotions.empty()) return;
   {
@@ -25,12 +37,11 @@ void Core::Enqueue(std::vector<Promotion> promotions) {
 // Says what went wrong and gives the page up, or back to the SSD when another try may succeed.
 // Counted first, here and below: whoever waited for the page finds it counted.
 void Core::GiveUpPromotion(const index::PageInfo& page, const absl::Status& status) {
-  if (absl::IsResourceExhausted(status)) {  // it is on SSD, and good
-    return index->FailPromotion(page.ref, index::PrefixIndex::PromotionFailure::kTryAgain);
-  }
+  if (absl::IsResourceExhausted(status)) return RefusePromotion(page.ref);
   const bool io_error = status.code() == absl::StatusCode::kUnavailable;
   const bool aged_out = status.code() == absl::StatusCode::kNotFound;  // while the read was queued
   counters.Add(aged_out ? "promotions.aged_out" : io_error ? "ssd.read_errors" : "check_failures");
+  refused.Forget(page.ref);
   index->FailPromotion(page.ref, io_error ? index::PrefixIndex::PromotionFailure::kTryAgain
                                           : index::PrefixIndex::PromotionFailure::kCorrupt);
   if (aged_out) return;
@@ -108,7 +119,7 @@ void Core::CheckInPlace(const Promotion& promotion) {
     if (extent.ok()) {
       return Promote({.page = page, .extent = *extent, .queued_us = promotion.queued_us});
     }
-    index->FailPromotion(page.ref, index::PrefixIndex::PromotionFailure::kTryAgain);
+    RefusePromotion(page.ref);
   }
   watch_bell.Ring();
 }

@@ -60,9 +60,7 @@ void Core::TellReady(const Watch& watch, uint32_t group, std::vector<block::Leas
 }
 
 void Core::TellFailed(Watch* watch, const index::PageInfo& page) {
-  const block::ShortenReason reason = page.state == index::PageState::kGone
-                                          ? block::ShortenReason::kCorrupt
-                                          : block::ShortenReason::kIoError;
+  const block::ShortenReason reason = WhyNotInRam(page);
   const SessionPtr session = watch->session.lock();
   const LeasePtr lease = watch->lease.lock();
   if (session == nullptr || lease == nullptr) return;

@@ -49,6 +49,56 @@ TEST_F(SnapshotShareTest, ItIsNeverPassedAndTheGaugeIsTheSum) {
   EXPECT_GT(Counter("pages.promoted"), 0u);
 }
 
+// On SSD there are many times what the share holds: each that is read back takes another's place,
+// and what is held keeps its place.
+TEST_F(SnapshotShareTest, WhatIsReadBackStaysWithinItAlsoWhileItIsHeld) {
+  constexpr uint64_t kSequences = 24;
+  const block::SpaceIdentity identity = StatesOnly();
+  cache::Options options = WithSsd();
+  options.snapshot_share = 0.05;
+  Open(options);
+  block::SpaceHandle space = OpenSpace(identity);
+  for (uint64_t seed = 0; seed < kSequences; ++seed) {
+    StoreAll(identity, space, Of(seed));
+    ASSERT_EQ(cache_->Flush(In(10000)).dirty_bytes, 0u);
+  }
+  Open(options);
+  space = OpenSpace(identity);
+  for (uint64_t seed = 0; seed < kSequences; ++seed) {
+    EXPECT_GT(ReadBack(identity, space, Of(seed)), 0u) << seed;
+    Check();
+  }
+  ASSERT_EQ(Counter("pages.promoted"), kSequences);
+
+  Open(options);
+  space = OpenSpace(identity);
+  std::vector<block::LeaseId> held;
+  uint32_t refused = 0;
+  for (uint64_t seed = 0; seed < kSequences; ++seed) {
+    const cache::Acquired acquired = Acquire(space, Of(seed));
+    ASSERT_TRUE(acquired.lease);
+    held.push_back(acquired.lease);
+    Collector got;
+    ASSERT_TRUE(
+        cache_->Fetch(session_, {.lease = held.back(), .groups = {}}, In(20000), &got).ok());
+    ASSERT_EQ(got.ready.size(), 1u);
+    if (got.ready[0].usable_tokens == 0) {
+      ++refused;
+      EXPECT_EQ(got.ready[0].reason, block::ShortenReason::kRamFull);
+    }
+    Check();
+  }
+  EXPECT_GT(refused, 0u);
+  EXPECT_LT(refused, kSequences);
+  for (const block::LeaseId lease : held) {
+    ASSERT_TRUE(cache_->Release(session_, {.lease = lease, .used_tokens = 0}).ok());
+  }
+  for (uint64_t seed = 0; seed < kSequences; ++seed) {
+    EXPECT_GT(ReadBack(identity, space, Of(seed)), 0u) << seed << ": it was refused, not lost";
+  }
+  Check();
+}
+
 TEST_F(SnapshotShareTest, WhatAKillLeftIsTakenUpWithinIt) {
   const block::SpaceIdentity identity = StatesOnly();
   LiveAndBeKilled(Shared(), [&] {

@@ -1,9 +1,8 @@
 // Spaces whose layers slide or keep a state: what comes back is right for every layer, or nothing
 // is.
 #include <algorithm>
-#include <optional>
 
-#include "tests/client/daemon.h"
+#include "tests/client/restart.h"
 
 namespace prefixd {
 namespace {
@@ -35,23 +34,17 @@ std::vector<std::byte> StateOf(const std::vector<uint32_t>& tokens, uint32_t cou
   return state;
 }
 
-class HybridTest : public testing::TestWithParam<bool> {
+class HybridTest : public RestartTest {
  protected:
   void Start(bool states) {
     spec_ = HybridSpace(states);
-    daemon_.emplace(directory_.socket(), DaemonOptions{.arena = GetParam() ? arena_.path() : "",
-                                                       .directory = directory_.path() + "/ssd"});
-    client_.emplace(ClientOptions{.address = directory_.address()});
+    StartDaemon();
     space_ = client_->OpenSpace(spec_);
     ASSERT_TRUE(space_.ok()) << space_.status.message;
   }
   void Restart(bool states) {
     space_ = {};
-    client_.reset();
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    ASSERT_EQ(daemon_->cache().Flush(end).dirty_bytes, 0u);
-    daemon_.reset();
-    std::filesystem::remove(arena_.path());
+    StopDaemon();
     Start(states);
   }
   // Computes tokens [begin, end) as an engine would, with the states that are wanted on the way.
@@ -123,11 +116,7 @@ class HybridTest : public testing::TestWithParam<bool> {
     }
   }
 
-  TempDirectory directory_;
-  ArenaPath arena_;
   SpaceSpec spec_;
-  std::optional<Daemon> daemon_;
-  std::optional<Client> client_;
   Result<Space> space_;
 };
 

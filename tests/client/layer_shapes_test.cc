@@ -1,10 +1,9 @@
 // Layers that do not keep keys and values of their own: MLA, whose values are a prefix of its keys;
 // keys alone; and layers that attend on another one's. Stored once, read back from RAM and SSD.
 #include <algorithm>
-#include <optional>
 #include <utility>
 
-#include "tests/client/daemon.h"
+#include "tests/client/restart.h"
 
 namespace prefixd {
 namespace {
@@ -33,23 +32,17 @@ SpaceSpec Shapes() {
   return spec;
 }
 
-class LayerShapesTest : public testing::TestWithParam<bool> {
+class LayerShapesTest : public RestartTest {
  protected:
   LayerShapesTest() { Start(); }
   void Start() {
-    daemon_.emplace(directory_.socket(), DaemonOptions{.arena = GetParam() ? arena_.path() : "",
-                                                       .directory = directory_.path() + "/ssd"});
-    client_.emplace(ClientOptions{.address = directory_.address()});
+    StartDaemon();
     space_ = client_->OpenSpace(spec_);
     ASSERT_TRUE(space_.ok()) << space_.status.message;
   }
   void Restart() {
     space_ = {};
-    client_.reset();
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    ASSERT_EQ(daemon_->cache().Flush(end).dirty_bytes, 0u);
-    daemon_.reset();
-    std::filesystem::remove(arena_.path());
+    StopDaemon();
     Start();
   }
   bool Owns(uint32_t layer) const { return spec_.layers[layer].reads_layer < 0; }
@@ -89,11 +82,7 @@ class LayerShapesTest : public testing::TestWithParam<bool> {
     return all;
   }
 
-  TempDirectory directory_;
-  ArenaPath arena_;
   const SpaceSpec spec_ = Shapes();
-  std::optional<Daemon> daemon_;
-  std::optional<Client> client_;
   Result<Space> space_;
   const std::vector<uint32_t> tokens_ = Tokens(300, 1);
 };

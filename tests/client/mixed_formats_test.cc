@@ -1,14 +1,13 @@
 // One chain, several formats: blocks at a sequence's beginning raw, those behind them quantized.
-#include <optional>
 
-#include "tests/client/daemon.h"
+#include "tests/client/restart.h"
 
 namespace prefixd {
 namespace {
 
 constexpr uint32_t kRaw = 0, kEight = 1;
 
-class MixedFormatsTest : public testing::TestWithParam<bool> {
+class MixedFormatsTest : public RestartTest {
  protected:
   MixedFormatsTest() {
     for (LayerSpec& layer : spec_.layers) {
@@ -17,20 +16,14 @@ class MixedFormatsTest : public testing::TestWithParam<bool> {
     Start();
   }
   void Start() {
-    daemon_.emplace(directory_.socket(), DaemonOptions{.arena = GetParam() ? arena_.path() : "",
-                                                       .directory = directory_.path() + "/ssd"});
-    client_.emplace(ClientOptions{.address = directory_.address()});
+    StartDaemon();
     space_ = client_->OpenSpace(spec_);
     ASSERT_TRUE(space_.ok()) << space_.status.message;
   }
   // As after a reboot.
   void Restart() {
     space_ = {};
-    client_.reset();
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    ASSERT_EQ(daemon_->cache().Flush(end).dirty_bytes, 0u);
-    daemon_.reset();
-    std::filesystem::remove(arena_.path());
+    StopDaemon();
     Start();
   }
   Sequence Store(const std::vector<uint32_t>& tokens, const BeginOptions& options,
@@ -68,11 +61,7 @@ class MixedFormatsTest : public testing::TestWithParam<bool> {
     return all;
   }
 
-  TempDirectory directory_;
-  ArenaPath arena_;
   SpaceSpec spec_ = SmallSpace(Raw(Dtype::kF16));
-  std::optional<Daemon> daemon_;
-  std::optional<Client> client_;
   Result<Space> space_;
   const std::vector<uint32_t> tokens_ = Tokens(300, 1);
 };

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <optional>
 #include <thread>
 
-#include "tests/client/daemon.h"
 #include "tests/client/played_daemon.h"
+#include "tests/client/restart.h"
 
 namespace prefixd {
 namespace {
@@ -50,13 +49,11 @@ std::vector<std::byte> StateOf(const std::vector<uint32_t>& tokens, uint32_t cou
   return state;
 }
 
-class SetTest : public testing::TestWithParam<bool> {
+class SetTest : public RestartTest {
  protected:
   void Start(std::vector<SpaceSpec> specs) {
     specs_ = std::move(specs);
-    daemon_.emplace(directory_.socket(), DaemonOptions{.arena = GetParam() ? arena_.path() : "",
-                                                       .directory = directory_.path() + "/ssd"});
-    client_.emplace(ClientOptions{.address = directory_.address()});
+    StartDaemon();
     spaces_.clear();
     for (const SpaceSpec& spec : specs_) {
       Result<Space> space = client_->OpenSpace(spec);
@@ -67,11 +64,7 @@ class SetTest : public testing::TestWithParam<bool> {
   // As after a reboot.
   void Restart() {
     spaces_.clear();
-    client_.reset();
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    ASSERT_EQ(daemon_->cache().Flush(end).dirty_bytes, 0u);
-    daemon_.reset();
-    std::filesystem::remove(arena_.path());
+    StopDaemon();
     if (damage_) Damage();
     Start(specs_);
   }
@@ -171,11 +164,7 @@ class SetTest : public testing::TestWithParam<bool> {
   }
 
   bool damage_ = false;
-  TempDirectory directory_;
-  ArenaPath arena_;
   std::vector<SpaceSpec> specs_;
-  std::optional<Daemon> daemon_;
-  std::optional<Client> client_;
   std::vector<Space> spaces_;
   const std::vector<uint32_t> tokens_ = Tokens(400, 1);
 };
