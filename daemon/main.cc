@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
+
 #include "daemon/config.h"
 #include "daemon/program.h"
 
@@ -22,6 +24,12 @@ void TuneMalloc() {
   ::mallopt(M_ARENA_MAX, 2);
 }
 
+// Debian builds Abseil with its search for lock cycles: one graph, under one spinlock, that every
+// lock of gRPC goes through on every thread.
+void StopSearchForLockCycles() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+}
+
 int Fail(int code, const std::string& message) {
   std::fprintf(stderr, "prefixd: %s\n", message.c_str());
   return code;
@@ -32,6 +40,7 @@ int Fail(int code, const std::string& message) {
 int main(int argc, char** argv) {
   namespace daemon = prefixd::daemon;
   TuneMalloc();
+  StopSearchForLockCycles();
   ::umask(0077);  // what is stored is private; the socket's mode is set by itself
   ::signal(SIGPIPE, SIG_IGN);
   daemon::BlockStopSignals();

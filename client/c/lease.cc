@@ -1,5 +1,6 @@
 // Lookups and leases of prefixd.h.
 #include "handles.h"
+#include "prefixd/set.h"
 
 namespace {
 
@@ -13,6 +14,8 @@ static_assert(sizeof(prefixd_block) == sizeof(prefixd::BlockTableEntry) &&
                   offsetof(prefixd::BlockTableEntry, page_tokens) &&
               offsetof(prefixd_block, tokens) == offsetof(prefixd::BlockTableEntry, tokens) &&
               offsetof(prefixd_block, format) == offsetof(prefixd::BlockTableEntry, format));
+
+constexpr size_t kMostMembers = 64;
 
 // A lookup's options and what they point at.
 struct Options {
@@ -54,6 +57,49 @@ std::chrono::milliseconds WaitOf(uint32_t deadline_ms) {
   return deadline_ms == 0 ? prefixd::Lease::kLoadDeadline : std::chrono::milliseconds(deadline_ms);
 }
 
+// Entry `i` of an array whose entries have the `size` that the caller knows.
+template <typename Struct>
+Struct* EntryOf(Struct* first, size_t i) {
+  if (first == nullptr) return nullptr;
+  using Byte = std::conditional_t<std::is_const_v<Struct>, const std::byte, std::byte>;
+  return reinterpret_cast<Struct*>(reinterpret_cast<Byte*>(first) + i * first->size);
+}
+
+std::unique_ptr<prefixd_lease> Owned(std::shared_ptr<prefixd::Client> client,
+                                     prefixd::Lease lease) {
+  auto handle = std::make_unique<prefixd_lease>();
+  handle->client = std::move(client);
+  handle->lease = std::move(lease);
+  return handle;
+}
+
+struct Set {
+  std::shared_ptr<prefixd::Client> client;
+  std::vector<Options> options;  // what the members' options point at
+  std::vector<prefixd::SetMember> members;
+};
+
+prefixd_status TakeMembers(const prefixd_set_member* from, size_t count, Set* to) {
+  to->options.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const prefixd_set_member* const entry = EntryOf(from, i);
+    prefixd_set_member member;
+    if (entry->size != from->size) return Refuse("acquire_set: members differ in size");
+    if (!Take(entry, &member) || !TakeLookup(member.lookup, &to->options[i])) {
+      return PREFIXD_INVALID_ARGUMENT;
+    }
+    if (member.space == nullptr) {
+      return Tell({prefixd::StatusCode::kUnavailable, "acquire_set: no space"});
+    }
+    if (to->client != nullptr && to->client != member.space->client) {
+      return Refuse("acquire_set: the spaces are of several clients");
+    }
+    to->client = member.space->client;
+    to->members.push_back({&member.space->space, to->options[i].begin});
+  }
+  return PREFIXD_OK;
+}
+
 }  // namespace
 
 extern "C" {
@@ -83,12 +129,38 @@ prefixd_lease* prefixd_acquire(prefixd_space* space, const uint32_t* tokens, siz
     if (space == nullptr) {
       return Tell({prefixd::StatusCode::kUnavailable, "acquire: no space"}), nullptr;
     }
-    auto handle = std::make_unique<prefixd_lease>();
-    handle->client = space->client;
-    handle->lease = space->space.Acquire({tokens, count}, options.begin);
+    auto handle = Owned(space->client, space->space.Acquire({tokens, count}, options.begin));
     GiveMatch(handle->lease.match(), out);
     Tell(handle->lease.match().status);
     return handle.release();
+  });
+}
+
+prefixd_status prefixd_acquire_set(const prefixd_set_member* members, size_t member_count,
+                                   const uint32_t* tokens, size_t count, prefixd_lease** leases,
+                                   prefixd_match_info* out) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    if (member_count > kMostMembers) return Refuse("acquire_set: more than 64 members");
+    if (member_count > 0 && (members == nullptr || leases == nullptr)) {
+      return Refuse("acquire_set: no members, or no room for their leases");
+    }
+    std::fill_n(leases, member_count, nullptr);
+    for (size_t i = 0; i < member_count; ++i) GiveMatch({}, EntryOf(out, i));
+    Set set;
+    if (!CheckTokens(tokens, count)) return PREFIXD_INVALID_ARGUMENT;
+    const prefixd_status taken = TakeMembers(members, member_count, &set);
+    if (taken != PREFIXD_OK || member_count == 0) return taken;
+    std::vector<prefixd::Lease> found =
+        prefixd::SequenceSet::Acquire(*set.client, set.members, {tokens, count});
+    std::vector<std::unique_ptr<prefixd_lease>> handles;
+    for (prefixd::Lease& lease : found) handles.push_back(Owned(set.client, std::move(lease)));
+    for (size_t i = 0; i < handles.size(); ++i) {
+      const prefixd::MatchInfo& match = handles[i]->lease.match();
+      GiveMatch(match, EntryOf(out, i));
+      if (!match.status.ok()) Tell(match.status);
+      leases[i] = handles[i].release();
+    }
+    return LastStatus();
   });
 }
 

@@ -20,6 +20,7 @@ prefixd_plan* prefixd_reserve(prefixd_space* space, const uint32_t* tokens, size
     inner.deadline = Millis(with.deadline_ms, 200);
     inner.write_format = with.write_format;
     if (with.readable != 0) inner.readable = with.readable;
+    inner.coarser_formats = with.coarser_formats;
     auto handle = std::make_unique<prefixd_plan>();
     handle->client = space->client;
     handle->plan = space->space.Reserve({tokens, count}, inner);
@@ -34,6 +35,17 @@ size_t prefixd_mine(const prefixd_plan* plan, prefixd_run* runs, size_t capacity
     const std::span<const prefixd::TokenRun> mine = plan->plan.mine();
     for (size_t i = 0; runs != nullptr && i < std::min(capacity, mine.size()); ++i) {
       runs[i] = {mine[i].begin, mine[i].end};
+    }
+    return mine.size();
+  });
+}
+
+size_t prefixd_mine_formats(const prefixd_plan* plan, uint32_t* formats, size_t capacity) {
+  return Guarded<size_t>(0, [&]() -> size_t {
+    if (plan == nullptr) return 0;
+    const std::span<const prefixd::TokenRun> mine = plan->plan.mine();
+    for (size_t i = 0; formats != nullptr && i < std::min(capacity, mine.size()); ++i) {
+      formats[i] = mine[i].format;
     }
     return mine.size();
   });

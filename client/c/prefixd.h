@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 2
+#define PREFIXD_ABI_VERSION 3
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -165,6 +165,12 @@ typedef struct prefixd_layer {
   uint32_t window, sink_tokens;  // of PREFIXD_SLIDING
   uint32_t values;               // PREFIXD_VALUES_STORED (0 means it too) ...
   uint64_t state_bytes;          // of PREFIXD_STATE
+  // Since version 3. 1: the layer has no cache of its own and attends on the keys and values of the
+  // layer with index `reads_layer` (Gemma-3n, cross-layer attention); nothing else is said of it.
+  // They are written there, once; prefixd_gather() and prefixd_table() of this layer are that
+  // one's.
+  uint32_t shared;
+  uint32_t reads_layer;
 } prefixd_layer;
 
 typedef struct prefixd_rope {
@@ -260,6 +266,23 @@ typedef struct prefixd_lease prefixd_lease;
 PREFIXD_API prefixd_lease* prefixd_acquire(prefixd_space* space, const uint32_t* tokens,
                                            size_t count, const prefixd_lookup* lookup,
                                            prefixd_match_info* out);
+
+// One request in several spaces: a draft model beside its target, the ranks of a model. Since
+// version 3.
+typedef struct prefixd_set_member {
+  size_t size;
+  prefixd_space* space;          // of one client, all of them
+  const prefixd_lookup* lookup;  // may be NULL; the longest `deadline_ms` of all counts
+} prefixd_set_member;
+// Looks the tokens up in all of them in one round trip: leases[i] is that of members[i], and all
+// begin at one length, the longest that can be restored in each. A lease may shrink alone while it
+// loads: the least that prefixd_wait_all() of any answered in the end is good in all, but with
+// sliding or state layers, where a shorter length is 0 tokens. Where nothing is found leases[i] is
+// NULL or a lease of 0 tokens. `out`, when not NULL, has `member_count` entries of one `size`.
+PREFIXD_API prefixd_status prefixd_acquire_set(const prefixd_set_member* members,
+                                               size_t member_count, const uint32_t* tokens,
+                                               size_t count, prefixd_lease** leases,
+                                               prefixd_match_info* out);
 // Tokens that need not be computed; may shrink until prefixd_wait_all() has answered.
 PREFIXD_API uint32_t prefixd_restorable_tokens(const prefixd_lease* lease);
 // Blocks until the pages of `layer`, or all, are here, at most `deadline_ms` (0 = as long as the
@@ -328,6 +351,9 @@ typedef struct prefixd_reserve_options {
   uint32_t turn_end_count;
   const uint32_t* turn_ends;  // further sequence ends: after that many tokens, each
   uint64_t readable;          // a block that is here in one of these is not written; 0 = all
+  // Since version 3. Mask of formats that prefixd_write_packed() may bring instead of write_format
+  // while the daemon advises coarser ones: prefixd_mine_formats() says which. 0: never.
+  uint64_t coarser_formats;
 } prefixd_reserve_options;
 
 // Asks what is missing of the tokens and announces it. `options` may be NULL. Without a daemon: a
@@ -341,6 +367,12 @@ typedef struct prefixd_run {  // tokens [begin, end)
 // Runs of blocks to write, in position order: for each, write every layer, then commit run.end.
 // Fills at most `capacity`; returns how many there are.
 PREFIXD_API size_t prefixd_mine(const prefixd_plan* plan, prefixd_run* runs, size_t capacity);
+
+// The format of each run of prefixd_mine(), an index into the layers' formats: what
+// prefixd_write_packed() brings there. Fills at most `capacity`; returns how many there are. Since
+// version 3.
+PREFIXD_API size_t prefixd_mine_formats(const prefixd_plan* plan, uint32_t* formats,
+                                        size_t capacity);
 
 // Tokens [begin, begin + count) of `layer`, stored as they are. Tokens of blocks that are not to be
 // written are passed over: a whole tensor may be given.

@@ -5,6 +5,8 @@
 #include <iostream>
 #include <optional>
 
+#include "absl/synchronization/mutex.h"
+
 #include "client/worker/options.h"
 #include "client/worker/worker.h"
 
@@ -23,6 +25,7 @@ void KeepOpenBlasFromSpinning(char** argv) {
 
 int main(int argc, char** argv) {
   KeepOpenBlasFromSpinning(argv);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as prefixd
   prefixd::worker::Options options;
   const std::optional<int> exit_code =
       prefixd::worker::ParseCommandLine(argc, argv, &options, std::cout, std::cerr);

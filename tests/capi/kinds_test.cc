@@ -1,4 +1,5 @@
-// Layers that slide or keep a state, through the C functions and the real prefixd.
+// Layers that slide, keep a state or share another's cache, and sets of spaces, through the C
+// functions and the real prefixd.
 #include <cstring>
 #include <span>
 #include <vector>
@@ -17,7 +18,7 @@ using Rows = std::vector<uint8_t>;  // [kHeads][tokens][kRow]
 class KindsTest : public EndToEndTest {
  protected:
   void SetUp() override {
-    StartDaemon();
+    StartDaemon(flags());
     for (uint32_t i = 0; i < kTokens; ++i) tokens_.push_back(i * 31 % 1009);
     const std::string where = address();
     prefixd_options options = PREFIXD_INIT(prefixd_options);
@@ -29,6 +30,8 @@ class KindsTest : public EndToEndTest {
     prefixd_close_space(space_);
     prefixd_detach(client_);
   }
+
+  virtual std::vector<std::string> flags() const { return {}; }
 
   prefixd_layer Layer(uint32_t kind) {
     prefixd_layer layer = PREFIXD_INIT(prefixd_layer);
@@ -48,17 +51,21 @@ class KindsTest : public EndToEndTest {
     }
     return layer;
   }
+  static prefixd_space* OpenSpace(prefixd_client* client, const char* model,
+                                  const std::vector<prefixd_layer>& layers) {
+    prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
+    const uint8_t digest[32] = {5};
+    spec.model = model;
+    spec.weights_digest = digest;
+    spec.layers = layers.data();
+    spec.layer_count = static_cast<uint32_t>(layers.size());
+    return prefixd_open_space(client, &spec);
+  }
   void Open(const std::vector<uint32_t>& kinds) {
     kinds_ = kinds;
     std::vector<prefixd_layer> layers;
     for (const uint32_t kind : kinds) layers.push_back(Layer(kind));
-    prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
-    const uint8_t digest[32] = {5};
-    spec.model = "kinds";
-    spec.weights_digest = digest;
-    spec.layers = layers.data();
-    spec.layer_count = static_cast<uint32_t>(layers.size());
-    space_ = prefixd_open_space(client_, &spec);
+    space_ = OpenSpace(client_, "kinds", layers);
     ASSERT_NE(space_, nullptr) << prefixd_last_error();
   }
 
@@ -93,8 +100,8 @@ class KindsTest : public EndToEndTest {
     return wanted;
   }
   // Everything that the plan asks for.
-  void Store() {
-    prefixd_plan* plan = prefixd_reserve(space_, tokens_.data(), kTokens, nullptr);
+  void Store(uint32_t count = kTokens) {
+    prefixd_plan* plan = prefixd_reserve(space_, tokens_.data(), count, nullptr);
     const std::vector<uint32_t> wanted = Wanted(plan);
     for (uint32_t layer = 0; layer < kinds_.size(); ++layer) {
       if (kinds_[layer] == PREFIXD_STATE) {
@@ -105,14 +112,14 @@ class KindsTest : public EndToEndTest {
         }
         continue;
       }
-      Rows k = RowsOf(layer, 0, 0, kTokens), v = RowsOf(layer, 1, 0, kTokens);
+      Rows k = RowsOf(layer, 0, 0, count), v = RowsOf(layer, 1, 0, count);
       const prefixd_planes key = PlanesOf(k), value = PlanesOf(v);
-      ASSERT_EQ(prefixd_write_packed(plan, layer, 0, kTokens, &key, &value), PREFIXD_OK)
+      ASSERT_EQ(prefixd_write_packed(plan, layer, 0, count, &key, &value), PREFIXD_OK)
           << prefixd_last_error();
     }
     prefixd_commit_options options = PREFIXD_INIT(prefixd_commit_options);
     options.sequence_end = 1;
-    EXPECT_EQ(prefixd_commit(plan, kTokens, &options, nullptr), PREFIXD_OK) << prefixd_last_error();
+    EXPECT_EQ(prefixd_commit(plan, count, &options, nullptr), PREFIXD_OK) << prefixd_last_error();
     prefixd_abandon(plan);
   }
   // Of at most `limit` tokens so many are restored, and all that a layer needs there is right.
@@ -218,17 +225,13 @@ TEST_F(KindsTest, MistakesAreSentences) {
   EXPECT_NE(prefixd_get_state(nullptr, 1, room.data(), kStateBytes), PREFIXD_OK);
   EXPECT_EQ(told(prefixd_get_state(nullptr, 1, nullptr, 0)), "get_state: no room for a state");
   // Another kind than this library knows, and a member that a kind does not have.
-  prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
-  spec.model = "kinds";
-  spec.layer_count = 1;
   prefixd_layer layer = Layer(PREFIXD_FULL);
-  spec.layers = &layer;
   layer.kind = 4;
-  EXPECT_EQ(prefixd_open_space(client_, &spec), nullptr);
+  EXPECT_EQ(OpenSpace(client_, "kinds", {layer}), nullptr);
   EXPECT_STREQ(prefixd_last_error(), "open_space: a layer's kind is not known to this library");
   layer.kind = PREFIXD_FULL;
   layer.window = 10;
-  EXPECT_EQ(prefixd_open_space(client_, &spec), nullptr);
+  EXPECT_EQ(OpenSpace(client_, "kinds", {layer}), nullptr);
   EXPECT_NE(std::string(prefixd_last_error()).find("window"), std::string::npos)
       << prefixd_last_error();
 }
@@ -238,13 +241,7 @@ TEST_F(KindsTest, WithoutStoredValuesKeysAloneComeAndGo) {
     prefixd_layer layer = Layer(PREFIXD_FULL);
     layer.values = values;
     layer.value_dim = values == PREFIXD_VALUES_NONE ? 0 : kDim / 2;
-    prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
-    const uint8_t digest[32] = {5};
-    spec.model = "keys";
-    spec.weights_digest = digest;
-    spec.layers = &layer;
-    spec.layer_count = 1;
-    prefixd_space* space = prefixd_open_space(client_, &spec);
+    prefixd_space* space = OpenSpace(client_, "keys", {layer});
     ASSERT_NE(space, nullptr) << prefixd_last_error();
     prefixd_space_facts facts = PREFIXD_INIT(prefixd_space_facts);
     prefixd_describe_space(space, &facts);
@@ -273,17 +270,148 @@ TEST_F(KindsTest, ALayerOfTheFirstVersionIsFullAttention) {
   prefixd_layer layer = Layer(PREFIXD_FULL);
   layer.size = offsetof(prefixd_layer, kind);
   layer.kind = layer.window = layer.sink_tokens = 77;  // not the library's to read
-  prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
-  const uint8_t digest[32] = {5};
-  spec.model = "kinds";
-  spec.weights_digest = digest;
-  spec.layers = &layer;
-  spec.layer_count = 1;
-  space_ = prefixd_open_space(client_, &spec);
+  space_ = OpenSpace(client_, "kinds", {layer});
   ASSERT_NE(space_, nullptr) << prefixd_last_error();
   kinds_ = {PREFIXD_FULL};
   Store();
   ExpectRestored(77, 77);
+}
+
+TEST_F(KindsTest, ALayerThatSharesReadsWhatAnotherOneStored) {
+  kinds_ = {PREFIXD_FULL};
+  prefixd_layer shared = PREFIXD_INIT(prefixd_layer);
+  shared.shared = 1;
+  shared.reads_layer = 0;
+  space_ = OpenSpace(client_, "shared", {Layer(PREFIXD_FULL), shared});
+  ASSERT_NE(space_, nullptr) << prefixd_last_error();
+  Store();
+  prefixd_lease* lease = prefixd_acquire(space_, tokens_.data(), kTokens, nullptr, nullptr);
+  ASSERT_EQ(prefixd_wait_all(lease, 0), kTokens);
+  Rows k(size_t{kHeads} * kTokens * kRow), v = k;
+  const prefixd_planes key = PlanesOf(k), value = PlanesOf(v);
+  ASSERT_EQ(prefixd_gather(lease, 1, 0, kTokens, &key, &value), PREFIXD_OK);
+  EXPECT_TRUE(k == RowsOf(0, 0, 0, kTokens) && v == RowsOf(0, 1, 0, kTokens));
+  const prefixd_block *own = nullptr, *read = nullptr;
+  ASSERT_EQ(prefixd_table(lease, 0, &own), prefixd_table(lease, 1, &read));
+  EXPECT_EQ(own[0].units, read[0].units);
+  prefixd_release(lease, nullptr);
+
+  shared.reads_layer = 2;
+  EXPECT_EQ(OpenSpace(client_, "shared", {Layer(PREFIXD_FULL), shared}), nullptr);
+  EXPECT_NE(std::string(prefixd_last_error()).find("layer 1"), std::string::npos)
+      << prefixd_last_error();
+  shared.reads_layer = ~uint32_t{0};
+  EXPECT_EQ(OpenSpace(client_, "shared", {Layer(PREFIXD_FULL), shared}), nullptr);
+  EXPECT_STREQ(prefixd_last_error(), "open_space: reads_layer is no layer of any space");
+}
+
+TEST_F(KindsTest, ASetBeginsAtTheLengthThatAllOfItsSpacesHave) {
+  Open({PREFIXD_FULL, PREFIXD_FULL});
+  Store(200);
+  prefixd_space* const draft = space_;
+  kinds_ = {PREFIXD_FULL};
+  space_ = OpenSpace(client_, "target", {Layer(PREFIXD_FULL)});
+  Store();
+  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
+  lookup.deadline_ms = 5'000;
+  prefixd_set_member member = PREFIXD_INIT(prefixd_set_member);
+  std::vector<prefixd_set_member> members(2, member);
+  members[0].space = draft;
+  members[1].space = space_;
+  members[1].lookup = &lookup;
+  prefixd_lease* leases[2] = {};
+  std::vector<prefixd_match_info> matches(2, PREFIXD_INIT(prefixd_match_info));
+  ASSERT_EQ(prefixd_acquire_set(members.data(), 2, tokens_.data(), kTokens, leases, matches.data()),
+            PREFIXD_OK)
+      << prefixd_last_error();
+  for (const size_t i : {0u, 1u}) {
+    EXPECT_EQ(matches[i].restorable_tokens, 200u);
+    EXPECT_EQ(matches[i].matched_tokens, i == 0 ? 200u : kTokens);
+    ASSERT_EQ(prefixd_wait_all(leases[i], 0), 200u);
+    ExpectGathered(leases[i], 0, 0, 200);
+    prefixd_release(leases[i], nullptr);
+  }
+  EXPECT_NE(std::string(matches[1].why_shorter).find("common_length 200"), std::string::npos)
+      << matches[1].why_shorter;
+  prefixd_close_space(draft);
+}
+
+TEST_F(KindsTest, ASetThatCannotBeIsToldAndLeasesNothing) {
+  Open({PREFIXD_FULL});
+  std::vector<prefixd_set_member> members(2, PREFIXD_INIT(prefixd_set_member));
+  prefixd_lease* leases[2] = {};
+  const auto acquire = [&](size_t count) {
+    return prefixd_acquire_set(members.data(), count, tokens_.data(), kTokens, leases, nullptr);
+  };
+  EXPECT_EQ(acquire(0), PREFIXD_OK);
+  EXPECT_EQ(acquire(65), PREFIXD_INVALID_ARGUMENT);
+  members[0].space = space_;
+  EXPECT_EQ(acquire(2), PREFIXD_UNAVAILABLE) << "as with a space that could not be opened";
+  EXPECT_EQ(leases[0], nullptr);
+  prefixd_client* other = prefixd_attach(nullptr);
+  members[1].space = OpenSpace(other, "kinds", {Layer(PREFIXD_FULL)});
+  ASSERT_NE(members[1].space, nullptr);
+  EXPECT_EQ(acquire(2), PREFIXD_INVALID_ARGUMENT);
+  EXPECT_STREQ(prefixd_last_error(), "acquire_set: the spaces are of several clients");
+  prefixd_close_space(members[1].space);
+  prefixd_detach(other);
+  members[1].size = 4;
+  EXPECT_EQ(acquire(2), PREFIXD_INVALID_ARGUMENT);
+  EXPECT_STREQ(prefixd_last_error(), "acquire_set: members differ in size");
+}
+
+// A daemon that advises the next coarser format once a fifth of its RAM is in use.
+class AdviceTest : public KindsTest {
+ protected:
+  AdviceTest() { ram_ = "32MiB"; }
+  std::vector<std::string> flags() const override { return {"--tighten-above", "20%"}; }
+};
+
+TEST_F(AdviceTest, RunsSayWhichFormatIsToBeWrittenWhileItIsAdvised) {
+  const prefixd_tensor_format f32 = {PREFIXD_RAW, PREFIXD_F32, 0, 0, 0, 0};
+  const prefixd_tensor_format f16 = {PREFIXD_RAW, PREFIXD_F16, 0, 0, 0, 0};
+  const prefixd_format formats[2] = {{f32, f32}, {f16, f16}};
+  prefixd_layer layer = Layer(PREFIXD_FULL);
+  layer.format_count = 2;
+  layer.formats = formats;
+  space_ = OpenSpace(client_, "advice", {layer});
+  ASSERT_NE(space_, nullptr) << prefixd_last_error();
+  prefixd_reserve_options options = PREFIXD_INIT(prefixd_reserve_options);
+  options.coarser_formats = 1u << 1;
+  std::vector<uint32_t> seen;
+  for (uint32_t turn = 0; turn < 100 && (seen.empty() || seen.back() == 0); ++turn) {
+    tokens_[0] = 2'000 + turn;  // another sequence
+    prefixd_plan* plan = prefixd_reserve(space_, tokens_.data(), kTokens, &options);
+    std::vector<prefixd_run> runs(prefixd_mine(plan, nullptr, 0));
+    std::vector<uint32_t> wanted(runs.size(), 9);
+    ASSERT_FALSE(runs.empty()) << prefixd_last_error();
+    prefixd_mine(plan, runs.data(), runs.size());
+    ASSERT_EQ(prefixd_mine_formats(plan, wanted.data(), wanted.size()), runs.size());
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const uint32_t count = runs[i].end - runs[i].begin;
+      Rows rows = RowsOf(0, 0, runs[i].begin, count);
+      if (wanted[i] == 0) rows.resize(2 * rows.size());
+      const prefixd_planes planes = PlanesOf(rows);
+      ASSERT_EQ(prefixd_write_packed(plan, 0, runs[i].begin, count, &planes, &planes), PREFIXD_OK);
+      ASSERT_EQ(prefixd_commit(plan, runs[i].end, nullptr, nullptr), PREFIXD_OK)
+          << prefixd_last_error();
+    }
+    seen.insert(seen.end(), wanted.begin(), wanted.end());
+    prefixd_abandon(plan);
+  }
+  EXPECT_EQ(seen.front(), 0u);
+  ASSERT_EQ(seen.back(), 1u) << "never advised";
+  prefixd_lease* lease = prefixd_acquire(space_, tokens_.data(), kTokens, nullptr, nullptr);
+  ASSERT_EQ(prefixd_wait_all(lease, 0), kTokens);
+  const prefixd_block* blocks = nullptr;
+  ASSERT_GT(prefixd_table(lease, 0, &blocks), 0u);
+  EXPECT_EQ(blocks[0].format, 1u);
+  Rows k(size_t{kHeads} * kTokens * kRow), v = k;
+  const prefixd_planes key = PlanesOf(k), value = PlanesOf(v);
+  ASSERT_EQ(prefixd_gather(lease, 0, 0, kTokens, &key, &value), PREFIXD_OK);
+  EXPECT_TRUE(k == RowsOf(0, 0, 0, kTokens) && v == k);
+  prefixd_release(lease, nullptr);
+  EXPECT_EQ(prefixd_mine_formats(nullptr, nullptr, 0), 0u);
 }
 
 TEST_F(KindsTest, BlockFloatAndTransposedFormatsHaveTheirRows) {

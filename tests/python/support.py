@@ -29,13 +29,14 @@ class Daemon:
         self.arena = Path("/dev/shm") / folder.name
         self._command = [BUILD / "prefixd", "--socket", self.socket, "--directory", folder / "data"]
         self._command += ["--ram", ram, "--ssd", ssd, "--ssd-floor", "0", "--arena", self.arena]
+        self.options: list[str] = []  # more of them, for start()
         # Those of this test are no settings of prefixd.
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFIXD_")}
         self.process: subprocess.Popen | None = None
 
     def start(self) -> Daemon:
         self.process = subprocess.Popen(
-            self._command,
+            self._command + self.options,
             env=self._environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import prefixd
-from support import DaemonTest, same
+from support import DaemonTest, Engine, same
 
 WINDOW, SINKS, STATE_BYTES, DIM, HEADS = 100, 4, 1000, 64, 2
 FORMAT = prefixd.mlx_affine(8, 64, "bfloat16")
@@ -212,3 +212,100 @@ class KeysAloneTest(Kinds):
         ):
             with self.assertRaisesRegex(prefixd.Error, sentence):
                 client.open_space(model="m", weights=bytes([1]) * 32, layers=[layer])
+
+
+class SharedLayersTest(Kinds):
+    layers = (FULL, SLIDING, prefixd.SharedLayer(0), prefixd.SharedLayer(1))
+
+    def test_a_layer_that_shares_reads_what_another_one_stored(self):
+        with self.space.reserve(self.tokens) as plan:
+            for layer in self.rows:
+                key, value = self.cut(layer, 0, 400)
+                self.assertTrue(plan.write_packed(layer, key=key, value=value))
+            self.assertEqual(plan.commit(400, sequence_end=True).stored_tokens, 400)
+        with self.space.acquire(self.tokens) as lease:
+            self.assertEqual(lease.wait_all(), 400)
+            self.assertTrue(same([lease.gather(2, 400)], [self.cut(0, 0, 400)]))
+            self.assertTrue(same([lease.gather(3, 100, begin=300)], [self.cut(1, 300, 400)]))
+            self.assertEqual(lease.runs(3), lease.runs(1))
+
+    def test_a_layer_that_is_not_there_is_refused_by_name(self):
+        for reads, sentence in ((2, "layer 1"), (1, "layer 1"), (-1, "reads")):
+            with self.assertRaisesRegex(prefixd.Error, sentence):
+                self.attached().open_space(
+                    model="m", weights=bytes([1]) * 32, layers=[FULL, prefixd.SharedLayer(reads)]
+                )
+
+
+class SetTest(Kinds):
+    layers = (FULL,)
+
+    def setUp(self):
+        super().setUp()
+        self.client = self.attached()
+        self.target, self.draft = (
+            self.client.open_space(model=name, weights=bytes([3]) * 32, layers=self.layers)
+            for name in ("target", "draft")
+        )
+
+    def store_in(self, space, count):
+        self.space = space
+        self.store(count)
+
+    def test_all_begin_at_the_length_that_each_has(self):
+        self.store_in(self.target, 400)
+        self.store_in(self.draft, 200)
+        leases = prefixd.acquire_set([self.target, self.draft], self.tokens, max_tokens=399)
+        for lease in leases:
+            self.assertEqual(lease.error, "")
+            self.assertEqual(lease.wait_all(), 200)
+            self.assertTrue(same([lease.gather(0, 200)], [self.cut(0, 0, 200)]))
+        self.assertIn(("common_length", 199), leases[0].reasons)
+        for lease in leases:
+            lease.release()
+
+    def test_without_tokens_or_a_daemon_there_are_none(self):
+        for tokens, most in (([], None), (self.tokens, 0)):
+            leases = prefixd.acquire_set([self.target, self.draft], tokens, max_tokens=most)
+            self.assertEqual([lease.wait_all() for lease in leases], [0, 0])
+        self.assertEqual(prefixd.acquire_set([], self.tokens), [])
+        self.daemon.kill()
+        leases = prefixd.acquire_set([self.target, self.draft], self.tokens, deadline_ms=50)
+        for lease in leases:
+            self.assertEqual(lease.wait_all(), 0)
+            self.assertNotEqual(lease.error, "")
+
+    def test_spaces_of_several_clients_are_refused(self):
+        other = self.attached().open_space(model="o", weights=bytes([3]) * 32, layers=self.layers)
+        with self.assertRaisesRegex(prefixd.Error, "several clients"):
+            prefixd.acquire_set([self.target, other], self.tokens)
+
+
+class AdviceTest(DaemonTest):
+    """A daemon that advises the next coarser format once a fifth of its RAM is in use."""
+
+    def test_runs_say_which_format_is_to_be_written(self):
+        self.daemon.options += ["--tighten-above", "20%"]
+        self.daemon.start()
+        engine = Engine(prefixd.raw("float16"), FORMAT)
+        space = engine.open(self.attached())
+        seen = []
+        while len(seen) < 200 and 1 not in seen:
+            engine.seed += 1
+            with space.reserve(engine.tokens(300), coarser=[1]) as plan:
+                seen += plan.formats
+                for run, format in zip(plan.mine, plan.formats):
+                    for layer, cut in enumerate(engine.cache(300, format)):
+                        key, value = ([a[..., run.begin : run.end, :] for a in side] for side in cut)
+                        self.assertTrue(plan.write_packed(layer, run.begin, key=key, value=value))
+                    self.assertEqual(plan.commit(run.end).error, "")
+        self.assertEqual((seen[0], seen[-1]), (0, 1))
+        with space.acquire(engine.tokens(300)) as lease:
+            count = lease.wait_all()
+            self.assertGreater(count, 0)
+            self.assertEqual(lease.runs(0), [(0, count, 1)])
+            cache = [
+                tuple(tuple(a[..., :count, :] for a in side) for side in layer)
+                for layer in engine.cache(300, 1)
+            ]
+            self.assertTrue(same(engine.read(lease, count), cache))

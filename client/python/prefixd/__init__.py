@@ -21,6 +21,7 @@ from ._formats import (
     FullLayer,
     Layer,
     Rope,
+    SharedLayer,
     SlidingLayer,
     StateLayer,
     TensorFormat,
@@ -39,6 +40,7 @@ from ._formats import (
 from ._batch import gather_batch
 from ._lease import Block, Lease, Match, Reason
 from ._plan import CommitInfo, Plan, Run
+from ._set import acquire_set
 from ._space import Space
 
 __version__ = "0.1.0"
@@ -57,11 +59,13 @@ __all__ = [
     "Reason",
     "Rope",
     "Run",
+    "SharedLayer",
     "SlidingLayer",
     "Space",
     "StateLayer",
     "Stats",
     "TensorFormat",
+    "acquire_set",
     "connect",
     "digest_checkpoint",
     "digest_file",

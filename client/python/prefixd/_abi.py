@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -92,6 +92,8 @@ class Layer(_Sized):
         ("sink_tokens", c_uint32),
         ("values", c_uint32),
         ("state_bytes", c_uint64),
+        ("shared", c_uint32),
+        ("reads_layer", c_uint32),
     ]
 
 
@@ -180,6 +182,10 @@ class MatchInfo(_Sized):
     ]
 
 
+class SetMember(_Sized):
+    _fields_ = [("size", c_size_t), ("space", c_void_p), ("lookup", POINTER(Lookup))]
+
+
 class Planes(_Sized):
     _fields_ = [
         ("size", c_size_t),
@@ -222,6 +228,7 @@ class ReserveOptions(_Sized):
         ("turn_end_count", c_uint32),
         ("turn_ends", POINTER(c_uint32)),
         ("readable", c_uint64),
+        ("coarser_formats", c_uint64),
     ]
 
 
@@ -256,6 +263,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "describe_space": (None, (_HANDLE, _STRUCT), None),
     "match": (c_int32, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), UNAVAILABLE),
     "acquire": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), None),
+    "acquire_set": (
+        c_int32,
+        (_STRUCT, c_size_t, c_void_p, c_size_t, POINTER(c_void_p), _STRUCT),
+        UNAVAILABLE,
+    ),
     "restorable_tokens": (c_uint32, (_HANDLE,), 0),
     "wait": (c_uint32, (_HANDLE, c_uint32, c_uint32), 0),
     "wait_all": (c_uint32, (_HANDLE, c_uint32), 0),
@@ -269,6 +281,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "release": (None, (_HANDLE, _STRUCT), None),
     "reserve": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT), None),
     "mine": (c_size_t, (_HANDLE, POINTER(Run), c_size_t), 0),
+    "mine_formats": (c_size_t, (_HANDLE, POINTER(c_uint32), c_size_t), 0),
     "write_packed": (
         c_int32,
         (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
@@ -283,7 +296,15 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "commit": (c_int32, (_HANDLE, c_uint32, _STRUCT, _STRUCT), UNAVAILABLE),
     "abandon": (None, (_HANDLE,), None),
 }
-_QUICK = ("abi_version", "last_error", "last_status", "row_bytes", "mine", "snapshots_wanted")
+_QUICK = (
+    "abi_version",
+    "last_error",
+    "last_status",
+    "row_bytes",
+    "mine",
+    "mine_formats",
+    "snapshots_wanted",
+)
 
 
 class Library:

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _abi
 from ._errors import Error
-from ._formats import VALUES, Layer, Rope, SlidingLayer, StateLayer, _known
+from ._formats import VALUES, Layer, Rope, SharedLayer, SlidingLayer, StateLayer, _known
 from ._numbers import UINT32, UINT64, _ms, _number, _text
 from ._space import Space
 
@@ -231,6 +231,8 @@ def _layer_struct(layer: Layer, page_layout: str) -> _abi.Layer:
     if isinstance(layer, StateLayer):
         state_bytes = _number("open_space: state_bytes", layer.state_bytes, 0, UINT64)
         return _abi.Layer(kind=_STATE, state_bytes=state_bytes)
+    if isinstance(layer, SharedLayer):
+        return _abi.Layer(shared=1, reads_layer=_count("reads", layer.reads))
     stored = layer.values == "stored"
     formats = (_abi.Format * len(layer.formats))(
         *(

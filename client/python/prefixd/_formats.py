@@ -147,7 +147,19 @@ class StateLayer:
         return ()
 
 
-Layer = Union[FullLayer, SlidingLayer, StateLayer]
+@dataclass(frozen=True)
+class SharedLayer:
+    """A layer without a cache of its own: it attends on the keys and values of layer `reads`, where
+    they are written, once. gather(), blocks() and runs() of it are that one's."""
+
+    reads: int
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        return ()
+
+
+Layer = Union[FullLayer, SlidingLayer, StateLayer, SharedLayer]
 VALUES = {"stored": 1, "none": 2, "key": 3}
 
 

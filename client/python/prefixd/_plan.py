@@ -34,7 +34,7 @@ class Plan:
     A context manager: leaving it, or abandon(), gives up what was not committed.
     """
 
-    __slots__ = ("_lib", "_held", "_layers", "_format", "_tokens", "mine", "error")
+    __slots__ = ("_lib", "_held", "_layers", "_format", "_tokens", "mine", "formats", "error")
 
     def __init__(
         self,
@@ -51,10 +51,14 @@ class Plan:
         self._format = write_format
         self._tokens = tokens
         count = lib.mine(pointer, None, 0)
-        runs = (_abi.Run * count)()
+        runs, formats = (_abi.Run * count)(), (ctypes.c_uint32 * count)()
         lib.mine(pointer, runs, count)
+        lib.mine_formats(pointer, formats, count)
         # Runs of blocks that nobody has and nobody else is writing, in position order.
         self.mine: tuple[Run, ...] = tuple(Run(run.begin, run.end) for run in runs)
+        # Of each run the index into the layers' formats that write_packed() brings: what reserve()
+        # was told, or one of its `coarser` where the daemon advises it.
+        self.formats: tuple[int, ...] = tuple(formats)
         self.error: str = error  # why nothing can be stored, when it cannot
 
     def __enter__(self) -> Plan:
@@ -81,9 +85,10 @@ class Plan:
         formats = self._layers[layer]
         if not formats:
             raise Error(f"write_packed: layer {layer} keeps a state, put_state() takes it")
-        if self._format >= len(formats):
-            raise Error(f"write_packed: format {self._format}, the layer has {len(formats)}")
-        tensors = formats[self._format]
+        which = self._format_from(begin)
+        if which >= len(formats):
+            raise Error(f"write_packed: format {which}, the layer has {len(formats)}")
+        tensors = formats[which]
         k = _planes.to_read("write_packed", tensors[0], key)
         v = (
             _planes.to_read("write_packed", tensors[1], value)
@@ -95,6 +100,11 @@ class Plan:
                 f"write_packed: {k.tokens} tokens of K and {v.tokens} of V from {begin} on, "
                 f"the plan has {self._tokens}"
             )
+        if any(
+            format != which and run.begin < begin + k.tokens and begin < run.end
+            for run, format in zip(self.mine, self.formats)
+        ):
+            raise Error(f"write_packed: runs of several formats in {k.tokens} tokens from {begin} on")
         status = self._lib.write_packed(
             held.pointer,
             index(layer),
@@ -108,6 +118,13 @@ class Plan:
         if status != _abi.OK:
             self.error = self._lib.error()
         return status == _abi.OK
+
+    def _format_from(self, begin: int) -> int:
+        """What the first run that ends behind `begin` wants."""
+        for run, format in zip(self.mine, self.formats):
+            if begin < run.end:
+                return format
+        return self._format
 
     @property
     def snapshots_wanted(self) -> tuple[int, ...]:
@@ -168,5 +185,5 @@ class Plan:
     def abandon(self) -> None:
         """Gives up what was not committed; the plan has nothing to write any more."""
         self._held = None
-        self.mine = ()
+        self.mine = self.formats = ()
         self.error = self.error or "plan: abandoned"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._errors import Error
-from ._formats import _TILED_PAGES, _TRANSPOSED, Layer, StateLayer, TensorFormat
+from ._formats import _TILED_PAGES, _TRANSPOSED, Layer, SharedLayer, StateLayer, TensorFormat
 
 Array = Any  # anything that NumPy takes without copying: an array, a buffer, __array_interface__
 Arrays = Union[Array, Sequence[Array]]
@@ -51,7 +51,7 @@ def tensors_of(
     lib: _abi.Library, layer: Layer, page_layout: str
 ) -> tuple[tuple[Tensor, Tensor], ...]:
     """K and V in each format of the layer."""
-    if isinstance(layer, StateLayer):
+    if isinstance(layer, (StateLayer, SharedLayer)):
         return ()
 
     def tensor(name: str, format: TensorFormat, dim: int) -> Tensor:

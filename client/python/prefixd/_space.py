@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._errors import Error
-from ._formats import Content, Format, Layer, StateLayer
+from ._formats import Content, Format, Layer, SharedLayer, StateLayer
 from ._lease import Lease, Match, match_of
 from ._numbers import UINT32, _ms, _number, _real
 from ._plan import Plan
@@ -41,10 +41,11 @@ class Space:
         self._error = error
         self.layers = tuple(layers)
         known: dict[Layer, Any] = {}
-        self._tensors = [
+        own = [
             known.get(layer) or known.setdefault(layer, tensors_of(lib, layer, page_layout))
             for layer in self.layers
         ]
+        self._tensors = [own[_owner(self.layers, at)] for at in range(len(own))]
         self._states = [
             layer.state_bytes if isinstance(layer, StateLayer) else 0 for layer in self.layers
         ]
@@ -118,12 +119,7 @@ class Space:
         if _nothing_asked(packed, max_tokens):
             return Lease(self._lib, None, info, "", self._tensors, self._states)
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
-        if load_deadline_ms is not None:
-            lookup.load_deadline_ms = _ms("load_deadline_ms", load_deadline_ms)
-        if prefill_tokens_per_s:
-            lookup.prefill_tokens_per_s = _real("prefill_tokens_per_s", prefill_tokens_per_s)
-        if wait_pending_ms:
-            lookup.wait_pending_ms = _number("wait_pending_ms", wait_pending_ms, 0, UINT32)
+        _set_loading(lookup, load_deadline_ms, prefill_tokens_per_s, wait_pending_ms)
         space = self._held
         pointer = self._lib.acquire(
             space and space.pointer,
@@ -134,10 +130,7 @@ class Space:
         )
         status = self._lib.last_status()
         sentence = self._lib.error() if status != _abi.OK else ""
-        lease = Lease(self._lib, pointer, info, self._error, self._tensors, self._states)
-        if status != _abi.OK:
-            lease.error = self._told(status, sentence)
-        return lease
+        return self._lease(pointer, info, status, sentence)
 
     def reserve(
         self,
@@ -147,12 +140,15 @@ class Space:
         turn_ends: Sequence[int] = (),
         writable: Formats | None = None,
         readable: Formats | None = None,
+        coarser: Formats = (),
         deadline_ms: int | None = None,
     ) -> Plan:
         """Asks what is missing of the tokens and announces it.
 
         `writable`: the one format that write_packed() will bring; the first unless told.
         `readable`: a block that is here in one of these is not written; all unless told.
+        `coarser`: formats that write_packed() can bring instead while the daemon advises it;
+        Plan.formats says which it is to be.
         """
         packed = _packed(tokens)
         ends = _packed(turn_ends)
@@ -167,6 +163,7 @@ class Space:
             turn_ends=(ctypes.c_uint32 * end_count).from_buffer_copy(ends),
             turn_end_count=end_count,
             readable=self._mask(readable),
+            coarser_formats=self._mask(coarser) if coarser else 0,
         )
         space = self._held
         pointer = self._lib.reserve(
@@ -182,6 +179,14 @@ class Space:
         """Leases and plans stay; lookups find nothing any more."""
         self._held = None
         self._error = self._error or "space: closed"
+
+    def _lease(
+        self, pointer: int | None, info: _abi.MatchInfo, status: int, sentence: str
+    ) -> Lease:
+        lease = Lease(self._lib, pointer, info, self._error, self._tensors, self._states)
+        if status != _abi.OK:
+            lease.error = self._told(status, sentence)
+        return lease
 
     def _told(self, status: int, sentence: str) -> str:
         """Why a call gave nothing; raised when it is the caller's mistake."""
@@ -254,6 +259,28 @@ class Space:
             what = "is none of" if not places else "stands at different places in the layers, of"
             raise Error(f"format {name!r} {what} {', '.join(names)}")
         return places.pop()
+
+
+def _owner(layers: Sequence[Layer], at: int) -> int:
+    """The layer whose keys and values layer `at` reads: itself unless it shares another's."""
+    layer = layers[at]
+    if isinstance(layer, SharedLayer) and 0 <= layer.reads < len(layers):
+        return layer.reads
+    return at
+
+
+def _set_loading(
+    lookup: _abi.Lookup,
+    load_deadline_ms: int | None,
+    prefill_tokens_per_s: float,
+    wait_pending_ms: int,
+) -> None:
+    if load_deadline_ms is not None:
+        lookup.load_deadline_ms = _ms("load_deadline_ms", load_deadline_ms)
+    if prefill_tokens_per_s:
+        lookup.prefill_tokens_per_s = _real("prefill_tokens_per_s", prefill_tokens_per_s)
+    if wait_pending_ms:
+        lookup.wait_pending_ms = _number("wait_pending_ms", wait_pending_ms, 0, UINT32)
 
 
 def _packed(tokens: Tokens) -> bytes:

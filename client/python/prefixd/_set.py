@@ -1,0 +1,68 @@
+"""One request in several spaces: a draft beside its target, the ranks of a model."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Iterable, Sequence
+
+from . import _abi
+from ._errors import Error
+from ._formats import Content
+from ._lease import Lease
+from ._space import Space, Tokens, _nothing_asked, _packed, _set_loading
+
+
+def acquire_set(
+    spaces: Sequence[Space],
+    tokens: Tokens,
+    *,
+    content: Iterable[Content] = (),
+    max_tokens: int | None = None,
+    deadline_ms: int | None = None,
+    load_deadline_ms: int | None = None,
+    prefill_tokens_per_s: float = 0.0,
+    wait_pending_ms: int = 0,
+    request_id: str = "",
+) -> list[Lease]:
+    """Looks the tokens up in all the spaces in one round trip: a lease of each, and all begin at
+    one length, the longest that can be restored in every one. The spaces are of one client.
+
+    A lease may shrink alone while it loads: the least that wait_all() of any returned in the end is
+    good in all, but with sliding or state layers, where a shorter length is 0 tokens.
+    """
+    packed = _packed(tokens)
+    content = list(content)
+    infos = (_abi.MatchInfo * len(spaces))(*(_abi.MatchInfo() for _ in spaces))
+    pointers = (ctypes.c_void_p * len(spaces))()
+    if not spaces:
+        return []
+    lib = spaces[0]._lib
+    if any(space._lib is not lib for space in spaces):
+        raise Error("acquire_set: the spaces are of several clients")
+    status, sentence = _abi.OK, ""
+    held = [space._held for space in spaces]  # until the call returned
+    if not _nothing_asked(packed, max_tokens):
+        lookups = [
+            space._lookup(content, max_tokens, deadline_ms, None, request_id) for space in spaces
+        ]
+        for lookup in lookups:
+            _set_loading(lookup, load_deadline_ms, prefill_tokens_per_s, wait_pending_ms)
+        members = (_abi.SetMember * len(spaces))(
+            *(
+                _abi.SetMember(space=handle and handle.pointer, lookup=ctypes.pointer(lookup))
+                for handle, lookup in zip(held, lookups)
+            )
+        )
+        status = lib.acquire_set(
+            ctypes.addressof(members),
+            len(spaces),
+            packed,
+            len(packed) // 4,
+            pointers,
+            ctypes.addressof(infos),
+        )
+        sentence = lib.error() if status != _abi.OK else ""
+    return [
+        space._lease(pointer, info, status, sentence)
+        for space, pointer, info in zip(spaces, pointers, infos)
+    ]
