@@ -16,7 +16,7 @@ using Hash128 = std::array<std::byte, 16>;
 uint64_t Xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 // Copies `from` to `to`, and gives the sum of what was stored there: cheaper than one after the
 // other, and right whoever writes to `from` meanwhile. Each byte of `from` is read once. Nobody
-// else may write to `to`. Large copies (64 KiB and more, to 16-byte aligned memory) go past the
+// else may write to `to`. Large copies (64 KiB and more, to 64-byte aligned memory) go past the
 // caches.
 uint64_t CopyAndXxh3(std::span<const std::byte> from, std::byte* to, uint64_t seed = 0);
 Hash128 Xxh3Wide(std::span<const std::byte> bytes);
