@@ -13,7 +13,9 @@ namespace {
 constexpr size_t kMaxOpened = 64;   // files, with their notes
 constexpr size_t kIdleBuffers = 4;  // as many as threads read at once
 constexpr size_t kBufferAlignment = 4096;
-constexpr size_t kKeyBytes = 16;  // ours and RocksDB's suffix
+constexpr size_t kKeySuffixBytes = 8;  // RocksDB's
+constexpr int kGapShift = 56;
+constexpr uint64_t kMaxOffset = (uint64_t{1} << kGapShift) - 1;
 
 uint64_t VarintBytes(uint64_t value) {
   uint64_t bytes = 1;
@@ -48,7 +50,7 @@ std::string EncodeClosingMarker(uint64_t records, std::span<const PagePlace> pla
   writer.Fixed(records);
   for (const PagePlace& place : places) {
     writer.Fixed(place.sequence);
-    writer.Fixed(place.offset);
+    writer.Fixed(place.offset | uint64_t{place.gap_bytes} << kGapShift);
   }
   return writer.Take();
 }
@@ -63,14 +65,18 @@ bool DecodeClosingMarker(const std::string& value, uint64_t* records,
   places->resize((value.size() - sizeof(uint64_t)) / kNoteBytes);
   for (PagePlace& place : *places) {
     place.sequence = reader.Fixed<uint64_t>();
-    place.offset = reader.Fixed<uint64_t>();
+    const uint64_t offset_and_gap = reader.Fixed<uint64_t>();
+    place.offset = offset_and_gap & kMaxOffset;
+    place.gap_bytes = static_cast<uint8_t>(offset_and_gap >> kGapShift);
   }
   return std::ranges::is_sorted(*places, {}, &PagePlace::sequence);
 }
 
 // An entry: lengths of the key's shared part (none), its rest and the value, the key, the value.
-uint64_t ValueOffset(uint64_t block_offset, uint64_t value_bytes) {
-  return block_offset + 2 + VarintBytes(value_bytes) + kKeyBytes;
+EntryPlace EntryAt(uint64_t block_offset, uint64_t key_bytes, uint64_t value_bytes) {
+  key_bytes += kKeySuffixBytes;
+  const uint64_t key = block_offset + 1 + VarintBytes(key_bytes) + VarintBytes(value_bytes);
+  return {.key = key, .value = key + key_bytes};
 }
 
 PageFiles::Buffer::~Buffer() { std::free(data); }
@@ -177,7 +183,8 @@ bool PageFiles::Read(const TableDb& table_db, uint64_t sequence, const block::Pa
   const uint64_t alignment = opened->file->GetRequiredBufferAlignment();
   const uint64_t begin = place->offset / alignment * alignment;
   const uint64_t skip = place->offset - begin;
-  const uint64_t wanted = skip + sizeof(block::PageHeader) + page.size();
+  const uint64_t page_at = skip + sizeof(block::PageHeader) + place->gap_bytes;
+  const uint64_t wanted = page_at + page.size();
   const uint64_t bytes = (wanted + alignment - 1) / alignment * alignment;
   std::unique_ptr<Buffer> buffer = TakeBuffer(bytes);
   if (buffer == nullptr) return false;
@@ -186,10 +193,10 @@ bool PageFiles::Read(const TableDb& table_db, uint64_t sequence, const block::Pa
       begin, bytes, rocksdb::IOOptions(), &read, reinterpret_cast<char*>(buffer->data), nullptr);
   bool right = status.ok() && read.size() >= wanted;
   if (right) {
-    const std::byte* value = reinterpret_cast<const std::byte*>(read.data()) + skip;
-    const std::span<const std::byte> from(value + sizeof(block::PageHeader), page.size());
+    const auto* bytes_read = reinterpret_cast<const std::byte*>(read.data());
+    const std::span<const std::byte> from(bytes_read + page_at, page.size());
     const block::PageHeader header = block::MakePageHeader(name, page, check);
-    right = std::memcmp(value, &header, sizeof(header)) == 0 &&
+    right = std::memcmp(bytes_read + skip, &header, sizeof(header)) == 0 &&
             block::CopyAndCheck(name, from, page.data()) == check;
   }
   GiveBack(std::move(buffer));

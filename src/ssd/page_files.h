@@ -25,21 +25,28 @@
 
 namespace prefixd::ssd {
 
-// Where a page's value, header first, begins in its pages file.
+// Where a page's header begins in its pages file. The page is behind it, at once where both are
+// one value, behind what RocksDB adds to a key where the header stands in one.
 struct PagePlace {
   uint64_t sequence = 0;
   uint64_t offset = 0;
+  uint8_t gap_bytes = 0;
 };
 // Smaller ones are not noted: a note would cost more than the copies.
 inline constexpr uint64_t kSmallestNotedPage = 16 << 10;
 
-// The closing marker: u64 count of records, then n x {u64 sequence, u64 offset}, little-endian.
+// The closing marker: u64 count of records, then n x {u64 sequence, u64 offset and, in its highest
+// byte, gap_bytes}, little-endian.
 std::string EncodeClosingMarker(uint64_t records, std::span<const PagePlace> places);
 // False when `value` is none.
 bool DecodeClosingMarker(const std::string& value, uint64_t* records,
                          std::vector<PagePlace>* places);
-// In a table file with one value a block: `block_offset` is where the value's block begins.
-uint64_t ValueOffset(uint64_t block_offset, uint64_t value_bytes);
+// In a table file with one value a block: where the key and the value of the block at
+// `block_offset` begin.
+struct EntryPlace {
+  uint64_t key = 0, value = 0;
+};
+EntryPlace EntryAt(uint64_t block_offset, uint64_t key_bytes, uint64_t value_bytes);
 
 class PageFiles {
  public:

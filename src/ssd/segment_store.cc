@@ -28,6 +28,20 @@ absl::Status DeleteFiles(const TableDb& table_db, rocksdb::ColumnFamilyHandle* f
       absl::StrCat("cannot drop the ", family->GetName(), " of segment ", segment.first_sequence));
 }
 
+// Copies the header, which stands in the key or, up to format version 2, in front of the page, and
+// gives what is stored of the page: nothing when the header is not whole.
+std::span<const std::byte> HeaderAndPage(const rocksdb::Iterator& entry,
+                                         block::PageHeader* header) {
+  std::string_view in = entry.value().ToStringView();
+  if (entry.key().size() == kPageKeyBytes) {
+    std::memcpy(header, entry.key().data() + kSequenceKeyBytes, sizeof(*header));
+    return base::AsBytes(in);
+  }
+  if (in.size() < sizeof(*header)) return {};
+  std::memcpy(header, in.data(), sizeof(*header));
+  return base::AsBytes(in.substr(sizeof(*header)));
+}
+
 bool SameRange(const SegmentInfo& a, const SegmentInfo& b) {
   return a.first_sequence == b.first_sequence && a.last_sequence == b.last_sequence;
 }
@@ -109,22 +123,23 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentStore::NewSegment() {
 absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header,
                                     std::span<std::byte> page) const {
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
-  rocksdb::PinnableSlice value;
-  PREFIXD_RETURN_IF_ERROR(
-      FromRocks(table->db->Get(table->read_options(), table->pages, SequenceKey(sequence), &value),
-                absl::StrCat("cannot read page ", sequence)));
-  if (value.size() >= sizeof(*header)) std::memcpy(header, value.data(), sizeof(*header));
-  if (value.size() > sizeof(*header) && header->coding != kPlainPage) {
-    const uint32_t coding = std::exchange(header->coding, kPlainPage);
-    return DecodePage(
-        base::AsBytes(std::string_view(value.data(), value.size())).subspan(sizeof(*header)),
-        coding, page);
+  // The key is known up to the header in it.
+  const std::unique_ptr<rocksdb::Iterator> entry(
+      table->db->NewIterator(table->read_options(), table->pages));
+  entry->Seek(SequenceKey(sequence));
+  PREFIXD_RETURN_IF_ERROR(FromRocks(entry->status(), absl::StrCat("cannot read page ", sequence)));
+  if (!entry->Valid() || SequenceOf(entry->key()) != sequence) {
+    return absl::NotFoundError(absl::StrCat("segment store: no page ", sequence));
   }
-  if (value.size() != sizeof(*header) + page.size()) {
-    return absl::DataLossError(absl::StrCat("segment store: page ", sequence, " has ", value.size(),
-                                            " bytes, expected ", sizeof(*header) + page.size()));
+  const std::span<const std::byte> stored = HeaderAndPage(*entry, header);
+  if (stored.size() > 0 && header->coding != kPlainPage) {
+    return DecodePage(stored, std::exchange(header->coding, kPlainPage), page);
   }
-  std::memcpy(page.data(), value.data() + sizeof(*header), page.size());
+  if (stored.size() != page.size()) {
+    return absl::DataLossError(absl::StrCat("segment store: page ", sequence, " has ",
+                                            stored.size(), " bytes, expected ", page.size()));
+  }
+  std::memcpy(page.data(), stored.data(), page.size());
   return absl::OkStatus();
 }
 

@@ -5,8 +5,9 @@
 //
 // The only room that includes rocksdb/. Thread-safe; has no threads of its own beyond RocksDB's.
 // Keys are 8-byte big-endian sequences whose high 24 bits are a store epoch, raised and synced at
-// every Open: a sequence is never used twice. Small metadata (spaces, instance) stands in the
-// default column family, written with the WAL and a sync.
+// every Open: a sequence is never used twice. A page's key goes on with its 64-byte header, so that
+// its value is the page alone, which RocksDB takes from where it lies in the arena. Small metadata
+// (spaces, instance) stands in the default column family, written with the WAL and a sync.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -22,8 +23,9 @@
 
 namespace prefixd::ssd {
 
-// 2: pages may be compressed. What version 1 wrote is read as it is; what is older is reclaimed.
-inline constexpr uint32_t kStoreFormatVersion = 2;
+// 3: a page's header stands in its key. 2: pages may be compressed. What versions 1 and 2 wrote is
+// read as it is; what is older is reclaimed.
+inline constexpr uint32_t kStoreFormatVersion = 3;
 inline constexpr uint32_t kOldestReadVersion = 1;
 
 struct FileLayer;  // file_layer.h

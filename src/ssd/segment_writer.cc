@@ -37,13 +37,13 @@ class IncomingFile {
   absl::Status Open() {
     return FromRocks(writer_.Open(path_), absl::StrCat("cannot create ", path_));
   }
-  absl::Status Put(uint64_t sequence, const rocksdb::Slice& value) {
-    next_block_ = ValueOffset(next_block_, value.size()) + value.size() + kBlockTailBytes;
-    return FromRocks(writer_.Put(SequenceKey(sequence), value),
-                     absl::StrCat("cannot write ", path_));
+  absl::Status Put(const std::string& key, const rocksdb::Slice& value) {
+    last_entry_ = EntryAt(next_block_, key.size(), value.size());
+    next_block_ = last_entry_.value + value.size() + kBlockTailBytes;
+    return FromRocks(writer_.Put(key, value), absl::StrCat("cannot write ", path_));
   }
-  // Where the block of the next value begins.
-  uint64_t next_block() const { return next_block_; }
+  // Where what was put last stands.
+  const EntryPlace& last_entry() const { return last_entry_; }
   // RocksDB's buffer and those it is written from behind.
   uint64_t buffer_bytes(const TableDb& table_db) const {
     return table_db.table_options.writable_file_max_buffer_size +
@@ -62,7 +62,8 @@ class IncomingFile {
  private:
   const std::string path_;
   rocksdb::SstFileWriter writer_;
-  uint64_t next_block_ = 0;
+  EntryPlace last_entry_;
+  uint64_t next_block_ = 0;  // where it begins
   uint64_t file_bytes_ = 0;
 };
 
@@ -94,8 +95,9 @@ class TableSegmentWriter final : public SegmentWriter {
   StoreState& state_;
   TableDbPtr table_;                               // until it is closed
   std::unique_ptr<IncomingFile> pages_, records_;  // opened by the first value
-  std::string value_;                              // header and page, one after the other
+  std::string coded_;                              // a compressed page
   std::unique_ptr<PageCoder> coder_;               // of the first full-precision page on
+  uint64_t largest_page_ = 0;                      // bytes
   uint64_t first_sequence_ = 0;                    // of the opening marker
   uint64_t records_count_ = 0;
   std::vector<PagePlace> places_;  // of large pages
@@ -135,7 +137,7 @@ absl::Status TableSegmentWriter::OpenRecords() {
       state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".records")),
       /*value_bytes=*/0);
   PREFIXD_RETURN_IF_ERROR(records_->Open());
-  return records_->Put(first_sequence_, rocksdb::Slice());
+  return records_->Put(SequenceKey(first_sequence_), rocksdb::Slice());
 }
 
 absl::Status TableSegmentWriter::OpenPages(uint64_t page_bytes) {
@@ -143,8 +145,7 @@ absl::Status TableSegmentWriter::OpenPages(uint64_t page_bytes) {
   PREFIXD_RETURN_IF_ERROR(OpenRecords());
   pages_ = std::make_unique<IncomingFile>(
       *table_, table_->pages,
-      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".pages")),
-      sizeof(block::PageHeader) + page_bytes);
+      state_.directory->IncomingPath(absl::StrCat(first_sequence_, ".pages")), page_bytes);
   return pages_->Open();
 }
 
@@ -154,8 +155,8 @@ absl::StatusOr<uint64_t> TableSegmentWriter::Keep(absl::StatusOr<uint64_t> resul
 }
 
 void TableSegmentWriter::CountBuffers() {
-  // Ours, RocksDB's block of one value, and the buffers of each file.
-  state_.writer_bytes = places_.capacity() * sizeof(PagePlace) + 2 * value_.capacity() +
+  // Ours, RocksDB's block of one page, and the buffers of each file.
+  state_.writer_bytes = places_.capacity() * sizeof(PagePlace) + coded_.capacity() + largest_page_ +
                         (coder_ == nullptr ? 0 : coder_->memory_bytes()) +
                         records_->buffer_bytes(*table_) +
                         (pages_ == nullptr ? 0 : pages_->buffer_bytes(*table_));
@@ -163,18 +164,24 @@ void TableSegmentWriter::CountBuffers() {
 
 absl::Status TableSegmentWriter::PutPage(uint64_t sequence, block::PageHeader header,
                                          std::span<const std::byte> page, uint32_t element_bytes) {
-  // SstFileWriter takes one contiguous value: the price is one copy of the page.
-  value_.resize(sizeof(header));
+  std::string_view value = base::AsText(page);  // from where it lies
   if (element_bytes != 0) {
     if (coder_ == nullptr) coder_ = std::make_unique<PageCoder>();
-    if (coder_->Append(page, element_bytes, &value_)) header.coding = element_bytes;
+    coded_.clear();
+    if (coder_->Append(page, element_bytes, &coded_)) {
+      header.coding = element_bytes;
+      value = coded_;
+    }
   }
-  if (header.coding == kPlainPage) value_.append(base::AsText(page));
-  std::memcpy(value_.data(), &header, sizeof(header));
-  const uint64_t block_offset = pages_->next_block();
-  PREFIXD_RETURN_IF_ERROR(pages_->Put(sequence, value_));
+  const std::string key = PageKey(sequence, header);
+  PREFIXD_RETURN_IF_ERROR(pages_->Put(key, rocksdb::Slice(value.data(), value.size())));
+  bytes_ += sizeof(header) + value.size();
+  largest_page_ = std::max<uint64_t>(largest_page_, value.size());
   if (header.coding == kPlainPage && page.size() >= kSmallestNotedPage) {
-    places_.push_back({sequence, ValueOffset(block_offset, value_.size())});
+    const EntryPlace& entry = pages_->last_entry();
+    places_.push_back({.sequence = sequence,
+                       .offset = entry.key + kSequenceKeyBytes,
+                       .gap_bytes = static_cast<uint8_t>(entry.value - entry.key - key.size())});
   }
   return absl::OkStatus();
 }
@@ -188,7 +195,6 @@ absl::StatusOr<uint64_t> TableSegmentWriter::AddPage(const block::PageHeader& he
     PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, NextSequence());
     PREFIXD_RETURN_IF_ERROR(PutPage(sequence, header, page, element_bytes));
     CountBuffers();
-    bytes_ += value_.size();
     return sequence;
   }());
 }
@@ -198,7 +204,7 @@ absl::StatusOr<uint64_t> TableSegmentWriter::AddRecord(const std::string& record
   return Keep([&]() -> absl::StatusOr<uint64_t> {
     PREFIXD_RETURN_IF_ERROR(OpenRecords());
     PREFIXD_ASSIGN_OR_RETURN(const uint64_t sequence, NextSequence());
-    PREFIXD_RETURN_IF_ERROR(records_->Put(sequence, record));
+    PREFIXD_RETURN_IF_ERROR(records_->Put(SequenceKey(sequence), record));
     CountBuffers();
     ++records_count_;
     bytes_ += record.size();
@@ -229,7 +235,7 @@ absl::StatusOr<SegmentInfo> TableSegmentWriter::FinishFiles() {
   if (records_ == nullptr) return absl::FailedPreconditionError("segment: nothing was added");
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t last_sequence, NextSequence());
   PREFIXD_RETURN_IF_ERROR(
-      records_->Put(last_sequence, EncodeClosingMarker(records_count_, places_)));
+      records_->Put(SequenceKey(last_sequence), EncodeClosingMarker(records_count_, places_)));
   PREFIXD_RETURN_IF_ERROR(records_->Finish());
   if (pages_ != nullptr) PREFIXD_RETURN_IF_ERROR(pages_->Finish());
   PREFIXD_RETURN_IF_ERROR(Ingest());

@@ -22,6 +22,8 @@ constexpr const char* kRecordsFamily = "records";
 constexpr int kMaxOpenFiles = 512;
 // More than a block has beside its value.
 constexpr uint64_t kBlockOverhead = 4096;
+// Appends that do not fit go on as they are, without a copy: ours is made by write_behind.h.
+constexpr size_t kAppendBufferBytes = 64 << 10;
 
 class Listener final : public rocksdb::EventListener {
  public:
@@ -54,6 +56,7 @@ rocksdb::DBOptions MakeDbOptions(bool direct_io, rocksdb::Env* env) {
   options.max_manifest_file_size = 16 << 20;
   options.manifest_preallocation_size = 64 << 10;  // 4 MiB by default, and it counts as ours
   options.max_total_wal_size = 1 << 20;
+  options.writable_file_max_buffer_size = kAppendBufferBytes;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   options.keep_log_file_num = 2;
   options.max_log_file_size = 1 << 20;
@@ -139,17 +142,25 @@ absl::Status FromRocks(const rocksdb::Status& status, const std::string& what) {
 }
 
 std::string SequenceKey(uint64_t sequence) {
-  std::string key(8, '\0');
+  std::string key(kSequenceKeyBytes, '\0');
   for (size_t i = 0; i < key.size(); ++i) {
     key[i] = static_cast<char>(static_cast<uint8_t>(sequence >> (56 - 8 * i)));
   }
   return key;
 }
 
+std::string PageKey(uint64_t sequence, const block::PageHeader& header) {
+  std::string key = SequenceKey(sequence);
+  key.append(reinterpret_cast<const char*>(&header), sizeof(header));
+  return key;
+}
+
 uint64_t SequenceOf(const rocksdb::Slice& key) {
-  if (key.size() != 8) return 0;
+  if (key.size() != kSequenceKeyBytes && key.size() != kPageKeyBytes) return 0;
   uint64_t sequence = 0;
-  for (size_t i = 0; i < key.size(); ++i) sequence = sequence << 8 | static_cast<uint8_t>(key[i]);
+  for (size_t i = 0; i < kSequenceKeyBytes; ++i) {
+    sequence = sequence << 8 | static_cast<uint8_t>(key[i]);
+  }
   return sequence;
 }
 

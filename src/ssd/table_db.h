@@ -18,6 +18,7 @@
 #include "rocksdb/write_batch.h"
 
 #include "base/mutex.h"
+#include "block/page_check.h"
 #include "ssd/file_layer.h"
 
 namespace prefixd::ssd {
@@ -25,9 +26,14 @@ namespace prefixd::ssd {
 // OK, NotFound, DataLoss for what is damaged or gone, Unavailable for an I/O error.
 absl::Status FromRocks(const rocksdb::Status& status, const std::string& what);
 
+inline constexpr size_t kSequenceKeyBytes = 8;
+inline constexpr size_t kPageKeyBytes = kSequenceKeyBytes + sizeof(block::PageHeader);
+
 // 8 bytes, big-endian: bytewise order is sequence order.
 std::string SequenceKey(uint64_t sequence);
-// 0 when `key` is not 8 bytes.
+// Of a page from format version 3 on: its sequence, then its header.
+std::string PageKey(uint64_t sequence, const block::PageHeader& header);
+// 0 when `key` is neither.
 uint64_t SequenceOf(const rocksdb::Slice& key);
 
 struct TableDbOptions {
