@@ -5,9 +5,6 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -15,6 +12,7 @@
 #include "kernels/attend_slice.h"
 #include "kernels/check_attention.h"
 #include "kernels/decode.h"
+#include "kernels/kept_threads.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -113,18 +111,9 @@ void RunSlices(const AttendJob& job, const Plan& plan, std::atomic<uint64_t>* ne
 void RunOnThreads(const AttendJob& job, const Plan& plan, std::byte* memory,
                   size_t bytes_per_thread) {
   std::atomic<uint64_t> next{0};
-  std::vector<std::thread> threads;
-  threads.reserve(plan.threads - 1);
-  for (uint32_t i = 1; i < plan.threads; ++i) {
-    try {
-      threads.emplace_back(RunSlices, std::cref(job), std::cref(plan), &next,
-                           memory + i * bytes_per_thread);
-    } catch (const std::system_error&) {
-      break;  // the system has no thread to give: those that run do the work
-    }
-  }
-  RunSlices(job, plan, &next, memory);
-  for (std::thread& thread : threads) thread.join();
+  RunOnKeptThreads(plan.threads, [&](uint32_t thread) {
+    RunSlices(job, plan, &next, memory + thread * bytes_per_thread);
+  });
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 // dequantized beyond one tile.
 //
 // Thread-safe; a call allocates scratch for each thread that works for it, whose size depends on
-// the shape and the tile and never on the context length. SIMD target chosen at run time (Highway);
-// AttendScalar is the oracle.
+// the shape and the tile and never on the context length. Threads are kept for later calls. SIMD
+// target chosen at run time (Highway); AttendScalar is the oracle.
 //
 // Order of arithmetic: positions [64 i, 64 i + 64) are tile i; tiles are added in order, tokens of
 // a tile one after the other. Hence one query row's result is the same bits whichever other rows,

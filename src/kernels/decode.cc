@@ -6,14 +6,13 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <system_error>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "kernels/decode_formats.h"
+#include "kernels/kept_threads.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -177,18 +176,9 @@ void RunParts(const DecodeJob& job, const Plan& plan, std::atomic<uint32_t>* nex
 
 void RunOnThreads(const Call& call, const Plan& plan) {
   std::atomic<uint32_t> next{0};
-  std::vector<std::thread> threads;
-  threads.reserve(plan.threads - 1);
-  for (uint32_t i = 1; i < plan.threads; ++i) {
-    try {
-      threads.emplace_back(RunParts, std::cref(call.job), std::cref(plan), &next,
-                           std::cref(call.scratches[i]));
-    } catch (const std::system_error&) {
-      break;  // the system has no thread to give: those that run do the work
-    }
-  }
-  RunParts(call.job, plan, &next, call.scratches[0]);
-  for (std::thread& thread : threads) thread.join();
+  RunOnKeptThreads(plan.threads, [&](uint32_t thread) {
+    RunParts(call.job, plan, &next, call.scratches[thread]);
+  });
 }
 
 void UseFormats(quant::BlockTable table, std::span<const quant::KvFormat> formats, Call* call) {
