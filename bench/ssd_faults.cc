@@ -35,6 +35,7 @@ struct TestRun {
 };
 struct TestResult {
   uint64_t tests = 0, red = 0, count = 0;
+  std::string kinds;  // of what is counted, where tests say so
 };
 
 absl::StatusOr<TestResult> Run(const TestRun& run, const std::string& directory) {
@@ -60,10 +61,13 @@ absl::StatusOr<TestResult> Run(const TestRun& run, const std::string& directory)
   if (!json.is_object()) return absl::InternalError(run.program + " did not come to its end");
   TestResult result{.tests = json.value("tests", uint64_t{0}),
                     .red = json.value("failures", uint64_t{0}),
-                    .count = 0};
+                    .count = 0,
+                    .kinds = {}};
   for (const auto& suite : json.value("testsuites", nlohmann::json::array())) {
     for (const auto& test : suite.value("testsuite", nlohmann::json::array())) {
       result.count += std::strtoull(test.value(run.count, "0").c_str(), nullptr, 10);
+      const std::string kinds = test.value("kinds", "");
+      result.kinds += (kinds.empty() ? "" : ", ") + kinds;
     }
   }
   if (run.count.empty()) result.count = result.tests;
@@ -74,14 +78,14 @@ void JudgeRun(Bench& bench, const std::string& what, const TestRun& run) {
   const double start = NowMicros();
   const absl::StatusOr<TestResult> result = Run(run, bench.directory());
   if (!bench.Check(result.ok(), result.status().ToString())) return;
-  bench.Judge(
-      {.name = absl::StrCat(result->count, " ", what),
-       .ours = absl::StrCat(result->tests, " seeded tests in ", MicrosText(NowMicros() - start)),
-       .reference = run.program + " " + run.filter,
-       .measure = "tests with a wrong byte, a missing page or a dead cache",
-       .seen = Number(result->red + (result->tests == 0 ? 1 : 0)),
-       .limit = 0,
-       .runs = result->count});
+  bench.Judge({.name = absl::StrCat(result->count, " ", what),
+               .ours = absl::StrCat(result->tests, " seeded tests in ",
+                                    MicrosText(NowMicros() - start), result->kinds),
+               .reference = run.program + " " + run.filter,
+               .measure = "tests with a wrong byte, a missing page or a dead cache",
+               .seen = Number(result->red + (result->tests == 0 ? 1 : 0)),
+               .limit = 0,
+               .runs = result->count});
 }
 
 // A file system of so few bytes, unmounted in the end.

@@ -169,7 +169,9 @@ HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte*
   for (uint32_t head = 0; head < run.heads; ++head, units += quant::LayoutOf(shape).unit_bytes) {
     std::byte* data = to.data + head * to.head_stride * element;
     ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, size_t at) HWY_ATTR {
-      MutableElementRows rows{data + at * to.token_stride * element, to.token_stride * element};
+      MutableElementRows rows{.first = data + at * to.token_stride * element,
+                              .stride = to.token_stride * element,
+                              .next = {}};
       if (output.stream) rows.next = {units + step.layout.unit_bytes, step.layout.unit_bytes};
       if (shape.format.codec == quant::Codec::kRaw) {
         DequantizeRaw(step, units, memory.row(), to.dtype, rows);

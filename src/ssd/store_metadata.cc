@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "rocksdb/write_batch.h"
@@ -60,10 +61,11 @@ absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& dir
                    ", this prefixd reads version ", kStoreFormatVersion));
 }
 
-absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db) {
+absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
   PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> last,
                            ReadNumber(table_db->db.get(), kEpochKey));
-  const uint32_t epoch = last.value_or(0) + 1;
+  const auto used = static_cast<uint32_t>(last_on_disk >> kCounterBits);
+  const uint32_t epoch = std::max(last.value_or(0), used) + 1;
   if (epoch > kMaxEpoch) {
     return absl::FailedPreconditionError(
         absl::StrCat("segment store: directory ", table_db->db->GetName(),

@@ -30,8 +30,9 @@ inline constexpr uint32_t kMaxEpoch = (uint32_t{1} << 24) - 1;
 absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& directory,
                                                           const FileLayer* files);
 
-// Raises the epoch by one, synced, before any sequence of it is given out. FailedPrecondition when
-// all epochs are used.
-absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db);
+// Raises the epoch by one, synced, before any sequence of it is given out; beyond that of
+// `last_on_disk` in any case, a sequence, should what was synced be an earlier epoch again.
+// FailedPrecondition when all epochs are used.
+absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk);
 
 }  // namespace prefixd::ssd

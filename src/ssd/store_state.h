@@ -27,6 +27,11 @@ struct StoreState {
   // RocksDB is concerned, once the disk takes writes again. Reads go on until then.
   absl::StatusOr<TableDbPtr> TableForChanges() PREFIXD_EXCLUDES(mutex);
 
+  uint64_t LastOnDisk() const PREFIXD_EXCLUDES(mutex) {  // sequence; 0: no segment
+    base::MutexLock lock(mutex);
+    return segments.empty() ? 0 : segments.back().last_sequence;
+  }
+
   absl::Status TryWriting() const;  // a small file, synced and removed
 
   std::unique_ptr<StoreDirectory> directory;  // outlives the database: it holds the lock

@@ -1,142 +1,16 @@
 #include "tests/fuzz/targets.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-
-#include "base/checksum.h"
-#include "block/space_identity.h"
-#include "cache/record.h"
-#include "interop/safetensors.h"
-#include "ssd/page_files.h"
-#include "tests/fuzz/check.h"
-#include "tests/fuzz/targets_arena.h"
-#include "tests/fuzz/targets_interop.h"
-#include "tests/fuzz/targets_wire.h"
-#include "tests/support/kv_pages.h"
-
 namespace prefixd::fuzz {
-namespace {
-
-std::string Text(Bytes bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// --- records ---
-
-void ReadRecord(Bytes bytes) {
-  const absl::StatusOr<cache::BlockRecord> record = cache::DecodeRecord(bytes);
-  if (!record.ok()) return;
-  Expect(cache::EncodeRecord(*record) == Text(bytes), "a record that is read is written the same");
-}
-
-void Record(Bytes input) {
-  ReadRecord(input);
-  if (input.size() < sizeof(uint64_t)) return;
-  std::vector<std::byte> right(input.begin(), input.end());
-  const uint64_t sum = base::Xxh3(Bytes(right).first(right.size() - sizeof(sum)));
-  std::memcpy(right.data() + right.size() - sizeof(sum), &sum, sizeof(sum));
-  ReadRecord(right);
-}
-
-std::vector<std::string> RecordSeeds() {
-  cache::BlockRecord record;
-  record.first_token = 64;
-  record.last_use = 9;
-  std::vector<std::string> seeds{cache::EncodeRecord(record)};
-  record.block.tokens = {1, 2, 3, 4, 5, 6, 7};
-  record.block.content = {{.start = 1, .item_offset = 3, .length = 2}};
-  record.block.ends = {3, 7};
-  record.block.pages = {
-      {.group = 0, .rung = 1, .tokens = 7, .page_bytes = 4096, .payload_bytes = 4000, .check = 5},
-      {.group = 2, .rung = 0, .tokens = 7, .page_bytes = 128, .payload_bytes = 100, .check = 6}};
-  seeds.push_back(cache::EncodeRecord(record));
-  return seeds;
-}
-
-// --- identities ---
-
-void Identity(Bytes input) {
-  absl::StatusOr<block::SpaceIdentity> identity = block::DecodeSpaceIdentity(Text(input));
-  if (!identity.ok()) return;
-  Expect(block::Encode(*identity) == Text(input), "an identity that is read is written the same");
-  Expect(block::NormalizeAndValidate(&*identity).ok(), "an identity that is read is valid");
-}
-
-std::vector<std::string> IdentitySeeds() {
-  std::vector<std::string> seeds;
-  for (const block::SpaceIdentity& valid :
-       {testing::SmallIdentity(64, 4), testing::SmallIdentity(16, 2)}) {
-    block::SpaceIdentity identity = valid;
-    Expect(block::NormalizeAndValidate(&identity).ok(), "seeds are valid");
-    seeds.push_back(block::Encode(identity));
-  }
-  return seeds;
-}
-
-// --- markers ---
-
-void Marker(Bytes input) {
-  uint64_t records = 0;
-  std::vector<ssd::PagePlace> places;
-  if (!ssd::DecodeClosingMarker(Text(input), &records, &places)) return;
-  Expect(places.size() <= input.size(), "a marker holds the places that it counts");
-}
-
-std::vector<std::string> MarkerSeeds() {
-  const std::vector<ssd::PagePlace> places(5);
-  return {ssd::EncodeClosingMarker(0, {}), ssd::EncodeClosingMarker(7, places)};
-}
-
-// --- safetensors ---
-
-void Safetensors(Bytes input) {
-  const std::string path =
-      std::filesystem::temp_directory_path() / absl::StrCat("prefixd-fuzz-", ::getpid());
-  std::ofstream(path, std::ios::binary) << Text(input);
-  const auto file = interop::SafetensorsFile::Open(path);
-  if (file.ok()) {
-    uint64_t sum = 0;
-    for (const interop::Tensor& tensor : (*file)->tensors()) {
-      for (const std::byte byte : tensor.bytes) sum += static_cast<uint64_t>(byte);
-    }
-    Expect(sum <= 255 * input.size(), "tensors lie inside the file, none twice");
-  }
-  std::filesystem::remove(path);
-}
-
-std::string Framed(const std::string& header, size_t data) {
-  const uint64_t size = header.size();
-  std::string file(sizeof(size), '\0');
-  std::memcpy(file.data(), &size, sizeof(size));
-  return file + header + std::string(data, 'x');
-}
-
-std::vector<std::string> SafetensorsSeeds() {
-  return {Framed("{}", 0), Framed(R"({"a":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]},)"
-                                  R"("b":{"dtype":"U32","shape":[1],"data_offsets":[12,16]},)"
-                                  R"("__metadata__":{"k":"v"}})",
-                                  16)};
-}
-
-}  // namespace
 
 const std::vector<Target>& Targets() {
-  static const std::vector<Target> targets = {
-      {"records", Record, RecordSeeds},
-      {"identities", Identity, IdentitySeeds},
-      {"markers", Marker, MarkerSeeds},
-      {"requests", Request, RequestSeeds},
-      {"arena_tables", ArenaTables, ArenaTablesSeeds},
-      {"safetensors", Safetensors, SafetensorsSeeds},
-      {"llama_states", LlamaState, LlamaStateSeeds},
-      {"prompt_caches", PromptCache, PromptCacheSeeds},
-  };
-  return targets;
+  static const std::vector<Target> all = [] {
+    std::vector<Target> targets;
+    for (const auto& group : {StoreTargets(), WireTargets(), ArenaTargets(), InteropTargets()}) {
+      targets.insert(targets.end(), group.begin(), group.end());
+    }
+    return targets;
+  }();
+  return all;
 }
 
 }  // namespace prefixd::fuzz

@@ -28,4 +28,10 @@ struct Target {
 // prompt_caches a file of mlx-lm's caches, each made into rows and back
 const std::vector<Target>& Targets();
 
+// The same, apart by what they need: a libFuzzer program is built with its group alone.
+std::vector<Target> StoreTargets();
+std::vector<Target> WireTargets();
+std::vector<Target> ArenaTargets();
+std::vector<Target> InteropTargets();
+
 }  // namespace prefixd::fuzz

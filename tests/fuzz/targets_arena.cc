@@ -1,10 +1,11 @@
-#include "tests/fuzz/targets_arena.h"
-
+// The tables of an arena file that an earlier daemon left. The input: changes of five bytes, where
+// (u32) and what to combine with.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/fuzz/check.h"
+#include "tests/fuzz/targets.h"
 #include "tests/ram/shared_arena.h"
 
 namespace prefixd::fuzz {
@@ -63,8 +64,6 @@ void ExpectWhole(ram::Arena& arena) {
   }
 }
 
-}  // namespace
-
 void ArenaTables(Bytes input) {
   if (Made().tables.empty()) return;
   std::string tables = Made().tables;
@@ -83,5 +82,9 @@ void ArenaTables(Bytes input) {
 }
 
 std::vector<std::string> ArenaTablesSeeds() { return {"", std::string(3 * kChange, '\1')}; }
+
+}  // namespace
+
+std::vector<Target> ArenaTargets() { return {{"arena_tables", ArenaTables, ArenaTablesSeeds}}; }
 
 }  // namespace prefixd::fuzz

@@ -1,7 +1,7 @@
-#include "tests/fuzz/targets_interop.h"
-
+// Files that other engines wrote.
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,8 +11,10 @@
 
 #include "interop/llama_state.h"
 #include "interop/prompt_cache.h"
+#include "interop/safetensors.h"
 #include "interop/window_record.h"
 #include "tests/fuzz/check.h"
+#include "tests/fuzz/targets.h"
 
 namespace prefixd::fuzz {
 namespace {
@@ -34,6 +36,36 @@ std::string TextOf(Bytes bytes) {
 
 std::string TemporaryPath() {
   return std::filesystem::temp_directory_path() / absl::StrCat("prefixd-fuzz-cache-", ::getpid());
+}
+
+// --- checkpoints
+
+void Safetensors(Bytes input) {
+  const std::string path = TemporaryPath();
+  std::ofstream(path, std::ios::binary) << TextOf(input);
+  const auto file = interop::SafetensorsFile::Open(path);
+  if (file.ok()) {
+    uint64_t sum = 0;
+    for (const interop::Tensor& tensor : (*file)->tensors()) {
+      for (const std::byte byte : tensor.bytes) sum += static_cast<uint64_t>(byte);
+    }
+    Expect(sum <= 255 * input.size(), "tensors lie inside the file, none twice");
+  }
+  std::filesystem::remove(path);
+}
+
+std::string Framed(const std::string& header, size_t data) {
+  const uint64_t size = header.size();
+  std::string file(sizeof(size), '\0');
+  std::memcpy(file.data(), &size, sizeof(size));
+  return file + header + std::string(data, 'x');
+}
+
+std::vector<std::string> SafetensorsSeeds() {
+  return {Framed("{}", 0), Framed(R"({"a":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]},)"
+                                  R"("b":{"dtype":"U32","shape":[1],"data_offsets":[12,16]},)"
+                                  R"("__metadata__":{"k":"v"}})",
+                                  16)};
 }
 
 // --- llama.cpp
@@ -79,8 +111,6 @@ void ReadCache(const interop::MlxCache& cache) {
   const auto window = interop::RowsOfRecord(*rows, rows->offset, *record);
   Expect(window.ok() && window->rows == rows->max_size, "a record holds a window");
 }
-
-}  // namespace
 
 void LlamaState(Bytes input) {
   const auto state = interop::ReadLlamaState(input, kShapes);
@@ -144,6 +174,14 @@ std::vector<std::string> PromptCacheSeeds() {
   }
   std::filesystem::remove(TemporaryPath());
   return seeds;
+}
+
+}  // namespace
+
+std::vector<Target> InteropTargets() {
+  return {{"safetensors", Safetensors, SafetensorsSeeds},
+          {"llama_states", LlamaState, LlamaStateSeeds},
+          {"prompt_caches", PromptCache, PromptCacheSeeds}};
 }
 
 }  // namespace prefixd::fuzz

@@ -1,7 +1,7 @@
-#include "tests/fuzz/targets_wire.h"
-
+// Messages that workers and people send.
 #include "prefixd/v1/admin.pb.h"
 #include "tests/fuzz/check.h"
+#include "tests/fuzz/targets.h"
 #include "tests/support/kv_pages.h"
 #include "wire/admin.h"
 #include "wire/identity.h"
@@ -61,8 +61,6 @@ std::string Seed(int parser, const Message& message) {
   return static_cast<char>(parser) + message.SerializeAsString();
 }
 
-}  // namespace
-
 void Request(Bytes input) {
   if (input.empty()) return;
   kParsers[static_cast<uint8_t>(input[0]) % std::size(kParsers)](input.subspan(1));
@@ -94,5 +92,9 @@ std::vector<std::string> RequestSeeds() {
   *pin.mutable_sequence() = item.sequence();
   return {Seed(0, acquire), Seed(1, reserve), Seed(3, attach), Seed(6, pin), Seed(8, open)};
 }
+
+}  // namespace
+
+std::vector<Target> WireTargets() { return {{"requests", Request, RequestSeeds}}; }
 
 }  // namespace prefixd::fuzz

@@ -1,6 +1,11 @@
-// Tens of thousands of damaged values and reads: a match may be shorter, a byte is never wrong.
-// PREFIXD_CORRUPTIONS sets how many are injected in each test.
+// Tens of thousands of damaged values and reads: a match may be shorter, a byte is never wrong, and
+// what is not damaged itself is there.
+// PREFIXD_CORRUPTIONS sets how many are injected in each test; the properties of a test say how
+// many it injected, and of which kinds.
+#include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <set>
 
 #include "cache/record.h"
 #include "ssd/segment_store.h"
@@ -66,6 +71,18 @@ class CorruptionTest : public CacheTest {
     }
   }
 
+  static void Report(const std::vector<std::pair<std::string, uint64_t>>& kinds) {
+    uint64_t all = 0;
+    std::string text;
+    for (const auto& [kind, count] : kinds) {
+      EXPECT_GT(count, Wanted() / 100) << kind;
+      all += count;
+      text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + kind;
+    }
+    RecordProperty("corruptions", static_cast<int>(all));
+    RecordProperty("kinds", text);
+  }
+
   block::SpaceIdentity identity_ = SmallIdentity(16, 2);
   std::mt19937_64 random_{20261122};
   std::vector<Tokens> sequences_;
@@ -88,7 +105,10 @@ TEST_F(CorruptionTest, ReadsThatComeBackDamagedNeverGiveWrongBytes) {
     disk->CorruptReads(0);
     if (round % 16 == 0) ExpectHealed();
   }
-  RecordProperty("corruptions", static_cast<int>(disk->corrupted()));
+  Report({{"reads torn", disk->corrupted(FaultDisk::kTorn)},
+          {"reads cut short", disk->corrupted(FaultDisk::kTruncated)},
+          {"reads of another place", disk->corrupted(FaultDisk::kMisplaced)},
+          {"reads with a flipped bit", disk->corrupted(FaultDisk::kFlipped)}});
   EXPECT_GT(back, 0u);
 }
 
@@ -117,56 +137,121 @@ class ValueCorruptionTest : public CorruptionTest {
     ASSERT_TRUE(spaces.ok());
     spaces_ = *spaces;
   }
-  std::byte& Any(std::vector<std::byte>* bytes) { return (*bytes)[random_() % bytes->size()]; }
+  template <typename T>
+  const T& AnotherOf(const std::vector<T>& all, const T& than) {
+    for (;;) {
+      const T& one = all[random_() % all.size()];
+      if (&one != &than) return one;
+    }
+  }
+  void FlipBit(std::byte* bytes, size_t count) {
+    bytes[random_() % count] ^= static_cast<std::byte>(1 << random_() % 8);
+  }
 
+  // Requires: `page` is of pages_.
   StoredPage Damaged(const StoredPage& page) {
     StoredPage bad = page;
-    ++injected_;
+    const StoredPage& other = AnotherOf(pages_, page);
+    const auto half = static_cast<ptrdiff_t>(bad.bytes.size() / 2);
     switch (random_() % 6) {
       case 0:
-        Any(&bad.bytes) ^= static_cast<std::byte>(1 << random_() % 8);
+        ++injected_["pages with a flipped bit"];
+        FlipBit(bad.bytes.data(), bad.bytes.size());
         break;
-      case 1:  // torn
-        Any(&bad.bytes) ^= std::byte{0x80};
-        std::fill_n(bad.bytes.begin() + static_cast<ptrdiff_t>(bad.bytes.size() / 2),
-                    bad.bytes.size() / 2, std::byte{0xee});
+      case 1:
+        ++injected_["pages torn"];
+        FlipBit(bad.bytes.data(), bad.bytes.size());
+        std::fill(bad.bytes.begin() + half, bad.bytes.end(), std::byte{0xee});
         break;
       case 2:
+        ++injected_["pages truncated"];
         bad.bytes.resize(1 + random_() % (bad.bytes.size() - 1));
         break;
-      case 3:  // another page's value, header and all
-        bad.header = pages_[random_() % pages_.size()].header;
-        bad.bytes = pages_[random_() % pages_.size()].bytes;
-        break;
-      case 4: {  // another page, whole
-        const StoredPage& other = pages_[random_() % pages_.size()];
+      case 3:
+        ++injected_["pages under another's header"];
         bad.header = other.header;
-        bad.bytes = other.bytes;
         break;
-      }
-      default: {
-        std::byte* header = reinterpret_cast<std::byte*>(&bad.header);
-        header[random_() % sizeof(bad.header)] ^= static_cast<std::byte>(1 << random_() % 8);
-      }
+      case 4:
+        ++injected_["pages under another's key"];
+        bad = other;
+        break;
+      default:
+        ++injected_["headers with a flipped bit"];
+        FlipBit(reinterpret_cast<std::byte*>(&bad.header), sizeof(bad.header));
     }
     return bad;
   }
-  // A record that points elsewhere, or whose bytes are not what was written.
-  std::string Damaged(cache::BlockRecord record) {
-    ++injected_;
-    for (index::RestoredPage& page : record.block.pages) {
-      if (random_() % 2 == 0) continue;
-      const cache::BlockRecord& other = records_[random_() % records_.size()];
-      const index::RestoredPage& from = other.block.pages[random_() % other.block.pages.size()];
-      page.ssd_sequence = from.ssd_sequence;
-      if (random_() % 2 == 0) page.check = from.check;
+  // Of `record`, whose pages were moved, that `before` the move.
+  std::string Damaged(cache::BlockRecord record, const cache::BlockRecord& before) {
+    index::RestoredPage& page = record.block.pages[random_() % record.block.pages.size()];
+    const index::RestoredPage from = AnotherOf(records_, before).block.pages.front();
+    switch (random_() % 6) {
+      case 0:
+        ++injected_["records of another page's sequence"];
+        page.ssd_sequence = moved_.at(from.ssd_sequence);
+        break;
+      case 1:
+        ++injected_["records of another page's sequence and check"];
+        page.ssd_sequence = moved_.at(from.ssd_sequence);
+        page.check = from.check;
+        break;
+      case 2:  // what its sequences were, which have been given out again
+        ++injected_["records from before counters were reset"];
+        record.block.pages = before.block.pages;
+        break;
+      case 3:
+        ++injected_["records of another parent"];
+        record.block.parent = AnotherOf(records_, before).block.hash;
+        record.block.parent_path ^= random_();
+        break;
+      case 4: {
+        ++injected_["records with a flipped bit"];
+        std::string bytes = cache::EncodeRecord(record);
+        FlipBit(reinterpret_cast<std::byte*>(bytes.data()), bytes.size());
+        return bytes;
+      }
+      default: {
+        ++injected_["records truncated"];
+        std::string bytes = cache::EncodeRecord(record);
+        bytes.resize(random_() % bytes.size());
+        return bytes;
+      }
     }
-    if (random_() % 3 == 0) record.block.parent = records_[random_() % records_.size()].block.hash;
-    if (random_() % 3 == 0) record.block.parent_path ^= random_();
-    std::string bytes = cache::EncodeRecord(record);
-    if (random_() % 3 == 0) bytes[random_() % bytes.size()] ^= 4;
-    if (random_() % 5 == 0) bytes.resize(random_() % bytes.size());
-    return bytes;
+    return cache::EncodeRecord(record);
+  }
+  // How many tokens of a sequence stand on SSD in blocks of which nothing was damaged.
+  uint32_t WholeTokens(const Tokens& tokens) const {
+    uint32_t at = 0;
+    const cache::BlockRecord* last = nullptr;
+    const auto goes_on = [&](const cache::BlockRecord& record) {
+      const Tokens& own = record.block.tokens;
+      return record.first_token == at && at + own.size() <= tokens.size() &&
+             (last == nullptr || record.block.parent == last->block.hash) &&
+             std::equal(own.begin(), own.end(), tokens.begin() + at) &&
+             !damaged_.contains(record.block.hash);
+    };
+    while (at < tokens.size()) {
+      const auto next = std::ranges::find_if(records_, goes_on);
+      if (next == records_.end()) break;
+      last = &*next;
+      at += static_cast<uint32_t>(next->block.tokens.size());
+    }
+    return at;
+  }
+  // Right bytes, however many, of what is damaged; all bytes of what is not.
+  void ReadDamaged(uint64_t* back, uint64_t* whole) {
+    const auto space = OpenSpace(identity_);
+    for (const Tokens& tokens : sequences_) {
+      const uint32_t read = ReadBack(identity_, space, tokens), least = WholeTokens(tokens);
+      ASSERT_GE(read, least) << "of " << tokens.size();
+      *back += read;
+      *whole += least;
+    }
+  }
+  uint64_t Injected() const {
+    uint64_t all = 0;
+    for (const auto& [kind, count] : injected_) all += count;
+    return all;
   }
   // A store with every page and record, some of them damaged.
   void WriteDamaged(const std::string& name) {
@@ -176,45 +261,58 @@ class ValueCorruptionTest : public CorruptionTest {
     for (const auto& [key, value] : spaces_) ASSERT_TRUE((*store)->PutMeta(key, value).ok());
     auto segment = (*store)->NewSegment();
     ASSERT_TRUE(segment.ok());
-    std::map<uint64_t, uint64_t> moved;  // sequences before to sequences now
+    // In another order than before: every sequence is another page's now.
+    std::ranges::shuffle(pages_, random_);
+    moved_.clear();
+    damaged_.clear();
+    std::set<uint64_t> damaged_pages;  // by sequence before
     for (const StoredPage& page : pages_) {
-      const StoredPage written = random_() % 4 == 0 ? Damaged(page) : page;
-      moved[page.sequence] = (*segment)->AddPage(written.header, written.bytes).value();
+      const bool damage = random_() % 4 == 0;
+      const StoredPage written = damage ? Damaged(page) : page;
+      if (damage) damaged_pages.insert(page.sequence);
+      moved_[page.sequence] = (*segment)->AddPage(written.header, written.bytes).value();
     }
-    std::vector<cache::BlockRecord> before = records_;
-    for (cache::BlockRecord& record : records_) {
-      for (index::RestoredPage& page : record.block.pages)
-        page.ssd_sequence = moved.at(page.ssd_sequence);
-    }
-    for (const cache::BlockRecord& record : records_) {
-      const std::string bytes = random_() % 6 == 0 ? Damaged(record) : cache::EncodeRecord(record);
+    for (const cache::BlockRecord& before : records_) {
+      cache::BlockRecord record = before;
+      bool damage = random_() % 6 == 0;
+      for (index::RestoredPage& page : record.block.pages) {
+        page.ssd_sequence = moved_.at(page.ssd_sequence);
+      }
+      const std::string bytes = damage ? Damaged(record, before) : cache::EncodeRecord(record);
+      for (const index::RestoredPage& page : before.block.pages) {
+        damage = damage || damaged_pages.contains(page.ssd_sequence);
+      }
+      if (damage) damaged_.insert(before.block.hash);
       ASSERT_TRUE((*segment)->AddRecord(bytes).ok());
     }
-    records_ = std::move(before);
     ASSERT_TRUE((*segment)->Finish().ok());
   }
 
   std::vector<cache::BlockRecord> records_;
   std::vector<StoredPage> pages_;
   std::vector<std::pair<std::string, std::string>> spaces_;
-  uint64_t injected_ = 0;
+  std::map<uint64_t, uint64_t> moved_;        // sequences before to sequences now
+  std::set<block::BlockHash> damaged_;        // blocks: their record or a page of theirs
+  std::map<std::string, uint64_t> injected_;  // by kind
 };
 
 TEST_F(ValueCorruptionTest, ValuesThatAreNotWhatTheirKeySaysNeverGiveWrongBytes) {
   Fill("ssd");
   Load("ssd");
-  uint64_t back = 0, bad = 0;
-  for (int round = 0; injected_ < Wanted() && !HasFailure(); ++round) {
+  uint64_t back = 0, whole = 0, bad = 0;
+  for (int round = 0; Injected() < Wanted() && !HasFailure(); ++round) {
     WriteDamaged("damaged");
     Open(OptionsOf("damaged"));
-    back += ReadEverything();
+    ReadDamaged(&back, &whole);
     bad += Counter("check_failures");
     if (round % 8 == 0) ExpectHealed();
     cache_.reset();
     std::filesystem::remove_all(dir_.path() + "/damaged");
   }
-  RecordProperty("corruptions", static_cast<int>(injected_));
-  EXPECT_GT(back, 0u);
+  Report({injected_.begin(), injected_.end()});
+  EXPECT_EQ(injected_.size(), 12u) << "kinds";
+  EXPECT_GT(whole, 0u);
+  EXPECT_GE(back, whole);
   EXPECT_GT(bad, 0u);
 }
 

@@ -162,6 +162,22 @@ TEST_F(OpenTest, OpeningIsRefusedWhenTheEpochsAreUsedUp) {
               HasSubstr(directory_ + " has used all its epochs, limit 16777215"));
 }
 
+// What a disk that forgets synced writes leaves.
+TEST_F(OpenTest, AnEpochThatWasResetNeverGivesOutASequenceThatIsOnDisk) {
+  const std::vector<Page> pages = {MakePage(20'000), MakePage(20'000), MakePage(20'000)};
+  std::vector<uint64_t> sequences;
+  for (const Page& page : pages) WriteSegment(Open(), {page}, &sequences);
+  WriteRaw("store/epoch", std::string(4, '\0'));
+  EXPECT_GT(Open().last_sequence(), sequences.back());
+  const Page page = MakePage(20'000);
+  WriteSegment(*store_, {page}, &sequences);
+  EXPECT_EQ(store_->Segments().size(), 4u);
+  EXPECT_TRUE(Read(*store_, sequences[3], page).ok());
+  for (size_t i = 0; i < pages.size(); ++i) {
+    EXPECT_TRUE(Read(*store_, sequences[i], pages[i]).ok());
+  }
+}
+
 // Golden: another program and a later version rely on it.
 TEST_F(OpenTest, TheLayoutOnDiskIsAsDocumented) {
   const Page page = MakePage(777);

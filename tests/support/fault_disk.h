@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -77,9 +78,16 @@ class FaultDisk {
     base::MutexLock lock(mutex_);
     return changes_;
   }
-  uint64_t corrupted() const PREFIXD_EXCLUDES(mutex_) {  // reads so far
+  // Reads so far, and of each kind.
+  enum Damaged { kTorn, kTruncated, kMisplaced, kFlipped, kDamages };
+  uint64_t corrupted() const PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
-    return corrupted_;
+    return corrupted_[kTorn] + corrupted_[kTruncated] + corrupted_[kMisplaced] +
+           corrupted_[kFlipped];
+  }
+  uint64_t corrupted(Damaged kind) const PREFIXD_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    return corrupted_[kind];
   }
   uint64_t errors() const PREFIXD_EXCLUDES(mutex_) {  // given back so far
     base::MutexLock lock(mutex_);
@@ -155,16 +163,17 @@ class FaultDisk {
     base::MutexLock lock(mutex_);
     if (count == 0 || corrupt_left_ == 0 || !Chance(corrupt_reads_)) return count;
     --corrupt_left_;
-    ++corrupted_;
     const size_t at = random_() % count;
-    switch (random_() % 4) {
-      case 0:  // torn: zeros from here
+    const auto kind = static_cast<Damaged>(random_() % kDamages);
+    ++corrupted_[kind];
+    switch (kind) {
+      case kTorn:  // zeros from here
         bytes[at] = static_cast<char>(~bytes[at]);
         std::fill(bytes + at + 1, bytes + count, '\0');
         return count;
-      case 1:  // truncated
+      case kTruncated:
         return at;
-      case 2:  // another part of it in its place
+      case kMisplaced:  // another part of it in its place
         std::rotate(bytes, bytes + at, bytes + count);
         bytes[at] = static_cast<char>(bytes[at] + 1);
         return count;
@@ -259,7 +268,7 @@ class FaultDisk {
   int table_error_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t changes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t cut_at_ PREFIXD_GUARDED_BY(mutex_) = kNever;
-  uint64_t corrupted_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  std::array<uint64_t, kDamages> corrupted_ PREFIXD_GUARDED_BY(mutex_) = {};
   uint64_t errors_ PREFIXD_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::shared_ptr<File>> files_ PREFIXD_GUARDED_BY(mutex_);
   // Created or replaced since their folder was synced; with what stood there before.
