@@ -166,7 +166,7 @@ bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& ta
       if (path.pages[i * groups + group] == nullptr) return false;
       const Page& page = *path.pages[i * groups + group];
       if (!InRam(page.state) || page.rung != table.rungs[group]) return false;
-      table.offsets[group * blocks + i] = page.extent.offset;
+      table.offsets[group * blocks + i] = page.extent().offset;
     }
   }
   table.first_token = path.blocks.front()->first_token;
@@ -217,8 +217,8 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
       if (path.pages[i * groups + group] == nullptr) continue;
       const Page& page = *path.pages[i * groups + group];
       if (i == 0 && HoldsAlready(lease, &node, page)) continue;
-      of_session += BytesOf(page);
-      if (page.holders == 0 && node.pinned == 0) of_all += BytesOf(page);
+      of_session += BytesOf(node, page);
+      if (page.holders() == 0 && node.pinned() == 0) of_all += BytesOf(node, page);
     }
     if (of_session > limits.session_lease_bytes || of_all > limits.total_lease_bytes) {
       return node.first_token;

@@ -10,7 +10,8 @@
 namespace prefixd::index {
 namespace {
 
-absl::Status CheckShape(const SpaceShape& shape, const AdoptedPage& adopted) {
+absl::Status CheckShape(Space& space, const AdoptedPage& adopted) {
+  const SpaceShape& shape = space.shape;
   const size_t size = adopted.tokens.size();
   if (size == 0 || size > shape.block_tokens) {
     return absl::DataLossError(
@@ -32,6 +33,7 @@ absl::Status CheckShape(const SpaceShape& shape, const AdoptedPage& adopted) {
                                             page.rung, " in an extent of ", page.extent.bytes,
                                             " bytes"));
   }
+  if (!space.sizes.NumberOf({page.page_bytes, page.payload_bytes})) return TooManySizes();
   return absl::OkStatus();
 }
 
@@ -53,7 +55,8 @@ Node* AnyExtending(const Node& parent, const block::SequenceView& tokens) {
   ByShared siblings(parent, tokens);
   while (const auto sibling = siblings.Next()) {
     if (sibling->shared < tokens.tokens.size()) break;
-    if (found == nullptr || sibling->node->present > found->present) found = sibling->node;
+    if (found == nullptr || CountPages(*sibling->node).present > CountPages(*found).present)
+      found = sibling->node;
   }
   return found;
 }
@@ -65,13 +68,12 @@ Page& PrefixIndex::Impl::AddAdoptedPage(Node& node, const NewPage& page) {
   Page& slot = SlotFor(node, page.group, page.rung);
   // A copy on SSD that is another page than this one is older: this one was not written yet.
   const bool same = slot.state == PageState::kSsd && slot.check == page.check;
-  if (!same) slot.ssd_sequence = 0;
+  if (!same) slot.set_ssd_sequence(0);
   slot.state = PageState::kUnverified;
-  slot.extent = page.extent;
+  slot.set_extent(page.extent);
   slot.check = page.check;
-  slot.page_bytes = page.page_bytes;
-  slot.payload_bytes = page.payload_bytes;
-  slot.marks = page.marks;
+  slot.sizes = *node.space->sizes.NumberOf({page.page_bytes, page.payload_bytes});
+  slot.Use().marks = page.marks;
   return slot;
 }
 
@@ -81,7 +83,7 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   if (space == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("adopt: unknown space ", handle.value));
   }
-  if (absl::Status fits = CheckShape(space->shape, adopted); !fits.ok()) return fits;
+  if (absl::Status fits = CheckShape(*space, adopted); !fits.ok()) return fits;
   const block::SequenceView tokens{adopted.tokens, adopted.content};
   if (impl_->Hash(adopted.name.parent, tokens) != adopted.name.hash ||
       Impl::PathOf(adopted.name.parent_path, tokens) != adopted.name.path) {
@@ -106,7 +108,9 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   const bool needed =
       (there == nullptr || there->state == PageState::kGone || there->state == PageState::kSsd) &&
       !IsCovered(parent, tokens, adopted.page);
-  if (needed && node == nullptr) node = impl_->InsertChild(parent, tokens);
+  if (needed && node == nullptr) {
+    node = impl_->InsertChild(parent, tokens, adopted.name.hash, 1);
+  }
   for (const uint32_t end : adopted.ends) {
     if (Node* const first = FirstExtending(parent, Head(tokens, end))) impl_->SetEnd(*first, end);
   }
@@ -114,9 +118,9 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   Page& page = impl_->AddAdoptedPage(*node, adopted.page);
   const PageRef ref = InfoOf(*node, page).ref;
   impl_->adopted_uses.push_back({ref, adopted.last_use});
-  block::PageMarks* const marks = page.marks;
+  block::PageMarks* const marks = page.marks();
   const uint64_t readers = marks == nullptr ? 0 : marks->holders.load(std::memory_order_acquire);
-  page.slots |= readers;
+  page.Use().slots |= readers;
   WriteMarks(*node, page, adopted.last_use);
   // Who reads it may be gone by now, or not: held until that is known.
   LeasedSums sums;
@@ -133,7 +137,7 @@ block::LeaseId PrefixIndex::AdoptLease(block::SessionId session, uint32_t slot,
   std::vector<PageRef> refs(pages.begin(), pages.end());
   std::erase_if(refs, [&](const PageRef& ref) {
     const Page* const page = impl_->Resolve(ref);
-    return page == nullptr || !page->extent;
+    return page == nullptr || !page->has_extent();
   });
   if (refs.empty()) return {};
   std::sort(refs.begin(), refs.end(), [](const PageRef& a, const PageRef& b) {
@@ -161,7 +165,7 @@ std::vector<PageInfo> PrefixIndex::Unverified(size_t limit) const {
   std::vector<PageInfo> list;
   for (auto it = impl_->unverified_order.rbegin();
        it != impl_->unverified_order.rend() && list.size() < limit; ++it) {
-    for (const Page& page : it->node->pages) {
+    for (const Page& page : it->node->pages()) {
       if (page.state != PageState::kUnverified || list.size() == limit) continue;
       list.push_back(InfoOf(*it->node, page));
     }
@@ -188,7 +192,7 @@ void PrefixIndex::Impl::EndAdoption() {
            std::tuple(b.first, a.second->first_token, b.second->id);
   });
   for (const auto& [use, node] : order) {
-    node->stamp = next_stamp++;
+    SetStamp(*node, next_stamp++);
     Reorder(*node);
   }
   const std::vector<HeldPage> held = std::exchange(adoption.pages, {});

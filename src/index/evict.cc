@@ -18,15 +18,16 @@ void Add(const Evicted& more, Evicted* evicted) {
 Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin,
                                      uint64_t end) {
   Evicted evicted;
-  if (node.pinned > 0) return evicted;
+  if (node.pinned() > 0) return evicted;
   const Change change(*this, node);
-  for (Page& page : node.pages) {
+  for (Page& page : node.pages()) {
     const bool clean = page.state == PageState::kRamAndSsd;
-    const bool may_drop = may_drop_dirty || (node.refused && node.holds == 0);
+    const bool may_drop = may_drop_dirty || (node.refused && node.holds() == 0);
     const bool droppable = may_drop && page.state == PageState::kRam;
-    if (page.holders > 0 || (!clean && !droppable)) continue;
-    if (page.extent.offset < begin || page.extent.offset >= end) continue;
-    evicted.bytes += page.extent.bytes;
+    if (page.holders() > 0 || (!clean && !droppable)) continue;
+    const block::Extent extent = page.extent();
+    if (extent.offset < begin || extent.offset >= end) continue;
+    evicted.bytes += extent.bytes;
     ++evicted.pages;
     if (clean) {
       FreeExtent(page);
@@ -65,30 +66,30 @@ Evicted PrefixIndex::EvictAbove(block::SpaceHandle handle, uint64_t ram_bytes,
 
 Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty) {
   const base::MutexLock lock(impl_->mutex);
-  std::vector<Node*> touched;
+  std::vector<BlockRef> touched;
   for (Node* const node : impl_->nodes) {
-    const bool inside =
-        node->in_tree && std::any_of(node->pages.begin(), node->pages.end(), [&](const Page& page) {
-          return page.extent && page.extent.offset >= begin && page.extent.offset < end;
-        });
-    if (inside) touched.push_back(node);
+    const bool inside = node->in_tree && std::ranges::any_of(node->pages(), [&](const Page& page) {
+                          const block::Extent extent = page.extent();
+                          return extent && extent.offset >= begin && extent.offset < end;
+                        });
+    if (inside) touched.push_back({node, node->id});
   }
   Evicted evicted;
-  for (Node* const node : touched) {
-    Add(impl_->GiveUpRam(*node, may_drop_dirty, begin, end), &evicted);
+  for (const BlockRef& block : touched) {
+    Add(impl_->GiveUpRam(*block.node, may_drop_dirty, begin, end), &evicted);
   }
   // Deepest first, so that settling one never deletes another before its turn.
-  std::sort(touched.begin(), touched.end(),
-            [](const Node* a, const Node* b) { return a->first_token > b->first_token; });
-  for (Node* const node : touched) impl_->SettleIfLeft(node);
+  std::ranges::sort(touched, std::greater<>(),
+                    [](const BlockRef& a) { return a.node->first_token; });
+  impl_->SettleIfLeft(touched);
   return evicted;
 }
 
 // Both tiers: as a Clear of one block.
 Evicted PrefixIndex::Impl::Forget(Node& node) {
   Evicted evicted;
-  for (const Page& page : node.pages) {
-    evicted.bytes += page.extent.bytes;
+  for (const Page& page : node.pages()) {
+    evicted.bytes += page.extent().bytes;
     evicted.pages += Present(page) ? 1 : 0;
   }
   Detach(node, true);
@@ -103,7 +104,7 @@ Evicted PrefixIndex::ForgetUnused(block::SpaceHandle handle, int64_t before_stam
   if (space == nullptr) return forgotten;
   const auto may_go = [&](const Node& node) {
     if (!node.in_tree || !node.children.empty() || node.pins > 0) return false;
-    const bool cold_copy = node.ram == 0 && space->totals.ssd_pages > ssd_bytes;
+    const bool cold_copy = !AnyInRam(node) && space->totals.ssd_pages > ssd_bytes;
     return node.stamp < before_stamp || cold_copy;
   };
   std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
@@ -130,8 +131,9 @@ uint64_t PrefixIndex::Impl::ClearTree(Space& space) {
     Node* const node = open.back();
     open.pop_back();
     if (!node->is_root()) children_last.push_back(node);
-    for (const Page& page : node->pages) {
-      bytes += (page.extent ? page.page_bytes : 0) + (OnSsd(page) ? page.page_bytes : 0);
+    for (const Page& page : node->pages()) {
+      const uint64_t copies = (page.has_extent() ? 1u : 0u) + (OnSsd(page) ? 1u : 0u);
+      bytes += copies * PageBytes(*node, page);
     }
     open.insert(open.end(), node->children.begin(), node->children.end());
   }
@@ -155,7 +157,7 @@ uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
 void PrefixIndex::TrimMemory(uint64_t target_bytes) {
   const base::MutexLock lock(impl_->mutex);
   const auto droppable = [](const Node& node) {
-    return node.in_tree && node.children.empty() && node.ram == 0 && node.pins == 0;
+    return node.in_tree && node.children.empty() && !AnyInRam(node) && node.pins == 0;
   };
   std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
   if (impl_->MemoryBytes() <= target_bytes) return;
@@ -169,6 +171,7 @@ void PrefixIndex::TrimMemory(uint64_t target_bytes) {
     impl_->Detach(*node, true);
     Node* const leaf = impl_->Settle(parent);
     if (leaf != nullptr && droppable(*leaf)) coldest.push({leaf->stamp, leaf->id, leaf});
+    impl_->by_hash.Shrink();
   }
 }
 
@@ -176,10 +179,10 @@ PrefixIndex::Places PrefixIndex::ListPlaces() const {
   const base::MutexLock lock(impl_->mutex);
   Places places;
   for (const Node* const node : impl_->nodes) {
-    for (const Page& page : node->pages) {
-      if (!page.extent) continue;
-      if (node->in_tree) places.extents.push_back(page.extent);
-      if (!node->in_tree) places.detached_bytes += page.page_bytes;
+    for (const Page& page : node->pages()) {
+      if (!page.has_extent()) continue;
+      if (node->in_tree) places.extents.push_back(page.extent());
+      if (!node->in_tree) places.detached_bytes += PageBytes(*node, page);
     }
   }
   return places;

@@ -1,7 +1,5 @@
 #include "index/eviction_order.h"
 
-#include "absl/container/node_hash_map.h"
-
 #include "index/space.h"
 
 namespace prefixd::index {
@@ -11,15 +9,12 @@ namespace {
 class LeafLru final : public EvictionPolicy {
  public:
   void Put(Node& node, Place place) override {
-    Orders* const of_space = place == Place::kNone ? nullptr : &orders_[node.space];
-    Order* wanted = nullptr;
-    if (place == Place::kClean) wanted = &of_space->clean;
-    if (place == Place::kDirty) wanted = &of_space->dirty;
-    OrderPlace& now = node.in_evict_order;
-    if (now.order == wanted && (wanted == nullptr || now.stamp == node.stamp)) return;
-    if (now.order != nullptr) size_ -= now.order->erase({now.stamp, node.id, &node});
-    if (wanted != nullptr) size_ += wanted->insert({node.stamp, node.id, &node}).second ? 1 : 0;
-    now = {wanted, node.stamp};
+    if (place == node.in_evict_order) return;
+    Orders& orders = orders_[node.space];
+    const OrderKey key{node.stamp, node.id, &node};
+    if (node.in_evict_order != Place::kNone) size_ -= orders.At(node.in_evict_order).erase(key);
+    if (place != Place::kNone) size_ += orders.At(place).insert(key).second ? 1 : 0;
+    node.in_evict_order = place;
   }
 
   Node* Next(bool may_drop_dirty) const override {
@@ -47,7 +42,7 @@ class LeafLru final : public EvictionPolicy {
   bool Is(const Node& node, Place place) const override {
     const auto found = orders_.find(node.space);
     if (found == orders_.end()) return place == Place::kNone;
-    const OrderKey key{node.in_evict_order.stamp, node.id, const_cast<Node*>(&node)};
+    const OrderKey key{node.stamp, node.id, const_cast<Node*>(&node)};
     return found->second.clean.contains(key) == (place == Place::kClean) &&
            found->second.dirty.contains(key) == (place == Place::kDirty);
   }
@@ -57,6 +52,7 @@ class LeafLru final : public EvictionPolicy {
  private:
   struct Orders {
     Order clean, dirty;
+    Order& At(Place place) { return place == Place::kClean ? clean : dirty; }
   };
 
   static Node* Coldest(const Orders& orders, bool may_drop_dirty) {
@@ -68,8 +64,7 @@ class LeafLru final : public EvictionPolicy {
     return clean->stamp < other->stamp ? clean : other;
   }
 
-  // Nodes point into it: it must not move.
-  absl::node_hash_map<const Space*, Orders> orders_;
+  absl::flat_hash_map<const Space*, Orders> orders_;
   size_t size_ = 0;
 };
 

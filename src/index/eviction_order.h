@@ -19,7 +19,7 @@ namespace prefixd::index {
 
 class EvictionPolicy {
  public:
-  enum class Place { kNone, kClean, kDirty };
+  using Place = EvictPlace;
 
   virtual ~EvictionPolicy() = default;
   // The block may go from now on (clean: every RAM page is on SSD too), or may not. Called again

@@ -13,10 +13,10 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 
 #include "base/mutex.h"
 #include "index/eviction_order.h"
+#include "index/node_pool.h"
 #include "index/prefix_index.h"
 #include "index/restorable.h"
 #include "index/space.h"
@@ -49,7 +49,9 @@ struct PrefixIndex::Impl {
   Space* FindSpace(block::SpaceHandle handle) const PREFIXD_REQUIRES(mutex);
   // A hole, to be given pages by the caller.
   static uint64_t PathOf(uint64_t parent, const block::SequenceView& tokens);
-  Node* InsertChild(Node& parent, const block::SequenceView& tokens) PREFIXD_REQUIRES(mutex);
+  // Of these tokens under `parent`, with `hash`, and room for so many pages.
+  Node* InsertChild(Node& parent, const block::SequenceView& tokens, const block::BlockHash& hash,
+                    size_t pages) PREFIXD_REQUIRES(mutex);
   // Out of the tree; deleted when nobody needs it. Requires: no children. `ghost`: remember it.
   void Detach(Node& node, bool ghost) PREFIXD_REQUIRES(mutex);
   // Siblings that hold nothing that `node` does not hold leave the tree.
@@ -64,9 +66,9 @@ struct PrefixIndex::Impl {
   // After pages, holders or pins went away: frees what nobody needs, prunes upwards. `node` may be
   // deleted. Returns the block of the tree where the pruning stopped, or nullptr.
   Node* Settle(Node* node) PREFIXD_REQUIRES(mutex);
-  void SettleIfLeft(Node* node) PREFIXD_REQUIRES(mutex);  // `node` may have been deleted
-  void FreeExtent(Page& page) PREFIXD_REQUIRES(mutex);    // and nothing else
-  void FreePage(Page& page) PREFIXD_REQUIRES(mutex);      // gives the extent back, state kGone
+  void SettleIfLeft(std::span<const BlockRef> nodes) PREFIXD_REQUIRES(mutex);  // in this order
+  void FreeExtent(Page& page) PREFIXD_REQUIRES(mutex);                         // and nothing else
+  void FreePage(Page& page) PREFIXD_REQUIRES(mutex);  // gives the extent back, state kGone
   // nullptr when the block or the page is gone for good.
   Page* Resolve(const PageRef& ref) PREFIXD_REQUIRES(mutex);
   // Up to the root, or to `below`, which keeps its stamp.
@@ -90,6 +92,8 @@ struct PrefixIndex::Impl {
   };
   void Refresh(Node& node) PREFIXD_REQUIRES(mutex);
   void Reorder(Node& node) PREFIXD_REQUIRES(mutex);
+  // Out of every order by stamp until Reorder, which must follow.
+  void SetStamp(Node& node, int64_t stamp) PREFIXD_REQUIRES(mutex);
   bool WantsSpill(const Node& node) const;
   uint64_t MemoryBytes() const PREFIXD_REQUIRES(mutex);
 
@@ -174,6 +178,7 @@ struct PrefixIndex::Impl {
                   const SnapshotWish& wish, Reservation& reservation, Reserved& reserved) const
       PREFIXD_REQUIRES(mutex);
   void MoveHold(Reservation& reservation, Node* to, uint32_t blocks) PREFIXD_REQUIRES(mutex);
+  void DropHold(Node& node) PREFIXD_REQUIRES(mutex);
   void DropHolds(Reservation& reservation) PREFIXD_REQUIRES(mutex);
   absl::Status EndReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
   // The reservation's parent of block `block_index` if the path to it is in the tree, or nullptr.
@@ -230,6 +235,7 @@ struct PrefixIndex::Impl {
   // --- restore.cc ---
   absl::StatusOr<Node*> ParentByHash(Space& space, const block::BlockHash& hash,
                                      uint64_t path) const PREFIXD_REQUIRES(mutex);
+  // Both inside a Change.
   void AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only)
       PREFIXD_REQUIRES(mutex);
   void SetRecord(Node& node, const RestoredBlock& block) PREFIXD_REQUIRES(mutex);
@@ -252,10 +258,10 @@ struct PrefixIndex::Impl {
   mutable uint64_t comparisons PREFIXD_GUARDED_BY(mutex) = 0;
 
   std::vector<std::unique_ptr<Space>> spaces PREFIXD_GUARDED_BY(mutex);  // handle value - 1
-  absl::flat_hash_set<Node*> nodes PREFIXD_GUARDED_BY(mutex);  // owned; roots are not here
-  // Full blocks in the tree. Different blocks may have one hash.
-  absl::btree_set<std::pair<block::BlockHash, Node*>> by_hash PREFIXD_GUARDED_BY(mutex);
-  Totals totals PREFIXD_GUARDED_BY(mutex);  // of all nodes
+  NodePool nodes PREFIXD_GUARDED_BY(mutex);                              // roots are not here
+  HashTable by_hash PREFIXD_GUARDED_BY(mutex){&nodes};                   // full blocks in the tree
+  uint64_t children_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of Children with more than one
+  Totals totals PREFIXD_GUARDED_BY(mutex);                // of all nodes
   const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) = MakeLeafLru();
   LooseOrder windows PREFIXD_GUARDED_BY(mutex), snapshots PREFIXD_GUARDED_BY(mutex);
   Order spill_order PREFIXD_GUARDED_BY(mutex);  // want a spill and have no descendant that does
@@ -276,7 +282,7 @@ struct PrefixIndex::Impl {
       PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::SessionId, Session> sessions PREFIXD_GUARDED_BY(mutex);
   uint64_t table_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of leases and reservations, estimated
-  uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of nodes, leases and reservations
+  uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of leases and reservations
   int64_t next_stamp PREFIXD_GUARDED_BY(mutex) = 1;
   bool loading PREFIXD_GUARDED_BY(mutex) = false;  // blocks without pages stay: children may come
 };

@@ -1,5 +1,6 @@
 // Holding, shrinking, releasing: who holds which pages, and what the pages' marks say of it.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -29,35 +30,40 @@ void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
     of->leased_bytes += sums.leased_bytes;
     of->kept_bytes += sums.kept_bytes;
     of->clean_bytes += sums.clean_bytes;
+    of->memory_bytes += sums.memory_bytes;
   }
 }
 
 void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t now,
                                  LeasedSums& sums) {
-  if (page.holders++ == 0) {
-    sums.Add(node, page);
-    ++node.held;
-  }
+  sums.memory_bytes -= page.UseBytes();
+  PageUse& use = page.Use();
+  sums.memory_bytes += page.UseBytes();
+  if (use.holders++ == 0) sums.Add(node, page);
   ++node.pins;
-  if (lease.slot < block::kArenaSlots) page.slots |= uint64_t{1} << lease.slot;
-  if (page.marks != nullptr) {
-    page.marks->holders.store(page.slots, std::memory_order_release);
-    page.marks->last_use.store(now, std::memory_order_relaxed);
+  if (lease.slot < block::kArenaSlots) use.slots |= uint64_t{1} << lease.slot;
+  if (use.marks != nullptr) {
+    use.marks->holders.store(use.slots, std::memory_order_release);
+    use.marks->last_use.store(now, std::memory_order_relaxed);
   }
-  lease.pages.push_back({&node, node.first_token, page.group, page.rung, BytesOf(page)});
+  lease.pages.push_back({&node, node.first_token, page.group, page.rung, BytesOf(node, page)});
 }
 
 bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
   Node& node = *held.node;
   Page& page = *FindPage(node, held.group, held.rung);
   --node.pins;
-  if (--page.holders > 0) return true;
+  PageUse& use = page.Use();
+  if (--use.holders > 0) return true;
   sums.Remove(node, page);
-  --node.held;
-  page.slots = 0;
-  if (page.marks != nullptr) page.marks->holders.store(0, std::memory_order_release);
-  if (!page.condemned) return Present(page);
-  page.condemned = false;
+  use.slots = 0;
+  if (use.marks != nullptr) use.marks->holders.store(0, std::memory_order_release);
+  if (!std::exchange(use.condemned, false)) {
+    sums.memory_bytes -= page.UseBytes();
+    page.Fold();
+    sums.memory_bytes += page.UseBytes();
+    return Present(page);
+  }
   std::erase_if(condemned, [&](const Condemned& copy) {
     if (copy.node != &node || copy.group != page.group || copy.rung != page.rung) return false;
     freed.push_back(copy.extent);
@@ -112,7 +118,7 @@ void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
     for (; end > 0 && pages[end - 1].node == node; --end) {
       there &= DropPage(pages[end - 1], sums);
     }
-    if (stamp) node->stamp = next_stamp++;
+    if (stamp) SetStamp(*node, next_stamp++);
     if (!there || !node->in_tree) {
       Settle(node);
     } else {

@@ -11,11 +11,11 @@ constexpr int kLooks = 64;
 
 bool IsLoose(const Node& node, const Page& page) {
   const bool settled = page.state == PageState::kRam || page.state == PageState::kRamAndSsd;
-  return settled && page.holders == 0 && node.pinned == 0;
+  return settled && page.holders() == 0 && node.pinned() == 0;
 }
 
 bool HasLoose(const Node& node, block::LayerKind kind) {
-  return node.in_tree && std::ranges::any_of(node.pages, [&](const Page& page) {
+  return node.in_tree && std::ranges::any_of(node.pages(), [&](const Page& page) {
            return IsLoose(node, page) && node.space->shape.RuleOf(page.group).kind == kind;
          });
 }
@@ -27,8 +27,8 @@ bool IsNeeded(const Node& block, const GroupRule& rule) {
   if (block.first_token < rule.sink_tokens) return true;
   const uint64_t reach = uint64_t{block.first_token} + block.size() + rule.window;  // not included
   for (const Node* node = &block; node->first_token + 1 < reach; node = *node->children.begin()) {
-    if (node->ends.any()) {
-      const auto first = static_cast<uint32_t>(node->ends._Find_first());
+    if (node->ends().any()) {
+      const auto first = static_cast<uint32_t>(node->ends()._Find_first());
       if (node->first_token + first + 1 < reach) return true;
     }
     if (node->children.size() != 1) return node->first_token + node->size() < reach;
@@ -48,7 +48,10 @@ void PrefixIndex::Impl::LookAgain(Node* node) {
   if (space.longest_window == 0) return;
   const uint32_t from = node->first_token;
   for (; !node->is_root(); node = node->parent) {
-    if (std::exchange(node->windows_needed, false)) ReorderLoose(*node);
+    if (node->windows_needed) {
+      node->windows_needed = false;
+      ReorderLoose(*node);
+    }
     if (from - node->first_token > space.longest_window + space.shape.block_tokens) return;
   }
 }
@@ -59,14 +62,14 @@ std::optional<Evicted> PrefixIndex::Impl::EvictWindows() {
     Evicted evicted;
     {
       const Change change(*this, *node);
-      for (Page& page : node->pages) {
+      for (Page& page : node->pages()) {
         const GroupRule rule = node->space->shape.RuleOf(page.group);
         if (rule.kind != block::LayerKind::kSliding || !IsLoose(*node, page)) continue;
         if (IsNeeded(*node, rule)) {
           node->windows_needed = true;
           continue;
         }
-        evicted.bytes += page.extent.bytes;
+        evicted.bytes += page.extent().bytes;
         ++evicted.pages;
         // Not written to SSD first: nothing could ask for it there either.
         GiveUp(page, evicted);
@@ -91,13 +94,13 @@ void PrefixIndex::Impl::GiveUp(Page& page, Evicted& evicted) {
 bool PrefixIndex::Impl::EvictSnapshots(bool may_drop_dirty) {
   const auto may_go = [&](const Node& node, const Page& page) {
     const bool clean = page.state == PageState::kRamAndSsd;
-    const bool held = node.holds > 0;
+    const bool held = node.holds() > 0;
     return node.space->shape.IsState(page.group) && IsLoose(node, page) &&
            (clean || (may_drop_dirty && !held));
   };
   Node* const node = snapshots.Next(
       [&](const Node& candidate) {
-        return std::ranges::any_of(candidate.pages,
+        return std::ranges::any_of(candidate.pages(),
                                    [&](const Page& page) { return may_go(candidate, page); });
       },
       kLooks);
@@ -105,7 +108,7 @@ bool PrefixIndex::Impl::EvictSnapshots(bool may_drop_dirty) {
   Evicted evicted;
   {
     const Change change(*this, *node);
-    for (Page& page : node->pages) {
+    for (Page& page : node->pages()) {
       if (!may_go(*node, page)) continue;
       ++evicted.pages;
       GiveUp(page, evicted);
@@ -134,10 +137,10 @@ void PrefixIndex::Impl::TrimChain(Node& leaf) {
     places.erase(places.begin() + static_cast<std::ptrdiff_t>(least));
     {
       const Change change(*this, *place.node);
-      for (Page& page : place.node->pages) {
+      for (Page& page : place.node->pages()) {
         const bool there =
             page.rung == place.offset && place.node->space->shape.IsState(page.group);
-        const bool idle = page.holders == 0 && !Busy(page.state) && place.node->pinned == 0;
+        const bool idle = page.holders() == 0 && !Busy(page.state) && place.node->pinned() == 0;
         if (there && idle && Present(page)) FreePage(page);
       }
     }

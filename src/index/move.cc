@@ -7,7 +7,7 @@ namespace prefixd::index {
 namespace {
 
 bool Movable(const Page& page) {
-  return page.holders == 0 &&
+  return page.holders() == 0 &&
          (page.state == PageState::kRam || page.state == PageState::kRamAndSsd);
 }
 
@@ -17,9 +17,10 @@ std::vector<PageInfo> PrefixIndex::PickMovable(uint64_t begin, uint64_t end) con
   const base::MutexLock lock(impl_->mutex);
   std::vector<PageInfo> picked;
   for (Node* const node : impl_->nodes) {
-    for (Page& page : node->pages) {
-      if (!Movable(page) || page.extent.offset < begin || page.extent.offset >= end) continue;
-      page.moving = true;
+    for (Page& page : node->pages()) {
+      const block::Extent extent = page.extent();
+      if (!Movable(page) || extent.offset < begin || extent.offset >= end) continue;
+      page.Use().moving = true;
       picked.push_back(InfoOf(*node, page));
     }
   }
@@ -31,13 +32,13 @@ bool PrefixIndex::FinishMove(const PageRef& ref, block::Extent from, block::Exte
   const base::MutexLock lock(impl_->mutex);
   Page* const page = impl_->Resolve(ref);
   // Not `moving`: another copy stands in the old extent by now.
-  if (page == nullptr || !page->moving || page->extent != from || !Movable(*page)) return false;
+  if (page == nullptr || !page->moving() || page->extent() != from || !Movable(*page)) return false;
   const Impl::Change change(*impl_, *ref.node);
   const int64_t last_use =
-      page->marks == nullptr ? 0 : page->marks->last_use.load(std::memory_order_relaxed);
+      page->marks() == nullptr ? 0 : page->marks()->last_use.load(std::memory_order_relaxed);
   impl_->FreeExtent(*page);
-  page->extent = to;
-  page->marks = marks;
+  page->set_extent(to);
+  page->Use().marks = marks;
   WriteMarks(*ref.node, *page, last_use);
   return true;
 }

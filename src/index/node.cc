@@ -1,30 +1,127 @@
 #include "index/node.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
+#include "index/allocated.h"
 #include "index/space.h"
 
 namespace prefixd::index {
 
-bool ChildLess::operator()(const Node* a, const Node* b) const {
-  return block::Compare(a->view(), b->view()) < 0;
-}
-bool ChildLess::operator()(const Node* a, const block::SequenceView& b) const {
-  ++*comparisons;
-  return block::Compare(a->view(), b) < 0;
-}
-bool ChildLess::operator()(const block::SequenceView& a, const Node* b) const {
-  ++*comparisons;
-  return block::Compare(a, b->view()) < 0;
+const EndSet Node::kNoEnds;
+
+Node::~Node() {
+  for (Page& page : pages()) page.Reset();
+  delete[] body_;
 }
 
+void Node::SetTokens(const block::SequenceView& tokens, uint32_t page_slots) {
+  size_ = static_cast<uint8_t>(tokens.tokens.size());
+  page_slots_ = static_cast<uint16_t>(page_slots);
+  body_ = new std::byte[BodyBytes(page_slots, size_)];
+  std::ranges::copy(std::as_bytes(tokens.tokens), body_ + page_slots * sizeof(Page));
+  if (!tokens.content.empty()) {
+    rare().content.assign(tokens.content.begin(), tokens.content.end());
+  }
+}
+
+void Node::SetSlots(size_t slots) {
+  auto* const body = new std::byte[BodyBytes(slots, size_)];
+  std::ranges::copy(std::as_bytes(pages()), body);
+  std::ranges::copy(std::as_bytes(tokens()), body + slots * sizeof(Page));
+  delete[] std::exchange(body_, body);
+  page_slots_ = static_cast<uint16_t>(slots);
+}
+
+Page& Node::InsertPage(size_t at, const Page& page) {
+  if (page_count_ == page_slots_) SetSlots(page_slots_ + 1u + page_slots_ / 4u);
+  ++page_count_;
+  const std::span<Page> all = pages();
+  std::memmove(static_cast<void*>(&all[at] + 1), &all[at], (all.size() - 1 - at) * sizeof(Page));
+  all[at] = page;
+  return all[at];
+}
+
+void Node::EraseGone() {
+  uint16_t kept = 0;
+  const std::span<Page> all = pages();
+  for (Page& page : all) {
+    if (!Present(page) && page.holders() == 0) {
+      page.Reset();
+    } else if (&all[kept] != &page) {
+      all[kept++] = page;
+    } else {
+      ++kept;
+    }
+  }
+  page_count_ = kept;
+  if (kept == 0 && page_slots_ > 0) SetSlots(0);
+}
+
+RareParts& Node::rare() {
+  if (rare_ == nullptr) rare_ = std::make_unique<RareParts>();
+  return *rare_;
+}
+
+void Node::FoldRare() {
+  if (rare_ == nullptr || !in_tree) return;
+  const RareParts& parts = *rare_;
+  const bool nothing = parts.content.empty() && parts.ends.none() && parts.record_ends.none() &&
+                       parts.holds == 0 && parts.pinned == 0;
+  if (nothing) rare_ = nullptr;
+}
+
+uint64_t Node::MemoryBytes() const {
+  uint64_t bytes = Allocated(BodyBytes(page_slots_, size_));
+  for (const Page& page : pages()) bytes += page.UseBytes();
+  if (rare_ == nullptr) return bytes;
+  return bytes + Allocated(sizeof(RareParts)) +
+         Allocated(rare_->content.capacity() * sizeof(block::ContentKey));
+}
+
+PageCounts CountPages(const Node& node) {
+  PageCounts counts;
+  for (const Page& page : node.pages()) {
+    if (Present(page)) ++counts.present;
+    if (page.has_extent()) ++counts.ram;
+    if (page.state == PageState::kRam) ++counts.dirty;
+    if (page.holders() > 0) ++counts.held;
+    if (Busy(page.state)) ++counts.busy;
+    if (page.state == PageState::kUnverified) ++counts.unverified;
+  }
+  return counts;
+}
+
+bool AnyPresent(const Node& node) { return std::ranges::any_of(node.pages(), Present); }
+
+bool AnyInRam(const Node& node) {
+  return std::ranges::any_of(node.pages(), [](const Page& page) { return page.has_extent(); });
+}
+
+uint64_t PageBytes(const Node& node, const Page& page) {
+  return node.space->sizes.At(page.sizes).page_bytes;
+}
+uint64_t PayloadBytes(const Node& node, const Page& page) {
+  return node.space->sizes.At(page.sizes).payload_bytes;
+}
+
+namespace {
+
+// The first page at or behind this one.
+auto Place(std::span<const Page> pages, uint32_t group, uint32_t rung) {
+  return std::lower_bound(pages.begin(), pages.end(), std::pair(group, rung),
+                          [](const Page& page, const std::pair<uint32_t, uint32_t>& key) {
+                            return std::pair<uint32_t, uint32_t>(page.group, page.rung) < key;
+                          });
+}
+
+}  // namespace
+
 const Page* FindPage(const Node& node, uint32_t group, uint32_t rung) {
-  const auto it =
-      std::lower_bound(node.pages.begin(), node.pages.end(), std::pair(group, rung),
-                       [](const Page& page, const std::pair<uint32_t, uint32_t>& key) {
-                         return std::pair<uint32_t, uint32_t>(page.group, page.rung) < key;
-                       });
-  const bool found = it != node.pages.end() && it->group == group && it->rung == rung;
+  const std::span<const Page> pages = node.pages();
+  const auto it = Place(pages, group, rung);
+  const bool found = it != pages.end() && it->group == group && it->rung == rung;
   return found ? &*it : nullptr;
 }
 
@@ -34,15 +131,13 @@ Page* FindPage(Node& node, uint32_t group, uint32_t rung) {
 
 Page& SlotFor(Node& node, uint32_t group, uint32_t rung) {
   if (Page* const there = FindPage(node, group, rung)) return *there;
-  const auto at = std::find_if(node.pages.begin(), node.pages.end(), [&](const Page& other) {
-    return std::pair<uint32_t, uint32_t>(other.group, other.rung) > std::pair(group, rung);
-  });
-  return *node.pages.insert(
-      at, Page{.group = static_cast<uint16_t>(group), .rung = static_cast<uint16_t>(rung)});
+  const std::span<const Page> pages = std::as_const(node).pages();
+  const auto at = Place(pages, group, rung) - pages.begin();
+  return node.InsertPage(static_cast<size_t>(at), Page(group, rung));
 }
 
 bool Covers(const Node& other, const Node& node) {
-  return std::all_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
+  return std::ranges::all_of(node.pages(), [&](const Page& page) {
     if (!Present(page) || node.space->shape.IsState(page.group)) return true;
     const Page* const same = FindPage(other, page.group, page.rung);
     return same != nullptr && Present(*same);
@@ -50,21 +145,21 @@ bool Covers(const Node& other, const Node& node) {
 }
 
 bool HasSnapshots(const Node& node) {
-  return std::any_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
+  return std::ranges::any_of(node.pages(), [&](const Page& page) {
     return Present(page) && node.space->shape.IsState(page.group);
   });
 }
 
 bool SnapshotsMayMove(const Node& node) {
-  return std::all_of(node.pages.begin(), node.pages.end(), [&](const Page& page) {
+  return std::ranges::all_of(node.pages(), [&](const Page& page) {
     const bool under_way =
         page.state == PageState::kSpilling || page.state == PageState::kPromoting;
-    return !node.space->shape.IsState(page.group) || (page.holders == 0 && !under_way);
+    return !node.space->shape.IsState(page.group) || (page.holders() == 0 && !under_way);
   });
 }
 
 block::BlockHash HashOfPrefix(const Node& node, uint32_t tokens) {
-  return block::HashBlock(node.parent_hash, Slice(node.view(), 0, tokens).view());
+  return block::HashBlock(node.parent_hash(), Slice(node.view(), 0, tokens).view());
 }
 
 void Describe(Node& node, const Page& page, PageInfo& info) {
@@ -77,11 +172,11 @@ void Describe(Node& node, const Page& page, PageInfo& info) {
   info.name.tokens = node.size();
   info.first_token = node.first_token;
   info.tokens = node.size();
-  info.page_bytes = page.page_bytes;
-  info.payload_bytes = page.payload_bytes;
+  info.page_bytes = PageBytes(node, page);
+  info.payload_bytes = PayloadBytes(node, page);
   info.check = page.check;
-  info.extent = page.extent;
-  info.ssd_sequence = page.ssd_sequence;
+  info.extent = page.extent();
+  info.ssd_sequence = page.ssd_sequence();
   if (!node.space->shape.IsState(page.group)) return;
   info.name.tokens = info.tokens = page.rung;
   if (page.rung < node.size()) info.name.block = HashOfPrefix(node, page.rung);
@@ -102,30 +197,24 @@ std::vector<uint32_t> ListEnds(const EndSet& ends) {
 }
 
 void WriteEnds(const Node& node) {
-  for (const Page& page : node.pages) {
-    if (page.marks == nullptr) continue;
+  for (const Page& page : node.pages()) {
+    if (page.marks() == nullptr) continue;
     const std::array<uint64_t, 2> words = EndsIn(node, page);
-    for (size_t i = 0; i < 2; ++i) page.marks->ends[i].store(words[i], std::memory_order_relaxed);
+    for (size_t i = 0; i < 2; ++i) page.marks()->ends[i].store(words[i], std::memory_order_relaxed);
   }
 }
 
 std::array<uint64_t, 2> EndsIn(const Node& node, const Page& page) {
-  EndSet ends = node.ends;
+  EndSet ends = node.ends();
   if (node.space->shape.IsState(page.group)) ends &= ~(~EndSet() << page.rung);
   return {(ends & EndSet(~uint64_t{0})).to_ullong(), (ends >> 64).to_ullong()};
 }
 
 void WriteMarks(const Node& node, const Page& page, int64_t now) {
-  if (page.marks == nullptr) return;
-  page.marks->holders.store(page.slots, std::memory_order_release);
-  page.marks->last_use.store(now, std::memory_order_relaxed);
+  if (page.marks() == nullptr) return;
+  page.marks()->holders.store(page.slots(), std::memory_order_release);
+  page.marks()->last_use.store(now, std::memory_order_relaxed);
   WriteEnds(node);
-}
-
-uint64_t MemoryOf(const Node& node) {
-  constexpr uint64_t kInTables = 160;  // child slot, live set, hash table, both orders
-  return sizeof(Node) + kInTables + node.tokens.capacity() * sizeof(block::Token) +
-         node.content.capacity() * sizeof(block::ContentKey) + node.pages.capacity() * sizeof(Page);
 }
 
 Slice::Slice(const block::SequenceView& sequence, uint32_t begin, uint32_t end) {

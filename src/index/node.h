@@ -4,54 +4,22 @@
 #pragma once
 #include <array>
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/container/btree_set.h"
 
 #include "block/tokens.h"
+#include "index/children.h"
+#include "index/page.h"
 #include "index/prefix_index.h"
 
 namespace prefixd::index {
 
 struct Space;
-
-struct Page {
-  uint16_t group = 0;
-  uint16_t rung = 0;  // of a snapshot: its offset in the block
-  PageState state = PageState::kGone;
-  bool moving = false;     // picked for a move; cleared when the extent changes
-  bool condemned = false;  // an extent of it waits in Impl::condemned for its last holder
-  uint32_t holders = 0;    // leases
-  uint64_t page_bytes = 0;
-  uint64_t payload_bytes = 0;
-  uint64_t check = 0;
-  block::Extent extent{};     // InRam(state), kUnverified, or kPromoting from kUnverified
-  uint64_t ssd_sequence = 0;  // kPromoting with 0: no SSD copy, or it was dropped while it was read
-  block::PageMarks* marks = nullptr;  // of the extent; nullptr when it has none
-  uint64_t slots = 0;  // whose bits are set since the last holder went; what marks->holders says
-};
-
-inline bool Present(const Page& page) { return page.state != PageState::kGone; }
-inline bool OnSsd(const Page& page) { return page.ssd_sequence != 0; }
-// Being written out, read back or not checked yet: nothing may move it.
-inline bool Busy(PageState s) {
-  return s == PageState::kSpilling || s == PageState::kPromoting || s == PageState::kUnverified;
-}
-// What a holder of the page keeps from others: its extent, or the room it will need in RAM.
-inline uint64_t BytesOf(const Page& page) {
-  return page.extent ? page.extent.bytes : page.page_bytes;
-}
-
-// Children in token order; lookups take the tokens themselves.
-struct ChildLess {
-  using is_transparent = void;
-  uint64_t* comparisons = nullptr;
-  bool operator()(const Node* a, const Node* b) const;
-  bool operator()(const Node* a, const block::SequenceView& b) const;
-  bool operator()(const block::SequenceView& a, const Node* b) const;
-};
-using Children = absl::btree_set<Node*, ChildLess>;
 
 // Bit k - 1: a sequence ends after k tokens of the block. An end shared by several siblings (their
 // first k tokens are equal) stands at the first of them in token order only.
@@ -66,63 +34,124 @@ struct OrderKey {
 };
 using Order = absl::btree_set<OrderKey>;
 
-// Whether it stands in an order now, and under which stamp.
-struct OrderPlace {
-  Order* order = nullptr;
-  int64_t stamp = 0;
+// Where in the eviction policy's orders a block stands.
+enum class EvictPlace : uint8_t { kNone, kClean, kDirty };
+
+// What few blocks have.
+struct RareParts {
+  std::vector<block::ContentKey> content;
+  EndSet ends, record_ends;
+  block::BlockHash parent_hash{};  // outside the tree, of a block with snapshots
+  uint32_t holds = 0;              // reservations among the pins: the node is not pruned
+  uint32_t pinned = 0;             // Pin()s among them: its pages stay, in RAM
 };
 
-// Fields in the order in which a walk down and a lease touch them: long prompts are thousands of
-// blocks, and what counts is how many cache lines of each are looked at.
-struct alignas(64) Node {
-  Node(Node* parent, ChildLess less) : parent(parent), children(less) {}
+// There may be one for every few hundred bytes that the SSD holds, so every byte counts. Its pages
+// and then its tokens stand in one allocation, its parent's hash at its parent.
+struct Node {
+  Node(Node* parent, Space* space) : parent(parent), space(space) {}
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
 
-  // The walk.
-  Node* likely_child = nullptr;      // the youngest: most blocks have one; nullptr without children
-  std::vector<block::Token> tokens;  // empty for a root
-  std::vector<block::ContentKey> content;
-  bool in_tree = false;
-  bool spilling = false;
-  uint8_t touches = 0;          // requests that took hold of it since it was stored, saturating
-  bool refused = false;         // dirty, and the SSD does not want it: given up as a clean block is
-  bool was_ghost = false;       // it was a ghost or a hole when it was stored
-  bool windows_needed = false;  // its sliding pages, when that was last looked at
-  uint32_t first_token = 0;
-
-  // Leases. Counts of pages are kept by Impl::Refresh.
-  std::vector<Page> pages;  // by group, then rung; kGone ones stay while somebody holds them
-  Node* parent;             // nullptr for a root and outside the tree
-  Space* space = nullptr;
-  uint64_t id = 0;
-  uint32_t present = 0, ram = 0, dirty = 0, held = 0;
-
-  uint32_t busy = 0, unverified = 0;      // pages that are Busy(), that are kUnverified
-  uint32_t ram_kids = 0, spill_kids = 0;  // children whose subtree has RAM pages, wants a spill
-  uint32_t pins = 0;    // lease holders, reservations, a spill, promotions: the node is not deleted
-  uint32_t holds = 0;   // reservations among them: the node is not pruned
-  uint32_t pinned = 0;  // Pin()s among them: its pages stay, in RAM
-  int64_t stamp = 0;
-  OrderPlace in_evict_order;  // the eviction policy's own
-  block::BlockHash hash{}, parent_hash{};
-
-  OrderPlace in_spill_order, in_unverified_order;
-  bool counted_ram = false, counted_spill = false;  // in the parent's *_kids
-  // The record on SSD: what it says, and whether it must be written again without a dirty page.
-  bool record_written = false;
-  bool record_wanted = false;
-  uint64_t record_sequence = 0;
-  EndSet record_ends;
-
-  EndSet ends;
-  uint64_t subtree_ends = 0;  // own ends and those of all descendants
-  uint64_t path =
-      0;  // over every token from the root on, never cut: tells blocks of one hash apart
+  Node* parent;  // nullptr for a root and outside the tree
+  Space* space;
   Children children;
 
-  block::SequenceView view() const { return {tokens, content}; }
-  uint32_t size() const { return static_cast<uint32_t>(tokens.size()); }
-  bool is_root() const { return tokens.empty(); }
+ private:
+  std::byte* body_ = nullptr;  // page_slots_ pages, page_count_ of them there; then the tokens
+  std::unique_ptr<RareParts> rare_;
+
+ public:
+  uint64_t id = 0;  // its place in the pool in the low half
+  int64_t stamp = 0;
+  uint64_t path =
+      0;  // over every token from the root on, never cut: tells blocks of one hash apart
+  block::BlockHash hash{};
+  uint64_t record_sequence = 0;  // of the record on SSD
+  uint32_t first_token = 0;
+  uint32_t pins = 0;  // lease holders, reservations, a spill, promotions: the node is not deleted
+  uint32_t subtree_ends = 0;  // own ends and those of all descendants
+  uint32_t next_by_hash = 0;  // HashTable's own
+
+ private:
+  uint16_t page_count_ = 0, page_slots_ = 0;
+  uint8_t size_ = 0;
+
+ public:
+  uint8_t touches = 0;  // requests that took hold of it since it was stored, saturating
+  bool in_tree : 1 = false;
+  bool spilling : 1 = false;
+  bool refused : 1 = false;    // dirty, and the SSD does not want it: given up as a clean block is
+  bool was_ghost : 1 = false;  // it was a ghost or a hole when it was stored
+  bool windows_needed : 1 = false;  // its sliding pages, when that was last looked at
+  bool counted_ram : 1 = false, counted_spill : 1 = false;  // in its parent's children
+  bool record_written : 1 = false;  // the record on SSD stands there, and says record_ends
+  bool record_wanted : 1 = false;   // it must be written again without a dirty page
+  EvictPlace in_evict_order : 2 = EvictPlace::kNone;  // the eviction policy's own
+  // Under its stamp, which changes by Impl::SetStamp only.
+  bool in_spill_order : 1 = false, in_unverified_order : 1 = false;
+  bool in_by_hash : 1 = false;
+
+  std::span<const block::Token> tokens() const {
+    return {reinterpret_cast<const block::Token*>(body_ + page_slots_ * sizeof(Page)), size_};
+  }
+  std::span<const block::ContentKey> content() const {
+    return rare_ == nullptr ? std::span<const block::ContentKey>() : rare_->content;
+  }
+  block::SequenceView view() const { return {tokens(), content()}; }
+  uint32_t size() const { return size_; }
+  bool is_root() const { return size_ == 0; }
+  // Once, with room for pages. Requires: at most 128 tokens.
+  void SetTokens(const block::SequenceView& tokens, uint32_t page_slots);
+
+  // By group, then rung; kGone ones stay while somebody holds them. Where they stand changes with
+  // InsertPage and ErasePages.
+  std::span<Page> pages() { return {reinterpret_cast<Page*>(body_), page_count_}; }
+  std::span<const Page> pages() const {
+    return {reinterpret_cast<const Page*>(body_), page_count_};
+  }
+  Page& InsertPage(size_t at, const Page& page);
+  // Those that are gone and that nobody holds.
+  void EraseGone();
+
+  const EndSet& ends() const { return rare_ == nullptr ? kNoEnds : rare_->ends; }
+  const EndSet& record_ends() const { return rare_ == nullptr ? kNoEnds : rare_->record_ends; }
+  uint32_t holds() const { return rare_ == nullptr ? 0 : rare_->holds; }
+  uint32_t pinned() const { return rare_ == nullptr ? 0 : rare_->pinned; }
+  // To change one of these. Where they are counted, inside a Change.
+  RareParts& rare();
+  // Takes back what is said by default.
+  void FoldRare();
+  const block::BlockHash& parent_hash() const {
+    return parent != nullptr ? parent->hash : rare_->parent_hash;
+  }
+  uint64_t MemoryBytes() const;  // but for itself and its children
+
+ private:
+  static const EndSet kNoEnds;
+  static uint64_t BodyBytes(size_t slots, size_t tokens) {
+    return slots * sizeof(Page) + tokens * sizeof(block::Token);
+  }
+  void SetSlots(size_t slots);
 };
+static_assert(sizeof(Node) == 112);
+
+// How many pages it has of each kind.
+struct PageCounts {
+  uint32_t present = 0, ram = 0, dirty = 0, held = 0, busy = 0, unverified = 0;
+};
+PageCounts CountPages(const Node& node);
+bool AnyPresent(const Node& node);
+bool AnyInRam(const Node& node);
+
+// Of a page, in RAM or not.
+uint64_t PageBytes(const Node& node, const Page& page);
+uint64_t PayloadBytes(const Node& node, const Page& page);
+// What a holder of the page keeps from others: its extent, or the room it will need in RAM.
+inline uint64_t BytesOf(const Node& node, const Page& page) {
+  return page.has_extent() ? page.extent().bytes : PageBytes(node, page);
+}
 
 // nullptr when the node has no slot for it.
 Page* FindPage(Node& node, uint32_t group, uint32_t rung);
@@ -146,7 +175,6 @@ void WriteEnds(const Node& node);
 std::array<uint64_t, 2> EndsIn(const Node& node, const Page& page);
 // Everything of the marks of a page that was just given an extent.
 void WriteMarks(const Node& node, const Page& page, int64_t now);
-uint64_t MemoryOf(const Node& node);
 // The content of `tokens` [begin, end) cut out of a sequence, with storage for its content keys.
 class Slice {
  public:

@@ -29,7 +29,7 @@ absl::StatusOr<block::PinId> PrefixIndex::Pin(block::LeaseId id, uint32_t tokens
   }
   for (Node* const node : pin.nodes) {
     const Impl::Change change(*impl_, *node);
-    ++node->pinned;
+    ++node->rare().pinned;
     ++node->pins;
   }
   Session& session = impl_->sessions[pin.session];
@@ -54,7 +54,7 @@ void PrefixIndex::Impl::EndPin(block::PinId id) {
   for (auto node = pin.nodes.rbegin(); node != pin.nodes.rend(); ++node) {
     {
       const Change change(*this, **node);
-      --(*node)->pinned;
+      --(*node)->rare().pinned;
       --(*node)->pins;
     }
     Settle(*node);
@@ -79,7 +79,8 @@ void PrefixIndex::Impl::EndPinsOf(const Space& space) {
 }
 
 void PrefixIndex::Impl::MovePins(Node& from, Node& to) {
-  if (from.pinned == 0) return;
+  const uint32_t pins_of = from.pinned();
+  if (pins_of == 0) return;
   const Change of_from(*this, from);
   const Change of_to(*this, to);
   for (auto& [id, pin] : pins) {
@@ -87,10 +88,10 @@ void PrefixIndex::Impl::MovePins(Node& from, Node& to) {
       if (node == &from) node = &to;
     }
   }
-  to.pinned += from.pinned;
-  to.pins += from.pinned;
-  from.pins -= from.pinned;
-  from.pinned = 0;
+  to.rare().pinned += pins_of;
+  to.pins += pins_of;
+  from.pins -= pins_of;
+  from.rare().pinned = 0;
 }
 
 std::vector<PrefixIndex::PinInfo> PrefixIndex::ListPins() const {
@@ -99,10 +100,10 @@ std::vector<PrefixIndex::PinInfo> PrefixIndex::ListPins() const {
   for (const auto& [id, pin] : impl_->pins) {
     PinInfo info{.pin = id, .session = pin.session, .tokens = pin.tokens};
     for (const Node* const node : pin.nodes) {
-      for (const Page& page : node->pages) {
+      for (const Page& page : node->pages()) {
         if (!Present(page)) continue;
         ++info.pages;
-        info.bytes += BytesOf(page);
+        info.bytes += BytesOf(*node, page);
       }
     }
     list.push_back(info);

@@ -18,7 +18,7 @@ bool PrefixIndex::BeginPromotion(const PageRef& ref) {
 bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
                                   block::PageMarks* marks) {
   const base::MutexLock lock(impl_->mutex);
-  const bool from_ssd = !impl_->Resolve(ref)->extent;
+  const bool from_ssd = !impl_->Resolve(ref)->has_extent();
   if (from_ssd && ref.node->space->shape.IsState(ref.group) &&
       !impl_->MakeSnapshotRoom(extent.bytes)) {
     return false;
@@ -26,13 +26,14 @@ bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
   Page* const page = impl_->Resolve(ref);
   {
     const Impl::Change change(*impl_, *ref.node);
-    if (page->holders == 0) page->slots = 0;  // of an earlier daemon's readers, who are gone
+    PageUse& use = page->Use();
+    if (use.holders == 0) use.slots = 0;  // of an earlier daemon's readers, who are gone
     if (from_ssd) {
-      page->extent = extent;
-      page->marks = marks;
+      page->set_extent(extent);
+      use.marks = marks;
       WriteMarks(*ref.node, *page, base::SystemClock::Get().UnixMicros());
-    } else if (page->marks != nullptr) {
-      page->marks->holders.store(page->slots, std::memory_order_release);
+    } else if (use.marks != nullptr) {
+      use.marks->holders.store(use.slots, std::memory_order_release);
     }
     page->state = OnSsd(*page) ? PageState::kRamAndSsd : PageState::kRam;
     --ref.node->pins;
@@ -43,13 +44,12 @@ bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
 }
 
 void PrefixIndex::Impl::DropBadCopy(Node& node, Page& page) {
-  const bool in_place = static_cast<bool>(page.extent);
-  if (in_place && page.holders > 0) {
+  const bool in_place = page.has_extent();
+  if (in_place && page.holders() > 0) {
     // Somebody may have been reading it since before this daemon: no one else's bytes go there.
-    condemned.push_back({&node, page.group, page.rung, page.extent});
-    page.condemned = true;
-    page.extent = {};
-    page.marks = nullptr;
+    condemned.push_back({&node, page.group, page.rung, page.extent()});
+    page.Use().condemned = true;
+    page.DropExtent();
   }
   FreeExtent(page);
   if (in_place && OnSsd(page)) {
@@ -64,7 +64,7 @@ void PrefixIndex::FailPromotion(const PageRef& ref, PromotionFailure failure) {
   Page* const page = impl_->Resolve(ref);
   {
     const Impl::Change change(*impl_, *ref.node);
-    const bool in_place = static_cast<bool>(page->extent);
+    const bool in_place = page->has_extent();
     if (failure == PromotionFailure::kCorrupt || (!in_place && !OnSsd(*page))) {
       impl_->DropBadCopy(*ref.node, *page);
     } else {
@@ -104,7 +104,7 @@ std::optional<BlockDescription> PrefixIndex::Describe(const PageRef& ref) const 
       .first_token = node.first_token,
       .tokens = {block.view().tokens.begin(), block.view().tokens.end()},
       .content = {block.view().content.begin(), block.view().content.end()},
-      .ends = ListEnds(node.ends)};
+      .ends = ListEnds(node.ends())};
   std::erase_if(description.ends, [&](uint32_t end) { return end > block.size(); });
   return description;
 }

@@ -30,14 +30,15 @@ Node* Covering(const Node& parent, const block::SequenceView& tokens,
       any |= !state;
       return state || Has(node, page);
     });
-    if (all && (any || node.present > 0)) return &node;
+    if (all && (any || AnyPresent(node))) return &node;
     if (all && empty == nullptr) empty = &node;
   }
   return empty;
 }
 
-absl::Status CheckPages(const SpaceShape& shape, uint32_t tokens, bool may_be_empty,
+absl::Status CheckPages(Space& space, uint32_t tokens, bool may_be_empty,
                         std::span<const NewPage> pages) {
+  const SpaceShape& shape = space.shape;
   if (pages.empty() && !may_be_empty) return absl::InvalidArgumentError("publish: no pages");
   for (size_t i = 0; i < pages.size(); ++i) {
     const NewPage& page = pages[i];
@@ -50,6 +51,7 @@ absl::Status CheckPages(const SpaceShape& shape, uint32_t tokens, bool may_be_em
       return absl::InvalidArgumentError(
           absl::StrCat("publish: page of group ", page.group, " has no extent"));
     }
+    if (!space.sizes.NumberOf({page.page_bytes, page.payload_bytes})) return TooManySizes();
     for (size_t j = 0; j < i; ++j) {
       if (pages[j].group == page.group && pages[j].rung == page.rung) {
         return absl::InvalidArgumentError(
@@ -85,7 +87,7 @@ absl::StatusOr<Reservation*> PrefixIndex::Impl::FindReservation(block::Reservati
 void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
   const Change change(*this, node);
   const int64_t now = base::SystemClock::Get().UnixMicros();
-  if (node.present == 0) node.touches = 0;
+  if (!AnyPresent(node)) node.touches = 0;
   node.refused = false;
   for (const NewPage& page : pages) {
     if (Has(node, page)) {
@@ -94,14 +96,13 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
     }
     Page& slot = SlotFor(node, page.group, page.rung);
     slot.state = PageState::kRam;
-    slot.extent = page.extent;
+    slot.set_extent(page.extent);
     slot.check = page.check;
-    slot.page_bytes = page.page_bytes;
-    slot.payload_bytes = page.payload_bytes;
-    slot.marks = page.marks;
+    slot.sizes = *node.space->sizes.NumberOf({page.page_bytes, page.payload_bytes});
+    slot.Use().marks = page.marks;
     WriteMarks(node, slot, now);
   }
-  node.stamp = next_stamp++;
+  SetStamp(node, next_stamp++);
 }
 
 std::vector<NewPage> PrefixIndex::Impl::RefuseSnapshots(const SpaceShape& shape,
@@ -132,13 +133,13 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
   Node* node = ExactChild(parent, tokens.view());
   bool duplicate = covering != nullptr;
   if (!duplicate) {
-    if (node == nullptr && MemoryBytes() >= limits.memory_limit_bytes) {
+    if (node == nullptr && MemoryBytes() + by_hash.GrowthBytes() >= limits.memory_limit_bytes) {
       for (const NewPage& page : pages) freed.push_back(page.extent);
       return block::StoreResult::kRefused;
     }
     if (node == nullptr) {
-      node = InsertChild(parent, tokens.view());
-    } else if (node->present == 0) {
+      node = InsertChild(parent, tokens.view(), Hash(parent.hash, tokens.view()), pages.size());
+    } else if (!AnyPresent(*node)) {
       node->was_ghost = true;  // a hole: given up, and stored again
     }
     AddPages(*node, pages);
@@ -161,10 +162,10 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
   if (node != nullptr && plan.tokens == reservation.space->shape.block_tokens) {
     if (block_index >= reservation.hold_blocks) MoveHold(reservation, node, block_index + 1);
   } else if (node != nullptr && reservation.tail == nullptr) {
-    ++node->holds;
+    const Change change(*this, *node);
+    ++node->rare().holds;
     ++node->pins;
     reservation.tail = node;
-    Reorder(*node);
   }
   return duplicate ? block::StoreResult::kDuplicate : block::StoreResult::kStored;
 }
@@ -180,9 +181,8 @@ absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
     return absl::InvalidArgumentError(
         absl::StrCat("publish: block ", block_index, ", the plan has ", reservation.blocks.size()));
   }
-  if (absl::Status valid =
-          CheckPages(reservation.space->shape, reservation.blocks[block_index].tokens,
-                     !impl_->WantsFull(reservation, block_index), pages);
+  if (absl::Status valid = CheckPages(*reservation.space, reservation.blocks[block_index].tokens,
+                                      !impl_->WantsFull(reservation, block_index), pages);
       !valid.ok()) {
     return valid;
   }
@@ -190,7 +190,7 @@ absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
       impl_->MakeSnapshotRoom(SnapshotBytes(reservation.space->shape, pages));
   Node* const parent = impl_->ParentOf(reservation, block_index);
   const bool stored =
-      parent != nullptr && (block_index == 0 || parent->present > 0 ||
+      parent != nullptr && (block_index == 0 || AnyPresent(*parent) ||
                             reservation.states[block_index - 1] != PlanState::kMissing);
   if (!stored) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -212,7 +212,7 @@ absl::StatusOr<Node*> PrefixIndex::Impl::StoredUpTo(Reservation& reservation, ui
   if (parent == nullptr) return missing(last);
   const Node* node = parent;
   for (uint32_t block = last; block-- > 0; node = node->parent) {
-    if (node->present == 0 && reservation.states[block] == PlanState::kMissing) {
+    if (!AnyPresent(*node) && reservation.states[block] == PlanState::kMissing) {
       return missing(block);
     }
   }
@@ -222,7 +222,7 @@ absl::StatusOr<Node*> PrefixIndex::Impl::StoredUpTo(Reservation& reservation, ui
   if (reservation.states[last] != PlanState::kMissing) return first;
   for (auto it = parent->children.find(first); it != parent->children.end(); ++it) {
     if (block::CommonPrefix((*it)->view(), slice.view()) < slice.size()) break;
-    if ((*it)->present > 0) return first;
+    if (AnyPresent(**it)) return first;
   }
   return missing(last);
 }

@@ -200,24 +200,29 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
 void PrefixIndex::Impl::MoveHold(Reservation& reservation, Node* to, uint32_t blocks) {
   Node* const from = reservation.hold;
   if (to != nullptr) {
-    ++to->holds;
+    const Change change(*this, *to);
+    ++to->rare().holds;
     ++to->pins;
-    Reorder(*to);
   }
   reservation.hold = to;
   reservation.hold_blocks = blocks;
   if (from == nullptr) return;
-  --from->holds;
-  --from->pins;
-  Settle(from);
+  DropHold(*from);
+}
+
+void PrefixIndex::Impl::DropHold(Node& node) {
+  {
+    const Change change(*this, node);
+    --node.rare().holds;
+    --node.pins;
+  }
+  Settle(&node);
 }
 
 void PrefixIndex::Impl::DropHolds(Reservation& reservation) {
   MoveHold(reservation, nullptr, 0);
   if (Node* const tail = std::exchange(reservation.tail, nullptr); tail != nullptr) {
-    --tail->holds;
-    --tail->pins;
-    Settle(tail);
+    DropHold(*tail);
   }
 }
 

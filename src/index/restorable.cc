@@ -17,10 +17,10 @@ uint32_t MissingGroup(const Node& node, const Usable& usable) {
 
 // The pages of a block that serves, behind those of the blocks before it; false when it does not.
 bool Take(Node& node, const Usable& usable, RestorablePath& found) {
-  if (node.present == 0 || usable.groups.empty()) return false;
+  if (usable.groups.empty()) return false;
   const size_t before = found.pages.size();
-  Page* page = node.pages.data();
-  Page* const end = page + node.pages.size();
+  Page* page = node.pages().data();
+  Page* const end = page + node.pages().size();
   for (const Usable::Group& group : usable.groups) {  // both ascend
     while (page != end &&
            (page->group < group.group || (page->group == group.group && !IsUsable(*page, group)))) {
@@ -47,8 +47,8 @@ uint32_t CutOutside(std::span<const block::ContentKey> content, uint32_t tokens)
 
 // The item under the last token of `node` goes on under the first of what follows.
 bool GoesOn(const Node& node, std::span<const block::ContentKey> next) {
-  if (node.content.empty() || next.empty()) return false;
-  const block::ContentKey& last = node.content.back();
+  if (node.content().empty() || next.empty()) return false;
+  const block::ContentKey& last = node.content().back();
   const block::ContentKey& first = next.front();
   return first.start == 0 && last.start + last.length == node.size() &&
          last.digest == first.digest && last.item_offset + last.length == first.item_offset;
@@ -113,7 +113,8 @@ void CountTiers(const RestorablePath& path, block::MatchAnswer& answer) {
     if (path.blocks[i / groups]->first_token >= answer.restorable_tokens) return;
     if (path.pages[i] == nullptr) continue;
     const Page& page = *path.pages[i];
-    (page.extent ? answer.ram_bytes : answer.ssd_bytes) += page.page_bytes;
+    (page.has_extent() ? answer.ram_bytes : answer.ssd_bytes) +=
+        PageBytes(*path.blocks[i / groups], page);
   }
 }
 
@@ -131,9 +132,9 @@ uint32_t CutOutsideContent(const Asked& asked, uint32_t tokens) {
     if (before->is_root()) return tokens;
     if (tokens == start) {
       if (!GoesOn(*before, content)) return tokens;
-      tokens = before->first_token + before->content.back().start;
+      tokens = before->first_token + before->content().back().start;
     }
-    content = before->content;
+    content = before->content();
     start = before->first_token;
     before = before->parent;
   }

@@ -87,7 +87,7 @@ class MixedSearch {
   uint32_t EndIn(const Node& node, uint32_t shared) const {
     if (!has_state_) return shared;
     const auto first = std::ranges::find_if(usable_.groups, &Usable::Group::state);
-    for (auto page = node.pages.rbegin(); page != node.pages.rend(); ++page) {
+    for (auto page = node.pages().rbegin(); page != node.pages().rend(); ++page) {
       if (page->group != first->group || page->rung > shared || !Present(*page)) continue;
       const bool all = std::ranges::all_of(usable_.groups, [&](const Usable::Group& group) {
         const Page* const snapshot =

@@ -8,7 +8,8 @@
 namespace prefixd::index {
 namespace {
 
-absl::Status CheckShape(const SpaceShape& shape, const RestoredBlock& block) {
+absl::Status CheckShape(Space& space, const RestoredBlock& block) {
+  const SpaceShape& shape = space.shape;
   const size_t size = block.tokens.size();
   if (size == 0 || size > shape.block_tokens) {
     return absl::DataLossError(
@@ -30,18 +31,18 @@ absl::Status CheckShape(const SpaceShape& shape, const RestoredBlock& block) {
                                               page.rung, " with ", page.tokens, " tokens at ",
                                               page.ssd_sequence, ", block has ", size));
     }
+    if (!space.sizes.NumberOf({page.page_bytes, page.payload_bytes})) return TooManySizes();
   }
   return absl::OkStatus();
 }
 
-Page ToPage(const RestoredPage& restored) {
-  return {.group = static_cast<uint16_t>(restored.group),
-          .rung = static_cast<uint16_t>(restored.rung),
-          .state = PageState::kSsd,
-          .page_bytes = restored.page_bytes,
-          .payload_bytes = restored.payload_bytes,
-          .check = restored.check,
-          .ssd_sequence = restored.ssd_sequence};
+Page ToPage(Space& space, const RestoredPage& restored) {
+  Page page(restored.group, restored.rung);
+  page.state = PageState::kSsd;
+  page.sizes = *space.sizes.NumberOf({restored.page_bytes, restored.payload_bytes});
+  page.check = restored.check;
+  page.set_ssd_sequence(restored.ssd_sequence);
+  return page;
 }
 
 // A longer sibling that has all that the record has, snapshots aside; or nullptr.
@@ -67,52 +68,47 @@ absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space, const block:
                                                       uint64_t path) const {
   const bool at_root = space.root.hash == hash && path == 0;
   Node* parent = at_root ? &space.root : nullptr;
-  for (auto it = by_hash.lower_bound({hash, nullptr}); it != by_hash.end() && it->first == hash;
-       ++it) {
-    if (it->second->space != &space || it->second->path != path) continue;
+  for (Node* node = by_hash.First(hash); node != nullptr; node = by_hash.Next(*node)) {
+    if (node->space != &space || node->path != path) continue;
     // A record does not hold its ancestors' tokens: between two blocks of one name nothing decides.
     if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's name");
-    parent = it->second;
+    parent = node;
   }
   if (parent == nullptr) return absl::NotFoundError("record: its parent is not in the tree");
   return parent;
 }
 
 void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only) {
-  const Change change(*this, node);
   for (const RestoredPage& restored : block.pages) {
     if (states_only && !node.space->shape.IsState(restored.group)) continue;
     Page* const there = FindPage(node, restored.group, restored.rung);
     if (there == nullptr) {
-      node.pages.push_back(ToPage(restored));
-      std::sort(node.pages.begin(), node.pages.end(), [](const Page& a, const Page& b) {
-        return std::pair(a.group, a.rung) < std::pair(b.group, b.rung);
-      });
+      SlotFor(node, restored.group, restored.rung) = ToPage(*node.space, restored);
     } else if (there->state == PageState::kUnverified) {
       // It was adopted first: the same bytes once more.
-      if (there->check == restored.check && there->ssd_sequence < restored.ssd_sequence) {
-        there->ssd_sequence = restored.ssd_sequence;
+      if (there->check == restored.check && there->ssd_sequence() < restored.ssd_sequence) {
+        there->set_ssd_sequence(restored.ssd_sequence);
       }
     } else if (loading && there->state == PageState::kRam && there->check == restored.check) {
       there->state = PageState::kRamAndSsd;  // stored anew while the index was loaded
-      there->ssd_sequence = restored.ssd_sequence;
-    } else if (there->holders == 0 &&
+      there->set_ssd_sequence(restored.ssd_sequence);
+    } else if (there->holders() == 0 &&
                (there->state == PageState::kGone ||
                 (there->state == PageState::kSsd &&
-                 std::pair(there->ssd_sequence, node.record_sequence) <
+                 std::pair(there->ssd_sequence(), node.record_sequence) <
                      std::pair(restored.ssd_sequence, block.record_sequence)))) {
-      *there = ToPage(restored);  // the newer copy replaced a bad one; the newer record knows
+      there->Reset();
+      *there = ToPage(*node.space,
+                      restored);  // the newer copy replaced a bad one; the newer record knows
     }
   }
 }
 
 void PrefixIndex::Impl::SetRecord(Node& node, const RestoredBlock& block) {
-  const Change change(*this, node);
-  if (block.record_sequence >= node.record_sequence) {
-    node.record_written = true;
-    node.record_sequence = block.record_sequence;
-    for (const uint32_t end : block.ends) node.record_ends.set(end - 1);
-  }
+  if (block.record_sequence < node.record_sequence) return;
+  node.record_written = true;
+  node.record_sequence = block.record_sequence;
+  for (const uint32_t end : block.ends) node.rare().record_ends.set(end - 1);
 }
 
 absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock& block) {
@@ -121,7 +117,7 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   if (space == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("restore: unknown space ", handle.value));
   }
-  if (absl::Status fits = CheckShape(space->shape, block); !fits.ok()) return fits;
+  if (absl::Status fits = CheckShape(*space, block); !fits.ok()) return fits;
   const block::SequenceView tokens{block.tokens, block.content};
   if (impl_->Hash(block.parent, tokens) != block.hash) {
     return absl::DataLossError("record: its hash is not the hash of its parent and tokens");
@@ -133,17 +129,20 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   const bool full = block.tokens.size() == space->shape.block_tokens;
   Node* const covering = node != nullptr || full ? nullptr : Covering(parent, block);
   if (covering != nullptr) {
+    const Impl::Change change(*impl_, *covering);
     impl_->AddRestoredPages(*covering, block, true);
   } else if (node != nullptr || full || !block.pages.empty()) {
     const bool inserted = node == nullptr;
-    if (inserted) node = impl_->InsertChild(parent, tokens);
-    if (block.last_use > 0 && (inserted || block.last_use > node->stamp)) {
+    if (inserted) node = impl_->InsertChild(parent, tokens, block.hash, block.pages.size());
+    {
       const Impl::Change change(*impl_, *node);
-      node->stamp = block.last_use;
-      impl_->next_stamp = std::max(impl_->next_stamp, block.last_use + 1);
+      if (block.last_use > 0 && (inserted || block.last_use > node->stamp)) {
+        impl_->SetStamp(*node, block.last_use);
+        impl_->next_stamp = std::max(impl_->next_stamp, block.last_use + 1);
+      }
+      impl_->AddRestoredPages(*node, block, false);
+      impl_->SetRecord(*node, block);
     }
-    impl_->AddRestoredPages(*node, block, false);
-    impl_->SetRecord(*node, block);
     impl_->SupersedePrefixes(*node);
   }
   for (const uint32_t end : block.ends) {
@@ -166,11 +165,13 @@ void PrefixIndex::PruneHoles() {
   const base::MutexLock lock(impl_->mutex);
   impl_->loading = false;
   impl_->EndAdoption();
-  std::vector<Node*> leaves;
+  std::vector<BlockRef> leaves;
   for (Node* const node : impl_->nodes) {
-    if (node->in_tree && node->pages.empty() && node->children.empty()) leaves.push_back(node);
+    if (node->in_tree && node->pages().empty() && node->children.empty()) {
+      leaves.push_back({node, node->id});
+    }
   }
-  for (Node* const leaf : leaves) impl_->SettleIfLeft(leaf);
+  impl_->SettleIfLeft(leaves);
 }
 
 }  // namespace prefixd::index

@@ -15,27 +15,27 @@ bool Inside(const RewriteOptions& range, uint64_t sequence) {
 bool IsLeaving(const Page& page, const RewriteOptions& range) {
   const bool settled = page.state == PageState::kSsd || page.state == PageState::kRamAndSsd ||
                        page.state == PageState::kPromoting;
-  return settled && Inside(range, page.ssd_sequence);
+  return settled && Inside(range, page.ssd_sequence());
 }
 
 uint64_t LeavingBytes(const Node& node, const RewriteOptions& range) {
   uint64_t bytes = 0;
-  for (const Page& page : node.pages) {
-    if (IsLeaving(page, range)) bytes += page.page_bytes;
+  for (const Page& page : node.pages()) {
+    if (IsLeaving(page, range)) bytes += PageBytes(node, page);
   }
   return bytes;
 }
 
 bool StaysOnSsd(const Node& node, const RewriteOptions& range) {
-  return std::ranges::any_of(node.pages, [&](const Page& page) {
-    return OnSsd(page) && !Inside(range, page.ssd_sequence);
+  return std::ranges::any_of(node.pages(), [&](const Page& page) {
+    return OnSsd(page) && !Inside(range, page.ssd_sequence());
   });
 }
 
 // Blocks below it have pages that do not leave with it.
 bool IsContinued(const Node& node, const RewriteOptions& range) {
   return std::ranges::any_of(node.children, [&](const Node* child) {
-    return child->ram > 0 || StaysOnSsd(*child, range) || child->pages.empty();
+    return AnyInRam(*child) || StaysOnSsd(*child, range) || child->pages().empty();
   });
 }
 
@@ -68,8 +68,8 @@ SpillBlock PrefixIndex::Impl::PickAgain(Node& node, const RewriteOptions& range,
   SpillBlock block = ForRecord(node);
   block.wanted = node.record_wanted;
   const Change change(*this, node);
-  for (Page& page : node.pages) {
-    if (OnSsd(page) && !Inside(range, page.ssd_sequence)) {
+  for (Page& page : node.pages()) {
+    if (OnSsd(page) && !Inside(range, page.ssd_sequence())) {
       block.ssd_pages.push_back(InfoOf(node, page));
     }
     if (!pages || !IsLeaving(page, range)) continue;

@@ -60,7 +60,7 @@ uint32_t CountOnPath(const Walk& walk, const Usable& usable) {
   const auto state = std::ranges::find_if(usable.groups, &Usable::Group::state);
   uint32_t count = 0;
   for (const Node* const node : walk.path) {
-    for (const Page& page : node->pages) {
+    for (const Page& page : node->pages()) {
       if (page.group == state->group && Present(page)) ++count;
     }
   }
@@ -109,7 +109,7 @@ std::vector<SnapshotPlace> SnapshotsOf(Node& leaf) {
   std::vector<SnapshotPlace> places;
   for (Node* node = &leaf; !node->is_root(); node = node->parent) {
     std::set<uint32_t, std::greater<>> offsets;
-    for (const Page& page : node->pages) {
+    for (const Page& page : node->pages()) {
       if (Present(page) && node->space->shape.IsState(page.group)) offsets.insert(page.rung);
     }
     for (const uint32_t offset : offsets) places.push_back({node, offset});
@@ -121,10 +121,10 @@ std::vector<SnapshotPlace> SnapshotsOf(Node& leaf) {
 size_t LeastMissed(const std::vector<SnapshotPlace>& places) {
   const auto is_kept = [](const SnapshotPlace& place) {
     const Node& node = *place.node;
-    const bool before_end = place.offset < node.ends.size() && node.ends.test(place.offset);
+    const bool before_end = place.offset < node.ends().size() && node.ends().test(place.offset);
     const bool at_border =
         place.offset == node.size() &&
-        std::ranges::any_of(node.children, [](const Node* child) { return child->ends.test(0); });
+        std::ranges::any_of(node.children, [](const Node* child) { return child->ends().test(0); });
     return before_end || at_border || (place.offset == node.size() && Parts(node));
   };
   size_t least = 0;

@@ -27,19 +27,19 @@ void Apply(Totals& a, const Totals& b, Op op) {
 
 // There is room where it stands as soon as nobody holds it.
 bool CountsAsClean(const Node& node, const Page& page) {
-  return node.pinned == 0 && page.extent && (OnSsd(page) || node.refused);
+  return node.pinned() == 0 && page.has_extent() && (OnSsd(page) || node.refused);
 }
 
 void AddPage(const Node& node, const Page& page, Totals& totals) {
-  if (page.extent) {
-    totals.ram_payload += page.payload_bytes;
-    totals.ram_extents += page.extent.bytes;
-    if (!OnSsd(page)) totals.dirty_bytes += page.extent.bytes;
-    if (page.holders == 0 && CountsAsClean(node, page)) totals.clean_bytes += page.extent.bytes;
+  if (page.has_extent()) {
+    totals.ram_payload += PayloadBytes(node, page);
+    totals.ram_extents += page.extent().bytes;
+    if (!OnSsd(page)) totals.dirty_bytes += page.extent().bytes;
+    if (page.holders() == 0 && CountsAsClean(node, page)) totals.clean_bytes += page.extent().bytes;
   }
   if (OnSsd(page)) {
-    totals.ssd_payload += page.payload_bytes;
-    totals.ssd_pages += page.page_bytes;
+    totals.ssd_payload += PayloadBytes(node, page);
+    totals.ssd_pages += PageBytes(node, page);
   }
 }
 
@@ -57,40 +57,55 @@ Totals& Totals::operator-=(const Totals& other) {
 Totals TotalsOf(const Node& node) {
   Totals totals;
   bool any = false;
-  const bool pinned = node.pinned > 0;
-  for (const Page& page : node.pages) {
+  const bool pinned = node.pinned() > 0;
+  for (const Page& page : node.pages()) {
     if (!Present(page)) continue;
     any = true;
     if (node.in_tree) AddPage(node, page, totals);
     if (!node.space->regular && node.in_tree && node.space->shape.IsState(page.group)) {
-      totals.snapshot_extents += page.extent.bytes;
+      totals.snapshot_extents += page.extent().bytes;
     }
-    if (page.holders > 0) totals.leased_bytes += BytesOf(page);
-    if (pinned) totals.pinned_bytes += BytesOf(page);
-    if (page.holders > 0 || pinned) totals.kept_bytes += BytesOf(page);
+    if (page.holders() > 0) totals.leased_bytes += BytesOf(node, page);
+    if (pinned) totals.pinned_bytes += BytesOf(node, page);
+    if (page.holders() > 0 || pinned) totals.kept_bytes += BytesOf(node, page);
   }
-  totals.memory_bytes = MemoryOf(node);
+  totals.memory_bytes = node.MemoryBytes();
   if (!node.in_tree) return totals;
   totals.blocks = any ? 1 : 0;
   totals.holes = any ? 0 : 1;
   totals.stored_tokens = any ? node.size() : 0;
-  totals.ends = node.ends.count();
+  totals.ends = node.ends().count();
   return totals;
 }
 
 void LeasedSums::Add(const Node& node, const Page& page) {
   space = node.space;
-  if (Present(page)) leased_bytes += BytesOf(page);
-  if (node.pinned > 0) return;  // kept already
-  if (Present(page)) kept_bytes += BytesOf(page);
-  if (node.in_tree && CountsAsClean(node, page)) clean_bytes -= page.extent.bytes;
+  if (Present(page)) leased_bytes += BytesOf(node, page);
+  if (node.pinned() > 0) return;  // kept already
+  if (Present(page)) kept_bytes += BytesOf(node, page);
+  if (node.in_tree && CountsAsClean(node, page)) clean_bytes -= page.extent().bytes;
 }
 void LeasedSums::Remove(const Node& node, const Page& page) {
   space = node.space;
-  if (Present(page)) leased_bytes -= BytesOf(page);
-  if (node.pinned > 0) return;
-  if (Present(page)) kept_bytes -= BytesOf(page);
-  if (node.in_tree && CountsAsClean(node, page)) clean_bytes += page.extent.bytes;
+  if (Present(page)) leased_bytes -= BytesOf(node, page);
+  if (node.pinned() > 0) return;
+  if (Present(page)) kept_bytes -= BytesOf(node, page);
+  if (node.in_tree && CountsAsClean(node, page)) clean_bytes += page.extent().bytes;
+}
+
+std::optional<uint16_t> PageSizes::NumberOf(const Pair& pair) {
+  if (pairs_[last_] == pair && last_ != 0) return last_;
+  const auto known = numbers_.find(pair);
+  if (known != numbers_.end()) return last_ = known->second;
+  if (pairs_.size() > UINT16_MAX) return std::nullopt;
+  const auto number = static_cast<uint16_t>(pairs_.size());
+  pairs_.push_back(pair);
+  numbers_.emplace(pair, number);
+  return number;
+}
+
+absl::Status TooManySizes() {
+  return absl::ResourceExhaustedError("index: the space has pages of 65536 different sizes");
 }
 
 Usable UsableOf(const SpaceShape& shape, const Selection& selection) {
@@ -135,17 +150,15 @@ Usable WithoutStates(const Usable& usable) {
 }
 
 const Page* BestPage(const Node& node, const Usable::Group& group) {
-  const auto first =
-      std::lower_bound(node.pages.begin(), node.pages.end(), group.group,
-                       [](const Page& page, uint16_t wanted) { return page.group < wanted; });
-  for (auto it = first; it != node.pages.end() && it->group == group.group; ++it) {
-    if (IsUsable(*it, group)) return &*it;
+  for (const Page& page : node.pages()) {
+    if (page.group > group.group) return nullptr;
+    if (page.group == group.group && IsUsable(page, group)) return &page;
   }
   return nullptr;
 }
 
 bool Serves(const Node& node, const Usable& usable) {
-  if (node.present == 0 || usable.groups.empty()) return false;
+  if (!AnyPresent(node) || usable.groups.empty()) return false;
   return std::all_of(usable.groups.begin(), usable.groups.end(),
                      [&](const Usable::Group& group) { return BestPage(node, group) != nullptr; });
 }

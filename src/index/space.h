@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 
 #include "index/node.h"
 
@@ -35,14 +36,40 @@ Totals TotalsOf(const Node& node);
 // What changes in the totals of one space when a call takes hold of pages or lets them go.
 struct LeasedSums {
   Space* space = nullptr;
-  uint64_t leased_bytes = 0, kept_bytes = 0, clean_bytes = 0;  // modulo 2^64
-  void Add(const Node& node, const Page& page);                // its first holder came
-  void Remove(const Node& node, const Page& page);             // its last holder went
+  uint64_t leased_bytes = 0, kept_bytes = 0, clean_bytes = 0, memory_bytes = 0;  // modulo 2^64
+  void Add(const Node& node, const Page& page);     // its first holder came
+  void Remove(const Node& node, const Page& page);  // its last holder went
 };
 
+// Pairs of sizes that a space's pages have: few, as a layout makes them, and each has a number.
+class PageSizes {
+ public:
+  struct Pair {
+    uint64_t page_bytes = 0, payload_bytes = 0;
+    bool operator==(const Pair&) const = default;
+    template <typename H>
+    friend H AbslHashValue(H hash, const Pair& pair) {
+      return H::combine(std::move(hash), pair.page_bytes, pair.payload_bytes);
+    }
+  };
+  // nullopt: there are 65,536 others.
+  std::optional<uint16_t> NumberOf(const Pair& pair);
+  const Pair& At(uint16_t number) const { return pairs_[number]; }
+  uint64_t MemoryBytes() const {
+    return pairs_.capacity() * sizeof(Pair) + numbers_.capacity() * (sizeof(Pair) + 9);
+  }
+
+ private:
+  std::vector<Pair> pairs_ = {{}};  // 0: of a page that never was
+  absl::flat_hash_map<Pair, uint16_t> numbers_;
+  uint16_t last_ = 0;  // that was asked for: mostly the next one too
+};
+
+absl::Status TooManySizes();
+
 struct Space {
-  Space(SpaceShape shape, block::SpaceHandle handle, ChildLess less)
-      : shape(std::move(shape)), handle(handle), root(nullptr, less) {
+  Space(SpaceShape shape, block::SpaceHandle handle, uint64_t* comparisons)
+      : shape(std::move(shape)), handle(handle), comparisons(comparisons), root(nullptr, this) {
     for (const GroupRule& rule : this->shape.rules) {
       regular = regular && rule.kind == block::LayerKind::kFull;
       longest_window = std::max(longest_window, rule.window);
@@ -53,6 +80,8 @@ struct Space {
   block::SpaceHandle handle;
   bool regular = true;  // every group is kFull
   uint32_t longest_window = 0;
+  uint64_t* const comparisons;  // of requests with stored blocks, counted for all spaces
+  PageSizes sizes;
   Node root;
   Totals totals;
   block::SpaceLimits limits;

@@ -5,6 +5,17 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
+namespace {
+
+void SetRecordEnds(Node& node, const std::vector<uint32_t>& ends) {
+  if (ends.empty() && node.record_ends().none()) return;
+  EndSet& said = node.rare().record_ends;
+  said.reset();
+  for (const uint32_t end : ends) said.set(end - 1);
+}
+
+}  // namespace
+
 SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
   SpillBlock block;
   block.node = &node;
@@ -13,9 +24,9 @@ SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
   block.parent = node.parent->hash;
   block.parent_path = node.parent->path;
   block.first_token = node.first_token;
-  block.tokens = node.tokens;
-  block.content = node.content;
-  block.ends = ListEnds(node.ends);
+  block.tokens.assign(node.tokens().begin(), node.tokens().end());
+  block.content.assign(node.content().begin(), node.content().end());
+  block.ends = ListEnds(node.ends());
   block.last_use = node.stamp;
   block.touches = node.touches;
   block.was_ghost = node.was_ghost;
@@ -25,12 +36,12 @@ SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
 SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
   SpillBlock block = ForRecord(node);
   const Change change(*this, node);
-  for (Page& page : node.pages) {
+  for (Page& page : node.pages()) {
     if (OnSsd(page)) block.ssd_pages.push_back(InfoOf(node, page));
     if (page.state != PageState::kRam) continue;
     page.state = PageState::kSpilling;
     block.pages.push_back(InfoOf(node, page));
-    bytes += page.page_bytes;
+    bytes += PageBytes(node, page);
   }
   block.wanted = block.pages.empty();
   BeginSpill(node);
@@ -76,7 +87,7 @@ std::vector<SpillBlock> PrefixIndex::PickSpillOf(std::span<const BlockRef> block
   uint64_t bytes = 0;
   for (const BlockRef& block : blocks) {
     if (!picked.empty() && bytes >= max_bytes) break;
-    const bool there = impl_->nodes.contains(block.node) && block.node->id == block.node_id;
+    const bool there = impl_->nodes.Find(block.node_id) == block.node;
     if (there && block.node->in_tree) impl_->PickChain(block.node, true, max_bytes, picked, bytes);
   }
   return picked;
@@ -100,7 +111,7 @@ PrefixIndex::OnDisk PrefixIndex::AreOnSsd(std::span<const BlockRef> blocks) cons
   const base::MutexLock lock(impl_->mutex);
   OnDisk all = OnDisk::kAll;
   for (const BlockRef& block : blocks) {
-    const bool there = impl_->nodes.contains(block.node) && block.node->id == block.node_id;
+    const bool there = impl_->nodes.Find(block.node_id) == block.node;
     if (!there || !block.node->in_tree) return OnDisk::kGone;
     const Node& node = *block.node;
     if (!node.record_written || node.spilling || impl_->WantsSpill(node)) all = OnDisk::kNotYet;
@@ -112,7 +123,7 @@ void PrefixIndex::Impl::EndSpill(const SpillBlock& block) {
   Node& node = *block.node;
   {
     const Change change(*this, node);
-    for (Page& page : node.pages) {
+    for (Page& page : node.pages()) {
       if (page.state != PageState::kSpilling) continue;
       page.state = OnSsd(page) ? PageState::kRamAndSsd : PageState::kRam;
     }
@@ -131,18 +142,20 @@ void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,
     // that turned out bad while it was written again.
     if (page == nullptr || !spilled.ref.node->in_tree) continue;
     const bool fresh = spilled.replaces == 0 && page->state == PageState::kSpilling;
-    const bool again = spilled.replaces != 0 && page->ssd_sequence == spilled.replaces;
+    const bool again = spilled.replaces != 0 && page->ssd_sequence() == spilled.replaces;
     if (!fresh && !again) continue;
     const Impl::Change change(*impl_, *spilled.ref.node);
     if (page->state == PageState::kSpilling) page->state = PageState::kRamAndSsd;
-    page->ssd_sequence = spilled.ssd_sequence;
+    page->set_ssd_sequence(spilled.ssd_sequence);
   }
   for (const SpillBlock& block : blocks) {
     Node& node = *block.node;
-    node.record_written = true;
-    node.record_sequence = block.record_sequence;
-    node.record_ends.reset();
-    for (const uint32_t end : block.ends) node.record_ends.set(end - 1);
+    {
+      const Impl::Change change(*impl_, node);
+      node.record_written = true;
+      node.record_sequence = block.record_sequence;
+      SetRecordEnds(node, block.ends);
+    }
     impl_->EndSpill(block);
   }
 }
@@ -185,34 +198,33 @@ uint64_t PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
   const auto dropped = [&](uint64_t sequence) {
     return sequence != 0 && sequence >= first && sequence <= last;
   };
-  std::vector<Node*> touched;
+  std::vector<BlockRef> touched;
   for (Node* const node : impl_->nodes) {
-    const bool page_dropped =
-        std::any_of(node->pages.begin(), node->pages.end(),
-                    [&](const Page& page) { return dropped(page.ssd_sequence); });
-    if (page_dropped || dropped(node->record_sequence)) touched.push_back(node);
+    const bool page_dropped = std::ranges::any_of(
+        node->pages(), [&](const Page& page) { return dropped(page.ssd_sequence()); });
+    if (page_dropped || dropped(node->record_sequence)) touched.push_back({node, node->id});
   }
   const uint64_t dirty_before = impl_->totals.dirty_bytes;
-  for (Node* const node : touched) {
+  for (const auto& [node, id] : touched) {
     const Impl::Change change(*impl_, *node);
-    for (Page& page : node->pages) {
-      if (!dropped(page.ssd_sequence)) continue;
-      page.ssd_sequence = 0;
+    for (Page& page : node->pages()) {
+      if (!dropped(page.ssd_sequence())) continue;
+      page.set_ssd_sequence(0);
       if (page.state == PageState::kSsd) impl_->FreePage(page);
       if (page.state == PageState::kRamAndSsd) page.state = PageState::kRam;
     }
     if (dropped(node->record_sequence)) {
       node->record_written = false;
       node->record_sequence = 0;
-      node->record_ends.reset();
+      SetRecordEnds(*node, {});
       // What is left of it or below it on SSD must be found again after a restart.
       node->record_wanted = true;
     }
   }
   const uint64_t dirtied = impl_->totals.dirty_bytes - dirty_before;
-  std::sort(touched.begin(), touched.end(),
-            [](const Node* a, const Node* b) { return a->first_token > b->first_token; });
-  for (Node* const node : touched) impl_->SettleIfLeft(node);
+  std::ranges::sort(touched, std::greater<>(),
+                    [](const BlockRef& a) { return a.node->first_token; });
+  impl_->SettleIfLeft(touched);
   return dirtied;
 }
 

@@ -10,28 +10,26 @@ namespace {
 
 // Moves the ends of `from` at up to `count` tokens to `to`.
 void MoveEnds(Node& from, Node& to, uint32_t count) {
-  EndSet moved = from.ends;
+  EndSet moved = from.ends();
   for (uint32_t k = count; k < moved.size(); ++k) moved.reset(k);
-  from.ends &= ~moved;
-  to.ends |= moved;
-  from.subtree_ends -= moved.count();
-  to.subtree_ends += moved.count();
   if (moved.none()) return;
+  from.rare().ends &= ~moved;
+  to.rare().ends |= moved;
+  from.subtree_ends -= static_cast<uint32_t>(moved.count());
+  to.subtree_ends += static_cast<uint32_t>(moved.count());
   WriteEnds(from);
   WriteEnds(to);
 }
 
 void AddSubtreeEnds(Node* node, int64_t count) {
   for (; node != nullptr; node = node->parent) {
-    node->subtree_ends += static_cast<uint64_t>(count);
+    node->subtree_ends += static_cast<uint32_t>(count);
   }
 }
 
 }  // namespace
 
-PrefixIndex::Impl::~Impl() {
-  for (Node* const node : nodes) delete node;
-}
+PrefixIndex::Impl::~Impl() = default;
 
 block::BlockHash PrefixIndex::Impl::Hash(const block::BlockHash& parent,
                                          const block::SequenceView& block) const {
@@ -59,29 +57,28 @@ uint64_t PrefixIndex::Impl::PathOf(uint64_t parent, const block::SequenceView& t
   return parent;
 }
 
-Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& tokens) {
-  auto* const node = new Node(&parent, parent.children.key_comp());
-  node->id = next_id++;
-  node->space = parent.space;
-  node->hash = Hash(parent.hash, tokens);
-  node->parent_hash = parent.hash;
+Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& tokens,
+                                     const block::BlockHash& hash, size_t pages) {
+  Node* const node = nodes.Add(&parent, parent.space);
+  node->hash = hash;
   node->path = PathOf(parent.path, tokens);
   node->first_token = parent.first_token + parent.size();
-  node->tokens.assign(tokens.tokens.begin(), tokens.tokens.end());
-  node->content.assign(tokens.content.begin(), tokens.content.end());
-  nodes.insert(node);
-  totals.memory_bytes += MemoryOf(*node);
+  node->SetTokens(tokens, static_cast<uint32_t>(pages));
+  for (Totals* const sums : {&totals, &node->space->totals}) {
+    sums->memory_bytes += node->MemoryBytes();
+  }
   const Change change(*this, *node);
   node->in_tree = true;
   node->stamp = next_stamp++;
-  const auto it = parent.children.insert(node).first;
-  parent.likely_child = node;
+  children_bytes -= parent.children.MemoryBytes();
+  const auto it = parent.children.insert(node);
+  children_bytes += parent.children.MemoryBytes();
   if (const auto next = std::next(it); next != parent.children.end()) {
     // The ends they share stand at the first in order, which is now this one.
     const Change of_next(*this, **next);
     MoveEnds(**next, *node, block::CommonPrefix((*next)->view(), node->view()));
   }
-  if (node->size() == node->space->shape.block_tokens) by_hash.emplace(node->hash, node);
+  if (node->size() == node->space->shape.block_tokens) by_hash.Add(*node);
   node->was_ghost = ghosts.Contains(node->hash);
   ghosts.Remove(node->hash);
   LookAgain(&parent);
@@ -98,11 +95,11 @@ void PrefixIndex::Impl::Detach(Node& node, bool ghost) {
       MoveEnds(node, **next, block::CommonPrefix((*next)->view(), node.view()));
     }
     AddSubtreeEnds(&parent, -static_cast<int64_t>(node.subtree_ends));
-    parent.children.erase(it);
-    if (parent.likely_child == &node) {
-      parent.likely_child = parent.children.empty() ? nullptr : *parent.children.begin();
-    }
-    by_hash.erase({node.hash, &node});
+    children_bytes -= parent.children.MemoryBytes();
+    parent.children.erase(&node);
+    children_bytes += parent.children.MemoryBytes();
+    by_hash.Remove(node);
+    if (HasSnapshots(node)) node.rare().parent_hash = parent.hash;
     node.in_tree = false;
   }
   if (ghost) ghosts.Add(node.hash);
@@ -145,14 +142,13 @@ bool PrefixIndex::Impl::TakePlace(Node& node, Node& shorter) {
 void PrefixIndex::Impl::MoveSnapshots(Node& from, Node& to) {
   const Change of_from(*this, from);
   const Change of_to(*this, to);
-  for (Page& page : from.pages) {
+  for (Page& page : from.pages()) {
     if (!Present(page) || !from.space->shape.IsState(page.group)) continue;
     Page& slot = SlotFor(to, page.group, page.rung);
-    if (Present(slot) || slot.holders > 0) continue;  // goes with its block
-    slot = page;
-    slot.moving = false;
-    if (OnSsd(page)) to.record_wanted = true;  // its own record does not name it yet
-    page = Page{.group = page.group, .rung = page.rung};
+    if (Present(slot) || slot.holders() > 0) continue;  // goes with its block
+    if (OnSsd(page)) to.record_wanted = true;           // its own record does not name it yet
+    slot.Take(page);
+    if (slot.moving()) slot.Use().moving = false;
   }
   WriteEnds(to);
 }
@@ -167,24 +163,22 @@ void PrefixIndex::Impl::Merge(Node& node) {
 }
 
 void PrefixIndex::Impl::SetEnd(Node& first, uint32_t count) {
-  if (first.ends.test(count - 1)) return;
+  if (first.ends().test(count - 1)) return;
   const Change change(*this, first);
-  first.ends.set(count - 1);
+  first.rare().ends.set(count - 1);
   WriteEnds(first);
   AddSubtreeEnds(&first, 1);
 }
 
 void PrefixIndex::Impl::FreeExtent(Page& page) {
-  if (page.extent) freed.push_back(page.extent);
-  page.extent = {};
-  page.marks = nullptr;
-  page.moving = false;
+  if (page.has_extent()) freed.push_back(page.extent());
+  page.DropExtent();
 }
 
 void PrefixIndex::Impl::FreePage(Page& page) {
   FreeExtent(page);
-  if (page.holders > 0) ++losses;
-  page.ssd_sequence = 0;
+  if (page.holders() > 0) ++losses;
+  page.set_ssd_sequence(0);
   page.state = PageState::kGone;
 }
 
@@ -192,21 +186,21 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
   while (!node->is_root()) {
     {
       const Change change(*this, *node);
-      for (Page& page : node->pages) {
+      for (Page& page : node->pages()) {
         const bool used = page.state == PageState::kSpilling || page.state == PageState::kPromoting;
-        if (!node->in_tree && page.holders == 0 && !used) FreePage(page);
+        if (!node->in_tree && page.holders() == 0 && !used) FreePage(page);
       }
-      std::erase_if(node->pages,
-                    [](const Page& page) { return !Present(page) && page.holders == 0; });
+      node->EraseGone();
     }
     if (!node->in_tree) {
       if (node->pins > 0) return nullptr;
-      totals.memory_bytes -= MemoryOf(*node);
-      nodes.erase(node);
-      delete node;
+      for (Totals* const sums : {&totals, &node->space->totals}) {
+        sums->memory_bytes -= node->MemoryBytes();
+      }
+      nodes.Remove(node);
       return nullptr;
     }
-    if (!node->pages.empty() || node->pins > 0 || !node->children.empty() || loading) return node;
+    if (!node->pages().empty() || node->pins > 0 || !node->children.empty() || loading) return node;
     Node* const parent = node->parent;
     Detach(*node, true);  // deletes it: nobody holds it
     node = parent;
@@ -214,12 +208,14 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
   return nullptr;
 }
 
-void PrefixIndex::Impl::SettleIfLeft(Node* node) {
-  if (nodes.contains(node)) Settle(node);
+void PrefixIndex::Impl::SettleIfLeft(std::span<const BlockRef> blocks) {
+  for (const BlockRef& block : blocks) {
+    if (nodes.Find(block.node_id) != nullptr) Settle(block.node);
+  }
 }
 
 Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {
-  if (!nodes.contains(ref.node) || ref.node->id != ref.node_id) return nullptr;
+  if (ref.node == nullptr || nodes.Find(ref.node_id) != ref.node) return nullptr;
   return FindPage(*ref.node, ref.group, ref.rung);
 }
 
@@ -227,7 +223,7 @@ void PrefixIndex::Impl::StampPath(Node* leaf, const Node* below) {
   // Leaf first: in an order by stamp a prefix outlives what follows it.
   for (Node* node = leaf; node != nullptr && node != below && !node->is_root();
        node = node->parent) {
-    node->stamp = next_stamp++;
+    SetStamp(*node, next_stamp++);
     Reorder(*node);
   }
 }

@@ -24,7 +24,7 @@ absl::Status Broken(const Node& node, const std::string& what) {
 
 absl::Status CheckChildren(const Node& node) {
   uint32_t ram = 0, spill = 0;
-  uint64_t ends = node.ends.count();
+  uint64_t ends = node.ends().count();
   const Node* before = nullptr;
   for (const Node* const child : node.children) {
     if (child->parent != &node || !child->in_tree) return Broken(*child, "not its parent's child");
@@ -33,28 +33,29 @@ absl::Status CheckChildren(const Node& node) {
       if (block::Compare(before->view(), child->view()) >= 0) return Broken(*child, "order");
       const uint32_t shared = block::CommonPrefix(before->view(), child->view());
       for (uint32_t k = 0; k < shared; ++k) {
-        if (child->ends.test(k)) return Broken(*child, "an end that stands at its first sibling");
+        if (child->ends().test(k)) return Broken(*child, "an end that stands at its first sibling");
       }
     }
     ram += child->counted_ram ? 1 : 0;
     spill += child->counted_spill ? 1 : 0;
-    if (child->counted_ram != (child->ram > 0 || child->ram_kids > 0)) return Broken(*child, "ram");
+    if (child->counted_ram != (AnyInRam(*child) || child->children.ram() > 0))
+      return Broken(*child, "ram");
     ends += child->subtree_ends;
     before = child;
   }
-  if (node.children.empty() != (node.likely_child == nullptr) ||
-      (node.likely_child != nullptr && node.likely_child->parent != &node)) {
+  if (node.children.empty() != (node.children.likely() == nullptr) ||
+      (node.children.likely() != nullptr && node.children.likely()->parent != &node)) {
     return Broken(node, "likely child");
   }
-  if (ram != node.ram_kids) return Broken(node, "children with RAM pages");
-  if (spill != node.spill_kids) return Broken(node, "children that want a spill");
+  if (ram != node.children.ram()) return Broken(node, "children with RAM pages");
+  if (spill != node.children.spill()) return Broken(node, "children that want a spill");
   if (ends != node.subtree_ends) return Broken(node, "ends of the subtree");
   return absl::OkStatus();
 }
 
 absl::Status CheckPages(const Node& node) {
   const Page* before = nullptr;
-  for (const Page& page : node.pages) {
+  for (const Page& page : node.pages()) {
     if (before != nullptr &&
         std::pair(before->group, before->rung) >= std::pair(page.group, page.rung)) {
       return Broken(node, "pages out of order");
@@ -63,33 +64,34 @@ absl::Status CheckPages(const Node& node) {
     if (!node.space->shape.Has(page.group, page.rung, node.size())) return Broken(node, "rung");
     const bool either = page.state == PageState::kPromoting;  // from SSD or in place
     const bool in_ram = InRam(page.state) || page.state == PageState::kUnverified;
-    if (static_cast<bool>(page.extent) != in_ram && !either) return Broken(node, "extent");
+    if (page.has_extent() != in_ram && !either) return Broken(node, "extent");
     const bool copy = page.state == PageState::kRamAndSsd || page.state == PageState::kSsd;
     const bool again = page.state == PageState::kSpilling;  // may have a copy that is leaving
     if (OnSsd(page) != copy && !either && !again && page.state != PageState::kUnverified) {
       return Broken(node, "SSD sequence");
     }
     if (page.state == PageState::kSpilling && !node.spilling) return Broken(node, "spilling page");
-    if (page.state == PageState::kGone && page.holders == 0) return Broken(node, "empty slot");
+    if (page.state == PageState::kGone && page.holders() == 0) return Broken(node, "empty slot");
   }
   return absl::OkStatus();
 }
 
 // What the marks of its pages say, against the slots of those who hold them.
 absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
-  for (const Page& page : node.pages) {
+  for (const Page& page : node.pages()) {
     const auto held = holders.find({&node, page.group << 16 | page.rung});
     const Holders by = held == holders.end() ? Holders() : held->second;
-    if (by.count != page.holders) return Broken(node, "holders");
-    if ((by.slots & ~page.slots) != 0) return Broken(node, "a holder without its bit");
+    if (by.count != page.holders()) return Broken(node, "holders");
+    if ((by.slots & ~page.slots()) != 0) return Broken(node, "a holder without its bit");
     const bool adopted =
         page.state == PageState::kUnverified || page.state == PageState::kPromoting;
-    if (by.count == 0 && page.slots != 0 && !adopted) return Broken(node, "bits without a holder");
-    if (page.marks == nullptr) continue;
-    if (!page.extent) return Broken(node, "marks without an extent");
-    if (page.marks->holders.load() != page.slots) return Broken(node, "holders in the marks");
+    if (by.count == 0 && page.slots() != 0 && !adopted)
+      return Broken(node, "bits without a holder");
+    if (page.marks() == nullptr) continue;
+    if (!page.has_extent()) return Broken(node, "marks without an extent");
+    if (page.marks()->holders.load() != page.slots()) return Broken(node, "holders in the marks");
     const std::array<uint64_t, 2> ends = EndsIn(node, page);
-    if (page.marks->ends[0].load() != ends[0] || page.marks->ends[1].load() != ends[1]) {
+    if (page.marks()->ends[0].load() != ends[0] || page.marks()->ends[1].load() != ends[1]) {
       return Broken(node, "ends in the marks");
     }
   }
@@ -101,29 +103,28 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const EvictionPo
   if (absl::Status status = CheckPages(node); !status.ok()) return status;
   if (!node.in_tree) {
     if (node.pins == 0) return Broken(node, "out of the tree and needed by nobody");
-    if (node.in_evict_order.order != nullptr || node.in_spill_order.order != nullptr ||
-        !node.children.empty()) {
+    if (node.in_evict_order != EvictPlace::kNone || node.in_spill_order || !node.children.empty()) {
       return Broken(node, "out of the tree and still in an order");
     }
     return absl::OkStatus();
   }
   if (!node.children.empty() && node.size() != block_tokens) return Broken(node, "partial parent");
-  if (node.pages.empty() && node.children.empty() && node.pins == 0 && !node.record_written) {
+  if (node.pages().empty() && node.children.empty() && node.pins == 0 && !node.record_written) {
     return Broken(node, "empty and needed by nobody");
   }
-  const bool evictable = node.ram > 0 && node.ram_kids == 0 && node.held == 0 && node.pinned == 0 &&
-                         node.busy == 0 && !node.spilling;
+  const PageCounts pages = CountPages(node);
+  const bool evictable = pages.ram > 0 && node.children.ram() == 0 && pages.held == 0 &&
+                         node.pinned() == 0 && pages.busy == 0 && !node.spilling;
   auto place = EvictionPolicy::Place::kNone;
-  const bool clean = node.dirty == 0 || (node.refused && node.holds == 0);
+  const bool clean = pages.dirty == 0 || (node.refused && node.holds() == 0);
   if (evictable && clean) place = EvictionPolicy::Place::kClean;
-  if (evictable && !clean && node.holds == 0) place = EvictionPolicy::Place::kDirty;
+  if (evictable && !clean && node.holds() == 0) place = EvictionPolicy::Place::kDirty;
   if (!eviction.Is(node, place)) return Broken(node, "eviction order");
-  if (spill.contains({node.in_spill_order.stamp, node.id, const_cast<Node*>(&node)}) !=
-      (node.in_spill_order.order != nullptr)) {
+  if (spill.contains({node.stamp, node.id, const_cast<Node*>(&node)}) != node.in_spill_order) {
     return Broken(node, "spill order");
   }
-  if (node.dirty > 0 && !node.refused && !node.spilling && node.in_spill_order.order == nullptr &&
-      node.spill_kids == 0) {
+  if (pages.dirty > 0 && !node.refused && !node.spilling && !node.in_spill_order &&
+      node.children.spill() == 0) {
     return Broken(node, "dirty and not in the spill order");
   }
   return CheckChildren(node);
@@ -160,12 +161,12 @@ absl::Status PrefixIndex::Impl::Validate() const {
     }
   }
   for (Node* const node : nodes) {
-    if (pinned[node] != node->pinned) return Broken(*node, "pinned");
+    if (pinned[node] != node->pinned()) return Broken(*node, "pinned");
     const uint32_t block_tokens = node->space->shape.block_tokens;
     absl::Status status = CheckNode(*node, block_tokens, *eviction, spill_order);
     if (!status.ok()) return status;
     uint32_t needed = pins[node] + (node->spilling ? 1 : 0);
-    for (const Page& page : node->pages) {
+    for (const Page& page : node->pages()) {
       if (page.state == PageState::kPromoting) ++needed;
     }
     if (absl::Status marks = CheckMarks(*node, holders); !marks.ok()) return marks;
@@ -174,17 +175,16 @@ absl::Status PrefixIndex::Impl::Validate() const {
     sum += of_node;
     of_space[node->space->handle.value - 1] += of_node;
     full += node->in_tree && node->size() == block_tokens ? 1 : 0;
-    in_orders += node->in_evict_order.order != nullptr ? 1 : 0;
+    in_orders += node->in_evict_order != EvictPlace::kNone ? 1 : 0;
     loose += (windows.Contains(*node) ? 1 : 0) + (snapshots.Contains(*node) ? 1 : 0);
-    in_spill_order += node->in_spill_order.order != nullptr ? 1 : 0;
-    const OrderKey unverified_key{node->in_unverified_order.stamp, node->id, node};
+    in_spill_order += node->in_spill_order ? 1 : 0;
+    const OrderKey unverified_key{node->stamp, node->id, node};
     in_unverified_order += unverified_order.contains(unverified_key) ? 1 : 0;
     const bool unverified =
-        node->in_tree && std::any_of(node->pages.begin(), node->pages.end(), [](const Page& page) {
+        node->in_tree && std::ranges::any_of(node->pages(), [](const Page& page) {
           return page.state == PageState::kUnverified;
         });
-    if (unverified != (node->in_unverified_order.order != nullptr))
-      return Broken(*node, "unverified order");
+    if (unverified != node->in_unverified_order) return Broken(*node, "unverified order");
   }
   if (sum != totals) return absl::InternalError("index: totals differ from the nodes'");
   if (full != by_hash.size()) return absl::InternalError("index: full blocks by hash");

@@ -12,7 +12,7 @@ constexpr uint32_t kMaxSiblingsCounted = 4096;
 
 // Ends of `node` itself at more than `count` tokens, and all of its descendants'.
 uint64_t EndsBeyond(const Node& node, uint32_t count) {
-  EndSet within = node.ends;
+  EndSet within = node.ends();
   for (uint32_t k = count; k < within.size(); ++k) within.reset(k);
   return node.subtree_ends - within.count();
 }
@@ -21,14 +21,14 @@ WalkEnd LookInside(const Walk& walk, const block::SequenceView& head) {
   WalkEnd end;
   end.hole = true;
   Node* const first = FirstExtending(*walk.last, head);
-  end.declared = first->ends.test(walk.shared - 1);
+  end.declared = first->ends().test(walk.shared - 1);
   uint32_t seen = 0;
   uint64_t beyond = 0;
   const Children& children = walk.last->children;
   for (auto it = children.find(first); it != children.end(); ++it, ++seen) {
     if (block::CommonPrefix((*it)->view(), head) < walk.shared) break;
     if ((*it)->size() > walk.shared) end.goes_on = true;
-    if ((*it)->present > 0) end.hole = false;
+    if (AnyPresent(**it)) end.hole = false;
     beyond += EndsBeyond(**it, walk.shared);
     if (beyond >= kMaxDiverged || seen >= kMaxSiblingsCounted) break;
   }
@@ -39,10 +39,10 @@ WalkEnd LookInside(const Walk& walk, const block::SequenceView& head) {
 }  // namespace
 
 Node* ExactChild(const Node& parent, const block::SequenceView& tokens) {
-  if (const Node* const likely = parent.likely_child;
+  if (Node* const likely = parent.children.likely();
       likely != nullptr && likely->size() == tokens.tokens.size()) {
-    ++*parent.children.key_comp().comparisons;
-    if (block::CommonPrefix(likely->view(), tokens) == likely->size()) return parent.likely_child;
+    ++*parent.space->comparisons;
+    if (block::CommonPrefix(likely->view(), tokens) == likely->size()) return likely;
   }
   const auto it = parent.children.find(tokens);
   return it == parent.children.end() ? nullptr : *it;
@@ -121,8 +121,8 @@ WalkEnd LookAtEnd(const Walk& walk, uint32_t block_tokens, const block::Sequence
         static_cast<uint32_t>(std::min<uint64_t>(walk.last->subtree_ends, kMaxDiverged));
     return end;
   }
-  end.declared = walk.last->ends.test(block_tokens - 1);
-  end.hole = walk.last->present == 0;
+  end.declared = walk.last->ends().test(block_tokens - 1);
+  end.hole = !AnyPresent(*walk.last);
   end.ends_beyond =
       static_cast<uint32_t>(std::min<uint64_t>(EndsBeyond(*walk.last, block_tokens), kMaxDiverged));
   return end;

@@ -148,7 +148,7 @@ TEST_F(TiersTest, AnIndexAtItsLimitForgetsColdBlocksAndGoesOn) {
     Open(ssd ? WithSsd(uint64_t{32} << 20) : RamOnly(uint64_t{32} << 20));
     const auto identity = SmallIdentity(16, 1);
     const auto space = OpenSpace(identity);
-    for (uint64_t i = 0; i < 400; ++i) {
+    for (uint64_t i = 0; i < 1000; ++i) {
       auto stored = Store(identity, space, RandomTokens(i, 320));
       ASSERT_TRUE(stored.ok()) << stored.status();
       ASSERT_EQ(stored->stored_tokens, 320u) << i << " " << stored->blocks.back().reason;
@@ -159,7 +159,7 @@ TEST_F(TiersTest, AnIndexAtItsLimitForgetsColdBlocksAndGoesOn) {
       }
     }
     EXPECT_GT(Counter("index.trimmed"), 0u);
-    EXPECT_EQ(ReadBack(identity, space, RandomTokens(399, 320)), 320u);
+    EXPECT_EQ(ReadBack(identity, space, RandomTokens(999, 320)), 320u);
   }
 }
 

@@ -1,0 +1,105 @@
+// The children of a block in token order: none or one without an allocation, as most blocks have.
+//
+// Internal to index/. Plain data without locks, guarded by the index's mutex.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "absl/container/btree_set.h"
+
+#include "block/tokens.h"
+
+namespace prefixd::index {
+
+struct Node;
+
+// Lookups take the tokens themselves.
+struct ChildLess {
+  using is_transparent = void;
+  uint64_t* comparisons = nullptr;
+  bool operator()(const Node* a, const Node* b) const;
+  bool operator()(const Node* a, const block::SequenceView& b) const;
+  bool operator()(const block::SequenceView& a, const Node* b) const;
+};
+
+class Children {
+  using Set = absl::btree_set<Node*, ChildLess>;
+  struct Many {
+    explicit Many(ChildLess less) : set(less) {}
+    Set set;
+    Node* likely = nullptr;
+    uint32_t ram = 0, spill = 0;
+  };
+
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::bidirectional_iterator_tag;
+    using value_type = Node*;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Node* const*;
+    using reference = Node*;
+
+    Iterator() = default;
+    Node* operator*() const { return only_ != nullptr ? only_ : *at_; }
+    Iterator& operator++();
+    Iterator& operator--();
+    Iterator operator++(int);
+    Iterator operator--(int);
+    bool operator==(const Iterator& other) const {
+      return only_ == other.only_ && past_ == other.past_ && at_ == other.at_;
+    }
+
+   private:
+    friend class Children;
+    Iterator(Node* only, bool past) : only_(only), past_(past) {}
+    explicit Iterator(Set::const_iterator at) : at_(at) {}
+
+    Node* only_ = nullptr;
+    bool past_ = false;  // behind the only one
+    Set::const_iterator at_{};
+  };
+  using const_iterator = Iterator;
+
+  Children() = default;
+  ~Children();
+  Children(const Children&) = delete;
+  Children& operator=(const Children&) = delete;
+
+  bool empty() const { return place_ == 0; }
+  size_t size() const { return many() != nullptr ? many()->set.size() : empty() ? 0 : 1; }
+  Iterator begin() const;
+  Iterator end() const;
+  // The first that is not before the tokens, that is behind them.
+  Iterator lower_bound(const block::SequenceView& tokens) const;
+  Iterator upper_bound(const block::SequenceView& tokens) const;
+  Iterator find(const block::SequenceView& tokens) const;
+  Iterator find(Node* child) const;
+  // Becomes the likely one.
+  Iterator insert(Node* child);
+  void erase(Node* child);
+
+  // The youngest, mostly; nullptr without children.
+  Node* likely() const { return many() != nullptr ? many()->likely : only(); }
+  // How many have RAM pages in their subtree, want a spill in it. The caller counts, before the
+  // child's own mark changes.
+  uint32_t ram() const;
+  uint32_t spill() const;
+  void CountRam(bool more);
+  void CountSpill(bool more);
+
+  uint64_t MemoryBytes() const;
+
+ private:
+  static constexpr uintptr_t kMany = 1;
+
+  Many* many() const {
+    return (place_ & kMany) != 0 ? reinterpret_cast<Many*>(place_ - kMany) : nullptr;
+  }
+  Node* only() const { return (place_ & kMany) != 0 ? nullptr : reinterpret_cast<Node*>(place_); }
+
+  uintptr_t place_ = 0;  // of the only child, or of Many + kMany
+};
+
+}  // namespace prefixd::index

@@ -1,0 +1,135 @@
+#include "index/node_pool.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "index/allocated.h"
+
+namespace prefixd::index {
+
+NodePool::~NodePool() {
+  for (auto it = begin(); it != end(); ++it) (*it)->~Node();
+}
+
+Node* NodePool::Add(Node* parent, Space* space) {
+  if (room_.empty()) {
+    room_.insert(static_cast<uint32_t>(chunks_.size()));
+    chunks_.emplace_back();
+  }
+  const uint32_t first = *room_.begin();
+  std::unique_ptr<Chunk>& chunk = chunks_[first];
+  if (chunk == nullptr) {
+    chunk = std::make_unique_for_overwrite<Chunk>();
+    chunk->used = 0;
+    ++there_;
+  }
+  const auto at = static_cast<uint32_t>(std::countr_one(chunk->used));
+  chunk->used |= uint64_t{1} << at;
+  if (~chunk->used == 0) room_.erase(first);
+  ++size_;
+  Node* const node = new (chunk->At(at)) Node(parent, space);
+  node->id = next_serial_++ << 32 | (first * kChunkNodes + at);
+  return node;
+}
+
+void NodePool::Remove(Node* node) {
+  const uint32_t number = NumberOf(*node);
+  std::unique_ptr<Chunk>& chunk = chunks_[number / kChunkNodes];
+  node->~Node();
+  chunk->used &= ~(uint64_t{1} << number % kChunkNodes);
+  room_.insert(number / kChunkNodes);
+  --size_;
+  if (chunk->used != 0) return;
+  chunk.reset();
+  --there_;
+}
+
+Node* NodePool::Find(uint64_t id) const {
+  const auto number = static_cast<uint32_t>(id);
+  if (number / kChunkNodes >= chunks_.size()) return nullptr;
+  Chunk* const chunk = chunks_[number / kChunkNodes].get();
+  if (chunk == nullptr || (chunk->used >> number % kChunkNodes & 1) == 0) return nullptr;
+  Node* const node = chunk->At(number % kChunkNodes);
+  return node->id == id ? node : nullptr;
+}
+
+void NodePool::Iterator::Skip() {
+  while (at_ / kChunkNodes < pool_->chunks_.size()) {
+    const Chunk* const chunk = pool_->chunks_[at_ / kChunkNodes].get();
+    const uint64_t rest = chunk == nullptr ? 0 : chunk->used >> at_ % kChunkNodes;
+    if (rest != 0) {
+      at_ += static_cast<uint32_t>(std::countr_zero(rest));
+      return;
+    }
+    at_ = (at_ / kChunkNodes + 1) * kChunkNodes;
+  }
+}
+
+uint64_t NodePool::MemoryBytes() const {
+  return there_ * Allocated(sizeof(Chunk)) + chunks_.capacity() * sizeof(chunks_[0]) +
+         room_.size() * 6;
+}
+
+void HashTable::Reserve(size_t nodes) {
+  if (nodes > buckets_.size()) Rebuild(std::bit_ceil(nodes));
+}
+
+void HashTable::Shrink() {
+  if (buckets_.size() > 64 && size_ < buckets_.size() / 4) {
+    Rebuild(std::bit_ceil(std::max<size_t>(64, size_ + size_ / 2)));
+  }
+}
+
+void HashTable::Rebuild(size_t buckets) {
+  buckets_ = {};
+  buckets_.resize(buckets);
+  size_ = 0;
+  for (Node* const node : *pool_) {
+    if (node->in_by_hash) Link(*node);
+  }
+}
+
+uint32_t& HashTable::BucketOf(const block::BlockHash& hash) {
+  uint64_t spread = 0;
+  std::memcpy(&spread, hash.data(), sizeof(spread));
+  return buckets_[spread & (buckets_.size() - 1)];
+}
+
+void HashTable::Link(Node& node) {
+  uint32_t& bucket = BucketOf(node.hash);
+  node.next_by_hash = std::exchange(bucket, NodePool::NumberOf(node) + 1);
+  node.in_by_hash = true;
+  ++size_;
+}
+
+void HashTable::Add(Node& node) {
+  if (size_ == buckets_.size()) Reserve(std::max<size_t>(64, 2 * size_));
+  Link(node);
+}
+
+void HashTable::Remove(Node& node) {
+  if (!node.in_by_hash) return;
+  uint32_t* link = &BucketOf(node.hash);
+  while (*link != NodePool::NumberOf(node) + 1) link = &pool_->At(*link - 1)->next_by_hash;
+  *link = node.next_by_hash;
+  node.in_by_hash = false;
+  --size_;
+}
+
+Node* HashTable::Matching(uint32_t link, const block::BlockHash& hash) const {
+  while (link != 0) {
+    Node* const node = pool_->At(link - 1);
+    if (node->hash == hash) return node;
+    link = node->next_by_hash;
+  }
+  return nullptr;
+}
+
+Node* HashTable::First(const block::BlockHash& hash) const {
+  if (buckets_.empty()) return nullptr;
+  return Matching(const_cast<HashTable*>(this)->BucketOf(hash), hash);
+}
+
+Node* HashTable::Next(const Node& node) const { return Matching(node.next_by_hash, node.hash); }
+
+}  // namespace prefixd::index

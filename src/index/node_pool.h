@@ -1,0 +1,100 @@
+// Where blocks stand: in chunks, each with its number, so that a table needs four bytes to name
+// one.
+//
+// Internal to index/, guarded by the index's mutex. A chunk whose last block goes is given back.
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+
+#include "index/node.h"
+
+namespace prefixd::index {
+
+class NodePool {
+  static constexpr uint32_t kChunkNodes = 64;
+  struct Chunk {
+    uint64_t used = 0;  // bit: there is one
+    alignas(Node) std::byte bytes[kChunkNodes * sizeof(Node)];
+    Node* At(uint32_t i) { return reinterpret_cast<Node*>(bytes + i * sizeof(Node)); }
+  };
+
+ public:
+  NodePool() = default;
+  ~NodePool();
+  NodePool(const NodePool&) = delete;
+  NodePool& operator=(const NodePool&) = delete;
+
+  // Where there is room at the front. Its id is another than any before had.
+  Node* Add(Node* parent, Space* space);
+  void Remove(Node* node);
+
+  static uint32_t NumberOf(const Node& node) { return static_cast<uint32_t>(node.id); }
+  Node* At(uint32_t number) const {
+    return chunks_[number / kChunkNodes]->At(number % kChunkNodes);
+  }
+  // nullptr when that one is gone.
+  Node* Find(uint64_t id) const;
+
+  // In no order. What is added meanwhile may come or not; none but the current one may go.
+  class Iterator {
+   public:
+    Node* operator*() const { return pool_->At(at_); }
+    Iterator& operator++() {
+      ++at_;
+      Skip();
+      return *this;
+    }
+    bool operator==(const Iterator& other) const { return at_ == other.at_; }
+
+   private:
+    friend class NodePool;
+    Iterator(const NodePool* pool, uint32_t at) : pool_(pool), at_(at) { Skip(); }
+    void Skip();
+    const NodePool* pool_;
+    uint32_t at_;
+  };
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, static_cast<uint32_t>(chunks_.size()) * kChunkNodes}; }
+
+  size_t size() const { return size_; }
+  uint64_t MemoryBytes() const;
+
+ private:
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // nullptr: given back
+  absl::btree_set<uint32_t> room_;  // chunks that are not full, given back ones among them
+  size_t size_ = 0, there_ = 0;     // blocks, chunks
+  uint64_t next_serial_ = 1;
+};
+
+// Blocks by hash: different ones may have one. Chains through the blocks themselves.
+class HashTable {
+ public:
+  explicit HashTable(const NodePool* pool) : pool_(pool) {}
+  void Reserve(size_t nodes);
+  void Shrink();  // when most of it is empty
+  void Add(Node& node);
+  // Nothing when it is not there.
+  void Remove(Node& node);
+  // The first with this hash, and the next after one of them; nullptr when there is none.
+  Node* First(const block::BlockHash& hash) const;
+  Node* Next(const Node& node) const;
+  size_t size() const { return size_; }
+  uint64_t GrowthBytes() const { return size_ < buckets_.size() ? 0 : MemoryBytes(); }  // by Add
+  uint64_t MemoryBytes() const { return buckets_.capacity() * sizeof(uint32_t); }
+
+ private:
+  uint32_t& BucketOf(const block::BlockHash& hash);
+  Node* Matching(uint32_t link, const block::BlockHash& hash) const;
+  void Link(Node& node);
+  void Rebuild(size_t buckets);
+
+  const NodePool* const pool_;
+  std::vector<uint32_t> buckets_;  // the first one's number + 1; a power of two
+  size_t size_ = 0;
+};
+
+}  // namespace prefixd::index
