@@ -5,14 +5,15 @@
 namespace prefixd::cache {
 namespace {
 
-// A batch is some 100 KB decoded; a few bridge what one side does in bursts.
 constexpr size_t kBatchRecords = 256;
-constexpr size_t kMostBatches = 8;
+constexpr uint64_t kBatchBytes = 256 << 10;
+// A few batches bridge what one side does in bursts.
+constexpr uint64_t kMostWaitingBytes = 1 << 20;
 
 }  // namespace
 
-DecodedRecords::DecodedRecords(const ssd::SegmentStore* store)
-    : thread_([this, store] { Read(*store); }) {}
+DecodedRecords::DecodedRecords(const ssd::SegmentStore* store, std::atomic<uint64_t>* gauge)
+    : gauge_(gauge), thread_([this, store] { Read(*store); }) {}
 
 DecodedRecords::~DecodedRecords() {
   {
@@ -21,29 +22,42 @@ DecodedRecords::~DecodedRecords() {
     changed_.NotifyAll();
   }
   thread_.join();
+  base::MutexLock lock(mutex_);
+  *gauge_ -= waiting_bytes_ + given_bytes_;
 }
 
-bool DecodedRecords::Give(std::vector<DecodedRecord> batch) {
+void DecodedRecords::Add(DecodedRecord record, Batch* batch) {
+  uint64_t bytes = sizeof(DecodedRecord);
+  if (record.record.ok()) bytes += MemoryOf(record.record->block) - sizeof(record.record->block);
+  batch->records.push_back(std::move(record));
+  batch->bytes += bytes;
+  *gauge_ += bytes;
+}
+
+bool DecodedRecords::Give(Batch batch) {
   base::MutexLock lock(mutex_);
-  while (batches_.size() >= kMostBatches && !stop_) changed_.Wait(mutex_);
-  if (stop_) return false;
+  while (waiting_bytes_ >= kMostWaitingBytes && !stop_) changed_.Wait(mutex_);
+  waiting_bytes_ += batch.bytes;
   batches_.push_back(std::move(batch));
   changed_.NotifyAll();
-  return true;
+  return !stop_;
 }
 
 void DecodedRecords::Read(const ssd::SegmentStore& store) {
-  std::vector<DecodedRecord> batch;
+  Batch batch;
   uint64_t unreadable = 0;
   absl::Status status = store.ForEachRecord(
       [&](uint64_t sequence, std::span<const std::byte> bytes) {
-        batch.push_back({sequence, DecodeRecord(bytes)});
-        if (batch.size() < kBatchRecords) return absl::OkStatus();
+        if (batch.records.empty()) batch.records.reserve(kBatchRecords);
+        Add({sequence, DecodeRecord(bytes)}, &batch);
+        if (batch.records.size() < kBatchRecords && batch.bytes < kBatchBytes) {
+          return absl::OkStatus();
+        }
         const bool wanted = Give(std::exchange(batch, {}));
         return wanted ? absl::OkStatus() : absl::CancelledError("recover: stopping");
       },
       &unreadable);
-  if (!batch.empty()) Give(std::move(batch));
+  if (!batch.records.empty()) Give(std::move(batch));
   base::MutexLock lock(mutex_);
   done_ = true;
   status_ = std::move(status);
@@ -53,12 +67,15 @@ void DecodedRecords::Read(const ssd::SegmentStore& store) {
 
 std::vector<DecodedRecord> DecodedRecords::Next() {
   base::MutexLock lock(mutex_);
+  *gauge_ -= std::exchange(given_bytes_, 0);
   while (batches_.empty() && !done_) changed_.Wait(mutex_);
   if (batches_.empty()) return {};
-  std::vector<DecodedRecord> batch = std::move(batches_.front());
+  Batch batch = std::move(batches_.front());
   batches_.pop_front();
+  waiting_bytes_ -= batch.bytes;
+  given_bytes_ = batch.bytes;
   changed_.NotifyAll();
-  return batch;
+  return std::move(batch.records);
 }
 
 absl::Status DecodedRecords::status() const {

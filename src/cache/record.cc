@@ -12,6 +12,8 @@ namespace {
 constexpr uint32_t kMaxCount =
     1u << 16;  // of tokens, keys, ends or pages in one record: far above any real block
 
+constexpr size_t kPageBytes = 3 * sizeof(uint32_t) + 4 * sizeof(uint64_t);
+
 template <size_t N>
 std::array<std::byte, N> ReadArray(base::ByteReader* reader) {
   std::array<std::byte, N> out{};
@@ -27,7 +29,9 @@ uint32_t ReadCount(base::ByteReader* reader) {
 }
 
 void ReadPages(base::ByteReader* reader, std::vector<index::RestoredPage>* pages) {
-  for (uint32_t i = ReadCount(reader); i > 0 && reader->ok(); --i) {
+  const uint32_t count = ReadCount(reader);
+  pages->reserve(std::min(size_t{count}, reader->remaining() / kPageBytes));
+  for (uint32_t i = count; i > 0 && reader->ok(); --i) {
     index::RestoredPage page;
     page.group = reader->Fixed<uint32_t>();
     page.rung = reader->Fixed<uint32_t>();
@@ -78,6 +82,14 @@ std::string EncodeRecord(const BlockRecord& record) {
   return writer.Take();
 }
 
+uint64_t MemoryOf(const index::RestoredBlock& block) {
+  constexpr uint64_t kAllocation = 16;
+  return sizeof(block) + 3 * kAllocation + block.tokens.capacity() * sizeof(block::Token) +
+         block.content.capacity() * sizeof(block::ContentKey) +
+         block.ends.capacity() * sizeof(uint32_t) +
+         block.pages.capacity() * sizeof(index::RestoredPage);
+}
+
 absl::StatusOr<BlockRecord> DecodeRecord(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof(uint64_t))
     return absl::DataLossError("record: shorter than its checksum");
@@ -99,10 +111,9 @@ absl::StatusOr<BlockRecord> DecodeRecord(std::span<const std::byte> bytes) {
   record.block.parent_path = reader.Fixed<uint64_t>();
   record.first_token = reader.Fixed<uint32_t>();
   const uint32_t tokens = ReadCount(&reader);
-  record.block.tokens.reserve(std::min(size_t{tokens}, reader.remaining() / sizeof(block::Token)));
-  for (uint32_t i = tokens; i > 0 && reader.ok(); --i) {
-    record.block.tokens.push_back(reader.Fixed<uint32_t>());
-  }
+  const std::span<const std::byte> ids = reader.Raw(tokens * sizeof(block::Token));
+  record.block.tokens.resize(ids.size() / sizeof(block::Token));
+  std::ranges::copy(ids, std::as_writable_bytes(std::span(record.block.tokens)).begin());
   for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {
     block::ContentKey key;
     key.start = reader.Fixed<uint32_t>();

@@ -28,6 +28,8 @@ struct BlockRecord {
 };
 
 std::string EncodeRecord(const BlockRecord& record);
+// Of a decoded block, what hangs from it included.
+uint64_t MemoryOf(const index::RestoredBlock& block);
 // DataLoss when the bytes are not a record of this version, whole and unchanged.
 absl::StatusOr<BlockRecord> DecodeRecord(std::span<const std::byte> bytes);
 

@@ -86,10 +86,16 @@ class Rebuild {
   // Those that still wait: their parent may have been stored by a worker meanwhile.
   void End() {
     for (auto& [parent, blocks] : std::exchange(waiting_, {})) {
-      for (Found& found : blocks) Restore(std::move(found));
+      for (Found& found : Waited(std::move(blocks))) Restore(std::move(found));
     }
     for (const auto& [parent, blocks] : waiting_) counts.orphans += blocks.size();
   }
+
+  ~Rebuild() {
+    for (auto& [parent, blocks] : waiting_) Waited(std::move(blocks));
+  }
+  Rebuild(const Rebuild&) = delete;
+  Rebuild& operator=(const Rebuild&) = delete;
 
   Counts counts;
   const LatestUses& uses() const { return uses_; }
@@ -106,6 +112,16 @@ class Rebuild {
     return space_;
   }
 
+  // In the gauge for as long as it waits.
+  void Wait(Found found) {
+    core_->in_flight_bytes += MemoryOf(found.block);
+    waiting_[found.block.parent].push_back(std::move(found));
+  }
+  std::vector<Found> Waited(std::vector<Found> blocks) {
+    for (const Found& found : blocks) core_->in_flight_bytes -= MemoryOf(found.block);
+    return blocks;
+  }
+
   // And what waited for it.
   void Restore(Found found) {
     std::vector<Found> ready;
@@ -115,13 +131,13 @@ class Rebuild {
       ready.pop_back();
       const absl::Status status = core_->index->Restore(next.space->handle, next.block);
       if (absl::IsNotFound(status)) {
-        waiting_[next.block.parent].push_back(std::move(next));
+        Wait(std::move(next));
         continue;
       }
       ++(status.ok() ? counts.restored : counts.orphans);
       const auto children = waiting_.find(next.block.hash);
       if (children == waiting_.end()) continue;
-      std::ranges::move(children->second, std::back_inserter(ready));
+      std::ranges::move(Waited(std::move(children->second)), std::back_inserter(ready));
       waiting_.erase(children);
     }
   }
@@ -169,7 +185,7 @@ absl::Status Core::Recover() {
   PREFIXD_ASSIGN_OR_RETURN(ClearedBorders borders, ReadBorders());
   const std::vector<ssd::SegmentInfo> segments = store->Segments();
   Rebuild rebuild(this, segments, std::move(borders));
-  DecodedRecords records(store.get());
+  DecodedRecords records(store.get(), &in_flight_bytes);
   for (auto batch = records.Next(); !batch.empty(); batch = records.Next()) {
     if (load_stop) return absl::CancelledError("recover: stopping");
     for (DecodedRecord& record : batch) rebuild.Add(std::move(record));
