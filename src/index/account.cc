@@ -28,7 +28,7 @@ PrefixIndex::Impl::Change::~Change() {
   for (Page& page : node_.pages()) page.Fold();
   node_.FoldRare();
   const Totals after = TotalsOf(node_);
-  for (Totals* const sums : {&impl_.totals, &node_.space->totals}) {
+  for (Totals* const sums : {&impl_.totals, &node_.space()->totals}) {
     *sums -= before_;
     *sums += after;
   }
@@ -38,7 +38,7 @@ PrefixIndex::Impl::Change::~Change() {
 bool PrefixIndex::Impl::WantsSpill(const Node& node) const {
   if (!node.in_tree || node.spilling) return false;
   const bool new_ends = node.record_written && (node.ends() & ~node.record_ends()).any();
-  const auto is_dirty = [](const Page& page) { return page.state == PageState::kRam; };
+  const auto is_dirty = [](const Page& page) { return page.state() == PageState::kRam; };
   return (!node.refused && std::ranges::any_of(node.pages(), is_dirty)) || node.record_wanted ||
          new_ends;
 }
@@ -72,7 +72,7 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   if (free && clean) wanted = EvictPlace::kClean;
   if (free && !clean && node.holds() == 0) wanted = EvictPlace::kDirty;
   eviction->Put(node, wanted);
-  if (!node.space->regular) ReorderLoose(node);
+  if (!node.space()->regular) ReorderLoose(node);
   const bool spill = node.children.spill() == 0 && WantsSpill(node);
   if (spill != node.in_spill_order) node.in_spill_order = PutInto(spill_order, node, spill);
   const bool unverified = node.in_tree && pages.unverified > 0;

@@ -127,7 +127,7 @@ Node* TakeInRam(const Node& parent, const block::SequenceView& tokens, const Usa
     std::vector<Page*> pages;
     for (const Usable::Group& group : usable.groups) {
       const Page* page = BestPage(*sibling->node, group);
-      if (page != nullptr && !InRam(page->state)) page = nullptr;
+      if (page != nullptr && !InRam(page->state())) page = nullptr;
       if (page == nullptr && group.full()) break;
       pages.push_back(const_cast<Page*>(page));
     }
@@ -155,7 +155,7 @@ bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& ta
   table.groups.resize(groups);
   table.rungs.resize(groups);
   table.offsets.resize(groups * blocks);
-  const SpaceShape& shape = path.blocks.front()->space->shape;
+  const SpaceShape& shape = path.blocks.front()->space()->shape;
   for (size_t group = 0; group < groups; ++group) {
     if (path.pages[group] == nullptr || shape.IsState(path.pages[group]->group)) return false;
     table.groups[group] = path.pages[group]->group;
@@ -165,7 +165,7 @@ bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& ta
     for (size_t group = 0; group < groups; ++group) {
       if (path.pages[i * groups + group] == nullptr) return false;
       const Page& page = *path.pages[i * groups + group];
-      if (!InRam(page.state) || page.rung != table.rungs[group]) return false;
+      if (!InRam(page.state()) || page.rung != table.rungs[group]) return false;
       table.offsets[group * blocks + i] = page.extent().offset;
     }
   }

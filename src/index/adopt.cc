@@ -67,12 +67,12 @@ Page& PrefixIndex::Impl::AddAdoptedPage(Node& node, const NewPage& page) {
   const Change change(*this, node);
   Page& slot = SlotFor(node, page.group, page.rung);
   // A copy on SSD that is another page than this one is older: this one was not written yet.
-  const bool same = slot.state == PageState::kSsd && slot.check == page.check;
+  const bool same = slot.state() == PageState::kSsd && slot.check == page.check;
   if (!same) slot.set_ssd_sequence(0);
-  slot.state = PageState::kUnverified;
+  slot.set_state(PageState::kUnverified);
   slot.set_extent(page.extent);
   slot.check = page.check;
-  slot.sizes = *node.space->sizes.NumberOf({page.page_bytes, page.payload_bytes});
+  slot.sizes = *node.space()->sizes.NumberOf({page.page_bytes, page.payload_bytes});
   slot.Use().marks = page.marks;
   return slot;
 }
@@ -105,9 +105,9 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   Node* node = snapshot ? AnyExtending(parent, tokens) : ExactChild(parent, tokens);
   const Page* const there =
       node == nullptr ? nullptr : FindPage(*node, adopted.page.group, adopted.page.rung);
-  const bool needed =
-      (there == nullptr || there->state == PageState::kGone || there->state == PageState::kSsd) &&
-      !IsCovered(parent, tokens, adopted.page);
+  const bool needed = (there == nullptr || there->state() == PageState::kGone ||
+                       there->state() == PageState::kSsd) &&
+                      !IsCovered(parent, tokens, adopted.page);
   if (needed && node == nullptr) {
     node = impl_->InsertChild(parent, tokens, adopted.name.hash, 1);
   }
@@ -147,7 +147,7 @@ block::LeaseId PrefixIndex::AdoptLease(block::SessionId session, uint32_t slot,
   refs.erase(std::unique(refs.begin(), refs.end()), refs.end());
   Lease lease{.session = session,
               .slot = slot,
-              .space = refs.front().node->space,
+              .space = refs.front().node->space(),
               .usable = {},
               .pages = {}};
   const int64_t now = base::SystemClock::Get().UnixMicros();
@@ -166,7 +166,7 @@ std::vector<PageInfo> PrefixIndex::Unverified(size_t limit) const {
   for (auto it = impl_->unverified_order.rbegin();
        it != impl_->unverified_order.rend() && list.size() < limit; ++it) {
     for (const Page& page : it->node->pages()) {
-      if (page.state != PageState::kUnverified || list.size() == limit) continue;
+      if (page.state() != PageState::kUnverified || list.size() == limit) continue;
       list.push_back(InfoOf(*it->node, page));
     }
   }

@@ -20,7 +20,7 @@ bool ChildLess::operator()(const block::SequenceView& a, const Node* b) const {
 
 namespace {
 
-ChildLess LessOf(const Node* node) { return {node->space->comparisons}; }
+ChildLess LessOf(const Node* node) { return {node->space()->comparisons}; }
 
 }  // namespace
 

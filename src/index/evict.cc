@@ -21,9 +21,9 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
   if (node.pinned() > 0) return evicted;
   const Change change(*this, node);
   for (Page& page : node.pages()) {
-    const bool clean = page.state == PageState::kRamAndSsd;
+    const bool clean = page.state() == PageState::kRamAndSsd;
     const bool may_drop = may_drop_dirty || (node.refused && node.holds() == 0);
-    const bool droppable = may_drop && page.state == PageState::kRam;
+    const bool droppable = may_drop && page.state() == PageState::kRam;
     if (page.holders() > 0 || (!clean && !droppable)) continue;
     const block::Extent extent = page.extent();
     if (extent.offset < begin || extent.offset >= end) continue;
@@ -31,7 +31,7 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
     ++evicted.pages;
     if (clean) {
       FreeExtent(page);
-      page.state = PageState::kSsd;
+      page.set_state(PageState::kSsd);
     } else {
       ++evicted.dropped_pages;
       FreePage(page);
@@ -109,7 +109,7 @@ Evicted PrefixIndex::ForgetUnused(block::SpaceHandle handle, int64_t before_stam
   };
   std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
   for (Node* const node : impl_->nodes) {
-    if (node->space == space && may_go(*node)) coldest.push({node->stamp, node->id, node});
+    if (node->space() == space && may_go(*node)) coldest.push({node->stamp, node->id, node});
   }
   while (!coldest.empty()) {
     Node* const node = coldest.top().node;

@@ -10,7 +10,7 @@ class LeafLru final : public EvictionPolicy {
  public:
   void Put(Node& node, Place place) override {
     if (place == node.in_evict_order) return;
-    Orders& orders = orders_[node.space];
+    Orders& orders = orders_[node.space()];
     const OrderKey key{node.stamp, node.id, &node};
     if (node.in_evict_order != Place::kNone) size_ -= orders.At(node.in_evict_order).erase(key);
     if (place != Place::kNone) size_ += orders.At(place).insert(key).second ? 1 : 0;
@@ -40,7 +40,7 @@ class LeafLru final : public EvictionPolicy {
   }
 
   bool Is(const Node& node, Place place) const override {
-    const auto found = orders_.find(node.space);
+    const auto found = orders_.find(node.space());
     if (found == orders_.end()) return place == Place::kNone;
     const OrderKey key{node.stamp, node.id, const_cast<Node*>(&node)};
     return found->second.clean.contains(key) == (place == Place::kClean) &&
@@ -84,7 +84,7 @@ void LooseOrder::Put(Node& node, bool wanted) {
 
 Node* LooseOrder::Next(const std::function<bool(const Node&)>& may_go, int looks) const {
   for (auto it = order_.begin(); it != order_.end() && looks > 0; ++it, --looks) {
-    const Space& space = *it->node->space;
+    const Space& space = *it->node->space();
     if (space.totals.ram_extents > space.limits.ram_floor_bytes && may_go(*it->node)) {
       return it->node;
     }

@@ -110,7 +110,7 @@ void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
   LeasedSums sums;
   for (size_t end = pages.size(); end > 0;) {
     Node* const node = pages[end - 1].node;
-    if (sums.space != node->space) {
+    if (sums.space != node->space()) {
       AddSums(sums);
       sums = {};
     }

@@ -10,13 +10,13 @@ namespace {
 constexpr int kLooks = 64;
 
 bool IsLoose(const Node& node, const Page& page) {
-  const bool settled = page.state == PageState::kRam || page.state == PageState::kRamAndSsd;
+  const bool settled = page.state() == PageState::kRam || page.state() == PageState::kRamAndSsd;
   return settled && page.holders() == 0 && node.pinned() == 0;
 }
 
 bool HasLoose(const Node& node, block::LayerKind kind) {
   return node.in_tree && std::ranges::any_of(node.pages(), [&](const Page& page) {
-           return IsLoose(node, page) && node.space->shape.RuleOf(page.group).kind == kind;
+           return IsLoose(node, page) && node.space()->shape.RuleOf(page.group).kind == kind;
          });
 }
 
@@ -44,7 +44,7 @@ void PrefixIndex::Impl::ReorderLoose(Node& node) {
 }
 
 void PrefixIndex::Impl::LookAgain(Node* node) {
-  const Space& space = *node->space;
+  const Space& space = *node->space();
   if (space.longest_window == 0) return;
   const uint32_t from = node->first_token;
   for (; !node->is_root(); node = node->parent) {
@@ -63,7 +63,7 @@ std::optional<Evicted> PrefixIndex::Impl::EvictWindows() {
     {
       const Change change(*this, *node);
       for (Page& page : node->pages()) {
-        const GroupRule rule = node->space->shape.RuleOf(page.group);
+        const GroupRule rule = node->space()->shape.RuleOf(page.group);
         if (rule.kind != block::LayerKind::kSliding || !IsLoose(*node, page)) continue;
         if (IsNeeded(*node, rule)) {
           node->windows_needed = true;
@@ -82,9 +82,9 @@ std::optional<Evicted> PrefixIndex::Impl::EvictWindows() {
 }
 
 void PrefixIndex::Impl::GiveUp(Page& page, Evicted& evicted) {
-  if (page.state == PageState::kRamAndSsd) {
+  if (page.state() == PageState::kRamAndSsd) {
     FreeExtent(page);
-    page.state = PageState::kSsd;
+    page.set_state(PageState::kSsd);
   } else {
     ++evicted.dropped_pages;
     FreePage(page);
@@ -93,9 +93,9 @@ void PrefixIndex::Impl::GiveUp(Page& page, Evicted& evicted) {
 
 bool PrefixIndex::Impl::EvictSnapshots(bool may_drop_dirty) {
   const auto may_go = [&](const Node& node, const Page& page) {
-    const bool clean = page.state == PageState::kRamAndSsd;
+    const bool clean = page.state() == PageState::kRamAndSsd;
     const bool held = node.holds() > 0;
-    return node.space->shape.IsState(page.group) && IsLoose(node, page) &&
+    return node.space()->shape.IsState(page.group) && IsLoose(node, page) &&
            (clean || (may_drop_dirty && !held));
   };
   Node* const node = snapshots.Next(
@@ -139,8 +139,8 @@ void PrefixIndex::Impl::TrimChain(Node& leaf) {
       const Change change(*this, *place.node);
       for (Page& page : place.node->pages()) {
         const bool there =
-            page.rung == place.offset && place.node->space->shape.IsState(page.group);
-        const bool idle = page.holders() == 0 && !Busy(page.state) && place.node->pinned() == 0;
+            page.rung == place.offset && place.node->space()->shape.IsState(page.group);
+        const bool idle = page.holders() == 0 && !Busy(page.state()) && place.node->pinned() == 0;
         if (there && idle && Present(page)) FreePage(page);
       }
     }

@@ -20,7 +20,7 @@ void Label(const Asked& asked, const Walk& walk, const WalkEnd& end, bool next_i
   }
   if (whole) {
     answer.ended_by = block::EndReason::kRequestEnded;
-  } else if ((end.hole && asked.from->space->shape.AnyFull()) || next_is_ghost) {
+  } else if ((end.hole && asked.from->space()->shape.AnyFull()) || next_is_ghost) {
     answer.ended_by = block::EndReason::kEvicted;
   } else if (end.goes_on && answer.matched_tokens > 0) {
     answer.ended_by = block::EndReason::kDiverged;
@@ -69,7 +69,7 @@ bool PrefixIndex::Impl::NextBlockIsGhost(const Asked& asked, const Walk& walk) c
   const auto size = static_cast<uint32_t>(asked.tail.tokens.size());
   if (walk.base == size || ghosts.size() == 0) return false;
   const Slice next(asked.tail, walk.base,
-                   std::min(size, walk.base + walk.last->space->shape.block_tokens));
+                   std::min(size, walk.base + walk.last->space()->shape.block_tokens));
   return ghosts.Contains(Hash(walk.last->hash, next.view()));
 }
 
@@ -79,7 +79,7 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
     const Reservation* reservation;
     uint32_t shared;
   };
-  const Space& space = *asked.from->space;
+  const Space& space = *asked.from->space();
   const uint32_t offset = asked.offset();
   std::vector<Announcement> announcements;
   for (const auto& [id, other] : reservations) {
@@ -110,7 +110,7 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
 block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& walk,
                                              const Usable& usable, const MatchOptions& options,
                                              block::SessionId session, RestorablePath& path) const {
-  const uint32_t block_tokens = asked.from->space->shape.block_tokens;
+  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
   uint32_t restorable = asked.offset() + path.tokens;
   block::MatchAnswer answer;
   Label(asked, walk, LookAtEnd(walk, block_tokens, asked.tail), NextBlockIsGhost(asked, walk),

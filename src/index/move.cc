@@ -8,7 +8,7 @@ namespace {
 
 bool Movable(const Page& page) {
   return page.holders() == 0 &&
-         (page.state == PageState::kRam || page.state == PageState::kRamAndSsd);
+         (page.state() == PageState::kRam || page.state() == PageState::kRamAndSsd);
 }
 
 }  // namespace

@@ -13,29 +13,42 @@ const EndSet Node::kNoEnds;
 
 Node::~Node() {
   for (Page& page : pages()) page.Reset();
+  if (has_rare_) delete &Parts();
   delete[] body_;
+}
+
+uint64_t Node::BodyBytes() const {
+  return (has_rare_ ? sizeof(RareParts*) : 0) + page_slots_ * sizeof(Page) +
+         size_ * sizeof(block::Token);
 }
 
 void Node::SetTokens(const block::SequenceView& tokens, uint32_t page_slots) {
   size_ = static_cast<uint8_t>(tokens.tokens.size());
   page_slots_ = static_cast<uint16_t>(page_slots);
-  body_ = new std::byte[BodyBytes(page_slots, size_)];
+  body_ = new std::byte[BodyBytes()];
   std::ranges::copy(std::as_bytes(tokens.tokens), body_ + page_slots * sizeof(Page));
   if (!tokens.content.empty()) {
     rare().content.assign(tokens.content.begin(), tokens.content.end());
   }
 }
 
-void Node::SetSlots(size_t slots) {
-  auto* const body = new std::byte[BodyBytes(slots, size_)];
-  std::ranges::copy(std::as_bytes(pages()), body);
-  std::ranges::copy(std::as_bytes(tokens()), body + slots * sizeof(Page));
-  delete[] std::exchange(body_, body);
+void Node::Rebuild(size_t slots, RareParts* rare) {
+  const std::span<const std::byte> old_pages = std::as_bytes(pages());
+  const std::span<const std::byte> old_tokens = std::as_bytes(tokens());
+  std::byte* const old = body_;
+  has_rare_ = rare != nullptr;
   page_slots_ = static_cast<uint16_t>(slots);
+  body_ = new std::byte[BodyBytes()];
+  if (has_rare_) std::memcpy(body_, &rare, sizeof(rare));
+  std::ranges::copy(old_pages, AfterParts());
+  std::ranges::copy(old_tokens, AfterParts() + slots * sizeof(Page));
+  delete[] old;
 }
 
 Page& Node::InsertPage(size_t at, const Page& page) {
-  if (page_count_ == page_slots_) SetSlots(page_slots_ + 1u + page_slots_ / 4u);
+  if (page_count_ == page_slots_) {
+    Rebuild(page_slots_ + 1u + page_slots_ / 4u, has_rare_ ? &Parts() : nullptr);
+  }
   ++page_count_;
   const std::span<Page> all = pages();
   std::memmove(static_cast<void*>(&all[at] + 1), &all[at], (all.size() - 1 - at) * sizeof(Page));
@@ -56,28 +69,30 @@ void Node::EraseGone() {
     }
   }
   page_count_ = kept;
-  if (kept == 0 && page_slots_ > 0) SetSlots(0);
+  if (kept == 0 && page_slots_ > 0) Rebuild(0, has_rare_ ? &Parts() : nullptr);
 }
 
 RareParts& Node::rare() {
-  if (rare_ == nullptr) rare_ = std::make_unique<RareParts>();
-  return *rare_;
+  if (!has_rare_) Rebuild(page_slots_, new RareParts);
+  return Parts();
 }
 
 void Node::FoldRare() {
-  if (rare_ == nullptr || !in_tree) return;
-  const RareParts& parts = *rare_;
-  const bool nothing = parts.content.empty() && parts.ends.none() && parts.record_ends.none() &&
-                       parts.holds == 0 && parts.pinned == 0;
-  if (nothing) rare_ = nullptr;
+  if (!has_rare_ || !in_tree) return;
+  RareParts* const parts = &Parts();
+  const bool nothing = parts->content.empty() && parts->ends.none() && parts->record_ends.none() &&
+                       parts->holds == 0 && parts->pinned == 0;
+  if (!nothing) return;
+  Rebuild(page_slots_, nullptr);
+  delete parts;
 }
 
 uint64_t Node::MemoryBytes() const {
-  uint64_t bytes = Allocated(BodyBytes(page_slots_, size_));
+  uint64_t bytes = Allocated(BodyBytes());
   for (const Page& page : pages()) bytes += page.UseBytes();
-  if (rare_ == nullptr) return bytes;
+  if (!has_rare_) return bytes;
   return bytes + Allocated(sizeof(RareParts)) +
-         Allocated(rare_->content.capacity() * sizeof(block::ContentKey));
+         Allocated(Parts().content.capacity() * sizeof(block::ContentKey));
 }
 
 PageCounts CountPages(const Node& node) {
@@ -85,10 +100,10 @@ PageCounts CountPages(const Node& node) {
   for (const Page& page : node.pages()) {
     if (Present(page)) ++counts.present;
     if (page.has_extent()) ++counts.ram;
-    if (page.state == PageState::kRam) ++counts.dirty;
+    if (page.state() == PageState::kRam) ++counts.dirty;
     if (page.holders() > 0) ++counts.held;
-    if (Busy(page.state)) ++counts.busy;
-    if (page.state == PageState::kUnverified) ++counts.unverified;
+    if (Busy(page.state())) ++counts.busy;
+    if (page.state() == PageState::kUnverified) ++counts.unverified;
   }
   return counts;
 }
@@ -100,10 +115,10 @@ bool AnyInRam(const Node& node) {
 }
 
 uint64_t PageBytes(const Node& node, const Page& page) {
-  return node.space->sizes.At(page.sizes).page_bytes;
+  return node.space()->sizes.At(page.sizes).page_bytes;
 }
 uint64_t PayloadBytes(const Node& node, const Page& page) {
-  return node.space->sizes.At(page.sizes).payload_bytes;
+  return node.space()->sizes.At(page.sizes).payload_bytes;
 }
 
 namespace {
@@ -138,7 +153,7 @@ Page& SlotFor(Node& node, uint32_t group, uint32_t rung) {
 
 bool Covers(const Node& other, const Node& node) {
   return std::ranges::all_of(node.pages(), [&](const Page& page) {
-    if (!Present(page) || node.space->shape.IsState(page.group)) return true;
+    if (!Present(page) || node.space()->shape.IsState(page.group)) return true;
     const Page* const same = FindPage(other, page.group, page.rung);
     return same != nullptr && Present(*same);
   });
@@ -146,15 +161,15 @@ bool Covers(const Node& other, const Node& node) {
 
 bool HasSnapshots(const Node& node) {
   return std::ranges::any_of(node.pages(), [&](const Page& page) {
-    return Present(page) && node.space->shape.IsState(page.group);
+    return Present(page) && node.space()->shape.IsState(page.group);
   });
 }
 
 bool SnapshotsMayMove(const Node& node) {
   return std::ranges::all_of(node.pages(), [&](const Page& page) {
     const bool under_way =
-        page.state == PageState::kSpilling || page.state == PageState::kPromoting;
-    return !node.space->shape.IsState(page.group) || (page.holders() == 0 && !under_way);
+        page.state() == PageState::kSpilling || page.state() == PageState::kPromoting;
+    return !node.space()->shape.IsState(page.group) || (page.holders() == 0 && !under_way);
   });
 }
 
@@ -164,8 +179,8 @@ block::BlockHash HashOfPrefix(const Node& node, uint32_t tokens) {
 
 void Describe(Node& node, const Page& page, PageInfo& info) {
   info.ref = {.node = &node, .node_id = node.id, .group = page.group, .rung = page.rung};
-  info.state = page.state;
-  info.name.space = node.space->shape.id;
+  info.state = page.state();
+  info.name.space = node.space()->shape.id;
   info.name.block = node.hash;
   info.name.group = page.group;
   info.name.rung = page.rung;
@@ -177,7 +192,7 @@ void Describe(Node& node, const Page& page, PageInfo& info) {
   info.check = page.check;
   info.extent = page.extent();
   info.ssd_sequence = page.ssd_sequence();
-  if (!node.space->shape.IsState(page.group)) return;
+  if (!node.space()->shape.IsState(page.group)) return;
   info.name.tokens = info.tokens = page.rung;
   if (page.rung < node.size()) info.name.block = HashOfPrefix(node, page.rung);
 }
@@ -206,7 +221,7 @@ void WriteEnds(const Node& node) {
 
 std::array<uint64_t, 2> EndsIn(const Node& node, const Page& page) {
   EndSet ends = node.ends();
-  if (node.space->shape.IsState(page.group)) ends &= ~(~EndSet() << page.rung);
+  if (node.space()->shape.IsState(page.group)) ends &= ~(~EndSet() << page.rung);
   return {(ends & EndSet(~uint64_t{0})).to_ullong(), (ends >> 64).to_ullong()};
 }
 

@@ -37,6 +37,13 @@ using Order = absl::btree_set<OrderKey>;
 // Where in the eviction policy's orders a block stands.
 enum class EvictPlace : uint8_t { kNone, kClean, kDirty };
 
+// Blocks stand in chunks, each of one space, behind its head; a root in a chunk of its own.
+inline constexpr uint32_t kChunkNodes = 32;
+struct ChunkHead {
+  Space* space = nullptr;
+  uint64_t used = 0;  // bit: there is one
+};
+
 // What few blocks have.
 struct RareParts {
   std::vector<block::ContentKey> content;
@@ -49,18 +56,18 @@ struct RareParts {
 // There may be one for every few hundred bytes that the SSD holds, so every byte counts. Its pages
 // and then its tokens stand in one allocation, its parent's hash at its parent.
 struct Node {
-  Node(Node* parent, Space* space) : parent(parent), space(space) {}
+  explicit Node(Node* parent) : parent(parent) {}
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
   Node* parent;  // nullptr for a root and outside the tree
-  Space* space;
   Children children;
 
  private:
-  std::byte* body_ = nullptr;  // page_slots_ pages, page_count_ of them there; then the tokens
-  std::unique_ptr<RareParts> rare_;
+  // If it has any, the address of its rare parts; page_slots_ pages, page_count_ of them there; the
+  // tokens.
+  std::byte* body_ = nullptr;
 
  public:
   uint64_t id = 0;  // its place in the pool in the low half
@@ -93,11 +100,21 @@ struct Node {
   bool in_spill_order : 1 = false, in_unverified_order : 1 = false;
   bool in_by_hash : 1 = false;
 
+ private:
+  bool has_rare_ : 1 = false;
+
+ public:
+  Space* space() const {
+    return (reinterpret_cast<const ChunkHead*>(this - NumberInChunk()) - 1)->space;
+  }
+  uint32_t NumberInChunk() const { return static_cast<uint32_t>(id) % kChunkNodes; }
+
   std::span<const block::Token> tokens() const {
-    return {reinterpret_cast<const block::Token*>(body_ + page_slots_ * sizeof(Page)), size_};
+    return {reinterpret_cast<const block::Token*>(AfterParts() + page_slots_ * sizeof(Page)),
+            size_};
   }
   std::span<const block::ContentKey> content() const {
-    return rare_ == nullptr ? std::span<const block::ContentKey>() : rare_->content;
+    return has_rare_ ? Parts().content : std::span<const block::ContentKey>();
   }
   block::SequenceView view() const { return {tokens(), content()}; }
   uint32_t size() const { return size_; }
@@ -107,35 +124,35 @@ struct Node {
 
   // By group, then rung; kGone ones stay while somebody holds them. Where they stand changes with
   // InsertPage and ErasePages.
-  std::span<Page> pages() { return {reinterpret_cast<Page*>(body_), page_count_}; }
+  std::span<Page> pages() { return {reinterpret_cast<Page*>(AfterParts()), page_count_}; }
   std::span<const Page> pages() const {
-    return {reinterpret_cast<const Page*>(body_), page_count_};
+    return {reinterpret_cast<const Page*>(AfterParts()), page_count_};
   }
   Page& InsertPage(size_t at, const Page& page);
   // Those that are gone and that nobody holds.
   void EraseGone();
 
-  const EndSet& ends() const { return rare_ == nullptr ? kNoEnds : rare_->ends; }
-  const EndSet& record_ends() const { return rare_ == nullptr ? kNoEnds : rare_->record_ends; }
-  uint32_t holds() const { return rare_ == nullptr ? 0 : rare_->holds; }
-  uint32_t pinned() const { return rare_ == nullptr ? 0 : rare_->pinned; }
-  // To change one of these. Where they are counted, inside a Change.
+  const EndSet& ends() const { return has_rare_ ? Parts().ends : kNoEnds; }
+  const EndSet& record_ends() const { return has_rare_ ? Parts().record_ends : kNoEnds; }
+  uint32_t holds() const { return has_rare_ ? Parts().holds : 0; }
+  uint32_t pinned() const { return has_rare_ ? Parts().pinned : 0; }
+  // To change one of these, inside a Change. Moves tokens and pages if there were none.
   RareParts& rare();
   // Takes back what is said by default.
   void FoldRare();
   const block::BlockHash& parent_hash() const {
-    return parent != nullptr ? parent->hash : rare_->parent_hash;
+    return parent != nullptr ? parent->hash : Parts().parent_hash;
   }
   uint64_t MemoryBytes() const;  // but for itself and its children
 
  private:
   static const EndSet kNoEnds;
-  static uint64_t BodyBytes(size_t slots, size_t tokens) {
-    return slots * sizeof(Page) + tokens * sizeof(block::Token);
-  }
-  void SetSlots(size_t slots);
+  std::byte* AfterParts() const { return body_ + (has_rare_ ? sizeof(RareParts*) : 0); }
+  RareParts& Parts() const { return **reinterpret_cast<RareParts**>(body_); }
+  uint64_t BodyBytes() const;
+  void Rebuild(size_t slots, RareParts* rare);
 };
-static_assert(sizeof(Node) == 112);
+static_assert(sizeof(Node) == 96);
 
 // How many pages it has of each kind.
 struct PageCounts {

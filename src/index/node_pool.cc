@@ -12,43 +12,58 @@ NodePool::~NodePool() {
 }
 
 Node* NodePool::Add(Node* parent, Space* space) {
-  if (room_.empty()) {
-    room_.insert(static_cast<uint32_t>(chunks_.size()));
-    chunks_.emplace_back();
-  }
-  const uint32_t first = *room_.begin();
-  std::unique_ptr<Chunk>& chunk = chunks_[first];
-  if (chunk == nullptr) {
-    chunk = std::make_unique_for_overwrite<Chunk>();
-    chunk->used = 0;
+  absl::btree_set<uint32_t>& room = room_[space];
+  if (room.empty()) {
+    if (given_back_.empty()) {
+      given_back_.push_back(static_cast<uint32_t>(chunks_.size()));
+      chunks_.emplace_back();
+    }
+    const uint32_t fresh = given_back_.back();
+    given_back_.pop_back();
+    chunks_[fresh] = std::make_unique_for_overwrite<Chunk>();
+    chunks_[fresh]->head = {space, 0};
+    room.insert(fresh);
     ++there_;
+    ++with_room_;
   }
-  const auto at = static_cast<uint32_t>(std::countr_one(chunk->used));
-  chunk->used |= uint64_t{1} << at;
-  if (~chunk->used == 0) room_.erase(first);
+  const uint32_t first = *room.begin();
+  Chunk& chunk = *chunks_[first];
+  const auto at = static_cast<uint32_t>(std::countr_one(chunk.head.used));
+  chunk.head.used |= uint64_t{1} << at;
+  if (chunk.head.used == kFull) {
+    room.erase(first);
+    --with_room_;
+  }
   ++size_;
-  Node* const node = new (chunk->At(at)) Node(parent, space);
+  Node* const node = new (chunk.At(at)) Node(parent);
   node->id = next_serial_++ << 32 | (first * kChunkNodes + at);
   return node;
 }
 
 void NodePool::Remove(Node* node) {
-  const uint32_t number = NumberOf(*node);
-  std::unique_ptr<Chunk>& chunk = chunks_[number / kChunkNodes];
+  const uint32_t number = NumberOf(*node), in = number / kChunkNodes;
+  ChunkHead& head = chunks_[in]->head;
   node->~Node();
-  chunk->used &= ~(uint64_t{1} << number % kChunkNodes);
-  room_.insert(number / kChunkNodes);
+  absl::btree_set<uint32_t>& room = room_[head.space];
+  if (head.used == kFull) {
+    room.insert(in);
+    ++with_room_;
+  }
+  head.used &= ~(uint64_t{1} << number % kChunkNodes);
   --size_;
-  if (chunk->used != 0) return;
-  chunk.reset();
+  if (head.used != 0) return;
+  room.erase(in);
+  --with_room_;
   --there_;
+  chunks_[in] = nullptr;
+  given_back_.push_back(in);
 }
 
 Node* NodePool::Find(uint64_t id) const {
   const auto number = static_cast<uint32_t>(id);
   if (number / kChunkNodes >= chunks_.size()) return nullptr;
   Chunk* const chunk = chunks_[number / kChunkNodes].get();
-  if (chunk == nullptr || (chunk->used >> number % kChunkNodes & 1) == 0) return nullptr;
+  if (chunk == nullptr || (chunk->head.used >> number % kChunkNodes & 1) == 0) return nullptr;
   Node* const node = chunk->At(number % kChunkNodes);
   return node->id == id ? node : nullptr;
 }
@@ -56,7 +71,7 @@ Node* NodePool::Find(uint64_t id) const {
 void NodePool::Iterator::Skip() {
   while (at_ / kChunkNodes < pool_->chunks_.size()) {
     const Chunk* const chunk = pool_->chunks_[at_ / kChunkNodes].get();
-    const uint64_t rest = chunk == nullptr ? 0 : chunk->used >> at_ % kChunkNodes;
+    const uint64_t rest = chunk == nullptr ? 0 : chunk->head.used >> at_ % kChunkNodes;
     if (rest != 0) {
       at_ += static_cast<uint32_t>(std::countr_zero(rest));
       return;
@@ -67,7 +82,7 @@ void NodePool::Iterator::Skip() {
 
 uint64_t NodePool::MemoryBytes() const {
   return there_ * Allocated(sizeof(Chunk)) + chunks_.capacity() * sizeof(chunks_[0]) +
-         room_.size() * 6;
+         with_room_ * 6 + given_back_.capacity() * sizeof(uint32_t);
 }
 
 void HashTable::Reserve(size_t nodes) {

@@ -4,23 +4,26 @@
 // Internal to index/, guarded by the index's mutex. A chunk whose last block goes is given back.
 #pragma once
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
 
 #include "index/node.h"
 
 namespace prefixd::index {
 
 class NodePool {
-  static constexpr uint32_t kChunkNodes = 64;
   struct Chunk {
-    uint64_t used = 0;  // bit: there is one
+    ChunkHead head;
     alignas(Node) std::byte bytes[kChunkNodes * sizeof(Node)];
-    Node* At(uint32_t i) { return reinterpret_cast<Node*>(bytes + i * sizeof(Node)); }
+    Node* At(uint32_t i) { return reinterpret_cast<Node*>(bytes) + i; }
   };
+  static_assert(offsetof(Chunk, bytes) == sizeof(ChunkHead));
+  static constexpr uint64_t kFull = (uint64_t{1} << kChunkNodes) - 1;
 
  public:
   NodePool() = default;
@@ -28,7 +31,7 @@ class NodePool {
   NodePool(const NodePool&) = delete;
   NodePool& operator=(const NodePool&) = delete;
 
-  // Where there is room at the front. Its id is another than any before had.
+  // Where its space has room at the front. Its id is another than any before had.
   Node* Add(Node* parent, Space* space);
   void Remove(Node* node);
 
@@ -64,9 +67,10 @@ class NodePool {
   uint64_t MemoryBytes() const;
 
  private:
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // nullptr: given back
-  absl::btree_set<uint32_t> room_;  // chunks that are not full, given back ones among them
-  size_t size_ = 0, there_ = 0;     // blocks, chunks
+  std::vector<std::unique_ptr<Chunk>> chunks_;                   // nullptr: given back
+  std::vector<uint32_t> given_back_;                             // their numbers
+  absl::flat_hash_map<Space*, absl::btree_set<uint32_t>> room_;  // a space's chunks with room
+  size_t size_ = 0, there_ = 0, with_room_ = 0;                  // blocks, chunks
   uint64_t next_serial_ = 1;
 };
 

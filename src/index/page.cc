@@ -19,54 +19,67 @@ uint32_t Units(uint64_t bytes) {
   return static_cast<uint32_t>(units);
 }
 
+// Doubled it is still whole: of all but stores that were opened eight million times.
+bool FitsBare(uint64_t sequence) { return sequence >> 63 == 0; }
+
 }  // namespace
 
 void Page::set_extent(const block::Extent& extent) {
-  if (!extent && !in_use_) return;
+  if (!extent && !in_use()) return;
   PageUse& mine = Use();
   mine.extent_place = Units(extent.offset);
   mine.extent_units = Units(extent.bytes);
 }
 
 void Page::DropExtent() {
-  if (!in_use_) return;
+  if (!in_use()) return;
   PageUse& mine = use();
   mine.extent_place = mine.extent_units = 0;
   mine.marks = nullptr;
   mine.moving = false;
 }
 
+void Page::set_ssd_sequence(uint64_t sequence) {
+  if (in_use()) {
+    use().ssd_sequence = sequence;
+  } else if (FitsBare(sequence)) {
+    place_ = sequence << 1;
+  } else {
+    PageUse& mine = Use();
+    mine.ssd_sequence = sequence;
+    mine.state = PageState::kSsd;
+  }
+}
+
 PageUse& Page::Use() {
-  if (in_use_) return use();
-  auto* const fresh = new PageUse{.ssd_sequence = place_};
-  place_ = reinterpret_cast<uint64_t>(fresh);
-  in_use_ = true;
+  if (in_use()) return use();
+  auto* const fresh = new PageUse{.ssd_sequence = ssd_sequence(), .state = state()};
+  place_ = reinterpret_cast<uint64_t>(fresh) + kUsed;
   return *fresh;
 }
 
 void Page::Fold() {
-  if (!in_use_) return;
+  if (!in_use()) return;
   PageUse* const mine = &use();
   const bool needed = mine->extent_units != 0 || mine->marks != nullptr || mine->slots != 0 ||
-                      mine->holders > 0 || mine->condemned;
-  if (needed) return;
-  place_ = mine->ssd_sequence;
-  in_use_ = false;
+                      mine->holders > 0 || mine->condemned || !FitsBare(mine->ssd_sequence);
+  const PageState bare = mine->ssd_sequence == 0 ? PageState::kGone : PageState::kSsd;
+  if (needed || mine->state != bare) return;
+  place_ = mine->ssd_sequence << 1;
   delete mine;
 }
 
 void Page::Reset() {
-  if (in_use_) delete &use();
+  if (in_use()) delete &use();
   *this = Page(group, rung);
 }
 
 void Page::Take(Page& other) {
   Reset();
   *this = other;
-  other.in_use_ = false;
-  other.Reset();
+  other = Page(other.group, other.rung);
 }
 
-uint64_t Page::UseBytes() const { return in_use_ ? Allocated(sizeof(PageUse)) : 0; }
+uint64_t Page::UseBytes() const { return in_use() ? Allocated(sizeof(PageUse)) : 0; }
 
 }  // namespace prefixd::index

@@ -8,9 +8,9 @@ bool PrefixIndex::BeginPromotion(const PageRef& ref) {
   const base::MutexLock lock(impl_->mutex);
   Page* const page = impl_->Resolve(ref);
   if (page == nullptr) return false;
-  if (page->state != PageState::kSsd && page->state != PageState::kUnverified) return false;
+  if (page->state() != PageState::kSsd && page->state() != PageState::kUnverified) return false;
   const Impl::Change change(*impl_, *ref.node);
-  page->state = PageState::kPromoting;
+  page->set_state(PageState::kPromoting);
   ++ref.node->pins;  // the session may end while the page is read
   return true;
 }
@@ -19,7 +19,7 @@ bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
                                   block::PageMarks* marks) {
   const base::MutexLock lock(impl_->mutex);
   const bool from_ssd = !impl_->Resolve(ref)->has_extent();
-  if (from_ssd && ref.node->space->shape.IsState(ref.group) &&
+  if (from_ssd && ref.node->space()->shape.IsState(ref.group) &&
       !impl_->MakeSnapshotRoom(extent.bytes)) {
     return false;
   }
@@ -35,7 +35,7 @@ bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
     } else if (use.marks != nullptr) {
       use.marks->holders.store(use.slots, std::memory_order_release);
     }
-    page->state = OnSsd(*page) ? PageState::kRamAndSsd : PageState::kRam;
+    page->set_state(OnSsd(*page) ? PageState::kRamAndSsd : PageState::kRam);
     --ref.node->pins;
   }
   if (impl_->Settle(ref.node) == ref.node) impl_->Merge(*ref.node);
@@ -53,7 +53,7 @@ void PrefixIndex::Impl::DropBadCopy(Node& node, Page& page) {
   }
   FreeExtent(page);
   if (in_place && OnSsd(page)) {
-    page.state = PageState::kSsd;
+    page.set_state(PageState::kSsd);
   } else {
     FreePage(page);
   }
@@ -68,7 +68,7 @@ void PrefixIndex::FailPromotion(const PageRef& ref, PromotionFailure failure) {
     if (failure == PromotionFailure::kCorrupt || (!in_place && !OnSsd(*page))) {
       impl_->DropBadCopy(*ref.node, *page);
     } else {
-      page->state = in_place ? PageState::kUnverified : PageState::kSsd;
+      page->set_state(in_place ? PageState::kUnverified : PageState::kSsd);
     }
     --ref.node->pins;
   }
@@ -82,7 +82,7 @@ PageInfo PrefixIndex::WaitWhilePromoting(const PageRef& ref, base::Deadline dead
   while (true) {
     const Page* const page = impl_->Resolve(ref);
     if (page == nullptr) return {.ref = ref};
-    if (page->state != PageState::kPromoting || !in_time) return InfoOf(*ref.node, *page);
+    if (page->state() != PageState::kPromoting || !in_time) return InfoOf(*ref.node, *page);
     in_time = impl_->promoted.WaitUntil(impl_->mutex, deadline);
   }
 }
@@ -93,7 +93,7 @@ std::optional<BlockDescription> PrefixIndex::Describe(const PageRef& ref) const 
   if (page == nullptr || !Present(*page) || !ref.node->in_tree) return std::nullopt;
   const Node& node = *ref.node;
   // A snapshot's block is that of its own tokens: it may hang at any block that begins with them.
-  const bool state = node.space->shape.IsState(page->group);
+  const bool state = node.space()->shape.IsState(page->group);
   const Slice block(node.view(), 0, state ? page->rung : node.size());
   const bool whole = block.size() == node.size();
   BlockDescription description{

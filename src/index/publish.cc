@@ -24,7 +24,7 @@ Node* Covering(const Node& parent, const block::SequenceView& tokens,
   while (const auto sibling = siblings.Next()) {
     if (sibling->shared < tokens.tokens.size()) break;
     Node& node = *sibling->node;
-    const SpaceShape& shape = node.space->shape;
+    const SpaceShape& shape = node.space()->shape;
     const bool all = std::all_of(pages.begin(), pages.end(), [&](const NewPage& page) {
       const bool state = shape.IsState(page.group);
       any |= !state;
@@ -95,10 +95,10 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
       continue;
     }
     Page& slot = SlotFor(node, page.group, page.rung);
-    slot.state = PageState::kRam;
+    slot.set_state(PageState::kRam);
     slot.set_extent(page.extent);
     slot.check = page.check;
-    slot.sizes = *node.space->sizes.NumberOf({page.page_bytes, page.payload_bytes});
+    slot.sizes = *node.space()->sizes.NumberOf({page.page_bytes, page.payload_bytes});
     slot.Use().marks = page.marks;
     WriteMarks(node, slot, now);
   }

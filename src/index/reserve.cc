@@ -237,7 +237,7 @@ absl::Status PrefixIndex::Impl::EndReservation(block::ReservationId id) {
   Node* const leaf = has_tail ? reservation.tail : reservation.hold;
   StampPath(leaf);
   // Now that its ends are declared.
-  if (leaf != nullptr && !leaf->space->regular) TrimChain(*leaf);
+  if (leaf != nullptr && !leaf->space()->regular) TrimChain(*leaf);
   DropHolds(reservation);
   table_bytes -= MemoryOf(reservation);
   reservations.erase(it);

@@ -163,7 +163,7 @@ class MixedSearch {
 // Every group of the kind alone, until one stops short of `tokens`.
 uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, block::LayerKind kind,
                   uint32_t tokens) {
-  const uint32_t block_tokens = asked.from->space->shape.block_tokens;
+  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
   for (const Usable::Group& group : usable.groups) {
     if (group.rule.kind != kind) continue;
     Usable one = kind == block::LayerKind::kState ? WithoutStates(usable) : OnlyFull(usable);
@@ -181,7 +181,7 @@ uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, bl
 void ShortenToFull(const Asked& asked, const Walk& walk, const Usable& full,
                    block::MatchAnswer& answer) {
   if (full.groups.empty()) return;
-  const uint32_t block_tokens = asked.from->space->shape.block_tokens;
+  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
   if (full.has_mask) {
     const RestorablePath any = FindRestorable(walk, block_tokens, asked.tail, AnyRung(full));
     Shorten(any.tokens, block::ShortenReason::kEvicted, any.missing_group, answer);
@@ -196,7 +196,7 @@ void ShortenToFull(const Asked& asked, const Walk& walk, const Usable& full,
 
 RestorablePath FindAtMost(const Asked& asked, const Walk& walk, const Usable& usable,
                           uint32_t tokens, bool causal_content) {
-  MixedSearch search(walk, asked.from->space->shape.block_tokens, asked.tail, usable);
+  MixedSearch search(walk, asked.from->space()->shape.block_tokens, asked.tail, usable);
   while (true) {
     RestorablePath path = search.Find(tokens);
     const uint32_t cut = causal_content ? path.tokens : CutOutsideContent(asked, path.tokens);

@@ -38,7 +38,6 @@ absl::Status CheckShape(Space& space, const RestoredBlock& block) {
 
 Page ToPage(Space& space, const RestoredPage& restored) {
   Page page(restored.group, restored.rung);
-  page.state = PageState::kSsd;
   page.sizes = *space.sizes.NumberOf({restored.page_bytes, restored.payload_bytes});
   page.check = restored.check;
   page.set_ssd_sequence(restored.ssd_sequence);
@@ -52,7 +51,7 @@ Node* Covering(const Node& parent, const RestoredBlock& block) {
     if (sibling->shared < block.tokens.size()) return nullptr;
     if (sibling->node->size() == block.tokens.size()) continue;
     if (std::all_of(block.pages.begin(), block.pages.end(), [&](const RestoredPage& page) {
-          if (sibling->node->space->shape.IsState(page.group)) return true;
+          if (sibling->node->space()->shape.IsState(page.group)) return true;
           const Page* const there = FindPage(*sibling->node, page.group, page.rung);
           return there != nullptr && Present(*there);
         })) {
@@ -69,7 +68,7 @@ absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space, const block:
   const bool at_root = space.root.hash == hash && path == 0;
   Node* parent = at_root ? &space.root : nullptr;
   for (Node* node = by_hash.First(hash); node != nullptr; node = by_hash.Next(*node)) {
-    if (node->space != &space || node->path != path) continue;
+    if (node->space() != &space || node->path != path) continue;
     // A record does not hold its ancestors' tokens: between two blocks of one name nothing decides.
     if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's name");
     parent = node;
@@ -80,25 +79,25 @@ absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space, const block:
 
 void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only) {
   for (const RestoredPage& restored : block.pages) {
-    if (states_only && !node.space->shape.IsState(restored.group)) continue;
+    if (states_only && !node.space()->shape.IsState(restored.group)) continue;
     Page* const there = FindPage(node, restored.group, restored.rung);
     if (there == nullptr) {
-      SlotFor(node, restored.group, restored.rung) = ToPage(*node.space, restored);
-    } else if (there->state == PageState::kUnverified) {
+      SlotFor(node, restored.group, restored.rung) = ToPage(*node.space(), restored);
+    } else if (there->state() == PageState::kUnverified) {
       // It was adopted first: the same bytes once more.
       if (there->check == restored.check && there->ssd_sequence() < restored.ssd_sequence) {
         there->set_ssd_sequence(restored.ssd_sequence);
       }
-    } else if (loading && there->state == PageState::kRam && there->check == restored.check) {
-      there->state = PageState::kRamAndSsd;  // stored anew while the index was loaded
+    } else if (loading && there->state() == PageState::kRam && there->check == restored.check) {
+      there->set_state(PageState::kRamAndSsd);  // stored anew while the index was loaded
       there->set_ssd_sequence(restored.ssd_sequence);
     } else if (there->holders() == 0 &&
-               (there->state == PageState::kGone ||
-                (there->state == PageState::kSsd &&
+               (there->state() == PageState::kGone ||
+                (there->state() == PageState::kSsd &&
                  std::pair(there->ssd_sequence(), node.record_sequence) <
                      std::pair(restored.ssd_sequence, block.record_sequence)))) {
       there->Reset();
-      *there = ToPage(*node.space,
+      *there = ToPage(*node.space(),
                       restored);  // the newer copy replaced a bad one; the newer record knows
     }
   }

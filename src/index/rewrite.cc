@@ -13,8 +13,8 @@ bool Inside(const RewriteOptions& range, uint64_t sequence) {
 
 // A copy that can be written again: not one that an earlier daemon left to be checked first.
 bool IsLeaving(const Page& page, const RewriteOptions& range) {
-  const bool settled = page.state == PageState::kSsd || page.state == PageState::kRamAndSsd ||
-                       page.state == PageState::kPromoting;
+  const bool settled = page.state() == PageState::kSsd || page.state() == PageState::kRamAndSsd ||
+                       page.state() == PageState::kPromoting;
   return settled && Inside(range, page.ssd_sequence());
 }
 
@@ -43,8 +43,8 @@ bool IsContinued(const Node& node, const RewriteOptions& range) {
 std::vector<Node*> TakeKept(const RewriteOptions& options, std::vector<Node*>* leaving) {
   std::map<const Space*, uint64_t> lacking;  // below its floor, with all of them gone
   for (const Node* const node : *leaving) {
-    if (node->space->limits.ssd_floor_bytes > 0) {
-      lacking[node->space] += LeavingBytes(*node, options);
+    if (node->space()->limits.ssd_floor_bytes > 0) {
+      lacking[node->space()] += LeavingBytes(*node, options);
     }
   }
   for (auto& [space, bytes] : lacking) {
@@ -53,7 +53,7 @@ std::vector<Node*> TakeKept(const RewriteOptions& options, std::vector<Node*>* l
   }
   std::vector<Node*> kept;
   std::erase_if(*leaving, [&](Node* node) {
-    const auto found = lacking.find(node->space);
+    const auto found = lacking.find(node->space());
     if (found == lacking.end() || found->second == 0) return false;
     found->second -= std::min(found->second, LeavingBytes(*node, options));
     kept.push_back(node);
@@ -73,7 +73,7 @@ SpillBlock PrefixIndex::Impl::PickAgain(Node& node, const RewriteOptions& range,
       block.ssd_pages.push_back(InfoOf(node, page));
     }
     if (!pages || !IsLeaving(page, range)) continue;
-    if (page.state == PageState::kRamAndSsd) page.state = PageState::kSpilling;
+    if (page.state() == PageState::kRamAndSsd) page.set_state(PageState::kSpilling);
     block.pages.push_back(InfoOf(node, page));
   }
   BeginSpill(node);

@@ -110,7 +110,7 @@ std::vector<SnapshotPlace> SnapshotsOf(Node& leaf) {
   for (Node* node = &leaf; !node->is_root(); node = node->parent) {
     std::set<uint32_t, std::greater<>> offsets;
     for (const Page& page : node->pages()) {
-      if (Present(page) && node->space->shape.IsState(page.group)) offsets.insert(page.rung);
+      if (Present(page) && node->space()->shape.IsState(page.group)) offsets.insert(page.rung);
     }
     for (const uint32_t offset : offsets) places.push_back({node, offset});
   }

@@ -62,7 +62,7 @@ Totals TotalsOf(const Node& node) {
     if (!Present(page)) continue;
     any = true;
     if (node.in_tree) AddPage(node, page, totals);
-    if (!node.space->regular && node.in_tree && node.space->shape.IsState(page.group)) {
+    if (!node.space()->regular && node.in_tree && node.space()->shape.IsState(page.group)) {
       totals.snapshot_extents += page.extent().bytes;
     }
     if (page.holders() > 0) totals.leased_bytes += BytesOf(node, page);
@@ -79,14 +79,14 @@ Totals TotalsOf(const Node& node) {
 }
 
 void LeasedSums::Add(const Node& node, const Page& page) {
-  space = node.space;
+  space = node.space();
   if (Present(page)) leased_bytes += BytesOf(node, page);
   if (node.pinned() > 0) return;  // kept already
   if (Present(page)) kept_bytes += BytesOf(node, page);
   if (node.in_tree && CountsAsClean(node, page)) clean_bytes -= page.extent().bytes;
 }
 void LeasedSums::Remove(const Node& node, const Page& page) {
-  space = node.space;
+  space = node.space();
   if (Present(page)) leased_bytes -= BytesOf(node, page);
   if (node.pinned() > 0) return;
   if (Present(page)) kept_bytes -= BytesOf(node, page);

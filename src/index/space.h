@@ -69,7 +69,10 @@ absl::Status TooManySizes();
 
 struct Space {
   Space(SpaceShape shape, block::SpaceHandle handle, uint64_t* comparisons)
-      : shape(std::move(shape)), handle(handle), comparisons(comparisons), root(nullptr, this) {
+      : shape(std::move(shape)),
+        handle(handle),
+        comparisons(comparisons),
+        root_chunk{{this, 1}, Node(nullptr)} {
     for (const GroupRule& rule : this->shape.rules) {
       regular = regular && rule.kind == block::LayerKind::kFull;
       longest_window = std::max(longest_window, rule.window);
@@ -82,7 +85,11 @@ struct Space {
   uint32_t longest_window = 0;
   uint64_t* const comparisons;  // of requests with stored blocks, counted for all spaces
   PageSizes sizes;
-  Node root;
+  struct {
+    ChunkHead head;
+    Node node;
+  } root_chunk;
+  Node& root = root_chunk.node;
   Totals totals;
   block::SpaceLimits limits;
 };

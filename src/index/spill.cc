@@ -19,7 +19,7 @@ void SetRecordEnds(Node& node, const std::vector<uint32_t>& ends) {
 SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
   SpillBlock block;
   block.node = &node;
-  block.space = node.space->shape.id;
+  block.space = node.space()->shape.id;
   block.hash = node.hash;
   block.parent = node.parent->hash;
   block.parent_path = node.parent->path;
@@ -38,8 +38,8 @@ SpillBlock PrefixIndex::Impl::PickBlock(Node& node, uint64_t& bytes) {
   const Change change(*this, node);
   for (Page& page : node.pages()) {
     if (OnSsd(page)) block.ssd_pages.push_back(InfoOf(node, page));
-    if (page.state != PageState::kRam) continue;
-    page.state = PageState::kSpilling;
+    if (page.state() != PageState::kRam) continue;
+    page.set_state(PageState::kSpilling);
     block.pages.push_back(InfoOf(node, page));
     bytes += PageBytes(node, page);
   }
@@ -124,8 +124,8 @@ void PrefixIndex::Impl::EndSpill(const SpillBlock& block) {
   {
     const Change change(*this, node);
     for (Page& page : node.pages()) {
-      if (page.state != PageState::kSpilling) continue;
-      page.state = OnSsd(page) ? PageState::kRamAndSsd : PageState::kRam;
+      if (page.state() != PageState::kSpilling) continue;
+      page.set_state(OnSsd(page) ? PageState::kRamAndSsd : PageState::kRam);
     }
     node.spilling = false;
     --node.pins;
@@ -141,11 +141,11 @@ void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,
     // A block that left the tree meanwhile does not come back through its copy, nor does a page
     // that turned out bad while it was written again.
     if (page == nullptr || !spilled.ref.node->in_tree) continue;
-    const bool fresh = spilled.replaces == 0 && page->state == PageState::kSpilling;
+    const bool fresh = spilled.replaces == 0 && page->state() == PageState::kSpilling;
     const bool again = spilled.replaces != 0 && page->ssd_sequence() == spilled.replaces;
     if (!fresh && !again) continue;
     const Impl::Change change(*impl_, *spilled.ref.node);
-    if (page->state == PageState::kSpilling) page->state = PageState::kRamAndSsd;
+    if (page->state() == PageState::kSpilling) page->set_state(PageState::kRamAndSsd);
     page->set_ssd_sequence(spilled.ssd_sequence);
   }
   for (const SpillBlock& block : blocks) {
@@ -210,8 +210,8 @@ uint64_t PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
     for (Page& page : node->pages()) {
       if (!dropped(page.ssd_sequence())) continue;
       page.set_ssd_sequence(0);
-      if (page.state == PageState::kSsd) impl_->FreePage(page);
-      if (page.state == PageState::kRamAndSsd) page.state = PageState::kRam;
+      if (page.state() == PageState::kSsd) impl_->FreePage(page);
+      if (page.state() == PageState::kRamAndSsd) page.set_state(PageState::kRam);
     }
     if (dropped(node->record_sequence)) {
       node->record_written = false;

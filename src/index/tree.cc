@@ -59,12 +59,12 @@ uint64_t PrefixIndex::Impl::PathOf(uint64_t parent, const block::SequenceView& t
 
 Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& tokens,
                                      const block::BlockHash& hash, size_t pages) {
-  Node* const node = nodes.Add(&parent, parent.space);
+  Node* const node = nodes.Add(&parent, parent.space());
   node->hash = hash;
   node->path = PathOf(parent.path, tokens);
   node->first_token = parent.first_token + parent.size();
   node->SetTokens(tokens, static_cast<uint32_t>(pages));
-  for (Totals* const sums : {&totals, &node->space->totals}) {
+  for (Totals* const sums : {&totals, &node->space()->totals}) {
     sums->memory_bytes += node->MemoryBytes();
   }
   const Change change(*this, *node);
@@ -78,7 +78,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
     const Change of_next(*this, **next);
     MoveEnds(**next, *node, block::CommonPrefix((*next)->view(), node->view()));
   }
-  if (node->size() == node->space->shape.block_tokens) by_hash.Add(*node);
+  if (node->size() == node->space()->shape.block_tokens) by_hash.Add(*node);
   node->was_ghost = ghosts.Contains(node->hash);
   ghosts.Remove(node->hash);
   LookAgain(&parent);
@@ -143,7 +143,7 @@ void PrefixIndex::Impl::MoveSnapshots(Node& from, Node& to) {
   const Change of_from(*this, from);
   const Change of_to(*this, to);
   for (Page& page : from.pages()) {
-    if (!Present(page) || !from.space->shape.IsState(page.group)) continue;
+    if (!Present(page) || !from.space()->shape.IsState(page.group)) continue;
     Page& slot = SlotFor(to, page.group, page.rung);
     if (Present(slot) || slot.holders() > 0) continue;  // goes with its block
     if (OnSsd(page)) to.record_wanted = true;           // its own record does not name it yet
@@ -154,7 +154,8 @@ void PrefixIndex::Impl::MoveSnapshots(Node& from, Node& to) {
 }
 
 void PrefixIndex::Impl::Merge(Node& node) {
-  if (!node.in_tree || node.size() == node.space->shape.block_tokens || !HasSnapshots(node)) return;
+  if (!node.in_tree || node.size() == node.space()->shape.block_tokens || !HasSnapshots(node))
+    return;
   const Children& siblings = node.parent->children;
   for (auto it = std::next(siblings.find(&node)); it != siblings.end(); ++it) {
     if (block::CommonPrefix((*it)->view(), node.view()) < node.size()) return;
@@ -179,7 +180,7 @@ void PrefixIndex::Impl::FreePage(Page& page) {
   FreeExtent(page);
   if (page.holders() > 0) ++losses;
   page.set_ssd_sequence(0);
-  page.state = PageState::kGone;
+  page.set_state(PageState::kGone);
 }
 
 Node* PrefixIndex::Impl::Settle(Node* node) {
@@ -187,14 +188,15 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
     {
       const Change change(*this, *node);
       for (Page& page : node->pages()) {
-        const bool used = page.state == PageState::kSpilling || page.state == PageState::kPromoting;
+        const bool used =
+            page.state() == PageState::kSpilling || page.state() == PageState::kPromoting;
         if (!node->in_tree && page.holders() == 0 && !used) FreePage(page);
       }
       node->EraseGone();
     }
     if (!node->in_tree) {
       if (node->pins > 0) return nullptr;
-      for (Totals* const sums : {&totals, &node->space->totals}) {
+      for (Totals* const sums : {&totals, &node->space()->totals}) {
         sums->memory_bytes -= node->MemoryBytes();
       }
       nodes.Remove(node);

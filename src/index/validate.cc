@@ -61,17 +61,18 @@ absl::Status CheckPages(const Node& node) {
       return Broken(node, "pages out of order");
     }
     before = &page;
-    if (!node.space->shape.Has(page.group, page.rung, node.size())) return Broken(node, "rung");
-    const bool either = page.state == PageState::kPromoting;  // from SSD or in place
-    const bool in_ram = InRam(page.state) || page.state == PageState::kUnverified;
+    if (!node.space()->shape.Has(page.group, page.rung, node.size())) return Broken(node, "rung");
+    const bool either = page.state() == PageState::kPromoting;  // from SSD or in place
+    const bool in_ram = InRam(page.state()) || page.state() == PageState::kUnverified;
     if (page.has_extent() != in_ram && !either) return Broken(node, "extent");
-    const bool copy = page.state == PageState::kRamAndSsd || page.state == PageState::kSsd;
-    const bool again = page.state == PageState::kSpilling;  // may have a copy that is leaving
-    if (OnSsd(page) != copy && !either && !again && page.state != PageState::kUnverified) {
+    const bool copy = page.state() == PageState::kRamAndSsd || page.state() == PageState::kSsd;
+    const bool again = page.state() == PageState::kSpilling;  // may have a copy that is leaving
+    if (OnSsd(page) != copy && !either && !again && page.state() != PageState::kUnverified) {
       return Broken(node, "SSD sequence");
     }
-    if (page.state == PageState::kSpilling && !node.spilling) return Broken(node, "spilling page");
-    if (page.state == PageState::kGone && page.holders() == 0) return Broken(node, "empty slot");
+    if (page.state() == PageState::kSpilling && !node.spilling)
+      return Broken(node, "spilling page");
+    if (page.state() == PageState::kGone && page.holders() == 0) return Broken(node, "empty slot");
   }
   return absl::OkStatus();
 }
@@ -84,7 +85,7 @@ absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
     if (by.count != page.holders()) return Broken(node, "holders");
     if ((by.slots & ~page.slots()) != 0) return Broken(node, "a holder without its bit");
     const bool adopted =
-        page.state == PageState::kUnverified || page.state == PageState::kPromoting;
+        page.state() == PageState::kUnverified || page.state() == PageState::kPromoting;
     if (by.count == 0 && page.slots() != 0 && !adopted)
       return Broken(node, "bits without a holder");
     if (page.marks() == nullptr) continue;
@@ -162,18 +163,18 @@ absl::Status PrefixIndex::Impl::Validate() const {
   }
   for (Node* const node : nodes) {
     if (pinned[node] != node->pinned()) return Broken(*node, "pinned");
-    const uint32_t block_tokens = node->space->shape.block_tokens;
+    const uint32_t block_tokens = node->space()->shape.block_tokens;
     absl::Status status = CheckNode(*node, block_tokens, *eviction, spill_order);
     if (!status.ok()) return status;
     uint32_t needed = pins[node] + (node->spilling ? 1 : 0);
     for (const Page& page : node->pages()) {
-      if (page.state == PageState::kPromoting) ++needed;
+      if (page.state() == PageState::kPromoting) ++needed;
     }
     if (absl::Status marks = CheckMarks(*node, holders); !marks.ok()) return marks;
     if (needed != node->pins) return Broken(*node, "pins");
     const Totals of_node = TotalsOf(*node);
     sum += of_node;
-    of_space[node->space->handle.value - 1] += of_node;
+    of_space[node->space()->handle.value - 1] += of_node;
     full += node->in_tree && node->size() == block_tokens ? 1 : 0;
     in_orders += node->in_evict_order != EvictPlace::kNone ? 1 : 0;
     loose += (windows.Contains(*node) ? 1 : 0) + (snapshots.Contains(*node) ? 1 : 0);
@@ -182,7 +183,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
     in_unverified_order += unverified_order.contains(unverified_key) ? 1 : 0;
     const bool unverified =
         node->in_tree && std::ranges::any_of(node->pages(), [](const Page& page) {
-          return page.state == PageState::kUnverified;
+          return page.state() == PageState::kUnverified;
         });
     if (unverified != node->in_unverified_order) return Broken(*node, "unverified order");
   }

@@ -41,7 +41,7 @@ WalkEnd LookInside(const Walk& walk, const block::SequenceView& head) {
 Node* ExactChild(const Node& parent, const block::SequenceView& tokens) {
   if (Node* const likely = parent.children.likely();
       likely != nullptr && likely->size() == tokens.tokens.size()) {
-    ++*parent.space->comparisons;
+    ++*parent.space()->comparisons;
     if (block::CommonPrefix(likely->view(), tokens) == likely->size()) return likely;
   }
   const auto it = parent.children.find(tokens);

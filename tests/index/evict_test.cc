@@ -170,6 +170,15 @@ TEST_F(IndexTest, ARecordOfAnotherPathIsNotTakenForAChild) {
   EXPECT_TRUE(absl::IsNotFound(index_.Restore(space_, stranger)));
 }
 
+TEST_F(IndexTest, AParentIsKnownByItsWholeHash) {
+  Store(Count(1, 40));
+  const auto blocks = SpillAll();
+  RestoredBlock stranger = RecordOf(blocks[1], 100);
+  stranger.parent.back() ^= std::byte{1};  // beside the real one in a table by the first bytes
+  stranger.hash = block::HashBlock(stranger.parent, {stranger.tokens, {}});
+  EXPECT_TRUE(absl::IsNotFound(index_.Restore(space_, stranger)));
+}
+
 TEST_F(IndexTest, ARecordThatDoesNotFitItsHashIsDataLoss) {
   Store(Count(1, 16));
   const auto blocks = SpillAll();

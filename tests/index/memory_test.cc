@@ -58,7 +58,7 @@ TEST_F(MemoryTest, AHundredThousandBlocksCostWhatTheIndexSays) {
   StoreAll();
   const uint64_t took = AllocatedBytes() - before;
   // 64 token ids are 256 of these; of what stands in RAM besides, 48 a page.
-  ExpectSaidIsTaken("a block of 64 tokens with two pages in RAM", Said() - said_before, took, 540);
+  ExpectSaidIsTaken("a block of 64 tokens with two pages in RAM", Said() - said_before, took, 504);
 }
 
 TEST_F(MemoryTest, ABlockThatIsOnSsdOnlyCostsLessThanOneInRam) {
@@ -69,7 +69,7 @@ TEST_F(MemoryTest, ABlockThatIsOnSsdOnlyCostsLessThanOneInRam) {
   while (index_.EvictOne(false)) index_.TakeFreed();
   EXPECT_EQ(Summary().ram_extent_bytes, 0u);
   const uint64_t took = AllocatedBytes() - before;
-  ExpectSaidIsTaken("a block of 64 tokens with two pages on SSD", Said() - said_before, took, 444);
+  ExpectSaidIsTaken("a block of 64 tokens with two pages on SSD", Said() - said_before, took, 408);
 }
 
 TEST_F(MemoryTest, WhatIsForgottenIsGivenBack) {
