@@ -1,5 +1,5 @@
-// A memory cgroup (v2) of our own for a while, so that the kernel, not a sample, says what a daemon
-// took.
+// A memory cgroup of our own for a while, so that the kernel, not a sample, says what a daemon
+// took. Version 2 where it hands memory down, else version 1.
 //
 // One thread.
 #pragma once
@@ -13,7 +13,8 @@ namespace prefixd::bench {
 
 class MemoryCgroup {
  public:
-  // Beside our own. Unavailable, saying why, without root, v2 or the memory controller.
+  // Version 2: beside our own; version 1: in it. Unavailable, saying why of both, without root or
+  // the memory controller.
   static absl::StatusOr<std::unique_ptr<MemoryCgroup>> Make(uint64_t limit_bytes);
   ~MemoryCgroup();  // removed, once what ran in it has ended
   MemoryCgroup(const MemoryCgroup&) = delete;
@@ -27,9 +28,20 @@ class MemoryCgroup {
   uint64_t oom_kills() const;
 
  private:
-  MemoryCgroup(std::string own, std::string folder)
-      : own_(std::move(own)), folder_(std::move(folder)) {}
+  // Where a version has what.
+  struct Files {
+    const char *limit, *peak, *events;
+  };
+  static absl::StatusOr<std::unique_ptr<MemoryCgroup>> MakeV2(uint64_t limit_bytes);
+  static absl::StatusOr<std::unique_ptr<MemoryCgroup>> MakeV1(uint64_t limit_bytes);
+  static absl::StatusOr<std::unique_ptr<MemoryCgroup>> MakeIn(const std::string& parent,
+                                                              const std::string& own,
+                                                              const Files& files,
+                                                              uint64_t limit_bytes);
+  MemoryCgroup(std::string own, std::string folder, const Files& files)
+      : own_(std::move(own)), folder_(std::move(folder)), files_(files) {}
   const std::string own_, folder_;
+  const Files files_;
 };
 
 }  // namespace prefixd::bench

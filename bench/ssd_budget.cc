@@ -109,7 +109,9 @@ std::unique_ptr<SsdDaemon> StartIn(Bench& bench, const MemoryCgroup* cgroup,
 
 void FootprintUnderChurn(Bench& bench) {
   const uint64_t ram = bench.Parameter("footprint_ram_bytes", 96 * kMiB, 256 * kMiB, 256 * kMiB);
+  // So many bytes, and for so long.
   const uint64_t bytes = bench.Parameter("footprint_bytes", 128 * kMiB, 4096 * kMiB, 16384 * kMiB);
+  const uint64_t seconds = bench.Parameter("footprint_seconds", 0, 20, 30 * 60);
   const std::unique_ptr<MemoryCgroup> cgroup = CgroupOf(bench, ram);
   const auto daemon = StartIn(
       bench, cgroup.get(),
@@ -119,8 +121,10 @@ void FootprintUnderChurn(Bench& bench) {
   const uint32_t tokens = daemon->TokensIn(8 * kMiB);
   const uint64_t sequence_bytes =
       tokens / PageSource::kBlockTokens * daemon->source().block_bytes();
-  const uint64_t count = bytes / sequence_bytes;
-  for (uint64_t number = 1; number <= count; ++number) {
+  const double end = NowMicros() + Number(seconds) * 1e6;
+  uint64_t count = 0;
+  while (count < bytes / sequence_bytes || NowMicros() < end) {
+    const uint64_t number = ++count;
     absl::Status status = daemon->Store(daemon->Sequence(number, tokens));
     if (status.ok() && number > 20) {  // from the SSD
       v1::Answer answer;

@@ -17,7 +17,8 @@ namespace {
 // Every page travels in a message of 1 MiB that protobuf and gRPC allocate. glibc would map and
 // unmap each of them (2 to 3 CPU seconds a GB go into page faults), and would keep an arena of
 // freed ones for each of many threads. So: from the heap, few heaps, each of which gives back what
-// it has free above 16 MiB, so that the process stays near its RAM budget.
+// it has free above 16 MiB at its end (program.cc: and elsewhere, every second), so that the
+// process stays near its RAM budget.
 void TuneMalloc() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // glibc's own maximum
   ::mallopt(M_TRIM_THRESHOLD, 16 << 20);

@@ -1,7 +1,9 @@
 #include "daemon/program.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -43,6 +45,15 @@ int WaitForSignal(std::chrono::milliseconds limit) {
     if (signal > 0) return signal;
     if (errno == EAGAIN) return 0;
   }
+}
+
+// Large blocks come and go, small ones among them stay: what is free between them glibc keeps until
+// it is asked, tens of MiB that no budget knows of.
+constexpr std::chrono::seconds kTrimInterval(1);
+constexpr size_t kFreeToTrim = 16 << 20;  // bytes
+
+void TrimHeaps() {
+  if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
 }
 
 absl::Status PrepareDirectory(const std::string& directory) {
@@ -201,7 +212,17 @@ void Program::LogStats() const { spdlog::info("{}", StatsLine(cache_->GetStats()
 
 int Program::Serve() {
   int signal = 0;
-  while ((signal = WaitForSignal(config_.log_interval)) == 0) LogStats();
+  const bool logs = config_.log_interval.count() > 0;
+  const std::chrono::milliseconds turn =
+      logs ? std::min<std::chrono::milliseconds>(config_.log_interval, kTrimInterval)
+           : kTrimInterval;
+  auto next_log = std::chrono::steady_clock::now() + config_.log_interval;
+  while ((signal = WaitForSignal(turn)) == 0) {
+    TrimHeaps();
+    if (!logs || std::chrono::steady_clock::now() < next_log) continue;
+    next_log += config_.log_interval;
+    LogStats();
+  }
   spdlog::info(
       "stopping on {}: up to {} s to save what is in RAM only; a second signal stops at once",
       signal == SIGTERM ? "SIGTERM" : "SIGINT", config_.drain_deadline.count() / 1000);
