@@ -156,7 +156,7 @@ std::string PathOf(const std::string& name, bool smoke) {
 
 struct Lines {
   std::vector<std::string> names;     // of shipped traces, or files
-  std::vector<std::string> families;  // of stages; "tiers" too
+  std::vector<std::string> families;  // of stages; "tiers" and "daemon_tiers" too
 };
 
 void PlayTraces(Bench& bench, const Lines& lines) {
@@ -181,11 +181,15 @@ void PlayTraces(Bench& bench, const Lines& lines) {
       if (!wants(stage.family)) continue;
       for (const double percent : percents) replay.RamAlone(stage, percent);
     }
-    if (!wants("tiers")) continue;
-    if (bench.smoke()) {
-      replay.Tiers(kStages[0], 50, 80, false);
-    } else {
-      replay.Tiers(kStages[0], 2, 10, name == "conversation");
+    const std::pair<const char*, const Stage&> tiers[] = {{"tiers", kStages[0]},
+                                                          {"daemon_tiers", kStages[1]}};
+    for (const auto& [family, stage] : tiers) {
+      if (!wants(family)) continue;
+      if (bench.smoke()) {
+        replay.Tiers(stage, 50, 80, false);
+      } else {
+        replay.Tiers(stage, 2, 10, name == "conversation");
+      }
     }
   }
 }
@@ -194,13 +198,13 @@ void PlayTraces(Bench& bench, const Lines& lines) {
 
 // The lines.
 void SsdTraces(Bench& bench) {
-  PlayTraces(bench, {{"conversation", "claude_code_a"}, {"daemon", "tiers"}});
+  PlayTraces(bench, {{"conversation", "claude_code_a"}, {"daemon", "tiers", "daemon_tiers"}});
 }
 
 void RunTrace(Bench& bench) {
   Lines lines{.names = {"conversation", "claude_code_a"}, .families = {}};
   if (!bench.trace().empty()) lines.names = {bench.trace()};
-  for (const std::string family : {"cache", "daemon", "tiers"}) {
+  for (const std::string family : {"cache", "daemon", "tiers", "daemon_tiers"}) {
     if (bench.Wants(family)) lines.families.push_back(family);
   }
   PlayTraces(bench, lines);
