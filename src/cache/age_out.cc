@@ -114,7 +114,10 @@ bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving) {
   index->AbortSpill(leaving->blocks);
   for (const ssd::SegmentInfo& segment : leaving->segments) Leave(segment);
   *leaving = {};
+  // Where the disk removes no file the same segment would leave for ever.
+  const uint64_t failures = counters.value("segments.drop_errors");
   while (!HasSsdRoom(bytes)) {
+    if (counters.value("segments.drop_errors") > failures) return false;
     const std::vector<ssd::SegmentInfo> segments = StayingSegments();
     if (segments.empty() || segments.front().last_sequence > keep_after) return false;
     Leave(segments.front());
