@@ -74,6 +74,7 @@ struct TileRow {
   using V = hn::Vec<D>;
   V v0, v1, v2, v3;
 
+  HWY_INLINE TileRow() {}  // an implicit one lacks the target's attributes, which NEON's want
   HWY_INLINE void Start(const Product<Element>& p, size_t row, size_t column) {
     const D d;
     v0 = v1 = v2 = v3 = hn::Zero(d);

@@ -93,6 +93,7 @@ HWY_INLINE VF LoadFloats(const std::byte* from) { return FloatElements::Load(fro
 struct Fit {
   VF scale, bias;  // to store
   VF factor, offset;
+  HWY_INLINE Fit() {}  // an implicit one lacks the target's attributes, which NEON's want
 };
 
 // The groups of one batch, as floats: where they stand in the tensor, or widened.
@@ -119,6 +120,8 @@ struct Groups {
 // lanes, those of the first group first.
 struct Extremes {
   VF low, high;
+  HWY_INLINE Extremes() {}  // as above
+  HWY_INLINE Extremes(VF lowest, VF highest) : low(lowest), high(highest) {}
 };
 
 // Widens groups on the way; those that are floats stay where they are.

@@ -126,7 +126,7 @@ struct NextBytes {
 struct MutableElementRows {
   std::byte* first = nullptr;
   size_t stride = 0;  // bytes from a token to the next
-  NextBytes next;
+  NextBytes next = {};
 };
 
 // scales, biases: [count][groups]; biases may be null when the codec has none.
