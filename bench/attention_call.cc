@@ -24,7 +24,8 @@ AttentionCall::AttentionCall(const KvPages& pages, const Options& options)
              .kv_heads = pages.shape().kv_heads,
              .key_dim = pages.shape().dim,
              .value_dim = pages.shape().dim,
-             .first_position = pages.shape().tokens - options.query_rows,
+             .first_position =
+                 (options.tokens == 0 ? pages.shape().tokens : options.tokens) - options.query_rows,
              .scale = 1 / std::sqrt(static_cast<float>(pages.shape().dim)),
              .threads = options.threads,
              .mode = options.mode},

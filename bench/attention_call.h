@@ -25,6 +25,7 @@ class AttentionCall {
     kernels::AttentionMode mode = kernels::AttentionMode::kFast;
     uint32_t query_seed = 3;
     size_t first_table = 0;  // calls that take turns over the same pages begin far apart
+    uint32_t tokens = 0;     // of the context; 0 = all of the pages'
   };
   // `pages` must outlive this.
   AttentionCall(const KvPages& pages, const Options& options);

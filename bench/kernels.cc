@@ -80,11 +80,22 @@ std::string RateText(const std::string& what, double bytes_per_s) {
   return absl::StrCat(what, " ", RateText(bytes_per_s, 1e6));
 }
 
+void Tell(Bench& bench, Row row) {
+  if (bench.targets_only()) {
+    std::string text = row.name + ":";
+    for (const Figure& figure : row.figures) absl::StrAppend(&text, " ", ToText(figure), ",");
+    text.back() = ';';
+    bench.Note(text + " no target");
+  }
+  bench.Add(std::move(row));
+}
+
 void RunKernels(Bench& bench) {
   bench.Note(absl::StrCat("kernels run on ", kernels::AttentionTarget()));
   const std::unique_ptr<KernelMemory> memory = KernelMemory::Make(bench);
   const std::pair<const char*, std::function<void()>> families[] = {
       {"decode", [&] { KernelsDecode(bench, *memory); }},
+      {"batch", [&] { KernelsBatch(bench, *memory); }},
       {"prefill", [&] { KernelsPrefill(bench, *memory); }},
       {"error", [&] { KernelsError(bench); }},
       {"convert", [&] { KernelsConvert(bench); }},
@@ -92,8 +103,8 @@ void RunKernels(Bench& bench) {
       {"table", [&] { KernelsTable(bench); }},
       {"fused", [&] { KernelsFused(bench, *memory); }}};
   for (const auto& [name, run] : families) {
-    const bool judges = std::string(name) != "table" && std::string(name) != "fused";
-    if (bench.Wants(name) && (judges || !bench.targets_only())) run();
+    const bool targets = std::string(name) != "table";
+    if (bench.Wants(name) && (targets || !bench.targets_only())) run();
   }
 }
 

@@ -71,6 +71,10 @@ inline double ErrorLimit(kernels::AttentionMode mode) {
 // "attend 12.9 GB/s".
 std::string RateText(const std::string& what, double bytes_per_s);
 
+// Adds figures that have no target; with the targets alone they are a sentence beside them.
+void Tell(Bench& bench, Row row);
+
+void KernelsBatch(Bench& bench, KernelMemory& memory);
 void KernelsConvert(Bench& bench);
 void KernelsNumbers(Bench& bench);
 void KernelsError(Bench& bench);

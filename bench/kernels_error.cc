@@ -4,11 +4,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "bench/kernels.h"
 #include "bench/process_memory.h"
+#include "client/worker/kv_format.h"
 
 namespace prefixd::bench {
 namespace {
@@ -76,6 +79,51 @@ void ErrorsOf(Bench& bench, PageStore& store, const KernelFormat& format, uint32
                .runs = 2 * seeds});
 }
 
+// What storing in the shape's format costs attention: exact on the stored values against exact on
+// the values before.
+std::optional<double> CostOf(Bench& bench, PageStore& store, KvShape shape) {
+  std::vector<float> of_stored;
+  for (const bool stored : {true, false}) {
+    if (!stored) {
+      shape.format.key = shape.format.value = quant::RawFormat(quant::Dtype::kF32);
+    }
+    const auto pages = KvPages::Fill(store, shape);
+    if (!bench.Check(pages.ok(), pages.status().ToString())) return std::nullopt;
+    std::vector<float> exact = AttentionCall(*pages, {}).Exact();
+    if (!stored) return RelativeRms(of_stored, exact);
+    of_stored = std::move(exact);
+  }
+  return std::nullopt;
+}
+
+prefixd::KvFormat WorkersFormat(const std::string& name) {
+  constexpr auto kF16 = prefixd::Dtype::kF16;
+  if (name == "8/8 tiled") return Tiled(MlxAffine(8, 64, 8, 64, kF16));
+  if (name == "8/4 tiled") return Tiled(MlxAffine(8, 64, 4, 64, kF16));
+  if (name == "4/4 tiled") return Tiled(MlxAffine(4, 64, 4, 64, kF16));
+  if (name == "q8_0 tiled") return Tiled(Ggml(prefixd::Codec::kQ8_0, prefixd::Codec::kQ8_0));
+  if (name == "q4_0 tiled") return Tiled(Ggml(prefixd::Codec::kQ4_0, prefixd::Codec::kQ4_0));
+  return prefixd::Raw(kF16);
+}
+
+// What a worker takes when nobody says, and by which error.
+void DefaultModes(Bench& bench, PageStore& store, uint32_t tokens) {
+  for (const KernelFormat& format : KernelFormats()) {
+    const KvShape shape{.format = format.format, .tokens = tokens, .layers = 1, .sequences = 1};
+    Errors errors;
+    if (!Compare(bench, store, shape, errors)) return;
+    const std::optional<double> cost = CostOf(bench, store, shape);
+    if (!cost) return;
+    const worker::AttentionChoice choice = worker::ChooseAttention(WorkersFormat(format.name));
+    const bool fast = choice.mode == AttendMode::kFast;
+    Tell(bench, {absl::StrCat("default mode of ", format.name, " is ", fast ? "fast" : "precise",
+                              " (", choice.reason, ")"),
+                 {{"fast_error_percent", 100 * errors.fast},
+                  {"precise_error_percent", 100 * errors.precise},
+                  {"error_of_the_format_percent", 100 * *cost}}});
+  }
+}
+
 // Most resident memory that a call needs beside what was there before it.
 uint64_t GrowthOf(AttentionCall& call) {
   const uint64_t before = ResidentBytes();
@@ -127,6 +175,7 @@ void KernelsError(Bench& bench) {
   for (const KernelFormat& format : formats) {
     ErrorsOf(bench, *store, format, tokens, format.name == "8/4 tiled" ? seeds : other_seeds);
   }
+  DefaultModes(bench, *store, tokens);
   MemoryOfLongContexts(bench, FormatNamed(formats, "8/4 tiled"));
 }
 

@@ -30,16 +30,18 @@ class Dequantized {
         quant::LayoutOfUnit(format.key, shape_.dim, shape_.block_tokens).unit_bytes;
     for (size_t i = 0; i < from.size(); ++i) {
       std::byte* const to = memory_.data() + i * 2 * tensor_bytes_;
-      Convert(format.key, from[i].units, to);
-      Convert(format.value, from[i].units + value_offset, to + tensor_bytes_);
+      Convert(quant::Side::kKey, format.key, from[i].units, to);
+      Convert(quant::Side::kValue, format.value, from[i].units + value_offset, to + tensor_bytes_);
     }
   }
   quant::BlockTable table() const { return {table_.data(), shape_.tokens / shape_.block_tokens}; }
 
  private:
-  void Convert(const quant::TensorFormat& format, const std::byte* units, std::byte* to) const {
+  void Convert(quant::Side side, const quant::TensorFormat& format, const std::byte* units,
+               std::byte* to) const {
     kernels::Dequantize(format, units,
-                        {.heads = shape_.kv_heads,
+                        {.side = side,
+                         .heads = shape_.kv_heads,
                          .dim = shape_.dim,
                          .page_tokens = shape_.block_tokens,
                          .first_token = 0,
@@ -77,11 +79,11 @@ void KernelsFused(Bench& bench, KernelMemory& memory) {
                                       }}},
                                     rounds);
       bench.Check(fused.status().ok() && apart.status().ok(), fused.status().ToString());
-      bench.Add({absl::StrCat("fused ", format.name, " ", rows, " x ", tokens),
-                 {{"median_us", seen.median_us(0)},
-                  {"dequantize_then_attend_us", seen.median_us(1)},
-                  {"speedup_ratio", seen.RateRatio(0, 1)},
-                  {"spread_percent", seen.RateSpreadPercent(0, 1)}}});
+      Tell(bench, {absl::StrCat("fused ", format.name, " ", rows, " x ", tokens),
+                   {{"median_us", seen.median_us(0)},
+                    {"dequantize_then_attend_us", seen.median_us(1)},
+                    {"speedup_ratio", seen.RateRatio(0, 1)},
+                    {"spread_percent", seen.RateSpreadPercent(0, 1)}}});
     }
   }
 }

@@ -20,14 +20,15 @@ constexpr uint32_t kModelLayers = 32;
 // matter, few enough that filling is copying.
 constexpr uint32_t kContents = 13;
 
-void QuantizeUnits(const quant::TensorFormat& format, const KvShape& shape,
-                   const std::vector<float>& floats, std::byte* units) {
-  kernels::Quantize(format,
+void QuantizeUnits(quant::Side side, const KvShape& shape, const std::vector<float>& floats,
+                   std::byte* units) {
+  kernels::Quantize(side == quant::Side::kKey ? shape.format.key : shape.format.value,
                     {.data = reinterpret_cast<const std::byte*>(floats.data()),
                      .dtype = quant::Dtype::kF32,
                      .head_stride = size_t{shape.block_tokens} * shape.dim,
                      .token_stride = shape.dim},
-                    {.heads = shape.kv_heads,
+                    {.side = side,
+                     .heads = shape.kv_heads,
                      .dim = shape.dim,
                      .page_tokens = shape.block_tokens,
                      .first_token = 0,
@@ -43,8 +44,8 @@ std::vector<std::vector<std::byte>> MakeContents(const KvShape& shape,
   const uint32_t seed = shape.seed * 2 * kContents;
   for (uint32_t i = 0; i < kContents; ++i) {
     std::vector<std::byte>& units = contents.emplace_back(layout.layer_bytes);
-    QuantizeUnits(shape.format.key, shape, NormalFloats(floats, seed + 2 * i), units.data());
-    QuantizeUnits(shape.format.value, shape, NormalFloats(floats, seed + 2 * i + 1),
+    QuantizeUnits(quant::Side::kKey, shape, NormalFloats(floats, seed + 2 * i), units.data());
+    QuantizeUnits(quant::Side::kValue, shape, NormalFloats(floats, seed + 2 * i + 1),
                   units.data() + shape.kv_heads * layout.key_unit_bytes);
   }
   return contents;

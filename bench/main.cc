@@ -187,9 +187,9 @@ int Main(int argc, char** argv) {
   app.add_option(
          "--only", arguments.only,
          "only these families of figures. share: acquire, match, read, gather, python, "
-         "streams, fairness, crash; kernels: decode, prefill, error, convert, numbers, table, "
-         "fused; trace: cache, daemon, tiers, daemon_tiers; ssd: spill, restore, churn, restart, "
-         "budget, trace; "
+         "streams, fairness, crash; kernels: decode, batch, prefill, error, convert, numbers, "
+         "table, fused; trace: cache, daemon, tiers, daemon_tiers; ssd: spill, restore, churn, "
+         "restart, budget, trace; "
          "features: table, descriptors, shapes, "
          "chain, hybrid, overhead, numbers")
       ->delimiter(',');
