@@ -135,6 +135,10 @@ auto Place(std::span<const Page> pages, uint32_t group, uint32_t rung) {
 
 const Page* FindPage(const Node& node, uint32_t group, uint32_t rung) {
   const std::span<const Page> pages = node.pages();
+  // Where every group before has one page, as almost everywhere.
+  if (group < pages.size() && pages[group].group == group && pages[group].rung == rung) {
+    return &pages[group];
+  }
   const auto it = Place(pages, group, rung);
   const bool found = it != pages.end() && it->group == group && it->rung == rung;
   return found ? &*it : nullptr;
