@@ -1,5 +1,7 @@
 // A disk that fails under the cache: serving goes on from RAM, it is said, and the disk is used
 // again once it works.
+#include <future>
+
 #include "tests/cache/fixture.h"
 #include "tests/support/fault_files.h"
 
@@ -53,6 +55,26 @@ TEST_F(FaultsTest, AFullOrBrokenDiskStopsNobodyAndIsUsedAgain) {
     for (uint64_t i : {0, 4, 50, 54})
       EXPECT_EQ(ReadBack(identity_, OpenSpace(identity_), RandomTokens(i, 1000)), 1000u) << i;
   }
+}
+
+// With the budget full, room for a segment is made by removing the oldest one.
+TEST_F(FaultsTest, AFlushEndsAlsoWhereNoFileCanBeRemoved) {
+  cache::Options options = OnDisk();
+  options.ssd_budget_bytes = uint64_t{24} << 20;
+  Open(options);
+  const auto space = OpenSpace(identity_);
+  uint64_t stored = 0;
+  for (; Counter("segments.dropped") == 0; stored += 4) {
+    ASSERT_LT(stored, 400u);
+    StoreSome(space, stored, 4);
+    cache_->Flush(In(20000));
+  }
+  disk_->CutAfter(0);
+  StoreSome(space, stored, 4);
+  auto flushed = std::async(std::launch::async, [&] { return cache_->Flush(In(1000)); });
+  EXPECT_EQ(flushed.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  disk_->CutAfter(uint64_t{1} << 40);  // whatever it waits for comes now
+  EXPECT_GT(flushed.get().dirty_bytes, 0u);
 }
 
 TEST_F(FaultsTest, APageThatCannotBeReadShortensTheMatchAndIsNotLost) {
