@@ -160,8 +160,9 @@ absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim) {
 }
 
 AttentionChoice ChooseAttention(const KvFormat& format) {
-  if (format.key.layout != Layout::kTiled || format.value.layout != Layout::kTiled) {
-    return {AttendMode::kPrecise, "only tiled pages have a fast mode"};
+  const KvFormat tiled = Tiled(format);
+  if (tiled.key.layout != Layout::kTiled || tiled.value.layout != Layout::kTiled) {
+    return {AttendMode::kPrecise, "what formats without a tiled layout are decoded in"};
   }
   const int bits = std::min(format.key.bits, format.value.bits);
   if (bits == 8) {

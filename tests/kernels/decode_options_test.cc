@@ -98,6 +98,23 @@ TEST(DecodeOptionsTest, OneToEightRowsWithEveryOptionKeepTheBoundOnEveryTarget) 
   }
 }
 
+// Between them are tokens of the same tile that are not seen.
+TEST(DecodeOptionsTest, SinksAndWindowMayStandInOneTile) {
+  const Option option{.window = 20, .sink_tokens = 4};
+  for (const FastFormat& fast : Formats()) {
+    const PagedLayer layer(kLayer, {fast.format}, UniformBlocks(60, 64));
+    for (const uint32_t rows : {1u, 3u}) {
+      SCOPED_TRACE(quant::ToString(fast.format) + ", " + std::to_string(rows) + " rows");
+      const AttentionShape shape = option.Of(rows, 60 - rows);
+      const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
+      const std::vector<float> want = Expected(layer, q.data(), shape);
+      ForEachQuickTarget([&](const char*) {
+        EXPECT_LE(RelativeRms(MustAttend(layer, q.data(), shape), want), 2 * fast.bound);
+      });
+    }
+  }
+}
+
 // Issue line: fast <= 1.8 % relative RMS for K8/V4 over 20 seeds. The same with every option.
 TEST(DecodeOptionsTest, EightBitKeysAndFourBitValuesKeep1Point8PercentOver20Seeds) {
   const KvFormat format{Affine(8, 64), Affine(4, 32)};

@@ -108,13 +108,13 @@ TEST(KvFormatTest, PagesAreTiledWhereTheFormatHasThatAndNotToldOtherwise) {
             "--kv-layout: \"columns\", choose rows or tiled");
 }
 
-TEST(KvFormatTest, DecodingIsFastWherePagesAreTiled) {
+TEST(KvFormatTest, DecodingIsFastWhereTheFormatHasATiledLayout) {
   const auto mode = [](const KvFlags& flags) {
     return ChooseAttention(ChooseKvFormat(flags)->format).mode;
   };
   EXPECT_EQ(mode({.bits = "8"}), AttendMode::kFast);
   EXPECT_EQ(mode({.bits = "8,4"}), AttendMode::kFast);
-  EXPECT_EQ(mode({.bits = "8", .layout = "rows"}), AttendMode::kPrecise);
+  EXPECT_EQ(mode({.bits = "8", .layout = "rows"}), AttendMode::kFast) << "brought into tiles";
   EXPECT_EQ(mode({.bits = "8,6"}), AttendMode::kPrecise);
   EXPECT_EQ(mode({}), AttendMode::kPrecise);
 }
