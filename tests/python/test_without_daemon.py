@@ -152,6 +152,7 @@ class DyingDaemonTest(DaemonTest):
             for layer, (key, value) in enumerate(cache):
                 self.assertTrue(plan.write_packed(layer, key=key, value=value))
             self.daemon.process.send_signal(signal.SIGSTOP)
+            os.waitpid(self.daemon.process.pid, os.WUNTRACED)  # until it stands still
             info = plan.commit(128, deadline_ms=50)
             self.assertEqual(info[:2], (0, 0))
             self.assertEqual((plan.error, plan.error != ""), (info.error, True))
