@@ -11,6 +11,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,14 @@ void Give(Struct from, Struct* to) noexcept {
   if (to == nullptr) return;
   from.size = to->size;
   std::memcpy(to, &from, std::min(to->size, sizeof(Struct)));
+}
+
+// Entry `i` of an array whose entries have the `size` of its first. nullptr of none.
+template <typename Struct>
+Struct* EntryOf(Struct* first, size_t i) noexcept {
+  if (first == nullptr) return nullptr;
+  using Byte = std::conditional_t<std::is_const_v<Struct>, const std::byte, std::byte>;
+  return reinterpret_cast<Struct*>(reinterpret_cast<Byte*>(first) + i * first->size);
 }
 
 inline std::chrono::milliseconds Millis(uint32_t given, uint32_t otherwise) {

@@ -57,14 +57,6 @@ std::chrono::milliseconds WaitOf(uint32_t deadline_ms) {
   return deadline_ms == 0 ? prefixd::Lease::kLoadDeadline : std::chrono::milliseconds(deadline_ms);
 }
 
-// Entry `i` of an array whose entries have the `size` that the caller knows.
-template <typename Struct>
-Struct* EntryOf(Struct* first, size_t i) {
-  if (first == nullptr) return nullptr;
-  using Byte = std::conditional_t<std::is_const_v<Struct>, const std::byte, std::byte>;
-  return reinterpret_cast<Struct*>(reinterpret_cast<Byte*>(first) + i * first->size);
-}
-
 std::unique_ptr<prefixd_lease> Owned(std::shared_ptr<prefixd::Client> client,
                                      prefixd::Lease lease) {
   auto handle = std::make_unique<prefixd_lease>();

@@ -25,9 +25,8 @@ bool TakeRope(const prefixd_rope* from, prefixd::RopeSpec* to) {
 
 bool TakeLayers(const prefixd_layer* first, uint32_t count, std::vector<prefixd::LayerSpec>* to) {
   if (first == nullptr) return true;  // OpenSpace says that there are none
-  const auto* at = reinterpret_cast<const std::byte*>(first);
-  for (uint32_t i = 0; i < count; ++i, at += first->size) {
-    const auto* from = reinterpret_cast<const prefixd_layer*>(at);
+  for (uint32_t i = 0; i < count; ++i) {
+    const prefixd_layer* const from = EntryOf(first, i);
     prefixd_layer layer;
     if (from->size != first->size) return Refuse("prefixd: layers differ in size"), false;
     if (!Take(from, &layer)) return false;
