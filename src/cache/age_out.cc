@@ -115,9 +115,9 @@ bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving) {
   for (const ssd::SegmentInfo& segment : leaving->segments) Leave(segment);
   *leaving = {};
   // Where the disk removes no file the same segment would leave for ever.
-  const uint64_t failures = counters.value("segments.drop_errors");
+  const uint64_t failed_before = failed_drops;
   while (!HasSsdRoom(bytes)) {
-    if (counters.value("segments.drop_errors") > failures) return false;
+    if (failed_drops > failed_before) return false;
     const std::vector<ssd::SegmentInfo> segments = StayingSegments();
     if (segments.empty() || segments.front().last_sequence > keep_after) return false;
     Leave(segments.front());
@@ -136,6 +136,7 @@ void Core::DropLoop() {
     }
     const absl::Status status = store->DropSegment(oldest);
     if (!status.ok()) {
+      ++failed_drops;
       Log(LogLevel::kWarning, absl::StrCat("ssd: cannot remove the files of a segment: ",
                                            std::string(status.message())));
     }

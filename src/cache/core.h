@@ -462,6 +462,7 @@ struct Core {
   // Out of the index; the first one's files are being removed.
   std::deque<ssd::SegmentInfo> dropping PREFIXD_GUARDED_BY(drop_mutex);
   bool drop_stop PREFIXD_GUARDED_BY(drop_mutex) = false;
+  std::atomic<uint64_t> failed_drops{0};  // segments whose files the disk did not remove
 
   base::Mutex clear_mutex;  // nothing gets a record again while its space is cleared
 
