@@ -23,7 +23,7 @@ struct PageUse {
 };
 static_assert(sizeof(PageUse) == 40);
 
-// Copied as bytes: whoever drops a page or leaves it behind calls Reset, Forget or Take.
+// Copied as bytes: whoever drops a page or leaves it behind calls Reset or Take.
 class [[gnu::packed, gnu::aligned(4)]] Page {
  public:
   Page() = default;
