@@ -119,6 +119,7 @@ TEST_F(SpaceLimitsTest, BelowItsFloorOnSsdASpaceKeepsItsCopies) {
   ASSERT_TRUE(limit(on_ssd));
   fill_until_gone(twin);
   EXPECT_EQ(SummaryOf(small).ssd_page_bytes, on_ssd);
+  EXPECT_GT(Counter("bytes.rewritten"), 0u);
   ASSERT_TRUE(limit(0));
   fill_until_gone(small);
 }
