@@ -8,44 +8,23 @@
 #include "gtest/gtest.h"
 
 #include "tests/kernels/attention_checks.h"
+#include "tests/kernels/attention_option.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/guarded_pages.h"
 
 namespace prefixd::kernels {
 namespace {
 
+using options::kLayer;
+using options::Option;
 using quant::Dtype;
 using quant::KvFormat;
-
-constexpr LayerShape kLayer{.kv_heads = 2, .key_dim = 64, .value_dim = 96};
-constexpr uint32_t kGroup = 3;
-const std::vector<float> kSinks = {0.5f, -2, 3, 40, -std::numeric_limits<float>::infinity(), 1};
 
 // One for each arithmetic.
 std::vector<KvFormat> Formats() {
   return {{quant::MlxAffineFormat(8, 64, Dtype::kF16), quant::MlxAffineFormat(4, 32, Dtype::kBf16)},
           {quant::RawFormat(Dtype::kF16), quant::RawFormat(Dtype::kF32)}};
 }
-
-// What an option makes of a shape.
-struct Option {
-  std::string name = {};
-  uint32_t window = 0, sink_tokens = 0;
-  float soft_cap = 0;
-  bool sinks = false;
-  float scale = 0.125f;
-  double bound = kErrorBound;  // roundings of the query count for more where scores are large
-
-  AttentionShape Of(uint32_t rows, uint32_t first) const {
-    AttentionShape shape = ShapeOf(kLayer, kGroup, rows, first);
-    shape.window = window;
-    shape.sink_tokens = sink_tokens;
-    shape.soft_cap = soft_cap;
-    shape.sinks = sinks ? kSinks.data() : nullptr;
-    shape.scale = scale;
-    return shape;
-  }
-};
 
 const std::vector<Option>& Options() {
   static const std::vector<Option> options = {

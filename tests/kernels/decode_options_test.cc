@@ -9,19 +9,18 @@
 
 #include "kernels/batch.h"
 #include "tests/kernels/attention_checks.h"
+#include "tests/kernels/attention_option.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/guarded_pages.h"
 
 namespace prefixd::kernels {
 namespace {
 
+using options::kLayer;
+using options::Option;
 using quant::Dtype;
 using quant::KvFormat;
 using quant::TensorFormat;
-
-constexpr LayerShape kLayer{.kv_heads = 2, .key_dim = 64, .value_dim = 96};
-constexpr uint32_t kGroup = 3;
-const std::vector<float> kSinks = {0.5f, -2, 3, 40, -std::numeric_limits<float>::infinity(), 1};
 
 TensorFormat Affine(uint8_t bits, uint16_t group, Dtype dtype = Dtype::kF16) {
   return quant::Tiled(quant::MlxAffineFormat(bits, group, dtype));
@@ -39,24 +38,11 @@ std::vector<FastFormat> Formats() {
           {{quant::InRows(Affine(8, 64)), quant::InRows(Affine(4, 32))}, 0.03}};
 }
 
-struct Option {
-  std::string name = {};
-  uint32_t window = 0, sink_tokens = 0;
-  float soft_cap = 0;
-  bool sinks = false;
-  float scale = 0.125f;
-
-  AttentionShape Of(uint32_t rows, uint32_t first) const {
-    AttentionShape shape = ShapeOf(kLayer, kGroup, rows, first);
-    shape.mode = AttentionMode::kFast;
-    shape.window = window;
-    shape.sink_tokens = sink_tokens;
-    shape.soft_cap = soft_cap;
-    shape.sinks = sinks ? kSinks.data() : nullptr;
-    shape.scale = scale;
-    return shape;
-  }
-};
+AttentionShape FastShape(const Option& option, uint32_t rows, uint32_t first) {
+  AttentionShape shape = option.Of(rows, first);
+  shape.mode = AttentionMode::kFast;
+  return shape;
+}
 
 const std::vector<Option>& Options() {
   static const std::vector<Option> options = {
@@ -87,7 +73,7 @@ TEST(DecodeOptionsTest, OneToEightRowsWithEveryOptionKeepTheBoundOnEveryTarget) 
       for (uint32_t rows = 1; rows <= 8; ++rows) {
         SCOPED_TRACE(quant::ToString(fast.format) + ", " + option.name + ", " +
                      std::to_string(rows) + " rows");
-        const AttentionShape shape = option.Of(rows, 260 - rows);
+        const AttentionShape shape = FastShape(option, rows, 260 - rows);
         const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
         const std::vector<float> want = Expected(layer, q.data(), shape);
         ForEachQuickTarget([&](const char*) {
@@ -105,7 +91,7 @@ TEST(DecodeOptionsTest, SinksAndWindowMayStandInOneTile) {
     const PagedLayer layer(kLayer, {fast.format}, UniformBlocks(60, 64));
     for (const uint32_t rows : {1u, 3u}) {
       SCOPED_TRACE(quant::ToString(fast.format) + ", " + std::to_string(rows) + " rows");
-      const AttentionShape shape = option.Of(rows, 60 - rows);
+      const AttentionShape shape = FastShape(option, rows, 60 - rows);
       const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
       const std::vector<float> want = Expected(layer, q.data(), shape);
       ForEachQuickTarget([&](const char*) {
@@ -123,7 +109,7 @@ TEST(DecodeOptionsTest, EightBitKeysAndFourBitValuesKeep1Point8PercentOver20Seed
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     const PagedLayer layer(kLayer, {format}, UniformBlocks(1024, 64), seed);
     for (const Option& option : options) {
-      const AttentionShape shape = option.Of(2, 1022);
+      const AttentionShape shape = FastShape(option, 2, 1022);
       const std::vector<float> q = RandomFloats(QueryFloats(shape), seed + 100);
       EXPECT_LE(RelativeRms(MustAttend(layer, q.data(), shape), Expected(layer, q.data(), shape)),
                 0.018)
@@ -137,7 +123,7 @@ TEST(DecodeOptionsTest, PrefillIsPrecise) {
   const PagedLayer layer(kLayer, {Formats()[0].format}, UniformBlocks(260, 64));
   for (const Option& option : Options()) {
     SCOPED_TRACE(option.name);
-    AttentionShape shape = option.Of(60, 200);
+    AttentionShape shape = FastShape(option, 60, 200);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
     const std::vector<float> fast = MustAttend(layer, q.data(), shape);
     shape.mode = AttentionMode::kPrecise;
@@ -154,7 +140,7 @@ TEST(DecodeOptionsTest, FormatsMayBeMixedWithEveryOption) {
                          {{64, 64, 0}, {37, 64, 0}, {64, 64, 1}, {64, 64, 2}, {9, 16, 2}});
   for (const Option& option : Options()) {
     SCOPED_TRACE(option.name);
-    const AttentionShape shape = option.Of(5, 233);
+    const AttentionShape shape = FastShape(option, 5, 233);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
     const std::vector<float> want = Expected(layer, q.data(), shape);
     ForEachQuickTarget([&](const char*) {
@@ -171,14 +157,14 @@ TEST(DecodeOptionsTest, ARowIsTheSameAloneWithOthersAndOnThreadsWithEveryOption)
     options.push_back({.name = "window over runs", .window = 3000, .sink_tokens = 100});
     for (const Option& option : options) {
       SCOPED_TRACE(quant::ToString(fast.format) + ", " + option.name);
-      AttentionShape all = option.Of(8, kTokens - 8);
+      AttentionShape all = FastShape(option, 8, kTokens - 8);
       const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
       const std::vector<float> together = MustAttend(layer, q.data(), all);
       all.threads = 3;
       EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), all), together)) << "threads";
       const size_t row_floats = together.size() / 8;
       for (const uint32_t row : {0u, 3u, 7u}) {
-        const AttentionShape one = option.Of(1, kTokens - 8 + row);
+        const AttentionShape one = FastShape(option, 1, kTokens - 8 + row);
         const auto begin = together.begin() + static_cast<ptrdiff_t>(row * row_floats);
         EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + row * QueryFloats(one), one),
                              {begin, begin + static_cast<ptrdiff_t>(row_floats)}))
@@ -210,7 +196,7 @@ TEST(DecodeOptionsTest, NothingOutsideThePagesOrTheWindowIsTouched) {
     for (const Option& option : Options()) {
       for (const Guard guard : {Guard::kBefore, Guard::kBehind}) {
         SCOPED_TRACE(quant::ToString(fast.format) + ", " + option.name);
-        const AttentionShape shape = option.Of(3, 397);
+        const AttentionShape shape = FastShape(option, 3, 397);
         const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
         GuardedPages guarded(layer, kLayer, guard);
         std::vector<quant::BlockTableEntry> table(guarded.table().begin(), guarded.table().end());
@@ -237,7 +223,7 @@ TEST(DecodeOptionsTest, NanOutsideTheWindowDoesNotReachARow) {
     const PagedLayer layer(kLayer, {format}, {{40, 64}, {300, 320}});
     std::vector<quant::BlockTableEntry> table(layer.table().begin(), layer.table().end());
     table[0].tokens = 64;  // positions 40 to 63 are NaN
-    const AttentionShape shape = Option{.window = 30, .sink_tokens = 40}.Of(8, 89);
+    const AttentionShape shape = FastShape(Option{.window = 30, .sink_tokens = 40}, 8, 89);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
     std::vector<float> out(OutFloats(shape));
     ASSERT_TRUE(Attend(table, layer.formats(), q.data(), out.data(), shape).ok());
@@ -255,7 +241,7 @@ TEST(DecodeOptionsTest, ABatchWithEveryOptionHasTheBitsOfSeparateCalls) {
     std::vector<std::vector<float>> queries, outs;
     std::vector<BatchItem> items;
     for (const uint32_t blocks : {20u, 40u, 33u}) {
-      const AttentionShape shape = option.Of(2, blocks * 64 - 2);
+      const AttentionShape shape = FastShape(option, 2, blocks * 64 - 2);
       queries.push_back(RandomFloats(QueryFloats(shape), blocks));
       outs.emplace_back(OutFloats(shape));
       items.push_back({.table = layer.table().first(blocks),
@@ -263,9 +249,9 @@ TEST(DecodeOptionsTest, ABatchWithEveryOptionHasTheBitsOfSeparateCalls) {
                        .first_position = shape.first_position});
     }
     for (size_t i = 0; i < items.size(); ++i) items[i].out = outs[i].data();
-    ASSERT_TRUE(AttendBatch(items, layer.formats(), option.Of(2, 0)).ok());
+    ASSERT_TRUE(AttendBatch(items, layer.formats(), FastShape(option, 2, 0)).ok());
     for (size_t i = 0; i < items.size(); ++i) {
-      const AttentionShape shape = option.Of(2, items[i].first_position);
+      const AttentionShape shape = FastShape(option, 2, items[i].first_position);
       EXPECT_TRUE(SameBits(outs[i], MustAttend(layer, items[i].q, shape))) << "item " << i;
     }
   }
@@ -275,7 +261,7 @@ TEST(DecodeOptionsTest, ABatchWithEveryOptionHasTheBitsOfSeparateCalls) {
 TEST(DecodeOptionsTest, LearnedSinksRunFromNothingToEverything) {
   for (const FastFormat& fast : Formats()) {
     const PagedLayer layer(kLayer, {fast.format}, UniformBlocks(100, 64));
-    AttentionShape shape = Option{}.Of(2, 98);
+    AttentionShape shape = FastShape(Option{}, 2, 98);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
     const std::vector<float> none = MustAttend(layer, q.data(), shape);
     const std::vector<float> nothing(6, -std::numeric_limits<float>::infinity());
