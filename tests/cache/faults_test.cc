@@ -77,6 +77,22 @@ TEST_F(FaultsTest, AFlushEndsAlsoWhereNoFileCanBeRemoved) {
   EXPECT_GT(flushed.get().dirty_bytes, 0u);
 }
 
+TEST_F(FaultsTest, AnSsdBudgetThatShrinksSaysSoWhereNoFileCanBeRemoved) {
+  Open(OnDisk());
+  const auto space = OpenSpace(identity_);
+  for (uint64_t stored = 0; cache_->GetStats().ssd_file_bytes < uint64_t{8} << 20; stored += 4) {
+    ASSERT_LT(stored, 400u);
+    StoreSome(space, stored, 4);
+    cache_->Flush(In(20000));
+  }
+  disk_->CutAfter(0);
+  auto smaller =
+      std::async(std::launch::async, [&] { return cache_->SetBudgets(0, uint64_t{4} << 20); });
+  EXPECT_EQ(smaller.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  disk_->CutAfter(uint64_t{1} << 40);  // whatever it waits for comes now
+  EXPECT_TRUE(absl::IsUnavailable(smaller.get().status()));
+}
+
 TEST_F(FaultsTest, APageThatCannotBeReadShortensTheMatchAndIsNotLost) {
   Open(OnDisk());
   const Tokens tokens = RandomTokens(1, 640);

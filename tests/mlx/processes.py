@@ -74,6 +74,11 @@ class Process:
     def send(self, which: signal.Signals) -> None:
         self._child.send_signal(which)
 
+    def hang(self) -> None:
+        """Stops it where it is; until it gets SIGCONT it answers nothing."""
+        self.send(signal.SIGSTOP)
+        os.waitpid(self._child.pid, os.WUNTRACED)  # until it stands still
+
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._child.poll() is None:
             self._child.send_signal(how)
