@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kInOrder = 36;  // an OrderKey in a tree whose nodes are two thirds full
 
 bool PutInto(Order& order, Node& node, bool wanted) {
-  const OrderKey key{node.stamp, node.id, &node};
+  const OrderKey key{node.stamp, node.id(), &node};
   if (wanted) {
     order.insert(key);
   } else {
@@ -48,13 +48,13 @@ void PrefixIndex::Impl::Refresh(Node& node) {
   // Upwards only as long as a subtree gets its first or loses its last.
   while (true) {
     Reorder(*child);
-    Node* const parent = child->parent;
+    Node* const parent = child->parent();
     if (parent == nullptr) return;
-    const bool ram = child->in_tree && (AnyInRam(*child) || child->children.ram() > 0);
-    const bool spill = child->in_tree && (WantsSpill(*child) || child->children.spill() > 0);
+    const bool ram = child->in_tree && (AnyInRam(*child) || child->children().ram() > 0);
+    const bool spill = child->in_tree && (WantsSpill(*child) || child->children().spill() > 0);
     if (ram == child->counted_ram && spill == child->counted_spill) return;
-    if (ram != child->counted_ram) parent->children.CountRam(ram);
-    if (spill != child->counted_spill) parent->children.CountSpill(spill);
+    if (ram != child->counted_ram) parent->children().CountRam(ram);
+    if (spill != child->counted_spill) parent->children().CountSpill(spill);
     child->counted_ram = ram;
     child->counted_spill = spill;
     child = parent;
@@ -65,15 +65,15 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   if (node.is_root()) return;
   const PageCounts pages = CountPages(node);
   auto wanted = EvictPlace::kNone;
-  const bool free = node.in_tree && pages.ram > 0 && node.children.ram() == 0 && pages.held == 0 &&
-                    node.pinned() == 0 && pages.busy == 0 && !node.spilling;
+  const bool free = node.in_tree && pages.ram > 0 && node.children().ram() == 0 &&
+                    pages.held == 0 && node.pinned() == 0 && pages.busy == 0 && !node.spilling;
   // What a reservation builds on may leave RAM, but is not dropped under it.
   const bool clean = pages.dirty == 0 || (node.refused && node.holds() == 0);
   if (free && clean) wanted = EvictPlace::kClean;
   if (free && !clean && node.holds() == 0) wanted = EvictPlace::kDirty;
   eviction->Put(node, wanted);
   if (!node.space()->regular) ReorderLoose(node);
-  const bool spill = node.children.spill() == 0 && WantsSpill(node);
+  const bool spill = node.children().spill() == 0 && WantsSpill(node);
   if (spill != node.in_spill_order) node.in_spill_order = PutInto(spill_order, node, spill);
   const bool unverified = node.in_tree && pages.unverified > 0;
   if (unverified != node.in_unverified_order) {

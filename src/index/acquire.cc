@@ -77,7 +77,7 @@ RestorablePath Joinable(const Lease& lease, const Usable& usable, block::MatchAn
       for (auto it = run; it != end; ++it) {
         if (it->group == group.group) page = FindPage(*it->node, it->group, it->rung);
       }
-      const bool readable = page != nullptr && (group.rungs >> page->rung & 1) != 0;
+      const bool readable = page != nullptr && (group.rungs >> page->rung() & 1) != 0;
       if (!readable || !Present(*page)) {
         Shorten(first_token,
                 readable ? block::ShortenReason::kEvicted : block::ShortenReason::kFormat,
@@ -142,7 +142,7 @@ Node* TakeInRam(const Node& parent, const block::SequenceView& tokens, const Usa
 size_t BlocksBefore(const RestorablePath& path, uint32_t tokens) {
   return static_cast<size_t>(
       std::partition_point(path.blocks.begin(), path.blocks.end(),
-                           [&](const Node* node) { return node->first_token < tokens; }) -
+                           [&](const Node* node) { return node->first_token() < tokens; }) -
       path.blocks.begin());
 }
 
@@ -157,19 +157,19 @@ bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& ta
   table.offsets.resize(groups * blocks);
   const SpaceShape& shape = path.blocks.front()->space()->shape;
   for (size_t group = 0; group < groups; ++group) {
-    if (path.pages[group] == nullptr || shape.IsState(path.pages[group]->group)) return false;
-    table.groups[group] = path.pages[group]->group;
-    table.rungs[group] = path.pages[group]->rung;
+    if (path.pages[group] == nullptr || shape.IsState(path.pages[group]->group())) return false;
+    table.groups[group] = path.pages[group]->group();
+    table.rungs[group] = path.pages[group]->rung();
   }
   for (size_t i = 0; i < blocks; ++i) {  // as the pages stand in memory
     for (size_t group = 0; group < groups; ++group) {
       if (path.pages[i * groups + group] == nullptr) return false;
       const Page& page = *path.pages[i * groups + group];
-      if (!InRam(page.state()) || page.rung != table.rungs[group]) return false;
+      if (!InRam(page.state()) || page.rung() != table.rungs[group]) return false;
       table.offsets[group * blocks + i] = page.extent().offset;
     }
   }
-  table.first_token = path.blocks.front()->first_token;
+  table.first_token = path.blocks.front()->first_token();
   table.last_page_tokens = path.blocks[blocks - 1]->size();
   return true;
 }
@@ -212,7 +212,7 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
   const size_t groups = path.pages.size() / path.blocks.size();
   for (size_t i = 0; i < path.blocks.size(); ++i) {
     const Node& node = *path.blocks[i];
-    if (node.first_token >= tokens) return tokens;
+    if (node.first_token() >= tokens) return tokens;
     for (size_t group = 0; group < groups; ++group) {
       if (path.pages[i * groups + group] == nullptr) continue;
       const Page& page = *path.pages[i * groups + group];
@@ -221,7 +221,7 @@ uint32_t PrefixIndex::Impl::CutToQuota(const Lease& lease, const RestorablePath&
       if (page.holders() == 0 && node.pinned() == 0) of_all += BytesOf(node, page);
     }
     if (of_session > limits.session_lease_bytes || of_all > limits.total_lease_bytes) {
-      return node.first_token;
+      return node.first_token();
     }
   }
   return tokens;
@@ -334,7 +334,7 @@ void PrefixIndex::Impl::ExtendTo(Lease& lease, const RestorablePath& path, uint3
   }
   // What it held before is stamped when it is given up.
   const HeldPage& last = lease.pages.back();
-  StampPath(last.node, before == 0 ? nullptr : path.blocks.front()->parent);
+  StampPath(last.node, before == 0 ? nullptr : path.blocks.front()->parent());
 }
 
 absl::StatusOr<Acquired> PrefixIndex::Extend(block::LeaseId id, uint32_t tokens,

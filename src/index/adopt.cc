@@ -72,7 +72,7 @@ Page& PrefixIndex::Impl::AddAdoptedPage(Node& node, const NewPage& page) {
   slot.set_state(PageState::kUnverified);
   slot.set_extent(page.extent);
   slot.check = page.check;
-  slot.sizes = *node.space()->sizes.NumberOf({page.page_bytes, page.payload_bytes});
+  slot.set_sizes(*node.space()->sizes.NumberOf({page.page_bytes, page.payload_bytes}));
   slot.Use().marks = page.marks;
   return slot;
 }
@@ -92,10 +92,10 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   auto found = impl_->ParentByHash(*space, adopted.name.parent, adopted.name.parent_path);
   if (!found.ok()) return found.status();
   Node& parent = **found;
-  if (adopted.first_token != parent.first_token + parent.size()) {
+  if (adopted.first_token != parent.first_token() + parent.size()) {
     return absl::DataLossError(absl::StrCat("adopt: at token ", adopted.first_token,
                                             ", its parent ends at ",
-                                            parent.first_token + parent.size()));
+                                            parent.first_token() + parent.size()));
   }
   const bool snapshot = space->shape.IsState(adopted.page.group);
   const uint64_t taken = impl_->totals.snapshot_extents + adopted.page.extent.bytes;
@@ -141,8 +141,8 @@ block::LeaseId PrefixIndex::AdoptLease(block::SessionId session, uint32_t slot,
   });
   if (refs.empty()) return {};
   std::sort(refs.begin(), refs.end(), [](const PageRef& a, const PageRef& b) {
-    return std::tuple(a.node->first_token, a.node_id, a.group, a.rung) <
-           std::tuple(b.node->first_token, b.node_id, b.group, b.rung);
+    return std::tuple(a.node->first_token(), a.node_id, a.group, a.rung) <
+           std::tuple(b.node->first_token(), b.node_id, b.group, b.rung);
   });
   refs.erase(std::unique(refs.begin(), refs.end()), refs.end());
   Lease lease{.session = session,
@@ -178,7 +178,7 @@ void PrefixIndex::Impl::EndAdoption() {
   absl::flat_hash_map<Node*, int64_t> uses;
   for (const AdoptedUse& adopted : adopted_uses) {
     if (Resolve(adopted.ref) == nullptr || !adopted.ref.node->in_tree) continue;
-    for (Node* node = adopted.ref.node; !node->is_root(); node = node->parent) {
+    for (Node* node = adopted.ref.node; !node->is_root(); node = node->parent()) {
       const auto [it, added] = uses.emplace(node, adopted.last_use);
       if (!added && it->second >= adopted.last_use) break;
       it->second = adopted.last_use;
@@ -188,8 +188,8 @@ void PrefixIndex::Impl::EndAdoption() {
   std::vector<std::pair<int64_t, Node*>> order;
   for (const auto& [node, use] : uses) order.emplace_back(use, node);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::tuple(a.first, b.second->first_token, a.second->id) <
-           std::tuple(b.first, a.second->first_token, b.second->id);
+    return std::tuple(a.first, b.second->first_token(), a.second->id()) <
+           std::tuple(b.first, a.second->first_token(), b.second->id());
   });
   for (const auto& [use, node] : order) {
     SetStamp(*node, next_stamp++);

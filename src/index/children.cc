@@ -1,7 +1,7 @@
 #include "index/children.h"
 
 #include "index/allocated.h"
-#include "index/node.h"
+#include "index/node_pool.h"
 #include "index/space.h"
 
 namespace prefixd::index {
@@ -51,7 +51,13 @@ Children::Iterator Children::Iterator::operator--(int) {
   return before;
 }
 
-Children::~Children() { delete many(); }
+uint32_t& Children::place() const { return node_->children_; }
+Siblings* Children::many() const {
+  return (place() & kMany) != 0 ? &node_->pool().SiblingsAt(place() - kMany) : nullptr;
+}
+Node* Children::only() const {
+  return empty() || (place() & kMany) != 0 ? nullptr : node_->pool().At(place() - 1);
+}
 
 Children::Iterator Children::begin() const {
   return many() != nullptr ? Iterator(many()->set.begin()) : Iterator(only(), false);
@@ -79,32 +85,33 @@ Children::Iterator Children::find(Node* child) const {
 
 Children::Iterator Children::insert(Node* child) {
   if (empty()) {
-    place_ = reinterpret_cast<uintptr_t>(child);
+    place() = child->number() + 1;
     return begin();
   }
   if (many() == nullptr) {
     Node* const first = only();
-    auto* const both = new Many(LessOf(first));
-    both->set.insert(first);
-    both->ram = first->counted_ram ? 1 : 0;
-    both->spill = first->counted_spill ? 1 : 0;
-    place_ = reinterpret_cast<uintptr_t>(both) + kMany;
+    place() = node_->pool().AddSiblings(LessOf(first)) + kMany;
+    many()->set.insert(first);
+    many()->ram = first->counted_ram ? 1 : 0;
+    many()->spill = first->counted_spill ? 1 : 0;
   }
-  many()->likely = child;
-  return Iterator(many()->set.insert(child).first);
+  Siblings* const all = many();
+  all->likely = child;
+  return Iterator(all->set.insert(child).first);
 }
 
 void Children::erase(Node* child) {
-  Many* const all = many();
+  Siblings* const all = many();
   if (all == nullptr) {
-    if (only() == child) place_ = 0;
+    if (only() == child) place() = 0;
     return;
   }
   all->set.erase(child);
   if (all->likely == child) all->likely = *all->set.begin();
   if (all->set.size() > 1) return;
-  place_ = reinterpret_cast<uintptr_t>(*all->set.begin());
-  delete all;
+  const uint32_t number = place() - kMany;
+  place() = (*all->set.begin())->number() + 1;
+  node_->pool().RemoveSiblings(number);
 }
 
 uint32_t Children::ram() const {
@@ -124,7 +131,7 @@ void Children::CountSpill(bool more) {
 
 uint64_t Children::MemoryBytes() const {
   // A tree's nodes are two thirds full, give or take.
-  return many() != nullptr ? Allocated(sizeof(Many)) + many()->set.size() * 12 : 0;
+  return many() != nullptr ? Allocated(sizeof(Siblings)) + many()->set.size() * 12 : 0;
 }
 
 }  // namespace prefixd::index

@@ -23,14 +23,18 @@ struct ChildLess {
   bool operator()(const block::SequenceView& a, const Node* b) const;
 };
 
-class Children {
+// More than one: where they stand in the pool.
+struct Siblings {
   using Set = absl::btree_set<Node*, ChildLess>;
-  struct Many {
-    explicit Many(ChildLess less) : set(less) {}
-    Set set;
-    Node* likely = nullptr;
-    uint32_t ram = 0, spill = 0;
-  };
+  explicit Siblings(ChildLess less) : set(less) {}
+  Set set;
+  Node* likely = nullptr;
+  uint32_t ram = 0, spill = 0;
+};
+
+// A view on a block. What changes goes through to it.
+class Children {
+  using Set = Siblings::Set;
 
  public:
   class Iterator {
@@ -62,13 +66,10 @@ class Children {
   };
   using const_iterator = Iterator;
 
-  Children() = default;
-  ~Children();
-  Children(const Children&) = delete;
-  Children& operator=(const Children&) = delete;
+  explicit Children(Node* node) : node_(node) {}
 
-  bool empty() const { return place_ == 0; }
-  size_t size() const { return many() != nullptr ? many()->set.size() : empty() ? 0 : 1; }
+  bool empty() const { return place() == 0; }
+  size_t size() const { return (place() & kMany) != 0 ? many()->set.size() : empty() ? 0 : 1; }
   Iterator begin() const;
   Iterator end() const;
   // The first that is not before the tokens, that is behind them.
@@ -81,7 +82,7 @@ class Children {
   void erase(Node* child);
 
   // The youngest, mostly; nullptr without children.
-  Node* likely() const { return many() != nullptr ? many()->likely : only(); }
+  Node* likely() const { return (place() & kMany) != 0 ? many()->likely : only(); }
   // How many have RAM pages in their subtree, want a spill in it. The caller counts, before the
   // child's own mark changes.
   uint32_t ram() const;
@@ -92,14 +93,14 @@ class Children {
   uint64_t MemoryBytes() const;
 
  private:
-  static constexpr uintptr_t kMany = 1;
+  // Node::children_: 0, the number of the only child + 1, or that of its Siblings + kMany.
+  static constexpr uint32_t kMany = uint32_t{1} << 31;
 
-  Many* many() const {
-    return (place_ & kMany) != 0 ? reinterpret_cast<Many*>(place_ - kMany) : nullptr;
-  }
-  Node* only() const { return (place_ & kMany) != 0 ? nullptr : reinterpret_cast<Node*>(place_); }
+  uint32_t& place() const;
+  Siblings* many() const;  // nullptr: there is one at most
+  Node* only() const;      // nullptr: there are none, or more
 
-  uintptr_t place_ = 0;  // of the only child, or of Many + kMany
+  Node* node_;
 };
 
 }  // namespace prefixd::index

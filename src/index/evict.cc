@@ -72,7 +72,7 @@ Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirt
                           const block::Extent extent = page.extent();
                           return extent && extent.offset >= begin && extent.offset < end;
                         });
-    if (inside) touched.push_back({node, node->id});
+    if (inside) touched.push_back({node, node->id()});
   }
   Evicted evicted;
   for (const BlockRef& block : touched) {
@@ -80,7 +80,7 @@ Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirt
   }
   // Deepest first, so that settling one never deletes another before its turn.
   std::ranges::sort(touched, std::greater<>(),
-                    [](const BlockRef& a) { return a.node->first_token; });
+                    [](const BlockRef& a) { return a.node->first_token(); });
   impl_->SettleIfLeft(touched);
   return evicted;
 }
@@ -103,22 +103,22 @@ Evicted PrefixIndex::ForgetUnused(block::SpaceHandle handle, int64_t before_stam
   Space* const space = impl_->FindSpace(handle);
   if (space == nullptr) return forgotten;
   const auto may_go = [&](const Node& node) {
-    if (!node.in_tree || !node.children.empty() || node.pins > 0) return false;
+    if (!node.in_tree || !node.children().empty() || node.pins > 0) return false;
     const bool cold_copy = !AnyInRam(node) && space->totals.ssd_pages > ssd_bytes;
     return node.stamp < before_stamp || cold_copy;
   };
   std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
   for (Node* const node : impl_->nodes) {
-    if (node->space() == space && may_go(*node)) coldest.push({node->stamp, node->id, node});
+    if (node->space() == space && may_go(*node)) coldest.push({node->stamp, node->id(), node});
   }
   while (!coldest.empty()) {
     Node* const node = coldest.top().node;
     coldest.pop();
     if (!may_go(*node)) continue;
-    Node* const parent = node->parent;
+    Node* const parent = node->parent();
     Add(impl_->Forget(*node), &forgotten);
     Node* const leaf = impl_->Settle(parent);
-    if (leaf != nullptr && may_go(*leaf)) coldest.push({leaf->stamp, leaf->id, leaf});
+    if (leaf != nullptr && may_go(*leaf)) coldest.push({leaf->stamp, leaf->id(), leaf});
   }
   return forgotten;
 }
@@ -135,7 +135,7 @@ uint64_t PrefixIndex::Impl::ClearTree(Space& space) {
       const uint64_t copies = (page.has_extent() ? 1u : 0u) + (OnSsd(page) ? 1u : 0u);
       bytes += copies * PageBytes(*node, page);
     }
-    open.insert(open.end(), node->children.begin(), node->children.end());
+    open.insert(open.end(), node->children().begin(), node->children().end());
   }
   for (auto it = children_last.rbegin(); it != children_last.rend(); ++it) Detach(**it, false);
   return bytes;
@@ -157,20 +157,20 @@ uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
 void PrefixIndex::TrimMemory(uint64_t target_bytes) {
   const base::MutexLock lock(impl_->mutex);
   const auto droppable = [](const Node& node) {
-    return node.in_tree && node.children.empty() && !AnyInRam(node) && node.pins == 0;
+    return node.in_tree && node.children().empty() && !AnyInRam(node) && node.pins == 0;
   };
   std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
   if (impl_->MemoryBytes() <= target_bytes) return;
   for (Node* const node : impl_->nodes) {
-    if (droppable(*node)) coldest.push({node->stamp, node->id, node});
+    if (droppable(*node)) coldest.push({node->stamp, node->id(), node});
   }
   while (!coldest.empty() && impl_->MemoryBytes() > target_bytes) {
     Node* const node = coldest.top().node;
     coldest.pop();
-    Node* const parent = node->parent;
+    Node* const parent = node->parent();
     impl_->Detach(*node, true);
     Node* const leaf = impl_->Settle(parent);
-    if (leaf != nullptr && droppable(*leaf)) coldest.push({leaf->stamp, leaf->id, leaf});
+    if (leaf != nullptr && droppable(*leaf)) coldest.push({leaf->stamp, leaf->id(), leaf});
     impl_->by_hash.Shrink();
   }
 }

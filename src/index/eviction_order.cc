@@ -11,7 +11,7 @@ class LeafLru final : public EvictionPolicy {
   void Put(Node& node, Place place) override {
     if (place == node.in_evict_order) return;
     Orders& orders = orders_[node.space()];
-    const OrderKey key{node.stamp, node.id, &node};
+    const OrderKey key{node.stamp, node.id(), &node};
     if (node.in_evict_order != Place::kNone) size_ -= orders.At(node.in_evict_order).erase(key);
     if (place != Place::kNone) size_ += orders.At(place).insert(key).second ? 1 : 0;
     node.in_evict_order = place;
@@ -42,7 +42,7 @@ class LeafLru final : public EvictionPolicy {
   bool Is(const Node& node, Place place) const override {
     const auto found = orders_.find(node.space());
     if (found == orders_.end()) return place == Place::kNone;
-    const OrderKey key{node.stamp, node.id, const_cast<Node*>(&node)};
+    const OrderKey key{node.stamp, node.id(), const_cast<Node*>(&node)};
     return found->second.clean.contains(key) == (place == Place::kClean) &&
            found->second.dirty.contains(key) == (place == Place::kDirty);
   }
@@ -74,11 +74,11 @@ void LooseOrder::Put(Node& node, bool wanted) {
   const auto there = stamps_.find(&node);
   if (there != stamps_.end()) {
     if (wanted && there->second == node.stamp) return;
-    order_.erase({there->second, node.id, &node});
+    order_.erase({there->second, node.id(), &node});
     stamps_.erase(there);
   }
   if (!wanted) return;
-  order_.insert({node.stamp, node.id, &node});
+  order_.insert({node.stamp, node.id(), &node});
   stamps_.emplace(&node, node.stamp);
 }
 

@@ -14,8 +14,8 @@ namespace {
 bool MakeLast(Lease& lease, const Node* node, const Page& page) {
   for (size_t i = lease.pages.size(); i > 0; --i) {
     const HeldPage& held = lease.pages[i - 1];
-    if (held.first_token != node->first_token) return false;
-    if (held.node != node || held.group != page.group || held.rung != page.rung) continue;
+    if (held.first_token != node->first_token()) return false;
+    if (held.node != node || held.group != page.group() || held.rung != page.rung()) continue;
     const auto at = lease.pages.begin() + static_cast<std::ptrdiff_t>(i - 1);
     std::rotate(at, at + 1, lease.pages.end());
     return true;
@@ -46,7 +46,8 @@ void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t n
     use.marks->holders.store(use.slots, std::memory_order_release);
     use.marks->last_use.store(now, std::memory_order_relaxed);
   }
-  lease.pages.push_back({&node, node.first_token, page.group, page.rung, BytesOf(node, page)});
+  lease.pages.push_back(
+      {&node, node.first_token(), page.group(), page.rung(), BytesOf(node, page)});
 }
 
 bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
@@ -58,14 +59,15 @@ bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
   sums.Remove(node, page);
   use.slots = 0;
   if (use.marks != nullptr) use.marks->holders.store(0, std::memory_order_release);
-  if (!std::exchange(use.condemned, false)) {
+  if (!use.condemned) {
     sums.memory_bytes -= page.UseBytes();
     page.Fold();
     sums.memory_bytes += page.UseBytes();
     return Present(page);
   }
+  use.condemned = false;
   std::erase_if(condemned, [&](const Condemned& copy) {
-    if (copy.node != &node || copy.group != page.group || copy.rung != page.rung) return false;
+    if (copy.node != &node || copy.group != page.group() || copy.rung != page.rung()) return false;
     freed.push_back(copy.extent);
     return true;
   });
@@ -77,7 +79,7 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
   const size_t groups = path.pages.size() / path.blocks.size();
   const int64_t now = base::SystemClock::Get().UnixMicros();
   LeasedSums sums;
-  for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token < tokens; ++i) {
+  for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token() < tokens; ++i) {
     bool taken = false;
     for (size_t group = 0; group < groups; ++group) {
       if (path.pages[i * groups + group] == nullptr) continue;

@@ -16,7 +16,7 @@ bool IsLoose(const Node& node, const Page& page) {
 
 bool HasLoose(const Node& node, block::LayerKind kind) {
   return node.in_tree && std::ranges::any_of(node.pages(), [&](const Page& page) {
-           return IsLoose(node, page) && node.space()->shape.RuleOf(page.group).kind == kind;
+           return IsLoose(node, page) && node.space()->shape.RuleOf(page.group()).kind == kind;
          });
 }
 
@@ -24,14 +24,16 @@ bool HasLoose(const Node& node, block::LayerKind kind) {
 // ends, leaves, and blocks where sequences part; along a chain without any of these nothing else
 // comes, so looking goes no further than the window.
 bool IsNeeded(const Node& block, const GroupRule& rule) {
-  if (block.first_token < rule.sink_tokens) return true;
-  const uint64_t reach = uint64_t{block.first_token} + block.size() + rule.window;  // not included
-  for (const Node* node = &block; node->first_token + 1 < reach; node = *node->children.begin()) {
+  if (block.first_token() < rule.sink_tokens) return true;
+  const uint64_t reach =
+      uint64_t{block.first_token()} + block.size() + rule.window;  // not included
+  for (const Node* node = &block; node->first_token() + 1 < reach;
+       node = *node->children().begin()) {
     if (node->ends().any()) {
       const auto first = static_cast<uint32_t>(node->ends()._Find_first());
-      if (node->first_token + first + 1 < reach) return true;
+      if (node->first_token() + first + 1 < reach) return true;
     }
-    if (node->children.size() != 1) return node->first_token + node->size() < reach;
+    if (node->children().size() != 1) return node->first_token() + node->size() < reach;
   }
   return false;
 }
@@ -46,13 +48,13 @@ void PrefixIndex::Impl::ReorderLoose(Node& node) {
 void PrefixIndex::Impl::LookAgain(Node* node) {
   const Space& space = *node->space();
   if (space.longest_window == 0) return;
-  const uint32_t from = node->first_token;
-  for (; !node->is_root(); node = node->parent) {
+  const uint32_t from = node->first_token();
+  for (; !node->is_root(); node = node->parent()) {
     if (node->windows_needed) {
       node->windows_needed = false;
       ReorderLoose(*node);
     }
-    if (from - node->first_token > space.longest_window + space.shape.block_tokens) return;
+    if (from - node->first_token() > space.longest_window + space.shape.block_tokens) return;
   }
 }
 
@@ -63,7 +65,7 @@ std::optional<Evicted> PrefixIndex::Impl::EvictWindows() {
     {
       const Change change(*this, *node);
       for (Page& page : node->pages()) {
-        const GroupRule rule = node->space()->shape.RuleOf(page.group);
+        const GroupRule rule = node->space()->shape.RuleOf(page.group());
         if (rule.kind != block::LayerKind::kSliding || !IsLoose(*node, page)) continue;
         if (IsNeeded(*node, rule)) {
           node->windows_needed = true;
@@ -95,7 +97,7 @@ bool PrefixIndex::Impl::EvictSnapshots(bool may_drop_dirty) {
   const auto may_go = [&](const Node& node, const Page& page) {
     const bool clean = page.state() == PageState::kRamAndSsd;
     const bool held = node.holds() > 0;
-    return node.space()->shape.IsState(page.group) && IsLoose(node, page) &&
+    return node.space()->shape.IsState(page.group()) && IsLoose(node, page) &&
            (clean || (may_drop_dirty && !held));
   };
   Node* const node = snapshots.Next(
@@ -139,7 +141,7 @@ void PrefixIndex::Impl::TrimChain(Node& leaf) {
       const Change change(*this, *place.node);
       for (Page& page : place.node->pages()) {
         const bool there =
-            page.rung == place.offset && place.node->space()->shape.IsState(page.group);
+            page.rung() == place.offset && place.node->space()->shape.IsState(page.group());
         const bool idle = page.holders() == 0 && !Busy(page.state()) && place.node->pinned() == 0;
         if (there && idle && Present(page)) FreePage(page);
       }

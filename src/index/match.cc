@@ -86,7 +86,7 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
     if (other->space != &space || other->session == session) continue;
     if (other->tokens.size() <= offset) continue;
     // What comes before the tail is known by its name: this only announces, it promises no bytes.
-    if (offset > 0 && other->paths[offset / space.shape.block_tokens - 1] != asked.from->path) {
+    if (offset > 0 && other->paths[offset / space.shape.block_tokens - 1] != asked.from->path()) {
       continue;
     }
     const Slice tail(other->view(), offset, static_cast<uint32_t>(other->tokens.size()));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "index/allocated.h"
+#include "index/node_pool.h"
 #include "index/space.h"
 
 namespace prefixd::index {
@@ -17,22 +18,40 @@ Node::~Node() {
   delete[] body_;
 }
 
-uint64_t Node::BodyBytes() const {
-  return (has_rare_ ? sizeof(RareParts*) : 0) + page_slots_ * sizeof(Page) +
-         size_ * sizeof(block::Token);
+void Node::set_parent(const Node* parent) {
+  parent_ = parent == nullptr ? kNoParent : parent->is_root() ? kRootIsParent : parent->number();
 }
 
-void Node::SetTokens(const block::SequenceView& tokens, uint32_t page_slots) {
+const block::BlockHash& Node::parent_hash() const {
+  const Node* const above = parent();
+  return above != nullptr ? above->hash : Parts().parent_hash;
+}
+
+void Node::set_record_sequence(uint64_t sequence) {
+  if (sequence >= kInRare) rare().record_sequence = sequence;
+  record_sequence_ = std::min(sequence, kInRare) & kInRare;
+}
+
+uint64_t Node::BodyBytes() const {
+  return (has_rare_ ? sizeof(RareParts*) : 0) + sizeof(uint64_t) + page_slots_ * sizeof(Page) +
+         size() * sizeof(block::Token);
+}
+
+void Node::SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t path,
+                     uint32_t page_slots) {
+  first_token_ = first_token % kMaxSequenceTokens;
   size_ = static_cast<uint8_t>(tokens.tokens.size());
   page_slots_ = static_cast<uint16_t>(page_slots);
   body_ = new std::byte[BodyBytes()];
-  std::ranges::copy(std::as_bytes(tokens.tokens), body_ + page_slots * sizeof(Page));
+  std::memcpy(body_, &path, sizeof(path));
+  std::ranges::copy(std::as_bytes(tokens.tokens), AfterPages());
   if (!tokens.content.empty()) {
     rare().content.assign(tokens.content.begin(), tokens.content.end());
   }
 }
 
 void Node::Rebuild(size_t slots, RareParts* rare) {
+  const uint64_t old_path = path();
   const std::span<const std::byte> old_pages = std::as_bytes(pages());
   const std::span<const std::byte> old_tokens = std::as_bytes(tokens());
   std::byte* const old = body_;
@@ -40,8 +59,9 @@ void Node::Rebuild(size_t slots, RareParts* rare) {
   page_slots_ = static_cast<uint16_t>(slots);
   body_ = new std::byte[BodyBytes()];
   if (has_rare_) std::memcpy(body_, &rare, sizeof(rare));
-  std::ranges::copy(old_pages, AfterParts());
-  std::ranges::copy(old_tokens, AfterParts() + slots * sizeof(Page));
+  std::memcpy(AfterRare(), &old_path, sizeof(old_path));
+  std::ranges::copy(old_pages, reinterpret_cast<std::byte*>(AfterPath()));
+  std::ranges::copy(old_tokens, AfterPages());
   delete[] old;
 }
 
@@ -81,7 +101,7 @@ void Node::FoldRare() {
   if (!has_rare_ || !in_tree) return;
   RareParts* const parts = &Parts();
   const bool nothing = parts->content.empty() && parts->ends.none() && parts->record_ends.none() &&
-                       parts->holds == 0 && parts->pinned == 0;
+                       parts->holds == 0 && parts->pinned == 0 && record_sequence_ != kInRare;
   if (!nothing) return;
   Rebuild(page_slots_, nullptr);
   delete parts;
@@ -115,10 +135,10 @@ bool AnyInRam(const Node& node) {
 }
 
 uint64_t PageBytes(const Node& node, const Page& page) {
-  return node.space()->sizes.At(page.sizes).page_bytes;
+  return node.space()->sizes.At(page.sizes()).page_bytes;
 }
 uint64_t PayloadBytes(const Node& node, const Page& page) {
-  return node.space()->sizes.At(page.sizes).payload_bytes;
+  return node.space()->sizes.At(page.sizes()).payload_bytes;
 }
 
 namespace {
@@ -127,7 +147,7 @@ namespace {
 auto Place(std::span<const Page> pages, uint32_t group, uint32_t rung) {
   return std::lower_bound(pages.begin(), pages.end(), std::pair(group, rung),
                           [](const Page& page, const std::pair<uint32_t, uint32_t>& key) {
-                            return std::pair<uint32_t, uint32_t>(page.group, page.rung) < key;
+                            return std::pair<uint32_t, uint32_t>(page.group(), page.rung()) < key;
                           });
 }
 
@@ -136,11 +156,11 @@ auto Place(std::span<const Page> pages, uint32_t group, uint32_t rung) {
 const Page* FindPage(const Node& node, uint32_t group, uint32_t rung) {
   const std::span<const Page> pages = node.pages();
   // Where every group before has one page, as almost everywhere.
-  if (group < pages.size() && pages[group].group == group && pages[group].rung == rung) {
+  if (group < pages.size() && pages[group].group() == group && pages[group].rung() == rung) {
     return &pages[group];
   }
   const auto it = Place(pages, group, rung);
-  const bool found = it != pages.end() && it->group == group && it->rung == rung;
+  const bool found = it != pages.end() && it->group() == group && it->rung() == rung;
   return found ? &*it : nullptr;
 }
 
@@ -157,15 +177,15 @@ Page& SlotFor(Node& node, uint32_t group, uint32_t rung) {
 
 bool Covers(const Node& other, const Node& node) {
   return std::ranges::all_of(node.pages(), [&](const Page& page) {
-    if (!Present(page) || node.space()->shape.IsState(page.group)) return true;
-    const Page* const same = FindPage(other, page.group, page.rung);
+    if (!Present(page) || node.space()->shape.IsState(page.group())) return true;
+    const Page* const same = FindPage(other, page.group(), page.rung());
     return same != nullptr && Present(*same);
   });
 }
 
 bool HasSnapshots(const Node& node) {
   return std::ranges::any_of(node.pages(), [&](const Page& page) {
-    return Present(page) && node.space()->shape.IsState(page.group);
+    return Present(page) && node.space()->shape.IsState(page.group());
   });
 }
 
@@ -173,7 +193,7 @@ bool SnapshotsMayMove(const Node& node) {
   return std::ranges::all_of(node.pages(), [&](const Page& page) {
     const bool under_way =
         page.state() == PageState::kSpilling || page.state() == PageState::kPromoting;
-    return !node.space()->shape.IsState(page.group) || (page.holders() == 0 && !under_way);
+    return !node.space()->shape.IsState(page.group()) || (page.holders() == 0 && !under_way);
   });
 }
 
@@ -182,23 +202,23 @@ block::BlockHash HashOfPrefix(const Node& node, uint32_t tokens) {
 }
 
 void Describe(Node& node, const Page& page, PageInfo& info) {
-  info.ref = {.node = &node, .node_id = node.id, .group = page.group, .rung = page.rung};
+  info.ref = {.node = &node, .node_id = node.id(), .group = page.group(), .rung = page.rung()};
   info.state = page.state();
   info.name.space = node.space()->shape.id;
   info.name.block = node.hash;
-  info.name.group = page.group;
-  info.name.rung = page.rung;
+  info.name.group = page.group();
+  info.name.rung = page.rung();
   info.name.tokens = node.size();
-  info.first_token = node.first_token;
+  info.first_token = node.first_token();
   info.tokens = node.size();
   info.page_bytes = PageBytes(node, page);
   info.payload_bytes = PayloadBytes(node, page);
   info.check = page.check;
   info.extent = page.extent();
   info.ssd_sequence = page.ssd_sequence();
-  if (!node.space()->shape.IsState(page.group)) return;
-  info.name.tokens = info.tokens = page.rung;
-  if (page.rung < node.size()) info.name.block = HashOfPrefix(node, page.rung);
+  if (!node.space()->shape.IsState(page.group())) return;
+  info.name.tokens = info.tokens = page.rung();
+  if (page.rung() < node.size()) info.name.block = HashOfPrefix(node, page.rung());
 }
 
 PageInfo InfoOf(Node& node, const Page& page) {
@@ -225,7 +245,7 @@ void WriteEnds(const Node& node) {
 
 std::array<uint64_t, 2> EndsIn(const Node& node, const Page& page) {
   EndSet ends = node.ends();
-  if (node.space()->shape.IsState(page.group)) ends &= ~(~EndSet() << page.rung);
+  if (node.space()->shape.IsState(page.group())) ends &= ~(~EndSet() << page.rung());
   return {(ends & EndSet(~uint64_t{0})).to_ullong(), (ends >> 64).to_ullong()};
 }
 

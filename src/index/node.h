@@ -6,6 +6,7 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,6 +20,7 @@
 
 namespace prefixd::index {
 
+class NodePool;
 struct Space;
 
 // Bit k - 1: a sequence ends after k tokens of the block. An end shared by several siblings (their
@@ -37,11 +39,15 @@ using Order = absl::btree_set<OrderKey>;
 // Where in the eviction policy's orders a block stands.
 enum class EvictPlace : uint8_t { kNone, kClean, kDirty };
 
-// Blocks stand in chunks, each of one space, behind its head; a root in a chunk of its own.
-inline constexpr uint32_t kChunkNodes = 32;
+// Blocks stand in chunks, each of one space, behind its head; a root in a chunk of its own, which
+// is not in the pool.
+inline constexpr uint32_t kChunkNodes = 64;
 struct ChunkHead {
   Space* space = nullptr;
-  uint64_t used = 0;  // bit: there is one
+  NodePool* pool = nullptr;
+  Node* root = nullptr;  // of the space
+  uint64_t used = 0;     // bit: there is one
+  uint32_t number = 0;
 };
 
 // What few blocks have.
@@ -49,41 +55,26 @@ struct RareParts {
   std::vector<block::ContentKey> content;
   EndSet ends, record_ends;
   block::BlockHash parent_hash{};  // outside the tree, of a block with snapshots
+  uint64_t record_sequence = 0;    // one that is too large for a Node
   uint32_t holds = 0;              // reservations among the pins: the node is not pruned
   uint32_t pinned = 0;             // Pin()s among them: its pages stay, in RAM
 };
 
-// There may be one for every few hundred bytes that the SSD holds, so every byte counts. Its pages
-// and then its tokens stand in one allocation, its parent's hash at its parent.
+// There may be one for every few hundred bytes that the SSD holds, so every byte counts. Its path,
+// its pages and its tokens stand in one allocation, its parent's hash at its parent; of its parent
+// and its only child it has their numbers in the pool.
 struct Node {
-  explicit Node(Node* parent) : parent(parent) {}
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
-
-  Node* parent;  // nullptr for a root and outside the tree
-  Children children;
-
  private:
-  // If it has any, the address of its rare parts; page_slots_ pages, page_count_ of them there; the
-  // tokens.
+  // If it has any, the address of its rare parts; its path; page_slots_ pages, page_count_ of them
+  // there; the tokens.
   std::byte* body_ = nullptr;
 
  public:
-  uint64_t id = 0;  // its place in the pool in the low half
   int64_t stamp = 0;
-  uint64_t path =
-      0;  // over every token from the root on, never cut: tells blocks of one hash apart
   block::BlockHash hash{};
-  uint64_t record_sequence = 0;  // of the record on SSD
-  uint32_t first_token = 0;
-  uint32_t pins = 0;  // lease holders, reservations, a spill, promotions: the node is not deleted
-  uint32_t subtree_ends = 0;  // own ends and those of all descendants
-  uint32_t next_by_hash = 0;  // HashTable's own
 
  private:
-  uint16_t page_count_ = 0, page_slots_ = 0;
-  uint8_t size_ = 0;
+  uint64_t record_sequence_ : 40 = 0;  // kInRare: there
 
  public:
   uint8_t touches = 0;  // requests that took hold of it since it was stored, saturating
@@ -102,16 +93,43 @@ struct Node {
 
  private:
   bool has_rare_ : 1 = false;
+  uint32_t parent_ = kNoParent;  // its number, or one of these
+  uint32_t children_ = 0;        // Children's own
+  uint32_t place_ = 0;           // its place in its chunk; above it which one it is of those there
+  uint32_t first_token_ : 24 = 0, size_ : 8 = 0;
+  uint16_t page_count_ = 0, page_slots_ = 0;
 
  public:
-  Space* space() const {
-    return (reinterpret_cast<const ChunkHead*>(this - NumberInChunk()) - 1)->space;
-  }
-  uint32_t NumberInChunk() const { return static_cast<uint32_t>(id) % kChunkNodes; }
+  uint32_t pins = 0;  // lease holders, reservations, a spill, promotions: the node is not deleted
+  uint32_t subtree_ends = 0;  // own ends and those of all descendants
+  uint32_t next_by_hash = 0;  // HashTable's own
 
+  Node() = default;
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  Space* space() const { return Head().space; }
+  NodePool& pool() const { return *Head().pool; }
+  // Its place in the pool; and what tells it from those that had the place before, too.
+  uint32_t number() const { return Head().number * kChunkNodes + place_ % kChunkNodes; }
+  uint64_t id() const { return uint64_t{place_ / kChunkNodes} << 32 | number(); }
+
+  Node* parent() const;  // nullptr for a root and outside the tree
+  void set_parent(const Node* parent);
+  // The view writes through to the block.
+  Children children() { return Children(this); }
+  const Children children() const { return Children(const_cast<Node*>(this)); }
+
+  // Over every token from the root on, never cut: tells blocks of one hash apart. 0 of a root.
+  uint64_t path() const {
+    uint64_t path = 0;
+    std::memcpy(&path, AfterRare(), sizeof(path));
+    return path;
+  }
+  uint32_t first_token() const { return first_token_; }
   std::span<const block::Token> tokens() const {
-    return {reinterpret_cast<const block::Token*>(AfterParts() + page_slots_ * sizeof(Page)),
-            size_};
+    return {reinterpret_cast<const block::Token*>(AfterPages()), size()};
   }
   std::span<const block::ContentKey> content() const {
     return has_rare_ ? Parts().content : std::span<const block::ContentKey>();
@@ -119,15 +137,14 @@ struct Node {
   block::SequenceView view() const { return {tokens(), content()}; }
   uint32_t size() const { return size_; }
   bool is_root() const { return size_ == 0; }
-  // Once, with room for pages. Requires: at most 128 tokens.
-  void SetTokens(const block::SequenceView& tokens, uint32_t page_slots);
+  // Once, with room for pages. Requires: at most 128 tokens, all within kMaxSequenceTokens.
+  void SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t path,
+                 uint32_t page_slots);
 
   // By group, then rung; kGone ones stay while somebody holds them. Where they stand changes with
   // InsertPage and ErasePages.
-  std::span<Page> pages() { return {reinterpret_cast<Page*>(AfterParts()), page_count_}; }
-  std::span<const Page> pages() const {
-    return {reinterpret_cast<const Page*>(AfterParts()), page_count_};
-  }
+  std::span<Page> pages() { return {AfterPath(), page_count_}; }
+  std::span<const Page> pages() const { return {AfterPath(), page_count_}; }
   Page& InsertPage(size_t at, const Page& page);
   // Those that are gone and that nobody holds.
   void EraseGone();
@@ -140,19 +157,32 @@ struct Node {
   RareParts& rare();
   // Takes back what is said by default.
   void FoldRare();
-  const block::BlockHash& parent_hash() const {
-    return parent != nullptr ? parent->hash : Parts().parent_hash;
+  const block::BlockHash& parent_hash() const;
+  // Of the record on SSD; 0: none. Changes inside a Change; may move tokens and pages.
+  uint64_t record_sequence() const {
+    return record_sequence_ == kInRare ? Parts().record_sequence : record_sequence_;
   }
+  void set_record_sequence(uint64_t sequence);
   uint64_t MemoryBytes() const;  // but for itself and its children
 
  private:
+  friend class Children;
+  friend class NodePool;
   static const EndSet kNoEnds;
-  std::byte* AfterParts() const { return body_ + (has_rare_ ? sizeof(RareParts*) : 0); }
+  static constexpr uint32_t kNoParent = ~uint32_t{0}, kRootIsParent = kNoParent - 1;
+  static constexpr uint64_t kInRare = (uint64_t{1} << 40) - 1;
+
+  const ChunkHead& Head() const {
+    return *(reinterpret_cast<const ChunkHead*>(this - place_ % kChunkNodes) - 1);
+  }
+  std::byte* AfterRare() const { return body_ + (has_rare_ ? sizeof(RareParts*) : 0); }
+  Page* AfterPath() const { return reinterpret_cast<Page*>(AfterRare() + sizeof(uint64_t)); }
+  std::byte* AfterPages() const { return reinterpret_cast<std::byte*>(AfterPath() + page_slots_); }
   RareParts& Parts() const { return **reinterpret_cast<RareParts**>(body_); }
   uint64_t BodyBytes() const;
   void Rebuild(size_t slots, RareParts* rare);
 };
-static_assert(sizeof(Node) == 96);
+static_assert(sizeof(Node) == 72);
 
 // How many pages it has of each kind.
 struct PageCounts {

@@ -11,8 +11,8 @@ NodePool::~NodePool() {
   for (auto it = begin(); it != end(); ++it) (*it)->~Node();
 }
 
-Node* NodePool::Add(Node* parent, Space* space) {
-  absl::btree_set<uint32_t>& room = room_[space];
+Node* NodePool::Add(const Node& parent) {
+  absl::btree_set<uint32_t>& room = room_[parent.space()];
   if (room.empty()) {
     if (given_back_.empty()) {
       given_back_.push_back(static_cast<uint32_t>(chunks_.size()));
@@ -21,7 +21,8 @@ Node* NodePool::Add(Node* parent, Space* space) {
     const uint32_t fresh = given_back_.back();
     given_back_.pop_back();
     chunks_[fresh] = std::make_unique_for_overwrite<Chunk>();
-    chunks_[fresh]->head = {space, 0};
+    chunks_[fresh]->head = {
+        .space = parent.space(), .pool = this, .root = parent.Head().root, .number = fresh};
     room.insert(fresh);
     ++there_;
     ++with_room_;
@@ -35,13 +36,14 @@ Node* NodePool::Add(Node* parent, Space* space) {
     --with_room_;
   }
   ++size_;
-  Node* const node = new (chunk.At(at)) Node(parent);
-  node->id = next_serial_++ << 32 | (first * kChunkNodes + at);
+  Node* const node = new (chunk.At(at)) Node;
+  node->place_ = next_serial_++ * kChunkNodes + at;
+  node->set_parent(&parent);
   return node;
 }
 
 void NodePool::Remove(Node* node) {
-  const uint32_t number = NumberOf(*node), in = number / kChunkNodes;
+  const uint32_t number = node->number(), in = number / kChunkNodes;
   ChunkHead& head = chunks_[in]->head;
   node->~Node();
   absl::btree_set<uint32_t>& room = room_[head.space];
@@ -65,7 +67,23 @@ Node* NodePool::Find(uint64_t id) const {
   Chunk* const chunk = chunks_[number / kChunkNodes].get();
   if (chunk == nullptr || (chunk->head.used >> number % kChunkNodes & 1) == 0) return nullptr;
   Node* const node = chunk->At(number % kChunkNodes);
-  return node->id == id ? node : nullptr;
+  return node->id() == id ? node : nullptr;
+}
+
+uint32_t NodePool::AddSiblings(const ChildLess& less) {
+  if (free_siblings_.empty()) {
+    free_siblings_.push_back(static_cast<uint32_t>(siblings_.size()));
+    siblings_.emplace_back();
+  }
+  const uint32_t number = free_siblings_.back();
+  free_siblings_.pop_back();
+  siblings_[number] = std::make_unique<Siblings>(less);
+  return number;
+}
+
+void NodePool::RemoveSiblings(uint32_t number) {
+  siblings_[number] = nullptr;
+  free_siblings_.push_back(number);
 }
 
 void NodePool::Iterator::Skip() {
@@ -82,16 +100,17 @@ void NodePool::Iterator::Skip() {
 
 uint64_t NodePool::MemoryBytes() const {
   return there_ * Allocated(sizeof(Chunk)) + chunks_.capacity() * sizeof(chunks_[0]) +
-         with_room_ * 6 + given_back_.capacity() * sizeof(uint32_t);
+         with_room_ * 6 + (given_back_.capacity() + free_siblings_.capacity()) * sizeof(uint32_t) +
+         siblings_.capacity() * sizeof(siblings_[0]);
 }
 
 void HashTable::Reserve(size_t nodes) {
-  if (nodes > buckets_.size()) Rebuild(std::bit_ceil(nodes));
+  if (nodes > buckets_.size()) Rebuild(nodes);
 }
 
 void HashTable::Shrink() {
   if (buckets_.size() > 64 && size_ < buckets_.size() / 4) {
-    Rebuild(std::bit_ceil(std::max<size_t>(64, size_ + size_ / 2)));
+    Rebuild(Grown());
   }
 }
 
@@ -107,25 +126,25 @@ void HashTable::Rebuild(size_t buckets) {
 uint32_t& HashTable::BucketOf(const block::BlockHash& hash) {
   uint64_t spread = 0;
   std::memcpy(&spread, hash.data(), sizeof(spread));
-  return buckets_[spread & (buckets_.size() - 1)];
+  return buckets_[spread % buckets_.size()];
 }
 
 void HashTable::Link(Node& node) {
   uint32_t& bucket = BucketOf(node.hash);
-  node.next_by_hash = std::exchange(bucket, NodePool::NumberOf(node) + 1);
+  node.next_by_hash = std::exchange(bucket, node.number() + 1);
   node.in_by_hash = true;
   ++size_;
 }
 
 void HashTable::Add(Node& node) {
-  if (size_ == buckets_.size()) Reserve(std::max<size_t>(64, 2 * size_));
+  if (size_ == buckets_.size()) Reserve(Grown());
   Link(node);
 }
 
 void HashTable::Remove(Node& node) {
   if (!node.in_by_hash) return;
   uint32_t* link = &BucketOf(node.hash);
-  while (*link != NodePool::NumberOf(node) + 1) link = &pool_->At(*link - 1)->next_by_hash;
+  while (*link != node.number() + 1) link = &pool_->At(*link - 1)->next_by_hash;
   *link = node.next_by_hash;
   node.in_by_hash = false;
   --size_;

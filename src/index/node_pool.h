@@ -3,6 +3,7 @@
 //
 // Internal to index/, guarded by the index's mutex. A chunk whose last block goes is given back.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +24,8 @@ class NodePool {
     Node* At(uint32_t i) { return reinterpret_cast<Node*>(bytes) + i; }
   };
   static_assert(offsetof(Chunk, bytes) == sizeof(ChunkHead));
-  static constexpr uint64_t kFull = (uint64_t{1} << kChunkNodes) - 1;
+  static_assert(kChunkNodes == 64);
+  static constexpr uint64_t kFull = ~uint64_t{0};
 
  public:
   NodePool() = default;
@@ -31,16 +33,20 @@ class NodePool {
   NodePool(const NodePool&) = delete;
   NodePool& operator=(const NodePool&) = delete;
 
-  // Where its space has room at the front. Its id is another than any before had.
-  Node* Add(Node* parent, Space* space);
+  // A child of this one, where their space has room at the front. Its id comes again only after
+  // 2^26 others.
+  Node* Add(const Node& parent);
   void Remove(Node* node);
 
-  static uint32_t NumberOf(const Node& node) { return static_cast<uint32_t>(node.id); }
   Node* At(uint32_t number) const {
     return chunks_[number / kChunkNodes]->At(number % kChunkNodes);
   }
   // nullptr when that one is gone.
   Node* Find(uint64_t id) const;
+
+  uint32_t AddSiblings(const ChildLess& less);  // their number
+  void RemoveSiblings(uint32_t number);
+  Siblings& SiblingsAt(uint32_t number) { return *siblings_[number]; }
 
   // In no order. What is added meanwhile may come or not; none but the current one may go.
   class Iterator {
@@ -71,8 +77,15 @@ class NodePool {
   std::vector<uint32_t> given_back_;                             // their numbers
   absl::flat_hash_map<Space*, absl::btree_set<uint32_t>> room_;  // a space's chunks with room
   size_t size_ = 0, there_ = 0, with_room_ = 0;                  // blocks, chunks
-  uint64_t next_serial_ = 1;
+  uint32_t next_serial_ = 0;
+  std::vector<std::unique_ptr<Siblings>> siblings_;  // nullptr: free
+  std::vector<uint32_t> free_siblings_;              // their numbers
 };
+
+inline Node* Node::parent() const {
+  if (parent_ < kRootIsParent) return pool().At(parent_);
+  return parent_ == kNoParent ? nullptr : Head().root;
+}
 
 // Blocks by hash: different ones may have one. Chains through the blocks themselves.
 class HashTable {
@@ -87,17 +100,21 @@ class HashTable {
   Node* First(const block::BlockHash& hash) const;
   Node* Next(const Node& node) const;
   size_t size() const { return size_; }
-  uint64_t GrowthBytes() const { return size_ < buckets_.size() ? 0 : MemoryBytes(); }  // by Add
+  uint64_t GrowthBytes() const {  // by Add
+    return size_ < buckets_.size() ? 0 : Grown() * sizeof(uint32_t) - MemoryBytes();
+  }
   uint64_t MemoryBytes() const { return buckets_.capacity() * sizeof(uint32_t); }
 
  private:
+  // By half: at most 6 bytes a block, 4 at best.
+  size_t Grown() const { return std::max<size_t>(64, size_ + size_ / 2); }
   uint32_t& BucketOf(const block::BlockHash& hash);
   Node* Matching(uint32_t link, const block::BlockHash& hash) const;
   void Link(Node& node);
   void Rebuild(size_t buckets);
 
   const NodePool* const pool_;
-  std::vector<uint32_t> buckets_;  // the first one's number + 1; a power of two
+  std::vector<uint32_t> buckets_;  // the first one's number + 1
   size_t size_ = 0;
 };
 

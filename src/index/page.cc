@@ -19,9 +19,6 @@ uint32_t Units(uint64_t bytes) {
   return static_cast<uint32_t>(units);
 }
 
-// Doubled it is still whole: of all but stores that were opened eight million times.
-bool FitsBare(uint64_t sequence) { return sequence >> 63 == 0; }
-
 }  // namespace
 
 void Page::set_extent(const block::Extent& extent) {
@@ -39,11 +36,19 @@ void Page::DropExtent() {
   mine.moving = false;
 }
 
+void Page::set_sizes(uint16_t sizes) {
+  if (!in_use() && FitsBare(0, sizes)) {
+    SetBare(bare_sequence(), sizes);
+  } else {
+    Use().sizes = sizes;
+  }
+}
+
 void Page::set_ssd_sequence(uint64_t sequence) {
   if (in_use()) {
     use().ssd_sequence = sequence;
-  } else if (FitsBare(sequence)) {
-    place_ = sequence << 1;
+  } else if (FitsBare(sequence, 0)) {
+    SetBare(sequence, sizes());
   } else {
     PageUse& mine = Use();
     mine.ssd_sequence = sequence;
@@ -53,8 +58,10 @@ void Page::set_ssd_sequence(uint64_t sequence) {
 
 PageUse& Page::Use() {
   if (in_use()) return use();
-  auto* const fresh = new PageUse{.ssd_sequence = ssd_sequence(), .state = state()};
-  place_ = reinterpret_cast<uint64_t>(fresh) + kUsed;
+  auto* const fresh =
+      new PageUse{.ssd_sequence = ssd_sequence(), .sizes = sizes(), .state = state()};
+  in_use_ = 1;
+  rest_ = reinterpret_cast<uint64_t>(fresh) & kAllRest;
   return *fresh;
 }
 
@@ -62,22 +69,23 @@ void Page::Fold() {
   if (!in_use()) return;
   PageUse* const mine = &use();
   const bool needed = mine->extent_units != 0 || mine->marks != nullptr || mine->slots != 0 ||
-                      mine->holders > 0 || mine->condemned || !FitsBare(mine->ssd_sequence);
+                      mine->holders > 0 || mine->condemned ||
+                      !FitsBare(mine->ssd_sequence, mine->sizes);
   const PageState bare = mine->ssd_sequence == 0 ? PageState::kGone : PageState::kSsd;
   if (needed || mine->state != bare) return;
-  place_ = mine->ssd_sequence << 1;
+  SetBare(mine->ssd_sequence, mine->sizes);
   delete mine;
 }
 
 void Page::Reset() {
   if (in_use()) delete &use();
-  *this = Page(group, rung);
+  *this = Page(group(), rung());
 }
 
 void Page::Take(Page& other) {
   Reset();
   *this = other;
-  other = Page(other.group, other.rung);
+  other = Page(other.group(), other.rung());
 }
 
 uint64_t Page::UseBytes() const { return in_use() ? Allocated(sizeof(PageUse)) : 0; }

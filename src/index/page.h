@@ -1,4 +1,4 @@
-// A page of a block, in 20 bytes while it is on SSD only and nobody holds it.
+// A page of a block, in 16 bytes while it is on SSD only and nobody holds it.
 //
 // Internal to index/. Plain data without locks; every field is guarded by the index's mutex.
 #pragma once
@@ -6,38 +6,43 @@
 
 #include "block/arena_file.h"
 #include "block/extent.h"
+#include "block/layer_group.h"
 #include "index/prefix_index.h"
 
 namespace prefixd::index {
 
-// What a page has beside its check and its SSD copy while it is in RAM or somebody holds it.
+// What a page has beside its check, its sizes and its SSD copy while it is in RAM or somebody holds
+// it; or where its numbers are too large for a Page.
 struct PageUse {
   uint32_t extent_place = 0, extent_units = 0;  // of kExtentUnit bytes; 0 units: no extent
   uint64_t ssd_sequence = 0;
   block::PageMarks* marks = nullptr;  // of the extent; nullptr when it has none
   uint64_t slots = 0;    // whose bits are set since the last holder went; what marks->holders says
   uint32_t holders = 0;  // leases
-  bool moving = false;   // picked for a move; cleared when the extent changes
-  bool condemned = false;  // an extent of it waits in Impl::condemned for its last holder
+  uint16_t sizes = 0;
+  bool moving : 1 = false;     // picked for a move; cleared when the extent changes
+  bool condemned : 1 = false;  // an extent of it waits in Impl::condemned for its last holder
   PageState state = PageState::kGone;
 };
 static_assert(sizeof(PageUse) == 40);
 
 // Copied as bytes: whoever drops a page or leaves it behind calls Reset or Take.
-class [[gnu::packed, gnu::aligned(4)]] Page {
+class Page {
  public:
   Page() = default;
-  Page(uint32_t group, uint32_t rung)
-      : group(static_cast<uint8_t>(group)), rung(static_cast<uint8_t>(rung)) {}
+  Page(uint32_t group, uint32_t rung) : group_(group & 63), rung_(rung & 255) {}
 
-  uint8_t group = 0;   // at most block::kMaxGroups
-  uint8_t rung = 0;    // of a snapshot: its offset in the block
-  uint16_t sizes = 0;  // in Space::sizes
   uint64_t check = 0;
+
+  uint16_t group() const { return group_; }
+  uint16_t rung() const { return rung_; }  // of a snapshot: its offset
+  // In Space::sizes.
+  uint16_t sizes() const { return in_use() ? use().sizes : bare_sizes(); }
+  void set_sizes(uint16_t sizes);
 
   PageState state() const {
     if (in_use()) return use().state;
-    return place_ == 0 ? PageState::kGone : PageState::kSsd;
+    return bare_sequence() == 0 ? PageState::kGone : PageState::kSsd;
   }
   void set_state(PageState state) {
     if (state != this->state()) Use().state = state;
@@ -52,8 +57,8 @@ class [[gnu::packed, gnu::aligned(4)]] Page {
   void set_extent(const block::Extent& extent);
   void DropExtent();  // and its marks
   // 0: no copy on SSD; kPromoting with 0 also: it was dropped while it was read.
-  uint64_t ssd_sequence() const { return in_use() ? use().ssd_sequence : place_ >> 1; }
-  // Of a page that is on SSD only or gone, this decides which.
+  uint64_t ssd_sequence() const { return in_use() ? use().ssd_sequence : bare_sequence(); }
+  // While there is no PageUse, this decides whether it is on SSD or gone.
   void set_ssd_sequence(uint64_t sequence);
   block::PageMarks* marks() const { return in_use() ? use().marks : nullptr; }
   uint64_t slots() const { return in_use() ? use().slots : 0; }
@@ -66,18 +71,33 @@ class [[gnu::packed, gnu::aligned(4)]] Page {
   // As one that was never there, of the same group and rung.
   void Reset();
   // Everything of another page of the same group and rung, which is Reset.
-  void Take(Page & other);
+  void Take(Page& other);
   uint64_t UseBytes() const;
 
  private:
-  static constexpr uint64_t kUsed = 1;
+  static constexpr int kSizesBits = 13;  // below them in rest_ its SSD sequence
+  static constexpr int kRestBits = 49, kSequenceBits = kRestBits - kSizesBits;
+  static constexpr uint64_t kAllRest = (uint64_t{1} << kRestBits) - 1;
 
-  bool in_use() const { return (place_ & kUsed) != 0; }
-  PageUse& use() const { return *reinterpret_cast<PageUse*>(place_ - kUsed); }
+  // Until a store was opened 65,536 times, or has taken 280 TB in pages of 4 KiB.
+  static bool FitsBare(uint64_t sequence, uint16_t sizes) {
+    return sequence >> kSequenceBits == 0 && sizes >> kSizesBits == 0;
+  }
+  bool in_use() const { return in_use_ != 0; }
+  PageUse& use() const { return *reinterpret_cast<PageUse*>(rest_); }
+  uint64_t bare_sequence() const { return rest_ & ((uint64_t{1} << kSequenceBits) - 1); }
+  uint16_t bare_sizes() const { return static_cast<uint16_t>(rest_ >> kSequenceBits); }
+  void SetBare(uint64_t sequence, uint16_t sizes) {
+    in_use_ = 0;
+    rest_ = (uint64_t{sizes} << kSequenceBits | sequence) & kAllRest;
+  }
 
-  uint64_t place_ = 0;  // its SSD sequence doubled, or the address of its PageUse and kUsed
+  uint64_t in_use_ : 1 = 0;
+  uint64_t group_ : 6 = 0;  // below block::kMaxGroups
+  uint64_t rung_ : 8 = 0;
+  uint64_t rest_ : kRestBits = 0;  // the address of its PageUse; or sizes and sequence
 };
-static_assert(sizeof(Page) == 20);
+static_assert(sizeof(Page) == 16 && block::kMaxGroups <= 64);
 
 inline bool Present(const Page& page) { return page.state() != PageState::kGone; }
 inline bool OnSsd(const Page& page) { return page.ssd_sequence() != 0; }

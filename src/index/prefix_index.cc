@@ -19,7 +19,8 @@ block::SpaceHandle PrefixIndex::AddSpace(const SpaceShape& shape) {
     if (space->shape.id == shape.id) return space->handle;
   }
   const block::SpaceHandle handle{impl_->spaces.size() + 1};
-  impl_->spaces.push_back(std::make_unique<Space>(shape, handle, &impl_->comparisons));
+  impl_->spaces.push_back(
+      std::make_unique<Space>(shape, handle, &impl_->comparisons, &impl_->nodes));
   Space& space = *impl_->spaces.back();
   space.root.in_tree = true;
   space.root.hash = block::RootHash(shape.id);

@@ -42,6 +42,7 @@
 
 namespace prefixd::index {
 
+inline constexpr uint32_t kMaxSequenceTokens = 1u << 24;
 struct Node;  // a block; stays valid while leased, reserved or being spilled
 
 // Names one page for as long as the index lives: a reference to a block that is gone finds nothing.
@@ -421,8 +422,8 @@ class PrefixIndex {
   // Plans the blocks of the whole sequence (the last may be partial), holds the deepest present
   // ancestor, announces the missing blocks. A block is kPresent when every selected group has a
   // page in a usable rung holding all its tokens; sliding groups only where an end that `wish`
-  // names needs it. InvalidArgument for an empty sequence; ResourceExhausted when leases and
-  // reservations would fill half the memory limit.
+  // names needs it. InvalidArgument for an empty sequence or one of more than kMaxSequenceTokens;
+  // ResourceExhausted when leases and reservations would fill half the memory limit.
   absl::StatusOr<Reserved> Reserve(block::SpaceHandle space, const block::SequenceView& sequence,
                                    const Selection& selection, block::SessionId session,
                                    const SnapshotWish& wish = {});

@@ -47,7 +47,7 @@ void PrefixIndex::Impl::DropBadCopy(Node& node, Page& page) {
   const bool in_place = page.has_extent();
   if (in_place && page.holders() > 0) {
     // Somebody may have been reading it since before this daemon: no one else's bytes go there.
-    condemned.push_back({&node, page.group, page.rung, page.extent()});
+    condemned.push_back({&node, page.group(), page.rung(), page.extent()});
     page.Use().condemned = true;
     page.DropExtent();
   }
@@ -93,15 +93,15 @@ std::optional<BlockDescription> PrefixIndex::Describe(const PageRef& ref) const 
   if (page == nullptr || !Present(*page) || !ref.node->in_tree) return std::nullopt;
   const Node& node = *ref.node;
   // A snapshot's block is that of its own tokens: it may hang at any block that begins with them.
-  const bool state = node.space()->shape.IsState(page->group);
-  const Slice block(node.view(), 0, state ? page->rung : node.size());
+  const bool state = node.space()->shape.IsState(page->group());
+  const Slice block(node.view(), 0, state ? page->rung() : node.size());
   const bool whole = block.size() == node.size();
   BlockDescription description{
-      .name = {.hash = whole ? node.hash : HashOfPrefix(node, page->rung),
-               .parent = node.parent->hash,
-               .path = whole ? node.path : Impl::PathOf(node.parent->path, block.view()),
-               .parent_path = node.parent->path},
-      .first_token = node.first_token,
+      .name = {.hash = whole ? node.hash : HashOfPrefix(node, page->rung()),
+               .parent = node.parent()->hash,
+               .path = whole ? node.path() : Impl::PathOf(node.parent()->path(), block.view()),
+               .parent_path = node.parent()->path()},
+      .first_token = node.first_token(),
       .tokens = {block.view().tokens.begin(), block.view().tokens.end()},
       .content = {block.view().content.begin(), block.view().content.end()},
       .ends = ListEnds(node.ends())};

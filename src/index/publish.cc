@@ -98,7 +98,7 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
     slot.set_state(PageState::kRam);
     slot.set_extent(page.extent);
     slot.check = page.check;
-    slot.sizes = *node.space()->sizes.NumberOf({page.page_bytes, page.payload_bytes});
+    slot.set_sizes(*node.space()->sizes.NumberOf({page.page_bytes, page.payload_bytes}));
     slot.Use().marks = page.marks;
     WriteMarks(node, slot, now);
   }
@@ -211,7 +211,7 @@ absl::StatusOr<Node*> PrefixIndex::Impl::StoredUpTo(Reservation& reservation, ui
   };
   if (parent == nullptr) return missing(last);
   const Node* node = parent;
-  for (uint32_t block = last; block-- > 0; node = node->parent) {
+  for (uint32_t block = last; block-- > 0; node = node->parent()) {
     if (!AnyPresent(*node) && reservation.states[block] == PlanState::kMissing) {
       return missing(block);
     }
@@ -220,7 +220,7 @@ absl::StatusOr<Node*> PrefixIndex::Impl::StoredUpTo(Reservation& reservation, ui
   Node* const first = FirstExtending(*parent, slice.view());
   if (first == nullptr) return missing(last);
   if (reservation.states[last] != PlanState::kMissing) return first;
-  for (auto it = parent->children.find(first); it != parent->children.end(); ++it) {
+  for (auto it = parent->children().find(first); it != parent->children().end(); ++it) {
     if (block::CommonPrefix((*it)->view(), slice.view()) < slice.size()) break;
     if (AnyPresent(**it)) return first;
   }

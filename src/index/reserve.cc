@@ -106,7 +106,7 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
   }
   const auto size = static_cast<uint32_t>(sequence.tokens.size());
   const Usable full = OnlyFull(reservation.usable);
-  BlockName name{.hash = space.root.hash, .path = space.root.path};
+  BlockName name{.hash = space.root.hash, .path = space.root.path()};
   for (uint32_t first = 0; first < size; first += space.shape.block_tokens) {
     const size_t index = reservation.blocks.size();
     const Slice tokens(sequence, first, std::min(size, first + space.shape.block_tokens));
@@ -138,7 +138,7 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
     const bool known = index < walk.path.size();
     BlockName next{.parent = name.hash, .parent_path = name.path};
     next.hash = known ? walk.path[index]->hash : Hash(name.hash, tokens.view());
-    next.path = known ? walk.path[index]->path : PathOf(name.path, tokens.view());
+    next.path = known ? walk.path[index]->path() : PathOf(name.path, tokens.view());
     name = next;
     reserved.hashes.push_back(name.hash);
     reserved.names.push_back(name);
@@ -157,6 +157,10 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
     return absl::InvalidArgumentError(absl::StrCat("reserve: unknown space ", handle.value));
   }
   if (sequence.tokens.empty()) return absl::InvalidArgumentError("reserve: sequence is empty");
+  if (sequence.tokens.size() > kMaxSequenceTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("reserve: sequence has ", sequence.tokens.size(),
+                                                   " tokens, limit ", kMaxSequenceTokens));
+  }
   if (absl::Status valid = block::ValidateContent(sequence); !valid.ok()) return valid;
   // Tokens, hashes and plans of what is announced but not stored: half of the limit is for the
   // tree.
@@ -252,7 +256,7 @@ absl::Status PrefixIndex::CloseReservation(block::ReservationId reservation) {
 Node* PrefixIndex::Impl::ParentOf(Reservation& reservation, uint32_t block_index) {
   Node* node = reservation.hold != nullptr ? reservation.hold : &reservation.space->root;
   uint32_t at = reservation.hold_blocks;
-  for (; at > block_index; --at) node = node->parent;
+  for (; at > block_index; --at) node = node->parent();
   const uint32_t block_tokens = reservation.space->shape.block_tokens;
   for (; at < block_index && node != nullptr; ++at) {
     const Slice tokens(reservation.view(), at * block_tokens, (at + 1) * block_tokens);

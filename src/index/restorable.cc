@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "index/node_pool.h"
+
 namespace prefixd::index {
 namespace {
 
@@ -22,11 +24,11 @@ bool Take(Node& node, const Usable& usable, RestorablePath& found) {
   Page* page = node.pages().data();
   Page* const end = page + node.pages().size();
   for (const Usable::Group& group : usable.groups) {  // both ascend
-    while (page != end &&
-           (page->group < group.group || (page->group == group.group && !IsUsable(*page, group)))) {
+    while (page != end && (page->group() < group.group ||
+                           (page->group() == group.group && !IsUsable(*page, group)))) {
       ++page;
     }
-    if (page == end || page->group != group.group) {
+    if (page == end || page->group() != group.group) {
       found.pages.resize(before);
       return false;
     }
@@ -65,7 +67,7 @@ RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
   for (Node* const node : walk.path) {
     if (!Take(*node, usable, found)) {
       found.missing_group = MissingGroup(*node, usable);
-      parent = node->parent;
+      parent = node->parent();
       break;
     }
     found.tokens += block_tokens;
@@ -110,7 +112,7 @@ void CountTiers(const RestorablePath& path, block::MatchAnswer& answer) {
   if (path.blocks.empty()) return;
   const size_t groups = path.pages.size() / path.blocks.size();
   for (size_t i = 0; i < path.pages.size(); ++i) {
-    if (path.blocks[i / groups]->first_token >= answer.restorable_tokens) return;
+    if (path.blocks[i / groups]->first_token() >= answer.restorable_tokens) return;
     if (path.pages[i] == nullptr) continue;
     const Page& page = *path.pages[i];
     (page.has_extent() ? answer.ram_bytes : answer.ssd_bytes) +=
@@ -132,11 +134,11 @@ uint32_t CutOutsideContent(const Asked& asked, uint32_t tokens) {
     if (before->is_root()) return tokens;
     if (tokens == start) {
       if (!GoesOn(*before, content)) return tokens;
-      tokens = before->first_token + before->content().back().start;
+      tokens = before->first_token() + before->content().back().start;
     }
     content = before->content();
-    start = before->first_token;
-    before = before->parent;
+    start = before->first_token();
+    before = before->parent();
   }
 }
 

@@ -1,6 +1,7 @@
 // The restorable length where sliding and state groups have a say.
 #include <algorithm>
 
+#include "index/node_pool.h"
 #include "index/restorable.h"
 
 namespace prefixd::index {
@@ -88,13 +89,13 @@ class MixedSearch {
     if (!has_state_) return shared;
     const auto first = std::ranges::find_if(usable_.groups, &Usable::Group::state);
     for (auto page = node.pages().rbegin(); page != node.pages().rend(); ++page) {
-      if (page->group != first->group || page->rung > shared || !Present(*page)) continue;
+      if (page->group() != first->group || page->rung() > shared || !Present(*page)) continue;
       const bool all = std::ranges::all_of(usable_.groups, [&](const Usable::Group& group) {
         const Page* const snapshot =
-            group.state() ? FindPage(node, group.group, page->rung) : nullptr;
+            group.state() ? FindPage(node, group.group, page->rung()) : nullptr;
         return !group.state() || (snapshot != nullptr && Present(*snapshot));
       });
-      if (all) return page->rung;
+      if (all) return page->rung();
     }
     return 0;
   }
@@ -111,7 +112,7 @@ class MixedSearch {
     const uint32_t most = std::min(block_tokens_, limit - begin);
     Node* const parent = block == 0 ? Root() : walk_.path[block - 1];
     Last best;
-    if (block < walk_.path.size() && parent->children.size() == 1) {
+    if (block < walk_.path.size() && parent->children().size() == 1) {
       Try(*walk_.path[block], most, block, best);
       return best;
     }
@@ -126,7 +127,7 @@ class MixedSearch {
     return best;
   }
 
-  Node* Root() const { return walk_.path.empty() ? walk_.last : walk_.path.front()->parent; }
+  Node* Root() const { return walk_.path.empty() ? walk_.last : walk_.path.front()->parent(); }
 
   bool IsNeeded(const Usable::Group& group, uint32_t block, uint32_t end) const {
     if (group.full()) return true;

@@ -38,9 +38,9 @@ absl::Status CheckShape(Space& space, const RestoredBlock& block) {
 
 Page ToPage(Space& space, const RestoredPage& restored) {
   Page page(restored.group, restored.rung);
-  page.sizes = *space.sizes.NumberOf({restored.page_bytes, restored.payload_bytes});
   page.check = restored.check;
   page.set_ssd_sequence(restored.ssd_sequence);
+  page.set_sizes(*space.sizes.NumberOf({restored.page_bytes, restored.payload_bytes}));
   return page;
 }
 
@@ -68,7 +68,7 @@ absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space, const block:
   const bool at_root = space.root.hash == hash && path == 0;
   Node* parent = at_root ? &space.root : nullptr;
   for (Node* node = by_hash.First(hash); node != nullptr; node = by_hash.Next(*node)) {
-    if (node->space() != &space || node->path != path) continue;
+    if (node->space() != &space || node->path() != path) continue;
     // A record does not hold its ancestors' tokens: between two blocks of one name nothing decides.
     if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's name");
     parent = node;
@@ -94,7 +94,7 @@ void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block,
     } else if (there->holders() == 0 &&
                (there->state() == PageState::kGone ||
                 (there->state() == PageState::kSsd &&
-                 std::pair(there->ssd_sequence(), node.record_sequence) <
+                 std::pair(there->ssd_sequence(), node.record_sequence()) <
                      std::pair(restored.ssd_sequence, block.record_sequence)))) {
       there->Reset();
       *there = ToPage(*node.space(),
@@ -104,9 +104,9 @@ void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block,
 }
 
 void PrefixIndex::Impl::SetRecord(Node& node, const RestoredBlock& block) {
-  if (block.record_sequence < node.record_sequence) return;
+  if (block.record_sequence < node.record_sequence()) return;
   node.record_written = true;
-  node.record_sequence = block.record_sequence;
+  node.set_record_sequence(block.record_sequence);
   for (const uint32_t end : block.ends) node.rare().record_ends.set(end - 1);
 }
 
@@ -166,8 +166,8 @@ void PrefixIndex::PruneHoles() {
   impl_->EndAdoption();
   std::vector<BlockRef> leaves;
   for (Node* const node : impl_->nodes) {
-    if (node->in_tree && node->pages().empty() && node->children.empty()) {
-      leaves.push_back({node, node->id});
+    if (node->in_tree && node->pages().empty() && node->children().empty()) {
+      leaves.push_back({node, node->id()});
     }
   }
   impl_->SettleIfLeft(leaves);

@@ -34,7 +34,7 @@ bool StaysOnSsd(const Node& node, const RewriteOptions& range) {
 
 // Blocks below it have pages that do not leave with it.
 bool IsContinued(const Node& node, const RewriteOptions& range) {
-  return std::ranges::any_of(node.children, [&](const Node* child) {
+  return std::ranges::any_of(node.children(), [&](const Node* child) {
     return AnyInRam(*child) || StaysOnSsd(*child, range) || child->pages().empty();
   });
 }
@@ -87,7 +87,7 @@ std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) 
     if (!node->in_tree || node->spilling) continue;
     if (LeavingBytes(*node, options) > 0) {
       leaving.push_back(node);
-    } else if (Inside(options, node->record_sequence)) {
+    } else if (Inside(options, node->record_sequence())) {
       records.push_back(node);
     }
   }
@@ -98,7 +98,7 @@ std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) 
       hot.push_back(node);
     } else if (node->stamp > options.warm_after || IsContinued(*node, options)) {
       warm.push_back(node);
-    } else if (Inside(options, node->record_sequence)) {
+    } else if (Inside(options, node->record_sequence())) {
       records.push_back(node);
     }
   }
@@ -121,8 +121,8 @@ std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) 
   pick(warm, options.warm_bytes);
   for (Node* const node : records) {
     // What is below it on SSD must be found after a restart.
-    const bool needed = StaysOnSsd(*node, options) || !node->children.empty();
-    if (needed && Inside(options, node->record_sequence)) {
+    const bool needed = StaysOnSsd(*node, options) || !node->children().empty();
+    if (needed && Inside(options, node->record_sequence())) {
       picked.push_back(impl_->PickAgain(*node, options, false));
     }
   }

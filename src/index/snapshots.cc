@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "index/node_pool.h"
+
 namespace prefixd::index {
 namespace {
 
@@ -61,14 +63,14 @@ uint32_t CountOnPath(const Walk& walk, const Usable& usable) {
   uint32_t count = 0;
   for (const Node* const node : walk.path) {
     for (const Page& page : node->pages()) {
-      if (page.group == state->group && Present(page)) ++count;
+      if (page.group() == state->group && Present(page)) ++count;
     }
   }
   return count;
 }
 
 // Sequences part at the end of a full block.
-bool Parts(const Node& node) { return node.children.size() > 1; }
+bool Parts(const Node& node) { return node.children().size() > 1; }
 
 }  // namespace
 
@@ -85,7 +87,7 @@ std::vector<uint32_t> PlanSnapshots(const Walk& walk, const Reservation& reserva
   for (const uint32_t end : ends) {
     if (end > 1 && end <= size) wanted.Add(end - 1, block::kMaxSnapshots);
   }
-  if (walk.matched() < size && (walk.shared > 0 || !walk.last->children.empty())) {
+  if (walk.matched() < size && (walk.shared > 0 || !walk.last->children().empty())) {
     wanted.Add(walk.matched(), block::kMaxSnapshots);
   }
   for (size_t i = walk.path.size(); i-- > 0;) {
@@ -107,10 +109,10 @@ std::vector<uint32_t> PlanSnapshots(const Walk& walk, const Reservation& reserva
 
 std::vector<SnapshotPlace> SnapshotsOf(Node& leaf) {
   std::vector<SnapshotPlace> places;
-  for (Node* node = &leaf; !node->is_root(); node = node->parent) {
+  for (Node* node = &leaf; !node->is_root(); node = node->parent()) {
     std::set<uint32_t, std::greater<>> offsets;
     for (const Page& page : node->pages()) {
-      if (Present(page) && node->space()->shape.IsState(page.group)) offsets.insert(page.rung);
+      if (Present(page) && node->space()->shape.IsState(page.group())) offsets.insert(page.rung());
     }
     for (const uint32_t offset : offsets) places.push_back({node, offset});
   }
@@ -123,8 +125,9 @@ size_t LeastMissed(const std::vector<SnapshotPlace>& places) {
     const Node& node = *place.node;
     const bool before_end = place.offset < node.ends().size() && node.ends().test(place.offset);
     const bool at_border =
-        place.offset == node.size() &&
-        std::ranges::any_of(node.children, [](const Node* child) { return child->ends().test(0); });
+        place.offset == node.size() && std::ranges::any_of(node.children(), [](const Node* child) {
+          return child->ends().test(0);
+        });
     return before_end || at_border || (place.offset == node.size() && Parts(node));
   };
   size_t least = 0;

@@ -21,7 +21,7 @@ std::vector<uint32_t> PlanSnapshots(const Walk& walk, const Reservation& reserva
 struct SnapshotPlace {
   Node* node = nullptr;
   uint32_t offset = 0;  // in the node
-  uint32_t position() const { return node->first_token + offset; }
+  uint32_t position() const { return node->first_token() + offset; }
 };
 // Those of the chain from the root to `leaf`, by position.
 std::vector<SnapshotPlace> SnapshotsOf(Node& leaf);

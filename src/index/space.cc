@@ -62,7 +62,7 @@ Totals TotalsOf(const Node& node) {
     if (!Present(page)) continue;
     any = true;
     if (node.in_tree) AddPage(node, page, totals);
-    if (!node.space()->regular && node.in_tree && node.space()->shape.IsState(page.group)) {
+    if (!node.space()->regular && node.in_tree && node.space()->shape.IsState(page.group())) {
       totals.snapshot_extents += page.extent().bytes;
     }
     if (page.holders() > 0) totals.leased_bytes += BytesOf(node, page);
@@ -151,8 +151,8 @@ Usable WithoutStates(const Usable& usable) {
 
 const Page* BestPage(const Node& node, const Usable::Group& group) {
   for (const Page& page : node.pages()) {
-    if (page.group > group.group) return nullptr;
-    if (page.group == group.group && IsUsable(page, group)) return &page;
+    if (page.group() > group.group) return nullptr;
+    if (page.group() == group.group && IsUsable(page, group)) return &page;
   }
   return nullptr;
 }
@@ -174,8 +174,8 @@ uint64_t MemoryOf(const PinnedPath& path) {
 
 bool HoldsAlready(const Lease& lease, const Node* node, const Page& page) {
   for (auto it = lease.pages.rbegin(); it != lease.pages.rend(); ++it) {
-    if (it->first_token != node->first_token) return false;
-    if (it->node == node && it->group == page.group && it->rung == page.rung) return true;
+    if (it->first_token != node->first_token()) return false;
+    if (it->node == node && it->group == page.group() && it->rung == page.rung()) return true;
   }
   return false;
 }

@@ -68,11 +68,10 @@ class PageSizes {
 absl::Status TooManySizes();
 
 struct Space {
-  Space(SpaceShape shape, block::SpaceHandle handle, uint64_t* comparisons)
-      : shape(std::move(shape)),
-        handle(handle),
-        comparisons(comparisons),
-        root_chunk{{this, 1}, Node(nullptr)} {
+  Space(SpaceShape shape, block::SpaceHandle handle, uint64_t* comparisons, NodePool* pool)
+      : shape(std::move(shape)), handle(handle), comparisons(comparisons) {
+    root_chunk.head = {.space = this, .pool = pool, .root = &root};
+    root.SetTokens(0, {}, 0, 0);
     for (const GroupRule& rule : this->shape.rules) {
       regular = regular && rule.kind == block::LayerKind::kFull;
       longest_window = std::max(longest_window, rule.window);
@@ -114,7 +113,7 @@ Usable AnyRung(const Usable& usable);
 Usable OnlyFull(const Usable& usable);
 Usable WithoutStates(const Usable& usable);
 inline bool IsUsable(const Page& page, const Usable::Group& group) {
-  return Present(page) && page.rung < 64 && (group.rungs >> page.rung & 1) != 0;
+  return Present(page) && page.rung() < 64 && (group.rungs >> page.rung() & 1) != 0;
 }
 // The finest present page of the group in a usable rung, or nullptr.
 const Page* BestPage(const Node& node, const Usable::Group& group);

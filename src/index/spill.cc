@@ -21,9 +21,9 @@ SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
   block.node = &node;
   block.space = node.space()->shape.id;
   block.hash = node.hash;
-  block.parent = node.parent->hash;
-  block.parent_path = node.parent->path;
-  block.first_token = node.first_token;
+  block.parent = node.parent()->hash;
+  block.parent_path = node.parent()->path();
+  block.first_token = node.first_token();
   block.tokens.assign(node.tokens().begin(), node.tokens().end());
   block.content.assign(node.content().begin(), node.content().end());
   block.ends = ListEnds(node.ends());
@@ -58,7 +58,7 @@ void PrefixIndex::Impl::BeginSpill(Node& node) {
 void PrefixIndex::Impl::PickChain(Node* node, bool refused_too, uint64_t max_bytes,
                                   std::vector<SpillBlock>& picked, uint64_t& bytes) {
   std::vector<Node*> chain;
-  for (; !node->is_root(); node = node->parent) {
+  for (; !node->is_root(); node = node->parent()) {
     // A hole without a record would cut its descendants off at the next start.
     const bool unrecorded =
         !node->record_written && !node->spilling && (refused_too || !node->refused);
@@ -101,8 +101,8 @@ absl::StatusOr<std::vector<BlockRef>> PrefixIndex::StoredBlocks(block::Reservati
   auto last = impl_->StoredUpTo(**reservation, tokens);
   if (!last.ok()) return last.status();
   std::vector<BlockRef> blocks;
-  for (Node* node = *last; !node->is_root(); node = node->parent) {
-    blocks.push_back({node, node->id});
+  for (Node* node = *last; !node->is_root(); node = node->parent()) {
+    blocks.push_back({node, node->id()});
   }
   return blocks;
 }
@@ -153,7 +153,7 @@ void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,
     {
       const Impl::Change change(*impl_, node);
       node.record_written = true;
-      node.record_sequence = block.record_sequence;
+      node.set_record_sequence(block.record_sequence);
       SetRecordEnds(node, block.ends);
     }
     impl_->EndSpill(block);
@@ -202,7 +202,7 @@ uint64_t PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
   for (Node* const node : impl_->nodes) {
     const bool page_dropped = std::ranges::any_of(
         node->pages(), [&](const Page& page) { return dropped(page.ssd_sequence()); });
-    if (page_dropped || dropped(node->record_sequence)) touched.push_back({node, node->id});
+    if (page_dropped || dropped(node->record_sequence())) touched.push_back({node, node->id()});
   }
   const uint64_t dirty_before = impl_->totals.dirty_bytes;
   for (const auto& [node, id] : touched) {
@@ -213,9 +213,9 @@ uint64_t PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
       if (page.state() == PageState::kSsd) impl_->FreePage(page);
       if (page.state() == PageState::kRamAndSsd) page.set_state(PageState::kRam);
     }
-    if (dropped(node->record_sequence)) {
+    if (dropped(node->record_sequence())) {
       node->record_written = false;
-      node->record_sequence = 0;
+      node->set_record_sequence(0);
       SetRecordEnds(*node, {});
       // What is left of it or below it on SSD must be found again after a restart.
       node->record_wanted = true;
@@ -223,7 +223,7 @@ uint64_t PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
   }
   const uint64_t dirtied = impl_->totals.dirty_bytes - dirty_before;
   std::ranges::sort(touched, std::greater<>(),
-                    [](const BlockRef& a) { return a.node->first_token; });
+                    [](const BlockRef& a) { return a.node->first_token(); });
   impl_->SettleIfLeft(touched);
   return dirtied;
 }

@@ -22,7 +22,7 @@ void MoveEnds(Node& from, Node& to, uint32_t count) {
 }
 
 void AddSubtreeEnds(Node* node, int64_t count) {
-  for (; node != nullptr; node = node->parent) {
+  for (; node != nullptr; node = node->parent()) {
     node->subtree_ends += static_cast<uint32_t>(count);
   }
 }
@@ -59,21 +59,20 @@ uint64_t PrefixIndex::Impl::PathOf(uint64_t parent, const block::SequenceView& t
 
 Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& tokens,
                                      const block::BlockHash& hash, size_t pages) {
-  Node* const node = nodes.Add(&parent, parent.space());
+  Node* const node = nodes.Add(parent);
   node->hash = hash;
-  node->path = PathOf(parent.path, tokens);
-  node->first_token = parent.first_token + parent.size();
-  node->SetTokens(tokens, static_cast<uint32_t>(pages));
+  node->SetTokens(parent.first_token() + parent.size(), tokens, PathOf(parent.path(), tokens),
+                  static_cast<uint32_t>(pages));
   for (Totals* const sums : {&totals, &node->space()->totals}) {
     sums->memory_bytes += node->MemoryBytes();
   }
   const Change change(*this, *node);
   node->in_tree = true;
   node->stamp = next_stamp++;
-  children_bytes -= parent.children.MemoryBytes();
-  const auto it = parent.children.insert(node);
-  children_bytes += parent.children.MemoryBytes();
-  if (const auto next = std::next(it); next != parent.children.end()) {
+  children_bytes -= parent.children().MemoryBytes();
+  const auto it = parent.children().insert(node);
+  children_bytes += parent.children().MemoryBytes();
+  if (const auto next = std::next(it); next != parent.children().end()) {
     // The ends they share stand at the first in order, which is now this one.
     const Change of_next(*this, **next);
     MoveEnds(**next, *node, block::CommonPrefix((*next)->view(), node->view()));
@@ -88,28 +87,28 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
 void PrefixIndex::Impl::Detach(Node& node, bool ghost) {
   {
     const Change change(*this, node);
-    Node& parent = *node.parent;
-    const auto it = parent.children.find(&node);
-    if (const auto next = std::next(it); next != parent.children.end()) {
+    Node& parent = *node.parent();
+    const auto it = parent.children().find(&node);
+    if (const auto next = std::next(it); next != parent.children().end()) {
       const Change of_next(*this, **next);
       MoveEnds(node, **next, block::CommonPrefix((*next)->view(), node.view()));
     }
     AddSubtreeEnds(&parent, -static_cast<int64_t>(node.subtree_ends));
-    children_bytes -= parent.children.MemoryBytes();
-    parent.children.erase(&node);
-    children_bytes += parent.children.MemoryBytes();
+    children_bytes -= parent.children().MemoryBytes();
+    parent.children().erase(&node);
+    children_bytes += parent.children().MemoryBytes();
     by_hash.Remove(node);
     if (HasSnapshots(node)) node.rare().parent_hash = parent.hash;
     node.in_tree = false;
   }
   if (ghost) ghosts.Add(node.hash);
-  LookAgain(node.parent);
-  node.parent = nullptr;
+  LookAgain(node.parent());
+  node.set_parent(nullptr);
   Settle(&node);
 }
 
 void PrefixIndex::Impl::SupersedePrefixes(Node& node) {
-  const Children& siblings = node.parent->children;
+  const Children& siblings = node.parent()->children();
   uint32_t length = node.size();
   // Below every prefix of `node` in token order come only shorter prefixes and strangers that share
   // less, so each step shortens what is left to look for.
@@ -143,8 +142,8 @@ void PrefixIndex::Impl::MoveSnapshots(Node& from, Node& to) {
   const Change of_from(*this, from);
   const Change of_to(*this, to);
   for (Page& page : from.pages()) {
-    if (!Present(page) || !from.space()->shape.IsState(page.group)) continue;
-    Page& slot = SlotFor(to, page.group, page.rung);
+    if (!Present(page) || !from.space()->shape.IsState(page.group())) continue;
+    Page& slot = SlotFor(to, page.group(), page.rung());
     if (Present(slot) || slot.holders() > 0) continue;  // goes with its block
     if (OnSsd(page)) to.record_wanted = true;           // its own record does not name it yet
     slot.Take(page);
@@ -156,7 +155,7 @@ void PrefixIndex::Impl::MoveSnapshots(Node& from, Node& to) {
 void PrefixIndex::Impl::Merge(Node& node) {
   if (!node.in_tree || node.size() == node.space()->shape.block_tokens || !HasSnapshots(node))
     return;
-  const Children& siblings = node.parent->children;
+  const Children& siblings = node.parent()->children();
   for (auto it = std::next(siblings.find(&node)); it != siblings.end(); ++it) {
     if (block::CommonPrefix((*it)->view(), node.view()) < node.size()) return;
     if (Covers(**it, node) && TakePlace(**it, node)) return;
@@ -202,8 +201,9 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
       nodes.Remove(node);
       return nullptr;
     }
-    if (!node->pages().empty() || node->pins > 0 || !node->children.empty() || loading) return node;
-    Node* const parent = node->parent;
+    if (!node->pages().empty() || node->pins > 0 || !node->children().empty() || loading)
+      return node;
+    Node* const parent = node->parent();
     Detach(*node, true);  // deletes it: nobody holds it
     node = parent;
   }
@@ -224,7 +224,7 @@ Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {
 void PrefixIndex::Impl::StampPath(Node* leaf, const Node* below) {
   // Leaf first: in an order by stamp a prefix outlives what follows it.
   for (Node* node = leaf; node != nullptr && node != below && !node->is_root();
-       node = node->parent) {
+       node = node->parent()) {
     SetStamp(*node, next_stamp++);
     Reorder(*node);
   }

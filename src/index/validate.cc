@@ -18,17 +18,19 @@ struct Holders {
 using HolderMap = absl::flat_hash_map<std::pair<const Node*, uint32_t>, Holders>;
 
 absl::Status Broken(const Node& node, const std::string& what) {
-  return absl::InternalError(absl::StrCat("index: node ", node.id, " at token ", node.first_token,
-                                          " with ", node.size(), " tokens: ", what));
+  return absl::InternalError(absl::StrCat("index: node ", node.id(), " at token ",
+                                          node.first_token(), " with ", node.size(),
+                                          " tokens: ", what));
 }
 
 absl::Status CheckChildren(const Node& node) {
   uint32_t ram = 0, spill = 0;
   uint64_t ends = node.ends().count();
   const Node* before = nullptr;
-  for (const Node* const child : node.children) {
-    if (child->parent != &node || !child->in_tree) return Broken(*child, "not its parent's child");
-    if (child->first_token != node.first_token + node.size()) return Broken(*child, "place");
+  for (const Node* const child : node.children()) {
+    if (child->parent() != &node || !child->in_tree)
+      return Broken(*child, "not its parent's child");
+    if (child->first_token() != node.first_token() + node.size()) return Broken(*child, "place");
     if (before != nullptr) {
       if (block::Compare(before->view(), child->view()) >= 0) return Broken(*child, "order");
       const uint32_t shared = block::CommonPrefix(before->view(), child->view());
@@ -38,17 +40,17 @@ absl::Status CheckChildren(const Node& node) {
     }
     ram += child->counted_ram ? 1 : 0;
     spill += child->counted_spill ? 1 : 0;
-    if (child->counted_ram != (AnyInRam(*child) || child->children.ram() > 0))
+    if (child->counted_ram != (AnyInRam(*child) || child->children().ram() > 0))
       return Broken(*child, "ram");
     ends += child->subtree_ends;
     before = child;
   }
-  if (node.children.empty() != (node.children.likely() == nullptr) ||
-      (node.children.likely() != nullptr && node.children.likely()->parent != &node)) {
+  if (node.children().empty() != (node.children().likely() == nullptr) ||
+      (node.children().likely() != nullptr && node.children().likely()->parent() != &node)) {
     return Broken(node, "likely child");
   }
-  if (ram != node.children.ram()) return Broken(node, "children with RAM pages");
-  if (spill != node.children.spill()) return Broken(node, "children that want a spill");
+  if (ram != node.children().ram()) return Broken(node, "children with RAM pages");
+  if (spill != node.children().spill()) return Broken(node, "children that want a spill");
   if (ends != node.subtree_ends) return Broken(node, "ends of the subtree");
   return absl::OkStatus();
 }
@@ -57,11 +59,12 @@ absl::Status CheckPages(const Node& node) {
   const Page* before = nullptr;
   for (const Page& page : node.pages()) {
     if (before != nullptr &&
-        std::pair(before->group, before->rung) >= std::pair(page.group, page.rung)) {
+        std::pair(before->group(), before->rung()) >= std::pair(page.group(), page.rung())) {
       return Broken(node, "pages out of order");
     }
     before = &page;
-    if (!node.space()->shape.Has(page.group, page.rung, node.size())) return Broken(node, "rung");
+    if (!node.space()->shape.Has(page.group(), page.rung(), node.size()))
+      return Broken(node, "rung");
     const bool either = page.state() == PageState::kPromoting;  // from SSD or in place
     const bool in_ram = InRam(page.state()) || page.state() == PageState::kUnverified;
     if (page.has_extent() != in_ram && !either) return Broken(node, "extent");
@@ -80,7 +83,7 @@ absl::Status CheckPages(const Node& node) {
 // What the marks of its pages say, against the slots of those who hold them.
 absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
   for (const Page& page : node.pages()) {
-    const auto held = holders.find({&node, page.group << 16 | page.rung});
+    const auto held = holders.find({&node, page.group() << 16 | page.rung()});
     const Holders by = held == holders.end() ? Holders() : held->second;
     if (by.count != page.holders()) return Broken(node, "holders");
     if ((by.slots & ~page.slots()) != 0) return Broken(node, "a holder without its bit");
@@ -104,28 +107,30 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const EvictionPo
   if (absl::Status status = CheckPages(node); !status.ok()) return status;
   if (!node.in_tree) {
     if (node.pins == 0) return Broken(node, "out of the tree and needed by nobody");
-    if (node.in_evict_order != EvictPlace::kNone || node.in_spill_order || !node.children.empty()) {
+    if (node.in_evict_order != EvictPlace::kNone || node.in_spill_order ||
+        !node.children().empty()) {
       return Broken(node, "out of the tree and still in an order");
     }
     return absl::OkStatus();
   }
-  if (!node.children.empty() && node.size() != block_tokens) return Broken(node, "partial parent");
-  if (node.pages().empty() && node.children.empty() && node.pins == 0 && !node.record_written) {
+  if (!node.children().empty() && node.size() != block_tokens)
+    return Broken(node, "partial parent");
+  if (node.pages().empty() && node.children().empty() && node.pins == 0 && !node.record_written) {
     return Broken(node, "empty and needed by nobody");
   }
   const PageCounts pages = CountPages(node);
-  const bool evictable = pages.ram > 0 && node.children.ram() == 0 && pages.held == 0 &&
+  const bool evictable = pages.ram > 0 && node.children().ram() == 0 && pages.held == 0 &&
                          node.pinned() == 0 && pages.busy == 0 && !node.spilling;
   auto place = EvictionPolicy::Place::kNone;
   const bool clean = pages.dirty == 0 || (node.refused && node.holds() == 0);
   if (evictable && clean) place = EvictionPolicy::Place::kClean;
   if (evictable && !clean && node.holds() == 0) place = EvictionPolicy::Place::kDirty;
   if (!eviction.Is(node, place)) return Broken(node, "eviction order");
-  if (spill.contains({node.stamp, node.id, const_cast<Node*>(&node)}) != node.in_spill_order) {
+  if (spill.contains({node.stamp, node.id(), const_cast<Node*>(&node)}) != node.in_spill_order) {
     return Broken(node, "spill order");
   }
   if (pages.dirty > 0 && !node.refused && !node.spilling && !node.in_spill_order &&
-      node.children.spill() == 0) {
+      node.children().spill() == 0) {
     return Broken(node, "dirty and not in the spill order");
   }
   return CheckChildren(node);
@@ -179,7 +184,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
     in_orders += node->in_evict_order != EvictPlace::kNone ? 1 : 0;
     loose += (windows.Contains(*node) ? 1 : 0) + (snapshots.Contains(*node) ? 1 : 0);
     in_spill_order += node->in_spill_order ? 1 : 0;
-    const OrderKey unverified_key{node->stamp, node->id, node};
+    const OrderKey unverified_key{node->stamp, node->id(), node};
     in_unverified_order += unverified_order.contains(unverified_key) ? 1 : 0;
     const bool unverified =
         node->in_tree && std::ranges::any_of(node->pages(), [](const Page& page) {

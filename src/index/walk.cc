@@ -24,7 +24,7 @@ WalkEnd LookInside(const Walk& walk, const block::SequenceView& head) {
   end.declared = first->ends().test(walk.shared - 1);
   uint32_t seen = 0;
   uint64_t beyond = 0;
-  const Children& children = walk.last->children;
+  const Children& children = walk.last->children();
   for (auto it = children.find(first); it != children.end(); ++it, ++seen) {
     if (block::CommonPrefix((*it)->view(), head) < walk.shared) break;
     if ((*it)->size() > walk.shared) end.goes_on = true;
@@ -39,18 +39,18 @@ WalkEnd LookInside(const Walk& walk, const block::SequenceView& head) {
 }  // namespace
 
 Node* ExactChild(const Node& parent, const block::SequenceView& tokens) {
-  if (Node* const likely = parent.children.likely();
+  if (Node* const likely = parent.children().likely();
       likely != nullptr && likely->size() == tokens.tokens.size()) {
     ++*parent.space()->comparisons;
     if (block::CommonPrefix(likely->view(), tokens) == likely->size()) return likely;
   }
-  const auto it = parent.children.find(tokens);
-  return it == parent.children.end() ? nullptr : *it;
+  const auto it = parent.children().find(tokens);
+  return it == parent.children().end() ? nullptr : *it;
 }
 
 Node* FirstExtending(const Node& parent, const block::SequenceView& tokens) {
-  const auto it = parent.children.lower_bound(tokens);
-  if (it == parent.children.end()) return nullptr;
+  const auto it = parent.children().lower_bound(tokens);
+  if (it == parent.children().end()) return nullptr;
   return block::CommonPrefix((*it)->view(), tokens) == tokens.tokens.size() ? *it : nullptr;
 }
 
@@ -60,7 +60,7 @@ uint32_t BestShared(const Node& parent, const block::SequenceView& tokens) {
 }
 
 ByShared::ByShared(const Node& parent, const block::SequenceView& tokens)
-    : children_(parent.children), tokens_(tokens) {
+    : children_(parent.children()), tokens_(tokens) {
   up_ = down_ = children_.lower_bound(tokens);
   LoadUp();
   LoadDown();
@@ -94,7 +94,7 @@ Walk WalkDown(Node& from, uint32_t block_tokens, const block::SequenceView& requ
   walk.last = &from;
   const auto size = static_cast<uint32_t>(request.tokens.size());
   walk.path.reserve(std::min(size / block_tokens, uint32_t{1} << 16));
-  while (walk.base < size && !walk.last->children.empty()) {
+  while (walk.base < size && !walk.last->children().empty()) {
     const Slice slice(request, walk.base, std::min(size, walk.base + block_tokens));
     Node* const child =
         slice.size() == block_tokens ? ExactChild(*walk.last, slice.view()) : nullptr;
@@ -115,7 +115,7 @@ WalkEnd LookAtEnd(const Walk& walk, uint32_t block_tokens, const block::Sequence
     return LookInside(walk, head.view());
   }
   WalkEnd end;
-  end.goes_on = !walk.last->children.empty();
+  end.goes_on = !walk.last->children().empty();
   if (walk.last->is_root()) {
     end.ends_beyond =
         static_cast<uint32_t>(std::min<uint64_t>(walk.last->subtree_ends, kMaxDiverged));

@@ -12,9 +12,9 @@ namespace prefixd::index {
 
 // A request, or what of it lies behind a full block that is known to match.
 struct Asked {
-  Node* from = nullptr;                                                 // that block, or the root
-  block::SequenceView tail;                                             // what follows it
-  uint32_t offset() const { return from->first_token + from->size(); }  // of the tail
+  Node* from = nullptr;                                                   // that block, or the root
+  block::SequenceView tail;                                               // what follows it
+  uint32_t offset() const { return from->first_token() + from->size(); }  // of the tail
   uint32_t size() const { return offset() + static_cast<uint32_t>(tail.tokens.size()); }
 };
 
@@ -52,7 +52,7 @@ class ByShared {
   void LoadUp();
   void LoadDown();
 
-  const Children& children_;
+  const Children children_;
   const block::SequenceView tokens_;
   Children::const_iterator up_, down_;  // down_: one past the next below
   uint32_t shared_up_ = 0, shared_down_ = 0;

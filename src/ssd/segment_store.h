@@ -4,10 +4,11 @@
 // write amplification 1.0 by construction. A page is spilled once its segment is ingested.
 //
 // The only room that includes rocksdb/. Thread-safe; has no threads of its own beyond RocksDB's.
-// Keys are 8-byte big-endian sequences whose high 24 bits are a store epoch, raised and synced at
-// every Open: a sequence is never used twice. A page's key goes on with its 64-byte header, so that
-// its value is the page alone, which RocksDB takes from where it lies in the arena. Small metadata
-// (spaces, instance) stands in the default column family, written with the WAL and a sync.
+// Keys are 8-byte big-endian sequences. All but their low 20 bits are a store epoch, raised and
+// synced at every Open and when it is used up: a sequence is never used twice. A page's key goes on
+// with its 64-byte header, so that its value is the page alone, which RocksDB takes from where it
+// lies in the arena. Small metadata (spaces, instance) stands in the default column family, written
+// with the WAL and a sync.
 #pragma once
 #include <cstdint>
 #include <functional>

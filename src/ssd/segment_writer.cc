@@ -120,13 +120,13 @@ void TableSegmentWriter::Close(const SegmentInfo* ingested) {
 }
 
 absl::StatusOr<uint64_t> TableSegmentWriter::NextSequence() {
-  const uint64_t last = state_.last_sequence;
-  if ((last & kMaxCounter) == kMaxCounter) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("segment: the epoch has given out all its sequences, limit ", kMaxCounter));
+  uint64_t next = state_.last_sequence + 1;
+  if ((next & kMaxCounter) == 0) {
+    PREFIXD_ASSIGN_OR_RETURN(const uint32_t epoch, RaiseEpoch(table_.get(), next - 1));
+    next = uint64_t{epoch} << kCounterBits;
   }
-  state_.last_sequence = last + 1;
-  return last + 1;
+  state_.last_sequence = next;
+  return next;
 }
 
 absl::Status TableSegmentWriter::OpenRecords() {

@@ -64,8 +64,7 @@ absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& dir
 absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
   PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> last,
                            ReadNumber(table_db->db.get(), kEpochKey));
-  const auto used = static_cast<uint32_t>(last_on_disk >> kCounterBits);
-  const uint32_t epoch = std::max(last.value_or(0), used) + 1;
+  const uint64_t epoch = std::max<uint64_t>(last.value_or(0), last_on_disk >> kCounterBits) + 1;
   if (epoch > kMaxEpoch) {
     return absl::FailedPreconditionError(
         absl::StrCat("segment store: directory ", table_db->db->GetName(),
@@ -73,9 +72,9 @@ absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
   }
   rocksdb::WriteBatch batch;
   batch.Put(kFormatVersionKey, Encode(kStoreFormatVersion));
-  batch.Put(kEpochKey, Encode(epoch));
+  batch.Put(kEpochKey, Encode(static_cast<uint32_t>(epoch)));
   PREFIXD_RETURN_IF_ERROR(table_db->WriteMeta(&batch, "cannot raise epoch"));
-  return epoch;
+  return static_cast<uint32_t>(epoch);
 }
 
 }  // namespace prefixd::ssd

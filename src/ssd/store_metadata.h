@@ -2,7 +2,7 @@
 // from them under a prefix, the metadata of the rooms above.
 //
 //   "store/format_version" -> u32 little-endian
-//   "store/epoch"          -> u32 little-endian, the last epoch that was opened
+//   "store/epoch"          -> u32 little-endian, the last epoch that was begun
 //   "meta/" + key          -> value of PutMeta
 #pragma once
 #include <cstdint>
@@ -20,10 +20,11 @@ inline constexpr const char* kFormatVersionKey = "store/format_version";
 inline constexpr const char* kEpochKey = "store/epoch";
 inline constexpr const char* kMetaPrefix = "meta/";
 
-// A sequence is epoch << kCounterBits | counter.
-inline constexpr int kCounterBits = 40;
+// A sequence is epoch << kCounterBits | counter. Few bits, so that sequences stay small numbers,
+// which the index keeps in fewer bytes: an epoch that is used up is followed by the next.
+inline constexpr int kCounterBits = 20;
 inline constexpr uint64_t kMaxCounter = (uint64_t{1} << kCounterBits) - 1;
-inline constexpr uint32_t kMaxEpoch = (uint32_t{1} << 24) - 1;
+inline constexpr uint32_t kMaxEpoch = ~uint32_t{0};
 
 // Of the store in `directory`, read without changing anything; nullopt when there is none yet.
 // FailedPrecondition naming both versions when it is a later one than ours.
@@ -31,7 +32,8 @@ absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& dir
                                                           const FileLayer* files);
 
 // Raises the epoch by one, synced, before any sequence of it is given out; beyond that of
-// `last_on_disk` in any case, a sequence, should what was synced be an earlier epoch again.
+// `last_on_disk` in any case, a sequence, should what was synced be an earlier epoch again (or the
+// epoch of a time when it was worth 2^40 sequences).
 // FailedPrecondition when all epochs are used.
 absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk);
 

@@ -498,7 +498,9 @@ class OracleMoves : public testing::TestWithParam<Variant> {
   std::map<uint64_t, block::PageMarks> marks_;  // by extent offset
   std::deque<uint64_t> poisoned_;
   uint64_t next_offset_ = 0;
-  uint64_t next_sequence_ = 0;
+  // From where on numbers are too large for a page or a block, here and there in the middle.
+  uint64_t next_sequence_ = std::array<uint64_t, 3>{0, (uint64_t{1} << 36) - 50,
+                                                    (uint64_t{1} << 40) - 50}[GetParam().seed % 3];
 };
 
 }  // namespace prefixd::index

@@ -215,7 +215,7 @@ class OracleTest : public OracleWrites {
   }
 
   void DoDropSsd() {
-    if (next_sequence_ == 0) return;
+    if (archive_.empty()) return;
     const uint64_t first = next_sequence_ - std::min(next_sequence_, uint64_t{Pick(400)});
     const uint64_t last = first + Pick(60);
     const auto dropped = [&](uint64_t sequence) { return sequence >= first && sequence <= last; };

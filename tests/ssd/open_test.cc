@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "rocksdb/db.h"
 
+#include "ssd/table_db.h"
 #include "tests/ssd/store_fixture.h"
 
 namespace prefixd::ssd {
@@ -152,14 +153,31 @@ TEST_F(OpenTest, TheStoreOfAnEarlierVersionIsOpened) {
 
 TEST_F(OpenTest, OpeningIsRefusedWhenTheEpochsAreUsedUp) {
   Open();
-  WriteRaw("store/epoch", std::string("\xfe\xff\xff\0", 4));
+  WriteRaw("store/epoch", std::string("\xfe\xff\xff\xff", 4));
   const uint64_t last = Open().last_sequence();
-  EXPECT_EQ(last, uint64_t{0xffffff} << 40);
+  EXPECT_EQ(last, uint64_t{0xffffffff} << 20);
   store_.reset();
   const absl::Status status = OpenStatus(directory_);
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(directory_ + " has used all its epochs, limit 16777215"));
+              HasSubstr(directory_ + " has used all its epochs, limit 4294967295"));
+}
+
+// Sequences stay small, and none is given out twice wherever the store is killed.
+TEST_F(OpenTest, AnEpochThatIsUsedUpIsFollowedByTheNextInTheMiddleOfASegment) {
+  std::unique_ptr<SegmentWriter> writer = NewSegment(Open());
+  uint64_t last = writer->AddRecord("a record").value();
+  for (uint32_t i = 0; i < uint32_t{1} << 20; ++i) {
+    const uint64_t next = writer->AddRecord("another").value();
+    ASSERT_EQ(next, last + 1);
+    last = next;
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+  writer.reset();
+  EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x02\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("records", SequenceKey(last)), "another");
+  EXPECT_EQ(Open().Segments().front().last_sequence, last + 1);
+  EXPECT_EQ(store_->last_sequence(), uint64_t{3} << 20);
 }
 
 // What a disk that forgets synced writes leaves.
@@ -182,11 +200,11 @@ TEST_F(OpenTest, AnEpochThatWasResetNeverGivesOutASequenceThatIsOnDisk) {
 TEST_F(OpenTest, TheLayoutOnDiskIsAsDocumented) {
   const Page page = MakePage(777);
   std::unique_ptr<SegmentWriter> writer = NewSegment(Open());
-  ASSERT_EQ(writer->AddPage(page.header, page.bytes).value(), (uint64_t{1} << 40) + 2);
-  ASSERT_EQ(writer->AddRecord("a record").value(), (uint64_t{1} << 40) + 3);
+  ASSERT_EQ(writer->AddPage(page.header, page.bytes).value(), (uint64_t{1} << 20) + 2);
+  ASSERT_EQ(writer->AddRecord("a record").value(), (uint64_t{1} << 20) + 3);
   ASSERT_TRUE(writer->Finish().ok());
   ASSERT_TRUE(store_->PutMeta("space", "identity").ok());
-  const auto key = [](char counter) { return std::string("\0\0\x01\0\0\0\0", 7) + counter; };
+  const auto key = [](char counter) { return std::string("\0\0\0\0\0\x10\0", 7) + counter; };
   const std::string header(reinterpret_cast<const char*>(&page.header), 64);
   EXPECT_EQ(header.substr(0, 6), std::string("VKP1\x01\0", 6));
   EXPECT_EQ(ReadRaw("pages", key(2) + header), base::AsText(page.bytes))
