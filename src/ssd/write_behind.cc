@@ -140,9 +140,11 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
       while (!queued_.empty() || writing_) changed_.Wait(mutex_);
       if (!error_.ok()) return error_;
     }
-    if (current_.bytes == 0) return IOStatus::OK();
+    // Close comes after Sync, with nothing new.
+    if (current_.bytes == 0 || written_out_ == size_) return IOStatus::OK();
     IOStatus status = Write(current_);
     if (status.ok()) status = FSWritableFileOwnerWrapper::Truncate(size_, options, dbg);
+    written_out_ = size_;
     base::MutexLock lock(mutex_);
     error_ = status;
     return status;
@@ -161,8 +163,9 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
   }
 
   rocksdb::FSWritableFile* const base_ = target();
-  Buffer current_;     // being filled
-  uint64_t size_ = 0;  // of everything appended
+  Buffer current_;            // being filled
+  uint64_t size_ = 0;         // of everything appended
+  uint64_t written_out_ = 0;  // size_ when that last was in the file
   std::thread thread_;
 
   base::Mutex mutex_;

@@ -149,6 +149,18 @@ TEST_F(WriteBehindTest, AFileHoldsWhatWasAppendedAfterEverySyncAndAfterClose) {
   }
 }
 
+TEST_F(WriteBehindTest, WhatWasSyncedIsNotWrittenOnceMoreByClose) {
+  if (!DirectWorks()) GTEST_SKIP() << "no direct I/O on " << directory_;
+  const Writable file = Create();
+  ASSERT_TRUE(Append(file, 3'000'000));
+  ASSERT_TRUE(file->Sync({}, nullptr).ok());
+  const uint64_t changes = disk_->changes();
+  ASSERT_TRUE(file->Sync({}, nullptr).ok());
+  ASSERT_TRUE(file->Close({}, nullptr).ok());
+  EXPECT_LE(disk_->changes() - changes, 1u) << "the second sync is one";
+  EXPECT_EQ(Load(path_), appended_);
+}
+
 TEST_F(WriteBehindTest, AFileThatIsDroppedUnfinishedEndsItsThread) {
   if (!DirectWorks()) GTEST_SKIP() << "no direct I/O on " << directory_;
   for (int round = 0; round < 20; ++round) {
