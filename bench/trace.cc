@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,8 @@ constexpr Stage kStages[] = {
     {"cache", "in process", PlayInProcess, {16, 1, 16u << 10}, {16, 1, 96u << 10}},
     {"daemon", "daemon", PlayDaemon, {128, 1, 24u << 10}, {128, 1, 128u << 10}}};
 
+constexpr uint64_t kAllRequests = 1'000'000;
+
 struct Workload {
   std::string name;
   Trace trace;
@@ -51,8 +54,9 @@ class Replay {
 
   // A hit rate half a point below the simulation's is one of another policy.
   void RamAlone(const Stage& stage, double percent) {
-    const RamFit fit = FitRam(stage.ram_shape, Blocks(percent), /*has_ssd=*/false);
-    const auto run = Run(stage, {.shape = fit.shape, .ram_bytes = fit.ram_bytes});
+    const RamFit fit = FitRam(stage.ram_shape, Blocks(percent), LongestBlocks(), /*has_ssd=*/false);
+    const auto run =
+        Run(stage, absl::StrCat("ram-", percent), {.shape = fit.shape, .ram_bytes = fit.ram_bytes});
     if (!bench_.Check(run.ok(), run.status().ToString())) return;
     const TraceResult paper = SimulateLeafLru(workload_.trace, Blocks(percent));
     const TraceResult same = SimulateLeafLru(workload_.trace, fit.blocks);
@@ -74,13 +78,14 @@ class Replay {
 
   // `target`: the issue's, of mooncake_conversation with RAM 2 % : SSD 10 %.
   void Tiers(const Stage& stage, double ram, double ssd, bool target) {
-    const RamFit fit = FitRam(stage.tier_shape, Blocks(ram), /*has_ssd=*/true);
+    const RamFit fit = FitRam(stage.tier_shape, Blocks(ram), LongestBlocks(), /*has_ssd=*/true);
     const uint64_t ssd_bytes = Blocks(ssd) * fit.shape.page_bytes * fit.shape.kv_blocks;
     const uint64_t segment = std::clamp<uint64_t>(ssd_bytes / 64, 1u << 20, 64u << 20);
-    const auto run = Run(stage, {.shape = fit.shape,
-                                 .ram_bytes = fit.ram_bytes,
-                                 .ssd_bytes = std::max(ssd_bytes, 3 * segment),
-                                 .segment_bytes = segment});
+    const auto run = Run(stage, "tiers",
+                         {.shape = fit.shape,
+                          .ram_bytes = fit.ram_bytes,
+                          .ssd_bytes = std::max(ssd_bytes, 3 * segment),
+                          .segment_bytes = segment});
     if (!bench_.Check(run.ok(), run.status().ToString())) return;
     const double seconds = workload_.trace.requests.back().at_ms / 1e3 + 1;
     const TraceResult paper =
@@ -124,9 +129,16 @@ class Replay {
   uint64_t Blocks(double percent) const {
     return static_cast<uint64_t>(Number(workload_.trace.unique) * percent / 100);
   }
-  absl::StatusOr<TraceRun> Run(const Stage& stage, TraceBudget budget) {
-    budget.directory =
-        absl::StrCat(bench_.directory(), "/", bench_.workload(), "-", workload_.name, "-", runs_++);
+  uint64_t LongestBlocks() const {
+    uint64_t longest = 0;
+    for (const Trace::Request& request : workload_.trace.requests) {
+      longest = std::max<uint64_t>(longest, request.blocks);
+    }
+    return longest;
+  }
+  absl::StatusOr<TraceRun> Run(const Stage& stage, const std::string& line, TraceBudget budget) {
+    budget.directory = absl::StrCat(bench_.directory(), "/", bench_.workload(), "-", workload_.name,
+                                    "-", stage.family, "-", line);
     auto player = stage.play(budget);
     if (!player.ok()) return player.status();
     return PlayTrace(workload_.trace, budget.shape, **player);
@@ -145,7 +157,6 @@ class Replay {
 
   Bench& bench_;
   const Workload& workload_;
-  int runs_ = 0;
 };
 
 std::string PathOf(const std::string& name, bool smoke) {
@@ -159,38 +170,57 @@ struct Lines {
   std::vector<std::string> families;  // of stages; "tiers" and "daemon_tiers" too
 };
 
+bool IsShipped(const std::string& name) {
+  return name == "conversation" || name == "claude_code_a";
+}
+
+std::optional<Workload> Load(Bench& bench, const std::string& name, uint64_t requests) {
+  const bool shipped = IsShipped(name);
+  auto trace = ReadTrace(shipped ? PathOf(name, bench.smoke()) : name, requests);
+  if (!bench.Check(trace.ok(), std::string(trace.status().message()))) return std::nullopt;
+  Workload workload{shipped ? name : std::filesystem::path(name).filename().string(),
+                    *std::move(trace)};
+  bench.Add({workload.name,
+             {{"requests", Number(workload.trace.requests.size())},
+              {"requested_blocks", Number(workload.trace.references.size())},
+              {"unique_blocks", Number(workload.trace.unique)}}});
+  return workload;
+}
+
+// Of the whole trace always: what comes back from SSD comes late.
+void PlayTiers(Bench& bench, const Stage& stage, const std::string& name) {
+  const std::optional<Workload> workload = Load(bench, name, kAllRequests);
+  if (!workload.has_value()) return;
+  Replay replay(bench, *workload);
+  if (bench.smoke()) {
+    replay.Tiers(stage, 50, 80, false);
+  } else {
+    replay.Tiers(stage, 2, 10, name == "conversation");
+  }
+}
+
 void PlayTraces(Bench& bench, const Lines& lines) {
-  const uint64_t requests = bench.Parameter("requests_at_most", 200, 4'000, 1'000'000);
+  const uint64_t requests = bench.Parameter("requests_at_most", 200, 2'500, kAllRequests);
   std::vector<double> percents = {1, 2, 5, 10};
   if (bench.smoke()) percents = {50};  // prompts of the head are long beside it
   const auto wants = [&](const char* family) {
     return std::find(lines.families.begin(), lines.families.end(), family) != lines.families.end();
   };
   for (const std::string& name : lines.names) {
-    const bool shipped = name == "conversation" || name == "claude_code_a";
-    auto trace = ReadTrace(shipped ? PathOf(name, bench.smoke()) : name, requests);
-    if (!bench.Check(trace.ok(), std::string(trace.status().message()))) continue;
-    const Workload workload{shipped ? name : std::filesystem::path(name).filename().string(),
-                            *std::move(trace)};
-    bench.Add({workload.name,
-               {{"requests", Number(workload.trace.requests.size())},
-                {"requested_blocks", Number(workload.trace.references.size())},
-                {"unique_blocks", Number(workload.trace.unique)}}});
-    Replay replay(bench, workload);
-    for (const Stage& stage : kStages) {
-      if (!wants(stage.family)) continue;
-      for (const double percent : percents) replay.RamAlone(stage, percent);
-    }
-    const std::pair<const char*, const Stage&> tiers[] = {{"tiers", kStages[0]},
-                                                          {"daemon_tiers", kStages[1]}};
-    for (const auto& [family, stage] : tiers) {
-      if (!wants(family)) continue;
-      if (bench.smoke()) {
-        replay.Tiers(stage, 50, 80, false);
-      } else {
-        replay.Tiers(stage, 2, 10, name == "conversation");
+    if (wants("cache") || wants("daemon")) {
+      const std::optional<Workload> workload = Load(bench, name, requests);
+      if (!workload.has_value()) continue;
+      Replay replay(bench, *workload);
+      for (const Stage& stage : kStages) {
+        if (!wants(stage.family)) continue;
+        for (const double percent : percents) replay.RamAlone(stage, percent);
       }
     }
+    // A quick run has the line with a target, in this process.
+    if (wants("tiers") && (!bench.quick() || name == "conversation")) {
+      PlayTiers(bench, kStages[0], name);
+    }
+    if (wants("daemon_tiers") && !bench.quick()) PlayTiers(bench, kStages[1], name);
   }
 }
 

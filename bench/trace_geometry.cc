@@ -10,6 +10,9 @@ namespace {
 
 constexpr uint64_t kUnit = 4096;
 constexpr uint64_t kSizesTried = 24;
+// A reserved token takes 8 bytes, of half of the index's sixteenth of the budget; and as much again
+// for leases.
+constexpr uint64_t kRamOfReservedToken = 2 * 8 * 2 * 16;
 
 uint64_t ArenaBytes(uint64_t ram_bytes, bool has_ssd) {
   const auto shares = cache::CutBudget(ram_bytes, has_ssd, /*shared_arena=*/false);
@@ -73,11 +76,13 @@ std::vector<block::Token> TokensOf(const TraceShape& shape, std::span<const Trac
   return tokens;
 }
 
-RamFit FitRam(const TraceShape& shape, uint64_t blocks, bool has_ssd) {
+RamFit FitRam(const TraceShape& shape, uint64_t blocks, uint64_t longest, bool has_ssd) {
   RamFit best;
-  // Of few blocks, larger pages: there is a smallest budget.
+  // Of few blocks, larger pages: there is a smallest budget, and one whose index has room.
+  const uint64_t least_ram =
+      std::max(cache::kMinRamBudget, kRamOfReservedToken * longest * shape.tokens());
   const uint64_t least =
-      (ArenaBytes(cache::kMinRamBudget, has_ssd) / (blocks * shape.kv_blocks) / kUnit + 1) * kUnit;
+      (ArenaBytes(least_ram, has_ssd) / (blocks * shape.kv_blocks) / kUnit + 1) * kUnit;
   for (uint64_t step = 0; step < kSizesTried && best.blocks * 1000 < blocks * 997; ++step) {
     TraceShape tried = shape;
     tried.page_bytes = std::max(shape.page_bytes, least) + step * kUnit;

@@ -38,7 +38,8 @@ struct RamFit {
   uint64_t blocks = 0;  // that it has room for
 };
 // Page sizes from `shape`'s upwards are tried, since an arena is whole slabs of whole pages.
-// Private memory; `has_ssd` as the cache will have it. Requires: blocks > 0.
-RamFit FitRam(const TraceShape& shape, uint64_t blocks, bool has_ssd);
+// Private memory; `has_ssd` as the cache will have it. Its index holds reservations of `longest`
+// blocks. Requires: blocks > 0.
+RamFit FitRam(const TraceShape& shape, uint64_t blocks, uint64_t longest, bool has_ssd);
 
 }  // namespace prefixd::bench

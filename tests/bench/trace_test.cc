@@ -12,6 +12,7 @@
 #include "bench/trace_file.h"
 #include "bench/trace_player.h"
 #include "bench/trace_simulation.h"
+#include "cache/budget.h"
 
 namespace prefixd::bench {
 namespace {
@@ -123,9 +124,14 @@ TEST(TraceSimulation, WritesStayWithinTheirBudget) {
 
 TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
   for (const uint64_t blocks : {40u, 1'659u, 1'827u, 18'279u}) {
-    const RamFit fit = FitRam({}, blocks, false);
-    EXPECT_LE(fit.blocks, blocks);
-    EXPECT_GT(fit.blocks, blocks * 96 / 100);
+    for (const uint64_t longest : {1u, 13'000u}) {
+      const RamFit fit = FitRam({}, blocks, longest, false);
+      EXPECT_LE(fit.blocks, blocks);
+      EXPECT_GT(fit.blocks, blocks * 96 / 100);
+      const auto shares = cache::CutBudget(fit.ram_bytes, false, false);
+      ASSERT_TRUE(shares.ok()) << shares.status();
+      EXPECT_GE(shares->index_bytes / 2, 8 * longest * fit.shape.tokens());
+    }
   }
 }
 
@@ -133,7 +139,7 @@ TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
 TEST(TraceReplay, TheCacheHitsWhatLeafFirstLruOfAsManyBlocksHits) {
   const auto trace = ReadTrace(Shipped("claude_code_a.head200"));
   ASSERT_TRUE(trace.ok()) << trace.status();
-  const RamFit fit = FitRam({}, trace->unique / 2, false);
+  const RamFit fit = FitRam({}, trace->unique / 2, 1, false);
   auto player = PlayInProcess({.shape = fit.shape, .ram_bytes = fit.ram_bytes});
   ASSERT_TRUE(player.ok()) << player.status();
   const auto run = PlayTrace(*trace, fit.shape, **player);
