@@ -14,12 +14,16 @@ constexpr size_t kReadaheadBytes = 1 << 20;
 
 }  // namespace
 
-RecordReader::RecordReader(const TableDb& table_db, const SegmentInfo& segment)
-    : table_db_(table_db), segment_(segment) {
+RecordReader::RecordReader(const TableDb& table_db, const SegmentInfo& segment,
+                           std::atomic<uint64_t>* memory_bytes)
+    : table_db_(table_db), segment_(segment), memory_bytes_(memory_bytes) {
+  *memory_bytes_ += kReadaheadBytes;
   rocksdb::ReadOptions options = table_db.read_options();
   options.readahead_size = kReadaheadBytes;
   entry_.reset(table_db.db->NewIterator(options, table_db.records));
 }
+
+RecordReader::~RecordReader() { *memory_bytes_ -= kReadaheadBytes; }
 
 // At the first entry from `sequence` on. False when it cannot be read.
 bool RecordReader::Seek(uint64_t sequence) {

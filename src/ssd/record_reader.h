@@ -2,6 +2,7 @@
 //
 // Not thread-safe.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,8 +19,12 @@ namespace prefixd::ssd {
 
 class RecordReader {
  public:
-  // `table_db` must outlive the reader.
-  RecordReader(const TableDb& table_db, const SegmentInfo& segment);
+  // What it reads ahead stands in `*memory_bytes` as long as it lives. Both outlive the reader.
+  RecordReader(const TableDb& table_db, const SegmentInfo& segment,
+               std::atomic<uint64_t>* memory_bytes);
+  ~RecordReader();
+  RecordReader(const RecordReader&) = delete;
+  RecordReader& operator=(const RecordReader&) = delete;
 
   // Once. Stops at the first error of `visit`.
   absl::Status ForEach(
@@ -36,6 +41,7 @@ class RecordReader {
 
   const TableDb& table_db_;
   const SegmentInfo segment_;
+  std::atomic<uint64_t>* const memory_bytes_;
   std::unique_ptr<rocksdb::Iterator> entry_;
   uint64_t records_ = 0;  // by the closing marker
   uint64_t unreadable_ = 0;

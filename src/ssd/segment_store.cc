@@ -158,7 +158,7 @@ absl::Status SegmentStore::ForEachRecord(
   *unreadable = 0;
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
   for (const SegmentInfo& segment : Segments()) {
-    RecordReader reader(*table, segment);
+    RecordReader reader(*table, segment, &impl_->state.reader_bytes);
     PREFIXD_RETURN_IF_ERROR(reader.ForEach(visit));
     *unreadable += reader.unreadable();
   }
@@ -170,7 +170,7 @@ absl::Status SegmentStore::ForEachRecordOf(
     const std::function<absl::Status(uint64_t sequence, std::span<const std::byte> record)>& visit,
     uint64_t* unreadable) const {
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
-  RecordReader reader(*table, segment);
+  RecordReader reader(*table, segment, &impl_->state.reader_bytes);
   const absl::Status status = reader.ForEach(visit);
   *unreadable = reader.unreadable();
   return status;
@@ -211,7 +211,7 @@ uint64_t SegmentStore::MemoryBytes() const {
     table = impl_->state.table_db;
   }
   return (table == nullptr ? 0 : table->MemoryBytes()) + impl_->state.writer_bytes +
-         impl_->state.page_files.MemoryBytes();
+         impl_->state.reader_bytes + impl_->state.page_files.MemoryBytes();
 }
 
 uint64_t SegmentStore::last_sequence() const { return impl_->state.last_sequence; }

@@ -39,6 +39,7 @@ struct StoreState {
   PageFiles page_files;
   std::atomic<uint64_t> last_sequence{0};  // raised by the one open writer
   std::atomic<uint64_t> writer_bytes{0};   // buffers of the one open writer
+  std::atomic<uint64_t> reader_bytes{0};   // what is read ahead of records
 
   base::Mutex open_mutex;  // held while the database is opened
   mutable base::Mutex mutex;

@@ -105,6 +105,20 @@ TEST_F(SegmentTest, NoSequenceIsEverUsedTwiceOverFiftyReopens) {
   EXPECT_EQ(*seen.rbegin() >> 20, 50u) << "the epoch is all but the low 20 bits";
 }
 
+TEST_F(SegmentTest, WhatIsReadAheadOfRecordsCountsWhileTheyAreRead) {
+  std::vector<uint64_t> sequences;
+  WriteSegment(Open(), {MakePage(300)}, &sequences);
+  const uint64_t before = store_->MemoryBytes();
+  uint64_t unreadable = 0, meanwhile = 0;
+  const auto look = [&](uint64_t, std::span<const std::byte>) {
+    meanwhile = store_->MemoryBytes();
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(store_->ForEachRecord(look, &unreadable).ok());
+  EXPECT_GE(meanwhile, before + (1 << 20));
+  EXPECT_LT(store_->MemoryBytes(), before + (1 << 19));
+}
+
 TEST_F(SegmentTest, DropRemovesBothFilesAndLeavesTheNeighbours) {
   SegmentStore& store = Open();
   std::vector<Page> pages;
