@@ -75,8 +75,8 @@ absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& 
                          .block_cache_bytes = options.block_cache_bytes,
                          .files = options.files};
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, state.Table());
-  PREFIXD_ASSIGN_OR_RETURN(const uint32_t epoch, RaiseEpoch(table.get(), state.LastOnDisk()));
-  state.last_sequence = uint64_t{epoch} << kCounterBits;
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t epoch, RaiseEpoch(table.get(), state.LastOnDisk()));
+  state.last_sequence = epoch << kCounterBits;
   return std::unique_ptr<SegmentStore>(new SegmentStore(std::move(impl)));
 }
 

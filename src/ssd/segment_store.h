@@ -24,9 +24,9 @@
 
 namespace prefixd::ssd {
 
-// 3: a page's header stands in its key. 2: pages may be compressed. What versions 1 and 2 wrote is
-// read as it is; what is older is reclaimed.
-inline constexpr uint32_t kStoreFormatVersion = 3;
+// 4: epochs of 2^20 sequences. 3: a page's header stands in its key. 2: pages may be compressed.
+// What versions 1 to 3 wrote is read as it is; what is older is reclaimed.
+inline constexpr uint32_t kStoreFormatVersion = 4;
 inline constexpr uint32_t kOldestReadVersion = 1;
 
 struct FileLayer;  // file_layer.h

@@ -122,8 +122,8 @@ void TableSegmentWriter::Close(const SegmentInfo* ingested) {
 absl::StatusOr<uint64_t> TableSegmentWriter::NextSequence() {
   uint64_t next = state_.last_sequence + 1;
   if ((next & kMaxCounter) == 0) {
-    PREFIXD_ASSIGN_OR_RETURN(const uint32_t epoch, RaiseEpoch(table_.get(), next - 1));
-    next = uint64_t{epoch} << kCounterBits;
+    PREFIXD_ASSIGN_OR_RETURN(const uint64_t epoch, RaiseEpoch(table_.get(), next - 1));
+    next = epoch << kCounterBits;
   }
   state_.last_sequence = next;
   return next;

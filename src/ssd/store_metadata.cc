@@ -14,23 +14,43 @@
 namespace prefixd::ssd {
 namespace {
 
-std::string Encode(uint32_t value) {
+constexpr int kOldCounterBits = 40;  // of a u32 epoch
+
+template <typename T>
+std::string Encode(T value) {
   base::ByteWriter writer;
   writer.Fixed(value);
   return writer.Take();
 }
 
-// nullopt when `key` is absent.
-absl::StatusOr<std::optional<uint32_t>> ReadNumber(rocksdb::DB* db, const std::string& key) {
+// Empty when `key` is absent.
+absl::StatusOr<std::string> ReadValue(rocksdb::DB* db, const std::string& key) {
   std::string value;
   const rocksdb::Status status = db->Get(rocksdb::ReadOptions(), key, &value);
-  if (status.IsNotFound()) return std::optional<uint32_t>();
+  if (status.IsNotFound()) return std::string();
   PREFIXD_RETURN_IF_ERROR(FromRocks(status, absl::StrCat("cannot read ", key)));
-  if (value.size() != sizeof(uint32_t)) {
-    return absl::DataLossError(
-        absl::StrCat("segment store: ", key, " has ", value.size(), " bytes, expected 4"));
-  }
+  return value;
+}
+
+absl::Status WrongSize(const std::string& key, size_t bytes, const char* expected) {
+  return absl::DataLossError(
+      absl::StrCat("segment store: ", key, " has ", bytes, " bytes, expected ", expected));
+}
+
+absl::StatusOr<std::optional<uint32_t>> ReadVersion(rocksdb::DB* db) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::string value, ReadValue(db, kFormatVersionKey));
+  if (value.empty()) return std::optional<uint32_t>();
+  if (value.size() != sizeof(uint32_t)) return WrongSize(kFormatVersionKey, value.size(), "4");
   return std::optional<uint32_t>(base::ByteReader(base::AsBytes(value)).Fixed<uint32_t>());
+}
+
+absl::StatusOr<uint64_t> ReadEpoch(rocksdb::DB* db) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::string value, ReadValue(db, kEpochKey));
+  if (value.empty()) return uint64_t{0};
+  base::ByteReader reader(base::AsBytes(value));
+  if (value.size() == sizeof(uint64_t)) return reader.Fixed<uint64_t>();
+  if (value.size() != sizeof(uint32_t)) return WrongSize(kEpochKey, value.size(), "8 or 4");
+  return uint64_t{reader.Fixed<uint32_t>()} << (kOldCounterBits - kCounterBits);
 }
 
 }  // namespace
@@ -52,8 +72,7 @@ absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& dir
   PREFIXD_RETURN_IF_ERROR(FromRocks(rocksdb::DB::OpenForReadOnly(options, directory, &opened),
                                     absl::StrCat("cannot open ", directory)));
   const std::unique_ptr<rocksdb::DB> db(opened);
-  PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version,
-                           ReadNumber(db.get(), kFormatVersionKey));
+  PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version, ReadVersion(db.get()));
   // Absent: killed between creating the database and its first write, which is the version.
   if (version.value_or(kStoreFormatVersion) <= kStoreFormatVersion) return version;
   return absl::FailedPreconditionError(
@@ -61,10 +80,9 @@ absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& dir
                    ", this prefixd reads version ", kStoreFormatVersion));
 }
 
-absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
-  PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> last,
-                           ReadNumber(table_db->db.get(), kEpochKey));
-  const uint64_t epoch = std::max<uint64_t>(last.value_or(0), last_on_disk >> kCounterBits) + 1;
+absl::StatusOr<uint64_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t last, ReadEpoch(table_db->db.get()));
+  const uint64_t epoch = std::max(last, last_on_disk >> kCounterBits) + 1;
   if (epoch > kMaxEpoch) {
     return absl::FailedPreconditionError(
         absl::StrCat("segment store: directory ", table_db->db->GetName(),
@@ -72,9 +90,9 @@ absl::StatusOr<uint32_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
   }
   rocksdb::WriteBatch batch;
   batch.Put(kFormatVersionKey, Encode(kStoreFormatVersion));
-  batch.Put(kEpochKey, Encode(static_cast<uint32_t>(epoch)));
+  batch.Put(kEpochKey, Encode(epoch));
   PREFIXD_RETURN_IF_ERROR(table_db->WriteMeta(&batch, "cannot raise epoch"));
-  return static_cast<uint32_t>(epoch);
+  return epoch;
 }
 
 }  // namespace prefixd::ssd

@@ -121,7 +121,7 @@ TEST_F(OpenTest, AnotherFormatVersionIsRefusedSayingBothAndLeftAlone) {
   WriteRaw("store/format_version", std::string("\x07\0\0\0", 4));
   const absl::Status expected =
       absl::FailedPreconditionError("segment store: directory " + directory_ +
-                                    " has format version 7, this prefixd reads version 3");
+                                    " has format version 7, this prefixd reads version 4");
   EXPECT_EQ(OpenStatus(directory_), expected);
   EXPECT_EQ(OpenStatus(directory_), expected);
 }
@@ -151,16 +151,25 @@ TEST_F(OpenTest, TheStoreOfAnEarlierVersionIsOpened) {
   EXPECT_TRUE(Read(store, sequences[0], page).ok());
 }
 
+// Borders of what was cleared name sequences that no segment has any more.
+TEST_F(OpenTest, SequencesGoOnBehindThoseOfAVersionWithLargerEpochs) {
+  Open();
+  WriteRaw("store/format_version", std::string("\3\0\0\0", 4));
+  WriteRaw("store/epoch", std::string("\5\0\0\0", 4));
+  EXPECT_GT(Open().last_sequence(), uint64_t{5} << 40);
+  EXPECT_GT(Open().last_sequence(), (uint64_t{5} << 40) + (1 << 20));
+}
+
 TEST_F(OpenTest, OpeningIsRefusedWhenTheEpochsAreUsedUp) {
   Open();
-  WriteRaw("store/epoch", std::string("\xfe\xff\xff\xff", 4));
+  WriteRaw("store/epoch", std::string("\xfe\xff\xff\xff\xff\x0f\0\0", 8));
   const uint64_t last = Open().last_sequence();
-  EXPECT_EQ(last, uint64_t{0xffffffff} << 20);
+  EXPECT_EQ(last, ((uint64_t{1} << 44) - 1) << 20);
   store_.reset();
   const absl::Status status = OpenStatus(directory_);
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(directory_ + " has used all its epochs, limit 4294967295"));
+              HasSubstr(directory_ + " has used all its epochs, limit 17592186044415"));
 }
 
 // Sequences stay small, and none is given out twice wherever the store is killed.
@@ -174,7 +183,7 @@ TEST_F(OpenTest, AnEpochThatIsUsedUpIsFollowedByTheNextInTheMiddleOfASegment) {
   }
   ASSERT_TRUE(writer->Finish().ok());
   writer.reset();
-  EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x02\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x02\0\0\0\0\0\0\0", 8));
   EXPECT_EQ(ReadRaw("records", SequenceKey(last)), "another");
   EXPECT_EQ(Open().Segments().front().last_sequence, last + 1);
   EXPECT_EQ(store_->last_sequence(), uint64_t{3} << 20);
@@ -185,7 +194,7 @@ TEST_F(OpenTest, AnEpochThatWasResetNeverGivesOutASequenceThatIsOnDisk) {
   const std::vector<Page> pages = {MakePage(20'000), MakePage(20'000), MakePage(20'000)};
   std::vector<uint64_t> sequences;
   for (const Page& page : pages) WriteSegment(Open(), {page}, &sequences);
-  WriteRaw("store/epoch", std::string(4, '\0'));
+  WriteRaw("store/epoch", std::string(8, '\0'));
   EXPECT_GT(Open().last_sequence(), sequences.back());
   const Page page = MakePage(20'000);
   WriteSegment(*store_, {page}, &sequences);
@@ -213,8 +222,8 @@ TEST_F(OpenTest, TheLayoutOnDiskIsAsDocumented) {
   EXPECT_EQ(ReadRaw("records", key(3)), "a record");
   EXPECT_EQ(ReadRaw("records", key(4)), std::string("\x01\0\0\0\0\0\0\0", 8))
       << "closing marker: how many records";
-  EXPECT_EQ(ReadRaw("default", "store/format_version"), std::string("\x03\0\0\0", 4));
-  EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x01\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("default", "store/format_version"), std::string("\x04\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x01\0\0\0\0\0\0\0", 8));
   EXPECT_EQ(ReadRaw("default", "meta/space"), "identity");
 }
 
