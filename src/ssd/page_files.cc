@@ -191,6 +191,8 @@ bool PageFiles::Read(const TableDb& table_db, uint64_t sequence, const block::Pa
   rocksdb::Slice read;
   const rocksdb::IOStatus status = opened->file->Read(
       begin, bytes, rocksdb::IOOptions(), &read, reinterpret_cast<char*>(buffer->data), nullptr);
+  // What was read is in the arena; the page cache need not have it too.
+  if (!table_db.direct_io) opened->file->InvalidateCache(begin, bytes).PermitUncheckedError();
   bool right = status.ok() && read.size() >= wanted;
   if (right) {
     const auto* bytes_read = reinterpret_cast<const std::byte*>(read.data());

@@ -2,6 +2,13 @@
 // format version, with their headers in their keys, and those of version 2, one value each.
 #include "ssd/page_files.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
 #include "rocksdb/sst_file_writer.h"
 
 #include "ssd/store_state.h"
@@ -114,6 +121,46 @@ TEST_F(PageFilesTest, WhatVersionTwoWroteIsReadEitherWay) {
         store_->ReadPage(first + 1 + i, NameOf(pages[i]), pages[i].header.check, page).ok());
   }
   EXPECT_TRUE(absl::IsNotFound(Read(*store_, first + 4, pages[0])));
+}
+
+// Bytes of the file that the page cache has.
+uint64_t CachedBytes(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto size = static_cast<size_t>(lseek(fd, 0, SEEK_END));
+  void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  if (mapped == MAP_FAILED) return 0;
+  std::vector<unsigned char> resident(size / 4096 + 1);
+  EXPECT_EQ(mincore(mapped, size, resident.data()), 0);
+  munmap(mapped, size);
+  return 4096 * static_cast<uint64_t>(std::ranges::count_if(
+                    resident, [](unsigned char page) { return (page & 1) != 0; }));
+}
+
+// Where there is no direct I/O, a tier of many GiB would push everything else out of memory.
+TEST_F(PageFilesTest, WhatIsReadBufferedDoesNotStayInThePageCache) {
+  const std::string other = parent_ + "/other";
+  std::ofstream(other) << std::string(4 << 20, 'x');
+  const int fd = open(other.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool lets_go = fsync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0;
+  close(fd);
+  if (!lets_go || CachedBytes(other) > (1 << 20)) GTEST_SKIP() << "no file leaves this page cache";
+
+  const auto store = SegmentStore::Open({.directory = directory_, .direct_io = false}).value();
+  std::vector<Page> pages;
+  for (int i = 0; i < 4; ++i) pages.push_back(MakePage(4 << 20));
+  std::vector<uint64_t> sequences;
+  WriteSegment(*store, pages, &sequences);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    std::vector<std::byte> page(pages[i].bytes.size());
+    EXPECT_TRUE(store->ReadPage(sequences[i], NameOf(pages[i]), pages[i].header.check, page).ok());
+    EXPECT_EQ(page, pages[i].bytes);
+  }
+  uint64_t cached = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    if (entry.path().extension() == ".sst") cached += CachedBytes(entry.path().string());
+  }
+  EXPECT_LT(cached, uint64_t{2} << 20) << "of 16 MiB";
 }
 
 }  // namespace
