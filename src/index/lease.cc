@@ -89,8 +89,7 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
       taken = true;
     }
     if (!taken || !lease.reads) continue;
-    uint8_t& touches = path.blocks[i]->touches;
-    if (touches < kManyTouches) ++touches;
+    if (path.blocks[i]->touches < kManyTouches) ++path.blocks[i]->touches;
     if (path.blocks[i]->refused) Admit(*path.blocks[i]);
   }
   AddSums(sums);

@@ -10,8 +10,6 @@
 
 namespace prefixd::index {
 
-const EndSet Node::kNoEnds;
-
 Node::~Node() {
   for (Page& page : pages()) page.Reset();
   if (has_rare_) delete &Parts();
@@ -92,19 +90,44 @@ void Node::EraseGone() {
   if (kept == 0 && page_slots_ > 0) Rebuild(0, has_rare_ ? &Parts() : nullptr);
 }
 
+void Node::set_ends(const EndSet& ends) {
+  const bool fits = ends.count() <= 1 && (!record_says_end_ || ends == OneEnd());
+  if (has_rare_ || !fits) {
+    rare().ends = ends;
+  } else {
+    end_ = ends.none() ? 0 : (ends._Find_first() + 1) & 255;
+  }
+}
+
+void Node::set_record_ends(const EndSet& ends) {
+  if (has_rare_ || (ends.any() && ends != OneEnd())) {
+    rare().record_ends = ends;
+  } else {
+    record_says_end_ = ends.any();
+  }
+}
+
 RareParts& Node::rare() {
-  if (!has_rare_) Rebuild(page_slots_, new RareParts);
+  if (!has_rare_) {
+    auto* const parts = new RareParts{.content = {}, .ends = ends(), .record_ends = record_ends()};
+    Rebuild(page_slots_, parts);
+  }
   return Parts();
 }
 
 void Node::FoldRare() {
   if (!has_rare_ || !in_tree) return;
   RareParts* const parts = &Parts();
-  const bool nothing = parts->content.empty() && parts->ends.none() && parts->record_ends.none() &&
-                       parts->holds == 0 && parts->pinned == 0 && record_sequence_ != kInRare;
+  const EndSet ends = parts->ends, said = parts->record_ends;
+  const bool one_end = ends.count() <= 1 && (said.none() || said == ends);
+  const bool nothing = one_end && parts->content.empty() && parts->holds == 0 &&
+                       parts->pinned == 0 && record_sequence_ != kInRare;
   if (!nothing) return;
   Rebuild(page_slots_, nullptr);
   delete parts;
+  record_says_end_ = false;
+  set_ends(ends);
+  set_record_ends(said);
 }
 
 uint64_t Node::MemoryBytes() const {

@@ -50,7 +50,7 @@ struct ChunkHead {
   uint32_t number = 0;
 };
 
-// What few blocks have.
+// What few blocks have. One end, which the record says or has none of, is not rare.
 struct RareParts {
   std::vector<block::ContentKey> content;
   EndSet ends, record_ends;
@@ -75,28 +75,34 @@ struct Node {
 
  private:
   uint64_t record_sequence_ : 40 = 0;  // kInRare: there
+  uint64_t end_ : 8 = 0;               // without rare parts: of its one end, in tokens
 
  public:
-  uint8_t touches = 0;  // requests that took hold of it since it was stored, saturating
+  uint64_t touches : 2 = 0;  // requests that took hold of it since it was stored, saturating
   bool in_tree : 1 = false;
   bool spilling : 1 = false;
   bool refused : 1 = false;    // dirty, and the SSD does not want it: given up as a clean block is
   bool was_ghost : 1 = false;  // it was a ghost or a hole when it was stored
+  EvictPlace in_evict_order : 2 = EvictPlace::kNone;  // the eviction policy's own
   bool windows_needed : 1 = false;  // its sliding pages, when that was last looked at
   bool counted_ram : 1 = false, counted_spill : 1 = false;  // in its parent's children
   bool record_written : 1 = false;  // the record on SSD stands there, and says record_ends
   bool record_wanted : 1 = false;   // it must be written again without a dirty page
-  EvictPlace in_evict_order : 2 = EvictPlace::kNone;  // the eviction policy's own
   // Under its stamp, which changes by Impl::SetStamp only.
   bool in_spill_order : 1 = false, in_unverified_order : 1 = false;
-  bool in_by_hash : 1 = false;
 
  private:
   bool has_rare_ : 1 = false;
   uint32_t parent_ = kNoParent;  // its number, or one of these
   uint32_t children_ = 0;        // Children's own
   uint32_t place_ = 0;           // its place in its chunk; above it which one it is of those there
-  uint32_t first_token_ : 24 = 0, size_ : 8 = 0;
+  uint32_t first_token_ : 21 = 0, size_ : 8 = 0;
+
+ public:
+  bool in_by_hash : 1 = false;
+
+ private:
+  bool record_says_end_ : 1 = false;  // without rare parts
   uint16_t page_count_ = 0, page_slots_ = 0;
 
  public:
@@ -149,8 +155,13 @@ struct Node {
   // Those that are gone and that nobody holds.
   void EraseGone();
 
-  const EndSet& ends() const { return has_rare_ ? Parts().ends : kNoEnds; }
-  const EndSet& record_ends() const { return has_rare_ ? Parts().record_ends : kNoEnds; }
+  EndSet ends() const { return has_rare_ ? Parts().ends : OneEnd(); }
+  EndSet record_ends() const {
+    return has_rare_ ? Parts().record_ends : record_says_end_ ? OneEnd() : EndSet();
+  }
+  // Both inside a Change; may move tokens and pages.
+  void set_ends(const EndSet& ends);
+  void set_record_ends(const EndSet& ends);
   uint32_t holds() const { return has_rare_ ? Parts().holds : 0; }
   uint32_t pinned() const { return has_rare_ ? Parts().pinned : 0; }
   // To change one of these, inside a Change. Moves tokens and pages if there were none.
@@ -168,13 +179,13 @@ struct Node {
  private:
   friend class Children;
   friend class NodePool;
-  static const EndSet kNoEnds;
   static constexpr uint32_t kNoParent = ~uint32_t{0}, kRootIsParent = kNoParent - 1;
   static constexpr uint64_t kInRare = (uint64_t{1} << 40) - 1;
 
   const ChunkHead& Head() const {
     return *(reinterpret_cast<const ChunkHead*>(this - place_ % kChunkNodes) - 1);
   }
+  EndSet OneEnd() const { return end_ == 0 ? EndSet() : EndSet().set(end_ - 1); }
   std::byte* AfterRare() const { return body_ + (has_rare_ ? sizeof(RareParts*) : 0); }
   Page* AfterPath() const { return reinterpret_cast<Page*>(AfterRare() + sizeof(uint64_t)); }
   std::byte* AfterPages() const { return reinterpret_cast<std::byte*>(AfterPath() + page_slots_); }

@@ -115,7 +115,7 @@ void HashTable::Shrink() {
 }
 
 void HashTable::Rebuild(size_t buckets) {
-  buckets_ = {};
+  buckets_ = std::vector<uint32_t>();  // first, so that both are never there
   buckets_.resize(buckets);
   size_ = 0;
   for (Node* const node : *pool_) {

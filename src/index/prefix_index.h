@@ -42,7 +42,7 @@
 
 namespace prefixd::index {
 
-inline constexpr uint32_t kMaxSequenceTokens = 1u << 24;
+inline constexpr uint32_t kMaxSequenceTokens = 1u << 21;
 struct Node;  // a block; stays valid while leased, reserved or being spilled
 
 // Names one page for as long as the index lives: a reference to a block that is gone finds nothing.
@@ -216,7 +216,7 @@ struct Evicted {
   uint32_t dropped_pages = 0;  // of these, how many existed nowhere else
 };
 
-inline constexpr uint32_t kManyTouches = 255;
+inline constexpr uint32_t kManyTouches = 3;
 
 // A block on its way to SSD: its record's content and its dirty pages (now kSpilling), parents
 // before children.

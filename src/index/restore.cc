@@ -107,7 +107,9 @@ void PrefixIndex::Impl::SetRecord(Node& node, const RestoredBlock& block) {
   if (block.record_sequence < node.record_sequence()) return;
   node.record_written = true;
   node.set_record_sequence(block.record_sequence);
-  for (const uint32_t end : block.ends) node.rare().record_ends.set(end - 1);
+  EndSet said = node.record_ends();
+  for (const uint32_t end : block.ends) said.set(end - 1);
+  node.set_record_ends(said);
 }
 
 absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock& block) {

@@ -8,10 +8,9 @@ namespace prefixd::index {
 namespace {
 
 void SetRecordEnds(Node& node, const std::vector<uint32_t>& ends) {
-  if (ends.empty() && node.record_ends().none()) return;
-  EndSet& said = node.rare().record_ends;
-  said.reset();
+  EndSet said;
   for (const uint32_t end : ends) said.set(end - 1);
+  node.set_record_ends(said);
 }
 
 }  // namespace

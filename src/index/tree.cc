@@ -13,8 +13,8 @@ void MoveEnds(Node& from, Node& to, uint32_t count) {
   EndSet moved = from.ends();
   for (uint32_t k = count; k < moved.size(); ++k) moved.reset(k);
   if (moved.none()) return;
-  from.rare().ends &= ~moved;
-  to.rare().ends |= moved;
+  from.set_ends(from.ends() & ~moved);
+  to.set_ends(to.ends() | moved);
   from.subtree_ends -= static_cast<uint32_t>(moved.count());
   to.subtree_ends += static_cast<uint32_t>(moved.count());
   WriteEnds(from);
@@ -165,7 +165,7 @@ void PrefixIndex::Impl::Merge(Node& node) {
 void PrefixIndex::Impl::SetEnd(Node& first, uint32_t count) {
   if (first.ends().test(count - 1)) return;
   const Change change(*this, first);
-  first.rare().ends.set(count - 1);
+  first.set_ends(first.ends().set(count - 1));
   WriteEnds(first);
   AddSubtreeEnds(&first, 1);
 }

@@ -16,7 +16,7 @@ class MemoryTest : public IndexTest {
       : IndexTest(kTokens, std::vector<uint32_t>(groups, 1), {.max_ghosts = 0}), groups_(groups) {}
 
   // Of other tokens each time; without marks, which stand in the arena.
-  void StoreSequence(uint32_t number, uint32_t blocks = kPerSequence) {
+  void StoreSequence(uint32_t number, uint32_t blocks = kPerSequence, bool end = false) {
     const Tokens tokens = Count(number * 1'000'000, blocks * kTokens);
     const block::ReservationId id = Reserve({tokens, {}});
     for (uint32_t b = 0; b < blocks; ++b) {
@@ -31,6 +31,7 @@ class MemoryTest : public IndexTest {
       }
       ASSERT_TRUE(index_.Publish(id, b, pages).ok());
     }
+    ASSERT_TRUE(!end || index_.AddEnd(id, blocks * kTokens).ok());
     ASSERT_TRUE(index_.CloseReservation(id).ok());
     open_ = {};
     reserved_ = {};
@@ -95,6 +96,16 @@ TEST_P(PagesTest, OnSsdABlockCostsAtMost96BytesAndSixteenAPageBesideItsTokens) {
     ASSERT_LE(Said() - before, i * kPerSequence * (96 + 16 * groups_ + 4 * kTokens)) << i;
   }
 }
+// Of four blocks each, and their records on SSD say where they end.
+TEST_P(PagesTest, SequencesThatEndCostTheirEntryAmongTheChildrenOfTheRootBesides) {
+  StoreSequence(100, kPerSequence);
+  const uint64_t before = Said();
+  constexpr uint32_t kSequences = 1000;
+  for (uint32_t i = 1; i <= kSequences; ++i) StoreSequence(1000 + i, 4, /*end=*/true);
+  LeaveRam();
+  EXPECT_EQ(Summary().ends, kSequences);
+  EXPECT_LE(Said() - before, 4 * kSequences * (96 + 16 * groups_ + 4 * kTokens) + 12 * kSequences);
+}
 INSTANTIATE_TEST_SUITE_P(Groups, PagesTest, testing::Values(1, 2, 27, 64));
 
 TEST_F(MemoryTest, WhatIsForgottenIsGivenBack) {
@@ -107,6 +118,8 @@ TEST_F(MemoryTest, WhatIsForgottenIsGivenBack) {
   index_.TrimMemory(full / 4);
   EXPECT_LE(Said(), full / 4);
   EXPECT_GT(Summary().blocks, 4000u);  // no more than that asks for
+  index_.TrimMemory(0);
+  EXPECT_LT(Said(), 16'000u);  // tables included
 }
 
 TEST_F(MemoryTest, SiblingsThatAreForgottenLeaveNothingBehind) {

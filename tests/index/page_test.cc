@@ -118,6 +118,32 @@ TEST_F(PageTest, KeepsItsSizesFromARecordAndOverARewrite) {
   ExpectAllAsStored(PageState::kSsd);
 }
 
+// A block whose record says one end gives it to a sibling and gets another from a third.
+TEST_F(PageTest, AnEndThatCameAfterTheRecordIsWrittenThoughAnotherEndLeftMeanwhile) {
+  const auto store = [&](const Tokens& tokens, uint32_t end) {
+    const block::ReservationId id = Reserve({tokens, {}});
+    PublishAll(id, reserved_.plan);
+    ASSERT_TRUE(index_.AddEnd(id, end).ok());
+    ASSERT_TRUE(index_.CloseReservation(id).ok());
+    SpillAll();
+  };
+  const Tokens tokens = Count(100, kBlockTokens);
+  const Tokens first = Join(FirstOf(tokens, 7), Tokens(9, 1));
+  const Tokens second = Join(FirstOf(tokens, 12), Tokens(4, 1));
+  store(tokens, 5);
+  store(first, kBlockTokens);
+  store(second, 10);
+  EvictClean();
+  const Acquired held[] = {Acquire(tokens), Acquire(first)};
+  index_.TrimMemory(0);
+  EXPECT_EQ(Summary().blocks, 2u);
+  const std::vector<SpillBlock> again = SpillAll();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].tokens, tokens);
+  EXPECT_EQ(again[0].ends, std::vector<uint32_t>{10});
+  for (const Acquired& lease : held) ASSERT_TRUE(index_.Release(lease.lease).ok());
+}
+
 // Of a time when an opening of the store was worth 2^40 sequences.
 TEST_F(PageTest, ARecordOfALargeSequenceGoesWithItsRangeAndIsWrittenAgain) {
   next_sequence_ = uint64_t{3} << 40;
