@@ -244,7 +244,8 @@ void DeclareClear(CLI::App& app, Options* options) {
 absl::Status ReadTimeout(const std::string& text, Options* options) {
   const bool waits = options->command == Command::kFlush || options->command == Command::kPin ||
                      options->command == Command::kImport || options->command == Command::kExport ||
-                     options->command == Command::kVerify;
+                     options->command == Command::kVerify ||
+                     (options->command == Command::kClear && options->purge);
   absl::Duration timeout = waits ? absl::Seconds(60) : absl::Seconds(5);
   if (!text.empty() && (!absl::ParseDuration(text, &timeout) || timeout <= absl::ZeroDuration() ||
                         timeout > absl::Hours(24))) {
@@ -290,11 +291,18 @@ absl::Status ReadSize(const char* flag, const std::string& text, uint64_t* bytes
       absl::StrCat(flag, ": \"", text, "\" is not a size like 512MiB or 20GiB"));
 }
 
+absl::Status ReadBudget(const char* flag, const std::string& text, uint64_t* bytes) {
+  PREFIXD_RETURN_IF_ERROR(ReadSize(flag, text, bytes));
+  if (text.empty() || *bytes > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": a budget of 0 cannot be set while prefixd runs"));
+}
+
 absl::Status ReadSizes(const CLI::App& app, const Texts& texts, Options* options) {
   const CLI::App* const spaces = app.get_subcommand("spaces");
   options->set_limits = spaces->get_option("--set")->count() > 0;
-  PREFIXD_RETURN_IF_ERROR(ReadSize("--ram", texts.ram, &options->ram_bytes));
-  PREFIXD_RETURN_IF_ERROR(ReadSize("--ssd", texts.ssd, &options->ssd_bytes));
+  PREFIXD_RETURN_IF_ERROR(ReadBudget("--ram", texts.ram, &options->ram_bytes));
+  PREFIXD_RETURN_IF_ERROR(ReadBudget("--ssd", texts.ssd, &options->ssd_bytes));
   PREFIXD_RETURN_IF_ERROR(ReadSize("--ram-floor", texts.ram_floor, &options->ram_floor));
   PREFIXD_RETURN_IF_ERROR(ReadSize("--ram-ceiling", texts.ram_ceiling, &options->ram_ceiling));
   PREFIXD_RETURN_IF_ERROR(ReadSize("--ssd-floor", texts.ssd_floor, &options->ssd_floor));

@@ -1,4 +1,6 @@
 // prefixctl clear, flush and config: a sentence, a sentence, a table.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 #include "base/size.h"
@@ -42,8 +44,10 @@ std::string PurgeView(const v1::ClearReply& sum) {
 }
 
 std::string PurgeBar(const v1::ClearReply& sum) {
-  return absl::StrCat("\r", BarText(sum.passed_bytes(), sum.total_bytes()), " ",
-                      PercentText(sum.passed_bytes(), sum.total_bytes()), "  ",
+  // What is written again meanwhile is passed too.
+  const uint64_t passed = std::min(sum.passed_bytes(), sum.total_bytes());
+  return absl::StrCat("\r", BarText(passed, sum.total_bytes()), " ",
+                      PercentText(passed, sum.total_bytes()), "  ",
                       base::FormatBytes(sum.removed_bytes()), " removed   ");
 }
 

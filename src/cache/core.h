@@ -350,6 +350,7 @@ struct Core {
 
   // --- budget (resize.cc) ---
   absl::Status ResizeRam(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex);
+  absl::Status CheckSsdBudget(uint64_t ssd_bytes) const;
   absl::Status ResizeSsd(uint64_t ssd_bytes) PREFIXD_EXCLUDES(segment_mutex);
 
   // --- start (recover.cc, adopt.cc, load_index.cc) ---

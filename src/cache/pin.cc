@@ -192,7 +192,8 @@ absl::StatusOr<uint64_t> Cache::Unpin(block::PinId pin) {
   core_->ExpirePins();
   const std::optional<PinTable::Entry> entry = core_->pins.Remove(pin);
   if (!entry.has_value()) {
-    return absl::NotFoundError(absl::StrCat("unpin: no pin ", pin.value, "; it may have expired"));
+    return absl::NotFoundError(
+        absl::StrCat("unpin: no pin ", absl::Hex(pin.value), "; it may have expired"));
   }
   const uint64_t bytes = core_->PinnedBytes(entry->in_index);
   core_->index->Unpin(entry->in_index).IgnoreError();  // a Clear may have been faster

@@ -176,8 +176,9 @@ absl::Status Core::RecoverSpaces() {
           absl::StrCat("recover: ", key, " is not readable, its blocks are left out"));
     }
   }
-  // Uses from now on are later than all that was recorded: every opening has higher sequences.
-  index->StampFrom(static_cast<int64_t>(store->last_sequence() >> 2));
+  // Uses from now on are later than all that was recorded: stamps come slower than nanoseconds.
+  // Where the clock went back the loading of the records catches up.
+  index->StampFrom(options.clock->UnixMicros() * 1000);
   return absl::OkStatus();
 }
 

@@ -5,9 +5,22 @@
 
 namespace prefixd::cache {
 
+namespace {
+
+absl::Status CheckFloors(const char* tier, uint64_t floor_bytes, uint64_t tier_bytes) {
+  const uint64_t most = MostFloorBytes(tier_bytes);
+  if (floor_bytes <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "budget: spaces have floors of ", base::FormatBytes(floor_bytes), " in ", tier,
+      ", with that budget they may be ", base::FormatBytes(most), " (80 % of the tier)"));
+}
+
+}  // namespace
+
 absl::Status Core::ResizeRam(uint64_t ram_bytes) {
   base::MutexLock lock(budget_mutex);
   PREFIXD_ASSIGN_OR_RETURN(const BudgetShares cut, Recut(ram_bytes, shares));
+  PREFIXD_RETURN_IF_ERROR(CheckFloors("RAM", limited.AllFloors().ram_bytes, cut.arena_bytes));
   PREFIXD_RETURN_IF_ERROR(arena->Resize(cut.arena_bytes));
   const uint64_t arena_bytes = arena->stats().capacity_bytes;
   index->SetLimits(arena_bytes / 2, arena_bytes / 10 * 8, cut.index_bytes,
@@ -21,7 +34,7 @@ absl::Status Core::ResizeRam(uint64_t ram_bytes) {
   return absl::OkStatus();
 }
 
-absl::Status Core::ResizeSsd(uint64_t ssd_bytes) {
+absl::Status Core::CheckSsdBudget(uint64_t ssd_bytes) const {
   if (store == nullptr) {
     return absl::FailedPreconditionError(
         "budget: prefixd runs without an SSD tier; start it with an SSD budget");
@@ -31,6 +44,10 @@ absl::Status Core::ResizeSsd(uint64_t ssd_bytes) {
                                                    " on SSD is too little, two segments are ",
                                                    base::FormatBytes(2 * options.segment_bytes)));
   }
+  return CheckFloors("SSD", limited.AllFloors().ssd_bytes, ssd_bytes);
+}
+
+absl::Status Core::ResizeSsd(uint64_t ssd_bytes) {
   base::MutexLock segment(segment_mutex);
   ssd_budget_bytes = ssd_bytes;
   Leaving none;
@@ -40,6 +57,8 @@ absl::Status Core::ResizeSsd(uint64_t ssd_bytes) {
 }
 
 absl::StatusOr<block::BudgetState> Cache::SetBudgets(uint64_t ram_bytes, uint64_t ssd_bytes) {
+  // Both or neither.
+  if (ssd_bytes > 0) PREFIXD_RETURN_IF_ERROR(core_->CheckSsdBudget(ssd_bytes));
   if (ram_bytes > 0) PREFIXD_RETURN_IF_ERROR(core_->ResizeRam(ram_bytes));
   if (ssd_bytes > 0) PREFIXD_RETURN_IF_ERROR(core_->ResizeSsd(ssd_bytes));
   const block::Stats stats = GetStats();

@@ -52,7 +52,7 @@ absl::Status CheckFloor(const Floor& floor) {
         "limits: a floor of ", base::FormatBytes(floor.floor_bytes), " in ", floor.tier,
         " is above the ceiling of ", base::FormatBytes(floor.ceiling_bytes)));
   }
-  const uint64_t most = floor.tier_bytes / 10 * 8;
+  const uint64_t most = MostFloorBytes(floor.tier_bytes);
   if (floor.floor_bytes == 0) return absl::OkStatus();
   if (floor.floor_bytes <= most && floor.others_bytes <= most - floor.floor_bytes) {
     return absl::OkStatus();

@@ -11,6 +11,9 @@
 namespace prefixd::cache {
 
 // Thread-safe.
+// Of all floors of a tier together.
+inline uint64_t MostFloorBytes(uint64_t tier_bytes) { return tier_bytes / 10 * 8; }
+
 class LimitedSpaces {
  public:
   struct Due {
@@ -32,6 +35,7 @@ class LimitedSpaces {
     uint64_t ram_bytes = 0, ssd_bytes = 0;
   };
   Floors FloorsBut(block::SpaceHandle space) const PREFIXD_EXCLUDES(mutex_);  // of all others
+  Floors AllFloors() const PREFIXD_EXCLUDES(mutex_) { return FloorsBut({}); }
 
  private:
   static constexpr int64_t kNever = INT64_MAX;

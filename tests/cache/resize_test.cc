@@ -105,5 +105,31 @@ TEST_F(ResizeTest, WhatCannotBeResizedIsSaid) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(ResizeTest, TwoBudgetsAreSetBothOrNeither) {
+  Open(SharedWithSsd(uint64_t{128} << 20));
+  const block::Stats before = cache_->GetStats();
+  EXPECT_EQ(cache_->SetBudgets(uint64_t{64} << 20, 1000).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache_->GetStats().ram_budget_bytes, before.ram_budget_bytes);
+  EXPECT_EQ(cache_->GetStats().ssd_budget_bytes, before.ssd_budget_bytes);
+}
+
+TEST_F(ResizeTest, ATierNeverShrinksBelowTheFloorsOfItsSpaces) {
+  Open(SharedWithSsd(uint64_t{128} << 20));
+  OpenSpace(identity_);
+  const block::Stats before = cache_->GetStats();
+  const block::SpaceId id = block::IdOf(identity_);
+  const uint64_t ssd_floor = before.ssd_budget_bytes / 2;
+  ASSERT_TRUE(cache_
+                  ->SetSpaceLimits(
+                      id, {.ram_floor_bytes = uint64_t{50} << 20, .ssd_floor_bytes = ssd_floor})
+                  .ok());
+  EXPECT_EQ(cache_->SetBudgets(uint64_t{60} << 20, 0).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(cache_->SetBudgets(0, ssd_floor).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(cache_->GetStats().ram_budget_bytes, before.ram_budget_bytes);
+  EXPECT_EQ(cache_->GetStats().ssd_budget_bytes, before.ssd_budget_bytes);
+}
+
 }  // namespace
 }  // namespace prefixd::testing

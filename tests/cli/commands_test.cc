@@ -163,6 +163,7 @@ TEST_F(CommandsTest, BudgetSendsSizesAndSaysWhatIsStillToBeGivenBack) {
   ASSERT_EQ(Run({"budget"}).exit_code, kExitOk);
   EXPECT_EQ(daemon_.budgets.ram_bytes(), 0u);
   EXPECT_EQ(Run({"budget", "--ram", "much"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"budget", "--ssd", "0"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"budget", "--ram", "50%"}).exit_code, kExitUsage);
 }
 
