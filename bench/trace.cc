@@ -216,11 +216,11 @@ void PlayTraces(Bench& bench, const Lines& lines) {
         for (const double percent : percents) replay.RamAlone(stage, percent);
       }
     }
-    // A quick run has the line with a target, in this process.
-    if (wants("tiers") && (!bench.quick() || name == "conversation")) {
-      PlayTiers(bench, kStages[0], name);
+    // A quick run has the line with a target alone: of this trace, through the daemon.
+    if (wants("tiers") && !bench.quick()) PlayTiers(bench, kStages[0], name);
+    if (wants("daemon_tiers") && (!bench.quick() || name == "conversation")) {
+      PlayTiers(bench, kStages[1], name);
     }
-    if (wants("daemon_tiers") && !bench.quick()) PlayTiers(bench, kStages[1], name);
   }
 }
 
