@@ -161,7 +161,8 @@ void DeclareVerify(CLI::App& app, Options* options, Texts* texts) {
       app, options, Command::kVerify, "verify",
       "read and check what is stored, in RAM and on SSD; bad pages are dropped",
       "What is bad is stored again by the next worker that computes it. Exit code 1 when\n"
-      "something was.\n"
+      "something was. In RAM, pages that workers are reading are passed over: they were checked\n"
+      "when they came.\n"
       "Examples:\n  prefixctl verify --rate 200MB\n  prefixctl --json verify");
   verify
       ->add_option("--rate", texts->rate,
