@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/stream_copy.h"
 #include "block/page_layout.h"
 #include "kernels/relayout.h"
 
@@ -167,8 +168,8 @@ void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView&
   });
 }
 
-void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePackedView& key,
-                   const MutablePackedView& value) {
+void CopyOutOfPage(const PageRows& rows, const std::byte* page, Caches caches,
+                   const MutablePackedView& key, const MutablePackedView& value) {
   ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
     const MutablePackedView& to = is_key ? key : value;
     if (!IsInRows(units)) {
@@ -178,7 +179,9 @@ void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePac
     ForEachPart(to, units, [&](uint64_t offset, void* data, const Rows& part) {
       std::byte* view = static_cast<std::byte*>(data);
       ForEachRun(units, part, [&](size_t in_page, size_t in_view, size_t bytes) {
-        std::memcpy(view + in_view, page + at + offset + in_page, bytes);
+        const std::byte* run = page + at + offset + in_page;
+        if (caches == Caches::kPast) return base::StreamRun(view + in_view, run, bytes);
+        std::memcpy(view + in_view, run, bytes);
       });
     });
   });

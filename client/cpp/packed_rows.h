@@ -35,7 +35,9 @@ struct PageRows {
 // OK, the slots are inside the page.
 void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView& value,
                   std::byte* page);
-void CopyOutOfPage(const PageRows& rows, const std::byte* page, const MutablePackedView& key,
-                   const MutablePackedView& value);
+// kPast: long runs of rows go past the caches; base::StreamFence() when the last page is out.
+enum class Caches { kThrough, kPast };
+void CopyOutOfPage(const PageRows& rows, const std::byte* page, Caches caches,
+                   const MutablePackedView& key, const MutablePackedView& value);
 
 }  // namespace prefixd::client

@@ -7,11 +7,16 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
+#include "base/stream_copy.h"
 #include "block/page_layout.h"
 #include "packed_rows.h"
 
 namespace prefixd::client {
 namespace {
+
+// Of one layer: with the others of its model it is more than the caches hold, and what an engine
+// reads first would be gone from them.
+constexpr uint64_t kPastCachesFrom = uint64_t{1} << 20;
 
 absl::Status CheckTensor(const char* name, const TensorView& view, uint32_t dim) {
   if (view.data == nullptr) {
@@ -305,6 +310,7 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                                                       ", the first in ", rung));
   }
   PREFIXD_RETURN_IF_ERROR(CheckParts("gather", group, rung, key, value));
+  const Caches caches = PayloadBytes(tokens) >= kPastCachesFrom ? Caches::kPast : Caches::kThrough;
   for (uint32_t at = tokens.begin; at < end;) {
     const uint32_t slot = at % block_tokens_, count = std::min(end - at, block_tokens_ - slot);
     const CachedPage from = PlaceOf(place.group, at / block_tokens_);
@@ -316,9 +322,10 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                    .first_row = at - tokens.begin,
                    .tokens = count,
                    .tensor_tokens = tokens.count},
-                  from.bytes, key, value);
+                  from.bytes, caches, key, value);
     at += count;
   }
+  if (caches == Caches::kPast) base::StreamFence();
   return absl::OkStatus();
 }
 

@@ -6,6 +6,8 @@
 
 #include "openssl/evp.h"
 
+#include "base/stream_copy.h"
+
 // xxHash compiled for the baseline alone hashes with SSE2, at a third of what AVX2 and AVX-512 do.
 // Its loops for these are asked for here and chosen as the program starts.
 #if defined(__x86_64__)
@@ -73,97 +75,58 @@ const LongHash& Long() {
 }
 
 constexpr size_t kStreamFrom = size_t{64} << 10;  // bytes; below, the caches are the better place
-constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kAtOnce = 4 * kPage;  // inside a first-level cache of any machine
 
-// The two halves of a copy that goes by a buffer of kAtOnce bytes, aligned to kLine.
-struct Mover {
-  // Into the buffer, a line of each page in turn: hardware fetches ahead within a page only, so
-  // four of them come at once, and the next four are asked for.
-  void (*gather)(std::byte* buffer, const std::byte* from);
-  // Out of it past the caches: the lines of `to`, which is aligned to kLine, are neither read first
-  // nor do they push out what is in use. The caller fences.
-  void (*stream)(std::byte* to, const std::byte* buffer, size_t bytes);
-};
+// The first half of a copy that goes by a buffer of kAtOnce bytes, aligned to kLineBytes: a line of
+// each page in turn. Hardware fetches ahead within a page only, so four of them come at once, and
+// the next four are asked for.
+using GatherPages = void (*)(std::byte* buffer, const std::byte* from);
 
 void GatherBaseline(std::byte* buffer, const std::byte* from) {
-  for (size_t line = 0; line < kPage; line += kLine) {
+  for (size_t line = 0; line < kPage; line += kLineBytes) {
     for (size_t at = line; at < kAtOnce; at += kPage) {
       __builtin_prefetch(from + at + kAtOnce);  // beyond the end is no fault
-      std::memcpy(buffer + at, from + at, kLine);
+      std::memcpy(buffer + at, from + at, kLineBytes);
     }
   }
 }
-void StreamBaseline(std::byte* to, const std::byte* buffer, size_t bytes) {
-#if defined(__x86_64__)  // has SSE2
-  auto* line = reinterpret_cast<__m128i*>(to);
-  const auto* next = reinterpret_cast<const __m128i*>(buffer);
-  for (; bytes >= kLine; bytes -= kLine, line += 4, next += 4) {
-    const __m128i a = _mm_load_si128(next), b = _mm_load_si128(next + 1);
-    const __m128i c = _mm_load_si128(next + 2), d = _mm_load_si128(next + 3);
-    _mm_stream_si128(line, a);
-    _mm_stream_si128(line + 1, b);
-    _mm_stream_si128(line + 2, c);
-    _mm_stream_si128(line + 3, d);
-  }
-  std::memcpy(line, next, bytes);
-#else
-  std::memcpy(to, buffer, bytes);
-#endif
-}
 
 #if defined(__x86_64__)
-// A line at a time: 14 % faster than by quarters.
 XXH_TARGET_AVX512 void GatherAvx512(std::byte* buffer, const std::byte* from) {
-  for (size_t line = 0; line < kPage; line += kLine) {
+  for (size_t line = 0; line < kPage; line += kLineBytes) {
     for (size_t at = line; at < kAtOnce; at += kPage) {
       __builtin_prefetch(from + at + kAtOnce);
       _mm512_store_si512(buffer + at, _mm512_loadu_si512(from + at));
     }
   }
 }
-XXH_TARGET_AVX512 void StreamAvx512(std::byte* to, const std::byte* buffer, size_t bytes) {
-  for (; bytes >= kLine; bytes -= kLine, to += kLine, buffer += kLine) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_load_si512(buffer));
-  }
-  std::memcpy(to, buffer, bytes);
-}
 #endif
 
-const Mover& Moves() {
+GatherPages Chosen() {
 #if defined(__x86_64__)
-  static const Mover chosen = __builtin_cpu_supports("avx512f")
-                                  ? Mover{GatherAvx512, StreamAvx512}
-                                  : Mover{GatherBaseline, StreamBaseline};
-#else
-  static const Mover chosen{GatherBaseline, StreamBaseline};
-#endif
+  static const GatherPages chosen =
+      __builtin_cpu_supports("avx512f") ? GatherAvx512 : GatherBaseline;
   return chosen;
-}
-
-bool IsLine(const std::byte* at) { return reinterpret_cast<uintptr_t>(at) % kLine == 0; }
-
-// Streaming stores are not ordered with those that say that the bytes are there.
-void StreamFence() {
-#if defined(__x86_64__)
-  _mm_sfence();
+#else
+  return GatherBaseline;
 #endif
 }
 
 // What is hashed and what is stored are one copy on our own stack, read from there.
 void CopyStreaming(std::span<const std::byte> from, std::byte* to, XXH3_state_t* state) {
-  alignas(kLine) std::byte copy[kAtOnce];
+  alignas(kLineBytes) std::byte copy[kAtOnce];
+  const GatherPages gather = Chosen();
   size_t at = 0;
   for (; at + kAtOnce <= from.size(); at += kAtOnce) {
-    Moves().gather(copy, from.data() + at);
+    gather(copy, from.data() + at);
     Long().update(state, copy, kAtOnce);
-    Moves().stream(to + at, copy, kAtOnce);
+    StreamLines(to + at, copy, kAtOnce);
   }
   const size_t rest = from.size() - at;
   std::memcpy(copy, from.data() + at, rest);
   Long().update(state, copy, rest);
-  Moves().stream(to + at, copy, rest);
+  StreamLines(to + at, copy, rest);
   StreamFence();
 }
 
@@ -220,14 +183,14 @@ void Xxh3Stream::Update(std::span<const std::byte> bytes) {
 
 void Xxh3Stream::CopyAndUpdate(std::span<const std::span<const std::byte>> runs, std::byte* to,
                                Xxh3Stream* second) {
-  alignas(kLine) std::byte copy[kAtOnce];
+  alignas(kLineBytes) std::byte copy[kAtOnce];
   size_t filled = 0;
   const bool stream = IsLine(to);
   const auto store = [&] {
     Update({copy, filled});
     if (second != nullptr) second->Update({copy, filled});
     if (stream) {
-      Moves().stream(to, copy, filled);
+      StreamLines(to, copy, filled);
     } else {
       std::memcpy(to, copy, filled);
     }

@@ -101,6 +101,19 @@ INSTANTIATE_TEST_SUITE_P(
                             false}),
     [](const testing::TestParamInfo<Carried>& test) { return test.param.name; });
 
+// More than a MiB a layer goes past the caches.
+TEST_F(LeaseTest, LargeLayersComeOutBitForBitToo) {
+  SpaceSpec spec = SmallSpace(MlxAffine(8, 64, Dtype::kBf16));
+  for (LayerSpec& layer : spec.layers) layer.kv_heads = 48;
+  Open(spec);
+  const PackedCache cache(spec_, 300, 7);
+  Store(cache);
+  Lease lease = space_.value().Acquire(tokens_);
+  ASSERT_EQ(lease.WaitAll(), 300u);
+  EXPECT_TRUE(PackedCache::Gathered(lease, spec_, 300) == cache);
+  EXPECT_TRUE(PackedCache::Gathered(lease, spec_, 171) == cache.Cut(171)) << "cut at the token";
+}
+
 TEST_F(LeaseTest, APartlySharedPromptIsRestoredToTheToken) {
   Open();
   const PackedCache cache(spec_, 300, 7);
