@@ -23,7 +23,11 @@ bool MakeLast(Lease& lease, const Node* node, const Page& page) {
   return false;
 }
 
+// So many pages before their marks are written, they are asked for.
+constexpr size_t kMarksAhead = 32;
+
 }  // namespace
+
 void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
   if (sums.space == nullptr) return;
   for (Totals* const of : {&totals, &sums.space->totals}) {
@@ -79,11 +83,18 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
   const size_t groups = path.pages.size() / path.blocks.size();
   const int64_t now = base::SystemClock::Get().UnixMicros();
   LeasedSums sums;
+  const size_t ahead = std::min(kMarksAhead, path.pages.size());
+  for (size_t i = 0; i < ahead; ++i) {
+    if (path.pages[i] != nullptr) path.pages[i]->AskForMarks();
+  }
   for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token() < tokens; ++i) {
     bool taken = false;
     for (size_t group = 0; group < groups; ++group) {
-      if (path.pages[i * groups + group] == nullptr) continue;
-      Page& page = *path.pages[i * groups + group];
+      const size_t at = i * groups + group;
+      const Page* const later = at + ahead < path.pages.size() ? path.pages[at + ahead] : nullptr;
+      if (later != nullptr) later->AskForMarks();
+      if (path.pages[at] == nullptr) continue;
+      Page& page = *path.pages[at];
       if (i == 0 && MakeLast(lease, path.blocks[i], page)) continue;
       TakePage(lease, *path.blocks[i], page, now, sums);
       taken = true;

@@ -3,8 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "index/allocated.h"
-
 namespace prefixd::index {
 namespace {
 
@@ -56,8 +54,7 @@ void Page::set_ssd_sequence(uint64_t sequence) {
   }
 }
 
-PageUse& Page::Use() {
-  if (in_use()) return use();
+PageUse& Page::MakeUse() {
   auto* const fresh =
       new PageUse{.ssd_sequence = ssd_sequence(), .sizes = sizes(), .state = state()};
   in_use_ = 1;
@@ -87,7 +84,5 @@ void Page::Take(Page& other) {
   *this = other;
   other = Page(other.group(), other.rung());
 }
-
-uint64_t Page::UseBytes() const { return in_use() ? Allocated(sizeof(PageUse)) : 0; }
 
 }  // namespace prefixd::index

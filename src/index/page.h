@@ -7,6 +7,7 @@
 #include "block/arena_file.h"
 #include "block/extent.h"
 #include "block/layer_group.h"
+#include "index/allocated.h"
 #include "index/prefix_index.h"
 
 namespace prefixd::index {
@@ -66,15 +67,26 @@ class Page {
   bool moving() const { return in_use() && use().moving; }
   bool condemned() const { return in_use() && use().condemned; }
 
-  PageUse& Use();  // made if there is none
-  void Fold();     // without its PageUse, if that says nothing
+  PageUse& Use() { return in_use() ? use() : MakeUse(); }  // made if there is none
+  void Fold();  // without its PageUse, if that says nothing
   // As one that was never there, of the same group and rung.
   void Reset();
   // Everything of another page of the same group and rung, which is Reset.
   void Take(Page& other);
-  uint64_t UseBytes() const;
+  uint64_t UseBytes() const { return in_use() ? Allocated(sizeof(PageUse)) : 0; }
+
+  // Of many pages what they have beside this is in no cache. Both ask for it and do not wait: for
+  // the PageUse, and, which reads that, for the marks. (GCC drops calls of functions that do
+  // nothing else, so they are always inlined.)
+  [[gnu::always_inline]] void AskForUse() const {
+    if (in_use()) __builtin_prefetch(&use());
+  }
+  [[gnu::always_inline]] void AskForMarks() const {
+    if (in_use()) __builtin_prefetch(use().marks, 1);  // nullptr is no fault
+  }
 
  private:
+  PageUse& MakeUse();
   static constexpr int kSizesBits = 13;  // below them in rest_ its SSD sequence
   static constexpr int kRestBits = 49, kSequenceBits = kRestBits - kSizesBits;
   static constexpr uint64_t kAllRest = (uint64_t{1} << kRestBits) - 1;

@@ -17,6 +17,10 @@ uint32_t MissingGroup(const Node& node, const Usable& usable) {
   return count == usable.groups.size() ? block::kAllGroups : missing;
 }
 
+[[gnu::always_inline]] inline void AskForUses(const Node& node) {
+  for (const Page& page : node.pages()) page.AskForUse();
+}
+
 // The pages of a block that serves, behind those of the blocks before it; false when it does not.
 bool Take(Node& node, const Usable& usable, RestorablePath& found) {
   if (usable.groups.empty()) return false;
@@ -64,7 +68,9 @@ RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
   found.blocks.reserve(walk.path.size() + 1);
   found.pages.reserve((walk.path.size() + 1) * usable.groups.size());
   const Node* parent = walk.last;
-  for (Node* const node : walk.path) {
+  for (size_t i = 0; i < walk.path.size(); ++i) {
+    Node* const node = walk.path[i];
+    if (i + 1 < walk.path.size()) AskForUses(*walk.path[i + 1]);
     if (!Take(*node, usable, found)) {
       found.missing_group = MissingGroup(*node, usable);
       parent = node->parent();
@@ -111,12 +117,16 @@ void CountTiers(const RestorablePath& path, block::MatchAnswer& answer) {
   answer.ram_bytes = answer.ssd_bytes = 0;
   if (path.blocks.empty()) return;
   const size_t groups = path.pages.size() / path.blocks.size();
-  for (size_t i = 0; i < path.pages.size(); ++i) {
-    if (path.blocks[i / groups]->first_token() >= answer.restorable_tokens) return;
-    if (path.pages[i] == nullptr) continue;
-    const Page& page = *path.pages[i];
-    (page.has_extent() ? answer.ram_bytes : answer.ssd_bytes) +=
-        PageBytes(*path.blocks[i / groups], page);
+  for (size_t block = 0; block < path.blocks.size(); ++block) {
+    const Node& node = *path.blocks[block];
+    if (node.first_token() >= answer.restorable_tokens) return;
+    const PageSizes& sizes = node.space()->sizes;
+    for (size_t i = block * groups; i < (block + 1) * groups; ++i) {
+      if (path.pages[i] == nullptr) continue;
+      const Page& page = *path.pages[i];
+      (page.has_extent() ? answer.ram_bytes : answer.ssd_bytes) +=
+          sizes.At(page.sizes()).page_bytes;
+    }
   }
 }
 

@@ -80,16 +80,18 @@ Totals TotalsOf(const Node& node) {
 
 void LeasedSums::Add(const Node& node, const Page& page) {
   space = node.space();
-  if (Present(page)) leased_bytes += BytesOf(node, page);
+  const uint64_t bytes = Present(page) ? BytesOf(node, page) : 0;
+  leased_bytes += bytes;
   if (node.pinned() > 0) return;  // kept already
-  if (Present(page)) kept_bytes += BytesOf(node, page);
+  kept_bytes += bytes;
   if (node.in_tree && CountsAsClean(node, page)) clean_bytes -= page.extent().bytes;
 }
 void LeasedSums::Remove(const Node& node, const Page& page) {
   space = node.space();
-  if (Present(page)) leased_bytes -= BytesOf(node, page);
+  const uint64_t bytes = Present(page) ? BytesOf(node, page) : 0;
+  leased_bytes -= bytes;
   if (node.pinned() > 0) return;
-  if (Present(page)) kept_bytes -= BytesOf(node, page);
+  kept_bytes -= bytes;
   if (node.in_tree && CountsAsClean(node, page)) clean_bytes += page.extent().bytes;
 }
 
