@@ -65,7 +65,7 @@ uint32_t Crossover(const std::vector<TableLength>& lengths);
 // The most that attention may differ from exact attention on the dequantized values, relative RMS.
 inline constexpr double kPreciseError = 1e-3, kFastError = 1.8e-2;
 inline double ErrorLimit(kernels::AttentionMode mode) {
-  return mode == kernels::AttentionMode::kFast ? kFastError : kPreciseError;
+  return mode == kernels::AttentionMode::kPrecise ? kPreciseError : kFastError;
 }
 
 // "attend 12.9 GB/s".

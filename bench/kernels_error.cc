@@ -16,9 +16,13 @@
 namespace prefixd::bench {
 namespace {
 
+using enum kernels::AttentionMode;
+
 struct Errors {
-  double precise = 0, fast = 0;  // the worst of all seeds, relative RMS
-  uint64_t differing = 0;        // outputs that are other bits with two threads
+  double of[3] = {};       // by mode: the worst of all seeds, relative RMS
+  uint64_t differing = 0;  // outputs that are other bits with two threads
+
+  double& Of(kernels::AttentionMode mode) { return of[static_cast<size_t>(mode)]; }
 };
 
 bool Compare(Bench& bench, PageStore& store, const KvShape& shape, Errors& errors) {
@@ -26,14 +30,13 @@ bool Compare(Bench& bench, PageStore& store, const KvShape& shape, Errors& error
   if (!bench.Check(pages.ok(), pages.status().ToString())) return false;
   const uint32_t seed = 100 + shape.seed;
   std::vector<float> exact;
-  for (const auto mode : {kernels::AttentionMode::kPrecise, kernels::AttentionMode::kFast}) {
+  for (const auto mode : {kPrecise, kFast, kFastPrefill}) {
     AttentionCall one(*pages, {.mode = mode, .query_seed = seed});
     AttentionCall two(*pages, {.threads = 2, .mode = mode, .query_seed = seed});
     if (exact.empty()) exact = one.Exact();
     one.Run();
     two.Run();
-    double& worst = mode == kernels::AttentionMode::kFast ? errors.fast : errors.precise;
-    worst = std::max(worst, RelativeRms(one.out(), exact));
+    errors.Of(mode) = std::max(errors.Of(mode), RelativeRms(one.out(), exact));
     for (size_t i = 0; i < exact.size(); ++i) {
       errors.differing += std::memcmp(&one.out()[i], &two.out()[i], sizeof(float)) != 0;
     }
@@ -65,11 +68,15 @@ void ErrorsOf(Bench& bench, PageStore& store, const KernelFormat& format, uint32
     if (!Compare(bench, store, shape, errors)) return;
   }
   bench.Add({absl::StrCat("error ", format.name, " ", tokens, " tokens"),
-             {{"precise_percent", 100 * errors.precise},
-              {"fast_percent", 100 * errors.fast},
+             {{"precise_percent", 100 * errors.Of(kPrecise)},
+              {"fast_percent", 100 * errors.Of(kFast)},
+              {"fast_prefill_percent", 100 * errors.Of(kFastPrefill)},
               {"seeds", static_cast<double>(seeds)}}});
-  JudgeError(bench, absl::StrCat(format.name, " precise"), errors.precise, kPreciseError, seeds);
-  JudgeError(bench, absl::StrCat(format.name, " fast"), errors.fast, kFastError, seeds);
+  JudgeError(bench, absl::StrCat(format.name, " precise"), errors.Of(kPrecise), kPreciseError,
+             seeds);
+  JudgeError(bench, absl::StrCat(format.name, " fast"), errors.Of(kFast), kFastError, seeds);
+  JudgeError(bench, absl::StrCat(format.name, " fast prefill"), errors.Of(kFastPrefill), kFastError,
+             seeds);
   bench.Judge({.name = absl::StrCat("K-same ", format.name, " with 1 and 2 threads"),
                .ours = absl::StrCat(errors.differing, " outputs differ"),
                .reference = "1 thread",
@@ -115,11 +122,11 @@ void DefaultModes(Bench& bench, PageStore& store, uint32_t tokens) {
     const std::optional<double> cost = CostOf(bench, store, shape);
     if (!cost) return;
     const worker::AttentionChoice choice = worker::ChooseAttention(WorkersFormat(format.name));
-    const bool fast = choice.mode == AttendMode::kFast;
-    Tell(bench, {absl::StrCat("default mode of ", format.name, " is ", fast ? "fast" : "precise",
+    Tell(bench, {absl::StrCat("default of ", format.name, ": ", worker::Describe(choice.modes),
                               " (", choice.reason, ")"),
-                 {{"fast_error_percent", 100 * errors.fast},
-                  {"precise_error_percent", 100 * errors.precise},
+                 {{"fast_error_percent", 100 * errors.Of(kFast)},
+                  {"fast_prefill_error_percent", 100 * errors.Of(kFastPrefill)},
+                  {"precise_error_percent", 100 * errors.Of(kPrecise)},
                   {"error_of_the_format_percent", 100 * *cost}}});
   }
 }

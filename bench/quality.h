@@ -2,6 +2,7 @@
 // parts, one file each.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace prefixd::bench {
 struct NamedFormat {
   std::string name;
   KvFormat format;
+  // Other than what a worker takes for the format.
+  std::optional<worker::AttentionModes> attention = {};
 };
 
 struct QualityJob {

@@ -186,13 +186,15 @@ void CompareAll(const QualityJob& job, Comparison& comparison) {
     const auto announced = static_cast<uint32_t>(prompt.size());
     job.bench.Check(reader.Decode(sequence, prompt, 0, announced).ok(), "decode");
   };
-  for (const auto& [name, format] :
+  for (const NamedFormat& named :
        {NamedFormat{"raw", raw}, NamedFormat{"8/8", MlxAffine(8, 64, Dtype::kF16)},
         NamedFormat{"8/4", MlxAffine(8, 64, 4, 64, Dtype::kF16)}}) {
-    KvFormat own = format;  // another space than the same grid's, which holds these tokens already
+    KvFormat own =
+        named.format;  // another space than the same grid's, which holds these tokens already
     own.key.dtype = own.value.dtype = Dtype::kBf16;
-    if (name == "raw") own = Raw(Dtype::kF16);
-    comparison.OtherPages(name + " (16 bit), pages made by decoding", {own}, 0, 2, by_decoding);
+    if (named.name == "raw") own = Raw(Dtype::kF16);
+    comparison.OtherPages(named.name + " (16 bit), pages made by decoding", {own}, 0, 2,
+                          by_decoding);
   }
   comparison.OtherPages("raw (bf16), pages made by one thread", {Raw(Dtype::kBf16)}, 0, 1,
                         by_prefill);

@@ -71,7 +71,10 @@ absl::StatusOr<std::unique_ptr<Reader>> Reader::Open(const Checkpoint& checkpoin
 Reader::Reader(const Checkpoint& checkpoint, const Options& options, worker::CacheSpace cache)
     : cache_(std::move(cache)),
       model_(checkpoint.config, checkpoint.weights,
-             {.formats = options.formats, .threads = options.threads}) {
+             {.formats = options.formats,
+              .threads = options.threads,
+              .attention = options.attention.value_or(
+                  worker::ChooseAttention(options.formats.back()).modes)}) {
   model_.UseGrid(cache_.space.block_tokens());
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ class Reader {
     uint32_t threads = 2;
     std::string server = "none";
     uint32_t block_tokens = 0;  // 0 = the default, 64
+    // What a worker takes for the last of the formats, unless told otherwise.
+    std::optional<worker::AttentionModes> attention = {};
   };
   static absl::StatusOr<std::unique_ptr<Reader>> Open(const Checkpoint& checkpoint,
                                                       const Options& options);

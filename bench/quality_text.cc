@@ -76,18 +76,35 @@ std::string TableLine(const std::string& name, uint64_t bytes, const Reading& r)
   return text;
 }
 
+// And, for what attention itself costs, those whose modes a worker may be told otherwise.
+std::vector<NamedFormat> WithOtherModes(std::vector<NamedFormat> formats) {
+  for (size_t i = 0, count = formats.size(); i < count; ++i) {
+    const NamedFormat plain = formats[i];
+    if (plain.name == "8/8") {
+      const worker::AttentionModes fast{.prefill = AttendMode::kFastPrefill,
+                                        .decode = AttendMode::kFast};
+      formats.push_back({plain.name + " fast", plain.format, fast});
+    } else if (plain.name == "8/4" || plain.name == "4/4") {
+      formats.push_back({plain.name + " precise", plain.format, worker::AttentionModes{}});
+    }
+  }
+  return formats;
+}
+
 }  // namespace
 
 void MeasureText(const QualityJob& job) {
   Bench& bench = job.bench;
+  const std::vector<NamedFormat> formats = WithOtherModes(job.formats);
   const uint64_t count = bench.Parameter("text_windows", 2, 4, 12);
   const uint64_t bytes = bench.Parameter("text_window_tokens", 128, 2048, 2048);
   std::vector<Window> windows = Cut(job.corpus, count, bytes);
   std::vector<std::string> table = {
       "| format | B/token | nats/byte | over raw, millinats | KL, millinats | same best byte |",
       "|---|---|---|---|---|---|"};
-  for (const NamedFormat& format : job.formats) {
-    auto reader = Reader::Open(job.checkpoint, {.formats = {format.format}});
+  for (const NamedFormat& format : formats) {
+    auto reader =
+        Reader::Open(job.checkpoint, {.formats = {format.format}, .attention = format.attention});
     if (!bench.Check(reader.ok(), std::string(reader.status().message()))) return;
     std::vector<Logits> read;
     for (size_t w = 0; w < windows.size(); ++w) {
@@ -96,7 +113,7 @@ void MeasureText(const QualityJob& job) {
       absl::StatusOr<Logits> logits = (*reader)->Read(windows[w].tokens);
       if (!bench.Check(logits.ok(), std::string(logits.status().message()))) return;
       read.push_back(*std::move(logits));
-      if (&format == &job.formats[0]) windows[w].raw = read.back();
+      if (&format == &formats[0]) windows[w].raw = read.back();
     }
     const Reading reading = Summarize(windows, read);
     const uint64_t stored = (*reader)->space().payload_bytes_per_token();

@@ -54,10 +54,18 @@ absl::StatusOr<KvChoice> ChooseKvFormat(const KvFlags& flags);
 // names both.
 absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim);
 
-// How decoding attends on `format` when nobody says: kFast where its own error is well below what
-// the format costs already. `reason` is a sentence's end for people.
+// How the tokens of a prompt attend, and those that are generated.
+struct AttentionModes {
+  AttendMode prefill = AttendMode::kPrecise;  // or kFastPrefill
+  AttendMode decode = AttendMode::kPrecise;   // or kFast
+};
+// "prefill precise, decode fast".
+std::string Describe(const AttentionModes& modes);
+
+// How to attend on `format` when nobody says: fast where its own error is well below what the
+// format costs already. `reason` is for people.
 struct AttentionChoice {
-  AttendMode mode = AttendMode::kPrecise;
+  AttentionModes modes;
   std::string reason;
 };
 AttentionChoice ChooseAttention(const KvFormat& format);

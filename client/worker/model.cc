@@ -69,7 +69,8 @@ absl::StatusOr<Model::StepResult> Model::Prefill(Sequence& sequence, const Step&
              {.begin = step.begin,
               .rows = step.end - step.begin,
               .slot = step.begin % block_tokens_,
-              .product = block_tokens_});
+              .product = block_tokens_,
+              .mode = options_.attention.prefill});
 }
 
 absl::StatusOr<Model::StepResult> Model::Decode(Sequence& sequence, const Step& step) {
@@ -79,7 +80,7 @@ absl::StatusOr<Model::StepResult> Model::Decode(Sequence& sequence, const Step& 
   }
   return Run(
       sequence, step,
-      {.begin = step.begin, .rows = 1, .slot = 0, .product = 1, .mode = options_.decode_mode});
+      {.begin = step.begin, .rows = 1, .slot = 0, .product = 1, .mode = options_.attention.decode});
 }
 
 absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& step,

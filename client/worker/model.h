@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/worker/floats.h"
+#include "client/worker/kv_format.h"
 #include "client/worker/model_config.h"
 #include "client/worker/recurrent_states.h"
 #include "client/worker/rope.h"
@@ -41,7 +42,7 @@ class Model {
     // least one, all of the same rotation.
     std::vector<KvFormat> formats;
     uint32_t threads = 1;
-    AttendMode decode_mode = AttendMode::kPrecise;  // prefill is always precise
+    AttentionModes attention = {};
   };
   // The grid is 64 tokens until UseGrid() says otherwise.
   Model(ModelConfig config, Weights weights, const Options& options);

@@ -123,8 +123,8 @@ void DeclareCache(CLI::App& app, Options* options) {
                  "every token)")
       ->check(CLI::Range(kKeptTokens + 1, kMaxContextTokens));
   app.add_option("--attention", options->attention_flag,
-                 "fast or precise: how decoding attends on quantized pages; prefill is precise "
-                 "(default: what the format's own error allows)")
+                 "fast or precise: how prefill and decoding attend on quantized pages (default: "
+                 "what the format's own error allows)")
       ->check(CLI::IsMember({"fast", "precise"}));
   app.add_option("--verify-hits", options->verify_hits,
                  "share of hits, 0 to 1, that are computed again after their answer and compared "
@@ -175,11 +175,13 @@ absl::Status Check(Options* options) {
   options->quantize = choice.rule;
   options->kv_warning = choice.warning;
   const AttentionChoice attention = ChooseAttention(choice.format);
-  options->attention = attention.mode;
+  options->attention = attention.modes;
   options->attention_reason = attention.reason;
   if (!options->attention_flag.empty()) {
-    options->attention =
-        options->attention_flag == "fast" ? AttendMode::kFast : AttendMode::kPrecise;
+    options->attention = {};
+    if (options->attention_flag == "fast") {
+      options->attention = {.prefill = AttendMode::kFastPrefill, .decode = AttendMode::kFast};
+    }
     options->attention_reason = "as told";
   }
   return absl::OkStatus();

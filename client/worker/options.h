@@ -35,16 +35,16 @@ struct Options {
   KvFlags kv_flags;
   bool kv_cache_quantization = false;  // vllm-mlx's flags
   std::string kv_cache_bits, kv_cache_group_size;
-  KvFormat kv_format;                           // what kv_flags chose
-  std::vector<KvFormat> kv_formats;             // that the space stores: kv_format last
-  QuantizeRule quantize;                        // which tokens are raw all the same
-  std::string kv_warning;                       // may be empty
-  uint32_t max_kv_size = 0;                     // 0 = all tokens are attended on
-  std::string attention_flag;                   // empty = by the format
-  AttendMode attention = AttendMode::kPrecise;  // of decoding
-  std::string attention_reason;                 // why it is that
-  double verify_hits = 0;                       // share of them
-  Durability durability = Durability::kRam;     // of what is stored at a request's end
+  KvFormat kv_format;                // what kv_flags chose
+  std::vector<KvFormat> kv_formats;  // that the space stores: kv_format last
+  QuantizeRule quantize;             // which tokens are raw all the same
+  std::string kv_warning;            // may be empty
+  uint32_t max_kv_size = 0;          // 0 = all tokens are attended on
+  std::string attention_flag;        // empty = by the format
+  AttentionModes attention;
+  std::string attention_reason;              // why it is that
+  double verify_hits = 0;                    // share of them
+  Durability durability = Durability::kRam;  // of what is stored at a request's end
   uint32_t threads = 1;
   bool json = false;
 };

@@ -86,9 +86,7 @@ void PrintSetup(const Options& options, const ModelConfig& config, const CacheSp
   err << "model    " << DescribeModel(config) << "\n"
       << "kv       " << KvText(options) << ", " << cache.space.payload_bytes_per_token()
       << " bytes per token, blocks of " << cache.space.block_tokens() << " tokens\n"
-      << "attend   "
-      << (options.attention == AttendMode::kFast ? "decode fast, " : "decode precise, ")
-      << options.attention_reason << "; prefill precise\n"
+      << "attend   " << Describe(options.attention) << ": " << options.attention_reason << "\n"
       << "threads  " << options.threads << "\n"
       << "cache    " << (cache.why_alone.empty() ? options.server : "none: " + cache.why_alone)
       << "\n"
@@ -170,10 +168,9 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
       CacheSpace cache,
       OpenCacheSpace(options, MakeSpaceSpec(config, identity, options.kv_formats)));
   PrintSetup(options, config, cache, err);
-  Model model(config, std::move(weights),
-              {.formats = options.kv_formats,
-               .threads = options.threads,
-               .decode_mode = options.attention});
+  Model model(
+      config, std::move(weights),
+      {.formats = options.kv_formats, .threads = options.threads, .attention = options.attention});
   PREFIXD_RETURN_IF_ERROR(WarmUp(model, cache.space));
   return AnswerAll(options, prompts, model, cache, out, err);
 }

@@ -33,8 +33,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Products: VectorProducts or MatrixProducts.
-template <class Products>
+// Products: VectorProducts or MatrixProducts of as many digits.
+template <class Digits, class Products>
 class CodeAttention {
  public:
   HWY_INLINE CodeAttention(const AttendJob& job, const AttendSlice& slice,
@@ -92,8 +92,9 @@ class CodeAttention {
     const float largest = hn::GetLane(hn::MaxOfLanes(DF(), sizes));
     const float nan = hn::GetLane(hn::SumOfLanes(DF(), nans));
     // The sign of the scale goes with the codes: the largest score is then that of the largest dot.
-    const float inverse = largest >= FLT_MIN ? std::copysign(kFactorLimit / largest, scale) : 0;
-    code_.query_steps[row] = largest / kFactorLimit * std::fabs(scale) + nan;
+    const float inverse =
+        largest >= FLT_MIN ? std::copysign(Digits::kQueryLimit / largest, scale) : 0;
+    code_.query_steps[row] = largest / Digits::kQueryLimit * std::fabs(scale) + nan;
     for (size_t g = 0; g < key_groups_; ++g) {
       VI sum = hn::Zero(DI());
       for (size_t d = g * job_.key_group; d < (g + 1) * job_.key_group; d += hn::Lanes(DI())) {
@@ -140,7 +141,7 @@ class CodeAttention {
   HWY_INLINE void AddValues(const CodeStrip& strip, size_t group) const {
     const DF df;
     const size_t dims = job_.value_group, pitch = scratch_.value_pitch;
-    const CodeDots dots(factors_, dims);
+    const CodeDots<Digits> dots(factors_.dots(), dims);
     float* sums = scratch_.sums + strip.first * pitch + group * dims;
     const float* steps = code_.value_steps + group * kStripRows;
     for (uint32_t r = 0; r < strip.rows; ++r, sums += pitch) {
@@ -176,10 +177,10 @@ class CodeAttention {
   const uint32_t row_heads_;
   const size_t key_groups_;
   const size_t value_groups_;
-  const CodeFactors factors_;
+  const CodeFactors<Digits> factors_;
   const Products products_;
-  CodeTile tile_;
-  CodeSoftmax softmax_;
+  CodeTile<Digits> tile_;
+  CodeSoftmax<Digits> softmax_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -18,15 +18,16 @@ HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
+template <class Digits>
 HWY_ATTR void RunOnCodes(const AttendJob& job, const AttendSlice& slice,
                          const AttendScratch& scratch) {
   const TokenKind kind = job.any_raw ? TokenKind::kCodes : TokenKind::kAny;
   // The bits are the same.
-  if (!MatrixProducts::Fits(job) || !HaveMatrixTiles()) {
-    return CodeAttention<VectorProducts>(job, slice, scratch, kind).Run();
+  if (!FitsMatrices(job) || !HaveMatrixTiles()) {
+    return CodeAttention<Digits, VectorProducts<Digits>>(job, slice, scratch, kind).Run();
   }
   const TileRegisters registers;
-  CodeAttention<MatrixProducts>(job, slice, scratch, kind).Run();
+  CodeAttention<Digits, MatrixProducts<Digits>>(job, slice, scratch, kind).Run();
 }
 #endif
 
@@ -34,7 +35,11 @@ HWY_ATTR void RunSliceOnTarget(const AttendJob& job, const AttendSlice& slice,
                                const AttendScratch& scratch) {
 #if PREFIXD_KERNELS_HAVE_PAIRS
   if (job.codes()) {
-    RunOnCodes(job, slice, scratch);
+    if (job.shape.mode == AttentionMode::kPrecise) {
+      RunOnCodes<Digits<2>>(job, slice, scratch);
+    } else {
+      RunOnCodes<Digits<1>>(job, slice, scratch);
+    }
     if (job.any_raw) FloatAttention(job, slice, scratch, TokenKind::kRaw).Run();
     return;
   }
@@ -103,6 +108,7 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(code.key_biases, key_groups * kTileTokens);
   take(code.value_scales, value_groups * kTileTokens);
   take(code.value_biases, value_groups * kTileTokens);
+  take(code.value_signs, value_groups * kTileTokens);
   take(code.dots, 2 * kStripRows * std::max<size_t>(kTileTokens, job.value_group));
   take(code.weights, 2 * value_groups * kStripRows * kTileTokens);
   take(code.value_inverses, value_groups * kStripRows);

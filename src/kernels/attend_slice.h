@@ -60,21 +60,22 @@ struct RowState {
   float sum = 0;
 };
 
-// What attention on codes works in. Codes are bytes of full range, factors two digits of a byte
-// (code_factors-inl.h). Groups are those of the job.
+// What attention on codes works in. Codes are bytes of full range, factors one digit of a byte or
+// two (code_factors-inl.h). Groups are those of the job.
 struct CodeScratch {
-  int8_t* query = nullptr;       // [row_heads + kStripRows][2][key_dim, groups padded to 64]
+  int8_t* query = nullptr;       // [row_heads + kStripRows][digits][key_dim, groups padded to 64]
   float* query_steps = nullptr;  // [row_heads + kStripRows]: what 1 of `query` is worth
   float* query_sums = nullptr;   // [row_heads][key groups] of `query`
   uint32_t* keys = nullptr;      // KeyWords and ValueWords that are not used where they are
   uint32_t* values = nullptr;
-  uint8_t* rows = nullptr;          // [kStepTokens][key_dim or value_dim], on the way
-  float* key_scales = nullptr;      // [key groups][kTileTokens]
-  float* key_biases = nullptr;      // the same
-  float* value_scales = nullptr;    // [value groups][kTileTokens]
-  float* value_biases = nullptr;    // the same
-  int32_t* dots = nullptr;          // [2][kStripRows][kTileTokens or elements of a value group]
-  int8_t* weights = nullptr;        // [value groups][kStripRows][2][kTileTokens]
+  uint8_t* rows = nullptr;         // [kStepTokens][key_dim or value_dim], on the way
+  float* key_scales = nullptr;     // [key groups][kTileTokens]
+  float* key_biases = nullptr;     // the same
+  float* value_scales = nullptr;   // [value groups][kTileTokens]
+  float* value_biases = nullptr;   // the same
+  uint8_t* value_signs = nullptr;  // the same: what turns a token's bytes into signed ones
+  int32_t* dots = nullptr;         // [kStripRows][digits][kTileTokens or elements of a value group]
+  int8_t* weights = nullptr;       // [value groups][kStripRows][digits][kTileTokens]
   float* value_inverses = nullptr;  // [value groups][kStripRows]: codes per product
   float* value_steps = nullptr;     // [value groups][kStripRows]: what 1 of a value dot is worth
   // The softmax: weights are 2^(score - maximum). The last dimension of sums is to be added up.

@@ -10,14 +10,14 @@
 // later tokens, threads, block borders and page geometries the call has. Dispatch targets differ
 // from each other in the last bits.
 // On CPUs with AVX512_VNNI, blocks that are not raw are not turned into floats: q and the weights
-// are rounded to 15 bits and a sign and multiplied with the stored codes, in tile registers where
-// the process may have AMX: the same integers, the same bits. Raw blocks, and all on other CPUs,
-// are float. On normal data the root of the mean square error of both is below 0.1 % of that of the
-// result, and no error above 3e-4 of the largest result; errors grow with the scores, to 1e-3 where
-// these are 100. Weights are rounded relative to the largest of a row in a tile times the tile's
-// largest scale: a value of 100 times the others' scale costs those 7 bits. Stored values are read
-// as code * scale + bias in float: MLX's f16 and bf16 formats are not rounded to their dtype as
-// Dequantize does. NaN and infinity reach only rows that see their token.
+// are rounded to 15 bits and a sign (fast modes: fewer) and multiplied with the stored codes, in
+// tile registers where the process may have AMX: the same integers, the same bits. Raw blocks, and
+// all on other CPUs, are float. On normal data the root of the mean square error of both is below
+// 0.1 % of that of the result, and no error above 3e-4 of the largest result; errors grow with the
+// scores, to 1e-3 where these are 100. Weights are rounded relative to the largest of a row in a
+// tile times the tile's largest scale: a value of 100 times the others' scale costs those 7 bits.
+// Stored values are read as code * scale + bias in float: MLX's f16 and bf16 formats are not
+// rounded to their dtype as Dequantize does. NaN and infinity reach only rows that see their token.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,16 +29,18 @@
 
 namespace prefixd::kernels {
 
-// kPrecise: the promises above. kFast: for calls of 1 to 8 query rows over raw pages and those of
-// formats that have a tiled layout, on a CPU with AVX512_VNNI; pages in rows are brought into tiles
-// a tile at a time, and give the same bits. Codes: queries and weights are rounded to 8 bits (to 15
-// where neither keys nor values have 4 bits) and multiplied with the stored codes. Root of the mean
-// square error relative to that of the result, normal data: below 1.8 % for 8-bit keys and 4-bit
-// values, which cost 9 % themselves; below 0.05 % where both have 8 bits. Raw: float. A row's bits
-// may then depend on block borders, never on other rows or threads; NaN and infinity reach only
-// rows that see their token. Window, sinks and soft-cap as in kPrecise. Any other call is computed
-// as kPrecise.
-enum class AttentionMode : uint8_t { kPrecise = 0, kFast = 1 };
+// kPrecise: the promises above.
+// kFastPrefill: all of them but the error. Queries are rounded to 7 bits and a sign, weights to 8
+// bits. Root of the mean square error relative to that of the result, normal data: below 1.8 %,
+// about 1.1 %, where 8-bit keys and values cost 0.8 % themselves and 4-bit values 9 %.
+// kFast: calls of 1 to 8 query rows over raw pages and those of formats that have a tiled layout,
+// on a CPU with AVX512_VNNI, go at the speed of memory; pages in rows are brought into tiles a tile
+// at a time, and give the same bits. Queries and weights are rounded to 8 bits, to 15 where neither
+// keys nor values have 4: errors stay below 1.8 % for 8-bit keys and 4-bit values, below 0.05 %
+// where both have 8 bits. Raw: float. A row's bits may then depend on block borders, never on other
+// rows or threads; NaN and infinity reach only rows that see their token. Window, sinks and
+// soft-cap as in kPrecise. Any other call is computed as kFastPrefill.
+enum class AttentionMode : uint8_t { kPrecise = 0, kFast = 1, kFastPrefill = 2 };
 
 struct AttentionShape {
   uint32_t query_rows = 1;  // tokens asked for in this call: 1 = decode, more = prefill

@@ -1,10 +1,10 @@
 // What codes are multiplied with, and what comes out, for one SIMD target: included once per
 // target.
 //
-// A stored code is a byte, 0 to 255; a query element or a weight a signed integer of two signed
-// digits, high * 256 + low. Each digit is a row of bytes of its own, multiplied with the codes by
-// instructions that add four products of bytes. All of it is exact: whichever instructions do it,
-// the integers are the same.
+// A stored code is a byte. A query element or a weight is an integer of one digit or of two, high *
+// 256 + low. Each digit is a row of bytes of its own, multiplied with the codes by instructions
+// that add four products of bytes, one side of which is unsigned. All of it is exact: whichever
+// instructions do it, the integers are the same.
 #if defined(PREFIXD_KERNELS_CODE_FACTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_CODE_FACTORS_INL_H_
 #undef PREFIXD_KERNELS_CODE_FACTORS_INL_H_
@@ -25,10 +25,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// The largest whose high digit, rounded, is a byte.
-inline constexpr float kFactorLimit = 127 * 256 + 127;
-// Of weights: their largest is estimated and may be a little more.
-inline constexpr float kWeightLimit = 32600;
+// Two digits are 15 bits and a sign. One is 7 and a sign in queries, 8 bits in weights: values are
+// the signed side then, and their scales are made positive.
+template <size_t kDigits>
+struct Digits {
+  static constexpr size_t kCount = kDigits;
+  static constexpr bool kSignedValues = kCount == 1;
+  // The largest whose high digit, rounded, is a byte.
+  static constexpr float kQueryLimit = kCount == 1 ? 127 : 127 * 256 + 127;
+  // Of two digits: their largest is estimated and may be a little more.
+  static constexpr float kWeightLimit = kCount == 1 ? 255 : 32600;
+};
 inline constexpr float kCodeMiddle = 128;
 // What an instruction of a tile register takes of a row: groups are padded to it with zeros.
 inline constexpr size_t kFactorDepth = 64;
@@ -51,6 +58,7 @@ struct ValueWords {
   }
 };
 
+template <class Digits>
 class CodeFactors {
  public:
   HWY_INLINE CodeFactors(const AttendJob& job, const AttendScratch& scratch)
@@ -62,20 +70,34 @@ class CodeFactors {
 
   // 16 elements of a query.
   HWY_INLINE void StoreQuery(uint32_t row, size_t dimension, VI codes) const {
-    int8_t* const group = code_.query + row * 2 * query_pitch_ + GroupOf(dimension);
+    int8_t* const group = code_.query + row * Digits::kCount * query_pitch_ + GroupOf(dimension);
     if (key_group_ < kFactorDepth && dimension % key_group_ == 0) {
-      _mm512_storeu_si512(group, _mm512_setzero_si512());
-      _mm512_storeu_si512(group + query_pitch_, _mm512_setzero_si512());
+      for (size_t digit = 0; digit < Digits::kCount; ++digit) {
+        _mm512_storeu_si512(group + digit * query_pitch_, _mm512_setzero_si512());
+      }
     }
-    int8_t* const to = group + dimension % group_factors_;
-    const VI high = hn::ShiftRight<8>(hn::Add(codes, hn::Set(DI(), 128)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(high.raw));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + query_pitch_),
-                     _mm512_cvtepi32_epi8(codes.raw));
+    int8_t* to = group + dimension % group_factors_;
+    if constexpr (Digits::kCount == 2) {
+      const VI high = hn::ShiftRight<8>(hn::Add(codes, hn::Set(DI(), 128)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(high.raw));
+      to += query_pitch_;
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(codes.raw));
   }
 
-  // The nearest integers, up to kFactorLimit in size; returns their sum across the vectors.
-  HWY_INLINE VI StoreWeights(size_t group, uint32_t row, const TileRow64& weights) const {
+  // The nearest integers, of 0 to 255.
+  HWY_INLINE void StoreBytes(size_t group, uint32_t row, const TileRow64& weights) const {
+    const __m512i w0 = _mm512_cvtps_epi32(weights.v0.raw), w1 = _mm512_cvtps_epi32(weights.v1.raw);
+    const __m512i w2 = _mm512_cvtps_epi32(weights.v2.raw), w3 = _mm512_cvtps_epi32(weights.v3.raw);
+    const __m512i bytes =
+        _mm512_packus_epi16(_mm512_packs_epi32(w0, w1), _mm512_packs_epi32(w2, w3));
+    // Four tokens of each vector stand in each block of 16 bytes.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(WeightsOf(group, row), _mm512_permutexvar_epi32(order, bytes));
+  }
+
+  // The nearest integers, of two digits; returns their sum across the vectors.
+  HWY_INLINE VI StoreDigits(size_t group, uint32_t row, const TileRow64& weights) const {
     const __m512i w0 = _mm512_cvtps_epi32(weights.v0.raw), w1 = _mm512_cvtps_epi32(weights.v1.raw);
     const __m512i w2 = _mm512_cvtps_epi32(weights.v2.raw), w3 = _mm512_cvtps_epi32(weights.v3.raw);
     const __m512i early = _mm512_packs_epi32(w0, w1), late = _mm512_packs_epi32(w2, w3);
@@ -89,9 +111,9 @@ class CodeFactors {
     return VI{_mm512_add_epi32(_mm512_add_epi32(w0, w1), _mm512_add_epi32(w2, w3))};
   }
 
-  // High digits; the low ones are query_pitch() on, the next row twice that.
+  // The highest digits; the next ones are query_pitch() on, the next row behind them.
   HWY_INLINE const int8_t* QueryOf(uint32_t row, size_t group) const {
-    return code_.query + row * 2 * query_pitch_ + group * group_factors_;
+    return code_.query + row * Digits::kCount * query_pitch_ + group * group_factors_;
   }
   HWY_INLINE size_t query_pitch() const { return query_pitch_; }
   HWY_INLINE size_t group_factors() const { return group_factors_; }
@@ -99,9 +121,9 @@ class CodeFactors {
   HWY_INLINE size_t FirstFactorOf(size_t group) const {
     return group * key_group_ % group_factors_;
   }
-  // [kStripRows][2 digits][kTileTokens]
+  // [kStripRows][digits][kTileTokens]
   HWY_INLINE int8_t* WeightsOf(size_t group, uint32_t row) const {
-    return code_.weights + (group * kStripRows + row) * 2 * kTileTokens;
+    return code_.weights + (group * kStripRows + row) * Digits::kCount * kTileTokens;
   }
 
   HWY_INLINE size_t key_group() const { return key_group_; }
@@ -132,15 +154,17 @@ class CodeFactors {
 
 // Products of a strip as the instructions left them: [row][digit][columns]. To be kept in a local:
 // stores could change a member.
+template <class Digits>
 class CodeDots {
  public:
-  HWY_INLINE CodeDots(const CodeFactors& factors, size_t columns)
-      : dots_(factors.dots()), columns_(columns) {}
+  HWY_INLINE CodeDots(const int32_t* dots, size_t columns) : dots_(dots), columns_(columns) {}
   // 16 of a row.
   HWY_INLINE VF From(size_t row, size_t column) const {
-    const int32_t* high = dots_ + row * 2 * columns_ + column;
-    const VI sum =
-        hn::Add(hn::ShiftLeft<8>(hn::LoadU(DI(), high)), hn::LoadU(DI(), high + columns_));
+    const int32_t* from = dots_ + row * Digits::kCount * columns_ + column;
+    VI sum = hn::LoadU(DI(), from);
+    if constexpr (Digits::kCount == 2) {
+      sum = hn::Add(hn::ShiftLeft<8>(sum), hn::LoadU(DI(), from + columns_));
+    }
     return hn::ConvertTo(DF(), sum);
   }
 

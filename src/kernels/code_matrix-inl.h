@@ -54,42 +54,50 @@ class TileRegisters {
                      : "r"(to), "r"(pitch), "i"(kTile)
                      : "memory");
   }
-  // c += a * b: rows of a against columns of b, of which 4 bytes of a row are 4 rows.
-  template <int kC, int kA, int kB>
-  static HWY_INLINE void AddSignedUnsigned() {
-    __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  // c += a * b: rows of a against columns of b, of which 4 bytes of a row are 4 rows. One side is
+  // signed.
+  template <bool kSignedB, int kC, int kA, int kB>
+  static HWY_INLINE void AddProducts() {
+    if constexpr (kSignedB) {
+      __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+    } else {
+      __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+    }
   }
 };
 
-// 16 rows of digits at a time: high and low ones of up to 8 rows by turns, or each in a register.
+// Whole instructions of keys, pairs of vectors of values.
+inline bool FitsMatrices(const AttendJob& job) {
+  return job.shape.key_dim % kFactorDepth == 0 && job.value_group % 32 == 0;
+}
+
+// 16 rows of digits at a time: single ones, high and low ones of up to 8 rows by turns, or each in
+// a register.
+template <class Digits>
 class MatrixProducts {
  public:
-  // Whole instructions of keys, pairs of vectors of values.
-  static bool Fits(const AttendJob& job) {
-    return job.shape.key_dim % kFactorDepth == 0 && job.value_group % 32 == 0;
-  }
-
-  explicit HWY_INLINE MatrixProducts(const CodeFactors& factors) : factors_(factors) {}
+  explicit HWY_INLINE MatrixProducts(const CodeFactors<Digits>& factors) : factors_(factors) {}
 
   HWY_INLINE void MultiplyKeys(const CodeStrip& strip, size_t group, const KeyWords& keys) const {
     const size_t first_word = group * factors_.key_group() / kFactorDepth * kFactorDepth / 4;
-    const Digits digits{factors_.QueryOf(strip.first, group), factors_.query_pitch(),
-                        factors_.group_factors() / kFactorDepth, strip.rows <= 8};
+    const Factors digits{factors_.QueryOf(strip.first, group), factors_.query_pitch(),
+                         factors_.group_factors() / kFactorDepth, ByTurns(strip)};
     digits.LoadFirst();
     for (size_t half = 0; half < kTileTokens / KeyWords::kTokens; ++half) {
       const uint32_t* words = keys.half[half] + first_word * KeyWords::kTokens;
-      MultiplyColumns(digits, words, KeyWords::kTokens, factors_.dots() + half * KeyWords::kTokens,
-                      kTileTokens);
+      MultiplyColumns<false>(digits, words, KeyWords::kTokens,
+                             factors_.dots() + half * KeyWords::kTokens, kTileTokens);
     }
   }
   HWY_INLINE void MultiplyValues(const CodeStrip& strip, size_t group,
                                  const ValueWords& values) const {
     const size_t dims = factors_.value_group();
     const uint32_t* words = values.OfGroup(group, dims);
-    const Digits digits{factors_.WeightsOf(group, 0), kTileTokens, 1, strip.rows <= 8};
+    const Factors digits{factors_.WeightsOf(group, 0), kTileTokens, 1, ByTurns(strip)};
     digits.LoadFirst();
     for (size_t d = 0; d < dims; d += 32) {
-      MultiplyColumns(digits, words + d, values.quad_pitch, factors_.dots() + d, dims);
+      MultiplyColumns<Digits::kSignedValues>(digits, words + d, values.quad_pitch,
+                                             factors_.dots() + d, dims);
     }
   }
 
@@ -97,7 +105,7 @@ class MatrixProducts {
   // Registers: 0, 1 and 2, 3 dots of high digits (or of both) and of low ones; 4, 5 codes; 6, 7
   // digits. Blocks of 16 columns take the first and the second ones by turns, so that one block's
   // products need not wait until those of the block before are stored.
-  struct Digits {
+  struct Factors {
     const int8_t* high = nullptr;
     size_t pitch = 0;  // to the low ones
     size_t steps = 1;  // of kFactorDepth
@@ -114,14 +122,19 @@ class MatrixProducts {
     }
   };
 
-  // 32 columns of words to [row][digit][columns], as CodeDots reads them.
-  static HWY_INLINE void MultiplyColumns(const Digits& digits, const uint32_t* words, size_t pitch,
-                                         int32_t* to, size_t columns) {
-    MultiplyBlock<0>(digits, words, pitch, to, columns);
-    MultiplyBlock<1>(digits, words + 16, pitch, to + 16, columns);
+  static HWY_INLINE bool ByTurns(const CodeStrip& strip) {
+    return Digits::kCount == 1 || strip.rows <= 8;
   }
-  template <int kSet>
-  static HWY_INLINE void MultiplyBlock(const Digits& digits, const uint32_t* words, size_t pitch,
+
+  // 32 columns of words to [row][digit][columns], as CodeDots reads them.
+  template <bool kSignedWords>
+  static HWY_INLINE void MultiplyColumns(const Factors& digits, const uint32_t* words, size_t pitch,
+                                         int32_t* to, size_t columns) {
+    MultiplyBlock<kSignedWords, 0>(digits, words, pitch, to, columns);
+    MultiplyBlock<kSignedWords, 1>(digits, words + 16, pitch, to + 16, columns);
+  }
+  template <bool kSignedWords, int kSet>
+  static HWY_INLINE void MultiplyBlock(const Factors& digits, const uint32_t* words, size_t pitch,
                                        int32_t* to, size_t columns) {
     constexpr int kHigh = 2 * kSet, kLow = 2 * kSet + 1, kCodes = 4 + kSet;
     TileRegisters::Zero<kHigh>();
@@ -129,15 +142,15 @@ class MatrixProducts {
     for (size_t step = 0; step < digits.steps; ++step) {
       if (digits.steps != 1) digits.Load(step);
       TileRegisters::Load<kCodes>(words + step * (kFactorDepth / 4) * pitch, pitch * 4);
-      TileRegisters::AddSignedUnsigned<kHigh, 6, kCodes>();
-      if (!digits.by_turns) TileRegisters::AddSignedUnsigned<kLow, 7, kCodes>();
+      TileRegisters::AddProducts<kSignedWords, kHigh, 6, kCodes>();
+      if (!digits.by_turns) TileRegisters::AddProducts<kSignedWords, kLow, 7, kCodes>();
     }
     const size_t row_bytes = columns * sizeof(int32_t);
     TileRegisters::Store<kHigh>(to, digits.by_turns ? row_bytes : 2 * row_bytes);
     if (!digits.by_turns) TileRegisters::Store<kLow>(to + columns, 2 * row_bytes);
   }
 
-  const CodeFactors& factors_;
+  const CodeFactors<Digits>& factors_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -26,10 +26,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+template <class Digits>
 class CodeSoftmax {
  public:
   HWY_INLINE CodeSoftmax(const AttendJob& job, const AttendScratch& scratch,
-                         const CodeFactors& factors)
+                         const CodeFactors<Digits>& factors)
       : factors_(factors),
         code_(scratch.code),
         sums_(scratch.sums),
@@ -54,7 +55,7 @@ class CodeSoftmax {
   HWY_INLINE void Score(const CodeStrip& strip, size_t group) {
     const TileRow64 scales = TileRow64::Load(code_.key_scales + group * kTileTokens);
     const TileRow64 biases = TileRow64::Load(code_.key_biases + group * kTileTokens);
-    const CodeDots dots(factors_, kTileTokens);
+    const CodeDots<Digits> dots(factors_.dots(), kTileTokens);
     const size_t query_sum_pitch = key_groups_;
     const float* query_sums = code_.query_sums + strip.first * query_sum_pitch + group;
     const bool first = group == 0, last = group + 1 == key_groups_;
@@ -161,13 +162,16 @@ class CodeSoftmax {
       const TileRow64 scales = TileRow64::Load(code_.value_scales + g * kTileTokens);
       const TileRow64 biases = TileRow64::Load(code_.value_biases + g * kTileTokens).Of(seen, 0);
       const TileRow64 products = weights.Times(scales).Of(seen, 0);
-      const VI sum =
-          factors_.StoreWeights(g, r, products.Times(TileRow64::Fill(code_.value_inverses[at])));
-      // Values are bytes less their middle, but multiplied as they are.
-      const VF middle = hn::Set(DF(), code_.value_steps[at] * -kCodeMiddle);
-      const VF lanes = hn::LoadU(DF(), BiasSums(row, g));
-      hn::StoreU(weights.SumOfProducts(biases, hn::MulAdd(hn::ConvertTo(DF(), sum), middle, lanes)),
-                 DF(), BiasSums(row, g));
+      const TileRow64 codes = products.Times(TileRow64::Fill(code_.value_inverses[at]));
+      VF lanes = hn::LoadU(DF(), BiasSums(row, g));
+      if constexpr (Digits::kSignedValues) {
+        factors_.StoreBytes(g, r, codes);
+      } else {
+        // Values are bytes less their middle, but multiplied as they are.
+        const VF middle = hn::Set(DF(), code_.value_steps[at] * -kCodeMiddle);
+        lanes = hn::MulAdd(hn::ConvertTo(DF(), factors_.StoreDigits(g, r, codes)), middle, lanes);
+      }
+      hn::StoreU(weights.SumOfProducts(biases, lanes), DF(), BiasSums(row, g));
     }
   }
   static HWY_INLINE void AddTo(float* lanes, VF more) {
@@ -188,14 +192,14 @@ class CodeSoftmax {
       if (strip.seen[r] != kAllTokens) scales[r] = LargestScale(group, strip.seen[r]);
     }
     const VF largest = hn::Mul(hn::Load(df, scales), hn::LoadU(df, code_.largest_weights));
-    const VF limit = hn::Set(df, kWeightLimit);
+    const VF limit = hn::Set(df, Digits::kWeightLimit);
     const size_t at = group * kStripRows;
     hn::StoreU(hn::IfThenElseZero(hn::Ge(largest, hn::Set(df, 1e-30f)), hn::Div(limit, largest)),
                df, code_.value_inverses + at);
     hn::StoreU(hn::Div(largest, limit), df, code_.value_steps + at);
   }
 
-  const CodeFactors& factors_;
+  const CodeFactors<Digits>& factors_;
   const CodeScratch& code_;
   float* const sums_;
   float* const scores_;

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 
@@ -37,8 +38,12 @@ struct TilePart {
 // time; rows, and tokens that stand aslant, are laid out step by step.
 // Biases of keys are those of byte 0, of values those of byte 128, the middle: weights are rounded,
 // and what they are multiplied with should be small.
-template <bool kValue>
+// Signed values are bytes less 128, of tokens with a negative scale counted from the other end:
+// with scales that are positive then, weights need no sign.
+template <bool kValue, class Digits>
 class CodeSide {
+  static constexpr bool kSigned = kValue && Digits::kSignedValues;
+
  public:
   HWY_INLINE CodeSide(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
       : scratch_(scratch),
@@ -107,13 +112,38 @@ class CodeSide {
                                   size_t group, uint32_t slot, uint32_t count) {
     const DF df;
     const auto taken = hn::FirstN(df, count);
-    const GroupParameters p = ForBytes<kValue>(format, stored);
+    GroupParameters p = ForBytes<kValue>(format, stored);
+    __m128i signs = _mm_setzero_si128();
+    if constexpr (kSigned) signs = MakePositive(format, &p);
     const size_t copies = format.group_size / group_;
     for (size_t copy = 0; copy < copies; ++copy) {
       const size_t at = (group * copies + copy) * kTileTokens + slot;
+      if constexpr (kSigned) {
+        _mm_mask_storeu_epi8(scratch_.code.value_signs + at, static_cast<__mmask16>(taken.raw),
+                             signs);
+      }
       hn::BlendedStore(p.scales, taken, df, scales_ + at);
       hn::BlendedStore(p.biases, taken, df, biases_ + at);
     }
+  }
+
+  // Scales; biases of the middle accordingly. Returns what turns bytes into signed ones.
+  static HWY_INLINE __m128i MakePositive(const quant::TensorFormat& format, GroupParameters* p) {
+    const DF df;
+    const int range = 0xff << RangeShift(format) & 0xff;  // a byte counted from the other end ^
+    const auto negative = hn::Lt(p->scales, hn::Zero(df));
+    const VF moved = hn::Set(df, static_cast<float>(range - 256));
+    p->biases = hn::IfThenElse(negative, hn::MulAdd(p->scales, moved, p->biases), p->biases);
+    p->scales = hn::Abs(p->scales);
+    return _mm_mask_blend_epi8(static_cast<__mmask16>(negative.raw),
+                               _mm_set1_epi8(static_cast<char>(0x80)),
+                               _mm_set1_epi8(static_cast<char>(0x80 ^ range)));
+  }
+  // Of the four tokens from `slot` on, a word for each channel of a group of the job.
+  HWY_INLINE hn::Vec<DU> SignsAt(size_t group, size_t slot) const {
+    uint32_t word;
+    std::memcpy(&word, scratch_.code.value_signs + group * kTileTokens + slot, sizeof(word));
+    return hn::Set(DU(), word);
   }
 
   HWY_INLINE void LoadTiledKeys(const RowRange& rows, const uint32_t* words, uint32_t slot) {
@@ -149,12 +179,14 @@ class CodeSide {
                .quad_pitch = group,
                .group_pitch = group_words,
                .groups_a_group = group / group_};
-    if (!nibbles && SignsOf(format) == 0) return;
+    if (!nibbles && SignsOf(format) == 0 && !kSigned) return;
     const uint32_t* const from = values_.words;
     const size_t laid_words = kTileTokens / 4 * group;
     for (size_t g = 0; g < dim_ / group; ++g) {
       prefetcher_->Some(kLinesAtOnce);
-      if (nibbles) {
+      if constexpr (kSigned) {
+        LaySigned(format, from + g * group_words, g, laid_ + g * laid_words);
+      } else if (nibbles) {
         for (size_t i = 0; i < laid_words / 2; i += 16) {
           UnpackNibbles(from + g * group_words + i, laid_ + g * laid_words + 2 * i, 16);
         }
@@ -164,6 +196,29 @@ class CodeSide {
     }
     values_.words = laid_;
     values_.group_pitch = laid_words;
+  }
+
+  // `group` is the format's.
+  HWY_INLINE void LaySigned(const quant::TensorFormat& format, const uint32_t* from, size_t group,
+                            uint32_t* to) const {
+    const DU du;
+    const size_t dims = format.group_size;
+    const auto stored = hn::Set(du, SignsOf(format));
+    for (size_t slot = 0; slot < kTileTokens; slot += 4) {
+      const auto signs = hn::Xor(SignsAt(group * (dims / group_), slot), stored);
+      if (format.bits == 4) {
+        const auto mask = hn::Set(du, 0xf0f0f0f0u);
+        for (size_t d = 0; d < dims; d += 32, from += 16, to += 32) {
+          const auto words = hn::LoadU(du, from);
+          hn::StoreU(hn::Xor(hn::And(hn::ShiftLeft<4>(words), mask), signs), du, to);
+          hn::StoreU(hn::Xor(hn::And(words, mask), signs), du, to + 16);
+        }
+      } else {
+        for (size_t d = 0; d < dims; d += 16, from += 16, to += 16) {
+          hn::StoreU(hn::Xor(hn::LoadU(du, from), signs), du, to);
+        }
+      }
+    }
   }
 
   // 16 words of nibbles to 16 of the low ones and, `apart` words on, 16 of the high ones.
@@ -266,7 +321,9 @@ class CodeSide {
         const auto v2 = hn::ShiftLeft<16>(Widened(rows + 2 * dim_ + d));
         const auto v3 = hn::ShiftLeft<24>(Widened(rows + 3 * dim_ + d));
         const size_t at = (d / group_ * (kTileTokens / 4) + (slot + t) / 4) * group_ + d % group_;
-        hn::StoreU(hn::Or(hn::Or(v0, v1), hn::Or(v2, v3)), DU(), laid_ + at);
+        auto word = hn::Or(hn::Or(v0, v1), hn::Or(v2, v3));
+        if constexpr (kSigned) word = hn::Xor(word, SignsAt(d / group_, slot + t));
+        hn::StoreU(word, DU(), laid_ + at);
       }
     }
   }
@@ -286,6 +343,7 @@ class CodeSide {
   ValueWords values_;
 };
 
+template <class Digits>
 class CodeTile {
  public:
   HWY_INLINE CodeTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
@@ -313,8 +371,8 @@ class CodeTile {
     }
   }
 
-  CodeSide<false> keys_;
-  CodeSide<true> values_;
+  CodeSide<false, Digits> keys_;
+  CodeSide<true, Digits> values_;
   BlockCursor ahead_;  // of what is prefetched
   Prefetcher prefetcher_;
 };

@@ -21,29 +21,30 @@ HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 // A digit of a row is a row of the product.
+template <class Digits>
 class VectorProducts {
  public:
-  explicit HWY_INLINE VectorProducts(const CodeFactors& factors) : factors_(factors) {}
+  explicit HWY_INLINE VectorProducts(const CodeFactors<Digits>& factors) : factors_(factors) {}
 
   HWY_INLINE void MultiplyKeys(const CodeStrip& strip, size_t group, const KeyWords& keys) const {
     const size_t depth = factors_.key_group() / 4;
     const int8_t* query = factors_.QueryOf(strip.first, group) + factors_.FirstFactorOf(group);
     for (size_t half = 0; half < kTileTokens / KeyWords::kTokens; ++half) {
-      MultiplyStrip<ByteElement>({.a = reinterpret_cast<const int32_t*>(query),
-                                  .a_pitch = factors_.query_pitch() / 4,
-                                  .b = reinterpret_cast<const int32_t*>(keys.half[half]) +
-                                       group * depth * KeyWords::kTokens,
-                                  .b_pitch = KeyWords::kTokens,
-                                  .depth = depth,
-                                  .c = factors_.dots() + half * KeyWords::kTokens,
-                                  .c_pitch = kTileTokens,
-                                  .columns = KeyWords::kTokens},
-                                 size_t{2} * strip.rows);
+      MultiplyStrip<ByteElement<false>>({.a = reinterpret_cast<const int32_t*>(query),
+                                         .a_pitch = factors_.query_pitch() / 4,
+                                         .b = reinterpret_cast<const int32_t*>(keys.half[half]) +
+                                              group * depth * KeyWords::kTokens,
+                                         .b_pitch = KeyWords::kTokens,
+                                         .depth = depth,
+                                         .c = factors_.dots() + half * KeyWords::kTokens,
+                                         .c_pitch = kTileTokens,
+                                         .columns = KeyWords::kTokens},
+                                        Digits::kCount * strip.rows);
     }
   }
   HWY_INLINE void MultiplyValues(const CodeStrip& strip, size_t group,
                                  const ValueWords& values) const {
-    MultiplyStrip<ByteElement>(
+    MultiplyStrip<ByteElement<Digits::kSignedValues>>(
         {.a = reinterpret_cast<const int32_t*>(factors_.WeightsOf(group, 0)),
          .a_pitch = kTileTokens / 4,
          .b = reinterpret_cast<const int32_t*>(values.OfGroup(group, factors_.value_group())),
@@ -52,11 +53,11 @@ class VectorProducts {
          .c = factors_.dots(),
          .c_pitch = factors_.value_group(),
          .columns = factors_.value_group()},
-        size_t{2} * strip.rows);
+        Digits::kCount * strip.rows);
   }
 
  private:
-  const CodeFactors& factors_;
+  const CodeFactors<Digits>& factors_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -36,7 +36,8 @@ struct FloatElement {
 };
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
-// An int32_t holds four bytes: signed ones of a, unsigned ones of b.
+// An int32_t holds four bytes: those of one side are signed, of the other unsigned.
+template <bool kSignedB>
 struct ByteElement {
   using T = int32_t;
   using D = DI;
@@ -44,7 +45,11 @@ struct ByteElement {
   static constexpr size_t kMaxVectors = 2;
   static HWY_INLINE VI MulAdd(VI a, VI b, VI sum) {
     // Highway 1.0.3 asks the CPU for AVX512_VNNI here but not the compiler: no intrinsic.
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "v"(a.raw));
+    if constexpr (kSignedB) {
+      __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    } else {
+      __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "v"(a.raw));
+    }
     return sum;
   }
 };

@@ -85,7 +85,8 @@ TEST(AttendOptionsTest, EveryOptionReachesTheKernels) {
 // the whole table.
 TEST(AttendOptionsTest, BlocksThatNoRowSeesMayBeAbsent) {
   constexpr uint32_t kBlock = 64, kBlocks = 8;
-  for (const AttendMode mode : {AttendMode::kPrecise, AttendMode::kFast}) {
+  for (const AttendMode mode :
+       {AttendMode::kPrecise, AttendMode::kFast, AttendMode::kFastPrefill}) {
     for (const KvFormat& format :
          {Raw(Dtype::kF32), MlxAffine(8, 32, Dtype::kF16), Tiled(MlxAffine(8, 32, Dtype::kF16)),
           Tiled(MlxAffine(8, 32, 4, 32, Dtype::kF16))}) {

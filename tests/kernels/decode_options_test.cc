@@ -118,20 +118,6 @@ TEST(DecodeOptionsTest, EightBitKeysAndFourBitValuesKeep1Point8PercentOver20Seed
   }
 }
 
-// More rows than fast mode has: computed as kPrecise is, bit for bit.
-TEST(DecodeOptionsTest, PrefillIsPrecise) {
-  const PagedLayer layer(kLayer, {Formats()[0].format}, UniformBlocks(260, 64));
-  for (const Option& option : Options()) {
-    SCOPED_TRACE(option.name);
-    AttentionShape shape = FastShape(option, 60, 200);
-    const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
-    const std::vector<float> fast = MustAttend(layer, q.data(), shape);
-    shape.mode = AttentionMode::kPrecise;
-    EXPECT_TRUE(SameBits(fast, MustAttend(layer, q.data(), shape)));
-    EXPECT_LE(RelativeRms(fast, Expected(layer, q.data(), shape)), 1e-3);
-  }
-}
-
 TEST(DecodeOptionsTest, FormatsMayBeMixedWithEveryOption) {
   const PagedLayer layer(kLayer,
                          {{quant::RawFormat(Dtype::kF16), quant::RawFormat(Dtype::kF16)},

@@ -132,8 +132,26 @@ TEST(GridTest, RotationChangesRawAnswersByRoundingOnly) {
 
 TEST(GridTest, HitOfAnyLengthEqualsColdBitForBitTiledAndFast) {
   const KvFormat format = Tiled(MlxAffine(8, 64, 4, 64, Dtype::kF16));
-  const auto rig = ShippedRig(format, 2, AttendMode::kFast);
+  const auto rig =
+      ShippedRig(format, 2, {.prefill = AttendMode::kFastPrefill, .decode = AttendMode::kFast});
   ExpectHitsEqualCold(*rig, format, HeldOutTokens(130), {1, 17, 63, 64, 65, 129});
+}
+
+TEST(GridTest, FastPrefillIsOtherBitsAndNearlyTheSameAnswer) {
+  const KvFormat format = Tiled(MlxAffine(8, 64, 4, 64, Dtype::kF16));
+  const std::vector<uint32_t> tokens = HeldOutTokens(130);
+  const auto logits = [&](AttendMode prefill) {
+    const auto rig = ShippedRig(format, 2, {.prefill = prefill});
+    Sequence sequence = rig->cache.space.Begin(tokens);
+    return Continue(*rig, sequence, tokens, 0);
+  };
+  const auto precise = logits(AttendMode::kPrecise), fast = logits(AttendMode::kFastPrefill);
+  EXPECT_FALSE(SameBits(precise, fast)) << "the mode does not arrive";
+  for (size_t i = 0; i < precise.size(); ++i) {
+    for (size_t token = 0; token < precise[i].size(); ++token) {
+      ASSERT_NEAR(fast[i][token], precise[i][token], 0.5) << "step " << i;
+    }
+  }
 }
 
 // The layout is part of the space and nothing else: precise answers are the same bits.

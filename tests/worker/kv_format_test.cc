@@ -108,15 +108,15 @@ TEST(KvFormatTest, PagesAreTiledWhereTheFormatHasThatAndNotToldOtherwise) {
             "--kv-layout: \"columns\", choose rows or tiled");
 }
 
-TEST(KvFormatTest, DecodingIsFastWhereTheFormatHasATiledLayout) {
-  const auto mode = [](const KvFlags& flags) {
-    return ChooseAttention(ChooseKvFormat(flags)->format).mode;
+TEST(KvFormatTest, AttentionIsFastWhereItErrsLessThanTheFormat) {
+  const auto modes = [](const KvFlags& flags) {
+    return Describe(ChooseAttention(ChooseKvFormat(flags)->format).modes);
   };
-  EXPECT_EQ(mode({.bits = "8"}), AttendMode::kFast);
-  EXPECT_EQ(mode({.bits = "8,4"}), AttendMode::kFast);
-  EXPECT_EQ(mode({.bits = "8", .layout = "rows"}), AttendMode::kFast) << "brought into tiles";
-  EXPECT_EQ(mode({.bits = "8,6"}), AttendMode::kPrecise);
-  EXPECT_EQ(mode({}), AttendMode::kPrecise);
+  EXPECT_EQ(modes({.bits = "8"}), "prefill precise, decode fast");
+  EXPECT_EQ(modes({.bits = "8,4"}), "prefill fast, decode fast");
+  EXPECT_EQ(modes({.bits = "8", .layout = "rows"}), "prefill precise, decode fast");
+  EXPECT_EQ(modes({.bits = "8,6"}), "prefill fast, decode precise") << "6 bits have no tiles";
+  EXPECT_EQ(modes({}), "prefill precise, decode precise");
 }
 
 TEST(KvFormatTest, GroupMustDivideHeadDim) {

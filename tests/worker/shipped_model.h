@@ -41,10 +41,10 @@ inline std::vector<uint32_t> HeldOutTokens(size_t count) {
 // A model and a private space, without prefixd.
 struct Rig {
   Rig(const ModelConfig& config, Weights weights, const KvFormat& format, uint32_t threads = 2,
-      AttendMode mode = AttendMode::kPrecise)
+      const AttentionModes& attention = {})
       : cache(OpenPrivate(config, format)),
         model(config, std::move(weights),
-              {.formats = {format}, .threads = threads, .decode_mode = mode}) {
+              {.formats = {format}, .threads = threads, .attention = attention}) {
     model.UseGrid(cache.space.block_tokens());
   }
 
@@ -94,11 +94,11 @@ inline ModelConfig ShippedConfig() {
 }
 
 inline std::unique_ptr<Rig> ShippedRig(const KvFormat& format, uint32_t threads = 2,
-                                       AttendMode mode = AttendMode::kPrecise) {
+                                       const AttentionModes& attention = {}) {
   const ModelConfig config = ShippedConfig();
   absl::StatusOr<Weights> weights = LoadWeights(kShippedModel, config);
   EXPECT_TRUE(weights.ok()) << weights.status();
-  return std::make_unique<Rig>(config, *std::move(weights), format, threads, mode);
+  return std::make_unique<Rig>(config, *std::move(weights), format, threads, attention);
 }
 
 }  // namespace prefixd::worker
