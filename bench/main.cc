@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "bench/machine.h"
 #include "bench/partner.h"
 #include "bench/workloads.h"
+#include "grpc/grpc.h"
 
 namespace prefixd::bench {
 namespace {
@@ -234,11 +236,21 @@ int Main(int argc, char** argv) {
   return RunInTemporaryDirectory(arguments);
 }
 
+// As prefix-worker, but the daemons that are started here begin as anybody's.
+void ReceiveOnTheThreadThatReads() {
+  constexpr const char* kStrategy = "GRPC_POLL_STRATEGY";
+  if (std::getenv(kStrategy) != nullptr) return;
+  ::setenv(kStrategy, "poll", 0);
+  ::grpc_init();  // reads it
+  ::unsetenv(kStrategy);
+}
+
 }  // namespace
 }  // namespace prefixd::bench
 
 int main(int argc, char** argv) {
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as prefixd
+  prefixd::bench::ReceiveOnTheThreadThatReads();
   return prefixd::bench::Main(argc, argv);
 }

@@ -40,6 +40,8 @@ class RawSession {
 
   v1::PrefixCache::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  // For streams of pages: a connection of its own, as in our client library.
+  const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
   uint64_t id() const { return attached_.session(); }
   const v1::Attached& attached() const { return attached_; }
 
@@ -65,7 +67,7 @@ class RawSession {
   absl::Status ReceiveFiles(const std::string& address);
   void ReadEvents() PREFIXD_EXCLUDES(mutex_);
 
-  std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<grpc::Channel> channel_, page_channel_;
   std::unique_ptr<v1::PrefixCache::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events_;

@@ -166,7 +166,7 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
   grpc::ClientContext context;
   SetDeadline(&context);
   const double start = NowMicros();
-  client::RawStream stream(session.channel(), "/prefixd.v1.PrefixCache/Put", &context);
+  client::RawStream stream(session.page_channel(), "/prefixd.v1.PrefixCache/Put", &context);
   v1::PutChunk header;
   *header.mutable_header() = HeaderOf(session, sequence, plan.reservation(),
                                       static_cast<uint32_t>(sequence.tokens.size()));
@@ -234,7 +234,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
   SetDeadline(&context);
   base::Xxh3Stream sum;
   const double start = NowMicros();
-  client::RawStream stream(session.channel(), "/prefixd.v1.PrefixCache/Fetch", &context);
+  client::RawStream stream(session.page_channel(), "/prefixd.v1.PrefixCache/Fetch", &context);
   if (stream.Write(client::Serialize(request))) stream.WritesDone();
   grpc::ByteBuffer bytes;
   uint64_t received = 0;

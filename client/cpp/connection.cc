@@ -30,9 +30,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
-  arguments.SetMaxSendMessageSize(-1);                      // limits are the daemon's to say
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // a daemon is on this host or named
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no other client's backoff
+  arguments.SetMaxSendMessageSize(-1);              // limits are the daemon's to say
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a daemon is on this host or named
+  // No other client's backoff, and a connection that no other channel shares.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   wire::SetBulkArguments(
@@ -54,8 +55,8 @@ std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
 
 Connection::Connection(Options options)
     : options_(std::move(options)),
-      channel_(MakeChannel(options_.address)),
-      stub_(v1::PrefixCache::NewStub(channel_)) {}
+      page_channel_(MakeChannel(options_.address)),
+      stub_(v1::PrefixCache::NewStub(MakeChannel(options_.address))) {}
 
 void Connection::Start(SessionObserver* observer, Attachment::ReleaseLease release) {
   observer_ = observer;

@@ -1,4 +1,5 @@
-// The way to the daemon: one channel, and a thread that keeps a session attached to it.
+// The way to the daemon: a channel for calls, another for pages, and a thread that keeps a session
+// attached to it.
 //
 // Thread-safe. Start() once; the thread ends with Stop().
 #pragma once
@@ -79,7 +80,9 @@ class Connection {
   }
   absl::Status CheckEpoch(const Session& session, uint64_t epoch) const;
   Stub& stub() { return *stub_; }
-  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  // For streams of pages: a connection of its own, made with the first of them. Nobody waits on it
+  // but the thread that reads them, and that thread receives them itself.
+  const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
 
  private:
   void Run();
@@ -93,8 +96,8 @@ class Connection {
   bool Pause(std::chrono::milliseconds pause) PREFIXD_EXCLUDES(mutex_);
 
   const Options options_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<Stub> stub_;
+  const std::shared_ptr<grpc::Channel> page_channel_;
+  const std::unique_ptr<Stub> stub_;     // on another channel
   SessionObserver* observer_ = nullptr;  // this and the next: constant after Start()
   Attachment::ReleaseLease release_;
   std::thread thread_;

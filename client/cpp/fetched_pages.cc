@@ -88,7 +88,7 @@ bool FetchedPages::FetchOnce() {
     fetching_with_ = &context;
   }
   {
-    RawStream stream(connection_->channel(), "/prefixd.v1.PrefixCache/Fetch", &context);
+    RawStream stream(connection_->page_channel(), "/prefixd.v1.PrefixCache/Fetch", &context);
     stream.Write(Serialize(request), /*last=*/true);
     FetchedChunk chunk;
     bool wanted = true;

@@ -21,11 +21,17 @@ void KeepOpenBlasFromSpinning(char** argv) {
   execv("/proc/self/exe", argv);  // returns only when it cannot: slower, nothing else
 }
 
+// With gRPC's own choice, epoll, any thread that waits for the daemon receives what comes for all
+// of them: every piece of a Fetch or Put goes from thread to thread. With poll each receives its
+// own.
+void ReceiveOnTheThreadThatReads() { setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
   KeepOpenBlasFromSpinning(argv);
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as prefixd
+  ReceiveOnTheThreadThatReads();
   prefixd::worker::Options options;
   const std::optional<int> exit_code =
       prefixd::worker::ParseCommandLine(argc, argv, &options, std::cout, std::cerr);

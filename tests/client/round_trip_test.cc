@@ -1,4 +1,6 @@
 // What a sequence stored comes back byte for byte, in every format and for every sort of match.
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "tests/client/daemon.h"
@@ -164,6 +166,38 @@ TEST(SeedStoryTest, TokensEndsAndBytesAreTheSeedsAtQwenGeometry) {
   run(second, 44, 17, 297, 447);
   EXPECT_EQ(daemon.space().ends, 4u);
   EXPECT_EQ(daemon.space().ram_payload_bytes, 27'234'816u);
+}
+
+// The daemon's ends of connections to the socket at `path`.
+int Connections(const std::string& path) {
+  std::ifstream sockets("/proc/net/unix");
+  int connections = 0;
+  for (std::string line; std::getline(sockets, line);) {
+    std::istringstream fields(line);
+    std::string number, references, protocol, flags, type, state, inode, name;
+    fields >> number >> references >> protocol >> flags >> type >> state >> inode >> name;
+    if (name == path && state == "03") ++connections;
+  }
+  return connections;
+}
+
+TEST(ConnectionsTest, PagesTravelOnAConnectionOfTheirOwn) {
+  TempDirectory directory;
+  Daemon daemon(directory.socket());
+  Client client({.address = directory.address(), .use_arena = false});
+  ASSERT_TRUE(client.WaitAttached(std::chrono::seconds(20)));
+  const SpaceSpec spec = SmallSpace(MlxAffine(8, 64, Dtype::kF16));
+  Result<Space> space = client.OpenSpace(spec);
+  ASSERT_TRUE(space.ok()) << space.status.message;
+  EXPECT_EQ(Connections(directory.socket()), 1) << "whoever sends no pages needs no other";
+  const std::vector<uint32_t> tokens = Tokens(100, 6);
+  Sequence seq = space.value().Begin(tokens);
+  AppendTokens(seq, spec, tokens, 0, 100);
+  ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
+  EXPECT_EQ(Connections(directory.socket()), 2) << "Put";
+  Sequence again = space.value().Begin(tokens);
+  ASSERT_EQ(again.WaitAll(), 100u);
+  EXPECT_EQ(Connections(directory.socket()), 2) << "Fetch";
 }
 
 TEST(RaceTest, TwoClientsThatStoreOneSequenceBothSucceed) {
