@@ -76,17 +76,19 @@ const LongHash& Long() {
 
 constexpr size_t kStreamFrom = size_t{64} << 10;  // bytes; below, the caches are the better place
 constexpr size_t kPage = 4096;
-constexpr size_t kAtOnce = 4 * kPage;  // inside a first-level cache of any machine
+// A copy by two pages of memory was a quarter faster than by four, an eighth than by three.
+constexpr size_t kAtOnce = 2 * kPage;
+constexpr size_t kAskedAhead = 8 * kAtOnce;  // into the second-level cache
 
 // The first half of a copy that goes by a buffer of kAtOnce bytes, aligned to kLineBytes: a line of
-// each page in turn. Hardware fetches ahead within a page only, so four of them come at once, and
-// the next four are asked for.
+// each page in turn. Hardware fetches ahead within a page only, so two of them come at once, and
+// those kAskedAhead behind them are asked for.
 using GatherPages = void (*)(std::byte* buffer, const std::byte* from);
 
 void GatherBaseline(std::byte* buffer, const std::byte* from) {
   for (size_t line = 0; line < kPage; line += kLineBytes) {
     for (size_t at = line; at < kAtOnce; at += kPage) {
-      __builtin_prefetch(from + at + kAtOnce);  // beyond the end is no fault
+      __builtin_prefetch(from + at + kAskedAhead, 0, 2);  // beyond the end is no fault
       std::memcpy(buffer + at, from + at, kLineBytes);
     }
   }
@@ -96,7 +98,7 @@ void GatherBaseline(std::byte* buffer, const std::byte* from) {
 XXH_TARGET_AVX512 void GatherAvx512(std::byte* buffer, const std::byte* from) {
   for (size_t line = 0; line < kPage; line += kLineBytes) {
     for (size_t at = line; at < kAtOnce; at += kPage) {
-      __builtin_prefetch(from + at + kAtOnce);
+      __builtin_prefetch(from + at + kAskedAhead, 0, 2);
       _mm512_store_si512(buffer + at, _mm512_loadu_si512(from + at));
     }
   }
