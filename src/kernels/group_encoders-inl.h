@@ -93,7 +93,13 @@ HWY_INLINE VF LoadFloats(const std::byte* from) { return FloatElements::Load(fro
 struct Fit {
   VF scale, bias;  // to store
   VF factor, offset;
+  VF inverse;          // of `factor` where the encoder divides by that, or 0: not to be used
   HWY_INLINE Fit() {}  // an implicit one lacks the target's attributes, which NEON's want
+};
+
+// Those of one group.
+struct CodeFactor {
+  float factor, offset, inverse;
 };
 
 // The groups of one batch, as floats: where they stand in the tensor, or widened.
@@ -192,17 +198,21 @@ class Divisor {
 // processor", 1990: a correction of what is off by less than a unit in the last place gives the
 // nearest float.
 //
-// Requires: CanInvert(divisor); quotients that round to 0 may be off.
+// Requires: a reciprocal that is not 0; quotients that round to 0 may be off.
 class InvertedDivisor {
  public:
-  // The reciprocal is no subnormal, and remainders of what rounds to 1 and more are none. An
-  // infinite divisor gives NaN, which becomes code 0 as what a division gives does.
-  static HWY_INLINE bool CanInvert(float divisor) {
-    const float magnitude = std::fabs(divisor);
-    return HWY_NATIVE_FMA != 0 && !(magnitude < 0x1p-60f || magnitude > 0x1p100f);
+  // The reciprocal is no subnormal, and remainders of what rounds to 1 and more are none. 0 where
+  // that does not hold. That of NaN is NaN, which becomes code 0 as what a division gives does.
+  static HWY_INLINE VF ReciprocalOf(VF divisor) {
+    const DF df;
+    if (HWY_NATIVE_FMA == 0) return hn::Zero(df);
+    const VF magnitude = hn::Abs(divisor);
+    const auto too_far =
+        hn::Or(hn::Lt(magnitude, hn::Set(df, 0x1p-60f)), hn::Gt(magnitude, hn::Set(df, 0x1p100f)));
+    return hn::IfThenZeroElse(too_far, hn::Div(hn::Set(df, 1.0f), divisor));
   }
-  HWY_INLINE explicit InvertedDivisor(float divisor)
-      : divisor_(hn::Set(DF(), divisor)), reciprocal_(hn::Set(DF(), 1.0f / divisor)) {}
+  HWY_INLINE InvertedDivisor(float divisor, float reciprocal)
+      : divisor_(hn::Set(DF(), divisor)), reciprocal_(hn::Set(DF(), reciprocal)) {}
   HWY_INLINE VF Divide(VF x) const { return Correct(x, Correct(x, hn::Mul(x, reciprocal_))); }
 
  private:
@@ -232,14 +242,15 @@ class AffineEncoder {
     Fit fit;
     fit.scale = fit.factor = hn::IfThenElse(at_zero, scale, hn::Div(edge, zero_code));
     fit.bias = fit.offset = hn::IfThenElse(at_zero, hn::Zero(df), edge);
+    fit.inverse = InvertedDivisor::ReciprocalOf(fit.factor);
     return fit;
   }
-  HWY_INLINE void Encode(const std::byte* group, size_t size, float scale, float bias,
+  HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
-    if (HWY_LIKELY(InvertedDivisor::CanInvert(scale))) {
-      EncodeQuotients(group, size, InvertedDivisor(scale), bias, codes);
+    if (HWY_LIKELY(with.inverse != 0)) {
+      EncodeQuotients(group, size, InvertedDivisor(with.factor, with.inverse), with.offset, codes);
     } else {
-      EncodeQuotients(group, size, Divisor(scale), bias, codes);
+      EncodeQuotients(group, size, Divisor(with.factor), with.offset, codes);
     }
   }
 
@@ -284,17 +295,17 @@ class ByteEncoder {
     Fit fit;
     fit.scale = hn::Div(hn::Max(hn::Abs(low), hn::Abs(high)), hn::Set(DF(), 127.0f));
     fit.bias = fit.offset = hn::Zero(DF());
-    fit.factor = Inverse(fit.scale).value;
+    fit.factor = fit.inverse = Inverse(fit.scale).value;
     return fit;
   }
-  HWY_INLINE void Encode(const std::byte* group, size_t size, float inverse, float,
+  HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
     const DF df;
     // The largest float below a half: what is added to a half gives 1, to less it gives less.
     const VF almost_half = hn::Set(df, 0x1.fffffep-2f);
     for (size_t e = 0; e < size; e += kLanes) {
       const VF x = LoadFloats(group + e * sizeof(float));
-      const VF value = hn::Mul(x, hn::Set(df, inverse));
+      const VF value = hn::Mul(x, hn::Set(df, with.factor));
       const VF rounded = hn::Add(value, hn::CopySign(almost_half, value));
       const VI code = hn::ConvertTo(DI(), hn::IfThenElseZero(hn::Eq(value, value), rounded));
       hn::StoreU(hn::DemoteTo(DI8(), code), DI8(), reinterpret_cast<int8_t*>(codes + e));
@@ -336,16 +347,17 @@ class CenteredEncoder {
     const Inverse inverse(fit.scale);
     const auto zero = hn::Eq(fit.scale, hn::Zero(df));
     fit.bias = hn::Zero(df);
-    fit.factor = inverse.value;
+    fit.factor = fit.inverse = inverse.value;
     fit.offset =
         hn::IfThenElse(hn::AndNot(zero, inverse.overflows), fit.bias, hn::Set(df, middle_ + 0.5f));
     return fit;
   }
-  HWY_INLINE void Encode(const std::byte* group, size_t size, float inverse, float shift,
+  HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
-    EncodeTruncated(group, size,
-                    {.low = 0, .inverse = inverse, .shift = shift, .max_code = 2 * middle_ - 1},
-                    codes);
+    EncodeTruncated(
+        group, size,
+        {.low = 0, .inverse = with.factor, .shift = with.offset, .max_code = 2 * middle_ - 1},
+        codes);
   }
 
  private:
@@ -381,7 +393,7 @@ class MinimumEncoder {
     const DF df;
     Fit fit;
     fit.scale = hn::Div(hn::Sub(high, low), hn::Set(df, max_code_));
-    fit.factor = Inverse(fit.scale).value;
+    fit.factor = fit.inverse = Inverse(fit.scale).value;
     if (!hn::AllFalse(df, hn::Eq(low, hn::Zero(df)))) {
       alignas(64) float lows[kLanes];
       hn::Store(low, df, lows);
@@ -393,10 +405,11 @@ class MinimumEncoder {
     fit.bias = fit.offset = low;
     return fit;
   }
-  HWY_INLINE void Encode(const std::byte* group, size_t size, float inverse, float low,
+  HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
-    EncodeTruncated(group, size,
-                    {.low = low, .inverse = inverse, .shift = 0.5f, .max_code = max_code_}, codes);
+    EncodeTruncated(
+        group, size,
+        {.low = with.offset, .inverse = with.factor, .shift = 0.5f, .max_code = max_code_}, codes);
   }
 
  private:

@@ -64,7 +64,8 @@ class StepEncoder {
       uint8_t* codes = to.codes + done * size_;
       for (size_t g = 0; g < batch.groups.count; ++g, codes += size_) {
         PrefetchElements(batch.elements[g] + ahead_, size_ * Elements::kBytes);
-        encoder_.Encode(batch.groups.first[g], size_, batch.factors[g], batch.offsets[g], codes);
+        encoder_.Encode(batch.groups.first[g], size_,
+                        {batch.factors[g], batch.offsets[g], batch.inverses[g]}, codes);
         // As fast as codes are made, and a little faster.
         for (size_t i = 0; i <= size_ / kLineBytes && aligned && lines.bytes > 0; ++i) {
           WriteLine(&lines);
@@ -79,7 +80,7 @@ class StepEncoder {
   struct Batch {
     const std::byte* elements[kLanes];  // in the tensor
     Groups groups;
-    alignas(64) float factors[kLanes], offsets[kLanes];
+    alignas(64) float factors[kLanes], offsets[kLanes], inverses[kLanes];
     alignas(64) float widened[Elements::kBytes == sizeof(float) ? 1 : kLanes * 128];
   };
 
@@ -107,6 +108,7 @@ class StepEncoder {
     }
     hn::Store(fit.factor, df, batch->factors);
     hn::Store(fit.offset, df, batch->offsets);
+    hn::Store(fit.inverse, df, batch->inverses);
   }
 
   const UnitStep& step_;
