@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -57,6 +58,7 @@ using DPair = hn::Repartition<uint16_t, DF>;
 
 template <bool kStream>
 struct StoreFloats {
+  using Round = RoundToFloat;
   static constexpr size_t kBytes = 4;
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
     StoreOrStream<kStream>(first, DF(), to);
@@ -65,6 +67,7 @@ struct StoreFloats {
 };
 template <bool kStream>
 struct StoreHalves {
+  using Round = RoundToF16;
   static constexpr size_t kBytes = 2;
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
 #if PREFIXD_KERNELS_HAVE_F16C
@@ -81,6 +84,7 @@ struct StoreHalves {
 };
 template <bool kStream>
 struct StoreBf16s {
+  using Round = RoundToBf16;
   static constexpr size_t kBytes = 2;
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
     const auto low = hn::DemoteTo(DU16(), hn::BitCast(DI(), Bf16Bits(first)));
@@ -91,13 +95,14 @@ struct StoreBf16s {
 
 // --- what codes mean
 
-// MLX, and q4_1 and q5_1 with RoundToFloat.
-template <class Round>
+// MLX, and q4_1 and q5_1 with RoundToFloat. What Elements rounds alike is left to them.
+template <class Round, class Elements>
 struct AffineDecoder {
+  using LastRound =
+      std::conditional_t<std::is_same_v<Round, typename Elements::Round>, RoundToFloat, Round>;
   HWY_INLINE VF Decode(const uint8_t* codes, VF scale, VF bias) const {
-    const Round round;
     const VF code = hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(DU8(), codes)));
-    return round(hn::Add(round(hn::Mul(code, scale)), bias));
+    return LastRound()(hn::Add(Round()(hn::Mul(code, scale)), bias));
   }
 };
 // q4_0, q5_0.
@@ -169,15 +174,15 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
       return;
     case quant::Codec::kMlxAffine:
       if (format.dtype == quant::Dtype::kF16) {
-        return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToF16>());
+        return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToF16, Elements>());
       }
       if (format.dtype == quant::Dtype::kBf16) {
-        return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToBf16>());
+        return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToBf16, Elements>());
       }
-      return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToFloat>());
+      return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToFloat, Elements>());
     case quant::Codec::kQ4_1:
     case quant::Codec::kQ5_1:
-      return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToFloat>());
+      return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToFloat, Elements>());
     case quant::Codec::kQ4_0:
     case quant::Codec::kQ5_0:
       return DecodeRows<Elements>(step, codes, floats, to, CenteredDecoder{middle});

@@ -303,6 +303,24 @@ HWY_INLINE bool ArePairs(const UnitStep& step, const ParameterRows<Byte>& rows) 
          reinterpret_cast<uintptr_t>(rows.first) % 2 == 0;
 }
 
+// In front of codes, at least two bytes of them: words of which a half is kept.
+HWY_INLINE void StoreParametersOfBlocks(const UnitStep& step, ParameterRows<const std::byte> from,
+                                        uint16_t* to) {
+  const DI di;
+  const size_t lanes = hn::Lanes(di), count = step.count;
+  const VI offsets = hn::Mul(hn::Iota(di, 0), hn::Set(di, static_cast<int32_t>(from.token)));
+  for (size_t g = 0; g < step.groups(); ++g) {
+    uint16_t* column = to + g * step.layout.slots + step.first;
+    const std::byte* row = from.first + g * from.group;
+    size_t t = 0;
+    for (; t + lanes <= count; t += lanes, row += lanes * from.token) {
+      const VI words = hn::GatherOffset(di, reinterpret_cast<const int32_t*>(row), offsets);
+      hn::StoreU(hn::TruncateTo(DU16(), hn::BitCast(DU(), words)), DU16(), column + t);
+    }
+    for (; t < count; ++t, row += from.token) std::memcpy(column + t, row, sizeof(*column));
+  }
+}
+
 // Of scales and of biases, where the format has them.
 HWY_INLINE void StoreAllParameters(const UnitStep& step, ParameterRows<const std::byte> scales,
                                    ParameterRows<const std::byte> biases, std::byte* unit) {
@@ -311,6 +329,9 @@ HWY_INLINE void StoreAllParameters(const UnitStep& step, ParameterRows<const std
       return StoreParameterPairs(reinterpret_cast<const uint16_t*>(from.first), step.count,
                                  step.layout.slots,
                                  reinterpret_cast<uint16_t*>(unit + offset) + step.first);
+    }
+    if (from.group > sizeof(int32_t)) {
+      return StoreParametersOfBlocks(step, from, reinterpret_cast<uint16_t*>(unit + offset));
     }
     step.scale_bytes() == 4 ? StoreParameters<uint32_t>(step, from, unit + offset)
                             : StoreParameters<uint16_t>(step, from, unit + offset);
