@@ -130,8 +130,9 @@ struct Extremes {
   HWY_INLINE Extremes(VF lowest, VF highest) : low(lowest), high(highest) {}
 };
 
-// Widens groups on the way; those that are floats stay where they are.
-template <class Elements>
+// Widens groups on the way; those that are floats stay where they are. kSize: elements of a group
+// where there are kLanes groups and the compiler is to know it, else 0.
+template <class Elements, size_t kSize>
 class ExtremesFinder {
  public:
   // widened: [kLanes][groups->size].
@@ -153,12 +154,15 @@ class ExtremesFinder {
  private:
   HWY_INLINE Extremes FindInGroup(size_t g) const {
     const VF one = hn::Set(DF(), 1.0f);
-    if (g >= groups_->count) return {one, one};  // anything that is quick to compute with
+    // Anything that is quick to compute with.
+    if (kSize == 0 && g >= groups_->count) return {one, one};
+    const size_t size = kSize == 0 ? groups_->size : kSize;
     const std::byte* const from = groups_->first[g];
-    float* const to = widened_ + g * groups_->size;
+    float* const to = widened_ + g * size;
     Extremes found;
     found.low = found.high = Load(from, to);
-    for (size_t e = kLanes; e < groups_->size; e += kLanes) {
+#pragma GCC unroll 3
+    for (size_t e = kLanes; e < size; e += kLanes) {
       const VF x = Load(from + e * Elements::kBytes, to + e);
       found.low = hn::Min(found.low, x);
       found.high = hn::Max(found.high, x);
@@ -178,9 +182,15 @@ class ExtremesFinder {
   float* const widened_;
 };
 
+template <class Elements, size_t kSize>
+HWY_NOINLINE Extremes FindExtremesOf(Groups* groups, float* widened) {
+  return ExtremesFinder<Elements, kSize>(groups, widened).template Find<kLanes>(0);
+}
 template <class Elements>
-HWY_NOINLINE Extremes FindExtremes(Groups* groups, float* widened) {
-  return ExtremesFinder<Elements>(groups, widened).template Find<kLanes>(0);
+HWY_INLINE Extremes FindExtremes(Groups* groups, float* widened) {
+  return groups->size == 64 && groups->count == kLanes
+             ? FindExtremesOf<Elements, 64>(groups, widened)
+             : FindExtremesOf<Elements, 0>(groups, widened);
 }
 
 // Quotients of many numbers by one.
