@@ -93,13 +93,14 @@ HWY_INLINE VF LoadFloats(const std::byte* from) { return FloatElements::Load(fro
 struct Fit {
   VF scale, bias;  // to store
   VF factor, offset;
-  VF inverse;          // of `factor` where the encoder divides by that, or 0: not to be used
+  // Where the encoder divides by `factor`: its reciprocal in two parts, or 0: not to be used.
+  VF inverse, inverse_rest;
   HWY_INLINE Fit() {}  // an implicit one lacks the target's attributes, which NEON's want
 };
 
 // Those of one group.
 struct CodeFactor {
-  float factor, offset, inverse;
+  float factor, offset, inverse, inverse_rest;
 };
 
 // The groups of one batch, as floats: where they stand in the tensor, or widened.
@@ -203,35 +204,46 @@ class Divisor {
   const VF divisor_;
 };
 
-// The same floats in a fifth of the time: by the reciprocal, and twice corrected by what is left of
-// the dividend. P. Markstein, "Computation of elementary functions on the IBM RISC System/6000
-// processor", 1990: a correction of what is off by less than a unit in the last place gives the
-// nearest float.
+// 1 / d as the sum of two floats.
+struct Reciprocal {
+  VF high, low;
+  HWY_INLINE Reciprocal(VF high_part, VF low_part) : high(high_part), low(low_part) {}
+};
+
+// Quotients that round to the same integers, of 0 to 255, by two multiplications.
 //
-// Requires: a reciprocal that is not 0; quotients that round to 0 may be off.
+// The sum that is rounded last is off from x / d by less than 1.5 * 2^-47 of it, so the floats
+// differ only where a midpoint of two floats is that near, and the integers only where one of these
+// two is a tie T = n + 1/2. Let B be the 24 bits of d, and 2^e <= T < 2^(e+1). x - d * T is a
+// multiple of half a unit in d's last place; it should be B * 2^(e-23) of these halves: with the
+// error, B would be within 6 of a multiple of 2^(23-e), hence, as e < 8, of 2^16. Such divisors are
+// left to Divisor.
 class InvertedDivisor {
  public:
-  // The reciprocal is no subnormal, and remainders of what rounds to 1 and more are none. 0 where
-  // that does not hold. That of NaN is NaN, which becomes code 0 as what a division gives does.
-  static HWY_INLINE VF ReciprocalOf(VF divisor) {
+  // high is 0 where it may not be used: above, and where a part might be subnormal. That of NaN is
+  // NaN, which becomes code 0 as what a division gives does; as an infinite x does.
+  static HWY_INLINE Reciprocal Invert(VF divisor) {
     const DF df;
-    if (HWY_NATIVE_FMA == 0) return hn::Zero(df);
+    const DI di;
+    const VF one = hn::Set(df, 1.0f);
+    if (HWY_NATIVE_FMA == 0) return {hn::Zero(df), hn::Zero(df)};
     const VF magnitude = hn::Abs(divisor);
     const auto too_far =
-        hn::Or(hn::Lt(magnitude, hn::Set(df, 0x1p-60f)), hn::Gt(magnitude, hn::Set(df, 0x1p100f)));
-    return hn::IfThenZeroElse(too_far, hn::Div(hn::Set(df, 1.0f), divisor));
+        hn::Or(hn::Lt(magnitude, hn::Set(df, 0x1p-60f)), hn::Gt(magnitude, hn::Set(df, 0x1p60f)));
+    const VI above = hn::Add(hn::BitCast(di, divisor), hn::Set(di, kMargin));
+    const auto near_multiple =
+        hn::RebindMask(df, hn::Lt(hn::And(above, hn::Set(di, 0xffff)), hn::Set(di, 2 * kMargin)));
+    const VF high = hn::Div(one, divisor);
+    const VF low = hn::Mul(hn::NegMulAdd(divisor, high, one), high);
+    return {hn::IfThenZeroElse(hn::Or(too_far, near_multiple), high), low};
   }
-  HWY_INLINE InvertedDivisor(float divisor, float reciprocal)
-      : divisor_(hn::Set(DF(), divisor)), reciprocal_(hn::Set(DF(), reciprocal)) {}
-  HWY_INLINE VF Divide(VF x) const { return Correct(x, Correct(x, hn::Mul(x, reciprocal_))); }
+  HWY_INLINE InvertedDivisor(float high, float low)
+      : high_(hn::Set(DF(), high)), low_(hn::Set(DF(), low)) {}
+  HWY_INLINE VF Divide(VF x) const { return hn::MulAdd(x, high_, hn::Mul(x, low_)); }
 
  private:
-  HWY_INLINE VF Correct(VF x, VF quotient) const {
-    const VF rest = hn::NegMulAdd(quotient, divisor_, x);
-    return hn::MulAdd(rest, reciprocal_, quotient);
-  }
-
-  const VF divisor_, reciprocal_;
+  static constexpr int32_t kMargin = 32;
+  const VF high_, low_;
 };
 
 // MLX: the steps of quant/mlx_affine.cc.
@@ -252,13 +264,17 @@ class AffineEncoder {
     Fit fit;
     fit.scale = fit.factor = hn::IfThenElse(at_zero, scale, hn::Div(edge, zero_code));
     fit.bias = fit.offset = hn::IfThenElse(at_zero, hn::Zero(df), edge);
-    fit.inverse = InvertedDivisor::ReciprocalOf(fit.factor);
+    const Reciprocal reciprocal = InvertedDivisor::Invert(fit.factor);
+    fit.inverse = reciprocal.high;
+    fit.inverse_rest = reciprocal.low;
     return fit;
   }
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
     if (HWY_LIKELY(with.inverse != 0)) {
-      EncodeQuotients(group, size, InvertedDivisor(with.factor, with.inverse), with.offset, codes);
+      const InvertedDivisor divisor(with.inverse, with.inverse_rest);
+      if (size == 64) return EncodeQuotients(group, 64, divisor, with.offset, codes);
+      EncodeQuotients(group, size, divisor, with.offset, codes);
     } else {
       EncodeQuotients(group, size, Divisor(with.factor), with.offset, codes);
     }
@@ -305,7 +321,7 @@ class ByteEncoder {
     Fit fit;
     fit.scale = hn::Div(hn::Max(hn::Abs(low), hn::Abs(high)), hn::Set(DF(), 127.0f));
     fit.bias = fit.offset = hn::Zero(DF());
-    fit.factor = fit.inverse = Inverse(fit.scale).value;
+    fit.factor = fit.inverse = fit.inverse_rest = Inverse(fit.scale).value;
     return fit;
   }
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
@@ -357,7 +373,7 @@ class CenteredEncoder {
     const Inverse inverse(fit.scale);
     const auto zero = hn::Eq(fit.scale, hn::Zero(df));
     fit.bias = hn::Zero(df);
-    fit.factor = fit.inverse = inverse.value;
+    fit.factor = fit.inverse = fit.inverse_rest = inverse.value;
     fit.offset =
         hn::IfThenElse(hn::AndNot(zero, inverse.overflows), fit.bias, hn::Set(df, middle_ + 0.5f));
     return fit;
@@ -403,7 +419,7 @@ class MinimumEncoder {
     const DF df;
     Fit fit;
     fit.scale = hn::Div(hn::Sub(high, low), hn::Set(df, max_code_));
-    fit.factor = fit.inverse = Inverse(fit.scale).value;
+    fit.factor = fit.inverse = fit.inverse_rest = Inverse(fit.scale).value;
     if (!hn::AllFalse(df, hn::Eq(low, hn::Zero(df)))) {
       alignas(64) float lows[kLanes];
       hn::Store(low, df, lows);

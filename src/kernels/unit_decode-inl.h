@@ -177,7 +177,8 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
         return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToF16, Elements>());
       }
       if (format.dtype == quant::Dtype::kBf16) {
-        return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToBf16, Elements>());
+        return DecodeRows<Elements>(step, codes, floats, to,
+                                    AffineDecoder<RoundToBf16, Elements>());
       }
       return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToFloat, Elements>());
     case quant::Codec::kQ4_1:

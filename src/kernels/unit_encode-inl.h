@@ -64,8 +64,9 @@ class StepEncoder {
       uint8_t* codes = to.codes + done * size_;
       for (size_t g = 0; g < batch.groups.count; ++g, codes += size_) {
         PrefetchElements(batch.elements[g] + ahead_, size_ * Elements::kBytes);
-        encoder_.Encode(batch.groups.first[g], size_,
-                        {batch.factors[g], batch.offsets[g], batch.inverses[g]}, codes);
+        encoder_.Encode(
+            batch.groups.first[g], size_,
+            {batch.factors[g], batch.offsets[g], batch.inverses[g], batch.inverse_rests[g]}, codes);
         // As fast as codes are made, and a little faster.
         for (size_t i = 0; i <= size_ / kLineBytes && aligned && lines.bytes > 0; ++i) {
           WriteLine(&lines);
@@ -80,7 +81,7 @@ class StepEncoder {
   struct Batch {
     const std::byte* elements[kLanes];  // in the tensor
     Groups groups;
-    alignas(64) float factors[kLanes], offsets[kLanes], inverses[kLanes];
+    alignas(64) float factors[kLanes], offsets[kLanes], inverses[kLanes], inverse_rests[kLanes];
     alignas(64) float widened[Elements::kBytes == sizeof(float) ? 1 : kLanes * 128];
   };
 
@@ -109,6 +110,7 @@ class StepEncoder {
     hn::Store(fit.factor, df, batch->factors);
     hn::Store(fit.offset, df, batch->offsets);
     hn::Store(fit.inverse, df, batch->inverses);
+    hn::Store(fit.inverse_rest, df, batch->inverse_rests);
   }
 
   const UnitStep& step_;

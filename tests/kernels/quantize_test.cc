@@ -301,6 +301,26 @@ TEST(QuantizeTest, QuotientsNextToTiesGetTheCodesOfADivision) {
   }
 }
 
+// The one known divisor, with its powers of two, whose reciprocal in two parts is not enough: it is
+// left to a division. 2^-24 of the quotient decide whether the code is 0 or 1.
+TEST(QuantizeTest, AQuotientJustAboveAHalfIsNoTie) {
+  constexpr uint32_t kDim = 128;
+  for (const int width : {2, 4, 8}) {
+    SCOPED_TRACE(width);
+    for (const int power : {-10, 0, 9}) {
+      const float scale = std::ldexp(std::nextafter(2.0f, 0.0f), power);
+      const float lowest = -scale * static_cast<float>(1 << (width - 1));
+      std::vector<float> values(size_t{kHeads} * kTokens * kDim, std::ldexp(1.0f, power) + lowest);
+      for (size_t begin = 0; begin < values.size(); begin += 64) {
+        values[begin] = lowest;
+        values[begin + 1] = scale * static_cast<float>((1 << (width - 1)) - 1);
+      }
+      ExpectScalarUnits(quant::MlxAffineFormat(static_cast<uint8_t>(width), 64, Dtype::kF32),
+                        RunOf(kDim), Dtype::kF32, Narrowed(values, Dtype::kF32));
+    }
+  }
+}
+
 // MLX's own figures: 40 draws of (1, 32, 512, 128) gave these means.
 TEST(QuantizeTest, MeanErrorOnNormalDataIsThatOfMlx) {
   constexpr uint32_t kDim = 128;
