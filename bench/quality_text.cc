@@ -76,17 +76,14 @@ std::string TableLine(const std::string& name, uint64_t bytes, const Reading& r)
   return text;
 }
 
-// And, for what attention itself costs, those whose modes a worker may be told otherwise.
-std::vector<NamedFormat> WithOtherModes(std::vector<NamedFormat> formats) {
+// And some with --attention fast, for what that costs.
+std::vector<NamedFormat> WithFastModes(std::vector<NamedFormat> formats) {
   for (size_t i = 0, count = formats.size(); i < count; ++i) {
     const NamedFormat plain = formats[i];
-    if (plain.name == "8/8") {
-      const worker::AttentionModes fast{.prefill = AttendMode::kFastPrefill,
-                                        .decode = AttendMode::kFast};
-      formats.push_back({plain.name + " fast", plain.format, fast});
-    } else if (plain.name == "8/4" || plain.name == "4/4") {
-      formats.push_back({plain.name + " precise", plain.format, worker::AttentionModes{}});
-    }
+    if (plain.name != "8/8" && plain.name != "8/4" && plain.name != "4/4") continue;
+    const worker::AttentionModes fast{.prefill = AttendMode::kFastPrefill,
+                                      .decode = AttendMode::kFast};
+    formats.push_back({plain.name + " fast", plain.format, fast});
   }
   return formats;
 }
@@ -95,7 +92,7 @@ std::vector<NamedFormat> WithOtherModes(std::vector<NamedFormat> formats) {
 
 void MeasureText(const QualityJob& job) {
   Bench& bench = job.bench;
-  const std::vector<NamedFormat> formats = WithOtherModes(job.formats);
+  const std::vector<NamedFormat> formats = WithFastModes(job.formats);
   const uint64_t count = bench.Parameter("text_windows", 2, 4, 12);
   const uint64_t bytes = bench.Parameter("text_window_tokens", 128, 2048, 2048);
   std::vector<Window> windows = Cut(job.corpus, count, bytes);

@@ -87,11 +87,6 @@ std::string DescribeTensor(const TensorFormat& format) {
   return absl::StrCat(static_cast<int>(format.bits), "-bit group ", format.group_size);
 }
 
-bool HoldsFloats(Codec codec) {
-  return codec == Codec::kRaw || codec == Codec::kMxFp4 || codec == Codec::kMxFp8 ||
-         codec == Codec::kNvFp4;
-}
-
 bool IsRaw(const KvFormat& format) { return format.key.codec == Codec::kRaw; }
 
 absl::StatusOr<KvChoice> ChoosePlain(const KvFlags& flags) {
@@ -165,19 +160,14 @@ absl::Status CheckKvFormat(const KvFormat& format, uint32_t head_dim) {
 }
 
 AttentionChoice ChooseAttention(const KvFormat& format) {
-  if (HoldsFloats(format.key.codec) || HoldsFloats(format.value.codec)) {
-    return {{}, "floats are multiplied as they are"};
-  }
   const KvFormat tiled = Tiled(format);
-  const bool decodes = tiled.key.layout == Layout::kTiled && tiled.value.layout == Layout::kTiled;
-  if (std::min(format.key.bits, format.value.bits) == 8) {
-    return {{.prefill = AttendMode::kPrecise, .decode = AttendMode::kFast},
-            "8 bits themselves err by 0.8 %, fast decoding by 0.05 %, fast prefill by 1.1 %"};
+  if (tiled.key.layout != Layout::kTiled || tiled.value.layout != Layout::kTiled) {
+    return {{}, "what formats without a tiled layout are decoded in"};
   }
-  return {{.prefill = AttendMode::kFastPrefill,
-           .decode = decodes ? AttendMode::kFast : AttendMode::kPrecise},
-          decodes ? "4 bits themselves err by 9 %, fast attention by up to 1.8 %"
-                  : "no fast decoding without a tiled layout; fast prefill errs by 1.1 %"};
+  const bool bytes = std::min(format.key.bits, format.value.bits) == 8;
+  return {{.decode = AttendMode::kFast},
+          bytes ? "fast decoding errs by 0.05 %, 8 bits themselves by 0.8 %"
+                : "fast decoding errs by up to 1.8 %, 4 bits themselves by 9 %"};
 }
 
 std::string Describe(const AttentionModes& modes) {

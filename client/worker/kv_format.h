@@ -62,8 +62,9 @@ struct AttentionModes {
 // "prefill precise, decode fast".
 std::string Describe(const AttentionModes& modes);
 
-// How to attend on `format` when nobody says: fast where its own error is well below what the
-// format costs already. `reason` is for people.
+// How to attend on `format` when nobody says: decoding is fast where its own error is well below
+// what the format costs already; what a prompt leaves in the cache, others read: prefill is
+// precise. `reason` is for people.
 struct AttentionChoice {
   AttentionModes modes;
   std::string reason;

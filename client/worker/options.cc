@@ -123,8 +123,8 @@ void DeclareCache(CLI::App& app, Options* options) {
                  "every token)")
       ->check(CLI::Range(kKeptTokens + 1, kMaxContextTokens));
   app.add_option("--attention", options->attention_flag,
-                 "fast or precise: how prefill and decoding attend on quantized pages (default: "
-                 "what the format's own error allows)")
+                 "fast or precise: how prompts and answers attend on quantized pages (default: "
+                 "prompts precise, answers as the format's own error allows)")
       ->check(CLI::IsMember({"fast", "precise"}));
   app.add_option("--verify-hits", options->verify_hits,
                  "share of hits, 0 to 1, that are computed again after their answer and compared "

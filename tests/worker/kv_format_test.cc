@@ -108,14 +108,14 @@ TEST(KvFormatTest, PagesAreTiledWhereTheFormatHasThatAndNotToldOtherwise) {
             "--kv-layout: \"columns\", choose rows or tiled");
 }
 
-TEST(KvFormatTest, AttentionIsFastWhereItErrsLessThanTheFormat) {
+TEST(KvFormatTest, DecodingIsFastWhereTheFormatHasATiledLayoutAndPrefillPrecise) {
   const auto modes = [](const KvFlags& flags) {
     return Describe(ChooseAttention(ChooseKvFormat(flags)->format).modes);
   };
   EXPECT_EQ(modes({.bits = "8"}), "prefill precise, decode fast");
-  EXPECT_EQ(modes({.bits = "8,4"}), "prefill fast, decode fast");
+  EXPECT_EQ(modes({.bits = "8,4"}), "prefill precise, decode fast");
   EXPECT_EQ(modes({.bits = "8", .layout = "rows"}), "prefill precise, decode fast");
-  EXPECT_EQ(modes({.bits = "8,6"}), "prefill fast, decode precise") << "6 bits have no tiles";
+  EXPECT_EQ(modes({.bits = "8,6"}), "prefill precise, decode precise") << "6 bits have no tiles";
   EXPECT_EQ(modes({}), "prefill precise, decode precise");
 }
 
