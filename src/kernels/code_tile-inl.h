@@ -92,19 +92,23 @@ class CodeSide {
     const size_t bytes = quant::DtypeBytes(format.scale_dtype);
     const size_t stored = dim_ / format.group_size;
     for (size_t g = 0; g < stored; ++g) {
-      alignas(64) float scales[kTileTokens];
-      alignas(64) float biases[kTileTokens];
       const size_t at = (g * rows.layout.slots + slot) * bytes;
+      const std::byte* scales = rows.unit + rows.layout.scales_offset + at;
+      const std::byte* biases = rows.unit + rows.layout.biases_offset + at;
       prefetcher_->Some(kLinesAtOnce);
-      Widen(format.scale_dtype, rows.unit + rows.layout.scales_offset + at, kTileTokens, scales);
-      if (HasBiases(format.codec)) {
-        Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, kTileTokens, biases);
-      }
       for (uint32_t t = 0; t < kTileTokens; t += kStepTokens) {
-        StoreParameters(format, {hn::Load(DF(), scales + t), hn::Load(DF(), biases + t)}, g, t,
-                        kStepTokens);
+        const VF scale = LoadWidened(format.scale_dtype, scales + t * bytes);
+        const VF bias = HasBiases(format.codec)
+                            ? LoadWidened(format.scale_dtype, biases + t * bytes)
+                            : hn::Zero(DF());
+        StoreParameters(format, {scale, bias}, g, t, kStepTokens);
       }
     }
+  }
+  static HWY_INLINE VF LoadWidened(quant::Dtype dtype, const std::byte* from) {
+    if (dtype == quant::Dtype::kF16) return LoadHalf(from);
+    if (dtype == quant::Dtype::kBf16) return LoadBf16(from);
+    return hn::LoadU(DF(), reinterpret_cast<const float*>(from));
   }
 
   // As stored; `group` is the format's.
@@ -122,8 +126,13 @@ class CodeSide {
         _mm_mask_storeu_epi8(scratch_.code.value_signs + at, static_cast<__mmask16>(taken.raw),
                              signs);
       }
-      hn::BlendedStore(p.scales, taken, df, scales_ + at);
-      hn::BlendedStore(p.biases, taken, df, biases_ + at);
+      if (count == kStepTokens) {
+        hn::StoreU(p.scales, df, scales_ + at);
+        hn::StoreU(p.biases, df, biases_ + at);
+      } else {
+        hn::BlendedStore(p.scales, taken, df, scales_ + at);
+        hn::BlendedStore(p.biases, taken, df, biases_ + at);
+      }
     }
   }
 
