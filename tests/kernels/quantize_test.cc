@@ -301,7 +301,30 @@ TEST(QuantizeTest, QuotientsNextToTiesGetTheCodesOfADivision) {
   }
 }
 
-// The one known divisor, with its powers of two, whose reciprocal in two parts is not enough: it is
+// What the proof of a division by two multiplications (kernels/group_encoders-inl.h) leaves open:
+// divisors whose 24 bits are within 6 of a multiple of 2^16, dividends next to every tie.
+TEST(QuantizeTest, AReciprocalInTwoPartsFailsForOneDivisorOnly) {
+  std::vector<uint32_t> failed;
+  for (uint32_t multiple = 128; multiple <= 256; ++multiple) {
+    for (int off = -8; off <= 8; ++off) {
+      const auto bits = static_cast<uint32_t>(static_cast<int>(multiple << 16) + off);
+      if (bits < 1u << 23 || bits >= 1u << 24) continue;
+      const float divisor = std::ldexp(static_cast<float>(bits), -30);
+      const float high = 1.0f / divisor, low = std::fma(-divisor, high, 1.0f) * high;
+      for (uint32_t n = 0; n < 256; ++n) {
+        float x = divisor * (static_cast<float>(n) + 0.5f);
+        for (int step = 0; step < 4; ++step) x = std::nextafter(x, 0.0f);
+        for (int step = -4; step <= 4; ++step, x = std::nextafter(x, 1e30f)) {
+          if (std::nearbyint(x / divisor) == std::nearbyint(std::fma(x, high, x * low))) continue;
+          failed.push_back(bits);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(failed, std::vector<uint32_t>{0xffffff});
+}
+
+// The one divisor, with its powers of two, whose reciprocal in two parts is not enough: it is
 // left to a division. 2^-24 of the quotient decide whether the code is 0 or 1.
 TEST(QuantizeTest, AQuotientJustAboveAHalfIsNoTie) {
   constexpr uint32_t kDim = 128;
