@@ -43,6 +43,7 @@ struct TilePart {
 template <bool kValue, class Digits>
 class CodeSide {
   static constexpr bool kSigned = kValue && Digits::kSignedValues;
+  using VU = hn::Vec<DU>;
 
  public:
   HWY_INLINE CodeSide(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
@@ -105,11 +106,6 @@ class CodeSide {
       }
     }
   }
-  static HWY_INLINE VF LoadWidened(quant::Dtype dtype, const std::byte* from) {
-    if (dtype == quant::Dtype::kF16) return LoadHalf(from);
-    if (dtype == quant::Dtype::kBf16) return LoadBf16(from);
-    return hn::LoadU(DF(), reinterpret_cast<const float*>(from));
-  }
 
   // As stored; `group` is the format's.
   HWY_INLINE void StoreParameters(const quant::TensorFormat& format, const GroupParameters& stored,
@@ -149,7 +145,7 @@ class CodeSide {
                                _mm_set1_epi8(static_cast<char>(0x80 ^ range)));
   }
   // Of the four tokens from `slot` on, a word for each channel of a group of the job.
-  HWY_INLINE hn::Vec<DU> SignsAt(size_t group, size_t slot) const {
+  HWY_INLINE VU SignsAt(size_t group, size_t slot) const {
     uint32_t word;
     std::memcpy(&word, scratch_.code.value_signs + group * kTileTokens + slot, sizeof(word));
     return hn::Set(DU(), word);
@@ -157,6 +153,7 @@ class CodeSide {
 
   HWY_INLINE void LoadTiledKeys(const RowRange& rows, const uint32_t* words, uint32_t slot) {
     const bool nibbles = rows.format->bits == 4;
+    const VU signs = hn::Set(DU(), SignsOf(*rows.format));
     const size_t tile_words = KeyWords::kTokens * dim_ / (nibbles ? 8 : 4);
     for (size_t half = 0; half < 2; ++half) {
       const uint32_t* from = words + (slot / KeyWords::kTokens + half) * tile_words;
@@ -169,11 +166,11 @@ class CodeSide {
       prefetcher_->Some(kLinesAtOnce);
       if (nibbles) {
         for (size_t i = 0; i < tile_words; i += KeyWords::kTokens) {
-          UnpackNibbles(from + i, to + 2 * i, KeyWords::kTokens);
-          UnpackNibbles(from + i + 16, to + 2 * i + 16, KeyWords::kTokens);
+          UnpackNibbles(from + i, to + 2 * i, KeyWords::kTokens, signs);
+          UnpackNibbles(from + i + 16, to + 2 * i + 16, KeyWords::kTokens, signs);
         }
       } else {
-        ChangeSigns(from, tile_words, to);
+        ChangeSigns(from, tile_words, to, signs);
       }
     }
   }
@@ -191,57 +188,46 @@ class CodeSide {
     if (!nibbles && SignsOf(format) == 0 && !kSigned) return;
     const uint32_t* const from = values_.words;
     const size_t laid_words = kTileTokens / 4 * group;
+    const size_t piece = kSigned ? group : laid_words;  // four tokens have signs of their own
     for (size_t g = 0; g < dim_ / group; ++g) {
       prefetcher_->Some(kLinesAtOnce);
-      if constexpr (kSigned) {
-        LaySigned(format, from + g * group_words, g, laid_ + g * laid_words);
-      } else if (nibbles) {
-        for (size_t i = 0; i < laid_words / 2; i += 16) {
-          UnpackNibbles(from + g * group_words + i, laid_ + g * laid_words + 2 * i, 16);
+      const uint32_t* group_from = from + g * group_words;
+      uint32_t* group_to = laid_ + g * laid_words;
+      for (size_t done = 0; done < laid_words; done += piece) {
+        VU signs = hn::Set(DU(), SignsOf(format));
+        if constexpr (kSigned) {
+          signs = hn::Xor(signs, SignsAt(g * values_.groups_a_group, done / group * 4));
         }
-      } else {
-        ChangeSigns(from + g * group_words, laid_words, laid_ + g * laid_words);
+        if (nibbles) {
+          for (size_t i = done; i < done + piece; i += 32) {
+            UnpackNibbles(group_from + i / 2, group_to + i, 16, signs);
+          }
+        } else {
+          ChangeSigns(group_from + done, piece, group_to + done, signs);
+        }
       }
     }
     values_.words = laid_;
     values_.group_pitch = laid_words;
   }
 
-  // `group` is the format's.
-  HWY_INLINE void LaySigned(const quant::TensorFormat& format, const uint32_t* from, size_t group,
-                            uint32_t* to) const {
-    const DU du;
-    const size_t dims = format.group_size;
-    const auto stored = hn::Set(du, SignsOf(format));
-    for (size_t slot = 0; slot < kTileTokens; slot += 4) {
-      const auto signs = hn::Xor(SignsAt(group * (dims / group_), slot), stored);
-      if (format.bits == 4) {
-        const auto mask = hn::Set(du, 0xf0f0f0f0u);
-        for (size_t d = 0; d < dims; d += 32, from += 16, to += 32) {
-          const auto words = hn::LoadU(du, from);
-          hn::StoreU(hn::Xor(hn::And(hn::ShiftLeft<4>(words), mask), signs), du, to);
-          hn::StoreU(hn::Xor(hn::And(words, mask), signs), du, to + 16);
-        }
-      } else {
-        for (size_t d = 0; d < dims; d += 16, from += 16, to += 16) {
-          hn::StoreU(hn::Xor(hn::LoadU(du, from), signs), du, to);
-        }
-      }
-    }
-  }
-
   // 16 words of nibbles to 16 of the low ones and, `apart` words on, 16 of the high ones.
-  static HWY_INLINE void UnpackNibbles(const uint32_t* from, uint32_t* to, size_t apart) {
+  // Those of unsigned ones have no signs to change.
+  static HWY_INLINE void UnpackNibbles(const uint32_t* from, uint32_t* to, size_t apart, VU signs) {
     const DU du;
-    const auto mask = hn::Set(du, 0xf0f0f0f0u);
-    const auto words = hn::LoadU(du, from);
-    hn::StoreU(hn::And(hn::ShiftLeft<4>(words), mask), du, to);
-    hn::StoreU(hn::And(words, mask), du, to + apart);
+    const VU mask = hn::Set(du, 0xf0f0f0f0u), words = hn::LoadU(du, from);
+    VU low = hn::And(hn::ShiftLeft<4>(words), mask), high = hn::And(words, mask);
+    if constexpr (kSigned) {
+      low = hn::Xor(low, signs);
+      high = hn::Xor(high, signs);
+    }
+    hn::StoreU(low, du, to);
+    hn::StoreU(high, du, to + apart);
   }
-  static HWY_INLINE void ChangeSigns(const uint32_t* from, size_t count, uint32_t* to) {
+  static HWY_INLINE void ChangeSigns(const uint32_t* from, size_t count, uint32_t* to, VU signs) {
     const DU du;
     for (size_t i = 0; i < count; i += 16) {
-      hn::StoreU(hn::Xor(hn::LoadU(du, from + i), hn::Set(du, 0x80808080u)), du, to + i);
+      hn::StoreU(hn::Xor(hn::LoadU(du, from + i), signs), du, to + i);
     }
   }
 
@@ -336,7 +322,7 @@ class CodeSide {
       }
     }
   }
-  static HWY_INLINE hn::Vec<DU> Widened(const uint8_t* from) {
+  static HWY_INLINE VU Widened(const uint8_t* from) {
     return hn::PromoteTo(DU(), hn::LoadU(DU8(), from));
   }
 

@@ -37,7 +37,7 @@ class RawRows {
       : pitch_(tensor.dim * kBytes),
         rows_(unit.bytes + unit.layout.codes_offset + first * pitch_) {}
   HWY_INLINE VF Load(size_t token, size_t d) const {
-    return LoadParameters<kDtype>(rows_ + token * pitch_ + d * kBytes);
+    return LoadWidened<kDtype>(rows_ + token * pitch_ + d * kBytes);
   }
 
  private:

@@ -76,17 +76,6 @@ HWY_INLINE TileCodes ValueCodesOf(const DecodeTensor& value, const DecodeUnit& u
   return found;
 }
 
-template <quant::Dtype kDtype>
-HWY_INLINE VF LoadParameters(const std::byte* from) {
-  if constexpr (kDtype == quant::Dtype::kF16) {
-    return LoadHalf(from);
-  } else if constexpr (kDtype == quant::Dtype::kBf16) {
-    return LoadBf16(from);
-  } else {
-    return hn::LoadU(DF(), reinterpret_cast<const float*>(from));
-  }
-}
-
 // [group][slot] of the unit to floats [group][kDecodeTile]; 0 behind the tile's tokens, whatever is
 // stored there.
 template <quant::Dtype kDtype>
@@ -99,7 +88,7 @@ HWY_INLINE void WidenTile(const std::byte* from, const DecodeUnit& unit, uint32_
       VF widened = hn::Zero(DF());
       if (slot < tile.tokens) {
         widened = hn::IfThenElseZero(hn::FirstN(DF(), tile.tokens - slot),
-                                     LoadParameters<kDtype>(from + slot * kBytes));
+                                     LoadWidened<kDtype>(from + slot * kBytes));
       }
       hn::StoreU(widened, DF(), to + slot);
     }

@@ -78,6 +78,23 @@ HWY_INLINE VF LoadBf16(const std::byte* from) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(bits));
 }
 
+// A vector of elements.
+template <quant::Dtype kDtype>
+HWY_INLINE VF LoadWidened(const std::byte* from) {
+  if constexpr (kDtype == quant::Dtype::kF16) {
+    return LoadHalf(from);
+  } else if constexpr (kDtype == quant::Dtype::kBf16) {
+    return LoadBf16(from);
+  } else {
+    return hn::LoadU(DF(), reinterpret_cast<const float*>(from));
+  }
+}
+HWY_INLINE VF LoadWidened(quant::Dtype dtype, const std::byte* from) {
+  if (dtype == quant::Dtype::kF16) return LoadWidened<quant::Dtype::kF16>(from);
+  if (dtype == quant::Dtype::kBf16) return LoadWidened<quant::Dtype::kBf16>(from);
+  return LoadWidened<quant::Dtype::kF32>(from);
+}
+
 // The bits of the nearest bfloat16, ties to even, in the low half of each lane.
 HWY_INLINE hn::Vec<DU> Bf16Bits(VF value) {
   const DU du;
