@@ -19,6 +19,7 @@
 
 #include "kernels/attend_slice.h"
 #include "kernels/rows-inl.h"
+#include "kernels/store_codes-inl.h"
 #include "kernels/tile_row-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
@@ -87,13 +88,9 @@ class CodeFactors {
 
   // The nearest integers, of 0 to 255.
   HWY_INLINE void StoreBytes(size_t group, uint32_t row, const TileRow64& weights) const {
-    const __m512i w0 = _mm512_cvtps_epi32(weights.v0.raw), w1 = _mm512_cvtps_epi32(weights.v1.raw);
-    const __m512i w2 = _mm512_cvtps_epi32(weights.v2.raw), w3 = _mm512_cvtps_epi32(weights.v3.raw);
-    const __m512i bytes =
-        _mm512_packus_epi16(_mm512_packs_epi32(w0, w1), _mm512_packs_epi32(w2, w3));
-    // Four tokens of each vector stand in each block of 16 bytes.
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_storeu_si512(WeightsOf(group, row), _mm512_permutexvar_epi32(order, bytes));
+    StoreUnsignedQuad(NearestOfSmall(weights.v0), NearestOfSmall(weights.v1),
+                      NearestOfSmall(weights.v2), NearestOfSmall(weights.v3), 255,
+                      reinterpret_cast<uint8_t*>(WeightsOf(group, row)));
   }
 
   // The nearest integers, of two digits; returns their sum across the vectors.

@@ -19,55 +19,11 @@
 #include "hwy/highway.h"
 
 #include "kernels/rows-inl.h"
+#include "kernels/store_codes-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
-
-inline constexpr size_t kLanes = hn::MaxLanes(DF());
-
-// Vectors of codes, saturated to a byte each: to uint8_t, of which a negative one becomes 0, but at
-// most `most`.
-#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
-// Packing works within blocks of 16 bytes; one permutation puts the vectors in order.
-HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t most, uint8_t* to) {
-  const __m512i words = _mm512_packs_epi32(a.raw, b.raw);
-  const __m512i bytes = _mm512_packus_epi16(words, words);
-  const __m256i order = _mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13);
-  const __m512i ordered = _mm512_permutexvar_epi32(_mm512_castsi256_si512(order), bytes);
-  const __m256i clamped =
-      _mm256_min_epu8(_mm512_castsi512_si256(ordered), _mm256_set1_epi8(static_cast<char>(most)));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), clamped);
-}
-HWY_INLINE void StoreUnsignedQuad(VI a, VI b, VI c, VI d, uint8_t most, uint8_t* to) {
-  const __m512i bytes =
-      _mm512_packus_epi16(_mm512_packs_epi32(a.raw, b.raw), _mm512_packs_epi32(c.raw, d.raw));
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m512i clamped = _mm512_min_epu8(_mm512_permutexvar_epi32(order, bytes),
-                                          _mm512_set1_epi8(static_cast<char>(most)));
-  _mm512_storeu_si512(to, clamped);
-}
-#else
-HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t most, uint8_t* to) {
-  const auto clamp = hn::Set(DU8(), most);
-  hn::StoreU(hn::Min(hn::DemoteTo(DU8(), a), clamp), DU8(), to);
-  hn::StoreU(hn::Min(hn::DemoteTo(DU8(), b), clamp), DU8(), to + kLanes);
-}
-HWY_INLINE void StoreUnsignedQuad(VI a, VI b, VI c, VI d, uint8_t most, uint8_t* to) {
-  StoreUnsignedPair(a, b, most, to);
-  StoreUnsignedPair(c, d, most, to + 2 * kLanes);
-}
-#endif
-
-// The nearest whole numbers, ties to even, of values far below 2^31; NaN and infinities give 0 or
-// less.
-HWY_INLINE VI NearestOfSmall(VF value) {
-#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
-  return VI{_mm512_cvtps_epi32(value.raw)};
-#else
-  return hn::NearestInt(value);
-#endif
-}
 
 // Elements of an engine's tensor.
 struct FloatElements {
@@ -95,7 +51,8 @@ struct Fit {
   VF factor, offset;
   // Where the encoder divides by `factor`: its reciprocal in two parts, or 0: not to be used.
   VF inverse, inverse_rest;
-  HWY_INLINE Fit() {}  // an implicit one lacks the target's attributes, which NEON's want
+  // An implicit one lacks the target's attributes, which NEON's want.
+  HWY_INLINE Fit() : inverse(hn::Zero(DF())), inverse_rest(inverse) {}
 };
 
 // Those of one group.
@@ -320,7 +277,7 @@ class ByteEncoder {
     Fit fit;
     fit.scale = hn::Div(hn::Max(hn::Abs(low), hn::Abs(high)), hn::Set(DF(), 127.0f));
     fit.bias = fit.offset = hn::Zero(DF());
-    fit.factor = fit.inverse = fit.inverse_rest = Inverse(fit.scale).value;
+    fit.factor = Inverse(fit.scale).value;
     return fit;
   }
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
@@ -372,7 +329,7 @@ class CenteredEncoder {
     const Inverse inverse(fit.scale);
     const auto zero = hn::Eq(fit.scale, hn::Zero(df));
     fit.bias = hn::Zero(df);
-    fit.factor = fit.inverse = fit.inverse_rest = inverse.value;
+    fit.factor = inverse.value;
     fit.offset =
         hn::IfThenElse(hn::AndNot(zero, inverse.overflows), fit.bias, hn::Set(df, middle_ + 0.5f));
     return fit;
@@ -418,7 +375,7 @@ class MinimumEncoder {
     const DF df;
     Fit fit;
     fit.scale = hn::Div(hn::Sub(high, low), hn::Set(df, max_code_));
-    fit.factor = fit.inverse = fit.inverse_rest = Inverse(fit.scale).value;
+    fit.factor = Inverse(fit.scale).value;
     if (!hn::AllFalse(df, hn::Eq(low, hn::Zero(df)))) {
       alignas(64) float lows[kLanes];
       hn::Store(low, df, lows);

@@ -1,0 +1,69 @@
+// Numbers to codes of a byte each, for one SIMD target: included once per target.
+#if defined(PREFIXD_KERNELS_STORE_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_STORE_CODES_INL_H_
+#undef PREFIXD_KERNELS_STORE_CODES_INL_H_
+#else
+#define PREFIXD_KERNELS_STORE_CODES_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/rows-inl.h"
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+inline constexpr size_t kLanes = hn::MaxLanes(DF());
+
+// Vectors of codes, saturated to a byte each: to uint8_t, of which a negative one becomes 0, but at
+// most `most`.
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
+// Packing works within blocks of 16 bytes; one permutation puts the vectors in order.
+HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t most, uint8_t* to) {
+  const __m512i words = _mm512_packs_epi32(a.raw, b.raw);
+  const __m512i bytes = _mm512_packus_epi16(words, words);
+  const __m256i order = _mm256_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13);
+  const __m512i ordered = _mm512_permutexvar_epi32(_mm512_castsi256_si512(order), bytes);
+  const __m256i clamped =
+      _mm256_min_epu8(_mm512_castsi512_si256(ordered), _mm256_set1_epi8(static_cast<char>(most)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), clamped);
+}
+HWY_INLINE void StoreUnsignedQuad(VI a, VI b, VI c, VI d, uint8_t most, uint8_t* to) {
+  const __m512i bytes =
+      _mm512_packus_epi16(_mm512_packs_epi32(a.raw, b.raw), _mm512_packs_epi32(c.raw, d.raw));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i clamped = _mm512_min_epu8(_mm512_permutexvar_epi32(order, bytes),
+                                          _mm512_set1_epi8(static_cast<char>(most)));
+  _mm512_storeu_si512(to, clamped);
+}
+#else
+HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t most, uint8_t* to) {
+  const auto clamp = hn::Set(DU8(), most);
+  hn::StoreU(hn::Min(hn::DemoteTo(DU8(), a), clamp), DU8(), to);
+  hn::StoreU(hn::Min(hn::DemoteTo(DU8(), b), clamp), DU8(), to + kLanes);
+}
+HWY_INLINE void StoreUnsignedQuad(VI a, VI b, VI c, VI d, uint8_t most, uint8_t* to) {
+  StoreUnsignedPair(a, b, most, to);
+  StoreUnsignedPair(c, d, most, to + 2 * kLanes);
+}
+#endif
+
+// The nearest whole numbers, ties to even, of values far below 2^31; NaN and infinities give 0 or
+// less.
+HWY_INLINE VI NearestOfSmall(VF value) {
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
+  return VI{_mm512_cvtps_epi32(value.raw)};
+#else
+  return hn::NearestInt(value);
+#endif
+}
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target
