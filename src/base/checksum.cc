@@ -6,17 +6,12 @@
 
 #include "openssl/evp.h"
 
+#include "base/intrinsics.h"
 #include "base/stream_copy.h"
 
 // xxHash compiled for the baseline alone hashes with SSE2, at a third of what AVX2 and AVX-512 do.
 // Its loops for these are asked for here and chosen as the program starts.
 #if defined(__x86_64__)
-#pragma GCC diagnostic push
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 of its own intrinsics
-#endif
-#include <immintrin.h>
-#pragma GCC diagnostic pop
 #define XXH_X86DISPATCH
 #define XXH_DISPATCH_AVX2 1
 #define XXH_DISPATCH_AVX512 1

@@ -4,14 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__x86_64__)
-#pragma GCC diagnostic push
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 of its own intrinsics
-#endif
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#endif
+#include "base/intrinsics.h"
 
 namespace prefixd::base {
 namespace {
