@@ -76,12 +76,13 @@ absl::StatusOr<Files> AskForFiles(const std::string& path, const std::string& ke
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address,
+                                           wire::ConnectionWindow window) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
   wire::SetBulkArguments(
-      [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
+      window, [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
   // "unix:///path" is an address of gRPC's own.
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
@@ -98,7 +99,8 @@ absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Open(const Options& opti
 
 absl::Status RawSession::Attach(const Options& options) {
   channel_ = OpenChannel(options.address);
-  page_channel_ = OpenChannel(options.address);
+  page_channel_ = {options.address,
+                   OpenChannel(options.address, wire::ConnectionWindow::kEstimated)};
   stub_ = v1::PrefixCache::NewStub(channel_);
   v1::AttachRequest request;
   request.set_worker(options.name);

@@ -20,11 +20,15 @@
 
 #include "base/mutex.h"
 #include "block/space_identity.h"
+#include "client/cpp/raw_stream.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
+#include "wire/bulk_channel.h"
 
 namespace prefixd::bench {
 
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address);  // of its own connection
+// With a connection of its own.
+std::shared_ptr<grpc::Channel> OpenChannel(
+    const std::string& address, wire::ConnectionWindow window = wire::ConnectionWindow::kNarrow);
 
 class RawSession {
  public:
@@ -40,8 +44,7 @@ class RawSession {
 
   v1::PrefixCache::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  // For streams of pages: a connection of its own, as in our client library.
-  const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
+  const client::PageChannel& page_channel() const { return page_channel_; }
   uint64_t id() const { return attached_.session(); }
   const v1::Attached& attached() const { return attached_; }
 
@@ -67,7 +70,8 @@ class RawSession {
   absl::Status ReceiveFiles(const std::string& address);
   void ReadEvents() PREFIXD_EXCLUDES(mutex_);
 
-  std::shared_ptr<grpc::Channel> channel_, page_channel_;
+  std::shared_ptr<grpc::Channel> channel_;
+  client::PageChannel page_channel_;
   std::unique_ptr<v1::PrefixCache::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events_;

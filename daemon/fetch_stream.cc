@@ -1,7 +1,6 @@
 #include "daemon/fetch_stream.h"
 
 #include <array>
-#include <deque>
 #include <optional>
 #include <span>
 #include <utility>
@@ -14,15 +13,12 @@
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
 #include "wire/page.h"
 #include "wire/request.h"
+#include "wire/socket_buffers.h"
 
 namespace prefixd::daemon {
 namespace {
 
 using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
-
-// Borrowed pages wait at no cost, and the thread that makes messages is woken once for several: a
-// wake costs as much as a tenth of a piece.
-constexpr size_t kMessagesAhead = 8;
 
 // `data` where it stands, kept there by `hold` until gRPC needs it no longer.
 grpc::Slice Borrow(std::span<const std::byte> data, std::shared_ptr<const void> hold) {
@@ -35,9 +31,11 @@ grpc::Slice Borrow(std::span<const std::byte> data, std::shared_ptr<const void> 
 
 class FetchStream final : public Reactor, public cache::FetchSink {
  public:
-  FetchStream(cache::Cache* cache, Dispatch* dispatch, grpc::CallbackServerContext* context)
+  FetchStream(cache::Cache* cache, Dispatch* dispatch, const std::string& address,
+              grpc::CallbackServerContext* context)
       : cache_(cache),
         call_(cache, "rpc.fetch"),
+        socket_(address),
         context_(context),
         limit_(context),
         running_(dispatch->Running()) {}
@@ -54,8 +52,8 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   }
 
   bool Page(const cache::PagePiece& piece) override {
-    grpc::ByteBuffer message = PieceMessage(piece, piece.in_lease ? hold_ : nullptr);
-    return Send(std::move(message), piece.in_lease && hold_ != nullptr ? kMessagesAhead : 1);
+    socket_.Sent(piece.data.size());
+    return Send(PieceMessage(piece, piece.in_lease ? hold_ : nullptr));
   }
   bool Ready(const cache::GroupReady& ready) override {
     v1::FetchChunk chunk;
@@ -66,19 +64,17 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     bool own = false;
     const grpc::Status status =
         grpc::SerializationTraits<v1::FetchChunk>::Serialize(chunk, &message, &own);
-    return status.ok() && Send(std::move(message), kMessagesAhead);
+    return status.ok() && Send(std::move(message));
   }
 
   void OnWriteDone(bool ok) override {
     std::optional<grpc::Status> end;
     {
       base::MutexLock lock(mutex_);
-      queue_.pop_front();
+      unwritten_.reset();
       broken_ = broken_ || !ok;
-      if (broken_) queue_.clear();
-      if (!queue_.empty()) StartWrite(&queue_.front());
-      if (queue_.empty()) end = std::exchange(end_, std::nullopt);
-      if (broken_ || queue_.size() <= wake_at_) moved_.NotifyAll();
+      end = std::exchange(end_, std::nullopt);
+      moved_.NotifyAll();
     }
     if (end.has_value()) Finish(*end);
   }
@@ -101,37 +97,34 @@ class FetchStream final : public Reactor, public cache::FetchSink {
       base::MutexLock lock(mutex_);
       end = call_.End(status.ok() && broken_ ? absl::CancelledError("fetch: the worker went away")
                                              : status);
-      if (!queue_.empty()) end_ = std::exchange(end, std::nullopt);  // after the last write
+      if (unwritten_.has_value()) end_ = std::exchange(end, std::nullopt);  // after that write
     }
     if (end.has_value()) Finish(*end);  // nothing of this may be touched afterwards
   }
 
-  // False: the worker is gone. Returns when less than `ahead` messages are unwritten, at once or
-  // with half of them gone.
-  bool Send(grpc::ByteBuffer message, size_t ahead) {
+  // Until gRPC has taken the message. False: the worker is gone. Several messages at a time would
+  // save wakes, a tenth of the time; but calls beside the stream would be served after all of them.
+  bool Send(grpc::ByteBuffer message) {
     base::MutexLock lock(mutex_);
     if (broken_) return false;
-    queue_.push_back(std::move(message));
-    if (queue_.size() == 1) StartWrite(&queue_.front());
-    if (queue_.size() >= ahead) {
-      wake_at_ = ahead / 2;
-      while (queue_.size() > wake_at_ && !broken_) moved_.Wait(mutex_);
-    }
+    unwritten_ = std::move(message);
+    StartWrite(&*unwritten_);
+    while (unwritten_.has_value() && !broken_) moved_.Wait(mutex_);
     return !broken_;
   }
 
   cache::Cache* const cache_;
   Call call_;
+  wire::LongStream socket_;  // of Run's thread
   grpc::CallbackServerContext* const context_;
   const StreamDeadline limit_;
   const std::shared_ptr<void> running_;
   std::shared_ptr<const void> hold_;  // of Run's thread
   base::Mutex mutex_;
   base::CondVar moved_;
-  std::deque<grpc::ByteBuffer> queue_ PREFIXD_GUARDED_BY(mutex_);  // the first one is being written
-  size_t wake_at_ PREFIXD_GUARDED_BY(mutex_) = 0;  // unwritten messages with which Send goes on
+  std::optional<grpc::ByteBuffer> unwritten_ PREFIXD_GUARDED_BY(mutex_);
   bool broken_ PREFIXD_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // once everything is written
+  std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // once that is written
 };
 
 }  // namespace
@@ -147,9 +140,10 @@ grpc::ByteBuffer PieceMessage(const cache::PagePiece& piece, std::shared_ptr<con
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Dispatch* dispatch,
+                                                       const std::string& address,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request) {
-  auto* stream = new FetchStream(cache, dispatch, context);
+  auto* stream = new FetchStream(cache, dispatch, address, context);
   stream->Start(dispatch, request);
   return stream;
 }

@@ -2,6 +2,7 @@
 // from the leased extent. Nothing is copied on the way to the socket, wire-identical to FetchChunk.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "grpcpp/grpcpp.h"
 
@@ -11,11 +12,12 @@
 namespace prefixd::daemon {
 
 // The reactor of one call; owned by itself until the call is done. `cache` and `dispatch` must
-// outlive the server that runs it. At most eight messages of it wait to be written, beside what
-// gRPC takes of a stream (wire/bulk_channel.h), and they borrow their bytes; those of a page that
-// had to be cut are copied, wait alone, and the cache counts them as in flight until gRPC has taken
-// them.
+// outlive the server that runs it. One message of it waits to be written, beside what gRPC takes of
+// a stream (wire/bulk_channel.h), and borrows its bytes; those of a page that had to be cut are
+// copied, and the cache counts them as in flight until gRPC has taken them. `address`:
+// "unix:/run/prefixd.sock", where workers connect.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Dispatch* dispatch,
+                                                       const std::string& address,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request);
 

@@ -391,7 +391,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* cont
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(
     Context* context, const grpc::ByteBuffer* request) {
-  return StartFetch(cache_, dispatch_, context, *request);
+  return StartFetch(cache_, dispatch_, address_, context, *request);
 }
 
 }  // namespace prefixd::daemon

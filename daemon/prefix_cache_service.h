@@ -3,6 +3,9 @@
 // Thread-safe. Everything runs as callback reactors, as Dispatch places it; Put and Fetch move raw
 // messages.
 #pragma once
+#include <string>
+#include <utility>
+
 #include "grpcpp/grpcpp.h"
 
 #include "cache/cache.h"
@@ -29,9 +32,10 @@ class PrefixCacheService final : public internal::Everything {
   using Reactor = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
 
-  // All must outlive this.
-  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch)
-      : cache_(cache), sessions_(sessions), dispatch_(dispatch) {}
+  // All must outlive this. `address`: "unix:/run/prefixd.sock", where workers connect; "" = none.
+  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch,
+                     std::string address)
+      : cache_(cache), sessions_(sessions), dispatch_(dispatch), address_(std::move(address)) {}
 
   Sessions::Reactor* Attach(Context* context, const v1::AttachRequest* request) override;
   Reactor* OpenSpace(Context* context, const v1::OpenSpaceRequest* request,
@@ -80,6 +84,7 @@ class PrefixCacheService final : public internal::Everything {
   cache::Cache* const cache_;
   Sessions* const sessions_;
   Dispatch* const dispatch_;
+  const std::string address_;
 };
 
 }  // namespace prefixd::daemon

@@ -34,7 +34,8 @@ class GrpcServer final : public Server {
                                                                   : ""),
         dispatch_(cache, options.threads),
         sessions_(cache, options.version, std::filesystem::path(fd_path_).filename()),
-        prefix_cache_(cache, &sessions_, &dispatch_),
+        prefix_cache_(cache, &sessions_, &dispatch_,
+                      options.socket.empty() ? "" : "unix:" + options.socket),
         admin_(cache, &sessions_, &dispatch_, options.version, options.settings) {}
   ~GrpcServer() override { Stop(); }
 
@@ -76,8 +77,9 @@ void GrpcServer::Configure(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  wire::SetBulkArguments(
-      [builder](const char* name, int value) { builder->AddChannelArgument(name, value); });
+  wire::SetBulkArguments(wire::ConnectionWindow::kNarrow, [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  });
   builder->RegisterService(&prefix_cache_);
   builder->RegisterService(&admin_);
 }

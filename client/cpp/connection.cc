@@ -24,7 +24,8 @@ constexpr int kMaxReplyBytes = 64 << 20;  // the columns of 2^21 tokens in 64 gr
 constexpr std::chrono::milliseconds kFilesPatience{2000};
 constexpr uint32_t kProtocol = 1;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           wire::ConnectionWindow window) {
   // Keeps gRPC up until the process ends: the last user's grpc_shutdown() of gRPC 1.51 may wait 10
   // s for its own poller, and an engine that drops its Client must not.
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
@@ -37,7 +38,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   wire::SetBulkArguments(
-      [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
+      window, [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
@@ -55,8 +56,10 @@ std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
 
 Connection::Connection(Options options)
     : options_(std::move(options)),
-      page_channel_(MakeChannel(options_.address)),
-      stub_(v1::PrefixCache::NewStub(MakeChannel(options_.address))) {}
+      page_channel_{options_.address,
+                    MakeChannel(options_.address, wire::ConnectionWindow::kEstimated)},
+      stub_(v1::PrefixCache::NewStub(
+          MakeChannel(options_.address, wire::ConnectionWindow::kNarrow))) {}
 
 void Connection::Start(SessionObserver* observer, Attachment::ReleaseLease release) {
   observer_ = observer;

@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
+#include "raw_stream.h"
 
 namespace prefixd::client {
 
@@ -80,9 +81,7 @@ class Connection {
   }
   absl::Status CheckEpoch(const Session& session, uint64_t epoch) const;
   Stub& stub() { return *stub_; }
-  // For streams of pages: a connection of its own, made with the first of them. Nobody waits on it
-  // but the thread that reads them, and that thread receives them itself.
-  const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
+  const PageChannel& page_channel() const { return page_channel_; }
 
  private:
   void Run();
@@ -96,7 +95,7 @@ class Connection {
   bool Pause(std::chrono::milliseconds pause) PREFIXD_EXCLUDES(mutex_);
 
   const Options options_;
-  const std::shared_ptr<grpc::Channel> page_channel_;
+  const PageChannel page_channel_;
   const std::unique_ptr<Stub> stub_;     // on another channel
   SessionObserver* observer_ = nullptr;  // this and the next: constant after Start()
   Attachment::ReleaseLease release_;

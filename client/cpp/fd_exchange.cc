@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "wire/socket_buffers.h"
+
 namespace prefixd::client {
 namespace {
 
@@ -36,10 +38,9 @@ std::vector<UniqueFd> TakeFiles(msghdr* message) {
 }  // namespace
 
 std::optional<std::string> PathBeside(const std::string& address, const std::string& file_name) {
-  if (address.rfind("unix:", 0) != 0) return std::nullopt;
+  std::string path(wire::UnixPath(address));
+  if (path.empty()) return std::nullopt;
   if (file_name.empty() || file_name.find('/') != std::string::npos) return std::nullopt;
-  std::string path = address.substr(5);
-  if (path.rfind("//", 0) == 0) path = path.substr(2);
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? file_name : path.substr(0, slash + 1) + file_name;
 }

@@ -24,9 +24,12 @@ void KeepReceiveMemory() {
 
 }  // namespace
 
-RawStream::RawStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+RawStream::RawStream(const PageChannel& channel, const std::string& method,
                      grpc::ClientContext* context)
-    : context_(context), stub_(channel), call_(stub_.PrepareCall(context, method, &queue_)) {
+    : context_(context),
+      socket_(channel.address),
+      stub_(channel.channel),
+      call_(stub_.PrepareCall(context, method, &queue_)) {
   KeepReceiveMemory();
   call_->StartCall(this);
   open_ = Done();
@@ -57,6 +60,7 @@ bool RawStream::Write(const grpc::ByteBuffer& message, bool last) {
     call_->Write(message, this);
   }
   open_ = Done();
+  if (open_) socket_.Sent(message.Length());
   return open_;
 }
 

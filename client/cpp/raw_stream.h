@@ -13,14 +13,22 @@
 
 #include "google/protobuf/message_lite.h"
 
+#include "wire/socket_buffers.h"
+
 namespace prefixd::client {
+
+// A connection for streams of pages alone, made with the first of them. Nobody waits on it but the
+// thread that reads them, and that thread receives them itself.
+struct PageChannel {
+  std::string address;
+  std::shared_ptr<grpc::Channel> channel;
+};
 
 class RawStream {
  public:
   // Begins the call. `method`: "/prefixd.v1.PrefixCache/Fetch". `context` outlives this and has a
   // deadline, which ends every wait below.
-  RawStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-            grpc::ClientContext* context);
+  RawStream(const PageChannel& channel, const std::string& method, grpc::ClientContext* context);
   ~RawStream();  // cancels what was not finished
   RawStream(const RawStream&) = delete;
   RawStream& operator=(const RawStream&) = delete;
@@ -37,6 +45,7 @@ class RawStream {
   bool Done();
 
   grpc::ClientContext* const context_;
+  wire::LongStream socket_;
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;

@@ -9,18 +9,27 @@ namespace prefixd::wire {
 
 // A piece travels as one HTTP/2 frame.
 inline constexpr int kMaxFrameBytes = (1 << 24) - 1;
-// What a peer may send on one stream before it is read: four pieces. Fixed, for gRPC's own estimate
-// of the window (its pings answer too late between busy cores) leaves the sender waiting.
+// What a peer may send on one stream before it is read: four pieces.
 inline constexpr int kUnreadStreamBytes = static_cast<int>(4 * kMaxPieceBytes);
 // What gRPC takes of a stream before it says that a message is written: the socket has the next
 // piece while the one after it is being made.
 inline constexpr int kUnsentStreamBytes = static_cast<int>(kMaxPieceBytes);
 
+// What a peer may send on all streams of a connection before it is read.
+enum class ConnectionWindow {
+  // 64 KiB, and one piece for each stream that waits for one. Bounds what a crowd of peers makes
+  // the daemon hold.
+  kNarrow,
+  // gRPC's estimate: four pieces after the first ping, and up to 32 MiB where more than half of
+  // that was seen to arrive within a ping. The sender need not wait while a piece is being taken.
+  kEstimated,
+};
+
 // `set(name, value)` puts an int among the arguments of a channel or a server.
 template <typename Set>
-void SetBulkArguments(Set set) {
+void SetBulkArguments(ConnectionWindow window, Set set) {
   set("grpc.http2.max_frame_size", kMaxFrameBytes);
-  set("grpc.http2.bdp_probe", 0);
+  set("grpc.http2.bdp_probe", window == ConnectionWindow::kEstimated ? 1 : 0);
   set("grpc.http2.lookahead_bytes", kUnreadStreamBytes);
   set("grpc.http2.write_buffer_size", kUnsentStreamBytes);
 }

@@ -1,0 +1,42 @@
+// The send buffers of gRPC's unix sockets, which gRPC gives no way to set.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "wire/limits.h"
+
+namespace prefixd::wire {
+
+// Bytes that a socket takes before its peer has read them; the kernel adds as much for its own
+// bookkeeping. Twice what a socket has by itself, and the two ends of a stream of pages wait for
+// each other half as often. More brings a tenth, and lets calls beside it wait for the cores; nor
+// would a Linux that is not tuned give it (net.core.wmem_max).
+inline constexpr int kSocketSendBytes = 212'992;
+
+// Of a gRPC address: "/run/x.sock" for "unix:/run/x.sock" and "unix:///run/x.sock"; empty for
+// others.
+std::string_view UnixPath(std::string_view address);
+
+// Enlarges the send buffer of every stream socket of this process that is connected to `address`,
+// or was accepted there. Returns how many grew; 0 for addresses other than unix sockets. Costs two
+// system calls a file descriptor. Thread-safe.
+int EnlargeSendBuffers(std::string_view address);
+
+// Does so for one stream of pages, as soon as it proves to be long. One thread at a time.
+class LongStream {
+ public:
+  explicit LongStream(std::string address) : address_(std::move(address)) {}
+  void Sent(uint64_t bytes) {
+    constexpr uint64_t kLong = 4 * kMaxPieceBytes;  // shorter ones are not worth the system calls
+    if (sent_ < kLong && sent_ + bytes >= kLong) EnlargeSendBuffers(address_);
+    sent_ += bytes;
+  }
+
+ private:
+  const std::string address_;
+  uint64_t sent_ = 0;
+};
+
+}  // namespace prefixd::wire
