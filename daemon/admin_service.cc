@@ -131,6 +131,7 @@ AdminService::Reactor* AdminService::Verify(Context* context, const v1::VerifyRe
     reply->set_bytes(progress.bytes);
     reply->set_bad(progress.bad);
     reply->set_unreadable(progress.unreadable);
+    reply->set_in_use(progress.in_use);
     reply->set_passed_bytes(progress.passed_bytes);
     reply->set_total_bytes(progress.total_bytes);
     return call.End(absl::OkStatus());

@@ -116,8 +116,7 @@ absl::StatusOr<Machine> MeasureMachine(const std::string& directory) {
 }
 
 Budgets PlanBudgets(const Config& config, const Machine& machine) {
-  Budgets budgets{
-      .ram_bytes = config.ram.Of(machine.available_memory), .ssd_bytes = 0, .ssd_off_why = ""};
+  Budgets budgets{.ram_bytes = config.ram.Of(machine.available_memory), .ssd_bytes = 0};
   constexpr uint64_t kDisksADay = 3;  // what data centre drives are made for, for five years
   budgets.ssd_write_rate =
       config.ssd_write_rate.value_or(machine.disk_bytes * kDisksADay / (24 * 3600));
@@ -141,6 +140,10 @@ Budgets PlanBudgets(const Config& config, const Machine& machine) {
         absl::StrCat("only ", base::FormatBytes(budgets.ssd_bytes),
                      " are left above the floor, two segments are ", base::FormatBytes(least));
     budgets.ssd_bytes = 0;
+  }
+  if (const uint64_t room = machine.disk_free - config.ssd_floor_bytes; budgets.ssd_bytes > room) {
+    budgets.ssd_short_of = absl::StrCat(base::FormatBytes(room), " above the floor of ",
+                                        base::FormatBytes(config.ssd_floor_bytes));
   }
   return budgets;
 }

@@ -162,6 +162,10 @@ absl::Status Program::Open() {
     spdlog::info("ssd tier: {} in {}, {} free of {}", base::FormatBytes(budgets.ssd_bytes),
                  config_.directory, base::FormatBytes(machine.disk_free),
                  base::FormatBytes(machine.disk_bytes));
+    if (!budgets.ssd_short_of.empty()) {
+      spdlog::warn("ssd tier: the disk has {}; the tier grows to that, not to {}",
+                   budgets.ssd_short_of, base::FormatBytes(budgets.ssd_bytes));
+    }
     spdlog::info(
         "ssd tier: writes {} a second over a day, then only what is likely to be used "
         "again",

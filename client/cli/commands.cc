@@ -177,6 +177,7 @@ void AddStep(const v1::VerifyReply& step, v1::VerifyReply* sum) {
   sum->set_bytes(sum->bytes() + step.bytes());
   sum->set_bad(sum->bad() + step.bad());
   sum->set_unreadable(sum->unreadable() + step.unreadable());
+  sum->set_in_use(sum->in_use() + step.in_use());
   sum->set_passed_bytes(sum->passed_bytes() + step.passed_bytes());
   sum->set_total_bytes(step.total_bytes());
 }

@@ -286,7 +286,8 @@ std::string VerifyJson(const v1::VerifyReply& sum) {
   return Line({{"pages", sum.pages()},
                {"bytes", sum.bytes()},
                {"bad", sum.bad()},
-               {"unreadable", sum.unreadable()}});
+               {"unreadable", sum.unreadable()},
+               {"in_use", sum.in_use()}});
 }
 
 std::string ConfigJson(const v1::GetConfigReply& reply) {

@@ -72,8 +72,11 @@ std::string PrefetchView(const v1::PrefetchReply::Hint& hint) {
 }
 
 std::string VerifyView(const v1::VerifyReply& sum) {
-  std::string text = absl::StrCat("verified ", Plural(sum.pages(), "page"), ", ",
-                                  base::FormatBytes(sum.bytes()), ": ");
+  std::string text =
+      absl::StrCat("verified ", Plural(sum.pages(), "page"), ", ", base::FormatBytes(sum.bytes()));
+  if (sum.in_use() > 0)
+    absl::StrAppend(&text, " (", CountText(sum.in_use()), " in use passed over)");
+  text += ": ";
   if (sum.bad() == 0 && sum.unreadable() == 0) return text + "all are as they were stored\n";
   absl::StrAppend(&text, CountText(sum.bad()), " bad and dropped");
   if (sum.unreadable() > 0)

@@ -24,6 +24,13 @@ void WriteBudget::Refill() {
   refilled_us_ = now;
 }
 
+void WriteBudget::SaveUpTo(uint64_t ssd_bytes) {
+  const auto most = static_cast<double>(ssd_bytes);
+  const double grown = most_ > 0 ? std::max(0.0, most - most_) : 0;
+  most_ = most;
+  saved_ = std::min(most_, saved_ + grown);
+}
+
 void WriteBudget::Add(uint64_t bytes) {
   saved_ = std::min(most_, saved_ + static_cast<double>(bytes));
 }

@@ -29,8 +29,9 @@ class WriteBudget {
   // It starts with what a whole window allows, and with nothing of the share.
   WriteBudget(const Limits& limits, const base::Clock* clock);
 
-  // What the SSD holds may be saved up; `bytes` at once, of an SSD that is to be filled first.
-  void SaveUpTo(uint64_t ssd_bytes) { most_ = static_cast<double>(ssd_bytes); }
+  // What the SSD holds may be saved up; `bytes` at once, of an SSD that is to be filled first, and
+  // so what a budget grows by.
+  void SaveUpTo(uint64_t ssd_bytes);
   void Add(uint64_t bytes);
   // Pages that a request found or that were stored.
   void Asked(uint64_t bytes);

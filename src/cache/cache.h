@@ -261,6 +261,7 @@ struct VerifyProgress {
   uint64_t pages = 0, bytes = 0;
   uint64_t bad = 0;           // pages that were dropped
   uint64_t unreadable = 0;    // pages and records that the disk did not give
+  uint64_t in_use = 0;        // pages in RAM that were passed over: held, or on their way
   uint64_t passed_bytes = 0;  // of total_bytes, by this step
   uint64_t total_bytes = 0;   // arena and files, as they are now
 };

@@ -54,9 +54,11 @@ bool Core::IsBadInRam(const index::PageInfo& page) const {
          !right();
 }
 
-// Pages that nobody holds; a page on SSD too is read from there next time.
+// Pages that nobody holds; a page on SSD too is read from there next time. One that is held cannot
+// be dropped, and its readers are past it.
 void Core::VerifySlab(uint64_t begin, uint64_t end, const PaceCallback& pace,
                       VerifyProgress* progress) {
+  progress->in_use += index->CountImmovable(begin, end);
   for (const index::PageInfo& page : index->PickMovable(begin, end)) {
     ++progress->pages;
     progress->bytes += page.page_bytes;

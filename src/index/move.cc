@@ -11,6 +11,10 @@ bool Movable(const Page& page) {
          (page.state() == PageState::kRam || page.state() == PageState::kRamAndSsd);
 }
 
+bool Within(block::Extent extent, uint64_t begin, uint64_t end) {
+  return extent.offset >= begin && extent.offset < end;
+}
+
 }  // namespace
 
 std::vector<PageInfo> PrefixIndex::PickMovable(uint64_t begin, uint64_t end) const {
@@ -18,13 +22,23 @@ std::vector<PageInfo> PrefixIndex::PickMovable(uint64_t begin, uint64_t end) con
   std::vector<PageInfo> picked;
   for (Node* const node : impl_->nodes) {
     for (Page& page : node->pages()) {
-      const block::Extent extent = page.extent();
-      if (!Movable(page) || extent.offset < begin || extent.offset >= end) continue;
+      if (!Movable(page) || !Within(page.extent(), begin, end)) continue;
       page.Use().moving = true;
       picked.push_back(InfoOf(*node, page));
     }
   }
   return picked;
+}
+
+uint64_t PrefixIndex::CountImmovable(uint64_t begin, uint64_t end) const {
+  const base::MutexLock lock(impl_->mutex);
+  uint64_t count = 0;
+  for (Node* const node : impl_->nodes) {
+    for (const Page& page : node->pages()) {
+      if (InRam(page.state()) && !Movable(page) && Within(page.extent(), begin, end)) ++count;
+    }
+  }
+  return count;
 }
 
 bool PrefixIndex::FinishMove(const PageRef& ref, block::Extent from, block::Extent to,

@@ -49,6 +49,18 @@ TEST(WriteBudgetTest, AShareOfWhatIsAskedForMayBeWritten) {
   EXPECT_EQ(budget.admits(), cache::Admission::kAll);
 }
 
+TEST(WriteBudgetTest, WhatTheTierGrowsByIsFilledAtOnce) {
+  base::FakeClock clock;
+  cache::WriteBudget budget({.share = 0.25}, &clock);
+  budget.SaveUpTo(1000);
+  budget.SaveUpTo(1000);
+  EXPECT_EQ(budget.left_bytes(), 0u);
+  budget.SaveUpTo(1600);
+  EXPECT_EQ(budget.left_bytes(), 600u);
+  budget.SaveUpTo(400);
+  EXPECT_EQ(budget.left_bytes(), 400u) << "no more than the tier holds";
+}
+
 TEST(WriteBudgetTest, TheStricterOfBothSays) {
   base::FakeClock clock;
   cache::WriteBudget budget({.bytes_per_s = 100, .window = std::chrono::seconds(10), .share = 0.5},

@@ -44,6 +44,7 @@ class PrefetchTest : public CacheTest {
       sum.bytes += step.bytes;
       sum.bad += step.bad;
       sum.unreadable += step.unreadable;
+      sum.in_use += step.in_use;
       sum.passed_bytes += step.passed_bytes;
       sum.total_bytes = step.total_bytes;
       cursor = step.next;
@@ -119,6 +120,24 @@ TEST_F(PrefetchTest, VerifyFindsNothingWrongWithWhatIsWell) {
   EXPECT_EQ(sum.pages, 2 * Counter("pages.promoted"));
   EXPECT_EQ(sum.passed_bytes, sum.total_bytes);
   EXPECT_EQ(Counter("verify.pages"), sum.pages);
+}
+
+TEST_F(PrefetchTest, VerifySaysWhatItPassedOver) {
+  const Tokens tokens = RandomTokens(1, 640);
+  StoreAndReopen(tokens);
+  const auto space = OpenSpace(identity_);
+  ASSERT_EQ(ReadBack(identity_, space, tokens), 640u);
+  const uint64_t in_ram = Counter("pages.promoted");
+  const uint64_t both = VerifyAll().pages;
+  {
+    const auto held = Acquire(space, tokens);
+    const cache::VerifyProgress sum = VerifyAll();
+    EXPECT_EQ(sum.in_use, in_ram);
+    EXPECT_EQ(sum.pages, both - in_ram);
+    EXPECT_EQ(sum.passed_bytes, sum.total_bytes);
+    ASSERT_TRUE(cache_->Release(session_, {.lease = held.lease}).ok());
+  }
+  EXPECT_EQ(VerifyAll().in_use, 0u);
 }
 
 TEST_F(PrefetchTest, VerifyDropsBadPagesWhichAreStoredAgain) {

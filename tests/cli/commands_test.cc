@@ -277,13 +277,16 @@ TEST_F(CommandsTest, FlushThatLeavesBytesFails) {
 TEST_F(CommandsTest, VerifyGoesThroughEverythingAndFailsOnABadPage) {
   const Ran ran = Run({"verify", "--rate", "200MB"});
   EXPECT_EQ(ran.exit_code, kExitRefused);
-  EXPECT_EQ(ran.out, "verified 6 pages, 3.0 MiB: 1 bad and dropped (prefixd's log says which)\n");
+  EXPECT_EQ(ran.out,
+            "verified 6 pages, 3.0 MiB (6 in use passed over): 1 bad and dropped "
+            "(prefixd's log says which)\n");
   ASSERT_EQ(daemon_.verified.size(), 3u);
   EXPECT_EQ(daemon_.verified[2].cursor(), 20u);
   EXPECT_EQ(daemon_.verified[2].bytes_per_second(), 200'000'000u);
   const auto json = nlohmann::json::parse(Run({"verify", "--json"}).out);
   EXPECT_EQ(json["pages"], 6);
   EXPECT_EQ(json["bad"], 1);
+  EXPECT_EQ(json["in_use"], 6);
   EXPECT_EQ(daemon_.verified.back().bytes_per_second(), 0u);
   EXPECT_EQ(Run({"verify", "--rate", "1kB"}).exit_code, kExitUsage);
 }

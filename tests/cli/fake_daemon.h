@@ -108,6 +108,7 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
     reply->set_pages(2);
     reply->set_bytes(1 << 20);
     reply->set_bad(request->cursor() == 10 ? 1 : 0);
+    reply->set_in_use(2);
     reply->set_passed_bytes(1 << 20);
     reply->set_total_bytes(3 << 20);
     return refusal;

@@ -286,6 +286,9 @@ TEST(RepliesViewTest, AVerifyHasABarAndASentence) {
   sum.set_total_bytes(100);
   EXPECT_EQ(VerifyView(sum), "verified 1,000 pages, 1.0 GiB: all are as they were stored\n");
   EXPECT_EQ(VerifyBar(sum), "\r[#####---------------] 25.0 %  1.0 GiB, 0 bad   ");
+  sum.set_in_use(3);
+  EXPECT_EQ(VerifyView(sum),
+            "verified 1,000 pages, 1.0 GiB (3 in use passed over): all are as they were stored\n");
   sum.set_bad(2);
   sum.set_unreadable(1);
   EXPECT_THAT(VerifyView(sum), HasSubstr("2 bad and dropped, 1 that the disk did not give"));

@@ -164,6 +164,14 @@ TEST(BudgetsTest, BelowTheFloorTheSsdTierIsOffAndSaysWhy) {
             5 * kGiB);
 }
 
+TEST(BudgetsTest, ABudgetThatTheDiskHasNotIsTakenAndSaysWhatItHas) {
+  const Machine machine{.available_memory = kGiB, .disk_bytes = 100 * kGiB, .disk_free = 50 * kGiB};
+  const Budgets budgets = PlanBudgets(Load({"--ssd", "100TiB"}), machine);
+  EXPECT_EQ(budgets.ssd_bytes, 100 * 1024 * kGiB);
+  EXPECT_EQ(budgets.ssd_short_of, "40.0 GiB above the floor of 10.0 GiB");
+  EXPECT_EQ(PlanBudgets(Load({"--ssd", "40GiB"}), machine).ssd_short_of, "");
+}
+
 TEST(BudgetsTest, ThisMachineHasMemoryAndADisk) {
   const auto machine = MeasureMachine("/tmp/prefixd/does/not/exist");
   ASSERT_TRUE(machine.ok());
