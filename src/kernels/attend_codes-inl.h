@@ -49,7 +49,7 @@ class CodeAttention {
         value_groups_(job.shape.value_dim / job.value_group),
         factors_(job, scratch),
         products_(factors_),
-        tile_(job, slice.kv_head, scratch),
+        tile_(job, slice.kv_head, scratch, Products::TakesNibbles(row_heads_)),
         softmax_(job, scratch, factors_) {}
 
   HWY_ATTR void Run() {

@@ -46,6 +46,8 @@ static_assert(kTileTokens == kFactorDepth);
 struct KeyWords {
   static constexpr size_t kTokens = 32;
   const uint32_t* half[kTileTokens / kTokens] = {nullptr, nullptr};
+  // As they are stored: a word is eight channels, the first four in the low nibbles.
+  bool nibbles = false;
 };
 // Values of a tile: words of four tokens of one channel, [group][token / 4][channel].
 struct ValueWords {
@@ -53,9 +55,12 @@ struct ValueWords {
   size_t quad_pitch = 0;      // from four tokens to the next four
   size_t group_pitch = 0;     // from a stored group to the next
   size_t groups_a_group = 1;  // of the job in a stored one
+  // As they are stored: a word is of two channels, 16 words of 32 of them; pitches count words.
+  bool nibbles = false;
 
   HWY_INLINE const uint32_t* OfGroup(size_t group, size_t value_group) const {
-    return words + group / groups_a_group * group_pitch + group % groups_a_group * value_group;
+    const size_t group_words = nibbles ? value_group / 2 : value_group;
+    return words + group / groups_a_group * group_pitch + group % groups_a_group * group_words;
   }
 };
 

@@ -78,6 +78,9 @@ class MatrixProducts {
  public:
   explicit HWY_INLINE MatrixProducts(const CodeFactors<Digits>& factors) : factors_(factors) {}
 
+  // Codes go from memory to a tile register.
+  static constexpr bool TakesNibbles(size_t) { return false; }
+
   HWY_INLINE void MultiplyKeys(const CodeStrip& strip, size_t group, const KeyWords& keys) const {
     const size_t first_word = group * factors_.key_group() / kFactorDepth * kFactorDepth / 4;
     const Factors digits{factors_.QueryOf(strip.first, group), factors_.query_pitch(),

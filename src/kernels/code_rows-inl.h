@@ -113,17 +113,27 @@ struct GroupParameters {
   VF scales, biases;
 };
 
-// What stored ones mean for bytes of full range; the bias is that of byte 0 or of 128.
+// What stored ones mean for bytes of full range; the bias is that of byte 0 or of 128. Made once
+// for a tile: divisions by what the format says would cost more than the rest.
 template <bool kOfMiddle>
-HWY_INLINE GroupParameters ForBytes(const quant::TensorFormat& format,
-                                    const GroupParameters& stored) {
-  const DF df;
-  const VF middle = hn::Set(df, static_cast<float>(1 << (format.bits - 1)));
-  const VF one = hn::Set(df, 1.0f / static_cast<float>(1 << RangeShift(format)));
-  VF biases = HasBiases(format.codec) ? stored.biases : hn::Neg(hn::Mul(stored.scales, middle));
-  if (kOfMiddle) biases = hn::MulAdd(stored.scales, middle, biases);
-  return {hn::Mul(stored.scales, one), biases};
-}
+class ByteMeaning {
+ public:
+  explicit HWY_INLINE ByteMeaning(const quant::TensorFormat& format)
+      : biased_(HasBiases(format.codec)),
+        middle_(hn::Set(DF(), static_cast<float>(1 << (format.bits - 1)))),
+        one_(hn::Set(DF(), 1.0f / static_cast<float>(1 << RangeShift(format)))) {}
+
+  HWY_INLINE bool biased() const { return biased_; }
+  HWY_INLINE GroupParameters Of(const GroupParameters& stored) const {
+    VF biases = biased_ ? stored.biases : hn::Neg(hn::Mul(stored.scales, middle_));
+    if (kOfMiddle) biases = hn::MulAdd(stored.scales, middle_, biases);
+    return {hn::Mul(stored.scales, one_), biases};
+  }
+
+ private:
+  const bool biased_;
+  const VF middle_, one_;
+};
 
 // As stored in rows: those of tokens rows.first ... of a group. MLX's have been widened before.
 HWY_INLINE GroupParameters RowParameters(const RowRange& rows, const RowScratch& widened,

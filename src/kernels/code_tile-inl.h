@@ -46,9 +46,12 @@ class CodeSide {
   using VU = hn::Vec<DU>;
 
  public:
-  HWY_INLINE CodeSide(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
+  // keeps_nibbles: those of a tiled unit are left as they are.
+  HWY_INLINE CodeSide(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch,
+                      bool keeps_nibbles)
       : scratch_(scratch),
         blocks_(job, kv_head),
+        keeps_nibbles_(keeps_nibbles),
         dim_(kValue ? job.shape.value_dim : job.shape.key_dim),
         group_(kValue ? job.value_group : job.key_group),
         scales_(kValue ? scratch.code.value_scales : scratch.code.key_scales),
@@ -89,35 +92,51 @@ class CodeSide {
   }
 
   HWY_INLINE void LoadTiledParameters(const RowRange& rows, uint32_t slot) {
-    const quant::TensorFormat& format = *rows.format;
-    const size_t bytes = quant::DtypeBytes(format.scale_dtype);
-    const size_t stored = dim_ / format.group_size;
-    for (size_t g = 0; g < stored; ++g) {
-      const size_t at = (g * rows.layout.slots + slot) * bytes;
-      const std::byte* scales = rows.unit + rows.layout.scales_offset + at;
-      const std::byte* biases = rows.unit + rows.layout.biases_offset + at;
+    switch (rows.format->scale_dtype) {
+      case quant::Dtype::kF16:
+        return LoadTiledParametersOf<quant::Dtype::kF16>(rows, slot);
+      case quant::Dtype::kBf16:
+        return LoadTiledParametersOf<quant::Dtype::kBf16>(rows, slot);
+      default:
+        return LoadTiledParametersOf<quant::Dtype::kF32>(rows, slot);
+    }
+  }
+  template <quant::Dtype kDtype>
+  HWY_INLINE void LoadTiledParametersOf(const RowRange& rows, uint32_t slot) {
+    constexpr size_t kBytes = kDtype == quant::Dtype::kF32 ? 4 : 2;
+    const GroupsOf groups(*rows.format, group_);
+    const std::byte* scales = rows.unit + rows.layout.scales_offset + slot * kBytes;
+    const std::byte* biases = rows.unit + rows.layout.biases_offset + slot * kBytes;
+    const size_t pitch = rows.layout.slots * kBytes, stored = dim_ / rows.format->group_size;
+    for (size_t g = 0; g < stored; ++g, scales += pitch, biases += pitch) {
       prefetcher_->Some(kLinesAtOnce);
       for (uint32_t t = 0; t < kTileTokens; t += kStepTokens) {
-        const VF scale = LoadWidened(format.scale_dtype, scales + t * bytes);
-        const VF bias = HasBiases(format.codec)
-                            ? LoadWidened(format.scale_dtype, biases + t * bytes)
-                            : hn::Zero(DF());
-        StoreParameters(format, {scale, bias}, g, t, kStepTokens);
+        const VF bias =
+            groups.meaning.biased() ? LoadWidened<kDtype>(biases + t * kBytes) : hn::Zero(DF());
+        StoreParameters(groups, {LoadWidened<kDtype>(scales + t * kBytes), bias}, g, t,
+                        kStepTokens);
       }
     }
   }
 
+  // The format's groups, of which each is so many of the job's.
+  struct GroupsOf {
+    HWY_INLINE GroupsOf(const quant::TensorFormat& format, uint32_t job_group)
+        : format(format), meaning(format), copies(format.group_size / job_group) {}
+    const quant::TensorFormat& format;
+    const ByteMeaning<kValue> meaning;
+    const size_t copies;
+  };
   // As stored; `group` is the format's.
-  HWY_INLINE void StoreParameters(const quant::TensorFormat& format, const GroupParameters& stored,
+  HWY_INLINE void StoreParameters(const GroupsOf& groups, const GroupParameters& stored,
                                   size_t group, uint32_t slot, uint32_t count) {
     const DF df;
     const auto taken = hn::FirstN(df, count);
-    GroupParameters p = ForBytes<kValue>(format, stored);
+    GroupParameters p = groups.meaning.Of(stored);
     __m128i signs = _mm_setzero_si128();
-    if constexpr (kSigned) signs = MakePositive(format, &p);
-    const size_t copies = format.group_size / group_;
-    for (size_t copy = 0; copy < copies; ++copy) {
-      const size_t at = (group * copies + copy) * kTileTokens + slot;
+    if constexpr (kSigned) signs = MakePositive(groups.format, &p);
+    for (size_t copy = 0; copy < groups.copies; ++copy) {
+      const size_t at = (group * groups.copies + copy) * kTileTokens + slot;
       if constexpr (kSigned) {
         _mm_mask_storeu_epi8(scratch_.code.value_signs + at, static_cast<__mmask16>(taken.raw),
                              signs);
@@ -154,10 +173,12 @@ class CodeSide {
   HWY_INLINE void LoadTiledKeys(const RowRange& rows, const uint32_t* words, uint32_t slot) {
     const bool nibbles = rows.format->bits == 4;
     const VU signs = hn::Set(DU(), SignsOf(*rows.format));
+    const bool as_stored = nibbles ? keeps_nibbles_ : SignsOf(*rows.format) == 0;
     const size_t tile_words = KeyWords::kTokens * dim_ / (nibbles ? 8 : 4);
+    keys_.nibbles = nibbles && as_stored;
     for (size_t half = 0; half < 2; ++half) {
       const uint32_t* from = words + (slot / KeyWords::kTokens + half) * tile_words;
-      if (!nibbles && SignsOf(*rows.format) == 0) {
+      if (as_stored) {
         keys_.half[half] = from;
         continue;
       }
@@ -181,11 +202,13 @@ class CodeSide {
     const size_t group = format.group_size;
     const size_t quad_words = nibbles ? group / 2 : group;
     const size_t group_words = rows.layout.slots / 4 * quad_words;
+    const bool as_stored = nibbles ? keeps_nibbles_ : SignsOf(format) == 0 && !kSigned;
     values_ = {.words = words + slot / 4 * quad_words,
-               .quad_pitch = group,
+               .quad_pitch = as_stored ? quad_words : group,
                .group_pitch = group_words,
-               .groups_a_group = group / group_};
-    if (!nibbles && SignsOf(format) == 0 && !kSigned) return;
+               .groups_a_group = group / group_,
+               .nibbles = nibbles && as_stored};
+    if (as_stored) return;
     const uint32_t* const from = values_.words;
     const size_t laid_words = kTileTokens / 4 * group;
     const size_t piece = kSigned ? group : laid_words;  // four tokens have signs of their own
@@ -244,6 +267,7 @@ class CodeSide {
     for (size_t half = 0; half < 2; ++half) {
       keys_.half[half] = laid_ + half * KeyWords::kTokens * dim_ / 4;
     }
+    keys_.nibbles = false;
     values_ = {.words = laid_, .quad_pitch = group_, .group_pitch = kTileTokens / 4 * group_};
   }
 
@@ -263,8 +287,9 @@ class CodeSide {
 
   HWY_INLINE void LoadRows(const RowRange& rows, uint32_t slot, uint8_t* to) {
     if (rows.format->codec == quant::Codec::kMlxAffine) WidenParameters(rows, scratch_.rows);
+    const GroupsOf groups(*rows.format, group_);
     for (size_t g = 0; g < dim_ / rows.format->group_size; ++g) {
-      StoreParameters(*rows.format, RowParameters(rows, scratch_.rows, g), g, slot, rows.count);
+      StoreParameters(groups, RowParameters(rows, scratch_.rows, g), g, slot, rows.count);
     }
     const std::byte* from =
         rows.unit + rows.layout.codes_offset + size_t{rows.first} * rows.row.codes;
@@ -276,6 +301,7 @@ class CodeSide {
   HWY_ATTR void LoadTiledRows(const RowRange& rows, uint32_t slot, uint8_t* to) {
     const quant::TensorFormat& format = *rows.format;
     const size_t bytes = quant::DtypeBytes(format.scale_dtype);
+    const GroupsOf groups(format, group_);
     for (size_t g = 0; g < dim_ / format.group_size; ++g) {
       alignas(64) float scales[kStepTokens] = {};
       alignas(64) float biases[kStepTokens] = {};
@@ -284,7 +310,7 @@ class CodeSide {
       if (HasBiases(format.codec)) {
         Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
       }
-      StoreParameters(format, {hn::Load(DF(), scales), hn::Load(DF(), biases)}, g, slot,
+      StoreParameters(groups, {hn::Load(DF(), scales), hn::Load(DF(), biases)}, g, slot,
                       rows.count);
     }
     const quant::TiledPlaces places({.format = format,
@@ -328,6 +354,7 @@ class CodeSide {
 
   const AttendScratch& scratch_;
   BlockCursor blocks_;
+  const bool keeps_nibbles_;
   const uint32_t dim_;
   const uint32_t group_;  // the job's
   float* const scales_;
@@ -341,8 +368,11 @@ class CodeSide {
 template <class Digits>
 class CodeTile {
  public:
-  HWY_INLINE CodeTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
-      : keys_(job, kv_head, scratch), values_(job, kv_head, scratch), ahead_(job, kv_head) {}
+  HWY_INLINE CodeTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch,
+                      bool keeps_nibbles)
+      : keys_(job, kv_head, scratch, keeps_nibbles),
+        values_(job, kv_head, scratch, keeps_nibbles),
+        ahead_(job, kv_head) {}
 
   // Calls go upwards. `next` is asked for as calls of Prefetch() give time.
   HWY_ATTR void Load(const TilePart& part, const TilePart& next) {

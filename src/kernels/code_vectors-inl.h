@@ -26,25 +26,43 @@ class VectorProducts {
  public:
   explicit HWY_INLINE VectorProducts(const CodeFactors<Digits>& factors) : factors_(factors) {}
 
+  // Whether nibbles of so many rows are unpacked as they are multiplied.
+  static constexpr bool TakesNibbles(size_t rows) {
+    return !Digits::kSignedValues && rows * Digits::kCount <= ByteElement<false>::kMaxRows;
+  }
+
   HWY_INLINE void MultiplyKeys(const CodeStrip& strip, size_t group, const KeyWords& keys) const {
-    const size_t depth = factors_.key_group() / 4;
-    const int8_t* query = factors_.QueryOf(strip.first, group) + factors_.FirstFactorOf(group);
-    for (size_t half = 0; half < kTileTokens / KeyWords::kTokens; ++half) {
-      MultiplyStrip<ByteElement<false>>({.a = reinterpret_cast<const int32_t*>(query),
-                                         .a_pitch = factors_.query_pitch() / 4,
-                                         .b = reinterpret_cast<const int32_t*>(keys.half[half]) +
-                                              group * depth * KeyWords::kTokens,
-                                         .b_pitch = KeyWords::kTokens,
-                                         .depth = depth,
-                                         .c = factors_.dots() + half * KeyWords::kTokens,
-                                         .c_pitch = kTileTokens,
-                                         .columns = KeyWords::kTokens},
-                                        Digits::kCount * strip.rows);
-    }
+    if (keys.nibbles) return MultiplyKeysOf<NibbleKeyElement>(strip, group, keys);
+    MultiplyKeysOf<ByteElement<false>>(strip, group, keys);
   }
   HWY_INLINE void MultiplyValues(const CodeStrip& strip, size_t group,
                                  const ValueWords& values) const {
-    MultiplyStrip<ByteElement<Digits::kSignedValues>>(
+    if (values.nibbles) return MultiplyValuesOf<NibbleValueElement>(strip, group, values);
+    MultiplyValuesOf<ByteElement<Digits::kSignedValues>>(strip, group, values);
+  }
+
+ private:
+  template <class Element>
+  HWY_INLINE void MultiplyKeysOf(const CodeStrip& strip, size_t group, const KeyWords& keys) const {
+    const size_t depth = factors_.key_group() / 4;
+    const size_t first_word = group * depth / Element::kSteps * KeyWords::kTokens;
+    const int8_t* query = factors_.QueryOf(strip.first, group) + factors_.FirstFactorOf(group);
+    for (size_t half = 0; half < kTileTokens / KeyWords::kTokens; ++half) {
+      MultiplyStrip<Element>({.a = reinterpret_cast<const int32_t*>(query),
+                              .a_pitch = factors_.query_pitch() / 4,
+                              .b = reinterpret_cast<const int32_t*>(keys.half[half]) + first_word,
+                              .b_pitch = KeyWords::kTokens,
+                              .depth = depth,
+                              .c = factors_.dots() + half * KeyWords::kTokens,
+                              .c_pitch = kTileTokens,
+                              .columns = KeyWords::kTokens},
+                             Digits::kCount * strip.rows);
+    }
+  }
+  template <class Element>
+  HWY_INLINE void MultiplyValuesOf(const CodeStrip& strip, size_t group,
+                                   const ValueWords& values) const {
+    MultiplyStrip<Element>(
         {.a = reinterpret_cast<const int32_t*>(factors_.WeightsOf(group, 0)),
          .a_pitch = kTileTokens / 4,
          .b = reinterpret_cast<const int32_t*>(values.OfGroup(group, factors_.value_group())),
@@ -56,7 +74,6 @@ class VectorProducts {
         Digits::kCount * strip.rows);
   }
 
- private:
   const CodeFactors<Digits>& factors_;
 };
 

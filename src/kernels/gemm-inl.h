@@ -32,7 +32,12 @@ struct FloatElement {
   using D = DF;
   static constexpr size_t kMaxRows = kMaxTileRows;
   static constexpr size_t kMaxVectors = kTileVectors;
+  static constexpr size_t kSteps = 1, kColumnsAWord = 1;
   static HWY_INLINE VF MulAdd(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
+  template <class Row>
+  static HWY_INLINE void LoadRow(const T* b, Row* row) {
+    row->Load(b);
+  }
 };
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
@@ -43,6 +48,11 @@ struct ByteElement {
   using D = DI;
   static constexpr size_t kMaxRows = 8;
   static constexpr size_t kMaxVectors = 2;
+  static constexpr size_t kSteps = 1, kColumnsAWord = 1;
+  template <class Row>
+  static HWY_INLINE void LoadRow(const T* b, Row* row) {
+    row->Load(b);
+  }
   static HWY_INLINE VI MulAdd(VI a, VI b, VI sum) {
     // Highway 1.0.3 asks the CPU for AVX512_VNNI here but not the compiler: no intrinsic.
     if constexpr (kSignedB) {
@@ -51,6 +61,36 @@ struct ByteElement {
       __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "v"(a.raw));
     }
     return sum;
+  }
+};
+
+// Words of nibbles, which are the high halves of unsigned bytes: the low ones belong to a step, the
+// high ones to the next one (keys), or to 16 columns and to the next 16 (values).
+struct NibbleElement : ByteElement<false> {
+ protected:
+  static HWY_INLINE VI LowBytes(VI words) { return HighBytes(hn::ShiftLeft<4>(words)); }
+  static HWY_INLINE VI HighBytes(VI words) {
+    return hn::And(words, hn::Set(DI(), static_cast<int32_t>(0xf0f0f0f0)));
+  }
+};
+struct NibbleKeyElement : NibbleElement {
+  static constexpr size_t kSteps = 2;
+  template <class Row>
+  static HWY_INLINE void LoadRows(const T* b, Row* low, Row* high) {
+    high->Load(b);
+    low->v0 = LowBytes(high->v0);
+    low->v1 = LowBytes(high->v1);
+    high->v0 = HighBytes(high->v0);
+    high->v1 = HighBytes(high->v1);
+  }
+};
+struct NibbleValueElement : NibbleElement {
+  static constexpr size_t kColumnsAWord = 2;
+  template <class Row>
+  static HWY_INLINE void LoadRow(const T* b, Row* row) {
+    const VI words = hn::LoadU(DI(), b);
+    row->v0 = LowBytes(words);
+    row->v1 = HighBytes(words);
   }
 };
 #endif
@@ -117,41 +157,66 @@ struct TileRow {
   }
 };
 
+// The rows of a tile.
+template <class Element, size_t kRows, size_t kVectors>
+struct TileRows {
+  static_assert(kRows <= 8 && kVectors <= 4);
+  using T = typename Element::T;
+  TileRow<Element, kVectors> r0, r1, r2, r3, r4, r5, r6, r7;
+
+  HWY_INLINE TileRows() {}
+  HWY_INLINE void Start(const Product<Element>& p, size_t column) {
+    r0.Start(p, 0, column);
+    if constexpr (kRows > 1) r1.Start(p, 1, column);
+    if constexpr (kRows > 2) r2.Start(p, 2, column);
+    if constexpr (kRows > 3) r3.Start(p, 3, column);
+    if constexpr (kRows > 4) r4.Start(p, 4, column);
+    if constexpr (kRows > 5) r5.Start(p, 5, column);
+    if constexpr (kRows > 6) r6.Start(p, 6, column);
+    if constexpr (kRows > 7) r7.Start(p, 7, column);
+  }
+  // One step: a row's factor stands `pitch` behind that of the row before.
+  HWY_INLINE void Add(const T* a, size_t pitch, const TileRow<Element, kVectors>& b) {
+    r0.Add(a[0], b);
+    if constexpr (kRows > 1) r1.Add(a[pitch], b);
+    if constexpr (kRows > 2) r2.Add(a[2 * pitch], b);
+    if constexpr (kRows > 3) r3.Add(a[3 * pitch], b);
+    if constexpr (kRows > 4) r4.Add(a[4 * pitch], b);
+    if constexpr (kRows > 5) r5.Add(a[5 * pitch], b);
+    if constexpr (kRows > 6) r6.Add(a[6 * pitch], b);
+    if constexpr (kRows > 7) r7.Add(a[7 * pitch], b);
+  }
+  HWY_INLINE void Store(T* c, size_t pitch) const {
+    r0.Store(c);
+    if constexpr (kRows > 1) r1.Store(c + pitch);
+    if constexpr (kRows > 2) r2.Store(c + 2 * pitch);
+    if constexpr (kRows > 3) r3.Store(c + 3 * pitch);
+    if constexpr (kRows > 4) r4.Store(c + 4 * pitch);
+    if constexpr (kRows > 5) r5.Store(c + 5 * pitch);
+    if constexpr (kRows > 6) r6.Store(c + 6 * pitch);
+    if constexpr (kRows > 7) r7.Store(c + 7 * pitch);
+  }
+};
+
 template <class Element, size_t kRows, size_t kVectors>
 HWY_INLINE void MultiplyTile(const Product<Element>& p, size_t column) {
-  static_assert(kRows <= 8 && kVectors <= 4);
-  TileRow<Element, kVectors> r0, r1, r2, r3, r4, r5, r6, r7, b_row;
-  r0.Start(p, 0, column);
-  if constexpr (kRows > 1) r1.Start(p, 1, column);
-  if constexpr (kRows > 2) r2.Start(p, 2, column);
-  if constexpr (kRows > 3) r3.Start(p, 3, column);
-  if constexpr (kRows > 4) r4.Start(p, 4, column);
-  if constexpr (kRows > 5) r5.Start(p, 5, column);
-  if constexpr (kRows > 6) r6.Start(p, 6, column);
-  if constexpr (kRows > 7) r7.Start(p, 7, column);
+  TileRows<Element, kRows, kVectors> rows;
+  TileRow<Element, kVectors> b_row;
+  rows.Start(p, column);
   const typename Element::T* a = p.a;
-  const typename Element::T* b = p.b + column;
-  const size_t pitch = p.a_pitch;
-  for (size_t k = 0; k < p.depth; ++k, ++a, b += p.b_pitch) {
-    b_row.Load(b);
-    r0.Add(a[0], b_row);
-    if constexpr (kRows > 1) r1.Add(a[pitch], b_row);
-    if constexpr (kRows > 2) r2.Add(a[2 * pitch], b_row);
-    if constexpr (kRows > 3) r3.Add(a[3 * pitch], b_row);
-    if constexpr (kRows > 4) r4.Add(a[4 * pitch], b_row);
-    if constexpr (kRows > 5) r5.Add(a[5 * pitch], b_row);
-    if constexpr (kRows > 6) r6.Add(a[6 * pitch], b_row);
-    if constexpr (kRows > 7) r7.Add(a[7 * pitch], b_row);
+  const typename Element::T* b = p.b + column / Element::kColumnsAWord;
+  for (size_t k = 0; k < p.depth; k += Element::kSteps, a += Element::kSteps, b += p.b_pitch) {
+    if constexpr (Element::kSteps == 1) {
+      Element::LoadRow(b, &b_row);
+      rows.Add(a, p.a_pitch, b_row);
+    } else {
+      TileRow<Element, kVectors> next;
+      Element::LoadRows(b, &b_row, &next);
+      rows.Add(a, p.a_pitch, b_row);
+      rows.Add(a + 1, p.a_pitch, next);
+    }
   }
-  typename Element::T* c = p.c + column;
-  r0.Store(c);
-  if constexpr (kRows > 1) r1.Store(c + p.c_pitch);
-  if constexpr (kRows > 2) r2.Store(c + 2 * p.c_pitch);
-  if constexpr (kRows > 3) r3.Store(c + 3 * p.c_pitch);
-  if constexpr (kRows > 4) r4.Store(c + 4 * p.c_pitch);
-  if constexpr (kRows > 5) r5.Store(c + 5 * p.c_pitch);
-  if constexpr (kRows > 6) r6.Store(c + 6 * p.c_pitch);
-  if constexpr (kRows > 7) r7.Store(c + 7 * p.c_pitch);
+  rows.Store(p.c + column, p.c_pitch);
 }
 
 template <class Element, size_t kRows>

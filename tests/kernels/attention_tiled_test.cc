@@ -65,6 +65,7 @@ TEST(AttentionTiledTest, EveryGeometryGivesTheBitsOfRows) {
       SCOPED_TRACE(quant::ToString(format) + ", " + std::to_string(blocks.size()) + " blocks of " +
                    std::to_string(blocks[0].page_tokens));
       ExpectTiledLikeRows(shape, {format}, blocks, ShapeOf(shape, 2, 20, 240));
+      ExpectTiledLikeRows(shape, {format}, blocks, ShapeOf(shape, 2, 1, 259));
       AttentionShape windowed = ShapeOf(shape, 2, 20, 240);
       windowed.window = 77;
       windowed.sink_tokens = 5;
@@ -82,8 +83,12 @@ TEST(AttentionTiledTest, TiledAndOtherBlocksMayShareATable) {
   const KvFormat raw{quant::RawFormat(Dtype::kF16), quant::RawFormat(Dtype::kF16)};
   const std::vector<BlockShape> blocks = {{64, 64, 0}, {64, 64, 1},  {30, 64, 2},
                                           {64, 64, 1}, {64, 128, 2}, {20, 20, 0}};
-  ExpectTiledLikeRows(shape, {eight, four, eight}, blocks, ShapeOf(shape, 4, 10, 290));
-  ExpectTiledLikeRows(shape, {raw, four, eight}, blocks, ShapeOf(shape, 4, 10, 290));
+  // Few rows and many: 4 bits are unpacked as they are multiplied, or before.
+  for (const uint32_t rows : {1u, 10u}) {
+    const AttentionShape attention = ShapeOf(shape, 4, rows, 300 - rows);
+    ExpectTiledLikeRows(shape, {eight, four, eight}, blocks, attention);
+    ExpectTiledLikeRows(shape, {raw, four, eight}, blocks, attention);
+  }
 }
 
 }  // namespace
