@@ -149,11 +149,12 @@ class KindMap {
 
 // What is wanted in the L2 cache soon: from memory to a register takes longer than a core can wait
 // for many lines. Asked for a few lines at a time, between other work, since a core has room for
-// few requests.
+// few requests: as many as it takes to have asked for all when the work is done, if that has as
+// many pieces as the work before.
 class Prefetcher {
  public:
   HWY_INLINE void Add(const std::byte* from, size_t count) {
-    if (spans_ == kMaxSpans) Some(kMaxLines);
+    if (spans_ == kMaxSpans) Ask(kMaxLines);
     if (spans_ == kMaxSpans) return;
     begins_[spans_] = from;
     ends_[spans_++] = from + count;
@@ -176,23 +177,42 @@ class Prefetcher {
     add(rows.layout.scales_offset, rows.row.scales);
     add(rows.layout.biases_offset, rows.row.biases);
   }
-  HWY_INLINE void Some(size_t lines) {
+  // Between what was added and the first piece of work.
+  HWY_INLINE void StartWork() {
+    size_t lines = 0;
+    for (size_t i = 0; i < spans_; ++i) {
+      lines += static_cast<size_t>(ends_[i] - begins_[i]) / kLineBytes + 1;
+    }
+    lines_a_piece_ = lines / HWY_MAX(pieces_, size_t{1}) + 1;
+    pieces_ = 0;
+  }
+  // Beside each piece.
+  HWY_INLINE void Some() {
+    ++pieces_;
+    Ask(lines_a_piece_);
+  }
+
+ private:
+  static constexpr size_t kMaxSpans = 32;
+  static constexpr size_t kMaxLines = 64;
+  static constexpr size_t kLineBytes = 64;
+
+  HWY_INLINE void Ask(size_t lines) {
     while (spans_ != 0 && lines != 0) {
       const std::byte*& begin = begins_[spans_ - 1];
       const std::byte* const end = ends_[spans_ - 1];
-      for (; begin < end && lines != 0; begin += 64, --lines) {
+      for (; begin < end && lines != 0; begin += kLineBytes, --lines) {
         __builtin_prefetch(begin, /*rw=*/0, /*locality=*/2);
       }
       if (begin >= end) --spans_;
     }
   }
 
- private:
-  static constexpr size_t kMaxSpans = 32;
-  static constexpr size_t kMaxLines = 64;
   const std::byte* begins_[kMaxSpans];
   const std::byte* ends_[kMaxSpans];
   size_t spans_ = 0;
+  size_t pieces_ = 0;  // of work so far
+  size_t lines_a_piece_ = 0;
 };
 
 // Walks the block table in position order for one kv head.

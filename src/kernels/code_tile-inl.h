@@ -24,9 +24,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Cache lines asked for between two pieces of work.
-inline constexpr size_t kLinesAtOnce = 12;
-
 // Some tokens of a tile.
 struct TilePart {
   uint64_t begin = 0;  // of the tile
@@ -108,8 +105,8 @@ class CodeSide {
     const std::byte* scales = rows.unit + rows.layout.scales_offset + slot * kBytes;
     const std::byte* biases = rows.unit + rows.layout.biases_offset + slot * kBytes;
     const size_t pitch = rows.layout.slots * kBytes, stored = dim_ / rows.format->group_size;
+    prefetcher_->Some();
     for (size_t g = 0; g < stored; ++g, scales += pitch, biases += pitch) {
-      prefetcher_->Some(kLinesAtOnce);
       for (uint32_t t = 0; t < kTileTokens; t += kStepTokens) {
         const VF bias =
             groups.meaning.biased() ? LoadWidened<kDtype>(biases + t * kBytes) : hn::Zero(DF());
@@ -184,7 +181,7 @@ class CodeSide {
       }
       uint32_t* to = laid_ + half * KeyWords::kTokens * dim_ / 4;
       keys_.half[half] = to;
-      prefetcher_->Some(kLinesAtOnce);
+      prefetcher_->Some();
       if (nibbles) {
         for (size_t i = 0; i < tile_words; i += KeyWords::kTokens) {
           UnpackNibbles(from + i, to + 2 * i, KeyWords::kTokens, signs);
@@ -213,7 +210,7 @@ class CodeSide {
     const size_t laid_words = kTileTokens / 4 * group;
     const size_t piece = kSigned ? group : laid_words;  // four tokens have signs of their own
     for (size_t g = 0; g < dim_ / group; ++g) {
-      prefetcher_->Some(kLinesAtOnce);
+      prefetcher_->Some();
       const uint32_t* group_from = from + g * group_words;
       uint32_t* group_to = laid_ + g * laid_words;
       for (size_t done = 0; done < laid_words; done += piece) {
@@ -262,7 +259,7 @@ class CodeSide {
         LoadRun(part.begin, slot, run);
       }
       if (step != 0) LayOut(slot);
-      prefetcher_->Some(2 * kLinesAtOnce);
+      prefetcher_->Some();
     }
     for (size_t half = 0; half < 2; ++half) {
       keys_.half[half] = laid_ + half * KeyWords::kTokens * dim_ / 4;
@@ -380,7 +377,7 @@ class CodeTile {
     keys_.Load(part, &prefetcher_);
     values_.Load(part, &prefetcher_);
   }
-  HWY_INLINE void Prefetch() { prefetcher_.Some(kLinesAtOnce); }
+  HWY_INLINE void Prefetch() { prefetcher_.Some(); }
   HWY_INLINE const KeyWords& keys() const { return keys_.keys(); }
   HWY_INLINE const ValueWords& values() const { return values_.values(); }
 
@@ -390,10 +387,11 @@ class CodeTile {
          run = RunFrom(part.tokens, run.first + run.count)) {
       for (uint32_t done = 0; done < run.count;) {
         done += ahead_.Take(part.begin + run.first + done, run.count - done);
-        prefetcher_.Add(ahead_.keys());
         prefetcher_.Add(ahead_.values());
+        prefetcher_.Add(ahead_.keys());  // asked for first
       }
     }
+    prefetcher_.StartWork();
   }
 
   CodeSide<false, Digits> keys_;
