@@ -112,6 +112,21 @@ prefixd_status prefixd_match(prefixd_space* space, const uint32_t* tokens, size_
   });
 }
 
+prefixd_status prefixd_prefetch(prefixd_space* space, const uint32_t* tokens, size_t count,
+                                const prefixd_lookup* lookup, uint32_t* there) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    if (there != nullptr) *there = 0;
+    Options options;
+    if (!CheckTokens(tokens, count) || !TakeLookup(lookup, &options)) {
+      return PREFIXD_INVALID_ARGUMENT;
+    }
+    if (space == nullptr) return Tell({prefixd::StatusCode::kUnavailable, "prefetch: no space"});
+    const prefixd::Result<uint32_t> hint = space->space.Prefetch({tokens, count}, options.begin);
+    if (hint.ok() && there != nullptr) *there = hint.value();
+    return Tell(hint.status);
+  });
+}
+
 prefixd_lease* prefixd_acquire(prefixd_space* space, const uint32_t* tokens, size_t count,
                                const prefixd_lookup* lookup, prefixd_match_info* out) {
   return Guarded<prefixd_lease*>(nullptr, [&]() -> prefixd_lease* {

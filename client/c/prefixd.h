@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 3
+#define PREFIXD_ABI_VERSION 4
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -259,6 +259,13 @@ typedef struct prefixd_match_info {
 // Lookup alone. `lookup` may be NULL. An error leaves *out with 0 tokens.
 PREFIXD_API prefixd_status prefixd_match(prefixd_space* space, const uint32_t* tokens, size_t count,
                                          const prefixd_lookup* lookup, prefixd_match_info* out);
+
+// A hint that a request with these tokens is queued: what of it is on SSD is read into the daemon's
+// RAM, behind what others wait for; nothing is held. *there: the tokens that will be there, 0 with
+// an error; may be NULL. Since version 4.
+PREFIXD_API prefixd_status prefixd_prefetch(prefixd_space* space, const uint32_t* tokens,
+                                            size_t count, const prefixd_lookup* lookup,
+                                            uint32_t* there);
 
 typedef struct prefixd_lease prefixd_lease;
 // Looks the tokens up, leases what is there and starts loading it. `lookup` and `out` may be NULL.

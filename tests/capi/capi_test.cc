@@ -161,6 +161,31 @@ TEST_F(CapiTest, HandlesMayBeFreedInAnyOrder) {
   prefixd_abandon(plan);
 }
 
+TEST_F(CapiTest, AHintSaysHowManyTokensWillBeThere) {
+  StartDaemon();
+  prefixd_client* client = Attach();
+  ASSERT_EQ(prefixd_attached(client, 20'000), 1);
+  Engine engine(1);
+  prefixd_space* space = engine.Open(client);
+  const uint32_t* tokens = engine.tokens.data();
+  uint32_t there = 7;
+  EXPECT_EQ(prefixd_prefetch(space, tokens, kTokens, nullptr, &there), PREFIXD_OK);
+  EXPECT_EQ(there, 0u);
+  ASSERT_EQ(engine.Store(space, nullptr), PREFIXD_OK);
+  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
+  lookup.max_tokens = kTokens - 1;
+  EXPECT_EQ(prefixd_prefetch(space, tokens, kTokens, &lookup, &there), PREFIXD_OK)
+      << prefixd_last_error();
+  EXPECT_EQ(there, kTokens - 1);
+  EXPECT_EQ(prefixd_prefetch(space, tokens, kTokens, nullptr, nullptr), PREFIXD_OK);
+  EXPECT_EQ(prefixd_prefetch(space, nullptr, 1, nullptr, &there), PREFIXD_INVALID_ARGUMENT);
+  EXPECT_EQ(there, 0u);
+  EXPECT_EQ(prefixd_prefetch(nullptr, tokens, kTokens, nullptr, &there), PREFIXD_UNAVAILABLE);
+  EXPECT_STREQ(prefixd_last_error(), "prefetch: no space");
+  prefixd_close_space(space);
+  prefixd_detach(client);
+}
+
 TEST_F(CapiTest, PagesAreCopiedThroughTheSocketWhereMemoryIsNotShared) {
   StartDaemon();
   prefixd_client* client = Attach(/*arena=*/false);

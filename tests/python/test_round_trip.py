@@ -1,10 +1,11 @@
 """G1: packed bytes of an engine go in and come out bit for bit; an exact repeat reuses n - 1."""
 
 import threading
+import time
 
 import numpy as np
 import prefixd
-from support import PATIENCE_MS, DaemonTest, Engine, run_script, same
+from support import PATIENCE_MS, Daemon, DaemonTest, Engine, run_script, same
 
 FORMATS = {
     "mlx 8 bits, bfloat16": prefixd.mlx_affine(8, 64, "bfloat16"),
@@ -146,6 +147,30 @@ class RoundTripTest(DaemonTest):
             self.assertEqual((match.kind, match.restorable_tokens), (kind, shared))
         self.assertEqual(space.match(engine.tokens(200), max_tokens=0).restorable_tokens, 0)
         self.assertEqual(space.acquire([], max_tokens=-1).wait_all(), 0, "an empty prompt")
+
+    def test_a_hint_brings_a_prompt_from_ssd_to_ram(self):
+        self.daemon = Daemon(self.folder, ssd="1GiB")
+        self.addCleanup(self.daemon.stop)
+        self.daemon.start()
+        engine = Engine()
+        client = self.attached()
+        space = engine.open(client)
+        self.assertEqual(space.prefetch(engine.tokens(200)), 0, "nothing is stored")
+        engine.store(space, 200)
+        self.daemon.process.terminate()
+        self.daemon.process.wait()
+        self.daemon.arena.unlink()
+        self.daemon.start()
+        space = engine.open(self.attached())
+        before = space.match(engine.tokens(200))
+        self.assertEqual((before.restorable_tokens, before.ram_bytes), (200, 0))
+        self.assertEqual(space.prefetch(engine.tokens(200), max_tokens=150), 150)
+        self.assertEqual(space.prefetch(engine.tokens(200)), 200)
+        until = time.monotonic() + PATIENCE_MS / 1000
+        while space.match(engine.tokens(200)).ssd_bytes > 0 and time.monotonic() < until:
+            pass
+        there = space.match(engine.tokens(200))
+        self.assertEqual((there.ram_bytes, there.ssd_bytes), (before.ssd_bytes, 0))
 
     def test_tensors_are_taken_as_they_stand(self):
         self.daemon.start()

@@ -86,6 +86,7 @@ class AbsentLibraryTest(DaemonTest):
             self.assertFalse(plan.write_packed(0, key=key, value=value))
             self.assertIn("libnone.so", plan.commit(100).error)
         self.assertEqual(space.match(engine.tokens(100)).restorable_tokens, 0)
+        self.assertEqual(space.prefetch(engine.tokens(100)), 0)
         self.assertEqual((space.id, space.block_tokens, client.stats().attached), ("", 0, False))
 
     def test_a_library_that_comes_later_is_found(self):

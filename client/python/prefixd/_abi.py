@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -262,6 +262,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "close_space": (None, (_HANDLE,), None),
     "describe_space": (None, (_HANDLE, _STRUCT), None),
     "match": (c_int32, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), UNAVAILABLE),
+    "prefetch": (
+        c_int32,
+        (_HANDLE, c_void_p, c_size_t, _STRUCT, POINTER(c_uint32)),
+        UNAVAILABLE,
+    ),
     "acquire": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), None),
     "acquire_set": (
         c_int32,

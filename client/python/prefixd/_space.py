@@ -95,6 +95,34 @@ class Space:
         )
         return match_of(info, self._told(status, self._lib.error()))
 
+    def prefetch(
+        self,
+        tokens: Tokens,
+        *,
+        content: Iterable[Content] = (),
+        max_tokens: int | None = None,
+        deadline_ms: int | None = None,
+        readable: Formats | None = None,
+        request_id: str = "",
+    ) -> int:
+        """A hint that a request with these tokens is queued: what of it is on SSD is read into the
+        daemon's RAM, behind what others wait for. Returns the tokens that will be there; nothing
+        is held."""
+        packed = _packed(tokens)
+        if _nothing_asked(packed, max_tokens):
+            return 0
+        lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
+        space = self._held
+        there = ctypes.c_uint32(0)
+        self._lib.prefetch(
+            space and space.pointer,
+            packed,
+            len(packed) // 4,
+            ctypes.addressof(lookup),
+            ctypes.byref(there),
+        )
+        return there.value
+
     def acquire(
         self,
         tokens: Tokens,
