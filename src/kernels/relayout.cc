@@ -12,6 +12,7 @@
 #include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
+#include "kernels/stream_line-inl.h"
 #include "kernels/unit_rows-inl.h"
 #include "kernels/unit_tiles-inl.h"
 
@@ -27,12 +28,14 @@ Place PlaceOf(const Rows& rows, size_t token) {
           .scales = rows.scales + token * rows.scales_stride,
           .biases = rows.biases + token * rows.scales_stride};
 }
-HWY_ATTR void StoreStepOnTarget(const UnitStep& step, const ConstStepRows& from, std::byte* unit) {
+HWY_ATTR void StoreStepOnTarget(const UnitStep& step, const ConstStepRows& from, std::byte* unit,
+                                LinesBeside*) {
   for (uint32_t t = 0; t < step.count; ++t) {
     quant::StoreRow(step.shape, PlaceOf<quant::ConstRowPlace>(from, t), step.first + t, unit);
   }
 }
-HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, const StepRows& to) {
+HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, const StepRows& to,
+                               LinesBeside*) {
   for (uint32_t t = 0; t < step.count; ++t) {
     quant::LoadRow(step.shape, unit, step.first + t, PlaceOf<quant::RowPlace>(to, t));
   }
@@ -40,11 +43,13 @@ HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, cons
 
 #else
 
-HWY_ATTR void StoreStepOnTarget(const UnitStep& step, const ConstStepRows& from, std::byte* unit) {
-  StoreTilesOfRows(step, from, unit);
+HWY_ATTR void StoreStepOnTarget(const UnitStep& step, const ConstStepRows& from, std::byte* unit,
+                                LinesBeside* beside) {
+  StoreTilesOfRows(step, from, unit, SendBeside(beside));
 }
-HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, const StepRows& to) {
-  LoadRowsOfTiles(step, unit, to);
+HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, const StepRows& to,
+                               LinesBeside* beside) {
+  LoadRowsOfTiles(step, unit, to, SendBeside(beside));
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
@@ -125,17 +130,25 @@ void CopyRows(const quant::TensorFormat& format, const UnitRun& run, const Packe
   }
 }
 
+UnitStep WholeUnit(const quant::TensorFormat& format, quant::Layout layout, const UnitRun& run) {
+  UnitStep unit;
+  unit.shape = ShapeOf(format, run);
+  unit.shape.format.layout = layout;
+  unit.layout = quant::LayoutOf(unit.shape);
+  return unit;
+}
+
 // One head's rows, from the run's first token on, into its tiled unit and out of it.
-void StoreUnit(const quant::UnitShape& shape, const UnitRun& run, const ConstStepRows& rows,
-               std::byte* unit) {
-  ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
-    HWY_DYNAMIC_DISPATCH(StoreStepOnTarget)(step, RowsFrom(rows, at), unit);
+void StoreUnit(const UnitStep& tiled, const UnitRun& run, const ConstStepRows& rows,
+               std::byte* unit, LinesBeside* beside = nullptr) {
+  ForEachStep(tiled, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+    HWY_DYNAMIC_DISPATCH(StoreStepOnTarget)(step, RowsFrom(rows, at), unit, beside);
   });
 }
-void LoadUnit(const quant::UnitShape& shape, const std::byte* unit, const UnitRun& run,
-              const StepRows& rows) {
-  ForEachStep(shape, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
-    HWY_DYNAMIC_DISPATCH(LoadStepOnTarget)(step, unit, RowsFrom(rows, at));
+void LoadUnit(const UnitStep& tiled, const std::byte* unit, const UnitRun& run,
+              const StepRows& rows, LinesBeside* beside = nullptr) {
+  ForEachStep(tiled, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+    HWY_DYNAMIC_DISPATCH(LoadStepOnTarget)(step, unit, RowsFrom(rows, at), beside);
   });
 }
 
@@ -160,15 +173,15 @@ void StorePacked(const quant::TensorFormat& format, const PackedRows& from, cons
   if (format.layout == quant::Layout::kRows) {
     return CopyRows(format, run, from, RowsInUnits<MutablePackedRows>(format, run, units));
   }
-  const quant::UnitShape shape = ShapeOf(format, run);
-  const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
+  const UnitStep unit = WholeUnit(format, format.layout, run);
+  const uint64_t unit_bytes = unit.layout.unit_bytes;
   for (uint32_t head = 0; head < run.heads; ++head) {
     if (format.layout == quant::Layout::kTransposed) {
-      StoreTransposedUnit(shape, run, RowsOf<const std::byte>(from, head),
+      StoreTransposedUnit(unit.shape, run, RowsOf<const std::byte>(from, head),
                           units + head * unit_bytes);
       continue;
     }
-    StoreUnit(shape, run, RowsOf<const std::byte>(from, head), units + head * unit_bytes);
+    StoreUnit(unit, run, RowsOf<const std::byte>(from, head), units + head * unit_bytes);
   }
 }
 
@@ -177,39 +190,40 @@ void LoadPacked(const quant::TensorFormat& format, const std::byte* units, const
   if (format.layout == quant::Layout::kRows) {
     return CopyRows(format, run, RowsInUnits<PackedRows>(format, run, units), to);
   }
-  const quant::UnitShape shape = ShapeOf(format, run);
-  const uint64_t unit_bytes = quant::LayoutOf(shape).unit_bytes;
+  const UnitStep unit = WholeUnit(format, format.layout, run);
+  const uint64_t unit_bytes = unit.layout.unit_bytes;
   for (uint32_t head = 0; head < run.heads; ++head) {
     if (format.layout == quant::Layout::kTransposed) {
-      LoadTransposedUnit(shape, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
+      LoadTransposedUnit(unit.shape, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
       continue;
     }
-    LoadUnit(shape, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
+    LoadUnit(unit, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
   }
 }
 
 void Relayout(const quant::TensorFormat& format, const std::byte* units, const UnitRun& run,
               std::byte* to) {
   const bool to_rows = format.layout == quant::Layout::kTiled;
-  const quant::UnitShape tiled = ShapeOf(quant::Tiled(format), run);
-  const quant::UnitShape rows = ShapeOf(quant::InRows(format), run);
-  const uint64_t tiled_bytes = quant::LayoutOf(tiled).unit_bytes;
-  const UnitStep in_rows{.shape = rows,
-                         .layout = quant::LayoutOf(rows),
-                         .first = run.first_token,
-                         .count = run.tokens};
-  const uint64_t from_bytes = to_rows ? tiled_bytes : in_rows.layout.unit_bytes;
-  UnitOutput output(to_rows ? rows : tiled, run);
+  const UnitStep tiled = WholeUnit(format, quant::Layout::kTiled, run);
+  UnitStep rows = WholeUnit(format, quant::Layout::kRows, run);
+  rows.first = run.first_token;
+  rows.count = run.tokens;
+  const quant::RowBytes row = quant::BytesOfRow(rows.shape.format, run.dim);
+  const UnitStep& source = to_rows ? tiled : rows;
+  const UnitStep& target = to_rows ? rows : tiled;
+  const uint64_t from_bytes = source.layout.unit_bytes;
+  UnitOutput output(target.shape, run);
+  LinesBeside beside;
   for (uint32_t head = 0; head < run.heads; ++head, units += from_bytes) {
     std::byte* const unit = output.Begin(to);
+    beside.StartUnit(output.pending(), head + 1 < run.heads ? units + from_bytes : nullptr);
     if (to_rows) {
-      LoadUnit(tiled, units, run, RowsInUnit(in_rows, unit));
+      LoadUnit(tiled, units, run, RowsInUnit(rows, row, unit), &beside);
     } else {
-      StoreUnit(tiled, run, RowsInUnit(in_rows, units), unit);
+      StoreUnit(tiled, run, RowsInUnit(rows, row, units), unit, &beside);
     }
     output.End(to);
-    Send(output.pending(), head + 1 < run.heads ? units + from_bytes : nullptr);
-    to += to_rows ? in_rows.layout.unit_bytes : tiled_bytes;
+    to += target.layout.unit_bytes;
   }
 }
 

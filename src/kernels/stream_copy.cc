@@ -45,6 +45,15 @@ std::byte* NextLine(std::byte* memory) {
   return memory + (kLine - address % kLine) % kLine;
 }
 
+// Zeros where units have padding.
+std::unique_ptr<std::byte[]> MemoryFor(const quant::UnitShape& shape, size_t bytes) {
+  const quant::UnitLayout layout = quant::LayoutOf(shape);
+  const bool padded =
+      layout.slots != shape.page_tokens || layout.payload_bytes != layout.unit_bytes;
+  return padded ? std::make_unique<std::byte[]>(bytes)
+                : std::make_unique_for_overwrite<std::byte[]>(bytes);
+}
+
 }  // namespace
 
 void Send(PendingLines* lines, const std::byte* next) {
@@ -53,10 +62,17 @@ void Send(PendingLines* lines, const std::byte* next) {
 
 void FinishStream() { hwy::FlushStream(); }
 
+void LinesBeside::StartUnit(PendingLines* to_send, const std::byte* to_ask) {
+  sent = to_send;
+  asked = to_ask;
+  if (pieces != 0) lines_a_piece = sent->bytes / kLine / pieces + 1;
+  pieces = 0;
+}
+
 UnitOutput::UnitOutput(const quant::UnitShape& shape, const UnitRun& run)
     : unit_bytes_(quant::LayoutOf(shape).unit_bytes) {
   if (!run.stream || run.first_token != 0 || run.tokens != run.page_tokens) return;
-  memory_ = std::make_unique<std::byte[]>(2 * (unit_bytes_ + kLine));  // zeros: the padding
+  memory_ = MemoryFor(shape, 2 * (unit_bytes_ + kLine));
   building_ = NextLine(memory_.get());
   leaving_ = NextLine(building_ + unit_bytes_);
 }

@@ -23,6 +23,17 @@ struct PendingLines {
 void Send(PendingLines* lines, const std::byte* next = nullptr);
 void FinishStream();
 
+// What memory does while a unit is built: it takes lines of the last one and brings those of the
+// next one, evenly between the pieces of the work: as many a piece as the unit before had time for.
+struct LinesBeside {
+  PendingLines* sent = nullptr;
+  const std::byte* asked = nullptr;  // null: none
+  size_t pieces = 0;                 // so far
+  size_t lines_a_piece = 1;
+
+  void StartUnit(PendingLines* to_send, const std::byte* to_ask);
+};
+
 // Where the units of one run are built.
 class UnitOutput {
  public:

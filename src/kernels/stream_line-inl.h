@@ -37,6 +37,30 @@ HWY_INLINE void WriteLine(PendingLines* lines) {
   lines->bytes -= kLineBytes;
 }
 
+// Between two pieces of the work. Null: there is nothing to do.
+class SendBeside {
+ public:
+  explicit HWY_INLINE SendBeside(LinesBeside* lines) : lines_(lines) {}
+  HWY_INLINE void operator()() const {
+    if (lines_ == nullptr) return;
+    ++lines_->pieces;
+    PendingLines sent = *lines_->sent;
+    const std::byte* asked = lines_->asked;
+    const bool sends = LinesAreAligned(sent);
+    for (size_t i = lines_->lines_a_piece; i != 0; --i) {
+      if (sends && sent.bytes != 0) WriteLine(&sent);
+      if (asked == nullptr) continue;
+      hwy::Prefetch(asked);
+      asked += kLineBytes;
+    }
+    *lines_->sent = sent;
+    lines_->asked = asked;
+  }
+
+ private:
+  LinesBeside* const lines_;
+};
+
 }  // namespace prefixd::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

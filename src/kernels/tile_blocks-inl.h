@@ -144,7 +144,8 @@ HWY_INLINE Quad<D> LoadRuns(D d, const std::byte* from, size_t pitch) {
   }
 }
 
-// What stands in a row of one token, as 16 bytes of tiled K (four words) and of tiled V, and back.
+// What stands in a row of one token, as 16 bytes of tiled K (four words: the i-th one is word
+// kWords[i] of the channels) and of tiled V, and back.
 // `row` + At(c) is where channel c begins. 16 bytes hold kChannels channels. A block a token, whose
 // rows are `stride` bytes apart.
 
@@ -154,6 +155,7 @@ struct ByteRow;
 template <>
 struct ByteRow<8> {
   static constexpr size_t kChannels = 16;
+  static constexpr size_t kWords[4] = {0, 1, 2, 3};
   HWY_INLINE size_t At(size_t channel) const { return channel; }
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
@@ -175,6 +177,7 @@ struct ByteRow<8> {
 template <>
 struct ByteRow<4> {
   static constexpr size_t kChannels = 32;
+  static constexpr size_t kWords[4] = {0, 1, 2, 3};
   HWY_INLINE size_t At(size_t channel) const { return channel; }
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
@@ -231,6 +234,7 @@ struct ByteRow<4> {
 // MLX's rows of 4 bits.
 struct NibbleRow {
   static constexpr size_t kChannels = 32;
+  static constexpr size_t kWords[4] = {0, 1, 2, 3};
   HWY_INLINE size_t At(size_t channel) const { return channel / 2; }
   // The nibbles 0 ... 7 of a word become 0, 4, 1, 5, 2, 6, 3, 7: bytes 1 and 2 change places, then
   // nibbles 1 and 2 of each half.
@@ -277,17 +281,16 @@ struct ByteBlocks : ByteRow<8> {
 };
 struct NibbleBlocks {
   static constexpr size_t kChannels = 32;
+  static constexpr size_t kWords[4] = {0, 2, 1, 3};
   size_t head;  // bytes of scales before the codes
   HWY_INLINE size_t At(size_t channel) const { return channel / 32 * (head + 16) + head; }
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
-    const auto both = LoadBlocks(d, from, stride);
-    return ByteRow<4>::KeyOf(d, LowNibbles(both), HighNibbles(both));
+    return Pair(d, LoadBlocks(d, from, stride));
   }
   template <class D>
   static HWY_INLINE void PutKey(D d, hn::Vec<D> words, std::byte* to, size_t stride) {
-    StoreBlocks(d, JoinNibbles(ByteRow<4>::FirstOf(d, words), ByteRow<4>::SecondOf(d, words)), to,
-                stride);
+    StoreBlocks(d, Pair(d, words), to, stride);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> Value(D d, const std::byte* from, size_t stride) {
@@ -296,6 +299,20 @@ struct NibbleBlocks {
   template <class D>
   static HWY_INLINE void PutValue(D d, hn::Vec<D> bytes, std::byte* to, size_t stride) {
     StoreBlocks(d, bytes, to, stride);
+  }
+
+ private:
+  // Of every eight bytes the first four keep their low nibbles and the last four their high ones:
+  // the others change places, crosswise. Its own inverse.
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Pair(D d, hn::Vec<D> bytes) {
+    const hn::Repartition<uint32_t, D> d32;
+    const hn::Repartition<uint64_t, D> d64;
+    const auto wide = hn::BitCast(d64, bytes);
+    const auto others = hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<28>(wide)),
+                                    hn::BitCast(d32, hn::ShiftRight<28>(wide)));
+    const auto changed = hn::BitCast(d, hn::Set(d64, 0x0f0f0f0ff0f0f0f0));
+    return hn::Xor(bytes, hn::And(hn::Xor(bytes, hn::BitCast(d, others)), changed));
   }
 };
 

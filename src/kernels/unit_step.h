@@ -55,10 +55,9 @@ struct BasicStepRows {
 using StepRows = BasicStepRows<std::byte>;
 using ConstStepRows = BasicStepRows<const std::byte>;
 
-// Where the step's tokens stand in a unit of layout rows.
+// Where the step's tokens stand in a unit of layout rows, which are `row` bytes each.
 template <typename Byte>
-BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
-  const quant::RowBytes row = quant::BytesOfRow(step.shape.format, step.shape.dim);
+BasicStepRows<Byte> RowsInUnit(const UnitStep& step, const quant::RowBytes& row, Byte* unit) {
   BasicStepRows<Byte> rows;
   rows.codes = unit + step.layout.codes_offset + step.first * size_t{row.codes};
   rows.scales = unit + step.layout.scales_offset + step.first * size_t{row.scales};
@@ -66,6 +65,11 @@ BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
   rows.codes_stride = row.codes;
   rows.scales_stride = row.scales;
   return rows;
+}
+
+template <typename Byte>
+BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
+  return RowsInUnit(step, quant::BytesOfRow(step.shape.format, step.shape.dim), unit);
 }
 
 // Memory for the parts of a step, for its scales and biases as floats and for a row of raw
@@ -97,16 +101,20 @@ class StepMemory {
   const std::unique_ptr<std::byte[]> memory_;
 };
 
-// The tokens of `run` as steps: calls visit(step, index of its first token in the run).
+// The tokens of a run as steps of `unit`: calls visit(step, index of its first token in the run).
 template <typename Visit>
-void ForEachStep(const quant::UnitShape& shape, uint32_t first_token, uint32_t tokens,
-                 const Visit& visit) {
-  UnitStep step{.shape = shape, .layout = quant::LayoutOf(shape)};
+void ForEachStep(const UnitStep& unit, uint32_t first_token, uint32_t tokens, const Visit& visit) {
+  UnitStep step = unit;
   for (uint32_t done = 0; done < tokens; done += step.count) {
     step.first = first_token + done;
     step.count = std::min(kUnitStepTokens - step.first % kUnitStepTokens, tokens - done);
     visit(step, done);
   }
+}
+template <typename Visit>
+void ForEachStep(const quant::UnitShape& shape, uint32_t first_token, uint32_t tokens,
+                 const Visit& visit) {
+  ForEachStep({.shape = shape, .layout = quant::LayoutOf(shape)}, first_token, tokens, visit);
 }
 
 }  // namespace prefixd::kernels

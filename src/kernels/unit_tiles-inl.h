@@ -22,6 +22,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+// Called between pieces of the work, of about 1 KiB each, for whoever has something to do beside
+// it.
+struct NothingBeside {
+  HWY_INLINE void operator()() const {}
+};
+
 // Rows of the step's tokens.
 template <typename Byte>
 struct CodeRows {
@@ -40,10 +46,10 @@ HWY_INLINE void StoreKeyTokens(D d, const std::byte* rows, size_t stride, size_t
     const auto row = [&](size_t i) HWY_ATTR { return Row::Key(d, from + i * stride, 4 * stride); };
     const Quad<D> words = TransposeWords(d, Quad<D>{row(0), row(1), row(2), row(3)});
     std::byte* to = tile + 4 * *t;
-    StoreBytes(d, words.a, to);
-    StoreBytes(d, words.b, to + pitch);
-    StoreBytes(d, words.c, to + 2 * pitch);
-    StoreBytes(d, words.d, to + 3 * pitch);
+    StoreBytes(d, words.a, to + Row::kWords[0] * pitch);
+    StoreBytes(d, words.b, to + Row::kWords[1] * pitch);
+    StoreBytes(d, words.c, to + Row::kWords[2] * pitch);
+    StoreBytes(d, words.d, to + Row::kWords[3] * pitch);
   }
 }
 template <class D, class Row>
@@ -52,9 +58,9 @@ HWY_INLINE void LoadKeyTokens(D d, const std::byte* tile, size_t pitch, size_t c
   constexpr size_t kTokens = 4 * kBlocksOf<D>;
   for (; *t + kTokens <= count; *t += kTokens) {
     const std::byte* from = tile + 4 * *t;
-    const Quad<D> words =
-        TransposeWords(d, Quad<D>{LoadBytes(d, from), LoadBytes(d, from + pitch),
-                                  LoadBytes(d, from + 2 * pitch), LoadBytes(d, from + 3 * pitch)});
+    const auto word = [&](size_t i)
+                          HWY_ATTR { return LoadBytes(d, from + Row::kWords[i] * pitch); };
+    const Quad<D> words = TransposeWords(d, Quad<D>{word(0), word(1), word(2), word(3)});
     std::byte* to = rows + *t * stride;
     Row::PutKey(d, words.a, to, 4 * stride);
     Row::PutKey(d, words.b, to + stride, 4 * stride);
@@ -63,11 +69,12 @@ HWY_INLINE void LoadKeyTokens(D d, const std::byte* tile, size_t pitch, size_t c
   }
 }
 
-template <class Row>
+template <class Row, class Beside>
 HWY_INLINE void StoreKeys(const UnitStep& step, const Row& row, CodeRows<const std::byte> codes,
-                          std::byte* tile, size_t pitch) {
+                          std::byte* tile, size_t pitch, const Beside& beside) {
   const size_t count = step.count, stride = codes.stride;
   for (size_t c = 0; c < step.shape.dim; c += Row::kChannels, tile += 4 * pitch) {
+    beside();
     const std::byte* from = codes.first + row.At(c);
     size_t t = 0;
     StoreKeyTokens<DBlocks, Row>(DBlocks(), from, stride, count, tile, pitch, &t);
@@ -75,22 +82,27 @@ HWY_INLINE void StoreKeys(const UnitStep& step, const Row& row, CodeRows<const s
     for (; t < count; ++t) {
       alignas(16) std::byte words[16];
       Store16(Row::Key(D8(), from + t * stride, 0), words);
-      for (size_t w = 0; w < 4; ++w) std::memcpy(tile + w * pitch + 4 * t, words + 4 * w, 4);
+      for (size_t w = 0; w < 4; ++w) {
+        std::memcpy(tile + Row::kWords[w] * pitch + 4 * t, words + 4 * w, 4);
+      }
     }
   }
 }
-template <class Row>
+template <class Row, class Beside>
 HWY_INLINE void LoadKeys(const UnitStep& step, const Row& row, const std::byte* tile, size_t pitch,
-                         CodeRows<std::byte> codes) {
+                         CodeRows<std::byte> codes, const Beside& beside) {
   const size_t count = step.count, stride = codes.stride;
   for (size_t c = 0; c < step.shape.dim; c += Row::kChannels, tile += 4 * pitch) {
+    beside();
     std::byte* to = codes.first + row.At(c);
     size_t t = 0;
     LoadKeyTokens<DBlocks, Row>(DBlocks(), tile, pitch, count, to, stride, &t);
     LoadKeyTokens<D8, Row>(D8(), tile, pitch, count, to, stride, &t);
     for (; t < count; ++t) {
       alignas(16) std::byte words[16];
-      for (size_t w = 0; w < 4; ++w) std::memcpy(words + 4 * w, tile + w * pitch + 4 * t, 4);
+      for (size_t w = 0; w < 4; ++w) {
+        std::memcpy(words + 4 * w, tile + Row::kWords[w] * pitch + 4 * t, 4);
+      }
       Row::PutKey(D8(), Load16(words), to + t * stride, 0);
     }
   }
@@ -107,10 +119,11 @@ class ValueTile {
         group_bytes_(step.layout.slots / 4 * quad_bytes_) {}
 
   // The rows of four tokens a block from slot 4 * quad of `words` on.
-  template <class D>
+  template <class D, class Beside>
   HWY_INLINE void StoreQuads(D d, const std::byte* rows, size_t stride, size_t quad,
-                             std::byte* words) const {
+                             std::byte* words, const Beside& beside) const {
     ForEachRun(quad, [&](size_t at, size_t offset) HWY_ATTR {
+      beside();
       const std::byte* from = rows + at;
       const auto row = [&](size_t i)
                            HWY_ATTR { return Row::Value(d, from + i * stride, 4 * stride); };
@@ -118,10 +131,11 @@ class ValueTile {
                 quad_bytes_);
     });
   }
-  template <class D>
+  template <class D, class Beside>
   HWY_INLINE void LoadQuads(D d, const std::byte* words, size_t quad, std::byte* rows,
-                            size_t stride) const {
+                            size_t stride, const Beside& beside) const {
     ForEachRun(quad, [&](size_t at, size_t offset) HWY_ATTR {
+      beside();
       const Quad<D> unzipped = UnzipTokens(d, LoadRuns(d, words + offset, quad_bytes_));
       std::byte* to = rows + at;
       Row::PutValue(d, unzipped.a, to, 4 * stride);
@@ -172,9 +186,9 @@ HWY_INLINE size_t TokensTogether(size_t slot, size_t end) {
   return end - slot < 4 * kBlocksOf<DBlocks> ? 4 : 4 * kBlocksOf<DBlocks>;
 }
 
-template <class Row>
+template <class Row, class Beside>
 HWY_INLINE void StoreValues(const UnitStep& step, const Row& row, CodeRows<const std::byte> codes,
-                            std::byte* words) {
+                            std::byte* words, const Beside& beside) {
   const ValueTile<Row> tile(step, row);
   const size_t end = size_t{step.first} + step.count;
   for (size_t slot = step.first; slot < end;) {
@@ -183,16 +197,16 @@ HWY_INLINE void StoreValues(const UnitStep& step, const Row& row, CodeRows<const
     if (tokens == 1) {
       tile.StoreToken(from, slot, words);
     } else if (tokens == 4) {
-      tile.StoreQuads(D8(), from, codes.stride, slot / 4, words);
+      tile.StoreQuads(D8(), from, codes.stride, slot / 4, words, beside);
     } else {
-      tile.StoreQuads(DBlocks(), from, codes.stride, slot / 4, words);
+      tile.StoreQuads(DBlocks(), from, codes.stride, slot / 4, words, beside);
     }
     slot += tokens;
   }
 }
-template <class Row>
+template <class Row, class Beside>
 HWY_INLINE void LoadValues(const UnitStep& step, const Row& row, const std::byte* words,
-                           CodeRows<std::byte> codes) {
+                           CodeRows<std::byte> codes, const Beside& beside) {
   const ValueTile<Row> tile(step, row);
   const size_t end = size_t{step.first} + step.count;
   for (size_t slot = step.first; slot < end;) {
@@ -201,9 +215,9 @@ HWY_INLINE void LoadValues(const UnitStep& step, const Row& row, const std::byte
     if (tokens == 1) {
       tile.LoadToken(words, slot, to);
     } else if (tokens == 4) {
-      tile.LoadQuads(D8(), words, slot / 4, to, codes.stride);
+      tile.LoadQuads(D8(), words, slot / 4, to, codes.stride, beside);
     } else {
-      tile.LoadQuads(DBlocks(), words, slot / 4, to, codes.stride);
+      tile.LoadQuads(DBlocks(), words, slot / 4, to, codes.stride, beside);
     }
     slot += tokens;
   }
@@ -221,19 +235,20 @@ struct KeyPlace {
   size_t pitch, offset;
 };
 
-template <class Row>
+template <class Row, class Beside>
 HWY_INLINE void StoreTileCodes(const UnitStep& step, const Row& row,
-                               CodeRows<const std::byte> codes, std::byte* unit) {
-  if (step.shape.side == quant::Side::kValue) return StoreValues(step, row, codes, unit);
+                               CodeRows<const std::byte> codes, std::byte* unit,
+                               const Beside& beside) {
+  if (step.shape.side == quant::Side::kValue) return StoreValues(step, row, codes, unit, beside);
   const KeyPlace place(step);
-  StoreKeys(step, row, codes, unit + place.offset, place.pitch);
+  StoreKeys(step, row, codes, unit + place.offset, place.pitch, beside);
 }
-template <class Row>
+template <class Row, class Beside>
 HWY_INLINE void LoadTileCodes(const UnitStep& step, const Row& row, const std::byte* unit,
-                              CodeRows<std::byte> codes) {
-  if (step.shape.side == quant::Side::kValue) return LoadValues(step, row, unit, codes);
+                              CodeRows<std::byte> codes, const Beside& beside) {
+  if (step.shape.side == quant::Side::kValue) return LoadValues(step, row, unit, codes, beside);
   const KeyPlace place(step);
-  LoadKeys(step, row, unit + place.offset, place.pitch, codes);
+  LoadKeys(step, row, unit + place.offset, place.pitch, codes, beside);
 }
 
 // Parameters that stand `token` and `group` bytes from one another, to and from [group][slot].
@@ -321,10 +336,33 @@ HWY_INLINE void StoreParametersOfBlocks(const UnitStep& step, ParameterRows<cons
   }
 }
 
-// Of scales and of biases, where the format has them.
-HWY_INLINE void StoreAllParameters(const UnitStep& step, ParameterRows<const std::byte> scales,
-                                   ParameterRows<const std::byte> biases, std::byte* unit) {
-  const auto store = [&](ParameterRows<const std::byte> from, uint64_t offset) HWY_ATTR {
+HWY_INLINE void LoadParametersOfBlocks(const UnitStep& step, const uint16_t* from,
+                                       const ParameterRows<std::byte>& to) {
+  constexpr size_t kTogether = sizeof(uint64_t) / sizeof(*from);
+  const size_t count = step.count, groups = step.groups(), pitch = to.token;
+  for (size_t g = 0; g < groups; ++g) {
+    const uint16_t* column = from + g * step.layout.slots + step.first;
+    std::byte* row = to.first + g * to.group;
+    size_t t = 0;
+    for (; t + kTogether <= count; t += kTogether) {
+      uint64_t together;
+      std::memcpy(&together, column + t, sizeof(together));
+#pragma GCC unroll 4
+      for (size_t i = 0; i < kTogether; ++i, row += pitch) {
+        const auto one = static_cast<uint16_t>(together >> 16 * i);
+        std::memcpy(row, &one, sizeof(one));
+      }
+    }
+    for (; t < count; ++t, row += pitch) std::memcpy(row, column + t, sizeof(*column));
+  }
+}
+
+// Of scales and of biases, where the format has them. By reference: a copy on the stack would be
+// read in other pieces than it was written in, which waits for every store before.
+HWY_INLINE void StoreAllParameters(const UnitStep& step,
+                                   const ParameterRows<const std::byte>& scales,
+                                   const ParameterRows<const std::byte>& biases, std::byte* unit) {
+  const auto store = [&](const ParameterRows<const std::byte>& from, uint64_t offset) HWY_ATTR {
     if (ArePairs(step, from)) {
       return StoreParameterPairs(reinterpret_cast<const uint16_t*>(from.first), step.count,
                                  step.layout.slots,
@@ -340,13 +378,16 @@ HWY_INLINE void StoreAllParameters(const UnitStep& step, ParameterRows<const std
   if (step.has_biases()) store(biases, step.layout.biases_offset);
 }
 HWY_INLINE void LoadAllParameters(const UnitStep& step, const std::byte* unit,
-                                  ParameterRows<std::byte> scales,
-                                  ParameterRows<std::byte> biases) {
-  const auto load = [&](uint64_t offset, ParameterRows<std::byte> to) HWY_ATTR {
+                                  const ParameterRows<std::byte>& scales,
+                                  const ParameterRows<std::byte>& biases) {
+  const auto load = [&](uint64_t offset, const ParameterRows<std::byte>& to) HWY_ATTR {
     if (ArePairs(step, to)) {
       return LoadParameterPairs(reinterpret_cast<const uint16_t*>(unit + offset) + step.first,
                                 step.count, step.layout.slots,
                                 reinterpret_cast<uint16_t*>(to.first));
+    }
+    if (to.group > sizeof(int32_t)) {
+      return LoadParametersOfBlocks(step, reinterpret_cast<const uint16_t*>(unit + offset), to);
     }
     step.scale_bytes() == 4 ? LoadParameters<uint32_t>(step, unit + offset, to)
                             : LoadParameters<uint16_t>(step, unit + offset, to);
@@ -360,16 +401,18 @@ HWY_INLINE void LoadAllParameters(const UnitStep& step, const std::byte* unit,
 inline HWY_ATTR void StoreTiles(const UnitStep& step, const ConstParts& from, std::byte* unit) {
   const CodeRows<const std::byte> codes{reinterpret_cast<const std::byte*>(from.codes),
                                         step.shape.dim};
-  step.shape.format.bits == 4 ? StoreTileCodes(step, ByteRow<4>(), codes, unit)
-                              : StoreTileCodes(step, ByteRow<8>(), codes, unit);
+  const NothingBeside beside;
+  step.shape.format.bits == 4 ? StoreTileCodes(step, ByteRow<4>(), codes, unit, beside)
+                              : StoreTileCodes(step, ByteRow<8>(), codes, unit, beside);
   const size_t token = step.groups() * step.scale_bytes();
   StoreAllParameters(step, {from.scales, token, step.scale_bytes()},
                      {from.biases, token, step.scale_bytes()}, unit);
 }
 inline HWY_ATTR void LoadTiles(const UnitStep& step, const std::byte* unit, const Parts& to) {
   const CodeRows<std::byte> codes{reinterpret_cast<std::byte*>(to.codes), step.shape.dim};
-  step.shape.format.bits == 4 ? LoadTileCodes(step, ByteRow<4>(), unit, codes)
-                              : LoadTileCodes(step, ByteRow<8>(), unit, codes);
+  const NothingBeside beside;
+  step.shape.format.bits == 4 ? LoadTileCodes(step, ByteRow<4>(), unit, codes, beside)
+                              : LoadTileCodes(step, ByteRow<8>(), unit, codes, beside);
   const size_t token = step.groups() * step.scale_bytes();
   LoadAllParameters(step, unit, {to.scales, token, step.scale_bytes()},
                     {to.biases, token, step.scale_bytes()});
@@ -399,17 +442,19 @@ HWY_INLINE ParameterRows<Byte> ParametersOf(const UnitStep& step, const BasicSte
           head + size_t{4} * step.shape.format.bits};
 }
 
-inline HWY_ATTR void StoreTilesOfRows(const UnitStep& step, const ConstStepRows& from,
-                                      std::byte* unit) {
+template <class Beside = NothingBeside>
+HWY_ATTR void StoreTilesOfRows(const UnitStep& step, const ConstStepRows& from, std::byte* unit,
+                               const Beside& beside = {}) {
   WithRow(step.shape.format, [&](const auto& row) HWY_ATTR {
-    StoreTileCodes(step, row, {from.codes, from.codes_stride}, unit);
+    StoreTileCodes(step, row, {from.codes, from.codes_stride}, unit, beside);
   });
   StoreAllParameters(step, ParametersOf(step, from, false), ParametersOf(step, from, true), unit);
 }
-inline HWY_ATTR void LoadRowsOfTiles(const UnitStep& step, const std::byte* unit,
-                                     const StepRows& to) {
+template <class Beside = NothingBeside>
+HWY_ATTR void LoadRowsOfTiles(const UnitStep& step, const std::byte* unit, const StepRows& to,
+                              const Beside& beside = {}) {
   WithRow(step.shape.format, [&](const auto& row) HWY_ATTR {
-    LoadTileCodes(step, row, unit, {to.codes, to.codes_stride});
+    LoadTileCodes(step, row, unit, {to.codes, to.codes_stride}, beside);
   });
   LoadAllParameters(step, unit, ParametersOf(step, to, false), ParametersOf(step, to, true));
 }
