@@ -338,22 +338,14 @@ HWY_INLINE void StoreParametersOfBlocks(const UnitStep& step, ParameterRows<cons
 
 HWY_INLINE void LoadParametersOfBlocks(const UnitStep& step, const uint16_t* from,
                                        const ParameterRows<std::byte>& to) {
-  constexpr size_t kTogether = sizeof(uint64_t) / sizeof(*from);
-  const size_t count = step.count, groups = step.groups(), pitch = to.token;
-  for (size_t g = 0; g < groups; ++g) {
-    const uint16_t* column = from + g * step.layout.slots + step.first;
-    std::byte* row = to.first + g * to.group;
-    size_t t = 0;
-    for (; t + kTogether <= count; t += kTogether) {
-      uint64_t together;
-      std::memcpy(&together, column + t, sizeof(together));
+  const size_t count = step.count, groups = step.groups(), slots = step.layout.slots;
+  const size_t token = to.token, group = to.group;
+  std::byte* row = to.first;
+  from += step.first;
+  for (size_t t = 0; t < count; ++t, row += token, ++from) {
 #pragma GCC unroll 4
-      for (size_t i = 0; i < kTogether; ++i, row += pitch) {
-        const auto one = static_cast<uint16_t>(together >> 16 * i);
-        std::memcpy(row, &one, sizeof(one));
-      }
-    }
-    for (; t < count; ++t, row += pitch) std::memcpy(row, column + t, sizeof(*column));
+    for (size_t g = 0; g < groups; ++g)
+      std::memcpy(row + g * group, from + g * slots, sizeof(*from));
   }
 }
 
