@@ -89,7 +89,8 @@ void Resize(uint32_t count, RowsOfTensor* tensor) {
 
 // Of every head the first `to` of `from` rows.
 void CutPart(uint32_t heads, size_t from, size_t to, std::vector<std::byte>* part) {
-  const size_t row = heads == 0 || from == 0 ? 0 : part->size() / (heads * from);
+  if (part->empty()) return;  // a format without it
+  const size_t row = part->size() / (heads * from);
   for (size_t head = 1; head < heads; ++head) {
     std::memmove(part->data() + head * to * row, part->data() + head * from * row, to * row);
   }
