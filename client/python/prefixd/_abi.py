@@ -262,11 +262,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "close_space": (None, (_HANDLE,), None),
     "describe_space": (None, (_HANDLE, _STRUCT), None),
     "match": (c_int32, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), UNAVAILABLE),
-    "prefetch": (
-        c_int32,
-        (_HANDLE, c_void_p, c_size_t, _STRUCT, POINTER(c_uint32)),
-        UNAVAILABLE,
-    ),
+    "prefetch": (c_int32, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), UNAVAILABLE),
     "acquire": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT, _STRUCT), None),
     "acquire_set": (
         c_int32,

@@ -85,14 +85,7 @@ class Space:
         if _nothing_asked(packed, max_tokens):
             return Match()
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
-        space = self._held
-        status = self._lib.match(
-            space and space.pointer,
-            packed,
-            len(packed) // 4,
-            ctypes.addressof(lookup),
-            ctypes.addressof(info),
-        )
+        status = self._ask(self._lib.match, packed, lookup, info)
         return match_of(info, self._told(status, self._lib.error()))
 
     def prefetch(
@@ -112,15 +105,8 @@ class Space:
         if _nothing_asked(packed, max_tokens):
             return 0
         lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
-        space = self._held
         there = ctypes.c_uint32(0)
-        self._lib.prefetch(
-            space and space.pointer,
-            packed,
-            len(packed) // 4,
-            ctypes.addressof(lookup),
-            ctypes.byref(there),
-        )
+        self._ask(self._lib.prefetch, packed, lookup, there)
         return there.value
 
     def acquire(
@@ -229,6 +215,16 @@ class Space:
         space = self._held
         self._lib.describe_space(space and space.pointer, ctypes.addressof(facts))
         return facts
+
+    def _ask(self, function: Any, packed: bytes, lookup: _abi.Lookup, out: Any) -> int:
+        space = self._held
+        return function(
+            space and space.pointer,
+            packed,
+            len(packed) // 4,
+            ctypes.addressof(lookup),
+            ctypes.addressof(out),
+        )
 
     def _lookup(
         self,
