@@ -51,8 +51,10 @@ int EnlargeSendBuffers(std::string_view address) {
   if (path.empty()) return 0;
   int enlarged = 0;
   std::error_code error;  // no /proc: none is found
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const int fd = std::atoi(entry.path().filename().c_str());
+  std::filesystem::directory_iterator entry("/proc/self/fd", error);
+  // Not a range for: its step throws, here errors end the walk.
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const int fd = std::atoi(entry->path().filename().c_str());
     if ((HasPath(fd, ::getpeername, path) || HasPath(fd, ::getsockname, path)) && Enlarge(fd)) {
       ++enlarged;
     }
