@@ -58,8 +58,7 @@ bool Core::IsBadInRam(const index::PageInfo& page) const {
 // be dropped, and its readers are past it.
 void Core::VerifySlab(uint64_t begin, uint64_t end, const PaceCallback& pace,
                       VerifyProgress* progress) {
-  progress->in_use += index->CountImmovable(begin, end);
-  for (const index::PageInfo& page : index->PickMovable(begin, end)) {
+  for (const index::PageInfo& page : index->PickMovable(begin, end, &progress->in_use)) {
     ++progress->pages;
     progress->bytes += page.page_bytes;
     if (IsBadInRam(page)) {

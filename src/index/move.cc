@@ -11,34 +11,27 @@ bool Movable(const Page& page) {
          (page.state() == PageState::kRam || page.state() == PageState::kRamAndSsd);
 }
 
-bool Within(block::Extent extent, uint64_t begin, uint64_t end) {
-  return extent.offset >= begin && extent.offset < end;
-}
-
 }  // namespace
 
-std::vector<PageInfo> PrefixIndex::PickMovable(uint64_t begin, uint64_t end) const {
+std::vector<PageInfo> PrefixIndex::PickMovable(uint64_t begin, uint64_t end,
+                                               uint64_t* others) const {
   const base::MutexLock lock(impl_->mutex);
   std::vector<PageInfo> picked;
+  uint64_t immovable = 0;
   for (Node* const node : impl_->nodes) {
     for (Page& page : node->pages()) {
-      if (!Movable(page) || !Within(page.extent(), begin, end)) continue;
+      const block::Extent extent = page.extent();
+      if (!InRam(page.state()) || extent.offset < begin || extent.offset >= end) continue;
+      if (!Movable(page)) {
+        ++immovable;
+        continue;
+      }
       page.Use().moving = true;
       picked.push_back(InfoOf(*node, page));
     }
   }
+  if (others != nullptr) *others = immovable;
   return picked;
-}
-
-uint64_t PrefixIndex::CountImmovable(uint64_t begin, uint64_t end) const {
-  const base::MutexLock lock(impl_->mutex);
-  uint64_t count = 0;
-  for (Node* const node : impl_->nodes) {
-    for (const Page& page : node->pages()) {
-      if (InRam(page.state()) && !Movable(page) && Within(page.extent(), begin, end)) ++count;
-    }
-  }
-  return count;
 }
 
 bool PrefixIndex::FinishMove(const PageRef& ref, block::Extent from, block::Extent to,

@@ -462,9 +462,8 @@ class PrefixIndex {
   // in [begin, end): to be moved. The caller copies, then calls FinishMove, which answers false
   // when somebody took hold meanwhile or the page is no longer there: the new extent stays the
   // caller's. True: the old one comes out of TakeFreed().
-  std::vector<PageInfo> PickMovable(uint64_t begin, uint64_t end) const;
-  // The other pages in RAM there.
-  uint64_t CountImmovable(uint64_t begin, uint64_t end) const;
+  // `others`, unless null, is the number of the other pages in RAM there.
+  std::vector<PageInfo> PickMovable(uint64_t begin, uint64_t end, uint64_t* others = nullptr) const;
   bool FinishMove(const PageRef& page, block::Extent from, block::Extent to,
                   block::PageMarks* marks);
   // Extents that no page uses and nobody reads any more: for the arena. Each comes out once.
