@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "wire/limits.h"
+#include "wire/stream_cpu.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -39,6 +40,13 @@ base::Deadline DeadlineOf(const grpc::ServerContextBase& context) {
     return steady_now + kDefaultDeadline;
   return steady_now + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                           deadline - std::chrono::system_clock::now());
+}
+
+std::optional<int> CallerCpu(const grpc::ServerContextBase& context) {
+  const auto& metadata = context.client_metadata();
+  const auto named = metadata.find(wire::kCpuKey);
+  if (named == metadata.end()) return std::nullopt;
+  return wire::NamedCpu(context.peer(), {named->second.data(), named->second.size()});
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,6 +19,9 @@ namespace prefixd::daemon {
 inline constexpr std::chrono::seconds kDefaultDeadline{60};
 
 base::Deadline DeadlineOf(const grpc::ServerContextBase& context);
+
+// Where the caller's thread is and stays, when it named that and is on this host.
+std::optional<int> CallerCpu(const grpc::ServerContextBase& context);
 
 // Both have the same codes by number.
 grpc::Status ToGrpc(const absl::Status& status);

@@ -1,22 +1,14 @@
 #include "daemon/dispatch.h"
 
-#include <algorithm>
-#include <thread>
-
 #include "absl/strings/str_cat.h"
 
 namespace prefixd::daemon {
-namespace {
-
-// gRPC 1.51 runs callbacks on a thread for every two cores, at least 2 and at most 16.
-int CallbackThreads() {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 16);
-}
-
-}  // namespace
 
 Dispatch::Dispatch(cache::Cache* cache, int threads)
-    : cache_(cache), most_here_(CallbackThreads() - 1), calls_(threads), streams_(threads) {}
+    : cache_(cache),
+      most_here_(wire::CallbackThreads() - 1),
+      calls_("prefixd calls", threads),
+      streams_("prefixd pages", threads) {}
 
 grpc::Status Dispatch::Refuse() {
   cache_->Count("refused.exhausted");

@@ -11,6 +11,7 @@
 
 #include "cache/cache.h"
 #include "daemon/threads.h"
+#include "wire/stream_cpu.h"
 
 namespace prefixd::daemon {
 
@@ -50,6 +51,8 @@ class Dispatch {
 
   // Streams of pages, which take a thread each.
   Threads* streams() { return &streams_; }
+  // gRPC's own threads, as what carries those streams.
+  wire::Carriers* carriers() { return &carriers_; }
   // Of a call or stream that found no thread. Counts it.
   grpc::Status Refuse();
 
@@ -62,6 +65,7 @@ class Dispatch {
   const int most_here_;
   std::atomic<int> here_{0};
   const std::shared_ptr<int> running_ = std::make_shared<int>();
+  wire::Carriers carriers_;
   Threads calls_;
   Threads streams_;
 };

@@ -11,9 +11,9 @@
 #include "daemon/requests.h"
 #include "daemon/stream_deadline.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
+#include "wire/long_stream.h"
 #include "wire/page.h"
 #include "wire/request.h"
-#include "wire/socket_buffers.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -35,10 +35,13 @@ class FetchStream final : public Reactor, public cache::FetchSink {
               grpc::CallbackServerContext* context)
       : cache_(cache),
         call_(cache, "rpc.fetch"),
-        socket_(address),
+        address_(address),
         context_(context),
         limit_(context),
-        running_(dispatch->Running()) {}
+        running_(dispatch->Running()) {
+    const std::optional<int> cpu = CallerCpu(*context);
+    if (cpu.has_value()) carried_.emplace(dispatch->carriers(), *cpu);
+  }
 
   void Start(Dispatch* dispatch, const grpc::ByteBuffer& request) {
     grpc::ByteBuffer bytes = request;
@@ -52,7 +55,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   }
 
   bool Page(const cache::PagePiece& piece) override {
-    socket_.Sent(piece.data.size());
+    sent_->Sent(piece.data.size());
     return Send(PieceMessage(piece, piece.in_lease ? hold_ : nullptr));
   }
   bool Ready(const cache::GroupReady& ready) override {
@@ -71,6 +74,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     std::optional<grpc::Status> end;
     {
       base::MutexLock lock(mutex_);
+      if (carried_.has_value() && unwritten_.has_value()) carried_->Carried(unwritten_->Length());
       unwritten_.reset();
       broken_ = broken_ || !ok;
       end = std::exchange(end_, std::nullopt);
@@ -89,9 +93,11 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   void Run(const v1::FetchRequest& request) {
     const block::SessionId session{request.session()};
     hold_ = cache_->Hold(session, {request.lease()});
+    sent_.emplace(address_, CallerCpu(*context_));
     const absl::Status status =
         cache_->Fetch(session, ReadFetch(request), DeadlineOf(*context_), this);
     hold_.reset();
+    sent_.reset();
     std::optional<grpc::Status> end;
     {
       base::MutexLock lock(mutex_);
@@ -115,14 +121,17 @@ class FetchStream final : public Reactor, public cache::FetchSink {
 
   cache::Cache* const cache_;
   Call call_;
-  wire::LongStream socket_;  // of Run's thread
+  const std::string address_;
   grpc::CallbackServerContext* const context_;
   const StreamDeadline limit_;
   const std::shared_ptr<void> running_;
-  std::shared_ptr<const void> hold_;  // of Run's thread
+  // Of Run's thread.
+  std::shared_ptr<const void> hold_;
+  std::optional<wire::LongStream> sent_;
   base::Mutex mutex_;
   base::CondVar moved_;
   std::optional<grpc::ByteBuffer> unwritten_ PREFIXD_GUARDED_BY(mutex_);
+  std::optional<wire::Carriers::Stream> carried_ PREFIXD_GUARDED_BY(mutex_);
   bool broken_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // once that is written
 };

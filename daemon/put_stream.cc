@@ -18,6 +18,7 @@
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
 #include "wire/limits.h"
 #include "wire/page.h"
+#include "wire/stream_cpu.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -83,7 +84,10 @@ class PutStream final : public Reactor {
         limit_(context),
         running_(dispatch->Running()),
         response_(response),
-        commit_(std::move(commit)) {}
+        commit_(std::move(commit)) {
+    const std::optional<int> cpu = CallerCpu(*context);
+    if (cpu.has_value()) carried_.emplace(dispatch->carriers(), *cpu);
+  }
 
   void Start(Dispatch* dispatch) {
     StartRead(&read_);
@@ -93,6 +97,7 @@ class PutStream final : public Reactor {
   void OnReadDone(bool ok) override {
     base::MutexLock lock(mutex_);
     if (ok) {
+      if (carried_.has_value()) carried_->Carried(read_.Length());
       queue_.emplace_back();
       queue_.back().Swap(&read_);
     }
@@ -215,6 +220,7 @@ class PutStream final : public Reactor {
   std::deque<grpc::ByteBuffer> queue_ PREFIXD_GUARDED_BY(mutex_);
   bool reading_ PREFIXD_GUARDED_BY(mutex_) = true;
   bool over_ PREFIXD_GUARDED_BY(mutex_) = false;
+  std::optional<wire::Carriers::Stream> carried_ PREFIXD_GUARDED_BY(mutex_);
 };
 
 }  // namespace

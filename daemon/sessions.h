@@ -53,7 +53,7 @@ class Sessions {
   std::map<block::SessionId, Stream*> streams_ PREFIXD_GUARDED_BY(mutex_);
   bool draining_ PREFIXD_GUARDED_BY(mutex_) = false;
   // To end a session may wait for a Put of it: not on a callback thread.
-  Threads endings_{4};
+  Threads endings_{"prefixd ends", 4};
 };
 
 }  // namespace prefixd::daemon

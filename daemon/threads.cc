@@ -1,5 +1,7 @@
 #include "daemon/threads.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace prefixd::daemon {
@@ -38,6 +40,7 @@ void Threads::Add(Work work) {
 }
 
 void Threads::Loop() {
+  ::pthread_setname_np(::pthread_self(), name_.c_str());
   base::MutexLock lock(mutex_);
   for (;;) {
     while (queue_.empty() && !stop_) wake_.Wait(mutex_);

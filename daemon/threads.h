@@ -2,7 +2,9 @@
 #pragma once
 #include <deque>
 #include <functional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -13,7 +15,8 @@ namespace prefixd::daemon {
 // was taken.
 class Threads {
  public:
-  explicit Threads(int most) : most_(static_cast<size_t>(most)) {}
+  // `name`: of its threads, as the kernel shows it; at most 15 characters.
+  Threads(std::string name, int most) : name_(std::move(name)), most_(static_cast<size_t>(most)) {}
   ~Threads();
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
@@ -30,6 +33,7 @@ class Threads {
   void Add(Work work) PREFIXD_REQUIRES(mutex_);
   void Loop() PREFIXD_EXCLUDES(mutex_);
 
+  const std::string name_;
   const size_t most_;
   base::Mutex mutex_;
   base::CondVar wake_;

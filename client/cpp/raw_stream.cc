@@ -3,6 +3,7 @@
 #include <grpcpp/client_context.h>
 
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 namespace prefixd::client {
@@ -22,12 +23,19 @@ void KeepReceiveMemory() {
   }();
 }
 
+// Names it to the daemon.
+std::optional<int> OwnCpu(const std::string& address, grpc::ClientContext* context) {
+  const std::optional<int> cpu = wire::CpuToName(address);
+  if (cpu.has_value()) context->AddMetadata(wire::kCpuKey, std::to_string(*cpu));
+  return cpu;
+}
+
 }  // namespace
 
 RawStream::RawStream(const PageChannel& channel, const std::string& method,
                      grpc::ClientContext* context)
     : context_(context),
-      socket_(channel.address),
+      moved_(channel.address, OwnCpu(channel.address, context)),
       stub_(channel.channel),
       call_(stub_.PrepareCall(context, method, &queue_)) {
   KeepReceiveMemory();
@@ -60,7 +68,7 @@ bool RawStream::Write(const grpc::ByteBuffer& message, bool last) {
     call_->Write(message, this);
   }
   open_ = Done();
-  if (open_) socket_.Sent(message.Length());
+  if (open_) moved_.Sent(message.Length());
   return open_;
 }
 
@@ -75,6 +83,7 @@ bool RawStream::Read(grpc::ByteBuffer* message) {
   if (!open_) return false;
   call_->Read(message, this);
   open_ = Done();
+  if (open_) moved_.Received(message->Length());
   return open_;
 }
 

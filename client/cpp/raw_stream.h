@@ -1,7 +1,8 @@
 // One streaming call whose messages are bytes: for pages, which travel between the socket and their
 // place in memory with one copy and no message object. On the wire it is the proto's messages.
 //
-// One thread at a time; but Cancel of the context may come from any.
+// One thread, which stays on its CPU while the stream is long (wire/stream_cpu.h); but Cancel of
+// the context may come from any.
 #pragma once
 #include <grpcpp/channel.h>
 #include <grpcpp/completion_queue.h>
@@ -13,7 +14,7 @@
 
 #include "google/protobuf/message_lite.h"
 
-#include "wire/socket_buffers.h"
+#include "wire/long_stream.h"
 
 namespace prefixd::client {
 
@@ -45,7 +46,7 @@ class RawStream {
   bool Done();
 
   grpc::ClientContext* const context_;
-  wire::LongStream socket_;
+  wire::LongStream moved_;
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;

@@ -1,11 +1,6 @@
 // The send buffers of gRPC's unix sockets, which gRPC gives no way to set.
 #pragma once
-#include <cstdint>
-#include <string>
 #include <string_view>
-#include <utility>
-
-#include "wire/limits.h"
 
 namespace prefixd::wire {
 
@@ -23,20 +18,5 @@ std::string_view UnixPath(std::string_view address);
 // or was accepted there. Returns how many grew; 0 for addresses other than unix sockets. Costs two
 // system calls a file descriptor. Thread-safe.
 int EnlargeSendBuffers(std::string_view address);
-
-// Does so for one stream of pages, as soon as it proves to be long. One thread at a time.
-class LongStream {
- public:
-  explicit LongStream(std::string address) : address_(std::move(address)) {}
-  void Sent(uint64_t bytes) {
-    constexpr uint64_t kLong = 4 * kMaxPieceBytes;  // shorter ones are not worth the system calls
-    if (sent_ < kLong && sent_ + bytes >= kLong) EnlargeSendBuffers(address_);
-    sent_ += bytes;
-  }
-
- private:
-  const std::string address_;
-  uint64_t sent_ = 0;
-};
 
 }  // namespace prefixd::wire

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "tests/support/unix_sockets.h"
+#include "wire/long_stream.h"
 
 namespace prefixd::wire {
 namespace {
@@ -82,8 +83,9 @@ TEST_F(SocketBuffersTest, OtherAddressesHaveNoSocketHere) {
 }
 
 TEST_F(SocketBuffersTest, AStreamGrowsItsSocketOnceItIsLong) {
-  LongStream stream("unix:" + path_);
+  LongStream stream("unix:" + path_, std::nullopt);
   for (int piece = 0; piece < 3; ++piece) stream.Sent(kMaxPieceBytes);
+  LongStream("unix:" + path_, std::nullopt).Received(kLongStreamBytes);
   EXPECT_EQ(ours_.Smaller(), before_);
   stream.Sent(kMaxPieceBytes);
   EXPECT_GT(ours_.Smaller(), before_);
