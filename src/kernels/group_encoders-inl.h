@@ -2,8 +2,7 @@
 // included once per target.
 //
 // Byte-identical with quant/codec.h: no step may be fused or reordered but where it is shown to
-// give the same, hence the build's -ffp-contract=off. As many groups at a time as a vector has
-// lanes: what is computed once a group is computed for all of them at once.
+// give the same, hence the build's -ffp-contract=off.
 #if defined(PREFIXD_KERNELS_GROUP_ENCODERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_GROUP_ENCODERS_INL_H_
 #undef PREFIXD_KERNELS_GROUP_ENCODERS_INL_H_
@@ -14,35 +13,16 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "hwy/highway.h"
 
+#include "kernels/group_extremes-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/store_codes-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
-
-// Elements of an engine's tensor.
-struct FloatElements {
-  static constexpr size_t kBytes = 4;
-  static HWY_INLINE VF Load(const std::byte* from) {
-    return hn::LoadU(DF(), reinterpret_cast<const float*>(from));
-  }
-};
-struct HalfElements {
-  static constexpr size_t kBytes = 2;
-  static HWY_INLINE VF Load(const std::byte* from) { return LoadHalf(from); }
-};
-struct Bf16Elements {
-  static constexpr size_t kBytes = 2;
-  static HWY_INLINE VF Load(const std::byte* from) { return LoadBf16(from); }
-};
-
-// Floats at any address.
-HWY_INLINE VF LoadFloats(const std::byte* from) { return FloatElements::Load(from); }
 
 // What a codec makes of kLanes groups, a lane each. `factor` and `offset` are what their codes are
 // computed with.
@@ -51,110 +31,21 @@ struct Fit {
   VF factor, offset;
   // Where the encoder divides by `factor`: its reciprocal in two parts, or 0: not to be used.
   VF inverse, inverse_rest;
-  // An implicit one lacks the target's attributes, which NEON's want.
+  // As Extremes has one.
   HWY_INLINE Fit() : inverse(hn::Zero(DF())), inverse_rest(inverse) {}
 };
 
-// Those of one group.
+// Those of one group, where they stand in memory: whatever loads one fills a vector with it.
 struct CodeFactor {
-  float factor, offset, inverse, inverse_rest;
+  const float *factor, *offset, *inverse, *inverse_rest;
+  bool divides = true;  // the inverse may not be used
 };
-
-// The groups of one batch, as floats: where they stand in the tensor, or widened.
-struct Groups {
-  const std::byte* first[kLanes];
-  size_t count = 0;  // of groups, <= kLanes
-  size_t size = 0;   // elements of each
-
-  // The first element of group `i` that `wanted` accepts.
-  template <class Wanted>
-  HWY_INLINE float Find(size_t i, const Wanted& wanted) const {
-    alignas(64) float values[128];
-    for (size_t e = 0; e < size; e += kLanes) {
-      hn::Store(LoadFloats(first[i] + e * sizeof(float)), DF(), values + e);
-    }
-    for (size_t e = 0; e < size; ++e) {
-      if (wanted(values[e])) return values[e];
-    }
-    return std::numeric_limits<float>::quiet_NaN();
-  }
-};
-
-// The least and the greatest element of some groups. Of kCount groups: each in kLanes / kCount
-// lanes, those of the first group first.
-struct Extremes {
-  VF low, high;
-  HWY_INLINE Extremes() {}  // as above
-  HWY_INLINE Extremes(VF lowest, VF highest) : low(lowest), high(highest) {}
-};
-
-// Widens groups on the way; those that are floats stay where they are. kSize: elements of a group
-// where there are kLanes groups and the compiler is to know it, else 0.
-template <class Elements, size_t kSize>
-class ExtremesFinder {
- public:
-  // widened: [kLanes][groups->size].
-  HWY_INLINE ExtremesFinder(Groups* groups, float* widened) : groups_(groups), widened_(widened) {}
-
-  // Of groups `first` ... `first + kCount - 1`: neighbouring lanes of both halves are combined.
-  template <size_t kCount>
-  HWY_INLINE Extremes Find(size_t first) const {
-    if constexpr (kCount == 1) {
-      return FindInGroup(first);
-    } else {
-      const DF df;
-      const Extremes a = Find<kCount / 2>(first), b = Find<kCount / 2>(first + kCount / 2);
-      return {hn::Min(hn::ConcatEven(df, b.low, a.low), hn::ConcatOdd(df, b.low, a.low)),
-              hn::Max(hn::ConcatEven(df, b.high, a.high), hn::ConcatOdd(df, b.high, a.high))};
-    }
-  }
-
- private:
-  HWY_INLINE Extremes FindInGroup(size_t g) const {
-    const VF one = hn::Set(DF(), 1.0f);
-    // Anything that is quick to compute with.
-    if (kSize == 0 && g >= groups_->count) return {one, one};
-    const size_t size = kSize == 0 ? groups_->size : kSize;
-    const std::byte* const from = groups_->first[g];
-    float* const to = widened_ + g * size;
-    Extremes found;
-    found.low = found.high = Load(from, to);
-#pragma GCC unroll 3
-    for (size_t e = kLanes; e < size; e += kLanes) {
-      const VF x = Load(from + e * Elements::kBytes, to + e);
-      found.low = hn::Min(found.low, x);
-      found.high = hn::Max(found.high, x);
-    }
-    if (Elements::kBytes != sizeof(float)) {
-      groups_->first[g] = reinterpret_cast<const std::byte*>(to);
-    }
-    return found;
-  }
-  static HWY_INLINE VF Load(const std::byte* from, float* to) {
-    const VF x = Elements::Load(from);
-    if (Elements::kBytes != sizeof(float)) hn::Store(x, DF(), to);
-    return x;
-  }
-
-  Groups* const groups_;
-  float* const widened_;
-};
-
-template <class Elements, size_t kSize>
-HWY_NOINLINE Extremes FindExtremesOf(Groups* groups, float* widened) {
-  return ExtremesFinder<Elements, kSize>(groups, widened).template Find<kLanes>(0);
-}
-template <class Elements>
-HWY_INLINE Extremes FindExtremes(Groups* groups, float* widened) {
-  return groups->size == 64 && groups->count == kLanes
-             ? FindExtremesOf<Elements, 64>(groups, widened)
-             : FindExtremesOf<Elements, 0>(groups, widened);
-}
+HWY_INLINE VF Filled(const float* with) { return hn::Set(DF(), *with); }
 
 // Quotients of many numbers by one.
 class Divisor {
  public:
-  HWY_INLINE explicit Divisor(float divisor) : divisor_(hn::Set(DF(), divisor)) {}
+  HWY_INLINE explicit Divisor(const float* divisor) : divisor_(Filled(divisor)) {}
   HWY_INLINE VF Divide(VF x) const { return hn::Div(x, divisor_); }
 
  private:
@@ -194,8 +85,8 @@ class InvertedDivisor {
     const VF low = hn::Mul(hn::NegMulAdd(divisor, high, one), high);
     return {hn::IfThenZeroElse(hn::Or(too_far, all_ones), high), low};
   }
-  HWY_INLINE InvertedDivisor(float high, float low)
-      : high_(hn::Set(DF(), high)), low_(hn::Set(DF(), low)) {}
+  HWY_INLINE InvertedDivisor(const float* high, const float* low)
+      : high_(Filled(high)), low_(Filled(low)) {}
   HWY_INLINE VF Divide(VF x) const { return hn::MulAdd(x, high_, hn::Mul(x, low_)); }
 
  private:
@@ -208,7 +99,8 @@ class AffineEncoder {
   HWY_INLINE explicit AffineEncoder(uint8_t bits)
       : max_code_(hn::Set(DI(), (1 << bits) - 1)), most_(static_cast<uint8_t>((1 << bits) - 1)) {}
 
-  HWY_INLINE Fit FitGroups(const Groups&, VF low, VF high) const {
+  template <class Elements>
+  HWY_INLINE Fit FitGroups(const Groups<Elements>&, VF low, VF high) const {
     const DF df;
     const auto negative_edge = hn::Gt(hn::Abs(low), hn::Abs(high));
     const VF step =
@@ -225,34 +117,44 @@ class AffineEncoder {
     fit.inverse_rest = reciprocal.low;
     return fit;
   }
+  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
-    if (HWY_LIKELY(with.inverse != 0)) {
+    if (HWY_LIKELY(!with.divides)) {
       const InvertedDivisor divisor(with.inverse, with.inverse_rest);
-      if (size == 64) return EncodeQuotients(group, 64, divisor, with.offset, codes);
-      EncodeQuotients(group, size, divisor, with.offset, codes);
+      EncodeQuotients<Elements>(group, size, divisor, with.offset, codes);
     } else {
-      EncodeQuotients(group, size, Divisor(with.factor), with.offset, codes);
+      EncodeQuotients<Elements>(group, size, Divisor(with.factor), with.offset, codes);
     }
   }
 
  private:
-  template <class Divisor>
+  template <class Elements, class Divisor>
   HWY_INLINE void EncodeQuotients(const std::byte* group, size_t size, const Divisor& divisor,
-                                  float bias, uint8_t* codes) const {
-    const VF offset = hn::Set(DF(), bias);
-    const auto code = [&](size_t e) HWY_ATTR {
-      const VF x = hn::Sub(LoadFloats(group + e * sizeof(float)), offset);
-      return NearestOfSmall(divisor.Divide(x));
-    };
+                                  const float* bias, uint8_t* codes) const {
+    const VF offset = Filled(bias);
+    const auto code = [&](VF x)
+                          HWY_ATTR { return NearestOfSmall(divisor.Divide(hn::Sub(x, offset))); };
+    const auto at = [&](size_t e) HWY_ATTR { return group + e * Elements::kBytes; };
     size_t e = 0;
     for (; e + 4 * kLanes <= size; e += 4 * kLanes) {
-      const VI a = code(e), b = code(e + kLanes), c = code(e + 2 * kLanes);
-      StoreUnsignedQuad(a, b, c, code(e + 3 * kLanes), most_, codes + e);
+#if PREFIXD_KERNELS_HAVE_PAIRS
+      if constexpr (Elements::kInPairs) {
+        const auto first = Elements::LoadPairs(at(e)),
+                   second = Elements::LoadPairs(at(e + 2 * kLanes));
+        const VI a = code(Elements::EvenOf(first)), b = code(Elements::OddOf(first));
+        const VI c = code(Elements::EvenOf(second));
+        StoreUnsignedPairs(a, b, c, code(Elements::OddOf(second)), most_, codes + e);
+        continue;
+      }
+#endif
+      const VI a = code(Elements::Load(at(e))), b = code(Elements::Load(at(e + kLanes)));
+      const VI c = code(Elements::Load(at(e + 2 * kLanes)));
+      StoreUnsignedQuad(a, b, c, code(Elements::Load(at(e + 3 * kLanes))), most_, codes + e);
     }
     for (; e < size; e += 2 * kLanes) {
-      const VI a = code(e);
-      StoreUnsignedPair(a, code(e + kLanes), most_, codes + e);
+      const VI a = code(Elements::Load(at(e)));
+      StoreUnsignedPair(a, code(Elements::Load(at(e + kLanes))), most_, codes + e);
     }
   }
 
@@ -273,21 +175,23 @@ struct Inverse {
 // q8_0: halves are rounded away from zero.
 class ByteEncoder {
  public:
-  HWY_INLINE Fit FitGroups(const Groups&, VF low, VF high) const {
+  template <class Elements>
+  HWY_INLINE Fit FitGroups(const Groups<Elements>&, VF low, VF high) const {
     Fit fit;
     fit.scale = hn::Div(hn::Max(hn::Abs(low), hn::Abs(high)), hn::Set(DF(), 127.0f));
     fit.bias = fit.offset = hn::Zero(DF());
     fit.factor = Inverse(fit.scale).value;
     return fit;
   }
+  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
     const DF df;
     // The largest float below a half: what is added to a half gives 1, to less it gives less.
     const VF almost_half = hn::Set(df, 0x1.fffffep-2f);
     for (size_t e = 0; e < size; e += kLanes) {
-      const VF x = LoadFloats(group + e * sizeof(float));
-      const VF value = hn::Mul(x, hn::Set(df, with.factor));
+      const VF x = Elements::Load(group + e * Elements::kBytes);
+      const VF value = hn::Mul(x, Filled(with.factor));
       const VF rounded = hn::Add(value, hn::CopySign(almost_half, value));
       const VI code = hn::ConvertTo(DI(), hn::IfThenElseZero(hn::Eq(value, value), rounded));
       hn::StoreU(hn::DemoteTo(DI8(), code), DI8(), reinterpret_cast<int8_t*>(codes + e));
@@ -299,13 +203,14 @@ struct Truncation {
   float low, inverse, shift, max_code;
 };
 // Truncates (x - low) * inverse + shift to [0, max_code]; what is no number gives 0.
+template <class Elements>
 HWY_INLINE void EncodeTruncated(const std::byte* group, size_t size, Truncation with,
                                 uint8_t* codes) {
   const DF df;
   const VF low = hn::Set(df, with.low), inverse = hn::Set(df, with.inverse);
   const VF shift = hn::Set(df, with.shift), max_code = hn::Set(df, with.max_code);
   const auto code = [&](size_t e) HWY_ATTR {
-    const VF x = LoadFloats(group + e * sizeof(float));
+    const VF x = Elements::Load(group + e * Elements::kBytes);
     const VF value = hn::Add(hn::Mul(hn::Sub(x, low), inverse), shift);
     const auto number = hn::Ge(value, hn::Zero(df));
     return hn::ConvertTo(DI(), hn::IfThenElseZero(number, hn::Min(value, max_code)));
@@ -322,7 +227,8 @@ class CenteredEncoder {
   HWY_INLINE explicit CenteredEncoder(uint8_t bits)
       : middle_(static_cast<float>(1u << (bits - 1))) {}
 
-  HWY_INLINE Fit FitGroups(const Groups& groups, VF low, VF high) const {
+  template <class Elements>
+  HWY_INLINE Fit FitGroups(const Groups<Elements>& groups, VF low, VF high) const {
     const DF df;
     Fit fit;
     fit.scale = hn::Div(Widest(groups, low, high), hn::Set(df, -middle_));
@@ -334,17 +240,19 @@ class CenteredEncoder {
         hn::IfThenElse(hn::AndNot(zero, inverse.overflows), fit.bias, hn::Set(df, middle_ + 0.5f));
     return fit;
   }
+  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
-    EncodeTruncated(
+    EncodeTruncated<Elements>(
         group, size,
-        {.low = 0, .inverse = with.factor, .shift = with.offset, .max_code = 2 * middle_ - 1},
+        {.low = 0, .inverse = *with.factor, .shift = *with.offset, .max_code = 2 * middle_ - 1},
         codes);
   }
 
  private:
   // Of every group; +0 where all are zeros.
-  static HWY_INLINE VF Widest(const Groups& groups, VF low, VF high) {
+  template <class Elements>
+  static HWY_INLINE VF Widest(const Groups<Elements>& groups, VF low, VF high) {
     const DF df;
     const VF zero = hn::Zero(df);
     VF widest = hn::IfThenElse(hn::Gt(hn::Abs(low), hn::Abs(high)), low, high);
@@ -371,7 +279,8 @@ class MinimumEncoder {
   HWY_INLINE explicit MinimumEncoder(uint8_t bits)
       : max_code_(static_cast<float>((1u << bits) - 1)) {}
 
-  HWY_INLINE Fit FitGroups(const Groups& groups, VF low, VF high) const {
+  template <class Elements>
+  HWY_INLINE Fit FitGroups(const Groups<Elements>& groups, VF low, VF high) const {
     const DF df;
     Fit fit;
     fit.scale = hn::Div(hn::Sub(high, low), hn::Set(df, max_code_));
@@ -387,11 +296,13 @@ class MinimumEncoder {
     fit.bias = fit.offset = low;
     return fit;
   }
+  template <class Elements>
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
-    EncodeTruncated(
+    EncodeTruncated<Elements>(
         group, size,
-        {.low = with.offset, .inverse = with.factor, .shift = 0.5f, .max_code = max_code_}, codes);
+        {.low = *with.offset, .inverse = *with.factor, .shift = 0.5f, .max_code = max_code_},
+        codes);
   }
 
  private:

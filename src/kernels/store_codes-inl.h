@@ -52,6 +52,21 @@ HWY_INLINE void StoreUnsignedQuad(VI a, VI b, VI c, VI d, uint8_t most, uint8_t*
 }
 #endif
 
+#if PREFIXD_KERNELS_HAVE_PAIRS
+// a and c hold the even elements of 32, b and d the odd ones.
+HWY_INLINE void StoreUnsignedPairs(VI a, VI b, VI c, VI d, uint8_t most, uint8_t* to) {
+  alignas(64) static constexpr uint8_t kOrder[64] = {
+      0,  4,  1,  5,  2,  6,  3,  7,  16, 20, 17, 21, 18, 22, 19, 23, 32, 36, 33, 37, 34, 38,
+      35, 39, 48, 52, 49, 53, 50, 54, 51, 55, 8,  12, 9,  13, 10, 14, 11, 15, 24, 28, 25, 29,
+      26, 30, 27, 31, 40, 44, 41, 45, 42, 46, 43, 47, 56, 60, 57, 61, 58, 62, 59, 63};
+  const __m512i bytes =
+      _mm512_packus_epi16(_mm512_packs_epi32(a.raw, b.raw), _mm512_packs_epi32(c.raw, d.raw));
+  const __m512i clamped = _mm512_min_epu8(_mm512_permutexvar_epi8(_mm512_load_si512(kOrder), bytes),
+                                          _mm512_set1_epi8(static_cast<char>(most)));
+  _mm512_storeu_si512(to, clamped);
+}
+#endif
+
 // The nearest whole numbers, ties to even, of values far below 2^31; NaN and infinities give 0 or
 // less.
 HWY_INLINE VI NearestOfSmall(VF value) {

@@ -30,14 +30,6 @@ struct ElementRows {
   size_t stride = 0;  // bytes from a token to the next
 };
 
-// Stores the first `count` lanes as elements of `dtype`.
-HWY_INLINE void NarrowLanes(quant::Dtype dtype, VF lanes, size_t count, std::byte* to) {
-  alignas(64) float values[kLanes];
-  hn::Store(lanes, DF(), values);
-  if (count != kLanes) return quant::NarrowFromFloat(dtype, values, count, to);
-  Narrow(dtype, values, kLanes, to);
-}
-
 template <class Elements, class Encoder>
 class StepEncoder {
  public:
@@ -46,78 +38,104 @@ class StepEncoder {
         rows_(rows),
         encoder_(encoder),
         size_(step.shape.format.group_size),
-        groups_(step.groups()),
-        ahead_((3 * kLanes + groups_ - 1) / groups_ * rows.stride) {}
+        groups_(step.groups()) {}
 
-  // The parameters of the next batch are computed while codes of this one are: divisions take long.
   HWY_INLINE void Run(const Parts& to, PendingLines* pending) const {
     const size_t count = groups_ * step_.count;
-    const bool aligned = LinesAreAligned(*pending);
-    PendingLines lines = *pending;
-    Batch batches[2];
-    Prepare(0, count, to, &batches[0]);
-    for (size_t done = 0; done < count; done += kLanes) {
-      const Batch& batch = batches[done / kLanes % 2];
-      if (done + kLanes < count) {
-        Prepare(done + kLanes, count, to, &batches[(done / kLanes + 1) % 2]);
+    const size_t scale_bytes = step_.scale_bytes();
+    Batch batch;
+    for (size_t done = 0; done < count; done += batch.count) {
+      batch.count = HWY_MIN(kBatchGroups, count - done);
+      Locate(done, &batch);
+      batch.divides = false;
+      for (size_t first = 0; first < batch.count; first += kLanes) SearchLanes(first, &batch);
+      for (size_t first = 0; first < batch.count; first += kLanes) FitLanes(first, &batch);
+      const quant::Dtype dtype = step_.shape.format.scale_dtype;
+      Narrow(dtype, batch.scales, batch.count, to.scales + done * scale_bytes);
+      if (step_.has_biases()) {
+        Narrow(dtype, batch.biases, batch.count, to.biases + done * scale_bytes);
       }
-      uint8_t* codes = to.codes + done * size_;
-      for (size_t g = 0; g < batch.groups.count; ++g, codes += size_) {
-        PrefetchElements(batch.elements[g] + ahead_, size_ * Elements::kBytes);
-        encoder_.Encode(
-            batch.groups.first[g], size_,
-            {batch.factors[g], batch.offsets[g], batch.inverses[g], batch.inverse_rests[g]}, codes);
-        // As fast as codes are made, and a little faster.
-        for (size_t i = 0; i <= size_ / kLineBytes && aligned && lines.bytes > 0; ++i) {
-          WriteLine(&lines);
-        }
-      }
+      uint8_t* const codes = to.codes + done * size_;
+      size_ == 64 ? Encode<64>(batch, codes, pending) : Encode<0>(batch, codes, pending);
     }
-    *pending = lines;
   }
 
  private:
-  // Up to kLanes groups, and what their codes are computed with.
+  // Groups that are fitted one vector after the other, then encoded: a fit is four divisions, each
+  // of which waits for the one before; those of several vectors pass that time side by side.
+  static constexpr size_t kBatchGroups = 64;
   struct Batch {
-    const std::byte* elements[kLanes];  // in the tensor
-    Groups groups;
-    alignas(64) float factors[kLanes], offsets[kLanes], inverses[kLanes], inverse_rests[kLanes];
-    alignas(64) float widened[Elements::kBytes == sizeof(float) ? 1 : kLanes * 128];
+    size_t count;
+    const std::byte* first[kBatchGroups];  // in the tensor
+    alignas(64) float lows[kBatchGroups], highs[kBatchGroups];
+    alignas(64) float scales[kBatchGroups], biases[kBatchGroups];
+    alignas(64) float factors[kBatchGroups], offsets[kBatchGroups];
+    alignas(64) float inverses[kBatchGroups], inverse_rests[kBatchGroups];
+    bool divides;  // a group has no inverse
   };
 
-  // Of groups from `begin` on; stores their scales and biases.
-  HWY_INLINE void Prepare(size_t begin, size_t end, const Parts& to, Batch* batch) const {
-    const DF df;
-    Groups& groups = batch->groups;
-    groups.size = size_;
-    groups.count = HWY_MIN(kLanes, end - begin);
+  // The step's groups from `begin` on.
+  HWY_INLINE void Locate(size_t begin, Batch* batch) const {
+    const size_t bytes = size_ * Elements::kBytes;
     const std::byte* row = rows_.first + begin / groups_ * rows_.stride;
     size_t in_row = begin % groups_;
-    for (size_t i = 0; i < groups.count; ++i) {
-      groups.first[i] = batch->elements[i] = row + in_row * size_ * Elements::kBytes;
-      if (++in_row == groups_) {
-        in_row = 0;
-        row += rows_.stride;
+    for (size_t i = 0; i < batch->count; row += rows_.stride, in_row = 0) {
+      const size_t end = HWY_MIN(batch->count, i + groups_ - in_row);
+      const std::byte* group = row + in_row * bytes;
+      for (; i < end; ++i, group += bytes) batch->first[i] = group;
+    }
+  }
+
+  HWY_INLINE Groups<Elements> LanesOf(const Batch& batch, size_t first) const {
+    return {batch.first + first, HWY_MIN(kLanes, batch.count - first), size_};
+  }
+  HWY_INLINE void SearchLanes(size_t first, Batch* batch) const {
+    const Extremes extremes = FindExtremes(LanesOf(*batch, first));
+    hn::Store(extremes.low, DF(), batch->lows + first);
+    hn::Store(extremes.high, DF(), batch->highs + first);
+  }
+  HWY_INLINE void FitLanes(size_t first, Batch* batch) const {
+    const DF df;
+    const VF low = hn::Load(df, batch->lows + first), high = hn::Load(df, batch->highs + first);
+    const Fit fit = encoder_.FitGroups(LanesOf(*batch, first), low, high);
+    hn::Store(fit.scale, df, batch->scales + first);
+    hn::Store(fit.bias, df, batch->biases + first);
+    hn::Store(fit.factor, df, batch->factors + first);
+    hn::Store(fit.offset, df, batch->offsets + first);
+    hn::Store(fit.inverse, df, batch->inverses + first);
+    hn::Store(fit.inverse_rest, df, batch->inverse_rests + first);
+    if (!hn::AllFalse(df, hn::Eq(fit.inverse, hn::Zero(df)))) batch->divides = true;
+  }
+
+  // kSize: of groups, where the compiler is to know it, else 0.
+  template <size_t kSize>
+  HWY_NOINLINE HWY_ATTR void Encode(const Batch& batch, uint8_t* codes,
+                                    PendingLines* pending) const {
+    // Copies: codes are bytes, which could be anything's that is not the compiler's own.
+    const Encoder encoder = encoder_;
+    const size_t size = kSize == 0 ? size_ : kSize, count = batch.count;
+    const bool divides = batch.divides;
+    PendingLines lines = *pending;
+    const bool sends = LinesAreAligned(lines);
+    const size_t ahead = kUnitStepTokens * rows_.stride;
+    for (size_t g = 0; g < count; ++g, codes += size) {
+      PrefetchElements(batch.first[g] + ahead, size * Elements::kBytes);
+      encoder.template Encode<Elements>(batch.first[g], size,
+                                        {batch.factors + g, batch.offsets + g, batch.inverses + g,
+                                         batch.inverse_rests + g, divides},
+                                        codes);
+      // As fast as codes are made, and a little faster.
+      for (size_t i = 0; i <= size / kLineBytes && sends && lines.bytes > 0; ++i) {
+        WriteLine(&lines);
       }
     }
-    const Extremes extremes = FindExtremes<Elements>(&groups, batch->widened);
-    const Fit fit = encoder_.FitGroups(groups, extremes.low, extremes.high);
-    const quant::Dtype dtype = step_.shape.format.scale_dtype;
-    NarrowLanes(dtype, fit.scale, groups.count, to.scales + begin * step_.scale_bytes());
-    if (step_.has_biases()) {
-      NarrowLanes(dtype, fit.bias, groups.count, to.biases + begin * step_.scale_bytes());
-    }
-    hn::Store(fit.factor, df, batch->factors);
-    hn::Store(fit.offset, df, batch->offsets);
-    hn::Store(fit.inverse, df, batch->inverses);
-    hn::Store(fit.inverse_rest, df, batch->inverse_rests);
+    *pending = lines;
   }
 
   const UnitStep& step_;
   const ElementRows& rows_;
   const Encoder& encoder_;
   const size_t size_, groups_;
-  const size_t ahead_;  // three batches: memory is read while codes are computed, not only before
 };
 
 template <class Elements>

@@ -73,7 +73,16 @@ HWY_INLINE void UnpackNibbles(const std::byte* from, size_t count, uint8_t* code
   }
 }
 HWY_INLINE void PackNibbles(const uint8_t* codes, size_t count, std::byte* to) {
-  for (size_t i = 0; i < count; i += 32) {
+  const hn::CappedTag<uint8_t, 64> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;
+  const hn::Half<decltype(d)> half;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto pairs = hn::BitCast(d16, hn::LoadU(d, codes + i));
+    const auto joined = hn::Or(pairs, hn::ShiftRight<4>(pairs));
+    hn::StoreU(hn::TruncateTo(half, joined), half, reinterpret_cast<uint8_t*>(to + i / 2));
+  }
+  for (; i < count; i += 32) {
     Store16(JoinNeighbours(Load16(codes + i), Load16(codes + i + 16)), to + i / 2);
   }
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -460,31 +461,53 @@ TEST(QuantizeTest, MisalignedTensorsWithGapsBetweenRowsAreLeftAsTheyAre) {
   });
 }
 
+// Groups of 16-bit elements are searched as integers where they have both signs; what has one sign
+// or none stands among them here, and the extremes at every place of a group.
+TEST(QuantizeTest, GroupsOfHalvesOnOneSideOfZeroGetTheScalarBytes) {
+  constexpr uint32_t kDim = 128;
+  for (const uint16_t group_size : {uint16_t{32}, uint16_t{64}, uint16_t{128}}) {
+    std::vector<float> values = RandomFloats(size_t{kHeads} * kTokens * kDim, group_size);
+    for (size_t begin = 0, g = 0; begin < values.size(); begin += group_size, ++g) {
+      values[begin + g % group_size] = 5.0f;
+      values[begin + (g * 7 + 3) % group_size] = -6.0f;
+      if (g % 11 != 0) continue;
+      for (float& x : std::span(values).subspan(begin, group_size)) {
+        const std::array<float, 4> changed = {std::fabs(x), -std::fabs(x), -0.0f, 3.0f};
+        x = changed[g % changed.size()];
+      }
+    }
+    for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16}) {
+      for (const uint8_t bits : {uint8_t{4}, uint8_t{8}}) {
+        const TensorFormat format = quant::MlxAffineFormat(bits, group_size, dtype);
+        SCOPED_TRACE(quant::ToString(format));
+        ExpectScalarUnits(format, RunOf(kDim), dtype, Narrowed(values, dtype));
+      }
+    }
+  }
+}
+
 TEST(QuantizeTest, NanStaysWithinItsGroup) {
   constexpr uint32_t kDim = 64;
   const TensorFormat format = quant::MlxAffineFormat(8, 32, Dtype::kF32);
-  const std::vector<float> clean = TestRows(kDim);
-  std::vector<float> rows = clean;
-  rows[kDim * 10 + 40] = NAN;  // group 1 of token 10
-  const Bytes want = ScalarUnits(format, RunOf(kDim), Dtype::kF32, Narrowed(clean, Dtype::kF32));
-  const Bytes want_values = ScalarRows(format, RunOf(kDim), Dtype::kF32, want);
-  ForEachTarget([&](const char*) {
-    Bytes units(want.size(), std::byte{0x5a});
-    Quantize(format,
-             {.data = reinterpret_cast<const std::byte*>(rows.data()),
-              .head_stride = size_t{kTokens} * kDim,
-              .token_stride = kDim},
-             RunOf(kDim), units.data());
-    Bytes values(want_values.size());
-    Dequantize(
-        format, units.data(), RunOf(kDim),
-        {.data = values.data(), .head_stride = size_t{kTokens} * kDim, .token_stride = kDim});
-    for (size_t i = 0; i < clean.size(); ++i) {
-      const bool poisoned = i / 32 == kDim * 10 / 32 + 1;
-      if (poisoned) continue;
-      EXPECT_EQ(std::memcmp(&values[i * 4], &want_values[i * 4], 4), 0) << i;
-    }
-  });
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+    SCOPED_TRACE(quant::ToString(dtype));
+    std::vector<float> rows = TestRows(kDim);
+    const Bytes clean = Narrowed(rows, dtype);
+    rows[kDim * 10 + 40] = NAN;  // group 1 of token 10
+    const Bytes poisoned = Narrowed(rows, dtype);
+    const Bytes want = ScalarUnits(format, RunOf(kDim), dtype, clean);
+    const Bytes want_values = ScalarRows(format, RunOf(kDim), Dtype::kF32, want);
+    ForEachTarget([&](const char*) {
+      Bytes units(want.size(), std::byte{0x5a});
+      Quantize(format, ViewOf(poisoned, RunOf(kDim), dtype), RunOf(kDim), units.data());
+      Bytes values(want_values.size());
+      Dequantize(format, units.data(), RunOf(kDim), ViewOf(values, RunOf(kDim), Dtype::kF32));
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (i / 32 == kDim * 10 / 32 + 1) continue;
+        EXPECT_EQ(std::memcmp(&values[i * 4], &want_values[i * 4], 4), 0) << i;
+      }
+    });
+  }
 }
 
 }  // namespace
