@@ -13,6 +13,8 @@
 #include "hwy/highway.h"
 
 #include "kernels/unit_rows-inl.h"
+#include "kernels/unit_step.h"
+#include "quant/tiled.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -144,10 +146,29 @@ HWY_INLINE Quad<D> LoadRuns(D d, const std::byte* from, size_t pitch) {
   }
 }
 
+// Where the words of the step's first slot stand in tiled K, and from a word to the next.
+struct KeyPlace {
+  HWY_INLINE explicit KeyPlace(const UnitStep& step) {
+    const size_t first = step.first / quant::kTileSlots * quant::kTileSlots;
+    const size_t slots = HWY_MIN(size_t{quant::kTileSlots}, step.layout.slots - first);
+    const size_t token_bytes = size_t{step.shape.dim} * step.shape.format.bits / 8;
+    pitch = slots * quant::kWordBytes;
+    offset = first * token_bytes + (step.first - first) * quant::kWordBytes;
+  }
+  size_t pitch, offset;
+};
+// The words of a Row's channels, four tokens a block, as 16 bytes of each token: `tile` is the
+// first token's, `pitch`: bytes from a word to the next.
+template <class Row, class D>
+HWY_INLINE Quad<D> LoadKeyQuad(D d, const std::byte* tile, size_t pitch) {
+  const auto word = [&](size_t i) HWY_ATTR { return LoadBytes(d, tile + Row::kWords[i] * pitch); };
+  return TransposeWords(d, Quad<D>{word(0), word(1), word(2), word(3)});
+}
+
 // What stands in a row of one token, as 16 bytes of tiled K (four words: the i-th one is word
 // kWords[i] of the channels) and of tiled V, and back.
 // `row` + At(c) is where channel c begins. 16 bytes hold kChannels channels. A block a token, whose
-// rows are `stride` bytes apart.
+// rows are `stride` bytes apart. KeyBytes: what PutKey stores.
 
 // Codes of a byte each; MLX's rows of 8 bits are no different.
 template <int kBits>
@@ -164,6 +185,10 @@ struct ByteRow<8> {
   template <class D>
   static HWY_INLINE hn::Vec<D> Value(D d, const std::byte* from, size_t stride) {
     return LoadBlocks(d, from, stride);
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> KeyBytes(D, hn::Vec<D> words) {
+    return words;
   }
   template <class D>
   static HWY_INLINE void PutKey(D d, hn::Vec<D> words, std::byte* to, size_t stride) {
@@ -287,6 +312,10 @@ struct NibbleBlocks {
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
     return Pair(d, LoadBlocks(d, from, stride));
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> KeyBytes(D d, hn::Vec<D> words) {
+    return Pair(d, words);
   }
   template <class D>
   static HWY_INLINE void PutKey(D d, hn::Vec<D> words, std::byte* to, size_t stride) {

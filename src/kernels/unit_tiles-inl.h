@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 
+#include "kernels/block_rows-inl.h"
 #include "kernels/tile_blocks-inl.h"
 #include "kernels/unit_rows-inl.h"
 #include "kernels/unit_step.h"
@@ -57,10 +58,7 @@ HWY_INLINE void LoadKeyTokens(D d, const std::byte* tile, size_t pitch, size_t c
                               std::byte* rows, size_t stride, size_t* t) {
   constexpr size_t kTokens = 4 * kBlocksOf<D>;
   for (; *t + kTokens <= count; *t += kTokens) {
-    const std::byte* from = tile + 4 * *t;
-    const auto word = [&](size_t i)
-                          HWY_ATTR { return LoadBytes(d, from + Row::kWords[i] * pitch); };
-    const Quad<D> words = TransposeWords(d, Quad<D>{word(0), word(1), word(2), word(3)});
+    const Quad<D> words = LoadKeyQuad<Row>(d, tile + 4 * *t, pitch);
     std::byte* to = rows + *t * stride;
     Row::PutKey(d, words.a, to, 4 * stride);
     Row::PutKey(d, words.b, to + stride, 4 * stride);
@@ -222,18 +220,6 @@ HWY_INLINE void LoadValues(const UnitStep& step, const Row& row, const std::byte
     slot += tokens;
   }
 }
-
-// Where the words of the step's first slot stand in tiled K, and from a word to the next.
-struct KeyPlace {
-  HWY_INLINE explicit KeyPlace(const UnitStep& step) {
-    const size_t first = step.first / quant::kTileSlots * quant::kTileSlots;
-    const size_t slots = HWY_MIN(size_t{quant::kTileSlots}, step.layout.slots - first);
-    const size_t token_bytes = size_t{step.shape.dim} * step.shape.format.bits / 8;
-    pitch = slots * quant::kWordBytes;
-    offset = first * token_bytes + (step.first - first) * quant::kWordBytes;
-  }
-  size_t pitch, offset;
-};
 
 template <class Row, class Beside>
 HWY_INLINE void StoreTileCodes(const UnitStep& step, const Row& row,
@@ -445,6 +431,9 @@ HWY_ATTR void StoreTilesOfRows(const UnitStep& step, const ConstStepRows& from, 
 template <class Beside = NothingBeside>
 HWY_ATTR void LoadRowsOfTiles(const UnitStep& step, const std::byte* unit, const StepRows& to,
                               const Beside& beside = {}) {
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  if (HasBlockRows(step)) return LoadBlockRows(step, unit, to, beside);
+#endif
   WithRow(step.shape.format, [&](const auto& row) HWY_ATTR {
     LoadTileCodes(step, row, unit, {to.codes, to.codes_stride}, beside);
   });

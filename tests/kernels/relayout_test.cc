@@ -61,8 +61,14 @@ void ForEachRun(const Check& check) {
     for (const TensorFormat& format : FormatsFor(dim)) {
       if (!quant::HasTiled(format)) continue;
       for (const quant::Side side : {quant::Side::kKey, quant::Side::kValue}) {
-        for (const auto& [page, first, count] : std::vector<std::array<uint32_t, 3>>{
-                 {64, 0, 64}, {64, 5, 1}, {64, 2, 61}, {63, 30, 33}, {1, 0, 1}, {40, 34, 6}}) {
+        for (const auto& [page, first, count] : std::vector<std::array<uint32_t, 3>>{{64, 0, 64},
+                                                                                     {64, 5, 1},
+                                                                                     {64, 2, 61},
+                                                                                     {64, 12, 16},
+                                                                                     {48, 32, 16},
+                                                                                     {63, 30, 33},
+                                                                                     {1, 0, 1},
+                                                                                     {40, 34, 6}}) {
           SCOPED_TRACE(quant::ToString(format) + " dim " + std::to_string(dim) + " tokens " +
                        std::to_string(first) + " + " + std::to_string(count) + " of " +
                        std::to_string(page) + (side == quant::Side::kKey ? " K" : " V"));
@@ -91,7 +97,7 @@ TEST(RelayoutTest, BothWaysEqualTheScalarConversionOnEveryTarget) {
       Relayout(tiled, in_tiles.data(), run, seen_rows.data());
       EXPECT_TRUE(seen_rows == want_rows);
     });
-    if (run.page_tokens != 63) return;
+    if (run.page_tokens != 63 && run.tokens != 64) return;
     for (const auto at : {GuardedBytes::At::kBegin, GuardedBytes::At::kEnd}) {
       ForEachTarget([&](const char*) {
         const GuardedBytes from_rows(in_rows, at), to_tiles(in_tiles, at);
@@ -131,13 +137,7 @@ TEST(RelayoutTest, StreamedUnitsAreTheSameBytes) {
 }
 
 // Rows of a tensor whose tokens stand outside its heads, with a gap behind each.
-TEST(RelayoutTest, PackedRowsMayBeStridedAndMisaligned) {
-  const UnitRun run{.side = quant::Side::kValue,
-                    .heads = kHeads,
-                    .dim = 128,
-                    .page_tokens = 48,
-                    .first_token = 3,
-                    .tokens = 39};
+void ExpectStridedRows(const UnitRun& run) {
   for (const TensorFormat& in_rows : FormatsFor(run.dim)) {
     for (const TensorFormat& format : {in_rows, quant::Tiled(in_rows)}) {
       SCOPED_TRACE(quant::ToString(format));
@@ -188,6 +188,19 @@ TEST(RelayoutTest, PackedRowsMayBeStridedAndMisaligned) {
       });
     }
   }
+}
+
+TEST(RelayoutTest, PackedRowsMayBeStridedAndMisaligned) {
+  UnitRun run{.side = quant::Side::kValue,
+              .heads = kHeads,
+              .dim = 128,
+              .page_tokens = 48,
+              .first_token = 3,
+              .tokens = 39};
+  ExpectStridedRows(run);
+  run.first_token = 16;
+  run.tokens = 32;
+  ExpectStridedRows(run);
 }
 
 }  // namespace
