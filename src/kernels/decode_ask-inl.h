@@ -1,9 +1,11 @@
-// Asks memory for the lines of a block that is read soon, for one SIMD target: included once per
+// Asks memory for the lines of units that are read soon, for one SIMD target: included once per
 // target.
 //
-// A core waits for few lines at a time and forgets what it is asked for beyond: so lines are asked
-// for evenly all along the work, some in every loop, and not where lines are read. Into the L2
-// cache: the L1 cache waits for fewer lines still.
+// A core waits for few lines at a time: so lines are asked for evenly all along the work, some in
+// every loop, and not where lines are read. In two steps: into the L2 cache some units ahead, and
+// from there into the L1 cache half a unit ahead. Where a loop reads lines that are in L2 only,
+// each waits behind all those that are on their way from memory, and the products behind it: 13.9
+// instead of 15.4 GB/s in a loop of loads and products, of 16.5 without products.
 #if defined(PREFIXD_KERNELS_DECODE_ASK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_ASK_INL_H_
 #undef PREFIXD_KERNELS_DECODE_ASK_INL_H_
@@ -22,18 +24,20 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 // Lines at a time in the loops of one tile: as many as memory gives in the time that a step takes.
 inline constexpr size_t kLinesToDot = 1;      // each register of codes
 inline constexpr size_t kLinesToDotRaw = 16;  // 4 tokens of plain numbers
-inline constexpr size_t kLinesToWeigh = 4;    // each row head
-inline constexpr size_t kLinesToRound = 6;    // each row head and group
-inline constexpr size_t kLinesToWiden = 16;   // each of keys and values
+inline constexpr size_t kLinesToWeigh = 6;    // each row head
+inline constexpr size_t kLinesToScale = 5;    // each row head and group
+inline constexpr size_t kLinesToRound = 5;    // each row head and group
+inline constexpr size_t kLinesToWiden = 12;   // each of keys and values
 
-// Two ranges of bytes, one after the other. To be copied to a local for a loop: a member would be
-// stored again and again.
-class LineAsker {
+// The lines of two ranges of bytes, one after the other. kLocality: 2 into L2, 3 into L1.
+template <int kLocality>
+class LinesAhead {
  public:
   // Asks for nothing but for the line of `idle`, again and again: no time is lost with that.
-  explicit HWY_INLINE LineAsker(const std::byte* idle) : next_(reinterpret_cast<uintptr_t>(idle)) {}
-  HWY_INLINE LineAsker(const std::byte* first, size_t first_bytes, const std::byte* second,
-                       size_t second_bytes)
+  explicit HWY_INLINE LinesAhead(const std::byte* idle)
+      : next_(reinterpret_cast<uintptr_t>(idle)) {}
+  HWY_INLINE LinesAhead(const std::byte* first, size_t first_bytes, const std::byte* second,
+                        size_t second_bytes)
       : next_(reinterpret_cast<uintptr_t>(first)),
         end_(next_ + first_bytes),
         second_(reinterpret_cast<uintptr_t>(second)),
@@ -44,8 +48,7 @@ class LineAsker {
   HWY_INLINE void Ask() {
 #pragma GCC unroll 16
     for (size_t i = 0; i < kLines; ++i) {
-      __builtin_prefetch(reinterpret_cast<const void*>(next_ + i * kLine), /*rw=*/0,
-                         /*locality=*/2);
+      __builtin_prefetch(reinterpret_cast<const void*>(next_ + i * kLine), /*rw=*/0, kLocality);
     }
     next_ += kLines * step_;
     if (next_ >= end_) TakeSecond();
@@ -68,6 +71,31 @@ class LineAsker {
   uintptr_t next_ = 0, end_ = ~uintptr_t{0};
   uintptr_t second_ = 0, second_end_ = 0;
   size_t step_ = 0;
+};
+
+// To be copied to a local for a loop: a member would be stored again and again.
+class LineAsker {
+ public:
+  HWY_INLINE LineAsker(const LinesAhead<3>& near, const LinesAhead<2>& far)
+      : near_(near), far_(far) {}
+  template <size_t kLines>
+  HWY_INLINE void Ask() {
+    near_.template Ask<kLines>();
+    far_.template Ask<kLines>();
+  }
+  // Where no unit is near.
+  template <size_t kLines>
+  HWY_INLINE void AskFar() {
+    far_.template Ask<kLines>();
+  }
+  HWY_INLINE void AskAll() {
+    near_.AskAll();
+    far_.AskAll();
+  }
+
+ private:
+  LinesAhead<3> near_;
+  LinesAhead<2> far_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

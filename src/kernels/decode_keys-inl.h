@@ -34,13 +34,14 @@ HWY_INLINE float InverseStep(float largest, float limit) {
   return largest < 1e-30f ? 0.0f : limit / largest;
 }
 
+HWY_INLINE VI HighDigit(VI codes) { return hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64))); }
+HWY_INLINE VI LowDigit(VI codes, VI high) { return hn::Sub(codes, hn::ShiftLeft<7>(high)); }
 // 16 codes as one or two signed bytes each, `digit_pitch` apart.
 HWY_INLINE void StoreDigits(VI codes, uint32_t digits, int8_t* to, size_t digit_pitch) {
   if (digits == 1) return hn::StoreU(hn::DemoteTo(DI8(), codes), DI8(), to);
-  const VI high = hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64)));
-  const VI low = hn::Sub(codes, hn::ShiftLeft<7>(high));
+  const VI high = HighDigit(codes);
   hn::StoreU(hn::DemoteTo(DI8(), high), DI8(), to);
-  hn::StoreU(hn::DemoteTo(DI8(), low), DI8(), to + digit_pitch);
+  hn::StoreU(hn::DemoteTo(DI8(), LowDigit(codes, high)), DI8(), to + digit_pitch);
 }
 
 // One group of a row head's query.

@@ -17,7 +17,9 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 #if PREFIXD_KERNELS_HAVE_PAIRS
 
 // Bytes that are asked for before they are read: enough for the time that memory takes.
-constexpr uint64_t kAheadBytes = uint64_t{40} << 10;
+constexpr uint64_t kFarBytes = uint64_t{40} << 10;
+// Units of more bytes are not brought into the L1 cache ahead: they would not stay there.
+constexpr uint64_t kMostNearBytes = uint64_t{36} << 10;
 
 // Visits the blocks of a part in order, each for all its kv heads: that is the order of the bytes;
 // and once for all sequences that have it at the same place after the same blocks.
@@ -104,33 +106,39 @@ class PartWalk {
     visit.key.layout = quant::LayoutOfUnit(*format.key.format, format.key.dim, block.page_tokens);
     visit.value.layout =
         quant::LayoutOfUnit(*format.value.format, format.value.dim, block.page_tokens);
+    const uint64_t bytes = visit.key.layout.unit_bytes + visit.value.layout.unit_bytes;
+    const bool raw = format.key.raw || format.value.raw;
+    const bool has_near = !raw && bytes <= kMostNearBytes;
+    const uint64_t far_units = HWY_MAX(kFarBytes / bytes, 1);
     for (uint32_t head = part_.first_head; head < part_.end_head; ++head) {
+      const UnitPlace here = UnitOf(visit, block, head);
       visit.kv_head = head;
-      Place(blocks, b, head, &visit);
+      visit.key.bytes = here.key;
+      visit.value.bytes = here.value;
+      visit.near_key = has_near ? Later(visit, blocks, b, head + 1).key : nullptr;
+      visit.far = Later(visit, blocks, b, head + far_units);
       UnitAttention(job_, visit, scratch_).Run();
     }
   }
 
-  HWY_INLINE void Place(quant::BlockTable blocks, size_t b, uint32_t head,
-                        DecodeVisit* visit) const {
-    const uint64_t key_bytes = visit->key.layout.unit_bytes;
-    const uint64_t value_bytes = visit->value.layout.unit_bytes;
-    const uint64_t values_offset = job_.shape.kv_heads * key_bytes;
-    const quant::BlockTableEntry& block = blocks[b];
-    visit->key.bytes = block.units + head * key_bytes;
-    visit->value.bytes = block.units + values_offset + head * value_bytes;
-    visit->next_key = visit->next_value = nullptr;
-    // The unit that is read some units later.
+  HWY_INLINE UnitPlace UnitOf(const DecodeVisit& visit, const quant::BlockTableEntry& block,
+                              uint64_t head) const {
+    const uint64_t key_bytes = visit.key.layout.unit_bytes;
+    return {block.units + head * key_bytes,
+            block.units + job_.shape.kv_heads * key_bytes + head * visit.value.layout.unit_bytes};
+  }
+  // The unit of `head` in block b, or where there are fewer heads, so many units later; if it is
+  // laid out as those of block b.
+  HWY_INLINE UnitPlace Later(const DecodeVisit& visit, quant::BlockTable blocks, size_t b,
+                             uint64_t head) const {
     const uint32_t heads = part_.end_head - part_.first_head;
-    const uint64_t units = HWY_MAX(kAheadBytes / (key_bytes + value_bytes), 1);
-    const uint64_t later = head - part_.first_head + units;
-    if (b + later / heads >= blocks.size()) return;
-    const quant::BlockTableEntry& next = blocks[b + later / heads];
-    if (next.units == nullptr) return;  // no row sees it
-    if (next.format != block.format || next.page_tokens != block.page_tokens) return;
-    const uint64_t next_head = part_.first_head + later % heads;
-    visit->next_key = next.units + next_head * key_bytes;
-    visit->next_value = next.units + values_offset + next_head * value_bytes;
+    size_t later = b;
+    for (; head >= part_.end_head; head -= heads) ++later;
+    if (later >= blocks.size()) return {};
+    const quant::BlockTableEntry& next = blocks[later];
+    if (next.units == nullptr) return {};  // no row sees it
+    if (next.format != blocks[b].format || next.page_tokens != blocks[b].page_tokens) return {};
+    return UnitOf(visit, next, head);
   }
 
   const DecodeJob& job_;

@@ -91,7 +91,7 @@ HWY_NOINLINE HWY_ATTR void ScoreRawTile(const DecodeTensor& key, const float* qu
   const RawRows<kDtype> keys(key, unit, tile.first);
   uint32_t token = 0;
   for (; token + kDotTokens <= tile.tokens; token += kDotTokens) {
-    asker->Ask<kLinesToDotRaw>();
+    asker->AskFar<kLinesToDotRaw>();
     ScoreRawTokens<kDtype, kRows, kDotTokens>(keys, token, queries, key.dim, scratch.lanes,
                                               scratch.scores);
   }
@@ -130,7 +130,7 @@ HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint64_t seen, size
   LineAsker asker = *asked;
   ForEachStretch(seen, [&](uint32_t begin, uint32_t end) HWY_ATTR {
     for (uint32_t t = begin; t < end; ++t) {
-      asker.Ask<kVectors / 2 + 1>();
+      asker.AskFar<kVectors / 2 + 1>();
       VF value[kVectors];
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVectors; ++v) value[v] = values.Load(t, d + v * kLanes);

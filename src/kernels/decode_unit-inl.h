@@ -27,6 +27,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+struct UnitPlace {
+  const std::byte* key = nullptr;
+  const std::byte* value = nullptr;
+};
+
 // One kv head of one block, and who attends to it.
 struct DecodeVisit {
   uint32_t slot = 0;
@@ -36,8 +41,10 @@ struct DecodeVisit {
   uint32_t tokens = 0;
   uint32_t format = 0;
   DecodeUnit key, value;
-  const std::byte* next_key = nullptr;  // what is to be asked for; null: nothing
-  const std::byte* next_value = nullptr;
+  // Units that are read later, of the same layouts; null: none is to be asked for. The next one's
+  // keys are brought into the L1 cache behind this one's values.
+  const std::byte* near_key = nullptr;
+  UnitPlace far;
 };
 
 HWY_INLINE CodeKind KindOf(const DecodeTensor& tensor) {
@@ -108,9 +115,16 @@ class UnitAttention {
 
  private:
   static HWY_INLINE LineAsker AskerOf(const DecodeVisit& visit) {
-    if (visit.next_key == nullptr) return LineAsker(visit.key.bytes);
-    return LineAsker(visit.next_key, visit.key.layout.unit_bytes, visit.next_value,
-                     visit.value.layout.unit_bytes);
+    const size_t key_bytes = visit.key.layout.unit_bytes;
+    const size_t value_bytes = visit.value.layout.unit_bytes;
+    const LinesAhead<3> no_near(visit.key.bytes);
+    const LinesAhead<2> no_far(visit.key.bytes);
+    return {visit.near_key == nullptr
+                ? no_near
+                : LinesAhead<3>(visit.value.bytes, value_bytes, visit.near_key, key_bytes),
+            visit.far.key == nullptr
+                ? no_far
+                : LinesAhead<2>(visit.far.key, key_bytes, visit.far.value, value_bytes)};
   }
 
   // A tile where it can be read in tiled order.
@@ -152,8 +166,15 @@ class UnitAttention {
     DecodeStrip strip;
     strip.rows = rows;
     strip.first = size_t{visit_.slot} * job_.row_heads() + row_head;
+    uint32_t row = visit_.first_row + first / job_.group();
+    uint32_t next_row = job_.group() - first % job_.group();  // where it begins in the strip
+    uint64_t seen = SeenBy(row, tile);
     for (uint32_t r = 0; r < rows; ++r) {
-      strip.seen[r] = SeenBy(visit_.first_row + (first + r) / job_.group(), tile);
+      if (r == next_row) {
+        seen = SeenBy(++row, tile);
+        next_row += job_.group();
+      }
+      strip.seen[r] = seen;
     }
     Score(key_.unit, key_.tokens, row_head, rows);
     WeighStrip(job_, scratch_, &asker_, &strip);

@@ -51,6 +51,30 @@ HWY_INLINE VF SumOfRows(const float* lanes) {
   return VF{_mm512_shuffle_f32x4(sums, sums, 0xd8)};
 }
 
+// Codes of a tile's tokens.
+struct TileCodes64 {
+  VI v0, v1, v2, v3;
+  HWY_INLINE VI SumAcross() const { return hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)); }
+  // As their one or two digits.
+  HWY_INLINE void Store(uint32_t digits, int8_t* to, size_t digit_pitch) const {
+    if (digits == 1) return StoreBytes(to);
+    const TileCodes64 high{HighDigit(v0), HighDigit(v1), HighDigit(v2), HighDigit(v3)};
+    const TileCodes64 low{LowDigit(v0, high.v0), LowDigit(v1, high.v1), LowDigit(v2, high.v2),
+                          LowDigit(v3, high.v3)};
+    high.StoreBytes(to);
+    low.StoreBytes(to + digit_pitch);
+  }
+
+ private:
+  HWY_INLINE void StoreBytes(int8_t* to) const {
+    const __m512i first = _mm512_packs_epi32(v0.raw, v1.raw);
+    const __m512i second = _mm512_packs_epi32(v2.raw, v3.raw);
+    // Packing takes 4 numbers of each vector in turns.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(first, second)));
+  }
+};
+
 // Values of one format, one tile, one strip.
 class TileValues {
  public:
@@ -67,7 +91,7 @@ class TileValues {
     const DF df;
     for (uint32_t g = 0; g < count; ++g) {
       for (uint32_t r = 0; r < strip_.rows; ++r) {
-        asker->Ask<kLinesToWeigh>();
+        asker->Ask<kLinesToScale>();
         const TileRow64 x = Weighted(first + g, r);
         const VF largest =
             hn::Max(hn::Max(hn::Abs(x.v0), hn::Abs(x.v1)), hn::Max(hn::Abs(x.v2), hn::Abs(x.v3)));
@@ -137,13 +161,10 @@ class TileValues {
     const TileRow64 x = Weighted(first + g, r);
     const VF inverse = hn::Set(df, inverses[g * kStripHeads + r]);
     int8_t* to = CodesOf(g, r);
-    VI sum = hn::Zero(DI());
-    for (const VF part : {x.v0, x.v1, x.v2, x.v3}) {
-      const VI code = hn::NearestInt(hn::Mul(part, inverse));
-      sum = hn::Add(sum, code);
-      StoreDigits(code, digits_, to, kDigitPitch);
-      to += kLanes;
-    }
+    const auto code = [inverse](VF part) HWY_ATTR { return RoundToCode(hn::Mul(part, inverse)); };
+    const TileCodes64 codes{code(x.v0), code(x.v1), code(x.v2), code(x.v3)};
+    codes.Store(digits_, to, kDigitPitch);
+    const VI sum = codes.SumAcross();
     const VF step = hn::Set(df, steps_[g * kStripHeads + r]);
     const VF exact = hn::Mul(x.SumAcross(), hn::Set(df, value_.whole()));
     const VF rounding = hn::NegMulAdd(hn::ConvertTo(df, sum), step, exact);
