@@ -75,7 +75,7 @@ std::optional<Decoded> Measure(Bench& bench, KernelMemory& memory, const DecodeC
   const size_t apart = in_arena->tables() / 3;
   AttentionCall commit(*in_arena, {});
   AttentionCall precise(*in_arena, {.mode = kPrecise, .first_table = apart});
-  AttentionCall random(*in_arena, {.order = PageOrder::kRandom});
+  AttentionCall random(*in_arena, {.order = PageOrder::kRandom, .first_table = apart / 2});
   AttentionCall in_huge(*in_private, {});
   AttentionCall two_threads(*in_arena, {.threads = 2, .first_table = 2 * apart});
   std::vector<Side> sides;

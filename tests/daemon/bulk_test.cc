@@ -28,7 +28,7 @@ class RawCall {
  public:
   // `cpu`: what the caller names, if anything.
   RawCall(const std::string& target, const std::string& method, const std::string& cpu = "")
-      : stub_(Worker::Channel(target)) {
+      : stub_(NarrowChannel(target)) {
     if (!cpu.empty()) context_.AddMetadata(wire::kCpuKey, cpu);
     call_ = stub_.PrepareCall(&context_, method, &queue_);
     call_->StartCall(nullptr);
@@ -66,6 +66,14 @@ class RawCall {
   }
 
  private:
+  // The daemon is never more than a few messages ahead.
+  static std::shared_ptr<grpc::Channel> NarrowChannel(const std::string& target) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  }
   bool Next() {
     void* tag = nullptr;
     bool ok = false;
