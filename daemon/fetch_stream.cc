@@ -38,10 +38,9 @@ class FetchStream final : public Reactor, public cache::FetchSink {
         address_(address),
         context_(context),
         limit_(context),
-        running_(dispatch->Running()) {
-    const std::optional<int> cpu = CallerCpu(*context);
-    if (cpu.has_value()) carried_.emplace(dispatch->carriers(), *cpu);
-  }
+        running_(dispatch->Running()),
+        cpu_(CallerCpu(*context)),
+        carried_(dispatch->carriers(), cpu_) {}
 
   void Start(Dispatch* dispatch, const grpc::ByteBuffer& request) {
     grpc::ByteBuffer bytes = request;
@@ -74,7 +73,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     std::optional<grpc::Status> end;
     {
       base::MutexLock lock(mutex_);
-      if (carried_.has_value() && unwritten_.has_value()) carried_->Carried(unwritten_->Length());
+      if (unwritten_.has_value()) carried_.Carried(unwritten_->Length());
       unwritten_.reset();
       broken_ = broken_ || !ok;
       end = std::exchange(end_, std::nullopt);
@@ -93,7 +92,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   void Run(const v1::FetchRequest& request) {
     const block::SessionId session{request.session()};
     hold_ = cache_->Hold(session, {request.lease()});
-    sent_.emplace(address_, CallerCpu(*context_));
+    sent_.emplace(address_, cpu_);
     const absl::Status status =
         cache_->Fetch(session, ReadFetch(request), DeadlineOf(*context_), this);
     hold_.reset();
@@ -125,13 +124,14 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   grpc::CallbackServerContext* const context_;
   const StreamDeadline limit_;
   const std::shared_ptr<void> running_;
+  const std::optional<int> cpu_;
   // Of Run's thread.
   std::shared_ptr<const void> hold_;
   std::optional<wire::LongStream> sent_;
   base::Mutex mutex_;
   base::CondVar moved_;
   std::optional<grpc::ByteBuffer> unwritten_ PREFIXD_GUARDED_BY(mutex_);
-  std::optional<wire::Carriers::Stream> carried_ PREFIXD_GUARDED_BY(mutex_);
+  wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
   bool broken_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // once that is written
 };

@@ -84,10 +84,8 @@ class PutStream final : public Reactor {
         limit_(context),
         running_(dispatch->Running()),
         response_(response),
-        commit_(std::move(commit)) {
-    const std::optional<int> cpu = CallerCpu(*context);
-    if (cpu.has_value()) carried_.emplace(dispatch->carriers(), *cpu);
-  }
+        commit_(std::move(commit)),
+        carried_(dispatch->carriers(), CallerCpu(*context)) {}
 
   void Start(Dispatch* dispatch) {
     StartRead(&read_);
@@ -97,7 +95,7 @@ class PutStream final : public Reactor {
   void OnReadDone(bool ok) override {
     base::MutexLock lock(mutex_);
     if (ok) {
-      if (carried_.has_value()) carried_->Carried(read_.Length());
+      carried_.Carried(read_.Length());
       queue_.emplace_back();
       queue_.back().Swap(&read_);
     }
@@ -220,7 +218,7 @@ class PutStream final : public Reactor {
   std::deque<grpc::ByteBuffer> queue_ PREFIXD_GUARDED_BY(mutex_);
   bool reading_ PREFIXD_GUARDED_BY(mutex_) = true;
   bool over_ PREFIXD_GUARDED_BY(mutex_) = false;
-  std::optional<wire::Carriers::Stream> carried_ PREFIXD_GUARDED_BY(mutex_);
+  wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
 };
 
 }  // namespace

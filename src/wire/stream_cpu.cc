@@ -90,9 +90,9 @@ Carriers::Stream::~Stream() {
 
 void Carriers::Stream::Carried(uint64_t bytes) {
   carried_ += bytes;
-  if (carried_ < kLongStreamBytes) return;
+  if (!cpu_.has_value() || carried_ < kLongStreamBytes) return;
   if (!beside_.has_value()) {
-    beside_ = CpusBeside(cpu_);
+    beside_ = CpusBeside(*cpu_);
     carriers_->Begin();
   }
   carriers_->Come(*beside_);

@@ -59,10 +59,11 @@ class StayBeside {
 // and go back once no long stream is left. Thread-safe; outlives its streams.
 class Carriers {
  public:
-  // One stream whose peer is on `cpu`, until its end. One thread at a time.
+  // One stream until its end, whose peer is on `cpu`; without one nobody goes anywhere. One thread
+  // at a time.
   class Stream {
    public:
-    Stream(Carriers* carriers, int cpu) : carriers_(carriers), cpu_(cpu) {}
+    Stream(Carriers* carriers, std::optional<int> cpu) : carriers_(carriers), cpu_(cpu) {}
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
@@ -71,7 +72,7 @@ class Carriers {
 
    private:
     Carriers* const carriers_;
-    const int cpu_;
+    const std::optional<int> cpu_;
     uint64_t carried_ = 0;
     std::optional<cpu_set_t> beside_;  // once it is long
   };

@@ -126,6 +126,9 @@ TEST_F(StreamCpuTest, CarriersComeToALongStreamOnly) {
   const CarryingThread late(&stream, 1);
   EXPECT_TRUE(late.cpus() == here_);
   EXPECT_TRUE(early.cpus() == home_) << "it carried nothing since";
+  Carriers::Stream unnamed(&carriers_, std::nullopt);
+  const CarryingThread other(&unnamed, kLongStreamBytes);
+  EXPECT_TRUE(other.cpus() == home_) << "its peer named no CPU";
 }
 
 TEST_F(StreamCpuTest, CarriersGoBackWithTheLastLongStream) {
