@@ -98,7 +98,7 @@ class CodeAttention {
     for (size_t g = 0; g < key_groups_; ++g) {
       VI sum = hn::Zero(DI());
       for (size_t d = g * job_.key_group; d < (g + 1) * job_.key_group; d += hn::Lanes(DI())) {
-        const VI codes = RoundToCode(hn::Mul(hn::LoadU(DF(), from + d), hn::Set(DF(), inverse)));
+        const VI codes = RoundedProduct(hn::LoadU(DF(), from + d), hn::Set(DF(), inverse));
         factors_.StoreQuery(row, d, codes);
         sum = hn::Add(sum, codes);
       }

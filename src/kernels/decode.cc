@@ -92,7 +92,7 @@ size_t TakeMemory(std::byte* memory, Call* call) {
     pieces.Take(call->queries[i].terms, row_heads * format.key.groups);
   }
   for (DecodeScratch& scratch : call->scratches) TakeScratch(*call, &pieces, &scratch);
-  pieces.Take(job.sums.maxima, kSlots * row_heads);
+  pieces.Take(job.sums.references, kSlots * row_heads);
   pieces.Take(job.sums.weights, kSlots * row_heads * 16);
   pieces.Take(job.sums.values, kSlots * row_heads * job.value_pitch);
   return pieces.bytes();

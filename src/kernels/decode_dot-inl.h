@@ -43,6 +43,10 @@ HWY_INLINE VI LoadCodes(const std::byte* from) {
   return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
 }
 HWY_INLINE VI LowNibbles(VI codes) { return hn::And(codes, hn::Set(DI(), 0x0f0f0f0f)); }
+// 16 times the high nibbles.
+HWY_INLINE VI RaisedNibbles(VI codes) {
+  return hn::And(codes, hn::Set(DI(), static_cast<int32_t>(0xf0f0f0f0)));
+}
 HWY_INLINE VI HighNibbles(VI codes) { return LowNibbles(hn::ShiftRight<4>(codes)); }
 HWY_INLINE VI AsUnsigned(VI codes) {
   return hn::Xor(codes, hn::Set(DI(), static_cast<int32_t>(0x80808080)));
@@ -92,7 +96,6 @@ struct DotInput {
   const int8_t* factors = nullptr;
   size_t row_pitch = 0;    // bytes of factors from a row to the next
   size_t digit_pitch = 0;  // the same of digits
-  uint32_t digits = 1;
 };
 
 // Keys: a step is 4 channels (nibbles: 8), a register 16 tokens.
@@ -128,7 +131,8 @@ HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors,
   *in.asker = asker;
 }
 
-// Values: a step is 4 tokens, a register 16 channels.
+// Values: a step is 4 tokens, a register 16 channels. Of nibbles, every second register's sums are
+// 16 times what they should be.
 template <CodeKind kKind, size_t kRows, size_t kVectors>
 HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
                                DotSums<kRows, kVectors>* sums) {
@@ -144,7 +148,7 @@ HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
       const VI loaded = LoadCodes(from + v * 64);
       if constexpr (kKind == CodeKind::kNibbles) {
         codes[2 * v] = LowNibbles(loaded);
-        codes[2 * v + 1] = HighNibbles(loaded);
+        codes[2 * v + 1] = RaisedNibbles(loaded);
       } else {
         codes[v] = kKind == CodeKind::kBytes ? loaded : AsUnsigned(loaded);
       }
@@ -154,26 +158,25 @@ HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
   *in.asker = asker;
 }
 
-struct DotKeys {
-  template <CodeKind kKind, size_t kRows, size_t kVectors>
-  static HWY_INLINE void Run(const DotInput& in, DotSums<kRows, kVectors>* sums) {
-    ClearDots(sums);
-    DotKeysDigit<kKind>(in, in.factors, sums);
-    if (in.digits == 1) return;
+// Each digit's: how many there are is known at compile time, for where loops meet GCC spills sums.
+template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
+HWY_INLINE void DotKeys(const DotInput& in, DotSums<kRows, kVectors>* sums) {
+  ClearDots(sums);
+  DotKeysDigit<kKind>(in, in.factors, sums);
+  if constexpr (kDigits == 2) {
     RaiseDots(sums);
     DotKeysDigit<kKind>(in, in.factors + in.digit_pitch, sums);
   }
-};
-struct DotValues {
-  template <CodeKind kKind, size_t kRows, size_t kVectors>
-  static HWY_INLINE void Run(const DotInput& in, DotSums<kRows, kVectors>* sums) {
-    ClearDots(sums);
-    DotValuesDigit<kKind>(in, in.factors, sums);
-    if (in.digits == 1) return;
+}
+template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
+HWY_INLINE void DotValues(const DotInput& in, DotSums<kRows, kVectors>* sums) {
+  ClearDots(sums);
+  DotValuesDigit<kKind>(in, in.factors, sums);
+  if constexpr (kDigits == 2) {
     RaiseDots(sums);
     DotValuesDigit<kKind>(in, in.factors + in.digit_pitch, sums);
   }
-};
+}
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

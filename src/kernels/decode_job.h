@@ -62,13 +62,12 @@ struct DecodeTensor {
   uint32_t bits = 0;       // 8 or 4
   bool is_signed = false;  // codes are signed bytes
   bool biased = false;
-  float middle = 0;  // of the codes' range
+  float middle = 0;  // of the codes' range, where their rounding costs least
   // Of layout rows: each tile is brought into the order of a tiled unit of kDecodeTile tokens
   // first.
   bool in_rows = false;
   quant::UnitShape tile;
   quant::UnitLayout tile_layout;
-  float whole() const { return biased ? 1.0f : 0.0f; }
 };
 struct DecodeFormat {
   DecodeTensor key, value;
@@ -90,11 +89,11 @@ struct DecodeQueries {
   float* floats = nullptr;     // [row_heads][key_dim], instead of both when keys are raw
 };
 
-// What is known so far, [kSlots][row_heads]: weights are 2^(score - max).
+// What is known so far, [kSlots][row_heads]: weights are 2^(score - reference).
 struct DecodeSums {
-  float* maxima = nullptr;
-  float* weights = nullptr;  // [16], to be added up
-  float* values = nullptr;   // [value_pitch]
+  float* references = nullptr;  // a score that the row head has seen, or the lowest number
+  float* weights = nullptr;     // [16], to be added up
+  float* values = nullptr;      // [value_pitch]
 };
 
 struct DecodeJob {
@@ -114,9 +113,9 @@ struct DecodeJob {
 // One thread's working memory, for one tile.
 struct DecodeScratch {
   float* key_scales = nullptr;    // [key groups][kDecodeTile]
-  float* key_biases = nullptr;    // the same
+  float* key_biases = nullptr;    // the same, of the middle code
   float* value_scales = nullptr;  // [value groups][kDecodeTile]
-  float* value_biases = nullptr;  // the same
+  float* value_biases = nullptr;  // the same, of the middle code
   float* scores = nullptr;        // [kStripHeads][kDecodeTile], then weights
   float* lanes = nullptr;         // [16][16]
   int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kDecodeTile]

@@ -1,10 +1,10 @@
 // Queries of fast decode as signed bytes, and scores of a tile, for one SIMD target: included once
 // per target.
 //
-// With x the query, xq its codes, k the stored codes: the score of a token is the sum over groups
-// of scale * sum(x k) + bias * sum(x). sum(x k) is step * sum(xq k) + middle * (sum(x) - step *
-// sum(xq)): x and step xq differ by rounding only, which costs least where k is taken from the
-// middle of its range. Codes without bias count from the middle themselves.
+// With x the query, xq its codes, k the stored codes, which count from the middle of their range:
+// the score of a token is the sum over groups of scale * sum(x (k - middle)) + bias * sum(x), where
+// the bias is that of the middle code. The first sum is step * (sum(xq k) - middle * sum(xq)): x
+// and step xq differ by rounding only, which costs least where k is counted so.
 #if defined(PREFIXD_KERNELS_DECODE_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_KEYS_INL_H_
 #undef PREFIXD_KERNELS_DECODE_KEYS_INL_H_
@@ -69,7 +69,7 @@ HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeForm
   term.step = max / limit;
   term.sum = hn::GetLane(hn::SumOfLanes(df, sum));
   const float stepped = term.step * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), code_sum)));
-  term.centre = format.key.middle * (format.key.whole() * term.sum - stepped);
+  term.centre = -format.key.middle * stepped;
   return term;
 }
 
@@ -115,13 +115,12 @@ HWY_ATTR void PrepareQueriesOnTarget(const DecodeJob& job, uint32_t format_index
 struct StripQueries {
   const int8_t* codes = nullptr;
   size_t digit_pitch = 0;
-  uint32_t digits = 1;
   const QueryTerm* terms = nullptr;
 };
 
 // Scores of 16 kVectors tokens to `scores` [rows][kDecodeTile]; scales and biases are those
 // tokens'.
-template <CodeKind kKind, size_t kRows, size_t kVectors>
+template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
 HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueries& queries,
                                        const TileCodes& codes, LineAsker* asker,
                                        const float* scales, const float* biases, float* scores) {
@@ -135,10 +134,9 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
   in.factors = queries.codes;
   in.row_pitch = key.dim;
   in.digit_pitch = queries.digit_pitch;
-  in.digits = queries.digits;
   for (uint32_t g = 0; g < key.groups; ++g) {
     DotSums<kRows, kVectors> dots;
-    DotKeys::Run<kKind>(in, &dots);
+    DotKeys<kKind, kDigits>(in, &dots);
     VF scale[kVectors], bias[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
@@ -166,20 +164,21 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
 }
 
 // Scores of a tile for kRows row heads.
-template <CodeKind kKind, size_t kRows>
+template <CodeKind kKind, uint32_t kDigits, size_t kRows>
 HWY_INLINE void ScoreTile(const DecodeTensor& key, const StripQueries& queries,
                           const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
                           const DecodeScratch& scratch) {
   const TileCodes codes = KeyCodesOf(key, unit, tile);
   if (tile.tokens > kDecodeTile - kLanes && unit.layout.slots >= tile.first + kDecodeTile) {
-    return ScoreTokens<kKind, kRows, 4>(key, queries, codes, asker, scratch.key_scales,
-                                        scratch.key_biases, scratch.scores);
+    return ScoreTokens<kKind, kDigits, kRows, 4>(key, queries, codes, asker, scratch.key_scales,
+                                                 scratch.key_biases, scratch.scores);
   }
   for (uint32_t v = 0; v < tile.vectors(); ++v) {
     TileCodes vector = v < 2 ? codes : SecondHalf(key, unit, tile, codes);
     vector.half[0] += v % 2 * 64;
-    ScoreTokens<kKind, kRows, 1>(key, queries, vector, asker, scratch.key_scales + v * kLanes,
-                                 scratch.key_biases + v * kLanes, scratch.scores + v * kLanes);
+    ScoreTokens<kKind, kDigits, kRows, 1>(
+        key, queries, vector, asker, scratch.key_scales + v * kLanes,
+        scratch.key_biases + v * kLanes, scratch.scores + v * kLanes);
   }
 }
 

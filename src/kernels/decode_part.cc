@@ -85,7 +85,7 @@ class PartWalk {
     const size_t group = job_.rows.size() * job_.group();
     const size_t base = size_t{part_.slot} * job_.row_heads();
     for (size_t i = base + part_.first_head * group; i < base + part_.end_head * group; ++i) {
-      sums.maxima[i] = -FLT_MAX;
+      sums.references[i] = -FLT_MAX;
       hn::StoreU(hn::Zero(DF()), DF(), sums.weights + i * kLanes);
       for (size_t d = 0; d < job_.value_pitch; d += kLanes) {
         hn::StoreU(hn::Zero(DF()), DF(), sums.values + i * job_.value_pitch + d);
@@ -167,14 +167,14 @@ HWY_INLINE void MergeRowHead(const DecodeJob& job, size_t row_head, uint32_t hea
   const float sink = has_sink ? job.shape.sinks[head] * kLog2E : -FLT_MAX;
   float max = sink;
   ForEachSlot(job, [&](uint32_t s) {
-    const float of_slot = job.sums.maxima[s * job.row_heads() + row_head];
+    const float of_slot = job.sums.references[s * job.row_heads() + row_head];
     if (!(of_slot <= max)) max = of_slot;  // NaN too
   });
   float factors[kSlots];
   VF total = hn::Zero(df);
   ForEachSlot(job, [&](uint32_t s) HWY_ATTR {
     const size_t at = s * size_t{job.row_heads()} + row_head;
-    const VF factor = WeightExp2(hn::Set(df, job.sums.maxima[at] - max));
+    const VF factor = WeightExp2(hn::Set(df, job.sums.references[at] - max));
     factors[s] = hn::GetLane(factor);
     total = hn::MulAdd(hn::LoadU(df, job.sums.weights + at * kLanes), factor, total);
   });

@@ -28,6 +28,11 @@ struct DecodeStrip {
   size_t first = 0;                 // index of the first one in job.sums
   uint64_t seen[kStripHeads] = {};  // bit t: the row head sees token t of the tile
   float corrections[kStripHeads];   // what its earlier weights are to be multiplied by
+  HWY_INLINE bool all_seen() const {
+    uint64_t all = ~uint64_t{0};
+    for (uint32_t r = 0; r < rows; ++r) all &= seen[r];
+    return all == ~uint64_t{0};
+  }
 };
 
 // Token t of a tile is lane t % 16 of vector t / 16.
@@ -49,8 +54,31 @@ class SeenTokens {
   const uint64_t seen_;
 };
 
-// scores -> weights 2^(score - max), 0 for tokens that the row head does not see. cap: in powers of
-// 2, or 0.
+// A row head's weights are 2^(score - reference). The reference is a score that it has seen, and
+// follows its largest one only where that is this much larger: to wait for the largest score of
+// each tile takes longer than all its weights.
+inline constexpr float kMostAboveReference = 16;
+
+// Whether a score is too large for `reference`, or is not a number.
+HWY_INLINE bool IsAbove(VF scores, float reference) {
+  const VF limit = hn::Set(DF(), reference + kMostAboveReference);
+  return _mm512_cmp_ps_mask(scores.raw, limit.raw, _CMP_NLE_UQ) != 0;
+}
+// Takes the largest of `scores` as the reference. Returns what earlier weights are to be multiplied
+// by.
+HWY_NOINLINE HWY_ATTR float RaiseReference(const DecodeSums& sums, size_t row_head, VF scores) {
+  const DF df;
+  float& reference = sums.references[row_head];
+  const VF before = hn::Set(df, reference);
+  const VF max = hn::Max(hn::MaxOfLanes(df, scores), before);
+  const VF correction = WeightExp2(hn::Sub(before, max));
+  float* const weights = sums.weights + row_head * kLanes;
+  hn::StoreU(hn::Mul(hn::LoadU(df, weights), correction), df, weights);
+  reference = hn::GetLane(max);
+  return hn::GetLane(correction);
+}
+
+// scores -> weights, 0 for tokens that the row head does not see. cap: in powers of 2, or 0.
 HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenTokens seen, float cap,
                               float* scores) {
   const DF df;
@@ -61,22 +89,23 @@ HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenToken
     row = {seen.Choose(0, row.v0, lowest), seen.Choose(1, row.v1, lowest),
            seen.Choose(2, row.v2, lowest), seen.Choose(3, row.v3, lowest)};
   }
-  const VF before = hn::Set(df, sums.maxima[row_head]);
-  const VF max = hn::Max(hn::MaxOfLanes(df, row.MaxAcross()), before);
-  row = TileRow64{hn::Sub(row.v0, max), hn::Sub(row.v1, max), hn::Sub(row.v2, max),
-                  hn::Sub(row.v3, max)}
+  // Exactly 1 where nothing changes: a tile that the row head does not see changes no bit.
+  float correction = 1;
+  const VF largest = row.MaxAcross();
+  if (HWY_UNLIKELY(IsAbove(largest, sums.references[row_head]))) {
+    correction = RaiseReference(sums, row_head, largest);
+  }
+  const VF reference = hn::Set(df, sums.references[row_head]);
+  row = TileRow64{hn::Sub(row.v0, reference), hn::Sub(row.v1, reference),
+                  hn::Sub(row.v2, reference), hn::Sub(row.v3, reference)}
             .Exp2();
   if (!seen.all()) {
     row = {seen.Keep(0, row.v0), seen.Keep(1, row.v1), seen.Keep(2, row.v2), seen.Keep(3, row.v3)};
   }
   row.Store(scores);
-  // Exactly 1 where nothing changes: a tile that the row head does not see changes no bit.
-  const VF correction =
-      hn::IfThenElse(hn::Eq(before, max), hn::Set(df, 1), WeightExp2(hn::Sub(before, max)));
   float* const weights = sums.weights + row_head * kLanes;
-  hn::StoreU(hn::MulAdd(hn::LoadU(df, weights), correction, row.SumAcross()), df, weights);
-  sums.maxima[row_head] = hn::GetLane(max);
-  return hn::GetLane(correction);
+  hn::StoreU(hn::Add(hn::LoadU(df, weights), row.SumAcross()), df, weights);
+  return correction;
 }
 
 // scratch.scores become weights; the sums of weights are brought up to date, those of values not.

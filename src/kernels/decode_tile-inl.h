@@ -76,43 +76,61 @@ HWY_INLINE TileCodes ValueCodesOf(const DecodeTensor& value, const DecodeUnit& u
   return found;
 }
 
-// [group][slot] of the unit to floats [group][kDecodeTile]; 0 behind the tile's tokens, whatever is
-// stored there.
-template <quant::Dtype kDtype>
-HWY_INLINE void WidenTile(const std::byte* from, const DecodeUnit& unit, uint32_t groups,
-                          const DecodeTokens& tile, float* to) {
-  constexpr size_t kBytes = kDtype == quant::Dtype::kF32 ? 4 : 2;
-  from += tile.first * kBytes;
-  for (uint32_t g = 0; g < groups; ++g, from += unit.layout.slots * kBytes, to += kDecodeTile) {
-    for (uint32_t slot = 0; slot < kDecodeTile; slot += kLanes) {
-      VF widened = hn::Zero(DF());
-      if (slot < tile.tokens) {
-        widened = hn::IfThenElseZero(hn::FirstN(DF(), tile.tokens - slot),
-                                     LoadWidened<kDtype>(from + slot * kBytes));
+// Scales and biases of a tile's tokens as floats [group][kDecodeTile]; 0 behind its tokens,
+// whatever is stored there. A bias is what the middle code stands for: 0 where the codec has none.
+template <quant::Dtype kDtype, bool kWhole>
+class TileParameters {
+ public:
+  HWY_INLINE TileParameters(const DecodeTensor& tensor, const DecodeUnit& unit,
+                            const DecodeTokens& tile)
+      : tensor_(tensor), unit_(unit), tile_(tile) {}
+
+  HWY_INLINE void Widen(float* scales, float* biases) const {
+    const VF middle = hn::Set(DF(), tensor_.middle);
+    for (uint32_t g = 0; g < tensor_.groups; ++g) {
+      for (uint32_t slot = 0; slot < kDecodeTile; slot += kLanes) {
+        const VF scale = Load(unit_.layout.scales_offset, g, slot);
+        VF bias = hn::Zero(DF());
+        if (tensor_.biased) {
+          bias = hn::MulAdd(scale, middle, Load(unit_.layout.biases_offset, g, slot));
+        }
+        hn::StoreU(scale, DF(), scales + g * kDecodeTile + slot);
+        hn::StoreU(bias, DF(), biases + g * kDecodeTile + slot);
       }
-      hn::StoreU(widened, DF(), to + slot);
     }
+  }
+
+ private:
+  HWY_INLINE VF Load(uint64_t offset, uint32_t g, uint32_t slot) const {
+    constexpr size_t kBytes = kDtype == quant::Dtype::kF32 ? 4 : 2;
+    const std::byte* from =
+        unit_.bytes + offset + (g * unit_.layout.slots + tile_.first + slot) * kBytes;
+    if constexpr (kWhole) return LoadWidened<kDtype>(from);
+    if (slot >= tile_.tokens) return hn::Zero(DF());
+    return hn::IfThenElseZero(hn::FirstN(DF(), tile_.tokens - slot), LoadWidened<kDtype>(from));
+  }
+
+  const DecodeTensor& tensor_;
+  const DecodeUnit& unit_;
+  const DecodeTokens& tile_;
+};
+template <bool kWhole>
+HWY_INLINE void WidenTile(const DecodeTensor& tensor, const DecodeUnit& unit,
+                          const DecodeTokens& tile, float* scales, float* biases) {
+  switch (tensor.format->scale_dtype) {
+    case quant::Dtype::kF16:
+      return TileParameters<quant::Dtype::kF16, kWhole>(tensor, unit, tile).Widen(scales, biases);
+    case quant::Dtype::kBf16:
+      return TileParameters<quant::Dtype::kBf16, kWhole>(tensor, unit, tile).Widen(scales, biases);
+    default:
+      return TileParameters<quant::Dtype::kF32, kWhole>(tensor, unit, tile).Widen(scales, biases);
   }
 }
 HWY_NOINLINE HWY_ATTR void WidenTile(const DecodeTensor& tensor, const DecodeUnit& unit,
                                      const DecodeTokens& tile, float* scales, float* biases) {
   if (tensor.raw) return;
-  const auto widen = [&](uint64_t offset, float* to) HWY_ATTR {
-    const std::byte* from = unit.bytes + offset;
-    switch (tensor.format->scale_dtype) {
-      case quant::Dtype::kF16:
-        return WidenTile<quant::Dtype::kF16>(from, unit, tensor.groups, tile, to);
-      case quant::Dtype::kBf16:
-        return WidenTile<quant::Dtype::kBf16>(from, unit, tensor.groups, tile, to);
-      default:
-        return WidenTile<quant::Dtype::kF32>(from, unit, tensor.groups, tile, to);
-    }
-  };
-  widen(unit.layout.scales_offset, scales);
-  if (tensor.biased) return widen(unit.layout.biases_offset, biases);
-  for (uint32_t i = 0; i < tensor.groups * kDecodeTile; i += kLanes) {
-    hn::StoreU(hn::Zero(DF()), DF(), biases + i);
-  }
+  if (tile.tokens == kDecodeTile) return WidenTile<true>(tensor, unit, tile, scales, biases);
+  WidenTile<false>(tensor, unit, tile, scales, biases);
 }
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

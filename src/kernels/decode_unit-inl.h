@@ -47,40 +47,22 @@ struct DecodeVisit {
   UnitPlace far;
 };
 
-HWY_INLINE CodeKind KindOf(const DecodeTensor& tensor) {
-  if (tensor.bits == 4) return CodeKind::kNibbles;
-  return tensor.is_signed ? CodeKind::kSignedBytes : CodeKind::kBytes;
+// Calls `call.template operator()<kind, digits>()`.
+template <class Call>
+HWY_INLINE void WithCodes(const DecodeTensor& tensor, uint32_t digits, const Call& call) {
+  if (tensor.bits == 4) return call.template operator()<CodeKind::kNibbles, 1>();
+  if (tensor.is_signed && digits == 1) return call.template operator()<CodeKind::kSignedBytes, 1>();
+  if (tensor.is_signed) return call.template operator()<CodeKind::kSignedBytes, 2>();
+  if (digits == 1) return call.template operator()<CodeKind::kBytes, 1>();
+  return call.template operator()<CodeKind::kBytes, 2>();
 }
-
-template <CodeKind kKind>
-HWY_INLINE void ScoreStrip(const DecodeTensor& key, const StripQueries& queries, uint32_t rows,
-                           const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
-                           const DecodeScratch& scratch) {
-  switch (rows) {
-    case 1:
-      return ScoreTile<kKind, 1>(key, queries, unit, tile, asker, scratch);
-    case 2:
-      return ScoreTile<kKind, 2>(key, queries, unit, tile, asker, scratch);
-    case 3:
-      return ScoreTile<kKind, 3>(key, queries, unit, tile, asker, scratch);
-    default:
-      return ScoreTile<kKind, 4>(key, queries, unit, tile, asker, scratch);
-  }
-}
-template <CodeKind kKind>
-HWY_INLINE void AddStrip(const DecodeJob& job, const DecodeFormat& format, const DecodeUnit& unit,
-                         const DecodeTokens& tile, LineAsker* asker, const DecodeStrip& strip,
-                         const DecodeScratch& scratch) {
-  switch (strip.rows) {
-    case 1:
-      return AddTile<kKind, 1>(job, format, unit, tile, asker, strip, scratch);
-    case 2:
-      return AddTile<kKind, 2>(job, format, unit, tile, asker, strip, scratch);
-    case 3:
-      return AddTile<kKind, 3>(job, format, unit, tile, asker, strip, scratch);
-    default:
-      return AddTile<kKind, 4>(job, format, unit, tile, asker, strip, scratch);
-  }
+// Calls `call.template operator()<rows>()`.
+template <class Call>
+HWY_INLINE void WithRows(uint32_t rows, const Call& call) {
+  if (rows == 1) return call.template operator()<1>();
+  if (rows == 2) return call.template operator()<2>();
+  if (rows == 3) return call.template operator()<3>();
+  return call.template operator()<4>();
 }
 
 class UnitAttention {
@@ -101,10 +83,7 @@ class UnitAttention {
       asker_.Ask<kLinesToWiden>();
       key_ = Tiled(format_.key, visit_.key, tile, scratch_.key_tile);
       WidenTile(format_.key, key_.unit, key_.tokens, scratch_.key_scales, scratch_.key_biases);
-      asker_.Ask<kLinesToWiden>();
       value_ = Tiled(format_.value, visit_.value, tile, scratch_.value_tile);
-      WidenTile(format_.value, value_.unit, value_.tokens, scratch_.value_scales,
-                scratch_.value_biases);
       const uint32_t row_heads = (visit_.end_row - visit_.first_row) * job_.group();
       for (uint32_t strip = 0; strip < row_heads; strip += kStripHeads) {
         AttendStrip(tile, strip, HWY_MIN(kStripHeads, row_heads - strip));
@@ -177,8 +156,15 @@ class UnitAttention {
       strip.seen[r] = seen;
     }
     Score(key_.unit, key_.tokens, row_head, rows);
+    if (first == 0) WidenValues();  // now: the scores are not there at once
     WeighStrip(job_, scratch_, &asker_, &strip);
     AddValues(value_.unit, value_.tokens, strip);
+  }
+
+  HWY_INLINE void WidenValues() {
+    asker_.Ask<kLinesToWiden>();
+    WidenTile(format_.value, value_.unit, value_.tokens, scratch_.value_scales,
+              scratch_.value_biases);
   }
 
   HWY_INLINE void Score(const DecodeUnit& unit, const DecodeTokens& tile, size_t row_head,
@@ -192,17 +178,12 @@ class UnitAttention {
     }
     const StripQueries queries{.codes = all.codes + row_head * key.dim,
                                .digit_pitch = size_t{job_.row_heads()} * key.dim,
-                               .digits = format_.digits,
                                .terms = all.terms + row_head * key.groups};
-    switch (KindOf(key)) {
-      case CodeKind::kNibbles:
-        return ScoreStrip<CodeKind::kNibbles>(key, queries, rows, unit, tile, &asker_, scratch_);
-      case CodeKind::kSignedBytes:
-        return ScoreStrip<CodeKind::kSignedBytes>(key, queries, rows, unit, tile, &asker_,
-                                                  scratch_);
-      default:
-        return ScoreStrip<CodeKind::kBytes>(key, queries, rows, unit, tile, &asker_, scratch_);
-    }
+    WithCodes(key, format_.digits, [&]<CodeKind kKind, uint32_t kDigits>() HWY_ATTR {
+      WithRows(rows, [&]<size_t kRows>() HWY_ATTR {
+        ScoreTile<kKind, kDigits, kRows>(key, queries, unit, tile, &asker_, scratch_);
+      });
+    });
   }
 
   HWY_INLINE void AddValues(const DecodeUnit& unit, const DecodeTokens& tile,
@@ -212,15 +193,11 @@ class UnitAttention {
         raw.Add(job_, format_.value, unit, tile, &asker_, strip, scratch_);
       });
     }
-    switch (KindOf(format_.value)) {
-      case CodeKind::kNibbles:
-        return AddStrip<CodeKind::kNibbles>(job_, format_, unit, tile, &asker_, strip, scratch_);
-      case CodeKind::kSignedBytes:
-        return AddStrip<CodeKind::kSignedBytes>(job_, format_, unit, tile, &asker_, strip,
-                                                scratch_);
-      default:
-        return AddStrip<CodeKind::kBytes>(job_, format_, unit, tile, &asker_, strip, scratch_);
-    }
+    WithCodes(format_.value, format_.digits, [&]<CodeKind kKind, uint32_t kDigits>() HWY_ATTR {
+      WithRows(strip.rows, [&]<size_t kRows>() HWY_ATTR {
+        AddTile<kKind, kDigits, kRows>(job_, format_.value, unit, tile, &asker_, strip, scratch_);
+      });
+    });
   }
 
   const DecodeJob& job_;

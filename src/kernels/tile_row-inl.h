@@ -22,11 +22,13 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 using DI16 = hn::Rebind<int16_t, DF>;
 
-// Values of 17 bits, to the nearest integer; anything for others.
-HWY_INLINE VI RoundToCode(VF value) {
+// A product of 17 bits, to the nearest integer; anything for others.
+HWY_INLINE VI RoundedProduct(VF a, VF b) {
   const VF magic = hn::Set(DF(), 0x1.8p23f);  // a sum of this size has no bits for a fraction
-  return hn::Sub(hn::BitCast(DI(), hn::Add(value, magic)), hn::BitCast(DI(), magic));
+  return hn::Sub(hn::BitCast(DI(), hn::MulAdd(a, b, magic)), hn::BitCast(DI(), magic));
 }
+// The larger size; NaN where both are.
+HWY_INLINE VF LargerSize(VF a, VF b) { return VF{_mm512_range_ps(a.raw, b.raw, 0b1011)}; }
 
 // 2^x for any x: relative error below 3e-6, 2^-inf is 0, NaN stays NaN.
 HWY_INLINE VF WeightExp2(VF x) {
@@ -64,9 +66,7 @@ struct TileRow64 {
   HWY_INLINE VF SumAcross() const { return hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)); }
   HWY_INLINE VF MaxAcross() const { return hn::Max(hn::Max(v0, v1), hn::Max(v2, v3)); }
   // Of sizes.
-  HWY_INLINE VF LargestAcross() const {
-    return hn::Max(hn::Max(hn::Abs(v0), hn::Abs(v1)), hn::Max(hn::Abs(v2), hn::Abs(v3)));
-  }
+  HWY_INLINE VF LargestAcross() const { return LargerSize(LargerSize(v0, v1), LargerSize(v2, v3)); }
   // The numbers of `tokens`, `other` for the rest.
   HWY_INLINE TileRow64 Of(TileTokens tokens, float other) const {
     if (tokens == kAllTokens) return *this;
@@ -107,34 +107,50 @@ struct TileRow64 {
   }
 };
 
-// The largest lane of each of 16 vectors: lane r is that of lanes[16 r ...].
-class MaxOfRows16 {
+// The lanes of each of some vectors joined to one: lane r is that of lanes[16 r ...].
+template <class Join>
+class JoinedRows {
  public:
-  static HWY_INLINE VF Find(const float* lanes) {
-    const __m512 r = UnpackedMax(Quarter(lanes, 0), Quarter(lanes, 1));
-    return VF{_mm512_shuffle_f32x4(r, r, 0xd8)};
+  static HWY_INLINE VF Of16(const float* lanes) {
+    const auto halves = [&](size_t i) HWY_ATTR { return Halves(lanes, i, i + 8); };
+    const __m512 even = Unpacked(Quarters(halves(0), halves(4)), Quarters(halves(2), halves(6)));
+    const __m512 odd = Unpacked(Quarters(halves(1), halves(5)), Quarters(halves(3), halves(7)));
+    const __m512 joined = Unpacked(even, odd);
+    return VF{_mm512_shuffle_f32x4(joined, joined, 0xd8)};
+  }
+  // Lanes 8 ... 15 of the result are some of the others.
+  static HWY_INLINE VF Of8(const float* lanes) {
+    const auto halves = [&](size_t i) HWY_ATTR { return Halves(lanes, i, i + 4); };
+    const __m512 pairs = Unpacked(Quarters(halves(0), halves(1)), Quarters(halves(2), halves(3)));
+    const __m512 joined = Join::Two(pairs, _mm512_permute_ps(pairs, 0x4e));
+    const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 8, 1, 9, 4, 12, 5, 13);
+    return VF{_mm512_permutexvar_ps(order, joined)};
   }
 
  private:
-  static HWY_INLINE __m512 UnpackedMax(__m512 a, __m512 b) {
-    return _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  // Quarters of vectors: (first 0 and 2, first 1 and 3, second 0 and 2, second 1 and 3).
+  static HWY_INLINE __m512 Halves(const float* lanes, size_t first, size_t second) {
+    const __m512 a = _mm512_loadu_ps(lanes + 16 * first);
+    const __m512 b = _mm512_loadu_ps(lanes + 16 * second);
+    return Join::Two(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
   }
-  // Of rows i and i + 8: halves, then (i + 4 too) quarters, then (i + 2 too) pairs of lanes.
-  static HWY_INLINE __m512 Halves(const float* lanes, size_t i) {
-    const __m512 a = _mm512_loadu_ps(lanes + 16 * i);
-    const __m512 b = _mm512_loadu_ps(lanes + 16 * (i + 8));
-    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  // Of (a, a, b, b) and (c, c, d, d): (a, b, c, d).
+  static HWY_INLINE __m512 Quarters(__m512 a, __m512 b) {
+    return Join::Two(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   }
-  static HWY_INLINE __m512 Quarters(const float* lanes, size_t i) {
-    const __m512 a = Halves(lanes, i);
-    const __m512 b = Halves(lanes, i + 4);
-    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-  }
-  static HWY_INLINE __m512 Quarter(const float* lanes, size_t i) {
-    return UnpackedMax(Quarters(lanes, i), Quarters(lanes, i + 2));
+  // Of each quarter's 4 lanes 2, in turns with those of the other.
+  static HWY_INLINE __m512 Unpacked(__m512 a, __m512 b) {
+    return Join::Two(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   }
 };
-HWY_INLINE VF MaxOfRows(const float* lanes) { return MaxOfRows16::Find(lanes); }
+struct JoinByMax {
+  static HWY_INLINE __m512 Two(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+};
+struct JoinByAdd {
+  static HWY_INLINE __m512 Two(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+};
+HWY_INLINE VF MaxOfRows(const float* lanes) { return JoinedRows<JoinByMax>::Of16(lanes); }
+HWY_INLINE VF SumOfRows(const float* lanes) { return JoinedRows<JoinByAdd>::Of16(lanes); }
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

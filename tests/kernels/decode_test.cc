@@ -191,6 +191,15 @@ TEST(DecodeTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
   EXPECT_LE(FastError(layer, attention), 0.02);
 }
 
+// Far more than a float's exponent holds: weights may not stay relative to the first tile's scores.
+TEST(DecodeTest, ScoresThatRiseByAThousandPowersOf2DoNotOverflow) {
+  const LayerShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  const PagedLayer layer(shape, {{Affine(8, 64), Affine(8, 64)}}, UniformBlocks(3000, 64));
+  AttentionShape attention = FastShapeOf(shape, 4, 2, 2998);
+  attention.scale = 100;
+  EXPECT_LE(FastError(layer, attention), 0.02);
+}
+
 // Issue line: fast <= 1.8 % relative RMS for K8/V4 over 20 seeds, normal data.
 TEST(DecodeTest, ErrorOfEightBitKeysAndFourBitValuesIsBelow1Point8PercentOver20Seeds) {
   const LayerShape shape{.kv_heads = 2, .key_dim = 128, .value_dim = 128};
