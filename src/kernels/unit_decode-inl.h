@@ -14,6 +14,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
+#include "kernels/half_rows.h"
 #include "kernels/rows-inl.h"
 #include "kernels/unit_step.h"
 #include "quant/codec.h"
@@ -140,15 +141,20 @@ struct StepFloats {
   const float* biases = nullptr;
 };
 
+// Asks for the part of `next` that goes with token t of the step.
+HWY_INLINE void AskBeside(const UnitStep& step, size_t t, const NextBytes& next) {
+  const size_t ask = (next.count + step.count - 1) / step.count;
+  for (size_t i = 0; i < ask; i += 64) hwy::Prefetch(next.first + t * ask + i);
+}
+
 template <class Elements, class Decoder>
 HWY_INLINE void DecodeRows(const UnitStep& step, const uint8_t* codes, StepFloats floats,
                            const MutableElementRows& to, const Decoder& decoder) {
   const DF df;
   const size_t dim = step.shape.dim, size = step.shape.format.group_size;
-  const size_t ask = (to.next.count + step.count - 1) / step.count;
   for (size_t t = 0; t < step.count; ++t) {
     std::byte* out = to.first + t * to.stride;
-    for (size_t i = 0; i < ask; i += 64) hwy::Prefetch(to.next.first + t * ask + i);
+    AskBeside(step, t, to.next);
     for (size_t begin = 0; begin < dim; begin += size) {
       const VF scale = hn::Set(df, *floats.scales++), bias = hn::Set(df, *floats.biases++);
       for (size_t e = 0; e < size; e += 2 * hn::Lanes(df)) {
@@ -211,10 +217,37 @@ HWY_INLINE void DecodeAs(const UnitStep& step, const uint8_t* codes, const StepF
   }
 }
 
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_INLINE bool DecodesHalves(const quant::TensorFormat& format, quant::Dtype dtype) {
+  return format.codec == quant::Codec::kMlxAffine && format.dtype == quant::Dtype::kF16 &&
+         dtype == quant::Dtype::kF16 && HaveHalfArithmetic();
+}
+HWY_INLINE void DecodeHalfRows(const UnitStep& step, const uint8_t* codes, const StepFloats& floats,
+                               bool stream, const MutableElementRows& to) {
+  HalfRow row{.codes = codes,
+              .groups = step.groups(),
+              .group_size = step.shape.format.group_size,
+              .scales = floats.scales,
+              .biases = floats.biases};
+  for (size_t t = 0; t < step.count; ++t) {
+    AskBeside(step, t, to.next);
+    DecodeHalfRow(row, stream, to.first + t * to.stride);
+    row.codes += step.shape.dim;
+    row.scales += row.groups;
+    row.biases += row.groups;
+  }
+}
+#endif
+
 // Requires: the format has integer codes.
 inline HWY_ATTR void DecodeStep(const UnitStep& step, const uint8_t* codes,
                                 const StepFloats& floats, const ElementOutput& output,
                                 const MutableElementRows& to) {
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  if (DecodesHalves(step.shape.format, output.dtype)) {
+    return DecodeHalfRows(step, codes, floats, output.stream, to);
+  }
+#endif
   output.stream ? DecodeAs<true>(step, codes, floats, output.dtype, to)
                 : DecodeAs<false>(step, codes, floats, output.dtype, to);
 }

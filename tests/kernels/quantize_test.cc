@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 
+#include "kernels/half_rows.h"
 #include "quant/unit.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/guarded_bytes.h"
@@ -269,6 +270,44 @@ TEST(QuantizeTest, StreamedResultsAreTheSameBytes) {
         });
       }
     });
+  }
+}
+
+// Float16 rows with one NaN instead of all: which of two a sum takes is not said.
+Bytes WithOneNan(Bytes halves) {
+  for (size_t i = 0; i < halves.size(); i += 2) {
+    uint16_t bits;
+    std::memcpy(&bits, &halves[i], 2);
+    if ((bits & 0x7fff) > 0x7c00) bits = 0x7e00;
+    std::memcpy(&halves[i], &bits, 2);
+  }
+  return halves;
+}
+
+// Scales and biases of any bits: subnormal, infinite, NaN, of any sizes beside each other.
+TEST(QuantizeTest, ArithmeticOfHalvesChangesNoBit) {
+  if (!HaveHalfArithmetic()) GTEST_SKIP() << "this machine has none";
+  constexpr uint32_t kDim = 128;
+  const UnitRun run{.side = quant::Side::kKey,
+                    .heads = 256,
+                    .dim = kDim,
+                    .page_tokens = 64,
+                    .first_token = 0,
+                    .tokens = 64};
+  for (const TensorFormat& format : {quant::MlxAffineFormat(8, 32, Dtype::kF16),
+                                     quant::Tiled(quant::MlxAffineFormat(4, 64, Dtype::kF16))}) {
+    SCOPED_TRACE(quant::ToString(format));
+    Bytes units(run.heads * quant::LayoutOf(ShapeOf(format, run)).unit_bytes);
+    std::mt19937 random(5);
+    for (std::byte& byte : units) byte = static_cast<std::byte>(random());
+    const Bytes want = WithOneNan(ScalarRows(format, run, Dtype::kF16, units));
+    for (const bool allowed : {true, false}) {
+      AllowHalfArithmetic(allowed);
+      Bytes rows(want.size());
+      Dequantize(format, units.data(), run, ViewOf(rows, run, Dtype::kF16));
+      EXPECT_TRUE(WithOneNan(rows) == want) << "with arithmetic of halves: " << allowed;
+    }
+    AllowHalfArithmetic(true);
   }
 }
 
