@@ -118,9 +118,12 @@ void KernelsConvert(Bench& bench) {
       Convert(bench, what, floats, values, copy, rounds);
     }
   }
-  const FloatTensor floats(quant::Dtype::kF16, kHeads, 4 * tokens, kDim);
-  for (const ConvertCase& what : CasesOf(quant::Dtype::kF16)) {
-    if (what.format.layout == quant::Layout::kRows) Relayout(bench, what, floats, rounds);
+  for (const uint32_t bits : {8, 4}) {
+    const FloatTensor floats(quant::Dtype::kF16, kHeads, 32 / bits * tokens, kDim);
+    for (const ConvertCase& what : CasesOf(quant::Dtype::kF16)) {
+      if (what.format.layout != quant::Layout::kRows || what.format.bits != bits) continue;
+      Relayout(bench, what, floats, rounds);
+    }
   }
 }
 
