@@ -1,6 +1,7 @@
 #include "kernels/half_rows.h"
 
 #include <atomic>
+#include <cstring>
 
 // Compilers that know the instructions in a function of their own.
 #if defined(__x86_64__) && !defined(__clang__) && __GNUC__ >= 12
@@ -17,6 +18,12 @@ std::atomic<bool> allowed_by_tests{true};
 
 #if PREFIXD_KERNELS_HALF_ROWS
 bool CpuHasHalfArithmetic() { return __builtin_cpu_supports("avx512fp16"); }
+
+[[gnu::target("avx512fp16,avx512bw,avx512vl")]] inline __m512h EachLane(const std::byte* half) {
+  int16_t bits;
+  std::memcpy(&bits, half, sizeof(bits));
+  return _mm512_castsi512_ph(_mm512_set1_epi16(bits));
+}
 #else
 bool CpuHasHalfArithmetic() { return false; }
 #endif
@@ -39,8 +46,7 @@ void AllowHalfArithmetic(bool allowed) {
   const uint8_t* codes = row.codes;
   auto* at = reinterpret_cast<__m512i*>(to);
   for (size_t g = 0; g < row.groups; ++g) {
-    const __m512h scale = _mm512_set1_ph(static_cast<_Float16>(row.scales[g]));
-    const __m512h bias = _mm512_set1_ph(static_cast<_Float16>(row.biases[g]));
+    const __m512h scale = EachLane(row.scales + 2 * g), bias = EachLane(row.biases + 2 * g);
     for (size_t e = 0; e < row.group_size; e += kLanes, codes += kLanes, ++at) {
       const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
       const __m512h code = _mm512_cvtepu16_ph(_mm512_cvtepu8_epi16(bytes));

@@ -20,9 +20,9 @@ void AllowHalfArithmetic(bool allowed);
 struct HalfRow {
   const uint8_t* codes = nullptr;  // [groups][group_size]
   size_t groups = 0;
-  size_t group_size = 0;          // a multiple of 32
-  const float* scales = nullptr;  // [groups], float16 values
-  const float* biases = nullptr;  // the same
+  size_t group_size = 0;              // a multiple of 32
+  const std::byte* scales = nullptr;  // [groups] float16
+  const std::byte* biases = nullptr;  // the same
 };
 // to: [groups][group_size] float16. stream: past the caches; `to` is aligned to 64 then.
 void DecodeHalfRow(const HalfRow& row, bool stream, std::byte* to);

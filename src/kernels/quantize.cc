@@ -119,6 +119,9 @@ HWY_INLINE void DequantizeCodes(const UnitStep& step, const std::byte* unit,
                                 const StepMemory& memory, const ElementOutput& output,
                                 const MutableElementRows& to) {
   const ConstParts parts = LoadCodes(step, unit, memory.parts());
+  if (DecodesHalves(step.shape.format, output.dtype)) {
+    return DecodeHalfRows(step, parts, output.stream, to);
+  }
   const quant::Dtype dtype = step.shape.format.scale_dtype;
   const size_t count = step.count * step.groups();
   Widen(dtype, parts.scales, count, memory.scales());

@@ -217,37 +217,31 @@ HWY_INLINE void DecodeAs(const UnitStep& step, const uint8_t* codes, const StepF
   }
 }
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+// Whether DecodeHalfRows may be called.
 HWY_INLINE bool DecodesHalves(const quant::TensorFormat& format, quant::Dtype dtype) {
-  return format.codec == quant::Codec::kMlxAffine && format.dtype == quant::Dtype::kF16 &&
-         dtype == quant::Dtype::kF16 && HaveHalfArithmetic();
+  return PREFIXD_KERNELS_HAVE_PAIRS && format.codec == quant::Codec::kMlxAffine &&
+         format.dtype == quant::Dtype::kF16 && dtype == quant::Dtype::kF16 && HaveHalfArithmetic();
 }
-HWY_INLINE void DecodeHalfRows(const UnitStep& step, const uint8_t* codes, const StepFloats& floats,
-                               bool stream, const MutableElementRows& to) {
-  HalfRow row{.codes = codes,
+HWY_INLINE void DecodeHalfRows(const UnitStep& step, const ConstParts& parts, bool stream,
+                               const MutableElementRows& to) {
+  HalfRow row{.codes = parts.codes,
               .groups = step.groups(),
               .group_size = step.shape.format.group_size,
-              .scales = floats.scales,
-              .biases = floats.biases};
+              .scales = parts.scales,
+              .biases = parts.biases};
   for (size_t t = 0; t < step.count; ++t) {
     AskBeside(step, t, to.next);
     DecodeHalfRow(row, stream, to.first + t * to.stride);
     row.codes += step.shape.dim;
-    row.scales += row.groups;
-    row.biases += row.groups;
+    row.scales += row.groups * step.scale_bytes();
+    row.biases += row.groups * step.scale_bytes();
   }
 }
-#endif
 
 // Requires: the format has integer codes.
 inline HWY_ATTR void DecodeStep(const UnitStep& step, const uint8_t* codes,
                                 const StepFloats& floats, const ElementOutput& output,
                                 const MutableElementRows& to) {
-#if PREFIXD_KERNELS_HAVE_PAIRS
-  if (DecodesHalves(step.shape.format, output.dtype)) {
-    return DecodeHalfRows(step, codes, floats, output.stream, to);
-  }
-#endif
   output.stream ? DecodeAs<true>(step, codes, floats, output.dtype, to)
                 : DecodeAs<false>(step, codes, floats, output.dtype, to);
 }
