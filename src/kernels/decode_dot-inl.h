@@ -43,7 +43,8 @@ HWY_INLINE VI LoadCodes(const std::byte* from) {
   return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
 }
 HWY_INLINE VI LowNibbles(VI codes) { return hn::And(codes, hn::Set(DI(), 0x0f0f0f0f)); }
-// 16 times the high nibbles.
+// The high nibbles, kRaise times.
+inline constexpr float kRaise = 16;
 HWY_INLINE VI RaisedNibbles(VI codes) {
   return hn::And(codes, hn::Set(DI(), static_cast<int32_t>(0xf0f0f0f0)));
 }
@@ -131,8 +132,12 @@ HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors,
   *in.asker = asker;
 }
 
-// Values: a step is 4 tokens, a register 16 channels. Of nibbles, every second register's sums are
-// 16 times what they should be.
+// Whether the values' sums of a register are kRaise times what they should be.
+template <CodeKind kKind>
+constexpr bool IsRaised(size_t vector) {
+  return kKind == CodeKind::kNibbles && vector % 2 == 1;
+}
+// Values: a step is 4 tokens, a register 16 channels.
 template <CodeKind kKind, size_t kRows, size_t kVectors>
 HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
                                DotSums<kRows, kVectors>* sums) {

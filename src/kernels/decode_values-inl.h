@@ -32,7 +32,7 @@ HWY_INLINE void AddVectors(const DotInput& in, const WeightCodes<kDigits>& weigh
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
     const VF step = hn::Set(df, weights.step(g, r));
-    const VF raised_step = hn::Mul(step, hn::Set(df, 1.0f / 16));
+    const VF raised_step = hn::Mul(step, hn::Set(df, 1 / kRaise));
     const VF offset = hn::Set(df, weights.offset(g, r));
     const VF correction = hn::Set(df, corrections[r]);
     float* to = sums + r * pitch;
@@ -40,8 +40,8 @@ HWY_INLINE void AddVectors(const DotInput& in, const WeightCodes<kDigits>& weigh
     for (size_t v = 0; v < kVectors; ++v) {
       const VF before = hn::MulAdd(hn::LoadU(df, to + v * kLanes), correction, offset);
       const VF dot = hn::ConvertTo(df, dots.of[r][v]);
-      const bool raised = kKind == CodeKind::kNibbles && v % 2 == 1;
-      hn::StoreU(hn::MulAdd(dot, raised ? raised_step : step, before), df, to + v * kLanes);
+      const VF of_dot = IsRaised<kKind>(v) ? raised_step : step;
+      hn::StoreU(hn::MulAdd(dot, of_dot, before), df, to + v * kLanes);
     }
   }
 }

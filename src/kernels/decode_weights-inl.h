@@ -59,7 +59,7 @@ struct TileCodes64 {
   }
 };
 
-// Those of up to kChunkGroups groups, for one strip. In scratch.codes.
+// Weights times scales of up to kChunkGroups groups, for one strip: codes in scratch.codes.
 template <uint32_t kDigits>
 class WeightCodes {
  public:
