@@ -27,16 +27,31 @@ using Json = nlohmann::json;
 struct DtypeRow {
   TensorDtype dtype;
   const char* name;
-  uint32_t bytes;
+  uint32_t bits;
 };
 // In order of the enumerators.
-constexpr std::array<DtypeRow, 7> kDtypes = {{{TensorDtype::kF32, "F32", 4},
-                                              {TensorDtype::kF16, "F16", 2},
-                                              {TensorDtype::kBf16, "BF16", 2},
-                                              {TensorDtype::kU8, "U8", 1},
-                                              {TensorDtype::kU32, "U32", 4},
-                                              {TensorDtype::kI32, "I32", 4},
-                                              {TensorDtype::kI64, "I64", 8}}};
+constexpr auto kDtypes = std::to_array<DtypeRow>({{TensorDtype::kF32, "F32", 32},
+                                                  {TensorDtype::kF16, "F16", 16},
+                                                  {TensorDtype::kBf16, "BF16", 16},
+                                                  {TensorDtype::kU8, "U8", 8},
+                                                  {TensorDtype::kU32, "U32", 32},
+                                                  {TensorDtype::kI32, "I32", 32},
+                                                  {TensorDtype::kI64, "I64", 64},
+                                                  {TensorDtype::kBool, "BOOL", 8},
+                                                  {TensorDtype::kI8, "I8", 8},
+                                                  {TensorDtype::kU16, "U16", 16},
+                                                  {TensorDtype::kI16, "I16", 16},
+                                                  {TensorDtype::kU64, "U64", 64},
+                                                  {TensorDtype::kF64, "F64", 64},
+                                                  {TensorDtype::kC64, "C64", 64},
+                                                  {TensorDtype::kF8E4M3, "F8_E4M3", 8},
+                                                  {TensorDtype::kF8E5M2, "F8_E5M2", 8},
+                                                  {TensorDtype::kF8E4M3Fnuz, "F8_E4M3FNUZ", 8},
+                                                  {TensorDtype::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
+                                                  {TensorDtype::kF8E8M0, "F8_E8M0", 8},
+                                                  {TensorDtype::kF6E2M3, "F6_E2M3", 6},
+                                                  {TensorDtype::kF6E3M2, "F6_E3M2", 6},
+                                                  {TensorDtype::kF4, "F4", 4}});
 
 absl::Status Bad(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("safetensors: ", path, ": ", what));
@@ -90,13 +105,13 @@ absl::Status ReadSpan(const std::string& path, const Json& offsets, std::span<co
                      absl::StrCat("data_offsets are ", begin, " to ", end, ", the file holds ",
                                   data.size(), " bytes of data"));
   }
-  uint64_t wanted = BytesOf(tensor->dtype);
+  uint64_t bits = BitsOf(tensor->dtype);
   bool fits = true;
-  for (uint64_t size : tensor->shape) fits = fits && Multiply(size, &wanted);
-  if (!fits || wanted != end - begin) {
+  for (uint64_t size : tensor->shape) fits = fits && Multiply(size, &bits);
+  if (!fits || bits % 8 != 0 || bits / 8 != end - begin) {
     return BadTensor(path, tensor->name,
                      absl::StrCat("has ", end - begin, " bytes, its shape wants ",
-                                  fits ? absl::StrCat(wanted) : "more than 2^64"));
+                                  fits ? absl::StrCat(static_cast<double>(bits) / 8) : "more than 2^61"));
   }
   tensor->bytes = data.subspan(begin, end - begin);
   return absl::OkStatus();
@@ -158,7 +173,8 @@ const Tensor* FindIn(const std::vector<Tensor>& tensors, const std::string& name
 }  // namespace
 
 const char* ToString(TensorDtype dtype) { return kDtypes[static_cast<size_t>(dtype)].name; }
-uint32_t BytesOf(TensorDtype dtype) { return kDtypes[static_cast<size_t>(dtype)].bytes; }
+uint32_t BitsOf(TensorDtype dtype) { return kDtypes[static_cast<size_t>(dtype)].bits; }
+uint32_t BytesOf(TensorDtype dtype) { return (BitsOf(dtype) + 7) / 8; }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(path));
@@ -213,6 +229,7 @@ absl::Status SafetensorsFile::ReadHeader() {
       tensors_.push_back(std::move(tensor));
       continue;
     }
+    if (entry.is_null()) continue;  // MLX writes it where it is given none
     if (!entry.is_object()) return Bad(path_, "__metadata__ is not an object");
     for (const auto& [key, value] : entry.items()) {
       if (!value.is_string()) return Bad(path_, "__metadata__ holds something that is not text");

@@ -20,9 +20,35 @@
 
 namespace prefixd::interop {
 
-enum class TensorDtype : uint8_t { kF32, kF16, kBf16, kU8, kU32, kI32, kI64 };
+// Every dtype of the format (safetensors 0.7), so that any checkpoint has a digest; what reads
+// elements takes some of them and refuses the others by name.
+enum class TensorDtype : uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kU8,
+  kU32,
+  kI32,
+  kI64,
+  kBool,
+  kI8,
+  kU16,
+  kI16,
+  kU64,
+  kF64,
+  kC64,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kF8E8M0,
+  kF6E2M3,
+  kF6E3M2,
+  kF4
+};
 const char* ToString(TensorDtype dtype);  // as the format spells it: "F32", "BF16"
-uint32_t BytesOf(TensorDtype dtype);
+uint32_t BitsOf(TensorDtype dtype);       // of an element
+uint32_t BytesOf(TensorDtype dtype);      // the same, rounded up
 
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxRank = 16;

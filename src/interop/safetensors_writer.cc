@@ -17,8 +17,9 @@ namespace {
 using Json = nlohmann::json;
 
 absl::Status CheckSize(const Tensor& tensor) {
-  uint64_t wanted = BytesOf(tensor.dtype);
+  uint64_t wanted = BitsOf(tensor.dtype);
   for (uint64_t size : tensor.shape) wanted *= size;
+  wanted = (wanted + 7) / 8;
   if (wanted == tensor.bytes.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("safetensors: tensor ", tensor.name, " has ",
                                                  tensor.bytes.size(), " bytes, its shape wants ",
@@ -59,7 +60,7 @@ absl::Status WriteSafetensors(const std::string& path, std::span<const Tensor> t
     order.push_back(&tensor);
   }
   std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
-    return BytesOf(a->dtype) > BytesOf(b->dtype);
+    return BitsOf(a->dtype) > BitsOf(b->dtype);
   });
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;

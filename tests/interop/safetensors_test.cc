@@ -58,7 +58,10 @@ TEST_F(SafetensorsTest, TensorsComeByNameWithDtypeShapeAndBytes) {
 
 TEST_F(SafetensorsTest, EveryDtypeHasItsSize) {
   const std::vector<std::pair<std::string, uint32_t>> dtypes = {
-      {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"U8", 1}, {"U32", 4}, {"I32", 4}, {"I64", 8}};
+      {"F32", 4},     {"F16", 2},         {"BF16", 2},        {"U8", 1},      {"U32", 4},
+      {"I32", 4},     {"I64", 8},         {"BOOL", 1},        {"I8", 1},      {"U16", 2},
+      {"I16", 2},     {"U64", 8},         {"F64", 8},         {"C64", 8},     {"F8_E4M3", 1},
+      {"F8_E5M2", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"F8_E8M0", 1}};
   for (const auto& [name, bytes] : dtypes) {
     WriteSafetensors("one.safetensors",
                      R"({"t":{"dtype":")" + name + R"(","shape":[3],"data_offsets":[0,)" +
@@ -69,6 +72,26 @@ TEST_F(SafetensorsTest, EveryDtypeHasItsSize) {
     EXPECT_EQ(ToString((*file)->tensors()[0].dtype), name);
     EXPECT_EQ(BytesOf((*file)->tensors()[0].dtype), bytes);
   }
+}
+
+TEST_F(SafetensorsTest, ElementsOfFourAndSixBitsFillWholeBytesTogether) {
+  const auto refusal = [&](const std::string& dtype, const std::string& shape, size_t bytes) {
+    WriteSafetensors("small.safetensors",
+                     R"({"t":{"dtype":")" + dtype + R"(","shape":)" + shape +
+                         R"(,"data_offsets":[0,)" + std::to_string(bytes) + "]}}",
+                     std::string(bytes, 'x'));
+    return std::string(StatusOf("small.safetensors").message());
+  };
+  EXPECT_EQ(refusal("F4", "[2,3]", 3), "");
+  EXPECT_EQ(refusal("F6_E2M3", "[4]", 3), "");
+  EXPECT_EQ(refusal("F6_E3M2", "[8]", 6), "");
+  EXPECT_THAT(refusal("F4", "[2,3]", 6), HasSubstr("has 6 bytes, its shape wants 3"));
+  EXPECT_THAT(refusal("F4", "[3]", 1), HasSubstr("has 1 bytes, its shape wants 1.5"));
+}
+
+TEST_F(SafetensorsTest, MetadataThatIsNullIsNone) {  // as MLX writes what it was given none for
+  WriteSafetensors("null.safetensors", R"({"__metadata__":null})", "");
+  EXPECT_TRUE(StatusOf("null.safetensors").ok()) << StatusOf("null.safetensors");
 }
 
 TEST_F(SafetensorsTest, EmptyTensorsAndAnEmptyFileAreFine) {
@@ -129,7 +152,7 @@ TEST_F(SafetensorsTest, BadTensorsAreRefusedByName) {
     std::string dtype, shape, offsets, what;
   };
   const Case cases[] = {
-      {R"("F8_E4M3")", "[8]", "[0,8]", "F8_E4M3 is not one of F32"},
+      {R"("F8_E9M3")", "[8]", "[0,8]", "F8_E9M3 is not one of F32"},
       {"7", "[8]", "[0,8]", "is not one of"},
       {R"("U8")", "8", "[0,8]", "shape is not a list"},
       {R"("U8")", "[-8]", "[0,8]", "not a size"},
@@ -144,8 +167,8 @@ TEST_F(SafetensorsTest, BadTensorsAreRefusedByName) {
       {R"("U8")", "[8]", "[18446744073709551608,18446744073709551615]", "the file holds 8 bytes"},
       {R"("U8")", "[7]", "[0,8]", "its shape wants 7"},
       {R"("F32")", "[3]", "[0,8]", "its shape wants 12"},
-      {R"("I64")", "[4611686018427387904,1]", "[0,8]", "more than 2^64"},
-      {R"("F32")", "[4294967296,4294967296]", "[0,8]", "more than 2^64"},
+      {R"("I64")", "[4611686018427387904,1]", "[0,8]", "more than 2^61"},
+      {R"("F32")", "[4294967296,4294967296]", "[0,8]", "more than 2^61"},
       {R"("U8")", "[7]", "[1,8]", "begins at 1"},
       {R"("U8")", "[7]", "[0,7]", "the tensors use 7"},
   };
