@@ -79,7 +79,7 @@ def _weights(geometry: Geometry) -> dict[str, mx.array]:
     return {name: value.astype(dtype) for name, value in weights.items()}
 
 
-def _write_tokenizer(directory: Path) -> None:
+def write_tokenizer(directory: Path) -> None:
     vocabulary = {f"w{i}": i for i in range(WORDS)}
     vocabulary["<eos>"] = WORDS
     vocabulary["<unk>"] = WORDS + 1
@@ -91,6 +91,8 @@ def _write_tokenizer(directory: Path) -> None:
         json.dumps(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
+                # Without it transformers takes the tokenizer that it has for some model types.
+                "auto_map": {"AutoTokenizer": [None, "PreTrainedTokenizerFast"]},
                 "eos_token": "<eos>",
                 "unk_token": "<unk>",
                 "chat_template": TEMPLATE,
@@ -104,7 +106,7 @@ def write_checkpoint(directory: Path, geometry: Geometry = Geometry()) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config(geometry)))
     mx.save_safetensors(str(directory / "model.safetensors"), _weights(geometry), {"format": "mlx"})
-    _write_tokenizer(directory)
+    write_tokenizer(directory)
     return directory
 
 

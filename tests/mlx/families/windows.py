@@ -1,0 +1,233 @@
+"""Models some of whose layers attend on a window, or on a chunk, of the last tokens."""
+
+from .attention import LLAMA3
+from .experts import ROUTED, DEEPSEEK_EXPERTS
+from .shape import HEAD_DIM, ONE_IN_FOUR, ONE_IN_TWO, WINDOW, YARN, bare, layers, small
+
+_ROPE_OF_KIND = {
+    "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
+_GEMMA3 = small(
+    "gemma3_text",
+    num_hidden_layers=3,
+    num_key_value_heads=1,
+    query_pre_attn_scalar=HEAD_DIM,
+    sliding_window=WINDOW,
+    sliding_window_pattern=3,
+    rope_theta=1000000.0,
+    rope_local_base_freq=10000.0,
+    tie_word_embeddings=True,
+)
+_GEMMA4 = small(
+    "gemma4_text",
+    **layers("sliding", "full", "sliding", "full"),
+    num_kv_shared_layers=2,
+    num_key_value_heads=1,
+    global_head_dim=64,
+    hidden_size_per_layer_input=32,
+    vocab_size_per_layer_input=256,
+    sliding_window=WINDOW,
+    rope_theta=None,
+    rope_parameters={
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 1000000.0,
+            "partial_rotary_factor": 0.25,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+    tie_word_embeddings=True,
+)
+
+FAMILIES = {
+    "afmoe": small(
+        "afmoe", **ONE_IN_TWO, **ROUTED, num_dense_layers=1, sliding_window=WINDOW
+    ),
+    "baichuan_m1": small(
+        "baichuan_m1", sliding_window=WINDOW, sliding_window_layers=[1], conv_window=2
+    ),
+    "cohere2": small(
+        "cohere2",
+        num_hidden_layers=4,
+        sliding_window=WINDOW,
+        sliding_window_pattern=4,
+        rms_norm_eps=None,
+        layer_norm_eps=1e-5,
+        logit_scale=0.0625,
+    ),
+    "exaone4": small(
+        "exaone4",
+        **ONE_IN_FOUR,
+        sliding_window=WINDOW,
+        sliding_window_pattern="LLLG",
+        rope_scaling={**LLAMA3, "factor": 16.0},
+    ),
+    "exaone_moe": small(
+        "exaone_moe",
+        **ONE_IN_TWO,
+        **ROUTED,
+        num_shared_experts=1,
+        is_moe_layer=[False, True],
+        sliding_window=WINDOW,
+    ),
+    # Its third kind of layer, "conv_mixer", is none that transformers 5 lets a configuration name.
+    "gear": small(
+        "gear",
+        **ONE_IN_TWO,
+        sliding_window=WINDOW,
+        tie_word_embeddings=True,
+    ),
+    "gemma3": {"model_type": "gemma3", "vocab_size": 256, "text_config": _GEMMA3},
+    "gemma3_text": _GEMMA3,
+    "gemma3n": {
+        "model_type": "gemma3n",
+        "text_config": small(
+            "gemma3n_text",
+            **layers("sliding", "full", "sliding", "full"),
+            num_kv_shared_layers=2,
+            vocab_size_per_layer_input=256,
+            hidden_size_per_layer_input=32,
+            sliding_window=WINDOW,
+            rope_theta=1000000.0,
+            rope_local_base_freq=10000.0,
+            final_logit_softcapping=30.0,
+            activation_sparsity_pattern=[0.95, 0.95, 0.0, 0.0],
+            altup_num_inputs=2,
+            altup_coef_clip=120.0,
+            altup_correct_scale=True,
+            altup_active_idx=0,
+            laurel_rank=16,
+            tie_word_embeddings=True,
+        ),
+    },
+    "gemma4": {"model_type": "gemma4", "vocab_size": 256, "text_config": _GEMMA4},
+    "gemma4_text": _GEMMA4,
+    "gpt_oss": small(
+        "gpt_oss",
+        **ONE_IN_TWO,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        intermediate_size=128,
+        sliding_window=WINDOW,
+        rope_theta=150000,
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+        },
+    ),
+    "iquestloopcoder": small(
+        "iquestloopcoder", loop_num=2, loop_window_size=64, rope_theta=500000.0
+    ),
+    "laguna": small(
+        "laguna",
+        **ONE_IN_TWO,
+        **ROUTED,
+        shared_expert_intermediate_size=64,
+        num_attention_heads_per_layer=[8, 4],
+        sliding_window=WINDOW,
+        rope_theta=None,
+        rope_parameters={
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 4096,
+                "beta_slow": 1.0,
+                "beta_fast": 32.0,
+                "partial_rotary_factor": 0.5,
+            },
+            "sliding_attention": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 1.0,
+            },
+        },
+    ),
+    "llama4": {
+        "model_type": "llama4",
+        "text_config": small(
+            "llama4_text",
+            num_hidden_layers=4,
+            attention_bias=False,
+            attention_chunk_size=WINDOW,
+            interleave_moe_layer_step=2,
+            intermediate_size_mlp=256,
+            num_local_experts=4,
+            num_experts_per_tok=1,
+            rope_theta=500000.0,
+            rope_scaling={**LLAMA3, "factor": 16.0},
+            use_qk_norm=True,
+        ),
+    },
+    "mellum": small(
+        "mellum",
+        **ONE_IN_TWO,
+        **ROUTED,
+        norm_topk_prob=True,
+        sliding_window=WINDOW,
+        rope_theta=None,
+        rope_parameters=_ROPE_OF_KIND,
+    ),
+    "mimo_v2_flash": small(
+        "mimo_v2_flash",
+        **DEEPSEEK_EXPERTS,
+        hybrid_layer_pattern=[0, 1],
+        moe_layer_freq=[0, 1],
+        add_swa_attention_sink_bias=True,
+        add_full_attention_sink_bias=False,
+        sliding_window_size=WINDOW,
+        topk_method="noaux_tc",
+        scoring_func="sigmoid",
+        n_group=1,
+        topk_group=1,
+        rms_norm_eps=None,
+        layernorm_epsilon=1e-5,
+        swa_rope_theta=10000.0,
+        swa_num_attention_heads=4,
+        swa_num_key_value_heads=4,
+        head_dim=64,
+        v_head_dim=32,
+        swa_head_dim=64,
+        swa_v_head_dim=32,
+        partial_rotary_factor=0.5,
+    ),
+    "ministral3": small(
+        "ministral3",
+        **ONE_IN_TWO,
+        sliding_window=WINDOW,
+        rope_theta=None,
+        rope_parameters={**YARN, "rope_theta": 10000.0, "llama_4_scaling_beta": 0.1},
+    ),
+    "mistral": small("mistral", **ONE_IN_TWO, sliding_window=WINDOW),
+    "muse_glimmer": small("muse_glimmer", **ONE_IN_FOUR, sliding_window=WINDOW),
+    "olmo3": small("olmo3", **ONE_IN_FOUR, sliding_window=WINDOW),
+    "plamo3": small(
+        "plamo3", num_hidden_layers=2, window_size=WINDOW, sliding_window_pattern=2
+    ),
+    "spark2_5": small(
+        "spark2_5",
+        **ONE_IN_TWO,
+        sliding_window=WINDOW,
+        rope_theta=None,
+        rope_parameters=_ROPE_OF_KIND,
+    ),
+    "step3p5": small(
+        "step3p5",
+        **layers("full", "sliding"),
+        num_key_value_heads=None,
+        num_attention_groups=2,
+        attention_other_setting={"num_attention_heads": 8, "num_attention_groups": 2},
+        partial_rotary_factors=[0.5, 1.0],
+        rope_theta=[500000.0, 10000.0],
+        sliding_window=WINDOW,
+        moe_num_experts=4,
+        moe_top_k=2,
+        moe_intermediate_size=64,
+        share_expert_dim=64,
+        moe_layers_enum="1",
+    ),
+}
