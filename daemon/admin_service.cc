@@ -167,6 +167,8 @@ void AdminService::DoGetConfig(v1::GetConfigReply* reply) const {
       {"formats_per_ladder", block::kMaxLadder},
       {"worker_name_bytes", wire::kMaxWorkerBytes},
       {"request_id_bytes", wire::kMaxRequestIdBytes},
+      {"not_shared_models", cache::kMaxNotShared},
+      {"not_shared_reason_bytes", wire::kMaxReasonBytes},
       {"unread_event_bytes", wire::kMaxUnreadEventBytes},
       {"arena_sessions", block::kArenaSlots},
   };

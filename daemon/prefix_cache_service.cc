@@ -1,8 +1,11 @@
 #include "daemon/prefix_cache_service.h"
 
+#include "absl/strings/escaping.h"
 #include "spdlog/spdlog.h"
 
 #include "base/status.h"
+#include "base/utf8.h"
+#include "block/space_identity.h"
 #include "daemon/call.h"
 #include "daemon/fetch_stream.h"
 #include "daemon/listen_address.h"
@@ -11,6 +14,7 @@
 #include "daemon/requests.h"
 #include "wire/answer.h"
 #include "wire/identity.h"
+#include "wire/limits.h"
 #include "wire/pages.h"
 #include "wire/request.h"
 
@@ -80,6 +84,15 @@ void WriteAcquired(const cache::Acquired& acquired, v1::Answer* answer) {
   answer->set_first_block(acquired.first_block);
 }
 
+void LogNotShared(block::SessionId session, const block::NotShared& note) {
+  if (note.reason.empty()) {
+    spdlog::info("shared session={:x} model=\"{}\"", session.value, absl::CHexEscape(note.model));
+  } else {
+    spdlog::warn("not shared session={:x} model=\"{}\" why=\"{}\"", session.value,
+                 absl::CHexEscape(note.model), absl::CHexEscape(note.reason));
+  }
+}
+
 }  // namespace
 
 Sessions::Reactor* PrefixCacheService::Attach(Context* context, const v1::AttachRequest* request) {
@@ -91,7 +104,9 @@ PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context,
                                                            v1::OpenSpaceReply* reply) {
   return dispatch_->Quick(context, [=, this] {
     Call call(cache_, "rpc.open_space");
-    return call.End(DoOpenSpace(*request, *context, reply));
+    const absl::Status status = DoOpenSpace(*request, *context, reply);
+    NoteOpening(*request, status);
+    return call.End(status);
   });
 }
 
@@ -109,6 +124,34 @@ absl::Status PrefixCacheService::DoOpenSpace(const v1::OpenSpaceRequest& request
   reply->set_created(opened.created);
   reply->set_nearest_model(opened.nearest_model);
   for (std::string& field : opened.differing_fields) reply->add_differing_fields(std::move(field));
+  return absl::OkStatus();
+}
+
+void PrefixCacheService::NoteOpening(const v1::OpenSpaceRequest& request,
+                                     const absl::Status& status) {
+  if (!status.ok() && !absl::IsInvalidArgument(status)) return;
+  const std::string& model = request.identity().model();
+  const block::NotShared note{
+      .model = model.empty() ? "(unnamed)" : base::Utf8Prefix(model, block::kMaxModelBytes),
+      .reason = base::Utf8Prefix(std::string(status.message()), wire::kMaxReasonBytes)};
+  if (cache_->NoteRefused({request.session()}, note)) LogNotShared({request.session()}, note);
+}
+
+PrefixCacheService::Reactor* PrefixCacheService::NotShared(Context* context,
+                                                           const v1::NotSharedRequest* request,
+                                                           v1::Ack* reply) {
+  return dispatch_->Now(context, [&] {
+    Call call(cache_, "rpc.not_shared");
+    reply->set_epoch(cache_->epoch());
+    return call.End(DoNotShared(*request));
+  });
+}
+
+absl::Status PrefixCacheService::DoNotShared(const v1::NotSharedRequest& request) {
+  PREFIXD_RETURN_IF_ERROR(wire::Check(request));
+  const block::NotShared note{.model = request.model(), .reason = request.reason()};
+  PREFIXD_ASSIGN_OR_RETURN(const bool news, cache_->NoteNotShared({request.session()}, note));
+  if (news) LogNotShared({request.session()}, note);
   return absl::OkStatus();
 }
 

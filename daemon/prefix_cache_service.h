@@ -24,7 +24,8 @@ using Leases = Rpc::WithCallbackMethod_Match<Rpc::WithCallbackMethod_Acquire<
     Rpc::WithCallbackMethod_Join<Rpc::WithCallbackMethod_Release<Stores>>>>;
 using Pins = Rpc::WithCallbackMethod_Pin<
     Rpc::WithCallbackMethod_Unpin<Rpc::WithCallbackMethod_Prefetch<Leases>>>;
-using Everything = Rpc::WithCallbackMethod_Attach<Rpc::WithCallbackMethod_OpenSpace<Pins>>;
+using Everything = Rpc::WithCallbackMethod_Attach<
+    Rpc::WithCallbackMethod_OpenSpace<Rpc::WithCallbackMethod_NotShared<Pins>>>;
 }  // namespace internal
 
 class PrefixCacheService final : public internal::Everything {
@@ -40,6 +41,8 @@ class PrefixCacheService final : public internal::Everything {
   Sessions::Reactor* Attach(Context* context, const v1::AttachRequest* request) override;
   Reactor* OpenSpace(Context* context, const v1::OpenSpaceRequest* request,
                      v1::OpenSpaceReply* reply) override;
+  Reactor* NotShared(Context* context, const v1::NotSharedRequest* request,
+                     v1::Ack* reply) override;
   Reactor* Match(Context* context, const v1::AcquireRequest* request,
                  v1::AcquireReply* reply) override;
   Reactor* Acquire(Context* context, const v1::AcquireRequest* request,
@@ -63,6 +66,9 @@ class PrefixCacheService final : public internal::Everything {
  private:
   absl::Status DoOpenSpace(const v1::OpenSpaceRequest& request, const Context& context,
                            v1::OpenSpaceReply* reply);
+  absl::Status DoNotShared(const v1::NotSharedRequest& request);
+  // After an OpenSpace: people see which model is not shared, and why.
+  void NoteOpening(const v1::OpenSpaceRequest& request, const absl::Status& status);
   absl::Status DoMatch(const v1::AcquireRequest& request, v1::AcquireReply* reply);
   absl::Status DoAcquire(const v1::AcquireRequest& request, const Context& context,
                          v1::AcquireReply* reply);

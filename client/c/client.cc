@@ -46,6 +46,15 @@ int32_t prefixd_attached(const prefixd_client* client, uint32_t deadline_ms) {
   });
 }
 
+prefixd_status prefixd_not_shared(prefixd_client* client, const char* model, const char* reason) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    if (client == nullptr) {
+      return Tell({prefixd::StatusCode::kUnavailable, "not_shared: no client"});
+    }
+    return Tell(client->client->NotShared(Text(model), Text(reason)));
+  });
+}
+
 void prefixd_stats(const prefixd_client* client, prefixd_counts* out) {
   Guarded([&] {
     prefixd_counts counts{};

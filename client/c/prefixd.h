@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 4
+#define PREFIXD_ABI_VERSION 5
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -83,6 +83,14 @@ PREFIXD_API prefixd_client* prefixd_attach(const prefixd_options* options);
 PREFIXD_API void prefixd_detach(prefixd_client* client);  // frees the handle
 // 1 when attached, waiting for it up to `deadline_ms`.
 PREFIXD_API int32_t prefixd_attached(const prefixd_client* client, uint32_t deadline_ms);
+
+// This process serves `model` with caches that are not shared, and why: prefixctl status and
+// sessions show it for as long as the client lives, also of a daemon that comes later. An empty
+// reason, or NULL, takes it back. Waits at most 200 ms, without a daemon not at all; texts are cut
+// to 1,024 bytes. PREFIXD_INVALID_ARGUMENT without a model, PREFIXD_EXHAUSTED beyond 16 models. Why
+// prefixd_open_space() refuses a spec is told by itself. Since version 5.
+PREFIXD_API prefixd_status prefixd_not_shared(prefixd_client* client, const char* model,
+                                              const char* reason);
 
 // Counted since prefixd_attach().
 typedef struct prefixd_counts {

@@ -165,6 +165,10 @@ std::string SessionsJson(const v1::ListSessionsReply& reply) {
                          {"reservations", session.reservations()},
                          {"staging_bytes", session.staging_bytes()}};
     if (session.maps_arena()) json["slot"] = session.slot();
+    json["not_shared"] = ordered_json::array();
+    for (const v1::ListSessionsReply::NotShared& note : session.not_shared()) {
+      json["not_shared"].push_back({{"model", note.model()}, {"reason", note.reason()}});
+    }
     sessions.push_back(std::move(json));
   }
   return Line({{"sessions", std::move(sessions)}});

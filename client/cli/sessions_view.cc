@@ -2,8 +2,13 @@
 //
 //   session           worker    slot    pid  state     age  leases  leased   reservations  staging
 //   5f3a9c0e12d4b687  worker-0     0  41872  attached  4 s  1       13.5 MiB 0             64 MiB
+//     not shared: gemma-3: group_size 48 does not divide head_dim 128
 //   91be03d2775ac410  worker-1     1  41873  cut off   9 s  ...
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 #include "base/size.h"
 #include "client/cli/names.h"
@@ -15,6 +20,16 @@ namespace prefixd::cli {
 namespace {
 
 using Align = Table::Align;
+
+// Under the line of a session, one for each model whose caches it does not share.
+std::string NotSharedLines(const v1::ListSessionsReply::Session& session) {
+  std::string lines;
+  for (const v1::ListSessionsReply::NotShared& note : session.not_shared()) {
+    absl::StrAppend(&lines, "  not shared: ", PrintableText(note.model()), ": ",
+                    PrintableText(note.reason()), "\n");
+  }
+  return lines;
+}
 
 std::string OrDash(bool known, uint64_t number) { return known ? absl::StrCat(number) : "-"; }
 
@@ -42,8 +57,14 @@ std::string SessionsView(const v1::ListSessionsReply& reply) {
                   CountText(session.leases()), base::FormatBytes(session.leased_bytes()),
                   CountText(session.reservations()), base::FormatBytes(session.staging_bytes())});
   }
-  if (!cut_off) return table.Text();
-  return table.Text() +
+  const std::vector<std::string> lines = absl::StrSplit(table.Text(), '\n');
+  std::string text = lines[0] + "\n";  // the titles
+  for (int i = 0; i < reply.sessions_size(); ++i) {
+    absl::StrAppend(&text, lines[static_cast<size_t>(i) + 1], "\n",
+                    NotSharedLines(reply.sessions(i)));
+  }
+  if (!cut_off) return text;
+  return text +
          "cut off: the connection is gone, but the process lives and may be reading: it keeps what "
          "it holds until it ends\n";
 }

@@ -7,6 +7,7 @@
 //   arena  shared: workers on this host read in place; 1,024 pages adopted from the prefixd before
 //
 //   2 sessions, 1 lease of 13.5 MiB, 0 reservations
+//   not shared   1 model: see prefixctl sessions
 //
 //   tokens since start
 //     requested   12,345
@@ -88,6 +89,13 @@ std::string Tokens(const v1::GetStatsReply& stats) {
   return "tokens since start\n" + table.Text(2);
 }
 
+// Where workers serve models whose caches nobody shares: a model counts once for each of them.
+std::string NotShared(const v1::GetStatsReply& stats) {
+  const uint64_t models = CounterValue(stats, "spaces.refused");
+  if (models == 0) return "";
+  return absl::StrCat("not shared   ", Plural(models, "model"), ": see prefixctl sessions\n");
+}
+
 }  // namespace
 
 uint64_t CounterValue(const v1::GetStatsReply& stats, const std::string& name) {
@@ -106,7 +114,8 @@ std::string StatusView(const StatusInput& input) {
   text += Arena(stats);
   absl::StrAppend(&text, "\n", Plural(stats.sessions(), "session"), ", ",
                   Plural(stats.leases(), "lease"), " of ", base::FormatBytes(stats.leased_bytes()),
-                  ", ", Plural(stats.reservations(), "reservation"), "\n\n");
+                  ", ", Plural(stats.reservations(), "reservation"), "\n", NotShared(stats),
+                  "\n");
   text += Tokens(stats);
   absl::StrAppend(&text, "saved ", Plural(CounterValue(stats, "tokens.used"), "token"),
                   " of prefill, ", SecondsText(stats.seconds_saved()), "\n\n");

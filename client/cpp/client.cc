@@ -152,17 +152,27 @@ Result<Space> Client::OpenSpace(const SpaceSpec& spec) {
   if (!impl_)
     return {.status = {StatusCode::kFailedPrecondition, "client: moved from"}, .held = {}};
   client::Core& core = *impl_->core;
+  const auto refuse = [&](const absl::Status& why) -> Result<Space> {
+    core.not_shared().Refused(spec.model, std::string(why.message()));
+    return {.status = ToPublic(why), .held = {}};
+  };
   absl::StatusOr<block::SpaceIdentity> identity = client::IdentityOf(spec);
-  if (!identity.ok()) return {.status = ToPublic(identity.status()), .held = {}};
+  if (!identity.ok()) return refuse(identity.status());
   auto space = std::make_shared<client::SpaceState>(*std::move(identity));
   core.Keep(space);
   const base::Deadline deadline = steady_clock::now() + core.connect_deadline();
   core.connection()->WaitFirstTry(deadline);
   const absl::Status opened = core.Open(*space, deadline).status();
-  if (!opened.ok() && !IsUnreachable(opened)) return {.status = ToPublic(opened), .held = {}};
+  if (!opened.ok() && !IsUnreachable(opened)) return refuse(opened);
+  core.not_shared().Refused(spec.model, "");  // where it is refused later, the daemon notes it
   Result<Space> result;
   result.held = Space(std::make_shared<Space::Impl>(Space::Impl{impl_->core, std::move(space)}));
   return result;
+}
+
+Status Client::NotShared(const std::string& model, const std::string& reason) {
+  if (!impl_) return {StatusCode::kFailedPrecondition, "client: moved from"};
+  return ToPublic(impl_->core->not_shared().Say(model, reason));
 }
 
 bool Client::attached() const { return impl_ && impl_->core->connection()->session().has_value(); }

@@ -24,6 +24,7 @@ Core::Core(ClientOptions options)
                               .use_arena = options_.use_arena,
                               .staging_bytes = options_.staging_bytes})),
       farewells_(std::make_shared<Farewells>(connection_)),
+      not_shared_(connection_),
       loads_(kLoadThreads),
       stores_(kStoreThreads) {
   connection_->Start(this, [farewells = std::weak_ptr<Farewells>(farewells_)](
@@ -60,13 +61,17 @@ void Core::Attached(const Session& session) {
     // A refusal comes again, with its sentence, from the first Begin().
     if (const auto space = kept.lock()) (void)space->EnsureOpen(*connection_, session, deadline);
   }
+  not_shared_.Begin(session);
 }
 
 void Core::Event(const Session& session, const v1::SessionEvent& event) {
   board_.Tell(session, event);
 }
 
-void Core::Ended(const Session& session) { board_.End(session); }
+void Core::Ended(const Session& session) {
+  not_shared_.End();
+  board_.End(session);
+}
 
 void Core::StartLoad(const std::shared_ptr<FetchedPages>& load) {
   {

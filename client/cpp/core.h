@@ -13,6 +13,7 @@
 #include "farewells.h"
 #include "fetched_pages.h"
 #include "lease_board.h"
+#include "not_shared.h"
 #include "prefixd/client.h"
 #include "space_state.h"
 #include "task_pool.h"
@@ -34,6 +35,7 @@ class Core final : public SessionObserver {
   std::chrono::milliseconds connect_deadline() const { return options_.connect_deadline; }
   LeaseBoard& board() { return board_; }
   Farewells& farewells() { return *farewells_; }
+  NotShared& not_shared() { return not_shared_; }
   Counts& counts() { return counts_; }
 
   // The space is opened again with every new session, as long as somebody holds it.
@@ -58,6 +60,7 @@ class Core final : public SessionObserver {
   LeaseBoard board_;
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<Farewells> farewells_;
+  NotShared not_shared_;
   TaskPool loads_, stores_;
   Counts counts_;
 

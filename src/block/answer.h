@@ -140,6 +140,12 @@ struct CommitAnswer {
   Durability durability = Durability::kRam;  // of the sequence up to the committed token
 };
 
+// A model that a worker serves with caches that nobody shares.
+struct NotShared {
+  std::string model;
+  std::string reason;
+};
+
 // A session as people see it.
 struct SessionInfo {
   SessionId session;
@@ -150,6 +156,7 @@ struct SessionInfo {
   double age_s = 0;
   uint64_t leases = 0, leased_bytes = 0, reservations = 0;
   uint64_t staging_bytes = 0;
+  std::vector<NotShared> not_shared{};  // by model
 };
 struct LeaseInfo {
   LeaseId lease;

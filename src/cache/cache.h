@@ -1,5 +1,5 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
-// (where the bytes are); one file a verb: open_space.cc, match.cc, acquire.cc, set.cc, fetch.cc,
+// (where the bytes are); one file a verb: open_space.cc, not_shared.cc, match.cc, acquire.cc, set.cc, fetch.cc,
 // reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, purge.cc, spill.cc, age_out.cc,
 // resize.cc, stats.cc. A start is load_index.cc, which calls recover.cc (what is on SSD) and
 // adopt.cc (what is in the arena); self_test.cc tries the disk. sessions.cc and leases.cc keep the
@@ -81,6 +81,7 @@ struct Options {
 inline constexpr uint32_t kMaxTokens = 1u << 21;
 inline constexpr uint32_t kMaxItems = 16;
 inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in one message
+inline constexpr uint32_t kMaxNotShared = 16;             // models of one session
 
 // --- sessions ---
 
@@ -314,6 +315,12 @@ class Cache {
   absl::StatusOr<SessionFiles> OpenFiles(const SessionKey& key, uint64_t pid);
   std::vector<block::SessionInfo> ListSessions() const;
   std::vector<block::LeaseInfo> ListLeases() const;
+  // The session serves a model whose caches nobody shares. An empty reason takes its note back.
+  // True: this is news. ResourceExhausted beyond kMaxNotShared models.
+  absl::StatusOr<bool> NoteNotShared(block::SessionId session, const block::NotShared& note);
+  // The same of a model whose space was refused, until its space opens (an empty reason). What the
+  // session said itself stands before it; what finds no place is left out.
+  bool NoteRefused(block::SessionId session, const block::NotShared& note);
 
   // `identity.tenant` is the caller's: the daemon sets it from the connection.
   absl::StatusOr<OpenedSpace> OpenSpace(block::SessionId session, block::SpaceIdentity identity);

@@ -123,6 +123,10 @@ struct Core {
   // NotFound unless attached.
   absl::StatusOr<SessionPtr> FindSession(block::SessionId session, const char* verb) const
       PREFIXD_EXCLUDES(mutex);
+  // Puts a reason into, or an empty one out of, `part` of the model's note (not_shared.cc). True:
+  // people see another reason than before. ResourceExhausted beyond kMaxNotShared models.
+  absl::StatusOr<bool> NoteReason(const SessionPtr& session, const block::NotShared& note,
+                                  std::string NotSharedNote::*part) PREFIXD_EXCLUDES(mutex);
   // NotFound unless this session opened it. `session` may be null: any space then.
   absl::StatusOr<SpacePtr> FindSpace(const Session* session, block::SpaceHandle handle) const
       PREFIXD_EXCLUDES(mutex);

@@ -57,6 +57,13 @@ class SlotHold {
 };
 using SlotPtr = std::shared_ptr<const SlotHold>;  // null: the session does not map the arena
 
+// Why caches of a model are not shared. One of both is not empty.
+struct NotSharedNote {
+  std::string said;     // by the worker
+  std::string refused;  // the sentence of the last refused OpenSpace
+  const std::string& reason() const { return said.empty() ? refused : said; }
+};
+
 // Plain data, guarded by Core::mutex but for what stands fixed before the session is in the table
 // (const, key, begun_us, slot) and the event callback.
 struct Session {
@@ -75,6 +82,7 @@ struct Session {
   absl::flat_hash_set<block::SpaceHandle> spaces;  // that it opened
   absl::flat_hash_set<block::LeaseId> leases;
   absl::flat_hash_set<block::ReservationId> reservations;
+  std::map<std::string, NotSharedNote> not_shared;  // by model, at most kMaxNotShared
 
   uint32_t slot_number() const { return slot == nullptr ? block::kNoSlot : slot->slot(); }
 

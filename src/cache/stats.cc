@@ -63,11 +63,13 @@ block::Stats Cache::GetStats() const {
   stats.leases = counts.leases;
   stats.leased_bytes = counts.leased_bytes;
   stats.reservations = counts.reservations;
-  uint64_t cut_off = 0;
+  uint64_t cut_off = 0, refused = 0;
   {
     base::MutexLock lock(core_->mutex);
-    for (const auto& [id, session] : core_->sessions)
+    for (const auto& [id, session] : core_->sessions) {
       ++(session->attached ? stats.sessions : cut_off);
+      if (session->attached) refused += session->not_shared.size();
+    }
   }
   core_->counters.Export(&stats);
   core_->ExportAdvice(&stats);
@@ -79,6 +81,7 @@ block::Stats Cache::GetStats() const {
   stats.counters.push_back({"snapshots.evicted", counts.evicted_snapshots});
   stats.counters.push_back({"snapshots.refused", counts.refused_snapshots});
   stats.counters.push_back({"sessions.kept", cut_off});
+  stats.counters.push_back({"spaces.refused", refused});
   if (core_->store != nullptr)
     stats.counters.push_back({"ssd.failing", core_->ssd_failing.load() ? 1u : 0u});
   if (core_->store != nullptr && core_->options.ssd_write_share > 0)
@@ -109,6 +112,8 @@ std::vector<block::SessionInfo> Cache::ListSessions() const {
                     .leased_bytes = bytes[id],
                     .reservations = session->reservations.size(),
                     .staging_bytes = session->staging == nullptr ? 0 : session->staging->bytes()});
+    for (const auto& [model, note] : session->not_shared)
+      list.back().not_shared.push_back({.model = model, .reason = note.reason()});
   }
   std::ranges::sort(list, {}, [](const block::SessionInfo& info) { return -info.age_s; });
   return list;

@@ -117,6 +117,11 @@ void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* 
   proto->set_leased_bytes(session.leased_bytes);
   proto->set_reservations(session.reservations);
   proto->set_staging_bytes(session.staging_bytes);
+  for (const block::NotShared& note : session.not_shared) {
+    v1::ListSessionsReply::NotShared* to = proto->add_not_shared();
+    to->set_model(note.model);
+    to->set_reason(note.reason);
+  }
 }
 
 void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto) {

@@ -16,5 +16,6 @@ inline constexpr uint64_t kSessionKeyBytes = 16;
 inline constexpr uint64_t kStagingAlignment = 128;
 inline constexpr uint32_t kMaxWorkerBytes = 128;
 inline constexpr uint32_t kMaxRequestIdBytes = 256;
+inline constexpr uint32_t kMaxReasonBytes = 1024;  // why a model is not shared
 
 }  // namespace prefixd::wire

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "block/layer_group.h"
+#include "block/space_identity.h"
 #include "wire/fields.h"
 #include "wire/limits.h"
 
@@ -74,6 +75,13 @@ absl::Status Check(const v1::AttachRequest& request) {
   if (key == 0 || key == kSessionKeyBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("attach: resume has ", key, " bytes, wants ", kSessionKeyBytes, " or none"));
+}
+
+absl::Status Check(const v1::NotSharedRequest& request) {
+  if (request.model().empty()) return absl::InvalidArgumentError("not_shared: model is empty");
+  PREFIXD_RETURN_IF_ERROR(
+      CheckLength("not_shared: model", request.model().size(), block::kMaxModelBytes));
+  return CheckLength("not_shared: reason", request.reason().size(), kMaxReasonBytes);
 }
 
 absl::Status Check(const v1::AcquireRequest& request) {

@@ -11,6 +11,7 @@
 namespace prefixd::wire {
 
 absl::Status Check(const v1::AttachRequest& request);
+absl::Status Check(const v1::NotSharedRequest& request);
 // Items and releases; no item is a request that only releases.
 absl::Status Check(const v1::AcquireRequest& request);
 absl::Status Check(const v1::Released& released);

@@ -566,8 +566,14 @@ class Client {
 
   // InvalidArgument when the spec is impossible ("group_size 48 does not divide head_dim 128").
   // Without a daemon the space opens all the same, works as a private KV cache, and attaches once
-  // the daemon is there.
+  // the daemon is there. Why a spec is refused the daemon is told too, as by NotShared(), until
+  // another of the same model opens.
   Result<Space> OpenSpace(const SpaceSpec& spec);
+  // This process serves `model` with caches that are not shared, and why: `prefixctl status` and
+  // `prefixctl sessions` show it for as long as the client lives, also of a daemon that comes
+  // later. An empty reason takes it back. Waits at most 200 ms, without a daemon not at all. Texts
+  // are cut to 1,024 bytes. InvalidArgument without a model, Exhausted beyond 16 models.
+  Status NotShared(const std::string& model, const std::string& reason);
   bool attached() const;
   // Waits until attached. False at the deadline.
   bool WaitAttached(std::chrono::milliseconds deadline);

@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -254,6 +254,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "attach": (_HANDLE, (_STRUCT,), None),
     "detach": (None, (_HANDLE,), None),
     "attached": (c_int32, (_HANDLE, c_uint32), 0),
+    "not_shared": (c_int32, (_HANDLE, c_char_p, c_char_p), UNAVAILABLE),
     "stats": (None, (_HANDLE, _STRUCT), None),
     "digest_checkpoint": (c_int32, (c_char_p, c_char_p), UNAVAILABLE),
     "digest_file": (c_int32, (c_char_p, c_char_p), UNAVAILABLE),

@@ -86,6 +86,18 @@ class Client:
         members = {name: getattr(counts, name) for name in Stats._fields if name != "error"}
         return Stats(**{**members, "attached": bool(counts.attached), "error": error})
 
+    def not_shared(self, model: str, reason: str) -> None:
+        """This process serves `model` with caches that are not shared, and why: `prefixctl status`
+        and `prefixctl sessions` show it while this client is open, also of a daemon that comes
+        later. An empty reason takes it back. Texts are cut to 1,024 bytes; of more than 16 models
+        the further ones are left out. open_space() tells by itself why it refused."""
+        name = _text("not_shared: model", model)
+        why = reason.encode(errors="replace").replace(b"\0", b"?")  # what an exception said
+        held = self._held
+        status = self._lib.not_shared(held and held.pointer, name, why)
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(self._lib.error())
+
     def open_space(
         self,
         *,
