@@ -28,7 +28,9 @@ _open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 BUILD = Path(os.environ.get("PREFIXD_BUILD", Path(__file__).resolve().parents[2] / "build"))
 
 
-def wait_for(what: str, look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
+def wait_for(
+    what: str, look: Callable[[], T | None], deadline_s: float = DEADLINE_S, tick_s: float = 0.02
+) -> T:
     """The first answer of look() that is not None or False."""
     tick = threading.Event()
     end = time.monotonic() + deadline_s
@@ -38,7 +40,7 @@ def wait_for(what: str, look: Callable[[], T | None], deadline_s: float = DEADLI
             return found
         if time.monotonic() > end:
             raise TimeoutError(f"waited {deadline_s} s for {what}")
-        tick.wait(0.02)
+        tick.wait(tick_s)
 
 
 class Process:
@@ -131,9 +133,6 @@ class Daemon(Process):
         """Workers come back by themselves, in their own time."""
         wait_for(f"{count} sessions", lambda: self.control("stats")["sessions"] == count)
 
-    def gauge(self, name: str) -> int:
-        return int(self.control("stats")["gauges"][name])
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -163,10 +162,12 @@ class Server(Process):
         super().__init__(command, folder / f"{name}.log")
         self._stores = 0
 
-    def complete(self, prompt: list[int], max_tokens: int) -> Answer:
-        """Greedy, and until what is saved of it is saved."""
+    def complete(
+        self, prompt: list[int], max_tokens: int, settle: bool = True, opened: bool = True
+    ) -> Answer:
+        """Greedy, once the model is `opened`, and until what is saved of it is saved."""
         body = {"prompt": words(prompt), "max_tokens": max_tokens}
-        answer = self._post("/v1/completions", body)
+        answer = self._post("/v1/completions", body, settle, opened)
         return self._read(answer, answer["choices"][0]["text"])
 
     def chat(self, messages: list[dict[str, str]], max_tokens: int) -> Answer:
@@ -188,15 +189,19 @@ class Server(Process):
             ),
         )
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        url = self.wait_for_line(r"listening on (http://\S+)").group(1)
-        request = urllib.request.Request(url + path, json.dumps(body).encode())
-        if "prefixd.mlx.server" in self.command:
+    def url(self) -> str:
+        return self.wait_for_line(r"listening on (http://\S+)").group(1)
+
+    def _post(
+        self, path: str, body: dict[str, Any], settle: bool = True, opened: bool = True
+    ) -> dict[str, Any]:
+        request = urllib.request.Request(self.url() + path, json.dumps(body).encode())
+        if "prefixd.mlx.server" in self.command and opened:
             self.wait_for_line(r"prefixd (holds|does not hold) caches of")
         before = self.stores()
         with _open_url(request, timeout=DEADLINE_S) as reply:
             answer = json.loads(reply.read())
-        if "prefixd.mlx.server" in self.command:
+        if "prefixd.mlx.server" in self.command and settle:
             self.wait_for_store(answer["usage"]["total_tokens"], before)
         return answer
 

@@ -117,10 +117,10 @@ class MetaState(unittest.TestCase):
 
 class Support(unittest.TestCase):
     def test_is_for_caches_with_a_row_for_every_token(self):
-        self.assertTrue(convert.is_supported(KVCache()))
-        self.assertTrue(convert.is_supported(QuantizedKVCache()))
-        self.assertFalse(convert.is_supported(RotatingKVCache(max_size=8)))
-        self.assertFalse(convert.is_supported(type("Mine", (KVCache,), {})()))
+        self.assertTrue(convert.keeps_all_rows(KVCache()))
+        self.assertTrue(convert.keeps_all_rows(QuantizedKVCache()))
+        self.assertFalse(convert.keeps_all_rows(RotatingKVCache(max_size=8)))
+        self.assertFalse(convert.keeps_all_rows(type("Mine", (KVCache,), {})()))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import prefixd
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 from prefixd.mlx import Model, Options, PromptCache, TensorFormat, Unsupported, convert
 from prefixd.mlx.opening import prepare_model
-from prefixd.mlx.pages import LayerPages
+from prefixd.mlx.layers import RowPages
 from processes import DEADLINE_S, wait_for
 from rows import WithDaemon, prompt, same_bits
 from tiny_model import Geometry, write_checkpoint
@@ -274,12 +274,11 @@ class WhatIsLeftToTheEnginesOwnCache(WithDaemon):
 
     def test_is_what_an_error_kept_from_prefixd_which_is_logged_and_not_raised(self):
         cache, tokens = self.prompt_cache(kv_bits=8), prompt(100, seed=1)
-        with self.assertLogs("prefixd.mlx", "WARNING"):
+        with self.assertLogs("prefixd.mlx", "INFO") as said:
             cache.insert_cache(ME, tokens, self.engine_caches(100, 8)[:2])  # of some other model
         self.assertEqual(len(cache), 1)
-        with self.assertNoLogs("prefixd.mlx", "WARNING"):  # it was said
-            cache.insert_cache(ME, prompt(90, seed=2), self.engine_caches(90, 8)[:2])
-
+        self.assertIn("stored=False", said.output[-1])
+        self.assertIn("why='2 caches, its layers are 4'", said.output[-1])
 
     def test_are_tokens_that_prefixd_has_no_numbers_for(self):
         cache, tokens = self.prompt_cache(), [1 << 70] * 20
@@ -294,7 +293,7 @@ class ADaemonThatHangs(WithDaemon):
     def test_costs_a_save_one_deadline_and_the_engines_own_cache_has_it(self):
         cache, tokens = self.prompt_cache(store_deadline_ms=300), prompt(200, seed=1)
         cache.insert_cache(ME, prompt(10, seed=2), self.engine_caches(10))  # it is attached
-        write, hang = LayerPages.write, mock.Mock(wraps=self.daemon.hang)
+        write, hang = RowPages.write, mock.Mock(wraps=self.daemon.hang)
 
         def hang_and_write(*arguments) -> None:
             if not hang.called:
@@ -303,7 +302,7 @@ class ADaemonThatHangs(WithDaemon):
 
         begin = time.monotonic()
         try:
-            with mock.patch.object(LayerPages, "write", hang_and_write):
+            with mock.patch.object(RowPages, "write", hang_and_write):
                 cache.insert_cache(ME, tokens, self.engine_caches(200))
             took = time.monotonic() - begin
         finally:

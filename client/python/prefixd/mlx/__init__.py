@@ -1,9 +1,9 @@
-"""mlx-lm on prefixd: its KVCache and QuantizedKVCache objects, saved and given back by any process.
+"""mlx-lm on prefixd: its cache objects, saved and given back by any process.
 
 PromptCache   in the place of mlx_lm.server's LRUPromptCache
 open_model    what is shared of one model: fetch() and store()
 Options       quantized or not, and how
-convert       cache objects as rows, rows as cache objects
+convert       cache objects that keep every row as rows, rows as cache objects
 
 ``python -m prefixd.mlx.server`` is mlx_lm.server on all of this. mlx and mlx_lm are imported when
 one of the names is first used: Options alone needs neither.

@@ -1,7 +1,8 @@
-"""mlx-lm's cache objects as plain rows, and rows as cache objects.
+"""mlx-lm's cache objects of rows as plain rows, and rows as cache objects.
 
 The number of tokens of a cache is its `offset`. `len()` and `size()` are 0 for a QuantizedKVCache,
-and the tensors are longer than the cache: they grow by 256 tokens at a time.
+and the tensors are longer than the cache: they grow by 256 tokens at a time. Caches that keep the
+last rows alone are in windows.py, those without rows in states.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache, QuantizedKVCache
+from mlx_lm.models.cache import ConcatenateKVCache, KVCache, QuantizedKVCache
 
 from .options import RAW, TensorFormat
 
@@ -23,7 +24,8 @@ and biases [1, H, n, D / group_size])."""
 
 @dataclass(frozen=True)
 class Rows:
-    """K and V of one layer, tokens [0, n), in one format, exactly as the engine holds them."""
+    """K and V of one layer, n tokens, in one format, exactly as the engine holds them. V is an
+    empty tuple in pages of layers that store no values."""
 
     key: Tensors
     value: Tensors
@@ -38,7 +40,7 @@ class Rows:
         return sum(tensor.nbytes for tensor in (*self.key, *self.value))
 
     def cut(self, begin: int, end: int) -> Rows:
-        """Tokens [begin, end): groups run along head_dim, so a cut at any token is exact."""
+        """Rows [begin, end): groups run along head_dim, so a cut at any token is exact."""
         key, value = (tuple(t[..., begin:end, :] for t in side) for side in (self.key, self.value))
         return Rows(key, value, self.format)
 
@@ -56,12 +58,28 @@ class Rows:
         return Rows(key, value, self.format)
 
 
-def is_supported(cache: Any) -> bool:
-    """Of an object of a prompt cache: a row for every token, none of them moved or dropped.
+@dataclass(frozen=True)
+class Held:
+    """The rows of tokens [begin, end) of a layer: those that a cache object has in order."""
+
+    begin: int
+    rows: Rows
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.rows.tokens
+
+    def cut(self, begin: int, end: int) -> Rows:
+        """Rows of tokens [begin, end). Requires: it has them."""
+        return self.rows.cut(begin - self.begin, end - self.begin)
+
+
+def keeps_all_rows(cache: Any) -> bool:
+    """True for an object with a row for every token, none of them moved or dropped.
 
     Subclasses may hold rows otherwise, so they do not count.
     """
-    return type(cache) in (KVCache, QuantizedKVCache)
+    return type(cache) in (KVCache, QuantizedKVCache, ConcatenateKVCache)
 
 
 def meta_state(cache: KVCache | QuantizedKVCache) -> tuple[str, str, str]:
@@ -77,10 +95,10 @@ def format_of(cache: KVCache | QuantizedKVCache) -> TensorFormat:
 
 
 def from_cache(cache: KVCache | QuantizedKVCache) -> Rows:
-    """The rows that are in use. Requires: is_supported(cache), and something in it."""
+    """The rows that are in use. Requires: keeps_all_rows(cache), and something in it."""
     key: Any = cache.keys
     value: Any = cache.values
-    if type(cache) is KVCache:
+    if type(cache) is not QuantizedKVCache:
         key, value = (key,), (value,)
     return Rows(tuple(key), tuple(value), format_of(cache)).cut(0, cache.offset)
 
@@ -115,21 +133,24 @@ def from_state(
 def quantize(rows: Rows, form: TensorFormat) -> Rows:
     """Raw rows as the engine's own to_quantized() would have them."""
 
-    def packed(side: Tensors) -> Tensors:
+    def packed(side: Tensors, form: TensorFormat) -> Tensors:
+        if not side or not side[0].shape[-1]:
+            return side
         return tuple(mx.quantize(side[0], group_size=form.group_size, bits=form.bits))
 
-    return Rows(packed(rows.key), packed(rows.value), form)
+    return Rows(packed(rows.key, form), packed(rows.value, form.of_value), form)
 
 
 def dequantize(rows: Rows) -> Rows:
     """Raw rows, in the data type of the scales."""
-    form = rows.format
 
-    def raw(side: Tensors) -> Tensors:
+    def raw(side: Tensors, form: TensorFormat) -> Tensors:
+        if len(side) < 3:
+            return side
         codes, scales, biases = side
         return (mx.dequantize(codes, scales, biases, form.group_size, form.bits),)
 
-    return Rows(raw(rows.key), raw(rows.value), RAW)
+    return Rows(raw(rows.key, rows.format), raw(rows.value, rows.format.of_value), RAW)
 
 
 def convert(rows: Rows, form: TensorFormat) -> Rows:

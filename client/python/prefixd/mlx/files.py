@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import prefixd
@@ -47,6 +49,9 @@ class Files:
     def weights(self) -> bytes:
         """Of the tensors, and of what says how to compute with them."""
         config = self.config()
+        early = _being_read.pop(self.directory, None)
+        if early is not None:
+            early.join()  # what it found is remembered
         digest = hashlib.sha256(prefixd.digest_checkpoint(self.directory))
         digest.update(json.dumps(_of_the_model(config), sort_keys=True).encode())
         if config.get("model_file"):  # the model's own code
@@ -62,6 +67,27 @@ class Files:
         """Of all that turns text into tokens."""
         names = [name for name in _TOKENIZER_FILES if (self.directory / name).exists()]
         return _digest_of(self.directory, names)
+
+
+_being_read: dict[Path, Thread] = {}
+
+
+def read_early(path: str) -> None:
+    """Begins to read the tensors of a checkpoint for Files.weights(), on a thread of its own: while
+    the engine loads them. A checkpoint that is not here yet is read later."""
+    try:
+        directory = Files.of(path).directory
+    except Exception:  # mlx_lm downloads it first, or says what is wrong
+        return
+    if directory.is_dir():
+        reader = Thread(target=_digest_quietly, args=(directory,), daemon=True)
+        _being_read[directory] = reader
+        reader.start()
+
+
+def _digest_quietly(directory: Path) -> None:
+    with contextlib.suppress(Exception):  # Files.weights() meets it again
+        prefixd.digest_checkpoint(directory)
 
 
 def _of_the_model(config: Any) -> Any:

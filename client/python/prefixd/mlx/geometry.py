@@ -1,19 +1,30 @@
-"""What a model's caches are made of, seen on the model itself: one token is run through it."""
+"""What a model's caches are made of, seen on the model itself: a few tokens are run through it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
+import prefixd
+from mlx_lm.generate import maybe_quantize_kv_cache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    BatchKVCache,
+    BatchRotatingKVCache,
+    CacheList,
+    make_prompt_cache,
+)
 
-from . import convert
+from . import convert, windows
+from .states import StateShape
 
 DTYPES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
+
+_PROBE_TOKENS = 16  # after so many, arrays that grow with the first tokens have their size
 
 
 class Unsupported(Exception):
@@ -21,50 +32,128 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class LayerShape:
+class RowShape:
+    """A cache of rows of K and V."""
+
     kv_heads: int
     key_dim: int
-    value_dim: int
+    value_dim: int  # 0: the layer stores keys alone
     dtype: mx.Dtype
+    window: windows.Rotating | windows.Chunked | None = None  # None: it keeps every token
+    quantizes: bool = False  # with kv_bits the engine quantizes its rows
 
-
-def layer_shapes(model: Any) -> list[LayerShape]:
-    """Of each layer of the prompt cache that the engine makes for `model`.
-
-    Shapes and types come from the tensors, not from a configuration, which may say something else.
-    """
-    caches = make_prompt_cache(model)
-    check_supported(caches)
-    model(mx.array([[0]]), cache=caches)
-    return [_shape_of(cache) for cache in caches]
-
-
-def check_supported(caches: Sequence[Any]) -> None:
-    others = sorted({type(c).__name__ for c in caches if not convert.is_supported(c)})
-    if others:
-        raise Unsupported(f"its caches are {', '.join(others)}: no row for every token, in order")
-
-
-def _shape_of(cache: Any) -> LayerShape:
-    if cache.keys is None:
-        raise Unsupported("a layer of its cache stays empty")
-    key, value = cache.keys, cache.values
-    if key.dtype not in DTYPES or value.dtype != key.dtype:
-        raise Unsupported(f"its keys are {key.dtype}, its values {value.dtype}")
-    return LayerShape(key.shape[1], key.shape[3], value.shape[3], key.dtype)
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return tuple(dim for dim in (self.key_dim, self.value_dim) if dim)
 
 
 @dataclass(frozen=True)
-class Rotation:
-    """What the keys were turned by. `scaling`: all else that the configuration says about it."""
+class Unfilled:
+    """A cache that the model never fills, as the engine makes it."""
 
-    theta: float
-    rotary_dim: int
-    scaling: str
-    interleaved: bool
+    cache: Any
 
 
-def rotation(config: dict[str, Any], head_dim: int) -> Rotation:
+CacheShape = Union[RowShape, StateShape, Unfilled]
+
+Tree = Union[None, tuple["Tree", ...]]
+"""One object of a prompt cache: a CacheList as a tuple of its own, any other as None."""
+
+
+@dataclass(frozen=True)
+class PromptShape:
+    """The prompt cache that the engine makes for a model."""
+
+    trees: tuple[Tree, ...]  # of each object
+    caches: tuple[CacheShape, ...]  # of each object that is no CacheList, in order
+
+
+def look_at(model: Any, max_kv_size: int | None = None) -> PromptShape:
+    """Shapes and types come from the tensors, not from a configuration, which may say something
+    else. Unsupported, with the reason, where some of it cannot be shared."""
+    caches = make_prompt_cache(model, max_kv_size)
+    model(mx.zeros((1, _PROBE_TOKENS), mx.int32), cache=caches)
+    leaves = list(leaves_of(caches))
+    top = {id(cache) for cache in caches}
+    shapes = tuple(_shape_of(cache, quantizes=id(cache) in top) for cache in leaves)
+    if all(isinstance(shape, Unfilled) for shape in shapes):
+        raise Unsupported("every layer of its cache stays empty")
+    return PromptShape(tuple(map(_tree_of, caches)), shapes)
+
+
+def why_not_quantized(model: Any, group_size: int, bits: int) -> str:
+    """Tries what the engine does with --kv-bits: "", or how it failed."""
+    caches = make_prompt_cache(model)
+    try:
+        model(mx.zeros((1, 2), mx.int32), cache=caches)
+        maybe_quantize_kv_cache(caches, 0, group_size, bits)
+        mx.eval(model(mx.zeros((1, 1), mx.int32), cache=caches))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def leaves_of(caches: Sequence[Any]) -> Iterator[Any]:
+    """The objects of a prompt cache; in the place of a CacheList what it lists."""
+    for cache in caches:
+        if type(cache) is CacheList:
+            yield from leaves_of(cache.caches)
+        else:
+            yield cache
+
+
+def rebuild(trees: Sequence[Tree], leaves: Iterator[Any]) -> list[Any]:
+    """A prompt cache of such objects, from what leaves_of() gives."""
+    return [
+        next(leaves) if tree is None else CacheList(*rebuild(tree, leaves)) for tree in trees
+    ]
+
+
+def unbatched(caches: Sequence[Any]) -> list[Any]:
+    """The objects of a sequence, where they are those of a batch of one."""
+    return [_unbatched(cache) for cache in caches]
+
+
+def _unbatched(cache: Any) -> Any:
+    if type(cache) is CacheList:
+        return CacheList(*map(_unbatched, cache.caches))
+    if type(cache) not in (BatchKVCache, BatchRotatingKVCache) or cache.empty():
+        return cache
+    rows = cache.keys.shape[0]
+    if rows != 1:
+        raise Unsupported(f"a batch of {rows} sequences: extract() one, and store that")
+    return cache.extract(0)
+
+
+def _tree_of(cache: Any) -> Tree:
+    return tuple(map(_tree_of, cache.caches)) if type(cache) is CacheList else None
+
+
+def _shape_of(cache: Any, quantizes: bool) -> CacheShape:
+    if type(cache) is ArraysCache:
+        shape = StateShape.of(cache)
+        return shape if shape.nbytes else Unfilled(cache)
+    window = windows.describe(cache)
+    if window is None and not convert.keeps_all_rows(cache):
+        raise Unsupported(f"its layers keep a {type(cache).__name__}, which prefixd.mlx cannot read")
+    if cache.keys is None:
+        return Unfilled(cache)
+    key, value = cache.keys, cache.values
+    if key.dtype not in DTYPES or value.dtype != key.dtype:
+        raise Unsupported(f"its keys are {key.dtype}, its values {value.dtype}")
+    if key.shape[1] != value.shape[1]:
+        raise Unsupported(f"{key.shape[1]} heads of keys, {value.shape[1]} of values")
+    return RowShape(
+        kv_heads=key.shape[1],
+        key_dim=key.shape[3],
+        value_dim=value.shape[3],
+        dtype=key.dtype,
+        window=window,
+        quantizes=quantizes and hasattr(cache, "to_quantized"),
+    )
+
+
+def rotation(config: dict[str, Any], head_dim: int) -> prefixd.Rope:
     """Out of a config.json. Fields that it does not know end up in `scaling`, so they count too."""
     config = {**config, **(config.get("text_config") or {})}
     rope = config.get("rope_parameters") or {}
@@ -75,7 +164,7 @@ def rotation(config: dict[str, Any], head_dim: int) -> Rotation:
         for name, value in sorted(config.items())
         if name.startswith("rope_") and name not in ("rope_theta", "rope_traditional") and value
     }
-    return Rotation(
+    return prefixd.Rope(
         theta=float(theta),
         rotary_dim=int(head_dim * share),
         scaling=json.dumps(others, sort_keys=True) if others else "",

@@ -11,10 +11,15 @@ import prefixd
 
 from . import geometry
 from .files import Files
-from .options import RAW, Options, TensorFormat
-from .pages import LayerPages
+from .geometry import CacheShape, PromptShape, RowShape
+from .layers import EmptyPages, Pages, RowPages, StatePages, WindowPages
+from .options import RAW, OptionError, Options, TensorFormat
 from .part import Part
 from .shared import SharedCaches
+from .states import StateShape
+
+_DEFAULT_BLOCK_TOKENS = 64
+_BLOCKS_IN_A_WINDOW = 4  # at least: the block that a window begins in is kept whole
 
 
 @dataclass(frozen=True)
@@ -57,46 +62,93 @@ def prepare_model(
 class _Look:
     name: str
     files: Files
-    layers: list[LayerPages]
+    shape: PromptShape
+    block_tokens: int  # 0: the daemon's default
+    pages: list[Pages]
+
+    @property
+    def rope_dim(self) -> int:
+        """What the rotary part of a key is a share of; 0 where there are no keys."""
+        dims = [shape.key_dim for shape in self.shape.caches if isinstance(shape, RowShape)]
+        return dims[0] if dims else 0
 
 
 def _look_at(model: Model, options: Options) -> _Look:
-    shapes = geometry.layer_shapes(model.module)
-    for shape in shapes:
-        for dim in (shape.key_dim, shape.value_dim):
+    shape = geometry.look_at(model.module, options.max_kv_size)
+    rows = [one for one in shape.caches if isinstance(one, RowShape)]
+    for one in rows:
+        for dim in one.dims:
             options.check_head_dim(dim)
+    if options.kv_bits is not None:
+        _check_quantizes(model.module, options)
+    block_tokens = _block_tokens(rows)
     return _Look(
         name=options.model_name or Path(model.path).name,
         files=Files.of(model.path, model.adapter),
-        layers=[LayerPages(shape, _ladder(options, shapes)) for shape in shapes],
+        shape=shape,
+        block_tokens=block_tokens,
+        pages=[_pages(one, _ladder(options, rows), options, block_tokens) for one in shape.caches],
     )
 
 
 def _open(client: prefixd.Client, look: _Look, options: Options, draft_of: bytes | None) -> Part:
-    turned = geometry.rotation(look.files.config(), look.layers[0].shape.key_dim)
     space = client.open_space(
         model=look.name,
         weights=look.files.weights(),
         adapter=look.files.adapter(),
         tokenizer=look.files.tokenizer(),
         draft_of=draft_of,
-        rope=prefixd.Rope(
-            theta=turned.theta,
-            rotary_dim=turned.rotary_dim,
-            scaling=turned.scaling,
-            interleaved=turned.interleaved,
-        ),
-        layers=[layer.layer() for layer in look.layers],
+        rope=geometry.rotation(look.files.config(), look.rope_dim),
+        layers=[pages.layer() for pages in look.pages if not isinstance(pages, EmptyPages)],
         salt=options.salt,
+        block_tokens=look.block_tokens,
     )
-    return Part(space, look.layers, options)
+    return Part(space, look.shape, look.pages, options)
 
 
-def _ladder(options: Options, shapes: Sequence[geometry.LayerShape]) -> tuple[TensorFormat, ...]:
-    """Of all layers alike; without what no row of some layer can be cut into."""
-    dims = {dim for shape in shapes for dim in (shape.key_dim, shape.value_dim)}
+def _pages(
+    shape: CacheShape, ladder: tuple[TensorFormat, ...], options: Options, block_tokens: int
+) -> Pages:
+    if isinstance(shape, StateShape):
+        return StatePages(shape)
+    if not isinstance(shape, RowShape):
+        return EmptyPages(shape)
+    if options.kv_bits is not None and not shape.quantizes:
+        ladder = (RAW,)  # the engine leaves these rows as they are
+    if shape.window is None:
+        return RowPages(shape, ladder)
+    return WindowPages(shape, ladder, block_tokens or _DEFAULT_BLOCK_TOKENS)
+
+
+def _ladder(options: Options, shapes: Sequence[RowShape]) -> tuple[TensorFormat, ...]:
+    """The formats of all layers alike; without what no row of some layer can be cut into."""
+    dims = {dim for shape in shapes for dim in shape.dims}
     return tuple(
         form
         for form in options.ladder
         if form == RAW or all(dim % form.group_size == 0 for dim in dims)
     )
+
+
+def _block_tokens(shapes: Sequence[RowShape]) -> int:
+    """Small blocks for small windows; 0, the daemon's default, wherever that is small enough."""
+    windows = [shape.window.window for shape in shapes if shape.window is not None]
+    if not windows or min(windows) >= _BLOCKS_IN_A_WINDOW * _DEFAULT_BLOCK_TOKENS:
+        return 0
+    for block_tokens in (32, 16):
+        if min(windows) >= _BLOCKS_IN_A_WINDOW * block_tokens:
+            return block_tokens
+    raise geometry.Unsupported(
+        f"a layer keeps the last {min(windows)} tokens, windows of "
+        f"{_BLOCKS_IN_A_WINDOW * 16} and more can be shared"
+    )
+
+
+def _check_quantizes(module: Any, options: Options) -> None:
+    """Some of mlx-lm's models raise in the middle of a request with --kv-bits."""
+    why = geometry.why_not_quantized(module, options.kv_group_size, options.kv_bits or 0)
+    if why:
+        raise OptionError(
+            f"--kv-bits: mlx-lm cannot generate with quantized caches of this model ({why}); "
+            "--kv-cache-quantization saves quantized and computes in full precision"
+        )

@@ -21,13 +21,24 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class TensorFormat:
-    """Of one layer's K and V. `bits` 0: raw, as the model computes them."""
+    """How a layer's K and V are packed. `bits` 0: raw, as the model computes them."""
 
-    bits: int = 0
+    bits: int = 0  # of K
     group_size: int = 0
+    value_bits: int = 0  # of V; 0: as K
+
+    @property
+    def of_value(self) -> TensorFormat:
+        """V's format as a K's."""
+        return TensorFormat(self.value_bits or self.bits, self.group_size)
+
+    @property
+    def bits_text(self) -> str:
+        """ "8", or "8,4" where V has other bits than K."""
+        return f"{self.bits},{self.value_bits}" if self.value_bits else str(self.bits)
 
     def row_bytes(self, dim: int, item_bytes: int) -> int:
-        """Bytes of one token's row of one head: codes, scales and biases."""
+        """Bytes of one token's row of one head of K: codes, scales and biases."""
         if not self.bits:
             return dim * item_bytes
         return dim * self.bits // 8 + 2 * item_bytes * (dim // self.group_size)
@@ -44,10 +55,13 @@ class Options:
     kv_group_size: int = 64
     quantized_kv_start: int = 0
     store_bits: int | None = None  # quantized only to be saved
+    store_value_bits: int | None = None  # of V; None: as K
     store_group_size: int = 64
     min_quantize_tokens: int = 256
     read: tuple[TensorFormat, ...] = ()  # further formats that a full-precision engine accepts
+    max_kv_size: int | None = None  # tokens that a model without caches of its own keeps
     deadline_ms: int = 200  # of a lookup
+    wait_pending_ms: int = 0  # of a lookup, while another worker computes what it asks for
     load_deadline_ms: int = 10_000
     store_deadline_ms: int = 2000  # of each step of a save, which ends with the first late one
     salt: str = ""
@@ -56,6 +70,9 @@ class Options:
     def __post_init__(self) -> None:
         _check_format("kv_bits", self.kv_bits, "kv_group_size", self.kv_group_size)
         _check_format("store_bits", self.store_bits, "store_group_size", self.store_group_size)
+        _check_format(
+            "store_value_bits", self.store_value_bits, "store_group_size", self.store_group_size
+        )
         if self.kv_bits is not None and self.store_bits is not None:
             raise OptionError(
                 "kv_bits and store_bits: the engine's caches are quantized already, one of the two"
@@ -64,8 +81,8 @@ class Options:
             raise OptionError("read: an engine with kv_bits reads its own format and raw rows only")
         for form in self.read:
             if form not in self.ladder:
-                names = ", ".join(f"{f.bits}/{f.group_size}" for f in self.ladder[1:])
-                raise OptionError(f"read: {form.bits}/{form.group_size}, one of {names}")
+                names = ", ".join(f"{f.bits_text}/{f.group_size}" for f in self.ladder[1:])
+                raise OptionError(f"read: {form.bits_text}/{form.group_size}, one of {names}")
         _check_not_negative("quantized_kv_start", self.quantized_kv_start)
         _check_not_negative("min_quantize_tokens", self.min_quantize_tokens)
 
@@ -75,7 +92,9 @@ class Options:
         if self.kv_bits is not None:
             return TensorFormat(self.kv_bits, self.kv_group_size)
         if self.store_bits is not None:
-            return TensorFormat(self.store_bits, self.store_group_size)
+            value_bits = self.store_value_bits or self.store_bits
+            other = 0 if value_bits == self.store_bits else value_bits
+            return TensorFormat(self.store_bits, self.store_group_size, other)
         return RAW
 
     @property
@@ -87,7 +106,7 @@ class Options:
         """
         quantized = self.quantized
         group = quantized.group_size or 64
-        if quantized.bits in (0, 8, 6, 4):
+        if quantized.bits in (0, 8, 6, 4) and not quantized.value_bits:
             return (RAW, *(TensorFormat(bits, group) for bits in (8, 6, 4)))
         return (RAW, quantized)
 
@@ -112,9 +131,11 @@ class Options:
         quantized = self.quantized
         if not quantized.bits:
             return "KV cache quantization disabled"
-        saved = 1 - quantized.row_bytes(head_dim, item_bytes) / RAW.row_bytes(head_dim, item_bytes)
+        sides = (quantized, quantized.of_value)
+        kept = sum(side.row_bytes(head_dim, item_bytes) for side in sides)
+        saved = 1 - kept / (2 * RAW.row_bytes(head_dim, item_bytes))
         return (
-            f"KV cache quantization enabled: {quantized.bits}-bit, "
+            f"KV cache quantization enabled: {quantized.bits_text}-bit, "
             f"group_size={quantized.group_size} (~{saved:.0%} memory savings)"
         )
 
@@ -147,6 +168,7 @@ class Flags:
     worker_name: str
     staging_bytes: int
     options: Options
+    required: bool  # a model whose caches are not shared is not served
     warnings: tuple[str, ...] = ()
     server_arguments: list[str] = field(default_factory=list)
 
@@ -162,7 +184,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--prefixd-name", default="mlx-server", help="of this worker, for people")
     add("--prefixd-model-name", default="", help="servers share under one name; the digests too")
     add("--prefixd-salt", default="", help="caches are shared only under the same salt")
+    required = "serve no model whose caches are not shared, and not without prefixd"
+    add("--prefixd-required", action="store_true", help=required)
     add("--prefixd-deadline-ms", type=int, default=200, help="of a lookup (default: 200)")
+    waits = "wait so long while another server computes what is asked for (default: 0)"
+    add("--prefixd-wait-pending-ms", type=int, default=0, help=waits)
     add("--prefixd-load-deadline-ms", type=int, default=10_000)
     add("--prefixd-store-deadline-ms", type=int, default=2000, help="of a step of a save")
     add("--prefixd-staging-bytes", type=int, default=0, help="0: the library's default")
@@ -170,10 +196,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--kv-bits", type=int, help=f"the engine quantizes its caches: one of {BITS}")
     add("--kv-group-size", type=int, help=f"one of {GROUP_SIZES} (default: 64)")
     add("--quantized-kv-start", type=int, help="tokens from which it does (default: 0)")
-    add("--max-kv-size", type=int, help="ignored with --kv-bits, as quantized caches do not rotate")
+    rotates = "tokens that are kept, the first 4 among them; ignored with --kv-bits"
+    add("--max-kv-size", type=int, help=rotates)
     quantization = "--kv-cache-quantization"
     add(quantization, action="store_true", help="save quantized, compute in full precision")
-    add(f"{quantization}-bits", type=int, help="(default: 8)")
+    add(f"{quantization}-bits", metavar="BITS", help="of K and V, or 8,4 (default: 8)")
     add(f"{quantization}-group-size", type=int, help="(default: 64)")
     add("--kv-cache-min-quantize-tokens", type=int, help="shorter ones stay raw (default: 256)")
     return parser
@@ -188,7 +215,6 @@ def _check_company(seen: argparse.Namespace) -> None:
     for name, wanted in (
         ("kv_group_size", "kv_bits"),
         ("quantized_kv_start", "kv_bits"),
-        ("max_kv_size", "kv_bits"),
         ("kv_cache_quantization_bits", "kv_cache_quantization"),
         ("kv_cache_quantization_group_size", "kv_cache_quantization"),
         ("kv_cache_min_quantize_tokens", "kv_cache_quantization"),
@@ -199,19 +225,36 @@ def _check_company(seen: argparse.Namespace) -> None:
             raise OptionError(f"{flag} without {other}")
 
 
+def _parse_store_bits(text: str | None) -> tuple[int, int | None]:
+    """ "8", or "8,4": of K, of V."""
+    try:
+        key, *value = [int(bits) for bits in (text or "8").split(",")]
+    except ValueError:
+        key, value = 0, [0, 0]
+    if len(value) > 1:
+        raise OptionError(f"--kv-cache-quantization-bits: {text}, bits such as 8, or 8,4")
+    return key, value[0] if value else None
+
+
 def parse(arguments: list[str]) -> Flags:
     """Raises OptionError with the sentence for whoever typed it."""
     seen, rest = _parser().parse_known_args(arguments)
     _check_company(seen)
+    store_bits, store_value_bits = _parse_store_bits(seen.kv_cache_quantization_bits)
+    if seen.max_kv_size is not None and seen.max_kv_size < 1:
+        raise OptionError(f"--max-kv-size: {seen.max_kv_size}, at least 1")
     options = Options(
         kv_bits=seen.kv_bits,
         kv_group_size=_or(seen.kv_group_size, 64),
         quantized_kv_start=_or(seen.quantized_kv_start, 0),
-        store_bits=_or(seen.kv_cache_quantization_bits, 8) if seen.kv_cache_quantization else None,
+        store_bits=store_bits if seen.kv_cache_quantization else None,
+        store_value_bits=store_value_bits if seen.kv_cache_quantization else None,
         store_group_size=_or(seen.kv_cache_quantization_group_size, 64),
         min_quantize_tokens=_or(seen.kv_cache_min_quantize_tokens, 256),
         read=_parse_read(seen.prefixd_read),
+        max_kv_size=seen.max_kv_size if seen.kv_bits is None else None,
         deadline_ms=seen.prefixd_deadline_ms,
+        wait_pending_ms=seen.prefixd_wait_pending_ms,
         load_deadline_ms=seen.prefixd_load_deadline_ms,
         store_deadline_ms=seen.prefixd_store_deadline_ms,
         salt=seen.prefixd_salt,
@@ -222,13 +265,14 @@ def parse(arguments: list[str]) -> Flags:
         rest += ["--kv-group-size", str(options.kv_group_size)]
         rest += ["--quantized-kv-start", str(options.quantized_kv_start)]
     warnings: tuple[str, ...] = ()
-    if seen.max_kv_size is not None:
+    if seen.max_kv_size is not None and seen.kv_bits is not None:
         warnings = (f"--max-kv-size {seen.max_kv_size} ignored: quantized caches do not rotate",)
     return Flags(
         address=seen.prefixd,
         worker_name=seen.prefixd_name,
         staging_bytes=seen.prefixd_staging_bytes,
         options=options,
+        required=seen.prefixd_required,
         warnings=warnings,
         server_arguments=rest,
     )

@@ -9,14 +9,12 @@ from typing import Any
 import prefixd
 
 from . import convert
-from .geometry import Unsupported
+from .convert import Held, Rows
+from .geometry import PromptShape, Unsupported, leaves_of, rebuild
+from .layers import EmptyPages, Gathered, Pages, RowPages, StatePages, Taken
 from .options import RAW, Options, TensorFormat
-from .pages import LayerPages
 from .restored import Restored
 from .tokens import Prompt
-
-LayerRows = list[convert.Rows]
-"""Of one layer, runs in one format each, one after another."""
 
 
 @dataclass(frozen=True)
@@ -24,124 +22,193 @@ class Stored:
     """What a store() came to. `held`: all of it can be given back by prefixd."""
 
     held: bool
+    why: str = ""  # it is not held
     sequence_ends: int = 0
     bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """Of a model, or of its draft model."""
+    """The caches of a model, or of its draft model."""
 
     space: prefixd.Space
-    layers: Sequence[LayerPages]
+    shape: PromptShape
+    pages: Sequence[Pages]  # of each object of a prompt cache
     options: Options
     _restored: Restored = field(default_factory=Restored)
 
-    def acquire(self, prompt: Prompt) -> prefixd.Lease:
-        """Of all but the last token, which is computed for its logits."""
-        return self.space.acquire(
-            prompt.tokens,
-            content=_content(prompt),
-            max_tokens=len(prompt.tokens) - 1,
-            deadline_ms=self.options.deadline_ms,
-            load_deadline_ms=self.options.load_deadline_ms,
-            readable=self._readable(),
-        )
+    @property
+    def objects(self) -> int:
+        """Objects of a prompt cache, each CacheList counted once."""
+        return len(self.shape.trees)
 
-    def gather(self, lease: prefixd.Lease, count: int) -> list[LayerRows]:
-        """Of each layer, tokens [0, count). May raise pages.Shorter."""
-        return [layer.gather(lease, index, count) for index, layer in enumerate(self.layers)]
+    @property
+    def same_at_any_length(self) -> bool:
+        """True where a cache of more tokens can be cut to any fewer: every layer keeps all rows."""
+        return all(type(pages) in (RowPages, EmptyPages) for pages in self.pages)
 
-    def restore(self, prefix: Prompt, layers: Sequence[LayerRows]) -> list[Any]:
-        """Cache objects for the engine, in one format: its own if any of it is quantized by it."""
-        quantized = any(run.format != RAW for runs in layers for run in runs)
+    @property
+    def readable(self) -> list[int] | None:
+        """The formats that this server can be given, as indexes into the layers' formats; None
+        where no layer has any."""
+        readable = self.options.readable
+        return [index for index, form in enumerate(self._ladder) if form in readable] or None
+
+    def gather(self, lease: prefixd.Lease, count: int) -> list[Gathered]:
+        """What prefixd has of each object, after `count` tokens. May raise layers.Shorter."""
+        found: list[Gathered] = []
+        layer = 0
+        for pages in self.pages:
+            if isinstance(pages, EmptyPages):
+                found.append(None)
+                continue
+            found.append(pages.gather(lease, layer, count))
+            layer += 1
+        return found
+
+    def restore(self, prefix: Prompt, gathered: Sequence[Gathered]) -> list[Any]:
+        """Cache objects for the engine, which all go on after `prefix`."""
+        runs = [run for one in gathered if isinstance(one, list) for run in one]
+        quantized = any(run.format != RAW for run in runs)
         form = self.options.quantized if quantized and self.options.kv_bits is not None else RAW
         if quantized and form == RAW:
-            self._restored.remember(prefix, layers, self.space.block_tokens)
-        return [convert.to_cache(convert.join(runs, form)) for runs in layers]
+            rows = [one if isinstance(one, list) else [] for one in gathered]
+            self._restored.remember(prefix, rows, self.space.block_tokens)
+        count = len(prefix.tokens)
+        leaves = (pages.restore(one, count, form) for pages, one in zip(self.pages, gathered))
+        return rebuild(self.shape.trees, leaves)
 
-    def store(self, prompt: Prompt, caches: Sequence[Any], turn_ends: Sequence[int]) -> Stored:
-        """Saves what is not there of what the caches hold of `prompt`."""
-        count = min(len(prompt.tokens), *(cache.offset for cache in caches))
-        prompt = prompt.cut(prompt.outside_images(count))
-        if not prompt.tokens:  # of an empty cache there is not even a tensor
-            return Stored(held=False)
-        rows = [convert.from_cache(cache).cut(0, len(prompt.tokens)) for cache in caches]
-        return self._write(prompt, rows, [end for end in turn_ends if end < len(prompt.tokens)])
+    def take(self, caches: Sequence[Any]) -> list[Taken]:
+        """What the engine's objects hold, arrays that are not computed yet."""
+        return [pages.take(cache) for pages, cache in zip(self.pages, leaves_of(caches))]
 
-    def _write(
-        self, prompt: Prompt, rows: Sequence[convert.Rows], turn_ends: Sequence[int]
-    ) -> Stored:
-        form = self._stored_format(rows)
-        rows = [own.as_numpy() if own.format == form else own for own in rows]
-        with self.space.reserve(
-            prompt.tokens,
-            content=_content(prompt),
-            turn_ends=turn_ends,
-            writable=self._names([form]),
-            readable=self._readable(),
-            deadline_ms=self.options.deadline_ms,
+    def store(self, prompt: Prompt, taken: Sequence[Taken], turn_ends: Sequence[int]) -> Stored:
+        """Saves what is not there of what take() gave of `prompt`. On any thread."""
+        count = min([len(prompt.tokens), *(one.end for one in taken if isinstance(one, Held))])
+        count = prompt.outside_images(count)
+        if not count or any(
+            one is None for one, pages in zip(taken, self.pages) if isinstance(pages, RowPages)
+        ):
+            return Stored(held=False, why="the caches are empty")
+        if count < len(prompt.tokens) and any(isinstance(p, StatePages) for p in self.pages):
+            return Stored(held=False, why=f"its states are not those after {count} tokens")
+        ends = [end for end in turn_ends if end < count]
+        return _Store(self, prompt.cut(count), taken, ends).run()
+
+    @property
+    def _ladder(self) -> tuple[TensorFormat, ...]:
+        """The formats of the layers that have most of them: the others' are its first."""
+        ladders = [pages.ladder for pages in self.pages if isinstance(pages, RowPages)]
+        return max(ladders, key=len, default=())
+
+    def _stored_format(self, taken: Sequence[Taken], tokens: int) -> TensorFormat:
+        forms = {
+            one.rows.format
+            for one, pages in zip(taken, self.pages)
+            if isinstance(one, Held) and isinstance(pages, RowPages) and len(pages.ladder) > 1
+        }
+        if len(forms) > 1:
+            raise Unsupported("some of its layers are quantized and some are not")
+        form = forms.pop() if forms else RAW
+        return self.options.store_format(tokens) if form == RAW else form
+
+
+class _Store:
+    """One save: what a plan wants of what was taken."""
+
+    def __init__(
+        self, part: Part, prompt: Prompt, taken: Sequence[Taken], turn_ends: Sequence[int]
+    ):
+        self._part = part
+        self._prompt = prompt
+        self._taken = list(taken)
+        self._turn_ends = turn_ends
+        self._gap = ""  # which rows of a window are needed, and gone
+        self._form = part._stored_format(taken, len(prompt.tokens))
+
+    def run(self) -> Stored:
+        part, tokens, options = self._part, self._prompt.tokens, self._part.options
+        ladder = part._ladder
+        with part.space.reserve(
+            tokens,
+            content=content_of(self._prompt),
+            turn_ends=self._turn_ends,
+            writable=[ladder.index(self._form)] if ladder else None,
+            readable=part.readable,
+            deadline_ms=options.deadline_ms,
         ) as plan:
-            stored, error = 0, plan.error
+            stored, error = 0, plan.error or self._put_states(plan)
             for begin, end in plan.mine:
                 if error:
                     break
-                for index, (layer, own) in enumerate(zip(self.layers, rows)):
-                    packed = self._packed(prompt, index, own, begin, end, form)
-                    layer.write(plan, index, begin, packed)
-                done = self._commit(plan, end)
-                stored, error = stored + done.stored_tokens, done.error
+                error = self._write(plan, begin, end)
+                if not error:
+                    done = plan.commit(end, deadline_ms=options.store_deadline_ms)
+                    stored, error = stored + done.stored_tokens, done.error
             if not error:
-                done = self._commit(plan, len(prompt.tokens), sequence_end=True)
+                done = plan.commit(len(tokens), True, deadline_ms=options.store_deadline_ms)
                 stored, error = stored + done.stored_tokens, done.error
+        rows = [pages for pages in part.pages if isinstance(pages, RowPages)]
         return Stored(
-            held=not error,
-            sequence_ends=1 + len(turn_ends) if stored else 0,
-            bytes=stored * sum(layer.bytes_per_token(form) for layer in self.layers),
+            held=not (error or self._gap),
+            why=error or self._gap,
+            sequence_ends=1 + len(self._turn_ends) if stored else 0,
+            bytes=stored * sum(pages.bytes_per_token(self._form) for pages in rows),
         )
 
-    def _commit(
-        self, plan: prefixd.Plan, tokens: int, sequence_end: bool = False
-    ) -> prefixd.CommitInfo:
-        return plan.commit(tokens, sequence_end, deadline_ms=self.options.store_deadline_ms)
+    def _write(self, plan: prefixd.Plan, begin: int, end: int) -> str:
+        """The rows of tokens [begin, end). "", or why they are fewer than prefixd wants."""
+        ends = [*self._turn_ends, len(self._prompt.tokens)]
+        layer = 0
+        for index, pages in enumerate(self._part.pages):
+            if isinstance(pages, RowPages):
+                held = self._held(index, pages)
+                for first, behind in pages.wanted(begin, end, ends):
+                    if first < held.begin:
+                        self._gap = f"the rows of tokens {first} to {held.begin} are gone"
+                        continue
+                    packed = self._packed(index, held, first, behind)
+                    pages.write(plan, layer, first, packed)
+            layer += not isinstance(pages, EmptyPages)
+        return plan.error
 
-    def _stored_format(self, rows: Sequence[convert.Rows]) -> TensorFormat:
-        forms = {own.format for own in rows}
-        if len(forms) > 1:
-            raise Unsupported("some of its layers are quantized and some are not")
-        (form,) = forms
-        return self.options.store_format(rows[0].tokens) if form == RAW else form
+    def _held(self, index: int, pages: RowPages) -> Held:
+        """As it is cut fast: MLX would compute every cut."""
+        held = self._taken[index]
+        assert isinstance(held, Held)
+        form = self._form if len(pages.ladder) > 1 else RAW
+        if held.rows.format == form:
+            held = self._taken[index] = Held(held.begin, held.rows.as_numpy())
+        return held
 
-    def _packed(
-        self,
-        prompt: Prompt,
-        layer: int,
-        rows: convert.Rows,
-        begin: int,
-        end: int,
-        form: TensorFormat,
-    ) -> convert.Rows:
-        """Tokens [begin, end) in `form`: those that came out of prefixd as they came."""
-        if rows.format == form:
-            return rows.cut(begin, end)
-        kept = self._restored.find(prompt, layer, form)
+    def _put_states(self, plan: prefixd.Plan) -> str:
+        tokens, layer = len(self._prompt.tokens), 0
+        for pages, one in zip(self._part.pages, self._taken):
+            if isinstance(pages, StatePages):
+                if one is None:
+                    return "its arrays have other shapes at first"
+                if not plan.put_state(layer, tokens, pages.shape.bytes_of(one)):
+                    return plan.error or "no room for its states"
+            layer += not isinstance(pages, EmptyPages)
+        return ""
+
+    def _packed(self, index: int, held: Held, begin: int, end: int) -> Rows:
+        """Tokens [begin, end) as they are stored: those that came out of prefixd as they came."""
+        pages = self._part.pages[index]
+        form = self._form if isinstance(pages, RowPages) and len(pages.ladder) > 1 else RAW
+        if held.rows.format == form:
+            return held.cut(begin, end)
+        kept = self._part._restored.find(self._prompt, index, form)
         if kept is None or not begin <= kept.begin < end:
-            return convert.quantize(rows.cut(begin, end), form)
+            return convert.quantize(held.cut(begin, end), form)
         behind = min(end, kept.begin + kept.rows.tokens)
         runs = [
-            rows.cut(begin, kept.begin),
+            held.cut(begin, kept.begin),
             kept.rows.cut(0, behind - kept.begin),
-            rows.cut(behind, end),
+            held.cut(behind, end),
         ]
         return convert.join([run for run in runs if run.tokens], form)
 
-    def _readable(self) -> list[str]:
-        """Of what the options read, what this model's rows can be cut into."""
-        return self._names([f for f in self.options.readable if f in self.layers[0].ladder])
 
-    def _names(self, forms: Sequence[TensorFormat]) -> list[str]:
-        return self.layers[0].names(forms)
-
-
-def _content(prompt: Prompt) -> list[prefixd.Content]:
+def content_of(prompt: Prompt) -> list[prefixd.Content]:
     return [prefixd.Content(image.start, image.length, image.digest) for image in prompt.images]

@@ -37,10 +37,12 @@ class Restored:
     def remember(
         self, prefix: Prompt, layers: Sequence[Sequence[convert.Rows]], block_tokens: int
     ) -> None:
-        """`layers`: of each layer, the runs that make up `prefix`."""
+        """`layers`: of each layer, the runs that make up `prefix`, or its end; none: no rows."""
         tail = len(prefix.tokens) % block_tokens
         if tail:
-            kept = [self._kept(runs[-1], len(prefix.tokens), tail) for runs in layers]
+            kept = [
+                self._kept(runs[-1], len(prefix.tokens), tail) if runs else None for runs in layers
+            ]
             self._prefixes.append((prefix, kept))
 
     def find(self, prompt: Prompt, layer: int, form: TensorFormat) -> Kept | None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
+import threading
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +20,10 @@ import prefixd
 from . import options as flags_of
 
 log = logging.getLogger("prefixd.mlx")
+
+_OPEN_S = 600.0  # that the files of a large checkpoint may take to be read
+_HEADER = "X-Prefixd"
+_HEADER_CHARACTERS = 300
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     _put_into(engine, flags)
     try:
         engine.main()
-    except flags_of.OptionError as why:  # the model's head_dim was not known before
+    except flags_of.OptionError as why:  # what the model is was not known before
         print(f"prefixd.mlx.server: {why}", file=sys.stderr)
         return 2
     return 0
@@ -52,25 +58,44 @@ def _engine() -> Any:
 def _put_into(engine: Any, flags: flags_of.Flags) -> None:
     """engine.main() makes a model provider and calls run(), which makes the prompt cache."""
     plain_run = engine.run
-    plain_cache = engine.LRUPromptCache
 
     def run(host: str, port: int, provider: Any) -> None:
         for warning in flags.warnings:
             log.warning(warning)
-        _check_model(provider, flags.options)
+        _check_model(provider, flags)
         if provider.is_distributed:
-            log.warning(
-                "prefixd holds no caches of a distributed server: its ranks must agree on a prefix"
-            )
+            why = "its ranks must agree on a prefix"
+            if flags.required:
+                raise flags_of.OptionError(f"--prefixd-required: a distributed server, {why}")
+            log.warning("prefixd holds no caches of a distributed server: %s", why)
+            _serve_with(engine, AnnouncingServer, engine.APIHandler)
         else:
-            engine.LRUPromptCache = lambda size: _prompt_cache(provider, flags, plain_cache(size))
+            _Sharing(engine, flags, provider).put_in()
         plain_run(host, port, provider)
 
     engine.run = run
-    # run() takes a server_class and drops it: it is given where it is used, if it still is.
-    serve = getattr(engine, "_run_http_server", None)
-    if serve is not None:
-        engine._run_http_server = functools.partial(serve, server_class=AnnouncingServer)
+
+
+def _check_model(provider: Any, flags: flags_of.Flags) -> None:
+    """OptionError when the model that the server starts with cannot be quantized like this."""
+    if flags.required and not provider.cli_args.model:
+        raise flags_of.OptionError("--prefixd-required without --model")
+    config_file = Path(provider.cli_args.model or "") / "config.json"
+    head_dim = 128
+    if provider.cli_args.model and config_file.exists():
+        from .geometry import head_dim as of_config
+        from .geometry import read_config
+
+        head_dim = of_config(read_config(config_file.parent)) or head_dim
+        flags.options.check_head_dim(head_dim)
+    log.info(flags.options.describe(head_dim))
+
+
+def _serve_with(engine: Any, server: type[Any], handler: type[Any]) -> None:
+    """run() takes a server_class and drops it: it is given where it is used."""
+    engine._run_http_server = functools.partial(
+        engine._run_http_server, server_class=server, handler_class=handler
+    )
 
 
 class AnnouncingServer(ThreadingHTTPServer):
@@ -82,45 +107,158 @@ class AnnouncingServer(ThreadingHTTPServer):
         log.info("listening on http://%s:%d", host, port)
 
 
-def _check_model(provider: Any, options: flags_of.Options) -> None:
-    """OptionError when the model that the server starts with cannot be quantized like this."""
-    config_file = Path(provider.cli_args.model or "") / "config.json"
-    head_dim = 128
-    if provider.cli_args.model and config_file.exists():
-        from .geometry import head_dim as of_config
-        from .geometry import read_config
+class _Sharing:
+    """prefixd in an engine that serves one model at a time, whichever its provider loads."""
 
-        head_dim = of_config(read_config(config_file.parent))
-        options.check_head_dim(head_dim)
-    log.info(options.describe(head_dim))
+    def __init__(self, engine: Any, flags: flags_of.Flags, provider: Any):
+        from .prompt_cache import PromptCache
 
+        self._engine = engine
+        self._flags = flags
+        self._provider = provider
+        self._client = prefixd.connect(
+            flags.address, name=flags.worker_name, staging_bytes=flags.staging_bytes or None
+        )
+        self._cache = PromptCache(
+            self._open,
+            in_background=True,
+            open_deadline_s=flags.options.load_deadline_ms / 1000,
+            tell=lambda key, why: self._client.not_shared(self._name_of(key), why),
+            name_of=self._name_of,
+        )
+        self._loaded = threading.Event()  # the first model
 
-def _prompt_cache(provider: Any, flags: flags_of.Flags, local: Any) -> Any:
-    from .opening import Model, prepare_model
-    from .prompt_cache import PromptCache
+    def put_in(self) -> None:
+        from .generation import saving_batch_generator, saving_stream_generate
 
-    client = prefixd.connect(
-        flags.address, name=flags.worker_name, staging_bytes=flags.staging_bytes or None
-    )
+        engine, cache = self._engine, self._cache
+        plain_cache = engine.LRUPromptCache
 
-    def open_shared(key: Any) -> Callable[[], Any]:
+        def prompt_cache(size: int) -> Any:
+            cache.use_local(plain_cache(size))
+            return cache
+
+        engine.LRUPromptCache = prompt_cache
+        engine.BatchGenerator = saving_batch_generator(engine.BatchGenerator, cache, self._key)
+        engine.stream_generate = saving_stream_generate(engine.stream_generate, cache, self._key)
+        self._limit_kv_size()
+        self._provider.load = self._loading(self._provider.load)
+        _serve_with(engine, AnnouncingServer, self._handler())
+        if self._flags.required:
+            engine._run_http_server = self._once_it_shares(engine._run_http_server)
+
+    def _key(self) -> Any:
+        return self._provider.model_key
+
+    def _name_of(self, key: Any) -> str:
+        return self._flags.options.model_name or Path(key[0]).name
+
+    def _open(self, key: Any) -> Callable[[], Any]:
+        from .opening import Model, prepare_model
+
         path, adapter, draft = key  # the provider's; its models are loaded by now
-        models = [Model(provider.model, path, adapter)]
+        models = [Model(self._provider.model, path, adapter)]
         if draft is not None:
-            models.append(Model(provider.draft_model, draft))
-        return prepare_model(client, models, flags.options)
+            models.append(Model(self._provider.draft_model, draft))
+        return prepare_model(self._client, models, self._flags.options)
 
-    cache = PromptCache(open_shared, local)
-    load = provider.load
+    def _loading(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        """The provider's load(), whose model is opened at once; its files are read meanwhile."""
+        from .files import read_early
 
-    @functools.wraps(load)
-    def load_and_open(*arguments: Any, **named: Any) -> Any:
-        loaded = load(*arguments, **named)
-        cache.shared(provider.model_key)  # its files are read while the first prompt is computed
-        return loaded
+        provider = self._provider
 
-    provider.load = load_and_open
-    return cache
+        @functools.wraps(load)
+        def load_and_open(model: str, adapter: str | None = None, draft: str | None = None) -> Any:
+            key = (
+                provider._model_map.get(model, model),
+                provider._adapter_map.get(model, adapter),
+                provider._draft_model_map.get(draft, draft),
+            )
+            if key != provider.model_key:
+                for path in (key[0], key[2]):
+                    if path is not None:
+                        read_early(path)
+            before = provider.model_key
+            loaded = load(model, adapter, draft)
+            self._cache.shared(provider.model_key)
+            if provider.model_key != before:
+                self._limit_batches()
+            if self._flags.required and self._loaded.is_set():
+                why = self._why_not_required()
+                if why:
+                    raise ValueError(f"--prefixd-required: {why}")
+            self._loaded.set()
+            return loaded
+
+        return load_and_open
+
+    def _limit_kv_size(self) -> None:
+        """--max-kv-size, which mlx_lm.server has no flag for."""
+        limit = self._flags.options.max_kv_size
+        if limit is not None:
+            plain = self._engine.make_prompt_cache
+            self._engine.make_prompt_cache = lambda model: plain(model, limit)
+
+    def _limit_batches(self) -> None:
+        """Of a model that was just loaded: a batch of mlx_lm's keeps no sinks."""
+        limit = self._flags.options.max_kv_size
+        if limit is None:
+            return
+        if hasattr(self._provider.model, "make_cache"):
+            log.warning("--max-kv-size %d has no effect: the model makes its own caches", limit)
+        else:
+            self._provider.is_batchable = False
+
+    def _why_not_required(self) -> str:
+        """Why the loaded model is not shared, waiting until it is known; "" when it is."""
+        key = self._key()
+        self._cache.wait_shared(key, _OPEN_S)
+        self._client.wait_attached(self._flags.options.load_deadline_ms)
+        why = self._why_not(key)
+        return f"caches of {self._name_of(key)} are not shared: {why}" if why else ""
+
+    def _why_not(self, key: Any) -> str:
+        return self._cache.why_not(key) or self._client.error
+
+    def _once_it_shares(self, serve: Callable[..., Any]) -> Callable[..., Any]:
+        """Serves once the model is shared, else ends."""
+
+        def serve_shared(host: str, port: int, generator: Any) -> None:
+            while not self._loaded.wait(0.1) and generator.generation_available():
+                pass
+            why = self._why_not_required() if self._loaded.is_set() else "no model was loaded"
+            if not why:
+                serve(host, port, generator)
+                return
+            print(f"prefixd.mlx.server: --prefixd-required: {why}", file=sys.stderr, flush=True)
+            logging.shutdown()
+            os._exit(2)  # MLX's own threads abort an interpreter that ends while they run
+
+        return serve_shared
+
+    def _handler(self) -> type[Any]:
+        """The engine's handler of requests, whose answers say whether their caches are shared."""
+
+        def header() -> str:
+            why = self._why_not(self._key())
+            text = f"not shared: {why}" if why else "shared"
+            return text.encode("ascii", "replace").decode().replace("\n", " ")[:_HEADER_CHARACTERS]
+
+        class Handler(self._engine.APIHandler):
+            def _set_completion_headers(self, status_code: int = 200) -> None:
+                super()._set_completion_headers(status_code)
+                self._say_shared(status_code)
+
+            def _set_stream_headers(self, status_code: int = 200) -> None:
+                super()._set_stream_headers(status_code)
+                self._say_shared(status_code)
+
+            def _say_shared(self, status_code: int) -> None:
+                if self.command == "POST" and status_code == 200:
+                    self.send_header(_HEADER, header())
+
+        return Handler
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""Saver: a thread that saves caches, one after another, while the engine generates."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+log = logging.getLogger("prefixd.mlx")
+
+_MOST_WAITING = 16  # saves; each holds the rows of a prompt
+
+
+class Saver:
+    """One thread submits and waits, another one saves. Saves happen in the order of submit()."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(_MOST_WAITING)
+        self._idle = threading.Condition()
+        self._unfinished = 0
+        threading.Thread(target=self._run, name="prefixd-saver", daemon=True).start()
+
+    def submit(self, save: Callable[[], None]) -> bool:
+        """False when too many are waiting: a daemon that hangs must not fill this process."""
+        with self._idle:
+            self._unfinished += 1
+        try:
+            self._waiting.put_nowait(save)
+        except queue.Full:
+            self._done()
+            return False
+        return True
+
+    def settle(self, deadline_s: float) -> bool:
+        """Waits until everything that was submitted is saved, at most so long."""
+        end = time.monotonic() + deadline_s
+        with self._idle:
+            while self._unfinished:
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self._idle.wait(left)
+        return True
+
+    def _run(self) -> None:
+        while True:
+            save = self._waiting.get()
+            try:
+                save()
+            except Exception:
+                log.warning("a save ended unexpectedly", exc_info=True)
+            del save  # and the rows that it holds
+            self._done()
+
+    def _done(self) -> None:
+        with self._idle:
+            self._unfinished -= 1
+            self._idle.notify_all()
