@@ -5,7 +5,7 @@
 // worker that does not know kArenaVersion uses Fetch instead. Offsets of regions stand in the
 // header; a page's place travels as an offset from data_offset.
 //
-//   [0, 4096)          ArenaHeader
+//   [0, 4096)          ArenaHeader, the owner's name
 //   slots_offset       kArenaSlots x SlotRecord
 //   slabs_offset       SlabRecord for every slab that the file has room for
 //   spaces_offset      space table: SpaceRecords, one behind the other
@@ -50,7 +50,11 @@ struct ArenaHeader {
   uint64_t check = 0;               // XXH3-64 of everything above
   std::atomic<uint64_t> epoch = 0;  // of the daemon that owns the file now
 };
-static_assert(sizeof(ArenaHeader) <= kSlotLockOffset);
+// The owner's name stands here, a line of text of up to 128 bytes (base/process.h): who finds the
+// file locked asks whether that process lives. Zeros where an earlier prefixd made the file.
+inline constexpr uint64_t kArenaOwnerOffset = 1024;
+static_assert(sizeof(ArenaHeader) <= kArenaOwnerOffset);
+static_assert(kArenaOwnerOffset + 128 <= kSlotLockOffset);
 
 // Who holds a slot. The lock says whether that process still maps the file.
 struct SlotRecord {

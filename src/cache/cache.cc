@@ -60,13 +60,22 @@ Core::~Core() {
   stopping = true;
 }
 
+base::LockWait Core::LockWait() {
+  return {.limit = options.lock_wait, .say = [this](const std::string& line) {
+            counters.Add("locks.waited");
+            Log(LogLevel::kWarning, line);
+          }};
+}
+
 // Private memory when the file cannot be used: pages then travel by Fetch and Put.
 absl::Status Core::OpenArena() {
   const bool has_ssd = options.ssd_budget_bytes > 0;
   if (!options.arena_path.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd, true));
-    auto opened = ram::Arena::Open(
-        {.capacity_bytes = shares.arena_bytes, .path = options.arena_path, .epoch = epoch});
+    auto opened = ram::Arena::Open({.capacity_bytes = shares.arena_bytes,
+                                    .path = options.arena_path,
+                                    .epoch = epoch,
+                                    .lock_wait = LockWait()});
     if (opened.ok()) {
       arena = *std::move(opened);
       slots = std::make_unique<ram::Slots>(arena.get());
@@ -78,6 +87,7 @@ absl::Status Core::OpenArena() {
       return absl::OkStatus();
     }
     counters.Add("arena.unusable");
+    arena_held = absl::IsUnavailable(opened.status());
     Log(LogLevel::kWarning, absl::StrCat("no shared arena, pages travel by copy: ",
                                          std::string(opened.status().message())));
   }
@@ -104,7 +114,8 @@ absl::Status Core::Start() {
                              ssd::SegmentStore::Open({.directory = options.directory,
                                                       .direct_io = options.direct_io,
                                                       .block_cache_bytes = shares.ssd_bytes / 4,
-                                                      .files = options.ssd_files}));
+                                                      .files = options.ssd_files,
+                                                      .lock_wait = LockWait()}));
     if (!store->reclaimed_why().empty()) {
       counters.Add("ssd.reclaimed");
       Log(LogLevel::kWarning, absl::StrCat("ssd: what was in ", options.directory,

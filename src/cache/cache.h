@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/clock.h"
+#include "base/file_lock.h"
 #include "base/mutex.h"
 #include "block/answer.h"
 #include "block/arena_file.h"
@@ -47,6 +48,9 @@ struct Options {
   // and what is in RAM does not survive kill -9. One that cannot be used falls back to private
   // memory, and the log says why.
   std::string arena_path;
+  // How long Open waits for locks, of the arena and of the SSD tier, that a process holds which has
+  // ended or is not known to live: the kernel gives them back a moment after it died.
+  std::chrono::milliseconds lock_wait = base::LockWait().limit;
   bool trust_model_names = false;                      // allow spaces without a weights digest
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
   uint64_t segment_bytes = uint64_t{64} << 20;
@@ -128,6 +132,7 @@ struct ArenaPlace {
   bool shared = false;
   uint64_t file_bytes = 0;
   uint64_t data_offset = 0;
+  bool held_by_another = false;  // not shared, because another process had the file
 };
 
 struct OpenedSpace {
@@ -300,6 +305,9 @@ class Cache {
   uint64_t epoch() const;
 
   ArenaPlace arena() const;
+  // The arena was held by another process when this cache was opened, which went without, and is
+  // free now: a cache that is opened anew has it.
+  bool CouldHaveArena() const;
   BegunSession BeginSession(const SessionOptions& options);
   // For sessions without a mapping.
   block::SessionId BeginSession(const std::string& worker) {

@@ -370,6 +370,8 @@ struct Core {
   bool WaitLoaded(base::Deadline deadline) PREFIXD_EXCLUDES(load_mutex);
   SpacePtr SpaceOf(const block::SpaceId& id) const PREFIXD_EXCLUDES(mutex);
 
+  // For locks of a process that is on its way out; said in the log.
+  base::LockWait LockWait();
   void Log(LogLevel level, const std::string& line) const {
     if (options.log) options.log(level, line);
   }
@@ -392,6 +394,7 @@ struct Core {
   FormatAdvice format_advice;
   LoadModel load_model;
   std::unique_ptr<ram::Arena> arena;
+  bool arena_held = false;  // by another process at the start: private memory instead
   std::unique_ptr<ram::Slots> slots;          // null unless the arena is shared
   std::unique_ptr<ram::StagingPool> staging;  // null unless the arena is shared
   std::unique_ptr<index::PrefixIndex> index;

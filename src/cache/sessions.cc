@@ -47,8 +47,12 @@ SlotPtr Core::ClaimSlot(const SessionPtr& session) {
 
 ArenaPlace Cache::arena() const {
   const ram::Arena& arena = *core_->arena;
-  if (!arena.shared()) return {};
+  if (!arena.shared()) return {.held_by_another = core_->arena_held};
   return {.shared = true, .file_bytes = arena.file_bytes(), .data_offset = arena.data_offset()};
+}
+
+bool Cache::CouldHaveArena() const {
+  return core_->arena_held && base::IsUnlocked(core_->options.arena_path);
 }
 
 namespace {

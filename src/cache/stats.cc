@@ -76,6 +76,7 @@ block::Stats Cache::GetStats() const {
   const ram::ArenaStats arena = core_->arena->stats();
   stats.counters.push_back({"arena.extent_bytes", arena.extent_bytes});
   stats.counters.push_back({"arena.shared", core_->arena->shared() ? 1u : 0u});
+  stats.counters.push_back({"arena.held_by_another", core_->arena_held ? 1u : 0u});
   stats.counters.push_back({"arena.slabs_in_service", arena.slabs_in_service});
   stats.counters.push_back({"index.ghosts", counts.ghosts});
   stats.counters.push_back({"snapshots.evicted", counts.evicted_snapshots});

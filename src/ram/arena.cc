@@ -101,7 +101,8 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenShared(const Options& options)
                                       .max_capacity_bytes = options.max_capacity_bytes,
                                       .slab_bytes = options.slab_bytes != 0
                                                         ? options.slab_bytes
-                                                        : DefaultSharedSlabBytes(capacity_bytes)};
+                                                        : DefaultSharedSlabBytes(capacity_bytes),
+                                      .lock_wait = options.lock_wait};
   PREFIXD_RETURN_IF_ERROR(CheckSizes(capacity_bytes, file_options.slab_bytes));
   if (file_options.max_capacity_bytes == 0) {
     file_options.max_capacity_bytes = DefaultMaxCapacity(capacity_bytes);

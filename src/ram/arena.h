@@ -27,6 +27,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/file_lock.h"
 #include "base/mutex.h"
 #include "block/arena_file.h"
 #include "block/extent.h"
@@ -100,13 +101,14 @@ class Arena {
     // capacity. 0 = 64 times the capacity, at most the machine's memory. A file that is found keeps
     // its own, which then limits the capacity.
     uint64_t max_capacity_bytes = 0;
+    base::LockWait lock_wait{};  // for the lock of a file whose owner is on its way out
   };
   // ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the capacity is below
   // one slab of 64 KiB (shared: with its tables) or slab_bytes is out of its range. Shared:
-  // FailedPrecondition when another process owns the file, or the folder is no tmpfs;
-  // ResourceExhausted when the tmpfs has no room for a quarter of the capacity. A file of another
-  // kernel boot, version or shape, or a damaged one, is replaced by a new one, and nothing is
-  // found.
+  // Unavailable when another process owns the file; FailedPrecondition when the folder is no tmpfs
+  // or something else stands under the path; ResourceExhausted when the tmpfs has no room for a
+  // quarter of the capacity. A file of another kernel boot, version or shape, or a damaged one, is
+  // replaced by a new one, and nothing is found.
   static absl::StatusOr<std::unique_ptr<Arena>> Open(const Options& options);
   ~Arena();  // the file stays
   Arena(const Arena&) = delete;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -19,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "base/file_lock.h"
 #include "base/size.h"
 #include "base/status.h"
 
@@ -85,7 +85,8 @@ absl::Status CheckRoom(const SharedFile::Options& options, const struct statfs& 
 }
 
 // A plain file of ours, flocked for the life of the description, that nobody else may write.
-absl::Status Own(const std::string& path, int fd) {
+// Unavailable: another process holds the lock.
+absl::Status Own(const std::string& path, int fd, const base::LockWait& wait) {
   struct stat status = {};
   if (fstat(fd, &status) != 0) return Failed(path, "cannot be looked at");
   if (!S_ISREG(status.st_mode)) {
@@ -95,21 +96,23 @@ absl::Status Own(const std::string& path, int fd) {
     return absl::FailedPreconditionError(
         absl::StrCat("arena: ", path, " belongs to user ", status.st_uid, ", this is ", geteuid()));
   }
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return Failed(path, "cannot be locked");
-    return absl::FailedPreconditionError(
-        absl::StrCat("arena: ", path, " belongs to another running process"));
+  const absl::Status locked =
+      base::LockFile(fd, "arena: " + path, block::kArenaOwnerOffset, wait);
+  if (absl::IsFailedPrecondition(locked)) {
+    return absl::UnavailableError(
+        absl::StrCat(std::string(locked.message()), ": it belongs to another running process"));
   }
+  PREFIXD_RETURN_IF_ERROR(locked);
   return fchmod(fd, 0640) == 0 ? absl::OkStatus() : Failed(path, "cannot set its mode");
 }
 
 // The file at `path`, owned. An empty descriptor: there is none.
-absl::StatusOr<Descriptor> OwnExisting(const std::string& path) {
+absl::StatusOr<Descriptor> OwnExisting(const std::string& path, const base::LockWait& wait) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!fd && errno == ENOENT) return Descriptor();
     if (!fd) return Failed(path, "cannot be opened");
-    PREFIXD_RETURN_IF_ERROR(Own(path, fd.get()));
+    PREFIXD_RETURN_IF_ERROR(Own(path, fd.get(), wait));
     if (StandsAt(path, fd.get())) return fd;  // else another process replaced it meanwhile
   }
   return absl::FailedPreconditionError(absl::StrCat("arena: ", path, " does not stand still"));
@@ -198,7 +201,10 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   if (map == MAP_FAILED) return Failed(path, "cannot be mapped");
   madvise(map, bytes, MADV_NOHUGEPAGE);
   const bool backed = BackSmallPages(fd, static_cast<std::byte*>(map), 0, bytes);
-  if (backed) std::memcpy(map, static_cast<const void*>(&header), sizeof(header));
+  if (backed) {
+    std::memcpy(map, static_cast<const void*>(&header), sizeof(header));
+    base::NameHolder(fd, block::kArenaOwnerOffset);
+  }
   munmap(map, bytes);
   if (backed) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("arena: ", path, ": no memory for its tables"));
@@ -213,7 +219,7 @@ absl::StatusOr<Descriptor> MakeFile(const SharedFile::Options& options, const De
   const std::string fresh = options.path + ".new";
   Descriptor fd(open(fresh.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
   if (!fd) return Failed(fresh, "cannot be made");
-  PREFIXD_RETURN_IF_ERROR(Own(fresh, fd.get()));
+  PREFIXD_RETURN_IF_ERROR(Own(fresh, fd.get(), options.lock_wait));
   struct stat named = {};
   const bool unchanged = old ? StandsAt(options.path, old.get())
                              : lstat(options.path.c_str(), &named) != 0 && errno == ENOENT;
@@ -258,10 +264,13 @@ absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
   PREFIXD_RETURN_IF_ERROR(CheckFolder(options.path, &folder));
   PREFIXD_ASSIGN_OR_RETURN(const base::Hash128 boot_id, BootId());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    PREFIXD_ASSIGN_OR_RETURN(Descriptor old, OwnExisting(options.path));
+    PREFIXD_ASSIGN_OR_RETURN(Descriptor old, OwnExisting(options.path, options.lock_wait));
     PREFIXD_RETURN_IF_ERROR(CheckRoom(options, folder, old.get()));
     std::string why = old ? WhyUnusable(old.get(), options, boot_id) : "";
-    if (old && why.empty()) return OwnedFile{.fd = std::move(old), .replaced_why = ""};
+    if (old && why.empty()) {
+      base::NameHolder(old.get(), block::kArenaOwnerOffset);
+      return OwnedFile{.fd = std::move(old), .replaced_why = ""};
+    }
     PREFIXD_ASSIGN_OR_RETURN(Descriptor made, MakeFile(options, old, boot_id));
     if (made) return OwnedFile{.fd = std::move(made), .replaced_why = std::move(why)};
   }

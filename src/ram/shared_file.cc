@@ -20,7 +20,10 @@ namespace prefixd::ram {
 SharedFile::SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, std::string why)
     : fd_(std::move(fd)), map_(map), bytes_(bytes), replaced_why_(std::move(why)) {}
 
-SharedFile::~SharedFile() { munmap(map_, bytes_); }
+SharedFile::~SharedFile() {
+  base::ForgetHolder(fd_.get(), block::kArenaOwnerOffset);
+  munmap(map_, bytes_);
+}
 
 uint64_t SharedFile::FixedBytes(const block::ArenaHeader& header) {
   return header.spaces_offset + block::kExtentUnit;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/file_lock.h"
 #include "block/arena_file.h"
 #include "block/extent.h"
 #include "ram/descriptor.h"
@@ -23,6 +24,7 @@ class SharedFile {
     uint64_t capacity_bytes = 0;
     uint64_t max_capacity_bytes = 0;
     uint64_t slab_bytes = 0;  // of a new file
+    base::LockWait lock_wait{};
   };
   // Errors as Arena::Open. The header's epoch is still that of the owner before.
   static absl::StatusOr<std::unique_ptr<SharedFile>> Open(const Options& options);

@@ -59,7 +59,12 @@ SegmentStore::~SegmentStore() = default;
 absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& options) {
   auto impl = std::make_unique<Impl>();
   StoreState& state = impl->state;
-  PREFIXD_ASSIGN_OR_RETURN(state.directory, StoreDirectory::Open(options.directory));
+  PREFIXD_ASSIGN_OR_RETURN(state.directory,
+                           StoreDirectory::Open(options.directory, options.lock_wait));
+  // RocksDB's own lock, which it asks for only once.
+  const std::string database_lock = options.directory + "/LOCK";
+  PREFIXD_RETURN_IF_ERROR(
+      base::AwaitRecordLock(database_lock, "segment store: " + database_lock, options.lock_wait));
   PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version,
                            ReadFormatVersion(options.directory, options.files.get()));
   if (version.value_or(kStoreFormatVersion) < kOldestReadVersion) {

@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/file_lock.h"
 #include "block/page_check.h"
 
 namespace prefixd::ssd {
@@ -71,10 +72,12 @@ class SegmentStore {
     bool direct_io = true;  // falls back to buffered where the filesystem refuses it
     uint64_t block_cache_bytes = uint64_t{8} << 20;  // index blocks of table files
     std::shared_ptr<FileLayer> files = nullptr;      // null: the machine's own file system
+    base::LockWait lock_wait{};  // for locks of a process that is on its way out
   };
   // FailedPrecondition when another store has the directory open, when its format version is not
   // ours (says both), when it holds something else or has used all epochs; PermissionDenied /
-  // Unavailable naming the directory when it cannot be written.
+  // Unavailable naming the directory when it cannot be written; Unavailable when a lock in it is
+  // held by no living process, also after `lock_wait`.
   static absl::StatusOr<std::unique_ptr<SegmentStore>> Open(const Options& options);
   ~SegmentStore();
 

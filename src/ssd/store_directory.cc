@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -107,17 +106,22 @@ bool WriteAndReadBack(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StoreDirectory>> StoreDirectory::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<StoreDirectory>> StoreDirectory::Open(const std::string& path,
+                                                                     const base::LockWait& wait) {
   PREFIXD_RETURN_IF_ERROR(MakePrivateDirectory(path));
   const std::string lock_path = absl::StrCat(path, "/", kLockName);
   const int fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return Failed("write", lock_path, errno);
-  std::unique_ptr<StoreDirectory> directory(new StoreDirectory(path, fd));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return Failed("lock", lock_path, errno);
+  const absl::Status locked =
+      base::LockFile(fd, absl::StrCat("segment store: directory ", path), 0, wait);
+  if (!locked.ok()) close(fd);
+  if (absl::IsFailedPrecondition(locked)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("segment store: directory ", path, " is in use by another prefixd"));
+        absl::StrCat(std::string(locked.message()), ": it is in use by another prefixd"));
   }
+  PREFIXD_RETURN_IF_ERROR(locked);
+  std::unique_ptr<StoreDirectory> directory(new StoreDirectory(path, fd));
+  base::NameHolder(fd, 0);
   const std::string incoming = absl::StrCat(path, "/", kIncomingName);
   if (mkdir(incoming.c_str(), 0700) != 0 && errno != EEXIST) {
     return Failed("create directory", incoming, errno);
@@ -126,7 +130,10 @@ absl::StatusOr<std::unique_ptr<StoreDirectory>> StoreDirectory::Open(const std::
   return directory;
 }
 
-StoreDirectory::~StoreDirectory() { close(lock_fd_); }
+StoreDirectory::~StoreDirectory() {
+  base::ForgetHolder(lock_fd_, 0);
+  close(lock_fd_);
+}
 
 std::string StoreDirectory::IncomingPath(const std::string& name) const {
   return absl::StrCat(path_, "/", kIncomingName, "/", name);

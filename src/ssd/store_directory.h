@@ -1,7 +1,8 @@
 // The directory of a segment store: made private, held by one process, measured as the filesystem
 // counts it. Knows no RocksDB.
 //
-// Layout: RocksDB's own files, `prefixd.lock` (held with flock while the store is open),
+// Layout: RocksDB's own files, `prefixd.lock` (held with flock while the store is open,
+// names the process that does),
 // `prefixd.instance` (the store's name: 32 hex digits made up when it was), and `incoming/` with
 // the table files that are being written. What is found in incoming/ at Open is left over from a
 // crash: an ingested file has moved out of it.
@@ -13,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "base/file_lock.h"
+
 namespace prefixd::ssd {
 
 // Thread-safe. The lock is given up by the destructor.
@@ -21,8 +24,9 @@ class StoreDirectory {
   // Creates `path` (its parent must exist) with mode 0700, or takes an existing directory that is
   // empty or already a store and makes it 0700. FailedPrecondition when another store has it open
   // or when it holds anything else; PermissionDenied or Unavailable naming it when it cannot be
-  // written.
-  static absl::StatusOr<std::unique_ptr<StoreDirectory>> Open(const std::string& path);
+  // written, Unavailable when its lock is held by no living process, also after `wait`.
+  static absl::StatusOr<std::unique_ptr<StoreDirectory>> Open(const std::string& path,
+                                                              const base::LockWait& wait = {});
   ~StoreDirectory();
   StoreDirectory(const StoreDirectory&) = delete;
   StoreDirectory& operator=(const StoreDirectory&) = delete;

@@ -177,9 +177,10 @@ TEST(ArenaFileTest, ASecondOwnerIsRefusedUntilTheFirstProcessEnds) {
   open.Await();
   const ino_t inode = StatOf(path.str()).st_ino;
   const absl::Status status = Arena::Open(SharedOptions(path)).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(path.str() + " belongs to another running process"));
+              HasSubstr(absl::StrCat(path.str(), " is locked by process ", daemon.pid(),
+                                     ", which lives: it belongs to another running process")));
   daemon.Signal(SIGKILL);
   daemon.Wait();
   EXPECT_NE(OpenOrDie(path), nullptr);
@@ -191,7 +192,7 @@ TEST(ArenaFileTest, ADamagedFileOfALivingOwnerIsNotReplaced) {
   const auto arena = OpenOrDie(path);
   const ino_t inode = StatOf(path.str()).st_ino;
   Overwrite(path.str(), 0, "XXXX", 4);
-  EXPECT_TRUE(absl::IsFailedPrecondition(Arena::Open(SharedOptions(path)).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Arena::Open(SharedOptions(path)).status()));
   EXPECT_EQ(StatOf(path.str()).st_ino, inode);
 }
 
@@ -207,7 +208,7 @@ TEST(ArenaFileTest, AMakerThatIsAtWorkIsNotDisturbed) {
   const ArenaPath path, other;
   const auto arena = OpenOrDie(other);  // owned, and under the maker's name
   ASSERT_EQ(rename(other.str().c_str(), (path.str() + ".new").c_str()), 0);
-  EXPECT_TRUE(absl::IsFailedPrecondition(Arena::Open(SharedOptions(path)).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Arena::Open(SharedOptions(path)).status()));
   EXPECT_EQ(StatOf(path.str() + ".new").st_size, static_cast<off_t>(arena->file_bytes()));
 }
 

@@ -1,6 +1,9 @@
 // Opening a store: who may, what is refused and how it says so, what a crash leaves behind.
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,12 +84,101 @@ TEST_F(OpenTest, ASecondStoreOnTheDirectoryIsRefusedInThisAndInAnotherProcess) {
   std::unique_ptr<SegmentWriter> writer = NewSegment(*store_);
   const uint64_t sequence = writer->AddPage(page.header, page.bytes).value();
   const absl::Status in_use = absl::FailedPreconditionError(
-      "segment store: directory " + directory_ + " is in use by another prefixd");
+      absl::StrCat("segment store: directory ", directory_, " is locked by process ", getpid(),
+                   ", which lives: it is in use by another prefixd"));
   EXPECT_EQ(OpenStatus(directory_), in_use);
   EXPECT_EQ(ExitCodeOf([&] { return OpenStatus(directory_) == in_use ? 7 : 1; }), 7);
   // The refused ones left the segment that is being written alone.
   ASSERT_TRUE(writer->Finish().ok());
   EXPECT_TRUE(Read(*store_, sequence, page).ok());
+}
+
+// T8: the kernel gives the locks of a killed process back a moment after it was reaped. Here a
+// second process shares the first one's files and keeps them open for as long as the test wants.
+class KilledStore {
+ public:
+  explicit KilledStore(const std::string& directory) {
+    EXPECT_EQ(pipe(opened_), 0);
+    EXPECT_EQ(pipe(release_), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const auto store = SegmentStore::Open({directory});
+      // Like fork, but its files are the same: RocksDB's record lock stays, too.
+      const long shares = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+      char byte = store.ok() ? 'x' : '!';
+      if (shares == 0) {
+        (void)!write(opened_[1], &byte, 1);
+        (void)!read(release_[0], &byte, 1);
+        _exit(0);
+      }
+      while (true) pause();
+    }
+    char byte = 0;
+    EXPECT_EQ(read(opened_[0], &byte, 1), 1);
+    EXPECT_EQ(byte, 'x');
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  ~KilledStore() {
+    Release();
+    for (const int fd : {opened_[0], opened_[1], release_[0], release_[1]}) close(fd);
+  }
+  KilledStore(const KilledStore&) = delete;
+  KilledStore& operator=(const KilledStore&) = delete;
+  pid_t pid() const { return pid_; }
+  void Release() {
+    if (!std::exchange(released_, true)) (void)!write(release_[1], "x", 1);
+  }
+
+ private:
+  int opened_[2] = {}, release_[2] = {};
+  pid_t pid_ = -1;
+  bool released_ = false;
+};
+
+TEST_F(OpenTest, T8AStoreWhoseDaemonWasKilledOpensOnceTheKernelGaveItsLockBack) {
+  KilledStore killed(directory_);
+  std::vector<std::string> said;
+  const absl::Status opened =
+      SegmentStore::Open({.directory = directory_,
+                          .lock_wait = {.say =
+                                            [&](const std::string& line) {
+                                              said.push_back(line);
+                                              killed.Release();
+                                            }}})
+          .status();
+  EXPECT_TRUE(opened.ok()) << opened;
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr(absl::StrCat("directory ", directory_, " is locked by process ",
+                                              killed.pid(), ", which has ended")));
+}
+
+TEST_F(OpenTest, T8RocksDbsOwnLockIsWaitedForToo) {
+  KilledStore killed(directory_);
+  // Ours is free already: the file is another one, as if the kernel had closed that first.
+  ASSERT_EQ(unlink((directory_ + "/prefixd.lock").c_str()), 0);
+  std::ofstream(directory_ + "/prefixd.lock").close();
+  std::vector<std::string> said;
+  const absl::Status opened =
+      SegmentStore::Open({.directory = directory_,
+                          .lock_wait = {.say =
+                                            [&](const std::string& line) {
+                                              said.push_back(line);
+                                              killed.Release();
+                                            }}})
+          .status();
+  EXPECT_TRUE(opened.ok()) << opened;
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr("/LOCK is locked by "));
+}
+
+TEST_F(OpenTest, T8ALockThatNobodyLivingHoldsIsWaitedForOnlySoLong) {
+  const KilledStore killed(directory_);
+  const absl::Status opened =
+      SegmentStore::Open({.directory = directory_,
+                          .lock_wait = {.limit = std::chrono::milliseconds(30)}})
+          .status();
+  EXPECT_TRUE(absl::IsUnavailable(opened)) << opened;
 }
 
 // A5: an unwritable directory.
