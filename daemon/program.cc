@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <future>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/stubs/logging.h"
@@ -139,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
 }
 
 absl::Status Program::Open() {
+  config_ = given_;
   const auto start = std::chrono::steady_clock::now();
   std::string missing;
   if (config_.ssd_mode != SsdMode::kOff) {
@@ -197,6 +199,12 @@ void Program::LogStart(std::chrono::steady_clock::time_point start) const {
   if (arena.shared) {
     spdlog::info("arena: shared, {} of up to {}", config_.arena,
                  base::FormatBytes(arena.file_bytes));
+  } else if (arena.held_by_another) {
+    spdlog::warn(
+        "arena: private memory as long as another process has {}, which is looked at every second "
+        "and taken over once it is free: until then pages travel by Fetch and Put, and what is in "
+        "RAM only does not survive a kill",
+        config_.arena);
   } else {
     spdlog::log(config_.arena.empty() ? spdlog::level::info : spdlog::level::warn,
                 "arena: private memory{}: pages travel by Fetch and Put, and what is in RAM only "
@@ -214,23 +222,48 @@ void Program::LogStart(std::chrono::steady_clock::time_point start) const {
 
 void Program::LogStats() const { spdlog::info("{}", StatsLine(cache_->GetStats())); }
 
-int Program::Serve() {
-  int signal = 0;
+int Program::ServeUntilSignal() {
   const bool logs = config_.log_interval.count() > 0;
   const std::chrono::milliseconds turn =
       logs ? std::min<std::chrono::milliseconds>(config_.log_interval, kTrimInterval)
            : kTrimInterval;
   auto next_log = std::chrono::steady_clock::now() + config_.log_interval;
-  while ((signal = WaitForSignal(turn)) == 0) {
+  for (;;) {
+    if (const int signal = WaitForSignal(turn); signal != 0) return signal;
     TrimHeaps();
+    if (cache_->CouldHaveArena()) return 0;
     if (!logs || std::chrono::steady_clock::now() < next_log) continue;
     next_log += config_.log_interval;
     LogStats();
   }
+}
+
+int Program::Serve() {
+  for (;;) {
+    const int signal = ServeUntilSignal();
+    bool stop = signal != 0;
+    if (stop) {
+      LogStopping(signal);
+    } else {
+      spdlog::warn(
+          "arena: {} is free again: saving private memory to the SSD tier, then serving from it; "
+          "sessions end and attach anew",
+          config_.arena);
+    }
+    const int code = Drain(&stop);
+    if (stop) return code;
+    if (const absl::Status status = Open(); !status.ok()) {
+      spdlog::error("cannot open again: {}", std::string(status.message()));
+      return kExitStart;
+    }
+    cache_->Count("arena.taken_over", cache_->arena().shared ? 1 : 0);
+  }
+}
+
+void Program::LogStopping(int signal) const {
   spdlog::info(
       "stopping on {}: up to {} s to save what is in RAM only; a second signal stops at once",
       signal == SIGTERM ? "SIGTERM" : "SIGINT", config_.drain_deadline.count() / 1000);
-  return Drain();
 }
 
 // New sessions and reservations are refused, so what runs comes to an end: what it stores meanwhile
@@ -247,14 +280,17 @@ cache::FlushResult Program::FlushWhileServing(base::Deadline deadline) {
   }
 }
 
-int Program::Drain() {
+int Program::Drain(bool* stop) {
   server_->BeginDrain(static_cast<uint32_t>(config_.drain_deadline.count()));
   const base::Deadline deadline = std::chrono::steady_clock::now() + config_.drain_deadline;
   std::future<cache::FlushResult> flush =
       std::async(std::launch::async, [this, deadline] { return FlushWhileServing(deadline); });
   auto next_line = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (flush.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (WaitForSignal(std::chrono::milliseconds(20)) != 0) {
+    const int signal = WaitForSignal(std::chrono::milliseconds(20));
+    if (signal != 0 && !std::exchange(*stop, true)) {
+      LogStopping(signal);
+    } else if (signal != 0) {
       spdlog::warn("second signal: stopping at once, {} unsaved",
                    base::FormatBytes(cache_->GetStats().dirty_bytes));
       ::_exit(kExitForced);
@@ -277,7 +313,7 @@ int Program::Drain() {
   const bool shared = cache_->arena().shared;
   server_.reset();
   cache_.reset();
-  return LogStop(result.flushed_bytes, unsaved, shared);
+  return *stop ? LogStop(result.flushed_bytes, unsaved, shared) : kExitOk;
 }
 
 int Program::LogStop(uint64_t saved, uint64_t unsaved, bool shared) const {

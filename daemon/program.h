@@ -23,18 +23,25 @@ class Program {
 
   // Serves until SIGTERM or SIGINT, then drains. Returns an ExitCode. Requires: both signals are
   // blocked in every thread.
+  // Beside another owner of the arena it serves from private memory; once that owner is gone it
+  // drains and opens anew, as a restart would, in this process: sessions attach again.
   int Serve();
 
  private:
-  explicit Program(Config config) : config_(std::move(config)) {}
+  explicit Program(Config config) : given_(std::move(config)) {}
   absl::Status Open();
   void LogStart(std::chrono::steady_clock::time_point start) const;
-  int Drain();
+  int ServeUntilSignal();  // 0: an arena that was another process's is free now
+  // Saves what it can, then takes server and cache down. A signal that comes meanwhile makes *stop
+  // true, or ends the process if it is. Returns an ExitCode.
+  int Drain(bool* stop);
   cache::FlushResult FlushWhileServing(base::Deadline deadline);
   int LogStop(uint64_t saved, uint64_t unsaved, bool shared) const;
+  void LogStopping(int signal) const;
   void LogStats() const;
 
-  Config config_;
+  const Config given_;
+  Config config_;  // with what Open found
   bool has_ssd_ = false;
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<Server> server_;  // after the cache that it serves: goes first

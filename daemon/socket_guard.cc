@@ -1,7 +1,6 @@
 #include "daemon/socket_guard.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
 
 #include "base/status.h"
 
@@ -23,23 +23,53 @@ absl::Status Failed(const std::string& path, const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat("socket: ", path, ": ", what));
 }
 
-bool SomebodyAnswers(const std::string& path) {
+struct Listener {
+  bool answers = false;
+  uint64_t pid = 0;  // 0: it is not told
+  base::Life life = base::Life::kUnknown;
+};
+
+// `before`: who answered when it was asked last.
+Listener WhoListens(const std::string& path, const Listener& before) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int rc = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const int error = rc == 0 ? 0 : errno;
+  Listener listener;
   // EAGAIN: listening, its queue is full. EPROTOTYPE: a living socket of another type.
-  const bool answers = rc == 0 || errno == EAGAIN || errno == EPROTOTYPE;
+  listener.answers = rc == 0 || error == EAGAIN || error == EPROTOTYPE;
+  if (error == EPROTOTYPE) listener.life = base::Life::kLives;
+  if (error == EAGAIN) {  // does not tell
+    listener.pid = before.pid;
+    listener.life = base::LifeOf(before.pid);
+  }
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  if (rc == 0 && ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0) {
+    listener.pid = static_cast<uint64_t>(peer.pid);
+    listener.life = base::LifeOf(listener.pid);
+  }
   ::close(fd);
-  return answers;
+  return listener;
 }
 
-absl::Status RemoveDeadSocket(const std::string& path) {
+// The socket of a process that was killed answers until the kernel has closed it.
+absl::Status AwaitSilence(const std::string& path, const base::LockWait& wait) {
+  base::Patience patience(absl::StrCat("socket: ", path, ": another process listens there:"), wait);
+  Listener listener;
+  while ((listener = WhoListens(path, listener)).answers) {
+    PREFIXD_RETURN_IF_ERROR(patience.Wait(listener.pid, listener.life));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveDeadSocket(const std::string& path, const base::LockWait& wait) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) return absl::OkStatus();
   if (!S_ISSOCK(info.st_mode)) return Failed(path, "a file that is no socket stands there");
-  if (SomebodyAnswers(path)) return Failed(path, "another process listens there");
+  PREFIXD_RETURN_IF_ERROR(AwaitSilence(path, wait));
   if (::unlink(path.c_str()) != 0)
     return Failed(path, absl::StrCat("cannot remove the dead socket: ", std::strerror(errno)));
   return absl::OkStatus();
@@ -54,7 +84,12 @@ absl::Status SocketGuard::CheckLength(const std::string& path) {
       absl::StrCat("socket: path has ", path.size(), " bytes, at most ", kMost, ": ", path));
 }
 
-absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path) {
+base::LockWait SocketGuard::LoggedWait() {
+  return {.say = [](const std::string& line) { spdlog::warn("{}", line); }};
+}
+
+absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path,
+                                               const base::LockWait& wait) {
   PREFIXD_RETURN_IF_ERROR(CheckLength(path));
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
@@ -64,14 +99,21 @@ absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path) {
   SocketGuard guard(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (guard.fd_ < 0)
     return Failed(path, absl::StrCat("cannot write ", lock, ": ", std::strerror(errno)));
-  if (::flock(guard.fd_, LOCK_EX | LOCK_NB) != 0)
-    return Failed(path, "another prefixd listens there");
-  PREFIXD_RETURN_IF_ERROR(RemoveDeadSocket(path));
+  const absl::Status locked = base::LockFile(guard.fd_, "socket: " + lock, 0, wait);
+  if (absl::IsFailedPrecondition(locked)) {
+    return Failed(path, absl::StrCat("another prefixd listens there: ",
+                                     std::string(locked.message())));
+  }
+  PREFIXD_RETURN_IF_ERROR(locked);
+  base::NameHolder(guard.fd_, 0);
+  PREFIXD_RETURN_IF_ERROR(RemoveDeadSocket(path, wait));
   return guard;
 }
 
 SocketGuard::~SocketGuard() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  base::ForgetHolder(fd_, 0);
+  ::close(fd_);
 }
 
 SocketGuard::SocketGuard(SocketGuard&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

@@ -5,6 +5,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/file_lock.h"
+
 namespace prefixd::daemon {
 
 // Not thread-safe. Holds PATH.lock until it goes; the kernel frees the lock of a daemon that died.
@@ -13,8 +15,12 @@ class SocketGuard {
  public:
   // Makes the folder, removes a dead socket. FailedPrecondition: another daemon owns the path, or a
   // file that is no socket stands there. InvalidArgument: the path is longer than a unix socket's
-  // may be.
-  static absl::StatusOr<SocketGuard> Claim(const std::string& path);
+  // may be. Unavailable: the lock or the socket is still in use after `wait`, although no living
+  // process is known to have it.
+  static absl::StatusOr<SocketGuard> Claim(const std::string& path,
+                                           const base::LockWait& wait = LoggedWait());
+  // The usual wait, said in the log.
+  static base::LockWait LoggedWait();
   // InvalidArgument: `path` is longer than a unix socket's may be.
   static absl::Status CheckLength(const std::string& path);
   ~SocketGuard();

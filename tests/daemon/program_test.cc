@@ -1,13 +1,17 @@
 // The program as a user starts it: exit codes, sockets, directories, signals.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <sstream>
+#include <thread>
+#include <utility>
 
 #include "daemon/config.h"
 #include "daemon/socket_guard.h"
@@ -77,6 +81,18 @@ class ProgramTest : public ::testing::Test {
     std::stringstream text;
     text << std::ifstream(dir_.path() + "/log").rdbuf();
     return text.str();
+  }
+
+  // Until the log has it, behind `after` if that is not empty; false after 30 s.
+  bool Says(const std::string& text, const std::string& after = "") {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    for (;;) {
+      const std::string log = Log();
+      const size_t from = log.find(after);
+      if (from != std::string::npos && log.find(text, from) != std::string::npos) return true;
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::yield();
+    }
   }
 
   TempDir dir_;
@@ -199,6 +215,151 @@ TEST_F(ProgramTest, ASocketThatAKilledDaemonLeftIsTakenOver) {
   ASSERT_TRUE(std::filesystem::exists(dir_.path() + "/s"));
   Start(Args());
   EXPECT_TRUE(Serves()) << Log();
+}
+
+// T8: the kernel gives the locks of a killed daemon back a moment after it was reaped. Here another
+// process, this one, takes them meanwhile: the names in the files are still those of the dead.
+class LingeringLocks {
+ public:
+  explicit LingeringLocks(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+      EXPECT_GE(fd, 0) << path;
+      EXPECT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0) << path;
+      fds_.push_back(fd);
+    }
+  }
+  ~LingeringLocks() {
+    for (size_t i = 0; i < fds_.size(); ++i) Release(i);
+  }
+  LingeringLocks(const LingeringLocks&) = delete;
+  LingeringLocks& operator=(const LingeringLocks&) = delete;
+  void Release(size_t i) {
+    if (const int fd = std::exchange(fds_[i], -1); fd >= 0) ::close(fd);
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
+TEST_F(ProgramTest, T8AStartRightAfterAKillWaitsForEachLockThatLingersAndAdopts) {
+  const pid_t killed = Start(Args());
+  ASSERT_TRUE(Serves()) << Log();
+  if (Log().find("arena: shared") == std::string::npos) GTEST_SKIP() << "no tmpfs to share";
+  {
+    Worker worker(target());
+    worker.Attach();
+    const block::SpaceIdentity identity = SmallIdentity();
+    v1::OpenSpaceReply space;
+    ASSERT_TRUE(worker.OpenSpace(identity, &space).ok());
+    v1::CommitReply stored;
+    ASSERT_TRUE(worker.Store(identity, space.space(), SomeTokens(1, 53), &stored).ok());
+  }
+  ::kill(killed, SIGKILL);
+  ASSERT_EQ(Wait(killed), -SIGKILL);
+  const std::vector<std::string> paths = {arena_path_, dir_.path() + "/ssd/prefixd.lock",
+                                          dir_.path() + "/s.lock", dir_.path() + "/s.fd.lock"};
+  LingeringLocks locks(paths);
+  Start(Args());
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string lock = i == 1 ? dir_.path() + "/ssd" : paths[i];
+    const std::string line =
+        absl::StrCat(lock, " is locked by process ", killed, ", which has ended: waiting up to");
+    ASSERT_TRUE(Says(line)) << line << "\n" << Log();
+    locks.Release(i);
+  }
+  ASSERT_TRUE(Serves()) << Log();
+  EXPECT_THAT(Log(), HasSubstr("adopted 8 pages"));
+}
+
+TEST_F(ProgramTest, T8ADaemonBesideTheArenasOwnerTakesTheArenaOverWithoutARestart) {
+  const pid_t owner = Start(Args());
+  ASSERT_TRUE(Serves()) << Log();
+  if (Log().find("arena: shared") == std::string::npos) GTEST_SKIP() << "no tmpfs to share";
+  const block::SpaceIdentity identity = SmallIdentity();
+  const Tokens owners = SomeTokens(1, 53), besides = SomeTokens(2, 53);
+  const auto store = [&](Worker& worker, const Tokens& tokens) {
+    v1::OpenSpaceReply space;
+    ASSERT_TRUE(worker.OpenSpace(identity, &space).ok());
+    v1::CommitReply stored;
+    ASSERT_TRUE(worker.Store(identity, space.space(), tokens, &stored).ok());
+  };
+  {
+    Worker worker(target());
+    worker.Attach();
+    store(worker, owners);
+  }
+  Start(Args("t", "other"));
+  const std::string beside = "unix:" + dir_.path() + "/t";
+  ASSERT_TRUE(Says("private memory as long as another process")) << Log();
+  {
+    Worker worker(beside);
+    worker.AttachArena();
+    EXPECT_FALSE(worker.attached.arena());
+    EXPECT_EQ(worker.Counter("arena.held_by_another"), 1u);
+    store(worker, besides);
+    ::kill(owner, SIGKILL);
+    ASSERT_EQ(Wait(owner), -SIGKILL);
+    v1::SessionEvent event;
+    EXPECT_TRUE(worker.events->Read(&event) && event.has_draining()) << "it is told to attach anew";
+  }
+  ASSERT_TRUE(Says("serving after ", "is free again")) << Log();
+  Worker worker(beside);
+  worker.AttachArena();
+  EXPECT_TRUE(worker.attached.arena());
+  EXPECT_EQ(worker.Counter("arena.held_by_another"), 0u);
+  EXPECT_EQ(worker.Counter("arena.taken_over"), 1u);
+  v1::OpenSpaceReply space;
+  ASSERT_TRUE(worker.OpenSpace(identity, &space).ok());
+  for (const Tokens& tokens : {owners, besides}) {
+    v1::AcquireReply reply;
+    ASSERT_TRUE(worker.Acquire(space.space(), tokens, &reply).ok());
+    EXPECT_EQ(reply.answers(0).restorable_tokens(), 53u)
+        << "what the owner had in the arena, and what was in private memory, by way of the SSD";
+  }
+}
+
+TEST_F(ProgramTest, T8ASignalWhileTheArenaIsTakenOverStopsTheDaemon) {
+  const pid_t first = Start(Args());
+  ASSERT_TRUE(Serves()) << Log();
+  if (Log().find("arena: shared") == std::string::npos) GTEST_SKIP() << "no tmpfs to share";
+  const pid_t second = Start(Args("t", "other"));
+  ASSERT_TRUE(Says("private memory as long as another process")) << Log();
+  ::kill(first, SIGKILL);
+  ASSERT_EQ(Wait(first), -SIGKILL);
+  ASSERT_TRUE(Says("is free again")) << Log();
+  ::kill(second, SIGTERM);
+  EXPECT_EQ(Wait(second), daemon::kExitOk) << Log();
+}
+
+TEST_F(ProgramTest, T8ASocketOfAKilledProcessThatStillAnswersIsWaitedFor) {
+  const std::string path = dir_.path() + "/s";
+  int release[2];
+  ASSERT_EQ(::pipe(release), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) ::_exit(1);
+    if (::listen(fd, 8) != 0) ::_exit(1);
+    if (::fork() == 0) {  // keeps the socket open
+      char byte = 0;
+      (void)!::read(release[0], &byte, 1);
+      ::_exit(0);
+    }
+    ::raise(SIGKILL);
+  }
+  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+  EXPECT_FALSE(
+      daemon::SocketGuard::Claim(path, {.limit = std::chrono::milliseconds(20)}).ok());
+  EXPECT_TRUE(daemon::SocketGuard::Claim(path, {.say = [&](const std::string&) {
+                                                  (void)!::write(release[1], "x", 1);
+                                                }})
+                  .ok());
+  ::close(release[0]);
+  ::close(release[1]);
 }
 
 TEST_F(ProgramTest, WithoutAnSsdTierStoppingSaysThatNothingIsKept) {
