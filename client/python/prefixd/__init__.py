@@ -40,6 +40,7 @@ from ._formats import (
 from ._batch import gather_batch
 from ._lease import Block, Lease, Match, Reason
 from ._plan import CommitInfo, Plan, Run
+from ._rope import rope_of
 from ._set import acquire_set
 from ._space import Space
 
@@ -81,4 +82,5 @@ __all__ = [
     "q5_1",
     "q8_0",
     "raw",
+    "rope_of",
 ]
