@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Union
 
@@ -22,6 +23,7 @@ from mlx_lm.models.cache import (
 from . import convert, windows
 from .states import StateShape
 
+MAX_SCALING_BYTES, MAX_ROTARY_DIM = 64, 16384  # the daemon's
 DTYPES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
 
 _PROBE_TOKENS = 16  # after so many, arrays that grow with the first tokens have their size
@@ -154,7 +156,28 @@ def _shape_of(cache: Any, quantizes: bool) -> CacheShape:
 
 
 def rotation(config: dict[str, Any], head_dim: int) -> prefixd.Rope:
-    """Out of a config.json. Fields that it does not know end up in `scaling`, so they count too."""
+    """What the keys were turned by, out of a config.json.
+
+    Where a space opened before rope_of() was there, it is what it was then: the space keeps its id
+    and what is stored in it. For all others, which the daemon refused, it is rope_of().
+    """
+    try:
+        first = _first_rotation(config, head_dim)
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):
+        return prefixd.rope_of(config, head_dim)
+    did_open = (
+        len(first.scaling) <= MAX_SCALING_BYTES
+        and 0 <= first.rotary_dim <= MAX_ROTARY_DIM
+        and first.rotary_dim % 2 == 0
+        and isfinite(first.theta)
+        and (first.theta > 0 or first.theta == first.rotary_dim == 0)
+    )
+    return first if did_open else prefixd.rope_of(config, head_dim)
+
+
+def _first_rotation(config: dict[str, Any], head_dim: int) -> prefixd.Rope:
+    """As it was before rope_of(): all fields but theta and share as JSON in `scaling`. Not to be
+    changed, ids of spaces hang on it."""
     config = {**config, **(config.get("text_config") or {})}
     rope = config.get("rope_parameters") or {}
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
