@@ -161,6 +161,30 @@ TEST_F(CapiTest, HandlesMayBeFreedInAnyOrder) {
   prefixd_abandon(plan);
 }
 
+TEST_F(CapiTest, AModelThatIsNotSharedIsTold) {
+  prefixd_client* client = Attach();
+  EXPECT_EQ(prefixd_not_shared(client, "gemma", "its window rotates"), PREFIXD_OK) << "no daemon";
+  EXPECT_EQ(prefixd_not_shared(client, "mamba", "unknown states"), PREFIXD_OK);
+  StartDaemon();
+  ASSERT_EQ(prefixd_attached(client, 20'000), 1);
+  EXPECT_EQ(prefixd_not_shared(client, "mamba", nullptr), PREFIXD_OK);
+  const prefixd_space_spec spec = PREFIXD_INIT(prefixd_space_spec);
+  EXPECT_EQ(prefixd_open_space(client, &spec), nullptr) << "no layers";
+  const std::string refused = prefixd_last_error();
+  const auto notes = Ctl({"sessions"})["sessions"][0]["not_shared"];
+  ASSERT_EQ(notes.size(), 2u) << notes.dump();
+  EXPECT_EQ(notes[0]["model"], "(unnamed)");
+  EXPECT_EQ(notes[0]["reason"], refused);
+  EXPECT_EQ(notes[1]["model"], "gemma");
+  EXPECT_EQ(notes[1]["reason"], "its window rotates");
+  EXPECT_EQ(Ctl({"status"})["counters"]["spaces.refused"], 2);
+  EXPECT_EQ(prefixd_not_shared(client, nullptr, "why"), PREFIXD_INVALID_ARGUMENT);
+  EXPECT_STREQ(prefixd_last_error(), "not_shared: no model named");
+  EXPECT_EQ(prefixd_not_shared(nullptr, "gemma", "why"), PREFIXD_UNAVAILABLE);
+  EXPECT_STREQ(prefixd_last_error(), "not_shared: no client");
+  prefixd_detach(client);
+}
+
 TEST_F(CapiTest, AHintSaysHowManyTokensWillBeThere) {
   StartDaemon();
   prefixd_client* client = Attach();

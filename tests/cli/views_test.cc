@@ -78,6 +78,17 @@ TEST(StatusViewTest, AStoreThatIsNotMountedStandsOut) {
   EXPECT_THAT(Status(stats), HasSubstr("ssd  MISSING: the directory does not hold the store"));
 }
 
+TEST(StatusViewTest, ModelsThatAreNotSharedStandOut) {
+  v1::GetStatsReply stats = SampleStats();
+  AddCount("spaces.refused", 0, stats.mutable_counters());
+  EXPECT_THAT(Status(stats), Not(HasSubstr("not shared")));
+  stats.mutable_counters()->rbegin()->set_value(1);
+  EXPECT_THAT(Status(stats), HasSubstr("0 reservations\n"
+                                       "not shared   1 model: see prefixctl sessions\n\n"));
+  stats.mutable_counters()->rbegin()->set_value(2);
+  EXPECT_THAT(Status(stats), HasSubstr("not shared   2 models: see prefixctl sessions\n"));
+}
+
 TEST(StatusViewTest, LostTimeIsShownAsLost) {
   v1::GetStatsReply stats = SampleStats();
   stats.set_seconds_saved(-2.5);
@@ -253,6 +264,25 @@ cut off: the connection is gone, but the process lives and may be reading: it ke
   well.mutable_sessions(1)->set_attached(true);
   EXPECT_THAT(SessionsView(well), Not(HasSubstr("cut off")));
   EXPECT_EQ(SessionsView({}), "no sessions: no worker is attached\n");
+}
+
+TEST(SessionsViewTest, AModelThatIsNotSharedStandsUnderItsSession) {
+  v1::ListSessionsReply reply = SampleSessions();
+  v1::ListSessionsReply::NotShared* note = reply.mutable_sessions(0)->add_not_shared();
+  note->set_model("gemma-3");
+  note->set_reason("group_size 48 does not divide head_dim 128");
+  note = reply.mutable_sessions(0)->add_not_shared();
+  note->set_model("m\x1b[31m");
+  note->set_reason("two\nlines");
+  const std::string text = SessionsView(reply);
+  EXPECT_THAT(text, HasSubstr("64.0 MiB\n"
+                              "  not shared: gemma-3: group_size 48 does not divide head_dim 128\n"
+                              "  not shared: m?[31m: two?lines\n"
+                              "5f4a000000000000  worker-1 "));
+  const nlohmann::json json = nlohmann::json::parse(SessionsJson(reply))["sessions"];
+  EXPECT_EQ(json[0]["not_shared"][0]["model"], "gemma-3");
+  EXPECT_EQ(json[0]["not_shared"][1]["reason"], "two\nlines");
+  EXPECT_EQ(json[1]["not_shared"], nlohmann::json::array());
 }
 
 TEST(LeasesViewTest, IsOneLineALease) {

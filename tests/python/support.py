@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -56,6 +57,12 @@ class Daemon:
         finally:
             late.cancel()
         raise AssertionError("prefixd ended before it listened: " + "".join(said))
+
+    def ctl(self, *arguments: str) -> dict:
+        """What `prefixctl --json` says."""
+        command = [BUILD / "prefixctl", "--server", self.address, "--json", *arguments]
+        done = subprocess.run(command, env=self._environment, capture_output=True, check=True)
+        return json.loads(done.stdout)
 
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""

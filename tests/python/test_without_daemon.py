@@ -15,6 +15,13 @@ from support import PATIENCE_MS, DaemonTest, Engine, Tried, run_script, same
 CYCLES = int(os.environ.get("PREFIXD_PYTHON_CYCLES", "1000"))
 
 
+def _notes(daemon) -> list[tuple[str, str]]:
+    """Models that attached workers do not share, and why."""
+    sessions = daemon.ctl("sessions")["sessions"]
+    notes = [note for session in sessions if session["attached"] for note in session["not_shared"]]
+    return [(note["model"], note["reason"]) for note in notes]
+
+
 class AbsentDaemonTest(DaemonTest):
     def test_nothing_is_restored_and_nothing_is_raised(self):
         client = self.connect(connect_deadline_ms=50)
@@ -63,6 +70,30 @@ class AbsentDaemonTest(DaemonTest):
         self.assertEqual(engine.store(space, 100), 100)
         self.assertEqual(space.match(engine.tokens(100)).restorable_tokens, 100)
 
+    def test_models_that_are_not_shared_are_told_now_and_to_each_daemon_that_comes(self):
+        client = self.connect(connect_deadline_ms=50)
+        client.not_shared("gemma", "its window\0 rotates \udcff")
+        client.not_shared("mamba", "unknown states")
+        layers = [prefixd.FullLayer(1, 64, 64, [prefixd.mlx_affine(8, 48)])]
+        with self.assertRaises(prefixd.Error) as refused:
+            client.open_space(model="odd", layers=layers)
+        notes = [("gemma", "its window? rotates ?"), ("odd", str(refused.exception))]
+        for life in range(2):
+            self.daemon.start()
+            self.assertTrue(client.wait_attached(PATIENCE_MS))
+            client.not_shared("mamba", "")
+            until = time.monotonic() + PATIENCE_MS / 1000
+            while _notes(self.daemon) != notes and time.monotonic() < until:
+                pass
+            self.assertEqual(_notes(self.daemon), notes)
+            self.assertEqual(self.daemon.ctl("status")["counters"]["spaces.refused"], 2)
+            self.daemon.kill()
+        client.close()
+        client.not_shared("gemma", "closed")
+        for model in ("", "a\0b"):
+            with self.assertRaises(prefixd.Error):
+                self.connect().not_shared(model, "why")
+
     def test_the_default_address_may_have_nobody(self):
         self.assertIsInstance(prefixd.connect(), prefixd.Client)
 
@@ -87,6 +118,7 @@ class AbsentLibraryTest(DaemonTest):
             self.assertIn("libnone.so", plan.commit(100).error)
         self.assertEqual(space.match(engine.tokens(100)).restorable_tokens, 0)
         self.assertEqual(space.prefetch(engine.tokens(100)), 0)
+        self.assertIsNone(client.not_shared("gemma", "no library"))
         self.assertEqual((space.id, space.block_tokens, client.stats().attached), ("", 0, False))
 
     def test_a_library_that_comes_later_is_found(self):

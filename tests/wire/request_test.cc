@@ -41,6 +41,19 @@ TEST(RequestTest, SequencesComeBackAsTheyWent) {
   EXPECT_EQ(back.content, content);
 }
 
+TEST(RequestTest, ANoteThatAModelIsNotSharedNamesIt) {
+  v1::NotSharedRequest request;
+  ExpectRefused(Check(request), "not_shared: model is empty");
+  request.set_model(std::string(1024, 'm'));
+  EXPECT_TRUE(Check(request).ok()) << "an empty reason takes the note back";
+  request.set_reason(std::string(kMaxReasonBytes, 'r'));
+  EXPECT_TRUE(Check(request).ok());
+  request.mutable_reason()->push_back('r');
+  ExpectRefused(Check(request), "not_shared: reason has 1025 bytes, at most 1024");
+  request.mutable_model()->push_back('m');
+  ExpectRefused(Check(request), "not_shared: model has 1025 bytes, at most 1024");
+}
+
 TEST(RequestTest, TokenListsHaveOneToTwoMillionTokens) {
   ExpectRefused(FromProto(SomeSequence(0)).status(), "0 tokens");
   EXPECT_TRUE(FromProto(SomeSequence(1)).ok());
