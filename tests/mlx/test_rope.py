@@ -2,13 +2,17 @@
 
 import importlib
 import itertools
+import json
 import random
+import shutil
 import unittest
 
 import mlx.core as mx
+import mlx_lm
 import prefixd
-from prefixd.mlx import geometry
-from rows import WithDaemon
+from mlx_lm.models.cache import make_prompt_cache
+from prefixd.mlx import Model, geometry
+from rows import WithDaemon, prompt, same_bits
 
 SIZES = {
     "hidden_size": 128,
@@ -248,6 +252,23 @@ REFUSED_BEFORE = [
     ({"partial_rotary_factor": "1"}, 64),
     ({"text_config": [1]}, 64),
 ]
+
+
+class X2ModelsThatWereRefused(WithDaemon):
+    def test_X2_share_their_caches(self):
+        path = shutil.copytree(self.checkpoint, self.folder / "llama31")
+        config = json.loads((path / "config.json").read_text())
+        config = {**config, "rope_theta": 500000.0, "rope_scaling": LLAMA31}
+        (path / "config.json").write_text(json.dumps(config))
+        model = Model(mlx_lm.load(str(path))[0], str(path))
+        tokens = prompt(100, seed=1)
+        caches = make_prompt_cache(model.module)
+        model.module(mx.array([tokens]), cache=caches)
+        self.prompt_cache(models=[model]).insert_cache("model", tokens, caches)
+        again = self.prompt_cache(models=[model])
+        found, rest = again.fetch_nearest_cache("model", [*tokens, 1])
+        self.assertEqual(rest, [1])
+        self.assertTrue(same_bits(found, caches))
 
 
 class X2SpacesThatWereThere(WithDaemon):

@@ -36,6 +36,9 @@ def open_space(client, rope, **given):
     return client.open_space(rope=rope, **given)
 
 
+THETAS = ({}, {"rope_theta": 1e4}, {"rope_theta": 1e6})
+
+
 def paths_in(config, kinds, path=()):
     """Where in a configuration values of these kinds stand."""
     for name, value in config.items() if isinstance(config, dict) else enumerate(config):
@@ -218,6 +221,29 @@ class X2OneChangeIsAnotherRope(unittest.TestCase):
                 ]
                 self.assertEqual(len({rope, *others}), 5, f"{row.name}: {name}")
                 self.assertEqual(prefixd.rope_of({**row.config, name: None}), rope)
+
+    def test_X2_of_what_engines_take_for_different_things_where_it_is_unsaid(self):
+        yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+        llama3 = {"rope_type": "llama3", "factor": 8.0}
+        for configs in (
+            [{"model_type": "qwen2", **theta} for theta in THETAS],
+            [{"model_type": "of tomorrow", **theta} for theta in THETAS],
+            [{**theta} for theta in THETAS],
+            [
+                {"model_type": "llama", "rope_scaling": {**yarn, "mscale_all_dim": 1.0, **more}}
+                for more in ({}, {"mscale": 1.0}, {"mscale": 0})
+            ],
+            [
+                {"model_type": "llama", "max_position_embeddings": most, "rope_scaling": llama3}
+                for most in (8192, 16384)
+            ],
+            [
+                {"model_type": "of tomorrow", "rope_theta": 1e4, "rope_interleave": said}
+                for said in (None, False, True)
+            ],
+        ):
+            ropes = {prefixd.rope_of(config, 128) for config in configs}
+            self.assertEqual(len(ropes), len(configs), configs)
 
     def test_X2_of_what_one_of_two_places_says(self):
         twice = BY_NAME["Qwen2.5-VL 7B, said twice"].config
