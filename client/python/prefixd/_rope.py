@@ -137,7 +137,7 @@ class _Reading:
         return self._fields.model_type in NO_ROPE
 
     def _without(self) -> Rope:
-        """Of keys that are stored as they were computed."""
+        """The Rope where keys are stored as they were computed."""
         for name in ("rope_parameters", "rope_scaling"):
             if name in self._fields:
                 self._notes.add(name, self._fields.get(name))
@@ -244,7 +244,7 @@ def _layers_of_interval(interval: Any, layers: float | None) -> list[int] | None
 
 
 def _layers_of_list(listed: Any, layers: float | None) -> list[int] | None:
-    """Those that have 0 in a list which has 1 for the others; None for anything else."""
+    """The layers that have 0 in a list of 0 and 1; None for anything else."""
     if not isinstance(listed, (list, tuple)):
         return None
     if any(not isinstance(item, bool) and number(item) not in (0, 1) for item in listed):
