@@ -362,7 +362,9 @@ typedef struct prefixd_reserve_options {
   const prefixd_content* content;
   uint32_t content_count;
   uint32_t deadline_ms;   // 0 = 200
-  uint32_t write_format;  // index into formats: what prefixd_write_packed() brings
+  // Index into formats: what prefixd_write_packed() brings. Of a layer that has fewer formats it
+  // brings the last.
+  uint32_t write_format;
   uint32_t turn_end_count;
   const uint32_t* turn_ends;  // further sequence ends: after that many tokens, each
   uint64_t readable;          // a block that is here in one of these is not written; 0 = all

@@ -25,10 +25,15 @@ void PlanPages::Ask(uint32_t block, uint32_t tokens, uint32_t rung) {
 uint64_t PlanPages::block_bytes() const {
   uint64_t bytes = 0;
   for (const block::LayerGroup& group : space_->groups()) {
-    if (options_.rung >= group.ladder.size()) continue;  // of a state group: none
-    bytes += block::LayoutOfPage(group, options_.rung, options_.block_tokens).page_bytes;
+    if (group.ladder.empty()) continue;  // of a state group: none
+    const uint32_t rung = OwnRung(group, options_.rung);
+    bytes += block::LayoutOfPage(group, rung, options_.block_tokens).page_bytes;
   }
   return bytes;
+}
+
+uint32_t PlanPages::OwnRung(const block::LayerGroup& group, uint32_t rung) {
+  return std::min(rung, static_cast<uint32_t>(group.ladder.size()) - 1);
 }
 
 absl::Status PlanPages::EnsurePage(uint32_t group, uint32_t rung, PageMemory* page) const {
@@ -63,11 +68,8 @@ absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, co
   }
   PREFIXD_RETURN_IF_ERROR(space_->CheckOwns("write_packed", layer));
   const uint32_t block_tokens = options_.block_tokens, end = begin + count;
-  PREFIXD_ASSIGN_OR_RETURN(const uint32_t rung, RungOf(begin, end));
-  if (rung >= group.ladder.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", rung,
-                                                   ", the layer has ", group.ladder.size()));
-  }
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t asked, RungOf(begin, end));
+  const uint32_t rung = OwnRung(group, asked);
   PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group, rung, key, value));
   for (uint32_t at = begin; at < end;) {
     const uint32_t first = at / block_tokens * block_tokens, slot = at - first;
@@ -130,13 +132,14 @@ bool PlanPages::IsOwn(uint32_t group, uint32_t block) const {
 OwnPages::Page PlanPages::own_page(uint32_t group, uint32_t block) const {
   if (!IsOwn(group, block)) return {};
   const Block& asked = blocks_.at(block);
-  return {.memory = asked.pages[group], .rung = asked.rung};
+  return {.memory = asked.pages[group], .rung = OwnRung(space_->groups()[group], asked.rung)};
 }
 
 uint64_t PlanPages::rungs_used(uint32_t group) const {
-  const size_t rungs = space_->groups()[group].ladder.size();
-  const uint64_t all = (uint64_t{1} << rungs) - 1;
-  const uint64_t written = options_.rung < rungs ? uint64_t{1} << options_.rung : 0;
+  const std::vector<quant::KvFormat>& ladder = space_->groups()[group].ladder;
+  if (ladder.empty()) return 0;
+  const uint64_t all = (uint64_t{1} << ladder.size()) - 1;
+  const uint64_t written = uint64_t{1} << OwnRung(space_->groups()[group], options_.rung);
   return ((options_.readable | options_.coarser) & all) | written;
 }
 

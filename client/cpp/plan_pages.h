@@ -68,6 +68,9 @@ class PlanPages final : public OwnPages {
     std::vector<PageMemory> pages{};  // one for each group, none until it is written to
     std::vector<uint32_t> written{};  // tokens of each layer, from the block's first on
   };
+  // What a plan that writes `rung` writes in the group: its last one where it has fewer. Requires: a
+  // group with a ladder.
+  static uint32_t OwnRung(const block::LayerGroup& group, uint32_t rung);
   absl::Status EnsurePage(uint32_t group, uint32_t rung, PageMemory* page) const;
   // Of the blocks among the tokens that were asked for; options_.rung when there are none.
   absl::StatusOr<uint32_t> RungOf(uint32_t begin, uint32_t end) const;

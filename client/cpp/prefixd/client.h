@@ -421,7 +421,8 @@ struct ReserveOptions {
   std::span<const Content> content{};
   std::span<const uint32_t> turn_ends{};    // further sequence ends: after that many tokens, each
   std::chrono::milliseconds deadline{200};  // of asking the daemon
-  uint32_t write_format = 0;                // index into formats: what WritePacked brings
+  // Index into formats: what WritePacked brings. Of a layer that has fewer formats it brings the last.
+  uint32_t write_format = 0;
   // As BeginOptions::coarser_formats; TokenRun::format says which the daemon advises.
   uint64_t coarser_formats = 0;
   // A block that is here in one of these formats, or in write_format, is not written again.

@@ -159,7 +159,8 @@ class Space:
     ) -> Plan:
         """Asks what is missing of the tokens and announces it.
 
-        `writable`: the one format that write_packed() will bring; the first unless told.
+        `writable`: the one format that write_packed() will bring; the first unless told. Of a layer
+        that has fewer formats it brings the last.
         `readable`: a block that is here in one of these is not written; all unless told.
         `coarser`: formats that write_packed() can bring instead while the daemon advises it;
         Plan.formats says which it is to be.
