@@ -142,13 +142,15 @@ class Answer:
 
 
 class Server(Process):
-    """An mlx_lm server of its own process: with prefixd, or the engine alone (daemon None)."""
+    """An mlx_lm server of its own process: with prefixd, or the engine alone (daemon None).
+
+    One that starts without a model loads whichever a request names (load())."""
 
     def __init__(
         self,
         folder: Path,
         name: str,
-        model: Path,
+        model: Path | None,
         flags: Sequence[str] = (),
         daemon_address: str | None = None,
     ):
@@ -158,9 +160,20 @@ class Server(Process):
         else:
             command += ["-m", "prefixd.mlx.server", f"--prefixd={daemon_address}"]
             command += [f"--prefixd-name={name}", "--prefixd-deadline-ms=30000"]
-        command += [f"--model={model}", "--port=0", *flags]
+        command += ["--port=0", *flags]
+        if model is not None:
+            command.append(f"--model={model}")
         super().__init__(command, folder / f"{name}.log")
-        self._stores = 0
+        self._model: dict[str, str] = {}  # what a request says of it
+        self._with_prefixd = daemon_address is not None
+
+    def load(self, model: Path) -> None:
+        """Every request from now on is for this model. Returns once prefixd has it open, too."""
+        self._model = {"model": str(model)}
+        body = {"prompt": words([0]), "max_tokens": 1}
+        self._ask("/v1/completions", body)
+        if self._with_prefixd:
+            self._wait_until_open()
 
     def complete(
         self, prompt: list[int], max_tokens: int, settle: bool = True, opened: bool = True
@@ -195,15 +208,23 @@ class Server(Process):
     def _post(
         self, path: str, body: dict[str, Any], settle: bool = True, opened: bool = True
     ) -> dict[str, Any]:
-        request = urllib.request.Request(self.url() + path, json.dumps(body).encode())
-        if "prefixd.mlx.server" in self.command and opened:
-            self.wait_for_line(r"prefixd (holds|does not hold) caches of")
+        if self._with_prefixd and opened:
+            self._wait_until_open()
         before = self.stores()
-        with _open_url(request, timeout=DEADLINE_S) as reply:
-            answer = json.loads(reply.read())
-        if "prefixd.mlx.server" in self.command and settle:
+        answer = self._ask(path, body)
+        if self._with_prefixd and settle:
             self.wait_for_store(answer["usage"]["total_tokens"], before)
         return answer
+
+    def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        asked = json.dumps({**body, **self._model}).encode()
+        request = urllib.request.Request(self.url() + path, asked)
+        with _open_url(request, timeout=DEADLINE_S) as reply:
+            return json.loads(reply.read())
+
+    def _wait_until_open(self) -> None:
+        model = re.escape(self._model.get("model", ""))
+        self.wait_for_line(rf"prefixd (holds|does not hold) caches of .*{model}(?![\w-])")
 
     @staticmethod
     def _read(answer: dict[str, Any], text: str) -> Answer:

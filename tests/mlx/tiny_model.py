@@ -21,6 +21,9 @@ TEMPLATE = (
     "{{ m['content'] }} {% endfor %}"
     "{% if add_generation_prompt %}w252{% endif %}"
 )
+TEMPLATE_WITH_ENDS = TEMPLATE.replace("{{ m['content'] }} ", "{{ m['content'] }} w253 ")
+"""A message ends with a token of its own. mlx_lm.server finds the end of a system prompt by that,
+and saves what it has there."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def _weights(geometry: Geometry) -> dict[str, mx.array]:
     return {name: value.astype(dtype) for name, value in weights.items()}
 
 
-def write_tokenizer(directory: Path) -> None:
+def write_tokenizer(directory: Path, template: str = TEMPLATE) -> None:
     vocabulary = {f"w{i}": i for i in range(WORDS)}
     vocabulary["<eos>"] = WORDS
     vocabulary["<unk>"] = WORDS + 1
@@ -95,7 +98,7 @@ def write_tokenizer(directory: Path) -> None:
                 "auto_map": {"AutoTokenizer": [None, "PreTrainedTokenizerFast"]},
                 "eos_token": "<eos>",
                 "unk_token": "<unk>",
-                "chat_template": TEMPLATE,
+                "chat_template": template,
             }
         )
     )
