@@ -65,6 +65,11 @@ std::unique_ptr<prefixd_lease> Owned(std::shared_ptr<prefixd::Client> client,
   return handle;
 }
 
+uint32_t UsedTokens(uint32_t told) {
+  if (told == PREFIXD_NONE_USED) return 0;
+  return told == 0 ? prefixd::ReleaseInfo::kAsRead : told;
+}
+
 struct Set {
   std::shared_ptr<prefixd::Client> client;
   std::vector<Options> options;  // what the members' options point at
@@ -215,13 +220,25 @@ size_t prefixd_table(prefixd_lease* lease, uint32_t layer, const prefixd_block**
   });
 }
 
+size_t prefixd_stored_runs(prefixd_lease* lease, uint32_t layer, prefixd_stored_run* runs,
+                           size_t capacity) {
+  return Guarded<size_t>(0, [&]() -> size_t {
+    if (lease == nullptr) return 0;
+    const std::vector<prefixd::TokenRun> stored = lease->lease.runs(LayerOf(layer));
+    for (size_t i = 0; runs != nullptr && i < std::min(capacity, stored.size()); ++i) {
+      runs[i] = {stored[i].begin, stored[i].end, stored[i].format, 0};
+    }
+    return stored.size();
+  });
+}
+
 void prefixd_release(prefixd_lease* lease, const prefixd_used* used) {
   Freeing([&] {
     const std::unique_ptr<prefixd_lease> owned(lease);
     prefixd_used worth;
     if (owned == nullptr || used == nullptr || !Take(used, &worth)) return;
     owned->lease.Release(
-        {.used_tokens = worth.used_tokens,
+        {.used_tokens = UsedTokens(worth.used_tokens),
          .first_token = std::chrono::microseconds(static_cast<int64_t>(worth.first_token_us)),
          .prefill_tokens_per_s = worth.prefill_tokens_per_s});
   });

@@ -166,8 +166,10 @@ enum { PREFIXD_VALUES_STORED = 1, PREFIXD_VALUES_NONE = 2, PREFIXD_VALUES_KEY_PR
 typedef struct prefixd_layer {
   size_t size;
   uint32_t kv_heads, key_dim, value_dim;
-  uint32_t format_count;          // 1 to 4
-  const prefixd_format* formats;  // finest first
+  // 1 to 4, finest first. Layers may have fewer than others: where a call names formats by their
+  // index, such a layer takes its last one for an index beyond.
+  uint32_t format_count;
+  const prefixd_format* formats;
   // Since version 2.
   uint32_t kind;                 // PREFIXD_FULL (0 means it too) ...
   uint32_t window, sink_tokens;  // of PREFIXD_SLIDING
@@ -341,16 +343,32 @@ typedef struct prefixd_block {
   uint32_t format;        // index into the layer's formats
 } prefixd_block;
 // Blocks of `layer` in position order, valid until the lease is released. Returns how many.
+// Counts as reading them all.
 PREFIXD_API size_t prefixd_table(prefixd_lease* lease, uint32_t layer,
                                  const prefixd_block** blocks);
 
+typedef struct prefixd_stored_run {  // tokens [begin, end)
+  uint32_t begin, end;
+  uint32_t format;    // index into the layer's formats
+  uint32_t reserved;  // 0
+} prefixd_stored_run;
+// The runs of the restorable tokens of `layer` that prefixd_gather() copies in one go; of a sliding
+// layer only those that it has. Waits, and reads nothing. Fills at most `capacity`; returns how
+// many there are. Since version 5.
+PREFIXD_API size_t prefixd_stored_runs(prefixd_lease* lease, uint32_t layer,
+                                       prefixd_stored_run* runs, size_t capacity);
+
+#define PREFIXD_NONE_USED UINT32_MAX
 typedef struct prefixd_used {  // what a lease was worth
   size_t size;
+  // That were not computed again. 0: up to the furthest token that prefixd_gather(),
+  // prefixd_get_state() or prefixd_table() gave. PREFIXD_NONE_USED, since version 5: none.
   uint32_t used_tokens;
   uint64_t first_token_us;
+  // What they would have cost. 0: what this lookup or, before it, a release in this space told.
   double prefill_tokens_per_s;
 } prefixd_used;
-// Gives the pages back and frees the handle. `used` may be NULL.
+// Gives the pages back and frees the handle. `used` may be NULL: all defaults.
 PREFIXD_API void prefixd_release(prefixd_lease* lease, const prefixd_used* used);
 
 // --- storing ---
@@ -362,9 +380,7 @@ typedef struct prefixd_reserve_options {
   const prefixd_content* content;
   uint32_t content_count;
   uint32_t deadline_ms;   // 0 = 200
-  // Index into formats: what prefixd_write_packed() brings. Of a layer that has fewer formats it
-  // brings the last.
-  uint32_t write_format;
+  uint32_t write_format;  // index into formats: what prefixd_write_packed() brings
   uint32_t turn_end_count;
   const uint32_t* turn_ends;  // further sequence ends: after that many tokens, each
   uint64_t readable;          // a block that is here in one of these is not written; 0 = all

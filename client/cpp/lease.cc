@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status.h"
 #include "convert.h"
 #include "prefixd/client.h"
 #include "sequence_impl.h"
@@ -56,21 +57,51 @@ Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePac
                                                         layer, ", the lease has ", usable));
     }
     if (count == 0) return absl::OkStatus();
-    return pages_.impl_->Gather(
-        {.layer = static_cast<uint32_t>(layer), .begin = begin, .count = count}, key, value);
+    PREFIXD_RETURN_IF_ERROR(pages_.impl_->Gather(
+        {.layer = static_cast<uint32_t>(layer), .begin = begin, .count = count}, key, value));
+    Read(begin + count);
+    return absl::OkStatus();
   };
   return ToPublic(gather());
 }
 
 Status Lease::GetState(int layer, std::span<std::byte> state) const {
-  return pages_.GetState(layer, state);
+  const Status status = pages_.GetState(layer, state);
+  if (status.ok()) Read(restorable_tokens());
+  return status;
 }
 
-std::span<const BlockTableEntry> Lease::block_table(int layer) {
+void Lease::Read(uint32_t end) const {
+  pages_.impl_->read_tokens = std::max(pages_.impl_->read_tokens, end);
+}
+
+std::span<const BlockTableEntry> Lease::Table(int layer) {
   if (!pages_.impl_ || !pages_.impl_->HasLayer(layer)) return {};
   // A table ends where the usable tokens do.
   if (!pages_.impl_->Ready(layer).ok()) pages_.Restart();
   return pages_.block_table(layer);
+}
+
+std::span<const BlockTableEntry> Lease::block_table(int layer) {
+  const std::span<const BlockTableEntry> table = Table(layer);
+  if (!table.empty()) Read(restorable_tokens());
+  return table;
+}
+
+std::vector<TokenRun> Lease::runs(int layer) {
+  std::vector<TokenRun> runs;
+  uint32_t begin = 0;
+  for (const BlockTableEntry& entry : Table(layer)) {
+    const TokenRun run{.begin = begin, .end = begin + entry.tokens, .format = entry.format};
+    begin = run.end;
+    if (entry.units == nullptr) continue;  // of a sliding layer, and not needed
+    if (!runs.empty() && runs.back().end == run.begin && runs.back().format == run.format) {
+      runs.back().end = run.end;
+    } else {
+      runs.push_back(run);
+    }
+  }
+  return runs;
 }
 
 Result<std::string> Lease::Share() const { return pages_.Share(); }

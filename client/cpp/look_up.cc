@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "convert.h"
+#include "format_index.h"
 #include "wire/answer.h"
 #include "wire/pages.h"
 #include "wire/sequence.h"
@@ -16,13 +17,6 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr size_t kMostReleases = 256;  // that ride on one call
-
-uint64_t Bit(uint32_t rung) { return rung < 64 ? uint64_t{1} << rung : 0; }
-
-// Of a state group, which has no formats: none.
-uint64_t ReadableRungs(const block::LayerGroup& group, const BeginOptions& options) {
-  return options.readable & ((uint64_t{1} << group.ladder.size()) - 1);
-}
 
 bool IsSame(const block::SequenceView& a, const block::SequenceView& b) {
   return std::ranges::equal(a.tokens, b.tokens) && std::ranges::equal(a.content, b.content);
@@ -53,7 +47,7 @@ absl::Status AddItem(const SpaceState& space, const Question& question, bool lik
       static_cast<uint32_t>(std::clamp<int64_t>(options.wait_pending.count(), 0, 1 << 30)));
   for (const uint32_t end : options.turn_ends) item->add_turn_ends(end);
   for (const block::LayerGroup& group : space.groups()) {
-    const uint64_t readable = ReadableRungs(group, options);
+    const uint64_t readable = RungsOf(group, options.readable);
     if (readable == 0 && group.kind != block::LayerKind::kState) {
       return absl::InvalidArgumentError(absl::StrCat("begin: readable names none of the ",
                                                      group.ladder.size(), " formats of group ",
@@ -255,11 +249,10 @@ absl::StatusOr<v1::AcquireReply> Ask(Core& core, const Session& session, v1::Acq
 
 std::vector<uint64_t> WritableRungs(const SpaceState& space, const BeginOptions& options) {
   std::vector<uint64_t> writable;
+  const uint64_t written = MaskOf(options.write_format) | options.coarser_formats |
+                           (options.head_tokens > 0 ? MaskOf(options.head_format) : 0);
   for (const block::LayerGroup& group : space.groups()) {
-    const uint64_t all = (uint64_t{1} << group.ladder.size()) - 1;
-    const uint64_t written = Bit(options.write_format) | options.coarser_formats |
-                             (options.head_tokens > 0 ? Bit(options.head_format) : 0);
-    writable.push_back(ReadableRungs(group, options) | (written & all));
+    writable.push_back(RungsOf(group, options.readable | written));
   }
   return writable;
 }

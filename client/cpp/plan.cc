@@ -41,7 +41,7 @@ struct Plan::Impl {
         ends(options.turn_ends.begin(), options.turn_ends.end()),
         rungs{.rung = options.write_format, .coarser = options.coarser_formats},
         pages(space, {.block_tokens = space->block_tokens(),
-                      .rung = options.write_format,
+                      .format = options.write_format,
                       .coarser = options.coarser_formats,
                       .readable = options.readable}) {}
 
@@ -113,10 +113,11 @@ absl::Status Plan::Impl::Reserve(base::Deadline deadline) {
 uint32_t Plan::Impl::FormatOf(const block::BlockPlan& plan) const {
   if (rungs.coarser == 0) return rungs.rung;
   for (uint32_t group = 0; group < plan.rungs.size(); ++group) {
-    if (plan.rungs[group] == block::kNoLimit) continue;
-    const auto finest = static_cast<uint32_t>(std::countr_zero(pages.rungs_used(group)));
-    const size_t ladder = space->groups()[group].ladder.size();
-    return plan.rungs[group] > finest ? rungs.Coarser(ladder) : rungs.rung;
+    const uint64_t used = pages.rungs_used(group);
+    // Advice shows where there is a choice.
+    if (plan.rungs[group] == block::kNoLimit || std::has_single_bit(used)) continue;
+    const auto finest = static_cast<uint32_t>(std::countr_zero(used));
+    return plan.rungs[group] > finest ? rungs.Coarser(space->formats()) : rungs.rung;
   }
   return rungs.rung;
 }

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "block/page_layout.h"
+#include "format_index.h"
 #include "packed_rows.h"
 
 namespace prefixd::client {
@@ -15,9 +16,9 @@ namespace prefixd::client {
 PlanPages::PlanPages(std::shared_ptr<const SpaceState> space, const Options& options)
     : space_(std::move(space)), options_(options), states_(space_) {}
 
-void PlanPages::Ask(uint32_t block, uint32_t tokens, uint32_t rung) {
+void PlanPages::Ask(uint32_t block, uint32_t tokens, uint32_t format) {
   blocks_[block] = {.tokens = tokens,
-                    .rung = rung,
+                    .format = format,
                     .pages = std::vector<PageMemory>(space_->groups().size()),
                     .written = std::vector<uint32_t>(space_->layers().size(), 0)};
 }
@@ -25,15 +26,11 @@ void PlanPages::Ask(uint32_t block, uint32_t tokens, uint32_t rung) {
 uint64_t PlanPages::block_bytes() const {
   uint64_t bytes = 0;
   for (const block::LayerGroup& group : space_->groups()) {
-    if (group.ladder.empty()) continue;  // of a state group: none
-    const uint32_t rung = OwnRung(group, options_.rung);
+    if (group.kind == block::LayerKind::kState) continue;
+    const uint32_t rung = RungOf(group, options_.format);
     bytes += block::LayoutOfPage(group, rung, options_.block_tokens).page_bytes;
   }
   return bytes;
-}
-
-uint32_t PlanPages::OwnRung(const block::LayerGroup& group, uint32_t rung) {
-  return std::min(rung, static_cast<uint32_t>(group.ladder.size()) - 1);
 }
 
 absl::Status PlanPages::EnsurePage(uint32_t group, uint32_t rung, PageMemory* page) const {
@@ -46,16 +43,19 @@ absl::Status PlanPages::EnsurePage(uint32_t group, uint32_t rung, PageMemory* pa
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> PlanPages::RungOf(uint32_t begin, uint32_t end) const {
+absl::StatusOr<uint32_t> PlanPages::RungOfBlocks(const block::LayerGroup& group, uint32_t begin,
+                                                 uint32_t end) const {
   const auto first = blocks_.lower_bound(begin / options_.block_tokens);
-  if (first == blocks_.end() || first->first * options_.block_tokens >= end) return options_.rung;
+  if (first == blocks_.end() || first->first * options_.block_tokens >= end)
+    return RungOf(group, options_.format);
+  const uint32_t rung = RungOf(group, first->second.format);
   for (auto it = first; it != blocks_.end() && it->first * options_.block_tokens < end; ++it) {
-    if (it->second.rung == first->second.rung) continue;
+    if (RungOf(group, it->second.format) == rung) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("write_packed: block ", first->first, " is wanted in format ",
-                     first->second.rung, ", block ", it->first, " in ", it->second.rung));
+                     first->second.format, ", block ", it->first, " in ", it->second.format));
   }
-  return first->second.rung;
+  return rung;
 }
 
 absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
@@ -68,8 +68,12 @@ absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, co
   }
   PREFIXD_RETURN_IF_ERROR(space_->CheckOwns("write_packed", layer));
   const uint32_t block_tokens = options_.block_tokens, end = begin + count;
-  PREFIXD_ASSIGN_OR_RETURN(const uint32_t asked, RungOf(begin, end));
-  const uint32_t rung = OwnRung(group, asked);
+  if (options_.format >= space_->formats()) {
+    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ",
+                                                   options_.format, ", the layers have ",
+                                                   space_->formats()));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t rung, RungOfBlocks(group, begin, end));
   PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group, rung, key, value));
   for (uint32_t at = begin; at < end;) {
     const uint32_t first = at / block_tokens * block_tokens, slot = at - first;
@@ -132,15 +136,12 @@ bool PlanPages::IsOwn(uint32_t group, uint32_t block) const {
 OwnPages::Page PlanPages::own_page(uint32_t group, uint32_t block) const {
   if (!IsOwn(group, block)) return {};
   const Block& asked = blocks_.at(block);
-  return {.memory = asked.pages[group], .rung = OwnRung(space_->groups()[group], asked.rung)};
+  return {.memory = asked.pages[group], .rung = RungOf(space_->groups()[group], asked.format)};
 }
 
 uint64_t PlanPages::rungs_used(uint32_t group) const {
-  const std::vector<quant::KvFormat>& ladder = space_->groups()[group].ladder;
-  if (ladder.empty()) return 0;
-  const uint64_t all = (uint64_t{1} << ladder.size()) - 1;
-  const uint64_t written = uint64_t{1} << OwnRung(space_->groups()[group], options_.rung);
-  return ((options_.readable | options_.coarser) & all) | written;
+  return RungsOf(space_->groups()[group],
+                 options_.readable | options_.coarser | MaskOf(options_.format));
 }
 
 }  // namespace prefixd::client

@@ -22,9 +22,10 @@ class PlanPages final : public OwnPages {
  public:
   struct Options {
     uint32_t block_tokens = 0;
-    uint32_t rung = 0;      // that is written
+    // Indexes into the layers' formats (format_index.h).
+    uint32_t format = 0;    // that is written
     uint64_t coarser = 0;   // mask of those that may be written instead
-    uint64_t readable = 0;  // mask of rungs in which a block is good as well
+    uint64_t readable = 0;  // mask of those in which a block is good as well
   };
   PlanPages(std::shared_ptr<const SpaceState> space, const Options& options);
 
@@ -33,14 +34,14 @@ class PlanPages final : public OwnPages {
     states_.UseStaging(staging);
     staging_ = std::move(staging);
   }
-  // The block is to be written, `tokens` of it, in that rung.
-  void Ask(uint32_t block, uint32_t tokens, uint32_t rung);
+  // The block is to be written, `tokens` of it, in that format.
+  void Ask(uint32_t block, uint32_t tokens, uint32_t format);
   // Bytes of the pages of one block.
   uint64_t block_bytes() const;
 
   // Tokens [begin, begin + count) of a layer that exists; those of blocks that were not asked for
-  // are passed over. InvalidArgument for a gap inside a block, for missing parts;
-  // FailedPrecondition for blocks of several rungs.
+  // are passed over. InvalidArgument for a gap inside a block, for missing parts, for a format that
+  // no layer has; FailedPrecondition for blocks of several formats of the layer.
   absl::Status Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
   // InvalidArgument when a block before `tokens` that was asked for is not whole. To be asked
@@ -64,16 +65,15 @@ class PlanPages final : public OwnPages {
  private:
   struct Block {
     uint32_t tokens = 0;
-    uint32_t rung = 0;
+    uint32_t format = 0;
     std::vector<PageMemory> pages{};  // one for each group, none until it is written to
     std::vector<uint32_t> written{};  // tokens of each layer, from the block's first on
   };
-  // What a plan that writes `rung` writes in the group: its last one where it has fewer. Requires: a
-  // group with a ladder.
-  static uint32_t OwnRung(const block::LayerGroup& group, uint32_t rung);
   absl::Status EnsurePage(uint32_t group, uint32_t rung, PageMemory* page) const;
-  // Of the blocks among the tokens that were asked for; options_.rung when there are none.
-  absl::StatusOr<uint32_t> RungOf(uint32_t begin, uint32_t end) const;
+  // The group's, of the blocks among the tokens that were asked for; of options_.format when there
+  // are none.
+  absl::StatusOr<uint32_t> RungOfBlocks(const block::LayerGroup& group, uint32_t begin,
+                                        uint32_t end) const;
 
   const std::shared_ptr<const SpaceState> space_;
   const Options options_;

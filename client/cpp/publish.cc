@@ -344,7 +344,8 @@ std::optional<bool> AdvisesCoarser(const block::ReservePlan& plan,
   for (auto b = plan.blocks.rbegin(); b != plan.blocks.rend(); ++b) {
     if (b->state == block::BlockState::kPresent) continue;
     for (size_t group = 0; group < b->rungs.size(); ++group) {
-      if (b->rungs[group] == block::kNoLimit) continue;
+      // Advice shows where there is a choice.
+      if (b->rungs[group] == block::kNoLimit || std::has_single_bit(writable[group])) continue;
       return b->rungs[group] > static_cast<uint32_t>(std::countr_zero(writable[group]));
     }
   }

@@ -1,6 +1,7 @@
 #include "sequence_impl.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -159,12 +160,12 @@ void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswe
   const Held fresh{opened.attachment, found.lease};
   if (found.match.restorable_tokens < pages.complete_tokens()) {
     // What the sequence has is more. A lease that went on holds more than is read of it.
-    if (!extends) GiveBack(fresh, {});
+    if (!extends) GiveBackUnused(fresh);
     return;
   }
   pages.Extend(found.pages, found.match.restorable_tokens);
-  for (const Held& old : std::exchange(published, {})) GiveBack(old, {});
-  if (held && !extends) GiveBack(*held, {});
+  for (const Held& old : std::exchange(published, {})) GiveBackUnused(old);
+  if (held && !extends) GiveBackUnused(*held);
   held = fresh;
   load = std::move(found.pages);
   leased = std::move(found.leased);
@@ -229,7 +230,7 @@ uint32_t Sequence::Impl::Restart() {
 void Sequence::Impl::CutTo(uint32_t usable) {
   if (usable < pages.cached_tokens() || usable < pages.complete_tokens()) DropReservation();
   pages.Restart(load, usable);
-  for (const Held& old : std::exchange(published, {})) GiveBack(old, {});
+  for (const Held& old : std::exchange(published, {})) GiveBackUnused(old);
   committed_tokens = usable / pages.block_tokens() * pages.block_tokens();
 }
 
@@ -246,11 +247,14 @@ void Sequence::Impl::Park() {
 void Sequence::Impl::Release(const ReleaseInfo& info) {
   Settle();
   DropReservation();
+  ReleaseInfo worth = info;
+  if (worth.used_tokens == ReleaseInfo::kAsRead)
+    worth.used_tokens = std::min(read_tokens, restorable_tokens());
   if (load) load->Cancel();
   // Nobody may be given a pointer into pages that the daemon may use again.
   pages.Restart(nullptr, 0);
-  for (const Held& old : std::exchange(published, {})) GiveBack(old, {});
-  if (held) GiveBack(*held, info);
+  for (const Held& old : std::exchange(published, {})) GiveBackUnused(old);
+  if (held) GiveBack(*held, worth);
   held.reset();
   leased = nullptr;
   load = nullptr;
@@ -263,7 +267,9 @@ void Sequence::Impl::GiveBack(const Held& lease, const ReleaseInfo& info) {
   released.set_first_token_us(Micros(info.first_token));
   const bool is_load = held && held->lease == lease.lease && load;
   released.set_load_us(is_load ? Micros(load->duration()) : 0);
-  released.set_prefill_tokens_per_s(info.prefill_tokens_per_s);
+  // One bad number would refuse the others of the call, too.
+  const double rate = info.prefill_tokens_per_s;
+  released.set_prefill_tokens_per_s(std::isfinite(rate) ? std::max(0.0, rate) : 0);
   core->farewells().Release(lease.attachment->session(), std::move(released));
 }
 
@@ -388,7 +394,7 @@ void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
     if (swapped) {
       published.push_back(fresh);
     } else {
-      GiveBack(fresh, {});
+      GiveBackUnused(fresh);
     }
   }
 }

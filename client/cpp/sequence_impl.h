@@ -49,6 +49,7 @@ struct Sequence::Impl {
   bool parked = false;
   uint32_t committed_tokens = 0;  // whole blocks up to here need no further look
   uint32_t end_tokens = 0;        // the last end that was declared
+  uint32_t read_tokens = 0;       // of a Lease: the end of what its engine took
 
   bool HasLayer(int layer) const {
     return layer >= 0 && static_cast<size_t>(layer) < space->layers().size();
@@ -100,7 +101,9 @@ struct Sequence::Impl {
   void SwapPublished(const client::OpenedUnder& opened, const client::Published& published,
                      uint32_t tokens);
   void Follow(std::optional<bool> coarser);  // the daemon's advice, if it gave one
+  // `info`: with used_tokens told.
   void GiveBack(const Held& lease, const ReleaseInfo& info);
+  void GiveBackUnused(const Held& lease) { GiveBack(lease, {.used_tokens = 0}); }
   void DropReservation();
 };
 

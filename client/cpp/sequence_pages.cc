@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/stream_copy.h"
 #include "block/page_layout.h"
+#include "format_index.h"
 #include "packed_rows.h"
 
 namespace prefixd::client {
@@ -47,8 +48,8 @@ kernels::TensorView ViewFrom(const TensorView& view, uint32_t dim, uint32_t tens
 
 }  // namespace
 
-uint32_t WriteRungs::Coarser(size_t ladder) const {
-  for (uint32_t next = rung + 1; next < ladder && next < 64; ++next) {
+uint32_t WriteRungs::Coarser(uint32_t formats) const {
+  for (uint32_t next = rung + 1; next < formats && next < 64; ++next) {
     if ((coarser >> next & 1) != 0) return next;
   }
   return rung;
@@ -141,13 +142,13 @@ absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_
   const uint32_t donated = block == first_own_block() ? cached_tokens_ % block_tokens_ : 0;
   const CachedPage donor = donated ? load_->page(group, block) : CachedPage();
   const bool coarser = IsCoarser(block);
-  const uint32_t rung = donated   ? donor.rung
-                        : coarser ? write_rungs_.Coarser(layers.ladder.size())
+  const uint32_t format = coarser ? write_rungs_.Coarser(space_->formats())
                                   : write_rungs_.OfBlock(block, block_tokens_);
-  if (rung >= layers.ladder.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", rung, ", group ",
-                                                   layers.name, " has ", layers.ladder.size()));
+  if (!donated && format >= space_->formats()) {
+    return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", format,
+                                                   ", the layers have ", space_->formats()));
   }
+  const uint32_t rung = donated ? donor.rung : RungOf(layers, format);
   const uint64_t bytes = block::LayoutOfPage(layers, rung, block_tokens_).page_bytes;
   PageMemory memory = AllocatePage(staging_.get(), bytes);
   if (!memory) return absl::ResourceExhaustedError("append: no memory for a page");
@@ -242,14 +243,23 @@ absl::StatusOr<uint32_t> SequencePages::RungOfPacked(const LayerTokens& tokens) 
         "write_packed: the sequence was begun with coarser_formats, Append() follows the advice");
   }
   const uint32_t group = space_->layers()[tokens.layer].group;
+  const auto rung_of = [&](uint32_t block) {
+    return RungOf(space_->groups()[group], write_rungs_.OfBlock(block, block_tokens_));
+  };
   const uint32_t first = tokens.begin / block_tokens_;
-  const uint32_t rung = write_rungs_.OfBlock(first, block_tokens_);
   const uint32_t last =
       tokens.count > 0 ? (tokens.begin + tokens.count - 1) / block_tokens_ : first;
-  if (write_rungs_.OfBlock(last, block_tokens_) != rung) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("write_packed: block ", first, " is written in format ", rung, ", block ",
-                     last, " in ", write_rungs_.OfBlock(last, block_tokens_)));
+  for (const uint32_t block : {first, last}) {
+    const uint32_t format = write_rungs_.OfBlock(block, block_tokens_);
+    if (format < space_->formats()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", format,
+                                                   ", the layers have ", space_->formats()));
+  }
+  const uint32_t rung = rung_of(first);
+  if (rung_of(last) != rung) {
+    return absl::FailedPreconditionError(absl::StrCat("write_packed: block ", first,
+                                                      " is written in format ", rung, ", block ",
+                                                      last, " in ", rung_of(last)));
   }
   if (tokens.count > 0 && tokens.begin % block_tokens_ != 0 && first == first_own_block() &&
       cached_tokens_ % block_tokens_ != 0 && load_->page(group, first).rung != rung) {
@@ -266,10 +276,6 @@ absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedV
   const block::LayerGroup& group = space_->groups()[place.group];
   PREFIXD_RETURN_IF_ERROR(CheckAppend(tokens));
   PREFIXD_ASSIGN_OR_RETURN(const uint32_t rung, RungOfPacked(tokens));
-  if (rung >= group.ladder.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ", rung,
-                                                   ", the layer has ", group.ladder.size()));
-  }
   PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group, rung, key, value));
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
     CopyIntoPage({.group = group,
@@ -418,7 +424,7 @@ uint64_t SequencePages::in_place_bytes() const {
 }
 
 uint64_t SequencePages::rungs_used(uint32_t group) const {
-  const uint64_t all = (uint64_t{1} << space_->groups()[group].ladder.size()) - 1;
+  const block::LayerGroup& layers = space_->groups()[group];
   uint64_t mask = 0;
   const uint32_t cached_blocks = (cached_tokens_ + block_tokens_ - 1) / block_tokens_;
   if (space_->IsState(group)) return 0;
@@ -428,7 +434,7 @@ uint64_t SequencePages::rungs_used(uint32_t group) const {
   }
   for (const Own& own : own_[group]) mask |= uint64_t{1} << own.place.rung;
   // Of a sliding group there may be no page at all.
-  return mask != 0 ? mask | (write_rungs_.coarser & all) : all;
+  return mask != 0 ? mask | RungsOf(layers, write_rungs_.coarser) : RungsOf(layers, ~uint64_t{0});
 }
 
 }  // namespace prefixd::client

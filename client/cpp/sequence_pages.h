@@ -31,6 +31,7 @@ struct LayerTokens {
 };
 
 // Which rung of the ladder a block of our own is written in.
+// Indexes into the layers' formats (format_index.h).
 struct WriteRungs {
   uint32_t rung = 0;
   uint32_t head_tokens = 0;  // blocks that end at or before it
@@ -43,8 +44,8 @@ struct WriteRungs {
   uint32_t OfBlock(uint32_t block, uint32_t block_tokens) const {
     return IsHead(block, block_tokens) ? head_rung : rung;
   }
-  // The next coarser one of a ladder of so many, or `rung`.
-  uint32_t Coarser(size_t ladder) const;
+  // The next coarser one of so many formats, or `rung`.
+  uint32_t Coarser(uint32_t formats) const;
 };
 
 class SequencePages final : public OwnPages {

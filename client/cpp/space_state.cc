@@ -17,6 +17,7 @@ SpaceState::SpaceState(block::SpaceIdentity identity)
       payload_bytes_per_token_(block::PayloadBytesPerToken(identity_)) {
   for (uint32_t group = 0; group < groups().size(); ++group) {
     kinds_.push_back(groups()[group].kind);
+    formats_ = std::max(formats_, static_cast<uint32_t>(groups()[group].ladder.size()));
     regular_ = regular_ && kinds_.back() == block::LayerKind::kFull;
     const std::vector<uint32_t>& members = groups()[group].layers;
     for (uint32_t index = 0; index < members.size(); ++index) {

@@ -36,6 +36,7 @@ class SpaceState {
 
   const std::vector<block::LayerGroup>& groups() const { return identity_.groups; }
   const std::vector<LayerPlace>& layers() const { return layers_; }
+  uint32_t formats() const { return formats_; }  // of the layer that has most
   // The layer whose keys and values it attends on: itself, or the one that it shares.
   uint32_t owner(uint32_t layer) const { return owners_[layer]; }
   // In another layer's place: InvalidArgument, in the name of `caller`.
@@ -65,6 +66,7 @@ class SpaceState {
   std::vector<uint32_t> owners_;         // of each layer
   std::vector<block::LayerKind> kinds_;
   bool regular_ = true;
+  uint32_t formats_ = 0;
   uint64_t payload_bytes_per_token_ = 0;
 
   mutable base::Mutex mutex_;  // guards what follows

@@ -252,6 +252,7 @@ absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr&
   acquired.match = std::move(held.answer);
   if (tokens == 0) return acquired;
   acquired.lease = PublicId(lease->in_index());
+  lease->prefill_rate = request.prefill_tokens_per_s;
   uint32_t first_token = floor;
   if (in_table) first_token = held.table.first_token;
   if (!held.pages.empty()) first_token = held.pages.front().first_token;

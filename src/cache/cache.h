@@ -181,6 +181,7 @@ struct Released {
   uint32_t used_tokens = 0;
   uint64_t first_token_us = 0;
   uint64_t load_us = 0;  // measured by the worker; teaches the load-time estimate
+  // What the tokens would have cost; 0 = the lookup's, else the last that was told in this space.
   double prefill_tokens_per_s = 0;
 };
 

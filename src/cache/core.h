@@ -33,6 +33,7 @@
 #include "cache/rewrite.h"
 #include "cache/session.h"
 #include "cache/space_limits.h"
+#include "cache/worth.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
 #include "ram/slots.h"
@@ -420,6 +421,7 @@ struct Core {
 
   PinTable pins;
   LimitedSpaces limited;
+  Worth worth;
   std::unique_ptr<History> history;  // set by Start
 
   base::Mutex load_mutex;

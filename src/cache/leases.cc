@@ -69,10 +69,14 @@ absl::Status Cache::Release(block::SessionId session, const Released& released) 
     core_->counters.Time("load", released.load_us);
   }
   if (released.first_token_us > 0) core_->counters.Time("first_token", released.first_token_us);
-  if (released.prefill_tokens_per_s > 0) {
-    core_->counters.AddSecondsSaved(used / released.prefill_tokens_per_s -
-                                    static_cast<double>(released.load_us) * 1e-6);
-  }
+  const int64_t age_us = std::max<int64_t>(0, core_->Now() - lease->begun_us);
+  core_->counters.AddSecondsSaved(core_->worth.Seconds(
+      {.space = lease->space == nullptr ? block::SpaceHandle{} : lease->space->handle,
+       .used_tokens = used,
+       .told_rate = released.prefill_tokens_per_s,
+       .looked_up_rate = lease->prefill_rate,
+       .load_us = released.load_us,
+       .lease_age_us = static_cast<uint64_t>(age_us)}));
   return absl::OkStatus();
 }
 

@@ -85,6 +85,20 @@ TEST_F(BadInputTest, APieceThatLeavesAGapOrComesTwiceIsRefused) {
   EXPECT_EQ(put(128, page_.size() - 128), absl::StatusCode::kOk);
 }
 
+TEST_F(BadInputTest, AReservationNeedsARungInEachOfItsGroups) {
+  cache::ReserveRequest request{.space = space_,
+                                .tokens = RandomTokens(77, 40),
+                                .content = {},
+                                .groups = {},
+                                .writable = {1, 0}};
+  ASSERT_EQ(identity_.groups.size(), 2u);
+  const absl::Status refused = cache_->Reserve(session_, request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(), "reserve: no usable rung in group 1");
+  request.groups = {0};
+  EXPECT_TRUE(cache_->Reserve(session_, request).ok()) << "the other group is not asked for";
+}
+
 TEST_F(BadInputTest, APageThatArrivedDamagedMayBeSentAgain) {
   const auto plan = cache_->Reserve(session_, {.space = space_,
                                                .tokens = tokens_,

@@ -185,6 +185,43 @@ TEST_F(CapiTest, AModelThatIsNotSharedIsTold) {
   prefixd_detach(client);
 }
 
+TEST_F(CapiTest, AReleaseTellsHowFarTheLeaseWasRead) {
+  StartDaemon();
+  prefixd_client* client = Attach();
+  ASSERT_EQ(prefixd_attached(client, 20'000), 1);
+  Engine engine(1), back(2);
+  prefixd_space* space = engine.Open(client);
+  ASSERT_EQ(engine.Store(space, nullptr), PREFIXD_OK);
+  const prefixd_planes k = Engine::PlanesOf(&back.key), v = Engine::PlanesOf(&back.value);
+  const auto used_after = [&](uint32_t gathered, const prefixd_used* used) {
+    const uint64_t before = Ctl({"status"})["counters"].value("tokens.used", uint64_t{0});
+    prefixd_lease* lease =
+        prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, nullptr);
+    EXPECT_EQ(prefixd_wait_all(lease, 0), kTokens);
+    prefixd_stored_run runs[2] = {};
+    EXPECT_EQ(prefixd_stored_runs(lease, 0, runs, 2), 1u);
+    EXPECT_EQ(runs[0].end, kTokens);
+    EXPECT_EQ(prefixd_stored_runs(lease, 0, nullptr, 0), 1u);
+    EXPECT_EQ(prefixd_gather(lease, 0, 0, gathered, &k, &v), PREFIXD_OK);
+    prefixd_release(lease, used);
+    while (Ctl({"status"})["leases"] != 0) {
+    }
+    const uint64_t after = Ctl({"status"})["counters"]["tokens.used"];
+    return after - before;
+  };
+  prefixd_used used = PREFIXD_INIT(prefixd_used);
+  EXPECT_EQ(used_after(0, nullptr), 0u);
+  EXPECT_EQ(used_after(150, nullptr), 150u);
+  EXPECT_EQ(used_after(150, &used), 150u);
+  used.used_tokens = 20;
+  EXPECT_EQ(used_after(150, &used), 20u);
+  used.used_tokens = PREFIXD_NONE_USED;
+  EXPECT_EQ(used_after(150, &used), 0u);
+  EXPECT_EQ(prefixd_stored_runs(nullptr, 0, nullptr, 0), 0u);
+  prefixd_close_space(space);
+  prefixd_detach(client);
+}
+
 TEST_F(CapiTest, AHintSaysHowManyTokensWillBeThere) {
   StartDaemon();
   prefixd_client* client = Attach();

@@ -1,6 +1,7 @@
 // Engines that own their KV memory: packed bytes go in through a Plan and come out through a Lease,
 // bit for bit.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <thread>
 
@@ -242,6 +243,87 @@ TEST_F(LeaseTest, ALeaseCountsWhatItSaved) {
   EXPECT_EQ(stats.gathered_bytes, 300 * space_.value().payload_bytes_per_token()) << "G1";
   EXPECT_EQ(daemon_->space().ram_payload_bytes, stats.gathered_bytes)
       << "stored are the engine's own bytes (G1)";
+}
+
+class WorthOfLeaseTest : public LeaseTest {
+ protected:
+  // Tokens used of a lease that `read` does something with, as the daemon counts them.
+  template <typename Read>
+  uint64_t UsedAfter(Read read, const ReleaseInfo* told = nullptr) {
+    const uint64_t before = Count("tokens.used");
+    {
+      Lease lease = space_.value().Acquire(tokens_);
+      EXPECT_EQ(lease.WaitAll(), 300u);
+      read(lease);
+      if (told != nullptr) lease.Release(*told);
+    }
+    EXPECT_TRUE(Eventually([&] { return daemon_->cache().GetStats().leases == 0; }));
+    return Count("tokens.used") - before;
+  }
+  Status Gather(Lease& lease, int layer, uint32_t begin, uint32_t count) {
+    Packed key(spec_.layers[0].formats[0].key, 3, 128, 300);
+    Packed value(spec_.layers[0].formats[0].value, 3, 128, 300);
+    return lease.Gather(layer, begin, count, key.view(), value.view());
+  }
+};
+
+TEST_F(WorthOfLeaseTest, AReleaseTellsUpToWhereTheLeaseWasRead) {
+  Open();
+  Store(PackedCache(spec_, 300, 7));
+  EXPECT_EQ(UsedAfter([](Lease&) {}), 0u) << "nothing was read";
+  EXPECT_EQ(UsedAfter([](Lease& lease) { EXPECT_EQ(lease.runs(1).size(), 1u); }), 0u);
+  EXPECT_EQ(UsedAfter([&](Lease& lease) {
+              EXPECT_TRUE(Gather(lease, 0, 0, 171).ok());
+              EXPECT_TRUE(Gather(lease, 1, 100, 20).ok());
+              EXPECT_TRUE(Gather(lease, 2, 300, 0).ok()) << "0 tokens are none";
+              EXPECT_FALSE(Gather(lease, 1, 0, 301).ok()) << "nothing was copied";
+            }),
+            171u);
+  EXPECT_EQ(UsedAfter([](Lease& lease) { EXPECT_EQ(lease.block_table(1).size(), 5u); }), 300u);
+  EXPECT_EQ(UsedAfter([&](Lease& lease) {
+              Lease moved = std::move(lease);
+              EXPECT_TRUE(Gather(moved, 0, 0, 64).ok());
+              lease = std::move(moved);
+            }),
+            64u);
+}
+
+TEST_F(WorthOfLeaseTest, WhatTheEngineTellsStands) {
+  Open();
+  Store(PackedCache(spec_, 300, 7));
+  const auto gather = [&](Lease& lease) { EXPECT_TRUE(Gather(lease, 0, 0, 300).ok()); };
+  const ReleaseInfo none{.used_tokens = 0}, some{.used_tokens = 7};
+  EXPECT_EQ(UsedAfter(gather, &none), 0u);
+  EXPECT_EQ(UsedAfter(gather, &some), 7u);
+  const ReleaseInfo rate{.prefill_tokens_per_s = 100};
+  EXPECT_EQ(UsedAfter(gather, &rate), 300u);
+  const double saved = daemon_->cache().GetStats().seconds_saved;
+  EXPECT_GT(saved, 1.0);  // 3 s but for the load
+  EXPECT_EQ(UsedAfter(gather), 300u);
+  EXPECT_GT(daemon_->cache().GetStats().seconds_saved, saved + 1.0) << "the rate of the space";
+  const ReleaseInfo nan{.prefill_tokens_per_s = std::nan("")};
+  EXPECT_EQ(UsedAfter(gather, &nan), 300u) << "one bad number does not keep the lease";
+}
+
+TEST_F(LeaseTest, RunsSayWhereWhichFormatStands) {
+  SpaceSpec spec = SmallSpace(MlxAffine(8, 64, Dtype::kF16));
+  for (LayerSpec& layer : spec.layers) layer.formats.push_back(MlxAffine(4, 64, Dtype::kF16));
+  Open(spec);
+  const std::vector<uint32_t> first(tokens_.begin(), tokens_.begin() + 128);
+  ASSERT_TRUE(StorePacked(space_.value(), spec_, first, PackedCache(spec_, 128, 1, 0)).ok());
+  ASSERT_TRUE(StorePacked(space_.value(), spec_, tokens_, PackedCache(spec_, 300, 2, 1),
+                          {.write_format = 1})
+                  .ok());
+  Lease lease = space_.value().Acquire(tokens_);
+  const std::vector<TokenRun> runs = lease.runs(1);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].begin + runs[0].format, 0u);
+  EXPECT_EQ(runs[0].end, 128u);
+  EXPECT_EQ(runs[1].begin, 128u);
+  EXPECT_EQ(runs[1].end, 300u);
+  EXPECT_EQ(runs[1].format, 1u);
+  EXPECT_TRUE(lease.runs(3).empty());
+  EXPECT_TRUE(Lease().runs(0).empty());
 }
 
 TEST_F(LeaseTest, ASequenceCountsWhatItsEngineCopiesOutToo) {

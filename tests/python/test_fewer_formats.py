@@ -63,5 +63,5 @@ class FewerFormats(DaemonTest):
         self.assertEqual(found(None), [TOKENS, TOKENS])
         self.assertEqual(found([[1], [0]]), [TOKENS, TOKENS])
         self.assertEqual(found([[0], [0]]), [0, 0])
-        with self.assertRaisesRegex(prefixd.Error, "readable of 1 spaces, they are 2"):
+        with self.assertRaisesRegex(prefixd.Error, "readable has 1 entries for 2 spaces"):
             found([[0]])

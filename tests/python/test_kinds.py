@@ -275,10 +275,81 @@ class SetTest(Kinds):
             self.assertEqual(lease.wait_all(), 0)
             self.assertNotEqual(lease.error, "")
 
+    def test_readable_is_one_value_for_all_or_one_for_each_space(self):
+        formats = [prefixd.raw("float16"), FORMAT]
+        engine = Engine(*formats)
+        spaces = [engine.open(self.client, model) for model in ("fine", "coarse")]
+        for which, space in enumerate(spaces):
+            engine.store(space, 200, format=which)
+        for readable, found in (
+            (None, 200),
+            ((0, 1), 200),
+            ([0, 1], 200),
+            ([None, (formats[0], 1)], 200),
+            ([0, None], 200),
+            (1, 0),
+            (FORMAT.name, 0),
+            ([1, 1], 0),
+            ([0, 0], 0),
+        ):
+            leases = prefixd.acquire_set(spaces, engine.tokens(200), readable=readable)
+            self.assertEqual([lease.wait_all() for lease in leases], [found] * 2, readable)
+        with self.assertRaisesRegex(prefixd.Error, "readable has 1 entries for 2 spaces"):
+            prefixd.acquire_set(spaces, engine.tokens(200), readable=[0])
+        with self.assertRaisesRegex(prefixd.Error, "format 2, the space has 2"):
+            prefixd.acquire_set(spaces, engine.tokens(200), readable=[0, 2])
+
     def test_spaces_of_several_clients_are_refused(self):
         other = self.attached().open_space(model="o", weights=bytes([3]) * 32, layers=self.layers)
         with self.assertRaisesRegex(prefixd.Error, "several clients"):
             prefixd.acquire_set([self.target, other], self.tokens)
+
+
+class FewerFormatsTest(DaemonTest):
+    """Full layers in raw and in 8 bits beside layers in raw alone."""
+
+    RAW = prefixd.raw("float16")
+
+    def setUp(self):
+        super().setUp()
+        self.daemon.start()
+        self.fine = Engine(self.RAW, FORMAT, layers=3)
+        full = prefixd.FullLayer(HEADS, DIM, DIM, [self.RAW, FORMAT])
+        plain = prefixd.FullLayer(HEADS, DIM, DIM, [self.RAW])
+        sliding = prefixd.SlidingLayer(HEADS, DIM, DIM, [self.RAW], window=1024)
+        self.space = self.attached().open_space(
+            model="fewer", weights=bytes([1]) * 32, layers=[full, plain, sliding]
+        )
+
+    def cache(self, count, format):
+        """In that format, where the layer has it."""
+        return [self.fine.cache(count, format)[0], *self.fine.cache(count, 0)[1:]]
+
+    def store(self, format, readable=None):
+        tokens, cache = self.fine.tokens(200), self.cache(200, format)
+        with self.space.reserve(tokens, writable=[format], readable=readable) as plan:
+            stored = sum(end - begin for begin, end in plan.mine)
+            for layer, (key, value) in enumerate(cache):
+                self.assertTrue(plan.write_packed(layer, key=key, value=value), plan.error)
+            self.assertEqual(plan.commit(200, sequence_end=True).error, "")
+        return stored
+
+    def test_one_plan_writes_both(self):
+        self.assertEqual(self.store(1), 200)
+        for readable in (None, [1], [FORMAT], [0, 1]):
+            with self.space.acquire(self.fine.tokens(200), readable=readable) as lease:
+                self.assertEqual(lease.wait_all(), 200, readable)
+                self.assertEqual([lease.runs(n)[0][2] for n in range(3)], [1, 0, 0])
+                self.assertTrue(same(self.fine.read(lease, 200), self.cache(200, 1)))
+        with self.space.acquire(self.fine.tokens(200), readable=[0]) as lease:
+            self.assertEqual(lease.wait_all(), 0)
+        self.assertEqual(self.store(1, readable=[1]), 0, "it is here")
+        self.assertEqual(self.store(0, readable=[0]), 200, "the full layer lacks raw")
+
+    def test_a_format_that_no_layer_has_is_a_mistake(self):
+        for options in ({"writable": [2]}, {"readable": [2]}, {"writable": ["q8_0"]}):
+            with self.assertRaisesRegex(prefixd.Error, "format "):
+                self.space.reserve(self.fine.tokens(200), **options)
 
 
 class AdviceTest(DaemonTest):

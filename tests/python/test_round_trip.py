@@ -307,6 +307,43 @@ class RoundTripTest(DaemonTest):
         self.assertEqual((len(space.id), space.block_tokens), (64, 64))
 
 
+class WorthTest(DaemonTest):
+    """What a lease was worth is told by itself: `prefixctl status` shows tokens used."""
+
+    def used_after(self, take, limit: int = 200, **told) -> int:
+        before = self.daemon.ctl("status")["counters"].get("tokens.used", 0)
+        with self.space.acquire(self.engine.tokens(limit)) as lease:
+            self.assertEqual(lease.wait_all(), limit)
+            take(lease)
+            if told:
+                lease.release(**told)
+        del lease
+        until = time.monotonic() + PATIENCE_MS / 1000
+        while self.daemon.ctl("status")["leases"] > 0 and time.monotonic() < until:
+            pass
+        return self.daemon.ctl("status")["counters"]["tokens.used"] - before
+
+    def test_a_lease_tells_how_far_it_was_read(self):
+        self.daemon.start()
+        self.engine = Engine(prefixd.mlx_affine(8, 64), prefixd.mlx_affine(4, 64))
+        self.space = self.engine.open(self.attached())
+        self.engine.store(self.space, 200)
+        self.assertEqual(self.used_after(lambda lease: None), 0)
+        self.assertEqual(self.used_after(lambda lease: lease.runs(0)), 0, "nothing was read")
+        self.assertEqual(self.used_after(lambda lease: lease.gather(0, 150)), 150)
+        self.assertEqual(self.used_after(lambda lease: lease.gather(1, 20, begin=60)), 80)
+        self.assertEqual(self.used_after(lambda lease: lease.blocks(0)), 200)
+        self.assertEqual(self.used_after(lambda lease: lease.gather(0), first_token_ms=5), 200)
+        self.assertEqual(self.used_after(lambda lease: lease.gather(0), used_tokens=70), 70)
+        self.assertEqual(self.used_after(lambda lease: lease.gather(0), used_tokens=0), 0)
+        self.assertEqual(self.daemon.ctl("status")["seconds_saved"], 0, "no rate is known")
+        self.used_after(lambda lease: lease.gather(0), prefill_tokens_per_s=100.0)
+        saved = self.daemon.ctl("status")["seconds_saved"]
+        self.assertGreater(saved, 1)
+        self.used_after(lambda lease: lease.gather(0))
+        self.assertGreater(self.daemon.ctl("status")["seconds_saved"], saved + 1)
+
+
 class SharingTest(DaemonTest):
     def test_another_process_reads_what_this_one_stored(self):
         self.daemon.start()

@@ -154,7 +154,9 @@ struct LayerSpec {
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
-  std::vector<KvFormat> formats{};  // finest first, 1..4; of kState none
+  // Finest first, 1..4; of kState none. Layers may have fewer than others: where a call names
+  // formats by their index, such a layer takes its last one for an index beyond.
+  std::vector<KvFormat> formats{};
   LayerKind kind = LayerKind::kFull;
   uint32_t window = 0, sink_tokens = 0;  // of kSliding
   uint64_t state_bytes = 0;              // of kState
@@ -198,7 +200,7 @@ struct BeginOptions {
   uint32_t max_tokens = ~uint32_t{0};  // a worker that needs logits asks for n - 1; 0 = no lookup
   std::chrono::milliseconds deadline{200};         // of the lookup
   std::chrono::milliseconds load_deadline{10000};  // of loading the pages
-  uint64_t readable = ~uint64_t{0};                // mask of formats that this worker reads
+  uint64_t readable = ~uint64_t{0};                // mask of indexes: formats that it reads
   uint32_t write_format = 0;                       // index into formats: what Append writes
   // Blocks that end at or before head_tokens are written in head_format instead: what mlx-lm's
   // quantized_kv_start is. Stored blocks stay in the format that they have.
@@ -255,9 +257,20 @@ struct CommitInfo {
 };
 
 struct ReleaseInfo {
-  uint32_t used_tokens = 0;
+  // Of a Lease: up to the furthest token that was read of it. Of a Sequence: none.
+  static constexpr uint32_t kAsRead = ~uint32_t{0};
+
+  uint32_t used_tokens = kAsRead;  // that were not computed again
   std::chrono::microseconds first_token{0};
+  // What the tokens would have cost. 0: what this lookup or, before it, a release in this space
+  // told.
   double prefill_tokens_per_s = 0;
+};
+
+// Tokens [begin, end) in one format.
+struct TokenRun {
+  uint32_t begin = 0, end = 0;
+  uint32_t format = 0;  // index into formats
 };
 
 // A tensor of one layer's K or V: [kv_heads, tokens, dim], elements of a row contiguous, strides in
@@ -401,11 +414,15 @@ class Lease {
                 const MutablePackedView& value);
   Status GetState(int layer, std::span<std::byte> state) const;  // as Sequence::GetState()
   // Where the pages of `layer` stand, up to restorable_tokens(). Valid until the lease is released.
-  // Waits; for every layer when a page turned out bad.
+  // Waits; for every layer when a page turned out bad. Counts as reading them all.
   std::span<const BlockTableEntry> block_table(int layer);
+  // The runs of the restorable tokens of `layer` that Gather() copies in one go; of a sliding layer
+  // only those that it has. Waits as block_table(), and reads nothing.
+  std::vector<TokenRun> runs(int layer);
   Result<std::string> Share() const;  // as Sequence::Share()
-  // Ends the lease and says what it was worth; it holds nothing after that. The destructor does it
-  // with zeros.
+  // Ends the lease and says what it was worth: unless told, the tokens up to the furthest that
+  // Gather(), GetState() or block_table() gave. The destructor does the same; the lease holds
+  // nothing after that.
   void Release(const ReleaseInfo& info = {});
   uint64_t in_place_bytes() const;
   std::chrono::microseconds load_time() const;
@@ -414,6 +431,8 @@ class Lease {
   friend class Space;
   friend class SequenceSet;
   explicit Lease(Sequence pages);
+  void Read(uint32_t end) const;  // the engine took tokens up to there
+  std::span<const BlockTableEntry> Table(int layer);
   Sequence pages_;
 };
 
@@ -421,17 +440,11 @@ struct ReserveOptions {
   std::span<const Content> content{};
   std::span<const uint32_t> turn_ends{};    // further sequence ends: after that many tokens, each
   std::chrono::milliseconds deadline{200};  // of asking the daemon
-  // Index into formats: what WritePacked brings. Of a layer that has fewer formats it brings the last.
-  uint32_t write_format = 0;
+  uint32_t write_format = 0;                // index into formats: what WritePacked brings
   // As BeginOptions::coarser_formats; TokenRun::format says which the daemon advises.
   uint64_t coarser_formats = 0;
   // A block that is here in one of these formats, or in write_format, is not written again.
   uint64_t readable = ~uint64_t{0};
-};
-
-struct TokenRun {
-  uint32_t begin = 0, end = 0;
-  uint32_t format = 0;  // index into formats: what WritePacked brings
 };
 
 // What the cache lacks of a sequence, to be stored from the engine's own tensors: for each run of
@@ -446,7 +459,7 @@ class Plan {
   // Why nothing can be stored, when it cannot; mine() is empty then.
   const Status& status() const;
   // Runs of blocks that nobody has and nobody else is writing, in position order, none longer than
-  // half of the staging memory holds.
+  // half of the staging memory holds; `format` is what WritePacked brings.
   std::span<const TokenRun> mine() const;
   // Tokens [begin, begin + count) of `layer`, stored as they are. Tokens of blocks that are not
   // mine, or are committed, are passed over: a whole tensor may be given. InvalidArgument when it

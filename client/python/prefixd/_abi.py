@@ -209,6 +209,18 @@ class Block(ctypes.Structure):
     ]
 
 
+class StoredRun(ctypes.Structure):
+    _fields_ = [
+        ("begin", c_uint32),
+        ("end", c_uint32),
+        ("format", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+NONE_USED = 2**32 - 1
+
+
 class Used(_Sized):
     _fields_ = [
         ("size", c_size_t),
@@ -280,6 +292,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     ),
     "get_state": (c_int32, (_HANDLE, c_uint32, c_void_p, c_size_t), FAILED_PRECONDITION),
     "table": (c_size_t, (_HANDLE, c_uint32, POINTER(POINTER(Block))), 0),
+    "stored_runs": (c_size_t, (_HANDLE, c_uint32, POINTER(StoredRun), c_size_t), 0),
     "release": (None, (_HANDLE, _STRUCT), None),
     "reserve": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT), None),
     "mine": (c_size_t, (_HANDLE, POINTER(Run), c_size_t), 0),

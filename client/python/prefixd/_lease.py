@@ -296,18 +296,9 @@ class Lease:
         """The restorable tokens of `layer` as the runs that gather() copies in one go: begin, end,
         and the index into the layer's formats that they are stored in."""
         held = self._pages("runs")
-        runs: list[tuple[int, int, int]] = []
-        begin = 0
-        for entry in self._table(held, self._layer("runs", layer)):
-            end = begin + entry.tokens
-            if not entry.units:
-                pass  # of a sliding layer, and not needed
-            elif runs and runs[-1][1:] == (begin, entry.format):
-                runs[-1] = (runs[-1][0], end, entry.format)
-            else:
-                runs.append((begin, end, entry.format))
-            begin = end
-        return runs
+        return [
+            (run.begin, run.end, run.format) for run in self._runs(held, self._layer("runs", layer))
+        ]
 
     def release(
         self,
@@ -317,15 +308,19 @@ class Lease:
         prefill_tokens_per_s: float = 0.0,
     ) -> None:
         """Ends the lease and says what it was worth, for the daemon's statistics and estimates.
-        Pages whose blocks are still looked at go back when those are gone."""
+        `used_tokens`: that were not computed again; unless told, the tokens up to the furthest that
+        gather(), state() or blocks() gave. `prefill_tokens_per_s`: what they would have cost;
+        unless told, what the lookup or, before it, another release in this space told. Pages whose
+        blocks are still looked at go back when those are gone."""
         held, self._held = self._held, None
-        if held is not None and used_tokens is not None:
-            first_token = _real("release: first_token_ms", first_token_ms)
-            held.used = _abi.Used(
-                used_tokens=_number("release: used_tokens", used_tokens, 0, UINT32),
-                first_token_us=int(min(first_token, UINT32) * 1000),
-                prefill_tokens_per_s=_real("release: prefill_tokens_per_s", prefill_tokens_per_s),
-            )
+        if held is None:
+            return
+        first_token = _real("release: first_token_ms", first_token_ms)
+        held.used = _abi.Used(
+            used_tokens=_used(used_tokens),
+            first_token_us=int(min(first_token, UINT32) * 1000),
+            prefill_tokens_per_s=_real("release: prefill_tokens_per_s", prefill_tokens_per_s),
+        )
 
     def _pages(self, caller: str) -> _Held:
         held = self._held
@@ -353,17 +348,29 @@ class Lease:
         which = self._format_of(held, layer, 0, tokens)
         return None if which is None else self._layers[layer][which]
 
+    def _runs(self, held: _Held, layer: int) -> Sequence[_abi.StoredRun]:
+        runs = (_abi.StoredRun * 8)()
+        count = self._lib.stored_runs(held.pointer, layer, runs, len(runs))
+        if count > len(runs):
+            runs = (_abi.StoredRun * count)()
+            count = min(count, self._lib.stored_runs(held.pointer, layer, runs, count))
+        return runs[:count]
+
     def _format_of(self, held: _Held, layer: int, begin: int, tokens: int) -> int | None:
         """Of the tokens; None when they are in several, or not here."""
-        formats: set[int | None] = set()  # None: not here
-        at = 0
-        for entry in self._table(held, layer):
-            if at < begin + tokens and begin < at + entry.tokens:
-                formats.add(entry.format if entry.units else None)
-            at += entry.tokens
-        if tokens == 0 and at >= begin:
-            return 0
-        return formats.pop() if len(formats) == 1 and at >= begin + tokens else None
+        if tokens == 0:
+            return 0 if begin <= self.wait(layer) else None
+        for run in self._runs(held, layer):
+            if run.begin <= begin and begin + tokens <= run.end:
+                return run.format
+        return None
+
+
+def _used(tokens: int | None) -> int:
+    """As prefixd.h has it."""
+    if tokens is None:
+        return 0
+    return _number("release: used_tokens", tokens, 0, UINT32 - 1) or _abi.NONE_USED
 
 
 def _tuple(arrays: Arrays) -> Planes:

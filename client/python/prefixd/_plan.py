@@ -75,7 +75,8 @@ class Plan:
     def write_packed(self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays = ()) -> bool:
         """Tokens from `begin` on, as many as the arrays have, stored as they are: K and V, each
         codes, scales and biases [1, kv_heads, tokens, row], or one array where the format has no
-        more. bfloat16 travels as uint16. Tokens of blocks that are not to be written are passed
+        more. A layer with fewer formats than the run's index takes its last one. bfloat16 travels
+        as uint16. Tokens of blocks that are not to be written are passed
         over. False when there is no room: commit() says so, and the tokens are a later miss."""
         if not 0 <= layer < len(self._layers):
             raise Error(f"write_packed: layer {layer}, the space has {len(self._layers)}")
@@ -85,8 +86,9 @@ class Plan:
         formats = self._layers[layer]
         if not formats:
             raise Error(f"write_packed: layer {layer} keeps a state, put_state() takes it")
-        which = self._format_from(begin)
-        tensors = formats[min(which, len(formats) - 1)]
+        last = len(formats) - 1  # of a layer with fewer formats it stands for those beyond
+        which = min(self._format_from(begin), last)
+        tensors = formats[which]
         k = _planes.to_read("write_packed", tensors[0], key)
         v = (
             _planes.to_read("write_packed", tensors[1], value)
@@ -99,7 +101,7 @@ class Plan:
                 f"the plan has {self._tokens}"
             )
         if any(
-            format != which and run.begin < begin + k.tokens and begin < run.end
+            min(format, last) != which and run.begin < begin + k.tokens and begin < run.end
             for run, format in zip(self.mine, self.formats)
         ):
             raise Error(f"write_packed: runs of several formats in {k.tokens} tokens from {begin} on")

@@ -7,7 +7,7 @@ from typing import Iterable, Sequence
 
 from . import _abi
 from ._errors import Error
-from ._formats import Content
+from ._formats import Content, Format
 from ._lease import Lease
 from ._space import Formats, Space, Tokens, _nothing_asked, _packed, _set_loading
 
@@ -22,15 +22,17 @@ def acquire_set(
     load_deadline_ms: int | None = None,
     prefill_tokens_per_s: float = 0.0,
     wait_pending_ms: int = 0,
-    readable: Sequence[Formats | None] | None = None,
+    readable: Formats | list[Formats | None] | None = None,
     request_id: str = "",
 ) -> list[Lease]:
     """Looks the tokens up in all the spaces in one round trip: a lease of each, and all begin at
     one length, the longest that can be restored in every one. The spaces are of one client.
-    `readable`: for each space the formats that its reader takes; all unless told.
 
     A lease may shrink alone while it loads: the least that wait_all() of any returned in the end is
     good in all, but with sliding or state layers, where a shorter length is 0 tokens.
+
+    `readable`: as of Space.acquire(), one value for all spaces; or a list with one entry a space,
+    None for all formats. Several formats for all are a tuple or a set.
     """
     packed = _packed(tokens)
     content = list(content)
@@ -41,14 +43,13 @@ def acquire_set(
     lib = spaces[0]._lib
     if any(space._lib is not lib for space in spaces):
         raise Error("acquire_set: the spaces are of several clients")
-    if readable is not None and len(readable) != len(spaces):
-        raise Error(f"acquire_set: readable of {len(readable)} spaces, they are {len(spaces)}")
+    reads = _one_each(readable, len(spaces))
     status, sentence = _abi.OK, ""
     held = [space._held for space in spaces]  # until the call returned
     if not _nothing_asked(packed, max_tokens):
         lookups = [
             space._lookup(content, max_tokens, deadline_ms, formats, request_id)
-            for space, formats in zip(spaces, readable or [None] * len(spaces))
+            for space, formats in zip(spaces, reads)
         ]
         for lookup in lookups:
             _set_loading(lookup, load_deadline_ms, prefill_tokens_per_s, wait_pending_ms)
@@ -71,3 +72,14 @@ def acquire_set(
         space._lease(pointer, info, status, sentence)
         for space, pointer, info in zip(spaces, pointers, infos)
     ]
+
+
+def _one_each(
+    readable: Formats | list[Formats | None] | None, count: int
+) -> Sequence[Formats | None]:
+    if isinstance(readable, list):
+        if len(readable) != count:
+            raise Error(f"acquire_set: readable has {len(readable)} entries for {count} spaces")
+        return readable
+    once = readable if readable is None or isinstance(readable, (int, str, Format)) else tuple(readable)
+    return [once] * count

@@ -125,7 +125,8 @@ class Space:
         """Looks the tokens up, leases what is there and starts loading it.
 
         An engine that needs logits asks for `max_tokens` of len(tokens) - 1. `readable`: formats
-        that it takes; all unless told. `wait_pending_ms`: how long to wait while another worker
+        that it takes, by name or index into the layers' formats; all unless told. A layer with
+        fewer formats reads its last one for an index beyond. `wait_pending_ms`: how long to wait while another worker
         computes tokens of this request.
         """
         packed = _packed(tokens)
@@ -159,8 +160,8 @@ class Space:
     ) -> Plan:
         """Asks what is missing of the tokens and announces it.
 
-        `writable`: the one format that write_packed() will bring; the first unless told. Of a layer
-        that has fewer formats it brings the last.
+        `writable`: the one format that write_packed() will bring, by name or index; the first
+        unless told. A layer with fewer formats takes its last one for an index beyond.
         `readable`: a block that is here in one of these is not written; all unless told.
         `coarser`: formats that write_packed() can bring instead while the daemon advises it;
         Plan.formats says which it is to be.
