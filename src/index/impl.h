@@ -112,13 +112,21 @@ struct PrefixIndex::Impl {
       PREFIXD_REQUIRES(mutex);
 
   // --- set.cc ---
-  struct SetMatch {
-    uint32_t tokens = 0;  // the longest length of at most `most` that is right for every item
-    std::vector<block::MatchAnswer> answers;  // to requests of at most so many tokens
+  struct Member {  // what is found once of an item; the rest is nothing where `own` is 0
+    uint32_t own = 0;  // its length alone
+    Asked asked;
+    Walk walk;  // none where every group is FULL
+    Usable usable;
+    bool causal_content = false;
   };
-  // `known`: every item's own answer, or nothing.
-  SetMatch MatchSet(std::span<const SetItem> items, uint32_t most,
-                    std::vector<block::MatchAnswer> known, block::SessionId session) const
+  std::vector<Member> MembersOf(std::span<const SetItem> items,
+                                std::span<const block::MatchAnswer> own) const
+      PREFIXD_REQUIRES(mutex);
+  // The longest length of at most `most` that is right for every member. Costs what it passes over
+  // in the members' content, windows and snapshots.
+  static uint32_t CommonLength(std::span<const Member> members, uint32_t most);
+  void CutAnswers(std::span<const SetItem> items, uint32_t to, block::ShortenReason reason,
+                  block::SessionId session, std::vector<block::MatchAnswer>& own) const
       PREFIXD_REQUIRES(mutex);
   std::vector<block::MatchAnswer> OwnAnswers(std::span<const SetItem> items,
                                              block::SessionId session) const
@@ -127,8 +135,8 @@ struct PrefixIndex::Impl {
   bool HoldSet(std::span<const SetItem> items, uint32_t tokens, block::SessionId session,
                std::vector<Acquired>& set) PREFIXD_REQUIRES(mutex);
   // The longest of less than `too_much` tokens that can be held of all items.
-  uint32_t MostWithinQuotas(std::span<const SetItem> items, uint32_t too_much,
-                            block::SessionId session) PREFIXD_REQUIRES(mutex);
+  uint32_t MostWithinQuotas(std::span<const SetItem> items, std::span<const Member> members,
+                            uint32_t too_much, block::SessionId session) PREFIXD_REQUIRES(mutex);
 
   // --- acquire.cc ---
   Acquired Acquire(block::SpaceHandle space, const block::SequenceView& request,

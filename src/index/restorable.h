@@ -4,6 +4,7 @@
 // Internal to index/. Pure functions over the tree; the caller holds the index's mutex.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "index/space.h"
@@ -40,6 +41,27 @@ RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
 // node, those before it of the request's own blocks.
 RestorablePath FindAtMost(const Asked& asked, const Walk& walk, const Usable& usable,
                           uint32_t tokens, bool causal_content);
+// The lengths that are right for one request, from the longest down: what each question costs is
+// what it passes over. Same rules as FindRestorable and FindAtMost.
+class MixedSearch;
+class RightLengths {
+ public:
+  // None is longer than `most`. Where every group is FULL, `most` and all below it are restorable
+  // and the walk is not looked at; the referenced objects outlive this.
+  RightLengths(const Asked& asked, const Walk& walk, const Usable& usable, uint32_t most,
+               bool causal_content);
+  ~RightLengths();
+  RightLengths(RightLengths&&) noexcept;
+
+  // The longest of at most `tokens`. Requires: no more than was asked for before.
+  uint32_t AtMost(uint32_t tokens);
+
+ private:
+  const Asked* asked_;
+  uint32_t most_;
+  bool causal_content_;
+  std::unique_ptr<MixedSearch> search_;  // null: every group is FULL
+};
 // The same below answer.restorable_tokens and max_tokens; what each kind of group costs is said.
 RestorablePath ShortenToMixed(const Asked& asked, const Walk& walk, const Usable& usable,
                               const MatchOptions& options, block::MatchAnswer& answer);

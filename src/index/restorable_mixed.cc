@@ -1,6 +1,7 @@
 // The restorable length where sliding and state groups have a say.
 #include <algorithm>
 
+#include "base/steps.h"
 #include "index/node_pool.h"
 #include "index/restorable.h"
 
@@ -9,28 +10,41 @@ namespace {
 
 constexpr uint32_t kNoGap = ~uint32_t{0};
 
-// One search along one walk; blocks count from where the walk began, which is the root.
+}  // namespace
+
+// One search along one walk, from the longest length down; blocks count from where the walk began,
+// which is the root.
 class MixedSearch {
  public:
   MixedSearch(const Walk& walk, uint32_t block_tokens, const block::SequenceView& request,
               const Usable& usable)
       : walk_(walk), block_tokens_(block_tokens), request_(request), usable_(usable) {
     gaps_.assign(usable.groups.size(), kNoGap);
+    there_from_.assign(usable.groups.size(), kNoGap);
     has_state_ = std::ranges::any_of(usable.groups, &Usable::Group::state);
     reach_ = Reach();
   }
 
-  RestorablePath Find(uint32_t limit) {
-    RestorablePath found;
+  // The longest of at most `limit`. Requires: no more than was asked for before.
+  uint32_t Find(uint32_t limit) {
     limit = std::min(limit, walk_.matched());
-    if (limit == 0 || usable_.groups.empty()) return found;
+    last_ = {};
+    block_ = 0;
+    if (limit == 0 || usable_.groups.empty()) return 0;
     for (uint32_t block = std::min(reach_, (limit - 1) / block_tokens_) + 1; block-- > 0;) {
-      const Last last = BestLast(block, limit);
-      if (last.node == nullptr) continue;
-      Build(block, last, found);
-      return found;
+      base::CountSteps();
+      last_ = BestLast(block, limit);
+      if (last_.node == nullptr) continue;
+      block_ = block;
+      return block * block_tokens_ + last_.tokens;
     }
-    return found;
+    return 0;
+  }
+  // The path of what was found last.
+  RestorablePath Path() const {
+    RestorablePath path;
+    if (last_.node != nullptr) Build(block_, last_, path);
+    return path;
   }
 
  private:
@@ -68,7 +82,9 @@ class MixedSearch {
       if (group.full() || group.state()) continue;
       const uint32_t first = FirstInWindow(group.rule, end);
       if (gaps_[g] != kNoGap && gaps_[g] >= first && gaps_[g] < block) return false;
-      for (uint32_t i = block; i-- > first;) {
+      for (uint32_t i = std::min(block, there_from_[g]); i-- > first;) {
+        base::CountSteps();
+        there_from_[g] = i;
         if (BestPage(*walk_.path[i], group) != nullptr) continue;
         gaps_[g] = i;
         return false;
@@ -158,8 +174,14 @@ class MixedSearch {
   const Usable& usable_;
   bool has_state_ = false;
   uint32_t reach_ = 0;
-  std::vector<uint32_t> gaps_;  // of each group: the block where its page was last found missing
+  // Of each group: the block where its page was last found missing, and the first one that was
+  // looked at: no block is looked at twice as the search goes down.
+  std::vector<uint32_t> gaps_, there_from_;
+  uint32_t block_ = 0;
+  Last last_;  // in that block; none: nothing was found
 };
+
+namespace {
 
 // Every group of the kind alone, until one stops short of `tokens`.
 uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, block::LayerKind kind,
@@ -171,7 +193,7 @@ uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, bl
     const auto at = std::ranges::find_if(
         one.groups, [&](const auto& other) { return other.group > group.group; });
     one.groups.insert(at, group);
-    if (MixedSearch(walk, block_tokens, asked.tail, one).Find(tokens).tokens < tokens) {
+    if (MixedSearch(walk, block_tokens, asked.tail, one).Find(tokens) < tokens) {
       return group.group;
     }
   }
@@ -195,15 +217,41 @@ void ShortenToFull(const Asked& asked, const Walk& walk, const Usable& full,
 
 }  // namespace
 
+namespace {
+
+uint32_t FindRight(MixedSearch& search, const Asked& asked, uint32_t tokens, bool causal_content) {
+  while (true) {
+    const uint32_t found = search.Find(tokens);
+    const uint32_t cut = causal_content ? found : CutOutsideContent(asked, found);
+    if (cut >= found) return found;
+    tokens = cut;
+  }
+}
+
+}  // namespace
+
 RestorablePath FindAtMost(const Asked& asked, const Walk& walk, const Usable& usable,
                           uint32_t tokens, bool causal_content) {
   MixedSearch search(walk, asked.from->space()->shape.block_tokens, asked.tail, usable);
-  while (true) {
-    RestorablePath path = search.Find(tokens);
-    const uint32_t cut = causal_content ? path.tokens : CutOutsideContent(asked, path.tokens);
-    if (cut >= path.tokens) return path;
-    tokens = cut;
-  }
+  FindRight(search, asked, tokens, causal_content);
+  return search.Path();
+}
+
+RightLengths::RightLengths(const Asked& asked, const Walk& walk, const Usable& usable,
+                           uint32_t most, bool causal_content)
+    : asked_(&asked), most_(most), causal_content_(causal_content) {
+  if (usable.regular) return;
+  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
+  search_ = std::make_unique<MixedSearch>(walk, block_tokens, asked.tail, usable);
+}
+RightLengths::~RightLengths() = default;
+RightLengths::RightLengths(RightLengths&&) noexcept = default;
+
+uint32_t RightLengths::AtMost(uint32_t tokens) {
+  base::CountSteps();
+  tokens = std::min(tokens, most_);
+  if (search_ != nullptr) return FindRight(*search_, *asked_, tokens, causal_content_);
+  return causal_content_ ? tokens : CutOutsideContent(*asked_, tokens);
 }
 
 RestorablePath ShortenToMixed(const Asked& asked, const Walk& walk, const Usable& usable,

@@ -25,29 +25,49 @@ void CutAnswer(uint32_t to, block::ShortenReason reason, const block::MatchAnswe
 
 }  // namespace
 
-// Each step asks every item for its longest length of at most what the one before it has: no length
-// that is right for all is passed over.
-PrefixIndex::Impl::SetMatch PrefixIndex::Impl::MatchSet(std::span<const SetItem> items,
-                                                        uint32_t most,
-                                                        std::vector<block::MatchAnswer> known,
-                                                        block::SessionId session) const {
-  SetMatch found{.tokens = most, .answers = std::move(known)};
-  found.answers.resize(items.size());
-  size_t agreed = 0;  // items in a row that have found.tokens
-  for (size_t i = 0; agreed < items.size(); i = (i + 1) % items.size()) {
-    block::MatchAnswer& answer = found.answers[i];
-    const bool asked = answer.matched_tokens > 0 && answer.restorable_tokens <= found.tokens;
-    if (!asked) {
-      answer =
-          Match(items[i].space, items[i].request, AtMost(items[i].options, found.tokens), session);
-    }
-    ++agreed;
-    if (answer.restorable_tokens < found.tokens) {
-      found.tokens = answer.restorable_tokens;
-      agreed = 1;
-    }
+std::vector<PrefixIndex::Impl::Member> PrefixIndex::Impl::MembersOf(
+    std::span<const SetItem> items, std::span<const block::MatchAnswer> own) const {
+  std::vector<Member> members(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    members[i].own = own[i].restorable_tokens;
+    if (members[i].own == 0) continue;
+    Space& space = *FindSpace(items[i].space);
+    members[i].asked = {&space.root, items[i].request};
+    members[i].usable = UsableOf(space.shape, items[i].options.selection);
+    members[i].causal_content = items[i].options.causal_content;
+    if (members[i].usable.regular) continue;
+    members[i].walk = WalkDown(space.root, space.shape.block_tokens, items[i].request);
   }
-  return found;
+  return members;
+}
+
+// Each step asks a member for its longest length of at most what the one before it has: no length
+// that is right for all is passed over, and none is looked at twice.
+uint32_t PrefixIndex::Impl::CommonLength(std::span<const Member> members, uint32_t most) {
+  for (const Member& member : members) most = std::min(most, member.own);
+  if (most == 0) return 0;
+  std::vector<RightLengths> lengths;
+  for (const Member& member : members) {
+    lengths.emplace_back(member.asked, member.walk, member.usable, member.own,
+                         member.causal_content);
+  }
+  size_t agreed = 0;  // members in a row that have `most`
+  for (size_t i = 0; agreed < lengths.size(); i = (i + 1) % lengths.size()) {
+    const uint32_t longest = lengths[i].AtMost(most);
+    agreed = longest < most ? 1 : agreed + 1;
+    most = longest;
+  }
+  return most;
+}
+
+void PrefixIndex::Impl::CutAnswers(std::span<const SetItem> items, uint32_t to,
+                                   block::ShortenReason reason, block::SessionId session,
+                                   std::vector<block::MatchAnswer>& own) const {
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (own[i].restorable_tokens <= to) continue;
+    const MatchOptions options = AtMost(items[i].options, to);
+    CutAnswer(to, reason, Match(items[i].space, items[i].request, options, session), own[i]);
+  }
 }
 
 bool PrefixIndex::Impl::HoldSet(std::span<const SetItem> items, uint32_t tokens,
@@ -63,15 +83,20 @@ bool PrefixIndex::Impl::HoldSet(std::span<const SetItem> items, uint32_t tokens,
   return true;
 }
 
-uint32_t PrefixIndex::Impl::MostWithinQuotas(std::span<const SetItem> items, uint32_t too_much,
+uint32_t PrefixIndex::Impl::MostWithinQuotas(std::span<const SetItem> items,
+                                             std::span<const Member> members, uint32_t too_much,
                                              block::SessionId session) {
   uint32_t best = 0;
   for (uint32_t holds = 0; too_much - holds > 1;) {
     const uint32_t middle = holds + (too_much - holds) / 2;
-    const uint32_t tokens = MatchSet(items, middle, {}, session).tokens;
+    const uint32_t tokens = CommonLength(members, middle);
+    if (tokens == best) {  // as before: it holds
+      holds = middle;
+      continue;
+    }
     std::vector<Acquired> set;
     if (!HoldSet(items, tokens, session, set)) {
-      too_much = middle;
+      too_much = tokens;
       continue;
     }
     for (const Acquired& held : set) EndLease(held.lease).IgnoreError();  // none of 0 tokens
@@ -94,10 +119,8 @@ std::vector<block::MatchAnswer> PrefixIndex::MatchSet(std::span<const SetItem> i
                                                       block::SessionId session) const {
   const base::MutexLock lock(impl_->mutex);
   std::vector<block::MatchAnswer> own = impl_->OwnAnswers(items, session);
-  const Impl::SetMatch common = impl_->MatchSet(items, block::kNoLimit, own, session);
-  for (size_t i = 0; i < items.size(); ++i) {
-    CutAnswer(common.tokens, block::ShortenReason::kCommonLength, common.answers[i], own[i]);
-  }
+  const uint32_t common = Impl::CommonLength(impl_->MembersOf(items, own), block::kNoLimit);
+  impl_->CutAnswers(items, common, block::ShortenReason::kCommonLength, session, own);
   return own;
 }
 
@@ -105,20 +128,16 @@ std::vector<Acquired> PrefixIndex::AcquireSet(std::span<const SetItem> items,
                                               block::SessionId session) {
   const base::MutexLock lock(impl_->mutex);
   std::vector<block::MatchAnswer> own = impl_->OwnAnswers(items, session);
-  Impl::SetMatch common = impl_->MatchSet(items, block::kNoLimit, own, session);
-  for (size_t i = 0; i < items.size(); ++i) {
-    CutAnswer(common.tokens, block::ShortenReason::kCommonLength, common.answers[i], own[i]);
-  }
+  const std::vector<Impl::Member> members = impl_->MembersOf(items, own);
+  const uint32_t common = Impl::CommonLength(members, block::kNoLimit);
+  impl_->CutAnswers(items, common, block::ShortenReason::kCommonLength, session, own);
   std::vector<Acquired> set;
-  if (!impl_->HoldSet(items, common.tokens, session, set)) {
-    const uint32_t fits = impl_->MostWithinQuotas(items, common.tokens, session);
-    common = impl_->MatchSet(items, fits, {}, session);
+  if (!impl_->HoldSet(items, common, session, set)) {
+    const uint32_t fits = impl_->MostWithinQuotas(items, members, common, session);
+    impl_->CutAnswers(items, fits, block::ShortenReason::kLeaseQuota, session, own);
     impl_->HoldSet(items, fits, session, set);
   }
-  for (size_t i = 0; i < items.size(); ++i) {
-    CutAnswer(common.tokens, block::ShortenReason::kLeaseQuota, common.answers[i], own[i]);
-    set[i].answer = std::move(own[i]);
-  }
+  for (size_t i = 0; i < items.size(); ++i) set[i].answer = std::move(own[i]);
   return set;
 }
 

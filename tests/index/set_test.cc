@@ -1,5 +1,8 @@
 // Requests with one length: against the definition, tried for every length in every member, and
 // what becomes of the leases.
+#include <cstring>
+
+#include "base/steps.h"
 #include "tests/index/restorable_model.h"
 
 namespace prefixd::index {
@@ -170,6 +173,55 @@ TEST_F(TwoSpacesTest, WhereOneMemberHasNothingNobodyHoldsAnything) {
   EXPECT_EQ(both[0].answer.shortened_by.back().tokens_lost, 200u);
   EXPECT_EQ(both[0].answer.ram_bytes, 0u);
   EXPECT_TRUE(index_.ListLeases().empty());
+}
+
+// Items of two tokens, one behind the other from `first` on.
+std::vector<block::ContentKey> Pairs(uint32_t first, uint32_t tokens) {
+  std::vector<block::ContentKey> keys;
+  for (uint32_t start = first; start + 2 <= tokens; start += 2) {
+    keys.push_back({.start = start, .length = 2});
+    std::memcpy(keys.back().digest.data(), &start, sizeof(start));
+  }
+  return keys;
+}
+
+// A sliding group whose window holds every token, beside a full one.
+class CrossedContentTest : public TwoSpacesTest {
+ protected:
+  CrossedContentTest() {
+    SpaceShape shape{.id = {}, .block_tokens = 16, .rungs = {1, 1}};
+    shape.id[0] = std::byte{9};
+    shape.rules = {{}, {.kind = kSliding, .window = 1u << 20}};
+    sliding_ = index_.AddSpace(shape);
+  }
+  // What the set costs whose members agree nowhere: no length cuts neither's items.
+  uint64_t StepsOfSet(uint32_t tokens, block::SpaceHandle other) {
+    const Tokens all = Count(0, tokens);
+    const std::vector<block::ContentKey> even = Pairs(0, tokens), odd = Pairs(1, tokens);
+    Store(block::SequenceView{all, even});
+    std::swap(space_, other);
+    Store(block::SequenceView{all, odd});
+    std::swap(space_, other);
+    const MatchOptions options{.max_tokens = tokens - 1};
+    const std::vector<SetItem> items = {{space_, {all, even}, options},
+                                        {other, {all, odd}, options}};
+    const uint64_t before = base::steps + index_.Counts().comparisons;
+    EXPECT_EQ(index_.MatchSet(items)[0].restorable_tokens, 0u);
+    EXPECT_FALSE(index_.AcquireSet(items, kMe)[1].lease);
+    return base::steps + index_.Counts().comparisons - before;
+  }
+
+  block::SpaceHandle sliding_;
+};
+
+TEST_F(CrossedContentTest, ASetCostsWhatItsRequestsAreLong) {
+  for (const block::SpaceHandle other : {draft_, sliding_}) {
+    const uint64_t once = StepsOfSet(1000, other);
+    const uint64_t twice = StepsOfSet(2000, other);
+    EXPECT_LE(twice, 2 * once + 200);
+    EXPECT_GE(once, 1000u);
+    EXPECT_LE(once, 8 * 1000u);
+  }
 }
 
 class SetQuotaTest : public TwoSpacesTest {
