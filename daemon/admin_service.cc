@@ -160,6 +160,7 @@ void AdminService::DoGetConfig(v1::GetConfigReply* reply) const {
       {"protocol", wire::kProtocol},
       {"tokens_per_request", wire::kMaxTokens},
       {"items_per_request", wire::kMaxItems},
+      {"ends_per_request", wire::kMaxEnds},
       {"token_message_bytes", wire::kMaxTokenMessageBytes},
       {"message_bytes", wire::kMaxMessageBytes},
       {"piece_bytes", wire::kMaxPieceBytes},

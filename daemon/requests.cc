@@ -8,7 +8,7 @@
 namespace prefixd::daemon {
 
 static_assert(wire::kMaxTokens == cache::kMaxTokens && wire::kMaxItems == cache::kMaxItems &&
-              wire::kMaxPieceBytes == cache::kMaxPiece);
+              wire::kMaxEnds == cache::kMaxEnds && wire::kMaxPieceBytes == cache::kMaxPiece);
 
 namespace {
 

@@ -382,7 +382,7 @@ typedef struct prefixd_reserve_options {
   uint32_t deadline_ms;   // 0 = 200
   uint32_t write_format;  // index into formats: what prefixd_write_packed() brings
   uint32_t turn_end_count;
-  const uint32_t* turn_ends;  // further sequence ends: after that many tokens, each
+  const uint32_t* turn_ends;  // further sequence ends: after that many tokens, each; at most 4,096
   uint64_t readable;          // a block that is here in one of these is not written; 0 = all
   // Since version 3. Mask of formats that prefixd_write_packed() may bring instead of write_format
   // while the daemon advises coarser ones: prefixd_mine_formats() says which. 0: never.

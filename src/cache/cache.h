@@ -84,6 +84,7 @@ struct Options {
 
 inline constexpr uint32_t kMaxTokens = 1u << 21;
 inline constexpr uint32_t kMaxItems = 16;
+inline constexpr uint32_t kMaxEnds = 4096;  // turn ends of one plan, ends of one Commit
 inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in one message
 inline constexpr uint32_t kMaxNotShared = 16;             // models of one session
 

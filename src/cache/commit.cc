@@ -21,6 +21,10 @@ absl::StatusOr<size_t> BlocksUpTo(const std::vector<block::BlockPlan>& blocks, u
 }
 
 absl::Status CheckEnds(const CommitRequest& request) {
+  if (request.ends.size() > kMaxEnds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("commit: ", request.ends.size(), " ends, limit ", kMaxEnds));
+  }
   for (uint32_t end : request.ends) {
     if (end == 0 || end > request.tokens) {
       return absl::InvalidArgumentError(

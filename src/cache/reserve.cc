@@ -86,6 +86,10 @@ void AddSeeds(const Reservation& reservation, block::ReservePlan* plan) {
 }
 
 absl::Status CheckTurnEnds(const ReserveRequest& request) {
+  if (request.turn_ends.size() > kMaxEnds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reserve: ", request.turn_ends.size(), " turn ends, limit ", kMaxEnds));
+  }
   for (const uint32_t end : request.turn_ends) {
     if (end >= 1 && end <= request.tokens.size()) continue;
     return absl::InvalidArgumentError(absl::StrCat("reserve: a turn end at token ", end,

@@ -112,7 +112,7 @@ struct PrefixIndex::Impl {
       PREFIXD_REQUIRES(mutex);
 
   // --- set.cc ---
-  struct Member {  // what is found once of an item; the rest is nothing where `own` is 0
+  struct Member {      // what is found once of an item; the rest is nothing where `own` is 0
     uint32_t own = 0;  // its length alone
     Asked asked;
     Walk walk;  // none where every group is FULL
@@ -182,6 +182,7 @@ struct PrefixIndex::Impl {
   void DropBadCopy(Node& node, Page& page) PREFIXD_REQUIRES(mutex);
 
   // --- reserve.cc ---
+  // Requires: wish.turn_ends ascend, and the sequence's own end is the last of them.
   void PlanBlocks(const Walk& walk, block::SessionId session, uint32_t coarser,
                   const SnapshotWish& wish, Reservation& reservation, Reserved& reserved) const
       PREFIXD_REQUIRES(mutex);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/steps.h"
 #include "index/impl.h"
 #include "index/snapshots.h"
 
@@ -30,26 +31,40 @@ const Node* Serving(const Node& parent, const Slice& tokens, const Usable& full)
   return nullptr;
 }
 
-// The sequence's end or one that the writer knows of needs the group's page of the block: it holds
-// sinks, or stands in the window before the end.
-bool IsNeeded(const GroupRule& rule, const block::BlockPlan& plan, uint32_t size,
-              const SnapshotWish& wish) {
-  const auto needs = [&](uint32_t end) {
-    const uint32_t first = end > rule.window ? end - rule.window : 0;
-    return plan.first_token < end &&
-           (plan.first_token < rule.sink_tokens || plan.first_token + plan.tokens > first);
-  };
-  return needs(size) || std::ranges::any_of(wish.turn_ends, needs);
+// The ends that a writer names, passed once as the blocks go by in order.
+class NextEnd {
+ public:
+  // `ends` ascend, the last is the sequence's own.
+  explicit NextEnd(std::span<const uint32_t> ends) : ends_(ends) {}
+  // The first end behind `token`, which never falls and stands before the last one.
+  uint32_t Behind(uint32_t token) {
+    while (ends_[next_] <= token) {
+      base::CountSteps();
+      ++next_;
+    }
+    return ends_[next_];
+  }
+
+ private:
+  const std::span<const uint32_t> ends_;
+  size_t next_ = 0;
+};
+
+// The first end behind the block's first token needs the group's page of it: the page holds sinks,
+// or stands in the window before that end. If it does not, no later one does.
+bool IsNeeded(const GroupRule& rule, const block::BlockPlan& plan, uint32_t end) {
+  base::CountSteps();
+  return plan.first_token < rule.sink_tokens ||
+         uint64_t{plan.first_token} + plan.tokens + rule.window > end;
 }
 
 // Of a block that `node` serves: which sliding pages are wanted all the same. One that goes on
 // beyond the block's tokens cannot be given any.
-bool WantWindows(const Node& node, const Usable& usable, uint32_t size, const SnapshotWish& wish,
-                 block::BlockPlan& plan) {
+bool WantWindows(const Node& node, const Usable& usable, uint32_t end, block::BlockPlan& plan) {
   bool any = false;
   for (const Usable::Group& group : usable.groups) {
     if (group.full() || group.state() || node.size() > plan.tokens) continue;
-    if (BestPage(node, group) != nullptr || !IsNeeded(group.rule, plan, size, wish)) continue;
+    if (BestPage(node, group) != nullptr || !IsNeeded(group.rule, plan, end)) continue;
     plan.rungs[group.group] = static_cast<uint32_t>(std::countr_zero(group.rungs));
     any = true;
   }
@@ -91,6 +106,18 @@ void WantRungs(const Node* exact, const Usable& usable, uint32_t coarser, block:
   }
 }
 
+// The ends in order, each once, and the sequence's own behind them.
+SnapshotWish InOrder(const SnapshotWish& wish, uint32_t size) {
+  SnapshotWish sorted = wish;
+  std::vector<uint32_t>& ends = sorted.turn_ends;
+  std::erase_if(ends, [&](uint32_t end) { return end >= size; });
+  ends.push_back(size);
+  std::ranges::sort(ends);
+  const auto again = std::ranges::unique(ends);
+  ends.erase(again.begin(), again.end());
+  return sorted;
+}
+
 }  // namespace
 
 void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, uint32_t coarser,
@@ -106,6 +133,7 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
   }
   const auto size = static_cast<uint32_t>(sequence.tokens.size());
   const Usable full = OnlyFull(reservation.usable);
+  NextEnd ends(wish.turn_ends);
   BlockName name{.hash = space.root.hash, .path = space.root.path()};
   for (uint32_t first = 0; first < size; first += space.shape.block_tokens) {
     const size_t index = reservation.blocks.size();
@@ -119,7 +147,7 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
                                                         : nullptr;
     const Node* const serving = parent == nullptr ? nullptr : Serving(*parent, tokens, full);
     const bool windows =
-        serving != nullptr && WantWindows(*serving, reservation.usable, size, wish, plan);
+        serving != nullptr && WantWindows(*serving, reservation.usable, ends.Behind(first), plan);
     if (serving != nullptr && !windows) {
       plan.state = block::BlockState::kPresent;
     } else {
@@ -151,6 +179,7 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
                                               const block::SequenceView& sequence,
                                               const Selection& selection, block::SessionId session,
                                               const SnapshotWish& wish) {
+  const SnapshotWish ends = InOrder(wish, static_cast<uint32_t>(sequence.tokens.size()));
   const base::MutexLock lock(impl_->mutex);
   Space* const space = impl_->FindSpace(handle);
   if (space == nullptr) {
@@ -188,8 +217,8 @@ absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
   }
   Reserved reserved;
   const Walk walk = WalkDown(space->root, space->shape.block_tokens, sequence);
-  impl_->PlanBlocks(walk, session, selection.coarser, wish, *reservation, reserved);
-  reserved.plan.snapshot_tokens = PlanSnapshots(walk, *reservation, wish);
+  impl_->PlanBlocks(walk, session, selection.coarser, ends, *reservation, reserved);
+  reserved.plan.snapshot_tokens = PlanSnapshots(walk, *reservation, ends);
   impl_->StampPath(walk.last);
   if (!walk.path.empty()) {
     impl_->MoveHold(*reservation, walk.last, static_cast<uint32_t>(walk.path.size()));

@@ -1,8 +1,10 @@
 #include "index/snapshots.h"
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
+#include "base/steps.h"
 #include "index/node_pool.h"
 
 namespace prefixd::index {
@@ -82,9 +84,8 @@ std::vector<uint32_t> PlanSnapshots(const Walk& walk, const Reservation& reserva
   Wanted wanted(walk, reservation);
   // Just before an end: an exact repeat has to compute its last token.
   if (size > 1) wanted.Add(size - 1, block::kMaxSnapshots);
-  std::vector<uint32_t> ends = wish.turn_ends;
-  std::ranges::sort(ends, std::greater<>());
-  for (const uint32_t end : ends) {
+  for (const uint32_t end : std::views::reverse(wish.turn_ends)) {
+    base::CountSteps();
     if (end > 1 && end <= size) wanted.Add(end - 1, block::kMaxSnapshots);
   }
   if (walk.matched() < size && (walk.shared > 0 || !walk.last->children().empty())) {

@@ -13,7 +13,7 @@ namespace prefixd::index {
 // Positions, ascending, where a request may end or go on and no snapshot is yet: just before the
 // sequence's end and those of turns, where it leaves what is stored, where stored sequences part,
 // and, as far as the chain has room, on a lattice of a power of two of blocks. None of spaces
-// without states.
+// without states. Requires: wish.turn_ends ascend.
 std::vector<uint32_t> PlanSnapshots(const Walk& walk, const Reservation& reservation,
                                     const SnapshotWish& wish);
 

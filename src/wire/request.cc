@@ -27,7 +27,7 @@ absl::Status CheckItem(const v1::AcquireRequest::Item& item) {
   PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: readable", item.readable_size()));
   PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: writable", item.writable_size()));
   PREFIXD_RETURN_IF_ERROR(
-      CheckCount("acquire: turn_ends", static_cast<uint64_t>(item.turn_ends_size()), kMaxTokens));
+      CheckCount("acquire: turn_ends", static_cast<uint64_t>(item.turn_ends_size()), kMaxEnds));
   PREFIXD_RETURN_IF_ERROR(CheckRate("acquire: prefill_tokens_per_s", item.prefill_tokens_per_s()));
   if (item.continues() == 0 && item.continues_tokens() > 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -103,14 +103,14 @@ absl::Status Check(const v1::JoinRequest& request) {
 
 absl::Status Check(const v1::ReserveRequest& request) {
   PREFIXD_RETURN_IF_ERROR(CheckGroups("reserve: groups", request.groups_size()));
-  PREFIXD_RETURN_IF_ERROR(CheckCount("reserve: turn_ends",
-                                     static_cast<uint64_t>(request.turn_ends_size()), kMaxTokens));
+  PREFIXD_RETURN_IF_ERROR(
+      CheckCount("reserve: turn_ends", static_cast<uint64_t>(request.turn_ends_size()), kMaxEnds));
   return CheckGroups("reserve: writable", request.writable_size());
 }
 
 absl::Status Check(const v1::CommitRequest& request) {
   PREFIXD_RETURN_IF_ERROR(
-      CheckCount("commit: ends", static_cast<uint64_t>(request.ends_size()), kMaxTokens));
+      CheckCount("commit: ends", static_cast<uint64_t>(request.ends_size()), kMaxEnds));
   PREFIXD_RETURN_IF_ERROR(CheckGroups("commit: staged", request.staged_size()));
   for (const v1::StagedPages& staged : request.staged())
     PREFIXD_RETURN_IF_ERROR(CheckStaged(staged));

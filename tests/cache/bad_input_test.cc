@@ -189,6 +189,24 @@ TEST_F(BadInputTest, EmptyAndOversizedTokenListsAreRefused) {
 }
 
 // Announcing is not free: it is bounded by the index's share, and Abandon gives it back.
+TEST_F(BadInputTest, TurnEndsAndEndsAreCounted) {
+  cache::ReserveRequest request{
+      .space = space_, .tokens = tokens_, .content = {}, .groups = {}, .writable = {}};
+  request.turn_ends.assign(4097, 1);
+  EXPECT_EQ(cache_->Reserve(session_, request).status(),
+            absl::InvalidArgumentError("reserve: 4097 turn ends, limit 4096"));
+  request.turn_ends.pop_back();
+  const auto plan = cache_->Reserve(session_, request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto size = static_cast<uint32_t>(tokens_.size());
+  EXPECT_EQ(cache_
+                ->Commit(session_, {.reservation = plan->reservation,
+                                    .tokens = size,
+                                    .ends = std::vector<uint32_t>(4097, 1)})
+                .status(),
+            absl::InvalidArgumentError("commit: 4097 ends, limit 4096"));
+}
+
 TEST_F(BadInputTest, ReservationsWithoutEndAreRefusedAndHurtNobody) {
   const Tokens huge(100000, 7);
   const cache::ReserveRequest request{

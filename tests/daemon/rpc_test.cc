@@ -258,6 +258,7 @@ TEST_F(RpcTest, ConfigTellsSettingsTheirSourceAndTheLimits) {
   for (const auto& limit : reply.limits()) limits[limit.name()] = limit.value();
   EXPECT_EQ(limits["tokens_per_request"], "2097152");
   EXPECT_EQ(limits["items_per_request"], "16");
+  EXPECT_EQ(limits["ends_per_request"], "4096");
 }
 
 TEST_F(RpcTest, StatsCountCallsAndTheirTimes) {

@@ -1,5 +1,8 @@
 // What goes without its block: sliding pages that no end can need, snapshots beyond their share or
 // beyond what a chain keeps; and where snapshots are wanted.
+#include <random>
+
+#include "base/steps.h"
 #include "tests/index/index_fixture.h"
 
 namespace prefixd::index {
@@ -41,11 +44,58 @@ class LooseTest : public IndexTest {
     EXPECT_TRUE(index_.CloseReservation(plan.reservation).ok());
     return plan;
   }
+  void StoreFullPages(const Tokens& tokens) {
+    const block::ReservationId id = Reserve({tokens, {}});
+    for (uint32_t i = 0; i < reserved_.plan.blocks.size(); ++i) {
+      ASSERT_TRUE(index_.Publish(id, i, std::vector<NewPage>{MakePage(0)}).ok());
+    }
+    ASSERT_TRUE(index_.CloseReservation(id).ok());
+  }
+  block::ReservePlan PlanOf(const Tokens& tokens, const std::vector<uint32_t>& turn_ends) {
+    Reserved reserved = index_.Reserve(space_, {tokens, {}}, {}, kMe, {turn_ends}).value();
+    EXPECT_TRUE(index_.CloseReservation(reserved.plan.reservation).ok());
+    return reserved.plan;
+  }
   uint32_t Restorable(const Tokens& tokens, std::vector<uint32_t> groups = {}) {
     return Match(tokens, {.selection = {.groups = std::move(groups), .rungs = {}}})
         .restorable_tokens;
   }
 };
+
+TEST_F(LooseTest, WindowsAreWantedBeforeEveryTurnEndWhateverTheirOrder) {
+  const Tokens tokens = Count(0, 400);
+  StoreFullPages(tokens);
+  std::mt19937 random(20);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<uint32_t> turn_ends(random() % 5);
+    for (uint32_t& end : turn_ends) end = 1 + static_cast<uint32_t>(random()) % 500;
+    const block::ReservePlan plan = PlanOf(tokens, turn_ends);
+    turn_ends.push_back(400);
+    for (const block::BlockPlan& block : plan.blocks) {
+      const bool wanted = std::ranges::any_of(turn_ends, [&](uint32_t end) {
+        const bool in_window = block.first_token + block.tokens + 40 > end;
+        return block.first_token < end && end <= 400 && (block.first_token < 4 || in_window);
+      });
+      EXPECT_EQ(block.rungs[1], wanted ? 0 : block::kNoLimit) << block.first_token;
+    }
+  }
+}
+
+TEST_F(LooseTest, APlanCostsWhatItsSequenceAndItsTurnEndsAreLong) {
+  const auto steps_of = [&](uint32_t count) {
+    const Tokens tokens = Count(0, count);
+    StoreFullPages(tokens);
+    std::vector<uint32_t> turn_ends(count);  // the last first, one at every token
+    std::iota(turn_ends.rbegin(), turn_ends.rend(), 1);
+    const uint64_t before = base::steps;
+    PlanOf(tokens, turn_ends);
+    return base::steps - before;
+  };
+  const uint64_t once = steps_of(2000), twice = steps_of(4000);
+  EXPECT_GE(once, 2000u);
+  EXPECT_LE(once, 3 * 2000u);
+  EXPECT_LE(twice, 2 * once + 200);
+}
 
 TEST_F(LooseTest, SnapshotsAreWantedJustBeforeEndsWhereSequencesPartAndOnALattice) {
   const Tokens first = Count(0, 200);

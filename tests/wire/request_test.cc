@@ -96,8 +96,19 @@ TEST(RequestTest, ListsOfARequestAreBounded) {
   fetch.mutable_groups()->Resize(65, 0);
   ExpectRefused(Check(fetch), "groups has 65");
   v1::CommitRequest commit;
-  commit.mutable_ends()->Resize(kMaxTokens + 1, 0);
-  ExpectRefused(Check(commit), "ends has");
+  commit.mutable_ends()->Resize(kMaxEnds + 1, 0);
+  ExpectRefused(Check(commit), "commit: ends has 4097 entries, at most 4096");
+}
+
+TEST(RequestTest, APlanNamesAtMost4096TurnEnds) {
+  v1::ReserveRequest reserve;
+  reserve.mutable_turn_ends()->Resize(kMaxEnds, 1);
+  EXPECT_TRUE(Check(reserve).ok());
+  reserve.add_turn_ends(1);
+  ExpectRefused(Check(reserve), "reserve: turn_ends has 4097 entries, at most 4096");
+  v1::AcquireRequest acquire;
+  acquire.add_items()->mutable_turn_ends()->Resize(kMaxEnds + 1, 1);
+  ExpectRefused(Check(acquire), "acquire: turn_ends has 4097 entries, at most 4096");
 }
 
 TEST(RequestTest, ARateThatIsNoRateIsRefused) {

@@ -438,7 +438,8 @@ class Lease {
 
 struct ReserveOptions {
   std::span<const Content> content{};
-  std::span<const uint32_t> turn_ends{};    // further sequence ends: after that many tokens, each
+  // Further sequence ends: after that many tokens, each. At most 4,096, else the plan is refused.
+  std::span<const uint32_t> turn_ends{};
   std::chrono::milliseconds deadline{200};  // of asking the daemon
   uint32_t write_format = 0;                // index into formats: what WritePacked brings
   // As BeginOptions::coarser_formats; TokenRun::format says which the daemon advises.
