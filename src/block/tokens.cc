@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/steps.h"
+
 namespace prefixd::block {
 namespace {
 
@@ -128,13 +130,18 @@ absl::Status ValidateContent(const SequenceView& sequence) {
 std::vector<ContentKey> CutContent(std::span<const ContentKey> content, uint32_t begin,
                                    uint32_t end) {
   std::vector<ContentKey> cut;
-  for (const ContentKey& key : content) {
-    const uint64_t first = std::max(key.start, begin);
-    const uint64_t last = std::min<uint64_t>(uint64_t{key.start} + key.length, end);
+  const auto from = std::ranges::partition_point(content, [&](const ContentKey& key) {
+    base::CountSteps();
+    return uint64_t{key.start} + key.length <= begin;
+  });
+  for (auto key = from; key != content.end() && key->start < end; ++key) {
+    base::CountSteps();
+    const uint64_t first = std::max(key->start, begin);
+    const uint64_t last = std::min<uint64_t>(uint64_t{key->start} + key->length, end);
     if (first >= last) continue;
-    ContentKey part = key;
+    ContentKey part = *key;
     part.start = static_cast<uint32_t>(first - begin);
-    part.item_offset += static_cast<uint32_t>(first - key.start);
+    part.item_offset += static_cast<uint32_t>(first - key->start);
     part.length = static_cast<uint32_t>(last - first);
     cut.push_back(part);
   }

@@ -40,7 +40,8 @@ struct SequenceView {
 absl::Status ValidateContent(const SequenceView& sequence);
 
 // The content keys that overlap [begin, end) of `content`, cut to it, with starts relative to
-// `begin` and item_offset moved along.
+// `begin` and item_offset moved along. Costs the keys that it returns: a long sequence is cut block
+// by block. Requires: keys in order of start, not overlapping.
 std::vector<ContentKey> CutContent(std::span<const ContentKey> content, uint32_t begin,
                                    uint32_t end);
 

@@ -44,6 +44,16 @@ void SayLoading(block::MatchAnswer& answer) {
   }
 }
 
+// How many positions `tail` shares with what of `other` begins at `offset`. However much content
+// that has, it is looked at as far as the tokens agree.
+uint32_t SharedFrom(const block::SequenceView& tail, const block::SequenceView& other,
+                    uint32_t offset) {
+  const uint32_t tokens =
+      block::CommonPrefix({tail.tokens, {}}, {other.tokens.subspan(offset), {}});
+  if (tokens == 0 || (tail.content.empty() && other.content.empty())) return tokens;
+  return block::CommonPrefix(tail, Slice(other, offset, offset + tokens).view());
+}
+
 // How far beyond `from` the blocks go that `other` has announced in a form the caller can use, at
 // most to `limit`; `from` when its block is not among them.
 uint32_t AnnouncedBy(const Reservation& other, const Usable& usable, uint32_t block_tokens,
@@ -89,8 +99,7 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
     if (offset > 0 && other->paths[offset / space.shape.block_tokens - 1] != asked.from->path()) {
       continue;
     }
-    const Slice tail(other->view(), offset, static_cast<uint32_t>(other->tokens.size()));
-    const uint32_t shared = offset + block::CommonPrefix(asked.tail, tail.view());
+    const uint32_t shared = offset + SharedFrom(asked.tail, other->view(), offset);
     if (shared > from) announcements.push_back({other.get(), shared});
   }
   uint32_t up_to = from;

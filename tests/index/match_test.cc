@@ -1,6 +1,7 @@
 // What Match says, rule by rule.
 #include <gmock/gmock.h>
 
+#include "base/steps.h"
 #include "index_fixture.h"
 
 namespace prefixd::index {
@@ -108,6 +109,51 @@ TEST_F(IndexTest, ACutInsideContentMovesToItsStartUnlessCausal) {
                           Shortening{block::kAllGroups, ShortenReason::kAtomicContent, 7}));
   const MatchOptions causal{.max_tokens = 11, .causal_content = true};
   EXPECT_EQ(index_.Match(space_, {tokens, {&cat, 1}}, causal).restorable_tokens, 11u);
+}
+
+// Every token an item of its own.
+std::vector<block::ContentKey> ItemsUnder(const Tokens& tokens) {
+  std::vector<block::ContentKey> keys(tokens.size());
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    keys[i] = {.start = i, .length = 1};
+    keys[i].digest[0] = static_cast<std::byte>(i);
+    keys[i].digest[1] = static_cast<std::byte>(i >> 8);
+  }
+  return keys;
+}
+
+TEST_F(IndexTest, ManyContentKeysCostWhatTheyAre) {
+  const auto steps_of = [&](uint32_t count) {
+    const Tokens tokens(count, 9);
+    const std::vector<block::ContentKey> keys = ItemsUnder(tokens);
+    const uint64_t before = base::steps;
+    Store({tokens, keys});
+    EXPECT_EQ(index_.Match(space_, {tokens, keys}, {}).restorable_tokens, count);
+    EXPECT_TRUE(index_.Acquire(space_, {tokens, keys}, {}, kMe).lease);
+    EXPECT_TRUE(index_.CloseReservation(Reserve({tokens, keys})).ok());
+    EndSession(kMe);
+    return base::steps - before;
+  };
+  const uint64_t once = steps_of(4000), twice = steps_of(8000);
+  EXPECT_GE(once, 4 * 4000u);
+  EXPECT_LE(once, 16 * 4000u);
+  EXPECT_LE(twice, 2 * once + 8 * 8000u / 16);  // and a comparison more a block
+}
+
+TEST_F(IndexTest, AShortRequestCostsTheSameBesideALongAnnouncement) {
+  const Tokens tokens(8000, 9), start = FirstOf(tokens, 40);
+  const std::vector<block::ContentKey> keys = ItemsUnder(tokens);
+  const std::vector<block::ContentKey> first(keys.begin(), keys.begin() + 40);
+  Store({start, first});
+  const auto steps_of_match = [&] {
+    const uint64_t before = base::steps;
+    EXPECT_EQ(index_.Match(space_, {start, first}, {}).restorable_tokens, 40u);
+    return base::steps - before;
+  };
+  const uint64_t alone = steps_of_match();
+  Reserve({tokens, keys}, kOther);
+  EXPECT_LE(steps_of_match(), alone + 100);
+  EndSession(kOther);
 }
 
 TEST_F(IndexTest, AHoleIsMatchedThroughAndStopsTheLength) {

@@ -218,9 +218,9 @@ TEST_F(CrossedContentTest, ASetCostsWhatItsRequestsAreLong) {
   for (const block::SpaceHandle other : {draft_, sliding_}) {
     const uint64_t once = StepsOfSet(1000, other);
     const uint64_t twice = StepsOfSet(2000, other);
-    EXPECT_LE(twice, 2 * once + 200);
+    EXPECT_LE(twice, 2 * once + 4000);  // and a comparison more a block
     EXPECT_GE(once, 1000u);
-    EXPECT_LE(once, 8 * 1000u);
+    EXPECT_LE(once, 20 * 1000u);
   }
 }
 
