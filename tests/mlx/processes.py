@@ -141,6 +141,9 @@ class Answer:
     cached_tokens: int
 
 
+_SMALLEST = {"prompt": words([0]), "max_tokens": 1}
+
+
 class Server(Process):
     """An mlx_lm server of its own process: with prefixd, or the engine alone (daemon None).
 
@@ -170,10 +173,17 @@ class Server(Process):
     def load(self, model: Path) -> None:
         """Every request from now on is for this model. Returns once prefixd has it open, too."""
         self._model = {"model": str(model)}
-        body = {"prompt": words([0]), "max_tokens": 1}
-        self._ask("/v1/completions", body)
+        self._ask("/v1/completions", _SMALLEST)
         if self._with_prefixd:
             self._wait_until_open()
+
+    def wait_until_shared(self) -> None:
+        """A server goes on by itself once prefixd is back, and its answers say so."""
+        wait_for(f"{self.log_path.stem} to share", self._shares)
+
+    def _shares(self) -> bool:
+        with self._reply("/v1/completions", _SMALLEST) as reply:
+            return reply.headers["X-Prefixd"] == "shared"
 
     def complete(
         self, prompt: list[int], max_tokens: int, settle: bool = True, opened: bool = True
@@ -217,14 +227,17 @@ class Server(Process):
         return answer
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        asked = json.dumps({**body, **self._model}).encode()
-        request = urllib.request.Request(self.url() + path, asked)
-        with _open_url(request, timeout=DEADLINE_S) as reply:
+        with self._reply(path, body) as reply:
             return json.loads(reply.read())
 
+    def _reply(self, path: str, body: dict[str, Any]) -> Any:
+        asked = json.dumps({**body, **self._model}).encode()
+        request = urllib.request.Request(self.url() + path, asked)
+        return _open_url(request, timeout=DEADLINE_S)
+
     def _wait_until_open(self) -> None:
-        model = re.escape(self._model.get("model", ""))
-        self.wait_for_line(rf"prefixd (holds|does not hold) caches of .*{model}(?![\w-])")
+        name = re.escape(Path(self._model.get("model", "")).name)
+        self.wait_for_line(rf"prefixd (holds|does not hold) caches of {name}(?![\w-])")
 
     @staticmethod
     def _read(answer: dict[str, Any], text: str) -> Answer:

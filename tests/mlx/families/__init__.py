@@ -21,7 +21,7 @@ from .draw import build, weights
 from .unserved import CANNOT
 
 __all__ = [
-    *("AS_CACHED", "CANNOT", "EVERY_RUN", "FAMILIES", "PLAIN_WRONG"),
+    *("AS_CACHED", "CANNOT", "EVERY_RUN", "FAMILIES", "NOT_HELD", "PLAIN_WRONG"),
     *("build", "cache_classes", "selected", "write_config", "write_family"),
 ]
 
@@ -45,8 +45,12 @@ PLAIN_WRONG = {
 AS_CACHED = {
     "phi3small": "its sparse layers add a mask of truths to their scores instead of masking, so a "
     "token sees later ones of its block if they are computed with it",
+    "plamo3": "its mask has a window of one token more than its cache keeps of what was computed",
 }
 """Why an answer is another one when the cache ended at another token, whoever holds it."""
+
+NOT_HELD = {"deepseek_v41": "LayerCache is a class of its own file"}
+"""Why prefixd leaves the caches of a family to the engine."""
 
 
 def selected() -> list[str]:
