@@ -101,8 +101,8 @@ absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path,
     return Failed(path, absl::StrCat("cannot write ", lock, ": ", std::strerror(errno)));
   const absl::Status locked = base::LockFile(guard.fd_, "socket: " + lock, 0, wait);
   if (absl::IsFailedPrecondition(locked)) {
-    return Failed(path, absl::StrCat("another prefixd listens there: ",
-                                     std::string(locked.message())));
+    return Failed(path,
+                  absl::StrCat("another prefixd listens there: ", std::string(locked.message())));
   }
   PREFIXD_RETURN_IF_ERROR(locked);
   base::NameHolder(guard.fd_, 0);

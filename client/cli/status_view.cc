@@ -114,8 +114,7 @@ std::string StatusView(const StatusInput& input) {
   text += Arena(stats);
   absl::StrAppend(&text, "\n", Plural(stats.sessions(), "session"), ", ",
                   Plural(stats.leases(), "lease"), " of ", base::FormatBytes(stats.leased_bytes()),
-                  ", ", Plural(stats.reservations(), "reservation"), "\n", NotShared(stats),
-                  "\n");
+                  ", ", Plural(stats.reservations(), "reservation"), "\n", NotShared(stats), "\n");
   text += Tokens(stats);
   absl::StrAppend(&text, "saved ", Plural(CounterValue(stats, "tokens.used"), "token"),
                   " of prefill, ", SecondsText(stats.seconds_saved()), "\n\n");

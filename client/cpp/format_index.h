@@ -1,5 +1,5 @@
-// Formats by their index in the layers' lists, which all layers of a space share: a layer with fewer
-// formats takes its last one for an index beyond.
+// Formats by their index in the layers' lists, which all layers of a space share: a layer with
+// fewer formats takes its last one for an index beyond.
 //
 // Pure functions.
 #pragma once

@@ -145,8 +145,8 @@ absl::StatusOr<SequencePages::Own> SequencePages::NewOwn(uint32_t group, uint32_
   const uint32_t format = coarser ? write_rungs_.Coarser(space_->formats())
                                   : write_rungs_.OfBlock(block, block_tokens_);
   if (!donated && format >= space_->formats()) {
-    return absl::InvalidArgumentError(absl::StrCat("append: write_format is ", format,
-                                                   ", the layers have ", space_->formats()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("append: write_format is ", format, ", the layers have ", space_->formats()));
   }
   const uint32_t rung = donated ? donor.rung : RungOf(layers, format);
   const uint64_t bytes = block::LayoutOfPage(layers, rung, block_tokens_).page_bytes;

@@ -1,11 +1,11 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
-// (where the bytes are); one file a verb: open_space.cc, not_shared.cc, match.cc, acquire.cc, set.cc, fetch.cc,
-// reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, purge.cc, spill.cc, age_out.cc,
-// resize.cc, stats.cc. A start is load_index.cc, which calls recover.cc (what is on SSD) and
-// adopt.cc (what is in the arena); self_test.cc tries the disk. sessions.cc and leases.cc keep the
-// tables; load.cc, promote.cc and watch.cc make pages readable and say so; slabs.cc moves them.
-// format_advice.cc says in which format new blocks are wanted, admission.cc which ones the SSD
-// takes, rewrite.cc what stays on it.
+// (where the bytes are); one file a verb: open_space.cc, not_shared.cc, match.cc, acquire.cc,
+// set.cc, fetch.cc, reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, purge.cc,
+// spill.cc, age_out.cc, resize.cc, stats.cc. A start is load_index.cc, which calls recover.cc (what
+// is on SSD) and adopt.cc (what is in the arena); self_test.cc tries the disk. sessions.cc and
+// leases.cc keep the tables; load.cc, promote.cc and watch.cc make pages readable and say so;
+// slabs.cc moves them. format_advice.cc says in which format new blocks are wanted, admission.cc
+// which ones the SSD takes, rewrite.cc what stays on it.
 //
 // Thread-safe. Every call may come from any thread; waits end with the deadline that is passed.
 // Errors are absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes

@@ -395,8 +395,8 @@ struct Core {
   FormatAdvice format_advice;
   LoadModel load_model;
   std::unique_ptr<ram::Arena> arena;
-  bool arena_held = false;  // by another process at the start: private memory instead
-  std::unique_ptr<ram::Slots> slots;          // null unless the arena is shared
+  bool arena_held = false;            // by another process at the start: private memory instead
+  std::unique_ptr<ram::Slots> slots;  // null unless the arena is shared
   std::unique_ptr<ram::StagingPool> staging;  // null unless the arena is shared
   std::unique_ptr<index::PrefixIndex> index;
   std::unique_ptr<ssd::SegmentStore> store;  // null without an SSD tier

@@ -12,9 +12,9 @@ absl::StatusOr<bool> Core::NoteReason(const SessionPtr& session, const block::No
   if (known == notes.end()) {
     if (note.reason.empty()) return false;
     if (notes.size() >= kMaxNotShared) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("not_shared: the session has notes on ", notes.size(), " models, at most ",
-                       kMaxNotShared));
+      return absl::ResourceExhaustedError(absl::StrCat("not_shared: the session has notes on ",
+                                                       notes.size(), " models, at most ",
+                                                       kMaxNotShared));
     }
     known = notes.emplace(note.model, NotSharedNote{}).first;
   }
@@ -33,8 +33,7 @@ absl::StatusOr<bool> Cache::NoteNotShared(block::SessionId id, const block::NotS
 bool Cache::NoteRefused(block::SessionId id, const block::NotShared& note) {
   const absl::StatusOr<SessionPtr> session = core_->FindSession(id, "open_space");
   if (!session.ok()) return false;
-  const absl::StatusOr<bool> news =
-      core_->NoteReason(*session, note, &NotSharedNote::refused);
+  const absl::StatusOr<bool> news = core_->NoteReason(*session, note, &NotSharedNote::refused);
   return news.ok() && *news;
 }
 

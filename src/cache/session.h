@@ -147,7 +147,7 @@ class Lease {
   // Set before the lease is shared.
   SpacePtr space;  // null for what an earlier daemon's session holds
   int64_t begun_us = 0;
-  std::atomic<uint64_t> answer{0};  // in the history: the last one about this lease
+  std::atomic<uint64_t> answer{0};      // in the history: the last one about this lease
   std::atomic<double> prefill_rate{0};  // tokens/s, that its last lookup told; 0: none
   // What a resumed session held before, lease by lease, and extents that are no page's any more.
   std::vector<std::shared_ptr<const Lease>> others;

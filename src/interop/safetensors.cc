@@ -109,9 +109,10 @@ absl::Status ReadSpan(const std::string& path, const Json& offsets, std::span<co
   bool fits = true;
   for (uint64_t size : tensor->shape) fits = fits && Multiply(size, &bits);
   if (!fits || bits % 8 != 0 || bits / 8 != end - begin) {
-    return BadTensor(path, tensor->name,
-                     absl::StrCat("has ", end - begin, " bytes, its shape wants ",
-                                  fits ? absl::StrCat(static_cast<double>(bits) / 8) : "more than 2^61"));
+    return BadTensor(
+        path, tensor->name,
+        absl::StrCat("has ", end - begin, " bytes, its shape wants ",
+                     fits ? absl::StrCat(static_cast<double>(bits) / 8) : "more than 2^61"));
   }
   tensor->bytes = data.subspan(begin, end - begin);
   return absl::OkStatus();

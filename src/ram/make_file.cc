@@ -96,8 +96,7 @@ absl::Status Own(const std::string& path, int fd, const base::LockWait& wait) {
     return absl::FailedPreconditionError(
         absl::StrCat("arena: ", path, " belongs to user ", status.st_uid, ", this is ", geteuid()));
   }
-  const absl::Status locked =
-      base::LockFile(fd, "arena: " + path, block::kArenaOwnerOffset, wait);
+  const absl::Status locked = base::LockFile(fd, "arena: " + path, block::kArenaOwnerOffset, wait);
   if (absl::IsFailedPrecondition(locked)) {
     return absl::UnavailableError(
         absl::StrCat(std::string(locked.message()), ": it belongs to another running process"));

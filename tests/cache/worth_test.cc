@@ -76,11 +76,10 @@ class CountedWorthTest : public CacheTest {
     return cache_->Acquire(session_, request, In(10000))->lease;
   }
   void Release(block::LeaseId lease, uint32_t used, double rate = 0) {
-    ASSERT_TRUE(cache_
-                    ->Release(session_, {.lease = lease,
-                                         .used_tokens = used,
-                                         .prefill_tokens_per_s = rate})
-                    .ok());
+    ASSERT_TRUE(
+        cache_
+            ->Release(session_, {.lease = lease, .used_tokens = used, .prefill_tokens_per_s = rate})
+            .ok());
   }
   double Saved() { return cache_->GetStats().seconds_saved; }
 

@@ -195,8 +195,7 @@ TEST_F(CapiTest, AReleaseTellsHowFarTheLeaseWasRead) {
   const prefixd_planes k = Engine::PlanesOf(&back.key), v = Engine::PlanesOf(&back.value);
   const auto used_after = [&](uint32_t gathered, const prefixd_used* used) {
     const uint64_t before = Ctl({"status"})["counters"].value("tokens.used", uint64_t{0});
-    prefixd_lease* lease =
-        prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, nullptr);
+    prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, nullptr);
     EXPECT_EQ(prefixd_wait_all(lease, 0), kTokens);
     prefixd_stored_run runs[2] = {};
     EXPECT_EQ(prefixd_stored_runs(lease, 0, runs, 2), 1u);

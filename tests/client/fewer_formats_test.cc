@@ -64,7 +64,8 @@ class FewerFormatsTest : public testing::TestWithParam<bool> {
 TEST_P(FewerFormatsTest, OnePlanWritesEachLayerInTheFormatThatItHas) {
   ASSERT_TRUE(space_.ok()) << space_.status.message;
   EXPECT_EQ(Store(1), 300u);
-  for (const uint64_t readable : {~uint64_t{0}, uint64_t{2}, uint64_t{3}}) ExpectStored(1, readable);
+  for (const uint64_t readable : {~uint64_t{0}, uint64_t{2}, uint64_t{3}})
+    ExpectStored(1, readable);
   EXPECT_EQ(Restorable(1), 0u) << "the full layer stands in 8 bits";
   EXPECT_EQ(Store(1, 2), 0u) << "it is here";
   EXPECT_EQ(Store(0, 1), 300u) << "raw is not";
@@ -74,8 +75,8 @@ TEST_P(FewerFormatsTest, OnePlanWritesEachLayerInTheFormatThatItHas) {
 TEST_P(FewerFormatsTest, AppendedTokensToo) {
   ASSERT_TRUE(space_.ok()) << space_.status.message;
   const auto append = [&](uint32_t format) {
-    Sequence seq = space_.value().Begin(tokens_, {.readable = uint64_t{1} << format,
-                                                  .write_format = format});
+    Sequence seq =
+        space_.value().Begin(tokens_, {.readable = uint64_t{1} << format, .write_format = format});
     const uint32_t begin = seq.WaitAll();
     AppendTokens(seq, spec_, tokens_, begin, 300);
     const Result<CommitInfo> stored = seq.Commit({.sequence_end = true});

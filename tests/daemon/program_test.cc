@@ -352,11 +352,9 @@ TEST_F(ProgramTest, T8ASocketOfAKilledProcessThatStillAnswersIsWaitedFor) {
     ::raise(SIGKILL);
   }
   ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
-  EXPECT_FALSE(
-      daemon::SocketGuard::Claim(path, {.limit = std::chrono::milliseconds(20)}).ok());
-  EXPECT_TRUE(daemon::SocketGuard::Claim(path, {.say = [&](const std::string&) {
-                                                  (void)!::write(release[1], "x", 1);
-                                                }})
+  EXPECT_FALSE(daemon::SocketGuard::Claim(path, {.limit = std::chrono::milliseconds(20)}).ok());
+  EXPECT_TRUE(daemon::SocketGuard::Claim(
+                  path, {.say = [&](const std::string&) { (void)!::write(release[1], "x", 1); }})
                   .ok());
   ::close(release[0]);
   ::close(release[1]);

@@ -52,9 +52,9 @@ void Parse(Bytes bytes) {
 }
 
 constexpr void (*kParsers[])(Bytes) = {
-    Parse<v1::AcquireRequest>, Parse<v1::ReserveRequest>, Parse<v1::CommitRequest>,
-    Parse<v1::AttachRequest>,  Parse<v1::JoinRequest>,    Parse<v1::FetchRequest>,
-    Parse<v1::PinRequest>,     Parse<v1::WhyRequest>,     Parse<v1::OpenSpaceRequest>,
+    Parse<v1::AcquireRequest>,   Parse<v1::ReserveRequest>, Parse<v1::CommitRequest>,
+    Parse<v1::AttachRequest>,    Parse<v1::JoinRequest>,    Parse<v1::FetchRequest>,
+    Parse<v1::PinRequest>,       Parse<v1::WhyRequest>,     Parse<v1::OpenSpaceRequest>,
     Parse<v1::NotSharedRequest>,
 };
 

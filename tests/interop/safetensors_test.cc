@@ -58,9 +58,9 @@ TEST_F(SafetensorsTest, TensorsComeByNameWithDtypeShapeAndBytes) {
 
 TEST_F(SafetensorsTest, EveryDtypeHasItsSize) {
   const std::vector<std::pair<std::string, uint32_t>> dtypes = {
-      {"F32", 4},     {"F16", 2},         {"BF16", 2},        {"U8", 1},      {"U32", 4},
-      {"I32", 4},     {"I64", 8},         {"BOOL", 1},        {"I8", 1},      {"U16", 2},
-      {"I16", 2},     {"U64", 8},         {"F64", 8},         {"C64", 8},     {"F8_E4M3", 1},
+      {"F32", 4},     {"F16", 2},         {"BF16", 2},        {"U8", 1},     {"U32", 4},
+      {"I32", 4},     {"I64", 8},         {"BOOL", 1},        {"I8", 1},     {"U16", 2},
+      {"I16", 2},     {"U64", 8},         {"F64", 8},         {"C64", 8},    {"F8_E4M3", 1},
       {"F8_E5M2", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"F8_E8M0", 1}};
   for (const auto& [name, bytes] : dtypes) {
     WriteSafetensors("one.safetensors",

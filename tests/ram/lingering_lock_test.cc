@@ -104,9 +104,8 @@ TEST(LingeringLockTest, T8NobodyWaitsBesideALivingOwner) {
   const ArenaPath path;
   const auto owner = OpenOrDie(path);
   Arena::Options options = SharedOptions(path);
-  options.lock_wait = {.limit = std::chrono::hours(1), .say = [](const std::string& line) {
-                         ADD_FAILURE() << line;
-                       }};
+  options.lock_wait = {.limit = std::chrono::hours(1),
+                       .say = [](const std::string& line) { ADD_FAILURE() << line; }};
   EXPECT_TRUE(absl::IsUnavailable(Arena::Open(options).status()));
 }
 

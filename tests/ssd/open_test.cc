@@ -139,14 +139,13 @@ class KilledStore {
 TEST_F(OpenTest, T8AStoreWhoseDaemonWasKilledOpensOnceTheKernelGaveItsLockBack) {
   KilledStore killed(directory_);
   std::vector<std::string> said;
-  const absl::Status opened =
-      SegmentStore::Open({.directory = directory_,
-                          .lock_wait = {.say =
-                                            [&](const std::string& line) {
-                                              said.push_back(line);
-                                              killed.Release();
-                                            }}})
-          .status();
+  const absl::Status opened = SegmentStore::Open({.directory = directory_,
+                                                  .lock_wait = {.say =
+                                                                    [&](const std::string& line) {
+                                                                      said.push_back(line);
+                                                                      killed.Release();
+                                                                    }}})
+                                  .status();
   EXPECT_TRUE(opened.ok()) << opened;
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr(absl::StrCat("directory ", directory_, " is locked by process ",
@@ -159,14 +158,13 @@ TEST_F(OpenTest, T8RocksDbsOwnLockIsWaitedForToo) {
   ASSERT_EQ(unlink((directory_ + "/prefixd.lock").c_str()), 0);
   std::ofstream(directory_ + "/prefixd.lock").close();
   std::vector<std::string> said;
-  const absl::Status opened =
-      SegmentStore::Open({.directory = directory_,
-                          .lock_wait = {.say =
-                                            [&](const std::string& line) {
-                                              said.push_back(line);
-                                              killed.Release();
-                                            }}})
-          .status();
+  const absl::Status opened = SegmentStore::Open({.directory = directory_,
+                                                  .lock_wait = {.say =
+                                                                    [&](const std::string& line) {
+                                                                      said.push_back(line);
+                                                                      killed.Release();
+                                                                    }}})
+                                  .status();
   EXPECT_TRUE(opened.ok()) << opened;
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("/LOCK is locked by "));
@@ -175,8 +173,8 @@ TEST_F(OpenTest, T8RocksDbsOwnLockIsWaitedForToo) {
 TEST_F(OpenTest, T8ALockThatNobodyLivingHoldsIsWaitedForOnlySoLong) {
   const KilledStore killed(directory_);
   const absl::Status opened =
-      SegmentStore::Open({.directory = directory_,
-                          .lock_wait = {.limit = std::chrono::milliseconds(30)}})
+      SegmentStore::Open(
+          {.directory = directory_, .lock_wait = {.limit = std::chrono::milliseconds(30)}})
           .status();
   EXPECT_TRUE(absl::IsUnavailable(opened)) << opened;
 }

@@ -257,14 +257,11 @@ struct CommitInfo {
 };
 
 struct ReleaseInfo {
-  // Of a Lease: up to the furthest token that was read of it. Of a Sequence: none.
+  // Of a Lease: up to the furthest token that was gathered, seen or, with its state, restored.
   static constexpr uint32_t kAsRead = ~uint32_t{0};
-
   uint32_t used_tokens = kAsRead;  // that were not computed again
   std::chrono::microseconds first_token{0};
-  // What the tokens would have cost. 0: what this lookup or, before it, a release in this space
-  // told.
-  double prefill_tokens_per_s = 0;
+  double prefill_tokens_per_s = 0;  // what they would have cost; 0: as told before in this space
 };
 
 // Tokens [begin, end) in one format.
@@ -420,9 +417,8 @@ class Lease {
   // only those that it has. Waits as block_table(), and reads nothing.
   std::vector<TokenRun> runs(int layer);
   Result<std::string> Share() const;  // as Sequence::Share()
-  // Ends the lease and says what it was worth: unless told, the tokens up to the furthest that
-  // Gather(), GetState() or block_table() gave. The destructor does the same; the lease holds
-  // nothing after that.
+  // Ends the lease and says what it was worth; it holds nothing after that. The destructor does the
+  // same.
   void Release(const ReleaseInfo& info = {});
   uint64_t in_place_bytes() const;
   std::chrono::microseconds load_time() const;
@@ -438,8 +434,7 @@ class Lease {
 
 struct ReserveOptions {
   std::span<const Content> content{};
-  // Further sequence ends: after that many tokens, each. At most 4,096, else the plan is refused.
-  std::span<const uint32_t> turn_ends{};
+  std::span<const uint32_t> turn_ends{};    // further sequence ends: after so many tokens; <= 4,096
   std::chrono::milliseconds deadline{200};  // of asking the daemon
   uint32_t write_format = 0;                // index into formats: what WritePacked brings
   // As BeginOptions::coarser_formats; TokenRun::format says which the daemon advises.
