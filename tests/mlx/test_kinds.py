@@ -3,6 +3,8 @@ bit, and is the engine's own object."""
 
 import importlib
 import json
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -113,13 +115,25 @@ class EveryKind(OfModels):
                 self.assert_go_on_alike(caches, found, tokens[350:])
 
     def test_is_restored_from_the_ssd(self):
+        self.assert_outlive(self.reboot, "gpt_oss", "llama4", "qwen3_next", "falcon_h1", "mamba2")
+
+    def test_is_restored_after_kill_9(self):
+        """Mamba 2 and RecurrentGemma have no layer with a row for every token."""
+
+        def kill() -> None:
+            self.daemon.stop(signal.SIGKILL)
+            self.start_daemon()
+
+        self.assert_outlive(kill, "mamba2", "recurrent_gemma", "gpt_oss", "qwen3_next")
+
+    def assert_outlive(self, restart: Callable[[], None], *families: str) -> None:
         saved = {}
-        for family in ("gpt_oss", "llama4", "qwen3_next", "falcon_h1"):
+        for family in families:
             self.load(family)
             caches, tokens = self.computed(prompt(300, family)), prompt(340, family)
             self.worker().insert_cache(ME, tokens[:300], caches)
             saved[family] = (self.model, self.folder_of_model, caches, tokens)
-        self.reboot()
+        restart()
         for family, (self.model, self.folder_of_model, caches, tokens) in saved.items():
             with self.subTest(family):
                 found, rest = self.worker().fetch_nearest_cache(ME, tokens)

@@ -12,7 +12,15 @@ import prefixd
 from . import geometry
 from .files import Files
 from .geometry import CacheShape, PromptShape, RowShape
-from .layers import EmptyPages, Pages, RowPages, StatePages, WindowPages
+from .layers import (
+    ANCHOR,
+    EmptyPages,
+    Pages,
+    RowPages,
+    StatePages,
+    WindowPages,
+    needs_anchor,
+)
 from .options import RAW, OptionError, Options, TensorFormat
 from .part import Part
 from .shared import SharedCaches
@@ -92,6 +100,7 @@ def _look_at(model: Model, options: Options) -> _Look:
 
 
 def _open(client: prefixd.Client, look: _Look, options: Options, draft_of: bytes | None) -> Part:
+    layers = [pages.layer() for pages in look.pages if not isinstance(pages, EmptyPages)]
     space = client.open_space(
         model=look.name,
         weights=look.files.weights(),
@@ -99,7 +108,7 @@ def _open(client: prefixd.Client, look: _Look, options: Options, draft_of: bytes
         tokenizer=look.files.tokenizer(),
         draft_of=draft_of,
         rope=geometry.rotation(look.files.config(), look.rope_dim),
-        layers=[pages.layer() for pages in look.pages if not isinstance(pages, EmptyPages)],
+        layers=[*layers, ANCHOR] if needs_anchor(look.pages) else layers,
         salt=options.salt,
         block_tokens=look.block_tokens,
     )

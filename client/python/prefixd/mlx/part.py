@@ -11,7 +11,16 @@ import prefixd
 from . import convert
 from .convert import Held, Rows
 from .geometry import PromptShape, Unsupported, leaves_of, rebuild
-from .layers import EmptyPages, Gathered, Pages, RowPages, StatePages, Taken
+from .layers import (
+    EmptyPages,
+    Gathered,
+    Pages,
+    RowPages,
+    StatePages,
+    Taken,
+    needs_anchor,
+    write_anchor,
+)
 from .options import RAW, Options, TensorFormat
 from .restored import Restored
 from .tokens import Prompt
@@ -43,9 +52,9 @@ class Part:
         return len(self.shape.trees)
 
     @property
-    def same_at_any_length(self) -> bool:
-        """True where a cache of more tokens can be cut to any fewer: every layer keeps all rows."""
-        return all(type(pages) in (RowPages, EmptyPages) for pages in self.pages)
+    def is_anchored(self) -> bool:
+        """True where the space has an ANCHOR, behind the layers of `pages`."""
+        return needs_anchor(self.pages)
 
     @property
     def readable(self) -> list[int] | None:
@@ -170,6 +179,8 @@ class _Store:
                     packed = self._packed(index, held, first, behind)
                     pages.write(plan, layer, first, packed)
             layer += not isinstance(pages, EmptyPages)
+        if self._part.is_anchored:
+            write_anchor(plan, layer, begin, end)
         return plan.error
 
     def _held(self, index: int, pages: RowPages) -> Held:
