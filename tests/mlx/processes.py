@@ -236,8 +236,10 @@ class Server(Process):
         return _open_url(request, timeout=DEADLINE_S)
 
     def _wait_until_open(self) -> None:
-        name = re.escape(Path(self._model.get("model", "")).name)
-        self.wait_for_line(rf"prefixd (holds|does not hold) caches of {name}(?![\w-])")
+        opened = r"prefixd (holds|does not hold) caches of "
+        if self._model:  # else it is the one that the server began with
+            opened += re.escape(Path(self._model["model"]).name) + r"(?![\w-])"
+        self.wait_for_line(opened)
 
     @staticmethod
     def _read(answer: dict[str, Any], text: str) -> Answer:
