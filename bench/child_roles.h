@@ -8,16 +8,16 @@ int RunCrashWorker(const nlohmann::json& plan);
 int RunShareReader(const nlohmann::json& plan);
 int RunShareFetcher(const nlohmann::json& plan);
 int RunServeWorker(const nlohmann::json& plan);
+int RunHostileClient(const nlohmann::json& plan);
 
 struct ChildRole {
   const char* name;
   int (*run)(const nlohmann::json& plan);
 };
 inline constexpr ChildRole kChildRoles[] = {
-    {"crash-worker", RunCrashWorker},
-    {"share-reader", RunShareReader},
-    {"share-fetcher", RunShareFetcher},
-    {"serve-worker", RunServeWorker},
+    {"crash-worker", RunCrashWorker},     {"share-reader", RunShareReader},
+    {"share-fetcher", RunShareFetcher},   {"serve-worker", RunServeWorker},
+    {"hostile-client", RunHostileClient},
 };
 
 }  // namespace prefixd::bench

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "bench/raw_session.h"
+#include "wire/admin_socket.h"
 
 namespace prefixd::bench {
 namespace {
@@ -30,7 +31,8 @@ uint64_t Find(const google::protobuf::RepeatedPtrField<v1::Count>& counts,
 }  // namespace
 
 DaemonStats::DaemonStats(const std::string& address)
-    : stub_(v1::Admin::NewStub(OpenChannel(address))) {}
+    : stub_(v1::Admin::NewStub(
+          OpenChannel("unix://" + wire::AdminSocketOf(wire::SocketPathOf(address))))) {}
 
 absl::StatusOr<v1::GetStatsReply> DaemonStats::Get() {
   grpc::ClientContext context;

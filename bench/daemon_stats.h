@@ -12,7 +12,7 @@ namespace prefixd::bench {
 // One connection to a daemon's Admin service.
 class DaemonStats {
  public:
-  explicit DaemonStats(const std::string& address);
+  explicit DaemonStats(const std::string& address);  // of the workers' unix socket
   absl::StatusOr<v1::GetStatsReply> Get();
   absl::Status Clear();  // every space
   absl::Status Flush();

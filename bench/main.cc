@@ -38,6 +38,7 @@ constexpr Workload kWorkloads[] = {
      RunQuality},
     {"serve", "workers with traffic: hit rate, tokens/s, time to first byte", RunServe},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
+    {"hostile", "a quiet client beside the worst legal requests of others", RunHostile},
     {"features", "every layer kind, format and shape of match: every promised figure", RunFeatures},
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
 };
@@ -45,6 +46,7 @@ constexpr Workload kWorkloads[] = {
 struct Arguments {
   bool smoke = false;
   bool quick = false;
+  uint64_t seconds = 0;
   bool targets = false;
   bool json = false;
   std::vector<std::string> only;
@@ -116,6 +118,7 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
     Bench bench({.workload = workload.name,
                  .smoke = arguments.smoke,
                  .quick = arguments.quick,
+                 .seconds = arguments.seconds,
                  .targets_only = arguments.targets,
                  .only = arguments.only,
                  .directory = directory,
@@ -189,9 +192,11 @@ int Main(int argc, char** argv) {
   app.add_option(
          "--only", arguments.only,
          "only these families of figures. share: acquire, match, read, gather, python, "
-         "streams, fairness, crash; kernels: decode, batch, prefill, error, convert, numbers, "
+         "streams, fairness, crash, restarts; kernels: decode, batch, prefill, error, convert, "
+         "numbers, "
          "table, fused; trace: cache, daemon, tiers, daemon_tiers; ssd: spill, restore, churn, "
          "restart, budget, trace; "
+         "hostile: limits, crowd; "
          "features: table, descriptors, shapes, "
          "chain, hybrid, overhead, numbers")
       ->delimiter(',');
@@ -220,6 +225,10 @@ int Main(int argc, char** argv) {
     if (workload.run == RunFeatures) {
       command->add_option("--trace", arguments.trace,
                           "a file of prompts with their text (default: the shipped agent prompts)");
+    }
+    if (workload.run == RunHostile) {
+      command->add_option("--seconds", arguments.seconds, "of attacks (default: 60; --quick: 20)")
+          ->check(CLI::Range(1, 86'400));
     }
     if (workload.run == RunTrace) {
       command->add_option(

@@ -37,6 +37,11 @@ uint64_t AnonymousBytes(pid_t pid) {
   return FieldOf(("/proc/" + std::to_string(pid) + "/status").c_str(), "RssAnon:");
 }
 
+uint64_t AllocatedBytes(pid_t pid) {
+  return AnonymousBytes(pid) +
+         FieldOf(("/proc/" + std::to_string(pid) + "/status").c_str(), "RssShmem:");
+}
+
 uint64_t AvailableBytes() { return FieldOf("/proc/meminfo", "MemAvailable:"); }
 
 }  // namespace prefixd::bench

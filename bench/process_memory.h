@@ -16,6 +16,9 @@ bool ForgetPeak();
 // Resident anonymous memory of a process. 0 when it is gone.
 uint64_t AnonymousBytes(pid_t pid);
 
+// The same and what it shares, as far as it is resident in its own tables: no program text.
+uint64_t AllocatedBytes(pid_t pid);
+
 // MemAvailable of /proc/meminfo. 0 when the kernel does not say.
 uint64_t AvailableBytes();
 

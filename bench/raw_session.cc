@@ -33,6 +33,7 @@ absl::Status FromGrpc(const char* call, const grpc::Status& status) {
 
 struct Files {
   int arena = -1;
+  int lock = -1;
   int staging = -1;
 };
 
@@ -40,7 +41,7 @@ struct Files {
 absl::StatusOr<Files> ReceiveDescriptors(int socket) {
   char key[16];
   iovec data{.iov_base = key, .iov_len = sizeof(key)};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))];
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
@@ -51,12 +52,14 @@ absl::StatusOr<Files> ReceiveDescriptors(int socket) {
   }
   Files files;
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) {
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len < CMSG_LEN(2 * sizeof(int))) {
     return absl::InternalError("files: an answer without descriptors");
   }
   std::memcpy(&files.arena, CMSG_DATA(header), sizeof(int));
-  if (header->cmsg_len >= CMSG_LEN(2 * sizeof(int))) {
-    std::memcpy(&files.staging, CMSG_DATA(header) + sizeof(int), sizeof(int));
+  std::memcpy(&files.lock, CMSG_DATA(header) + sizeof(int), sizeof(int));
+  if (header->cmsg_len >= CMSG_LEN(3 * sizeof(int))) {
+    std::memcpy(&files.staging, CMSG_DATA(header) + 2 * sizeof(int), sizeof(int));
   }
   return files;
 }
@@ -129,10 +132,11 @@ absl::Status RawSession::ReceiveFiles(const std::string& address) {
       const Files files,
       AskForFiles(std::filesystem::path(socket).replace_filename(attached_.fd_socket()),
                   attached_.key()));
+  lock_ = files.lock;
   arena_bytes_ = attached_.arena_file_bytes();
   void* const arena =
       ::mmap(nullptr, arena_bytes_, PROT_READ, MAP_SHARED | MAP_NORESERVE, files.arena, 0);
-  ::close(files.arena);  // the mapping keeps the slot's lock
+  ::close(files.arena);
   if (arena == MAP_FAILED) return absl::InternalError("files: the arena cannot be mapped");
   arena_ = static_cast<const std::byte*>(arena);
   if (files.staging < 0) return absl::OkStatus();
@@ -145,10 +149,15 @@ absl::Status RawSession::ReceiveFiles(const std::string& address) {
   return absl::OkStatus();
 }
 
-RawSession::~RawSession() {
+void RawSession::End() {
   context_.TryCancel();
   if (reader_.joinable()) reader_.join();
+}
+
+RawSession::~RawSession() {
+  End();
   if (arena_ != nullptr) ::munmap(const_cast<std::byte*>(arena_), arena_bytes_);
+  if (lock_ >= 0) ::close(lock_);
   if (!staging_.empty()) ::munmap(staging_.data(), staging_.size());
 }
 

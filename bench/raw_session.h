@@ -41,6 +41,7 @@ class RawSession {
   // Internal when the daemon breaks its word, the daemon's own error otherwise.
   static absl::StatusOr<std::unique_ptr<RawSession>> Open(const Options& options);
   ~RawSession();  // ends the session
+  void End();     // as a worker that goes and keeps its mappings; nothing may be asked any more
 
   v1::PrefixCache::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -79,6 +80,7 @@ class RawSession {
   uint64_t epoch_ = 0;
   std::thread reader_;
   const std::byte* arena_ = nullptr;
+  int lock_ = -1;  // owned: keeps what the session holds
   uint64_t arena_bytes_ = 0;
   std::span<std::byte> staging_;
 

@@ -28,15 +28,10 @@ void SetDeadline(grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + kPatience);
 }
 
-void Fill(const RawSequence& sequence, v1::Sequence* proto) {
-  proto->set_space(sequence.space);
-  proto->mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.end());
-}
-
 absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence& sequence) {
   v1::ReserveRequest request;
   request.set_session(session.id());
-  Fill(sequence, request.mutable_sequence());
+  FillSequence(sequence, request.mutable_sequence());
   request.set_seeds(true);
   v1::ReserveReply reply;
   grpc::ClientContext context;
@@ -126,6 +121,12 @@ bool PutPage(client::RawStream& stream, const PageSource& source, const PageSour
 
 }  // namespace
 
+void FillSequence(const RawSequence& sequence, v1::Sequence* proto) {
+  proto->set_space(sequence.space);
+  proto->mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.end());
+  proto->mutable_content()->Add(sequence.content.begin(), sequence.content.end());
+}
+
 RawSequence MakeSequence(uint64_t space, uint64_t number, uint32_t tokens) {
   return {.space = space, .number = number, .tokens = TokensOf({.seed = number, .tokens = tokens})};
 }
@@ -192,7 +193,7 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
 v1::AcquireRequest AcquireOf(const RawSession& session, const RawSequence& sequence) {
   v1::AcquireRequest request;
   request.set_session(session.id());
-  Fill(sequence, request.add_items()->mutable_sequence());
+  FillSequence(sequence, request.add_items()->mutable_sequence());
   return request;
 }
 

@@ -17,6 +17,7 @@ struct RawSequence {
   uint64_t space = 0;  // handle
   uint64_t number = 0;
   std::vector<uint32_t> tokens;
+  std::vector<v1::ContentKey> content = {};
 };
 RawSequence MakeSequence(uint64_t space, uint64_t number, uint32_t tokens);
 
@@ -32,6 +33,7 @@ absl::Status StoreStaged(RawSession& session, const PageSource& source, const Ra
 absl::Status StorePut(RawSession& session, const PageSource& source, const RawSequence& sequence,
                       Moved* moved = nullptr);
 
+void FillSequence(const RawSequence& sequence, v1::Sequence* proto);
 v1::AcquireRequest AcquireOf(const RawSession& session, const RawSequence& sequence);
 // Acquires all of it, waits until it is readable and compares every byte in place. The lease, in
 // `answer`, is the caller's to release.

@@ -115,7 +115,8 @@ void RunShare(Bench& bench) {
       {"python", [&] { SharePython(bench); }},
       {"streams", [&] { ShareStreams(bench, socket.get()); }},
       {"fairness", [&] { ShareFairness(bench); }},
-      {"crash", [&] { ShareCrash(bench); }}};
+      {"crash", [&] { ShareCrash(bench); }},
+      {"restarts", [&] { ShareRestarts(bench); }}};
   for (const auto& [name, run] : families) {
     if (bench.Wants(name)) run();
   }

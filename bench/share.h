@@ -20,6 +20,7 @@ void SharePython(Bench& bench);
 void ShareStreams(Bench& bench, SocketPeer* socket);
 void ShareFairness(Bench& bench);
 void ShareCrash(Bench& bench);
+void ShareRestarts(Bench& bench);
 
 // --- what they share ---
 

@@ -17,6 +17,7 @@ void RunQuality(Bench& bench);
 void RunTrace(Bench& bench);
 void RunSsd(Bench& bench);
 void RunFeatures(Bench& bench);
+void RunHostile(Bench& bench);
 
 // One client process of RunBudget; `plan` is RunBudget's own JSON. Prints its result as JSON.
 int RunBudgetClient(const std::string& plan);

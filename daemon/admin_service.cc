@@ -18,9 +18,19 @@ namespace prefixd::daemon {
 // Walks the SSD tier's directory, and so may wait for the disk.
 AdminService::Reactor* AdminService::GetStats(Context* context, const v1::GetStatsRequest*,
                                               v1::GetStatsReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->QuickAdmin(context, [=, this] {
     Call call(cache_, "rpc.get_stats");
     DoGetStats(reply);
+    return call.End(absl::OkStatus());
+  });
+}
+
+AdminService::Reactor* AdminService::GetSums(Context* context, v1::GetStatsReply* reply) {
+  return dispatch_->Quick(context, {}, [=, this] {
+    Call call(cache_, "rpc.get_stats");
+    DoGetStats(reply);
+    reply->clear_spaces();
+    reply->set_spaces_hidden(true);
     return call.End(absl::OkStatus());
   });
 }
@@ -38,7 +48,7 @@ void AdminService::DoGetStats(v1::GetStatsReply* reply) const {
 AdminService::Reactor* AdminService::ListSpaces(Context* context,
                                                 const v1::ListSpacesRequest* request,
                                                 v1::ListSpacesReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->QuickAdmin(context, [=, this] {
     Call call(cache_, "rpc.list_spaces");
     return call.End(DoListSpaces(*request, reply));
   });
@@ -69,7 +79,7 @@ absl::Status AdminService::DoListSpaces(const v1::ListSpacesRequest& request,
 
 AdminService::Reactor* AdminService::Clear(Context* context, const v1::ClearRequest* request,
                                            v1::ClearReply* reply) {
-  return dispatch_->Waiting(context, [=, this] {
+  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
     Call call(cache_, "rpc.clear");
     return call.End(DoClear(*request, reply));
   });
@@ -98,18 +108,22 @@ absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearRep
   reply->set_spaces(cleared.spaces);
   reply->set_bytes(cleared.bytes);
   reply->set_waiting_ssd_bytes(cleared.waiting_ssd_bytes);
+  reply->set_border_waits(cleared.border_waits);
   if (request.cursor() != 0) return absl::OkStatus();
   spdlog::info("{} space={} spaces={} bytes={}", request.purge() ? "purge" : "clear",
                given ? base::ToHex(space) : "all", cleared.spaces,
                base::FormatBytes(cleared.bytes));
+  if (cleared.border_waits) spdlog::warn("clear: the ssd tier's part of it is not on disk yet");
   return absl::OkStatus();
 }
 
 AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequest*,
                                            v1::FlushReply* reply) {
-  return dispatch_->Waiting(context, [=, this] {
+  HandOutCall* const out = dispatch_->NewCall(context, {});
+  return dispatch_->Admin(out, [=, this] {
     Call call(cache_, "rpc.flush");
-    const cache::FlushResult result = cache_->Flush(DeadlineOf(*context));
+    const cache::FlushResult result =
+        cache_->Flush({DeadlineOf(*context, kMaxAdmin), out->gave_up()});
     reply->set_epoch(cache_->epoch());
     reply->set_flushed_bytes(result.flushed_bytes);
     reply->set_dirty_bytes(result.dirty_bytes);
@@ -121,10 +135,12 @@ AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequ
 
 AdminService::Reactor* AdminService::Verify(Context* context, const v1::VerifyRequest* request,
                                             v1::VerifyReply* reply) {
-  return dispatch_->Waiting(context, [=, this] {
+  HandOutCall* const out = dispatch_->NewCall(context, {});
+  return dispatch_->Admin(out, [=, this] {
     Call call(cache_, "rpc.verify");
     const cache::VerifyProgress progress =
-        cache_->Verify(request->cursor(), request->bytes_per_second(), DeadlineOf(*context));
+        cache_->Verify(request->cursor(), request->bytes_per_second(),
+                       {DeadlineOf(*context, kMaxAdmin), out->gave_up()});
     reply->set_epoch(cache_->epoch());
     reply->set_next(progress.next);
     reply->set_pages(progress.pages);
@@ -172,6 +188,12 @@ void AdminService::DoGetConfig(v1::GetConfigReply* reply) const {
       {"not_shared_reason_bytes", wire::kMaxReasonBytes},
       {"unread_event_bytes", wire::kMaxUnreadEventBytes},
       {"arena_sessions", block::kArenaSlots},
+      {"wait_seconds", kMaxWait.count()},
+      {"stream_seconds", std::chrono::seconds(kMaxStream).count()},
+      {"silent_stream_seconds",
+       std::chrono::duration_cast<std::chrono::seconds>(dispatch_->patience().silence).count()},
+      {"commit_wait_seconds", cache::kCommitPatience.count()},
+      {"idle_reservation_seconds", std::chrono::seconds(cache::kIdleReservation).count()},
   };
   for (const auto& [name, value] : limits) {
     v1::GetConfigReply::Setting* to = reply->add_limits();
@@ -183,7 +205,7 @@ void AdminService::DoGetConfig(v1::GetConfigReply* reply) const {
 
 AdminService::Reactor* AdminService::ListSessions(Context* context, const v1::ListSessionsRequest*,
                                                   v1::ListSessionsReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->QuickAdmin(context, [=, this] {
     Call call(cache_, "rpc.list_sessions");
     reply->set_epoch(cache_->epoch());
     for (const block::SessionInfo& session : cache_->ListSessions())
@@ -194,7 +216,7 @@ AdminService::Reactor* AdminService::ListSessions(Context* context, const v1::Li
 
 AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::ListLeasesRequest*,
                                                 v1::ListLeasesReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->QuickAdmin(context, [=, this] {
     Call call(cache_, "rpc.list_leases");
     reply->set_epoch(cache_->epoch());
     for (const block::LeaseInfo& lease : cache_->ListLeases())
@@ -207,7 +229,7 @@ AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::List
 AdminService::Reactor* AdminService::SetBudgets(Context* context,
                                                 const v1::SetBudgetsRequest* request,
                                                 v1::SetBudgetsReply* reply) {
-  return dispatch_->Waiting(context, [=, this] {
+  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
     Call call(cache_, "rpc.set_budgets");
     return call.End(DoSetBudgets(*request, reply));
   });
@@ -229,7 +251,7 @@ absl::Status AdminService::DoSetBudgets(const v1::SetBudgetsRequest& request,
 AdminService::Reactor* AdminService::SetSpaceLimits(Context* context,
                                                     const v1::SetSpaceLimitsRequest* request,
                                                     v1::SetSpaceLimitsReply* reply) {
-  return dispatch_->Waiting(context, [=, this] {
+  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
     Call call(cache_, "rpc.set_space_limits");
     return call.End(DoSetSpaceLimits(*request, reply));
   });
@@ -250,7 +272,7 @@ absl::Status AdminService::DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& req
 
 AdminService::Reactor* AdminService::Why(Context* context, const v1::WhyRequest* request,
                                          v1::WhyReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->QuickAdmin(context, [=, this] {
     Call call(cache_, "rpc.why");
     return call.End(DoWhy(*request, reply));
   });
@@ -267,7 +289,7 @@ absl::Status AdminService::DoWhy(const v1::WhyRequest& request, v1::WhyReply* re
 
 AdminService::Reactor* AdminService::ListPins(Context* context, const v1::ListPinsRequest*,
                                               v1::ListPinsReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->QuickAdmin(context, [=, this] {
     Call call(cache_, "rpc.list_pins");
     reply->set_epoch(cache_->epoch());
     for (const block::PinInfo& pin : cache_->ListPins()) wire::ToProto(pin, reply->add_pins());
@@ -278,7 +300,7 @@ AdminService::Reactor* AdminService::ListPins(Context* context, const v1::ListPi
 AdminService::Reactor* AdminService::EndSession(Context* context,
                                                 const v1::EndSessionRequest* request,
                                                 v1::EndSessionReply* reply) {
-  return dispatch_->Waiting(context, [=, this] {
+  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
     Call call(cache_, "rpc.end_session");
     return call.End(DoEndSession(*request, reply));
   });
@@ -286,7 +308,7 @@ AdminService::Reactor* AdminService::EndSession(Context* context,
 
 absl::Status AdminService::DoEndSession(const v1::EndSessionRequest& request,
                                         v1::EndSessionReply* reply) {
-  const block::SessionId session{request.session()};
+  const block::SessionName session{request.session()};
   const bool ended = sessions_->End(session);
   reply->set_epoch(cache_->epoch());
   const std::vector<block::SessionInfo> left = cache_->ListSessions();

@@ -31,6 +31,8 @@ class AdminService final : public v1::Admin::CallbackService {
 
   Reactor* GetStats(Context* context, const v1::GetStatsRequest* request,
                     v1::GetStatsReply* reply) override;
+  // The same without spaces, on a thread of the workers' calls.
+  Reactor* GetSums(Context* context, v1::GetStatsReply* reply);
   Reactor* ListSpaces(Context* context, const v1::ListSpacesRequest* request,
                       v1::ListSpacesReply* reply) override;
   Reactor* Clear(Context* context, const v1::ClearRequest* request, v1::ClearReply* reply) override;

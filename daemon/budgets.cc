@@ -125,15 +125,14 @@ Budgets PlanBudgets(const Config& config, const Machine& machine) {
     return budgets;
   }
   if (machine.disk_free < config.ssd_floor_bytes) {
-    budgets.ssd_off_why =
+    budgets.ssd_waits_why =
         absl::StrCat("the disk has ", base::FormatBytes(machine.disk_free), " free, the floor is ",
                      base::FormatBytes(config.ssd_floor_bytes));
-    return budgets;
   }
-  budgets.ssd_bytes =
-      config.ssd_mode == SsdMode::kSize
-          ? config.ssd.Of(machine.disk_bytes)
-          : std::min(machine.disk_bytes / 10, machine.disk_free - config.ssd_floor_bytes);
+  const bool waits = !budgets.ssd_waits_why.empty();
+  const uint64_t room = waits ? machine.disk_bytes : machine.disk_free - config.ssd_floor_bytes;
+  budgets.ssd_bytes = config.ssd_mode == SsdMode::kSize ? config.ssd.Of(machine.disk_bytes)
+                                                        : std::min(machine.disk_bytes / 10, room);
   const uint64_t least = 2 * config.segment_bytes;
   if (config.ssd_mode == SsdMode::kAuto && budgets.ssd_bytes < least) {
     budgets.ssd_off_why =
@@ -141,7 +140,7 @@ Budgets PlanBudgets(const Config& config, const Machine& machine) {
                      " are left above the floor, two segments are ", base::FormatBytes(least));
     budgets.ssd_bytes = 0;
   }
-  if (const uint64_t room = machine.disk_free - config.ssd_floor_bytes; budgets.ssd_bytes > room) {
+  if (!waits && budgets.ssd_bytes > room) {
     budgets.ssd_short_of = absl::StrCat(base::FormatBytes(room), " above the floor of ",
                                         base::FormatBytes(config.ssd_floor_bytes));
   }

@@ -20,12 +20,15 @@ absl::StatusOr<Machine> MeasureMachine(const std::string& directory);
 
 struct Budgets {
   uint64_t ram_bytes = 0;
-  uint64_t ssd_bytes = 0;       // 0 = off
-  std::string ssd_off_why{};    // when it is off
+  uint64_t ssd_bytes = 0;     // 0 = off
+  std::string ssd_off_why{};  // when it is off
+  // The disk is below the floor: the tier is opened once it has so much free beside what the tier
+  // has there. Why; empty = it is not.
+  std::string ssd_waits_why{};
   std::string ssd_short_of{};   // when the disk has not that much: what it has
   uint64_t ssd_write_rate = 0;  // bytes a second; 0 = no limit
 };
-// Pure. The SSD tier is off below the floor even when a size was asked for: a full disk hurts more
+// Pure. The SSD tier waits below the floor even when a size was asked for: a full disk hurts more
 // than a smaller cache.
 Budgets PlanBudgets(const Config& config, const Machine& machine);
 

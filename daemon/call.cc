@@ -1,9 +1,12 @@
 #include "daemon/call.h"
 
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "spdlog/spdlog.h"
 
 #include "base/status.h"
+#include "daemon/unix_listener.h"
 #include "wire/limits.h"
 #include "wire/stream_cpu.h"
 
@@ -33,20 +36,26 @@ const char* RefusalCounter(absl::StatusCode code) {
 
 }  // namespace
 
-base::Deadline DeadlineOf(const grpc::ServerContextBase& context) {
-  const auto steady_now = std::chrono::steady_clock::now();
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max())
-    return steady_now + kDefaultDeadline;
-  return steady_now + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                          deadline - std::chrono::system_clock::now());
+base::Deadline DeadlineOf(const grpc::ServerContextBase& context, std::chrono::seconds longest) {
+  return DeadlineOf(context.raw_deadline(), longest);
+}
+
+// In seconds until the very end: in nanoseconds a deadline more than 292 years away overflows.
+base::Deadline DeadlineOf(gpr_timespec deadline, std::chrono::seconds longest) {
+  const auto now = std::chrono::steady_clock::now();
+  if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0)
+    return now + std::min(kDefaultDeadline, longest);
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  if (left.tv_sec >= longest.count()) return now + longest;
+  if (left.tv_sec < 0) return now;
+  return now + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
 }
 
 std::optional<int> CallerCpu(const grpc::ServerContextBase& context) {
   const auto& metadata = context.client_metadata();
   const auto named = metadata.find(wire::kCpuKey);
   if (named == metadata.end()) return std::nullopt;
-  return wire::NamedCpu(context.peer(), {named->second.data(), named->second.size()});
+  return wire::NamedCpu(AddressOf(context.peer()), {named->second.data(), named->second.size()});
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {

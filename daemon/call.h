@@ -17,8 +17,16 @@ namespace prefixd::daemon {
 
 // Without a deadline of its own an RPC has this long.
 inline constexpr std::chrono::seconds kDefaultDeadline{60};
+// No deadline of a caller makes the daemon wait longer than this: for one thing that a worker's
+// call waits for; for a stream of pages, or a call of Admin, as a whole.
+inline constexpr std::chrono::seconds kMaxWait{60};
+inline constexpr std::chrono::hours kMaxStream{1};
+inline constexpr std::chrono::hours kMaxAdmin{1};
 
-base::Deadline DeadlineOf(const grpc::ServerContextBase& context);
+// `longest` from now, or sooner where the caller said so.
+base::Deadline DeadlineOf(const grpc::ServerContextBase& context, std::chrono::seconds longest);
+// The same of a deadline as gRPC has it, of any year.
+base::Deadline DeadlineOf(gpr_timespec deadline, std::chrono::seconds longest);
 
 // Where the caller's thread is and stays, when it named that and is on this host.
 std::optional<int> CallerCpu(const grpc::ServerContextBase& context);

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <memory>
 
+#include "absl/strings/strip.h"
+
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/status.h"
@@ -17,6 +19,7 @@
 #include "daemon/settings.h"
 #include "daemon/socket_guard.h"
 #include "daemon/version.h"
+#include "wire/admin_socket.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -136,8 +139,9 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
         std::any_of(rules.begin(), rules.end(), [&, &variable = name](const SettingRule& rule) {
           return variable == VariableName(rule.name);
         });
-    // PREFIXD_SERVER is prefixctl's.
-    const bool other = name == "PREFIXD_CONFIG" || name == "PREFIXD_SERVER";
+    // The last three are prefixctl's.
+    const bool other = name == "PREFIXD_CONFIG" || name == "PREFIXD_SERVER" ||
+                       name == "PREFIXD_ADMIN" || name == "PREFIXD_SALT";
     if (name.starts_with("PREFIXD_") && !other && !known) unknown.push_back(name);
   }
   return unknown;
@@ -146,6 +150,11 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
 absl::Status CheckTogether(const Config& config) {
   PREFIXD_RETURN_IF_ERROR(SocketGuard::CheckLength(FdSocketPath(config.socket)));
   PREFIXD_RETURN_IF_ERROR(SocketGuard::CheckLength(config.socket));
+  PREFIXD_RETURN_IF_ERROR(SocketGuard::CheckLength(config.admin_socket));
+  if (config.admin_socket == config.socket) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "admin-socket: ", config.socket, " is the workers' socket; it wants a path of its own"));
+  }
   if (config.listen.empty() || config.insecure) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
   if (address.loopback) return absl::OkStatus();
@@ -161,6 +170,12 @@ std::string AutoArenaPath(const std::string& socket) {
   const std::string path = std::filesystem::absolute(socket).lexically_normal().string();
   return absl::StrCat("/dev/shm/prefixd-",
                       base::ToHex(base::Sha256(base::AsBytes(path))).substr(0, 16), ".arena");
+}
+
+std::string AutoTokenPath(const std::string& socket) {
+  absl::string_view stem = socket;
+  absl::ConsumeSuffix(&stem, ".sock");
+  return absl::StrCat(stem, ".token");
 }
 
 std::string AutoKnownPath(const std::string& folder, const std::string& directory) {
@@ -207,13 +222,17 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
     }
   }
   config.unknown = UnknownVariables(environment);
-  PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
   config.Echo("socket", config.socket);
   config.Echo("directory", config.directory);
   if (config.ssd_known.ends_with("/prefixd-known")) {
     config.ssd_known = AutoKnownPath(config.ssd_known, config.directory);
   }
   config.Echo("ssd-known", config.ssd_known.empty() ? "off" : config.ssd_known);
+  if (config.admin_socket == "auto") config.admin_socket = wire::AdminSocketOf(config.socket);
+  if (config.token_file == "auto") config.token_file = AutoTokenPath(config.socket);
+  config.Echo("admin-socket", config.admin_socket.empty() ? "off" : config.admin_socket);
+  config.Echo("token-file", config.token_file);
+  PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
   if (config.arena == "auto") config.arena = AutoArenaPath(config.socket);
   if (!config.arena.empty()) config.Echo("arena", config.arena);
   return loaded;

@@ -5,6 +5,8 @@
 // The table in settings.cc is the only list of them: help, file, environment, echo and GetConfig
 // all come from it. Pure but for reading the file.
 #pragma once
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -39,10 +41,13 @@ struct Setting {
 enum class SsdMode { kAuto, kOff, kSize };
 
 struct Config {
-  std::string socket;     // path, "auto" resolved
-  std::string listen;     // host:port; empty = no TCP
-  std::string directory;  // of the SSD tier, "auto" resolved
-  std::string arena;      // path of the arena file, "auto" resolved; empty = private memory
+  std::string socket;                // path, "auto" resolved
+  std::string admin_socket;          // path, "auto" resolved; empty = none
+  std::optional<gid_t> admin_group;  // who may connect there, beside the daemon's user and root
+  std::string listen;                // host:port; empty = no TCP
+  std::string token_file;            // path, "auto" resolved: what TCP wants of its callers
+  std::string directory;             // of the SSD tier, "auto" resolved
+  std::string arena;  // path of the arena file, "auto" resolved; empty = private memory
   bool insecure = false;
   base::Size ram;
   SsdMode ssd_mode = SsdMode::kAuto;
@@ -64,6 +69,7 @@ struct Config {
   std::chrono::milliseconds log_interval{0};  // 0 = no stats lines
   std::string log_level;
   int threads = 0;
+  int max_sessions = 0;
 
   std::vector<Setting> settings;     // every one, in the order of --help
   std::vector<std::string> unknown;  // PREFIXD_* variables that are no setting: likely typos
@@ -74,6 +80,9 @@ struct Config {
 
 // Where "auto" puts the arena of the daemon that listens on `socket`: the same path at every start.
 std::string AutoArenaPath(const std::string& socket);
+
+// Where "auto" keeps the token of TCP.
+std::string AutoTokenPath(const std::string& socket);
 
 // Where "auto" remembers the store of `directory`.
 std::string AutoKnownPath(const std::string& folder, const std::string& directory);

@@ -4,13 +4,13 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "spdlog/spdlog.h"
 
 #include "base/status.h"
+#include "daemon/unix_listener.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -36,18 +37,19 @@ bool IsMember(int fd, gid_t group) {
   return std::ranges::count(groups, group) > 0;
 }
 
-// Its pid, or why it may not.
-absl::StatusOr<uint64_t> CheckPeer(int fd, const std::string& path) {
+// Who it is, or why it may not.
+absl::StatusOr<base::Peer> CheckPeer(int fd, const std::string& path) {
+  const std::optional<base::Peer> seen = base::PeerOf(fd);
   ucred peer{};
   socklen_t bytes = sizeof(peer);
   struct stat info {};
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
+  if (!seen.has_value() || ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
       ::stat(path.c_str(), &info) != 0) {
     return absl::PermissionDeniedError("fd socket: the peer cannot be identified");
   }
   if (peer.uid == ::geteuid() || peer.uid == 0 || peer.gid == info.st_gid ||
       IsMember(fd, info.st_gid)) {
-    return static_cast<uint64_t>(peer.pid);
+    return *seen;
   }
   return absl::PermissionDeniedError(
       absl::StrCat("fd socket: user ", peer.uid, " is neither the daemon's user ", ::geteuid(),
@@ -60,7 +62,7 @@ void Send(int fd, const void* data, size_t bytes, const std::vector<int>& descri
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))] = {};
   if (!descriptors.empty()) {
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
@@ -83,8 +85,8 @@ void Answer(int fd, const std::string& path, const FdSocket::OpenFiles& open) {
   absl::StatusOr<cache::SessionFiles> files = absl::InvalidArgumentError(
       absl::StrCat("fd socket: a key has ", key.size(), " bytes, this message ", bytes));
   if (static_cast<size_t>(bytes) == key.size()) {
-    const absl::StatusOr<uint64_t> pid = CheckPeer(fd, path);
-    files = pid.ok() ? open(key, *pid) : pid.status();
+    const absl::StatusOr<base::Peer> peer = CheckPeer(fd, path);
+    files = peer.ok() ? open(key, *peer) : peer.status();
   }
   if (!files.ok()) {
     const std::string why(files.status().message());
@@ -92,7 +94,7 @@ void Answer(int fd, const std::string& path, const FdSocket::OpenFiles& open) {
     return Send(fd, why.data(), why.size(), {});
   }
   std::vector<int> descriptors;
-  for (const int file : {files->arena, files->staging}) {
+  for (const int file : {files->arena, files->lock, files->staging}) {
     if (file >= 0) descriptors.push_back(file);
   }
   Send(fd, key.data(), key.size(), descriptors);
@@ -163,20 +165,8 @@ class FdSocket::Server {
 absl::StatusOr<std::unique_ptr<FdSocket>> FdSocket::Listen(const std::string& path,
                                                            OpenFiles open) {
   PREFIXD_ASSIGN_OR_RETURN(SocketGuard guard, SocketGuard::Claim(path));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());  // Claim checked its length
-  const int listener = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  PREFIXD_ASSIGN_OR_RETURN(const int listener, ListenAt(path, SOCK_SEQPACKET));
   const int wake = ::eventfd(0, EFD_CLOEXEC);
-  if (listener < 0 || wake < 0 ||
-      ::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::chmod(path.c_str(), 0660) != 0 || ::listen(listener, 128) != 0) {
-    const std::string why = std::strerror(errno);
-    ::close(listener);
-    ::close(wake);
-    return absl::FailedPreconditionError(
-        absl::StrCat("fd socket: cannot listen on ", path, ": ", why));
-  }
   return std::unique_ptr<FdSocket>(
       new FdSocket(std::move(guard), path, listener, wake, std::move(open)));
 }

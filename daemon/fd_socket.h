@@ -1,8 +1,8 @@
 // The side socket: hands workers the arena's and their staging's descriptors, which gRPC cannot.
 //
 // A SEQPACKET unix socket, mode 0660, one exchange a connection. In: the 16 bytes of Attached.key.
-// Out: the same 16 bytes with one or two descriptors by SCM_RIGHTS (the arena, read-only; staging),
-// or a text that says what is wrong, and none.
+// Out: the same 16 bytes with two or three descriptors by SCM_RIGHTS (the arena, read-only; the
+// session's lock; staging), or a text that says what is wrong, and none.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/peer.h"
 #include "cache/cache.h"
 #include "daemon/socket_guard.h"
 
@@ -24,9 +25,9 @@ std::string FdSocketPath(const std::string& socket);
 class FdSocket {
  public:
   using OpenFiles = std::function<absl::StatusOr<cache::SessionFiles>(const cache::SessionKey& key,
-                                                                      uint64_t pid)>;
+                                                                      const base::Peer& peer)>;
 
-  // `open` is called on the socket's thread with a key and the peer's pid, for peers that may: the
+  // `open` is called on the socket's thread with a key and who shows it, for peers that may: the
   // daemon's own user, root, and members of the socket's group. Errors as SocketGuard::Claim.
   static absl::StatusOr<std::unique_ptr<FdSocket>> Listen(const std::string& path, OpenFiles open);
   ~FdSocket();

@@ -1,6 +1,7 @@
 #include "daemon/fetch_stream.h"
 
 #include <array>
+#include <atomic>
 #include <optional>
 #include <span>
 #include <utility>
@@ -9,7 +10,7 @@
 #include "base/status.h"
 #include "daemon/call.h"
 #include "daemon/requests.h"
-#include "daemon/stream_deadline.h"
+#include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
 #include "wire/long_stream.h"
 #include "wire/page.h"
@@ -34,6 +35,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   FetchStream(cache::Cache* cache, Dispatch* dispatch, const std::string& address,
               grpc::CallbackServerContext* context)
       : cache_(cache),
+        dispatch_(dispatch),
         call_(cache, "rpc.fetch"),
         address_(address),
         context_(context),
@@ -42,15 +44,16 @@ class FetchStream final : public Reactor, public cache::FetchSink {
         cpu_(CallerCpu(*context)),
         carried_(dispatch->carriers(), cpu_) {}
 
-  void Start(Dispatch* dispatch, const grpc::ByteBuffer& request) {
+  void Start(const grpc::ByteBuffer& request) {
     grpc::ByteBuffer bytes = request;
     v1::FetchRequest fetch;
     if (!grpc::SerializationTraits<v1::FetchRequest>::Deserialize(&bytes, &fetch).ok()) {
       return Finish(call_.End(absl::InvalidArgumentError("fetch: the request is no FetchRequest")));
     }
     if (absl::Status status = wire::Check(fetch); !status.ok()) return Finish(call_.End(status));
-    if (!dispatch->streams()->TryRun([this, fetch] { Run(fetch); }))
-      return Finish(dispatch->Refuse());
+    share_ = dispatch_->stream_shares()->Take({fetch.session()}, context_->peer());
+    if (share_ == nullptr) return Finish(dispatch_->RefuseShare(dispatch_->streams()->most()));
+    dispatch_->streams()->Post([this, fetch] { Run(fetch); });
   }
 
   bool Page(const cache::PagePiece& piece) override {
@@ -82,6 +85,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     if (end.has_value()) Finish(*end);
   }
   void OnCancel() override {
+    gave_up_ = true;
     base::MutexLock lock(mutex_);
     broken_ = true;
     moved_.NotifyAll();
@@ -93,15 +97,17 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     const block::SessionId session{request.session()};
     hold_ = cache_->Hold(session, {request.lease()});
     sent_.emplace(address_, cpu_);
-    const absl::Status status =
-        cache_->Fetch(session, ReadFetch(request), DeadlineOf(*context_), this);
+    const cache::Patience patience(DeadlineOf(*context_, kMaxStream), &gave_up_);
+    absl::Status status = cache_->Fetch(session, ReadFetch(request), patience, this);
     hold_.reset();
     sent_.reset();
+    share_.reset();
     std::optional<grpc::Status> end;
     {
       base::MutexLock lock(mutex_);
-      end = call_.End(status.ok() && broken_ ? absl::CancelledError("fetch: the worker went away")
-                                             : status);
+      if (status.ok() && broken_) status = absl::CancelledError("fetch: the worker went away");
+      if (stalled_) status = Stalled();
+      end = call_.End(status);
       if (unwritten_.has_value()) end_ = std::exchange(end, std::nullopt);  // after that write
     }
     if (end.has_value()) Finish(*end);  // nothing of this may be touched afterwards
@@ -114,17 +120,38 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     if (broken_) return false;
     unwritten_ = std::move(message);
     StartWrite(&*unwritten_);
-    while (unwritten_.has_value() && !broken_) moved_.Wait(mutex_);
+    const auto begun = std::chrono::steady_clock::now();
+    const base::Deadline linger = begun + dispatch_->patience().linger,
+                         silence = begun + dispatch_->patience().silence;
+    while (unwritten_.has_value() && !broken_ && std::chrono::steady_clock::now() < silence) {
+      const bool waits_long = std::chrono::steady_clock::now() >= linger;
+      if (waits_long) running_.reset();
+      moved_.WaitUntil(mutex_, waits_long ? silence : std::min(linger, silence));
+    }
+    if (unwritten_.has_value() && !broken_) {
+      stalled_ = broken_ = true;
+      cache_->Count("streams.stalled");
+      EndStream(context_, ToGrpc(Stalled()));  // the write ends, too
+    }
+    if (running_ == nullptr) running_ = dispatch_->Running();
     return !broken_;
+  }
+  absl::Status Stalled() const {
+    return absl::DeadlineExceededError(
+        absl::StrCat("fetch: nobody read for ",
+                     std::chrono::duration<double>(dispatch_->patience().silence).count(), " s"));
   }
 
   cache::Cache* const cache_;
+  Dispatch* const dispatch_;
   Call call_;
   const std::string address_;
   grpc::CallbackServerContext* const context_;
-  const StreamDeadline limit_;
-  const std::shared_ptr<void> running_;
+  const StreamLimit limit_;
+  std::shared_ptr<void> running_;  // of Run's thread: not while it waits long for its reader
   const std::optional<int> cpu_;
+  std::atomic<bool> gave_up_{false};
+  Shares::Share share_;
   // Of Run's thread.
   std::shared_ptr<const void> hold_;
   std::optional<wire::LongStream> sent_;
@@ -133,6 +160,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   std::optional<grpc::ByteBuffer> unwritten_ PREFIXD_GUARDED_BY(mutex_);
   wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
   bool broken_ PREFIXD_GUARDED_BY(mutex_) = false;
+  bool stalled_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // once that is written
 };
 
@@ -153,7 +181,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Disp
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request) {
   auto* stream = new FetchStream(cache, dispatch, address, context);
-  stream->Start(dispatch, request);
+  stream->Start(request);
   return stream;
 }
 

@@ -14,7 +14,8 @@ namespace prefixd::daemon {
 // The reactor of one call; owned by itself until the call is done. `cache` and `dispatch` must
 // outlive the server that runs it. One message of it waits to be written, beside what gRPC takes of
 // a stream (wire/bulk_channel.h), and borrows its bytes; those of a page that had to be cut are
-// copied, and the cache counts them as in flight until gRPC has taken them. `address`:
+// copied, and the cache counts them as in flight until gRPC has taken them. A reader that takes
+// nothing for StreamPatience::silence loses the stream. `address`:
 // "unix:/run/prefixd.sock", where workers connect.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Dispatch* dispatch,
                                                        const std::string& address,

@@ -6,13 +6,17 @@
 #include <sys/statvfs.h>
 
 #include <filesystem>
-#include <fstream>
+#include <optional>
+#include <sstream>
 
+#include "base/own_file.h"
 #include "base/status.h"
 #include "cache/cache.h"
 
 namespace prefixd::daemon {
 namespace {
+
+constexpr size_t kMostBytes = 256;
 
 // Of the filesystem that holds `path`, or the nearest ancestor that exists.
 absl::StatusOr<uint64_t> FilesystemOf(const std::string& path) {
@@ -41,10 +45,13 @@ bool MayGoAway(const std::string& directory) {
 }  // namespace
 
 absl::StatusOr<std::string> MissingStore(const std::string& known, const std::string& directory) {
-  std::ifstream file(known);
+  if (known.empty()) return std::string();
+  PREFIXD_ASSIGN_OR_RETURN(const std::optional<std::string> text,
+                           base::ReadOwnFile(known, kMostBytes));
+  std::istringstream file(text.value_or(""));
   std::string instance;
   uint64_t filesystem = 0;
-  if (known.empty() || !(file >> instance >> filesystem)) return std::string();
+  if (!(file >> instance >> filesystem)) return std::string();
   if (!cache::Cache::StoreInstance(directory).empty()) return std::string();
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t now, FilesystemOf(directory));
   if (now == filesystem) return std::string();
@@ -63,13 +70,15 @@ absl::Status RememberStore(const std::string& known, const std::string& director
     return absl::OkStatus();
   }
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t filesystem, FilesystemOf(directory));
-  std::filesystem::create_directories(std::filesystem::path(known).parent_path(), error);
-  std::ofstream file(known);
-  file << instance << "\n" << filesystem << "\n";
-  file.close();
-  if (file.good()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "ssd: cannot write ", known, ": an unmounted disk will not be told from a new directory"));
+  absl::Status status = base::CheckWay(known, "ssd-known: " + known);
+  if (status.ok()) {
+    std::filesystem::create_directories(std::filesystem::path(known).parent_path(), error);
+    status = base::WriteOwnFile(known, absl::StrCat(instance, "\n", filesystem, "\n"));
+  }
+  if (status.ok()) return status;
+  return absl::UnavailableError(
+      absl::StrCat("ssd: an unmounted disk will not be told from a new directory: cannot write ",
+                   known, ": ", std::string(status.message())));
 }
 
 }  // namespace prefixd::daemon

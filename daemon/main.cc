@@ -1,15 +1,21 @@
 // prefixd: see --help. Exit codes stand in daemon/config.h.
+#include <dlfcn.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 
 #include "daemon/config.h"
+#include "daemon/log.h"
 #include "daemon/program.h"
 
 namespace {
@@ -32,11 +38,38 @@ void StopSearchForLockCycles() {
 }
 
 int Fail(int code, const std::string& message) {
-  std::fprintf(stderr, "prefixd: %s\n", message.c_str());
+  prefixd::daemon::LastWords("prefixd: " + message + "\n");
   return code;
 }
 
+using CreateThread = decltype(&::pthread_create);
+
+int Run(const prefixd::daemon::Config& config) {
+  const auto program = prefixd::daemon::Program::Start(config);
+  if (program.ok()) return (*program)->Serve();
+  // A setting that no start can satisfy: whoever restarts the daemon is not to try again.
+  const bool setting = absl::IsInvalidArgument(program.status());
+  return Fail(setting ? prefixd::daemon::kExitUsage : prefixd::daemon::kExitStart,
+              std::string(program.status().message()));
+}
+
 }  // namespace
+
+// gRPC 1.51 does not survive that the system refuses it a thread: it aborts, or a call waits for
+// ever in the queue of a thread that never began. So whoever wants one waits while there is none, a
+// moment at least; libraries find this function before libc's.
+extern "C" __attribute__((visibility("default"))) int pthread_create(  // NOLINT: libc's name
+    pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+  static const auto create = reinterpret_cast<CreateThread>(::dlsym(RTLD_NEXT, "pthread_create"));
+  constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 5'000'000};
+  constexpr int kTries = 1'000;
+  int error = create(thread, attributes, run, argument);
+  for (int i = 1; error == EAGAIN && i < kTries; ++i) {
+    ::nanosleep(&kPause, nullptr);
+    error = create(thread, attributes, run, argument);
+  }
+  return error;
+}
 
 int main(int argc, char** argv) {
   namespace daemon = prefixd::daemon;
@@ -53,12 +86,9 @@ int main(int argc, char** argv) {
     return daemon::kExitOk;
   }
   daemon::StartLog(loaded->config.log_level);
-  const auto program = daemon::Program::Start(loaded->config);
-  if (!program.ok()) {
-    // A setting that no start can satisfy: whoever restarts the daemon is not to try again.
-    const bool setting = absl::IsInvalidArgument(program.status());
-    return Fail(setting ? daemon::kExitUsage : daemon::kExitStart,
-                std::string(program.status().message()));
+  try {
+    return Run(loaded->config);
+  } catch (const std::system_error& error) {
+    return Fail(daemon::kExitStart, std::string("cannot start: ") + error.what());
   }
-  return (*program)->Serve();
 }

@@ -12,6 +12,7 @@
 #include "daemon/put_stream.h"
 #include "daemon/request_log.h"
 #include "daemon/requests.h"
+#include "daemon/unix_listener.h"
 #include "wire/answer.h"
 #include "wire/identity.h"
 #include "wire/limits.h"
@@ -20,34 +21,6 @@
 
 namespace prefixd::daemon {
 namespace {
-
-// Gives back what an Acquire that fails halfway took: the caller never learns of it.
-class Keeper {
- public:
-  Keeper(cache::Cache* cache, block::SessionId session) : cache_(cache), session_(session) {}
-  ~Keeper() {
-    if (handed_over_) return;
-    for (block::LeaseId lease : leases_) cache_->Release(session_, {.lease = lease}).IgnoreError();
-    for (block::ReservationId id : reservations_) cache_->Abandon(session_, id).IgnoreError();
-  }
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
-  // A continued lease was the caller's before and stays it.
-  void Add(block::LeaseId lease, block::LeaseId continued) {
-    if (lease && lease != continued) leases_.push_back(lease);
-  }
-  void Add(block::ReservationId reservation) {
-    if (reservation) reservations_.push_back(reservation);
-  }
-  void HandOver() { handed_over_ = true; }
-
- private:
-  cache::Cache* const cache_;
-  const block::SessionId session_;
-  bool handed_over_ = false;
-  std::vector<block::LeaseId> leases_;
-  std::vector<block::ReservationId> reservations_;
-};
 
 // Every one is tried; the first error is the answer.
 absl::Status ReleaseAll(cache::Cache* cache, block::SessionId session,
@@ -84,7 +57,7 @@ void WriteAcquired(const cache::Acquired& acquired, v1::Answer* answer) {
   answer->set_first_block(acquired.first_block);
 }
 
-void LogNotShared(block::SessionId session, const block::NotShared& note) {
+void LogNotShared(block::SessionName session, const block::NotShared& note) {
   if (note.reason.empty()) {
     spdlog::info("shared session={:x} model=\"{}\"", session.value, absl::CHexEscape(note.model));
   } else {
@@ -102,7 +75,7 @@ Sessions::Reactor* PrefixCacheService::Attach(Context* context, const v1::Attach
 PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context,
                                                            const v1::OpenSpaceRequest* request,
                                                            v1::OpenSpaceReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->Quick(context, {request->session()}, [=, this] {
     Call call(cache_, "rpc.open_space");
     const absl::Status status = DoOpenSpace(*request, *context, reply);
     NoteOpening(*request, status);
@@ -114,7 +87,7 @@ absl::Status PrefixCacheService::DoOpenSpace(const v1::OpenSpaceRequest& request
                                              const Context& context, v1::OpenSpaceReply* reply) {
   PREFIXD_RETURN_IF_ERROR(CheckSize(request));
   PREFIXD_ASSIGN_OR_RETURN(block::SpaceIdentity identity, wire::FromProto(request.identity()));
-  identity.tenant = TenantOf(context.peer());
+  identity.tenant = TenantOf(AddressOf(context.peer()));
   PREFIXD_ASSIGN_OR_RETURN(cache::OpenedSpace opened,
                            cache_->OpenSpace({request.session()}, std::move(identity)));
   reply->set_epoch(cache_->epoch());
@@ -134,7 +107,8 @@ void PrefixCacheService::NoteOpening(const v1::OpenSpaceRequest& request,
   const block::NotShared note{
       .model = model.empty() ? "(unnamed)" : base::Utf8Prefix(model, block::kMaxModelBytes),
       .reason = base::Utf8Prefix(std::string(status.message()), wire::kMaxReasonBytes)};
-  if (cache_->NoteRefused({request.session()}, note)) LogNotShared({request.session()}, note);
+  const block::SessionId session{request.session()};
+  if (cache_->NoteRefused(session, note)) LogNotShared(cache_->NameOf(session), note);
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::NotShared(Context* context,
@@ -151,7 +125,7 @@ absl::Status PrefixCacheService::DoNotShared(const v1::NotSharedRequest& request
   PREFIXD_RETURN_IF_ERROR(wire::Check(request));
   const block::NotShared note{.model = request.model(), .reason = request.reason()};
   PREFIXD_ASSIGN_OR_RETURN(const bool news, cache_->NoteNotShared({request.session()}, note));
-  if (news) LogNotShared({request.session()}, note);
+  if (news) LogNotShared(cache_->NameOf({request.session()}), note);
   return absl::OkStatus();
 }
 
@@ -183,29 +157,32 @@ absl::Status PrefixCacheService::DoMatch(const v1::AcquireRequest& request,
 PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context,
                                                          const v1::AcquireRequest* request,
                                                          v1::AcquireReply* reply) {
+  const block::SessionId session{request->session()};
+  HandOutCall* const out = dispatch_->NewCall(context, session);
   const auto work = [=, this] {
     Call call(cache_, "rpc.acquire");
-    return call.End(DoAcquire(*request, *context, reply));
+    return call.End(DoAcquire(*request, *context, out, reply));
   };
-  return WaitsForPending(*request) ? dispatch_->Waiting(context, work)
-                                   : dispatch_->Quick(context, work);
+  return WaitsForPending(*request) ? dispatch_->Pending(context, out, session, work)
+                                   : dispatch_->Quick(context, out, session, work);
 }
 
 absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
-                                           const Context& context, v1::AcquireReply* reply) {
-  const base::Deadline deadline = DeadlineOf(context);
+                                           const Context& context, HandOutCall* call,
+                                           v1::AcquireReply* reply) {
+  const cache::Patience patience(DeadlineOf(context, kMaxWait), call->gave_up());
   PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, ReadItems(request));
   const block::SessionId session{request.session()};
   PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request.release()));
-  Keeper keeper(cache_, session);
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
     end = EndOfSet(request, begin);
     const auto start = std::chrono::steady_clock::now();
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Acquired> set,
-        AcquireItems(session, std::span(items).subspan(begin, end - begin), deadline));
+        AcquireItems(session, std::span(items).subspan(begin, end - begin), patience));
     const uint64_t micros = MicrosSince(start);
-    for (size_t i = begin; i < end; ++i) keeper.Add(set[i - begin].lease, items[i].continues);
+    for (size_t i = begin; i < end; ++i)
+      call->hand_out()->Add(set[i - begin].lease, items[i].continues);
     for (size_t i = begin; i < end; ++i) {
       const v1::AcquireRequest::Item& from = request.items(static_cast<int>(i));
       v1::Answer* answer = reply->add_answers();
@@ -215,21 +192,20 @@ absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
       }
       if (!from.reserve()) continue;
       ReserveIn(from, std::move(items[i]), session, answer);
-      keeper.Add(block::ReservationId{answer->reserved().reservation()});
+      call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
     }
   }
-  // A worker that gave up waiting never learns what it holds.
   if (context.IsCancelled()) return absl::CancelledError("acquire: the worker stopped waiting");
-  keeper.HandOver();
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<cache::Acquired>> PrefixCacheService::AcquireItems(
-    block::SessionId session, std::span<const cache::Request> items, base::Deadline deadline) {
-  if (items.size() > 1) return cache_->AcquireSet(session, items, deadline);
+    block::SessionId session, std::span<const cache::Request> items,
+    const cache::Patience& patience) {
+  if (items.size() > 1) return cache_->AcquireSet(session, items, patience);
   std::vector<cache::Acquired> alone;
-  PREFIXD_ASSIGN_OR_RETURN(alone.emplace_back(), cache_->Acquire(session, items.front(), deadline));
+  PREFIXD_ASSIGN_OR_RETURN(alone.emplace_back(), cache_->Acquire(session, items.front(), patience));
   return alone;
 }
 
@@ -250,7 +226,7 @@ void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::
 PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context,
                                                           const v1::AcquireRequest* request,
                                                           v1::PrefetchReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->Quick(context, {request->session()}, [=, this] {
     Call call(cache_, "rpc.prefetch");
     return call.End(DoPrefetch(*request, reply));
   });
@@ -282,17 +258,21 @@ absl::Status PrefixCacheService::DoPrefetch(const v1::AcquireRequest& request,
 PrefixCacheService::Reactor* PrefixCacheService::Join(Context* context,
                                                       const v1::JoinRequest* request,
                                                       v1::AcquireReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  const block::SessionId session{request->session()};
+  HandOutCall* const out = dispatch_->NewCall(context, session);
+  return dispatch_->Quick(context, out, session, [=, this] {
     Call call(cache_, "rpc.join");
-    return call.End(DoJoin(*request, reply));
+    return call.End(DoJoin(*request, out->hand_out(), reply));
   });
 }
 
-absl::Status PrefixCacheService::DoJoin(const v1::JoinRequest& request, v1::AcquireReply* reply) {
+absl::Status PrefixCacheService::DoJoin(const v1::JoinRequest& request, HandOut* hand_out,
+                                        v1::AcquireReply* reply) {
   PREFIXD_RETURN_IF_ERROR(wire::Check(request));
   PREFIXD_ASSIGN_OR_RETURN(const cache::Acquired acquired,
                            cache_->Join({request.session()}, {request.lease()},
                                         {request.groups().begin(), request.groups().end()}));
+  hand_out->Add(acquired.lease);
   WriteAcquired(acquired, reply->add_answers());
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
@@ -318,19 +298,22 @@ absl::Status PrefixCacheService::DoRelease(const v1::ReleaseRequest& request) {
 PrefixCacheService::Reactor* PrefixCacheService::Reserve(Context* context,
                                                          const v1::ReserveRequest* request,
                                                          v1::ReserveReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  const block::SessionId session{request->session()};
+  HandOutCall* const out = dispatch_->NewCall(context, session);
+  return dispatch_->Quick(context, out, session, [=, this] {
     Call call(cache_, "rpc.reserve");
     if (sessions_->draining())
       return call.End(absl::UnavailableError("reserve: the daemon is stopping"));
-    return call.End(DoReserve(*request, reply));
+    return call.End(DoReserve(*request, out->hand_out(), reply));
   });
 }
 
-absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request,
+absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
                                            v1::ReserveReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(const cache::ReserveRequest reserve, ReadReserve(request));
   PREFIXD_ASSIGN_OR_RETURN(const block::ReservePlan plan,
                            cache_->Reserve({request.session()}, reserve));
+  hand_out->Add(plan.reservation);
   wire::ToProto(plan, reply);
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
@@ -341,26 +324,32 @@ absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request,
 PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context,
                                                         const v1::CommitRequest* request,
                                                         v1::CommitReply* reply) {
+  const block::SessionId session{request->session()};
+  HandOutCall* const out = dispatch_->NewCall(context, session);
   const auto work = [=, this, running = dispatch_->Running()] {
     Call call(cache_, "rpc.commit");
     if (absl::Status status = CheckSize(*request); !status.ok()) return call.End(status);
-    return call.End(DoCommit(*request, reply));
+    const cache::Patience patience(DeadlineOf(*context, kMaxWait), out->gave_up());
+    return call.End(DoCommit(*request, patience, out->hand_out(), reply));
   };
   const bool quick =
       StagedPages(*request) <= kFewPages && request->durability() != v1::DURABILITY_SSD;
-  return quick ? dispatch_->Quick(context, work) : dispatch_->Waiting(context, work);
+  return quick ? dispatch_->Quick(context, out, session, work)
+               : dispatch_->Waiting(context, out, session, work);
 }
 
 absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
+                                          const cache::Patience& patience, HandOut* hand_out,
                                           v1::CommitReply* reply) {
   const auto start = std::chrono::steady_clock::now();
   PREFIXD_ASSIGN_OR_RETURN(const cache::CommitRequest commit, ReadCommit(request));
   PREFIXD_ASSIGN_OR_RETURN(const block::CommitAnswer answer,
-                           cache_->Commit({request.session()}, commit));
+                           cache_->Commit({request.session()}, commit, patience));
+  hand_out->Add(answer.lease);
   wire::ToProto(answer, reply);
   reply->set_epoch(cache_->epoch());
   if (spdlog::should_log(spdlog::level::info)) {
-    spdlog::info("{}", CommitLine(commit, answer, cache_->ListSpaces(), MicrosSince(start)));
+    spdlog::info("{}", CommitLine(commit, answer, cache_->GetHoldings(), MicrosSince(start)));
   }
   return absl::OkStatus();
 }
@@ -368,7 +357,7 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
 PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context,
                                                          const v1::AbandonRequest* request,
                                                          v1::Ack* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->Quick(context, {request->session()}, [=, this] {
     Call call(cache_, "rpc.abandon");
     reply->set_epoch(cache_->epoch());
     return call.End(cache_->Abandon({request->session()}, {request->reservation()}));
@@ -379,20 +368,24 @@ PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context,
 PrefixCacheService::Reactor* PrefixCacheService::Pin(Context* context,
                                                      const v1::PinRequest* request,
                                                      v1::PinReply* reply) {
-  return dispatch_->Waiting(context, [=, this] {
+  const block::SessionId session{request->session()};
+  HandOutCall* const out = dispatch_->NewCall(context, session);
+  return dispatch_->Waiting(context, out, session, [=, this] {
     Call call(cache_, "rpc.pin");
-    return call.End(DoPin(*request, *context, reply));
+    return call.End(DoPin(*request, *context, out, reply));
   });
 }
 
 absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, const Context& context,
-                                       v1::PinReply* reply) {
+                                       HandOutCall* call, v1::PinReply* reply) {
   PREFIXD_RETURN_IF_ERROR(wire::Check(request));
   PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, ReadSequence(request.sequence()));
-  PREFIXD_ASSIGN_OR_RETURN(
-      const cache::Pinned pinned,
-      cache_->Pin({request.session()}, sequence, std::chrono::milliseconds(request.ttl_ms()),
-                  DeadlineOf(context)));
+  const std::chrono::milliseconds ttl(
+      std::min<uint64_t>(request.ttl_ms(), static_cast<uint64_t>(cache::kMaxPinTtl.count())));
+  const cache::Patience patience(DeadlineOf(context, kMaxWait), call->gave_up());
+  PREFIXD_ASSIGN_OR_RETURN(const cache::Pinned pinned,
+                           cache_->Pin({request.session()}, sequence, ttl, patience));
+  if (pinned.made) call->hand_out()->Add(pinned.pin);
   reply->set_epoch(cache_->epoch());
   reply->set_pin(pinned.pin.value);
   reply->set_pinned_tokens(pinned.tokens);
@@ -404,7 +397,7 @@ absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, const Cont
 PrefixCacheService::Reactor* PrefixCacheService::Unpin(Context* context,
                                                        const v1::UnpinRequest* request,
                                                        v1::UnpinReply* reply) {
-  return dispatch_->Quick(context, [=, this] {
+  return dispatch_->Quick(context, {request->session()}, [=, this] {
     Call call(cache_, "rpc.unpin");
     return call.End(DoUnpin(*request, reply));
   });
@@ -426,10 +419,10 @@ absl::Status PrefixCacheService::DoUnpin(const v1::UnpinRequest& request, v1::Un
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* context,
                                                                    grpc::ByteBuffer* reply) {
-  return StartPut(cache_, dispatch_, context, reply,
-                  [this](const v1::CommitRequest& header, v1::CommitReply* commit) {
-                    return DoCommit(header, commit);
-                  });
+  return StartPut(
+      cache_, dispatch_, context, reply,
+      [this](const v1::CommitRequest& header, const cache::Patience& patience, HandOut* hand_out,
+             v1::CommitReply* commit) { return DoCommit(header, patience, hand_out, commit); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(

@@ -71,18 +71,21 @@ class PrefixCacheService final : public internal::Everything {
   void NoteOpening(const v1::OpenSpaceRequest& request, const absl::Status& status);
   absl::Status DoMatch(const v1::AcquireRequest& request, v1::AcquireReply* reply);
   absl::Status DoAcquire(const v1::AcquireRequest& request, const Context& context,
-                         v1::AcquireReply* reply);
+                         HandOutCall* call, v1::AcquireReply* reply);
   absl::Status DoPrefetch(const v1::AcquireRequest& request, v1::PrefetchReply* reply);
-  absl::Status DoJoin(const v1::JoinRequest& request, v1::AcquireReply* reply);
+  absl::Status DoJoin(const v1::JoinRequest& request, HandOut* hand_out, v1::AcquireReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
-  absl::Status DoReserve(const v1::ReserveRequest& request, v1::ReserveReply* reply);
-  absl::Status DoCommit(const v1::CommitRequest& request, v1::CommitReply* reply);
-  absl::Status DoPin(const v1::PinRequest& request, const Context& context, v1::PinReply* reply);
+  absl::Status DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
+                         v1::ReserveReply* reply);
+  absl::Status DoCommit(const v1::CommitRequest& request, const cache::Patience& patience,
+                        HandOut* hand_out, v1::CommitReply* reply);
+  absl::Status DoPin(const v1::PinRequest& request, const Context& context, HandOutCall* call,
+                     v1::PinReply* reply);
   absl::Status DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply);
   // Neighbours of one set, or one item alone.
   absl::StatusOr<std::vector<cache::Acquired>> AcquireItems(block::SessionId session,
                                                             std::span<const cache::Request> items,
-                                                            base::Deadline deadline);
+                                                            const cache::Patience& patience);
   // Plans what the item asked for; an error is told in the answer, beside what it leased.
   void ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
                  block::SessionId session, v1::Answer* answer);

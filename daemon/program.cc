@@ -10,14 +10,14 @@
 #include <ctime>
 #include <filesystem>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/stubs/logging.h"
-#include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
+#include "base/own_file.h"
 #include "base/size.h"
 #include "base/status.h"
 #include "daemon/known_store.h"
@@ -57,14 +57,27 @@ void TrimHeaps() {
   if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
 }
 
+// What gRPC may hold, beyond the RAM budget but for its share of bytes in flight.
+uint64_t MessageBytes(uint64_t ram_bytes) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  return 32 * kMiB + std::clamp(ram_bytes / 32, 4 * kMiB, 64 * kMiB);
+}
+
+// What a disk may get over: the tier is opened then, without a restart.
+bool MayPass(int error) {
+  return error == EROFS || error == ENOSPC || error == EDQUOT || error == EIO;
+}
+
 absl::Status PrepareDirectory(const std::string& directory) {
+  PREFIXD_RETURN_IF_ERROR(base::CheckWay(directory, "directory: " + directory));
   std::error_code error;
   std::filesystem::create_directories(directory, error);
+  if (error && MayPass(error.value())) return absl::OkStatus();
   if (error) {
     return absl::FailedPreconditionError(absl::StrCat("directory: cannot make ", directory, ": ",
                                                       error.message(), "; --ssd off does without"));
   }
-  if (::access(directory.c_str(), R_OK | W_OK | X_OK) != 0) {
+  if (::access(directory.c_str(), R_OK | W_OK | X_OK) != 0 && !MayPass(errno)) {
     return absl::FailedPreconditionError(
         absl::StrCat("directory: ", directory, " is not writable: ", std::strerror(errno)));
   }
@@ -93,6 +106,7 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.block_tokens = config.block_tokens;
   options.segment_bytes = config.segment_bytes;
   options.ssd_free_floor_bytes = config.ssd_floor_bytes / 2;
+  if (!budgets.ssd_waits_why.empty()) options.ssd_open_free_bytes = config.ssd_floor_bytes;
   options.open_within = config.load_wait;
   options.ssd_write_bytes_per_s = budgets.ssd_write_rate;
   options.ssd_write_share = config.ssd_write_share;
@@ -118,19 +132,6 @@ void LogSettings(const Config& config) {
 void BlockStopSignals() {
   const sigset_t signals = StopSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-}
-
-void StartLog(const std::string& level) {
-  auto logger = spdlog::stderr_color_mt("prefixd");
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
-  logger->set_level(spdlog::level::from_str(level));
-  logger->flush_on(spdlog::level::trace);
-  spdlog::set_default_logger(std::move(logger));
-  // What a caller sends must not fill the log: protobuf reports bad text of requests by itself.
-  google::protobuf::SetLogHandler(
-      [](google::protobuf::LogLevel, const char*, int, const std::string& line) {
-        spdlog::debug("protobuf: {}", line);
-      });
 }
 
 absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
@@ -164,6 +165,9 @@ absl::Status Program::Open() {
     spdlog::info("ssd tier: {} in {}, {} free of {}", base::FormatBytes(budgets.ssd_bytes),
                  config_.directory, base::FormatBytes(machine.disk_free),
                  base::FormatBytes(machine.disk_bytes));
+    if (!budgets.ssd_waits_why.empty()) {
+      spdlog::warn("ssd tier: waits for room, {}", budgets.ssd_waits_why);
+    }
     if (!budgets.ssd_short_of.empty()) {
       spdlog::warn("ssd tier: the disk has {}; the tier grows to that, not to {}",
                    budgets.ssd_short_of, base::FormatBytes(budgets.ssd_bytes));
@@ -177,16 +181,26 @@ absl::Status Program::Open() {
   }
   PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(CacheOptions(config_, budgets)));
   if (!missing.empty()) cache_->Count("ssd.store_missing");
-  if (has_ssd_) {
-    const std::string instance = cache::Cache::StoreInstance(config_.directory);
+  // None: the tier is not open yet.
+  const std::string instance = cache::Cache::StoreInstance(config_.directory);
+  if (has_ssd_ && !instance.empty()) {
     if (absl::Status status = RememberStore(config_.ssd_known, config_.directory, instance);
         !status.ok()) {
       spdlog::warn("{}", std::string(status.message()));
     }
   }
+  std::optional<Token> token;
+  if (!config_.listen.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(token, LoadToken(config_.token_file));
+  }
   const ServerOptions options{.socket = config_.socket,
+                              .admin_socket = config_.admin_socket,
+                              .admin_group = config_.admin_group,
                               .listen = config_.listen,
+                              .token = token,
                               .threads = config_.threads,
+                              .max_sessions = config_.max_sessions,
+                              .message_bytes = MessageBytes(budgets.ram_bytes),
                               .version = kVersion,
                               .settings = config_.settings};
   PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options));
@@ -211,16 +225,26 @@ void Program::LogStart(std::chrono::steady_clock::time_point start) const {
                 "does not survive a kill",
                 config_.arena.empty() ? "" : ", " + config_.arena + " cannot be used");
   }
-  spdlog::info("listening on {}", config_.socket);
+  if (!config_.admin_socket.empty()) spdlog::info("admin socket: {}", config_.admin_socket);
   if (server_->port() != 0) {
-    spdlog::info("listening on {} port {}{}", config_.listen, server_->port(),
-                 config_.insecure ? ", unencrypted" : "");
+    spdlog::info("tcp: listening on {} port {}{}, for callers with the token of {}", config_.listen,
+                 server_->port(), config_.insecure ? ", unencrypted" : "", config_.token_file);
   }
+  spdlog::info("listening on {}", config_.socket);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("serving after {:.3f} s", took.count());
 }
 
 void Program::LogStats() const { spdlog::info("{}", StatsLine(cache_->GetStats())); }
+
+void Program::CountLogLoss() {
+  const LogLoss loss = LostOfLog();
+  if (loss.dropped > counted_.dropped)
+    cache_->Count("log.dropped", loss.dropped - counted_.dropped);
+  if (loss.limited > counted_.limited)
+    cache_->Count("log.limited", loss.limited - counted_.limited);
+  counted_ = loss;
+}
 
 int Program::ServeUntilSignal() {
   const bool logs = config_.log_interval.count() > 0;
@@ -231,6 +255,7 @@ int Program::ServeUntilSignal() {
   for (;;) {
     if (const int signal = WaitForSignal(turn); signal != 0) return signal;
     TrimHeaps();
+    CountLogLoss();
     if (cache_->CouldHaveArena()) return 0;
     if (!logs || std::chrono::steady_clock::now() < next_log) continue;
     next_log += config_.log_interval;
@@ -280,11 +305,22 @@ cache::FlushResult Program::FlushWhileServing(base::Deadline deadline) {
   }
 }
 
+// Where the system gives no thread: here, deaf to signals meanwhile.
+std::future<cache::FlushResult> Program::BeginFlush(base::Deadline deadline) {
+  const auto flush = [this, deadline] { return FlushWhileServing(deadline); };
+  try {
+    return std::async(std::launch::async, flush);
+  } catch (const std::system_error&) {
+    std::promise<cache::FlushResult> done;
+    done.set_value(flush());
+    return done.get_future();
+  }
+}
+
 int Program::Drain(bool* stop) {
   server_->BeginDrain(static_cast<uint32_t>(config_.drain_deadline.count()));
   const base::Deadline deadline = std::chrono::steady_clock::now() + config_.drain_deadline;
-  std::future<cache::FlushResult> flush =
-      std::async(std::launch::async, [this, deadline] { return FlushWhileServing(deadline); });
+  std::future<cache::FlushResult> flush = BeginFlush(deadline);
   auto next_line = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (flush.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     const int signal = WaitForSignal(std::chrono::milliseconds(20));
@@ -293,6 +329,7 @@ int Program::Drain(bool* stop) {
     } else if (signal != 0) {
       spdlog::warn("second signal: stopping at once, {} unsaved",
                    base::FormatBytes(cache_->GetStats().dirty_bytes));
+      FlushLog(std::chrono::milliseconds(200));
       ::_exit(kExitForced);
     }
     if (std::chrono::steady_clock::now() < next_line) continue;
@@ -302,13 +339,15 @@ int Program::Drain(bool* stop) {
                  std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count(),
                  server_->idle() ? "" : ", requests running");
   }
-  const cache::FlushResult result = flush.get();
+  cache::FlushResult result = flush.get();
   if (has_ssd_) {
     cache_->Count("drain.saved_bytes", result.flushed_bytes);
     cache_->Count("drain.unsaved_bytes", result.dirty_bytes);
   }
   LogStats();
   server_->Stop();
+  // What was planned before the stop may have been stored since nothing ran.
+  result.flushed_bytes += cache_->Flush(deadline).flushed_bytes;
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;
   const bool shared = cache_->arena().shared;
   server_.reset();

@@ -2,6 +2,7 @@
 // what was stored.
 #pragma once
 #include <chrono>
+#include <future>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -9,6 +10,7 @@
 #include "cache/cache.h"
 #include "daemon/budgets.h"
 #include "daemon/config.h"
+#include "daemon/log.h"
 #include "daemon/server.h"
 
 namespace prefixd::daemon {
@@ -36,21 +38,21 @@ class Program {
   // true, or ends the process if it is. Returns an ExitCode.
   int Drain(bool* stop);
   cache::FlushResult FlushWhileServing(base::Deadline deadline);
+  std::future<cache::FlushResult> BeginFlush(base::Deadline deadline);
   int LogStop(uint64_t saved, uint64_t unsaved, bool shared) const;
   void LogStopping(int signal) const;
   void LogStats() const;
+  void CountLogLoss();
 
   const Config given_;
   Config config_;  // with what Open found
   bool has_ssd_ = false;
+  LogLoss counted_;  // of what the log lost, in the cache's counters
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<Server> server_;  // after the cache that it serves: goes first
 };
 
 // Blocks the signals that Serve waits for in this thread and those it starts later.
 void BlockStopSignals();
-
-// spdlog to stderr at `level` (a checked --log-level).
-void StartLog(const std::string& level);
 
 }  // namespace prefixd::daemon

@@ -74,12 +74,6 @@ uint64_t Entries(const std::vector<block::SpaceSummary>& spaces) {
   return ends;
 }
 
-uint64_t RamPayload(const std::vector<block::SpaceSummary>& spaces) {
-  uint64_t bytes = 0;
-  for (const block::SpaceSummary& space : spaces) bytes += space.ram_payload_bytes;
-  return bytes;
-}
-
 }  // namespace
 
 uint64_t CounterOf(const block::Stats& stats, const std::string& name) {
@@ -107,10 +101,10 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
 }
 
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
-                       const std::vector<block::SpaceSummary>& spaces, uint64_t time_us) {
+                       const cache::Cache::Holdings& held, uint64_t time_us) {
   return fmt::format("commit tokens={} stored={} duplicate={} entries={} ram={:.1f}MB time={}us",
-                     request.tokens, answer.stored_tokens, answer.duplicate_tokens, Entries(spaces),
-                     static_cast<double>(RamPayload(spaces)) / 1e6, time_us);
+                     request.tokens, answer.stored_tokens, answer.duplicate_tokens, held.entries,
+                     static_cast<double>(held.ram_payload_bytes) / 1e6, time_us);
 }
 
 std::string StatsLine(const block::Stats& stats) {

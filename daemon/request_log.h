@@ -18,7 +18,7 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
 // "commit tokens=44 stored=27 duplicate=17 entries=3 ram=31.6 MB time=80us"; entries and ram are
 // those of the whole cache.
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
-                       const std::vector<block::SpaceSummary>& spaces, uint64_t time_us);
+                       const cache::Cache::Holdings& held, uint64_t time_us);
 // The counter of pages that an earlier daemon left in the arena file.
 inline constexpr char kAdoptedPages[] = "adopted.pages";
 // 0 for one that was never counted.

@@ -1,24 +1,33 @@
 #include "daemon/server.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
-#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/server_posix.h"
 
 #include "base/status.h"
 #include "daemon/admin_service.h"
 #include "daemon/dispatch.h"
 #include "daemon/fd_socket.h"
+#include "daemon/open_admin_service.h"
 #include "daemon/prefix_cache_service.h"
 #include "daemon/sessions.h"
 #include "daemon/socket_guard.h"
+#include "daemon/token_door.h"
+#include "daemon/unix_listener.h"
+#include "daemon/worker_lanes.h"
 #include "grpc/grpc.h"
 #include "wire/bulk_channel.h"
 #include "wire/limits.h"
@@ -26,49 +35,92 @@
 namespace prefixd::daemon {
 namespace {
 
+constexpr int kMaxStreamsOfConnection = 1024;
+constexpr size_t kAdminMessageBytes = size_t{16} << 20;
+
+// Workers on this host have this part of the messages' memory; where TCP is served, so has TCP.
+uint64_t PartOfMessages(const ServerOptions& options) {
+  return options.listen.empty() ? options.message_bytes : options.message_bytes / 2;
+}
+
 class GrpcServer final : public Server {
  public:
   GrpcServer(cache::Cache* cache, const ServerOptions& options)
       : cache_(cache),
+        options_(options),
         fd_path_(cache->arena().shared && !options.socket.empty() ? FdSocketPath(options.socket)
                                                                   : ""),
-        dispatch_(cache, options.threads),
-        sessions_(cache, options.version, std::filesystem::path(fd_path_).filename()),
+        dispatch_(cache, options.threads, options.streams),
+        sessions_(cache, options.version, std::filesystem::path(fd_path_).filename(),
+                  static_cast<size_t>(options.max_sessions)),
         prefix_cache_(cache, &sessions_, &dispatch_,
                       options.socket.empty() ? "" : "unix:" + options.socket),
-        admin_(cache, &sessions_, &dispatch_, options.version, options.settings) {}
+        admin_(cache, &sessions_, &dispatch_, options.version, options.settings),
+        open_admin_(&admin_, nullptr, options.admin_socket),
+        tcp_admin_(&admin_, token(), options.admin_socket),
+        tcp_prefix_cache_(&prefix_cache_, token()),
+        workers_(PartOfMessages(options),
+                 [this](const grpc::ResourceQuota& messages) { return WorkerServer(messages); }) {
+    tcp_messages_.Resize(PartOfMessages(options));
+    admin_messages_.Resize(kAdminMessageBytes);
+  }
   ~GrpcServer() override { Stop(); }
 
-  absl::Status Listen(const ServerOptions& options);
+  // People first: who waits for the workers' socket finds both.
+  absl::Status Listen() {
+    PREFIXD_RETURN_IF_ERROR(ListenForPeople());
+    PREFIXD_RETURN_IF_ERROR(ListenOnTcp());
+    return ListenForWorkers();
+  }
   int port() const override { return port_; }
   bool idle() const override { return dispatch_.idle(); }
   void BeginDrain(uint32_t deadline_ms) override {
-    server_->GetHealthCheckService()->SetServingStatus(false);
+    for (const auto& server : servers_) server->GetHealthCheckService()->SetServingStatus(false);
+    workers_.StopServing();
     sessions_.Drain(deadline_ms);
   }
   void Stop() override {
-    if (server_ == nullptr) return;
+    if (std::exchange(stopped_, true)) return;
+    if (listener_ != nullptr) listener_->Close();
+    if (admin_listener_ != nullptr) admin_listener_->Close();
     sessions_.EndAll();
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-    server_->Wait();
+    const auto end = std::chrono::system_clock::now() + std::chrono::seconds(1);
+    for (const auto& server : servers_) server->Shutdown(end);
+    workers_.Shutdown(end);
+    for (const auto& server : servers_) server->Wait();
   }
 
  private:
-  void Configure(grpc::ServerBuilder* builder);
+  const Token* token() const { return options_.token.has_value() ? &*options_.token : nullptr; }
+  absl::Status ListenForWorkers();
+  absl::Status ListenForPeople();
+  absl::Status ListenOnTcp();
+  std::unique_ptr<grpc::Server> WorkerServer(const grpc::ResourceQuota& messages);
 
   cache::Cache* const cache_;
+  const ServerOptions options_;
   const std::string fd_path_;  // empty: no arena to hand out
-  std::optional<SocketGuard> guard_;
   std::unique_ptr<FdSocket> fd_socket_;
   Dispatch dispatch_;
   Sessions sessions_;
   PrefixCacheService prefix_cache_;
   AdminService admin_;
-  std::unique_ptr<grpc::Server> server_;  // last: goes first
+  OpenAdminService open_admin_, tcp_admin_;
+  TokenDoor tcp_prefix_cache_;
+  // People get through while workers send too much, and workers of this host while others do.
+  grpc::ResourceQuota tcp_messages_{"prefixd tcp"}, admin_messages_{"prefixd admin"};
+  std::unique_ptr<UnixListener> listener_, admin_listener_;
+  std::vector<std::unique_ptr<grpc::Server>> servers_;  // of people and of TCP
+  WorkerLanes workers_;                                 // last: go first
   int port_ = 0;
+  bool stopped_ = false;
 };
 
-void GrpcServer::Configure(grpc::ServerBuilder* builder) {
+// gRPC 1.51 looks at a message's size when it has received all of it, and takes as many as a peer
+// begins: its quota of memory alone bounds them.
+void Configure(grpc::ServerBuilder* builder, const grpc::ResourceQuota& messages) {
+  builder->SetResourceQuota(messages);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsOfConnection);
   builder->SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxTokenMessageBytes));
   builder->SetMaxSendMessageSize(-1);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
@@ -80,35 +132,70 @@ void GrpcServer::Configure(grpc::ServerBuilder* builder) {
   wire::SetBulkArguments(wire::ConnectionWindow::kNarrow, [builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   });
-  builder->RegisterService(&prefix_cache_);
-  builder->RegisterService(&admin_);
 }
 
-absl::Status GrpcServer::Listen(const ServerOptions& options) {
+absl::Status CannotListen(const std::string& where) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("server: cannot listen on ", where, ": in use, or not allowed"));
+}
+
+std::unique_ptr<grpc::Server> GrpcServer::WorkerServer(const grpc::ResourceQuota& messages) {
   grpc::ServerBuilder builder;
-  Configure(&builder);
-  int socket_bound = 1;
-  if (!options.socket.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(guard_, SocketGuard::Claim(options.socket));
-    builder.AddListeningPort("unix:" + options.socket, grpc::InsecureServerCredentials(),
-                             &socket_bound);
-  }
+  Configure(&builder, messages);
+  builder.RegisterService(&prefix_cache_);
+  builder.RegisterService(&open_admin_);
+  return builder.BuildAndStart();
+}
+
+absl::Status GrpcServer::ListenForWorkers() {
+  if (options_.socket.empty()) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(listener_, UnixListener::Listen(options_.socket));
   if (!fd_path_.empty()) {  // before anybody is told of it
     PREFIXD_ASSIGN_OR_RETURN(
-        fd_socket_, FdSocket::Listen(fd_path_, [this](const cache::SessionKey& key, uint64_t pid) {
-          return cache_->OpenFiles(key, pid);
+        fd_socket_,
+        FdSocket::Listen(fd_path_, [this](const cache::SessionKey& key, const base::Peer& peer) {
+          return cache_->OpenFiles(key, peer);
         }));
   }
-  if (!options.listen.empty()) {
-    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port_);
+  if (!workers_.Open()) return CannotListen(options_.socket);
+  listener_->Start([this](int fd) { workers_.Take(fd); });
+  return absl::OkStatus();
+}
+
+absl::Status GrpcServer::ListenForPeople() {
+  if (options_.admin_socket.empty()) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(
+      admin_listener_,
+      UnixListener::Listen(options_.admin_socket,
+                           {.mode = options_.admin_group.has_value() ? 0660u : 0600u,
+                            .group = options_.admin_group}));
+  grpc::ServerBuilder builder;
+  Configure(&builder, admin_messages_);
+  builder.RegisterService(&admin_);
+  servers_.push_back(builder.BuildAndStart());
+  if (servers_.back() == nullptr) {
+    servers_.pop_back();
+    return CannotListen(options_.admin_socket);
   }
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || socket_bound == 0 || (!options.listen.empty() && port_ == 0)) {
-    return absl::FailedPreconditionError(absl::StrCat("server: cannot listen on ", options.socket,
-                                                      options.socket.empty() ? "" : " ",
-                                                      options.listen, ": in use, or not allowed"));
+  admin_listener_->Start(
+      [server = servers_.back().get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); });
+  return absl::OkStatus();
+}
+
+absl::Status GrpcServer::ListenOnTcp() {
+  if (options_.listen.empty()) return absl::OkStatus();
+  if (token() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "server: ", options_.listen, " wants a token: any user of this host connects"));
   }
-  if (!options.socket.empty()) ::chmod(options.socket.c_str(), 0660);
+  grpc::ServerBuilder builder;
+  Configure(&builder, tcp_messages_);
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(&tcp_prefix_cache_);
+  builder.RegisterService(&tcp_admin_);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port_ == 0) return CannotListen(options_.listen);
+  servers_.push_back(std::move(server));
   return absl::OkStatus();
 }
 
@@ -125,7 +212,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(cache::Cache* cache,
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
   auto server = std::make_unique<GrpcServer>(cache, options);
-  PREFIXD_RETURN_IF_ERROR(server->Listen(options));
+  PREFIXD_RETURN_IF_ERROR(server->Listen());
   return std::unique_ptr<Server>(std::move(server));
 }
 

@@ -1,8 +1,13 @@
-// The gRPC server: both services, health, reflection, on a unix socket and, when asked, TCP. Beside
-// the unix socket, when the arena is shared, the side socket that hands it out.
+// The gRPC servers, each with health and reflection: of workers, on a unix socket; of people and
+// scripts, on another one; and, when asked, of workers on TCP, who need a token. Beside the unix
+// socket, when the arena is shared, the side socket that hands it out.
 #pragma once
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,13 +15,25 @@
 
 #include "cache/cache.h"
 #include "daemon/config.h"
+#include "daemon/stream_limit.h"
+#include "daemon/token.h"
 
 namespace prefixd::daemon {
 
 struct ServerOptions {
-  std::string socket;  // path; empty = none
-  std::string listen;  // host:port, checked by LoadConfig; empty = none; port 0 = any
-  int threads = 64;    // calls that wait, and streams of pages, at the same time
+  std::string socket;        // path; empty = none
+  std::string admin_socket;  // path; empty = none
+  // Who may connect there beside the daemon's user and root; none: nobody.
+  std::optional<gid_t> admin_group = {};
+  std::string listen;               // host:port, checked by LoadConfig; empty = none; port 0 = any
+  std::optional<Token> token = {};  // what callers on TCP must send; without it there is no TCP
+  int threads = 64;                 // calls that wait, and streams of pages, at the same time
+  StreamPatience streams = {};
+  int max_sessions = 512;
+  // What gRPC may hold of messages on their way in, and for calls. Processes of this host have
+  // equal parts of it (worker_lanes.h), and TCP has a half where it is served: beyond that calls of
+  // this process, or of somebody on TCP, are cancelled until there is less.
+  uint64_t message_bytes = uint64_t{96} << 20;
   std::string version = "0";
   std::vector<Setting> settings;  // for GetConfig
 };
@@ -25,7 +42,8 @@ struct ServerOptions {
 class Server {
  public:
   // `cache` must outlive the server. FailedPrecondition: a path or port that is in use or cannot be
-  // made. InvalidArgument: a path longer than a unix socket's may be.
+  // made, a group that the daemon cannot give its socket to. InvalidArgument: a path longer than a
+  // unix socket's may be, TCP without a token.
   static absl::StatusOr<std::unique_ptr<Server>> Start(cache::Cache* cache,
                                                        const ServerOptions& options);
   virtual ~Server() = default;

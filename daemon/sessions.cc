@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 #include "base/bytes.h"
 #include "daemon/call.h"
+#include "daemon/unix_listener.h"
 #include "wire/answer.h"
 #include "wire/limits.h"
 #include "wire/request.h"
@@ -109,22 +110,34 @@ class Sessions::Outbox {
   bool closed_ PREFIXD_GUARDED_BY(mutex_) = false;
 };
 
+// Has no session until Begin, which is called once.
 class Sessions::Stream final : public Sessions::Reactor {
  public:
   // `why_no_arena`: empty for a worker that may have it.
-  Stream(Sessions* sessions, const v1::AttachRequest& request, std::string why_no_arena)
+  Stream(Sessions* sessions, const v1::AttachRequest& request, std::string why_no_arena,
+         Shares::Share seat, const std::optional<base::Peer>& peer)
       : sessions_(sessions),
+        seat_(std::move(seat)),
         worker_(absl::CHexEscape(request.worker())),
         wanted_arena_(request.wants_arena()),
         why_no_arena_(std::move(why_no_arena)),
+        library_(absl::CHexEscape(request.library())),
         outbox_(std::make_shared<Outbox>(sessions, this, worker_)),
-        begun_(sessions->cache_->BeginSession(OptionsOf(request))) {
+        options_(OptionsOf(request, peer)) {}
+
+  // What an earlier session held is known once the index is loaded: Begin waits for that.
+  bool resumes() const { return options_.resume.has_value(); }
+  // False: the worker has gone meanwhile, which ends the stream.
+  bool Begin() PREFIXD_EXCLUDES(mutex_) {
+    begun_ = sessions_->cache_->BeginSession(options_);
     spdlog::info("attach session={:x} worker=\"{}\" library=\"{}\" arena={} staging={}{}",
-                 begun_.session.value, worker_, absl::CHexEscape(request.library()),
+                 sessions_->cache_->NameOf(begun_.session).value, worker_, library_,
                  begun_.slot == block::kNoSlot ? "no" : absl::StrCat("slot ", begun_.slot),
                  begun_.staging_bytes, begun_.resumed ? " resumed" : "");
+    base::MutexLock lock(mutex_);
+    has_begun_ = true;
+    return !gone_;
   }
-
   block::SessionId session() const { return begun_.session; }
   const std::string& worker() const { return worker_; }
 
@@ -149,15 +162,25 @@ class Sessions::Stream final : public Sessions::Reactor {
     if (ok) return outbox_->Written();
     OnCancel();
   }
-  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the worker is gone"}); }
+  void OnCancel() override {
+    {
+      base::MutexLock lock(mutex_);
+      gone_ = true;
+      if (!has_begun_) return;  // who begins ends it
+    }
+    End(Gone());
+  }
+  static grpc::Status Gone() { return {grpc::StatusCode::CANCELLED, "the worker is gone"}; }
   void OnDone() override {
     sessions_->Forget(begun_.session);
     delete this;
   }
 
  private:
-  cache::SessionOptions OptionsOf(const v1::AttachRequest& request) const {
+  cache::SessionOptions OptionsOf(const v1::AttachRequest& request,
+                                  const std::optional<base::Peer>& peer) const {
     cache::SessionOptions options;
+    options.peer = peer;
     options.worker = request.worker();
     options.wants_arena = wanted_arena_ && why_no_arena_.empty();
     options.staging_bytes = options.wants_arena ? request.staging_bytes() : 0;
@@ -192,15 +215,21 @@ class Sessions::Stream final : public Sessions::Reactor {
   }
 
   Sessions* const sessions_;
+  const Shares::Share seat_;
   const std::string worker_;
   const bool wanted_arena_;
   const std::string why_no_arena_;
+  const std::string library_;
   const std::shared_ptr<Outbox> outbox_;
-  const cache::BegunSession begun_;
+  const cache::SessionOptions options_;
+  cache::BegunSession begun_;  // fixed when the stream is told of it
+  base::Mutex mutex_;
+  bool has_begun_ PREFIXD_GUARDED_BY(mutex_) = false;
+  bool gone_ PREFIXD_GUARDED_BY(mutex_) = false;
 };
 
-std::string Sessions::WhyNoArena(const v1::AttachRequest& request, const std::string& peer) const {
-  if (!absl::StartsWith(peer, "unix:")) return "only a worker on the unix socket may map the arena";
+std::string Sessions::WhyNoArena(const v1::AttachRequest& request, bool on_this_host) const {
+  if (!on_this_host) return "only a worker on the unix socket may map the arena";
   if (request.arena_version() != block::kArenaVersion) {
     return absl::StrCat("the worker knows arena version ", request.arena_version(),
                         ", this daemon's is ", block::kArenaVersion);
@@ -210,6 +239,15 @@ std::string Sessions::WhyNoArena(const v1::AttachRequest& request, const std::st
   return "";
 }
 
+absl::StatusOr<Shares::Share> Sessions::TakeSeat(const std::string& owner) {
+  Shares::Share seat = seats_.TakeAs(owner);
+  if (seat != nullptr) return seat;
+  cache_->Count("refused.sessions");
+  return absl::ResourceExhaustedError(
+      absl::StrCat("attach: ", seats_.taken(), " sessions are attached, at most ", seats_.most(),
+                   " (--max-sessions), and of ", owner, " never more than it leaves to others"));
+}
+
 Sessions::Reactor* Sessions::Attach(const v1::AttachRequest& request, const std::string& peer) {
   Call call(cache_, "rpc.attach");
   if (absl::Status status = wire::Check(request); !status.ok())
@@ -217,30 +255,46 @@ Sessions::Reactor* Sessions::Attach(const v1::AttachRequest& request, const std:
   if (draining()) {
     return new Refusal(call.End(absl::UnavailableError("attach: the daemon is stopping")));
   }
-  auto* stream = new Stream(this, request, WhyNoArena(request, peer));
-  base::MutexLock lock(mutex_);
-  if (draining_) {  // since we looked
-    stream->End(call.End(absl::UnavailableError("attach: the daemon is stopping")));
-    return stream;
+  const std::optional<base::Peer> process = UnixPeer(peer);
+  absl::StatusOr<Shares::Share> seat = TakeSeat(process ? base::Describe(*process) : HostOf(peer));
+  if (!seat.ok()) return new Refusal(call.End(seat.status()));
+  auto* stream = new Stream(this, request, WhyNoArena(request, process.has_value()),
+                            *std::move(seat), process);
+  if (stream->resumes()) {
+    beginnings_.Post([this, stream] { Begin(stream); });
+  } else {
+    Begin(stream);
   }
-  streams_.emplace(stream->session(), stream);
-  stream->Greet();
   call.End(absl::OkStatus());
   return stream;
 }
 
-bool Sessions::End(block::SessionId session) {
+void Sessions::Begin(Stream* stream) {
+  const bool there = stream->Begin();
+  base::MutexLock lock(mutex_);
+  streams_.emplace(stream->session(), stream);
+  if (!there) return stream->End(Stream::Gone());
+  if (draining_) {  // since we looked
+    return stream->End(ToGrpc(absl::UnavailableError("attach: the daemon is stopping")));
+  }
+  stream->Greet();
+}
+
+bool Sessions::End(block::SessionName name) {
+  block::SessionId session;
   std::string worker;
   {
     base::MutexLock lock(mutex_);
-    const auto found = streams_.find(session);
+    const auto found = std::ranges::find_if(
+        streams_, [&](const auto& entry) { return cache_->NameOf(entry.first) == name; });
     if (found == streams_.end()) return false;
+    session = found->first;
     worker = found->second->worker();
     if (!found->second->Close({grpc::StatusCode::ABORTED, "the session was ended by hand"}))
       return false;
   }
   cache_->EndSession(session);
-  spdlog::info("detach session={:x} worker=\"{}\" by hand", session.value, worker);
+  spdlog::info("detach session={:x} worker=\"{}\" by hand", name.value, worker);
   return true;
 }
 
@@ -267,7 +321,7 @@ bool Sessions::draining() const {
 void Sessions::EndLater(block::SessionId session, const std::string& worker) {
   endings_.Post([cache = cache_, session, worker] {
     cache->EndSession(session);
-    spdlog::info("detach session={:x} worker=\"{}\"", session.value, worker);
+    spdlog::info("detach session={:x} worker=\"{}\"", cache->NameOf(session).value, worker);
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "cache/cache.h"
+#include "daemon/shares.h"
 #include "daemon/threads.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 
@@ -21,17 +22,22 @@ class Sessions {
   using Reactor = grpc::ServerWriteReactor<v1::SessionEvent>;
 
   // `fd_socket`: the name of the side socket beside the gRPC one; empty = none, and so no arena.
-  // `cache` must outlive this; this must outlive the server that runs its streams.
-  Sessions(cache::Cache* cache, std::string version, std::string fd_socket)
-      : cache_(cache), version_(std::move(version)), fd_socket_(std::move(fd_socket)) {}
+  // At most `most` sessions at a time, and of one process, or one host behind TCP, never more than
+  // it leaves to others. `cache` must outlive this; this must outlive the server that runs its
+  // streams.
+  Sessions(cache::Cache* cache, std::string version, std::string fd_socket, size_t most)
+      : cache_(cache),
+        version_(std::move(version)),
+        fd_socket_(std::move(fd_socket)),
+        seats_(most) {}
 
-  // `peer` as gRPC names it: only workers on a unix socket may have the arena. The reactor is owned
-  // by itself until its stream is done.
+  // `peer` as gRPC names it: only workers on a unix socket may have the arena, and only the process
+  // that attaches gets its files. The reactor is owned by itself until its stream is done.
   Reactor* Attach(const v1::AttachRequest& request, const std::string& peer)
       PREFIXD_EXCLUDES(mutex_);
   // Ends an attached session as if its worker had gone; its worker hears ABORTED. When this returns
   // the cache has ended it. False for one that has no stream, or whose stream is ending.
-  bool End(block::SessionId session) PREFIXD_EXCLUDES(mutex_);
+  bool End(block::SessionName session) PREFIXD_EXCLUDES(mutex_);
   // Sends Draining to every session; streams that come later are refused.
   void Drain(uint32_t deadline_ms) PREFIXD_EXCLUDES(mutex_);
   // Finishes every stream.
@@ -42,18 +48,24 @@ class Sessions {
   class Outbox;
   class Stream;
   // Why a worker that wants the arena cannot have it; empty: it can.
-  std::string WhyNoArena(const v1::AttachRequest& request, const std::string& peer) const;
+  std::string WhyNoArena(const v1::AttachRequest& request, bool on_this_host) const;
+  // RESOURCE_EXHAUSTED: there are as many sessions as may be.
+  absl::StatusOr<Shares::Share> TakeSeat(const std::string& owner);
+  void Begin(Stream* stream) PREFIXD_EXCLUDES(mutex_);
   void EndLater(block::SessionId session, const std::string& worker);
   void Forget(block::SessionId session) PREFIXD_EXCLUDES(mutex_);
 
   cache::Cache* const cache_;
   const std::string version_;
   const std::string fd_socket_;
+  Shares seats_;
   mutable base::Mutex mutex_;  // taken before a stream's own
   std::map<block::SessionId, Stream*> streams_ PREFIXD_GUARDED_BY(mutex_);
   bool draining_ PREFIXD_GUARDED_BY(mutex_) = false;
-  // To end a session may wait for a Put of it: not on a callback thread.
+  // To end a session may wait for a Put of it, to resume one for the index: not on a callback
+  // thread.
   Threads endings_{"prefixd ends", 4};
+  Threads beginnings_{"prefixd begins", 4};
 };
 
 }  // namespace prefixd::daemon

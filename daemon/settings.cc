@@ -1,5 +1,6 @@
 #include "daemon/settings.h"
 
+#include <grp.h>
 #include <unistd.h>
 
 #include "absl/strings/numbers.h"
@@ -86,6 +87,27 @@ absl::Status ApplyDirectory(const std::string& value, const Environment& environ
     return absl::InvalidArgumentError(
         "auto finds no place: neither XDG_CACHE_HOME nor HOME is set; name a path");
   }
+  return absl::OkStatus();
+}
+
+// "auto" needs the socket's path: LoadConfig finds it. So for the token file.
+absl::Status ApplyAdminSocket(const std::string& value, const Environment&, Config* config) {
+  PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->admin_socket));
+  if (value == "off") config->admin_socket.clear();
+  return absl::OkStatus();
+}
+
+absl::Status ApplyAdminGroup(const std::string& value, const Environment&, Config* config) {
+  config->admin_group.reset();
+  if (value == "off") return absl::OkStatus();
+  gid_t number = 0;
+  if (absl::SimpleAtoi(value, &number)) {
+    config->admin_group = number;
+    return absl::OkStatus();
+  }
+  const struct group* const named = ::getgrnam(value.c_str());
+  if (named == nullptr) return Wants(value, "off, or a group of this host, by name or number");
+  config->admin_group = named->gr_gid;
   return absl::OkStatus();
 }
 
@@ -221,15 +243,39 @@ absl::Status ApplyThreads(const std::string& value, const Environment&, Config* 
   return absl::OkStatus();
 }
 
+absl::Status ApplyMaxSessions(const std::string& value, const Environment&, Config* config) {
+  if (!absl::SimpleAtoi(value, &config->max_sessions) || config->max_sessions < 1 ||
+      config->max_sessions > 65536) {
+    return Wants(value, "a number from 1 to 65536");
+  }
+  return absl::OkStatus();
+}
+
 constexpr SettingRule kSettings[] = {
     {"socket", "auto", "PATH",
      "unix socket to listen on; auto: /run/prefixd/prefixd.sock where that is writable, else under "
      "$XDG_RUNTIME_DIR",
      ApplySocket},
+    {"admin-socket", "auto", "PATH",
+     "unix socket for prefixctl, mode 0600: all calls of Admin, where the workers' socket and TCP "
+     "have sums and settings only; auto: prefixd.admin.sock beside prefixd.sock; off: none",
+     ApplyAdminSocket},
+    {"admin-group", "off", "GROUP",
+     "who may use the admin socket beside prefixd's own user and root: members of this group, of "
+     "which prefixd must be one; off: nobody",
+     ApplyAdminGroup},
     {"listen", "off", "HOST:PORT",
-     "listen on TCP as well, 127.0.0.1:7777 say; off: unix socket only", ApplyListen},
+     "listen on TCP as well, 127.0.0.1:7777 say, for callers with the token; off: unix socket only",
+     ApplyListen},
+    {"token-file", "auto", "PATH",
+     "what callers on TCP must send a copy of; made, mode 0600, where there is none; auto: "
+     "prefixd.token beside prefixd.sock",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadText(value, &config->token_file);
+     }},
     {"insecure", "false", nullptr,
-     "allow --listen beyond loopback: anybody who reaches the port can read and write the cache",
+     "allow --listen beyond loopback, unencrypted: who sees the packets has the token, and can "
+     "read and write the cache",
      [](const std::string& value, const Environment&, Config* config) {
        return ReadBool(value, &config->insecure);
      }},
@@ -249,8 +295,8 @@ constexpr SettingRule kSettings[] = {
      "floor, the smaller; off: none",
      ApplySsd},
     {"ssd-floor", "10GiB", "SIZE",
-     "with less than this free on the disk the SSD tier stays off; with less than half of it free "
-     "later, nothing is written until there is more",
+     "with less than this free on the disk the SSD tier is not opened; with less than half of it "
+     "free later, nothing is written until there is more",
      [](const std::string& value, const Environment&, Config* config) {
        return ReadBytes(value, &config->ssd_floor_bytes);
      }},
@@ -312,9 +358,14 @@ constexpr SettingRule kSettings[] = {
        return ReadDuration(value, &config->log_interval);
      }},
     {"threads", "64", "N",
-     "calls that wait, and streams of pages, at the same time; more are answered "
-     "RESOURCE_EXHAUSTED",
+     "calls that wait for another worker, calls that wait for room or a disk, streams of pages: so "
+     "many of each at the same time of one session, fewer beside others; of all together twice as "
+     "many; more are answered RESOURCE_EXHAUSTED",
      ApplyThreads},
+    {"max-sessions", "512", "N",
+     "workers that may be attached at the same time, about 20 KiB each; one process, or one host "
+     "behind TCP, may have so many as it leaves to others; more are answered RESOURCE_EXHAUSTED",
+     ApplyMaxSessions},
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
+#include "base/own_file.h"
 #include "base/status.h"
 
 namespace prefixd::daemon {
@@ -75,6 +76,36 @@ absl::Status RemoveDeadSocket(const std::string& path, const base::LockWait& wai
   return absl::OkStatus();
 }
 
+// Its holder's name is written into it.
+absl::Status CheckLockFile(int fd, const std::string& what) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink > 1) {
+    return absl::FailedPreconditionError(what + " is no plain file of one name: remove it");
+  }
+  return base::CheckOwner(fd, what);
+}
+
+// Only what is locked gets a guard, which takes its name out of it at its end.
+absl::Status LockIt(int fd, const std::string& path, const std::string& lock,
+                    const base::LockWait& wait) {
+  PREFIXD_RETURN_IF_ERROR(CheckLockFile(fd, "socket: " + lock));
+  const absl::Status locked = base::LockFile(fd, "socket: " + lock, 0, wait);
+  if (!absl::IsFailedPrecondition(locked)) return locked;
+  return Failed(path,
+                absl::StrCat("another prefixd listens there: ", std::string(locked.message())));
+}
+
+// A descriptor of PATH.lock, locked.
+absl::StatusOr<int> LockBeside(const std::string& path, const base::LockWait& wait) {
+  const std::string lock = path + ".lock";
+  const int fd = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (fd < 0) return Failed(path, absl::StrCat("cannot write ", lock, ": ", std::strerror(errno)));
+  const absl::Status locked = LockIt(fd, path, lock, wait);
+  if (locked.ok()) return fd;
+  ::close(fd);
+  return locked;
+}
+
 }  // namespace
 
 absl::Status SocketGuard::CheckLength(const std::string& path) {
@@ -91,20 +122,13 @@ base::LockWait SocketGuard::LoggedWait() {
 absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path,
                                                const base::LockWait& wait) {
   PREFIXD_RETURN_IF_ERROR(CheckLength(path));
+  PREFIXD_RETURN_IF_ERROR(base::CheckWay(path, "socket: " + path));
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   std::filesystem::create_directories(folder, error);
   if (error) return Failed(path, absl::StrCat("cannot make its folder: ", error.message()));
-  const std::string lock = path + ".lock";
-  SocketGuard guard(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (guard.fd_ < 0)
-    return Failed(path, absl::StrCat("cannot write ", lock, ": ", std::strerror(errno)));
-  const absl::Status locked = base::LockFile(guard.fd_, "socket: " + lock, 0, wait);
-  if (absl::IsFailedPrecondition(locked)) {
-    return Failed(path,
-                  absl::StrCat("another prefixd listens there: ", std::string(locked.message())));
-  }
-  PREFIXD_RETURN_IF_ERROR(locked);
+  PREFIXD_ASSIGN_OR_RETURN(const int fd, LockBeside(path, wait));
+  SocketGuard guard(fd);
   base::NameHolder(guard.fd_, 0);
   PREFIXD_RETURN_IF_ERROR(RemoveDeadSocket(path, wait));
   return guard;

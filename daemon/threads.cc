@@ -2,9 +2,16 @@
 
 #include <pthread.h>
 
+#include <system_error>
 #include <utility>
 
 namespace prefixd::daemon {
+
+Threads::Threads(std::string name, int most)
+    : name_(std::move(name)), most_(static_cast<size_t>(most)) {
+  base::MutexLock lock(mutex_);
+  threads_.emplace_back([this] { Loop(); });
+}
 
 Threads::~Threads() {
   std::vector<std::thread> threads;
@@ -19,24 +26,32 @@ Threads::~Threads() {
 
 bool Threads::TryRun(Work work) {
   base::MutexLock lock(mutex_);
-  if (unfinished_ >= most_) return false;
+  if (!HasFree()) return false;
   Add(std::move(work));
   return true;
 }
 
 void Threads::Post(Work work) {
   base::MutexLock lock(mutex_);
+  (void)HasFree();  // else it waits for one
   Add(std::move(work));
+}
+
+bool Threads::HasFree() {
+  if (unfinished_ < threads_.size()) return true;
+  if (threads_.size() >= most_) return false;
+  try {
+    threads_.emplace_back([this] { Loop(); });
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
 }
 
 void Threads::Add(Work work) {
   queue_.push_back(std::move(work));
   ++unfinished_;
-  if (unfinished_ > threads_.size() && threads_.size() < most_) {
-    threads_.emplace_back([this] { Loop(); });
-  } else {
-    wake_.NotifyAll();
-  }
+  wake_.NotifyAll();
 }
 
 void Threads::Loop() {

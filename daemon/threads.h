@@ -11,18 +11,19 @@
 
 namespace prefixd::daemon {
 
-// Thread-safe. Threads are started when all others are busy and stay; the destructor finishes what
-// was taken.
+// Thread-safe. One thread is there from the start; more are started when all others are busy, as
+// far as the system gives them, and stay. The destructor finishes what was taken.
 class Threads {
  public:
-  // `name`: of its threads, as the kernel shows it; at most 15 characters.
-  Threads(std::string name, int most) : name_(std::move(name)), most_(static_cast<size_t>(most)) {}
+  // `name`: of its threads, as the kernel shows it; at most 15 characters. Throws std::system_error
+  // where the system gives no thread.
+  Threads(std::string name, int most);
   ~Threads();
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
 
   using Work = std::function<void()>;
-  // Begins at once. False, and nothing happens: all threads are busy.
+  // Begins at once. False, and nothing happens: all threads are busy, and there is no other.
   bool TryRun(Work work) PREFIXD_EXCLUDES(mutex_);
   // Begins when a thread is free. For work that must be done and whose amount others bound.
   void Post(Work work) PREFIXD_EXCLUDES(mutex_);
@@ -30,6 +31,8 @@ class Threads {
   size_t most() const { return most_; }
 
  private:
+  // A thread is free for one more, or was started.
+  bool HasFree() PREFIXD_REQUIRES(mutex_);
   void Add(Work work) PREFIXD_REQUIRES(mutex_);
   void Loop() PREFIXD_EXCLUDES(mutex_);
 

@@ -23,6 +23,7 @@ prefixd_client* prefixd_attach(const prefixd_options* options) {
     prefixd::ClientOptions inner;
     if (with.address != nullptr) inner.address = with.address;
     if (with.name != nullptr) inner.name = with.name;
+    inner.token_file = Text(with.token_file);
     inner.connect_deadline = Millis(with.connect_deadline_ms, 2000);
     inner.use_arena = with.no_arena == 0;
     if (with.staging_bytes != 0) inner.staging_bytes = with.staging_bytes;

@@ -11,9 +11,12 @@
 //  - Functions that can fail for reasons worth telling return a prefixd_status, or NULL, and leave
 //    the sentence to prefixd_last_error().
 //  - Clients and spaces are thread-safe, a lease or a plan belongs to one thread at a time. Handles
-//    may be freed in any order; the session ends with the last of a client's. Not before fork().
+//    may be freed in any order; the session ends with the last of a client's.
+//  - Not before fork(): a child must not touch handles, nor pages of leases and plans, which are
+//    not mapped there; it does not keep what its parent held when that is killed.
 //  - The library stays loaded: it has threads.
-//  - Functions are added, never changed; prefixd_abi_version() says how many times that happened.
+//  - Functions and members are added, never changed; prefixd_abi_version() says how many times that
+//    happened.
 #ifndef PREFIXD_H_
 #define PREFIXD_H_
 #include <stddef.h>
@@ -23,7 +26,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 5
+#define PREFIXD_ABI_VERSION 6
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -75,6 +78,9 @@ typedef struct prefixd_options {
   uint32_t no_staging;           // 1: pages are sent
   uint32_t reserved;             // 0
   uint64_t staging_bytes;        // memory that the daemon takes pages from; 0 = 64 MiB
+  // For an address of TCP: your copy of the file that prefixd's --token-file names, mode 0600. NULL
+  // or "": $PREFIXD_TOKEN_FILE. Since version 6.
+  const char* token_file;
 } prefixd_options;
 
 // Returns at once; attaches and reconnects by itself. NULL only when memory or threads are out.

@@ -43,8 +43,9 @@ absl::StatusOr<CarriedFile> ReadMlx(const CarryRequest& request) {
       }
     }
   }
-  if (const auto said = cache.metadata.find(kIdentityKey); said != cache.metadata.end()) {
-    PREFIXD_ASSIGN_OR_RETURN(file.spec, ReadIdentity(said->second));
+  const auto said = cache.metadata.find(kIdentityKey);
+  if (said != cache.metadata.end() && !request.spec.has_value()) {
+    PREFIXD_ASSIGN_OR_RETURN(file.spec, ReadIdentity(said->second, request.salt));
   }
   return file;
 }

@@ -37,6 +37,7 @@ struct Opened {
 absl::StatusOr<Opened> Open(const CarryRequest& request, const SpaceSpec& spec) {
   ClientOptions options;
   options.address = request.server;
+  options.token_file = request.token_file;
   options.name = "prefixctl";
   options.connect_deadline = request.timeout;
   Client client(options);

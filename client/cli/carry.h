@@ -23,6 +23,8 @@ enum class CarryFormat {
 // Where, what and whose.
 struct CarryRequest {
   std::string server;
+  std::string token_file{};  // of ClientOptions
+  std::string salt{};        // import: of the space that the file names, where that has one
   std::chrono::milliseconds timeout{5000};
   std::string path;
   std::optional<SpaceSpec> spec{};  // import: none = what the file's metadata says

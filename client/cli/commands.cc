@@ -11,6 +11,7 @@
 #include "client/cli/json.h"
 #include "client/cli/names.h"
 #include "client/cli/views.h"
+#include "wire/bearer.h"
 
 namespace prefixd::cli {
 namespace {
@@ -42,6 +43,15 @@ absl::StatusOr<Space> FindSpace(DaemonCalls& calls, const std::string& digits) {
                                             " that prefixd knows"));
   }
   return *found;
+}
+
+// The same, with its salt, which only who knows it can give: what opens it.
+absl::StatusOr<Space> FindOpenable(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(Space space, FindSpace(calls, options.space));
+  const std::string what = absl::StrCat("space ", ShortId(space.stats().space_id()));
+  PREFIXD_RETURN_IF_ERROR(CheckSalt(what, space.salt_digest(), options.salt));
+  if (!space.salt_digest().empty()) space.mutable_identity()->set_salt(options.salt);
+  return space;
 }
 
 absl::StatusOr<Outcome> Status(DaemonCalls& calls, const Options& options) {
@@ -92,7 +102,7 @@ absl::StatusOr<Outcome> Spaces(DaemonCalls& calls, const Options& options) {
 }
 
 absl::StatusOr<Outcome> Match(DaemonCalls& calls, const Options& options) {
-  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindOpenable(calls, options));
   PREFIXD_ASSIGN_OR_RETURN(const v1::Answer answer, calls.Match(space, options.tokens));
   const MatchInput input{.space = space,
                          .requested_tokens = static_cast<uint32_t>(options.tokens.size()),
@@ -124,6 +134,7 @@ void AddStep(const v1::ClearReply& step, v1::ClearReply* sum) {
   sum->set_total_bytes(step.total_bytes());
   sum->set_removed_bytes(sum->removed_bytes() + step.removed_bytes());
   sum->set_rewritten_bytes(sum->rewritten_bytes() + step.rewritten_bytes());
+  sum->set_border_waits(sum->border_waits() || step.border_waits());
   if (step.next() == 0 || sum->leased_bytes() == 0) sum->set_leased_bytes(step.leased_bytes());
 }
 
@@ -165,7 +176,7 @@ absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options) {
 }
 
 absl::StatusOr<Outcome> Prefetch(DaemonCalls& calls, const Options& options) {
-  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindOpenable(calls, options));
   PREFIXD_ASSIGN_OR_RETURN(const v1::PrefetchReply::Hint hint,
                            calls.Prefetch(space, options.tokens));
   return Outcome{options.json ? PrefetchJson(hint) : PrefetchView(hint),
@@ -234,7 +245,7 @@ absl::StatusOr<Outcome> Leases(DaemonCalls& calls, const Options& options) {
 }
 
 absl::StatusOr<Outcome> Pin(DaemonCalls& calls, const Options& options) {
-  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+  PREFIXD_ASSIGN_OR_RETURN(const Space space, FindOpenable(calls, options));
   PREFIXD_ASSIGN_OR_RETURN(const v1::PinReply reply, calls.Pin(space, options.tokens, options.ttl));
   const PinInput input{.space = space,
                        .requested_tokens = static_cast<uint32_t>(options.tokens.size()),
@@ -249,7 +260,7 @@ absl::StatusOr<Outcome> Unpin(DaemonCalls& calls, const Options& options) {
   if (options.pin != 0) {
     reply = calls.Unpin(options.pin);
   } else {
-    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindOpenable(calls, options));
     reply = calls.Unpin(space, options.tokens);
   }
   PREFIXD_RETURN_IF_ERROR(reply.status());
@@ -276,9 +287,9 @@ absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Opt
   std::optional<SpaceSpec> spec;
   if (!options.identity.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--identity", options.identity));
-    PREFIXD_ASSIGN_OR_RETURN(spec, ReadIdentity(text));
+    PREFIXD_ASSIGN_OR_RETURN(spec, ReadIdentity(text, options.salt));
   } else if (!options.space.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindOpenable(calls, options));
     PREFIXD_ASSIGN_OR_RETURN(spec, SpecOf(space.identity()));
   }
   return spec;
@@ -286,6 +297,8 @@ absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Opt
 
 absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
   CarryRequest request{.server = options.server,
+                       .token_file = options.token_file,
+                       .salt = options.salt,
                        .timeout = options.timeout,
                        .path = options.path,
                        .tokens = options.tokens,
@@ -346,6 +359,18 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
   return Config(calls, options);
 }
 
+absl::StatusOr<Outcome> Run(const Options& options, const Terminal& terminal) {
+  DaemonCalls::Where where{.server = options.server, .admin = options.admin};
+  const std::string token_file = wire::TokenFileFor(options.server, options.token_file);
+  if (!token_file.empty()) {
+    const auto bearer = std::make_shared<wire::Bearer>(token_file);
+    PREFIXD_RETURN_IF_ERROR(bearer->Reload());
+    where.bearer = bearer;
+  }
+  DaemonCalls calls(where, options.timeout);
+  return Run(calls, options, terminal);
+}
+
 // Says who did not do what, and what to do about it.
 int Explain(const absl::Status& status, const Options& options, std::ostream& err) {
   if (absl::IsUnavailable(status)) {
@@ -374,8 +399,7 @@ int RunPrefixctl(const std::vector<std::string>& arguments, const Surroundings& 
           ParseCommandLine(arguments, surroundings, &options, terminal.out, terminal.err)) {
     return *code;
   }
-  DaemonCalls calls(options.server, options.timeout);
-  const absl::StatusOr<Outcome> outcome = Run(calls, options, terminal);
+  const absl::StatusOr<Outcome> outcome = Run(options, terminal);
   if (!outcome.ok()) return Explain(outcome.status(), options, terminal.err);
   terminal.out << outcome->text << std::flush;
   return outcome->exit_code;

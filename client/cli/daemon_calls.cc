@@ -17,11 +17,13 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+std::shared_ptr<grpc::Channel> Connect(const std::string& address,
+                                       const std::shared_ptr<const wire::Bearer>& bearer) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is on this host
   arguments.SetMaxReceiveMessageSize(-1);           // a list of many spaces has no limit
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, grpc::InsecureChannelCredentials(), arguments, wire::Carrying(bearer));
 }
 
 // grpc.health.v1.HealthCheckResponse has one field, number 1: the status as a varint below 128.
@@ -49,10 +51,11 @@ v1::AcquireRequest About(uint64_t session, const v1::Sequence& sequence) {
 
 }  // namespace
 
-DaemonCalls::DaemonCalls(const std::string& address, std::chrono::milliseconds timeout)
+DaemonCalls::DaemonCalls(const Where& where, std::chrono::milliseconds timeout)
     : timeout_(timeout),
-      channel_(Connect(address)),
-      admin_(v1::Admin::NewStub(channel_)),
+      channel_(Connect(where.server, where.bearer)),
+      admin_(v1::Admin::NewStub(where.admin == where.server ? channel_
+                                                            : Connect(where.admin, nullptr))),
       cache_(v1::PrefixCache::NewStub(channel_)) {}
 
 template <typename Request, typename Reply>

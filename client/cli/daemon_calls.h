@@ -13,13 +13,19 @@
 
 #include "prefixd/v1/admin.grpc.pb.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
+#include "wire/bearer.h"
 
 namespace prefixd::cli {
 
 class DaemonCalls {
  public:
-  // `address` as gRPC takes it. Connects with the first call. `timeout` is of each method below.
-  DaemonCalls(const std::string& address, std::chrono::milliseconds timeout);
+  struct Where {
+    std::string server;                            // of workers' calls, as gRPC takes it
+    std::string admin;                             // of Admin's; may be the same
+    std::shared_ptr<const wire::Bearer> bearer{};  // that goes with every call; may be null
+  };
+  // Connects with the first call. `timeout` is of each method below.
+  DaemonCalls(const Where& where, std::chrono::milliseconds timeout);
 
   // "serving", "not serving" (the daemon is stopping), or "unknown" (it has no health service).
   absl::StatusOr<std::string> Health();

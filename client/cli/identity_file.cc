@@ -1,6 +1,7 @@
 #include "client/cli/identity_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 
@@ -9,8 +10,10 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "client/cli/names.h"
 #include "client/cpp/convert.h"
 #include "quant/format.h"
+#include "wire/admin.h"
 #include "wire/identity.h"
 
 namespace prefixd::cli {
@@ -160,6 +163,25 @@ absl::Status CheckCarried(const block::SpaceIdentity& identity) {
   return absl::OkStatus();
 }
 
+// The identity's own salt, else the one that fits its digest, else, where it says nothing of a
+// salt, the given one.
+absl::Status ReadSalt(const Json& json, const std::string& given, Fields* fields,
+                      std::string* salt) {
+  std::string hex;
+  PREFIXD_RETURN_IF_ERROR(fields->Read("salt", salt));
+  PREFIXD_RETURN_IF_ERROR(fields->Read("salt_digest", &hex));
+  if (json.contains("salt")) return absl::OkStatus();
+  if (json.contains("salt_digest") && hex.empty()) return absl::OkStatus();
+  *salt = given;
+  if (hex.empty()) return absl::OkStatus();
+  std::array<std::byte, wire::kSaltDigestBytes> digest{};
+  if (hex.size() != 2 * digest.size() || !base::FromHex(hex, digest)) {
+    return Bad(absl::StrCat("salt_digest is \"", hex, "\", ", 2 * digest.size(),
+                            " hexadecimal digits wanted"));
+  }
+  return CheckSalt("the identity", std::string(base::AsText(digest)), given);
+}
+
 }  // namespace
 
 absl::StatusOr<KvFormat> ParseKvFormat(const std::string& text) {
@@ -173,7 +195,16 @@ absl::StatusOr<KvFormat> ParseKvFormat(const std::string& text) {
   return KvFormat{.key = client::ToPublic(key), .value = client::ToPublic(value)};
 }
 
-absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& text) {
+absl::Status CheckSalt(const std::string& what, const std::string& digest,
+                       const std::string& salt) {
+  if (digest.empty() || wire::SaltDigest(salt) == digest) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " has a salt, of digest ", HexId(digest), ": ",
+                   salt.empty() ? "give it by --salt or $PREFIXD_SALT, prefixd shows none"
+                                : "the one that --salt or $PREFIXD_SALT gives is another"));
+}
+
+absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& text, const std::string& salt) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Bad("is no JSON object");
   Fields fields(json, "");
@@ -182,7 +213,7 @@ absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& text) {
   PREFIXD_RETURN_IF_ERROR(fields.ReadDigest("weights_digest", &spec.weights_digest));
   PREFIXD_RETURN_IF_ERROR(fields.ReadDigest("adapter_digest", &spec.adapter_digest));
   PREFIXD_RETURN_IF_ERROR(fields.ReadDigest("tokenizer_digest", &spec.tokenizer_digest));
-  PREFIXD_RETURN_IF_ERROR(fields.Read("salt", &spec.salt));
+  PREFIXD_RETURN_IF_ERROR(ReadSalt(json, salt, &fields, &spec.salt));
   PREFIXD_RETURN_IF_ERROR(fields.Read("block_tokens", &spec.block_tokens));
   if (const Json* rope = fields.Child("rope")) PREFIXD_RETURN_IF_ERROR(ReadRope(*rope, &spec.rope));
   if (const Json* layers = fields.Child("layers")) {
@@ -199,7 +230,7 @@ std::string WriteIdentity(const SpaceSpec& spec) {
                {"weights_digest", hex(spec.weights_digest)},
                {"adapter_digest", hex(spec.adapter_digest)},
                {"tokenizer_digest", hex(spec.tokenizer_digest)},
-               {"salt", spec.salt},
+               {"salt_digest", HexId(wire::SaltDigest(spec.salt))},
                {"block_tokens", spec.block_tokens},
                {"rope",
                 {{"theta", spec.rope.theta},

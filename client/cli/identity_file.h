@@ -24,8 +24,16 @@
 
 namespace prefixd::cli {
 
-// InvalidArgument naming the field that is unknown, missing or wrong.
-absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& json);
+// A salt is whose cache it is, and who knows it reads that cache: what export writes has its digest
+// alone ("salt_digest", 16 hex digits, "" for none), and who imports it must bring the salt along.
+// What people write may have the salt itself.
+
+// OK when `salt` is that of the digest, or there is none. FailedPrecondition, with `what` has it
+// and what to do, when it is missing or another one.
+absl::Status CheckSalt(const std::string& what, const std::string& digest, const std::string& salt);
+// `salt`: of an identity that does not have it itself. InvalidArgument naming the field that is
+// unknown, missing or wrong; CheckSalt's errors.
+absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& json, const std::string& salt = "");
 std::string WriteIdentity(const SpaceSpec& spec);
 // InvalidArgument for what has no caches to exchange: drafts, several ranks, layers without values
 // or caches of their own.

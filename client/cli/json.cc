@@ -94,6 +94,7 @@ ordered_json Stats(const v1::GetStatsReply& stats) {
   for (const v1::Latency& latency : stats.latencies()) {
     json["latencies"][latency.name()] = Latency(latency);
   }
+  json["spaces_hidden"] = stats.spaces_hidden();
   json["spaces"] = ordered_json::array();
   for (const v1::SpaceStats& space : stats.spaces()) json["spaces"].push_back(Space(space));
   return json;
@@ -124,6 +125,7 @@ std::string SpacesJson(const v1::ListSpacesReply& reply) {
     ordered_json json = Space(space.stats());
     json["tenant"] = space.tenant();
     json["weights_digest"] = HexId(space.identity().weights_digest());
+    json["salt_digest"] = HexId(space.salt_digest());
     json["differing_fields"] = List(space.differing_fields());
     json["compression_ratio"] = ordered_json::object();
     for (const FormatRatio& format : Compression(space.identity())) {
@@ -265,7 +267,8 @@ std::string WhyJson(const v1::WhyReply& reply) {
 std::string ClearJson(const v1::ClearReply& reply) {
   return Line({{"spaces", reply.spaces()},
                {"bytes", reply.bytes()},
-               {"waiting_ssd_bytes", reply.waiting_ssd_bytes()}});
+               {"waiting_ssd_bytes", reply.waiting_ssd_bytes()},
+               {"border_waits", reply.border_waits()}});
 }
 
 std::string PurgeJson(const v1::ClearReply& sum) {

@@ -10,13 +10,15 @@
 int main(int argc, char** argv) {
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // errors are prefixctl's to tell
   prefixd::cli::Surroundings surroundings;
-  for (const char* name : {"PREFIXD_SERVER", "XDG_RUNTIME_DIR"}) {
+  for (const char* name : {"PREFIXD_SERVER", "PREFIXD_ADMIN", "PREFIXD_TOKEN_FILE", "PREFIXD_SALT",
+                           "XDG_RUNTIME_DIR"}) {
     if (const char* value = std::getenv(name)) surroundings.environment[name] = value;
   }
   surroundings.exists = [](const std::string& path) {
     std::error_code error;
     return std::filesystem::exists(path, error);
   };
+  surroundings.writable = [](const std::string& path) { return ::access(path.c_str(), W_OK) == 0; };
   const bool can_ask = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
   return prefixd::cli::RunPrefixctl(
       {argv + 1, argv + argc}, surroundings,

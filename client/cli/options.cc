@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -15,6 +16,7 @@
 #include "base/status.h"
 #include "client/cli/add_command.h"
 #include "client/cli/carry_options.h"
+#include "wire/admin_socket.h"
 
 namespace prefixd::cli {
 namespace {
@@ -380,6 +382,15 @@ std::string DefaultServer(const Surroundings& surroundings) {
   return ServerAddress(use_user ? user : system);
 }
 
+std::string DefaultAdmin(const Surroundings& surroundings, const std::string& server) {
+  const std::string named = GetOr(surroundings.environment, "PREFIXD_ADMIN");
+  if (!named.empty()) return ServerAddress(named);
+  const std::string socket = wire::SocketPathOf(server);
+  if (socket.empty() || !surroundings.writable) return server;
+  const std::string admin = wire::AdminSocketOf(socket);
+  return surroundings.writable(admin) ? ServerAddress(std::filesystem::absolute(admin)) : server;
+}
+
 std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
                                     const Surroundings& surroundings, Options* options,
                                     std::ostream& out, std::ostream& err) {
@@ -394,6 +405,20 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
                  "too")
       ->type_name("ADDRESS")
       ->capture_default_str();
+  app.add_option("--admin", options->admin,
+                 "prefixd's admin socket (default: prefixd.admin.sock beside the server's "
+                 "prefixd.sock, where you may use it); $PREFIXD_ADMIN sets it too")
+      ->type_name("ADDRESS");
+  options->token_file = GetOr(surroundings.environment, "PREFIXD_TOKEN_FILE");
+  options->salt = GetOr(surroundings.environment, "PREFIXD_SALT");
+  app.add_option("--token-file", options->token_file,
+                 "your copy of the file that prefixd's --token-file names, for a server on TCP; "
+                 "$PREFIXD_TOKEN_FILE sets it too")
+      ->type_name("PATH");
+  app.add_option("--salt", options->salt,
+                 "of the space that --space or the file names, where it has one; $PREFIXD_SALT, "
+                 "which others do not see among the processes, sets it too")
+      ->type_name("TEXT");
   app.add_flag("--json", options->json, "one JSON object on standard output, for scripts");
   app.add_option("--timeout", texts.timeout, "how long to wait for prefixd (default: 5s)")
       ->type_name("TIME");
@@ -414,6 +439,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
     return app.exit(error, out, err) == 0 ? kExitOk : kExitUsage;
   }
   options->server = ServerAddress(options->server);
+  options->admin = options->admin.empty() ? DefaultAdmin(surroundings, options->server)
+                                          : ServerAddress(options->admin);
   absl::Status status;
   if (app.get_subcommands().empty()) {
     status = absl::InvalidArgumentError("say what to do, prefixctl status say; see --help");

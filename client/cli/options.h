@@ -42,7 +42,10 @@ enum class Command {
 
 struct Options {
   Command command = Command::kStatus;
-  std::string server;  // as gRPC takes it
+  std::string server;      // as gRPC takes it
+  std::string admin;       // where Admin is asked: the same, or a socket beside it
+  std::string token_file;  // for a server on TCP; may be empty
+  std::string salt;        // of the space whose prompt is meant; prefixd shows none
   std::chrono::milliseconds timeout{0};
   bool json = false;
 
@@ -72,11 +75,16 @@ struct Options {
 struct Surroundings {
   std::map<std::string, std::string> environment;
   std::function<bool(const std::string& path)> exists;
+  std::function<bool(const std::string& path)> writable{};  // by this user; none: nothing is
 };
 
 // Where to look for the daemon: $PREFIXD_SERVER, else the first socket that exists of
 // /run/prefixd/prefixd.sock and $XDG_RUNTIME_DIR/prefixd/prefixd.sock, else the first of them.
 std::string DefaultServer(const Surroundings& surroundings);
+
+// Where to ask Admin: $PREFIXD_ADMIN, else the admin socket beside that of `server` if this user
+// may connect there, else `server` itself, which answers a part of it and refuses the rest.
+std::string DefaultAdmin(const Surroundings& surroundings, const std::string& server);
 
 // Fills `options`. An exit code when the program is done already: help was asked for (written to
 // `out`), or the command line is refused (why, and what to do, goes to `err`).

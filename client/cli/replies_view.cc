@@ -21,14 +21,21 @@ std::string SettingTable(const Settings& settings) {
   return table.Text();
 }
 
+std::string BorderText(const v1::ClearReply& reply) {
+  return reply.border_waits() ? "the SSD tier's disk has not taken this yet, it is tried again: "
+                                "until then a restart may bring back what is on SSD\n"
+                              : "";
+}
+
 }  // namespace
 
 std::string ClearView(const v1::ClearReply& reply) {
   const std::string text = absl::StrCat("cleared ", Plural(reply.spaces(), "space"), ", ",
                                         base::FormatBytes(reply.bytes()), " of pages");
-  if (reply.waiting_ssd_bytes() == 0) return text + "\n";
+  const std::string end = "\n" + BorderText(reply);
+  if (reply.waiting_ssd_bytes() == 0) return text + end;
   return absl::StrCat(text, "; ", base::FormatBytes(reply.waiting_ssd_bytes()),
-                      " stay in files until their segments age out\n");
+                      " stay in files until their segments age out", end);
 }
 
 std::string PurgeView(const v1::ClearReply& sum) {
@@ -40,7 +47,7 @@ std::string PurgeView(const v1::ClearReply& sum) {
     absl::StrAppend(&text, base::FormatBytes(sum.leased_bytes()),
                     " are being read still and are zeroed when they are released\n");
   }
-  return text;
+  return text + BorderText(sum);
 }
 
 std::string PurgeBar(const v1::ClearReply& sum) {

@@ -60,7 +60,9 @@ std::string Identity(const v1::ListSpacesReply::Space& space) {
       {"parallel", absl::StrCat("tensor ", std::max(1u, identity.tensor_parallel()), ", pipeline ",
                                 std::max(1u, identity.pipeline_parallel()))});
   table.AddRow({"tenant", space.tenant()});
-  if (!identity.salt().empty()) table.AddRow({"salt", identity.salt()});
+  if (!space.salt_digest().empty()) {
+    table.AddRow({"salt", absl::StrCat("of digest ", HexId(space.salt_digest()))});
+  }
   table.AddRow({"block_tokens", absl::StrCat(space.stats().block_tokens())});
   table.AddRow({"formats", absl::StrJoin(space.stats().formats(), " ")});
   for (const FormatRatio& format : Compression(identity)) {

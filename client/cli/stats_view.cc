@@ -41,7 +41,7 @@ std::string Gauges(const v1::GetStatsReply& stats) {
   row("reservations", stats.reservations());
   row("pins", stats.pins());
   row("pinned_bytes", stats.pinned_bytes());
-  row("spaces", static_cast<uint64_t>(stats.spaces_size()));
+  if (!stats.spaces_hidden()) row("spaces", static_cast<uint64_t>(stats.spaces_size()));
   table.AddRow({"saved", SecondsText(stats.seconds_saved())});
   return "now\n" + table.Text(2);
 }

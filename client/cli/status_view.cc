@@ -61,6 +61,17 @@ std::string Budgets(const v1::GetStatsReply& stats) {
   if (CounterValue(stats, "ssd.failing") > 0) {
     text += "ssd  WRITES FAIL: the disk is full or broken, see prefixd's log\n";
   }
+  if (CounterValue(stats, "ssd.closed") > 0) {
+    text += "ssd  CLOSED: its disk takes nothing now and is tried again, see prefixd's log\n";
+  }
+  if (CounterValue(stats, "ssd.border_waits") > 0) {
+    text += "ssd  A CLEAR WAITS for the disk to take it: a restart before may bring it back\n";
+  }
+  if (const uint64_t copies = CounterValue(stats, "ssd.damaged_copies"); copies > 0) {
+    absl::StrAppend(&text, "ssd  ", Plural(copies, "damaged store"), " moved aside, ",
+                    base::FormatBytes(CounterValue(stats, "ssd.damaged_bytes")),
+                    " until their room is needed\n");
+  }
   return text;
 }
 
@@ -118,6 +129,9 @@ std::string StatusView(const StatusInput& input) {
   text += Tokens(stats);
   absl::StrAppend(&text, "saved ", Plural(CounterValue(stats, "tokens.used"), "token"),
                   " of prefill, ", SecondsText(stats.seconds_saved()), "\n\n");
+  if (stats.spaces_hidden()) {
+    return text + "spaces: shown on the admin socket only, which was not asked\n";
+  }
   if (stats.spaces().empty()) return text + "no spaces yet: no worker has opened one\n";
   return text + SpaceTable(stats.spaces(), 0);
 }

@@ -16,6 +16,8 @@
 namespace prefixd::client {
 namespace {
 
+constexpr size_t kLockBytes = 4096;
+
 absl::Status Failed(const char* what) {
   return absl::FailedPreconditionError(absl::StrCat("arena: ", what, ": ", std::strerror(errno)));
 }
@@ -39,33 +41,51 @@ absl::Status Check(const block::ArenaHeader& header, const ArenaShape& shape) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(UniqueFd fd,
+std::optional<ArenaMapping::FileId> ArenaMapping::IdOf(int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return std::nullopt;
+  return FileId{.device = info.st_dev, .inode = info.st_ino};
+}
+
+absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(UniqueFd arena, UniqueFd lock,
                                                                       const ArenaShape& shape) {
   struct stat info {};
-  if (fstat(fd.get(), &info) != 0) return Failed("fstat");
+  if (fstat(arena.get(), &info) != 0) return Failed("fstat");
   if (shape.file_bytes < sizeof(block::ArenaHeader) || shape.data_offset > shape.file_bytes ||
       static_cast<uint64_t>(info.st_size) < shape.file_bytes) {
     return absl::FailedPreconditionError(absl::StrCat(
         "arena: the file has ", info.st_size, " bytes, the daemon said ", shape.file_bytes));
   }
-  void* base = mmap(nullptr, shape.file_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  const std::optional<FileId> arena_id = IdOf(arena.get()), lock_id = IdOf(lock.get());
+  if (!arena_id.has_value() || !lock_id.has_value()) return Failed("fstat");
+  std::shared_ptr<ArenaMapping> mapping(new ArenaMapping(shape, *arena_id, *lock_id));
+  // Never touched: it only keeps the description that has the lock.
+  void* const page = mmap(nullptr, kLockBytes, PROT_NONE, MAP_SHARED, lock.get(), 0);
+  if (page == MAP_FAILED) return Failed("mmap of the lock");
+  mapping->lock_page_ = page;
+  void* const base =
+      mmap(nullptr, shape.file_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, arena.get(), 0);
   if (base == MAP_FAILED) return Failed("mmap");
+  mapping->base_ = static_cast<const std::byte*>(base);
+  if (madvise(page, kLockBytes, MADV_DONTFORK) != 0 ||
+      madvise(base, shape.file_bytes, MADV_DONTFORK) != 0) {
+    return Failed("madvise");
+  }
   // A core dump of a worker is not a copy of the cache; huge pages where the tmpfs has them.
   madvise(base, shape.file_bytes, MADV_DONTDUMP);
   madvise(base, shape.file_bytes, MADV_HUGEPAGE);
-  std::shared_ptr<const ArenaMapping> mapping(
-      new ArenaMapping(std::move(fd), static_cast<const std::byte*>(base), shape));
   PREFIXD_RETURN_IF_ERROR(Check(*static_cast<const block::ArenaHeader*>(base), shape));
   return mapping;
 }
 
-ArenaMapping::~ArenaMapping() { munmap(const_cast<std::byte*>(base_), file_bytes_); }
+ArenaMapping::~ArenaMapping() {
+  if (owner_ != getpid()) return;  // in a child something else may stand there
+  if (base_ != nullptr) munmap(const_cast<std::byte*>(base_), file_bytes_);
+  if (lock_page_ != nullptr) munmap(lock_page_, kLockBytes);
+}
 
-bool ArenaMapping::IsFile(int fd) const {
-  struct stat mine {
-  }, other{};
-  return fstat(fd_.get(), &mine) == 0 && fstat(fd, &other) == 0 && mine.st_dev == other.st_dev &&
-         mine.st_ino == other.st_ino;
+bool ArenaMapping::AreFiles(int arena, int lock) const {
+  return IdOf(arena) == arena_ && IdOf(lock) == lock_;
 }
 
 }  // namespace prefixd::client

@@ -186,7 +186,7 @@ ArenaInfo Client::arena() const {
   const std::shared_ptr<client::Attachment> attachment =
       impl_ ? impl_->core->connection()->attachment() : nullptr;
   if (!attachment) {
-    info.why_not = "not attached";
+    info.why_not = impl_ ? impl_->core->connection()->why_not_attached() : "client: moved from";
     return info;
   }
   info.why_not = attachment->why_no_arena();

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "block/arena_file.h"
-#include "fd_exchange.h"
+#include "fork_guard.h"
 #include "wire/bulk_channel.h"
 
 namespace prefixd::client {
@@ -25,6 +25,7 @@ constexpr std::chrono::milliseconds kFilesPatience{2000};
 constexpr uint32_t kProtocol = 1;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const std::shared_ptr<wire::Bearer>& bearer,
                                            wire::ConnectionWindow window) {
   // Keeps gRPC up until the process ends: the last user's grpc_shutdown() of gRPC 1.51 may wait 10
   // s for its own poller, and an engine that drops its Client must not.
@@ -39,7 +40,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   wire::SetBulkArguments(
       window, [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, grpc::InsecureChannelCredentials(), arguments, wire::Carrying(bearer));
+}
+
+std::shared_ptr<wire::Bearer> BearerOf(const Connection::Options& options) {
+  const std::string file = wire::TokenFileFor(options.address, options.token_file);
+  return file.empty() ? nullptr : std::make_shared<wire::Bearer>(file);
 }
 
 }  // namespace
@@ -56,14 +63,16 @@ std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
 
 Connection::Connection(Options options)
     : options_(std::move(options)),
+      bearer_(BearerOf(options_)),
       page_channel_{options_.address,
-                    MakeChannel(options_.address, wire::ConnectionWindow::kEstimated)},
+                    MakeChannel(options_.address, bearer_, wire::ConnectionWindow::kEstimated)},
       stub_(v1::PrefixCache::NewStub(
-          MakeChannel(options_.address, wire::ConnectionWindow::kNarrow))) {}
+          MakeChannel(options_.address, bearer_, wire::ConnectionWindow::kNarrow))) {}
 
 void Connection::Start(SessionObserver* observer, Attachment::ReleaseLease release) {
   observer_ = observer;
   release_ = std::move(release);
+  CloseInChildren(options_.address);
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error&) {  // no threads to be had: stays detached
@@ -97,7 +106,22 @@ std::shared_ptr<Attachment> Connection::attachment() const {
 
 absl::StatusOr<std::shared_ptr<Attachment>> Connection::RequireAttachment() const {
   if (std::shared_ptr<Attachment> attachment = this->attachment()) return attachment;
-  return absl::UnavailableError(absl::StrCat("client: no daemon at ", options_.address));
+  return absl::UnavailableError(why_not_attached());
+}
+
+std::string Connection::why_not_attached() const {
+  base::MutexLock lock(mutex_);
+  if (refusal_.empty()) return absl::StrCat("client: no daemon at ", options_.address);
+  return absl::StrCat("client: not attached to ", options_.address, ": ", refusal_);
+}
+
+// That nobody listens, or that a session ended, is no refusal.
+void Connection::NoteRefusal(const absl::Status& status) {
+  const bool mendable = absl::IsUnauthenticated(status) || absl::IsNotFound(status) ||
+                        absl::IsFailedPrecondition(status) || absl::IsDataLoss(status) ||
+                        absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status);
+  base::MutexLock lock(mutex_);
+  refusal_ = mendable ? std::string(status.message()) : "";
 }
 
 absl::Status Connection::CheckEpoch(const Session& session, uint64_t epoch) const {
@@ -143,6 +167,7 @@ bool Connection::AttachOnce() {
     context.set_wait_for_ready(tried_);
     attached_with_ = &context;
   }
+  const absl::Status token = bearer_ == nullptr ? absl::OkStatus() : bearer_->Reload();
   v1::AttachRequest request;
   request.set_worker(options_.name);
   request.set_protocol(kProtocol);
@@ -170,10 +195,17 @@ bool Connection::AttachOnce() {
     base::MutexLock lock(mutex_);
     attached_with_ = nullptr;
   }
+  if (session) {
+    NoteRefusal(absl::OkStatus());
+    Announce(nullptr);
+    observer_->Ended(*session);
+    events->Finish();
+    return true;
+  }
+  const absl::Status refused = FromGrpc(events->Finish());
+  NoteRefusal(absl::IsUnauthenticated(refused) && !token.ok() ? token : refused);
   Announce(nullptr);
-  if (session) observer_->Ended(*session);
-  events->Finish();
-  return session.has_value();
+  return false;
 }
 
 std::shared_ptr<Attachment> Connection::TakeOver(const v1::SessionEvent& event) {
@@ -208,16 +240,22 @@ absl::Status Connection::MapMemory(const v1::Attached& attached, Attachment::Par
                      ", this library knows ", block::kArenaVersion));
   }
   if (!socket) return absl::FailedPreconditionError("the daemon named no socket for descriptors");
-  PREFIXD_ASSIGN_OR_RETURN(SessionFiles files,
-                           ReceiveFiles(*socket, attached.key(), kFilesPatience));
+  return ReceiveFiles(*socket, attached.key(), kFilesPatience, [&](SessionFiles files) {
+    return MapFiles(attached, std::move(files), parts);
+  });
+}
+
+absl::Status Connection::MapFiles(const v1::Attached& attached, SessionFiles files,
+                                  Attachment::Parts* parts) {
   // The same slot of the same file: the lock of the mapping that there is covers it.
-  if (attached.resumed() && last_ && last_->arena() && last_->arena()->IsFile(files.arena.get())) {
+  if (attached.resumed() && last_ && last_->arena() &&
+      last_->arena()->AreFiles(files.arena.get(), files.lock.get())) {
     parts->arena = last_->arena();
   } else {
-    PREFIXD_ASSIGN_OR_RETURN(
-        parts->arena,
-        ArenaMapping::Map(std::move(files.arena), {.file_bytes = attached.arena_file_bytes(),
-                                                   .data_offset = attached.arena_data_offset()}));
+    PREFIXD_ASSIGN_OR_RETURN(parts->arena,
+                             ArenaMapping::Map(std::move(files.arena), std::move(files.lock),
+                                               {.file_bytes = attached.arena_file_bytes(),
+                                                .data_offset = attached.arena_data_offset()}));
   }
   if (files.staging) {  // without it pages travel by Put, hits stay in place
     absl::StatusOr<std::shared_ptr<StagingMemory>> staging =

@@ -18,8 +18,10 @@
 #include "attachment.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "fd_exchange.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 #include "raw_stream.h"
+#include "wire/bearer.h"
 
 namespace prefixd::client {
 
@@ -46,6 +48,7 @@ class Connection {
 
   struct Options {
     std::string address;
+    std::string token_file{};  // of ClientOptions
     std::string name;
     bool use_arena = true;
     uint64_t staging_bytes = 0;
@@ -60,7 +63,9 @@ class Connection {
   std::optional<Session> session() const PREFIXD_EXCLUDES(mutex_);
   // Null when not attached.
   std::shared_ptr<Attachment> attachment() const PREFIXD_EXCLUDES(mutex_);
-  // Unavailable("... no daemon at ADDRESS") when not attached.
+  // "client: no daemon at ADDRESS", or what the daemon refuses the session for.
+  std::string why_not_attached() const PREFIXD_EXCLUDES(mutex_);
+  // Unavailable, with that, when not attached.
   absl::StatusOr<std::shared_ptr<Attachment>> RequireAttachment() const;
   // False at the deadline.
   bool WaitAttached(base::Deadline deadline) const PREFIXD_EXCLUDES(mutex_);
@@ -90,11 +95,16 @@ class Connection {
   std::shared_ptr<Attachment> TakeOver(const v1::SessionEvent& event);
   // Fills arena and staging, or why_no_arena. Returns why, when there is none.
   absl::Status MapMemory(const v1::Attached& attached, Attachment::Parts* parts);
+  absl::Status MapFiles(const v1::Attached& attached, SessionFiles files, Attachment::Parts* parts);
   void Announce(std::shared_ptr<Attachment> attachment) PREFIXD_EXCLUDES(mutex_);
   // False when stopped.
   bool Pause(std::chrono::milliseconds pause) PREFIXD_EXCLUDES(mutex_);
 
+  // Remembers why the last try failed, where people can do something about it.
+  void NoteRefusal(const absl::Status& status) PREFIXD_EXCLUDES(mutex_);
+
   const Options options_;
+  const std::shared_ptr<wire::Bearer> bearer_;  // null: none is named, or none is needed
   const PageChannel page_channel_;
   const std::unique_ptr<Stub> stub_;     // on another channel
   SessionObserver* observer_ = nullptr;  // this and the next: constant after Start()
@@ -108,6 +118,7 @@ class Connection {
   mutable base::Mutex mutex_;  // guards what follows
   mutable base::CondVar changed_;
   std::shared_ptr<Attachment> attachment_ PREFIXD_GUARDED_BY(mutex_);
+  std::string refusal_ PREFIXD_GUARDED_BY(mutex_);  // of the last try; empty: none
   bool tried_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* attached_with_ PREFIXD_GUARDED_BY(mutex_) = nullptr;  // of the open stream

@@ -20,6 +20,7 @@ Core::Core(ClientOptions options)
     : options_(std::move(options)),
       connection_(std::make_shared<Connection>(
           Connection::Options{.address = options_.address,
+                              .token_file = options_.token_file,
                               .name = options_.name,
                               .use_arena = options_.use_arena,
                               .staging_bytes = options_.staging_bytes})),

@@ -1,6 +1,7 @@
 // Fetches a session's descriptors from the socket beside the daemon's own.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,7 @@ namespace prefixd::client {
 
 struct SessionFiles {
   UniqueFd arena;
+  UniqueFd lock;
   UniqueFd staging;  // may be none
 };
 
@@ -19,9 +21,11 @@ struct SessionFiles {
 // "unix:x.sock"). nullopt for other addresses and for a name that is none.
 std::optional<std::string> PathBeside(const std::string& address, const std::string& file_name);
 
-// One exchange: the key out, the key and the descriptors in. Unavailable when there is no answer
-// within `patience`, FailedPrecondition for one that is not the session's.
-absl::StatusOr<SessionFiles> ReceiveFiles(const std::string& socket, const std::string& key,
-                                          std::chrono::milliseconds patience);
+// One exchange: the key out, the key and the descriptors in. `use` maps and closes them: no fork()
+// happens between their coming and its end. Unavailable when there is no answer within `patience`,
+// FailedPrecondition for one that is not the session's; else what `use` says.
+absl::Status ReceiveFiles(const std::string& socket, const std::string& key,
+                          std::chrono::milliseconds patience,
+                          const std::function<absl::Status(SessionFiles)>& use);
 
 }  // namespace prefixd::client

@@ -31,6 +31,8 @@ absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(UniqueFd fd, u
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("staging: mmap: ", std::strerror(errno)));
   }
+  // A child of fork() is not to keep it, nor to write what the daemon reads.
+  madvise(base, bytes, MADV_DONTFORK);
   return std::shared_ptr<StagingMemory>(new StagingMemory(static_cast<std::byte*>(base), bytes));
 }
 
@@ -38,7 +40,9 @@ StagingMemory::StagingMemory(std::byte* base, uint64_t bytes) : base_(base), byt
   free_.emplace(0, bytes);
 }
 
-StagingMemory::~StagingMemory() { munmap(base_, bytes_); }
+StagingMemory::~StagingMemory() {
+  if (owner_ == getpid()) munmap(base_, bytes_);  // in a child something else may stand there
+}
 
 PageMemory StagingMemory::Allocate(size_t bytes) {
   const uint64_t wanted = base::AlignUp(bytes, quant::kUnitAlignment);

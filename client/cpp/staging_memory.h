@@ -3,6 +3,9 @@
 //
 // Thread-safe. Stays mapped as long as a page in it lives, also beyond its session.
 #pragma once
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -38,6 +41,7 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   StagingMemory(std::byte* base, uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
 
+  const pid_t owner_ = getpid();
   std::byte* const base_;
   const uint64_t bytes_;
   mutable base::Mutex mutex_;                                     // guards what follows

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
+#include "openssl/crypto.h"
 #include "openssl/evp.h"
 
 #include "base/intrinsics.h"
@@ -154,15 +156,6 @@ uint64_t CopyAndXxh3(std::span<const std::byte> from, std::byte* to, uint64_t se
   return XXH3_64bits_digest(&state);
 }
 
-Hash128 Xxh3Wide(std::span<const std::byte> bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  Hash128 hash;
-  static_assert(sizeof(canonical.digest) == sizeof(hash));
-  std::memcpy(hash.data(), canonical.digest, sizeof(hash));
-  return hash;
-}
-
 Xxh3Stream::Xxh3Stream() : state_(XXH3_createState()) {
   if (state_ == nullptr) std::abort();  // out of memory
   XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
@@ -240,9 +233,23 @@ Digest256 Sha256Stream::Finish() {
 }
 
 Digest256 Sha256(std::span<const std::byte> bytes) {
-  Sha256Stream stream;
-  stream.Update(bytes);
-  return stream.Finish();
+  // A context for each thread: making one costs as much as hashing a block of tokens.
+  thread_local const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(
+      EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  static const EVP_MD* const kind = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  Digest256 digest{};
+  unsigned int length = 0;
+  if (EVP_DigestInit_ex(context.get(), kind, nullptr) != 1 ||
+      EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) != 1 ||
+      EVP_DigestFinal_ex(context.get(), reinterpret_cast<unsigned char*>(digest.data()), &length) !=
+          1) {
+    std::abort();  // out of memory: SHA-256 is built into every OpenSSL
+  }
+  return digest;
+}
+
+bool SameSecret(const Digest256& a, const Digest256& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 }  // namespace prefixd::base

@@ -1,4 +1,4 @@
-// Checksums and digests: XXH3 for integrity and block identity, SHA-256 for identity of spaces.
+// Checksums and digests: XXH3 for integrity, SHA-256 for the identity of blocks and spaces.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -10,7 +10,6 @@
 namespace prefixd::base {
 
 using Digest256 = std::array<std::byte, 32>;
-// XXH3-128 in canonical (big-endian) byte order.
 using Hash128 = std::array<std::byte, 16>;
 
 uint64_t Xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
@@ -19,8 +18,9 @@ uint64_t Xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 // else may write to `to`. Large copies (64 KiB and more, to 64-byte aligned memory) go past the
 // caches.
 uint64_t CopyAndXxh3(std::span<const std::byte> from, std::byte* to, uint64_t seed = 0);
-Hash128 Xxh3Wide(std::span<const std::byte> bytes);
 Digest256 Sha256(std::span<const std::byte> bytes);
+// In a time that does not tell how far they agree.
+bool SameSecret(const Digest256& a, const Digest256& b);
 
 // Xxh3 over bytes that come in pieces. Not thread-safe.
 class Xxh3Stream {

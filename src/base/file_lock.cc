@@ -110,6 +110,11 @@ void ForgetHolder(int fd, uint64_t name_at) {
   (void)!pwrite(fd, nobody.data(), nobody.size(), static_cast<off_t>(name_at));
 }
 
+bool HolderHasEnded(int fd, uint64_t name_at) {
+  const Life life = LifeOf(HolderIn(fd, name_at));
+  return life == Life::kEnding || life == Life::kGone;
+}
+
 bool IsUnlocked(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return errno == ENOENT;

@@ -58,6 +58,9 @@ void ForgetHolder(int fd, uint64_t name_at);
 absl::Status AwaitRecordLock(const std::string& path, const std::string& what,
                              const LockWait& wait);
 
+// Whether the process that is named at `name_at` is known to have ended.
+bool HolderHasEnded(int fd, uint64_t name_at);
+
 // Whether nobody holds the lock (flock) of the file, at this moment; nobody does where there is
 // none. False, too, when the file cannot be opened.
 bool IsUnlocked(const std::string& path);

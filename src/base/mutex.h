@@ -2,8 +2,10 @@
 //
 // Not absl::Mutex: Debian's Abseil is not instrumented, so ThreadSanitizer cannot see it lock.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #if defined(__clang__)
@@ -17,13 +19,41 @@
 
 namespace prefixd::base {
 
+// The longest time that a mutex was held: for so long somebody may have waited. Thread-safe.
+class HoldGauge {
+ public:
+  void Note(std::chrono::nanoseconds held) {
+    const auto ns = static_cast<uint64_t>(held.count());
+    uint64_t longest = longest_ns_.load(std::memory_order_relaxed);
+    while (ns > longest && !longest_ns_.compare_exchange_weak(longest, ns)) {
+    }
+  }
+  std::chrono::nanoseconds longest() const {
+    return std::chrono::nanoseconds(longest_ns_.load(std::memory_order_relaxed));
+  }
+
+ private:
+  std::atomic<uint64_t> longest_ns_{0};
+};
+
 class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
  public:
-  void lock() PREFIXD_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
-  void unlock() PREFIXD_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+  Mutex() = default;
+  // Tells `gauge`, which outlives it, how long it is held each time; two looks at the clock.
+  explicit Mutex(HoldGauge* gauge) : gauge_(gauge) {}
+  void lock() PREFIXD_THREAD_ANNOTATION(acquire_capability()) {
+    mutex_.lock();
+    if (gauge_ != nullptr) since_ = std::chrono::steady_clock::now();
+  }
+  void unlock() PREFIXD_THREAD_ANNOTATION(release_capability()) {
+    if (gauge_ != nullptr) gauge_->Note(std::chrono::steady_clock::now() - since_);
+    mutex_.unlock();
+  }
 
  private:
   std::mutex mutex_;
+  HoldGauge* const gauge_ = nullptr;
+  std::chrono::steady_clock::time_point since_;  // guarded by the mutex itself
 };
 
 class PREFIXD_THREAD_ANNOTATION(scoped_lockable) MutexLock {

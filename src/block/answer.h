@@ -148,7 +148,7 @@ struct NotShared {
 
 // A session as people see it.
 struct SessionInfo {
-  SessionId session;
+  SessionName session;
   std::string worker;
   uint32_t slot = kNoSlot;  // kNoSlot: does not map the arena
   uint64_t pid = 0;         // 0 = unknown
@@ -160,7 +160,8 @@ struct SessionInfo {
 };
 struct LeaseInfo {
   LeaseId lease;
-  SessionId session;
+  SessionId session;     // to the index; people see the next
+  SessionName holder{};  // to people
   SpaceId space{};
   uint32_t tokens = 0;
   uint64_t pages = 0, bytes = 0;

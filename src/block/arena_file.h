@@ -27,12 +27,10 @@
 namespace prefixd::block {
 
 inline constexpr uint64_t kArenaMagic = 0x31414e5241584650;  // "PFXARNA1"
-inline constexpr uint32_t kArenaVersion = 1;
+inline constexpr uint32_t kArenaVersion = 3;  // 3: spaces have places, and go; 2: serials
 inline constexpr uint32_t kArenaSlots = 64;
 inline constexpr uint32_t kNoSlot = ~uint32_t{0};
 inline constexpr uint64_t kNoOffset = ~uint64_t{0};
-// A session that maps the arena holds an OFD read lock on the byte kSlotLockOffset + slot.
-inline constexpr uint64_t kSlotLockOffset = 2048;
 
 struct ArenaHeader {
   uint64_t magic = 0;
@@ -40,6 +38,7 @@ struct ArenaHeader {
   uint32_t header_bytes = 0;
   std::byte boot_id[16] = {};   // of the kernel: another boot, another life of tmpfs
   std::byte instance[16] = {};  // random, of this file
+  std::byte key_id[16] = {};  // of the key that the hashes in it are made with; says nothing of it
   uint64_t file_bytes = 0;
   uint64_t slab_bytes = 0;
   uint64_t slabs = 0;  // that the file has room for; fewer are in service
@@ -54,15 +53,17 @@ struct ArenaHeader {
 // file locked asks whether that process lives. Zeros where an earlier prefixd made the file.
 inline constexpr uint64_t kArenaOwnerOffset = 1024;
 static_assert(sizeof(ArenaHeader) <= kArenaOwnerOffset);
-static_assert(kArenaOwnerOffset + 128 <= kSlotLockOffset);
+static_assert(kArenaOwnerOffset + 128 <= 4096);  // the header's page
 
-// Who holds a slot. The lock says whether that process still maps the file.
+// Who holds a slot; the lock of its lock file (ram/slot_locks.h) says whether that process may
+// still be reading. Every worker reads this: no session's id nor key stands here.
 struct SlotRecord {
-  std::atomic<uint64_t> session = 0;  // 0 = free; written last
-  std::byte key[16] = {};             // of the session: proves a resume
-  uint64_t epoch = 0;                 // under which it was given
-  uint64_t pid = 0;
-  uint64_t reserved[3] = {};
+  std::atomic<uint64_t> in_use = 0;  // 1: what follows counts; written last
+  std::byte key_hash[32] = {};       // of the session's key (ram/slots.h): proves a resume
+  // Whom the files were given to, as base/peer.h has it.
+  uint64_t pid = 0, pid_namespace = 0;
+  uint32_t uid = 0;
+  uint32_t lock_inode = 0;  // of its lock file, the low half
 };
 static_assert(sizeof(SlotRecord) == 64);
 
@@ -72,16 +73,20 @@ struct SlabRecord {
 };
 static_assert(sizeof(SlabRecord) == 16);
 
-// In front of an encoded identity in the space table. Ordinals count from 0.
+// In front of an encoded identity in the space table. A space's place is its record's offset in the
+// table, in units of 8 bytes.
 struct SpaceRecord {
-  // Of the encoded identity that follows, which is padded to a multiple of 8. Written last; 0 ends
-  // the table.
-  std::atomic<uint32_t> bytes = 0;
-  std::atomic<uint32_t> generation = 0;  // raised by Clear: records of an older one are void
+  // Low half: bytes up to the next record, a multiple of 8; 0 ends the table. High half: bytes of
+  // the encoded identity that follows; 0: free room. Written last.
+  std::atomic<uint64_t> extent = 0;
+  // That no other space of the table had; a new one by Clear: records of pages with another one are
+  // void.
+  std::atomic<uint32_t> generation = 0;
+  uint32_t reserved = 0;
   std::byte id[32] = {};
   uint64_t check = 0;  // XXH3-64 of id and identity
 };
-static_assert(sizeof(SpaceRecord) == 48);
+static_assert(sizeof(SpaceRecord) == 56);
 
 // What changes while a page stays: written in place under the index's mutex.
 struct PageMarks {
@@ -108,7 +113,7 @@ struct PageRecord {
   uint32_t reserved = 0;
   uint64_t check = 0;  // XXH3-64 from `space` to the last token in use, or to the last key if any
   PageMarks marks;
-  uint32_t space = 0;  // ordinal in the space table
+  uint32_t space = 0;  // its place in the space table
   uint32_t space_generation = 0;
   uint16_t group = 0, part = 0, rung = 0, zero = 0;
   uint32_t tokens = 0;  // slots of the page
@@ -118,7 +123,8 @@ struct PageRecord {
   uint64_t page_bytes = 0, payload_bytes = 0;
   uint64_t page_check = 0;  // block::PageCheck of the payload
   std::byte hash[16] = {}, parent[16] = {};
-  uint64_t path = 0, parent_path = 0;
+  uint64_t serial = 0;         // that no other block of the cache ever had; 0: it is never a parent
+  uint64_t parent_serial = 0;  // 0: the first block's
   uint32_t token[kMaxRecordTokens] = {};
   ContentRecord content[kMaxRecordContent] = {};
   std::byte unused[72] = {};

@@ -26,17 +26,19 @@ class Appender {
   std::byte* to_;
 };
 
-void EncodeBlock(const BlockHash& parent, const SequenceView& block, std::byte* to) {
+void EncodeBlock(const HashKey& key, const BlockHash& parent, const SequenceView& block,
+                 std::byte* to) {
   Appender out(to);
+  out.Raw(key.data(), key.size());
   out.Raw(parent.data(), parent.size());
   out.U32(static_cast<uint32_t>(block.tokens.size()));
   out.Raw(block.tokens.data(), block.tokens.size_bytes());
   out.U32(static_cast<uint32_t>(block.content.size()));
-  for (const ContentKey& key : block.content) {
-    out.U32(key.start);
-    out.U32(key.item_offset);
-    out.U32(key.length);
-    out.Raw(key.digest.data(), key.digest.size());
+  for (const ContentKey& item : block.content) {
+    out.U32(item.start);
+    out.U32(item.item_offset);
+    out.U32(item.length);
+    out.Raw(item.digest.data(), item.digest.size());
   }
 }
 
@@ -52,15 +54,21 @@ BlockHash RootHash(const SpaceId& space) {
   return root;
 }
 
-BlockHash HashBlock(const BlockHash& parent, const SequenceView& block) {
-  const size_t bytes = parent.size() + 2 * sizeof(uint32_t) + block.tokens.size_bytes() +
-                       block.content.size() * kContentKeyBytes;
-  // Every block without content fits: 128 tokens are 536 bytes.
+BlockHash BlockHasher::Hash(const BlockHash& parent, const SequenceView& block) const {
+  const size_t bytes = key_.size() + parent.size() + 2 * sizeof(uint32_t) +
+                       block.tokens.size_bytes() + block.content.size() * kContentKeyBytes;
+  // Every block without content fits: 128 tokens are 568 bytes.
   std::array<std::byte, 1024> small;
   std::vector<std::byte> large(bytes > small.size() ? bytes : 0);
   std::byte* const encoded = large.empty() ? small.data() : large.data();
-  EncodeBlock(parent, block, encoded);
-  return base::Xxh3Wide({encoded, bytes});
+  EncodeBlock(key_, parent, block, encoded);
+  const base::Digest256 digest = base::Sha256({encoded, bytes});
+  BlockHash hash;
+  std::copy_n(digest.begin(), hash.size(), hash.begin());
+  for (uint32_t bit = bits_; bit < 8 * hash.size(); ++bit) {
+    hash[bit / 8] &= ~(std::byte{0x80} >> static_cast<int>(bit % 8));
+  }
+  return hash;
 }
 
 }  // namespace prefixd::block

@@ -131,24 +131,25 @@ absl::StatusOr<LeasePtr> ToContinue(Core* core, const Session& session, const Sp
 }  // namespace
 
 void WaitForAnnounced(Core* core, const Request& request, const index::MatchOptions& options,
-                      block::SessionId session, base::Deadline deadline) {
+                      const Session& session, const Patience& patience) {
   const auto begun = std::chrono::steady_clock::now();
-  const base::Deadline until = std::min<base::Deadline>(deadline, begun + request.wait_pending);
+  const Patience waiting = patience.Before(begun + request.wait_pending);
   const auto announcements = [core] {
     base::MutexLock lock(core->announce_mutex);
     return core->announcements;
   };
   bool waited = false;
-  while (std::chrono::steady_clock::now() < until) {
+  const auto goes_on = [&] { return !waiting.over() && !session.over.load(); };
+  while (goes_on()) {
+    core->EndIdleReservations();
     const uint64_t seen = announcements();
     const block::MatchAnswer match =
-        core->index->Match(request.space, {request.tokens, request.content}, options, session);
+        core->index->Match(request.space, {request.tokens, request.content}, options, session.id);
     if (match.pending_tokens == 0) break;
     waited = true;
     base::MutexLock lock(core->announce_mutex);
-    bool in_time = true;
-    while (core->announcements == seen && in_time) {
-      in_time = core->announced.WaitUntil(core->announce_mutex, until);
+    while (core->announcements == seen && goes_on()) {
+      core->announced.WaitUntil(core->announce_mutex, waiting.next_look());
     }
   }
   if (!waited) return;
@@ -160,16 +161,16 @@ void WaitForAnnounced(Core* core, const Request& request, const index::MatchOpti
 }
 
 absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& request,
-                                        base::Deadline deadline) {
+                                        const Patience& patience) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "acquire"));
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   const index::MatchOptions options = OptionsOf(request, session->slot_number());
   core_->KeepLimits();
   LeasePtr continued;
   index::Acquired held;
-  std::optional<base::Deadline> load_until = deadline;
+  std::optional<Patience> load_until = patience;
   Phases phases(core_.get());
   if (request.continues) {
     PREFIXD_ASSIGN_OR_RETURN(continued, ToContinue(core_.get(), *session, *space, request));
@@ -178,7 +179,8 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
                                                   {request.tokens, request.content}, options, id));
   } else {
     if (request.wait_pending.count() > 0) {
-      WaitForAnnounced(core_.get(), request, options, id, deadline);
+      WaitForAnnounced(core_.get(), request, options, *session, patience);
+      if (patience.gave_up()) return absl::CancelledError("acquire: the caller gave up");
       phases.times.wait_us = phases.Next();
     }
     const index::SetItem item{request.space, {request.tokens, request.content}, options};
@@ -187,7 +189,7 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
       const Core::Member alone{.request = &request, .space = space, .item = item};
       std::vector<index::Acquired> set;
       set.push_back(std::move(held));
-      core_->StartAll(*session, {&alone, 1}, deadline, &set);
+      core_->StartAll(*session, {&alone, 1}, patience, &set);
       held = std::move(set.front());
       load_until.reset();
     }
@@ -204,7 +206,7 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId id, const Request& requ
 
 absl::StatusOr<Acquired> Core::Answer(const SessionPtr& session, const SpacePtr& space,
                                       index::Acquired held, const Request& request, uint32_t floor,
-                                      LeasePtr lease, std::optional<base::Deadline> load_until) {
+                                      LeasePtr lease, std::optional<Patience> load_until) {
   const bool continued = lease != nullptr;
   if (!continued && held.lease) {
     lease = std::make_shared<Lease>(this, held.lease, session->slot);

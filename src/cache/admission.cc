@@ -73,11 +73,14 @@ bool LikelyReuse::Admits(const index::SpillBlock& block) const {
 
 std::vector<index::SpillBlock> TakeRefused(const AdmissionRule& rule,
                                            std::vector<index::SpillBlock>* blocks) {
-  std::set<block::BlockHash> needed;  // parents of admitted blocks
+  std::set<uint64_t> needed;  // serials of parents of admitted blocks
+  const auto is_needed = [&](const index::SpillBlock& block) {
+    return block.serials.own != 0 && needed.contains(block.serials.own);
+  };
   std::vector<index::SpillBlock> admitted, refused;
   for (auto block = blocks->rbegin(); block != blocks->rend(); ++block) {
-    const bool in = block->pages.empty() || needed.contains(block->hash) || rule.Admits(*block);
-    if (in) needed.insert(block->parent);
+    const bool in = block->pages.empty() || is_needed(*block) || rule.Admits(*block);
+    if (in) needed.insert(block->serials.parent);
     (in ? admitted : refused).push_back(std::move(*block));
   }
   std::ranges::reverse(admitted);

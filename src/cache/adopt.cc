@@ -11,10 +11,8 @@ namespace {
 
 index::AdoptedPage Adopted(const ram::FoundPage& found, block::PageMarks* marks) {
   const ram::PageContent& page = found.content;
-  return {.name = {.hash = page.name.block,
-                   .parent = page.parent,
-                   .path = page.path,
-                   .parent_path = page.parent_path},
+  return {.name = {.hash = page.name.block, .parent = page.parent},
+          .serials = {.own = page.serial, .parent = page.parent_serial},
           .first_token = page.first_token,
           .tokens = {page.tokens.tokens.begin(), page.tokens.tokens.end()},
           .content = {page.tokens.content.begin(), page.tokens.content.end()},
@@ -83,10 +81,11 @@ class Core::Legacy {
 
  private:
   void Seat(const ram::HeldSlot& slot) {
-    auto session = std::make_shared<Session>(slot.session, "of an earlier daemon");
-    session->key = slot.key;
+    // Its id is gone with the daemon that gave it.
+    auto session = std::make_shared<Session>(RandomSessionId(), "of an earlier daemon");
+    session->key_hash = slot.key_hash;
     session->begun_us = core_->Now();
-    session->pid = slot.pid;
+    session->peer = slot.owner;
     session->attached = false;
     session->slot = std::make_shared<const SlotHold>(core_, slot.slot);
     const std::vector<index::PageRef>& pages = pages_[slot.slot];
@@ -118,10 +117,7 @@ void Core::AdoptSpaces() {
         block::DecodeSpaceIdentity(found.identity);
     if (!identity.ok() || block::IdOf(*identity) != found.id) continue;
     bool created = false;
-    const SpacePtr space = AddSpace(*identity, &created);
-    if (!created || store == nullptr) continue;
-    base::MutexLock lock(mutex);
-    unsaved_spaces.push_back(space);
+    AddSpace(*identity, &created);
   }
 }
 

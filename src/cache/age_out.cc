@@ -49,10 +49,12 @@ uint64_t Core::BytesBeingDropped() const {
 // that nothing is lost whenever the power goes.
 Leaving Core::PickLeaving(uint64_t keep_after) {
   Leaving leaving;
-  const uint64_t files = store->FileBytes();
-  const uint64_t after_next =
-      files - std::min(files, BytesBeingDropped()) + 2 * FileBytesOf(SegmentBytes());
-  if (after_next <= SsdBudget()) return leaving;
+  uint64_t after_next = 0;
+  do {
+    const uint64_t files = store->FileBytes();
+    after_next = files - std::min(files, BytesBeingDropped()) + 2 * FileBytesOf(SegmentBytes());
+    if (after_next <= SsdBudget()) return leaving;
+  } while (RemoveDamaged());
   const std::vector<ssd::SegmentInfo> segments = StayingSegments();
   const size_t count = AgeOut::CountLeaving(segments, after_next - SsdBudget(), keep_after);
   if (count == 0) return leaving;
@@ -99,7 +101,7 @@ absl::Status Core::CheckFreeSpace() const {
 
 bool Core::HasSsdRoom(uint64_t bytes) {
   while (store->FileBytes() + FileBytesOf(bytes) > SsdBudget()) {
-    if (!WaitForDrop()) return false;
+    if (!RemoveDamaged() && !WaitForDrop()) return false;
   }
   return true;
 }

@@ -53,17 +53,17 @@ void Core::WakeSpiller() {
 }
 
 // Nothing can be given up now: lets the spiller finish a round, or somebody's lease end. False when
-// neither can come, or the deadline passed.
-bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled,
+// neither can come, or patience is over.
+bool Core::WaitForRoom(const Patience& patience, const std::atomic<bool>* cancelled,
                        int* vain_rounds) {
-  const auto now = std::chrono::steady_clock::now();
+  EndIdleReservations();
   const index::IndexCounts counts = index->Counts();
   // Of a disk that fails, too: pages in a segment under way can be dropped once it is given up.
   const bool spillable = store != nullptr && counts.dirty_bytes > 0;
   const bool held_by_others = counts.leases > 0 || counts.reservations > 1;
   // What an earlier daemon left and has no copy on SSD can be spilled once it is verified.
   const bool verifying_rest = unverified_left.load();
-  if (now >= deadline || (!spillable && !held_by_others && !verifying_rest)) return false;
+  if (patience.over() || (!spillable && !held_by_others && !verifying_rest)) return false;
   if (cancelled != nullptr && cancelled->load()) return false;
   base::MutexLock lock(spill_mutex);
   const uint64_t round = spill_rounds, failures = spill_failures;
@@ -72,12 +72,18 @@ bool Core::WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancell
     spill_wake.NotifyAll();
   }
   // What happened between the last try and here is caught by the short wait.
-  const base::Deadline nap =
-      std::min<base::Deadline>(deadline, now + std::chrono::milliseconds(20));
+  const base::Deadline nap = patience.next_look();
   while (spill_rounds == round && !spill_stop && spill_done.WaitUntil(spill_mutex, nap)) {
   }
   if (vain_rounds != nullptr && spill_failures != failures) ++*vain_rounds;
   return true;
+}
+
+index::PageInfo Core::AwaitPage(const index::PageRef& page, const Patience& patience) const {
+  for (;;) {
+    const index::PageInfo now = index->WaitWhilePromoting(page, patience.next_look());
+    if (now.state != index::PageState::kPromoting || patience.over()) return now;
+  }
 }
 
 // Pages of other sizes that stand loosely are put together first: that costs a copy, no page.
@@ -88,7 +94,7 @@ bool Core::MakeSlabByMoving(uint64_t extent_bytes) {
 }
 
 absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t full_page_bytes,
-                                                   base::Deadline deadline,
+                                                   const Patience& patience,
                                                    const std::atomic<bool>* cancelled) {
   const uint64_t extent_bytes = arena->ExtentBytes(page_bytes, full_page_bytes);
   uint64_t evicted_bytes = 0;
@@ -118,7 +124,7 @@ absl::StatusOr<block::Extent> Core::AllocateExtent(uint64_t page_bytes, uint64_t
       must_spill = true;
       counters.Add("admission.overdrawn");
     }
-    if (!WaitForRoom(deadline, cancelled, &vain_rounds)) {
+    if (!WaitForRoom(patience, cancelled, &vain_rounds)) {
       counters.Add("refused.ram_full");
       return extent.status();
     }

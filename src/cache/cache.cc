@@ -1,8 +1,8 @@
 #include "cache/cache.h"
 
 #include <algorithm>
-#include <random>
 
+#include "base/random.h"
 #include "base/size.h"
 #include "base/status.h"
 #include "cache/core.h"
@@ -13,19 +13,13 @@ namespace {
 // Two reads of 1 MiB saturate the disks measured; meanwhile the third thread copies and checks.
 constexpr int kPromotionThreads = 3;
 
-uint64_t RandomEpoch() {
-  std::random_device device;
-  uint64_t epoch = 0;
-  while (epoch == 0) epoch = (uint64_t{device()} << 32) | device();
-  return epoch;
-}
-
 }  // namespace
 
 Core::Core(const Options& opts)
     : options(opts),
-      epoch(RandomEpoch()),
+      epoch(base::RandomWord()),
       lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
+      name_key{base::RandomWord(), base::RandomWord()},
       started_us(opts.clock->MonotonicMicros()),
       format_advice({.on_misses = opts.tighten_on_misses, .tighten_above = opts.tighten_above}),
       write_budget({.bytes_per_s = opts.ssd_write_bytes_per_s,
@@ -37,6 +31,9 @@ Core::Core(const Options& opts)
 }
 
 Core::~Core() {
+  load_stop = true;
+  tier_bell.Stop();
+  if (tier_thread.joinable()) tier_thread.join();
   {
     base::MutexLock lock(promote_mutex);
     promote_stop = true;
@@ -54,7 +51,6 @@ Core::~Core() {
   }
   drop_wake.NotifyAll();
   drop_done.NotifyAll();
-  load_stop = true;
   for (Bell* bell : {&watch_bell, &reap_bell, &slab_bell}) bell->Stop();
   for (std::thread& thread : threads) thread.join();
   stopping = true;
@@ -75,8 +71,15 @@ absl::Status Core::OpenArena() {
     auto opened = ram::Arena::Open({.capacity_bytes = shares.arena_bytes,
                                     .path = options.arena_path,
                                     .epoch = epoch,
-                                    .lock_wait = LockWait()});
+                                    .lock_wait = LockWait(),
+                                    .key_id = IdOf(hash_key)});
     if (opened.ok()) {
+      // Without it this file is replaced at the next start, and nothing worse.
+      if (absl::Status kept = KeepHashKey(KeyPlaces().arena, hash_key); !kept.ok()) {
+        counters.Add("arena.key_not_kept");
+        Log(LogLevel::kWarning,
+            absl::StrCat("pages in RAM will not survive a crash: ", std::string(kept.message())));
+      }
       arena = *std::move(opened);
       slots = std::make_unique<ram::Slots>(arena.get());
       staging = std::make_unique<ram::StagingPool>(shares.staging_bytes);
@@ -96,7 +99,18 @@ absl::Status Core::OpenArena() {
   return absl::OkStatus();
 }
 
+HashKeyPlaces Core::KeyPlaces() const {
+  HashKeyPlaces places;
+  if (options.ssd_budget_bytes > 0) places.store = options.directory + "/prefixd.key";
+  if (!options.arena_path.empty()) places.arena = options.arena_path + ".key";
+  return places;
+}
+
 absl::Status Core::Start() {
+  PREFIXD_ASSIGN_OR_RETURN(hash_key, FindHashKey(KeyPlaces(), [this](const std::string& why) {
+                             Log(LogLevel::kWarning, why);
+                           }));
+  hasher = block::BlockHasher(hash_key, options.hash_bits);
   PREFIXD_RETURN_IF_ERROR(OpenArena());
   index_share_bytes = shares.index_bytes;
   in_flight_share_bytes = shares.in_flight_bytes;
@@ -108,39 +122,18 @@ absl::Status Core::Start() {
       .memory_limit_bytes = shares.index_bytes,
       .snapshot_bytes = SnapshotShare(arena_bytes),
       // An eighth of the index's share, at about 64 bytes each.
-      .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512))});
-  if (options.ssd_budget_bytes > 0) {
-    PREFIXD_ASSIGN_OR_RETURN(store,
-                             ssd::SegmentStore::Open({.directory = options.directory,
-                                                      .direct_io = options.direct_io,
-                                                      .block_cache_bytes = shares.ssd_bytes / 4,
-                                                      .files = options.ssd_files,
-                                                      .lock_wait = LockWait()}));
-    if (!store->reclaimed_why().empty()) {
-      counters.Add("ssd.reclaimed");
-      Log(LogLevel::kWarning, absl::StrCat("ssd: what was in ", options.directory,
-                                           " is thrown away: ", store->reclaimed_why()));
-    }
-    if (options.direct_io && !store->direct_io()) {
-      counters.Add("ssd.buffered");
-      Log(LogLevel::kWarning,
-          absl::StrCat("ssd: the filesystem of ", options.directory,
-                       " refuses direct I/O: buffered, the page cache told to let go"));
-    }
-    PREFIXD_RETURN_IF_ERROR(RecoverSpaces());
-    base::MutexLock segment(segment_mutex);
-    write_budget.SaveUpTo(SsdBudget());
-    write_budget.Add(SsdBudget() - std::min(SsdBudget(), store->FileBytes()));
-    may_write_bytes = write_budget.left_bytes();
-  }
+      .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512)),
+      .hasher = hasher});
+  const bool has_ssd = options.ssd_budget_bytes > 0;
+  if (has_ssd) PREFIXD_RETURN_IF_ERROR(StartTier());
   if (arena->shared()) AdoptSpaces();
-  if (store != nullptr) PREFIXD_RETURN_IF_ERROR(LoadLimits());
   PREFIXD_RETURN_IF_ERROR(StartLoading(FindLegacy()));
-  if (store != nullptr) {
+  if (has_ssd) {  // also for a tier that opens later, when the system may give no thread
     threads.emplace_back([this] { SpillLoop(); });
     threads.emplace_back([this] { DropLoop(); });
   }
-  if (store != nullptr || arena->shared()) {
+  if (store != nullptr) LetTierWork();
+  if (has_ssd || arena->shared()) {
     for (int i = 0; i < kPromotionThreads; ++i) threads.emplace_back([this] { PromotionLoop(); });
   }
   if (arena->shared()) {
@@ -148,6 +141,7 @@ absl::Status Core::Start() {
     threads.emplace_back([this] { ReapLoop(); });
     threads.emplace_back([this] { SlabLoop(); });
   }
+  if (has_ssd) tier_thread = std::thread([this] { TierLoop(); });
   return absl::OkStatus();
 }
 

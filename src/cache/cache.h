@@ -1,13 +1,15 @@
 // The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
-// (where the bytes are); one file a verb: open_space.cc, not_shared.cc, match.cc, acquire.cc,
-// set.cc, fetch.cc, reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc, purge.cc,
-// spill.cc, age_out.cc, resize.cc, stats.cc. A start is load_index.cc, which calls recover.cc (what
-// is on SSD) and adopt.cc (what is in the arena); self_test.cc tries the disk. sessions.cc and
-// leases.cc keep the tables; load.cc, promote.cc and watch.cc make pages readable and say so;
-// slabs.cc moves them. format_advice.cc says in which format new blocks are wanted, admission.cc
-// which ones the SSD takes, rewrite.cc what stays on it.
+// (where the bytes are); one file a verb: open_space.cc, not_shared.cc, clear.cc, match.cc,
+// acquire.cc, set.cc, fetch.cc, reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc,
+// purge.cc, spill.cc, age_out.cc, resize.cc, stats.cc. A start is load_index.cc, which calls
+// recover.cc (what is on SSD) and adopt.cc (what is in the arena); tier.cc opens the SSD tier, now
+// or later; self_test.cc tries the disk. sessions.cc and leases.cc keep the tables; load.cc,
+// promote.cc and watch.cc make pages readable and say so; slabs.cc moves them. format_advice.cc
+// says in which format new blocks are wanted, admission.cc which ones the SSD takes, rewrite.cc
+// what stays on it.
 //
-// Thread-safe. Every call may come from any thread; waits end with the deadline that is passed.
+// Thread-safe. Every call may come from any thread; waits end with the patience that is passed: at
+// its deadline, or soon after the caller gave up.
 // Errors are absl::Status as the wire contract (proto/prefixd/v1/prefix_cache.proto) describes
 // them. A miss is a value.
 #pragma once
@@ -26,9 +28,11 @@
 #include "base/clock.h"
 #include "base/file_lock.h"
 #include "base/mutex.h"
+#include "base/peer.h"
 #include "block/answer.h"
 #include "block/arena_file.h"
 #include "block/tokens.h"
+#include "cache/patience.h"
 
 namespace prefixd::ssd {
 struct FileLayer;
@@ -48,14 +52,22 @@ struct Options {
   // and what is in RAM does not survive kill -9. One that cannot be used falls back to private
   // memory, and the log says why.
   std::string arena_path;
+  // A disk that does not take the SSD tier is tried again after so long, then after twice that, up
+  // to a minute.
+  std::chrono::milliseconds ssd_retry{1000};
   // How long Open waits for locks, of the arena and of the SSD tier, that a process holds which has
   // ended or is not known to live: the kernel gives them back a moment after it died.
   std::chrono::milliseconds lock_wait = base::LockWait().limit;
+  // The cache keeps so many bits of block hashes: tests cut it to 8, so that most blocks share one.
+  uint32_t hash_bits = 128;
   bool trust_model_names = false;                      // allow spaces without a weights digest
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
   uint64_t segment_bytes = uint64_t{64} << 20;
   // With less than this free in the directory's filesystem nothing is written; 0: until it is full.
   uint64_t ssd_free_floor_bytes = 0;
+  // The SSD tier is not opened before its directory's filesystem has so much free beside what the
+  // tier has there.
+  uint64_t ssd_open_free_bytes = 0;
   // What the SSD takes over a long time; beyond it only blocks that are likely to be used again. 0:
   // no limit.
   uint64_t ssd_write_bytes_per_s = 0;
@@ -75,6 +87,8 @@ struct Options {
   // and say kIndexLoading, and nothing is spilled or cleared before it is whole. Without a value
   // Open returns when it is.
   std::optional<std::chrono::milliseconds> open_within;
+  // How long a session that resumes waits for the index, which says what it held.
+  std::chrono::milliseconds resume_within{2'000};
   std::string version = "0";
   std::shared_ptr<ssd::FileLayer> ssd_files = nullptr;  // ssd/file_layer.h; null: the machine's own
   const base::Clock* clock = &base::SystemClock::Get();
@@ -87,10 +101,14 @@ inline constexpr uint32_t kMaxItems = 16;
 inline constexpr uint32_t kMaxEnds = 4096;  // turn ends of one plan, ends of one Commit
 inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in one message
 inline constexpr uint32_t kMaxNotShared = 16;             // models of one session
+inline constexpr std::chrono::seconds kCommitPatience{5};
+// A reservation that is neither put to, committed nor asked for in so long ends by itself.
+inline constexpr std::chrono::minutes kIdleReservation{10};
+inline constexpr std::chrono::milliseconds kMaxPinTtl{std::chrono::hours(24 * 365 * 100)};
 
 // --- sessions ---
 
-using SessionKey = std::array<std::byte, 16>;
+using SessionKey = std::array<std::byte, 16>;  // random; its holder may resume the session
 
 // What a session is told while it is attached. Called from the cache's own threads, outside its
 // locks; must not block, nor end the session. May come before Acquire has returned; none comes
@@ -113,7 +131,10 @@ struct SessionOptions {
   // Goes on with a session of this or an earlier daemon that was cut off, if its slot is still
   // locked: the slot stays, and what that session held is held by `resumed_lease` until it is
   // released.
+  // Refused, and begun without, for another process than the one that the files were given to.
   std::optional<SessionKey> resume;
+  // Who attaches, where that is known: OpenFiles serves nobody else. Else whoever comes first.
+  std::optional<base::Peer> peer;
   std::function<void(const SessionEvent&)> on_event;
 };
 struct BegunSession {
@@ -126,8 +147,9 @@ struct BegunSession {
 };
 // Descriptors for the worker; the caller owns them. -1 = none.
 struct SessionFiles {
-  int arena = -1;
-  int staging = -1;
+  int arena = -1;    // read-only
+  int lock = -1;     // while it, or a mapping of it, is open, what the session holds stays
+  int staging = -1;  // writable
 };
 struct ArenaPlace {
   bool shared = false;
@@ -258,6 +280,7 @@ class FetchSink {
 
 struct Pinned {
   block::PinId pin;     // none: nothing of the sequence is cached
+  bool made = false;    // by this call: the sequence was not pinned before
   uint32_t tokens = 0;  // from the first on
   uint64_t bytes = 0;
   block::MatchAnswer match;
@@ -291,9 +314,10 @@ struct Core;
 
 class Cache {
  public:
-  // Opens the SSD tier and rebuilds the index from its records before it returns.
-  // FailedPrecondition when the directory belongs to another running prefixd or another format
-  // version.
+  // Opens the SSD tier and rebuilds the index from its records before it returns. A tier that its
+  // disk does not take now is opened later, without; FailedPrecondition when the directory belongs
+  // to another running prefixd, is none of ours or of a later format, PermissionDenied when this
+  // user may not write it.
   static absl::StatusOr<std::unique_ptr<Cache>> Open(const Options& options);
   // Stops the threads. What a shared arena holds is found again by the next cache; of a private
   // one, what is dirty is lost unless drained.
@@ -321,8 +345,11 @@ class Cache {
   // reading the arena, as soon as it cannot (the session is then "cut off", and may be resumed
   // meanwhile).
   void EndSession(block::SessionId session);
-  // For the worker, once: by the key that only it was told. NotFound for an unknown key.
-  absl::StatusOr<SessionFiles> OpenFiles(const SessionKey& key, uint64_t pid);
+  // For the worker, once: by the key that only it was told. NotFound for a key that no session
+  // waits with; PermissionDenied, naming both, for another process than attached.
+  absl::StatusOr<SessionFiles> OpenFiles(const SessionKey& key, const base::Peer& peer);
+  // What people may see of a session: another number, from which nobody gets to the id.
+  block::SessionName NameOf(block::SessionId session) const;
   std::vector<block::SessionInfo> ListSessions() const;
   std::vector<block::LeaseInfo> ListLeases() const;
   // The session serves a model whose caches nobody shares. An empty reason takes its note back.
@@ -337,7 +364,7 @@ class Cache {
 
   absl::StatusOr<block::MatchAnswer> Match(block::SessionId session, const Request& request);
   absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request,
-                                   base::Deadline deadline);
+                                   const Patience& patience);
   // The same for several, with one length: the longest that is right for all of them. What the
   // others cost an answer it says last, as kCommonLength. An error, and nothing is held, where one
   // request alone would be one, or continues a lease.
@@ -345,7 +372,7 @@ class Cache {
                                                            std::span<const Request> requests);
   absl::StatusOr<std::vector<Acquired>> AcquireSet(block::SessionId session,
                                                    std::span<const Request> requests,
-                                                   base::Deadline deadline);
+                                                   const Patience& patience);
   absl::Status Release(block::SessionId session, const Released& released);
   // A lease of its own on the pages of another session's lease, in the same space. Until both
   // end, nothing of it moves. NotFound for an unknown lease.
@@ -356,25 +383,29 @@ class Cache {
   std::shared_ptr<const void> Hold(block::SessionId session, block::LeaseId lease) const;
   // Sends the lease's pages cut to the token, group by group, each once it is in RAM and
   // verified.
-  absl::Status Fetch(block::SessionId session, const FetchRequest& request, base::Deadline deadline,
-                     FetchSink* sink);
+  absl::Status Fetch(block::SessionId session, const FetchRequest& request,
+                     const Patience& patience, FetchSink* sink);
 
   absl::StatusOr<block::ReservePlan> Reserve(block::SessionId session,
                                              const ReserveRequest& request);
   // Takes a piece into the extent of its page, allocated at the page's first piece.
-  // ResourceExhausted: no room, and nothing to evict before `deadline`. InvalidArgument for a sum
+  // ResourceExhausted: no room, and nothing to evict before the deadline. InvalidArgument for a sum
   // that differs: what came of the page is dropped, it may be sent again.
   absl::Status PutPage(block::SessionId session, block::ReservationId reservation,
-                       const PagePiece& piece, base::Deadline deadline);
-  absl::StatusOr<block::CommitAnswer> Commit(block::SessionId session,
-                                             const CommitRequest& request);
+                       const PagePiece& piece, const Patience& patience);
+  // Waits for room, or for the SSD, for kCommitPatience at most. What was published before the
+  // caller gave up stays.
+  absl::StatusOr<block::CommitAnswer> Commit(block::SessionId session, const CommitRequest& request,
+                                             const Patience& patience = base::Deadline::max());
+  // NotFound unless the session holds it. Counts as a use.
+  absl::Status CheckReservation(block::SessionId session, block::ReservationId reservation) const;
   absl::Status Abandon(block::SessionId session, block::ReservationId reservation);
 
   // Keeps what is cached of the sequence, loaded first, until its time is up, Unpin or Clear; the
   // session may end before. 0: no end. Pinning the same sequence again replaces the pin.
   // ResourceExhausted beyond the quota of leased and pinned bytes.
   absl::StatusOr<Pinned> Pin(block::SessionId session, const Request& request,
-                             std::chrono::milliseconds ttl, base::Deadline deadline);
+                             std::chrono::milliseconds ttl, const Patience& patience);
   // Both return the bytes that were pinned. NotFound when there is no such pin (any more).
   absl::StatusOr<uint64_t> Unpin(block::PinId pin);
   absl::StatusOr<uint64_t> Unpin(block::SessionId session, const Request& request);
@@ -385,6 +416,9 @@ class Cache {
     uint32_t spaces = 0;
     uint64_t bytes = 0;
     uint64_t waiting_ssd_bytes = 0;  // of these, on SSD until their segments age out
+    // The disk has not taken yet that they were cleared: it is tried again. This process serves
+    // nothing from before; one that starts before it is taken may.
+    bool border_waits = false;
   };
   absl::StatusOr<Cleared> Clear(const block::SpaceId* space);
   // One step of a purge, which leaves no byte of what is cleared in the arena and in the store's
@@ -413,16 +447,22 @@ class Cache {
   // unknown space; ResourceExhausted when all floors would be more than 80 % of the RAM tier.
   absl::StatusOr<bool> SetSpaceLimits(const block::SpaceId& space,
                                       const block::SpaceLimits& limits);
-  FlushResult Flush(base::Deadline deadline);
+  FlushResult Flush(const Patience& patience);
   // A hint that the request will come: its pages are read from SSD, behind what anybody waits
   // for, without a lease and without waiting for room. At most an eighth of the arena is under
   // way.
   absl::StatusOr<Prefetched> Prefetch(block::SessionId session, const Request& request);
   // Reads and checks a slab of the arena or a segment of the SSD tier from `cursor` on (0 = the
-  // start), at most `bytes_per_s` (0 = no limit) until `deadline`. A bad page is dropped and
+  // start), at most `bytes_per_s` (0 = no limit) until the deadline. A bad page is dropped and
   // counted; one that somebody holds is left out. One step at a time, others wait.
-  VerifyProgress Verify(uint64_t cursor, uint64_t bytes_per_s, base::Deadline deadline);
+  VerifyProgress Verify(uint64_t cursor, uint64_t bytes_per_s, const Patience& patience);
   block::Stats GetStats() const;
+  // GetHoldings sums all spaces up; it costs a look.
+  struct Holdings {
+    uint64_t entries = 0;  // ends of sequences
+    uint64_t ram_payload_bytes = 0;
+  };
+  Holdings GetHoldings() const;
   std::vector<block::SpaceSummary> ListSpaces() const;
   // For the service: counts and times what the cache does not see ("rpc.acquire", 120 us;
   // "refused.bad_request").

@@ -7,8 +7,6 @@
 namespace prefixd::cache {
 namespace {
 
-constexpr std::chrono::seconds kPatience(5);  // of one commit, for room
-
 // How many blocks of the plan `tokens` covers; InvalidArgument when it cuts one.
 absl::StatusOr<size_t> BlocksUpTo(const std::vector<block::BlockPlan>& blocks, uint32_t tokens) {
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -32,6 +30,13 @@ absl::Status CheckEnds(const CommitRequest& request) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status GaveUp(const Patience& patience, uint32_t published) {
+  const std::string how_far =
+      absl::StrCat("; the blocks before token ", published, " are published");
+  if (patience.gave_up()) return absl::CancelledError("commit: the caller gave up" + how_far);
+  return absl::DeadlineExceededError("commit: the deadline is over" + how_far);
 }
 
 std::vector<StagedPlace> InBlockOrder(const CommitRequest& request) {
@@ -62,13 +67,12 @@ Reservation::Recorded Reservation::RecordedOf(size_t block_index, uint32_t group
   const std::vector<block::ContentKey> keys =
       block::CutContent(content, plan.first_token, plan.first_token + rung);
   const block::SequenceView prefix{std::span(tokens).subspan(plan.first_token, rung), keys};
-  recorded.name.hash = block::HashBlock(recorded.name.parent, prefix);
-  recorded.name.path = index::PrefixIndex::PathOf(recorded.name.parent_path, prefix);
+  recorded.name.hash = space->hasher.Hash(recorded.name.parent, prefix);
   return recorded;
 }
 
 // An index near its memory limit forgets cold blocks first: those on SSD only, then those in RAM.
-void Core::MakeIndexRoom(base::Deadline deadline, const std::atomic<bool>* cancelled) {
+void Core::MakeIndexRoom(const Patience& patience, const std::atomic<bool>* cancelled) {
   const uint64_t limit = index_share_bytes / 16 * 15;
   bool more = index->Counts().memory_bytes > limit;
   if (more) counters.Add("index.trimmed");
@@ -76,7 +80,7 @@ void Core::MakeIndexRoom(base::Deadline deadline, const std::atomic<bool>* cance
     index->TrimMemory(limit);
     uint64_t evicted_bytes = 0;
     more = index->Counts().memory_bytes > limit &&
-           (EvictSomething(0, &evicted_bytes) || WaitForRoom(deadline, cancelled));
+           (EvictSomething(0, &evicted_bytes) || WaitForRoom(patience, cancelled));
   }
 }
 
@@ -135,8 +139,8 @@ absl::StatusOr<index::NewPage> Core::PageOf(const Reservation& reservation, size
 
 // Into the arena's file, where the next daemon finds them if this one dies.
 void Core::WriteRecords(const Reservation& reservation, size_t block_index,
-                        const std::vector<index::NewPage>& pages) {
-  if (!arena->shared()) return;
+                        const index::Serials& serials, const std::vector<index::NewPage>& pages) {
+  const block::BlockPlan& plan = reservation.reserved.plan.blocks[block_index];
   for (const index::NewPage& page : pages) {
     const Reservation::Recorded block = reservation.RecordedOf(block_index, page.group, page.rung);
     const std::vector<block::ContentKey> content =
@@ -146,8 +150,8 @@ void Core::WriteRecords(const Reservation& reservation, size_t block_index,
     arena->Publish(page.extent, {.name = reservation.NameOf(block_index, page.group, page.rung),
                                  .space = reservation.space->ordinal,
                                  .parent = block.name.parent,
-                                 .path = block.name.path,
-                                 .parent_path = block.name.parent_path,
+                                 .serial = block.tokens == plan.tokens ? serials.own : 0,
+                                 .parent_serial = serials.parent,
                                  .first_token = block.first_token,
                                  .page_bytes = page.page_bytes,
                                  .payload_bytes = page.payload_bytes,
@@ -158,14 +162,28 @@ void Core::WriteRecords(const Reservation& reservation, size_t block_index,
   }
 }
 
+// Records first: what is in the tree is found after a crash too. Others may store its parent or the
+// block itself meanwhile, under serials of their own: then once more.
+absl::StatusOr<block::StoreResult> Core::PublishPages(const Reservation& reservation,
+                                                      size_t block_index,
+                                                      const std::vector<index::NewPage>& pages) {
+  const block::ReservationId id = reservation.reserved.plan.reservation;
+  const auto block = static_cast<uint32_t>(block_index);
+  if (!arena->shared()) return index->Publish(id, block, pages);
+  while (true) {
+    PREFIXD_ASSIGN_OR_RETURN(const index::Serials serials, index->SerialsFor(id, block));
+    WriteRecords(reservation, block_index, serials, pages);
+    absl::StatusOr<block::StoreResult> stored = index->Publish(id, block, pages, serials);
+    if (!absl::IsAborted(stored.status())) return stored;
+  }
+}
+
 absl::StatusOr<block::StoreResult> Core::PublishBlock(Reservation* reservation,
                                                       size_t block_index) {
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<index::NewPage> pages,
                            PagesOf(reservation, block_index));
-  WriteRecords(*reservation, block_index, pages);
   PREFIXD_ASSIGN_OR_RETURN(const block::StoreResult stored,
-                           index->Publish(reservation->reserved.plan.reservation,
-                                          static_cast<uint32_t>(block_index), pages));
+                           PublishPages(*reservation, block_index, pages));
   if (stored == block::StoreResult::kStored) {
     for (const index::NewPage& page : pages) asked_bytes += page.page_bytes;
   }
@@ -178,14 +196,14 @@ absl::StatusOr<block::StoreResult> Core::PublishBlock(Reservation* reservation,
 // One block: true to go on with the next one.
 absl::StatusOr<bool> Core::CommitBlock(Reservation* reservation, size_t block_index,
                                        std::span<const StagedPlace> places,
-                                       const ram::Staging* from, base::Deadline deadline,
+                                       const ram::Staging* from, const Patience& patience,
                                        block::CommitAnswer* answer) {
   const block::BlockPlan& block = reservation->reserved.plan.blocks[block_index];
   absl::Status why;
   for (const StagedPlace& place : places) {
-    if (why.ok()) why = TakeStaged(reservation, place, *from, deadline);
+    if (why.ok()) why = TakeStaged(reservation, place, *from, patience);
   }
-  MakeIndexRoom(deadline, &reservation->cancelled);
+  MakeIndexRoom(patience, &reservation->cancelled);
   base::MutexLock lock(reservation->mutex);
   if (reservation->closed) return absl::NotFoundError("commit: the reservation ended");
   if (reservation->done != block_index) return true;  // another commit was faster
@@ -239,17 +257,18 @@ absl::Status Core::LeaseToWriter(const Reservation& reservation, uint32_t from_t
 }
 
 // Stored it is, whatever the disk says.
-void Core::Secure(const std::vector<index::BlockRef>& blocks, base::Deadline deadline,
+void Core::Secure(const std::vector<index::BlockRef>& blocks, const Patience& patience,
                   block::CommitAnswer* answer) {
   const int64_t started = Now();
-  const bool secured = WaitForSsd(blocks, deadline);
+  const bool secured = WaitForSsd(blocks, patience);
   if (secured) answer->durability = block::Durability::kSsd;
   counters.Add(secured ? "commits.on_ssd" : "commits.not_on_ssd");
   counters.Time("commit.on_ssd", static_cast<uint64_t>(Now() - started));
 }
 
 absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
-                                                  const CommitRequest& request) {
+                                                  const CommitRequest& request,
+                                                  const Patience& patience) {
   PREFIXD_ASSIGN_OR_RETURN(const ReservationPtr reservation,
                            core_->FindReservation(session, request.reservation));
   const std::vector<block::BlockPlan>& blocks = reservation->reserved.plan.blocks;
@@ -266,7 +285,7 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
     core_->counters.Add("refused.bad_page");
     return status;
   }
-  const base::Deadline deadline = std::chrono::steady_clock::now() + kPatience;
+  const Patience waiting = patience.Before(std::chrono::steady_clock::now() + kCommitPatience);
   const std::vector<StagedPlace> places = InBlockOrder(request);
   const size_t first = [&reservation] {
     base::MutexLock lock(reservation->mutex);
@@ -276,10 +295,14 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
   bool going_on = true;
   auto staged = places.begin();
   for (size_t i = first; i < target && going_on; ++i) {
+    if (patience.over()) {
+      core_->Announce();
+      return GaveUp(patience, blocks[i].first_token);
+    }
     const auto begin = staged;
     while (staged != places.end() && staged->first_token == blocks[i].first_token) ++staged;
     PREFIXD_ASSIGN_OR_RETURN(going_on, core_->CommitBlock(reservation.get(), i, {begin, staged},
-                                                          staging.get(), deadline, &answer));
+                                                          staging.get(), waiting, &answer));
   }
   core_->FreeTaken();
   core_->Announce();
@@ -300,7 +323,7 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
   if (!going_on || target == blocks.size()) core_->DropReservation(request.reservation);
   core_->KeepLimits();
   core_->KeepCeiling(reservation->space->handle);
-  if (!stored.empty()) core_->Secure(stored, deadline, &answer);
+  if (!stored.empty()) core_->Secure(stored, waiting, &answer);
   PREFIXD_RETURN_IF_ERROR(leased);
   return answer;
 }

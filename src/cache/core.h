@@ -1,19 +1,21 @@
 // What the verbs of the cache share. Internal to the room.
 //
 // Locks, outermost first: Reservation::mutex (one commit or piece of one reservation at a time),
-// segment_mutex, clear_mutex, Core::mutex (the tables), the small mutexes of single leases, queues
-// and loops. Only the first three are held across calls into other rooms; Session::event_mutex is
-// held while a session is told something, and nothing else then.
+// segment_mutex, clear_mutex, space_mutex, Core::mutex (the tables), the small mutexes of single
+// leases, queues and loops. Only the first four are held across calls into other rooms;
+// Session::event_mutex is held while a session is told something, and nothing else then.
 //
 // Threads: some that promote (and verify in between), one each that spills, removes files of
 // segments that left, tells sessions what became ready, frees cut-off sessions, and looks after
 // slabs.
 #pragma once
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -26,7 +28,9 @@
 #include "cache/cache.h"
 #include "cache/counters.h"
 #include "cache/format_advice.h"
+#include "cache/hash_key.h"
 #include "cache/history.h"
+#include "cache/late_ptr.h"
 #include "cache/load_model.h"
 #include "cache/pin.h"
 #include "cache/refused.h"
@@ -106,9 +110,6 @@ struct Bell {
 
 struct BlockRecord;  // record.h
 
-// Sequences of each space up to which everything was cleared.
-using ClearedBorders = std::map<block::SpaceId, uint64_t>;
-
 // Of what is to be written.
 uint64_t PageBytesOf(std::span<const index::SpillBlock> blocks);
 
@@ -118,6 +119,7 @@ struct Core {
   explicit Core(const Options& options);
   ~Core();
   absl::Status Start();
+  HashKeyPlaces KeyPlaces() const;
   absl::Status OpenArena();
 
   // --- tables (sessions.cc, leases.cc, open_space.cc) ---
@@ -128,8 +130,8 @@ struct Core {
   // people see another reason than before. ResourceExhausted beyond kMaxNotShared models.
   absl::StatusOr<bool> NoteReason(const SessionPtr& session, const block::NotShared& note,
                                   std::string NotSharedNote::*part) PREFIXD_EXCLUDES(mutex);
-  // NotFound unless this session opened it. `session` may be null: any space then.
-  absl::StatusOr<SpacePtr> FindSpace(const Session* session, block::SpaceHandle handle) const
+  // NotFound unless this session opened it.
+  absl::StatusOr<SpacePtr> FindSpace(const Session& session, block::SpaceHandle handle) const
       PREFIXD_EXCLUDES(mutex);
   absl::StatusOr<LeasePtr> FindLease(block::SessionId session, block::LeaseId lease) const
       PREFIXD_EXCLUDES(mutex);
@@ -137,9 +139,30 @@ struct Core {
                                                  block::ReservationId id) const
       PREFIXD_EXCLUDES(mutex);
   SpacePtr AddSpace(const block::SpaceIdentity& identity, bool* created) PREFIXD_EXCLUDES(mutex);
-  absl::Status SaveSpaces() PREFIXD_EXCLUDES(mutex);  // identities not on SSD yet
+  // The new space with the fewest fields that differ, of those that were opened last and some more.
+  void FindNearest(const SpaceInfo& space, OpenedSpace* opened) PREFIXD_EXCLUDES(mutex);
+
+  // --- spaces that nothing is known of (forget_spaces.cc) ---
+  // Makes room for what one more space costs: closes those that the session used longest ago, once
+  // it has more open than it leaves to others, and forgets empty ones. ResourceExhausted: there is
+  // none.
+  absl::Status MakeSpaceRoom(const SessionPtr& session, uint64_t bytes) PREFIXD_EXCLUDES(mutex);
+  // Looks at so many of the spaces, in turn, and forgets those that are empty and open nowhere.
+  void ForgetEmptySpaces(size_t looks) PREFIXD_EXCLUDES(mutex);
+  bool ForgetSpace(SpacePtr space) PREFIXD_REQUIRES(space_mutex) PREFIXD_EXCLUDES(mutex);
+  uint64_t MostSpaceBytes() const { return index_share_bytes.load() / 2; }
+  // Identities of these blocks' spaces that are not on SSD yet; those of forgotten ones go.
+  absl::Status SaveSpaces(std::span<const index::SpillBlock> blocks) PREFIXD_EXCLUDES(mutex);
+  absl::Status SaveSpace(const SpaceInfo& space);
   absl::Status CheckServable(const block::SpaceIdentity& identity) const;
   void DropReservation(block::ReservationId id) PREFIXD_EXCLUDES(mutex);
+  // Ends reservations that nobody named for kIdleReservation. It costs a look at one number most of
+  // the time; whoever asks, stores or waits calls it.
+  void EndIdleReservations() PREFIXD_EXCLUDES(mutex);
+  // For the extent of a page that begins to arrive; waits while other pages may become whole, or be
+  // published. ResourceExhausted where the session would have more than its share.
+  absl::Status ChargeArriving(Reservation* reservation, uint64_t bytes, const Patience& patience,
+                              ArrivingPage* page);
   // Lease ids as callers see them: those of another daemon's life mean nothing in this one.
   block::LeaseId PublicId(block::LeaseId in_index) const {
     return block::LeaseId{in_index.value + lease_base};
@@ -148,21 +171,30 @@ struct Core {
   absl::Status Register(const SessionPtr& session, block::LeaseId id, LeasePtr lease)
       PREFIXD_EXCLUDES(mutex);
 
+  block::SessionId HoldSession();
+
   // --- sessions.cc, resume.cc ---
   void CutOff(const SessionPtr& session);
   bool FreeIfUnlocked(const SessionPtr& session);  // true: it is no more
   std::vector<SessionPtr> CutOffSessions() const PREFIXD_EXCLUDES(mutex);
+  uint64_t KeptStagingOf(uint64_t pid) const PREFIXD_REQUIRES(mutex);
+  std::shared_ptr<ram::Staging> StagingFor(const SessionPtr& session) PREFIXD_EXCLUDES(mutex);
+  bool FreeKeptStaging() PREFIXD_EXCLUDES(mutex);
   void ReapLoop();
+  // The session of this key, cut off or not; null: there is none.
+  SessionPtr FindByKey(const SessionKey& key) const PREFIXD_REQUIRES(mutex);
+  // False: there is none, its slot is free, or it is another process's.
   bool Resume(const SessionKey& key, const SessionPtr& session, BegunSession* begun);
   SlotPtr ClaimSlot(const SessionPtr& session);
+  absl::StatusOr<SessionPtr> ClaimFiles(const SessionKey& key, const base::Peer& peer);
 
   // --- loading (load.cc, watch.cc) ---
   // Leased pages become an answer: makes them readable, or shortens, unless StartAll did. `floor`:
   // tokens that the lease covered before.
   absl::StatusOr<Acquired> Answer(const SessionPtr& session, const SpacePtr& space,
                                   index::Acquired held, const Request& request, uint32_t floor,
-                                  LeasePtr continued, std::optional<base::Deadline> load_until);
-  void StartLoading(const SpaceInfo& space, uint32_t floor, base::Deadline deadline,
+                                  LeasePtr continued, std::optional<Patience> load_until);
+  void StartLoading(const SpaceInfo& space, uint32_t floor, const Patience& patience,
                     index::Acquired* held);
   void CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s, uint32_t floor,
                          std::span<index::Acquired> held);
@@ -174,7 +206,7 @@ struct Core {
   };
   // Starts loading, or takes shorter leases in place of the set's until all of what they need is on
   // its way.
-  void StartAll(const Session& session, std::span<const Member> members, base::Deadline deadline,
+  void StartAll(const Session& session, std::span<const Member> members, const Patience& patience,
                 std::vector<index::Acquired>* held);
   void AddWatch(Watch watch);
   void WatchLoop();
@@ -183,26 +215,29 @@ struct Core {
   void TellFailed(Watch* watch, const index::PageInfo& page);
 
   // --- commit (commit.cc, stage.cc) ---
-  void MakeIndexRoom(base::Deadline deadline, const std::atomic<bool>* cancelled);
+  void MakeIndexRoom(const Patience& patience, const std::atomic<bool>* cancelled);
   // InvalidArgument naming the first place that is not one of the reservation's pages.
   absl::Status CheckStaged(Reservation* reservation, const CommitRequest& request,
                            uint64_t staging_bytes);
   absl::Status TakeStaged(Reservation* reservation, const StagedPlace& place,
-                          const ram::Staging& from, base::Deadline deadline);
+                          const ram::Staging& from, const Patience& patience);
   absl::StatusOr<bool> CommitBlock(Reservation* reservation, size_t block_index,
                                    std::span<const StagedPlace> places, const ram::Staging* from,
-                                   base::Deadline deadline, block::CommitAnswer* answer);
+                                   const Patience& patience, block::CommitAnswer* answer);
   absl::StatusOr<std::vector<index::NewPage>> PagesOf(Reservation* reservation,
                                                       size_t block_index) const
       PREFIXD_REQUIRES(reservation->mutex);
   absl::StatusOr<index::NewPage> PageOf(const Reservation& reservation, size_t block_index,
                                         uint32_t group, ArrivingPage* page) const;
+  absl::StatusOr<block::StoreResult> PublishPages(const Reservation& reservation,
+                                                  size_t block_index,
+                                                  const std::vector<index::NewPage>& pages);
   void WriteRecords(const Reservation& reservation, size_t block_index,
-                    const std::vector<index::NewPage>& pages);
+                    const index::Serials& serials, const std::vector<index::NewPage>& pages);
   absl::StatusOr<block::StoreResult> PublishBlock(Reservation* reservation, size_t block_index)
       PREFIXD_REQUIRES(reservation->mutex);
   void DeclareEnds(const CommitRequest& request);
-  void Secure(const std::vector<index::BlockRef>& blocks, base::Deadline deadline,
+  void Secure(const std::vector<index::BlockRef>& blocks, const Patience& patience,
               block::CommitAnswer* answer);
   absl::Status LeaseToWriter(const Reservation& reservation, uint32_t from_token, uint32_t tokens,
                              block::CommitAnswer* answer);
@@ -210,17 +245,19 @@ struct Core {
 
   // --- room (allocate.cc, slabs.cc) ---
   // An extent for a page, evicting, spilling or emptying a slab as needed. ResourceExhausted at the
-  // deadline, or when `cancelled` turns true.
+  // deadline, or soon after the caller gave up or `cancelled` turned true.
   absl::StatusOr<block::Extent> AllocateExtent(uint64_t page_bytes, uint64_t full_page_bytes,
-                                               base::Deadline deadline,
+                                               const Patience& patience,
                                                const std::atomic<bool>* cancelled = nullptr);
   bool MakeSlabByMoving(uint64_t extent_bytes);
   void CountEvicted(const index::Evicted& evicted);
   bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
   bool EvictColdest(uint64_t* evicted_bytes);  // adds to it
   // `vain_rounds`: one more where a round of spilling found nothing to do.
-  bool WaitForRoom(base::Deadline deadline, const std::atomic<bool>* cancelled,
+  bool WaitForRoom(const Patience& patience, const std::atomic<bool>* cancelled,
                    int* vain_rounds = nullptr);
+  // The page as it is once it is readable, or as it stands when patience is over.
+  index::PageInfo AwaitPage(const index::PageRef& page, const Patience& patience) const;
   void WakeSpiller() PREFIXD_EXCLUDES(spill_mutex);
   void FreeTaken();
   // Moves what nobody holds out of the slab, evicts what has no other place. False: it did nothing.
@@ -250,7 +287,7 @@ struct Core {
   void ExpirePins();
   void DropPinsOf(const SpaceInfo& space);  // that a Clear ended in the index
   absl::StatusOr<Pinned> TryPin(const Session& session, const SpacePtr& space,
-                                const Request& request, base::Deadline deadline,
+                                const Request& request, const Patience& patience,
                                 block::PinId* in_index);
   uint64_t PinnedBytes(block::PinId in_index) const;
 
@@ -265,6 +302,7 @@ struct Core {
   void GiveUpPromotion(const index::PageInfo& page, const absl::Status& status);
   bool NextPromotion(Promotion* promotion);
   bool VerifySome();  // false: nothing unverified is left, or it is not this thread's turn
+  void WaitVerified(const Patience& patience) PREFIXD_EXCLUDES(promote_mutex);
   void PromotionLoop();
   bool PromotionsWait() PREFIXD_EXCLUDES(promote_mutex);
 
@@ -284,6 +322,7 @@ struct Core {
 
   // --- purge (purge.cc) ---
   void Scrub(Cache::PurgeProgress* progress);
+  absl::Status PurgeDamaged(Cache::PurgeProgress* progress);  // databases that were moved aside
   // Whether it holds bytes of the space, or of any, from before it was cleared.
   absl::StatusOr<bool> HoldsCleared(const ssd::SegmentInfo& segment, const block::SpaceId* space);
   absl::Status PurgeSegment(const ssd::SegmentInfo& segment, Cache::PurgeProgress* progress)
@@ -340,8 +379,8 @@ struct Core {
       PREFIXD_REQUIRES(segment_mutex);
   Admission Admitted(WriteLimits limits) PREFIXD_REQUIRES(segment_mutex);
   bool Refuse(const AdmissionRule& rule, std::vector<index::SpillBlock>* blocks);  // some
-  // Until they are on SSD, a segment fails, or the deadline: then false.
-  bool WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline deadline)
+  // Until they are on SSD, a segment fails, or patience is over: then false.
+  bool WaitForSsd(const std::vector<index::BlockRef>& blocks, const Patience& patience)
       PREFIXD_EXCLUDES(spill_mutex);
   void SaySpillFailed(const absl::Status& status);
   void PauseSpilling() PREFIXD_REQUIRES(spill_mutex);
@@ -351,7 +390,8 @@ struct Core {
   // --- limits of spaces (space_limits.cc) ---
   void KeepLimits();  // called where something is asked or stored
   void KeepCeiling(block::SpaceHandle space);
-  absl::Status LoadLimits() PREFIXD_EXCLUDES(mutex);
+  void LoadLimits(const std::vector<std::pair<std::string, std::string>>& entries)
+      PREFIXD_EXCLUDES(mutex);
 
   // --- budget (resize.cc) ---
   absl::Status ResizeRam(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex);
@@ -359,17 +399,36 @@ struct Core {
   absl::Status ResizeSsd(uint64_t ssd_bytes) PREFIXD_EXCLUDES(segment_mutex);
 
   // --- start (recover.cc, adopt.cc, load_index.cc) ---
-  absl::StatusOr<ClearedBorders> ReadBorders() const;
-  absl::Status RecoverSpaces();
+  void RecoverSpaces(const std::vector<std::pair<std::string, std::string>>& identities)
+      PREFIXD_EXCLUDES(mutex);
   absl::Status Recover() PREFIXD_REQUIRES(segment_mutex);  // from the SSD tier's records
   class Legacy;  // what an earlier daemon left in the arena
   std::shared_ptr<Legacy> FindLegacy();
   void Adopt(Legacy* legacy);  // from the arena's records, after them; null: none is shared
   void AdoptSpaces();
   absl::Status LoadIndex(Legacy* legacy) PREFIXD_EXCLUDES(segment_mutex);
+  void BeginLoading() PREFIXD_EXCLUDES(load_mutex);
+  void EndLoading() PREFIXD_EXCLUDES(load_mutex);
+  void SayNotWhole(const absl::Status& status);  // of loading; nothing where it went well
   absl::Status StartLoading(std::shared_ptr<Legacy> legacy);
   bool WaitLoaded(base::Deadline deadline) PREFIXD_EXCLUDES(load_mutex);
   SpacePtr SpaceOf(const block::SpaceId& id) const PREFIXD_EXCLUDES(mutex);
+
+  // --- the SSD tier's start, now or later (tier.cc), Clear (clear.cc) ---
+  absl::StatusOr<std::unique_ptr<ssd::SegmentStore>> OpenStore(const base::LockWait& wait);
+  void SayFindings(const ssd::SegmentStore& opened);
+  absl::Status TakeStore(std::unique_ptr<ssd::SegmentStore> opened) PREFIXD_REQUIRES(segment_mutex);
+  // An error: nothing that time mends. Else TierLoop tries again what did not succeed.
+  absl::Status StartTier() PREFIXD_EXCLUDES(segment_mutex);
+  void LetTierWork() PREFIXD_EXCLUDES(spill_mutex);  // its threads, once all is read
+  void SayClosed(const absl::Status& status);
+  absl::Status OpenLate() PREFIXD_EXCLUDES(segment_mutex);
+  absl::Status TryTierAgain() PREFIXD_EXCLUDES(segment_mutex);
+  void TierLoop();
+  bool RemoveDamaged();  // false: nothing that was moved aside is left, or it cannot be removed
+  void ClearInRam(const SpaceInfo& space, Cache::Cleared* cleared) PREFIXD_REQUIRES(segment_mutex);
+  // What the SSD has of these spaces, or of every one, counts no more. False: not on disk yet.
+  bool SetBorders(std::span<const block::SpaceId> spaces, bool all) PREFIXD_REQUIRES(segment_mutex);
 
   // For locks of a process that is on its way out; said in the log.
   base::LockWait LockWait();
@@ -387,6 +446,7 @@ struct Core {
   std::atomic<uint64_t> index_share_bytes{0}, in_flight_share_bytes{0};  // as they are now
   const uint64_t epoch;
   const uint64_t lease_base;
+  const std::array<uint64_t, 2> name_key;  // of sessions' names
   const int64_t started_us;
   // What sessions hold stays held in the arena's file: the next daemon goes by it.
   std::atomic<bool> stopping{false};
@@ -398,14 +458,28 @@ struct Core {
   bool arena_held = false;            // by another process at the start: private memory instead
   std::unique_ptr<ram::Slots> slots;  // null unless the arena is shared
   std::unique_ptr<ram::StagingPool> staging;  // null unless the arena is shared
+  block::HashKey hash_key{};
+  block::BlockHasher hasher{};
   std::unique_ptr<index::PrefixIndex> index;
-  std::unique_ptr<ssd::SegmentStore> store;  // null without an SSD tier
+  LatePtr<ssd::SegmentStore> store;  // null without an SSD tier, and until it could be opened
 
-  mutable base::Mutex mutex;  // the tables
+  base::HoldGauge longest_hold;
+  mutable base::Mutex mutex{&longest_hold};  // the tables
   absl::flat_hash_map<block::SessionId, SessionPtr> sessions PREFIXD_GUARDED_BY(mutex);
+  // The cache keeps staging of sessions that ended while their worker may read its own pages there.
+  struct KeptStaging {
+    std::shared_ptr<ram::Staging> staging;
+    uint64_t pid = 0;
+  };
+  std::vector<KeptStaging> kept_staging PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::SpaceHandle, SpacePtr> spaces PREFIXD_GUARDED_BY(mutex);
   std::map<block::SpaceId, SpacePtr> spaces_by_id PREFIXD_GUARDED_BY(mutex);
-  std::vector<SpacePtr> unsaved_spaces PREFIXD_GUARDED_BY(mutex);  // without their identity on SSD
+  std::deque<std::weak_ptr<const SpaceInfo>> recent_spaces PREFIXD_GUARDED_BY(mutex);  // new first
+  std::vector<block::SpaceId> forgotten_spaces PREFIXD_GUARDED_BY(mutex);  // their identity on SSD
+  block::SpaceId forget_cursor PREFIXD_GUARDED_BY(mutex){};  // the last one that was looked at
+  mutable uint64_t space_uses PREFIXD_GUARDED_BY(mutex) = 0;
+  base::Mutex space_mutex;  // a space is added or forgotten; taken before `mutex`
+  std::atomic<uint64_t> known_space_bytes{0};  // memory_bytes of all
   struct HeldLease {
     SessionPtr session;
     LeasePtr lease;
@@ -418,6 +492,9 @@ struct Core {
   std::atomic<uint64_t> next_fetch{1};
   std::atomic<uint64_t> in_flight_bytes{0};
   std::atomic<uint64_t> announced_bytes{0};  // tokens of reservations
+  std::atomic<uint64_t> arriving_bytes{0};   // extents of pages that come by Put
+  std::atomic<uint64_t> partial_bytes{0};    // of these, of pages that are not whole yet
+  std::atomic<int64_t> next_idle_look_us{0};
 
   PinTable pins;
   LimitedSpaces limited;
@@ -434,7 +511,7 @@ struct Core {
   uint64_t announcements PREFIXD_GUARDED_BY(announce_mutex) = 0;
 
   base::Mutex promote_mutex;
-  base::CondVar promote_wake;
+  base::CondVar promote_wake, verify_done;
   std::deque<PromotionBatch> promote_queue PREFIXD_GUARDED_BY(promote_mutex);
   bool promote_stop PREFIXD_GUARDED_BY(promote_mutex) = false;
   bool verifying PREFIXD_GUARDED_BY(promote_mutex) = false;  // one thread does, in its spare time
@@ -446,7 +523,7 @@ struct Core {
   Bell watch_bell;
   base::Mutex watch_mutex;
   std::vector<Watch> new_watches PREFIXD_GUARDED_BY(watch_mutex);
-  Bell reap_bell, slab_bell;
+  Bell reap_bell, slab_bell, tier_bell;
   std::atomic<bool> all_backed{false};  // no slab could be backed ahead: allocations ask themselves
 
   base::Mutex spill_mutex;
@@ -454,6 +531,7 @@ struct Core {
   base::CondVar spill_done;  // a segment was written, or failed
   bool spill_wanted PREFIXD_GUARDED_BY(spill_mutex) = false;
   bool spill_stop PREFIXD_GUARDED_BY(spill_mutex) = false;
+  bool tier_works PREFIXD_GUARDED_BY(spill_mutex) = false;
   uint64_t spill_rounds PREFIXD_GUARDED_BY(spill_mutex) = 0;
   uint64_t spill_failures PREFIXD_GUARDED_BY(spill_mutex) = 0;
   std::vector<index::BlockRef> urgent PREFIXD_GUARDED_BY(spill_mutex);  // commits wait for them
@@ -464,8 +542,14 @@ struct Core {
   AgeOut age_out PREFIXD_GUARDED_BY(segment_mutex);
   uint64_t last_segment_bytes PREFIXD_GUARDED_BY(segment_mutex) = 0;
   WriteBudget write_budget PREFIXD_GUARDED_BY(segment_mutex);
-  std::atomic<uint64_t> asked_bytes{0};      // since the budget was told of them
-  std::atomic<uint64_t> may_write_bytes{0};  // of the budget, as last seen
+  struct ClearsWait {
+    bool all = false;
+    std::set<block::SpaceId> spaces;
+  };
+  ClearsWait clears_wait PREFIXD_GUARDED_BY(segment_mutex);  // until the store can be opened
+  std::atomic<bool> border_waits{false};                     // or until its disk takes a border
+  std::atomic<uint64_t> asked_bytes{0};                      // since the budget was told of them
+  std::atomic<uint64_t> may_write_bytes{0};                  // of the budget, as last seen
 
   mutable base::Mutex drop_mutex;
   base::CondVar drop_wake, drop_done;
@@ -476,7 +560,9 @@ struct Core {
 
   base::Mutex clear_mutex;  // nothing gets a record again while its space is cleared
 
-  std::vector<std::thread> threads;
+  std::vector<std::thread> threads;  // of Start, then of tier_thread
+  std::thread tier_thread;           // only with an SSD budget
+  std::string closed_why;            // that was said: of Start, then of tier_thread
 };
 
 // Counts bytes that are in a handler's hands, for as long as it lives.

@@ -39,36 +39,15 @@ bool SendPage(const Outgoing& page, FetchSink* sink) {
   return true;
 }
 
-// Holds pages for one Fetch: it goes on reading although the lease is released.
-class FetchHold {
- public:
-  FetchHold(Core* core, block::LeaseId lease) : core_(core), lease_(lease) {}
-  ~FetchHold() {
-    if (lease_) core_->index->Release(lease_).IgnoreError();  // known: nobody else has the id
-    core_->FreeTaken();
-  }
-  FetchHold(const FetchHold&) = delete;
-  FetchHold& operator=(const FetchHold&) = delete;
-
- private:
-  Core* const core_;
-  const block::LeaseId lease_;
-};
-
-// A session of its own in the index, so that no quota counts the lease twice.
-block::SessionId FetchSession(Core* core) {
-  return block::SessionId{core->next_fetch.fetch_add(1) | uint64_t{1} << 63};
-}
-
 class Sender {
  public:
-  Sender(Core* core, const SpaceInfo& space, bool seeded_sums, base::Deadline deadline,
+  Sender(Core* core, const SpaceInfo& space, bool seeded_sums, const Patience& patience,
          FetchSink* sink)
-      : core_(core), space_(space), seeded_sums_(seeded_sums), deadline_(deadline), sink_(sink) {}
+      : core_(core), space_(space), seeded_sums_(seeded_sums), patience_(patience), sink_(sink) {}
 
   // False: the page is not to be had, why() says why not. Cancelled: the receiver is gone.
   absl::StatusOr<bool> Send(const index::PageInfo& leased) {
-    const index::PageInfo page = core_->index->WaitWhilePromoting(leased.ref, deadline_);
+    const index::PageInfo page = core_->AwaitPage(leased.ref, patience_);
     if (!index::InRam(page.state)) {
       const bool waits = page.state == index::PageState::kPromoting;
       why_ = waits ? block::ShortenReason::kDeadline : core_->WhyNotInRam(page);
@@ -110,7 +89,7 @@ class Sender {
   Core* const core_;
   const SpaceInfo& space_;
   const bool seeded_sums_;
-  const base::Deadline deadline_;
+  const Patience patience_;
   FetchSink* const sink_;
   std::vector<std::byte> cut_;
   block::ShortenReason why_ = block::ShortenReason::kIoError;
@@ -119,7 +98,7 @@ class Sender {
 }  // namespace
 
 absl::Status Cache::Fetch(block::SessionId session, const FetchRequest& request,
-                          base::Deadline deadline, FetchSink* sink) {
+                          const Patience& patience, FetchSink* sink) {
   PREFIXD_ASSIGN_OR_RETURN(const LeasePtr lease, core_->FindLease(session, request.lease));
   if (lease->space == nullptr) {
     return absl::NotFoundError("fetch: this lease only holds what an earlier session may read");
@@ -130,12 +109,12 @@ absl::Status Cache::Fetch(block::SessionId session, const FetchRequest& request,
                            core_->index->Join(lease->in_index(),
                                               {.selection = {.groups = request.groups, .rungs = {}},
                                                .max_tokens = facts.tokens},
-                                              FetchSession(core_.get())));
-  const FetchHold hold(core_.get(), held.lease);
+                                              core_->HoldSession()));
+  const PageHold hold(core_.get(), held.lease);
   const uint32_t block_tokens = lease->space->identity.block_tokens;
   const uint32_t first_block = request.from_token / block_tokens * block_tokens;
   const uint32_t usable = held.answer.restorable_tokens;
-  Sender sender(core_.get(), *lease->space, request.seeded_sums, deadline, sink);
+  Sender sender(core_.get(), *lease->space, request.seeded_sums, patience, sink);
   if (held.pages.empty()) {
     sender.End(request.groups.empty() ? 0 : request.groups.front(), 0, facts.tokens,
                block::ShortenReason::kCorrupt);

@@ -13,6 +13,17 @@ Lease::~Lease() {
   owner_->FreeTaken();
 }
 
+PageHold::~PageHold() {
+  if (owner_->stopping || !in_index_) return;
+  owner_->index->Release(in_index_).IgnoreError();  // known: nobody else has the id
+  owner_->FreeTaken();
+}
+
+// A session of its own in the index, so that no quota counts the pages twice.
+block::SessionId Core::HoldSession() {
+  return block::SessionId{next_fetch.fetch_add(1) | uint64_t{1} << 63};
+}
+
 void Lease::AddTo(const absl::flat_hash_map<block::LeaseId, block::LeaseInfo>& in_index,
                   block::LeaseInfo* info) const {
   if (const auto found = in_index.find(in_index_); found != in_index.end()) {
@@ -110,9 +121,23 @@ absl::StatusOr<Acquired> Cache::Join(block::SessionId id, block::LeaseId lease,
                        std::chrono::steady_clock::now());
 }
 
+// Not the lease alone: going on with one whose page turned out bad gives up pages behind that, also
+// those whose bytes are still on their way out.
 std::shared_ptr<const void> Cache::Hold(block::SessionId session, block::LeaseId lease) const {
-  absl::StatusOr<LeasePtr> found = core_->FindLease(session, lease);
-  return found.ok() ? *found : nullptr;
+  const absl::StatusOr<LeasePtr> found = core_->FindLease(session, lease);
+  if (!found.ok()) return nullptr;
+  struct Held {
+    LeasePtr lease;
+    std::optional<PageHold> pages;
+  };
+  auto held = std::make_shared<Held>();
+  held->lease = *found;
+  if ((*found)->space == nullptr) return held;
+  const absl::StatusOr<index::Acquired> joined = core_->index->Join(
+      (*found)->in_index(), {.selection = {}, .max_tokens = (*found)->facts().leased},
+      core_->HoldSession());
+  if (joined.ok()) held->pages.emplace(core_.get(), joined->lease);
+  return held;
 }
 
 }  // namespace prefixd::cache

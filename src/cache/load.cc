@@ -102,7 +102,7 @@ void Core::CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s, uint32_
 }
 
 void Core::StartAll(const Session& session, std::span<const Member> members,
-                    base::Deadline deadline, std::vector<index::Acquired>* held) {
+                    const Patience& patience, std::vector<index::Acquired>* held) {
   const auto readable = [](const index::Acquired& one) {
     return std::ranges::all_of(
         one.pages, [](const index::PageInfo& page) { return index::InRam(page.state); });
@@ -116,7 +116,7 @@ void Core::StartAll(const Session& session, std::span<const Member> members,
     uint32_t shortest = held->front().answer.restorable_tokens;
     if (shortest == before) {
       for (size_t i = 0; i < members.size(); ++i) {
-        StartLoading(*members[i].space, 0, deadline, &(*held)[i]);
+        StartLoading(*members[i].space, 0, patience, &(*held)[i]);
         shortest = std::min(shortest, (*held)[i].answer.restorable_tokens);
       }
     }
@@ -137,11 +137,11 @@ void Core::StartAll(const Session& session, std::span<const Member> members,
 
 // Every extent is allocated before the first read, or the answer is shorter: nobody waits holding.
 // Reads start even for pages cut off here: they were given room, and somebody may want them next.
-void Core::StartLoading(const SpaceInfo& space, uint32_t floor, base::Deadline deadline,
+void Core::StartLoading(const SpaceInfo& space, uint32_t floor, const Patience& patience,
                         index::Acquired* held) {
   const auto now = std::chrono::steady_clock::now();
-  const base::Deadline patience =
-      now + (std::max(deadline, now) - now) / 2;  // the other half is for loading
+  // The other half is for loading.
+  const Patience for_room = patience.Before(now + (std::max(patience.until(), now) - now) / 2);
   const auto queued_us = static_cast<uint64_t>(Now());
   std::vector<Promotion> promotions(held->pages.size());
   for (size_t i : ByPosition(held->pages)) {
@@ -152,7 +152,7 @@ void Core::StartLoading(const SpaceInfo& space, uint32_t floor, base::Deadline d
     if (!index->BeginPromotion(page.ref)) continue;  // somebody else is at it
     if (!in_place) {
       absl::StatusOr<block::Extent> extent = AllocateExtent(
-          page.page_bytes, space.FullPageBytes(page.ref.group, page.ref.rung), patience);
+          page.page_bytes, space.FullPageBytes(page.ref.group, page.ref.rung), for_room);
       if (!extent.ok()) {
         RefusePromotion(page.ref);
         Shorten(std::max(page.first_token, floor), page.ref.group, block::ShortenReason::kRamFull,

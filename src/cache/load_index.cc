@@ -18,13 +18,31 @@ absl::Status Core::LoadIndex(Legacy* legacy) {
   } else {
     Adopt(legacy);
   }
+  counters.Time("start", static_cast<uint64_t>(Now() - started_us));
+  EndLoading();
+  return status;
+}
+
+void Core::BeginLoading() {
+  index->BeginLoading();
+  base::MutexLock lock(load_mutex);
+  loading = true;
+}
+
+void Core::EndLoading() {
   index->PruneHoles();
   promote_wake.NotifyAll();
-  counters.Time("start", static_cast<uint64_t>(Now() - started_us));
   base::MutexLock lock(load_mutex);
   loading = false;
   load_done.NotifyAll();
-  return status;
+}
+
+void Core::SayNotWhole(const absl::Status& status) {
+  if (status.ok() || load_stop) return;
+  counters.Add("recover.failed");
+  Log(LogLevel::kError, absl::StrCat("ssd: the index is not whole, what is missing is computed "
+                                     "again: ",
+                                     std::string(status.message())));
 }
 
 bool Core::WaitLoaded(base::Deadline deadline) {
@@ -36,16 +54,9 @@ bool Core::WaitLoaded(base::Deadline deadline) {
 }
 
 absl::Status Core::StartLoading(std::shared_ptr<Legacy> legacy) {
-  index->BeginLoading();
+  BeginLoading();
   if (store == nullptr || !options.open_within.has_value()) return LoadIndex(legacy.get());
-  threads.emplace_back([this, legacy] {
-    const absl::Status status = LoadIndex(legacy.get());
-    if (status.ok() || load_stop) return;
-    counters.Add("recover.failed");
-    Log(LogLevel::kError, absl::StrCat("ssd: the index is not whole, what is missing is computed "
-                                       "again: ",
-                                       std::string(status.message())));
-  });
+  threads.emplace_back([this, legacy] { SayNotWhole(LoadIndex(legacy.get())); });
   if (!WaitLoaded(std::chrono::steady_clock::now() + *options.open_within)) {
     counters.Add("index.served_while_loading");
     Log(LogLevel::kInfo, "index: loading on while requests are served");

@@ -57,11 +57,8 @@ index::MatchOptions OptionsOf(const Request& request, uint32_t slot) {
 }
 
 absl::StatusOr<block::MatchAnswer> Cache::Match(block::SessionId id, const Request& request) {
-  SessionPtr session;  // none: a person or a router asks, who reads no pages
-  if (id) {
-    PREFIXD_ASSIGN_OR_RETURN(session, core_->FindSession(id, "match"));
-  }
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "match"));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   core_->KeepLimits();

@@ -1,15 +1,19 @@
-// OpenSpace: an identity to a handle.
+// OpenSpace: an identity to a handle. What becomes of spaces that are not used: forget_spaces.cc.
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "base/size.h"
 #include "base/status.h"
 #include "cache/core.h"
 
 namespace prefixd::cache {
 namespace {
 
-std::string MetaKey(const block::SpaceId& id) { return "space/" + base::ToHex(id); }
+constexpr size_t kRecentSpaces = 16, kNearestLooks = 64;
+// In the cache's tables and the copies that sessions have of its place: about.
+constexpr uint64_t kSpaceBytes = 1024;
+
+// An identity as a value is about four times its encoding.
+uint64_t CostOf(const std::string& encoded) { return kSpaceBytes + 4 * encoded.size(); }
 
 }  // namespace
 
@@ -37,14 +41,12 @@ absl::Status Core::CheckServable(const block::SpaceIdentity& identity) const {
 }
 
 SpacePtr Core::AddSpace(const block::SpaceIdentity& identity, bool* created) {
+  const std::string encoded = block::Encode(identity);
   const block::SpaceId id = block::IdOf(identity);
-  {
-    base::MutexLock lock(mutex);
-    if (auto found = spaces_by_id.find(id); found != spaces_by_id.end()) {
-      *created = false;
-      return found->second;
-    }
-  }
+  *created = false;
+  if (SpacePtr known = SpaceOf(id)) return known;
+  base::MutexLock adding(space_mutex);
+  if (SpacePtr known = SpaceOf(id)) return known;  // another opener was faster
   index::SpaceShape shape{.id = id, .block_tokens = identity.block_tokens, .rungs = {}};
   for (const block::LayerGroup& group : identity.groups) {
     shape.rungs.push_back(static_cast<uint32_t>(group.ladder.size()));
@@ -56,33 +58,23 @@ SpacePtr Core::AddSpace(const block::SpaceIdentity& identity, bool* created) {
       shape.rules, [](const auto& rule) { return rule.kind == block::LayerKind::kFull; });
   space->id = id;
   space->identity = identity;
+  space->hasher = hasher;
+  space->memory_bytes = shape.owner_bytes = CostOf(encoded);
   space->handle = index->AddSpace(shape);
-  absl::StatusOr<uint32_t> ordinal = arena->AddSpace(id, block::Encode(identity));
+  absl::StatusOr<uint32_t> ordinal = arena->AddSpace(id, encoded);
   if (ordinal.ok()) {
     space->ordinal = *ordinal;
   } else {
+    counters.Add("spaces.not_recorded");
     Log(LogLevel::kWarning, absl::StrCat("pages of a new space will not survive a crash: ",
                                          std::string(ordinal.status().message())));
   }
+  known_space_bytes += space->memory_bytes;
+  *created = true;
   base::MutexLock lock(mutex);
-  auto [place, inserted] = spaces_by_id.emplace(id, space);  // another opener may have been faster
-  *created = inserted;
-  if (inserted) spaces[space->handle] = space;
-  return place->second;
-}
-
-absl::Status Core::SaveSpaces() {
-  std::vector<SpacePtr> unsaved;
-  {
-    base::MutexLock lock(mutex);
-    unsaved = unsaved_spaces;
-  }
-  for (const SpacePtr& space : unsaved) {
-    PREFIXD_RETURN_IF_ERROR(store->PutMeta(MetaKey(space->id), block::Encode(space->identity)));
-    base::MutexLock lock(mutex);
-    std::erase(unsaved_spaces, space);
-  }
-  return absl::OkStatus();
+  spaces_by_id[id] = space;
+  spaces[space->handle] = space;
+  return space;
 }
 
 SpacePtr Core::SpaceOf(const block::SpaceId& id) const {
@@ -91,14 +83,39 @@ SpacePtr Core::SpaceOf(const block::SpaceId& id) const {
   return known == spaces_by_id.end() ? nullptr : known->second;
 }
 
-absl::StatusOr<SpacePtr> Core::FindSpace(const Session* session, block::SpaceHandle handle) const {
+absl::StatusOr<SpacePtr> Core::FindSpace(const Session& session, block::SpaceHandle handle) const {
   base::MutexLock lock(mutex);
-  auto found = spaces.find(handle);
-  if (found == spaces.end() || (session != nullptr && !session->spaces.contains(handle))) {
-    return absl::NotFoundError(
-        absl::StrCat("space: ", handle.value, " is not open in this session, open it first"));
+  if (const auto open = session.spaces.find(handle); open != session.spaces.end()) {
+    open->second.used = ++space_uses;
+    return open->second.space;
   }
-  return found->second;
+  return absl::NotFoundError(
+      absl::StrCat("space: ", handle.value, " is not open in this session, open it first"));
+}
+
+// Users' salts make spaces that differ in that alone: the one before is as near as any.
+void Core::FindNearest(const SpaceInfo& space, OpenedSpace* opened) {
+  std::vector<SpacePtr> others;
+  {
+    base::MutexLock lock(mutex);
+    for (const auto& recent : recent_spaces) {
+      if (SpacePtr other = recent.lock()) others.push_back(std::move(other));
+    }
+    for (const auto& [id, other] : spaces_by_id) {
+      if (others.size() >= kNearestLooks) break;
+      others.push_back(other);
+    }
+  }
+  size_t fewest = ~size_t{0};
+  for (const SpacePtr& other : others) {
+    if (other->id == space.id) continue;
+    std::vector<std::string> fields = block::DifferingFields(space.identity, other->identity);
+    if (fields.size() >= fewest) continue;
+    fewest = fields.size();
+    opened->nearest_model = other->identity.model;
+    opened->differing_fields = std::move(fields);
+    if (fewest == 1) return;
+  }
 }
 
 absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId id, block::SpaceIdentity identity) {
@@ -107,75 +124,26 @@ absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId id, block::SpaceId
   PREFIXD_RETURN_IF_ERROR(block::NormalizeAndValidate(&identity));
   PREFIXD_RETURN_IF_ERROR(core_->CheckServable(identity));
   OpenedSpace opened;
+  const block::SpaceId wanted = block::IdOf(identity);
+  if (core_->SpaceOf(wanted) == nullptr) {
+    PREFIXD_RETURN_IF_ERROR(core_->MakeSpaceRoom(session, CostOf(block::Encode(identity))));
+  }
   SpacePtr space = core_->AddSpace(identity, &opened.created);
   opened.space = space->handle;
   opened.id = space->id;
   opened.block_tokens = identity.block_tokens;
   {
     base::MutexLock lock(core_->mutex);
-    session->spaces.insert(space->handle);
+    Session::OpenSpace& open = session->spaces[space->handle];
+    if (open.space == nullptr) session->spaces_bytes += space->memory_bytes;
+    open = {.space = space, .used = ++core_->space_uses};
   }
   if (!opened.created) return opened;
-
-  if (core_->store != nullptr) {
-    {
-      base::MutexLock lock(core_->mutex);
-      core_->unsaved_spaces.push_back(space);
-    }
-    if (absl::Status saved = core_->SaveSpaces();
-        !saved.ok()) {  // tried again before the first spill
-      core_->counters.Add("ssd.write_errors");
-      core_->Log(LogLevel::kWarning, absl::StrCat("ssd: cannot save a space's identity: ",
-                                                  std::string(saved.message())));
-    }
-  }
+  core_->FindNearest(*space, &opened);
   base::MutexLock lock(core_->mutex);
-  size_t fewest = ~size_t{0};
-  for (const auto& [known, other] : core_->spaces_by_id) {
-    if (known == space->id) continue;
-    std::vector<std::string> fields = block::DifferingFields(identity, other->identity);
-    if (fields.size() >= fewest) continue;
-    fewest = fields.size();
-    opened.nearest_model = other->identity.model;
-    opened.differing_fields = std::move(fields);
-  }
+  core_->recent_spaces.push_front(space);
+  if (core_->recent_spaces.size() > kRecentSpaces) core_->recent_spaces.pop_back();
   return opened;
-}
-
-absl::StatusOr<Cache::Cleared> Cache::Clear(const block::SpaceId* id) {
-  std::vector<SpacePtr> targets;
-  {
-    base::MutexLock lock(core_->mutex);
-    for (const auto& [known, space] : core_->spaces_by_id) {
-      if (id == nullptr || known == *id) targets.push_back(space);
-    }
-  }
-  if (id != nullptr && targets.empty()) {
-    return absl::NotFoundError(absl::StrCat("clear: no space ", base::ToHex(*id)));
-  }
-  Cleared cleared;
-  for (const SpacePtr& space : targets) {
-    // No segment is under way while the border is set: everything written before it is gone,
-    // everything after it is new.
-    base::MutexLock segment(core_->segment_mutex);
-    if (core_->store != nullptr) {
-      base::ByteWriter border;
-      border.Fixed(core_->store->last_sequence());
-      PREFIXD_RETURN_IF_ERROR(
-          core_->store->PutMeta("cleared/" + base::ToHex(space->id), border.bytes()));
-    }
-    base::MutexLock lock(core_->clear_mutex);
-    block::SpaceSummary before{.handle = space->handle, .identity = {}, .limits = {}};
-    core_->index->Summarize(&before);
-    cleared.waiting_ssd_bytes += before.ssd_page_bytes;
-    cleared.bytes += core_->index->Clear(space->handle);
-    core_->DropPinsOf(*space);
-    core_->arena->ClearSpace(space->ordinal);  // a crash does not bring it back
-    ++cleared.spaces;
-  }
-  core_->FreeTaken();
-  core_->counters.Add("spaces.cleared", cleared.spaces);
-  return cleared;
 }
 
 }  // namespace prefixd::cache

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "base/size.h"
 #include "base/status.h"
 #include "cache/core.h"
@@ -13,16 +14,16 @@ namespace {
 
 constexpr int kTries = 3;  // a block may be superseded between the lease and the pin
 
-block::BlockHash NameOf(const SpaceInfo& space, const Request& request) {
-  return block::HashBlock(block::RootHash(space.id), {request.tokens, request.content});
+block::BlockHash SequenceOf(const SpaceInfo& space, const Request& request) {
+  return space.hasher.Hash(block::RootHash(space.id), {request.tokens, request.content});
 }
 
 // Tokens of the lease that are readable, once what is under way has come or failed.
-uint32_t WaitReadable(const Core& core, const index::Acquired& held, base::Deadline deadline) {
+uint32_t WaitReadable(const Core& core, const index::Acquired& held, const Patience& patience) {
   uint32_t tokens = held.answer.restorable_tokens;
   for (const index::PageInfo& page : held.pages) {
     if (page.first_token >= tokens) continue;
-    const index::PageInfo now = core.index->WaitWhilePromoting(page.ref, deadline);
+    const index::PageInfo now = core.AwaitPage(page.ref, patience);
     if (!index::InRam(now.state)) tokens = page.first_token;
   }
   return tokens;
@@ -120,7 +121,7 @@ void Core::DropPinsOf(const SpaceInfo& space) {
 }
 
 absl::StatusOr<Pinned> Core::TryPin(const Session& session, const SpacePtr& space,
-                                    const Request& request, base::Deadline deadline,
+                                    const Request& request, const Patience& patience,
                                     block::PinId* in_index) {
   index::Acquired held = index->Acquire(request.space, {request.tokens, request.content},
                                         OptionsOf(request, block::kNoSlot), session.id);
@@ -131,9 +132,9 @@ absl::StatusOr<Pinned> Core::TryPin(const Session& session, const SpacePtr& spac
     }
   }
   const uint32_t leased = held.answer.restorable_tokens;
-  StartLoading(*space, 0, deadline, &held);
+  StartLoading(*space, 0, patience, &held);
   Pinned pinned;
-  pinned.tokens = WaitReadable(*this, held, deadline);
+  pinned.tokens = WaitReadable(*this, held, patience);
   if (!space->regular && pinned.tokens < leased) pinned.tokens = 0;  // worth nothing before its end
   pinned.match = std::move(held.answer);
   if (pinned.tokens == 0) return pinned;
@@ -142,14 +143,14 @@ absl::StatusOr<Pinned> Core::TryPin(const Session& session, const SpacePtr& spac
 }
 
 absl::StatusOr<Pinned> Cache::Pin(block::SessionId id, const Request& request,
-                                  std::chrono::milliseconds ttl, base::Deadline deadline) {
+                                  std::chrono::milliseconds ttl, const Patience& patience) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "pin"));
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   core_->ExpirePins();
   const int64_t now = core_->Now();
-  const int64_t ends = ttl.count() == 0 ? 0 : now + ttl.count() * 1000;
-  const block::BlockHash name = NameOf(*space, request);
+  const int64_t ends = ttl.count() == 0 ? 0 : now + std::min(ttl, kMaxPinTtl).count() * 1000;
+  const block::BlockHash name = SequenceOf(*space, request);
   const auto [earlier, entry] = core_->pins.Find(*space, name);
   if (earlier && entry.tokens == request.tokens.size() && core_->pins.Renew(earlier, ends)) {
     Pinned renewed;
@@ -161,14 +162,15 @@ absl::StatusOr<Pinned> Cache::Pin(block::SessionId id, const Request& request,
     return renewed;
   }
   block::PinId in_index;
-  absl::StatusOr<Pinned> pinned = core_->TryPin(*session, space, request, deadline, &in_index);
+  absl::StatusOr<Pinned> pinned = core_->TryPin(*session, space, request, patience, &in_index);
   for (int i = 1; i < kTries && absl::IsFailedPrecondition(pinned.status()); ++i) {
-    pinned = core_->TryPin(*session, space, request, deadline, &in_index);
+    pinned = core_->TryPin(*session, space, request, patience, &in_index);
   }
   PREFIXD_RETURN_IF_ERROR(pinned.status());
+  pinned->made = !earlier;
   if (earlier) Unpin(earlier).IgnoreError();  // what it held is held by the new one
   if (!in_index) return pinned;
-  pinned->pin = block::PinId{in_index.value + core_->lease_base};
+  pinned->pin = block::PinId{base::RandomWord()};  // whoever knows it may end the pin
   pinned->bytes = core_->PinnedBytes(in_index);
   core_->pins.Add(pinned->pin, {.in_index = in_index,
                                 .space = space,
@@ -203,9 +205,9 @@ absl::StatusOr<uint64_t> Cache::Unpin(block::PinId pin) {
 
 absl::StatusOr<uint64_t> Cache::Unpin(block::SessionId id, const Request& request) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "unpin"));
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
-  const auto [pin, entry] = core_->pins.Find(*space, NameOf(*space, request));
+  const auto [pin, entry] = core_->pins.Find(*space, SequenceOf(*space, request));
   if (pin) return Unpin(pin);
   return absl::NotFoundError(absl::StrCat("unpin: no pin of this sequence of ",
                                           request.tokens.size(), " tokens; it may have expired"));

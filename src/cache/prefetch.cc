@@ -34,7 +34,7 @@ uint64_t Core::BoundPrefetch(const std::vector<index::PageInfo>& pages, uint32_t
 
 absl::StatusOr<Prefetched> Cache::Prefetch(block::SessionId id, const Request& request) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "prefetch"));
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   // A session of its own in the index: no quota of the caller's counts a hint.

@@ -59,8 +59,8 @@ void Core::WriteRecord(const index::PageInfo& page, block::Extent extent) {
   arena->Publish(extent, {.name = page.name,
                           .space = space->ordinal,
                           .parent = block->name.parent,
-                          .path = block->name.path,
-                          .parent_path = block->name.parent_path,
+                          .serial = block->serials.own,
+                          .parent_serial = block->serials.parent,
                           .first_token = block->first_token,
                           .page_bytes = page.page_bytes,
                           .payload_bytes = page.payload_bytes,
@@ -164,7 +164,17 @@ bool Core::VerifySome() {
   }
   base::MutexLock lock(promote_mutex);
   verifying = false;
+  verify_done.NotifyAll();
   return true;
+}
+
+// Only what is verified is written to the SSD.
+void Core::WaitVerified(const Patience& patience) {
+  while (unverified_left && !patience.over()) {
+    if (!PromotionsWait() && VerifySome()) continue;
+    base::MutexLock lock(promote_mutex);
+    if (unverified_left) verify_done.WaitUntil(promote_mutex, patience.next_look());
+  }
 }
 
 // Stops once every page that was promised is decided.

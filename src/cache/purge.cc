@@ -28,7 +28,7 @@ void Core::Scrub(Cache::PurgeProgress* progress) {
 // anybody's.
 absl::StatusOr<bool> Core::HoldsCleared(const ssd::SegmentInfo& segment,
                                         const block::SpaceId* space) {
-  PREFIXD_ASSIGN_OR_RETURN(const ClearedBorders borders, ReadBorders());
+  const ssd::ClearedBorders borders = store->Borders();
   bool holds = false;
   uint64_t unreadable = 0;
   const auto look = [&](uint64_t sequence, std::span<const std::byte> bytes) {
@@ -38,13 +38,23 @@ absl::StatusOr<bool> Core::HoldsCleared(const ssd::SegmentInfo& segment,
       return absl::OkStatus();
     }
     if (space != nullptr && record->space != *space) return absl::OkStatus();
-    const auto border = borders.find(record->space);
-    holds = holds || (border != borders.end() && sequence <= border->second);
+    holds = holds || borders.Cover(record->space, sequence);
     return absl::OkStatus();
   };
   uint64_t unread = 0;
   const absl::Status read = store->ForEachRecordOf(segment, look, &unread);
   return holds || !read.ok() || unreadable + unread > 0;
+}
+
+// Nobody can tell what is in them.
+absl::Status Core::PurgeDamaged(Cache::PurgeProgress* progress) {
+  progress->removed_bytes += store->DamagedCopies().bytes;
+  while (RemoveDamaged()) {
+  }
+  const ssd::SegmentStore::Kept left = store->DamagedCopies();
+  if (left.count == 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("purge: ", left.count, " damaged stores of ",
+                                             base::FormatBytes(left.bytes), " cannot be removed"));
 }
 
 absl::Status Core::PurgeSegment(const ssd::SegmentInfo& segment, Cache::PurgeProgress* progress) {
@@ -88,6 +98,7 @@ absl::StatusOr<Cache::PurgeProgress> Cache::Purge(const block::SpaceId* space, u
   if (cursor == 0) {
     PREFIXD_ASSIGN_OR_RETURN(progress.cleared, Clear(space));
     core_->Scrub(&progress);
+    if (core_->store != nullptr) PREFIXD_RETURN_IF_ERROR(core_->PurgeDamaged(&progress));
     progress.passed_bytes = core_->arena->stats().capacity_bytes;
     progress.next = core_->store == nullptr ? 0 : kOnSsd;
     return progress;

@@ -54,7 +54,10 @@ std::string EncodeRecord(const BlockRecord& record) {
   writer.Raw(record.space);
   writer.Raw(block.hash);
   writer.Raw(block.parent);
-  writer.Fixed(block.parent_path);
+  writer.Fixed(block.serials.own);
+  writer.Fixed(block.serials.parent);
+  writer.Fixed(static_cast<uint32_t>(block.other_serials.size()));
+  for (const uint64_t serial : block.other_serials) writer.Fixed(serial);
   writer.Fixed(record.first_token);
   writer.Fixed(static_cast<uint32_t>(block.tokens.size()));
   for (block::Token token : block.tokens) writer.Fixed(token);
@@ -86,7 +89,7 @@ uint64_t MemoryOf(const index::RestoredBlock& block) {
   constexpr uint64_t kAllocation = 16;
   return sizeof(block) + 3 * kAllocation + block.tokens.capacity() * sizeof(block::Token) +
          block.content.capacity() * sizeof(block::ContentKey) +
-         block.ends.capacity() * sizeof(uint32_t) +
+         (block.ends.capacity() + 2 * block.other_serials.capacity()) * sizeof(uint32_t) +
          block.pages.capacity() * sizeof(index::RestoredPage);
 }
 
@@ -108,7 +111,11 @@ absl::StatusOr<BlockRecord> DecodeRecord(std::span<const std::byte> bytes) {
   record.space = ReadArray<32>(&reader);
   record.block.hash = ReadArray<16>(&reader);
   record.block.parent = ReadArray<16>(&reader);
-  record.block.parent_path = reader.Fixed<uint64_t>();
+  record.block.serials.own = reader.Fixed<uint64_t>();
+  record.block.serials.parent = reader.Fixed<uint64_t>();
+  for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {
+    record.block.other_serials.push_back(reader.Fixed<uint64_t>());
+  }
   record.first_token = reader.Fixed<uint32_t>();
   const uint32_t tokens = ReadCount(&reader);
   const std::span<const std::byte> ids = reader.Raw(tokens * sizeof(block::Token));

@@ -1,6 +1,5 @@
 // Recover: the tree back from the records of the SSD tier, without reading a page.
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -56,7 +55,7 @@ struct Counts {
 // rewriting writes parents anew behind their children.
 class Rebuild {
  public:
-  Rebuild(Core* core, std::vector<ssd::SegmentInfo> segments, ClearedBorders borders)
+  Rebuild(Core* core, std::vector<ssd::SegmentInfo> segments, ssd::ClearedBorders borders)
       : core_(core),
         segments_(std::move(segments)),
         borders_(std::move(borders)),
@@ -69,8 +68,7 @@ class Rebuild {
       ++counts.unreadable;
       return;
     }
-    const auto border = borders_.find(record->space);
-    if (border != borders_.end() && sequence <= border->second) return;
+    if (borders_.Cover(record->space, sequence)) return;
     uses_.Add(sequence, record->last_use);
     const SpacePtr& space = SpaceOf(record->space);
     if (space == nullptr) {
@@ -115,7 +113,7 @@ class Rebuild {
   // In the gauge for as long as it waits.
   void Wait(Found found) {
     core_->in_flight_bytes += MemoryOf(found.block);
-    waiting_[found.block.parent].push_back(std::move(found));
+    waiting_[found.block.serials.parent].push_back(std::move(found));
   }
   std::vector<Found> Waited(std::vector<Found> blocks) {
     for (const Found& found : blocks) core_->in_flight_bytes -= MemoryOf(found.block);
@@ -135,42 +133,34 @@ class Rebuild {
         continue;
       }
       ++(status.ok() ? counts.restored : counts.orphans);
-      const auto children = waiting_.find(next.block.hash);
-      if (children == waiting_.end()) continue;
-      std::ranges::move(Waited(std::move(children->second)), std::back_inserter(ready));
-      waiting_.erase(children);
+      std::vector<uint64_t> serials = std::move(next.block.other_serials);
+      serials.push_back(next.block.serials.own);
+      for (const uint64_t serial : serials) {
+        const auto children = waiting_.find(serial);
+        if (children == waiting_.end()) continue;
+        std::ranges::move(Waited(std::move(children->second)), std::back_inserter(ready));
+        waiting_.erase(children);
+      }
     }
   }
 
   Core* const core_;
   const std::vector<ssd::SegmentInfo> segments_;
-  const ClearedBorders borders_;
+  const ssd::ClearedBorders borders_;
   LatestUses uses_;
   SpacePtr space_;
-  absl::flat_hash_map<block::BlockHash, std::vector<Found>> waiting_;  // by parent
+  absl::flat_hash_map<uint64_t, std::vector<Found>> waiting_;  // by their parent's serial
 };
 
 }  // namespace
 
-absl::StatusOr<ClearedBorders> Core::ReadBorders() const {
-  ClearedBorders borders;
-  PREFIXD_ASSIGN_OR_RETURN(const auto entries, store->ListMeta("cleared/"));
-  for (const auto& [key, value] : entries) {
-    block::SpaceId space{};
-    if (!base::FromHex(std::string_view(key).substr(std::strlen("cleared/")), space)) continue;
-    base::ByteReader reader(base::AsBytes(value));
-    borders[space] = reader.Fixed<uint64_t>();
-  }
-  return borders;
-}
-
-absl::Status Core::RecoverSpaces() {
-  PREFIXD_ASSIGN_OR_RETURN(const auto identities, store->ListMeta("space/"));
+// The spiller writes spaces that are here and not there with their first blocks.
+void Core::RecoverSpaces(const std::vector<std::pair<std::string, std::string>>& identities) {
   for (const auto& [key, encoded] : identities) {
     const absl::StatusOr<block::SpaceIdentity> identity = block::DecodeSpaceIdentity(encoded);
     bool created = false;
     if (identity.ok()) {
-      AddSpace(*identity, &created);
+      AddSpace(*identity, &created)->saved = true;
     } else {
       Log(LogLevel::kWarning,
           absl::StrCat("recover: ", key, " is not readable, its blocks are left out"));
@@ -179,13 +169,11 @@ absl::Status Core::RecoverSpaces() {
   // Uses from now on are later than all that was recorded: stamps come slower than nanoseconds.
   // Where the clock went back the loading of the records catches up.
   index->StampFrom(options.clock->UnixMicros() * 1000);
-  return absl::OkStatus();
 }
 
 absl::Status Core::Recover() {
-  PREFIXD_ASSIGN_OR_RETURN(ClearedBorders borders, ReadBorders());
   const std::vector<ssd::SegmentInfo> segments = store->Segments();
-  Rebuild rebuild(this, segments, std::move(borders));
+  Rebuild rebuild(this, segments, store->Borders());
   DecodedRecords records(store.get(), &in_flight_bytes);
   for (auto batch = records.Next(); !batch.empty(); batch = records.Next()) {
     if (load_stop) return absl::CancelledError("recover: stopping");

@@ -10,9 +10,10 @@ absl::Status CheckSequence(const block::SequenceView& sequence);
 absl::Status CheckSelection(const SpaceInfo& space, const std::vector<uint32_t>& groups,
                             const std::vector<uint64_t>& rungs);
 index::MatchOptions OptionsOf(const Request& request, uint32_t slot);
-// Waits while somebody else has announced tokens of the request that are not stored yet.
+// Waits while somebody else has announced tokens of the request that are not stored yet, and the
+// session goes on.
 void WaitForAnnounced(Core* core, const Request& request, const index::MatchOptions& options,
-                      block::SessionId session, base::Deadline deadline);
+                      const Session& session, const Patience& patience);
 
 // Where an Acquire spends its time.
 class Phases {

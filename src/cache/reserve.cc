@@ -1,14 +1,20 @@
 // Reserve: what is missing of a sequence, announced before its bytes travel. PutPage: bytes into
 // extents of the reservation.
 #include <algorithm>
+#include <thread>
 
 #include "base/checksum.h"
+#include "base/size.h"
 #include "base/status.h"
 #include "cache/core.h"
 #include "cache/request.h"
 
 namespace prefixd::cache {
 namespace {
+
+// Of the arena one session alone may fill seven eighths with what it has not committed: a sequence
+// comes whole before it is.
+constexpr uint64_t kArrivingWeight = 7;
 
 uint64_t BytesIn(std::span<const std::span<const std::byte>> runs) {
   uint64_t bytes = 0;
@@ -70,6 +76,7 @@ bool TakeBytes(const PagePiece& piece, std::span<const std::span<const std::byte
   if (page->received < page->page_bytes) return true;
   page->check = page->sum->Finish();  // 0, if ever: Commit knows what that is as a check
   page->sum.reset();
+  page->partial.reset();
   return true;
 }
 
@@ -83,6 +90,14 @@ void AddSeeds(const Reservation& reservation, block::ReservePlan* plan) {
       block.seeds[group] = block::CheckSeed(reservation.NameOf(i, group, block.rungs[group]));
     }
   }
+}
+
+absl::Status TooManyAnnounced(const Core& core, const Session& session, size_t more) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "reserve: ", core.announced_bytes.load() / sizeof(block::Token), " tokens of ",
+      core.in_flight_share_bytes.load() / 2 / sizeof(block::Token), " are announced, ",
+      session.announced_bytes.load() / sizeof(block::Token), " of them by this session; with ",
+      more, " more it would have more than it leaves to others"));
 }
 
 absl::Status CheckTurnEnds(const ReserveRequest& request) {
@@ -133,7 +148,7 @@ absl::Status Reservation::CheckRung(size_t block_index, uint32_t group, uint32_t
 absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
                                                   const ReserveRequest& request) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "reserve"));
-  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(session.get(), request.space));
+  PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, core_->FindSpace(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.writable));
   auto reservation = std::make_shared<Reservation>();
@@ -143,16 +158,17 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
   if (request.groups.empty()) {
     for (uint32_t g = 0; g < space->identity.groups.size(); ++g) reservation->groups.push_back(g);
   }
-  const uint64_t bytes = request.tokens.size() * sizeof(block::Token);
-  if (core_->announced_bytes + bytes > core_->in_flight_share_bytes / 2) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("reserve: ", core_->announced_bytes.load() / sizeof(block::Token),
-                     " tokens are announced, ", request.tokens.size(), " more are too many"));
+  core_->EndIdleReservations();
+  reservation->used_us = core_->Now();
+  reservation->announced =
+      Charge::Take(request.tokens.size() * sizeof(block::Token), core_->in_flight_share_bytes / 2,
+                   1, {&session->announced_bytes, &core_->announced_bytes}, session);
+  if (reservation->announced == nullptr) {
+    core_->counters.Add("refused.announced");
+    return TooManyAnnounced(*core_, *session, request.tokens.size());
   }
   reservation->tokens = request.tokens;
   reservation->content = request.content;
-  core_->announced_bytes += bytes;
-  reservation->announced = &core_->announced_bytes;
   PREFIXD_RETURN_IF_ERROR(CheckTurnEnds(request));
   const index::SnapshotWish wish{
       .turn_ends = request.turn_ends,
@@ -179,7 +195,7 @@ absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId id,
 }
 
 absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
-                            const PagePiece& piece, base::Deadline deadline) {
+                            const PagePiece& piece, const Patience& patience) {
   PREFIXD_ASSIGN_OR_RETURN(const ReservationPtr reservation, core_->FindReservation(session, id));
   const std::span<const std::span<const std::byte>> runs =
       piece.runs.empty() ? std::span(&piece.data, 1) : piece.runs;
@@ -198,10 +214,14 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
   }
   // Outside the reservation's mutex: this may wait, and the session may end meanwhile.
   block::Extent extent;
+  ArrivingPage fresh{.rung = piece.rung, .extent = {}, .page_bytes = piece.page_bytes};
   if (first_piece) {
     const uint64_t full = reservation->space->FullPageBytes(piece.group, piece.rung);
+    const uint64_t extent_bytes = core_->arena->ExtentBytes(piece.page_bytes, full);
+    PREFIXD_RETURN_IF_ERROR(
+        core_->ChargeArriving(reservation.get(), extent_bytes, patience, &fresh));
     PREFIXD_ASSIGN_OR_RETURN(
-        extent, core_->AllocateExtent(piece.page_bytes, full, deadline, &reservation->cancelled));
+        extent, core_->AllocateExtent(piece.page_bytes, full, patience, &reservation->cancelled));
   }
   base::MutexLock lock(reservation->mutex);
   absl::Status usable = reservation->closed ? absl::NotFoundError("put: the reservation ended")
@@ -210,12 +230,10 @@ absl::Status Cache::PutPage(block::SessionId session, block::ReservationId id,
                             : absl::OkStatus();
   auto page = reservation->arriving.find(key);
   if (usable.ok() && extent && page == reservation->arriving.end()) {
-    const ArrivingPage fresh{.rung = piece.rung,
-                             .extent = extent,
-                             .page_bytes = piece.page_bytes,
-                             .sum = std::make_shared<base::Xxh3Stream>()};
+    fresh.extent = extent;
+    fresh.sum = std::make_shared<base::Xxh3Stream>();
     fresh.sum->Begin(block::CheckSeed(reservation->NameOf(block_index, piece.group, piece.rung)));
-    page = reservation->arriving.emplace(key, fresh).first;
+    page = reservation->arriving.emplace(key, std::move(fresh)).first;
     extent = {};
   }
   if (extent)
@@ -257,7 +275,67 @@ absl::StatusOr<ReservationPtr> Core::FindReservation(block::SessionId session,
     return absl::NotFoundError(
         absl::StrCat("reservation: ", id.value, " is not held by this session"));
   }
+  found->second->used_us = Now();
   return found->second;
+}
+
+absl::Status Cache::CheckReservation(block::SessionId session, block::ReservationId id) const {
+  return core_->FindReservation(session, id).status();
+}
+
+// Two shares: of the arena, for what is not committed; and a smaller one for pages that have begun
+// to arrive, since a byte is enough to begin one.
+absl::Status Core::ChargeArriving(Reservation* reservation, uint64_t bytes,
+                                  const Patience& patience, ArrivingPage* page) {
+  Session& session = *reservation->session;
+  const auto own_bytes = [&] {
+    base::MutexLock lock(reservation->mutex);
+    uint64_t own = 0;
+    for (const auto& [key, known] : reservation->arriving)
+      own += known.charge ? known.charge->bytes() : 0;
+    return own;
+  };
+  for (;;) {
+    const uint64_t arena_bytes = arena->stats().capacity_bytes;
+    page->charge = Charge::Take(bytes, arena_bytes, kArrivingWeight,
+                                {&session.arriving_bytes, &arriving_bytes}, reservation->session);
+    page->partial = Charge::Take(bytes, std::max(arena_bytes / 4, 4 * bytes), 1,
+                                 {&session.partial_bytes, &partial_bytes}, reservation->session);
+    if (page->charge != nullptr && page->partial != nullptr) return absl::OkStatus();
+    page->charge = page->partial = nullptr;
+    // What makes room is a commit of another reservation, of this session or of another one.
+    const uint64_t own = own_bytes();
+    const bool may_fit = own + bytes <= arena_bytes / (kArrivingWeight + 1) * kArrivingWeight &&
+                         own < arriving_bytes;
+    if (may_fit && !patience.over() && !reservation->cancelled) {
+      std::this_thread::sleep_until(patience.next_look());
+      continue;
+    }
+    counters.Add("refused.arriving");
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "put: pages of ", base::FormatBytes(session.arriving_bytes),
+        " of this session are not committed, ", base::FormatBytes(session.partial_bytes),
+        " of them not whole; of all sessions ", base::FormatBytes(arriving_bytes), " and ",
+        base::FormatBytes(partial_bytes), " in a RAM tier of ", base::FormatBytes(arena_bytes),
+        "; another would be more than its share: end pages that were begun, commit some"));
+  }
+}
+
+void Core::EndIdleReservations() {
+  constexpr int64_t kLookEvery = std::chrono::microseconds(kIdleReservation).count() / 60;
+  const int64_t now = Now();
+  int64_t due = next_idle_look_us;
+  if (now < due || !next_idle_look_us.compare_exchange_strong(due, now + kLookEvery)) return;
+  std::vector<block::ReservationId> idle;
+  {
+    base::MutexLock lock(mutex);
+    for (const auto& [id, reservation] : reservations) {
+      if (now - reservation->used_us >= std::chrono::microseconds(kIdleReservation).count())
+        idle.push_back(id);
+    }
+  }
+  for (const block::ReservationId id : idle) DropReservation(id);
+  if (!idle.empty()) counters.Add("reservations.idle_ended", idle.size());
 }
 
 void Core::DropReservation(block::ReservationId id) {

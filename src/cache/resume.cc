@@ -1,18 +1,27 @@
 // Resume: a session that was cut off goes on under a new id, and keeps what it may still be
 // reading.
+#include "base/peer.h"
 #include "cache/core.h"
 
 namespace prefixd::cache {
 
 bool Core::Resume(const SessionKey& key, const SessionPtr& session, BegunSession* begun) {
   SessionPtr earlier;
+  std::optional<base::Peer> owner;
   {
     base::MutexLock lock(mutex);
-    for (const auto& [id, known] : sessions) {
-      if (known->key == key && known->slot != nullptr) earlier = known;
-    }
+    earlier = FindByKey(key);
+    if (earlier != nullptr) owner = earlier->peer;
   }
-  if (earlier == nullptr) return false;
+  if (earlier == nullptr || earlier->slot == nullptr) return false;
+  if (owner.has_value() && session->peer.has_value() &&
+      !base::MayBeSameProcess(*owner, *session->peer)) {
+    counters.Add("sessions.resume_refused");
+    Log(LogLevel::kWarning,
+        absl::StrCat("attach: resume refused: this is ", base::Describe(*session->peer),
+                     ", the session is that of ", base::Describe(*owner)));
+    return false;
+  }
   CutOff(earlier);  // when its old stream has not noticed yet
   auto held = std::make_shared<Lease>(this, block::LeaseId{}, nullptr);
   held->begun_us = session->begun_us;
@@ -21,7 +30,7 @@ bool Core::Resume(const SessionKey& key, const SessionPtr& session, BegunSession
     base::MutexLock lock(mutex);
     if (sessions.erase(earlier->id) == 0) return false;  // its slot was not locked any more
     session->slot = earlier->slot;
-    session->pid = earlier->pid;
+    if (!session->peer.has_value()) session->peer = earlier->peer;
     for (block::LeaseId id : earlier->leases) {
       auto found = leases.find(id);
       if (found == leases.end()) continue;
@@ -38,7 +47,7 @@ bool Core::Resume(const SessionKey& key, const SessionPtr& session, BegunSession
       leases[begun->resumed_lease] = {session, std::move(held)};
     }
   }
-  slots->Rename(session->slot_number(), session->id, session->key, session->pid);
+  slots->Rename(session->slot_number(), session->key_hash);
   counters.Add("sessions.resumed");
   return true;
 }

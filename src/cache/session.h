@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -14,8 +15,10 @@
 #include "absl/container/flat_hash_set.h"
 
 #include "base/checksum.h"
+#include "base/peer.h"
 #include "block/page_layout.h"
 #include "cache/cache.h"
+#include "cache/quota.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
 #include "ram/slots.h"
@@ -25,13 +28,17 @@ namespace prefixd::cache {
 
 struct Core;
 
-// A space as opened; never changes.
+// A space as opened; never changes but for `saved`. It is known for as long as Core's two tables
+// have it; who else has a pointer keeps it from being forgotten.
 struct SpaceInfo {
   block::SpaceHandle handle;
   block::SpaceId id{};
   block::SpaceIdentity identity;
-  uint32_t ordinal = ram::Arena::kNoSpace;  // in the arena's space table
+  uint32_t ordinal = ram::Arena::kNoSpace;  // its place in the arena's space table
+  uint64_t memory_bytes = 0;                // that it costs the index and the cache, about
+  mutable std::atomic<bool> saved{false};   // its identity is on SSD
   bool regular = true;                      // every group is full attention
+  block::BlockHasher hasher{};              // the cache's
   bool IsState(uint32_t group) const {
     return identity.groups[group].kind == block::LayerKind::kState;
   }
@@ -65,25 +72,34 @@ struct NotSharedNote {
 };
 
 // Plain data, guarded by Core::mutex but for what stands fixed before the session is in the table
-// (const, key, begun_us, slot) and the event callback.
+// (const, key_hash, begun_us, slot) and the event callback.
 struct Session {
   Session(block::SessionId id, std::string worker) : id(id), worker(std::move(worker)) {}
 
   const block::SessionId id;
   const std::string worker;
-  SessionKey key{};
+  base::Digest256 key_hash{};  // the key itself is the worker's alone
   int64_t begun_us = 0;
-  uint64_t pid = 0;
+  std::optional<base::Peer> peer;  // whose it is; nullopt: not known yet
   SlotPtr slot;
   std::shared_ptr<ram::Staging> staging;  // null = none
   bool attached = true;                   // its stream is open
   bool files_given = false;
   bool opening_files = false;  // its slot is about to be locked: not to be freed now
-  absl::flat_hash_set<block::SpaceHandle> spaces;  // that it opened
+  struct OpenSpace {
+    SpacePtr space;
+    mutable uint64_t used = 0;  // the larger, the later
+  };
+  absl::flat_hash_map<block::SpaceHandle, OpenSpace> spaces;  // that it opened, and did not close
+  uint64_t spaces_bytes = 0;                                  // memory_bytes of these
   absl::flat_hash_set<block::LeaseId> leases;
   absl::flat_hash_set<block::ReservationId> reservations;
   std::map<std::string, NotSharedNote> not_shared;  // by model, at most kMaxNotShared
+  std::atomic<bool> over{false};  // not attached any more, for those who wait; needs no mutex
+  // What it has of the budgets that quota.h shares out; need no mutex.
+  std::atomic<uint64_t> announced_bytes{0}, arriving_bytes{0}, partial_bytes{0};
 
+  uint64_t pid() const { return peer.has_value() ? peer->pid : 0; }
   uint32_t slot_number() const { return slot == nullptr ? block::kNoSlot : slot->slot(); }
 
   // Held while the callback runs, so that none runs after EndSession.
@@ -91,6 +107,7 @@ struct Session {
   std::function<void(const SessionEvent&)> on_event PREFIXD_GUARDED_BY(event_mutex);
 };
 using SessionPtr = std::shared_ptr<Session>;
+block::SessionId RandomSessionId();
 
 // An extent that no page uses but a process of an earlier daemon's life may be reading.
 class KeptExtent {
@@ -162,6 +179,19 @@ class Lease {
 };
 using LeasePtr = std::shared_ptr<Lease>;
 
+// Pages held in the index for a Fetch or for bytes on their way out, whatever becomes of the lease.
+class PageHold {
+ public:
+  PageHold(Core* owner, block::LeaseId in_index) : owner_(owner), in_index_(in_index) {}
+  ~PageHold();
+  PageHold(const PageHold&) = delete;
+  PageHold& operator=(const PageHold&) = delete;
+
+ private:
+  Core* const owner_;
+  const block::LeaseId in_index_;
+};
+
 // A page whose bytes are arriving; owns its extent until it is published or dropped.
 struct ArrivingPage {
   uint32_t rung = 0;
@@ -170,6 +200,8 @@ struct ArrivingPage {
   uint64_t received = 0;
   uint64_t check = 0;                       // 0: not computed yet
   std::shared_ptr<base::Xxh3Stream> sum{};  // its check so far, while it comes by Put
+  std::shared_ptr<const Charge> charge{};   // for its extent, when it comes by Put
+  std::shared_ptr<const Charge> partial{};  // the same, until it is whole
 };
 
 // Block, group, and of a snapshot its offset in the block, else 0.
@@ -182,8 +214,9 @@ struct Reservation {
   std::vector<uint32_t> groups;      // that this writer stores, ascending
   std::vector<block::Token> tokens;  // of the whole sequence, for the records of its pages
   std::vector<block::ContentKey> content;
-  std::atomic<uint64_t>* announced = nullptr;  // gauge of the bytes of these
-  std::atomic<bool> cancelled{false};          // nobody waits for room any more
+  std::shared_ptr<const Charge> announced;  // for the bytes of these
+  std::atomic<bool> cancelled{false};       // nobody waits for room any more
+  std::atomic<int64_t> used_us{0};          // when somebody named it last
   base::Mutex mutex;
   std::map<PageKey, ArrivingPage> arriving PREFIXD_GUARDED_BY(mutex);
   size_t done PREFIXD_GUARDED_BY(mutex) = 0;  // blocks committed so far
@@ -201,13 +234,6 @@ struct Reservation {
     uint32_t first_token = 0, tokens = 0;
   };
   Recorded RecordedOf(size_t block_index, uint32_t group, uint32_t rung) const;
-
-  Reservation() = default;
-  ~Reservation() {
-    if (announced != nullptr) *announced -= tokens.size() * sizeof(block::Token);
-  }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
 };
 using ReservationPtr = std::shared_ptr<Reservation>;
 

@@ -8,7 +8,7 @@
 namespace prefixd::cache {
 namespace {
 
-absl::StatusOr<std::vector<Core::Member>> MembersOf(const Core& core, const Session* session,
+absl::StatusOr<std::vector<Core::Member>> MembersOf(const Core& core, const Session& session,
                                                     std::span<const Request> requests,
                                                     uint32_t slot) {
   std::vector<Core::Member> members;
@@ -40,12 +40,9 @@ std::vector<index::SetItem> ItemsOf(std::span<const Core::Member> members) {
 
 absl::StatusOr<std::vector<block::MatchAnswer>> Cache::MatchSet(block::SessionId id,
                                                                 std::span<const Request> requests) {
-  SessionPtr session;  // none: a person or a router asks, who reads no pages
-  if (id) {
-    PREFIXD_ASSIGN_OR_RETURN(session, core_->FindSession(id, "match"));
-  }
+  PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "match"));
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<Core::Member> members,
-                           MembersOf(*core_, session.get(), requests, block::kNoSlot));
+                           MembersOf(*core_, *session, requests, block::kNoSlot));
   core_->KeepLimits();
   std::vector<block::MatchAnswer> answers = core_->index->MatchSet(ItemsOf(members), id);
   for (block::MatchAnswer& answer : answers) {
@@ -57,20 +54,21 @@ absl::StatusOr<std::vector<block::MatchAnswer>> Cache::MatchSet(block::SessionId
 
 absl::StatusOr<std::vector<Acquired>> Cache::AcquireSet(block::SessionId id,
                                                         std::span<const Request> requests,
-                                                        base::Deadline deadline) {
+                                                        const Patience& patience) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, core_->FindSession(id, "acquire"));
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<Core::Member> members,
-                           MembersOf(*core_, session.get(), requests, session->slot_number()));
+                           MembersOf(*core_, *session, requests, session->slot_number()));
   core_->KeepLimits();
   Phases phases(core_.get());
   for (const Core::Member& member : members) {
     if (member.request->wait_pending.count() == 0) continue;
-    WaitForAnnounced(core_.get(), *member.request, member.item.options, id, deadline);
+    WaitForAnnounced(core_.get(), *member.request, member.item.options, *session, patience);
+    if (patience.gave_up()) return absl::CancelledError("acquire: the caller gave up");
   }
   phases.times.wait_us = phases.Next();
   std::vector<index::Acquired> held = core_->index->AcquireSet(ItemsOf(members), id);
   phases.times.match_us = phases.Next();
-  if (!held.empty()) core_->StartAll(*session, members, deadline, &held);
+  if (!held.empty()) core_->StartAll(*session, members, patience, &held);
   phases.times.room_us = phases.Next();
   std::vector<Acquired> set;
   absl::Status failed;

@@ -137,6 +137,7 @@ LimitedSpaces::Floors LimitedSpaces::FloorsBut(block::SpaceHandle space) const {
 }
 
 void Core::KeepLimits() {
+  EndIdleReservations();
   if (!limited.IsDue(Now())) return;
   for (const LimitedSpaces::Due& due : limited.Take(Now(), index->Counts().stamp)) {
     const uint64_t ssd_ceiling = due.limits.ssd_ceiling_bytes;
@@ -161,8 +162,8 @@ void Core::KeepCeiling(block::SpaceHandle space) {
   if (store != nullptr && summary.ram_extent_bytes > ceiling) WakeSpiller();  // dirty ones go next
 }
 
-absl::Status Core::LoadLimits() {
-  PREFIXD_ASSIGN_OR_RETURN(const auto entries, store->ListMeta(kMetaPrefix));
+// Those that were set while there was no store stay.
+void Core::LoadLimits(const std::vector<std::pair<std::string, std::string>>& entries) {
   std::map<std::string, block::SpaceLimits> by_id;
   for (const auto& [key, text] : entries) {
     by_id[key.substr(sizeof(kMetaPrefix) - 1)] = Decode(text);
@@ -170,11 +171,10 @@ absl::Status Core::LoadLimits() {
   base::MutexLock lock(mutex);
   for (const auto& [id, space] : spaces_by_id) {
     const auto found = by_id.find(base::ToHex(id));
-    if (found == by_id.end()) continue;
+    if (found == by_id.end() || limited.Of(space->handle) != block::SpaceLimits{}) continue;
     index->SetSpaceLimits(space->handle, found->second);
     limited.Set(space->handle, found->second, Now(), index->Counts().stamp);
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Cache::SetSpaceLimits(const block::SpaceId& id,
@@ -200,6 +200,7 @@ absl::StatusOr<bool> Cache::SetSpaceLimits(const block::SpaceId& id,
                                       .others_bytes = others.ssd_bytes,
                                       .tier_bytes = core_->SsdBudget()}));
   if (core_->store != nullptr) {
+    PREFIXD_RETURN_IF_ERROR(core_->SaveSpace(*space));
     PREFIXD_RETURN_IF_ERROR(core_->store->PutMeta(kMetaPrefix + base::ToHex(id), Encode(limits)));
   }
   core_->index->SetSpaceLimits(space->handle, limits);

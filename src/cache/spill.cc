@@ -30,7 +30,8 @@ BlockRecord RecordOf(const index::SpillBlock& block) {
                      .block = {}};
   record.block.hash = block.hash;
   record.block.parent = block.parent;
-  record.block.parent_path = block.parent_path;
+  record.block.serials = block.serials;
+  record.block.other_serials = block.other_serials;
   record.block.tokens = block.tokens;
   record.block.content = block.content;
   record.block.ends = block.ends;
@@ -218,7 +219,6 @@ absl::StatusOr<uint64_t> Core::SpillOnce(uint64_t round_start, WriteLimits limit
     SaySpillFailed(space);
     return space;
   }
-  PREFIXD_RETURN_IF_ERROR(SaveSpaces());
   Batch batch = PickBatch(round_start, limits);
   if (batch.blocks.empty()) return batch.refused ? 1 : 0;
   PREFIXD_ASSIGN_OR_RETURN(const SegmentSums sums, WriteBatch(std::move(batch)));
@@ -229,7 +229,8 @@ absl::StatusOr<SegmentSums> Core::WriteBatch(Batch batch) {
   std::vector<index::SpilledPage> spilled;
   SegmentSums sums;
   const int64_t started = options.clock->MonotonicMicros();
-  absl::Status status = WriteSegment(&batch, &spilled, &sums);
+  absl::Status status = SaveSpaces(batch.blocks);
+  if (status.ok()) status = WriteSegment(&batch, &spilled, &sums);
   if (!status.ok()) {
     index->AbortSpill(batch.blocks);
     FreeTaken();
@@ -251,7 +252,7 @@ absl::StatusOr<SegmentSums> Core::WriteBatch(Batch batch) {
 
 // Every round takes what is urgent first. A round may find some of the blocks in a segment under
 // way, or cut short before them: they are asked for until they are there.
-bool Core::WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline deadline) {
+bool Core::WaitForSsd(const std::vector<index::BlockRef>& blocks, const Patience& patience) {
   constexpr int kVainRounds = 3;  // one may have begun before, one may have been of others' blocks
   for (int vain = 0; vain < kVainRounds;) {
     const index::PrefixIndex::OnDisk on_disk = index->AreOnSsd(blocks);
@@ -265,7 +266,8 @@ bool Core::WaitForSsd(const std::vector<index::BlockRef>& blocks, base::Deadline
     spill_wake.NotifyAll();
     const uint64_t round = spill_rounds, failures = spill_failures;
     while (spill_rounds == round && !spill_stop) {
-      if (!spill_done.WaitUntil(spill_mutex, deadline)) return false;
+      if (patience.over()) return false;
+      spill_done.WaitUntil(spill_mutex, patience.next_look());
     }
     if (spill_stop || ssd_failing) return false;
     vain += spill_failures != failures;
@@ -282,6 +284,11 @@ void Core::PauseSpilling() {
 }
 
 void Core::SpillLoop() {
+  {
+    base::MutexLock lock(spill_mutex);
+    while (!tier_works && !spill_stop) spill_wake.Wait(spill_mutex);
+    if (spill_stop) return;
+  }
   SelfTest();
   while (true) {
     {
@@ -306,12 +313,13 @@ void Core::SpillLoop() {
   }
 }
 
-FlushResult Cache::Flush(base::Deadline deadline) {
+FlushResult Cache::Flush(const Patience& patience) {
   FlushResult result;
   const uint64_t round_start = core_->store != nullptr ? core_->store->last_sequence() : 0;
   core_->index->AdmitAll();
-  const bool loaded = core_->WaitLoaded(deadline);
-  while (loaded && core_->store != nullptr && std::chrono::steady_clock::now() < deadline) {
+  const bool loaded = core_->WaitLoaded(patience.until());
+  if (loaded && core_->store != nullptr) core_->WaitVerified(patience);
+  while (loaded && core_->store != nullptr && !patience.over()) {
     const absl::StatusOr<uint64_t> bytes =
         core_->SpillOnce(round_start, Core::WriteLimits::kIgnore);
     if (!bytes.ok() || *bytes == 0) break;

@@ -65,7 +65,7 @@ absl::Status Core::CheckStaged(Reservation* reservation, const CommitRequest& re
 }
 
 absl::Status Core::TakeStaged(Reservation* reservation, const StagedPlace& place,
-                              const ram::Staging& from, base::Deadline deadline) {
+                              const ram::Staging& from, const Patience& patience) {
   const SpaceInfo& space = *reservation->space;
   const size_t block = place.first_token / space.identity.block_tokens;
   ArrivingPage page;
@@ -76,7 +76,7 @@ absl::Status Core::TakeStaged(Reservation* reservation, const StagedPlace& place
           .page_bytes;
   PREFIXD_ASSIGN_OR_RETURN(
       page.extent, AllocateExtent(page.page_bytes, space.FullPageBytes(place.group, place.rung),
-                                  deadline, &reservation->cancelled));
+                                  patience, &reservation->cancelled));
   page.check =
       block::CopyAndCheck(reservation->NameOf(block, place.group, place.rung),
                           from.view(place.offset, page.page_bytes), arena->data(page.extent));

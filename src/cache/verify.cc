@@ -15,29 +15,31 @@ constexpr uint64_t kOnSsd = uint64_t{1} << 63;
 constexpr uint64_t kMaxVerifiedPage = uint64_t{1} << 30;  // memory for one page is ours meanwhile
 
 // A snapshot inside a block is named by the block that its own tokens would make.
-block::BlockHash BlockOf(const index::RestoredBlock& block, const index::RestoredPage& page) {
+block::BlockHash BlockOf(const block::BlockHasher& hasher, const index::RestoredBlock& block,
+                         const index::RestoredPage& page) {
   if (page.tokens >= block.tokens.size()) return block.hash;
   const std::vector<block::ContentKey> keys = block::CutContent(block.content, 0, page.tokens);
-  return block::HashBlock(block.parent, {std::span(block.tokens).first(page.tokens), keys});
+  return hasher.Hash(block.parent, {std::span(block.tokens).first(page.tokens), keys});
 }
 
-// Holds a pace of so many bytes a second since it was made, until a deadline.
+// Holds a pace of so many bytes a second since it was made, while patience lasts.
 class Pace {
  public:
-  Pace(uint64_t bytes_per_s, base::Deadline deadline)
-      : bytes_per_s_(bytes_per_s), deadline_(deadline) {}
+  Pace(uint64_t bytes_per_s, const Patience& patience)
+      : bytes_per_s_(bytes_per_s), patience_(patience) {}
   void Add(uint64_t bytes) {
     bytes_ += bytes;
     if (bytes_per_s_ == 0) return;
     const auto due = std::chrono::duration<double>(static_cast<double>(bytes_) /
                                                    static_cast<double>(bytes_per_s_));
-    const base::Deadline at = begun_ + std::chrono::duration_cast<base::Deadline::duration>(due);
-    std::this_thread::sleep_until(std::min(at, deadline_));
+    while (std::chrono::steady_clock::now() - begun_ < due && !patience_.over()) {
+      std::this_thread::sleep_until(patience_.next_look());
+    }
   }
 
  private:
   const uint64_t bytes_per_s_;
-  const base::Deadline deadline_;
+  const Patience patience_;
   const base::Deadline begun_ = std::chrono::steady_clock::now();
   uint64_t bytes_ = 0;
 };
@@ -64,8 +66,8 @@ void Core::VerifySlab(uint64_t begin, uint64_t end, const PaceCallback& pace,
     if (IsBadInRam(page)) {
       ++progress->bad;
       counters.Add("check_failures");
-      CountEvicted(
-          index->EvictRange(page.extent.offset, page.extent.offset + 1, /*may_drop_dirty=*/true));
+      // Its extent may be another page's by now, which is none of this one's faults.
+      CountEvicted(index->EvictPicked(page.ref, page.extent));
       FreeTaken();
       Log(LogLevel::kWarning, absl::StrCat("verify: the page at arena offset ", page.extent.offset,
                                            " is bad and dropped"));
@@ -78,9 +80,10 @@ void Core::VerifySegment(const ssd::SegmentInfo& segment, const PaceCallback& pa
                          VerifyProgress* progress) {
   const VerifyProgress before = *progress;
   std::vector<std::byte> page;
+  std::vector<uint64_t> bad;
   const auto verify = [&](const BlockRecord& record, const index::RestoredPage& stored) {
     const block::PageName name{.space = record.space,
-                               .block = BlockOf(record.block, stored),
+                               .block = BlockOf(hasher, record.block, stored),
                                .group = static_cast<uint16_t>(stored.group),
                                .rung = static_cast<uint16_t>(stored.rung),
                                .tokens = stored.tokens};
@@ -91,9 +94,7 @@ void Core::VerifySegment(const ssd::SegmentInfo& segment, const PaceCallback& pa
     if (absl::IsDataLoss(status)) {
       ++progress->bad;
       counters.Add("check_failures");
-      // Gone, or dirty again where RAM has it: then it is written anew.
-      index->DropSsdRange(stored.ssd_sequence, stored.ssd_sequence);
-      FreeTaken();
+      bad.push_back(stored.ssd_sequence);
       Log(LogLevel::kWarning, absl::StrCat("verify: page at ssd sequence ", stored.ssd_sequence,
                                            " is bad and dropped: ", std::string(status.message())));
     } else if (!status.ok()) {
@@ -117,6 +118,11 @@ void Core::VerifySegment(const ssd::SegmentInfo& segment, const PaceCallback& pa
       },
       &unreadable);
   progress->unreadable += unreadable + (read.ok() ? 0 : 1);
+  if (!bad.empty()) {
+    // Gone, or dirty again where RAM has it: then it is written anew.
+    index->DropSsdPages(std::move(bad));
+    FreeTaken();
+  }
   if (progress->bad + progress->unreadable == before.bad + before.unreadable) return;
   // What leaves while it is read is neither bad nor missed; a start's test page goes under the
   // lock.
@@ -159,9 +165,9 @@ VerifyProgress Core::VerifyStep(uint64_t cursor, const PaceCallback& pace) {
   return progress;
 }
 
-VerifyProgress Cache::Verify(uint64_t cursor, uint64_t bytes_per_s, base::Deadline deadline) {
+VerifyProgress Cache::Verify(uint64_t cursor, uint64_t bytes_per_s, const Patience& patience) {
   base::MutexLock one(core_->verify_mutex);
-  Pace pace(bytes_per_s, deadline);
+  Pace pace(bytes_per_s, patience);
   const VerifyProgress progress =
       core_->VerifyStep(cursor, [&pace](uint64_t bytes) { pace.Add(bytes); });
   core_->counters.AddAll({{"verify.pages", progress.pages},

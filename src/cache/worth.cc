@@ -37,4 +37,9 @@ double Worth::Seconds(const Release& release) {
   return release.used_tokens / rate - static_cast<double>(load_us) * 1e-6;
 }
 
+void Worth::Forget(block::SpaceHandle space) {
+  base::MutexLock lock(mutex_);
+  rates_.erase(space);
+}
+
 }  // namespace prefixd::cache

@@ -28,6 +28,7 @@ class Worth {
   // Seconds saved; negative where loading took longer than computing. 0 where no rate is known:
   // that of the release, of the lookup, or of the last release in this space that told one.
   double Seconds(const Release& release) PREFIXD_EXCLUDES(mutex_);
+  void Forget(block::SpaceHandle space) PREFIXD_EXCLUDES(mutex_);
 
  private:
   double RateOf(const Release& release) PREFIXD_EXCLUDES(mutex_);

@@ -93,8 +93,8 @@ void PrefixIndex::Impl::SetStamp(Node& node, int64_t stamp) {
 uint64_t PrefixIndex::Impl::MemoryBytes() const {
   const uint64_t in_orders = eviction->size() + spill_order.size() + unverified_order.size() +
                              2 * (windows.size() + snapshots.size());
-  return totals.memory_bytes + nodes.MemoryBytes() + by_hash.MemoryBytes() + children_bytes +
-         in_orders * kInOrder + table_bytes + ghosts.MemoryBytes() +
+  return totals.memory_bytes + spaces_bytes + nodes.MemoryBytes() + by_serial.MemoryBytes() +
+         children_bytes + in_orders * kInOrder + table_bytes + ghosts.MemoryBytes() +
          freed.capacity() * sizeof(block::Extent);
 }
 

@@ -85,13 +85,12 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   }
   if (absl::Status fits = CheckShape(*space, adopted); !fits.ok()) return fits;
   const block::SequenceView tokens{adopted.tokens, adopted.content};
-  if (impl_->Hash(adopted.name.parent, tokens) != adopted.name.hash ||
-      Impl::PathOf(adopted.name.parent_path, tokens) != adopted.name.path) {
-    return absl::DataLossError("adopt: its name is not that of its parent and tokens");
-  }
-  auto found = impl_->ParentByHash(*space, adopted.name.parent, adopted.name.parent_path);
+  auto found = impl_->ParentBySerial(*space, adopted.serials.parent);
   if (!found.ok()) return found.status();
   Node& parent = **found;
+  if (impl_->Hash(parent.hash, tokens) != adopted.name.hash) {
+    return absl::DataLossError("adopt: its hash is not that of its parent and tokens");
+  }
   if (adopted.first_token != parent.first_token() + parent.size()) {
     return absl::DataLossError(absl::StrCat("adopt: at token ", adopted.first_token,
                                             ", its parent ends at ",
@@ -102,6 +101,10 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   if (snapshot && taken > impl_->limits.snapshot_bytes) {
     return absl::ResourceExhaustedError("adopt: snapshots take their share already");
   }
+  if (Node* const same = impl_->FindSerial(adopted.serials.own);
+      same != nullptr && same != ExactChild(parent, tokens)) {
+    return absl::DataLossError("adopt: another block has its serial");
+  }
   Node* node = snapshot ? AnyExtending(parent, tokens) : ExactChild(parent, tokens);
   const Page* const there =
       node == nullptr ? nullptr : FindPage(*node, adopted.page.group, adopted.page.rung);
@@ -109,7 +112,10 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
                        there->state() == PageState::kSsd) &&
                       !IsCovered(parent, tokens, adopted.page);
   if (needed && node == nullptr) {
-    node = impl_->InsertChild(parent, tokens, adopted.name.hash, 1);
+    node = impl_->InsertChild(parent, tokens, adopted.name.hash, adopted.serials.own, 1);
+  }
+  if (node != nullptr && tokens.tokens.size() == space->shape.block_tokens) {
+    impl_->AddSerial(*node, adopted.serials.own);
   }
   for (const uint32_t end : adopted.ends) {
     if (Node* const first = FirstExtending(parent, Head(tokens, end))) impl_->SetEnd(*first, end);
@@ -174,29 +180,40 @@ std::vector<PageInfo> PrefixIndex::Unverified(size_t limit) const {
 }
 
 void PrefixIndex::Impl::EndAdoption() {
+  struct Used : BlockRef {
+    int64_t last_use = 0;
+    uint32_t first_token = 0;
+  };
+  std::vector<AdoptedUse> adopted;
+  std::vector<HeldPage> held;
+  {
+    const base::MutexLock lock(mutex);
+    std::swap(adopted, adopted_uses);
+    std::swap(held, adoption.pages);
+  }
   // A path was used when the last block on it was: ancestors first by use, so leaf by leaf upwards.
-  absl::flat_hash_map<Node*, int64_t> uses;
-  for (const AdoptedUse& adopted : adopted_uses) {
-    if (Resolve(adopted.ref) == nullptr || !adopted.ref.node->in_tree) continue;
-    for (Node* node = adopted.ref.node; !node->is_root(); node = node->parent()) {
-      const auto [it, added] = uses.emplace(node, adopted.last_use);
-      if (!added && it->second >= adopted.last_use) break;
-      it->second = adopted.last_use;
+  absl::flat_hash_map<uint64_t, Used> uses;
+  InSteps(std::span<const AdoptedUse>(adopted), [&](const AdoptedUse& one) {
+    if (Resolve(one.ref) == nullptr || !one.ref.node->in_tree) return;
+    for (Node* node = one.ref.node; !node->is_root(); node = node->parent()) {
+      Used& used = uses[node->id()];
+      if (used.node != nullptr && used.last_use >= one.last_use) break;
+      used = {{node, node->id()}, one.last_use, node->first_token()};
     }
-  }
-  adopted_uses = {};
-  std::vector<std::pair<int64_t, Node*>> order;
-  for (const auto& [node, use] : uses) order.emplace_back(use, node);
-  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::tuple(a.first, b.second->first_token(), a.second->id()) <
-           std::tuple(b.first, a.second->first_token(), b.second->id());
   });
-  for (const auto& [use, node] : order) {
-    SetStamp(*node, next_stamp++);
-    Reorder(*node);
-  }
-  const std::vector<HeldPage> held = std::exchange(adoption.pages, {});
-  DropPages(held, false);
+  std::vector<Used> order;
+  for (const auto& [id, used] : uses) order.push_back(used);
+  std::ranges::sort(order, [](const Used& a, const Used& b) {
+    return std::tuple(a.last_use, b.first_token, a.node_id) <
+           std::tuple(b.last_use, a.first_token, b.node_id);
+  });
+  ForEachInSteps(order, [&](Node& node) PREFIXD_REQUIRES(mutex) {
+    SetStamp(node, next_stamp++);
+    Reorder(node);
+  });
+  InSteps(std::span<const HeldPage>(held), [&](const HeldPage& page) PREFIXD_REQUIRES(mutex) {
+    DropPages({&page, 1}, false);
+  });
 }
 
 }  // namespace prefixd::index

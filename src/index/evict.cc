@@ -65,23 +65,27 @@ Evicted PrefixIndex::EvictAbove(block::SpaceHandle handle, uint64_t ram_bytes,
 }
 
 Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty) {
-  const base::MutexLock lock(impl_->mutex);
-  std::vector<BlockRef> touched;
-  for (Node* const node : impl_->nodes) {
-    const bool inside = node->in_tree && std::ranges::any_of(node->pages(), [&](const Page& page) {
-                          const block::Extent extent = page.extent();
-                          return extent && extent.offset >= begin && extent.offset < end;
-                        });
-    if (inside) touched.push_back({node, node->id()});
-  }
+  std::vector<Impl::FoundBlock> touched = impl_->FindInSteps([&](const Node& node) {
+    return node.in_tree && std::ranges::any_of(node.pages(), [&](const Page& page) {
+             const block::Extent extent = page.extent();
+             return extent && extent.offset >= begin && extent.offset < end;
+           });
+  });
   Evicted evicted;
-  for (const BlockRef& block : touched) {
-    Add(impl_->GiveUpRam(*block.node, may_drop_dirty, begin, end), &evicted);
-  }
-  // Deepest first, so that settling one never deletes another before its turn.
-  std::ranges::sort(touched, std::greater<>(),
-                    [](const BlockRef& a) { return a.node->first_token(); });
-  impl_->SettleIfLeft(touched);
+  impl_->ForEachInSteps(touched, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
+    if (node.in_tree) Add(impl_->GiveUpRam(node, may_drop_dirty, begin, end), &evicted);
+  });
+  impl_->SettleDeepestFirst(&touched);
+  return evicted;
+}
+
+Evicted PrefixIndex::EvictPicked(const PageRef& ref, block::Extent extent) {
+  const base::MutexLock lock(impl_->mutex);
+  const Page* const page = impl_->Resolve(ref);
+  if (page == nullptr || !page->moving() || page->extent() != extent) return {};
+  const Evicted evicted = impl_->GiveUpRam(*ref.node, true, extent.offset, extent.offset + 1);
+  const BlockRef block{ref.node, ref.node_id};
+  impl_->SettleIfLeft({&block, 1});
   return evicted;
 }
 
@@ -98,29 +102,31 @@ Evicted PrefixIndex::Impl::Forget(Node& node) {
 
 Evicted PrefixIndex::ForgetUnused(block::SpaceHandle handle, int64_t before_stamp,
                                   uint64_t ssd_bytes) {
-  const base::MutexLock lock(impl_->mutex);
   Evicted forgotten;
-  Space* const space = impl_->FindSpace(handle);
-  if (space == nullptr) return forgotten;
   const auto may_go = [&](const Node& node) {
-    if (!node.in_tree || !node.children().empty() || node.pins > 0) return false;
-    const bool cold_copy = !AnyInRam(node) && space->totals.ssd_pages > ssd_bytes;
+    const Space& space = *node.space();
+    if (space.handle != handle || !node.in_tree || !node.children().empty() || node.pins > 0) {
+      return false;
+    }
+    const bool cold_copy = !AnyInRam(node) && space.totals.ssd_pages > ssd_bytes;
     return node.stamp < before_stamp || cold_copy;
   };
-  std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
-  for (Node* const node : impl_->nodes) {
-    if (node->space() == space && may_go(*node)) coldest.push({node->stamp, node->id(), node});
-  }
-  while (!coldest.empty()) {
-    Node* const node = coldest.top().node;
-    coldest.pop();
-    if (!may_go(*node)) continue;
-    Node* const parent = node->parent();
-    Add(impl_->Forget(*node), &forgotten);
-    Node* const leaf = impl_->Settle(parent);
-    if (leaf != nullptr && may_go(*leaf)) coldest.push({leaf->stamp, leaf->id(), leaf});
-  }
+  impl_->DropColdest(may_go, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
+    Add(impl_->Forget(node), &forgotten);
+    return true;
+  });
   return forgotten;
+}
+
+// Of both tiers. Requires: no children.
+uint64_t PrefixIndex::Impl::ClearBlock(Node& node) {
+  uint64_t bytes = 0;
+  for (const Page& page : node.pages()) {
+    const uint64_t copies = (page.has_extent() ? 1u : 0u) + (OnSsd(page) ? 1u : 0u);
+    bytes += copies * PageBytes(node, page);
+  }
+  Detach(node, false);
+  return bytes;
 }
 
 uint64_t PrefixIndex::Impl::ClearTree(Space& space) {
@@ -131,60 +137,93 @@ uint64_t PrefixIndex::Impl::ClearTree(Space& space) {
     Node* const node = open.back();
     open.pop_back();
     if (!node->is_root()) children_last.push_back(node);
-    for (const Page& page : node->pages()) {
-      const uint64_t copies = (page.has_extent() ? 1u : 0u) + (OnSsd(page) ? 1u : 0u);
-      bytes += copies * PageBytes(*node, page);
-    }
     open.insert(open.end(), node->children().begin(), node->children().end());
   }
-  for (auto it = children_last.rbegin(); it != children_last.rend(); ++it) Detach(**it, false);
+  for (auto it = children_last.rbegin(); it != children_last.rend(); ++it)
+    bytes += ClearBlock(**it);
   return bytes;
 }
 
-uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
-  const base::MutexLock lock(impl_->mutex);
-  Space* const space = impl_->FindSpace(handle);
-  if (space == nullptr) return 0;
-  for (const auto& [id, reservation] : impl_->reservations) {
+Space* PrefixIndex::Impl::EndPlansAndPins(block::SpaceHandle handle) {
+  Space* const space = FindSpace(handle);
+  if (space == nullptr) return nullptr;
+  for (const auto& [id, reservation] : reservations) {
     if (reservation->space != space) continue;
     reservation->space = nullptr;
-    impl_->DropHolds(*reservation);
+    DropHolds(*reservation);
   }
-  impl_->EndPinsOf(*space);
-  return impl_->ClearTree(*space);
+  EndPinsOf(*space);
+  return space;
+}
+
+// Most of it in steps, the deepest blocks first; what was stored meanwhile at once.
+uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
+  {
+    const base::MutexLock lock(impl_->mutex);
+    if (impl_->EndPlansAndPins(handle) == nullptr) return 0;
+  }
+  uint64_t bytes = 0;
+  std::vector<Impl::FoundBlock> blocks = impl_->FindInSteps([&](const Node& node) {
+    return node.in_tree && !node.is_root() && node.space()->handle == handle;
+  });
+  std::ranges::sort(blocks, std::greater<>(), &Impl::FoundBlock::first_token);
+  impl_->ForEachInSteps(blocks, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
+    if (node.in_tree && node.children().empty()) bytes += impl_->ClearBlock(node);
+  });
+  const base::MutexLock lock(impl_->mutex);
+  Space* const space = impl_->EndPlansAndPins(handle);
+  return space == nullptr ? bytes : bytes + impl_->ClearTree(*space);
+}
+
+void PrefixIndex::Impl::DropColdest(const std::function<bool(const Node&)>& may_go,
+                                    const std::function<bool(Node&)>& drop) {
+  std::vector<OrderKey> found;
+  ForEachInSteps([&](Node& node) {
+    if (may_go(node)) found.push_back({node.stamp, node.id(), &node});
+  });
+  std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest(std::greater<>(),
+                                                                               std::move(found));
+  constexpr int kAtOnce = 512;
+  while (!coldest.empty()) {
+    const base::MutexLock lock(mutex);
+    for (int i = 0; i < kAtOnce && !coldest.empty(); ++i) {
+      const OrderKey key = coldest.top();
+      coldest.pop();
+      Node* const node = nodes.Find(key.id);
+      if (node == nullptr || !may_go(*node) || node->stamp != key.stamp) continue;  // used since
+      Node* const parent = node->parent();
+      if (!drop(*node)) return;
+      Node* const leaf = Settle(parent);
+      if (leaf != nullptr && may_go(*leaf)) coldest.push({leaf->stamp, leaf->id(), leaf});
+    }
+  }
 }
 
 void PrefixIndex::TrimMemory(uint64_t target_bytes) {
-  const base::MutexLock lock(impl_->mutex);
+  {
+    const base::MutexLock lock(impl_->mutex);
+    if (impl_->MemoryBytes() <= target_bytes) return;
+  }
   const auto droppable = [](const Node& node) {
     return node.in_tree && node.children().empty() && !AnyInRam(node) && node.pins == 0;
   };
-  std::priority_queue<OrderKey, std::vector<OrderKey>, std::greater<>> coldest;
-  if (impl_->MemoryBytes() <= target_bytes) return;
-  for (Node* const node : impl_->nodes) {
-    if (droppable(*node)) coldest.push({node->stamp, node->id(), node});
-  }
-  while (!coldest.empty() && impl_->MemoryBytes() > target_bytes) {
-    Node* const node = coldest.top().node;
-    coldest.pop();
-    Node* const parent = node->parent();
-    impl_->Detach(*node, true);
-    Node* const leaf = impl_->Settle(parent);
-    if (leaf != nullptr && droppable(*leaf)) coldest.push({leaf->stamp, leaf->id(), leaf});
-    impl_->by_hash.Shrink();
-  }
+  impl_->DropColdest(droppable, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
+    impl_->by_serial.Shrink();
+    if (impl_->MemoryBytes() <= target_bytes) return false;
+    impl_->Detach(node, true);
+    return true;
+  });
 }
 
 PrefixIndex::Places PrefixIndex::ListPlaces() const {
-  const base::MutexLock lock(impl_->mutex);
   Places places;
-  for (const Node* const node : impl_->nodes) {
-    for (const Page& page : node->pages()) {
+  impl_->ForEachInSteps([&](const Node& node) {
+    for (const Page& page : node.pages()) {
       if (!page.has_extent()) continue;
-      if (node->in_tree) places.extents.push_back(page.extent());
-      if (!node->in_tree) places.detached_bytes += PageBytes(*node, page);
+      if (node.in_tree) places.extents.push_back(page.extent());
+      if (!node.in_tree) places.detached_bytes += PageBytes(node, page);
     }
-  }
+  });
   return places;
 }
 

@@ -1,42 +1,60 @@
 #include "index/eviction_order.h"
 
+#include <cstdint>
+#include <utility>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_set.h"
+
 #include "index/space.h"
 
 namespace prefixd::index {
 namespace {
 
-// An order by stamp for each space: what is coldest of all is coldest of its own.
+// An order by stamp for each space that has any, and an order of spaces by their coldest: there may
+// be very many spaces, of which few have limits.
 class LeafLru final : public EvictionPolicy {
  public:
   void Put(Node& node, Place place) override {
     if (place == node.in_evict_order) return;
-    Orders& orders = orders_[node.space()];
+    const Space* const space = node.space();
+    Orders& orders = orders_[space];
     const OrderKey key{node.stamp, node.id(), &node};
     if (node.in_evict_order != Place::kNone) size_ -= orders.At(node.in_evict_order).erase(key);
     if (place != Place::kNone) size_ += orders.At(place).insert(key).second ? 1 : 0;
     node.in_evict_order = place;
+    Rank(space, orders, false);
+    Rank(space, orders, true);
+    if (orders.clean.empty() && orders.dirty.empty()) orders_.erase(space);
   }
 
   Node* Next(bool may_drop_dirty) const override {
     Node* coldest = nullptr;
-    bool coldest_above = false;
-    for (const auto& [space, orders] : orders_) {
-      const uint64_t ram_bytes = space->totals.ram_extents;
-      const uint64_t ceiling = space->limits.ram_ceiling_bytes;
-      const bool above = ceiling > 0 && ram_bytes > ceiling;
-      if (ram_bytes <= space->limits.ram_floor_bytes || (coldest_above && !above)) continue;
-      Node* const node = Coldest(orders, may_drop_dirty);
-      if (node == nullptr) continue;
-      const bool first = coldest == nullptr || (above && !coldest_above);
-      if (first || node->stamp < coldest->stamp) coldest = node;
-      coldest_above = coldest_above || above;
+    for (const Space* const space : with_ceiling_) {
+      if (space->totals.ram_extents <= space->limits.ram_ceiling_bytes || IsBelowFloor(*space)) {
+        continue;
+      }
+      Node* const node = NextOf(*space, may_drop_dirty);
+      if (node != nullptr && (coldest == nullptr || node->stamp < coldest->stamp)) coldest = node;
     }
-    return coldest;
+    if (coldest != nullptr) return coldest;
+    for (const auto& [stamp, space] : coldest_[may_drop_dirty]) {
+      if (!IsBelowFloor(*space)) return NextOf(*space, may_drop_dirty);
+    }
+    return nullptr;
   }
 
   Node* NextOf(const Space& space, bool may_drop_dirty) const override {
     const auto found = orders_.find(&space);
     return found == orders_.end() ? nullptr : Coldest(found->second, may_drop_dirty);
+  }
+
+  void LimitsChanged(const Space& space) override {
+    if (space.limits.ram_ceiling_bytes > 0) {
+      with_ceiling_.insert(&space);
+    } else {
+      with_ceiling_.erase(&space);
+    }
   }
 
   bool Is(const Node& node, Place place) const override {
@@ -50,10 +68,26 @@ class LeafLru final : public EvictionPolicy {
   size_t size() const override { return size_; }
 
  private:
+  static constexpr int64_t kNone = INT64_MAX;
   struct Orders {
     Order clean, dirty;
+    int64_t ranked[2] = {kNone, kNone};  // the stamps under which it stands in coldest_
     Order& At(Place place) { return place == Place::kClean ? clean : dirty; }
   };
+
+  static bool IsBelowFloor(const Space& space) {
+    return space.totals.ram_extents <= space.limits.ram_floor_bytes;
+  }
+
+  void Rank(const Space* space, Orders& orders, bool dirty_too) {
+    const Node* const node = Coldest(orders, dirty_too);
+    const int64_t stamp = node == nullptr ? kNone : node->stamp;
+    int64_t& ranked = orders.ranked[dirty_too];
+    if (stamp == ranked) return;
+    if (ranked != kNone) coldest_[dirty_too].erase({ranked, space});
+    if (stamp != kNone) coldest_[dirty_too].insert({stamp, space});
+    ranked = stamp;
+  }
 
   static Node* Coldest(const Orders& orders, bool may_drop_dirty) {
     const bool dirty = may_drop_dirty && !orders.dirty.empty();
@@ -65,6 +99,9 @@ class LeafLru final : public EvictionPolicy {
   }
 
   absl::flat_hash_map<const Space*, Orders> orders_;
+  // With the stamp of the coldest block: of the clean ones, and of all.
+  absl::btree_set<std::pair<int64_t, const Space*>> coldest_[2];
+  absl::flat_hash_set<const Space*> with_ceiling_;
   size_t size_ = 0;
 };
 

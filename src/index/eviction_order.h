@@ -30,6 +30,8 @@ class EvictionPolicy {
   virtual Node* Next(bool may_drop_dirty) const = 0;
   // The same of one space, whatever its floor.
   virtual Node* NextOf(const Space& space, bool may_drop_dirty) const = 0;
+  // The space's limits are others than before.
+  virtual void LimitsChanged(const Space& space) = 0;
   // Whether the block is where Put() placed it last; for Validate.
   virtual bool Is(const Node& node, Place place) const = 0;
   virtual size_t size() const = 0;

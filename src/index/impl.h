@@ -7,6 +7,8 @@
 // match.cc, acquire.cc, set.cc, lease.cc, pin.cc, promote.cc, reserve.cc, publish.cc, evict.cc,
 // move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
 #pragma once
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -45,13 +47,16 @@ struct PrefixIndex::Impl {
   ~Impl();
 
   // --- tree.cc ---
-  block::BlockHash Hash(const block::BlockHash& parent, const block::SequenceView& block) const;
+  block::BlockHash Hash(const block::BlockHash& parent, const block::SequenceView& block) const {
+    return options.hasher.Hash(parent, block);
+  }
+  uint64_t NewSerial() PREFIXD_REQUIRES(mutex);
   Space* FindSpace(block::SpaceHandle handle) const PREFIXD_REQUIRES(mutex);
-  // A hole, to be given pages by the caller.
-  static uint64_t PathOf(uint64_t parent, const block::SequenceView& tokens);
-  // Of these tokens under `parent`, with `hash`, and room for so many pages.
+  bool IsEmpty(const Space& space) const PREFIXD_REQUIRES(mutex);
+  // A hole, to be given pages by the caller, of these tokens under `parent`, with `hash`, `serial`
+  // (0: a new one), and room for so many pages.
   Node* InsertChild(Node& parent, const block::SequenceView& tokens, const block::BlockHash& hash,
-                    size_t pages) PREFIXD_REQUIRES(mutex);
+                    uint64_t serial, size_t pages) PREFIXD_REQUIRES(mutex);
   // Out of the tree; deleted when nobody needs it. Requires: no children. `ghost`: remember it.
   void Detach(Node& node, bool ghost) PREFIXD_REQUIRES(mutex);
   // Siblings that hold nothing that `node` does not hold leave the tree.
@@ -73,6 +78,46 @@ struct PrefixIndex::Impl {
   Page* Resolve(const PageRef& ref) PREFIXD_REQUIRES(mutex);
   // Up to the root, or to `below`, which keeps its stamp.
   void StampPath(Node* leaf, const Node* below = nullptr) PREFIXD_REQUIRES(mutex);
+
+  // Calls `look(Node&)` under the mutex for every block, in or out of the tree, and lets others
+  // have the mutex after every kStepBlocks. Blocks that come meanwhile may be missed.
+  static constexpr uint32_t kStepBlocks = 8192;
+  template <typename Look>
+  void ForEachInSteps(Look look) const PREFIXD_EXCLUDES(mutex) {
+    for (uint32_t from = 0; from != NodePool::kNone;) {
+      const base::MutexLock lock(mutex);
+      from = nodes.ForSome(from, kStepBlocks, look);
+    }
+  }
+  // Calls `take` under the mutex for each of them, which costs more than a look.
+  template <typename Item, typename Take>
+  void InSteps(std::span<const Item> items, Take take) const PREFIXD_EXCLUDES(mutex) {
+    constexpr size_t kStep = kStepBlocks / 16;
+    for (size_t from = 0; from < items.size(); from += kStep) {
+      const base::MutexLock lock(mutex);
+      for (const Item& item : items.subspan(from, std::min(kStep, items.size() - from))) take(item);
+    }
+  }
+  // Calls `look(Node&)` the same way for these blocks, as far as they are still there.
+  template <typename Ref, typename Look>
+  void ForEachInSteps(const std::vector<Ref>& blocks, Look look) const PREFIXD_EXCLUDES(mutex) {
+    InSteps(std::span<const Ref>(blocks), [&](const Ref& block) {
+      if (nodes.Find(block.node_id) != nullptr) look(*block.node);
+    });
+  }
+  struct FoundBlock : BlockRef {
+    uint32_t first_token = 0;
+  };
+  template <typename IsWanted>
+  std::vector<FoundBlock> FindInSteps(IsWanted is_wanted) const PREFIXD_EXCLUDES(mutex) {
+    std::vector<FoundBlock> found;
+    ForEachInSteps([&](Node& node) {
+      if (is_wanted(node)) found.push_back({{&node, node.id()}, node.first_token()});
+    });
+    return found;
+  }
+  // In steps; a block that goes before its turn is passed over.
+  void SettleDeepestFirst(std::vector<FoundBlock>* blocks) PREFIXD_EXCLUDES(mutex);
 
   // --- account.cc ---
   // Every change of a node's pages, ends, holders, stamp or place in the tree happens inside one of
@@ -184,7 +229,8 @@ struct PrefixIndex::Impl {
   // --- reserve.cc ---
   // Requires: wish.turn_ends ascend, and the sequence's own end is the last of them.
   void PlanBlocks(const Walk& walk, block::SessionId session, uint32_t coarser,
-                  const SnapshotWish& wish, Reservation& reservation, Reserved& reserved) const
+                  const SnapshotWish& wish, Reservation& reservation) const PREFIXD_REQUIRES(mutex);
+  absl::Status CheckReserve(const Space* space, block::SpaceHandle handle, size_t tokens) const
       PREFIXD_REQUIRES(mutex);
   void MoveHold(Reservation& reservation, Node* to, uint32_t blocks) PREFIXD_REQUIRES(mutex);
   void DropHold(Node& node) PREFIXD_REQUIRES(mutex);
@@ -195,8 +241,14 @@ struct PrefixIndex::Impl {
 
   // --- publish.cc ---
   absl::StatusOr<Reservation*> FindReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
+  // The parent of a block of the plan that may be published. FailedPrecondition: it is not stored.
+  absl::StatusOr<Node*> ParentFor(Reservation& reservation, uint32_t block_index)
+      PREFIXD_REQUIRES(mutex);
+  // Whether the block has these serials, or would have them in the tree.
+  bool Stand(const Reservation& reservation, uint32_t block_index, Node& parent,
+             const Serials& serials) const PREFIXD_REQUIRES(mutex);
   block::StoreResult Store(Reservation& reservation, uint32_t block_index, Node& parent,
-                           std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
+                           std::span<const NewPage> pages, uint64_t serial) PREFIXD_REQUIRES(mutex);
   bool WantsFull(const Reservation& reservation, uint32_t block_index) const
       PREFIXD_REQUIRES(mutex);
   // The other pages; the extents of the snapshots are freed.
@@ -225,7 +277,14 @@ struct PrefixIndex::Impl {
   Evicted GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin, uint64_t end)
       PREFIXD_REQUIRES(mutex);
   Evicted Forget(Node& node) PREFIXD_REQUIRES(mutex);
+  // Of the leaves that may go the coldest first, then their parents that became such leaves, in
+  // steps, as long as `drop` takes them out of the tree and answers true.
+  void DropColdest(const std::function<bool(const Node&)>& may_go,
+                   const std::function<bool(Node&)>& drop) PREFIXD_EXCLUDES(mutex);
+  uint64_t ClearBlock(Node& node) PREFIXD_REQUIRES(mutex);
   uint64_t ClearTree(Space& space) PREFIXD_REQUIRES(mutex);
+  // nullptr: there is no such space.
+  Space* EndPlansAndPins(block::SpaceHandle handle) PREFIXD_REQUIRES(mutex);
 
   // --- spill.cc ---
   // Parents before children, `node` last; as long as `bytes` is below `max_bytes`.
@@ -237,13 +296,20 @@ struct PrefixIndex::Impl {
   void BeginSpill(Node& node) PREFIXD_REQUIRES(mutex);       // until EndSpill
   SpillBlock PickBlock(Node& node, uint64_t& bytes) PREFIXD_REQUIRES(mutex);
   void EndSpill(const SpillBlock& block) PREFIXD_REQUIRES(mutex);
+  // Copies on SSD under such sequences are no more. One call at a time, by drop_mutex.
+  using IsDropped = std::function<bool(uint64_t sequence)>;
+  uint64_t DropOnSsd(const IsDropped& dropped) PREFIXD_EXCLUDES(mutex);
+  void DropCopies(Node& node, const IsDropped& dropped) PREFIXD_REQUIRES(mutex);
 
   // --- rewrite.cc ---
   SpillBlock PickAgain(Node& node, const RewriteOptions& range, bool pages) PREFIXD_REQUIRES(mutex);
 
   // --- restore.cc ---
-  absl::StatusOr<Node*> ParentByHash(Space& space, const block::BlockHash& hash,
-                                     uint64_t path) const PREFIXD_REQUIRES(mutex);
+  // The full block of this serial, in the tree or once there, or nullptr.
+  Node* FindSerial(uint64_t serial) const PREFIXD_REQUIRES(mutex);
+  absl::StatusOr<Node*> ParentBySerial(Space& space, uint64_t serial) const PREFIXD_REQUIRES(mutex);
+  // The full block is known by this serial too.
+  void AddSerial(Node& node, uint64_t serial) PREFIXD_REQUIRES(mutex);
   // Both inside a Change.
   void AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only)
       PREFIXD_REQUIRES(mutex);
@@ -252,7 +318,7 @@ struct PrefixIndex::Impl {
   // --- adopt.cc ---
   Page& AddAdoptedPage(Node& node, const NewPage& page) PREFIXD_REQUIRES(mutex);
   // Holds of earlier daemons' readers that no AdoptLease took over end; stamps by last use.
-  void EndAdoption() PREFIXD_REQUIRES(mutex);
+  void EndAdoption() PREFIXD_EXCLUDES(mutex);
 
   absl::Status Validate() const PREFIXD_REQUIRES(mutex);
 
@@ -262,13 +328,19 @@ struct PrefixIndex::Impl {
     uint64_t snapshot_bytes = 0;
   };
   Limits limits PREFIXD_GUARDED_BY(mutex);
-  mutable base::Mutex mutex;
+  mutable base::HoldGauge longest_hold;
+  mutable base::Mutex mutex{&longest_hold};
   mutable base::CondVar promoted;
   mutable uint64_t comparisons PREFIXD_GUARDED_BY(mutex) = 0;
 
-  std::vector<std::unique_ptr<Space>> spaces PREFIXD_GUARDED_BY(mutex);  // handle value - 1
-  NodePool nodes PREFIXD_GUARDED_BY(mutex);                              // roots are not here
-  HashTable by_hash PREFIXD_GUARDED_BY(mutex){&nodes};                   // full blocks in the tree
+  absl::flat_hash_map<block::SpaceHandle, std::unique_ptr<Space>> spaces PREFIXD_GUARDED_BY(mutex);
+  std::map<block::SpaceId, Space*> spaces_by_id PREFIXD_GUARDED_BY(mutex);
+  uint64_t spaces_bytes PREFIXD_GUARDED_BY(mutex) = 0;      // memory_bytes of all
+  NodePool nodes PREFIXD_GUARDED_BY(mutex);                 // roots are not here
+  SerialTable by_serial PREFIXD_GUARDED_BY(mutex){&nodes};  // full blocks in the tree
+  // Further serials of blocks, while records come back.
+  absl::flat_hash_map<uint64_t, uint64_t> other_serials PREFIXD_GUARDED_BY(mutex);  // to node ids
+  uint64_t next_serial PREFIXD_GUARDED_BY(mutex) = 0;     // a random one at first
   uint64_t children_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of Children with more than one
   Totals totals PREFIXD_GUARDED_BY(mutex);                // of all nodes
   const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) = MakeLeafLru();
@@ -293,6 +365,9 @@ struct PrefixIndex::Impl {
   uint64_t table_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of leases and reservations, estimated
   uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of leases and reservations
   int64_t next_stamp PREFIXD_GUARDED_BY(mutex) = 1;
+  base::Mutex drop_mutex;  // held by DropOnSsd, taken before `mutex`
+  // By the DropOnSsd that is under way, block by block: what moves meanwhile is not missed.
+  IsDropped dropping PREFIXD_GUARDED_BY(mutex);
   bool loading PREFIXD_GUARDED_BY(mutex) = false;  // blocks without pages stay: children may come
 };
 

@@ -112,6 +112,7 @@ block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
   for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
   ++session.leases;
   lease.losses = losses;
+  if (lease.space != nullptr) ++lease.space->leases;
   table_bytes += MemoryOf(lease);
   leases.emplace(id, std::move(lease));
   return id;
@@ -165,6 +166,7 @@ absl::Status PrefixIndex::Impl::EndLease(block::LeaseId id) {
   const auto session = sessions.find(lease.session);
   --session->second.leases;
   if (session->second.empty()) sessions.erase(session);
+  if (lease.space != nullptr) --lease.space->leases;
   leases.erase(it);
   return absl::OkStatus();
 }

@@ -95,10 +95,7 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
   for (const auto& [id, other] : reservations) {
     if (other->space != &space || other->session == session) continue;
     if (other->tokens.size() <= offset) continue;
-    // What comes before the tail is known by its name: this only announces, it promises no bytes.
-    if (offset > 0 && other->paths[offset / space.shape.block_tokens - 1] != asked.from->path()) {
-      continue;
-    }
+    if (offset > 0 && !other->PassesThrough(*asked.from)) continue;
     const uint32_t shared = offset + SharedFrom(asked.tail, other->view(), offset);
     if (shared > from) announcements.push_back({other.get(), shared});
   }

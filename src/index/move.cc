@@ -15,11 +15,10 @@ bool Movable(const Page& page) {
 
 std::vector<PageInfo> PrefixIndex::PickMovable(uint64_t begin, uint64_t end,
                                                uint64_t* others) const {
-  const base::MutexLock lock(impl_->mutex);
   std::vector<PageInfo> picked;
   uint64_t immovable = 0;
-  for (Node* const node : impl_->nodes) {
-    for (Page& page : node->pages()) {
+  impl_->ForEachInSteps([&](Node& node) {
+    for (Page& page : node.pages()) {
       const block::Extent extent = page.extent();
       if (!InRam(page.state()) || extent.offset < begin || extent.offset >= end) continue;
       if (!Movable(page)) {
@@ -27,9 +26,9 @@ std::vector<PageInfo> PrefixIndex::PickMovable(uint64_t begin, uint64_t end,
         continue;
       }
       page.Use().moving = true;
-      picked.push_back(InfoOf(*node, page));
+      picked.push_back(InfoOf(node, page));
     }
-  }
+  });
   if (others != nullptr) *others = immovable;
   return picked;
 }

@@ -35,21 +35,32 @@ uint64_t Node::BodyBytes() const {
          size() * sizeof(block::Token);
 }
 
-void Node::SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t path,
+void Node::SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t serial,
                      uint32_t page_slots) {
   first_token_ = first_token % kMaxSequenceTokens;
   size_ = static_cast<uint8_t>(tokens.tokens.size());
   page_slots_ = static_cast<uint16_t>(page_slots);
   body_ = new std::byte[BodyBytes()];
-  std::memcpy(body_, &path, sizeof(path));
+  std::memcpy(body_, &serial, sizeof(serial));
   std::ranges::copy(std::as_bytes(tokens.tokens), AfterPages());
   if (!tokens.content.empty()) {
     rare().content.assign(tokens.content.begin(), tokens.content.end());
   }
 }
 
+bool Node::AddSerial(uint64_t serial) {
+  constexpr size_t kMost = 8;
+  if (serial == 0 || serial == this->serial()) return false;
+  const std::span<const uint64_t> known = other_serials();
+  if (std::ranges::find(known, serial) != known.end()) return false;
+  std::vector<uint64_t>& others = rare().other_serials;
+  if (others.size() == kMost) others.erase(others.begin());
+  others.push_back(serial);
+  return true;
+}
+
 void Node::Rebuild(size_t slots, RareParts* rare) {
-  const uint64_t old_path = path();
+  const uint64_t old_serial = serial();
   const std::span<const std::byte> old_pages = std::as_bytes(pages());
   const std::span<const std::byte> old_tokens = std::as_bytes(tokens());
   std::byte* const old = body_;
@@ -57,8 +68,8 @@ void Node::Rebuild(size_t slots, RareParts* rare) {
   page_slots_ = static_cast<uint16_t>(slots);
   body_ = new std::byte[BodyBytes()];
   if (has_rare_) std::memcpy(body_, &rare, sizeof(rare));
-  std::memcpy(AfterRare(), &old_path, sizeof(old_path));
-  std::ranges::copy(old_pages, reinterpret_cast<std::byte*>(AfterPath()));
+  std::memcpy(AfterRare(), &old_serial, sizeof(old_serial));
+  std::ranges::copy(old_pages, reinterpret_cast<std::byte*>(AfterSerial()));
   std::ranges::copy(old_tokens, AfterPages());
   delete[] old;
 }
@@ -109,7 +120,8 @@ void Node::set_record_ends(const EndSet& ends) {
 
 RareParts& Node::rare() {
   if (!has_rare_) {
-    auto* const parts = new RareParts{.content = {}, .ends = ends(), .record_ends = record_ends()};
+    auto* const parts = new RareParts{
+        .content = {}, .ends = ends(), .record_ends = record_ends(), .other_serials = {}};
     Rebuild(page_slots_, parts);
   }
   return Parts();
@@ -120,8 +132,8 @@ void Node::FoldRare() {
   RareParts* const parts = &Parts();
   const EndSet ends = parts->ends, said = parts->record_ends;
   const bool one_end = ends.count() <= 1 && (said.none() || said == ends);
-  const bool nothing = one_end && parts->content.empty() && parts->holds == 0 &&
-                       parts->pinned == 0 && record_sequence_ != kInRare;
+  const bool nothing = one_end && parts->content.empty() && parts->other_serials.empty() &&
+                       parts->holds == 0 && parts->pinned == 0 && record_sequence_ != kInRare;
   if (!nothing) return;
   Rebuild(page_slots_, nullptr);
   delete parts;
@@ -135,7 +147,8 @@ uint64_t Node::MemoryBytes() const {
   for (const Page& page : pages()) bytes += page.UseBytes();
   if (!has_rare_) return bytes;
   return bytes + Allocated(sizeof(RareParts)) +
-         Allocated(Parts().content.capacity() * sizeof(block::ContentKey));
+         Allocated(Parts().content.capacity() * sizeof(block::ContentKey)) +
+         Allocated(Parts().other_serials.capacity() * sizeof(uint64_t));
 }
 
 PageCounts CountPages(const Node& node) {
@@ -221,7 +234,7 @@ bool SnapshotsMayMove(const Node& node) {
 }
 
 block::BlockHash HashOfPrefix(const Node& node, uint32_t tokens) {
-  return block::HashBlock(node.parent_hash(), Slice(node.view(), 0, tokens).view());
+  return node.space()->hasher->Hash(node.parent_hash(), Slice(node.view(), 0, tokens).view());
 }
 
 void Describe(Node& node, const Page& page, PageInfo& info) {

@@ -54,19 +54,20 @@ struct ChunkHead {
 struct RareParts {
   std::vector<block::ContentKey> content;
   EndSet ends, record_ends;
+  std::vector<uint64_t> other_serials;
   block::BlockHash parent_hash{};  // outside the tree, of a block with snapshots
   uint64_t record_sequence = 0;    // one that is too large for a Node
   uint32_t holds = 0;              // reservations among the pins: the node is not pruned
   uint32_t pinned = 0;             // Pin()s among them: its pages stay, in RAM
 };
 
-// There may be one for every few hundred bytes that the SSD holds, so every byte counts. Its path,
-// its pages and its tokens stand in one allocation, its parent's hash at its parent; of its parent
-// and its only child it has their numbers in the pool.
+// There may be one for every few hundred bytes that the SSD holds, so every byte counts. Its
+// serial, its pages and its tokens stand in one allocation, its parent's hash at its parent; of its
+// parent and its only child it has their numbers in the pool.
 struct Node {
  private:
-  // If it has any, the address of its rare parts; its path; page_slots_ pages, page_count_ of them
-  // there; the tokens.
+  // If it has any, the address of its rare parts; its serial; page_slots_ pages, page_count_ of
+  // them there; the tokens.
   std::byte* body_ = nullptr;
 
  public:
@@ -99,7 +100,7 @@ struct Node {
   uint32_t first_token_ : 21 = 0, size_ : 8 = 0;
 
  public:
-  bool in_by_hash : 1 = false;
+  bool in_by_serial : 1 = false;
 
  private:
   bool record_says_end_ : 1 = false;  // without rare parts
@@ -107,8 +108,8 @@ struct Node {
 
  public:
   uint32_t pins = 0;  // lease holders, reservations, a spill, promotions: the node is not deleted
-  uint32_t subtree_ends = 0;  // own ends and those of all descendants
-  uint32_t next_by_hash = 0;  // HashTable's own
+  uint32_t subtree_ends = 0;    // own ends and those of all descendants
+  uint32_t next_by_serial = 0;  // SerialTable's own
 
   Node() = default;
   ~Node();
@@ -127,12 +128,21 @@ struct Node {
   Children children() { return Children(this); }
   const Children children() const { return Children(const_cast<Node*>(this)); }
 
-  // Over every token from the root on, never cut: tells blocks of one hash apart. 0 of a root.
-  uint64_t path() const {
-    uint64_t path = 0;
-    std::memcpy(&path, AfterRare(), sizeof(path));
-    return path;
+  // A number that no other block of this cache ever had: records name a block's parent by it. 0 of
+  // a root and of a block that is not full.
+  uint64_t serial() const {
+    uint64_t serial = 0;
+    std::memcpy(&serial, AfterRare(), sizeof(serial));
+    return serial;
   }
+  // It was given up, stored again under its serial, and then the first record was found: children's
+  // records may name either.
+  std::span<const uint64_t> other_serials() const {
+    return has_rare_ ? Parts().other_serials : std::span<const uint64_t>();
+  }
+  // Inside a Change; may move tokens and pages. The oldest goes where there are too many. False:
+  // it has it already.
+  bool AddSerial(uint64_t serial);
   uint32_t first_token() const { return first_token_; }
   std::span<const block::Token> tokens() const {
     return {reinterpret_cast<const block::Token*>(AfterPages()), size()};
@@ -144,13 +154,13 @@ struct Node {
   uint32_t size() const { return size_; }
   bool is_root() const { return size_ == 0; }
   // Once, with room for pages. Requires: at most 128 tokens, all within kMaxSequenceTokens.
-  void SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t path,
+  void SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t serial,
                  uint32_t page_slots);
 
   // By group, then rung; kGone ones stay while somebody holds them. Where they stand changes with
   // InsertPage and ErasePages.
-  std::span<Page> pages() { return {AfterPath(), page_count_}; }
-  std::span<const Page> pages() const { return {AfterPath(), page_count_}; }
+  std::span<Page> pages() { return {AfterSerial(), page_count_}; }
+  std::span<const Page> pages() const { return {AfterSerial(), page_count_}; }
   Page& InsertPage(size_t at, const Page& page);
   // Those that are gone and that nobody holds.
   void EraseGone();
@@ -187,8 +197,10 @@ struct Node {
   }
   EndSet OneEnd() const { return end_ == 0 ? EndSet() : EndSet().set(end_ - 1); }
   std::byte* AfterRare() const { return body_ + (has_rare_ ? sizeof(RareParts*) : 0); }
-  Page* AfterPath() const { return reinterpret_cast<Page*>(AfterRare() + sizeof(uint64_t)); }
-  std::byte* AfterPages() const { return reinterpret_cast<std::byte*>(AfterPath() + page_slots_); }
+  Page* AfterSerial() const { return reinterpret_cast<Page*>(AfterRare() + sizeof(uint64_t)); }
+  std::byte* AfterPages() const {
+    return reinterpret_cast<std::byte*>(AfterSerial() + page_slots_);
+  }
   RareParts& Parts() const { return **reinterpret_cast<RareParts**>(body_); }
   uint64_t BodyBytes() const;
   void Rebuild(size_t slots, RareParts* rare);

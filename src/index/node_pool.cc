@@ -104,66 +104,55 @@ uint64_t NodePool::MemoryBytes() const {
          siblings_.capacity() * sizeof(siblings_[0]);
 }
 
-void HashTable::Reserve(size_t nodes) {
+void SerialTable::Reserve(size_t nodes) {
   if (nodes > buckets_.size()) Rebuild(nodes);
 }
 
-void HashTable::Shrink() {
+void SerialTable::Shrink() {
   if (buckets_.size() > 64 && size_ < buckets_.size() / 4) {
     Rebuild(Grown());
   }
 }
 
-void HashTable::Rebuild(size_t buckets) {
+void SerialTable::Rebuild(size_t buckets) {
   buckets_ = std::vector<uint32_t>();  // first, so that both are never there
   buckets_.resize(buckets);
   size_ = 0;
   for (Node* const node : *pool_) {
-    if (node->in_by_hash) Link(*node);
+    if (node->in_by_serial) Link(*node);
   }
 }
 
-uint32_t& HashTable::BucketOf(const block::BlockHash& hash) {
-  uint64_t spread = 0;
-  std::memcpy(&spread, hash.data(), sizeof(spread));
-  return buckets_[spread % buckets_.size()];
-}
-
-void HashTable::Link(Node& node) {
-  uint32_t& bucket = BucketOf(node.hash);
-  node.next_by_hash = std::exchange(bucket, node.number() + 1);
-  node.in_by_hash = true;
+void SerialTable::Link(Node& node) {
+  uint32_t& bucket = BucketOf(node.serial());
+  node.next_by_serial = std::exchange(bucket, node.number() + 1);
+  node.in_by_serial = true;
   ++size_;
 }
 
-void HashTable::Add(Node& node) {
+void SerialTable::Add(Node& node) {
   if (size_ == buckets_.size()) Reserve(Grown());
   Link(node);
 }
 
-void HashTable::Remove(Node& node) {
-  if (!node.in_by_hash) return;
-  uint32_t* link = &BucketOf(node.hash);
-  while (*link != node.number() + 1) link = &pool_->At(*link - 1)->next_by_hash;
-  *link = node.next_by_hash;
-  node.in_by_hash = false;
+void SerialTable::Remove(Node& node) {
+  if (!node.in_by_serial) return;
+  uint32_t* link = &BucketOf(node.serial());
+  while (*link != node.number() + 1) link = &pool_->At(*link - 1)->next_by_serial;
+  *link = node.next_by_serial;
+  node.in_by_serial = false;
   --size_;
 }
 
-Node* HashTable::Matching(uint32_t link, const block::BlockHash& hash) const {
+Node* SerialTable::Find(uint64_t serial) const {
+  if (buckets_.empty()) return nullptr;
+  uint32_t link = buckets_[serial % buckets_.size()];
   while (link != 0) {
     Node* const node = pool_->At(link - 1);
-    if (node->hash == hash) return node;
-    link = node->next_by_hash;
+    if (node->serial() == serial) return node;
+    link = node->next_by_serial;
   }
   return nullptr;
 }
-
-Node* HashTable::First(const block::BlockHash& hash) const {
-  if (buckets_.empty()) return nullptr;
-  return Matching(const_cast<HashTable*>(this)->BucketOf(hash), hash);
-}
-
-Node* HashTable::Next(const Node& node) const { return Matching(node.next_by_hash, node.hash); }
 
 }  // namespace prefixd::index

@@ -37,6 +37,7 @@ class NodePool {
   // 2^26 others.
   Node* Add(const Node& parent);
   void Remove(Node* node);
+  void ForgetSpace(Space* space) { room_.erase(space); }  // it has no block
 
   Node* At(uint32_t number) const {
     return chunks_[number / kChunkNodes]->At(number % kChunkNodes);
@@ -47,6 +48,21 @@ class NodePool {
   uint32_t AddSiblings(const ChildLess& less);  // their number
   void RemoveSiblings(uint32_t number);
   Siblings& SiblingsAt(uint32_t number) { return *siblings_[number]; }
+
+  // Calls look(Node&) for the blocks of some chunks, about `blocks` of them, from number `from` on.
+  // Returns where to go on; kNone: there are no more.
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  template <typename Look>
+  uint32_t ForSome(uint32_t from, uint32_t blocks, Look look) const {
+    const auto end = static_cast<uint32_t>(chunks_.size()) * kChunkNodes;
+    Iterator it(this, from);
+    for (uint32_t looked = 0; it.at_ < end; ++looked) {
+      if (looked == blocks) return it.at_;
+      look(**it);
+      ++it;
+    }
+    return kNone;
+  }
 
   // In no order. What is added meanwhile may come or not; none but the current one may go.
   class Iterator {
@@ -87,18 +103,16 @@ inline Node* Node::parent() const {
   return parent_ == kNoParent ? nullptr : Head().root;
 }
 
-// Blocks by hash: different ones may have one. Chains through the blocks themselves.
-class HashTable {
+// Blocks by serial. Chains through the blocks themselves.
+class SerialTable {
  public:
-  explicit HashTable(const NodePool* pool) : pool_(pool) {}
+  explicit SerialTable(const NodePool* pool) : pool_(pool) {}
   void Reserve(size_t nodes);
   void Shrink();  // when most of it is empty
   void Add(Node& node);
   // Nothing when it is not there.
   void Remove(Node& node);
-  // The first with this hash, and the next after one of them; nullptr when there is none.
-  Node* First(const block::BlockHash& hash) const;
-  Node* Next(const Node& node) const;
+  Node* Find(uint64_t serial) const;  // nullptr when there is none
   size_t size() const { return size_; }
   uint64_t GrowthBytes() const {  // by Add
     return size_ < buckets_.size() ? 0 : Grown() * sizeof(uint32_t) - MemoryBytes();
@@ -108,8 +122,7 @@ class HashTable {
  private:
   // By half: at most 6 bytes a block, 4 at best.
   size_t Grown() const { return std::max<size_t>(64, size_ + size_ / 2); }
-  uint32_t& BucketOf(const block::BlockHash& hash);
-  Node* Matching(uint32_t link, const block::BlockHash& hash) const;
+  uint32_t& BucketOf(uint64_t serial) { return buckets_[serial % buckets_.size()]; }
   void Link(Node& node);
   void Rebuild(size_t buckets);
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/random.h"
 #include "index/impl.h"
 
 namespace prefixd::index {
@@ -9,27 +10,49 @@ namespace prefixd::index {
 PrefixIndex::PrefixIndex(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 PrefixIndex::~PrefixIndex() = default;
 
-uint64_t PrefixIndex::PathOf(uint64_t parent, const block::SequenceView& tokens) {
-  return Impl::PathOf(parent, tokens);
-}
-
 block::SpaceHandle PrefixIndex::AddSpace(const SpaceShape& shape) {
   const base::MutexLock lock(impl_->mutex);
-  for (const auto& space : impl_->spaces) {
-    if (space->shape.id == shape.id) return space->handle;
-  }
-  const block::SpaceHandle handle{impl_->spaces.size() + 1};
-  impl_->spaces.push_back(
-      std::make_unique<Space>(shape, handle, &impl_->comparisons, &impl_->nodes));
-  Space& space = *impl_->spaces.back();
+  const auto known = impl_->spaces_by_id.find(shape.id);
+  if (known != impl_->spaces_by_id.end()) return known->second->handle;
+  block::SpaceHandle handle;
+  do {
+    handle = block::SpaceHandle{base::RandomWord()};
+  } while (impl_->spaces.contains(handle));
+  std::unique_ptr<Space>& place = impl_->spaces[handle];
+  place = std::make_unique<Space>(shape, handle, &impl_->options.hasher, &impl_->comparisons,
+                                  &impl_->nodes);
+  Space& space = *place;
+  impl_->spaces_by_id[shape.id] = &space;
+  impl_->spaces_bytes += space.memory_bytes;
   space.root.in_tree = true;
   space.root.hash = block::RootHash(shape.id);
   return handle;
 }
 
+bool PrefixIndex::IsEmpty(block::SpaceHandle handle) const {
+  const base::MutexLock lock(impl_->mutex);
+  const Space* const space = impl_->FindSpace(handle);
+  return space != nullptr && impl_->IsEmpty(*space);
+}
+
+bool PrefixIndex::ForgetSpace(block::SpaceHandle handle) {
+  const base::MutexLock lock(impl_->mutex);
+  Space* const space = impl_->FindSpace(handle);
+  if (space == nullptr || !impl_->IsEmpty(*space)) return false;
+  if (space->limits != block::SpaceLimits{}) return false;
+  impl_->nodes.ForgetSpace(space);
+  impl_->spaces_bytes -= space->memory_bytes;
+  impl_->spaces_by_id.erase(space->shape.id);
+  impl_->spaces.erase(handle);
+  return true;
+}
+
 void PrefixIndex::SetSpaceLimits(block::SpaceHandle handle, const block::SpaceLimits& limits) {
   const base::MutexLock lock(impl_->mutex);
-  if (Space* const space = impl_->FindSpace(handle)) space->limits = limits;
+  if (Space* const space = impl_->FindSpace(handle)) {
+    space->limits = limits;
+    impl_->eviction->LimitsChanged(*space);
+  }
 }
 
 void PrefixIndex::SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
@@ -73,10 +96,14 @@ IndexCounts PrefixIndex::Counts() const {
   counts.dirty_bytes = impl_->totals.dirty_bytes;
   counts.clean_bytes = impl_->totals.clean_bytes;
   counts.memory_bytes = impl_->MemoryBytes();
+  counts.spaces = impl_->spaces.size();
+  counts.ends = impl_->totals.ends;
+  counts.ram_payload_bytes = impl_->totals.ram_payload;
   counts.snapshot_bytes = impl_->totals.snapshot_extents;
   counts.evicted_snapshots = impl_->evicted_snapshots;
   counts.refused_snapshots = impl_->refused_snapshots;
   counts.ghosts = impl_->ghosts.size();
+  counts.longest_hold = impl_->longest_hold.longest();
   counts.stamp = impl_->next_stamp - 1;
   counts.comparisons = impl_->comparisons;
   return counts;

@@ -11,7 +11,9 @@
 // the common tokens. A block without pages stays as a hole while a descendant has pages; without
 // descendants it becomes a ghost (hash only, bounded).
 //
-// Matching compares tokens and content keys, never only hashes.
+// Matching compares tokens and content keys, never only hashes. What a restart finds is put
+// together by serials: each block has one, drawn when it enters the tree, and its children's
+// records name it by that. A hash says nothing of where a block belongs.
 //
 // Page states, changed only under the mutex:
 //   kRam (dirty) -> kSpilling (readable, leasable) -> kRamAndSsd (clean) -> kSsd -> kPromoting ->
@@ -101,6 +103,7 @@ struct SpaceShape {
   uint32_t block_tokens = 64;
   std::vector<uint32_t> rungs;     // ladder size of each group
   std::vector<GroupRule> rules{};  // of each group; none: all are kFull
+  uint64_t owner_bytes = 0;        // what the caller keeps for it: counted as the index's memory
   GroupRule RuleOf(uint32_t group) const {
     return group < rules.size() ? rules[group] : GroupRule();
   }
@@ -178,10 +181,16 @@ struct NewPage {
   block::PageMarks* marks = nullptr;  // in the arena file, valid as long as the extent; may be null
 };
 
-// A block's names: what tells it from every other.
+// A block's hash, and its parent's.
 struct BlockName {
   block::BlockHash hash{}, parent{};
-  uint64_t path = 0, parent_path = 0;  // second chain, never cut
+  bool operator==(const BlockName&) const = default;
+};
+// What tells a block from every other that the cache ever had, and its parent from all others.
+struct Serials {
+  uint64_t own = 0;     // 0: it is never a parent
+  uint64_t parent = 0;  // 0: the root
+  bool operator==(const Serials&) const = default;
 };
 
 struct Reserved {
@@ -193,6 +202,7 @@ struct Reserved {
 // A page and its block as an earlier daemon left them in the arena.
 struct AdoptedPage {
   BlockName name;
+  Serials serials;
   uint32_t first_token = 0;
   std::vector<block::Token> tokens;  // of the block
   std::vector<block::ContentKey> content;
@@ -204,6 +214,7 @@ struct AdoptedPage {
 // A block, for the record of one of its pages.
 struct BlockDescription {
   BlockName name;
+  Serials serials;
   uint32_t first_token = 0;
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
@@ -224,7 +235,8 @@ struct SpillBlock {
   Node* node = nullptr;  // held until FinishSpill or AbortSpill
   block::SpaceId space{};
   block::BlockHash hash{}, parent{};
-  uint64_t parent_path = 0;  // tells parents of one hash apart
+  Serials serials;
+  std::vector<uint64_t> other_serials;  // that children's records may name it by
   uint32_t first_token = 0;
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
@@ -265,7 +277,8 @@ struct RestoredPage {
 };
 struct RestoredBlock {
   block::BlockHash hash{}, parent{};
-  uint64_t parent_path = 0;  // tells parents of one hash apart
+  Serials serials;
+  std::vector<uint64_t> other_serials;  // that children's records may name it by
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
   std::vector<uint32_t> ends;
@@ -283,13 +296,16 @@ struct IndexCounts {
   uint64_t dirty_bytes = 0;   // extents of pages that are not on SSD
   // Extents of pages on SSD too, or not wanted there, that nobody holds or pinned.
   uint64_t clean_bytes = 0;
-  uint64_t memory_bytes = 0;       // of the index itself, estimated
-  uint64_t snapshot_bytes = 0;     // extents of snapshots
-  uint64_t evicted_snapshots = 0;  // for others to come, since the start
-  uint64_t refused_snapshots = 0;  // since their share had no room
+  uint64_t memory_bytes = 0;  // of the index itself, estimated
+  uint64_t spaces = 0;
+  uint64_t ends = 0, ram_payload_bytes = 0;  // of all spaces
+  uint64_t snapshot_bytes = 0;               // extents of snapshots
+  uint64_t evicted_snapshots = 0;            // for others to come, since the start
+  uint64_t refused_snapshots = 0;            // since their share had no room
   uint64_t ghosts = 0;
   int64_t stamp = 0;         // of the latest use: SpillBlock::last_use is on this scale
   uint64_t comparisons = 0;  // of a request with a stored block, since the start
+  std::chrono::nanoseconds longest_hold{};  // of its mutex, since the start
 };
 
 class PrefixIndex {
@@ -300,23 +316,29 @@ class PrefixIndex {
     uint64_t memory_limit_bytes = ~uint64_t{0};  // beyond it Publish refuses
     uint64_t snapshot_bytes = ~uint64_t{0};      // extents of snapshots: never more
     uint32_t max_ghosts = 65536;
-    uint32_t hash_bits = 128;  // tests cut it to 8 to force collisions
+    block::BlockHasher hasher{};
   };
   explicit PrefixIndex(const Options& options);
   ~PrefixIndex();
-
-  // The second chain of names: a block's, from its parent's.
-  static uint64_t PathOf(uint64_t parent, const block::SequenceView& tokens);
 
   // Of Options, from now on: leases that are there stay, and snapshots that they hold.
   void SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
                  uint64_t memory_limit_bytes, uint64_t snapshot_bytes);
 
   // --- spaces ---
+  // The same handle for the same id, for as long as it is there; a random one for a new space,
+  // which nobody can guess.
   block::SpaceHandle AddSpace(const SpaceShape& shape);
-  // Blocks of the space become unmatchable at once; held pages are freed when their last lease
-  // ends. Returns the page bytes that are no longer reachable, in both tiers. Its reservations
-  // become void: Publish answers FailedPrecondition.
+  // Nothing is known of it but its shape: no block, lease or reservation. False while the index is
+  // loading: blocks of any space may come.
+  bool IsEmpty(block::SpaceHandle space) const;
+  // Its handle means nothing from now on and never comes again. False, with nothing done: it is not
+  // empty, or has limits.
+  bool ForgetSpace(block::SpaceHandle space);
+  // When it returns, no block of the space that was stored before is matched: they go in steps, the
+  // deepest first. Held pages are freed when their last lease ends. Returns the page bytes that are
+  // no longer reachable, in both tiers. Its reservations become void: Publish answers
+  // FailedPrecondition.
   uint64_t Clear(block::SpaceHandle space);
   // Where the pages of blocks in the tree stand, and how much of others is held still.
   struct Places {
@@ -433,8 +455,14 @@ class PrefixIndex {
   // Pages for a block that exists are added to it (other group or rung, or healing a hole). No
   // pages at all: for a block of which no full group's page is wanted; what follows it has its
   // parent then.
+  // Aborted, with nothing done, when the serials are not those of SerialsFor any more: the caller
+  // asks again, and writes what it wrote of them again. None given: nobody wrote any.
   absl::StatusOr<block::StoreResult> Publish(block::ReservationId reservation, uint32_t block_index,
-                                             std::span<const NewPage> pages);
+                                             std::span<const NewPage> pages,
+                                             const std::optional<Serials>& serials = {});
+  // The serials under which block `block_index` of the plan would stand in the tree now: for
+  // records that are there before it is. FailedPrecondition as Publish.
+  absl::StatusOr<Serials> SerialsFor(block::ReservationId reservation, uint32_t block_index);
   // Declares that a sequence ends after `tokens` tokens of the reservation. FailedPrecondition
   // unless all of them are stored.
   absl::Status AddEnd(block::ReservationId reservation, uint32_t tokens);
@@ -466,6 +494,9 @@ class PrefixIndex {
   std::vector<PageInfo> PickMovable(uint64_t begin, uint64_t end, uint64_t* others = nullptr) const;
   bool FinishMove(const PageRef& page, block::Extent from, block::Extent to,
                   block::PageMarks* marks);
+  // Gives up a page that PickMovable gave, dirty or not, if nobody holds it and the same copy still
+  // stands in the extent; else nothing.
+  Evicted EvictPicked(const PageRef& page, block::Extent extent);
   // Extents that no page uses and nobody reads any more: for the arena. Each comes out once.
   std::vector<block::Extent> TakeFreed();
   // Drops blocks that live on SSD only, coldest first, until memory_bytes is at most `target_bytes`
@@ -499,6 +530,7 @@ class PrefixIndex {
   // The SSD copies of sequences in [first, last] are no more. Returns the bytes of extents that
   // became dirty by it.
   uint64_t DropSsdRange(uint64_t first, uint64_t last);
+  uint64_t DropSsdPages(std::vector<uint64_t> sequences);  // the same of these alone, in one walk
   // --- start ---
   // From now to PruneHoles blocks come back, in any order and beside all other calls: what a match
   // lacks may be on its way (kIndexLoading), and blocks without pages stay for children to come.
@@ -506,8 +538,8 @@ class PrefixIndex {
   // Uses from now on get higher stamps than this.
   void StampFrom(int64_t stamp);
   // A block read back from its record. NotFound when its parent is not in the tree; DataLoss when
-  // hash(parent, tokens) is not `hash` or the shape does not fit; a block already there gets the
-  // pages and ends it lacks.
+  // hash(parent, tokens) is not `hash`, the shape does not fit or another block has its serial; a
+  // block already there gets the pages and ends it lacks.
   absl::Status Restore(block::SpaceHandle space, const RestoredBlock& block);
   // A page that an earlier daemon left in RAM, kUnverified now; parents first, coldest first among
   // siblings. Merges with what Restore brought: a page that is on SSD under the same check becomes

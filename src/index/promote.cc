@@ -98,9 +98,8 @@ std::optional<BlockDescription> PrefixIndex::Describe(const PageRef& ref) const 
   const bool whole = block.size() == node.size();
   BlockDescription description{
       .name = {.hash = whole ? node.hash : HashOfPrefix(node, page->rung()),
-               .parent = node.parent()->hash,
-               .path = whole ? node.path() : Impl::PathOf(node.parent()->path(), block.view()),
-               .parent_path = node.parent()->path()},
+               .parent = node.parent()->hash},
+      .serials = {.own = whole ? node.serial() : 0, .parent = node.parent()->serial()},
       .first_token = node.first_token(),
       .tokens = {block.view().tokens.begin(), block.view().tokens.end()},
       .content = {block.view().content.begin(), block.view().content.end()},

@@ -126,19 +126,21 @@ bool PrefixIndex::Impl::WantsFull(const Reservation& reservation, uint32_t block
 }
 
 block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t block_index,
-                                            Node& parent, std::span<const NewPage> pages) {
+                                            Node& parent, std::span<const NewPage> pages,
+                                            uint64_t serial) {
   const block::BlockPlan& plan = reservation.blocks[block_index];
   const Slice tokens(reservation.view(), plan.first_token, plan.first_token + plan.tokens);
   Node* const covering = Covering(parent, tokens.view(), pages);
   Node* node = ExactChild(parent, tokens.view());
   bool duplicate = covering != nullptr;
   if (!duplicate) {
-    if (node == nullptr && MemoryBytes() + by_hash.GrowthBytes() >= limits.memory_limit_bytes) {
+    if (node == nullptr && MemoryBytes() + by_serial.GrowthBytes() >= limits.memory_limit_bytes) {
       for (const NewPage& page : pages) freed.push_back(page.extent);
       return block::StoreResult::kRefused;
     }
     if (node == nullptr) {
-      node = InsertChild(parent, tokens.view(), Hash(parent.hash, tokens.view()), pages.size());
+      node = InsertChild(parent, tokens.view(), Hash(parent.hash, tokens.view()), serial,
+                         pages.size());
     } else if (!AnyPresent(*node)) {
       node->was_ghost = true;  // a hole: given up, and stored again
     }
@@ -170,17 +172,57 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
   return duplicate ? block::StoreResult::kDuplicate : block::StoreResult::kStored;
 }
 
-absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
-                                                        uint32_t block_index,
-                                                        std::span<const NewPage> pages) {
-  const base::MutexLock lock(impl_->mutex);
-  auto found = impl_->FindReservation(id);
-  if (!found.ok()) return found.status();
-  Reservation& reservation = **found;
+absl::StatusOr<Node*> PrefixIndex::Impl::ParentFor(Reservation& reservation, uint32_t block_index) {
   if (block_index >= reservation.blocks.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("publish: block ", block_index, ", the plan has ", reservation.blocks.size()));
   }
+  Node* const parent = ParentOf(reservation, block_index);
+  const bool stored =
+      parent != nullptr && (block_index == 0 || AnyPresent(*parent) ||
+                            reservation.states[block_index - 1] != PlanState::kMissing);
+  if (stored) return parent;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "publish: block ", block_index, " before block ", block_index - 1, ", its parent"));
+}
+
+bool PrefixIndex::Impl::Stand(const Reservation& reservation, uint32_t block_index, Node& parent,
+                              const Serials& serials) const {
+  if (parent.serial() != serials.parent) return false;
+  const block::BlockPlan& plan = reservation.blocks[block_index];
+  if (serials.own == 0) return plan.tokens < reservation.space->shape.block_tokens;
+  const Slice tokens(reservation.view(), plan.first_token, plan.first_token + plan.tokens);
+  const Node* const node = ExactChild(parent, tokens.view());
+  if (node != nullptr) return node->serial() == serials.own;
+  return FindSerial(serials.own) == nullptr;
+}
+
+absl::StatusOr<Serials> PrefixIndex::SerialsFor(block::ReservationId id, uint32_t block_index) {
+  const base::MutexLock lock(impl_->mutex);
+  auto found = impl_->FindReservation(id);
+  if (!found.ok()) return found.status();
+  Reservation& reservation = **found;
+  auto parent = impl_->ParentFor(reservation, block_index);
+  if (!parent.ok()) return parent.status();
+  Serials serials{.parent = (*parent)->serial()};
+  const block::BlockPlan& plan = reservation.blocks[block_index];
+  if (plan.tokens < reservation.space->shape.block_tokens) return serials;
+  const Slice tokens(reservation.view(), plan.first_token, plan.first_token + plan.tokens);
+  const Node* const node = ExactChild(**parent, tokens.view());
+  serials.own = node != nullptr ? node->serial() : impl_->NewSerial();
+  return serials;
+}
+
+absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
+                                                        uint32_t block_index,
+                                                        std::span<const NewPage> pages,
+                                                        const std::optional<Serials>& serials) {
+  const base::MutexLock lock(impl_->mutex);
+  auto found = impl_->FindReservation(id);
+  if (!found.ok()) return found.status();
+  Reservation& reservation = **found;
+  auto found_parent = impl_->ParentFor(reservation, block_index);
+  if (!found_parent.ok()) return found_parent.status();
   if (absl::Status valid = CheckPages(*reservation.space, reservation.blocks[block_index].tokens,
                                       !impl_->WantsFull(reservation, block_index), pages);
       !valid.ok()) {
@@ -188,17 +230,16 @@ absl::StatusOr<block::StoreResult> PrefixIndex::Publish(block::ReservationId id,
   }
   const bool snapshots_fit =
       impl_->MakeSnapshotRoom(SnapshotBytes(reservation.space->shape, pages));
-  Node* const parent = impl_->ParentOf(reservation, block_index);
-  const bool stored =
-      parent != nullptr && (block_index == 0 || AnyPresent(*parent) ||
-                            reservation.states[block_index - 1] != PlanState::kMissing);
-  if (!stored) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "publish: block ", block_index, " before block ", block_index - 1, ", its parent"));
+  // Making room may have changed the tree.
+  auto parent = impl_->ParentFor(reservation, block_index);
+  if (!parent.ok()) return parent.status();
+  if (serials.has_value() && !impl_->Stand(reservation, block_index, **parent, *serials)) {
+    return absl::AbortedError(absl::StrCat("publish: block ", block_index, " has other serials"));
   }
-  if (snapshots_fit) return impl_->Store(reservation, block_index, *parent, pages);
+  const uint64_t own = serials.has_value() ? serials->own : 0;
+  if (snapshots_fit) return impl_->Store(reservation, block_index, **parent, pages, own);
   const std::vector<NewPage> others = impl_->RefuseSnapshots(reservation.space->shape, pages);
-  return impl_->Store(reservation, block_index, *parent, others);
+  return impl_->Store(reservation, block_index, **parent, others, own);
 }
 
 absl::StatusOr<Node*> PrefixIndex::Impl::StoredUpTo(Reservation& reservation, uint32_t tokens) {

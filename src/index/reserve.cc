@@ -118,11 +118,55 @@ SnapshotWish InOrder(const SnapshotWish& wish, uint32_t size) {
   return sorted;
 }
 
+absl::Status CheckSequence(const block::SequenceView& sequence) {
+  if (sequence.tokens.empty()) return absl::InvalidArgumentError("reserve: sequence is empty");
+  if (sequence.tokens.size() > kMaxSequenceTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("reserve: sequence has ", sequence.tokens.size(),
+                                                   " tokens, limit ", kMaxSequenceTokens));
+  }
+  return block::ValidateContent(sequence);
+}
+
+absl::Status CheckUsable(const Usable& usable) {
+  for (const Usable::Group& group : usable.groups) {
+    if (group.rungs != 0 || group.state()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("reserve: no usable rung in group ", group.group));
+  }
+  if (!usable.groups.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("reserve: no group of the space is selected");
+}
+
+// Nothing is known of them yet.
+void CutIntoBlocks(Reservation& reservation) {
+  const auto size = static_cast<uint32_t>(reservation.tokens.size());
+  for (uint32_t first = 0; first < size; first += reservation.block_tokens) {
+    block::BlockPlan& plan = reservation.blocks.emplace_back();
+    plan.first_token = first;
+    plan.tokens = std::min(reservation.block_tokens, size - first);
+    plan.rungs.assign(reservation.groups, block::kNoLimit);
+  }
+  reservation.states.reserve(reservation.blocks.size());
+}
+
+// Goes on where the tree ends: `names` are the root's and those of blocks that are there.
+void NameBlocks(const block::BlockHasher& hasher, const block::SequenceView& sequence,
+                Reserved& reserved) {
+  for (size_t i = reserved.names.size() - 1; i < reserved.plan.blocks.size(); ++i) {
+    const block::BlockPlan& plan = reserved.plan.blocks[i];
+    const Slice tokens(sequence, plan.first_token, plan.first_token + plan.tokens);
+    const block::BlockHash parent = reserved.names.back().hash;
+    reserved.names.push_back({.hash = hasher.Hash(parent, tokens.view()), .parent = parent});
+  }
+  reserved.names.erase(reserved.names.begin());
+  reserved.names.resize(reserved.plan.blocks.size());
+  for (const BlockName& name : reserved.names) reserved.hashes.push_back(name.hash);
+}
+
 }  // namespace
 
 void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, uint32_t coarser,
-                                   const SnapshotWish& wish, Reservation& reservation,
-                                   Reserved& reserved) const {
+                                   const SnapshotWish& wish, Reservation& reservation) const {
   const Space& space = *reservation.space;
   const block::SequenceView sequence = reservation.view();
   std::vector<Announced> announced;
@@ -131,17 +175,13 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
     const uint32_t shared = block::CommonPrefix(sequence, other->view());
     if (shared > 0) announced.push_back({other.get(), shared});
   }
-  const auto size = static_cast<uint32_t>(sequence.tokens.size());
   const Usable full = OnlyFull(reservation.usable);
   NextEnd ends(wish.turn_ends);
-  BlockName name{.hash = space.root.hash, .path = space.root.path()};
-  for (uint32_t first = 0; first < size; first += space.shape.block_tokens) {
-    const size_t index = reservation.blocks.size();
-    const Slice tokens(sequence, first, std::min(size, first + space.shape.block_tokens));
-    block::BlockPlan plan;
-    plan.first_token = first;
-    plan.tokens = tokens.size();
-    plan.rungs.assign(space.shape.rungs.size(), block::kNoLimit);
+  for (size_t index = 0; index < reservation.blocks.size(); ++index) {
+    base::CountSteps();
+    block::BlockPlan& plan = reservation.blocks[index];
+    const uint32_t first = plan.first_token;
+    const Slice tokens(sequence, first, first + plan.tokens);
     Node* const parent = index == 0                     ? &reservation.space->root
                          : index - 1 < walk.path.size() ? walk.path[index - 1]
                                                         : nullptr;
@@ -163,70 +203,70 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
     }
     reservation.states.push_back(plan.state == block::BlockState::kPresent ? PlanState::kPresent
                                                                            : PlanState::kMissing);
-    const bool known = index < walk.path.size();
-    BlockName next{.parent = name.hash, .parent_path = name.path};
-    next.hash = known ? walk.path[index]->hash : Hash(name.hash, tokens.view());
-    next.path = known ? walk.path[index]->path() : PathOf(name.path, tokens.view());
-    name = next;
-    reserved.hashes.push_back(name.hash);
-    reserved.names.push_back(name);
-    reservation.paths.push_back(name.path);
-    reservation.blocks.push_back(std::move(plan));
   }
 }
 
+absl::Status PrefixIndex::Impl::CheckReserve(const Space* space, block::SpaceHandle handle,
+                                             size_t tokens) const {
+  if (space == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("reserve: unknown space ", handle.value));
+  }
+  // Tokens, hashes and plans of what is announced but not stored: half of the limit is for the
+  // tree.
+  const uint64_t wants = tokens * kReservedBytesPerToken;
+  if (table_bytes + wants <= limits.memory_limit_bytes / 2) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "reserve: ", tokens, " tokens take ", wants, " bytes, leases and reservations hold ",
+      table_bytes, " of ", limits.memory_limit_bytes / 2));
+}
+
+// What is as long as the request is done before and after the lock, as far as it can be.
 absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
                                               const block::SequenceView& sequence,
                                               const Selection& selection, block::SessionId session,
                                               const SnapshotWish& wish) {
+  if (absl::Status valid = CheckSequence(sequence); !valid.ok()) return valid;
   const SnapshotWish ends = InOrder(wish, static_cast<uint32_t>(sequence.tokens.size()));
-  const base::MutexLock lock(impl_->mutex);
-  Space* const space = impl_->FindSpace(handle);
-  if (space == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("reserve: unknown space ", handle.value));
-  }
-  if (sequence.tokens.empty()) return absl::InvalidArgumentError("reserve: sequence is empty");
-  if (sequence.tokens.size() > kMaxSequenceTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("reserve: sequence has ", sequence.tokens.size(),
-                                                   " tokens, limit ", kMaxSequenceTokens));
-  }
-  if (absl::Status valid = block::ValidateContent(sequence); !valid.ok()) return valid;
-  // Tokens, hashes and plans of what is announced but not stored: half of the limit is for the
-  // tree.
-  const uint64_t wants = sequence.tokens.size() * kReservedBytesPerToken;
-  if (impl_->table_bytes + wants > impl_->limits.memory_limit_bytes / 2) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("reserve: ", sequence.tokens.size(), " tokens take ", wants,
-                     " bytes, leases and reservations hold ", impl_->table_bytes, " of ",
-                     impl_->limits.memory_limit_bytes / 2));
-  }
   auto reservation = std::make_unique<Reservation>();
   reservation->session = session;
-  reservation->space = space;
+  {
+    const base::MutexLock lock(impl_->mutex);
+    Space* const space = impl_->FindSpace(handle);
+    absl::Status may = impl_->CheckReserve(space, handle, sequence.tokens.size());
+    if (!may.ok()) return may;
+    reservation->usable = UsableOf(space->shape, selection);
+    reservation->block_tokens = space->shape.block_tokens;
+    reservation->groups = space->shape.rungs.size();
+  }
+  if (absl::Status usable = CheckUsable(reservation->usable); !usable.ok()) return usable;
   reservation->tokens.assign(sequence.tokens.begin(), sequence.tokens.end());
   reservation->content.assign(sequence.content.begin(), sequence.content.end());
-  reservation->usable = UsableOf(space->shape, selection);
-  for (const Usable::Group& group : reservation->usable.groups) {
-    if (group.rungs == 0 && !group.state()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reserve: no usable rung in group ", group.group));
-    }
-  }
-  if (reservation->usable.groups.empty()) {
-    return absl::InvalidArgumentError("reserve: no group of the space is selected");
-  }
+  CutIntoBlocks(*reservation);
   Reserved reserved;
-  const Walk walk = WalkDown(space->root, space->shape.block_tokens, sequence);
-  impl_->PlanBlocks(walk, session, selection.coarser, ends, *reservation, reserved);
-  reserved.plan.snapshot_tokens = PlanSnapshots(walk, *reservation, ends);
-  impl_->StampPath(walk.last);
-  if (!walk.path.empty()) {
-    impl_->MoveHold(*reservation, walk.last, static_cast<uint32_t>(walk.path.size()));
+  {
+    const base::MutexLock lock(impl_->mutex);
+    Space* const space = impl_->FindSpace(handle);
+    absl::Status may = impl_->CheckReserve(space, handle, sequence.tokens.size());
+    if (!may.ok()) return may;
+    reservation->space = space;
+    const Walk walk = WalkDown(space->root, space->shape.block_tokens, sequence);
+    impl_->PlanBlocks(walk, session, selection.coarser, ends, *reservation);
+    reserved.plan.snapshot_tokens = PlanSnapshots(walk, *reservation, ends);
+    reserved.names.reserve(reservation->blocks.size());
+    reserved.names.push_back({.hash = space->root.hash});
+    for (const Node* const node : walk.path) {
+      reserved.names.push_back({.hash = node->hash, .parent = reserved.names.back().hash});
+    }
+    impl_->StampPath(walk.last);
+    if (!walk.path.empty()) {
+      impl_->MoveHold(*reservation, walk.last, static_cast<uint32_t>(walk.path.size()));
+    }
+    reserved.plan.reservation = block::ReservationId{impl_->next_id++};
+    reserved.plan.blocks = reservation->blocks;
+    impl_->table_bytes += MemoryOf(*reservation);
+    impl_->reservations.emplace(reserved.plan.reservation, std::move(reservation));
   }
-  reserved.plan.reservation = block::ReservationId{impl_->next_id++};
-  reserved.plan.blocks = reservation->blocks;
-  impl_->table_bytes += MemoryOf(*reservation);
-  impl_->reservations.emplace(reserved.plan.reservation, std::move(reservation));
+  NameBlocks(impl_->options.hasher, sequence, reserved);
   return reserved;
 }
 
@@ -239,6 +279,13 @@ void PrefixIndex::Impl::MoveHold(Reservation& reservation, Node* to, uint32_t bl
   }
   reservation.hold = to;
   reservation.hold_blocks = blocks;
+  // The deepest of them last; those that it knew before stay as they were.
+  const size_t known = std::min<size_t>(reservation.serials.size(), blocks);
+  reservation.serials.resize(blocks);
+  const Node* node = to;
+  for (size_t i = blocks; i > known; --i, node = node->parent()) {
+    reservation.serials[i - 1] = node->serial();
+  }
   if (from == nullptr) return;
   DropHold(*from);
 }
@@ -280,6 +327,19 @@ absl::Status PrefixIndex::Impl::EndReservation(block::ReservationId id) {
 absl::Status PrefixIndex::CloseReservation(block::ReservationId reservation) {
   const base::MutexLock lock(impl_->mutex);
   return impl_->EndReservation(reservation);
+}
+
+bool Reservation::PassesThrough(const Node& block) const {
+  const uint32_t block_tokens = block.space()->shape.block_tokens;
+  const Node* node = &block;
+  size_t at = (block.first_token() + block.size()) / block_tokens;
+  // Of blocks that others stored meanwhile it knows the tokens only.
+  for (; at > serials.size(); --at, node = node->parent()) {
+    base::CountSteps();
+    const Slice own(view(), node->first_token(), node->first_token() + block_tokens);
+    if (block::CommonPrefix(own.view(), node->view()) < block_tokens) return false;
+  }
+  return at == 0 || serials[at - 1] == node->serial();
 }
 
 Node* PrefixIndex::Impl::ParentOf(Reservation& reservation, uint32_t block_index) {

@@ -63,18 +63,27 @@ Node* Covering(const Node& parent, const RestoredBlock& block) {
 
 }  // namespace
 
-absl::StatusOr<Node*> PrefixIndex::Impl::ParentByHash(Space& space, const block::BlockHash& hash,
-                                                      uint64_t path) const {
-  const bool at_root = space.root.hash == hash && path == 0;
-  Node* parent = at_root ? &space.root : nullptr;
-  for (Node* node = by_hash.First(hash); node != nullptr; node = by_hash.Next(*node)) {
-    if (node->space() != &space || node->path() != path) continue;
-    // A record does not hold its ancestors' tokens: between two blocks of one name nothing decides.
-    if (parent != nullptr) return absl::NotFoundError("record: two blocks have its parent's name");
-    parent = node;
-  }
+Node* PrefixIndex::Impl::FindSerial(uint64_t serial) const {
+  if (Node* const node = by_serial.Find(serial); node != nullptr) return node;
+  const auto other = other_serials.find(serial);
+  if (other == other_serials.end()) return nullptr;
+  Node* const node = nodes.Find(other->second);
+  return node != nullptr && node->in_tree ? node : nullptr;
+}
+
+absl::StatusOr<Node*> PrefixIndex::Impl::ParentBySerial(Space& space, uint64_t serial) const {
+  if (serial == 0) return &space.root;
+  Node* const parent = FindSerial(serial);
   if (parent == nullptr) return absl::NotFoundError("record: its parent is not in the tree");
-  return parent;
+  if (parent->space() == &space) return parent;
+  return absl::DataLossError("record: its parent is of another space");
+}
+
+void PrefixIndex::Impl::AddSerial(Node& node, uint64_t serial) {
+  const Change change(*this, node);
+  if (serial == 0 || serial == node.serial()) return;
+  other_serials.insert_or_assign(serial, node.id());
+  if (node.AddSerial(serial)) node.record_wanted |= node.record_written;  // it lacks this one
 }
 
 void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only) {
@@ -120,21 +129,30 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   }
   if (absl::Status fits = CheckShape(*space, block); !fits.ok()) return fits;
   const block::SequenceView tokens{block.tokens, block.content};
-  if (impl_->Hash(block.parent, tokens) != block.hash) {
-    return absl::DataLossError("record: its hash is not the hash of its parent and tokens");
-  }
-  auto found = impl_->ParentByHash(*space, block.parent, block.parent_path);
+  auto found = impl_->ParentBySerial(*space, block.serials.parent);
   if (!found.ok()) return found.status();
   Node& parent = **found;
+  if (impl_->Hash(parent.hash, tokens) != block.hash) {
+    return absl::DataLossError("record: its hash is not the hash of its parent and tokens");
+  }
   Node* node = ExactChild(parent, tokens);
   const bool full = block.tokens.size() == space->shape.block_tokens;
+  if (Node* const same = full ? impl_->FindSerial(block.serials.own) : nullptr;
+      full && (block.serials.own == 0 || (same != nullptr && same != node))) {
+    return absl::DataLossError("record: another block has its serial");
+  }
   Node* const covering = node != nullptr || full ? nullptr : Covering(parent, block);
   if (covering != nullptr) {
     const Impl::Change change(*impl_, *covering);
     impl_->AddRestoredPages(*covering, block, true);
   } else if (node != nullptr || full || !block.pages.empty()) {
     const bool inserted = node == nullptr;
-    if (inserted) node = impl_->InsertChild(parent, tokens, block.hash, block.pages.size());
+    if (inserted) {
+      node = impl_->InsertChild(parent, tokens, block.hash, block.serials.own, block.pages.size());
+    }
+    if (full) {
+      for (const uint64_t serial : block.other_serials) impl_->AddSerial(*node, serial);
+    }
     {
       const Impl::Change change(*impl_, *node);
       if (block.last_use > 0 && (inserted || block.last_use > node->stamp)) {
@@ -144,6 +162,7 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
       impl_->AddRestoredPages(*node, block, false);
       impl_->SetRecord(*node, block);
     }
+    if (full) impl_->AddSerial(*node, block.serials.own);
     impl_->SupersedePrefixes(*node);
   }
   for (const uint32_t end : block.ends) {
@@ -163,16 +182,17 @@ void PrefixIndex::BeginLoading() {
 }
 
 void PrefixIndex::PruneHoles() {
-  const base::MutexLock lock(impl_->mutex);
-  impl_->loading = false;
   impl_->EndAdoption();
-  std::vector<BlockRef> leaves;
-  for (Node* const node : impl_->nodes) {
-    if (node->in_tree && node->pages().empty() && node->children().empty()) {
-      leaves.push_back({node, node->id()});
-    }
+  decltype(impl_->other_serials) gone;  // freed behind the lock
+  {
+    const base::MutexLock lock(impl_->mutex);
+    impl_->loading = false;
+    std::swap(gone, impl_->other_serials);
   }
-  impl_->SettleIfLeft(leaves);
+  std::vector<Impl::FoundBlock> leaves = impl_->FindInSteps([](const Node& node) {
+    return node.in_tree && node.pages().empty() && node.children().empty();
+  });
+  impl_->SettleDeepestFirst(&leaves);
 }
 
 }  // namespace prefixd::index

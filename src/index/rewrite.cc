@@ -39,27 +39,42 @@ bool IsContinued(const Node& node, const RewriteOptions& range) {
   });
 }
 
-// Of each space that would be below its floor without them: so many that it is not, the first ones.
-std::vector<Node*> TakeKept(const RewriteOptions& options, std::vector<Node*>* leaving) {
-  std::map<const Space*, uint64_t> lacking;  // below its floor, with all of them gone
-  for (const Node* const node : *leaving) {
-    if (node->space()->limits.ssd_floor_bytes > 0) {
-      lacking[node->space()] += LeavingBytes(*node, options);
-    }
-  }
-  for (auto& [space, bytes] : lacking) {
-    const uint64_t staying = space->totals.ssd_pages - std::min(space->totals.ssd_pages, bytes);
-    bytes = space->limits.ssd_floor_bytes - std::min(space->limits.ssd_floor_bytes, staying);
-  }
-  std::vector<Node*> kept;
-  std::erase_if(*leaving, [&](Node* node) {
-    const auto found = lacking.find(node->space());
+// A block of the range as it was when it was looked at.
+struct Candidate {
+  BlockRef block;
+  const Space* space = nullptr;
+  int64_t stamp = 0;
+  uint64_t leaving_bytes = 0;
+  bool continued = false, record_leaves = false;
+};
+
+// Bytes that stay or are kept bring each space to its floor; 0: it has none, or is above it.
+using Lacking = std::map<const Space*, uint64_t>;
+
+// Of `leaving`, the first ones that their spaces lack, out of it.
+std::vector<Candidate> TakeKept(Lacking lacking, std::vector<Candidate>* leaving) {
+  std::vector<Candidate> kept;
+  std::erase_if(*leaving, [&](const Candidate& candidate) {
+    const auto found = lacking.find(candidate.space);
     if (found == lacking.end() || found->second == 0) return false;
-    found->second -= std::min(found->second, LeavingBytes(*node, options));
-    kept.push_back(node);
+    found->second -= std::min(found->second, candidate.leaving_bytes);
+    kept.push_back(candidate);
     return true;
   });
   return kept;
+}
+
+// The first ones of `from` that fit into `limit_bytes` together with `*bytes`; the others go to
+// `records`.
+std::vector<BlockRef> Fitting(const std::vector<Candidate>& from, uint64_t limit_bytes,
+                              uint64_t* bytes, std::vector<BlockRef>* records) {
+  std::vector<BlockRef> fitting;
+  for (const Candidate& candidate : from) {
+    const bool fits = *bytes + candidate.leaving_bytes <= limit_bytes;
+    if (fits) *bytes += candidate.leaving_bytes;
+    (fits ? fitting : *records).push_back(candidate.block);
+  }
+  return fitting;
 }
 
 }  // namespace
@@ -80,52 +95,61 @@ SpillBlock PrefixIndex::Impl::PickAgain(Node& node, const RewriteOptions& range,
   return block;
 }
 
+// Decided on what was seen in steps; what is picked is looked at again.
 std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) {
-  const base::MutexLock lock(impl_->mutex);
-  std::vector<Node*> leaving, hot, warm, records;
-  for (Node* const node : impl_->nodes) {
-    if (!node->in_tree || node->spilling) continue;
-    if (LeavingBytes(*node, options) > 0) {
-      leaving.push_back(node);
-    } else if (Inside(options, node->record_sequence())) {
-      records.push_back(node);
+  std::vector<Candidate> leaving, hot, warm;
+  std::vector<BlockRef> records;
+  Lacking lacking;
+  impl_->ForEachInSteps([&](Node& node) {
+    const bool record_leaves = Inside(options, node.record_sequence());
+    const uint64_t bytes = LeavingBytes(node, options);
+    if (!node.in_tree || node.spilling || (bytes == 0 && !record_leaves)) return;
+    const BlockRef block{&node, node.id()};
+    if (bytes == 0) {
+      records.push_back(block);
+      return;
+    }
+    if (node.space()->limits.ssd_floor_bytes > 0) lacking[node.space()] += bytes;
+    leaving.push_back(
+        {block, node.space(), node.stamp, bytes, IsContinued(node, options), record_leaves});
+  });
+  {
+    const base::MutexLock lock(impl_->mutex);
+    for (auto& [space, bytes] : lacking) {
+      const uint64_t staying = space->totals.ssd_pages - std::min(space->totals.ssd_pages, bytes);
+      bytes = space->limits.ssd_floor_bytes - std::min(space->limits.ssd_floor_bytes, staying);
     }
   }
-  std::ranges::sort(leaving, std::greater<>(), &Node::stamp);
-  const std::vector<Node*> kept = TakeKept(options, &leaving);
-  for (Node* const node : leaving) {
-    if (node->stamp > options.hot_after) {
-      hot.push_back(node);
-    } else if (node->stamp > options.warm_after || IsContinued(*node, options)) {
-      warm.push_back(node);
-    } else if (Inside(options, node->record_sequence())) {
-      records.push_back(node);
+  std::ranges::stable_sort(leaving, std::greater<>(), &Candidate::stamp);
+  const std::vector<Candidate> kept = TakeKept(std::move(lacking), &leaving);
+  for (const Candidate& candidate : leaving) {
+    if (candidate.stamp > options.hot_after) {
+      hot.push_back(candidate);
+    } else if (candidate.stamp > options.warm_after || candidate.continued) {
+      warm.push_back(candidate);
+    } else if (candidate.record_leaves) {
+      records.push_back(candidate.block);
     }
   }
-  std::vector<SpillBlock> picked;
   uint64_t bytes = 0;
-  const auto pick = [&](const std::vector<Node*>& nodes, uint64_t limit_bytes)
-                        PREFIXD_REQUIRES(impl_->mutex) {
-                          for (Node* const node : nodes) {
-                            const uint64_t more = LeavingBytes(*node, options);
-                            if (bytes + more > limit_bytes) {
-                              records.push_back(node);
-                              continue;
-                            }
-                            bytes += more;
-                            picked.push_back(impl_->PickAgain(*node, options, true));
-                          }
-                        };
-  pick(kept, ~uint64_t{0});
-  pick(hot, options.hot_bytes);
-  pick(warm, options.warm_bytes);
-  for (Node* const node : records) {
+  std::vector<SpillBlock> picked;
+  const auto pick = [&](Node& node, bool pages) PREFIXD_REQUIRES(impl_->mutex) {
+    if (!node.in_tree || node.spilling) return;
+    picked.push_back(impl_->PickAgain(node, options, pages));
+  };
+  const auto pick_all = [&](const std::vector<Candidate>& from, uint64_t limit_bytes) {
+    const auto fitting = Fitting(from, limit_bytes, &bytes, &records);
+    impl_->ForEachInSteps(fitting,
+                          [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) { pick(node, true); });
+  };
+  pick_all(kept, ~uint64_t{0});
+  pick_all(hot, options.hot_bytes);
+  pick_all(warm, options.warm_bytes);
+  impl_->ForEachInSteps(records, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
     // What is below it on SSD must be found after a restart.
-    const bool needed = StaysOnSsd(*node, options) || !node->children().empty();
-    if (needed && Inside(options, node->record_sequence())) {
-      picked.push_back(impl_->PickAgain(*node, options, false));
-    }
-  }
+    const bool needed = StaysOnSsd(node, options) || !node.children().empty();
+    if (needed && Inside(options, node.record_sequence())) pick(node, false);
+  });
   std::ranges::stable_sort(picked, {}, &SpillBlock::first_token);
   return picked;
 }

@@ -67,9 +67,17 @@ class PageSizes {
 
 absl::Status TooManySizes();
 
+// Of a space, in the tables by handle and by id and what its shape has allocated: about.
+inline constexpr uint64_t kSpaceInTables = 256;
+
 struct Space {
-  Space(SpaceShape shape, block::SpaceHandle handle, uint64_t* comparisons, NodePool* pool)
-      : shape(std::move(shape)), handle(handle), comparisons(comparisons) {
+  Space(SpaceShape shape, block::SpaceHandle handle, const block::BlockHasher* hasher,
+        uint64_t* comparisons, NodePool* pool)
+      : shape(std::move(shape)),
+        handle(handle),
+        hasher(hasher),
+        comparisons(comparisons),
+        memory_bytes(sizeof(Space) + kSpaceInTables + this->shape.owner_bytes) {
     root_chunk.head = {.space = this, .pool = pool, .root = &root};
     root.SetTokens(0, {}, 0, 0);
     for (const GroupRule& rule : this->shape.rules) {
@@ -82,7 +90,8 @@ struct Space {
   block::SpaceHandle handle;
   bool regular = true;  // every group is kFull
   uint32_t longest_window = 0;
-  uint64_t* const comparisons;  // of requests with stored blocks, counted for all spaces
+  const block::BlockHasher* const hasher;  // the index's
+  uint64_t* const comparisons;             // of requests with stored blocks, counted for all spaces
   PageSizes sizes;
   struct {
     ChunkHead head;
@@ -91,6 +100,9 @@ struct Space {
   Node& root = root_chunk.node;
   Totals totals;
   block::SpaceLimits limits;
+  uint64_t nodes = 0;           // of its own but the root, in the tree and out of it
+  uint64_t leases = 0;          // that name it
+  const uint64_t memory_bytes;  // beside its nodes
 };
 
 // A selection with defaults filled in: which rungs of which groups are usable.
@@ -153,16 +165,20 @@ struct Reservation {
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
   Usable usable;
+  uint32_t block_tokens = 0;  // of the space
+  size_t groups = 0;
   std::vector<block::BlockPlan> blocks;
   std::vector<PlanState> states;
-  std::vector<uint64_t> paths;  // of the blocks
   // The deepest block of the sequence in the tree that may be a parent, after `hold_blocks` blocks;
   // nullptr for the root. It and its ancestors stay in the tree.
   Node* hold = nullptr;
   uint32_t hold_blocks = 0;
-  Node* tail = nullptr;  // the partial last block, once published
+  std::vector<uint64_t> serials;  // of these
+  Node* tail = nullptr;           // the partial last block, once published
 
   block::SequenceView view() const { return {tokens, content}; }
+  // Whether its tokens begin with those up to the end of this full block of its space.
+  bool PassesThrough(const Node& node) const;
 };
 
 struct PinnedPath {

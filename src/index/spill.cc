@@ -21,7 +21,8 @@ SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
   block.space = node.space()->shape.id;
   block.hash = node.hash;
   block.parent = node.parent()->hash;
-  block.parent_path = node.parent()->path();
+  block.serials = {.own = node.serial(), .parent = node.parent()->serial()};
+  block.other_serials.assign(node.other_serials().begin(), node.other_serials().end());
   block.first_token = node.first_token();
   block.tokens.assign(node.tokens().begin(), node.tokens().end());
   block.content.assign(node.content().begin(), node.content().end());
@@ -185,45 +186,66 @@ void PrefixIndex::Impl::Admit(Node& node) {
 }
 
 void PrefixIndex::AdmitAll() {
-  const base::MutexLock lock(impl_->mutex);
-  if (!std::exchange(impl_->any_refused, false)) return;
-  for (Node* const node : impl_->nodes) {
-    if (node->refused) impl_->Admit(*node);
+  {
+    const base::MutexLock lock(impl_->mutex);
+    if (!std::exchange(impl_->any_refused, false)) return;
   }
+  impl_->ForEachInSteps([&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
+    if (node.refused) impl_->Admit(node);
+  });
+}
+
+void PrefixIndex::Impl::DropCopies(Node& node, const IsDropped& dropped) {
+  const Change change(*this, node);
+  for (Page& page : node.pages()) {
+    if (!dropped(page.ssd_sequence())) continue;
+    page.set_ssd_sequence(0);
+    if (page.state() == PageState::kSsd) FreePage(page);
+    if (page.state() == PageState::kRamAndSsd) page.set_state(PageState::kRam);
+  }
+  if (!dropped(node.record_sequence())) return;
+  node.record_written = false;
+  node.set_record_sequence(0);
+  SetRecordEnds(node, {});
+  // What is left of it or below it on SSD must be found again after a restart.
+  node.record_wanted = true;
 }
 
 uint64_t PrefixIndex::DropSsdRange(uint64_t first, uint64_t last) {
-  const base::MutexLock lock(impl_->mutex);
-  const auto dropped = [&](uint64_t sequence) {
+  return impl_->DropOnSsd([first, last](uint64_t sequence) {
     return sequence != 0 && sequence >= first && sequence <= last;
-  };
-  std::vector<BlockRef> touched;
-  for (Node* const node : impl_->nodes) {
+  });
+}
+
+uint64_t PrefixIndex::DropSsdPages(std::vector<uint64_t> sequences) {
+  std::ranges::sort(sequences);
+  return impl_->DropOnSsd([sequences = std::move(sequences)](uint64_t sequence) {
+    return sequence != 0 && std::ranges::binary_search(sequences, sequence);
+  });
+}
+
+uint64_t PrefixIndex::Impl::DropOnSsd(const IsDropped& dropped) {
+  const base::MutexLock one(drop_mutex);
+  {
+    const base::MutexLock lock(mutex);
+    dropping = dropped;
+  }
+  std::vector<FoundBlock> touched = FindInSteps([&](const Node& node) {
     const bool page_dropped = std::ranges::any_of(
-        node->pages(), [&](const Page& page) { return dropped(page.ssd_sequence()); });
-    if (page_dropped || dropped(node->record_sequence())) touched.push_back({node, node->id()});
+        node.pages(), [&](const Page& page) { return dropped(page.ssd_sequence()); });
+    return page_dropped || dropped(node.record_sequence());
+  });
+  uint64_t dirtied = 0;
+  ForEachInSteps(touched, [&](Node& node) PREFIXD_REQUIRES(mutex) {
+    const uint64_t before = totals.dirty_bytes;
+    DropCopies(node, dropped);
+    dirtied += totals.dirty_bytes - before;
+  });
+  {
+    const base::MutexLock lock(mutex);
+    dropping = nullptr;
   }
-  const uint64_t dirty_before = impl_->totals.dirty_bytes;
-  for (const auto& [node, id] : touched) {
-    const Impl::Change change(*impl_, *node);
-    for (Page& page : node->pages()) {
-      if (!dropped(page.ssd_sequence())) continue;
-      page.set_ssd_sequence(0);
-      if (page.state() == PageState::kSsd) impl_->FreePage(page);
-      if (page.state() == PageState::kRamAndSsd) page.set_state(PageState::kRam);
-    }
-    if (dropped(node->record_sequence())) {
-      node->record_written = false;
-      node->set_record_sequence(0);
-      SetRecordEnds(*node, {});
-      // What is left of it or below it on SSD must be found again after a restart.
-      node->record_wanted = true;
-    }
-  }
-  const uint64_t dirtied = impl_->totals.dirty_bytes - dirty_before;
-  std::ranges::sort(touched, std::greater<>(),
-                    [](const BlockRef& a) { return a.node->first_token(); });
-  impl_->SettleIfLeft(touched);
+  SettleDeepestFirst(&touched);
   return dirtied;
 }
 

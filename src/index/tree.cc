@@ -1,6 +1,6 @@
 // Nodes in and out of the tree, ends, superseding, pruning.
 #include <algorithm>
-#include <cstring>
+#include <random>
 #include <utility>
 
 #include "index/impl.h"
@@ -31,37 +31,37 @@ void AddSubtreeEnds(Node* node, int64_t count) {
 
 PrefixIndex::Impl::~Impl() = default;
 
-block::BlockHash PrefixIndex::Impl::Hash(const block::BlockHash& parent,
-                                         const block::SequenceView& block) const {
-  block::BlockHash hash = block::HashBlock(parent, block);
-  for (size_t i = 0; i < hash.size(); ++i) {
-    const uint32_t kept = std::clamp<uint32_t>(options.hash_bits, static_cast<uint32_t>(8 * i),
-                                               static_cast<uint32_t>(8 * i + 8)) -
-                          static_cast<uint32_t>(8 * i);
-    hash[i] &= static_cast<std::byte>(0xff00 >> kept & 0xff);
-  }
-  return hash;
-}
-
 Space* PrefixIndex::Impl::FindSpace(block::SpaceHandle handle) const {
-  if (handle.value == 0 || handle.value > spaces.size()) return nullptr;
-  return spaces[handle.value - 1].get();
+  const auto found = spaces.find(handle);
+  return found == spaces.end() ? nullptr : found->second.get();
 }
 
-// A second chain beside the block hash: its first eight bytes, starting from zero at the root.
-uint64_t PrefixIndex::Impl::PathOf(uint64_t parent, const block::SequenceView& tokens) {
-  block::BlockHash chained{};
-  std::memcpy(chained.data(), &parent, sizeof(parent));
-  chained = block::HashBlock(chained, tokens);
-  std::memcpy(&parent, chained.data(), sizeof(parent));
-  return parent;
+bool PrefixIndex::Impl::IsEmpty(const Space& space) const {
+  if (loading || space.nodes > 0 || space.leases > 0) return false;
+  return std::ranges::none_of(
+      reservations, [&space](const auto& entry) { return entry.second->space == &space; });
+}
+
+// Counted up from a random number, so that those of one life of a cache are not those of another.
+uint64_t PrefixIndex::Impl::NewSerial() {
+  if (next_serial == 0) {
+    std::random_device random;
+    next_serial = uint64_t{random()} << 32 | random();
+  }
+  do {
+    ++next_serial;
+  } while (next_serial == 0 || FindSerial(next_serial) != nullptr);
+  return next_serial;
 }
 
 Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& tokens,
-                                     const block::BlockHash& hash, size_t pages) {
+                                     const block::BlockHash& hash, uint64_t serial, size_t pages) {
   Node* const node = nodes.Add(parent);
+  ++node->space()->nodes;
   node->hash = hash;
-  node->SetTokens(parent.first_token() + parent.size(), tokens, PathOf(parent.path(), tokens),
+  const bool may_be_parent = tokens.tokens.size() == parent.space()->shape.block_tokens;
+  if (serial == 0 && may_be_parent) serial = NewSerial();
+  node->SetTokens(parent.first_token() + parent.size(), tokens, may_be_parent ? serial : 0,
                   static_cast<uint32_t>(pages));
   for (Totals* const sums : {&totals, &node->space()->totals}) {
     sums->memory_bytes += node->MemoryBytes();
@@ -77,7 +77,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
     const Change of_next(*this, **next);
     MoveEnds(**next, *node, block::CommonPrefix((*next)->view(), node->view()));
   }
-  if (node->size() == node->space()->shape.block_tokens) by_hash.Add(*node);
+  if (node->size() == node->space()->shape.block_tokens) by_serial.Add(*node);
   node->was_ghost = ghosts.Contains(node->hash);
   ghosts.Remove(node->hash);
   LookAgain(&parent);
@@ -97,7 +97,7 @@ void PrefixIndex::Impl::Detach(Node& node, bool ghost) {
     children_bytes -= parent.children().MemoryBytes();
     parent.children().erase(&node);
     children_bytes += parent.children().MemoryBytes();
-    by_hash.Remove(node);
+    by_serial.Remove(node);
     if (HasSnapshots(node)) node.rare().parent_hash = parent.hash;
     node.in_tree = false;
   }
@@ -132,6 +132,7 @@ bool PrefixIndex::Impl::TakePlace(Node& node, Node& shorter) {
   if (HasSnapshots(shorter)) {
     if (!SnapshotsMayMove(shorter)) return false;
     MoveSnapshots(shorter, node);
+    if (dropping) DropCopies(node, dropping);
   }
   MovePins(shorter, node);
   Detach(shorter, false);
@@ -198,6 +199,7 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
       for (Totals* const sums : {&totals, &node->space()->totals}) {
         sums->memory_bytes -= node->MemoryBytes();
       }
+      --node->space()->nodes;
       nodes.Remove(node);
       return nullptr;
     }
@@ -214,6 +216,11 @@ void PrefixIndex::Impl::SettleIfLeft(std::span<const BlockRef> blocks) {
   for (const BlockRef& block : blocks) {
     if (nodes.Find(block.node_id) != nullptr) Settle(block.node);
   }
+}
+
+void PrefixIndex::Impl::SettleDeepestFirst(std::vector<FoundBlock>* blocks) {
+  std::ranges::sort(*blocks, std::greater<>(), &FoundBlock::first_token);
+  ForEachInSteps(*blocks, [&](Node& node) PREFIXD_REQUIRES(mutex) { Settle(&node); });
 }
 
 Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {

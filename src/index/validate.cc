@@ -140,7 +140,8 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const EvictionPo
 
 absl::Status PrefixIndex::Impl::Validate() const {
   Totals sum;
-  std::vector<Totals> of_space(spaces.size());
+  absl::flat_hash_map<const Space*, Totals> of_space;
+  absl::flat_hash_map<const Space*, uint64_t> nodes_of, leases_of;
   absl::flat_hash_map<const Node*, uint32_t> pins;  // of every kind
   HolderMap holders;
   size_t full = 0, loose = 0, in_orders = 0, in_spill_order = 0, in_unverified_order = 0;
@@ -179,7 +180,8 @@ absl::Status PrefixIndex::Impl::Validate() const {
     if (needed != node->pins) return Broken(*node, "pins");
     const Totals of_node = TotalsOf(*node);
     sum += of_node;
-    of_space[node->space()->handle.value - 1] += of_node;
+    of_space[node->space()] += of_node;
+    ++nodes_of[node->space()];
     full += node->in_tree && node->size() == block_tokens ? 1 : 0;
     in_orders += node->in_evict_order != EvictPlace::kNone ? 1 : 0;
     loose += (windows.Contains(*node) ? 1 : 0) + (snapshots.Contains(*node) ? 1 : 0);
@@ -193,7 +195,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
     if (unverified != node->in_unverified_order) return Broken(*node, "unverified order");
   }
   if (sum != totals) return absl::InternalError("index: totals differ from the nodes'");
-  if (full != by_hash.size()) return absl::InternalError("index: full blocks by hash");
+  if (full != by_serial.size()) return absl::InternalError("index: full blocks by serial");
   if (in_orders != eviction->size()) return absl::InternalError("index: eviction orders");
   if (loose != windows.size() + snapshots.size()) {
     return absl::InternalError("index: orders of sliding pages and snapshots");
@@ -202,13 +204,22 @@ absl::Status PrefixIndex::Impl::Validate() const {
     return absl::InternalError("index: unverified order");
   }
   if (in_spill_order != spill_order.size()) return absl::InternalError("index: spill order");
-  for (const auto& space : spaces) {
+  for (const auto& [id, lease] : leases) ++leases_of[lease.space];
+  uint64_t bytes_of_spaces = 0;
+  for (const auto& [handle, space] : spaces) {
     Totals there = space->totals;
-    there.memory_bytes = of_space[space->handle.value - 1].memory_bytes;  // kept for all only
-    if (there != of_space[space->handle.value - 1]) {
+    there.memory_bytes = of_space[space.get()].memory_bytes;  // kept for all only
+    if (there != of_space[space.get()]) {
       return absl::InternalError("index: totals of a space differ from its nodes'");
     }
+    if (space->nodes != nodes_of[space.get()] || space->leases != leases_of[space.get()]) {
+      return absl::InternalError("index: the blocks or leases that a space counts");
+    }
+    bytes_of_spaces += space->memory_bytes;
     if (absl::Status status = CheckChildren(space->root); !status.ok()) return status;
+  }
+  if (bytes_of_spaces != spaces_bytes || spaces.size() != spaces_by_id.size()) {
+    return absl::InternalError("index: the tables of spaces");
   }
   absl::flat_hash_map<block::SessionId, Session> of_session;
   for (const auto& [id, lease] : leases) {

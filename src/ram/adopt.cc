@@ -8,6 +8,8 @@
 #include "ram/arena.h"
 #include "ram/records.h"
 #include "ram/shared_file.h"
+#include "ram/slot_locks.h"
+#include "ram/space_table.h"
 
 namespace prefixd::ram {
 namespace {
@@ -48,8 +50,8 @@ FoundPage PageOf(block::Extent extent, const block::PageRecord& record, const st
   content.name.rung = record.rung;
   content.name.tokens = record.tokens;
   content.space = record.space;
-  content.path = record.path;
-  content.parent_path = record.parent_path;
+  content.serial = record.serial;
+  content.parent_serial = record.parent_serial;
   content.first_token = record.first_token;
   content.page_bytes = record.page_bytes;
   content.payload_bytes = record.payload_bytes;
@@ -66,7 +68,7 @@ absl::Status Arena::Adopt(uint64_t epoch) {
   base::MutexLock lock(mutex_);
   PREFIXD_RETURN_IF_ERROR(AdoptSpaces());
   // A slot that nobody has locked now cannot become locked again but by us.
-  const uint64_t locked_slots = file_->LockedSlots();
+  const uint64_t locked_slots = file_->locks().LockedSlots();
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
     PREFIXD_RETURN_IF_ERROR(AdoptSlab(i, locked_slots));
   }
@@ -84,20 +86,9 @@ absl::Status Arena::AdoptSpaces() {
   const block::ArenaHeader& header = *file_->header();
   table_bytes_ = SharedFile::FixedBytes(header);
   spaces_backed_ = block::kExtentUnit;
-  while (true) {
-    auto* const record = reinterpret_cast<block::SpaceRecord*>(file_->spaces() + spaces_used_);
-    const uint32_t bytes = record->bytes.load(std::memory_order_acquire);
-    const uint64_t end =
-        spaces_used_ + sizeof(block::SpaceRecord) + base::AlignUp(uint64_t{bytes}, 8);
-    if (bytes == 0 || end + sizeof(block::SpaceRecord) > header.spaces_bytes) break;
-    PREFIXD_RETURN_IF_ERROR(BackSpaces(end + sizeof(block::SpaceRecord)));
-    const auto* const identity = reinterpret_cast<const std::byte*>(record + 1);
-    if (record->check != SpaceCheck(record->id, identity, bytes)) break;
-    spaces_.push_back(record);
-    spaces_used_ = end;
-  }
-  // What stands behind a damaged record is lost, and so are the pages of those spaces.
-  reinterpret_cast<block::SpaceRecord*>(file_->spaces() + spaces_used_)->bytes.store(0);
+  spaces_ = std::make_unique<SpaceTable>(file_->spaces(), header.spaces_bytes);
+  PREFIXD_RETURN_IF_ERROR(spaces_->Adopt(
+      [this](uint64_t bytes) PREFIXD_REQUIRES(mutex_) { return BackSpaces(bytes); }));
   const uint64_t backed_end = header.spaces_offset + spaces_backed_;
   file_->Punch(backed_end, header.records_offset - backed_end);
   return absl::OkStatus();
@@ -147,11 +138,11 @@ bool Arena::AdoptRecord(block::Extent extent, uint64_t locked_slots) {
   const uint64_t held_by = record->marks.holders.load();
   const uint64_t holders = held_by & locked_slots;
   if (holders != held_by) record->marks.holders.store(holders);
-  if (Published(*record) && record->space < spaces_.size() &&
-      record->space_generation == spaces_[record->space]->generation.load() &&
-      record->page_bytes > 0 && record->page_bytes <= extent.bytes &&
-      record->payload_bytes <= record->page_bytes) {
-    found_.push_back(PageOf(extent, *record, spaces_[record->space]->id));
+  const block::SpaceRecord* const space = spaces_->At(record->space);
+  if (Published(*record) && space != nullptr &&
+      record->space_generation == space->generation.load() && record->page_bytes > 0 &&
+      record->page_bytes <= extent.bytes && record->payload_bytes <= record->page_bytes) {
+    found_.push_back(PageOf(extent, *record, space->id));
     return true;
   }
   RetireRecord(record);
@@ -197,6 +188,7 @@ absl::StatusOr<int> Arena::OpenReadOnly() const {
   return opened.Release();
 }
 
+SlotLocks* Arena::slot_locks() const { return file_ == nullptr ? nullptr : &file_->locks(); }
 int Arena::fd() const { return file_ == nullptr ? -1 : file_->fd(); }
 block::ArenaHeader* Arena::header() const { return file_ == nullptr ? nullptr : file_->header(); }
 block::SlotRecord* Arena::slot_records() const {

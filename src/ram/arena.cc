@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "ram/records.h"
 #include "ram/shared_file.h"
+#include "ram/space_table.h"
 
 namespace prefixd::ram {
 namespace {
@@ -102,7 +103,8 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenShared(const Options& options)
                                       .slab_bytes = options.slab_bytes != 0
                                                         ? options.slab_bytes
                                                         : DefaultSharedSlabBytes(capacity_bytes),
-                                      .lock_wait = options.lock_wait};
+                                      .lock_wait = options.lock_wait,
+                                      .key_id = options.key_id};
   PREFIXD_RETURN_IF_ERROR(CheckSizes(capacity_bytes, file_options.slab_bytes));
   if (file_options.max_capacity_bytes == 0) {
     file_options.max_capacity_bytes = DefaultMaxCapacity(capacity_bytes);
@@ -330,7 +332,8 @@ ArenaStats Arena::stats() const {
           .slabs_in_service = in_service_,
           .extent_bytes = extent_bytes_,
           .extents = extents_,
-          .table_bytes = table_bytes_};
+          .table_bytes = table_bytes_,
+          .longest_hold = longest_hold_.longest()};
 }
 
 }  // namespace prefixd::ram

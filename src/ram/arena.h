@@ -10,9 +10,10 @@
 // rounded up to 4 KiB units, the smallest that holds the page. A slab serves one extent size at a
 // time and goes back to the common pool when its last extent is freed. No extent crosses a slab.
 //
-// Shared arena: a file on tmpfs (block/arena_file.h), owned by one daemon (flock), found again by
-// the next one. A slab enters service when fallocate has given it and its records their memory, and
-// leaves it by having holes punched. Private arena: anonymous memory, no records, nothing survives.
+// Shared arena: a file on tmpfs (block/arena_file.h), owned by one daemon (ram/slot_locks.h), found
+// again by the next one. A slab enters service when fallocate has given it and its records their
+// memory, and leaves it by having holes punched. Private arena: anonymous memory, no records,
+// nothing survives.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -37,6 +38,8 @@
 namespace prefixd::ram {
 
 class SharedFile;
+class SlotLocks;
+class SpaceTable;
 
 struct ArenaStats {
   // Whole slabs that can be used of Options::capacity_bytes, beside table_bytes as they are now.
@@ -46,7 +49,8 @@ struct ArenaStats {
   uint64_t slabs_in_service = 0;  // that have memory
   uint64_t extent_bytes = 0;      // allocated extents
   uint64_t extents = 0;
-  uint64_t table_bytes = 0;  // header, slots, space table, records that have memory
+  uint64_t table_bytes = 0;                 // header, slots, space table, records that have memory
+  std::chrono::nanoseconds longest_hold{};  // of its mutex, since it was opened
 };
 
 struct SlabRange {
@@ -57,9 +61,9 @@ struct SlabRange {
 // What the record of a page says of it.
 struct PageContent {
   block::PageName name;  // name.space is the space table's business
-  uint32_t space = 0;    // ordinal of AddSpace
+  uint32_t space = 0;    // of AddSpace
   block::BlockHash parent{};
-  uint64_t path = 0, parent_path = 0;
+  uint64_t serial = 0, parent_serial = 0;  // of the block and its parent (index/node.h)
   uint32_t first_token = 0;
   uint64_t page_bytes = 0, payload_bytes = 0, check = 0;
   block::SequenceView tokens;  // of the block; borrowed for the call
@@ -74,7 +78,7 @@ struct FoundPage {
   // With name.space. Tokens borrow from the record: valid until the extent is freed.
   PageContent content;
   std::vector<block::ContentKey> keys;  // content.tokens borrows them
-  uint64_t holders = 0;                 // slots that may be reading: their byte is locked
+  uint64_t holders = 0;                 // slots that may be reading: their lock is held
 };
 // An extent whose page has no valid name any more (its space was cleared, its record is damaged),
 // but which slots still hold. Allocated: Free it when none of the slots is locked.
@@ -102,13 +106,14 @@ class Arena {
     // its own, which then limits the capacity.
     uint64_t max_capacity_bytes = 0;
     base::LockWait lock_wait{};  // for the lock of a file whose owner is on its way out
+    base::Hash128 key_id{};      // of the key that block hashes are made with
   };
   // ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the capacity is below
   // one slab of 64 KiB (shared: with its tables) or slab_bytes is out of its range. Shared:
   // Unavailable when another process owns the file; FailedPrecondition when the folder is no tmpfs
   // or something else stands under the path; ResourceExhausted when the tmpfs has no room for a
-  // quarter of the capacity. A file of another kernel boot, version or shape, or a damaged one, is
-  // replaced by a new one, and nothing is found.
+  // quarter of the capacity. A file of another kernel boot, version, key or shape, or a damaged
+  // one, is replaced by a new one, and nothing is found.
   static absl::StatusOr<std::unique_ptr<Arena>> Open(const Options& options);
   ~Arena();  // the file stays
   Arena(const Arena&) = delete;
@@ -122,7 +127,7 @@ class Arena {
   std::vector<FoundPage> TakeFound();
   // Once, too; what TakeFound left out although a process may be reading it.
   std::vector<HeldExtent> TakeHeld();
-  std::vector<FoundSpace> Spaces() const PREFIXD_EXCLUDES(mutex_);  // by ordinal
+  std::vector<FoundSpace> Spaces() const PREFIXD_EXCLUDES(mutex_);  // by id
 
   // The class of a page: extent bytes that Allocate would take. 0 when full_page_bytes does not fit
   // into a slab.
@@ -147,11 +152,14 @@ class Arena {
   std::byte* data(block::Extent extent) const { return base_ + extent.offset; }
 
   // --- records; all of it nothing in a private arena ---
-  // Ordinal of the space, added when it is new. ResourceExhausted when the table is full: its pages
-  // are then not recorded (ordinal kNoSpace). An id that was cleared gets its new generation.
+  // Place of the space in the table, added when it is new. ResourceExhausted when the table is
+  // full: its pages are then not recorded (place kNoSpace).
   static constexpr uint32_t kNoSpace = ~uint32_t{0};
   absl::StatusOr<uint32_t> AddSpace(const block::SpaceId& id, const std::string& identity)
       PREFIXD_EXCLUDES(mutex_);
+  // Its place may become another space's. Requires: it has no page, and nobody is about to Publish
+  // one. Records of it that are still there are void for the next daemon.
+  void RemoveSpace(uint32_t space) PREFIXD_EXCLUDES(mutex_);
   // Every record of the space so far is void for the next daemon.
   void ClearSpace(uint32_t space) PREFIXD_EXCLUDES(mutex_);
   // Writes the record of an allocated extent whose payload is in place, then its state. A page that
@@ -195,6 +203,7 @@ class Arena {
   int fd() const;                           // -1 = private
   block::ArenaHeader* header() const;       // nullptr = private
   block::SlotRecord* slot_records() const;  // kArenaSlots; nullptr = private
+  SlotLocks* slot_locks() const;            // nullptr = private
   uint64_t data_offset() const;             // of offset 0, in the file; 0 = private
   uint64_t file_bytes() const;              // 0 = private
 
@@ -277,7 +286,8 @@ class Arena {
   const Shape shape_;
   const std::unique_ptr<SharedFile> file_;  // null = private
   std::byte* const base_;                   // of the data; owned when private
-  mutable base::Mutex mutex_;
+  base::HoldGauge longest_hold_;
+  mutable base::Mutex mutex_{&longest_hold_};
   std::vector<Slab> slabs_ PREFIXD_GUARDED_BY(mutex_);
   std::set<uint32_t> free_slabs_ PREFIXD_GUARDED_BY(mutex_);  // in service; the lowest is cut first
   std::set<uint32_t> idle_slabs_ PREFIXD_GUARDED_BY(mutex_);  // neither in service nor being backed
@@ -299,8 +309,7 @@ class Arena {
   uint32_t retire_from_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs from here on are to run empty
   mutable uint32_t retire_next_ PREFIXD_GUARDED_BY(mutex_) = 0;
 
-  std::vector<block::SpaceRecord*> spaces_ PREFIXD_GUARDED_BY(mutex_);  // by ordinal
-  uint64_t spaces_used_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<SpaceTable> spaces_ PREFIXD_GUARDED_BY(mutex_);  // null = private
   uint64_t spaces_backed_ PREFIXD_GUARDED_BY(mutex_) = 0;
 
   std::vector<FoundPage> found_ PREFIXD_GUARDED_BY(mutex_);

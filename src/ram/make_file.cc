@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +21,7 @@
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/file_lock.h"
+#include "base/own_file.h"
 #include "base/size.h"
 #include "base/status.h"
 
@@ -28,7 +31,10 @@ namespace {
 constexpr uint64_t kUnit = block::kExtentUnit;
 // Regions that take huge pages where the mount gives them begin on one.
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-constexpr uint64_t kSpacesBytes = uint64_t{1} << 20;
+// Address space: the table takes memory as it fills. The cache forgets spaces before that.
+uint64_t SpacesBytes(uint64_t data_bytes) {
+  return base::AlignUp(std::clamp(data_bytes / 128, uint64_t{1} << 20, uint64_t{256} << 20), kUnit);
+}
 constexpr int kAttempts = 16;  // at a path that others are changing
 
 bool SameFile(const struct stat& a, const struct stat& b) {
@@ -84,19 +90,25 @@ absl::Status CheckRoom(const SharedFile::Options& options, const struct statfs& 
                    " is the least"));
 }
 
-// A plain file of ours, flocked for the life of the description, that nobody else may write.
-// Unavailable: another process holds the lock.
+// The file's own lock (flock) tells an earlier prefixd, and one whose folder of locks was removed,
+// that it is owned. A worker can have it, too, once the owner that is named has ended.
+absl::Status Lock(const std::string& path, int fd, const base::LockWait& wait) {
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  if (base::HolderHasEnded(fd, block::kArenaOwnerOffset)) return absl::OkStatus();
+  return base::LockFile(fd, "arena: " + path, block::kArenaOwnerOffset, wait);
+}
+
+// A plain file of ours that nobody else may write. Unavailable: another process holds the lock.
+// Requires: the owner's lock is ours.
 absl::Status Own(const std::string& path, int fd, const base::LockWait& wait) {
   struct stat status = {};
   if (fstat(fd, &status) != 0) return Failed(path, "cannot be looked at");
-  if (!S_ISREG(status.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat("arena: ", path, " is no plain file"));
-  }
-  if (status.st_uid != geteuid()) {
+  if (!S_ISREG(status.st_mode) || status.st_nlink > 1) {
     return absl::FailedPreconditionError(
-        absl::StrCat("arena: ", path, " belongs to user ", status.st_uid, ", this is ", geteuid()));
+        absl::StrCat("arena: ", path, " is no plain file of one name"));
   }
-  const absl::Status locked = base::LockFile(fd, "arena: " + path, block::kArenaOwnerOffset, wait);
+  PREFIXD_RETURN_IF_ERROR(base::CheckOwner(fd, "arena: " + path));
+  const absl::Status locked = Lock(path, fd, wait);
   if (absl::IsFailedPrecondition(locked)) {
     return absl::UnavailableError(
         absl::StrCat(std::string(locked.message()), ": it belongs to another running process"));
@@ -136,6 +148,26 @@ std::string WhyBadSlabs(int fd, const block::ArenaHeader& header, uint64_t alloc
   return "its slabs have less memory than they should";
 }
 
+// A session in the slot table had its files, and nothing tells any more whether its worker reads.
+std::string WhyBadLocks(int fd, const block::ArenaHeader& header, const SlotLocks& locks) {
+  constexpr size_t kWords = sizeof(block::SlotRecord) / sizeof(uint64_t);
+  constexpr size_t kInode = offsetof(block::SlotRecord, lock_inode);
+  static_assert(offsetof(block::SlotRecord, in_use) == 0 && kInode % 8 == 4);
+  std::array<uint64_t, block::kArenaSlots * kWords> words{};
+  if (pread(fd, words.data(), sizeof(words), static_cast<off_t>(header.slots_offset)) !=
+      static_cast<ssize_t>(sizeof(words))) {
+    return "its slot table cannot be read";
+  }
+  for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) {
+    const auto inode = static_cast<uint32_t>(words[slot * kWords + kInode / 8] >> 32);
+    if (words[slot * kWords] != 0 && (inode == 0 || locks.Inode(slot) != inode)) {
+      return absl::StrCat("the lock file of slot ", slot,
+                          " is gone, and its worker may be reading");
+    }
+  }
+  return "";
+}
+
 std::string WhyBadShape(const block::ArenaHeader& header, uint64_t file_bytes) {
   if (header.slab_bytes < kUnit || header.slab_bytes % kUnit != 0 || header.slabs == 0 ||
       header.slabs > file_bytes / header.slab_bytes) {
@@ -153,7 +185,8 @@ std::string WhyBadShape(const block::ArenaHeader& header, uint64_t file_bytes) {
 }
 
 // Why the file cannot be gone on with; empty when it can.
-std::string WhyUnusable(int fd, const SharedFile::Options& options, const base::Hash128& boot_id) {
+std::string WhyUnusable(int fd, const SlotLocks& locks, const SharedFile::Options& options,
+                        const base::Hash128& boot_id) {
   struct stat status = {};
   block::ArenaHeader header;
   if (fstat(fd, &status) != 0 || pread(fd, static_cast<void*>(&header), sizeof(header), 0) !=
@@ -168,9 +201,14 @@ std::string WhyUnusable(int fd, const SharedFile::Options& options, const base::
   if (std::memcmp(header.boot_id, boot_id.data(), boot_id.size()) != 0) {
     return "it is of another boot of the kernel";
   }
+  if (std::memcmp(header.key_id, options.key_id.data(), options.key_id.size()) != 0) {
+    return "the hashes in it are made with another key";
+  }
   std::string why = WhyBadShape(header, static_cast<uint64_t>(status.st_size));
   if (!why.empty()) return why;
   why = WhyBadSlabs(fd, header, static_cast<uint64_t>(status.st_blocks) * 512);
+  if (!why.empty()) return why;
+  why = WhyBadLocks(fd, header, locks);
   if (!why.empty()) return why;
   if (SharedFile::LeastCapacity(header.slab_bytes, header.slabs) <= options.capacity_bytes) {
     return "";
@@ -187,6 +225,7 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   header.version = block::kArenaVersion;
   header.header_bytes = sizeof(header);
   std::copy(boot_id.begin(), boot_id.end(), header.boot_id);
+  std::copy(options.key_id.begin(), options.key_id.end(), header.key_id);
   if (getrandom(header.instance, sizeof(header.instance), 0) != sizeof(header.instance)) {
     return Failed(path, "no random bytes");
   }
@@ -245,8 +284,8 @@ void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header) {
       base::AlignUp(kUnit + block::kArenaSlots * sizeof(block::SlotRecord), kUnit);
   header->spaces_offset =
       base::AlignUp(header->slabs_offset + slabs * sizeof(block::SlabRecord), kUnit);
-  header->spaces_bytes = kSpacesBytes;
-  header->records_offset = base::AlignUp(header->spaces_offset + kSpacesBytes, kHugePage);
+  header->spaces_bytes = SpacesBytes(slabs * slab_bytes);
+  header->records_offset = base::AlignUp(header->spaces_offset + header->spaces_bytes, kHugePage);
   header->slab_record_bytes = base::AlignUp(slab_bytes / kUnit * sizeof(block::PageRecord), kUnit);
   header->data_offset =
       base::AlignUp(header->records_offset + slabs * header->slab_record_bytes, kHugePage);
@@ -260,21 +299,38 @@ bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes) {
 
 absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
   struct statfs folder = {};
+  PREFIXD_RETURN_IF_ERROR(base::CheckWay(options.path, "arena: " + options.path));
   PREFIXD_RETURN_IF_ERROR(CheckFolder(options.path, &folder));
   PREFIXD_ASSIGN_OR_RETURN(const base::Hash128 boot_id, BootId());
+  PREFIXD_ASSIGN_OR_RETURN(auto locks, SlotLocks::Open(options.path));
+  PREFIXD_RETURN_IF_ERROR(locks->Own(options.lock_wait));
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     PREFIXD_ASSIGN_OR_RETURN(Descriptor old, OwnExisting(options.path, options.lock_wait));
     PREFIXD_RETURN_IF_ERROR(CheckRoom(options, folder, old.get()));
-    std::string why = old ? WhyUnusable(old.get(), options, boot_id) : "";
-    if (old && why.empty()) {
-      base::NameHolder(old.get(), block::kArenaOwnerOffset);
-      return OwnedFile{.fd = std::move(old), .replaced_why = ""};
+    std::string why;
+    if (old) {
+      why = WhyUnusable(old.get(), *locks, options, boot_id);
+      if (why.empty()) {
+        base::NameHolder(old.get(), block::kArenaOwnerOffset);
+        return OwnedFile{.fd = std::move(old), .locks = std::move(locks), .replaced_why = ""};
+      }
     }
     PREFIXD_ASSIGN_OR_RETURN(Descriptor made, MakeFile(options, old, boot_id));
-    if (made) return OwnedFile{.fd = std::move(made), .replaced_why = std::move(why)};
+    if (!made) continue;
+    // Locks of another file's workers say nothing of this one.
+    locks->RemoveAll();
+    return OwnedFile{
+        .fd = std::move(made), .locks = std::move(locks), .replaced_why = std::move(why)};
   }
   return absl::FailedPreconditionError(
       absl::StrCat("arena: ", options.path, " does not stand still"));
+}
+
+bool CouldBeOwned(const std::string& path) {
+  if (!SlotLocks::HasNoOwner(path)) return false;
+  if (base::IsUnlocked(path)) return true;
+  const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  return fd && base::HolderHasEnded(fd.get(), block::kArenaOwnerOffset);
 }
 
 }  // namespace prefixd::ram

@@ -1,19 +1,25 @@
-// Finds the arena's file, or makes it: checks, ownership by flock, replacement by a new inode.
+// Finds the arena's file with its locks, or makes it: checks, ownership, replacement by a new
+// inode.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 
 #include "ram/shared_file.h"
+#include "ram/slot_locks.h"
 
 namespace prefixd::ram {
 
 struct OwnedFile {
-  Descriptor fd;             // flocked, its header and sizes checked
-  std::string replaced_why;  // of the file that was there
+  Descriptor fd;                     // its header and sizes checked
+  std::unique_ptr<SlotLocks> locks;  // the owner's too
+  std::string replaced_why;          // of the file that was there
 };
 absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options);
+// Nobody owns the arena at `path`, at this moment.
+bool CouldBeOwned(const std::string& path);
 
 // Sizes and offsets of a file for `slabs` slabs; the other fields stay.
 void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header);

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "ram/arena.h"
 #include "ram/shared_file.h"
+#include "ram/space_table.h"
 
 namespace prefixd::ram {
 namespace {
@@ -60,8 +61,8 @@ void WriteContent(const PageContent& content, uint32_t generation, block::PageRe
   record->page_check = content.check;
   std::copy(content.name.block.begin(), content.name.block.end(), record->hash);
   std::copy(content.parent.begin(), content.parent.end(), record->parent);
-  record->path = content.path;
-  record->parent_path = content.parent_path;
+  record->serial = content.serial;
+  record->parent_serial = content.parent_serial;
   WriteSequence(content.tokens, record);
 }
 
@@ -109,8 +110,9 @@ void Arena::Publish(block::Extent extent, const PageContent& content) {
   {
     base::MutexLock lock(mutex_);
     SlotOf(extent);  // aborts unless it is allocated
-    recorded = recorded && content.space < spaces_.size();
-    if (recorded) generation = spaces_[content.space]->generation.load(std::memory_order_relaxed);
+    const block::SpaceRecord* const space = spaces_->At(content.space);
+    recorded = recorded && space != nullptr;
+    if (recorded) generation = space->generation.load(std::memory_order_relaxed);
   }
   block::PageRecord* const record = RecordOf(extent);
   RetireRecord(record);
@@ -141,45 +143,33 @@ absl::Status Arena::BackSpaces(uint64_t bytes) {
 absl::StatusOr<uint32_t> Arena::AddSpace(const block::SpaceId& id, const std::string& identity) {
   if (file_ == nullptr) return kNoSpace;
   base::MutexLock lock(mutex_);
-  for (uint32_t i = 0; i < spaces_.size(); ++i) {
-    if (std::memcmp(spaces_[i]->id, id.data(), id.size()) == 0) return i;
-  }
-  // Behind it there is always room for the record that ends the table.
-  const uint64_t end =
-      spaces_used_ + sizeof(block::SpaceRecord) + base::AlignUp(identity.size(), 8);
-  const uint64_t with_end = end + sizeof(block::SpaceRecord);
-  if (identity.empty() || with_end > file_->header()->spaces_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "arena: an identity of ", identity.size(), " bytes does not fit into the space table, ",
-        spaces_used_, " of ", file_->header()->spaces_bytes, " bytes in use"));
-  }
-  PREFIXD_RETURN_IF_ERROR(BackSpaces(with_end));
-  auto* const record = reinterpret_cast<block::SpaceRecord*>(file_->spaces() + spaces_used_);
-  auto* const text = reinterpret_cast<std::byte*>(record + 1);
-  reinterpret_cast<block::SpaceRecord*>(file_->spaces() + end)->bytes.store(0);
-  std::memcpy(text, identity.data(), identity.size());
-  std::copy(id.begin(), id.end(), record->id);
-  record->generation.store(1, std::memory_order_relaxed);
-  const auto bytes = static_cast<uint32_t>(identity.size());
-  record->check = SpaceCheck(record->id, text, bytes);
-  record->bytes.store(bytes, std::memory_order_release);
-  spaces_.push_back(record);
-  spaces_used_ = end;
-  return static_cast<uint32_t>(spaces_.size() - 1);
+  return spaces_->Add(
+      id, identity, [this](uint64_t bytes) PREFIXD_REQUIRES(mutex_) { return BackSpaces(bytes); });
+}
+
+void Arena::RemoveSpace(uint32_t space) {
+  base::MutexLock lock(mutex_);
+  if (file_ == nullptr) return;
+  spaces_->Remove(space);
+  const uint64_t want = base::AlignUp(spaces_->needed_bytes(), block::kExtentUnit);
+  // Not at once, so that a table that grows and shrinks by a page asks for nothing.
+  if (spaces_backed_ <= 2 * want) return;
+  file_->Punch(file_->header()->spaces_offset + want, spaces_backed_ - want);
+  table_bytes_ -= spaces_backed_ - want;
+  spaces_backed_ = want;
 }
 
 void Arena::ClearSpace(uint32_t space) {
   base::MutexLock lock(mutex_);
-  if (space < spaces_.size()) spaces_[space]->generation.fetch_add(1, std::memory_order_release);
+  if (file_ != nullptr) spaces_->Clear(space);
 }
 
 std::vector<FoundSpace> Arena::Spaces() const {
   base::MutexLock lock(mutex_);
   std::vector<FoundSpace> spaces;
-  for (const block::SpaceRecord* record : spaces_) {
-    FoundSpace& space = spaces.emplace_back();
-    std::copy(std::begin(record->id), std::end(record->id), space.id.begin());
-    space.identity.assign(reinterpret_cast<const char*>(record + 1), record->bytes.load());
+  if (file_ == nullptr) return spaces;
+  for (const auto& [id, place] : spaces_->places()) {
+    spaces.push_back({.id = id, .identity = spaces_->IdentityOf(place)});
   }
   return spaces;
 }

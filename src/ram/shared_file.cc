@@ -13,12 +13,16 @@
 #include "base/size.h"
 #include "base/status.h"
 #include "ram/make_file.h"
-#include "ram/slot_lock.h"
+#include "ram/slot_locks.h"
 
 namespace prefixd::ram {
 
-SharedFile::SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, std::string why)
-    : fd_(std::move(fd)), map_(map), bytes_(bytes), replaced_why_(std::move(why)) {}
+SharedFile::SharedFile(OwnedFile file, std::byte* map, uint64_t bytes)
+    : fd_(std::move(file.fd)),
+      locks_(std::move(file.locks)),
+      map_(map),
+      bytes_(bytes),
+      replaced_why_(std::move(file.replaced_why)) {}
 
 SharedFile::~SharedFile() {
   base::ForgetHolder(fd_.get(), block::kArenaOwnerOffset);
@@ -49,8 +53,8 @@ absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& opti
                                                      base::FormatBytes(bytes), ": ",
                                                      strerror(errno)));
   }
-  std::unique_ptr<SharedFile> shared(new SharedFile(
-      std::move(file.fd), static_cast<std::byte*>(map), bytes, std::move(file.replaced_why)));
+  std::unique_ptr<SharedFile> shared(
+      new SharedFile(std::move(file), static_cast<std::byte*>(map), bytes));
   const block::ArenaHeader& header = *shared->header();
   madvise(shared->map_, header.data_offset, MADV_NOHUGEPAGE);          // BackTables needs it
   madvise(shared->data(), bytes - header.data_offset, MADV_HUGEPAGE);  // a wish
@@ -80,14 +84,6 @@ void SharedFile::Punch(uint64_t offset, uint64_t bytes) const {
 
 void SharedFile::Populate(uint64_t offset, uint64_t bytes) const {
   madvise(map_ + offset, bytes, kPopulateWrite);
-}
-
-uint64_t SharedFile::LockedSlots() const {
-  uint64_t locked = 0;
-  for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) {
-    if (SlotLocked(fd(), slot)) locked |= uint64_t{1} << slot;
-  }
-  return locked;
 }
 
 absl::StatusOr<Descriptor> SharedFile::OpenReadOnly() const {

@@ -1,4 +1,4 @@
-// SharedFile: the arena's file on tmpfs, found or made, owned by flock, mapped writable. Knows the
+// SharedFile: the arena's file on tmpfs, found or made, owned, mapped writable. Knows the
 // layout and the system calls; Arena decides what they are for.
 //
 // Backing, Punch and the pointers: thread-safe for ranges that do not overlap.
@@ -10,12 +10,16 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/checksum.h"
 #include "base/file_lock.h"
 #include "block/arena_file.h"
 #include "block/extent.h"
 #include "ram/descriptor.h"
 
 namespace prefixd::ram {
+
+struct OwnedFile;
+class SlotLocks;
 
 class SharedFile {
  public:
@@ -25,6 +29,7 @@ class SharedFile {
     uint64_t max_capacity_bytes = 0;
     uint64_t slab_bytes = 0;  // of a new file
     base::LockWait lock_wait{};
+    base::Hash128 key_id{};  // of its hashes; a file with another one is replaced
   };
   // Errors as Arena::Open. The header's epoch is still that of the owner before.
   static absl::StatusOr<std::unique_ptr<SharedFile>> Open(const Options& options);
@@ -69,18 +74,18 @@ class SharedFile {
   void Punch(uint64_t offset, uint64_t bytes) const;
   // Page-table entries of a backed range ahead of use; nothing when the kernel cannot.
   void Populate(uint64_t offset, uint64_t bytes) const;
-  // Bit s: the byte of slot s is locked, by whatever process.
-  uint64_t LockedSlots() const;
+  SlotLocks& locks() const { return *locks_; }
   // A read-only description of its own.
   absl::StatusOr<Descriptor> OpenReadOnly() const;
 
  private:
-  SharedFile(Descriptor fd, std::byte* map, uint64_t bytes, std::string why);
+  SharedFile(OwnedFile file, std::byte* map, uint64_t bytes);
   template <typename T>
   T* At(uint64_t offset) const {
     return reinterpret_cast<T*>(map_ + offset);
   }
-  const Descriptor fd_;  // holds the flock
+  const Descriptor fd_;
+  const std::unique_ptr<SlotLocks> locks_;
   std::byte* const map_;
   const uint64_t bytes_;
   const std::string replaced_why_;

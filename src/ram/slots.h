@@ -1,9 +1,8 @@
 // Slots: which sessions map the arena, and whether their process still can read.
 //
-// A session that maps the arena owns one of 64 slots and holds an OFD read lock on the slot's byte
-// of the arena file. The lock belongs to the open file description that the daemon hands over: the
-// kernel drops it when the worker's last descriptor and mapping are gone, within a millisecond of
-// SIGKILL, and it outlives the daemon. No timers.
+// A session that maps the arena owns one of 64 slots, and its worker holds the slot's lock
+// (ram/slot_locks.h) for as long as it may be reading: the kernel drops it with the worker, and it
+// outlives the daemon. No timers.
 //
 // Thread-safe.
 #pragma once
@@ -15,38 +14,45 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/checksum.h"
 #include "base/mutex.h"
-#include "block/ids.h"
+#include "base/peer.h"
 #include "ram/arena.h"
 
 namespace prefixd::ram {
 
 using SessionKey = std::array<std::byte, 16>;
+// What the arena's file says of a key: it proves one, and tells none.
+base::Digest256 KeyHash(const SessionKey& key);
 
 struct HeldSlot {
   uint32_t slot = block::kNoSlot;
-  block::SessionId session;  // of an earlier daemon
-  SessionKey key{};
-  uint64_t pid = 0;
+  base::Digest256 key_hash{};  // zeros: nobody's key
+  base::Peer owner;
+};
+
+// Descriptors for a worker; the caller owns them.
+struct SlotFiles {
+  int arena = -1;  // read-only
+  int lock = -1;   // holds the slot's lock for as long as it, or a mapping of it, is open
 };
 
 class Slots {
  public:
   explicit Slots(Arena* arena);  // requires arena->shared(); must not outlive it
 
-  // Slots of an earlier daemon's sessions whose byte was locked when this object was made. They are
-  // in use until Release. Once, before Claim. A session of 0 cannot be resumed.
+  // Slots of an earlier daemon's sessions whose lock was held when this object was made. They are
+  // in use until Release. Once, before Claim.
   std::vector<HeldSlot> Held() const PREFIXD_EXCLUDES(mutex_);
 
-  // A slot that nobody owns and whose byte is not locked. nullopt: all 64 are taken.
-  std::optional<uint32_t> Claim(block::SessionId session, const SessionKey& key)
-      PREFIXD_EXCLUDES(mutex_);
-  // The slot of an earlier session goes on under a new one.
-  void Rename(uint32_t slot, block::SessionId session, const SessionKey& key, uint64_t pid)
-      PREFIXD_EXCLUDES(mutex_);
-  void SetPid(uint32_t slot, uint64_t pid) PREFIXD_EXCLUDES(mutex_);
-  // A read-only descriptor of the arena that carries the slot's lock. Close it after passing it on.
-  absl::StatusOr<int> OpenFor(uint32_t slot);
+  // A slot that nobody owns and whose lock nobody holds. nullopt: all 64 are taken, or no lock file
+  // can be made.
+  std::optional<uint32_t> Claim(const base::Digest256& key_hash) PREFIXD_EXCLUDES(mutex_);
+  // The slot of an earlier session goes on under another key.
+  void Rename(uint32_t slot, const base::Digest256& key_hash) PREFIXD_EXCLUDES(mutex_);
+  // Whom the files are given to.
+  void SetOwner(uint32_t slot, const base::Peer& owner) PREFIXD_EXCLUDES(mutex_);
+  absl::StatusOr<SlotFiles> OpenFor(uint32_t slot);
   // Some process may be reading through a mapping of this slot.
   bool Locked(uint32_t slot) const;
   // Requires: !Locked(slot), and nothing is held in its name any more.
@@ -55,6 +61,7 @@ class Slots {
 
  private:
   block::SlotRecord* Record(uint32_t slot) const;
+  void Free(uint32_t slot) PREFIXD_REQUIRES(mutex_);
 
   Arena* const arena_;
   mutable base::Mutex mutex_;

@@ -35,6 +35,14 @@ absl::StatusOr<Descriptor> SealedMemory(uint64_t bytes) {
   return fd;
 }
 
+struct flock HolderLock(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_len = 1;
+  return lock;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Staging>> StagingPool::Grant(uint64_t wanted_bytes) {
@@ -63,14 +71,22 @@ absl::StatusOr<std::unique_ptr<Staging>> StagingPool::Grant(uint64_t wanted_byte
 
 Staging::~Staging() {
   munmap(const_cast<std::byte*>(base_), bytes_);
+  // Who still has it mapped would keep its memory otherwise.
+  AllocateRange(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes_);
   close(fd_);
   pool_->granted_ -= bytes_;
 }
 
-absl::StatusOr<int> Staging::Duplicate() const {
-  const int fd = fcntl(fd_, F_DUPFD_CLOEXEC, 0);
-  if (fd >= 0) return fd;
+absl::StatusOr<int> Staging::OpenForWorker() const {
+  Descriptor opened(open(absl::StrCat("/proc/self/fd/", fd_).c_str(), O_RDWR | O_CLOEXEC));
+  struct flock lock = HolderLock(F_RDLCK);
+  if (opened && fcntl(opened.get(), F_OFD_SETLK, &lock) == 0) return opened.Release();
   return absl::ResourceExhaustedError(absl::StrCat("staging: no descriptor: ", strerror(errno)));
+}
+
+bool Staging::held() const {
+  struct flock lock = HolderLock(F_WRLCK);
+  return fcntl(fd_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 }  // namespace prefixd::ram

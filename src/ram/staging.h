@@ -4,6 +4,11 @@
 // it is handed over: neither side can be hit by SIGBUS. All of it comes from one budgeted pool.
 // Only the worker writes; the daemon reads each byte once and trusts none of it.
 //
+// A worker goes on reading its own pages there after its session ended, so its owner keeps it,
+// within the budget, until held() is false. A worker that unlocks it and keeps it mapped reads
+// zeros afterwards: the memory goes back by a punched hole, and what such a worker writes from then
+// on is memory that the kernel charges to that worker.
+//
 // Thread-safe.
 #pragma once
 #include <atomic>
@@ -20,7 +25,8 @@ class StagingPool;
 
 class Staging {
  public:
-  ~Staging();  // gives the bytes back to the pool
+  // Gives the memory back to the machine, whoever has it mapped, and the bytes to the pool.
+  ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -29,8 +35,11 @@ class Staging {
   std::span<const std::byte> view(uint64_t offset, uint64_t length) const {
     return {base_ + offset, length};
   }
-  // A descriptor to pass on; the caller owns it.
-  absl::StatusOr<int> Duplicate() const;
+  // A descriptor to pass on; the caller owns it. It is an open file of its own, which holds a lock
+  // for as long as it is open or mapped anywhere.
+  absl::StatusOr<int> OpenForWorker() const;
+  // Somebody has what OpenForWorker gave.
+  bool held() const;
 
  private:
   friend class StagingPool;
@@ -52,6 +61,7 @@ class StagingPool {
   absl::StatusOr<std::unique_ptr<Staging>> Grant(uint64_t wanted_bytes);
   uint64_t budget_bytes() const { return budget_; }
   uint64_t granted_bytes() const { return granted_.load(); }
+  uint64_t left_bytes() const { return budget_ - granted_.load(); }
 
  private:
   friend class Staging;

@@ -9,6 +9,7 @@
 #include "rocksdb/convenience.h"
 
 #include "base/bytes.h"
+#include "base/size.h"
 #include "base/status.h"
 #include "ssd/page_coding.h"
 #include "ssd/record_reader.h"
@@ -28,18 +29,44 @@ absl::Status DeleteFiles(const TableDb& table_db, rocksdb::ColumnFamilyHandle* f
       absl::StrCat("cannot drop the ", family->GetName(), " of segment ", segment.first_sequence));
 }
 
-// Copies the header, which stands in the key or, up to format version 2, in front of the page, and
-// gives what is stored of the page: nothing when the header is not whole.
+// What is stored of the page; its header ends the key. Nothing: the key has none.
 std::span<const std::byte> HeaderAndPage(const rocksdb::Iterator& entry,
                                          block::PageHeader* header) {
-  std::string_view in = entry.value().ToStringView();
-  if (entry.key().size() == kPageKeyBytes) {
-    std::memcpy(header, entry.key().data() + kSequenceKeyBytes, sizeof(*header));
-    return base::AsBytes(in);
+  if (entry.key().size() != kPageKeyBytes) return {};
+  std::memcpy(header, entry.key().data() + kSequenceKeyBytes, sizeof(*header));
+  return base::AsBytes(entry.value().ToStringView());
+}
+
+// Why what is there cannot be gone on with; empty when it can.
+std::string WhyReclaim(const FoundStore& found, const std::optional<base::Hash128>& key_id) {
+  if (found.version < kOldestReadVersion) {
+    return absl::StrCat("format version ", found.version,
+                        ", the oldest that this prefixd reads is ", kOldestReadVersion);
   }
-  if (in.size() < sizeof(*header)) return {};
-  std::memcpy(header, in.data(), sizeof(*header));
-  return base::AsBytes(in.substr(sizeof(*header)));
+  if (!key_id.has_value() || found.key_id == base::AsText(*key_id)) return "";
+  return "the hashes in it are made with another key";
+}
+
+// What RocksDB writes until it is open: a manifest of what is there, the tables of what stands in
+// its log, and files of its own. Without logs and tables it needs between 128 and 256 KiB.
+uint64_t OpenRoomBytes(const StoreDirectory& directory) {
+  return (uint64_t{1} << 20) + 2 * directory.BytesOf({"MANIFEST-", ".log"});
+}
+
+absl::Status CheckFree(const StoreDirectory& directory, uint64_t wanted) {
+  if (wanted == 0) return absl::OkStatus();
+  const uint64_t free = directory.FreeBytes() + directory.AllocatedBytes();
+  if (free >= wanted) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("segment store: the disk of ", directory.path(),
+                                             " has ", base::FormatBytes(free),
+                                             " free, the floor is ", base::FormatBytes(wanted)));
+}
+
+// Reads all of it: what is damaged here is damaged for every later call.
+absl::Status CheckMetadata(const TableDb& table_db) {
+  const std::unique_ptr<rocksdb::Iterator> entry(table_db.db->NewIterator(rocksdb::ReadOptions()));
+  for (entry->SeekToFirst(); entry->Valid();) entry->Next();
+  return FromRocks(entry->status(), "cannot read the metadata");
 }
 
 bool SameRange(const SegmentInfo& a, const SegmentInfo& b) {
@@ -49,41 +76,118 @@ bool SameRange(const SegmentInfo& a, const SegmentInfo& b) {
 }  // namespace
 
 struct SegmentStore::Impl {
+  explicit Impl(const Options& options) : state(options.directory, options.files) {}
+  // The database, opened or made, with an epoch of its own. DataLoss: it is damaged.
+  absl::Status OpenDatabase(const Options& options);
+  absl::Status SettleBorders(const TableDb& table, bool existed);
+  absl::Status MoveAside(const absl::Status& why);
+
   StoreState state;
-  std::string reclaimed_why;
+  BorderFiles::Found borders_found = BorderFiles::Found::kNone;
+  Findings findings;
 };
 
 SegmentStore::SegmentStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SegmentStore::~SegmentStore() = default;
 
+// Where borders must be and are not, all that is there may have been cleared.
+absl::Status SegmentStore::Impl::SettleBorders(const TableDb& table, bool existed) {
+  PREFIXD_ASSIGN_OR_RETURN(const StoreKeys keys, ReadStoreKeys(table));
+  using Found = BorderFiles::Found;
+  const bool lost = borders_found == Found::kLost || borders_found == Found::kNone;
+  if (borders_found == Found::kOneDamaged) findings.notes.push_back("one file of borders was bad");
+  if (lost && (keys.borders || borders_found == Found::kLost) && state.LastOnDisk() > 0) {
+    state.borders.Add({.all = state.LastOnDisk()}, 0);
+    findings.cleared_why = "the files that say what was cleared are gone or damaged";
+  }
+  if (existed && keys.epoch < state.borders.epoch()) {
+    findings.notes.push_back(absl::StrCat("the database lost its latest metadata: it knows epoch ",
+                                          keys.epoch, ", the files of borders ",
+                                          state.borders.epoch()));
+  }
+  return state.borders.Save();  // there before the database says that they must be
+}
+
+absl::Status SegmentStore::Impl::OpenDatabase(const Options& options) {
+  bool existed = state.directory->HasDatabase();
+  if (!existed && state.directory->BytesOf({".sst"}) > 0) {
+    return absl::DataLossError(
+        absl::StrCat("segment store: ", options.directory, " has table files, but no CURRENT"));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const std::optional<FoundStore> found,
+                           ReadFound(options.directory, options.files.get()));
+  if (found.has_value()) findings.reclaimed_why = WhyReclaim(*found, options.key_id);
+  if (!findings.reclaimed_why.empty()) {
+    PREFIXD_RETURN_IF_ERROR(state.directory->RemoveStore());
+    existed = false;
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, state.Table());
+  PREFIXD_RETURN_IF_ERROR(CheckMetadata(*table));
+  PREFIXD_RETURN_IF_ERROR(SettleBorders(*table, existed));
+  const uint64_t last_known =
+      std::max({state.LastOnDisk(), state.borders.borders().Last(),
+                std::min(state.borders.epoch(), kMaxEpoch) << kCounterBits});
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t epoch, RaiseEpoch(table.get(), last_known, state.key_id));
+  state.last_sequence = epoch << kCounterBits;
+  state.borders.NoteEpoch(epoch);
+  return state.borders.Save();
+}
+
+absl::Status SegmentStore::Impl::MoveAside(const absl::Status& why) {
+  state.CloseTable();
+  PREFIXD_ASSIGN_OR_RETURN(const std::string folder, state.directory->MoveAside());
+  findings.moved_aside = folder;
+  findings.moved_why = std::string(why.message());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& options) {
-  auto impl = std::make_unique<Impl>();
+  auto impl = std::make_unique<Impl>(options);
   StoreState& state = impl->state;
+  state.key_id = options.key_id;
+  state.table_options = {.directory = options.directory,
+                         .direct_io = options.direct_io,
+                         .block_cache_bytes = options.block_cache_bytes,
+                         .files = options.files};
   PREFIXD_ASSIGN_OR_RETURN(state.directory,
                            StoreDirectory::Open(options.directory, options.lock_wait));
   // RocksDB's own lock, which it asks for only once.
   const std::string database_lock = options.directory + "/LOCK";
   PREFIXD_RETURN_IF_ERROR(
       base::AwaitRecordLock(database_lock, "segment store: " + database_lock, options.lock_wait));
-  PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version,
-                           ReadFormatVersion(options.directory, options.files.get()));
-  if (version.value_or(kStoreFormatVersion) < kOldestReadVersion) {
-    PREFIXD_RETURN_IF_ERROR(state.directory->RemoveStore());
-    impl->reclaimed_why =
-        absl::StrCat("format version ", *version, ", the oldest that this prefixd reads is ",
-                     kOldestReadVersion);
-  }
+  PREFIXD_ASSIGN_OR_RETURN(impl->borders_found, state.borders.Load());
   PREFIXD_RETURN_IF_ERROR(state.directory->RemoveIncoming());
-  const bool direct_io = options.direct_io && state.directory->SupportsDirectIo();
-  state.table_options = {.directory = options.directory,
-                         .direct_io = direct_io,
-                         .block_cache_bytes = options.block_cache_bytes,
-                         .files = options.files};
-  PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, state.Table());
-  PREFIXD_ASSIGN_OR_RETURN(const uint64_t epoch, RaiseEpoch(table.get(), state.LastOnDisk()));
-  state.last_sequence = epoch << kCounterBits;
+  PREFIXD_RETURN_IF_ERROR(CheckFree(*state.directory, options.open_free_bytes));
+  PREFIXD_RETURN_IF_ERROR(state.TryWriting(OpenRoomBytes(*state.directory)));
+  state.table_options.direct_io = options.direct_io && state.directory->SupportsDirectIo();
+  absl::Status opened = impl->OpenDatabase(options);
+  if (absl::IsDataLoss(opened)) {
+    PREFIXD_RETURN_IF_ERROR(impl->MoveAside(opened));
+    opened = impl->OpenDatabase(options);
+  }
+  if (absl::IsDataLoss(opened)) return absl::UnavailableError(opened.message());
+  PREFIXD_RETURN_IF_ERROR(opened);
   return std::unique_ptr<SegmentStore>(new SegmentStore(std::move(impl)));
 }
+
+ClearedBorders SegmentStore::Borders() const { return impl_->state.borders.borders(); }
+
+absl::Status SegmentStore::AddBorders(const ClearedBorders& more) {
+  const std::vector<SegmentInfo> segments = Segments();
+  impl_->state.borders.Add(more, segments.empty() ? 0 : segments.front().first_sequence);
+  return SaveBorders();
+}
+
+absl::Status SegmentStore::SaveBorders() { return impl_->state.borders.Save(); }
+
+bool SegmentStore::BordersSaved() const { return impl_->state.borders.saved(); }
+
+SegmentStore::Kept SegmentStore::DamagedCopies() const {
+  const StoreDirectory::Damaged damaged = impl_->state.directory->DamagedCopies();
+  return {.count = damaged.count, .bytes = damaged.bytes};
+}
+
+absl::Status SegmentStore::RemoveDamaged() { return impl_->state.directory->RemoveDamaged(); }
 
 absl::Status SegmentStore::PutMeta(const std::string& key, const std::string& value) {
   rocksdb::WriteBatch batch;
@@ -92,11 +196,11 @@ absl::Status SegmentStore::PutMeta(const std::string& key, const std::string& va
   return table->WriteMeta(&batch, absl::StrCat("cannot write metadata ", key));
 }
 
-absl::Status SegmentStore::DeleteMeta(const std::string& key) {
+absl::Status SegmentStore::DeleteMeta(std::span<const std::string> keys) {
   rocksdb::WriteBatch batch;
-  batch.Delete(kMetaPrefix + key);
+  for (const std::string& key : keys) batch.Delete(kMetaPrefix + key);
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.TableForChanges());
-  return table->WriteMeta(&batch, absl::StrCat("cannot delete metadata ", key));
+  return table->WriteMeta(&batch, absl::StrCat("cannot delete metadata of ", keys.size(), " keys"));
 }
 
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SegmentStore::ListMeta(
@@ -209,6 +313,10 @@ uint64_t SegmentStore::FileBytes() const { return impl_->state.directory->Alloca
 
 uint64_t SegmentStore::FreeBytes() const { return impl_->state.directory->FreeBytes(); }
 
+std::chrono::nanoseconds SegmentStore::longest_hold() const {
+  return impl_->state.longest_hold.longest();
+}
+
 uint64_t SegmentStore::MemoryBytes() const {
   TableDbPtr table;
   {
@@ -221,7 +329,7 @@ uint64_t SegmentStore::MemoryBytes() const {
 
 uint64_t SegmentStore::last_sequence() const { return impl_->state.last_sequence; }
 
-const std::string& SegmentStore::reclaimed_why() const { return impl_->reclaimed_why; }
+const SegmentStore::Findings& SegmentStore::findings() const { return impl_->findings; }
 
 bool SegmentStore::direct_io() const { return impl_->state.table_options.direct_io; }
 

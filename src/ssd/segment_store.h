@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,13 +23,14 @@
 
 #include "base/file_lock.h"
 #include "block/page_check.h"
+#include "ssd/cleared_borders.h"
 
 namespace prefixd::ssd {
 
-// 4: epochs of 2^20 sequences. 3: a page's header stands in its key. 2: pages may be compressed.
-// What versions 1 to 3 wrote is read as it is; what is older is reclaimed.
-inline constexpr uint32_t kStoreFormatVersion = 4;
-inline constexpr uint32_t kOldestReadVersion = 1;
+// 5: blocks have serials, and hashes a key. Versions before named a block's parent by a hash that
+// could be made to collide, so what they wrote is not safe to read: it is reclaimed.
+inline constexpr uint32_t kStoreFormatVersion = 5;
+inline constexpr uint32_t kOldestReadVersion = 5;
 
 struct FileLayer;  // file_layer.h
 
@@ -72,19 +74,32 @@ class SegmentStore {
     bool direct_io = true;  // falls back to buffered where the filesystem refuses it
     uint64_t block_cache_bytes = uint64_t{8} << 20;  // index blocks of table files
     std::shared_ptr<FileLayer> files = nullptr;      // null: the machine's own file system
-    base::LockWait lock_wait{};  // for locks of a process that is on its way out
+    uint64_t open_free_bytes = 0;  // Unavailable with less free beside what is in the directory
+    base::LockWait lock_wait{};    // for locks of a process that is on its way out
+    // Of the key that the rooms above make hashes with: a store of another key is reclaimed. None:
+    // of whichever it has.
+    std::optional<base::Hash128> key_id{};
   };
   // FailedPrecondition when another store has the directory open, when its format version is not
-  // ours (says both), when it holds something else or has used all epochs; PermissionDenied /
-  // Unavailable naming the directory when it cannot be written; Unavailable when a lock in it is
-  // held by no living process, also after `lock_wait`.
+  // ours (says both), when it holds something else or has used all epochs; PermissionDenied naming
+  // the directory when this user may not write it. Unavailable: not now, a later Open may succeed:
+  // the disk takes no writes or has no room to open, or a lock is held by no living process, also
+  // after `lock_wait`. A damaged database is moved aside, and a new one is opened in its place.
   static absl::StatusOr<std::unique_ptr<SegmentStore>> Open(const Options& options);
   ~SegmentStore();
 
   absl::Status PutMeta(const std::string& key, const std::string& value);  // synced
-  absl::Status DeleteMeta(const std::string& key);
+  absl::Status DeleteMeta(std::span<const std::string> keys);              // synced, once
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ListMeta(
       const std::string& prefix) const;
+
+  // What was cleared. The store keeps it; who reads records holds them against it.
+  ClearedBorders Borders() const;
+  // Counts at once. OK: also after whatever happens to this process or machine. Else until
+  // SaveBorders succeeds only as long as this store is open.
+  absl::Status AddBorders(const ClearedBorders& more);
+  absl::Status SaveBorders();
+  bool BordersSaved() const;
 
   // One at a time, which gives every segment an unbroken run of sequences that no other file
   // overlaps. FailedPrecondition while another writer is neither finished nor destroyed.
@@ -121,13 +136,27 @@ class SegmentStore {
   // Allocated blocks of all files in the directory, as the filesystem counts them: segments being
   // written, metadata and files being deleted included. Looks at every file.
   uint64_t FileBytes() const;
+  // Databases that were damaged and moved aside, in FileBytes too.
+  struct Kept {
+    uint64_t count = 0, bytes = 0;
+  };
+  Kept DamagedCopies() const;
+  absl::Status RemoveDamaged();  // the oldest; NotFound: there is none
   // Table readers, block cache, memtables and the buffers of the segment being written.
+  std::chrono::nanoseconds longest_hold() const;  // of its mutex, since it was opened
   uint64_t MemoryBytes() const;
   uint64_t FreeBytes() const;      // of the filesystem, for this user
   uint64_t last_sequence() const;  // every sequence given out so far is <= this
   bool direct_io() const;          // what is in effect
-  // Why Open threw away what an older version left; empty = it did not.
-  const std::string& reclaimed_why() const;
+  // What Open found, in words for people; empty: it did not.
+  struct Findings {
+    std::string reclaimed_why;  // why it threw away what an older version left
+    std::string moved_aside;    // the folder that a damaged database is in now
+    std::string moved_why;
+    std::string cleared_why;         // why nothing of what was there counts any more
+    std::vector<std::string> notes;  // damage that cost nothing, or metadata only
+  };
+  const Findings& findings() const;
 
  private:
   struct Impl;

@@ -122,8 +122,11 @@ void TableSegmentWriter::Close(const SegmentInfo* ingested) {
 absl::StatusOr<uint64_t> TableSegmentWriter::NextSequence() {
   uint64_t next = state_.last_sequence + 1;
   if ((next & kMaxCounter) == 0) {
-    PREFIXD_ASSIGN_OR_RETURN(const uint64_t epoch, RaiseEpoch(table_.get(), next - 1));
+    PREFIXD_ASSIGN_OR_RETURN(const uint64_t epoch,
+                             RaiseEpoch(table_.get(), next - 1, state_.key_id));
     next = epoch << kCounterBits;
+    state_.borders.NoteEpoch(epoch);
+    PREFIXD_RETURN_IF_ERROR(state_.borders.Save());
   }
   state_.last_sequence = next;
   return next;

@@ -10,11 +10,10 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "ssd/segment_store.h"
+#include "ssd/table_log.h"
 
 namespace prefixd::ssd {
 namespace {
-
-constexpr int kOldCounterBits = 40;  // of a u32 epoch
 
 template <typename T>
 std::string Encode(T value) {
@@ -47,18 +46,16 @@ absl::StatusOr<std::optional<uint32_t>> ReadVersion(rocksdb::DB* db) {
 absl::StatusOr<uint64_t> ReadEpoch(rocksdb::DB* db) {
   PREFIXD_ASSIGN_OR_RETURN(const std::string value, ReadValue(db, kEpochKey));
   if (value.empty()) return uint64_t{0};
-  base::ByteReader reader(base::AsBytes(value));
-  if (value.size() == sizeof(uint64_t)) return reader.Fixed<uint64_t>();
-  if (value.size() != sizeof(uint32_t)) return WrongSize(kEpochKey, value.size(), "8 or 4");
-  return uint64_t{reader.Fixed<uint32_t>()} << (kOldCounterBits - kCounterBits);
+  if (value.size() != sizeof(uint64_t)) return WrongSize(kEpochKey, value.size(), "8");
+  return base::ByteReader(base::AsBytes(value)).Fixed<uint64_t>();
 }
 
 }  // namespace
 
-absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& directory,
-                                                          const FileLayer* files) {
+absl::StatusOr<std::optional<FoundStore>> ReadFound(const std::string& directory,
+                                                    const FileLayer* files) {
   if (access(absl::StrCat(directory, "/CURRENT").c_str(), F_OK) != 0) {
-    return std::optional<uint32_t>();
+    return std::nullopt;
   }
   // Read-only and with the default column family alone: a later format may have others, and a store
   // that is not ours must stay as it is.
@@ -67,22 +64,35 @@ absl::StatusOr<std::optional<uint32_t>> ReadFormatVersion(const std::string& dir
   options.env = env.get();
   options.paranoid_checks = false;
   options.max_open_files = 16;
-  options.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;
+  options.info_log = NoTableLog();  // nothing is changed: not that either
   rocksdb::DB* opened = nullptr;
-  PREFIXD_RETURN_IF_ERROR(FromRocks(rocksdb::DB::OpenForReadOnly(options, directory, &opened),
-                                    absl::StrCat("cannot open ", directory)));
+  PREFIXD_RETURN_IF_ERROR(
+      FromOpening(rocksdb::DB::OpenForReadOnly(options, directory, &opened), directory));
   const std::unique_ptr<rocksdb::DB> db(opened);
   PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version, ReadVersion(db.get()));
   // Absent: killed between creating the database and its first write, which is the version.
-  if (version.value_or(kStoreFormatVersion) <= kStoreFormatVersion) return version;
+  if (!version.has_value()) return std::nullopt;
+  if (*version <= kStoreFormatVersion) {
+    PREFIXD_ASSIGN_OR_RETURN(std::string key_id, ReadValue(db.get(), kKeyIdKey));
+    return FoundStore{.version = *version, .key_id = std::move(key_id)};
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("segment store: directory ", directory, " has format version ", *version,
                    ", this prefixd reads version ", kStoreFormatVersion));
 }
 
-absl::StatusOr<uint64_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
+absl::StatusOr<StoreKeys> ReadStoreKeys(const TableDb& table_db) {
+  StoreKeys keys;
+  PREFIXD_ASSIGN_OR_RETURN(keys.epoch, ReadEpoch(table_db.db.get()));
+  PREFIXD_ASSIGN_OR_RETURN(const std::string borders, ReadValue(table_db.db.get(), kBordersKey));
+  keys.borders = !borders.empty();
+  return keys;
+}
+
+absl::StatusOr<uint64_t> RaiseEpoch(TableDb* table_db, uint64_t last_known,
+                                    const std::optional<base::Hash128>& key_id) {
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t last, ReadEpoch(table_db->db.get()));
-  const uint64_t epoch = std::max(last, last_on_disk >> kCounterBits) + 1;
+  const uint64_t epoch = std::max(last, last_known >> kCounterBits) + 1;
   if (epoch > kMaxEpoch) {
     return absl::FailedPreconditionError(
         absl::StrCat("segment store: directory ", table_db->db->GetName(),
@@ -90,7 +100,9 @@ absl::StatusOr<uint64_t> RaiseEpoch(TableDb* table_db, uint64_t last_on_disk) {
   }
   rocksdb::WriteBatch batch;
   batch.Put(kFormatVersionKey, Encode(kStoreFormatVersion));
+  if (key_id.has_value()) batch.Put(kKeyIdKey, std::string(base::AsText(*key_id)));
   batch.Put(kEpochKey, Encode(epoch));
+  batch.Put(kBordersKey, "1");
   PREFIXD_RETURN_IF_ERROR(table_db->WriteMeta(&batch, "cannot raise epoch"));
   return epoch;
 }

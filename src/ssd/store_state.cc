@@ -1,7 +1,9 @@
 #include "ssd/store_state.h"
 
+#include <algorithm>
 #include <chrono>
 
+#include "base/size.h"
 #include "base/status.h"
 
 namespace prefixd::ssd {
@@ -9,6 +11,19 @@ namespace {
 
 // Longer than a read or a segment takes; who waits may itself be one of those that use it.
 constexpr auto kCloseWait = std::chrono::seconds(2);
+constexpr uint64_t kTryBytes = 4096;
+
+rocksdb::Status WriteAndSync(rocksdb::Env* env, const std::string& path, uint64_t bytes) {
+  std::unique_ptr<rocksdb::WritableFile> file;
+  rocksdb::Status status = env->NewWritableFile(path, &file, rocksdb::EnvOptions());
+  const std::string part(std::min<uint64_t>(bytes, 256 << 10), 't');
+  for (uint64_t done = 0; status.ok() && done < bytes; done += part.size()) {
+    status = file->Append(rocksdb::Slice(part.data(), std::min(bytes - done, part.size())));
+  }
+  if (status.ok()) status = file->Sync();
+  if (file != nullptr && status.ok()) status = file->Close();
+  return status;
+}
 
 }  // namespace
 
@@ -43,7 +58,7 @@ absl::StatusOr<TableDbPtr> StoreState::TableForChanges() {
   {
     PREFIXD_ASSIGN_OR_RETURN(TableDbPtr table, Table());
     if (!table->events->changes_failed) return table;
-    PREFIXD_RETURN_IF_ERROR(TryWriting());
+    PREFIXD_RETURN_IF_ERROR(TryWriting(kTryBytes));
     base::MutexLock lock(mutex);
     if (table_db == table) {
       closed = table->closed;
@@ -53,14 +68,20 @@ absl::StatusOr<TableDbPtr> StoreState::TableForChanges() {
   return Table();
 }
 
-absl::Status StoreState::TryWriting() const {
+void StoreState::CloseTable() {
+  base::MutexLock lock(mutex);
+  segments.clear();
+  table_db.reset();
+}
+
+absl::Status StoreState::TryWriting(uint64_t bytes) const {
   const std::string path = directory->IncomingPath("try");
   rocksdb::Env* const env =
       table_options.files != nullptr ? table_options.files->env.get() : rocksdb::Env::Default();
-  const rocksdb::Status written =
-      rocksdb::WriteStringToFile(env, std::string(4096, 't'), path, /*should_sync=*/true);
+  const rocksdb::Status written = WriteAndSync(env, path, bytes);
   env->DeleteFile(path).PermitUncheckedError();
-  return FromRocks(written, "the disk still fails");
+  return FromRocks(written, absl::StrCat("the disk does not take ", base::FormatBytes(bytes),
+                                         " in ", directory->path()));
 }
 
 }  // namespace prefixd::ssd

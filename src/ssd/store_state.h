@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/mutex.h"
+#include "ssd/cleared_borders.h"
 #include "ssd/page_files.h"
 #include "ssd/segment_store.h"
 #include "ssd/store_directory.h"
@@ -20,6 +22,10 @@ namespace prefixd::ssd {
 
 // Thread-safe. `mutex` is not held across I/O.
 struct StoreState {
+  // `files` null: the machine's own file system.
+  StoreState(const std::string& path, const std::shared_ptr<FileLayer>& files)
+      : borders(path, files.get()) {}
+
   // The database; opened anew if it had to be closed after an error of the disk, for whose last
   // user it waits a little. Unavailable while that does not succeed.
   absl::StatusOr<TableDbPtr> Table() PREFIXD_EXCLUDES(mutex);
@@ -27,22 +33,28 @@ struct StoreState {
   // RocksDB is concerned, once the disk takes writes again. Reads go on until then.
   absl::StatusOr<TableDbPtr> TableForChanges() PREFIXD_EXCLUDES(mutex);
 
+  void CloseTable() PREFIXD_EXCLUDES(mutex);  // before anybody else knows the store
+
   uint64_t LastOnDisk() const PREFIXD_EXCLUDES(mutex) {  // sequence; 0: no segment
     base::MutexLock lock(mutex);
     return segments.empty() ? 0 : segments.back().last_sequence;
   }
 
-  absl::Status TryWriting() const;  // a small file, synced and removed
+  // Whether the disk takes a file of so many bytes, synced and removed. Unavailable: it does not.
+  absl::Status TryWriting(uint64_t bytes) const;
 
   std::unique_ptr<StoreDirectory> directory;  // outlives the database: it holds the lock
-  TableDbOptions table_options;
+  TableDbOptions table_options;               // holds the file layer
+  BorderFiles borders;
+  std::optional<base::Hash128> key_id{};
   PageFiles page_files;
   std::atomic<uint64_t> last_sequence{0};  // raised by the one open writer
   std::atomic<uint64_t> writer_bytes{0};   // buffers of the one open writer
   std::atomic<uint64_t> reader_bytes{0};   // what is read ahead of records
 
   base::Mutex open_mutex;  // held while the database is opened
-  mutable base::Mutex mutex;
+  base::HoldGauge longest_hold;
+  mutable base::Mutex mutex{&longest_hold};
   TableDbPtr table_db PREFIXD_GUARDED_BY(mutex);
   // Of the database before, which its last user closes; null: there was none.
   std::shared_ptr<ClosedFlag> closed PREFIXD_GUARDED_BY(mutex);

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "ssd/table_files.h"
+#include "ssd/table_log.h"
 
 namespace prefixd::ssd {
 namespace {
@@ -58,8 +59,7 @@ rocksdb::DBOptions MakeDbOptions(bool direct_io, rocksdb::Env* env) {
   options.max_total_wal_size = 1 << 20;
   options.writable_file_max_buffer_size = kAppendBufferBytes;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = 1 << 20;
+  options.keep_log_file_num = 2;         // of those that earlier versions left
   options.max_bgerror_resume_count = 0;  // store_state.h opens it anew
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
@@ -141,6 +141,14 @@ absl::Status FromRocks(const rocksdb::Status& status, const std::string& what) {
   return absl::DataLossError(message);
 }
 
+absl::Status FromOpening(const rocksdb::Status& status, const std::string& directory) {
+  const std::string what = absl::StrCat("cannot open ", directory);
+  const bool damaged = status.IsCorruption() || status.IsNotFound() ||
+                       (status.IsIOError() && status.IsPathNotFound());
+  if (status.ok() || damaged) return FromRocks(status, what);
+  return absl::UnavailableError(absl::StrCat("segment store: ", what, ": ", status.ToString()));
+}
+
 std::string SequenceKey(uint64_t sequence) {
   std::string key(kSequenceKeyBytes, '\0');
   for (size_t i = 0; i < key.size(); ++i) {
@@ -171,6 +179,7 @@ absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& opt
   table_db->env = TableEnv(options.files.get());
   table_db->block_cache = rocksdb::NewLRUCache(options.block_cache_bytes, /*num_shard_bits=*/0);
   rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io, table_db->env.get());
+  db_options.info_log = OpenTableLog(options.directory);
   db_options.listeners = {std::make_shared<Listener>(table_db->events)};
   const rocksdb::ColumnFamilyOptions segment_options =
       MakeSegmentFamilyOptions(table_db->block_cache);
@@ -182,8 +191,8 @@ absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& opt
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
   PREFIXD_RETURN_IF_ERROR(
-      FromRocks(rocksdb::DB::Open(db_options, options.directory, families, &handles, &db),
-                absl::StrCat("cannot open ", options.directory)));
+      FromOpening(rocksdb::DB::Open(db_options, options.directory, families, &handles, &db),
+                  options.directory));
   table_db->db.reset(db);
   table_db->meta = handles[0];
   table_db->pages = handles[1];

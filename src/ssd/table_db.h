@@ -26,6 +26,9 @@ namespace prefixd::ssd {
 // OK, NotFound, DataLoss for what is damaged or gone, Unavailable for an I/O error.
 absl::Status FromRocks(const rocksdb::Status& status, const std::string& what);
 
+// Of opening a database: DataLoss only for what is damaged or gone, Unavailable else.
+absl::Status FromOpening(const rocksdb::Status& status, const std::string& directory);
+
 inline constexpr size_t kSequenceKeyBytes = 8;
 inline constexpr size_t kPageKeyBytes = kSequenceKeyBytes + sizeof(block::PageHeader);
 

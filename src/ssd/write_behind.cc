@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -102,11 +103,28 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     return error_;
   }
   void Queue() PREFIXD_EXCLUDES(mutex_) {
-    if (!thread_.joinable()) thread_ = std::thread([this] { WriteQueued(); });
+    if (!HasThread()) return WriteHere();
     base::MutexLock lock(mutex_);
     queued_.push_back(std::move(current_));
     current_ = {};
     changed_.NotifyAll();
+  }
+  // False: the system gives none.
+  bool HasThread() {
+    if (thread_.joinable()) return true;
+    try {
+      thread_ = std::thread([this] { WriteQueued(); });
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+  void WriteHere() PREFIXD_EXCLUDES(mutex_) {
+    const IOStatus status = Error().ok() ? Write(current_) : IOStatus::OK();
+    base::MutexLock lock(mutex_);
+    if (error_.ok()) error_ = status;
+    idle_.push_back(std::move(current_));
+    current_ = {};
   }
   void WriteQueued() PREFIXD_EXCLUDES(mutex_) {
     for (;;) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
+#include "base/checksum.h"
 #include "quant/format.h"
 #include "wire/answer.h"
 #include "wire/fields.h"
@@ -99,9 +101,16 @@ void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {
   for (const block::SpaceSummary& space : stats.spaces) ToProto(space, proto->add_spaces());
 }
 
+std::string SaltDigest(const std::string& salt) {
+  if (salt.empty()) return "";
+  return std::string(base::AsText(base::Sha256(base::AsBytes(salt))).substr(0, kSaltDigestBytes));
+}
+
 void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto) {
   ToProto(space, proto->mutable_stats());
   *proto->mutable_identity() = ToProto(space.identity);
+  proto->mutable_identity()->clear_salt();
+  proto->set_salt_digest(SaltDigest(space.identity.salt));
   proto->set_tenant(space.identity.tenant);
 }
 
@@ -126,7 +135,7 @@ void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* 
 
 void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto) {
   proto->set_lease(lease.lease.value);
-  proto->set_session(lease.session.value);
+  proto->set_session(lease.holder.value);
   proto->set_space_id(lease.space.data(), lease.space.size());
   proto->set_tokens(lease.tokens);
   proto->set_pages(lease.pages);

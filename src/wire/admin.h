@@ -12,9 +12,12 @@ namespace prefixd::wire {
 void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto);
 void ToProto(const block::Stats& stats, v1::GetStatsReply* proto);
 
-// A space summary with its whole identity, tenant included.
+// A space summary with its identity, tenant included, and a digest in place of the salt.
 void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto);
 
+inline constexpr size_t kSaltDigestBytes = 8;
+// What people see of a salt: the first bytes of its SHA-256. Empty for none.
+std::string SaltDigest(const std::string& salt);
 void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* proto);
 void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto);
 

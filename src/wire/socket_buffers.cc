@@ -2,12 +2,14 @@
 
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <vector>
 
 namespace prefixd::wire {
 namespace {
@@ -47,20 +49,41 @@ std::string_view UnixPath(std::string_view address) {
   return address.starts_with("//") ? address.substr(2) : address;
 }
 
+namespace {
+
+// The descriptors of this process; none without /proc.
+std::vector<int> Descriptors() {
+  std::vector<int> descriptors;
+  std::error_code error;
+  std::filesystem::directory_iterator entry("/proc/self/fd", error);
+  // Not a range for: its step throws, here errors end the walk.
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    descriptors.push_back(std::atoi(entry->path().filename().c_str()));
+  }
+  return descriptors;
+}
+
+}  // namespace
+
 int EnlargeSendBuffers(std::string_view address) {
   const std::string_view path = UnixPath(address);
   if (path.empty()) return 0;
   int enlarged = 0;
-  std::error_code error;  // no /proc: none is found
-  std::filesystem::directory_iterator entry("/proc/self/fd", error);
-  // Not a range for: its step throws, here errors end the walk.
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const int fd = std::atoi(entry->path().filename().c_str());
-    if ((HasPath(fd, ::getpeername, path) || HasPath(fd, ::getsockname, path)) && Enlarge(fd)) {
-      ++enlarged;
-    }
+  for (const int fd : Descriptors()) {
+    const bool here = HasPath(fd, ::getpeername, path) || HasPath(fd, ::getsockname, path);
+    if (here && Enlarge(fd)) ++enlarged;
   }
   return enlarged;
+}
+
+int CloseConnections(std::string_view address) {
+  const std::string_view path = UnixPath(address);
+  if (path.empty()) return 0;
+  int closed = 0;
+  for (const int fd : Descriptors()) {
+    if (HasPath(fd, ::getpeername, path) && ::close(fd) == 0) ++closed;
+  }
+  return closed;
 }
 
 }  // namespace prefixd::wire

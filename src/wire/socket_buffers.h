@@ -19,4 +19,8 @@ std::string_view UnixPath(std::string_view address);
 // system calls a file descriptor. Thread-safe.
 int EnlargeSendBuffers(std::string_view address);
 
+// Closes this process's descriptors of sockets that are connected to `address`, whoever else has
+// them: for a child of fork() that is not to keep its parent's. Returns how many.
+int CloseConnections(std::string_view address);
+
 }  // namespace prefixd::wire

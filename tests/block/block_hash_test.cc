@@ -24,6 +24,12 @@ std::vector<Token> Tokens(uint32_t count, Value value) {
   return tokens;
 }
 
+BlockHash HashBlock(const BlockHash& parent, const SequenceView& block) {
+  HashKey key;
+  for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(100 + i);
+  return BlockHasher(key).Hash(parent, block);
+}
+
 BlockHash FullBlock() {
   return HashBlock(RootHash(CountingSpace()),
                    {Tokens(64, [](uint32_t i) { return i * i + 1; }), {}});
@@ -38,13 +44,13 @@ TEST(BlockHashTest, RootIsTheGoldenVector) {
 
 TEST(BlockHashTest, ChainIsTheGoldenVectors) {
   const BlockHash root = RootHash(CountingSpace());
-  EXPECT_EQ(HexOf(HashBlock(root, {})), "fc34ccbe9425830c1e74d712574ea065");
+  EXPECT_EQ(HexOf(HashBlock(root, {})), "80edb1b884cfa0844d6b081c211d8099");
   EXPECT_EQ(HexOf(HashBlock(root, {std::vector<Token>{7}, {}})),
-            "1f3039364cd327e7739b8314cc3e4d74");
-  EXPECT_EQ(HexOf(FullBlock()), "003d67afbf0f09640c7b79b3f66f155e");
+            "d68d76e890ac2e77c2e6b6ecefc1ec6d");
+  EXPECT_EQ(HexOf(FullBlock()), "5d839c1bc30f7674a589a5b05b7a98fd");
   EXPECT_EQ(
       HexOf(HashBlock(FullBlock(), {Tokens(17, [](uint32_t i) { return 0xFFFFFFFF - i; }), {}})),
-      "7faec4272dd7c96c86d86f34696b39b1");
+      "800a377d0c3c97921acbc8468f689a26");
 }
 
 TEST(BlockHashTest, ContentIsTheGoldenVectors) {
@@ -54,7 +60,7 @@ TEST(BlockHashTest, ContentIsTheGoldenVectors) {
                                         .length = 20,
                                         .digest = base::Sha256(base::AsBytes("an image"))}};
   EXPECT_EQ(HexOf(HashBlock(FullBlock(), {Tokens(32, count_up), one})),
-            "de1c00446b2552d5be43b5fcb051c566");
+            "43cbd07903566d86d2ea3b6c9f8d4271");
 
   std::vector<ContentKey> many;  // above the size that is encoded on the stack
   for (uint32_t i = 0; i < 21; ++i) {
@@ -64,7 +70,27 @@ TEST(BlockHashTest, ContentIsTheGoldenVectors) {
                     .digest = base::Sha256(base::AsBytes(&i, 1))});
   }
   EXPECT_EQ(HexOf(HashBlock(FullBlock(), {Tokens(128, count_up), many})),
-            "a26c385ac418cdec45a9ccf0498f23fa");
+            "f70dc8e8394a9892f186286080eb2d98");
+}
+
+TEST(BlockHashTest, T1AnotherKeyNamesEveryBlockAnew) {
+  const std::vector<Token> tokens = Tokens(64, [](uint32_t i) { return i; });
+  HashKey key;
+  std::set<BlockHash> hashes;
+  for (size_t i = 0; i < 8 * key.size(); ++i) {
+    key = {};
+    key[i / 8] = std::byte{1} << static_cast<int>(i % 8);
+    EXPECT_TRUE(hashes.insert(BlockHasher(key).Hash({}, {tokens, {}})).second);
+  }
+}
+
+TEST(BlockHashTest, ACutHashIsTheStartOfTheWholeOne) {
+  const std::vector<Token> tokens = Tokens(64, [](uint32_t i) { return i; });
+  const BlockHash whole = BlockHasher().Hash({}, {tokens, {}});
+  EXPECT_EQ(HexOf(BlockHasher({}, 8).Hash({}, {tokens, {}})),
+            HexOf(whole).substr(0, 2) + std::string(30, '0'));
+  const BlockHash cut = BlockHasher({}, 12).Hash({}, {tokens, {}});
+  EXPECT_EQ(cut[1], whole[1] & std::byte{0xf0});
 }
 
 TEST(BlockHashTest, EveryPartOfABlockCounts) {

@@ -23,11 +23,14 @@ def root_hash(space):
     return hashlib.sha256(b"prefixd/1/root" + space).digest()[:16]
 
 
+KEY = bytes(range(100, 132))
+
+
 def block_hash(parent, tokens, content=()):
-    data = parent + u32(len(tokens)) + b"".join(u32(t) for t in tokens) + u32(len(content))
+    data = KEY + parent + u32(len(tokens)) + b"".join(u32(t) for t in tokens) + u32(len(content))
     for start, item_offset, length, digest in content:
         data += u32(start) + u32(item_offset) + u32(length) + digest
-    return xxhash.xxh3_128_digest(data)
+    return hashlib.sha256(data).digest()[:16]
 
 
 def tensor_format(codec, dtype, bits, group_size, scale_dtype, rotation=1, layout=1):

@@ -81,8 +81,7 @@ TEST(WriteBudgetTest, RateZeroIsNoLimit) {
 
 index::SpillBlock Block(uint8_t name, uint8_t parent, uint32_t first_token) {
   index::SpillBlock block;
-  block.hash[0] = std::byte{name};
-  block.parent[0] = std::byte{parent};
+  block.serials = {.own = name, .parent = parent};
   block.first_token = first_token;
   block.pages.resize(1);
   return block;
@@ -107,9 +106,16 @@ TEST(AdmissionRuleTest, AncestorsOfAdmittedBlocksAreAdmittedTheRestIsTakenOut) {
   blocks[1].touches = 1;
   const auto refused = cache::TakeRefused(cache::LikelyReuse(3072), &blocks);
   ASSERT_EQ(blocks.size(), 2u);
-  EXPECT_EQ(blocks[0].hash[0], std::byte{1});
-  EXPECT_EQ(blocks[1].hash[0], std::byte{2});
+  EXPECT_EQ(blocks[0].serials.own, 1u);
+  EXPECT_EQ(blocks[1].serials.own, 2u);
   EXPECT_EQ(refused.size(), 2u);
+}
+
+// Such a block has no serial, and nothing continues it.
+TEST(AdmissionRuleTest, APartialBlockIsNobodysAncestor) {
+  std::vector<index::SpillBlock> blocks = {Block(0, 0, 9000), Block(1, 0, 9000)};
+  blocks[1].touches = 1;
+  EXPECT_EQ(cache::TakeRefused(cache::LikelyReuse(3072), &blocks).size(), 1u);
 }
 
 Tokens FirstOf(const Tokens& tokens, size_t count) {

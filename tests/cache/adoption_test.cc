@@ -152,6 +152,14 @@ TEST_F(AdoptionTest, EverythingIsVerifiedSoonAfterAStart) {
   EXPECT_EQ(Counter("pages.verified"), adopted);
 }
 
+// A stop right after a start saves what the life before left in RAM alone: found by tests/stress.
+TEST_F(AdoptionTest, AFlushRightAfterAStartSavesWhatAnEarlierDaemonLeftInRam) {
+  LiveAndBeKilled(SharedWithSsd(), [this] { return StoreSequences(40); });
+  Open(SharedWithSsd());
+  EXPECT_GT(Counter("adopted.pages"), 0u);
+  EXPECT_EQ(cache_->Flush(In(20000)).dirty_bytes, 0u);
+}
+
 TEST_F(AdoptionTest, HandlesOfAnEarlierLifeMeanNothing) {
   const std::string ids = LiveAndBeKilled(Shared(), [this] {
     StoreSequences(2);
@@ -219,7 +227,7 @@ TEST_F(AdoptionTest, AStoppedWorkerKeepsItsPagesThroughSessionEndKillAndEviction
   const auto sessions = cache_->ListSessions();
   ASSERT_EQ(sessions.size(), 2u);
   for (const auto& info : sessions) {
-    if (info.session == session_) continue;
+    if (info.session == cache_->NameOf(session_)) continue;
     EXPECT_FALSE(info.attached);
     EXPECT_EQ(info.pid, static_cast<uint64_t>(worker.pid()));
     EXPECT_GT(info.leased_bytes, 0u);
@@ -232,9 +240,17 @@ TEST_F(AdoptionTest, AStoppedWorkerKeepsItsPagesThroughSessionEndKillAndEviction
   press(3000);
   worker.Signal(SIGCONT);
   check();
+  // T5: another process does not take it over, although it knows the key.
+  base::Peer other_user = PeerOf(worker.pid());
+  ++other_user.uid;
+  EXPECT_FALSE(AttachAs(PeerOf(getpid()), key).resumed);
+  EXPECT_FALSE(AttachAs(other_user, key).resumed);
+  EXPECT_EQ(Counter("sessions.resume_refused"), 2u);
   // It comes back: what it held is its own until it releases it.
-  const auto resumed = Attach(identity, 0, key);
+  const auto resumed = AttachAs(PeerOf(worker.pid()), key);
   EXPECT_TRUE(resumed.resumed);
+  session_ = resumed.session;
+  EXPECT_TRUE(cache_->OpenSpace(session_, identity).ok());
   ASSERT_TRUE(resumed.resumed_lease);
   press(4000);
   check();

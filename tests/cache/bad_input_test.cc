@@ -179,6 +179,25 @@ TEST_F(BadInputTest, UnknownIdsAreNotFound) {
   EXPECT_EQ(cache_->Abandon(other, plan_.reservation).code(), absl::StatusCode::kNotFound);
 }
 
+// T5: nobody asks without a session, and none about a space that it did not open.
+TEST_F(BadInputTest, OnlyASessionThatOpenedTheSpaceMatches) {
+  cache::Request request;
+  request.space = space_;
+  request.tokens = tokens_;
+  const std::vector<cache::Request> both = {request, request};
+  EXPECT_TRUE(cache_->Match(session_, request).ok());
+  const block::SessionId stranger = cache_->BeginSession("stranger");
+  for (const block::SessionId session : {block::SessionId{}, stranger}) {
+    const char* why = session ? "is not open in this session" : "match: unknown session";
+    const absl::Status one = cache_->Match(session, request).status();
+    const absl::Status set = cache_->MatchSet(session, both).status();
+    for (const absl::Status& status : {one, set}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+      EXPECT_NE(status.ToString().find(why), std::string::npos) << status;
+    }
+  }
+}
+
 TEST_F(BadInputTest, EmptyAndOversizedTokenListsAreRefused) {
   cache::Request request;
   request.space = space_;

@@ -74,7 +74,8 @@ cache::BlockRecord SampleRecord() {
   record.last_use = 99;
   record.block.hash[0] = std::byte{1};
   record.block.parent[0] = std::byte{2};
-  record.block.parent_path = 3;
+  record.block.serials = {.own = 4, .parent = 3};
+  record.block.other_serials = {8, 9};
   record.block.tokens = {5, 6, 7};
   record.block.content = {{.start = 1, .item_offset = 4, .length = 2, .digest = {}}};
   record.block.ends = {3};
@@ -98,7 +99,8 @@ TEST(RecordTest, ComesBackWithEveryField) {
   EXPECT_EQ(decoded->last_use, 99);
   EXPECT_EQ(decoded->block.hash, record.block.hash);
   EXPECT_EQ(decoded->block.parent, record.block.parent);
-  EXPECT_EQ(decoded->block.parent_path, 3u);
+  EXPECT_EQ(decoded->block.serials, record.block.serials);
+  EXPECT_EQ(decoded->block.other_serials, record.block.other_serials);
   EXPECT_EQ(decoded->block.tokens, record.block.tokens);
   EXPECT_EQ(decoded->block.content, record.block.content);
   EXPECT_EQ(decoded->block.ends, record.block.ends);
@@ -107,12 +109,12 @@ TEST(RecordTest, ComesBackWithEveryField) {
   EXPECT_EQ(decoded->block.pages[0].ssd_sequence, 7u);
 }
 
-// The bytes of version 1: a change here is a new version.
+// The bytes of version 2: a change here is a new version.
 TEST(RecordTest, TheEncodingIsGolden) {
   const std::string bytes = cache::EncodeRecord(SampleRecord());
-  EXPECT_EQ(bytes.size(), 220u);
-  EXPECT_EQ(base::ToHex(base::AsBytes(bytes)).substr(0, 16), "564b523101000000");
-  EXPECT_EQ(base::ToHex(base::AsBytes(bytes)).substr(2 * 212), "49508884af5dd6b9");
+  EXPECT_EQ(bytes.size(), 248u);
+  EXPECT_EQ(base::ToHex(base::AsBytes(bytes)).substr(0, 16), "564b523102000000");
+  EXPECT_EQ(base::ToHex(base::AsBytes(bytes)).substr(2 * 240), "c9e9b794e93909a1");
 }
 
 TEST(RecordTest, EveryFlippedBitAndEveryCutIsFound) {

@@ -105,9 +105,65 @@ TEST_F(SessionTest, FilesAreGivenOnceAndOnlyToWhoKnowsTheKey) {
   const auto begun = Attach(SmallIdentity());
   cache::SessionKey other = begun.key;
   other[3] ^= std::byte{1};
-  EXPECT_EQ(cache_->OpenFiles(other, 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->OpenFiles(other, PeerOf(1)).status().code(), absl::StatusCode::kNotFound);
   const auto files = MapFiles(begun);
-  EXPECT_EQ(cache_->OpenFiles(begun.key, 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->OpenFiles(begun.key, PeerOf(getpid())).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+// T5: a key that another process knows does not get it the session's writable memory.
+TEST_F(SessionTest, T5FilesAreForTheProcessThatAttached) {
+  Open(Shared());
+  const base::Peer worker = PeerOf(100);
+  const auto begun = AttachAs(worker);
+  base::Peer other_user = worker, other_process = worker;
+  ++other_user.uid;
+  other_process.pid = 101;
+  for (const base::Peer& thief : {other_user, other_process}) {
+    const absl::Status refused = cache_->OpenFiles(begun.key, thief).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(std::string(refused.message()), "open_files: this is " + base::Describe(thief) +
+                                                  ", the session is that of " +
+                                                  base::Describe(worker));
+  }
+  EXPECT_EQ(Counter("sessions.files_refused"), 2u);
+  const auto files = cache_->OpenFiles(begun.key, worker);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const MappedFiles mapped(*files, cache_->arena(), begun.staging_bytes);
+  EXPECT_EQ(cache_->OpenFiles(begun.key, other_user).status().code(),
+            absl::StatusCode::kPermissionDenied);
+}
+
+// T5: nor does it take the session over; the worker goes on undisturbed.
+TEST_F(SessionTest, T5AnotherProcessDoesNotResumeASession) {
+  Open(Shared());
+  const base::Peer worker = PeerOf(100);
+  const auto begun = AttachAs(worker);
+  const MappedFiles files(cache_->OpenFiles(begun.key, worker).value(), cache_->arena(),
+                          begun.staging_bytes);
+  base::Peer other_user = worker, other_process = worker;
+  ++other_user.uid;
+  other_process.pid = 101;
+  for (const base::Peer& thief : {other_user, other_process}) {
+    const auto stolen = AttachAs(thief, begun.key);
+    EXPECT_FALSE(stolen.resumed);
+    EXPECT_NE(stolen.slot, begun.slot);
+  }
+  EXPECT_EQ(Counter("sessions.resume_refused"), 2u);
+  EXPECT_TRUE(cache_->OpenSpace(begun.session, SmallIdentity()).ok()) << "it was not cut off";
+  const auto resumed = AttachAs(worker, begun.key);
+  EXPECT_TRUE(resumed.resumed);
+  EXPECT_EQ(resumed.slot, begun.slot);
+}
+
+// T5: a session that nobody knows the process of is that of whoever took its files first.
+TEST_F(SessionTest, T5WhoTookTheFilesOwnsTheSession) {
+  Open(Shared());
+  const auto begun = Attach(SmallIdentity());
+  const MappedFiles files(cache_->OpenFiles(begun.key, PeerOf(100)).value(), cache_->arena(),
+                          begun.staging_bytes);
+  EXPECT_FALSE(AttachAs(PeerOf(101), begun.key).resumed);
+  EXPECT_TRUE(AttachAs(PeerOf(100), begun.key).resumed);
 }
 
 TEST_F(SessionTest, TheSixtyFifthSessionGetsNoSlotAndASlotComesBack) {
@@ -178,7 +234,7 @@ TEST_F(SessionTest, ADeadWorkersLeasesReservationsAndStagingAreFreed) {
   EXPECT_EQ(Counter("arena.extent_bytes"), before);
   bool listed = false;
   for (const auto& info : cache_->ListSessions()) {
-    if (info.session != begun.session) continue;
+    if (info.session != cache_->NameOf(begun.session)) continue;
     listed = true;
     EXPECT_FALSE(info.attached);
     EXPECT_EQ(info.pid, static_cast<uint64_t>(worker.pid()));
@@ -326,6 +382,43 @@ TEST_F(SessionTest, ALeaseIsContinuedWithNewTokensOnly) {
   const auto leases = cache_->ListLeases();
   ASSERT_EQ(leases.size(), 1u);
   EXPECT_EQ(leases[0].tokens, 200u);
+}
+
+// T3: staging of ended sessions is counted for as long as a worker has it, and one process that
+// keeps it leaves some to others.
+TEST_F(SessionTest, StagingThatAWorkerKeepsIsCountedAndLeavesSomeToOthers) {
+  Open(Shared());
+  const auto identity = SmallIdentity();
+  std::vector<std::unique_ptr<MappedFiles>> kept;
+  const auto staged = [this] {
+    for (const auto& part : cache_->GetStats().ram_parts) {
+      if (part.name == "staging") return part.value;
+    }
+    return uint64_t{0};
+  };
+  uint64_t budget = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto begun = Attach(identity, uint64_t{64} << 20);
+    if (i == 0) budget = 4 * begun.staging_bytes;
+    auto files = cache_->OpenFiles(begun.key, PeerOf(4711));
+    ASSERT_TRUE(files.ok()) << files.status();
+    for (int* const file : {&files->arena, &files->lock}) close(std::exchange(*file, -1));
+    if (files->staging >= 0) {
+      kept.push_back(
+          std::make_unique<MappedFiles>(*files, cache::ArenaPlace{}, begun.staging_bytes));
+    }
+    cache_->EndSession(session_);
+  }
+  EXPECT_EQ(kept.size(), 2u) << "a half of the pool";
+  EXPECT_EQ(staged(), budget / 2);
+  EXPECT_EQ(Counter("staging.kept_bytes"), budget / 2);
+  const auto other = Attach(identity, uint64_t{64} << 20);
+  EXPECT_EQ(other.staging_bytes, budget / 4) << "whoever comes next finds room";
+  auto files = MapFiles(other);
+  EXPECT_NE(files->staging(), nullptr);
+  kept.clear();
+  EXPECT_TRUE(Until([&] { return staged() == budget / 4; }));
+  EXPECT_EQ(Counter("staging.kept_bytes"), 0u);
 }
 
 }  // namespace

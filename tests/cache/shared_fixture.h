@@ -9,17 +9,18 @@
 
 #include <cstring>
 
+#include "base/process.h"
 #include "tests/cache/fixture.h"
 
 namespace prefixd::testing {
 
-// The two files of a session, mapped as a worker maps them.
+// The files of a session, mapped as a worker maps them.
 class MappedFiles {
  public:
   MappedFiles() = default;
   MappedFiles(const cache::SessionFiles& files, const cache::ArenaPlace& place,
               uint64_t staging_bytes)
-      : arena_fd_(files.arena), place_(place), staging_bytes_(staging_bytes) {
+      : arena_fd_(files.arena), lock_fd_(files.lock), place_(place), staging_bytes_(staging_bytes) {
     arena_ = static_cast<const std::byte*>(
         mmap(nullptr, place.file_bytes, PROT_READ, MAP_SHARED, files.arena, 0));
     if (files.staging >= 0) {
@@ -37,9 +38,10 @@ class MappedFiles {
     if (arena_ != nullptr) munmap(const_cast<std::byte*>(arena_), place_.file_bytes);
     if (staging_ != nullptr) munmap(staging_, staging_bytes_);
     if (arena_fd_ >= 0) close(arena_fd_);
+    if (lock_fd_ >= 0) close(lock_fd_);
     arena_ = nullptr;
     staging_ = nullptr;
-    arena_fd_ = -1;
+    arena_fd_ = lock_fd_ = -1;
   }
   int arena_fd() const { return arena_fd_; }
   std::span<const std::byte> at(uint64_t offset, uint64_t bytes) const {
@@ -48,7 +50,7 @@ class MappedFiles {
   std::byte* staging() const { return staging_; }
 
  private:
-  int arena_fd_ = -1;
+  int arena_fd_ = -1, lock_fd_ = -1;
   cache::ArenaPlace place_;
   const std::byte* arena_ = nullptr;
   std::byte* staging_ = nullptr;
@@ -90,7 +92,8 @@ class WorkerProcess {
   void Map(const cache::SessionFiles& files, const cache::ArenaPlace& place) {
     Command command{.file_bytes = place.file_bytes, .data_offset = place.data_offset};
     iovec part{&command, sizeof(command)};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    const int both[] = {files.arena, files.lock};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(both))] = {};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -99,12 +102,13 @@ class WorkerProcess {
     cmsghdr* const header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &files.arena, sizeof(int));
+    header->cmsg_len = CMSG_LEN(sizeof(both));
+    std::memcpy(CMSG_DATA(header), both, sizeof(both));
     if (sendmsg(socket_, &message, 0) < 0) abort();
     uint64_t answer = 0;
     if (read(socket_, &answer, sizeof(answer)) != sizeof(answer)) abort();
     close(files.arena);
+    close(files.lock);
     if (files.staging >= 0) close(files.staging);
   }
   // XXH3 of what it reads through its mapping now.
@@ -128,7 +132,8 @@ class WorkerProcess {
     while (true) {
       Command command;
       iovec part{&command, sizeof(command)};
-      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+      int both[2] = {-1, -1};
+      alignas(cmsghdr) char control[CMSG_SPACE(sizeof(both))] = {};
       msghdr message{};
       message.msg_iov = &part;
       message.msg_iovlen = 1;
@@ -137,11 +142,12 @@ class WorkerProcess {
       if (recvmsg(socket, &message, 0) != sizeof(command)) return;
       uint64_t answer = 0;
       if (command.file_bytes > 0) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-        void* const map = mmap(nullptr, command.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
+        std::memcpy(both, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(both));
+        void* const map = mmap(nullptr, command.file_bytes, PROT_READ, MAP_SHARED, both[0], 0);
         data = static_cast<const std::byte*>(map) + command.data_offset;
-        close(fd);  // the mapping keeps the lock
+        mmap(nullptr, 4096, PROT_NONE, MAP_SHARED, both[1], 0);  // keeps the lock
+        close(both[0]);
+        close(both[1]);
       } else {
         answer = base::Xxh3({data + command.offset, command.bytes});
       }
@@ -157,6 +163,8 @@ class SharedCacheTest : public CacheTest {
   void TearDown() override {
     cache_.reset();
     std::filesystem::remove(arena_path_);
+    std::filesystem::remove(arena_path_ + ".key");
+    std::filesystem::remove_all(arena_path_ + ".locks");
   }
   cache::Options Shared(uint64_t ram = uint64_t{64} << 20) {
     cache::Options options = RamOnly(ram);
@@ -187,13 +195,29 @@ class SharedCacheTest : public CacheTest {
     EXPECT_TRUE(cache_->OpenSpace(session_, identity).ok());
     return begun;
   }
+  // A process of this user, as the kernel names it.
+  static base::Peer PeerOf(pid_t pid) {
+    return {.pid = static_cast<uint64_t>(pid),
+            .uid = geteuid(),
+            .pid_namespace = base::ThisProcess().pid_namespace};
+  }
+  // A session of a process that the daemon knows.
+  cache::BegunSession AttachAs(const base::Peer& peer,
+                               std::optional<cache::SessionKey> resume = {}) {
+    cache::SessionOptions options;
+    options.wants_arena = true;
+    options.staging_bytes = 1 << 20;
+    options.resume = resume;
+    options.peer = peer;
+    return cache_->BeginSession(options);
+  }
   std::unique_ptr<MappedFiles> MapFiles(const cache::BegunSession& begun) {
-    auto files = cache_->OpenFiles(begun.key, static_cast<uint64_t>(getpid()));
+    auto files = cache_->OpenFiles(begun.key, PeerOf(getpid()));
     EXPECT_TRUE(files.ok()) << files.status();
     return std::make_unique<MappedFiles>(*files, cache_->arena(), begun.staging_bytes);
   }
   void MapIn(const cache::BegunSession& begun, WorkerProcess* worker) {
-    auto files = cache_->OpenFiles(begun.key, static_cast<uint64_t>(worker->pid()));
+    auto files = cache_->OpenFiles(begun.key, PeerOf(worker->pid()));
     ASSERT_TRUE(files.ok()) << files.status();
     worker->Map(*files, cache_->arena());
   }

@@ -114,6 +114,34 @@ TEST_F(CapiTest, OnlyItsOwnFunctionsAreVisible) {
   EXPECT_EQ(prefixd_abi_version(), uint32_t{PREFIXD_ABI_VERSION});
 }
 
+// T5
+TEST_F(CapiTest, OverTcpTheTokenFileIsTheDoor) {
+  StartDaemon({"--listen", "127.0.0.1:0"});
+  const std::string said = daemon_->err(), mark = "127.0.0.1:0 port ";
+  const size_t at = said.find(mark);
+  ASSERT_NE(at, std::string::npos) << said;
+  const std::string where =
+      "127.0.0.1:" + std::to_string(std::atoi(said.c_str() + at + mark.size()));
+  const std::string token = dir_ + "/prefixd.token";
+  prefixd_options options = PREFIXD_INIT(prefixd_options);
+  options.address = where.c_str();
+  prefixd_client* bare = prefixd_attach(&options);
+  Engine engine(1);
+  prefixd_space* space = engine.Open(bare);  // waits for the first try
+  EXPECT_EQ(prefixd_attached(bare, 0), 0);
+  prefixd_counts counts = PREFIXD_INIT(prefixd_counts);
+  prefixd_stats(bare, &counts);
+  EXPECT_NE(std::string(prefixd_last_error()).find("no token came with the call"),
+            std::string::npos)
+      << prefixd_last_error();
+  prefixd_close_space(space);
+  prefixd_detach(bare);
+  options.token_file = token.c_str();
+  prefixd_client* client = prefixd_attach(&options);
+  EXPECT_EQ(prefixd_attached(client, 20'000), 1) << prefixd_last_error();
+  prefixd_detach(client);
+}
+
 TEST_F(CapiTest, WithoutADaemonNothingIsRestoredAndNothingFails) {
   prefixd_client* client = Attach();
   ASSERT_NE(client, nullptr);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -47,8 +49,11 @@ class CarryTest : public ::testing::Test {
   Ran Run(const std::vector<std::string>& arguments) {
     std::istringstream in;
     std::ostringstream out, err;
-    const Surroundings surroundings{.environment = {{"PREFIXD_SERVER", directory_.address()}},
-                                    .exists = [](const std::string&) { return false; }};
+    Surroundings surroundings{
+        .environment = {{"PREFIXD_SERVER", directory_.address()}},
+        .exists = [](const std::string&) { return false; },
+        .writable = [](const std::string& path) { return std::filesystem::exists(path); }};
+    surroundings.environment.insert(environment_.begin(), environment_.end());
     const int code =
         RunPrefixctl(arguments, surroundings, {.in = in, .out = out, .err = err, .can_ask = false});
     return {code, out.str(), err.str()};
@@ -132,6 +137,7 @@ class CarryTest : public ::testing::Test {
   const std::vector<uint32_t> tokens_ = Tokens(300, 1);
   TempDirectory directory_;
   Daemon daemon_;
+  std::map<std::string, std::string> environment_;  // more of prefixctl's
 };
 
 }  // namespace prefixd::cli

@@ -57,6 +57,49 @@ TEST_F(CarryTest, KeysAndValuesOfDifferentBitsKeepTheirScalesAndAreCutAtTheToken
   ExpectSameTokens("q.safetensors", "out.safetensors", 171);
 }
 
+// T5: whose salted cache a file holds it does not tell, and who imports it must know.
+TEST_F(CarryTest, AFileOfASaltedSpaceGoesNowhereWithoutTheSalt) {
+  Write("raw.safetensors", Raw(300, 300));
+  environment_["PREFIXD_SALT"] = "user-4711";
+  ASSERT_EQ(ImportWithFlags("raw.safetensors").exit_code, kExitOk);
+  const std::string space = SpaceId();
+  environment_.clear();
+  const std::vector<std::string> save = {"export", PathOf("out.safetensors"), "--space",
+                                         space,    "--tokens-file",           PathOf("ids.json")};
+  EXPECT_THAT(Run(save).err, HasSubstr("give it by --salt or $PREFIXD_SALT, prefixd shows none"));
+  EXPECT_FALSE(std::filesystem::exists(PathOf("out.safetensors")));
+  std::vector<std::string> salted = save;
+  salted.insert(salted.end(), {"--salt", "user-4711"});
+  ASSERT_EQ(Run(salted).exit_code, kExitOk);
+  std::ifstream file(PathOf("out.safetensors"), std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(bytes, ::testing::Not(HasSubstr("user-4711")));
+  ASSERT_EQ(Run({"clear", "--all", "--yes"}).exit_code, kExitOk);
+  const Ran bare = Run({"import", PathOf("out.safetensors")});
+  EXPECT_EQ(bare.exit_code, kExitRefused);
+  EXPECT_THAT(bare.err, HasSubstr("the identity has a salt, of digest "));
+  EXPECT_THAT(Run({"--salt", "user-4712", "import", PathOf("out.safetensors")}).err,
+              HasSubstr("is another"));
+  const Ran import = Run({"--salt", "user-4711", "--json", "import", PathOf("out.safetensors")});
+  ASSERT_EQ(import.exit_code, kExitOk) << import.err;
+  EXPECT_EQ(nlohmann::json::parse(import.out)["space_id"], space);
+}
+
+// T5
+TEST_F(CarryTest, AFileWithoutASaltIsImportedWithoutOne) {
+  Write("raw.safetensors", Raw(300, 300));
+  ASSERT_EQ(ImportWithFlags("raw.safetensors").exit_code, kExitOk);
+  const std::string space = SpaceId();
+  environment_["PREFIXD_SALT"] = "user-4711";
+  ASSERT_EQ(Run({"export", PathOf("out.safetensors"), "--space", space, "--tokens-file",
+                 PathOf("ids.json")})
+                .exit_code,
+            kExitOk);
+  const Ran import = Run({"--json", "import", PathOf("out.safetensors")});
+  ASSERT_EQ(import.exit_code, kExitOk) << import.err;
+  EXPECT_EQ(nlohmann::json::parse(import.out)["space_id"], space);
+}
+
 // The file that export writes says whose it is: another daemon needs no flags.
 TEST_F(CarryTest, AnExportedFileIsImportedElsewhereByItself) {
   Write("raw.safetensors", Raw(300, 300));
@@ -143,9 +186,10 @@ TEST(IdentityFileTest, AnIdentityReadsBackWhatWasWritten) {
   sliding.sink_tokens = 4;
   spec.layers.push_back(sliding);
   spec.layers.push_back({.kind = LayerKind::kState, .state_bytes = 1000});
-  const absl::StatusOr<SpaceSpec> read = ReadIdentity(WriteIdentity(spec));
+  const absl::StatusOr<SpaceSpec> read = ReadIdentity(WriteIdentity(spec), "s");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(WriteIdentity(*read), WriteIdentity(spec));
+  EXPECT_EQ(read->salt, "s");
   EXPECT_EQ(read->layers.size(), 5u);
   EXPECT_EQ(read->layers[3].kind, LayerKind::kSliding);
   EXPECT_EQ(read->layers[3].window, 100u);

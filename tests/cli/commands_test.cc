@@ -8,7 +8,9 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "client/cli/names.h"
 #include "tests/cli/fake_daemon.h"
+#include "wire/admin.h"
 
 namespace prefixd::cli {
 namespace {
@@ -92,6 +94,42 @@ TEST_F(CommandsTest, MatchReopensTheSpaceAndSendsTheTokens) {
   EXPECT_EQ(daemon_.matched.session(), FakeDaemon::kSession);
   EXPECT_EQ(daemon_.matched.items(0).sequence().space(), FakeDaemon::kSpace);
   EXPECT_THAT(daemon_.matched.items(0).sequence().tokens(), ElementsAre(1, 2, 300000));
+}
+
+// T5: prefixd shows no salts, so whoever asks about a salted space's prompts brings its salt.
+TEST_F(CommandsTest, ASaltedSpaceIsOpenedByWhoKnowsItsSalt) {
+  daemon_.spaces.mutable_spaces(0)->set_salt_digest(wire::SaltDigest("alice"));
+  for (const char* command : {"match", "prefetch", "pin", "unpin"}) {
+    const Ran bare = Run({command, "--space", "3f", "--tokens", "1"});
+    EXPECT_EQ(bare.exit_code, kExitRefused) << command;
+    EXPECT_THAT(bare.err, HasSubstr("give it by --salt or $PREFIXD_SALT")) << command;
+    EXPECT_THAT(Run({command, "--salt", "bob", "--space", "3f", "--tokens", "1"}).err,
+                HasSubstr("is another"))
+        << command;
+  }
+  EXPECT_EQ(daemon_.opened.model(), "") << "nothing was opened";
+  EXPECT_EQ(Run({"match", "--salt", "alice", "--space", "3f", "--tokens", "1"}).exit_code, kExitOk);
+  EXPECT_EQ(daemon_.opened.salt(), "alice");
+  const Ran spaces = Run({"--json", "spaces"});
+  EXPECT_THAT(spaces.out,
+              HasSubstr("\"salt_digest\":\"" + HexId(wire::SaltDigest("alice")) + "\""));
+}
+
+// T5
+TEST_F(CommandsTest, AFileOfATokenThatIsNotThereIsNamed) {
+  const Ran ran = Run({"--server", "127.0.0.1:1", "--token-file", "/nonexistent/token", "status"});
+  EXPECT_EQ(ran.exit_code, kExitRefused);
+  EXPECT_THAT(ran.err, HasSubstr("/nonexistent/token is not there"));
+}
+
+// T5: who may not use the admin socket is told so, and by whom.
+TEST_F(CommandsTest, WithoutTheAdminSocketStatusSaysWhatIsHidden) {
+  daemon_.hides_spaces = true;
+  EXPECT_THAT(Run({"status"}).out, HasSubstr("spaces: shown on the admin socket only"));
+  daemon_.refusal = {grpc::StatusCode::PERMISSION_DENIED, "clear: served on the admin socket only"};
+  const Ran ran = Run({"clear", "--all", "--yes"});
+  EXPECT_EQ(ran.exit_code, kExitRefused);
+  EXPECT_THAT(ran.err, HasSubstr("clear: served on the admin socket only"));
 }
 
 TEST_F(CommandsTest, MatchTakesBytesAsTokens) {

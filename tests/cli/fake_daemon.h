@@ -55,6 +55,7 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::PrefetchReply::Hint hint;
   grpc::Status refusal;  // of every Admin call but ListSpaces, when not OK
   std::string opens_as = SampleId(0x3f);
+  bool hides_spaces = false;
 
   v1::PinReply pinned;
   // What it was asked; read after the call.
@@ -76,6 +77,8 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
                         v1::GetStatsReply* reply) override {
     *reply = SampleStats();
+    if (hides_spaces) reply->clear_spaces();
+    reply->set_spaces_hidden(hides_spaces);
     return refusal;
   }
   grpc::Status ListSpaces(grpc::ServerContext*, const v1::ListSpacesRequest* request,

@@ -61,6 +61,33 @@ TEST(OptionsTest, TheDaemonIsLookedForWhereItListens) {
   EXPECT_EQ(Parse({"--server", "/tmp/p.sock", "status"}, at).options.server, "unix:///tmp/p.sock");
 }
 
+// T5
+TEST(OptionsTest, AdminIsAskedOnItsOwnSocketWhereTheUserMay) {
+  Surroundings at{.environment = {}, .exists = [](const std::string&) { return true; }};
+  EXPECT_EQ(Parse({"--server", "/tmp/p.sock", "status"}, at).options.admin, "unix:///tmp/p.sock");
+  at.writable = [](const std::string& path) { return path == "/tmp/p.admin.sock"; };
+  EXPECT_EQ(Parse({"--server", "/tmp/p.sock", "status"}, at).options.admin,
+            "unix:///tmp/p.admin.sock");
+  EXPECT_EQ(Parse({"--server", "unix:///tmp/p.sock", "status"}, at).options.admin,
+            "unix:///tmp/p.admin.sock");
+  EXPECT_EQ(Parse({"--server", "/tmp/q.sock", "status"}, at).options.admin, "unix:///tmp/q.sock");
+  EXPECT_EQ(Parse({"--server", "127.0.0.1:7777", "status"}, at).options.admin, "127.0.0.1:7777");
+  at.environment["PREFIXD_ADMIN"] = "/tmp/a.sock";
+  EXPECT_EQ(Parse({"--server", "/tmp/p.sock", "status"}, at).options.admin, "unix:///tmp/a.sock");
+  EXPECT_EQ(Parse({"--admin", "/tmp/b.sock", "status"}, at).options.admin, "unix:///tmp/b.sock");
+}
+
+// T5
+TEST(OptionsTest, TokenFileAndSaltComeFromFlagOrVariable) {
+  Surroundings at{.environment = {{"PREFIXD_TOKEN_FILE", "/t"}, {"PREFIXD_SALT", "alice"}},
+                  .exists = {}};
+  EXPECT_EQ(Parse({"status"}, at).options.token_file, "/t");
+  EXPECT_EQ(Parse({"status"}, at).options.salt, "alice");
+  const Parsed given = Parse({"--token-file", "/u", "--salt", "bob", "status"}, at);
+  EXPECT_EQ(given.options.token_file, "/u");
+  EXPECT_EQ(given.options.salt, "bob");
+}
+
 TEST(OptionsTest, WhatIsWrongIsRefusedWithTheReason) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{}, "say what to do"},

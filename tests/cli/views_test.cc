@@ -70,6 +70,17 @@ TEST(StatusViewTest, AFailingDiskStandsOut) {
   EXPECT_THAT(Status(stats), HasSubstr("ssd  WRITES FAIL: the disk is full or broken"));
 }
 
+TEST(StatusViewTest, T6ATierThatIsClosedAClearThatWaitsAndDamagedCopiesStandOut) {
+  v1::GetStatsReply stats = SampleStats();
+  for (const char* const name : {"ssd.closed", "ssd.border_waits", "ssd.damaged_copies"}) {
+    AddCount(name, 1, stats.mutable_counters());
+  }
+  AddCount("ssd.damaged_bytes", 3 << 20, stats.mutable_counters());
+  EXPECT_THAT(Status(stats), HasSubstr("ssd  CLOSED: its disk takes nothing now"));
+  EXPECT_THAT(Status(stats), HasSubstr("ssd  A CLEAR WAITS for the disk"));
+  EXPECT_THAT(Status(stats), HasSubstr("ssd  1 damaged store moved aside, 3.0 MiB until"));
+}
+
 TEST(StatusViewTest, AStoreThatIsNotMountedStandsOut) {
   v1::GetStatsReply stats = SampleStats();
   stats.set_ssd_budget_bytes(0);
@@ -329,6 +340,9 @@ TEST(RepliesViewTest, ClearAndFlushAreSentences) {
   cleared.set_spaces(1);
   cleared.set_bytes(uint64_t{3} << 20);
   EXPECT_EQ(ClearView(cleared), "cleared 1 space, 3.0 MiB of pages\n");
+  cleared.set_border_waits(true);
+  EXPECT_THAT(ClearView(cleared), HasSubstr("pages\nthe SSD tier's disk has not taken this yet"));
+  cleared.set_border_waits(false);
   v1::FlushReply flushed;
   flushed.set_flushed_bytes(uint64_t{3} << 20);
   EXPECT_EQ(FlushView(flushed), "wrote 3.0 MiB to the ssd, everything is safe\n");

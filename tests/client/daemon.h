@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cache/cache.h"
 #include "daemon/server.h"
 #include "tests/client/support.h"
+#include "wire/admin_socket.h"
 
 namespace prefixd {
 
@@ -20,7 +22,11 @@ class ArenaPath {
     path_ =
         "/dev/shm/prefixd_client_test_" + std::to_string(getpid()) + "_" + std::to_string(next++);
   }
-  ~ArenaPath() { std::filesystem::remove(path_); }
+  ~ArenaPath() {
+    std::filesystem::remove(path_);
+    std::filesystem::remove(path_ + ".key");
+    std::filesystem::remove_all(path_ + ".locks");
+  }
   const std::string& path() const { return path_; }
 
  private:
@@ -31,7 +37,8 @@ struct DaemonOptions {
   std::string arena{};      // path; empty: private memory
   std::string directory{};  // of the SSD tier; empty: none
   uint64_t ram_bytes = uint64_t{256} << 20;
-  double tighten_above = 0;  // of cache::Options
+  double tighten_above = 0;              // of cache::Options
+  std::optional<daemon::Token> token{};  // of TCP on any port; none: no TCP
 };
 
 // A daemon's life: a cache behind a server on `socket`.
@@ -54,7 +61,10 @@ class Daemon {
     cache_ = *std::move(cache);
     daemon::ServerOptions server_options;
     server_options.socket = socket;
+    server_options.admin_socket = wire::AdminSocketOf(socket);
     server_options.threads = 8;
+    server_options.token = with.token;
+    if (with.token.has_value()) server_options.listen = "127.0.0.1:0";
     auto server = daemon::Server::Start(cache_.get(), server_options);
     if (!server.ok()) ADD_FAILURE() << server.status();
     server_ = *std::move(server);
@@ -66,6 +76,7 @@ class Daemon {
     return spaces.size() == 1 ? spaces[0] : block::SpaceSummary{};
   }
   cache::Cache& cache() { return *cache_; }
+  int port() const { return server_->port(); }
 
  private:
   std::unique_ptr<cache::Cache> cache_;

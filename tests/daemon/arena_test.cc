@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 // What a mapping worker holds beside its session.
 struct Mapped {
-  Descriptor file, staging;
+  Descriptor file, lock, staging;
 };
 
 class ArenaTest : public DaemonTest {
@@ -25,7 +25,8 @@ class ArenaTest : public DaemonTest {
     EXPECT_EQ(reply.text, worker.attached.key());
     Mapped mapped;
     if (reply.files.size() > 0) mapped.file = std::move(reply.files[0]);
-    if (reply.files.size() > 1) mapped.staging = std::move(reply.files[1]);
+    if (reply.files.size() > 1) mapped.lock = std::move(reply.files[1]);
+    if (reply.files.size() > 2) mapped.staging = std::move(reply.files[2]);
     return mapped;
   }
   void ExpectPages(const Worker& worker, const Mapped& mapped,
@@ -55,14 +56,14 @@ class ArenaTest : public DaemonTest {
   }
   const v1::ListSessionsReply::Session* Find(const v1::ListSessionsReply& reply, uint64_t id) {
     for (const auto& session : reply.sessions()) {
-      if (session.session() == id) return &session;
+      if (session.session() == cache_->NameOf({id}).value) return &session;
     }
     return nullptr;
   }
   grpc::Status End(uint64_t session, v1::EndSessionReply* reply) {
     Context context;
     v1::EndSessionRequest request;
-    request.set_session(session);
+    request.set_session(cache_->NameOf({session}).value);
     return worker_->admin->EndSession(&context, request, reply);
   }
 };
@@ -105,7 +106,7 @@ TEST_F(ArenaTest, AKeyIsGoodOnceAndOthersNever) {
 }
 
 TEST_F(ArenaTest, ATcpPeerGetsNoArena) {
-  Worker remote("127.0.0.1:" + std::to_string(server_->port()));
+  Worker remote(tcp(), TokenFile());
   remote.AttachArena();
   EXPECT_FALSE(remote.attached.arena());
   EXPECT_THAT(remote.attached.why_no_arena(), HasSubstr("unix socket"));
@@ -123,7 +124,7 @@ TEST_F(ArenaTest, AWorkerOfAnotherArenaVersionGetsNoneAndIsServed) {
   older.Attach(request);
   older.Open(identity_);
   EXPECT_FALSE(older.attached.arena());
-  EXPECT_THAT(older.attached.why_no_arena(), HasSubstr("knows arena version 2"));
+  EXPECT_THAT(older.attached.why_no_arena(), HasSubstr("knows arena version 4"));
   EXPECT_EQ(older.attached.arena_version(), block::kArenaVersion);
   v1::CommitReply stored;
   EXPECT_TRUE(older.Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
@@ -277,7 +278,7 @@ TEST_F(ArenaTest, ASessionThatIsEndedByHandIsKeptWhileItsProcessMayRead) {
   EXPECT_FALSE(kept->attached());
   EXPECT_EQ(kept->worker(), "stuck");
   EXPECT_GT(kept->leased_bytes(), 0u);
-  mapped.file.Close();  // as its death does
+  mapped.lock.Close();  // as its death does
   EXPECT_TRUE(Eventually([&](const v1::GetStatsReply& stats) {
     return stats.leases() == 0 && Find(Sessions(), reader.session) == nullptr;
   }));
@@ -340,7 +341,7 @@ TEST_F(ArenaTest, ListsNameSessionsAndLeases) {
   Context context;
   ASSERT_TRUE(worker_->admin->ListLeases(&context, {}, &leases).ok());
   ASSERT_EQ(leases.leases_size(), 1);
-  EXPECT_EQ(leases.leases(0).session(), reader.session);
+  EXPECT_EQ(leases.leases(0).session(), cache_->NameOf({reader.session}).value);
   EXPECT_EQ(leases.leases(0).lease(), acquired.answers(0).lease());
   EXPECT_EQ(leases.leases(0).tokens(), 40u);
   EXPECT_EQ(leases.leases(0).pages(), 6u);

@@ -134,6 +134,7 @@ TEST_F(BadInputTest, AStreamWithoutAHeaderIsRefused) {
   ExpectRefused(worker_->Put({chunks[1]}, &reply), StatusCode::INVALID_ARGUMENT, "not the header");
   ExpectRefused(worker_->Put({chunks[0], chunks[0]}, &reply), StatusCode::INVALID_ARGUMENT,
                 "message 1 is not a page");
+  chunks = GoodPut(SomeTokens(2, 16));
   ExpectRefused(worker_->Put({chunks[0], v1::PutChunk()}, &reply), StatusCode::INVALID_ARGUMENT,
                 "message 1 is not a page");
 }

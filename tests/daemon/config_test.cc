@@ -125,6 +125,21 @@ TEST_F(ConfigTest, ListeningBeyondLoopbackMustBeSaidAloud) {
   EXPECT_EQ(Load({"--listen", "0.0.0.0:7777", "--insecure"}).listen, "0.0.0.0:7777");
 }
 
+// T5
+TEST_F(ConfigTest, TheAdminSocketAndTheTokenStandBesideTheSocket) {
+  const Config config = Load({"--socket", "/tmp/p/prefixd.sock"});
+  EXPECT_EQ(config.admin_socket, "/tmp/p/prefixd.admin.sock");
+  EXPECT_EQ(config.token_file, "/tmp/p/prefixd.token");
+  EXPECT_FALSE(config.admin_group.has_value());
+  EXPECT_EQ(Load({"--admin-socket", "off"}).admin_socket, "");
+  EXPECT_EQ(Load({"--admin-socket", "/tmp/a"}).admin_socket, "/tmp/a");
+  EXPECT_EQ(Load({"--admin-group", "root"}).admin_group, gid_t{0});
+  EXPECT_EQ(Load({"--admin-group", "4711"}).admin_group, gid_t{4711});
+  EXPECT_THAT(Refusal({"--admin-group", "no such group"}), HasSubstr("a group of this host"));
+  EXPECT_THAT(Refusal({"--socket", "/tmp/s", "--admin-socket", "/tmp/s"}),
+              HasSubstr("wants a path of its own"));
+}
+
 TEST_F(ConfigTest, TenantsComeFromTheConnection) {
   EXPECT_EQ(TenantOf("unix:"), "local");
   EXPECT_EQ(TenantOf("unix:/run/prefixd/prefixd.sock"), "local");
@@ -153,12 +168,13 @@ TEST(BudgetsTest, TheSsdTierKeepsTheFloorFree) {
   EXPECT_EQ(PlanBudgets(Load({}), machine).ssd_bytes, 5 * kGiB);
 }
 
-TEST(BudgetsTest, BelowTheFloorTheSsdTierIsOffAndSaysWhy) {
+TEST(BudgetsTest, T6BelowTheFloorTheSsdTierWaitsAndSaysWhy) {
   const Machine machine{.available_memory = kGiB, .disk_bytes = 1000 * kGiB, .disk_free = 9 * kGiB};
   for (const char* ssd : {"auto", "5GiB"}) {
     const Budgets budgets = PlanBudgets(Load({"--ssd", ssd}), machine);
-    EXPECT_EQ(budgets.ssd_bytes, 0u);
-    EXPECT_THAT(budgets.ssd_off_why, HasSubstr("9.0 GiB free, the floor is 10.0 GiB"));
+    EXPECT_EQ(budgets.ssd_bytes, (std::string(ssd) == "auto" ? 100 : 5) * kGiB);
+    EXPECT_EQ(budgets.ssd_off_why, "");
+    EXPECT_THAT(budgets.ssd_waits_why, HasSubstr("9.0 GiB free, the floor is 10.0 GiB"));
   }
   EXPECT_EQ(PlanBudgets(Load({"--ssd-floor", "1GiB", "--ssd", "5GiB"}), machine).ssd_bytes,
             5 * kGiB);

@@ -40,10 +40,12 @@ class FdSocketTest : public ::testing::Test {
   void Listen() {
     auto socket = FdSocket::Listen(
         path_,
-        [this](const cache::SessionKey& key, uint64_t pid) -> absl::StatusOr<cache::SessionFiles> {
+        [this](const cache::SessionKey& key,
+               const base::Peer& peer) -> absl::StatusOr<cache::SessionFiles> {
           if (base::AsText(key) != kGoodKey) return absl::NotFoundError("session: unknown key");
-          pid_ = pid;
+          pid_ = peer.pid;
           return cache::SessionFiles{.arena = ::dup(arena_.get()),
+                                     .lock = ::dup(lock_.get()),
                                      .staging = staging_.get() < 0 ? -1 : ::dup(staging_.get())};
         });
     ASSERT_TRUE(socket.ok()) << socket.status();
@@ -53,24 +55,26 @@ class FdSocketTest : public ::testing::Test {
   TempDir dir_;
   const std::string path_ = dir_.path() + "/prefixd.fd";
   Descriptor arena_ = Memory("arena");
+  Descriptor lock_ = Memory("lock");
   Descriptor staging_ = Memory("staging");
   std::atomic<uint64_t> pid_{0};
   std::unique_ptr<FdSocket> socket_;
 };
 
-TEST_F(FdSocketTest, TheRightKeyGetsBothFilesAndItsPidIsSeen) {
+TEST_F(FdSocketTest, TheRightKeyGetsItsFilesAndItsPidIsSeen) {
   const FdReply reply = ExchangeKey(path_, kGoodKey);
   EXPECT_EQ(reply.text, kGoodKey);
-  ASSERT_EQ(reply.files.size(), 2u);
+  ASSERT_EQ(reply.files.size(), 3u);
   EXPECT_EQ(Content(reply.files[0]), "arena");
-  EXPECT_EQ(Content(reply.files[1]), "staging");
+  EXPECT_EQ(Content(reply.files[1]), "lock");
+  EXPECT_EQ(Content(reply.files[2]), "staging");
   EXPECT_EQ(pid_, static_cast<uint64_t>(::getpid()));
 }
 
-TEST_F(FdSocketTest, WithoutStagingOneFileComes) {
+TEST_F(FdSocketTest, WithoutStagingTwoFilesCome) {
   staging_.Close();
   const FdReply reply = ExchangeKey(path_, kGoodKey);
-  ASSERT_EQ(reply.files.size(), 1u);
+  ASSERT_EQ(reply.files.size(), 2u);
   EXPECT_EQ(Content(reply.files[0]), "arena");
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grpcpp/grpcpp.h"
@@ -19,6 +20,8 @@
 #include "prefixd/v1/admin.grpc.pb.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 #include "tests/support/kv_pages.h"
+#include "wire/admin_socket.h"
+#include "wire/bearer.h"
 #include "wire/identity.h"
 #include "wire/sequence.h"
 
@@ -64,18 +67,29 @@ inline constexpr size_t kPiece = size_t{1} << 20;
 // An attached worker.
 class Worker {
  public:
-  explicit Worker(const std::string& target)
-      : channel_(Channel(target)),
+  // `token_file`: that a worker on TCP reads.
+  explicit Worker(const std::string& target, const std::string& token_file = "")
+      : channel_(Channel(target, token_file)),
         cache(v1::PrefixCache::NewStub(channel_)),
-        admin(v1::Admin::NewStub(channel_)) {}
+        admin(v1::Admin::NewStub(Channel(AdminOf(target), token_file))) {}
   ~Worker() { Detach(); }
 
+  // Beside a worker's socket that of people; over TCP there is no other.
+  static std::string AdminOf(const std::string& target) {
+    const std::string socket = wire::SocketPathOf(target);
+    return socket.empty() ? target : "unix:" + wire::AdminSocketOf(socket);
+  }
   // Channels of one process share connections unless told otherwise.
-  static std::shared_ptr<grpc::Channel> Channel(const std::string& target) {
+  static std::shared_ptr<grpc::Channel> Channel(const std::string& target,
+                                                const std::string& token_file = "") {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
-    return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+    const auto bearer = std::make_shared<wire::Bearer>(token_file);
+    if (!token_file.empty() && !bearer->Reload().ok()) ADD_FAILURE() << token_file;
+    return grpc::experimental::CreateCustomChannelWithInterceptors(
+        target, grpc::InsecureChannelCredentials(), arguments,
+        wire::Carrying(token_file.empty() ? nullptr : bearer));
   }
 
   void Attach(const std::string& name = "test") {
@@ -97,14 +111,20 @@ class Worker {
     Attach(request);
   }
   void Attach(const v1::AttachRequest& request) {
+    const grpc::Status status = TryAttach(request);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  // What it was refused with, if it was.
+  grpc::Status TryAttach(const v1::AttachRequest& request) {
     attach_context_ = std::make_unique<grpc::ClientContext>();
     events = cache->Attach(attach_context_.get(), request);
     v1::SessionEvent event;
-    ASSERT_TRUE(events->Read(&event));
-    ASSERT_TRUE(event.has_attached());
+    if (!events->Read(&event)) return std::exchange(events, nullptr)->Finish();
+    EXPECT_TRUE(event.has_attached());
     attached = event.attached();
     session = attached.session();
     epoch = event.epoch();
+    return grpc::Status::OK;
   }
   void Cancel() { attach_context_->TryCancel(); }
   void Detach() {
@@ -245,14 +265,17 @@ class Worker {
 
 class DaemonTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    spdlog::set_level(spdlog::level::off);
+  cache::Options CacheOptions() const {
     cache::Options options;
     options.ram_budget_bytes = uint64_t{64} << 20;
     options.ssd_budget_bytes = uint64_t{1} << 30;
     options.directory = dir_.path() + "/ssd";
     options.arena_path = arena_path_;
-    auto opened = cache::Cache::Open(options);
+    return options;
+  }
+  void SetUp() override {
+    spdlog::set_level(spdlog::level::off);
+    auto opened = cache::Cache::Open(CacheOptions());
     ASSERT_TRUE(opened.ok()) << opened.status();
     cache_ = *std::move(opened);
     Serve();
@@ -265,10 +288,17 @@ class DaemonTest : public ::testing::Test {
   }
   void Serve() {
     server_.reset();
-    auto server = daemon::Server::Start(cache_.get(), {.socket = dir_.path() + "/s",
-                                                       .listen = "127.0.0.1:0",
-                                                       .version = "test",
-                                                       .settings = {{"ram", "1", "flag"}}});
+    auto server =
+        daemon::Server::Start(cache_.get(), {.socket = dir_.path() + "/s",
+                                             .admin_socket = dir_.path() + "/s.admin.sock",
+                                             .listen = "127.0.0.1:0",
+                                             .token = token_,
+                                             .threads = threads_,
+                                             .streams = streams_,
+                                             .max_sessions = max_sessions_,
+                                             .message_bytes = message_bytes_,
+                                             .version = "test",
+                                             .settings = {{"ram", "1", "flag"}}});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -282,8 +312,16 @@ class DaemonTest : public ::testing::Test {
     v1::CommitReply commit;
     EXPECT_TRUE(after.Store(identity_, space.space(), SomeTokens(424242, 40), &commit).ok());
     std::filesystem::remove(arena_path_);
+    std::filesystem::remove(arena_path_ + ".key");
+    std::filesystem::remove_all(arena_path_ + ".locks");
   }
   std::string target() const { return "unix:" + dir_.path() + "/s"; }
+  std::string tcp() const { return "127.0.0.1:" + std::to_string(server_->port()); }
+  std::string TokenFile() const {
+    const std::string path = dir_.path() + "/token";
+    EXPECT_TRUE(base::WriteSecret(path, token_.secret).ok());
+    return path;
+  }
 
   // Asks until `done` says so; false after 20 s.
   template <typename Done>
@@ -300,6 +338,12 @@ class DaemonTest : public ::testing::Test {
   const std::string arena_path_ =
       "/dev/shm/" + std::filesystem::path(dir_.path()).filename().string() + ".arena";
   const block::SpaceIdentity identity_ = SmallIdentity();
+  const daemon::Token token_{.secret = {std::byte{0x70}, std::byte{0x64}}};
+  int threads_ = 64, max_sessions_ = 512;
+  uint64_t message_bytes_ = uint64_t{1} << 30;
+  // Tests look at streams that stand still: none ends by itself unless a test says so.
+  daemon::StreamPatience streams_{.silence = std::chrono::minutes(10),
+                                  .linger = std::chrono::minutes(10)};
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<daemon::Server> server_;
   std::unique_ptr<Worker> worker_;

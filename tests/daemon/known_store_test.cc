@@ -46,5 +46,19 @@ TEST_F(KnownStoreTest, NothingIsRememberedOfTheRootFilesystemOrATmpfs) {
   EXPECT_FALSE(std::filesystem::exists(known_));
 }
 
+// T5: the file stands in a folder that is shared on some hosts.
+TEST_F(KnownStoreTest, T5NothingIsReadOrWrittenThroughALink) {
+  const std::string victim = dir_.path() + "/victim";
+  std::ofstream(victim) << "0123abcd\n1\n";
+  std::filesystem::create_symlink(victim, known_);
+  EXPECT_EQ(MissingStore(known_, directory_).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  // /proc may go away without the file: it is no tmpfs and not the root's filesystem.
+  (void)RememberStore(known_, "/proc", "4567");
+  std::string text;
+  std::ifstream(victim) >> text;
+  EXPECT_EQ(text, "0123abcd");
+}
+
 }  // namespace
 }  // namespace prefixd::daemon

@@ -28,7 +28,7 @@ class NotSharedTest : public DaemonTest {
     EXPECT_TRUE(worker_->admin->ListSessions(&context, {}, &reply).ok());
     Notes notes;
     for (const v1::ListSessionsReply::Session& listed : reply.sessions()) {
-      if (listed.session() != session) continue;
+      if (listed.session() != cache_->NameOf({session}).value) continue;
       for (const auto& note : listed.not_shared()) notes[note.model()] = note.reason();
     }
     return notes;

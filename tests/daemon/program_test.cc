@@ -15,91 +15,10 @@
 
 #include "daemon/config.h"
 #include "daemon/socket_guard.h"
-#include "tests/daemon/fixture.h"
+#include "tests/daemon/program_fixture.h"
 
 namespace prefixd::testing {
 namespace {
-
-using ::testing::HasSubstr;
-
-class ProgramTest : public ::testing::Test {
- protected:
-  void TearDown() override {
-    for (const pid_t pid : running_) {
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
-    }
-    std::filesystem::remove(arena_path_);
-  }
-  pid_t Start(std::vector<std::string> args) {
-    args.insert(args.begin(), PREFIXD_BINARY_DIR "/prefixd");
-    std::vector<char*> argv;
-    for (std::string& arg : args) argv.push_back(arg.data());
-    argv.push_back(nullptr);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      const int log = ::open((dir_.path() + "/log").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-      ::dup2(log, STDERR_FILENO);
-      ::dup2(log, STDOUT_FILENO);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
-    running_.push_back(pid);
-    return pid;
-  }
-  int Wait(pid_t pid) {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    std::erase(running_, pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  std::vector<std::string> Args(const std::string& socket = "s",
-                                const std::string& directory = "ssd") {
-    return {"--socket",    dir_.path() + "/" + socket,
-            "--directory", dir_.path() + "/" + directory,
-            "--arena",     arena_path_,
-            "--ram",       "64MiB",
-            "--ssd",       "1GiB",
-            "--ssd-floor", "0"};
-  }
-  static std::vector<std::string> Plus(std::vector<std::string> args, const std::string& name,
-                                       const std::string& value) {
-    for (size_t i = 0; i < args.size(); i += 2) {
-      if (args[i] == name)
-        args.erase(args.begin() + static_cast<long>(i), args.begin() + static_cast<long>(i) + 2);
-    }
-    args.push_back(name);
-    args.push_back(value);
-    return args;
-  }
-  std::string target() const { return "unix:" + dir_.path() + "/s"; }
-  bool Serves() {
-    return Worker::Channel(target())->WaitForConnected(std::chrono::system_clock::now() +
-                                                       std::chrono::seconds(30));
-  }
-  std::string Log() {
-    std::stringstream text;
-    text << std::ifstream(dir_.path() + "/log").rdbuf();
-    return text.str();
-  }
-
-  // Until the log has it, behind `after` if that is not empty; false after 30 s.
-  bool Says(const std::string& text, const std::string& after = "") {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    for (;;) {
-      const std::string log = Log();
-      const size_t from = log.find(after);
-      if (from != std::string::npos && log.find(text, from) != std::string::npos) return true;
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-  }
-
-  TempDir dir_;
-  const std::string arena_path_ =
-      "/dev/shm/" + std::filesystem::path(dir_.path()).filename().string() + ".arena";
-  std::vector<pid_t> running_;
-};
 
 TEST_F(ProgramTest, SigtermSavesEverythingAndARestartHasIt) {
   pid_t pid = Start(Args());
@@ -131,6 +50,29 @@ TEST_F(ProgramTest, SigtermSavesEverythingAndARestartHasIt) {
   ASSERT_TRUE(worker.Acquire(space.space(), tokens, &reply).ok());
   EXPECT_EQ(reply.answers(0).restorable_tokens(), 53u);
   EXPECT_EQ(reply.answers(0).kind(), v1::MATCH_KIND_EXACT);
+}
+
+// A worker that computes between its plan and its commit runs no request: found by tests/stress.
+TEST_F(ProgramTest, WhatWasPlannedBeforeAStopAndStoredDuringItIsSavedToo) {
+  const pid_t pid = Start(Args());
+  ASSERT_TRUE(Serves()) << Log();
+  const block::SpaceIdentity identity = SmallIdentity();
+  Worker worker(target());
+  worker.Attach();
+  v1::OpenSpaceReply space;
+  ASSERT_TRUE(worker.OpenSpace(identity, &space).ok());
+  std::vector<v1::ReserveReply> plans(500);
+  for (uint32_t i = 0; i < plans.size(); ++i) {
+    ASSERT_TRUE(worker.Reserve(space.space(), SomeTokens(i, 16), &plans[i]).ok());
+  }
+  ::kill(pid, SIGTERM);
+  v1::CommitReply stored;
+  for (uint32_t i = 0; i < plans.size(); ++i) {
+    if (!worker.Put(worker.ChunksOf(identity, SomeTokens(i, 16), plans[i], true), &stored).ok()) {
+      break;  // it has stopped
+    }
+  }
+  EXPECT_EQ(Wait(pid), daemon::kExitOk) << Log();
 }
 
 // What was acknowledged is there after kill -9, without any SSD tier.
@@ -257,12 +199,13 @@ TEST_F(ProgramTest, T8AStartRightAfterAKillWaitsForEachLockThatLingersAndAdopts)
   }
   ::kill(killed, SIGKILL);
   ASSERT_EQ(Wait(killed), -SIGKILL);
-  const std::vector<std::string> paths = {arena_path_, dir_.path() + "/ssd/prefixd.lock",
+  const std::vector<std::string> paths = {arena_path_ + ".locks/owner",
+                                          dir_.path() + "/ssd/prefixd.lock",
                                           dir_.path() + "/s.lock", dir_.path() + "/s.fd.lock"};
   LingeringLocks locks(paths);
   Start(Args());
   for (size_t i = 0; i < paths.size(); ++i) {
-    const std::string lock = i == 1 ? dir_.path() + "/ssd" : paths[i];
+    const std::string lock = i == 0 ? arena_path_ : i == 1 ? dir_.path() + "/ssd" : paths[i];
     const std::string line =
         absl::StrCat(lock, " is locked by process ", killed, ", which has ended: waiting up to");
     ASSERT_TRUE(Says(line)) << line << "\n" << Log();
@@ -394,6 +337,101 @@ TEST_F(ProgramTest, ASocketSomebodyElseAnswersOnIsLeftAlone) {
   EXPECT_THAT(std::string(daemon::SocketGuard::Claim(dir_.path() + "/plain").status().message()),
               HasSubstr("no socket"));
   EXPECT_FALSE(daemon::SocketGuard::Claim(dir_.path() + "/" + std::string(120, 'l')).ok());
+}
+
+// A terminal that is stopped, a journal that hangs: the pipe is full after some hundred lines.
+TEST_F(ProgramTest, T4WhenNobodyReadsTheLogEveryRequestIsServedAndSigtermEndsTheDaemon) {
+  int pipe[2] = {-1, -1};
+  ASSERT_EQ(::pipe(pipe), 0);
+  std::vector<std::string> args = Args();
+  args.insert(args.end(), {"--log-level", "debug"});
+  const pid_t pid = Start(args, pipe[1]);
+  ASSERT_TRUE(Serves());
+  {
+    Worker worker(target());
+    worker.Attach();
+    v1::OpenSpaceReply space;
+    ASSERT_TRUE(worker.OpenSpace(SmallIdentity(), &space).ok());
+    // Lines of many messages, so that no limit of one keeps the pipe from being full.
+    v1::NotSharedRequest note;
+    note.set_session(worker.session);
+    note.set_model(std::string(1024, 'm'));
+    for (int i = 0; i < 300; ++i) {
+      Context context;
+      v1::Ack ack;
+      note.set_reason(std::string(1000, static_cast<char>('a' + i % 26)));
+      ASSERT_TRUE(worker.cache->NotShared(&context, note, &ack).ok()) << i;
+      v1::AcquireReply reply;
+      ASSERT_TRUE(worker.Acquire(space.space(), SomeTokens(1, 64), &reply).ok()) << i;
+    }
+    Worker other(target());
+    EXPECT_GT(other.Stats().uptime_s(), 0);
+  }
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(Wait(pid), daemon::kExitOk);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+// Nothing is to be saved: a Put that brings nothing more is no reason to wait.
+TEST_F(ProgramTest, T4ASilentStreamHoldsNoStop) {
+  std::vector<std::string> args = Plus(Args(), "--ssd", "off");
+  args.insert(args.end(), {"--drain-deadline", "24h"});
+  const pid_t pid = Start(args);
+  ASSERT_TRUE(Serves()) << Log();
+  Worker worker(target());
+  worker.Attach();
+  v1::OpenSpaceReply space;
+  ASSERT_TRUE(worker.OpenSpace(SmallIdentity(), &space).ok());
+  v1::ReserveReply plan;
+  ASSERT_TRUE(worker.Reserve(space.space(), SomeTokens(1, 64), &plan).ok());
+  grpc::ClientContext context;
+  v1::CommitReply reply;
+  const auto put = worker.cache->Put(&context, &reply);
+  v1::PutChunk header;
+  header.mutable_header()->set_session(worker.session);
+  header.mutable_header()->set_reservation(plan.reservation());
+  ASSERT_TRUE(put->Write(header));
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(Wait(pid), daemon::kExitOk) << Log();
+  put->Finish();
+}
+
+// T5: a directory that somebody prepared for whoever starts as root there.
+TEST_F(ProgramTest, T5RootRefusesAPathThatAnotherUserPrepared) {
+  if (::geteuid() != 0) GTEST_SKIP() << "the trap is one for root";
+  const std::string theirs = dir_.path() + "/theirs", victim = dir_.path() + "/victim";
+  std::ofstream(victim) << "precious";
+  ASSERT_EQ(::mkdir(theirs.c_str(), 0755), 0);
+  for (const char* const name : {"ssd", "s.lock", "known"}) {
+    ASSERT_EQ(::symlink(victim.c_str(), (theirs + "/" + name).c_str()), 0);
+  }
+  ASSERT_EQ(::chown(theirs.c_str(), 12345, 12345), 0);
+  const std::string whose = "belongs to user 12345, this is 0: run prefixd as that user";
+  for (const auto& [name, path] :
+       {std::pair{"--directory", theirs}, std::pair{"--directory", theirs + "/new/ssd"},
+        std::pair{"--directory", theirs + "/ssd"}, std::pair{"--socket", theirs + "/s"}}) {
+    std::filesystem::remove(dir_.path() + "/log");
+    EXPECT_EQ(Wait(Start(Plus(Args(), name, path))), daemon::kExitStart) << path;
+    EXPECT_THAT(Log(), HasSubstr(whose)) << path;
+  }
+  EXPECT_FALSE(std::filesystem::exists(theirs + "/new"));
+  std::string text;
+  std::ifstream(victim) >> text;
+  EXPECT_EQ(text, "precious");
+}
+
+// T5: a file that every user may write to, in place of the socket's lock.
+TEST_F(ProgramTest, T5ALockFileOfAnotherUserIsNotWrittenTo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make one";
+  const std::string lock = dir_.path() + "/s.lock";
+  std::ofstream(lock) << "precious";
+  ASSERT_EQ(::chown(lock.c_str(), 12345, 12345), 0);
+  EXPECT_EQ(Wait(Start(Args())), daemon::kExitStart);
+  EXPECT_THAT(Log(), HasSubstr("s.lock belongs to user 12345"));
+  std::string text;
+  std::ifstream(lock) >> text;
+  EXPECT_EQ(text, "precious");
 }
 
 }  // namespace

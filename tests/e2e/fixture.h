@@ -24,6 +24,8 @@ class EndToEndTest : public ::testing::Test {
     daemon_.reset();
     std::filesystem::remove_all(dir_);
     std::filesystem::remove(arena_);
+    std::filesystem::remove(arena_ + ".key");
+    std::filesystem::remove_all(arena_ + ".locks");
   }
   static std::string Program(const std::string& name) {
     return std::string(PREFIXD_BINARY_DIR) + "/" + name;

@@ -20,14 +20,29 @@ class HybridTest : public EndToEndTest, public ::testing::WithParamInterface<Set
     model_ = GetParam().model;
     max_tokens_ = GetParam().max_tokens;
   }
-  // The same request without and with the cache.
-  json Compare(const std::string& prompt, const std::string& kind, int cached) {
-    const json cold = Worker(prompt, "none", GetParam().flags);
+  json Warm(const std::string& prompt, const std::string& kind, int cached) {
     const json warm = Worker(prompt, address(), GetParam().flags);
-    EXPECT_EQ(warm["tokens"], cold["tokens"]) << kind;
     EXPECT_EQ(warm["kind"], kind);
     EXPECT_EQ(warm["used_tokens"], cached) << warm["why_shorter"];
     EXPECT_EQ(warm["cache_error"], "");
+    return warm;
+  }
+  // The same request without and with the cache.
+  json Compare(const std::string& prompt, const std::string& kind, int cached) {
+    const json cold = Worker(prompt, "none", GetParam().flags);
+    const json warm = Warm(prompt, kind, cached);
+    EXPECT_EQ(warm["tokens"], cold["tokens"]) << kind;
+    return warm;
+  }
+  // What was decoded was rounded otherwise than what a prompt computes (client/worker/verify.h), by
+  // as much as the processor and its BLAS differ for one row and for many: the texts may part where
+  // two tokens are as good, but not at once.
+  json CompareBehindAnAnswer(const std::string& prompt, const std::string& kind, int cached) {
+    constexpr size_t kEqualTokens = 24;
+    const json cold = Worker(prompt, "none", GetParam().flags);
+    const json warm = Warm(prompt, kind, cached);
+    const std::string right = Bytes(cold["tokens"]), seen = Bytes(warm["tokens"]);
+    EXPECT_EQ(seen.substr(0, kEqualTokens), right.substr(0, kEqualTokens)) << kind;
     return warm;
   }
   static std::string Bytes(const json& tokens) {
@@ -46,14 +61,17 @@ TEST_P(HybridTest, TheTextIsTheSameWithAndWithoutTheCacheAndAfterRestarts) {
   // The next turn goes on behind the answer, whose last token was never computed.
   const std::string turn = prompt + Bytes(first["tokens"]) + Corpus(5000, 60);
   const int answered = static_cast<int>(first["tokens"].size());
-  Compare(turn, answered == GetParam().max_tokens ? "PREFIX" : "LCP", 300 + answered - 1);
+  const json next = CompareBehindAnAnswer(
+      turn, answered == GetParam().max_tokens ? "PREFIX" : "LCP", 300 + answered - 1);
   StopDaemon();
   StartDaemon();
-  Compare(turn, "EXACT", static_cast<int>(turn.size()) - 1);
+  const json restarted = Warm(turn, "EXACT", static_cast<int>(turn.size()) - 1);
+  EXPECT_EQ(restarted["tokens"], next["tokens"]);
   StopDaemon();
   LoseArena();
   StartDaemon();
-  const json restored = Compare(turn, "EXACT", static_cast<int>(turn.size()) - 1);
+  const json restored = Warm(turn, "EXACT", static_cast<int>(turn.size()) - 1);
+  EXPECT_EQ(restored["tokens"], next["tokens"]);
   EXPECT_GT(restored["ssd_bytes"], 0);
   StopDaemon();
 }

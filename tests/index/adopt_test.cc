@@ -19,7 +19,13 @@ class AdoptTest : public IndexTest {
     for (size_t i = 0; i < reserved_.plan.blocks.size(); ++i) {
       const block::BlockPlan& plan = reserved_.plan.blocks[i];
       const auto begin = stored.begin() + plan.first_token;
+      // What the tree has is known under its serial there.
+      const uint64_t own = plan.state == block::BlockState::kPresent
+                               ? index_.SerialsFor(id, static_cast<uint32_t>(i)).value().own
+                               : stored.front() * 1000 + i;
       pages.push_back({.name = reserved_.names[i],
+                       .serials = {.own = plan.tokens == 16 ? own : 0,
+                                   .parent = i == 0 ? 0 : pages[i - 1].serials.own},
                        .first_token = plan.first_token,
                        .tokens = {begin, begin + plan.tokens},
                        .content = {},
@@ -114,7 +120,7 @@ TEST_F(AdoptTest, RecordsThatDoNotFitTheirNameAreDataLoss) {
     return absl::IsDataLoss(index_.Adopt(space_, page).status());
   };
   EXPECT_TRUE(refused([](AdoptedPage& page) { page.tokens[3] ^= 1; }));
-  EXPECT_TRUE(refused([](AdoptedPage& page) { page.name.path ^= 1; }));
+  EXPECT_TRUE(refused([](AdoptedPage& page) { page.name.hash[0] ^= std::byte{1}; }));
   EXPECT_TRUE(refused([](AdoptedPage& page) { page.first_token = 16; }));
   EXPECT_TRUE(refused([](AdoptedPage& page) { page.tokens.clear(); }));
   EXPECT_TRUE(refused([](AdoptedPage& page) { page.ends = {17}; }));
@@ -170,6 +176,8 @@ TEST_F(AdoptTest, ARecordFromSsdThatComesAfterwardsIsMergedToo) {
   const auto refs = AdoptAll(pages);
   RestoredBlock record{.hash = pages[0].name.hash,
                        .parent = pages[0].name.parent,
+                       .serials = pages[0].serials,
+                       .other_serials = {},
                        .tokens = stored,
                        .content = {},
                        .ends = {},
@@ -328,6 +336,7 @@ TEST_F(AdoptTest, ADescribedPageCanBeAdoptedAgain) {
     const BlockDescription block = index_.Describe(page.ref).value();
     refs.push_back(page.ref);
     pages.push_back({.name = block.name,
+                     .serials = block.serials,
                      .first_token = block.first_token,
                      .tokens = block.tokens,
                      .content = block.content,
@@ -343,6 +352,33 @@ TEST_F(AdoptTest, ADescribedPageCanBeAdoptedAgain) {
   AdoptAll(pages);
   EXPECT_EQ(Match(FirstOf(stored, 20)).kind, block::MatchKind::kExact);
   EXPECT_EQ(MarksOf(pages[1].page.extent).ends[0].load(), 1u << 3 | 1u << 7);
+}
+
+// Two writers of one block: what the second wrote beside its pages names the first one's block.
+TEST_F(AdoptTest, T1RecordsOfASecondWriterAreWrittenAgainUnderTheSerialsOfTheTree) {
+  const Tokens tokens = Count(1, 32);
+  const auto mine = Reserve({tokens, {}}), other = Reserve({tokens, {}}, kOther);
+  const Serials early = index_.SerialsFor(mine, 0).value();
+  EXPECT_EQ(early.parent, 0u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(index_.SerialsFor(mine, 1).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(index_.SerialsFor(mine, 2).status()));
+  const Serials first = index_.SerialsFor(other, 0).value();
+  EXPECT_NE(first, early);
+  EXPECT_TRUE(index_.Publish(other, 0, std::vector{MakePage()}, first).ok());
+  const NewPage page = MakePage();
+  EXPECT_TRUE(absl::IsAborted(index_.Publish(mine, 0, std::vector{page}, early).status()));
+  EXPECT_EQ(index_.SerialsFor(mine, 0).value(), first);
+  EXPECT_EQ(index_.Publish(mine, 0, std::vector{page}, first).value(),
+            block::StoreResult::kDuplicate);
+  const Serials child = index_.SerialsFor(mine, 1).value();
+  EXPECT_EQ(child.parent, first.own);
+  Serials wrong = child;
+  ++wrong.parent;
+  EXPECT_TRUE(absl::IsAborted(index_.Publish(mine, 1, std::vector{MakePage()}, wrong).status()));
+  wrong = {.own = first.own, .parent = child.parent};  // another block's
+  EXPECT_TRUE(absl::IsAborted(index_.Publish(mine, 1, std::vector{MakePage()}, wrong).status()));
+  EXPECT_TRUE(index_.Publish(mine, 1, std::vector{MakePage()}, child).ok());
+  EXPECT_EQ(Match(tokens).restorable_tokens, 32u);
 }
 
 }  // namespace

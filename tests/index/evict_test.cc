@@ -9,7 +9,8 @@ namespace {
 RestoredBlock RecordOf(const SpillBlock& block, uint64_t sequence) {
   RestoredBlock record{.hash = block.hash,
                        .parent = block.parent,
-                       .parent_path = block.parent_path,
+                       .serials = block.serials,
+                       .other_serials = block.other_serials,
                        .tokens = block.tokens,
                        .content = block.content,
                        .ends = block.ends,
@@ -162,21 +163,65 @@ TEST_F(IndexTest, RecordsWithoutPagesHoldThePlaceOnlyWhileSomethingContinuesThem
   EXPECT_EQ(Summary().holes, 0u);
 }
 
-TEST_F(IndexTest, ARecordOfAnotherPathIsNotTakenForAChild) {
+TEST_F(IndexTest, T1ARecordIsAChildOfTheBlockWhoseSerialItNamesOrOfNone) {
   Store(Count(1, 40));
   const auto blocks = SpillAll();
   RestoredBlock stranger = RecordOf(blocks[1], 100);
-  ++stranger.parent_path;
+  stranger.serials.parent += 1'000'000;
   EXPECT_TRUE(absl::IsNotFound(index_.Restore(space_, stranger)));
 }
 
-TEST_F(IndexTest, AParentIsKnownByItsWholeHash) {
+TEST_F(IndexTest, ARecordIsRefusedWhoseParentHasAnotherHash) {
   Store(Count(1, 40));
   const auto blocks = SpillAll();
   RestoredBlock stranger = RecordOf(blocks[1], 100);
-  stranger.parent.back() ^= std::byte{1};  // beside the real one in a table by the first bytes
-  stranger.hash = block::HashBlock(stranger.parent, {stranger.tokens, {}});
-  EXPECT_TRUE(absl::IsNotFound(index_.Restore(space_, stranger)));
+  block::BlockHash parent = stranger.parent;
+  parent.back() ^= std::byte{1};
+  stranger.hash = block::BlockHasher().Hash(parent, {stranger.tokens, {}});
+  EXPECT_TRUE(absl::IsDataLoss(index_.Restore(space_, stranger)));
+}
+
+// What an attacker's two blocks of one hash come to: the one that is there, the other's child.
+TEST(OneHashTest, T1AChildNeverComesBackUnderAnotherBlockOfItsParentsHash) {
+  PrefixIndex index({.hasher = block::BlockHasher({}, 0)});  // every block has the same hash
+  const block::SpaceHandle space = index.AddSpace({.id = {}, .block_tokens = 16, .rungs = {1}});
+  const auto restore = [&](const Tokens& tokens, uint64_t own, uint64_t parent, uint64_t sequence) {
+    SpillBlock block;
+    block.serials = {.own = own, .parent = parent};
+    block.tokens = tokens;
+    return index.Restore(space, RecordOf(block, sequence));
+  };
+  const Tokens first = Count(1, 16), second = Count(100, 16), child = Count(200, 16);
+  const auto matched = [&](const Tokens& tokens) {
+    return index.Match(space, {tokens, {}}, {}).matched_tokens;
+  };
+  index.BeginLoading();
+  // The first one's own record is gone: its child's is met before and after the second's.
+  EXPECT_TRUE(absl::IsNotFound(restore(child, 13, 11, 1)));
+  EXPECT_TRUE(restore(second, 12, 0, 3).ok());
+  EXPECT_TRUE(absl::IsNotFound(restore(child, 13, 11, 5)));
+  EXPECT_EQ(matched(Join(second, child)), 16u);
+  // Stored again by a worker meanwhile, and then its record is found.
+  const auto reserved = index.Reserve(space, {Join(first, child), {}}, {}, {1}).value();
+  const NewPage page{.extent = {0, 1 << 16}, .check = 1, .page_bytes = 10, .payload_bytes = 10};
+  EXPECT_TRUE(index.Publish(reserved.plan.reservation, 0, std::vector{page}).ok());
+  EXPECT_TRUE(absl::IsNotFound(restore(child, 13, 11, 7)));
+  EXPECT_TRUE(restore(first, 11, 0, 9).ok());
+  EXPECT_TRUE(restore(child, 13, 11, 11).ok());
+  EXPECT_EQ(matched(Join(first, child)), 32u);
+  EXPECT_EQ(matched(Join(second, child)), 16u);
+  // One serial for two blocks: nothing decides between them, so the second is not taken.
+  EXPECT_TRUE(absl::IsDataLoss(restore(Count(300, 16), 12, 0, 13)));
+  EXPECT_TRUE(absl::IsDataLoss(restore(Count(300, 16), 0, 0, 15)));
+  index.PruneHoles();
+  EXPECT_TRUE(index.Validate().ok()) << index.Validate();
+  // The record that is written of it next names both, as its children's do.
+  std::vector<SpillBlock> spilled = index.PickSpill(1 << 20);
+  ASSERT_FALSE(spilled.empty());
+  EXPECT_EQ(spilled[0].tokens, first);
+  EXPECT_EQ(spilled[0].other_serials, std::vector<uint64_t>{11});
+  EXPECT_NE(spilled[0].serials.own, 11u);
+  index.AbortSpill(spilled);
 }
 
 TEST_F(IndexTest, ARecordThatDoesNotFitItsHashIsDataLoss) {

@@ -459,8 +459,6 @@ TEST_F(ExtendTest, ReservedNamesAreThoseUnderWhichThePagesAreFound) {
     const BlockName name = index_.Describe(Acquire(stored).pages[i].ref)->name;
     EXPECT_EQ(name.hash, reserved_.names[i].hash);
     EXPECT_EQ(name.parent, reserved_.names[i].parent);
-    EXPECT_EQ(name.path, reserved_.names[i].path);
-    EXPECT_EQ(name.parent_path, reserved_.names[i].parent_path);
   }
 }
 

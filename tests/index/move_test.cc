@@ -73,6 +73,33 @@ TEST_F(IndexTest, AMoveIsCalledOffWhenAnotherCopyStandsInTheSameExtent) {
   EXPECT_TRUE(index_.CloseReservation(id).ok());
 }
 
+// T6: a page that was found bad, while another one was put into its place.
+TEST_F(IndexTest, T6APickedPageIsGivenUpOnlyWhereTheSameCopyStillStands) {
+  const Tokens stored = Count(1, 32);
+  Store(stored);
+  SpillAll();
+  const auto picked = index_.PickMovable(0, ~uint64_t{0});
+  ASSERT_EQ(picked.size(), 2u);
+  const Acquired held = Acquire(stored);
+  EXPECT_EQ(index_.EvictPicked(picked[0].ref, picked[0].extent).pages, 0u) << "somebody reads it";
+  const auto id = Reserve({stored, {}});  // keeps the blocks
+  EXPECT_TRUE(index_.Release(held.lease).ok());
+  EvictAll();
+  index_.TakeFreed();
+  const Acquired acquired = Acquire(stored);
+  ASSERT_TRUE(index_.BeginPromotion(picked[1].ref));
+  ASSERT_TRUE(index_.FinishPromotion(picked[1].ref, picked[0].extent));
+  EXPECT_TRUE(index_.Release(acquired.lease).ok());
+  EXPECT_EQ(index_.EvictPicked(picked[0].ref, picked[0].extent).pages, 0u) << "gone";
+  EXPECT_EQ(index_.EvictPicked(picked[1].ref, picked[0].extent).pages, 0u) << "another copy";
+  const auto again = index_.PickMovable(0, ~uint64_t{0});
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(index_.EvictPicked(picked[0].ref, again[0].extent).pages, 0u);
+  EXPECT_EQ(index_.EvictPicked(again[0].ref, again[0].extent).pages, 1u);
+  EXPECT_THAT(index_.TakeFreed(), ElementsAre(picked[0].extent));
+  EXPECT_TRUE(index_.CloseReservation(id).ok());
+}
+
 TEST_F(IndexTest, AMovedPageIsStillDirtyOrClean) {
   Store(Count(1, 16));
   SpillAll();

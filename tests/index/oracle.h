@@ -48,7 +48,12 @@ struct ModelBlock {
   std::map<PageKey, ModelPage> pages;
   int pins = 0;
   bool in_tree = true;
+  uint64_t serial = 0;               // of a full block
+  std::set<uint64_t> other_serials;  // by which records may name it now
   bool present() const;
+  bool Has(uint64_t of_record) const {
+    return serial == of_record || other_serials.contains(of_record);
+  }
 };
 using BlockPtr = std::shared_ptr<ModelBlock>;
 

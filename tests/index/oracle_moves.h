@@ -66,9 +66,19 @@ class OracleMoves : public testing::TestWithParam<Variant> {
 
   OracleMoves()
       : random_(GetParam().seed),
-        index_({.max_ghosts = GetParam().max_ghosts, .hash_bits = GetParam().hash_bits}),
+        index_({.max_ghosts = GetParam().max_ghosts,
+                .hasher = block::BlockHasher({}, GetParam().hash_bits)}),
         oracle_(kBlockTokens, {1, 2}) {
     space_ = index_.AddSpace({.id = {}, .block_tokens = kBlockTokens, .rungs = {1, 2}});
+  }
+
+  // In the tree by this record or call: under its serial, unless it had one.
+  BlockPtr Insert(const Prefix& prefix, uint64_t serial) {
+    BlockPtr block = oracle_.Insert(prefix);
+    if (serial == 0) return block;
+    if (block->serial == 0) block->serial = serial;
+    if (block->serial != serial) block->other_serials.insert(serial);
+    return block;
   }
 
   uint32_t Pick(uint32_t count) { return static_cast<uint32_t>(random_() % count); }

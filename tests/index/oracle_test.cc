@@ -162,7 +162,8 @@ class OracleTest : public OracleWrites {
       ArchivedRecord archived{.prefix = spill_blocks_[i]->prefix, .record = {}};
       archived.record.hash = spill_[i].hash;
       archived.record.parent = spill_[i].parent;
-      archived.record.parent_path = spill_[i].parent_path;
+      archived.record.serials = spill_[i].serials;
+      archived.record.other_serials = spill_[i].other_serials;
       archived.record.tokens = spill_[i].tokens;
       archived.record.content = spill_[i].content;
       archived.record.ends = spill_[i].ends;
@@ -245,12 +246,21 @@ class OracleTest : public OracleWrites {
     for (const BlockPtr& block : all) oracle_.Settle(block);
   }
 
+  // Whether a record finds the block that it continues: the one that it was made under, or that is
+  // known to be the same.
+  bool HasParent(const Prefix& prefix, uint64_t serial) {
+    const size_t base = oracle_.BaseOf(prefix);
+    if (base == 0) return true;
+    const BlockPtr parent = oracle_.Find(Cut(prefix, base));
+    return parent != nullptr && parent->Has(serial);
+  }
+
   void DoRestore() {
     if (archive_.empty() || oracle_.blocks().size() > kMaxBlocks) return;
     const ArchivedRecord& archived = archive_[Pick(static_cast<uint32_t>(archive_.size()))];
     const Prefix& prefix = archived.prefix;
     const size_t base = oracle_.BaseOf(prefix);
-    const bool parent = base == 0 || oracle_.Find(Cut(prefix, base)) != nullptr;
+    const bool parent = HasParent(prefix, archived.record.serials.parent);
     const absl::Status status = index_.Restore(space_, archived.record);
     ASSERT_EQ(status.ok(), parent) << status;
     if (!parent) return;
@@ -259,7 +269,8 @@ class OracleTest : public OracleWrites {
     for (const RestoredPage& page : archived.record.pages) keys.insert({page.group, page.rung});
     const bool full = prefix.size() % kBlockTokens == 0;
     if (block != nullptr || full || (!keys.empty() && !oracle_.Duplicate(prefix, keys, true))) {
-      block = oracle_.Insert(prefix);
+      block = Insert(prefix, archived.record.serials.own);
+      for (const uint64_t serial : archived.record.other_serials) Insert(prefix, serial);
       for (const RestoredPage& page : archived.record.pages) {
         ModelPage& there = block->pages[{page.group, page.rung}];
         if (there.state == PageState::kUnverified && there.check == page.check) {
@@ -295,6 +306,7 @@ class OracleTest : public OracleWrites {
     if (!there) return;
     ASSERT_EQ(block->first_token, oracle_.BaseOf(page.block->prefix));
     AdoptedPage adopted{.name = block->name,
+                        .serials = block->serials,
                         .first_token = block->first_token,
                         .tokens = block->tokens,
                         .content = block->content,
@@ -316,7 +328,7 @@ class OracleTest : public OracleWrites {
     if (read) adopted.page.marks->holders = uint64_t{1} << slot;
     const auto ref = index_.Adopt(space_, adopted);
     const size_t base = oracle_.BaseOf(prefix);
-    if (base > 0 && oracle_.Find(Cut(prefix, base)) == nullptr) {
+    if (!HasParent(prefix, adopted.serials.parent)) {
       ASSERT_TRUE(absl::IsNotFound(ref.status())) << ref.status();
       return;
     }
@@ -327,7 +339,7 @@ class OracleTest : public OracleWrites {
     const bool needed = (state == PageState::kGone || state == PageState::kSsd) &&
                         !oracle_.Duplicate(prefix, {key}, true);
     ASSERT_EQ(ref.ok(), needed) << ref.status();
-    if (needed) block = oracle_.Insert(prefix);
+    if (needed || block != nullptr) block = Insert(prefix, adopted.serials.own);
     for (const uint32_t end : adopted.ends) {
       const Prefix ended = Cut(prefix, base + end);
       if (oracle_.SomeExtending(ended, false)) oracle_.AddEnd(ended);
@@ -363,6 +375,7 @@ class OracleTest : public OracleWrites {
 
   void DoEndAdoption() {
     index_.PruneHoles();
+    for (const auto& [prefix, block] : oracle_.blocks()) block->other_serials.clear();
     for (const HeldByModel& page : adoption_) oracle_.Drop(page.block, page.key);
     for (const HeldByModel& page : adoption_) oracle_.Settle(page.block);
     adoption_.clear();

@@ -53,23 +53,28 @@ class OracleWrites : public OracleMoves {
       keys.insert({group, rung});
     }
     if (pages.empty()) return;
-    const auto result = index_.Publish(open->id, which, pages);
+    const auto serials = index_.SerialsFor(open->id, which);
+    const auto result = index_.Publish(
+        open->id, which, pages, serials.ok() ? std::optional<Serials>(*serials) : std::nullopt);
     const Prefix prefix = Cut(open->prefix, plan.first_token + plan.tokens);
     const BlockPtr parent = oracle_.Find(Cut(open->prefix, plan.first_token));
     const bool parent_stored =
         which == 0 || (parent != nullptr && (parent->present() || open->known[which - 1]));
     ASSERT_EQ(result.ok(), parent_stored && !open->cleared);
+    ASSERT_EQ(serials.ok(), result.ok());
     if (!result.ok()) {
       ASSERT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
       return;  // the extents stayed ours
     }
+    ASSERT_EQ(serials->parent, which == 0 ? 0 : parent->serial);
     const bool duplicate = oracle_.Duplicate(prefix, keys, false);
     ASSERT_EQ(*result, duplicate ? block::StoreResult::kDuplicate : block::StoreResult::kStored);
     BlockPtr block = oracle_.Find(prefix);
     if (duplicate) {
       for (const NewPage& page : pages) oracle_.freed().insert(page.extent.offset);
     } else {
-      block = oracle_.Insert(prefix);
+      block = Insert(prefix, serials->own);
+      ASSERT_EQ(block->serial, serials->own);
       AddPages(block, pages);
       oracle_.Supersede(block);
     }

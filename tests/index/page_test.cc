@@ -88,7 +88,7 @@ TEST_F(PageTest, KeepsItsSizesFromARecordAndOverARewrite) {
     RestoredBlock record;
     record.hash = block.hash;
     record.parent = block.parent;
-    record.parent_path = block.parent_path;
+    record.serials = block.serials;
     record.tokens = block.tokens;
     record.record_sequence = block.record_sequence;
     for (const PageInfo& page : block.pages) {

@@ -202,18 +202,26 @@ class GrownTest : public testing::Test {
     }
     return pages;
   }
+  // Any that is another block's no more: the hash is whole here.
+  static uint64_t SerialOf(const block::BlockHash& hash) {
+    uint64_t serial = 0;
+    std::memcpy(&serial, hash.data(), sizeof(serial));
+    return serial;
+  }
   void Restore(size_t space, const Block& block) {
     block::BlockHash hash = block::RootHash(shapes_[space].id);
-    uint64_t path = 0;
+    uint64_t serial = 0;
     const auto size = static_cast<uint32_t>(block.parent.tokens.size());
     for (uint32_t at = 0; at < size; at += kBlockTokens) {
       const Sequence own = block.parent.Cut(at, at + kBlockTokens);
-      hash = block::HashBlock(hash, own.view());
-      path = PrefixIndex::PathOf(path, own.view());
+      hash = block::BlockHasher().Hash(hash, own.view());
+      serial = SerialOf(hash);
     }
-    RestoredBlock record{.hash = block::HashBlock(hash, block.own.view()),
+    const block::BlockHash own_hash = block::BlockHasher().Hash(hash, block.own.view());
+    RestoredBlock record{.hash = own_hash,
                          .parent = hash,
-                         .parent_path = path,
+                         .serials = {.own = SerialOf(own_hash), .parent = serial},
+                         .other_serials = {},
                          .tokens = block.own.tokens,
                          .content = block.own.content,
                          .ends = {},

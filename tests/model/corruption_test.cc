@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "base/secret_file.h"
+#include "cache/hash_key.h"
 #include "cache/record.h"
 #include "ssd/segment_store.h"
 #include "tests/cache/fixture.h"
@@ -202,7 +204,7 @@ class ValueCorruptionTest : public CorruptionTest {
       case 3:
         ++injected_["records of another parent"];
         record.block.parent = AnotherOf(records_, before).block.hash;
-        record.block.parent_path ^= random_();
+        record.block.serials.parent ^= random_();
         break;
       case 4: {
         ++injected_["records with a flipped bit"];
@@ -255,9 +257,12 @@ class ValueCorruptionTest : public CorruptionTest {
   }
   // A store with every page and record, some of them damaged.
   void WriteDamaged(const std::string& name) {
-    auto store =
-        ssd::SegmentStore::Open({.directory = dir_.path() + "/" + name, .direct_io = false});
+    const auto hashed_with = base::ReadSecret(dir_.path() + "/ssd/prefixd.key").value().value();
+    auto store = ssd::SegmentStore::Open({.directory = dir_.path() + "/" + name,
+                                          .direct_io = false,
+                                          .key_id = cache::IdOf(hashed_with)});
     ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE(base::WriteSecret(dir_.path() + "/" + name + "/prefixd.key", hashed_with).ok());
     for (const auto& [key, value] : spaces_) ASSERT_TRUE((*store)->PutMeta(key, value).ok());
     auto segment = (*store)->NewSegment();
     ASSERT_TRUE(segment.ok());

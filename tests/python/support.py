@@ -43,7 +43,7 @@ class Daemon:
             stderr=subprocess.PIPE,
             text=True,
         )
-        said = []
+        self.said = said = []  # up to where it listens
         late = threading.Timer(PATIENCE_MS / 1000, self.process.kill)  # ends its stderr
         late.start()
         try:
@@ -73,6 +73,8 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.kill()
         self.arena.unlink(missing_ok=True)
+        self.arena.with_name(self.arena.name + ".key").unlink(missing_ok=True)
+        shutil.rmtree(self.arena.with_name(self.arena.name + ".locks"), ignore_errors=True)
 
 
 def _drain(stream) -> None:

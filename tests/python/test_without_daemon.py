@@ -2,12 +2,14 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import statistics
 import threading
 import time
+from unittest import mock
 
 import prefixd
 from support import PATIENCE_MS, DaemonTest, Engine, Tried, run_script, same
@@ -96,6 +98,25 @@ class AbsentDaemonTest(DaemonTest):
 
     def test_the_default_address_may_have_nobody(self):
         self.assertIsInstance(prefixd.connect(), prefixd.Client)
+
+
+class TokenTest(DaemonTest):
+    """T5: over TCP a client is served by its copy of the daemon's token."""
+
+    def test_the_file_is_named_by_argument_or_variable(self):
+        self.daemon.options += ["--listen", "127.0.0.1:0"]
+        self.daemon.start()
+        port = re.search(r"127\.0\.0\.1:0 port (\d+)", "".join(self.daemon.said)).group(1)
+        address, token = f"127.0.0.1:{port}", self.daemon.socket.with_suffix(".token")
+        with prefixd.connect(address) as bare:
+            Engine().open(bare)  # waits for the first try
+            self.assertFalse(bare.attached)
+            self.assertIn("no token came with the call", bare.error)
+        with prefixd.connect(address, token_file=token) as client:
+            self.assertTrue(client.wait_attached(PATIENCE_MS), client.error)
+        with mock.patch.dict(os.environ, PREFIXD_TOKEN_FILE=str(token)):
+            with prefixd.connect(address) as client:
+                self.assertTrue(client.wait_attached(PATIENCE_MS), client.error)
 
 
 class AbsentLibraryTest(DaemonTest):

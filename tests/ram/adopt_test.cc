@@ -23,8 +23,8 @@ void ExpectSame(const PageContent& found, const PageContent& stored) {
   EXPECT_EQ(found.name.tokens, stored.name.tokens);
   EXPECT_EQ(found.space, stored.space);
   EXPECT_EQ(found.parent, stored.parent);
-  EXPECT_EQ(found.path, stored.path);
-  EXPECT_EQ(found.parent_path, stored.parent_path);
+  EXPECT_EQ(found.serial, stored.serial);
+  EXPECT_EQ(found.parent_serial, stored.parent_serial);
   EXPECT_EQ(found.first_token, stored.first_token);
   EXPECT_EQ(found.page_bytes, stored.page_bytes);
   EXPECT_EQ(found.payload_bytes, stored.payload_bytes);

@@ -18,13 +18,6 @@ using block::ArenaHeader;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-void Overwrite(const std::string& path, uint64_t offset, const void* bytes, size_t count) {
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  ASSERT_GE(fd, 0);
-  EXPECT_EQ(pwrite(fd, bytes, count, static_cast<off_t>(offset)), static_cast<ssize_t>(count));
-  close(fd);
-}
-
 // A header that a daemon might have written, but for one field.
 template <typename T>
 void ChangeHeader(const std::string& path, size_t field, T value) {
@@ -79,9 +72,14 @@ TEST(ArenaFileTest, AFileOfAnotherBootVersionOrShapeIsReplacedByANewOne) {
       "another boot of the kernel");
   ExpectReplaced(
       [](const std::string& path) {
+        ChangeHeader(path, offsetof(ArenaHeader, key_id), uint64_t{1});
+      },
+      "with another key");
+  ExpectReplaced(
+      [](const std::string& path) {
         ChangeHeader(path, offsetof(ArenaHeader, version), block::kArenaVersion + 1);
       },
-      "version 2, this is 1");
+      "version 4, this is 3");
   ExpectReplaced(
       [](const std::string& path) {
         ChangeHeader(path, offsetof(ArenaHeader, header_bytes), uint32_t{64});

@@ -1,12 +1,15 @@
 // T8: the kernel gives a killed daemon's locks back a moment after it was reaped. Here that moment
 // is as long as a test wants: a process that was forked from the daemon keeps its files open.
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/file_lock.h"
+#include "ram/make_file.h"
 #include "ram/slots.h"
 #include "tests/ram/shared_arena.h"
 
@@ -74,10 +77,9 @@ TEST(LingeringLockTest, T8AnArenaWhoseOwnerIsNotNamedIsWaitedForToo) {
   const ArenaPath path;
   KilledDaemon killed(path);
   // As an earlier prefixd made the file: zeros where the owner's name stands now.
-  const int fd = open(path.str().c_str(), O_RDWR | O_CLOEXEC);
   const std::string zeros(128, '\0');
-  ASSERT_EQ(pwrite(fd, zeros.data(), zeros.size(), block::kArenaOwnerOffset), 128);
-  close(fd);
+  Overwrite(path.str(), block::kArenaOwnerOffset, zeros.data(), zeros.size());
+  Overwrite(path.str() + ".locks/owner", 0, zeros.data(), zeros.size());
   Arena::Options options = SharedOptions(path);
   options.lock_wait.say = [&](const std::string& line) {
     EXPECT_THAT(line, HasSubstr("locked by a process that is not named"));
@@ -98,6 +100,33 @@ TEST(LingeringLockTest, T8TheWaitEndsAndSaysWhoseLockItWas) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(absl::StrCat("process ", killed.pid(), ", which has ended; waited 30 ms")));
+}
+
+// T5: who may read the arena can lock it, once the daemon that had it is dead.
+TEST(LingeringLockTest, T5AWorkerThatLocksTheArenaKeepsNobodyFromIt) {
+  const ArenaPath path;
+  { KilledDaemon killed(path); }
+  while (!base::IsUnlocked(path.str() + ".locks/owner")) sched_yield();  // its fork is on its way out
+  const int worker = open(path.str().c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(flock(worker, LOCK_SH), 0);
+  EXPECT_TRUE(CouldBeOwned(path.str()));
+  Arena::Options options = SharedOptions(path);
+  options.lock_wait.say = [](const std::string& line) { ADD_FAILURE() << line; };
+  const auto arena = OpenOrDie(options);
+  ASSERT_NE(arena, nullptr);
+  EXPECT_THAT(arena->TakeFound(), SizeIs(1));
+  EXPECT_FALSE(CouldBeOwned(path.str()));
+  EXPECT_TRUE(absl::IsUnavailable(Arena::Open(SharedOptions(path)).status()));
+  close(worker);
+}
+
+// As when somebody cleans up under a daemon: its own file tells that it lives.
+TEST(LingeringLockTest, AnOwnerWhoseFolderOfLocksWasRemovedIsStillItsOwner) {
+  const ArenaPath path;
+  const auto owner = OpenOrDie(path);
+  std::filesystem::remove_all(path.str() + ".locks");
+  EXPECT_FALSE(CouldBeOwned(path.str()));
+  EXPECT_TRUE(absl::IsUnavailable(Arena::Open(SharedOptions(path)).status()));
 }
 
 TEST(LingeringLockTest, T8NobodyWaitsBesideALivingOwner) {
@@ -134,8 +163,8 @@ TEST(LingeringLockTest, T8ASlotLockThatLingersIsHeldUntilItIsGoneAndThenFree) {
   uint32_t slot = 0;
   {
     Slots before(arena.get());
-    slot = *before.Claim({1}, SessionKey{});
-    const int fd = before.OpenFor(slot).value();
+    slot = *before.Claim(KeyHash({}));
+    const SlotFiles files = before.OpenFor(slot).value();
     Signal forked;
     Child worker([&] {
       if (fork() == 0) {
@@ -145,18 +174,19 @@ TEST(LingeringLockTest, T8ASlotLockThatLingersIsHeldUntilItIsGoneAndThenFree) {
       }
       pause();
     });
-    close(fd);
+    close(files.arena);
+    close(files.lock);
     forked.Await();
     worker.Signal(SIGKILL);
     worker.Wait();
   }
   Slots slots(arena.get());
   ASSERT_THAT(slots.Held(), SizeIs(1));
-  EXPECT_NE(*slots.Claim({2}, SessionKey{}), slot);
+  EXPECT_NE(*slots.Claim(KeyHash({})), slot);
   release.Send();
   EXPECT_TRUE(Becomes([&] { return !slots.Locked(slot); }));
   slots.Release(slot);
-  EXPECT_EQ(*slots.Claim({3}, SessionKey{}), slot);
+  EXPECT_EQ(*slots.Claim(KeyHash({})), slot);
 }
 
 }  // namespace

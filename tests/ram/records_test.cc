@@ -1,6 +1,10 @@
 // Which records the next daemon believes.
 #include <fcntl.h>
 
+#include <cstring>
+#include <map>
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -75,13 +79,13 @@ TEST(RecordsTest, ARecordThatWasLeftOutDoesNotComeBack) {
     const auto arena = OpenOrDie(path);
     extent = Store(*arena, arena->AddSpace(SpaceIdOf(1), "one").value(), 3, 16 * kKiB);
     record = RecordBytes(*arena, extent);
-    record[offsetof(PageRecord, path)] ^= std::byte{1};
+    record[offsetof(PageRecord, serial)] ^= std::byte{1};
   }
   {
     const auto arena = OpenOrDie(path);
     EXPECT_THAT(Found(*arena), IsEmpty());
     EXPECT_EQ(arena->Allocate(16 * kKiB, 16 * kKiB).value(), extent);
-    RecordBytes(*arena, extent)[offsetof(PageRecord, path)] ^= std::byte{1};  // whole again
+    RecordBytes(*arena, extent)[offsetof(PageRecord, serial)] ^= std::byte{1};  // whole again
   }
   EXPECT_THAT(FoundByTheNext(path), IsEmpty());
 }
@@ -161,12 +165,12 @@ TEST(RecordsTest, ADamagedSpaceTakesItsPagesAndThoseBehindItAlong) {
     const auto arena = OpenOrDie(path);
     EXPECT_EQ(arena->Spaces().size(), 3u);
     auto* const map = reinterpret_cast<std::byte*>(arena->header());
-    map[arena->header()->spaces_offset + 48 + 24 + 48 + 3] ^= std::byte{1};  // in the second
+    map[arena->header()->spaces_offset + 56 + 24 + 56 + 3] ^= std::byte{1};  // in the second
   }
   const auto arena = OpenOrDie(path);
   EXPECT_EQ(arena->Spaces().size(), 1u);
   EXPECT_THAT(Found(*arena), ElementsAre(1));
-  EXPECT_EQ(arena->AddSpace(SpaceIdOf(3), "a model's identity").value(), 1u);
+  EXPECT_EQ(arena->AddSpace(SpaceIdOf(3), "a model's identity").value(), (56u + 24) / 8);
 }
 
 TEST(RecordsTest, TheSpaceTableHasAnEndAndTakesMemoryAsItGrows) {
@@ -180,17 +184,79 @@ TEST(RecordsTest, TheSpaceTableHasAnEndAndTakesMemoryAsItGrows) {
     for (uint64_t i = 0; space.ok(); ++i) {
       space = arena->AddSpace(SpaceIdOf(i), identity);
       if (space.ok()) {
-        EXPECT_EQ(*space, added++);
+        EXPECT_EQ(*space, added++ * (56 + 10'000) / 8);
       }
     }
     EXPECT_TRUE(absl::IsResourceExhausted(space.status()));
     EXPECT_GT(added, 90u);
     EXPECT_GE(arena->stats().table_bytes, before + added * 10'000);
-    EXPECT_EQ(arena->AddSpace(SpaceIdOf(3), identity).value(), 3u);
+    EXPECT_EQ(arena->AddSpace(SpaceIdOf(3), identity).value(), 3u * (56 + 10'000) / 8);
   }
   const auto arena = OpenOrDie(path);
   EXPECT_EQ(arena->Spaces().size(), added);
-  EXPECT_EQ(arena->Spaces().back().id, SpaceIdOf(added - 1));
+  EXPECT_EQ(arena->AddSpace(SpaceIdOf(added - 1), "known").value(),
+            (added - 1) * (56 + 10'000) / 8);
+}
+
+// T3: 20,000 spaces in turn in a table that has room for 100.
+TEST(RecordsTest, SpacesThatAreForgottenGiveTheirRoomToOthers) {
+  const ArenaPath path;
+  const auto arena = OpenOrDie(path);
+  const uint64_t before = arena->stats().table_bytes;
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    const auto space = arena->AddSpace(SpaceIdOf(i), std::string(10'000 - i % 7 * 1000, 'i'));
+    ASSERT_TRUE(space.ok()) << space.status();
+    if (i >= 30) arena->RemoveSpace(arena->AddSpace(SpaceIdOf(i - 30), "known").value());
+  }
+  EXPECT_EQ(arena->Spaces().size(), 30u);
+  for (uint64_t i = 19'970; i < 20'000; ++i) {
+    arena->RemoveSpace(arena->AddSpace(SpaceIdOf(i), "known").value());
+  }
+  EXPECT_THAT(arena->Spaces(), IsEmpty());
+  EXPECT_LE(arena->stats().table_bytes, before + 4096);
+}
+
+// T3
+TEST(RecordsTest, APageOfAForgottenSpaceIsNotTheNextSpacesAtItsPlace) {
+  const ArenaPath path;
+  {
+    const auto arena = OpenOrDie(path);
+    const uint32_t one = arena->AddSpace(SpaceIdOf(1), "identity").value();
+    Store(*arena, one, 1, 16 * kKiB);  // its record is still there when its space goes
+    arena->RemoveSpace(one);
+    EXPECT_EQ(arena->AddSpace(SpaceIdOf(2), "identity").value(), one);
+    Store(*arena, one, 2, 16 * kKiB);
+  }
+  const auto arena = OpenOrDie(path);
+  EXPECT_THAT(Found(*arena), ElementsAre(2));
+}
+
+TEST(RecordsTest, TheSpacesThatAreFoundAreThoseThatWereNotForgotten) {
+  const ArenaPath path;
+  std::map<uint64_t, std::string> want;
+  uint64_t random = 1;
+  for (int life = 0; life < 20; ++life) {
+    const auto arena = OpenOrDie(path);
+    std::map<uint64_t, std::string> found;
+    for (const FoundSpace& space : arena->Spaces()) {
+      uint64_t seed = 0;
+      std::memcpy(&seed, space.id.data(), sizeof(seed));
+      found[seed] = space.identity;
+    }
+    ASSERT_TRUE(found == want) << "life " << life << ": " << found.size() << " spaces, stored "
+                               << want.size();
+    for (int i = 0; i < 500; ++i) {
+      random = random * 6364136223846793005u + 1442695040888963407u;
+      const uint64_t seed = random >> 40 & 127;
+      if (want.contains(seed)) {
+        arena->RemoveSpace(arena->AddSpace(SpaceIdOf(seed), want[seed]).value());
+        want.erase(seed);
+      } else {
+        const std::string identity(1 + (random >> 33 & 2047), static_cast<char>('a' + seed % 26));
+        if (arena->AddSpace(SpaceIdOf(seed), identity).ok()) want[seed] = identity;
+      }
+    }
+  }
 }
 
 TEST(RecordsTest, MarksThatChangedInPlaceAreFoundAndGoWithTheExtent) {
@@ -219,15 +285,17 @@ TEST(RecordsTest, MarksThatChangedInPlaceAreFoundAndGoWithTheExtent) {
 // The lease rule: an extent is reused only when no process can be reading it.
 TEST(RecordsTest, HoldersAreFoundAsLongAsTheirSlotIsLocked) {
   const ArenaPath path;
-  int worker = -1;
+  SlotFiles worker;
   uint32_t live = 0, dead = 0;
   {
     const auto arena = OpenOrDie(path);
     Slots slots(arena.get());
-    live = *slots.Claim({1}, {});
-    dead = *slots.Claim({2}, {});
+    live = *slots.Claim({});
+    dead = *slots.Claim({});
     worker = slots.OpenFor(live).value();
-    close(slots.OpenFor(dead).value());
+    const SlotFiles ended = slots.OpenFor(dead).value();
+    close(ended.arena);
+    close(ended.lock);
     const uint32_t space = arena->AddSpace(SpaceIdOf(1), "one").value();
     const block::Extent extent = Store(*arena, space, 1, 16 * kKiB);
     arena->marks(extent)->holders.store(uint64_t{1} << live | uint64_t{1} << dead);
@@ -239,18 +307,19 @@ TEST(RecordsTest, HoldersAreFoundAsLongAsTheirSlotIsLocked) {
     EXPECT_EQ(found[0].holders, uint64_t{1} << live);
     EXPECT_EQ(arena->marks(found[0].extent)->holders.load(), uint64_t{1} << live);
   }
-  close(worker);
+  close(worker.arena);
+  close(worker.lock);
   EXPECT_EQ(OpenOrDie(path)->TakeFound()[0].holders, 0u);
 }
 
 TEST(RecordsTest, AHeldExtentWhoseNameIsVoidStaysAllocatedUntilItsSlotIsUnlocked) {
   const ArenaPath path;
-  int worker = -1;
+  SlotFiles worker;
   block::Extent extent;
   {
     const auto arena = OpenOrDie(path);
     Slots slots(arena.get());
-    const uint32_t slot = *slots.Claim({1}, {});
+    const uint32_t slot = *slots.Claim({});
     worker = slots.OpenFor(slot).value();
     const uint32_t space = arena->AddSpace(SpaceIdOf(1), "one").value();
     extent = Store(*arena, space, 1, 16 * kKiB);
@@ -267,7 +336,8 @@ TEST(RecordsTest, AHeldExtentWhoseNameIsVoidStaysAllocatedUntilItsSlotIsUnlocked
     EXPECT_EQ(held[0].holders, 1u);
     EXPECT_NE(arena->Allocate(16 * kKiB, 16 * kKiB).value(), extent);
   }
-  close(worker);
+  close(worker.arena);
+  close(worker.lock);
   const auto arena = OpenOrDie(path);
   EXPECT_THAT(arena->TakeHeld(), IsEmpty());
   EXPECT_EQ(arena->stats().extents, 0u);

@@ -1,6 +1,7 @@
 // A shared arena's file under /dev/shm, pages of known bytes in it, and children that use it. For
 // tests.
 #pragma once
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -39,6 +41,8 @@ class ArenaPath {
     if (owner_ != getpid()) return;  // a forked child
     unlink(path_.c_str());
     unlink((path_ + ".new").c_str());
+    std::error_code error;
+    std::filesystem::remove_all(path_ + ".locks", error);
   }
   ArenaPath(const ArenaPath&) = delete;
   ArenaPath& operator=(const ArenaPath&) = delete;
@@ -65,6 +69,13 @@ inline std::unique_ptr<Arena> OpenOrDie(const Arena::Options& options) {
 }
 inline std::unique_ptr<Arena> OpenOrDie(const ArenaPath& path) {
   return OpenOrDie(SharedOptions(path));
+}
+
+inline void Overwrite(const std::string& path, uint64_t offset, const void* bytes, size_t count) {
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(pwrite(fd, bytes, count, static_cast<off_t>(offset)), static_cast<ssize_t>(count));
+  close(fd);
 }
 
 inline struct stat StatOf(const std::string& path) {
@@ -113,8 +124,8 @@ inline TestPage MakePage(uint64_t seed, uint32_t space, uint64_t page_bytes) {
   content.name.tokens = 64;
   content.space = space;
   content.parent = HashOf(seed + 1);
-  content.path = seed * 3;
-  content.parent_path = seed * 3 - 1;
+  content.serial = seed * 3;
+  content.parent_serial = seed * 3 - 1;
   content.first_token = static_cast<uint32_t>(seed * 64);
   content.page_bytes = page_bytes;
   content.payload_bytes = page_bytes - 8;

@@ -21,7 +21,7 @@ constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
 TEST(StagingTest, WhatTheWorkerWritesTheDaemonReads) {
   StagingPool pool(8 * kMiB);
   const auto staging = pool.Grant(kMiB).value();
-  const int fd = staging->Duplicate().value();
+  const int fd = staging->OpenForWorker().value();
   void* const map = mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ASSERT_NE(map, MAP_FAILED);
   std::memcpy(static_cast<char*>(map) + 4096, "codes", 5);
@@ -33,7 +33,7 @@ TEST(StagingTest, WhatTheWorkerWritesTheDaemonReads) {
 TEST(StagingTest, TheMemoryIsThereAndItsSizeSealed) {
   StagingPool pool(8 * kMiB);
   const auto staging = pool.Grant(kMiB).value();
-  const int fd = staging->Duplicate().value();
+  const int fd = staging->OpenForWorker().value();
   struct stat status = {};
   ASSERT_EQ(fstat(fd, &status), 0);
   EXPECT_EQ(status.st_size, static_cast<off_t>(kMiB));
@@ -64,6 +64,38 @@ TEST(StagingTest, GrantsComeOutOfTheBudgetAndGoBack) {
             absl::ResourceExhaustedError("staging: 1 B wanted, 1.0 MiB of 1.0 MiB in use"));
   grants.erase(grants.begin());
   EXPECT_EQ(pool.Grant(kMiB).value()->bytes(), kMiB / 4);
+}
+
+TEST(StagingTest, ItIsHeldForAsLongAsSomebodyHasTheDescriptorOrAMapping) {
+  StagingPool pool(8 * kMiB);
+  const auto staging = pool.Grant(kMiB).value();
+  EXPECT_FALSE(staging->held()) << "nobody was given it";
+  const int fd = staging->OpenForWorker().value();
+  EXPECT_TRUE(staging->held());
+  void* const map = mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(map, MAP_FAILED);
+  close(fd);
+  EXPECT_TRUE(staging->held()) << "a mapping is enough";
+  munmap(map, kMiB);
+  EXPECT_FALSE(staging->held());
+}
+
+// T3: who keeps the descriptor does not keep the memory.
+TEST(StagingTest, ItsMemoryGoesBackWhoeverHasItMapped) {
+  StagingPool pool(8 * kMiB);
+  auto staging = pool.Grant(kMiB).value();
+  const int fd = staging->OpenForWorker().value();
+  void* const map = mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(map, MAP_FAILED);
+  std::memset(map, 7, kMiB);
+  staging = nullptr;
+  struct stat status = {};
+  ASSERT_EQ(fstat(fd, &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  EXPECT_EQ(status.st_size, static_cast<off_t>(kMiB)) << "a worker that is there reads zeros";
+  EXPECT_EQ(static_cast<char*>(map)[kMiB - 1], 0);
+  munmap(map, kMiB);
+  close(fd);
 }
 
 TEST(StagingTest, NothingIsGrantedForNothingOrFromNothing) {

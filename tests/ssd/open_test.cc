@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "gmock/gmock.h"
@@ -193,6 +194,59 @@ TEST_F(OpenTest, ADirectoryThatCannotBeUsedIsNamed) {
               HasSubstr(parent_ + " is neither empty nor a prefixd store, it holds file"));
 }
 
+// T5: what somebody else prepared is not written through.
+TEST_F(OpenTest, T5AStoreThatHoldsALinkIsRefusedAndNothingIsWrittenThroughIt) {
+  Open();
+  store_.reset();
+  const std::string victim = directory_ + "-victim";
+  std::ofstream(victim) << "precious";
+  for (const char* const name : {"prefixd.lock", "prefixd.instance", "LOG", "incoming"}) {
+    const std::string path = directory_ + "/" + name;
+    std::filesystem::rename(path, path + ".kept");
+    ASSERT_EQ(symlink(victim.c_str(), path.c_str()), 0);
+    const absl::Status status = OpenStatus(directory_);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(name) + ", which is a link"));
+    std::filesystem::remove(path);
+    std::filesystem::rename(path + ".kept", path);
+  }
+  std::string text;
+  std::ifstream(victim) >> text;
+  EXPECT_EQ(text, "precious");
+  std::filesystem::remove(victim);
+  Open();
+}
+
+TEST_F(OpenTest, T5AStoreOfAnotherUserIsRefusedSayingWhose) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make one";
+  Open();
+  store_.reset();
+  const std::string file = directory_ + "/CURRENT";
+  ASSERT_EQ(chown(file.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(std::string(OpenStatus(directory_).message()),
+              HasSubstr("holds CURRENT, which belongs to user 12345, this is 0"));
+  ASSERT_EQ(chown(file.c_str(), 0, 0), 0);
+  ASSERT_EQ(chown(directory_.c_str(), 12345, 12345), 0);
+  const absl::Status status = OpenStatus(directory_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("segment store: directory " + directory_ +
+                        " belongs to user 12345, this is 0: run prefixd as that user, chown it"));
+  ASSERT_EQ(chown(directory_.c_str(), 0, 0), 0);
+  Open();
+}
+
+// As an administrator moves it to another disk.
+TEST_F(OpenTest, ADirectoryThatIsALinkOfItsOwnUserIsFollowed) {
+  const std::string real = directory_ + "-real";
+  ASSERT_EQ(mkdir(real.c_str(), 0700), 0);
+  ASSERT_EQ(symlink(real.c_str(), directory_.c_str()), 0);
+  Open();
+  store_.reset();
+  EXPECT_TRUE(std::filesystem::exists(real + "/CURRENT"));
+  std::filesystem::remove_all(real);
+}
+
 TEST_F(OpenTest, ADirectoryWithoutPermissionIsPermissionDenied) {
   ASSERT_EQ(chmod(parent_.c_str(), 0555), 0);
   const int code = ExitCodeOf([&] {
@@ -211,7 +265,7 @@ TEST_F(OpenTest, AnotherFormatVersionIsRefusedSayingBothAndLeftAlone) {
   WriteRaw("store/format_version", std::string("\x07\0\0\0", 4));
   const absl::Status expected =
       absl::FailedPreconditionError("segment store: directory " + directory_ +
-                                    " has format version 7, this prefixd reads version 4");
+                                    " has format version 7, this prefixd reads version 5");
   EXPECT_EQ(OpenStatus(directory_), expected);
   EXPECT_EQ(OpenStatus(directory_), expected);
 }
@@ -223,31 +277,41 @@ TEST_F(OpenTest, WhatAnOlderVersionLeftIsReclaimedAndSaidSo) {
   EXPECT_EQ(instance.size(), 32u);
   WriteRaw("store/format_version", std::string("\0\0\0\0", 4));
   SegmentStore& store = Open();
-  EXPECT_THAT(store.reclaimed_why(), HasSubstr("format version 0"));
+  EXPECT_THAT(store.findings().reclaimed_why, HasSubstr("format version 0"));
+  EXPECT_TRUE(store.findings().notes.empty());
   EXPECT_TRUE(store.Segments().empty());
   EXPECT_LT(store.FileBytes(), uint64_t{1} << 20);
   EXPECT_EQ(ReadInstance(directory_), instance);
-  EXPECT_TRUE(Open().reclaimed_why().empty());
+  EXPECT_TRUE(Open().findings().reclaimed_why.empty());
 }
 
-// page_files_test.cc reads the pages of version 2, which were laid out otherwise.
-TEST_F(OpenTest, TheStoreOfAnEarlierVersionIsOpened) {
+TEST_F(OpenTest, T1AStoreWhoseHashesCouldBeMadeToCollideIsReclaimed) {
   std::vector<uint64_t> sequences;
-  const Page page = MakePage(1 << 16);
-  WriteSegment(Open(), {page}, &sequences);
-  WriteRaw("store/format_version", std::string("\1\0\0\0", 4));
+  WriteSegment(Open(), {MakePage(1 << 16)}, &sequences);
+  WriteRaw("store/format_version", std::string("\4\0\0\0", 4));
   SegmentStore& store = Open();
-  EXPECT_TRUE(store.reclaimed_why().empty());
-  EXPECT_TRUE(Read(store, sequences[0], page).ok());
+  EXPECT_THAT(store.findings().reclaimed_why, HasSubstr("format version 4"));
+  EXPECT_TRUE(store.Segments().empty());
 }
 
-// Borders of what was cleared name sequences that no segment has any more.
-TEST_F(OpenTest, SequencesGoOnBehindThoseOfAVersionWithLargerEpochs) {
-  Open();
-  WriteRaw("store/format_version", std::string("\3\0\0\0", 4));
-  WriteRaw("store/epoch", std::string("\5\0\0\0", 4));
-  EXPECT_GT(Open().last_sequence(), uint64_t{5} << 40);
-  EXPECT_GT(Open().last_sequence(), (uint64_t{5} << 40) + (1 << 20));
+TEST_F(OpenTest, T1AStoreOfAnotherKeyIsReclaimedAndSaidSo) {
+  std::vector<uint64_t> sequences;
+  WriteSegment(Open(), {MakePage(1 << 16)}, &sequences);
+  store_.reset();
+  base::Hash128 key_id{};
+  auto store = SegmentStore::Open({.directory = directory_, .key_id = key_id}).value();
+  EXPECT_THAT(store->findings().reclaimed_why, HasSubstr("another key"));
+  EXPECT_TRUE(store->Segments().empty());
+  for (int i = 0; i < 2; ++i) {
+    store.reset();
+    store = SegmentStore::Open({.directory = directory_, .key_id = key_id}).value();
+    EXPECT_TRUE(store->findings().reclaimed_why.empty());
+  }
+  store.reset();
+  EXPECT_EQ(ReadRaw("default", "store/key_id"), std::string(16, '\0'));
+  key_id[15] = std::byte{1};
+  store = SegmentStore::Open({.directory = directory_, .key_id = key_id}).value();
+  EXPECT_THAT(store->findings().reclaimed_why, HasSubstr("another key"));
 }
 
 TEST_F(OpenTest, OpeningIsRefusedWhenTheEpochsAreUsedUp) {
@@ -312,7 +376,7 @@ TEST_F(OpenTest, TheLayoutOnDiskIsAsDocumented) {
   EXPECT_EQ(ReadRaw("records", key(3)), "a record");
   EXPECT_EQ(ReadRaw("records", key(4)), std::string("\x01\0\0\0\0\0\0\0", 8))
       << "closing marker: how many records";
-  EXPECT_EQ(ReadRaw("default", "store/format_version"), std::string("\x04\0\0\0", 4));
+  EXPECT_EQ(ReadRaw("default", "store/format_version"), std::string("\x05\0\0\0", 4));
   EXPECT_EQ(ReadRaw("default", "store/epoch"), std::string("\x01\0\0\0\0\0\0\0", 8));
   EXPECT_EQ(ReadRaw("default", "meta/space"), "identity");
 }
@@ -370,7 +434,7 @@ TEST_F(OpenTest, MetadataIsListedByPrefixAndSurvivesReopen) {
   ASSERT_TRUE(store.PutMeta("space/a", std::string("\0\xff", 2)).ok());
   ASSERT_TRUE(store.PutMeta("spaces", "no").ok());
   ASSERT_TRUE(store.PutMeta("space/c", "3").ok());
-  ASSERT_TRUE(store.DeleteMeta("space/c").ok());
+  ASSERT_TRUE(store.DeleteMeta(std::vector<std::string>{"space/c"}).ok());
   using List = std::vector<std::pair<std::string, std::string>>;
   const List expected = {{"space/a", std::string("\0\xff", 2)}, {"space/b", "2"}};
   EXPECT_EQ(Open().ListMeta("space/").value(), expected);

@@ -1,5 +1,4 @@
-// Large pages are read past RocksDB, where the segment's closing marker says: the pages of this
-// format version, with their headers in their keys, and those of version 2, one value each.
+// Large pages are read past RocksDB, where the segment's closing marker says.
 #include "ssd/page_files.h"
 
 #include <fcntl.h>
@@ -8,8 +7,6 @@
 
 #include <algorithm>
 #include <fstream>
-
-#include "rocksdb/sst_file_writer.h"
 
 #include "ssd/store_state.h"
 #include "tests/ssd/store_fixture.h"
@@ -42,37 +39,6 @@ class PageFilesTest : public StoreTest {
         page_files_.Read(*table_db_, sequence, NameOf(expected), expected.header.check, page);
     return read && page == expected.bytes;
   }
-  void Ingest(rocksdb::ColumnFamilyHandle* family,
-              const std::vector<std::pair<uint64_t, std::string>>& values) {
-    const std::string path = directory_ + "/" + family->GetName() + ".old";
-    rocksdb::SstFileWriter writer(table_db_->file_options(), table_db_->table_options_for(1 << 20),
-                                  family);
-    ASSERT_TRUE(writer.Open(path).ok());
-    for (const auto& [sequence, value] : values) {
-      ASSERT_TRUE(writer.Put(SequenceKey(sequence), value).ok());
-    }
-    ASSERT_TRUE(writer.Finish().ok());
-    rocksdb::IngestExternalFileOptions options;
-    options.move_files = true;
-    ASSERT_TRUE(table_db_->db->IngestExternalFile(family, {path}, options).ok());
-  }
-  // A segment as version 2 wrote it: header and page are one value under an 8-byte key.
-  void WriteVersionTwo(const std::vector<Page>& pages, uint64_t first) {
-    std::vector<std::pair<uint64_t, std::string>> values;
-    std::vector<PagePlace> places;
-    uint64_t block = 0;
-    for (const Page& page : pages) {
-      std::string value(reinterpret_cast<const char*>(&page.header), sizeof(page.header));
-      value += base::AsText(page.bytes);
-      const EntryPlace entry = EntryAt(block, kSequenceKeyBytes, value.size());
-      block = entry.value + value.size() + 13;  // a restart, their count, compression, checksum
-      places.push_back({.sequence = first + 1 + places.size(), .offset = entry.value});
-      values.emplace_back(places.back().sequence, value);
-    }
-    const uint64_t last = places.back().sequence + 1;
-    Ingest(table_db_->records, {{first, ""}, {last, EncodeClosingMarker(0, places)}});
-    Ingest(table_db_->pages, values);
-  }
 
   std::unique_ptr<TableDb> table_db_;
   PageFiles page_files_;
@@ -101,26 +67,6 @@ TEST_F(PageFilesTest, SmallAndCompressedPagesAreLeftToRocksDb) {
   OpenTables();
   EXPECT_FALSE(ReadDirectly(of_small, small));
   EXPECT_FALSE(ReadDirectly(of_even, even));
-}
-
-TEST_F(PageFilesTest, WhatVersionTwoWroteIsReadEitherWay) {
-  const std::vector<Page> pages = {MakePage(100'000), MakePage(500), MakePage(1 << 20)};
-  const uint64_t first = Open().last_sequence() + 1;
-  OpenTables();
-  WriteVersionTwo(pages, first);
-  OpenTables();
-  EXPECT_TRUE(ReadDirectly(first + 1, pages[0]));
-  EXPECT_FALSE(ReadDirectly(first + 2, pages[1])) << "is small";
-  EXPECT_TRUE(ReadDirectly(first + 3, pages[2]));
-  table_db_.reset();
-  Open();
-  for (size_t i = 0; i < pages.size(); ++i) {
-    EXPECT_TRUE(Read(*store_, first + 1 + i, pages[i]).ok()) << i;
-    std::vector<std::byte> page(pages[i].bytes.size());
-    EXPECT_TRUE(
-        store_->ReadPage(first + 1 + i, NameOf(pages[i]), pages[i].header.check, page).ok());
-  }
-  EXPECT_TRUE(absl::IsNotFound(Read(*store_, first + 4, pages[0])));
 }
 
 // Bytes of the file that the page cache has.

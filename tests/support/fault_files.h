@@ -165,7 +165,8 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   IOStatus NewWritableFile(const std::string& path, const FileOptions& options, Writable* file,
                            Context* dbg) override {
     if (const int error = disk_->Change().error) return Failed(error);
-    const int table_error = path.find("/incoming/") != path.npos ? disk_->TableError() : 0;
+    const bool table = path.ends_with(".pages") || path.ends_with(".records");
+    const int table_error = table ? disk_->TableError() : 0;
     if (table_error != 0) return Failed(table_error);
     const IOStatus status = FileSystemWrapper::NewWritableFile(path, options, file, dbg);
     if (!status.ok()) return status;

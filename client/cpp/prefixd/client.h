@@ -6,7 +6,7 @@
 //    once, attaching goes on in the background, and a cache error never fails a request.
 //  - All are handles, cheap to move. Client and Space are thread-safe; a Sequence, a Lease, a Plan
 //    belongs to one thread at a time (its pages load in the background) and must not outlive its
-//    Client. Not before fork().
+//    Client. Not before fork(): a child has nothing of them mapped, nor keeps it from being freed.
 //  - An engine whose attention walks block tables takes a Sequence. One that owns its KV memory, a
 //    tensor a layer, takes a Lease to copy cached tokens out and a Plan to store its own.
 //  - K and V are quantized once, by Append; what comes out of the cache is attended on exactly the
@@ -536,12 +536,12 @@ class Space {
 };
 
 struct ClientOptions {
-  std::string address = "unix:///run/prefixd/prefixd.sock";  // or "127.0.0.1:7777"
+  std::string address = "unix:///run/prefixd/prefixd.sock";  // or "127.0.0.1:7777", which wants
+  std::string token_file{};  // your copy of prefixd's --token-file; empty: $PREFIXD_TOKEN_FILE
   std::string name = "worker";
   std::chrono::milliseconds connect_deadline{2000};  // of OpenSpace's first try
   bool use_arena = true;  // read cached pages in the daemon's memory, where it shares it
-  // Memory that this worker quantizes into and the daemon takes pages from; granted as far as the
-  // daemon's budget goes. 0 = none: pages are sent.
+  // Quantized into by this worker, as far as the daemon's budget goes. 0 = none: pages are sent.
   uint64_t staging_bytes = uint64_t{64} << 20;
 };
 

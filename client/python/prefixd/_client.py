@@ -75,13 +75,20 @@ class Client:
             return self._lib.why_absent
         if self._held is None:
             return "client: closed"
-        return "" if self.attached else f"client: no daemon at {self.address}"
+        if self.attached:
+            return ""
+        counts, why = self._counts()
+        return "" if counts.attached else why or f"client: no daemon at {self.address}"
 
-    def stats(self) -> Stats:
+    def _counts(self) -> tuple[_abi.Counts, str]:
+        """And why the daemon's memory is not mapped, or why there is no daemon."""
         counts = _abi.Counts()
         held = self._held
         self._lib.stats(held and held.pointer, ctypes.addressof(counts))
-        why_no_mapping = self._lib.error()
+        return counts, self._lib.error()
+
+    def stats(self) -> Stats:
+        counts, why_no_mapping = self._counts()
         error = self.error or why_no_mapping
         members = {name: getattr(counts, name) for name in Stats._fields if name != "error"}
         return Stats(**{**members, "attached": bool(counts.attached), "error": error})
@@ -165,6 +172,7 @@ def connect(
     connect_deadline_ms: int | None = None,
     arena: bool = True,
     staging_bytes: int | None = None,
+    token_file: Path | str | None = None,
     library: Path | None = None,
 ) -> Client:
     """Returns at once and never raises for a missing daemon or library: a client without cache,
@@ -173,8 +181,9 @@ def connect(
     `address`: "unix:///run/prefixd/prefixd.sock" or "127.0.0.1:7777". `name`: of this worker, for
     people. `connect_deadline_ms`: of the first try, in open_space(). `arena`: read pages in the
     daemon's memory where it shares it. `staging_bytes`: memory that the daemon takes pages from;
-    0 = none. `library`: libprefixd.so, where it is not PREFIXD_LIBRARY, the package's or the
-    system's.
+    0 = none. `token_file`: for an address of TCP, your copy of the file that prefixd's --token-file
+    names, mode 0600; without it $PREFIXD_TOKEN_FILE. `library`: libprefixd.so, where it is not
+    PREFIXD_LIBRARY, the package's or the system's.
     """
     staging = _number("connect: staging_bytes", staging_bytes or 0, 0, UINT64)
     options = _abi.Options(
@@ -184,6 +193,7 @@ def connect(
         no_arena=not arena,
         no_staging=staging_bytes == 0,
         staging_bytes=staging,
+        token_file=_text("connect: token_file", os.fsencode(token_file or "")),
     )
     lib = _abi.library(library)
     lib.used = lib.used or not lib.why_absent  # before it has threads: another one may fork now

@@ -1,0 +1,113 @@
+#include "daemon/unix_listener.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "base/status.h"
+
+namespace prefixd::daemon {
+namespace {
+
+constexpr const char* kDescriptorPeer = "fd:";
+// Out of descriptors: the queue stays readable, so do not spin on it.
+constexpr std::chrono::milliseconds kPause(100);
+
+}  // namespace
+
+std::optional<base::Peer> UnixPeer(const std::string& peer) {
+  absl::string_view number = peer;
+  int fd = -1;
+  if (!absl::ConsumePrefix(&number, kDescriptorPeer) || !absl::SimpleAtoi(number, &fd)) {
+    return std::nullopt;
+  }
+  return base::PeerOf(fd);
+}
+
+std::string AddressOf(const std::string& peer) {
+  return absl::StartsWith(peer, kDescriptorPeer) ? "unix:" : peer;
+}
+
+absl::StatusOr<int> ListenAt(const std::string& path, int type, const SocketAccess& access) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());  // Claim checked its length
+  const int listener = ::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  // A link that somebody put in the socket's place meanwhile is not followed.
+  const bool bound =
+      listener >= 0 &&
+      ::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+      ::fchmodat(AT_FDCWD, path.c_str(), 0600, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool given = bound && (!access.group.has_value() ||
+                               ::lchown(path.c_str(), static_cast<uid_t>(-1), *access.group) == 0);
+  if (given && ::fchmodat(AT_FDCWD, path.c_str(), access.mode, AT_SYMLINK_NOFOLLOW) == 0 &&
+      ::listen(listener, 128) == 0) {
+    return listener;
+  }
+  const std::string why = std::strerror(errno);
+  ::close(listener);
+  if (bound && !given) {
+    return absl::FailedPreconditionError(absl::StrCat("socket: ", path,
+                                                      " cannot be given to group ", *access.group,
+                                                      " (is prefixd's user in it?): ", why));
+  }
+  return absl::FailedPreconditionError(absl::StrCat("socket: cannot listen on ", path, ": ", why));
+}
+
+absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Listen(const std::string& path,
+                                                                   const SocketAccess& access) {
+  PREFIXD_ASSIGN_OR_RETURN(SocketGuard guard, SocketGuard::Claim(path));
+  PREFIXD_ASSIGN_OR_RETURN(const int listener, ListenAt(path, SOCK_STREAM, access));
+  const int wake = ::eventfd(0, EFD_CLOEXEC);
+  return std::unique_ptr<UnixListener>(new UnixListener(std::move(guard), path, listener, wake));
+}
+
+UnixListener::UnixListener(SocketGuard guard, std::string path, int listener, int wake)
+    : guard_(std::move(guard)), path_(std::move(path)), listener_(listener), wake_(wake) {}
+
+void UnixListener::Close() {
+  if (listener_ < 0) return;
+  const uint64_t one = 1;
+  // An eventfd that nobody reads takes its first number always.
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+  ::unlink(path_.c_str());
+  ::close(std::exchange(listener_, -1));
+  ::close(wake_);
+}
+
+void UnixListener::Start(std::function<void(int)> take) {
+  thread_ = std::thread([this, take = std::move(take)] { Run(take); });
+}
+
+void UnixListener::Run(const std::function<void(int)>& take) const {
+  for (;;) {
+    pollfd polled[] = {{.fd = wake_, .events = POLLIN, .revents = 0},
+                       {.fd = listener_, .events = POLLIN, .revents = 0}};
+    ::poll(polled, 2, -1);
+    if (polled[0].revents != 0) return;
+    if (polled[1].revents == 0) continue;
+    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+      take(fd);
+    } else if (errno == EMFILE || errno == ENFILE) {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+}  // namespace prefixd::daemon

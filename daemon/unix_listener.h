@@ -1,0 +1,65 @@
+// The service's unix socket. gRPC would accept its connections itself, and then tell of no peer who
+// it is; so this accepts them, and gRPC takes over each as a descriptor, which it gives as the
+// peer's name: "fd:17".
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+
+#include "base/peer.h"
+#include "daemon/socket_guard.h"
+
+namespace prefixd::daemon {
+
+// Who is behind a connection of the unix socket, by the kernel's word; `peer`: gRPC's name of it.
+// Only while a call of that connection is being served: then its descriptor is open, and no other
+// connection has it. nullopt: it came another way.
+std::optional<base::Peer> UnixPeer(const std::string& peer);
+// The address that gRPC itself would give: "unix:" for a connection of the unix socket, others as
+// they are.
+std::string AddressOf(const std::string& peer);
+
+// Who may connect to a socket: fixed before anybody can.
+struct SocketAccess {
+  uint32_t mode = 0660;
+  std::optional<gid_t> group = {};  // nullopt: the daemon's
+};
+
+// One thread of its own accepts. Not thread-safe.
+class UnixListener {
+ public:
+  // Errors as SocketGuard::Claim and ListenAt; nobody is accepted before Start.
+  static absl::StatusOr<std::unique_ptr<UnixListener>> Listen(const std::string& path,
+                                                              const SocketAccess& access = {});
+  ~UnixListener() { Close(); }
+  UnixListener(const UnixListener&) = delete;
+  UnixListener& operator=(const UnixListener&) = delete;
+
+  // Once: `take` owns each descriptor it is called with, on this object's thread.
+  void Start(std::function<void(int)> take);
+  // Removes the socket and accepts nobody any more; its path stays claimed until destruction.
+  void Close();
+
+ private:
+  UnixListener(SocketGuard guard, std::string path, int listener, int wake);
+  void Run(const std::function<void(int)>& take) const;
+
+  const SocketGuard guard_;
+  const std::string path_;
+  int listener_;    // -1 = closed
+  const int wake_;  // an eventfd: readable once the thread is to stop
+  std::thread thread_;
+};
+
+// For the sockets of this daemon. A listener of this type at `path` that does not block;
+// FailedPrecondition says why there is none. Requires: the path is claimed.
+absl::StatusOr<int> ListenAt(const std::string& path, int type, const SocketAccess& access = {});
+
+}  // namespace prefixd::daemon

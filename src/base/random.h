@@ -1,0 +1,12 @@
+// Numbers that nobody can guess: names that are worth something to whoever knows them.
+//
+// Thread-safe.
+#pragma once
+#include <cstdint>
+
+namespace prefixd::base {
+
+// 64 bits from the kernel's generator; never 0.
+uint64_t RandomWord();
+
+}  // namespace prefixd::base

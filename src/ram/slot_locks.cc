@@ -1,0 +1,140 @@
+#include "ram/slot_locks.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/own_file.h"
+#include "base/status.h"
+
+namespace prefixd::ram {
+namespace {
+
+constexpr const char* kOwner = "/owner";
+
+std::string FolderOf(const std::string& arena_path) { return arena_path + ".locks"; }
+std::string NameOf(uint32_t slot) { return absl::StrCat("slot-", slot); }
+
+absl::Status Failed(const std::string& path, const char* what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("arena: ", path, ": ", what, ": ", strerror(errno)));
+}
+
+struct flock WholeFile(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// Of this user, and closed to all others.
+absl::Status MakePrivate(const std::string& path, int directory) {
+  PREFIXD_RETURN_IF_ERROR(base::CheckOwner(directory, "arena: " + path));
+  return fchmod(directory, 0700) == 0 ? absl::OkStatus() : Failed(path, "cannot be made private");
+}
+
+}  // namespace
+
+SlotLocks::SlotLocks(const std::string& arena_path, Descriptor directory)
+    : arena_path_(arena_path), folder_(FolderOf(arena_path)), directory_(std::move(directory)) {
+  base::MutexLock lock(mutex_);
+  for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) {
+    files_[slot] = Descriptor(openat(directory_.get(), NameOf(slot).c_str(),
+                                     O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  }
+}
+
+SlotLocks::~SlotLocks() {
+  if (owner_) base::ForgetHolder(owner_.get(), 0);
+}
+
+absl::StatusOr<std::unique_ptr<SlotLocks>> SlotLocks::Open(const std::string& arena_path) {
+  const std::string folder = FolderOf(arena_path);
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Failed(folder, "cannot be made");
+  Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory) return Failed(folder, "cannot be opened");
+  PREFIXD_RETURN_IF_ERROR(MakePrivate(folder, directory.get()));
+  return std::unique_ptr<SlotLocks>(new SlotLocks(arena_path, std::move(directory)));
+}
+
+absl::Status SlotLocks::Own(const base::LockWait& wait) {
+  const std::string path = folder_ + kOwner;
+  Descriptor owner(
+      open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+  if (!owner) return Failed(path, "cannot be opened");
+  PREFIXD_RETURN_IF_ERROR(base::CheckOwner(owner.get(), "arena: " + path));
+  const absl::Status locked = base::LockFile(owner.get(), "arena: " + arena_path_, 0, wait);
+  if (absl::IsFailedPrecondition(locked)) {
+    return absl::UnavailableError(
+        absl::StrCat(std::string(locked.message()), ": it belongs to another running process"));
+  }
+  PREFIXD_RETURN_IF_ERROR(locked);
+  base::NameHolder(owner.get(), 0);
+  owner_ = std::move(owner);
+  return absl::OkStatus();
+}
+
+bool SlotLocks::HasNoOwner(const std::string& arena_path) {
+  return base::IsUnlocked(FolderOf(arena_path) + kOwner);
+}
+
+bool SlotLocks::Locked(uint32_t slot) const {
+  base::MutexLock guard(mutex_);
+  if (!files_[slot]) return false;
+  struct flock lock = WholeFile(F_WRLCK);
+  return fcntl(files_[slot].get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+uint64_t SlotLocks::LockedSlots() const {
+  uint64_t locked = 0;
+  for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) {
+    if (Locked(slot)) locked |= uint64_t{1} << slot;
+  }
+  return locked;
+}
+
+uint32_t SlotLocks::Inode(uint32_t slot) const {
+  base::MutexLock lock(mutex_);
+  struct stat status = {};
+  if (!files_[slot] || fstat(files_[slot].get(), &status) != 0) return 0;
+  return static_cast<uint32_t>(status.st_ino);
+}
+
+absl::Status SlotLocks::Renew(uint32_t slot) {
+  Remove(slot);
+  base::MutexLock lock(mutex_);
+  files_[slot] = Descriptor(openat(directory_.get(), NameOf(slot).c_str(),
+                                   O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (files_[slot]) return absl::OkStatus();
+  return Failed(absl::StrCat(folder_, "/", NameOf(slot)), "cannot be made");
+}
+
+absl::StatusOr<Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
+  base::MutexLock guard(mutex_);
+  const std::string path = absl::StrCat(folder_, "/", NameOf(slot));
+  // Not by its name: what stands there may be another daemon's, whose arena replaced this one.
+  Descriptor opened(
+      open(absl::StrCat("/proc/self/fd/", files_[slot].get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!opened) return Failed(path, "cannot be opened");
+  struct flock lock = WholeFile(F_RDLCK);
+  if (fcntl(opened.get(), F_OFD_SETLK, &lock) != 0) return Failed(path, "cannot be locked");
+  return opened;
+}
+
+void SlotLocks::Remove(uint32_t slot) {
+  base::MutexLock lock(mutex_);
+  unlinkat(directory_.get(), NameOf(slot).c_str(), 0);
+  files_[slot] = Descriptor();
+}
+
+void SlotLocks::RemoveAll() {
+  for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) Remove(slot);
+}
+
+}  // namespace prefixd::ram
