@@ -74,9 +74,16 @@ DaemonProcess::~DaemonProcess() {
 
 bool DaemonProcess::Running() {
   if (pid_ < 0) return false;
-  if (::waitpid(pid_, nullptr, WNOHANG) == 0) return true;
+  if (::waitpid(pid_, &wait_status_, WNOHANG) == 0) return true;
   pid_ = -1;
   return false;
+}
+
+std::string DaemonProcess::HowItEnded() const {
+  const std::string how = WIFSIGNALED(wait_status_)
+                              ? absl::StrCat("signal ", WTERMSIG(wait_status_))
+                              : absl::StrCat("exit ", WEXITSTATUS(wait_status_));
+  return absl::StrCat(how, ": ", EndOfLog());
 }
 
 bool DaemonProcess::Kill() {
@@ -87,7 +94,7 @@ bool DaemonProcess::Kill() {
 }
 
 absl::Status DaemonProcess::Stop() {
-  if (!Running()) return absl::InternalError("daemon: it ended by itself: " + EndOfLog());
+  if (!Running()) return absl::InternalError("daemon: it ended by itself, " + HowItEnded());
   ::kill(pid_, SIGTERM);
   int status = 0;
   ::waitpid(std::exchange(pid_, -1), &status, 0);

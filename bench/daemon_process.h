@@ -41,12 +41,15 @@ class DaemonProcess {
   pid_t pid() const { return pid_; }
   std::string address() const { return "unix://" + directory_ + "/prefixd.sock"; }
   bool Running();
+  // Its wait status, once it has ended by itself, and the end of its log.
+  std::string HowItEnded() const;
 
  private:
   DaemonProcess(pid_t pid, std::string directory) : pid_(pid), directory_(std::move(directory)) {}
   std::string EndOfLog() const;
 
   pid_t pid_;  // -1 once it has ended
+  int wait_status_ = 0;
   const std::string directory_;
 };
 

@@ -109,14 +109,15 @@ class QuietClient {
     return true;
   }
   // us of each Match, for so long.
-  std::vector<double> Match(std::chrono::seconds time) {
+  std::vector<double> Match(DaemonProcess& daemon, std::chrono::seconds time) {
     std::vector<double> us;
     const auto end = std::chrono::steady_clock::now() + time;
     for (auto next = std::chrono::steady_clock::now(); next < end; next += kBetweenMatches) {
       std::this_thread::sleep_until(next);
       us.push_back(MatchOnce(sequences_[us.size() % sequences_.size()]));
-      if (us.size() % kMatchesARead == 0) Read(sequences_[us.size() % sequences_.size()]);
-      if (std::chrono::steady_clock::now() > end) break;
+      if (us.size() % kMatchesARead != 0) continue;
+      if (std::chrono::steady_clock::now() > end || !daemon.Running()) break;
+      Read(sequences_[us.size() % sequences_.size()]);
     }
     return us;
   }
@@ -162,6 +163,7 @@ class Crowd {
  public:
   bool Start(Bench& bench, const std::string& address) {
     for (size_t i = 0; i < Attacks().size(); ++i) {
+      if (getenv("ATT") && !(atoi(getenv("ATT")) & (1<<i))) continue;
       auto partner =
           Partner::Start("hostile-client", {{"address", address}, {"attack", i}, {"seed", i + 10}});
       if (!bench.Check(partner.ok(), partner.status().ToString())) return false;
@@ -171,8 +173,11 @@ class Crowd {
   }
   void Stop(Bench& bench) {
     for (const auto& partner : partners_) partner->Say("stop");
+    const auto end = std::chrono::steady_clock::now() + kPatience;
     for (size_t i = 0; i < partners_.size(); ++i) {
-      const auto told = partners_[i]->Hear(kPatience);
+      const auto left = std::chrono::duration_cast<std::chrono::seconds>(
+          end - std::chrono::steady_clock::now());
+      const auto told = partners_[i]->Hear(std::max(left, std::chrono::seconds(1)));
       if (!bench.Check(told.ok(),
                        absl::StrCat(Attacks()[i].name, ": ", told.status().ToString()))) {
         continue;
@@ -229,15 +234,17 @@ void RunCrowd(Bench& bench) {
   if (daemon == nullptr) return;
   QuietClient quiet(bench);
   if (!quiet.Store(daemon->process->address())) return;
-  const std::vector<double> alone = quiet.Match(std::min(seconds, std::chrono::seconds(10)));
+  const std::vector<double> alone = quiet.Match(*daemon->process, std::min(seconds, std::chrono::seconds(10)));
   Crowd crowd;
   if (!crowd.Start(bench, daemon->process->address())) return;
-  const std::vector<double> beside = quiet.Match(seconds);
+  const std::vector<double> beside = quiet.Match(*daemon->process, seconds);
   const double peak = static_cast<double>(AllocatedBytes(daemon->process->pid()));
   DaemonStats stats(daemon->process->address());
   const auto seen = stats.Get();
   crowd.Stop(bench);
-  if (!bench.Check(!beside.empty() && daemon->process->Running(), "the daemon ended by itself")) {
+  if (!daemon->process->Running()) {
+    bench.Check(false, absl::StrCat("the daemon ended by itself, ", daemon->process->HowItEnded(),
+                                    ", kills by memory: ", cgroup.ok() ? (*cgroup)->oom_kills() : 0));
     return;
   }
   JudgeMatches(bench, alone, beside);

@@ -130,7 +130,7 @@ class MatchTimer {
       v1::AcquireReply reply;
       const double cpu = ThreadCpuMicros();
       const double start = NowMicros();
-      const absl::Status status = Match(request, &reply);
+      const absl::Status status = Match(&request, &reply);
       times.us.push_back(NowMicros() - start);
       times.cpu_us.push_back(ThreadCpuMicros() - cpu);
       if (!bench_.Check(status.ok(), status.ToString()) ||
@@ -157,8 +157,8 @@ class MatchTimer {
     return bench_.Check(status.ok(), status.ToString());
   }
   // What the service does between the two ends of gRPC.
-  absl::Status Match(const v1::AcquireRequest& request, v1::AcquireReply* reply) {
-    PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, daemon::ReadItems(request));
+  absl::Status Match(v1::AcquireRequest* request, v1::AcquireReply* reply) {
+    PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, daemon::TakeItems(request));
     for (const cache::Request& item : items) {
       PREFIXD_ASSIGN_OR_RETURN(const block::MatchAnswer match, cache_->Match(session_, item));
       wire::ToProto({}, match, {}, reply->add_answers());

@@ -25,14 +25,10 @@ AdminService::Reactor* AdminService::GetStats(Context* context, const v1::GetSta
   });
 }
 
-AdminService::Reactor* AdminService::GetSums(Context* context, v1::GetStatsReply* reply) {
-  return dispatch_->Quick(context, {}, [=, this] {
-    Call call(cache_, "rpc.get_stats");
-    DoGetStats(reply);
-    reply->clear_spaces();
-    reply->set_spaces_hidden(true);
-    return call.End(absl::OkStatus());
-  });
+void AdminService::WriteSums(v1::GetStatsReply* reply) const {
+  DoGetStats(reply);
+  reply->clear_spaces();
+  reply->set_spaces_hidden(true);
 }
 
 void AdminService::DoGetStats(v1::GetStatsReply* reply) const {
@@ -119,7 +115,7 @@ absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearRep
 
 AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequest*,
                                            v1::FlushReply* reply) {
-  HandOutCall* const out = dispatch_->NewCall(context, {});
+  HandOutCall* const out = dispatch_->NewCall(context);
   return dispatch_->Admin(out, [=, this] {
     Call call(cache_, "rpc.flush");
     const cache::FlushResult result =
@@ -135,7 +131,7 @@ AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequ
 
 AdminService::Reactor* AdminService::Verify(Context* context, const v1::VerifyRequest* request,
                                             v1::VerifyReply* reply) {
-  HandOutCall* const out = dispatch_->NewCall(context, {});
+  HandOutCall* const out = dispatch_->NewCall(context);
   return dispatch_->Admin(out, [=, this] {
     Call call(cache_, "rpc.verify");
     const cache::VerifyProgress progress =
@@ -156,14 +152,14 @@ AdminService::Reactor* AdminService::Verify(Context* context, const v1::VerifyRe
 
 AdminService::Reactor* AdminService::GetConfig(Context* context, const v1::GetConfigRequest*,
                                                v1::GetConfigReply* reply) {
-  return dispatch_->Now(context, [&] {
+  return dispatch_->QuickAdmin(context, [=, this] {
     Call call(cache_, "rpc.get_config");
-    DoGetConfig(reply);
+    WriteConfig(reply);
     return call.End(absl::OkStatus());
   });
 }
 
-void AdminService::DoGetConfig(v1::GetConfigReply* reply) const {
+void AdminService::WriteConfig(v1::GetConfigReply* reply) const {
   reply->set_epoch(cache_->epoch());
   reply->set_version(version_);
   for (const Setting& setting : settings_) {

@@ -31,8 +31,6 @@ class AdminService final : public v1::Admin::CallbackService {
 
   Reactor* GetStats(Context* context, const v1::GetStatsRequest* request,
                     v1::GetStatsReply* reply) override;
-  // The same without spaces, on a thread of the workers' calls.
-  Reactor* GetSums(Context* context, v1::GetStatsReply* reply);
   Reactor* ListSpaces(Context* context, const v1::ListSpacesRequest* request,
                       v1::ListSpacesReply* reply) override;
   Reactor* Clear(Context* context, const v1::ClearRequest* request, v1::ClearReply* reply) override;
@@ -55,6 +53,10 @@ class AdminService final : public v1::Admin::CallbackService {
   Reactor* ListPins(Context* context, const v1::ListPinsRequest* request,
                     v1::ListPinsReply* reply) override;
 
+  // What workers may know too: GetStats without spaces, which may wait for the disk; GetConfig.
+  void WriteSums(v1::GetStatsReply* reply) const;
+  void WriteConfig(v1::GetConfigReply* reply) const;
+
  private:
   void DoGetStats(v1::GetStatsReply* reply) const;
   absl::Status DoListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
@@ -63,7 +65,6 @@ class AdminService final : public v1::Admin::CallbackService {
   absl::Status DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& request,
                                 v1::SetSpaceLimitsReply* reply);
   absl::Status DoWhy(const v1::WhyRequest& request, v1::WhyReply* reply) const;
-  void DoGetConfig(v1::GetConfigReply* reply) const;
   absl::Status DoEndSession(const v1::EndSessionRequest& request, v1::EndSessionReply* reply);
 
   cache::Cache* const cache_;

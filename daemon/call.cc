@@ -7,7 +7,6 @@
 
 #include "base/status.h"
 #include "daemon/unix_listener.h"
-#include "wire/limits.h"
 #include "wire/stream_cpu.h"
 
 namespace prefixd::daemon {
@@ -61,14 +60,6 @@ std::optional<int> CallerCpu(const grpc::ServerContextBase& context) {
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
-
-absl::Status CheckSize(const google::protobuf::Message& message) {
-  const uint64_t bytes = message.ByteSizeLong();
-  if (bytes <= wire::kMaxMessageBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(message.GetDescriptor()->name(), ": ", bytes,
-                                                 " bytes, at most ", wire::kMaxMessageBytes,
-                                                 " without tokens"));
 }
 
 uint64_t Call::elapsed_us() const {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message.h"
 #include "grpcpp/grpcpp.h"
 
 #include "base/mutex.h"
@@ -33,9 +32,6 @@ std::optional<int> CallerCpu(const grpc::ServerContextBase& context);
 
 // Both have the same codes by number.
 grpc::Status ToGrpc(const absl::Status& status);
-
-// InvalidArgument for a message without tokens above kMaxMessageBytes.
-absl::Status CheckSize(const google::protobuf::Message& message);
 
 // On the stack of a handler. Counts the call under "rpc.NAME" with its latency when it ends, and a
 // refusal under "refused.WHY".

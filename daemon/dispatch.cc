@@ -14,10 +14,11 @@ Dispatch::Dispatch(cache::Cache* cache, int threads, const StreamPatience& strea
     : cache_(cache),
       most_here_(wire::CallbackThreads() - 1),
       patience_(streams),
-      wait_shares_(2 * static_cast<size_t>(threads)),
-      call_shares_(2 * static_cast<size_t>(threads)),
+      wait_shares_(2 * static_cast<size_t>(threads), kMaxUnfoldedBytes),
+      call_shares_(2 * static_cast<size_t>(threads), kMaxUnfoldedBytes),
       stream_shares_(2 * static_cast<size_t>(threads)),
       later_("prefixd later", kLaterThreads),
+      long_(wire::CallbackThreads(), kMaxUnfoldedBytes),
       waits_("prefixd waits", 2 * threads),
       calls_("prefixd calls", 2 * threads),
       streams_("prefixd pages", 2 * threads),
@@ -35,8 +36,8 @@ grpc::Status Dispatch::RefuseShare(size_t most) {
   return grpc::Status(
       grpc::StatusCode::RESOURCE_EXHAUSTED,
       absl::StrCat("prefixd: of ", most,
-                   " threads for such calls this session, or "
-                   "its host, has as many as it leaves to others; try again later"));
+                   " threads for such calls, or of the memory for their requests, this session, or "
+                   "its host, has as much as it leaves to others; try again later"));
 }
 
 std::shared_ptr<void> Dispatch::Running() { return running_; }

@@ -1,8 +1,8 @@
 // Where an RPC runs. gRPC's callback threads read and write every connection, so one of them is
 // always left free; a call that may wait beyond that gets a thread of its own. One client at a time
-// is served without any hop between threads. Calls that wait for another worker, calls that wait
-// for room or a disk, streams of pages and calls of Admin have threads apart, so that none of them
-// is in the way of another kind.
+// is served without any hop between threads. Long messages, calls that wait for another worker,
+// calls that wait for room or a disk, streams of pages and calls of people have threads apart, so
+// that none of them is in the way of another kind.
 //
 // Thread-safe.
 #pragma once
@@ -13,10 +13,13 @@
 #include "grpcpp/grpcpp.h"
 
 #include "cache/cache.h"
-#include "daemon/hand_out.h"
+#include "daemon/call.h"
+#include "daemon/long_requests.h"
 #include "daemon/shares.h"
 #include "daemon/stream_limit.h"
 #include "daemon/threads.h"
+#include "daemon/unary_call.h"
+#include "wire/limits.h"
 #include "wire/stream_cpu.h"
 
 namespace prefixd::daemon {
@@ -30,50 +33,72 @@ class Dispatch {
   // as many (Shares). More are answered RESOURCE_EXHAUSTED. `cache` counts them; must outlive this.
   Dispatch(cache::Cache* cache, int threads, const StreamPatience& streams);
 
-  // The reactor of a call that hands something out, or waits.
-  HandOutCall* NewCall(Context* context, block::SessionId session) {
-    return new HandOutCall(context, cache_, &later_, session);
+  // What a verb is called where its calls are counted ("rpc.match"), and how long its messages may
+  // be.
+  struct Verb {
+    const char* name;
+    uint64_t most_bytes = wire::kMaxMessageBytes;
+  };
+  // The reactor of a call that `handle(call)` ends, or hands on by one of the four below. A long
+  // message is parsed and handled on a thread for such, any other here and now. Takes `message`.
+  template <typename Request, typename Reply, typename Handle>
+  grpc::ServerUnaryReactor* Serve(Context* context, const Verb& verb, const grpc::ByteBuffer* message,
+                                  grpc::ByteBuffer* reply, const Handle& handle) {
+    auto* const call = new UnaryCall<Request, Reply>(context, cache_, &later_, reply);
+    const absl::StatusOr<uint64_t> bytes =
+        UnfoldedBytes(*Request::descriptor(), *message, verb.most_bytes);
+    if (!bytes.ok()) {
+      call->End(Call(cache_, verb.name).End(bytes.status()));
+      return call;
+    }
+    // gRPC would keep it until the call is done.
+    const auto taken = std::make_shared<grpc::ByteBuffer>();
+    taken->Swap(const_cast<grpc::ByteBuffer*>(message));
+    const bool is_short = IsShort(taken->Length(), *bytes);
+    call->Asks({.verb = verb.name, .bytes = *bytes, .is_long = !is_short});
+    const auto serve = [this, call, handle](grpc::ByteBuffer* from) {
+      const absl::Status read = call->Read(from);
+      if (read.ok()) return handle(call);
+      Run(call, [&] { return read; });
+    };
+    if (is_short) {
+      serve(taken.get());
+    } else {
+      cache_->Count("requests.long");
+      long_.Post(*bytes, [serve, taken] { serve(taken.get()); });
+    }
+    return call;
   }
 
-  // `work` returns the grpc::Status of the call. request and reply live until then.
+  // `work` returns the absl::Status of the call, which lives until then and no longer.
   //
   // Never waits: on this thread.
   template <typename Work>
-  grpc::ServerUnaryReactor* Now(Context* context, const Work& work) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(work());
-    return reactor;
+  void Now(HandOutCall* call, const Work& work) {
+    Run(call, work);
   }
-  // Seldom waits: on this thread while another callback thread stays free. `call`: a HandOutCall,
-  // or the context's default reactor.
-  template <typename Call, typename Work>
-  grpc::ServerUnaryReactor* Quick(Context* context, Call* call, block::SessionId session,
-                                  const Work& work) {
+  // Seldom waits: on this thread while another callback thread stays free.
+  template <typename Work>
+  void Quick(HandOutCall* call, const Work& work) {
+    if (call->asked().is_long) return Run(call, work);  // this thread is no callback thread
     if (here_.fetch_add(1) >= most_here_) {
       here_.fetch_sub(1);
-      return Waiting(context, call, session, work);
+      return Waiting(call, work);
     }
-    End(call, work());
+    Run(call, work);
     here_.fetch_sub(1);
-    return call;
-  }
-  template <typename Work>
-  grpc::ServerUnaryReactor* Quick(Context* context, block::SessionId session, const Work& work) {
-    return Quick(context, context->DefaultReactor(), session, work);
   }
   // Waits for room, or for a disk: on a thread of its own.
-  template <typename Call, typename Work>
-  grpc::ServerUnaryReactor* Waiting(Context* context, Call* call, block::SessionId session,
-                                    const Work& work) {
-    return OnThread(&calls_, &call_shares_, context, call, session, work);
+  template <typename Work>
+  void Waiting(HandOutCall* call, const Work& work) {
+    OnThread(&calls_, &call_shares_, call, work);
   }
   // Waits for another worker: on a thread of its own.
   template <typename Work>
-  grpc::ServerUnaryReactor* Pending(Context* context, HandOutCall* call, block::SessionId session,
-                                    const Work& work) {
-    return OnThread(&waits_, &wait_shares_, context, call, session, work);
+  void Pending(HandOutCall* call, const Work& work) {
+    OnThread(&waits_, &wait_shares_, call, work);
   }
-  // A call of Admin: on a thread that no worker's call can take.
+  // A call of people: on a thread that no worker's call can take.
   template <typename Call, typename Work>
   grpc::ServerUnaryReactor* Admin(Call* call, const Work& work) {
     if (!admin_.TryRun([call, work] { End(call, work()); })) End(call, Refuse(admin_.most()));
@@ -82,14 +107,17 @@ class Dispatch {
   // The same, of one that seldom waits.
   template <typename Work>
   grpc::ServerUnaryReactor* QuickAdmin(Context* context, const Work& work) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     if (here_.fetch_add(1) >= most_here_) {
       here_.fetch_sub(1);
-      return Admin(context->DefaultReactor(), work);
+      return Admin(reactor, work);
     }
-    grpc::ServerUnaryReactor* reactor = Now(context, work);
+    reactor->Finish(work());
     here_.fetch_sub(1);
     return reactor;
   }
+  // The reactor of a call of people that waits.
+  HandOutCall* NewCall(Context* context) { return new HandOutCall(context, cache_, &later_); }
 
   // Streams of pages, which take a thread each while they move.
   Threads* streams() { return &streams_; }
@@ -113,17 +141,21 @@ class Dispatch {
     call->Finish(status);
   }
   static void End(HandOutCall* call, const grpc::Status& status) { call->End(status); }
+  static bool IsShort(uint64_t message_bytes, uint64_t unfolded_bytes) {
+    return message_bytes <= LongRequests::kShortMessageBytes &&
+           unfolded_bytes <= LongRequests::kShortUnfoldedBytes;
+  }
 
-  template <typename Call, typename Work>
-  grpc::ServerUnaryReactor* OnThread(Threads* threads, Shares* shares, Context* context, Call* call,
-                                     block::SessionId session, const Work& work) {
-    const Shares::Share share = shares->Take(session, context->peer());
-    if (share == nullptr) {
-      End(call, RefuseShare(shares->most()));
-    } else {
-      threads->Post([call, work, share] { End(call, work()); });
-    }
-    return call;
+  template <typename Work>
+  void OnThread(Threads* threads, Shares* shares, HandOutCall* call, const Work& work) {
+    const Shares::Share share = shares->Take(call->session(), call->peer(), call->asked().bytes);
+    if (share == nullptr) return call->End(RefuseShare(shares->most()));
+    threads->Post([this, call, work, share] { Run(call, work); });
+  }
+  template <typename Work>
+  void Run(HandOutCall* call, const Work& work) {
+    Call counted(cache_, call->asked().verb);
+    call->End(counted.End(work()));
   }
 
   cache::Cache* const cache_;
@@ -135,6 +167,7 @@ class Dispatch {
   // Before the threads that hold them.
   Shares wait_shares_, call_shares_, stream_shares_;
   Threads later_;
+  LongRequests long_;
   Threads waits_;
   Threads calls_;
   Threads streams_;

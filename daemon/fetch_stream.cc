@@ -9,6 +9,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "daemon/call.h"
+#include "daemon/message.h"
 #include "daemon/requests.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
@@ -45,12 +46,10 @@ class FetchStream final : public Reactor, public cache::FetchSink {
         carried_(dispatch->carriers(), cpu_) {}
 
   void Start(const grpc::ByteBuffer& request) {
-    grpc::ByteBuffer bytes = request;
     v1::FetchRequest fetch;
-    if (!grpc::SerializationTraits<v1::FetchRequest>::Deserialize(&bytes, &fetch).ok()) {
-      return Finish(call_.End(absl::InvalidArgumentError("fetch: the request is no FetchRequest")));
-    }
-    if (absl::Status status = wire::Check(fetch); !status.ok()) return Finish(call_.End(status));
+    absl::Status status = ReadSmall(request, &fetch);
+    if (status.ok()) status = wire::Check(fetch);
+    if (!status.ok()) return Finish(call_.End(status));
     share_ = dispatch_->stream_shares()->Take({fetch.session()}, context_->peer());
     if (share_ == nullptr) return Finish(dispatch_->RefuseShare(dispatch_->streams()->most()));
     dispatch_->streams()->Post([this, fetch] { Run(fetch); });
@@ -66,10 +65,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     chunk.mutable_ready()->set_usable_tokens(ready.usable_tokens);
     chunk.mutable_ready()->set_reason(static_cast<v1::ShortenReason>(ready.reason));
     grpc::ByteBuffer message;
-    bool own = false;
-    const grpc::Status status =
-        grpc::SerializationTraits<v1::FetchChunk>::Serialize(chunk, &message, &own);
-    return status.ok() && Send(std::move(message));
+    return Write(chunk, &message).ok() && Send(std::move(message));
   }
 
   void OnWriteDone(bool ok) override {

@@ -14,11 +14,9 @@ void HandOut::TakeBack() {
   for (const block::PinId pin : std::exchange(pins_, {})) cache_->Unpin(pin).status().IgnoreError();
 }
 
-void HandOutCall::End(const grpc::Status& status) {
-  if (status.ok() && gave_up_) {
-    hand_out_.TakeBack();
-    return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller stopped waiting"));
-  }
+void HandOutCall::End(grpc::Status status) {
+  if (status.ok() && gave_up_) status = {grpc::StatusCode::CANCELLED, "the caller stopped waiting"};
+  if (status.ok()) status = WriteReply();
   if (!status.ok()) hand_out_.TakeBack();
   Finish(status);
 }

@@ -3,6 +3,8 @@
 // nobody else knows of it.
 #pragma once
 #include <atomic>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,7 +19,8 @@ namespace prefixd::daemon {
 class HandOut {
  public:
   // `cache` must outlive this.
-  HandOut(cache::Cache* cache, block::SessionId session) : cache_(cache), session_(session) {}
+  explicit HandOut(cache::Cache* cache, block::SessionId session = {})
+      : cache_(cache), session_(session) {}
   HandOut(const HandOut&) = delete;
   HandOut& operator=(const HandOut&) = delete;
   HandOut(HandOut&& other) noexcept
@@ -27,6 +30,9 @@ class HandOut {
         reservations_(std::exchange(other.reservations_, {})),
         pins_(std::exchange(other.pins_, {})) {}
 
+  // Before anything is added.
+  void set_session(block::SessionId session) { session_ = session; }
+  block::SessionId session() const { return session_; }
   // A continued lease was the caller's before and stays it.
   void Add(block::LeaseId lease, block::LeaseId continued = {}) {
     if (lease && lease != continued) leases_.push_back(lease);
@@ -43,37 +49,52 @@ class HandOut {
 
  private:
   cache::Cache* const cache_;
-  const block::SessionId session_;
+  block::SessionId session_;
   std::vector<block::LeaseId> leases_;
   std::vector<block::ReservationId> reservations_;
   std::vector<block::PinId> pins_;
 };
 
-// The reactor of a unary call that hands something out, or waits: knows whether its caller is
-// there. Owned by itself until the call is done.
-class HandOutCall final : public grpc::ServerUnaryReactor {
+// What a call asks for.
+struct Asked {
+  const char* verb = "";  // under which it is counted: "rpc.match"
+  uint64_t bytes = 0;     // of memory that the request takes
+  bool is_long = false;   // no callback thread serves it
+};
+
+// The reactor of a unary call: knows whether its caller is there. Owned by itself until the call is
+// done.
+class HandOutCall : public grpc::ServerUnaryReactor {
  public:
   // `later`: threads for what must not run on one of gRPC's; outlives the server.
-  HandOutCall(grpc::CallbackServerContext* context, cache::Cache* cache, Threads* later,
-              block::SessionId session)
-      : context_(context), later_(later), hand_out_(cache, session) {}
+  HandOutCall(grpc::CallbackServerContext* context, cache::Cache* cache, Threads* later)
+      : context_(context), later_(later), hand_out_(cache) {}
 
   // For the thread that serves the call, before End.
+  void BelongsTo(block::SessionId session) { hand_out_.set_session(session); }
+  void Asks(const Asked& asked) { asked_ = asked; }
+  const Asked& asked() const { return asked_; }
+  block::SessionId session() const { return hand_out_.session(); }
+  std::string peer() const { return context_->peer(); }
+  grpc::CallbackServerContext& context() const { return *context_; }
   HandOut* hand_out() { return &hand_out_; }
   const std::atomic<bool>* gave_up() const { return &gave_up_; }
   // Once, last. With an error nothing stays handed out.
-  void End(const grpc::Status& status);
+  void End(grpc::Status status);
 
   void OnCancel() override { gave_up_ = true; }
   void OnDone() override;
 
  private:
+  // The answer of a call that ends well.
+  virtual grpc::Status WriteReply() { return grpc::Status::OK; }
   // What OnCancel and OnDone do takes no time: gRPC need not hand them to a thread of its own.
   bool InternalInlineable() override { return true; }
 
   grpc::CallbackServerContext* const context_;
   Threads* const later_;
   std::atomic<bool> gave_up_{false};
+  Asked asked_;
   HandOut hand_out_;
 };
 

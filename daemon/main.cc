@@ -24,9 +24,9 @@ namespace {
 // unmap each of them (2 to 3 CPU seconds a GB go into page faults), and would keep an arena of
 // freed ones for each of many threads. So: from the heap, few heaps, each of which gives back what
 // it has free above 16 MiB at its end (program.cc: and elsewhere, every second), so that the
-// process stays near its RAM budget.
+// process stays near its RAM budget. What is larger, a long request's lists, goes back at once.
 void TuneMalloc() {
-  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // glibc's own maximum
+  ::mallopt(M_MMAP_THRESHOLD, 2 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 16 << 20);
   ::mallopt(M_ARENA_MAX, 2);
 }

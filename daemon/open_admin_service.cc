@@ -4,19 +4,30 @@
 
 namespace prefixd::daemon {
 
-OpenAdminService::Reactor* OpenAdminService::GetStats(Context* context, const v1::GetStatsRequest*,
-                                                      v1::GetStatsReply* reply) {
+OpenAdminService::Reactor* OpenAdminService::GetStats(Context* context, const Message* request,
+                                                      Message* reply) {
   if (const grpc::Status status = CheckToken(token_, *context); !status.ok())
     return Answer(context, status);
-  return admin_->GetSums(context, reply);
+  return dispatch_->Serve<v1::GetStatsRequest, v1::GetStatsReply>(
+      context, {"rpc.get_stats"}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] {
+          admin_->WriteSums(call->reply());
+          return absl::OkStatus();
+        });
+      });
 }
 
-OpenAdminService::Reactor* OpenAdminService::GetConfig(Context* context,
-                                                       const v1::GetConfigRequest* request,
-                                                       v1::GetConfigReply* reply) {
+OpenAdminService::Reactor* OpenAdminService::GetConfig(Context* context, const Message* request,
+                                                       Message* reply) {
   if (const grpc::Status status = CheckToken(token_, *context); !status.ok())
     return Answer(context, status);
-  return admin_->GetConfig(context, request, reply);
+  return dispatch_->Serve<v1::GetConfigRequest, v1::GetConfigReply>(
+      context, {"rpc.get_config"}, request, reply, [this](auto* call) {
+        dispatch_->Now(call, [=, this] {
+          admin_->WriteConfig(call->reply());
+          return absl::OkStatus();
+        });
+      });
 }
 
 OpenAdminService::Reactor* OpenAdminService::Refuse(Context* context, const char* verb) const {

@@ -13,59 +13,69 @@
 
 namespace prefixd::daemon {
 
-class OpenAdminService final : public v1::Admin::CallbackService {
+namespace internal {
+using Admin = v1::Admin;
+using Told = Admin::WithRawCallbackMethod_GetStats<
+    Admin::WithRawCallbackMethod_GetConfig<Admin::Service>>;
+using Lists = Admin::WithRawCallbackMethod_ListSpaces<Admin::WithRawCallbackMethod_ListSessions<
+    Admin::WithRawCallbackMethod_ListLeases<Admin::WithRawCallbackMethod_ListPins<
+        Admin::WithRawCallbackMethod_Why<Told>>>>>;
+using Changes = Admin::WithRawCallbackMethod_Clear<Admin::WithRawCallbackMethod_Flush<
+    Admin::WithRawCallbackMethod_Verify<Admin::WithRawCallbackMethod_EndSession<Lists>>>>;
+using AllOfAdmin = Admin::WithRawCallbackMethod_SetBudgets<
+    Admin::WithRawCallbackMethod_SetSpaceLimits<Changes>>;
+}  // namespace internal
+
+class OpenAdminService final : public internal::AllOfAdmin {
  public:
   using Reactor = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
+  using Message = grpc::ByteBuffer;
 
-  // `admin` and `token` must outlive this. `token`: null where the connection needs none.
-  // `admin_socket`: where the rest is served, for the refusals; empty = nowhere.
-  OpenAdminService(AdminService* admin, const Token* token, std::string admin_socket)
-      : admin_(admin), token_(token), admin_socket_(std::move(admin_socket)) {}
+  // `admin`, `dispatch` and `token` must outlive this. `token`: null where the connection needs
+  // none. `admin_socket`: where the rest is served, for the refusals; empty = nowhere.
+  OpenAdminService(AdminService* admin, Dispatch* dispatch, const Token* token,
+                   std::string admin_socket)
+      : admin_(admin),
+        dispatch_(dispatch),
+        token_(token),
+        admin_socket_(std::move(admin_socket)) {}
 
   // Without spaces: which models there are, and how much of each, is not everybody's.
-  Reactor* GetStats(Context* context, const v1::GetStatsRequest* request,
-                    v1::GetStatsReply* reply) override;
-  Reactor* GetConfig(Context* context, const v1::GetConfigRequest* request,
-                     v1::GetConfigReply* reply) override;
+  Reactor* GetStats(Context* context, const Message* request, Message* reply) override;
+  Reactor* GetConfig(Context* context, const Message* request, Message* reply) override;
 
-  Reactor* ListSpaces(Context* context, const v1::ListSpacesRequest*,
-                      v1::ListSpacesReply*) override {
+  Reactor* ListSpaces(Context* context, const Message*, Message*) override {
     return Refuse(context, "list_spaces");
   }
-  Reactor* Clear(Context* context, const v1::ClearRequest*, v1::ClearReply*) override {
+  Reactor* Clear(Context* context, const Message*, Message*) override {
     return Refuse(context, "clear");
   }
-  Reactor* Flush(Context* context, const v1::FlushRequest*, v1::FlushReply*) override {
+  Reactor* Flush(Context* context, const Message*, Message*) override {
     return Refuse(context, "flush");
   }
-  Reactor* Verify(Context* context, const v1::VerifyRequest*, v1::VerifyReply*) override {
+  Reactor* Verify(Context* context, const Message*, Message*) override {
     return Refuse(context, "verify");
   }
-  Reactor* ListSessions(Context* context, const v1::ListSessionsRequest*,
-                        v1::ListSessionsReply*) override {
+  Reactor* ListSessions(Context* context, const Message*, Message*) override {
     return Refuse(context, "list_sessions");
   }
-  Reactor* ListLeases(Context* context, const v1::ListLeasesRequest*,
-                      v1::ListLeasesReply*) override {
+  Reactor* ListLeases(Context* context, const Message*, Message*) override {
     return Refuse(context, "list_leases");
   }
-  Reactor* EndSession(Context* context, const v1::EndSessionRequest*,
-                      v1::EndSessionReply*) override {
+  Reactor* EndSession(Context* context, const Message*, Message*) override {
     return Refuse(context, "end_session");
   }
-  Reactor* ListPins(Context* context, const v1::ListPinsRequest*, v1::ListPinsReply*) override {
+  Reactor* ListPins(Context* context, const Message*, Message*) override {
     return Refuse(context, "list_pins");
   }
-  Reactor* SetBudgets(Context* context, const v1::SetBudgetsRequest*,
-                      v1::SetBudgetsReply*) override {
+  Reactor* SetBudgets(Context* context, const Message*, Message*) override {
     return Refuse(context, "set_budgets");
   }
-  Reactor* SetSpaceLimits(Context* context, const v1::SetSpaceLimitsRequest*,
-                          v1::SetSpaceLimitsReply*) override {
+  Reactor* SetSpaceLimits(Context* context, const Message*, Message*) override {
     return Refuse(context, "set_space_limits");
   }
-  Reactor* Why(Context* context, const v1::WhyRequest*, v1::WhyReply*) override {
+  Reactor* Why(Context* context, const Message*, Message*) override {
     return Refuse(context, "why");
   }
 
@@ -74,6 +84,7 @@ class OpenAdminService final : public v1::Admin::CallbackService {
   Reactor* Refuse(Context* context, const char* verb) const;
 
   AdminService* const admin_;
+  Dispatch* const dispatch_;
   const Token* const token_;
   const std::string admin_socket_;
 };

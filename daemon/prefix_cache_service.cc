@@ -68,24 +68,25 @@ void LogNotShared(block::SessionName session, const block::NotShared& note) {
 
 }  // namespace
 
-Sessions::Reactor* PrefixCacheService::Attach(Context* context, const v1::AttachRequest* request) {
+Sessions::Reactor* PrefixCacheService::Attach(Context* context, const Message* request) {
   return sessions_->Attach(*request, context->peer());
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context,
-                                                           const v1::OpenSpaceRequest* request,
-                                                           v1::OpenSpaceReply* reply) {
-  return dispatch_->Quick(context, {request->session()}, [=, this] {
-    Call call(cache_, "rpc.open_space");
-    const absl::Status status = DoOpenSpace(*request, *context, reply);
-    NoteOpening(*request, status);
-    return call.End(status);
-  });
+PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::OpenSpaceRequest, v1::OpenSpaceReply>(
+      context, {"rpc.open_space"}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] {
+          const absl::Status status =
+              DoOpenSpace(*call->request(), call->context(), call->reply());
+          NoteOpening(*call->request(), status);
+          return status;
+        });
+      });
 }
 
 absl::Status PrefixCacheService::DoOpenSpace(const v1::OpenSpaceRequest& request,
                                              const Context& context, v1::OpenSpaceReply* reply) {
-  PREFIXD_RETURN_IF_ERROR(CheckSize(request));
   PREFIXD_ASSIGN_OR_RETURN(block::SpaceIdentity identity, wire::FromProto(request.identity()));
   identity.tenant = TenantOf(AddressOf(context.peer()));
   PREFIXD_ASSIGN_OR_RETURN(cache::OpenedSpace opened,
@@ -111,14 +112,15 @@ void PrefixCacheService::NoteOpening(const v1::OpenSpaceRequest& request,
   if (cache_->NoteRefused(session, note)) LogNotShared(cache_->NameOf(session), note);
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::NotShared(Context* context,
-                                                           const v1::NotSharedRequest* request,
-                                                           v1::Ack* reply) {
-  return dispatch_->Now(context, [&] {
-    Call call(cache_, "rpc.not_shared");
-    reply->set_epoch(cache_->epoch());
-    return call.End(DoNotShared(*request));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::NotShared(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::NotSharedRequest, v1::Ack>(
+      context, {"rpc.not_shared"}, request, reply, [this](auto* call) {
+        dispatch_->Now(call, [=, this] {
+          call->reply()->set_epoch(cache_->epoch());
+          return DoNotShared(*call->request());
+        });
+      });
 }
 
 absl::Status PrefixCacheService::DoNotShared(const v1::NotSharedRequest& request) {
@@ -129,23 +131,21 @@ absl::Status PrefixCacheService::DoNotShared(const v1::NotSharedRequest& request
   return absl::OkStatus();
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Match(Context* context,
-                                                       const v1::AcquireRequest* request,
-                                                       v1::AcquireReply* reply) {
-  return dispatch_->Now(context, [&] {
-    Call call(cache_, "rpc.match");
-    return call.End(DoMatch(*request, reply));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Match(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::AcquireRequest, v1::AcquireReply>(
+      context, {"rpc.match", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+        dispatch_->Now(call, [=, this] { return DoMatch(call->request(), call->reply()); });
+      });
 }
 
-absl::Status PrefixCacheService::DoMatch(const v1::AcquireRequest& request,
-                                         v1::AcquireReply* reply) {
-  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, ReadItems(request));
+absl::Status PrefixCacheService::DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, TakeItems(request));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    end = EndOfSet(request, begin);
+    end = EndOfSet(*request, begin);
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<block::MatchAnswer> answers,
-        cache_->MatchSet({request.session()}, std::span(items).subspan(begin, end - begin)));
+        cache_->MatchSet({request->session()}, std::span(items).subspan(begin, end - begin)));
     for (const block::MatchAnswer& match : answers) {
       wire::ToProto({}, match, {}, reply->add_answers());
     }
@@ -154,28 +154,24 @@ absl::Status PrefixCacheService::DoMatch(const v1::AcquireRequest& request,
   return absl::OkStatus();
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context,
-                                                         const v1::AcquireRequest* request,
-                                                         v1::AcquireReply* reply) {
-  const block::SessionId session{request->session()};
-  HandOutCall* const out = dispatch_->NewCall(context, session);
-  const auto work = [=, this] {
-    Call call(cache_, "rpc.acquire");
-    return call.End(DoAcquire(*request, *context, out, reply));
-  };
-  return WaitsForPending(*request) ? dispatch_->Pending(context, out, session, work)
-                                   : dispatch_->Quick(context, out, session, work);
+PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::AcquireRequest, v1::AcquireReply>(
+      context, {"rpc.acquire", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+        const auto work = [=, this] { return DoAcquire(call->request(), call, call->reply()); };
+        if (WaitsForPending(*call->request())) return dispatch_->Pending(call, work);
+        dispatch_->Quick(call, work);
+      });
 }
 
-absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
-                                           const Context& context, HandOutCall* call,
+absl::Status PrefixCacheService::DoAcquire(v1::AcquireRequest* request, HandOutCall* call,
                                            v1::AcquireReply* reply) {
-  const cache::Patience patience(DeadlineOf(context, kMaxWait), call->gave_up());
-  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, ReadItems(request));
-  const block::SessionId session{request.session()};
-  PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request.release()));
+  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, TakeItems(request));
+  const block::SessionId session = call->session();
+  PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request->release()));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    end = EndOfSet(request, begin);
+    end = EndOfSet(*request, begin);
     const auto start = std::chrono::steady_clock::now();
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Acquired> set,
@@ -184,7 +180,7 @@ absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
     for (size_t i = begin; i < end; ++i)
       call->hand_out()->Add(set[i - begin].lease, items[i].continues);
     for (size_t i = begin; i < end; ++i) {
-      const v1::AcquireRequest::Item& from = request.items(static_cast<int>(i));
+      const v1::AcquireRequest::Item& from = request->items(static_cast<int>(i));
       v1::Answer* answer = reply->add_answers();
       WriteAcquired(set[i - begin], answer);
       if (spdlog::should_log(spdlog::level::info)) {
@@ -195,7 +191,7 @@ absl::Status PrefixCacheService::DoAcquire(const v1::AcquireRequest& request,
       call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
     }
   }
-  if (context.IsCancelled()) return absl::CancelledError("acquire: the worker stopped waiting");
+  if (call->context().IsCancelled()) return absl::CancelledError("acquire: the worker stopped waiting");
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
 }
@@ -223,29 +219,28 @@ void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::
   answer->mutable_reserved()->set_epoch(cache_->epoch());
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context,
-                                                          const v1::AcquireRequest* request,
-                                                          v1::PrefetchReply* reply) {
-  return dispatch_->Quick(context, {request->session()}, [=, this] {
-    Call call(cache_, "rpc.prefetch");
-    return call.End(DoPrefetch(*request, reply));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::AcquireRequest, v1::PrefetchReply>(
+      context, {"rpc.prefetch", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] { return DoPrefetch(call->request(), call->reply()); });
+      });
 }
 
-absl::Status PrefixCacheService::DoPrefetch(const v1::AcquireRequest& request,
+absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request,
                                             v1::PrefetchReply* reply) {
-  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, ReadItems(request));
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, TakeItems(request));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    end = EndOfSet(request, begin);
+    end = EndOfSet(*request, begin);
     if (end - begin == 1) continue;
     const std::span<cache::Request> set = std::span(items).subspan(begin, end - begin);
     PREFIXD_ASSIGN_OR_RETURN(const std::vector<block::MatchAnswer> answers,
-                             cache_->MatchSet({request.session()}, set));
+                             cache_->MatchSet({request->session()}, set));
     for (cache::Request& item : set) item.max_tokens = answers.front().restorable_tokens;
   }
   for (const cache::Request& item : items) {
     PREFIXD_ASSIGN_OR_RETURN(const cache::Prefetched hint,
-                             cache_->Prefetch({request.session()}, item));
+                             cache_->Prefetch({request->session()}, item));
     v1::PrefetchReply::Hint* to = reply->add_hints();
     to->set_restorable_tokens(hint.restorable_tokens);
     to->set_tokens(hint.tokens);
@@ -255,15 +250,14 @@ absl::Status PrefixCacheService::DoPrefetch(const v1::AcquireRequest& request,
   return absl::OkStatus();
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Join(Context* context,
-                                                      const v1::JoinRequest* request,
-                                                      v1::AcquireReply* reply) {
-  const block::SessionId session{request->session()};
-  HandOutCall* const out = dispatch_->NewCall(context, session);
-  return dispatch_->Quick(context, out, session, [=, this] {
-    Call call(cache_, "rpc.join");
-    return call.End(DoJoin(*request, out->hand_out(), reply));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Join(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::JoinRequest, v1::AcquireReply>(
+      context, {"rpc.join"}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] {
+          return DoJoin(*call->request(), call->hand_out(), call->reply());
+        });
+      });
 }
 
 absl::Status PrefixCacheService::DoJoin(const v1::JoinRequest& request, HandOut* hand_out,
@@ -278,38 +272,36 @@ absl::Status PrefixCacheService::DoJoin(const v1::JoinRequest& request, HandOut*
   return absl::OkStatus();
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Release(Context* context,
-                                                         const v1::ReleaseRequest* request,
-                                                         v1::Ack* reply) {
-  return dispatch_->Now(context, [&] {
-    Call call(cache_, "rpc.release");
-    reply->set_epoch(cache_->epoch());
-    return call.End(DoRelease(*request));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Release(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::ReleaseRequest, v1::Ack>(
+      context, {"rpc.release"}, request, reply, [this](auto* call) {
+        dispatch_->Now(call, [=, this] {
+          call->reply()->set_epoch(cache_->epoch());
+          return DoRelease(*call->request());
+        });
+      });
 }
 
 absl::Status PrefixCacheService::DoRelease(const v1::ReleaseRequest& request) {
-  PREFIXD_RETURN_IF_ERROR(CheckSize(request));
   for (const v1::Released& released : request.release())
     PREFIXD_RETURN_IF_ERROR(wire::Check(released));
   return ReleaseAll(cache_, {request.session()}, request.release());
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Reserve(Context* context,
-                                                         const v1::ReserveRequest* request,
-                                                         v1::ReserveReply* reply) {
-  const block::SessionId session{request->session()};
-  HandOutCall* const out = dispatch_->NewCall(context, session);
-  return dispatch_->Quick(context, out, session, [=, this] {
-    Call call(cache_, "rpc.reserve");
-    if (sessions_->draining())
-      return call.End(absl::UnavailableError("reserve: the daemon is stopping"));
-    return call.End(DoReserve(*request, out->hand_out(), reply));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Reserve(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::ReserveRequest, v1::ReserveReply>(
+      context, {"rpc.reserve", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] {
+          return DoReserve(*call->request(), call->hand_out(), call->reply());
+        });
+      });
 }
 
 absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
                                            v1::ReserveReply* reply) {
+  if (sessions_->draining()) return absl::UnavailableError("reserve: the daemon is stopping");
   PREFIXD_ASSIGN_OR_RETURN(const cache::ReserveRequest reserve, ReadReserve(request));
   PREFIXD_ASSIGN_OR_RETURN(const block::ReservePlan plan,
                            cache_->Reserve({request.session()}, reserve));
@@ -321,21 +313,20 @@ absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request, Ha
 
 // More than a few staged pages are megabytes to copy, and a disk takes its time: not on a callback
 // thread.
-PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context,
-                                                        const v1::CommitRequest* request,
-                                                        v1::CommitReply* reply) {
-  const block::SessionId session{request->session()};
-  HandOutCall* const out = dispatch_->NewCall(context, session);
-  const auto work = [=, this, running = dispatch_->Running()] {
-    Call call(cache_, "rpc.commit");
-    if (absl::Status status = CheckSize(*request); !status.ok()) return call.End(status);
-    const cache::Patience patience(DeadlineOf(*context, kMaxWait), out->gave_up());
-    return call.End(DoCommit(*request, patience, out->hand_out(), reply));
-  };
-  const bool quick =
-      StagedPages(*request) <= kFewPages && request->durability() != v1::DURABILITY_SSD;
-  return quick ? dispatch_->Quick(context, out, session, work)
-               : dispatch_->Waiting(context, out, session, work);
+PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::CommitRequest, v1::CommitReply>(
+      context, {"rpc.commit"}, request, reply, [this](auto* call) {
+        const v1::CommitRequest& wanted = *call->request();
+        const auto work = [=, this, running = dispatch_->Running()] {
+          const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
+          return DoCommit(*call->request(), patience, call->hand_out(), call->reply());
+        };
+        const bool quick =
+            StagedPages(wanted) <= kFewPages && wanted.durability() != v1::DURABILITY_SSD;
+        if (!quick) return dispatch_->Waiting(call, work);
+        dispatch_->Quick(call, work);
+      });
 }
 
 absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
@@ -354,35 +345,34 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
   return absl::OkStatus();
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context,
-                                                         const v1::AbandonRequest* request,
-                                                         v1::Ack* reply) {
-  return dispatch_->Quick(context, {request->session()}, [=, this] {
-    Call call(cache_, "rpc.abandon");
-    reply->set_epoch(cache_->epoch());
-    return call.End(cache_->Abandon({request->session()}, {request->reservation()}));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::AbandonRequest, v1::Ack>(
+      context, {"rpc.abandon"}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] {
+          call->reply()->set_epoch(cache_->epoch());
+          return cache_->Abandon(call->session(), {call->request()->reservation()});
+        });
+      });
 }
 
 // Loads what is on SSD.
-PrefixCacheService::Reactor* PrefixCacheService::Pin(Context* context,
-                                                     const v1::PinRequest* request,
-                                                     v1::PinReply* reply) {
-  const block::SessionId session{request->session()};
-  HandOutCall* const out = dispatch_->NewCall(context, session);
-  return dispatch_->Waiting(context, out, session, [=, this] {
-    Call call(cache_, "rpc.pin");
-    return call.End(DoPin(*request, *context, out, reply));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Pin(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::PinRequest, v1::PinReply>(
+      context, {"rpc.pin", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+        dispatch_->Waiting(call,
+                           [=, this] { return DoPin(*call->request(), call, call->reply()); });
+      });
 }
 
-absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, const Context& context,
-                                       HandOutCall* call, v1::PinReply* reply) {
+absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, HandOutCall* call,
+                                       v1::PinReply* reply) {
   PREFIXD_RETURN_IF_ERROR(wire::Check(request));
   PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, ReadSequence(request.sequence()));
   const std::chrono::milliseconds ttl(
       std::min<uint64_t>(request.ttl_ms(), static_cast<uint64_t>(cache::kMaxPinTtl.count())));
-  const cache::Patience patience(DeadlineOf(context, kMaxWait), call->gave_up());
+  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
   PREFIXD_ASSIGN_OR_RETURN(const cache::Pinned pinned,
                            cache_->Pin({request.session()}, sequence, ttl, patience));
   if (pinned.made) call->hand_out()->Add(pinned.pin);
@@ -394,13 +384,12 @@ absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, const Cont
   return absl::OkStatus();
 }
 
-PrefixCacheService::Reactor* PrefixCacheService::Unpin(Context* context,
-                                                       const v1::UnpinRequest* request,
-                                                       v1::UnpinReply* reply) {
-  return dispatch_->Quick(context, {request->session()}, [=, this] {
-    Call call(cache_, "rpc.unpin");
-    return call.End(DoUnpin(*request, reply));
-  });
+PrefixCacheService::Reactor* PrefixCacheService::Unpin(Context* context, const Message* request,
+                                                     Message* reply) {
+  return dispatch_->Serve<v1::UnpinRequest, v1::UnpinReply>(
+      context, {"rpc.unpin", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] { return DoUnpin(*call->request(), call->reply()); });
+      });
 }
 
 absl::Status PrefixCacheService::DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply) {
@@ -418,7 +407,7 @@ absl::Status PrefixCacheService::DoUnpin(const v1::UnpinRequest& request, v1::Un
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* context,
-                                                                   grpc::ByteBuffer* reply) {
+                                                                   Message* reply) {
   return StartPut(
       cache_, dispatch_, context, reply,
       [this](const v1::CommitRequest& header, const cache::Patience& patience, HandOut* hand_out,
@@ -426,7 +415,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* cont
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(
-    Context* context, const grpc::ByteBuffer* request) {
+    Context* context, const Message* request) {
   return StartFetch(cache_, dispatch_, address_, context, *request);
 }
 

@@ -1,7 +1,7 @@
 // The calls that a worker makes: each is FromProto, Cache, ToProto. Nothing is decided here.
 //
-// Thread-safe. Everything runs as callback reactors, as Dispatch places it; Put and Fetch move raw
-// messages.
+// Thread-safe. Everything runs as callback reactors, as Dispatch places it. gRPC parses no message:
+// it would do so before anybody has looked at its size, and on the threads that serve everybody.
 #pragma once
 #include <string>
 #include <utility>
@@ -18,50 +18,42 @@ namespace prefixd::daemon {
 namespace internal {
 using Rpc = v1::PrefixCache;
 using Transfers = Rpc::WithRawCallbackMethod_Put<Rpc::WithRawCallbackMethod_Fetch<Rpc::Service>>;
-using Stores = Rpc::WithCallbackMethod_Reserve<
-    Rpc::WithCallbackMethod_Commit<Rpc::WithCallbackMethod_Abandon<Transfers>>>;
-using Leases = Rpc::WithCallbackMethod_Match<Rpc::WithCallbackMethod_Acquire<
-    Rpc::WithCallbackMethod_Join<Rpc::WithCallbackMethod_Release<Stores>>>>;
-using Pins = Rpc::WithCallbackMethod_Pin<
-    Rpc::WithCallbackMethod_Unpin<Rpc::WithCallbackMethod_Prefetch<Leases>>>;
-using Everything = Rpc::WithCallbackMethod_Attach<
-    Rpc::WithCallbackMethod_OpenSpace<Rpc::WithCallbackMethod_NotShared<Pins>>>;
+using Stores = Rpc::WithRawCallbackMethod_Reserve<
+    Rpc::WithRawCallbackMethod_Commit<Rpc::WithRawCallbackMethod_Abandon<Transfers>>>;
+using Leases = Rpc::WithRawCallbackMethod_Match<Rpc::WithRawCallbackMethod_Acquire<
+    Rpc::WithRawCallbackMethod_Join<Rpc::WithRawCallbackMethod_Release<Stores>>>>;
+using Pins = Rpc::WithRawCallbackMethod_Pin<
+    Rpc::WithRawCallbackMethod_Unpin<Rpc::WithRawCallbackMethod_Prefetch<Leases>>>;
+using Everything = Rpc::WithRawCallbackMethod_Attach<
+    Rpc::WithRawCallbackMethod_OpenSpace<Rpc::WithRawCallbackMethod_NotShared<Pins>>>;
 }  // namespace internal
 
 class PrefixCacheService final : public internal::Everything {
  public:
   using Reactor = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
+  using Message = grpc::ByteBuffer;
 
   // All must outlive this. `address`: "unix:/run/prefixd.sock", where workers connect; "" = none.
   PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch,
                      std::string address)
       : cache_(cache), sessions_(sessions), dispatch_(dispatch), address_(std::move(address)) {}
 
-  Sessions::Reactor* Attach(Context* context, const v1::AttachRequest* request) override;
-  Reactor* OpenSpace(Context* context, const v1::OpenSpaceRequest* request,
-                     v1::OpenSpaceReply* reply) override;
-  Reactor* NotShared(Context* context, const v1::NotSharedRequest* request,
-                     v1::Ack* reply) override;
-  Reactor* Match(Context* context, const v1::AcquireRequest* request,
-                 v1::AcquireReply* reply) override;
-  Reactor* Acquire(Context* context, const v1::AcquireRequest* request,
-                   v1::AcquireReply* reply) override;
-  Reactor* Prefetch(Context* context, const v1::AcquireRequest* request,
-                    v1::PrefetchReply* reply) override;
-  Reactor* Join(Context* context, const v1::JoinRequest* request, v1::AcquireReply* reply) override;
-  Reactor* Release(Context* context, const v1::ReleaseRequest* request, v1::Ack* reply) override;
-  Reactor* Reserve(Context* context, const v1::ReserveRequest* request,
-                   v1::ReserveReply* reply) override;
-  Reactor* Commit(Context* context, const v1::CommitRequest* request,
-                  v1::CommitReply* reply) override;
-  Reactor* Abandon(Context* context, const v1::AbandonRequest* request, v1::Ack* reply) override;
-  Reactor* Pin(Context* context, const v1::PinRequest* request, v1::PinReply* reply) override;
-  Reactor* Unpin(Context* context, const v1::UnpinRequest* request, v1::UnpinReply* reply) override;
-  grpc::ServerReadReactor<grpc::ByteBuffer>* Put(Context* context,
-                                                 grpc::ByteBuffer* reply) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(Context* context,
-                                                    const grpc::ByteBuffer* request) override;
+  Sessions::Reactor* Attach(Context* context, const Message* request) override;
+  Reactor* OpenSpace(Context* context, const Message* request, Message* reply) override;
+  Reactor* NotShared(Context* context, const Message* request, Message* reply) override;
+  Reactor* Match(Context* context, const Message* request, Message* reply) override;
+  Reactor* Acquire(Context* context, const Message* request, Message* reply) override;
+  Reactor* Prefetch(Context* context, const Message* request, Message* reply) override;
+  Reactor* Join(Context* context, const Message* request, Message* reply) override;
+  Reactor* Release(Context* context, const Message* request, Message* reply) override;
+  Reactor* Reserve(Context* context, const Message* request, Message* reply) override;
+  Reactor* Commit(Context* context, const Message* request, Message* reply) override;
+  Reactor* Abandon(Context* context, const Message* request, Message* reply) override;
+  Reactor* Pin(Context* context, const Message* request, Message* reply) override;
+  Reactor* Unpin(Context* context, const Message* request, Message* reply) override;
+  grpc::ServerReadReactor<Message>* Put(Context* context, Message* reply) override;
+  grpc::ServerWriteReactor<Message>* Fetch(Context* context, const Message* request) override;
 
  private:
   absl::Status DoOpenSpace(const v1::OpenSpaceRequest& request, const Context& context,
@@ -69,18 +61,16 @@ class PrefixCacheService final : public internal::Everything {
   absl::Status DoNotShared(const v1::NotSharedRequest& request);
   // After an OpenSpace: people see which model is not shared, and why.
   void NoteOpening(const v1::OpenSpaceRequest& request, const absl::Status& status);
-  absl::Status DoMatch(const v1::AcquireRequest& request, v1::AcquireReply* reply);
-  absl::Status DoAcquire(const v1::AcquireRequest& request, const Context& context,
-                         HandOutCall* call, v1::AcquireReply* reply);
-  absl::Status DoPrefetch(const v1::AcquireRequest& request, v1::PrefetchReply* reply);
+  absl::Status DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply);
+  absl::Status DoAcquire(v1::AcquireRequest* request, HandOutCall* call, v1::AcquireReply* reply);
+  absl::Status DoPrefetch(v1::AcquireRequest* request, v1::PrefetchReply* reply);
   absl::Status DoJoin(const v1::JoinRequest& request, HandOut* hand_out, v1::AcquireReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
   absl::Status DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
                          v1::ReserveReply* reply);
   absl::Status DoCommit(const v1::CommitRequest& request, const cache::Patience& patience,
                         HandOut* hand_out, v1::CommitReply* reply);
-  absl::Status DoPin(const v1::PinRequest& request, const Context& context, HandOutCall* call,
-                     v1::PinReply* reply);
+  absl::Status DoPin(const v1::PinRequest& request, HandOutCall* call, v1::PinReply* reply);
   absl::Status DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply);
   // Neighbours of one set, or one item alone.
   absl::StatusOr<std::vector<cache::Acquired>> AcquireItems(block::SessionId session,

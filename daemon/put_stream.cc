@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "daemon/call.h"
+#include "daemon/message.h"
 #include "daemon/requests.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
@@ -69,12 +70,6 @@ class Message {
   bool whole_ = false;
 };
 
-template <typename Proto>
-bool Parse(const grpc::ByteBuffer& buffer, Proto* proto) {
-  grpc::ByteBuffer bytes = buffer;
-  return grpc::SerializationTraits<Proto>::Deserialize(&bytes, proto).ok();
-}
-
 class PutStream final : public Reactor {
  public:
   PutStream(cache::Cache* cache, Dispatch* dispatch, grpc::CallbackServerContext* context,
@@ -100,11 +95,13 @@ class PutStream final : public Reactor {
       link_->stream = this;
     }
     base::MutexLock lock(mutex_);
-    Park();
+    silent_since_ = std::chrono::steady_clock::now();
+    AwaitSilence(dispatch_->patience().linger);
     StartRead(&read_);
   }
 
   void OnReadDone(bool ok) override {
+    if (ok && !hand_out_.has_value()) return OnHeader();
     base::MutexLock lock(mutex_);
     if (ok) {
       carried_.Carried(read_.Length());
@@ -120,7 +117,7 @@ class PutStream final : public Reactor {
     base::MutexLock lock(mutex_);
     gave_up_ = true;
     over_ = true;
-    Wake();
+    if (!in_header_) Wake();
   }
   void OnDone() override {
     if (context_->IsCancelled() && hand_out_.has_value() && !hand_out_->empty()) {
@@ -131,6 +128,9 @@ class PutStream final : public Reactor {
   }
 
  private:
+  // What OnCancel and OnDone do takes no time: gRPC need not hand them to a thread of its own.
+  bool InternalInlineable() override { return true; }
+
   enum class Came { kMessage, kNothing, kEnd };
   // Between the stream and an alarm that may ring when it is gone.
   struct Link {
@@ -143,7 +143,11 @@ class PutStream final : public Reactor {
     parked_ = true;
     share_.reset();
     running_.reset();
-    alarm_.Arm(dispatch_->patience().silence, [link = link_, silence = ++silences_] {
+    silent_since_ = std::chrono::steady_clock::now();
+    AwaitSilence(dispatch_->patience().silence);
+  }
+  void AwaitSilence(std::chrono::milliseconds in) PREFIXD_REQUIRES(mutex_) {
+    alarm_.Arm(in, [link = link_, silence = ++silences_] {
       base::MutexLock lock(link->mutex);
       if (link->stream != nullptr) link->stream->Stall(silence);
     });
@@ -151,26 +155,49 @@ class PutStream final : public Reactor {
   void Stall(uint64_t silence) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     if (!parked_ || silence != silences_) return;
+    const StreamPatience& patience = dispatch_->patience();
+    const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - silent_since_);
+    if (silent < patience.linger) return AwaitSilence(patience.linger - silent);
+    running_.reset();
+    if (silent < patience.silence) return AwaitSilence(patience.silence - silent);
     stalled_ = over_ = true;
-    Wake();
+    if (!in_header_) Wake();
   }
-  // Something came. A stream whose session is known needs its share of the threads to go on; to
-  // read a header takes no time, and to end a stream needs none.
+  // The header, on this thread: it is short, and a stream has no share of the threads before its
+  // session is known. The stream stays parked until its first page.
+  void OnHeader() PREFIXD_EXCLUDES(mutex_) {
+    {
+      base::MutexLock lock(mutex_);
+      if (over_) return;  // who ended it finishes it
+      in_header_ = true;
+      silent_since_ = std::chrono::steady_clock::now();
+      running_ = dispatch_->Running();
+    }
+    const absl::Status status = TakeHeader(read_);
+    {
+      base::MutexLock lock(mutex_);
+      read_.Clear();
+      in_header_ = false;
+      if (over_) return Wake();
+      if (status.ok()) return StartRead(&read_);
+      parked_ = false;
+      over_ = true;
+      alarm_.Disarm();
+    }
+    End(status);
+  }
+  // Something came. To go on a stream needs its share of the threads, to end it needs none.
   void Wake() PREFIXD_REQUIRES(mutex_) {
     if (!parked_) return arrived_.NotifyAll();
     parked_ = false;
     alarm_.Disarm();
     running_ = dispatch_->Running();
-    const bool ends = stalled_ || gave_up_;
-    if (!ends && session_known_) {
+    if (!stalled_ && !gave_up_ && hand_out_.has_value()) {
       share_ = dispatch_->stream_shares()->Take(session_, context_->peer());
       no_share_ = share_ == nullptr;
-    } else if (!ends && dispatch_->streams()->TryRun([this] { Run(); })) {
-      return;
-    } else {
-      no_thread_ = !ends;
     }
-    if (no_share_ || no_thread_) {
+    if (no_share_) {
       over_ = true;
       queue_.clear();
     }
@@ -185,7 +212,7 @@ class PutStream final : public Reactor {
       const Came came = Next(&buffer);
       if (came == Came::kNothing) return;
       if (came == Came::kEnd) break;
-      status = hand_out_.has_value() ? TakePage(buffer) : TakeHeader(buffer);
+      status = TakePage(buffer);
     }
     End(status);
   }
@@ -199,8 +226,7 @@ class PutStream final : public Reactor {
     // What a worker leaves behind fails in many ways, as its session ends: that it went is why.
     if (context_->IsCancelled()) status = absl::CancelledError("put: the worker went away");
     reply.set_epoch(cache_->epoch());
-    bool own = false;
-    if (!grpc::SerializationTraits<v1::CommitReply>::Serialize(reply, response_, &own).ok()) {
+    if (!Write(reply, response_).ok()) {
       status = absl::InternalError("put: the reply cannot be written");
     }
     if (!status.ok() && hand_out_.has_value()) {
@@ -215,10 +241,9 @@ class PutStream final : public Reactor {
   absl::Status Ended() {
     base::MutexLock lock(mutex_);
     if (gave_up_) return absl::CancelledError("put: the worker went away");
-    if (no_share_ || no_thread_) {
-      const size_t most = dispatch_->streams()->most();
+    if (no_share_) {
       return absl::ResourceExhaustedError(
-          (no_share_ ? dispatch_->RefuseShare(most) : dispatch_->Refuse(most)).error_message());
+          dispatch_->RefuseShare(dispatch_->streams()->most()).error_message());
     }
     if (stalled_) {
       cache_->Count("streams.stalled");
@@ -233,26 +258,19 @@ class PutStream final : public Reactor {
 
   absl::Status TakeHeader(const grpc::ByteBuffer& buffer) {
     v1::PutChunk first;
-    if (!Parse(buffer, &first) || !first.has_header())
+    if (buffer.Length() > LongRequests::kShortMessageBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("put: the header has ", buffer.Length(),
+                                                     " bytes, at most ",
+                                                     LongRequests::kShortMessageBytes));
+    }
+    PREFIXD_RETURN_IF_ERROR(ReadSmall(buffer, &first));
+    if (!first.has_header())
       return absl::InvalidArgumentError("put: the first message is not the header");
-    const absl::Status size = CheckSize(first);
     header_.Swap(first.mutable_header());
     reservation_ = {header_.reservation()};
-    {
-      base::MutexLock lock(mutex_);
-      session_ = {header_.session()};
-      session_known_ = true;
-    }
+    session_ = {header_.session()};
     hand_out_.emplace(cache_, session_);
-    PREFIXD_RETURN_IF_ERROR(size);
-    PREFIXD_RETURN_IF_ERROR(cache_->CheckReservation(session_, reservation_));
-    Shares::Share share = dispatch_->stream_shares()->Take(session_, context_->peer());
-    base::MutexLock lock(mutex_);
-    no_share_ = share == nullptr;
-    over_ = over_ || no_share_;
-    if (no_share_) queue_.clear();
-    share_ = std::move(share);
-    return absl::OkStatus();
+    return cache_->CheckReservation(session_, reservation_);
   }
 
   absl::Status TakePage(const grpc::ByteBuffer& buffer) {
@@ -279,8 +297,10 @@ class PutStream final : public Reactor {
   // Whatever protobuf allows beyond that.
   absl::Status TakeUnusual(const grpc::ByteBuffer& buffer) {
     v1::PutChunk chunk;
-    if (!Parse(buffer, &chunk) || !chunk.has_page()) {
-      return absl::InvalidArgumentError(absl::StrCat("put: message ", number_, " is not a page"));
+    const absl::Status read = ReadSmall(buffer, &chunk);
+    if (!read.ok() || !chunk.has_page()) {
+      return absl::InvalidArgumentError(absl::StrCat("put: message ", number_, " is not a page",
+                                                     read.ok() ? "" : ": ", read.message()));
     }
     const wire::PieceHeader header = wire::HeaderOf(chunk.page());
     PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(header));
@@ -324,10 +344,12 @@ class PutStream final : public Reactor {
   const CommitCall commit_;
   const std::shared_ptr<Link> link_;
   std::atomic<bool> gave_up_{false};
-  // Of Run's thread.
+  // From the header on; not before, and not beside Run.
   v1::CommitRequest header_;
   block::ReservationId reservation_;
+  block::SessionId session_;
   std::optional<HandOut> hand_out_;  // once the header came
+  // Of Run's thread.
   uint64_t number_ = 0;              // of the last page's message
   std::vector<Bytes> runs_;
 
@@ -339,13 +361,12 @@ class PutStream final : public Reactor {
   bool over_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stalled_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool no_share_ PREFIXD_GUARDED_BY(mutex_) = false;
-  bool no_thread_ PREFIXD_GUARDED_BY(mutex_) = false;
-  bool parked_ PREFIXD_GUARDED_BY(mutex_) = false;  // no Run is under way
+  bool in_header_ PREFIXD_GUARDED_BY(mutex_) = false;  // nobody else may end it
+  base::Deadline silent_since_ PREFIXD_GUARDED_BY(mutex_);  // of a parked one
+  bool parked_ PREFIXD_GUARDED_BY(mutex_) = true;  // no Run is under way
   uint64_t silences_ PREFIXD_GUARDED_BY(mutex_) = 0;
-  bool session_known_ PREFIXD_GUARDED_BY(mutex_) = false;
-  block::SessionId session_;  // written once, under mutex_, by Run's thread
   Shares::Share share_ PREFIXD_GUARDED_BY(mutex_);
-  std::shared_ptr<void> running_ PREFIXD_GUARDED_BY(mutex_);  // while it is not parked
+  std::shared_ptr<void> running_ PREFIXD_GUARDED_BY(mutex_);  // while it moves, and lingers
   StreamAlarm alarm_ PREFIXD_GUARDED_BY(mutex_);
   wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
 };

@@ -1,6 +1,7 @@
 #include "daemon/requests.h"
 
 #include "base/status.h"
+#include "daemon/message.h"
 #include "wire/limits.h"
 #include "wire/request.h"
 #include "wire/sequence.h"
@@ -32,19 +33,28 @@ size_t EndOfSet(const v1::AcquireRequest& request, size_t begin) {
   return static_cast<size_t>(end);
 }
 
-absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& request) {
-  PREFIXD_RETURN_IF_ERROR(wire::Check(request));
+absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* request) {
+  PREFIXD_RETURN_IF_ERROR(wire::Check(*request));
   std::vector<cache::Request> items;
-  items.reserve(static_cast<size_t>(request.items_size()));
-  for (int i = 0; i < request.items_size(); ++i) {
-    const v1::AcquireRequest::Item& from = request.items(i);
+  items.reserve(static_cast<size_t>(request->items_size()));
+  uint64_t bytes = 0;  // what an item has of the one before it was not in the message
+  for (int i = 0; i < request->items_size(); ++i) {
+    v1::AcquireRequest::Item& from = *request->mutable_items(i);
     wire::Sequence sequence;
-    if (IsLikeTheOneBefore(request, i)) {
+    if (IsLikeTheOneBefore(*request, i)) {
       sequence = {.space = {from.sequence().space()},
                   .tokens = items.back().tokens,
                   .content = items.back().content};
     } else {
       PREFIXD_ASSIGN_OR_RETURN(sequence, wire::FromProto(from.sequence()));
+      from.clear_sequence();
+    }
+    bytes += sequence.tokens.size() * sizeof(block::Token) +
+             sequence.content.size() * sizeof(block::ContentKey);
+    if (bytes > kMaxUnfoldedBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("acquire: the tokens and content of its items take more than ",
+                       kMaxUnfoldedBytes, " bytes of memory, which is the most of one request"));
     }
     items.push_back({.space = sequence.space,
                      .tokens = std::move(sequence.tokens),

@@ -1,6 +1,6 @@
 // Requests of the wire as the cache takes them, checked.
 //
-// Pure functions.
+// Pure functions, but for TakeItems.
 #pragma once
 #include <vector>
 
@@ -12,8 +12,9 @@
 
 namespace prefixd::daemon {
 
-// Every item; none is read when one is bad.
-absl::StatusOr<std::vector<cache::Request>> ReadItems(const v1::AcquireRequest& request);
+// Every item, whose tokens and content leave the message: it may be as long as a message can be.
+// None is to be used when one is bad.
+absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* request);
 // The items of [begin, ...) that are one set with it; only itself when it is in none.
 size_t EndOfSet(const v1::AcquireRequest& request, size_t begin);
 // The plan that an item asked for in the same call. InvalidArgument for an item that continues a

@@ -56,8 +56,8 @@ class GrpcServer final : public Server {
         prefix_cache_(cache, &sessions_, &dispatch_,
                       options.socket.empty() ? "" : "unix:" + options.socket),
         admin_(cache, &sessions_, &dispatch_, options.version, options.settings),
-        open_admin_(&admin_, nullptr, options.admin_socket),
-        tcp_admin_(&admin_, token(), options.admin_socket),
+        open_admin_(&admin_, &dispatch_, nullptr, options.admin_socket),
+        tcp_admin_(&admin_, &dispatch_, token(), options.admin_socket),
         tcp_prefix_cache_(&prefix_cache_, token()),
         workers_(PartOfMessages(options),
                  [this](const grpc::ResourceQuota& messages) { return WorkerServer(messages); }) {
@@ -117,9 +117,13 @@ class GrpcServer final : public Server {
 };
 
 // gRPC 1.51 looks at a message's size when it has received all of it, and takes as many as a peer
-// begins: its quota of memory alone bounds them.
+// begins: its quota of memory alone bounds them. It would unpack a compressed one of any size, too:
+// nothing is compressed here.
 void Configure(grpc::ServerBuilder* builder, const grpc::ResourceQuota& messages) {
   builder->SetResourceQuota(messages);
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP})
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsOfConnection);
   builder->SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxTokenMessageBytes));
   builder->SetMaxSendMessageSize(-1);

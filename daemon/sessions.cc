@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "daemon/call.h"
+#include "daemon/message.h"
 #include "daemon/unix_listener.h"
 #include "wire/answer.h"
 #include "wire/limits.h"
@@ -54,18 +55,17 @@ class Sessions::Outbox {
 
   // First of all, and once: what was sent before waits behind it.
   void Greet(block::SessionId session, v1::SessionEvent event) PREFIXD_EXCLUDES(mutex_) {
-    event.set_epoch(sessions_->cache_->epoch());
     base::MutexLock lock(mutex_);
     session_ = session;
-    queue_.push_front(std::move(event));
+    queue_.push_front(MessageOf(&event));
     if (!closed_) stream_->StartWrite(&queue_.front());
   }
   // A reader that leaves too much unread loses its stream and its session.
   void Send(v1::SessionEvent event) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     if (closed_) return;
-    event.set_epoch(sessions_->cache_->epoch());
-    const uint64_t bytes = event.ByteSizeLong();
+    grpc::ByteBuffer message = MessageOf(&event);
+    const uint64_t bytes = message.Length();
     if (unread_bytes_ + bytes > wire::kMaxUnreadEventBytes && !queue_.empty()) {
       sessions_->EndLater(session_, worker_);
       return CloseLocked(grpc::Status(
@@ -74,12 +74,12 @@ class Sessions::Outbox {
                        wire::kMaxUnreadEventBytes)));
     }
     unread_bytes_ += bytes;
-    queue_.push_back(std::move(event));
+    queue_.push_back(std::move(message));
     if (session_ && queue_.size() == 1) stream_->StartWrite(&queue_.front());
   }
   void Written() PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
-    unread_bytes_ -= std::min<uint64_t>(unread_bytes_, queue_.front().ByteSizeLong());
+    unread_bytes_ -= std::min<uint64_t>(unread_bytes_, queue_.front().Length());
     queue_.pop_front();
     if (!queue_.empty() && !closed_) stream_->StartWrite(&queue_.front());
   }
@@ -92,6 +92,12 @@ class Sessions::Outbox {
   }
 
  private:
+  grpc::ByteBuffer MessageOf(v1::SessionEvent* event) const PREFIXD_REQUIRES(mutex_) {
+    event->set_epoch(sessions_->cache_->epoch());
+    grpc::ByteBuffer message;
+    Write(*event, &message).IgnoreError();  // fails where memory does
+    return message;
+  }
   void CloseLocked(const grpc::Status& status) PREFIXD_REQUIRES(mutex_) {
     closed_ = true;
     if (queue_.size() > 1) queue_.erase(queue_.begin() + 1, queue_.end());
@@ -105,7 +111,7 @@ class Sessions::Outbox {
   base::Mutex mutex_;
   block::SessionId session_ PREFIXD_GUARDED_BY(mutex_);  // none before Greet
   // The first one is being written from Greet on.
-  std::deque<v1::SessionEvent> queue_ PREFIXD_GUARDED_BY(mutex_);
+  std::deque<grpc::ByteBuffer> queue_ PREFIXD_GUARDED_BY(mutex_);
   uint64_t unread_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   bool closed_ PREFIXD_GUARDED_BY(mutex_) = false;
 };
@@ -248,10 +254,12 @@ absl::StatusOr<Shares::Share> Sessions::TakeSeat(const std::string& owner) {
                    " (--max-sessions), and of ", owner, " never more than it leaves to others"));
 }
 
-Sessions::Reactor* Sessions::Attach(const v1::AttachRequest& request, const std::string& peer) {
+Sessions::Reactor* Sessions::Attach(const grpc::ByteBuffer& message, const std::string& peer) {
   Call call(cache_, "rpc.attach");
-  if (absl::Status status = wire::Check(request); !status.ok())
-    return new Refusal(call.End(status));
+  v1::AttachRequest request;
+  absl::Status status = ReadSmall(message, &request);
+  if (status.ok()) status = wire::Check(request);
+  if (!status.ok()) return new Refusal(call.End(status));
   if (draining()) {
     return new Refusal(call.End(absl::UnavailableError("attach: the daemon is stopping")));
   }

@@ -19,7 +19,7 @@ namespace prefixd::daemon {
 
 class Sessions {
  public:
-  using Reactor = grpc::ServerWriteReactor<v1::SessionEvent>;
+  using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;  // of SessionEvents
 
   // `fd_socket`: the name of the side socket beside the gRPC one; empty = none, and so no arena.
   // At most `most` sessions at a time, and of one process, or one host behind TCP, never more than
@@ -33,7 +33,7 @@ class Sessions {
 
   // `peer` as gRPC names it: only workers on a unix socket may have the arena, and only the process
   // that attaches gets its files. The reactor is owned by itself until its stream is done.
-  Reactor* Attach(const v1::AttachRequest& request, const std::string& peer)
+  Reactor* Attach(const grpc::ByteBuffer& message, const std::string& peer)
       PREFIXD_EXCLUDES(mutex_);
   // Ends an attached session as if its worker had gone; its worker hears ABORTED. When this returns
   // the cache has ended it. False for one that has no stream, or whose stream is ending.

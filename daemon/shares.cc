@@ -1,69 +1,64 @@
 #include "daemon/shares.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace prefixd::daemon {
-namespace {
-
-template <typename Key>
-size_t CountOf(const std::map<Key, size_t>& counts, const Key& key) {
-  const auto found = counts.find(key);
-  return found == counts.end() ? 0 : found->second;
-}
-
-template <typename Key>
-void Less(std::map<Key, size_t>* counts, const Key& key) {
-  const auto found = counts->find(key);
-  if (--found->second == 0) counts->erase(found);
-}
-
-}  // namespace
-
 std::string HostOf(const std::string& peer) {
   if (!absl::StartsWith(peer, "ipv")) return "";
   return peer.substr(0, peer.rfind(':'));
 }
 
-Shares::Share Shares::Take(block::SessionId session, const std::string& peer) {
-  const std::string host = HostOf(peer);
-  {
-    base::MutexLock lock(mutex_);
-    if (!Fits(CountOf(sessions_, session))) return nullptr;
-    if (!host.empty() && !Fits(CountOf(hosts_, host))) return nullptr;
-    ++all_;
-    ++sessions_[session];
-    if (!host.empty()) ++hosts_[host];
-  }
-  return Share(
-      this, [session, host](void* self) { static_cast<Shares*>(self)->GiveBack(session, host); });
+Shares::Share Shares::Take(block::SessionId session, const std::string& peer, uint64_t bytes) {
+  std::vector<std::string> owners = {absl::StrCat("session ", session.value)};
+  if (std::string host = HostOf(peer); !host.empty()) owners.push_back(std::move(host));
+  return TakeOf(std::move(owners), bytes);
 }
 
-Shares::Share Shares::TakeAs(const std::string& owner) {
+Shares::Share Shares::TakeAs(const std::string& owner) { return TakeOf({owner}, 0); }
+
+Shares::Share Shares::TakeOf(std::vector<std::string> owners, uint64_t bytes) {
   {
     base::MutexLock lock(mutex_);
-    if (!Fits(CountOf(hosts_, owner))) return nullptr;
-    ++all_;
-    ++hosts_[owner];
+    for (const std::string& owner : owners) {
+      const auto found = owners_.find(owner);
+      if (!Fits(found == owners_.end() ? Sum{} : found->second, bytes)) return nullptr;
+    }
+    for (const std::string& owner : owners) {
+      Sum& own = owners_[owner];
+      ++own.threads;
+      own.bytes += bytes;
+    }
+    ++all_.threads;
+    all_.bytes += bytes;
   }
-  return Share(this, [owner](void* self) { static_cast<Shares*>(self)->GiveBackOf(owner); });
+  return Share(this, [owners = std::move(owners), bytes](void* self) {
+    static_cast<Shares*>(self)->GiveBack(owners, bytes);
+  });
+}
+
+// One request as large as all that there is fits where nobody else has any.
+bool Shares::Fits(const Sum& own, uint64_t bytes) const {
+  if (own.threads >= most_ - all_.threads) return false;
+  return bytes == 0 || own.bytes + all_.bytes + bytes <= most_bytes_;
 }
 
 size_t Shares::taken() const {
   base::MutexLock lock(mutex_);
-  return all_;
+  return all_.threads;
 }
 
-void Shares::GiveBackOf(const std::string& host) {
+void Shares::GiveBack(const std::vector<std::string>& owners, uint64_t bytes) {
   base::MutexLock lock(mutex_);
-  --all_;
-  Less(&hosts_, host);
-}
-
-void Shares::GiveBack(block::SessionId session, const std::string& host) {
-  base::MutexLock lock(mutex_);
-  --all_;
-  Less(&sessions_, session);
-  if (!host.empty()) Less(&hosts_, host);
+  --all_.threads;
+  all_.bytes -= bytes;
+  for (const std::string& owner : owners) {
+    const auto found = owners_.find(owner);
+    found->second.bytes -= bytes;
+    if (--found->second.threads == 0) owners_.erase(found);
+  }
 }
 
 }  // namespace prefixd::daemon

@@ -1,11 +1,13 @@
-// How many of the daemon's threads one session, and one host behind TCP, may keep at a time: never
-// more than it leaves to others. Alone it gets a half of them. The same of sessions, by process or
-// host.
+// How many of the daemon's threads one session, and one host behind TCP, may keep at a time, and how
+// much memory with them: never more than it leaves to others. Alone it gets a half of the threads.
+// The same of sessions, by process or host.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "block/ids.h"
@@ -18,10 +20,12 @@ class Shares {
   // One thread; given back with the last copy.
   using Share = std::shared_ptr<void>;
 
-  explicit Shares(size_t most) : most_(most) {}
+  // `most_bytes`: of memory that goes with the threads.
+  explicit Shares(size_t most, uint64_t most_bytes = 0) : most_(most), most_bytes_(most_bytes) {}
   // nullptr: the session, or its host, has its share. `peer` as gRPC names it; those on a unix
   // socket have no host. Must outlive what it gives.
-  Share Take(block::SessionId session, const std::string& peer) PREFIXD_EXCLUDES(mutex_);
+  Share Take(block::SessionId session, const std::string& peer, uint64_t bytes = 0)
+      PREFIXD_EXCLUDES(mutex_);
   // For what no session asks for: of a process, or a host, of this name. nullptr: all are taken, or
   // it has its share.
   Share TakeAs(const std::string& owner) PREFIXD_EXCLUDES(mutex_);
@@ -29,15 +33,19 @@ class Shares {
   size_t most() const { return most_; }
 
  private:
-  bool Fits(size_t own) const PREFIXD_REQUIRES(mutex_) { return own < most_ - all_; }
-  void GiveBack(block::SessionId session, const std::string& host) PREFIXD_EXCLUDES(mutex_);
-  void GiveBackOf(const std::string& host) PREFIXD_EXCLUDES(mutex_);
+  struct Sum {
+    size_t threads = 0;
+    uint64_t bytes = 0;
+  };
+  Share TakeOf(std::vector<std::string> owners, uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
+  bool Fits(const Sum& own, uint64_t bytes) const PREFIXD_REQUIRES(mutex_);
+  void GiveBack(const std::vector<std::string>& owners, uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
 
   const size_t most_;
+  const uint64_t most_bytes_;
   mutable base::Mutex mutex_;
-  size_t all_ PREFIXD_GUARDED_BY(mutex_) = 0;  // at most most_
-  std::map<block::SessionId, size_t> sessions_ PREFIXD_GUARDED_BY(mutex_);
-  std::map<std::string, size_t> hosts_ PREFIXD_GUARDED_BY(mutex_);
+  Sum all_ PREFIXD_GUARDED_BY(mutex_);
+  std::map<std::string, Sum> owners_ PREFIXD_GUARDED_BY(mutex_);  // none without a thread
 };
 
 // "ipv4:10.0.0.7" of "ipv4:10.0.0.7:4711"; empty of one on a unix socket.

@@ -51,7 +51,7 @@ bool Threads::HasFree() {
 void Threads::Add(Work work) {
   queue_.push_back(std::move(work));
   ++unfinished_;
-  wake_.NotifyAll();
+  wake_.NotifyOne();
 }
 
 void Threads::Loop() {

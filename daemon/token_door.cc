@@ -13,23 +13,22 @@ class Refusal final : public Stream {
 
 }  // namespace
 
-Sessions::Reactor* TokenDoor::Attach(Context* context, const v1::AttachRequest* request) {
+Sessions::Reactor* TokenDoor::Attach(Context* context, const Message* request) {
   const grpc::Status status = CheckToken(token_, *context);
   if (!status.ok()) return new Refusal<Sessions::Reactor>(status);
   return inside_->Attach(context, request);
 }
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* TokenDoor::Put(Context* context,
-                                                          grpc::ByteBuffer* reply) {
+grpc::ServerReadReactor<TokenDoor::Message>* TokenDoor::Put(Context* context, Message* reply) {
   const grpc::Status status = CheckToken(token_, *context);
-  if (!status.ok()) return new Refusal<grpc::ServerReadReactor<grpc::ByteBuffer>>(status);
+  if (!status.ok()) return new Refusal<grpc::ServerReadReactor<Message>>(status);
   return inside_->Put(context, reply);
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* TokenDoor::Fetch(Context* context,
-                                                             const grpc::ByteBuffer* request) {
+grpc::ServerWriteReactor<TokenDoor::Message>* TokenDoor::Fetch(Context* context,
+                                                               const Message* request) {
   const grpc::Status status = CheckToken(token_, *context);
-  if (!status.ok()) return new Refusal<grpc::ServerWriteReactor<grpc::ByteBuffer>>(status);
+  if (!status.ok()) return new Refusal<grpc::ServerWriteReactor<Message>>(status);
   return inside_->Fetch(context, request);
 }
 

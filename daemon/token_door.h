@@ -13,68 +13,57 @@ class TokenDoor final : public internal::Everything {
  public:
   using Reactor = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
+  using Message = grpc::ByteBuffer;
 
   // Both must outlive this.
   TokenDoor(PrefixCacheService* inside, const Token* token) : inside_(inside), token_(token) {}
 
-  Sessions::Reactor* Attach(Context* context, const v1::AttachRequest* request) override;
-  grpc::ServerReadReactor<grpc::ByteBuffer>* Put(Context* context,
-                                                 grpc::ByteBuffer* reply) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(Context* context,
-                                                    const grpc::ByteBuffer* request) override;
+  Sessions::Reactor* Attach(Context* context, const Message* request) override;
+  grpc::ServerReadReactor<Message>* Put(Context* context, Message* reply) override;
+  grpc::ServerWriteReactor<Message>* Fetch(Context* context, const Message* request) override;
 
-  Reactor* OpenSpace(Context* context, const v1::OpenSpaceRequest* request,
-                     v1::OpenSpaceReply* reply) override {
+  Reactor* OpenSpace(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::OpenSpace, context, request, reply);
   }
-  Reactor* NotShared(Context* context, const v1::NotSharedRequest* request,
-                     v1::Ack* reply) override {
+  Reactor* NotShared(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::NotShared, context, request, reply);
   }
-  Reactor* Match(Context* context, const v1::AcquireRequest* request,
-                 v1::AcquireReply* reply) override {
+  Reactor* Match(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Match, context, request, reply);
   }
-  Reactor* Acquire(Context* context, const v1::AcquireRequest* request,
-                   v1::AcquireReply* reply) override {
+  Reactor* Acquire(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Acquire, context, request, reply);
   }
-  Reactor* Prefetch(Context* context, const v1::AcquireRequest* request,
-                    v1::PrefetchReply* reply) override {
+  Reactor* Prefetch(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Prefetch, context, request, reply);
   }
-  Reactor* Join(Context* context, const v1::JoinRequest* request,
-                v1::AcquireReply* reply) override {
+  Reactor* Join(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Join, context, request, reply);
   }
-  Reactor* Release(Context* context, const v1::ReleaseRequest* request, v1::Ack* reply) override {
+  Reactor* Release(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Release, context, request, reply);
   }
-  Reactor* Reserve(Context* context, const v1::ReserveRequest* request,
-                   v1::ReserveReply* reply) override {
+  Reactor* Reserve(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Reserve, context, request, reply);
   }
-  Reactor* Commit(Context* context, const v1::CommitRequest* request,
-                  v1::CommitReply* reply) override {
+  Reactor* Commit(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Commit, context, request, reply);
   }
-  Reactor* Abandon(Context* context, const v1::AbandonRequest* request, v1::Ack* reply) override {
+  Reactor* Abandon(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Abandon, context, request, reply);
   }
-  Reactor* Pin(Context* context, const v1::PinRequest* request, v1::PinReply* reply) override {
+  Reactor* Pin(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Pin, context, request, reply);
   }
-  Reactor* Unpin(Context* context, const v1::UnpinRequest* request,
-                 v1::UnpinReply* reply) override {
+  Reactor* Unpin(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Unpin, context, request, reply);
   }
 
  private:
-  template <typename Request, typename Reply>
-  Reactor* Pass(Reactor* (PrefixCacheService::*method)(Context*, const Request*, Reply*),
-                Context* context, const Request* request, Reply* reply) {
+  using Verb = Reactor* (PrefixCacheService::*)(Context*, const Message*, Message*);
+  Reactor* Pass(Verb verb, Context* context, const Message* request, Message* reply) {
     const grpc::Status status = CheckToken(token_, *context);
-    return status.ok() ? (inside_->*method)(context, request, reply) : Answer(context, status);
+    return status.ok() ? (inside_->*verb)(context, request, reply) : Answer(context, status);
   }
 
   PrefixCacheService* const inside_;

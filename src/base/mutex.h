@@ -80,6 +80,8 @@ class CondVar {
     return cv_.wait_until(mutex, deadline) == std::cv_status::no_timeout;
   }
   void NotifyAll() { cv_.notify_all(); }
+  // Where all who wait would do the same.
+  void NotifyOne() { cv_.notify_one(); }
 
  private:
   std::condition_variable_any cv_;

@@ -296,21 +296,97 @@ TEST_F(BadInputTest, GarbageOnTheSocketOnlyClosesThatConnection) {
   }
 }
 
-TEST_F(BadInputTest, AMessageThatIsNoProtobufIsAnError) {
-  grpc::GenericStub stub(Worker::Channel(target()));
-  grpc::Slice slice(std::string("\xff\xff\xff garbage"));
+// A unary call whose message is `bytes`, as they are.
+grpc::Status CallRaw(const std::string& target, const std::string& method, const std::string& bytes,
+                     grpc_compression_algorithm compression = GRPC_COMPRESS_NONE) {
+  grpc::GenericStub stub(Worker::Channel(target));
+  grpc::Slice slice(bytes);
   const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer reply;
   Context context;
+  context.set_compression_algorithm(compression);
   grpc::CompletionQueue queue;
-  auto call = stub.PrepareUnaryCall(&context, "/prefixd.v1.PrefixCache/OpenSpace", request, &queue);
+  auto call = stub.PrepareUnaryCall(&context, "/prefixd.v1." + method, request, &queue);
   call->StartCall();
   grpc::Status status;
   call->Finish(&reply, &status, nullptr);
   void* tag = nullptr;
   bool ok = false;
-  ASSERT_TRUE(queue.Next(&tag, &ok));
-  EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED);  // gRPC's own word for it
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  return status;
+}
+
+const char* const kUnaryVerbs[] = {"OpenSpace", "NotShared", "Match",  "Acquire",
+                                   "Prefetch",  "Join",      "Release", "Reserve",
+                                   "Commit",    "Abandon",   "Pin",    "Unpin"};
+
+TEST_F(BadInputTest, AMessageThatIsNoProtobufIsAnError) {
+  for (const char* verb : kUnaryVerbs) {
+    ExpectRefused(CallRaw(target(), std::string("PrefixCache/") + verb, "\xff\xff\xff garbage"),
+                  StatusCode::INVALID_ARGUMENT, "the request is no ");
+  }
+}
+
+// A few bytes of a message can be a hundred times as many in memory: nobody parses such a one.
+TEST_F(BadInputTest, T3AMessageThatWouldUnfoldToTooMuchIsRefusedUnparsed) {
+  const auto repeat = [](const std::string& piece, size_t bytes) {
+    std::string text;
+    while (text.size() < bytes) text += piece;
+    return text;
+  };
+  const struct {
+    const char* method;
+    std::string message;
+  } messages[] = {
+      {"PrefixCache/Acquire", repeat(std::string("\x12\0", 2), 4 << 20)},    // empty items
+      {"PrefixCache/Match", repeat(std::string("\x12\0", 2), 4 << 20)},
+      {"PrefixCache/Prefetch", repeat(std::string("\x1a\0", 2), 4 << 20)},   // empty releases
+      {"PrefixCache/Release", repeat(std::string("\x12\0", 2), 2 << 20)},
+      {"PrefixCache/Commit", repeat(std::string("\x32\0", 2), 2 << 20)},
+      {"PrefixCache/Join", repeat(std::string("\x78\1", 2), 2 << 20)},       // fields nobody knows
+      {"Admin/GetStats", repeat(std::string("\x78\1", 2), 2 << 20)},
+      {"Admin/GetConfig", repeat(std::string("\x78\1", 2), 2 << 20)},
+  };
+  for (const auto& [method, message] : messages) {
+    SCOPED_TRACE(method);
+    ExpectRefused(CallRaw(target(), method, message), StatusCode::INVALID_ARGUMENT,
+                  "takes more than 17825792 bytes of memory");
+  }
+  v1::AcquireRequest set = worker_->AcquireOf(space_, Tokens(1u << 21));
+  set.mutable_items(0)->set_set(1);
+  for (int i = 0; i < 15; ++i) {  // each has the tokens of the one before it
+    set.add_items()->set_set(1);
+    set.mutable_items(i + 1)->mutable_sequence()->set_space(space_);
+  }
+  Context context;
+  v1::AcquireReply reply;
+  ExpectRefused(worker_->cache->Match(&context, set, &reply), StatusCode::INVALID_ARGUMENT,
+                "the tokens and content of its items take more than");
+}
+
+// gRPC would unpack it whole, whatever size that is.
+TEST_F(BadInputTest, T3ACompressedMessageIsRefused) {
+  const grpc::Status status = CallRaw(target(), "PrefixCache/Match", std::string(1 << 20, '\0'),
+                                      GRPC_COMPRESS_GZIP);
+  EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED) << status.error_message();
+}
+
+TEST_F(BadInputTest, T2ALongMessageIsServedApartAndAnsweredAsAnyOther) {
+  const Tokens tokens = SomeTokens(31, 200'000);
+  const uint64_t before = worker_->Counter("requests.long");
+  v1::AcquireReply reply;
+  Context context;
+  ASSERT_TRUE(worker_->cache->Match(&context, worker_->AcquireOf(space_, tokens), &reply).ok());
+  EXPECT_EQ(reply.answers_size(), 1);
+  v1::PrefetchReply hints;
+  Context hint;
+  ASSERT_TRUE(worker_->cache->Prefetch(&hint, worker_->AcquireOf(space_, tokens), &hints).ok());
+  EXPECT_EQ(worker_->Counter("requests.long"), before + 2);
+  v1::AcquireRequest waits = worker_->AcquireOf(space_, tokens);
+  waits.mutable_items(0)->set_wait_pending_ms(1);
+  Context waiting;
+  EXPECT_TRUE(worker_->cache->Acquire(&waiting, waits, &reply).ok());
+  EXPECT_EQ(worker_->Counter("requests.long"), before + 3);
 }
 
 }  // namespace

@@ -295,6 +295,27 @@ TEST(SharesTest, T4NobodyHasMoreThanItLeavesToOthers) {
   EXPECT_EQ(daemon::HostOf("unix:"), "");
 }
 
+TEST(SharesTest, T3NobodyKeepsMoreMemoryWithItsThreadsThanItLeavesToOthers) {
+  daemon::Shares shares(64, 1000);
+  const auto whole = shares.Take({1}, "unix:", 1000);
+  EXPECT_NE(whole, nullptr) << "the largest request fits where nobody else has any";
+  EXPECT_EQ(shares.Take({2}, "unix:", 1), nullptr);
+  EXPECT_NE(shares.Take({2}, "unix:"), nullptr) << "what takes no memory is not refused for it";
+}
+
+TEST(SharesTest, T3MemoryIsGivenBackWithTheThread) {
+  daemon::Shares shares(64, 1000);
+  std::vector<daemon::Shares::Share> own;
+  while (auto share = shares.Take({1}, "unix:", 100)) own.push_back(share);
+  EXPECT_EQ(own.size(), 5u);  // with one more it would have more than is left
+  std::vector<daemon::Shares::Share> others;
+  while (auto share = shares.Take({2}, "unix:", 100)) others.push_back(share);
+  EXPECT_EQ(others.size(), 3u);
+  own.clear();
+  others.clear();
+  EXPECT_NE(shares.Take({3}, "unix:", 1000), nullptr);
+}
+
 // T2: what a session held is known once the index is loaded; who resumes waits for it alone.
 TEST_F(WaitsTest, T2SessionsThatResumeWhileTheIndexLoadsAreInNobodysWay) {
   constexpr int kResuming = 64;  // more than gRPC has threads

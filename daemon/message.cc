@@ -1,0 +1,47 @@
+#include "daemon/message.h"
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/impl/codegen/proto_utils.h"  // of which services are generated
+#include "grpcpp/support/proto_buffer_reader.h"
+#include "grpcpp/support/proto_buffer_writer.h"
+
+#include "base/status.h"
+#include "wire/limits.h"
+#include "wire/unfolded.h"
+
+namespace prefixd::daemon {
+
+absl::StatusOr<uint64_t> UnfoldedBytes(const google::protobuf::Descriptor& type,
+                                       const grpc::ByteBuffer& message, uint64_t most_bytes) {
+  if (message.Length() > most_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(type.name(), ": ", message.Length(), " bytes, at most ", most_bytes,
+                     most_bytes == wire::kMaxMessageBytes ? " without tokens" : ""));
+  }
+  grpc::ByteBuffer bytes = message;  // the same slices
+  grpc::ProtoBufferReader reader(&bytes);
+  return wire::UnfoldedBytes(type, &reader, kMaxUnfoldedBytes);
+}
+
+absl::Status Parse(grpc::ByteBuffer* message, google::protobuf::Message* parsed) {
+  const grpc::Status status =
+      grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::Message>(message, parsed);
+  if (status.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the request is no ", parsed->GetDescriptor()->name()));
+}
+
+absl::Status ReadSmall(const grpc::ByteBuffer& message, google::protobuf::Message* parsed) {
+  PREFIXD_RETURN_IF_ERROR(
+      UnfoldedBytes(*parsed->GetDescriptor(), message, wire::kMaxMessageBytes).status());
+  grpc::ByteBuffer bytes = message;
+  return Parse(&bytes, parsed);
+}
+
+grpc::Status Write(const google::protobuf::Message& message, grpc::ByteBuffer* written) {
+  bool own = false;
+  return grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message,
+                                                                                   written, &own);
+}
+
+}  // namespace prefixd::daemon
