@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/generic/generic_stub.h"
 
 #include "base/status.h"
 #include "bench/raw_transfer.h"
@@ -141,6 +142,31 @@ absl::Status Unfinished(Attacker& attacker) {
     if (messages.Send("/prefixd.v1.PrefixCache/Match", 16 * kMiB - 1) == 0) break;
   }
   return absl::OkStatus();
+}
+
+// Two bytes of an empty item are two hundred once they are parsed.
+absl::Status Unfolding(Attacker& attacker) {
+  static const std::string items = [] {
+    std::string text;
+    while (text.size() < 16 * kMiB - 2) text += std::string("\x12\0", 2);
+    return text;
+  }();
+  grpc::GenericStub stub(attacker.session().channel());
+  grpc::Slice slice(items);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer reply;
+  grpc::ClientContext context;
+  Wait(&context, seconds(60));
+  grpc::CompletionQueue queue;
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/prefixd.v1.PrefixCache/Match", request, &queue);
+  call->StartCall();
+  grpc::Status status;
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return FromGrpc(status);
 }
 
 // A session's staging, mapped and written, whose session has ended.
@@ -282,6 +308,7 @@ constexpr Attack kAttacks[] = {
     {"long matches", Whole<nullptr, MatchLong>},
     {"long reservations", Whole<nullptr, ReserveLong>},
     {"unfinished messages", Unfinished},
+    {"messages that unfold", Unfolding},
     {"kept staging", KeepStaging},
     {"sessions", OpenSessions},
     {"salts", Salts},

@@ -196,7 +196,7 @@ int Main(int argc, char** argv) {
          "numbers, "
          "table, fused; trace: cache, daemon, tiers, daemon_tiers; ssd: spill, restore, churn, "
          "restart, budget, trace; "
-         "hostile: limits, crowd; "
+         "hostile: limits, beside, crowd; "
          "features: table, descriptors, shapes, "
          "chain, hybrid, overhead, numbers")
       ->delimiter(',');

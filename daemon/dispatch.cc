@@ -7,6 +7,11 @@ namespace {
 
 constexpr int kAdminThreads = 16;
 constexpr int kLaterThreads = 4;
+constexpr size_t kLongRequests = 1'024;  // that are there at a time
+// What they may take of memory, from their arrival to their answer; alone a process gets the
+// largest one.
+constexpr uint64_t kLongBytes = uint64_t{20} << 20;
+constexpr uint64_t kWaitingBytes = uint64_t{4} << 20;  // of short ones that wait
 
 }  // namespace
 
@@ -14,9 +19,10 @@ Dispatch::Dispatch(cache::Cache* cache, int threads, const StreamPatience& strea
     : cache_(cache),
       most_here_(wire::CallbackThreads() - 1),
       patience_(streams),
-      wait_shares_(2 * static_cast<size_t>(threads), kMaxUnfoldedBytes),
-      call_shares_(2 * static_cast<size_t>(threads), kMaxUnfoldedBytes),
+      wait_shares_(2 * static_cast<size_t>(threads), kWaitingBytes),
+      call_shares_(2 * static_cast<size_t>(threads), kWaitingBytes),
       stream_shares_(2 * static_cast<size_t>(threads)),
+      long_memory_(kLongRequests, kLongBytes),
       later_("prefixd later", kLaterThreads),
       long_(wire::CallbackThreads(), kMaxUnfoldedBytes),
       waits_("prefixd waits", 2 * threads),
@@ -38,6 +44,14 @@ grpc::Status Dispatch::RefuseShare(size_t most) {
       absl::StrCat("prefixd: of ", most,
                    " threads for such calls, or of the memory for their requests, this session, or "
                    "its host, has as much as it leaves to others; try again later"));
+}
+
+grpc::Status Dispatch::RefuseMemory() {
+  cache_->Count("refused.share");
+  return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                      absl::StrCat("prefixd: of ", kLongBytes,
+                                   " bytes for long requests this process, or host, has as much as "
+                                   "it leaves to others; try again later"));
 }
 
 std::shared_ptr<void> Dispatch::Running() { return running_; }

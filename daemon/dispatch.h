@@ -6,6 +6,7 @@
 //
 // Thread-safe.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@
 #include "daemon/stream_limit.h"
 #include "daemon/threads.h"
 #include "daemon/unary_call.h"
+#include "daemon/unix_listener.h"
 #include "wire/limits.h"
 #include "wire/stream_cpu.h"
 
@@ -51,11 +53,20 @@ class Dispatch {
       call->End(Call(cache_, verb.name).End(bytes.status()));
       return call;
     }
+    Shares::Share share;
+    const bool is_short = IsShort(message->Length(), *bytes);
+    if (!is_short) {
+      share = long_memory_.TakeAs(CallerOf(context->peer()),
+                                  std::max<uint64_t>(message->Length(), *bytes));
+      if (share == nullptr) {
+        call->End(RefuseMemory());
+        return call;
+      }
+    }
+    call->Asks({.verb = verb.name, .bytes = *bytes, .share = std::move(share)});
     // gRPC would keep it until the call is done.
     const auto taken = std::make_shared<grpc::ByteBuffer>();
     taken->Swap(const_cast<grpc::ByteBuffer*>(message));
-    const bool is_short = IsShort(taken->Length(), *bytes);
-    call->Asks({.verb = verb.name, .bytes = *bytes, .is_long = !is_short});
     const auto serve = [this, call, handle](grpc::ByteBuffer* from) {
       const absl::Status read = call->Read(from);
       if (read.ok()) return handle(call);
@@ -80,7 +91,7 @@ class Dispatch {
   // Seldom waits: on this thread while another callback thread stays free.
   template <typename Work>
   void Quick(HandOutCall* call, const Work& work) {
-    if (call->asked().is_long) return Run(call, work);  // this thread is no callback thread
+    if (call->asked().share != nullptr) return Run(call, work);  // this thread is no callback thread
     if (here_.fetch_add(1) >= most_here_) {
       here_.fetch_sub(1);
       return Waiting(call, work);
@@ -131,6 +142,8 @@ class Dispatch {
   grpc::Status Refuse(size_t most);
   // Answers one whose session has its share already.
   grpc::Status RefuseShare(size_t most);
+  // Answers a long one for which no memory is left.
+  grpc::Status RefuseMemory();
 
   // Held by what a drain waits for.
   std::shared_ptr<void> Running();
@@ -148,7 +161,8 @@ class Dispatch {
 
   template <typename Work>
   void OnThread(Threads* threads, Shares* shares, HandOutCall* call, const Work& work) {
-    const Shares::Share share = shares->Take(call->session(), call->peer(), call->asked().bytes);
+    const uint64_t bytes = call->asked().share == nullptr ? call->asked().bytes : 0;  // it has them
+    const Shares::Share share = shares->Take(call->session(), call->peer(), bytes);
     if (share == nullptr) return call->End(RefuseShare(shares->most()));
     threads->Post([this, call, work, share] { Run(call, work); });
   }
@@ -165,7 +179,7 @@ class Dispatch {
   const std::shared_ptr<int> running_ = std::make_shared<int>();
   wire::Carriers carriers_;
   // Before the threads that hold them.
-  Shares wait_shares_, call_shares_, stream_shares_;
+  Shares wait_shares_, call_shares_, stream_shares_, long_memory_;
   Threads later_;
   LongRequests long_;
   Threads waits_;

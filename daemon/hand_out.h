@@ -4,6 +4,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,7 +60,9 @@ class HandOut {
 struct Asked {
   const char* verb = "";  // under which it is counted: "rpc.match"
   uint64_t bytes = 0;     // of memory that the request takes
-  bool is_long = false;   // no callback thread serves it
+  // Of a long one, which no callback thread serves: its share of the memory for such, until the
+  // call is done.
+  std::shared_ptr<void> share = nullptr;
 };
 
 // The reactor of a unary call: knows whether its caller is there. Owned by itself until the call is
@@ -72,7 +75,7 @@ class HandOutCall : public grpc::ServerUnaryReactor {
 
   // For the thread that serves the call, before End.
   void BelongsTo(block::SessionId session) { hand_out_.set_session(session); }
-  void Asks(const Asked& asked) { asked_ = asked; }
+  void Asks(Asked asked) { asked_ = std::move(asked); }
   const Asked& asked() const { return asked_; }
   block::SessionId session() const { return hand_out_.session(); }
   std::string peer() const { return context_->peer(); }

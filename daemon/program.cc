@@ -60,7 +60,7 @@ void TrimHeaps() {
 // What gRPC may hold, beyond the RAM budget but for its share of bytes in flight.
 uint64_t MessageBytes(uint64_t ram_bytes) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  return 24 * kMiB + std::clamp(ram_bytes / 32, 4 * kMiB, 64 * kMiB);
+  return 18 * kMiB + std::clamp(ram_bytes / 32, 4 * kMiB, 64 * kMiB);
 }
 
 // What a disk may get over: the tier is opened then, without a restart.

@@ -16,18 +16,19 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_posix.h"
+#include "spdlog/spdlog.h"
 
 #include "base/status.h"
 #include "daemon/admin_service.h"
 #include "daemon/dispatch.h"
 #include "daemon/fd_socket.h"
+#include "daemon/inbound.h"
 #include "daemon/open_admin_service.h"
 #include "daemon/prefix_cache_service.h"
 #include "daemon/sessions.h"
 #include "daemon/socket_guard.h"
 #include "daemon/token_door.h"
 #include "daemon/unix_listener.h"
-#include "daemon/worker_lanes.h"
 #include "grpc/grpc.h"
 #include "wire/bulk_channel.h"
 #include "wire/limits.h"
@@ -37,6 +38,7 @@ namespace {
 
 constexpr int kMaxStreamsOfConnection = 1024;
 constexpr size_t kAdminMessageBytes = size_t{16} << 20;
+constexpr uint64_t kMostOfOne = wire::kMaxTokenMessageBytes + (uint64_t{1} << 20);  // and its stream
 
 // Workers on this host have this part of the messages' memory; where TCP is served, so has TCP.
 uint64_t PartOfMessages(const ServerOptions& options) {
@@ -59,8 +61,10 @@ class GrpcServer final : public Server {
         open_admin_(&admin_, &dispatch_, nullptr, options.admin_socket),
         tcp_admin_(&admin_, &dispatch_, token(), options.admin_socket),
         tcp_prefix_cache_(&prefix_cache_, token()),
-        workers_(PartOfMessages(options),
-                 [this](const grpc::ResourceQuota& messages) { return WorkerServer(messages); }) {
+        inbound_(std::max(PartOfMessages(options), kMostOfOne), [cache](const std::string& why) {
+          cache->Count("connections.cut");
+          spdlog::warn("{}", why);
+        }) {
     tcp_messages_.Resize(PartOfMessages(options));
     admin_messages_.Resize(kAdminMessageBytes);
   }
@@ -76,7 +80,6 @@ class GrpcServer final : public Server {
   bool idle() const override { return dispatch_.idle(); }
   void BeginDrain(uint32_t deadline_ms) override {
     for (const auto& server : servers_) server->GetHealthCheckService()->SetServingStatus(false);
-    workers_.StopServing();
     sessions_.Drain(deadline_ms);
   }
   void Stop() override {
@@ -86,7 +89,6 @@ class GrpcServer final : public Server {
     sessions_.EndAll();
     const auto end = std::chrono::system_clock::now() + std::chrono::seconds(1);
     for (const auto& server : servers_) server->Shutdown(end);
-    workers_.Shutdown(end);
     for (const auto& server : servers_) server->Wait();
   }
 
@@ -95,7 +97,6 @@ class GrpcServer final : public Server {
   absl::Status ListenForWorkers();
   absl::Status ListenForPeople();
   absl::Status ListenOnTcp();
-  std::unique_ptr<grpc::Server> WorkerServer(const grpc::ResourceQuota& messages);
 
   cache::Cache* const cache_;
   const ServerOptions options_;
@@ -107,20 +108,20 @@ class GrpcServer final : public Server {
   AdminService admin_;
   OpenAdminService open_admin_, tcp_admin_;
   TokenDoor tcp_prefix_cache_;
-  // People get through while workers send too much, and workers of this host while others do.
+  // People get through while workers send too much, and workers of this host while others do, whose
+  // connections gRPC accepts itself.
   grpc::ResourceQuota tcp_messages_{"prefixd tcp"}, admin_messages_{"prefixd admin"};
   std::unique_ptr<UnixListener> listener_, admin_listener_;
-  std::vector<std::unique_ptr<grpc::Server>> servers_;  // of people and of TCP
-  WorkerLanes workers_;                                 // last: go first
+  Inbound inbound_;  // of the workers' socket
+  std::vector<std::unique_ptr<grpc::Server>> servers_;
   int port_ = 0;
   bool stopped_ = false;
 };
 
 // gRPC 1.51 looks at a message's size when it has received all of it, and takes as many as a peer
-// begins: its quota of memory alone bounds them. It would unpack a compressed one of any size, too:
-// nothing is compressed here.
-void Configure(grpc::ServerBuilder* builder, const grpc::ResourceQuota& messages) {
-  builder->SetResourceQuota(messages);
+// begins: where Inbound does not look, its quota of memory alone bounds them. It would unpack a
+// compressed one of any size, too: nothing is compressed here.
+void Configure(grpc::ServerBuilder* builder) {
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP})
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
@@ -143,14 +144,6 @@ absl::Status CannotListen(const std::string& where) {
       absl::StrCat("server: cannot listen on ", where, ": in use, or not allowed"));
 }
 
-std::unique_ptr<grpc::Server> GrpcServer::WorkerServer(const grpc::ResourceQuota& messages) {
-  grpc::ServerBuilder builder;
-  Configure(&builder, messages);
-  builder.RegisterService(&prefix_cache_);
-  builder.RegisterService(&open_admin_);
-  return builder.BuildAndStart();
-}
-
 absl::Status GrpcServer::ListenForWorkers() {
   if (options_.socket.empty()) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(listener_, UnixListener::Listen(options_.socket));
@@ -161,8 +154,17 @@ absl::Status GrpcServer::ListenForWorkers() {
           return cache_->OpenFiles(key, peer);
         }));
   }
-  if (!workers_.Open()) return CannotListen(options_.socket);
-  listener_->Start([this](int fd) { workers_.Take(fd); });
+  grpc::ServerBuilder builder;
+  Configure(&builder);
+  builder.RegisterService(&prefix_cache_);
+  builder.RegisterService(&open_admin_);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return CannotListen(options_.socket);
+  servers_.push_back(std::move(server));
+  listener_->Start([this, workers = servers_.back().get()](int fd) {
+    inbound_.Watch(fd);
+    grpc::AddInsecureChannelFromFd(workers, fd);
+  });
   return absl::OkStatus();
 }
 
@@ -174,7 +176,8 @@ absl::Status GrpcServer::ListenForPeople() {
                            {.mode = options_.admin_group.has_value() ? 0660u : 0600u,
                             .group = options_.admin_group}));
   grpc::ServerBuilder builder;
-  Configure(&builder, admin_messages_);
+  Configure(&builder);
+  builder.SetResourceQuota(admin_messages_);
   builder.RegisterService(&admin_);
   servers_.push_back(builder.BuildAndStart());
   if (servers_.back() == nullptr) {
@@ -193,7 +196,8 @@ absl::Status GrpcServer::ListenOnTcp() {
         "server: ", options_.listen, " wants a token: any user of this host connects"));
   }
   grpc::ServerBuilder builder;
-  Configure(&builder, tcp_messages_);
+  Configure(&builder);
+  builder.SetResourceQuota(tcp_messages_);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(&tcp_prefix_cache_);
   builder.RegisterService(&tcp_admin_);

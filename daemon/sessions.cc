@@ -264,7 +264,7 @@ Sessions::Reactor* Sessions::Attach(const grpc::ByteBuffer& message, const std::
     return new Refusal(call.End(absl::UnavailableError("attach: the daemon is stopping")));
   }
   const std::optional<base::Peer> process = UnixPeer(peer);
-  absl::StatusOr<Shares::Share> seat = TakeSeat(process ? base::Describe(*process) : HostOf(peer));
+  absl::StatusOr<Shares::Share> seat = TakeSeat(CallerOf(peer));
   if (!seat.ok()) return new Refusal(call.End(seat.status()));
   auto* stream = new Stream(this, request, WhyNoArena(request, process.has_value()),
                             *std::move(seat), process);

@@ -17,7 +17,9 @@ Shares::Share Shares::Take(block::SessionId session, const std::string& peer, ui
   return TakeOf(std::move(owners), bytes);
 }
 
-Shares::Share Shares::TakeAs(const std::string& owner) { return TakeOf({owner}, 0); }
+Shares::Share Shares::TakeAs(const std::string& owner, uint64_t bytes) {
+  return TakeOf({owner}, bytes);
+}
 
 Shares::Share Shares::TakeOf(std::vector<std::string> owners, uint64_t bytes) {
   {

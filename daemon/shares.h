@@ -28,7 +28,7 @@ class Shares {
       PREFIXD_EXCLUDES(mutex_);
   // For what no session asks for: of a process, or a host, of this name. nullptr: all are taken, or
   // it has its share.
-  Share TakeAs(const std::string& owner) PREFIXD_EXCLUDES(mutex_);
+  Share TakeAs(const std::string& owner, uint64_t bytes = 0) PREFIXD_EXCLUDES(mutex_);
   size_t taken() const PREFIXD_EXCLUDES(mutex_);
   size_t most() const { return most_; }
 

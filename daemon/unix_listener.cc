@@ -19,6 +19,7 @@
 #include "absl/strings/strip.h"
 
 #include "base/status.h"
+#include "daemon/shares.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -40,6 +41,11 @@ std::optional<base::Peer> UnixPeer(const std::string& peer) {
 
 std::string AddressOf(const std::string& peer) {
   return absl::StartsWith(peer, kDescriptorPeer) ? "unix:" : peer;
+}
+
+std::string CallerOf(const std::string& peer) {
+  const std::optional<base::Peer> process = UnixPeer(peer);
+  return process.has_value() ? base::Describe(*process) : HostOf(peer);
 }
 
 absl::StatusOr<int> ListenAt(const std::string& path, int type, const SocketAccess& access) {

@@ -26,6 +26,9 @@ std::optional<base::Peer> UnixPeer(const std::string& peer);
 // they are.
 std::string AddressOf(const std::string& peer);
 
+// Who shares are counted for: the process behind a unix socket, or the host behind TCP.
+std::string CallerOf(const std::string& peer);
+
 // Who may connect to a socket: fixed before anybody can.
 struct SocketAccess {
   uint32_t mode = 0660;

@@ -95,8 +95,48 @@ TEST_F(UnfinishedTest, AnotherProcessesSessionsDoNotPayForThem) {
   }
   int ended = 0;
   ::waitpid(attacker, &ended, 0);
-  EXPECT_EQ(ended, 0) << "its own messages are bounded by its part";
+  EXPECT_EQ(ended, 0) << "its own messages are bounded";
   EXPECT_EQ(worker_->Stats().sessions(), 3u);
+  EXPECT_GE(worker_->Counter("connections.cut"), 1u);
+}
+
+// T3: however fast they come, gRPC never has more of them than it may.
+TEST_F(UnfinishedTest, WhoeverHasMostIsCutAndWhoHasLittleStays) {
+  const auto little = std::make_unique<RawHttp2>(dir_.path() + "/s");
+  little->Begin("/prefixd.v1.PrefixCache/Match", 1 << 20);
+  while (little->Step()) {
+  }
+  EXPECT_EQ(little->unfinished_bytes(), uint64_t{1} << 20 | 4) << "but for its last byte";
+  std::vector<std::unique_ptr<RawHttp2>> much;
+  for (int i = 0; i < 4; ++i) {
+    much.push_back(std::make_unique<RawHttp2>(dir_.path() + "/s"));
+    much.back()->Begin("/prefixd.v1.PrefixCache/Match", 15 << 20);
+  }
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const auto& client : much) moved |= client->Step();
+    uint64_t bytes = 0;
+    for (const auto& client : much) bytes += client->unfinished_bytes();
+    EXPECT_LE(bytes, message_bytes_ + (uint64_t{4} << 20)) << "and what is in the sockets";
+  }
+  little->Step();
+  EXPECT_EQ(little->unfinished_bytes(), uint64_t{1} << 20 | 4);
+  EXPECT_GE(worker_->Counter("connections.cut"), 2u);
+  EXPECT_EQ(worker_->Stats().sessions(), 1u);
+}
+
+// T3: a call that has begun costs the daemon some, without any message.
+TEST_F(UnfinishedTest, StreamsWithoutAMessageCountToo) {
+  std::vector<std::unique_ptr<RawHttp2>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<RawHttp2>(dir_.path() + "/s"));
+    for (int j = 0; j < 1000; ++j) clients.back()->Begin("/prefixd.v1.PrefixCache/Put", 1);
+  }
+  EXPECT_TRUE(Eventually([&](const v1::GetStatsReply&) {
+    for (const auto& client : clients) client->Step();
+    return worker_->Counter("connections.cut") >= 4;
+  }));
+  EXPECT_EQ(worker_->Stats().sessions(), 1u);
 }
 
 }  // namespace

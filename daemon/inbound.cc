@@ -1,0 +1,199 @@
+#include "daemon/inbound.h"
+
+#include <dlfcn.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace prefixd::daemon {
+namespace {
+
+// The socket itself: descriptors' numbers come again. 0: it is none.
+uint64_t CookieOf(int fd) {
+  uint64_t cookie = 0;
+  socklen_t bytes = sizeof(cookie);
+  return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0 ? cookie : 0;
+}
+
+}  // namespace
+
+class Inbound::Connection {
+ public:
+  Connection(int fd, std::shared_ptr<All> all)
+      : fd_(fd), cookie_(CookieOf(fd)), peer_(base::PeerOf(fd)), all_(std::move(all)) {}
+
+  bool is_open() const { return cookie_ != 0 && CookieOf(fd_) == cookie_; }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  std::string Describe() const {
+    return peer_.has_value() ? base::Describe(*peer_) : "a process that is not known";
+  }
+  // False: it was cut.
+  bool Read(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
+  // Has nothing any more, whatever it reads. False: as before.
+  bool Leave() PREFIXD_EXCLUDES(mutex_);
+  // gRPC hears of it where it reads next.
+  void Cut() { ::shutdown(fd_, SHUT_RDWR); }
+
+ private:
+  const int fd_;
+  const uint64_t cookie_;
+  const std::optional<base::Peer> peer_;
+  const std::shared_ptr<All> all_;
+  base::Mutex mutex_;
+  InboundFrames frames_ PREFIXD_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> bytes_{0};  // changes under the mutex
+  bool left_ PREFIXD_GUARDED_BY(mutex_) = false;
+};
+
+struct Inbound::All {
+  All(uint64_t bytes, std::function<void(const std::string&)> told)
+      : most_bytes(bytes), on_cut(std::move(told)) {}
+
+  // Leaves no more than may be.
+  void CutTheLargest() PREFIXD_EXCLUDES(mutex);
+  void ForgetTheClosed() PREFIXD_REQUIRES(mutex);
+
+  const uint64_t most_bytes;
+  const std::function<void(const std::string&)> on_cut;
+  std::atomic<uint64_t> bytes{0};
+  base::Mutex mutex;  // taken before a connection's own
+  std::vector<std::shared_ptr<Connection>> connections PREFIXD_GUARDED_BY(mutex);
+};
+
+bool Inbound::Connection::Read(const msghdr& message, size_t count) {
+  uint64_t all = 0;
+  {
+    base::MutexLock lock(mutex_);
+    if (left_) return false;
+    for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
+      const size_t here = std::min(count, message.msg_iov[i].iov_len);
+      frames_.Read({static_cast<const std::byte*>(message.msg_iov[i].iov_base), here});
+      count -= here;
+    }
+    const uint64_t now = frames_.unfinished_bytes();
+    all = all_->bytes += now - bytes_.exchange(now);  // modulo 2^64: it may be less
+  }
+  if (all > all_->most_bytes) all_->CutTheLargest();
+  return true;
+}
+
+bool Inbound::Connection::Leave() {
+  base::MutexLock lock(mutex_);
+  if (std::exchange(left_, true)) return false;
+  all_->bytes -= bytes_.exchange(0);
+  return true;
+}
+
+void Inbound::All::ForgetTheClosed() {
+  std::erase_if(connections, [](const std::shared_ptr<Connection>& connection) {
+    if (connection->is_open()) return false;
+    connection->Leave();
+    return true;
+  });
+}
+
+void Inbound::All::CutTheLargest() {
+  std::vector<std::string> told;
+  {
+    base::MutexLock lock(mutex);
+    ForgetTheClosed();  // gRPC does so without a word
+    while (bytes > most_bytes) {
+      const auto largest = std::ranges::max_element(
+          connections, {}, [](const std::shared_ptr<Connection>& one) { return one->bytes(); });
+      if (largest == connections.end()) break;
+      told.push_back(absl::StrCat("connection of ", (*largest)->Describe(),
+                                  " cut: it had sent ", (*largest)->bytes(),
+                                  " bytes of messages that are not whole, all together ",
+                                  bytes.load(), ", at most ", most_bytes));
+      (*largest)->Leave();
+      (*largest)->Cut();
+      connections.erase(largest);
+    }
+  }
+  for (const std::string& line : told) on_cut(line);
+}
+
+namespace {
+
+// Of the process, by descriptor: recvmsg knows no more.
+struct Watched {
+  base::Mutex mutex;
+  std::unordered_map<int, std::shared_ptr<Inbound::Connection>> connections
+      PREFIXD_GUARDED_BY(mutex);
+};
+Watched& TheWatched() {
+  static auto* const watched = new Watched;  // gRPC's threads may outlive everything else
+  return *watched;
+}
+
+std::shared_ptr<Inbound::Connection> Find(int fd) {
+  Watched& watched = TheWatched();
+  base::MutexLock lock(watched.mutex);
+  const auto found = watched.connections.find(fd);
+  return found == watched.connections.end() ? nullptr : found->second;
+}
+
+// Unless the number is another connection's by now.
+void Forget(int fd, const std::shared_ptr<Inbound::Connection>& connection) {
+  connection->Leave();
+  Watched& watched = TheWatched();
+  base::MutexLock lock(watched.mutex);
+  const auto found = watched.connections.find(fd);
+  if (found != watched.connections.end() && found->second == connection) {
+    watched.connections.erase(found);
+  }
+}
+
+}  // namespace
+
+// Whether gRPC may have what recvmsg gave.
+bool Look(int fd, const msghdr& message, size_t got) {
+  const auto connection = Find(fd);
+  if (connection == nullptr) return true;
+  if (connection->is_open()) return connection->Read(message, got);
+  Forget(fd, connection);  // the number has come again
+  return true;
+}
+
+Inbound::Inbound(uint64_t most_bytes, std::function<void(const std::string&)> on_cut)
+    : all_(std::make_shared<All>(most_bytes, std::move(on_cut))) {}
+
+Inbound::~Inbound() {
+  base::MutexLock lock(all_->mutex);
+  for (const auto& connection : all_->connections) connection->Leave();
+  all_->connections.clear();
+}
+
+void Inbound::Watch(int fd) {
+  const auto connection = std::make_shared<Connection>(fd, all_);
+  {
+    Watched& watched = TheWatched();
+    base::MutexLock lock(watched.mutex);
+    watched.connections[fd] = connection;
+  }
+  base::MutexLock lock(all_->mutex);
+  if (all_->connections.size() == all_->connections.capacity()) all_->ForgetTheClosed();
+  all_->connections.push_back(connection);
+}
+
+}  // namespace prefixd::daemon
+
+// Libraries find this function before libc's: gRPC reads its connections with it.
+extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(  // NOLINT: libc's name
+    int fd, msghdr* message, int flags) {
+  static const auto receive =
+      reinterpret_cast<decltype(&::recvmsg)>(::dlsym(RTLD_NEXT, "recvmsg"));
+  const ssize_t got = receive(fd, message, flags);
+  if (got <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return got;
+  if (prefixd::daemon::Look(fd, *message, static_cast<size_t>(got))) return got;
+  errno = ECONNRESET;
+  return -1;
+}

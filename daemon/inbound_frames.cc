@@ -1,0 +1,108 @@
+#include "daemon/inbound_frames.h"
+
+#include <algorithm>
+
+namespace prefixd::daemon {
+namespace {
+
+// What gRPC 1.51 keeps of a call that has begun, and this of its stream.
+constexpr uint64_t kStreamBytes = 16'384;
+
+uint32_t BigEndian(const uint8_t* bytes, int count) {
+  uint32_t value = 0;
+  for (int i = 0; i < count; ++i) value = value << 8 | bytes[i];
+  return value;
+}
+
+}  // namespace
+
+void InboundFrames::Read(std::span<const std::byte> bytes) {
+  const size_t preface = std::min(bytes.size(), preface_left_);
+  preface_left_ -= preface;
+  bytes = bytes.subspan(preface);
+  while (!bytes.empty()) {
+    if (head_bytes_ < kHeadBytes) {
+      head_[head_bytes_++] = std::to_integer<uint8_t>(bytes.front());
+      bytes = bytes.subspan(1);
+      if (head_bytes_ == kHeadBytes) BeginFrame();
+    } else {
+      bytes = Payload(bytes);
+    }
+  }
+}
+
+void InboundFrames::BeginFrame() {
+  payload_left_ = BigEndian(head_.data(), 3);
+  type_ = head_[3];
+  flags_ = head_[4];
+  stream_ = BigEndian(head_.data() + 5, 4) & 0x7fffffff;
+  padding_ = 0;
+  pad_length_comes_ = type_ == kData && (flags_ & kPadded) != 0;
+  if (payload_left_ == 0) EndFrame();
+}
+
+void InboundFrames::EndFrame() {
+  head_bytes_ = 0;
+  const bool ends = (type_ == kData || type_ == kHeaders) && (flags_ & kEndStream) != 0;
+  if (ends || type_ == kReset) Forget(stream_);
+}
+
+std::span<const std::byte> InboundFrames::Payload(std::span<const std::byte> bytes) {
+  size_t count = std::min<uint64_t>(bytes.size(), payload_left_);
+  if (pad_length_comes_) {
+    count = 1;
+    pad_length_comes_ = false;
+    padding_ = std::to_integer<uint8_t>(bytes.front());
+  } else if (type_ == kData) {
+    const uint64_t data_left = payload_left_ - std::min(padding_, payload_left_);
+    Data(bytes.first(std::min<uint64_t>(count, data_left)));
+  } else if (type_ == kHeaders || type_ == kContinuation) {
+    Headers(count);
+  }
+  payload_left_ -= count;
+  if (payload_left_ == 0) EndFrame();
+  return bytes.subspan(count);
+}
+
+InboundFrames::Stream& InboundFrames::Open() {
+  const auto [at, begun] = streams_.try_emplace(stream_);
+  if (begun) unfinished_bytes_ += kStreamBytes;
+  return at->second;
+}
+
+void InboundFrames::Headers(uint64_t bytes) {
+  Open().header_bytes += bytes;
+  unfinished_bytes_ += bytes;
+}
+
+void InboundFrames::Data(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  Stream& stream = Open();
+  while (!bytes.empty()) {
+    if (stream.prefix_bytes < kPrefixBytes) {
+      stream.prefix[stream.prefix_bytes++] = std::to_integer<uint8_t>(bytes.front());
+      bytes = bytes.subspan(1);
+      if (stream.prefix_bytes == kPrefixBytes)
+        stream.message_left = BigEndian(&stream.prefix[1], 4);
+    } else {
+      const uint64_t count = std::min<uint64_t>(bytes.size(), stream.message_left);
+      stream.message_left -= count;
+      stream.message_bytes += count;
+      unfinished_bytes_ += count;
+      bytes = bytes.subspan(count);
+    }
+    if (stream.prefix_bytes < kPrefixBytes || stream.message_left > 0) continue;
+    unfinished_bytes_ -= stream.message_bytes;
+    stream.prefix_bytes = 0;
+    stream.message_bytes = 0;
+  }
+}
+
+void InboundFrames::Forget(uint32_t stream) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return;
+  unfinished_bytes_ -= kStreamBytes + found->second.header_bytes + found->second.message_bytes;
+  streams_.erase(found);
+}
+
+}  // namespace prefixd::daemon

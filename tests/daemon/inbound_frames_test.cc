@@ -1,0 +1,128 @@
+// T3: what a connection has sent of messages that are not whole, however its bytes are cut.
+#include "daemon/inbound_frames.h"
+
+#include <map>
+#include <random>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace prefixd::daemon {
+namespace {
+
+constexpr uint64_t kStream = 16'384;  // what an open stream counts as
+enum Type : uint8_t { kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6 };
+
+std::string Number(uint64_t value, int bytes) {
+  std::string text;
+  while (bytes-- > 0) text.push_back(static_cast<char>(value >> 8 * bytes & 255));
+  return text;
+}
+std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+  return Number(payload.size(), 3) + static_cast<char>(type) + static_cast<char>(flags) +
+         Number(stream, 4) + payload;
+}
+std::string Padded(uint8_t flags, uint32_t stream, const std::string& data, size_t padding) {
+  return Frame(kData, flags | 8, stream,
+               static_cast<char>(padding) + data + std::string(padding, 'p'));
+}
+std::string Message(const std::string& body) {
+  return std::string(1, '\0') + Number(body.size(), 4) + body;
+}
+const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+void Feed(InboundFrames* frames, const std::string& text) {
+  frames->Read(std::as_bytes(std::span(text)));
+}
+
+TEST(InboundFramesTest, T3AMessageCountsUntilItIsWhole) {
+  InboundFrames frames;
+  Feed(&frames, kPreface + Frame(kSettings, 0, 0, "123456") + Frame(kHeaders, 4, 1, "headers"));
+  EXPECT_EQ(frames.unfinished_bytes(), kStream + 7);
+  const std::string message = Message(std::string(1000, 'm'));
+  Feed(&frames, Frame(kData, 0, 1, message.substr(0, 3)));
+  Feed(&frames, Frame(kData, 0, 1, message.substr(3, 500)));
+  EXPECT_EQ(frames.unfinished_bytes(), kStream + 7 + 498);
+  Feed(&frames, Frame(kData, 0, 1, message.substr(503)));
+  EXPECT_EQ(frames.unfinished_bytes(), kStream + 7);
+  Feed(&frames, Frame(kData, 1, 1, ""));
+  EXPECT_EQ(frames.unfinished_bytes(), 0u);
+}
+
+TEST(InboundFramesTest, T3PaddingIsNoPartOfAMessageAndAStreamThatIsResetIsGone) {
+  InboundFrames frames;
+  const std::string message = Message(std::string(40, 'm'));
+  Feed(&frames, kPreface + Padded(0, 7, message.substr(0, 2), 200) +
+                    Padded(0, 7, message.substr(2, 13), 5) + Frame(kPing, 0, 0, "12345678"));
+  EXPECT_EQ(frames.unfinished_bytes(), kStream + 10);
+  Feed(&frames, Frame(kReset, 0, 7, "code"));
+  EXPECT_EQ(frames.unfinished_bytes(), 0u);
+}
+
+// Many streams with many messages each, in pieces of any size, against a count of their own.
+TEST(InboundFramesTest, T3TheCountIsThatOfAnOracleWhateverThePieces) {
+  std::mt19937 generator(7);
+  const auto below = [&](uint32_t end) { return static_cast<uint32_t>(generator() % end); };
+  for (int round = 0; round < 50; ++round) {
+    InboundFrames frames;
+    std::string text = kPreface;
+    std::map<uint32_t, std::string> sent;  // of the streams that are open: all data
+    for (int step = 0; step < 200; ++step) {
+      const uint32_t stream = 1 + 2 * below(6);
+      switch (below(10)) {
+        case 0:
+          text += Frame(kReset, 0, stream, "code");
+          sent.erase(stream);
+          break;
+        case 1:
+          text += Frame(kData, 1, stream, "");
+          sent.erase(stream);
+          break;
+        case 2:
+          text += Frame(kPing, 0, 0, "12345678");
+          break;
+        default: {
+          // The next piece of an endless row of messages of 0 to 99 bytes.
+          std::string& data = sent[stream];
+          std::string all;
+          for (uint32_t i = 0; all.size() < data.size() + 200; ++i)
+            all += Message(std::string((stream * 31 + i * 17) % 100, 'x'));
+          const std::string piece = all.substr(data.size(), 1 + below(150));
+          data += piece;
+          text += below(3) == 0 ? Padded(0, stream, piece, below(256)) : Frame(kData, 0, stream, piece);
+        }
+      }
+    }
+    uint64_t expected = 0;
+    for (const auto& [stream, data] : sent) {
+      size_t at = 0;
+      for (uint32_t i = 0;; ++i) {
+        const size_t bytes = 5 + (stream * 31 + i * 17) % 100;
+        if (at + bytes > data.size()) break;
+        at += bytes;
+      }
+      const size_t rest = data.size() - at;
+      expected += kStream + (rest > 5 ? rest - 5 : 0);
+    }
+    for (size_t at = 0; at < text.size();) {
+      const size_t count = std::min<size_t>(1 + below(64), text.size() - at);
+      Feed(&frames, text.substr(at, count));
+      at += count;
+    }
+    EXPECT_EQ(frames.unfinished_bytes(), expected) << "round " << round;
+  }
+}
+
+TEST(InboundFramesTest, T3AnyBytesAreTaken) {
+  std::mt19937 generator(11);
+  for (int round = 0; round < 200; ++round) {
+    InboundFrames frames;
+    std::string text = round % 2 == 0 ? kPreface : "";
+    for (int i = 0; i < 3000; ++i) text.push_back(static_cast<char>(generator() % (round % 5 + 2)));
+    Feed(&frames, text);
+    EXPECT_LE(frames.unfinished_bytes(), text.size() * (kStream + 1));
+  }
+}
+
+}  // namespace
+}  // namespace prefixd::daemon
