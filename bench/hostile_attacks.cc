@@ -103,7 +103,7 @@ absl::Status MatchCrossed(Attacker& attacker, double share) {
 }
 
 absl::Status ReserveContent(Attacker& attacker, double share) {
-  const auto keys = static_cast<uint32_t>(share * 9 * kMiB / kKeyBytes);
+  const auto keys = static_cast<uint32_t>(share * 2 * kMiB / kKeyBytes);
   RawSequence sequence = MakeSequence(attacker.space(), 1, keys);
   sequence.content = Keys(0, keys, 1);
   return Reserve(attacker, sequence);
@@ -120,7 +120,7 @@ absl::Status MatchLong(Attacker& attacker, double share) {
   v1::AcquireRequest request;
   request.set_session(attacker.session().id());
   for (uint32_t i = 0; i < wire::kMaxItems; ++i) {
-    FillSequence(MakeSequence(attacker.space(), 100 + i, Of(share, 250'000)),
+    FillSequence(MakeSequence(attacker.space(), 100 + i, Of(share, 140'000)),
                  request.add_items()->mutable_sequence());
   }
   v1::AcquireReply reply;
@@ -148,7 +148,7 @@ absl::Status Unfinished(Attacker& attacker) {
 absl::Status Unfolding(Attacker& attacker) {
   static const std::string items = [] {
     std::string text;
-    while (text.size() < 16 * kMiB - 2) text += std::string("\x12\0", 2);
+    while (text.size() < 9 * kMiB - 2) text += std::string("\x12\0", 2);
     return text;
   }();
   grpc::GenericStub stub(attacker.session().channel());

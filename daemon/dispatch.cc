@@ -10,7 +10,7 @@ constexpr int kLaterThreads = 4;
 constexpr size_t kLongRequests = 1'024;  // that are there at a time
 // What they may take of memory, from their arrival to their answer; alone a process gets the
 // largest one.
-constexpr uint64_t kLongBytes = uint64_t{20} << 20;
+constexpr uint64_t kLongBytes = uint64_t{12} << 20;
 constexpr uint64_t kWaitingBytes = uint64_t{4} << 20;  // of short ones that wait
 
 }  // namespace

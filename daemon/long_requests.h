@@ -11,7 +11,7 @@
 
 namespace prefixd::daemon {
 
-// Thread-safe. What waits here holds its message alone, which gRPC's quota counts. The destructor
+// Thread-safe. What waits here holds its message alone; Dispatch bounds how much. The destructor
 // finishes what was taken.
 class LongRequests {
  public:

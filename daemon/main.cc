@@ -23,7 +23,7 @@ namespace {
 // Every page travels in a message of 1 MiB that protobuf and gRPC allocate. glibc would map and
 // unmap each of them (2 to 3 CPU seconds a GB go into page faults), and would keep an arena of
 // freed ones for each of many threads. So: from the heap, few heaps, each of which gives back what
-// it has free above 16 MiB at its end (program.cc: and elsewhere, every second), so that the
+// it has free above 16 MiB at its end (program.cc: and elsewhere, ten times a second), so that the
 // process stays near its RAM budget. What is larger, a long request's lists, goes back at once.
 void TuneMalloc() {
   ::mallopt(M_MMAP_THRESHOLD, 2 << 20);

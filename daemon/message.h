@@ -12,7 +12,7 @@
 namespace prefixd::daemon {
 
 // No request takes more memory than this when it is parsed.
-inline constexpr uint64_t kMaxUnfoldedBytes = uint64_t{17} << 20;
+inline constexpr uint64_t kMaxUnfoldedBytes = uint64_t{10} << 20;
 
 // About how many bytes of memory `message` takes as `type`. InvalidArgument: it is longer than
 // `most_bytes`, takes too much, or is no such message.

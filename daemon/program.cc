@@ -49,18 +49,20 @@ int WaitForSignal(std::chrono::milliseconds limit) {
 }
 
 // Large blocks come and go, small ones among them stay: what is free between them glibc keeps until
-// it is asked, tens of MiB that no budget knows of.
-constexpr std::chrono::seconds kTrimInterval(1);
+// it is asked, tens of MiB that no budget knows of. A flood of long messages leaves so much within
+// tenths of a second.
+constexpr std::chrono::milliseconds kTrimInterval(100);
+constexpr std::chrono::seconds kLookInterval(1);
 constexpr size_t kFreeToTrim = 16 << 20;  // bytes
 
 void TrimHeaps() {
   if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
 }
 
-// What gRPC may hold, beyond the RAM budget but for its share of bytes in flight.
+// Of messages that workers have begun and not ended: one of the largest, and with much RAM some.
 uint64_t MessageBytes(uint64_t ram_bytes) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  return 18 * kMiB + std::clamp(ram_bytes / 32, 4 * kMiB, 64 * kMiB);
+  return std::clamp(ram_bytes / 32, 10 * kMiB, 64 * kMiB);
 }
 
 // What a disk may get over: the tier is opened then, without a restart.
@@ -252,11 +254,15 @@ int Program::ServeUntilSignal() {
       logs ? std::min<std::chrono::milliseconds>(config_.log_interval, kTrimInterval)
            : kTrimInterval;
   auto next_log = std::chrono::steady_clock::now() + config_.log_interval;
+  auto next_look = std::chrono::steady_clock::now();
   for (;;) {
     if (const int signal = WaitForSignal(turn); signal != 0) return signal;
     TrimHeaps();
-    CountLogLoss();
-    if (cache_->CouldHaveArena()) return 0;
+    if (std::chrono::steady_clock::now() >= next_look) {
+      next_look = std::chrono::steady_clock::now() + kLookInterval;
+      CountLogLoss();
+      if (cache_->CouldHaveArena()) return 0;
+    }
     if (!logs || std::chrono::steady_clock::now() < next_log) continue;
     next_log += config_.log_interval;
     LogStats();

@@ -37,6 +37,8 @@ namespace prefixd::daemon {
 namespace {
 
 constexpr int kMaxStreamsOfConnection = 1024;
+// A connection that brings much has a buffer of so much; gRPC's own is 4 MiB.
+constexpr int kMaxReadBytes = 512 << 10;
 constexpr size_t kAdminMessageBytes = size_t{16} << 20;
 constexpr uint64_t kMostOfOne = wire::kMaxTokenMessageBytes + (uint64_t{1} << 20);  // and its stream
 
@@ -126,6 +128,7 @@ void Configure(grpc::ServerBuilder* builder) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsOfConnection);
+  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kMaxReadBytes);
   builder->SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxTokenMessageBytes));
   builder->SetMaxSendMessageSize(-1);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,

@@ -30,9 +30,9 @@ struct ServerOptions {
   int threads = 64;                 // calls that wait, and streams of pages, at the same time
   StreamPatience streams = {};
   int max_sessions = 512;
-  // What gRPC may hold of messages on their way in, and for calls. Processes of this host have
-  // equal parts of it (worker_lanes.h), and TCP has a half where it is served: beyond that calls of
-  // this process, or of somebody on TCP, are cancelled until there is less.
+  // What workers may have begun to send and not ended, at least one of the largest; TCP has a half
+  // where it is served. On the unix socket the connection that has most is cut beyond that
+  // (inbound.h), on TCP gRPC cancels calls of somebody there.
   uint64_t message_bytes = uint64_t{96} << 20;
   std::string version = "0";
   std::vector<Setting> settings;  // for GetConfig

@@ -9,7 +9,8 @@ inline constexpr uint32_t kProtocol = 1;
 inline constexpr uint32_t kMaxTokens = 1u << 21;                       // of one sequence
 inline constexpr uint32_t kMaxItems = 16;                              // of one Match or Acquire
 inline constexpr uint32_t kMaxEnds = 4096;                             // of one plan or Commit
-inline constexpr uint64_t kMaxTokenMessageBytes = uint64_t{16} << 20;  // Match, Acquire, Reserve
+// Match, Acquire, Reserve: one sequence of kMaxTokens, and what goes with it.
+inline constexpr uint64_t kMaxTokenMessageBytes = uint64_t{9} << 20;
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;        // every other
 inline constexpr uint64_t kMaxPieceBytes = uint64_t{1} << 20;          // PageBytes.data
 inline constexpr uint64_t kMaxUnreadEventBytes = uint64_t{8} << 20;    // of one session's stream
