@@ -269,7 +269,7 @@ void RunCrowd(Bench& bench) {
                                     ", kills by memory: ", cgroup.ok() ? (*cgroup)->oom_kills() : 0));
     return;
   }
-  // Of fourteen processes on the same cores: how long they share a core is the kernel's.
+  // No target: fifteen processes share the cores, and the kernel decides who gets one.
   bench.Add({"match beside all attacks",
              {{"p50_us", Quantile(beside, 0.5)},
               {"p999_us", Quantile(beside, 0.999)},

@@ -60,8 +60,8 @@ class HandOut {
 struct Asked {
   const char* verb = "";  // under which it is counted: "rpc.match"
   uint64_t bytes = 0;     // of memory that the request takes
-  // Of a long one, which no callback thread serves: its share of the memory for such, until the
-  // call is done.
+  // Only a long request has it, which no callback thread serves: its share of the memory for such,
+  // until the call is done.
   std::shared_ptr<void> share = nullptr;
 };
 

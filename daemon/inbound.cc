@@ -37,8 +37,8 @@ class Inbound::Connection {
   }
   // False: it was cut.
   bool Read(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
-  // Has nothing any more, whatever it reads. False: as before.
-  bool Leave() PREFIXD_EXCLUDES(mutex_);
+  // It counts for nothing any more, and reads nothing.
+  void Leave() PREFIXD_EXCLUDES(mutex_);
   // gRPC hears of it where it reads next.
   void Cut() { ::shutdown(fd_, SHUT_RDWR); }
 
@@ -85,11 +85,10 @@ bool Inbound::Connection::Read(const msghdr& message, size_t count) {
   return true;
 }
 
-bool Inbound::Connection::Leave() {
+void Inbound::Connection::Leave() {
   base::MutexLock lock(mutex_);
-  if (std::exchange(left_, true)) return false;
+  left_ = true;
   all_->bytes -= bytes_.exchange(0);
-  return true;
 }
 
 void Inbound::All::ForgetTheClosed() {
@@ -123,7 +122,7 @@ void Inbound::All::CutTheLargest() {
 
 namespace {
 
-// Of the process, by descriptor: recvmsg knows no more.
+// The connections of this process by their descriptors: recvmsg knows no more.
 struct Watched {
   base::Mutex mutex;
   std::unordered_map<int, std::shared_ptr<Inbound::Connection>> connections
@@ -152,8 +151,6 @@ void Forget(int fd, const std::shared_ptr<Inbound::Connection>& connection) {
   }
 }
 
-}  // namespace
-
 // Whether gRPC may have what recvmsg gave.
 bool Look(int fd, const msghdr& message, size_t got) {
   const auto connection = Find(fd);
@@ -162,6 +159,8 @@ bool Look(int fd, const msghdr& message, size_t got) {
   Forget(fd, connection);  // the number has come again
   return true;
 }
+
+}  // namespace
 
 Inbound::Inbound(uint64_t most_bytes, std::function<void(const std::string&)> on_cut)
     : all_(std::make_shared<All>(most_bytes, std::move(on_cut))) {}

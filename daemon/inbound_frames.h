@@ -15,8 +15,8 @@ class InboundFrames {
  public:
   // The next bytes of the connection, from its first one on.
   void Read(std::span<const std::byte> bytes);
-  // Of streams that the peer has not ended: what gRPC keeps of each, about, their headers, and what
-  // came of a message that is not whole.
+  // The sum over the streams that the peer has not ended: about what gRPC keeps of each, its
+  // headers, and what came of a message that is not whole.
   uint64_t unfinished_bytes() const { return unfinished_bytes_; }
 
  private:
@@ -45,7 +45,7 @@ class InboundFrames {
   size_t preface_left_ = kPrefaceBytes;
   std::array<uint8_t, kHeadBytes> head_{};
   size_t head_bytes_ = 0;
-  // Of the frame whose head is whole.
+  // The frame whose head is whole:
   uint64_t payload_left_ = 0;
   uint64_t padding_ = 0;  // at its end
   bool pad_length_comes_ = false;

@@ -59,7 +59,8 @@ void TrimHeaps() {
   if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
 }
 
-// Of messages that workers have begun and not ended: one of the largest, and with much RAM some.
+// How much workers may have begun to send and not ended: one message of the largest size, and more
+// with much RAM.
 uint64_t MessageBytes(uint64_t ram_bytes) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   return std::clamp(ram_bytes / 32, 10 * kMiB, 64 * kMiB);

@@ -349,7 +349,7 @@ class PutStream final : public Reactor {
   block::ReservationId reservation_;
   block::SessionId session_;
   std::optional<HandOut> hand_out_;  // once the header came
-  // Of Run's thread.
+  // Only Run's thread touches these.
   uint64_t number_ = 0;              // of the last page's message
   std::vector<Bytes> runs_;
 
