@@ -78,13 +78,16 @@ void Core::Leave(const ssd::SegmentInfo& segment) {
   drop_wake.NotifyAll();
 }
 
-bool Core::WaitForDrop() {
+uint64_t Core::DropsEnded() const {
+  base::MutexLock lock(drop_mutex);
+  return drops_ended;
+}
+
+bool Core::WaitForDrop(uint64_t seen) {
   const base::Deadline deadline = std::chrono::steady_clock::now() + kDropPatience;
   base::MutexLock lock(drop_mutex);
-  const size_t before = dropping.size();
-  if (before == 0) return false;
-  while (dropping.size() == before && !drop_stop) {
-    if (!drop_done.WaitUntil(drop_mutex, deadline)) return false;
+  while (drops_ended == seen && !drop_stop) {
+    if (dropping.empty() || !drop_done.WaitUntil(drop_mutex, deadline)) return false;
   }
   return !drop_stop;
 }
@@ -100,10 +103,11 @@ absl::Status Core::CheckFreeSpace() const {
 }
 
 bool Core::HasSsdRoom(uint64_t bytes) {
-  while (store->FileBytes() + FileBytesOf(bytes) > SsdBudget()) {
-    if (!RemoveDamaged() && !WaitForDrop()) return false;
+  for (;;) {
+    const uint64_t seen = DropsEnded();  // first: files that go from here on are waited for
+    if (store->FileBytes() + FileBytesOf(bytes) <= SsdBudget()) return true;
+    if (!RemoveDamaged() && !WaitForDrop(seen)) return false;
   }
-  return true;
 }
 
 // Room for a segment of `bytes` and what is written again with it, in the files as they are now.
@@ -113,6 +117,7 @@ bool Core::HasSsdRoom(uint64_t bytes) {
 // end.
 bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving) {
   if (HasSsdRoom(bytes + leaving->bytes)) return true;
+  if (!leaving->blocks.empty()) counters.Add("rewrites.given_up", leaving->blocks.size());
   index->AbortSpill(leaving->blocks);
   for (const ssd::SegmentInfo& segment : leaving->segments) Leave(segment);
   *leaving = {};
@@ -145,6 +150,7 @@ void Core::DropLoop() {
     counters.Add(status.ok() ? "segments.dropped" : "segments.drop_errors");
     base::MutexLock lock(drop_mutex);
     dropping.pop_front();
+    ++drops_ended;
     drop_done.NotifyAll();
   }
 }

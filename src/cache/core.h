@@ -333,7 +333,7 @@ struct Core {
   struct Batch {
     std::vector<index::SpillBlock> blocks;
     size_t first = 0;    // so many are written whatever comes; for the rest urgent ones do not wait
-    uint64_t bytes = 0;  // of pages that have no copy on SSD
+    uint64_t bytes = 0;  // of dirty pages; without room for them only `leaving` is written
     Leaving leaving;     // its blocks are in `blocks`
     bool refused = false;  // others may be given up now, unwritten
   };
@@ -369,7 +369,9 @@ struct Core {
   bool HasSsdRoom(uint64_t bytes);  // waits for files that are being removed
   std::vector<ssd::SegmentInfo> StayingSegments() const PREFIXD_EXCLUDES(drop_mutex);
   uint64_t BytesBeingDropped() const PREFIXD_EXCLUDES(drop_mutex);
-  bool WaitForDrop() PREFIXD_EXCLUDES(drop_mutex);  // false: nothing is being dropped
+  uint64_t DropsEnded() const PREFIXD_EXCLUDES(drop_mutex);
+  // Until more than `seen` drops have ended. False: no segment is being dropped.
+  bool WaitForDrop(uint64_t seen) PREFIXD_EXCLUDES(drop_mutex);
   void DropLoop();
 
   // --- what a round of spilling takes (spill.cc) ---
@@ -555,6 +557,7 @@ struct Core {
   base::CondVar drop_wake, drop_done;
   // Out of the index; the first one's files are being removed.
   std::deque<ssd::SegmentInfo> dropping PREFIXD_GUARDED_BY(drop_mutex);
+  uint64_t drops_ended PREFIXD_GUARDED_BY(drop_mutex) = 0;
   bool drop_stop PREFIXD_GUARDED_BY(drop_mutex) = false;
   std::atomic<uint64_t> failed_drops{0};  // segments whose files the disk did not remove
 

@@ -81,9 +81,10 @@ absl::Status Core::PurgeSegment(const ssd::SegmentInfo& segment, Cache::PurgePro
       progress->rewritten_bytes += sums.rewritten_bytes;
     }
   }
-  while (std::ranges::any_of(store->Segments(), same)) {
-    if (WaitForDrop()) continue;
+  for (;;) {
+    const uint64_t seen = DropsEnded();
     if (std::ranges::none_of(store->Segments(), same)) break;
+    if (WaitForDrop(seen)) continue;
     return absl::UnavailableError(
         absl::StrCat("purge: the files of segment ", segment.first_sequence, ", ",
                      base::FormatBytes(segment.file_bytes), ", cannot be removed"));

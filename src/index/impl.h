@@ -287,9 +287,10 @@ struct PrefixIndex::Impl {
   Space* EndPlansAndPins(block::SpaceHandle handle) PREFIXD_REQUIRES(mutex);
 
   // --- spill.cc ---
-  // Parents before children, `node` last; as long as `bytes` is below `max_bytes`.
-  // From the root down; of ancestors, those that were refused only where they are asked for.
-  void PickChain(Node* node, bool refused_too, uint64_t max_bytes, std::vector<SpillBlock>& picked,
+  // Parents before children, `node` last; ancestors that were refused only where they are asked
+  // for. False: the next block would bring `bytes` above `max_bytes`. The first one of all is taken
+  // whatever its size.
+  bool PickChain(Node* node, bool refused_too, uint64_t max_bytes, std::vector<SpillBlock>& picked,
                  uint64_t& bytes) PREFIXD_REQUIRES(mutex);
   SpillBlock ForRecord(Node& node) PREFIXD_REQUIRES(mutex);  // all but its pages
   void Admit(Node& node) PREFIXD_REQUIRES(mutex);            // it was refused, and is used again

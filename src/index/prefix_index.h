@@ -504,8 +504,8 @@ class PrefixIndex {
   void TrimMemory(uint64_t target_bytes);
 
   // --- SSD ---
-  // Coldest dirty blocks and their dirty ancestors, about `max_bytes` of pages (at least one block
-  // when any is dirty), parents before children, and blocks whose ends changed since they were
+  // Coldest dirty blocks and their dirty ancestors, at most `max_bytes` of pages (but one block when
+  // any is dirty), parents before children, and blocks whose ends changed since they were
   // written. Their pages become kSpilling.
   std::vector<SpillBlock> PickSpill(uint64_t max_bytes);
   // Of these blocks and their ancestors instead: what is dirty, and what has no record on SSD.

@@ -13,6 +13,14 @@ void SetRecordEnds(Node& node, const std::vector<uint32_t>& ends) {
   node.set_record_ends(said);
 }
 
+uint64_t DirtyBytes(const Node& node) {
+  uint64_t bytes = 0;
+  for (const Page& page : node.pages()) {
+    if (page.state() == PageState::kRam) bytes += PageBytes(node, page);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
@@ -55,7 +63,7 @@ void PrefixIndex::Impl::BeginSpill(Node& node) {
   ++node.pins;
 }
 
-void PrefixIndex::Impl::PickChain(Node* node, bool refused_too, uint64_t max_bytes,
+bool PrefixIndex::Impl::PickChain(Node* node, bool refused_too, uint64_t max_bytes,
                                   std::vector<SpillBlock>& picked, uint64_t& bytes) {
   std::vector<Node*> chain;
   for (; !node->is_root(); node = node->parent()) {
@@ -64,18 +72,19 @@ void PrefixIndex::Impl::PickChain(Node* node, bool refused_too, uint64_t max_byt
         !node->record_written && !node->spilling && (refused_too || !node->refused);
     if (WantsSpill(*node) || unrecorded) chain.push_back(node);
   }
-  for (auto it = chain.rbegin(); it != chain.rend() && (picked.empty() || bytes < max_bytes);
-       ++it) {
+  for (auto it = chain.rbegin(); it != chain.rend(); ++it) {
+    if (!picked.empty() && bytes + DirtyBytes(**it) > max_bytes) return false;
     picked.push_back(PickBlock(**it, bytes));
   }
+  return true;
 }
 
 std::vector<SpillBlock> PrefixIndex::PickSpill(uint64_t max_bytes) {
   const base::MutexLock lock(impl_->mutex);
   std::vector<SpillBlock> picked;
   uint64_t bytes = 0;
-  while (!impl_->spill_order.empty() && (picked.empty() || bytes < max_bytes)) {
-    impl_->PickChain(impl_->spill_order.begin()->node, false, max_bytes, picked, bytes);
+  while (!impl_->spill_order.empty() &&
+         impl_->PickChain(impl_->spill_order.begin()->node, false, max_bytes, picked, bytes)) {
   }
   return picked;
 }
@@ -86,9 +95,9 @@ std::vector<SpillBlock> PrefixIndex::PickSpillOf(std::span<const BlockRef> block
   std::vector<SpillBlock> picked;
   uint64_t bytes = 0;
   for (const BlockRef& block : blocks) {
-    if (!picked.empty() && bytes >= max_bytes) break;
     const bool there = impl_->nodes.Find(block.node_id) == block.node;
-    if (there && block.node->in_tree) impl_->PickChain(block.node, true, max_bytes, picked, bytes);
+    if (!there || !block.node->in_tree) continue;
+    if (!impl_->PickChain(block.node, true, max_bytes, picked, bytes)) break;
   }
   return picked;
 }

@@ -77,6 +77,17 @@ TEST_F(IndexTest, ParentsAreSpilledBeforeChildrenAndColdestLeavesFirst) {
   EXPECT_EQ(SpillAll().size(), 3u);
 }
 
+TEST_F(IndexTest, NoMoreIsPickedThanWasAskedForButOneBlock) {
+  Store(Count(1, 48));
+  Store(Count(100, 16));
+  for (const uint64_t asked : {kPageBytes * 3 - 1, kPageBytes * 2, kPageBytes * 2 + 1}) {
+    const std::vector<SpillBlock> picked = index_.PickSpill(asked);
+    EXPECT_EQ(picked.size(), 2u) << asked;
+    index_.AbortSpill(picked);
+  }
+  EXPECT_EQ(index_.PickSpill(kPageBytes - 1).size(), 1u);
+}
+
 TEST_F(IndexTest, SpillingPagesAreReadableAndNotGivenUp) {
   const Tokens stored = Count(1, 16);
   Store(stored);
