@@ -35,10 +35,10 @@ bool Core::EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes) {
   return EvictColdest(evicted_bytes);
 }
 
-bool Core::EvictColdest(uint64_t* evicted_bytes) {
+bool Core::EvictColdest(uint64_t* evicted_bytes, index::PrefixIndex::GiveUp what) {
   ExpirePins();
   const bool may_drop_dirty = store == nullptr || ssd_failing.load();
-  const std::optional<index::Evicted> evicted = index->EvictOne(may_drop_dirty);
+  const std::optional<index::Evicted> evicted = index->EvictOne(may_drop_dirty, what);
   if (!evicted.has_value()) return false;
   *evicted_bytes += std::max<uint64_t>(evicted->bytes, 1);
   CountEvicted(*evicted);

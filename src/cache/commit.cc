@@ -71,16 +71,31 @@ Reservation::Recorded Reservation::RecordedOf(size_t block_index, uint32_t group
   return recorded;
 }
 
-// An index near its memory limit forgets cold blocks first: those on SSD only, then those in RAM.
+// An index near its memory limit forgets the coldest blocks, whether they stand in RAM or on SSD
+// alone: where pages are so small that RAM holds more blocks than the index does, what is on SSD
+// alone would else be forgotten however often it is used, and so would what is clean before what is
+// dirty. More than one block's worth at once: it costs a walk over all of them.
 void Core::MakeIndexRoom(const Patience& patience, const std::atomic<bool>* cancelled) {
-  const uint64_t limit = index_share_bytes / 16 * 15;
-  bool more = index->Counts().memory_bytes > limit;
-  if (more) counters.Add("index.trimmed");
-  while (more) {
-    index->TrimMemory(limit);
+  constexpr int kEvictedAtOnce = 256;  // blocks
+  constexpr int kVainRounds = 3;       // of the spiller, before order counts no more
+  const uint64_t limit = index_share_bytes / 16 * 15, target = index_share_bytes / 16 * 14;
+  const auto taken = [this] { return index->Counts().memory_bytes; };
+  if (taken() <= limit) return;
+  counters.Add("index.trimmed");
+  for (int vain_rounds = 0;;) {
+    const index::PrefixIndex::GiveUp what = vain_rounds < kVainRounds
+                                                ? index::PrefixIndex::GiveUp::kInOrder
+                                                : index::PrefixIndex::GiveUp::kWhatMayGo;
+    index->TrimMemory(target, what);
+    if (taken() <= target) return;
     uint64_t evicted_bytes = 0;
-    more = index->Counts().memory_bytes > limit &&
-           (EvictSomething(0, &evicted_bytes) || WaitForRoom(patience, cancelled));
+    int evicted = 0;
+    while (evicted < kEvictedAtOnce && EvictColdest(&evicted_bytes, what)) ++evicted;
+    if (evicted > 0) continue;
+    if (taken() <= limit) return;
+    if (WaitForRoom(patience, cancelled, &vain_rounds)) continue;
+    if (what == index::PrefixIndex::GiveUp::kWhatMayGo) return;
+    vain_rounds = kVainRounds;
   }
 }
 

@@ -252,7 +252,8 @@ struct Core {
   bool MakeSlabByMoving(uint64_t extent_bytes);
   void CountEvicted(const index::Evicted& evicted);
   bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
-  bool EvictColdest(uint64_t* evicted_bytes);  // adds to it
+  bool EvictColdest(uint64_t* evicted_bytes,  // adds to it
+                    index::PrefixIndex::GiveUp what = index::PrefixIndex::GiveUp::kWhatMayGo);
   // `vain_rounds`: one more where a round of spilling found nothing to do.
   bool WaitForRoom(const Patience& patience, const std::atomic<bool>* cancelled,
                    int* vain_rounds = nullptr);

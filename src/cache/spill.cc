@@ -51,14 +51,18 @@ uint64_t PageBytesOf(std::span<const index::SpillBlock> blocks) {
   return bytes;
 }
 
-// Whether free and clean extents are below so many eighths of the arena: the spiller starts below
-// two and goes on to three, so that allocations seldom wait for the disk.
+// Whether free and clean extents are below so many eighths of the arena, or clean ones below so
+// many eighths of what an index that is nearly full knows in RAM: the spiller starts below two and
+// goes on to three, so that allocations and commits seldom wait for the disk.
 bool Core::CleanBelow(uint64_t eighths) const {
   const ram::ArenaStats stats = arena->stats();
   const index::IndexCounts counts = index->Counts();
   const uint64_t free_bytes = stats.slabs_free * stats.slab_bytes;
-  return counts.dirty_bytes > 0 &&
-         free_bytes + counts.clean_bytes < stats.capacity_bytes / 8 * eighths;
+  if (counts.dirty_bytes == 0) return false;
+  const bool index_fills = counts.memory_bytes > index_share_bytes / 4 * 3;
+  return free_bytes + counts.clean_bytes < stats.capacity_bytes / 8 * eighths ||
+         (index_fills &&
+          counts.clean_bytes < (counts.clean_bytes + counts.dirty_bytes) / 8 * eighths);
 }
 
 bool Core::ReadAgain(const index::PageInfo& page, std::vector<std::byte>* buffer) {

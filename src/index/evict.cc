@@ -40,11 +40,14 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
   return evicted;
 }
 
-std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty) {
+std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty, GiveUp what) {
   const base::MutexLock lock(impl_->mutex);
   if (auto evicted = impl_->EvictWindows()) return evicted;
   Node* const node = impl_->eviction->Next(may_drop_dirty);
   if (node == nullptr) return std::nullopt;
+  if (what == GiveUp::kInOrder && impl_->eviction->Next(true)->stamp < node->stamp) {
+    return std::nullopt;
+  }
   const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0});
   impl_->Settle(node);
   return evicted;
@@ -199,13 +202,17 @@ void PrefixIndex::Impl::DropColdest(const std::function<bool(const Node&)>& may_
   }
 }
 
-void PrefixIndex::TrimMemory(uint64_t target_bytes) {
+void PrefixIndex::TrimMemory(uint64_t target_bytes, GiveUp what) {
+  int64_t colder_than = INT64_MAX;
   {
     const base::MutexLock lock(impl_->mutex);
     if (impl_->MemoryBytes() <= target_bytes) return;
+    const Node* const next = what == GiveUp::kInOrder ? impl_->eviction->Next(true) : nullptr;
+    if (next != nullptr) colder_than = next->stamp;
   }
-  const auto droppable = [](const Node& node) {
-    return node.in_tree && node.children().empty() && !AnyInRam(node) && node.pins == 0;
+  const auto droppable = [colder_than](const Node& node) {
+    return node.in_tree && node.children().empty() && !AnyInRam(node) && node.pins == 0 &&
+           node.stamp < colder_than;
   };
   impl_->DropColdest(droppable, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
     impl_->by_serial.Shrink();

@@ -474,8 +474,9 @@ class PrefixIndex {
   // is above its floor, those above their ceiling first: gives up the RAM pages of the coldest
   // block that has no descendant in RAM and whose pages nobody holds. Clean pages move to kSsd;
   // dirty ones are dropped only if `may_drop_dirty`, else such blocks are passed over. nullopt:
-  // nothing to give.
-  std::optional<Evicted> EvictOne(bool may_drop_dirty);
+  // nothing to give. In order: nor where a dirty block that must stay was used before it.
+  enum class GiveUp { kWhatMayGo, kInOrder };
+  std::optional<Evicted> EvictOne(bool may_drop_dirty, GiveUp what = GiveUp::kWhatMayGo);
   // The coldest of one space, whatever its floor, until its extents are at most `ram_bytes` or
   // nothing is left to give.
   Evicted EvictAbove(block::SpaceHandle space, uint64_t ram_bytes, bool may_drop_dirty);
@@ -500,12 +501,12 @@ class PrefixIndex {
   // Extents that no page uses and nobody reads any more: for the arena. Each comes out once.
   std::vector<block::Extent> TakeFreed();
   // Drops blocks that live on SSD only, coldest first, until memory_bytes is at most `target_bytes`
-  // or nothing is left to drop.
-  void TrimMemory(uint64_t target_bytes);
+  // or nothing is left to drop. In order: none that was used after the coldest block in RAM.
+  void TrimMemory(uint64_t target_bytes, GiveUp what = GiveUp::kWhatMayGo);
 
   // --- SSD ---
-  // Coldest dirty blocks and their dirty ancestors, at most `max_bytes` of pages (but one block when
-  // any is dirty), parents before children, and blocks whose ends changed since they were
+  // Coldest dirty blocks and their dirty ancestors, at most `max_bytes` of pages (but one block
+  // when any is dirty), parents before children, and blocks whose ends changed since they were
   // written. Their pages become kSpilling.
   std::vector<SpillBlock> PickSpill(uint64_t max_bytes);
   // Of these blocks and their ancestors instead: what is dirty, and what has no record on SSD.

@@ -261,5 +261,39 @@ TEST_F(IndexTest, TrimmingForgetsColdBlocksThatLiveOnSsdOnly) {
   EXPECT_EQ(Match(warm).restorable_tokens, 32u);
 }
 
+TEST_F(IndexTest, T4NothingThatWasUsedAfterADirtyBlockIsGivenUpInOrder) {
+  const Tokens used = Count(1, 16), dirty = Count(100, 16);
+  Store(used);
+  SpillAll();
+  Store(dirty);
+  ASSERT_TRUE(index_.Release(Acquire(used).lease).ok());
+  EXPECT_FALSE(index_.EvictOne(false, PrefixIndex::GiveUp::kInOrder).has_value());
+  EXPECT_EQ(Match(used).ram_bytes, kPageBytes);
+  SpillAll();
+  EXPECT_TRUE(index_.EvictOne(false, PrefixIndex::GiveUp::kInOrder).has_value());
+  EXPECT_EQ(Match(dirty).ram_bytes, 0u);
+  EXPECT_EQ(Match(used).ram_bytes, kPageBytes);
+}
+
+TEST_F(IndexTest, T4TrimmingInOrderForgetsNothingThatWasUsedAfterWhatStandsInRam) {
+  const Tokens used = Count(1, 32), cold = Count(100, 32), in_ram = Count(200, 32);
+  Store(used);
+  Store(cold);
+  SpillAll();
+  EvictAll();
+  Store(in_ram);
+  SpillAll();
+  ASSERT_TRUE(index_.Release(Acquire(used).lease).ok());
+  ASSERT_GT(Match(used).ssd_bytes, 0u);
+  index_.TrimMemory(0, PrefixIndex::GiveUp::kInOrder);
+  EXPECT_EQ(Match(cold).matched_tokens, 0u);
+  EXPECT_EQ(Match(in_ram).restorable_tokens, 32u);
+  EXPECT_EQ(Match(used).restorable_tokens, 32u);
+  EvictAll();  // what stood in RAM is on SSD alone from here on, and colder
+  index_.TrimMemory(index_.Counts().memory_bytes - 1, PrefixIndex::GiveUp::kInOrder);
+  EXPECT_LT(Match(in_ram).restorable_tokens, 32u);
+  EXPECT_EQ(Match(used).restorable_tokens, 32u);
+}
+
 }  // namespace
 }  // namespace prefixd::index
