@@ -29,7 +29,7 @@ namespace prefixd::bench {
 namespace {
 
 constexpr std::chrono::seconds kPatience{120};
-constexpr uint64_t kRamBytes = 256 * kMiB, kRoomBytes = 64 * kMiB;
+constexpr uint64_t kRamBytes = kAttackedRamBytes, kRoomBytes = 64 * kMiB;
 constexpr uint32_t kQuietTokens = 2'048, kQuietSequences = 16;
 constexpr std::chrono::milliseconds kBetweenMatches{2};
 constexpr uint64_t kMatchesARead = 50;
@@ -178,11 +178,10 @@ class Crowd {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     for (size_t i = 0; i < partners_.size(); ++i) {
       const Attack& attack = Attacks()[begin_ + i];
-      const auto left = std::chrono::duration_cast<std::chrono::seconds>(
-          end - std::chrono::steady_clock::now());
+      const auto left =
+          std::chrono::duration_cast<std::chrono::seconds>(end - std::chrono::steady_clock::now());
       const auto told = partners_[i]->Hear(std::max(left, std::chrono::seconds(1)));
-      if (!bench.Check(told.ok(),
-                       absl::StrCat(attack.name, ": ", told.status().ToString()))) {
+      if (!bench.Check(told.ok(), absl::StrCat(attack.name, ": ", told.status().ToString()))) {
         continue;
       }
       bench.Add({absl::StrCat("attack: ", attack.name),
@@ -265,8 +264,9 @@ void RunCrowd(Bench& bench) {
   const auto seen = stats.Get();
   crowd.Stop(bench);
   if (!daemon->process->Running()) {
-    bench.Check(false, absl::StrCat("the daemon ended by itself, ", daemon->process->HowItEnded(),
-                                    ", kills by memory: ", cgroup.ok() ? (*cgroup)->oom_kills() : 0));
+    bench.Check(false,
+                absl::StrCat("the daemon ended by itself, ", daemon->process->HowItEnded(),
+                             ", kills by memory: ", cgroup.ok() ? (*cgroup)->oom_kills() : 0));
     return;
   }
   // No target: fifteen processes share the cores, and the kernel decides who gets one.

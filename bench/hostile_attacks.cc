@@ -21,7 +21,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint32_t kKeyBytes = 45;              // of one content key on the wire
+constexpr uint64_t kMessageBytes = wire::TokenMessageBytes(kAttackedRamBytes);
+// Of one content key once it is parsed, and of a token of what is under it.
+constexpr uint64_t kKeyBytes = 208;
+constexpr uint64_t kUnfoldedBytes = kMessageBytes + kMiB;
 constexpr uint32_t kAnnouncedTokens = 250'000;  // of one session: half of all that may be
 constexpr std::array<std::byte, 32> kDigest{std::byte{7}};
 
@@ -71,7 +74,7 @@ uint32_t Of(double share, uint32_t limit) {
 
 // The content of `sequence` begins one token later in the second space: their ranges cross.
 RawSequence Crossed(uint64_t space, double share, uint32_t first) {
-  const uint32_t tokens = Of(share, 16'384);
+  const uint32_t tokens = Of(share, kUnfoldedBytes / kKeyBytes);
   RawSequence sequence = MakeSequence(space, tokens, tokens);
   sequence.content = Keys(first, tokens / 2 - 1, 2);
   return sequence;
@@ -103,7 +106,7 @@ absl::Status MatchCrossed(Attacker& attacker, double share) {
 }
 
 absl::Status ReserveContent(Attacker& attacker, double share) {
-  const auto keys = static_cast<uint32_t>(share * 2 * kMiB / kKeyBytes);
+  const auto keys = static_cast<uint32_t>(share * static_cast<double>(kUnfoldedBytes / kKeyBytes));
   RawSequence sequence = MakeSequence(attacker.space(), 1, keys);
   sequence.content = Keys(0, keys, 1);
   return Reserve(attacker, sequence);
@@ -119,8 +122,9 @@ absl::Status ReserveTurns(Attacker& attacker, double share) {
 absl::Status MatchLong(Attacker& attacker, double share) {
   v1::AcquireRequest request;
   request.set_session(attacker.session().id());
+  const auto tokens = static_cast<uint32_t>((kMessageBytes - 4096) / wire::kMaxItems / 4);
   for (uint32_t i = 0; i < wire::kMaxItems; ++i) {
-    FillSequence(MakeSequence(attacker.space(), 100 + i, Of(share, 140'000)),
+    FillSequence(MakeSequence(attacker.space(), 100 + i, Of(share, tokens)),
                  request.add_items()->mutable_sequence());
   }
   v1::AcquireReply reply;
@@ -148,7 +152,7 @@ absl::Status Unfinished(Attacker& attacker) {
 absl::Status Unfolding(Attacker& attacker) {
   static const std::string items = [] {
     std::string text;
-    while (text.size() < 9 * kMiB - 2) text += std::string("\x12\0", 2);
+    while (text.size() < kMessageBytes - 2) text += std::string("\x12\0", 2);
     return text;
   }();
   grpc::GenericStub stub(attacker.session().channel());

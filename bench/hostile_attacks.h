@@ -40,6 +40,9 @@ class Attacker {
   uint64_t space_ = 0;
 };
 
+// Of the daemon that is attacked: the limits of requests depend on it.
+inline constexpr uint64_t kAttackedRamBytes = uint64_t{256} << 20;
+
 struct Attack {
   const char* name;
   absl::Status (*once)(Attacker& attacker);

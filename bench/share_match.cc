@@ -19,6 +19,7 @@
 #include "daemon/requests.h"
 #include "prefixd/v1/prefix_cache.pb.h"
 #include "wire/answer.h"
+#include "wire/limits.h"
 
 namespace prefixd::bench {
 namespace {
@@ -158,7 +159,9 @@ class MatchTimer {
   }
   // What the service does between the two ends of gRPC.
   absl::Status Match(v1::AcquireRequest* request, v1::AcquireReply* reply) {
-    PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, daemon::TakeItems(request));
+    PREFIXD_ASSIGN_OR_RETURN(
+        const std::vector<cache::Request> items,
+        daemon::TakeItems(request, daemon::LimitOf(wire::TokenMessageBytes(~uint64_t{0}))));
     for (const cache::Request& item : items) {
       PREFIXD_ASSIGN_OR_RETURN(const block::MatchAnswer match, cache_->Match(session_, item));
       wire::ToProto({}, match, {}, reply->add_answers());

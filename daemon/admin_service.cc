@@ -173,7 +173,7 @@ void AdminService::WriteConfig(v1::GetConfigReply* reply) const {
       {"tokens_per_request", wire::kMaxTokens},
       {"items_per_request", wire::kMaxItems},
       {"ends_per_request", wire::kMaxEnds},
-      {"token_message_bytes", wire::kMaxTokenMessageBytes},
+      {"token_message_bytes", dispatch_->token_limit().bytes},
       {"message_bytes", wire::kMaxMessageBytes},
       {"piece_bytes", wire::kMaxPieceBytes},
       {"groups_per_space", block::kMaxGroups},

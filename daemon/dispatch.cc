@@ -10,21 +10,23 @@ constexpr int kLaterThreads = 4;
 constexpr size_t kLongRequests = 1'024;  // that are there at a time
 // What they may take of memory, from their arrival to their answer; alone a process gets the
 // largest one.
-constexpr uint64_t kLongBytes = uint64_t{12} << 20;
+uint64_t LongBytes(const MessageLimit& one) { return one.unfolded_bytes / 5 * 6; }
 constexpr uint64_t kWaitingBytes = uint64_t{4} << 20;  // of short ones that wait
 
 }  // namespace
 
-Dispatch::Dispatch(cache::Cache* cache, int threads, const StreamPatience& streams)
+Dispatch::Dispatch(cache::Cache* cache, int threads, uint64_t token_message_bytes,
+                   const StreamPatience& streams)
     : cache_(cache),
       most_here_(wire::CallbackThreads() - 1),
       patience_(streams),
+      token_limit_(LimitOf(token_message_bytes)),
       wait_shares_(2 * static_cast<size_t>(threads), kWaitingBytes),
       call_shares_(2 * static_cast<size_t>(threads), kWaitingBytes),
       stream_shares_(2 * static_cast<size_t>(threads)),
-      long_memory_(kLongRequests, kLongBytes),
+      long_memory_(kLongRequests, LongBytes(token_limit_)),
       later_("prefixd later", kLaterThreads),
-      long_(wire::CallbackThreads(), kMaxUnfoldedBytes),
+      long_(wire::CallbackThreads(), token_limit_.unfolded_bytes),
       waits_("prefixd waits", 2 * threads),
       calls_("prefixd calls", 2 * threads),
       streams_("prefixd pages", 2 * threads),
@@ -49,7 +51,7 @@ grpc::Status Dispatch::RefuseShare(size_t most) {
 grpc::Status Dispatch::RefuseMemory() {
   cache_->Count("refused.share");
   return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                      absl::StrCat("prefixd: of ", kLongBytes,
+                      absl::StrCat("prefixd: of ", LongBytes(token_limit_),
                                    " bytes for long requests this process, or host, has as much as "
                                    "it leaves to others; try again later"));
 }

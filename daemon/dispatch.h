@@ -33,22 +33,28 @@ class Dispatch {
   // One session may have `threads` calls that wait for another worker, as many that wait for room
   // or a disk, and as many streams for pages, while no other session has any; all together twice
   // as many (Shares). More are answered RESOURCE_EXHAUSTED. `cache` counts them; must outlive this.
-  Dispatch(cache::Cache* cache, int threads, const StreamPatience& streams);
+  // `token_message_bytes`: the most of a message with tokens.
+  Dispatch(cache::Cache* cache, int threads, uint64_t token_message_bytes,
+           const StreamPatience& streams);
 
-  // What a verb is called where its calls are counted ("rpc.match"), and how long its messages may
-  // be.
+  // What a verb is called where its calls are counted ("rpc.match"), and whether its messages may
+  // be as long as those with tokens.
   struct Verb {
     const char* name;
-    uint64_t most_bytes = wire::kMaxMessageBytes;
+    bool has_tokens = false;
   };
+  const MessageLimit& token_limit() const { return token_limit_; }
   // The reactor of a call that `handle(call)` ends, or hands on by one of the four below. A long
   // message is parsed and handled on a thread for such, any other here and now. Takes `message`.
   template <typename Request, typename Reply, typename Handle>
-  grpc::ServerUnaryReactor* Serve(Context* context, const Verb& verb, const grpc::ByteBuffer* message,
-                                  grpc::ByteBuffer* reply, const Handle& handle) {
+  grpc::ServerUnaryReactor* Serve(Context* context, const Verb& verb,
+                                  const grpc::ByteBuffer* message, grpc::ByteBuffer* reply,
+                                  const Handle& handle) {
     auto* const call = new UnaryCall<Request, Reply>(context, cache_, &later_, reply);
     const absl::StatusOr<uint64_t> bytes =
-        UnfoldedBytes(*Request::descriptor(), *message, verb.most_bytes);
+        UnfoldedBytes(*Request::descriptor(), *message,
+                      {.bytes = verb.has_tokens ? token_limit_.bytes : wire::kMaxMessageBytes,
+                       .unfolded_bytes = token_limit_.unfolded_bytes});
     if (!bytes.ok()) {
       call->End(Call(cache_, verb.name).End(bytes.status()));
       return call;
@@ -91,7 +97,8 @@ class Dispatch {
   // Seldom waits: on this thread while another callback thread stays free.
   template <typename Work>
   void Quick(HandOutCall* call, const Work& work) {
-    if (call->asked().share != nullptr) return Run(call, work);  // this thread is no callback thread
+    if (call->asked().share != nullptr)
+      return Run(call, work);  // this thread is no callback thread
     if (here_.fetch_add(1) >= most_here_) {
       here_.fetch_sub(1);
       return Waiting(call, work);
@@ -175,6 +182,7 @@ class Dispatch {
   cache::Cache* const cache_;
   const int most_here_;
   const StreamPatience patience_;
+  const MessageLimit token_limit_;
   std::atomic<int> here_{0};
   const std::shared_ptr<int> running_ = std::make_shared<int>();
   wire::Carriers carriers_;

@@ -108,8 +108,8 @@ void Inbound::All::CutTheLargest() {
       const auto largest = std::ranges::max_element(
           connections, {}, [](const std::shared_ptr<Connection>& one) { return one->bytes(); });
       if (largest == connections.end()) break;
-      told.push_back(absl::StrCat("connection of ", (*largest)->Describe(),
-                                  " cut: it had sent ", (*largest)->bytes(),
+      told.push_back(absl::StrCat("connection of ", (*largest)->Describe(), " cut: it had sent ",
+                                  (*largest)->bytes(),
                                   " bytes of messages that are not whole, all together ",
                                   bytes.load(), ", at most ", most_bytes));
       (*largest)->Leave();
@@ -188,8 +188,7 @@ void Inbound::Watch(int fd) {
 // Libraries find this function before libc's: gRPC reads its connections with it.
 extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(  // NOLINT: libc's name
     int fd, msghdr* message, int flags) {
-  static const auto receive =
-      reinterpret_cast<decltype(&::recvmsg)>(::dlsym(RTLD_NEXT, "recvmsg"));
+  static const auto receive = reinterpret_cast<decltype(&::recvmsg)>(::dlsym(RTLD_NEXT, "recvmsg"));
   const ssize_t got = receive(fd, message, flags);
   if (got <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return got;
   if (prefixd::daemon::Look(fd, *message, static_cast<size_t>(got))) return got;

@@ -12,15 +12,15 @@
 namespace prefixd::daemon {
 
 absl::StatusOr<uint64_t> UnfoldedBytes(const google::protobuf::Descriptor& type,
-                                       const grpc::ByteBuffer& message, uint64_t most_bytes) {
-  if (message.Length() > most_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(type.name(), ": ", message.Length(), " bytes, at most ", most_bytes,
-                     most_bytes == wire::kMaxMessageBytes ? " without tokens" : ""));
+                                       const grpc::ByteBuffer& message, const MessageLimit& limit) {
+  if (message.Length() > limit.bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(type.name(), ": ", message.Length(),
+                                                   " bytes, at most ", limit.bytes,
+                                                   " of such a message"));
   }
   grpc::ByteBuffer bytes = message;  // the same slices
   grpc::ProtoBufferReader reader(&bytes);
-  return wire::UnfoldedBytes(type, &reader, kMaxUnfoldedBytes);
+  return wire::UnfoldedBytes(type, &reader, limit.unfolded_bytes);
 }
 
 absl::Status Parse(grpc::ByteBuffer* message, google::protobuf::Message* parsed) {
@@ -33,7 +33,7 @@ absl::Status Parse(grpc::ByteBuffer* message, google::protobuf::Message* parsed)
 
 absl::Status ReadSmall(const grpc::ByteBuffer& message, google::protobuf::Message* parsed) {
   PREFIXD_RETURN_IF_ERROR(
-      UnfoldedBytes(*parsed->GetDescriptor(), message, wire::kMaxMessageBytes).status());
+      UnfoldedBytes(*parsed->GetDescriptor(), message, LimitOf(wire::kMaxMessageBytes)).status());
   grpc::ByteBuffer bytes = message;
   return Parse(&bytes, parsed);
 }
@@ -41,7 +41,7 @@ absl::Status ReadSmall(const grpc::ByteBuffer& message, google::protobuf::Messag
 grpc::Status Write(const google::protobuf::Message& message, grpc::ByteBuffer* written) {
   bool own = false;
   return grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message,
-                                                                                   written, &own);
+                                                                                    written, &own);
 }
 
 }  // namespace prefixd::daemon

@@ -11,13 +11,19 @@
 
 namespace prefixd::daemon {
 
-// No request takes more memory than this when it is parsed.
-inline constexpr uint64_t kMaxUnfoldedBytes = uint64_t{10} << 20;
+// Of one message.
+struct MessageLimit {
+  uint64_t bytes = 0;           // as it travels
+  uint64_t unfolded_bytes = 0;  // of memory, parsed
+};
+constexpr MessageLimit LimitOf(uint64_t message_bytes) {
+  return {.bytes = message_bytes, .unfolded_bytes = message_bytes + (uint64_t{1} << 20)};
+}
 
-// About how many bytes of memory `message` takes as `type`. InvalidArgument: it is longer than
-// `most_bytes`, takes too much, or is no such message.
+// About how many bytes of memory `message` takes as `type`. InvalidArgument: it is longer or larger
+// than `limit`, or no such message.
 absl::StatusOr<uint64_t> UnfoldedBytes(const google::protobuf::Descriptor& type,
-                                       const grpc::ByteBuffer& message, uint64_t most_bytes);
+                                       const grpc::ByteBuffer& message, const MessageLimit& limit);
 
 // Parses what UnfoldedBytes let pass; frees `message`.
 absl::Status Parse(grpc::ByteBuffer* message, google::protobuf::Message* parsed);

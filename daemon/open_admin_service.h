@@ -15,15 +15,15 @@ namespace prefixd::daemon {
 
 namespace internal {
 using Admin = v1::Admin;
-using Told = Admin::WithRawCallbackMethod_GetStats<
-    Admin::WithRawCallbackMethod_GetConfig<Admin::Service>>;
-using Lists = Admin::WithRawCallbackMethod_ListSpaces<Admin::WithRawCallbackMethod_ListSessions<
-    Admin::WithRawCallbackMethod_ListLeases<Admin::WithRawCallbackMethod_ListPins<
-        Admin::WithRawCallbackMethod_Why<Told>>>>>;
+using Told =
+    Admin::WithRawCallbackMethod_GetStats<Admin::WithRawCallbackMethod_GetConfig<Admin::Service>>;
+using Lists = Admin::WithRawCallbackMethod_ListSpaces<
+    Admin::WithRawCallbackMethod_ListSessions<Admin::WithRawCallbackMethod_ListLeases<
+        Admin::WithRawCallbackMethod_ListPins<Admin::WithRawCallbackMethod_Why<Told>>>>>;
 using Changes = Admin::WithRawCallbackMethod_Clear<Admin::WithRawCallbackMethod_Flush<
     Admin::WithRawCallbackMethod_Verify<Admin::WithRawCallbackMethod_EndSession<Lists>>>>;
-using AllOfAdmin = Admin::WithRawCallbackMethod_SetBudgets<
-    Admin::WithRawCallbackMethod_SetSpaceLimits<Changes>>;
+using AllOfAdmin =
+    Admin::WithRawCallbackMethod_SetBudgets<Admin::WithRawCallbackMethod_SetSpaceLimits<Changes>>;
 }  // namespace internal
 
 class OpenAdminService final : public internal::AllOfAdmin {
@@ -36,10 +36,7 @@ class OpenAdminService final : public internal::AllOfAdmin {
   // none. `admin_socket`: where the rest is served, for the refusals; empty = nowhere.
   OpenAdminService(AdminService* admin, Dispatch* dispatch, const Token* token,
                    std::string admin_socket)
-      : admin_(admin),
-        dispatch_(dispatch),
-        token_(token),
-        admin_socket_(std::move(admin_socket)) {}
+      : admin_(admin), dispatch_(dispatch), token_(token), admin_socket_(std::move(admin_socket)) {}
 
   // Without spaces: which models there are, and how much of each, is not everybody's.
   Reactor* GetStats(Context* context, const Message* request, Message* reply) override;

@@ -73,12 +73,11 @@ Sessions::Reactor* PrefixCacheService::Attach(Context* context, const Message* r
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                           Message* reply) {
   return dispatch_->Serve<v1::OpenSpaceRequest, v1::OpenSpaceReply>(
       context, {"rpc.open_space"}, request, reply, [this](auto* call) {
         dispatch_->Quick(call, [=, this] {
-          const absl::Status status =
-              DoOpenSpace(*call->request(), call->context(), call->reply());
+          const absl::Status status = DoOpenSpace(*call->request(), call->context(), call->reply());
           NoteOpening(*call->request(), status);
           return status;
         });
@@ -113,7 +112,7 @@ void PrefixCacheService::NoteOpening(const v1::OpenSpaceRequest& request,
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::NotShared(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                           Message* reply) {
   return dispatch_->Serve<v1::NotSharedRequest, v1::Ack>(
       context, {"rpc.not_shared"}, request, reply, [this](auto* call) {
         dispatch_->Now(call, [=, this] {
@@ -132,15 +131,16 @@ absl::Status PrefixCacheService::DoNotShared(const v1::NotSharedRequest& request
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Match(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                       Message* reply) {
   return dispatch_->Serve<v1::AcquireRequest, v1::AcquireReply>(
-      context, {"rpc.match", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+      context, {.name = "rpc.match", .has_tokens = true}, request, reply, [this](auto* call) {
         dispatch_->Now(call, [=, this] { return DoMatch(call->request(), call->reply()); });
       });
 }
 
 absl::Status PrefixCacheService::DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply) {
-  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items, TakeItems(request));
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items,
+                           TakeItems(request, dispatch_->token_limit()));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
     end = EndOfSet(*request, begin);
     PREFIXD_ASSIGN_OR_RETURN(
@@ -155,9 +155,9 @@ absl::Status PrefixCacheService::DoMatch(v1::AcquireRequest* request, v1::Acquir
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                         Message* reply) {
   return dispatch_->Serve<v1::AcquireRequest, v1::AcquireReply>(
-      context, {"rpc.acquire", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+      context, {.name = "rpc.acquire", .has_tokens = true}, request, reply, [this](auto* call) {
         const auto work = [=, this] { return DoAcquire(call->request(), call, call->reply()); };
         if (WaitsForPending(*call->request())) return dispatch_->Pending(call, work);
         dispatch_->Quick(call, work);
@@ -167,7 +167,8 @@ PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context, const
 absl::Status PrefixCacheService::DoAcquire(v1::AcquireRequest* request, HandOutCall* call,
                                            v1::AcquireReply* reply) {
   const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
-  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, TakeItems(request));
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items,
+                           TakeItems(request, dispatch_->token_limit()));
   const block::SessionId session = call->session();
   PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request->release()));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
@@ -191,7 +192,8 @@ absl::Status PrefixCacheService::DoAcquire(v1::AcquireRequest* request, HandOutC
       call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
     }
   }
-  if (call->context().IsCancelled()) return absl::CancelledError("acquire: the worker stopped waiting");
+  if (call->context().IsCancelled())
+    return absl::CancelledError("acquire: the worker stopped waiting");
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
 }
@@ -220,16 +222,16 @@ void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                          Message* reply) {
   return dispatch_->Serve<v1::AcquireRequest, v1::PrefetchReply>(
-      context, {"rpc.prefetch", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+      context, {.name = "rpc.prefetch", .has_tokens = true}, request, reply, [this](auto* call) {
         dispatch_->Quick(call, [=, this] { return DoPrefetch(call->request(), call->reply()); });
       });
 }
 
-absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request,
-                                            v1::PrefetchReply* reply) {
-  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items, TakeItems(request));
+absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, v1::PrefetchReply* reply) {
+  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items,
+                           TakeItems(request, dispatch_->token_limit()));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
     end = EndOfSet(*request, begin);
     if (end - begin == 1) continue;
@@ -251,12 +253,11 @@ absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request,
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Join(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                      Message* reply) {
   return dispatch_->Serve<v1::JoinRequest, v1::AcquireReply>(
       context, {"rpc.join"}, request, reply, [this](auto* call) {
-        dispatch_->Quick(call, [=, this] {
-          return DoJoin(*call->request(), call->hand_out(), call->reply());
-        });
+        dispatch_->Quick(
+            call, [=, this] { return DoJoin(*call->request(), call->hand_out(), call->reply()); });
       });
 }
 
@@ -273,7 +274,7 @@ absl::Status PrefixCacheService::DoJoin(const v1::JoinRequest& request, HandOut*
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Release(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                         Message* reply) {
   return dispatch_->Serve<v1::ReleaseRequest, v1::Ack>(
       context, {"rpc.release"}, request, reply, [this](auto* call) {
         dispatch_->Now(call, [=, this] {
@@ -290,9 +291,9 @@ absl::Status PrefixCacheService::DoRelease(const v1::ReleaseRequest& request) {
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Reserve(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                         Message* reply) {
   return dispatch_->Serve<v1::ReserveRequest, v1::ReserveReply>(
-      context, {"rpc.reserve", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+      context, {.name = "rpc.reserve", .has_tokens = true}, request, reply, [this](auto* call) {
         dispatch_->Quick(call, [=, this] {
           return DoReserve(*call->request(), call->hand_out(), call->reply());
         });
@@ -314,7 +315,7 @@ absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request, Ha
 // More than a few staged pages are megabytes to copy, and a disk takes its time: not on a callback
 // thread.
 PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                        Message* reply) {
   return dispatch_->Serve<v1::CommitRequest, v1::CommitReply>(
       context, {"rpc.commit"}, request, reply, [this](auto* call) {
         const v1::CommitRequest& wanted = *call->request();
@@ -346,7 +347,7 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                         Message* reply) {
   return dispatch_->Serve<v1::AbandonRequest, v1::Ack>(
       context, {"rpc.abandon"}, request, reply, [this](auto* call) {
         dispatch_->Quick(call, [=, this] {
@@ -360,7 +361,7 @@ PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context, const
 PrefixCacheService::Reactor* PrefixCacheService::Pin(Context* context, const Message* request,
                                                      Message* reply) {
   return dispatch_->Serve<v1::PinRequest, v1::PinReply>(
-      context, {"rpc.pin", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+      context, {.name = "rpc.pin", .has_tokens = true}, request, reply, [this](auto* call) {
         dispatch_->Waiting(call,
                            [=, this] { return DoPin(*call->request(), call, call->reply()); });
       });
@@ -385,9 +386,9 @@ absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, HandOutCal
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::Unpin(Context* context, const Message* request,
-                                                     Message* reply) {
+                                                       Message* reply) {
   return dispatch_->Serve<v1::UnpinRequest, v1::UnpinReply>(
-      context, {"rpc.unpin", wire::kMaxTokenMessageBytes}, request, reply, [this](auto* call) {
+      context, {.name = "rpc.unpin", .has_tokens = true}, request, reply, [this](auto* call) {
         dispatch_->Quick(call, [=, this] { return DoUnpin(*call->request(), call->reply()); });
       });
 }
@@ -414,8 +415,8 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* cont
              v1::CommitReply* commit) { return DoCommit(header, patience, hand_out, commit); });
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(
-    Context* context, const Message* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(Context* context,
+                                                                      const Message* request) {
   return StartFetch(cache_, dispatch_, address_, context, *request);
 }
 

@@ -23,6 +23,7 @@
 #include "daemon/known_store.h"
 #include "daemon/request_log.h"
 #include "daemon/version.h"
+#include "wire/limits.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -59,12 +60,9 @@ void TrimHeaps() {
   if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
 }
 
-// How much workers may have begun to send and not ended: one message of the largest size, and more
-// with much RAM.
-uint64_t MessageBytes(uint64_t ram_bytes) {
-  constexpr uint64_t kMiB = uint64_t{1} << 20;
-  return std::clamp(ram_bytes / 32, 10 * kMiB, 64 * kMiB);
-}
+// How much workers may have begun to send and not ended: one message of the largest size (Server
+// sees to that), and more with much RAM.
+uint64_t MessageBytes(uint64_t ram_bytes) { return std::min(ram_bytes / 128, uint64_t{64} << 20); }
 
 // What a disk may get over: the tier is opened then, without a restart.
 bool MayPass(int error) {
@@ -203,6 +201,7 @@ absl::Status Program::Open() {
                               .token = token,
                               .threads = config_.threads,
                               .max_sessions = config_.max_sessions,
+                              .token_message_bytes = wire::TokenMessageBytes(budgets.ram_bytes),
                               .message_bytes = MessageBytes(budgets.ram_bytes),
                               .version = kVersion,
                               .settings = config_.settings};

@@ -350,7 +350,7 @@ class PutStream final : public Reactor {
   block::SessionId session_;
   std::optional<HandOut> hand_out_;  // once the header came
   // Only Run's thread touches these.
-  uint64_t number_ = 0;              // of the last page's message
+  uint64_t number_ = 0;  // of the last page's message
   std::vector<Bytes> runs_;
 
   grpc::ByteBuffer read_;  // gRPC's while a read is under way
@@ -361,9 +361,9 @@ class PutStream final : public Reactor {
   bool over_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stalled_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool no_share_ PREFIXD_GUARDED_BY(mutex_) = false;
-  bool in_header_ PREFIXD_GUARDED_BY(mutex_) = false;  // nobody else may end it
+  bool in_header_ PREFIXD_GUARDED_BY(mutex_) = false;       // nobody else may end it
   base::Deadline silent_since_ PREFIXD_GUARDED_BY(mutex_);  // of a parked one
-  bool parked_ PREFIXD_GUARDED_BY(mutex_) = true;  // no Run is under way
+  bool parked_ PREFIXD_GUARDED_BY(mutex_) = true;           // no Run is under way
   uint64_t silences_ PREFIXD_GUARDED_BY(mutex_) = 0;
   Shares::Share share_ PREFIXD_GUARDED_BY(mutex_);
   std::shared_ptr<void> running_ PREFIXD_GUARDED_BY(mutex_);  // while it moves, and lingers

@@ -33,7 +33,8 @@ size_t EndOfSet(const v1::AcquireRequest& request, size_t begin) {
   return static_cast<size_t>(end);
 }
 
-absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* request) {
+absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* request,
+                                                      const MessageLimit& limit) {
   PREFIXD_RETURN_IF_ERROR(wire::Check(*request));
   std::vector<cache::Request> items;
   items.reserve(static_cast<size_t>(request->items_size()));
@@ -51,10 +52,10 @@ absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* reques
     }
     bytes += sequence.tokens.size() * sizeof(block::Token) +
              sequence.content.size() * sizeof(block::ContentKey);
-    if (bytes > kMaxUnfoldedBytes) {
+    if (bytes > limit.unfolded_bytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("acquire: the tokens and content of its items take more than ",
-                       kMaxUnfoldedBytes, " bytes of memory, which is the most of one request"));
+                       limit.unfolded_bytes, " bytes of memory, which is the most of one request"));
     }
     items.push_back({.space = sequence.space,
                      .tokens = std::move(sequence.tokens),

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 
 #include "cache/cache.h"
+#include "daemon/message.h"
 #include "prefixd/v1/prefix_cache.pb.h"
 #include "wire/page.h"
 
@@ -14,7 +15,8 @@ namespace prefixd::daemon {
 
 // Every item, whose tokens and content leave the message: it may be as long as a message can be.
 // None is to be used when one is bad.
-absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* request);
+absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* request,
+                                                      const MessageLimit& limit);
 // The items of [begin, ...) that are one set with it; only itself when it is in none.
 size_t EndOfSet(const v1::AcquireRequest& request, size_t begin);
 // The plan that an item asked for in the same call. InvalidArgument for an item that continues a

@@ -40,7 +40,7 @@ constexpr int kMaxStreamsOfConnection = 1024;
 // A connection that brings much has a buffer of so much; gRPC's own is 4 MiB.
 constexpr int kMaxReadBytes = 512 << 10;
 constexpr size_t kAdminMessageBytes = size_t{16} << 20;
-constexpr uint64_t kMostOfOne = wire::kMaxTokenMessageBytes + (uint64_t{1} << 20);  // and its stream
+constexpr uint64_t kStreamBytes = uint64_t{1} << 20;  // what goes with one message
 
 // Workers on this host have this part of the messages' memory; where TCP is served, so has TCP.
 uint64_t PartOfMessages(const ServerOptions& options) {
@@ -54,7 +54,7 @@ class GrpcServer final : public Server {
         options_(options),
         fd_path_(cache->arena().shared && !options.socket.empty() ? FdSocketPath(options.socket)
                                                                   : ""),
-        dispatch_(cache, options.threads, options.streams),
+        dispatch_(cache, options.threads, options.token_message_bytes, options.streams),
         sessions_(cache, options.version, std::filesystem::path(fd_path_).filename(),
                   static_cast<size_t>(options.max_sessions)),
         prefix_cache_(cache, &sessions_, &dispatch_,
@@ -63,10 +63,11 @@ class GrpcServer final : public Server {
         open_admin_(&admin_, &dispatch_, nullptr, options.admin_socket),
         tcp_admin_(&admin_, &dispatch_, token(), options.admin_socket),
         tcp_prefix_cache_(&prefix_cache_, token()),
-        inbound_(std::max(PartOfMessages(options), kMostOfOne), [cache](const std::string& why) {
-          cache->Count("connections.cut");
-          spdlog::warn("{}", why);
-        }) {
+        inbound_(std::max(PartOfMessages(options), options.token_message_bytes + kStreamBytes),
+                 [cache](const std::string& why) {
+                   cache->Count("connections.cut");
+                   spdlog::warn("{}", why);
+                 }) {
     tcp_messages_.Resize(PartOfMessages(options));
     admin_messages_.Resize(kAdminMessageBytes);
   }
@@ -123,13 +124,13 @@ class GrpcServer final : public Server {
 // gRPC 1.51 looks at a message's size when it has received all of it, and takes as many as a peer
 // begins: where Inbound does not look, its quota of memory alone bounds them. It would unpack a
 // compressed one of any size, too: nothing is compressed here.
-void Configure(grpc::ServerBuilder* builder) {
+void Configure(uint64_t message_bytes, grpc::ServerBuilder* builder) {
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP})
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsOfConnection);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kMaxReadBytes);
-  builder->SetMaxReceiveMessageSize(static_cast<int>(wire::kMaxTokenMessageBytes));
+  builder->SetMaxReceiveMessageSize(static_cast<int>(message_bytes));
   builder->SetMaxSendMessageSize(-1);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
                               0);  // a port in use is an error, not a second owner
@@ -158,7 +159,7 @@ absl::Status GrpcServer::ListenForWorkers() {
         }));
   }
   grpc::ServerBuilder builder;
-  Configure(&builder);
+  Configure(options_.token_message_bytes, &builder);
   builder.RegisterService(&prefix_cache_);
   builder.RegisterService(&open_admin_);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -179,7 +180,7 @@ absl::Status GrpcServer::ListenForPeople() {
                            {.mode = options_.admin_group.has_value() ? 0660u : 0600u,
                             .group = options_.admin_group}));
   grpc::ServerBuilder builder;
-  Configure(&builder);
+  Configure(options_.token_message_bytes, &builder);
   builder.SetResourceQuota(admin_messages_);
   builder.RegisterService(&admin_);
   servers_.push_back(builder.BuildAndStart());
@@ -199,7 +200,7 @@ absl::Status GrpcServer::ListenOnTcp() {
         "server: ", options_.listen, " wants a token: any user of this host connects"));
   }
   grpc::ServerBuilder builder;
-  Configure(&builder);
+  Configure(options_.token_message_bytes, &builder);
   builder.SetResourceQuota(tcp_messages_);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(&tcp_prefix_cache_);

@@ -17,6 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/stream_limit.h"
 #include "daemon/token.h"
+#include "wire/limits.h"
 
 namespace prefixd::daemon {
 
@@ -30,6 +31,7 @@ struct ServerOptions {
   int threads = 64;                 // calls that wait, and streams of pages, at the same time
   StreamPatience streams = {};
   int max_sessions = 512;
+  uint64_t token_message_bytes = wire::TokenMessageBytes(~uint64_t{0});  // the most of one message
   // What workers may have begun to send and not ended, at least one of the largest; TCP has a half
   // where it is served. On the unix socket the connection that has most is cut beyond that
   // (inbound.h), on TCP gRPC cancels calls of somebody there.

@@ -1,6 +1,6 @@
-// How many of the daemon's threads one session, and one host behind TCP, may keep at a time, and how
-// much memory with them: never more than it leaves to others. Alone it gets a half of the threads.
-// The same of sessions, by process or host.
+// How many of the daemon's threads one session, and one host behind TCP, may keep at a time, and
+// how much memory with them: never more than it leaves to others. Alone it gets a half of the
+// threads. The same of sessions, by process or host.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A unary call from its message to its answer's: parsed when its turn comes, which for a long one is
-// not when it arrives.
+// A unary call from its message to its answer's: parsed when its turn comes, which for a long one
+// is not when it arrives.
 #pragma once
 #include "base/status.h"
 #include "daemon/hand_out.h"

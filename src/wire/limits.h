@@ -1,19 +1,23 @@
 // The limits of the wire, all readable in Admin.GetConfig. A limit that a value type has itself
 // (groups, ladder, layers) stands with that type.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 namespace prefixd::wire {
 
 inline constexpr uint32_t kProtocol = 1;
-inline constexpr uint32_t kMaxTokens = 1u << 21;                       // of one sequence
-inline constexpr uint32_t kMaxItems = 16;                              // of one Match or Acquire
-inline constexpr uint32_t kMaxEnds = 4096;                             // of one plan or Commit
-// Match, Acquire, Reserve: one sequence of kMaxTokens, and what goes with it.
-inline constexpr uint64_t kMaxTokenMessageBytes = uint64_t{9} << 20;
-inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;        // every other
-inline constexpr uint64_t kMaxPieceBytes = uint64_t{1} << 20;          // PageBytes.data
-inline constexpr uint64_t kMaxUnreadEventBytes = uint64_t{8} << 20;    // of one session's stream
+inline constexpr uint32_t kMaxTokens = 1u << 21;                 // of one sequence
+inline constexpr uint32_t kMaxItems = 16;                        // of one Match or Acquire
+inline constexpr uint32_t kMaxEnds = 4096;                       // of one plan or Commit
+inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;  // without tokens
+// Match, Acquire, Reserve: one sequence of kMaxTokens, and what goes with it. Less where the daemon
+// has little RAM, as such a message is held several times over while it is served.
+constexpr uint64_t TokenMessageBytes(uint64_t ram_budget_bytes) {
+  return std::clamp(ram_budget_bytes / 128, kMaxMessageBytes, uint64_t{9} << 20);
+}
+inline constexpr uint64_t kMaxPieceBytes = uint64_t{1} << 20;        // PageBytes.data
+inline constexpr uint64_t kMaxUnreadEventBytes = uint64_t{8} << 20;  // of one session's stream
 inline constexpr uint64_t kSessionKeyBytes = 16;
 inline constexpr uint64_t kStagingAlignment = 128;
 inline constexpr uint32_t kMaxWorkerBytes = 128;

@@ -15,10 +15,11 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 // Of protobuf 3.21 with malloc's own, upwards.
-constexpr uint64_t kMessageBytes = 64, kFieldBytes = 8;  // a submessage and its pointer, and each field
-constexpr uint64_t kTextBytes = 64;                      // a string beside its characters
-constexpr uint64_t kUnknownBytes = 64;   // an unknown field, whose set doubles as it grows
-constexpr uint64_t kGroupFactor = 64;    // of unknown fields within an unknown group
+constexpr uint64_t kMessageBytes = 64,
+                   kFieldBytes = 8;     // a submessage and its pointer, and each field
+constexpr uint64_t kTextBytes = 64;     // a string beside its characters
+constexpr uint64_t kUnknownBytes = 64;  // an unknown field, whose set doubles as it grows
+constexpr uint64_t kGroupFactor = 64;   // of unknown fields within an unknown group
 
 class Walk {
  public:
@@ -44,7 +45,8 @@ class Walk {
     if (!WireFormatLite::SkipField(in_, tag)) return false;
     const auto skipped = static_cast<uint64_t>(in_->CurrentPosition() - from);
     if (field == nullptr) {
-      const bool group = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_START_GROUP;
+      const bool group =
+          WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_START_GROUP;
       return Add(kUnknownBytes + (group ? kGroupFactor : 1) * skipped);
     }
     return Add(field->is_repeated() ? 2 * sizeof(uint64_t) : 0);
@@ -95,8 +97,8 @@ absl::StatusOr<uint64_t> UnfoldedBytes(const Descriptor& type,
   Walk walk(&in, most);
   const bool whole = walk.Message(type);
   if (walk.bytes() > most) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        type.name(), ": takes more than ", most, " bytes of memory, which is the most of one"));
+    return absl::InvalidArgumentError(absl::StrCat(type.name(), ": takes more than ", most,
+                                                   " bytes of memory, which is the most of one"));
   }
   if (!whole) return absl::InvalidArgumentError(absl::StrCat("the request is no ", type.name()));
   return walk.bytes();

@@ -12,8 +12,8 @@
 namespace prefixd::wire {
 
 // About how many bytes the message of this type takes: its submessages, lists, texts and unknown
-// fields, as protobuf keeps them. InvalidArgument for one that takes more than `most`, or is no such
-// message; its walk ends there. Costs a look at each field, and at no byte of a list or text.
+// fields, as protobuf keeps them. InvalidArgument for one that takes more than `most`, or is no
+// such message; its walk ends there. Costs a look at each field, and at no byte of a list or text.
 absl::StatusOr<uint64_t> UnfoldedBytes(const google::protobuf::Descriptor& type,
                                        google::protobuf::io::ZeroCopyInputStream* message,
                                        uint64_t most);

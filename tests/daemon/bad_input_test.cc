@@ -4,11 +4,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "grpcpp/generic/generic_stub.h"
 
 #include "tests/daemon/fixture.h"
+#include "wire/limits.h"
 
 namespace prefixd::testing {
 namespace {
@@ -316,15 +318,42 @@ grpc::Status CallRaw(const std::string& target, const std::string& method, const
   return status;
 }
 
-const char* const kUnaryVerbs[] = {"OpenSpace", "NotShared", "Match",  "Acquire",
+const char* const kUnaryVerbs[] = {"OpenSpace", "NotShared", "Match",   "Acquire",
                                    "Prefetch",  "Join",      "Release", "Reserve",
-                                   "Commit",    "Abandon",   "Pin",    "Unpin"};
+                                   "Commit",    "Abandon",   "Pin",     "Unpin"};
 
 TEST_F(BadInputTest, AMessageThatIsNoProtobufIsAnError) {
   for (const char* verb : kUnaryVerbs) {
     ExpectRefused(CallRaw(target(), std::string("PrefixCache/") + verb, "\xff\xff\xff garbage"),
                   StatusCode::INVALID_ARGUMENT, "the request is no ");
   }
+}
+
+// T3: such a message is held several times over while it is served.
+class LittleRamTest : public DaemonTest {
+ protected:
+  LittleRamTest() { token_message_bytes_ = wire::TokenMessageBytes(uint64_t{256} << 20); }
+};
+
+TEST_F(LittleRamTest, T3MessagesWithTokensAreShorterWhereTheBudgetIsSmall) {
+  v1::GetConfigReply config;
+  Context context;
+  ASSERT_TRUE(worker_->admin->GetConfig(&context, {}, &config).ok());
+  const auto said = std::ranges::find(config.limits(), "token_message_bytes",
+                                      [](const auto& limit) { return limit.name(); });
+  ASSERT_NE(said, config.limits().end());
+  EXPECT_EQ(said->value(), std::to_string(2u << 20));
+  v1::AcquireReply reply;
+  EXPECT_TRUE(worker_->Acquire(space_, Tokens(500'000), &reply).ok());
+  EXPECT_EQ(worker_->Acquire(space_, Tokens(530'000), &reply).error_code(),
+            StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST(TokenMessageTest, OneWholeSequenceFitsWhereTheBudgetIsNotSmall) {
+  EXPECT_EQ(wire::TokenMessageBytes(uint64_t{64} << 20), 2u << 20);
+  EXPECT_EQ(wire::TokenMessageBytes(uint64_t{512} << 20), 4u << 20);
+  EXPECT_EQ(wire::TokenMessageBytes(uint64_t{64} << 30), 9u << 20);
+  EXPECT_GT(wire::TokenMessageBytes(uint64_t{2} << 30), wire::kMaxTokens * sizeof(uint32_t));
 }
 
 // A few bytes of a message can be a hundred times as many in memory: nobody parses such a one.
@@ -338,19 +367,19 @@ TEST_F(BadInputTest, T3AMessageThatWouldUnfoldToTooMuchIsRefusedUnparsed) {
     const char* method;
     std::string message;
   } messages[] = {
-      {"PrefixCache/Acquire", repeat(std::string("\x12\0", 2), 4 << 20)},    // empty items
+      {"PrefixCache/Acquire", repeat(std::string("\x12\0", 2), 4 << 20)},  // empty items
       {"PrefixCache/Match", repeat(std::string("\x12\0", 2), 4 << 20)},
-      {"PrefixCache/Prefetch", repeat(std::string("\x1a\0", 2), 4 << 20)},   // empty releases
+      {"PrefixCache/Prefetch", repeat(std::string("\x1a\0", 2), 4 << 20)},  // empty releases
       {"PrefixCache/Release", repeat(std::string("\x12\0", 2), 2 << 20)},
       {"PrefixCache/Commit", repeat(std::string("\x32\0", 2), 2 << 20)},
-      {"PrefixCache/Join", repeat(std::string("\x78\1", 2), 2 << 20)},       // fields nobody knows
+      {"PrefixCache/Join", repeat(std::string("\x78\1", 2), 2 << 20)},  // fields nobody knows
       {"Admin/GetStats", repeat(std::string("\x78\1", 2), 2 << 20)},
       {"Admin/GetConfig", repeat(std::string("\x78\1", 2), 2 << 20)},
   };
   for (const auto& [method, message] : messages) {
     SCOPED_TRACE(method);
     ExpectRefused(CallRaw(target(), method, message), StatusCode::INVALID_ARGUMENT,
-                  "takes more than 10485760 bytes of memory");
+                  "bytes of memory, which is the most of one");
   }
   v1::AcquireRequest set = worker_->AcquireOf(space_, Tokens(1u << 21));
   set.mutable_items(0)->set_set(1);
@@ -366,8 +395,8 @@ TEST_F(BadInputTest, T3AMessageThatWouldUnfoldToTooMuchIsRefusedUnparsed) {
 
 // gRPC would unpack it whole, whatever size that is.
 TEST_F(BadInputTest, T3ACompressedMessageIsRefused) {
-  const grpc::Status status = CallRaw(target(), "PrefixCache/Match", std::string(1 << 20, '\0'),
-                                      GRPC_COMPRESS_GZIP);
+  const grpc::Status status =
+      CallRaw(target(), "PrefixCache/Match", std::string(1 << 20, '\0'), GRPC_COMPRESS_GZIP);
   EXPECT_EQ(status.error_code(), StatusCode::UNIMPLEMENTED) << status.error_message();
 }
 

@@ -296,6 +296,7 @@ class DaemonTest : public ::testing::Test {
                                              .threads = threads_,
                                              .streams = streams_,
                                              .max_sessions = max_sessions_,
+                                             .token_message_bytes = token_message_bytes_,
                                              .message_bytes = message_bytes_,
                                              .version = "test",
                                              .settings = {{"ram", "1", "flag"}}});
@@ -341,6 +342,7 @@ class DaemonTest : public ::testing::Test {
   const daemon::Token token_{.secret = {std::byte{0x70}, std::byte{0x64}}};
   int threads_ = 64, max_sessions_ = 512;
   uint64_t message_bytes_ = uint64_t{1} << 30;
+  uint64_t token_message_bytes_ = daemon::ServerOptions{}.token_message_bytes;
   // Tests look at streams that stand still: none ends by itself unless a test says so.
   daemon::StreamPatience streams_{.silence = std::chrono::minutes(10),
                                   .linger = std::chrono::minutes(10)};

@@ -89,7 +89,8 @@ TEST(InboundFramesTest, T3TheCountIsThatOfAnOracleWhateverThePieces) {
             all += Message(std::string((stream * 31 + i * 17) % 100, 'x'));
           const std::string piece = all.substr(data.size(), 1 + below(150));
           data += piece;
-          text += below(3) == 0 ? Padded(0, stream, piece, below(256)) : Frame(kData, 0, stream, piece);
+          text +=
+              below(3) == 0 ? Padded(0, stream, piece, below(256)) : Frame(kData, 0, stream, piece);
         }
       }
     }

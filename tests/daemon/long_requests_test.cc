@@ -41,7 +41,8 @@ TEST(LongRequestsTest, T3AsManyRunAsTheMemoryLastsInTheOrderInWhichTheyCame) {
   EXPECT_EQ(order.size(), 40u);
   EXPECT_LE(most_bytes, 100u);
   EXPECT_LE(most, 3);
-  for (int i = 0; i < 40; i += 5) EXPECT_EQ(order[static_cast<size_t>(i)], i) << "a whole one overtook";
+  for (int i = 0; i < 40; i += 5)
+    EXPECT_EQ(order[static_cast<size_t>(i)], i) << "a whole one overtook";
 }
 
 }  // namespace

@@ -106,7 +106,8 @@ TEST(LingeringLockTest, T8TheWaitEndsAndSaysWhoseLockItWas) {
 TEST(LingeringLockTest, T5AWorkerThatLocksTheArenaKeepsNobodyFromIt) {
   const ArenaPath path;
   { KilledDaemon killed(path); }
-  while (!base::IsUnlocked(path.str() + ".locks/owner")) sched_yield();  // its fork is on its way out
+  while (!base::IsUnlocked(path.str() + ".locks/owner"))
+    sched_yield();  // its fork is on its way out
   const int worker = open(path.str().c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_EQ(flock(worker, LOCK_SH), 0);
   EXPECT_TRUE(CouldBeOwned(path.str()));

@@ -18,8 +18,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kAny = ~uint64_t{0};
 
 absl::StatusOr<uint64_t> Unfolded(const google::protobuf::Descriptor& type,
-                                  const std::string& bytes, uint64_t most = kAny,
-                                  int slice = -1) {
+                                  const std::string& bytes, uint64_t most = kAny, int slice = -1) {
   google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()),
                                                 slice);
   return UnfoldedBytes(type, &stream, most);
@@ -73,7 +72,8 @@ TEST(UnfoldedTest, T3TheLargestOfTheFewestBytesIsNotTakenForLess) {
     ExpectNotLess<v1::AcquireRequest>(Repeated(std::string("\x1a\0", 2), count));  // releases
     ExpectNotLess<v1::CommitRequest>(Repeated(std::string("\x78\1", 2), count));   // unknown number
     ExpectNotLess<v1::CommitRequest>(Repeated(std::string("\x7a\0", 2), count));   // unknown text
-    ExpectNotLess<v1::JoinRequest>(Repeated(std::string("\x18\1", 2), count));     // groups, one by one
+    ExpectNotLess<v1::JoinRequest>(
+        Repeated(std::string("\x18\1", 2), count));  // groups, one by one
     ExpectNotLess<v1::CommitRequest>("\x7b" + Repeated(std::string("\x78\1", 2), count) + "\x7c");
     v1::Sequence tokens;
     tokens.mutable_tokens()->Resize(count, 1);
@@ -86,7 +86,8 @@ TEST(UnfoldedTest, T3TheLargestOfTheFewestBytesIsNotTakenForLess) {
 
 TEST(UnfoldedTest, T3AWalkEndsWhereItIsTooMuchAndWhereTheMessageIsBroken) {
   const google::protobuf::Descriptor& type = *v1::AcquireRequest::descriptor();
-  const absl::Status much = Unfolded(type, Repeated(std::string("\x12\0", 2), 1000), 10'000).status();
+  const absl::Status much =
+      Unfolded(type, Repeated(std::string("\x12\0", 2), 1000), 10'000).status();
   EXPECT_TRUE(absl::IsInvalidArgument(much));
   EXPECT_THAT(std::string(much.message()), HasSubstr("takes more than 10000 bytes of memory"));
   v1::AcquireRequest request;
