@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,8 @@ class Daemon(Process):
     def lose_arena(self) -> None:
         """As after a reboot: what it held is on the SSD alone. Not while it runs."""
         self.arena.unlink(missing_ok=True)
+        self.arena.with_name(self.arena.name + ".key").unlink(missing_ok=True)
+        shutil.rmtree(self.arena.with_name(self.arena.name + ".locks"), ignore_errors=True)
 
     def wait_for_sessions(self, count: int) -> None:
         """Workers come back by themselves, in their own time."""
