@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,6 +24,16 @@ uint64_t CookieOf(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0 ? cookie : 0;
 }
 
+// The first `count` bytes of what is moved.
+template <typename Take>
+void ForEachPart(const msghdr& message, size_t count, Take take) {
+  for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
+    const size_t here = std::min(count, message.msg_iov[i].iov_len);
+    take(std::span(static_cast<const std::byte*>(message.msg_iov[i].iov_base), here));
+    count -= here;
+  }
+}
+
 }  // namespace
 
 class Inbound::Connection {
@@ -37,6 +48,7 @@ class Inbound::Connection {
   }
   // False: it was cut.
   bool Read(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
+  void Wrote(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
   // It counts for nothing any more, and reads nothing.
   void Leave() PREFIXD_EXCLUDES(mutex_);
   // gRPC hears of it where it reads next.
@@ -49,7 +61,8 @@ class Inbound::Connection {
   const std::shared_ptr<All> all_;
   base::Mutex mutex_;
   InboundFrames frames_ PREFIXD_GUARDED_BY(mutex_);
-  std::atomic<uint64_t> bytes_{0};  // changes under the mutex
+  uint64_t Recount() PREFIXD_REQUIRES(mutex_);  // what all connections have now
+  std::atomic<uint64_t> bytes_{0};              // changes under the mutex
   bool left_ PREFIXD_GUARDED_BY(mutex_) = false;
 };
 
@@ -68,21 +81,28 @@ struct Inbound::All {
   std::vector<std::shared_ptr<Connection>> connections PREFIXD_GUARDED_BY(mutex);
 };
 
+uint64_t Inbound::Connection::Recount() {
+  const uint64_t now = frames_.unfinished_bytes();
+  return all_->bytes += now - bytes_.exchange(now);  // modulo 2^64: it may be less
+}
+
 bool Inbound::Connection::Read(const msghdr& message, size_t count) {
   uint64_t all = 0;
   {
     base::MutexLock lock(mutex_);
     if (left_) return false;
-    for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
-      const size_t here = std::min(count, message.msg_iov[i].iov_len);
-      frames_.Read({static_cast<const std::byte*>(message.msg_iov[i].iov_base), here});
-      count -= here;
-    }
-    const uint64_t now = frames_.unfinished_bytes();
-    all = all_->bytes += now - bytes_.exchange(now);  // modulo 2^64: it may be less
+    ForEachPart(message, count, [&](auto bytes) { frames_.Read(bytes); });
+    all = Recount();
   }
   if (all > all_->most_bytes) all_->CutTheLargest();
   return true;
+}
+
+void Inbound::Connection::Wrote(const msghdr& message, size_t count) {
+  base::MutexLock lock(mutex_);
+  if (left_) return;
+  ForEachPart(message, count, [&](auto bytes) { frames_.Wrote(bytes); });
+  Recount();
 }
 
 void Inbound::Connection::Leave() {
@@ -151,13 +171,22 @@ void Forget(int fd, const std::shared_ptr<Inbound::Connection>& connection) {
   }
 }
 
+// The connection behind the number, if it is watched.
+std::shared_ptr<Inbound::Connection> FindOpen(int fd) {
+  auto connection = Find(fd);
+  if (connection == nullptr || connection->is_open()) return connection;
+  Forget(fd, connection);  // the number has come again
+  return nullptr;
+}
+
 // Whether gRPC may have what recvmsg gave.
 bool Look(int fd, const msghdr& message, size_t got) {
-  const auto connection = Find(fd);
-  if (connection == nullptr) return true;
-  if (connection->is_open()) return connection->Read(message, got);
-  Forget(fd, connection);  // the number has come again
-  return true;
+  const auto connection = FindOpen(fd);
+  return connection == nullptr || connection->Read(message, got);
+}
+
+void LookAtWritten(int fd, const msghdr& message, size_t sent) {
+  if (const auto connection = FindOpen(fd)) connection->Wrote(message, sent);
 }
 
 }  // namespace
@@ -185,7 +214,7 @@ void Inbound::Watch(int fd) {
 
 }  // namespace prefixd::daemon
 
-// Libraries find this function before libc's: gRPC reads its connections with it.
+// Libraries find these functions before libc's: gRPC reads and writes its connections with them.
 extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(  // NOLINT: libc's name
     int fd, msghdr* message, int flags) {
   static const auto receive = reinterpret_cast<decltype(&::recvmsg)>(::dlsym(RTLD_NEXT, "recvmsg"));
@@ -194,4 +223,12 @@ extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(  // NOLINT: l
   if (prefixd::daemon::Look(fd, *message, static_cast<size_t>(got))) return got;
   errno = ECONNRESET;
   return -1;
+}
+
+extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(  // NOLINT: libc's name
+    int fd, const msghdr* message, int flags) {
+  static const auto send = reinterpret_cast<decltype(&::sendmsg)>(::dlsym(RTLD_NEXT, "sendmsg"));
+  const ssize_t sent = send(fd, message, flags);
+  if (sent > 0) prefixd::daemon::LookAtWritten(fd, *message, static_cast<size_t>(sent));
+  return sent;
 }

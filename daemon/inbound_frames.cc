@@ -38,6 +38,7 @@ void InboundFrames::BeginFrame() {
   stream_ = BigEndian(head_.data() + 5, 4) & 0x7fffffff;
   padding_ = 0;
   pad_length_comes_ = type_ == kData && (flags_ & kPadded) != 0;
+  if (type_ == kHeaders) Headers(0);
   if (payload_left_ == 0) EndFrame();
 }
 
@@ -64,20 +65,39 @@ std::span<const std::byte> InboundFrames::Payload(std::span<const std::byte> byt
   return bytes.subspan(count);
 }
 
-InboundFrames::Stream& InboundFrames::Open() {
-  const auto [at, begun] = streams_.try_emplace(stream_);
-  if (begun) unfinished_bytes_ += kStreamBytes;
-  return at->second;
+void InboundFrames::Wrote(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const size_t payload = std::min<uint64_t>(bytes.size(), wrote_left_);
+    wrote_left_ -= payload;
+    bytes = bytes.subspan(payload);
+    if (bytes.empty()) return;
+    wrote_head_[wrote_head_bytes_++] = std::to_integer<uint8_t>(bytes.front());
+    bytes = bytes.subspan(1);
+    if (wrote_head_bytes_ < kHeadBytes) continue;
+    wrote_head_bytes_ = 0;
+    wrote_left_ = BigEndian(wrote_head_.data(), 3);
+    const uint8_t type = wrote_head_[3];
+    const bool ends = (type == kData || type == kHeaders) && (wrote_head_[4] & kEndStream) != 0;
+    if (ends || type == kReset) Forget(BigEndian(wrote_head_.data() + 5, 4) & 0x7fffffff);
+  }
 }
 
 void InboundFrames::Headers(uint64_t bytes) {
-  Open().header_bytes += bytes;
+  if (stream_ > newest_) {  // an older one that is not there has ended
+    newest_ = stream_;
+    streams_.try_emplace(stream_);
+    unfinished_bytes_ += kStreamBytes;
+  }
+  const auto found = streams_.find(stream_);
+  if (found == streams_.end()) return;
+  found->second.header_bytes += bytes;
   unfinished_bytes_ += bytes;
 }
 
 void InboundFrames::Data(std::span<const std::byte> bytes) {
-  if (bytes.empty()) return;
-  Stream& stream = Open();
+  const auto found = streams_.find(stream_);
+  if (found == streams_.end()) return;  // gRPC passes over it too
+  Stream& stream = found->second;
   while (!bytes.empty()) {
     if (stream.prefix_bytes < kPrefixBytes) {
       stream.prefix[stream.prefix_bytes++] = std::to_integer<uint8_t>(bytes.front());

@@ -15,7 +15,10 @@ class InboundFrames {
  public:
   // The next bytes of the connection, from its first one on.
   void Read(std::span<const std::byte> bytes);
-  // The sum over the streams that the peer has not ended: about what gRPC keeps of each, its
+  // The next bytes that went to the peer: of a stream that ends there nothing is kept any more,
+  // whatever of it the peer still sends.
+  void Wrote(std::span<const std::byte> bytes);
+  // The sum over the streams that neither side has ended: about what gRPC keeps of each, its
   // headers, and what came of a message that is not whole.
   uint64_t unfinished_bytes() const { return unfinished_bytes_; }
 
@@ -36,7 +39,6 @@ class InboundFrames {
   void BeginFrame();
   void EndFrame();
   std::span<const std::byte> Payload(std::span<const std::byte> bytes);
-  Stream& Open();
   void Headers(uint64_t bytes);
   void Data(std::span<const std::byte> bytes);
   void Forget(uint32_t stream);
@@ -51,7 +53,12 @@ class InboundFrames {
   bool pad_length_comes_ = false;
   uint8_t type_ = 0, flags_ = 0;
   uint32_t stream_ = 0;
-  std::unordered_map<uint32_t, Stream> streams_;  // that the peer has not ended
+  std::unordered_map<uint32_t, Stream> streams_;  // that neither side has ended
+  uint32_t newest_ = 0;                           // stream that was begun
+  // What is written:
+  std::array<uint8_t, kHeadBytes> wrote_head_{};
+  size_t wrote_head_bytes_ = 0;
+  uint64_t wrote_left_ = 0;
 };
 
 }  // namespace prefixd::daemon

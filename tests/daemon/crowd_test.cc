@@ -70,6 +70,22 @@ class UnfinishedTest : public CrowdTest {
   }
 };
 
+// What prefixd itself ended counts no more: each of these leaves a piece that is not whole.
+TEST_F(UnfinishedTest, T3AWorkerWhosePutsAreRefusedKeepsItsConnection) {
+  v1::PutChunk header, page;
+  header.mutable_header()->set_session(worker_->session);
+  header.mutable_header()->set_reservation(4242);
+  page.mutable_page()->set_data(std::string(1 << 20, 'p'));
+  for (int i = 0; i < 3000; ++i) {
+    Context context;
+    v1::CommitReply reply;
+    const auto stream = worker_->cache->Put(&context, &reply);
+    if (stream->Write(header)) stream->Write(page);
+    EXPECT_NE(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE) << i;
+  }
+  EXPECT_EQ(worker_->Counter("connections.cut"), 0u);
+}
+
 TEST_F(UnfinishedTest, SixtyMessagesOfTheLargestSizeAreNotHeld) {
   RawHttp2 client(dir_.path() + "/s");
   for (int i = 0; i < 60; ++i) client.Begin("/prefixd.v1.PrefixCache/Match", 16 << 20);

@@ -1,6 +1,7 @@
 // T3: what a connection has sent of messages that are not whole, however its bytes are cut.
 #include "daemon/inbound_frames.h"
 
+#include <array>
 #include <map>
 #include <random>
 #include <string>
@@ -52,11 +53,36 @@ TEST(InboundFramesTest, T3AMessageCountsUntilItIsWhole) {
 TEST(InboundFramesTest, T3PaddingIsNoPartOfAMessageAndAStreamThatIsResetIsGone) {
   InboundFrames frames;
   const std::string message = Message(std::string(40, 'm'));
-  Feed(&frames, kPreface + Padded(0, 7, message.substr(0, 2), 200) +
+  Feed(&frames, kPreface + Frame(kHeaders, 4, 7, "") + Padded(0, 7, message.substr(0, 2), 200) +
                     Padded(0, 7, message.substr(2, 13), 5) + Frame(kPing, 0, 0, "12345678"));
   EXPECT_EQ(frames.unfinished_bytes(), kStream + 10);
   Feed(&frames, Frame(kReset, 0, 7, "code"));
   EXPECT_EQ(frames.unfinished_bytes(), 0u);
+}
+
+// A call that was refused while its message was coming: the peer need not end it any more.
+TEST(InboundFramesTest, T3AStreamThatPrefixdEndedIsGoneWhateverStillComesOfIt) {
+  const std::string message = Message(std::string(1000, 'm'));
+  for (const std::string& end :
+       {Frame(kHeaders, 5, 3, "status"), Frame(kData, 1, 3, "last"), Frame(kReset, 0, 3, "code")}) {
+    for (size_t piece = 1; piece < 40; ++piece) {
+      InboundFrames frames;
+      Feed(&frames, kPreface + Frame(kHeaders, 4, 1, "h") + Frame(kHeaders, 4, 3, "h") +
+                        Frame(kData, 0, 3, message.substr(0, 500)));
+      ASSERT_EQ(frames.unfinished_bytes(), 2 * (kStream + 1) + 495);
+      const std::string written = Frame(kSettings, 0, 0, "123456") + Frame(kData, 0, 3, "reply") +
+                                  end + Frame(kPing, 1, 0, "12345678");
+      for (size_t at = 0; at < written.size(); at += piece) {
+        const std::string part = written.substr(at, piece);
+        frames.Wrote(std::as_bytes(std::span(part)));
+      }
+      EXPECT_EQ(frames.unfinished_bytes(), kStream + 1) << piece;
+      Feed(&frames, Frame(kData, 0, 3, message.substr(500, 300)));
+      EXPECT_EQ(frames.unfinished_bytes(), kStream + 1);
+      Feed(&frames, Frame(kHeaders, 4, 5, "h"));
+      EXPECT_EQ(frames.unfinished_bytes(), 2 * (kStream + 1));
+    }
+  }
 }
 
 // Many streams with many messages each, in pieces of any size, against a count of their own.
@@ -67,8 +93,15 @@ TEST(InboundFramesTest, T3TheCountIsThatOfAnOracleWhateverThePieces) {
     InboundFrames frames;
     std::string text = kPreface;
     std::map<uint32_t, std::string> sent;  // of the streams that are open: all data
+    std::array<uint32_t, 6> open{};
+    uint32_t newest = 0;
     for (int step = 0; step < 200; ++step) {
-      const uint32_t stream = 1 + 2 * below(6);
+      uint32_t& stream = open[below(6)];
+      if (!sent.contains(stream)) {  // numbers do not come again
+        stream = newest += 1 + 2 * below(3);
+        sent[stream];
+        text += Frame(kHeaders, 4, stream, "");
+      }
       switch (below(10)) {
         case 0:
           text += Frame(kReset, 0, stream, "code");
