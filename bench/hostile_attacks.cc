@@ -25,7 +25,7 @@ constexpr uint64_t kMessageBytes = wire::TokenMessageBytes(kAttackedRamBytes);
 // Of one content key once it is parsed, and of a token of what is under it.
 constexpr uint64_t kKeyBytes = 208;
 constexpr uint64_t kUnfoldedBytes = kMessageBytes + kMiB;
-constexpr uint32_t kAnnouncedTokens = 250'000;  // of one session: half of all that may be
+constexpr uint32_t kAnnouncedTokens = 390'000;  // of one session: half of all that may be
 constexpr std::array<std::byte, 32> kDigest{std::byte{7}};
 
 absl::Status FromGrpc(const grpc::Status& status) {

@@ -60,9 +60,13 @@ void TrimHeaps() {
   if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
 }
 
-// How much workers may have begun to send and not ended: one message of the largest size (Server
-// sees to that), and more with much RAM.
-uint64_t MessageBytes(uint64_t ram_bytes) { return std::min(ram_bytes / 128, uint64_t{64} << 20); }
+// How much workers may have begun to send and not ended: one message of the largest size, the
+// pieces of pages that several send at a time, and more with much RAM.
+uint64_t MessageBytes(uint64_t ram_bytes) {
+  constexpr uint64_t kPieces = 8 * wire::kMaxPieceBytes;
+  return std::min(std::max(ram_bytes / 64, wire::TokenMessageBytes(ram_bytes) + kPieces),
+                  uint64_t{64} << 20);
+}
 
 // What a disk may get over: the tier is opened then, without a restart.
 bool MayPass(int error) {

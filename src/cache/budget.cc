@@ -40,7 +40,7 @@ absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, 
   }
   BudgetShares shares;
   shares.index_bytes = IndexShare(ram_budget_bytes);
-  shares.history_bytes = std::min<uint64_t>(ram_budget_bytes / 64, 4u << 20);
+  shares.history_bytes = std::min<uint64_t>(ram_budget_bytes / 128, 4u << 20);
   shares.in_flight_bytes = InFlightShare(ram_budget_bytes) - shares.history_bytes;
   shares.ssd_bytes = has_ssd ? std::clamp<uint64_t>(ram_budget_bytes / 16, 8u << 20, 64u << 20) : 0;
   shares.staging_bytes = shared_arena ? ram_budget_bytes / 16 : 0;
