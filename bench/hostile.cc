@@ -118,7 +118,7 @@ class QuietClient {
       us.push_back(MatchOnce(sequences_[us.size() % sequences_.size()]));
       if (us.size() % kMatchesARead != 0) continue;
       if (std::chrono::steady_clock::now() > end || !daemon.Running()) break;
-      Read(sequences_[reads_ % sequences_.size()]);  // every one in turn: Match is no use
+      Read(sequences_[reads_ % sequences_.size()]);  // Match does not count as a use
     }
     return us;
   }

@@ -22,10 +22,10 @@ using std::chrono::seconds;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kMessageBytes = wire::TokenMessageBytes(kAttackedRamBytes);
-// Of one content key once it is parsed, and of a token of what is under it.
+// A parsed content key takes so much, with one token under it.
 constexpr uint64_t kKeyBytes = 208;
 constexpr uint64_t kUnfoldedBytes = kMessageBytes + kMiB;
-constexpr uint32_t kAnnouncedTokens = 390'000;  // of one session: half of all that may be
+constexpr uint32_t kAnnouncedTokens = 390'000;  // one session may announce half of all
 constexpr std::array<std::byte, 32> kDigest{std::byte{7}};
 
 absl::Status FromGrpc(const grpc::Status& status) {

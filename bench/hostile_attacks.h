@@ -40,7 +40,7 @@ class Attacker {
   uint64_t space_ = 0;
 };
 
-// Of the daemon that is attacked: the limits of requests depend on it.
+// The attacked daemon runs with this RAM budget, which sets its limits of requests.
 inline constexpr uint64_t kAttackedRamBytes = uint64_t{256} << 20;
 
 struct Attack {

@@ -11,10 +11,10 @@
 
 namespace prefixd::daemon {
 
-// Of one message.
+// How large one message may be.
 struct MessageLimit {
-  uint64_t bytes = 0;           // as it travels
-  uint64_t unfolded_bytes = 0;  // of memory, parsed
+  uint64_t bytes = 0;           // on the wire
+  uint64_t unfolded_bytes = 0;  // in memory, once it is parsed
 };
 constexpr MessageLimit LimitOf(uint64_t message_bytes) {
   return {.bytes = message_bytes, .unfolded_bytes = message_bytes + (uint64_t{1} << 20)};

@@ -14,9 +14,9 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Of protobuf 3.21 with malloc's own, upwards.
-constexpr uint64_t kMessageBytes = 64,
-                   kFieldBytes = 8;     // a submessage and its pointer, and each field
+// What protobuf 3.21 takes, rounded up, with what malloc adds.
+constexpr uint64_t kMessageBytes = 64;  // a submessage and its pointer
+constexpr uint64_t kFieldBytes = 8;     // each field of it
 constexpr uint64_t kTextBytes = 64;     // a string beside its characters
 constexpr uint64_t kUnknownBytes = 64;  // an unknown field, whose set doubles as it grows
 constexpr uint64_t kGroupFactor = 64;   // of unknown fields within an unknown group
