@@ -115,8 +115,9 @@ bool Core::HasSsdRoom(uint64_t bytes) {
 // the oldest go without being written again; none newer than `keep_after`: pages of a dropped
 // segment that are in RAM become dirty again, and a round that dropped its own writing would never
 // end.
-bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving) {
-  if (HasSsdRoom(bytes + leaving->bytes)) return true;
+SsdRoom Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving) {
+  if (HasSsdRoom(bytes + leaving->bytes)) return SsdRoom::kForAll;
+  if (bytes > 0 && !leaving->blocks.empty() && HasSsdRoom(leaving->bytes)) return SsdRoom::kForKept;
   if (!leaving->blocks.empty()) counters.Add("rewrites.given_up", leaving->blocks.size());
   index->AbortSpill(leaving->blocks);
   for (const ssd::SegmentInfo& segment : leaving->segments) Leave(segment);
@@ -124,12 +125,12 @@ bool Core::MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving) {
   // Where the disk removes no file the same segment would leave for ever.
   const uint64_t failed_before = failed_drops;
   while (!HasSsdRoom(bytes)) {
-    if (failed_drops > failed_before) return false;
+    if (failed_drops > failed_before) return SsdRoom::kNone;
     const std::vector<ssd::SegmentInfo> segments = StayingSegments();
-    if (segments.empty() || segments.front().last_sequence > keep_after) return false;
+    if (segments.empty() || segments.front().last_sequence > keep_after) return SsdRoom::kNone;
     Leave(segments.front());
   }
-  return true;
+  return SsdRoom::kForAll;
 }
 
 void Core::DropLoop() {

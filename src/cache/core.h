@@ -67,6 +67,9 @@ struct Leaving {
   std::vector<index::SpillBlock> blocks;
   uint64_t bytes = 0;  // of pages to be written again
 };
+// For what the files of the SSD tier have room: dirty pages and those that are written again, the
+// latter alone, or nothing.
+enum class SsdRoom { kNone, kForKept, kForAll };
 // What a segment holds.
 struct SegmentSums {
   uint64_t pages = 0, bytes = 0;                      // for the first time on SSD
@@ -364,7 +367,7 @@ struct Core {
   // --- age-out (age_out.cc) ---
   Leaving PickLeaving(uint64_t keep_after) PREFIXD_REQUIRES(segment_mutex);
   void Leave(const ssd::SegmentInfo& segment) PREFIXD_REQUIRES(segment_mutex);
-  bool MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving)
+  SsdRoom MakeSsdRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving)
       PREFIXD_REQUIRES(segment_mutex);
   absl::Status CheckFreeSpace() const;
   bool HasSsdRoom(uint64_t bytes);  // waits for files that are being removed

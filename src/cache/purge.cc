@@ -76,7 +76,8 @@ absl::Status Core::PurgeSegment(const ssd::SegmentInfo& segment, Cache::PurgePro
     batch.first = batch.blocks.size();
     if (batch.blocks.empty()) {
       Leave(segment);
-    } else if (MakeSsdRoom(0, 0, &batch.leaving) && !batch.leaving.segments.empty()) {
+    } else if (MakeSsdRoom(0, 0, &batch.leaving) != SsdRoom::kNone &&
+               !batch.leaving.segments.empty()) {
       PREFIXD_ASSIGN_OR_RETURN(const SegmentSums sums, WriteBatch(std::move(batch)));
       progress->rewritten_bytes += sums.rewritten_bytes;
     }

@@ -51,7 +51,7 @@ absl::Status Core::ResizeSsd(uint64_t ssd_bytes) {
   base::MutexLock segment(segment_mutex);
   ssd_budget_bytes = ssd_bytes;
   Leaving none;
-  if (MakeSsdRoom(0, ~uint64_t{0}, &none)) return absl::OkStatus();
+  if (MakeSsdRoom(0, ~uint64_t{0}, &none) != SsdRoom::kNone) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("budget: ", base::FormatBytes(store->FileBytes()),
                                              " are on SSD still, their files cannot be removed"));
 }

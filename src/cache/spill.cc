@@ -202,14 +202,12 @@ Core::Batch Core::PickBatch(uint64_t round_start, WriteLimits limits) {
     dirty = PickDirty(segment_bytes - rewritten, admission, &batch.refused);
   }
   batch.bytes = PageBytesOf(dirty);
-  // Where not all fits, what is kept goes first: the next round has the room of what leaves.
-  const bool kept_alone = !dirty.empty() && !batch.leaving.blocks.empty() &&
-                          !HasSsdRoom(batch.bytes + batch.leaving.bytes) &&
-                          HasSsdRoom(batch.leaving.bytes);
-  if (kept_alone) {
+  const SsdRoom room =
+      dirty.empty() ? SsdRoom::kNone : MakeSsdRoom(batch.bytes, round_start, &batch.leaving);
+  if (room == SsdRoom::kForKept) {  // the next round has the room of the segments that leave
     index->AbortSpill(dirty);
     dirty.clear();
-  } else if (dirty.empty() || !MakeSsdRoom(batch.bytes, round_start, &batch.leaving)) {
+  } else if (room == SsdRoom::kNone) {
     index->AbortSpill(dirty);
     index->AbortSpill(batch.leaving.blocks);
     FreeTaken();
