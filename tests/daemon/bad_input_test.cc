@@ -379,7 +379,7 @@ TEST_F(BadInputTest, T3AMessageThatWouldUnfoldToTooMuchIsRefusedUnparsed) {
   for (const auto& [method, message] : messages) {
     SCOPED_TRACE(method);
     ExpectRefused(CallRaw(target(), method, message), StatusCode::INVALID_ARGUMENT,
-                  "bytes of memory, which is the most of one");
+                  "takes more than 10485760 bytes of memory");
   }
   v1::AcquireRequest set = worker_->AcquireOf(space_, Tokens(1u << 21));
   set.mutable_items(0)->set_set(1);
