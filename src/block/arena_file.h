@@ -1,24 +1,25 @@
-// The arena file as daemon and workers both map it: header, slots, slabs, spaces, page records,
+// The arena file, which the daemon and the workers map: header, slots, slabs, spaces, page records,
 // data.
 //
-// The daemon maps it writable, workers read-only. Fixed-width, little-endian, naturally aligned; a
-// worker that does not know kArenaVersion uses Fetch instead. Offsets of regions stand in the
-// header; a page's place travels as an offset from data_offset.
+// The daemon maps it writable, workers map it read-only. Fields are fixed-width, little-endian and
+// naturally aligned. A worker that does not know kArenaVersion uses Fetch instead. The header holds
+// the offsets of the regions. A page's place is sent as an offset from data_offset.
 //
-//   [0, 4096)          ArenaHeader, the owner's name
+//   [0, 4096)          ArenaHeader and the owner's name
 //   slots_offset       kArenaSlots x SlotRecord
 //   slabs_offset       SlabRecord for every slab that the file has room for
-//   spaces_offset      space table: SpaceRecords, one behind the other
-//   records_offset     for each slab: room for one PageRecord for each extent of the smallest size
+//   spaces_offset      space table: SpaceRecords, one after the other
+//   records_offset     for each slab: room for one PageRecord per extent of the smallest size
 //   data_offset        slabs
 //
-// Regions and data take memory only where fallocate backed them; the file is sparse, sized once and
-// never truncated, so nothing that was announced can raise SIGBUS. A worker must not touch what it
-// was not told of, nor populate the whole mapping: a read fault in a hole takes memory of the
-// tmpfs.
+// Regions and data take memory only where fallocate backed them. The file is sparse, sized once and
+// never truncated, so nothing that was announced to a worker can raise SIGBUS. A worker must not
+// touch what was not announced to it, nor populate the whole mapping: a read fault in a hole takes
+// memory of the tmpfs.
 //
-// Publishing a page: payload, record, then `state` by release store. Retiring: `state` first. What
-// a crash leaves half-written has no published state or no true check, and is dropped at adoption.
+// The daemon publishes a page by writing the payload, then the record, then `state` with a release
+// store. It retires a page by changing `state` first. What a crash leaves half-written has no
+// published state or a wrong check, and adoption drops it.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -27,7 +28,8 @@
 namespace prefixd::block {
 
 inline constexpr uint64_t kArenaMagic = 0x31414e5241584650;  // "PFXARNA1"
-inline constexpr uint32_t kArenaVersion = 3;  // 3: spaces have places, and go; 2: serials
+// 4 guards holders and slab entries, 3 adds places and removal of spaces, 2 adds serials.
+inline constexpr uint32_t kArenaVersion = 4;
 inline constexpr uint32_t kArenaSlots = 64;
 inline constexpr uint32_t kNoSlot = ~uint32_t{0};
 inline constexpr uint64_t kNoOffset = ~uint64_t{0};
@@ -36,65 +38,84 @@ struct ArenaHeader {
   uint64_t magic = 0;
   uint32_t version = 0;
   uint32_t header_bytes = 0;
-  std::byte boot_id[16] = {};   // of the kernel: another boot, another life of tmpfs
-  std::byte instance[16] = {};  // random, of this file
-  std::byte key_id[16] = {};  // of the key that the hashes in it are made with; says nothing of it
+  std::byte boot_id[16] = {};   // the kernel's; after another boot the tmpfs is a new one
+  std::byte instance[16] = {};  // random, unique to this file
+  std::byte key_id[16] = {};    // identifies the key of the hashes without revealing it
   uint64_t file_bytes = 0;
   uint64_t slab_bytes = 0;
-  uint64_t slabs = 0;  // that the file has room for; fewer are in service
+  uint64_t slabs = 0;  // slabs that the file has room for; fewer are in service
   uint64_t slots_offset = 0, slabs_offset = 0;
   uint64_t spaces_offset = 0, spaces_bytes = 0;
-  uint64_t records_offset = 0, slab_record_bytes = 0;  // of one slab's room for records
+  uint64_t records_offset = 0, slab_record_bytes = 0;  // the latter: room for a slab's records
   uint64_t data_offset = 0;
   uint64_t check = 0;               // XXH3-64 of everything above
   std::atomic<uint64_t> epoch = 0;  // of the daemon that owns the file now
 };
-// The owner's name stands here, a line of text of up to 128 bytes (base/process.h): who finds the
-// file locked asks whether that process lives. Zeros where an earlier prefixd made the file.
+// Where the owner's name is, a line of text of up to 128 bytes (base/process.h). A daemon that
+// finds the file locked checks whether that process lives. Zeros if an earlier prefixd made the
+// file.
 inline constexpr uint64_t kArenaOwnerOffset = 1024;
 static_assert(sizeof(ArenaHeader) <= kArenaOwnerOffset);
-static_assert(kArenaOwnerOffset + 128 <= 4096);  // the header's page
+static_assert(kArenaOwnerOffset + 128 <= 4096);  // within the header's page
 
-// Who holds a slot; the lock of its lock file (ram/slot_locks.h) says whether that process may
-// still be reading. Every worker reads this: no session's id nor key stands here.
+// The session that holds a slot. The lock of its lock file (ram/slot_locks.h) tells whether its
+// process may still be reading. Every worker reads this: it holds neither session id nor key.
 struct SlotRecord {
-  std::atomic<uint64_t> in_use = 0;  // 1: what follows counts; written last
-  std::byte key_hash[32] = {};       // of the session's key (ram/slots.h): proves a resume
-  // Whom the files were given to, as base/peer.h has it.
+  std::atomic<uint64_t> in_use = 0;  // 1: the other fields are valid; written last
+  std::byte key_hash[32] = {};       // of the session's key (ram/slots.h); a resume must match it
+  // The process that the descriptors were given to, as base/peer.h describes it.
   uint64_t pid = 0, pid_namespace = 0;
   uint32_t uid = 0;
-  uint32_t lock_inode = 0;  // of its lock file, the low half
+  uint32_t lock_inode = 0;  // low half of the lock file's inode
 };
 static_assert(sizeof(SlotRecord) == 64);
 
+// A value beside its complement, so that zeros, noise or a flipped bit do not pass for another
+// value.
+constexpr uint64_t Guarded(uint32_t value) { return uint64_t{~value} << 32 | value; }
+constexpr bool IsGuarded(uint64_t word) { return word == Guarded(static_cast<uint32_t>(word)); }
+
+// Both words are Guarded().
 struct SlabRecord {
-  std::atomic<uint64_t> extent_bytes = 0;  // 0 = cut into nothing
-  std::atomic<uint64_t> in_service = 0;    // 1: fallocate gave it memory
+  std::atomic<uint64_t> extent_units = Guarded(0);  // of 4,096 bytes; 0 = not cut into extents
+  std::atomic<uint64_t> in_service = Guarded(0);    // 1: fallocate gave the slab memory
 };
 static_assert(sizeof(SlabRecord) == 16);
 
-// In front of an encoded identity in the space table. A space's place is its record's offset in the
-// table, in units of 8 bytes.
+// The record in front of each encoded identity in the space table. A space's place is the offset of
+// its record in the table, in units of 8 bytes.
 struct SpaceRecord {
   // Low half: bytes up to the next record, a multiple of 8; 0 ends the table. High half: bytes of
-  // the encoded identity that follows; 0: free room. Written last.
+  // the encoded identity that follows; 0 means free room. Written last.
   std::atomic<uint64_t> extent = 0;
-  // That no other space of the table had; a new one by Clear: records of pages with another one are
-  // void.
+  // A number that no other space of the table had. Clear gives the space a new one. Page records
+  // with another generation are void.
   std::atomic<uint32_t> generation = 0;
   uint32_t reserved = 0;
   std::byte id[32] = {};
-  uint64_t check = 0;  // XXH3-64 of id and identity
+  uint64_t check = 0;  // XXH3-64 of the identity, seeded with XXH3-64 of `id`
 };
 static_assert(sizeof(SpaceRecord) == 56);
 
-// What changes while a page stays: written in place under the index's mutex.
+// Fields that change while a page stays. The daemon writes them in place under the index's mutex.
 struct PageMarks {
-  std::atomic<uint64_t> holders = 0;   // bit s: a session of slot s may be reading; never too few
-  std::atomic<int64_t> last_use = 0;   // microseconds since the Unix epoch, coarse
+  std::atomic<uint64_t> holders = 0;  // bit s: slot s's session may be reading; none is missing
+  std::atomic<uint64_t> others = ~uint64_t{0};  // the complement of `holders`
+  std::atomic<int64_t> last_use = 0;            // microseconds since the Unix epoch, coarse
   std::atomic<uint64_t> ends[2] = {};  // bit k - 1: a sequence ends after k tokens of the block
+
+  void SetHolders(uint64_t slots) {
+    holders.store(slots, std::memory_order_release);
+    others.store(~slots, std::memory_order_release);
+  }
+  // The holders, as a later daemon reads them: all 64 slots if the two words disagree, because one
+  // is damaged or its writer was killed between them.
+  uint64_t ReadHolders() const {
+    const uint64_t slots = holders.load(std::memory_order_acquire);
+    return others.load(std::memory_order_acquire) == ~slots ? slots : ~uint64_t{0};
+  }
 };
-static_assert(sizeof(PageMarks) == 32);
+static_assert(sizeof(PageMarks) == 40);
 
 struct ContentRecord {
   uint32_t start = 0, length = 0, item_offset = 0, reserved = 0;
@@ -106,28 +127,28 @@ inline constexpr uint32_t kMaxRecordContent = 6;  // a block with more is not re
 
 enum class RecordState : uint32_t { kFree = 0, kPublished = 0x42555031 };
 
-// One page and the block it belongs to. Every page of a block repeats the block: a page is then
-// published, moved and retired alone.
+// One page and the block it belongs to. Every page of a block repeats the block, so that each page
+// is published, moved and retired alone.
 struct PageRecord {
   std::atomic<uint32_t> state = 0;  // RecordState
   uint32_t reserved = 0;
   uint64_t check = 0;  // XXH3-64 from `space` to the last token in use, or to the last key if any
   PageMarks marks;
-  uint32_t space = 0;  // its place in the space table
+  uint32_t space = 0;  // place in the space table
   uint32_t space_generation = 0;
   uint16_t group = 0, part = 0, rung = 0, zero = 0;
   uint32_t tokens = 0;  // slots of the page
   uint32_t first_token = 0;
-  uint32_t block_tokens = 0;  // tokens of the block that follow
+  uint32_t block_tokens = 0;  // tokens of the block that are in `token`
   uint32_t content_keys = 0;
   uint64_t page_bytes = 0, payload_bytes = 0;
   uint64_t page_check = 0;  // block::PageCheck of the payload
   std::byte hash[16] = {}, parent[16] = {};
-  uint64_t serial = 0;         // that no other block of the cache ever had; 0: it is never a parent
-  uint64_t parent_serial = 0;  // 0: the first block's
+  uint64_t serial = 0;         // unique in the cache for all time; 0 if the block is never a parent
+  uint64_t parent_serial = 0;  // 0 for the first block of a sequence
   uint32_t token[kMaxRecordTokens] = {};
   ContentRecord content[kMaxRecordContent] = {};
-  std::byte unused[72] = {};
+  std::byte unused[64] = {};
 };
 static_assert(sizeof(PageRecord) == 1024);
 

@@ -179,7 +179,7 @@ uint64_t PayloadBytes(const Node& node, const Page& page) {
 
 namespace {
 
-// The first page at or behind this one.
+// Returns the first page at or behind this group and rung.
 auto Place(std::span<const Page> pages, uint32_t group, uint32_t rung) {
   return std::lower_bound(pages.begin(), pages.end(), std::pair(group, rung),
                           [](const Page& page, const std::pair<uint32_t, uint32_t>& key) {
@@ -191,7 +191,7 @@ auto Place(std::span<const Page> pages, uint32_t group, uint32_t rung) {
 
 const Page* FindPage(const Node& node, uint32_t group, uint32_t rung) {
   const std::span<const Page> pages = node.pages();
-  // Where every group before has one page, as almost everywhere.
+  // Short cut: almost everywhere each group before it has one page.
   if (group < pages.size() && pages[group].group() == group && pages[group].rung() == rung) {
     return &pages[group];
   }
@@ -287,7 +287,7 @@ std::array<uint64_t, 2> EndsIn(const Node& node, const Page& page) {
 
 void WriteMarks(const Node& node, const Page& page, int64_t now) {
   if (page.marks() == nullptr) return;
-  page.marks()->holders.store(page.slots(), std::memory_order_release);
+  page.marks()->SetHolders(page.slots());
   page.marks()->last_use.store(now, std::memory_order_relaxed);
   WriteEnds(node);
 }

@@ -1,4 +1,4 @@
-// Promotion: one reader brings a page back from SSD or checks it in place, everybody else waits.
+// Promotion: one reader brings a page back from SSD or checks it in place; everybody else waits.
 #include "base/clock.h"
 #include "index/impl.h"
 
@@ -27,13 +27,13 @@ bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
   {
     const Impl::Change change(*impl_, *ref.node);
     PageUse& use = page->Use();
-    if (use.holders == 0) use.slots = 0;  // of an earlier daemon's readers, who are gone
+    if (use.holders == 0) use.slots = 0;  // bits of an earlier daemon's readers, who are gone
     if (from_ssd) {
       page->set_extent(extent);
       use.marks = marks;
       WriteMarks(*ref.node, *page, base::SystemClock::Get().UnixMicros());
     } else if (use.marks != nullptr) {
-      use.marks->holders.store(use.slots, std::memory_order_release);
+      use.marks->SetHolders(use.slots);
     }
     page->set_state(OnSsd(*page) ? PageState::kRamAndSsd : PageState::kRam);
     --ref.node->pins;
@@ -46,7 +46,7 @@ bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
 void PrefixIndex::Impl::DropBadCopy(Node& node, Page& page) {
   const bool in_place = page.has_extent();
   if (in_place && page.holders() > 0) {
-    // Somebody may have been reading it since before this daemon: no one else's bytes go there.
+    // A session of an earlier daemon may be reading the extent: nothing else may be written there.
     condemned.push_back({&node, page.group(), page.rung(), page.extent()});
     page.Use().condemned = true;
     page.DropExtent();
@@ -92,7 +92,8 @@ std::optional<BlockDescription> PrefixIndex::Describe(const PageRef& ref) const 
   const Page* const page = impl_->Resolve(ref);
   if (page == nullptr || !Present(*page) || !ref.node->in_tree) return std::nullopt;
   const Node& node = *ref.node;
-  // A snapshot's block is that of its own tokens: it may hang at any block that begins with them.
+  // A snapshot is described with the block of its own tokens; it may stand in any block that begins
+  // with them.
   const bool state = node.space()->shape.IsState(page->group());
   const Slice block(node.view(), 0, state ? page->rung() : node.size());
   const bool whole = block.size() == node.size();

@@ -1,4 +1,4 @@
-// What an earlier daemon left in the file. No payload is read: 8 GiB of 1 MiB pages are 8,192
+// Adopts what an earlier daemon left in the file. Reads no payload: 8 GiB of 1 MiB pages are 8,192
 // records.
 #include <algorithm>
 #include <tuple>
@@ -67,7 +67,7 @@ FoundPage PageOf(block::Extent extent, const block::PageRecord& record, const st
 absl::Status Arena::Adopt(uint64_t epoch) {
   base::MutexLock lock(mutex_);
   PREFIXD_RETURN_IF_ERROR(AdoptSpaces());
-  // A slot that nobody has locked now cannot become locked again but by us.
+  // Nobody but this daemon can lock a slot that is unlocked here.
   const uint64_t locked_slots = file_->locks().LockedSlots();
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
     PREFIXD_RETURN_IF_ERROR(AdoptSlab(i, locked_slots));
@@ -96,19 +96,23 @@ absl::Status Arena::AdoptSpaces() {
 
 absl::Status Arena::AdoptSlab(uint32_t index, uint64_t locked_slots) {
   const block::SlabRecord& record = *file_->slab(index);
-  if (record.in_service.load(std::memory_order_acquire) == 0) return absl::OkStatus();
+  if (record.in_service.load(std::memory_order_acquire) != block::Guarded(1)) {
+    return absl::OkStatus();
+  }
   Slab& slab = slabs_[index];
   slab.in_service = true;
   ++in_service_;
   idle_slabs_.erase(index);
-  const uint64_t extent_bytes = record.extent_bytes.load(std::memory_order_acquire);
+  const uint64_t extent_bytes =
+      uint64_t{static_cast<uint32_t>(record.extent_units.load(std::memory_order_acquire))} *
+      block::kExtentUnit;
   slab.record_bytes = extent_bytes == 0 ? 0 : RecordBytes(extent_bytes);
   table_bytes_ += slab.record_bytes;
   const uint64_t records = file_->RecordsOffset(index);
   if (!file_->BackTables(records, slab.record_bytes)) {
     return absl::ResourceExhaustedError("arena: the tmpfs has no room for records");
   }
-  // A daemon that was killed while it sized them left more.
+  // A daemon that was killed while it sized the records left more memory.
   file_->Punch(records + slab.record_bytes, file_->header()->slab_record_bytes - slab.record_bytes);
   if (extent_bytes == 0) {
     free_slabs_.insert(index);
@@ -123,7 +127,7 @@ absl::Status Arena::AdoptSlab(uint32_t index, uint64_t locked_slots) {
     if (!slab.used[slot]) free_slots.push_back(slot);
   }
   slab.free_slots = std::move(free_slots);
-  // PopulateAhead touches no payload: to it, a slab that has some is done.
+  // PopulateAhead touches no payload, so a slab that has some counts as populated.
   if (slab.used_slots() > 0) slab.populated_bytes = shape_.slab_bytes;
   extent_bytes_ += slab.used_slots() * extent_bytes;
   extents_ += slab.used_slots();
@@ -132,12 +136,12 @@ absl::Status Arena::AdoptSlab(uint32_t index, uint64_t locked_slots) {
   return absl::OkStatus();
 }
 
-// Whether the extent stays allocated.
+// Returns whether the extent stays allocated.
 bool Arena::AdoptRecord(block::Extent extent, uint64_t locked_slots) {
   block::PageRecord* const record = RecordOf(extent);
-  const uint64_t held_by = record->marks.holders.load();
+  const uint64_t held_by = record->marks.ReadHolders();
   const uint64_t holders = held_by & locked_slots;
-  if (holders != held_by) record->marks.holders.store(holders);
+  if (holders != held_by) record->marks.SetHolders(holders);
   const block::SpaceRecord* const space = spaces_->At(record->space);
   if (Published(*record) && space != nullptr &&
       record->space_generation == space->generation.load() && record->page_bytes > 0 &&
@@ -154,7 +158,7 @@ bool Arena::AdoptRecord(block::Extent extent, uint64_t locked_slots) {
   return false;
 }
 
-// A daemon that was killed on the way into or out of service left memory there.
+// Punches idle slabs: a daemon that was killed while one entered or left service left memory there.
 void Arena::PunchIdle() {
   const uint64_t stride = file_->header()->slab_record_bytes;
   for (auto first = idle_slabs_.begin(); first != idle_slabs_.end();) {

@@ -27,7 +27,7 @@ constexpr uint64_t kMinDefaultSlabBytes = uint64_t{4} << 20;
 constexpr uint64_t kMaxDefaultSlabBytes = uint64_t{64} << 20;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
-// Our own bugs only: memory that others read is at stake.
+// Aborts on a bug of our own, because others read this memory.
 void Require(bool holds, const char* what, block::Extent extent) {
   if (holds) return;
   std::fprintf(stderr, "arena: %s: extent at offset %llu of %llu bytes\n", what,
@@ -44,7 +44,8 @@ uint64_t DefaultSlabBytes(uint64_t capacity_bytes) {
                    block::kExtentUnit);
 }
 
-// Beside the slab stand its records and the tables; huge pages do not share one.
+// At most half of the capacity: the records and tables stand beside the slab. From 2 MiB on, whole
+// huge pages, so that no two slabs share one.
 uint64_t DefaultSharedSlabBytes(uint64_t capacity_bytes) {
   const uint64_t bytes =
       std::max(kMinSlabBytes, std::min(DefaultSlabBytes(capacity_bytes), capacity_bytes / 2));
@@ -160,8 +161,25 @@ std::optional<uint32_t> Arena::SlabFor(uint64_t extent_bytes) {
   const uint32_t index = *free_slabs_.begin();
   if (file_ != nullptr && !SizeRecords(index, RecordBytes(extent_bytes))) return std::nullopt;
   free_slabs_.erase(index);
+  if (file_ != nullptr) InitRecords(index, shape_.slab_bytes / extent_bytes);
   Cut(index, extent_bytes);
   return index;
+}
+
+// Makes the records of a slab that is about to be cut those of free extents. New memory is zeros,
+// which would say that anybody may be reading.
+void Arena::InitRecords(uint32_t index, uint64_t extents) {
+  block::PageRecord* const records = file_->records(index);
+  for (uint64_t i = 0; i < extents; ++i) {
+    RetireRecord(records + i);
+    ClearMarks(&records[i].marks);
+  }
+}
+
+void Arena::WriteExtentBytes(uint32_t index, uint64_t extent_bytes) {
+  file_->slab(index)->extent_units.store(
+      block::Guarded(static_cast<uint32_t>(extent_bytes / block::kExtentUnit)),
+      std::memory_order_release);
 }
 
 void Arena::Cut(uint32_t index, uint64_t extent_bytes) {
@@ -174,8 +192,8 @@ void Arena::Cut(uint32_t index, uint64_t extent_bytes) {
   open_slabs_[extent_bytes].insert(index);
   if (file_ == nullptr) return;
   last_record_bytes_ = slab.record_bytes;
-  wants_populating_ = true;  // of the slab that is next now
-  file_->slab(index)->extent_bytes.store(extent_bytes, std::memory_order_release);
+  wants_populating_ = true;  // for the slab that is next
+  WriteExtentBytes(index, extent_bytes);
 }
 
 absl::Status Arena::Full(uint64_t extent_bytes) const {
@@ -248,7 +266,7 @@ std::optional<block::Extent> Arena::AllocateLarger(uint64_t page_bytes) {
   return extent;
 }
 
-// What another page left there is nobody's.
+// Zeroes the extent behind the page, where another page may have left bytes.
 void Arena::ZeroBehind(uint64_t page_bytes, block::Extent extent) {
   std::memset(data(extent) + page_bytes, 0, extent.bytes - page_bytes);
 }
@@ -287,7 +305,7 @@ void Arena::Free(block::Extent extent) {
   EmptySlab(index);
 }
 
-// Its last extent was freed: any size may have it.
+// Called when its last extent was freed: the slab may serve any size again.
 void Arena::EmptySlab(uint32_t index) {
   Slab& slab = slabs_[index];
   slab.extent_bytes = 0;
@@ -297,7 +315,7 @@ void Arena::EmptySlab(uint32_t index) {
   slab.free_slots = {};
   free_slabs_.insert(index);
   if (file_ == nullptr) return;
-  file_->slab(index)->extent_bytes.store(0, std::memory_order_release);
+  WriteExtentBytes(index, 0);
   Shrink();
 }
 

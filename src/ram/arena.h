@@ -12,8 +12,8 @@
 //
 // Shared arena: a file on tmpfs (block/arena_file.h), owned by one daemon (ram/slot_locks.h), found
 // again by the next one. A slab enters service when fallocate has given it and its records their
-// memory, and leaves it by having holes punched. Private arena: anonymous memory, no records,
-// nothing survives.
+// memory, and leaves service when holes are punched into them. Private arena: anonymous memory, no
+// records, nothing survives.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -42,15 +42,15 @@ class SlotLocks;
 class SpaceTable;
 
 struct ArenaStats {
-  // Whole slabs that can be used of Options::capacity_bytes, beside table_bytes as they are now.
+  // Bytes of the whole slabs that fit into the capacity beside the present table_bytes.
   uint64_t capacity_bytes = 0;
   uint64_t slab_bytes = 0;
   uint64_t slabs_in_use = 0, slabs_free = 0;
-  uint64_t slabs_in_service = 0;  // that have memory
+  uint64_t slabs_in_service = 0;  // slabs that have memory
   uint64_t extent_bytes = 0;      // allocated extents
   uint64_t extents = 0;
   uint64_t table_bytes = 0;                 // header, slots, space table, records that have memory
-  std::chrono::nanoseconds longest_hold{};  // of its mutex, since it was opened
+  std::chrono::nanoseconds longest_hold{};  // of the mutex, since Open
 };
 
 struct SlabRange {
@@ -58,30 +58,30 @@ struct SlabRange {
   uint64_t extent_bytes = 0;    // allocated in it
 };
 
-// What the record of a page says of it.
+// What the record of a page says.
 struct PageContent {
-  block::PageName name;  // name.space is the space table's business
-  uint32_t space = 0;    // of AddSpace
+  block::PageName name;  // name.space stands in the space table
+  uint32_t space = 0;    // the place that AddSpace returned
   block::BlockHash parent{};
   uint64_t serial = 0, parent_serial = 0;  // of the block and its parent (index/node.h)
   uint32_t first_token = 0;
   uint64_t page_bytes = 0, payload_bytes = 0, check = 0;
   block::SequenceView tokens;  // of the block; borrowed for the call
-  std::vector<uint32_t> ends;  // token counts
+  std::vector<uint32_t> ends;  // token counts at which a sequence ends
   int64_t last_use = 0;
 };
 
-// A page that an earlier daemon published. Its extent is allocated: keep it, or Free it. Move it,
-// do not copy it.
+// A page that an earlier daemon published. Its extent is allocated: the caller keeps it or Frees
+// it. Move a FoundPage, do not copy it.
 struct FoundPage {
   block::Extent extent;
-  // With name.space. Tokens borrow from the record: valid until the extent is freed.
+  // Includes name.space. Its tokens borrow from the record: valid until the extent is freed.
   PageContent content;
   std::vector<block::ContentKey> keys;  // content.tokens borrows them
-  uint64_t holders = 0;                 // slots that may be reading: their lock is held
+  uint64_t holders = 0;                 // bit s: slot s may be reading, its lock is held
 };
-// An extent whose page has no valid name any more (its space was cleared, its record is damaged),
-// but which slots still hold. Allocated: Free it when none of the slots is locked.
+// An extent whose page has no valid name (its space was cleared, or its record is damaged) but
+// which slots still hold. It is allocated: the caller Frees it when none of the slots is locked.
 struct HeldExtent {
   block::Extent extent;
   uint64_t holders = 0;
@@ -95,136 +95,139 @@ class Arena {
  public:
   struct Options {
     uint64_t capacity_bytes = uint64_t{1} << 30;  // records included
-    // A multiple of 4 KiB, at least 64 KiB, at most the capacity.
-    // 0 = clamp(capacity / 64, 4 MiB, 64 MiB), at most the capacity. A file that is found keeps its
-    // own.
+    // A multiple of 4 KiB, at least 64 KiB, at most the capacity. 0 = clamp(capacity / 64, 4 MiB,
+    // 64 MiB), at most the capacity; in a shared arena at most half of it, and whole huge pages
+    // from 2 MiB on. A file that is found keeps its own.
     uint64_t slab_bytes = 0;
     std::string path = {};  // of the file; empty = private
     uint64_t epoch = 0;     // of this daemon
-    // Room that the file has for a larger capacity later, without a new file; at least the
-    // capacity. 0 = 64 times the capacity, at most the machine's memory. A file that is found keeps
-    // its own, which then limits the capacity.
+    // The largest capacity that the file has room for, so that Resize needs no new file; at least
+    // the capacity. 0 = 64 times the capacity, at most the machine's memory. A file that is found
+    // keeps its own, which then limits the capacity.
     uint64_t max_capacity_bytes = 0;
-    base::LockWait lock_wait{};  // for the lock of a file whose owner is on its way out
-    base::Hash128 key_id{};      // of the key that block hashes are made with
+    base::LockWait lock_wait{};  // for the lock of a file whose owner is ending
+    base::Hash128 key_id{};      // id of the key that block hashes are made with
   };
-  // ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the capacity is below
-  // one slab of 64 KiB (shared: with its tables) or slab_bytes is out of its range. Shared:
-  // Unavailable when another process owns the file; FailedPrecondition when the folder is no tmpfs
-  // or something else stands under the path; ResourceExhausted when the tmpfs has no room for a
-  // quarter of the capacity. A file of another kernel boot, version, key or shape, or a damaged
-  // one, is replaced by a new one, and nothing is found.
+  // Opens an arena. ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the
+  // capacity is below one slab of 64 KiB (shared: with its tables) or slab_bytes is out of its
+  // range. Shared: Unavailable when another process owns the file; FailedPrecondition when the
+  // folder is no tmpfs or something else stands under the path; ResourceExhausted when the tmpfs
+  // has no room for a quarter of the capacity. A file of another kernel boot, version, key or
+  // shape, or a damaged one, is replaced by a new one, and nothing is found.
   static absl::StatusOr<std::unique_ptr<Arena>> Open(const Options& options);
   ~Arena();  // the file stays
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   bool shared() const { return file_ != nullptr; }
-  // Why the arena that was there could not be used; empty when there was none or it was adopted.
+  // Returns why the arena that was there could not be used; empty if there was none or it was
+  // adopted.
   const std::string& replaced_why() const;
-  // Once, before the first Allocate: what the file held, coldest first. Records that are torn, void
-  // by Clear or beyond their slab are left out, their extents free.
+  // Returns what the file held, coldest first. Call it once, before the first Allocate. Leaves out
+  // records that are torn, void by Clear or larger than their extent; their extents are free unless
+  // TakeHeld returns them.
   std::vector<FoundPage> TakeFound();
-  // Once, too; what TakeFound left out although a process may be reading it.
+  // Returns what TakeFound leaves out although a process may be reading it. Call it once.
   std::vector<HeldExtent> TakeHeld();
   std::vector<FoundSpace> Spaces() const PREFIXD_EXCLUDES(mutex_);  // by id
 
-  // The class of a page: extent bytes that Allocate would take. 0 when full_page_bytes does not fit
-  // into a slab.
+  // Returns the class of a page: the extent bytes that Allocate would take. 0 if full_page_bytes
+  // does not fit into a slab.
   uint64_t ExtentBytes(uint64_t page_bytes, uint64_t full_page_bytes) const;
-  // 4 KiB aligned space, contents undefined, zero behind the page; the caller owns it until Free().
-  // ResourceExhausted says how much is in use when no slab has room: evict, then try again.
-  // InvalidArgument when a full page does not fit into a slab. Requires: 0 < page_bytes <=
-  // full_page_bytes.
+  // Returns 4 KiB aligned space, which the caller owns until Free(). Its contents are undefined,
+  // and zero behind the page. ResourceExhausted, saying how much is in use, if no slab has room:
+  // the caller evicts and tries again. InvalidArgument if a full page does not fit into a slab.
+  // Requires: 0 < page_bytes <= full_page_bytes.
   absl::StatusOr<block::Extent> Allocate(uint64_t page_bytes, uint64_t full_page_bytes)
       PREFIXD_EXCLUDES(mutex_);
-  // A free extent of another class that is larger than the page, the smallest such: for when every
-  // slab serves other sizes and none can be emptied. nullopt when there is none.
+  // Returns the smallest free extent of any class that holds the page, for when every slab serves
+  // other sizes and none can be emptied. nullopt if there is none.
   std::optional<block::Extent> AllocateLarger(uint64_t page_bytes) PREFIXD_EXCLUDES(mutex_);
-  // Retires the record first. An extent that is not allocated, or not as it was given out, is our
-  // own bug: aborts, naming it.
+  // Frees an extent, after it retires the record. Aborts, naming the extent, if it is not allocated
+  // or not as it was given out: that is our own bug.
   void Free(block::Extent extent) PREFIXD_EXCLUDES(mutex_);
-  // Zeroes all memory in service that no extent covers, records too, and what is free for good goes
-  // back to the kernel. Extents that are allocated now and are none of `keep` are zeroed when they
+  // Zeroes all memory in service that no allocated extent covers, records too, and gives free slabs
+  // back to the kernel. Extents that are allocated now and are not in `keep` are zeroed when they
   // are freed.
   void Scrub(const std::vector<block::Extent>& keep) PREFIXD_EXCLUDES(mutex_);
   // Valid until Free(extent). The arena does not order readers and writers of these bytes.
   std::byte* data(block::Extent extent) const { return base_ + extent.offset; }
 
-  // --- records; all of it nothing in a private arena ---
-  // Place of the space in the table, added when it is new. ResourceExhausted when the table is
-  // full: its pages are then not recorded (place kNoSpace).
+  // --- records; these calls do nothing in a private arena ---
+  // Returns the place of the space in the table; adds the space if it is new. ResourceExhausted if
+  // the table is full: the space's pages are then not recorded (place kNoSpace).
   static constexpr uint32_t kNoSpace = ~uint32_t{0};
   absl::StatusOr<uint32_t> AddSpace(const block::SpaceId& id, const std::string& identity)
       PREFIXD_EXCLUDES(mutex_);
-  // Its place may become another space's. Requires: it has no page, and nobody is about to Publish
-  // one. Records of it that are still there are void for the next daemon.
+  // Removes a space, whose place may become another space's. Requires: the space has no page, and
+  // nobody is about to Publish one. Records of it that are left are void for the next daemon.
   void RemoveSpace(uint32_t space) PREFIXD_EXCLUDES(mutex_);
-  // Every record of the space so far is void for the next daemon.
+  // Makes every record of the space so far void for the next daemon.
   void ClearSpace(uint32_t space) PREFIXD_EXCLUDES(mutex_);
-  // Writes the record of an allocated extent whose payload is in place, then its state. A page that
-  // is published again (moved content, new name) is retired first. Marks: last_use and ends are
-  // set, holders stay. A block of more than kMaxRecordTokens or kMaxRecordContent, or of kNoSpace,
-  // gets no record, only marks. Not for one extent from two threads.
+  // Writes the record of an allocated extent whose payload is in place, then its state. Retires an
+  // earlier record first if a page is published again (moved content, new name). Sets the marks
+  // last_use and ends; holders stay. A block of more than kMaxRecordTokens or kMaxRecordContent, or
+  // of kNoSpace, gets no record, only marks. Two threads must not publish the same extent.
   void Publish(block::Extent extent, const PageContent& content) PREFIXD_EXCLUDES(mutex_);
-  // Marks of the extent's record; nullptr in a private arena. Valid until Free(extent).
+  // Returns the marks of the extent's record; nullptr in a private arena. Valid until Free(extent).
   block::PageMarks* marks(block::Extent extent) const;
 
   // --- slabs ---
-  // The slab that holds the fewest allocated bytes among those serving another extent size than
-  // `extent_bytes`: emptying it gives the wanted size a slab. nullopt when there is none.
+  // Returns the slab with the fewest allocated bytes among those that serve another extent size
+  // than `extent_bytes`: emptying it gives the wanted size a slab. nullopt if there is none.
   std::optional<SlabRange> CheapestSlabToEmpty(uint64_t extent_bytes) const
       PREFIXD_EXCLUDES(mutex_);
-  // Slabs in service beyond the capacity (a smaller budget than the last daemon's): one to empty.
-  // Asked again, the next of them, so that one with held pages does not keep the others. Nothing is
-  // allocated in them any more; those that are free give their memory back at once.
+  // Returns a slab to empty among those in service beyond the capacity (after Resize, or with a
+  // smaller budget than the last daemon's). Each call returns the next one, so that a slab with
+  // held pages does not keep the others. Nothing is allocated in these slabs; free ones give their
+  // memory back at once. nullopt if there is none.
   std::optional<SlabRange> SlabToRetire() const PREFIXD_EXCLUDES(mutex_);
-  // Another capacity, from now on. Slabs beyond it run empty: SlabToRetire names them. Offsets and
-  // mappings stay. FailedPrecondition for a private arena; InvalidArgument outside what the file
-  // has tables and address space for.
+  // Changes the capacity. Slabs beyond it run empty: SlabToRetire names them. Offsets and mappings
+  // stay. FailedPrecondition for a private arena; InvalidArgument if it is less than one slab with
+  // its tables, or more than the file has tables and address space for.
   absl::Status Resize(uint64_t capacity_bytes) PREFIXD_EXCLUDES(mutex_);
-  // Slabs in service and tables, beyond the capacity.
+  // Returns the bytes of slabs in service and tables beyond the capacity.
   uint64_t OverBytes() const PREFIXD_EXCLUDES(mutex_);
-  // Gives new slabs their memory ahead of need, so that Allocate need not wait for fallocate.
-  // False: everything is in service, or the tmpfs is full.
+  // Gives one more slab its memory ahead of need, so that Allocate need not wait for fallocate.
+  // Returns false if every slab that fits is in service, or the tmpfs is full.
   bool BackOneMore() PREFIXD_EXCLUDES(mutex_);
   // Maps the memory of a slab in service a step (an eighth of a slab) ahead of where it is filled,
-  // so that who writes there need not fault page by page; changes no bytes. What no extent covers,
-  // and slabs that were adopted with pages, are left alone. False: nothing is left to do, or
-  // another thread is at it.
+  // so that a writer need not fault page by page. Changes no bytes. Leaves alone memory that no
+  // extent covers, and slabs that were adopted with pages. Returns false if nothing is left to do,
+  // or another thread is doing it.
   bool PopulateAhead() PREFIXD_EXCLUDES(mutex_);
-  // Whether PopulateAhead has something to do; takes no lock.
+  // Returns whether PopulateAhead has something to do; takes no lock.
   bool wants_populating() const { return wants_populating_.load(std::memory_order_relaxed); }
 
   ArenaStats stats() const PREFIXD_EXCLUDES(mutex_);
-  // A new read-only description of the file, for a worker: a writable mapping of it is refused by
-  // the kernel. The caller owns the descriptor.
+  // Opens a new read-only description of the file for a worker; the kernel refuses a writable
+  // mapping of it. The caller owns the descriptor.
   absl::StatusOr<int> OpenReadOnly() const;
   int fd() const;                           // -1 = private
   block::ArenaHeader* header() const;       // nullptr = private
   block::SlotRecord* slot_records() const;  // kArenaSlots; nullptr = private
   SlotLocks* slot_locks() const;            // nullptr = private
-  uint64_t data_offset() const;             // of offset 0, in the file; 0 = private
+  uint64_t data_offset() const;             // where offset 0 is in the file; 0 = private
   uint64_t file_bytes() const;              // 0 = private
 
  private:
   struct Slab {
     bool in_service = false;
-    uint64_t record_bytes = 0;     // of its room for records, that have memory
+    uint64_t record_bytes = 0;     // how much of its room for records has memory
     uint64_t extent_bytes = 0;     // 0 = free
     uint64_t filled_bytes = 0;     // up to the end of the highest extent given out since the cut
-    uint64_t populated_bytes = 0;  // of its begin: mapped, or to be by who fills it
-    bool populating = false;       // by a thread, without the mutex: it must not leave service
-    std::vector<uint32_t> free_slots;  // newest last: reuse warm lines
+    uint64_t populated_bytes = 0;  // from its begin: mapped, or left to whoever fills it
+    bool populating = false;       // by a thread, without the mutex: the slab must stay in service
+    std::vector<uint32_t> free_slots;  // last freed at the end, reused first: warm lines
     std::vector<bool> used;            // by slot
-    std::vector<bool> scrub;           // by slot: zeroed when it is freed; empty = none
+    std::vector<bool> scrub;           // by slot: to be zeroed when it is freed; empty = none
     uint64_t used_slots() const { return used.size() - free_slots.size(); }
     uint64_t covered_bytes() const { return used.size() * extent_bytes; }  // by extents
   };
   struct Shape {
-    uint64_t capacity_bytes = 0;  // at first; of a private arena, for ever
+    uint64_t capacity_bytes = 0;  // at Open; a private arena keeps it
     uint64_t slab_bytes = 0;
-    uint64_t slabs = 0;  // that there is address space for
+    uint64_t slabs = 0;  // slabs that there is address space for
   };
 
   Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file);
@@ -232,19 +235,22 @@ class Arena {
   static absl::StatusOr<std::unique_ptr<Arena>> OpenShared(const Options& options);
 
   // arena.cc: extents.
-  // A slab that has a free slot of this size, cut if need be. nullopt: no slab in service can.
+  // Returns a slab that has a free slot of this size; cuts one if need be. nullopt if no slab in
+  // service can serve it.
   std::optional<uint32_t> SlabFor(uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
   void Cut(uint32_t index, uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
+  void InitRecords(uint32_t index, uint64_t extents) PREFIXD_REQUIRES(mutex_);
+  void WriteExtentBytes(uint32_t index, uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
   block::Extent Take(uint32_t index) PREFIXD_REQUIRES(mutex_);
   absl::Status Full(uint64_t extent_bytes) const PREFIXD_REQUIRES(mutex_);
   void ZeroBehind(uint64_t page_bytes, block::Extent extent);
-  // The slot of an extent in its slab. Aborts when there is no such extent.
+  // Returns the slot of an extent in its slab. Aborts if there is no such extent.
   uint32_t SlotOf(block::Extent extent) const PREFIXD_REQUIRES(mutex_);
-  void CloseSlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // it has no free slot any more
-  void EmptySlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // nor any extent
+  void CloseSlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // takes it out of open_slabs_
+  void EmptySlab(uint32_t index) PREFIXD_REQUIRES(mutex_);  // frees it: it has no extent
   SlabRange RangeOf(uint32_t index) const PREFIXD_REQUIRES(mutex_);
 
-  // scrub.cc: no byte of the past.
+  // scrub.cc: zeroes what belonged to pages that are gone.
   void ScrubSlab(uint32_t index) PREFIXD_REQUIRES(mutex_);
   void ScrubSlot(uint32_t index, uint32_t slot) PREFIXD_REQUIRES(mutex_);
 
@@ -252,24 +258,25 @@ class Arena {
   uint64_t BackedBytes() const PREFIXD_REQUIRES(mutex_);
   bool Fits(uint64_t more_bytes) const PREFIXD_REQUIRES(mutex_);
   uint64_t RecordBytes(uint64_t extent_bytes) const;
-  // Gives one more slab its memory, leaving room for `record_bytes`; lets go of the mutex
-  // meanwhile. True: something changed, look again.
+  // Gives one more slab its memory and leaves room for `record_bytes`; releases the mutex
+  // meanwhile. Returns true if something changed and the caller should look again.
   bool BackSlab(uint64_t record_bytes) PREFIXD_REQUIRES(mutex_);
   uint64_t PopulateStep() const;
-  // Up to where a slab should be populated by now.
+  // Returns up to where a slab should be populated: `ahead_bytes` ahead of what is filled.
   uint64_t PopulateEnd(const Slab& slab, uint64_t ahead_bytes) const;
   bool WantsPopulating(uint32_t index) const PREFIXD_REQUIRES(mutex_);
   std::optional<uint32_t> SlabToPopulate() const PREFIXD_REQUIRES(mutex_);
-  // Makes the memory of a free slab's records exactly this much.
+  // Makes the memory of a free slab's records exactly `bytes`. Returns false if there is no room.
   bool SizeRecords(uint32_t index, uint64_t bytes) PREFIXD_REQUIRES(mutex_);
   bool MakeRoom(uint64_t bytes, uint32_t keep) PREFIXD_REQUIRES(mutex_);
-  // The highest free slab but `keep` that may leave service.
+  // Returns the highest free slab other than `keep` that may leave service.
   std::optional<uint32_t> SlabToGiveBack(uint32_t keep) const PREFIXD_REQUIRES(mutex_);
-  // That slab leaves service. False: there is none.
+  // Takes that slab out of service. Returns false if there is none.
   bool GiveSlabBack(uint32_t keep) PREFIXD_REQUIRES(mutex_);
   void PunchRecords(uint32_t index, uint64_t keep_bytes) PREFIXD_REQUIRES(mutex_);
   void LeaveService(uint32_t index) PREFIXD_REQUIRES(mutex_);
-  // Free slabs beyond the capacity leave; of the others, which must run empty.
+  // Takes free slabs beyond the capacity out of service, and notes in retire_from_ which others
+  // must run empty.
   void Shrink() PREFIXD_REQUIRES(mutex_);
 
   // records.cc
@@ -285,7 +292,7 @@ class Arena {
 
   const Shape shape_;
   const std::unique_ptr<SharedFile> file_;  // null = private
-  std::byte* const base_;                   // of the data; owned when private
+  std::byte* const base_;                   // start of the data; owned if private
   base::HoldGauge longest_hold_;
   mutable base::Mutex mutex_{&longest_hold_};
   std::vector<Slab> slabs_ PREFIXD_GUARDED_BY(mutex_);
@@ -301,11 +308,11 @@ class Arena {
   uint64_t in_service_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t backing_ PREFIXD_GUARDED_BY(mutex_) = 0;     // slabs that threads are giving memory to
   uint64_t populating_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs that threads are populating
-  base::CondVar backed_;                                // or populated
+  base::CondVar backed_;                                // a slab was backed or populated
   std::atomic<bool> wants_populating_{false};           // written under the mutex
   uint64_t table_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t last_record_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of the slab that was cut last
-  bool tmpfs_full_ PREFIXD_GUARDED_BY(mutex_) = false;         // when it was last asked
+  bool tmpfs_full_ PREFIXD_GUARDED_BY(mutex_) = false;         // as of the last try to back memory
   uint32_t retire_from_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs from here on are to run empty
   mutable uint32_t retire_next_ PREFIXD_GUARDED_BY(mutex_) = 0;
 

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -29,19 +30,20 @@ namespace prefixd::ram {
 namespace {
 
 constexpr uint64_t kUnit = block::kExtentUnit;
-// Regions that take huge pages where the mount gives them begin on one.
+// Regions that use huge pages, if the mount gives them, begin on one.
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-// Address space: the table takes memory as it fills. The cache forgets spaces before that.
+// Address space of the space table, which takes memory as it fills. The cache forgets spaces before
+// it is full.
 uint64_t SpacesBytes(uint64_t data_bytes) {
   return base::AlignUp(std::clamp(data_bytes / 128, uint64_t{1} << 20, uint64_t{256} << 20), kUnit);
 }
-constexpr int kAttempts = 16;  // at a path that others are changing
+constexpr int kAttempts = 16;  // at a path that other processes are changing
 
 bool SameFile(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-// The descriptor's file still stands under `path`.
+// Returns whether `path` still names the descriptor's file.
 bool StandsAt(const std::string& path, int fd) {
   struct stat named = {}, opened = {};
   return lstat(path.c_str(), &named) == 0 && fstat(fd, &opened) == 0 && SameFile(named, opened);
@@ -77,7 +79,8 @@ absl::Status CheckFolder(const std::string& path, struct statfs* folder) {
       absl::StrCat("arena: ", name, " is no tmpfs: the file would be written to a disk"));
 }
 
-// A quarter of the capacity must be there, counting what `old` gives back or goes on using.
+// ResourceExhausted if the tmpfs has no room for a quarter of the capacity, counting what `old`
+// gives back or goes on using.
 absl::Status CheckRoom(const SharedFile::Options& options, const struct statfs& folder, int old) {
   if (folder.f_blocks == 0) return absl::OkStatus();  // a tmpfs without limit
   struct stat status = {};
@@ -90,16 +93,17 @@ absl::Status CheckRoom(const SharedFile::Options& options, const struct statfs& 
                    " is the least"));
 }
 
-// The file's own lock (flock) tells an earlier prefixd, and one whose folder of locks was removed,
-// that it is owned. A worker can have it, too, once the owner that is named has ended.
+// Takes the file's own lock (flock), which tells an earlier prefixd, and one whose folder of locks
+// was removed, that the file is owned. If the owner that is named has ended, a worker can hold this
+// lock, and it does not count.
 absl::Status Lock(const std::string& path, int fd, const base::LockWait& wait) {
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
   if (base::HolderHasEnded(fd, block::kArenaOwnerOffset)) return absl::OkStatus();
   return base::LockFile(fd, "arena: " + path, block::kArenaOwnerOffset, wait);
 }
 
-// A plain file of ours that nobody else may write. Unavailable: another process holds the lock.
-// Requires: the owner's lock is ours.
+// Locks the file and makes it unwritable for others. FailedPrecondition if it is not a plain file
+// of ours, Unavailable if another process holds the lock. Requires: the owner's lock is ours.
 absl::Status Own(const std::string& path, int fd, const base::LockWait& wait) {
   struct stat status = {};
   if (fstat(fd, &status) != 0) return Failed(path, "cannot be looked at");
@@ -117,7 +121,7 @@ absl::Status Own(const std::string& path, int fd, const base::LockWait& wait) {
   return fchmod(fd, 0640) == 0 ? absl::OkStatus() : Failed(path, "cannot set its mode");
 }
 
-// The file at `path`, owned. An empty descriptor: there is none.
+// Opens and owns the file at `path`. Returns an empty descriptor if there is none.
 absl::StatusOr<Descriptor> OwnExisting(const std::string& path, const base::LockWait& wait) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -129,7 +133,8 @@ absl::StatusOr<Descriptor> OwnExisting(const std::string& path, const base::Lock
   return absl::FailedPreconditionError(absl::StrCat("arena: ", path, " does not stand still"));
 }
 
-// Every entry possible, and no more in service than the file has memory for.
+// Returns what is wrong with the slab table. Empty if every entry is possible and no more slabs are
+// in service than the file has memory for.
 std::string WhyBadSlabs(int fd, const block::ArenaHeader& header, uint64_t allocated_bytes) {
   std::vector<uint64_t> words(header.slabs * sizeof(block::SlabRecord) / sizeof(uint64_t));
   const size_t bytes = words.size() * sizeof(uint64_t);
@@ -139,16 +144,20 @@ std::string WhyBadSlabs(int fd, const block::ArenaHeader& header, uint64_t alloc
   }
   uint64_t in_service = 0;
   for (size_t i = 0; i < words.size(); i += 2) {
-    if (words[i] % kUnit != 0 || words[i] > header.slab_bytes || words[i + 1] > 1) {
+    const uint32_t extent_units = static_cast<uint32_t>(words[i]);
+    const uint32_t serves = static_cast<uint32_t>(words[i + 1]);
+    if (!block::IsGuarded(words[i]) || !block::IsGuarded(words[i + 1]) || serves > 1 ||
+        extent_units > header.slab_bytes / kUnit) {
       return absl::StrCat("entry ", i / 2, " of its slab table is damaged");
     }
-    in_service += words[i + 1];
+    in_service += serves;
   }
   if (in_service * header.slab_bytes <= allocated_bytes) return "";
   return "its slabs have less memory than they should";
 }
 
-// A session in the slot table had its files, and nothing tells any more whether its worker reads.
+// Returns which slot in use has lost its lock file, so that nothing tells whether its worker reads.
+// Empty if none has.
 std::string WhyBadLocks(int fd, const block::ArenaHeader& header, const SlotLocks& locks) {
   constexpr size_t kWords = sizeof(block::SlotRecord) / sizeof(uint64_t);
   constexpr size_t kInode = offsetof(block::SlotRecord, lock_inode);
@@ -184,7 +193,7 @@ std::string WhyBadShape(const block::ArenaHeader& header, uint64_t file_bytes) {
   return same ? "" : "it is laid out in another way";
 }
 
-// Why the file cannot be gone on with; empty when it can.
+// Returns why the file cannot be adopted; empty if it can.
 std::string WhyUnusable(int fd, const SlotLocks& locks, const SharedFile::Options& options,
                         const base::Hash128& boot_id) {
   struct stat status = {};
@@ -241,6 +250,10 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   const bool backed = BackSmallPages(fd, static_cast<std::byte*>(map), 0, bytes);
   if (backed) {
     std::memcpy(map, static_cast<const void*>(&header), sizeof(header));
+    auto* const slabs = static_cast<std::byte*>(map) + header.slabs_offset;
+    for (uint64_t i = 0; i < header.slabs; ++i) {
+      new (slabs + i * sizeof(block::SlabRecord)) block::SlabRecord();
+    }
     base::NameHolder(fd, block::kArenaOwnerOffset);
   }
   munmap(map, bytes);
@@ -248,11 +261,11 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   return absl::ResourceExhaustedError(absl::StrCat("arena: ", path, ": no memory for its tables"));
 }
 
-// A new file in the place of `old` (owned, or none). An empty descriptor: the path changed
-// meanwhile, look again.
+// Puts a new file in the place of `old` (owned, or none). Returns an empty descriptor if the path
+// changed meanwhile: the caller looks again.
 absl::StatusOr<Descriptor> MakeFile(const SharedFile::Options& options, const Descriptor& old,
                                     const base::Hash128& boot_id) {
-  // One fixed name: what a killed maker left is taken over, not left behind. Nobody ever maps it
+  // One fixed name, so that a file that a killed daemon left is taken over. Nobody maps the file
   // under this name.
   const std::string fresh = options.path + ".new";
   Descriptor fd(open(fresh.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
@@ -317,7 +330,7 @@ absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
     }
     PREFIXD_ASSIGN_OR_RETURN(Descriptor made, MakeFile(options, old, boot_id));
     if (!made) continue;
-    // Locks of another file's workers say nothing of this one.
+    // Locks of another file's workers say nothing about this one.
     locks->RemoveAll();
     return OwnedFile{
         .fd = std::move(made), .locks = std::move(locks), .replaced_why = std::move(why)};

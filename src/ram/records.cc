@@ -31,8 +31,7 @@ void WriteSequence(const block::SequenceView& sequence, block::PageRecord* recor
   record->block_tokens = static_cast<uint32_t>(sequence.tokens.size());
   record->content_keys = static_cast<uint32_t>(sequence.content.size());
   std::copy(sequence.tokens.begin(), sequence.tokens.end(), record->token);
-  // The check may cover the tokens that are not there as well, and nothing of an earlier page
-  // stays.
+  // Clears the unused rest: the check may cover it, and nothing of an earlier page may stay.
   std::fill(record->token + sequence.tokens.size(), std::end(record->token), 0u);
   std::fill(record->content + sequence.content.size(), std::end(record->content),
             block::ContentRecord{});
@@ -83,12 +82,12 @@ uint64_t SpaceCheck(const std::byte* id, const std::byte* identity, uint32_t byt
 }
 
 void RetireRecord(block::PageRecord* record) {
-  // exchange: what is written behind it is not moved before it.
+  // An exchange, so that no later write moves before it.
   record->state.exchange(kFree, std::memory_order_acq_rel);
 }
 
 void ClearMarks(block::PageMarks* marks) {
-  marks->holders.store(0, std::memory_order_relaxed);
+  marks->SetHolders(0);
   marks->last_use.store(0, std::memory_order_relaxed);
   for (std::atomic<uint64_t>& ends : marks->ends) ends.store(0, std::memory_order_relaxed);
 }
@@ -152,7 +151,8 @@ void Arena::RemoveSpace(uint32_t space) {
   if (file_ == nullptr) return;
   spaces_->Remove(space);
   const uint64_t want = base::AlignUp(spaces_->needed_bytes(), block::kExtentUnit);
-  // Not at once, so that a table that grows and shrinks by a page asks for nothing.
+  // Keeps memory for twice the need, so that a table that grows and shrinks by a page asks for
+  // none.
   if (spaces_backed_ <= 2 * want) return;
   file_->Punch(file_->header()->spaces_offset + want, spaces_backed_ - want);
   table_bytes_ -= spaces_backed_ - want;

@@ -1,7 +1,7 @@
-// Which slabs and records have memory: into service, out of it, within the capacity.
+// Which slabs and records have memory: takes them into service and out of it, within the capacity.
 //
-// In a shared arena the capacity holds for slabs in service (and on their way into it) plus tables:
-// whatever makes one of them grow asks Fits() first, under the mutex.
+// In a shared arena the capacity limits slabs in service (and on their way into it) plus tables.
+// Code that makes one of them grow asks Fits() first, under the mutex.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +30,7 @@ bool Arena::BackSlab(uint64_t record_bytes) {
   if (file_ == nullptr) return false;
   if (idle_slabs_.empty() || !Fits(shape_.slab_bytes + record_bytes)) {
     if (backing_ == 0 && populating_ == 0) return false;
-    backed_.Wait(mutex_);  // another thread is at it: that slab may do, or may leave
+    backed_.Wait(mutex_);  // another thread's slab may serve, or may leave
     return true;
   }
   const uint32_t index = *idle_slabs_.begin();
@@ -47,7 +47,7 @@ bool Arena::BackSlab(uint64_t record_bytes) {
     ++in_service_;
     free_slabs_.insert(index);
     wants_populating_ = true;
-    file_->slab(index)->in_service.store(1, std::memory_order_release);
+    file_->slab(index)->in_service.store(block::Guarded(1), std::memory_order_release);
   } else {
     idle_slabs_.insert(index);
   }
@@ -75,7 +75,8 @@ bool Arena::WantsPopulating(uint32_t index) const {
          slab.populated_bytes < PopulateEnd(slab, PopulateStep());
 }
 
-// Of each extent size the slab that is being filled; then the slab that will be cut next.
+// Picks from the slabs that are being filled, one of each extent size; then the slab that will be
+// cut next.
 std::optional<uint32_t> Arena::SlabToPopulate() const {
   for (const auto& [bytes, slabs] : open_slabs_) {
     if (WantsPopulating(*slabs.begin())) return *slabs.begin();
@@ -93,7 +94,7 @@ bool Arena::PopulateAhead() {
     return false;
   }
   Slab& slab = slabs_[*index];
-  // What was given out meanwhile is being mapped by who writes it.
+  // Whoever writes the extents given out meanwhile maps them.
   const uint64_t begin = std::max(slab.populated_bytes, slab.filled_bytes);
   const uint64_t end = PopulateEnd(slab, PopulateStep());
   slab.populated_bytes = end;
@@ -104,7 +105,7 @@ bool Arena::PopulateAhead() {
   mutex_.lock();
   slab.populating = false;
   --populating_;
-  if (!Fits(0)) Shrink();  // which had to leave this slab out
+  if (!Fits(0)) Shrink();  // an earlier Shrink had to leave this slab out
   backed_.NotifyAll();
   return true;
 }
@@ -126,7 +127,7 @@ bool Arena::SizeRecords(uint32_t index, uint64_t bytes) {
   return true;
 }
 
-// First what free slabs keep for their records, then free slabs themselves.
+// First gives back the memory of free slabs' records, then free slabs themselves.
 bool Arena::MakeRoom(uint64_t bytes, uint32_t keep) {
   for (auto slab = free_slabs_.begin(); slab != free_slabs_.end() && !Fits(bytes); ++slab) {
     if (*slab != keep) PunchRecords(*slab, 0);
@@ -164,8 +165,8 @@ void Arena::LeaveService(uint32_t index) {
   slabs_[index].in_service = false;
   slabs_[index].populated_bytes = 0;
   --in_service_;
-  // The next daemon must not take it for backed.
-  file_->slab(index)->in_service.store(0, std::memory_order_release);
+  // The next daemon must not take the slab for backed.
+  file_->slab(index)->in_service.store(block::Guarded(0), std::memory_order_release);
   file_->Punch(file_->DataOffset(index), shape_.slab_bytes);
   PunchRecords(index, 0);
 }

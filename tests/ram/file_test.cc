@@ -79,7 +79,7 @@ TEST(ArenaFileTest, AFileOfAnotherBootVersionOrShapeIsReplacedByANewOne) {
       [](const std::string& path) {
         ChangeHeader(path, offsetof(ArenaHeader, version), block::kArenaVersion + 1);
       },
-      "version 4, this is 3");
+      absl::StrCat("version ", block::kArenaVersion + 1, ", this is ", block::kArenaVersion));
   ExpectReplaced(
       [](const std::string& path) {
         ChangeHeader(path, offsetof(ArenaHeader, header_bytes), uint32_t{64});
@@ -111,9 +111,16 @@ TEST(ArenaFileTest, ADamagedFileIsReplacedByANewOne) {
   // The slab table begins behind header and slots.
   ExpectReplaced([](const std::string& path) { Overwrite(path, 8192, "\x01", 1); },
                  "entry 0 of its slab table is damaged");
+  // Zeros would make a slab in use look idle, and its readers would lose what they read.
   ExpectReplaced(
       [](const std::string& path) {
-        const uint64_t entry[2] = {0, 1};
+        const uint64_t zeros[2] = {};
+        Overwrite(path, 8192 + 16, zeros, 16);
+      },
+      "entry 1 of its slab table is damaged");
+  ExpectReplaced(
+      [](const std::string& path) {
+        const uint64_t entry[2] = {block::Guarded(0), block::Guarded(1)};
         for (uint64_t slab = 10; slab < 20; ++slab) Overwrite(path, 8192 + slab * 16, entry, 16);
       },
       "less memory than they should");

@@ -298,7 +298,7 @@ TEST(RecordsTest, HoldersAreFoundAsLongAsTheirSlotIsLocked) {
     close(ended.lock);
     const uint32_t space = arena->AddSpace(SpaceIdOf(1), "one").value();
     const block::Extent extent = Store(*arena, space, 1, 16 * kKiB);
-    arena->marks(extent)->holders.store(uint64_t{1} << live | uint64_t{1} << dead);
+    arena->marks(extent)->SetHolders(uint64_t{1} << live | uint64_t{1} << dead);
   }
   {
     const auto arena = OpenOrDie(path);
@@ -310,6 +310,73 @@ TEST(RecordsTest, HoldersAreFoundAsLongAsTheirSlotIsLocked) {
   close(worker.arena);
   close(worker.lock);
   EXPECT_EQ(OpenOrDie(path)->TakeFound()[0].holders, 0u);
+}
+
+// T6: who reads a page is one word. Where that is damaged, everybody who may read at all counts.
+TEST(RecordsTest, T6DamagedHoldersCountAsHeldByEveryLockedSlot) {
+  using Damage = void (*)(PageRecord*);
+  const Damage zeros = [](PageRecord* record) {
+    std::memset(static_cast<void*>(record), 0, sizeof(*record));
+  };
+  const Damage noise = [](PageRecord* record) {
+    std::memset(static_cast<void*>(record), 0x5a, sizeof(*record));
+  };
+  const Damage lost_bit = [](PageRecord* record) { record->marks.holders = 0; };
+  for (const Damage damage : {zeros, noise, lost_bit}) {
+    const ArenaPath path;
+    SlotFiles worker;
+    uint32_t slot = 0;
+    block::Extent extent;
+    {
+      const auto arena = OpenOrDie(path);
+      Slots slots(arena.get());
+      slot = *slots.Claim({});
+      worker = slots.OpenFor(slot).value();
+      const uint32_t space = arena->AddSpace(SpaceIdOf(1), "one").value();
+      extent = Store(*arena, space, 1, 16 * kKiB);
+      arena->marks(extent)->SetHolders(uint64_t{1} << slot);
+      damage(reinterpret_cast<PageRecord*>(RecordBytes(*arena, extent)));
+    }
+    {
+      const auto arena = OpenOrDie(path);
+      uint64_t holders = 0;
+      size_t there = 0;
+      for (const FoundPage& page : arena->TakeFound()) {
+        if (page.extent != extent) continue;
+        ++there;
+        holders = page.holders;
+      }
+      for (const HeldExtent& held : arena->TakeHeld()) {
+        if (held.extent != extent) continue;
+        ++there;
+        holders = held.holders;
+      }
+      EXPECT_EQ(there, 1u) << "the extent stays allocated";
+      EXPECT_EQ(holders, uint64_t{1} << slot);
+    }
+    close(worker.arena);
+    close(worker.lock);
+    const auto arena = OpenOrDie(path);  // nobody reads any more
+    EXPECT_TRUE(arena->TakeHeld().empty());
+  }
+}
+
+// Extents that were never used are zeros on a fresh tmpfs, which must not count as damage.
+TEST(RecordsTest, FreeExtentsOfACutSlabAreHeldByNobodyAfterARestart) {
+  const ArenaPath path;
+  SlotFiles worker;
+  {
+    const auto arena = OpenOrDie(path);
+    Slots slots(arena.get());
+    worker = slots.OpenFor(*slots.Claim({})).value();
+    const uint32_t space = arena->AddSpace(SpaceIdOf(1), "one").value();
+    Store(*arena, space, 1, 16 * kKiB);
+  }
+  const auto arena = OpenOrDie(path);
+  EXPECT_EQ(arena->TakeFound().size(), 1u);
+  EXPECT_TRUE(arena->TakeHeld().empty());
+  close(worker.arena);
+  close(worker.lock);
 }
 
 TEST(RecordsTest, AHeldExtentWhoseNameIsVoidStaysAllocatedUntilItsSlotIsUnlocked) {

@@ -276,7 +276,7 @@ TEST(SlotsTest, ASlotOutlivesTheDaemonAndIsFoundByTheNext) {
     const uint32_t slot = *slots.Claim(HashOf(71));
     const uint32_t space = arena->AddSpace(SpaceIdOf(1), "one").value();
     const block::Extent extent = Store(*arena, space, 3, 16 * kKiB);
-    arena->marks(extent)->holders.store(uint64_t{1} << slot);
+    arena->marks(extent)->SetHolders(uint64_t{1} << slot);
     slots.SetOwner(slot, kOwner);
     const SlotFiles files = slots.OpenFor(slot).value();
     to_worker.Send(files.arena, arena->data_offset() + extent.offset);
