@@ -38,10 +38,16 @@ bool IsOurName(const std::string& name) {
 }
 
 absl::Status Failed(const char* what, const std::string& path, int error) {
-  const std::string message =
-      absl::StrCat("segment store: cannot ", what, " ", path, ": ", strerror(error));
+  return absl::UnavailableError(
+      absl::StrCat("segment store: cannot ", what, " ", path, ": ", strerror(error)));
+}
+
+// For what shows whether this user may have the directory at all. Once that is known, a refused
+// call is a failing disk like any other, and may succeed later.
+absl::Status NotAllowed(const char* what, const std::string& path, int error) {
+  const absl::Status failed = Failed(what, path, error);
   const bool denied = error == EACCES || error == EPERM;
-  return denied ? absl::PermissionDeniedError(message) : absl::UnavailableError(message);
+  return denied ? absl::PermissionDeniedError(failed.message()) : failed;
 }
 
 absl::StatusOr<std::vector<std::string>> ListNames(const std::string& path) {
@@ -56,7 +62,7 @@ absl::StatusOr<std::vector<std::string>> ListNames(const std::string& path) {
   return names;
 }
 
-// What RocksDB opens in it by name must not lead elsewhere.
+// Refuses links and files of other users: what RocksDB opens here by name must not lead elsewhere.
 absl::Status CheckEntry(const std::string& path, const std::string& name) {
   struct stat info;
   if (name == "lost+found" || lstat(absl::StrCat(path, "/", name).c_str(), &info) != 0) {
@@ -72,8 +78,8 @@ absl::Status CheckEntry(const std::string& path, const std::string& name) {
       ", this is ", geteuid(), ": run prefixd as that user, or chown -R the directory"));
 }
 
-// A mistyped path must not become ours: it would be made 0700 and filled. Any of our names tells a
-// store that lost others.
+// Refuses a directory that is neither empty nor a store: a mistyped path would be made 0700 and
+// filled. Any one of our names makes it a store, which may have lost the others.
 absl::Status CheckOurs(const std::string& path) {
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListNames(path));
   std::string foreign;
@@ -93,12 +99,12 @@ absl::Status CheckOurs(const std::string& path) {
 
 absl::Status MakePrivateDirectory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();
-  if (errno != EEXIST) return Failed("create directory", path, errno);
+  if (errno != EEXIST) return NotAllowed("create directory", path, errno);
   PREFIXD_ASSIGN_OR_RETURN(
       const int fd, base::OpenOwnFolder(path, absl::StrCat("segment store: directory ", path)));
-  if (fd < 0) return Failed("open", path, errno);
+  if (fd < 0) return NotAllowed("open", path, errno);
   absl::Status status = CheckOurs(path);
-  if (status.ok() && fchmod(fd, 0700) != 0) status = Failed("make private", path, errno);
+  if (status.ok() && fchmod(fd, 0700) != 0) status = NotAllowed("make private", path, errno);
   close(fd);
   return status;
 }
@@ -117,7 +123,7 @@ void AddAllocated(const std::string& path, std::set<std::pair<dev_t, ino_t>>* se
   for (const std::string& name : *names) AddAllocated(absl::StrCat(path, "/", name), seen, bytes);
 }
 
-// RocksDB's own files and what else is not a folder nor ours.
+// Returns the names of RocksDB's own files, and of others that are neither folders nor ours.
 absl::StatusOr<std::vector<std::string>> StoreFiles(const std::string& path) {
   PREFIXD_ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(path));
   std::erase_if(names, [&path](const std::string& name) {
@@ -128,7 +134,7 @@ absl::StatusOr<std::vector<std::string>> StoreFiles(const std::string& path) {
   return names;
 }
 
-// The oldest first: by name, which is the time.
+// Returns the damaged folders, oldest first: their names sort by time.
 std::vector<std::string> DamagedFolders(const std::string& path) {
   absl::StatusOr<std::vector<std::string>> names = ListNames(path);
   if (!names.ok()) return {};
@@ -137,7 +143,7 @@ std::vector<std::string> DamagedFolders(const std::string& path) {
   return *std::move(names);
 }
 
-// A new folder, damaged-20261123T232227.012345Z.
+// Makes a new folder, such as damaged-20261123T232227.012345Z.
 absl::StatusOr<std::string> MakeDamagedFolder(const std::string& path) {
   const int64_t now_us = base::SystemClock::Get().UnixMicros();
   const std::time_t seconds = now_us / 1'000'000;
@@ -187,7 +193,7 @@ absl::StatusOr<std::unique_ptr<StoreDirectory>> StoreDirectory::Open(const std::
   PREFIXD_RETURN_IF_ERROR(MakePrivateDirectory(path));
   const std::string lock_path = absl::StrCat(path, "/", kLockName);
   const int fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (fd < 0) return Failed("write", lock_path, errno);
+  if (fd < 0) return NotAllowed("write", lock_path, errno);
   const absl::Status locked =
       base::LockFile(fd, absl::StrCat("segment store: directory ", path), 0, wait);
   if (!locked.ok()) close(fd);
@@ -238,7 +244,7 @@ absl::Status StoreDirectory::RemoveStore() const {
   return absl::OkStatus();
 }
 
-// CURRENT goes first: what is left of a store after a kill in between is no store without it.
+// Moves CURRENT first: without it, what a kill in between leaves is no store.
 absl::StatusOr<std::string> StoreDirectory::MoveAside() const {
   PREFIXD_ASSIGN_OR_RETURN(std::vector<std::string> names, StoreFiles(path_));
   PREFIXD_ASSIGN_OR_RETURN(const std::string folder, MakeDamagedFolder(path_));
@@ -275,7 +281,7 @@ absl::Status StoreDirectory::RemoveDamaged() const {
 
 bool StoreDirectory::SupportsDirectIo() const {
   const std::string file = IncomingPath("probe");
-  unlink(file.c_str());  // of a crash
+  unlink(file.c_str());  // left by a crash
   const int fd =
       open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_DIRECT | O_CLOEXEC, 0600);
   if (fd < 0) return false;

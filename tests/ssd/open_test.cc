@@ -260,6 +260,38 @@ TEST_F(OpenTest, ADirectoryWithoutPermissionIsPermissionDenied) {
   ASSERT_EQ(chmod(parent_.c_str(), 0700), 0);
 }
 
+// T6: once the directory is known to be this user's, a refused call is a failing disk like any
+// other: prefixd serves without the tier and tries again.
+TEST_F(OpenTest, T6AFileThatMayNotBeRemovedNowIsUnavailableNotDenied) {
+  Open();
+  store_.reset();
+  const std::string incoming = directory_ + "/incoming";
+  std::ofstream(incoming + "/1.pages") << "left by a crash";
+  ASSERT_EQ(chmod(incoming.c_str(), 0500), 0);
+  const int code = ExitCodeOf([&] {
+    // Root may remove anything: be somebody else.
+    if (geteuid() == 0) {
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(parent_)) {
+        if (chown(entry.path().c_str(), 65534, 65534) != 0) return 1;
+      }
+      if (chown(parent_.c_str(), 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0)
+        return 1;
+    }
+    const absl::Status status = OpenStatus(directory_);
+    if (!absl::IsUnavailable(status)) return 2;
+    return std::string(status.message()).find("1.pages") != std::string::npos ? 7 : 3;
+  });
+  EXPECT_EQ(code, 7);
+  if (geteuid() == 0) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(parent_)) {
+      ASSERT_EQ(chown(entry.path().c_str(), 0, 0), 0);
+    }
+    ASSERT_EQ(chown(parent_.c_str(), 0, 0), 0);
+  }
+  ASSERT_EQ(chmod(incoming.c_str(), 0700), 0);
+  Open();
+}
+
 TEST_F(OpenTest, AnotherFormatVersionIsRefusedSayingBothAndLeftAlone) {
   Open();
   WriteRaw("store/format_version", std::string("\x07\0\0\0", 4));
