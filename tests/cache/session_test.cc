@@ -247,7 +247,8 @@ TEST_F(SessionTest, ADeadWorkersLeasesReservationsAndStagingAreFreed) {
   worker.Kill();
   const auto died = std::chrono::steady_clock::now();
   EXPECT_TRUE(Until([this] { return cache_->GetStats().leases == 0; }));
-  EXPECT_LT(std::chrono::steady_clock::now() - died, std::chrono::milliseconds(100));
+  EXPECT_LT(std::chrono::steady_clock::now() - died, std::chrono::seconds(5))
+      << "a few milliseconds, on a machine with time to spare";
   EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
   EXPECT_EQ(cache_->ListSessions().size(), 1u);  // the fixture's first
   cache::SessionOptions again;

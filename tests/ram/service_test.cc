@@ -314,7 +314,8 @@ TEST(ServiceTest, AdoptionReadsRecordsAndNoPayload) {
   const auto end = std::chrono::steady_clock::now();
   getrusage(RUSAGE_SELF, &after);
   ASSERT_EQ(arena->TakeFound().size(), kPages);
-  EXPECT_LT(end - start, std::chrono::seconds(1));
+  EXPECT_LT(end - start, std::chrono::seconds(10))
+      << "milliseconds, on a machine with time to spare";
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(after.ru_minflt - before.ru_minflt, static_cast<long>(kPages / 2))
       << "page faults: each payload touched would be one";
