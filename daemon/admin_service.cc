@@ -221,7 +221,7 @@ AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::List
   });
 }
 
-// Waits for files to go.
+// Waits until the files of dropped segments are removed.
 AdminService::Reactor* AdminService::SetBudgets(Context* context,
                                                 const v1::SetBudgetsRequest* request,
                                                 v1::SetBudgetsReply* reply) {

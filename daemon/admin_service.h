@@ -20,7 +20,7 @@ class AdminService final : public v1::Admin::CallbackService {
   using Reactor = grpc::ServerUnaryReactor;
   using Context = grpc::CallbackServerContext;
 
-  // What is served must outlive this.
+  // `cache`, `sessions` and `dispatch` must outlive this.
   AdminService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch, std::string version,
                std::vector<Setting> settings)
       : cache_(cache),
@@ -53,7 +53,8 @@ class AdminService final : public v1::Admin::CallbackService {
   Reactor* ListPins(Context* context, const v1::ListPinsRequest* request,
                     v1::ListPinsReply* reply) override;
 
-  // What workers may know too: GetStats without spaces, which may wait for the disk; GetConfig.
+  // Write what workers may know too. WriteSums: GetStats without spaces; may wait for the disk.
+  // WriteConfig: GetConfig.
   void WriteSums(v1::GetStatsReply* reply) const;
   void WriteConfig(v1::GetConfigReply* reply) const;
 

@@ -26,7 +26,7 @@ uint64_t ReadNumber(const std::string& path, uint64_t otherwise) {
   uint64_t number = 0;
   return file >> word && absl::SimpleAtoi(word, &number)
              ? number
-             : otherwise;  // "max" is no number: no limit
+             : otherwise;  // "max" is not a number: no limit
 }
 
 uint64_t MemAvailable() {
@@ -40,8 +40,8 @@ uint64_t MemAvailable() {
   return 0;
 }
 
-// What a limit leaves beside what is charged to the cgroup, `cached` of which the kernel gives up
-// when asked.
+// Returns what a cgroup may still take of its limit. `used` is charged to it; the kernel gives up
+// `cached` of that when asked. kUnlimited without a limit.
 uint64_t Left(uint64_t limit, uint64_t used, uint64_t cached) {
   if (limit == kUnlimited) return kUnlimited;
   const uint64_t held = used - std::min(used, cached);
@@ -57,8 +57,8 @@ uint64_t StatField(const std::string& path, const std::string& wanted) {
   return 0;
 }
 
-// The least that any cgroup from ours up to the root leaves. Controllers mounted elsewhere than
-// /sys/fs/cgroup are not seen.
+// Returns the least that any cgroup from ours up to the root may still take. Does not see
+// controllers that are mounted elsewhere than /sys/fs/cgroup.
 uint64_t CgroupAvailable() {
   uint64_t least = kUnlimited;
   std::ifstream file("/proc/self/cgroup");
@@ -117,7 +117,7 @@ absl::StatusOr<Machine> MeasureMachine(const std::string& directory) {
 
 Budgets PlanBudgets(const Config& config, const Machine& machine) {
   Budgets budgets{.ram_bytes = config.ram.Of(machine.available_memory), .ssd_bytes = 0};
-  constexpr uint64_t kDisksADay = 3;  // what data centre drives are made for, for five years
+  constexpr uint64_t kDisksADay = 3;  // what data centre drives stand for five years
   budgets.ssd_write_rate =
       config.ssd_write_rate.value_or(machine.disk_bytes * kDisksADay / (24 * 3600));
   if (config.ssd_mode == SsdMode::kOff) {

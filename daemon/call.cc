@@ -39,7 +39,7 @@ base::Deadline DeadlineOf(const grpc::ServerContextBase& context, std::chrono::s
   return DeadlineOf(context.raw_deadline(), longest);
 }
 
-// In seconds until the very end: in nanoseconds a deadline more than 292 years away overflows.
+// Counts in seconds until the very end: in nanoseconds, more than 292 years would overflow.
 base::Deadline DeadlineOf(gpr_timespec deadline, std::chrono::seconds longest) {
   const auto now = std::chrono::steady_clock::now();
   if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0)

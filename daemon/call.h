@@ -1,5 +1,4 @@
-// One RPC on its way through a service: its deadline, its time, its count, and absl::Status on one
-// side of the door, grpc::Status on the other.
+// What a service does for each RPC: deadline, latency, counters, absl::Status to grpc::Status.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -14,27 +13,27 @@
 
 namespace prefixd::daemon {
 
-// Without a deadline of its own an RPC has this long.
+// Deadline of an RPC that has none of its own.
 inline constexpr std::chrono::seconds kDefaultDeadline{60};
-// No deadline of a caller makes the daemon wait longer than this: for one thing that a worker's
-// call waits for; for a stream of pages, or a call of Admin, as a whole.
-inline constexpr std::chrono::seconds kMaxWait{60};
-inline constexpr std::chrono::hours kMaxStream{1};
-inline constexpr std::chrono::hours kMaxAdmin{1};
+// The daemon waits no longer than this, however far away the caller's deadline is.
+inline constexpr std::chrono::seconds kMaxWait{60};  // for one thing that a worker's call waits for
+inline constexpr std::chrono::hours kMaxStream{1};   // for a whole stream of pages
+inline constexpr std::chrono::hours kMaxAdmin{1};    // for a whole call of Admin
 
-// `longest` from now, or sooner where the caller said so.
+// Returns the caller's deadline, by default kDefaultDeadline from now; at most `longest` from now.
 base::Deadline DeadlineOf(const grpc::ServerContextBase& context, std::chrono::seconds longest);
-// The same of a deadline as gRPC has it, of any year.
+// The same for a deadline in gRPC's form, which may be of any year.
 base::Deadline DeadlineOf(gpr_timespec deadline, std::chrono::seconds longest);
 
-// Where the caller's thread is and stays, when it named that and is on this host.
+// Returns the CPU on which the caller's thread is and stays. nullopt if the caller named none or is
+// not on a unix socket, or this host is not small (wire/stream_cpu.h).
 std::optional<int> CallerCpu(const grpc::ServerContextBase& context);
 
-// Both have the same codes by number.
+// The codes of both have the same numbers.
 grpc::Status ToGrpc(const absl::Status& status);
 
-// On the stack of a handler. Counts the call under "rpc.NAME" with its latency when it ends, and a
-// refusal under "refused.WHY".
+// One call while it is handled. End counts it under "rpc.NAME" with its latency, and a refusal
+// under "refused.WHY".
 class Call {
  public:
   Call(cache::Cache* cache, const char* name)
@@ -43,7 +42,7 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   uint64_t elapsed_us() const;
-  // Once, last.
+  // Called once, last. Logs a refusal.
   grpc::Status End(const absl::Status& status);
 
  private:

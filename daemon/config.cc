@@ -46,8 +46,8 @@ struct Flags {
   std::string print;
 };
 
-// CLI11's own order is flag, file, environment: here it reads the flags and the file's syntax,
-// LoadConfig decides the order.
+// CLI11's own order is flag, file, environment. Here CLI11 only reads the flags and the file's
+// syntax; LoadConfig decides the order.
 absl::StatusOr<Flags> ReadFlags(std::vector<std::string> args) {
   Flags flags;
   CLI::App app(
@@ -104,7 +104,7 @@ absl::StatusOr<Values> ReadFile(const std::string& path) {
   }
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--")
-      continue;  // a section begins or ends; its keys are named with it
+      continue;  // a section begins or ends; the names of its keys include it
     const std::string name = item.fullname();
     if (!IsSetting(name)) {
       return absl::InvalidArgumentError(
@@ -139,7 +139,7 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
         std::any_of(rules.begin(), rules.end(), [&, &variable = name](const SettingRule& rule) {
           return variable == VariableName(rule.name);
         });
-    // The last three are prefixctl's.
+    // The last three belong to prefixctl.
     const bool other = name == "PREFIXD_CONFIG" || name == "PREFIXD_SERVER" ||
                        name == "PREFIXD_ADMIN" || name == "PREFIXD_SALT";
     if (name.starts_with("PREFIXD_") && !other && !known) unknown.push_back(name);

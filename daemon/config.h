@@ -3,7 +3,8 @@
 //
 // Every setting has one name: --ssd-floor, PREFIXD_SSD_FLOOR, `ssd-floor = "10GiB"` in the file.
 // The table in settings.cc is the only list of them: help, file, environment, echo and GetConfig
-// all come from it. Pure but for reading the file.
+// all come from it. Pure, except for reading the file and asking the system about the user, groups
+// and writable folders.
 #pragma once
 #include <sys/types.h>
 
@@ -33,8 +34,8 @@ enum ExitCode : int {
 
 struct Setting {
   std::string name;
-  std::string
-      value;  // as it was written; main replaces "auto" and percents by what came out of them
+  // As written; LoadConfig puts the effective path in place of "auto", Program the budgets.
+  std::string value;
   std::string source;  // "default", "file", "environment", "flag"
 };
 
@@ -43,23 +44,23 @@ enum class SsdMode { kAuto, kOff, kSize };
 struct Config {
   std::string socket;                // path, "auto" resolved
   std::string admin_socket;          // path, "auto" resolved; empty = none
-  std::optional<gid_t> admin_group;  // who may connect there, beside the daemon's user and root
+  std::optional<gid_t> admin_group;  // may use it beside the daemon's user and root; nullopt = none
   std::string listen;                // host:port; empty = no TCP
-  std::string token_file;            // path, "auto" resolved: what TCP wants of its callers
-  std::string directory;             // of the SSD tier, "auto" resolved
+  std::string token_file;            // path, "auto" resolved; TCP callers must send its token
+  std::string directory;             // path of the SSD tier, "auto" resolved
   std::string arena;  // path of the arena file, "auto" resolved; empty = private memory
   bool insecure = false;
   base::Size ram;
   SsdMode ssd_mode = SsdMode::kAuto;
-  base::Size ssd;  // kSize
+  base::Size ssd;  // for kSize
   uint64_t ssd_floor_bytes = 0;
-  std::optional<uint64_t> ssd_write_rate;  // bytes a second, 0 = no limit; nullopt: auto
+  std::optional<uint64_t> ssd_write_rate;  // bytes a second; 0 = no limit, nullopt = auto
   uint32_t ssd_shallow_tokens = 0;
-  double ssd_write_share = 0;  // of the bytes asked for; 0: no limit
+  double ssd_write_share = 0;  // SSD bytes for each byte asked for; 0 = no limit
   std::string ssd_known;       // file that remembers which store the directory held; empty = none
   bool tighten_on_misses = true;
-  double snapshot_share = 0.25;  // of the RAM for pages
-  double tighten_above = 0;      // of the RAM tier; 0: no such rule
+  double snapshot_share = 0.25;  // part of the RAM for pages
+  double tighten_above = 0;      // part of the RAM tier in use; 0 = never
   uint32_t block_tokens = 0;
   uint64_t segment_bytes = 0;
   bool direct_io = true;
@@ -71,20 +72,20 @@ struct Config {
   int threads = 0;
   int max_sessions = 0;
 
-  std::vector<Setting> settings;     // every one, in the order of --help
+  std::vector<Setting> settings;     // all of them, in the order of --help
   std::vector<std::string> unknown;  // PREFIXD_* variables that are no setting: likely typos
 
-  // Sets the effective value that people see.
+  // Sets the effective value of setting `name` that people see.
   void Echo(const std::string& name, const std::string& value);
 };
 
-// Where "auto" puts the arena of the daemon that listens on `socket`: the same path at every start.
+// Returns the "auto" arena of the daemon that listens on `socket`: the same path at every start.
 std::string AutoArenaPath(const std::string& socket);
 
-// Where "auto" keeps the token of TCP.
+// Returns the "auto" file of the TCP token.
 std::string AutoTokenPath(const std::string& socket);
 
-// Where "auto" remembers the store of `directory`.
+// Returns the file in `folder` in which "auto" remembers the store of `directory`.
 std::string AutoKnownPath(const std::string& folder, const std::string& directory);
 
 using Environment = std::map<std::string, std::string>;
@@ -94,9 +95,9 @@ struct LoadedConfig {
   Config config;
   std::string print;  // not empty: help or version was asked for; print it and exit 0
 };
-// `args` without the program's name. InvalidArgument: an unknown flag, key or section, a value that
-// does not parse (with its name and source), a file that cannot be read, a --listen beyond loopback
-// without --insecure.
+// `args` does not include the program's name. InvalidArgument: an unknown flag, key or section, a
+// value that does not parse (with its name and source), a file that cannot be read, a socket's path
+// that is too long or taken by the other socket, a --listen beyond loopback without --insecure.
 absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
                                         const Environment& environment);
 

@@ -7,11 +7,10 @@ namespace {
 
 constexpr int kAdminThreads = 16;
 constexpr int kLaterThreads = 4;
-constexpr size_t kLongRequests = 1'024;  // that are there at a time
-// What they may take of memory, from their arrival to their answer; alone a process gets the
-// largest one.
+constexpr size_t kLongRequests = 1'024;  // held at a time
+// Memory for all long requests, from arrival to answer. A process alone gets the largest one.
 uint64_t LongBytes(const MessageLimit& one) { return one.unfolded_bytes / 5 * 6; }
-constexpr uint64_t kWaitingBytes = uint64_t{4} << 20;  // of short ones that wait
+constexpr uint64_t kWaitingBytes = uint64_t{4} << 20;  // memory of short requests that wait
 
 }  // namespace
 

@@ -1,8 +1,8 @@
-// Where an RPC runs. gRPC's callback threads read and write every connection, so one of them is
-// always left free; a call that may wait beyond that gets a thread of its own. One client at a time
-// is served without any hop between threads. Long messages, calls that wait for another worker,
-// calls that wait for room or a disk, streams of pages and calls of people have threads apart, so
-// that none of them is in the way of another kind.
+// Dispatch chooses the thread on which an RPC runs. gRPC's callback threads read and write every
+// connection, so Dispatch always leaves one free: further calls that may wait get threads of their
+// own. A client that is alone is served without any hop between threads. Long messages, calls that
+// wait for another worker, calls that wait for room or a disk, streams of pages and calls of people
+// have separate threads, so that no kind is in the way of another.
 //
 // Thread-safe.
 #pragma once
@@ -30,22 +30,23 @@ class Dispatch {
  public:
   using Context = grpc::CallbackServerContext;
 
-  // One session may have `threads` calls that wait for another worker, as many that wait for room
-  // or a disk, and as many streams for pages, while no other session has any; all together twice
-  // as many (Shares). More are answered RESOURCE_EXHAUSTED. `cache` counts them; must outlive this.
-  // `token_message_bytes`: the most of a message with tokens.
+  // A session that is alone may have `threads` calls that wait for another worker, as many that
+  // wait for room or a disk, and as many streams of pages; all sessions together twice as many
+  // (Shares). Further ones are answered RESOURCE_EXHAUSTED. `cache` counts them and must outlive
+  // this. `token_message_bytes`: largest message with tokens.
   Dispatch(cache::Cache* cache, int threads, uint64_t token_message_bytes,
            const StreamPatience& streams);
 
-  // What a verb is called where its calls are counted ("rpc.match"), and whether its messages may
-  // be as long as those with tokens.
+  // `name`: the verb's counter ("rpc.match"). `has_tokens`: its messages may be as long as
+  // token_limit() allows.
   struct Verb {
     const char* name;
     bool has_tokens = false;
   };
   const MessageLimit& token_limit() const { return token_limit_; }
-  // The reactor of a call that `handle(call)` ends, or hands on by one of the four below. A long
-  // message is parsed and handled on a thread for such, any other here and now. Takes `message`.
+  // Returns the reactor of a call. `handle(call)` ends the call, or passes it to Now, Quick,
+  // Waiting or Pending. A long message is parsed and handled on a thread for long requests, any
+  // other one on this thread at once. Empties `message`.
   template <typename Request, typename Reply, typename Handle>
   grpc::ServerUnaryReactor* Serve(Context* context, const Verb& verb,
                                   const grpc::ByteBuffer* message, grpc::ByteBuffer* reply,
@@ -70,7 +71,7 @@ class Dispatch {
       }
     }
     call->Asks({.verb = verb.name, .bytes = *bytes, .share = std::move(share)});
-    // gRPC would keep it until the call is done.
+    // gRPC would keep the message until the call is done.
     const auto taken = std::make_shared<grpc::ByteBuffer>();
     taken->Swap(const_cast<grpc::ByteBuffer*>(message));
     const auto serve = [this, call, handle](grpc::ByteBuffer* from) {
@@ -87,18 +88,18 @@ class Dispatch {
     return call;
   }
 
-  // `work` returns the absl::Status of the call, which lives until then and no longer.
+  // In the four below `work` returns the absl::Status of `call`, which must not be touched after.
   //
-  // Never waits: on this thread.
+  // For work that never waits: runs it on this thread.
   template <typename Work>
   void Now(HandOutCall* call, const Work& work) {
     Run(call, work);
   }
-  // Seldom waits: on this thread while another callback thread stays free.
+  // For work that seldom waits: as Now if another callback thread stays free, else as Waiting.
   template <typename Work>
   void Quick(HandOutCall* call, const Work& work) {
     if (call->asked().share != nullptr)
-      return Run(call, work);  // this thread is no callback thread
+      return Run(call, work);  // a long request: this is not a callback thread
     if (here_.fetch_add(1) >= most_here_) {
       here_.fetch_sub(1);
       return Waiting(call, work);
@@ -106,23 +107,23 @@ class Dispatch {
     Run(call, work);
     here_.fetch_sub(1);
   }
-  // Waits for room, or for a disk: on a thread of its own.
+  // For work that waits for room or a disk: runs it on a thread of its own.
   template <typename Work>
   void Waiting(HandOutCall* call, const Work& work) {
     OnThread(&calls_, &call_shares_, call, work);
   }
-  // Waits for another worker: on a thread of its own.
+  // For work that waits for another worker: runs it on a thread of its own.
   template <typename Work>
   void Pending(HandOutCall* call, const Work& work) {
     OnThread(&waits_, &wait_shares_, call, work);
   }
-  // A call of people: on a thread that no worker's call can take.
+  // For a call of people: runs it on a thread that no worker's call can take.
   template <typename Call, typename Work>
   grpc::ServerUnaryReactor* Admin(Call* call, const Work& work) {
     if (!admin_.TryRun([call, work] { End(call, work()); })) End(call, Refuse(admin_.most()));
     return call;
   }
-  // The same, of one that seldom waits.
+  // The same for a call that seldom waits: runs it here if another callback thread stays free.
   template <typename Work>
   grpc::ServerUnaryReactor* QuickAdmin(Context* context, const Work& work) {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
@@ -134,25 +135,25 @@ class Dispatch {
     here_.fetch_sub(1);
     return reactor;
   }
-  // The reactor of a call of people that waits.
+  // Returns the reactor of a call of people that waits.
   HandOutCall* NewCall(Context* context) { return new HandOutCall(context, cache_, &later_); }
 
-  // Streams of pages, which take a thread each while they move.
+  // Threads of streams of pages; each stream takes one while it moves.
   Threads* streams() { return &streams_; }
   Shares* stream_shares() { return &stream_shares_; }
   const StreamPatience& patience() const { return patience_; }
-  // For what ends soon, and must not run on gRPC's threads nor wait for those of other calls.
+  // Threads for short work that must not run on gRPC's threads nor wait for those of other calls.
   Threads* later() { return &later_; }
-  // gRPC's own threads, as what carries those streams.
+  // gRPC's own threads, which carry the streams of pages.
   wire::Carriers* carriers() { return &carriers_; }
-  // Answers a call or stream that found none of `most` threads free, and counts it.
+  // Returns the answer to a call or stream that found none of `most` threads free. Counts it.
   grpc::Status Refuse(size_t most);
-  // Answers one whose session has its share already.
+  // Returns the answer to a call or stream whose session or host has its share. Counts it.
   grpc::Status RefuseShare(size_t most);
-  // Answers a long one for which no memory is left.
+  // Returns the answer to a long request for which no memory is left. Counts it.
   grpc::Status RefuseMemory();
 
-  // Held by what a drain waits for.
+  // Returns a reference that a drain waits for. idle() is true once nobody holds one.
   std::shared_ptr<void> Running();
   bool idle() const { return running_.use_count() <= 1; }
 
@@ -168,7 +169,8 @@ class Dispatch {
 
   template <typename Work>
   void OnThread(Threads* threads, Shares* shares, HandOutCall* call, const Work& work) {
-    const uint64_t bytes = call->asked().share == nullptr ? call->asked().bytes : 0;  // it has them
+    const uint64_t bytes =
+        call->asked().share == nullptr ? call->asked().bytes : 0;  // a long request has its bytes
     const Shares::Share share = shares->Take(call->session(), call->peer(), bytes);
     if (share == nullptr) return call->End(RefuseShare(shares->most()));
     threads->Post([this, call, work, share] { Run(call, work); });
@@ -186,7 +188,7 @@ class Dispatch {
   std::atomic<int> here_{0};
   const std::shared_ptr<int> running_ = std::make_shared<int>();
   wire::Carriers carriers_;
-  // Before the threads that hold them.
+  // Declared before the threads that hold shares, so destroyed after them.
   Shares wait_shares_, call_shares_, stream_shares_, long_memory_;
   Threads later_;
   LongRequests long_;

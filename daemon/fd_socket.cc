@@ -37,7 +37,7 @@ bool IsMember(int fd, gid_t group) {
   return std::ranges::count(groups, group) > 0;
 }
 
-// Who it is, or why it may not.
+// Returns who the peer is. PermissionDenied, with the reason, if it may not have the files.
 absl::StatusOr<base::Peer> CheckPeer(int fd, const std::string& path) {
   const std::optional<base::Peer> seen = base::PeerOf(fd);
   ucred peer{};
@@ -56,7 +56,7 @@ absl::StatusOr<base::Peer> CheckPeer(int fd, const std::string& path) {
                    " nor a member of the socket's group ", info.st_gid));
 }
 
-// One message, with descriptors where there are some. The peer may be gone: then nobody hears it.
+// Sends one message, with descriptors if there are any. Logs a failure: the peer may be gone.
 void Send(int fd, const void* data, size_t bytes, const std::vector<int>& descriptors) {
   iovec part{.iov_base = const_cast<void*>(data), .iov_len = bytes};
   msghdr message{};
@@ -77,11 +77,11 @@ void Send(int fd, const void* data, size_t bytes, const std::vector<int>& descri
   }
 }
 
-// Answers what a peer said; its connection ends with that.
+// Answers a peer's message. The caller then closes the connection.
 void Answer(int fd, const std::string& path, const FdSocket::OpenFiles& open) {
   cache::SessionKey key{};
   const ssize_t bytes = ::recv(fd, key.data(), key.size(), MSG_DONTWAIT | MSG_TRUNC);
-  if (bytes <= 0) return;  // it hung up
+  if (bytes <= 0) return;  // the peer hung up
   absl::StatusOr<cache::SessionFiles> files = absl::InvalidArgumentError(
       absl::StrCat("fd socket: a key has ", key.size(), " bytes, this message ", bytes));
   if (static_cast<size_t>(bytes) == key.size()) {
@@ -109,7 +109,7 @@ std::string FdSocketPath(const std::string& socket) {
   return absl::StrCat(named ? socket.substr(0, socket.size() - kSuffix) : socket, ".fd");
 }
 
-// What its thread does.
+// The work of the socket's thread.
 class FdSocket::Server {
  public:
   Server(const std::string& path, int listener, int wake, const OpenFiles& open)
@@ -121,7 +121,7 @@ class FdSocket::Server {
   void Run() {
     for (;;) {
       std::vector<pollfd> polled = {{.fd = wake_, .events = POLLIN, .revents = 0}};
-      // A full house leaves newcomers in the queue.
+      // Beyond kMostPeers, newcomers stay in the queue.
       const bool takes_more = peers_.size() < kMostPeers;
       polled.push_back({.fd = takes_more ? listener_ : -1, .events = POLLIN, .revents = 0});
       for (const Peer& peer : peers_)
@@ -150,7 +150,7 @@ class FdSocket::Server {
   void Accept() {
     const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) return peers_.push_back({.fd = fd, .end = Clock::now() + kPatience});
-    if (errno != EMFILE && errno != ENFILE) return;  // it hung up
+    if (errno != EMFILE && errno != ENFILE) return;  // the peer hung up
     // Out of descriptors: the queue stays readable, so do not spin on it.
     std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
   }
@@ -181,7 +181,7 @@ FdSocket::FdSocket(SocketGuard guard, std::string path, int listener, int wake, 
 
 FdSocket::~FdSocket() {
   const uint64_t one = 1;
-  // An eventfd that nobody reads takes its first number always.
+  // The first write to an eventfd that nobody reads always succeeds.
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof(one));
   thread_.join();
   ::unlink(path_.c_str());

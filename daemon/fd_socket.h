@@ -1,8 +1,8 @@
-// The side socket: hands workers the arena's and their staging's descriptors, which gRPC cannot.
+// The side socket hands workers the descriptors of the arena and of staging, which gRPC cannot do.
 //
 // A SEQPACKET unix socket, mode 0660, one exchange a connection. In: the 16 bytes of Attached.key.
 // Out: the same 16 bytes with two or three descriptors by SCM_RIGHTS (the arena, read-only; the
-// session's lock; staging), or a text that says what is wrong, and none.
+// session's lock; staging), or a text that says what is wrong, without descriptors.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,18 +17,19 @@
 
 namespace prefixd::daemon {
 
-// "/run/prefixd/prefixd.sock" -> "/run/prefixd/prefixd.fd"; without ".sock" it is appended.
+// "/run/prefixd/prefixd.sock" -> "/run/prefixd/prefixd.fd". Without ".sock", ".fd" is appended.
 std::string FdSocketPath(const std::string& socket);
 
-// One thread of its own serves it until it is destroyed, which removes the socket. A peer that says
-// nothing is dropped after a second; nothing that a peer does stops it.
+// Serves on one thread of its own until it is destroyed, which removes the socket. Drops a peer
+// that says nothing for a second. Nothing that a peer does stops it.
 class FdSocket {
  public:
   using OpenFiles = std::function<absl::StatusOr<cache::SessionFiles>(const cache::SessionKey& key,
                                                                       const base::Peer& peer)>;
 
-  // `open` is called on the socket's thread with a key and who shows it, for peers that may: the
-  // daemon's own user, root, and members of the socket's group. Errors as SocketGuard::Claim.
+  // Calls `open` on the socket's thread with a key and the peer that sent it, for peers that may:
+  // the daemon's own user, root, and members of the socket's group. Errors as SocketGuard::Claim
+  // and ListenAt.
   static absl::StatusOr<std::unique_ptr<FdSocket>> Listen(const std::string& path, OpenFiles open);
   ~FdSocket();
   FdSocket(const FdSocket&) = delete;
@@ -41,7 +42,7 @@ class FdSocket {
   const SocketGuard guard_;
   const std::string path_;
   const int listener_;
-  const int wake_;  // an eventfd: readable once the thread is to stop
+  const int wake_;  // an eventfd, readable once the thread must stop
   const OpenFiles open_;
   std::thread thread_;
 };

@@ -22,7 +22,7 @@ namespace {
 
 using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
-// `data` where it stands, kept there by `hold` until gRPC needs it no longer.
+// Returns `data` as a slice, in place. `hold` keeps the data there until gRPC is done with it.
 grpc::Slice Borrow(std::span<const std::byte> data, std::shared_ptr<const void> hold) {
   auto* keeper = new std::shared_ptr<const void>(std::move(hold));
   // gRPC takes a pointer to mutable bytes and never writes them.
@@ -104,13 +104,14 @@ class FetchStream final : public Reactor, public cache::FetchSink {
       if (status.ok() && broken_) status = absl::CancelledError("fetch: the worker went away");
       if (stalled_) status = Stalled();
       end = call_.End(status);
-      if (unwritten_.has_value()) end_ = std::exchange(end, std::nullopt);  // after that write
+      if (unwritten_.has_value()) end_ = std::exchange(end, std::nullopt);  // OnWriteDone finishes
     }
-    if (end.has_value()) Finish(*end);  // nothing of this may be touched afterwards
+    if (end.has_value()) Finish(*end);  // do not touch `this` afterwards
   }
 
-  // Until gRPC has taken the message. False: the worker is gone. Several messages at a time would
-  // save wakes, a tenth of the time; but calls beside the stream would be served after all of them.
+  // Sends a message and waits until gRPC has taken it. Returns false if the worker is gone or does
+  // not read. Several messages at a time would save wakes, a tenth of the time; but calls beside
+  // the stream would be served after all of them.
   bool Send(grpc::ByteBuffer message) {
     base::MutexLock lock(mutex_);
     if (broken_) return false;
@@ -127,7 +128,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     if (unwritten_.has_value() && !broken_) {
       stalled_ = broken_ = true;
       cache_->Count("streams.stalled");
-      EndStream(context_, ToGrpc(Stalled()));  // the write ends, too
+      EndStream(context_, ToGrpc(Stalled()));  // ends the write too
     }
     if (running_ == nullptr) running_ = dispatch_->Running();
     return !broken_;
@@ -144,11 +145,11 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   const std::string address_;
   grpc::CallbackServerContext* const context_;
   const StreamLimit limit_;
-  std::shared_ptr<void> running_;  // of Run's thread: not while it waits long for its reader
+  std::shared_ptr<void> running_;  // null while Run waits long for its reader
   const std::optional<int> cpu_;
   std::atomic<bool> gave_up_{false};
   Shares::Share share_;
-  // Of Run's thread.
+  // Only Run's thread touches these two.
   std::shared_ptr<const void> hold_;
   std::optional<wire::LongStream> sent_;
   base::Mutex mutex_;
@@ -157,7 +158,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
   bool broken_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stalled_ PREFIXD_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // once that is written
+  std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // for OnWriteDone to finish with
 };
 
 }  // namespace

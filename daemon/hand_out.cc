@@ -21,8 +21,8 @@ void HandOutCall::End(grpc::Status status) {
   Finish(status);
 }
 
-// gRPC says "cancelled" where the answer was not sent: then the caller cannot know what it got. An
-// answer that was sent and not read is the caller's, for as long as its session lives.
+// gRPC says "cancelled" if the answer was not sent: then the caller cannot know what it got. What
+// an answer that was sent but not read hands out stays the caller's as long as its session lives.
 void HandOutCall::OnDone() {
   if (context_->IsCancelled() && !hand_out_.empty()) {
     later_->Post([taken = std::make_shared<HandOut>(std::move(hand_out_))] { taken->TakeBack(); });

@@ -1,6 +1,6 @@
-// What a call hands out - leases, reservations, a pin - is its caller's once it has the answer.
-// What was handed out to a caller that gave up, or whose answer could not be sent, is taken back:
-// nobody else knows of it.
+// What a call hands out (leases, reservations, a pin) belongs to the caller once it has the answer.
+// If the caller gave up or the answer could not be sent, the daemon takes it back: nobody else
+// knows of it.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -31,10 +31,10 @@ class HandOut {
         reservations_(std::exchange(other.reservations_, {})),
         pins_(std::exchange(other.pins_, {})) {}
 
-  // Before anything is added.
+  // Called before anything is added.
   void set_session(block::SessionId session) { session_ = session; }
   block::SessionId session() const { return session_; }
-  // A continued lease was the caller's before and stays it.
+  // Leaves out a continued lease: it was the caller's before and stays so.
   void Add(block::LeaseId lease, block::LeaseId continued = {}) {
     if (lease && lease != continued) leases_.push_back(lease);
   }
@@ -45,7 +45,8 @@ class HandOut {
     if (pin) pins_.push_back(pin);
   }
   bool empty() const { return leases_.empty() && reservations_.empty() && pins_.empty(); }
-  // Once; counts "handed_out.taken_back". What the session lost since is passed over.
+  // Takes everything back, once, and counts it in "handed_out.taken_back". Passes over what the
+  // session has lost since.
   void TakeBack();
 
  private:
@@ -58,18 +59,18 @@ class HandOut {
 
 // What a call asks for.
 struct Asked {
-  const char* verb = "";  // under which it is counted: "rpc.match"
-  uint64_t bytes = 0;     // of memory that the request takes
-  // Only a long request has it, which no callback thread serves: its share of the memory for such,
-  // until the call is done.
+  const char* verb = "";  // its counter: "rpc.match"
+  uint64_t bytes = 0;     // memory that the request takes
+  // A long request's share of the memory for long requests, held until the call is done. Null for a
+  // short one. No callback thread serves a long request.
   std::shared_ptr<void> share = nullptr;
 };
 
-// The reactor of a unary call: knows whether its caller is there. Owned by itself until the call is
-// done.
+// The reactor of a unary call, which knows whether its caller is still there. Owns itself until the
+// call is done.
 class HandOutCall : public grpc::ServerUnaryReactor {
  public:
-  // `later`: threads for what must not run on one of gRPC's; outlives the server.
+  // `later`: threads for work that must not run on gRPC's; must outlive the server.
   HandOutCall(grpc::CallbackServerContext* context, cache::Cache* cache, Threads* later)
       : context_(context), later_(later), hand_out_(cache) {}
 
@@ -82,16 +83,16 @@ class HandOutCall : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext& context() const { return *context_; }
   HandOut* hand_out() { return &hand_out_; }
   const std::atomic<bool>* gave_up() const { return &gave_up_; }
-  // Once, last. With an error nothing stays handed out.
+  // Called once, last. On an error takes back what was handed out.
   void End(grpc::Status status);
 
   void OnCancel() override { gave_up_ = true; }
   void OnDone() override;
 
  private:
-  // The answer of a call that ends well.
+  // Writes the answer of a call that ends well.
   virtual grpc::Status WriteReply() { return grpc::Status::OK; }
-  // What OnCancel and OnDone do takes no time: gRPC need not hand them to a thread of its own.
+  // OnCancel and OnDone take no time, so gRPC need not run them on a thread of its own.
   bool InternalInlineable() override { return true; }
 
   grpc::CallbackServerContext* const context_;

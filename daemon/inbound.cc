@@ -17,14 +17,14 @@
 namespace prefixd::daemon {
 namespace {
 
-// The socket itself: descriptors' numbers come again. 0: it is none.
+// Identifies the socket itself, as descriptors' numbers are used again. 0 if `fd` is no socket.
 uint64_t CookieOf(int fd) {
   uint64_t cookie = 0;
   socklen_t bytes = sizeof(cookie);
   return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0 ? cookie : 0;
 }
 
-// The first `count` bytes of what is moved.
+// Calls `take` with each part of the first `count` bytes of `message`.
 template <typename Take>
 void ForEachPart(const msghdr& message, size_t count, Take take) {
   for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
@@ -46,12 +46,12 @@ class Inbound::Connection {
   std::string Describe() const {
     return peer_.has_value() ? base::Describe(*peer_) : "a process that is not known";
   }
-  // False: it was cut.
+  // Counts bytes that were read. Returns false after Leave: gRPC must not have them.
   bool Read(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
   void Wrote(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
-  // It counts for nothing any more, and reads nothing.
+  // Takes the connection out of the sum. Its reads fail from then on.
   void Leave() PREFIXD_EXCLUDES(mutex_);
-  // gRPC hears of it where it reads next.
+  // Shuts the socket down; gRPC notices at its next read.
   void Cut() { ::shutdown(fd_, SHUT_RDWR); }
 
  private:
@@ -61,8 +61,8 @@ class Inbound::Connection {
   const std::shared_ptr<All> all_;
   base::Mutex mutex_;
   InboundFrames frames_ PREFIXD_GUARDED_BY(mutex_);
-  uint64_t Recount() PREFIXD_REQUIRES(mutex_);  // what all connections have now
-  std::atomic<uint64_t> bytes_{0};              // changes under the mutex
+  uint64_t Recount() PREFIXD_REQUIRES(mutex_);  // returns the sum of all connections
+  std::atomic<uint64_t> bytes_{0};              // written under the mutex
   bool left_ PREFIXD_GUARDED_BY(mutex_) = false;
 };
 
@@ -70,7 +70,7 @@ struct Inbound::All {
   All(uint64_t bytes, std::function<void(const std::string&)> told)
       : most_bytes(bytes), on_cut(std::move(told)) {}
 
-  // Leaves no more than may be.
+  // Cuts the largest connections until `bytes` is at most `most_bytes`.
   void CutTheLargest() PREFIXD_EXCLUDES(mutex);
   void ForgetTheClosed() PREFIXD_REQUIRES(mutex);
 
@@ -83,7 +83,7 @@ struct Inbound::All {
 
 uint64_t Inbound::Connection::Recount() {
   const uint64_t now = frames_.unfinished_bytes();
-  return all_->bytes += now - bytes_.exchange(now);  // modulo 2^64: it may be less
+  return all_->bytes += now - bytes_.exchange(now);  // modulo 2^64, as it may be less
 }
 
 bool Inbound::Connection::Read(const msghdr& message, size_t count) {
@@ -123,7 +123,7 @@ void Inbound::All::CutTheLargest() {
   std::vector<std::string> told;
   {
     base::MutexLock lock(mutex);
-    ForgetTheClosed();  // gRPC does so without a word
+    ForgetTheClosed();  // gRPC closes connections without a word
     while (bytes > most_bytes) {
       const auto largest = std::ranges::max_element(
           connections, {}, [](const std::shared_ptr<Connection>& one) { return one->bytes(); });
@@ -142,7 +142,7 @@ void Inbound::All::CutTheLargest() {
 
 namespace {
 
-// The connections of this process by their descriptors: recvmsg knows no more.
+// The watched connections of this process by descriptor, as recvmsg knows no more.
 struct Watched {
   base::Mutex mutex;
   std::unordered_map<int, std::shared_ptr<Inbound::Connection>> connections
@@ -160,7 +160,7 @@ std::shared_ptr<Inbound::Connection> Find(int fd) {
   return found == watched.connections.end() ? nullptr : found->second;
 }
 
-// Unless the number is another connection's by now.
+// Ends the watch of a connection. `fd` may be another connection's by now, which stays.
 void Forget(int fd, const std::shared_ptr<Inbound::Connection>& connection) {
   connection->Leave();
   Watched& watched = TheWatched();
@@ -171,15 +171,15 @@ void Forget(int fd, const std::shared_ptr<Inbound::Connection>& connection) {
   }
 }
 
-// The connection behind the number, if it is watched.
+// Returns the watched connection behind `fd`, or null.
 std::shared_ptr<Inbound::Connection> FindOpen(int fd) {
   auto connection = Find(fd);
   if (connection == nullptr || connection->is_open()) return connection;
-  Forget(fd, connection);  // the number has come again
+  Forget(fd, connection);  // the number is another socket's now
   return nullptr;
 }
 
-// Whether gRPC may have what recvmsg gave.
+// Returns true if gRPC may have what recvmsg gave.
 bool Look(int fd, const msghdr& message, size_t got) {
   const auto connection = FindOpen(fd);
   return connection == nullptr || connection->Read(message, got);
@@ -214,7 +214,7 @@ void Inbound::Watch(int fd) {
 
 }  // namespace prefixd::daemon
 
-// Libraries find these functions before libc's: gRPC reads and writes its connections with them.
+// Libraries find these before libc's, so gRPC reads and writes its connections with them.
 extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(  // NOLINT: libc's name
     int fd, msghdr* message, int flags) {
   static const auto receive = reinterpret_cast<decltype(&::recvmsg)>(::dlsym(RTLD_NEXT, "recvmsg"));

@@ -5,7 +5,7 @@
 namespace prefixd::daemon {
 namespace {
 
-// What gRPC 1.51 keeps of a call that has begun, and this of its stream.
+// What gRPC 1.51 keeps of a call that has begun, and this class of its stream.
 constexpr uint64_t kStreamBytes = 16'384;
 
 uint32_t BigEndian(const uint8_t* bytes, int count) {
@@ -83,7 +83,7 @@ void InboundFrames::Wrote(std::span<const std::byte> bytes) {
 }
 
 void InboundFrames::Headers(uint64_t bytes) {
-  if (stream_ > newest_) {  // an older one that is not there has ended
+  if (stream_ > newest_) {  // an older stream that is not in `streams_` has ended
     newest_ = stream_;
     streams_.try_emplace(stream_);
     unfinished_bytes_ += kStreamBytes;
@@ -96,7 +96,7 @@ void InboundFrames::Headers(uint64_t bytes) {
 
 void InboundFrames::Data(std::span<const std::byte> bytes) {
   const auto found = streams_.find(stream_);
-  if (found == streams_.end()) return;  // gRPC passes over it too
+  if (found == streams_.end()) return;  // gRPC passes over its data too
   Stream& stream = found->second;
   while (!bytes.empty()) {
     if (stream.prefix_bytes < kPrefixBytes) {

@@ -1,7 +1,7 @@
-// The frames of one HTTP/2 connection (RFC 9113), followed as its bytes are read: how much it has
-// sent of gRPC messages that are not whole yet.
+// Follows the frames of one HTTP/2 connection (RFC 9113) as its bytes are read, and says how much
+// it has sent of gRPC messages that are not whole yet.
 //
-// Not thread-safe. Takes any bytes; what is no HTTP/2 counts as something, and harms nobody else.
+// Not thread-safe. Takes any bytes: what is no HTTP/2 counts as something and harms nobody else.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace prefixd::daemon {
 
 class InboundFrames {
  public:
-  // The next bytes of the connection, from its first one on.
+  // Takes the next bytes of the connection, from its first one on.
   void Read(std::span<const std::byte> bytes);
-  // The next bytes that went to the peer: of a stream that ends there nothing is kept any more,
-  // whatever of it the peer still sends.
+  // Takes the next bytes that went to the peer. A stream that ends there counts no more, whatever
+  // the peer still sends of it.
   void Wrote(std::span<const std::byte> bytes);
-  // The sum over the streams that neither side has ended: about what gRPC keeps of each, its
-  // headers, and what came of a message that is not whole.
+  // Returns the sum over the streams that neither side has ended: about what gRPC keeps of each,
+  // its headers, and what came of a message that is not whole.
   uint64_t unfinished_bytes() const { return unfinished_bytes_; }
 
  private:
@@ -27,11 +27,11 @@ class InboundFrames {
   enum FrameType : uint8_t { kData = 0, kHeaders = 1, kReset = 3, kContinuation = 9 };
   enum Flag : uint8_t { kEndStream = 1, kPadded = 8 };
 
-  // A message is a byte that tells whether it is compressed, its length, and itself.
+  // A message is a prefix (a byte that says whether it is compressed, its length) and its bytes.
   struct Stream {
-    std::array<uint8_t, kPrefixBytes> prefix{};  // of the message that comes
+    std::array<uint8_t, kPrefixBytes> prefix{};  // of the current message
     size_t prefix_bytes = 0;
-    uint64_t message_left = 0;  // once the prefix is whole
+    uint64_t message_left = 0;  // valid once the prefix is whole
     uint64_t message_bytes = 0;
     uint64_t header_bytes = 0;
   };
@@ -47,15 +47,15 @@ class InboundFrames {
   size_t preface_left_ = kPrefaceBytes;
   std::array<uint8_t, kHeadBytes> head_{};
   size_t head_bytes_ = 0;
-  // The frame whose head is whole:
+  // The frame that is being read, once its head is whole:
   uint64_t payload_left_ = 0;
-  uint64_t padding_ = 0;  // at its end
+  uint64_t padding_ = 0;  // bytes at the frame's end
   bool pad_length_comes_ = false;
   uint8_t type_ = 0, flags_ = 0;
   uint32_t stream_ = 0;
-  std::unordered_map<uint32_t, Stream> streams_;  // that neither side has ended
-  uint32_t newest_ = 0;                           // stream that was begun
-  // What is written:
+  std::unordered_map<uint32_t, Stream> streams_;  // those that neither side has ended
+  uint32_t newest_ = 0;                           // the newest stream that was begun
+  // The frame that is being written:
   std::array<uint8_t, kHeadBytes> wrote_head_{};
   size_t wrote_head_bytes_ = 0;
   uint64_t wrote_left_ = 0;

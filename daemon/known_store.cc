@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMostBytes = 256;
 
-// Of the filesystem that holds `path`, or the nearest ancestor that exists.
+// Returns the id of the filesystem that holds `path`, or its nearest ancestor that exists.
 absl::StatusOr<uint64_t> FilesystemOf(const std::string& path) {
   std::filesystem::path existing = std::filesystem::absolute(path);
   std::error_code error;

@@ -10,7 +10,7 @@
 namespace prefixd::daemon {
 namespace {
 
-// False when `host` is no numeric address.
+// Returns false if `host` is not a numeric address.
 bool ReadHost(const std::string& host, bool* loopback) {
   in_addr v4{};
   in6_addr v6{};

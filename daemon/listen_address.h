@@ -1,4 +1,4 @@
-// TCP addresses that the daemon may listen on, and whose a connection is.
+// TCP addresses that the daemon may listen on, and the tenant of a connection.
 //
 // Pure functions.
 #pragma once
@@ -13,12 +13,12 @@ struct ListenAddress {
   int port = 0;      // 0 = any free one
   bool loopback = false;
 };
-// "127.0.0.1:7777", "[::1]:7777", "localhost:7777". InvalidArgument for names other than localhost:
-// what they resolve to, and so whether it is loopback, can change.
+// Parses "127.0.0.1:7777", "[::1]:7777" or "localhost:7777". InvalidArgument for other names: what
+// they resolve to, and so whether it is loopback, can change.
 absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text);
 
-// The tenant of a gRPC peer ("unix:", "ipv4:127.0.0.1:4711", "ipv6:[::1]:4711"): "local" on this
-// host, else "network".
+// Returns the tenant of a gRPC peer ("unix:", "ipv4:127.0.0.1:4711", "ipv6:[::1]:4711"): "local" on
+// this host, else "network".
 std::string TenantOf(const std::string& peer);
 
 }  // namespace prefixd::daemon

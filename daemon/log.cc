@@ -27,7 +27,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v";
-constexpr size_t kMostMessages = 512;  // that have a limit of their own; the rest share one
+constexpr size_t kMostMessages = 512;  // with a limit of their own; the rest share one
 constexpr size_t kMostOfMessage = 48;  // bytes
 constexpr std::chrono::seconds kTellEvery{1};
 
@@ -35,7 +35,7 @@ constexpr std::chrono::seconds kTellEvery{1};
 struct Bucket {
   double left = 0;
   steady_clock::time_point filled;
-  uint64_t held_back = 0;  // since they were told
+  uint64_t held_back = 0;  // lines since the last report
 };
 
 class RateLimits {
@@ -53,7 +53,7 @@ class RateLimits {
     bucket.left -= 1;
     return true;
   }
-  // Messages of which lines were held back, and how many.
+  // Returns the messages of which lines were held back since the last call, and how many lines.
   std::vector<std::pair<std::string, uint64_t>> TakeHeldBack() {
     std::vector<std::pair<std::string, uint64_t>> told;
     for (auto& [message, bucket] : buckets_) {
@@ -86,8 +86,8 @@ class RateLimits {
   std::map<std::string, Bucket, std::less<>> buckets_;
 };
 
-// One piece of at most PIPE_BUF bytes at a time, for which poll has said that there is room: so the
-// thread can always be told to stop.
+// Writes one piece of at most PIPE_BUF bytes, after poll has said that there is room, and cuts it
+// off `text`. So the thread can always be told to stop.
 enum class Wrote { kSome, kNothing, kNeverWill };
 Wrote WritePiece(int fd, std::string_view* text, steady_clock::time_point until) {
   pollfd wait{.fd = fd, .events = POLLOUT, .revents = 0};
@@ -123,8 +123,8 @@ struct LogSink::State {
       std::make_unique<spdlog::pattern_formatter>(kPattern);
 
   mutable base::Mutex mutex;
-  base::CondVar wake;     // something is queued, or the end
-  base::CondVar written;  // the queue was
+  base::CondVar wake;     // something was queued, or `stop` was set
+  base::CondVar written;  // the queue was written, or the thread ended
   RateLimits rates PREFIXD_GUARDED_BY(mutex);
   std::deque<std::string> queue PREFIXD_GUARDED_BY(mutex);
   size_t queued_bytes PREFIXD_GUARDED_BY(mutex) = 0;
@@ -132,13 +132,13 @@ struct LogSink::State {
   bool stop PREFIXD_GUARDED_BY(mutex) = false;
   bool ended PREFIXD_GUARDED_BY(mutex) = false;
   LogLoss loss PREFIXD_GUARDED_BY(mutex);
-  uint64_t untold PREFIXD_GUARDED_BY(mutex) = 0;  // of the dropped ones
+  uint64_t untold PREFIXD_GUARDED_BY(mutex) = 0;  // dropped lines that were not reported yet
 
   std::string Format(const spdlog::details::log_msg& message) PREFIXD_EXCLUDES(format_mutex);
   std::string Line(const std::string& text) {
     return Format({"prefixd", spdlog::level::warn, text});
   }
-  // What was left out since it was told last.
+  // Returns lines that report what was left out since the last report.
   std::string TellLosses() PREFIXD_EXCLUDES(mutex);
   void Write(const std::string& text) PREFIXD_EXCLUDES(mutex);
   void Loop() PREFIXD_EXCLUDES(mutex);
@@ -177,7 +177,7 @@ std::string LogSink::State::TellLosses() {
   return text;
 }
 
-// As long as it takes, but for a second after the end began.
+// Writes `text`. Takes as long as the reader, but once the end began `limits.at_exit` at most.
 void LogSink::State::Write(const std::string& text) {
   std::string_view left = text;
   const auto stopping = [this] {
@@ -286,7 +286,7 @@ LogLoss LogSink::loss() const {
 
 namespace {
 
-// The process's own; spdlog's registry holds it too, and lets go of it when the process ends.
+// The process's own sink. spdlog's registry owns it, and lets go of it when the process ends.
 std::weak_ptr<LogSink>& OwnSink() {
   static std::weak_ptr<LogSink> sink;
   return sink;
@@ -300,7 +300,7 @@ void StartLog(const std::string& level) {
   auto logger = std::make_shared<spdlog::logger>("prefixd", std::move(sink));
   logger->set_level(spdlog::level::from_str(level));
   spdlog::set_default_logger(std::move(logger));
-  // What a caller sends must not fill the log: protobuf reports bad text of requests by itself.
+  // protobuf logs bad text of requests by itself; what a caller sends must not fill the log.
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel, const char*, int, const std::string& line) {
         spdlog::debug("protobuf: {}", line);

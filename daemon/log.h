@@ -1,6 +1,6 @@
-// The log's last step: lines that threads hand in are written by a thread of its own. Whoever logs
-// never waits for whoever reads: when the queue is full a line is dropped and counted, and of one
-// message only so many lines a second pass; the rest is told as a number.
+// The log's last step: a thread of its own writes the lines that other threads log. A thread that
+// logs never waits for the log's reader: if the queue is full, its line is dropped and counted. Of
+// one message only so many lines a second pass; the rest is reported as a number.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -23,21 +23,21 @@ struct LogLimits {
   std::chrono::milliseconds at_exit{1'000};
 };
 
-// Two lines are of one message when they have the same words before the first number, quote or
-// equals sign; at most 48 bytes of them count.
+// Returns the message that a line is of: its text before the first digit, quote or equals sign, at
+// most 48 bytes of it.
 std::string_view MessageOf(std::string_view line);
 
 // What was left out since the process began.
 struct LogLoss {
-  uint64_t dropped = 0;  // lines: the queue was full
+  uint64_t dropped = 0;  // lines that found the queue full
   uint64_t limited = 0;  // lines of a message that came too often
 };
 
-// Thread-safe. The destructor waits for what is queued for `at_exit` at most.
+// Thread-safe. The destructor waits for the queued lines, for `at_exit` at most.
 class LogSink final : public spdlog::sinks::sink {
  public:
-  // Writes to `fd`, which stays the caller's and must stay open until the process ends: a thread
-  // may be writing to it for ever. `color`: levels are coloured, as for a terminal.
+  // Writes to `fd`, which the caller owns and must keep open until the process ends: the sink's
+  // thread may be writing to it for ever. `color`: levels are coloured, as for a terminal.
   LogSink(int fd, const LogLimits& limits, bool color = false);
   ~LogSink() override;
   LogSink(const LogSink&) = delete;
@@ -49,22 +49,23 @@ class LogSink final : public spdlog::sinks::sink {
   void set_pattern(const std::string& pattern) override;
   void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override;
 
-  // Waits until everything that was handed in is written; false after `limit`.
+  // Waits until every queued line is written. Returns false if `limit` passes first.
   bool Flush(std::chrono::milliseconds limit);
   LogLoss loss() const;
 
  private:
   struct State;
   const std::chrono::milliseconds at_exit_;
-  const std::shared_ptr<State> state_;  // with the thread, which may outlive this
+  const std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
 };
 
-// Makes the process's log one on stderr, at `level` (a checked --log-level).
+// Starts the process's log, on stderr, at `level` (a checked --log-level).
 void StartLog(const std::string& level);
-// Both speak of that log; they do nothing when it was not started.
+// LogSink::Flush and loss of that log; true and zeros if it was not started.
 bool FlushLog(std::chrono::milliseconds limit);
 LogLoss LostOfLog();
-// A line to stderr for the end of a process: waits for its reader a second at most.
+// Writes a line to stderr at the end of a process. Waits for the log, and then for stderr's reader,
+// a second each at most.
 void LastWords(const std::string& line);
 
 }  // namespace prefixd::daemon

@@ -1,6 +1,6 @@
-// Requests that are too long for gRPC's callback threads, which serve everybody: they are parsed
-// and served on threads of their own, in the order in which they came, as many at a time as the
-// memory lasts that is set aside for them.
+// Requests that are too long for gRPC's callback threads, which serve everybody. LongRequests
+// parses and serves them on threads of its own, in the order in which they came, as many at a time
+// as fit into the memory set aside for them.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -11,22 +11,22 @@
 
 namespace prefixd::daemon {
 
-// Thread-safe. What waits here holds its message alone; Dispatch bounds how much. The destructor
-// finishes what was taken.
+// Thread-safe. A request that waits holds only its message; Dispatch bounds how much all hold. The
+// destructor finishes every request that was posted.
 class LongRequests {
  public:
   using Work = std::function<void()>;
 
-  // No longer than this, and no larger when parsed, is a request that a callback thread serves: in
+  // A callback thread serves requests of at most these sizes, as a message and when parsed: in
   // about a millisecond.
   static constexpr uint64_t kShortMessageBytes = uint64_t{256} << 10;
   static constexpr uint64_t kShortUnfoldedBytes = uint64_t{1} << 20;
 
-  // At most `threads` at a time, whose requests take at most `most_bytes` of memory together.
+  // Serves at most `threads` requests at a time, with at most `most_bytes` of memory together.
   LongRequests(int threads, uint64_t most_bytes)
       : most_bytes_(most_bytes), threads_("prefixd long", threads) {}
 
-  // `bytes`: of memory, at most `most_bytes`.
+  // `bytes`: memory that the request takes, at most `most_bytes`.
   void Post(uint64_t bytes, Work work) PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -39,9 +39,9 @@ class LongRequests {
 
   const uint64_t most_bytes_;
   base::Mutex mutex_;
-  uint64_t bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of those that were started
+  uint64_t bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of the requests that were started
   std::deque<Request> waiting_ PREFIXD_GUARDED_BY(mutex_);
-  Threads threads_;  // last: goes first
+  Threads threads_;  // last, so destroyed first
 };
 
 }  // namespace prefixd::daemon

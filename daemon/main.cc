@@ -20,19 +20,19 @@
 
 namespace {
 
-// Every page travels in a message of 1 MiB that protobuf and gRPC allocate. glibc would map and
+// Every page travels in messages of 1 MiB that protobuf and gRPC allocate. glibc would map and
 // unmap each of them (2 to 3 CPU seconds a GB go into page faults), and would keep an arena of
-// freed ones for each of many threads. So: from the heap, few heaps, each of which gives back what
+// freed ones for each of many threads. So they come from few heaps, each of which gives back what
 // it has free above 16 MiB at its end (program.cc: and elsewhere, ten times a second), so that the
-// process stays near its RAM budget. What is larger, a long request's lists, goes back at once.
+// process stays near its RAM budget. Larger allocations, a long request's lists, go back at once.
 void TuneMalloc() {
   ::mallopt(M_MMAP_THRESHOLD, 2 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 16 << 20);
   ::mallopt(M_ARENA_MAX, 2);
 }
 
-// Debian builds Abseil with its search for lock cycles: one graph, under one spinlock, that every
-// lock of gRPC goes through on every thread.
+// Debian builds Abseil with its search for lock cycles: every lock of gRPC, on every thread, goes
+// through one graph under one spinlock.
 void StopSearchForLockCycles() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
@@ -47,7 +47,7 @@ using CreateThread = decltype(&::pthread_create);
 int Run(const prefixd::daemon::Config& config) {
   const auto program = prefixd::daemon::Program::Start(config);
   if (program.ok()) return (*program)->Serve();
-  // A setting that no start can satisfy: whoever restarts the daemon is not to try again.
+  // No start can satisfy such a setting: kExitUsage tells a supervisor not to try again.
   const bool setting = absl::IsInvalidArgument(program.status());
   return Fail(setting ? prefixd::daemon::kExitUsage : prefixd::daemon::kExitStart,
               std::string(program.status().message()));
@@ -56,8 +56,8 @@ int Run(const prefixd::daemon::Config& config) {
 }  // namespace
 
 // gRPC 1.51 does not survive that the system refuses it a thread: it aborts, or a call waits for
-// ever in the queue of a thread that never began. So whoever wants one waits while there is none, a
-// moment at least; libraries find this function before libc's.
+// ever in the queue of a thread that never began. So this function tries again every 5 ms, for
+// about 5 s at most, while the system has none. Libraries find it before libc's.
 extern "C" __attribute__((visibility("default"))) int pthread_create(  // NOLINT: libc's name
     pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
   static const auto create = reinterpret_cast<CreateThread>(::dlsym(RTLD_NEXT, "pthread_create"));
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
   namespace daemon = prefixd::daemon;
   TuneMalloc();
   StopSearchForLockCycles();
-  ::umask(0077);  // what is stored is private; the socket's mode is set by itself
+  ::umask(0077);  // stored files are private; the sockets' modes are set explicitly
   ::signal(SIGPIPE, SIG_IGN);
   daemon::BlockStopSignals();
   const auto loaded = daemon::LoadConfig(std::vector<std::string>(argv + 1, argv + argc),

@@ -1,7 +1,7 @@
 #include "daemon/message.h"
 
 #include "absl/strings/str_cat.h"
-#include "grpcpp/impl/codegen/proto_utils.h"  // of which services are generated
+#include "grpcpp/impl/codegen/proto_utils.h"  // what generated services use
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/proto_buffer_writer.h"
 
@@ -18,7 +18,7 @@ absl::StatusOr<uint64_t> UnfoldedBytes(const google::protobuf::Descriptor& type,
                                                    " bytes, at most ", limit.bytes,
                                                    " of such a message"));
   }
-  grpc::ByteBuffer bytes = message;  // the same slices
+  grpc::ByteBuffer bytes = message;  // shares the slices
   grpc::ProtoBufferReader reader(&bytes);
   return wire::UnfoldedBytes(type, &reader, limit.unfolded_bytes);
 }

@@ -1,5 +1,5 @@
-// Messages as gRPC moves them, to and from protobuf. What a message may be is looked at before it
-// is parsed: its length, and the memory that it would take.
+// Converts messages between gRPC's bytes and protobuf. A message's length, and the memory that it
+// would take, are checked before it is parsed.
 //
 // Pure functions.
 #pragma once
@@ -20,14 +20,14 @@ constexpr MessageLimit LimitOf(uint64_t message_bytes) {
   return {.bytes = message_bytes, .unfolded_bytes = message_bytes + (uint64_t{1} << 20)};
 }
 
-// About how many bytes of memory `message` takes as `type`. InvalidArgument: it is longer or larger
-// than `limit`, or no such message.
+// Returns about how many bytes of memory `message` takes as `type`. InvalidArgument if it is longer
+// or larger than `limit`, or not such a message.
 absl::StatusOr<uint64_t> UnfoldedBytes(const google::protobuf::Descriptor& type,
                                        const grpc::ByteBuffer& message, const MessageLimit& limit);
 
-// Parses what UnfoldedBytes let pass; frees `message`.
+// Parses a message that UnfoldedBytes let pass, and frees it.
 absl::Status Parse(grpc::ByteBuffer* message, google::protobuf::Message* parsed);
-// Both, of a message without tokens.
+// Checks and parses a message without tokens.
 absl::Status ReadSmall(const grpc::ByteBuffer& message, google::protobuf::Message* parsed);
 
 grpc::Status Write(const google::protobuf::Message& message, grpc::ByteBuffer* written);

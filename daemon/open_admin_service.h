@@ -32,13 +32,13 @@ class OpenAdminService final : public internal::AllOfAdmin {
   using Context = grpc::CallbackServerContext;
   using Message = grpc::ByteBuffer;
 
-  // `admin`, `dispatch` and `token` must outlive this. `token`: null where the connection needs
-  // none. `admin_socket`: where the rest is served, for the refusals; empty = nowhere.
+  // `admin`, `dispatch` and `token` must outlive this. `token`: null if the connection needs none.
+  // `admin_socket`: where the rest is served, for the refusals; empty = nowhere.
   OpenAdminService(AdminService* admin, Dispatch* dispatch, const Token* token,
                    std::string admin_socket)
       : admin_(admin), dispatch_(dispatch), token_(token), admin_socket_(std::move(admin_socket)) {}
 
-  // Without spaces: which models there are, and how much of each, is not everybody's.
+  // Leaves out the spaces: not everybody may know which models there are, and how much of each.
   Reactor* GetStats(Context* context, const Message* request, Message* reply) override;
   Reactor* GetConfig(Context* context, const Message* request, Message* reply) override;
 
@@ -77,7 +77,7 @@ class OpenAdminService final : public internal::AllOfAdmin {
   }
 
  private:
-  // PERMISSION_DENIED, with the way to the verb; UNAUTHENTICATED without the token.
+  // Answers PERMISSION_DENIED, with the way to the verb, or UNAUTHENTICATED without the token.
   Reactor* Refuse(Context* context, const char* verb) const;
 
   AdminService* const admin_;

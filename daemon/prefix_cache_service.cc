@@ -22,7 +22,7 @@
 namespace prefixd::daemon {
 namespace {
 
-// Every one is tried; the first error is the answer.
+// Tries every one. Returns the first error.
 absl::Status ReleaseAll(cache::Cache* cache, block::SessionId session,
                         const google::protobuf::RepeatedPtrField<v1::Released>& released) {
   absl::Status first;
@@ -312,8 +312,8 @@ absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request, Ha
   return absl::OkStatus();
 }
 
-// More than a few staged pages are megabytes to copy, and a disk takes its time: not on a callback
-// thread.
+// A commit of more than a few staged pages copies megabytes, and one to SSD waits for the disk:
+// neither runs on a callback thread.
 PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context, const Message* request,
                                                         Message* reply) {
   return dispatch_->Serve<v1::CommitRequest, v1::CommitReply>(
@@ -357,7 +357,7 @@ PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context, const
       });
 }
 
-// Loads what is on SSD.
+// Loads what is on SSD, and so may wait for the disk.
 PrefixCacheService::Reactor* PrefixCacheService::Pin(Context* context, const Message* request,
                                                      Message* reply) {
   return dispatch_->Serve<v1::PinRequest, v1::PinReply>(

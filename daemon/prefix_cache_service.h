@@ -1,6 +1,6 @@
 // The calls that a worker makes: each is FromProto, Cache, ToProto. Nothing is decided here.
 //
-// Thread-safe. Everything runs as callback reactors, as Dispatch places it. gRPC parses no message:
+// Thread-safe. Calls run as callback reactors, where Dispatch places them. gRPC parses no message:
 // it would do so before anybody has looked at its size, and on the threads that serve everybody.
 #pragma once
 #include <string>
@@ -34,7 +34,8 @@ class PrefixCacheService final : public internal::Everything {
   using Context = grpc::CallbackServerContext;
   using Message = grpc::ByteBuffer;
 
-  // All must outlive this. `address`: "unix:/run/prefixd.sock", where workers connect; "" = none.
+  // `cache`, `sessions` and `dispatch` must outlive this. `address`: "unix:/run/prefixd.sock",
+  // where workers connect; "" = none.
   PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch,
                      std::string address)
       : cache_(cache), sessions_(sessions), dispatch_(dispatch), address_(std::move(address)) {}
@@ -59,7 +60,7 @@ class PrefixCacheService final : public internal::Everything {
   absl::Status DoOpenSpace(const v1::OpenSpaceRequest& request, const Context& context,
                            v1::OpenSpaceReply* reply);
   absl::Status DoNotShared(const v1::NotSharedRequest& request);
-  // After an OpenSpace: people see which model is not shared, and why.
+  // Notes how an OpenSpace ended: people see which model is not shared, and why.
   void NoteOpening(const v1::OpenSpaceRequest& request, const absl::Status& status);
   absl::Status DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply);
   absl::Status DoAcquire(v1::AcquireRequest* request, HandOutCall* call, v1::AcquireReply* reply);
@@ -72,11 +73,11 @@ class PrefixCacheService final : public internal::Everything {
                         HandOut* hand_out, v1::CommitReply* reply);
   absl::Status DoPin(const v1::PinRequest& request, HandOutCall* call, v1::PinReply* reply);
   absl::Status DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply);
-  // Neighbours of one set, or one item alone.
+  // Acquires the items of one set, or a single item.
   absl::StatusOr<std::vector<cache::Acquired>> AcquireItems(block::SessionId session,
                                                             std::span<const cache::Request> items,
                                                             const cache::Patience& patience);
-  // Plans what the item asked for; an error is told in the answer, beside what it leased.
+  // Makes the plan that the item asked for. Puts it, or its error, beside the lease in the answer.
   void ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
                  block::SessionId session, v1::Answer* answer);
 

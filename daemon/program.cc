@@ -36,7 +36,7 @@ sigset_t StopSignals() {
   return signals;
 }
 
-// The signal that came, or 0 after `limit` (0 = no limit).
+// Waits for a stop signal. Returns it, or 0 after `limit` (0 = no limit).
 int WaitForSignal(std::chrono::milliseconds limit) {
   const sigset_t signals = StopSignals();
   const timespec timeout{.tv_sec = limit.count() / 1000,
@@ -49,9 +49,9 @@ int WaitForSignal(std::chrono::milliseconds limit) {
   }
 }
 
-// Large blocks come and go, small ones among them stay: what is free between them glibc keeps until
-// it is asked, tens of MiB that no budget knows of. A flood of long messages leaves so much within
-// tenths of a second.
+// Large allocations come and go, small ones among them stay. glibc keeps what is free between them
+// until it is asked: tens of MiB that no budget knows of. A flood of long messages leaves so much
+// within tenths of a second.
 constexpr std::chrono::milliseconds kTrimInterval(100);
 constexpr std::chrono::seconds kLookInterval(1);
 constexpr size_t kFreeToTrim = 16 << 20;  // bytes
@@ -60,15 +60,16 @@ void TrimHeaps() {
   if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
 }
 
-// How much workers may have begun to send and not ended: one message of the largest size, the
-// pieces of pages that several send at a time, and more with much RAM.
+// Returns how many bytes workers may have sent of messages that are not whole: one message of the
+// largest size and 8 pieces of pages, as several workers send at a time, or a 64th of the RAM
+// budget if that is more; 64 MiB at most.
 uint64_t MessageBytes(uint64_t ram_bytes) {
   constexpr uint64_t kPieces = 8 * wire::kMaxPieceBytes;
   return std::min(std::max(ram_bytes / 64, wire::TokenMessageBytes(ram_bytes) + kPieces),
                   uint64_t{64} << 20);
 }
 
-// What a disk may get over: the tier is opened then, without a restart.
+// Returns true for an error that a disk may get over: the tier is opened then, without a restart.
 bool MayPass(int error) {
   return error == EROFS || error == ENOSPC || error == EDQUOT || error == EIO;
 }
@@ -186,7 +187,7 @@ absl::Status Program::Open() {
   }
   PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(CacheOptions(config_, budgets)));
   if (!missing.empty()) cache_->Count("ssd.store_missing");
-  // None: the tier is not open yet.
+  // Empty while the tier is not open yet.
   const std::string instance = cache::Cache::StoreInstance(config_.directory);
   if (has_ssd_ && !instance.empty()) {
     if (absl::Status status = RememberStore(config_.ssd_known, config_.directory, instance);
@@ -301,8 +302,8 @@ void Program::LogStopping(int signal) const {
       signal == SIGTERM ? "SIGTERM" : "SIGINT", config_.drain_deadline.count() / 1000);
 }
 
-// New sessions and reservations are refused, so what runs comes to an end: what it stores meanwhile
-// is saved too.
+// Flushes until no request runs, or `deadline`. New sessions and reservations are refused, so the
+// running requests come to an end; what they store meanwhile is saved too.
 cache::FlushResult Program::FlushWhileServing(base::Deadline deadline) {
   cache::FlushResult all;
   for (;;) {
@@ -315,7 +316,8 @@ cache::FlushResult Program::FlushWhileServing(base::Deadline deadline) {
   }
 }
 
-// Where the system gives no thread: here, deaf to signals meanwhile.
+// Flushes on a thread of its own. If the system gives none, flushes before it returns, and no
+// signal is heard meanwhile.
 std::future<cache::FlushResult> Program::BeginFlush(base::Deadline deadline) {
   const auto flush = [this, deadline] { return FlushWhileServing(deadline); };
   try {
@@ -356,7 +358,7 @@ int Program::Drain(bool* stop) {
   }
   LogStats();
   server_->Stop();
-  // What was planned before the stop may have been stored since nothing ran.
+  // A reservation made before the drain may have been stored to after the last flush.
   result.flushed_bytes += cache_->Flush(deadline).flushed_bytes;
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;
   const bool shared = cache_->arena().shared;

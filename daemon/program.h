@@ -18,24 +18,24 @@ namespace prefixd::daemon {
 // Not thread-safe: one thread starts it, serves and drains.
 class Program {
  public:
-  // Measures the machine, opens the cache (which recovers what the SSD holds) and listens; logs
-  // what came out. Echoes the effective budgets into the settings. InvalidArgument: a setting that
-  // no start can satisfy.
+  // Measures the machine, opens the cache (which recovers what the SSD holds) and listens; logs the
+  // result. Echoes the effective budgets into the settings. InvalidArgument: a setting that no
+  // start can satisfy.
   static absl::StatusOr<std::unique_ptr<Program>> Start(Config config);
 
   // Serves until SIGTERM or SIGINT, then drains. Returns an ExitCode. Requires: both signals are
   // blocked in every thread.
-  // Beside another owner of the arena it serves from private memory; once that owner is gone it
-  // drains and opens anew, as a restart would, in this process: sessions attach again.
+  // While another process has the arena, it serves from private memory. Once the arena is free, it
+  // drains and opens anew in this process, as a restart would: sessions attach again.
   int Serve();
 
  private:
   explicit Program(Config config) : given_(std::move(config)) {}
   absl::Status Open();
   void LogStart(std::chrono::steady_clock::time_point start) const;
-  int ServeUntilSignal();  // 0: an arena that was another process's is free now
-  // Saves what it can, then takes server and cache down. A signal that comes meanwhile makes *stop
-  // true, or ends the process if it is. Returns an ExitCode.
+  int ServeUntilSignal();  // 0 = an arena that another process had is free now
+  // Saves what it can, then takes server and cache down. A signal that comes meanwhile sets *stop,
+  // or ends the process if *stop is set already. Returns an ExitCode.
   int Drain(bool* stop);
   cache::FlushResult FlushWhileServing(base::Deadline deadline);
   std::future<cache::FlushResult> BeginFlush(base::Deadline deadline);
@@ -45,14 +45,14 @@ class Program {
   void CountLogLoss();
 
   const Config given_;
-  Config config_;  // with what Open found
+  Config config_;  // `given_` with what Open found
   bool has_ssd_ = false;
-  LogLoss counted_;  // of what the log lost, in the cache's counters
+  LogLoss counted_;  // log losses that the cache has counted
   std::unique_ptr<cache::Cache> cache_;
-  std::unique_ptr<Server> server_;  // after the cache that it serves: goes first
+  std::unique_ptr<Server> server_;  // after the cache that it serves, so destroyed first
 };
 
-// Blocks the signals that Serve waits for in this thread and those it starts later.
+// Blocks the signals that Serve waits for, in this thread and in those that it starts later.
 void BlockStopSignals();
 
 }  // namespace prefixd::daemon

@@ -30,14 +30,14 @@ using Bytes = std::span<const std::byte>;
 
 constexpr size_t kMessagesAhead = 2;
 
-// A message where gRPC received it, in as many slices as it came.
+// A message in the slices in which gRPC received it.
 class Message {
  public:
   explicit Message(const grpc::ByteBuffer& buffer) {
     whole_ = buffer.Dump(&slices_).ok();
     for (const grpc::Slice& slice : slices_) bytes_ += slice.size();
   }
-  bool whole() const { return whole_; }  // false: compressed, and not readable
+  bool whole() const { return whole_; }  // false if compressed, so not readable
   size_t bytes() const { return bytes_; }
 
   std::optional<wire::ParsedPiece> Header() const {
@@ -51,7 +51,7 @@ class Message {
     });
     return wire::ReadPieceHeader(Bytes(start).first(filled), bytes_);
   }
-  // Runs of bytes from `from` to the end; `take` returns false to stop.
+  // Calls `take` with each run of bytes from `from` to the end, until it returns false.
   template <typename Take>
   void ForEach(size_t from, const Take& take) const {
     for (const grpc::Slice& slice : slices_) {
@@ -128,17 +128,17 @@ class PutStream final : public Reactor {
   }
 
  private:
-  // What OnCancel and OnDone do takes no time: gRPC need not hand them to a thread of its own.
+  // OnCancel and OnDone take no time, so gRPC need not run them on a thread of its own.
   bool InternalInlineable() override { return true; }
 
   enum class Came { kMessage, kNothing, kEnd };
-  // Between the stream and an alarm that may ring when it is gone.
+  // Stands between the stream and an alarm, which may ring when the stream is gone.
   struct Link {
     base::Mutex mutex;  // taken before the stream's own
     PutStream* stream PREFIXD_GUARDED_BY(mutex) = nullptr;
   };
 
-  // Silent from now on: no thread, and nothing that a drain waits for.
+  // Parks a silent stream: it has no thread, and no drain waits for it.
   void Park() PREFIXD_REQUIRES(mutex_) {
     parked_ = true;
     share_.reset();
@@ -164,12 +164,12 @@ class PutStream final : public Reactor {
     stalled_ = over_ = true;
     if (!in_header_) Wake();
   }
-  // The header, on this thread: it is short, and a stream has no share of the threads before its
-  // session is known. The stream stays parked until its first page.
+  // Takes the header on this thread: it is short, and a stream has no share of the threads before
+  // its session is known. The stream stays parked until its first page.
   void OnHeader() PREFIXD_EXCLUDES(mutex_) {
     {
       base::MutexLock lock(mutex_);
-      if (over_) return;  // who ended it finishes it
+      if (over_) return;  // whoever set over_ finishes the stream
       in_header_ = true;
       silent_since_ = std::chrono::steady_clock::now();
       running_ = dispatch_->Running();
@@ -187,7 +187,7 @@ class PutStream final : public Reactor {
     }
     End(status);
   }
-  // Something came. To go on a stream needs its share of the threads, to end it needs none.
+  // Wakes the stream: something came. To go on it needs its share of the threads; to end, none.
   void Wake() PREFIXD_REQUIRES(mutex_) {
     if (!parked_) return arrived_.NotifyAll();
     parked_ = false;
@@ -204,7 +204,7 @@ class PutStream final : public Reactor {
     (share_ != nullptr ? dispatch_->streams() : dispatch_->later())->Post([this] { Run(); });
   }
 
-  // On a thread, while messages come. Nothing of this may be touched afterwards.
+  // Takes messages, on a thread, while they come. Nothing of `this` may be touched afterwards.
   void Run() {
     grpc::ByteBuffer buffer;
     absl::Status status;
@@ -223,7 +223,7 @@ class PutStream final : public Reactor {
     if (status.ok() && header_.tokens() > 0) {
       status = commit_(header_, ForOneWait(), &*hand_out_, &reply);
     }
-    // What a worker leaves behind fails in many ways, as its session ends: that it went is why.
+    // Once a worker has gone its session ends, and its call fails in many ways: tell the cause.
     if (context_->IsCancelled()) status = absl::CancelledError("put: the worker went away");
     reply.set_epoch(cache_->epoch());
     if (!Write(reply, response_).ok()) {
@@ -232,12 +232,12 @@ class PutStream final : public Reactor {
     if (!status.ok() && hand_out_.has_value()) {
       hand_out_->TakeBack();
       cache_->Abandon(session_, reservation_)
-          .IgnoreError();  // unknown, perhaps: that is what `status` says
+          .IgnoreError();  // perhaps unknown, which `status` says then
     }
     Finish(call_.End(status));
   }
 
-  // Whether the stream ended as one does.
+  // Returns OK if the stream ended as it should, else why it did not.
   absl::Status Ended() {
     base::MutexLock lock(mutex_);
     if (gave_up_) return absl::CancelledError("put: the worker went away");
@@ -281,7 +281,7 @@ class PutStream final : public Reactor {
     return parsed.has_value() ? TakePiece(message, *parsed) : TakeUnusual(buffer);
   }
 
-  // A page whose data comes last, as everybody writes it.
+  // Takes a page whose data comes last, as everybody writes it.
   absl::Status TakePiece(const Message& message, const wire::ParsedPiece& parsed) {
     PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(parsed.header));
     cache::PagePiece piece = ReadPiece(parsed.header);
@@ -294,7 +294,7 @@ class PutStream final : public Reactor {
     return cache_->PutPage(session_, reservation_, piece, ForOneWait());
   }
 
-  // Whatever protobuf allows beyond that.
+  // Takes a page in any other form that protobuf allows.
   absl::Status TakeUnusual(const grpc::ByteBuffer& buffer) {
     v1::PutChunk chunk;
     const absl::Status read = ReadSmall(buffer, &chunk);
@@ -314,7 +314,7 @@ class PutStream final : public Reactor {
             &gave_up_};
   }
 
-  // The next message. kNothing: the stream is silent and has parked; it goes on in another Run.
+  // Waits for the next message. kNothing: the stream is silent and has parked; another Run follows.
   Came Next(grpc::ByteBuffer* buffer) {
     base::MutexLock lock(mutex_);
     const base::Deadline linger = std::chrono::steady_clock::now() + dispatch_->patience().linger;
@@ -344,13 +344,13 @@ class PutStream final : public Reactor {
   const CommitCall commit_;
   const std::shared_ptr<Link> link_;
   std::atomic<bool> gave_up_{false};
-  // From the header on; not before, and not beside Run.
+  // Written by TakeHeader, which never runs beside Run; valid from then on.
   v1::CommitRequest header_;
   block::ReservationId reservation_;
   block::SessionId session_;
-  std::optional<HandOut> hand_out_;  // once the header came
+  std::optional<HandOut> hand_out_;  // set once the header came
   // Only Run's thread touches these.
-  uint64_t number_ = 0;  // of the last page's message
+  uint64_t number_ = 0;  // number of the last page's message
   std::vector<Bytes> runs_;
 
   grpc::ByteBuffer read_;  // gRPC's while a read is under way
@@ -361,12 +361,12 @@ class PutStream final : public Reactor {
   bool over_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stalled_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool no_share_ PREFIXD_GUARDED_BY(mutex_) = false;
-  bool in_header_ PREFIXD_GUARDED_BY(mutex_) = false;       // nobody else may end it
-  base::Deadline silent_since_ PREFIXD_GUARDED_BY(mutex_);  // of a parked one
+  bool in_header_ PREFIXD_GUARDED_BY(mutex_) = false;       // only OnHeader may end it
+  base::Deadline silent_since_ PREFIXD_GUARDED_BY(mutex_);  // of a parked stream
   bool parked_ PREFIXD_GUARDED_BY(mutex_) = true;           // no Run is under way
   uint64_t silences_ PREFIXD_GUARDED_BY(mutex_) = 0;
   Shares::Share share_ PREFIXD_GUARDED_BY(mutex_);
-  std::shared_ptr<void> running_ PREFIXD_GUARDED_BY(mutex_);  // while it moves, and lingers
+  std::shared_ptr<void> running_ PREFIXD_GUARDED_BY(mutex_);  // held while it moves or lingers
   StreamAlarm alarm_ PREFIXD_GUARDED_BY(mutex_);
   wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
 };

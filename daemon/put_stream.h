@@ -1,5 +1,5 @@
-// Put as a stream of raw messages: the fields of a page are read in place, its bytes go from gRPC's
-// receive buffers straight into the extent, hashed once on the way.
+// Put as a stream of raw messages. The daemon reads the fields of a page in place and copies its
+// bytes from gRPC's receive buffers straight into the extent; it hashes them once on the way.
 #pragma once
 #include <functional>
 
@@ -11,14 +11,14 @@
 
 namespace prefixd::daemon {
 
-// Commits what a header asked for; what it returns is the call's.
+// Commits what a header asked for. The status that it returns is that of the call.
 using CommitCall = std::function<absl::Status(const v1::CommitRequest&, const cache::Patience&,
                                               HandOut*, v1::CommitReply*)>;
 
-// The reactor of one call; owned by itself until the call is done. `cache` and `dispatch` must
-// outlive the server that runs it. At most two messages are held: a third is read when the cache
-// has taken one. A stream that fails, for whatever reason, abandons its reservation; one that is
-// silent has no thread, and fails after StreamPatience::silence.
+// Returns the reactor of one call, which owns itself until the call is done. `cache` and `dispatch`
+// must outlive the server that runs it. At most two messages wait for the cache: the next is read
+// when the stream's thread has taken one of them. A stream that fails, for whatever reason,
+// abandons its reservation. A silent stream has no thread, and fails after StreamPatience::silence.
 grpc::ServerReadReactor<grpc::ByteBuffer>* StartPut(cache::Cache* cache, Dispatch* dispatch,
                                                     grpc::CallbackServerContext* context,
                                                     grpc::ByteBuffer* response, CommitCall commit);

@@ -11,8 +11,8 @@
 
 namespace prefixd::daemon {
 
-// "acquire HIT kind=LCP request_id=7 space=1a2b prompt=44 matched=17 cached=17 pages=2 ram=1.0 MiB
-// ssd=0 B time=210us", or MISS with why. `space` is the handle.
+// "acquire HIT kind=LCP request_id=7 space=1a2b prompt=44 matched=17 cached=17 ended_by=diverged
+// pages=2 ram=1.0 MiB ssd=0 B time=210us", or MISS with why. `space` is the handle.
 std::string AcquireLine(const cache::Request& request, const cache::Acquired& acquired,
                         uint64_t time_us);
 // "commit tokens=44 stored=27 duplicate=17 entries=3 ram=31.6 MB time=80us"; entries and ram are
@@ -21,7 +21,7 @@ std::string CommitLine(const cache::CommitRequest& request, const block::CommitA
                        const cache::Cache::Holdings& held, uint64_t time_us);
 // The counter of pages that an earlier daemon left in the arena file.
 inline constexpr char kAdoptedPages[] = "adopted.pages";
-// 0 for one that was never counted.
+// Returns 0 for a counter that was never counted.
 uint64_t CounterOf(const block::Stats& stats, const std::string& name);
 // The periodic line: what the cache holds and did since start.
 std::string StatsLine(const block::Stats& stats);

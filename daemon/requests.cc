@@ -17,7 +17,7 @@ bool IsSameSet(const v1::AcquireRequest& request, int a, int b) {
   return request.items(a).set() != 0 && request.items(a).set() == request.items(b).set();
 }
 
-// It has the tokens of its neighbour in the set.
+// Returns true if the item has the tokens and content of the one before it in its set.
 bool IsLikeTheOneBefore(const v1::AcquireRequest& request, int item) {
   const v1::Sequence& sequence = request.items(item).sequence();
   return item > 0 && sequence.tokens().empty() && sequence.content().empty() &&
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* reques
   PREFIXD_RETURN_IF_ERROR(wire::Check(*request));
   std::vector<cache::Request> items;
   items.reserve(static_cast<size_t>(request->items_size()));
-  uint64_t bytes = 0;  // what an item has of the one before it was not in the message
+  uint64_t bytes = 0;  // tokens taken from the item before were not counted in the message
   for (int i = 0; i < request->items_size(); ++i) {
     v1::AcquireRequest::Item& from = *request->mutable_items(i);
     wire::Sequence sequence;

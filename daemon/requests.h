@@ -1,4 +1,4 @@
-// Requests of the wire as the cache takes them, checked.
+// Checks requests of the wire and turns them into those that the cache takes.
 //
 // Pure functions, but for TakeItems.
 #pragma once
@@ -13,23 +13,24 @@
 
 namespace prefixd::daemon {
 
-// Every item, whose tokens and content leave the message: it may be as long as a message can be.
-// None is to be used when one is bad.
+// Returns every item. Each one's tokens and content leave the message, which may be as long as a
+// message can be. Returns an error, and no item, if one is bad. InvalidArgument if the tokens and
+// content of all take more than `limit.unfolded_bytes`.
 absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* request,
                                                       const MessageLimit& limit);
-// The items of [begin, ...) that are one set with it; only itself when it is in none.
+// Returns the end of the items [begin, end) that are one set; begin + 1 if item `begin` is in none.
 size_t EndOfSet(const v1::AcquireRequest& request, size_t begin);
-// The plan that an item asked for in the same call. InvalidArgument for an item that continues a
-// lease: a plan needs every token.
+// Returns the request for the plan that an item asked for in the same call. InvalidArgument for an
+// item that continues a lease: a plan needs every token.
 absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& from,
                                                 cache::Request item);
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request);
-// Of Pin and Unpin.
+// Reads the sequence of Pin and Unpin.
 absl::StatusOr<cache::Request> ReadSequence(const v1::Sequence& from);
 cache::Released ReadReleased(const v1::Released& released);
 absl::StatusOr<cache::CommitRequest> ReadCommit(const v1::CommitRequest& request);
 cache::FetchRequest ReadFetch(const v1::FetchRequest& request);
-// Without its data.
+// Returns the piece without its data.
 cache::PagePiece ReadPiece(const wire::PieceHeader& header);
 wire::PieceHeader HeaderOf(const cache::PagePiece& piece);
 

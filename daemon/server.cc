@@ -37,12 +37,12 @@ namespace prefixd::daemon {
 namespace {
 
 constexpr int kMaxStreamsOfConnection = 1024;
-// A connection that brings much has a buffer of so much; gRPC's own is 4 MiB.
+// Size of the buffer of a connection that brings much; gRPC's own is 4 MiB.
 constexpr int kMaxReadBytes = 512 << 10;
 constexpr size_t kAdminMessageBytes = size_t{16} << 20;
-constexpr uint64_t kStreamBytes = uint64_t{1} << 20;  // what goes with one message
+constexpr uint64_t kStreamBytes = uint64_t{1} << 20;  // for streams and headers beside one message
 
-// Workers on this host have this part of the messages' memory; where TCP is served, so has TCP.
+// Returns the messages' memory for workers on this host: all, or a half if TCP has the other half.
 uint64_t PartOfMessages(const ServerOptions& options) {
   return options.listen.empty() ? options.message_bytes : options.message_bytes / 2;
 }
@@ -73,7 +73,7 @@ class GrpcServer final : public Server {
   }
   ~GrpcServer() override { Stop(); }
 
-  // People first: who waits for the workers' socket finds both.
+  // Opens the admin socket first: whoever waits for the workers' socket finds both.
   absl::Status Listen() {
     PREFIXD_RETURN_IF_ERROR(ListenForPeople());
     PREFIXD_RETURN_IF_ERROR(ListenOnTcp());
@@ -103,7 +103,7 @@ class GrpcServer final : public Server {
 
   cache::Cache* const cache_;
   const ServerOptions options_;
-  const std::string fd_path_;  // empty: no arena to hand out
+  const std::string fd_path_;  // empty if there is no arena to hand out
   std::unique_ptr<FdSocket> fd_socket_;
   Dispatch dispatch_;
   Sessions sessions_;
@@ -111,19 +111,19 @@ class GrpcServer final : public Server {
   AdminService admin_;
   OpenAdminService open_admin_, tcp_admin_;
   TokenDoor tcp_prefix_cache_;
-  // People get through while workers send too much, and workers of this host while others do, whose
-  // connections gRPC accepts itself.
+  // Quotas of their own: people get through while workers send too much, and workers of this host
+  // while those on TCP do, whose connections gRPC accepts itself.
   grpc::ResourceQuota tcp_messages_{"prefixd tcp"}, admin_messages_{"prefixd admin"};
   std::unique_ptr<UnixListener> listener_, admin_listener_;
-  Inbound inbound_;  // of the workers' socket
+  Inbound inbound_;  // watches the workers' socket
   std::vector<std::unique_ptr<grpc::Server>> servers_;
   int port_ = 0;
   bool stopped_ = false;
 };
 
-// gRPC 1.51 looks at a message's size when it has received all of it, and takes as many as a peer
-// begins: where Inbound does not look, its quota of memory alone bounds them. It would unpack a
-// compressed one of any size, too: nothing is compressed here.
+// gRPC 1.51 looks at a message's size when it has received all of it, and takes as many messages as
+// a peer begins: where Inbound does not look, only gRPC's quota of memory bounds them. gRPC would
+// also unpack a compressed message of any size, so compression is refused.
 void Configure(uint64_t message_bytes, grpc::ServerBuilder* builder) {
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP})
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
@@ -134,7 +134,7 @@ void Configure(uint64_t message_bytes, grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(-1);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
                               0);  // a port in use is an error, not a second owner
-  // A peer that is gone without a word is noticed, and so its leases are freed.
+  // Keepalive notices a peer that is gone without a word, so that its leases are freed.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -151,7 +151,7 @@ absl::Status CannotListen(const std::string& where) {
 absl::Status GrpcServer::ListenForWorkers() {
   if (options_.socket.empty()) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(listener_, UnixListener::Listen(options_.socket));
-  if (!fd_path_.empty()) {  // before anybody is told of it
+  if (!fd_path_.empty()) {  // opened before any worker is told of it
     PREFIXD_ASSIGN_OR_RETURN(
         fd_socket_,
         FdSocket::Listen(fd_path_, [this](const cache::SessionKey& key, const base::Peer& peer) {
@@ -218,8 +218,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(cache::Cache* cache,
   static std::once_flag once;
   std::call_once(once, [] {
     grpc::EnableDefaultHealthCheckService(true);
-    // The last user's grpc_shutdown() of gRPC 1.51 may wait 10 s for its own poller: keep it up
-    // until the process ends.
+    // In gRPC 1.51 the last user's grpc_shutdown() may wait 10 s for gRPC's own poller: keep gRPC
+    // up until the process ends.
     grpc_init();
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });

@@ -1,6 +1,6 @@
-// The gRPC servers, each with health and reflection: of workers, on a unix socket; of people and
-// scripts, on another one; and, when asked, of workers on TCP, who need a token. Beside the unix
-// socket, when the arena is shared, the side socket that hands it out.
+// The gRPC servers, each with health and reflection: for workers, on a unix socket; for people and
+// scripts, on another one; and, if configured, for workers on TCP, who need a token. If the arena
+// is shared, the side socket beside the workers' socket hands it out.
 #pragma once
 #include <sys/types.h>
 
@@ -24,17 +24,17 @@ namespace prefixd::daemon {
 struct ServerOptions {
   std::string socket;        // path; empty = none
   std::string admin_socket;  // path; empty = none
-  // Who may connect there beside the daemon's user and root; none: nobody.
+  // The group that may connect there beside the daemon's user and root; nullopt = none.
   std::optional<gid_t> admin_group = {};
   std::string listen;               // host:port, checked by LoadConfig; empty = none; port 0 = any
   std::optional<Token> token = {};  // what callers on TCP must send; without it there is no TCP
-  int threads = 64;                 // calls that wait, and streams of pages, at the same time
+  int threads = 64;                 // of one session: waiting calls of a kind, or streams of pages
   StreamPatience streams = {};
   int max_sessions = 512;
-  uint64_t token_message_bytes = wire::TokenMessageBytes(~uint64_t{0});  // the most of one message
-  // What workers may have begun to send and not ended, at least one of the largest; TCP has a half
-  // where it is served. On the unix socket the connection that has most is cut beyond that
-  // (inbound.h), on TCP gRPC cancels calls of somebody there.
+  uint64_t token_message_bytes = wire::TokenMessageBytes(~uint64_t{0});  // largest message
+  // Bytes that workers may have sent of messages that are not whole; on the unix socket at least
+  // one of the largest. TCP has a half if it is served. Beyond that, on the unix socket the
+  // connection that has most is cut (inbound.h), on TCP gRPC cancels calls of somebody there.
   uint64_t message_bytes = uint64_t{96} << 20;
   std::string version = "0";
   std::vector<Setting> settings;  // for GetConfig
@@ -50,12 +50,13 @@ class Server {
                                                        const ServerOptions& options);
   virtual ~Server() = default;
 
-  // Of TCP; 0 without.
+  // Returns the port of TCP; 0 without TCP.
   virtual int port() const = 0;
-  // Health says NOT_SERVING, sessions hear Draining, new sessions and reservations are refused;
-  // everything else goes on.
+  // Makes health say NOT_SERVING, sends Draining to sessions, and refuses new sessions and
+  // reservations; everything else goes on.
   virtual void BeginDrain(uint32_t deadline_ms) = 0;
-  // No Fetch, Put or Commit is running.
+  // Returns true if no Fetch, Put or Commit is running. Streams that StreamPatience calls silent do
+  // not count.
   virtual bool idle() const = 0;
   // Ends the sessions; calls in flight get a second.
   virtual void Stop() = 0;

@@ -46,21 +46,21 @@ v1::SessionEvent ToEvent(const cache::SessionEvent& event) {
 
 }  // namespace
 
-// What one session is still to be told. The cache keeps it too, and may call when the stream is
-// gone.
+// The events that one session is still to be told. The cache keeps the outbox too, and may call it
+// when the stream is gone.
 class Sessions::Outbox {
  public:
   Outbox(Sessions* sessions, Reactor* stream, std::string worker)
       : sessions_(sessions), stream_(stream), worker_(std::move(worker)) {}
 
-  // First of all, and once: what was sent before waits behind it.
+  // Writes the first event. Called once; events that were sent before wait behind it.
   void Greet(block::SessionId session, v1::SessionEvent event) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     session_ = session;
     queue_.push_front(MessageOf(&event));
     if (!closed_) stream_->StartWrite(&queue_.front());
   }
-  // A reader that leaves too much unread loses its stream and its session.
+  // Queues an event. A reader that leaves too much unread loses its stream and its session.
   void Send(v1::SessionEvent event) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     if (closed_) return;
@@ -83,7 +83,7 @@ class Sessions::Outbox {
     queue_.pop_front();
     if (!queue_.empty() && !closed_) stream_->StartWrite(&queue_.front());
   }
-  // True for the first, who is to end the session.
+  // Finishes the stream. Returns true to the first caller, who must end the session.
   bool Close(const grpc::Status& status) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     if (closed_) return false;
@@ -95,7 +95,7 @@ class Sessions::Outbox {
   grpc::ByteBuffer MessageOf(v1::SessionEvent* event) const PREFIXD_REQUIRES(mutex_) {
     event->set_epoch(sessions_->cache_->epoch());
     grpc::ByteBuffer message;
-    Write(*event, &message).IgnoreError();  // fails where memory does
+    Write(*event, &message).IgnoreError();  // fails only without memory
     return message;
   }
   void CloseLocked(const grpc::Status& status) PREFIXD_REQUIRES(mutex_) {
@@ -104,13 +104,13 @@ class Sessions::Outbox {
     stream_->Finish(status);
   }
 
-  // Both are touched only before it is closed, which outlives them.
+  // The outbox outlives both: the cache's calls touch them only before it is closed.
   Sessions* const sessions_;
   Reactor* const stream_;
   const std::string worker_;
   base::Mutex mutex_;
   block::SessionId session_ PREFIXD_GUARDED_BY(mutex_);  // none before Greet
-  // The first one is being written from Greet on.
+  // From Greet on, gRPC is writing the first one.
   std::deque<grpc::ByteBuffer> queue_ PREFIXD_GUARDED_BY(mutex_);
   uint64_t unread_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   bool closed_ PREFIXD_GUARDED_BY(mutex_) = false;
@@ -131,9 +131,10 @@ class Sessions::Stream final : public Sessions::Reactor {
         outbox_(std::make_shared<Outbox>(sessions, this, worker_)),
         options_(OptionsOf(request, peer)) {}
 
-  // What an earlier session held is known once the index is loaded: Begin waits for that.
+  // Returns true if the worker resumes an earlier session. Begin then waits for the index, which
+  // says what that session held.
   bool resumes() const { return options_.resume.has_value(); }
-  // False: the worker has gone meanwhile, which ends the stream.
+  // Returns false if the worker has gone meanwhile: the caller then ends the stream.
   bool Begin() PREFIXD_EXCLUDES(mutex_) {
     begun_ = sessions_->cache_->BeginSession(options_);
     spdlog::info("attach session={:x} worker=\"{}\" library=\"{}\" arena={} staging={}{}",
@@ -157,11 +158,11 @@ class Sessions::Stream final : public Sessions::Reactor {
     outbox_->Greet(begun_.session, std::move(event));
   }
   void Send(v1::SessionEvent event) { outbox_->Send(std::move(event)); }
-  // The session ends at once, and OnDone follows.
+  // Ends the stream and has the session ended on another thread; OnDone follows.
   void End(const grpc::Status& status) {
     if (outbox_->Close(status)) sessions_->EndLater(begun_.session, worker_);
   }
-  // The caller ends the session, when this returns true.
+  // If this returns true, the caller must end the session.
   bool Close(const grpc::Status& status) { return outbox_->Close(status); }
 
   void OnWriteDone(bool ok) override {
@@ -172,7 +173,7 @@ class Sessions::Stream final : public Sessions::Reactor {
     {
       base::MutexLock lock(mutex_);
       gone_ = true;
-      if (!has_begun_) return;  // who begins ends it
+      if (!has_begun_) return;  // Sessions::Begin ends it
     }
     End(Gone());
   }
@@ -191,7 +192,7 @@ class Sessions::Stream final : public Sessions::Reactor {
     options.wants_arena = wanted_arena_ && why_no_arena_.empty();
     options.staging_bytes = options.wants_arena ? request.staging_bytes() : 0;
     if (options.wants_arena && !request.resume().empty()) {
-      const auto bytes = base::AsBytes(request.resume());  // its length was checked
+      const auto bytes = base::AsBytes(request.resume());  // wire::Check has checked its length
       std::copy(bytes.begin(), bytes.end(), options.resume.emplace().begin());
     }
     options.on_event = [outbox = outbox_](const cache::SessionEvent& event) {
@@ -228,7 +229,7 @@ class Sessions::Stream final : public Sessions::Reactor {
   const std::string library_;
   const std::shared_ptr<Outbox> outbox_;
   const cache::SessionOptions options_;
-  cache::BegunSession begun_;  // fixed when the stream is told of it
+  cache::BegunSession begun_;  // set by Begin, then constant
   base::Mutex mutex_;
   bool has_begun_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool gone_ PREFIXD_GUARDED_BY(mutex_) = false;
@@ -282,7 +283,7 @@ void Sessions::Begin(Stream* stream) {
   base::MutexLock lock(mutex_);
   streams_.emplace(stream->session(), stream);
   if (!there) return stream->End(Stream::Gone());
-  if (draining_) {  // since we looked
+  if (draining_) {  // since Attach looked
     return stream->End(ToGrpc(absl::UnavailableError("attach: the daemon is stopping")));
   }
   stream->Greet();

@@ -22,21 +22,22 @@ class Sessions {
   using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;  // of SessionEvents
 
   // `fd_socket`: the name of the side socket beside the gRPC one; empty = none, and so no arena.
-  // At most `most` sessions at a time, and of one process, or one host behind TCP, never more than
-  // it leaves to others. `cache` must outlive this; this must outlive the server that runs its
-  // streams.
+  // There are at most `most` sessions at a time, and one process, or one host behind TCP, never has
+  // more than it leaves to others. `cache` must outlive this; this must outlive the server that
+  // runs its streams.
   Sessions(cache::Cache* cache, std::string version, std::string fd_socket, size_t most)
       : cache_(cache),
         version_(std::move(version)),
         fd_socket_(std::move(fd_socket)),
         seats_(most) {}
 
-  // `peer` as gRPC names it: only workers on a unix socket may have the arena, and only the process
-  // that attaches gets its files. The reactor is owned by itself until its stream is done.
+  // Begins a session. `peer` is gRPC's name of the worker: only workers on a unix socket may have
+  // the arena, and only the process that attaches gets its files. The reactor owns itself until its
+  // stream is done.
   Reactor* Attach(const grpc::ByteBuffer& message, const std::string& peer)
       PREFIXD_EXCLUDES(mutex_);
-  // Ends an attached session as if its worker had gone; its worker hears ABORTED. When this returns
-  // the cache has ended it. False for one that has no stream, or whose stream is ending.
+  // Ends an attached session as if its worker had gone; the worker hears ABORTED. When this returns
+  // the cache has ended the session. Returns false if it has no stream, or its stream is ending.
   bool End(block::SessionName session) PREFIXD_EXCLUDES(mutex_);
   // Sends Draining to every session; streams that come later are refused.
   void Drain(uint32_t deadline_ms) PREFIXD_EXCLUDES(mutex_);
@@ -47,9 +48,9 @@ class Sessions {
  private:
   class Outbox;
   class Stream;
-  // Why a worker that wants the arena cannot have it; empty: it can.
+  // Returns why a worker that wants the arena cannot have it; empty if it can.
   std::string WhyNoArena(const v1::AttachRequest& request, bool on_this_host) const;
-  // RESOURCE_EXHAUSTED: there are as many sessions as may be.
+  // Takes a place for a session. RESOURCE_EXHAUSTED if all are taken or `owner` has its share.
   absl::StatusOr<Shares::Share> TakeSeat(const std::string& owner);
   void Begin(Stream* stream) PREFIXD_EXCLUDES(mutex_);
   void EndLater(block::SessionId session, const std::string& worker);
@@ -62,8 +63,8 @@ class Sessions {
   mutable base::Mutex mutex_;  // taken before a stream's own
   std::map<block::SessionId, Stream*> streams_ PREFIXD_GUARDED_BY(mutex_);
   bool draining_ PREFIXD_GUARDED_BY(mutex_) = false;
-  // To end a session may wait for a Put of it, to resume one for the index: not on a callback
-  // thread.
+  // Ending a session may wait for one of its Puts, resuming one may wait for the index: neither
+  // runs on a callback thread.
   Threads endings_{"prefixd ends", 4};
   Threads beginnings_{"prefixd begins", 4};
 };

@@ -90,7 +90,7 @@ absl::Status ApplyDirectory(const std::string& value, const Environment& environ
   return absl::OkStatus();
 }
 
-// "auto" needs the socket's path: LoadConfig finds it. So for the token file.
+// LoadConfig resolves "auto", which needs the socket's path; for the token file too.
 absl::Status ApplyAdminSocket(const std::string& value, const Environment&, Config* config) {
   PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->admin_socket));
   if (value == "off") config->admin_socket.clear();
@@ -122,7 +122,7 @@ absl::Status ApplyRam(const std::string& value, const Environment&, Config* conf
   return absl::OkStatus();
 }
 
-// "auto" needs the socket's path: LoadConfig finds it.
+// LoadConfig resolves "auto", which needs the socket's path.
 absl::Status ApplyArena(const std::string& value, const Environment&, Config* config) {
   PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->arena));
   if (value == "off") config->arena.clear();
@@ -183,7 +183,7 @@ absl::Status ApplyTightenOnMisses(const std::string& value, const Environment&, 
   return absl::OkStatus();
 }
 
-// "auto" needs the directory's path: LoadConfig finds it.
+// Finds only the folder for "auto": LoadConfig adds the name, which needs the directory's path.
 absl::Status ApplyKnown(const std::string& value, const Environment& environment, Config* config) {
   if (value != "auto") {
     PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->ssd_known));

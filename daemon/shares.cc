@@ -41,7 +41,7 @@ Shares::Share Shares::TakeOf(std::vector<std::string> owners, uint64_t bytes) {
   });
 }
 
-// One request as large as all that there is fits where nobody else has any.
+// One request as large as `most_bytes_` fits while nobody has any.
 bool Shares::Fits(const Sum& own, uint64_t bytes) const {
   if (own.threads >= most_ - all_.threads) return false;
   return bytes == 0 || own.bytes + all_.bytes + bytes <= most_bytes_;

@@ -26,11 +26,11 @@ absl::Status Failed(const std::string& path, const std::string& what) {
 
 struct Listener {
   bool answers = false;
-  uint64_t pid = 0;  // 0: it is not told
+  uint64_t pid = 0;  // 0 = unknown
   base::Life life = base::Life::kUnknown;
 };
 
-// `before`: who answered when it was asked last.
+// Finds out who listens at `path`. `before`: what the last call returned.
 Listener WhoListens(const std::string& path, const Listener& before) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -39,10 +39,10 @@ Listener WhoListens(const std::string& path, const Listener& before) {
   const int rc = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   const int error = rc == 0 ? 0 : errno;
   Listener listener;
-  // EAGAIN: listening, its queue is full. EPROTOTYPE: a living socket of another type.
+  // EAGAIN: a listener whose queue is full. EPROTOTYPE: a living socket of another type.
   listener.answers = rc == 0 || error == EAGAIN || error == EPROTOTYPE;
   if (error == EPROTOTYPE) listener.life = base::Life::kLives;
-  if (error == EAGAIN) {  // does not tell
+  if (error == EAGAIN) {  // does not tell who listens
     listener.pid = before.pid;
     listener.life = base::LifeOf(before.pid);
   }
@@ -56,7 +56,8 @@ Listener WhoListens(const std::string& path, const Listener& before) {
   return listener;
 }
 
-// The socket of a process that was killed answers until the kernel has closed it.
+// Waits until nobody answers at `path`: the socket of a process that was killed answers until the
+// kernel has closed it.
 absl::Status AwaitSilence(const std::string& path, const base::LockWait& wait) {
   base::Patience patience(absl::StrCat("socket: ", path, ": another process listens there:"), wait);
   Listener listener;
@@ -76,7 +77,7 @@ absl::Status RemoveDeadSocket(const std::string& path, const base::LockWait& wai
   return absl::OkStatus();
 }
 
-// Its holder's name is written into it.
+// The holder's name is written into the file, so it must be plain, this user's, and of one name.
 absl::Status CheckLockFile(int fd, const std::string& what) {
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink > 1) {
@@ -85,7 +86,8 @@ absl::Status CheckLockFile(int fd, const std::string& what) {
   return base::CheckOwner(fd, what);
 }
 
-// Only what is locked gets a guard, which takes its name out of it at its end.
+// Locks the file. Claim makes a guard only once it is locked, because a guard that ends takes the
+// holder's name out of the file.
 absl::Status LockIt(int fd, const std::string& path, const std::string& lock,
                     const base::LockWait& wait) {
   PREFIXD_RETURN_IF_ERROR(CheckLockFile(fd, "socket: " + lock));
@@ -95,7 +97,7 @@ absl::Status LockIt(int fd, const std::string& path, const std::string& lock,
                 absl::StrCat("another prefixd listens there: ", std::string(locked.message())));
 }
 
-// A descriptor of PATH.lock, locked.
+// Locks PATH.lock. Returns its descriptor, which the caller owns.
 absl::StatusOr<int> LockBeside(const std::string& path, const base::LockWait& wait) {
   const std::string lock = path + ".lock";
   const int fd = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);

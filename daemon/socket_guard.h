@@ -9,19 +9,19 @@
 
 namespace prefixd::daemon {
 
-// Not thread-safe. Holds PATH.lock until it goes; the kernel frees the lock of a daemon that died.
-// The lock file stays: removing it would let two daemons lock two files of one name.
+// Not thread-safe. Holds PATH.lock until it is destroyed; the kernel frees the lock of a daemon
+// that died. The lock file stays: removing it would let two daemons lock two files of one name.
 class SocketGuard {
  public:
-  // Makes the folder, removes a dead socket. FailedPrecondition: another daemon owns the path, or a
-  // file that is no socket stands there. InvalidArgument: the path is longer than a unix socket's
-  // may be. Unavailable: the lock or the socket is still in use after `wait`, although no living
-  // process is known to have it.
+  // Makes the folder, locks PATH.lock, removes a dead socket. FailedPrecondition: another daemon
+  // owns the path, or a file that is no socket stands there. InvalidArgument: the path is longer
+  // than a unix socket's may be. Unavailable: the lock or the socket is still in use after `wait`,
+  // although no living process is known to have it.
   static absl::StatusOr<SocketGuard> Claim(const std::string& path,
                                            const base::LockWait& wait = LoggedWait());
-  // The usual wait, said in the log.
+  // Returns the usual wait, which the log tells of.
   static base::LockWait LoggedWait();
-  // InvalidArgument: `path` is longer than a unix socket's may be.
+  // Returns InvalidArgument if `path` is longer than a unix socket's may be.
   static absl::Status CheckLength(const std::string& path);
   ~SocketGuard();
   SocketGuard(SocketGuard&& other) noexcept;

@@ -17,8 +17,8 @@ void StreamAlarm::Arm(std::chrono::milliseconds in, std::function<void()> ring) 
   });
 }
 
-// TryCancel would say CANCELLED. Where a message waits to be read no status can be sent behind it;
-// this one goes in its place.
+// TryCancel would say CANCELLED. While a message waits to be read, no status can be sent behind it;
+// this one goes in the message's place.
 void EndStream(grpc::ServerContextBase* context, const grpc::Status& status) {
   grpc_call_cancel_with_status(context->c_call(),
                                static_cast<grpc_status_code>(status.error_code()),

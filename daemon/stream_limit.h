@@ -1,4 +1,4 @@
-// Ends of streams that their peer does not end: by time, and by silence.
+// Ends streams that their peer does not end: by time, and by silence.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -9,15 +9,15 @@
 
 namespace prefixd::daemon {
 
-// With streams of pages that move nothing: a Put that brings no message, a Fetch that nobody reads.
+// Patience with streams of pages that move nothing: a Put that brings no message, a Fetch that
+// nobody reads.
 struct StreamPatience {
-  std::chrono::milliseconds silence{30'000};  // then they end
-  // Then a drain does not wait for them, and a Put has no thread until it goes on. Within
-  // `silence`.
+  std::chrono::milliseconds silence{30'000};  // after this they end
+  // After this no drain waits for them; a Put has no thread until it goes on. Within `silence`.
   std::chrono::milliseconds linger{1'000};
 };
 
-// Calls back once, on a thread of gRPC's, unless it is disarmed before. Not thread-safe.
+// Calls back once, on one of gRPC's threads, unless it is disarmed before. Not thread-safe.
 class StreamAlarm {
  public:
   StreamAlarm() = default;
@@ -25,20 +25,21 @@ class StreamAlarm {
   StreamAlarm(const StreamAlarm&) = delete;
   StreamAlarm& operator=(const StreamAlarm&) = delete;
 
-  // In place of what was armed before. `ring` must not take a lock that is held while this is armed
-  // or disarmed, but after it checked that it still matters.
+  // Replaces what was armed before. `ring` may take a lock that is held while this is armed or
+  // disarmed only after it has checked that it still matters.
   void Arm(std::chrono::milliseconds in, std::function<void()> ring);
   void Disarm() { alarm_.reset(); }
 
  private:
-  std::unique_ptr<grpc::Alarm> alarm_;  // one a time: its callback may come after it is gone
+  // A new one for each Arm: its callback may come after it is gone.
+  std::unique_ptr<grpc::Alarm> alarm_;
 };
 
-// The caller hears `status`, and not only that its call was cancelled; OnCancel follows.
+// Ends a stream. The caller hears `status`, not only that its call was cancelled; OnCancel follows.
 void EndStream(grpc::ServerContextBase* context, const grpc::Status& status);
 
 // Ends a stream after kMaxStream, and one without a deadline of its own after kDefaultDeadline.
-// gRPC itself ends the streams that have one.
+// gRPC itself ends the streams that have a deadline.
 class StreamLimit {
  public:
   explicit StreamLimit(grpc::ServerContextBase* context);
@@ -48,7 +49,7 @@ class StreamLimit {
 
  private:
   struct Shared;
-  std::shared_ptr<Shared> shared_;  // with the alarm's callback, which may outlive this
+  std::shared_ptr<Shared> shared_;  // shared with the alarm's callback, which may outlive this
   StreamAlarm alarm_;
 };
 

@@ -33,7 +33,7 @@ bool Threads::TryRun(Work work) {
 
 void Threads::Post(Work work) {
   base::MutexLock lock(mutex_);
-  (void)HasFree();  // else it waits for one
+  (void)HasFree();  // starts a thread if it can, else the work waits for one
   Add(std::move(work));
 }
 
@@ -64,7 +64,7 @@ void Threads::Loop() {
     queue_.pop_front();
     mutex_.unlock();
     work();
-    work = nullptr;  // what it captured goes outside the mutex
+    work = nullptr;  // frees what it captured, outside the mutex
     mutex_.lock();
     --unfinished_;
   }

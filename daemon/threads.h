@@ -1,4 +1,4 @@
-// Threads for work that waits: gRPC's own few callback threads must never.
+// Threads for work that waits, which gRPC's own few callback threads must never do.
 #pragma once
 #include <deque>
 #include <functional>
@@ -11,19 +11,19 @@
 
 namespace prefixd::daemon {
 
-// Thread-safe. One thread is there from the start; more are started when all others are busy, as
-// far as the system gives them, and stay. The destructor finishes what was taken.
+// Thread-safe. One thread is there from the start. More are started when all others are busy, as
+// far as the system gives them, and stay. The destructor finishes all work that was accepted.
 class Threads {
  public:
-  // `name`: of its threads, as the kernel shows it; at most 15 characters. Throws std::system_error
-  // where the system gives no thread.
+  // `name`: what the kernel calls the threads; at most 15 characters. `most`: how many there may
+  // be. Throws std::system_error if the system gives no thread.
   Threads(std::string name, int most);
   ~Threads();
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
 
   using Work = std::function<void()>;
-  // Begins at once. False, and nothing happens: all threads are busy, and there is no other.
+  // Begins at once. Returns false, and does nothing, if all threads are busy and no other starts.
   bool TryRun(Work work) PREFIXD_EXCLUDES(mutex_);
   // Begins when a thread is free. For work that must be done and whose amount others bound.
   void Post(Work work) PREFIXD_EXCLUDES(mutex_);
@@ -31,7 +31,7 @@ class Threads {
   size_t most() const { return most_; }
 
  private:
-  // A thread is free for one more, or was started.
+  // Returns true if a thread is free for more work, or was started.
   bool HasFree() PREFIXD_REQUIRES(mutex_);
   void Add(Work work) PREFIXD_REQUIRES(mutex_);
   void Loop() PREFIXD_EXCLUDES(mutex_);

@@ -15,15 +15,15 @@ struct Token {
   base::Secret secret{};
 };
 
-// That of the file at `path`, which is made, mode 0600, where there is none. FailedPrecondition: a
-// file that others may read, or another user's. Errors name the path.
+// Returns the token of the file at `path`; makes the file, mode 0600, if there is none.
+// FailedPrecondition: a file that others may read, or another user's. Errors name the path.
 absl::StatusOr<Token> LoadToken(const std::string& path);
 
-// UNAUTHENTICATED, and what to do, unless the caller sent the token: "authorization: Bearer HEX".
-// `token` null: none is needed.
+// Returns UNAUTHENTICATED, with what to do, unless the caller sent the token: "authorization:
+// Bearer HEX". A null `token` means that none is needed.
 grpc::Status CheckToken(const Token* token, const grpc::ServerContextBase& context);
 
-// Ends a call before it began.
+// Ends a call with `status` before it begins.
 inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                         const grpc::Status& status) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();

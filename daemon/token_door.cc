@@ -3,7 +3,7 @@
 namespace prefixd::daemon {
 namespace {
 
-// A stream that ends before it began.
+// A stream that ends before it begins.
 template <typename Stream>
 class Refusal final : public Stream {
  public:

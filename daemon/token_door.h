@@ -1,6 +1,6 @@
-// The workers' calls behind the token: what is served on TCP.
+// Serves the workers' calls on TCP, where every call needs the token.
 //
-// Thread-safe. A verb that is not here is not served there.
+// Thread-safe. A verb that is not here is not served on TCP.
 #pragma once
 #include "grpcpp/grpcpp.h"
 

@@ -1,5 +1,5 @@
-// A unary call from its message to its answer's: parsed when its turn comes, which for a long one
-// is not when it arrives.
+// A unary call, from its message to the answer's. The message is parsed when its turn comes, which
+// for a long one is not when it arrives.
 #pragma once
 #include "base/status.h"
 #include "daemon/hand_out.h"
@@ -7,16 +7,16 @@
 
 namespace prefixd::daemon {
 
-// Owned by itself until the call is done; not thread-safe.
+// Owns itself until the call is done; not thread-safe.
 template <typename Request, typename Reply>
 class UnaryCall final : public HandOutCall {
  public:
-  // `reply`: gRPC's, which sends it when the call ends well.
+  // `reply` belongs to gRPC, which sends it when the call ends well.
   UnaryCall(grpc::CallbackServerContext* context, cache::Cache* cache, Threads* later,
             grpc::ByteBuffer* reply)
       : HandOutCall(context, cache, later), to_(reply) {}
 
-  // Once, before anything else; frees `message`.
+  // Parses and frees `message`. Called once, before the call is served.
   absl::Status Read(grpc::ByteBuffer* message) {
     PREFIXD_RETURN_IF_ERROR(Parse(message, &request_));
     if constexpr (requires { request_.session(); }) BelongsTo({request_.session()});

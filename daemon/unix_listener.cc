@@ -88,7 +88,7 @@ UnixListener::UnixListener(SocketGuard guard, std::string path, int listener, in
 void UnixListener::Close() {
   if (listener_ < 0) return;
   const uint64_t one = 1;
-  // An eventfd that nobody reads takes its first number always.
+  // The first write to an eventfd that nobody reads always succeeds.
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof(one));
   if (thread_.joinable()) thread_.join();
   ::unlink(path_.c_str());

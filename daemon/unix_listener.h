@@ -1,5 +1,5 @@
-// The service's unix socket. gRPC would accept its connections itself, and then tell of no peer who
-// it is; so this accepts them, and gRPC takes over each as a descriptor, which it gives as the
+// The service's unix socket. If gRPC accepted its connections itself, it would not tell who a peer
+// is. So this class accepts them, and gRPC takes over each as a descriptor, which it gives as the
 // peer's name: "fd:17".
 #pragma once
 #include <sys/types.h>
@@ -18,24 +18,24 @@
 
 namespace prefixd::daemon {
 
-// Who is behind a connection of the unix socket, by the kernel's word; `peer`: gRPC's name of it.
-// Only while a call of that connection is being served: then its descriptor is open, and no other
-// connection has it. nullopt: it came another way.
+// Returns who is behind a connection of the unix socket, by the kernel's word. `peer` is gRPC's
+// name of the connection; nullopt if it came another way. Requires: a call of that connection is
+// being served, so that its descriptor is open, and no other connection has it.
 std::optional<base::Peer> UnixPeer(const std::string& peer);
-// The address that gRPC itself would give: "unix:" for a connection of the unix socket, others as
-// they are.
+// Returns the address that gRPC itself would give: "unix:" for a connection of the unix socket,
+// others as they are.
 std::string AddressOf(const std::string& peer);
 
-// Who shares are counted for: the process behind a unix socket, or the host behind TCP.
+// Returns whom shares are counted for: the process behind a unix socket, or the host behind TCP.
 std::string CallerOf(const std::string& peer);
 
-// Who may connect to a socket: fixed before anybody can.
+// Who may connect to a socket; set before anybody can.
 struct SocketAccess {
   uint32_t mode = 0660;
-  std::optional<gid_t> group = {};  // nullopt: the daemon's
+  std::optional<gid_t> group = {};  // nullopt = the daemon's
 };
 
-// One thread of its own accepts. Not thread-safe.
+// Accepts on one thread of its own. Not thread-safe.
 class UnixListener {
  public:
   // Errors as SocketGuard::Claim and ListenAt; nobody is accepted before Start.
@@ -45,9 +45,9 @@ class UnixListener {
   UnixListener(const UnixListener&) = delete;
   UnixListener& operator=(const UnixListener&) = delete;
 
-  // Once: `take` owns each descriptor it is called with, on this object's thread.
+  // Called once. Calls `take` on this object's thread; `take` owns each descriptor that it gets.
   void Start(std::function<void(int)> take);
-  // Removes the socket and accepts nobody any more; its path stays claimed until destruction.
+  // Stops accepting and removes the socket; its path stays claimed until destruction.
   void Close();
 
  private:
@@ -57,11 +57,11 @@ class UnixListener {
   const SocketGuard guard_;
   const std::string path_;
   int listener_;    // -1 = closed
-  const int wake_;  // an eventfd: readable once the thread is to stop
+  const int wake_;  // an eventfd, readable once the thread must stop
   std::thread thread_;
 };
 
-// For the sockets of this daemon. A listener of this type at `path` that does not block;
+// For the sockets of this daemon. Returns a listener of this type at `path` that does not block.
 // FailedPrecondition says why there is none. Requires: the path is claimed.
 absl::StatusOr<int> ListenAt(const std::string& path, int type, const SocketAccess& access = {});
 

@@ -1,4 +1,4 @@
-// The version that --version, GetStats and the Attached event tell.
+// The version that --version, GetStats, GetConfig and the Attached event tell.
 #pragma once
 
 namespace prefixd::daemon {

@@ -8,7 +8,7 @@ namespace {
 
 using namespace prefixd::c;  // NOLINT: this file is that namespace's C face
 
-constexpr size_t kMostFormats = 8;  // Attend says what it accepts, up to here
+constexpr size_t kMostFormats = 8;  // up to here Attend() itself says how many it accepts
 
 }  // namespace
 

@@ -28,7 +28,8 @@ prefixd_client* prefixd_attach(const prefixd_options* options) {
     inner.use_arena = with.no_arena == 0;
     if (with.staging_bytes != 0) inner.staging_bytes = with.staging_bytes;
     if (with.no_staging != 0) inner.staging_bytes = 0;
-    // Debian's Abseil looks for lock cycles at each lock that gRPC takes: 40 % of an empty call.
+    // Debian's Abseil looks for lock cycles at each lock that gRPC takes: 40 % of the time of an
+    // empty call.
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
     auto client = std::make_unique<prefixd_client>();
     client->client = std::make_shared<prefixd::Client>(std::move(inner));

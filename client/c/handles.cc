@@ -5,7 +5,7 @@
 namespace prefixd::c {
 namespace {
 
-constexpr size_t kMostStructBytes = 4096;  // of any version: more is no size
+constexpr size_t kMostStructBytes = 4096;  // of a struct of any version; more is no valid size
 constexpr size_t kMostTokens = size_t{1} << 31;
 
 // No destructor: a thread may end after everything else.
@@ -73,7 +73,7 @@ TensorFormat FormatOf(const prefixd_tensor_format& format) {
   } else {
     to = Ggml(codec, codec).key;
   }
-  // Given all the same: it must be right.
+  // The codec implies these. If they are given all the same, they must be right.
   if (format.bits != 0) to.bits = format.bits;
   if (format.group_size != 0) to.group_size = format.group_size;
   if (format.dtype != 0) to.dtype = static_cast<Dtype>(format.dtype);

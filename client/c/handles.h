@@ -1,5 +1,5 @@
-// What the handles of prefixd.h are, and how every function of it keeps its promises: nothing is
-// thrown across, structs are read as far as the caller and this library both know them.
+// The handles of prefixd.h, and the helpers by which its functions keep their promises: no
+// exception leaves a function, and structs are read as far as caller and library both know them.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -18,8 +18,8 @@
 #include "prefixd.h"
 #include "prefixd/client.h"
 
-// A handle keeps its client: the session ends with the last of them. Members are destroyed from the
-// last to the first.
+// Every handle keeps its client, so the session ends with the last of them. Members are destroyed
+// from the last to the first.
 struct prefixd_client {
   std::shared_ptr<prefixd::Client> client;
 };
@@ -39,15 +39,17 @@ struct prefixd_plan {
 
 namespace prefixd::c {
 
-// The sentence of prefixd_last_error(), cut to its buffer, and its code.
+// Sets this thread's last error: the sentence, cut to its buffer, and the code.
 void SetError(prefixd_status status, const char* sentence) noexcept;
 const char* LastError() noexcept;
 prefixd_status LastStatus() noexcept;
-// Tells `status` and gives its code.
+// Sets the last error to `status` and returns its code.
 prefixd_status Tell(const Status& status) noexcept;
-prefixd_status Refuse(const char* sentence) noexcept;  // PREFIXD_INVALID_ARGUMENT
+// Sets the last error to `sentence` and returns PREFIXD_INVALID_ARGUMENT.
+prefixd_status Refuse(const char* sentence) noexcept;
 
-// Calls `call` with no error told; what it throws becomes a sentence and `otherwise`.
+// Clears the last error and calls `call`. If that throws, sets the last error and returns
+// `otherwise`.
 template <typename Answer, typename Call>
 Answer Guarded(Answer otherwise, Call call) noexcept {
   SetError(PREFIXD_OK, "");
@@ -69,7 +71,8 @@ void Guarded(Call call) noexcept {
     return 0;
   });
 }
-// For what frees a handle, which a garbage collector does between any two calls: tells nothing.
+// Calls `call`, which frees a handle, and leaves the last error as it is: a garbage collector frees
+// handles between any two calls.
 template <typename Call>
 void Freeing(Call call) noexcept {
   try {
@@ -78,11 +81,12 @@ void Freeing(Call call) noexcept {
   }
 }
 
-// True when the struct may be read: it is null, or has a size, and nothing is set in it that this
-// library does not know. Else tells what is wrong.
+// Returns true if the struct may be read: it is null, or its `size` is possible and nothing is set
+// in it that this library does not know. Otherwise sets the last error.
 bool CheckSize(const void* from, size_t size, size_t known) noexcept;
 
-// Takes over what caller and library both know of `from`, defaults otherwise.
+// Copies the members of `from` that caller and library both know; the others get their defaults.
+// Returns false as CheckSize().
 template <typename Struct>
 bool Take(const Struct* from, Struct* to) noexcept {
   *to = {};
@@ -90,7 +94,7 @@ bool Take(const Struct* from, Struct* to) noexcept {
   if (from != nullptr) std::memcpy(to, from, std::min(from->size, sizeof(Struct)));
   return true;
 }
-// Fills as much of `to` as its owner knows. `to` may be null.
+// Fills the members of `to` that its owner knows. `to` may be null.
 template <typename Struct>
 void Give(Struct from, Struct* to) noexcept {
   if (to == nullptr) return;
@@ -98,7 +102,8 @@ void Give(Struct from, Struct* to) noexcept {
   std::memcpy(to, &from, std::min(to->size, sizeof(Struct)));
 }
 
-// Entry `i` of an array whose entries have the `size` of its first. nullptr of none.
+// Returns entry `i` of an array whose entries all have the `size` of the first; null if there is no
+// array.
 template <typename Struct>
 Struct* EntryOf(Struct* first, size_t i) noexcept {
   if (first == nullptr) return nullptr;
@@ -111,7 +116,7 @@ inline std::chrono::milliseconds Millis(uint32_t given, uint32_t otherwise) {
 }
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
-inline int LayerOf(uint32_t layer) {  // -1: no space has so many
+inline int LayerOf(uint32_t layer) {  // -1 if no space has so many layers
   return layer > uint32_t{1} << 30 ? -1 : static_cast<int>(layer);
 }
 // View: PackedView or MutablePackedView.
@@ -129,7 +134,7 @@ bool TakePlanes(const prefixd_planes* from, View* to) noexcept {
   return true;
 }
 
-// False, and tells it, when this is no list of tokens.
+// Returns false and sets the last error if this is no list of tokens.
 bool CheckTokens(const uint32_t* tokens, size_t count) noexcept;
 TensorFormat FormatOf(const prefixd_tensor_format& format);
 KvFormat FormatOf(const prefixd_format& format);

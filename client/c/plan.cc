@@ -1,4 +1,4 @@
-// Storing of prefixd.h.
+// Plans of prefixd.h: storing.
 #include "handles.h"
 
 using namespace prefixd::c;  // NOLINT: this file is that namespace's C face

@@ -24,7 +24,7 @@ bool TakeRope(const prefixd_rope* from, prefixd::RopeSpec* to) {
 }
 
 bool TakeLayers(const prefixd_layer* first, uint32_t count, std::vector<prefixd::LayerSpec>* to) {
-  if (first == nullptr) return true;  // OpenSpace says that there are none
+  if (first == nullptr) return true;  // OpenSpace reports that there are none
   for (uint32_t i = 0; i < count; ++i) {
     const prefixd_layer* const from = EntryOf(first, i);
     prefixd_layer layer;

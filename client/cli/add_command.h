@@ -1,4 +1,4 @@
-// One subcommand of prefixctl, declared as all of them are.
+// Declares one subcommand of prefixctl.
 #pragma once
 #include <CLI/CLI.hpp>
 
@@ -6,8 +6,8 @@
 
 namespace prefixd::cli {
 
-// `notes`: what `about` does not say, and examples; help shows them below the flags. Options and
-// the texts must live until the command line is parsed.
+// Adds the subcommand `name` to `app`. Help shows `about` as its summary, and `notes` (details and
+// examples) below the flags. `options` and the texts must live until the command line is parsed.
 CLI::App* AddCommand(CLI::App& app, Options* options, Command command, const char* name,
                      const char* about, const char* notes);
 

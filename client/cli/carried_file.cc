@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<std::byte>> ReadBytes(const std::string& path) {
   return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
-// Whole or not at all.
+// Writes the whole file or nothing: writes PATH.part, then renames it.
 absl::Status WriteBytes(const std::string& path, std::span<const std::byte> bytes) {
   const std::string part = absl::StrCat(path, ".part");
   std::ofstream file(part, std::ios::binary | std::ios::trunc);

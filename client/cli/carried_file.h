@@ -18,15 +18,15 @@ namespace prefixd::cli {
 
 struct CarriedFile {
   Carried carried{};
-  std::vector<uint32_t> tokens{};   // of which it says that it is; may be empty
-  std::optional<SpaceSpec> spec{};  // whose it says that it is
-  bool values_transposed = false;   // llama.cpp without flash attention
+  std::vector<uint32_t> tokens{};   // token ids that the file names; may be empty
+  std::optional<SpaceSpec> spec{};  // identity that the file names, if any
+  bool values_transposed = false;   // V as llama.cpp stores it without flash attention
 };
 
-// The file at request.path. A llama.cpp state says neither heads nor dims: request.spec has them.
-// InvalidArgument naming the file, what was seen and what is wanted.
+// Reads the file at request.path. A llama.cpp state does not hold its heads and dims: they come
+// from request.spec. InvalidArgument names the file, what was found and what is wanted.
 absl::StatusOr<CarriedFile> ReadCarriedFile(const CarryRequest& request);
-// Replaces request.path. `file.spec` and its layers are set.
+// Replaces the file at request.path. Requires: `file.spec` and its layers are set.
 absl::Status WriteCarriedFile(const CarryRequest& request, const CarriedFile& file);
 
 }  // namespace prefixd::cli

@@ -82,7 +82,7 @@ absl::StatusOr<MlxCache> RowsLike(const CarriedLayer& layer, const MlxCache* lik
   return interop::MlxCacheOf(*layer.rows);
 }
 
-// Takes the layers of a space one after the other.
+// Turns the layers of a space into caches, one after another.
 class Writer {
  public:
   explicit Writer(const Carried& carried) : carried_(carried) {}
@@ -169,7 +169,7 @@ LayerSpec SpecOf(const CarriedLayer& layer) {
                               .value = client::ToPublic(rows.value.format)}}};
   if (rows.max_size == 0) return spec;
   spec.kind = LayerKind::kSliding;
-  spec.window = rows.max_size > rows.keep ? rows.max_size - rows.keep : 0;  // 0: refused by name
+  spec.window = rows.max_size > rows.keep ? rows.max_size - rows.keep : 0;  // 0 is refused later
   spec.sink_tokens = rows.keep;
   return spec;
 }

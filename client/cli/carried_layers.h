@@ -1,9 +1,9 @@
-// The caches of a prompt-cache file as the layers of a space, and back.
+// Converts the caches of a prompt-cache file to the layers of a space, and back.
 //
-// A CacheList stands for one layer for each of its caches. A rotating cache that has not wrapped is
-// a sliding layer (window = max_size - keep, sinks = keep); one that has is a record of its rows at
-// exactly its offset (interop/window_record.h), which a state layer keeps; so are the arrays of an
-// ArraysCache.
+// Each cache of a CacheList is a layer of its own. A rotating cache that has not wrapped is a
+// sliding layer (window = max_size - keep, sinks = keep). A rotating cache that has wrapped becomes
+// a record of its rows at exactly its offset (interop/window_record.h), which a state layer keeps.
+// A state layer also keeps the arrays of an ArraysCache.
 // Pure functions, thread-safe.
 #pragma once
 #include <cstddef>
@@ -22,30 +22,33 @@
 namespace prefixd::cli {
 
 struct CarriedLayer {
-  std::string name;                       // "layer 3", "layer 3.1" of a CacheList
-  std::optional<interop::KvRows> rows{};  // of an ArraysCache none
-  std::vector<std::byte> state{};         // after exactly the tokens of the file
-  // Else it is kept as a state; a rotating cache that was read and has wrapped has both.
+  std::string name;                       // "layer 3"; "layer 3.1" inside a CacheList
+  std::optional<interop::KvRows> rows{};  // none for an ArraysCache
+  std::vector<std::byte> state{};         // state after exactly the file's tokens
+  // Returns true if the space keeps the layer as rows, false if as a state. A rotating cache that
+  // was read and has wrapped has both rows and a state.
   bool kept_as_rows() const { return rows.has_value() && state.empty(); }
 };
 
 struct Carried {
-  uint32_t tokens = 0;  // 0: no cache of the file says how many
+  uint32_t tokens = 0;  // 0 if no cache of the file says how many
   std::vector<CarriedLayer> layers{};
 };
 
-// InvalidArgument naming layer and class for caches that are not known, and for different offsets.
+// Returns the layers of `file`. InvalidArgument, naming the layer, for a cache of an unknown class
+// and for caches with different offsets.
 absl::StatusOr<Carried> CarriedOf(const interop::PromptCache& file);
-// The caches of `layers`. `like`: a file whose classes, nesting and, of states, shapes they have;
-// null: one cache a layer, and no states. InvalidArgument naming the layer that it has otherwise.
+// Returns the caches of `carried`. They take classes, nesting and state shapes from the file
+// `like`. If `like` is null, each layer is one cache and states are refused. InvalidArgument names
+// the layer that does not fit `like`.
 absl::StatusOr<std::vector<interop::MlxCache>> CachesOf(const Carried& carried,
                                                         const interop::PromptCache* like);
 
-// The layer of a space that a cache of the file makes.
+// Returns the layer of a space that can keep `layer`.
 LayerSpec SpecOf(const CarriedLayer& layer);
-// InvalidArgument when the space has another kind, size or window at that layer, saying both.
+// Returns InvalidArgument, saying both, if `spec` has another kind, state size, window or sinks.
 absl::Status CheckFits(const CarriedLayer& layer, const LayerSpec& spec);
-// "raw/f16", of the first layer that has rows; "state" where none has.
+// Returns the format ("raw/f16") of the first layer kept as rows, or "state" if there is none.
 std::string FormatName(const Carried& carried);
 uint64_t BytesOf(const Carried& carried);
 

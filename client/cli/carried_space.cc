@@ -28,7 +28,7 @@ absl::Status ToAbsl(const prefixd::Status& status) {
   }
 }
 
-// A client, attached, and the space.
+// An attached client and its open space.
 struct Opened {
   Client client;
   Space space;
@@ -47,7 +47,7 @@ absl::StatusOr<Opened> Open(const CarryRequest& request, const SpaceSpec& spec) 
   return Opened{std::move(client), std::move(space.value())};
 }
 
-// Row `begin` of `rows` rows a head, and what follows.
+// Returns a view of `tensor`, which has `rows` rows a head, from row `begin` on.
 template <typename View, typename Tensor>
 View ViewOf(Tensor& tensor, uint32_t rows, uint32_t begin) {
   const quant::RowBytes row = quant::BytesOfRow(tensor.format, tensor.dim);
@@ -64,7 +64,7 @@ View ViewOf(Tensor& tensor, uint32_t rows, uint32_t begin) {
   return view;
 }
 
-// What engines give and get, whatever the page's layout.
+// Returns the format in layout rows, which engines give and get whatever the page's layout.
 quant::KvFormat InRows(const KvFormat& format) {
   const quant::KvFormat stored = client::FromPublic(format);
   return {quant::InRows(stored.key), quant::InRows(stored.value)};
@@ -91,7 +91,7 @@ bool HasRung(const LayerSpec& layer, uint32_t rung, const KvRows& rows) {
          InRows(layer.formats[rung]) == FormatOf(rows);
 }
 
-// The rung that all layers with rows are in; 0 where there are none.
+// Returns the rung that all layers with rows are in; 0 if no layer has rows.
 absl::StatusOr<uint32_t> RungOf(const SpaceSpec& spec, const Carried& carried) {
   const KvRows* first = nullptr;
   size_t rungs = 1;
@@ -159,7 +159,8 @@ const LayerSpec* FirstWithRows(const SpaceSpec& spec) {
   return found == spec.layers.end() ? nullptr : &*found;
 }
 
-// The lease in the format that has the most tokens.
+// Acquires a lease in each format. Returns the lease with the most tokens, and its format in
+// `format`.
 Lease LongestLease(Space& space, const CarryRequest& request, size_t formats, uint32_t* format) {
   Lease longest;
   uint32_t most = 0;
@@ -185,7 +186,8 @@ void Prepare(const quant::TensorFormat& format, uint32_t dim, size_t count, Rows
   tensor->biases.resize(count * row.biases);
 }
 
-// What the layer has at `tokens`: all of them, or its sinks and its window.
+// Loads the rows that the layer has after `tokens` tokens: all of them, or its sinks and its
+// window.
 absl::StatusOr<KvRows> LoadRows(Lease& lease, int index, const LayerSpec& layer, uint32_t rung,
                                 uint32_t tokens) {
   if (rung >= layer.formats.size()) {

@@ -1,4 +1,4 @@
-// Carried layers into a space of a running prefixd, and out of it.
+// Stores carried layers in a space of a running prefixd, and loads them from it.
 //
 // Each call attaches as a worker of its own, and ends.
 #pragma once
@@ -15,19 +15,20 @@ namespace prefixd::cli {
 
 struct StoredLayers {
   std::string space;    // hexadecimal
-  uint32_t stored = 0;  // tokens that the cache had not
+  uint32_t stored = 0;  // tokens that the cache lacked
 };
-// All tokens of `carried`, as they are packed, in the rung of the space that all layers have.
-// InvalidArgument naming the layer that the space has otherwise; Unavailable without a daemon.
+// Stores all tokens of `carried`, packed as they are, in the rung of the space that all layers
+// have. InvalidArgument names the layer that does not fit the space; Unavailable without a daemon.
 absl::StatusOr<StoredLayers> StoreLayers(const CarryRequest& request, const SpaceSpec& spec,
                                          std::span<const uint32_t> tokens, const Carried& carried);
 
 struct LoadedLayers {
   std::string space{};
   Carried carried{};
-  bool values_transposed = false;  // the pages hold V so
+  bool values_transposed = false;  // the pages hold V transposed
 };
-// What is cached of request.tokens, in the rung that the most are cached in; of 0 tokens no layers.
+// Loads what is cached of request.tokens, in the rung in which most tokens are cached. Returns no
+// layers if no token is cached.
 absl::StatusOr<LoadedLayers> LoadLayers(const CarryRequest& request, const SpaceSpec& spec);
 
 }  // namespace prefixd::cli

@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<uint32_t>> TokensFor(const CarryRequest& request,
   if (tokens.empty()) {
     return Bad(request, "does not say of which tokens it is: give them with --tokens-file");
   }
-  // A file of states alone does not say how many.
+  // A file that holds only states does not say how many tokens they cover.
   const uint32_t held = file.carried.tokens;
   if (held == 0 || tokens.size() == held) return tokens;
   return Bad(request,

@@ -1,6 +1,6 @@
-// prefixctl import and export: KV between files of other engines and a running prefixd.
+// prefixctl import and export: move KV between files of other engines and a running prefixd.
 //
-// Not for concurrent use; each call attaches as a worker of its own, and ends.
+// Not for concurrent use. Each call attaches as a worker of its own, and ends.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -20,19 +20,19 @@ enum class CarryFormat {
   kLlama,  // llama.cpp's llama_state_seq_save_file
 };
 
-// Where, what and whose.
+// What to import or export, and where.
 struct CarryRequest {
   std::string server;
-  std::string token_file{};  // of ClientOptions
-  std::string salt{};        // import: of the space that the file names, where that has one
+  std::string token_file{};  // as ClientOptions::token_file
+  std::string salt{};        // import: salt of the space that the file names, if it has one
   std::chrono::milliseconds timeout{5000};
   std::string path;
-  std::optional<SpaceSpec> spec{};  // import: none = what the file's metadata says
-  std::vector<uint32_t> tokens{};   // import: none = what the file's metadata says
+  std::optional<SpaceSpec> spec{};  // import: none = as the file's metadata says
+  std::vector<uint32_t> tokens{};   // import: empty = as the file's metadata says
   CarryFormat format = CarryFormat::kMlx;
-  bool meta_state = false;  // export: as mlx-lm before 0.32 reads it
-  // export: a prompt cache of the same model, whose classes, nesting and shapes of states the file
-  // gets. Empty: a cache a layer; there may be no states then.
+  bool meta_state = false;  // export: write the format of mlx-lm before 0.32
+  // export: a prompt cache of the same model. The file takes its classes, nesting and state shapes.
+  // Empty = one cache for each layer; states are refused then.
   std::string like{};
 };
 
@@ -40,21 +40,21 @@ struct CarryReport {
   std::string space;     // hexadecimal
   uint32_t tokens = 0;   // in the file
   uint32_t asked = 0;    // export: tokens wanted
-  uint32_t stored = 0;   // import: tokens that the cache had not
-  uint64_t bytes = 0;    // of K and V in the file
+  uint32_t stored = 0;   // import: tokens that the cache lacked
+  uint64_t bytes = 0;    // bytes of K, V and states in the file
   std::string format{};  // "mlx_affine/8/64/f16"
 };
 
-// Stores the tokens of a file, as they are packed there. InvalidArgument for a file,
-// or tokens, that do not fit; Unavailable without a daemon.
+// Stores the tokens of a file, packed as they are there. InvalidArgument if the file or the tokens
+// do not fit; Unavailable without a daemon.
 absl::StatusOr<CarryReport> Import(const CarryRequest& request);
-// Writes what is cached of the tokens; with their ids and, in mlx-lm's, the identity, so that such
-// a file can be imported by itself. No file is written when tokens is 0.
+// Writes what is cached of the tokens, with their ids. A file for mlx-lm also holds the identity,
+// so that import needs no flags. Writes no file if no token is cached; `tokens` is 0 then.
 absl::StatusOr<CarryReport> Export(const CarryRequest& request);
 
 std::string ImportView(const CarryRequest& request, const CarryReport& report);
 std::string ExportView(const CarryRequest& request, const CarryReport& report);
-// One line.
+// Returns one line.
 std::string CarryJson(const CarryReport& report);
 
 }  // namespace prefixd::cli

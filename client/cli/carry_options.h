@@ -20,7 +20,7 @@
 
 namespace prefixd::cli {
 
-// What CLI11 fills before it is checked.
+// Flag values as CLI11 reads them, not yet checked.
 struct CarryTexts {
   std::string tokens_file;
   std::string format;
@@ -28,10 +28,11 @@ struct CarryTexts {
 };
 
 void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts);
-// Does nothing for other commands. InvalidArgument naming the flag.
+// Checks `texts` and fills `options`. Does nothing for other commands. InvalidArgument names the
+// flag.
 absl::Status ReadCarry(const CarryTexts& texts, Options* options);
 
-// InvalidArgument naming flag and file when it cannot be read.
+// Returns the text of a file. InvalidArgument, naming flag and file, if it cannot be read.
 absl::StatusOr<std::string> ReadTextFile(const char* flag, const std::string& path);
 
 }  // namespace prefixd::cli

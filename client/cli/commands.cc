@@ -18,13 +18,13 @@ namespace {
 
 using Space = v1::ListSpacesReply::Space;
 
-// What a command prints and returns when the daemon did not say no.
+// What a command prints, and its exit code, unless the daemon refused it.
 struct Outcome {
   std::string text;
   int exit_code = kExitOk;
 };
 
-// The one space whose id begins with `digits`.
+// Returns the only space whose id begins with `digits`.
 absl::StatusOr<Space> FindSpace(DaemonCalls& calls, const std::string& digits) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::ListSpacesReply reply, calls.ListSpaces({}));
   const Space* found = nullptr;
@@ -45,7 +45,8 @@ absl::StatusOr<Space> FindSpace(DaemonCalls& calls, const std::string& digits) {
   return *found;
 }
 
-// The same, with its salt, which only who knows it can give: what opens it.
+// FindSpace(), with the salt set in the identity so that the space can be opened. The caller must
+// give the salt: prefixd does not show it.
 absl::StatusOr<Space> FindOpenable(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(Space space, FindSpace(calls, options.space));
   const std::string what = absl::StrCat("space ", ShortId(space.stats().space_id()));
@@ -111,7 +112,7 @@ absl::StatusOr<Outcome> Match(DaemonCalls& calls, const Options& options) {
                  answer.matched_tokens() > 0 ? kExitOk : kExitNothing};
 }
 
-// True to go on. Asks where somebody can answer.
+// Returns true to go on. Asks if somebody can answer.
 bool Confirmed(const std::string& what, const Options& options, const Terminal& terminal) {
   if (options.yes) return true;
   if (!terminal.can_ask) {
@@ -210,7 +211,7 @@ absl::StatusOr<Outcome> Verify(DaemonCalls& calls, const Options& options,
                  sum.bad() + sum.unreadable() == 0 ? kExitOk : kExitRefused};
 }
 
-// The one session whose id begins with `digits`.
+// Returns the only session whose id begins with `digits`.
 absl::StatusOr<uint64_t> FindSession(const v1::ListSessionsReply& reply,
                                      const std::string& digits) {
   uint64_t found = 0;
@@ -282,7 +283,8 @@ absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
                  reply.answers().empty() ? kExitNothing : kExitOk};
 }
 
-// The identity that a flag names, of a file or of a space that prefixd knows.
+// Returns the identity from the --identity file or of the --space that prefixd knows; none without
+// these flags.
 absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Options& options) {
   std::optional<SpaceSpec> spec;
   if (!options.identity.empty()) {
@@ -371,7 +373,7 @@ absl::StatusOr<Outcome> Run(const Options& options, const Terminal& terminal) {
   return Run(calls, options, terminal);
 }
 
-// Says who did not do what, and what to do about it.
+// Prints what failed and what to do about it. Returns the exit code.
 int Explain(const absl::Status& status, const Options& options, std::ostream& err) {
   if (absl::IsUnavailable(status)) {
     err << "prefixctl: prefixd does not answer at " << options.server

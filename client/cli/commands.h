@@ -1,4 +1,4 @@
-// prefixctl behind main(): command line, calls, views.
+// prefixctl without main(): command line, calls, views.
 #pragma once
 #include <istream>
 #include <ostream>
@@ -16,7 +16,7 @@ struct Terminal {
   bool can_ask = false;  // somebody reads `err` and answers on `in`
 };
 
-// `arguments` without the program's name. Returns the exit code.
+// Runs prefixctl with `arguments`, which leave out the program's name. Returns the exit code.
 int RunPrefixctl(const std::vector<std::string>& arguments, const Surroundings& surroundings,
                  Terminal terminal);
 

@@ -11,7 +11,7 @@ uint64_t RawBytes(const quant::TensorFormat& format, uint64_t elements) {
   return elements * (said ? quant::DtypeBytes(format.dtype) : 2);
 }
 
-// Of one layer's token.
+// Returns the raw bytes of one token in one layer.
 uint64_t RawBytes(const block::LayerGroup& group, const quant::KvFormat& format) {
   const uint64_t heads = group.kv_heads;
   uint64_t bytes = RawBytes(format.key, heads * group.key_dim);

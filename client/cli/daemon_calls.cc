@@ -21,13 +21,14 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address,
                                        const std::shared_ptr<const wire::Bearer>& bearer) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is on this host
-  arguments.SetMaxReceiveMessageSize(-1);           // a list of many spaces has no limit
+  arguments.SetMaxReceiveMessageSize(-1);           // a list of spaces may be of any size
   return grpc::experimental::CreateCustomChannelWithInterceptors(
       address, grpc::InsecureChannelCredentials(), arguments, wire::Carrying(bearer));
 }
 
-// grpc.health.v1.HealthCheckResponse has one field, number 1: the status as a varint below 128.
-// Its .proto is no package of Debian 12, and one number is not worth a copy.
+// Returns the word for a grpc.health.v1.HealthCheckResponse, which has one field, number 1: the
+// status as a varint below 128. Debian 12 packages no .proto of it, and one number is not worth a
+// copy.
 std::string HealthWord(const grpc::ByteBuffer& response) {
   std::vector<grpc::Slice> slices;
   std::string bytes;
@@ -41,7 +42,7 @@ std::string HealthWord(const grpc::ByteBuffer& response) {
   return bytes[1] == 1 ? "serving" : bytes[1] == 2 ? "not serving" : "unknown";
 }
 
-// A request about one sequence.
+// Returns a request about one sequence.
 v1::AcquireRequest About(uint64_t session, const v1::Sequence& sequence) {
   v1::AcquireRequest request;
   request.set_session(session);
@@ -160,7 +161,7 @@ absl::StatusOr<Reply> DaemonCalls::InSession(const v1::ListSpacesReply::Space& s
   context.TryCancel();  // the session ends with its stream
   while (stream->Read(&event)) {
   }
-  (void)stream->Finish();  // the cancel's own status
+  (void)stream->Finish();  // this is the status of the cancel
   if (!status.ok()) return status;
   return reply;
 }

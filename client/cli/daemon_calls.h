@@ -1,6 +1,6 @@
-// The calls of prefixctl: each one RPC, or the few that it needs, with one deadline.
+// The calls of prefixctl. Each is one RPC, or the few that it needs, with one deadline.
 //
-// Not for concurrent use. Errors keep the daemon's own sentence and code; Unavailable and
+// Not for concurrent use. Errors keep the daemon's message and code. Unavailable and
 // DeadlineExceeded mean that no daemon answered.
 #pragma once
 #include <chrono>
@@ -20,14 +20,15 @@ namespace prefixd::cli {
 class DaemonCalls {
  public:
   struct Where {
-    std::string server;                            // of workers' calls, as gRPC takes it
-    std::string admin;                             // of Admin's; may be the same
-    std::shared_ptr<const wire::Bearer> bearer{};  // that goes with every call; may be null
+    std::string server;                            // address for workers' calls, as gRPC takes it
+    std::string admin;                             // address for Admin calls; may be the same
+    std::shared_ptr<const wire::Bearer> bearer{};  // sent with every call to `server`; may be null
   };
-  // Connects with the first call. `timeout` is of each method below.
+  // Connects with the first call. `timeout` limits each method below.
   DaemonCalls(const Where& where, std::chrono::milliseconds timeout);
 
-  // "serving", "not serving" (the daemon is stopping), or "unknown" (it has no health service).
+  // Returns "serving", "not serving" (the daemon is stopping) or "unknown" (it has no health
+  // service).
   absl::StatusOr<std::string> Health();
   absl::StatusOr<v1::GetStatsReply> GetStats();
   absl::StatusOr<v1::ListSpacesReply> ListSpaces(const v1::ListSpacesRequest& request);
@@ -42,18 +43,18 @@ class DaemonCalls {
   absl::StatusOr<v1::SetBudgetsReply> SetBudgets(const v1::SetBudgetsRequest& request);
   absl::StatusOr<v1::SetSpaceLimitsReply> SetSpaceLimits(const v1::SetSpaceLimitsRequest& request);
   absl::StatusOr<v1::WhyReply> Why(const v1::WhyRequest& request);
-  // As Match. The pin outlives the session that is attached for it.
+  // Attaches as Match() does. The pin outlives that session.
   absl::StatusOr<v1::PinReply> Pin(const v1::ListSpacesReply::Space& space,
                                    const std::vector<uint32_t>& tokens,
                                    std::chrono::milliseconds ttl);
   absl::StatusOr<v1::UnpinReply> Unpin(uint64_t pin);
   absl::StatusOr<v1::UnpinReply> Unpin(const v1::ListSpacesReply::Space& space,
                                        const std::vector<uint32_t>& tokens);
-  // Attaches, opens the space by its identity, matches, detaches. FailedPrecondition when the
-  // identity leads this connection to another space: the tenants differ.
+  // Attaches, opens the space by its identity, matches, detaches. FailedPrecondition if the
+  // identity leads this connection to another space because the tenants differ.
   absl::StatusOr<v1::Answer> Match(const v1::ListSpacesReply::Space& space,
                                    const std::vector<uint32_t>& tokens);
-  // A hint that the prompt will be asked for.
+  // Tells the daemon that the prompt will be asked for.
   absl::StatusOr<v1::PrefetchReply::Hint> Prefetch(const v1::ListSpacesReply::Space& space,
                                                    const std::vector<uint32_t>& tokens);
 
@@ -64,7 +65,8 @@ class DaemonCalls {
   absl::StatusOr<Reply> Call(grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
                                                                      const Request&, Reply*),
                              const Request& request);
-  // Attached, and the prompt's space open: calls `ask` with the session and the sequence.
+  // Attaches, opens the prompt's space, calls `ask` with the session and the sequence, and
+  // detaches.
   template <typename Reply, typename Ask>
   absl::StatusOr<Reply> InSession(const v1::ListSpacesReply::Space& space,
                                   const std::vector<uint32_t>& tokens, const Ask& ask);

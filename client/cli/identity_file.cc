@@ -25,7 +25,8 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("identity: ", what));
 }
 
-// One JSON object whose fields are each asked for once; what nobody asked for is a typing error.
+// One JSON object. Each known field is asked for once; CheckKnown() refuses the others as typing
+// errors.
 class Fields {
  public:
   Fields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -163,8 +164,8 @@ absl::Status CheckCarried(const block::SpaceIdentity& identity) {
   return absl::OkStatus();
 }
 
-// The identity's own salt, else the one that fits its digest, else, where it says nothing of a
-// salt, the given one.
+// Sets `salt` to the field "salt" if the identity has it, or to none if "salt_digest" is "".
+// Otherwise sets it to `given`, which must fit "salt_digest" if there is one.
 absl::Status ReadSalt(const Json& json, const std::string& given, Fields* fields,
                       std::string* salt) {
   std::string hex;

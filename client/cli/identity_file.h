@@ -1,5 +1,5 @@
-// Whose bytes a file holds, as JSON: what `prefixctl import --identity` reads and `prefixctl
-// export` writes into the file's metadata.
+// The identity of the space whose KV a file holds, as JSON. `prefixctl import --identity` reads it,
+// `prefixctl export` writes it into the file's metadata.
 //
 //   {"model": "llama-3-8b", "weights_digest": "64 hex digits", "adapter_digest": "...",
 //    "tokenizer_digest": "...", "salt": "", "block_tokens": 64,
@@ -10,8 +10,8 @@
 //               {"kind": "sliding", "window": 1024, "sink_tokens": 4, "kv_heads": ...},
 //               {"kind": "state", "state_bytes": 98304}]}
 //
-// Only "model" is required here, and prefixd wants "weights_digest" too unless it trusts names;
-// "layers" follow from the file that is imported where they are left out.
+// Only "model" is required here. prefixd also requires "weights_digest" unless it trusts names.
+// Import takes "layers" from the imported file if they are left out.
 // Pure functions, thread-safe.
 #pragma once
 #include <string>
@@ -24,22 +24,23 @@
 
 namespace prefixd::cli {
 
-// A salt is whose cache it is, and who knows it reads that cache: what export writes has its digest
-// alone ("salt_digest", 16 hex digits, "" for none), and who imports it must bring the salt along.
-// What people write may have the salt itself.
+// Whoever knows the salt of a space can read its cache. Export therefore writes only the salt's
+// digest ("salt_digest", 16 hex digits, "" for none), and import needs the salt as well. An
+// identity that people write may hold the salt itself.
 
-// OK when `salt` is that of the digest, or there is none. FailedPrecondition, with `what` has it
-// and what to do, when it is missing or another one.
+// Returns OK if `digest` is empty (no salt) or is the digest of `salt`. Otherwise
+// FailedPrecondition, which says that `what` has a salt, whether `salt` is missing or wrong, and
+// what to do.
 absl::Status CheckSalt(const std::string& what, const std::string& digest, const std::string& salt);
-// `salt`: of an identity that does not have it itself. InvalidArgument naming the field that is
-// unknown, missing or wrong; CheckSalt's errors.
+// Parses an identity. `salt` is used if the identity does not hold its salt. InvalidArgument names
+// the field that is unknown, missing or wrong; also returns CheckSalt's errors.
 absl::StatusOr<SpaceSpec> ReadIdentity(const std::string& json, const std::string& salt = "");
 std::string WriteIdentity(const SpaceSpec& spec);
-// InvalidArgument for what has no caches to exchange: drafts, several ranks, layers without values
-// or caches of their own.
+// Converts the identity of a space. InvalidArgument if its caches cannot be exchanged: drafts,
+// several ranks, missing layers, layers without values or caches of their own.
 absl::StatusOr<SpaceSpec> SpecOf(const v1::SpaceIdentity& identity);
 
-// "mlx_affine/8/64/bf16", or K and V with a "+" between them.
+// Parses "mlx_affine/8/64/bf16", or K and V with a "+" between them.
 absl::StatusOr<KvFormat> ParseKvFormat(const std::string& text);
 
 }  // namespace prefixd::cli

@@ -1,8 +1,8 @@
-// What scripts read: one JSON object a command, times in seconds or microseconds as the names say,
-// sizes in bytes, space ids as 64 hexadecimal digits, sessions and leases as 16. Fields stay and
-// keep their meaning once released.
+// The JSON that scripts read, one object for each command. Times are in the unit that their names
+// say, sizes in bytes. Space ids are 64 hexadecimal digits; ids of sessions, leases and pins are
+// 16. Once released, fields stay and keep their meaning.
 //
-// Pure functions; every text is one line and ends with a newline. Bytes that are not UTF-8 become
+// Pure functions. Every text is one line and ends with a newline. Bytes that are not UTF-8 become
 // U+FFFD.
 #pragma once
 #include <string>

@@ -1,4 +1,4 @@
-// prefixctl budget and spaces --set.
+// Views of prefixctl budget and prefixctl spaces --set.
 #include "absl/strings/str_cat.h"
 
 #include "base/size.h"

@@ -8,7 +8,7 @@
 #include "client/cli/commands.h"
 
 int main(int argc, char** argv) {
-  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // errors are prefixctl's to tell
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // prefixctl reports errors itself
   prefixd::cli::Surroundings surroundings;
   for (const char* name : {"PREFIXD_SERVER", "PREFIXD_ADMIN", "PREFIXD_TOKEN_FILE", "PREFIXD_SALT",
                            "XDG_RUNTIME_DIR"}) {

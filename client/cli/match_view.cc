@@ -1,13 +1,13 @@
 // prefixctl match:
 //
-//   space        3f2a9c0d11e4 (kjv-7.7m)
-//   requested    3,000 tokens
-//   matched      1,777 (59.2 %), lcp
-//   restorable   1,777
-//   ended by     diverged at token 1,777: 2 stored sequences go on otherwise
-//   shortened    nothing
-//   bytes        5.4 MiB in ram, 0 B on ssd
-//   load         about 4.1 ms
+//   space         3f2a9c0d11e4 (kjv-7.7m)
+//   requested     3,000 tokens
+//   matched       1,777 (59.2 %), lcp
+//   restorable    1,777
+//   ended by      diverged at token 1,777: 2 stored sequences go on otherwise
+//   shortened by  nothing
+//   bytes         5.4 MiB in ram, 0 B on ssd
+//   load          about 4.1 ms
 #include "absl/strings/str_cat.h"
 
 #include "base/size.h"

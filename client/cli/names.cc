@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kShortDigits = 12;
 
-// "MATCH_KIND_EXACT" behind "MATCH_KIND_": "exact". The generated name of an unknown value is "".
+// Turns "MATCH_KIND_EXACT" into "exact". The generated name of an unknown value is "".
 std::string WithoutPrefix(const std::string& name, size_t prefix, int value) {
   if (name.size() <= prefix) return absl::StrCat("unknown (", value, ")");
   return absl::AsciiStrToLower(name.substr(prefix));

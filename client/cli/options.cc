@@ -33,7 +33,7 @@ constexpr const char* kExamples =
     "4 match found nothing.\n"
     "prefixctl COMMAND --help explains a command.";
 
-// What CLI11 fills before it is checked.
+// Flag values as CLI11 reads them, not yet checked.
 struct Texts {
   std::string timeout;
   std::string ttl;
@@ -51,7 +51,7 @@ std::string GetOr(const std::map<std::string, std::string>& map, const std::stri
   return found == map.end() ? std::string() : found->second;
 }
 
-// "/path" is a unix socket too.
+// Returns the address as gRPC takes it: "/path" is a unix socket too.
 std::string ServerAddress(const std::string& text) {
   return text.rfind('/', 0) == 0 ? absl::StrCat("unix://", text) : text;
 }
@@ -120,7 +120,7 @@ void DeclareViews(CLI::App& app, Options* options, Texts* texts) {
              "Examples:\n  prefixctl config\n  prefixctl --json config | jq '.settings.ram'");
 }
 
-// Of a command about one prompt. Returns the group, of which one is required.
+// Declares the flags of a command about one prompt. Returns their group, of which one is required.
 CLI::Option_group* DeclarePrompt(CLI::App* command, Options* options, Texts* texts) {
   command
       ->add_option("--space", options->space, "the first digits of a space id (prefixctl spaces)")
@@ -173,7 +173,7 @@ void DeclareVerify(CLI::App& app, Options* options, Texts* texts) {
 }
 
 absl::Status ReadRate(const std::string& text, Options* options) {
-  constexpr uint64_t kLeast = 4'000'000;  // a segment within the time of one call
+  constexpr uint64_t kLeast = 4'000'000;  // one call must read a segment in time
   if (text.empty()) return absl::OkStatus();
   const absl::StatusOr<base::Size> rate = base::ParseSize(text);
   if (!rate.ok() || rate->bytes < kLeast) {
@@ -396,7 +396,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
                                     std::ostream& out, std::ostream& err) {
   CLI::App app(kAbout, "prefixctl");
   app.footer(kExamples);
-  app.require_subcommand(0, 1);  // none is refused below: CLI11 would not name a misspelled one
+  app.require_subcommand(0, 1);  // checked below: CLI11 would not name a misspelled command
   app.fallthrough();             // global flags may follow the command
   options->server = DefaultServer(surroundings);
   Texts texts;
@@ -432,7 +432,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclareClear(app, options);
   CarryTexts carry;
   DeclareCarry(app, options, &carry);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11's order
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {

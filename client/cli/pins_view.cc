@@ -1,4 +1,4 @@
-// prefixctl pin, unpin and pins:
+// Views of prefixctl pin, unpin and pins. pins prints:
 //
 //   pin               space         worker     tokens  pages  size      age     left
 //   5f3a9c0000000012  3f2a9c0d11e4  prefixctl   1,777    112  13.5 MiB  4 min   56 min

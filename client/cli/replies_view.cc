@@ -1,4 +1,4 @@
-// prefixctl clear, flush and config: a sentence, a sentence, a table.
+// Views of prefixctl clear, flush, prefetch and verify (sentences) and of config (a table).
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -51,7 +51,7 @@ std::string PurgeView(const v1::ClearReply& sum) {
 }
 
 std::string PurgeBar(const v1::ClearReply& sum) {
-  // What is written again meanwhile is passed too.
+  // Bytes that the purge writes again are passed too, so the sum may exceed the total.
   const uint64_t passed = std::min(sum.passed_bytes(), sum.total_bytes());
   return absl::StrCat("\r", BarText(passed, sum.total_bytes()), " ",
                       PercentText(passed, sum.total_bytes()), "  ",

@@ -1,4 +1,4 @@
-// prefixctl sessions and leases: who holds what, one a line.
+// Views of prefixctl sessions and leases: who holds what, one line each.
 //
 //   session           worker    slot    pid  state     age  leases  leased   reservations  staging
 //   5f3a9c0e12d4b687  worker-0     0  41872  attached  4 s  1       13.5 MiB 0             64 MiB
@@ -21,7 +21,7 @@ namespace {
 
 using Align = Table::Align;
 
-// Under the line of a session, one for each model whose caches it does not share.
+// Returns the lines below a session's line: one for each model whose caches it does not share.
 std::string NotSharedLines(const v1::ListSessionsReply::Session& session) {
   std::string lines;
   for (const v1::ListSessionsReply::NotShared& note : session.not_shared()) {
@@ -58,7 +58,7 @@ std::string SessionsView(const v1::ListSessionsReply& reply) {
                   CountText(session.reservations()), base::FormatBytes(session.staging_bytes())});
   }
   const std::vector<std::string> lines = absl::StrSplit(table.Text(), '\n');
-  std::string text = lines[0] + "\n";  // the titles
+  std::string text = lines[0] + "\n";
   for (int i = 0; i < reply.sessions_size(); ++i) {
     absl::StrAppend(&text, lines[static_cast<size_t>(i) + 1], "\n",
                     NotSharedLines(reply.sessions(i)));

@@ -1,8 +1,7 @@
 // prefixctl spaces:
 //
-//   space         model      block  formats              blocks  tokens  ends      ram      ssd ram
-//   only 3f2a9c0d11e4  kjv-7.7m      64  mlx_affine/8/64/f16      48   3,064     4  9.3 MiB  9.3
-//   MiB       0 B
+//   space         model     block  formats  blocks  tokens  ends      ram      ssd  ram only
+//   3f2a9c0d11e4  kjv-7.7m     64  raw/f16      48   3,064     4  9.3 MiB  9.3 MiB       0 B
 #include <algorithm>
 #include <cstdio>
 
@@ -23,7 +22,7 @@ using Align = Table::Align;
 
 std::string Digest(const std::string& bytes) { return bytes.empty() ? "none" : HexId(bytes); }
 
-// "0-15, 17": runs of consecutive layers.
+// Returns runs of consecutive layers: "0-15, 17".
 std::string Layers(const google::protobuf::RepeatedField<uint32_t>& layers) {
   std::string text;
   for (int first = 0; first < layers.size();) {

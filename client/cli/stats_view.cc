@@ -77,7 +77,7 @@ std::string Latencies(const v1::GetStatsReply& stats) {
 }  // namespace
 
 double QuantileMicros(const v1::Latency& latency, double share) {
-  uint64_t counted = 0;  // what the buckets hold, in case it is not latency.count()
+  uint64_t counted = 0;  // sum of the buckets, which may differ from latency.count()
   for (uint64_t bucket : latency.buckets()) counted += bucket;
   const double wanted = share * static_cast<double>(counted);
   double below = 0;

@@ -10,8 +10,8 @@
 //   not shared   1 model: see prefixctl sessions
 //
 //   tokens since start
-//     requested   12,345
-//     matched     10,000  81.0 %  found in the cache
+//     requested   12,345          asked for by workers
+//     matched     10,000  81.0 %  known prefix
 //     ...
 //   saved 9,990 tokens of prefill, 12.4 s
 #include <string>
@@ -100,7 +100,8 @@ std::string Tokens(const v1::GetStatsReply& stats) {
   return "tokens since start\n" + table.Text(2);
 }
 
-// Where workers serve models whose caches nobody shares: a model counts once for each of them.
+// Returns the line about models whose caches are not shared, or "". A model counts once for each
+// worker that serves it so.
 std::string NotShared(const v1::GetStatsReply& stats) {
   const uint64_t models = CounterValue(stats, "spaces.refused");
   if (models == 0) return "";

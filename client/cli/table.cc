@@ -8,7 +8,7 @@
 namespace prefixd::cli {
 namespace {
 
-// Characters of UTF-8 text, which is what a terminal shows of it.
+// Returns the number of UTF-8 characters, which is the width that a terminal shows.
 size_t Width(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;

@@ -16,11 +16,11 @@ class Table {
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // Requires: one cell for each column. Cells are made printable.
+  // Adds a row, with its cells made printable. Requires: one cell for each column.
   void AddRow(std::vector<std::string> cells);
 
-  // A line of titles (left out when all are empty) and one line a row, two blanks between columns,
-  // each line behind `indent` blanks and without blanks at its end.
+  // Returns a line of titles (left out if all are empty) and one line for each row. Two blanks
+  // separate columns. Each line begins with `indent` blanks and ends without blanks.
   std::string Text(size_t indent = 0) const;
 
  private:

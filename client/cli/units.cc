@@ -17,7 +17,7 @@ std::string Fixed(double value, const char* unit) {
   return text;
 }
 
-// The two largest units that are not zero at the front.
+// Returns the largest unit that is not zero and the next smaller one.
 std::string TwoUnits(uint64_t seconds) {
   const uint64_t minutes = seconds / 60, hours = minutes / 60, days = hours / 24;
   if (days > 0) return absl::StrCat(days, " d ", hours % 24, " h");
@@ -59,7 +59,7 @@ std::string BarText(uint64_t part, uint64_t whole) {
   if (whole > 0) {
     const double share = static_cast<double>(part) / static_cast<double>(whole);
     cells = std::min(kBarCells, static_cast<uint64_t>(share * kBarCells + 0.5));
-    if (part > 0) cells = std::max<uint64_t>(cells, 1);  // something is there: show it
+    if (part > 0) cells = std::max<uint64_t>(cells, 1);  // shows any part above 0
   }
   return absl::StrCat("[", std::string(cells, '#'), std::string(kBarCells - cells, '-'), "]");
 }

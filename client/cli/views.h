@@ -1,6 +1,7 @@
-// What people see: one function a command, from the daemon's reply to the text on the screen.
+// The texts that people see: one function for each command, from the daemon's reply to the text on
+// the screen.
 //
-// Pure functions; every text ends with a newline. No colours: the text is the same on a terminal
+// Pure functions. Every text ends with a newline. No colours: the text is the same on a terminal
 // and in a file.
 #pragma once
 #include <string>
@@ -14,15 +15,15 @@ struct StatusInput {
   std::string health;  // "serving", "not serving", "unknown"
   const v1::GetStatsReply& stats;
 };
-// One screen: is it well, is it full, does it help, what does it hold.
+// Returns one screen: is prefixd well, is it full, does it help, what does it hold.
 std::string StatusView(const StatusInput& input);
 
-// Every counter and gauge, and the latencies.
+// Returns every counter and gauge, and the latencies.
 std::string StatsView(const v1::GetStatsReply& stats);
 
 std::string SpacesView(const v1::ListSpacesReply& reply);
-// The space `space_id` field by field, and how every other one differs.
-// Requires: the reply to a request with explain_against = space_id, which it lists.
+// Returns the space `space_id` field by field, and the fields in which every other space differs.
+// Requires: `reply` answers a request with explain_against = space_id, and lists that space.
 std::string ExplainView(const v1::ListSpacesReply& reply, const std::string& space_id);
 
 struct MatchInput {
@@ -50,10 +51,10 @@ std::string LimitsView(const v1::SetSpaceLimitsRequest& request,
                        const v1::SetSpaceLimitsReply& reply);
 std::string BudgetView(const v1::SetBudgetsReply& reply);
 
-// The answers, a sentence each.
+// Returns one sentence for each answer.
 std::string WhyView(const v1::WhyReply& reply);
 
-// One sentence: where and why the match ended.
+// Returns a sentence that says where and why the match ended.
 std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens, uint32_t diverged_sequences);
 
 std::string ClearView(const v1::ClearReply& reply);
@@ -61,20 +62,21 @@ std::string PurgeView(const v1::ClearReply& sum);
 std::string PurgeBar(const v1::ClearReply& sum);
 std::string FlushView(const v1::FlushReply& reply);
 std::string PrefetchView(const v1::PrefetchReply::Hint& hint);
-// `sum` is of all steps.
+// `sum` adds up all steps, here and in PurgeView, PurgeBar and VerifyBar.
 std::string VerifyView(const v1::VerifyReply& sum);
-// One line that replaces itself on a terminal.
+// Returns a progress line that overwrites the one before on a terminal, as PurgeBar does.
 std::string VerifyBar(const v1::VerifyReply& sum);
 std::string ConfigView(const v1::GetConfigReply& reply);
 
-// The value below which `share` (0..1) of the calls stayed, in microseconds; interpolated inside a
-// power-of-two bucket, so within a factor of two. 0 when nothing was counted.
+// Returns the time in microseconds below which `share` (0..1) of the calls stayed. It is
+// interpolated inside a power-of-two bucket, so it is right within a factor of two. 0 if nothing
+// was counted.
 double QuantileMicros(const v1::Latency& latency, double share);
 
-// The value of a counter; 0 for one that was never counted.
+// Returns the value of a counter; 0 if it was never counted.
 uint64_t CounterValue(const v1::GetStatsReply& stats, const std::string& name);
 
-// The spaces, one a line, with their sizes.
+// Returns the spaces with their sizes, one on each line.
 std::string SpaceTable(const google::protobuf::RepeatedPtrField<v1::SpaceStats>& spaces,
                        size_t indent);
 

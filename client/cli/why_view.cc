@@ -1,4 +1,4 @@
-// prefixctl why, a sentence an answer:
+// View of prefixctl why, one sentence for each answer:
 //
 //   chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens, diverged at token 41: 312 stored sequences go
 //   on otherwise
@@ -11,7 +11,7 @@
 namespace prefixd::cli {
 namespace {
 
-// Phases below this are no reason.
+// Shorter phases explain nothing and are left out.
 constexpr uint64_t kWorthTellingUs = 1000;
 
 void AppendPhase(const char* what, uint64_t us, std::string* text) {

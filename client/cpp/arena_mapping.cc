@@ -59,7 +59,7 @@ absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(UniqueFd a
   const std::optional<FileId> arena_id = IdOf(arena.get()), lock_id = IdOf(lock.get());
   if (!arena_id.has_value() || !lock_id.has_value()) return Failed("fstat");
   std::shared_ptr<ArenaMapping> mapping(new ArenaMapping(shape, *arena_id, *lock_id));
-  // Never touched: it only keeps the description that has the lock.
+  // Never accessed: the mapping only keeps the open file description that has the lock.
   void* const page = mmap(nullptr, kLockBytes, PROT_NONE, MAP_SHARED, lock.get(), 0);
   if (page == MAP_FAILED) return Failed("mmap of the lock");
   mapping->lock_page_ = page;
@@ -71,7 +71,7 @@ absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(UniqueFd a
       madvise(base, shape.file_bytes, MADV_DONTFORK) != 0) {
     return Failed("madvise");
   }
-  // A core dump of a worker is not a copy of the cache; huge pages where the tmpfs has them.
+  // Keeps the cache out of a worker's core dumps; takes huge pages where the tmpfs has them.
   madvise(base, shape.file_bytes, MADV_DONTDUMP);
   madvise(base, shape.file_bytes, MADV_HUGEPAGE);
   PREFIXD_RETURN_IF_ERROR(Check(*static_cast<const block::ArenaHeader*>(base), shape));
@@ -79,7 +79,7 @@ absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(UniqueFd a
 }
 
 ArenaMapping::~ArenaMapping() {
-  if (owner_ != getpid()) return;  // in a child something else may stand there
+  if (owner_ != getpid()) return;  // in a child something else may be mapped there
   if (base_ != nullptr) munmap(const_cast<std::byte*>(base_), file_bytes_);
   if (lock_page_ != nullptr) munmap(lock_page_, kLockBytes);
 }

@@ -1,11 +1,11 @@
-// The daemon's arena as this worker sees it: read-only, whole. Beside it a mapping of the session's
-// lock file, which nobody touches: it protects leased pages, for the kernel holds the session's
-// lock for as long as it is there.
+// The daemon's arena as this worker maps it: whole and read-only. Beside it, the session's lock
+// file is mapped but never accessed: while that mapping exists, the kernel holds the session's
+// lock, which protects leased pages.
 //
-// Both are this process's alone. A child of fork() has neither (MADV_DONTFORK) nor their
-// descriptors, which are closed once they are mapped: it cannot keep what a dead worker held.
+// Both mappings are this process's alone. A child of fork() has neither them (MADV_DONTFORK) nor
+// their descriptors, which are closed once they are mapped: it cannot keep what a dead worker held.
 //
-// Thread-safe. Whoever reads pages holds a reference; so it outlives session and daemon.
+// Thread-safe. Every reader of pages holds a reference, so a mapping outlives session and daemon.
 #pragma once
 #include <sys/types.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@
 
 namespace prefixd::client {
 
-// What the daemon said of its arena.
+// The arena's shape as the daemon told it.
 struct ArenaShape {
   uint64_t file_bytes = 0;
   uint64_t data_offset = 0;
@@ -29,21 +29,22 @@ struct ArenaShape {
 
 class ArenaMapping {
  public:
-  // FailedPrecondition when the file is not the arena that `shape` says, or of another version.
+  // Maps both files and closes the descriptors. FailedPrecondition if the file is not the arena
+  // that `shape` says, or is of another version.
   static absl::StatusOr<std::shared_ptr<const ArenaMapping>> Map(UniqueFd arena, UniqueFd lock,
                                                                  const ArenaShape& shape);
   ~ArenaMapping();
   ArenaMapping(const ArenaMapping&) = delete;
   ArenaMapping& operator=(const ArenaMapping&) = delete;
 
-  // Places in the arena count from here.
+  // Offsets in the arena count from here.
   const std::byte* data() const { return base_ + data_offset_; }
   uint64_t data_bytes() const { return file_bytes_ - data_offset_; }
-  // The same arena, under the same lock.
+  // Whether the descriptors are those of this arena and its lock.
   bool AreFiles(int arena, int lock) const;
 
  private:
-  // What tells a file from all others that are open somewhere.
+  // Tells a file from all others that are open anywhere.
   struct FileId {
     dev_t device = 0;
     ino_t inode = 0;
@@ -58,7 +59,7 @@ class ArenaMapping {
 
   const FileId arena_, lock_;
   const pid_t owner_ = getpid();
-  const std::byte* base_ = nullptr;  // of the arena; set before it is shared
+  const std::byte* base_ = nullptr;  // of the arena's file; set before the mapping is shared
   void* lock_page_ = nullptr;
   const uint64_t file_bytes_;
   const uint64_t data_offset_;

@@ -1,6 +1,6 @@
-// One session as sequences hold it: its ids and, where the daemon shares memory, the arena to read
-// and the staging to write. Everything that reads leased pages keeps its attachment; so their
-// memory stays although session and daemon are long gone.
+// A session as sequences hold it: its ids and, if the daemon shares memory, the arena to read from
+// and the staging memory to write to. Every reader of leased pages keeps its attachment, so their
+// memory outlives session and daemon.
 //
 // Thread-safe.
 #pragma once
@@ -16,10 +16,10 @@
 
 namespace prefixd::client {
 
-// Ids given under one session are void under another.
+// Ids of one session are void in another.
 struct Session {
   uint64_t id = 0;
-  uint64_t epoch = 0;  // of the daemon's life
+  uint64_t epoch = 0;  // of one life of the daemon
   bool operator==(const Session&) const = default;
 };
 
@@ -27,17 +27,18 @@ class Attachment {
  public:
   struct Parts {
     Session session{};
-    std::shared_ptr<const ArenaMapping> arena{};  // null: pages travel by Fetch
-    std::shared_ptr<StagingMemory> staging{};     // null: pages travel by Put
+    std::shared_ptr<const ArenaMapping> arena{};  // null if pages travel by Fetch
+    std::shared_ptr<StagingMemory> staging{};     // null if pages travel by Put
     std::string why_no_arena{};
-    // What the session before this one held, when this one goes on with it.
+    // The lease on everything that the session before held, if this session resumed it; else none.
     block::LeaseId resumed_lease{};
   };
-  // `release` gives a lease of a session back; may be called as long as anybody holds this.
+  // Gives a lease of a session back. May be called as long as any attachment lives.
   using ReleaseLease = std::function<void(const Session&, block::LeaseId)>;
   Attachment(Parts parts, ReleaseLease release)
       : parts_(std::move(parts)), release_(std::move(release)) {}
-  // Whoever read what this session held has ended: the session that took it over lets it go.
+  // Nobody reads any more what this session held: gives back the lease of the session that took it
+  // over.
   ~Attachment();
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;
@@ -48,14 +49,15 @@ class Attachment {
   const std::string& why_no_arena() const { return parts_.why_no_arena; }
   block::LeaseId resumed_lease() const { return parts_.resumed_lease; }
 
-  // `next` holds by its resumed_lease() what this one held. Once.
+  // Notes that `next` holds, by its resumed_lease(), what this session held. Call it once.
   void ContinuedBy(std::shared_ptr<Attachment> next) PREFIXD_EXCLUDES(mutex_);
 
  private:
   const Parts parts_;
   const ReleaseLease release_;
   base::Mutex mutex_;
-  // Kept as long as this is: what the next session resumed is in turn resumed by the one after it.
+  // Kept as long as this attachment: what the next session resumed may be resumed again by the one
+  // after it.
   std::shared_ptr<Attachment> next_ PREFIXD_GUARDED_BY(mutex_);
 };
 

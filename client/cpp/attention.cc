@@ -14,8 +14,8 @@
 namespace prefixd {
 namespace {
 
-// The public entry is the kernels' entry, member by member: a table is passed on as it is, so that
-// nothing here grows with the context.
+// A public entry has the members of a kernels' entry. A table is passed on as it is, so nothing
+// here grows with the context.
 using Inner = quant::BlockTableEntry;
 static_assert(sizeof(BlockTableEntry) == sizeof(Inner) &&
               alignof(BlockTableEntry) == alignof(Inner));

@@ -28,7 +28,8 @@ PackedView Constant(const MutablePackedView& view) {
           .scales_token_stride = view.scales_token_stride};
 }
 
-// Lease::Gather fills as many bytes as the stored format has.
+// FailedPrecondition unless the first `tokens` tokens are in `format`: Lease::Gather fills as many
+// bytes as the stored format has.
 Status CheckFormat(Lease& lease, int layer, uint32_t tokens, uint32_t format) {
   uint32_t at = 0;
   for (const BlockTableEntry& block : lease.block_table(layer)) {

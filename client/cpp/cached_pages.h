@@ -1,7 +1,7 @@
-// The pages of a lease, wherever they stand: in the daemon's arena, or copied into this process.
+// The pages of a lease, wherever they are: in the daemon's arena, or copied into this process.
 //
-// Thread-safe, but for what a sequence's own thread changes. A page that turns out bad makes the
-// whole lease shorter, never wrong.
+// Thread-safe, except for what the sequence's own thread changes. A page that turns out bad makes
+// the whole lease shorter, never wrong.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -17,9 +17,9 @@ namespace prefixd::client {
 inline constexpr uint64_t kPrivate = ~uint64_t{0};
 
 struct CachedPage {
-  const std::byte* bytes = nullptr;  // null: a sliding group's block that the lease does not need
+  const std::byte* bytes = nullptr;  // null for a sliding block that the lease does not need
   uint64_t arena_offset = kPrivate;
-  uint32_t page_tokens = 0;  // slots: geometry of the bytes
+  uint32_t page_tokens = 0;  // token slots the bytes were laid out for
   uint32_t rung = 0;
 };
 
@@ -28,20 +28,22 @@ class CachedPages {
   virtual ~CachedPages() = default;
 
   // Waits for the group's pages of [0, tokens), until the load's deadline or `until`, whichever is
-  // first: then the load ends, and what is here by now is all there is. Returns usable_tokens().
+  // first. If that passes, the load ends without the pages that are missing. Returns
+  // usable_tokens().
   virtual uint32_t Wait(uint32_t group, uint32_t tokens, base::Deadline until) = 0;
   // Tokens that are here, or still expected, in every group. Only shrinks.
   virtual uint32_t usable_tokens() const = 0;
-  // Requires: Wait has returned for the group and the block; first token of the block <
-  // usable_tokens(). Of a state group: the snapshot at the lease's end, whatever the block.
+  // Returns the page of the block; of a state group the snapshot at the lease's end, whatever the
+  // block. Requires: Wait() has returned for the group and the block, whose first token is <
+  // usable_tokens().
   virtual CachedPage page(uint32_t group, uint32_t block) const = 0;
-  // Waiters are let go: what is here by now is all there is.
+  // Ends the load without the pages that are missing, and lets waiters go.
   virtual void Cancel() = 0;
-  // From asking to the last byte; 0 until then, and for a load that fell short.
+  // Time from asking to the last byte; 0 until then, and for a load that fell short.
   virtual std::chrono::microseconds duration() const = 0;
 };
 
-// What a load is told of the lease.
+// What a load knows of its lease.
 struct LoadPlan {
   Session session;
   block::LeaseId lease;
@@ -51,10 +53,10 @@ struct LoadPlan {
   base::Deadline deadline;
 };
 
-// Which groups of a load are done, and what it is worth by now. Guarded by its owner.
+// Which groups of a load are done, and how many tokens are usable so far. Guarded by its owner.
 class LoadProgress {
  public:
-  // `all_or_nothing`: windows and states are those of the last token, less is worth nothing.
+  // `all_or_nothing`: windows and states are those of the last token, so fewer tokens are worth 0.
   LoadProgress(size_t groups, uint32_t tokens, bool all_or_nothing)
       : done_(groups, false),
         open_(groups),
@@ -71,11 +73,12 @@ class LoadProgress {
 
   void Close(uint32_t group, uint32_t usable_tokens, base::Deadline asked);
   void Shorten(uint32_t usable_tokens);
-  // Nothing is taken in any more. Of a group that is not done only held_tokens() may be read.
+  // Ends the load. Of a group that is not done only held_tokens() may be read.
   void CloseAll();
-  // More tokens follow: every group is to be waited for again. Requires: all are done, none short.
+  // Goes on to `tokens` tokens: every group has to be waited for again. Requires: all groups are
+  // done, none fell short.
   void Extend(uint32_t tokens);
-  // That were here in every group before the last Extend.
+  // Tokens that were here in every group before the last Extend(); 0 without one.
   uint32_t held_tokens() const { return held_tokens_; }
 
  private:

@@ -164,7 +164,7 @@ Result<Space> Client::OpenSpace(const SpaceSpec& spec) {
   core.connection()->WaitFirstTry(deadline);
   const absl::Status opened = core.Open(*space, deadline).status();
   if (!opened.ok() && !IsUnreachable(opened)) return refuse(opened);
-  core.not_shared().Refused(spec.model, "");  // where it is refused later, the daemon notes it
+  core.not_shared().Refused(spec.model, "");  // if it is refused later, the daemon notes it
   Result<Space> result;
   result.held = Space(std::make_shared<Space::Impl>(Space::Impl{impl_->core, std::move(space)}));
   return result;

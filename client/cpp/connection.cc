@@ -32,9 +32,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   [[maybe_unused]] static const bool kept = (grpc_init(), true);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
-  arguments.SetMaxSendMessageSize(-1);              // limits are the daemon's to say
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a daemon is on this host or named
-  // No other client's backoff, and a connection that no other channel shares.
+  arguments.SetMaxSendMessageSize(-1);              // the daemon sets the limits
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a daemon is on this host, or named directly
+  // A connection that no other channel shares, and no other client's backoff.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
@@ -75,7 +75,7 @@ void Connection::Start(SessionObserver* observer, Attachment::ReleaseLease relea
   CloseInChildren(options_.address);
   try {
     thread_ = std::thread([this] { Run(); });
-  } catch (const std::system_error&) {  // no threads to be had: stays detached
+  } catch (const std::system_error&) {  // no thread to be had: stays detached
     base::MutexLock lock(mutex_);
     tried_ = true;
   }
@@ -115,7 +115,7 @@ std::string Connection::why_not_attached() const {
   return absl::StrCat("client: not attached to ", options_.address, ": ", refusal_);
 }
 
-// That nobody listens, or that a session ended, is no refusal.
+// It is no refusal that nobody listens, or that a session ended.
 void Connection::NoteRefusal(const absl::Status& status) {
   const bool mendable = absl::IsUnauthenticated(status) || absl::IsNotFound(status) ||
                         absl::IsFailedPrecondition(status) || absl::IsDataLoss(status) ||
@@ -150,7 +150,8 @@ void Connection::Run() {
   std::chrono::milliseconds pause = kShortestPause;
   do {
     if (AttachOnce()) pause = kShortestPause;
-    // Half of the pause is drawn, so that the workers of a restarted daemon do not come at once.
+    // Half of the pause is random, so that the workers of a restarted daemon do not come all at
+    // once.
     const auto drawn = std::uniform_int_distribution<int64_t>(0, pause.count() / 2)(random);
     if (!Pause(pause / 2 + std::chrono::milliseconds(drawn))) return;
     pause = std::min(2 * pause, kLongestPause);
@@ -162,8 +163,8 @@ bool Connection::AttachOnce() {
   {
     base::MutexLock lock(mutex_);
     if (stopped_) return false;
-    // After the first try the call stays and waits for the daemon. A connection that gRPC makes
-    // while no call is there is noticed by its backup poller alone, up to 5 s later.
+    // After the first try the call waits for the daemon. When gRPC connects without a pending call,
+    // only its backup poller notices, up to 5 s later.
     context.set_wait_for_ready(tried_);
     attached_with_ = &context;
   }
@@ -247,7 +248,7 @@ absl::Status Connection::MapMemory(const v1::Attached& attached, Attachment::Par
 
 absl::Status Connection::MapFiles(const v1::Attached& attached, SessionFiles files,
                                   Attachment::Parts* parts) {
-  // The same slot of the same file: the lock of the mapping that there is covers it.
+  // The same slot of the same file: the existing mapping's lock covers the new session.
   if (attached.resumed() && last_ && last_->arena() &&
       last_->arena()->AreFiles(files.arena.get(), files.lock.get())) {
     parts->arena = last_->arena();
@@ -257,7 +258,7 @@ absl::Status Connection::MapFiles(const v1::Attached& attached, SessionFiles fil
                                                {.file_bytes = attached.arena_file_bytes(),
                                                 .data_offset = attached.arena_data_offset()}));
   }
-  if (files.staging) {  // without it pages travel by Put, hits stay in place
+  if (files.staging) {  // without it pages travel by Put; hits are still read in place
     absl::StatusOr<std::shared_ptr<StagingMemory>> staging =
         StagingMemory::Map(std::move(files.staging), attached.staging_bytes());
     if (staging.ok()) parts->staging = *std::move(staging);

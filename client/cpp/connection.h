@@ -1,7 +1,7 @@
-// The way to the daemon: a channel for calls, another for pages, and a thread that keeps a session
-// attached to it.
+// The connection to the daemon: a channel for calls, another for pages, and a thread that keeps a
+// session attached.
 //
-// Thread-safe. Start() once; the thread ends with Stop().
+// Thread-safe. Call Start() once; Stop() ends the thread.
 #pragma once
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -26,17 +26,17 @@
 namespace prefixd::client {
 
 absl::Status FromGrpc(const grpc::Status& status);
-// For ClientContext::set_deadline.
+// Converts a deadline for ClientContext::set_deadline.
 std::chrono::system_clock::time_point WallClock(base::Deadline deadline);
 
-// Hears of the session, on the attaching thread.
+// Is told of the session, on the attaching thread.
 class SessionObserver {
  public:
   virtual ~SessionObserver() = default;
-  // Before attachment() tells the session to anybody else.
+  // Called before attachment() and session() give the session to anybody else.
   virtual void Attached(const Session& session) = 0;
   virtual void Event(const Session& session, const v1::SessionEvent& event) = 0;
-  // After session() has stopped telling it.
+  // Called after they have stopped giving it.
   virtual void Ended(const Session& session) = 0;
 };
 
@@ -48,7 +48,7 @@ class Connection {
 
   struct Options {
     std::string address;
-    std::string token_file{};  // of ClientOptions
+    std::string token_file{};  // ClientOptions::token_file
     std::string name;
     bool use_arena = true;
     uint64_t staging_bytes = 0;
@@ -56,23 +56,24 @@ class Connection {
   explicit Connection(Options options);
   ~Connection() { Stop(); }
 
-  // The observer outlives the thread; `release` is called for as long as an attachment lives.
+  // Starts the thread. The observer must outlive it. `release` is called for as long as an
+  // attachment lives.
   void Start(SessionObserver* observer, Attachment::ReleaseLease release);
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
   std::optional<Session> session() const PREFIXD_EXCLUDES(mutex_);
-  // Null when not attached.
+  // Null if not attached.
   std::shared_ptr<Attachment> attachment() const PREFIXD_EXCLUDES(mutex_);
-  // "client: no daemon at ADDRESS", or what the daemon refuses the session for.
+  // Returns "client: no daemon at ADDRESS", or why the daemon refuses the session.
   std::string why_not_attached() const PREFIXD_EXCLUDES(mutex_);
-  // Unavailable, with that, when not attached.
+  // Returns the attachment. Unavailable, with why_not_attached(), if there is none.
   absl::StatusOr<std::shared_ptr<Attachment>> RequireAttachment() const;
-  // False at the deadline.
+  // Waits until attached. Returns false at the deadline.
   bool WaitAttached(base::Deadline deadline) const PREFIXD_EXCLUDES(mutex_);
-  // Until attached, or until the first try has failed.
+  // Waits until attached, until the first try has failed, or until the deadline.
   void WaitFirstTry(base::Deadline deadline) const PREFIXD_EXCLUDES(mutex_);
 
-  // One call of `session`. Unavailable when the answer comes from another life of the daemon.
+  // Makes a call of `session`. Unavailable if the reply comes from another life of the daemon.
   template <typename Request, typename Reply>
   absl::StatusOr<Reply> Call(Method<Request, Reply> method, const Session& session,
                              const Request& request, base::Deadline deadline) {
@@ -90,35 +91,35 @@ class Connection {
 
  private:
   void Run();
-  // Attaches and stays until the stream ends. True when it was attached.
+  // Attaches and stays until the stream ends. Returns true if it was attached.
   bool AttachOnce() PREFIXD_EXCLUDES(mutex_);
   std::shared_ptr<Attachment> TakeOver(const v1::SessionEvent& event);
-  // Fills arena and staging, or why_no_arena. Returns why, when there is none.
+  // Fills arena and staging. The error says why there is no arena.
   absl::Status MapMemory(const v1::Attached& attached, Attachment::Parts* parts);
   absl::Status MapFiles(const v1::Attached& attached, SessionFiles files, Attachment::Parts* parts);
   void Announce(std::shared_ptr<Attachment> attachment) PREFIXD_EXCLUDES(mutex_);
-  // False when stopped.
+  // Waits for `pause`. Returns false when stopped.
   bool Pause(std::chrono::milliseconds pause) PREFIXD_EXCLUDES(mutex_);
 
-  // Remembers why the last try failed, where people can do something about it.
+  // Remembers why the last try failed, if people can do something about it.
   void NoteRefusal(const absl::Status& status) PREFIXD_EXCLUDES(mutex_);
 
   const Options options_;
-  const std::shared_ptr<wire::Bearer> bearer_;  // null: none is named, or none is needed
+  const std::shared_ptr<wire::Bearer> bearer_;  // null if no file is named or none is needed
   const PageChannel page_channel_;
-  const std::unique_ptr<Stub> stub_;     // on another channel
-  SessionObserver* observer_ = nullptr;  // this and the next: constant after Start()
+  const std::unique_ptr<Stub> stub_;     // on a channel of its own
+  SessionObserver* observer_ = nullptr;  // this and `release_`: constant after Start()
   Attachment::ReleaseLease release_;
   std::thread thread_;
-  // Of the attaching thread: the last session, whose memory is kept until another one goes on with
-  // it or takes its place.
+  // The last session, for the attaching thread alone. Its memory is kept until another session goes
+  // on with it or takes its place.
   std::shared_ptr<Attachment> last_;
-  std::string last_key_;  // of a session that maps the arena
+  std::string last_key_;  // of the last session, if it maps the arena; else empty
 
   mutable base::Mutex mutex_;  // guards what follows
   mutable base::CondVar changed_;
   std::shared_ptr<Attachment> attachment_ PREFIXD_GUARDED_BY(mutex_);
-  std::string refusal_ PREFIXD_GUARDED_BY(mutex_);  // of the last try; empty: none
+  std::string refusal_ PREFIXD_GUARDED_BY(mutex_);  // of the last try; empty if there was none
   bool tried_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* attached_with_ PREFIXD_GUARDED_BY(mutex_) = nullptr;  // of the open stream

@@ -68,7 +68,7 @@ const char* ToString(block::ShortenReason reason) {
   return "unknown";
 }
 
-// A layer as a group of its own, before SplitLayers names it and puts equal ones together.
+// Returns a layer as a group of its own, before SplitLayers names it and puts equal ones together.
 absl::StatusOr<block::LayerGroup> GroupOfLayer(const SpaceSpec& spec, uint32_t layer) {
   const LayerSpec& from = spec.layers[layer];
   block::LayerGroup group;
@@ -192,7 +192,7 @@ absl::StatusOr<block::SpaceIdentity> IdentityOf(const SpaceSpec& spec) {
         absl::StrCat("space: ", spec.layers.size(), " layers, at most ", block::kMaxLayers));
   }
   std::vector<block::LayerGroup> layers;
-  std::vector<uint32_t> indexes;  // of them in the model
+  std::vector<uint32_t> indexes;  // of `layers` in the model
   for (uint32_t layer = 0; layer < spec.layers.size(); ++layer) {
     if (spec.layers[layer].reads_layer >= 0) {
       PREFIXD_ASSIGN_OR_RETURN(identity.shared_layers.emplace_back(), SharedLayer(spec, layer));
@@ -201,7 +201,7 @@ absl::StatusOr<block::SpaceIdentity> IdentityOf(const SpaceSpec& spec) {
     PREFIXD_ASSIGN_OR_RETURN(layers.emplace_back(), GroupOfLayer(spec, layer));
     indexes.push_back(layer);
   }
-  // The split is part of the identity: it must not depend on a default that the daemon fills.
+  // The split is part of the identity, so it must not depend on a default that the daemon fills in.
   const uint32_t block_tokens = spec.block_tokens ? spec.block_tokens : block::kDefaultBlockTokens;
   if (!layers.empty()) identity.groups = block::SplitLayers(layers, block_tokens);
   for (block::LayerGroup& group : identity.groups) {

@@ -1,4 +1,4 @@
-// Between the public plain structs of client.h and the values of the rooms below.
+// Converts between the public structs of client.h and the library's own values.
 //
 // Pure functions, thread-safe.
 #pragma once
@@ -23,8 +23,8 @@ quant::KvFormat FromPublic(const KvFormat& format);
 TensorFormat ToPublic(const quant::TensorFormat& format);
 std::vector<block::ContentKey> FromPublic(std::span<const Content> content);
 
-// The identity that `spec` describes: its layers grouped by SplitLayers, block_tokens as given (0
-// is the daemon's to fill). InvalidArgument says which field, value and limit.
+// Returns the identity that `spec` describes: its layers grouped by SplitLayers, block_tokens as
+// given (the daemon fills in 0). InvalidArgument names the field, the value and the limit.
 absl::StatusOr<block::SpaceIdentity> IdentityOf(const SpaceSpec& spec);
 
 }  // namespace prefixd::client

@@ -11,8 +11,8 @@ using std::chrono::steady_clock;
 
 constexpr size_t kLoadThreads = 4;
 constexpr size_t kStoreThreads = 4;
-constexpr std::chrono::seconds kReopenDeadline{2};    // of all spaces, on the attaching thread
-constexpr std::chrono::seconds kFarewellDeadline{1};  // of what waits when the client ends
+constexpr std::chrono::seconds kReopenDeadline{2};    // for all spaces, on the attaching thread
+constexpr std::chrono::seconds kFarewellDeadline{1};  // for what still waits when the client ends
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void Core::Attached(const Session& session) {
   }
   const base::Deadline deadline = steady_clock::now() + kReopenDeadline;
   for (const std::weak_ptr<SpaceState>& kept : spaces) {
-    // A refusal comes again, with its sentence, from the first Begin().
+    // The first Begin() gets the refusal again, with its message.
     if (const auto space = kept.lock()) (void)space->EnsureOpen(*connection_, session, deadline);
   }
   not_shared_.Begin(session);

@@ -1,4 +1,4 @@
-// What a Client, its Spaces and its Sequences share.
+// The state that a Client, its Spaces and its Sequences share.
 //
 // Thread-safe. Lives until the last of them is gone; Stop() ends its threads.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace prefixd::client {
 
-// A space as it is open under an attachment.
+// A space that is open under an attachment.
 struct OpenedUnder {
   std::shared_ptr<Attachment> attachment;
   OpenedSpace space;
@@ -38,17 +38,18 @@ class Core final : public SessionObserver {
   NotShared& not_shared() { return not_shared_; }
   Counts& counts() { return counts_; }
 
-  // The space is opened again with every new session, as long as somebody holds it.
+  // Opens the space again in every new session, as long as somebody holds it.
   void Keep(const std::shared_ptr<SpaceState>& space) PREFIXD_EXCLUDES(mutex_);
-  // `space` under the present session.
+  // Opens `space` in the current session, if it is not open yet.
   absl::StatusOr<OpenedUnder> Open(SpaceState& space, base::Deadline deadline);
 
   void StartLoad(const std::shared_ptr<FetchedPages>& load) PREFIXD_EXCLUDES(mutex_);
 
-  // Runs `task`, which stores pages. False when no thread can be had: it will not run.
+  // Runs `task`, which stores pages, on a thread. Returns false if no thread can be had: it will
+  // not run.
   bool StartStore(std::function<void()> task) { return stores_.Submit(std::move(task)); }
 
-  // Waits a moment for what is on its way, then ends the session.
+  // Waits a moment for what is on its way, then ends the session and the threads.
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
  private:

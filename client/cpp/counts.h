@@ -1,4 +1,4 @@
-// What Client::stats() tells. Thread-safe; the numbers are independent of each other.
+// The counters of Client::stats(). Thread-safe; the numbers are independent of each other.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPatience{5};  // for a call to ride on
+constexpr std::chrono::milliseconds kPatience{5};  // to wait for a call that carries them
 constexpr std::chrono::seconds kSendDeadline{1};
 
 }  // namespace
@@ -23,7 +23,7 @@ Farewells::Waiting& Farewells::ListOf(const Session& session) {
   if (!thread_.joinable() && !stopped_) {
     try {
       thread_ = std::thread([this] { Run(); });
-    } catch (const std::system_error&) {  // rides on a call, or ends with the session
+    } catch (const std::system_error&) {  // no thread: a call or the session's end tells it
     }
   }
   return waiting_;
@@ -91,7 +91,7 @@ void Farewells::Send(const Waiting& waiting) {
                             steady_clock::now() + kSendDeadline);
   };
   if (!waiting.releases.empty()) release(waiting.releases);
-  // One that had arrived after all answers NOT_FOUND; the others must not suffer from it.
+  // If it had arrived after all, the daemon answers NOT_FOUND, which must not fail the others.
   for (const v1::Released& one : waiting.again) release({&one, 1});
   for (const block::ReservationId reservation : waiting.abandoned) {
     v1::AbandonRequest request;

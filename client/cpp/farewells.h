@@ -1,7 +1,7 @@
-// What the daemon is told when somebody lets go: leases given back, reservations given up. It rides
-// on the next call, or leaves by itself after a moment.
+// Tells the daemon which leases are given back and which reservations are given up. The next lookup
+// carries releases along; what still waits after a moment is sent in calls of its own.
 //
-// Thread-safe. Dropped when the session is no more: its end has told the daemon.
+// Thread-safe. Drops what waits when the session ends: that end has told the daemon.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -21,14 +21,14 @@ class Farewells {
 
   void Release(const Session& session, v1::Released released) PREFIXD_EXCLUDES(mutex_);
   void Abandon(const Session& session, block::ReservationId reservation) PREFIXD_EXCLUDES(mutex_);
-  // Of a call that may have carried it and broke off: goes alone.
+  // Releases again what a call that broke off may have carried, in a call of its own.
   void ReleaseAgain(const Session& session, v1::Released released) PREFIXD_EXCLUDES(mutex_);
-  // Releases of `session` that wait, for a call that is about to be made; at most `most`.
+  // Takes out releases of `session` that wait, at most `most`, for a call that is about to be made.
   std::vector<v1::Released> Take(const Session& session, size_t most) PREFIXD_EXCLUDES(mutex_);
 
-  // Sends what waits, now. False when not all of it had left at the deadline.
+  // Sends at once what waits. Returns false if not all of it had left at the deadline.
   bool Drain(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
-  // Drops what waits.
+  // Drops what waits and ends the thread.
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -39,7 +39,7 @@ class Farewells {
     std::vector<block::ReservationId> abandoned;
     bool empty() const { return releases.empty() && again.empty() && abandoned.empty(); }
   };
-  // The list of `session`: what waits for an earlier one is dropped. Starts the thread.
+  // Returns the list of `session`; drops what waits for an earlier one. Starts the thread.
   Waiting& ListOf(const Session& session) PREFIXD_REQUIRES(mutex_);
   void Run() PREFIXD_EXCLUDES(mutex_);
   void Send(const Waiting& waiting);
@@ -48,7 +48,7 @@ class Farewells {
   base::Mutex mutex_;  // guards what follows
   base::CondVar changed_;
   Waiting waiting_ PREFIXD_GUARDED_BY(mutex_);
-  base::Deadline due_ PREFIXD_GUARDED_BY(mutex_);  // of what waits longest
+  base::Deadline due_ PREFIXD_GUARDED_BY(mutex_);  // when what waits longest is sent
   bool sending_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool draining_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;

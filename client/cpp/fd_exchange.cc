@@ -21,7 +21,7 @@
 namespace prefixd::client {
 namespace {
 
-constexpr size_t kMostFiles = 8;  // taken over and closed, if the peer sends more than three
+constexpr size_t kMostFiles = 8;  // received and closed if the peer sends more than three
 
 absl::Status Failed(const char* what, const std::string& socket) {
   return absl::UnavailableError(absl::StrCat(what, " ", socket, ": ", std::strerror(errno)));
@@ -40,7 +40,7 @@ std::vector<UniqueFd> TakeFiles(msghdr* message) {
   return files;
 }
 
-// False, with errno, when nothing comes until then.
+// Waits until `fd` is readable. Returns false, with errno, if nothing comes until `end`.
 bool Await(int fd, std::chrono::steady_clock::time_point end) {
   for (;;) {
     const auto left =
@@ -54,7 +54,7 @@ bool Await(int fd, std::chrono::steady_clock::time_point end) {
   }
 }
 
-// A connection whose answer has come.
+// Sends the key. Returns the connection once the answer has come.
 absl::StatusOr<UniqueFd> Ask(const std::string& socket, const std::string& key,
                              std::chrono::milliseconds patience) {
   sockaddr_un name{};
@@ -80,7 +80,7 @@ absl::StatusOr<UniqueFd> Ask(const std::string& socket, const std::string& key,
                               : Failed("receive from", socket);
 }
 
-// Does not wait.
+// Reads the answer, which has come, without waiting.
 absl::StatusOr<SessionFiles> Take(const UniqueFd& fd, const std::string& socket,
                                   const std::string& key) {
   std::array<char, 1024> answer{};
@@ -95,7 +95,7 @@ absl::StatusOr<SessionFiles> Take(const UniqueFd& fd, const std::string& socket,
   if (bytes < 0) return Failed("receive from", socket);
   std::vector<UniqueFd> files = TakeFiles(&message);
   const std::string text(answer.data(), static_cast<size_t>(bytes));
-  if (files.empty() && text != key) {  // it says why
+  if (files.empty() && text != key) {  // the text says why
     return absl::FailedPreconditionError(absl::StrCat(socket, ": ", text));
   }
   if (text != key || files.size() < 2 || files.size() > 3 ||

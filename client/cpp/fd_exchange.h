@@ -14,16 +14,17 @@ namespace prefixd::client {
 struct SessionFiles {
   UniqueFd arena;
   UniqueFd lock;
-  UniqueFd staging;  // may be none
+  UniqueFd staging;  // none if the daemon granted no staging memory
 };
 
-// Path of `file_name` beside the unix socket that `address` names ("unix:///run/x.sock",
-// "unix:x.sock"). nullopt for other addresses and for a name that is none.
+// Returns the path of `file_name` beside the unix socket that `address` names
+// ("unix:///run/x.sock", "unix:x.sock"). nullopt for other addresses, and if `file_name` is empty
+// or has a slash.
 std::optional<std::string> PathBeside(const std::string& address, const std::string& file_name);
 
-// One exchange: the key out, the key and the descriptors in. `use` maps and closes them: no fork()
-// happens between their coming and its end. Unavailable when there is no answer within `patience`,
-// FailedPrecondition for one that is not the session's; else what `use` says.
+// Sends the key, receives the key and the descriptors, and calls `use`, which maps and closes them.
+// No fork() happens from their arrival until `use` returns. Unavailable if no answer comes within
+// `patience`, FailedPrecondition if it is not the session's; else returns the status of `use`.
 absl::Status ReceiveFiles(const std::string& socket, const std::string& key,
                           std::chrono::milliseconds patience,
                           const std::function<absl::Status(SessionFiles)>& use);

@@ -25,7 +25,7 @@ void FetchedPages::Run() {
   }
   base::MutexLock lock(mutex_);
   for (uint32_t group = 0; group < progress_.groups(); ++group) {
-    Close(group, receivers_[group].tokens());  // of a stream that broke
+    Close(group, receivers_[group].tokens());  // what a broken stream left open
   }
 }
 
@@ -92,7 +92,7 @@ bool FetchedPages::FetchOnce() {
     stream.Write(Serialize(request), /*last=*/true);
     FetchedChunk chunk;
     bool wanted = true;
-    // To the end: Finish() waits for unread messages.
+    // Reads to the end: Finish() waits for unread messages.
     for (grpc::ByteBuffer message; stream.Read(&message);) {
       if (!wanted || (chunk.Parse(message) && OnChunk(chunk))) continue;
       wanted = false;
@@ -102,7 +102,7 @@ bool FetchedPages::FetchOnce() {
   }
   base::MutexLock lock(mutex_);
   fetching_with_ = nullptr;
-  // Every further stream closes a group at least, so this ends.
+  // Every further stream closes at least one group, so this ends.
   return progress_.usable_tokens() > 0 && progress_.open_groups() > 0 &&
          progress_.open_groups() < groups.size();
 }

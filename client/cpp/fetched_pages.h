@@ -1,7 +1,7 @@
-// The pages of a lease copied into this process: Fetch in the background, group by group, into
-// memory that lives as long as this object.
+// The pages of a lease, copied into this process: Fetch brings them in the background, group by
+// group, into memory that lives as long as this object.
 //
-// Thread-safe; Run() once, on a background thread.
+// Thread-safe. Call Run() once, on a background thread.
 #pragma once
 #include <grpcpp/client_context.h>
 
@@ -19,7 +19,7 @@ namespace prefixd::client {
 
 class FetchedPages final : public CachedPages {
  public:
-  // `pages`: of each group, those that the lease holds, in position order.
+  // `pages`: for each group, the pages that the lease holds, in position order.
   FetchedPages(std::shared_ptr<Connection> connection, std::shared_ptr<const SpaceState> space,
                const LoadPlan& plan, std::vector<std::vector<ExpectedPage>> pages);
 
@@ -29,13 +29,13 @@ class FetchedPages final : public CachedPages {
       PREFIXD_EXCLUDES(mutex_);
   uint32_t usable_tokens() const override PREFIXD_EXCLUDES(mutex_);
   CachedPage page(uint32_t group, uint32_t block) const override;
-  void Cancel() override PREFIXD_EXCLUDES(mutex_);  // Run() will not go on either
+  void Cancel() override PREFIXD_EXCLUDES(mutex_);  // ends Run() too
   std::chrono::microseconds duration() const override PREFIXD_EXCLUDES(mutex_);
 
  private:
-  // One Fetch of the groups that are not done. False: another would get no further.
+  // Makes one Fetch of the groups that are not done. Returns false if another would get no further.
   bool FetchOnce() PREFIXD_EXCLUDES(mutex_);
-  // False: the stream is not worth reading on.
+  // Returns false if the rest of the stream is of no use.
   bool OnChunk(const FetchedChunk& chunk) PREFIXD_EXCLUDES(mutex_);
   void Close(uint32_t group, uint32_t usable_tokens) PREFIXD_REQUIRES(mutex_);
   std::vector<uint32_t> OpenGroups() const PREFIXD_EXCLUDES(mutex_);
@@ -43,7 +43,7 @@ class FetchedPages final : public CachedPages {
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<const SpaceState> space_;
   const LoadPlan plan_;
-  std::deque<PageReceiver> receivers_;  // Run()'s until the group is done, constant from then on
+  std::deque<PageReceiver> receivers_;  // for Run() alone until the group is done, then constant
 
   mutable base::Mutex mutex_;  // guards what follows
   mutable base::CondVar changed_;

@@ -16,7 +16,7 @@ struct State {
   std::set<std::string> addresses;  // guarded by the mutex
 };
 
-// The thread that forks holds the mutex across the fork, and lets go of it on both sides.
+// The thread that forks holds the mutex across the fork and releases it on both sides.
 void Prepare();
 void InParent();
 void InChild();

@@ -1,5 +1,5 @@
-// Formats by their index in the layers' lists, which all layers of a space share: a layer with
-// fewer formats takes its last one for an index beyond.
+// Finds the rungs of formats by their index in the layers' lists. All layers of a space share the
+// indexes: an index beyond a layer's last format means that last one.
 //
 // Pure functions.
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace prefixd::client {
 
-// Requires: no state group.
+// Requires: `group` is no state group.
 inline uint32_t RungOf(const block::LayerGroup& group, uint32_t format) {
   return std::min(format, static_cast<uint32_t>(group.ladder.size()) - 1);
 }
 
-// The rungs of a mask of formats; none of a state group.
+// Returns the mask of the rungs of a mask of formats; 0 for a state group.
 inline uint64_t RungsOf(const block::LayerGroup& group, uint64_t formats) {
   const uint64_t all = (uint64_t{1} << group.ladder.size()) - 1;
   const uint64_t last = all ^ (all >> 1);

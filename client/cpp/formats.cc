@@ -10,7 +10,7 @@ TensorFormat MlxTensor(int bits, int group_size, Dtype dtype) {
   return {
       .codec = Codec::kMlxAffine,
       .dtype = dtype,
-      // Out of range becomes 0, which OpenSpace refuses by name.
+      // A value out of range becomes 0, which OpenSpace refuses by name.
       .bits = static_cast<uint8_t>(bits < 0 || bits > 255 ? 0 : bits),
       .group_size = static_cast<uint16_t>(group_size < 0 || group_size > 65535 ? 0 : group_size)};
 }

@@ -14,7 +14,7 @@ namespace {
 using client::ToPublic;
 using std::chrono::steady_clock;
 
-// Beyond any load's own deadline, and far from where a sum overflows.
+// Longer than any load's own deadline, and far from where a sum overflows.
 constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
 
 base::Deadline Until(std::chrono::milliseconds deadline) {
@@ -50,7 +50,7 @@ uint32_t Lease::WaitAll(std::chrono::milliseconds deadline) {
 Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
                      const MutablePackedView& value) {
   const auto gather = [&]() -> absl::Status {
-    const uint32_t usable = Wait(layer);  // 0 where there is no such layer
+    const uint32_t usable = Wait(layer);  // 0 if there is no such layer
     if (begin > usable || count > usable - begin) {
       return absl::FailedPreconditionError(absl::StrCat("gather: tokens ", begin, " to ",
                                                         uint64_t{begin} + count, " of layer ",
@@ -77,7 +77,7 @@ void Lease::Read(uint32_t end) const {
 
 std::span<const BlockTableEntry> Lease::Table(int layer) {
   if (!pages_.impl_ || !pages_.impl_->HasLayer(layer)) return {};
-  // A table ends where the usable tokens do.
+  // Cuts the table to the usable tokens.
   if (!pages_.impl_->Ready(layer).ok()) pages_.Restart();
   return pages_.block_table(layer);
 }
@@ -94,7 +94,7 @@ std::vector<TokenRun> Lease::runs(int layer) {
   for (const BlockTableEntry& entry : Table(layer)) {
     const TokenRun run{.begin = begin, .end = begin + entry.tokens, .format = entry.format};
     begin = run.end;
-    if (entry.units == nullptr) continue;  // of a sliding layer, and not needed
+    if (entry.units == nullptr) continue;  // a sliding layer does not need the block
     if (!runs.empty() && runs.back().end == run.begin && runs.back().format == run.format) {
       runs.back().end = run.end;
     } else {

@@ -1,5 +1,6 @@
-// Which leases wait for events of the session's stream. An event may overtake the answer that names
-// its lease: those that come while a call is under way are kept for it.
+// Delivers the events of the session's stream to the leases that wait for them. An event may
+// overtake the reply that names its lease, so events that come while a call is under way are kept
+// for it.
 //
 // Thread-safe.
 #pragma once
@@ -15,7 +16,7 @@ namespace prefixd::client {
 
 class LeaseBoard {
  public:
-  // While one lives, events are kept. Around the call and what is done with its answer.
+  // Events are kept while an Asking lives. Put it around the call and the use of its reply.
   class Asking {
    public:
     explicit Asking(LeaseBoard* board) : board_(board) { board_->BeginAsking(); }
@@ -27,13 +28,14 @@ class LeaseBoard {
     LeaseBoard* const board_;
   };
 
-  // From now on `pages` hears of its lease, also what was said since the call began. One lease, one
-  // listener: a lease that went on is put up again. When the session has ended, its load ends.
+  // Delivers to `pages` the events of its lease from now on, and those since the call began. A
+  // lease has one listener; put a lease again after it was extended. If the session has ended,
+  // cancels the load.
   void Put(const std::shared_ptr<LeasedPages>& pages) PREFIXD_EXCLUDES(mutex_);
 
   void Begin(const Session& session) PREFIXD_EXCLUDES(mutex_);
   void Tell(const Session& session, const v1::SessionEvent& event) PREFIXD_EXCLUDES(mutex_);
-  // No further event: what is ready by now is all there is.
+  // Cancels the loads of the session: no further event will come.
   void End(const Session& session) PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -43,7 +45,7 @@ class LeaseBoard {
   base::Mutex mutex_;  // guards what follows
   Session session_ PREFIXD_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<LeasedPages>> listeners_ PREFIXD_GUARDED_BY(mutex_);
-  size_t swept_at_ PREFIXD_GUARDED_BY(mutex_) = 64;  // listeners at which the gone ones are dropped
+  size_t swept_at_ PREFIXD_GUARDED_BY(mutex_) = 64;  // listeners at which expired ones are dropped
   size_t asking_ PREFIXD_GUARDED_BY(mutex_) = 0;
   std::vector<v1::SessionEvent> kept_ PREFIXD_GUARDED_BY(mutex_);
 };

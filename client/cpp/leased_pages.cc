@@ -82,13 +82,13 @@ void LeasedPages::Take(uint32_t first_block, Columns* pages) {
     append(&column.rung, from.mutable_rung(), anew);
     append(&column.page_tokens, from.mutable_page_tokens(), anew);
     append(&column.offset, from.mutable_offset(), anew);
-    column.offset.Resize(column.rung.size(), block::kNoOffset);  // an empty column: none is known
+    column.offset.Resize(column.rung.size(), block::kNoOffset);  // empty column: no offset is known
     if (from.ready()) Close(from.group(), CheckedTokens(from.group()));
   }
 }
 
 absl::Status LeasedPages::Extend(const LoadPlan& plan, uint32_t first_block, Columns* pages) {
-  if (pages->empty() && plan.tokens == plan_.tokens) return absl::OkStatus();  // nothing more
+  if (pages->empty() && plan.tokens == plan_.tokens) return absl::OkStatus();  // nothing new
   const uint32_t held = (plan_.tokens + plan_.block_tokens - 1) / plan_.block_tokens;
   if (first_block > held) {
     return absl::InternalError("extend: the daemon left out blocks");
@@ -112,7 +112,7 @@ uint32_t LeasedPages::CheckedTokens(uint32_t group) const {
     return fits ? plan_.tokens : 0;
   }
   uint32_t rung = ~uint32_t{0}, page_tokens = 0;
-  uint64_t page_bytes = 0;  // of these; computed once for all pages alike
+  uint64_t page_bytes = 0;  // of a page with these two; computed once for all that are alike
   uint32_t tokens = 0;
   for (int b = 0; b < column.offset.size(); ++b) {
     const uint32_t wanted = std::min(plan_.block_tokens, plan_.tokens - tokens);
@@ -159,7 +159,7 @@ void LeasedPages::OnReady(const v1::LeaseReady& ready) {
 void LeasedPages::OnFailed(const v1::LeaseFailed& failed) {
   base::MutexLock lock(mutex_);
   progress_.Shorten(failed.usable_tokens());
-  // What is left of the group is announced like any other, unless nothing is.
+  // The rest of the group is announced like any other, unless nothing is left.
   if (progress_.usable_tokens() == 0) progress_.CloseAll();
   changed_.NotifyAll();
 }

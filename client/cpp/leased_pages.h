@@ -1,6 +1,6 @@
-// The pages of a lease read in place: the answer's columns over the mapped arena. Nothing is
-// copied, nothing allocated for a page. A group is readable when the answer or the session's stream
-// says so.
+// The pages of a lease, read in place: the reply's columns hold their offsets in the mapped arena.
+// Nothing is copied, and nothing is allocated for a page. A group is readable when the reply or the
+// session's stream says so.
 //
 // Thread-safe: events come from the session's thread, everything else from the sequence's.
 #pragma once
@@ -23,14 +23,14 @@ struct ArenaPlace {
   uint32_t page_tokens = 0;
   uint32_t rung = 0;
 };
-// A place that the daemon told; nullopt when no such page can stand there.
+// Returns the page at a place that the daemon told; nullopt if no such page can be there.
 std::optional<CachedPage> PageInArena(const Attachment& attachment, const block::LayerGroup& group,
                                       const ArenaPlace& place);
 
 class LeasedPages final : public CachedPages {
  public:
-  // Takes the columns out of `pages`, one for each group of the space. Requires:
-  // attachment->arena(). Internal when they do not fit plan.tokens.
+  // Moves the columns out of `pages`, one for each group of the space. Requires:
+  // attachment->arena(). Internal if they do not fit plan.tokens.
   using Columns = google::protobuf::RepeatedPtrField<v1::GroupPages>;
   static absl::StatusOr<std::shared_ptr<LeasedPages>> Make(std::shared_ptr<Attachment> attachment,
                                                            std::shared_ptr<const SpaceState> space,
@@ -39,8 +39,8 @@ class LeasedPages final : public CachedPages {
   const LoadPlan& plan() const { return plan_; }
   const std::shared_ptr<Attachment>& attachment() const { return attachment_; }
 
-  // The lease goes on to plan.tokens; the columns hold blocks from `first_block` on. Internal, with
-  // everything as it was, when they do not fit. Requires: every group was waited for, none fell
+  // Extends the lease to plan.tokens; the columns hold the blocks from `first_block` on. Internal,
+  // with everything as it was, if they do not fit. Requires: every group was waited for, none fell
   // short.
   absl::Status Extend(const LoadPlan& plan, uint32_t first_block, Columns* pages)
       PREFIXD_EXCLUDES(mutex_);
@@ -52,7 +52,7 @@ class LeasedPages final : public CachedPages {
       PREFIXD_EXCLUDES(mutex_);
   uint32_t usable_tokens() const override PREFIXD_EXCLUDES(mutex_);
   CachedPage page(uint32_t group, uint32_t block) const override;
-  void Cancel() override PREFIXD_EXCLUDES(mutex_);  // also when the session ends
+  void Cancel() override PREFIXD_EXCLUDES(mutex_);  // also called when the session ends
   std::chrono::microseconds duration() const override PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -64,13 +64,14 @@ class LeasedPages final : public CachedPages {
               const LoadPlan& plan);
   absl::Status CheckLengths(const LoadPlan& plan, uint32_t first_block, const Columns& pages) const;
   void Take(uint32_t first_block, Columns* pages) PREFIXD_REQUIRES(mutex_);
-  // Tokens of the group whose pages stand inside the arena with the slots they need.
+  // Returns the tokens of the group, from the first on, whose pages are inside the arena and have
+  // the slots they need.
   uint32_t CheckedTokens(uint32_t group) const;
   void Close(uint32_t group, uint32_t usable_tokens) PREFIXD_REQUIRES(mutex_);
 
   const std::shared_ptr<Attachment> attachment_;
   const std::shared_ptr<const SpaceState> space_;
-  LoadPlan plan_;                // the sequence's thread's
+  LoadPlan plan_;                // only the sequence's thread changes it, while all groups are done
   std::vector<Column> columns_;  // one for each group; constant once the group is done
 
   mutable base::Mutex mutex_;  // guards what follows

@@ -16,13 +16,14 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr size_t kMostReleases = 256;  // that ride on one call
+constexpr size_t kMostReleases = 256;  // that one call carries
 
 bool IsSame(const block::SequenceView& a, const block::SequenceView& b) {
   return std::ranges::equal(a.tokens, b.tokens) && std::ranges::equal(a.content, b.content);
 }
 
-// One item of a request. `like_the_last`: the item before it has the same tokens and content.
+// Adds one item to a request. `like_the_last`: the item before it has the same tokens and content,
+// which are then left out.
 absl::Status AddItem(const SpaceState& space, const Question& question, bool like_the_last,
                      v1::AcquireRequest* request) {
   const BeginOptions& options = question.options;
@@ -70,12 +71,12 @@ absl::StatusOr<v1::AcquireRequest> MakeRequest(const SpaceState& space, const Qu
   return request;
 }
 
-// The pages of a lease, [group]. Internal when the answer does not fit the request.
+// Returns the pages of a lease, [group]. Internal if the reply does not fit the request.
 absl::StatusOr<std::vector<std::vector<ExpectedPage>>> PagesOf(
     const std::vector<block::LeasedPage>& pages, const SpaceState& space, const LoadPlan& plan) {
   const std::vector<block::LayerGroup>& groups = space.groups();
   std::vector<std::vector<ExpectedPage>> expected(groups.size());
-  std::vector<size_t> blocks(groups.size(), 0);  // told of
+  std::vector<size_t> blocks(groups.size(), 0);  // seen so far, [group]
   for (const block::LeasedPage& page : pages) {
     const bool known = page.group < groups.size();
     const bool state = known && space.IsState(page.group);
@@ -106,14 +107,14 @@ absl::StatusOr<std::vector<std::vector<ExpectedPage>>> PagesOf(
   return expected;
 }
 
-// Where the pages of a lease come from.
+// Starts the loading of a lease's pages.
 class Loading {
  public:
   Loading(Core& core, std::shared_ptr<SpaceState> space, const OpenedUnder& opened,
           const LoadPlan& plan)
       : core_(core), space_(std::move(space)), opened_(opened), plan_(plan) {}
 
-  // Fills pages and leased. Takes the columns out of `answer`.
+  // Fills `pages` and `leased` of `found`. Moves the columns out of `answer`.
   absl::Status Start(const std::shared_ptr<LeasedPages>& continued, v1::Answer* answer,
                      LookUpAnswer* found) {
     if (opened_.attachment->arena() != nullptr) {
@@ -158,7 +159,7 @@ void GiveBack(Core& core, const Session& session, block::LeaseId lease) {
 absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
                        const OpenedUnder& opened, const std::shared_ptr<LeasedPages>& continued,
                        uint32_t most, LoadPlan plan, v1::Answer* answer, LookUpAnswer* found) {
-  // Without the columns: those are taken, not copied.
+  // Translates the answer without the columns, which are moved, not copied.
   google::protobuf::RepeatedPtrField<v1::GroupPages> pages;
   if (answer->has_table()) {
     PREFIXD_RETURN_IF_ERROR(wire::ExpandTable(answer->table(),
@@ -183,14 +184,15 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
   return Loading(core, space, opened, plan).Start(continued, answer, found);
 }
 
-// Gives up what an answer holds: nobody is going to use it.
+// Gives back what an answer holds, which nobody is going to use: the reservation and, unless
+// keep_lease, the lease.
 void Refuse(Core& core, const Session& session, bool keep_lease, const v1::Answer& answer) {
   const block::ReservationId reservation{answer.reserved().reservation()};
   if (reservation) core.farewells().Abandon(session, reservation);
   if (!keep_lease && answer.lease() != 0) GiveBack(core, session, {answer.lease()});
 }
 
-// What an answer means, and the loading started. `most`: tokens that may be restored.
+// Translates an answer and starts the loading. `most`: tokens that may be restored at most.
 absl::StatusOr<LookUpAnswer> Take(Core& core, const std::shared_ptr<SpaceState>& space,
                                   const OpenedUnder& opened,
                                   const std::shared_ptr<LeasedPages>& continued, uint32_t most,
@@ -204,7 +206,7 @@ absl::StatusOr<LookUpAnswer> Take(Core& core, const std::shared_ptr<SpaceState>&
     if (status.ok()) found.announced = *std::move(announced);
   }
   if (status.ok()) return found;
-  // A lease that was to go on stays: its pages are being read.
+  // A lease that was to be extended stays: its pages are being read.
   Refuse(core, opened.space.session, continued != nullptr, *answer);
   return status;
 }
@@ -229,7 +231,7 @@ uint32_t MostTokens(const Question& question) {
                   question.options.max_tokens);
 }
 
-// The call, with releases that wait riding on it.
+// Makes the call, which carries releases that wait.
 absl::StatusOr<v1::AcquireReply> Ask(Core& core, const Session& session, v1::AcquireRequest request,
                                      base::Deadline deadline) {
   for (v1::Released& released : core.farewells().Take(session, kMostReleases)) {
@@ -237,7 +239,7 @@ absl::StatusOr<v1::AcquireReply> Ask(Core& core, const Session& session, v1::Acq
   }
   absl::StatusOr<v1::AcquireReply> reply =
       core.connection()->Call(&Connection::Stub::Acquire, session, request, deadline);
-  if (absl::IsDeadlineExceeded(reply.status())) {  // who knows whether they arrived
+  if (absl::IsDeadlineExceeded(reply.status())) {  // the releases may not have arrived
     for (v1::Released& released : *request.mutable_release()) {
       core.farewells().ReleaseAgain(session, std::move(released));
     }

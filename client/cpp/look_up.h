@@ -1,4 +1,4 @@
-// Asking the daemon for the cached tokens of a sequence: one round trip that matches, leases, gives
+// Asks the daemon for the cached tokens of a sequence: one round trip that matches, leases, gives
 // other leases back and announces the rest.
 //
 // Thread-safe.
@@ -22,51 +22,52 @@ struct Question {
   OpenedUnder opened;
   block::SequenceView sequence;
   const BeginOptions& options;
-  // A lease of the session to go on with; null: from the first token on. Every group of it was
-  // waited for and none fell short.
+  // The session's lease that is to be extended; null to begin at the first token. Requires: every
+  // group of it was waited for, none fell short.
   std::shared_ptr<LeasedPages> continues = nullptr;
 };
 
 struct LookUpAnswer {
   block::MatchAnswer match;
-  block::LeaseId lease;                 // none: nothing is restorable
+  block::LeaseId lease;                 // none if nothing is restorable
   std::shared_ptr<CachedPages> pages;   // null without a lease
-  std::shared_ptr<LeasedPages> leased;  // the same, when they are read in place
+  std::shared_ptr<LeasedPages> leased;  // the same object if they are read in place
   std::optional<block::ReservePlan> announced;
 };
 
-// For each group the mask of rungs in which a block that is here needs no writing.
+// Returns for each group the mask of rungs in which a stored block need not be written again.
 std::vector<uint64_t> WritableRungs(const SpaceState& space, const BeginOptions& options);
 
-// Match alone: changes nothing.
+// Only matches; changes nothing.
 absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
                                          const Question& question);
-// A hint alone: tokens that are in RAM or on the way there.
+// Only hints. Returns the tokens that are in RAM or on the way there.
 absl::StatusOr<uint32_t> Prefetch(Core& core, const SpaceState& space, const Question& question);
 absl::StatusOr<PinInfo> Pin(Core& core, const SpaceState& space, const Question& question,
                             std::chrono::milliseconds ttl);
 absl::StatusOr<uint64_t> Unpin(Core& core, const Session& session, uint64_t pin,
                                base::Deadline deadline);
-// Starts the loading. NotFound: the space's handle or the continued lease is void.
+// Leases what is cached and starts the loading. NotFound if the space's handle or the continued
+// lease is void.
 absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
                                      const Question& question);
 
-// Several spaces at once, with one length. Requires: at least one member, all under one session,
-// none continues a lease. An error leaves nothing held.
 struct SetQuestion {
   std::shared_ptr<SpaceState> space;
   Question question;
 };
+// Looks several spaces up at once, with one length. Requires: at least one member, all under one
+// session, none continues a lease. An error leaves nothing held.
 absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
                                                      std::span<const SetQuestion> members,
                                                      base::Deadline deadline);
 
-// A part in a lease of another session.
 struct JoinQuestion {
   OpenedUnder opened;
   block::LeaseId lease;
   const BeginOptions& options;
 };
+// Takes part in a lease of another session.
 absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>& space,
                                   const JoinQuestion& question);
 

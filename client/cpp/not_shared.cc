@@ -11,10 +11,10 @@
 namespace prefixd::client {
 namespace {
 
-constexpr size_t kMaxModels = 16;  // as many as the daemon keeps of a session
+constexpr size_t kMaxModels = 16;  // as many as the daemon keeps for a session
 constexpr std::chrono::milliseconds kTellDeadline{200};
 
-// The daemon may not have heard of it, or may yet forget it.
+// True if the daemon may not have received the note, or may yet forget it.
 bool IsWorthAnotherTry(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status);
@@ -98,7 +98,7 @@ bool NotShared::TryLater(const Telling& failed) {
 void NotShared::TellAll() {
   {
     base::MutexLock lock(mutex_);
-    if (telling_) return;  // that thread tells this too
+    if (telling_) return;  // the thread that tells will tell this too
     telling_ = true;
   }
   while (const std::optional<Telling> next = NextTelling()) {

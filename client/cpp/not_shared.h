@@ -1,7 +1,8 @@
-// Models that this process serves without sharing their caches, and why. The daemon is told of each
-// now, or as soon as there is one, and every further one after it.
+// Models that this process serves without sharing their caches, and why. Tells each to the daemon
+// at once, or as soon as there is one, and to every later daemon.
 //
-// Thread-safe. Nobody waits for another's call; a call takes at most 200 ms, none while detached.
+// Thread-safe. No caller waits for another's call. A call takes at most 200 ms; none is made while
+// detached.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,15 +21,16 @@ class NotShared {
  public:
   explicit NotShared(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-  // On the attaching thread: tells everything to the new session; nothing after its end.
+  // Both run on the attaching thread. Begin() tells everything to the new session; after End()
+  // nothing is told.
   void Begin(const Session& session) PREFIXD_EXCLUDES(mutex_);
   void End() PREFIXD_EXCLUDES(mutex_);
 
-  // What the engine says; an empty reason takes it back. Both texts are cut to what the daemon
-  // takes. InvalidArgument without a model, ResourceExhausted beyond 16 models.
+  // Notes what the engine says; an empty reason takes it back. Both texts are cut to what the
+  // daemon takes. InvalidArgument without a model, ResourceExhausted beyond 16 models.
   absl::Status Say(const std::string& model, const std::string& reason) PREFIXD_EXCLUDES(mutex_);
-  // A space of the model was refused with this sentence, or opens: then `sentence` is empty. What
-  // the engine said stands before it.
+  // Notes that a space of the model was refused with this sentence or, if `sentence` is empty, that
+  // one opened. What the engine said takes precedence.
   void Refused(const std::string& model, const std::string& sentence) PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -44,19 +46,20 @@ class NotShared {
     Session session{};
     v1::NotSharedRequest request{};
   };
-  // Tells what is untold, one by one, unless another thread is at it. What did not arrive waits
-  // for the next call or the next session.
+  // Tells the untold notes one by one, unless another thread is doing so. A note that did not
+  // arrive waits for the next call or the next session.
   void TellAll() PREFIXD_EXCLUDES(mutex_);
-  // None: everything was told, this thread is at it no more.
+  // Returns the next untold note. nullopt if there is none; this thread is then done telling.
   std::optional<Telling> NextTelling() PREFIXD_EXCLUDES(mutex_);
-  // False: there is another session now, go on. Else this thread is at it no more.
+  // Marks `failed` as untold. Returns false if there is another session by now: go on telling. Else
+  // this thread is done telling.
   bool TryLater(const Telling& failed) PREFIXD_EXCLUDES(mutex_);
 
   const std::shared_ptr<Connection> connection_;
   base::Mutex mutex_;  // guards what follows
   std::optional<Session> session_ PREFIXD_GUARDED_BY(mutex_);
   std::map<std::string, Note> notes_ PREFIXD_GUARDED_BY(mutex_);  // by model
-  bool telling_ PREFIXD_GUARDED_BY(mutex_) = false;               // by one thread at a time
+  bool telling_ PREFIXD_GUARDED_BY(mutex_) = false;  // a thread is telling; one at a time
 };
 
 }  // namespace prefixd::client

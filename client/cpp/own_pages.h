@@ -1,4 +1,4 @@
-// Pages of this process's own, block by block, as Publish takes them.
+// This process's own pages, block by block, as Publish takes them.
 //
 // Not thread-safe.
 #pragma once
@@ -16,7 +16,7 @@ class OwnPages {
   virtual uint32_t block_tokens() const = 0;
   // Whether the block's page of the group is here, whole.
   virtual bool IsOwn(uint32_t group, uint32_t block) const = 0;
-  // With block_tokens() slots. No memory unless IsOwn().
+  // A page with block_tokens() slots; no memory unless IsOwn().
   struct Page {
     PageMemory memory;
     uint32_t rung = 0;
@@ -27,9 +27,9 @@ class OwnPages {
     uint32_t tokens = 0;
     std::vector<PageMemory> pages{};  // [group]; none for groups of other kinds
   };
-  // Those after `begin` up to `end` tokens, ascending.
+  // Returns the snapshots at positions in (begin, end], ascending.
   virtual std::vector<State> states(uint32_t begin, uint32_t end) const = 0;
-  // Bit mask of the rungs in which blocks of the sequence are good in `group`.
+  // Returns the mask of the rungs of `group` that are good for blocks of the sequence.
   virtual uint64_t rungs_used(uint32_t group) const = 0;
 };
 

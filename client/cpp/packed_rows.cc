@@ -30,7 +30,7 @@ kernels::UnitRun RunOf(const UnitRows& unit, bool is_key) {
           .tokens = unit.rows.tokens};
 }
 
-// The tokens of `unit` in an engine's view, whose strides may be 0.
+// Returns the tokens of `unit` in an engine's view; fills in strides of 0.
 template <typename Packed, typename Byte, typename View>
 Packed PackedOf(const View& view, const UnitRows& unit) {
   const quant::RowBytes row = quant::BytesOfRow(quant::InRows(unit.format), unit.dim);
@@ -54,7 +54,7 @@ Packed PackedOf(const View& view, const UnitRows& unit) {
   return packed;
 }
 
-// One of codes, scales and biases: rows of `row_bytes`, both sides by their strides.
+// Codes, scales or biases: rows of `row_bytes`, with the strides of both sides.
 struct Rows {
   size_t row_bytes = 0;
   size_t page_head_stride = 0;
@@ -124,7 +124,7 @@ absl::Status Check(const char* caller, const block::LayerGroup& group, uint32_t 
       absl::StrCat(caller, ": codes, scales or biases of ", quant::ToString(format), " missing"));
 }
 
-// Calls visit(K's units, offset of them in the page), then the same for V.
+// Calls visit(is_key, units, their offset in the page) for K and, if the group stores it, for V.
 template <typename Visit>
 void ForKeyAndValue(const PageRows& rows, Visit visit) {
   const block::LayerGroup& group = rows.group;

@@ -18,7 +18,7 @@ void AddVarint(uint64_t value, std::string* to) {
 }
 
 void AddField(uint32_t field, uint64_t value, std::string* to) {
-  if (value == 0) return;  // as proto3 writes it
+  if (value == 0) return;  // proto3 leaves zeros out
   AddVarint(field << 3 | kVarint, to);
   AddVarint(value, to);
 }
@@ -53,7 +53,7 @@ class SliceCursor {
     Read(reinterpret_cast<std::byte*>(&value), sizeof(value));
     return value;
   }
-  // `to` may be null: the bytes are passed over.
+  // Passes over the bytes if `to` is null.
   void Read(std::byte* to, uint64_t bytes) {
     while (bytes > 0 && !at_end()) {
       const grpc::Slice& slice = (*slices_)[slice_];

@@ -1,5 +1,5 @@
-// FetchChunk and PutChunk taken apart and put together by hand, so that a page's bytes are copied
-// once on their way in and not at all on their way out. The bytes are those of the proto messages.
+// Takes FetchChunk apart and puts PutChunk together by hand, so that a page's bytes are copied once
+// on their way in and not at all on their way out. The bytes are those of the proto messages.
 //
 // Not thread-safe.
 #pragma once
@@ -23,20 +23,20 @@ struct PieceHeader {
   uint64_t page_bytes = 0;
   uint64_t offset = 0;
   uint64_t xxh3 = 0;
-  uint64_t sum_seed = 0;  // of xxh3
+  uint64_t sum_seed = 0;  // that xxh3 was computed with
   uint64_t data_bytes = 0;
 };
 
-// One FetchChunk as it came. Fields may stand in any order and in pieces of memory of any size.
+// A FetchChunk as it was received. Fields may be in any order and in pieces of memory of any size.
 class FetchedChunk {
  public:
-  // False when the bytes are no FetchChunk.
+  // Returns false if the bytes are no FetchChunk.
   bool Parse(const grpc::ByteBuffer& bytes);
 
   bool is_page() const { return is_page_; }
   const PieceHeader& piece() const { return piece_; }     // Requires: is_page()
   const v1::GroupReady& ready() const { return ready_; }  // Requires: !is_page()
-  // The data where it was received, run by run; valid as long as this.
+  // Calls `take` with each run of the data where it was received; valid as long as this object.
   template <typename Take>
   void ForEachRun(const Take& take) const;
 
@@ -61,8 +61,8 @@ void FetchedChunk::ForEachRun(const Take& take) const {
   }
 }
 
-// A PutChunk with `piece`, whose data are bytes of `page` from `at` on. The message holds the page
-// until it has left.
+// Returns a PutChunk with `piece`, whose data are the bytes of `page` from `at` on. The message
+// holds the page until it has left.
 grpc::ByteBuffer MakePutChunk(const PieceHeader& piece, const PageMemory& page, uint64_t at);
 
 }  // namespace prefixd::client

@@ -1,4 +1,4 @@
-// Memory of one page: 128-byte aligned, as kernels want their units; in the session's staging
+// Memory of one page, 128-byte aligned, as kernels want their units. It is in the session's staging
 // memory, where a Commit can point at it, or on the heap.
 //
 // A handle: copies share the bytes, the last one frees them.
@@ -16,14 +16,14 @@ namespace prefixd::client {
 class StagingMemory;
 
 struct PageMemory {
-  std::shared_ptr<std::byte> bytes;        // null: none
-  const StagingMemory* staging = nullptr;  // that `bytes` stand in and keep alive; null = the heap
+  std::shared_ptr<std::byte> bytes;        // null if there is none
+  const StagingMemory* staging = nullptr;  // that `bytes` are in and keep alive; null = the heap
 
   std::byte* get() const { return bytes.get(); }
   explicit operator bool() const { return bytes != nullptr; }
 };
 
-// None when memory is out.
+// Allocates a page on the heap. None if memory is out.
 inline PageMemory AllocatePage(size_t size) {
   const size_t padded = base::AlignUp(size, quant::kUnitAlignment);
   auto* bytes = static_cast<std::byte*>(std::aligned_alloc(quant::kUnitAlignment, padded));

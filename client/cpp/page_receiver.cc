@@ -45,7 +45,8 @@ const LoadedPage* PageReceiver::page(uint32_t block) const {
 absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
   const ExpectedPage& expected = expected_[whole_];
   const bool state = group_.kind == block::LayerKind::kState;
-  // A lease that became shorter is cut shorter: any page that covers what is wanted will do.
+  // If the lease became shorter, the daemon cuts the page shorter: any page that covers what is
+  // wanted will do.
   const uint32_t rest = std::min(tokens_, limit) - expected.first_token;
   const uint32_t least = state ? expected.tokens : std::min(expected.tokens, rest);
   if (piece.tokens < least || piece.tokens > (state ? least : block_tokens_)) {
@@ -62,7 +63,7 @@ absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
   return absl::OkStatus();
 }
 
-// The sum is of what is stored: what was checked is what stays.
+// Sums what is stored here: what was checked is what stays.
 uint64_t PageReceiver::CopyAndSum(const FetchedChunk& chunk, std::byte* to) {
   sum_.Begin(chunk.piece().sum_seed);
   runs_.clear();

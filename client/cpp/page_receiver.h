@@ -1,5 +1,5 @@
-// Takes the pieces of one group's pages in position order, believing nothing: sizes, ranges, rungs
-// and checksums are what the lease and the layout say, or the piece is refused.
+// Receives the pieces of one group's pages in position order and believes nothing: it refuses a
+// piece whose size, range, rung or checksum is not what the lease and the layout say.
 //
 // Not thread-safe.
 #pragma once
@@ -16,8 +16,8 @@ namespace prefixd::client {
 
 // A page that the lease holds.
 struct ExpectedPage {
-  uint32_t first_token = 0;  // of its block
-  uint32_t tokens = 0;       // of the lease in it
+  uint32_t first_token = 0;  // of the page's block
+  uint32_t tokens = 0;       // of the lease in the page
   uint32_t rung = 0;
 };
 
@@ -29,20 +29,21 @@ struct LoadedPage {
 
 class PageReceiver {
  public:
-  // `pages`: of the group, in position order, as the lease of `tokens` tokens said: of a full group
-  // one for each block, of a sliding one those that it needs, of a state group one. `group`
+  // `pages`: the group's pages in a lease of `tokens` tokens, in position order: one for each block
+  // of a full group, those that a sliding group needs, or the one of a state group. `group`
   // outlives the receiver.
   PageReceiver(const block::LayerGroup& group, uint32_t block_tokens, uint32_t tokens,
                std::vector<ExpectedPage> pages);
 
-  // Forgets what came, for a stream that begins again.
+  // Forgets what was received, for a stream that begins again.
   void Reset();
-  // Takes the next piece; bytes of tokens at or beyond `limit` may be cut off or left out by the
-  // sender. DataLoss saying what is wrong.
+  // Takes the next piece. The sender may cut off or leave out bytes of tokens at or beyond `limit`.
+  // DataLoss says what is wrong.
   absl::Status Take(const FetchedChunk& chunk, uint32_t limit);
-  // What is needed of tokens [0, tokens()) is here, whole and checked.
+  // Returns the tokens of which everything needed is here, whole and checked.
   uint32_t tokens() const;
-  // Of the block; null: none is needed. Of a state group: its one page, whatever the block.
+  // Returns the page of the block; null if none is needed. Of a state group: its one page, whatever
+  // the block.
   const LoadedPage* page(uint32_t block) const;
 
  private:
@@ -54,11 +55,11 @@ class PageReceiver {
   const uint32_t tokens_;
   const std::vector<ExpectedPage> expected_;
   base::Xxh3Stream sum_;
-  std::vector<std::span<const std::byte>> runs_;  // of the piece at hand
-  std::vector<LoadedPage> pages_;                 // whole ones, then the one that is coming in
-  uint64_t page_bytes_ = 0;                       // of the page coming in; 0 = none is
-  uint64_t received_bytes_ = 0;                   // of it
-  size_t whole_ = 0;                              // pages
+  std::vector<std::span<const std::byte>> runs_;  // of the current piece
+  std::vector<LoadedPage> pages_;                 // whole ones, then the incoming one
+  uint64_t page_bytes_ = 0;                       // of the incoming page; 0 if there is none
+  uint64_t received_bytes_ = 0;                   // of the incoming page
+  size_t whole_ = 0;                              // whole pages
 };
 
 }  // namespace prefixd::client

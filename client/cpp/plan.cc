@@ -65,7 +65,7 @@ struct Plan::Impl {
   absl::StatusOr<client::OpenedUnder> Open(base::Deadline deadline);
   absl::Status CheckTarget(uint32_t target) const;
   void AskForMine(uint64_t run_bytes);
-  // What to write the block in, as the daemon's plan advises.
+  // Returns the format to write the block in, as the daemon's plan advises.
   uint32_t FormatOf(const block::BlockPlan& plan) const;
   bool OthersWriteBefore(uint32_t target) const;
 };
@@ -114,7 +114,7 @@ uint32_t Plan::Impl::FormatOf(const block::BlockPlan& plan) const {
   if (rungs.coarser == 0) return rungs.rung;
   for (uint32_t group = 0; group < plan.rungs.size(); ++group) {
     const uint64_t used = pages.rungs_used(group);
-    // Advice shows where there is a choice.
+    // Only a group with several rungs shows the advice.
     if (plan.rungs[group] == block::kNoLimit || std::has_single_bit(used)) continue;
     const auto finest = static_cast<uint32_t>(std::countr_zero(used));
     return plan.rungs[group] > finest ? rungs.Coarser(space->formats()) : rungs.rung;
@@ -125,7 +125,7 @@ uint32_t Plan::Impl::FormatOf(const block::BlockPlan& plan) const {
 void Plan::Impl::AskForMine(uint64_t run_bytes) {
   const uint64_t most =
       std::max<uint64_t>(1, run_bytes / std::max<uint64_t>(1, pages.block_bytes()));
-  uint64_t blocks = 0;  // of the last run
+  uint64_t blocks = 0;  // in the last run
   for (const block::BlockPlan& b : announced->plan.blocks) {
     if (b.state != block::BlockState::kYours) continue;
     const uint32_t format = FormatOf(b);
@@ -162,7 +162,7 @@ absl::StatusOr<CommitInfo> Plan::Impl::Commit(uint32_t target, const CommitOptio
   PREFIXD_RETURN_IF_ERROR(CheckTarget(target));
   const base::Deadline deadline = steady_clock::now() + options.deadline;
   PREFIXD_ASSIGN_OR_RETURN(const client::OpenedUnder opened, Open(deadline));
-  // What others were writing may be here by now: only a new reservation knows.
+  // What others were writing may be stored by now: only a new reservation knows.
   if (announced && OthersWriteBefore(target)) Abandon();
   const std::vector<block::ContentKey> kept = block::CutContent(content, 0, target);
   const client::Published stored =
@@ -246,7 +246,7 @@ Result<CommitInfo> Plan::Commit(uint32_t tokens, const CommitOptions& options) {
     absl::StatusOr<CommitInfo> info = impl_->Commit(tokens, options);
     if (!info.ok()) return {.status = ToPublic(info.status()), .held = {}};
     return {.status = {}, .held = *info};
-  } catch (const std::bad_alloc&) {  // the messages of a long sequence
+  } catch (const std::bad_alloc&) {  // building the messages of a long sequence
     return {.status = {StatusCode::kExhausted, "commit: out of memory"}, .held = {}};
   }
 }

@@ -108,7 +108,7 @@ absl::Status PlanPages::CheckWritten(uint32_t tokens) const {
     const uint32_t first = index * options_.block_tokens;
     if (first >= tokens) break;
     for (uint32_t layer = 0; layer < block.written.size(); ++layer) {
-      // Of sliding layers whole blocks may be left out, of states there is nothing to write.
+      // A sliding layer may leave out whole blocks; a state layer has nothing to write.
       const uint32_t group = space_->layers()[layer].group;
       if (space_->IsState(group) || space_->owner(layer) != layer) continue;
       if (space_->kinds()[group] == block::LayerKind::kSliding && !block.pages[group]) continue;

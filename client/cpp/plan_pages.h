@@ -1,8 +1,8 @@
-// The blocks that a plan stores: those that were asked for, each with a page a group, filled layer
-// by layer from the engine's tensors.
+// The blocks that a plan stores: those that were asked for, each with one page per group, filled
+// layer by layer from the engine's tensors.
 //
-// Not thread-safe. Pages have block_tokens slots and zeros in the unused ones; they stand in
-// staging memory as far as that has room, else on the heap.
+// Not thread-safe. Pages have block_tokens slots and zeros in the unused ones. They are in staging
+// memory as far as that has room, else on the heap.
 #pragma once
 #include <map>
 #include <memory>
@@ -23,29 +23,29 @@ class PlanPages final : public OwnPages {
   struct Options {
     uint32_t block_tokens = 0;
     // Indexes into the layers' formats (format_index.h).
-    uint32_t format = 0;    // that is written
+    uint32_t format = 0;    // the one that is written
     uint64_t coarser = 0;   // mask of those that may be written instead
-    uint64_t readable = 0;  // mask of those in which a block is good as well
+    uint64_t readable = 0;  // mask of those in which a block need not be written again
   };
   PlanPages(std::shared_ptr<const SpaceState> space, const Options& options);
 
-  // Where pages begun from now on stand; null = the heap.
+  // Puts pages begun from now on into `staging`; null = the heap.
   void UseStaging(std::shared_ptr<StagingMemory> staging) {
     states_.UseStaging(staging);
     staging_ = std::move(staging);
   }
-  // The block is to be written, `tokens` of it, in that format.
+  // Asks for `tokens` tokens of a block, in that format.
   void Ask(uint32_t block, uint32_t tokens, uint32_t format);
   // Bytes of the pages of one block.
   uint64_t block_bytes() const;
 
-  // Tokens [begin, begin + count) of a layer that exists; those of blocks that were not asked for
-  // are passed over. InvalidArgument for a gap inside a block, for missing parts, for a format that
-  // no layer has; FailedPrecondition for blocks of several formats of the layer.
+  // Copies in tokens [begin, begin + count) of a layer that exists; passes over those of blocks
+  // that were not asked for. InvalidArgument for a gap inside a block, for missing parts, for a
+  // format that no layer has; FailedPrecondition if the blocks are in several formats of the layer.
   absl::Status Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
-  // InvalidArgument when a block before `tokens` that was asked for is not whole. To be asked
-  // before those blocks are published.
+  // InvalidArgument if a block before `tokens` that was asked for is not whole. Call it before
+  // those blocks are published.
   absl::Status CheckWritten(uint32_t tokens) const;
   // Forgets the blocks that end at or before `tokens`.
   void Drop(uint32_t tokens);
@@ -54,7 +54,7 @@ class PlanPages final : public OwnPages {
   bool IsOwn(uint32_t group, uint32_t block) const override;
   Page own_page(uint32_t group, uint32_t block) const override;
   uint64_t rungs_used(uint32_t group) const override;
-  // Requires: StateLayer() gave `place`.
+  // Requires: `place` comes from StateLayer().
   absl::Status PutState(LayerPlace place, uint32_t tokens, std::span<const std::byte> state) {
     return states_.Put(place, tokens, state);
   }
@@ -67,11 +67,11 @@ class PlanPages final : public OwnPages {
     uint32_t tokens = 0;
     uint32_t format = 0;
     std::vector<PageMemory> pages{};  // one for each group, none until it is written to
-    std::vector<uint32_t> written{};  // tokens of each layer, from the block's first on
+    std::vector<uint32_t> written{};  // tokens written of each layer, from the block's first on
   };
   absl::Status EnsurePage(uint32_t group, uint32_t rung, PageMemory* page) const;
-  // The group's, of the blocks among the tokens that were asked for; of options_.format when there
-  // are none.
+  // Returns the group's rung for the blocks of tokens [begin, end) that were asked for; that of
+  // options_.format if there are none.
   absl::StatusOr<uint32_t> RungOfBlocks(const block::LayerGroup& group, uint32_t begin,
                                         uint32_t end) const;
 

@@ -19,12 +19,14 @@
 namespace prefixd::client {
 namespace {
 
-// Bytes put before they are published: bounds what a reservation holds in the daemon's RAM.
+// Bytes that are put before they are published. Bounds what a reservation holds in the daemon's
+// RAM.
 constexpr uint64_t kBatchBytes = uint64_t{4} << 20;
-// Of blocks that stand in staging: the daemon takes them in one call.
+// The same for blocks in staging memory, which the daemon takes in one call.
 constexpr uint64_t kStagedBatchBytes = uint64_t{64} << 20;
 
-// Our pages are cut where the plan must cut them. A plan may leave out what is here at its begin.
+// Internal unless the plan's blocks are cut where our pages are and reach `tokens`. A plan may
+// leave out blocks at its begin that the cache has.
 absl::Status CheckPlan(const block::ReservePlan& plan, uint32_t block_tokens, uint32_t tokens) {
   uint32_t at = plan.blocks.empty() ? 0 : plan.blocks.front().first_token;
   if (at % block_tokens == 0) {
@@ -93,10 +95,12 @@ class Publication {
     return plan_.blocks.empty() ? 0 : plan_.blocks.back().first_token + plan_.blocks.back().tokens;
   }
   uint32_t Index(const block::BlockPlan& b) const { return b.first_token / pages_.block_tokens(); }
-  // A full group's page must come; of a sliding one only what is here can.
+  // Whether the plan asks for the block's page of the group.
   bool IsWanted(const block::BlockPlan& b, uint32_t group) const {
     return !space_.IsState(group) && b.rungs[group] != block::kNoLimit;
   }
+  // Whether every page of a full group that the plan asks for is here. Pages of a sliding group may
+  // be left out.
   bool CanGive(const block::BlockPlan& b) const {
     for (uint32_t group = 0; group < groups_; ++group) {
       const bool full = space_.kinds()[group] == block::LayerKind::kFull;
@@ -104,13 +108,14 @@ class Publication {
     }
     return true;
   }
-  // Published under this reservation already.
+  // Whether this reservation has published the block already.
   bool IsDone(const block::BlockPlan& b) const { return b.first_token + b.tokens <= done_tokens_; }
   bool IsMissing(const block::BlockPlan& b) const {
     return b.state != block::BlockState::kPresent && !IsDone(b);
   }
 
-  // True when the announced plan covers what is to be stored, block by block.
+  // Takes over the announced plan if it covers what is to be stored, block by block. Returns false
+  // if there is none of this session, or if it does not and is abandoned.
   bool TakeAnnounced(std::optional<Announced>* announced) {
     if (!announced->has_value() || (*announced)->session != session_) return false;
     const uint32_t end = (*announced)->tokens();
@@ -165,7 +170,7 @@ class Publication {
       if (end > blocks.front().first_token && end <= header.tokens()) header.add_ends(end);
     }
     header.set_lease(request_.lease);
-    // The last one speaks for all before it.
+    // Only the last batch asks for SSD; its answer is about all before it, too.
     if (request_.durability == Durability::kSsd && header.tokens() == target_) {
       header.set_durability(v1::DURABILITY_SSD);
     }
@@ -199,7 +204,8 @@ class Publication {
     return page;
   }
 
-  // Pages of a block that are to be stored: what is missing of it, and snapshots of states.
+  // Adds the pages of a block that are to be stored: those that are missing, and snapshots of
+  // states.
   absl::Status AddPages(const block::BlockPlan& b, std::vector<CutPage>* pages) const {
     for (uint32_t group = 0; IsMissing(b) && group < groups_; ++group) {
       if (!IsWanted(b, group) || !pages_.IsOwn(group, Index(b))) continue;
@@ -268,15 +274,16 @@ class Publication {
     grpc::ByteBuffer bytes;
     v1::CommitReply reply;
     const bool replied = stream.Read(&bytes) && Parse(bytes, &reply);
-    if (replied) stream.Read(&bytes);  // the end: Finish() waits for it
+    if (replied) stream.Read(&bytes);  // reads the end, which Finish() waits for
     PREFIXD_RETURN_IF_ERROR(FromGrpc(stream.Finish()));
     if (!replied) return absl::InternalError("commit: the daemon's answer to Put is not readable");
     return Take(&reply);
   }
 
-  // False when the stream is broken: Finish() says why.
+  // Returns false if the stream is broken; Finish() says why.
   bool PutPage(const CutPage& page, RawStream* stream) const {
-    // The daemon's own sum of the page, where the plan tells its seed: it need not make another.
+    // If the plan tells a seed, the sum with it is the one that the daemon keeps: it need not
+    // compute another.
     const bool planned = !page.block.seeds.empty() && page.block.rungs[page.group] == page.rung;
     const uint64_t seed = planned ? page.block.seeds[page.group] : 0;
     base::Xxh3Stream sum;
@@ -327,7 +334,7 @@ class Publication {
   const OwnPages& pages_;
   const PublishRequest& request_;
   const Session session_;
-  const StagingMemory* const staging_;  // null: everything is sent
+  const StagingMemory* const staging_;  // null if every page is sent
   const uint32_t groups_;
   const uint32_t target_;
   block::ReservePlan plan_;
@@ -344,7 +351,7 @@ std::optional<bool> AdvisesCoarser(const block::ReservePlan& plan,
   for (auto b = plan.blocks.rbegin(); b != plan.blocks.rend(); ++b) {
     if (b->state == block::BlockState::kPresent) continue;
     for (size_t group = 0; group < b->rungs.size(); ++group) {
-      // Advice shows where there is a choice.
+      // Only a group with several rungs shows the advice.
       if (b->rungs[group] == block::kNoLimit || std::has_single_bit(writable[group])) continue;
       return b->rungs[group] > static_cast<uint32_t>(std::countr_zero(writable[group]));
     }
@@ -387,7 +394,7 @@ Published Publish(Core& core, const SpaceState& space, const OwnPages& pages,
     if (reservation) core.farewells().Abandon(request.opened.space.session, reservation);
     announced->reset();
   } else if (announced->has_value() && publication.used_up()) {
-    announced->reset();  // complete: the daemon has ended it
+    announced->reset();  // the reservation is complete: the daemon has ended it
   }
   Published published = publication.TakePublished(status);
   core.counts().Committed(status.ok(), published.info);

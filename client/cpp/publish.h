@@ -1,7 +1,7 @@
-// Storing own blocks of a sequence: reserve, point at those in staging, send the others, declare
+// Stores own blocks of a sequence: reserves, points at those in staging, sends the others, declares
 // the ends.
 //
-// Thread-safe as far as `pages` is not changed meanwhile.
+// Thread-safe as long as `pages` is not changed meanwhile.
 #pragma once
 #include <optional>
 #include <span>
@@ -27,33 +27,34 @@ struct Announced {
   }
 };
 
-// What is missing of a sequence. `writable`: for each group the mask of rungs in which a block that
-// is here needs no writing; the daemon plans to write one of them.
+// Asks what the cache lacks of a sequence. `writable`: for each group the mask of rungs in which a
+// stored block need not be written again; the daemon plans to write one of them.
 struct ReserveQuestion {
   OpenedUnder opened;
   block::SequenceView sequence;
   uint32_t block_tokens = 0;
   std::vector<uint64_t> writable;
   std::span<const uint32_t> turn_ends{};
-  bool seeds = false;  // the pages will be sent: the plan is to tell the seeds of their sums
+  bool seeds = false;  // the pages will be sent: the plan should tell the seeds of their sums
   base::Deadline deadline;
 };
-// The plan's blocks go gapless from the sequence's first token, or from a block border, to its end.
+// Makes the reservation. The plan's blocks follow each other without gaps from the sequence's first
+// token, or from a block border, to its end.
 absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
                                   const ReserveQuestion& question);
 
-// Whether the daemon wants new blocks in a coarser rung than the finest of `writable`, by the last
-// block that the plan leaves to somebody. nullopt: it leaves none.
+// Returns whether the daemon wants new blocks in a coarser rung than the finest of `writable`,
+// judged by the last block that somebody has to write. nullopt if there is none.
 std::optional<bool> AdvisesCoarser(const block::ReservePlan& plan,
                                    std::span<const uint64_t> writable);
 
 struct PublishRequest {
   OpenedUnder opened;
   block::SequenceView sequence;   // exactly the tokens to store
-  uint32_t committed_tokens = 0;  // those before are done
+  uint32_t committed_tokens = 0;  // tokens before these are done
   bool sequence_end = false;
   std::span<const uint32_t> ends{};  // further ends among the tokens, ascending
-  bool lease = false;                // on the published pages
+  bool lease = false;                // whether to lease the published pages
   Durability durability = Durability::kRam;
   base::Deadline deadline;
 };
@@ -69,12 +70,12 @@ struct Published {
   CommitInfo info;
   std::vector<PublishedLease> leases;
   absl::Status status;
-  std::optional<bool> coarser{};  // what a new plan advised
+  std::optional<bool> coarser{};  // what the plan advised, if a new one was made
 };
 
-// Sends only own pages, only blocks that the daemon lacks, a few MiB at a time, so that what was
-// published stays published when a later piece fails. Uses `announced` when it fits, and empties it
-// when it is used up; a reservation that is not used up and of no further use is abandoned.
+// Sends only own pages, only of blocks that the daemon lacks, a few MiB at a time, so that what was
+// published stays published if a later piece fails. Uses `announced` if it fits, and empties it
+// when it is used up. Abandons a reservation that is not used up and of no further use.
 Published Publish(Core& core, const SpaceState& space, const OwnPages& pages,
                   const PublishRequest& request, std::optional<Announced>* announced);
 

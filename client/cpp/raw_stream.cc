@@ -10,20 +10,20 @@ namespace prefixd::client {
 
 namespace {
 
-// gRPC receives into memory that malloc gives and takes a megabyte at a time. As it starts, glibc
-// hands such memory back to the kernel at once, and every piece pays for its pages anew: a third of
-// what a Fetch costs this process. Once a large block has been freed, it keeps as much; see
-// M_MMAP_THRESHOLD in mallopt(3). Other allocators are not changed by this.
+// gRPC receives into blocks of a megabyte from malloc. At first glibc hands such blocks back to the
+// kernel when they are freed, and every piece pays for its pages anew: a third of what a Fetch
+// costs this process. Once a larger block has been freed, glibc keeps as much; see M_MMAP_THRESHOLD
+// in mallopt(3). Other allocators are not changed by this.
 void KeepReceiveMemory() {
   constexpr size_t kKept = size_t{16} << 20;
   [[maybe_unused]] static const bool once = [] {
-    void* volatile block = std::malloc(kKept);  // volatile: else the compiler leaves both out
+    void* volatile block = std::malloc(kKept);  // volatile: else the compiler leaves both calls out
     std::free(block);
     return true;
   }();
 }
 
-// Names it to the daemon.
+// Returns the CPU of this thread, if the daemon should know it, and names it in `context`.
 std::optional<int> OwnCpu(const std::string& address, grpc::ClientContext* context) {
   const std::optional<int> cpu = wire::CpuToName(address);
   if (cpu.has_value()) context->AddMetadata(wire::kCpuKey, std::to_string(*cpu));

@@ -1,8 +1,8 @@
-// One streaming call whose messages are bytes: for pages, which travel between the socket and their
-// place in memory with one copy and no message object. On the wire it is the proto's messages.
+// A streaming call whose messages are bytes: for pages, which travel between the socket and their
+// place in memory with one copy and no message object. On the wire they are the proto's messages.
 //
-// One thread, which stays on its CPU while the stream is long (wire/stream_cpu.h); but Cancel of
-// the context may come from any.
+// Used by one thread, which stays on its CPU while the stream is long (wire/stream_cpu.h). Any
+// thread may cancel the context.
 #pragma once
 #include <grpcpp/channel.h>
 #include <grpcpp/completion_queue.h>
@@ -18,8 +18,8 @@
 
 namespace prefixd::client {
 
-// A connection for streams of pages alone, made with the first of them. Nobody waits on it but the
-// thread that reads them, and that thread receives them itself.
+// A connection for streams of pages alone, made with the first of them. Only the thread that reads
+// a stream waits on it, and receives the pages itself.
 struct PageChannel {
   std::string address;
   std::shared_ptr<grpc::Channel> channel;
@@ -27,22 +27,22 @@ struct PageChannel {
 
 class RawStream {
  public:
-  // Begins the call. `method`: "/prefixd.v1.PrefixCache/Fetch". `context` outlives this and has a
-  // deadline, which ends every wait below.
+  // Begins the call. `method`: "/prefixd.v1.PrefixCache/Fetch". `context` must outlive this object
+  // and have a deadline, which ends every wait below.
   RawStream(const PageChannel& channel, const std::string& method, grpc::ClientContext* context);
-  ~RawStream();  // cancels what was not finished
+  ~RawStream();  // cancels a call that was not finished
   RawStream(const RawStream&) = delete;
   RawStream& operator=(const RawStream&) = delete;
 
-  // False: the call is over, Finish() says why.
+  // These return false if the call is over; Finish() says why.
   bool Write(const grpc::ByteBuffer& message, bool last = false);
   bool WritesDone();
   bool Read(grpc::ByteBuffer* message);
-  // Once. Requires: everything was read, or the call was cancelled.
+  // Call it once. Requires: everything was read, or the call was cancelled.
   grpc::Status Finish();
 
  private:
-  // Waits for the one operation under way.
+  // Waits for the one operation under way. Returns false if it failed.
   bool Done();
 
   grpc::ClientContext* const context_;

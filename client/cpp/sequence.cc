@@ -131,7 +131,7 @@ Result<CommitInfo> Sequence::Commit(const CommitOptions& options) {
   if (!impl_) return {.status = ToPublic(NoSequence()), .held = {}};
   try {
     return ToResult(impl_->Commit(options));
-  } catch (const std::bad_alloc&) {  // the messages of a long sequence
+  } catch (const std::bad_alloc&) {  // building the messages of a long sequence
     return {.status = {StatusCode::kExhausted, "commit: out of memory"}, .held = {}};
   }
 }

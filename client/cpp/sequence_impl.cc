@@ -35,7 +35,7 @@ Sequence::Impl::Impl(std::shared_ptr<client::Core> core_in,
              .head_tokens = options_in.head_tokens,
              .head_rung = options_in.head_format,
              .coarser = options_in.coarser_formats}) {
-  options.content = {};  // the caller's memory
+  options.content = {};  // pointed into the caller's memory
 }
 
 std::span<const uint32_t> Sequence::Impl::snapshots_wanted() const {
@@ -107,7 +107,7 @@ void Sequence::Impl::LookUp() { LookedUp(TryLookUp()); }
 void Sequence::Impl::LookedUp(const absl::Status& status) {
   turn_ends.insert(turn_ends.end(), options.turn_ends.begin(), options.turn_ends.end());
   std::ranges::sort(turn_ends);
-  options.turn_ends = {};  // the caller's memory
+  options.turn_ends = {};  // pointed into the caller's memory
   match.status = ToPublic(status);
   core->counts().LookedUp(status.ok(), tokens.size(), status.ok() ? match.restorable_tokens : 0);
   const uint32_t block_tokens = pages.block_tokens();
@@ -130,7 +130,7 @@ absl::Status Sequence::Impl::TryLookUp() {
   PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, OpenForLookUp(deadline));
   client::Question question{
       .opened = opened, .sequence = {.tokens = tokens, .content = content}, .options = options};
-  // Only tokens that the lease does not cover travel, when it is this session's and whole.
+  // If the lease is this session's and whole, only tokens that it does not cover travel.
   const bool goes_on = leased && held && held->attachment == opened.attachment &&
                        leased->usable_tokens() == leased->plan().tokens &&
                        leased->plan().tokens < std::min<size_t>(tokens.size(), options.max_tokens);
@@ -146,7 +146,7 @@ absl::Status Sequence::Impl::TryLookUp() {
   return absl::OkStatus();
 }
 
-// `extends`: the lease is the one that was held.
+// `extends`: `found` extends the lease that is held.
 void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswer found,
                           bool extends) {
   DropReservation();
@@ -159,7 +159,8 @@ void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswe
   if (!found.pages) return;
   const Held fresh{opened.attachment, found.lease};
   if (found.match.restorable_tokens < pages.complete_tokens()) {
-    // What the sequence has is more. A lease that went on holds more than is read of it.
+    // The sequence has more tokens. An extended lease stays, although it covers more than is read
+    // of it.
     if (!extends) GiveBackUnused(fresh);
     return;
   }
@@ -195,7 +196,7 @@ void Sequence::Impl::JoinLease(uint64_t epoch, block::LeaseId lease) {
 
 void Sequence::Impl::Append(std::span<const uint32_t> more) {
   Settle();
-  // What was promised before must be there before it can go on.
+  // The tokens promised before must be here before the lease can go on.
   bool short_of = false;
   for (int layer = 0; HasLayer(layer); ++layer) short_of = !Ready(layer).ok() || short_of;
   if (short_of) Restart();
@@ -251,7 +252,7 @@ void Sequence::Impl::Release(const ReleaseInfo& info) {
   if (worth.used_tokens == ReleaseInfo::kAsRead)
     worth.used_tokens = std::min(read_tokens, restorable_tokens());
   if (load) load->Cancel();
-  // Nobody may be given a pointer into pages that the daemon may use again.
+  // Nobody may get a pointer into pages that the daemon may use again.
   pages.Restart(nullptr, 0);
   for (const Held& old : std::exchange(published, {})) GiveBackUnused(old);
   if (held) GiveBack(*held, worth);
@@ -267,7 +268,7 @@ void Sequence::Impl::GiveBack(const Held& lease, const ReleaseInfo& info) {
   released.set_first_token_us(Micros(info.first_token));
   const bool is_load = held && held->lease == lease.lease && load;
   released.set_load_us(is_load ? Micros(load->duration()) : 0);
-  // One bad number would refuse the others of the call, too.
+  // One bad number would make the daemon refuse the whole call.
   const double rate = info.prefill_tokens_per_s;
   released.set_prefill_tokens_per_s(std::isfinite(rate) ? std::max(0.0, rate) : 0);
   core->farewells().Release(lease.attachment->session(), std::move(released));
@@ -307,13 +308,13 @@ absl::StatusOr<std::shared_ptr<client::StoreJob>> Sequence::Impl::PrepareStore(
 absl::StatusOr<CommitInfo> Sequence::Impl::TakeStored(client::StoreJob& job) {
   announced = std::move(job.announced);
   const auto target = static_cast<uint32_t>(job.tokens.size());
-  pages.DropStates(target);  // stored, or not worth another try
+  pages.DropStates(target);  // they are stored, or not worth another try
   if (!job.opened) return job.status;
-  // Refused blocks are not offered at every token.
+  // Counts refused blocks too: they are not offered again with every token.
   committed_tokens =
       std::max(committed_tokens, target / pages.block_tokens() * pages.block_tokens());
   if (job.opened->space.block_tokens == pages.block_tokens()) {
-    pages.UseStaging(job.opened->attachment->staging());  // a new session has a new one
+    pages.UseStaging(job.opened->attachment->staging());  // a new session has new staging memory
   }
   Follow(job.published.coarser);
   SwapPublished(*job.opened, job.published, target);
@@ -355,7 +356,7 @@ void Sequence::Impl::Settle() {
 
 void Sequence::Impl::SettleBefore(uint32_t begin) {
   if (!storing) return;
-  const size_t block_tokens = pages.block_tokens();  // the tail was copied
+  const size_t block_tokens = pages.block_tokens();  // whole blocks only: the tail was copied
   if (begin < storing->job().tokens.size() / block_tokens * block_tokens) Settle();
 }
 
@@ -367,7 +368,8 @@ absl::StatusOr<CommitInfo> Sequence::Impl::FinishCommit() {
   return info;
 }
 
-// Own pages that the daemon holds for us now are read there, and their memory is free again.
+// Own pages that the daemon has leased to us are read in the arena from now on, and their memory is
+// freed.
 void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
                                    const client::Published& stored, uint32_t tokens) {
   for (const client::PublishedLease& lease : stored.leases) {
@@ -386,7 +388,7 @@ void Sequence::Impl::SwapPublished(const client::OpenedUnder& opened,
                          .page_tokens = column.page_tokens(i),
                          .rung = column.rung(i)});
         const uint32_t block = lease.first_block + static_cast<uint32_t>(i);
-        // A tail's page has other tokens behind it than those that were appended meanwhile.
+        // The stored page of a tail lacks the tokens that were appended meanwhile.
         const bool full = (uint64_t{block} + 1) * pages.block_tokens() <= tokens;
         if (full && page && pages.Swap(group, block, *page)) swapped = true;
       }

@@ -1,4 +1,4 @@
-// What a Sequence is inside. Belongs to one thread at a time.
+// Implementation of Sequence. Belongs to one thread at a time.
 #pragma once
 #include <memory>
 #include <optional>
@@ -33,31 +33,31 @@ struct Sequence::Impl {
   std::vector<uint32_t> tokens;
   std::vector<block::ContentKey> content;
   MatchInfo match;
-  bool tokens_known = true;  // false: joined, the lease is another's
+  bool tokens_known = true;  // false if joined: the lease is another process's
 
-  std::optional<Held> held;                     // what `load` reads
+  std::optional<Held> held;                     // the lease that `load` reads
   std::shared_ptr<client::CachedPages> load;    // null without a lease
-  std::shared_ptr<client::LeasedPages> leased;  // the same, when it is read in place
-  std::vector<Held> published;                  // leases on own pages that were swapped
+  std::shared_ptr<client::LeasedPages> leased;  // the same object if it is read in place
+  std::vector<Held> published;  // leases on own pages that were swapped for the arena's
   client::SequencePages pages;
 
   std::optional<client::Announced> announced;
   std::unique_ptr<client::BackgroundStore> storing;  // begun by StartCommit, not yet settled
-  CommitInfo stored;                // by those that were settled, until FinishCommit() tells
-  absl::Status store_status;        // the first that failed
-  std::vector<uint32_t> turn_ends;  // that no Commit() has declared yet, ascending
+  CommitInfo stored;                // by background commits since the last FinishCommit()
+  absl::Status store_status;        // the first error among them
+  std::vector<uint32_t> turn_ends;  // those that no Commit() has declared yet, ascending
   bool parked = false;
-  uint32_t committed_tokens = 0;  // whole blocks up to here need no further look
-  uint32_t end_tokens = 0;        // the last end that was declared
-  uint32_t read_tokens = 0;       // of a Lease: the end of what its engine took
+  uint32_t committed_tokens = 0;  // whole blocks up to here are cached, stored or refused
+  uint32_t end_tokens = 0;        // the last sequence end that was declared
+  uint32_t read_tokens = 0;       // for a Lease: the end of the tokens that its engine took
 
   bool HasLayer(int layer) const {
     return layer >= 0 && static_cast<size_t>(layer) < space->layers().size();
   }
   uint32_t restorable_tokens() const;
-  // Waits for the layer's pages. FailedPrecondition when a page turned out bad.
+  // Waits for the layer's pages. FailedPrecondition if the cached tokens fell short.
   absl::Status Ready(int layer, base::Deadline until = base::Deadline::max()) const;
-  // SequencePages::Gather, counted.
+  // Calls SequencePages::Gather and counts the bytes.
   absl::Status Gather(const client::LayerTokens& range, const MutablePackedView& key,
                       const MutablePackedView& value) const;
   std::span<const uint32_t> snapshots_wanted() const;
@@ -68,40 +68,42 @@ struct Sequence::Impl {
   // Fills match, held, load and pages. An error leaves the sequence with what it had.
   void LookUp();
   absl::Status TryLookUp();
-  // The parts of a lookup, for one of several sequences at once.
+  // The parts of a lookup, for a SequenceSet, which looks several sequences up at once.
   absl::StatusOr<client::OpenedUnder> OpenForLookUp(base::Deadline deadline);
   void Take(const client::OpenedUnder& opened, client::LookUpAnswer found, bool extends);
   void LookedUp(const absl::Status& status);
-  // What Extend() does before it looks up.
+  // Appends `more` tokens; Extend() then looks them up.
   void Append(std::span<const uint32_t> more);
-  // Drops what lies beyond; fewer than are cached. Requires: space->regular().
+  // Drops everything beyond `usable` tokens. Requires: space->regular(), unless `usable` is 0 or
+  // covers all cached tokens.
   void CutTo(uint32_t usable);
   void JoinLease(uint64_t epoch, block::LeaseId lease);
   uint32_t Extend(std::span<const uint32_t> more, const BeginOptions& with);
   uint32_t Restart();
   void Park();
-  void Forget();  // all but the tokens: as before the first lookup
+  void Forget();  // drops all but the tokens, as before the first lookup
   void Release(const ReleaseInfo& info);
 
   absl::StatusOr<CommitInfo> Commit(const CommitOptions& with);
   bool StartCommit(const CommitOptions& with);
   absl::StatusOr<CommitInfo> FinishCommit();
-  // Waits for what StartCommit() began. Whoever changes more than the end of the sequence calls it
-  // first.
+  // Waits for what StartCommit() began and takes its result. Call it before changing more than the
+  // end of the sequence.
   void Settle();
-  // Before tokens from `begin` on are written.
+  // The same, before tokens from `begin` on are written, if that touches a block that is being
+  // stored.
   void SettleBefore(uint32_t begin);
 
  private:
-  // What Commit() would store; null when that is nothing.
+  // Returns what Commit() would store; null if that is nothing.
   absl::StatusOr<std::shared_ptr<client::StoreJob>> PrepareStore(const CommitOptions& with,
                                                                  bool copy_tail);
   absl::StatusOr<CommitInfo> TakeStored(client::StoreJob& job);
-  // tokens: what was stored; the sequence may be longer by now.
+  // `tokens`: how many were stored; the sequence may be longer by now.
   void SwapPublished(const client::OpenedUnder& opened, const client::Published& published,
                      uint32_t tokens);
-  void Follow(std::optional<bool> coarser);  // the daemon's advice, if it gave one
-  // `info`: with used_tokens told.
+  void Follow(std::optional<bool> coarser);  // takes the daemon's advice, if it gave one
+  // Requires: info.used_tokens is not kAsRead.
   void GiveBack(const Held& lease, const ReleaseInfo& info);
   void GiveBackUnused(const Held& lease) { GiveBack(lease, {.used_tokens = 0}); }
   void DropReservation();

@@ -15,8 +15,8 @@
 namespace prefixd::client {
 namespace {
 
-// Of one layer: with the others of its model it is more than the caches hold, and what an engine
-// reads first would be gone from them.
+// Bytes of one layer from which Gather goes past the caches: together with the model's other layers
+// they are more than the caches hold, and what an engine reads first would be gone from them.
 constexpr uint64_t kPastCachesFrom = uint64_t{1} << 20;
 
 absl::Status CheckTensor(const char* name, const TensorView& view, uint32_t dim) {
@@ -34,7 +34,7 @@ absl::Status CheckTensor(const char* name, const TensorView& view, uint32_t dim)
   return absl::OkStatus();
 }
 
-// The view from its row `first_row` on, dense strides filled in.
+// Returns the view from its row `first_row` on, with strides of 0 filled in.
 kernels::TensorView ViewFrom(const TensorView& view, uint32_t dim, uint32_t tensor_tokens,
                              uint32_t first_row) {
   const size_t token_stride = view.token_stride ? view.token_stride : dim;
@@ -95,7 +95,7 @@ uint32_t SequencePages::complete_tokens() const {
     }
   }
   if (tokens != ~uint32_t{0}) return tokens;
-  const std::vector<State> states = states_.Whole(cached_tokens_, tokens);  // there is nothing else
+  const std::vector<State> states = states_.Whole(cached_tokens_, tokens);  // only state layers
   return states.empty() ? cached_tokens_ : states.back().tokens;
 }
 
@@ -433,7 +433,7 @@ uint64_t SequencePages::rungs_used(uint32_t group) const {
     if (page.bytes != nullptr) mask |= uint64_t{1} << page.rung;
   }
   for (const Own& own : own_[group]) mask |= uint64_t{1} << own.place.rung;
-  // Of a sliding group there may be no page at all.
+  // A sliding group may have no page at all.
   return mask != 0 ? mask | RungsOf(layers, write_rungs_.coarser) : RungsOf(layers, ~uint64_t{0});
 }
 

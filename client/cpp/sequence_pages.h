@@ -1,9 +1,9 @@
-// The blocks of one sequence: cached pages where they stand, then pages of our own that grow as the
-// engine appends. A block that the cache holds in part becomes an own page by copying its tokens,
-// in the donor's format, never by quantizing them again. An own page that was stored may be swapped
-// for the arena's.
+// The blocks of one sequence: cached pages where they are, then own pages that grow as the engine
+// appends. A block that the cache holds in part becomes an own page by copying its tokens, in the
+// donor's format, never by quantizing them again. An own page that was stored may be swapped for
+// the arena's.
 //
-// Not thread-safe. Own pages have block_tokens slots and zeros in the unused ones; they stand in
+// Not thread-safe. Own pages have block_tokens slots and zeros in the unused ones. They are in
 // staging memory as far as that has room, else on the heap.
 #pragma once
 #include <memory>
@@ -30,13 +30,13 @@ struct LayerTokens {
   uint32_t count = 0;
 };
 
-// Which rung of the ladder a block of our own is written in.
-// Indexes into the layers' formats (format_index.h).
+// In which format own blocks are written: indexes into the layers' formats (format_index.h).
 struct WriteRungs {
   uint32_t rung = 0;
-  uint32_t head_tokens = 0;  // blocks that end at or before it
-  uint32_t head_rung = 0;    // are written in this one
-  uint64_t coarser = 0;      // mask of those that may be written instead of `rung`, if advised
+  // Blocks that end at or before head_tokens are written in head_rung.
+  uint32_t head_tokens = 0;
+  uint32_t head_rung = 0;
+  uint64_t coarser = 0;  // mask of those that may be written instead of `rung`, if advised
 
   bool IsHead(uint32_t block, uint32_t block_tokens) const {
     return (uint64_t{block} + 1) * block_tokens <= head_tokens;
@@ -44,7 +44,8 @@ struct WriteRungs {
   uint32_t OfBlock(uint32_t block, uint32_t block_tokens) const {
     return IsHead(block, block_tokens) ? head_rung : rung;
   }
-  // The next coarser one of so many formats, or `rung`.
+  // Returns the next coarser format that `coarser` allows, below `formats`; `rung` if there is
+  // none.
   uint32_t Coarser(uint32_t formats) const;
 };
 
@@ -53,33 +54,34 @@ class SequencePages final : public OwnPages {
   SequencePages(std::shared_ptr<const SpaceState> space, uint32_t block_tokens,
                 const WriteRungs& write_rungs);
 
-  // Where own pages begun from now on stand; null = the heap.
+  // Puts own pages begun from now on into `staging`; null = the heap.
   void UseStaging(std::shared_ptr<StagingMemory> staging) {
     states_.UseStaging(staging);
     staging_ = std::move(staging);
   }
 
-  // Starts over: tokens [0, cached_tokens) are `load`'s (null when 0), own pages are dropped.
+  // Starts over: `load` has tokens [0, cached_tokens) and is null if there are none. Drops own
+  // pages.
   void Restart(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
-  // Goes on: `load`, which is what it was or a new lease, has tokens [0, cached_tokens); own pages
-  // are dropped. Requires: cached_tokens >= complete_tokens().
+  // Goes on: `load`, the same as before or a new lease, has tokens [0, cached_tokens). Drops own
+  // pages. Requires: cached_tokens >= complete_tokens().
   void Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
-  // Whole blocks begun from now on are written in a coarser rung, or are not.
+  // Sets whether whole blocks begun from now on are written in a coarser format.
   void Advise(bool coarser) { advised_ = coarser; }
-  // Blocks begun so since the last call.
+  // Returns the blocks begun in a coarser format since the last call.
   uint64_t TakeCoarserBlocks() { return std::exchange(coarser_blocks_, 0); }
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t block_tokens() const override { return block_tokens_; }
-  // Tokens that every layer has; layers that keep a state are not asked.
+  // Tokens that every layer has. Layers that keep a state do not count, unless there are no others.
   uint32_t complete_tokens() const;
-  // Snapshots of states. Requires: StateLayer() gave `place`.
+  // Adds a layer's state to the snapshot at `tokens`. Requires: `place` comes from StateLayer().
   absl::Status PutState(LayerPlace place, uint32_t tokens, std::span<const std::byte> state);
-  void DropStates(uint32_t tokens) { states_.Drop(tokens); }  // those of up to so many tokens
-  // The state at cached_tokens(). Requires: as above, and that there are cached tokens whose pages
-  // were waited for.
+  void DropStates(uint32_t tokens) { states_.Drop(tokens); }  // drops those of up to so many tokens
+  // Copies out the state at cached_tokens(). Requires: as above, and that there are cached tokens
+  // whose pages were waited for.
   void CopyState(LayerPlace place, std::span<std::byte> state) const;
 
-  // Requires of all below: the layer exists and its cached pages were waited for.
+  // All below require that the layer exists and its cached pages were waited for.
   //
   // InvalidArgument for a gap, for going back before the cached tokens, for strides that do not
   // hold a row; FailedPrecondition for packed bytes in another format than their block.
@@ -89,15 +91,15 @@ class SequencePages final : public OwnPages {
   absl::Status Gather(const LayerTokens& tokens, const MutablePackedView& key,
                       const MutablePackedView& value) const;
   std::span<const BlockTableEntry> Table(uint32_t layer);
-  // What Gather copies. Requires: it is OK, count > 0.
+  // Returns the bytes that Gather() copies. Requires: it is OK, count > 0.
   uint64_t PayloadBytes(const LayerTokens& tokens) const;
 
-  // What Publish takes.
+  // For Publish().
   Page own_page(uint32_t group, uint32_t block) const override;
   bool IsOwn(uint32_t group, uint32_t block) const override;
-  // The same bytes stand in the arena: they are read there from now on, the own copy goes. False,
-  // and nothing happens, unless the block is our own, full in every layer, and `page` as long, in
-  // the same format.
+  // Reads an own page, whose bytes are in the arena too, from `page` there from now on, and frees
+  // its memory. Returns false, and does nothing, unless the block is our own, full in every layer,
+  // and `page` is as long and in the same format.
   bool Swap(uint32_t group, uint32_t block, const CachedPage& page);
   // Bytes of pages that are read in the arena.
   uint64_t in_place_bytes() const;
@@ -108,7 +110,7 @@ class SequencePages final : public OwnPages {
 
  private:
   struct Own {
-    PageMemory memory;  // none: swapped
+    PageMemory memory;  // none if the page was swapped
     CachedPage place;
   };
   struct LayerState {
@@ -118,17 +120,18 @@ class SequencePages final : public OwnPages {
   };
 
   absl::Status CheckAppend(const LayerTokens& tokens) const;
-  // The rung that all blocks of the tokens, whose bytes are given, have or will have.
+  // Returns the rung that all blocks of the packed tokens have or will have.
   absl::StatusOr<uint32_t> RungOfPacked(const LayerTokens& tokens) const;
   absl::Status EnsureOwn(uint32_t group, uint32_t first_block, uint32_t last_block);
   absl::StatusOr<Own> NewOwn(uint32_t group, uint32_t block);
-  // Decided with the block's first page: one advice for all groups.
+  // Whether the block is written in a coarser format. Decided with its first page: one advice for
+  // all groups.
   bool IsCoarser(uint32_t block);
-  // A swapped page that is about to be written becomes private again.
+  // Makes a swapped page that is about to be written private again.
   absl::Status Unswap(uint32_t group, Own* own) const;
   void Unsettle(uint32_t group, uint32_t block);
   CachedPage PlaceOf(uint32_t group, uint32_t block) const;
-  // Calls visit(block, own page, run of tokens in it) for the blocks of an append.
+  // Calls visit(own page, first slot, first row, count) for each block of an append.
   template <typename Visit>
   absl::Status ForEachOwn(const LayerTokens& tokens, Visit visit);
   uint32_t first_own_block() const { return cached_tokens_ / block_tokens_; }

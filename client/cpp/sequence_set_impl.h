@@ -1,4 +1,4 @@
-// What a SequenceSet is inside. Belongs to one thread at a time.
+// Implementation of SequenceSet. Belongs to one thread at a time.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,9 +13,10 @@ namespace prefixd {
 
 struct SequenceSet::Impl {
   std::shared_ptr<client::Core> core;
-  std::vector<Sequence> members;  // none is empty
+  std::vector<Sequence> members;  // none is without an impl_
 
-  // Each member as after its own lookup; an error leaves them with what they had.
+  // Looks all members up at once. Each is then as after its own lookup; an error leaves them with
+  // what they had.
   void LookUp();
   uint32_t Least() const;
   uint32_t Restart();

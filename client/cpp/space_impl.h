@@ -1,4 +1,4 @@
-// What a Space is inside.
+// Implementation of Space.
 #pragma once
 #include <memory>
 

@@ -23,7 +23,7 @@ absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(UniqueFd fd, u
     return absl::FailedPreconditionError(
         absl::StrCat("staging: the memory has ", info.st_size, " bytes, ", bytes, " were granted"));
   }
-  // Memory that its owner can cut off would be a SIGBUS in the middle of a quantization.
+  // If the daemon could shrink the memory, quantizing into it could end in a SIGBUS.
   if (const int seals = fcntl(fd.get(), F_GET_SEALS); seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return absl::FailedPreconditionError("staging: the memory is not sealed against shrinking");
   }
@@ -31,7 +31,7 @@ absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(UniqueFd fd, u
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("staging: mmap: ", std::strerror(errno)));
   }
-  // A child of fork() is not to keep it, nor to write what the daemon reads.
+  // A child of fork() must not keep it, nor write what the daemon reads.
   madvise(base, bytes, MADV_DONTFORK);
   return std::shared_ptr<StagingMemory>(new StagingMemory(static_cast<std::byte*>(base), bytes));
 }
@@ -41,7 +41,7 @@ StagingMemory::StagingMemory(std::byte* base, uint64_t bytes) : base_(base), byt
 }
 
 StagingMemory::~StagingMemory() {
-  if (owner_ == getpid()) munmap(base_, bytes_);  // in a child something else may stand there
+  if (owner_ == getpid()) munmap(base_, bytes_);  // in a child something else may be mapped there
 }
 
 PageMemory StagingMemory::Allocate(size_t bytes) {

@@ -1,4 +1,4 @@
-// Staging memory: what this worker writes and the daemon reads at Commit. Pages are allocated in
+// Staging memory: this worker writes it and the daemon reads it at Commit. Pages are allocated in
 // it, so that quantizing puts them where the daemon takes them from.
 //
 // Thread-safe. Stays mapped as long as a page in it lives, also beyond its session.
@@ -21,14 +21,14 @@ namespace prefixd::client {
 
 class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
  public:
-  // Maps `bytes` of the descriptor that the daemon handed over. FailedPrecondition when it is
-  // shorter or could be made so.
+  // Maps `bytes` of the descriptor that the daemon handed over. FailedPrecondition if it is shorter
+  // or could be made so.
   static absl::StatusOr<std::shared_ptr<StagingMemory>> Map(UniqueFd fd, uint64_t bytes);
   ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
-  // Contents undefined. None when there is no room.
+  // Allocates a page with undefined contents. None if there is no room.
   PageMemory Allocate(size_t bytes) PREFIXD_EXCLUDES(mutex_);
   // Requires: page.staging == this.
   uint64_t OffsetOf(const PageMemory& page) const {
@@ -49,8 +49,8 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   uint64_t used_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
 };
 
-// A page in `staging` while that has room (null: it has none), else on the heap. Contents
-// undefined; none when memory is out.
+// Allocates a page in `staging`, which may be null, while that has room, else on the heap. Contents
+// are undefined; none if memory is out.
 PageMemory AllocatePage(StagingMemory* staging, size_t bytes);
 
 }  // namespace prefixd::client

@@ -1,4 +1,4 @@
-// Snapshots of a sequence's recurrent layers, layer by layer put together to the pages of their
+// Snapshots of a sequence's recurrent layers, put together layer by layer into the pages of their
 // groups.
 //
 // Not thread-safe. A snapshot that is whole never changes.
@@ -17,8 +17,8 @@
 
 namespace prefixd::client {
 
-// The group of `layer` when it keeps a state of so many bytes. InvalidArgument, in the name of
-// `caller`, when there is no such layer, or it keeps another.
+// Returns the place of `layer` if it keeps a state of `bytes` bytes. InvalidArgument, in the name
+// of `caller`, if there is no such layer or its state has another size.
 absl::StatusOr<LayerPlace> StateLayer(const char* caller, const SpaceState& space, int layer,
                                       size_t bytes);
 
@@ -26,21 +26,22 @@ class StatePages {
  public:
   explicit StatePages(std::shared_ptr<const SpaceState> space);
 
-  // Where pages begun from now on stand; null = the heap.
+  // Puts pages begun from now on into `staging`; null = the heap.
   void UseStaging(std::shared_ptr<StagingMemory> staging) { staging_ = std::move(staging); }
-  // Again for the same layer and position: nothing changes. Requires: StateLayer() gave `place`.
+  // Adds a layer's state to the snapshot at `tokens`. A second state of the same layer and position
+  // changes nothing. Requires: `place` comes from StateLayer().
   absl::Status Put(LayerPlace place, uint32_t tokens, std::span<const std::byte> state);
-  // The whole ones after `begin` up to `end` tokens, ascending.
+  // Returns the whole snapshots at positions in (begin, end], ascending.
   std::vector<OwnPages::State> Whole(uint32_t begin, uint32_t end) const;
-  // Forgets those of up to `tokens`.
+  // Forgets the snapshots at positions up to `tokens`.
   void Drop(uint32_t tokens);
   void Clear() { snapshots_.clear(); }
 
  private:
   struct Snapshot {
     std::vector<PageMemory> pages;          // [group]
-    std::vector<std::vector<bool>> filled;  // [group][layer of it]
-    size_t missing = 0;                     // layers
+    std::vector<std::vector<bool>> filled;  // [group][layer in the group]
+    size_t missing = 0;                     // layers that are not filled
   };
   Snapshot Begin() const;
 

@@ -31,7 +31,7 @@ absl::StatusOr<PageSnapshot> PageSnapshot::Take(const SequencePages& pages, cons
     Page& tail = snapshot.pages_[group].back();
     const uint64_t bytes =
         block::LayoutOfPage(space.groups()[group], tail.rung, block_tokens).page_bytes;
-    PageMemory copy = AllocatePage(bytes);  // on the heap: it is cut into staging anyhow
+    PageMemory copy = AllocatePage(bytes);  // on the heap: Publish() cuts it into staging anyhow
     if (!copy) return absl::ResourceExhaustedError("commit: no memory for a page");
     std::memcpy(copy.get(), tail.memory.get(), bytes);
     tail.memory = std::move(copy);
@@ -79,19 +79,19 @@ void StoreJob::Run() {
   };
   try {
     status = run();
-  } catch (const std::bad_alloc&) {  // the messages of a long sequence
+  } catch (const std::bad_alloc&) {  // building the messages of a long sequence
     status = absl::ResourceExhaustedError("commit: out of memory");
   }
 }
 
 std::unique_ptr<BackgroundStore> BackgroundStore::Start(const std::shared_ptr<StoreJob>& job) {
   auto store = std::unique_ptr<BackgroundStore>(new BackgroundStore(job));
-  // A promise that goes with a dropped task ends the wait too.
+  // If the task is dropped, its promise goes too and ends the wait.
   auto promise = std::make_shared<std::promise<void>>();
   store->ended_ = promise->get_future();
   const bool begun = job->core->StartStore([job, promise] {
     job->Run();
-    job->core = nullptr;  // its threads, this one among them, must not be ended from here
+    job->core = nullptr;  // this is one of the core's threads and must not end them
     promise->set_value();
   });
   return begun ? std::move(store) : nullptr;

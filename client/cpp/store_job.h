@@ -1,8 +1,9 @@
-// One Commit, once it is known what to store: opens the space, publishes. It has its own copies of
-// the tokens and handles on the pages, so that it may run on another thread while the engine
-// appends to the sequence, as long as nobody writes into the pages that are stored.
+// One Commit, once it is known what to store: opens the space and publishes. It has its own copies
+// of the tokens and handles on the pages, so it may run on another thread while the engine appends
+// to the sequence, as long as nobody writes into the pages that are stored.
 //
-// Made and taken apart by the thread that has the sequence; Run() is called once, on any thread.
+// The thread that has the sequence makes it and takes its result. Run() is called once, on any
+// thread.
 #pragma once
 #include <future>
 #include <memory>
@@ -21,11 +22,12 @@
 
 namespace prefixd::client {
 
-// The own pages of a sequence as they are now.
+// The own pages of a sequence as they were when Take() ran.
 class PageSnapshot final : public OwnPages {
  public:
-  // Of the blocks that hold tokens [0, tokens). With copy_tail the block that `tokens` ends in,
-  // which may grow meanwhile, is copied. ResourceExhausted when there is no memory for that.
+  // Takes the pages of the blocks that hold tokens [0, tokens). With copy_tail it copies the block
+  // that `tokens` ends in, which may grow meanwhile. ResourceExhausted if there is no memory for
+  // that.
   static absl::StatusOr<PageSnapshot> Take(const SequencePages& pages, const SpaceState& space,
                                            uint32_t tokens, bool copy_tail);
   uint32_t block_tokens() const override { return block_tokens_; }
@@ -49,7 +51,7 @@ struct StoreJob {
   std::vector<uint32_t> tokens;  // exactly those to store
   std::vector<block::ContentKey> content;
   PageSnapshot pages;
-  uint32_t committed_tokens = 0;  // those before are done
+  uint32_t committed_tokens = 0;  // tokens before these are done
   bool sequence_end = false;
   std::vector<uint32_t> ends;  // of turns, among the tokens
   Durability durability = Durability::kRam;
@@ -58,19 +60,19 @@ struct StoreJob {
 
   void Run();
 
-  // What came of it. `opened` is empty when there is no daemon, or none that knows the space.
+  // The result. `opened` is empty if there is no daemon, or none that opens the space.
   absl::Status status = absl::UnavailableError("commit: the client was ended");
   std::optional<OpenedUnder> opened{};
   Published published{};
 };
 
-// A StoreJob on one of the core's threads.
+// Runs a StoreJob on one of the core's threads.
 class BackgroundStore {
  public:
-  // Null when no thread can be had: `job` is as it was.
+  // Returns null if no thread can be had; `job` is then as it was.
   static std::unique_ptr<BackgroundStore> Start(const std::shared_ptr<StoreJob>& job);
   bool done() const;
-  // Waits. Also returns when the client ended before the job began.
+  // Waits for the job. Also returns if the client ended before the job began.
   StoreJob& Wait();
   const StoreJob& job() const { return *job_; }
 

@@ -11,7 +11,7 @@ bool TaskPool::Submit(std::function<void()> task) {
   if (waiting_.size() >= idle_ && threads_.size() < max_threads_) {
     try {
       threads_.emplace_back([this] { Work(); });
-    } catch (const std::system_error&) {  // no more threads: those there are must do
+    } catch (const std::system_error&) {  // no more threads: the existing ones must do
       if (threads_.empty()) return false;
     }
   }
@@ -54,7 +54,7 @@ void TaskPool::Work() {
       ++running_;
     }
     task();
-    task = nullptr;  // what it holds goes before Drain() says that it is done
+    task = nullptr;  // frees what the task holds before Drain() says that it is done
     base::MutexLock lock(mutex_);
     --running_;
     changed_.NotifyAll();

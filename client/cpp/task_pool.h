@@ -1,4 +1,4 @@
-// A few threads for what must not block the engine: loading pages, giving leases back.
+// A few threads for what must not block the engine: loading and storing pages.
 //
 // Thread-safe. Threads start when work waits for them and stay until Stop().
 #pragma once
@@ -17,11 +17,11 @@ class TaskPool {
   explicit TaskPool(size_t max_threads) : max_threads_(max_threads) {}
   ~TaskPool() { Stop(); }
 
-  // False when the pool is stopped or no thread can be had: the task will not run.
+  // Returns false if the pool is stopped or no thread can be had: the task will not run.
   bool Submit(std::function<void()> task) PREFIXD_EXCLUDES(mutex_);
-  // Waits until everything submitted has run. False at the deadline.
+  // Waits until everything submitted has run. Returns false at the deadline.
   bool Drain(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
-  // Drops what has not begun, waits for what has. Not from a task.
+  // Drops tasks that have not begun and waits for the others. Must not be called from a task.
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
  private:

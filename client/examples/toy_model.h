@@ -1,5 +1,5 @@
-// What an engine brings itself, as small as it gets: a "model" whose Q, K and V are numbers drawn
-// from (token, position, layer) and whose next token is drawn from the attention output.
+// The engine's own part, as small as it gets: a "model" whose Q, K and V are numbers drawn from
+// (token, position, layer) and whose next token is drawn from the attention output.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -1,5 +1,5 @@
-// The whole attachment of an engine: attach, open the space, look the prompt up, append what was
-// computed, attend over the block table, store. Usage: example_worker ADDRESS
+// A whole engine integration: attach, open the space, look the prompt up, append what was computed,
+// attend over the block table, store. Usage: example_worker ADDRESS
 #include <algorithm>
 #include <cstdio>
 
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   pd::Sequence seq = space.value().Begin(tokens, {.max_tokens = prompt - 1});
   uint32_t cached = seq.restorable_tokens(), at = cached, checksum = 0;
   std::vector<float> out;
-  auto pass = [&](uint32_t count) {  // `count` tokens through all layers
+  auto pass = [&](uint32_t count) {  // runs `count` tokens through all layers
     for (int layer = 0; layer < ToyModel::kLayers; ++layer) {
       if (seq.Wait(layer) < cached) return false;  // a cached page turned out bad
       const Qkv x = ToyModel::Project(tokens, at, count, layer);

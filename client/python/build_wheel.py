@@ -1,7 +1,7 @@
 """The build backend of this package (PEP 517): a wheel of the Python files and libprefixd.so.1.
 
-It needs nothing but the standard library, so pip installs without a network. The library is that
-of PREFIXD_LIBRARY, else it is built by cmake from the source tree that this folder stands in.
+It needs nothing but the standard library, so pip installs without a network. The library is that of
+PREFIXD_LIBRARY. Without it, cmake builds the library from the source tree around this folder.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _library(scratch: Path) -> Path:
     given = os.environ.get("PREFIXD_LIBRARY")
     if given:
         library = Path(given)
-        if not library.is_absolute():  # pip runs this in another folder than it was called in
+        if not library.is_absolute():  # pip does not run this in the caller's folder
             raise RuntimeError(f"PREFIXD_LIBRARY is {given}, must be an absolute path")
         if not library.is_file():
             raise RuntimeError(f"PREFIXD_LIBRARY is {given}: there is no such file")

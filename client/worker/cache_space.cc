@@ -35,7 +35,7 @@ absl::StatusOr<Digest> TokenizerDigest(const std::string& dir, const ModelConfig
   return DigestText("prefixd: token ids without a tokenizer");
 }
 
-// Everything that turns keys, so that nobody reads keys that were turned otherwise.
+// Returns everything that turns keys, so that no worker reads keys that were turned in another way.
 RopeSpec RopeOf(const ModelConfig& config) {
   RopeSpec rope;
   rope.theta = config.rope_theta;
@@ -80,7 +80,7 @@ LayerSpec LayerOf(const ModelConfig& config, const LayerShape& shape,
   return layer;
 }
 
-// A client that will never find a daemon: nothing can listen below a device.
+// Returns a client that never finds a daemon: nothing can listen below a device.
 Client PrivateClient(const std::string& name) {
   return Client({.address = "unix:///dev/null/none",
                  .name = name,

@@ -18,7 +18,6 @@ absl::Status Refuse(const std::string& field, const std::string& seen, const std
       absl::StrCat("model config: ", field, " is ", seen, ", this worker reads ", want));
 }
 
-// Null stands for absent: checkpoints write both.
 const json* Find(const json& config, const char* field) {
   const auto found = config.find(field);
   return found == config.end() || found->is_null() ? nullptr : &*found;

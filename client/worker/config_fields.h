@@ -13,10 +13,11 @@ namespace prefixd::worker {
 
 absl::Status Refuse(const std::string& field, const std::string& seen, const std::string& want);
 
-// Null stands for absent: checkpoints write both.
+// Returns the field, or null if it is absent or JSON null: checkpoints write both.
 const nlohmann::json* Find(const nlohmann::json& config, const char* field);
 
-// A number from 1 to 2^24.
+// Returns a number from 1 to 2^24. The functions named ...Or return `otherwise` for an absent
+// field.
 absl::StatusOr<uint32_t> Count(const nlohmann::json& config, const char* field);
 absl::StatusOr<uint32_t> CountOr(const nlohmann::json& config, const char* field,
                                  uint32_t otherwise);
@@ -24,9 +25,9 @@ absl::StatusOr<double> PositiveOr(const nlohmann::json& config, const char* fiel
                                   double otherwise);
 absl::StatusOr<bool> FlagOr(const nlohmann::json& config, const char* field, bool otherwise);
 
-// What else the field holds is refused.
+// Accepts an absent field, or one that holds `wanted`; refuses others.
 absl::Status WantAbsentOr(const nlohmann::json& config, const char* field,
                           const nlohmann::json& wanted);
-absl::Status WantAbsent(const nlohmann::json& config, const char* field);  // or false
+absl::Status WantAbsent(const nlohmann::json& config, const char* field);  // also accepts false
 
 }  // namespace prefixd::worker

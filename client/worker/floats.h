@@ -1,8 +1,8 @@
 // Floats: one block of floats on a cache-line boundary, for weights and activations.
 //
-// A value that owns its memory; movable. Aligned so that a matrix product takes the same path
-// through its kernels in every run: the order of additions, and with it every bit, must not hang on
-// malloc.
+// A value that owns its memory; movable. The alignment makes a matrix product take the same path
+// through its kernels in every run: the order of additions, and with it every bit, must not depend
+// on malloc.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace prefixd::worker {
 class Floats {
  public:
   Floats() = default;
-  // Contents undefined: gigabytes of weights are written once, not twice.
+  // Leaves the contents undefined: gigabytes of weights are written once, not twice.
   explicit Floats(size_t count)
       : data_(new (std::align_val_t{kAlignment}) float[count]), count_(count) {}
   ~Floats() { operator delete[](data_, std::align_val_t{kAlignment}); }

@@ -9,9 +9,10 @@
 namespace prefixd::worker {
 namespace {
 
-constexpr float kNormEpsilon = 1e-6F;  // of q and k
+constexpr float kNormEpsilon = 1e-6F;  // for the norms of q and k
 
-// Convolves the token's channels with those before it, which move up by one token.
+// Convolves the token's channels with those of the tokens before it, which `history` holds. Moves
+// `history` up by one token.
 void Convolve(const DeltaShape& shape, const DeltaWeights& weights, const float* row,
               float* history, float* out) {
   const size_t channels = shape.channels(), before = shape.convolution - 1;
@@ -26,7 +27,7 @@ void Convolve(const DeltaShape& shape, const DeltaWeights& weights, const float*
   std::copy_n(row, channels, history + (before - 1) * channels);
 }
 
-// To length 1, times `scale`.
+// Scales `vector` to length `scale`.
 void Normalize(std::span<float> vector, float scale) {
   float squares = 0;
   for (const float x : vector) squares += x * x;
@@ -39,10 +40,10 @@ struct Head {
   const float* key;
   const float* value;
   float decay;
-  float correction;  // how much of what is wrong is put right
+  float correction;  // share of the error that is corrected
 };
 
-// memory: [value_dim][key_dim]
+// Updates `memory`, [value_dim][key_dim], by one token and reads the result for its query.
 void Recall(const DeltaShape& shape, const Head& head, float* memory, float* out) {
   for (size_t v = 0; v < shape.value_dim; ++v) {
     float* row = memory + v * shape.key_dim;

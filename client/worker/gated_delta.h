@@ -1,8 +1,9 @@
-// The gated delta rule of Qwen3-Next's linear layers: a short convolution over q, k and v, then a
-// matrix for each value head that forgets, corrects and is read, token by token, in float32.
+// The gated delta rule of Qwen3-Next's linear layers, computed in float32, token by token: a short
+// convolution over q, k and v, then for each value head a matrix that forgets, is corrected and is
+// read.
 //
-// Pure functions of their arguments: a token's result depends on the state before it and its row
-// alone, so that prefill and decoding are the same arithmetic.
+// Pure functions of their arguments. A token's result depends only on its row and the state before
+// it, so prefill and decoding are the same arithmetic.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -21,7 +22,7 @@ struct DeltaWeights {
   SharedMatrix out;                 // [hidden, values]
 };
 
-// Where the parts of a token's projections stand, in floats.
+// Offsets of the parts of a token's projections, in floats.
 struct DeltaRow {
   explicit DeltaRow(const DeltaShape& shape)
       : z(shape.channels()),
@@ -32,11 +33,11 @@ struct DeltaRow {
   const size_t floats;
 };
 
-// A layer's state: the last convolution - 1 tokens' channels, the oldest first, then
-// [value_heads][value_dim][key_dim]. All zeros before the first token.
+// Returns the number of floats in a layer's state: the channels of the last convolution - 1 tokens,
+// the oldest first, then [value_heads][value_dim][key_dim]. All are zero before the first token.
 size_t DeltaStateFloats(const DeltaShape& shape);
 
-// Takes one token in. `row`: its projections; `state` is changed; out: [values].
+// Adds one token to `state`. `row` holds the token's projections; `out` is [values].
 void DeltaStep(const DeltaShape& shape, const DeltaWeights& weights, float norm_epsilon,
                const float* row, float* state, float* out);
 

@@ -41,7 +41,7 @@ class Generation {
                   .head_tokens = options.quantize.RawTokens(prompt_tokens_, space.block_tokens()),
                   .turn_ends = {&prompt_tokens_, 1},
                   .request_id = prompt.id});
-    model_.UseGrid(space.block_tokens());  // a daemon that came just now may have set another one
+    model_.UseGrid(space.block_tokens());  // a daemon that just came may have set another grid
     answer_.id = prompt.id;
     answer_.prompt_tokens = prompt_tokens_;
     answer_.match = sequence_.match();
@@ -118,7 +118,7 @@ class Generation {
                                                          .end = end,
                                                          .cached = answer_.used_tokens,
                                                          .states = &states_}));
-      if (step.cache_shrank) {  // Wait() has answered for every layer: it cannot take that back
+      if (step.cache_shrank) {  // Wait() returned for every layer: its answer is final
         return absl::InternalError("generate: cached pages vanished while they were in use");
       }
       ++steps;
@@ -151,17 +151,18 @@ class Generation {
     }
   }
 
-  // At the prompt's end, where others may continue, and then block by block, while decoding goes
-  // on. What an earlier one is still busy with, a later one stores too.
+  // Starts a commit while decoding goes on: at the prompt's end, where others may continue, then
+  // block by block. While an earlier commit runs, nothing is started; a later commit stores its
+  // tokens too.
   void StartStoring(const CommitOptions& options) {
     const auto start = Clock::now();
     sequence_.StartCommit(options);
     answer_.store_wait += Since(start);
   }
 
-  // Here a sequence ends: others may continue it, or end here too.
+  // Stores the end of the sequence: others may continue from it, or end here too.
   void Store() {
-    // A next turn goes on right here.
+    // A next turn continues right here.
     if (!PutStates(sequence_, states_).ok()) answer_.store_error = "the states were not taken";
     Count(sequence_.FinishCommit());
     Count(sequence_.Commit({.sequence_end = true, .durability = options_.durability}));

@@ -23,7 +23,7 @@ struct Pair {
   int value = 0;
 };
 
-// The one of `choices` that `text` spells, to the letter: "08" and "+8" are not among them.
+// Returns the choice that `text` spells to the letter: "08" and "+8" are none.
 std::optional<int> OneOf(const std::string& text, const std::vector<int>& choices) {
   for (int choice : choices) {
     if (text == std::to_string(choice)) return choice;
@@ -31,7 +31,7 @@ std::optional<int> OneOf(const std::string& text, const std::vector<int>& choice
   return std::nullopt;
 }
 
-// "8" or "8,4".
+// Parses "8" or "8,4".
 std::optional<Pair> ParsePair(const std::string& text, const std::vector<int>& choices) {
   const size_t comma = text.find(',');
   const std::optional<int> key = OneOf(text.substr(0, comma), choices);

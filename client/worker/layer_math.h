@@ -8,7 +8,7 @@
 
 namespace prefixd::worker {
 
-// out may be `in`. Requires: weight.size() floats at both.
+// `out` may be `in`. Requires: both hold weight.size() floats.
 inline void RmsNorm(const float* in, std::span<const float> weight, float epsilon, float* out) {
   const size_t width = weight.size();
   double squares = 0;

@@ -12,25 +12,25 @@
 
 namespace {
 
-// OpenBLAS's threads wait for the next product awake, for 2^26 cycles unless told otherwise: on
-// cores that attention's threads, or anybody's, need. 2^18 is the 100 us from one product to the
-// next. OpenBLAS reads it while it is loaded, so that the program starts anew with it.
+// Makes OpenBLAS's threads sleep sooner. By default they spin for 2^26 cycles until the next
+// product, on cores that attention's or other threads need. 2^18 is the 100 us from one product to
+// the next. OpenBLAS reads the variable while it is loaded, so the program starts itself again.
 void KeepOpenBlasFromSpinning(char** argv) {
   constexpr const char* kVariable = "OPENBLAS_THREAD_TIMEOUT";
   if (std::getenv(kVariable) != nullptr || setenv(kVariable, "18", 0) != 0) return;
-  execv("/proc/self/exe", argv);  // returns only when it cannot: slower, nothing else
+  execv("/proc/self/exe", argv);  // returns only on failure, which costs speed alone
 }
 
-// With gRPC's own choice, epoll, any thread that waits for the daemon receives what comes for all
-// of them: every piece of a Fetch or Put goes from thread to thread. With poll each receives its
-// own.
+// Makes gRPC use poll. With its own choice, epoll, any thread that waits for the daemon receives
+// the data of all such threads: every piece of a Fetch or Put goes from thread to thread. With poll
+// each thread receives its own.
 void ReceiveOnTheThreadThatReads() { setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0); }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   KeepOpenBlasFromSpinning(argv);
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as prefixd
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as prefixd does
   ReceiveOnTheThreadThatReads();
   prefixd::worker::Options options;
   const std::optional<int> exit_code =

@@ -27,9 +27,10 @@ struct Matrix {
 // Shared matrices never change, so reading needs no lock.
 using SharedMatrix = std::shared_ptr<const Matrix>;
 
-// out[r] = matrix . in[r] for `count` vectors. in: [count, matrix.cols], out: [count, matrix.rows].
-// With the same `count` and threads, vector r's result depends on nothing but in[r] and r: what the
-// other vectors hold, zero or not, changes no bit. Another `count` adds in another order.
+// Computes out[r] = matrix . in[r] for `count` vectors.
+// in: [count, matrix.cols], out: [count, matrix.rows]. With the same `count` and threads, vector
+// r's result depends only on in[r] and r: what the other vectors hold, zero or not, changes no bit.
+// Another `count` adds in another order.
 void Multiply(const Matrix& matrix, uint32_t count, const float* in, float* out);
 
 void SetProductThreads(uint32_t threads);

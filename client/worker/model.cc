@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Floats of a row of the widest projection.
+// Returns the floats in a row of the widest projection.
 size_t ProjectionWidth(const ModelConfig& config, size_t query_width, size_t kv_width) {
   const size_t attention = (config.gated_attention ? 2 : 1) * query_width + 2 * kv_width;
   if (!config.has(LayerType::kGatedDelta)) return attention;
@@ -111,7 +111,8 @@ absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& ste
   return result;
 }
 
-// Zero rows go through a product unseen; stale ones would too, but could be NaN or slow denormals.
+// Zeroes the products' inputs if some rows are idle. Idle rows do not change other rows, but stale
+// ones could hold NaN or slow denormals.
 void Model::ClearIdleRows() {
   if (window_.rows == window_.product) return;
   for (Floats* input : {&normed_, &attended_, &gated_}) input->Fill(0);

@@ -1,4 +1,4 @@
-// The two halves of a layer that remember: attention, and the gated delta rule.
+// The parts of a layer that remember: attention, and the gated delta rule.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -31,7 +31,7 @@ void NormHeads(const std::vector<float>& norm, uint32_t heads, float epsilon, fl
 
 }  // namespace
 
-// queries: rows of queries | keys | values, a head's vector behind the other.
+// `queries`: rows of queries | keys | values, one head's vector after the other.
 absl::Status Model::PrepareHeads(const LayerWeights& weights, bool local_rope, float* queries,
                                  size_t stride) const {
   const KvFormat& format = options_.formats[0];
@@ -140,7 +140,7 @@ absl::Status Model::Delta(Sequence& sequence, uint32_t layer, RecurrentStates* s
   return absl::OkStatus();
 }
 
-// To where the step begins.
+// Brings the state to where the step begins.
 absl::Status Model::BringState(const Sequence& sequence, uint32_t layer,
                                RecurrentState* state) const {
   if (state->tokens == window_.begin) return absl::OkStatus();

@@ -106,7 +106,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& dir) {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   PREFIXD_ASSIGN_OR_RETURN(ModelConfig model, ParseModelConfig(text));
   if (model.name.empty()) {
-    std::error_code error;  // "." and "model/" have no last name; their real path has
+    std::error_code error;  // "." and "model/" have no last name, their real path has one
     model.name = std::filesystem::canonical(dir, error).filename().string();
   }
   return model;

@@ -1,5 +1,5 @@
-// What a Hugging Face config.json says about a decoder of the Llama, Qwen2, Qwen3, Gemma 3 (text)
-// or Qwen3-Next (dense) family, and refusal of what this worker would compute wrongly.
+// Reads a Hugging Face config.json of a decoder of the Llama, Qwen2, Qwen3, Gemma 3 (text) or
+// Qwen3-Next (dense) family, and refuses what this worker would compute wrongly.
 //
 // Plain values.
 #pragma once
@@ -13,13 +13,13 @@ namespace prefixd::worker {
 
 enum class LayerType : uint8_t {
   kFull,        // attends on every token before
-  kSliding,     // on the last `window` and the first `sink_tokens`
+  kSliding,     // attends on the last `window` and the first `sink_tokens`
   kGatedDelta,  // keeps a state of constant size: linear attention and a short convolution
 };
 struct LayerShape {
   LayerType type = LayerType::kFull;
   uint32_t window = 0, sink_tokens = 0;  // kSliding
-  bool local_rope = false;               // turns by local_rope_theta, unscaled
+  bool local_rope = false;               // RoPE turns by local_rope_theta, unscaled
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -29,22 +29,22 @@ struct RopeScaling {
   Type type = Type::kNone;
   double factor = 1;
   // kLlama3: wavelengths above original / low are stretched by factor, those below original / high
-  // are not, what is between goes over.
+  // are kept, and those between are interpolated.
   double low_frequency_factor = 1, high_frequency_factor = 4;
   uint32_t original_tokens = 0;
 };
 
-// Of all kGatedDelta layers.
+// The shape of all kGatedDelta layers.
 struct DeltaShape {
   uint32_t key_heads = 0;
   uint32_t value_heads = 0;  // a multiple of key_heads
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
-  uint32_t convolution = 0;  // tokens that a channel's convolution sees, its own among them
+  uint32_t convolution = 0;  // tokens that a channel's convolution sees, including its own
 
   uint32_t keys() const { return key_heads * key_dim; }
   uint32_t values() const { return value_heads * value_dim; }
-  uint32_t channels() const { return 2 * keys() + values(); }  // that are convolved
+  uint32_t channels() const { return 2 * keys() + values(); }  // channels that are convolved
 };
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };
@@ -65,37 +65,38 @@ struct ModelConfig {
   std::vector<uint32_t> end_tokens;  // an answer stops before them; may be empty
 
   RopeScaling rope_scaling = {};
-  double local_rope_theta = 0;  // 0: no layer has it
-  uint32_t rotary_dim = 0;      // the first channels of a head, which turn; 0 = all
+  double local_rope_theta = 0;  // 0 = no layer has it
+  uint32_t rotary_dim = 0;      // first channels of a head, which RoPE turns; 0 = all
   float attention_scale = 0;    // 0 = 1 / sqrt(head_dim)
-  float embedding_scale = 1;    // of a token's vector
+  float embedding_scale = 1;    // multiplies a token's vector
   Activation activation = Activation::kSilu;
-  bool attention_bias = false;                // q, k and v have one
+  bool attention_bias = false;                // q, k and v have a bias
   bool head_norms = false;                    // q and k are normed head by head, before RoPE
-  bool block_norms = false;                   // what attention and the MLP put out is normed too
+  bool block_norms = false;                   // the outputs of attention and the MLP are normed too
   bool zero_centered_norms = false;           // a norm multiplies with 1 + weight
-  bool gated_attention = false;               // what attention puts out is multiplied with a gate
-  std::vector<LayerShape> layer_shapes = {};  // of each layer; empty: all are full
+  bool gated_attention = false;               // the output of attention is multiplied with a gate
+  std::vector<LayerShape> layer_shapes = {};  // one for each layer; empty = all are full
   DeltaShape delta = {};
 
   LayerShape layer(uint32_t index) const {
     return layer_shapes.empty() ? LayerShape{} : layer_shapes[index];
   }
   bool has(LayerType type) const;
-  // Token id = byte value: such a model takes and gives text without a tokenizer.
+  // True if token ids are byte values: such a model takes and gives text without a tokenizer.
   bool byte_level() const { return vocab_size == 256; }
 };
 
-// InvalidArgument says the field, what it holds and what this worker reads.
+// Parses a config.json. InvalidArgument says the field, what it holds and what this worker reads.
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text);
 
-// mlx-lm's --max-kv-size: layers that attend on every token see the first 4 and the last max - 4
-// only, as its rotating cache keeps them. Layers that slide already, and states, stay as they are.
+// Tokens that are always kept under mlx-lm's --max-kv-size. Layers that attend on every token then
+// see only the first 4 and the last max - 4 tokens, as its rotating cache keeps them. Sliding
+// layers and states stay as they are.
 inline constexpr uint32_t kKeptTokens = 4;
-// InvalidArgument unless max_kv_size > kKeptTokens.
+// Applies --max-kv-size to `config`. InvalidArgument unless max_kv_size > kKeptTokens.
 absl::Status LimitContext(uint32_t max_kv_size, ModelConfig* config);
 
-// `dir`/config.json; NotFound when there is none.
+// Reads `dir`/config.json. NotFound if it cannot be read.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& dir);
 
 }  // namespace prefixd::worker

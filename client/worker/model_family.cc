@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// `scaling`: an object with rope_type, or type in older files.
+// Reads `scaling`, an object with rope_type, or type in older files.
 absl::Status ReadScaling(const json& scaling, ModelConfig* model) {
   const json* type = Find(scaling, "rope_type");
   if (type == nullptr) type = Find(scaling, "type");
@@ -41,7 +41,7 @@ absl::Status ReadScaling(const json& scaling, ModelConfig* model) {
   return absl::OkStatus();
 }
 
-// The layers' types, as a list or as the place of the full ones.
+// Reads the layers' types: from a list, or from the interval between full layers.
 absl::Status ReadLayerTypes(const json& config, const char* every_field, uint32_t every,
                             const char* other_name, const LayerShape& other, ModelConfig* model) {
   model->layer_shapes.assign(model->layers, other);
@@ -70,7 +70,7 @@ absl::Status ReadGemma3(const json& config, ModelConfig* model) {
   PREFIXD_ASSIGN_OR_RETURN(const double scalar,
                            PositiveOr(config, "query_pre_attn_scalar", scalar_default));
   model->attention_scale = static_cast<float>(1 / std::sqrt(scalar));
-  // The reference multiplies in the checkpoint's bfloat16.
+  // The reference multiplies by the root in the checkpoint's bfloat16.
   const float root = std::sqrt(static_cast<float>(model->hidden_size));
   model->embedding_scale = quant::Bf16ToFloat(quant::FloatToBf16(root));
   PREFIXD_ASSIGN_OR_RETURN(model->local_rope_theta,
@@ -104,8 +104,8 @@ absl::Status ReadQwen3Next(const json& config, ModelConfig* model) {
 
 }  // namespace
 
-// A field not named in this file and unknown to us would change the arithmetic too, hence the model
-// type is asked first: these have no others.
+// Reads the model type first: a type that this file does not know may have unknown fields that
+// change the arithmetic. The known types have no others.
 absl::StatusOr<Family> ReadFamily(const json& config) {
   const json* type = Find(config, "model_type");
   if (type != nullptr && *type == json("llama")) return Family::kLlama;
@@ -127,7 +127,7 @@ absl::Status RefuseUnsupported(const json& config, Family family) {
   } else {
     PREFIXD_RETURN_IF_ERROR(WantAbsentOr(config, "num_experts", 0));
   }
-  // Qwen's files name a window that is used only if they say so.
+  // Qwen's files name a window that is used only with use_sliding_window.
   PREFIXD_RETURN_IF_ERROR(WantAbsent(config, "use_sliding_window"));
   if (family == Family::kLlama) PREFIXD_RETURN_IF_ERROR(WantAbsent(config, "sliding_window"));
   for (const char* field : {"attention_bias", "mlp_bias", "quantization_config",
@@ -137,7 +137,7 @@ absl::Status RefuseUnsupported(const json& config, Family family) {
   return absl::OkStatus();
 }
 
-// Newer files keep theta and the scaling in rope_parameters, older ones at the top.
+// Newer files keep theta and the scaling in rope_parameters, older files at the top level.
 absl::Status ReadRope(const json& config, Family family, ModelConfig* model) {
   const double otherwise = family == Family::kGemma3 ? 1e6 : 10000.0;
   const json* parameters = Find(config, "rope_parameters");

@@ -1,4 +1,4 @@
-// What the model families that this worker decodes differ in, as their config.json says it.
+// Reads what differs between the model families that this worker decodes, from their config.json.
 //
 // Pure functions, thread-safe. Errors are InvalidArgument and name the field.
 #pragma once
@@ -13,12 +13,12 @@ enum class Family { kLlama, kQwen2, kQwen3, kGemma3, kQwen3Next };
 
 absl::StatusOr<Family> ReadFamily(const nlohmann::json& config);
 
-// Refuses, by name, what would be computed wrongly.
+// Refuses, by name, fields that this worker would compute wrongly.
 absl::Status RefuseUnsupported(const nlohmann::json& config, Family family);
 
 absl::Status ReadRope(const nlohmann::json& config, Family family, ModelConfig* model);
 
-// What only this family has. Requires: the fields that all have are in `model`.
+// Reads the fields that only this family has. Requires: the fields that all have are in `model`.
 absl::Status ReadFamilyFields(const nlohmann::json& config, Family family, ModelConfig* model);
 
 }  // namespace prefixd::worker

@@ -146,7 +146,7 @@ void DeclareCache(CLI::App& app, Options* options) {
       ->capture_default_str();
 }
 
-// The flags of vllm-mlx in the words of mlx-lm.
+// Translates vllm-mlx's flags to those of mlx-lm.
 absl::Status TakeVllmFlags(Options* options) {
   if (!options->kv_cache_quantization) return absl::OkStatus();
   KvFlags& flags = options->kv_flags;
@@ -160,7 +160,7 @@ absl::Status TakeVllmFlags(Options* options) {
   return absl::OkStatus();
 }
 
-// What CLI11 cannot say.
+// Checks what CLI11 cannot, and sets the options that follow from the flags.
 absl::Status Check(Options* options) {
   if (options->server != "none" && options->server.rfind("unix:", 0) != 0 &&
       options->server.find(':') == std::string::npos) {

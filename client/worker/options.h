@@ -21,9 +21,9 @@ struct Options {
   // Exactly one of model and synthetic is set.
   std::string model;
   std::string synthetic;
-  uint32_t layers = 0;  // of the synthetic model; 0 = all
+  uint32_t layers = 0;  // layers of the synthetic model; 0 = all
 
-  // Exactly one is set.
+  // Exactly one of these is set.
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::string prompts_file;  // "-" = standard input
@@ -35,16 +35,16 @@ struct Options {
   KvFlags kv_flags;
   bool kv_cache_quantization = false;  // vllm-mlx's flags
   std::string kv_cache_bits, kv_cache_group_size;
-  KvFormat kv_format;                // what kv_flags chose
-  std::vector<KvFormat> kv_formats;  // that the space stores: kv_format last
-  QuantizeRule quantize;             // which tokens are raw all the same
+  KvFormat kv_format;                // chosen by kv_flags
+  std::vector<KvFormat> kv_formats;  // formats that the space stores, kv_format last
+  QuantizeRule quantize;             // which tokens stay raw
   std::string kv_warning;            // may be empty
-  uint32_t max_kv_size = 0;          // 0 = all tokens are attended on
-  std::string attention_flag;        // empty = by the format
+  uint32_t max_kv_size = 0;          // 0 = attention sees all tokens
+  std::string attention_flag;        // empty = the format decides
   AttentionModes attention;
-  std::string attention_reason;              // why it is that
-  double verify_hits = 0;                    // share of them
-  Durability durability = Durability::kRam;  // of what is stored at a request's end
+  std::string attention_reason;              // why `attention` is so
+  double verify_hits = 0;                    // share of hits to verify
+  Durability durability = Durability::kRam;  // durability of what is stored at a request's end
   uint32_t threads = 1;
   bool json = false;
 };
@@ -53,8 +53,8 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // a request, or everything, failed
 inline constexpr int kExitUsage = 2;   // the command line is wrong; nothing was done
 
-// Fills `options`. An exit code when the program is done already: help was asked for (written to
-// `out`), or the command line is refused (the reason and the choices go to `err`).
+// Fills `options`. Returns an exit code if the program is done: help was asked for (written to
+// `out`), or the command line is refused (`err` gets the reason and the choices).
 std::optional<int> ParseCommandLine(int argc, const char* const* argv, Options* options,
                                     std::ostream& out, std::ostream& err);
 

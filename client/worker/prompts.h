@@ -1,4 +1,4 @@
-// Where requests come from: one prompt of the command line, or many from JSON lines.
+// The source of requests: one prompt of the command line, or many from JSON lines.
 #pragma once
 #include <cstdint>
 #include <fstream>
@@ -20,18 +20,19 @@ struct Prompt {
   std::vector<uint32_t> tokens;
 };
 
-// One JSON line. InvalidArgument when it is not {"id": ..., "prompt": "text"} or
-// {"id": ..., "tokens": [...]}, when a token is not in the vocabulary, or when text meets a model
-// whose tokens are not bytes. Without an id the request has an empty one.
+// Parses one JSON line. InvalidArgument if it is not {"id": ..., "prompt": "text"} or
+// {"id": ..., "tokens": [...]}, if a token is not in the vocabulary, or if it holds text for a
+// model whose tokens are not bytes. Without an id the request has an empty one.
 absl::StatusOr<Prompt> ParsePromptLine(const std::string& line, const ModelConfig& config);
 
-// Reads the prompts that `options` names, each when it is asked for. One thread at a time.
+// Reads the prompts that `options` names, each when Next() asks for it. One thread at a time.
 class PromptSource {
  public:
   // NotFound when a file cannot be read.
   static absl::StatusOr<PromptSource> Open(const Options& options, const ModelConfig& config);
 
-  // The next request; nullopt at the end; an error for one bad line, after which the next follows.
+  // Returns the next request, nullopt at the end, or an error for one bad line. After an error the
+  // next call reads on.
   absl::StatusOr<std::optional<Prompt>> Next();
 
  private:

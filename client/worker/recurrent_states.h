@@ -12,11 +12,11 @@ namespace prefixd::worker {
 
 struct RecurrentState {
   static constexpr uint32_t kNowhere = ~uint32_t{0};
-  uint32_t tokens = kNowhere;  // that are in it
+  uint32_t tokens = kNowhere;  // tokens that the state has taken in
   std::vector<float> values{};
 
   std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(values)); }
 };
-using RecurrentStates = std::vector<RecurrentState>;  // [model layer]; others' stay empty
+using RecurrentStates = std::vector<RecurrentState>;  // [model layer]; empty for other types
 
 }  // namespace prefixd::worker

@@ -25,7 +25,7 @@ std::string Fixed(double value, int digits) {
   return text;
 }
 
-// 3000 as "3,000".
+// Formats 3000 as "3,000".
 std::string Count(uint64_t value) {
   std::string text = std::to_string(value);
   for (size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");

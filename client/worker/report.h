@@ -9,17 +9,18 @@
 
 namespace prefixd::worker {
 
-// The bytes of a byte-level model's answer; "" for other models, whose text needs a tokenizer.
+// Returns the bytes of a byte-level model's answer; "" for other models, whose text needs a
+// tokenizer.
 std::string AnswerText(const Answer& answer, const ModelConfig& config);
 
-// A few aligned lines, ending with the text (or the token ids) and a newline.
+// Returns a few aligned lines that end with the text (or the token ids) and a newline.
 std::string HumanReport(const Answer& answer, const ModelConfig& config);
 
-// One line without the newline. Times in ms; bytes that are not UTF-8 become U+FFFD in "text",
-// "tokens" has them all. Fields stay and keep their meaning once released.
+// Returns one line without the newline. Times are in ms. In "text", bytes that are not UTF-8 become
+// U+FFFD; "tokens" has them all. Once released, fields stay and keep their meaning.
 std::string JsonReport(const Answer& answer, const ModelConfig& config);
 
-// {"id": ..., "error": ...}
+// Returns {"id": ..., "error": ...}.
 std::string JsonError(const std::string& id, const absl::Status& error);
 
 }  // namespace prefixd::worker

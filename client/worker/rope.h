@@ -1,8 +1,8 @@
 // Rotary position embedding as Hugging Face pairs it: channel i turns with channel i + dim / 2 of
-// the first `dim` channels, the others stay.
+// the first `dim` channels. The other channels stay.
 //
-// Angles are made in float32, as the reference does: at position 8,000 a double would differ from
-// it in the fourth digit of the fastest channel.
+// Angles are computed in float32, as the reference does: at position 8,000 a double would differ
+// from it in the fourth digit of the fastest channel.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ class Rope {
   // Makes Rotate() ready for positions [first, first + count). Not thread-safe.
   void Prepare(uint32_t first, uint32_t count);
 
-  // Turns `heads` vectors, `stride` floats apart, which stand at position first + index.
+  // Turns `heads` vectors, `stride` floats apart, at position first + index.
   void Rotate(uint32_t index, uint32_t heads, size_t stride, float* vectors) const;
 
  private:

@@ -18,7 +18,8 @@ namespace {
 constexpr uint64_t kSeed = 20240611;
 constexpr uint32_t kHeadRows = 4096;
 
-// SplitMix64: every index has its own number, so any part can be made without the parts before it.
+// Returns a random number by SplitMix64. Every index has its own number, so any part can be made
+// without the parts before it.
 uint64_t Random(uint64_t stream, uint64_t index) {
   uint64_t z = (stream * 0xd1342543de82ef95U + index + 1) * 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -26,7 +27,7 @@ uint64_t Random(uint64_t stream, uint64_t index) {
   return z ^ (z >> 31);
 }
 
-// Uniform in [center - spread, center + spread), four from each number.
+// Fills `out` uniformly from [center - spread, center + spread), four from each random number.
 void FillUniform(uint64_t stream, float center, float spread, std::span<float> out) {
   const float unit = spread / 32768.0F;
   for (size_t i = 0; i < out.size(); i += 4) {
@@ -37,7 +38,7 @@ void FillUniform(uint64_t stream, float center, float spread, std::span<float> o
   }
 }
 
-// Keeps a vector's variance through the product.
+// Returns a matrix whose product keeps a vector's variance.
 SharedMatrix RandomMatrix(uint64_t stream, uint32_t rows, uint32_t cols) {
   auto matrix = std::make_shared<Matrix>(rows, cols);
   FillUniform(stream, 0, std::sqrt(3.0F / static_cast<float>(cols)), matrix->values.span());

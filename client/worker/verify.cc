@@ -28,7 +28,7 @@ class PackedTensor {
         codes_(size_t{config.kv_heads} * tokens * row_.codes),
         scales_(size_t{config.kv_heads} * tokens * row_.scales),
         biases_(size_t{config.kv_heads} * tokens * row_.biases) {
-    format_.layout = quant::Layout::kRows;  // what Gather gives, whatever the page's layout
+    format_.layout = quant::Layout::kRows;  // Gather gives rows, whatever the page's layout
   }
   MutablePackedView View() {
     return {.codes = codes_.data(),
@@ -68,7 +68,7 @@ absl::Status Checked(const Status& status) {
   return absl::InternalError(absl::StrCat("verify: ", status.message));
 }
 
-// K and V of one block of a layer, in the format that the block has.
+// K and V of one block of a layer, in the block's format.
 struct BlockRows {
   BlockRows(const KvFormat& kv, const ModelConfig& config, uint32_t tokens)
       : key(kv.key, config, tokens), value(kv.value, config, tokens) {}
@@ -79,7 +79,7 @@ struct BlockRows {
   PackedTensor key, value;
 };
 
-// What is known of every token and block after some layers.
+// The findings about every token and block after the layers added so far.
 class Comparison {
  public:
   Comparison(const Model& model, uint32_t tokens)
@@ -88,7 +88,7 @@ class Comparison {
         identical_(tokens, true),
         worst_((tokens + model.grid() - 1) / model.grid(), 0) {}
 
-  // One layer. A block that a sliding layer does not hold is not compared.
+  // Compares one layer. A block that a sliding layer does not hold is not compared.
   absl::Status Add(Sequence& hit, Sequence& cold, int layer) {
     const std::span<const BlockTableEntry> hits = hit.block_table(layer);
     const std::span<const BlockTableEntry> colds = cold.block_table(layer);
@@ -126,7 +126,8 @@ class Comparison {
   }
 
  private:
-  // Relative RMS of the block that begins at `begin`.
+  // Returns the relative RMS difference of the block at `begin`: 0 if all bytes are the same,
+  // infinity if a value is not finite.
   double Difference(const PackedTensor& hit, const PackedTensor& cold, uint32_t begin,
                     uint32_t count, bool same_format) {
     double squares = 0, all = 0;
@@ -151,8 +152,8 @@ class Comparison {
   const Model& model_;
   const uint32_t tokens_;
   std::vector<bool> identical_;
-  std::vector<double> worst_;  // of each block
-  double bound_ = 0;           // of the coarsest format seen
+  std::vector<double> worst_;  // worst difference of each block
+  double bound_ = 0;           // bound of the coarsest format seen
   std::vector<float> a_, b_;
 };
 

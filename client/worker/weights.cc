@@ -25,7 +25,7 @@ void AddOne(std::vector<float>* norm) {
   for (float& weight : *norm) weight += 1;
 }
 
-// Reads tensors by name and remembers which, so that none is left over unseen.
+// Reads tensors by name, and remembers which ones, so that CheckNoneLeft() finds the others.
 class TensorReader {
  public:
   explicit TensorReader(const interop::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -65,7 +65,7 @@ class TensorReader {
     return Read(name, {size}, out->data());
   }
 
-  // The matrices of `names`, which stand under one another; rows[i] belongs to names[i].
+  // Reads the matrices of `names` into one, one below the other. names[i] has rows[i] rows.
   absl::StatusOr<SharedMatrix> ReadStacked(const std::vector<std::string>& names,
                                            const std::vector<uint32_t>& rows, uint32_t cols) {
     uint32_t total = 0;
@@ -79,7 +79,8 @@ class TensorReader {
     return matrix;
   }
 
-  // A tensor that nobody read (a bias, a norm of the queries) would have changed the result.
+  // Refuses a tensor that nobody read (a bias, a norm of the queries): it would have changed the
+  // result.
   absl::Status CheckNoneLeft() const {
     for (const interop::Tensor& tensor : checkpoint_.tensors()) {
       const bool derived = tensor.name.ends_with(".rotary_emb.inv_freq") ||
@@ -169,7 +170,7 @@ class LayerReader {
     return reader_.Read(attention + "v_proj.bias", {kv_width_}, at + query_width_ + kv_width_);
   }
 
-  // The checkpoint has each head's gates behind its queries.
+  // Moves all gates behind q, k and v. The checkpoint has each head's gates behind its queries.
   SharedMatrix GatesBehind(const Matrix& mixed) const {
     auto sorted = std::make_shared<Matrix>(mixed.rows, mixed.cols);
     const uint32_t dim = config_.head_dim, kv_rows = 2 * kv_width_;
@@ -209,7 +210,8 @@ class LayerReader {
     return absl::OkStatus();
   }
 
-  // The checkpoint has q, k, v, z of a key head together, then b and a of a key head together.
+  // Sorts the rows by part, as DeltaRow has them. The checkpoint has q, k, v and z of a key head
+  // together, then b and a of a key head together.
   SharedMatrix SortByPart(const Matrix& mixed) const {
     const DeltaShape& shape = config_.delta;
     const DeltaRow at(shape);

@@ -35,14 +35,15 @@ absl::StatusOr<Weights> ReadWeights(const Options& options, const ModelConfig& c
   return LoadWeights(options.model, config);
 }
 
-// Without prefixd nobody compares digests, and of a big checkpoint they take a while.
+// Returns empty digests without prefixd: nobody compares them, and those of a big checkpoint take a
+// while.
 absl::StatusOr<ModelIdentity> ReadIdentity(const Options& options, const ModelConfig& config) {
   if (!options.synthetic.empty()) return IdentifySynthetic(config);
   if (options.server == "none") return ModelIdentity{};
   return IdentifyCheckpoint(options.model, config);
 }
 
-// " (1 full, 5 sliding)"; empty where all are full.
+// Returns " (1 full, 5 sliding)", or "" if all layers are full.
 std::string LayersText(const ModelConfig& config) {
   uint32_t full = 0, sliding = 0, delta = 0;
   for (const LayerShape& shape : config.layer_shapes) {
@@ -110,7 +111,7 @@ void PrintFailure(const Options& options, const std::string& id, const absl::Sta
   }
 }
 
-// True when every request was answered.
+// Returns true if every request was answered.
 bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, CacheSpace& cache,
                std::ostream& out, std::ostream& err) {
   bool all_answered = true;
@@ -133,7 +134,7 @@ bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Cach
       answer->arena = arena.data != nullptr;
       answer->why_no_arena = std::move(arena.why_not);
     }
-    if (answer.ok() && options.server == "none") {  // as was asked for: nothing to complain of
+    if (answer.ok() && options.server == "none") {  // no cache was asked for: this is no error
       answer->match.status = {};
       answer->store_error = "";
     }

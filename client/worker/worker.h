@@ -1,4 +1,4 @@
-// The whole worker behind main(): model, space, requests, reports.
+// The whole worker without main(): model, space, requests, reports.
 #pragma once
 #include <ostream>
 
@@ -6,8 +6,8 @@
 
 namespace prefixd::worker {
 
-// Answers every prompt in order; reports go to `out`, each as soon as it is there, everything else
-// to `err`. Returns kExitOk, or kExitFailed when the model cannot run or a request failed; later
+// Answers every prompt in order. Writes each report to `out` as soon as it is there, and everything
+// else to `err`. Returns kExitOk, or kExitFailed if the model cannot run or a request failed; later
 // requests run all the same. Without prefixd the answers are the same, only later.
 int RunWorker(const Options& options, std::ostream& out, std::ostream& err);
 

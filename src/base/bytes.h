@@ -41,7 +41,7 @@ class ByteWriter {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
   void Raw(std::span<const std::byte> data) { bytes_.append(AsText(data)); }
-  // u32 length, then the bytes: no two different sequences of calls give the same string.
+  // Appends a u32 length, then the bytes. Different sequences of calls never give the same string.
   void Framed(std::string_view text) {
     Fixed(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
@@ -53,7 +53,7 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Reads what ByteWriter wrote. A read past the end gives zeros and makes ok() false for good.
+// Reads what ByteWriter wrote. A read past the end returns zeros and makes ok() false for good.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> data) : rest_(data) {}
@@ -65,7 +65,7 @@ class ByteReader {
     }
     return value;
   }
-  // Empty, and ok() false, when fewer than `count` bytes are left.
+  // Returns an empty span and makes ok() false when fewer than `count` bytes are left.
   std::span<const std::byte> Raw(size_t count) {
     if (count > rest_.size()) {
       ok_ = false;
@@ -86,7 +86,7 @@ class ByteReader {
 };
 
 std::string ToHex(std::span<const std::byte> bytes);
-// False when `hex` is not exactly 2 * out.size() hexadecimal digits.
+// Returns false unless `hex` is exactly 2 * out.size() hexadecimal digits.
 bool FromHex(std::string_view hex, std::span<std::byte> out);
 
 }  // namespace prefixd::base

@@ -11,8 +11,8 @@
 #include "base/intrinsics.h"
 #include "base/stream_copy.h"
 
-// xxHash compiled for the baseline alone hashes with SSE2, at a third of what AVX2 and AVX-512 do.
-// Its loops for these are asked for here and chosen as the program starts.
+// Compiled for the baseline alone, xxHash hashes with SSE2, at a third of the speed of AVX2 and
+// AVX-512. These macros compile its loops for both; Choose() picks one when the program starts.
 #if defined(__x86_64__)
 #define XXH_X86DISPATCH
 #define XXH_DISPATCH_AVX2 1
@@ -20,14 +20,14 @@
 #define XXH_TARGET_AVX2 __attribute__((__target__("avx2")))
 #define XXH_TARGET_AVX512 __attribute__((__target__("avx512f")))
 #endif
-#define XXH_PREFETCH_DIST 1024  // of pages that no cache holds
+#define XXH_PREFETCH_DIST 1024  // bytes; for pages that are in no cache
 #define XXH_INLINE_ALL
 #include "xxhash.h"
 
 namespace prefixd::base {
 namespace {
 
-// XXH3-64 of inputs too long for its special cases, and of streams.
+// The loops of XXH3-64 for streams and for inputs too long for its special cases.
 struct LongHash {
   uint64_t (*hash)(const void* bytes, size_t size, uint64_t seed);
   void (*update)(XXH3_state_t* state, const void* bytes, size_t size);
@@ -40,7 +40,7 @@ void UpdateBaseline(XXH3_state_t* state, const void* bytes, size_t size) {
   XXH3_64bits_update(state, bytes, size);
 }
 
-#if defined(__x86_64__) && XXH_VERSION_NUMBER == 801  // the names below are this version's own
+#if defined(__x86_64__) && XXH_VERSION_NUMBER == 801  // these names exist in this version only
 XXH_TARGET_AVX2 uint64_t HashAvx2(const void* bytes, size_t size, uint64_t seed) {
   return XXH3_hashLong_64b_withSeed_internal(bytes, size, seed, XXH3_accumulate_512_avx2,
                                              XXH3_scrambleAcc_avx2, XXH3_initCustomSecret);
@@ -71,21 +71,21 @@ const LongHash& Long() {
   return chosen;
 }
 
-constexpr size_t kStreamFrom = size_t{64} << 10;  // bytes; below, the caches are the better place
+constexpr size_t kStreamFrom = size_t{64} << 10;  // bytes; smaller copies go through the caches
 constexpr size_t kPage = 4096;
-// A copy by two pages of memory was a quarter faster than by four, an eighth than by three.
+// Two memory pages at a time were a quarter faster than four and an eighth faster than three.
 constexpr size_t kAtOnce = 2 * kPage;
-constexpr size_t kAskedAhead = 8 * kAtOnce;  // into the second-level cache
+constexpr size_t kAskedAhead = 8 * kAtOnce;  // prefetched into the second-level cache
 
-// The first half of a copy that goes by a buffer of kAtOnce bytes, aligned to kLineBytes: a line of
-// each page in turn. Hardware fetches ahead within a page only, so two of them come at once, and
-// those kAskedAhead behind them are asked for.
+// Copies kAtOnce bytes to `buffer`, which is aligned to kLineBytes, taking a cache line of each
+// memory page in turn. Hardware prefetches inside one memory page only, so this makes it prefetch
+// two at once. The loop prefetches the bytes kAskedAhead further on itself.
 using GatherPages = void (*)(std::byte* buffer, const std::byte* from);
 
 void GatherBaseline(std::byte* buffer, const std::byte* from) {
   for (size_t line = 0; line < kPage; line += kLineBytes) {
     for (size_t at = line; at < kAtOnce; at += kPage) {
-      __builtin_prefetch(from + at + kAskedAhead, 0, 2);  // beyond the end is no fault
+      __builtin_prefetch(from + at + kAskedAhead, 0, 2);  // past the end it does not fault
       std::memcpy(buffer + at, from + at, kLineBytes);
     }
   }
@@ -112,7 +112,7 @@ GatherPages Chosen() {
 #endif
 }
 
-// What is hashed and what is stored are one copy on our own stack, read from there.
+// Hashes and stores one copy of the bytes, which is on this thread's stack where nobody changes it.
 void CopyStreaming(std::span<const std::byte> from, std::byte* to, XXH3_state_t* state) {
   alignas(kLineBytes) std::byte copy[kAtOnce];
   const GatherPages gather = Chosen();
@@ -146,7 +146,7 @@ uint64_t Xxh3(std::span<const std::byte> bytes, uint64_t seed) {
 
 uint64_t CopyAndXxh3(std::span<const std::byte> from, std::byte* to, uint64_t seed) {
   XXH3_state_t state;
-  XXH3_INITSTATE(&state);  // the reset reads it
+  XXH3_INITSTATE(&state);  // XXH3_64bits_reset_withSeed reads it
   XXH3_64bits_reset_withSeed(&state, seed);
   if (from.size() >= kStreamFrom && IsLine(to)) {
     CopyStreaming(from, to, &state);
@@ -212,7 +212,7 @@ uint64_t Xxh3Stream::Finish() {
 }
 
 Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
-  // SHA-256 is built into every OpenSSL: only an allocation failure can bring us here.
+  // SHA-256 is built into every OpenSSL: this fails only when memory is exhausted.
   if (EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr) != 1) {
     std::abort();
   }
@@ -233,7 +233,7 @@ Digest256 Sha256Stream::Finish() {
 }
 
 Digest256 Sha256(std::span<const std::byte> bytes) {
-  // A context for each thread: making one costs as much as hashing a block of tokens.
+  // One context per thread: making one costs as much as hashing a block of tokens.
   thread_local const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(
       EVP_MD_CTX_new(), EVP_MD_CTX_free);
   static const EVP_MD* const kind = EVP_MD_fetch(nullptr, "SHA256", nullptr);

@@ -1,5 +1,5 @@
-// Time as the project uses it: monotonic microseconds for waiting and measuring, unix microseconds
-// for what outlives the process. Tests pass a FakeClock.
+// The project's clocks: monotonic microseconds for waiting and measuring, unix microseconds for
+// what outlives the process. Tests pass a FakeClock.
 #pragma once
 #include <atomic>
 #include <chrono>

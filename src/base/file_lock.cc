@@ -16,7 +16,7 @@ namespace prefixd::base {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery(5);
-// Between the kill of a process and the kernel's marks of it there is an instant.
+// A process that was just killed seems to live until the kernel marks it, an instant later.
 constexpr int kLivingLooks = 3;
 
 ProcessName HolderIn(int fd, uint64_t name_at) {
@@ -26,7 +26,7 @@ ProcessName HolderIn(int fd, uint64_t name_at) {
                                                      : ProcessName{};
 }
 
-// "process 12, which has ended".
+// Returns text like "process 12, which has ended".
 std::string Describe(uint64_t pid, Life life) {
   if (pid == 0) return "a process that is not named";
   const std::string process = absl::StrCat("process ", pid);
@@ -42,8 +42,8 @@ std::string Describe(uint64_t pid, Life life) {
   return process + ", of which nothing can be told from here";
 }
 
-// The pid of the process that holds a record lock on the file, 0 when it is not told; nullopt:
-// none does.
+// Returns the pid of the process that holds a record lock on the file, 0 if the kernel does not
+// tell it, nullopt if no process holds one.
 std::optional<uint64_t> RecordLockHolder(int fd) {
   struct flock lock = {};
   lock.l_type = F_WRLCK;

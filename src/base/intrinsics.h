@@ -1,5 +1,5 @@
-// The CPU's vector instructions by name, where it is an x86: without what GCC 12 warns of in its
-// own header. Nothing elsewhere.
+// Includes the vector intrinsics of x86 without the warnings that GCC 12 gives for its own header.
+// Empty on other CPUs.
 #pragma once
 #if defined(__x86_64__)
 #pragma GCC diagnostic push

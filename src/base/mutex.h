@@ -19,7 +19,7 @@
 
 namespace prefixd::base {
 
-// The longest time that a mutex was held: for so long somebody may have waited. Thread-safe.
+// The longest time that a mutex was held; a thread may have waited that long. Thread-safe.
 class HoldGauge {
  public:
   void Note(std::chrono::nanoseconds held) {
@@ -39,7 +39,7 @@ class HoldGauge {
 class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
  public:
   Mutex() = default;
-  // Tells `gauge`, which outlives it, how long it is held each time; two looks at the clock.
+  // Reports each hold time to `gauge`, which must outlive the mutex. Costs two clock reads a hold.
   explicit Mutex(HoldGauge* gauge) : gauge_(gauge) {}
   void lock() PREFIXD_THREAD_ANNOTATION(acquire_capability()) {
     mutex_.lock();
@@ -75,12 +75,12 @@ using Deadline = std::chrono::steady_clock::time_point;
 class CondVar {
  public:
   void Wait(Mutex& mutex) PREFIXD_REQUIRES(mutex) { cv_.wait(mutex); }
-  // False when `deadline` passed.
+  // Returns false if `deadline` has passed.
   bool WaitUntil(Mutex& mutex, Deadline deadline) PREFIXD_REQUIRES(mutex) {
     return cv_.wait_until(mutex, deadline) == std::cv_status::no_timeout;
   }
   void NotifyAll() { cv_.notify_all(); }
-  // Where all who wait would do the same.
+  // Use only where every waiting thread would do the same.
   void NotifyOne() { cv_.notify_one(); }
 
  private:

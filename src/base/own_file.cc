@@ -39,7 +39,7 @@ absl::Status Foreign(const std::string& what, uid_t owner) {
 
 bool IsTrusted(uid_t owner) { return owner == 0 || owner == geteuid(); }
 
-// Every part of an absolute path, as it is named; what does not exist is skipped.
+// Checks who owns each folder and link on an absolute path; stops at a part that does not exist.
 absl::Status CheckParts(const std::filesystem::path& path, const std::string& what) {
   std::filesystem::path part;
   for (const std::filesystem::path& name : path) {
@@ -85,7 +85,7 @@ absl::Status CheckWay(const std::string& path, const std::string& what) {
   std::error_code error;
   const std::filesystem::path named = std::filesystem::absolute(path);
   PREFIXD_RETURN_IF_ERROR(CheckParts(named, what));
-  // Where links lead.
+  // Checks the path that the links lead to.
   const std::filesystem::path real = std::filesystem::weakly_canonical(named, error);
   return error ? absl::OkStatus() : CheckParts(real, what);
 }
@@ -130,7 +130,7 @@ absl::StatusOr<std::optional<std::string>> ReadOwnFile(const std::string& path, 
 
 absl::Status WriteOwnFile(const std::string& path, const std::string& text) {
   const std::string fresh = absl::StrCat(path, ".new");
-  unlink(fresh.c_str());  // of a crash
+  unlink(fresh.c_str());  // a crash may have left it
   absl::Status written = WriteWhole(fresh, text);
   if (written.ok() && rename(fresh.c_str(), path.c_str()) != 0) {
     written = Failed("replace", path, errno);

@@ -1,7 +1,7 @@
-// Files and folders that must be this user's own: what is opened by a name that somebody else could
-// have prepared is looked at first, and links are not followed.
+// Files and folders that must belong to this user. Somebody else could have prepared the name, so
+// the owner is checked before use, and links are refused except by OpenOwnFolder.
 //
-// Thread-safe. Errors name the path, whose it is and what to do about it.
+// Thread-safe. Errors name the path, its owner and what to do about it.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -11,28 +11,29 @@
 
 namespace prefixd::base {
 
-// FailedPrecondition unless the open file or folder belongs to this user. `what` begins messages:
-// "arena: /dev/shm/x".
+// Returns FailedPrecondition unless the open file or folder belongs to this user. `what` begins
+// messages: "arena: /dev/shm/x".
 absl::Status CheckOwner(int fd, const std::string& what);
 
-// For root alone, whose rights make a trap of every path: FailedPrecondition when a folder or link
-// on the way to `path` belongs to another user, who could put something else in its place. What
-// does not exist yet is nobody's. `path` itself is looked at too when it is a link.
+// Returns FailedPrecondition if a folder or link on the way to `path` belongs to a user other than
+// root, who could put something else in its place. Checks only if this process is root, whose
+// rights make a trap of every path. Skips what does not exist. Checks `path` itself only if it is a
+// link.
 absl::Status CheckWay(const std::string& path, const std::string& what);
 
-// The folder `path`, which may be a link of this user's or root's: a descriptor of it, which the
-// caller owns, or -1 and errno where it cannot be opened. FailedPrecondition: the link or the
-// folder is another user's.
+// Opens the folder `path`, which may be a link of this user or root. Returns a descriptor that the
+// caller owns, or -1 with errno set if it cannot be opened. FailedPrecondition: the link or the
+// folder belongs to another user.
 absl::StatusOr<int> OpenOwnFolder(const std::string& path, const std::string& what);
 
 enum class ReadableBy { kAnybody, kOwnerAlone };
-// What is in a plain file of this user; at most `most_bytes` of it. nullopt: there is none.
-// FailedPrecondition: a link, no plain file, another user's, or one that others than `readable_by`
-// says may read or write. Unavailable: it cannot be read.
+// Returns at most the first `most_bytes` bytes of a plain file of this user, or nullopt if there is
+// none. FailedPrecondition: it is a link, not a plain file, another user's, or kOwnerAlone is asked
+// for and others may read or write it. Unavailable: it cannot be read.
 absl::StatusOr<std::optional<std::string>> ReadOwnFile(
     const std::string& path, size_t most_bytes, ReadableBy readable_by = ReadableBy::kAnybody);
 
-// Mode 0600, in place of whatever was there, and on the disk before it returns. A crash leaves the
+// Replaces the file, with mode 0600. It is on the disk before the call returns. A crash leaves the
 // old file or the new one. Unavailable: it cannot be written.
 absl::Status WriteOwnFile(const std::string& path, const std::string& text);
 

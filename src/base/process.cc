@@ -15,10 +15,10 @@
 namespace prefixd::base {
 namespace {
 
-// Of the kernel's flags: PF_EXITING, PF_DUMPCORE.
+// PF_EXITING and PF_DUMPCORE of the kernel's process flags.
 constexpr uint64_t kExiting = 0x4 | 0x200;
 
-// What /proc/PID/stat says; `start` 0: it cannot be read.
+// The fields of /proc/PID/stat; `start` is 0 if it cannot be read.
 struct Stat {
   char state = '?';
   uint64_t flags = 0, start = 0, pending_signals = 0;
@@ -33,7 +33,7 @@ Stat ReadStat(uint64_t pid) {
   if (name_end == std::string::npos) return {};
   std::istringstream fields(line.substr(name_end + 1));
   const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
-  constexpr size_t kState = 0, kFlags = 6, kStart = 19, kSignal = 28;  // proc(5), less 3
+  constexpr size_t kState = 0, kFlags = 6, kStart = 19, kSignal = 28;  // proc(5)'s numbers less 3
   if (words.size() <= kSignal) return {};
   return {.state = words[kState][0],
           .flags = std::strtoull(words[kFlags].c_str(), nullptr, 10),

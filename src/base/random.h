@@ -1,4 +1,4 @@
-// Numbers that nobody can guess: names that are worth something to whoever knows them.
+// Random numbers that nobody can guess, for ids that give access to whoever knows them.
 //
 // Thread-safe.
 #pragma once

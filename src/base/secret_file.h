@@ -14,18 +14,18 @@ namespace prefixd::base {
 
 using Secret = std::array<std::byte, 32>;
 
-// From the kernel. Unavailable: it gives none.
+// Takes the bytes from the kernel. Unavailable: the kernel gives none.
 absl::StatusOr<Secret> RandomSecret();
 
-// Takes as long whatever they hold.
+// Takes a time that does not depend on the bytes.
 bool Equal(const Secret& a, const Secret& b);
 
-// nullopt: there is no such file. FailedPrecondition, with the path: a link, no plain file, another
-// user's, or one that others may read or write. DataLoss: it is not such a file, whole and
-// unchanged.
+// Returns nullopt if there is no such file. FailedPrecondition names the path: it is a link, not a
+// plain file, another user's, or others may read or write it. DataLoss: the contents are not a
+// whole and unchanged secret.
 absl::StatusOr<std::optional<Secret>> ReadSecret(const std::string& path);
 
-// Mode 0600, in place of whatever was there, and on the disk before it returns. A crash leaves the
+// Replaces the file, with mode 0600. It is on the disk before the call returns. A crash leaves the
 // old file or the new one.
 absl::Status WriteSecret(const std::string& path, const Secret& secret);
 

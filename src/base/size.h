@@ -10,7 +10,7 @@ namespace prefixd::base {
 // A number of bytes, or a share of something that only the caller knows.
 struct Size {
   uint64_t bytes = 0;
-  double percent = 0;  // used when > 0, bytes is 0 then
+  double percent = 0;  // used if > 0; bytes is then 0
   uint64_t Of(uint64_t whole) const;
 };
 
@@ -18,7 +18,7 @@ struct Size {
 // accepted.
 absl::StatusOr<Size> ParseSize(const std::string& text);
 
-// "13.5 MiB", "512 B", "2.0 GiB".
+// Returns "13.5 MiB", "512 B", "2.0 GiB".
 std::string FormatBytes(uint64_t bytes);
 
 }  // namespace prefixd::base

@@ -5,7 +5,7 @@
 namespace prefixd::base {
 namespace {
 
-// Bytes of the character that `text` begins with; 0 when these are none.
+// Returns the length of the UTF-8 character that `text` begins with, 0 if it begins with none.
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -15,7 +15,7 @@ size_t CharacterBytes(std::string_view text) {
   for (size_t i = 1; i < bytes; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Longer than needed, a half of a surrogate pair, or beyond U+10FFFF.
+  // Refuses overlong forms, surrogate halves, and what is beyond U+10FFFF.
   const uint8_t second = byte(1);
   if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
       (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) {

@@ -1,4 +1,4 @@
-// Text of others, as far as it may stand in a proto string.
+// Makes text from outside fit for a proto string.
 //
 // Pure functions.
 #pragma once
@@ -8,8 +8,8 @@
 
 namespace prefixd::base {
 
-// The longest beginning of `text` of at most `most_bytes` that cuts no character; bytes that are
-// no UTF-8 become '?'.
+// Returns the longest prefix of `text` of at most `most_bytes` that cuts no character. Bytes that
+// are not UTF-8 become '?'.
 std::string Utf8Prefix(std::string_view text, size_t most_bytes);
 
 }  // namespace prefixd::base

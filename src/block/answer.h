@@ -1,5 +1,5 @@
-// What the cache answers: match, leased pages, plans, stats. cache/ fills these, wire/ translates
-// them, nobody else decides. Plain values.
+// What the cache answers: match, leased pages, plans, stats. cache/ fills these structs and wire/
+// translates them; no other room decides what they hold. Plain values.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace prefixd::block {
 
-// A label derived from the tree, before max_tokens cuts.
+// How the request relates to the tree, before max_tokens cuts the match.
 enum class MatchKind : uint8_t {
   kExact = 1,          // a stored sequence ends exactly where the request ends
   kSupersequence = 2,  // the request is a proper prefix of something stored
   kPrefix = 3,         // a stored sequence ended exactly at matched_tokens < request
-  kLcp = 4,            // the request leaves a stored sequence in its middle
+  kLcp = 4,            // the request leaves a stored sequence before the sequence ends
   kNone = 5,           // nothing matched
 };
 
 enum class EndReason : uint8_t {
   kRequestEnded = 1,
-  kDiverged = 2,  // stored sequences go on otherwise
-  kEvicted = 3,   // the next block was here once
+  kDiverged = 2,  // stored sequences go on with other tokens
+  kEvicted = 3,   // the next block was stored, but was evicted
   kNeverStored = 4,
   kIndexLoading = 5,
 };
@@ -43,14 +43,14 @@ enum class ShortenReason : uint8_t {
   kIoError = 11,
   kIndexLoading = 12,
   kMaxTokens = 13,
-  kCommonLength = 14,  // another item of the set has no more
+  kCommonLength = 14,  // another item of the set restores fewer tokens
 };
 
 inline constexpr uint32_t kAllGroups = ~uint32_t{0};
 inline constexpr uint32_t kNoLimit = ~uint32_t{0};
 
 struct Shortening {
-  uint32_t group = kAllGroups;  // the group that decided
+  uint32_t group = kAllGroups;  // the group that caused it
   ShortenReason reason = ShortenReason::kEvicted;
   uint32_t tokens_lost = 0;
   bool operator==(const Shortening&) const = default;
@@ -58,39 +58,39 @@ struct Shortening {
 
 struct MatchAnswer {
   uint32_t matched_tokens = 0;     // longest common prefix with anything stored
-  uint32_t restorable_tokens = 0;  // <= matched_tokens; what a lease covers
-  uint32_t pending_tokens = 0;     // beyond restorable: announced by a reservation of somebody else
+  uint32_t restorable_tokens = 0;  // tokens that a lease covers, <= matched_tokens
+  uint32_t pending_tokens = 0;     // further tokens that another session's reservation announces
   MatchKind kind = MatchKind::kNone;
   EndReason ended_by = EndReason::kNeverStored;
-  uint32_t diverged_sequences =
-      0;  // kDiverged: how many stored ends go on otherwise (counted up to 1,000)
+  uint32_t diverged_sequences = 0;  // kDiverged: stored ends beyond this point, counted up to 1,000
   std::vector<Shortening> shortened_by;
-  uint64_t ram_bytes = 0;  // pages of [0, restorable_tokens) by the tier they are in
+  // Pages of [0, restorable_tokens): in RAM, and on SSD only.
+  uint64_t ram_bytes = 0;
   uint64_t ssd_bytes = 0;
-  uint64_t load_us = 0;  // estimate: from asking for the pages to the last byte at the worker
+  uint64_t load_us = 0;  // estimate, from asking for the pages to the last byte at the worker
 };
 
-// Of a sliding group a block without a page in the lease has rung kNoLimit and page_tokens 0. Of a
-// state group there is one: the snapshot at the end of the lease, whose rung, page_tokens and
-// tokens are its offset in the block.
+// One page of a lease. A block whose page of a sliding group is not in the lease has rung kNoLimit
+// and page_tokens 0. A state group has one entry: the snapshot at the end of the lease, whose rung,
+// page_tokens and tokens are its offset in the block.
 struct LeasedPage {
   uint32_t group = 0;
   uint32_t rung = 0;
-  uint32_t first_token = 0;     // of the block, in the sequence
+  uint32_t first_token = 0;     // first token of the block, counted in the sequence
   uint32_t page_tokens = 0;     // slots of the stored page
-  uint32_t tokens = 0;          // slots that belong to the lease, <= page_tokens
+  uint32_t tokens = 0;          // slots that the lease covers, <= page_tokens
   bool in_ram = false;          // readable now
-  uint64_t offset = kNoOffset;  // in the arena's data; kNoOffset while unknown or not shared
+  uint64_t offset = kNoOffset;  // in the arena's data; kNoOffset if unknown or not shared
   bool absent() const { return rung == kNoLimit; }
 };
 
-// Places of pages that are all readable now, each group in one rung: what many pages are told by.
+// The places of many pages that are all readable now, each group in one rung.
 struct PageTable {
-  std::vector<uint32_t> groups;   // ascending; empty: nothing is told
-  std::vector<uint32_t> rungs;    // of each group
-  uint32_t first_token = 0;       // of the first block
-  uint32_t last_page_tokens = 0;  // slots of the last block's pages; those before have block_tokens
-  std::vector<uint64_t> offsets;  // in the arena's data: group by group, a column of blocks each
+  std::vector<uint32_t> groups;   // ascending; empty if the table is not used
+  std::vector<uint32_t> rungs;    // the rung of each group
+  uint32_t first_token = 0;       // first token of the first block
+  uint32_t last_page_tokens = 0;  // slots of the last block's pages; earlier ones have block_tokens
+  std::vector<uint64_t> offsets;  // in the arena's data, ordered by group, then by block
 };
 
 enum class BlockState : uint8_t { kPresent = 1, kYours = 2, kPending = 3 };
@@ -99,18 +99,19 @@ struct BlockPlan {
   uint32_t first_token = 0;
   uint32_t tokens = 0;
   BlockState state = BlockState::kYours;
-  std::vector<uint32_t> rungs;  // per group of the space: which rung to write; kNoLimit = not
-                                // wanted, as of all states
-  std::vector<uint64_t>
-      seeds{};  // per group: CheckSeed of that page; 0 = none. Empty: not asked for
+  // For each group of the space: the rung to write; kNoLimit if no page is wanted, as for every
+  // state group.
+  std::vector<uint32_t> rungs;
+  // For each group: CheckSeed of that page, 0 if there is none. Empty if not asked for.
+  std::vector<uint64_t> seeds{};
 };
 
-inline constexpr uint32_t kMaxSnapshots = 64;  // of one chain
+inline constexpr uint32_t kMaxSnapshots = 64;  // on one chain of blocks
 
 struct ReservePlan {
   ReservationId reservation;
   std::vector<BlockPlan> blocks;
-  // Positions, ascending, at which a snapshot of every state group is wanted.
+  // The positions at which a snapshot of every state group is wanted, ascending.
   std::vector<uint32_t> snapshot_tokens{};
 };
 
@@ -119,49 +120,49 @@ enum class StoreResult : uint8_t { kStored = 1, kDuplicate = 2, kRefused = 3 };
 struct BlockResult {
   uint32_t first_token = 0;
   StoreResult result = StoreResult::kStored;
-  std::string reason;  // of a refusal
+  std::string reason;  // why it was refused
 };
 
-// Where what was committed stands at least when the answer comes.
+// The tier that the committed blocks have reached at least when the answer is sent.
 enum class Durability : uint8_t {
   kUnspecified = 0,
   kRam = 1,  // readable; survives kill -9 in a shared arena
-  kSsd = 2,  // its segment is ingested and synced
+  kSsd = 2,  // their segment is ingested and synced
 };
 
 struct CommitAnswer {
   uint32_t stored_tokens = 0;
   uint32_t duplicate_tokens = 0;
   std::vector<BlockResult> blocks;
-  // When the writer asked for it: a lease on the published pages, in the arena from now on.
+  // A lease on the published pages, if the writer asked for one to read them in the arena.
   LeaseId lease;
   std::vector<LeasedPage> pages;             // group by group in position order
-  uint32_t first_block = 0;                  // that `pages` begin with
+  uint32_t first_block = 0;                  // the block that `pages` begin with
   Durability durability = Durability::kRam;  // of the sequence up to the committed token
 };
 
-// A model that a worker serves with caches that nobody shares.
+// A model that a worker serves without sharing its caches.
 struct NotShared {
   std::string model;
   std::string reason;
 };
 
-// A session as people see it.
+// A session, described for people.
 struct SessionInfo {
   SessionName session;
   std::string worker;
-  uint32_t slot = kNoSlot;  // kNoSlot: does not map the arena
+  uint32_t slot = kNoSlot;  // kNoSlot if it does not map the arena
   uint64_t pid = 0;         // 0 = unknown
-  bool attached = false;    // its stream is open; false: kept because its process may be reading
+  bool attached = false;    // false: its stream ended, but its process may still be reading
   double age_s = 0;
   uint64_t leases = 0, leased_bytes = 0, reservations = 0;
   uint64_t staging_bytes = 0;
-  std::vector<NotShared> not_shared{};  // by model
+  std::vector<NotShared> not_shared{};  // ordered by model
 };
 struct LeaseInfo {
   LeaseId lease;
-  SessionId session;     // to the index; people see the next
-  SessionName holder{};  // to people
+  SessionId session;     // the id that the index knows
+  SessionName holder{};  // the name that people see
   SpaceId space{};
   uint32_t tokens = 0;
   uint64_t pages = 0, bytes = 0;
@@ -171,20 +172,20 @@ struct LeaseInfo {
 struct PinInfo {
   PinId pin;
   SpaceId space{};
-  std::string worker;  // that made it
+  std::string worker;  // the worker that made it
   uint32_t tokens = 0;
   uint64_t pages = 0, bytes = 0;
   double age_s = 0;
-  double left_s = 0;  // 0: it has no end
+  double left_s = 0;  // 0 if it never ends
 };
 
-// What one space may take. Zeros: nothing is set.
+// The limits of one space. 0 means no limit.
 struct SpaceLimits {
-  uint64_t ram_floor_bytes = 0;    // extents; below it nothing is evicted for others
-  uint64_t ram_ceiling_bytes = 0;  // extents; above it its own coldest go
-  uint64_t ssd_ceiling_bytes = 0;  // pages; above it the coldest copies are forgotten
-  uint64_t ttl_ms = 0;             // unused for so long: forgotten
-  uint64_t ssd_floor_bytes = 0;    // pages; below it copies are written again, not aged out
+  uint64_t ram_floor_bytes = 0;    // extents; below it nothing of the space is evicted for others
+  uint64_t ram_ceiling_bytes = 0;  // extents; above it the space's own coldest pages are evicted
+  uint64_t ssd_ceiling_bytes = 0;  // pages; above it the space's coldest copies are forgotten
+  uint64_t ttl_ms = 0;             // blocks unused for so long are forgotten
+  uint64_t ssd_floor_bytes = 0;    // pages; below it copies are rewritten instead of aging out
   bool operator==(const SpaceLimits&) const = default;
 };
 
@@ -192,43 +193,43 @@ struct SpaceSummary {
   SpaceHandle handle;
   SpaceId id{};
   SpaceIdentity identity;
-  uint64_t blocks = 0;         // with pages in some tier
-  uint64_t holes = 0;          // kept for their descendants
+  uint64_t blocks = 0;         // blocks with pages in some tier
+  uint64_t holes = 0;          // blocks without pages, kept for their descendants
   uint64_t ends = 0;           // declared sequence ends
   uint64_t stored_tokens = 0;  // sum of block tokens, each block once
   uint64_t ram_payload_bytes = 0, ram_extent_bytes = 0;
   uint64_t ssd_payload_bytes = 0, ssd_page_bytes = 0;
-  uint64_t dirty_bytes = 0;  // in RAM only
+  uint64_t dirty_bytes = 0;  // pages that are in RAM only
   SpaceLimits limits;
 };
 
-// Budgets as they are, and what is still to be given back after one shrank.
+// The budgets in force, and the memory still to be given back after a budget shrank.
 struct BudgetState {
   uint64_t ram_budget_bytes = 0, ram_used_bytes = 0;
-  uint64_t ram_over_bytes = 0;  // in slabs that run empty as leases end
+  uint64_t ram_over_bytes = 0;  // in slabs that are given back once they run empty as leases end
   uint64_t ssd_budget_bytes = 0, ssd_file_bytes = 0;
 };
 
-// An answer of Acquire as it is remembered. No token ids.
+// An answer of Acquire that the cache remembers. Holds no token ids.
 struct PastAnswer {
-  std::string request_id;  // the worker's, or one that was made up
+  std::string request_id;  // the worker's, or a generated one
   SpaceId space{};
   std::string worker;
   double age_s = 0;
   uint32_t requested_tokens = 0;
   MatchAnswer match;
-  // Where the time went.
-  uint64_t wait_us = 0;   // for tokens that somebody else had announced
-  uint64_t match_us = 0;  // finding, and taking hold
-  uint64_t room_us = 0;   // making room for pages on SSD, and starting their reads
-  // What the worker told when it released the lease.
+  // Where the time went, in microseconds.
+  uint64_t wait_us = 0;   // waiting for tokens that another session announced
+  uint64_t match_us = 0;  // finding the pages and leasing them
+  uint64_t room_us = 0;   // making room for pages on SSD and starting their reads
+  // What the worker reported when it released the lease.
   uint32_t used_tokens = 0;
   uint64_t load_us = 0, first_token_us = 0;
 };
 struct WhyQuery {
-  std::string request_id;  // empty: any
-  uint32_t last = 20;      // at most so many
-  double below = 0;        // restorable of less than this share of the request; 0: any
+  std::string request_id;  // empty for any
+  uint32_t last = 20;      // the most answers to return
+  double below = 0;        // only if less than this share of the request was restorable; 0 for all
 };
 struct PastAnswers {
   std::vector<PastAnswer> answers;  // newest first
@@ -257,13 +258,13 @@ struct Stats {
   std::string version;
   // Gauges.
   uint64_t ram_budget_bytes = 0;
-  std::vector<NamedCount> ram_parts;  // accounted parts; their sum is <= ram_budget_bytes
+  std::vector<NamedCount> ram_parts;  // what memory is used for; the sum is <= ram_budget_bytes
   uint64_t ssd_budget_bytes = 0;      // 0 = no SSD tier
-  uint64_t ssd_file_bytes = 0;        // as the filesystem counts them
+  uint64_t ssd_file_bytes = 0;        // as the file system counts them
   uint64_t dirty_bytes = 0;
   uint64_t sessions = 0, leases = 0, leased_bytes = 0, reservations = 0;
   uint64_t pins = 0, pinned_bytes = 0;
-  uint64_t snapshot_bytes = 0, snapshot_share_bytes = 0;  // of states, in RAM
+  uint64_t snapshot_bytes = 0, snapshot_share_bytes = 0;  // state snapshots in RAM; their limit
   // Counters since start, named "tokens.requested", "tokens.matched", "match.exact",
   // "shortened.evicted", ...
   std::vector<NamedCount> counters;

@@ -1,10 +1,10 @@
-// The one list of what stands in a space identity, in encoding order: encoding, decoding and
-// explaining all walk it. Private to this room's sources.
+// The one list of a space identity's fields, in encoding order. Encoding, decoding and comparing
+// all walk it. Private to this room's sources.
 //
-// A visitor has Leaf(name, value), Leaf(name, values, max), Struct(name, value, visit),
-// List(name, values, max, visit_element) and, at the end, Tail(...), a list that came later: an
-// encoding without it is one of an empty list. The structured bindings make a field that is missing
-// here a compile error.
+// A visitor has Leaf(name, value), Leaf(name, values, max), Struct(name, value, visit), List(name,
+// values, max, visit_element) and, for the last field, Tail(...). Tail is a list that was added to
+// the format later: an encoding without it has an empty list. The structured bindings make a field
+// that is missing here a compile error.
 #pragma once
 #include <cstdint>
 

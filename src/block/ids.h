@@ -1,15 +1,14 @@
-// Ids that travel between rooms and over the wire. 0 means none; ids are never used twice in one
-// daemon's life.
+// Ids that are passed between rooms and over the wire. 0 means none. A daemon never reuses an id.
 #pragma once
 #include "base/strong_id.h"
 
 namespace prefixd::block {
 
-// A daemon draws it at random for its own life (SpaceId is for ever), and takes it only from
-// sessions that opened the space.
+// The daemon draws it at random, valid for its own life only (SpaceId is permanent). It accepts a
+// handle only from sessions that opened the space.
 using SpaceHandle = base::StrongId<struct SpaceTag>;
-// Random, and all that a session's owner is known by: shown to nobody else. People and logs see
-// its name, which tells nothing of the id.
+// Random. It is the only proof of who owns a session, so it is shown to nobody else. People and
+// logs see the session's name, which reveals nothing about the id.
 using SessionId = base::StrongId<struct SessionTag>;
 using SessionName = base::StrongId<struct SessionNameTag>;
 using LeaseId = base::StrongId<struct LeaseTag>;

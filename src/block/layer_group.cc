@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kLongestBlockTokens = 128;
 constexpr size_t kMaxNameBytes = 64;
 
-// Says "group full.0: window is 3, must be 0 for kind full".
+// Returns an error like "group full.0: window is 3, must be 0 for kind full".
 absl::Status Bad(const LayerGroup& group, const char* field, const std::string& seen,
                  const std::string& limit) {
   return absl::InvalidArgumentError(

@@ -1,5 +1,5 @@
-// The check that makes a page found under another name, torn or flipped a miss instead of wrong
-// bytes, and the 64-byte header in front of every page on SSD.
+// The check of a page, and the 64-byte header in front of every page on SSD. A page of another
+// name, a torn page or one with flipped bits fails the check: it is a miss instead of wrong bytes.
 //
 // Pure functions, thread-safe.
 #pragma once
@@ -17,27 +17,27 @@ struct PageName {
   SpaceId space{};
   BlockHash block{};
   uint16_t group = 0;
-  uint16_t part = 0;  // of a state snapshot; 0 for KV pages
+  uint16_t part = 0;  // part of a state snapshot; 0 for KV pages
   uint16_t rung = 0;
   uint32_t tokens = 0;  // slots the page is laid out for
   bool operator==(const PageName&) const = default;
 };
 
-// XXH3-64 (seed 0) of the name: space id, block hash, u16 group, u16 part, u16 rung, u32 tokens, 58
-// bytes little-endian.
+// Returns XXH3-64 (seed 0) of the name: space id, block hash, u16 group, u16 part, u16 rung, u32
+// tokens, 58 bytes little-endian.
 uint64_t CheckSeed(const PageName& name);
 
-// XXH3-64 of the page bytes, seeded with CheckSeed of the name. Never 0 (0 becomes 1).
+// Returns XXH3-64 of the page bytes, seeded with CheckSeed of the name. Never 0 (0 becomes 1).
 uint64_t PageCheck(const PageName& name, std::span<const std::byte> page);
 
-// Copies a page to `to`, which nobody else writes, and gives PageCheck of the copy. `from` is read
-// once: who writes to it meanwhile changes what is stored, never whether its check is right.
+// Copies a page to `to`, where nobody else writes, and returns PageCheck of the copy. `from` is
+// read once: who writes to it meanwhile changes what is stored, never whether its check is right.
 uint64_t CopyAndCheck(const PageName& name, std::span<const std::byte> from, std::byte* to);
 
 inline constexpr uint32_t kPageMagic = 0x31504b56;  // "VKP1"
 inline constexpr uint32_t kPageFormatVersion = 1;
 
-// In front of each SSD value. Fixed-width, little-endian.
+// The header in front of each SSD value. Fixed-width, little-endian.
 struct PageHeader {
   uint32_t magic = kPageMagic;
   uint16_t version = kPageFormatVersion;
@@ -53,10 +53,11 @@ struct PageHeader {
 };
 static_assert(sizeof(PageHeader) == 64);
 
-// Requires: page.size() < 2^32 (LayerGroup limits see to it); check = PageCheck(name, page).
+// Requires: page.size() < 2^32 (LayerGroup limits ensure it); check = PageCheck(name, page).
 PageHeader MakePageHeader(const PageName& name, std::span<const std::byte> page, uint64_t check);
-// DataLoss saying what differs (magic, version, a field of the name, length, check). Every byte of
-// the header is looked at. `expected_check` is the index's own copy, so a stale page fails too.
+// Returns DataLoss saying what differs (magic, version, a field of the name, length, coding,
+// check). Checks every byte of the header. `expected_check` is the index's own, so a stale page
+// fails too.
 absl::Status VerifyPage(const PageHeader& header, const PageName& name, uint64_t expected_check,
                         std::span<const std::byte> page);
 

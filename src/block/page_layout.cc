@@ -80,7 +80,7 @@ void CutPage(const LayerGroup& group, uint32_t rung, const std::byte* page, uint
   ForEachUnit(group, rung, cut, cut, [&](quant::UnitShape shape, uint64_t offset, uint64_t) {
     shape.page_tokens = tokens;
     const quant::UnitLayout unit = quant::LayoutOf(shape);
-    // In rows every slot is written below: only the padding behind them needs zeros.
+    // In layout rows every slot is written below: only the padding after the slots needs zeros.
     const uint64_t written = shape.format.layout == quant::Layout::kRows ? unit.payload_bytes : 0;
     std::memset(to + offset + written, 0, unit.unit_bytes - written);
   });

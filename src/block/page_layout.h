@@ -1,10 +1,10 @@
-// Where each unit stands inside a page: [layer][K heads][V heads], every unit 128-byte aligned.
-// A page holds one KV block for one layer group in one format (rung).
+// The place of each unit in a page: [layer][K heads][V heads], every unit 128-byte aligned. A page
+// holds one KV block for one layer group in one format (rung).
 //
-// Pure functions, thread-safe. Requires everywhere: a validated group of kind kFull or kSliding,
-// rung < ladder size, tokens > 0; LayoutOfPage takes groups of kind kState too, whose pages are
-// state_bytes long whatever rung and tokens are, and have no units. A page of t tokens is byte for
-// byte what CutPage gives from a longer page.
+// Pure functions, thread-safe. All require a validated group of kind kFull or kSliding, rung <
+// ladder size and tokens > 0. LayoutOfPage also takes groups of kind kState: their pages have no
+// units and are state_bytes long whatever rung and tokens are. A page of t tokens equals, byte for
+// byte, what CutPage makes from a longer page.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,22 +15,22 @@ namespace prefixd::block {
 
 struct PageLayout {
   uint64_t key_unit_bytes = 0;
-  uint64_t value_unit_bytes = 0;  // 0 when no value is stored
+  uint64_t value_unit_bytes = 0;  // 0 if no value is stored
   uint64_t layer_bytes = 0;       // kv_heads * (key_unit_bytes + value_unit_bytes)
-  uint64_t page_bytes = 0;        // layers * layer_bytes: what is stored, moved and checked
-  uint64_t payload_bytes = 0;     // without padding: the formula of formats.md
+  uint64_t page_bytes = 0;        // layers * layer_bytes: the bytes stored, moved and checked
+  uint64_t payload_bytes = 0;     // without padding, by the formula of formats.md
 };
 PageLayout LayoutOfPage(const LayerGroup& group, uint32_t rung, uint32_t tokens);
 
-// `layer` counts inside the group.
+// `layer` is the index inside the group.
 uint64_t KeyUnitOffset(const LayerGroup& group, const PageLayout& layout, uint32_t layer,
                        uint32_t head);
 uint64_t ValueUnitOffset(const LayerGroup& group, const PageLayout& layout, uint32_t layer,
                          uint32_t head);
 
-// Copies tokens [from_begin, from_begin + count) of a page of `from_tokens` slots to slots
-// [to_begin, ...) of a page of `to_tokens` slots, units as they are. Other bytes are untouched:
-// the caller zeroes a fresh page.
+// Copies `count` tokens from slots [from.begin, ...) of a page of from.page_tokens slots to slots
+// [to.begin, ...) of a page of to.page_tokens slots, without re-encoding them. Leaves other bytes
+// untouched: the caller zeroes a fresh page.
 struct PageTokens {
   uint32_t page_tokens = 0;
   uint32_t begin = 0;
@@ -38,8 +38,8 @@ struct PageTokens {
 void CopyPageTokens(const LayerGroup& group, uint32_t rung, const std::byte* from_page,
                     PageTokens from, std::byte* to_page, PageTokens to, uint32_t count);
 
-// Writes the page that `tokens` tokens would have made to `to` (LayoutOfPage(tokens).page_bytes
-// long).
+// Writes to `to` the page that the first `tokens` tokens alone would make. `to` is
+// LayoutOfPage(tokens).page_bytes long.
 void CutPage(const LayerGroup& group, uint32_t rung, const std::byte* page, uint32_t page_tokens,
              uint32_t tokens, std::byte* to);
 

@@ -62,8 +62,8 @@ class Encoder {
   base::ByteWriter out_;
 };
 
-// Counts above their limit and reads past the end make ok() false; no input makes it allocate more
-// than the limits of identity_fields.h.
+// AtEnd() returns false after a count above its limit or a read past the end. Input never makes it
+// allocate more than its own size and the limits of identity_fields.h.
 class Decoder {
  public:
   explicit Decoder(std::span<const std::byte> encoded) : in_(encoded) {
@@ -111,7 +111,7 @@ class Decoder {
   bool ok_ = true;
 };
 
-// Every leaf under its full name, as its encoded bytes; a list leaves its length under its own
+// Collects every leaf's encoded bytes under its full name, and every list's length under the list's
 // name.
 class Flattener {
  public:

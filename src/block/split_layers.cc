@@ -13,7 +13,8 @@ namespace {
 
 constexpr uint64_t kTargetPageBytes = uint64_t{1} << 20;
 
-// The indexes of the layers that are equal in everything, classes in order of their first layer.
+// Sorts layers into classes of layers that are equal in everything. Returns the indexes of each
+// class, in order of the classes' first layers.
 std::vector<std::vector<uint32_t>> EqualLayers(const std::vector<LayerGroup>& layers) {
   std::vector<std::vector<uint32_t>> classes;
   std::map<LayerGroup, size_t> known;
@@ -32,7 +33,7 @@ uint64_t LayerPageBytes(const LayerGroup& layer, uint32_t block_tokens) {
   return LayoutOfPage(single, 0, block_tokens).page_bytes;
 }
 
-// The fewest pieces of at most `target_bytes`, as equal as possible, the larger ones first.
+// Cuts a class into as few pieces of at most `target_bytes` as possible, evenly, larger ones first.
 std::vector<LayerGroup> CutClass(const LayerGroup& layer, const std::vector<uint32_t>& indexes,
                                  uint64_t layer_bytes, uint64_t target_bytes) {
   const uint64_t per_group =
@@ -71,7 +72,7 @@ void NameByKind(std::vector<LayerGroup>& groups) {
 std::vector<LayerGroup> SplitLayers(const std::vector<LayerGroup>& layers, uint32_t block_tokens) {
   const std::vector<std::vector<uint32_t>> classes = EqualLayers(layers);
   std::vector<LayerGroup> groups;
-  // A model too big for kMaxGroups pages of the target gets larger pages.
+  // A model that needs more than kMaxGroups groups at this page size gets larger pages.
   for (uint64_t target_bytes = kTargetPageBytes;; target_bytes *= 2) {
     groups.clear();
     for (const std::vector<uint32_t>& indexes : classes) {

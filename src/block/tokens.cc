@@ -25,8 +25,8 @@ uint32_t Size(const SequenceView& sequence) {
   return static_cast<uint32_t>(sequence.tokens.size());
 }
 
-// The first index in [0, count) where `a` and `b` differ, or count. memcmp strides at the machine's
-// full vector width; only the stride that differs is looked at token by token.
+// Returns the first index in [0, count) where `a` and `b` differ, or count. memcmp compares strides
+// at the machine's full vector width; only the stride that differs is compared in smaller steps.
 uint32_t FirstTokenMismatch(const Token* a, const Token* b, uint32_t count) {
   constexpr uint32_t kStride = 64;
   uint32_t i = 0;
@@ -42,7 +42,7 @@ uint32_t FirstTokenMismatch(const Token* a, const Token* b, uint32_t count) {
   return i < count && a[i] == b[i] ? i + 1 : i;
 }
 
-// What stands under one position: nothing, or a place in an item.
+// What is at one position: no content, or a place in an item.
 struct Place {
   bool content = false;
   base::Digest256 digest{};

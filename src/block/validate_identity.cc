@@ -39,7 +39,7 @@ absl::Status CheckModel(const SpaceIdentity& identity) {
   return absl::OkStatus();
 }
 
-// -0.0 equals 0.0 but encodes otherwise: one spelling.
+// -0.0 equals 0.0 but encodes differently: 0.0 is the one spelling.
 void NormalizeZero(double& value) {
   if (value == 0) value = 0;
 }
@@ -67,7 +67,7 @@ absl::Status CheckRope(const Rope& rope) {
   return CheckRange("rope.pairing", static_cast<uint64_t>(rope.pairing), 1, 2);
 }
 
-// Ranks inside the plan; in each shard every name and every layer stands once.
+// Checks that ranks are inside the plan, and that no shard has a name or a layer twice.
 absl::Status CheckShards(const SpaceIdentity& identity) {
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> layers;
   std::set<std::tuple<uint32_t, uint32_t, std::string>> names;
@@ -95,7 +95,7 @@ absl::Status CheckShards(const SpaceIdentity& identity) {
   return absl::OkStatus();
 }
 
-// A layer that reads another one's pages has none, and what it reads has keys.
+// Checks that a shared layer is in no group and that the layer it reads has keys.
 absl::Status CheckSharedLayers(const SpaceIdentity& identity) {
   std::set<uint32_t> stored, with_keys;
   for (const LayerGroup& group : identity.groups) {

@@ -1,4 +1,4 @@
-// Totals, eviction order and spill order, kept true after every change of a node.
+// Totals, eviction order and spill order, updated after every change of a node.
 #include <algorithm>
 
 #include "index/impl.h"
@@ -20,7 +20,7 @@ bool PutInto(Order& order, Node& node, bool wanted) {
 
 }  // namespace
 
-// The node's own sums are taken out on the way in and added as they are on the way out.
+// The constructor notes the node's sums; the destructor replaces them in the totals.
 PrefixIndex::Impl::Change::Change(Impl& impl, Node& node)
     : impl_(impl), node_(node), before_(TotalsOf(node)), was_in_tree_(node.in_tree) {}
 
@@ -45,7 +45,7 @@ bool PrefixIndex::Impl::WantsSpill(const Node& node) const {
 
 void PrefixIndex::Impl::Refresh(Node& node) {
   Node* child = &node;
-  // Upwards only as long as a subtree gets its first or loses its last.
+  // Goes upwards only while a subtree gets its first such block or loses its last.
   while (true) {
     Reorder(*child);
     Node* const parent = child->parent();
@@ -67,7 +67,8 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   auto wanted = EvictPlace::kNone;
   const bool free = node.in_tree && pages.ram > 0 && node.children().ram() == 0 &&
                     pages.held == 0 && node.pinned() == 0 && pages.busy == 0 && !node.spilling;
-  // What a reservation builds on may leave RAM, but is not dropped under it.
+  // A block that a reservation builds on may leave RAM for SSD, but its dirty pages are not
+  // dropped.
   const bool clean = pages.dirty == 0 || (node.refused && node.holds() == 0);
   if (free && clean) wanted = EvictPlace::kClean;
   if (free && !clean && node.holds() == 0) wanted = EvictPlace::kDirty;

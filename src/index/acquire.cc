@@ -1,4 +1,4 @@
-// Acquire, extend, join, and what a writer gets of its own pages: who may take hold of what.
+// Acquire, Extend, Join, LeasePublished: who may take hold of which pages.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +12,8 @@ absl::Status CannotExtend(block::LeaseId id, const std::string& why) {
   return absl::NotFoundError(absl::StrCat("extend: lease ", id.value, ": ", why));
 }
 
-// The pages by which `lease` holds the block that begins at `first_token`, as a path of one block.
+// Returns the pages by which `lease` holds the block that begins at `first_token`, as a path of one
+// block; empty if the lease does not hold the block.
 RestorablePath HeldBlock(const Lease& lease, uint32_t first_token) {
   RestorablePath path;
   const auto end =
@@ -22,7 +23,7 @@ RestorablePath HeldBlock(const Lease& lease, uint32_t first_token) {
   if (end - lease.pages.begin() < groups || (end - 1)->first_token != first_token) return path;
   path.blocks.push_back((end - 1)->node);
   for (const Usable::Group& group : lease.usable.groups) {
-    // Of pages that one extension after the other took, the last.
+    // If several extensions took a page of the group, the last one counts.
     auto held = end;
     while (held != lease.pages.begin() && (held - 1)->first_token == first_token) {
       --held;
@@ -33,7 +34,7 @@ RestorablePath HeldBlock(const Lease& lease, uint32_t first_token) {
   return path;
 }
 
-// What the lease covers of its last, partial block, and `more` behind it.
+// The tokens that the lease covers of its last, partial block, followed by `more`.
 struct Tail {
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
@@ -50,7 +51,7 @@ Tail TailOf(const block::SequenceView& covered, const block::SequenceView& more)
     key.start += count;
     if (!tail.content.empty()) {
       block::ContentKey& last = tail.content.back();
-      // One spelling for one content: an item that goes on is one key.
+      // One content has one spelling: an item that goes on is one key.
       if (last.start + last.length == key.start && last.digest == key.digest &&
           last.item_offset + last.length == key.item_offset) {
         last.length += key.length;
@@ -62,8 +63,8 @@ Tail TailOf(const block::SequenceView& covered, const block::SequenceView& more)
   return tail;
 }
 
-// The pages of a lease, block by block, that a session with `usable` can take part in; where and
-// why it stops before the lease does.
+// Returns the pages of a lease, block by block, that a session with `usable` can join. Shortens the
+// answer, with the reason, if they end before the lease does.
 RestorablePath Joinable(const Lease& lease, const Usable& usable, block::MatchAnswer& answer) {
   RestorablePath path;
   for (auto run = lease.pages.begin(); run != lease.pages.end();) {
@@ -93,8 +94,8 @@ RestorablePath Joinable(const Lease& lease, const Usable& usable, block::MatchAn
   return path;
 }
 
-// As above, of a lease with sliding or state groups: what it holds is worth something at its end
-// only.
+// Does the same for a lease with sliding or state groups. Their pages are of use only at the
+// lease's end, so it is all or nothing.
 RestorablePath JoinableMixed(const Lease& lease, const Usable& usable, block::MatchAnswer& answer) {
   RestorablePath path;
   for (const HeldPage& held : lease.pages) {
@@ -117,8 +118,8 @@ RestorablePath JoinableMixed(const Lease& lease, const Usable& usable, block::Ma
   return path;
 }
 
-// The first child that holds the tokens, in RAM for every full group; its pages behind those in
-// `path`.
+// Adds to `path` the first child that holds the tokens and has a RAM page of every full group.
+// Returns nullptr if there is none.
 Node* TakeInRam(const Node& parent, const block::SequenceView& tokens, const Usable& usable,
                 RestorablePath& path) {
   ByShared siblings(parent, tokens);
@@ -146,8 +147,8 @@ size_t BlocksBefore(const RestorablePath& path, uint32_t tokens) {
       path.blocks.begin());
 }
 
-// False, with `table` undefined, when not every page is there and readable, a group has pages of
-// two rungs, or one of snapshots.
+// Returns false, with `table` undefined, if a page is missing or not readable, or if a group has
+// pages of two rungs or of snapshots.
 bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& table) {
   const size_t blocks = BlocksBefore(path, tokens);
   if (blocks == 0) return false;
@@ -161,7 +162,7 @@ bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& ta
     table.groups[group] = path.pages[group]->group();
     table.rungs[group] = path.pages[group]->rung();
   }
-  for (size_t i = 0; i < blocks; ++i) {  // as the pages stand in memory
+  for (size_t i = 0; i < blocks; ++i) {  // in the order of the pages in memory
     for (size_t group = 0; group < groups; ++group) {
       if (path.pages[i * groups + group] == nullptr) return false;
       const Page& page = *path.pages[i * groups + group];
@@ -174,7 +175,7 @@ bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& ta
   return true;
 }
 
-// Group by group, in position order.
+// Lists pages group by group, in position order.
 void ListPages(const RestorablePath& path, uint32_t tokens, std::vector<PageInfo>& list) {
   if (path.blocks.empty()) return;
   const size_t groups = path.pages.size() / path.blocks.size();
@@ -190,7 +191,7 @@ void ListPages(const RestorablePath& path, uint32_t tokens, std::vector<PageInfo
   }
 }
 
-// What was taken hold of, in the form that the caller wants.
+// Lists the held pages as a table if options.table and they fit one, else in Acquired::pages.
 void List(const RestorablePath& path, uint32_t tokens, const MatchOptions& options,
           Acquired& acquired) {
   if (options.table && FillTable(path, tokens, acquired.table)) return;
@@ -233,7 +234,7 @@ void PrefixIndex::Impl::KeepQuota(const Lease& lease, const Asked& asked, const 
   const uint32_t before = answer.restorable_tokens;
   uint32_t allowed = CutToQuota(lease, path, before);
   if (lease.usable.regular) return ShortenToQuota(allowed, asked, path, options, answer);
-  // What is shorter may need other pages: again until it fits.
+  // A shorter length may need other pages: try again until it fits.
   while (allowed < path.tokens) {
     path = FindAtMost(asked, walk, lease.usable, allowed, options.causal_content);
     allowed = CutToQuota(lease, path, path.tokens);
@@ -253,7 +254,7 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const Mat
   }
   lease.pages.reserve(lease.usable.regular ? path.pages.size() : 0);
   Hold(lease, path, lease.tokens);
-  if (lease.pages.empty()) {  // of sliding groups alone, and none of their pages is there
+  if (lease.pages.empty()) {  // only sliding groups are selected, and no page of them is there
     acquired.answer.restorable_tokens = 0;
     return;
   }
@@ -332,7 +333,7 @@ void PrefixIndex::Impl::ExtendTo(Lease& lease, const RestorablePath& path, uint3
   for (size_t i = before; i < lease.pages.size(); ++i) {
     session.leased_bytes += lease.pages[i].charge;
   }
-  // What it held before is stamped when it is given up.
+  // GiveUp stamps the pages that the lease held before.
   const HeldPage& last = lease.pages.back();
   StampPath(last.node, before == 0 ? nullptr : path.blocks.front()->parent());
 }
@@ -368,7 +369,7 @@ absl::StatusOr<Acquired> PrefixIndex::Extend(block::LeaseId id, uint32_t tokens,
   acquired.answer = impl_->Answer(asked, walk, lease.usable, options, session, path);
   uint32_t allowed = impl_->CutToQuota(lease, path, acquired.answer.restorable_tokens);
   if (allowed < tokens && allowed < acquired.answer.restorable_tokens) {
-    allowed = tokens;  // what it has it keeps
+    allowed = tokens;  // the lease keeps what it has
     path = std::move(last);
     CountTiers(path, acquired.answer);
   }

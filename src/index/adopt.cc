@@ -1,4 +1,4 @@
-// Adopt: pages that an earlier daemon left in the arena, and the leases of those who still read
+// Adopt: pages that an earlier daemon left in the arena, and leases of the sessions that still read
 // them.
 #include <algorithm>
 
@@ -37,7 +37,7 @@ absl::Status CheckShape(Space& space, const AdoptedPage& adopted) {
   return absl::OkStatus();
 }
 
-// A longer sibling has the page, so that the block's own is not needed.
+// Returns whether a longer sibling has the page, so that the block's own is not needed.
 bool IsCovered(const Node& parent, const block::SequenceView& tokens, const NewPage& page) {
   ByShared siblings(parent, tokens);
   while (const auto sibling = siblings.Next()) {
@@ -49,7 +49,8 @@ bool IsCovered(const Node& parent, const block::SequenceView& tokens, const NewP
   return false;
 }
 
-// The block that a snapshot of these tokens hangs at: rather one that has other pages.
+// Returns the block, or nullptr, to put a snapshot of these tokens at: of those that begin with the
+// tokens the one with the most pages.
 Node* AnyExtending(const Node& parent, const block::SequenceView& tokens) {
   Node* found = nullptr;
   ByShared siblings(parent, tokens);
@@ -66,7 +67,7 @@ Node* AnyExtending(const Node& parent, const block::SequenceView& tokens) {
 Page& PrefixIndex::Impl::AddAdoptedPage(Node& node, const NewPage& page) {
   const Change change(*this, node);
   Page& slot = SlotFor(node, page.group, page.rung);
-  // A copy on SSD that is another page than this one is older: this one was not written yet.
+  // A copy on SSD with another check is an older page; this one was not written yet.
   const bool same = slot.state() == PageState::kSsd && slot.check == page.check;
   if (!same) slot.set_ssd_sequence(0);
   slot.set_state(PageState::kUnverified);
@@ -128,7 +129,7 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   const uint64_t readers = marks == nullptr ? 0 : marks->holders.load(std::memory_order_acquire);
   page.Use().slots |= readers;
   WriteMarks(*node, page, adopted.last_use);
-  // Who reads it may be gone by now, or not: held until that is known.
+  // Its readers may be gone or not. The page is held until that is known.
   LeasedSums sums;
   if (readers != 0) Impl::TakePage(impl_->adoption, *node, page, adopted.last_use, sums);
   impl_->AddSums(sums);
@@ -191,7 +192,7 @@ void PrefixIndex::Impl::EndAdoption() {
     std::swap(adopted, adopted_uses);
     std::swap(held, adoption.pages);
   }
-  // A path was used when the last block on it was: ancestors first by use, so leaf by leaf upwards.
+  // A block counts as used when a block below it was used: carry each use upwards.
   absl::flat_hash_map<uint64_t, Used> uses;
   InSteps(std::span<const AdoptedUse>(adopted), [&](const AdoptedUse& one) {
     if (Resolve(one.ref) == nullptr || !one.ref.node->in_tree) return;

@@ -1,4 +1,4 @@
-// What the C library takes for an allocation: eight bytes before it, in steps of sixteen.
+// What the C library takes for an allocation: 8 bytes more, in steps of 16, at least 32.
 #pragma once
 #include <algorithm>
 #include <cstdint>

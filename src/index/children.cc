@@ -130,7 +130,7 @@ void Children::CountSpill(bool more) {
 }
 
 uint64_t Children::MemoryBytes() const {
-  // A tree's nodes are two thirds full, give or take.
+  // The set's tree nodes are about two thirds full.
   return many() != nullptr ? Allocated(sizeof(Siblings)) + many()->set.size() * 12 : 0;
 }
 

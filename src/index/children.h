@@ -1,4 +1,4 @@
-// The children of a block in token order: none or one without an allocation, as most blocks have.
+// The children of a block in token order. None or one, as most blocks have, takes no allocation.
 //
 // Internal to index/. Plain data without locks, guarded by the index's mutex.
 #pragma once
@@ -14,7 +14,8 @@ namespace prefixd::index {
 
 struct Node;
 
-// Lookups take the tokens themselves.
+// Orders children by token. Lookups take the tokens themselves; `comparisons` counts their
+// comparisons.
 struct ChildLess {
   using is_transparent = void;
   uint64_t* comparisons = nullptr;
@@ -23,7 +24,7 @@ struct ChildLess {
   bool operator()(const block::SequenceView& a, const Node* b) const;
 };
 
-// More than one: where they stand in the pool.
+// The children of a block that has more than one. They stand in the pool.
 struct Siblings {
   using Set = absl::btree_set<Node*, ChildLess>;
   explicit Siblings(ChildLess less) : set(less) {}
@@ -32,7 +33,7 @@ struct Siblings {
   uint32_t ram = 0, spill = 0;
 };
 
-// A view on a block. What changes goes through to it.
+// A view of a block's children. Changes write through to the block.
 class Children {
   using Set = Siblings::Set;
 
@@ -61,7 +62,7 @@ class Children {
     explicit Iterator(Set::const_iterator at) : at_(at) {}
 
     Node* only_ = nullptr;
-    bool past_ = false;  // behind the only one
+    bool past_ = false;  // behind only_
     Set::const_iterator at_{};
   };
   using const_iterator = Iterator;
@@ -72,19 +73,19 @@ class Children {
   size_t size() const { return (place() & kMany) != 0 ? many()->set.size() : empty() ? 0 : 1; }
   Iterator begin() const;
   Iterator end() const;
-  // The first that is not before the tokens, that is behind them.
+  // Return the first child that is not before the tokens, and the first that is behind them.
   Iterator lower_bound(const block::SequenceView& tokens) const;
   Iterator upper_bound(const block::SequenceView& tokens) const;
   Iterator find(const block::SequenceView& tokens) const;
   Iterator find(Node* child) const;
-  // Becomes the likely one.
+  // Makes `child` the likely one.
   Iterator insert(Node* child);
   void erase(Node* child);
 
-  // The youngest, mostly; nullptr without children.
+  // Returns mostly the youngest child; nullptr without children.
   Node* likely() const { return (place() & kMany) != 0 ? many()->likely : only(); }
-  // How many have RAM pages in their subtree, want a spill in it. The caller counts, before the
-  // child's own mark changes.
+  // Number of children whose subtrees have RAM pages, and of those whose subtrees want a spill. The
+  // caller calls CountRam or CountSpill before it changes a child's counted_ram or counted_spill.
   uint32_t ram() const;
   uint32_t spill() const;
   void CountRam(bool more);
@@ -93,12 +94,12 @@ class Children {
   uint64_t MemoryBytes() const;
 
  private:
-  // Node::children_: 0, the number of the only child + 1, or that of its Siblings + kMany.
+  // place() is Node::children_: 0, the number of the only child + 1, or that of Siblings + kMany.
   static constexpr uint32_t kMany = uint32_t{1} << 31;
 
   uint32_t& place() const;
-  Siblings* many() const;  // nullptr: there is one at most
-  Node* only() const;      // nullptr: there are none, or more
+  Siblings* many() const;  // nullptr if there is at most one child
+  Node* only() const;      // nullptr if there is no child or more than one
 
   Node* node_;
 };

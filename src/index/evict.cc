@@ -1,4 +1,4 @@
-// Giving up: RAM pages leaf first, whole spaces, and blocks nobody can afford to remember.
+// Giving up: RAM pages leaf first, whole spaces, and blocks that the index has no memory for.
 #include <algorithm>
 #include <queue>
 
@@ -92,7 +92,7 @@ Evicted PrefixIndex::EvictPicked(const PageRef& ref, block::Extent extent) {
   return evicted;
 }
 
-// Both tiers: as a Clear of one block.
+// Takes the block out of both tiers and the tree; leaves a ghost.
 Evicted PrefixIndex::Impl::Forget(Node& node) {
   Evicted evicted;
   for (const Page& page : node.pages()) {
@@ -121,7 +121,7 @@ Evicted PrefixIndex::ForgetUnused(block::SpaceHandle handle, int64_t before_stam
   return forgotten;
 }
 
-// Of both tiers. Requires: no children.
+// Returns the page bytes that it had in both tiers. Requires: no children.
 uint64_t PrefixIndex::Impl::ClearBlock(Node& node) {
   uint64_t bytes = 0;
   for (const Page& page : node.pages()) {
@@ -159,7 +159,7 @@ Space* PrefixIndex::Impl::EndPlansAndPins(block::SpaceHandle handle) {
   return space;
 }
 
-// Most of it in steps, the deepest blocks first; what was stored meanwhile at once.
+// Clears most blocks in steps, the deepest first, then at once what was stored meanwhile.
 uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
   {
     const base::MutexLock lock(impl_->mutex);

@@ -11,8 +11,8 @@
 namespace prefixd::index {
 namespace {
 
-// An order by stamp for each space that has any, and an order of spaces by their coldest: there may
-// be very many spaces, of which few have limits.
+// One order by stamp for each space that has blocks in it, and an order of spaces by their coldest
+// block: there may be very many spaces, and few of them have limits.
 class LeafLru final : public EvictionPolicy {
  public:
   void Put(Node& node, Place place) override {
@@ -71,7 +71,7 @@ class LeafLru final : public EvictionPolicy {
   static constexpr int64_t kNone = INT64_MAX;
   struct Orders {
     Order clean, dirty;
-    int64_t ranked[2] = {kNone, kNone};  // the stamps under which it stands in coldest_
+    int64_t ranked[2] = {kNone, kNone};  // the space's stamps in coldest_
     Order& At(Place place) { return place == Place::kClean ? clean : dirty; }
   };
 
@@ -99,7 +99,7 @@ class LeafLru final : public EvictionPolicy {
   }
 
   absl::flat_hash_map<const Space*, Orders> orders_;
-  // With the stamp of the coldest block: of the clean ones, and of all.
+  // Spaces by the stamp of their coldest block: [0] of clean blocks, [1] of all.
   absl::btree_set<std::pair<int64_t, const Space*>> coldest_[2];
   absl::flat_hash_set<const Space*> with_ceiling_;
   size_t size_ = 0;

@@ -1,12 +1,12 @@
-// Which block's RAM pages are given up next.
+// Decides which block's RAM pages are given up next.
 //
 // Internal to index/. The index says which blocks may go at all (nobody holds or needs them,
-// nothing below them is in RAM) and keeps that true after every change; a policy orders them.
+// nothing below them is in RAM) and updates that after every change; a policy orders them.
 // Guarded by the index's mutex.
 //
-// First go sliding pages that no restorable point (the end of a sequence or a turn, a leaf, a block
-// where sequences part) can need; then blocks, all of their pages together. Snapshots go by
-// themselves as their share of RAM is used up (loose.cc).
+// Sliding pages go first if no restorable point (the end of a sequence or a turn, a leaf, a block
+// where sequences part) can need them; then blocks go, all of their pages together. Snapshots also
+// go by themselves when their share of RAM is used up (loose.cc).
 #pragma once
 #include <functional>
 #include <memory>
@@ -22,32 +22,32 @@ class EvictionPolicy {
   using Place = EvictPlace;
 
   virtual ~EvictionPolicy() = default;
-  // The block may go from now on (clean: every RAM page is on SSD too), or may not. Called again
-  // whenever its stamp changed.
+  // Says that the block may go (kClean: every RAM page is on SSD too or was refused there; kDirty)
+  // or may not (kNone). Before its stamp changes the index puts it into kNone, afterwards back.
   virtual void Put(Node& node, Place place) = 0;
-  // The next victim; nullptr when there is none. Dirty ones only if `may_drop_dirty`. Never of a
-  // space at or below its floor; of a space above its ceiling before all others.
+  // Returns the next victim, nullptr when there is none. Dirty blocks only if `may_drop_dirty`.
+  // Spares spaces at or below their floor; spaces above their ceiling come before all others.
   virtual Node* Next(bool may_drop_dirty) const = 0;
-  // The same of one space, whatever its floor.
+  // Returns the next victim of one space, whatever its floor.
   virtual Node* NextOf(const Space& space, bool may_drop_dirty) const = 0;
-  // The space's limits are others than before.
+  // Called after the space's limits changed.
   virtual void LimitsChanged(const Space& space) = 0;
-  // Whether the block is where Put() placed it last; for Validate.
+  // Returns whether the block stands in the orders as `place` says; for Validate.
   virtual bool Is(const Node& node, Place place) const = 0;
   virtual size_t size() const = 0;
 };
 
-// Leaf-first LRU: of the blocks that may go, which are leaves by then, the one whose last use is
-// longest ago.
+// Makes the leaf-first LRU: of the blocks that may go, which have nothing below them in RAM, the
+// victim is the one whose last use is longest ago.
 std::unique_ptr<EvictionPolicy> MakeLeafLru();
 
 // Blocks of which some pages may go alone, coldest first: sliding pages, or snapshots.
 class LooseOrder {
  public:
-  // Called again whenever its stamp changed.
+  // Adds or removes the block. The caller calls it again after its stamp changed.
   void Put(Node& node, bool wanted);
-  // The coldest whose space is above its floor and for which may_go(node) is true, looking at no
-  // more than `looks`.
+  // Returns the coldest block whose space is above its floor and for which may_go(node) is true;
+  // nullptr if none of the first `looks` blocks is one.
   Node* Next(const std::function<bool(const Node&)>& may_go, int looks) const;
   bool Contains(const Node& node) const { return stamps_.contains(&node); }
   size_t size() const { return stamps_.size(); }

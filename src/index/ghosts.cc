@@ -1,4 +1,4 @@
-// What of a request was here once: blocks that were given up and are remembered by their hash.
+// Ghosts: how much of a request lies in blocks that were given up and are remembered by their hash.
 #include <algorithm>
 
 #include "index/impl.h"

@@ -1,9 +1,9 @@
-// The index's insides: one struct of guarded state, its verbs spread over one file each.
+// The index's insides: one struct of guarded state, with its verbs in one file each.
 //
 // tree.cc      nodes in and out of the tree, ends, superseding, pruning
-// account.cc   totals, eviction order and spill order, kept true after every change
+// account.cc   totals, eviction order and spill order, updated after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
-// loose.cc     pages that go without their block: sliding ones and snapshots
+// loose.cc     pages given up without their block: sliding ones and snapshots
 // match.cc, acquire.cc, set.cc, lease.cc, pin.cc, promote.cc, reserve.cc, publish.cc, evict.cc,
 // move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
 #pragma once
@@ -26,8 +26,8 @@
 
 namespace prefixd::index {
 
-// A page that failed its check in place while it was held: its extent is free when nobody holds the
-// page any more.
+// The bad RAM copy of a page that failed its check in place while it was held. Its extent is free
+// when nobody holds the page any more.
 struct Condemned {
   const Node* node = nullptr;
   uint16_t group = 0, rung = 0;
@@ -53,34 +53,39 @@ struct PrefixIndex::Impl {
   uint64_t NewSerial() PREFIXD_REQUIRES(mutex);
   Space* FindSpace(block::SpaceHandle handle) const PREFIXD_REQUIRES(mutex);
   bool IsEmpty(const Space& space) const PREFIXD_REQUIRES(mutex);
-  // A hole, to be given pages by the caller, of these tokens under `parent`, with `hash`, `serial`
-  // (0: a new one), and room for so many pages.
+  // Inserts a hole with these tokens under `parent`, with `hash`, `serial` (0: a new one) and room
+  // for `pages` pages, which the caller adds.
   Node* InsertChild(Node& parent, const block::SequenceView& tokens, const block::BlockHash& hash,
                     uint64_t serial, size_t pages) PREFIXD_REQUIRES(mutex);
-  // Out of the tree; deleted when nobody needs it. Requires: no children. `ghost`: remember it.
+  // Takes the node out of the tree and deletes it when nobody needs it. `ghost`: remembers its
+  // hash. Requires: no children.
   void Detach(Node& node, bool ghost) PREFIXD_REQUIRES(mutex);
-  // Siblings that hold nothing that `node` does not hold leave the tree.
+  // Removes from the tree the shorter siblings that hold nothing that `node` does not hold.
   void SupersedePrefixes(Node& node) PREFIXD_REQUIRES(mutex);
-  // `node` holds all that its sibling `shorter`, which leaves the tree, does. False: not yet.
+  // Moves snapshots and pins of `shorter` to its sibling `node` and removes it from the tree.
+  // Returns false, with nothing done, if a snapshot cannot move yet. Requires: `node` covers it.
   bool TakePlace(Node& node, Node& shorter) PREFIXD_REQUIRES(mutex);
   void MoveSnapshots(Node& from, Node& to) PREFIXD_REQUIRES(mutex);
-  // After a snapshot of it was let go: a longer sibling may take its place now. May delete `node`.
+  // Lets a longer sibling take the node's place, if one can; called after a snapshot of `node` was
+  // let go. May delete `node`.
   void Merge(Node& node) PREFIXD_REQUIRES(mutex);
-  // The end stands where the first `count` tokens of `child` have their first sibling.
+  // Adds an end after `count` tokens of `first`, which is the first in token order of the siblings
+  // with these tokens.
   void SetEnd(Node& first, uint32_t count) PREFIXD_REQUIRES(mutex);
-  // After pages, holders or pins went away: frees what nobody needs, prunes upwards. `node` may be
-  // deleted. Returns the block of the tree where the pruning stopped, or nullptr.
+  // Frees what nobody needs and prunes upwards, after pages, holders or pins went away. May delete
+  // `node`. Returns the block where the pruning stopped, or nullptr if it is the root or `node` is
+  // not in the tree.
   Node* Settle(Node* node) PREFIXD_REQUIRES(mutex);
   void SettleIfLeft(std::span<const BlockRef> nodes) PREFIXD_REQUIRES(mutex);  // in this order
-  void FreeExtent(Page& page) PREFIXD_REQUIRES(mutex);                         // and nothing else
-  void FreePage(Page& page) PREFIXD_REQUIRES(mutex);  // gives the extent back, state kGone
-  // nullptr when the block or the page is gone for good.
+  void FreeExtent(Page& page) PREFIXD_REQUIRES(mutex);  // changes nothing else of the page
+  void FreePage(Page& page) PREFIXD_REQUIRES(mutex);    // frees the extent too; the page is kGone
+  // Returns nullptr when the block or the page is gone for good.
   Page* Resolve(const PageRef& ref) PREFIXD_REQUIRES(mutex);
-  // Up to the root, or to `below`, which keeps its stamp.
+  // Stamps `leaf` and its ancestors up to the root, or up to but not including `below`.
   void StampPath(Node* leaf, const Node* below = nullptr) PREFIXD_REQUIRES(mutex);
 
-  // Calls `look(Node&)` under the mutex for every block, in or out of the tree, and lets others
-  // have the mutex after every kStepBlocks. Blocks that come meanwhile may be missed.
+  // Calls `look(Node&)` under the mutex for every block, in or out of the tree, and releases the
+  // mutex after every kStepBlocks. May miss blocks that come meanwhile.
   static constexpr uint32_t kStepBlocks = 8192;
   template <typename Look>
   void ForEachInSteps(Look look) const PREFIXD_EXCLUDES(mutex) {
@@ -89,7 +94,7 @@ struct PrefixIndex::Impl {
       from = nodes.ForSome(from, kStepBlocks, look);
     }
   }
-  // Calls `take` under the mutex for each of them, which costs more than a look.
+  // Calls `take` under the mutex for each item, in smaller steps: it costs more than a look.
   template <typename Item, typename Take>
   void InSteps(std::span<const Item> items, Take take) const PREFIXD_EXCLUDES(mutex) {
     constexpr size_t kStep = kStepBlocks / 16;
@@ -98,7 +103,7 @@ struct PrefixIndex::Impl {
       for (const Item& item : items.subspan(from, std::min(kStep, items.size() - from))) take(item);
     }
   }
-  // Calls `look(Node&)` the same way for these blocks, as far as they are still there.
+  // Calls `look(Node&)` the same way for those of these blocks that still exist.
   template <typename Ref, typename Look>
   void ForEachInSteps(const std::vector<Ref>& blocks, Look look) const PREFIXD_EXCLUDES(mutex) {
     InSteps(std::span<const Ref>(blocks), [&](const Ref& block) {
@@ -116,12 +121,12 @@ struct PrefixIndex::Impl {
     });
     return found;
   }
-  // In steps; a block that goes before its turn is passed over.
+  // Settles the blocks in steps. Passes over a block that goes before its turn.
   void SettleDeepestFirst(std::vector<FoundBlock>* blocks) PREFIXD_EXCLUDES(mutex);
 
   // --- account.cc ---
-  // Every change of a node's pages, ends, holders, stamp or place in the tree happens inside one of
-  // these; its end brings totals and orders up to date.
+  // Every change of a node's pages, ends, holders, stamp or place in the tree happens during the
+  // life of a Change; its destructor updates totals and orders.
   class Change {
    public:
     Change(Impl& impl, Node& node) PREFIXD_REQUIRES(impl.mutex);
@@ -137,18 +142,19 @@ struct PrefixIndex::Impl {
   };
   void Refresh(Node& node) PREFIXD_REQUIRES(mutex);
   void Reorder(Node& node) PREFIXD_REQUIRES(mutex);
-  // Out of every order by stamp until Reorder, which must follow.
+  // Takes the node out of every order by stamp; the caller calls Reorder afterwards.
   void SetStamp(Node& node, int64_t stamp) PREFIXD_REQUIRES(mutex);
   bool WantsSpill(const Node& node) const;
   uint64_t MemoryBytes() const PREFIXD_REQUIRES(mutex);
 
   // --- match.cc ---
-  // `path`: of FindRestorable; where not every group is FULL it is found here.
+  // `path` is FindRestorable's; if not every group is FULL, Answer finds it.
   block::MatchAnswer Answer(const Asked& asked, const Walk& walk, const Usable& usable,
                             const MatchOptions& options, block::SessionId session,
                             RestorablePath& path) const PREFIXD_REQUIRES(mutex);
   bool NextBlockIsGhost(const Asked& asked, const Walk& walk) const PREFIXD_REQUIRES(mutex);
-  // How far from `from` on the request is announced by reservations of other sessions.
+  // Returns up to which token reservations of other sessions announce the request from `from` on;
+  // `from` if they do not.
   uint32_t AnnouncedUpTo(const Asked& asked, const Usable& usable, block::SessionId session,
                          uint32_t from) const PREFIXD_REQUIRES(mutex);
 
@@ -157,18 +163,18 @@ struct PrefixIndex::Impl {
       PREFIXD_REQUIRES(mutex);
 
   // --- set.cc ---
-  struct Member {      // what is found once of an item; the rest is nothing where `own` is 0
-    uint32_t own = 0;  // its length alone
+  struct Member {      // what is looked up once for an item; only `own` is set if that is 0
+    uint32_t own = 0;  // restorable length of the item alone
     Asked asked;
-    Walk walk;  // none where every group is FULL
+    Walk walk;  // not set if every group is FULL
     Usable usable;
     bool causal_content = false;
   };
   std::vector<Member> MembersOf(std::span<const SetItem> items,
                                 std::span<const block::MatchAnswer> own) const
       PREFIXD_REQUIRES(mutex);
-  // The longest length of at most `most` that is right for every member. Costs what it passes over
-  // in the members' content, windows and snapshots.
+  // Returns the longest length of at most `most` that is restorable for every member. Costs what it
+  // passes over in the members' content, windows and snapshots.
   static uint32_t CommonLength(std::span<const Member> members, uint32_t most);
   void CutAnswers(std::span<const SetItem> items, uint32_t to, block::ShortenReason reason,
                   block::SessionId session, std::vector<block::MatchAnswer>& own) const
@@ -176,44 +182,46 @@ struct PrefixIndex::Impl {
   std::vector<block::MatchAnswer> OwnAnswers(std::span<const SetItem> items,
                                              block::SessionId session) const
       PREFIXD_REQUIRES(mutex);
-  // Every item acquired at exactly `tokens`. False, with nothing held: the quotas do not hold all.
+  // Acquires every item at exactly `tokens`. Returns false, with nothing held, if the quotas do not
+  // allow it.
   bool HoldSet(std::span<const SetItem> items, uint32_t tokens, block::SessionId session,
                std::vector<Acquired>& set) PREFIXD_REQUIRES(mutex);
-  // The longest of less than `too_much` tokens that can be held of all items.
+  // Returns the longest length below `too_much` that the quotas allow for all items.
   uint32_t MostWithinQuotas(std::span<const SetItem> items, std::span<const Member> members,
                             uint32_t too_much, block::SessionId session) PREFIXD_REQUIRES(mutex);
 
   // --- acquire.cc ---
   Acquired Acquire(block::SpaceHandle space, const block::SequenceView& request,
                    const MatchOptions& options, block::SessionId session) PREFIXD_REQUIRES(mutex);
-  // The tokens that the quotas allow `lease` to cover when it takes the pages of `path` too.
+  // Returns how many tokens the quotas allow `lease` to cover when it also takes the pages of
+  // `path`; at most `tokens`.
   uint32_t CutToQuota(const Lease& lease, const RestorablePath& path, uint32_t tokens) const
       PREFIXD_REQUIRES(mutex);
-  // Cuts the answer, and where a group is not FULL the path too.
+  // Cuts the answer to the quotas; also the path if a group is not FULL.
   void KeepQuota(const Lease& lease, const Asked& asked, const Walk& walk,
                  const MatchOptions& options, RestorablePath& path,
                  block::MatchAnswer& answer) const PREFIXD_REQUIRES(mutex);
-  // A new lease on [from, answer.restorable_tokens) of the path, as far as the quotas go; none when
-  // nothing is left.
+  // Takes a new lease on [lease.from, answer.restorable_tokens) of the path, and none if that is
+  // empty or has no page.
   void Grant(Lease lease, const RestorablePath& path, const MatchOptions& options,
              Acquired& acquired) PREFIXD_REQUIRES(mutex);
   absl::StatusOr<Lease*> FindExtensible(block::LeaseId id, uint32_t tokens,
                                         const MatchOptions& options, block::SessionId session)
       PREFIXD_REQUIRES(mutex);
 
-  // The lease covers `tokens` from now on: gives up what lies beyond, takes what the path adds.
+  // Makes the lease cover `tokens`: gives up what lies beyond, takes what the path adds.
   void ExtendTo(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
 
   // --- lease.cc ---
-  // The lease takes hold of the pages of [0, tokens) of the path that it does not hold yet.
+  // Makes the lease hold the pages of [0, tokens) of the path that it does not hold yet.
   void Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
-  // Both leave totals and orders to the caller: AddSums, Reorder. DropPage: false when the page is
-  // gone, so that its slot may go too (holders or not).
+  // The caller of TakePage or DropPage updates totals and orders (AddSums, Reorder). DropPage
+  // returns false if this was the last holder and the page is gone, so that its slot may go too.
   static void TakePage(Lease& lease, Node& node, Page& page, int64_t now, LeasedSums& sums);
   bool DropPage(const HeldPage& held, LeasedSums& sums) PREFIXD_REQUIRES(mutex);
   void AddSums(const LeasedSums& sums) PREFIXD_REQUIRES(mutex);
   block::LeaseId AddLease(Lease lease) PREFIXD_REQUIRES(mutex);
-  // Gives up the pages of `lease` in blocks that begin at `tokens` or later.
+  // Drops the pages of `lease` in blocks that begin at `tokens` or later.
   void GiveUp(Lease& lease, uint32_t tokens) PREFIXD_REQUIRES(mutex);
   void DropPages(std::span<const HeldPage> pages, bool stamp) PREFIXD_REQUIRES(mutex);
   absl::Status EndLease(block::LeaseId id) PREFIXD_REQUIRES(mutex);
@@ -227,7 +235,8 @@ struct PrefixIndex::Impl {
   void DropBadCopy(Node& node, Page& page) PREFIXD_REQUIRES(mutex);
 
   // --- reserve.cc ---
-  // Requires: wish.turn_ends ascend, and the sequence's own end is the last of them.
+  // Fills the reservation's blocks and states. Requires: wish.turn_ends ascend, and the last one is
+  // the sequence's own end.
   void PlanBlocks(const Walk& walk, block::SessionId session, uint32_t coarser,
                   const SnapshotWish& wish, Reservation& reservation) const PREFIXD_REQUIRES(mutex);
   absl::Status CheckReserve(const Space* space, block::SpaceHandle handle, size_t tokens) const
@@ -236,68 +245,72 @@ struct PrefixIndex::Impl {
   void DropHold(Node& node) PREFIXD_REQUIRES(mutex);
   void DropHolds(Reservation& reservation) PREFIXD_REQUIRES(mutex);
   absl::Status EndReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
-  // The reservation's parent of block `block_index` if the path to it is in the tree, or nullptr.
+  // Returns the parent of block `block_index` if the path to it is in the tree, or nullptr.
   Node* ParentOf(Reservation& reservation, uint32_t block_index) PREFIXD_REQUIRES(mutex);
 
   // --- publish.cc ---
   absl::StatusOr<Reservation*> FindReservation(block::ReservationId id) PREFIXD_REQUIRES(mutex);
-  // The parent of a block of the plan that may be published. FailedPrecondition: it is not stored.
+  // Returns the parent under which a block of the plan may be published. FailedPrecondition if that
+  // is not stored.
   absl::StatusOr<Node*> ParentFor(Reservation& reservation, uint32_t block_index)
       PREFIXD_REQUIRES(mutex);
-  // Whether the block has these serials, or would have them in the tree.
+  // Returns whether the block has these serials, or would have them in the tree.
   bool Stand(const Reservation& reservation, uint32_t block_index, Node& parent,
              const Serials& serials) const PREFIXD_REQUIRES(mutex);
   block::StoreResult Store(Reservation& reservation, uint32_t block_index, Node& parent,
                            std::span<const NewPage> pages, uint64_t serial) PREFIXD_REQUIRES(mutex);
   bool WantsFull(const Reservation& reservation, uint32_t block_index) const
       PREFIXD_REQUIRES(mutex);
-  // The other pages; the extents of the snapshots are freed.
+  // Frees the extents of the snapshots among `pages` and returns the other pages.
   std::vector<NewPage> RefuseSnapshots(const SpaceShape& shape, std::span<const NewPage> pages)
       PREFIXD_REQUIRES(mutex);
   void AddPages(Node& node, std::span<const NewPage> pages) PREFIXD_REQUIRES(mutex);
-  // The first sibling, in order, that holds the tokens up to `tokens`; FailedPrecondition when a
-  // block before it or it is not stored.
+  // Returns the first sibling in token order that holds the tokens up to `tokens`.
+  // FailedPrecondition when it or a block before it is not stored.
   absl::StatusOr<Node*> StoredUpTo(Reservation& reservation, uint32_t tokens)
       PREFIXD_REQUIRES(mutex);
 
   // --- loose.cc ---
   void ReorderLoose(Node& node) PREFIXD_REQUIRES(mutex);
-  // What stands below `node` changed: pages in windows before it may be needed no more.
+  // Has EvictWindows look again at the sliding pages of `node` and the blocks before it, because
+  // what is below `node` changed.
   void LookAgain(Node* node) PREFIXD_REQUIRES(mutex);
-  void GiveUp(Page& page, Evicted& evicted) PREFIXD_REQUIRES(mutex);  // its copy in RAM
+  void GiveUp(Page& page, Evicted& evicted) PREFIXD_REQUIRES(mutex);  // the page's RAM copy
   std::optional<Evicted> EvictWindows() PREFIXD_REQUIRES(mutex);
   bool EvictSnapshots(bool may_drop_dirty) PREFIXD_REQUIRES(mutex);  // of the coldest block
-  // Gives up the coldest snapshots until `bytes` more are within their share: clean ones before
-  // others. False: what is left is held.
+  // Gives up the coldest snapshots, clean ones first, until `bytes` more are within the snapshots'
+  // share. Returns false if that is not possible: what is left is held or busy.
   bool MakeSnapshotRoom(uint64_t bytes) PREFIXD_REQUIRES(mutex);
-  // No chain keeps more than kMaxSnapshots.
+  // Drops the least missed snapshots of the chain that ends at `leaf` beyond kMaxSnapshots; those
+  // that are held, busy or pinned stay.
   void TrimChain(Node& leaf) PREFIXD_REQUIRES(mutex);
 
   // --- evict.cc ---
   Evicted GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin, uint64_t end)
       PREFIXD_REQUIRES(mutex);
   Evicted Forget(Node& node) PREFIXD_REQUIRES(mutex);
-  // Of the leaves that may go the coldest first, then their parents that became such leaves, in
-  // steps, as long as `drop` takes them out of the tree and answers true.
+  // Calls `drop`, in steps, for the leaves that may go, coldest first, and for parents that become
+  // such leaves. Stops when `drop` returns false; otherwise it must take the leaf out of the tree.
   void DropColdest(const std::function<bool(const Node&)>& may_go,
                    const std::function<bool(Node&)>& drop) PREFIXD_EXCLUDES(mutex);
   uint64_t ClearBlock(Node& node) PREFIXD_REQUIRES(mutex);
   uint64_t ClearTree(Space& space) PREFIXD_REQUIRES(mutex);
-  // nullptr: there is no such space.
+  // Voids the space's reservations and ends its pins. Returns nullptr if there is no such space.
   Space* EndPlansAndPins(block::SpaceHandle handle) PREFIXD_REQUIRES(mutex);
 
   // --- spill.cc ---
-  // Parents before children, `node` last; ancestors that were refused only where they are asked
-  // for. False: the next block would bring `bytes` above `max_bytes`. The first one of all is taken
-  // whatever its size.
+  // Picks what must be written of `node` and its ancestors, parents first. Takes refused blocks
+  // without a record only if `refused_too`. Returns false if the next block would bring `bytes`
+  // above `max_bytes`; takes the first block of all whatever its size.
   bool PickChain(Node* node, bool refused_too, uint64_t max_bytes, std::vector<SpillBlock>& picked,
                  uint64_t& bytes) PREFIXD_REQUIRES(mutex);
-  SpillBlock ForRecord(Node& node) PREFIXD_REQUIRES(mutex);  // all but its pages
-  void Admit(Node& node) PREFIXD_REQUIRES(mutex);            // it was refused, and is used again
-  void BeginSpill(Node& node) PREFIXD_REQUIRES(mutex);       // until EndSpill
+  SpillBlock ForRecord(Node& node) PREFIXD_REQUIRES(mutex);  // fills all but the pages
+  void Admit(Node& node) PREFIXD_REQUIRES(mutex);            // ends `refused`
+  void BeginSpill(Node& node) PREFIXD_REQUIRES(mutex);       // lasts until EndSpill
   SpillBlock PickBlock(Node& node, uint64_t& bytes) PREFIXD_REQUIRES(mutex);
   void EndSpill(const SpillBlock& block) PREFIXD_REQUIRES(mutex);
-  // Copies on SSD under such sequences are no more. One call at a time, by drop_mutex.
+  // Forgets the SSD copies and records under the sequences that `dropped` accepts. Returns the
+  // bytes that became dirty. One call at a time, by drop_mutex.
   using IsDropped = std::function<bool(uint64_t sequence)>;
   uint64_t DropOnSsd(const IsDropped& dropped) PREFIXD_EXCLUDES(mutex);
   void DropCopies(Node& node, const IsDropped& dropped) PREFIXD_REQUIRES(mutex);
@@ -306,24 +319,25 @@ struct PrefixIndex::Impl {
   SpillBlock PickAgain(Node& node, const RewriteOptions& range, bool pages) PREFIXD_REQUIRES(mutex);
 
   // --- restore.cc ---
-  // The full block of this serial, in the tree or once there, or nullptr.
+  // Returns the full block in the tree that has this serial, also as a further one, or nullptr.
   Node* FindSerial(uint64_t serial) const PREFIXD_REQUIRES(mutex);
   absl::StatusOr<Node*> ParentBySerial(Space& space, uint64_t serial) const PREFIXD_REQUIRES(mutex);
-  // The full block is known by this serial too.
+  // Adds a further serial to a full block.
   void AddSerial(Node& node, uint64_t serial) PREFIXD_REQUIRES(mutex);
-  // Both inside a Change.
+  // Require: inside a Change.
   void AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only)
       PREFIXD_REQUIRES(mutex);
   void SetRecord(Node& node, const RestoredBlock& block) PREFIXD_REQUIRES(mutex);
 
   // --- adopt.cc ---
   Page& AddAdoptedPage(Node& node, const NewPage& page) PREFIXD_REQUIRES(mutex);
-  // Holds of earlier daemons' readers that no AdoptLease took over end; stamps by last use.
+  // Drops the holds for earlier daemons' readers that no AdoptLease took over. Stamps adopted
+  // blocks in order of last use.
   void EndAdoption() PREFIXD_EXCLUDES(mutex);
 
   absl::Status Validate() const PREFIXD_REQUIRES(mutex);
 
-  const Options options;  // but for what stands in `limits`
+  const Options options;  // except the values in `limits`, which replace them
   struct Limits {
     uint64_t session_lease_bytes = 0, total_lease_bytes = 0, memory_limit_bytes = 0;
     uint64_t snapshot_bytes = 0;
@@ -336,26 +350,26 @@ struct PrefixIndex::Impl {
 
   absl::flat_hash_map<block::SpaceHandle, std::unique_ptr<Space>> spaces PREFIXD_GUARDED_BY(mutex);
   std::map<block::SpaceId, Space*> spaces_by_id PREFIXD_GUARDED_BY(mutex);
-  uint64_t spaces_bytes PREFIXD_GUARDED_BY(mutex) = 0;      // memory_bytes of all
-  NodePool nodes PREFIXD_GUARDED_BY(mutex);                 // roots are not here
+  uint64_t spaces_bytes PREFIXD_GUARDED_BY(mutex) = 0;      // sum of their memory_bytes
+  NodePool nodes PREFIXD_GUARDED_BY(mutex);                 // all but the roots
   SerialTable by_serial PREFIXD_GUARDED_BY(mutex){&nodes};  // full blocks in the tree
-  // Further serials of blocks, while records come back.
-  absl::flat_hash_map<uint64_t, uint64_t> other_serials PREFIXD_GUARDED_BY(mutex);  // to node ids
-  uint64_t next_serial PREFIXD_GUARDED_BY(mutex) = 0;     // a random one at first
-  uint64_t children_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of Children with more than one
+  // Node ids by further serial, while records come back.
+  absl::flat_hash_map<uint64_t, uint64_t> other_serials PREFIXD_GUARDED_BY(mutex);
+  uint64_t next_serial PREFIXD_GUARDED_BY(mutex) = 0;     // starts at a random number; 0: not yet
+  uint64_t children_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // sum of Children::MemoryBytes
   Totals totals PREFIXD_GUARDED_BY(mutex);                // of all nodes
   const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) = MakeLeafLru();
   LooseOrder windows PREFIXD_GUARDED_BY(mutex), snapshots PREFIXD_GUARDED_BY(mutex);
-  Order spill_order PREFIXD_GUARDED_BY(mutex);  // want a spill and have no descendant that does
-  Order unverified_order PREFIXD_GUARDED_BY(mutex);  // have kUnverified pages
+  Order spill_order PREFIXD_GUARDED_BY(mutex);       // want a spill; no descendant wants one
+  Order unverified_order PREFIXD_GUARDED_BY(mutex);  // blocks with kUnverified pages
   Ghosts ghosts PREFIXD_GUARDED_BY(mutex);
   std::vector<block::Extent> freed PREFIXD_GUARDED_BY(mutex);
   std::vector<Condemned> condemned PREFIXD_GUARDED_BY(mutex);
   bool any_refused PREFIXD_GUARDED_BY(mutex) = false;  // since the last AdmitAll
   uint64_t evicted_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
   uint64_t refused_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
-  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;  // pages that went while they were held
-  // Until EndAdoption: pages whose marks name readers, and when adopted blocks were last used.
+  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;  // pages that became kGone while they were held
+  // Until EndAdoption: holds of pages whose marks name readers, and last uses of adopted pages.
   Lease adoption PREFIXD_GUARDED_BY(mutex);
   std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::LeaseId, Lease> leases PREFIXD_GUARDED_BY(mutex);
@@ -363,11 +377,12 @@ struct PrefixIndex::Impl {
   absl::flat_hash_map<block::ReservationId, std::unique_ptr<Reservation>> reservations
       PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::SessionId, Session> sessions PREFIXD_GUARDED_BY(mutex);
-  uint64_t table_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of leases and reservations, estimated
-  uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of leases and reservations
+  uint64_t table_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of leases, pins, reservations; estimated
+  uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of leases, pins and reservations
   int64_t next_stamp PREFIXD_GUARDED_BY(mutex) = 1;
   base::Mutex drop_mutex;  // held by DropOnSsd, taken before `mutex`
-  // By the DropOnSsd that is under way, block by block: what moves meanwhile is not missed.
+  // What the DropOnSsd under way drops, so that it does not miss snapshots that change their block
+  // meanwhile; null if none is.
   IsDropped dropping PREFIXD_GUARDED_BY(mutex);
   bool loading PREFIXD_GUARDED_BY(mutex) = false;  // blocks without pages stay: children may come
 };

@@ -1,4 +1,4 @@
-// Holding, shrinking, releasing: who holds which pages, and what the pages' marks say of it.
+// Holding, shrinking, releasing: which lease holds which pages, and how the pages' marks show it.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,8 @@
 namespace prefixd::index {
 namespace {
 
-// If the lease holds the page, of its last block, the page stands last now: it is the one in use.
+// If the lease holds this page of its last block, moves it to the end of the lease's pages, because
+// it is the one in use. Returns false if the lease does not hold it.
 bool MakeLast(Lease& lease, const Node* node, const Page& page) {
   for (size_t i = lease.pages.size(); i > 0; --i) {
     const HeldPage& held = lease.pages[i - 1];
@@ -23,7 +24,7 @@ bool MakeLast(Lease& lease, const Node* node, const Page& page) {
   return false;
 }
 
-// So many pages before their marks are written, they are asked for.
+// How many pages ahead Hold prefetches the marks that it is going to write.
 constexpr size_t kMarksAhead = 32;
 
 }  // namespace
@@ -119,7 +120,7 @@ block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
 }
 
 void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
-  // Leaf first, as StampPath: what comes last in a sequence is given up first.
+  // Leaf first, as in StampPath, so that what comes last in a sequence is evicted first.
   LeasedSums sums;
   for (size_t end = pages.size(); end > 0;) {
     Node* const node = pages[end - 1].node;

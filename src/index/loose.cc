@@ -1,4 +1,4 @@
-// Pages that go without their block: sliding pages that no restorable point can need, snapshots.
+// Pages given up without their block: sliding pages that no restorable point can need, snapshots.
 #include <algorithm>
 
 #include "index/impl.h"
@@ -20,9 +20,9 @@ bool HasLoose(const Node& node, block::LayerKind kind) {
          });
 }
 
-// Some restorable point reaches the block with its window, or the block holds sinks. Points are
-// ends, leaves, and blocks where sequences part; along a chain without any of these nothing else
-// comes, so looking goes no further than the window.
+// Returns whether the block holds sinks or some restorable point's window reaches it. Points are
+// ends, leaves, and blocks where sequences part. The search follows the block's chain to the first
+// point, at most as far as the window.
 bool IsNeeded(const Node& block, const GroupRule& rule) {
   if (block.first_token() < rule.sink_tokens) return true;
   const uint64_t reach =
@@ -73,7 +73,7 @@ std::optional<Evicted> PrefixIndex::Impl::EvictWindows() {
         }
         evicted.bytes += page.extent().bytes;
         ++evicted.pages;
-        // Not written to SSD first: nothing could ask for it there either.
+        // It is not written to SSD first: nothing could ask for it there either.
         GiveUp(page, evicted);
       }
     }

@@ -30,7 +30,7 @@ void Label(const Asked& asked, const Walk& walk, const WalkEnd& end, bool next_i
   }
 }
 
-// What is not here may be on its way.
+// Replaces reasons by kIndexLoading where what is missing may be on its way.
 void SayLoading(block::MatchAnswer& answer) {
   if (answer.ended_by != block::EndReason::kRequestEnded) {
     answer.ended_by = block::EndReason::kIndexLoading;
@@ -44,8 +44,8 @@ void SayLoading(block::MatchAnswer& answer) {
   }
 }
 
-// How many positions `tail` shares with what of `other` begins at `offset`. However much content
-// that has, it is looked at as far as the tokens agree.
+// Returns how many positions `tail` shares with `other` from `offset` on. Looks at the content of
+// `other` only as far as the tokens agree.
 uint32_t SharedFrom(const block::SequenceView& tail, const block::SequenceView& other,
                     uint32_t offset) {
   const uint32_t tokens =
@@ -54,8 +54,8 @@ uint32_t SharedFrom(const block::SequenceView& tail, const block::SequenceView& 
   return block::CommonPrefix(tail, Slice(other, offset, offset + tokens).view());
 }
 
-// How far beyond `from` the blocks go that `other` has announced in a form the caller can use, at
-// most to `limit`; `from` when its block is not among them.
+// Returns how far from `from` on `other` has announced blocks in a form that the caller can use, at
+// most `limit`; `from` if it has not announced the block there.
 uint32_t AnnouncedBy(const Reservation& other, const Usable& usable, uint32_t block_tokens,
                      uint32_t limit, uint32_t from) {
   for (size_t i = from / block_tokens; i < other.blocks.size() && from < limit; ++i) {

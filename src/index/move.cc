@@ -1,4 +1,4 @@
-// Moving: a page that nobody holds gets another extent.
+// Moving: gives a page that nobody holds another extent.
 #include <algorithm>
 
 #include "index/impl.h"
@@ -37,7 +37,7 @@ bool PrefixIndex::FinishMove(const PageRef& ref, block::Extent from, block::Exte
                              block::PageMarks* marks) {
   const base::MutexLock lock(impl_->mutex);
   Page* const page = impl_->Resolve(ref);
-  // Not `moving`: another copy stands in the old extent by now.
+  // `moving` is cleared when a page loses its extent: another copy stands there then.
   if (page == nullptr || !page->moving() || page->extent() != from || !Movable(*page)) return false;
   const Impl::Change change(*impl_, *ref.node);
   const int64_t last_use =

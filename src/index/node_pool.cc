@@ -115,7 +115,7 @@ void SerialTable::Shrink() {
 }
 
 void SerialTable::Rebuild(size_t buckets) {
-  buckets_ = std::vector<uint32_t>();  // first, so that both are never there
+  buckets_ = std::vector<uint32_t>();  // freed first, so that memory never holds both tables
   buckets_.resize(buckets);
   size_ = 0;
   for (Node* const node : *pool_) {

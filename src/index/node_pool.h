@@ -1,7 +1,7 @@
-// Where blocks stand: in chunks, each with its number, so that a table needs four bytes to name
-// one.
+// The memory of blocks: chunks in which each block has a number, so that a table needs four bytes
+// to name one.
 //
-// Internal to index/, guarded by the index's mutex. A chunk whose last block goes is given back.
+// Internal to index/, guarded by the index's mutex. A chunk whose last block goes is freed.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -33,24 +33,24 @@ class NodePool {
   NodePool(const NodePool&) = delete;
   NodePool& operator=(const NodePool&) = delete;
 
-  // A child of this one, where their space has room at the front. Its id comes again only after
-  // 2^26 others.
+  // Makes a child of `parent`, in the first place that is free in their space's chunks. Its id
+  // comes again only after 2^26 other blocks.
   Node* Add(const Node& parent);
   void Remove(Node* node);
-  void ForgetSpace(Space* space) { room_.erase(space); }  // it has no block
+  void ForgetSpace(Space* space) { room_.erase(space); }  // requires: it has no block
 
   Node* At(uint32_t number) const {
     return chunks_[number / kChunkNodes]->At(number % kChunkNodes);
   }
-  // nullptr when that one is gone.
+  // Returns nullptr when the block with this id is gone.
   Node* Find(uint64_t id) const;
 
-  uint32_t AddSiblings(const ChildLess& less);  // their number
+  uint32_t AddSiblings(const ChildLess& less);  // returns their number
   void RemoveSiblings(uint32_t number);
   Siblings& SiblingsAt(uint32_t number) { return *siblings_[number]; }
 
-  // Calls look(Node&) for the blocks of some chunks, about `blocks` of them, from number `from` on.
-  // Returns where to go on; kNone: there are no more.
+  // Calls look(Node&) for at most `blocks` blocks from number `from` on. Returns the number to go
+  // on from, or kNone if there are no more.
   static constexpr uint32_t kNone = ~uint32_t{0};
   template <typename Look>
   uint32_t ForSome(uint32_t from, uint32_t blocks, Look look) const {
@@ -64,7 +64,8 @@ class NodePool {
     return kNone;
   }
 
-  // In no order. What is added meanwhile may come or not; none but the current one may go.
+  // Visits the blocks in no given order. A block added meanwhile may be visited or not; only the
+  // current block may be removed.
   class Iterator {
    public:
     Node* operator*() const { return pool_->At(at_); }
@@ -89,11 +90,11 @@ class NodePool {
   uint64_t MemoryBytes() const;
 
  private:
-  std::vector<std::unique_ptr<Chunk>> chunks_;                   // nullptr: given back
-  std::vector<uint32_t> given_back_;                             // their numbers
+  std::vector<std::unique_ptr<Chunk>> chunks_;                   // nullptr: freed
+  std::vector<uint32_t> given_back_;                             // numbers of freed chunks
   absl::flat_hash_map<Space*, absl::btree_set<uint32_t>> room_;  // a space's chunks with room
-  size_t size_ = 0, there_ = 0, with_room_ = 0;                  // blocks, chunks
-  uint32_t next_serial_ = 0;
+  size_t size_ = 0, there_ = 0, with_room_ = 0;      // blocks; chunks in use; those with room
+  uint32_t next_serial_ = 0;                         // of Node::place_
   std::vector<std::unique_ptr<Siblings>> siblings_;  // nullptr: free
   std::vector<uint32_t> free_siblings_;              // their numbers
 };
@@ -103,31 +104,30 @@ inline Node* Node::parent() const {
   return parent_ == kNoParent ? nullptr : Head().root;
 }
 
-// Blocks by serial. Chains through the blocks themselves.
+// A hash table of blocks by serial. Its chains link the blocks themselves.
 class SerialTable {
  public:
   explicit SerialTable(const NodePool* pool) : pool_(pool) {}
   void Reserve(size_t nodes);
-  void Shrink();  // when most of it is empty
+  void Shrink();  // does nothing unless more than three quarters of a large table are empty
   void Add(Node& node);
-  // Nothing when it is not there.
-  void Remove(Node& node);
+  void Remove(Node& node);            // does nothing when the block is not in the table
   Node* Find(uint64_t serial) const;  // nullptr when there is none
   size_t size() const { return size_; }
-  uint64_t GrowthBytes() const {  // by Add
+  uint64_t GrowthBytes() const {  // what the next Add would allocate
     return size_ < buckets_.size() ? 0 : Grown() * sizeof(uint32_t) - MemoryBytes();
   }
   uint64_t MemoryBytes() const { return buckets_.capacity() * sizeof(uint32_t); }
 
  private:
-  // By half: at most 6 bytes a block, 4 at best.
+  // Grows by half, so that a block takes 4 to 6 bytes.
   size_t Grown() const { return std::max<size_t>(64, size_ + size_ / 2); }
   uint32_t& BucketOf(uint64_t serial) { return buckets_[serial % buckets_.size()]; }
   void Link(Node& node);
   void Rebuild(size_t buckets);
 
   const NodePool* const pool_;
-  std::vector<uint32_t> buckets_;  // the first one's number + 1
+  std::vector<uint32_t> buckets_;  // number of the chain's first block + 1; 0: no chain
   size_t size_ = 0;
 };
 

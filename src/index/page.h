@@ -12,22 +12,23 @@
 
 namespace prefixd::index {
 
-// What a page has beside its check, its sizes and its SSD copy while it is in RAM or somebody holds
-// it; or where its numbers are too large for a Page.
+// The part of a page that exists while the page is in RAM or held, or while its sizes number or its
+// SSD sequence is too large for a Page.
 struct PageUse {
   uint32_t extent_place = 0, extent_units = 0;  // of kExtentUnit bytes; 0 units: no extent
   uint64_t ssd_sequence = 0;
   block::PageMarks* marks = nullptr;  // of the extent; nullptr when it has none
-  uint64_t slots = 0;    // whose bits are set since the last holder went; what marks->holders says
-  uint32_t holders = 0;  // leases
+  uint64_t slots = 0;    // slots that took hold since the page was last unheld; as marks->holders
+  uint32_t holders = 0;  // number of leases
   uint16_t sizes = 0;
-  bool moving : 1 = false;     // picked for a move; cleared when the extent changes
-  bool condemned : 1 = false;  // an extent of it waits in Impl::condemned for its last holder
+  bool moving : 1 = false;     // PickMovable returned it; cleared when the extent changes
+  bool condemned : 1 = false;  // a bad copy's extent waits in Impl::condemned for the last holder
   PageState state = PageState::kGone;
 };
 static_assert(sizeof(PageUse) == 40);
 
-// Copied as bytes: whoever drops a page or leaves it behind calls Reset or Take.
+// Copying copies the bytes, with the address of the PageUse: whoever drops a page calls Reset, and
+// whoever moves one calls Take.
 class Page {
  public:
   Page() = default;
@@ -36,8 +37,8 @@ class Page {
   uint64_t check = 0;
 
   uint16_t group() const { return group_; }
-  uint16_t rung() const { return rung_; }  // of a snapshot: its offset
-  // In Space::sizes.
+  uint16_t rung() const { return rung_; }  // a snapshot's offset
+  // Number of the page's sizes in Space::sizes.
   uint16_t sizes() const { return in_use() ? use().sizes : bare_sizes(); }
   void set_sizes(uint16_t sizes);
 
@@ -48,7 +49,7 @@ class Page {
   void set_state(PageState state) {
     if (state != this->state()) Use().state = state;
   }
-  // InRam(state), kUnverified, or kPromoting from kUnverified: there is one.
+  // Not empty if InRam(state), in kUnverified, and in kPromoting from kUnverified.
   block::Extent extent() const {
     if (!in_use()) return {};
     return {use().extent_place * block::kExtentUnit, use().extent_units * block::kExtentUnit};
@@ -56,10 +57,10 @@ class Page {
   bool has_extent() const { return in_use() && use().extent_units != 0; }
   // Requires: whole units, within the first 16 TiB.
   void set_extent(const block::Extent& extent);
-  void DropExtent();  // and its marks
-  // 0: no copy on SSD; kPromoting with 0 also: it was dropped while it was read.
+  void DropExtent();  // drops the marks too
+  // 0: no copy on SSD. In kPromoting from kSsd 0 means that the copy was dropped while it was read.
   uint64_t ssd_sequence() const { return in_use() ? use().ssd_sequence : bare_sequence(); }
-  // While there is no PageUse, this decides whether it is on SSD or gone.
+  // Without a PageUse this also sets the state: kGone if 0, else kSsd.
   void set_ssd_sequence(uint64_t sequence);
   block::PageMarks* marks() const { return in_use() ? use().marks : nullptr; }
   uint64_t slots() const { return in_use() ? use().slots : 0; }
@@ -67,17 +68,16 @@ class Page {
   bool moving() const { return in_use() && use().moving; }
   bool condemned() const { return in_use() && use().condemned; }
 
-  PageUse& Use() { return in_use() ? use() : MakeUse(); }  // made if there is none
-  void Fold();  // without its PageUse, if that says nothing
-  // As one that was never there, of the same group and rung.
+  PageUse& Use() { return in_use() ? use() : MakeUse(); }  // makes one if there is none
+  void Fold();  // deletes the PageUse if the Page itself can say what it says
+  // Makes the page kGone and empty, of the same group and rung. Deletes its PageUse.
   void Reset();
-  // Everything of another page of the same group and rung, which is Reset.
+  // Moves everything of `other`, a page of the same group and rung, here. `other` is empty then.
   void Take(Page& other);
   uint64_t UseBytes() const { return in_use() ? Allocated(sizeof(PageUse)) : 0; }
 
-  // Of many pages what they have beside this is in no cache. Both ask for it and do not wait: for
-  // the PageUse, and, which reads that, for the marks. (GCC drops calls of functions that do
-  // nothing else, so they are always inlined.)
+  // Prefetch the PageUse, or the marks (which reads the PageUse): of many pages neither is in a CPU
+  // cache. (GCC drops calls of functions that do nothing else, so they are always inlined.)
   [[gnu::always_inline]] void AskForUse() const {
     if (in_use()) __builtin_prefetch(&use());
   }
@@ -87,11 +87,11 @@ class Page {
 
  private:
   PageUse& MakeUse();
-  static constexpr int kSizesBits = 13;  // below them in rest_ its SSD sequence
+  static constexpr int kSizesBits = 13;  // the high bits of rest_; the SSD sequence is below them
   static constexpr int kRestBits = 49, kSequenceBits = kRestBits - kSizesBits;
   static constexpr uint64_t kAllRest = (uint64_t{1} << kRestBits) - 1;
 
-  // Until a store was opened 65,536 times, or has taken 280 TB in pages of 4 KiB.
+  // Sequences fit until a store was opened 65,536 times or has taken 280 TB in pages of 4 KiB.
   static bool FitsBare(uint64_t sequence, uint16_t sizes) {
     return sequence >> kSequenceBits == 0 && sizes >> kSizesBits == 0;
   }
@@ -107,13 +107,13 @@ class Page {
   uint64_t in_use_ : 1 = 0;
   uint64_t group_ : 6 = 0;  // below block::kMaxGroups
   uint64_t rung_ : 8 = 0;
-  uint64_t rest_ : kRestBits = 0;  // the address of its PageUse; or sizes and sequence
+  uint64_t rest_ : kRestBits = 0;  // in_use_: the address of the PageUse; else sizes and sequence
 };
 static_assert(sizeof(Page) == 16 && block::kMaxGroups <= 64);
 
 inline bool Present(const Page& page) { return page.state() != PageState::kGone; }
 inline bool OnSsd(const Page& page) { return page.ssd_sequence() != 0; }
-// Being written out, read back or not checked yet: nothing may move it.
+// Returns true if the page is being written out, read back or not checked yet: nothing may move it.
 inline bool Busy(PageState s) {
   return s == PageState::kSpilling || s == PageState::kPromoting || s == PageState::kUnverified;
 }

@@ -1,4 +1,4 @@
-// Pins: blocks whose pages stay for as long as somebody says, whoever reads them.
+// Pins: blocks whose pages stay until Unpin or Clear, whether a lease holds them or not.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +50,7 @@ void PrefixIndex::Impl::EndPin(block::PinId id) {
   --session->second.pins;
   session->second.pinned_bytes -= pin.charge;
   if (session->second.empty()) sessions.erase(session);
-  // Leaf first: what goes with a pin never takes its parent along before its turn.
+  // Leaf first, so that pruning a block never removes its parent before the parent's turn.
   for (auto node = pin.nodes.rbegin(); node != pin.nodes.rend(); ++node) {
     {
       const Change change(*this, **node);

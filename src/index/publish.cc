@@ -1,4 +1,4 @@
-// Publish: pages into the tree, and the ends of sequences.
+// Publish: inserts pages and the ends of sequences into the tree.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +14,8 @@ bool Has(const Node& node, const NewPage& page) {
   return there != nullptr && Present(*there);
 }
 
-// A block that holds these tokens, itself or as its first ones, with each of these pages; snapshots
-// aside, which can be added to it. Without others: rather one that has pages.
+// Returns a block that begins with these tokens and has each of these pages, or nullptr. Snapshots
+// do not count: they can be added to it. If `pages` has no others, prefers a block with pages.
 Node* Covering(const Node& parent, const block::SequenceView& tokens,
                std::span<const NewPage> pages) {
   Node* empty = nullptr;
@@ -142,7 +142,7 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
       node = InsertChild(parent, tokens.view(), Hash(parent.hash, tokens.view()), serial,
                          pages.size());
     } else if (!AnyPresent(*node)) {
-      node->was_ghost = true;  // a hole: given up, and stored again
+      node->was_ghost = true;  // a hole was given up and is stored again
     }
     AddPages(*node, pages);
     SupersedePrefixes(*node);

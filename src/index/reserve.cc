@@ -1,4 +1,4 @@
-// Reserve: what is missing, who announced it, what must not leave the tree meanwhile.
+// Reserve: which blocks are missing, who announced them, which must not leave the tree meanwhile.
 #include <algorithm>
 #include <bit>
 
@@ -11,7 +11,7 @@
 namespace prefixd::index {
 namespace {
 
-constexpr uint64_t kReservedBytesPerToken = 8;  // its id, and its share of a block's plan and hash
+constexpr uint64_t kReservedBytesPerToken = 8;  // its id and its share of a block's plan and hash
 
 uint64_t MemoryOf(const Reservation& reservation) {
   return sizeof(Reservation) + 64 + reservation.tokens.size() * sizeof(block::Token) +
@@ -20,8 +20,8 @@ uint64_t MemoryOf(const Reservation& reservation) {
                                       reservation.usable.groups.size() * sizeof(uint32_t) + 1);
 }
 
-// A single node that holds all tokens of the block and serves every selected full group; of spaces
-// without any, one that holds the tokens.
+// Returns a single node that holds all tokens of the block and serves every selected full group, or
+// nullptr. If no full group is selected, any node with the tokens does.
 const Node* Serving(const Node& parent, const Slice& tokens, const Usable& full) {
   ByShared siblings(parent, tokens.view());
   while (const auto sibling = siblings.Next()) {
@@ -31,12 +31,12 @@ const Node* Serving(const Node& parent, const Slice& tokens, const Usable& full)
   return nullptr;
 }
 
-// The ends that a writer names, passed once as the blocks go by in order.
+// The ends that a writer names. Passes over them once while the caller goes through the blocks.
 class NextEnd {
  public:
-  // `ends` ascend, the last is the sequence's own.
+  // Requires: `ends` ascend, and the last is the sequence's own.
   explicit NextEnd(std::span<const uint32_t> ends) : ends_(ends) {}
-  // The first end behind `token`, which never falls and stands before the last one.
+  // Returns the first end behind `token`. Requires: `token` never falls and is below the last end.
   uint32_t Behind(uint32_t token) {
     while (ends_[next_] <= token) {
       base::CountSteps();
@@ -50,16 +50,17 @@ class NextEnd {
   size_t next_ = 0;
 };
 
-// The first end behind the block's first token needs the group's page of it: the page holds sinks,
-// or stands in the window before that end. If it does not, no later one does.
+// Returns whether `end`, the first end behind the block's first token, needs the group's page of
+// the block: the page holds sinks or is in the window before `end`. If this end does not, no later
+// one does.
 bool IsNeeded(const GroupRule& rule, const block::BlockPlan& plan, uint32_t end) {
   base::CountSteps();
   return plan.first_token < rule.sink_tokens ||
          uint64_t{plan.first_token} + plan.tokens + rule.window > end;
 }
 
-// Of a block that `node` serves: which sliding pages are wanted all the same. One that goes on
-// beyond the block's tokens cannot be given any.
+// Plans the sliding pages that a block served by `node` still lacks. Plans none if `node` is longer
+// than the block: it cannot be given any. Returns whether it planned a page.
 bool WantWindows(const Node& node, const Usable& usable, uint32_t end, block::BlockPlan& plan) {
   bool any = false;
   for (const Usable::Group& group : usable.groups) {
@@ -71,7 +72,8 @@ bool WantWindows(const Node& node, const Usable& usable, uint32_t end, block::Bl
   return any;
 }
 
-// Some reservation of another session is going to write these blocks whole.
+// A reservation of another session and how many tokens it shares with the sequence. Has() returns
+// whether it is going to write a block whole, in usable rungs of all groups that `plan` wants.
 struct Announced {
   const Reservation* reservation;
   uint32_t shared;
@@ -92,7 +94,8 @@ struct Announced {
   }
 };
 
-// The finest of the rungs, or so many steps coarser, as far as there are any.
+// Returns the finest of the rungs, or the one `coarser` steps coarser; the coarsest if there are
+// fewer.
 uint32_t RungOf(uint64_t rungs, uint32_t coarser) {
   for (; coarser > 0 && (rungs & (rungs - 1)) != 0; --coarser) rungs &= rungs - 1;
   return static_cast<uint32_t>(std::countr_zero(rungs));
@@ -106,7 +109,7 @@ void WantRungs(const Node* exact, const Usable& usable, uint32_t coarser, block:
   }
 }
 
-// The ends in order, each once, and the sequence's own behind them.
+// Sorts the ends below `size`, each once, and adds the sequence's own end.
 SnapshotWish InOrder(const SnapshotWish& wish, uint32_t size) {
   SnapshotWish sorted = wish;
   std::vector<uint32_t>& ends = sorted.turn_ends;
@@ -137,7 +140,7 @@ absl::Status CheckUsable(const Usable& usable) {
   return absl::InvalidArgumentError("reserve: no group of the space is selected");
 }
 
-// Nothing is known of them yet.
+// Fills `blocks` with the blocks of the sequence; their states and rungs are not known yet.
 void CutIntoBlocks(Reservation& reservation) {
   const auto size = static_cast<uint32_t>(reservation.tokens.size());
   for (uint32_t first = 0; first < size; first += reservation.block_tokens) {
@@ -149,7 +152,7 @@ void CutIntoBlocks(Reservation& reservation) {
   reservation.states.reserve(reservation.blocks.size());
 }
 
-// Goes on where the tree ends: `names` are the root's and those of blocks that are there.
+// Fills names and hashes. On entry `names` has the root's and those of the blocks in the tree.
 void NameBlocks(const block::BlockHasher& hasher, const block::SequenceView& sequence,
                 Reserved& reserved) {
   for (size_t i = reserved.names.size() - 1; i < reserved.plan.blocks.size(); ++i) {
@@ -191,7 +194,7 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
     if (serving != nullptr && !windows) {
       plan.state = block::BlockState::kPresent;
     } else {
-      // Stored tokens at its start stay in the rung that they have.
+      // A block that begins with stored tokens is not planned coarser: they keep their rung.
       if (serving == nullptr) {
         WantRungs(parent == nullptr ? nullptr : ExactChild(*parent, tokens.view()),
                   reservation.usable, first < walk.matched() ? 0 : coarser, plan);
@@ -211,8 +214,8 @@ absl::Status PrefixIndex::Impl::CheckReserve(const Space* space, block::SpaceHan
   if (space == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("reserve: unknown space ", handle.value));
   }
-  // Tokens, hashes and plans of what is announced but not stored: half of the limit is for the
-  // tree.
+  // Reservations (tokens, hashes, plans), leases and pins may take half of the limit; the other
+  // half is for the tree.
   const uint64_t wants = tokens * kReservedBytesPerToken;
   if (table_bytes + wants <= limits.memory_limit_bytes / 2) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -220,7 +223,7 @@ absl::Status PrefixIndex::Impl::CheckReserve(const Space* space, block::SpaceHan
       table_bytes, " of ", limits.memory_limit_bytes / 2));
 }
 
-// What is as long as the request is done before and after the lock, as far as it can be.
+// As far as possible, does work in proportion to the request's length outside the lock.
 absl::StatusOr<Reserved> PrefixIndex::Reserve(block::SpaceHandle handle,
                                               const block::SequenceView& sequence,
                                               const Selection& selection, block::SessionId session,
@@ -279,7 +282,7 @@ void PrefixIndex::Impl::MoveHold(Reservation& reservation, Node* to, uint32_t bl
   }
   reservation.hold = to;
   reservation.hold_blocks = blocks;
-  // The deepest of them last; those that it knew before stay as they were.
+  // The deepest block's serial is the last; the serials known before stay as they were.
   const size_t known = std::min<size_t>(reservation.serials.size(), blocks);
   reservation.serials.resize(blocks);
   const Node* node = to;
@@ -312,11 +315,11 @@ absl::Status PrefixIndex::Impl::EndReservation(block::ReservationId id) {
     return absl::NotFoundError(absl::StrCat("reservation ", id.value, ": unknown or closed"));
   }
   Reservation& reservation = *it->second;
-  // What was just written is what was just used.
+  // Blocks that were just written count as just used.
   const bool has_tail = reservation.tail != nullptr && reservation.tail->in_tree;
   Node* const leaf = has_tail ? reservation.tail : reservation.hold;
   StampPath(leaf);
-  // Now that its ends are declared.
+  // Trims here because the ends are declared by now.
   if (leaf != nullptr && !leaf->space()->regular) TrimChain(*leaf);
   DropHolds(reservation);
   table_bytes -= MemoryOf(reservation);
@@ -333,7 +336,7 @@ bool Reservation::PassesThrough(const Node& block) const {
   const uint32_t block_tokens = block.space()->shape.block_tokens;
   const Node* node = &block;
   size_t at = (block.first_token() + block.size()) / block_tokens;
-  // Of blocks that others stored meanwhile it knows the tokens only.
+  // For blocks that others stored meanwhile the reservation has no serials: compare the tokens.
   for (; at > serials.size(); --at, node = node->parent()) {
     base::CountSteps();
     const Slice own(view(), node->first_token(), node->first_token() + block_tokens);

@@ -21,7 +21,7 @@ uint32_t MissingGroup(const Node& node, const Usable& usable) {
   for (const Page& page : node.pages()) page.AskForUse();
 }
 
-// The pages of a block that serves, behind those of the blocks before it; false when it does not.
+// Adds the block and its pages to `found`. Returns false, with nothing added, if it does not serve.
 bool Take(Node& node, const Usable& usable, RestorablePath& found) {
   if (usable.groups.empty()) return false;
   const size_t before = found.pages.size();
@@ -51,7 +51,8 @@ uint32_t CutOutside(std::span<const block::ContentKey> content, uint32_t tokens)
   return tokens < uint64_t{key.start} + key.length ? key.start : tokens;
 }
 
-// The item under the last token of `node` goes on under the first of what follows.
+// Returns whether the item under the last token of `node` goes on under the first token of what
+// follows.
 bool GoesOn(const Node& node, std::span<const block::ContentKey> next) {
   if (node.content().empty() || next.empty()) return false;
   const block::ContentKey& last = node.content().back();
@@ -131,7 +132,7 @@ void CountTiers(const RestorablePath& path, block::MatchAnswer& answer) {
 }
 
 uint32_t CutOutsideContent(const Asked& asked, uint32_t tokens) {
-  // From the last piece of the sequence towards the first, as far as the range reaches back.
+  // Goes from the sequence's last piece towards the first, as far as the range reaches back.
   std::span<const block::ContentKey> content = asked.tail.content;
   uint32_t start = asked.offset();
   const Node* before = asked.from;

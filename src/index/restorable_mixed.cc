@@ -1,4 +1,4 @@
-// The restorable length where sliding and state groups have a say.
+// The restorable length of requests with sliding or state groups.
 #include <algorithm>
 
 #include "base/steps.h"
@@ -12,8 +12,8 @@ constexpr uint32_t kNoGap = ~uint32_t{0};
 
 }  // namespace
 
-// One search along one walk, from the longest length down; blocks count from where the walk began,
-// which is the root.
+// One search along one walk, from the longest length down. Blocks count from the root, where the
+// walk began.
 class MixedSearch {
  public:
   MixedSearch(const Walk& walk, uint32_t block_tokens, const block::SequenceView& request,
@@ -25,7 +25,7 @@ class MixedSearch {
     reach_ = Reach();
   }
 
-  // The longest of at most `limit`. Requires: no more than was asked for before.
+  // Returns the longest length of at most `limit`, 0 if none. Requires: `limit` never grows.
   uint32_t Find(uint32_t limit) {
     limit = std::min(limit, walk_.matched());
     last_ = {};
@@ -40,7 +40,7 @@ class MixedSearch {
     }
     return 0;
   }
-  // The path of what was found last.
+  // Returns the path of what Find found last; empty if nothing.
   RestorablePath Path() const {
     RestorablePath path;
     if (last_.node != nullptr) Build(block_, last_, path);
@@ -54,8 +54,8 @@ class MixedSearch {
     uint32_t tokens = 0;
   };
 
-  // Blocks of the walk before the first that may only be the last one: a full group's page is
-  // missing, or one that holds sinks.
+  // Returns how many blocks of the walk come before the first that cannot be followed by another:
+  // it lacks a full group's page, or a sliding group's page with sinks.
   uint32_t Reach() const {
     const auto size = static_cast<uint32_t>(walk_.path.size());
     for (uint32_t i = 0; i < size; ++i) {
@@ -70,12 +70,13 @@ class MixedSearch {
   bool IsSink(const GroupRule& rule, uint32_t block) const {
     return uint64_t{block} * block_tokens_ < rule.sink_tokens;
   }
-  // The first block that the window before `end` reaches into.
+  // Returns the first block that the window before `end` reaches into.
   uint32_t FirstInWindow(const GroupRule& rule, uint32_t end) const {
     return end > rule.window ? (end - rule.window) / block_tokens_ : 0;
   }
 
-  // Every sliding group has its window's pages in the blocks before `block`, the last one.
+  // Returns whether every sliding group has its window's pages in the blocks before `block`, which
+  // is the last one.
   bool WindowsHold(uint32_t block, uint32_t end) {
     for (size_t g = 0; g < usable_.groups.size(); ++g) {
       const Usable::Group& group = usable_.groups[g];
@@ -99,8 +100,8 @@ class MixedSearch {
     });
   }
 
-  // How many of the node's first `shared` tokens can be the end: that many, or the last at which
-  // every state group has a snapshot; 0 when there is none.
+  // Returns how many of the node's first `shared` tokens a path can cover: all, or up to the last
+  // one at which every state group has a snapshot; 0 if there is none.
   uint32_t EndIn(const Node& node, uint32_t shared) const {
     if (!has_state_) return shared;
     const auto first = std::ranges::find_if(usable_.groups, &Usable::Group::state);
@@ -174,16 +175,17 @@ class MixedSearch {
   const Usable& usable_;
   bool has_state_ = false;
   uint32_t reach_ = 0;
-  // Of each group: the block where its page was last found missing, and the first one that was
-  // looked at: no block is looked at twice as the search goes down.
+  // For each group: the block where its page was last found missing, and the first block looked at,
+  // so that no block is looked at twice as the search goes down.
   std::vector<uint32_t> gaps_, there_from_;
   uint32_t block_ = 0;
-  Last last_;  // in that block; none: nothing was found
+  Last last_;  // of block_; node is null if nothing was found
 };
 
 namespace {
 
-// Every group of the kind alone, until one stops short of `tokens`.
+// Returns the first group of the kind that allows less than `tokens` together with the full groups
+// (a state group: with all groups that are not states); kAllGroups if there is none.
 uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, block::LayerKind kind,
                   uint32_t tokens) {
   const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
@@ -200,7 +202,7 @@ uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, bl
   return block::kAllGroups;
 }
 
-// What a full group's pages allow, with the reasons.
+// Shortens the answer to what the full groups' pages allow, with the reasons.
 void ShortenToFull(const Asked& asked, const Walk& walk, const Usable& full,
                    block::MatchAnswer& answer) {
   if (full.groups.empty()) return;

@@ -44,7 +44,7 @@ Page ToPage(Space& space, const RestoredPage& restored) {
   return page;
 }
 
-// A longer sibling that has all that the record has, snapshots aside; or nullptr.
+// Returns a longer sibling that has all pages of the record, snapshots not counted, or nullptr.
 Node* Covering(const Node& parent, const RestoredBlock& block) {
   ByShared siblings(parent, {block.tokens, block.content});
   while (const auto sibling = siblings.Next()) {
@@ -83,7 +83,7 @@ void PrefixIndex::Impl::AddSerial(Node& node, uint64_t serial) {
   const Change change(*this, node);
   if (serial == 0 || serial == node.serial()) return;
   other_serials.insert_or_assign(serial, node.id());
-  if (node.AddSerial(serial)) node.record_wanted |= node.record_written;  // it lacks this one
+  if (node.AddSerial(serial)) node.record_wanted |= node.record_written;  // its record lacks it
 }
 
 void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block, bool states_only) {
@@ -93,7 +93,7 @@ void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block,
     if (there == nullptr) {
       SlotFor(node, restored.group, restored.rung) = ToPage(*node.space(), restored);
     } else if (there->state() == PageState::kUnverified) {
-      // It was adopted first: the same bytes once more.
+      // The page was adopted first. With the same check the record's copy has the same bytes.
       if (there->check == restored.check && there->ssd_sequence() < restored.ssd_sequence) {
         there->set_ssd_sequence(restored.ssd_sequence);
       }
@@ -106,8 +106,8 @@ void PrefixIndex::Impl::AddRestoredPages(Node& node, const RestoredBlock& block,
                  std::pair(there->ssd_sequence(), node.record_sequence()) <
                      std::pair(restored.ssd_sequence, block.record_sequence)))) {
       there->Reset();
-      *there = ToPage(*node.space(),
-                      restored);  // the newer copy replaced a bad one; the newer record knows
+      // The newer copy replaced a bad one; the newer record knows better.
+      *there = ToPage(*node.space(), restored);
     }
   }
 }
@@ -183,7 +183,7 @@ void PrefixIndex::BeginLoading() {
 
 void PrefixIndex::PruneHoles() {
   impl_->EndAdoption();
-  decltype(impl_->other_serials) gone;  // freed behind the lock
+  decltype(impl_->other_serials) gone;  // freed outside the lock
   {
     const base::MutexLock lock(impl_->mutex);
     impl_->loading = false;

@@ -1,4 +1,4 @@
-// Rewriting: what is worth keeping of segments that leave the SSD.
+// Rewriting: chooses what is worth keeping of segments that leave the SSD.
 #include <algorithm>
 #include <map>
 
@@ -11,7 +11,8 @@ bool Inside(const RewriteOptions& range, uint64_t sequence) {
   return sequence != 0 && range.first <= sequence && sequence <= range.last;
 }
 
-// A copy that can be written again: not one that an earlier daemon left to be checked first.
+// Returns whether the page's copy leaves and can be written again. A page that an earlier daemon
+// left in RAM must be checked first.
 bool IsLeaving(const Page& page, const RewriteOptions& range) {
   const bool settled = page.state() == PageState::kSsd || page.state() == PageState::kRamAndSsd ||
                        page.state() == PageState::kPromoting;
@@ -32,14 +33,14 @@ bool StaysOnSsd(const Node& node, const RewriteOptions& range) {
   });
 }
 
-// Blocks below it have pages that do not leave with it.
+// Returns whether a child has pages that do not leave, or is a hole.
 bool IsContinued(const Node& node, const RewriteOptions& range) {
   return std::ranges::any_of(node.children(), [&](const Node* child) {
     return AnyInRam(*child) || StaysOnSsd(*child, range) || child->pages().empty();
   });
 }
 
-// A block of the range as it was when it was looked at.
+// A block with pages in the range, as it was when PickRewrite looked at it.
 struct Candidate {
   BlockRef block;
   const Space* space = nullptr;
@@ -48,10 +49,10 @@ struct Candidate {
   bool continued = false, record_leaves = false;
 };
 
-// Bytes that stay or are kept bring each space to its floor; 0: it has none, or is above it.
+// The page bytes that each space with an SSD floor lacks to it; 0 if it is above.
 using Lacking = std::map<const Space*, uint64_t>;
 
-// Of `leaving`, the first ones that their spaces lack, out of it.
+// Takes out of `leaving` the first candidates that their spaces lack, and returns them.
 std::vector<Candidate> TakeKept(Lacking lacking, std::vector<Candidate>* leaving) {
   std::vector<Candidate> kept;
   std::erase_if(*leaving, [&](const Candidate& candidate) {
@@ -64,8 +65,8 @@ std::vector<Candidate> TakeKept(Lacking lacking, std::vector<Candidate>* leaving
   return kept;
 }
 
-// The first ones of `from` that fit into `limit_bytes` together with `*bytes`; the others go to
-// `records`.
+// Returns the candidates of `from` that, in this order, fit into `limit_bytes` together with
+// `*bytes`, and adds their bytes to it. The others go to `records`.
 std::vector<BlockRef> Fitting(const std::vector<Candidate>& from, uint64_t limit_bytes,
                               uint64_t* bytes, std::vector<BlockRef>* records) {
   std::vector<BlockRef> fitting;
@@ -95,7 +96,7 @@ SpillBlock PrefixIndex::Impl::PickAgain(Node& node, const RewriteOptions& range,
   return block;
 }
 
-// Decided on what was seen in steps; what is picked is looked at again.
+// Decides by what it saw in steps under the mutex, and looks again at each block that it picks.
 std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) {
   std::vector<Candidate> leaving, hot, warm;
   std::vector<BlockRef> records;
@@ -146,7 +147,7 @@ std::vector<SpillBlock> PrefixIndex::PickRewrite(const RewriteOptions& options) 
   pick_all(hot, options.hot_bytes);
   pick_all(warm, options.warm_bytes);
   impl_->ForEachInSteps(records, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
-    // What is below it on SSD must be found after a restart.
+    // Without the record a restart would not find what stays on SSD at or below the block.
     const bool needed = StaysOnSsd(node, options) || !node.children().empty();
     if (needed && Inside(options, node.record_sequence())) pick(node, false);
   });

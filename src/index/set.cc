@@ -1,4 +1,4 @@
-// Several requests with one length: a model's ranks, a draft beside its target.
+// Sets: several requests that get one length, as of a model's ranks or a draft beside its target.
 #include <algorithm>
 
 #include "index/impl.h"
@@ -12,8 +12,8 @@ MatchOptions AtMost(const MatchOptions& options, uint32_t tokens) {
   return cut;
 }
 
-// An item's own answer, cut: where the pages stand is said by the answer to a request of so many
-// tokens.
+// Cuts an item's own answer to `to` tokens. `cut`, the answer to a request of at most so many
+// tokens, gives the bytes per tier.
 void CutAnswer(uint32_t to, block::ShortenReason reason, const block::MatchAnswer& cut,
                block::MatchAnswer& own) {
   if (own.restorable_tokens <= to) return;
@@ -41,8 +41,8 @@ std::vector<PrefixIndex::Impl::Member> PrefixIndex::Impl::MembersOf(
   return members;
 }
 
-// Each step asks a member for its longest length of at most what the one before it has: no length
-// that is right for all is passed over, and none is looked at twice.
+// Each step asks a member for its longest length of at most what the member before it has. So no
+// length that all members have is passed over, and none is looked at twice.
 uint32_t PrefixIndex::Impl::CommonLength(std::span<const Member> members, uint32_t most) {
   for (const Member& member : members) most = std::min(most, member.own);
   if (most == 0) return 0;
@@ -51,7 +51,7 @@ uint32_t PrefixIndex::Impl::CommonLength(std::span<const Member> members, uint32
     lengths.emplace_back(member.asked, member.walk, member.usable, member.own,
                          member.causal_content);
   }
-  size_t agreed = 0;  // members in a row that have `most`
+  size_t agreed = 0;  // members in a row for which `most` is restorable
   for (size_t i = 0; agreed < lengths.size(); i = (i + 1) % lengths.size()) {
     const uint32_t longest = lengths[i].AtMost(most);
     agreed = longest < most ? 1 : agreed + 1;
@@ -76,7 +76,7 @@ bool PrefixIndex::Impl::HoldSet(std::span<const SetItem> items, uint32_t tokens,
   for (const SetItem& item : items) {
     set.push_back(Acquire(item.space, item.request, AtMost(item.options, tokens), session));
     if (set.back().answer.restorable_tokens == tokens) continue;
-    for (const Acquired& held : set) EndLease(held.lease).IgnoreError();  // or it has none
+    for (const Acquired& held : set) EndLease(held.lease).IgnoreError();  // NotFound if it has none
     set.assign(items.size(), {});
     return false;
   }
@@ -90,7 +90,7 @@ uint32_t PrefixIndex::Impl::MostWithinQuotas(std::span<const SetItem> items,
   for (uint32_t holds = 0; too_much - holds > 1;) {
     const uint32_t middle = holds + (too_much - holds) / 2;
     const uint32_t tokens = CommonLength(members, middle);
-    if (tokens == best) {  // as before: it holds
+    if (tokens == best) {  // the length is known to fit
       holds = middle;
       continue;
     }
@@ -99,7 +99,7 @@ uint32_t PrefixIndex::Impl::MostWithinQuotas(std::span<const SetItem> items,
       too_much = tokens;
       continue;
     }
-    for (const Acquired& held : set) EndLease(held.lease).IgnoreError();  // none of 0 tokens
+    for (const Acquired& held : set) EndLease(held.lease).IgnoreError();  // NotFound at 0 tokens
     best = tokens;
     holds = middle;
   }

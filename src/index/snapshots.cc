@@ -10,7 +10,8 @@
 namespace prefixd::index {
 namespace {
 
-// Every selected state group has a snapshot after `offset` tokens of what `block` begins with.
+// Returns whether every selected state group has a snapshot after the first `offset` tokens of
+// `block`.
 bool HasAll(const Node& parent, const block::SequenceView& block, uint32_t offset,
             const Usable& usable) {
   ByShared siblings(parent, block);
@@ -31,7 +32,7 @@ class Wanted {
   Wanted(const Walk& walk, const Reservation& reservation)
       : walk_(walk), reservation_(reservation), size_(reservation.view().tokens.size()) {}
 
-  // False: there are enough.
+  // Adds a position unless it has a snapshot or is out of range. Returns false if there are `most`.
   bool Add(uint32_t position, uint32_t most) {
     if (positions_.size() >= most) return false;
     if (position > 0 && position <= size_ && !positions_.contains(position) && !IsThere(position)) {
@@ -71,7 +72,7 @@ uint32_t CountOnPath(const Walk& walk, const Usable& usable) {
   return count;
 }
 
-// Sequences part at the end of a full block.
+// Returns whether sequences part at the end of this full block.
 bool Parts(const Node& node) { return node.children().size() > 1; }
 
 }  // namespace
@@ -82,7 +83,7 @@ std::vector<uint32_t> PlanSnapshots(const Walk& walk, const Reservation& reserva
   const auto size = static_cast<uint32_t>(reservation.tokens.size());
   const uint32_t block_tokens = reservation.space->shape.block_tokens;
   Wanted wanted(walk, reservation);
-  // Just before an end: an exact repeat has to compute its last token.
+  // One token before an end, because an exact repeat has to compute its last token.
   if (size > 1) wanted.Add(size - 1, block::kMaxSnapshots);
   for (const uint32_t end : std::views::reverse(wish.turn_ends)) {
     base::CountSteps();

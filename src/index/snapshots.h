@@ -1,4 +1,5 @@
-// Where along a sequence snapshots of states are wanted, and which go when a chain has too many.
+// Where along a sequence snapshots of states are wanted, and which one a chain gives up when it has
+// too many.
 //
 // Internal to index/. Pure functions over the tree; the caller holds the index's mutex.
 #pragma once
@@ -10,10 +11,10 @@
 
 namespace prefixd::index {
 
-// Positions, ascending, where a request may end or go on and no snapshot is yet: just before the
-// sequence's end and those of turns, where it leaves what is stored, where stored sequences part,
-// and, as far as the chain has room, on a lattice of a power of two of blocks. None of spaces
-// without states. Requires: wish.turn_ends ascend.
+// Returns positions, ascending, where a request may end or go on and that have no snapshot yet: one
+// token before the sequence's end and the ends of turns, where the sequence leaves what is stored,
+// where stored sequences part, and, as far as the chain has room (wish.max_snapshots), on a lattice
+// of a power of two of blocks. Empty without a state group. Requires: wish.turn_ends ascend.
 std::vector<uint32_t> PlanSnapshots(const Walk& walk, const Reservation& reservation,
                                     const SnapshotWish& wish);
 
@@ -23,11 +24,11 @@ struct SnapshotPlace {
   uint32_t offset = 0;  // in the node
   uint32_t position() const { return node->first_token() + offset; }
 };
-// Those of the chain from the root to `leaf`, by position.
+// Returns the snapshots of the chain from the root to `leaf`, by position.
 std::vector<SnapshotPlace> SnapshotsOf(Node& leaf);
-// The one that is missed least, of more than one that may go: not just before an end, not where
-// sequences part, and with the closest one before it. The last of the chain stays. Requires: not
-// empty.
+// Returns the index of the snapshot that is missed least. It is not one token before an end and not
+// where sequences part, unless all are; among several it is the one closest behind the one before
+// it. The last one stays if there are others. Requires: not empty.
 size_t LeastMissed(const std::vector<SnapshotPlace>& places);
 
 }  // namespace prefixd::index

@@ -25,7 +25,7 @@ void Apply(Totals& a, const Totals& b, Op op) {
   a.snapshot_extents = op(a.snapshot_extents, b.snapshot_extents);
 }
 
-// There is room where it stands as soon as nobody holds it.
+// Returns whether the page's extent is free to use as soon as nobody holds the page.
 bool CountsAsClean(const Node& node, const Page& page) {
   return node.pinned() == 0 && page.has_extent() && (OnSsd(page) || node.refused);
 }

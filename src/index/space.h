@@ -1,4 +1,4 @@
-// What the index keeps beside blocks: spaces, leases, reservations, sessions, and running totals.
+// What the index keeps beside blocks: spaces, leases, pins, reservations, sessions, ghosts, totals.
 //
 // Internal to index/. Plain data without locks; every field is guarded by the index's mutex.
 #pragma once
@@ -16,32 +16,32 @@
 
 namespace prefixd::index {
 
-// What one node adds to the sums that the index reports. Sums of these are kept by difference and
-// recomputed by Validate().
+// What one node adds to the sums that the index reports. The index updates the sums by differences;
+// Validate() recomputes them.
 struct Totals {
   // Of blocks in the tree.
   uint64_t blocks = 0, holes = 0, ends = 0, stored_tokens = 0;
   uint64_t ram_payload = 0, ram_extents = 0, ssd_payload = 0, ssd_pages = 0;
   uint64_t dirty_bytes = 0, clean_bytes = 0;
-  // Of every node: what leases hold, what is pinned, what is either; each page once.
+  // Of every node, each page once. kept_bytes: leased or pinned.
   uint64_t leased_bytes = 0, pinned_bytes = 0, kept_bytes = 0;
   uint64_t memory_bytes = 0;
-  uint64_t snapshot_extents = 0;  // of ram_extents
+  uint64_t snapshot_extents = 0;  // part of ram_extents
 
   bool operator==(const Totals&) const = default;
   Totals& operator+=(const Totals& other);
   Totals& operator-=(const Totals& other);
 };
 Totals TotalsOf(const Node& node);
-// What changes in the totals of one space when a call takes hold of pages or lets them go.
+// Changes of one space's totals by a call that takes hold of pages or lets them go.
 struct LeasedSums {
   Space* space = nullptr;
   uint64_t leased_bytes = 0, kept_bytes = 0, clean_bytes = 0, memory_bytes = 0;  // modulo 2^64
-  void Add(const Node& node, const Page& page);     // its first holder came
-  void Remove(const Node& node, const Page& page);  // its last holder went
+  void Add(const Node& node, const Page& page);     // the page's first holder came
+  void Remove(const Node& node, const Page& page);  // the page's last holder went
 };
 
-// Pairs of sizes that a space's pages have: few, as a layout makes them, and each has a number.
+// Numbers for the pairs of sizes that a space's pages have. They are few: a layout makes them.
 class PageSizes {
  public:
   struct Pair {
@@ -52,7 +52,7 @@ class PageSizes {
       return H::combine(std::move(hash), pair.page_bytes, pair.payload_bytes);
     }
   };
-  // nullopt: there are 65,536 others.
+  // Adds the pair if it is new. Returns nullopt if it is and there are 65,535 others.
   std::optional<uint16_t> NumberOf(const Pair& pair);
   const Pair& At(uint16_t number) const { return pairs_[number]; }
   uint64_t MemoryBytes() const {
@@ -60,14 +60,14 @@ class PageSizes {
   }
 
  private:
-  std::vector<Pair> pairs_ = {{}};  // 0: of a page that never was
+  std::vector<Pair> pairs_ = {{}};  // 0: of an empty slot
   absl::flat_hash_map<Pair, uint16_t> numbers_;
-  uint16_t last_ = 0;  // that was asked for: mostly the next one too
+  uint16_t last_ = 0;  // found last; mostly asked for next too
 };
 
 absl::Status TooManySizes();
 
-// Of a space, in the tables by handle and by id and what its shape has allocated: about.
+// About what a space takes in the tables by handle and by id and in its shape's allocations.
 inline constexpr uint64_t kSpaceInTables = 256;
 
 struct Space {
@@ -91,7 +91,7 @@ struct Space {
   bool regular = true;  // every group is kFull
   uint32_t longest_window = 0;
   const block::BlockHasher* const hasher;  // the index's
-  uint64_t* const comparisons;             // of requests with stored blocks, counted for all spaces
+  uint64_t* const comparisons;             // the index's count for all spaces (IndexCounts)
   PageSizes sizes;
   struct {
     ChunkHead head;
@@ -100,23 +100,23 @@ struct Space {
   Node& root = root_chunk.node;
   Totals totals;
   block::SpaceLimits limits;
-  uint64_t nodes = 0;           // of its own but the root, in the tree and out of it
-  uint64_t leases = 0;          // that name it
-  const uint64_t memory_bytes;  // beside its nodes
+  uint64_t nodes = 0;           // its nodes without the root, in the tree and out of it
+  uint64_t leases = 0;          // leases on its pages
+  const uint64_t memory_bytes;  // without its nodes
 };
 
 // A selection with defaults filled in: which rungs of which groups are usable.
 struct Usable {
   struct Group {
     uint16_t group = 0;
-    uint64_t rungs = 0;  // of a state group: none
+    uint64_t rungs = 0;  // bit mask; 0 for a state group
     GroupRule rule{};
     bool full() const { return rule.kind == block::LayerKind::kFull; }
     bool state() const { return rule.kind == block::LayerKind::kState; }
     bool operator==(const Group&) const = default;
   };
   std::vector<Group> groups;
-  bool has_mask = false;  // some rung of some group is not usable
+  bool has_mask = false;  // some rung of a selected group is not usable
   bool regular = true;    // every group is kFull
   bool operator==(const Usable&) const = default;
 };
@@ -127,9 +127,9 @@ Usable WithoutStates(const Usable& usable);
 inline bool IsUsable(const Page& page, const Usable::Group& group) {
   return Present(page) && page.rung() < 64 && (group.rungs >> page.rung() & 1) != 0;
 }
-// The finest present page of the group in a usable rung, or nullptr.
+// Returns the finest present page of the group in a usable rung, or nullptr.
 const Page* BestPage(const Node& node, const Usable::Group& group);
-// Every selected group has a page in a usable rung.
+// Returns whether every selected group has a page in a usable rung; false if none is selected.
 bool Serves(const Node& node, const Usable& usable);
 
 struct HeldPage {
@@ -144,24 +144,24 @@ struct Lease {
   uint32_t slot = block::kNoSlot;
   Space* space = nullptr;
   Usable usable;
-  // It covers [from, tokens) of a sequence; nothing when both are 0 (pages of an earlier daemon).
+  // The lease covers [from, tokens) of a sequence; nothing if both are 0 (AdoptLease).
   uint32_t from = 0, tokens = 0;
-  bool extended = false;  // what it held before was not stamped since
-  bool reads = false;     // a request's own: what it takes hold of is used once more
+  bool extended = false;  // its older pages were not stamped since: GiveUp stamps what it drops
+  bool reads = false;     // a request's own: blocks it takes hold of are touched once more
   uint64_t losses = 0;    // Impl::losses when all of its pages were last known to be there
-  // By first_token, group by group. Where an extension replaced the pages of a partial block, the
-  // replaced stand before the new ones.
+  // By first_token, then by group. Where an extension replaced the pages of a partial block, the
+  // replaced ones stand before the new ones.
   std::vector<HeldPage> pages;
 };
 
 uint64_t MemoryOf(const Lease& lease);
-// Of the pages of a block that would be the lease's last: it has this one already.
+// Returns whether the lease holds this page of its last block already.
 bool HoldsAlready(const Lease& lease, const Node* node, const Page& page);
 
 enum class PlanState : uint8_t { kMissing, kPresent, kPublished };
 struct Reservation {
   block::SessionId session;
-  Space* space = nullptr;  // nullptr: the space was cleared
+  Space* space = nullptr;  // nullptr if the space was cleared
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;
   Usable usable;
@@ -169,15 +169,16 @@ struct Reservation {
   size_t groups = 0;
   std::vector<block::BlockPlan> blocks;
   std::vector<PlanState> states;
-  // The deepest block of the sequence in the tree that may be a parent, after `hold_blocks` blocks;
-  // nullptr for the root. It and its ancestors stay in the tree.
+  // The deepest full block of the sequence known to be in the tree, its `hold_blocks`th; nullptr
+  // for the root. It and its ancestors stay in the tree.
   Node* hold = nullptr;
   uint32_t hold_blocks = 0;
-  std::vector<uint64_t> serials;  // of these
+  std::vector<uint64_t> serials;  // of these `hold_blocks` blocks
   Node* tail = nullptr;           // the partial last block, once published
 
   block::SequenceView view() const { return {tokens, content}; }
-  // Whether its tokens begin with those up to the end of this full block of its space.
+  // Returns whether the reservation's tokens begin with those from the root to the end of `node`, a
+  // full block of its space.
   bool PassesThrough(const Node& node) const;
 };
 
@@ -186,19 +187,19 @@ struct PinnedPath {
   Space* space = nullptr;
   uint32_t tokens = 0;
   uint64_t charge = 0;  // against the session's quota
-  // Block by block. One that a longer sibling superseded was replaced by that.
+  // Block by block. MovePins replaces a block by the longer sibling that supersedes it.
   std::vector<Node*> nodes;
 };
 uint64_t MemoryOf(const PinnedPath& path);
 
-struct Session {  // that has a lease or a pin
+struct Session {  // kept while it has a lease or a pin
   uint64_t leased_bytes = 0, leases = 0;
   uint64_t pinned_bytes = 0, pins = 0;
   bool empty() const { return leases == 0 && pins == 0; }
   bool operator==(const Session&) const = default;
 };
 
-// Hashes of blocks that were here once; the oldest are forgotten first.
+// Hashes of blocks that left the tree. Forgets the oldest first beyond `limit`.
 class Ghosts {
  public:
   explicit Ghosts(uint32_t limit) : limit_(limit) {}

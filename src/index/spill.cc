@@ -1,4 +1,4 @@
-// Spill: dirty blocks on their way to SSD, and SSD copies that are no more.
+// Spill: dirty blocks on their way to SSD, and dropping SSD copies.
 #include <algorithm>
 #include <utility>
 
@@ -67,7 +67,7 @@ bool PrefixIndex::Impl::PickChain(Node* node, bool refused_too, uint64_t max_byt
                                   std::vector<SpillBlock>& picked, uint64_t& bytes) {
   std::vector<Node*> chain;
   for (; !node->is_root(); node = node->parent()) {
-    // A hole without a record would cut its descendants off at the next start.
+    // At the next start a hole without a record would cut off its descendants.
     const bool unrecorded =
         !node->record_written && !node->spilling && (refused_too || !node->refused);
     if (WantsSpill(*node) || unrecorded) chain.push_back(node);
@@ -147,8 +147,8 @@ void PrefixIndex::FinishSpill(std::span<const SpillBlock> blocks,
   const base::MutexLock lock(impl_->mutex);
   for (const SpilledPage& spilled : pages) {
     Page* const page = impl_->Resolve(spilled.ref);
-    // A block that left the tree meanwhile does not come back through its copy, nor does a page
-    // that turned out bad while it was written again.
+    // A copy does not bring back a block that left the tree meanwhile, nor a page that turned out
+    // bad while it was written again.
     if (page == nullptr || !spilled.ref.node->in_tree) continue;
     const bool fresh = spilled.replaces == 0 && page->state() == PageState::kSpilling;
     const bool again = spilled.replaces != 0 && page->ssd_sequence() == spilled.replaces;
@@ -216,7 +216,7 @@ void PrefixIndex::Impl::DropCopies(Node& node, const IsDropped& dropped) {
   node.record_written = false;
   node.set_record_sequence(0);
   SetRecordEnds(node, {});
-  // What is left of it or below it on SSD must be found again after a restart.
+  // A restart must find what is left on SSD of the block or below it.
   node.record_wanted = true;
 }
 

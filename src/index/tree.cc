@@ -42,7 +42,7 @@ bool PrefixIndex::Impl::IsEmpty(const Space& space) const {
       reservations, [&space](const auto& entry) { return entry.second->space == &space; });
 }
 
-// Counted up from a random number, so that those of one life of a cache are not those of another.
+// Counts up from a random number, so that two lives of a cache do not draw the same serials.
 uint64_t PrefixIndex::Impl::NewSerial() {
   if (next_serial == 0) {
     std::random_device random;
@@ -73,7 +73,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
   const auto it = parent.children().insert(node);
   children_bytes += parent.children().MemoryBytes();
   if (const auto next = std::next(it); next != parent.children().end()) {
-    // The ends they share stand at the first in order, which is now this one.
+    // The first in token order has the ends that both share, and that is this block.
     const Change of_next(*this, **next);
     MoveEnds(**next, *node, block::CommonPrefix((*next)->view(), node->view()));
   }
@@ -110,8 +110,8 @@ void PrefixIndex::Impl::Detach(Node& node, bool ghost) {
 void PrefixIndex::Impl::SupersedePrefixes(Node& node) {
   const Children& siblings = node.parent()->children();
   uint32_t length = node.size();
-  // Below every prefix of `node` in token order come only shorter prefixes and strangers that share
-  // less, so each step shortens what is left to look for.
+  // In token order only shorter prefixes, and strangers that share less, come before a prefix of
+  // `node`. So each step shortens what is left to look for.
   while (length > 0) {
     const block::SequenceView head = Head(node.view(), length);
     auto it = siblings.upper_bound(head);
@@ -127,7 +127,7 @@ void PrefixIndex::Impl::SupersedePrefixes(Node& node) {
   }
 }
 
-// While a snapshot of `shorter` is held or on its way it cannot move: the block stays until then.
+// While a snapshot of `shorter` is held or read or written it cannot move, and `shorter` stays.
 bool PrefixIndex::Impl::TakePlace(Node& node, Node& shorter) {
   if (HasSnapshots(shorter)) {
     if (!SnapshotsMayMove(shorter)) return false;
@@ -145,8 +145,8 @@ void PrefixIndex::Impl::MoveSnapshots(Node& from, Node& to) {
   for (Page& page : from.pages()) {
     if (!Present(page) || !from.space()->shape.IsState(page.group())) continue;
     Page& slot = SlotFor(to, page.group(), page.rung());
-    if (Present(slot) || slot.holders() > 0) continue;  // goes with its block
-    if (OnSsd(page)) to.record_wanted = true;           // its own record does not name it yet
+    if (Present(slot) || slot.holders() > 0) continue;  // the snapshot goes with its block
+    if (OnSsd(page)) to.record_wanted = true;           // the record of `to` does not name it yet
     slot.Take(page);
     if (slot.moving()) slot.Use().moving = false;
   }
@@ -206,7 +206,7 @@ Node* PrefixIndex::Impl::Settle(Node* node) {
     if (!node->pages().empty() || node->pins > 0 || !node->children().empty() || loading)
       return node;
     Node* const parent = node->parent();
-    Detach(*node, true);  // deletes it: nobody holds it
+    Detach(*node, true);  // deletes the node, as nobody holds it
     node = parent;
   }
   return nullptr;
@@ -229,7 +229,7 @@ Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {
 }
 
 void PrefixIndex::Impl::StampPath(Node* leaf, const Node* below) {
-  // Leaf first: in an order by stamp a prefix outlives what follows it.
+  // Leaf first, so that in an order by stamp a prefix outlives what follows it.
   for (Node* node = leaf; node != nullptr && node != below && !node->is_root();
        node = node->parent()) {
     SetStamp(*node, next_stamp++);

@@ -1,4 +1,4 @@
-// Validate: every sum, order and link recomputed from the nodes.
+// Validate: recomputes every sum, order and link from the nodes.
 #include <algorithm>
 #include <string>
 
@@ -10,7 +10,7 @@
 namespace prefixd::index {
 namespace {
 
-// Of one page: how many leases hold it and the bits of their slots.
+// How many leases hold a page, and the bits of their slots.
 struct Holders {
   uint32_t count = 0;
   uint64_t slots = 0;
@@ -65,7 +65,7 @@ absl::Status CheckPages(const Node& node) {
     before = &page;
     if (!node.space()->shape.Has(page.group(), page.rung(), node.size()))
       return Broken(node, "rung");
-    const bool either = page.state() == PageState::kPromoting;  // from SSD or in place
+    const bool either = page.state() == PageState::kPromoting;  // reads from SSD or checks in place
     const bool in_ram = InRam(page.state()) || page.state() == PageState::kUnverified;
     if (page.has_extent() != in_ram && !either) return Broken(node, "extent");
     const bool copy = page.state() == PageState::kRamAndSsd || page.state() == PageState::kSsd;
@@ -80,7 +80,7 @@ absl::Status CheckPages(const Node& node) {
   return absl::OkStatus();
 }
 
-// What the marks of its pages say, against the slots of those who hold them.
+// Checks the marks of the node's pages against the slots of the leases that hold them.
 absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
   for (const Page& page : node.pages()) {
     const auto held = holders.find({&node, page.group() << 16 | page.rung()});
@@ -142,7 +142,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
   Totals sum;
   absl::flat_hash_map<const Space*, Totals> of_space;
   absl::flat_hash_map<const Space*, uint64_t> nodes_of, leases_of;
-  absl::flat_hash_map<const Node*, uint32_t> pins;  // of every kind
+  absl::flat_hash_map<const Node*, uint32_t> pins;  // Node::pins, all kinds but spill and promotion
   HolderMap holders;
   size_t full = 0, loose = 0, in_orders = 0, in_spill_order = 0, in_unverified_order = 0;
   const auto add = [&](const Lease& lease) {
@@ -208,7 +208,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
   uint64_t bytes_of_spaces = 0;
   for (const auto& [handle, space] : spaces) {
     Totals there = space->totals;
-    there.memory_bytes = of_space[space.get()].memory_bytes;  // kept for all only
+    there.memory_bytes = of_space[space.get()].memory_bytes;  // checked for all together only
     if (there != of_space[space.get()]) {
       return absl::InternalError("index: totals of a space differ from its nodes'");
     }

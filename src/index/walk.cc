@@ -7,10 +7,10 @@
 namespace prefixd::index {
 namespace {
 
-// Siblings looked at when ends are counted; beyond it the count stays below the truth.
+// How many siblings are looked at to count ends; with more the count is below the truth.
 constexpr uint32_t kMaxSiblingsCounted = 4096;
 
-// Ends of `node` itself at more than `count` tokens, and all of its descendants'.
+// Returns the number of ends of `node` at more than `count` tokens and of all its descendants.
 uint64_t EndsBeyond(const Node& node, uint32_t count) {
   EndSet within = node.ends();
   for (uint32_t k = count; k < within.size(); ++k) within.reset(k);

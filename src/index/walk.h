@@ -10,15 +10,15 @@
 
 namespace prefixd::index {
 
-// A request, or what of it lies behind a full block that is known to match.
+// A request, or the rest of one behind a full block that is known to match.
 struct Asked {
   Node* from = nullptr;                                                   // that block, or the root
-  block::SequenceView tail;                                               // what follows it
+  block::SequenceView tail;                                               // what follows `from`
   uint32_t offset() const { return from->first_token() + from->size(); }  // of the tail
   uint32_t size() const { return offset() + static_cast<uint32_t>(tail.tokens.size()); }
 };
 
-// Where the request ends or leaves the tree. Counts from where the walk began.
+// Where the request ends or leaves the tree. Counts tokens from where the walk began.
 struct Walk {
   std::vector<Node*> path;  // full blocks that match entirely, from the first
   Node* last = nullptr;     // the deepest of them, or where the walk began
@@ -28,16 +28,16 @@ struct Walk {
 };
 Walk WalkDown(Node& from, uint32_t block_tokens, const block::SequenceView& request);
 
-// The child with exactly these tokens, or nullptr.
+// Returns the child with exactly these tokens, or nullptr.
 Node* ExactChild(const Node& parent, const block::SequenceView& tokens);
-// The first child in token order whose first tokens are these, or nullptr. Those that follow it and
-// have this prefix too are its neighbours.
+// Returns the first child in token order whose first tokens are these, or nullptr. The other
+// children with this prefix directly follow it.
 Node* FirstExtending(const Node& parent, const block::SequenceView& tokens);
-// How many leading tokens the best child shares: a neighbour of the insertion point.
+// Returns how many leading tokens the best child shares. It is a neighbour of the insertion point.
 uint32_t BestShared(const Node& parent, const block::SequenceView& tokens);
 
-// The children of a node from the insertion point of `tokens` outwards, those that share most
-// first. Children that share nothing do not come.
+// Visits the children of a node from the insertion point of `tokens` outwards, those that share
+// most first. Leaves out children that share nothing.
 class ByShared {
  public:
   ByShared(const Node& parent, const block::SequenceView& tokens);
@@ -45,7 +45,7 @@ class ByShared {
     Node* node = nullptr;
     uint32_t shared = 0;
   };
-  std::optional<Neighbour> Next();
+  std::optional<Neighbour> Next();  // nullopt if there are no more
 
  private:
   uint32_t Shared(Children::const_iterator it) const;
@@ -61,9 +61,9 @@ class ByShared {
 // What stands at the end of the walk.
 struct WalkEnd {
   bool declared = false;     // a sequence ends exactly there
-  bool goes_on = false;      // something stored goes on beyond it
+  bool goes_on = false;      // something stored goes on beyond there
   bool hole = false;         // no block there has a page
-  uint32_t ends_beyond = 0;  // stored ends beyond it, counted up to the limit
+  uint32_t ends_beyond = 0;  // stored ends beyond there, counted up to kMaxDiverged
 };
 inline constexpr uint32_t kMaxDiverged = 1000;
 WalkEnd LookAtEnd(const Walk& walk, uint32_t block_tokens, const block::SequenceView& request);

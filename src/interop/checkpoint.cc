@@ -65,7 +65,7 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   return weights;
 }
 
-// The weight map of a sharded checkpoint, empty for model.safetensors alone.
+// Returns the weight map of a sharded checkpoint; empty if there is a model.safetensors.
 absl::StatusOr<WeightMap> WeightsOf(const fs::path& directory) {
   if (Exists(directory / kSingleFile)) return WeightMap{};
   if (Exists(directory / kIndexFile)) return ReadIndex(directory / kIndexFile);

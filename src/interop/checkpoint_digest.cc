@@ -31,9 +31,9 @@ int64_t Micros(const timespec& time) {
   return int64_t{time.tv_sec} * 1'000'000 + time.tv_nsec / 1000;
 }
 
-// What the files looked like from outside.
+// What stat() says of the files.
 struct Sighting {
-  base::Digest256 key{};  // of every file's path, device, inode, size and times
+  base::Digest256 key{};  // SHA-256 of every file's path, device, inode, size and times
   int64_t newest_change_us = 0;
 };
 
@@ -58,8 +58,9 @@ std::optional<Sighting> Look(const std::vector<std::string>& files) {
   return sighting;
 }
 
-// Lines of "<key> <digest>", both 64 hexadecimal digits, newest last. Empty when the file is not
-// there, not ours, writable by others, or too long to be ours.
+// Returns lines of "<key> <digest>", both 64 hexadecimal digits, newest last. Returns "" if the
+// file does not exist, is not a plain file of this user, is writable by others, or is longer than
+// any that Remember writes.
 std::string ReadMemory(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0) return "";
@@ -93,8 +94,8 @@ void MakePrivateDirectory(const fs::path& directory) {
   mkdir(directory.c_str(), 0700);
 }
 
-// Writes beside the file and renames: readers see the old lines or the new ones. Two writers at
-// once may lose a line, which costs a computation.
+// Writes a new file and renames it, so that readers see the old lines or the new ones. Two writers
+// at once may lose a line, which costs one computation.
 void Remember(const std::string& path, const base::Digest256& key, const base::Digest256& digest) {
   MakePrivateDirectory(fs::path(path).parent_path());
   std::vector<std::string> kept;

@@ -1,5 +1,5 @@
-// The digest that stands for a checkpoint's weights in a space identity: what is computed from the
-// same numbers under the same names is the same model, whatever its files are called.
+// The digest that identifies a checkpoint's weights in a space identity. Checkpoints with the same
+// numbers under the same names have the same digest, whatever their files are called.
 #pragma once
 #include <string>
 
@@ -14,11 +14,11 @@ namespace prefixd::interop {
 // order of its name: framed name, framed dtype ("BF16"), u32 rank, rank x u64 size, 32-byte SHA-256
 // of its bytes. Framed = u32 length, then the text; all little-endian.
 //
-// Reading gigabytes takes seconds, so the digest is remembered in DigestMemory::file by path,
-// device, inode, size, and times of change of every file. Unless a file changed within the last two
-// seconds (a second change within one tick of the file system's clock would go unseen). What goes
-// wrong with the memory is ignored: the digest is computed again. Errors are those of
-// Checkpoint::Open. Blocks; thread-safe.
+// Reading gigabytes takes seconds, so DigestMemory::file remembers the digest by path, device,
+// inode, size, and times of change of every file. A digest is not remembered if a file changed
+// while it was read or within the last two seconds: a second change within one tick of the file
+// system's clock would go unseen. Failures of the memory are ignored, and the digest is computed
+// again. Errors are those of Checkpoint::Open. Blocks; thread-safe.
 struct DigestMemory {
   std::string file;  // made with mode 0600 in a directory of mode 0700; empty = do not remember
   const base::Clock* clock = &base::SystemClock::Get();

@@ -52,7 +52,7 @@ kernels::UnitRun RunOf(const PlaceInPage& place, quant::Side side, uint32_t dim)
           .tokens = place.count};
 }
 
-// The rows from place.first_row on.
+// Returns the rows from place.first_row on.
 template <typename Packed, typename Rows>
 Packed PackedOf(Rows& tensor, uint32_t rows, const PlaceInPage& place) {
   const quant::RowBytes row = quant::BytesOfRow(tensor.format, tensor.dim);
@@ -87,9 +87,9 @@ void Resize(uint32_t count, RowsOfTensor* tensor) {
   tensor->biases.resize(size_t{count} * row.biases);
 }
 
-// Of every head the first `to` of `from` rows.
+// Keeps the first `to` of the `from` rows of every head.
 void CutPart(uint32_t heads, size_t from, size_t to, std::vector<std::byte>* part) {
-  if (part->empty()) return;  // a format without it
+  if (part->empty()) return;  // the format has no such part
   const size_t row = part->size() / (heads * from);
   for (size_t head = 1; head < heads; ++head) {
     std::memmove(part->data() + head * to * row, part->data() + head * from * row, to * row);

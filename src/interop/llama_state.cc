@@ -21,7 +21,7 @@ absl::Status Bad(const Parts&... parts) {
 }
 
 struct Type {
-  int32_t number = 0;  // ggml's
+  int32_t number = 0;  // ggml's number of the type
   quant::TensorFormat format;
 };
 const std::array<Type, 8>& Types() {
@@ -38,7 +38,7 @@ const std::array<Type, 8>& Types() {
   return types;
 }
 
-// Takes the blob from its front.
+// Reads the blob from front to back.
 class Input {
  public:
   explicit Input(std::span<const std::byte> blob) : rest_(blob) {}
@@ -71,9 +71,9 @@ absl::Status TakeWanted(Input& input, const char* what, T wanted) {
   return Bad(what, " is ", seen, ", ", wanted, " wanted");
 }
 
-// Cells [i] stands at position order[i]: a permutation of 0 to n - 1.
+// Returns `order`: cell i is at position order[i]. It is a permutation of 0 to n - 1.
 absl::StatusOr<std::vector<uint32_t>> TakeCells(Input& input, uint32_t cells) {
-  constexpr size_t kLeastBytes = 8;  // of a cell: position and number of sequences
+  constexpr size_t kLeastBytes = 8;  // a cell's position and its number of sequences
   if (cells > input.left() / kLeastBytes) {
     return Bad("ends in its cells: ", cells, " of at least ", kLeastBytes, " bytes, ", input.left(),
                " are left");
@@ -112,13 +112,14 @@ absl::StatusOr<quant::TensorFormat> TakeType(Input& input, uint32_t dim) {
              "q5_0, q5_1, q8_0");
 }
 
-// What one tensor's bytes are copied between: the blob has [cell][head][row], rows [head][cell].
+// The sizes of one tensor. The blob has [cell][head][row], the rows have [head][cell].
 struct Geometry {
   uint32_t heads = 0, tokens = 0;
   size_t row = 0;  // of one head
 };
 
-// Calls copy(offset in the blob, offset in the rows, bytes) for cells at their positions.
+// Calls copy(offset in the blob, offset in the rows, bytes) for each head of each cell.
+// order[cell] is the cell's position in the rows.
 template <typename Copy>
 void ForEachRow(const Geometry& g, const std::vector<uint32_t>& order, const Copy& copy) {
   for (size_t cell = 0; cell < order.size(); ++cell) {
@@ -128,7 +129,7 @@ void ForEachRow(const Geometry& g, const std::vector<uint32_t>& order, const Cop
   }
 }
 
-// The same of transposed values: the blob has [head][channel][cell].
+// Does the same for transposed values: the blob has [head][channel][cell].
 template <typename Copy>
 void ForEachElement(const Geometry& g, const std::vector<uint32_t>& order, size_t element,
                     const Copy& copy) {

@@ -25,7 +25,7 @@ struct Quantization {
 };
 
 struct Meta {
-  std::optional<uint32_t> offset;  // none: as long as the arrays
+  std::optional<uint32_t> offset;  // nullopt: the length of the arrays
   uint32_t keep = 0, max_size = 0, idx = 0;
   bool rotating = false, quantized = false;
   Quantization key{}, value{};
@@ -48,7 +48,7 @@ absl::Status WrongFields(const MlxCache& cache, const char* wanted) {
   return Bad(cache, "its meta has ", cache.meta.size(), " fields, ", wanted, " wanted");
 }
 
-// (keep, max_size, offset, _idx) and, where it is quantized, K's and V's group and bits.
+// Reads (keep, max_size, offset, _idx) and, if `quantized`, possibly group and bits of K and V.
 absl::StatusOr<Meta> ReadRotatingMeta(const MlxCache& cache, const std::vector<uint32_t>& n,
                                       bool quantized) {
   if (n.size() != 4 && !(quantized && n.size() == 8)) {
@@ -93,7 +93,7 @@ struct RowRun {
   uint64_t begin = 0, end = 0;
 };
 
-// The stored tokens in the order of their positions, as mlx-lm's _temporal_order has them.
+// Returns the stored tokens' rows in the order of positions, as mlx-lm's _temporal_order does.
 absl::StatusOr<std::vector<RowRun>> OrderOf(const MlxCache& cache, const Meta& meta,
                                             uint64_t allocated) {
   const uint64_t offset = meta.offset.value_or(allocated);
@@ -148,7 +148,7 @@ absl::StatusOr<quant::Dtype> FloatDtype(const MlxCache& cache, const std::string
   }
 }
 
-// Dense [heads][rows of the runs].
+// Returns the runs' rows as dense [heads][rows].
 std::vector<std::byte> Gather(const Array& array, const std::vector<RowRun>& order) {
   const uint64_t heads = array.shape[1], tokens = array.shape[2];
   const size_t row = array.shape[3] * BytesOf(array.dtype);
@@ -163,13 +163,13 @@ std::vector<std::byte> Gather(const Array& array, const std::vector<RowRun>& ord
   return rows;
 }
 
-// K or V, which stand at `path`.
+// Reads K or V, whose arrays are at `path`.
 class TensorReader {
  public:
   TensorReader(const MlxCache& cache, const Meta& meta, std::string path)
       : cache_(cache), meta_(meta), path_(std::move(path)) {}
 
-  // Reads the tensor; `rows` gets heads and row count, or is compared with them.
+  // Reads the tensor. Sets the heads and row count of `rows`, or compares them if they are set.
   absl::Status Read(const Quantization& quantization, RowsOfTensor* tensor, KvRows* rows) {
     if (!meta_.quantized) return ReadRaw(tensor, rows);
     PREFIXD_ASSIGN_OR_RETURN(const Array* codes, FindArray(cache_, path_ + ".0"));
@@ -226,7 +226,7 @@ class TensorReader {
     return Bad(cache_, "array ", path_, part, " has ", array.shape[3], " columns, ", wanted,
                " wanted by its bits and groups");
   }
-  // `array` has the heads and tokens of `like`, and these those of the other tensor.
+  // Checks that `array` has the heads and tokens of `like` and of `rows`, if that has them already.
   absl::Status CheckRows(const Array& array, const Array& like, KvRows* rows) {
     if (array.shape[1] != like.shape[1] || array.shape[2] != like.shape[2]) {
       return Bad(cache_, "arrays of ", path_, " have [", absl::StrJoin(array.shape, ", "),
@@ -251,7 +251,7 @@ class TensorReader {
   std::vector<RowRun> order_;
 };
 
-// --- back to objects
+// --- rows to cache objects
 
 TensorDtype DtypeOf(quant::Dtype dtype) {
   return dtype == quant::Dtype::kF32   ? TensorDtype::kF32

@@ -1,4 +1,4 @@
-// The cache objects of mlx-lm, as their classes' state and meta_state say them, to rows and back.
+// Converts mlx-lm's cache objects, given as their classes' state and meta_state, to rows and back.
 //
 // Pure conversions, thread-safe; nothing is quantized or dequantized. Classes: KVCache,
 // QuantizedKVCache (meta of 3 and of 5 fields), RotatingKVCache, QuantizedRotatingKVCache (8
@@ -22,12 +22,12 @@
 
 namespace prefixd::interop {
 
-// An array of a state; little-endian, row-major. One of no elements stands for None.
+// An array of a state, little-endian, row-major. An array of no elements stands for None.
 struct Array {
   TensorDtype dtype = TensorDtype::kF32;
   std::vector<uint64_t> shape;
-  std::span<const std::byte> bytes{};                      // in `memory`, or somebody else's
-  std::shared_ptr<const std::vector<std::byte>> memory{};  // of arrays made here
+  std::span<const std::byte> bytes{};  // in `memory`, or in memory of somebody else
+  std::shared_ptr<const std::vector<std::byte>> memory{};  // owns the bytes of arrays made here
   uint64_t elements() const;
 };
 
@@ -35,36 +35,38 @@ struct MlxCache {
   std::string class_name;
   std::map<std::string, Array> state{};  // by path: "0" and "1" are K and V, "1.2" is V's biases
   // Fields of meta_state: (offset, group_size, bits), (keep, max_size, offset, _idx), ... KVCache
-  // has none, its offset is its arrays' length, or one, the offset: then the rest is not its own.
+  // has none, and its offset is the length of its arrays; or it has the offset alone, and what its
+  // arrays hold beyond the offset is not part of it.
   std::vector<std::string> meta{};
-  std::vector<MlxCache> children{};  // CacheList's
+  std::vector<MlxCache> children{};  // of a CacheList
 };
 
-// Tokens [0, offset) in the order of their positions, whatever is allocated behind them: of
-// KVCache, QuantizedKVCache, RotatingKVCache, QuantizedRotatingKVCache. A rotating cache that has
-// wrapped comes in temporal order: [0:keep], [_idx:], [keep:_idx].
-// InvalidArgument naming class, field, value and what it should be; also for a cache of no tokens,
-// which has nothing to store.
+// Returns the tokens that the cache holds, in the order of their positions, without what is
+// allocated after them. Reads KVCache, QuantizedKVCache, RotatingKVCache and
+// QuantizedRotatingKVCache. A rotating cache that has wrapped is read in temporal order: [0:keep],
+// [_idx:], [keep:_idx]. InvalidArgument names class, field, value and what it should be. A cache of
+// no tokens is an error too: it has nothing to store.
 absl::StatusOr<KvRows> ReadKvRows(const MlxCache& cache);
-// The object that ReadKvRows reads these rows from, rotating where they are (with _idx at their
-// end). InvalidArgument for a format that mlx-lm has no class for: raw and affine ones only, K and
-// V alike.
+// Returns the object that ReadKvRows reads these rows from, a rotating one (with _idx at its end)
+// if max_size is set. InvalidArgument for formats that mlx-lm has no class for: K and V must both
+// be raw or both be affine.
 absl::StatusOr<MlxCache> MlxCacheOf(const KvRows& rows);
 
-// Recurrent and convolution state, of constant size: no tokens, never cut.
+// Recurrent and convolution state, of constant size. It has no tokens and is never cut.
 struct StateArrays {
   std::vector<Array> arrays;  // an empty one stands for None
 };
 absl::StatusOr<StateArrays> ReadStateArrays(const MlxCache& cache);
 MlxCache MlxCacheOf(const StateArrays& state);
-// The bytes of all arrays, one after the other: a snapshot of the layer.
+// Returns the bytes of all arrays, one after the other: a snapshot of the layer.
 std::vector<std::byte> SnapshotOf(const StateArrays& state);
-// Arrays of the dtypes and shapes of `like`. InvalidArgument when the snapshot's size is another.
+// Returns arrays of the dtypes and shapes of `like`. InvalidArgument if the snapshot has another
+// size.
 absl::StatusOr<StateArrays> StateOfSnapshot(const StateArrays& like,
                                             std::span<const std::byte> snapshot);
 
-// Tokens that the cache has seen, by its offset; of a CacheList the most of its children. Nothing
-// for ArraysCache, which does not know.
+// Returns how many tokens the cache has seen, by its offset; for a CacheList, the largest number
+// among its children. Returns nullopt for ArraysCache, which does not know.
 absl::StatusOr<std::optional<uint32_t>> TokensOf(const MlxCache& cache);
 
 }  // namespace prefixd::interop

@@ -22,7 +22,7 @@ absl::StatusOr<StateArrays> ReadStateArrays(const MlxCache& cache) {
     return absl::InvalidArgumentError(
         absl::StrCat("mlx cache: ", cache.class_name, " is no ArraysCache"));
   }
-  // ([arrays], left_padding, lengths); releases before had the list alone.
+  // ([arrays], left_padding, lengths); earlier releases had the list alone.
   const bool nested = cache.state.contains("0.0");
   for (const char* batch : {"1", "2"}) {
     const auto found = cache.state.find(batch);

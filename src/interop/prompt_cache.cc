@@ -14,8 +14,7 @@ namespace {
 
 using Metadata = std::map<std::string, std::string>;
 
-// Which fields of meta_state stand behind the arrays of a state with scalars, in their order there:
-// path "2" is state[2].
+// A field of meta_state that a state with scalars has after its arrays, at `path`: "2" is state[2].
 struct Scalar {
   size_t field = 0;
   const char* path = nullptr;
@@ -38,7 +37,7 @@ class Reader {
  public:
   Reader(const SafetensorsFile& file, PromptCacheStyle style) : file_(file), style_(style) {}
 
-  // `state`, `meta`: where the cache's names begin, "3" and "0.3".
+  // `state` and `meta` are the prefixes of the cache's names: "3" and "0.3".
   absl::StatusOr<MlxCache> Read(const std::string& class_name, const std::string& state,
                                 const std::string& meta) const {
     MlxCache cache{.class_name = class_name};
@@ -125,7 +124,7 @@ class Reader {
     }
   }
 
-  // Characters as numbers, ASCII.
+  // Decodes a text that is stored as numbers, one ASCII character each.
   absl::StatusOr<std::string> TextOf(const Tensor& tensor) const {
     std::string text;
     const size_t bytes = BytesOf(tensor.dtype);
@@ -158,7 +157,7 @@ class Writer {
     return absl::OkStatus();
   }
 
-  // Metadata's third part, in the style with scalars.
+  // Adds the third part of the metadata in style kScalars: which arrays are numbers, texts or None.
   void AddMarks() {
     metadata_["2.0"] = "";
     for (size_t i = 0; i < marks_.size(); ++i) {
@@ -233,7 +232,7 @@ class Writer {
 
   const PromptCacheStyle style_;
   std::vector<Tensor> tensors_;
-  std::vector<std::unique_ptr<std::vector<std::byte>>> numbers_;  // that tensors_ point into
+  std::vector<std::unique_ptr<std::vector<std::byte>>> numbers_;  // tensors_ point into it
   std::vector<std::pair<std::string, std::string>> marks_;
   Metadata metadata_;
 };
@@ -244,7 +243,7 @@ absl::StatusOr<PromptCache> ReadPromptCache(const std::string& path) {
   PREFIXD_ASSIGN_OR_RETURN(std::shared_ptr<const SafetensorsFile> file,
                            SafetensorsFile::Open(path));
   PromptCache cache;
-  // Class names are never empty; the list of scalars begins with an empty text.
+  // "2.0" tells the styles apart: a class name is never empty, the list of marks begins with "".
   const auto third = file->metadata().find("2.0");
   if (third == file->metadata().end()) {
     return Bad(path, "no metadata of a prompt cache: no class names at \"2.0\"");

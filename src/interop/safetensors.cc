@@ -74,7 +74,7 @@ std::string KnownDtypes() {
   return names;
 }
 
-// False when the product does not fit into 64 bits.
+// Returns false if the product does not fit into 64 bits.
 bool Multiply(uint64_t factor, uint64_t* product) {
   return !__builtin_mul_overflow(*product, factor, product);
 }
@@ -141,8 +141,8 @@ absl::StatusOr<Tensor> ReadTensor(const std::string& path, const std::string& na
   return tensor;
 }
 
-// Tensors cover the data one after the other. (A name given twice leaves the hole of its first
-// entry.)
+// Checks that the tensors cover the data one after the other. This refuses a name given twice too,
+// since the first entry, which JSON parsing drops, leaves a hole.
 absl::Status CheckCover(const std::string& path, std::vector<Tensor> tensors,
                         std::span<const std::byte> data) {
   std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
@@ -206,7 +206,7 @@ absl::Status SafetensorsFile::Map() {
       status = absl::ErrnoToStatus(errno, absl::StrCat("safetensors: ", path_, ": mmap"));
     }
   }
-  close(file);  // the mapping keeps the file
+  close(file);  // the mapping keeps the file alive
   if (mapped != MAP_FAILED) {
     mapping_ = {static_cast<const std::byte*>(mapped), static_cast<size_t>(facts.st_size)};
   }
@@ -230,7 +230,7 @@ absl::Status SafetensorsFile::ReadHeader() {
       tensors_.push_back(std::move(tensor));
       continue;
     }
-    if (entry.is_null()) continue;  // MLX writes it where it is given none
+    if (entry.is_null()) continue;  // MLX writes null if it is given no metadata
     if (!entry.is_object()) return Bad(path_, "__metadata__ is not an object");
     for (const auto& [key, value] : entry.items()) {
       if (!value.is_string()) return Bad(path_, "__metadata__ holds something that is not text");

@@ -20,8 +20,8 @@
 
 namespace prefixd::interop {
 
-// Every dtype of the format (safetensors 0.7), so that any checkpoint has a digest; what reads
-// elements takes some of them and refuses the others by name.
+// Every dtype of the format (safetensors 0.7), so that any checkpoint has a digest. Functions that
+// read elements accept some of them and refuse the others by name.
 enum class TensorDtype : uint8_t {
   kF32,
   kF16,
@@ -58,14 +58,14 @@ struct Tensor {
   TensorDtype dtype = TensorDtype::kF32;
   std::vector<uint64_t> shape;  // empty = a scalar
   std::span<const std::byte>
-      bytes;  // little-endian, row-major, any alignment; valid while its file is
+      bytes;  // little-endian, row-major, any alignment; valid as long as its file object
 };
 
 // One .safetensors file.
 class SafetensorsFile {
  public:
-  // NotFound or PermissionDenied when it cannot be opened, InvalidArgument naming file and tensor
-  // when it is not a valid file.
+  // Returns the system's error (NotFound, PermissionDenied, ...) if the file cannot be opened or
+  // mapped, InvalidArgument naming file and tensor if it is not valid.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -90,18 +90,18 @@ class SafetensorsFile {
 // A model directory: model.safetensors, or the shards that model.safetensors.index.json names.
 class Checkpoint {
  public:
-  // As SafetensorsFile::Open; also InvalidArgument when the index names a tensor that its shard
-  // does not have, or a file outside the directory. Tensors of a shard that the index does not name
-  // are left out.
+  // Returns errors as SafetensorsFile::Open does, NotFound if the directory has neither file, and
+  // InvalidArgument if the index names a tensor that its shard does not have, or a file outside the
+  // directory. Leaves out tensors of a shard that the index does not name.
   static absl::StatusOr<Checkpoint> Open(const std::string& directory);
 
-  // Every file that decides what the checkpoint is, the index first where there is one. Reads the
-  // index, opens no shard.
+  // Returns every file that decides what the checkpoint is, the index first if there is one. Reads
+  // the index, opens no shard.
   static absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& directory);
 
   const std::vector<Tensor>& tensors() const { return tensors_; }  // in order of name
   const Tensor* Find(const std::string& name) const;               // null when there is none
-  // InvalidArgument naming the directory and the tensor when there is none.
+  // Returns InvalidArgument naming the directory and the tensor if there is none.
   absl::StatusOr<Tensor> Get(const std::string& name) const;
 
  private:

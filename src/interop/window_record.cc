@@ -19,7 +19,7 @@ absl::Status CheckWrapped(uint32_t keep, uint32_t max_size, uint32_t offset) {
                           " of them kept, has not wrapped at offset ", offset));
 }
 
-// The parts of both tensors in the record's order, and the bytes of one row in each.
+// Visits the parts of both tensors in the record's order, each with the bytes of one row.
 template <typename Rows, typename Visit>
 void ForEachPart(Rows& rows, const Visit& visit) {
   for (auto* tensor : {&rows.key, &rows.value}) {
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<std::byte>> RecordOf(const KvRows& rows) {
     return Bad(absl::StrCat("a cache of at most ", rows.max_size, " tokens holds ", rows.rows,
                             " at offset ", rows.offset));
   }
-  const size_t skipped = rows.rows - rows.max_size;  // behind the kept ones
+  const size_t skipped = rows.rows - rows.max_size;  // after the kept ones
   std::vector<std::byte> record;
   ForEachPart(rows, [&](const std::vector<std::byte>& part, size_t row) {
     for (size_t head = 0; head < rows.kv_heads; ++head) {

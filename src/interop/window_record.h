@@ -1,7 +1,7 @@
-// A rotating cache that has wrapped, as one run of bytes: what it holds is right after exactly
-// `offset` tokens and no prefix of anything, which is what a layer of kind kState keeps.
+// A rotating cache that has wrapped, as one run of bytes. Its contents are correct after exactly
+// `offset` tokens and are no prefix of anything, so a layer of kind kState keeps them.
 //
-// A record has K's codes, scales and biases, then V's, each dense [kv_heads][max_size][row], rows
+// A record holds K's codes, scales and biases, then V's, each dense [kv_heads][max_size][row], rows
 // in the order of their positions: the first `keep`, then the last max_size - keep. Its size
 // depends on the cache's shape and format alone. Pure functions, thread-safe.
 #pragma once
@@ -16,11 +16,11 @@
 
 namespace prefixd::interop {
 
-// Rows beyond max_size, which mlx-lm has for a while after several tokens at once, are left out: no
-// later token attends on them. InvalidArgument for rows that have not wrapped, or are too few.
+// Leaves out rows beyond max_size, which mlx-lm has for a while after several tokens at once: no
+// later token attends on them. InvalidArgument if the rows have not wrapped, or are too few.
 absl::StatusOr<std::vector<std::byte>> RecordOf(const KvRows& rows);
-// The rows at `offset`, in heads, formats, dims, keep and max_size as `like` has them.
-// InvalidArgument when the record's size is another, or nothing has wrapped at `offset`.
+// Returns the rows at `offset`, with the heads, formats, dims, keep and max_size of `like`.
+// InvalidArgument if the record's size differs, or if nothing has wrapped at `offset`.
 absl::StatusOr<KvRows> RowsOfRecord(const KvRows& like, uint32_t offset,
                                     std::span<const std::byte> record);
 

@@ -1,11 +1,11 @@
-// Attention of one slice on codes, without turning them into floats: included once per target.
-// Compiled for targets with an instruction for it only.
+// Attention of one slice on stored codes, without turning them into floats: included once per
+// target. Compiled only for targets with an instruction that multiplies bytes.
 //
 // An element of a stored row is byte * scale + bias. Hence q . k is scale * (q . bytes) + bias *
-// sum(q), and the sum of weights times values is that of (weight * scale) * bytes plus that of
-// weight * bias. With q and weight * scale rounded to 16 bits the products with bytes are exact
-// integers: no order of adding to keep, whatever the instructions.
-// Both roundings together stay below those that the tests allow floats.
+// sum(q), and the sum of weights times values is the sum of (weight * scale) * bytes plus the sum
+// of weight * bias. With q and weight * scale rounded to 16 bits (8 with one digit) the products
+// with bytes are exact integers, whatever the order of adding and the instructions.
+// With two digits both rounding errors together stay below the error that the tests allow floats.
 #if defined(PREFIXD_KERNELS_ATTEND_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_ATTEND_CODES_INL_H_
 #undef PREFIXD_KERNELS_ATTEND_CODES_INL_H_
@@ -33,7 +33,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Products: VectorProducts or MatrixProducts of as many digits.
+// Products is VectorProducts<Digits> or MatrixProducts<Digits>.
 template <class Digits, class Products>
 class CodeAttention {
  public:
@@ -83,7 +83,7 @@ class CodeAttention {
     const float scale = shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
     const float* from = place_.QueryOf(row);
     VF sizes = hn::Zero(DF());
-    VF nans = hn::Zero(DF());  // or 0
+    VF nans = hn::Zero(DF());  // NaN where an element is not finite, else 0
     for (size_t d = 0; d < shape.key_dim; d += hn::Lanes(DF())) {
       const VF elements = hn::LoadU(DF(), from + d);
       sizes = hn::Max(sizes, hn::Abs(elements));
@@ -91,7 +91,7 @@ class CodeAttention {
     }
     const float largest = hn::GetLane(hn::MaxOfLanes(DF(), sizes));
     const float nan = hn::GetLane(hn::SumOfLanes(DF(), nans));
-    // The sign of the scale goes with the codes: the largest score is then that of the largest dot.
+    // The codes take the sign of the scale, so that the largest dot gives the largest score.
     const float inverse =
         largest >= FLT_MIN ? std::copysign(Digits::kQueryLimit / largest, scale) : 0;
     code_.query_steps[row] = largest / Digits::kQueryLimit * std::fabs(scale) + nan;
@@ -114,7 +114,7 @@ class CodeAttention {
     CodeStrip strip;
     strip.first = first;
     strip.rows = rows;
-    // Without a window, what the first one sees all see: positions grow with the row.
+    // Without a window all rows see what the first row sees: positions grow with the row.
     strip.seen[0] = place_.SeenIn(tile.begin, first) & tile.tokens;
     const bool all = strip.seen[0] == kAllTokens && job_.shape.window == 0;
     TileTokens any = strip.seen[0];
@@ -137,7 +137,7 @@ class CodeAttention {
     }
   }
 
-  // sums += dots of the group.
+  // sums += dots * steps of the group.
   HWY_INLINE void AddValues(const CodeStrip& strip, size_t group) const {
     const DF df;
     const size_t dims = job_.value_group, pitch = scratch_.value_pitch;

@@ -24,14 +24,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Lays tokens out as floats. Values are code * scale + bias in float, not rounded to the format's
-// dtype on the way.
+// Lays tokens out as floats: code * scale + bias in float, not rounded to the format's dtype.
 class FloatTile {
  public:
   HWY_INLINE FloatTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
       : job_(job), scratch_(scratch), blocks_(job, kv_head) {}
 
-  // `tokens` of the tile at `begin`; calls go upwards. The others have what they had or garbage.
+  // Loads `tokens` of the tile at `begin`. Calls go upwards in position. Other tokens are garbage.
   HWY_ATTR void Load(uint64_t begin, TileTokens tokens) {
     for (uint32_t slot = 0; slot < kTileTokens; slot += kStepTokens) {
       const TileTokens step = tokens >> slot & FirstTokens(kStepTokens);
@@ -94,10 +93,10 @@ class FloatTile {
   const AttendJob& job_;
   const AttendScratch& scratch_;
   BlockCursor blocks_;
-  bool laid_out_ = false;  // keys of the step came as columns
+  bool laid_out_ = false;  // the step's keys are in columns already
 };
 
-// Query rows times heads of one slice against one loaded tile at a time.
+// Attends all query rows times heads of one slice to one loaded tile at a time.
 class FloatAttention {
  public:
   HWY_INLINE FloatAttention(const AttendJob& job, const AttendSlice& slice,
@@ -180,8 +179,8 @@ class FloatAttention {
     uint32_t first = 0;
     uint32_t rows = 0;
   };
-  // A row never touches a value that it does not see, not even with weight 0, which NaN would
-  // survive: stretches of tokens that all rows see go at once, others by row.
+  // A row never touches a value that it does not see: NaN would survive even weight 0. Runs of
+  // tokens that all rows see are added for all rows at once, others row by row.
   HWY_INLINE void AddSeenValues(const Strip& strip, const TileTokens* seen,
                                 const float* corrections) {
     TileTokens common = kAllTokens, borders = 1;
@@ -235,7 +234,7 @@ class FloatAttention {
     }
   }
 
-  // `to` has what the row saw of tokens as codes, and of a learned sink.
+  // Merges the row's sums into `to`, its result of tokens stored as codes and of a learned sink.
   HWY_ATTR void Merge(uint32_t row, float* to) {
     const RowState& state = scratch_.states[row];
     if (state.sum == 0) return;

@@ -22,7 +22,7 @@ template <class Digits>
 HWY_ATTR void RunOnCodes(const AttendJob& job, const AttendSlice& slice,
                          const AttendScratch& scratch) {
   const TokenKind kind = job.any_raw ? TokenKind::kCodes : TokenKind::kAny;
-  // The bits are the same.
+  // Vectors and tile registers give the same bits.
   if (!FitsMatrices(job) || !HaveMatrixTiles()) {
     return CodeAttention<Digits, VectorProducts<Digits>>(job, slice, scratch, kind).Run();
   }
@@ -96,7 +96,7 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   if (!job.codes()) return;
   const size_t key_groups = job.shape.key_dim / job.key_group;
   const size_t value_groups = job.shape.value_dim / job.value_group;
-  // Tile registers want the factors of a group in 64 bytes at least.
+  // A tile register loads at least 64 bytes of a group's factors.
   take(code.query,
        2 * (row_heads + kStripRows) * std::max<size_t>(job.shape.key_dim, key_groups * 64));
   take(code.query_steps, row_heads + kStripRows);

@@ -30,7 +30,7 @@ struct FreeScratch {
 };
 using ScratchMemory = std::unique_ptr<std::byte[], FreeScratch>;
 
-// Null when memory is short.
+// Returns null when memory is short.
 ScratchMemory AllocateScratch(size_t bytes) {
   ScratchMemory memory(new (std::align_val_t(AttendScratch::kAlignment), std::nothrow)
                            std::byte[bytes]);
@@ -38,8 +38,8 @@ ScratchMemory AllocateScratch(size_t bytes) {
   return memory;
 }
 
-// Codes are multiplied as they are, in groups that suit the formats that may occur, not those that
-// do, so that a row's bits never depend on later tokens.
+// Chooses whether codes are multiplied as they are, and in which groups. The groups suit all given
+// formats, not only those that blocks use, so that a row's bits never depend on later tokens.
 void ChooseArithmetic(std::span<const quant::KvFormat> formats, AttendJob* job) {
   if (!MultipliesCodes()) return;
   uint32_t key_group = job->shape.key_dim, value_group = job->shape.value_dim;
@@ -80,7 +80,7 @@ Plan MakePlan(const AttendJob& job) {
   const double work = 1.0 * shape.query_rows * shape.query_heads * static_cast<double>(dims) *
                       static_cast<double>(seen);
   if (work >= static_cast<double>(kThreadedWork)) plan.threads = shape.threads;
-  // Each slice dequantizes its context anew: cut finer only to give every thread something.
+  // Each slice dequantizes its context again, so cut finer only to give every thread work.
   while (plan.rows_per_slice * job.group() > 4 * kMaxTileRows &&
          uint64_t{shape.kv_heads} * DivideUp(shape.query_rows, plan.rows_per_slice) <
              plan.threads) {

@@ -12,8 +12,8 @@
 namespace prefixd::kernels {
 namespace {
 
-// One stored row as attention reads it: MLX's scales and biases widened to float first, so that the
-// codec rounds to float and not to the format's dtype.
+// Reads one stored row as attention does: widens MLX's scales and biases to float first, so that
+// the codec rounds to float and not to the format's dtype.
 void ReadRow(const quant::TensorFormat& format, const quant::ConstRowPlace& place,
              std::span<float> row) {
   if (format.codec != quant::Codec::kMlxAffine) return quant::DequantizeRow(format, place, row);
@@ -27,7 +27,7 @@ void ReadRow(const quant::TensorFormat& format, const quant::ConstRowPlace& plac
       {.codes = place.codes, .scales = widened, .biases = widened + groups * sizeof(float)}, row);
 }
 
-// All of one kv head's K or V, [tokens][dim].
+// Returns all of one kv head's K or V, [tokens][dim].
 std::vector<float> ReadHead(quant::BlockTable table, std::span<const quant::KvFormat> formats,
                             const AttentionShape& shape, uint32_t kv_head, bool values) {
   const uint32_t dim = values ? shape.value_dim : shape.key_dim;
@@ -64,7 +64,7 @@ struct HeadRows {
   const std::vector<float>& values;
 };
 
-// The positions that the row at `position` sees.
+// Returns the positions that the row at `position` sees.
 std::vector<size_t> SeenFrom(const AttentionShape& shape, size_t position) {
   std::vector<size_t> seen;
   for (size_t t = 0; t <= position; ++t) {

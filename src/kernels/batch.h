@@ -20,11 +20,12 @@ struct BatchItem {
   uint32_t first_position = 0;
 };
 
-// The same bits as Attend of every item by itself. In mode fast, when every item has a fast mode,
-// blocks that stand at the front of several items' tables (the same entries: units, tokens, format)
-// are read once for all of them; in any other case the items are computed one after the other.
-// shape: of every item; its first_position does not count.
-// InvalidArgument, nothing written, when an item is one that Attend refuses: "batch: item 3: ...".
+// Computes all items, each with the same bits as Attend of that item alone. In mode kFast, when
+// every item has a fast mode, blocks that several items' tables begin with (the same entries:
+// units, tokens, page_tokens, format) are read once for all of these items. In any other case the
+// items are computed one after the other.
+// shape: that of every item; its first_position is ignored.
+// Returns InvalidArgument, with nothing written, when Attend refuses an item: "batch: item 3: ...".
 absl::Status AttendBatch(std::span<const BatchItem> items, std::span<const quant::KvFormat> formats,
                          const AttentionShape& shape);
 

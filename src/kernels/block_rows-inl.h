@@ -1,8 +1,8 @@
-// ggml's rows from tiled units, 64 bytes of codes and the scales between them at a time, for one
-// SIMD target: included once per target.
+// Writes ggml's rows from tiled units, 64 bytes of codes and the scales between them at a time, for
+// one SIMD target: included once per target.
 //
-// Stores wait in a queue behind lines on their way to memory: of 16 bytes of codes or of a scale
-// each, they fill it four times as soon.
+// Stores wait in a queue behind lines on their way to memory. Stores of 16 bytes of codes or of one
+// scale would fill the queue four times as soon.
 #if defined(PREFIXD_KERNELS_BLOCK_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_BLOCK_ROWS_INL_H_
 #undef PREFIXD_KERNELS_BLOCK_ROWS_INL_H_
@@ -22,19 +22,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-inline constexpr size_t kRowTokens = 16;  // are written together
+inline constexpr size_t kRowTokens = 16;  // tokens that are written together
 
-// Blocks of a Head, of one number of 16 bits or two, and codes; kBlocks of them have 64 bytes of
-// codes.
+// kBlocks ggml blocks, each a Head (one 16-bit number or two) and codes. Their codes are 64 bytes.
 template <size_t kBlocks, class Head>
 class BlockRows {
   static constexpr size_t kHeadWords = sizeof(Head) / 2;
-  static constexpr size_t kWords = 32 / kBlocks + kHeadWords;  // of a block
+  static constexpr size_t kWords = 32 / kBlocks + kHeadWords;  // 16-bit words of a ggml block
 
  public:
   static constexpr size_t kBytes = 2 * kBlocks * kWords;
 
-  // Of the step's tokens from `t` on, from channel `c` on.
+  // Loads the heads of kRowTokens tokens from the step's token `t` on, from channel `c` on.
   HWY_INLINE BlockRows(const UnitStep& step, const std::byte* unit, size_t t, size_t c) {
     const DHead d;
     const size_t slots = step.layout.slots, first = c / 32 * slots + step.first + t;
@@ -46,8 +45,8 @@ class BlockRows {
     }
   }
 
-  // The head of block b begins at word b * kWords of the row: where it stands too when those of all
-  // blocks are repeated.
+  // Stores codes and heads of one token. The head of ggml block b begins at word b * kWords of the
+  // row, where it also stands when the heads of all kBlocks blocks are repeated.
   HWY_INLINE void Store(hn::Vec<DBlocks> codes, size_t token, std::byte* row) const {
     static_assert((kWords - kHeadWords) % (kBlocks * kHeadWords) == 0);
     const __m512i merged = _mm512_mask_expand_epi16(Repeated(token), kCodeWords, codes.raw);
@@ -59,7 +58,7 @@ class BlockRows {
  private:
   using DHead = hn::FixedTag<Head, kRowTokens>;
 
-  // Those of the row's first 64 bytes.
+  // Bit w: word w of the row's first 64 bytes is codes.
   static constexpr __mmask32 CodeWords() {
     uint32_t words = 0;
     for (size_t w = 0; w < 32; ++w) words |= uint32_t{w % kWords >= kHeadWords} << w;
@@ -97,8 +96,8 @@ class BlockRows {
   alignas(64) Head heads_[kRowTokens * kBlocks];
 };
 
-// Codes of a step's tokens, 16 of them and 16 bytes of each: in `a` of tokens 0, 4, 8 and 12, those
-// of the tokens after them in b, c and d.
+// Loads codes of 16 of a step's tokens, 16 bytes of each: `a` has those of tokens 0, 4, 8 and 12;
+// `b`, `c` and `d` have those of the first, second and third tokens after them.
 template <class Row>
 class BlockCodes {
  public:

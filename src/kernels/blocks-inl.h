@@ -1,5 +1,4 @@
-// Which rows and which stored tokens a slice is about, for one SIMD target: included once per
-// target.
+// The rows and the stored tokens of a slice, for one SIMD target: included once per target.
 #if defined(PREFIXD_KERNELS_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_BLOCKS_INL_H_
 #undef PREFIXD_KERNELS_BLOCKS_INL_H_
@@ -21,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Bit t: token t of a tile.
+// A set of tokens of a tile: bit t is token t.
 using TileTokens = uint64_t;
 static_assert(kTileTokens == 64);
 inline constexpr TileTokens kAllTokens = ~TileTokens{0};
@@ -29,24 +28,25 @@ inline constexpr TileTokens kAllTokens = ~TileTokens{0};
 HWY_INLINE TileTokens FirstTokens(uint64_t count) {
   return count == kTileTokens ? kAllTokens : (TileTokens{1} << count) - 1;
 }
-// The first unbroken run of tokens at or behind `from`; count 0: none.
+// Consecutive tokens of a tile; `count` is 0 if there are none.
 struct TokenRun {
   uint32_t first = 0;
   uint32_t count = 0;
 };
+// Returns the first unbroken run of `tokens` at or after `from`.
 HWY_INLINE TokenRun RunFrom(TileTokens tokens, uint32_t from) {
   if (from >= kTileTokens || tokens >> from == 0) return {kTileTokens, 0};
   const uint32_t first = from + static_cast<uint32_t>(std::countr_zero(tokens >> from));
   return {first, static_cast<uint32_t>(std::countr_one(tokens >> first))};
 }
 
-// Those of the tile at `begin` before `position`.
+// Returns the tokens of the tile at `begin` that stand before `position`.
 HWY_INLINE TileTokens TokensBelow(uint64_t begin, uint64_t position) {
   if (position <= begin) return 0;
   return FirstTokens(HWY_MIN(position - begin, uint64_t{kTileTokens}));
 }
 
-// Where a slice's rows stand.
+// Where a slice's rows stand, and what they see.
 class SlicePlace {
  public:
   HWY_INLINE SlicePlace(const AttendJob& job, const AttendSlice& slice)
@@ -56,17 +56,17 @@ class SlicePlace {
   HWY_INLINE uint64_t PositionOf(uint32_t row_head) const {
     return uint64_t{job_.shape.first_position} + slice_.first_row + row_head / job_.group();
   }
-  // Which tokens of the tile at `begin` the row sees.
+  // Returns the tokens of the tile at `begin` that the row sees.
   HWY_INLINE TileTokens SeenIn(uint64_t begin, uint32_t row_head) const {
     const uint64_t position = PositionOf(row_head);
     return SeenBetween(begin, position, position);
   }
-  // Which of them any row sees.
+  // Returns the tokens of the tile at `begin` that any row sees.
   HWY_INLINE TileTokens NeededIn(uint64_t begin) const {
     return SeenBetween(begin, PositionOf(0), PositionOf(row_heads_ - 1));
   }
-  // The first tile behind `begin`, of those up to the last row's position, of which any row may
-  // see a token.
+  // Returns the begin of the first tile after `begin` of which any row may see a token. The caller
+  // stops behind the last row's position.
   HWY_INLINE uint64_t TileAfter(uint64_t begin) const {
     const uint64_t next = begin + kTileTokens;
     if (next < job_.shape.sink_tokens) return next;
@@ -75,7 +75,7 @@ class SlicePlace {
   HWY_INLINE uint64_t FirstTile() const {
     return job_.shape.sink_tokens != 0 ? 0 : WindowBegin(PositionOf(0)) / kTileTokens * kTileTokens;
   }
-  // The state before any token: none seen, or the head's learned sink.
+  // Softmax state before any token: nothing seen, or the head's learned sink.
   HWY_INLINE float FirstMaximum(uint32_t row_head) const {
     constexpr float kLog2E = 1.44269504f;
     return HWY_MAX(SinkOf(row_head) * kLog2E, -FLT_MAX);
@@ -101,7 +101,7 @@ class SlicePlace {
     const uint64_t window = job_.shape.window;
     return window == 0 || position < window ? 0 : position + 1 - window;
   }
-  // What rows at positions `first` ... `last` see together.
+  // Returns the tokens that any row at positions `first` ... `last` sees.
   HWY_INLINE TileTokens SeenBetween(uint64_t begin, uint64_t first, uint64_t last) const {
     const TileTokens window =
         TokensBelow(begin, last + 1) & ~TokensBelow(begin, WindowBegin(first));
@@ -117,13 +117,13 @@ class SlicePlace {
   const uint32_t row_heads_;
 };
 
-// Which tokens are of the kind that an arithmetic takes.
+// Finds the tokens that an arithmetic takes.
 class KindMap {
  public:
   HWY_INLINE KindMap(const AttendJob& job, TokenKind kind)
       : job_(job), kind_(kind), entry_(job.blocks) {}
 
-  // Of `tokens` of the tile at `begin`; calls go upwards.
+  // Returns which of `tokens` of the tile at `begin` it takes. `begin` grows from call to call.
   HWY_INLINE TileTokens Of(uint64_t begin, TileTokens tokens) {
     return kind_ == TokenKind::kAny || tokens == 0 ? tokens : tokens & Find(begin, tokens);
   }
@@ -147,10 +147,10 @@ class KindMap {
   uint64_t block_begin_ = 0;  // position of the entry's first token
 };
 
-// What is wanted in the L2 cache soon: from memory to a register takes longer than a core can wait
-// for many lines. Asked for a few lines at a time, between other work, since a core has room for
-// few requests: as many as it takes to have asked for all when the work is done, if that has as
-// many pieces as the work before.
+// Brings bytes that are needed soon into the L2 cache: from memory to a register takes longer than
+// a core can wait for many lines. A core has room for few requests, so a few lines are asked for
+// beside each piece of other work. Their number is such that all lines are asked for when the work
+// is done, if the work has as many pieces as the work before.
 class Prefetcher {
  public:
   HWY_INLINE void Add(const std::byte* from, size_t count) {
@@ -159,7 +159,7 @@ class Prefetcher {
     begins_[spans_] = from;
     ends_[spans_++] = from + count;
   }
-  // Units of whole blocks are one stretch; parts of tiled ones stand by group, then slot.
+  // The unit of a whole block is one span. Parts of a tiled unit stand by group, then slot.
   HWY_INLINE void Add(const RowRange& rows) {
     if (rows.first == 0 && rows.count == rows.layout.slots) {
       return Add(rows.unit, rows.layout.payload_bytes);
@@ -177,7 +177,7 @@ class Prefetcher {
     add(rows.layout.scales_offset, rows.row.scales);
     add(rows.layout.biases_offset, rows.row.biases);
   }
-  // Between what was added and the first piece of work.
+  // Called after the last Add() and before the first piece of work.
   HWY_INLINE void StartWork() {
     size_t lines = 0;
     for (size_t i = 0; i < spans_; ++i) {
@@ -186,7 +186,7 @@ class Prefetcher {
     lines_a_piece_ = lines / HWY_MAX(pieces_, size_t{1}) + 1;
     pieces_ = 0;
   }
-  // Beside each piece.
+  // Called beside each piece of work.
   HWY_INLINE void Some() {
     ++pieces_;
     Ask(lines_a_piece_);
@@ -211,7 +211,7 @@ class Prefetcher {
   const std::byte* begins_[kMaxSpans];
   const std::byte* ends_[kMaxSpans];
   size_t spans_ = 0;
-  size_t pieces_ = 0;  // of work so far
+  size_t pieces_ = 0;  // pieces of work so far
   size_t lines_a_piece_ = 0;
 };
 
@@ -221,7 +221,7 @@ class BlockCursor {
   HWY_INLINE BlockCursor(const AttendJob& job, uint32_t kv_head) : job_(job), kv_head_(kv_head) {}
 
   // Points keys() and values() at `count` tokens from `position` on, or at as many as the block
-  // has; returns how many. Positions go upwards.
+  // has. Returns how many. Positions go upwards from call to call.
   HWY_ATTR uint32_t Take(uint64_t position, uint32_t count) {
     SeekTo(position);
     const uint32_t first = static_cast<uint32_t>(position - block_begin_);
@@ -232,7 +232,7 @@ class BlockCursor {
   }
   HWY_INLINE const RowRange& keys() const { return keys_; }
   HWY_INLINE const RowRange& values() const { return values_; }
-  // Of the block that they are in.
+  // Token slots of the block that keys() and values() are in.
   HWY_INLINE uint32_t page_tokens() const { return slots_; }
 
  private:
@@ -247,7 +247,7 @@ class BlockCursor {
   }
 
   HWY_ATTR void EnterBlock() {
-    // Blocks of a table are of few kinds, and those of one kind follow each other.
+    // A table has few kinds of blocks, and blocks of one kind follow each other.
     if (keys_.format == nullptr || format_ != entry_->format || slots_ != entry_->page_tokens) {
       format_ = entry_->format;
       slots_ = entry_->page_tokens;

@@ -45,7 +45,7 @@ absl::Status CheckSinks(const AttentionShape& shape) {
   return absl::OkStatus();
 }
 
-// Results are written concurrently, so they must not overlap: rows outside heads or the other way.
+// Results are written concurrently and must not overlap: heads inside rows or rows inside heads.
 absl::Status CheckOutStrides(const AttentionShape& shape) {
   size_t inner = shape.out_head_stride;
   size_t outer = shape.out_row_stride;
@@ -64,7 +64,7 @@ absl::Status CheckOutStrides(const AttentionShape& shape) {
                 " floats");
 }
 
-// Whether a row of the call sees tokens [begin, end).
+// Returns whether a row of the call sees any of tokens [begin, end).
 bool IsSeen(const AttentionShape& shape, uint64_t begin, uint64_t end) {
   if (shape.window == 0 || begin < shape.sink_tokens) return true;
   const uint64_t first = uint64_t{shape.first_position} + 1;
@@ -83,7 +83,7 @@ absl::Status CheckEntry(size_t at, const quant::BlockTableEntry& entry, size_t f
   return absl::OkStatus();
 }
 
-// `position`: in `formats`. Only formats that a block uses must fit.
+// `position` is that of `format` in `formats`. Only formats that a block uses must fit.
 absl::Status CheckFormat(size_t position, const quant::KvFormat& format,
                          const AttentionShape& shape) {
   const absl::Status key = quant::Validate(format.key, shape.key_dim);
@@ -96,7 +96,7 @@ absl::Status CheckFormat(size_t position, const quant::KvFormat& format,
 absl::Status CheckTable(quant::BlockTable table, std::span<const quant::KvFormat> formats,
                         const AttentionShape& shape) {
   uint64_t tokens = 0;
-  const quant::BlockTableEntry* checked = nullptr;  // formats run in stretches: check at changes
+  const quant::BlockTableEntry* checked = nullptr;  // a format is checked only where it changes
   for (size_t at = 0; at < table.size(); ++at) {
     const quant::BlockTableEntry& entry = table[at];
     if (entry.units == nullptr && !IsSeen(shape, tokens, tokens + entry.tokens)) {

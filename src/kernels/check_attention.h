@@ -10,7 +10,7 @@
 
 namespace prefixd::kernels {
 
-// `shape` with its strides filled in, or the InvalidArgument that Attend answers.
+// Returns `shape` with its strides filled in, or the InvalidArgument that Attend returns.
 absl::StatusOr<AttentionShape> CheckAttention(quant::BlockTable table,
                                               std::span<const quant::KvFormat> formats,
                                               const float* q, const float* out,

@@ -1,10 +1,10 @@
-// What codes are multiplied with, and what comes out, for one SIMD target: included once per
-// target.
+// The factors that codes are multiplied with, and the products, for one SIMD target: included once
+// per target.
 //
 // A stored code is a byte. A query element or a weight is an integer of one digit or of two, high *
-// 256 + low. Each digit is a row of bytes of its own, multiplied with the codes by instructions
-// that add four products of bytes, one side of which is unsigned. All of it is exact: whichever
-// instructions do it, the integers are the same.
+// 256 + low. Each digit is a row of bytes of its own. Instructions that add four products of bytes,
+// one side of which is unsigned, multiply it with the codes. All of it is exact: the integers are
+// the same whichever instructions compute them.
 #if defined(PREFIXD_KERNELS_CODE_FACTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_CODE_FACTORS_INL_H_
 #undef PREFIXD_KERNELS_CODE_FACTORS_INL_H_
@@ -26,27 +26,27 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Two digits are 15 bits and a sign. One is 7 and a sign in queries, 8 bits in weights: values are
-// the signed side then, and their scales are made positive.
+// Two digits are 15 bits and a sign. One digit is 7 bits and a sign in queries, 8 bits in weights:
+// values are then the signed side, and their scales are made positive.
 template <size_t kDigits>
 struct Digits {
   static constexpr size_t kCount = kDigits;
   static constexpr bool kSignedValues = kCount == 1;
-  // The largest whose high digit, rounded, is a byte.
+  // The largest query code whose high digit, rounded, is a byte.
   static constexpr float kQueryLimit = kCount == 1 ? 127 : 127 * 256 + 127;
-  // Of two digits: their largest is estimated and may be a little more.
+  // The limit of two digits leaves room: the largest weight is estimated and may be a little more.
   static constexpr float kWeightLimit = kCount == 1 ? 255 : 32600;
 };
 inline constexpr float kCodeMiddle = 128;
-// What an instruction of a tile register takes of a row: groups are padded to it with zeros.
+// Bytes of a row that an instruction of a tile register takes. Groups are padded to it with zeros.
 inline constexpr size_t kFactorDepth = 64;
 static_assert(kTileTokens == kFactorDepth);
 
-// Keys of a tile: words of four channels of one token, [32 tokens][key_dim / 4][token].
+// Keys of a tile: words of four channels of one token, [half of 32 tokens][key_dim / 4][token].
 struct KeyWords {
   static constexpr size_t kTokens = 32;
   const uint32_t* half[kTileTokens / kTokens] = {nullptr, nullptr};
-  // As they are stored: a word is eight channels, the first four in the low nibbles.
+  // True if words are as stored: one is eight channels, the first four in the low nibbles.
   bool nibbles = false;
 };
 // Values of a tile: words of four tokens of one channel, [group][token / 4][channel].
@@ -54,8 +54,8 @@ struct ValueWords {
   const uint32_t* words = nullptr;
   size_t quad_pitch = 0;      // from four tokens to the next four
   size_t group_pitch = 0;     // from a stored group to the next
-  size_t groups_a_group = 1;  // of the job in a stored one
-  // As they are stored: a word is of two channels, 16 words of 32 of them; pitches count words.
+  size_t groups_a_group = 1;  // groups of the job in a stored group
+  // True if words are as stored: one is two channels, 16 are 32 channels. Pitches count words.
   bool nibbles = false;
 
   HWY_INLINE const uint32_t* OfGroup(size_t group, size_t value_group) const {
@@ -74,7 +74,7 @@ class CodeFactors {
         group_factors_(HWY_MAX(key_group_, kFactorDepth)),
         query_pitch_(job.shape.key_dim / key_group_ * group_factors_) {}
 
-  // 16 elements of a query.
+  // Stores the codes of 16 elements of a query.
   HWY_INLINE void StoreQuery(uint32_t row, size_t dimension, VI codes) const {
     int8_t* const group = code_.query + row * Digits::kCount * query_pitch_ + GroupOf(dimension);
     if (key_group_ < kFactorDepth && dimension % key_group_ == 0) {
@@ -91,14 +91,14 @@ class CodeFactors {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(codes.raw));
   }
 
-  // The nearest integers, of 0 to 255.
+  // Stores the nearest integers of 0 to 255.
   HWY_INLINE void StoreBytes(size_t group, uint32_t row, const TileRow64& weights) const {
     StoreUnsignedQuad(NearestOfSmall(weights.v0), NearestOfSmall(weights.v1),
                       NearestOfSmall(weights.v2), NearestOfSmall(weights.v3), 255,
                       reinterpret_cast<uint8_t*>(WeightsOf(group, row)));
   }
 
-  // The nearest integers, of two digits; returns their sum across the vectors.
+  // Stores the nearest integers, of two digits. Returns their sum across the vectors.
   HWY_INLINE VI StoreDigits(size_t group, uint32_t row, const TileRow64& weights) const {
     const __m512i w0 = _mm512_cvtps_epi32(weights.v0.raw), w1 = _mm512_cvtps_epi32(weights.v1.raw);
     const __m512i w2 = _mm512_cvtps_epi32(weights.v2.raw), w3 = _mm512_cvtps_epi32(weights.v3.raw);
@@ -113,13 +113,13 @@ class CodeFactors {
     return VI{_mm512_add_epi32(_mm512_add_epi32(w0, w1), _mm512_add_epi32(w2, w3))};
   }
 
-  // The highest digits; the next ones are query_pitch() on, the next row behind them.
+  // Returns the highest digits. The next ones follow query_pitch() bytes later, then the next row.
   HWY_INLINE const int8_t* QueryOf(uint32_t row, size_t group) const {
     return code_.query + row * Digits::kCount * query_pitch_ + group * group_factors_;
   }
   HWY_INLINE size_t query_pitch() const { return query_pitch_; }
   HWY_INLINE size_t group_factors() const { return group_factors_; }
-  // Where a group's first channel stands among the zeros before it.
+  // Returns where a group's first channel stands in its padded factors, after zeros.
   HWY_INLINE size_t FirstFactorOf(size_t group) const {
     return group * key_group_ % group_factors_;
   }
@@ -136,8 +136,8 @@ class CodeFactors {
   HWY_INLINE size_t GroupOf(size_t dimension) const {
     return dimension / key_group_ * group_factors_;
   }
-  // Where the low bytes of tokens 0, 1, ... stand in a pack of vectors 0 and 1 and, 64 bytes on,
-  // of 2 and 3.
+  // Returns where the low bytes of tokens 0, 1, ... stand in packed vectors 0 and 1 and, 64 bytes
+  // later, in packed vectors 2 and 3.
   static HWY_INLINE __m512i LowDigitsInOrder() {
     alignas(64) static constexpr uint8_t kOrder[64] = {
         0,  2,  4,  6,  16, 18, 20, 22, 32,  34,  36,  38,  48,  50,  52,  54,
@@ -150,17 +150,17 @@ class CodeFactors {
   const CodeScratch& code_;
   const size_t key_group_;
   const size_t value_group_;
-  const size_t group_factors_;  // of a query row's digit for one group of keys
-  const size_t query_pitch_;    // of a digit
+  const size_t group_factors_;  // bytes of a query row's digit for one key group
+  const size_t query_pitch_;    // bytes of a query row's digit
 };
 
-// Products of a strip as the instructions left them: [row][digit][columns]. To be kept in a local:
-// stores could change a member.
+// Products of a strip as the instructions left them: [row][digit][columns]. Keep it in a local
+// variable: stores could change a member.
 template <class Digits>
 class CodeDots {
  public:
   HWY_INLINE CodeDots(const int32_t* dots, size_t columns) : dots_(dots), columns_(columns) {}
-  // 16 of a row.
+  // Returns 16 products of a row.
   HWY_INLINE VF From(size_t row, size_t column) const {
     const int32_t* from = dots_ + row * Digits::kCount * columns_ + column;
     VI sum = hn::LoadU(DI(), from);

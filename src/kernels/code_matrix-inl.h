@@ -19,8 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// A tile register is 16 rows of 64 bytes; all eight are in use. By inline assembly: the compiler is
-// not asked for the instruction set.
+// The eight tile registers, of 16 rows of 64 bytes each. Uses inline assembly: the compiler does
+// not have the instruction set enabled.
 class TileRegisters {
  public:
   HWY_INLINE TileRegisters() {
@@ -54,8 +54,8 @@ class TileRegisters {
                      : "r"(to), "r"(pitch), "i"(kTile)
                      : "memory");
   }
-  // c += a * b: rows of a against columns of b, of which 4 bytes of a row are 4 rows. One side is
-  // signed.
+  // c += a * b: rows of a times columns of b. Every 4 bytes in a row of b are 4 rows of one column.
+  // One side is signed.
   template <bool kSignedB, int kC, int kA, int kB>
   static HWY_INLINE void AddProducts() {
     if constexpr (kSignedB) {
@@ -66,19 +66,19 @@ class TileRegisters {
   }
 };
 
-// Whole instructions of keys, pairs of vectors of values.
+// Whether keys fill whole instructions and groups of values fill pairs of vectors.
 inline bool FitsMatrices(const AttendJob& job) {
   return job.shape.key_dim % kFactorDepth == 0 && job.value_group % 32 == 0;
 }
 
-// 16 rows of digits at a time: single ones, high and low ones of up to 8 rows by turns, or each in
-// a register.
+// Multiplies 16 rows of digits at a time. A register holds single digits, or the high and low
+// digits of up to 8 rows in turn; of more rows, high and low digits have a register each.
 template <class Digits>
 class MatrixProducts {
  public:
   explicit HWY_INLINE MatrixProducts(const CodeFactors<Digits>& factors) : factors_(factors) {}
 
-  // Codes go from memory to a tile register.
+  // Returns false: codes go from memory to a tile register.
   static constexpr bool TakesNibbles(size_t) { return false; }
 
   HWY_INLINE void MultiplyKeys(const CodeStrip& strip, size_t group, const KeyWords& keys) const {
@@ -105,13 +105,13 @@ class MatrixProducts {
   }
 
  private:
-  // Registers: 0, 1 and 2, 3 dots of high digits (or of both) and of low ones; 4, 5 codes; 6, 7
-  // digits. Blocks of 16 columns take the first and the second ones by turns, so that one block's
-  // products need not wait until those of the block before are stored.
+  // Registers 0 and 2 hold dots of high digits (or of both), 1 and 3 dots of low digits, 4 and 5
+  // codes, 6 and 7 digits. Sets of 16 columns use 0, 1, 4 and 2, 3, 5 in turn, so that the products
+  // of one set need not wait until those of the set before are stored.
   struct Factors {
     const int8_t* high = nullptr;
-    size_t pitch = 0;  // to the low ones
-    size_t steps = 1;  // of kFactorDepth
+    size_t pitch = 0;  // bytes to the low digits
+    size_t steps = 1;  // of kFactorDepth bytes
     bool by_turns = false;
 
     HWY_INLINE void Load(size_t step) const {
@@ -119,7 +119,7 @@ class MatrixProducts {
       TileRegisters::Load<6>(from, by_turns ? pitch : 2 * pitch);
       if (!by_turns) TileRegisters::Load<7>(from + pitch, 2 * pitch);
     }
-    // Those of a single step stay.
+    // Loads the digits of a single step, which stay in their registers.
     HWY_INLINE void LoadFirst() const {
       if (steps == 1) Load(0);
     }
@@ -129,7 +129,7 @@ class MatrixProducts {
     return Digits::kCount == 1 || strip.rows <= 8;
   }
 
-  // 32 columns of words to [row][digit][columns], as CodeDots reads them.
+  // Multiplies 32 columns of words to [row][digit][columns], as CodeDots reads them.
   template <bool kSignedWords>
   static HWY_INLINE void MultiplyColumns(const Factors& digits, const uint32_t* words, size_t pitch,
                                          int32_t* to, size_t columns) {

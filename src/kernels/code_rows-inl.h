@@ -23,19 +23,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Codes of ggml's blocks and MLX's alike: those without a bias are symmetric.
+// Returns whether codes of ggml or MLX have biases. Codes without biases are symmetric.
 HWY_INLINE bool HasBiases(quant::Codec codec) {
   return codec == quant::Codec::kMlxAffine || codec == quant::Codec::kQ4_1 ||
          codec == quant::Codec::kQ5_1;
 }
 HWY_INLINE int RangeShift(const quant::TensorFormat& format) { return 8 - format.bits; }
 
-// What makes q8_0's signed bytes and others unsigned.
+// Returns the XOR mask that makes bytes unsigned: q8_0's are signed, others are not.
 HWY_INLINE uint32_t SignsOf(const quant::TensorFormat& format) {
   return format.codec == quant::Codec::kQ8_0 ? 0x80808080u : 0u;
 }
 
-// 32 codes of 4 bits: MLX's even ones are in the low nibbles.
+// Widens MLX's 4-bit codes, 32 at a time. Even codes are in the low nibbles.
 HWY_INLINE void WidenNibbles(const std::byte* from, size_t count, uint8_t* to) {
   for (size_t i = 0; i < count; i += 32, from += 16) {
     const __m256i pairs =
@@ -59,7 +59,8 @@ HWY_INLINE void WidenAffineRow(const RowRange& rows, const std::byte* from, uint
   for (size_t i = 0; i < rows.dim; ++i) to[i] = static_cast<uint8_t>(codes[i] << shift);
 }
 
-// One block of 32 after its scale (and minimum): split halves, the fifth bits apart.
+// Widens the 32 codes of a ggml block, which follow its scale (and minimum). Low nibbles are the
+// first half, high nibbles the second; fifth bits stand before them.
 HWY_INLINE void WidenBlock(const quant::TensorFormat& format, const std::byte* from, uint8_t* to) {
   if (format.bits == 8) {
     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -84,7 +85,7 @@ HWY_INLINE void WidenBlock(const quant::TensorFormat& format, const std::byte* f
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), wide);
 }
 
-// unpacked: [dim] to work in.
+// unpacked: working memory, [dim].
 HWY_INLINE void WidenRow(const RowRange& rows, const std::byte* from, uint8_t* unpacked,
                          uint8_t* to) {
   const quant::TensorFormat& format = *rows.format;
@@ -96,7 +97,7 @@ HWY_INLINE void WidenRow(const RowRange& rows, const std::byte* from, uint8_t* u
   }
 }
 
-// One token of a tiled unit, for those that stand aslant in a tile.
+// Widens one token of a tiled unit, for tokens whose slots do not line up with the tile.
 inline HWY_ATTR void WidenTiledRow(const quant::TiledPlaces& places, const RowRange& rows,
                                    uint32_t token, uint8_t* to) {
   const uint32_t signs = SignsOf(*rows.format) & 0xff;
@@ -108,13 +109,13 @@ inline HWY_ATTR void WidenTiledRow(const quant::TiledPlaces& places, const RowRa
   }
 }
 
-// Scales and biases of up to 16 tokens and one group of theirs.
+// Scales and biases of one group of up to 16 tokens.
 struct GroupParameters {
   VF scales, biases;
 };
 
-// What stored ones mean for bytes of full range; the bias is that of byte 0 or of 128. Made once
-// for a tile: divisions by what the format says would cost more than the rest.
+// Converts stored scales and biases to those of bytes of full range; the bias is that of byte 0, or
+// 128 if kOfMiddle. Made once for a tile: the divisions would cost more than the rest.
 template <bool kOfMiddle>
 class ByteMeaning {
  public:
@@ -135,7 +136,7 @@ class ByteMeaning {
   const VF middle_, one_;
 };
 
-// As stored in rows: those of tokens rows.first ... of a group. MLX's have been widened before.
+// Returns a group's parameters in layout rows, of tokens rows.first ... MLX's must be in `widened`.
 HWY_INLINE GroupParameters RowParameters(const RowRange& rows, const RowScratch& widened,
                                          size_t group) {
   const DF df;

@@ -1,7 +1,7 @@
 // Online softmax of a strip of rows on codes, for one SIMD target: included once per target.
 //
-// What a row needs across the lanes of a vector is kept a vector wide as long as it can be: sums
-// until the end, maxima until those of a whole strip are found together.
+// A row's sums and maxima are kept a vector wide as long as possible: sums until the end, maxima
+// until those of a whole strip are found together.
 #if defined(PREFIXD_KERNELS_CODE_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_CODE_SOFTMAX_INL_H_
 #undef PREFIXD_KERNELS_CODE_SOFTMAX_INL_H_
@@ -41,7 +41,7 @@ class CodeSoftmax {
         key_groups_(job.shape.key_dim / job.key_group),
         value_groups_(job.shape.value_dim / job.value_group) {}
 
-  // With the learned sink's score and weight, if any.
+  // Starts a row with the learned sink's score and weight, if any.
   HWY_INLINE void StartRow(uint32_t row, float maximum, float weight) {
     code_.maxima[row] = maximum;
     hn::StoreU(hn::Zero(DF()), DF(), code_.weight_sums + row * kLanes);
@@ -79,14 +79,14 @@ class CodeSoftmax {
     }
   }
 
-  // The scales of the tile's values are known.
+  // Finds the largest scale of each value group. Requires: the tile's value scales are loaded.
   HWY_INLINE void StartTile() const {
     for (size_t g = 0; g < value_groups_; ++g)
       code_.largest_scales[g] = LargestScale(g, kAllTokens);
   }
 
-  // Scores to weights times the values' scales, as codes; what the rows had before now counts
-  // relative to their new maxima.
+  // Turns scores into weights times the values' scales, as codes. Corrects the rows' earlier sums
+  // to their new maxima.
   HWY_INLINE void Weigh(const CodeStrip& strip) {
     RaiseMaxima(strip);
     for (size_t g = 0; g < value_groups_; ++g) FindSteps(strip, g);
@@ -167,7 +167,7 @@ class CodeSoftmax {
       if constexpr (Digits::kSignedValues) {
         factors_.StoreBytes(g, r, codes);
       } else {
-        // Values are bytes less their middle, but multiplied as they are.
+        // Biases are for bytes less 128, but whole bytes are multiplied: subtract the difference.
         const VF middle = hn::Set(DF(), code_.value_steps[at] * -kCodeMiddle);
         lanes = hn::MulAdd(hn::ConvertTo(DF(), factors_.StoreDigits(g, r, codes)), middle, lanes);
       }
@@ -182,8 +182,8 @@ class CodeSoftmax {
     const TileRow64 scales = TileRow64::Load(code_.value_scales + group * kTileTokens);
     return hn::GetLane(hn::MaxOfLanes(DF(), scales.Of(seen, 0).LargestAcross()));
   }
-  // The largest weight that a row has in the tile times the largest scale that it sees there is
-  // the largest code: scales of a tile are much alike.
+  // A row's largest weight in the tile times the largest scale that it sees there becomes the
+  // largest code. That is close enough: scales of a tile are much alike.
   HWY_INLINE void FindSteps(const CodeStrip& strip, size_t group) const {
     const DF df;
     alignas(64) float scales[kLanes];
@@ -204,7 +204,7 @@ class CodeSoftmax {
   float* const sums_;
   float* const scores_;
   const float* const steps_;  // what 1 of a score is worth
-  const float cap_;           // in powers of 2, or 0
+  const float cap_;           // soft cap in powers of 2, or 0
   const size_t value_pitch_;
   const size_t key_groups_;
   const size_t value_groups_;

@@ -1,4 +1,4 @@
-// Stored codes as a tile that is multiplied, for one SIMD target: included once per target.
+// Loads stored codes as a tile that is multiplied, for one SIMD target: included once per target.
 #if defined(PREFIXD_KERNELS_CODE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_CODE_TILE_INL_H_
 #undef PREFIXD_KERNELS_CODE_TILE_INL_H_
@@ -30,20 +30,20 @@ struct TilePart {
   TileTokens tokens = 0;
 };
 
-// Keys or values of a tile: bytes as words that are multiplied, and beside them each token's scales
-// and biases. Tiled units of whole tiles are used where they are (8 bits) or unpacked a vector at a
-// time; rows, and tokens that stand aslant, are laid out step by step.
-// Biases of keys are those of byte 0, of values those of byte 128, the middle: weights are rounded,
-// and what they are multiplied with should be small.
-// Signed values are bytes less 128, of tokens with a negative scale counted from the other end:
-// with scales that are positive then, weights need no sign.
+// Keys or values of a tile: the words that are multiplied, and each token's scales and biases. A
+// whole tile of a tiled unit is used in place if it can be multiplied as stored, else unpacked by
+// vectors. Rows, and tokens whose slots do not line up with the tile, are laid out by steps.
+// Key biases are those of byte 0. Value biases are those of byte 128, the middle: weights are
+// rounded, and what they are multiplied with should be small.
+// Signed values are bytes less 128. Bytes of a token with a negative scale are counted from the
+// other end: all scales are then positive, and weights need no sign.
 template <bool kValue, class Digits>
 class CodeSide {
   static constexpr bool kSigned = kValue && Digits::kSignedValues;
   using VU = hn::Vec<DU>;
 
  public:
-  // keeps_nibbles: those of a tiled unit are left as they are.
+  // keeps_nibbles: nibbles of a tiled unit are left as stored.
   HWY_INLINE CodeSide(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch,
                       bool keeps_nibbles)
       : scratch_(scratch),
@@ -55,7 +55,7 @@ class CodeSide {
         biases_(kValue ? scratch.code.value_biases : scratch.code.key_biases),
         laid_(kValue ? scratch.code.values : scratch.code.keys) {}
 
-  // Calls go upwards. Other tokens of the tile have what they had or garbage.
+  // Loads `part`. Calls go upwards in position. Other tokens' data are garbage.
   HWY_INLINE void Load(const TilePart& part, Prefetcher* prefetcher) {
     prefetcher_ = prefetcher;
     const uint32_t first = static_cast<uint32_t>(std::countr_zero(part.tokens));
@@ -70,14 +70,14 @@ class CodeSide {
     LoadSteps(part);
   }
 
-  // After Load.
+  // Valid after Load().
   HWY_INLINE const KeyWords& keys() const { return keys_; }
   HWY_INLINE const ValueWords& values() const { return values_; }
 
  private:
   HWY_INLINE const RowRange& range() const { return kValue ? blocks_.values() : blocks_.keys(); }
 
-  // A whole tile from slot `slot` on.
+  // Loads a whole tile from slot `slot` on.
   HWY_INLINE void LoadTiled(const RowRange& rows, uint32_t slot) {
     LoadTiledParameters(rows, slot);
     const uint32_t* words = reinterpret_cast<const uint32_t*>(rows.unit + rows.layout.codes_offset);
@@ -116,7 +116,7 @@ class CodeSide {
     }
   }
 
-  // The format's groups, of which each is so many of the job's.
+  // The format's groups; each is `copies` groups of the job.
   struct GroupsOf {
     HWY_INLINE GroupsOf(const quant::TensorFormat& format, uint32_t job_group)
         : format(format), meaning(format), copies(format.group_size / job_group) {}
@@ -124,7 +124,7 @@ class CodeSide {
     const ByteMeaning<kValue> meaning;
     const size_t copies;
   };
-  // As stored; `group` is the format's.
+  // Converts the unit's parameters `stored` of the format's group `group` and stores them.
   HWY_INLINE void StoreParameters(const GroupsOf& groups, const GroupParameters& stored,
                                   size_t group, uint32_t slot, uint32_t count) {
     const DF df;
@@ -148,10 +148,10 @@ class CodeSide {
     }
   }
 
-  // Scales; biases of the middle accordingly. Returns what turns bytes into signed ones.
+  // Makes scales positive and fits the biases. Returns the XOR masks that make bytes signed.
   static HWY_INLINE __m128i MakePositive(const quant::TensorFormat& format, GroupParameters* p) {
     const DF df;
-    const int range = 0xff << RangeShift(format) & 0xff;  // a byte counted from the other end ^
+    const int range = 0xff << RangeShift(format) & 0xff;  // byte ^ range counts from the other end
     const auto negative = hn::Lt(p->scales, hn::Zero(df));
     const VF moved = hn::Set(df, static_cast<float>(range - 256));
     p->biases = hn::IfThenElse(negative, hn::MulAdd(p->scales, moved, p->biases), p->biases);
@@ -160,7 +160,7 @@ class CodeSide {
                                _mm_set1_epi8(static_cast<char>(0x80)),
                                _mm_set1_epi8(static_cast<char>(0x80 ^ range)));
   }
-  // Of the four tokens from `slot` on, a word for each channel of a group of the job.
+  // Returns the XOR masks of four tokens from `slot` on, a word for each channel of a job's group.
   HWY_INLINE VU SignsAt(size_t group, size_t slot) const {
     uint32_t word;
     std::memcpy(&word, scratch_.code.value_signs + group * kTileTokens + slot, sizeof(word));
@@ -231,8 +231,8 @@ class CodeSide {
     values_.group_pitch = laid_words;
   }
 
-  // 16 words of nibbles to 16 of the low ones and, `apart` words on, 16 of the high ones.
-  // Those of unsigned ones have no signs to change.
+  // Unpacks 16 words of nibbles to 16 words of low nibbles and, `apart` words later, 16 words of
+  // high nibbles. Only signed values use `signs`.
   static HWY_INLINE void UnpackNibbles(const uint32_t* from, uint32_t* to, size_t apart, VU signs) {
     const DU du;
     const VU mask = hn::Set(du, 0xf0f0f0f0u), words = hn::LoadU(du, from);
@@ -319,7 +319,7 @@ class CodeSide {
     }
   }
 
-  // 16 rows of bytes into the tile, as tokens slot ...
+  // Lays 16 rows of bytes out in the tile, as tokens `slot` ...
   HWY_INLINE void LayOut(uint32_t slot) {
     if constexpr (kValue) {
       LayValues(slot);
@@ -371,7 +371,7 @@ class CodeTile {
         values_(job, kv_head, scratch, keeps_nibbles),
         ahead_(job, kv_head) {}
 
-  // Calls go upwards. `next` is asked for as calls of Prefetch() give time.
+  // Loads `part`. Calls go upwards in position. Each Prefetch() asks for some lines of `next`.
   HWY_ATTR void Load(const TilePart& part, const TilePart& next) {
     PlanPrefetch(next);
     keys_.Load(part, &prefetcher_);
@@ -396,7 +396,7 @@ class CodeTile {
 
   CodeSide<false, Digits> keys_;
   CodeSide<true, Digits> values_;
-  BlockCursor ahead_;  // of what is prefetched
+  BlockCursor ahead_;  // at what is prefetched
   Prefetcher prefetcher_;
 };
 

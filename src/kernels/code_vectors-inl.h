@@ -26,7 +26,7 @@ class VectorProducts {
  public:
   explicit HWY_INLINE VectorProducts(const CodeFactors<Digits>& factors) : factors_(factors) {}
 
-  // Whether nibbles of so many rows are unpacked as they are multiplied.
+  // Whether nibbles are unpacked as they are multiplied with this many rows.
   static constexpr bool TakesNibbles(size_t rows) {
     return !Digits::kSignedValues && rows * Digits::kCount <= ByteElement<false>::kMaxRows;
   }

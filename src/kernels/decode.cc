@@ -17,7 +17,7 @@
 namespace prefixd::kernels {
 namespace {
 
-// Fewer bytes of K and V are not worth waking a thread for.
+// Fewer tokens times kv heads are not worth waking a thread for.
 constexpr uint64_t kThreadedTokens = 512;
 constexpr size_t kAlignment = 64;
 
@@ -28,7 +28,7 @@ struct FreeMemory {
 };
 using Memory = std::unique_ptr<std::byte[], FreeMemory>;
 
-// Hands out pieces of `memory`; of null only their sizes.
+// Hands out pieces of `memory`. If null, only adds up their sizes.
 class Pieces {
  public:
   explicit Pieces(std::byte* memory) : memory_(memory) {}
@@ -50,7 +50,7 @@ struct Call {
   std::vector<DecodeQueries> queries;
   std::vector<DecodeRow> rows;
   std::vector<DecodeSequence> sequences;
-  std::vector<DecodeScratch> scratches;  // one a thread
+  std::vector<DecodeScratch> scratches;  // one for each thread
   Memory memory;
 };
 
@@ -76,7 +76,7 @@ void TakeScratch(const Call& call, Pieces* pieces, DecodeScratch* scratch) {
   pieces->Take(scratch->value_tile, value_tile);
 }
 
-// All memory of a call; returns how much that is.
+// Points all of a call's pieces into `memory` unless null. Returns the bytes that they take.
 size_t TakeMemory(std::byte* memory, Call* call) {
   Pieces pieces(memory);
   DecodeJob& job = call->job;
@@ -117,7 +117,7 @@ struct Plan {
   uint32_t threads = 1;
 };
 
-// The slots of tokens [begin, end), not empty: bit s, slot s.
+// Returns the slots of tokens [begin, end), not empty: bit s is slot s.
 uint32_t SlotsOf(uint64_t begin, uint64_t end) {
   const uint64_t first = begin / kRunTokens;
   const uint64_t last = std::min((end - 1) / kRunTokens, first + kSlots - 1);
@@ -126,7 +126,7 @@ uint32_t SlotsOf(uint64_t begin, uint64_t end) {
   return slots;
 }
 
-// The slots of what rows from `first_position` on see, and how many tokens that is.
+// The slots of the tokens that rows from `first_position` on see, and the number of these tokens.
 struct SeenContext {
   uint32_t slots = 0;
   uint64_t tokens = 0;
@@ -150,7 +150,7 @@ Plan MakePlan(const AttentionShape& shape, const SeenContext& seen) {
     return static_cast<uint32_t>(plan.slots.size()) *
            ((shape.kv_heads + plan.heads_per_part - 1) / plan.heads_per_part);
   };
-  // Parts of different length, so a few for each thread.
+  // Parts differ in length, so each thread gets a few.
   const uint64_t wanted = plan.threads == 1 ? 1 : uint64_t{4} * plan.threads;
   while (plan.heads_per_part > 1 && parts() < wanted) {
     plan.heads_per_part = (plan.heads_per_part + 1) / 2;
@@ -193,7 +193,7 @@ void UseFormats(quant::BlockTable table, std::span<const quant::KvFormat> format
   }
 }
 
-// In an order in which tables that begin with the same units stand side by side.
+// Returns the items in an order in which tables that begin with the same units stand side by side.
 std::vector<const BatchItem*> SideBySide(std::span<const BatchItem> items) {
   std::vector<const BatchItem*> order;
   for (const BatchItem& item : items) order.push_back(&item);
@@ -223,7 +223,7 @@ void AddSequence(const BatchItem& item, const AttentionShape& shape, Call* call)
 bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
                const AttentionShape& shape) {
   if (shape.query_rows > kMaxDecodeRows || !DecodesCodes()) return false;
-  const quant::BlockTableEntry* seen = nullptr;  // formats run in stretches: look at changes
+  const quant::BlockTableEntry* seen = nullptr;  // a format is looked at only where it changes
   for (const quant::BlockTableEntry& entry : table) {
     if (entry.units == nullptr) continue;  // no row sees it
     if (seen == nullptr || seen->format != entry.format) {

@@ -1,4 +1,4 @@
-// Attention in mode fast: few query rows, multiplied with the stored codes as they are. Internal to
+// Attention in mode kFast: multiplies few query rows with the stored codes as they are. Internal to
 // kernels/; arguments have been checked.
 //
 // Thread-safe. Memory follows from the shape and the number of threads, never from the context.
@@ -14,13 +14,13 @@
 
 namespace prefixd::kernels {
 
-// Whether this machine and these formats, those that `table` uses, have a fast mode for so few
-// rows.
+// Returns whether this machine and the formats that `table` uses have a fast mode for the shape's
+// number of query rows.
 bool CanDecode(quant::BlockTable table, std::span<const quant::KvFormat> formats,
                const AttentionShape& shape);
 
-// Blocks that several items have in front are read once. ResourceExhausted, nothing written, when
-// memory is short. Requires: at least one item, CanDecode of each.
+// Reads blocks that several items' tables begin with once. Returns ResourceExhausted, with nothing
+// written, when memory is short. Requires: at least one item, CanDecode of each.
 absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvFormat> formats,
                     const AttentionShape& shape);
 

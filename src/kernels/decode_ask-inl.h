@@ -1,11 +1,11 @@
 // Asks memory for the lines of units that are read soon, for one SIMD target: included once per
 // target.
 //
-// A core waits for few lines at a time: so lines are asked for evenly all along the work, some in
-// every loop, and not where lines are read. In two steps: into the L2 cache some units ahead, and
+// A core waits for few lines at a time. So lines are asked for evenly all along the work, some in
+// every loop, and not where they are read. They are brought into the L2 cache some units ahead, and
 // from there into the L1 cache half a unit ahead. Where a loop reads lines that are in L2 only,
-// each waits behind all those that are on their way from memory, and the products behind it: 13.9
-// instead of 15.4 GB/s in a loop of loads and products, of 16.5 without products.
+// each read waits behind all lines on their way from memory, and the products wait for the read:
+// 13.9 instead of 15.4 GB/s in a loop of loads and products; the loads alone reach 16.5.
 #if defined(PREFIXD_KERNELS_DECODE_ASK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_ASK_INL_H_
 #undef PREFIXD_KERNELS_DECODE_ASK_INL_H_
@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Lines at a time in the loops of one tile: as many as memory gives in the time that a step takes.
+// Lines to ask for at a time in the loops of a tile: as many as memory gives in a step's time.
 inline constexpr size_t kLinesToDot = 1;      // each register of codes
 inline constexpr size_t kLinesToDotRaw = 16;  // 4 tokens of plain numbers
 inline constexpr size_t kLinesToWeigh = 6;    // each row head
@@ -29,11 +29,11 @@ inline constexpr size_t kLinesToScale = 5;    // each row head and group
 inline constexpr size_t kLinesToRound = 5;    // each row head and group
 inline constexpr size_t kLinesToWiden = 12;   // each of keys and values
 
-// The lines of two ranges of bytes, one after the other. kLocality: 2 into L2, 3 into L1.
+// Asks for the lines of two ranges of bytes, one after the other. kLocality: 2 into L2, 3 into L1.
 template <int kLocality>
 class LinesAhead {
  public:
-  // Asks for nothing but for the line of `idle`, again and again: no time is lost with that.
+  // Asks only for the line of `idle`, again and again, which costs no time.
   explicit HWY_INLINE LinesAhead(const std::byte* idle)
       : next_(reinterpret_cast<uintptr_t>(idle)) {}
   HWY_INLINE LinesAhead(const std::byte* first, size_t first_bytes, const std::byte* second,
@@ -53,7 +53,7 @@ class LinesAhead {
     next_ += kLines * step_;
     if (next_ >= end_) TakeSecond();
   }
-  // For all that is left.
+  // Asks for all lines that are left.
   HWY_INLINE void AskAll() {
     while (step_ != 0) Ask<4>();
   }
@@ -73,7 +73,8 @@ class LinesAhead {
   size_t step_ = 0;
 };
 
-// To be copied to a local for a loop: a member would be stored again and again.
+// Asks for near lines (to L1) and far ones (to L2). Copy it to a local for a loop: a member would
+// be stored again and again.
 class LineAsker {
  public:
   HWY_INLINE LineAsker(const LinesAhead<3>& near, const LinesAhead<2>& far)
@@ -83,7 +84,7 @@ class LineAsker {
     near_.template Ask<kLines>();
     far_.template Ask<kLines>();
   }
-  // Where no unit is near.
+  // For loops where no unit is near.
   template <size_t kLines>
   HWY_INLINE void AskFar() {
     far_.template Ask<kLines>();

@@ -27,15 +27,15 @@ using DBytes = hn::Repartition<uint8_t, DI>;
 
 enum class CodeKind { kBytes, kSignedBytes, kNibbles };
 
-// Sums of vectors of 16 lanes. GCC keeps such arrays in registers only where every loop over them
-// is unrolled by order.
+// Sums of vectors of 16 lanes. GCC keeps such arrays in registers only where a pragma unrolls every
+// loop over them.
 template <size_t kRows, size_t kVectors>
 struct DotSums {
   VI of[kRows][kVectors];
 };
 
 HWY_INLINE VI AddDot(VI sum, VI codes, VI factors) {
-  // Highway 1.0.3 has no name for it and GCC's intrinsic copies registers.
+  // Highway 1.0.3 has no name for this instruction and GCC's intrinsic copies registers.
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(codes.raw), "v"(factors.raw));
   return sum;
 }
@@ -43,7 +43,7 @@ HWY_INLINE VI LoadCodes(const std::byte* from) {
   return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
 }
 HWY_INLINE VI LowNibbles(VI codes) { return hn::And(codes, hn::Set(DI(), 0x0f0f0f0f)); }
-// The high nibbles, kRaise times.
+// RaisedNibbles returns the high nibbles times kRaise.
 inline constexpr float kRaise = 16;
 HWY_INLINE VI RaisedNibbles(VI codes) {
   return hn::And(codes, hn::Set(DI(), static_cast<int32_t>(0xf0f0f0f0)));
@@ -78,7 +78,7 @@ HWY_INLINE void ClearDots(DotSums<kRows, kVectors>* sums) {
     for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::Zero(DI());
   }
 }
-// Before the next digit, which is worth a 128th.
+// Multiplies dots by 128, before the next digit, which is worth a 128th.
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
 #pragma GCC unroll 4
@@ -88,15 +88,15 @@ HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
   }
 }
 
-// What is multiplied: `steps` steps of kVectors registers of codes, the signed bytes of kRows rows.
+// Input of dots: `steps` steps of kVectors registers of codes, and the signed bytes of kRows rows.
 struct DotInput {
-  const std::byte* codes[2] = {};  // keys: of the tile's first and second 32 tokens; values: [0]
+  const std::byte* codes[2] = {};  // keys: the tile's first and second 32 tokens; values: [0]
   size_t stride = 0;               // bytes from a step to the next one
   LineAsker* asker = nullptr;
   size_t steps = 0;
   const int8_t* factors = nullptr;
   size_t row_pitch = 0;    // bytes of factors from a row to the next
-  size_t digit_pitch = 0;  // the same of digits
+  size_t digit_pitch = 0;  // bytes of factors from a digit to the next
 };
 
 // Keys: a step is 4 channels (nibbles: 8), a register 16 tokens.
@@ -132,7 +132,7 @@ HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors,
   *in.asker = asker;
 }
 
-// Whether the values' sums of a register are kRaise times what they should be.
+// Whether a register's sums of values are kRaise times what they should be.
 template <CodeKind kKind>
 constexpr bool IsRaised(size_t vector) {
   return kKind == CodeKind::kNibbles && vector % 2 == 1;
@@ -163,7 +163,7 @@ HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
   *in.asker = asker;
 }
 
-// Each digit's: how many there are is known at compile time, for where loops meet GCC spills sums.
+// Adds each digit's dots. kDigits is known at compile time: GCC spills sums where loops meet.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
 HWY_INLINE void DotKeys(const DotInput& in, DotSums<kRows, kVectors>* sums) {
   ClearDots(sums);

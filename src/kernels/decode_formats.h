@@ -9,10 +9,10 @@
 
 namespace prefixd::kernels {
 
-// Whether there is a fast way to multiply them. Requires: quant::Validate has accepted them.
+// Returns whether fast decode takes `format`. Requires: quant::Validate has accepted it.
 bool HasFastDecode(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim);
 
-// `format` must outlive what is returned. Requires: HasFastDecode.
+// Describes `format`, which must outlive the result. Requires: HasFastDecode.
 DecodeFormat DecodeFormatOf(const quant::KvFormat& format, uint32_t key_dim, uint32_t value_dim);
 
 }  // namespace prefixd::kernels

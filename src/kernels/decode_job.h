@@ -1,9 +1,9 @@
-// What the parts of fast decode attention share: few query rows, multiplied with the stored codes
+// What the parts of fast decode attention share. It multiplies few query rows with the stored codes
 // as they are. Internal to kernels/; everything here has been validated.
 //
 // The context is cut into runs of kRunTokens tokens; runs s, s + kSlots, s + 2 kSlots ... are
 // summed up in slot s, in order, and the slots are merged at the end. So sums depend on positions
-// only, and their memory not on the context.
+// only, and their memory does not depend on the context.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -23,16 +23,16 @@ inline constexpr uint32_t kSlots = 16;
 inline constexpr uint32_t kDecodeTile = 64;  // tokens of a block whose softmax is computed together
 inline constexpr uint32_t kStripHeads = 4;   // row heads that share each loaded register
 inline constexpr uint32_t kMaxDecodeRows = 8;
-inline constexpr float kLog2E = 1.44269504f;  // scores are powers of 2
+inline constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
 
-// One query row and where it stands; its heads lie apart by the job's strides.
+// One query row and its position. Its heads lie apart by the job's strides.
 struct DecodeRow {
   const float* q = nullptr;
   float* out = nullptr;
   uint64_t position = 0;
 };
 
-// Which of at most 64 tokens from position `begin` on the row at `position` sees: bit t, token t.
+// Returns which of at most 64 tokens from `begin` on the row at `position` sees: bit t is token t.
 inline uint64_t SeenTokensOf(const AttentionShape& shape, uint64_t position, uint64_t begin,
                              uint32_t tokens) {
   const auto first_bits = [](uint64_t count) {
@@ -41,7 +41,7 @@ inline uint64_t SeenTokensOf(const AttentionShape& shape, uint64_t position, uin
   if (position < begin) return 0;
   const uint64_t seen = first_bits(std::min<uint64_t>(tokens, position + 1 - begin));
   if (shape.window == 0 || position + 1 <= begin + shape.window) return seen;
-  const uint64_t behind = position + 1 - begin - shape.window;  // tokens that the window has left
+  const uint64_t behind = position + 1 - begin - shape.window;  // tokens before the window
   const uint64_t sinks = shape.sink_tokens > begin ? shape.sink_tokens - begin : 0;
   return seen & (~first_bits(behind) | first_bits(sinks));
 }
@@ -52,8 +52,8 @@ struct DecodeSequence {
   uint32_t first_row = 0, end_row = 0;
 };
 
-// What one tensor's codes mean, or nothing where it holds plain numbers: scale * code + bias, or
-// scale * (code - middle) without a bias.
+// What one tensor's codes mean: scale * code + bias, or scale * (code - middle) if not `biased`. A
+// raw tensor holds plain numbers and has only `format`, `dim` and `raw`.
 struct DecodeTensor {
   const quant::TensorFormat* format = nullptr;
   uint32_t dim = 0;
@@ -62,37 +62,37 @@ struct DecodeTensor {
   uint32_t bits = 0;       // 8 or 4
   bool is_signed = false;  // codes are signed bytes
   bool biased = false;
-  float middle = 0;  // of the codes' range, where their rounding costs least
-  // Of layout rows: each tile is brought into the order of a tiled unit of kDecodeTile tokens
-  // first.
+  float middle = 0;  // of the codes' range, where rounding costs least
+  // True for layout rows: each tile is first brought into the order of a tiled unit of kDecodeTile
+  // tokens.
   bool in_rows = false;
   quant::UnitShape tile;
   quant::UnitLayout tile_layout;
 };
 struct DecodeFormat {
   DecodeTensor key, value;
-  // Queries and weights have this many signed bytes: two where one would cost more precision than
-  // the stored codes already have.
+  // Signed bytes of each query and weight code: two where one would cost more precision than the
+  // stored codes do.
   uint32_t digits = 1;
 };
 
-// A group of a row head's query: `step` is what 1 of its codes is worth; a dot of codes times
-// `step` plus `centre` is to be multiplied with a token's scale, its bias with `sum`.
+// One group of a row head's query. `step` is what 1 of its codes is worth. With a token's scale and
+// bias, the group adds (dot of codes * step + centre) * scale + sum * bias to its score.
 struct QueryTerm {
   float step = 0, centre = 0, sum = 0;
 };
-// The queries as keys of one format want them. Row heads in order [kv head][row][head of the
-// group].
+// The queries in the form that keys of one format need. Row heads are in order [kv head][row][head
+// of the group].
 struct DecodeQueries {
   int8_t* codes = nullptr;     // [digits][row_heads][key_dim], most significant digit first
   QueryTerm* terms = nullptr;  // [row_heads][key groups]
   float* floats = nullptr;     // [row_heads][key_dim], instead of both when keys are raw
 };
 
-// What is known so far, [kSlots][row_heads]: weights are 2^(score - reference).
+// Sums so far, each [kSlots][row_heads]: weights are 2^(score - reference).
 struct DecodeSums {
-  float* references = nullptr;  // a score that the row head has seen, or the lowest number
-  float* weights = nullptr;     // [16], to be added up
+  float* references = nullptr;  // a score that the row head has seen, or -FLT_MAX
+  float* weights = nullptr;     // [16], still to be added up
   float* values = nullptr;      // [value_pitch]
 };
 
@@ -105,7 +105,7 @@ struct DecodeJob {
   std::span<const DecodeSequence> sequences;  // those whose tables begin alike stand side by side
   DecodeSums sums;
   size_t value_pitch = 0;
-  uint32_t slots = 0;  // bit s: rows see tokens of slot s; others are not touched
+  uint32_t slots = 0;  // bit s: rows see tokens of slot s; other slots are not touched
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
   uint32_t row_heads() const { return static_cast<uint32_t>(rows.size()) * shape.query_heads; }
 };
@@ -119,7 +119,7 @@ struct DecodeScratch {
   float* scores = nullptr;        // [kStripHeads][kDecodeTile], then weights
   float* lanes = nullptr;         // [16][16]
   int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kDecodeTile]
-  std::byte* key_tile = nullptr;  // a tile whose page is in rows, as a tiled unit
+  std::byte* key_tile = nullptr;  // a tile of a page in layout rows, as a tiled unit
   std::byte* value_tile = nullptr;
 };
 
@@ -129,9 +129,9 @@ struct DecodePart {
   uint32_t first_head = 0, end_head = 0;
 };
 
-// Whether this machine has the instructions.
+// Returns whether this machine has the instructions for fast decode.
 bool DecodesCodes();
-// Fills job.queries[format], which is memory so far.
+// Fills the memory that job.queries[format] points to.
 void PrepareQueries(const DecodeJob& job, uint32_t format);
 void RunDecodePart(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch);
 // Merges the job's slots into the rows' results.

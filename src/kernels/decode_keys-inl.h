@@ -1,10 +1,10 @@
 // Queries of fast decode as signed bytes, and scores of a tile, for one SIMD target: included once
 // per target.
 //
-// With x the query, xq its codes, k the stored codes, which count from the middle of their range:
-// the score of a token is the sum over groups of scale * sum(x (k - middle)) + bias * sum(x), where
-// the bias is that of the middle code. The first sum is step * (sum(xq k) - middle * sum(xq)): x
-// and step xq differ by rounding only, which costs least where k is counted so.
+// Let x be the query, xq its codes and k the stored codes, counted from the middle of their range.
+// The score of a token is the sum over groups of scale * sum(x (k - middle)) + bias * sum(x), where
+// the bias is that of the middle code. The first sum is step * (sum(xq k) - middle * sum(xq)),
+// since x and step xq differ by rounding only. That costs least where k is counted from the middle.
 #if defined(PREFIXD_KERNELS_DECODE_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_KEYS_INL_H_
 #undef PREFIXD_KERNELS_DECODE_KEYS_INL_H_
@@ -27,16 +27,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// The largest code of one and of two digits, a digit being worth 128 of the next.
+// Returns the largest code of one or two digits. A digit is worth 128 of the next.
 HWY_INLINE float CodeLimit(uint32_t digits) { return digits == 1 ? 127.0f : 127.0f * 128; }
-// 0 for what is too small to divide by.
+// Returns 0 if `largest` is too small to divide by.
 HWY_INLINE float InverseStep(float largest, float limit) {
   return largest < 1e-30f ? 0.0f : limit / largest;
 }
 
 HWY_INLINE VI HighDigit(VI codes) { return hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64))); }
 HWY_INLINE VI LowDigit(VI codes, VI high) { return hn::Sub(codes, hn::ShiftLeft<7>(high)); }
-// 16 codes as one or two signed bytes each, `digit_pitch` apart.
+// Stores 16 codes as one or two signed bytes each, `digit_pitch` apart.
 HWY_INLINE void StoreDigits(VI codes, uint32_t digits, int8_t* to, size_t digit_pitch) {
   if (digits == 1) return hn::StoreU(hn::DemoteTo(DI8(), codes), DI8(), to);
   const VI high = HighDigit(codes);
@@ -44,7 +44,7 @@ HWY_INLINE void StoreDigits(VI codes, uint32_t digits, int8_t* to, size_t digit_
   hn::StoreU(hn::DemoteTo(DI8(), LowDigit(codes, high)), DI8(), to + digit_pitch);
 }
 
-// One group of a row head's query.
+// Converts one group of a row head's query to codes.
 HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeFormat& format,
                                    int8_t* codes, size_t digit_pitch) {
   const DF df;
@@ -73,7 +73,7 @@ HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeForm
   return term;
 }
 
-// Weights are powers of 2; a score that is to be capped counts in caps until then.
+// Returns the factor of queries: weights are powers of 2; scores to be capped count in caps first.
 HWY_INLINE float QueryScale(const AttentionShape& shape) {
   return shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
 }
@@ -118,8 +118,8 @@ struct StripQueries {
   const QueryTerm* terms = nullptr;
 };
 
-// Scores of 16 kVectors tokens to `scores` [rows][kDecodeTile]; scales and biases are those
-// tokens'.
+// Writes the scores of 16 kVectors tokens to `scores` [rows][kDecodeTile]. Scales and biases are
+// those of these tokens.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
 HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueries& queries,
                                        const TileCodes& codes, LineAsker* asker,
@@ -163,7 +163,7 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
   }
 }
 
-// Scores of a tile for kRows row heads.
+// Writes the scores of a tile for kRows row heads to scratch.scores.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows>
 HWY_INLINE void ScoreTile(const DecodeTensor& key, const StripQueries& queries,
                           const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,

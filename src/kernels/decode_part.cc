@@ -16,13 +16,13 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 
-// Bytes that are asked for before they are read: enough for the time that memory takes.
+// How many bytes ahead units are asked for: enough for the time that memory takes.
 constexpr uint64_t kFarBytes = uint64_t{40} << 10;
 // Units of more bytes are not brought into the L1 cache ahead: they would not stay there.
 constexpr uint64_t kMostNearBytes = uint64_t{36} << 10;
 
-// Visits the blocks of a part in order, each for all its kv heads: that is the order of the bytes;
-// and once for all sequences that have it at the same place after the same blocks.
+// Visits the blocks of a part in order, each for all its kv heads, which is the order of the bytes.
+// Visits a block once for all sequences that have it at the same place after the same blocks.
 class PartWalk {
  public:
   HWY_INLINE PartWalk(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch)
@@ -34,10 +34,10 @@ class PartWalk {
   }
 
  private:
-  // Sequences [first, end) from block b on, which begins at `position`: they share all before it.
+  // Walks sequences [first, end) from block b, at `position`, on. They share all blocks before it.
   HWY_ATTR void Walk(size_t first, size_t end, size_t b, uint64_t position) {
     while (first < end) {
-      // Those that go on with the same block as the first one.
+      // [first, same): sequences that go on with the same block as the first one.
       const quant::BlockTable blocks = job_.sequences[first].blocks;
       size_t same = first + 1;
       while (same < end && Continue(job_.sequences[same].blocks, blocks, b)) ++same;
@@ -60,7 +60,7 @@ class PartWalk {
     return a[b].units == other[b].units && a[b].tokens == other[b].tokens &&
            a[b].page_tokens == other[b].page_tokens && a[b].format == other[b].format;
   }
-  // Whether a row stands at `position` or behind it.
+  // Whether a row stands at `position` or after it.
   HWY_INLINE bool IsReached(size_t first, size_t end, uint64_t position) const {
     for (size_t s = first; s < end; ++s) {
       // Positions grow with a sequence's rows.
@@ -68,7 +68,7 @@ class PartWalk {
     }
     return false;
   }
-  // Whether a row sees any of the tokens, for its window; those are reached.
+  // Whether the window and the sinks let a row see any of the tokens. Requires: IsReached.
   HWY_INLINE bool IsSeen(size_t first, size_t end, uint64_t position, uint32_t tokens) const {
     const AttentionShape& shape = job_.shape;
     if (shape.window == 0 || position < shape.sink_tokens) return true;
@@ -127,8 +127,8 @@ class PartWalk {
     return {block.units + head * key_bytes,
             block.units + job_.shape.kv_heads * key_bytes + head * visit.value.layout.unit_bytes};
   }
-  // The unit of `head` in block b, or where there are fewer heads, so many units later; if it is
-  // laid out as those of block b.
+  // Returns the unit of `head` in block b; heads past the part's last one count on in the next
+  // blocks. Returns nulls if there is none, no row sees it, or its layout is not that of block b.
   HWY_INLINE UnitPlace Later(const DecodeVisit& visit, quant::BlockTable blocks, size_t b,
                              uint64_t head) const {
     const uint32_t heads = part_.end_head - part_.first_head;
@@ -151,7 +151,7 @@ HWY_ATTR void RunPartOnTarget(const DecodeJob& job, const DecodePart& part,
   PartWalk(job, part, scratch).Run();
 }
 
-// The job's slots that hold anything, in order.
+// Calls `call` with each slot of the job that holds anything, in order.
 template <class Call>
 HWY_INLINE void ForEachSlot(const DecodeJob& job, const Call& call) {
   for (uint32_t left = job.slots; left != 0; left &= left - 1) {
@@ -159,8 +159,8 @@ HWY_INLINE void ForEachSlot(const DecodeJob& job, const Call& call) {
   }
 }
 
-// One row head: slots in order, each by its weight against the largest maximum; its learned sink is
-// one more weight, without a value.
+// Merges one row head: slots in order, each by its weight relative to the largest reference. The
+// learned sink is one more weight, without a value.
 HWY_INLINE void MergeRowHead(const DecodeJob& job, size_t row_head, uint32_t head, float* out) {
   const DF df;
   const bool has_sink = job.shape.sinks != nullptr && job.shape.sinks[head] >= -FLT_MAX;

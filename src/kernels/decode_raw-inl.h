@@ -1,8 +1,8 @@
 // Scores and values of pages that hold plain numbers, for one SIMD target: included once per
 // target.
 //
-// In float. Four row heads share every loaded register; four tokens' dots are added up across lanes
-// together.
+// Computes in float. Four row heads share every loaded register. The dots of four tokens are added
+// up across lanes together.
 #if defined(PREFIXD_KERNELS_DECODE_RAW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_RAW_INL_H_
 #undef PREFIXD_KERNELS_DECODE_RAW_INL_H_
@@ -27,7 +27,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-inline constexpr uint32_t kDotTokens = 4;  // with kStripHeads rows, a vector of dots
+inline constexpr uint32_t kDotTokens = 4;  // times kStripHeads row heads: a vector of dots
 
 // Rows of a tile's numbers.
 template <quant::Dtype kDtype>
@@ -46,7 +46,7 @@ class RawRows {
   const std::byte* const rows_;
 };
 
-// Scores of tokens [token, token + kTokens) for kRows row heads to `scores` [rows][kDecodeTile].
+// Scores kTokens tokens from `token` on for kRows row heads, to `scores` [rows][kDecodeTile].
 template <quant::Dtype kDtype, size_t kRows, size_t kTokens>
 HWY_INLINE void ScoreRawTokens(const RawRows<kDtype>& keys, uint32_t token, const float* queries,
                                uint32_t dim, float* lanes, float* scores) {
@@ -100,7 +100,7 @@ HWY_NOINLINE HWY_ATTR void ScoreRawTile(const DecodeTensor& key, const float* qu
   }
 }
 
-// [begin, end) of each stretch of bits.
+// Calls `call` with [begin, end) of each run of bits.
 template <class Call>
 HWY_INLINE void ForEachStretch(uint64_t bits, const Call& call) {
   while (bits != 0) {
@@ -112,7 +112,7 @@ HWY_INLINE void ForEachStretch(uint64_t bits, const Call& call) {
   }
 }
 
-// sums = sums * corrections + values by weights, of kVectors vectors of dimensions.
+// sums = sums * corrections + weights * values, for kVectors vectors of dimensions.
 template <quant::Dtype kDtype, size_t kRows, size_t kVectors>
 HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint64_t seen, size_t d,
                               const float* weights, const float* corrections, LineAsker* asked,
@@ -152,7 +152,7 @@ HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint64_t seen, size
   }
 }
 
-// Of row heads [row, row + kRows) of the strip, which see tokens `seen`.
+// Adds values to the sums of row heads [row, row + kRows) of the strip, which see tokens `seen`.
 template <quant::Dtype kDtype, size_t kRows>
 HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& value,
                                       const DecodeUnit& unit, uint32_t first, uint64_t seen,
@@ -199,7 +199,7 @@ class RawStrip {
       return AddRawTile<kDtype, kStripHeads>(job, value, unit, tile.first, strip.seen[0], asker,
                                              strip, 0, scratch);
     }
-    // A row never touches a value that it does not see, not even with weight 0: NaN survives that.
+    // A row never touches a value that it does not see: NaN would survive even weight 0.
     for (uint32_t r = 0; r < strip.rows; ++r) {
       AddRawTile<kDtype, 1>(job, value, unit, tile.first, strip.seen[r], asker, strip, r, scratch);
     }

@@ -27,7 +27,7 @@ struct DecodeStrip {
   uint32_t rows = 0;                // 1 ... kStripHeads
   size_t first = 0;                 // index of the first one in job.sums
   uint64_t seen[kStripHeads] = {};  // bit t: the row head sees token t of the tile
-  float corrections[kStripHeads];   // what its earlier weights are to be multiplied by
+  float corrections[kStripHeads];   // factors for their earlier weights
   HWY_INLINE bool all_seen() const {
     uint64_t all = ~uint64_t{0};
     for (uint32_t r = 0; r < rows; ++r) all &= seen[r];
@@ -35,7 +35,7 @@ struct DecodeStrip {
   }
 };
 
-// Token t of a tile is lane t % 16 of vector t / 16.
+// The tokens of a tile that a row head sees. Token t is lane t % 16 of vector t / 16.
 class SeenTokens {
  public:
   explicit HWY_INLINE SeenTokens(uint64_t seen) : seen_(seen) {}
@@ -54,18 +54,18 @@ class SeenTokens {
   const uint64_t seen_;
 };
 
-// A row head's weights are 2^(score - reference). The reference is a score that it has seen, and
-// follows its largest one only where that is this much larger: to wait for the largest score of
-// each tile takes longer than all its weights.
+// A row head's weights are 2^(score - reference). The reference is a score that it has seen. It
+// moves to the largest score only where that is this much larger: waiting for the largest score of
+// each tile takes longer than computing all its weights.
 inline constexpr float kMostAboveReference = 16;
 
-// Whether a score is too large for `reference`, or is not a number.
+// Whether a score is too large for `reference`, or is NaN.
 HWY_INLINE bool IsAbove(VF scores, float reference) {
   const VF limit = hn::Set(DF(), reference + kMostAboveReference);
   return _mm512_cmp_ps_mask(scores.raw, limit.raw, _CMP_NLE_UQ) != 0;
 }
-// Takes the largest of `scores` as the reference. Returns what earlier weights are to be multiplied
-// by.
+// Makes the largest of `scores` the reference and corrects the sum of weights. Returns the factor
+// for earlier weights.
 HWY_NOINLINE HWY_ATTR float RaiseReference(const DecodeSums& sums, size_t row_head, VF scores) {
   const DF df;
   float& reference = sums.references[row_head];
@@ -78,7 +78,8 @@ HWY_NOINLINE HWY_ATTR float RaiseReference(const DecodeSums& sums, size_t row_he
   return hn::GetLane(correction);
 }
 
-// scores -> weights, 0 for tokens that the row head does not see. cap: in powers of 2, or 0.
+// Turns scores into weights, 0 for tokens that the row head does not see. `cap` is in powers of 2,
+// 0 for none. Returns the factor for earlier weights.
 HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenTokens seen, float cap,
                               float* scores) {
   const DF df;
@@ -108,7 +109,7 @@ HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenToken
   return correction;
 }
 
-// scratch.scores become weights; the sums of weights are brought up to date, those of values not.
+// Turns scratch.scores into weights. Updates the sums of weights, not those of values.
 HWY_NOINLINE HWY_ATTR void WeighStrip(const DecodeJob& job, const DecodeScratch& scratch,
                                       LineAsker* asker, DecodeStrip* strip) {
   for (uint32_t r = 0; r < strip->rows; ++r) {

@@ -1,4 +1,4 @@
-// Where a tile of a tiled block lies and what its scales and biases are, for one SIMD target:
+// Where a tile of a tiled unit lies and what its scales and biases are, for one SIMD target:
 // included once per target.
 #if defined(PREFIXD_KERNELS_DECODE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_TILE_INL_H_
@@ -28,14 +28,14 @@ struct DecodeUnit {
   quant::UnitLayout layout;
 };
 
-// Tokens [first, first + tokens) of a unit, at most kDecodeTile, `first` a multiple of that.
+// At most kDecodeTile tokens of a unit; `first` is a multiple of kDecodeTile.
 struct DecodeTokens {
   uint32_t first = 0;
   uint32_t tokens = 0;
   uint32_t vectors() const { return (tokens + kLanes - 1) / kLanes; }
 };
 
-// Codes of one tile: of its first and, of keys, second 32 tokens.
+// Codes of one tile. Keys: its first and second 32 tokens. Values: both halves are the tile.
 struct TileCodes {
   const std::byte* half[2] = {};
   size_t stride = 0;        // bytes from 4 channels (nibbles: 8; values: 4 tokens) to the next ones
@@ -55,7 +55,7 @@ HWY_INLINE TileCodes KeyCodesOf(const DecodeTensor& key, const DecodeUnit& unit,
   found.half[1] = found.half[0] + kHalf * words * 4;
   return found;
 }
-// The second half when it has 16 slots only.
+// Returns the second half, which may have only 16 slots.
 HWY_INLINE TileCodes SecondHalf(const DecodeTensor& key, const DecodeUnit& unit,
                                 const DecodeTokens& tile, const TileCodes& codes) {
   const uint64_t slots = HWY_MIN(unit.layout.slots - tile.first - 32, uint64_t{32});
@@ -76,8 +76,9 @@ HWY_INLINE TileCodes ValueCodesOf(const DecodeTensor& value, const DecodeUnit& u
   return found;
 }
 
-// Scales and biases of a tile's tokens as floats [group][kDecodeTile]; 0 behind its tokens,
+// Scales and biases of a tile's tokens as floats [group][kDecodeTile]; 0 after its last token,
 // whatever is stored there. A bias is what the middle code stands for: 0 where the codec has none.
+// kWhole: the tile has kDecodeTile tokens.
 template <quant::Dtype kDtype, bool kWhole>
 class TileParameters {
  public:

@@ -32,7 +32,7 @@ struct UnitPlace {
   const std::byte* value = nullptr;
 };
 
-// One kv head of one block, and who attends to it.
+// One kv head of one block, and the rows that attend to it.
 struct DecodeVisit {
   uint32_t slot = 0;
   uint32_t kv_head = 0;
@@ -41,8 +41,8 @@ struct DecodeVisit {
   uint32_t tokens = 0;
   uint32_t format = 0;
   DecodeUnit key, value;
-  // Units that are read later, of the same layouts; null: none is to be asked for. The next one's
-  // keys are brought into the L1 cache behind this one's values.
+  // Units of the same layouts that are read later; null if none is to be asked for. The next unit's
+  // keys are brought into the L1 cache after this unit's values.
   const std::byte* near_key = nullptr;
   UnitPlace far;
 };
@@ -109,7 +109,7 @@ class UnitAttention {
   // A tile where it can be read in tiled order.
   struct TiledTile {
     DecodeUnit unit;
-    DecodeTokens tokens;  // of the unit
+    DecodeTokens tokens;  // of `unit`
   };
   static HWY_INLINE TiledTile Tiled(const DecodeTensor& tensor, const DecodeUnit& unit,
                                     const DecodeTokens& tile, std::byte* memory) {
@@ -127,7 +127,7 @@ class UnitAttention {
     return {{memory, tensor.tile_layout}, {.first = 0, .tokens = tile.tokens}};
   }
 
-  // Behind the last of the tile's tokens that any row sees; 0: none is seen.
+  // Returns the end of the tile's tokens that any row sees; 0 if no row sees any.
   HWY_INLINE uint32_t EndOfSeen(const DecodeTokens& tile) const {
     uint64_t seen = 0;
     for (uint32_t row = visit_.first_row; row < visit_.end_row; ++row) seen |= SeenBy(row, tile);
@@ -138,7 +138,7 @@ class UnitAttention {
                         tile.tokens);
   }
 
-  // Row heads first ... of the visit.
+  // Attends the visit's row heads [first, first + rows) to a tile.
   HWY_INLINE void AttendStrip(const DecodeTokens& tile, uint32_t first, uint32_t rows) {
     const size_t row_head =
         (size_t{visit_.kv_head} * job_.rows.size() + visit_.first_row) * job_.group() + first;
@@ -156,7 +156,7 @@ class UnitAttention {
       strip.seen[r] = seen;
     }
     Score(key_.unit, key_.tokens, row_head, rows);
-    if (first == 0) WidenValues();  // now: the scores are not there at once
+    if (first == 0) WidenValues();  // here, while the scores are still on their way
     WeighStrip(job_, scratch_, &asker_, &strip);
     AddValues(value_.unit, value_.tokens, strip);
   }
@@ -205,7 +205,7 @@ class UnitAttention {
   const DecodeScratch& scratch_;
   const DecodeFormat& format_;
   LineAsker asker_;
-  TiledTile key_, value_;  // that are attended to
+  TiledTile key_, value_;  // the tile that is attended to
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -22,7 +22,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// sums = sums * corrections + dots * steps + offsets, of some channels of group g of the codes.
+// sums = sums * corrections + dots * steps + offsets, for some channels of the codes' group g.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
 HWY_INLINE void AddVectors(const DotInput& in, const WeightCodes<kDigits>& weights, uint32_t g,
                            const float* corrections, float* sums, size_t pitch) {

@@ -1,10 +1,10 @@
 // A tile's weights times its values' scales as codes, for one SIMD target: included once per
 // target.
 //
-// With w the weights, v the stored codes of a group, which count from the middle of their range:
-// the sum over tokens of w * (scale * (v - middle) + bias), where the bias is that of the middle
-// code. w * scale becomes codes c * step, c signed bytes, for each group of each tile; what
-// rounding leaves costs least where v is counted so.
+// Let w be the weights and v the stored codes of a group, counted from the middle of their range. A
+// channel's result is the sum over tokens of w * (scale * (v - middle) + bias), where the bias is
+// that of the middle code. For each group of each tile w * scale becomes codes c * step, with c
+// signed bytes. The rounding costs least where v is counted from the middle.
 #if defined(PREFIXD_KERNELS_DECODE_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_WEIGHTS_INL_H_
 #undef PREFIXD_KERNELS_DECODE_WEIGHTS_INL_H_
@@ -29,13 +29,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Groups whose weights are rounded together: with kStripHeads rows, a vector of them.
+// Groups whose weights are rounded together: times kStripHeads row heads they fill a vector.
 inline constexpr uint32_t kChunkGroups = kLanes / kStripHeads;
 
 // Codes of a tile's tokens.
 struct TileCodes64 {
   VI v0, v1, v2, v3;
-  // As their one or two digits. Returns their sum: one vector, whose lanes are still to be added.
+  // Stores the codes' digits. Returns the codes' sum: a vector whose lanes are still to be added.
   template <uint32_t kDigits>
   HWY_INLINE VI Store(int8_t* to, size_t digit_pitch) const {
     if constexpr (kDigits == 1) return StoreBytes(hn::Zero(DI()), to);
@@ -47,7 +47,7 @@ struct TileCodes64 {
   }
 
  private:
-  // Returns `start` and their sum.
+  // Stores the codes as bytes. Returns `start` plus their sum.
   HWY_INLINE VI StoreBytes(VI start, int8_t* to) const {
     const __m512i first = _mm512_packs_epi32(v0.raw, v1.raw);
     const __m512i second = _mm512_packs_epi32(v2.raw, v3.raw);
@@ -59,7 +59,7 @@ struct TileCodes64 {
   }
 };
 
-// Weights times scales of up to kChunkGroups groups, for one strip: codes in scratch.codes.
+// Rounds a strip's weights times scales of up to kChunkGroups groups to codes in scratch.codes.
 template <uint32_t kDigits>
 class WeightCodes {
  public:
@@ -69,18 +69,18 @@ class WeightCodes {
                          const DecodeStrip& strip)
       : value_(value), scratch_(scratch), strip_(strip) {}
 
-  // Of groups [first, first + count).
+  // Rounds groups [first, first + count).
   template <size_t kRows>
   HWY_INLINE void Round(uint32_t first, uint32_t count, LineAsker* asker) {
     if (strip_.all_seen()) return RoundGroups<kRows, true>(first, count, asker);
     RoundGroups<kRows, false>(first, count, asker);
   }
 
-  // Of group g of those: [kRows][kDecodeTile], the next digit kDigitPitch behind.
+  // Codes of the g-th of those groups: [kRows][kDecodeTile], the next digit kDigitPitch later.
   HWY_INLINE const int8_t* codes(uint32_t g) const { return scratch_.codes + CodesAt(g, 0); }
-  // What 1 of its codes is worth.
+  // What 1 of the group's codes is worth.
   HWY_INLINE float step(uint32_t g, size_t r) const { return steps_[g * kStripHeads + r]; }
-  // What its codes leave out, for each channel of the group.
+  // What the group's codes leave out, for each of its channels.
   HWY_INLINE float offset(uint32_t g, size_t r) const { return offsets_[g * kStripHeads + r]; }
 
  private:
@@ -91,14 +91,14 @@ class WeightCodes {
 
   template <size_t kRows, bool kAllSeen>
   HWY_INLINE void RoundGroups(uint32_t first, uint32_t count, LineAsker* asker) {
-    LineAsker local = *asker;  // a member's or pointer's would be stored again and again
+    LineAsker local = *asker;  // a member or the pointer's target would be stored again and again
     FindLargest<kRows, kAllSeen>(first, count, &local);
     SetSteps(Joined<JoinByMax>(count));
     RoundRows<kRows, kAllSeen>(first, count, &local);
     hn::Store(Joined<JoinByAdd>(count), DF(), offsets_);
     *asker = local;
   }
-  // The largest products, in scratch.lanes.
+  // Finds the largest products, to scratch.lanes.
   template <size_t kRows, bool kAllSeen>
   HWY_INLINE void FindLargest(uint32_t first, uint32_t count, LineAsker* asker) const {
     const float* const scales = scratch_.value_scales + first * kDecodeTile;
@@ -114,7 +114,7 @@ class WeightCodes {
       }
     }
   }
-  // Codes, and what they leave out in scratch.lanes.
+  // Writes the codes, and what they leave out to scratch.lanes.
   template <size_t kRows, bool kAllSeen>
   HWY_INLINE void RoundRows(uint32_t first, uint32_t count, LineAsker* asker) const {
     const DF df;
@@ -143,7 +143,7 @@ class WeightCodes {
     }
   }
 
-  // A group's scales or biases. Those of a token without weight count as 0 even where they are NaN.
+  // Returns a group's scales or biases: 0, even for NaN, where the row head does not see the token.
   template <bool kAllSeen>
   HWY_INLINE TileRow64 SeenOf(size_t r, const float* parameters) const {
     const TileRow64 x = TileRow64::Load(parameters);
@@ -152,7 +152,7 @@ class WeightCodes {
     return {seen.Keep(0, x.v0), seen.Keep(1, x.v1), seen.Keep(2, x.v2), seen.Keep(3, x.v3)};
   }
 
-  // From the largest products.
+  // Sets the steps from the largest products.
   HWY_INLINE void SetSteps(VF largest) {
     const DF df;
     const VF limit = hn::Set(df, CodeLimit(kDigits));
@@ -162,7 +162,7 @@ class WeightCodes {
     hn::Store(step, df, steps_);
     hn::Store(hn::Mul(step, hn::Set(df, -value_.middle)), df, middles_);
   }
-  // Lane kStripHeads g + r of the result is that of the lanes at (g, r).
+  // Joins lanes: lane kStripHeads g + r of the result is that of the lanes at (g, r).
   template <class Join>
   HWY_INLINE VF Joined(uint32_t count) const {
     if (count <= kChunkGroups / 2) return JoinedRows<Join>::Of8(scratch_.lanes);

@@ -1,6 +1,6 @@
 // Tiled units as floats, for one SIMD target: included once per target.
 //
-// The same operations on each element as in rows: the same bits.
+// Each element goes through the same operations as in layout rows: the same bits.
 #if defined(PREFIXD_KERNELS_FLOAT_TILED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_FLOAT_TILED_INL_H_
 #undef PREFIXD_KERNELS_FLOAT_TILED_INL_H_
@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// A code of 8 or 4 bits as the codec has it before its scale: q8_0's are signed, q4_0's less 8.
+// Reads codes of 8 or 4 bits as the codec has them before scaling: q8_0's signed, q4_0's less 8.
 class TiledCodes {
  public:
   explicit HWY_INLINE TiledCodes(const quant::TensorFormat& format)
@@ -30,7 +30,7 @@ class TiledCodes {
                 : format.codec == quant::Codec::kQ4_0 ? 8.0f
                                                       : 0.0f) {}
 
-  // Byte `byte` of each word, or one of its nibbles.
+  // Returns the codes in byte `byte` of each word, or in one of its nibbles.
   HWY_INLINE VF Of(hn::Vec<DU> words, int byte, bool high_nibble) const {
     const DU du;
     const auto bytes = hn::ShiftRightSame(words, 8 * byte + (high_nibble ? 4 : 0));
@@ -50,7 +50,8 @@ class TiledCodes {
   const float middle_;
 };
 
-// 16 tokens of a group; `biased` is false where the codec has no biases: not even 0 is added then.
+// Parameters of 16 tokens of a group. Not `biased`: the codec has no biases, and not even 0 is
+// added.
 struct TiledParameters {
   alignas(64) float scales[kStepTokens];
   alignas(64) float biases[kStepTokens];
@@ -75,12 +76,12 @@ struct TiledParameters {
   }
 };
 
-// Whether `rows` are 16 slots that vectors find side by side.
+// Whether `rows` are 16 slots that vectors can load side by side.
 HWY_INLINE bool WholeStep(const RowRange& rows) {
   return rows.count == kStepTokens && rows.first % kStepTokens == 0;
 }
 
-// to: [dim][to_pitch], a token a column.
+// Writes 16 tokens of keys to `to` [dim][to_pitch], one column for each token.
 HWY_INLINE void TiledKeySteps(const RowRange& rows, float* to, size_t to_pitch) {
   const TiledCodes codes(*rows.format);
   const size_t channels_a_word = codes.nibbles() ? 8 : 4;
@@ -103,7 +104,7 @@ HWY_INLINE void TiledKeySteps(const RowRange& rows, float* to, size_t to_pitch) 
   }
 }
 
-// to: [16][pitch], a token a row.
+// Writes 16 tokens of values to `to` [16][pitch], one row for each token.
 HWY_INLINE void TiledValueSteps(const RowRange& rows, float* to, size_t pitch) {
   const TiledCodes codes(*rows.format);
   const size_t group = rows.format->group_size;
@@ -129,7 +130,7 @@ HWY_INLINE void TiledValueSteps(const RowRange& rows, float* to, size_t pitch) {
   }
 }
 
-// Any tokens, one element at a time: element(token of the range, channel) is where it goes.
+// Writes any tokens one element at a time, each to element(token of the range, channel).
 template <typename Element>
 HWY_INLINE void TiledElements(const RowRange& rows, const quant::TiledPlaces& places,
                               const Element& element) {

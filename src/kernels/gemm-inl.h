@@ -41,7 +41,7 @@ struct FloatElement {
 };
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
-// An int32_t holds four bytes: those of one side are signed, of the other unsigned.
+// An int32_t holds four bytes, signed on one side and unsigned on the other.
 template <bool kSignedB>
 struct ByteElement {
   using T = int32_t;
@@ -54,7 +54,7 @@ struct ByteElement {
     row->Load(b);
   }
   static HWY_INLINE VI MulAdd(VI a, VI b, VI sum) {
-    // Highway 1.0.3 asks the CPU for AVX512_VNNI here but not the compiler: no intrinsic.
+    // No intrinsic: Highway 1.0.3 asks the CPU for AVX512_VNNI here but not the compiler.
     if constexpr (kSignedB) {
       __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
     } else {
@@ -64,8 +64,8 @@ struct ByteElement {
   }
 };
 
-// Words of nibbles, which are the high halves of unsigned bytes: the low ones belong to a step, the
-// high ones to the next one (keys), or to 16 columns and to the next 16 (values).
+// Words of nibbles, each the high half of an unsigned byte. Low nibbles belong to one step and high
+// nibbles to the next (keys), or to 16 columns and to the next 16 (values).
 struct NibbleElement : ByteElement<false> {
  protected:
   static HWY_INLINE VI LowBytes(VI words) { return HighBytes(hn::ShiftLeft<4>(words)); }
@@ -96,7 +96,7 @@ struct NibbleValueElement : NibbleElement {
 #endif
 
 // c[r][j] = start + sum over k < depth of a[r][k] * b[k][j], where start is c[r][j] * row_scale[r]
-// when row_scale is given, else 0. Columns are computed in whole vectors: b and c have room.
+// when row_scale is given, else 0. Columns are computed in whole vectors: b and c need room.
 template <class Element>
 struct Product {
   using T = typename Element::T;
@@ -119,7 +119,7 @@ struct TileRow {
   using V = hn::Vec<D>;
   V v0, v1, v2, v3;
 
-  HWY_INLINE TileRow() {}  // an implicit one lacks the target's attributes, which NEON's want
+  HWY_INLINE TileRow() {}  // an implicit one lacks the target attributes that NEON needs
   HWY_INLINE void Start(const Product<Element>& p, size_t row, size_t column) {
     const D d;
     v0 = v1 = v2 = v3 = hn::Zero(d);
@@ -175,7 +175,7 @@ struct TileRows {
     if constexpr (kRows > 6) r6.Start(p, 6, column);
     if constexpr (kRows > 7) r7.Start(p, 7, column);
   }
-  // One step: a row's factor stands `pitch` behind that of the row before.
+  // Adds one step. A row's factor stands `pitch` after that of the row before.
   HWY_INLINE void Add(const T* a, size_t pitch, const TileRow<Element, kVectors>& b) {
     r0.Add(a[0], b);
     if constexpr (kRows > 1) r1.Add(a[pitch], b);
@@ -255,7 +255,7 @@ HWY_INLINE void Multiply(const Product<Element>& p, size_t rows) {
   }
 }
 
-// Any number of rows.
+// Multiplies any number of rows.
 template <class Element>
 HWY_INLINE void MultiplyStrip(Product<Element> p, size_t rows) {
   constexpr size_t kRows = Element::kMaxRows;

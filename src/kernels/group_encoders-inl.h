@@ -1,8 +1,8 @@
-// Of groups of floats the scale, the bias and a code for each element, for one SIMD target:
-// included once per target.
+// Computes the scale and the bias of groups of floats and a code for each element, for one SIMD
+// target: included once per target.
 //
-// Byte-identical with quant/codec.h: no step may be fused or reordered but where it is shown to
-// give the same, hence the build's -ffp-contract=off.
+// Byte-identical with quant/codec.h: no step may be fused or reordered unless it is shown to give
+// the same bytes, hence the build's -ffp-contract=off.
 #if defined(PREFIXD_KERNELS_GROUP_ENCODERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_GROUP_ENCODERS_INL_H_
 #undef PREFIXD_KERNELS_GROUP_ENCODERS_INL_H_
@@ -24,25 +24,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// What a codec makes of kLanes groups, a lane each. `factor` and `offset` are what their codes are
-// computed with.
+// What a codec makes of kLanes groups, a lane each. Codes are computed with `factor` and `offset`.
 struct Fit {
   VF scale, bias;  // to store
   VF factor, offset;
-  // Where the encoder divides by `factor`: its reciprocal in two parts, or 0: not to be used.
+  // Reciprocal of `factor` in two parts, if the encoder divides by it. 0 if it may not be used.
   VF inverse, inverse_rest;
-  // As Extremes has one.
+  // An implicit constructor lacks the target attributes that NEON needs.
   HWY_INLINE Fit() : inverse(hn::Zero(DF())), inverse_rest(inverse) {}
 };
 
-// Those of one group, where they stand in memory: whatever loads one fills a vector with it.
+// Pointers to the values of one group: each load fills a vector with one value.
 struct CodeFactor {
   const float *factor, *offset, *inverse, *inverse_rest;
   bool divides = true;  // the inverse may not be used
 };
 HWY_INLINE VF Filled(const float* with) { return hn::Set(DF(), *with); }
 
-// Quotients of many numbers by one.
+// Divides many numbers by one.
 class Divisor {
  public:
   HWY_INLINE explicit Divisor(const float* divisor) : divisor_(Filled(divisor)) {}
@@ -58,18 +57,19 @@ struct Reciprocal {
   HWY_INLINE Reciprocal(VF high_part, VF low_part) : high(high_part), low(low_part) {}
 };
 
-// Quotients that round to the same integers, of 0 to 255, by two multiplications.
+// Divides by two multiplications; quotients round to Divisor's integers where these are 0 to 255.
 //
-// The sum that is rounded last is off from x / d by less than 1.5 * 2^-47 of it, so the floats
+// The sum that is rounded last is off from x / d by less than 1.5 * 2^-47 of it. So the floats
 // differ only where a midpoint of two floats is that near, and the integers only where one of these
-// two is a tie T = n + 1/2. Let B be the 24 bits of d, and 2^e <= T < 2^(e+1). x - d * T is a
-// multiple of half a unit in d's last place; it should be B * 2^(e-23) of these halves: with the
-// error, B would be within 6 of a multiple of 2^(23-e), hence, as e < 8, of 2^16. Of these, all
-// tried with every tie (QuantizeTest), only B = 2^24 - 1 fails. It is left to Divisor.
+// two floats is a tie T = n + 1/2. Let B be the 24 bits of d, and 2^e <= T < 2^(e+1). x - d * T is
+// a multiple of half a unit in d's last place. It should be B * 2^(e-23) of these halves: with the
+// error, B would be within 6 of a multiple of 2^(23-e), hence, as e < 8, of 2^16. QuantizeTest
+// tries all such B with every tie: only B = 2^24 - 1 fails. Divisor handles it.
 class InvertedDivisor {
  public:
-  // high is 0 where it may not be used: above, and where a part might be subnormal. That of NaN is
-  // NaN, which becomes code 0 as what a division gives does; as an infinite x does.
+  // `high` is 0 where the reciprocal may not be used: without FMA, for the B above, and where a
+  // part might be subnormal. For NaN it is NaN and gives code 0, as a division and an infinite x
+  // do.
   static HWY_INLINE Reciprocal Invert(VF divisor) {
     const DF df;
     const DI di;
@@ -187,7 +187,7 @@ class ByteEncoder {
   HWY_INLINE void Encode(const std::byte* group, size_t size, const CodeFactor& with,
                          uint8_t* codes) const {
     const DF df;
-    // The largest float below a half: what is added to a half gives 1, to less it gives less.
+    // The largest float below a half: added to a half it gives 1, added to less it gives less.
     const VF almost_half = hn::Set(df, 0x1.fffffep-2f);
     for (size_t e = 0; e < size; e += kLanes) {
       const VF x = Elements::Load(group + e * Elements::kBytes);
@@ -202,7 +202,7 @@ class ByteEncoder {
 struct Truncation {
   float low, inverse, shift, max_code;
 };
-// Truncates (x - low) * inverse + shift to [0, max_code]; what is no number gives 0.
+// Truncates (x - low) * inverse + shift to [0, max_code]; NaN gives 0.
 template <class Elements>
 HWY_INLINE void EncodeTruncated(const std::byte* group, size_t size, Truncation with,
                                 uint8_t* codes) {
@@ -250,7 +250,7 @@ class CenteredEncoder {
   }
 
  private:
-  // Of every group; +0 where all are zeros.
+  // Returns every group's first element of largest magnitude; +0 where all are zeros.
   template <class Elements>
   static HWY_INLINE VF Widest(const Groups<Elements>& groups, VF low, VF high) {
     const DF df;

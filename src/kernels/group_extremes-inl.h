@@ -1,8 +1,8 @@
-// Elements of an engine's tensor and the least and the greatest of each group of them, for one SIMD
-// target: included once per target.
+// Loads elements of an engine's tensor and finds the least and the greatest of each group, for one
+// SIMD target: included once per target.
 //
-// Of as many groups at a time as a vector has lanes: what is computed once a group is computed for
-// all of them at once.
+// Handles as many groups at a time as a vector has lanes: what is computed once for a group is
+// computed for all of them at once.
 #if defined(PREFIXD_KERNELS_GROUP_EXTREMES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_GROUP_EXTREMES_INL_H_
 #undef PREFIXD_KERNELS_GROUP_EXTREMES_INL_H_
@@ -40,7 +40,7 @@ struct Bf16Elements {
   static constexpr size_t kBytes = 2;
   static HWY_INLINE VF Load(const std::byte* from) { return LoadBf16(from); }
 
-  // Two neighbours a lane, and of each lane one: half the instructions.
+  // Loads two neighbours a lane; EvenOf and OddOf return one of them. Half the instructions.
   static constexpr bool kInPairs = true;
   static HWY_INLINE hn::Vec<DU> LoadPairs(const std::byte* from) {
     return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(from));
@@ -60,7 +60,7 @@ struct Groups {
   size_t count;
   size_t size;  // elements of each
 
-  // The first element of group `i` that `wanted` accepts.
+  // Returns the first element of group `i` that `wanted` accepts, NaN if there is none.
   template <class Wanted>
   HWY_INLINE float Find(size_t i, const Wanted& wanted) const {
     alignas(64) float values[128];
@@ -74,21 +74,21 @@ struct Groups {
   }
 };
 
-// The least and the greatest element of some groups. Of kCount groups: each in kLanes / kCount
+// The least and the greatest element of some groups. Each of kCount groups has kLanes / kCount
 // lanes, those of the first group first.
 struct Extremes {
   VF low, high;
-  HWY_INLINE Extremes() {}  // an implicit one lacks the target's attributes, which NEON's want
+  HWY_INLINE Extremes() {}  // an implicit one lacks the target attributes that NEON needs
   HWY_INLINE Extremes(VF lowest, VF highest) : low(lowest), high(highest) {}
 };
 
-// kSize: elements of a group where there are kLanes groups and the compiler is to know it, else 0.
+// kSize: elements of a group if there are kLanes groups and the compiler is to know it, else 0.
 template <class Elements, size_t kSize>
 class ExtremesFinder {
  public:
   explicit HWY_INLINE ExtremesFinder(const Groups<Elements>& groups) : groups_(groups) {}
 
-  // Of groups `first` ... `first + kCount - 1`: neighbouring lanes of both halves are combined.
+  // Returns extremes of groups [first, first + kCount). Combines neighbouring lanes of both halves.
   template <size_t kCount>
   HWY_INLINE Extremes Find(size_t first) const {
     if constexpr (kCount == 1) {
@@ -104,7 +104,7 @@ class ExtremesFinder {
  private:
   HWY_INLINE Extremes FindInGroup(size_t g) const {
     const VF one = hn::Set(DF(), 1.0f);
-    // Anything that is quick to compute with.
+    // No such group: any number that is quick to compute with.
     if (kSize == 0 && g >= groups_.count) return {one, one};
     const size_t size = kSize == 0 ? groups_.size : kSize;
     const std::byte* const from = groups_.first[g];
@@ -122,9 +122,9 @@ class ExtremesFinder {
   const Groups<Elements>& groups_;
 };
 
-// Elements of 16 bits as they are: a sign and, in the order of integers, a magnitude. The greatest
-// as int16_t is the greatest element where one is above zero; as uint16_t, the least one where one
-// is below.
+// Compares 16-bit elements by their bits: a sign and, in the order of integers, a magnitude. The
+// greatest as int16_t is the greatest element if one is above zero. The greatest as uint16_t is the
+// least element if one is below zero.
 template <class Elements, size_t kSize>
 class SignedBitsFinder {
   using D = hn::Repartition<int16_t, DF>;
@@ -133,8 +133,8 @@ class SignedBitsFinder {
  public:
   explicit HWY_INLINE SignedBitsFinder(const Groups<Elements>& groups) : groups_(groups) {}
 
-  // As ExtremesFinder's. In the lower half of every lane the high, in the upper one the low without
-  // its sign: int16_t both.
+  // As ExtremesFinder::Find. The lower half of every lane is `high`, the upper half `low` without
+  // its sign, both as int16_t.
   template <size_t kCount>
   HWY_INLINE VI Find(size_t first) const {
     if constexpr (kCount == 1) {
@@ -146,7 +146,7 @@ class SignedBitsFinder {
     }
   }
 
-  // Sets `all` to false where a group has a NaN, or no elements on one side of zero.
+  // Sets `all` to false if a group has a NaN, or no elements on one side of zero.
   static HWY_INLINE Extremes Widen(VI found, bool* all) {
     const DF df;
     const VF zero = hn::Zero(df);
@@ -160,7 +160,7 @@ class SignedBitsFinder {
   HWY_INLINE VI FindInGroup(size_t g) const {
     const D d;
     const DUnsigned d_unsigned;
-    if (kSize == 0 && g >= groups_.count) return hn::Set(DI(), 0x00010001);  // as there
+    if (kSize == 0 && g >= groups_.count) return hn::Set(DI(), 0x00010001);  // as in ExtremesFinder
     const size_t size = kSize == 0 ? groups_.size : kSize;
     const auto* const from = reinterpret_cast<const uint16_t*>(groups_.first[g]);
     auto widest = hn::LoadU(d_unsigned, from);
@@ -178,7 +178,7 @@ class SignedBitsFinder {
   static HWY_INLINE VI Greatest(VI a, VI b) {
     return hn::BitCast(DI(), hn::Max(hn::BitCast(D(), a), hn::BitCast(D(), b)));
   }
-  // The elements in the lower halves of lanes.
+  // Widens the elements in the lower halves of lanes.
   static HWY_INLINE VF WidenHalves(hn::Vec<DU> bits) {
     alignas(64) uint16_t elements[kLanes];
     hn::Store(hn::TruncateTo(DU16(), bits), DU16(), elements);

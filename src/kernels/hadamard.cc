@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
-// Lane i becomes v[i] + v[i ^ kHalf], or v[i ^ kHalf] - v[i] where i has the bit.
+// Lane i becomes v[i] + v[i ^ (1 << kBit)], or v[i ^ (1 << kBit)] - v[i] where i has bit kBit.
 template <int kBit>
 HWY_INLINE VF Butterfly(VF v, VF partner) {
   const DI di;
@@ -40,7 +40,7 @@ HWY_INLINE VF ButterfliesWithin(VF v) {
 HWY_INLINE VF ButterfliesWithin(VF v) { return v; }
 #endif
 
-// Runs of x, `half` apart: one level of butterflies.
+// Applies one level of butterflies, between elements of x that are `half` apart.
 HWY_INLINE void OneLevel(float* HWY_RESTRICT x, size_t count, size_t half) {
   const DF df;
   for (size_t i = 0; i < count; i += 2 * half) {
@@ -52,7 +52,7 @@ HWY_INLINE void OneLevel(float* HWY_RESTRICT x, size_t count, size_t half) {
   }
 }
 
-// The levels of `half` and 2 * half with one load and store.
+// Applies the levels of `half` and 2 * half with one load and store.
 HWY_INLINE void TwoLevels(float* HWY_RESTRICT x, size_t count, size_t half) {
   const DF df;
   for (size_t i = 0; i < count; i += 4 * half) {

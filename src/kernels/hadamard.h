@@ -16,11 +16,11 @@
 
 namespace prefixd::kernels {
 
-// Turns `count` rows of `dim` floats in place; row i begins at rows + i * stride.
+// Rotates `count` rows of `dim` floats in place. Row i begins at rows + i * stride.
 // Requires: dim > 0, stride >= dim.
 void RotateRows(float* rows, size_t count, size_t stride, uint32_t dim);
 
-// The definition, one row.
+// Rotates one row. This is the definition.
 void RotateRowScalar(std::span<float> row);
 
 }  // namespace prefixd::kernels

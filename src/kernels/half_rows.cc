@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstring>
 
-// Compilers that know the instructions in a function of their own.
+// Compilers that can enable the instructions for single functions.
 #if defined(__x86_64__) && !defined(__clang__) && __GNUC__ >= 12
 #define PREFIXD_KERNELS_HALF_ROWS 1
 #include <immintrin.h>

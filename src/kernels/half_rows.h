@@ -1,5 +1,5 @@
-// MLX's codes as float16 by arithmetic of float16 (AVX512-FP16), where the machine has it. Internal
-// to kernels/.
+// Decodes MLX's codes to float16 by float16 arithmetic (AVX512-FP16), where the machine has it.
+// Internal to kernels/.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +13,8 @@ bool HaveHalfArithmetic();
 // bits.
 void AllowHalfArithmetic(bool allowed);
 
-// One token: code * scale + bias, each product and sum rounded to float16, as quant/codec.h has it.
-// There each is rounded to a float first. That changes no bit: the product is a float, and a sum
+// One token: code * scale + bias, each product and sum rounded to float16, as quant/codec.h does.
+// That code rounds each to a float first, which changes no bit: the product fits a float, and a sum
 // that is rounded to 2 * 11 + 2 bits may be rounded again to 11 (Figueroa, "When is double rounding
 // innocuous?", 1995).
 struct HalfRow {
@@ -24,7 +24,7 @@ struct HalfRow {
   const std::byte* scales = nullptr;  // [groups] float16
   const std::byte* biases = nullptr;  // the same
 };
-// to: [groups][group_size] float16. stream: past the caches; `to` is aligned to 64 then.
+// to: [groups][group_size] float16. stream: writes past the caches; `to` is aligned to 64 then.
 void DecodeHalfRow(const HalfRow& row, bool stream, std::byte* to);
 
 }  // namespace prefixd::kernels

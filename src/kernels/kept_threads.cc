@@ -35,11 +35,11 @@ class KeptThreads {
  private:
   struct Call {
     const std::function<void(uint32_t)>& work;
-    uint32_t next = 1, end = 0;  // what helpers may still begin
-    uint32_t running = 0;        // helpers
+    uint32_t next = 1, end = 0;  // indices that helpers may still begin
+    uint32_t running = 0;        // helpers at work
   };
 
-  // One for everything that is wanted, as far as the system gives them.
+  // Starts threads until each wanted index has an idle one, as far as the system gives them.
   void StartThreads() PREFIXD_REQUIRES(mutex_) {
     while (idle_ < wanted_ && threads_ < kMostThreads) {
       try {
@@ -70,7 +70,7 @@ class KeptThreads {
     }
   }
 
-  // No helper begins it any more.
+  // Keeps helpers from beginning further indices of the call.
   void Close(Call* call) PREFIXD_REQUIRES(mutex_) {
     wanted_ -= call->end - call->next;
     call->next = call->end;
@@ -79,10 +79,10 @@ class KeptThreads {
 
   base::Mutex mutex_;
   base::CondVar wake_, ended_;
-  std::vector<Call*> calls_ PREFIXD_GUARDED_BY(mutex_);  // with something to begin, oldest first
-  uint32_t wanted_ PREFIXD_GUARDED_BY(mutex_) = 0;       // by all of these
+  std::vector<Call*> calls_ PREFIXD_GUARDED_BY(mutex_);  // with indices to begin, oldest first
+  uint32_t wanted_ PREFIXD_GUARDED_BY(mutex_) = 0;       // indices to begin, of all calls_
   uint32_t threads_ PREFIXD_GUARDED_BY(mutex_) = 0;
-  uint32_t idle_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of the threads
+  uint32_t idle_ PREFIXD_GUARDED_BY(mutex_) = 0;  // threads without work
 };
 
 // Never destroyed: helpers wait in it until the process ends.
@@ -91,7 +91,7 @@ std::atomic<KeptThreads*> of_process = nullptr;
 KeptThreads& OfProcess() {
   static const bool made = [] {
     of_process = new KeptThreads;
-    // No helper lives on in the child of a fork.
+    // The child of a fork has no helpers.
     pthread_atfork(nullptr, nullptr, [] { of_process = new KeptThreads; });
     return true;
   }();

@@ -1,15 +1,15 @@
-// Threads that help calls of this process. They are started when a call first wants them and wait
-// for the next one: starting a thread takes a tenth of a short decode step.
+// Threads that help calls of this process. They are started when a call first wants them and then
+// wait for the next call: starting a thread takes a tenth of a short decode step.
 //
-// Thread-safe; calls of several threads share what is idle. After fork() the child starts its own.
+// Thread-safe; calls from several threads share idle ones. After fork() the child starts its own.
 #pragma once
 #include <cstdint>
 #include <functional>
 
 namespace prefixd::kernels {
 
-// Runs work(0) here and work(1) ... work(count - 1) on kept threads meanwhile. One that would come
-// after work(0) has returned does not begin, so any of them may be left out: let `work` take pieces
+// Runs work(0) on the calling thread and, meanwhile, work(1) ... work(count - 1) on kept threads.
+// None of these begins after work(0) has returned, so any may be left out: let `work` take pieces
 // until none is left. Returns when all that began have ended. Requires: count > 0.
 void RunOnKeptThreads(uint32_t count, const std::function<void(uint32_t)>& work);
 

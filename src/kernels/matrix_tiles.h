@@ -1,12 +1,12 @@
-// Whether this process multiplies matrices of bytes in tile registers (Intel AMX). Internal to
-// kernels/.
+// Tells whether this process multiplies matrices of bytes in tile registers (Intel AMX). Internal
+// to kernels/.
 //
 // Thread-safe.
 #pragma once
 
 namespace prefixd::kernels {
 
-// True where CPU and operating system have them; the first call asks the system for permission.
+// Returns whether CPU and system have tile registers. The first call asks the system's permission.
 bool HaveMatrixTiles();
 
 // For tests: false makes HaveMatrixTiles() false until true is set again. Results are the same

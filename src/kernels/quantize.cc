@@ -23,7 +23,7 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// Vectors of one lane have nothing to add to the scalar codecs.
+// Vectors of one lane are no better than the scalar codecs.
 HWY_ATTR void QuantizeOnTarget(const quant::UnitShape& shape, const TensorView& from,
                                const UnitRun& run, std::byte* units) {
   QuantizeByToken(shape, from, run, units);
@@ -75,7 +75,7 @@ HWY_INLINE void DequantizeRaw(const UnitStep& step, const std::byte* unit, float
 HWY_INLINE bool IsTiled(const UnitStep& step) {
   return step.shape.format.layout == quant::Layout::kTiled;
 }
-// MLX's rows have scales and biases as parts have them, and at 8 bits codes too.
+// MLX's rows hold scales and biases in the order of Parts, and at 8 bits codes too.
 HWY_INLINE bool IsMlxRows(const UnitStep& step) {
   return step.shape.format.codec == quant::Codec::kMlxAffine && !IsTiled(step);
 }
@@ -151,8 +151,8 @@ HWY_ATTR void QuantizeOnTarget(const quant::UnitShape& shape, const TensorView& 
   }
 }
 
-// A result this large will not be found in a cache by whoever reads it next: it is streamed without
-// being asked.
+// A result this large is out of the caches before it is read: it is streamed even if the run does
+// not ask for it.
 inline constexpr size_t kStreamedBytes = size_t{16} << 20;
 
 HWY_INLINE bool CanStream(const UnitRun& run, const MutableTensorView& to) {
@@ -198,7 +198,7 @@ namespace {
 HWY_EXPORT(QuantizeOnTarget);
 HWY_EXPORT(DequantizeOnTarget);
 
-// What the vectors have no code for.
+// Returns whether only the scalar codecs support the format.
 bool IsByToken(const quant::TensorFormat& format) {
   return quant::IsBlockFloat(format.codec) || format.layout == quant::Layout::kTransposed;
 }

@@ -32,9 +32,9 @@ struct UnitRun {
   uint32_t page_tokens = 0;  // geometry of the units
   uint32_t first_token = 0;  // slot of the tensor's token 0
   uint32_t tokens = 0;
-  // The result is large, like a whole sequence's, and not read soon: it is written past the caches,
-  // which then need not read what it overwrites. Where a run covers its units, their padding may
-  // be written too, as zeros.
+  // True if the result is large, like a whole sequence's, and not read soon. It is then written
+  // past the caches, which need not read what it overwrites. If the run covers its units, their
+  // padding may be written too, as zeros.
   bool stream = false;
 };
 

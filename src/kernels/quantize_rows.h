@@ -18,7 +18,7 @@ struct RowRange {
   uint32_t first = 0;
   uint32_t count = 0;
 };
-// What unpacking works in.
+// Working memory of unpacking.
 struct RowScratch {
   float* scales = nullptr;   // [rows][dim / 32]
   float* biases = nullptr;   // the same

@@ -1,5 +1,5 @@
 // Quantize and dequantize runs of units a token at a time by the scalar codecs. Internal to
-// kernels/: for formats and targets that vectors have no code for.
+// kernels/: for formats and targets that the vector code does not support.
 //
 // Thread-safe; allocates one row of floats.
 #pragma once

@@ -21,7 +21,7 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// Vectors of one lane have nothing to add to the scalar conversion.
+// Vectors of one lane are no better than the scalar conversion.
 template <typename Place, typename Rows>
 Place PlaceOf(const Rows& rows, size_t token) {
   return {.codes = rows.codes + token * rows.codes_stride,
@@ -105,7 +105,7 @@ Rows RowsInUnits(const quant::TensorFormat& format, const UnitRun& run, Byte* un
   return rows;
 }
 
-// One of codes, scales and biases between rows and rows.
+// Copies the codes, the scales or the biases of rows to rows.
 void CopyPart(size_t row_bytes, size_t count, const std::byte* from, size_t from_stride,
               std::byte* to, size_t to_stride) {
   if (row_bytes == 0) return;
@@ -138,7 +138,7 @@ UnitStep WholeUnit(const quant::TensorFormat& format, quant::Layout layout, cons
   return unit;
 }
 
-// One head's rows, from the run's first token on, into its tiled unit and out of it.
+// Copies one head's rows, from the run's first token on, into its tiled unit and out of it.
 void StoreUnit(const UnitStep& tiled, const UnitRun& run, const ConstStepRows& rows,
                std::byte* unit, LinesBeside* beside = nullptr) {
   ForEachStep(tiled, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
@@ -152,7 +152,7 @@ void LoadUnit(const UnitStep& tiled, const std::byte* unit, const UnitRun& run,
   });
 }
 
-// The same with a transposed unit, a token at a time.
+// Does the same with a transposed unit, a token at a time.
 void StoreTransposedUnit(const quant::UnitShape& shape, const UnitRun& run,
                          const ConstStepRows& rows, std::byte* unit) {
   for (uint32_t t = 0; t < run.tokens; ++t) {

@@ -1,7 +1,7 @@
-// Packed rows, as MLX's and ggml's tensors have them, into and out of units of any layout: the same
-// codes, scales and biases in another order, never quantized anew.
+// Copies packed rows, as MLX's and ggml's tensors have them, into and out of units of any layout:
+// the same codes, scales and biases in another order, never quantized again.
 //
-// Thread-safe, any alignment; memory to work in does not grow with the token count. SIMD target
+// Thread-safe, any alignment. Working memory does not grow with the token count. The SIMD target is
 // chosen at run time; quant/unit.h is the scalar reference.
 #pragma once
 #include <cstddef>
@@ -29,7 +29,7 @@ struct MutablePackedRows {
   size_t scales_head_stride = 0, scales_token_stride = 0;
 };
 
-// format: of the units. Bytes of other tokens are untouched.
+// Copy packed rows into units of `format` and out of them. Bytes of other tokens are untouched.
 // Requires: quant::Validate(format, run.dim) is OK, first_token + tokens <= page_tokens; rows and
 // units do not overlap.
 void StorePacked(const quant::TensorFormat& format, const PackedRows& from, const UnitRun& run,

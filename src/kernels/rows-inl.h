@@ -1,4 +1,4 @@
-// Rows of stored elements to floats and back, for one SIMD target: included once per target.
+// Turns stored rows into floats and back, for one SIMD target: included once per target.
 //
 // Byte-identical with quant/codec.h: no step may be fused or reordered, hence the build's
 // -ffp-contract=off and exact divisions. Any alignment.
@@ -19,9 +19,9 @@
 #include "quant/codec.h"
 #include "quant/format.h"
 
-// What only x86 from AVX2 on has: conversions of half precision that round like the codec, and the
-// deposit and extract of bit fields; and where pairs of 16 bits are multiplied and added by one
-// instruction.
+// HAVE_F16C: conversions of half precision that round like the codec; HAVE_BMI2: deposit and
+// extract of bit fields. Only x86 from AVX2 on has them. HAVE_PAIRS: x86 from AVX3_DL on, where one
+// instruction multiplies and adds groups of bytes (VNNI).
 #undef PREFIXD_KERNELS_HAVE_F16C
 #undef PREFIXD_KERNELS_HAVE_BMI2
 #undef PREFIXD_KERNELS_HAVE_PAIRS
@@ -78,7 +78,7 @@ HWY_INLINE VF LoadBf16(const std::byte* from) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(bits));
 }
 
-// A vector of elements.
+// Loads a vector of elements.
 template <quant::Dtype kDtype>
 HWY_INLINE VF LoadWidened(const std::byte* from) {
   if constexpr (kDtype == quant::Dtype::kF16) {
@@ -95,7 +95,7 @@ HWY_INLINE VF LoadWidened(quant::Dtype dtype, const std::byte* from) {
   return LoadWidened<quant::Dtype::kF32>(from);
 }
 
-// The bits of the nearest bfloat16, ties to even, in the low half of each lane.
+// Returns the bits of the nearest bfloat16, ties to even, in the low half of each lane.
 HWY_INLINE hn::Vec<DU> Bf16Bits(VF value) {
   const DU du;
   const auto bits = hn::BitCast(du, value);
@@ -156,7 +156,7 @@ struct RoundToHalf {
 };
 #endif
 
-// 8 codes of kBits bits each, from the low end of `packed`, to one byte each; and back.
+// Spreads 8 codes of kBits bits each, from the low end of `packed`, to one byte each; and back.
 template <int kBits>
 HWY_INLINE uint64_t SpreadCodes(uint64_t packed) {
   constexpr uint64_t kMask = (1u << kBits) - 1;
@@ -180,8 +180,8 @@ HWY_INLINE uint64_t GatherCodes(uint64_t spread) {
 #endif
 }
 
-// The first kBytes bytes, little-endian. In pieces of machine size: a copy of 3, 5 or 6 bytes into
-// a word would go through memory and stall.
+// Returns the first kBytes bytes, little-endian. Loads pieces of machine size: a copy of 3, 5 or 6
+// bytes into a word would go through memory and stall.
 template <int kBytes>
 HWY_INLINE uint64_t LoadWord(const std::byte* from) {
   if constexpr (kBytes == 1) {
@@ -213,7 +213,7 @@ HWY_INLINE void PackBits(const uint8_t* codes, size_t count, std::byte* to) {
   }
 }
 
-// The codes of one MLX row, a byte each: in place for 8 bits, otherwise in `unpacked`.
+// Returns the codes of one MLX row, a byte each: in place for 8 bits, otherwise in `unpacked`.
 inline HWY_ATTR const uint8_t* AffineCodes(uint8_t bits, const std::byte* from, size_t count,
                                            uint8_t* unpacked) {
   switch (bits) {
@@ -271,7 +271,7 @@ HWY_INLINE void AffineRow(const uint8_t* codes, const RowRange& rows, const floa
   }
 }
 
-// MLX scales and biases to floats, [rows.count][groups] each.
+// Widens MLX scales and biases to floats, [rows.count][groups] each.
 HWY_INLINE void WidenParameters(const RowRange& rows, const RowScratch& scratch) {
   const quant::TensorFormat& format = *rows.format;
   const size_t groups = rows.dim / format.group_size;
@@ -318,7 +318,7 @@ HWY_INLINE void ByteBlock(const std::byte* block, float* to) {
   }
 }
 
-// q4_0, q4_1, q5_0, q5_1: split halves, the fifth bits apart.
+// q4_0, q4_1, q5_0, q5_1: low nibbles are the first half; fifth bits stand before the nibbles.
 template <bool kMinimum, bool kFifthBits>
 HWY_INLINE void NibbleBlock(const std::byte* block, float* to) {
   const VF d = hn::Set(DF(), ScalarHalf(block));
@@ -363,7 +363,7 @@ HWY_INLINE void GgmlRow(const RowRange& rows, const std::byte* blocks, float* to
   }
 }
 
-// Raw elements [dim][slots].
+// Reads raw elements that stand as [dim][slots].
 HWY_INLINE void TransposedRows(const RowRange& rows, float* to, size_t pitch) {
   const size_t element = quant::DtypeBytes(rows.format->dtype);
   for (size_t c = 0; c < rows.dim; ++c) {
@@ -374,7 +374,7 @@ HWY_INLINE void TransposedRows(const RowRange& rows, float* to, size_t pitch) {
   }
 }
 
-// Codes that are floats: by the scalar codec, which decodes exactly.
+// Decodes codes that are floats with the scalar codec, which is exact.
 HWY_INLINE void BlockFloatRows(const RowRange& rows, float* to, size_t pitch) {
   for (uint32_t t = 0; t < rows.count; ++t) {
     const uint32_t token = rows.first + t;
@@ -384,7 +384,7 @@ HWY_INLINE void BlockFloatRows(const RowRange& rows, float* to, size_t pitch) {
   }
 }
 
-// to: [count][pitch]. MLX values rounded by `Round`, once after the product, once after the sum.
+// to: [count][pitch]. `Round` rounds MLX values once after the product, once after the sum.
 template <class Round>
 HWY_INLINE void DequantizeRows(const RowRange& rows, const RowScratch& scratch, float* to,
                                size_t pitch) {

@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// x <= 0, or -126 where it is lower, is fraction + log2(scale).
+// Splits x <= 0, raised to -126 where it is lower: it is fraction + log2(scale).
 struct PowerOfTwo {
   VF fraction, scale;
 };
@@ -29,8 +29,8 @@ HWY_INLINE PowerOfTwo SplitPower(VF x) {
   const DF df;
   const VF lowest = hn::Set(df, -126.0f);
   const VF clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
-  // A sum of this size has no bits left for a fraction: its low ones are round(x) + 127, which is
-  // also the exponent of a power of 2.
+  // A sum of this size has no bits left for a fraction: its low bits are round(x) + 127, which is
+  // also the exponent field of a power of 2.
   const VF magic = hn::Set(df, 0x1.8p23f + 127);
   const VF shifted = hn::Add(clamped, magic);
   return {hn::Sub(clamped, hn::Sub(shifted, magic)),
@@ -53,7 +53,7 @@ HWY_INLINE VF Exp2(VF x) {
 HWY_INLINE VF Exp2LessOne(VF x) {
   const DF df;
   const auto [f, scale] = SplitPower(x);
-  VF power = hn::Set(df, 1.52527338e-5f);  // of e, as its series has it: ln(2)^n / n!
+  VF power = hn::Set(df, 1.52527338e-5f);  // coefficients of the series of 2^x: ln(2)^n / n!
   power = hn::MulAdd(power, f, hn::Set(df, 1.54035304e-4f));
   power = hn::MulAdd(power, f, hn::Set(df, 1.33335581e-3f));
   power = hn::MulAdd(power, f, hn::Set(df, 9.61812911e-3f));
@@ -72,7 +72,7 @@ HWY_INLINE VF Tanh(VF x) {
   return hn::CopySign(size, x);
 }
 
-// The lanes of the vector that begins at token `first`.
+// Returns the lanes of `tokens` in the vector that begins at token `first`.
 HWY_INLINE hn::Mask<DF> LanesOf(TileTokens tokens, size_t first) {
   const TileTokens bits = tokens >> first;
   uint8_t bytes[sizeof(bits)];
@@ -80,8 +80,8 @@ HWY_INLINE hn::Mask<DF> LanesOf(TileTokens tokens, size_t first) {
   return hn::LoadMaskBits(DF(), bytes);
 }
 
-// scores: those of `tokens` (not none) become weights, the others of their vectors become 0.
-// Returns what the row's earlier weights must be multiplied by.
+// Turns the scores of `tokens` (at least one) into weights, and the others up to the end of the
+// last token's vector into 0. Returns the factor for the row's earlier weights.
 HWY_INLINE float SoftmaxTile(float* HWY_RESTRICT scores, TileTokens tokens, RowState* state) {
   const DF df;
   const size_t lanes = hn::Lanes(df);
@@ -105,8 +105,7 @@ HWY_INLINE float SoftmaxTile(float* HWY_RESTRICT scores, TileTokens tokens, RowS
   return correction;
 }
 
-// One vector of dimension `d` ... of tokens 0, 4, 8, ... : the i-th block of 4 lanes is 4
-// dimensions of token 4 * i.
+// Loads a vector of tokens 0, 4, 8, ... of `rows`: the i-th 4 lanes are 4 dimensions of token 4i.
 template <typename T>
 HWY_INLINE hn::Vec<hn::Rebind<T, DF>> LoadTokenBlocks(const T* rows, size_t pitch) {
 #if HWY_MAX_BYTES >= 64
@@ -125,8 +124,8 @@ HWY_INLINE hn::Vec<hn::Rebind<T, DF>> LoadTokenBlocks(const T* rows, size_t pitc
 #endif
 }
 
-// rows: [16][pitch], dim rounded up to 4 readable. to: [dim rounded up to 4][to_pitch], its first
-// 16 columns are written.
+// Transposes `rows`, [16][pitch], of which dim rounded up to 4 must be readable, to the first 16
+// columns of `to`, [dim rounded up to 4][to_pitch].
 template <typename T>
 HWY_INLINE void TransposeRows(const T* HWY_RESTRICT rows, size_t pitch, size_t dim,
                               T* HWY_RESTRICT to, size_t to_pitch) {

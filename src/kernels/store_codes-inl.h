@@ -1,4 +1,4 @@
-// Numbers to codes of a byte each, for one SIMD target: included once per target.
+// Stores numbers as codes of a byte each, for one SIMD target: included once per target.
 #if defined(PREFIXD_KERNELS_STORE_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_STORE_CODES_INL_H_
 #undef PREFIXD_KERNELS_STORE_CODES_INL_H_
@@ -19,8 +19,7 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 inline constexpr size_t kLanes = hn::MaxLanes(DF());
 
-// Vectors of codes, saturated to a byte each: to uint8_t, of which a negative one becomes 0, but at
-// most `most`.
+// Store vectors of codes as a uint8_t each: a negative code as 0, one above `most` as `most`.
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
 // Packing works within blocks of 16 bytes; one permutation puts the vectors in order.
 HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t most, uint8_t* to) {
@@ -53,7 +52,7 @@ HWY_INLINE void StoreUnsignedQuad(VI a, VI b, VI c, VI d, uint8_t most, uint8_t*
 #endif
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
-// a and c hold the even elements of 32, b and d the odd ones.
+// a and b hold the even and the odd elements of the first 32, c and d those of the second 32.
 HWY_INLINE void StoreUnsignedPairs(VI a, VI b, VI c, VI d, uint8_t most, uint8_t* to) {
   alignas(64) static constexpr uint8_t kOrder[64] = {
       0,  4,  1,  5,  2,  6,  3,  7,  16, 20, 17, 21, 18, 22, 19, 23, 32, 36, 33, 37, 34, 38,
@@ -67,8 +66,8 @@ HWY_INLINE void StoreUnsignedPairs(VI a, VI b, VI c, VI d, uint8_t most, uint8_t
 }
 #endif
 
-// The nearest whole numbers, ties to even, of values far below 2^31; NaN and infinities give 0 or
-// less.
+// Returns the nearest integers, ties to even, of values far below 2^31; NaN and infinities give 0
+// or less.
 HWY_INLINE VI NearestOfSmall(VF value) {
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
   return VI{_mm512_cvtps_epi32(value.raw)};

@@ -45,7 +45,7 @@ std::byte* NextLine(std::byte* memory) {
   return memory + (kLine - address % kLine) % kLine;
 }
 
-// Zeros where units have padding.
+// Allocates `bytes` bytes, zeroed if units have padding.
 std::unique_ptr<std::byte[]> MemoryFor(const quant::UnitShape& shape, size_t bytes) {
   const quant::UnitLayout layout = quant::LayoutOf(shape);
   const bool padded =

@@ -1,5 +1,5 @@
-// Results past the caches: a unit is built in memory of its own, small enough for the caches next
-// to the core, and leaves it in whole cache lines while the next one is built. Internal to
+// Writes results past the caches: a unit is built in memory of its own, small enough for the caches
+// next to the core, and leaves it in whole cache lines while the next unit is built. Internal to
 // kernels/.
 #pragma once
 #include <cstddef>
@@ -11,20 +11,20 @@
 
 namespace prefixd::kernels {
 
-// What is on its way.
+// Bytes that are still to be sent.
 struct PendingLines {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   size_t bytes = 0;
 };
 
-// Sends them all: past the caches where both ends are aligned to lines, else through them. Asks for
-// as many bytes at `next` meanwhile, if any. Visible to other threads after FinishStream().
+// Sends all of `lines`: past the caches if both ends are aligned to lines, asking for as many bytes
+// at `next` (if any) meanwhile; else through them. Visible to other threads after FinishStream().
 void Send(PendingLines* lines, const std::byte* next = nullptr);
 void FinishStream();
 
-// What memory does while a unit is built: it takes lines of the last one and brings those of the
-// next one, evenly between the pieces of the work: as many a piece as the unit before had time for.
+// What memory does while a unit is built: it takes lines of the last unit and brings lines of the
+// next one, evenly between the pieces of work, as many a piece as the unit before had time for.
 struct LinesBeside {
   PendingLines* sent = nullptr;
   const std::byte* asked = nullptr;  // null: none
@@ -44,11 +44,11 @@ class UnitOutput {
   UnitOutput(const UnitOutput&) = delete;
   UnitOutput& operator=(const UnitOutput&) = delete;
 
-  // Where to write the unit that belongs at `unit`.
+  // Returns where to write the unit that belongs at `unit`.
   std::byte* Begin(std::byte* unit) const { return building_ == nullptr ? unit : building_; }
   void End(std::byte* unit);
-  // The last unit that ended. Whoever builds the next may send lines of it in between (WriteLine of
-  // stream_line-inl.h); the rest is sent when that one ends.
+  // The last unit that ended. The builder of the next unit may send lines of it in between
+  // (WriteLine of stream_line-inl.h); End() of the next unit sends the rest.
   PendingLines* pending() { return &pending_; }
 
  private:

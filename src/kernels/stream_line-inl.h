@@ -1,4 +1,4 @@
-// One cache line past the caches, for one SIMD target: included once per target.
+// Writes one cache line past the caches, for one SIMD target: included once per target.
 #if defined(PREFIXD_KERNELS_STREAM_LINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_STREAM_LINE_INL_H_
 #undef PREFIXD_KERNELS_STREAM_LINE_INL_H_
@@ -24,7 +24,7 @@ HWY_INLINE bool LinesAreAligned(const PendingLines& lines) {
   return (ends | lines.bytes) % kLineBytes == 0;
 }
 
-// Requires: LinesAreAligned, one is left.
+// Requires: LinesAreAligned, at least one line is left.
 HWY_INLINE void WriteLine(PendingLines* lines) {
   const hwy::HWY_NAMESPACE::CappedTag<uint8_t, kLineBytes> d;
   const auto* from = reinterpret_cast<const uint8_t*>(lines->from);
@@ -37,7 +37,7 @@ HWY_INLINE void WriteLine(PendingLines* lines) {
   lines->bytes -= kLineBytes;
 }
 
-// Between two pieces of the work. Null: there is nothing to do.
+// Called between two pieces of the work: sends and asks for lines. Null: does nothing.
 class SendBeside {
  public:
   explicit HWY_INLINE SendBeside(LinesBeside* lines) : lines_(lines) {}

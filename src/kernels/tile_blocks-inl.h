@@ -20,8 +20,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Vectors are blocks of 16 bytes that are worked on alike: a block a token, or one of four tokens.
-// Of as many blocks as the target has; what is left over at an end goes with one.
+// A vector is blocks of 16 bytes that are worked on alike: one for each token, or each four tokens.
+// It has as many blocks as the target allows; the rest at an end goes in vectors of one block.
 using DBlocks = hn::CappedTag<uint8_t, 64>;
 
 template <class D>
@@ -56,13 +56,13 @@ template <class D>
 HWY_INLINE void StoreBytes(D d, hn::Vec<D> bytes, std::byte* to) {
   hn::StoreU(bytes, d, reinterpret_cast<uint8_t*>(to));
 }
-// The same order of bytes in every block.
+// Reorders the bytes of every block alike.
 template <class D>
 HWY_INLINE hn::Vec<D> Reorder(D d, hn::Vec<D> blocks, const uint8_t* order) {
   return hn::TableLookupBytes(blocks, hn::LoadDup128(d, order));
 }
 
-// Four vectors: the rows of a matrix of words in every block, and of other things below.
+// Four vectors. In TransposeWords they are the rows of a matrix of words in every block.
 template <class D>
 struct Quad {
   hn::Vec<D> a, b, c, d;
@@ -84,7 +84,7 @@ HWY_INLINE Quad<D> TransposeWords(D d8, const Quad<D>& rows) {
           hn::BitCast(d8, hn::InterleaveUpper(d64, ab_high, cd_high))};
 }
 
-// Rows of 16 bytes, one a token, to 16 words of four tokens.
+// Turns rows of 16 bytes, one for each token, into 16 words of four tokens.
 template <class D>
 HWY_INLINE Quad<D> ZipTokens(D d8, const Quad<D>& rows) {
   const hn::Repartition<uint16_t, D> d16;
@@ -98,7 +98,7 @@ HWY_INLINE Quad<D> ZipTokens(D d8, const Quad<D>& rows) {
           hn::BitCast(d8, hn::InterleaveUpper(d16, ab_high, cd_high))};
 }
 
-// The other way: bytes of a token side by side in every vector, then words of a token in one.
+// The reverse: brings a token's bytes side by side in every vector, then its words into one.
 template <class D>
 HWY_INLINE Quad<D> UnzipTokens(D d, const Quad<D>& words) {
   alignas(16) static constexpr uint8_t kOrder[16] = {0, 4, 8,  12, 1, 5, 9,  13,
@@ -107,7 +107,7 @@ HWY_INLINE Quad<D> UnzipTokens(D d, const Quad<D>& words) {
                             Reorder(d, words.c, kOrder), Reorder(d, words.d, kOrder)});
 }
 
-// A run of 64 bytes is a block of each of four vectors; runs stand `pitch` bytes apart.
+// A run of 64 bytes is one block of each of four vectors. Runs stand `pitch` bytes apart.
 template <class D>
 HWY_INLINE Quad<D> TransposeBlocks(D d, const Quad<D>& v) {
   static_assert(kBlocksOf<D> == 4);
@@ -146,7 +146,7 @@ HWY_INLINE Quad<D> LoadRuns(D d, const std::byte* from, size_t pitch) {
   }
 }
 
-// Where the words of the step's first slot stand in tiled K, and from a word to the next.
+// Where the words of the step's first slot stand in tiled K; `pitch`: bytes from word to word.
 struct KeyPlace {
   HWY_INLINE explicit KeyPlace(const UnitStep& step) {
     const size_t first = step.first / quant::kTileSlots * quant::kTileSlots;
@@ -157,20 +157,20 @@ struct KeyPlace {
   }
   size_t pitch, offset;
 };
-// The words of a Row's channels, four tokens a block, as 16 bytes of each token: `tile` is the
-// first token's, `pitch`: bytes from a word to the next.
+// Loads the words of a Row's channels, four tokens a block, and turns them into 16 bytes of each
+// token. `tile` is the first token's word, `pitch` the bytes from a word to the next.
 template <class Row, class D>
 HWY_INLINE Quad<D> LoadKeyQuad(D d, const std::byte* tile, size_t pitch) {
   const auto word = [&](size_t i) HWY_ATTR { return LoadBytes(d, tile + Row::kWords[i] * pitch); };
   return TransposeWords(d, Quad<D>{word(0), word(1), word(2), word(3)});
 }
 
-// What stands in a row of one token, as 16 bytes of tiled K (four words: the i-th one is word
-// kWords[i] of the channels) and of tiled V, and back.
-// `row` + At(c) is where channel c begins. 16 bytes hold kChannels channels. A block a token, whose
-// rows are `stride` bytes apart. KeyBytes: what PutKey stores.
+// Row classes turn a row of one token into 16 bytes of tiled K (four words: the i-th is word
+// kWords[i] of the channels) or of tiled V, and back. Channel c begins at `row` + At(c). 16 bytes
+// hold kChannels channels. Vectors have one block for each token; the tokens' rows are `stride`
+// bytes apart. KeyBytes returns what PutKey stores.
 
-// Codes of a byte each; MLX's rows of 8 bits are no different.
+// Rows with a byte for each code of kBits bits. MLX's 8-bit rows are the same.
 template <int kBits>
 struct ByteRow;
 template <>
@@ -223,7 +223,7 @@ struct ByteRow<4> {
     StoreBlocks(d, HighNibbles(bytes), to + 16, stride);
   }
 
-  // Words of K from the codes of 16 channels and of the 16 after them, and back.
+  // KeyOf makes words of K from codes of 16 channels and the next 16. FirstOf and SecondOf undo it.
   template <class D>
   static HWY_INLINE hn::Vec<D> KeyOf(D d, hn::Vec<D> first, hn::Vec<D> second) {
     const hn::Repartition<uint64_t, D> d64;
@@ -243,8 +243,8 @@ struct ByteRow<4> {
   }
 
  private:
-  // Of every eight bytes below 16 a word, the last four in the high nibbles; a block's two words in
-  // its lower half.
+  // Joins every eight bytes, each below 16, to a word with the last four in the high nibbles. A
+  // block's two words come into its lower half.
   template <class D>
   static HWY_INLINE hn::Vec<hn::Repartition<uint64_t, D>> JoinPairs(D d, hn::Vec<D> bytes) {
     alignas(16) static constexpr uint8_t kEvenWords[16] = {0, 1, 2, 3, 8, 9, 10, 11,
@@ -290,7 +290,7 @@ struct NibbleRow {
   }
 
  private:
-  // The bits of `mask` and those kShift above them change places in every word.
+  // Swaps the bits of `mask` and those kShift above them in every word.
   template <int kShift, class D>
   static HWY_INLINE hn::Vec<D> Swap(D d, hn::Vec<D> bytes, uint32_t mask) {
     const hn::Repartition<uint32_t, D> d32;
@@ -331,8 +331,8 @@ struct NibbleBlocks {
   }
 
  private:
-  // Of every eight bytes the first four keep their low nibbles and the last four their high ones:
-  // the others change places, crosswise. Its own inverse.
+  // Of every eight bytes the first four keep their low nibbles and the last four their high
+  // nibbles; the other nibbles change places, crosswise. It is its own inverse.
   template <class D>
   static HWY_INLINE hn::Vec<D> Pair(D d, hn::Vec<D> bytes) {
     const hn::Repartition<uint32_t, D> d32;

@@ -22,12 +22,12 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 using DI16 = hn::Rebind<int16_t, DF>;
 
-// A product of 17 bits, to the nearest integer; anything for others.
+// Returns a * b as the nearest integer if it has at most 17 bits, else garbage.
 HWY_INLINE VI RoundedProduct(VF a, VF b) {
   const VF magic = hn::Set(DF(), 0x1.8p23f);  // a sum of this size has no bits for a fraction
   return hn::Sub(hn::BitCast(DI(), hn::MulAdd(a, b, magic)), hn::BitCast(DI(), magic));
 }
-// The larger size; NaN where both are.
+// Returns the larger magnitude; NaN where both are NaN.
 HWY_INLINE VF LargerSize(VF a, VF b) { return VF{_mm512_range_ps(a.raw, b.raw, 0b1011)}; }
 
 // 2^x for any x: relative error below 3e-6, 2^-inf is 0, NaN stays NaN.
@@ -62,12 +62,12 @@ struct TileRow64 {
     hn::StoreU(v2, df, to + 2 * kLanes);
     hn::StoreU(v3, df, to + 3 * kLanes);
   }
-  // One vector, whose lanes are still to be added.
+  // Return one vector whose lanes are still to be combined.
   HWY_INLINE VF SumAcross() const { return hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)); }
   HWY_INLINE VF MaxAcross() const { return hn::Max(hn::Max(v0, v1), hn::Max(v2, v3)); }
-  // Of sizes.
+  // Returns the largest magnitudes, in one vector.
   HWY_INLINE VF LargestAcross() const { return LargerSize(LargerSize(v0, v1), LargerSize(v2, v3)); }
-  // The numbers of `tokens`, `other` for the rest.
+  // Returns the numbers of `tokens`, and `other` for the rest.
   HWY_INLINE TileRow64 Of(TileTokens tokens, float other) const {
     if (tokens == kAllTokens) return *this;
     const VF rest = hn::Set(DF(), other);
@@ -90,7 +90,7 @@ struct TileRow64 {
   HWY_INLINE TileRow64 Capped(float cap) const {
     return TileRow64{Tanh(v0), Tanh(v1), Tanh(v2), Tanh(v3)}.Times(Fill(cap));
   }
-  // One vector: `start` and the products, whose lanes are still to be added.
+  // Returns `start` plus the products: one vector whose lanes are still to be added.
   HWY_INLINE VF SumOfProducts(const TileRow64& by, VF start) const {
     const VF early = hn::MulAdd(v1, by.v1, hn::MulAdd(v0, by.v0, start));
     return hn::Add(early, hn::MulAdd(v3, by.v3, hn::Mul(v2, by.v2)));
@@ -107,7 +107,7 @@ struct TileRow64 {
   }
 };
 
-// The lanes of each of some vectors joined to one: lane r is that of lanes[16 r ...].
+// Joins the lanes of each of some vectors to one number: lane r is that of lanes[16 r ...].
 template <class Join>
 class JoinedRows {
  public:
@@ -118,7 +118,7 @@ class JoinedRows {
     const __m512 joined = Unpacked(even, odd);
     return VF{_mm512_shuffle_f32x4(joined, joined, 0xd8)};
   }
-  // Lanes 8 ... 15 of the result are some of the others.
+  // Lanes 8 ... 15 of the result repeat others.
   static HWY_INLINE VF Of8(const float* lanes) {
     const auto halves = [&](size_t i) HWY_ATTR { return Halves(lanes, i, i + 4); };
     const __m512 pairs = Unpacked(Quarters(halves(0), halves(1)), Quarters(halves(2), halves(3)));
@@ -128,17 +128,17 @@ class JoinedRows {
   }
 
  private:
-  // Quarters of vectors: (first 0 and 2, first 1 and 3, second 0 and 2, second 1 and 3).
+  // Joins quarters of vectors: (first 0 and 2, first 1 and 3, second 0 and 2, second 1 and 3).
   static HWY_INLINE __m512 Halves(const float* lanes, size_t first, size_t second) {
     const __m512 a = _mm512_loadu_ps(lanes + 16 * first);
     const __m512 b = _mm512_loadu_ps(lanes + 16 * second);
     return Join::Two(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
   }
-  // Of (a, a, b, b) and (c, c, d, d): (a, b, c, d).
+  // Joins (a, a, b, b) and (c, c, d, d) to (a, b, c, d).
   static HWY_INLINE __m512 Quarters(__m512 a, __m512 b) {
     return Join::Two(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   }
-  // Of each quarter's 4 lanes 2, in turns with those of the other.
+  // Joins each quarter's 4 lanes to 2, which alternate with those of the other vector.
   static HWY_INLINE __m512 Unpacked(__m512 a, __m512 b) {
     return Join::Two(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   }

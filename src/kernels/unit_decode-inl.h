@@ -1,5 +1,5 @@
-// Codes of a byte each, scales and biases to elements of an engine's tensor, for one SIMD target:
-// included once per target. Byte-identical with quant/codec.h.
+// Turns codes of a byte each, scales and biases into elements of an engine's tensor, for one SIMD
+// target: included once per target. Byte-identical with quant/codec.h.
 #if defined(PREFIXD_KERNELS_UNIT_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_UNIT_DECODE_INL_H_
 #undef PREFIXD_KERNELS_UNIT_DECODE_INL_H_
@@ -40,10 +40,10 @@ struct RoundToF16 {
 
 // --- where elements go
 
-// Two vectors of elements at a time: a store past the caches writes whole cache lines where vectors
-// have half of one in 16-bit elements, since a half may leave the core as a line of its own.
+// Elements are stored two vectors at a time. A vector of 16-bit elements may be half a cache line,
+// and a half that is stored past the caches may leave the core as a line of its own.
 
-// kStream: past the caches; requires that `to` is aligned to two vectors of its elements.
+// kStream: stores past the caches; `to` must then be aligned to two vectors of its elements.
 template <bool kStream, class D>
 HWY_INLINE void StoreOrStream(hn::Vec<D> elements, D d, std::byte* to) {
   auto* const at = reinterpret_cast<hn::TFromD<D>*>(to);
@@ -96,7 +96,7 @@ struct StoreBf16s {
 
 // --- what codes mean
 
-// MLX, and q4_1 and q5_1 with RoundToFloat. What Elements rounds alike is left to them.
+// MLX, and q4_1 and q5_1 with RoundToFloat. Elements does the last rounding if it rounds alike.
 template <class Round, class Elements>
 struct AffineDecoder {
   using LastRound =
@@ -122,8 +122,8 @@ struct SignedDecoder {
   }
 };
 
-// What is read after this step, asked for while it is computed, evenly: writes past the caches
-// leave the core few places to wait for reads.
+// Bytes that are read after this step. They are asked for evenly while the step is computed: writes
+// past the caches leave the core few places to wait for reads.
 struct NextBytes {
   const std::byte* first = nullptr;
   size_t count = 0;
@@ -135,7 +135,7 @@ struct MutableElementRows {
   NextBytes next = {};
 };
 
-// scales, biases: [count][groups]; biases may be null when the codec has none.
+// scales, biases: [count][groups]; biases are read even if the codec has none.
 struct StepFloats {
   const float* scales = nullptr;
   const float* biases = nullptr;
@@ -198,7 +198,7 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
   }
 }
 
-// Where a vector of elements goes.
+// How elements are written.
 struct ElementOutput {
   quant::Dtype dtype = quant::Dtype::kF32;
   bool stream = false;  // past the caches: every row is aligned to pairs of vectors

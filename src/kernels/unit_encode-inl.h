@@ -1,4 +1,4 @@
-// Floats to codes of a byte each, scales and biases, for one SIMD target: included once per target.
+// Encodes floats as byte codes, scales and biases, for one SIMD target: included once per target.
 #if defined(PREFIXD_KERNELS_UNIT_ENCODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_UNIT_ENCODE_INL_H_
 #undef PREFIXD_KERNELS_UNIT_ENCODE_INL_H_
@@ -61,8 +61,8 @@ class StepEncoder {
   }
 
  private:
-  // Groups that are fitted one vector after the other, then encoded: a fit is four divisions, each
-  // of which waits for the one before; those of several vectors pass that time side by side.
+  // Groups that are fitted one vector after the other, then encoded. A fit is four divisions, each
+  // of which waits for the one before; divisions of several vectors run side by side.
   static constexpr size_t kBatchGroups = 64;
   struct Batch {
     size_t count;
@@ -74,7 +74,7 @@ class StepEncoder {
     bool divides;  // a group has no inverse
   };
 
-  // The step's groups from `begin` on.
+  // Finds the step's groups from `begin` on in the tensor.
   HWY_INLINE void Locate(size_t begin, Batch* batch) const {
     const size_t bytes = size_ * Elements::kBytes;
     const std::byte* row = rows_.first + begin / groups_ * rows_.stride;
@@ -107,11 +107,11 @@ class StepEncoder {
     if (!hn::AllFalse(df, hn::Eq(fit.inverse, hn::Zero(df)))) batch->divides = true;
   }
 
-  // kSize: of groups, where the compiler is to know it, else 0.
+  // kSize: elements of a group if the compiler is to know it, else 0.
   template <size_t kSize>
   HWY_NOINLINE HWY_ATTR void Encode(const Batch& batch, uint8_t* codes,
                                     PendingLines* pending) const {
-    // Copies: codes are bytes, which could be anything's that is not the compiler's own.
+    // Local copies: stores of codes, which are bytes, could change anything else.
     const Encoder encoder = encoder_;
     const size_t size = kSize == 0 ? size_ : kSize, count = batch.count;
     const bool divides = batch.divides;
@@ -124,7 +124,7 @@ class StepEncoder {
                                         {batch.factors + g, batch.offsets + g, batch.inverses + g,
                                          batch.inverse_rests + g, divides},
                                         codes);
-      // As fast as codes are made, and a little faster.
+      // Sends lines as fast as codes are made, and a little faster.
       for (size_t i = 0; i <= size / kLineBytes && sends && lines.bytes > 0; ++i) {
         WriteLine(&lines);
       }

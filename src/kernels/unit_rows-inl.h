@@ -1,5 +1,5 @@
-// Packed rows of MLX and ggml to codes of a byte each and back, for one SIMD target: included once
-// per target.
+// Converts packed rows of MLX and ggml to codes of a byte each and back, for one SIMD target:
+// included once per target.
 #if defined(PREFIXD_KERNELS_UNIT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_UNIT_ROWS_INL_H_
 #undef PREFIXD_KERNELS_UNIT_ROWS_INL_H_
@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Fixed, since words and blocks are made of 16 bytes.
+// Vectors of fixed size, since words and blocks are made of 16 bytes.
 using D8 = hn::Full128<uint8_t>;
 using D16 = hn::Full128<uint16_t>;
 using D32 = hn::Full128<uint32_t>;
@@ -36,7 +36,7 @@ HWY_INLINE void Store16(V8 bytes, uint8_t* to) { hn::StoreU(bytes, D8(), to); }
 HWY_INLINE void Store16(V8 bytes, std::byte* to) {
   hn::StoreU(bytes, D8(), reinterpret_cast<uint8_t*>(to));
 }
-template <class V>  // of bytes, of any number
+template <class V>  // a vector of any number of bytes
 HWY_INLINE V LowNibbles(V bytes) {
   return hn::And(bytes, hn::Set(hn::DFromV<V>(), 15));
 }
@@ -54,7 +54,7 @@ HWY_INLINE V JoinNibbles(V low, V high) {
   return hn::Or(low, hn::BitCast(d, hn::ShiftLeft<4>(hn::BitCast(d16, high))));
 }
 
-// Of every two neighbours a byte, the first in its low nibble. Requires: every byte is below 16.
+// Joins two neighbours to a byte, the first in its low nibble. Requires: every byte is below 16.
 HWY_INLINE V8 JoinNeighbours(V8 first, V8 second) {
   const auto join = [](V8 bytes) HWY_ATTR {
     const auto wide = hn::BitCast(D16(), bytes);
@@ -63,7 +63,7 @@ HWY_INLINE V8 JoinNeighbours(V8 first, V8 second) {
   return hn::ConcatEven(D8(), join(second), join(first));
 }
 
-// MLX's 4 bits: element 2i in the low nibble of byte i, 2i + 1 in the high one. 32 at a time.
+// MLX's 4 bits, 32 codes at a time: code 2i is in the low nibble of byte i, 2i + 1 in the high one.
 HWY_INLINE void UnpackNibbles(const std::byte* from, size_t count, uint8_t* codes) {
   for (size_t i = 0; i < count; i += 32) {
     const V8 both = Load16(from + i / 2);
@@ -97,7 +97,7 @@ HWY_INLINE void PackCodes(uint8_t bits, const uint8_t* codes, size_t count, std:
   StoreAffineCodes(bits, codes, count, to);
 }
 
-// ggml's codes of one block: bytes, or split halves with the fifth bits before them.
+// Codes of a ggml block: bytes, or nibbles (the first half low) with the fifth bits before them.
 HWY_INLINE void UnpackBlock(uint8_t bits, const std::byte* from, uint8_t* codes) {
   if (bits == 8) {
     std::memcpy(codes, from, 32);
@@ -125,7 +125,7 @@ HWY_INLINE void PackBlock(uint8_t bits, const uint8_t* codes, std::byte* to) {
           to + (bits == 5 ? 4 : 0));
 }
 
-// Where a ggml block keeps its codes.
+// Returns the number of bytes before the codes of a ggml block.
 HWY_INLINE size_t BlockHead(const UnitStep& step) { return step.has_biases() ? 4 : 2; }
 
 HWY_INLINE void LoadBlocks(const UnitStep& step, const std::byte* block, uint8_t* codes,
@@ -149,7 +149,7 @@ HWY_INLINE void StoreBlocks(const UnitStep& step, const uint8_t* codes, const st
   }
 }
 
-// Packed rows to parts.
+// Converts packed rows to parts.
 inline HWY_ATTR void LoadRows(const UnitStep& step, const ConstStepRows& from, const Parts& to) {
   const quant::TensorFormat& format = step.shape.format;
   const size_t dim = step.shape.dim, parameters = step.groups() * step.scale_bytes();

@@ -1,5 +1,5 @@
-// A few tokens of one unit on their way: between floats, packed rows and units stands one form, a
-// byte a code. Internal to kernels/.
+// A few tokens of one unit on their way between floats, packed rows and units. The form in between
+// has a byte for each code. Internal to kernels/.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace prefixd::kernels {
 
-// Each unit of a run.
+// Returns the shape of each unit of a run.
 inline quant::UnitShape ShapeOf(const quant::TensorFormat& format, const UnitRun& run) {
   return {.format = format, .side = run.side, .dim = run.dim, .page_tokens = run.page_tokens};
 }
@@ -55,7 +55,7 @@ struct BasicStepRows {
 using StepRows = BasicStepRows<std::byte>;
 using ConstStepRows = BasicStepRows<const std::byte>;
 
-// Where the step's tokens stand in a unit of layout rows, which are `row` bytes each.
+// Returns where the step's tokens stand in a unit of layout rows, which are `row` bytes each.
 template <typename Byte>
 BasicStepRows<Byte> RowsInUnit(const UnitStep& step, const quant::RowBytes& row, Byte* unit) {
   BasicStepRows<Byte> rows;
@@ -101,7 +101,7 @@ class StepMemory {
   const std::unique_ptr<std::byte[]> memory_;
 };
 
-// The tokens of a run as steps of `unit`: calls visit(step, index of its first token in the run).
+// Cuts a run into steps of `unit`: calls visit(step, index of the step's first token in the run).
 template <typename Visit>
 void ForEachStep(const UnitStep& unit, uint32_t first_token, uint32_t tokens, const Visit& visit) {
   UnitStep step = unit;

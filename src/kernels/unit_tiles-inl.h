@@ -1,4 +1,4 @@
-// Tiled units from codes of a byte each and from packed rows, and back, for one SIMD target:
+// Converts codes of a byte each and packed rows to tiled units and back, for one SIMD target:
 // included once per target. quant/tiled.h is the definition.
 #if defined(PREFIXD_KERNELS_UNIT_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_UNIT_TILES_INL_H_
@@ -23,8 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Called between pieces of the work, of about 1 KiB each, for whoever has something to do beside
-// it.
+// A `Beside` is called between pieces of the work, of about 1 KiB each. This one does nothing.
 struct NothingBeside {
   HWY_INLINE void operator()() const {}
 };
@@ -36,8 +35,8 @@ struct CodeRows {
   size_t stride;
 };
 
-// K: tile[word of the token][slot of the step]; `pitch`: bytes from a word to the next. Four tokens
-// a block from `*t` on, as long as there are enough.
+// K is tile[word of the token][slot of the step]; `pitch` is the bytes from a word to the next.
+// Store and load four tokens a block from `*t` on, as long as there are enough, and advance `*t`.
 template <class D, class Row>
 HWY_INLINE void StoreKeyTokens(D d, const std::byte* rows, size_t stride, size_t count,
                                std::byte* tile, size_t pitch, size_t* t) {
@@ -116,7 +115,7 @@ class ValueTile {
         quad_bytes_(step.shape.format.group_size / Row::kChannels * 64),
         group_bytes_(step.layout.slots / 4 * quad_bytes_) {}
 
-  // The rows of four tokens a block from slot 4 * quad of `words` on.
+  // Store and load the rows of four tokens a block, from slot 4 * quad of `words` on.
   template <class D, class Beside>
   HWY_INLINE void StoreQuads(D d, const std::byte* rows, size_t stride, size_t quad,
                              std::byte* words, const Beside& beside) const {
@@ -143,7 +142,7 @@ class ValueTile {
     });
   }
 
-  // One token of four: a byte of every word.
+  // Store and load one token of four: a byte of every word.
   HWY_INLINE void StoreToken(const std::byte* row, size_t slot, std::byte* words) const {
     ForEachRun(slot / 4, [&](size_t at, size_t offset) HWY_ATTR {
       alignas(16) std::byte bytes[16];
@@ -177,7 +176,7 @@ class ValueTile {
   const size_t dim_, quad_bytes_, group_bytes_;
 };
 
-// How many tokens go together from `slot` on: four a block of as many blocks as the target has,
+// Returns how many tokens go together from `slot` on: four for each block of the target's vectors,
 // four, or one.
 HWY_INLINE size_t TokensTogether(size_t slot, size_t end) {
   if (slot % 4 != 0 || end - slot < 4) return 1;
@@ -237,7 +236,7 @@ HWY_INLINE void LoadTileCodes(const UnitStep& step, const Row& row, const std::b
   LoadKeys(step, row, unit + place.offset, place.pitch, codes, beside);
 }
 
-// Parameters that stand `token` and `group` bytes from one another, to and from [group][slot].
+// Scales or biases of rows, copied to and from [group][slot]. `token`, `group`: strides in bytes.
 template <typename Byte>
 struct ParameterRows {
   Byte* first;
@@ -268,8 +267,8 @@ HWY_INLINE void LoadParameters(const UnitStep& step, const std::byte* from,
   }
 }
 
-// The commonest: two groups a token, of 16 bits, tokens side by side. `second`: from the first
-// group's column to the second's.
+// The most common case: two groups a token, of 16 bits, tokens side by side. `second` is the number
+// of elements from the first group's column to the second's.
 using DParameters = hn::ScalableTag<uint16_t>;
 HWY_INLINE void StoreParameterPairs(const uint16_t* from, size_t count, size_t second,
                                     uint16_t* to) {
@@ -304,7 +303,7 @@ HWY_INLINE bool ArePairs(const UnitStep& step, const ParameterRows<Byte>& rows) 
          reinterpret_cast<uintptr_t>(rows.first) % 2 == 0;
 }
 
-// In front of codes, at least two bytes of them: words of which a half is kept.
+// Parameters in front of at least two bytes of codes: loads words and keeps half of each.
 HWY_INLINE void StoreParametersOfBlocks(const UnitStep& step, ParameterRows<const std::byte> from,
                                         uint16_t* to) {
   const DI di;
@@ -335,8 +334,8 @@ HWY_INLINE void LoadParametersOfBlocks(const UnitStep& step, const uint16_t* fro
   }
 }
 
-// Of scales and of biases, where the format has them. By reference: a copy on the stack would be
-// read in other pieces than it was written in, which waits for every store before.
+// Stores scales and, if the format has them, biases. Takes them by reference: a copy on the stack
+// would be read in other pieces than it was written in, which waits for every store before.
 HWY_INLINE void StoreAllParameters(const UnitStep& step,
                                    const ParameterRows<const std::byte>& scales,
                                    const ParameterRows<const std::byte>& biases, std::byte* unit) {
@@ -398,7 +397,7 @@ inline HWY_ATTR void LoadTiles(const UnitStep& step, const std::byte* unit, cons
 
 // --- packed rows
 
-// Calls visit(the kind of row) for formats that have tiled.
+// Calls visit(the kind of row) for formats that have a tiled layout.
 template <class Visit>
 HWY_INLINE void WithRow(const quant::TensorFormat& format, const Visit& visit) {
   const bool nibbles = format.bits == 4;

@@ -1,13 +1,14 @@
-// MLX modes "mxfp4", "mxfp8" and "nvfp4": small floats, and a scale for each group that is a float
-// of a byte.
+// MLX modes "mxfp4", "mxfp8" and "nvfp4": codes that are small floats, and for each group a scale
+// that is a one-byte float.
 //
-// Encoding follows MLX's CPU backend for float32 input at the commit that src/README.md names: an
-// e8m0 scale is rounded to the nearest exponent (later versions take the ceiling), a tie of e2m1
-// goes to the smaller magnitude (its argmin takes the first of two nearest), what rounds to zero is
-// +0; e4m3 rounds to nearest even and keeps the sign of zero. MLX's GPU kernels round ties of e2m1
-// to even. Two groups that MLX's CPU gets wrong are encoded sensibly: below 6 * 2^-127 its e8m0
-// byte wraps around, here it is 0; and values of more than 2^24 scales, which its argmin takes for
-// 0, saturate. What another version or backend wrote decodes the same.
+// Encoding follows MLX's CPU backend for float32 input at the commit that src/README.md names. An
+// e8m0 scale is rounded to the nearest exponent (later versions take the ceiling). A tie of e2m1
+// goes to the smaller magnitude (MLX's argmin takes the first of the two nearest), and what rounds
+// to zero is +0. e4m3 rounds to nearest even and keeps the sign of zero. MLX's GPU kernels round
+// ties of e2m1 to even. Two cases that MLX's CPU backend gets wrong are encoded sensibly: a group
+// below 6 * 2^-127 gets the e8m0 byte 0 (MLX's wraps around), and values of more than 2^24 scales
+// saturate (MLX's argmin takes them for 0). Bytes that another version or backend wrote decode the
+// same.
 //
 // Decoding is exact: a float holds every product of a code and a scale.
 #include <bit>
@@ -44,7 +45,7 @@ float E4m3ToFloat(uint32_t code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// Saturates at 448; NaN does too.
+// Saturates at 448, also for NaN.
 uint32_t FloatToE4m3(float value) {
   const uint32_t sign = std::signbit(value) ? 0x80 : 0;
   float magnitude = std::fabs(value);
@@ -61,7 +62,7 @@ float E8m0ToFloat(uint32_t code) {
   return std::ldexp(1.0f, static_cast<int>(code) - 127);
 }
 
-// The nearest power of two by its logarithm, which may be below the value. 0 becomes 1.
+// Rounds to the power of two nearest by logarithm, which may be below the value. 0 becomes 1.
 uint32_t FloatToE8m0(float value) {
   if (!(value > 0)) return 127;
   int exponent = 0;

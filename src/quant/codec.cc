@@ -5,7 +5,7 @@
 namespace prefixd::quant {
 namespace {
 
-// The same arithmetic for both constnesses of a unit.
+// One function for const and mutable units.
 template <typename Place, typename Byte>
 Place PlaceOf(Byte* unit, const UnitLayout& layout, const RowBytes& row, uint32_t token) {
   Place place;

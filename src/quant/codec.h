@@ -1,10 +1,10 @@
 // Scalar reference codecs: the definition of every stored byte, checked against the golden vectors
-// of MLX and ggml. kernels/ does the same faster and is compared with these.
+// of MLX and ggml. kernels/ computes the same faster and is compared with these.
 //
-// Pure functions, thread-safe. NaN and infinity are not looked for: a group that holds one
+// Pure functions, thread-safe. They do not look for NaN and infinity: a group that holds one
 // dequantizes to NaN or garbage within that group and no further.
 //
-// Every float operation rounds by itself: build with -ffp-contract=off, since a fused multiply-add
+// Every float operation rounds separately: build with -ffp-contract=off, since a fused multiply-add
 // gives other bytes.
 #pragma once
 #include <cstddef>
@@ -36,17 +36,17 @@ struct ConstRowPlace {
   const std::byte* scales = nullptr;
   const std::byte* biases = nullptr;
 };
-// Of a unit in layout rows. Requires: format.layout is kRows.
+// Returns the place of one token's row in a unit. Requires: format.layout is kRows.
 RowPlace RowOf(std::byte* unit, const UnitLayout& layout, const TensorFormat& format, uint32_t dim,
                uint32_t token);
 ConstRowPlace RowOf(const std::byte* unit, const UnitLayout& layout, const TensorFormat& format,
                     uint32_t dim, uint32_t token);
 
-// row: [dim] floats (f16 and bf16 input is widened first, which is exact).
-// Requires: Validate(format, row.size()) is OK; the layout is not looked at.
+// `row` has dim floats. f16 and bf16 input is widened first, which is exact. Ignores the layout.
+// Requires: Validate(format, row.size()) is OK.
 void QuantizeRow(const TensorFormat& format, std::span<const float> row, RowPlace to);
-// Values as MLX's CPU and ggml's to_float give them: two roundings in `dtype` for MLX f16 and bf16,
-// then widened to float.
+// Writes the values that MLX's CPU backend and ggml's to_float give. For MLX f16 and bf16 these are
+// rounded twice in `dtype`, then widened to float.
 void DequantizeRow(const TensorFormat& format, ConstRowPlace from, std::span<float> row);
 
 }  // namespace prefixd::quant

@@ -77,7 +77,7 @@ uint32_t Number(Enum value) {
   return static_cast<uint32_t>(value);
 }
 
-// A field that follows from the others: one format has one spelling.
+// Checks a field that the other fields determine, so that one format has one spelling.
 absl::Status RequireField(const TensorFormat& format, const char* field, uint32_t seen,
                           uint32_t wanted) {
   if (seen == wanted) return absl::OkStatus();
@@ -127,7 +127,7 @@ absl::Status ValidateMlx(const TensorFormat& format) {
   return absl::OkStatus();
 }
 
-// What `format` should be, given the fields that its codec leaves free.
+// Returns what `format` must be, given the fields that its codec leaves free.
 TensorFormat Respelled(const TensorFormat& format) {
   if (format.codec == Codec::kRaw) return RawFormat(format.dtype);
   if (format.codec == Codec::kMlxAffine) {
@@ -150,7 +150,7 @@ absl::Status ValidateFields(const TensorFormat& format) {
   return ValidateLayout(format);
 }
 
-// The group sizes that `format`'s codec has and that divide `dim`.
+// Returns the group sizes that `format`'s codec has and that divide `dim`.
 std::string GroupsThatFit(const TensorFormat& format, uint32_t dim) {
   std::vector<uint32_t> fitting;
   for (uint32_t group : kMlxGroups) {

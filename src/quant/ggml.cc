@@ -1,5 +1,5 @@
 // ggml's blocks of 32 elements as its reference code (quantize_row_*_ref) computes them: f16 scale
-// d, in q4_1 and q5_1 f16 minimum m, in q5_0 and q5_1 u32 of fifth bits, then the codes.
+// d, in q4_1 and q5_1 an f16 minimum m, in q5_0 and q5_1 a u32 of fifth bits, then the codes.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -24,8 +24,8 @@ BlockShape ShapeOf(Codec codec) {
 
 float Inverse(float d) { return d != 0 ? 1.0f / d : 0.0f; }
 
-// Truncates to [0, max_code]. Infinities (1 / d overflows for subnormal d) and NaN give 0: the low
-// byte of what x86 converts them to, and hence what ggml stores.
+// Truncates to [0, max_code]. Returns 0 for NaN and infinities (1 / d overflows for subnormal d),
+// which is what ggml stores: the low byte of x86's conversion of them.
 uint8_t TruncatedCode(float value, int max_code) {
   if (!(value >= 0 && value < 256)) return 0;
   return static_cast<uint8_t>(std::min(static_cast<int>(value), max_code));

@@ -21,11 +21,11 @@ uint32_t ShiftRightRounded(uint32_t value, uint32_t shift) {
   return kept + (up ? 1 : 0);
 }
 
-// `magnitude`: float bits without the sign.
+// Converts float bits without the sign to half bits without the sign.
 uint32_t HalfMagnitude(uint32_t magnitude) {
   if (magnitude > kFloatInfinity) return 0x7e00 | ((magnitude >> 13) & 0x1ff);
   if (magnitude >= kHalfOverflow) return 0x7c00;
-  // A carry out of the mantissa steps the exponent, which is what rounding up means.
+  // A carry out of the mantissa increments the exponent, which is the right result of rounding up.
   if (magnitude >= kSmallestNormalHalf) return ShiftRightRounded(magnitude - (112u << 23), 13);
   if (magnitude <= kHalfUnderflow) return 0;
   const uint32_t mantissa = (magnitude & 0x7fffff) | 0x800000;

@@ -1,5 +1,5 @@
 // MLX mode "affine" as its CPU backend computes it. MLX's manual describes another rule (bias =
-// min, scale > 0); the bytes are those of the code.
+// min, scale > 0); the bytes here are those of MLX's code.
 #include <cmath>
 #include <limits>
 
@@ -15,7 +15,7 @@ struct Affine {
   float bias = 0;
 };
 
-// The element of largest magnitude gets a code and the value `bias`; zero stays on the grid.
+// The element of largest magnitude gets code 0 and decodes to `bias`; zero gets a code too.
 Affine FitAffine(std::span<const float> group, float max_code) {
   float low = std::numeric_limits<float>::infinity();
   float high = -low;
@@ -32,14 +32,14 @@ Affine FitAffine(std::span<const float> group, float max_code) {
   return {edge / zero_code, edge};
 }
 
-// NaN gives 0, so that the conversion to an integer is always defined.
+// Returns 0 for NaN, so that the conversion to an integer is always defined.
 uint32_t CodeOf(float x, Affine affine, float max_code) {
   const float code = std::rint((x - affine.bias) / affine.scale);
   if (!(code > 0)) return 0;
   return static_cast<uint32_t>(code < max_code ? code : max_code);
 }
 
-// One little-endian bit stream a row: element i stands in bits [i * width, (i + 1) * width).
+// One little-endian bit stream per row: element i is in bits [i * width, (i + 1) * width).
 class BitWriter {
  public:
   BitWriter(std::byte* to, uint32_t width) : to_(to), width_(width) {}

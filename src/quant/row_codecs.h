@@ -11,7 +11,7 @@ namespace prefixd::quant {
 void QuantizeMlxAffineRow(const TensorFormat& format, std::span<const float> row, RowPlace to);
 void DequantizeMlxAffineRow(const TensorFormat& format, ConstRowPlace from, std::span<float> row);
 
-// Codes in `codes`, a byte a group in `scales`.
+// The codes are in `codes`; `scales` has a byte for each group.
 inline constexpr uint16_t kMxGroup = 32;
 inline constexpr uint16_t kNvFp4Group = 16;
 void QuantizeBlockFloatRow(const TensorFormat& format, std::span<const float> row, RowPlace to);

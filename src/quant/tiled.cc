@@ -50,7 +50,7 @@ uint64_t TiledPlaces::BiasOf(uint32_t token, uint32_t group) const {
 
 namespace {
 
-// Words of K: one token's channels each, the same words of the tokens of a tile side by side.
+// Copies words of K, each of one token. The same words of a tile's tokens are side by side.
 void CopyKeyWords(const TiledPlaces& from, const ConstUnitTokens& source, const TiledPlaces& to,
                   const UnitTokens& target, uint32_t count) {
   const uint32_t channels_a_word = source.shape.format.bits == 4 ? 2 * kWordBytes : kWordBytes;
@@ -66,7 +66,7 @@ void CopyKeyWords(const TiledPlaces& from, const ConstUnitTokens& source, const 
   }
 }
 
-// Words of V: four tokens each, moved whole where they hold the same four on both sides.
+// Copies words of V, each of four tokens: whole where both sides have the same four tokens.
 void CopyValueWords(const TiledPlaces& from, const ConstUnitTokens& source, const TiledPlaces& to,
                     const UnitTokens& target, uint32_t count) {
   const uint32_t run_channels = source.shape.format.bits == 4 ? 2 * kValueLanes : kValueLanes;

@@ -1,18 +1,18 @@
-// Where everything stands in a unit of layout tiled: the definition of that layout.
+// Defines layout tiled: the place of every code, scale and bias in a unit.
 //
-// Codes are 32-bit little-endian words, so that an instruction that multiplies four bytes of a word
-// needs no sum across lanes: a word of K holds channels of one token, a word of V four tokens of a
-// channel. `slots` is LayoutOfUnit().slots.
-//  - K codes: [tile of 32 slots, the last may have 16][channel / C][slot of the tile][word]; C is 4
-//    at 8 bits: byte j is channel C * k + j; 8 at 4 bits: byte j is channel C * k + j in its low
-//    nibble, C * k + 4 + j in its high one.
-//  - V codes: [group of channels][slot / 4][run of the group][16 lanes][word]; byte j is slot
-//    4 * s + j. 8 bits: a run is 16 channels. 4 bits: 32, channel `lane` in the low nibble, `lane`
-//    + 16 in the high one.
-//  - scales, then biases: [group][slot] of the scale dtype; q8_0 and q4_0 have no biases, q4_1 has
+// Codes are in 32-bit little-endian words, so that an instruction that multiplies the four bytes of
+// a word needs no sum across lanes. A word of K holds channels of one token, a word of V four
+// tokens of a channel. `slots` is LayoutOfUnit().slots.
+//  - K codes: [tile of 32 slots, the last may have 16][channel / C][slot of the tile][word]. At 8
+//    bits, C is 4 and byte j is channel C * k + j. At 4 bits, C is 8 and byte j has channel
+//    C * k + j in its low nibble and channel C * k + 4 + j in its high nibble.
+//  - V codes: [group of channels][slot / 4][run of the group][16 lanes][word]. Byte j is slot
+//    4 * s + j. At 8 bits a run is 16 channels. At 4 bits it is 32: channel `lane` is in the low
+//    nibble, channel `lane` + 16 in the high one.
+//  - scales, then biases: [group][slot] of the scale dtype. q8_0 and q4_0 have no biases; q4_1 has
 //    its m there.
 //
-// Codes are MLX's and ggml's as they are: unsigned, but q8_0's signed bytes. Pure, thread-safe.
+// The codes are those of MLX and ggml: unsigned, except q8_0's signed bytes. Pure, thread-safe.
 #pragma once
 #include <cstdint>
 
@@ -30,10 +30,11 @@ class TiledPlaces {
   // Requires: the unit's layout is kTiled and Validate(format, dim) is OK.
   explicit TiledPlaces(const UnitShape& unit);
 
-  // Offset in the unit of the byte that holds this code, and where in it the code begins: 0 or 4.
+  // ByteOf returns the offset in the unit of the byte that holds the code. ShiftOf returns the bit
+  // of that byte where the code begins: 0 or 4.
   uint64_t ByteOf(uint32_t token, uint32_t channel) const;
   uint32_t ShiftOf(uint32_t channel) const;
-  // Offsets in the unit. BiasOf requires that the format has biases.
+  // Return offsets in the unit. BiasOf requires that the format has biases.
   uint64_t ScaleOf(uint32_t token, uint32_t group) const;
   uint64_t BiasOf(uint32_t token, uint32_t group) const;
 

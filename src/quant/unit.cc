@@ -11,17 +11,17 @@
 namespace prefixd::quant {
 namespace {
 
-// What both layouts say about one token, apart from its order. Only for formats that have tiled.
+// The codes, scales and biases of one token, in any layout. Only for formats with a tiled layout.
 struct TokenParts {
   explicit TokenParts(const UnitShape& shape)
       : codes(shape.dim), scales(BytesOfRow(Tiled(shape.format), shape.dim).scales) {
     biases.resize(BytesOfRow(Tiled(shape.format), shape.dim).biases);
   }
-  std::vector<uint8_t> codes;  // one a byte
+  std::vector<uint8_t> codes;  // one per byte
   std::vector<std::byte> scales, biases;
 };
 
-// Where the code of a channel stands in a row: MLX's stream of bits, ggml's blocks.
+// The place of a channel's code in a row, which is MLX's bit stream or ggml's blocks.
 struct CodePlace {
   size_t byte = 0;
   uint32_t shift = 0;
@@ -53,7 +53,7 @@ void PutCode(const TensorFormat& format, uint8_t code, std::byte* to, uint32_t s
   }
 }
 
-// Calls visit(bytes of a scale or bias in `token`, offset of them in a row's codes) for ggml's
+// Calls visit(bytes of a scale or bias in `token`, their offset in a row's codes) for ggml's
 // blocks.
 template <typename Token, typename Visit>
 void ForEachBlockParameter(const TensorFormat& format, Token& token, Visit visit) {

@@ -1,7 +1,7 @@
-// Tokens of one unit, in whatever layout it has: scalar reference, like quant/codec.h.
+// Reads and writes tokens of a unit in any layout: scalar reference, like quant/codec.h.
 //
-// Pure functions, thread-safe, any alignment of units. Bytes that belong to other tokens, and
-// padding, are untouched: whoever makes a unit zeroes it first.
+// Pure functions, thread-safe, any alignment of units. They leave bytes of other tokens and padding
+// untouched: the caller zeroes a new unit first.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,14 +27,13 @@ void QuantizeToken(const UnitShape& shape, std::span<const float> row, uint32_t 
 void DequantizeToken(const UnitShape& shape, const std::byte* unit, uint32_t token,
                      std::span<float> row);
 
-// One token's packed row, in MLX's or ggml's own order, into and out of a unit.
+// Copy one token's packed row, in MLX's or ggml's own order, into and out of a unit.
 void StoreRow(const UnitShape& shape, const ConstRowPlace& row, uint32_t token, std::byte* unit);
 void LoadRow(const UnitShape& shape, const std::byte* unit, uint32_t token, const RowPlace& row);
 
-// Copies `count` tokens, codes, scales and biases as they are, never re-quantized. The units may
-// differ in page_tokens and in layout, which makes this the conversion between layouts; they must
-// not overlap. Requires: the rest of the shapes is equal; begin + count <= page_tokens on both
-// sides.
+// Copies `count` tokens. Codes, scales and biases stay as they are, never re-quantized. The units
+// may differ in page_tokens and in layout, so this also converts between layouts. They must not
+// overlap. Requires: the shapes are otherwise equal; begin + count <= page_tokens on both sides.
 struct ConstUnitTokens {
   UnitShape shape;
   const std::byte* unit = nullptr;

@@ -29,7 +29,8 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// fallocate that signals do not interrupt. False: errno says why.
+// Calls fallocate again each time a signal interrupts it. Returns false if it fails; errno says
+// why.
 inline bool AllocateRange(int fd, int mode, uint64_t offset, uint64_t bytes) {
   while (fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
     if (errno != EINTR) return false;

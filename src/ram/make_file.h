@@ -14,18 +14,18 @@ namespace prefixd::ram {
 
 struct OwnedFile {
   Descriptor fd;                     // its header and sizes checked
-  std::unique_ptr<SlotLocks> locks;  // the owner's too
-  std::string replaced_why;          // of the file that was there
+  std::unique_ptr<SlotLocks> locks;  // with the owner's lock held
+  std::string replaced_why;          // why an earlier file was replaced; else empty
 };
 absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options);
-// Nobody owns the arena at `path`, at this moment.
+// Returns whether nobody owns the arena at `path` at this moment.
 bool CouldBeOwned(const std::string& path);
 
-// Sizes and offsets of a file for `slabs` slabs; the other fields stay.
+// Sets the sizes and offsets of a file for `slabs` slabs; the other fields stay.
 void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header);
 
-// Gives a range of a mapping marked MADV_NOHUGEPAGE its memory in pages of 4 KiB. False: no room; a
-// part may be backed.
+// Gives a range of a mapping marked MADV_NOHUGEPAGE its memory in pages of 4 KiB. Returns false if
+// there is no room; a part may be backed then.
 bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes);
 inline constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE: Linux 5.14
 

@@ -11,7 +11,7 @@ namespace prefixd::ram {
 uint64_t RecordCheck(const block::PageRecord& record);
 uint64_t SpaceCheck(const std::byte* id, const std::byte* identity, uint32_t bytes);
 
-// The record names nothing from here on, whenever the process ends.
+// Makes the record name nothing from here on, whenever the process ends.
 void RetireRecord(block::PageRecord* record);
 void ClearMarks(block::PageMarks* marks);
 

@@ -1,4 +1,4 @@
-// Scrubbing: what was here once and is nobody's any more.
+// Scrubbing: zeroes the bytes of pages that are gone.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ void Arena::ScrubSlot(uint32_t index, uint32_t slot) {
   if (!slab.scrub.empty()) slab.scrub[slot] = false;
 }
 
-// A slab that serves a size: its free slots, and what is behind the last one.
+// Zeroes the free slots of a slab that serves a size, and what is behind its last slot.
 void Arena::ScrubSlab(uint32_t index) {
   Slab& slab = slabs_[index];
   for (const uint32_t slot : slab.free_slots) ScrubSlot(index, slot);
@@ -31,7 +31,7 @@ void Arena::ScrubSlab(uint32_t index) {
               slab.record_bytes - records);
 }
 
-// Slab by slab: who allocates waits for one of them at most.
+// Takes the mutex slab by slab, so that Allocate waits for one slab at most.
 void Arena::Scrub(const std::vector<block::Extent>& keep) {
   std::vector<uint64_t> kept;
   for (const block::Extent& extent : keep) kept.push_back(extent.offset);

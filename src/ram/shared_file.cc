@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& opti
       new SharedFile(std::move(file), static_cast<std::byte*>(map), bytes));
   const block::ArenaHeader& header = *shared->header();
   madvise(shared->map_, header.data_offset, MADV_NOHUGEPAGE);          // BackTables needs it
-  madvise(shared->data(), bytes - header.data_offset, MADV_HUGEPAGE);  // a wish
+  madvise(shared->data(), bytes - header.data_offset, MADV_HUGEPAGE);  // a hint
   if (shared->BackTables(0, FixedBytes(header))) return shared;
   return absl::ResourceExhaustedError(
       absl::StrCat("arena: the tmpfs of ", options.path, " has no room for its tables"));

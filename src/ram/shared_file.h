@@ -29,18 +29,19 @@ class SharedFile {
     uint64_t max_capacity_bytes = 0;
     uint64_t slab_bytes = 0;  // of a new file
     base::LockWait lock_wait{};
-    base::Hash128 key_id{};  // of its hashes; a file with another one is replaced
+    base::Hash128 key_id{};  // of the key of its hashes; a file of another key is replaced
   };
-  // Errors as Arena::Open. The header's epoch is still that of the owner before.
+  // Errors as Arena::Open. The header's epoch is still that of the previous owner.
   static absl::StatusOr<std::unique_ptr<SharedFile>> Open(const Options& options);
   ~SharedFile();
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
-  // Tables that every file backs at once: from its begin through the first page of the space table.
+  // Returns the bytes of the tables that every file backs at once: from its begin through the first
+  // page of the space table.
   static uint64_t FixedBytes(const block::ArenaHeader& header);
-  // The least capacity for slabs of this size: fixed tables, one slab, and its records if it is cut
-  // into the smallest extents.
+  // Returns the least capacity for slabs of this size: fixed tables, one slab, and its records if
+  // it is cut into the smallest extents.
   static uint64_t LeastCapacity(uint64_t slab_bytes, uint64_t slabs);
 
   int fd() const { return fd_.get(); }
@@ -62,20 +63,20 @@ class SharedFile {
   }
   std::byte* data() const { return map_ + header()->data_offset; }
 
-  // Gives a range of data its memory, in huge pages where the mount has them; what had some keeps
-  // it. False when the tmpfs has no room: nothing new is backed then.
+  // Gives a range of data its memory, in huge pages where the mount has them. Parts that have
+  // memory keep it. Returns false if the tmpfs has no room; nothing new is backed then.
   bool BackData(uint64_t offset, uint64_t bytes) const;
-  // Whether BackData is worth trying: it takes long to fail.
+  // Returns whether BackData is worth trying, since it takes long to fail.
   bool HasRoom(uint64_t bytes) const;
-  // The same for tables and records, in pages of 4 KiB: a huge page would bring memory that nobody
-  // accounts for. On failure a part may be backed.
+  // Does the same for tables and records, in pages of 4 KiB: a huge page would bring memory that
+  // nobody accounts for. On failure a part may be backed.
   bool BackTables(uint64_t offset, uint64_t bytes) const;
-  // Its memory goes back to the machine; it reads as zeros.
+  // Gives the memory of a range back to the machine; the range reads as zeros.
   void Punch(uint64_t offset, uint64_t bytes) const;
-  // Page-table entries of a backed range ahead of use; nothing when the kernel cannot.
+  // Makes the page-table entries of a backed range ahead of use. Does nothing if the kernel cannot.
   void Populate(uint64_t offset, uint64_t bytes) const;
   SlotLocks& locks() const { return *locks_; }
-  // A read-only description of its own.
+  // Opens a new read-only description of the file.
   absl::StatusOr<Descriptor> OpenReadOnly() const;
 
  private:

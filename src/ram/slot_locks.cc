@@ -33,7 +33,7 @@ struct flock WholeFile(short type) {
   return lock;
 }
 
-// Of this user, and closed to all others.
+// Closes the folder to all other users. Fails if it is not this user's.
 absl::Status MakePrivate(const std::string& path, int directory) {
   PREFIXD_RETURN_IF_ERROR(base::CheckOwner(directory, "arena: " + path));
   return fchmod(directory, 0700) == 0 ? absl::OkStatus() : Failed(path, "cannot be made private");
@@ -118,7 +118,8 @@ absl::Status SlotLocks::Renew(uint32_t slot) {
 absl::StatusOr<Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
   base::MutexLock guard(mutex_);
   const std::string path = absl::StrCat(folder_, "/", NameOf(slot));
-  // Not by its name: what stands there may be another daemon's, whose arena replaced this one.
+  // Opens the file by its descriptor, not its name: the name may be another daemon's file, whose
+  // arena replaced this one.
   Descriptor opened(
       open(absl::StrCat("/proc/self/fd/", files_[slot].get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (!opened) return Failed(path, "cannot be opened");

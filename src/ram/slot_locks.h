@@ -1,12 +1,12 @@
-// Slot locks: for each session that maps the arena a file of its own, on which its worker's
+// Slot locks: each session that maps the arena has a file of its own, on which its worker's
 // description holds a lock (OFD, shared). The kernel drops the lock with the last descriptor and
-// mapping of that description, within a millisecond of SIGKILL, and it outlives the daemon.
+// mapping of that description, within a millisecond of SIGKILL. The lock outlives the daemon.
 //
-// The files are empty and stand in the folder ARENA.locks, which only the daemon's user enters. So
-// does ARENA.locks/owner, on which the daemon that owns the arena holds its own lock (flock): the
-// arena itself anybody can lock who reads it. A worker gets a read-only descriptor of its own
-// session's file and of no other: what it locks says nothing of anybody else. A file serves one
-// session; so nobody keeps a descriptor of a file that a later session uses.
+// The files are empty and stand in the folder ARENA.locks, which only the daemon's user enters. The
+// daemon that owns the arena holds its own lock (flock) on ARENA.locks/owner, because anybody who
+// reads the arena can lock the arena itself. A worker gets a read-only descriptor of its own
+// session's file and of no other, so its locks say nothing about other sessions. A file serves one
+// session, so nobody keeps a descriptor of a file that a later session uses.
 //
 // Thread-safe. Whoever owns the arena owns the folder.
 #pragma once
@@ -26,29 +26,30 @@ namespace prefixd::ram {
 
 class SlotLocks {
  public:
-  // The folder of this arena, made when it is not there, with the files that stand in it.
-  // FailedPrecondition: somebody else's folder stands there, or something that is none.
+  // Opens the folder of this arena and the files in it; makes the folder if it is not there.
+  // FailedPrecondition if somebody else's folder is there, or something that is no folder.
   static absl::StatusOr<std::unique_ptr<SlotLocks>> Open(const std::string& arena_path);
   ~SlotLocks();  // files stay; the owner's lock is given back
   SlotLocks(const SlotLocks&) = delete;
   SlotLocks& operator=(const SlotLocks&) = delete;
 
-  // Takes the owner's lock. Unavailable: another process has it, and who.
+  // Takes the owner's lock. Unavailable if another process has it; the message names that process.
   absl::Status Own(const base::LockWait& wait);
-  // Nobody has the owner's lock of this arena, at this moment.
+  // Returns whether nobody has the owner's lock of this arena at this moment.
   static bool HasNoOwner(const std::string& arena_path);
 
-  // Some description holds the slot's lock. True, too, when the kernel does not tell: to be on the
-  // safe side somebody is reading.
+  // Returns whether some description holds the slot's lock. Also true if the kernel does not tell:
+  // the safe assumption is that somebody is reading. False if the slot has no file.
   bool Locked(uint32_t slot) const PREFIXD_EXCLUDES(mutex_);
   uint64_t LockedSlots() const;  // bit s: Locked(s)
-  // Tells the slot's file from others that stood under its name; 0: there is none.
+  // Returns a number that tells the slot's file from earlier files of its name; 0 if there is none.
   uint32_t Inode(uint32_t slot) const PREFIXD_EXCLUDES(mutex_);
-  // A new file for the slot's next session, that nobody else ever had.
+  // Makes a new file for the slot's next session, which nobody else ever had.
   absl::Status Renew(uint32_t slot) PREFIXD_EXCLUDES(mutex_);
-  // A read-only description that carries the lock, for the worker. Requires: Renew(slot) before.
+  // Opens a read-only description that carries the lock, for the worker. Requires: Renew(slot) was
+  // called.
   absl::StatusOr<Descriptor> OpenLocked(uint32_t slot) const PREFIXD_EXCLUDES(mutex_);
-  // The slot has no file any more, whoever may hold a lock on it.
+  // Removes the slot's file, whoever may hold a lock on it.
   void Remove(uint32_t slot) PREFIXD_EXCLUDES(mutex_);
   void RemoveAll();
 

@@ -24,7 +24,7 @@ void Write(block::SlotRecord* record, const base::Digest256& key_hash, const bas
 HeldSlot Read(uint32_t slot, const block::SlotRecord& record) {
   HeldSlot held;
   held.slot = slot;
-  // Without a key for a record that was being written: nobody can resume it.
+  // A record that was being written gives no key: nobody can resume it.
   if (record.in_use.load(std::memory_order_acquire) != 1) return held;
   std::copy(std::begin(record.key_hash), std::end(record.key_hash), held.key_hash.begin());
   held.owner = {.pid = record.pid, .uid = record.uid, .pid_namespace = record.pid_namespace};

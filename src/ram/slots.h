@@ -1,8 +1,8 @@
-// Slots: which sessions map the arena, and whether their process still can read.
+// Slots: which sessions map the arena, and whether their processes can still read.
 //
 // A session that maps the arena owns one of 64 slots, and its worker holds the slot's lock
-// (ram/slot_locks.h) for as long as it may be reading: the kernel drops it with the worker, and it
-// outlives the daemon. No timers.
+// (ram/slot_locks.h) for as long as it may be reading. The kernel drops the lock with the worker,
+// and the lock outlives the daemon. No timers.
 //
 // Thread-safe.
 #pragma once
@@ -22,7 +22,7 @@
 namespace prefixd::ram {
 
 using SessionKey = std::array<std::byte, 16>;
-// What the arena's file says of a key: it proves one, and tells none.
+// Returns what the arena's file stores of a key: it verifies a key but does not reveal it.
 base::Digest256 KeyHash(const SessionKey& key);
 
 struct HeldSlot {
@@ -41,21 +41,21 @@ class Slots {
  public:
   explicit Slots(Arena* arena);  // requires arena->shared(); must not outlive it
 
-  // Slots of an earlier daemon's sessions whose lock was held when this object was made. They are
-  // in use until Release. Once, before Claim.
+  // Returns the slots of an earlier daemon's sessions whose lock was held when this object was
+  // made. They are in use until Release. Call it once, before Claim.
   std::vector<HeldSlot> Held() const PREFIXD_EXCLUDES(mutex_);
 
-  // A slot that nobody owns and whose lock nobody holds. nullopt: all 64 are taken, or no lock file
-  // can be made.
+  // Claims a slot that nobody owns and whose lock nobody holds. Returns nullopt if all 64 are taken
+  // or no lock file can be made.
   std::optional<uint32_t> Claim(const base::Digest256& key_hash) PREFIXD_EXCLUDES(mutex_);
-  // The slot of an earlier session goes on under another key.
+  // Gives the slot of an earlier session another key.
   void Rename(uint32_t slot, const base::Digest256& key_hash) PREFIXD_EXCLUDES(mutex_);
-  // Whom the files are given to.
+  // Records whom the files are given to.
   void SetOwner(uint32_t slot, const base::Peer& owner) PREFIXD_EXCLUDES(mutex_);
   absl::StatusOr<SlotFiles> OpenFor(uint32_t slot);
-  // Some process may be reading through a mapping of this slot.
+  // Returns whether some process may be reading through a mapping of this slot.
   bool Locked(uint32_t slot) const;
-  // Requires: !Locked(slot), and nothing is held in its name any more.
+  // Frees the slot. Requires: !Locked(slot), and nothing is held in its name any more.
   void Release(uint32_t slot) PREFIXD_EXCLUDES(mutex_);
   uint32_t in_use() const PREFIXD_EXCLUDES(mutex_);
 

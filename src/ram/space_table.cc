@@ -22,7 +22,7 @@ uint64_t Pack(uint64_t room, uint64_t bytes) { return bytes << 32 | room; }
 }  // namespace
 
 absl::Status SpaceTable::Adopt(const Back& back) {
-  std::vector<std::pair<uint64_t, uint64_t>> free;  // once it is known where the table ends
+  std::vector<std::pair<uint64_t, uint64_t>> free;  // added once the table's end is known
   while (true) {
     PREFIXD_RETURN_IF_ERROR(back(needed_bytes()));
     block::SpaceRecord* const record = RecordAt(used_);
@@ -53,7 +53,7 @@ absl::Status SpaceTable::Adopt(const Back& back) {
   return absl::OkStatus();
 }
 
-// Everything behind it is nobody's.
+// Everything behind `offset` is unused from here on.
 void SpaceTable::EndAt(uint64_t offset) {
   used_ = offset;
   RecordAt(offset)->extent.store(0, std::memory_order_release);
@@ -91,7 +91,7 @@ bool SpaceTable::TakeFree(uint64_t need, uint64_t* offset, uint64_t* room) {
   free_by_room_.erase(found);
   const uint64_t rest = *room - need;
   if (rest < kRecord) return true;
-  // Seen by who walks the table once the record before it ends here.
+  // A walk of the table sees it once the record before it ends here.
   RecordAt(*offset + need)->extent.store(Pack(rest, 0), std::memory_order_release);
   free_[*offset + need] = rest;
   free_by_room_.insert({rest, *offset + need});
@@ -101,7 +101,7 @@ bool SpaceTable::TakeFree(uint64_t need, uint64_t* offset, uint64_t* room) {
 
 absl::Status SpaceTable::Append(uint64_t need, const Back& back, uint64_t* offset) {
   const uint64_t end = used_ + need;
-  // Behind it there is always room for the record that ends the table.
+  // Behind the new record there must be room for the one that ends the table.
   if (end + kRecord > bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat("arena: an identity of ", need - kRecord,
                                                      " bytes does not fit into the space table, ",

@@ -22,7 +22,7 @@ absl::Status NoMemory(uint64_t bytes, const char* what) {
       "staging: ", base::FormatBytes(bytes), " wanted, ", what, " failed: ", strerror(errno)));
 }
 
-// Memory of exactly this size for good: whoever maps it cannot be hit by SIGBUS.
+// Makes memory whose size cannot change: SIGBUS cannot hit whoever maps it.
 absl::StatusOr<Descriptor> SealedMemory(uint64_t bytes) {
   const auto size = static_cast<off_t>(bytes);
   Descriptor fd(memfd_create("prefixd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Staging>> StagingPool::Grant(uint64_t wanted_byte
 
 Staging::~Staging() {
   munmap(const_cast<std::byte*>(base_), bytes_);
-  // Who still has it mapped would keep its memory otherwise.
+  // Otherwise a process that still has it mapped would keep its memory.
   AllocateRange(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes_);
   close(fd_);
   pool_->granted_ -= bytes_;

@@ -4,10 +4,10 @@
 // it is handed over: neither side can be hit by SIGBUS. All of it comes from one budgeted pool.
 // Only the worker writes; the daemon reads each byte once and trusts none of it.
 //
-// A worker goes on reading its own pages there after its session ended, so its owner keeps it,
-// within the budget, until held() is false. A worker that unlocks it and keeps it mapped reads
-// zeros afterwards: the memory goes back by a punched hole, and what such a worker writes from then
-// on is memory that the kernel charges to that worker.
+// A worker may go on reading its own pages there after its session ended, so the owner of a Staging
+// keeps it, within the budget, until held() is false. A worker that unlocks it and keeps it mapped
+// reads zeros afterwards, because a punched hole gives the memory back. What such a worker writes
+// from then on is memory that the kernel charges to that worker.
 //
 // Thread-safe.
 #pragma once
@@ -25,7 +25,7 @@ class StagingPool;
 
 class Staging {
  public:
-  // Gives the memory back to the machine, whoever has it mapped, and the bytes to the pool.
+  // Gives the memory back to the machine, whoever has it mapped, and its bytes to the pool.
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -35,10 +35,10 @@ class Staging {
   std::span<const std::byte> view(uint64_t offset, uint64_t length) const {
     return {base_ + offset, length};
   }
-  // A descriptor to pass on; the caller owns it. It is an open file of its own, which holds a lock
-  // for as long as it is open or mapped anywhere.
+  // Opens a descriptor to pass on; the caller owns it. It is an open file of its own, which holds a
+  // lock for as long as it is open or mapped anywhere.
   absl::StatusOr<int> OpenForWorker() const;
-  // Somebody has what OpenForWorker gave.
+  // Returns whether somebody has what OpenForWorker returned open or mapped.
   bool held() const;
 
  private:
@@ -55,8 +55,8 @@ class StagingPool {
  public:
   explicit StagingPool(uint64_t budget_bytes) : budget_(budget_bytes) {}
 
-  // At most `wanted` bytes, rounded to 4 KiB: less when the pool has less, but at most a quarter of
-  // the budget. ResourceExhausted when there is nothing left, or the kernel gives no memory: the
+  // Grants `wanted_bytes`, rounded up to 4 KiB, but at most what the pool has left and at most a
+  // quarter of the budget. ResourceExhausted if nothing is left or the kernel gives no memory: the
   // session then sends its pages by Put.
   absl::StatusOr<std::unique_ptr<Staging>> Grant(uint64_t wanted_bytes);
   uint64_t budget_bytes() const { return budget_; }

@@ -70,7 +70,7 @@ std::string BorderFiles::Encode(const Content& content) {
   return writer.Take();
 }
 
-// DataLoss: damaged. FailedPrecondition: of a later prefixd.
+// DataLoss if it is damaged, FailedPrecondition if a later prefixd wrote it.
 absl::StatusOr<BorderFiles::Content> BorderFiles::Decode(const std::string& text) {
   const absl::Status damaged = absl::DataLossError("borders: the file is damaged");
   if (text.size() < sizeof(uint64_t)) return damaged;

@@ -1,5 +1,5 @@
-// What the files of a store's database go through. A store opened without one uses the machine's
-// own file system; tests put a disk that fails under it.
+// The file system under a store's database. A store opened without one uses the machine's own;
+// tests use one whose disk fails.
 #pragma once
 #include <memory>
 
@@ -8,7 +8,7 @@
 namespace prefixd::ssd {
 
 struct FileLayer {
-  std::unique_ptr<rocksdb::Env> env;  // outlives every store that was opened with it
+  std::unique_ptr<rocksdb::Env> env;  // outlives every store opened with it
 };
 
 }  // namespace prefixd::ssd

@@ -49,7 +49,7 @@ bool PageCoder::Append(std::span<const std::byte> page, uint32_t element_bytes, 
   const size_t before = to->size();
   const size_t most = page.size() - page.size() / 16;
   to->resize(before + most);
-  // An error means that it does not fit.
+  // An error means that the result does not fit.
   const size_t bytes = ZSTD_compressCCtx(context_, to->data() + before, most, parted_.data(),
                                          parted_.size(), kLevel);
   const bool pays = ZSTD_isError(bytes) == 0;

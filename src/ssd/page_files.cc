@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxOpened = 64;   // files, with their notes
 constexpr size_t kIdleBuffers = 4;  // as many as threads read at once
 constexpr size_t kBufferAlignment = 4096;
-constexpr size_t kKeySuffixBytes = 8;  // RocksDB's
+constexpr size_t kKeySuffixBytes = 8;  // RocksDB adds them to a key
 constexpr int kGapShift = 56;
 constexpr uint64_t kMaxOffset = (uint64_t{1} << kGapShift) - 1;
 
@@ -72,7 +72,8 @@ bool DecodeClosingMarker(const std::string& value, uint64_t* records,
   return std::ranges::is_sorted(*places, {}, &PagePlace::sequence);
 }
 
-// An entry: lengths of the key's shared part (none), its rest and the value, the key, the value.
+// An entry is three lengths, of the key's shared part (0), of its rest and of the value, then the
+// key, then the value.
 EntryPlace EntryAt(uint64_t block_offset, uint64_t key_bytes, uint64_t value_bytes) {
   key_bytes += kKeySuffixBytes;
   const uint64_t key = block_offset + 1 + VarintBytes(key_bytes) + VarintBytes(value_bytes);
@@ -191,7 +192,7 @@ bool PageFiles::Read(const TableDb& table_db, uint64_t sequence, const block::Pa
   rocksdb::Slice read;
   const rocksdb::IOStatus status = opened->file->Read(
       begin, bytes, rocksdb::IOOptions(), &read, reinterpret_cast<char*>(buffer->data), nullptr);
-  // What was read is in the arena; the page cache need not have it too.
+  // The page goes into the arena; the page cache need not have it too.
   if (!table_db.direct_io) opened->file->InvalidateCache(begin, bytes).PermitUncheckedError();
   bool right = status.ok() && read.size() >= wanted;
   if (right) {

@@ -9,7 +9,8 @@
 namespace prefixd::ssd {
 namespace {
 
-// A reader waits for each: a restart of a million blocks takes 5.0 s with 256 KiB, 3.4 s so.
+// A reader waits for each readahead: a restart of a million blocks takes 5.0 s with 256 KiB, 3.4 s
+// with this.
 constexpr size_t kReadaheadBytes = 1 << 20;
 
 }  // namespace
@@ -25,13 +26,13 @@ RecordReader::RecordReader(const TableDb& table_db, const SegmentInfo& segment,
 
 RecordReader::~RecordReader() { *memory_bytes_ -= kReadaheadBytes; }
 
-// At the first entry from `sequence` on. False when it cannot be read.
+// Moves to the first entry from `sequence` on. Returns false if it cannot be read.
 bool RecordReader::Seek(uint64_t sequence) {
   entry_->Seek(SequenceKey(sequence));
   return entry_->Valid();
 }
 
-// By Get, not by the iterator: its readahead serves no offset below one it has read.
+// Uses Get, not the iterator, whose readahead serves no offset below one it has read.
 bool RecordReader::ReadMarker(uint64_t sequence, std::string* value) const {
   return table_db_.db
       ->Get(table_db_.read_options(), table_db_.records, SequenceKey(sequence), value)
@@ -45,8 +46,9 @@ bool RecordReader::CountRecords() {
          DecodeClosingMarker(marker, &records_, &places);
 }
 
-// RocksDB does not say which key it could not read. A seek behind it succeeds, so the next sequence
-// is tried until one does: a record is followed by the few pages of its block.
+// RocksDB does not say which key it could not read. A seek behind that key succeeds, so this tries
+// one sequence after another until one does. That takes few tries: a record is followed by the few
+// pages of its block.
 uint64_t RecordReader::SkipDamage(uint64_t sequence) {
   while (sequence < segment_.last_sequence && !Seek(sequence)) ++sequence;
   return sequence;
@@ -57,7 +59,7 @@ absl::Status RecordReader::ForEach(
   const bool counted = CountRecords();
   bool damaged = !counted;
   uint64_t visited = 0;
-  // Neither marker: the whole file is gone, there is nothing to go round.
+  // Neither marker can be read: the whole file is gone.
   if (std::string marker; !counted && !ReadMarker(segment_.first_sequence, &marker)) {
     unreadable_ = 1;
     return absl::OkStatus();

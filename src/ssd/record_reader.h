@@ -1,4 +1,4 @@
-// Reads the records of one segment in sequence order and goes round damage.
+// Reads the records of one segment in sequence order and skips damage.
 //
 // Not thread-safe.
 #pragma once
@@ -19,18 +19,20 @@ namespace prefixd::ssd {
 
 class RecordReader {
  public:
-  // What it reads ahead stands in `*memory_bytes` as long as it lives. Both outlive the reader.
+  // Counts its readahead in `*memory_bytes` as long as it lives. `table_db` and `memory_bytes` must
+  // outlive the reader.
   RecordReader(const TableDb& table_db, const SegmentInfo& segment,
                std::atomic<uint64_t>* memory_bytes);
   ~RecordReader();
   RecordReader(const RecordReader&) = delete;
   RecordReader& operator=(const RecordReader&) = delete;
 
-  // Once. Stops at the first error of `visit`.
+  // Visits every record that can be read. Call it once. Stops at the first error of `visit` and
+  // returns it.
   absl::Status ForEach(
       const std::function<absl::Status(uint64_t, std::span<const std::byte>)>& visit);
-  // Records that the closing marker counts and that were not visited; at least 1 when any part of
-  // the file could not be read.
+  // Records that the closing marker counts and that were not visited; 1 if the closing marker could
+  // not be read.
   uint64_t unreadable() const { return unreadable_; }
 
  private:

@@ -29,7 +29,8 @@ absl::Status DeleteFiles(const TableDb& table_db, rocksdb::ColumnFamilyHandle* f
       absl::StrCat("cannot drop the ", family->GetName(), " of segment ", segment.first_sequence));
 }
 
-// What is stored of the page; its header ends the key. Nothing: the key has none.
+// Returns what is stored of the page, and copies its header from the end of the key. Returns
+// nothing if the key has no header.
 std::span<const std::byte> HeaderAndPage(const rocksdb::Iterator& entry,
                                          block::PageHeader* header) {
   if (entry.key().size() != kPageKeyBytes) return {};
@@ -37,7 +38,7 @@ std::span<const std::byte> HeaderAndPage(const rocksdb::Iterator& entry,
   return base::AsBytes(entry.value().ToStringView());
 }
 
-// Why what is there cannot be gone on with; empty when it can.
+// Returns why the store must be reclaimed; empty if it can be used.
 std::string WhyReclaim(const FoundStore& found, const std::optional<base::Hash128>& key_id) {
   if (found.version < kOldestReadVersion) {
     return absl::StrCat("format version ", found.version,
@@ -47,8 +48,9 @@ std::string WhyReclaim(const FoundStore& found, const std::optional<base::Hash12
   return "the hashes in it are made with another key";
 }
 
-// What RocksDB writes until it is open: a manifest of what is there, the tables of what stands in
-// its log, and files of its own. Without logs and tables it needs between 128 and 256 KiB.
+// Returns how much RocksDB may write until it is open: a manifest of what is there, tables of what
+// stands in its log, and files of its own. Without logs and tables it needs between 128 and 256
+// KiB.
 uint64_t OpenRoomBytes(const StoreDirectory& directory) {
   return (uint64_t{1} << 20) + 2 * directory.BytesOf({"MANIFEST-", ".log"});
 }
@@ -62,7 +64,7 @@ absl::Status CheckFree(const StoreDirectory& directory, uint64_t wanted) {
                                              " free, the floor is ", base::FormatBytes(wanted)));
 }
 
-// Reads all of it: what is damaged here is damaged for every later call.
+// Reads all metadata: damage found here would break every later call.
 absl::Status CheckMetadata(const TableDb& table_db) {
   const std::unique_ptr<rocksdb::Iterator> entry(table_db.db->NewIterator(rocksdb::ReadOptions()));
   for (entry->SeekToFirst(); entry->Valid();) entry->Next();
@@ -77,7 +79,7 @@ bool SameRange(const SegmentInfo& a, const SegmentInfo& b) {
 
 struct SegmentStore::Impl {
   explicit Impl(const Options& options) : state(options.directory, options.files) {}
-  // The database, opened or made, with an epoch of its own. DataLoss: it is damaged.
+  // Opens or makes the database and raises the epoch. DataLoss if it is damaged.
   absl::Status OpenDatabase(const Options& options);
   absl::Status SettleBorders(const TableDb& table, bool existed);
   absl::Status MoveAside(const absl::Status& why);
@@ -90,7 +92,7 @@ struct SegmentStore::Impl {
 SegmentStore::SegmentStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SegmentStore::~SegmentStore() = default;
 
-// Where borders must be and are not, all that is there may have been cleared.
+// If the files of borders must be there and are not, all that is stored may have been cleared.
 absl::Status SegmentStore::Impl::SettleBorders(const TableDb& table, bool existed) {
   PREFIXD_ASSIGN_OR_RETURN(const StoreKeys keys, ReadStoreKeys(table));
   using Found = BorderFiles::Found;
@@ -105,7 +107,7 @@ absl::Status SegmentStore::Impl::SettleBorders(const TableDb& table, bool existe
                                           keys.epoch, ", the files of borders ",
                                           state.borders.epoch()));
   }
-  return state.borders.Save();  // there before the database says that they must be
+  return state.borders.Save();  // so that they are there before the database says that they must be
 }
 
 absl::Status SegmentStore::Impl::OpenDatabase(const Options& options) {
@@ -151,7 +153,7 @@ absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& 
                          .files = options.files};
   PREFIXD_ASSIGN_OR_RETURN(state.directory,
                            StoreDirectory::Open(options.directory, options.lock_wait));
-  // RocksDB's own lock, which it asks for only once.
+  // Waits for RocksDB's own lock, which RocksDB asks for only once.
   const std::string database_lock = options.directory + "/LOCK";
   PREFIXD_RETURN_IF_ERROR(
       base::AwaitRecordLock(database_lock, "segment store: " + database_lock, options.lock_wait));
@@ -232,7 +234,7 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentStore::NewSegment() {
 absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header,
                                     std::span<std::byte> page) const {
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
-  // The key is known up to the header in it.
+  // A seek: the key is known only up to the header in it.
   const std::unique_ptr<rocksdb::Iterator> entry(
       table->db->NewIterator(table->read_options(), table->pages));
   entry->Seek(SequenceKey(sequence));
@@ -299,8 +301,8 @@ absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
     return absl::NotFoundError(absl::StrCat("segment store: no segment ", segment.first_sequence,
                                             " to ", segment.last_sequence));
   }
-  // Records first: pages without records are removed at the next Open, the other way round a record
-  // would promise pages that are gone.
+  // Records first: the next Open removes pages without records, but a record without pages would
+  // promise pages that are gone.
   PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->records, segment));
   PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->pages, segment));
   state.page_files.Drop(segment);

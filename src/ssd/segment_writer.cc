@@ -19,13 +19,14 @@
 namespace prefixd::ssd {
 namespace {
 
-// Behind the one value of a block: one restart, their count, the kind of compression, the checksum.
+// What stands behind the one value of a block: one restart, the count of restarts, the kind of
+// compression, the checksum.
 constexpr uint64_t kBlockTailBytes = 4 + 4 + 1 + 4;
 
 // A table file in incoming/, removed by the destructor unless an ingest has moved it away.
 class IncomingFile {
  public:
-  // `value_bytes`: of most of its values, about.
+  // `value_bytes`: about the size of most of its values.
   IncomingFile(const TableDb& table_db, rocksdb::ColumnFamilyHandle* family, std::string path,
                uint64_t value_bytes)
       : path_(std::move(path)),
@@ -42,9 +43,9 @@ class IncomingFile {
     next_block_ = last_entry_.value + value.size() + kBlockTailBytes;
     return FromRocks(writer_.Put(key, value), absl::StrCat("cannot write ", path_));
   }
-  // Where what was put last stands.
+  // Where the last entry that was Put stands.
   const EntryPlace& last_entry() const { return last_entry_; }
-  // RocksDB's buffer and those it is written from behind.
+  // RocksDB's buffer and those of WriteBehind.
   uint64_t buffer_bytes(const TableDb& table_db) const {
     return table_db.table_options.writable_file_max_buffer_size +
            std::min(kWriteBehindBuffers * kWriteBehindBufferBytes,
@@ -63,7 +64,7 @@ class IncomingFile {
   const std::string path_;
   rocksdb::SstFileWriter writer_;
   EntryPlace last_entry_;
-  uint64_t next_block_ = 0;  // where it begins
+  uint64_t next_block_ = 0;  // where the next block begins
   uint64_t file_bytes_ = 0;
 };
 
@@ -93,10 +94,10 @@ class TableSegmentWriter final : public SegmentWriter {
   void Close(const SegmentInfo* ingested);
 
   StoreState& state_;
-  TableDbPtr table_;                               // until it is closed
+  TableDbPtr table_;                               // until Close
   std::unique_ptr<IncomingFile> pages_, records_;  // opened by the first value
   std::string coded_;                              // a compressed page
-  std::unique_ptr<PageCoder> coder_;               // of the first full-precision page on
+  std::unique_ptr<PageCoder> coder_;               // from the first full-precision page on
   uint64_t largest_page_ = 0;                      // bytes
   uint64_t first_sequence_ = 0;                    // of the opening marker
   uint64_t records_count_ = 0;
@@ -167,7 +168,7 @@ void TableSegmentWriter::CountBuffers() {
 
 absl::Status TableSegmentWriter::PutPage(uint64_t sequence, block::PageHeader header,
                                          std::span<const std::byte> page, uint32_t element_bytes) {
-  std::string_view value = base::AsText(page);  // from where it lies
+  std::string_view value = base::AsText(page);  // where it lies, without a copy
   if (element_bytes != 0) {
     if (coder_ == nullptr) coder_ = std::make_unique<PageCoder>();
     coded_.clear();
@@ -220,7 +221,7 @@ absl::Status TableSegmentWriter::Ingest() {
   options.move_files = true;
   options.failed_move_fall_back_to_copy = false;  // same directory: a copy would hide an error
   options.snapshot_consistency = false;           // nobody takes snapshots
-  options.allow_global_seqno = false;  // so that an overlap is an error: sequences are new
+  options.allow_global_seqno = false;             // sequences are new: an overlap is an error
   options.write_global_seqno = false;
   std::vector<rocksdb::IngestExternalFileArg> args;
   for (const auto& [family, file] :

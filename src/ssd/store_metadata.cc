@@ -22,7 +22,7 @@ std::string Encode(T value) {
   return writer.Take();
 }
 
-// Empty when `key` is absent.
+// Returns an empty string if `key` is absent.
 absl::StatusOr<std::string> ReadValue(rocksdb::DB* db, const std::string& key) {
   std::string value;
   const rocksdb::Status status = db->Get(rocksdb::ReadOptions(), key, &value);
@@ -57,20 +57,21 @@ absl::StatusOr<std::optional<FoundStore>> ReadFound(const std::string& directory
   if (access(absl::StrCat(directory, "/CURRENT").c_str(), F_OK) != 0) {
     return std::nullopt;
   }
-  // Read-only and with the default column family alone: a later format may have others, and a store
-  // that is not ours must stay as it is.
+  // Opens it read-only and with the default column family alone: a later format may have others,
+  // and a store that is not ours must stay as it is.
   const std::unique_ptr<rocksdb::Env> env = TableEnv(files);
   rocksdb::Options options;
   options.env = env.get();
   options.paranoid_checks = false;
   options.max_open_files = 16;
-  options.info_log = NoTableLog();  // nothing is changed: not that either
+  options.info_log = NoTableLog();  // nothing is changed, the log neither
   rocksdb::DB* opened = nullptr;
   PREFIXD_RETURN_IF_ERROR(
       FromOpening(rocksdb::DB::OpenForReadOnly(options, directory, &opened), directory));
   const std::unique_ptr<rocksdb::DB> db(opened);
   PREFIXD_ASSIGN_OR_RETURN(const std::optional<uint32_t> version, ReadVersion(db.get()));
-  // Absent: killed between creating the database and its first write, which is the version.
+  // Absent: prefixd was killed between creating the database and its first write, which has the
+  // version.
   if (!version.has_value()) return std::nullopt;
   if (*version <= kStoreFormatVersion) {
     PREFIXD_ASSIGN_OR_RETURN(std::string key_id, ReadValue(db.get(), kKeyIdKey));

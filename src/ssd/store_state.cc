@@ -9,7 +9,8 @@
 namespace prefixd::ssd {
 namespace {
 
-// Longer than a read or a segment takes; who waits may itself be one of those that use it.
+// Longer than a read or a segment takes. Not for ever: the thread that waits may itself use the
+// database.
 constexpr auto kCloseWait = std::chrono::seconds(2);
 constexpr uint64_t kTryBytes = 4096;
 
@@ -44,7 +45,7 @@ absl::StatusOr<TableDbPtr> StoreState::Table() {
         "segment store: the database is in use and closes after an error of the disk");
   }
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr opened, TableDb::Open(table_options));
-  // The change that failed may have been made after all.
+  // Finds the segments anew: the change that failed may have been made after all.
   std::map<uint64_t, std::string> pages_paths;
   PREFIXD_ASSIGN_OR_RETURN(std::vector<SegmentInfo> found, FindSegments(*opened, &pages_paths));
   page_files.Set(found, pages_paths);

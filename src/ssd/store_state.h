@@ -26,21 +26,21 @@ struct StoreState {
   StoreState(const std::string& path, const std::shared_ptr<FileLayer>& files)
       : borders(path, files.get()) {}
 
-  // The database; opened anew if it had to be closed after an error of the disk, for whose last
-  // user it waits a little. Unavailable while that does not succeed.
+  // Returns the database. If an error of the disk closed it, waits a little for its last user and
+  // opens it anew. Unavailable while that does not succeed.
   absl::StatusOr<TableDbPtr> Table() PREFIXD_EXCLUDES(mutex);
-  // The same, for a change: opened anew if an earlier change failed, which is a restart as far as
-  // RocksDB is concerned, once the disk takes writes again. Reads go on until then.
+  // Returns the database for a change. If an earlier change failed, opens it anew once the disk
+  // takes writes again, which is a restart for RocksDB. Reads go on until then.
   absl::StatusOr<TableDbPtr> TableForChanges() PREFIXD_EXCLUDES(mutex);
 
-  void CloseTable() PREFIXD_EXCLUDES(mutex);  // before anybody else knows the store
+  void CloseTable() PREFIXD_EXCLUDES(mutex);  // only before anybody else knows the store
 
-  uint64_t LastOnDisk() const PREFIXD_EXCLUDES(mutex) {  // sequence; 0: no segment
+  uint64_t LastOnDisk() const PREFIXD_EXCLUDES(mutex) {  // the last sequence; 0 = no segment
     base::MutexLock lock(mutex);
     return segments.empty() ? 0 : segments.back().last_sequence;
   }
 
-  // Whether the disk takes a file of so many bytes, synced and removed. Unavailable: it does not.
+  // Writes a file of `bytes`, syncs it and removes it. Unavailable if the disk does not take it.
   absl::Status TryWriting(uint64_t bytes) const;
 
   std::unique_ptr<StoreDirectory> directory;  // outlives the database: it holds the lock
@@ -50,29 +50,30 @@ struct StoreState {
   PageFiles page_files;
   std::atomic<uint64_t> last_sequence{0};  // raised by the one open writer
   std::atomic<uint64_t> writer_bytes{0};   // buffers of the one open writer
-  std::atomic<uint64_t> reader_bytes{0};   // what is read ahead of records
+  std::atomic<uint64_t> reader_bytes{0};   // readahead of records
 
   base::Mutex open_mutex;  // held while the database is opened
   base::HoldGauge longest_hold;
   mutable base::Mutex mutex{&longest_hold};
   TableDbPtr table_db PREFIXD_GUARDED_BY(mutex);
-  // Of the database before, which its last user closes; null: there was none.
+  // Flag of the previous database, which its last user closes; null if there was none.
   std::shared_ptr<ClosedFlag> closed PREFIXD_GUARDED_BY(mutex);
   bool writing PREFIXD_GUARDED_BY(mutex) = false;
   std::vector<SegmentInfo> segments PREFIXD_GUARDED_BY(mutex);  // by sequence
 };
 
-// The segments of the database's live files; deletes pages files that belong to none, which a crash
-// inside DropSegment leaves behind.
+// Returns the segments of the database's live files. Deletes pages files that belong to none, which
+// a crash inside DropSegment leaves behind.
 //
 // The records file of a segment starts and ends with a marker, so its smallest and largest key,
 // which the manifest has, are the segment's sequences; the pages file inside this range is its
 // other half. No table file is opened.
-// `pages_paths`: of the pages files, by the segment's first sequence.
+// `pages_paths` receives the paths of the pages files by their segment's first sequence.
 absl::StatusOr<std::vector<SegmentInfo>> FindSegments(const TableDb& table_db,
                                                       std::map<uint64_t, std::string>* pages_paths);
 
-// One at a time: `state->writing` is set; Finish() or the destructor clears it.
+// Makes the one writer of a store. Requires: `state->writing` is set. Finish() or the destructor
+// clears it.
 std::unique_ptr<SegmentWriter> MakeSegmentWriter(StoreState* state, TableDbPtr table);
 
 }  // namespace prefixd::ssd

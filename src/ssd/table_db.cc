@@ -19,11 +19,11 @@ namespace {
 
 constexpr const char* kPagesFamily = "pages";
 constexpr const char* kRecordsFamily = "records";
-// Beyond these, table files are opened again when they are read: three small reads, no more memory.
+// Table files beyond these are opened again when they are read: three small reads, no more memory.
 constexpr int kMaxOpenFiles = 512;
 // More than a block has beside its value.
 constexpr uint64_t kBlockOverhead = 4096;
-// Appends that do not fit go on as they are, without a copy: ours is made by write_behind.h.
+// Appends that do not fit pass without a copy; write_behind.h makes the one copy.
 constexpr size_t kAppendBufferBytes = 64 << 10;
 
 class Listener final : public rocksdb::EventListener {
@@ -55,12 +55,12 @@ rocksdb::DBOptions MakeDbOptions(bool direct_io, rocksdb::Env* env) {
   options.max_open_files = kMaxOpenFiles;
   options.max_background_jobs = 2;
   options.max_manifest_file_size = 16 << 20;
-  options.manifest_preallocation_size = 64 << 10;  // 4 MiB by default, and it counts as ours
+  options.manifest_preallocation_size = 64 << 10;  // 4 MiB by default, which counts as ours
   options.max_total_wal_size = 1 << 20;
   options.writable_file_max_buffer_size = kAppendBufferBytes;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   options.keep_log_file_num = 2;         // of those that earlier versions left
-  options.max_bgerror_resume_count = 0;  // store_state.h opens it anew
+  options.max_bgerror_resume_count = 0;  // store_state.h opens the database anew
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;
@@ -81,7 +81,7 @@ class OneValueABlockFactory final : public rocksdb::FlushBlockPolicyFactory {
   const char* Name() const override { return "OneValueABlock"; }
   rocksdb::FlushBlockPolicy* NewFlushBlockPolicy(const rocksdb::BlockBasedTableOptions&,
                                                  const rocksdb::BlockBuilder&) const override {
-    return new OneValueABlock();  // RocksDB's to delete
+    return new OneValueABlock();  // RocksDB deletes it
   }
 };
 
@@ -93,7 +93,7 @@ rocksdb::BlockBasedTableOptions MakeTableFormat(const std::shared_ptr<rocksdb::C
   // leaves its neighbours readable.
   format.block_size = 1;
   format.block_cache = cache;
-  format.cache_index_and_filter_blocks = true;  // or readers would grow outside the block cache
+  format.cache_index_and_filter_blocks = true;  // else readers grow outside the block cache
   return format;
 }
 
@@ -132,7 +132,7 @@ absl::Status FromRocks(const rocksdb::Status& status, const std::string& what) {
   if (status.ok()) return absl::OkStatus();
   const std::string message = absl::StrCat("segment store: ", what, ": ", status.ToString());
   if (status.IsNotFound()) return absl::NotFoundError(message);
-  if (status.IsPathNotFound()) return absl::DataLossError(message);  // an IOError too: first
+  if (status.IsPathNotFound()) return absl::DataLossError(message);  // an IOError too, so first
   if (status.IsIOError() || status.IsBusy() || status.IsTimedOut() || status.IsAborted() ||
       status.IsShutdownInProgress() || status.IsIncomplete() || status.IsTryAgain()) {
     return absl::UnavailableError(message);
@@ -224,7 +224,7 @@ rocksdb::EnvOptions TableDb::file_options() const {
 
 rocksdb::Options TableDb::table_options_for(uint64_t value_bytes) const {
   rocksdb::BlockBasedTableOptions format = MakeTableFormat(block_cache);
-  // RocksDB allocates each block anew, by this size, and grows it by copying.
+  // RocksDB allocates each block anew with this size and grows it by copying.
   format.block_size = base::AlignUp(value_bytes + kBlockOverhead, kBlockOverhead);
   format.flush_block_policy_factory = std::make_shared<OneValueABlockFactory>();
   rocksdb::Options options = table_options;

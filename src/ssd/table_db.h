@@ -23,10 +23,12 @@
 
 namespace prefixd::ssd {
 
-// OK, NotFound, DataLoss for what is damaged or gone, Unavailable for an I/O error.
+// Translates a status: OK, NotFound, DataLoss for what is damaged or gone, Unavailable for an I/O
+// error.
 absl::Status FromRocks(const rocksdb::Status& status, const std::string& what);
 
-// Of opening a database: DataLoss only for what is damaged or gone, Unavailable else.
+// Translates the status of opening a database: DataLoss only for what is damaged or gone, else
+// Unavailable.
 absl::Status FromOpening(const rocksdb::Status& status, const std::string& directory);
 
 inline constexpr size_t kSequenceKeyBytes = 8;
@@ -34,9 +36,9 @@ inline constexpr size_t kPageKeyBytes = kSequenceKeyBytes + sizeof(block::PageHe
 
 // 8 bytes, big-endian: bytewise order is sequence order.
 std::string SequenceKey(uint64_t sequence);
-// Of a page from format version 3 on: its sequence, then its header.
+// The key of a page from format version 3 on: its sequence, then its header.
 std::string PageKey(uint64_t sequence, const block::PageHeader& header);
-// 0 when `key` is neither.
+// Returns the sequence of a key of either kind; 0 if `key` is neither.
 uint64_t SequenceOf(const rocksdb::Slice& key);
 
 struct TableDbOptions {
@@ -46,17 +48,18 @@ struct TableDbOptions {
   std::shared_ptr<FileLayer> files = nullptr;  // null: the machine's own file system
 };
 
-// What RocksDB tells while it works. Thread-safe.
+// What RocksDB reports while it works. Thread-safe.
 struct TableEvents {
   std::atomic<bool> changes_failed{false};
   base::Mutex mutex;
-  std::map<std::string, std::string> ingested PREFIXD_GUARDED_BY(mutex);  // paths: before, now
+  std::map<std::string, std::string> ingested PREFIXD_GUARDED_BY(mutex);  // path before -> path now
 };
 
-// What a database works on: `files`, null = the machine's own file system, through table_files.h.
+// Returns what a database works on: `files` (null = the machine's own file system) through
+// table_files.h.
 std::unique_ptr<rocksdb::Env> TableEnv(const FileLayer* files);
 
-// Told when a database is closed: its directory can be opened again. Thread-safe.
+// Set when a database is closed and its directory can be opened again. Thread-safe.
 class ClosedFlag {
  public:
   void Set() PREFIXD_EXCLUDES(mutex_) {
@@ -64,7 +67,7 @@ class ClosedFlag {
     closed_ = true;
     changed_.NotifyAll();
   }
-  // False when `deadline` passed.
+  // Waits until it is set. Returns false if `deadline` passes first.
   bool Wait(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     while (!closed_) {
@@ -91,14 +94,16 @@ struct TableDb {
   TableDb& operator=(const TableDb&) = delete;
 
   rocksdb::ReadOptions read_options() const;
-  // What an SstFileWriter of pages or records takes, direct I/O included.
+  // Returns what an SstFileWriter of pages or records takes, direct I/O included.
   rocksdb::EnvOptions file_options() const;
-  // table_options for a file of values of about this size: a block's memory is allocated once.
+  // Returns table_options for a file of values of about this size, so that a block's memory is
+  // allocated once.
   rocksdb::Options table_options_for(uint64_t value_bytes) const;
   uint64_t MemoryBytes() const;
-  // Where a file of pages that was ingested stands now; once. Empty: it was not.
+  // Returns where an ingested file of pages stands now, and forgets it. Empty if it was not
+  // ingested.
   std::string TakeIngested(const std::string& incoming_path);
-  // To the metadata, synced. Unavailable once a change failed.
+  // Writes to the metadata and syncs it. Unavailable once a change failed.
   absl::Status WriteMeta(rocksdb::WriteBatch* batch, const std::string& what)
       PREFIXD_EXCLUDES(meta_mutex);
 
@@ -112,12 +117,13 @@ struct TableDb {
   rocksdb::ColumnFamilyHandle* pages = nullptr;    // owned
   rocksdb::ColumnFamilyHandle* records = nullptr;  // owned
 
-  // changes_failed: in a way that RocksDB does not get over. Reads go on, changes need the database
-  // opened anew. After an error while its manifest was written it refuses them, or, told to resume,
-  // stumbles over its own file numbers; after one in its log, Open would find nothing behind it.
+  // changes_failed: a change failed in a way that RocksDB does not get over. Reads go on; changes
+  // need the database opened anew. After an error while its manifest was written RocksDB refuses
+  // changes or, told to resume, stumbles over its own file numbers. After one in its log, Open
+  // would find nothing behind the error.
   const std::shared_ptr<TableEvents> events = std::make_shared<TableEvents>();
-  const std::shared_ptr<ClosedFlag> closed = std::make_shared<ClosedFlag>();  // at the end of ~
-  base::Mutex meta_mutex;  // one write of metadata at a time: none follows one that failed
+  const std::shared_ptr<ClosedFlag> closed = std::make_shared<ClosedFlag>();  // set by ~TableDb
+  base::Mutex meta_mutex;  // one write of metadata at a time, so that none follows a failed one
 };
 
 }  // namespace prefixd::ssd

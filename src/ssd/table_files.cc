@@ -22,7 +22,7 @@ class TableFileSystem final : public rocksdb::FileSystemWrapper {
                                     std::unique_ptr<rocksdb::FSWritableFile>* file,
                                     rocksdb::IODebugContext* dbg) override {
     const rocksdb::IOStatus status = FileSystemWrapper::NewWritableFile(path, options, file, dbg);
-    // Buffered writes are behind already, in the kernel.
+    // The kernel already writes buffered files behind.
     if (status.ok() && (*file)->use_direct_io()) *file = WriteBehind(std::move(*file));
     return status;
   }

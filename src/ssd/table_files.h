@@ -1,5 +1,6 @@
-// The file system that RocksDB works on: the one below, with table files of segments written behind
-// (write_behind.h) and the tail of every table file checked when it is opened (table_tail.h).
+// The file system that RocksDB works on: the one below, except that table files of segments are
+// written behind (write_behind.h), and that the tail of every table file is checked when it is
+// opened (table_tail.h).
 #pragma once
 #include <memory>
 

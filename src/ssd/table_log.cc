@@ -44,7 +44,7 @@ class TableLog final : public rocksdb::Logger {
     if (written_ + length > kMaxLogBytes) Roll();
     if (fd_ >= 0 && write(fd_, line.data(), length) > 0) written_ += length;
   }
-  // The options, at each start: they stand in a file of their own.
+  // Drops the options that RocksDB logs at each start: they stand in a file of their own.
   void LogHeader(const char*, std::va_list) override {}
   size_t GetLogFileSize() const override { return 0; }
 

@@ -10,9 +10,9 @@
 
 namespace prefixd::ssd {
 
-// Thread-safe. Each file holds at most 1 MiB. A file that cannot be written takes no line.
+// Thread-safe. Each file holds at most 1 MiB. Lines for a file that cannot be written are dropped.
 std::shared_ptr<rocksdb::Logger> OpenTableLog(const std::string& directory);
-// Takes no line and makes no file.
+// Returns a log that drops every line and makes no file.
 std::shared_ptr<rocksdb::Logger> NoTableLog();
 
 }  // namespace prefixd::ssd

@@ -27,7 +27,7 @@ constexpr uint64_t kUsualTailBytes = 4096;
 constexpr uint64_t kLongestTailBytes = 1 << 20;
 constexpr std::string_view kPropertiesName = "rocksdb.properties";
 
-// Of a block in its file, without the trailer.
+// Place of a block in its file, without the trailer.
 struct Handle {
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -59,7 +59,7 @@ struct Tail {
   }
 };
 
-// The block's bytes, or nothing when they are not in the tail or not what was written.
+// Returns the block's bytes; nullopt if they are not in the tail or not what was written.
 std::optional<std::span<const std::byte>> Verified(const Tail& tail, const Handle& handle) {
   if (handle.bytes > kLongestTailBytes) return std::nullopt;
   const auto stored = tail.At(handle.offset, handle.bytes + kTrailerBytes);
@@ -72,7 +72,8 @@ std::optional<std::span<const std::byte>> Verified(const Tail& tail, const Handl
   return stored.first(handle.bytes);
 }
 
-// A verified block of entries that share no prefixes: {0, key bytes, value bytes, key, value}.
+// Finds the handle of the properties in a verified block of entries that share no prefixes: {0, key
+// bytes, value bytes, key, value}. nullopt if there is none.
 std::optional<Handle> FindProperties(std::span<const std::byte> metaindex) {
   base::ByteReader entries(metaindex);
   while (entries.ok() && entries.remaining() > 0) {
@@ -103,7 +104,7 @@ class TableTail {
   TableTail(rocksdb::FSRandomAccessFile& file, uint64_t file_bytes)
       : file_(file), file_bytes_(file_bytes) {}
 
-  // From the properties to the end, verified.
+  // Reads and verifies the tail, from the properties to the end.
   IOStatus Load(Tail* tail) {
     if (file_bytes_ < kFooterBytes) return Bad("is shorter than a footer");
     IOStatus status = ReadFrom(file_bytes_ - std::min(file_bytes_, kUsualTailBytes), tail);
@@ -175,7 +176,7 @@ class TailedFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
   IOStatus ReadAsync(rocksdb::FSReadRequest& request, const rocksdb::IOOptions& options,
                      std::function<void(const rocksdb::FSReadRequest&, void*)> done, void* argument,
                      void** handle, rocksdb::IOHandleDeleter* deleter,
-                     rocksdb::IODebugContext* dbg) override {  // by Read
+                     rocksdb::IODebugContext* dbg) override {  // goes by Read
     return FSRandomAccessFile::ReadAsync(request, options, std::move(done), argument, handle,
                                          deleter, dbg);
   }
@@ -202,7 +203,8 @@ rocksdb::IOStatus CheckTail(rocksdb::FileSystem& files, const std::string& path,
   uint64_t file_bytes = 0;
   IOStatus status = files.GetFileSize(path, {}, &file_bytes, nullptr);
   if (!status.ok()) return status;
-  // Not direct, whatever the file is: a few hundred bytes that end where the file does.
+  // Opens it without direct I/O, whatever `*file` uses: the tail is a few hundred bytes at the
+  // file's end.
   std::unique_ptr<rocksdb::FSRandomAccessFile> plain;
   status = files.NewRandomAccessFile(path, {}, &plain, nullptr);
   if (!status.ok()) return status;

@@ -33,7 +33,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
       : FSWritableFileOwnerWrapper(std::move(file)) {}
   ~WriteBehindFile() override { StopThread(); }
 
-  // So that RocksDB hands over what it has, of any size and at any address.
+  // Lets RocksDB hand over what it has, of any size and at any address.
   bool use_direct_io() const override { return false; }
   size_t GetRequiredBufferAlignment() const override { return 1; }
 
@@ -85,7 +85,8 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     uint64_t offset = 0;  // in the file
   };
 
-  // A free buffer, made as long as there are too few.
+  // Takes a free buffer: makes one while there are too few, else waits for one. Returns the first
+  // error.
   IOStatus Take(Buffer* buffer) PREFIXD_EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     if (idle_.empty() && made_ < kWriteBehindBuffers) {
@@ -109,7 +110,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     current_ = {};
     changed_.NotifyAll();
   }
-  // False: the system gives none.
+  // Starts the thread if need be. Returns false if the system gives none.
   bool HasThread() {
     if (thread_.joinable()) return true;
     try {
@@ -145,20 +146,21 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
       changed_.NotifyAll();
     }
   }
-  // Whole sectors: what the last one holds behind the bytes is cut off by WriteOut.
+  // Writes whole sectors. WriteOut cuts off what the last one holds behind the bytes.
   IOStatus Write(const Buffer& buffer) {
     const size_t whole = base::AlignUp(buffer.bytes, base_->GetRequiredBufferAlignment());
     std::memset(buffer.data.get() + buffer.bytes, 0, whole - buffer.bytes);
     return base_->PositionedAppend(Slice(buffer.data.get(), whole), buffer.offset, {}, nullptr);
   }
-  // Everything appended is in the file, which is as long as that. More may be appended behind it.
+  // Writes everything appended into the file and makes the file as long as that. More may be
+  // appended afterwards.
   IOStatus WriteOut(const IOOptions& options, Context* dbg) PREFIXD_EXCLUDES(mutex_) {
     {
       base::MutexLock lock(mutex_);
       while (!queued_.empty() || writing_) changed_.Wait(mutex_);
       if (!error_.ok()) return error_;
     }
-    // Close comes after Sync, with nothing new.
+    // Close comes after Sync, with nothing new to write.
     if (current_.bytes == 0 || written_out_ == size_) return IOStatus::OK();
     IOStatus status = Write(current_);
     if (status.ok()) status = FSWritableFileOwnerWrapper::Truncate(size_, options, dbg);
@@ -183,7 +185,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
   rocksdb::FSWritableFile* const base_ = target();
   Buffer current_;            // being filled
   uint64_t size_ = 0;         // of everything appended
-  uint64_t written_out_ = 0;  // size_ when that last was in the file
+  uint64_t written_out_ = 0;  // size_ when WriteOut last wrote
   std::thread thread_;
 
   base::Mutex mutex_;

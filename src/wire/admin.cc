@@ -15,7 +15,7 @@
 namespace prefixd::wire {
 namespace {
 
-// The distinct ladder entries of all groups in order of first sight.
+// Returns the distinct ladder entries of all groups in order of first sight.
 std::vector<std::string> FormatNames(const block::SpaceIdentity& identity) {
   std::vector<std::string> names;
   for (const block::LayerGroup& group : identity.groups) {
@@ -155,7 +155,7 @@ void ToProto(const block::PinInfo& pin, v1::ListPinsReply::Pin* proto) {
 }
 
 void ToProto(const block::PastAnswer& past, v1::PastAnswer* proto) {
-  v1::Answer answer;  // the same words on the wire
+  v1::Answer answer;  // has the same words on the wire
   ToProto(block::LeaseId{}, past.match, {}, &answer);
   proto->set_request_id(past.request_id);
   proto->set_space_id(past.space.data(), past.space.size());

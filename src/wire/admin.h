@@ -12,11 +12,11 @@ namespace prefixd::wire {
 void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto);
 void ToProto(const block::Stats& stats, v1::GetStatsReply* proto);
 
-// A space summary with its identity, tenant included, and a digest in place of the salt.
+// Writes a space summary with its identity, tenant included, and a digest in place of the salt.
 void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto);
 
 inline constexpr size_t kSaltDigestBytes = 8;
-// What people see of a salt: the first bytes of its SHA-256. Empty for none.
+// Returns what people see of a salt: the first bytes of its SHA-256. Empty for no salt.
 std::string SaltDigest(const std::string& salt);
 void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* proto);
 void ToProto(const block::LeaseInfo& lease, v1::ListLeasesReply::Lease* proto);
@@ -29,7 +29,8 @@ absl::StatusOr<block::WhyQuery> FromProto(const v1::WhyRequest& proto);
 
 block::SpaceLimits FromProto(const v1::SpaceLimits& proto);
 
-// An empty space id or 32 bytes; InvalidArgument otherwise. `given` says which.
+// Reads a space id of 32 bytes, or an empty one, for which `given` is false. InvalidArgument for
+// any other length.
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given);
 
 }  // namespace prefixd::wire

@@ -1,4 +1,4 @@
-// Where people reach a daemon: the socket of Admin beside that of the workers.
+// The socket of Admin, where people reach a daemon, beside that of the workers.
 //
 // Pure functions.
 #pragma once
@@ -9,7 +9,7 @@ namespace prefixd::wire {
 // "/run/prefixd/prefixd.sock" -> "/run/prefixd/prefixd.admin.sock".
 std::string AdminSocketOf(const std::string& socket);
 
-// The path of a unix socket's address ("unix:/a", "unix:///a"); "" of any other.
+// Returns the path in a unix socket's address ("unix:/a", "unix:///a"); "" for any other address.
 std::string SocketPathOf(const std::string& address);
 
 }  // namespace prefixd::wire

@@ -173,7 +173,7 @@ absl::StatusOr<block::CommitAnswer> FromProto(const v1::CommitReply& proto, uint
   answer.lease = {proto.lease()};
   answer.first_block = proto.first_block();
   // The last page says where the published tokens end: it has a slot for each of its tokens. A
-  // sliding group may not have it.
+  // sliding group may lack it.
   uint32_t last = 0;
   int blocks_told = 0;
   for (const v1::GroupPages& pages : proto.pages()) {

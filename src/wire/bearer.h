@@ -18,16 +18,15 @@ namespace prefixd::wire {
 inline constexpr char kBearerKey[] = "authorization";
 
 std::string BearerText(const base::Secret& secret);
-// nullopt: it is none.
+// Reads what BearerText made. Returns nullopt for any other text.
 std::optional<base::Secret> ReadBearer(std::string_view text);
 
-// Thread-safe. The secret of a file, as it was when it was read last.
+// The secret of a file, as it was when Reload last read it. Thread-safe.
 class Bearer {
  public:
   explicit Bearer(std::string path) : path_(std::move(path)) {}
 
-  // Reads the file again: the daemon may have made another. What it cannot read it says, and keeps
-  // what it had.
+  // Reads the file again, since the daemon may have made another. On an error it keeps what it had.
   absl::Status Reload() PREFIXD_EXCLUDES(mutex_);
   std::string text() const PREFIXD_EXCLUDES(mutex_);  // empty: none yet
 
@@ -37,12 +36,13 @@ class Bearer {
   std::string text_ PREFIXD_GUARDED_BY(mutex_);
 };
 
-// Of a channel whose calls carry it. Empty for none: the channel is like any other.
+// Returns the interceptors of a channel whose calls carry `bearer`. Empty if it is null: the
+// channel is then like any other.
 std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> Carrying(
     std::shared_ptr<const Bearer> bearer);
 
-// The file that a client of `address` reads: `named`, else $PREFIXD_TOKEN_FILE. Empty for a unix
-// socket, whose permissions are its door, and where neither names one.
+// Returns the file that a client of `address` reads: `named`, else $PREFIXD_TOKEN_FILE. Empty for a
+// unix socket, whose permissions decide who can connect, and if neither names a file.
 std::string TokenFileFor(const std::string& address, const std::string& named);
 
 }  // namespace prefixd::wire

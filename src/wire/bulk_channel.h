@@ -9,13 +9,13 @@ namespace prefixd::wire {
 
 // A piece travels as one HTTP/2 frame.
 inline constexpr int kMaxFrameBytes = (1 << 24) - 1;
-// What a peer may send on one stream before it is read: four pieces.
+// Bytes that a peer may send on one stream before they are read: four pieces.
 inline constexpr int kUnreadStreamBytes = static_cast<int>(4 * kMaxPieceBytes);
-// What gRPC takes of a stream before it says that a message is written: the socket has the next
-// piece while the one after it is being made.
+// Bytes that gRPC takes of a stream before it says that a message is written: the socket has the
+// next piece while the caller makes the one after it.
 inline constexpr int kUnsentStreamBytes = static_cast<int>(kMaxPieceBytes);
 
-// What a peer may send on all streams of a connection before it is read.
+// How much a peer may send on all streams of a connection before it is read.
 enum class ConnectionWindow {
   // 64 KiB, and one piece for each stream that waits for one. Bounds what a crowd of peers makes
   // the daemon hold.

@@ -13,8 +13,8 @@
 
 namespace prefixd::wire {
 
-// A bare `target = value` for the enums of requests, whose values are those of the wire, from 1 to
-// `last` without a gap: 0 is a caller that forgot the field, above `last` a later version's.
+// Reads an enum of a request. Its values are those of the wire, from 1 to `last` without a gap.
+// InvalidArgument for 0 (the caller forgot the field) and above `last` (a later version's).
 template <typename Enum>
 absl::Status ReadEnum(const std::string& field, int value, Enum last, Enum* target) {
   if (value < 1 || value > static_cast<int>(last)) {
@@ -26,7 +26,8 @@ absl::Status ReadEnum(const std::string& field, int value, Enum last, Enum* targ
   return absl::OkStatus();
 }
 
-// The enums of replies only explain: a value of a later version is kept as the number that it is.
+// Reads an enum of a reply, which only explains. Keeps a later version's value as the number that
+// it is; below 0 or above 255 becomes 0.
 template <typename Enum>
 Enum ExplainingEnum(int value) {
   return static_cast<Enum>(value < 0 || value > 255 ? 0 : value);
@@ -53,10 +54,10 @@ inline absl::Status CheckLength(const std::string& field, uint64_t seen, uint64_
   return absl::InvalidArgumentError(absl::StrCat(field, " has ", seen, " bytes, at most ", most));
 }
 
-// 32 bytes; empty too when `may_be_empty`, which leaves zeros: "none".
+// Reads a digest of 32 bytes. If `may_be_empty` it may be empty, which leaves zeros: "none".
 absl::Status ReadDigest(const std::string& field, const std::string& bytes, bool may_be_empty,
                         base::Digest256* digest);
-// Empty for all zeros.
+// Returns the bytes of a digest; empty for all zeros.
 std::string DigestBytes(const base::Digest256& digest);
 
 }  // namespace prefixd::wire

@@ -10,8 +10,8 @@
 namespace prefixd::wire {
 
 // InvalidArgument naming the field for a digest of a wrong length, an unspecified or unknown enum
-// value, a number too wide, a list too long. What the values mean together is
-// block::NormalizeAndValidate's to judge.
+// value, a number too wide, a list too long. block::NormalizeAndValidate judges what the values
+// mean together.
 absl::StatusOr<block::SpaceIdentity> FromProto(const v1::SpaceIdentity& proto);
 v1::SpaceIdentity ToProto(const block::SpaceIdentity& identity);
 

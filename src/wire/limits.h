@@ -7,12 +7,13 @@
 namespace prefixd::wire {
 
 inline constexpr uint32_t kProtocol = 1;
-inline constexpr uint32_t kMaxTokens = 1u << 21;                 // of one sequence
-inline constexpr uint32_t kMaxItems = 16;                        // of one Match or Acquire
-inline constexpr uint32_t kMaxEnds = 4096;                       // of one plan or Commit
+inline constexpr uint32_t kMaxTokens = 1u << 21;  // of one sequence
+inline constexpr uint32_t kMaxItems = 16;         // of one Match, Acquire or Prefetch
+inline constexpr uint32_t kMaxEnds = 4096;        // of one plan or Commit
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;  // without tokens
-// Match, Acquire, Reserve: one sequence of kMaxTokens, and what goes with it. Less where the daemon
-// has little RAM, as such a message is held several times over while it is served.
+// The most bytes of a message with tokens (Match, Acquire, Prefetch, Reserve, Pin, Unpin): one
+// sequence of kMaxTokens, and what goes with it. Less if the daemon has little RAM, since it holds
+// such a message several times over while it serves it.
 constexpr uint64_t TokenMessageBytes(uint64_t ram_budget_bytes) {
   return std::clamp(ram_budget_bytes / 128, kMaxMessageBytes, uint64_t{9} << 20);
 }

@@ -1,5 +1,5 @@
-// One end of a stream of pages. What only long ones are worth is done as soon as this one proves to
-// be long: its socket takes more at a time, and the thread stays where the other end's is.
+// One end of a stream of pages. As soon as the stream proves to be long, its socket takes more at a
+// time, and the thread stays beside the other end's. Short streams are not worth that.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,8 @@ namespace prefixd::wire {
 // Used and destroyed by the thread that moves the bytes.
 class LongStream {
  public:
-  // To or at the socket of `address`. `cpu`: what the caller named.
+  // `address`: of the socket that the stream goes to or was accepted at. `cpu`: what the caller
+  // named.
   LongStream(std::string address, std::optional<int> cpu)
       : address_(std::move(address)), cpu_(cpu) {}
   void Sent(uint64_t bytes) {
@@ -23,7 +24,7 @@ class LongStream {
   void Received(uint64_t bytes) { Proves(bytes); }
 
  private:
-  // True once.
+  // Returns true once, when the stream becomes long.
   bool Proves(uint64_t bytes) {
     const bool before = moved_ >= kLongStreamBytes;
     moved_ += bytes;

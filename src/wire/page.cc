@@ -24,7 +24,7 @@ std::byte* PutVarint(uint64_t value, std::byte* to) {
   return to;
 }
 
-// As proto3 does, zero is left out.
+// Leaves out zero, as proto3 does.
 std::byte* PutNumber(uint32_t field, uint64_t value, std::byte* to) {
   return value == 0 ? to : PutVarint(value, PutVarint(Tag(field, kVarint), to));
 }
@@ -36,7 +36,7 @@ std::byte* PutFixed64(uint32_t tag, uint64_t value, std::byte* to) {
   return to + sizeof(value);
 }
 
-// A place in the first bytes of a message. Reading past them fails for good.
+// A place in the first bytes of a message. Once a read goes past them, ok() is false for good.
 class Cursor {
  public:
   explicit Cursor(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -73,7 +73,7 @@ class Cursor {
   bool ok_ = true;
 };
 
-// False for a tag that is no number of a piece.
+// Returns false for a tag that is no number of a piece.
 bool ReadNumber(uint64_t tag, Cursor* in, PieceHeader* header) {
   switch (tag) {
     case Tag(v1::PageBytes::kGroupFieldNumber, kVarint):

@@ -1,6 +1,7 @@
 // Pages on their way: FetchChunk{page} and PutChunk{page}, which have one encoding. The bulk path
-// writes and reads their fields in place, so that the megabyte behind them is never copied by
-// protobuf. Wire-identical to the generated classes, which understand both directions.
+// writes and reads their fields in place, so that protobuf never copies the megabyte behind them.
+// The bytes on the wire are those of the generated classes, which read what this writes and write
+// what this reads.
 //
 // Pure functions.
 #pragma once
@@ -35,9 +36,9 @@ absl::Status CheckPiece(const PieceHeader& piece);
 
 inline constexpr size_t kMaxPieceHeaderBytes = 88;
 
-// Writes everything of the message that stands before the data; the message is these bytes and then
-// the data. Returns how many. Requires: room for kMaxPieceHeaderBytes, data_bytes
-// in 1..kMaxPieceBytes.
+// Writes everything of the message that stands before the data, and returns how many bytes. The
+// message is these bytes and then the data. Requires: room for kMaxPieceHeaderBytes, data_bytes in
+// 1..kMaxPieceBytes.
 size_t WritePieceHeader(const PieceHeader& piece, std::byte* to);
 
 struct ParsedPiece {
@@ -45,8 +46,8 @@ struct ParsedPiece {
   size_t header_bytes = 0;  // the data is the rest of the message
 };
 // Reads what WritePieceHeader or protobuf wrote, its fields in any order, the data last. `start`:
-// the first min(message_bytes, kMaxPieceHeaderBytes) bytes of the message. nullopt for any other
-// message, valid or not: the generated class is to judge it.
+// the first min(message_bytes, kMaxPieceHeaderBytes) bytes of the message. Returns nullopt for any
+// other message, valid or not: the generated class judges that.
 std::optional<ParsedPiece> ReadPieceHeader(std::span<const std::byte> start,
                                            uint64_t message_bytes);
 

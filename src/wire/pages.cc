@@ -133,7 +133,7 @@ absl::Status ReadColumns(const v1::GroupPages& proto, const Columns& columns,
   }
   pages->reserve(pages->size() + blocks);
   for (int i = 0; i < proto.rung_size(); ++i) {
-    // Inside `tokens`, so inside 32 bits.
+    // Below `tokens`, so it fits into 32 bits.
     const uint32_t first = (columns.first_block + static_cast<uint32_t>(i)) * columns.block_tokens;
     const block::LeasedPage page{.group = proto.group(),
                                  .rung = proto.rung(i),

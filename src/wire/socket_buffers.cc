@@ -16,7 +16,7 @@ namespace {
 
 using NameOfEnd = int (*)(int, sockaddr*, socklen_t*);
 
-// Whether one end of the socket has this path. False for files of other kinds.
+// Returns whether one end of the socket has this path. False for files of other kinds.
 bool HasPath(int fd, NameOfEnd name_of_end, std::string_view path) {
   sockaddr_un name{};
   socklen_t bytes = sizeof(name);
@@ -51,12 +51,12 @@ std::string_view UnixPath(std::string_view address) {
 
 namespace {
 
-// The descriptors of this process; none without /proc.
+// Returns the descriptors of this process; none without /proc.
 std::vector<int> Descriptors() {
   std::vector<int> descriptors;
   std::error_code error;
   std::filesystem::directory_iterator entry("/proc/self/fd", error);
-  // Not a range for: its step throws, here errors end the walk.
+  // Not a range for, whose step throws: here errors end the walk.
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     descriptors.push_back(std::atoi(entry->path().filename().c_str()));
   }

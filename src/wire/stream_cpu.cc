@@ -31,7 +31,7 @@ void Add(std::istream& list, cpu_set_t* cpus) {
   }
 }
 
-// False, and nothing happens: the thread may not run on any of them.
+// Returns false and does nothing if the thread may not run on any of them.
 bool Move(pid_t thread, const cpu_set_t& home, const cpu_set_t& cpus) {
   cpu_set_t both;
   CPU_AND(&both, &home, &cpus);

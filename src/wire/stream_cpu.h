@@ -31,18 +31,18 @@ inline constexpr char kCpuKey[] = "prefixd-cpu";
 // gRPC 1.51 runs callbacks on a thread for every two cores, at least 2 and at most 16.
 int CallbackThreads();
 
-// What a stream to `address` names: the calling thread's CPU. Nothing where the ends are not to be
-// kept together: the address is no unix socket, or the host is not small.
+// Returns the CPU that a stream to `address` names: the calling thread's. nullopt if the ends are
+// not to be kept together: the address is no unix socket, or the host is not small.
 std::optional<int> CpuToName(std::string_view address);
-// What a caller from `peer` (a gRPC address) named with `text`; nothing as above, and when it is no
-// number of a CPU.
+// Returns the CPU that a caller from `peer` (a gRPC address) named with `text`. nullopt as above,
+// and if `text` is no CPU's number.
 std::optional<int> NamedCpu(std::string_view peer, std::string_view text);
 
-// Those that share their second-level cache with `cpu`, and itself.
+// Returns `cpu` and the CPUs that share its second-level cache.
 cpu_set_t CpusBeside(int cpu);
 
-// Keeps the calling thread beside `cpu`; the destructor, on the same thread, lets it run where it
-// might before. A thread that may not run there stays as it is.
+// Keeps the calling thread beside `cpu`; the destructor, on the same thread, lets the thread run
+// where it could before. A thread that may not run there stays as it is.
 class StayBeside {
  public:
   explicit StayBeside(int cpu);
@@ -55,11 +55,11 @@ class StayBeside {
   bool moved_ = false;
 };
 
-// Threads that carry what belongs to many streams: gRPC's. They come to the peer of a long stream,
-// and go back once no long stream is left. Thread-safe; outlives its streams.
+// gRPC's threads, which carry many streams. They come to the peer of a long stream, and go back
+// once no long stream is left. Thread-safe. Must outlive its streams.
 class Carriers {
  public:
-  // One stream until its end, whose peer is on `cpu`; without one nobody goes anywhere. One thread
+  // One stream until its end, whose peer is on `cpu`; without a CPU no thread moves. For one thread
   // at a time.
   class Stream {
    public:
@@ -67,14 +67,14 @@ class Carriers {
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
-    // The calling thread did so with `bytes` of it.
+    // Notes that the calling thread carried `bytes` of the stream.
     void Carried(uint64_t bytes);
 
    private:
     Carriers* const carriers_;
     const std::optional<int> cpu_;
     uint64_t carried_ = 0;
-    std::optional<cpu_set_t> beside_;  // once it is long
+    std::optional<cpu_set_t> beside_;  // set once the stream is long
   };
 
  private:
@@ -84,7 +84,7 @@ class Carriers {
 
   base::Mutex mutex_;
   int long_streams_ PREFIXD_GUARDED_BY(mutex_) = 0;
-  std::map<pid_t, cpu_set_t> homes_ PREFIXD_GUARDED_BY(mutex_);  // of the threads that came
+  std::map<pid_t, cpu_set_t> homes_ PREFIXD_GUARDED_BY(mutex_);  // where those that came could run
 };
 
 }  // namespace prefixd::wire

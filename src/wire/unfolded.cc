@@ -19,13 +19,13 @@ constexpr uint64_t kMessageBytes = 64;  // a submessage and its pointer
 constexpr uint64_t kFieldBytes = 8;     // each field of it
 constexpr uint64_t kTextBytes = 64;     // a string beside its characters
 constexpr uint64_t kUnknownBytes = 64;  // an unknown field, whose set doubles as it grows
-constexpr uint64_t kGroupFactor = 64;   // of unknown fields within an unknown group
+constexpr uint64_t kGroupFactor = 64;   // for each byte of an unknown group
 
 class Walk {
  public:
   Walk(CodedInputStream* in, uint64_t most) : in_(in), most_(most) {}
 
-  // False: it is malformed, or takes too much.
+  // Returns false if the message is malformed or takes too much.
   bool Message(const Descriptor& type) {
     Add(kMessageBytes + kFieldBytes * static_cast<uint64_t>(type.field_count()));
     for (uint32_t tag = in_->ReadTag(); tag != 0; tag = in_->ReadTag()) {

@@ -1,5 +1,5 @@
-// How much memory a message takes once it is parsed, told before it is parsed: an empty item is two
-// bytes on the wire and two hundred in memory.
+// Tells before a message is parsed how much memory it takes afterwards: an empty item is two bytes
+// on the wire and two hundred in memory.
 //
 // Pure functions.
 #pragma once
@@ -11,9 +11,10 @@
 
 namespace prefixd::wire {
 
-// About how many bytes the message of this type takes: its submessages, lists, texts and unknown
-// fields, as protobuf keeps them. InvalidArgument for one that takes more than `most`, or is no
-// such message; its walk ends there. Costs a look at each field, and at no byte of a list or text.
+// Returns about how many bytes a message of this type takes: its submessages, lists, texts and
+// unknown fields, as protobuf keeps them. InvalidArgument, as soon as that is seen, for a message
+// that takes more than `most` or is not of this type. Looks at each field, but at no byte of a list
+// or text.
 absl::StatusOr<uint64_t> UnfoldedBytes(const google::protobuf::Descriptor& type,
                                        google::protobuf::io::ZeroCopyInputStream* message,
                                        uint64_t most);

@@ -13,12 +13,13 @@
 namespace prefixd {
 
 // kFast: 1 to 8 query rows over tiled and raw pages at the speed of memory. Codes are multiplied
-// with queries and weights of 8 bits (15 where neither K nor V has 4): relative error below 1.8 %
-// for 8-bit K and 4-bit V, which cost 9 % themselves, below 0.05 % where both have 8 bits. Other
-// calls and formats: as kFastPrefill.
-// kFastPrefill: any number of rows. Codes are multiplied with queries and weights of 8 bits
-// whatever the format: error about 1.1 %, below 1.8 %, where 8-bit K and V cost 0.8 % themselves;
-// about 1.6 times as fast as kPrecise. Both: on CPUs without AVX512_VNNI as kPrecise.
+// with queries and weights of 8 bits (of 15 if neither K nor V has 4). The relative error is below
+// 1.8 % for 8-bit K and 4-bit V, whose quantization costs 9 %, and below 0.05 % if both have 8
+// bits. Other calls and formats run as kFastPrefill.
+// kFastPrefill: any number of rows. Codes of every format are multiplied with queries and weights
+// of 8 bits. The error is about 1.1 %, below 1.8 %, where quantizing K and V to 8 bits costs
+// 0.8 %. About 1.6 times as fast as kPrecise.
+// On CPUs without AVX512_VNNI both run as kPrecise.
 enum class AttendMode : uint8_t { kPrecise = 0, kFast = 1, kFastPrefill = 2 };
 
 struct AttendOptions {
@@ -31,26 +32,28 @@ struct AttendOptions {
   float scale = 0;
   uint32_t threads = 1;
   AttendMode mode = AttendMode::kPrecise;
-  // Not 0: the row at position p sees positions > p - window only, and positions < sink_tokens.
-  // What no row of the call sees is not read, and its blocks may be absent: without units.
+  // If not 0, the row at position p sees only positions > p - window and positions < sink_tokens.
+  // Blocks that no row of the call sees are not read and may be absent, that is, without units.
   uint32_t window = 0, sink_tokens = 0;
-  float soft_cap = 0;            // not 0: a score is soft_cap * tanh(q.k * scale / soft_cap)
+  float soft_cap = 0;            // if not 0, a score is soft_cap * tanh(q.k * scale / soft_cap)
   const float* sinks = nullptr;  // [query_heads] or null: learned scores of a token without a value
   // In floats; 0 = dense [query_rows][query_heads][dim].
   size_t query_row_stride = 0, query_head_stride = 0;
   size_t out_row_stride = 0, out_head_stride = 0;
 };
 
-// q: [query_rows][query_heads][key_dim] by the strides, out: [query_rows][query_heads][value_dim].
-// `formats`: what BlockTableEntry::format indexes: the layer's LayerSpec::formats. Invalid input
-// changes nothing and says what.
+// Computes the attention of `q`, [query_rows][query_heads][key_dim], over `table` into `out`,
+// [query_rows][query_heads][value_dim], both by the strides of `options`. `formats` is the layer's
+// LayerSpec::formats, which BlockTableEntry::format indexes. Invalid input changes nothing; the
+// status says what is wrong.
 Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats,
               const float* q, float* out, const AttendOptions& options);
 
-// Turns `count` vectors of `dim` floats in place, vector i at vectors + i * stride (0 = dense), as
-// Rotation::kHadamard means it: queries and keys before attention and Append, values too, and what
-// attention puts out, whose dimension is that of the values, back again: it is its own inverse, up
-// to rounding. InvalidArgument when `dim` cannot be rotated (its multiples of 16 can).
+// Applies Rotation::kHadamard in place to `count` vectors of `dim` floats. Vector i begins at
+// vectors + i * stride; a stride of 0 means dense. Rotate keys and values before Append and queries
+// before Attend. Rotate Attend's output, which has the values' dimension, back by the same call:
+// the rotation is its own inverse, up to rounding. InvalidArgument if `dim` cannot be rotated
+// (multiples of 16 can).
 Status Rotate(float* vectors, size_t count, size_t stride, uint32_t dim);
 
 }  // namespace prefixd

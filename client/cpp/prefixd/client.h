@@ -3,18 +3,20 @@
 //
 // Contract
 //  - No call throws, aborts or outlives its deadline. Without a daemon Begin() answers 0 tokens at
-//    once, attaching goes on in the background, and a cache error never fails a request.
-//  - All are handles, cheap to move. Client and Space are thread-safe; a Sequence, a Lease, a Plan
-//    belongs to one thread at a time (its pages load in the background) and must not outlive its
-//    Client. Not before fork(): a child has nothing of them mapped, nor keeps it from being freed.
-//  - An engine whose attention walks block tables takes a Sequence. One that owns its KV memory, a
-//    tensor a layer, takes a Lease to copy cached tokens out and a Plan to store its own.
-//  - K and V are quantized once, by Append; what comes out of the cache is attended on exactly the
-//    stored bytes.
-//  - Beside a daemon that shares its memory (a unix socket on this host) cached pages are read in
-//    place, in a read-only mapping, and stored ones move there: block tables point into it. They
-//    stay readable while the Sequence lives, also when the daemon is killed. Elsewhere pages are
-//    copied.
+//    once and the client attaches in the background. A cache error never fails a request.
+//  - All objects are handles, cheap to move. Client and Space are thread-safe. A Sequence, Lease or
+//    Plan belongs to one thread at a time (its pages load in the background) and must not outlive
+//    its Client.
+//  - Create them after fork(), not before: a child has none of their memory mapped, and does not
+//    keep the daemon from freeing what its parent held.
+//  - An engine whose attention walks block tables uses a Sequence. An engine that owns its KV
+//    memory, one tensor per layer, uses a Lease to copy cached tokens out and a Plan to store its
+//    own.
+//  - Append quantizes K and V once. Attention over cached tokens reads exactly the stored bytes.
+//  - If the daemon shares its memory (a unix socket on this host), cached pages are read in place,
+//    in a read-only mapping, and block tables point into it. Pages that the worker stores move
+//    there. Both stay readable while the Sequence lives, even if the daemon is killed. Otherwise
+//    pages are copied.
 #pragma once
 #include <array>
 #include <chrono>
@@ -44,7 +46,7 @@ enum class StatusCode {
 
 struct Status {
   StatusCode code = StatusCode::kOk;
-  std::string message{};  // the daemon's own sentence where it has one
+  std::string message{};  // the daemon's own message if there is one
   bool ok() const { return code == StatusCode::kOk; }
 };
 
@@ -72,19 +74,19 @@ enum class Codec : uint8_t {
   kMxFp8 = 9,
   kNvFp4 = 10  // without a global scale
 };
-// kHadamard: the engine gives K and V that it has turned by Rotate() of prefixd/attention.h, turns
-// its queries the same way and the output of attention back. The library stores and attends on what
-// it is given; the label makes it another space.
+// kHadamard: the engine passes K and V that it rotated with Rotate() of prefixd/attention.h,
+// rotates its queries the same way and rotates the output of attention back. The library stores and
+// attends on what it is given; the label makes the space a different one.
 enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
-// The order of the same codes in a page. kRows: MLX's and ggml's own, for engines that read pages
-// as such tensors. kTiled: as Attend() reads them fastest, for codes of 8 and 4 bits; what an
-// engine gives and gets by Append, WritePacked and Gather is the same with any. kTransposed: raw
-// elements [dim][tokens] in the page, for engines that read V so.
+// The order of the same codes in a page. kRows: the order of MLX and ggml, for engines that read
+// pages as such tensors. kTiled: the order that Attend() reads fastest, for integer codes of 8 and
+// 4 bits. kTransposed: raw elements [dim][tokens] in the page, for engines that read V so. Append,
+// WritePacked and Gather take and give the same bytes with every layout.
 enum class Layout : uint8_t { kRows = 1, kTiled = 2, kTransposed = 3 };
 
 struct TensorFormat {
   Codec codec = Codec::kRaw;
-  Dtype dtype = Dtype::kF32;  // of raw elements; of MLX scales and biases
+  Dtype dtype = Dtype::kF32;  // of raw elements, or of MLX scales and biases
   uint8_t bits = 32;
   uint16_t group_size = 0;
   Rotation rotation = Rotation::kNone;
@@ -96,13 +98,13 @@ struct KvFormat {
 KvFormat Raw(Dtype dtype);
 KvFormat MlxAffine(int bits, int group_size, Dtype dtype);
 KvFormat MlxAffine(int key_bits, int key_group, int value_bits, int value_group, Dtype dtype);
-KvFormat Ggml(Codec key, Codec value);        // of kQ4_0 ... kQ8_0
-KvFormat BlockFloat(Codec key, Codec value);  // of kMxFp4, kMxFp8, kNvFp4
+KvFormat Ggml(Codec key, Codec value);        // kQ4_0 to kQ8_0
+KvFormat BlockFloat(Codec key, Codec value);  // kMxFp4, kMxFp8 or kNvFp4
 KvFormat Rotated(KvFormat format);            // K and V with Rotation::kHadamard
-// K and V with Layout::kTiled, where they have one: MLX's 8 and 4 bits, q8_0, q4_0, q4_1. Others
+// Gives K and V Layout::kTiled if their codec has it: MLX's 8 and 4 bits, q8_0, q4_0, q4_1. Others
 // stay as they are.
 KvFormat Tiled(KvFormat format);
-// What does not fit together is refused by OpenSpace, by name.
+// OpenSpace refuses a format whose parts do not fit together, and names the part.
 
 // Bytes of one token's packed row of one head, whatever the page's layout: codes, then scales and
 // biases (0 for raw; ggml keeps scales inside its codes). All 0 when the format is impossible for
@@ -112,22 +114,22 @@ struct RowBytes {
 };
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim);
 
-// One layer of one KV block, as attention kernels walk it. 128-byte aligned, in the layout of its
-// format. Of a sliding layer, blocks that no later token attends on may have no page: units is
-// null.
+// One layer of one KV block, as attention kernels read it. `units` is 128-byte aligned, in the
+// layout of its format. It is null if the block of a sliding layer has no page because no later
+// token attends on it.
 struct BlockTableEntry {
   const std::byte* units = nullptr;
-  uint64_t arena_offset = ~uint64_t{0};  // of `units` in Client::arena(); all ones: private memory
+  uint64_t arena_offset = ~uint64_t{0};  // of `units` in Client::arena(); all ones = private memory
   uint32_t page_tokens = 0;              // token slots the bytes were laid out for
-  uint32_t tokens = 0;                   // in use
+  uint32_t tokens = 0;                   // slots in use
   uint32_t format = 0;                   // index into the layer's formats
 };
 
 // --- who: the space ---
 
 using Digest = std::array<std::byte, 32>;
-// SHA-256 over the checkpoint's tensors (*.safetensors in `dir`); computed once and remembered by
-// inode, size and time.
+// Returns the SHA-256 of a checkpoint's tensors (*.safetensors in `dir`), computed once and then
+// remembered by inode, size and time.
 Result<Digest> DigestCheckpoint(const std::string& dir);
 Result<Digest> DigestFile(const std::string& path);
 
@@ -140,30 +142,32 @@ struct RopeSpec {
   bool key_before_rope = false;
 };
 
-// What a layer keeps of the tokens before. kFull: all their K and V. kSliding: those of the last
-// `window` tokens, and of the first `sink_tokens`. kState: one state of state_bytes, which is right
-// at exactly one position.
+// What a layer keeps of earlier tokens. kFull: K and V of all of them. kSliding: K and V of the
+// last `window` tokens and of the first `sink_tokens`. kState: one state of state_bytes, which is
+// right at exactly one position.
 enum class LayerKind : uint8_t { kFull = 1, kSliding = 2, kState = 3 };
 
-// What a layer keeps beside its keys. kNone: nothing. kKeyPrefix: its values are the first
-// value_dim elements of its keys (MLA's latent), stored once. Their formats name the key's twice,
-// and what Append, WritePacked and Gather are told of values is passed over.
+// What a layer keeps beside its keys. kStored: its values. kNone: nothing. kKeyPrefix: nothing; its
+// values are the first value_dim elements of its keys (MLA's latent), stored once. In formats of
+// kNone and kKeyPrefix the value repeats the key's format; Append, WritePacked and Gather ignore
+// the values they are given.
 enum class ValueSource : uint8_t { kStored = 1, kNone = 2, kKeyPrefix = 3 };
 
 struct LayerSpec {
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
-  // Finest first, 1..4; of kState none. Layers may have fewer than others: where a call names
-  // formats by their index, such a layer takes its last one for an index beyond.
+  // 1 to 4 formats, finest first; none for kState. Layers may differ in their number of formats:
+  // where a call names a format by its index, an index beyond a layer's last format means that last
+  // one.
   std::vector<KvFormat> formats{};
   LayerKind kind = LayerKind::kFull;
-  uint32_t window = 0, sink_tokens = 0;  // of kSliding
-  uint64_t state_bytes = 0;              // of kState
+  uint32_t window = 0, sink_tokens = 0;  // for kSliding
+  uint64_t state_bytes = 0;              // for kState
   ValueSource values = ValueSource::kStored;
-  // A layer without a cache of its own, which attends on the keys and values of another one
-  // (Gemma-3n, cross-layer attention): that layer's index, and nothing else is said of it. They are
-  // appended and stored there, once; Wait, Gather and block_table of this layer are that one's.
+  // Index of the layer whose keys and values this layer attends on (Gemma-3n, cross-layer
+  // attention); -1 if it has a cache of its own. Set no other field then. Append and store keys and
+  // values in that layer, once; Wait, Gather and block_table of this layer mean that layer.
   int32_t reads_layer = -1;
 };
 
@@ -175,7 +179,7 @@ struct SpaceSpec {
   bool draft = false;
   Digest target_digest{};
   RopeSpec rope{};
-  // With more than one rank every rank is a space of its own: `layers` are those of this rank.
+  // With several ranks, every rank is a space of its own: `layers` are those of this rank.
   uint32_t tensor_parallel = 1;
   uint32_t pipeline_parallel = 1;
   uint32_t tensor_rank = 0;
@@ -187,7 +191,9 @@ struct SpaceSpec {
 
 // --- requests ---
 
-struct Content {  // non-token input under tokens [start, start + length)
+// Non-token input (an image) under the placeholder tokens [start, start + length). `item_offset`:
+// how much of the item stands before `start`.
+struct Content {
   uint32_t start = 0, length = 0, item_offset = 0;
   Digest digest{};
 };
@@ -197,51 +203,52 @@ const char* ToString(MatchKind kind);
 
 struct BeginOptions {
   std::span<const Content> content{};
-  uint32_t max_tokens = ~uint32_t{0};  // a worker that needs logits asks for n - 1; 0 = no lookup
+  // Most tokens to restore. A worker that needs logits asks for n - 1; 0 = no lookup.
+  uint32_t max_tokens = ~uint32_t{0};
   std::chrono::milliseconds deadline{200};         // of the lookup
   std::chrono::milliseconds load_deadline{10000};  // of loading the pages
-  uint64_t readable = ~uint64_t{0};                // mask of indexes: formats that it reads
-  uint32_t write_format = 0;                       // index into formats: what Append writes
-  // Blocks that end at or before head_tokens are written in head_format instead: what mlx-lm's
-  // quantized_kv_start is. Stored blocks stay in the format that they have.
+  uint64_t readable = ~uint64_t{0};                // mask of the format indexes that it reads
+  uint32_t write_format = 0;                       // index of the format that Append writes
+  // Append writes blocks that end at or before head_tokens in head_format instead, like mlx-lm's
+  // quantized_kv_start. Blocks that are already stored keep their format.
   uint32_t head_tokens = 0;
   uint32_t head_format = 0;
-  // Formats coarser than write_format that Append may write instead in new blocks, while the daemon
-  // advises it: when it gives up too much of what is asked for again. A mask of indexes; 0: never.
-  // A sequence that wants it writes no packed bytes.
+  // Mask of the indexes of coarser formats that Append may write in new blocks instead of
+  // write_format while the daemon advises it, which it does when it gives up too much of what is
+  // requested again. 0 = never. Such a sequence cannot use WritePacked.
   uint64_t coarser_formats = 0;
-  // What this worker computes by itself: a hit that takes longer to load is shortened to where it
-  // pays. 0 = unknown.
+  // The rate at which this worker computes tokens. The daemon shortens a hit to where loading is
+  // faster than computing. 0 = unknown.
   double prefill_tokens_per_s = 0;
-  // How long to wait while another worker computes tokens of this request; counts into `deadline`.
+  // How long to wait for another worker that computes tokens of this request; part of `deadline`.
   std::chrono::milliseconds wait_pending{0};
-  // Tells others at once that this worker is about to compute what is missing, so that they can
-  // wait for it, and spares the first Commit a question.
+  // Announces at once that this worker will compute what is missing, so that others can wait for
+  // it. Saves the first Commit a round trip.
   bool announce = true;
-  // Positions of the tokens at which a later request may go on, as far as is known: the ends of the
-  // prompt and of turns. What sliding layers need there is stored, snapshots of states are wanted
-  // just before, and Commit() declares an end there.
+  // Token positions from which a later request may continue, as far as is known: the ends of the
+  // prompt and of turns. There, Commit() stores what sliding layers need and declares a sequence
+  // end; snapshots of states are wanted one token before.
   std::span<const uint32_t> turn_ends{};
   std::string request_id{};
 };
 
-// What a lookup said; for logs and usage fields.
+// The result of a lookup, for logs and usage fields.
 struct MatchInfo {
   MatchKind kind = MatchKind::kNone;
   uint32_t matched_tokens = 0;
   uint32_t restorable_tokens = 0;
-  uint32_t pending_tokens = 0;  // beyond them: announced by somebody else
-  bool in_place = false;        // the pages are read in the daemon's memory, nothing is copied
+  uint32_t pending_tokens = 0;  // beyond restorable_tokens, announced by another worker
+  bool in_place = false;        // pages are read in the daemon's memory, nothing is copied
   uint64_t ram_bytes = 0, ssd_bytes = 0;
   uint64_t estimated_load_us = 0;
-  std::string why_shorter{};  // "evicted 64", "max_tokens 1"; empty when nothing was lost
-  Status status{};            // why the cache was not used, when it was not
+  std::string why_shorter{};  // "evicted 64, max_tokens 1"; empty if nothing was lost
+  Status status{};            // if not OK, why the cache was not used
 };
 
-// Where stored blocks stand at least when Commit returns.
+// Where stored blocks are, at least, when Commit returns.
 enum class Durability {
   kRam,  // readable by every worker; survives kill -9 of the daemon, not a power cut
-  kSsd,  // synced on SSD; takes a disk write, which commits that come together share
+  kSsd,  // synced on SSD; costs a disk write, shared by commits that come together
 };
 
 struct CommitOptions {
@@ -252,16 +259,18 @@ struct CommitOptions {
 struct CommitInfo {
   uint32_t stored_tokens = 0;
   uint32_t duplicate_tokens = 0;
-  // kSsd only if it was asked for and came true for all that the call stored.
+  // kSsd only if the call asked for it and reached it for all that it stored.
   Durability durability = Durability::kRam;
 };
 
 struct ReleaseInfo {
-  // Of a Lease: up to the furthest token that was gathered, seen or, with its state, restored.
+  // For a Lease: up to the furthest token that Gather, block_table or GetState gave. For a
+  // Sequence: 0.
   static constexpr uint32_t kAsRead = ~uint32_t{0};
-  uint32_t used_tokens = kAsRead;  // that were not computed again
-  std::chrono::microseconds first_token{0};
-  double prefill_tokens_per_s = 0;  // what they would have cost; 0: as told before in this space
+  uint32_t used_tokens = kAsRead;            // tokens that were not computed again
+  std::chrono::microseconds first_token{0};  // from the request to its first token
+  // The rate at which used_tokens would have been computed. 0 = the rate last told in this space.
+  double prefill_tokens_per_s = 0;
 };
 
 // Tokens [begin, end) in one format.
@@ -270,17 +279,17 @@ struct TokenRun {
   uint32_t format = 0;  // index into formats
 };
 
-// A tensor of one layer's K or V: [kv_heads, tokens, dim], elements of a row contiguous, strides in
-// elements; 0 = dense over the tokens of the call.
+// K or V of one layer: [kv_heads, tokens, dim]. Elements of a row are contiguous; strides are in
+// elements, 0 = dense over the tokens of the call.
 struct TensorView {
   const void* data = nullptr;
   Dtype dtype = Dtype::kF32;
   size_t head_stride = 0;
   size_t token_stride = 0;
 };
-// One of K or V as MLX packs it: codes [kv_heads, tokens, codes bytes], scales and biases
-// [kv_heads, tokens, ...], each dense in the row, with strides in bytes. Raw and ggml formats use
-// `codes` alone.
+// K or V of one layer, packed as MLX packs it: codes [kv_heads, tokens, codes bytes], scales and
+// biases [kv_heads, tokens, ...]. Rows are dense; strides are in bytes, 0 = dense over the tokens
+// of the call. Raw and ggml formats use `codes` alone.
 struct PackedView {
   const void* codes = nullptr;
   const void* scales = nullptr;
@@ -305,75 +314,81 @@ class Sequence {
   Sequence& operator=(Sequence&&) noexcept;
 
   const MatchInfo& match() const;
-  // Tokens that need not be computed; may shrink until Wait() has answered for every layer.
+  // Tokens that need not be computed. May shrink until Wait() has returned for every layer.
   uint32_t restorable_tokens() const;
-  // Blocks until the cached pages of `layer` are here (or the load deadline passed). Returns the
-  // usable tokens: less than restorable_tokens() before means a page turned out bad; call Restart()
-  // and begin again at that length.
+  // Blocks until the cached pages of `layer` are here, at most until the load deadline. Returns the
+  // usable tokens. If these are fewer than restorable_tokens() was before, a page turned out bad or
+  // is late: call Restart() and compute from the length that it returns.
   uint32_t Wait(int layer);
   uint32_t WaitAll();
-  // Drops everything beyond the tokens that are usable in every layer. Returns them.
+  // Waits for every layer and drops everything beyond the tokens that are usable in all of them.
+  // Returns the number of these tokens.
   uint32_t Restart();
 
-  // K and V of tokens [begin, begin + count) of `layer`, quantized into the sequence's own pages.
-  // Tokens beyond the first Begin() were announced by PushToken(). InvalidArgument when begin
-  // leaves a gap or goes back before the cached tokens.
+  // Quantizes K and V of tokens [begin, begin + count) of `layer` into the sequence's own pages.
+  // Call PushToken() first for tokens that Begin() and Extend() did not get. InvalidArgument if
+  // `begin` leaves a gap or is before the end of the cached tokens.
   Status Append(int layer, uint32_t begin, uint32_t count, const TensorView& key,
                 const TensorView& value);
-  // The same with bytes that are packed already: stored as they are. Requires: all of blocks that
-  // are written in one format.
+  // The same with packed bytes, which are stored as they are. FailedPrecondition unless all blocks
+  // of the range are written in one format.
   Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
-  // Copies tokens [begin, begin + count) of `layer` out, packed as they are stored. Requires one
-  // format over the range.
+  // Copies tokens [begin, begin + count) of `layer` out, packed as they are stored.
+  // FailedPrecondition if the range has several formats.
   Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
                 const MutablePackedView& value) const;
-  // With layers of kind kState: the positions, ascending, at which the cache wants their states.
-  // Valid until the next call that looks up or commits. Others may be given too.
+  // For kState layers: the positions, ascending, at which the cache wants their states. States at
+  // other positions may be given too. Valid until the next call that looks up or commits.
   std::span<const uint32_t> snapshots_wanted() const;
-  // The state of `layer` after exactly `tokens` tokens: LayerSpec::state_bytes. Copied; stored by
-  // the next Commit() that reaches so far, if every layer of the kind gave it. InvalidArgument for
-  // another layer or size, or a position that the cache restored.
+  // Copies in the state of `layer` after exactly `tokens` tokens (LayerSpec::state_bytes). The next
+  // Commit() that reaches `tokens` stores it if every kState layer gave its state there.
+  // InvalidArgument if the layer has no state of this size, or if the cache restored the position.
   Status PutState(int layer, uint32_t tokens, std::span<const std::byte> state);
-  // What PutState() gave at restorable_tokens(), when that is not 0. Waits for the layer.
+  // Copies out what PutState() gave at restorable_tokens(). Fails if that is 0. Waits for the
+  // layer.
   Status GetState(int layer, std::span<std::byte> state) const;
-  // One more token of the sequence (sampled, or the next turn's).
+  // Adds one token to the sequence (sampled, or of the next turn).
   void PushToken(uint32_t token);
-  // The next turn: `tokens` follow, and what the cache has of them is leased in one round trip that
-  // carries only what the lease does not cover yet. Returns the tokens that need not be computed:
-  // what the sequence has, or more; then Wait() and Restart() as after Begin(). Of `options`,
-  // content counts from the sequence's first token and replaces what was given before.
+  // Begins the next turn: adds `tokens` and leases what the cache has of them, in one round trip
+  // that carries only what the lease does not cover yet. Returns the tokens that need not be
+  // computed: what the sequence has, or more. Then Wait() and Restart() as after Begin().
+  // options.content counts from the sequence's first token and, if not empty, replaces what was
+  // given before. write_format, head_tokens, head_format and coarser_formats stay as Begin() got
+  // them.
   uint32_t Extend(std::span<const uint32_t> tokens, const BeginOptions& options = {});
 
-  // Blocks of `layer` in position order: cached, then own. Valid until the next call that changes
-  // the sequence.
+  // Blocks of `layer` in position order: cached, then own. Waits for the layer; empty if a page
+  // turned out bad. Valid until the next call that changes the sequence.
   std::span<const BlockTableEntry> block_table(int layer);
 
-  // Stores every token appended in all layers that the cache lacks: full blocks, and the tail too
-  // with sequence_end, which also declares that a sequence ends here. An error costs a later miss,
-  // nothing else.
+  // Stores what the cache lacks of the tokens that every layer has: full blocks and, with
+  // sequence_end, the tail. sequence_end also declares that a sequence ends here. An error only
+  // costs a later miss.
   Result<CommitInfo> Commit(const CommitOptions& options = {});
-  // Commit() without waiting for it: the engine goes on appending, attending and pushing tokens
-  // while a thread of the client stores what is here now. Every other call that changes the
-  // sequence, and Append to a block that is being stored, waits for it first. False, and nothing is
-  // begun, while an earlier one runs, when there is nothing to store, or when it cannot begin.
+  // Commits in the background: a thread of the client stores what is here at this moment while the
+  // engine goes on appending, attending and pushing tokens. Every other call that changes the
+  // sequence, and Append to a block that is being stored, waits for it first. Returns false, and
+  // begins nothing, if an earlier one still runs, if there is nothing to store, or if it cannot
+  // begin.
   bool StartCommit(const CommitOptions& options = {});
-  // Waits for what StartCommit() began. What all since the last FinishCommit() stored, or the first
-  // error.
+  // Waits for the commit that StartCommit() began. Returns what all background commits stored since
+  // the last FinishCommit(), or the first error.
   Result<CommitInfo> FinishCommit();
-  // For a pause between turns: gives up the cached pages and the own ones (Commit() first: what is
-  // not stored is computed again), keeps the tokens. Restart() looks them up again.
+  // For a pause between turns: frees all pages, cached and own, and keeps the tokens. Commit()
+  // first: what is not stored has to be computed again. Restart() looks the tokens up again.
   void Park();
-  // A ticket with which another process takes part in the lease: Space::Join(). NotFound without
-  // one.
+  // Returns a ticket with which another process takes part in the lease by Space::Join(). NotFound
+  // if there is no lease.
   Result<std::string> Share() const;
-  // Ends the lease and says what it was worth; the sequence holds no pages after it. The destructor
-  // does it with zeros.
+  // Ends the lease and tells the daemon what it was worth. The sequence then holds no pages. The
+  // destructor does the same with zeros.
   void Release(const ReleaseInfo& info = {});
-  // Bytes of pages that are read in the daemon's memory, now.
+  // Bytes of pages that are read in the daemon's memory at this moment. Waits for every layer; 0 if
+  // a page turned out bad.
   uint64_t in_place_bytes() const;
-  std::chrono::microseconds load_time()
-      const;  // asking for the pages to having them all; 0 before that
+  // From asking for the pages to having them all; 0 before that.
+  std::chrono::microseconds load_time() const;
 
  private:
   friend class Space;
@@ -397,28 +412,29 @@ class Lease {
   static constexpr std::chrono::milliseconds kLoadDeadline = std::chrono::milliseconds::max();
 
   const MatchInfo& match() const;
-  // Tokens that need not be computed; may shrink until WaitAll() has answered, never after.
+  // Tokens that need not be computed. May shrink until WaitAll() has returned, never after.
   uint32_t restorable_tokens() const;
-  // Blocks until the pages of `layer` are here. At the deadline, or that of the load, the loading
-  // ends and what is not here is not used. Returns restorable_tokens().
+  // Blocks until the pages of `layer` are here. At `deadline`, or at the load deadline, the loading
+  // ends and pages that are not here are not used. Returns restorable_tokens().
   uint32_t Wait(int layer, std::chrono::milliseconds deadline = kLoadDeadline);
   uint32_t WaitAll(std::chrono::milliseconds deadline = kLoadDeadline);
   // Copies tokens [begin, begin + count) of `layer` out, packed as they are stored: one copy, from
-  // where the pages stand. Waits for the layer. FailedPrecondition, with nothing copied, when they
-  // are more than restorable_tokens() by now, or when the tokens are in several formats
-  // (BeginOptions::readable chooses one).
+  // where the pages are. Waits for the layer. FailedPrecondition, with nothing copied, if the
+  // tokens exceed restorable_tokens(), are in several formats (BeginOptions::readable chooses one)
+  // or, in a sliding layer, are neither in its window nor among its sinks.
   Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
                 const MutablePackedView& value);
   Status GetState(int layer, std::span<std::byte> state) const;  // as Sequence::GetState()
-  // Where the pages of `layer` stand, up to restorable_tokens(). Valid until the lease is released.
-  // Waits; for every layer when a page turned out bad. Counts as reading them all.
+  // Returns where the pages of `layer` are, up to restorable_tokens(). Valid until the lease is
+  // released. Waits for the layer; if a page turned out bad, for every layer. Counts as reading all
+  // of them.
   std::span<const BlockTableEntry> block_table(int layer);
-  // The runs of the restorable tokens of `layer` that Gather() copies in one go; of a sliding layer
-  // only those that it has. Waits as block_table(), and reads nothing.
+  // Returns the runs of restorable tokens of `layer` that one Gather() can copy; of a sliding layer
+  // only those that it has. Waits as block_table(), but does not count as reading.
   std::vector<TokenRun> runs(int layer);
   Result<std::string> Share() const;  // as Sequence::Share()
-  // Ends the lease and says what it was worth; it holds nothing after that. The destructor does the
-  // same.
+  // Ends the lease and tells the daemon what it was worth. The lease then holds nothing. The
+  // destructor does the same.
   void Release(const ReleaseInfo& info = {});
   uint64_t in_place_bytes() const;
   std::chrono::microseconds load_time() const;
@@ -427,24 +443,25 @@ class Lease {
   friend class Space;
   friend class SequenceSet;
   explicit Lease(Sequence pages);
-  void Read(uint32_t end) const;  // the engine took tokens up to there
+  void Read(uint32_t end) const;  // notes that the engine took tokens [0, end)
   std::span<const BlockTableEntry> Table(int layer);
   Sequence pages_;
 };
 
 struct ReserveOptions {
   std::span<const Content> content{};
-  std::span<const uint32_t> turn_ends{};    // further sequence ends: after so many tokens; <= 4,096
-  std::chrono::milliseconds deadline{200};  // of asking the daemon
-  uint32_t write_format = 0;                // index into formats: what WritePacked brings
-  // As BeginOptions::coarser_formats; TokenRun::format says which the daemon advises.
+  std::span<const uint32_t> turn_ends{};    // further sequence ends, in tokens; at most 4,096
+  std::chrono::milliseconds deadline{200};  // of the call to the daemon
+  uint32_t write_format = 0;                // index of the format that WritePacked brings
+  // As BeginOptions::coarser_formats; TokenRun::format of mine() says what the daemon advises.
   uint64_t coarser_formats = 0;
-  // A block that is here in one of these formats, or in write_format, is not written again.
+  // Mask of format indexes. A block stored in one of these formats, in write_format or in one of
+  // coarser_formats is not written again.
   uint64_t readable = ~uint64_t{0};
 };
 
-// What the cache lacks of a sequence, to be stored from the engine's own tensors: for each run of
-// mine() write every layer, then Commit(run.end).
+// Stores what the cache lacks of a sequence, from the engine's own tensors. For each run of mine():
+// write every layer, then Commit(run.end).
 class Plan {
  public:
   Plan();
@@ -452,25 +469,26 @@ class Plan {
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
 
-  // Why nothing can be stored, when it cannot; mine() is empty then.
+  // If not OK, why nothing can be stored; mine() is empty then.
   const Status& status() const;
-  // Runs of blocks that nobody has and nobody else is writing, in position order, none longer than
-  // half of the staging memory holds; `format` is what WritePacked brings.
+  // Runs of blocks that are not stored and that nobody else is writing, in position order. A run
+  // takes at most half of the staging memory (without it, 32 MiB). TokenRun::format is the format
+  // that WritePacked brings.
   std::span<const TokenRun> mine() const;
-  // Tokens [begin, begin + count) of `layer`, stored as they are. Tokens of blocks that are not
-  // mine, or are committed, are passed over: a whole tensor may be given. InvalidArgument when it
-  // leaves a gap in a block.
+  // Takes packed bytes of tokens [begin, begin + count) of `layer`, stored as they are. Passes over
+  // tokens of blocks that are not mine or are already committed: a whole tensor may be given.
+  // InvalidArgument if it leaves a gap in a block, FailedPrecondition if its blocks of mine() are
+  // in several formats.
   Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
-  // As those of Sequence. A position behind what was committed; stored by the Commit() that reaches
-  // it.
+  // As those of Sequence. `tokens` must lie beyond what was committed. The Commit() that reaches it
+  // stores the state.
   std::span<const uint32_t> snapshots_wanted() const;
   Status PutState(int layer, uint32_t tokens, std::span<const std::byte> state);
-  // Publishes blocks up to `tokens`, a block border or the sequence's end, and frees the memory
-  // behind them. With sequence_end a sequence ends there. Blocks that somebody else was writing are
-  // looked up again. An error costs a later miss, nothing else: InvalidArgument for a block that is
-  // mine and not written in every layer, FailedPrecondition for one that somebody else still
-  // writes.
+  // Publishes blocks up to `tokens`, which is a block border or the sequence's end, and frees their
+  // memory. With sequence_end a sequence ends there. Blocks that somebody else was writing are
+  // looked up again. An error only costs a later miss: InvalidArgument if a block that is mine is
+  // not written in every layer, FailedPrecondition if somebody else still writes one.
   Result<CommitInfo> Commit(uint32_t tokens, const CommitOptions& options = {});
   // Gives up what was not committed.
   void Abandon();
@@ -482,10 +500,10 @@ class Plan {
   std::unique_ptr<Impl> impl_;
 };
 
-// What a Pin keeps. pin 0: nothing of the tokens is cached.
+// What a pin keeps; `pin` is 0 if none of the tokens is cached.
 struct PinInfo {
   uint64_t pin = 0;
-  uint32_t tokens = 0;  // from the first on
+  uint32_t tokens = 0;  // pinned, from the first one on
   uint64_t bytes = 0;
 };
 
@@ -496,31 +514,31 @@ class Space {
   Space(Space&&) noexcept;
   Space& operator=(Space&&) noexcept;
 
-  // Looks the tokens up, leases what is there and starts loading it. Never fails: without a cache
+  // Looks the tokens up, leases what is cached and starts loading it. Never fails: without a cache
   // it answers 0 tokens.
   Sequence Begin(std::span<const uint32_t> tokens, const BeginOptions& options = {});
-  // The cached pages of another process's sequence, by its ticket: held until both let go.
-  // Read-only: its tokens are not known, nothing is stored. Never fails: what is gone answers 0
-  // tokens.
+  // Opens the cached pages of another process's sequence by its ticket. The pages are held until
+  // both processes let go. Read-only: the tokens are unknown and nothing is stored. Never fails: if
+  // the lease is gone it answers 0 tokens.
   Sequence Join(const std::string& ticket, const BeginOptions& options = {});
-  // For engines that own their KV memory. Acquire is Begin without a sequence (announce and
-  // write_format do not count): it never fails, without a cache it answers 0 tokens.
+  // Begin() for engines that own their KV memory, without a sequence; ignores `announce` and
+  // `write_format`. Never fails: without a cache it answers 0 tokens.
   Lease Acquire(std::span<const uint32_t> tokens, const BeginOptions& options = {});
-  // Asks what is missing of the tokens and announces it. Never fails: see Plan::status().
+  // Asks the daemon what the cache lacks of the tokens and announces that this worker stores it.
+  // Never fails: see Plan::status().
   Plan Reserve(std::span<const uint32_t> tokens, const ReserveOptions& options = {});
-  // Lookup alone: changes nothing.
+  // Looks the tokens up and changes nothing.
   Result<MatchInfo> Match(std::span<const uint32_t> tokens, const BeginOptions& options = {});
-  // A hint that a request with these tokens is queued: what of it is on SSD is read into the
-  // daemon's RAM, behind what others wait for. Gives the tokens that will be there; nothing is
-  // held.
+  // Hints that a request with these tokens is queued: the daemon reads what of them is on SSD into
+  // its RAM, after what others wait for. Returns the tokens that will be there. Nothing is held.
   Result<uint32_t> Prefetch(std::span<const uint32_t> tokens, const BeginOptions& options = {});
-  // Keeps what is cached of the tokens in the daemon's RAM, loaded first, for `ttl` (0: until it is
-  // unpinned), whoever asks, also when this worker has ended; not when the daemon has. Again for
-  // the same tokens replaces the pin. Exhausted beyond the quota of leased and pinned bytes. Ends
-  // with the load_deadline of `options`.
+  // Keeps what is cached of the tokens in the daemon's RAM, loading it first, for `ttl` (0 = until
+  // Unpin). The pin serves every worker and outlives this one, but not the daemon. Pinning the same
+  // tokens again replaces the pin. Exhausted beyond the quota of leased and pinned bytes. Waits at
+  // most options.load_deadline.
   Result<PinInfo> Pin(std::span<const uint32_t> tokens, std::chrono::milliseconds ttl = {},
                       const BeginOptions& options = {});
-  // Gives the bytes that were pinned. NotFound when there is no such pin (any more).
+  // Returns the bytes that were pinned. NotFound if there is no such pin, or no longer.
   Result<uint64_t> Unpin(uint64_t pin,
                          std::chrono::milliseconds deadline = std::chrono::seconds(2));
   uint32_t block_tokens() const;
@@ -536,34 +554,37 @@ class Space {
 };
 
 struct ClientOptions {
-  std::string address = "unix:///run/prefixd/prefixd.sock";  // or "127.0.0.1:7777", which wants
-  std::string token_file{};  // your copy of prefixd's --token-file; empty: $PREFIXD_TOKEN_FILE
+  // A unix socket or, for TCP, "127.0.0.1:7777", which needs a token.
+  std::string address = "unix:///run/prefixd/prefixd.sock";
+  // Path of your copy of the file that prefixd's --token-file names; empty = $PREFIXD_TOKEN_FILE.
+  std::string token_file{};
   std::string name = "worker";
-  std::chrono::milliseconds connect_deadline{2000};  // of OpenSpace's first try
-  bool use_arena = true;  // read cached pages in the daemon's memory, where it shares it
-  // Quantized into by this worker, as far as the daemon's budget goes. 0 = none: pages are sent.
+  std::chrono::milliseconds connect_deadline{2000};  // of the first try, in OpenSpace
+  bool use_arena = true;  // read cached pages in the daemon's memory if it shares it
+  // Memory that this worker quantizes into and the daemon takes pages from; the daemon may grant
+  // less. 0 = none: pages are sent.
   uint64_t staging_bytes = uint64_t{64} << 20;
 };
 
 // The daemon's memory as this process maps it.
 struct ArenaInfo {
-  const std::byte* data = nullptr;  // null: not mapped; arena_offset counts from here
-  size_t data_bytes = 0;            // a GPU engine registers it once, read-only
-  uint64_t staging_bytes = 0;       // granted
+  const std::byte* data = nullptr;  // arena_offset counts from here; null if not mapped
+  size_t data_bytes = 0;            // a GPU engine registers this memory once, read-only
+  uint64_t staging_bytes = 0;       // granted by the daemon
   std::string why_not{};            // why it is not mapped
 };
 
-// Counted since the Client began, over all its spaces.
+// Counts since the Client was created, over all its spaces.
 struct ClientStats {
   uint64_t lookups = 0;  // Begin, Extend, Acquire
   uint64_t failed_lookups = 0;
   uint64_t requested_tokens = 0;
-  uint64_t restorable_tokens = 0;  // of them, as the lookups answered
+  uint64_t restorable_tokens = 0;  // of the requested ones, as the lookups answered
   uint64_t gathered_bytes = 0;
   uint64_t stored_tokens = 0;
   uint64_t duplicate_tokens = 0;
   uint64_t failed_commits = 0;
-  uint64_t coarser_blocks = 0;  // begun in a coarser format, as the daemon advised
+  uint64_t coarser_blocks = 0;  // begun in a coarser format on the daemon's advice
 };
 
 class Client {
@@ -574,20 +595,22 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
 
-  // InvalidArgument when the spec is impossible ("group_size 48 does not divide head_dim 128").
-  // Without a daemon the space opens all the same, works as a private KV cache, and attaches once
-  // the daemon is there. Why a spec is refused the daemon is told too, as by NotShared(), until
-  // another of the same model opens.
+  // Opens a space. InvalidArgument if the spec is impossible ("group_size 48 does not divide
+  // head_dim 128"). Without a daemon the space opens all the same, works as a private KV cache and
+  // attaches once the daemon is there. The daemon is told why a spec was refused, as by
+  // NotShared(), until a space of the same model opens.
   Result<Space> OpenSpace(const SpaceSpec& spec);
-  // This process serves `model` with caches that are not shared, and why: `prefixctl status` and
-  // `prefixctl sessions` show it for as long as the client lives, also of a daemon that comes
-  // later. An empty reason takes it back. Waits at most 200 ms, without a daemon not at all. Texts
-  // are cut to 1,024 bytes. InvalidArgument without a model, Exhausted beyond 16 models.
+  // Tells the daemon that this process serves `model` with caches that are not shared, and why.
+  // `prefixctl status` and `prefixctl sessions` show it for as long as the client lives; a daemon
+  // that starts later is told too. An empty reason takes it back. Waits at most 200 ms, without a
+  // daemon not at all. Texts are cut to 1,024 bytes. InvalidArgument without a model, Exhausted
+  // beyond 16 models.
   Status NotShared(const std::string& model, const std::string& reason);
   bool attached() const;
-  // Waits until attached. False at the deadline.
+  // Waits until attached. Returns false at the deadline.
   bool WaitAttached(std::chrono::milliseconds deadline);
-  // Of the present session. Valid until it ends; a Sequence keeps what it reads for itself.
+  // Returns the arena of the current session, valid until the session ends. A Sequence itself keeps
+  // mapped what it reads.
   ArenaInfo arena() const;
   ClientStats stats() const;
 

@@ -1,7 +1,8 @@
-// One request in several spaces: a draft beside its target, the ranks of a model. They are looked
-// up in one round trip and begin at one length, the longest that the cache can restore in all.
+// One request in several spaces: a draft model beside its target, or the ranks of a model. One
+// round trip looks all of them up. They begin at one length, the longest that the cache can restore
+// in all.
 //
-// The rules of client.h. A SequenceSet belongs to one thread at a time.
+// The rules of client.h hold. A SequenceSet belongs to one thread at a time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,8 @@ struct SetMember {
   BeginOptions options{};
 };
 
-// Each sequence is the engine's to use as any other, but for Restart(), Extend() and Park().
+// The engine uses each sequence like any other, but does not call its Restart(), Extend() or
+// Park().
 //
 //   SequenceSet both = SequenceSet::Begin(client, {{&target, options}, {&draft, {}}}, tokens);
 //   uint32_t at = both.restorable_tokens();
@@ -26,13 +28,14 @@ struct SetMember {
 //   both[0].Commit(), both[1].Commit();
 class SequenceSet {
  public:
-  // Spaces of this client; empty when one is not. Never fails: without a cache it answers 0 tokens,
-  // and match().status of the sequences says why. The longest of the members' deadlines counts.
+  // Looks the tokens up in the members' spaces. The set is empty if one of them is not of `client`.
+  // Never fails: without a cache it answers 0 tokens, and match().status of the sequences says why.
+  // The longest of the members' deadlines counts.
   static SequenceSet Begin(Client& client, const std::vector<SetMember>& members,
                            std::span<const uint32_t> tokens);
-  // The same for engines that own their KV memory. A lease may shrink alone while it loads: the
-  // least that WaitAll() of any answered in the end is good in all, but with sliding or state
-  // layers, where a shorter length is 0 tokens.
+  // The same for engines that own their KV memory. A lease may shrink alone while it loads. The
+  // least that WaitAll() of any lease finally returned is good in all, except with sliding or state
+  // layers, where a shorter length is worth 0 tokens.
   static std::vector<Lease> Acquire(Client& client, const std::vector<SetMember>& members,
                                     std::span<const uint32_t> tokens);
 
@@ -43,14 +46,15 @@ class SequenceSet {
 
   size_t size() const;
   Sequence& operator[](size_t member);  // in the order of Begin(). Requires: member < size()
-  // Tokens that need not be computed in any of them. May shrink until WaitAll() has answered.
+  // Tokens that need not be computed in any member. May shrink until WaitAll() has returned.
   uint32_t restorable_tokens() const;
   uint32_t WaitAll();
-  // One length again after a page turned out bad: drops everything beyond what is usable in all;
-  // where a shorter length needs other pages, looks up again and waits for them. Returns it.
+  // Restores one length after a page turned out bad: drops everything beyond what is usable in all
+  // members. Where a shorter length needs other pages, looks up again and waits for them. Returns
+  // the length.
   uint32_t Restart();
-  // The next turn of all, as Sequence::Extend() with the options of before. Returns the tokens that
-  // none has to compute.
+  // Begins the next turn in all members, as Sequence::Extend() with the options they had. Returns
+  // the tokens that no member has to compute.
   uint32_t Extend(std::span<const uint32_t> tokens);
 
  private:

@@ -8,9 +8,8 @@
     with space.reserve(tokens) as plan:
         for begin, end in plan.mine: ...
 
-No call in the path of tokens raises for a daemon or a library that is absent, late or dying: there
-are fewer tokens than there might be, and `error` says why. What raises is `Error`, a caller's
-mistake.
+No call in the path of tokens raises because the daemon or the library is absent, late or dying: the
+call gives fewer tokens, and `error` says why. Calls raise `Error` only for a caller's mistake.
 """
 
 from ._client import Client, Stats, connect, digest_checkpoint, digest_file

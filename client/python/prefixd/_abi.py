@@ -1,9 +1,9 @@
-"""libprefixd.so by ctypes: its structs, its functions, and what stands for it where it is absent.
+"""libprefixd.so by ctypes: its structs, its functions, and stand-ins for them if it is absent.
 
-A `Library` has one attribute for each function of prefixd.h, without the prefix. Where the library
-cannot be loaded, and in a child of fork(), each of them is a function that has nothing to give, so
-nobody above asks whether there is a library. ctypes lets other threads run during every call but
-those of `_QUICK`, which never wait.
+A `Library` has one attribute for each function of prefixd.h, without the prefix. If the library
+cannot be loaded, or was in use before a fork(), each attribute is a function that gives nothing, so
+callers need not ask whether there is a library. ctypes lets other threads run during every call
+except those of `_QUICK`, which never wait.
 """
 
 from __future__ import annotations
@@ -257,9 +257,9 @@ class CommitInfo(_Sized):
     _fields_ = [("size", c_size_t), ("stored_tokens", c_uint32), ("duplicate_tokens", c_uint32)]
 
 
-_STRUCT = c_void_p  # of a struct that grows: byref() or an address
+_STRUCT = c_void_p  # pointer to a struct that may grow: byref() or an address
 _HANDLE = c_void_p
-# name: (result, arguments, what a library that is not there answers)
+# name: (result type, argument types, result of an absent library)
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "abi_version": (c_uint32, (), 0),
     "last_error": (c_char_p, (), b""),
@@ -324,11 +324,11 @@ _QUICK = (
 
 
 class Library:
-    """The functions of one libprefixd.so, or of none: then `why_absent` says why."""
+    """The functions of one libprefixd.so. If it is absent, `why_absent` says why."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.why_absent = ""
-        self.used = False  # it has threads, which a child of fork() lacks
+        self.used = False  # a used library has threads, which a child of fork() lacks
         self._be_absent("not loaded")
         try:
             self._load(os.fspath(path) if path is not None else _find())
@@ -357,20 +357,20 @@ class Library:
         self.row_bytes: Callable[..., Row] = lambda *_: Row()
 
     def forked(self) -> None:
-        """In a child of fork()."""
+        """Makes a used library absent. Called in a child of fork()."""
         if self.used:
             self._be_absent("libprefixd: in use before fork(): start processes by spawn")
 
     def error(self) -> str:
-        """The sentence of this thread's last call."""
+        """Returns the error message of this thread's last call."""
         return self.last_error().decode(errors="replace")
 
-    def __getattr__(self, name: str) -> Any:  # for type checkers: functions are set by _load
+    def __getattr__(self, name: str) -> Any:  # for type checkers: _load sets the functions
         raise AttributeError(name)
 
 
 class Handle:
-    """Of the C library, freed when nobody refers to it: who is in a call refers to it."""
+    """A C library handle, freed when nothing refers to it. A call in progress refers to it."""
 
     __slots__ = ("lib", "pointer", "_free", "__weakref__")
 
@@ -400,9 +400,9 @@ _lock = threading.Lock()
 
 
 def library(path: str | os.PathLike[str] | None = None) -> Library:
-    """The library at `path`, or where PREFIXD_LIBRARY, this package or the system has it.
+    """Returns the library at `path`, or that of PREFIXD_LIBRARY, of this package or of the system.
 
-    One that was absent is looked for again by the next call.
+    Looks again for a library that was absent before.
     """
     key = os.fspath(path) if path is not None else os.environ.get("PREFIXD_LIBRARY")
     with _lock:
@@ -414,7 +414,7 @@ def library(path: str | os.PathLike[str] | None = None) -> Library:
 
 def _forked() -> None:
     global _lock
-    _lock = threading.Lock()  # the old one may be that of a thread which is not in the child
+    _lock = threading.Lock()  # a thread that is not in the child may hold the old lock
     for known in _libraries.values():
         known.forked()
 

@@ -1,4 +1,4 @@
-"""Many leases' K and V as one left-padded batch, packed as they are stored."""
+"""K and V of many leases as one left-padded batch, packed as they are stored."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _row(planes: Planes, row: int, tokens: int) -> Planes:
 def gather_batch(
     leases: Sequence[Lease], layer: int, tokens: Sequence[int]
 ) -> tuple[Planes, Planes] | None:
-    """Tokens [0, tokens[i]) of lease i as row i: K and V, each a tuple of codes, scales and biases
-    [rows, kv_heads, max(tokens), row] (or of one array), a sequence's tokens at the right end,
-    zeros before them. One copy, straight from the pages; nothing is quantized again.
+    """Returns tokens [0, tokens[i]) of lease i as row i: K and V, each a tuple of codes, scales and
+    biases [rows, kv_heads, max(tokens), row] (or of one array). A sequence's tokens are at the
+    right end, after zeros. Copies once, straight from the pages; nothing is quantized again.
 
-    None when a lease has fewer tokens by now, or when they are not all stored in one format.
+    Returns None if a lease has fewer tokens by now, or if the tokens are not all in one format.
     """
     if len(leases) != len(tokens):
         raise Error(f"gather_batch: {len(tokens)} lengths for {len(leases)} leases")

@@ -1,4 +1,4 @@
-"""One text for values that mean the same, however JSON spelled them, and its digest."""
+"""A canonical text of JSON values, the same for every spelling of a value, and its digest."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 
 
 def number(value: Any) -> float | None:
-    """As a double; None for what is no number, not finite, or has more digits than a double."""
+    """Returns `value` as a double; None if it is no number, not finite or not exact."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     try:
         double = float(value)
     except (OverflowError, TypeError, ValueError):
         return None
-    return double + 0.0 if isfinite(double) and double == value else None  # + 0.0: -0.0 is 0.0
+    return double + 0.0 if isfinite(double) and double == value else None  # so that -0.0 is 0.0
 
 
 def canonical(value: Any) -> str:
-    """JSON without spaces, keys in order; 8 and 8.0 are one number. Takes what JSON cannot say too.
+    """Returns JSON without spaces, keys in order; 8 and 8.0 are one number. Also takes values that
+    JSON cannot say.
 
     Does not recurse: a configuration may be nested more deeply than Python's stack.
     """
@@ -43,7 +44,7 @@ def canonical(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """The first 32 hex digits of the SHA-256 of its canonical text."""
+    """Returns the first 32 hex digits of the SHA-256 of the value's canonical text."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
 
 
@@ -52,7 +53,7 @@ def _name(pair: tuple[str, Any]) -> str:
 
 
 def _reversed(begin: str, items: list[tuple[str, Any]], end: str) -> list[tuple[bool, Any]]:
-    """A stack whose top is `begin`."""
+    """Returns a stack whose top is `begin`."""
     stack: list[tuple[bool, Any]] = [(True, begin)]
     for at, (prefix, item) in enumerate(items):
         stack += [(True, ("," if at else "") + prefix), (False, item)]
@@ -67,7 +68,7 @@ def _scalar(value: Any) -> str:
     if double is not None:
         return repr(double)
     if isinstance(value, Integral):
-        return hex(int(value))  # str() of an int has a limit
+        return hex(int(value))  # str() refuses very long ints
     if isinstance(value, Real):
         return repr(value)
     return f"!{type(value).__name__}{json.dumps(_shown(value))}"
@@ -76,5 +77,5 @@ def _scalar(value: Any) -> str:
 def _shown(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # of a class that is not ours
+    except Exception:  # a foreign repr() may raise anything
         return ""

@@ -1,4 +1,4 @@
-"""The way to the daemon: connect(), spaces, digests, counters."""
+"""The connection to the daemon: connect(), spaces, digests, counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FULL, _SLIDING, _STATE = 1, 2, 3
 
 
 class Stats(NamedTuple):
-    """Counted since connect(), over all spaces of the client."""
+    """Counts since connect(), over all spaces of the client."""
 
     lookups: int
     failed_lookups: int
@@ -30,16 +30,16 @@ class Stats(NamedTuple):
     duplicate_tokens: int
     failed_commits: int
     attached: bool
-    arena_bytes: int  # of the daemon's memory that is mapped; 0 = none
-    staging_bytes: int  # granted
+    arena_bytes: int  # mapped bytes of the daemon's memory; 0 = none
+    staging_bytes: int  # granted by the daemon
     error: str  # why there is no daemon or no mapping
 
 
 class Client:
-    """Attaches and reconnects by itself. Thread-safe. Not before fork(): a child has no cache.
+    """Attaches and reconnects by itself. Thread-safe. Create it after fork(): a child has no cache.
 
-    A context manager; close() or the garbage collector ends the session, once the spaces, leases
-    and plans are gone too.
+    A context manager. close() or the garbage collector ends the session, once the client's spaces,
+    leases and plans are gone too.
     """
 
     def __init__(self, lib: _abi.Library, pointer: int | None, address: str) -> None:
@@ -65,12 +65,12 @@ class Client:
         return self._attached(0)
 
     def wait_attached(self, deadline_ms: int) -> bool:
-        """True when attached, waiting for it up to `deadline_ms`."""
+        """Waits up to `deadline_ms` until attached. Returns whether it is."""
         return self._attached(_number("wait_attached: deadline_ms", deadline_ms, 0, UINT32))
 
     @property
     def error(self) -> str:
-        """Why there is no cache now; "" when there is one."""
+        """Why there is no cache now; "" if there is one."""
         if self._lib.why_absent:
             return self._lib.why_absent
         if self._held is None:
@@ -81,7 +81,7 @@ class Client:
         return "" if counts.attached else why or f"client: no daemon at {self.address}"
 
     def _counts(self) -> tuple[_abi.Counts, str]:
-        """And why the daemon's memory is not mapped, or why there is no daemon."""
+        """Returns the counts, and why there is no daemon or no mapping of its memory."""
         counts = _abi.Counts()
         held = self._held
         self._lib.stats(held and held.pointer, ctypes.addressof(counts))
@@ -94,12 +94,12 @@ class Client:
         return Stats(**{**members, "attached": bool(counts.attached), "error": error})
 
     def not_shared(self, model: str, reason: str) -> None:
-        """This process serves `model` with caches that are not shared, and why: `prefixctl status`
-        and `prefixctl sessions` show it while this client is open, also of a daemon that comes
-        later. An empty reason takes it back. Texts are cut to 1,024 bytes; of more than 16 models
-        the further ones are left out. open_space() tells by itself why it refused."""
+        """Tells the daemon that this process serves `model` with caches that are not shared, and
+        why. `prefixctl status` and `prefixctl sessions` show it while this client is open, also
+        with a daemon that comes later. An empty reason takes it back. Texts are cut to 1,024 bytes;
+        models after the first 16 are left out. open_space() reports by itself why it refused."""
         name = _text("not_shared: model", model)
-        why = reason.encode(errors="replace").replace(b"\0", b"?")  # what an exception said
+        why = reason.encode(errors="replace").replace(b"\0", b"?")  # may be an exception's text
         held = self._held
         status = self._lib.not_shared(held and held.pointer, name, why)
         if status == _abi.INVALID_ARGUMENT:
@@ -121,17 +121,18 @@ class Client:
         salt: str = "",
         block_tokens: int = 0,
     ) -> Space:
-        """Whose bytes, and what they are: one field different is another space.
+        """Opens the space of the caches with this identity. A space with another value in any field
+        is another space.
 
-        Digests have 32 bytes. `draft_of`: the digest of the model whose draft this is. Parallel:
-        rank and number of ranks. Error when this is impossible ("group_size 48 does not divide
-        head_dim 128"). Without a daemon the space opens all the same, and attaches once there is
-        one.
+        Digests have 32 bytes. `draft_of`: digest of the model whose draft this is.
+        `tensor_parallel` and `pipeline_parallel`: rank and number of ranks. Raises Error if the
+        identity is impossible ("group_size 48 does not divide head_dim 128"). Without a daemon the
+        space opens all the same, and attaches once there is one.
 
-        `page_layout`: the order of the same codes inside a page. "rows" is MLX's and ggml's own, for
-        engines that read blocks() as such arrays; "tiled" is what prefixd's attention reads fastest,
-        where a format has it; "transposed" keeps raw values as [dim, tokens]. gather() and
-        write_packed() are the same with any.
+        `page_layout`: the order of the same codes inside a page. "rows" is the layout of MLX and
+        ggml, for engines that read blocks() as such arrays. "tiled" is what prefixd's attention
+        reads fastest, if a format has it. "transposed" keeps raw values as [dim, tokens]. gather()
+        and write_packed() are the same with any.
         """
         if page_layout not in _PAGE_LAYOUTS:
             names = ", ".join(map(repr, _PAGE_LAYOUTS))
@@ -175,15 +176,15 @@ def connect(
     token_file: Path | str | None = None,
     library: Path | None = None,
 ) -> Client:
-    """Returns at once and never raises for a missing daemon or library: a client without cache,
-    whose `error` says why. It attaches by itself once the daemon is there.
+    """Returns at once and never raises for a missing daemon or library: the client then has no
+    cache, and its `error` says why. It attaches by itself once the daemon is there.
 
-    `address`: "unix:///run/prefixd/prefixd.sock" or "127.0.0.1:7777". `name`: of this worker, for
-    people. `connect_deadline_ms`: of the first try, in open_space(). `arena`: read pages in the
-    daemon's memory where it shares it. `staging_bytes`: memory that the daemon takes pages from;
-    0 = none. `token_file`: for an address of TCP, your copy of the file that prefixd's --token-file
-    names, mode 0600; without it $PREFIXD_TOKEN_FILE. `library`: libprefixd.so, where it is not
-    PREFIXD_LIBRARY, the package's or the system's.
+    `address`: "unix:///run/prefixd/prefixd.sock" or "127.0.0.1:7777". `name`: name of this worker,
+    for people. `connect_deadline_ms`: deadline of the first try, in open_space(). `arena`: read
+    pages in the daemon's memory if the daemon shares it. `staging_bytes`: memory that the daemon
+    takes pages from; 0 = none. `token_file`: for a TCP address, your copy of the file that
+    prefixd's --token-file names, mode 0600; default: $PREFIXD_TOKEN_FILE. `library`: path of
+    libprefixd.so; default: that of PREFIXD_LIBRARY, of the package or of the system.
     """
     staging = _number("connect: staging_bytes", staging_bytes or 0, 0, UINT64)
     options = _abi.Options(
@@ -196,19 +197,20 @@ def connect(
         token_file=_text("connect: token_file", os.fsencode(token_file or "")),
     )
     lib = _abi.library(library)
-    lib.used = lib.used or not lib.why_absent  # before it has threads: another one may fork now
+    lib.used = lib.used or not lib.why_absent  # set before attach(): another thread may fork in it
     pointer = lib.attach(ctypes.addressof(options))
     return Client(lib, pointer, address)
 
 
 def digest_checkpoint(directory: Path) -> bytes:
-    """SHA-256 over the tensors of a checkpoint directory (*.safetensors), remembered by inode,
-    size and time. Without the library 32 zeros: there is nothing to store under it."""
+    """Returns the SHA-256 over the tensors of a checkpoint directory (*.safetensors). The library
+    remembers it by inode, size and time. Without the library returns 32 zeros: there is nothing to
+    store under them."""
     return _digest_of(lambda lib, path, out: lib.digest_checkpoint(path, out), directory)
 
 
 def digest_file(path: Path) -> bytes:
-    """SHA-256 of a file. Without the library 32 zeros."""
+    """Returns the SHA-256 of a file. Without the library returns 32 zeros."""
     return _digest_of(lambda lib, path, out: lib.digest_file(path, out), path)
 
 

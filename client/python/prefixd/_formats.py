@@ -1,4 +1,4 @@
-"""What bytes mean: formats of K and V, layers, RoPE, content, and their ctypes structs."""
+"""Formats of K and V, layers, RoPE and content, and their ctypes structs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._numbers import _number
 _DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "float32": (1, np.dtype(np.float32)),
     "float16": (2, np.dtype(np.float16)),
-    "bfloat16": (3, np.dtype(np.uint16)),  # NumPy has no bfloat16: its bits
+    "bfloat16": (3, np.dtype(np.uint16)),  # NumPy has no bfloat16: uint16 holds its bits
 }
 _CODECS = {
     "raw": 1,
@@ -35,7 +35,7 @@ _TILED = ("q8_0", "q4_0", "q4_1")
 
 @dataclass(frozen=True)
 class TensorFormat:
-    """Of K or V. `dtype` is that of raw elements, or of MLX's scales and biases."""
+    """The format of K or V. `dtype` is the type of raw elements, or of MLX's scales and biases."""
 
     codec: str
     dtype: str = ""
@@ -44,7 +44,7 @@ class TensorFormat:
 
     @property
     def name(self) -> str:
-        """ "mlx_affine/8/64", "raw/bfloat16", "q8_0"."""
+        """The name: "mlx_affine/8/64", "raw/bfloat16", "q8_0"."""
         if self.codec == "mlx_affine":
             return f"mlx_affine/{self.bits}/{self.group_size}"
         return f"{self.codec}/{self.dtype}" if self.codec == "raw" else self.codec
@@ -56,7 +56,7 @@ class TensorFormat:
         return ("codes", "scales", "biases") if self.codec == "mlx_affine" else ("codes",)
 
     def part_dtypes(self) -> tuple[np.dtype, ...]:
-        """Of the arrays that gather() returns."""
+        """Returns the types of the arrays that gather() returns."""
         if self.codec == "raw":
             return (_DTYPES[self.dtype][1],)
         if self.codec == "mlx_affine":
@@ -68,11 +68,12 @@ class TensorFormat:
 
     @property
     def has_tiled(self) -> bool:
-        """Whether pages of codes like these have the layout "tiled"."""
+        """True if pages in this format have the layout "tiled"."""
         return self.codec in _TILED or self.codec == "mlx_affine" and self.bits in (4, 8)
 
     def layout_of(self, page_layout: str, is_value: bool) -> int:
-        """PREFIXD_ROWS ..., of a space with pages of `page_layout`."""
+        """Returns this format's layout (PREFIXD_ROWS ...) in a space with pages of
+        `page_layout`."""
         if page_layout == "tiled" and self.has_tiled:
             return _TILED_PAGES
         return _TRANSPOSED if page_layout == "transposed" and is_value else _ROWS
@@ -96,7 +97,7 @@ class Format:
 
     @property
     def name(self) -> str:
-        """That of K where V has the same, else both: "mlx_affine/8/64+mlx_affine/4/64"."""
+        """K's name if V has the same, else both: "mlx_affine/8/64+mlx_affine/4/64"."""
         if self.key.name == self.value.name:
             return self.key.name
         return f"{self.key.name}+{self.value.name}"
@@ -106,8 +107,9 @@ class Format:
 class FullLayer:
     """A layer whose tokens attend on all tokens before. `formats`: 1 to 4, finest first.
 
-    `values`: "stored"; "none": keys alone, value_dim is 0; "key": they are the first value_dim
-    elements of the keys (MLA). Without stored values, value arrays are an empty tuple.
+    `values`: "stored"; "none" = the layer has keys only, and value_dim is 0; "key" = values are the
+    first value_dim elements of the keys (MLA). If values are not stored, value arrays are an empty
+    tuple.
     """
 
     kv_heads: int
@@ -138,7 +140,7 @@ class SlidingLayer:
 
 @dataclass(frozen=True)
 class StateLayer:
-    """A recurrent layer: one state of `state_bytes`, right after exactly so many tokens."""
+    """A recurrent layer: one state of `state_bytes` bytes, valid at one exact number of tokens."""
 
     state_bytes: int
 
@@ -149,8 +151,8 @@ class StateLayer:
 
 @dataclass(frozen=True)
 class SharedLayer:
-    """A layer without a cache of its own: it attends on the keys and values of layer `reads`, where
-    they are written, once. gather(), blocks() and runs() of it are that one's."""
+    """A layer without a cache of its own. It attends on the keys and values of layer `reads`, which
+    are written once, there. gather(), blocks() and runs() of it are those of layer `reads`."""
 
     reads: int
 
@@ -179,7 +181,7 @@ class Content:
 
     start: int
     length: int
-    digest: bytes  # 32 bytes of what it is
+    digest: bytes  # 32 bytes: digest of the input
     item_offset: int = 0
 
 
@@ -191,7 +193,8 @@ def mlx_affine(
     value_bits: int | None = None,
     value_group_size: int | None = None,
 ) -> Format:
-    """MLX's affine quantization of K and V; V alike unless told. `dtype`: scales and biases."""
+    """Returns MLX's affine quantization of K and V. V is like K unless told. `dtype`: type of
+    scales and biases."""
     return Format(
         TensorFormat("mlx_affine", dtype, bits, group_size),
         TensorFormat(
@@ -204,7 +207,7 @@ def mlx_affine(
 
 
 def raw(dtype: str = "float16") -> Format:
-    """Elements as they are: float32, float16 or bfloat16."""
+    """Returns the format of elements as they are: float32, float16 or bfloat16."""
     return Format(TensorFormat("raw", dtype), TensorFormat("raw", dtype))
 
 
@@ -214,7 +217,7 @@ def _ggml(codec: str, value: Union[Format, None]) -> Format:
 
 
 def q4_0(value: Format | None = None) -> Format:
-    """ggml's q4_0 for K, and for V unless `value` has another format for it."""
+    """Returns ggml's q4_0 for K, and for V unless `value` gives V another format."""
     return _ggml("q4_0", value)
 
 
@@ -240,8 +243,8 @@ def _block_float(codec: str, value: Union[Format, None]) -> Format:
 
 
 def mxfp4(value: Format | None = None) -> Format:
-    """MLX's mode mxfp4 for K, and for V unless `value` has another format for it: codes as uint32
-    and one scale byte for each 32 elements."""
+    """Returns MLX's mode mxfp4 for K, and for V unless `value` gives V another format: codes as
+    uint32 and one scale byte for each 32 elements."""
     return _block_float("mxfp4", value)
 
 
@@ -250,12 +253,12 @@ def mxfp8(value: Format | None = None) -> Format:
 
 
 def nvfp4(value: Format | None = None) -> Format:
-    """One scale byte for each 16 elements; no global scale."""
+    """Like mxfp4() with one scale byte for each 16 elements; no global scale."""
     return _block_float("nvfp4", value)
 
 
 def pair(key: Format, value: Format) -> Format:
-    """K as `key` has it, V as `value` has it."""
+    """Returns K's format of `key` and V's format of `value`."""
     return Format(key.key, value.value)
 
 

@@ -1,4 +1,4 @@
-"""Lookups: what was found, and the lease on it."""
+"""The result of a lookup, and the lease on what was found."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ._errors import Error
 from ._numbers import UINT32, _ms, _number, _real
 from ._planes import Arrays, Tensor
 
-KINDS = ("none", "exact", "supersequence", "prefix", "lcp", "none")  # by PREFIXD_EXACT ...
-_UNIT_BYTES = 128  # a unit is a multiple of it
-_TILED_SLOTS = 16  # tiled pages have as many as hold their tokens, in multiples of this
+KINDS = ("none", "exact", "supersequence", "prefix", "lcp", "none")  # index: PREFIXD_EXACT ...
+_UNIT_BYTES = 128  # the size of a unit is a multiple of it
+_TILED_SLOTS = 16  # slots of a tiled page: its tokens, rounded up to a multiple of this
 
 Planes = tuple[NDArray[Any], ...]
 
 
 class Reason(NamedTuple):
-    """Why a lookup gives fewer tokens than it might: "evicted", "max_tokens" ..., and how many."""
+    """One reason why a lookup gives fewer tokens ("evicted", "max_tokens" ...), and how many."""
 
     name: str
     tokens: int
@@ -32,22 +32,22 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Match:
-    """What a lookup said; for logs and usage fields."""
+    """The result of a lookup, for logs and usage fields."""
 
     kind: str = "none"  # "exact", "supersequence", "prefix", "lcp", "none"
     matched_tokens: int = 0
     restorable_tokens: int = 0
-    pending_tokens: int = 0  # beyond them: announced by somebody else
-    in_place: bool = False  # read in the daemon's memory, nothing was sent
+    pending_tokens: int = 0  # tokens beyond the restorable ones that another worker announced
+    in_place: bool = False  # pages are read in the daemon's memory, nothing is sent
     ram_bytes: int = 0
     ssd_bytes: int = 0
     estimated_load_us: int = 0
     reasons: tuple[Reason, ...] = ()
-    error: str = ""  # why the cache was not used, when it was not
+    error: str = ""  # why the cache was not used; "" if it was
 
 
 def _kind_of(info: _abi.MatchInfo) -> str:
-    """A newer library may have more of them."""
+    """Returns the name of the kind; "none" for one that only a newer library has."""
     return KINDS[info.kind] if info.kind < len(KINDS) else "none"
 
 
@@ -72,7 +72,7 @@ def _reasons(sentence: str) -> list[Reason]:
 
 
 class _Held(_abi.Handle):
-    """Of a lease: it refers to this, and so do the arrays over its pages."""
+    """The handle of a lease. The lease refers to it, and so do the arrays over its pages."""
 
     __slots__ = ("used",)
 
@@ -85,11 +85,13 @@ class _Held(_abi.Handle):
 
 
 class Block:
-    """One layer of one KV block where it stands: read-only arrays over the leased page.
+    """One layer of one KV block in place: read-only arrays over the leased page.
 
-    [1, kv_heads, tokens, row] each; of tiled pages one array of bytes, [kv_heads, unit].
+    Each array is [1, kv_heads, tokens, row]. In a tiled page K and V are one array of bytes each,
+    [kv_heads, unit].
 
-    The arrays keep the page leased: it goes back when the lease is released and they are gone.
+    The arrays keep the page leased: it goes back when the lease is released and the arrays are
+    gone.
     """
 
     __slots__ = ("begin", "tokens", "format", "key", "value", "arena_offset")
@@ -97,7 +99,7 @@ class Block:
     def __init__(
         self, begin: int, entry: _abi.Block, tensors: tuple[Tensor, Tensor], held: _Held
     ) -> None:
-        self.begin: int = begin  # position of its first token
+        self.begin: int = begin  # position of the block's first token
         self.tokens: int = entry.tokens
         self.format: int = entry.format  # index into the layer's formats
         self.arena_offset: int | None = (
@@ -107,7 +109,7 @@ class Block:
         key_bytes = key.heads * _unit_bytes(key, entry.page_tokens)
         whole = key_bytes + value.heads * _unit_bytes(value, entry.page_tokens)
         memory = (ctypes.c_ubyte * whole).from_address(entry.units)
-        setattr(memory, "held", held)  # the views of this memory hold the lease
+        setattr(memory, "held", held)  # views of this memory keep the lease
         page = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
         self.key: Planes = _parts(page[:key_bytes], key, entry)
         self.value: Planes = _parts(page[key_bytes:], value, entry)
@@ -124,7 +126,7 @@ def _parts(units: NDArray[Any], tensor: Tensor, entry: _abi.Block) -> Planes:
     heads = units.reshape(tensor.heads, -1)
     if tensor.tiled:
         return (heads,)
-    if tensor.transposed:  # [dim, tokens] a head
+    if tensor.transposed:  # each head is [dim, tokens]
         element, row = tensor.parts[0].dtype, tensor.parts[0].row_elements
         whole = heads[:, : entry.page_tokens * tensor.row_bytes].view(element)
         turned = whole.reshape(1, tensor.heads, row, entry.page_tokens).transpose(0, 1, 3, 2)
@@ -142,7 +144,7 @@ def _parts(units: NDArray[Any], tensor: Tensor, entry: _abi.Block) -> Planes:
 class Lease:
     """The cached tokens of a request, to be copied out. One thread at a time.
 
-    A context manager: leaving it, or release(), gives the pages back. Without a cache it has 0
+    A context manager: leaving it, or release(), gives the pages back. Without a cache a lease has 0
     tokens.
     """
 
@@ -160,9 +162,9 @@ class Lease:
         self._lib = lib
         self._held: _Held | None = _Held(lib, pointer)
         self._info = info
-        self.error = error  # why the cache was not used, when it was not
+        self.error = error  # why the cache was not used; "" if it was
         self._layers = layers
-        self._states = states  # bytes, of state layers; 0 of others
+        self._states = states  # bytes of each layer's state; 0 for other layers
         self._match: Match | None = None
 
     def __enter__(self) -> Lease:
@@ -178,7 +180,7 @@ class Lease:
 
     @property
     def match(self) -> Match:
-        """What the lookup said."""
+        """The result of the lookup."""
         if self._match is None:
             self._match = match_of(self._info, self.error)
         return self._match
@@ -193,19 +195,20 @@ class Lease:
 
     @property
     def restorable_tokens(self) -> int:
-        """Tokens that need not be computed; may shrink until wait_all() has answered."""
+        """Tokens that need not be computed. May shrink until wait_all() returns."""
         held = self._held
         return 0 if held is None else self._lib.restorable_tokens(held.pointer)
 
     def wait(self, layer: int, deadline_ms: int | None = None) -> int:
-        """Waits until the pages of `layer` are here, at most `deadline_ms` or as long as the load
-        may take: then what is not here is not used. Returns the restorable tokens."""
+        """Waits until the pages of `layer` are here: at most `deadline_ms`, or if None as long as
+        the load may take. Pages that are not here by then are not used. Returns the restorable
+        tokens."""
         held = self._pages("wait")
         deadline = _ms("wait: deadline_ms", deadline_ms)
         return self._lib.wait(held.pointer, self._layer("wait", layer), deadline)
 
     def wait_all(self, deadline_ms: int | None = None) -> int:
-        """The same for every layer. What it returns does not shrink any more."""
+        """Waits for every layer as wait() does. The returned number does not shrink any more."""
         held = self._pages("wait_all")
         return self._lib.wait_all(held.pointer, _ms("wait_all: deadline_ms", deadline_ms))
 
@@ -217,13 +220,14 @@ class Lease:
         begin: int = 0,
         out: tuple[Arrays, Arrays] | None = None,
     ) -> tuple[Planes, Planes] | None:
-        """Tokens [begin, begin + tokens) of `layer`, bit for bit as they are stored: K and V, each
-        a tuple of codes, scales and biases, or of one array where the format has no more.
+        """Copies tokens [begin, begin + tokens) of `layer`, bit for bit as they are stored. Returns
+        K and V, each a tuple of codes, scales and biases, or of one array if the format has no
+        more.
 
-        One copy, into fresh arrays [1, kv_heads, tokens, row] or into the caller's `out`. None
-        when the lease has fewer tokens by now, which after wait_all() does not happen for as many
-        as it returned, when they are stored in several formats, or, of a sliding layer, neither in
-        its window nor among its sinks. Waits for the layer.
+        Copies once, into fresh arrays [1, kv_heads, tokens, row] or into the caller's `out`. Waits
+        for the layer. Returns None if the lease has fewer tokens by now (never for the tokens that
+        wait_all() returned), if the tokens are stored in several formats, or if tokens of a sliding
+        layer are neither in its window nor among its sinks.
         """
         held = self._pages("gather")
         layer = self._layer("gather", layer)
@@ -261,8 +265,9 @@ class Lease:
         return arrays if status == _abi.OK else None
 
     def state(self, layer: int, out: NDArray[Any] | None = None) -> NDArray[Any] | None:
-        """What a state layer kept after exactly restorable_tokens tokens: its bytes, in a fresh
-        array or in the caller's `out`. None when there are no such tokens. Waits for the layer."""
+        """Returns the bytes of a state layer's state after exactly restorable_tokens tokens, in a
+        fresh array or in the caller's `out`. None if there are no such tokens. Waits for the
+        layer."""
         held = self._pages("state")
         layer = self._layer("state", layer)
         wanted = self._states[layer]
@@ -281,8 +286,8 @@ class Lease:
         return array if status == _abi.OK else None
 
     def blocks(self, layer: int) -> list[Block]:
-        """Where the pages of `layer` stand, up to the restorable tokens: nothing is copied. Of a
-        sliding layer without the blocks between its sinks and its window."""
+        """Returns the pages of `layer` in place, up to the restorable tokens; copies nothing.
+        Leaves out a sliding layer's blocks between its sinks and its window."""
         held = self._pages("blocks")
         layer = self._layer("blocks", layer)
         blocks, begin = [], 0
@@ -293,8 +298,8 @@ class Lease:
         return blocks
 
     def runs(self, layer: int) -> list[tuple[int, int, int]]:
-        """The restorable tokens of `layer` as the runs that gather() copies in one go: begin, end,
-        and the index into the layer's formats that they are stored in."""
+        """Returns the restorable tokens of `layer` as the runs that gather() copies in one go:
+        begin, end, and the index of their format in the layer's formats."""
         held = self._pages("runs")
         return [
             (run.begin, run.end, run.format) for run in self._runs(held, self._layer("runs", layer))
@@ -307,11 +312,11 @@ class Lease:
         first_token_ms: float = 0.0,
         prefill_tokens_per_s: float = 0.0,
     ) -> None:
-        """Ends the lease and says what it was worth, for the daemon's statistics and estimates.
-        `used_tokens`: that were not computed again; unless told, the tokens up to the furthest that
-        gather(), state() or blocks() gave. `prefill_tokens_per_s`: what they would have cost;
-        unless told, what the lookup or, before it, another release in this space told. Pages whose
-        blocks are still looked at go back when those are gone."""
+        """Ends the lease and tells the daemon what it was worth, for statistics and estimates.
+        `used_tokens`: tokens that were not computed again; default: up to the furthest token that
+        gather(), state() or blocks() gave. `prefill_tokens_per_s`: the speed at which they would
+        have been computed; default: as told by the lookup, or before it by another release in this
+        space. Pages whose blocks are still in use go back when those are gone."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -339,8 +344,8 @@ class Lease:
         return entries[:count] if count else ()
 
     def stored_format(self, layer: int, tokens: int) -> tuple[Tensor, Tensor] | None:
-        """K and V as the first `tokens` tokens of `layer` are stored; None when they are in several
-        formats, or not here."""
+        """Returns how K and V of the first `tokens` tokens of `layer` are stored; None if they are
+        in several formats, or not here."""
         held = self._pages("stored_format")
         layer = self._layer("stored_format", layer)
         if not held.pointer or self.wait(layer) < tokens:
@@ -357,7 +362,7 @@ class Lease:
         return runs[:count]
 
     def _format_of(self, held: _Held, layer: int, begin: int, tokens: int) -> int | None:
-        """Of the tokens; None when they are in several, or not here."""
+        """Returns the format of the tokens; None if they are in several formats, or not here."""
         if tokens == 0:
             return 0 if begin <= self.wait(layer) else None
         for run in self._runs(held, layer):
@@ -367,7 +372,7 @@ class Lease:
 
 
 def _used(tokens: int | None) -> int:
-    """As prefixd.h has it."""
+    """Returns the value for prefixd.h: None = 0, its default; 0 = NONE_USED."""
     if tokens is None:
         return 0
     return _number("release: used_tokens", tokens, 0, UINT32 - 1) or _abi.NONE_USED

@@ -1,4 +1,4 @@
-"""Storing: what the cache lacks of a sequence, from the engine's own tensors."""
+"""Storing the tokens of a sequence that the cache lacks, from the engine's own tensors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Run(NamedTuple):
 class CommitInfo(NamedTuple):
     stored_tokens: int
     duplicate_tokens: int
-    error: str = ""  # why nothing was stored, when it was not: costs a later miss, nothing else
+    error: str = ""  # why nothing was stored: costs a later miss, nothing else
 
 
 class Plan:
-    """For each run of `mine` write every layer, then commit its end. One thread at a time.
+    """A plan to store tokens: for each run of `mine` write every layer, then commit its end. One
+    thread at a time.
 
     A context manager: leaving it, or abandon(), gives up what was not committed.
     """
@@ -54,12 +55,12 @@ class Plan:
         runs, formats = (_abi.Run * count)(), (ctypes.c_uint32 * count)()
         lib.mine(pointer, runs, count)
         lib.mine_formats(pointer, formats, count)
-        # Runs of blocks that nobody has and nobody else is writing, in position order.
+        # Runs of blocks that the cache lacks and no other worker is writing, in position order.
         self.mine: tuple[Run, ...] = tuple(Run(run.begin, run.end) for run in runs)
-        # Of each run the index into the layers' formats that write_packed() brings: what reserve()
-        # was told, or one of its `coarser` where the daemon advises it.
+        # For each run, the index into the layers' formats that write_packed() must bring:
+        # `writable` of reserve(), or one of its `coarser` formats if the daemon advises it.
         self.formats: tuple[int, ...] = tuple(formats)
-        self.error: str = error  # why nothing can be stored, when it cannot
+        self.error: str = error  # why nothing can be stored; "" if it can
 
     def __enter__(self) -> Plan:
         return self
@@ -73,11 +74,11 @@ class Plan:
         self.abandon()
 
     def write_packed(self, layer: int, begin: int = 0, *, key: Arrays, value: Arrays = ()) -> bool:
-        """Tokens from `begin` on, as many as the arrays have, stored as they are: K and V, each
-        codes, scales and biases [1, kv_heads, tokens, row], or one array where the format has no
-        more. A layer with fewer formats than the run's index takes its last one. bfloat16 travels
-        as uint16. Tokens of blocks that are not to be written are passed
-        over. False when there is no room: commit() says so, and the tokens are a later miss."""
+        """Stores tokens from `begin` on, as many as the arrays have, as they are. K and V are each
+        codes, scales and biases [1, kv_heads, tokens, row], or one array if the format has no more.
+        A layer with fewer formats than the run's index takes its last one. bfloat16 travels as
+        uint16. Tokens of blocks that are not to be written are passed over. Returns False if there
+        is no room: commit() says so, and the tokens are a later miss."""
         if not 0 <= layer < len(self._layers):
             raise Error(f"write_packed: layer {layer}, the space has {len(self._layers)}")
         held = self._held
@@ -86,7 +87,7 @@ class Plan:
         formats = self._layers[layer]
         if not formats:
             raise Error(f"write_packed: layer {layer} keeps a state, put_state() takes it")
-        last = len(formats) - 1  # of a layer with fewer formats it stands for those beyond
+        last = len(formats) - 1  # it also stands for a run's index beyond it
         which = min(self._format_from(begin), last)
         tensors = formats[which]
         k = _planes.to_read("write_packed", tensors[0], key)
@@ -120,7 +121,7 @@ class Plan:
         return status == _abi.OK
 
     def _format_from(self, begin: int) -> int:
-        """What the first run that ends behind `begin` wants."""
+        """Returns the format that the first run ending behind `begin` wants."""
         for run, format in zip(self.mine, self.formats):
             if begin < run.end:
                 return format
@@ -128,8 +129,8 @@ class Plan:
 
     @property
     def snapshots_wanted(self) -> tuple[int, ...]:
-        """With state layers: the positions, ascending, at which the cache wants their states.
-        Others may be given too."""
+        """With state layers: the positions, ascending, at which the cache wants their states. The
+        caller may give others too."""
         held = self._held
         pointer = None if held is None else held.pointer
         count = self._lib.snapshots_wanted(pointer, None, 0)
@@ -138,9 +139,9 @@ class Plan:
         return tuple(positions)
 
     def put_state(self, layer: int, tokens: int, state: Array) -> bool:
-        """The state of `layer` after exactly `tokens` tokens, copied: anything that holds its
-        bytes. Stored by the commit() that reaches so far, if every state layer gave it. False when
-        there is no room, or nothing is to be stored."""
+        """Copies the state of `layer` after exactly `tokens` tokens. `state` is anything that holds
+        its bytes. The commit() that reaches so far stores it, if every state layer gave its own.
+        Returns False if there is no room, or nothing is to be stored."""
         held = self._held
         if held is None or self.error:
             return False
@@ -179,11 +180,11 @@ class Plan:
         if status == _abi.INVALID_ARGUMENT:
             raise Error(error)
         if status == _abi.DEADLINE:
-            self.error = error  # the daemon may hang: no more is worth writing
+            self.error = error  # the daemon may hang: writing more is useless
         return CommitInfo(0, 0, error)
 
     def abandon(self) -> None:
-        """Gives up what was not committed; the plan has nothing to write any more."""
+        """Gives up what was not committed. The plan then has nothing to write."""
         self._held = None
         self.mine = self.formats = ()
         self.error = self.error or "plan: abandoned"

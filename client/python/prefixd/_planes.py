@@ -1,4 +1,4 @@
-"""Between NumPy arrays and the planes of prefixd.h.
+"""Converts NumPy arrays to the planes of prefixd.h.
 
 Arrays of one layer's K or V are [1, kv_heads, tokens, row] or [kv_heads, tokens, row].
 """
@@ -39,8 +39,8 @@ class Tensor:
     name: str  # "key" or "value"
     heads: int
     parts: tuple[Part, ...]
-    tiled: bool = False  # in pages
-    transposed: bool = False  # the same
+    tiled: bool = False  # its pages are tiled
+    transposed: bool = False  # its pages are transposed
 
     @property
     def row_bytes(self) -> int:
@@ -50,7 +50,7 @@ class Tensor:
 def tensors_of(
     lib: _abi.Library, layer: Layer, page_layout: str
 ) -> tuple[tuple[Tensor, Tensor], ...]:
-    """K and V in each format of the layer."""
+    """Returns K and V in each format of the layer."""
     if isinstance(layer, (StateLayer, SharedLayer)):
         return ()
 
@@ -82,7 +82,7 @@ def empty(tensor: Tensor, tokens: int) -> tuple[NDArray[Any], ...]:
 
 
 class View:
-    """The planes of one tensor's arrays, which it keeps alive."""
+    """The planes of one tensor's arrays. Keeps the arrays alive."""
 
     __slots__ = ("planes", "tokens", "_arrays")
 
@@ -93,22 +93,23 @@ class View:
 
 
 def _address(array: NDArray[Any]) -> int:
-    return array.__array_interface__["data"][0]  # half of the time of array.ctypes.data
+    return array.__array_interface__["data"][0]  # takes half of the time of array.ctypes.data
 
 
 def none_of(tokens: int) -> View:
-    """Of values that are not stored."""
+    """Returns the view of values that are not stored."""
     return View(_abi.Planes(), tokens, ())
 
 
 def of_fresh(tensor: Tensor, arrays: Sequence[NDArray[Any]], tokens: int) -> View:
-    """Of what empty() gave: dense."""
+    """Returns a view of arrays that empty() made, which are dense."""
     planes = _abi.Planes(**{p.name: _address(a) for p, a in zip(tensor.parts, arrays)})
     return View(planes, tokens, arrays)
 
 
 def to_read(caller: str, tensor: Tensor, given: Arrays) -> View:
-    """Takes arrays as they stand; one whose rows are not dense is copied first."""
+    """Returns a view of the arrays in place. Copies an array whose rows are not dense, and scales
+    and biases whose strides differ."""
     arrays = [
         _shaped(caller, tensor, part, np.asarray(array))
         for part, array in _pair(caller, tensor, given)
@@ -120,7 +121,7 @@ def to_read(caller: str, tensor: Tensor, given: Arrays) -> View:
 
 
 def to_write(caller: str, tensor: Tensor, given: Arrays) -> View:
-    """Error unless every array can be written where it stands."""
+    """Returns a view of the arrays in place. Raises Error unless all can be written there."""
     arrays = []
     for part, array in _pair(caller, tensor, given):
         if not isinstance(array, np.ndarray) or not array.flags.writeable:
@@ -142,7 +143,7 @@ def _pair(caller: str, tensor: Tensor, given: Arrays) -> list[tuple[Part, Array]
 
 
 def _shaped(caller: str, tensor: Tensor, part: Part, array: NDArray[Any]) -> NDArray[Any]:
-    """[heads, tokens, row], or why not."""
+    """Returns the array as [heads, tokens, row]. Raises Error if its shape or type does not fit."""
     if array.ndim == 4 and array.shape[0] == 1:
         array = array[0]
     if array.ndim != 3 or array.shape[0] != tensor.heads:
@@ -163,15 +164,16 @@ def _shaped(caller: str, tensor: Tensor, part: Part, array: NDArray[Any]) -> NDA
 
 
 def _stands_for(given: np.dtype, wanted: np.dtype) -> bool:
-    """Integers are bits of anything, as uint16 is of bfloat16. A float is none but itself, and a
-    type that NumPy does not know, such as another package's bfloat16, is no NumPy float."""
+    """True if elements of type `given` may hold those of `wanted`. Integers hold the bits of any
+    type, as uint16 holds bfloat16. A float holds only itself. A type that NumPy does not know, such
+    as another package's bfloat16, is no NumPy float."""
     if given.kind == "V":
         return wanted.kind != "f"
     return given.kind in "iu" or given == wanted
 
 
 def _takes(array: NDArray[Any]) -> bool:
-    """True when the strides are such that a plane has them."""
+    """True if a plane can have the array's strides."""
     if array.size == 0:
         return True
     (heads, tokens, row), strides = array.shape, array.strides
@@ -183,7 +185,8 @@ def _takes(array: NDArray[Any]) -> bool:
 
 
 def _strides(array: NDArray[Any]) -> tuple[int, int]:
-    """Of heads and tokens; 0 where there is one: any would do, and some libraries have odd ones."""
+    """Returns the strides of heads and tokens; 0 for a dimension of 1: any would do, and some
+    libraries have odd ones."""
     heads, tokens = array.shape[:2]
     return (array.strides[0] if heads > 1 else 0, array.strides[1] if tokens > 1 else 0)
 

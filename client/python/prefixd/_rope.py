@@ -1,11 +1,12 @@
-"""rope_of(): a model's configuration, as Hugging Face and mlx-lm write it, as a Rope.
+"""rope_of(): turns a model's configuration, as Hugging Face and mlx-lm write it, into a Rope.
 
-One meaning is one Rope, however it is spelled; whatever else a rope field says is another Rope.
+Configurations that mean the same have the same Rope, however they are spelled. Configurations that
+say anything else about RoPE have another Rope.
 
-`scaling` is the name of the full layers' scaling ("" for none), then "+local" ("local" alone after
-"") where sliding layers turn otherwise, then ":" and a digest where something is left to say:
-"llama3", "linear+local", "mrope:0f1c..."; "none:..." beside fields of a model without RoPE.
-`scaling_params` are the scaling's own, then the sliding layers' theta:
+`scaling` begins with the name of the full layers' scaling ("" for none). If sliding layers turn in
+another way, "+local" follows ("local" alone after ""). If something is left to say, ":" and a
+digest follow: "llama3", "linear+local", "mrope:0f1c...". A model without RoPE that has rope fields
+has "none:...". `scaling_params` are the scaling's own, then the sliding layers' theta:
 
     linear        factor
     llama3        factor, low_freq_factor, high_freq_factor, original_max_position_embeddings
@@ -17,10 +18,10 @@ One meaning is one Rope, however it is spelled; whatever else a rope field says 
     mrope         mrope_section
     proportional  factor, partial_rotary_factor
 
-The digest (_canonical.py) holds what has no place there: fields nobody here knows, what is no
-number, spellings that disagree, numbers that the daemon refuses (one that it takes stands in their
-place), how sliding layers turn where more than theta differs, layers that do not turn, and that a
-field is absent whose default depends on the engine.
+The digest (_canonical.py) covers what has no place there: fields that this package does not know,
+values that are no numbers, spellings that disagree, numbers that the daemon refuses (a number that
+it takes replaces them), how sliding layers turn if more than theta differs, layers that do not
+turn, and absent fields whose default depends on the engine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from ._rope_fields import (
 )
 from ._rope_turn import Turn, turn_of
 
-_MAX_PARAMS = 1024  # the daemon's
+_MAX_PARAMS = 1024  # the daemon's limit
 _MAX_LAYERS = 4096
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _POSITIONS = "position_embedding_type"
@@ -51,16 +52,16 @@ _POSITIONS_NOT_IN_KEYS = ("absolute", "alibi", "learned", "learned_absolute", "n
 
 
 def rope_of(config: Mapping[str, Any], head_dim: int | None = None) -> Rope:
-    """What a model's keys are turned by, out of its config.json.
+    """Returns the Rope that turns a model's keys, from its config.json.
 
-    `head_dim`: that of the keys, where the caller knows it better; of the sliding layers, where the
-    configuration has a global_head_dim for the full ones. Whatever the values are, it does not
-    raise, and a space opens with the result.
+    `head_dim`: that of the keys, if the caller knows it better; that of the sliding layers, if the
+    configuration has a global_head_dim for the full ones. Does not raise, whatever the values are,
+    and a space opens with the result.
     """
     levels = levels_of(config)
     fields = merged(levels)
     rope = _Reading(fields, head_dim).rope()
-    # A field that stands in two places counts once, unless it matters which one an engine reads.
+    # A field in two places counts once, unless it matters which one an engine reads.
     doubts = {
         name: value
         for changed in other_readings(levels, fields)
@@ -71,7 +72,7 @@ def rope_of(config: Mapping[str, Any], head_dim: int | None = None) -> Rope:
 
 
 class _Reading:
-    """One look through a configuration's fields."""
+    """One pass over a configuration's fields."""
 
     def __init__(
         self, said: Mapping[str, Any], head_dim: int | None, doubts: Mapping[str, Any] | None = None
@@ -137,7 +138,7 @@ class _Reading:
         return self._fields.model_type in NO_ROPE
 
     def _without(self) -> Rope:
-        """The Rope where keys are stored as they were computed."""
+        """Returns the Rope of keys that are stored as they were computed."""
         for name in ("rope_parameters", "rope_scaling"):
             if name in self._fields:
                 self._notes.add(name, self._fields.get(name))
@@ -145,8 +146,8 @@ class _Reading:
         return Rope(scaling=f"none:{digest(self._notes)}" if self._notes else "")
 
     def _kinds(self) -> dict[str, dict[str, Any]]:
-        """What rope_parameters says of the kinds of layers: of _FULL, and of others where they may
-        turn in their own way. Empty where none turns."""
+        """Returns what rope_parameters says of each kind of layers: of _FULL, and of others that
+        may turn in their own way. Empty if no layer turns."""
         said = self._scaling_said()
         if not _is_by_kind(said):
             return self._kinds_of_all_alike(said)
@@ -156,7 +157,7 @@ class _Reading:
             if isinstance(name, str) and isinstance(values, Mapping)
         }
         beside = {name: value for name, value in said.items() if name not in kinds}
-        if beside:  # null for a kind: it does not turn
+        if beside:  # a kind whose value is null does not turn
             self._notes.add("beside kinds", beside)
         if kinds and _FULL not in kinds:
             main = _SLIDING if _SLIDING in kinds else min(kinds)
@@ -195,7 +196,7 @@ class _Reading:
         return kinds
 
     def _interleaved(self, full: dict[str, Any]) -> bool:
-        """Pairs (2i, 2i + 1), as one of the fields has it, else as the family does."""
+        """True for pairs (2i, 2i + 1): as one of the fields says, else as the family does."""
         said = self._fields.take(INTERLEAVED, self._notes, full)
         as_gptj = self._fields.get(_POSITIONS) == "rope_gptj"
         if said is None:
@@ -234,7 +235,7 @@ def _is_by_kind(said: Mapping[str, Any]) -> bool:
 
 
 def _layers_of_interval(interval: Any, layers: float | None) -> list[int] | None:
-    """Every nth; None where that cannot be said."""
+    """Returns every nth layer; None if that cannot be said."""
     step = number(interval)
     if step == 0:
         return []
@@ -244,7 +245,7 @@ def _layers_of_interval(interval: Any, layers: float | None) -> list[int] | None
 
 
 def _layers_of_list(listed: Any, layers: float | None) -> list[int] | None:
-    """The layers that have 0 in a list of 0 and 1; None for anything else."""
+    """Returns the layers that have 0 in a list of 0 and 1; None for anything else."""
     if not isinstance(listed, (list, tuple)):
         return None
     if any(not isinstance(item, bool) and number(item) not in (0, 1) for item in listed):

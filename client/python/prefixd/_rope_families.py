@@ -1,7 +1,7 @@
-"""What configurations of known families mean where they say nothing, and the scalings' parameters.
+"""Defaults of known model families for fields that are absent, and the scalings' parameters.
 
-A default stands here where the engines that have the family agree on it, or where one of them alone
-has one. None = they disagree, so that a configuration that says nothing has a Rope of its own.
+A default is listed if the engines that have the family agree on it, or if only one of them has one.
+None = they disagree, so a configuration without the field has a Rope of its own.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sliding:
-    """Sliding layers that turn in their own way where a configuration is flat."""
+    """How sliding layers turn if a configuration does not say it for each kind of layers."""
 
-    theta: float | None  # None = that of the full layers
-    scaled: bool = False  # by rope_scaling, as the full layers are
+    theta: float | None  # None = as the full layers
+    scaled: bool = False  # rope_scaling applies, as to the full layers
 
 
 @dataclass(frozen=True)
 class Family:
     theta: float | None = 10000.0
-    share: float | None = 1.0  # of a head's channels that turn
+    share: float | None = 1.0  # share of a head's channels that turn
     interleaved: bool = False
     sliding: Sliding | None = None
-    parameters: Mapping[str, Any] | None = None  # rope_parameters
+    parameters: Mapping[str, Any] | None = None  # default of rope_parameters
     nope_interval: int = 0  # every nth layer does not turn; 0 = all do
     head_dim: int | None = None
     yarn_is_longrope: bool = False
@@ -88,7 +88,7 @@ FAMILIES: Mapping[str, Family] = {
     "smollm3": Family(theta=None, nope_interval=4),
 }
 
-# Positions reach the keys of these otherwise, or not at all.
+# Positions reach the keys of these families in another way, or not at all.
 NO_ROPE = frozenset(
     ("bloom", "falcon_mamba", "gpt2", "gpt_bigcode", "gpt_neo", "jamba", "mamba", "mamba2")
     + ("nemotron_h", "opt", "rwkv5", "rwkv6", "rwkv7")
@@ -99,9 +99,9 @@ ORIGINAL, MOST = "original_max_position_embeddings", "max_position_embeddings"
 
 @dataclass(frozen=True)
 class Scaling:
-    """The order of a scaling's parameters: `numbers`, with what each is where it is not said (None:
-    engines disagree), then `lists`, a list's length before each but the last, then `last`, if it is
-    said."""
+    """The order of a scaling's parameters: `numbers`, each with its default (None: engines
+    disagree); then `lists`, each but the last behind its length; then `last`, if the configuration
+    has it."""
 
     numbers: tuple[tuple[str, float | None], ...] = ()
     lists: tuple[str, ...] = ()
@@ -125,4 +125,4 @@ SCALINGS: Mapping[str, Scaling] = {
     "mrope": Scaling(lists=("mrope_section",)),
     "proportional": Scaling((("factor", 1), ("partial_rotary_factor", 1))),
 }
-TYPE_NAMES = {"default": "", "su": "longrope"}  # other names of them
+TYPE_NAMES = {"default": "", "su": "longrope"}  # other names of rope types

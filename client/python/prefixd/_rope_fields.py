@@ -1,4 +1,4 @@
-"""A configuration's fields about RoPE: where they stand, under which names, what contradicts."""
+"""A configuration's fields about RoPE: their places, their names, and what contradicts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SHARE = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 DIMS = ("qk_rope_head_dim", "rotary_dim", "rope_dim")
 INTERLEAVED = ("rope_traditional", "rope_interleave", "rope_interleaved")
 
-# Where the language model's configuration stands inside that of a larger one, outermost first.
+# Fields that hold the language model's configuration inside a larger one, outermost first.
 _INSIDE = ("thinker_config", "text_config", "language_config", "llm_config", "attn_config")
 _ABOUT_ROPE = re.compile(r"(^|_)(m?rope|rotary|nope|theta|yarn|ntk|alibi)")
-_SHAPES = ("qk_nope_head_dim",)  # named like RoPE's, but about the width of a key alone
+_SHAPES = ("qk_nope_head_dim",)  # named like RoPE's, but only about the width of a key
 _HEAD_SIZES = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("d_model", "n_heads"))
 
 
 def levels_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The configuration and those inside it that say how the language model is made."""
+    """Returns the configuration and those inside it that describe the language model."""
     levels = [config]
     for name in _INSIDE:
         inner = levels[-1].get(name)
@@ -36,14 +36,14 @@ def levels_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def merged(levels: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The innermost value of each field; null says nothing."""
+    """Returns the innermost value of each field. null counts as absent."""
     return {name: value for level in levels for name, value in level.items() if value is not None}
 
 
 def other_readings(
     levels: list[Mapping[str, Any]], fields: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Fields as another engine may choose them where several places have them."""
+    """Yields fields that another engine may read differently, as several places have them."""
     for level in levels[:-1]:
         yield {
             name: value
@@ -63,14 +63,14 @@ def same(left: Any, right: Any) -> bool:
 
 
 class Notes(dict[str, list[Any]]):
-    """What goes by digest: all that is to be said of a name."""
+    """What the digest covers: all values noted under each name."""
 
     def add(self, name: str, value: Any) -> None:
         self.setdefault(name, []).append(value)
 
 
 class Fields:
-    """The fields of one configuration. What take() was not asked for, unread() has."""
+    """The fields of one configuration. unread() yields the rope fields that take() did not read."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said
@@ -88,8 +88,8 @@ class Fields:
     def take(
         self, names: tuple[str, ...], notes: Notes, first: dict[str, Any] | None = None
     ) -> Any:
-        """The first value that is said, in `first`, which loses it, before the configuration. What
-        the others say otherwise is noted."""
+        """Returns the first value of `names`: in `first`, which loses them, else in the
+        configuration. Notes later values that differ from it."""
         values = [] if first is None else [(name, first.pop(name, None)) for name in names]
         values += [(name, self.get(name)) for name in names]
         self._read.update(names)

@@ -11,10 +11,10 @@ from ._canonical import canonical, number
 from ._rope_families import MOST, ORIGINAL, SCALINGS, TYPE_NAMES, Scaling
 from ._rope_fields import DIMS, LOCAL_THETA, SHARE, THETA, Fields, Notes, same
 
-_MAX_ROTARY_DIM = 16384  # the daemon's
-_ANY_THETA = 10000.0  # beside a digest of the true one
+_MAX_ROTARY_DIM = 16384  # the daemon's limit
+_ANY_THETA = 10000.0  # stands in for a theta that the digest covers
 _A_NAME = re.compile(r"[a-z0-9_.-]{1,20}")
-_DEFAULTS = {"truncate": True, "mrope_interleaved": False}  # said or not, that is no difference
+_DEFAULTS = {"truncate": True, "mrope_interleaved": False}  # these values mean the same as no field
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Turn:
     dims: int
     scaling: str
     params: tuple[float, ...] = ()
-    notes: str = ""  # canonical
+    notes: str = ""  # canonical text
 
     def as_list(self) -> list[Any]:
         return [self.theta, self.dims, self.scaling, self.params, self.notes]
 
 
 def turn_of(fields: Fields, said: Mapping[str, Any], head_dim: Any, is_full: bool) -> Turn:
-    """`said`: what stands in rope_parameters or rope_scaling of these layers. `is_full`: the
-    configuration's own fields are about them, else those for sliding layers."""
+    """Returns how layers of one kind turn. `said`: their rope_parameters or rope_scaling.
+    `is_full`: the configuration's own fields apply to them, else those for sliding layers."""
     return _OneKind(fields, said, is_full).turn(head_dim)
 
 
@@ -54,7 +54,7 @@ class _OneKind:
         return Turn(theta, dims, scaling, params, canonical(self._notes) if self._notes else "")
 
     def _scaling(self) -> str:
-        """A name of SCALINGS, or one that stands beside a digest."""
+        """Returns a name of SCALINGS, or one that needs a digest beside it."""
         unscaled = "mrope" if "mrope_section" in self._said else ""
         names: list[Any] = []
         for field in ("rope_type", "type"):
@@ -108,7 +108,7 @@ class _OneKind:
     def _dims_of(self, share: Any, head_dim: Any) -> int:
         product = _product(share, head_dim)
         dims = 0 if product is None else _nearest(product)
-        if product != dims:  # engines round in their own ways
+        if product != dims:  # engines round differently
             self._notes.add("rotary_dim", [share, head_dim])
         return dims
 
@@ -139,12 +139,12 @@ class _OneKind:
         if name == MOST or name == ORIGINAL and self._is_full:
             said = self._fields.take((name,), self._notes, {name: said})
         if name == "mscale" and number(self._said.get("mscale_all_dim", 0)) == 0:
-            default = 1  # with the other one set, engines disagree
+            default = 1  # with mscale_all_dim set, engines disagree
         param = number(default if said is None else said)
         if param is not None:
             return param
         self._notes.add(name, said)
-        if said is None:  # some engines take this one in its place
+        if said is None:  # some engines take MOST in its place
             self._note_beside(MOST)
         return 0.0
 
@@ -159,7 +159,7 @@ def _product(share: Any, head_dim: Any) -> float | None:
 
 
 def _nearest(dims: float) -> int:
-    """Even, and not more than the daemon takes."""
+    """Rounds down to an even number that the daemon takes."""
     return int(min(max(dims, 0), _MAX_ROTARY_DIM)) // 2 * 2
 
 

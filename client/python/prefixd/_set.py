@@ -1,4 +1,4 @@
-"""One request in several spaces: a draft beside its target, the ranks of a model."""
+"""One request in several spaces: a draft beside its target, or the ranks of a model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ def acquire_set(
     readable: Formats | list[Formats | None] | None = None,
     request_id: str = "",
 ) -> list[Lease]:
-    """Looks the tokens up in all the spaces in one round trip: a lease of each, and all begin at
-    one length, the longest that can be restored in every one. The spaces are of one client.
+    """Looks the tokens up in all the spaces in one round trip. Returns a lease in each. All leases
+    begin at one length, the longest that can be restored in every space. The spaces are of one
+    client.
 
-    A lease may shrink alone while it loads: the least that wait_all() of any returned in the end is
-    good in all, but with sliding or state layers, where a shorter length is 0 tokens.
+    A lease may shrink alone while it loads. The least that wait_all() of any lease returned in the
+    end is valid in all spaces, except with sliding or state layers, where a shorter length is 0
+    tokens.
 
-    `readable`: as of Space.acquire(), one value for all spaces; or a list with one entry a space,
-    None for all formats. Several formats for all are a tuple or a set.
+    `readable`: as in Space.acquire(), one value for all spaces; or a list with one entry for each
+    space, None for all formats. Several formats for all spaces are a tuple or a set.
     """
     packed = _packed(tokens)
     content = list(content)
@@ -45,7 +47,7 @@ def acquire_set(
         raise Error("acquire_set: the spaces are of several clients")
     reads = _one_each(readable, len(spaces))
     status, sentence = _abi.OK, ""
-    held = [space._held for space in spaces]  # until the call returned
+    held = [space._held for space in spaces]  # keeps the handles until the call returns
     if not _nothing_asked(packed, max_tokens):
         lookups = [
             space._lookup(content, max_tokens, deadline_ms, formats, request_id)

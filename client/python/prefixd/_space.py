@@ -1,4 +1,4 @@
-"""A space: whose bytes, and what they are; lookups and storing in it."""
+"""A space: lookups and storing in the caches of one identity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_LOOKUP, _NO_MATCH = bytes(_abi.Lookup()), bytes(_abi.MatchInfo())
 
 
 class Space:
-    """Thread-safe. Keeps its client's session alive; close() or the garbage collector ends it."""
+    """A thread-safe space. It keeps its client's session alive until it is closed or collected."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Space:
 
     @property
     def error(self) -> str:
-        """Why the space has no cache, now and for good; "" while a daemon may serve it."""
+        """Why the space has no cache, for good; "" while a daemon may serve it."""
         return self._error or self._lib.why_absent
 
     @property
@@ -61,12 +61,12 @@ class Space:
 
     @property
     def payload_bytes_per_token(self) -> int:
-        """In the first format of each layer, without padding."""
+        """Payload bytes of a token in the first format of each layer, without padding."""
         return self._facts().payload_bytes_per_token
 
     @property
     def id(self) -> str:
-        """Hex; "" until a daemon opened it."""
+        """The space id in hex; "" until a daemon has opened the space."""
         return self._facts().id.decode()
 
     def match(
@@ -79,7 +79,7 @@ class Space:
         readable: Formats | None = None,
         request_id: str = "",
     ) -> Match:
-        """Lookup alone: changes nothing."""
+        """Looks the tokens up. Changes nothing."""
         packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
         if _nothing_asked(packed, max_tokens):
@@ -98,9 +98,9 @@ class Space:
         readable: Formats | None = None,
         request_id: str = "",
     ) -> int:
-        """A hint that a request with these tokens is queued: what of it is on SSD is read into the
-        daemon's RAM, behind what others wait for. Returns the tokens that will be there; nothing
-        is held."""
+        """Tells the daemon that a request with these tokens is queued. The daemon reads what is on
+        SSD into its RAM, behind what others wait for. Returns the tokens that will be there; holds
+        nothing."""
         packed = _packed(tokens)
         if _nothing_asked(packed, max_tokens):
             return 0
@@ -125,9 +125,9 @@ class Space:
         """Looks the tokens up, leases what is there and starts loading it.
 
         An engine that needs logits asks for `max_tokens` of len(tokens) - 1. `readable`: formats
-        that it takes, by name or index into the layers' formats; all unless told. A layer with
-        fewer formats reads its last one for an index beyond. `wait_pending_ms`: how long to wait while another worker
-        computes tokens of this request.
+        that the engine takes, by name or by index into the layers' formats; default: all. A layer
+        with fewer formats reads its last one for an index beyond. `wait_pending_ms`: how long to
+        wait while another worker computes tokens of this request.
         """
         packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
@@ -158,13 +158,13 @@ class Space:
         coarser: Formats = (),
         deadline_ms: int | None = None,
     ) -> Plan:
-        """Asks what is missing of the tokens and announces it.
+        """Asks which of the tokens the cache lacks, and announces that this worker will store them.
 
-        `writable`: the one format that write_packed() will bring, by name or index; the first
-        unless told. A layer with fewer formats takes its last one for an index beyond.
-        `readable`: a block that is here in one of these is not written; all unless told.
-        `coarser`: formats that write_packed() can bring instead while the daemon advises it;
-        Plan.formats says which it is to be.
+        `writable`: the one format that write_packed() will bring, by name or index; default: the
+        first. A layer with fewer formats takes its last one for an index beyond. `readable`: a
+        block that is here in one of these formats is not written; default: all. `coarser`: formats
+        that write_packed() can bring instead while the daemon advises it; Plan.formats says which
+        one it must bring.
         """
         packed = _packed(tokens)
         ends = _packed(turn_ends)
@@ -192,7 +192,7 @@ class Space:
         return plan
 
     def close(self) -> None:
-        """Leases and plans stay; lookups find nothing any more."""
+        """Closes the space. Leases and plans stay; lookups find nothing any more."""
         self._held = None
         self._error = self._error or "space: closed"
 
@@ -205,7 +205,7 @@ class Space:
         return lease
 
     def _told(self, status: int, sentence: str) -> str:
-        """Why a call gave nothing; raised when it is the caller's mistake."""
+        """Returns why a call gave nothing. Raises Error if it is the caller's mistake."""
         if status == _abi.OK:
             return ""
         if status == _abi.INVALID_ARGUMENT:
@@ -259,7 +259,7 @@ class Space:
         return self._format_index(formats[0])
 
     def _mask(self, formats: Formats | None) -> int:
-        """0: all."""
+        """Returns the formats as a bit mask; 0 = all."""
         if formats is None:
             return 0
         formats = [formats] if isinstance(formats, (int, str, Format)) else list(formats)
@@ -288,7 +288,7 @@ class Space:
 
 
 def _owner(layers: Sequence[Layer], at: int) -> int:
-    """The layer whose keys and values layer `at` reads: itself unless it shares another's."""
+    """Returns the layer whose K and V layer `at` reads: itself unless it shares another's."""
     layer = layers[at]
     if isinstance(layer, SharedLayer) and 0 <= layer.reads < len(layers):
         return layer.reads
@@ -310,7 +310,7 @@ def _set_loading(
 
 
 def _packed(tokens: Tokens) -> bytes:
-    """32 bits each: what ctypes takes as a pointer at no further cost."""
+    """Returns the tokens as 32 bits each, which ctypes takes as a pointer at no further cost."""
     if isinstance(tokens, np.ndarray):
         if tokens.dtype is _UINT32 and tokens.ndim == 1:
             return tokens.tobytes()
@@ -324,9 +324,9 @@ def _packed(tokens: Tokens) -> bytes:
 
 
 def _nothing_asked(packed: bytes, max_tokens: int | None) -> bool:
-    """prefixd.h has 0 for "no limit"; here it is 0 tokens."""
+    """True if no token is asked for: max_tokens 0 is "no limit" in prefixd.h, but 0 tokens here."""
     if not packed:
-        return True  # whatever len(tokens) - 1 is then
+        return True  # even if max_tokens is len(tokens) - 1, which is -1
     return max_tokens is not None and _number("max_tokens", max_tokens, 0, UINT32) == 0
 
 

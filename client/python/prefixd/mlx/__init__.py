@@ -1,12 +1,12 @@
-"""mlx-lm on prefixd: its cache objects, saved and given back by any process.
+"""mlx-lm on prefixd: any process saves its cache objects and gets them back.
 
-PromptCache   in the place of mlx_lm.server's LRUPromptCache
-open_model    what is shared of one model: fetch() and store()
-Options       quantized or not, and how
-convert       cache objects that keep every row as rows, rows as cache objects
+PromptCache   takes the place of mlx_lm.server's LRUPromptCache
+open_model    opens the shared caches of one model: fetch() and store()
+Options       whether and how caches are quantized
+convert       converts cache objects that keep every row to rows, and back
 
 ``python -m prefixd.mlx.server`` is mlx_lm.server on all of this. mlx and mlx_lm are imported when
-one of the names is first used: Options alone needs neither.
+one of the names is first used; Options needs neither.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""mlx-lm's cache objects of rows as plain rows, and rows as cache objects.
+"""Converts mlx-lm's cache objects of rows to plain rows, and back.
 
 The number of tokens of a cache is its `offset`. `len()` and `size()` are 0 for a QuantizedKVCache,
-and the tensors are longer than the cache: they grow by 256 tokens at a time. Caches that keep the
-last rows alone are in windows.py, those without rows in states.py.
+and the tensors are longer than the cache: they grow by 256 tokens at a time. Caches that keep only
+the last rows are in windows.py, those without rows in states.py.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mlx_lm.models.cache import ConcatenateKVCache, KVCache, QuantizedKVCache
 from .options import RAW, TensorFormat
 
 Tensors = tuple[Any, ...]
-"""K or V, of MLX or as_numpy(). Raw: (rows [1, H, n, D],). Quantized: (codes [1, H, n, W], scales
-and biases [1, H, n, D / group_size])."""
+"""K or V, as MLX has it or as_numpy(). Raw: (rows [1, H, n, D],). Quantized: (codes [1, H, n, W],
+scales and biases [1, H, n, D / group_size])."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """K and V of one layer, n tokens, in one format, exactly as the engine holds them. V is an
-    empty tuple in pages of layers that store no values."""
+    """K and V of one layer, n tokens, in one format, exactly as the engine holds them. If the layer
+    stores no values, V is an empty tuple or has width 0."""
 
     key: Tensors
     value: Tensors
@@ -40,17 +40,17 @@ class Rows:
         return sum(tensor.nbytes for tensor in (*self.key, *self.value))
 
     def cut(self, begin: int, end: int) -> Rows:
-        """Rows [begin, end): groups run along head_dim, so a cut at any token is exact."""
+        """Returns rows [begin, end). Groups run along head_dim, so a cut at any token is exact."""
         key, value = (tuple(t[..., begin:end, :] for t in side) for side in (self.key, self.value))
         return Rows(key, value, self.format)
 
     def as_numpy(self) -> Rows:
-        """The same rows as to_numpy() has them, to be cut often: MLX would compute every cut."""
+        """Returns the same rows as NumPy arrays, to be cut often: MLX would compute every cut."""
         key, value = (tuple(map(to_numpy, side)) for side in (self.key, self.value))
         return Rows(key, value, self.format)
 
     def copy(self) -> Rows:
-        """With memory of its own."""
+        """Returns a copy with memory of its own."""
         key, value = (
             tuple(from_numpy(to_numpy(t).copy(), t.dtype) for t in s)
             for s in (self.key, self.value)
@@ -60,7 +60,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Held:
-    """The rows of tokens [begin, end) of a layer: those that a cache object has in order."""
+    """The rows of tokens [begin, end) of a layer, those that a cache object has in order."""
 
     begin: int
     rows: Rows
@@ -70,20 +70,20 @@ class Held:
         return self.begin + self.rows.tokens
 
     def cut(self, begin: int, end: int) -> Rows:
-        """Rows of tokens [begin, end). Requires: it has them."""
+        """Returns the rows of tokens [begin, end). Requires: it has them."""
         return self.rows.cut(begin - self.begin, end - self.begin)
 
 
 def keeps_all_rows(cache: Any) -> bool:
     """True for an object with a row for every token, none of them moved or dropped.
 
-    Subclasses may hold rows otherwise, so they do not count.
+    Subclasses may hold rows in another way, so they do not count.
     """
     return type(cache) in (KVCache, QuantizedKVCache, ConcatenateKVCache)
 
 
 def meta_state(cache: KVCache | QuantizedKVCache) -> tuple[str, str, str]:
-    """(offset, group_size, bits), as mlx-lm writes them beside the tensors; raw: 0 and 0."""
+    """Returns (offset, group_size, bits) as mlx-lm writes them; raw: group_size and bits are 0."""
     form = format_of(cache)
     return str(cache.offset), str(form.group_size), str(form.bits)
 
@@ -95,7 +95,7 @@ def format_of(cache: KVCache | QuantizedKVCache) -> TensorFormat:
 
 
 def from_cache(cache: KVCache | QuantizedKVCache) -> Rows:
-    """The rows that are in use. Requires: keeps_all_rows(cache), and something in it."""
+    """Returns the rows in use. Requires: keeps_all_rows(cache), and something in it."""
     key: Any = cache.keys
     value: Any = cache.values
     if type(cache) is not QuantizedKVCache:
@@ -104,7 +104,7 @@ def from_cache(cache: KVCache | QuantizedKVCache) -> Rows:
 
 
 def to_cache(rows: Rows) -> KVCache | QuantizedKVCache:
-    """A cache that goes on after the rows."""
+    """Returns a cache that goes on after the rows."""
     cache: Any
     if rows.format == RAW:
         cache = KVCache()
@@ -119,7 +119,7 @@ def to_cache(rows: Rows) -> KVCache | QuantizedKVCache:
 def from_state(
     key: Tensors | mx.array, value: Tensors | mx.array, meta: Sequence[str]
 ) -> KVCache | QuantizedKVCache:
-    """A cache from tensors, over-allocated or not, and what meta_state() said of them."""
+    """Returns a cache from tensors, over-allocated or not, and what meta_state() said of them."""
     if len(meta) != 3:
         raise ValueError(f"meta_state: {len(meta)} fields, 3 wanted: offset, group_size, bits")
     offset, group_size, bits = (int(text) for text in meta)
@@ -131,7 +131,7 @@ def from_state(
 
 
 def quantize(rows: Rows, form: TensorFormat) -> Rows:
-    """Raw rows as the engine's own to_quantized() would have them."""
+    """Returns raw rows quantized as the engine's own to_quantized() does it."""
 
     def packed(side: Tensors, form: TensorFormat) -> Tensors:
         if not side or not side[0].shape[-1]:
@@ -142,7 +142,7 @@ def quantize(rows: Rows, form: TensorFormat) -> Rows:
 
 
 def dequantize(rows: Rows) -> Rows:
-    """Raw rows, in the data type of the scales."""
+    """Returns raw rows, in the data type of the scales."""
 
     def raw(side: Tensors, form: TensorFormat) -> Tensors:
         if len(side) < 3:
@@ -154,7 +154,8 @@ def dequantize(rows: Rows) -> Rows:
 
 
 def convert(rows: Rows, form: TensorFormat) -> Rows:
-    """Rows in `form`: as they are where they have it. Never one quantized format for another."""
+    """Returns the rows in `form`, unchanged if they have it. Raises ValueError rather than convert
+    one quantized format to another."""
     if rows.format == form:
         return rows
     if form == RAW:
@@ -165,7 +166,7 @@ def convert(rows: Rows, form: TensorFormat) -> Rows:
 
 
 def join(parts: Sequence[Rows], form: TensorFormat) -> Rows:
-    """Runs of one layer after another, all in `form`."""
+    """Joins consecutive runs of one layer, all converted to `form`."""
     parts = [convert(part, form) for part in parts]
     if len(parts) == 1:
         return parts[0]
@@ -177,13 +178,14 @@ def join(parts: Sequence[Rows], form: TensorFormat) -> Rows:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """A view. NumPy has no bfloat16: it travels as uint16, the format says what it is."""
+    """Returns a view. bfloat16, which NumPy lacks, travels as uint16: the format says what it
+    is."""
     if isinstance(tensor, np.ndarray):
         return tensor
     return np.asarray(tensor.view(mx.uint16) if tensor.dtype == mx.bfloat16 else tensor)
 
 
 def from_numpy(array: np.ndarray, dtype: mx.Dtype) -> mx.array:
-    """A copy of `array`, whose bits are of `dtype`."""
+    """Returns a copy of `array`, whose bits are of `dtype`."""
     tensor = mx.array(array)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)

@@ -1,4 +1,4 @@
-"""Of a model's files, what decides which caches it can go on from: digests for its space."""
+"""Digests of a model's files for its space: of those that decide which caches the model can use."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
 
 @dataclass(frozen=True)
 class Files:
-    """Of a model, and of the adapter on it. The digests read them whole, on any thread."""
+    """The files of a model and of its adapter. The digests read the files whole, on any thread."""
 
     directory: Path
     adapter_directory: Path | None = None
 
     @staticmethod
     def of(path: str, adapter: str | None = None) -> Files:
-        """`path`: a folder, or a name that mlx_lm downloaded."""
+        """Returns the files of `path`: a folder, or a name that mlx_lm downloaded."""
         directory = Path(path)
         if not directory.exists():
             from mlx_lm.utils import hf_repo_to_path
@@ -47,11 +47,11 @@ class Files:
         return geometry.read_config(self.directory)
 
     def weights(self) -> bytes:
-        """Of the tensors, and of what says how to compute with them."""
+        """Returns the digest of the tensors, and of what says how to compute with them."""
         config = self.config()
         early = _being_read.pop(self.directory, None)
         if early is not None:
-            early.join()  # what it found is remembered
+            early.join()  # the library remembers its digest
         digest = hashlib.sha256(prefixd.digest_checkpoint(self.directory))
         digest.update(json.dumps(_of_the_model(config), sort_keys=True).encode())
         if config.get("model_file"):  # the model's own code
@@ -64,7 +64,7 @@ class Files:
         return _digest_of(self.adapter_directory, _ADAPTER_FILES)
 
     def tokenizer(self) -> bytes:
-        """Of all that turns text into tokens."""
+        """Returns the digest of all files that turn text into tokens."""
         names = [name for name in _TOKENIZER_FILES if (self.directory / name).exists()]
         return _digest_of(self.directory, names)
 
@@ -73,8 +73,8 @@ _being_read: dict[Path, Thread] = {}
 
 
 def read_early(path: str) -> None:
-    """Begins to read the tensors of a checkpoint for Files.weights(), on a thread of its own: while
-    the engine loads them. A checkpoint that is not here yet is read later."""
+    """Starts a thread that reads the tensors of a checkpoint for Files.weights() while the engine
+    loads them. A checkpoint that is not here yet is read later."""
     try:
         directory = Files.of(path).directory
     except Exception:  # mlx_lm downloads it first, or says what is wrong
@@ -86,13 +86,13 @@ def read_early(path: str) -> None:
 
 
 def _digest_quietly(directory: Path) -> None:
-    with contextlib.suppress(Exception):  # Files.weights() meets it again
+    with contextlib.suppress(Exception):  # Files.weights() raises it again
         prefixd.digest_checkpoint(directory)
 
 
 def _of_the_model(config: Any) -> Any:
-    """A config.json without what does not change a row of K or V: a field that is not known to be
-    such a one counts."""
+    """Returns a config.json without the fields that are known not to change a row of K or V. An
+    unknown field counts."""
     if isinstance(config, dict):
         return {
             name: _of_the_model(value)

@@ -1,9 +1,9 @@
-"""What mlx_lm.server generates with, saving caches on the way.
+"""The generators of mlx_lm.server, extended to save caches on the way.
 
-The engine hands caches in where a segment of a prompt ends and where an answer ends. Between those,
-layers that keep the last rows alone drop others that a later turn needs; and what is generated one
-request at a time is handed in at its end only. So positions are counted here, and caches are saved
-before rows are dropped and where a prompt ends.
+The engine hands caches in where a segment of a prompt ends and where an answer ends. In between,
+layers that keep only the last rows drop rows that a later turn needs. What is generated one request
+at a time is handed in only at its end. So this module counts positions, and saves caches before
+rows are dropped and where a prompt ends.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 from .prompt_cache import PromptCache
 
 ModelKey = Callable[[], Hashable]
-"""The key that the engine knows its model by, now."""
+"""Returns the key by which the engine knows its model now."""
 
 
 @dataclass
 class _Request:
     begin: int  # tokens that its caches held at first
-    tokens: int  # that they hold
-    saved: int  # of those
+    tokens: int  # tokens that they hold now
+    saved: int  # tokens of those that are saved
 
 
 class _Positions:
-    """How many tokens the caches of each request hold, by what a batch generator answers."""
+    """Counts the tokens that the caches of each request hold, by what a batch generator answers."""
 
     def __init__(self) -> None:
         self._requests: dict[int, _Request] = {}
@@ -40,7 +40,7 @@ class _Positions:
         self._requests.pop(uid, None)
 
     def advance(self, prompts: Any, generated: Any) -> int:
-        """Returns the tokens of prompts that were computed."""
+        """Takes one step's answers in. Returns the prompt tokens that were computed."""
         computed = 0
         for step in prompts:
             request = self._requests.get(step.uid)
@@ -58,7 +58,7 @@ class _Positions:
         return computed
 
     def due(self, prompts: Any, interval: int) -> list[int]:
-        """Requests that are to be saved now: after a step of a prefill, or every `interval`."""
+        """Returns the requests to save now: after a prefill step, or every `interval` tokens."""
         in_prompt = {step.uid for step in prompts if not step.end_of_prompt}
         found = []
         for uid, request in self._requests.items():
@@ -69,7 +69,7 @@ class _Positions:
         return found
 
     def tokens_per_s(self, computed: int, seconds: float) -> float:
-        """Of all prompts so far."""
+        """Adds a prefill. Returns the speed over all prompts so far."""
         self._prefilled += computed
         self._prefill_s += seconds
         return self._prefilled / self._prefill_s if self._prefill_s > 0 else 0.0
@@ -78,7 +78,7 @@ class _Positions:
 def saving_batch_generator(
     plain: type[Any], cache: PromptCache, model_key: ModelKey
 ) -> type[Any]:
-    """mlx_lm's BatchGenerator, whose requests are saved before rows are dropped."""
+    """Returns mlx_lm's BatchGenerator, extended to save requests before rows are dropped."""
 
     class SavingBatchGenerator(plain):
         def __init__(self, *arguments: Any, **named: Any):
@@ -117,10 +117,11 @@ def saving_batch_generator(
 def saving_stream_generate(
     plain: Callable[..., Iterator[Any]], cache: PromptCache, model_key: ModelKey
 ) -> Callable[..., Iterator[Any]]:
-    """mlx_lm's stream_generate, as mlx_lm.server calls it: after a lookup of the same request."""
+    """Returns mlx_lm's stream_generate, extended to save. mlx_lm.server calls it after a lookup of
+    the same request."""
 
     def generate(**named: Any) -> Iterator[Any]:
-        if named.get("draft_model") is not None:  # its caches run ahead of what is accepted
+        if named.get("draft_model") is not None:  # then caches run ahead of what is accepted
             return plain(**named)
         return _saving(plain, cache, model_key(), named)
 
@@ -139,7 +140,7 @@ def _saving(
     def progress(done: int, total: int) -> None:
         nonlocal saved
         ends = done == total - 1
-        if 0 < done < total and (ends or interval):  # with all of it a token more is computed
+        if 0 < done < total and (ends or interval):  # at `total` a token more is computed
             saved = held + done
             cache.save_early(model, tokens[:saved], caches)
         report(done, total)

@@ -1,4 +1,4 @@
-"""What a model's caches are made of, seen on the model itself: a few tokens are run through it."""
+"""Finds what a model's caches are made of: runs a few tokens through the model and looks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mlx_lm.models.cache import (
 from . import convert, windows
 from .states import StateShape
 
-MAX_SCALING_BYTES, MAX_ROTARY_DIM = 64, 16384  # the daemon's
+MAX_SCALING_BYTES, MAX_ROTARY_DIM = 64, 16384  # the daemon's limits
 DTYPES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
 
-_PROBE_TOKENS = 16  # after so many, arrays that grow with the first tokens have their size
+_PROBE_TOKENS = 16  # after these, arrays that grow with the first tokens have their size
 
 
 class Unsupported(Exception):
-    """Why caches of a model are left to the engine's own prompt cache."""
+    """The reason why caches of a model are left to the engine's own prompt cache."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RowShape:
 
     kv_heads: int
     key_dim: int
-    value_dim: int  # 0: the layer stores keys alone
+    value_dim: int  # 0: the layer stores keys only
     dtype: mx.Dtype
     window: windows.Rotating | windows.Chunked | None = None  # None: it keeps every token
     quantizes: bool = False  # with kv_bits the engine quantizes its rows
@@ -59,20 +59,21 @@ class Unfilled:
 CacheShape = Union[RowShape, StateShape, Unfilled]
 
 Tree = Union[None, tuple["Tree", ...]]
-"""One object of a prompt cache: a CacheList as a tuple of its own, any other as None."""
+"""One object of a prompt cache: a CacheList as a tuple of the trees in it, any other as None."""
 
 
 @dataclass(frozen=True)
 class PromptShape:
     """The prompt cache that the engine makes for a model."""
 
-    trees: tuple[Tree, ...]  # of each object
-    caches: tuple[CacheShape, ...]  # of each object that is no CacheList, in order
+    trees: tuple[Tree, ...]  # one for each object
+    caches: tuple[CacheShape, ...]  # one for each object that is no CacheList, in order
 
 
 def look_at(model: Any, max_kv_size: int | None = None) -> PromptShape:
-    """Shapes and types come from the tensors, not from a configuration, which may say something
-    else. Unsupported, with the reason, where some of it cannot be shared."""
+    """Returns the shape of a model's prompt cache. Shapes and types come from the tensors, not from
+    a configuration, which may say something else. Raises Unsupported, with the reason, if some of
+    it cannot be shared."""
     caches = make_prompt_cache(model, max_kv_size)
     model(mx.zeros((1, _PROBE_TOKENS), mx.int32), cache=caches)
     leaves = list(leaves_of(caches))
@@ -84,7 +85,7 @@ def look_at(model: Any, max_kv_size: int | None = None) -> PromptShape:
 
 
 def why_not_quantized(model: Any, group_size: int, bits: int) -> str:
-    """Tries what the engine does with --kv-bits: "", or how it failed."""
+    """Tries what the engine does with --kv-bits. Returns "", or how it failed."""
     caches = make_prompt_cache(model)
     try:
         model(mx.zeros((1, 2), mx.int32), cache=caches)
@@ -96,7 +97,7 @@ def why_not_quantized(model: Any, group_size: int, bits: int) -> str:
 
 
 def leaves_of(caches: Sequence[Any]) -> Iterator[Any]:
-    """The objects of a prompt cache; in the place of a CacheList what it lists."""
+    """Yields the objects of a prompt cache, and instead of a CacheList the objects in it."""
     for cache in caches:
         if type(cache) is CacheList:
             yield from leaves_of(cache.caches)
@@ -105,14 +106,14 @@ def leaves_of(caches: Sequence[Any]) -> Iterator[Any]:
 
 
 def rebuild(trees: Sequence[Tree], leaves: Iterator[Any]) -> list[Any]:
-    """A prompt cache of such objects, from what leaves_of() gives."""
+    """Returns a prompt cache of objects with these trees, from what leaves_of() yields."""
     return [
         next(leaves) if tree is None else CacheList(*rebuild(tree, leaves)) for tree in trees
     ]
 
 
 def unbatched(caches: Sequence[Any]) -> list[Any]:
-    """The objects of a sequence, where they are those of a batch of one."""
+    """Returns the objects of one sequence, taken out of a batch of one if they are batched."""
     return [_unbatched(cache) for cache in caches]
 
 
@@ -156,10 +157,10 @@ def _shape_of(cache: Any, quantizes: bool) -> CacheShape:
 
 
 def rotation(config: dict[str, Any], head_dim: int) -> prefixd.Rope:
-    """What the keys were turned by, out of a config.json.
+    """Returns the Rope that turned the keys, from a config.json.
 
-    Where a space opened before rope_of() was there, it is what it was then: the space keeps its id
-    and what is stored in it. For all others, which the daemon refused, it is rope_of().
+    If a space could open before there was rope_of(), its Rope is what it was then, so that it keeps
+    its id and what is stored in it. For all others, which the daemon refused, it is rope_of().
     """
     try:
         first = _first_rotation(config, head_dim)
@@ -176,8 +177,8 @@ def rotation(config: dict[str, Any], head_dim: int) -> prefixd.Rope:
 
 
 def _first_rotation(config: dict[str, Any], head_dim: int) -> prefixd.Rope:
-    """As it was before rope_of(): all fields but theta and share as JSON in `scaling`. Not to be
-    changed, ids of spaces hang on it."""
+    """Returns the Rope as it was before rope_of(): all fields but theta and share as JSON in
+    `scaling`. Do not change it: ids of spaces depend on it."""
     config = {**config, **(config.get("text_config") or {})}
     rope = config.get("rope_parameters") or {}
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
@@ -200,6 +201,6 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def head_dim(config: dict[str, Any]) -> int:
-    """Of the keys, by a config.json: before there is a model to look at."""
+    """Returns the head_dim of the keys by a config.json, before there is a model to look at."""
     config = {**config, **(config.get("text_config") or {})}
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

@@ -1,6 +1,6 @@
-"""One cache object of a prompt cache between the engine's tensors and prefixd's pages, one copy
-each way: RowPages for K and V of every token, WindowPages for those of the last tokens, StatePages
-for arrays that are right at one position."""
+"""Carries one cache object of a prompt cache between the engine's tensors and prefixd's pages, with
+one copy each way: RowPages for K and V of every token, WindowPages for those of the last tokens,
+StatePages for arrays that are valid at one position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Range = tuple[int, int]
 
 
 class Shorter(Exception):
-    """A lease no longer has what it had: the request is computed in full."""
+    """Raised if a lease no longer has what it had: the request is computed in full."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ class RowPages:
         return shape.kv_heads * (key + form.of_value.row_bytes(shape.value_dim, item))
 
     def take(self, cache: Any) -> Held | None:
-        """What the engine's object holds; None: nothing."""
+        """Returns what the engine's object holds; None if it holds nothing."""
         if not convert.keeps_all_rows(cache):
             raise Unsupported(f"a layer keeps a {type(cache).__name__} now, a KVCache at first")
         return None if cache.keys is None else Held(0, convert.from_cache(cache))
 
     def needs(self, count: int) -> list[Range]:
-        """The tokens whose rows a cache after `count` tokens has, in order."""
+        """Returns the tokens whose rows a cache after `count` tokens has, in order."""
         return [(0, count)] if count else []
 
     def wanted(self, begin: int, end: int, ends: Sequence[int]) -> Iterator[Range]:
-        """What to write of tokens [begin, end), whole blocks; `ends`: where sequences end."""
+        """Yields the whole blocks of tokens [begin, end) to write. `ends`: where sequences end."""
         yield begin, end
 
     def gather(self, lease: prefixd.Lease, layer: int, count: int) -> list[Rows]:
-        """What needs(count) says, as runs of one format each, bit for bit as they were stored."""
+        """Returns the rows of needs(count), in runs of one format each, bit for bit as stored."""
         stored = lease.runs(layer)
         found = []
         for begin, end in self.needs(count):
@@ -74,11 +74,11 @@ class RowPages:
         return found
 
     def restore(self, runs: Sequence[Rows], count: int, form: TensorFormat) -> Any:
-        """The engine's object after `count` tokens. `form`: of the rows that it quantizes."""
+        """Returns the engine's object after `count` tokens. `form`: of rows that it quantizes."""
         return convert.to_cache(convert.join(runs, form if self.shape.quantizes else RAW))
 
     def write(self, plan: prefixd.Plan, layer: int, begin: int, rows: Rows) -> None:
-        """Rows from token `begin` on. Requires: in the plan's format."""
+        """Writes rows from token `begin` on. Requires: they are in the plan's format."""
         value = [to_numpy(tensor) for tensor in rows.value] if self.shape.value_dim else ()
         plan.write_packed(
             layer, begin, key=[to_numpy(tensor) for tensor in rows.key], value=value
@@ -117,7 +117,7 @@ class RowPages:
         return Rows(key, value, form)
 
     def _room(self, dim: int, tokens: int, form: TensorFormat) -> list[mx.array]:
-        """MLX's own memory to be written into; its contents mean nothing yet."""
+        """Returns MLX's own memory to write into. Its contents mean nothing yet."""
         heads = (1, self.shape.kv_heads, tokens)
         element = mx.uint16 if self.shape.dtype == mx.bfloat16 else self.shape.dtype
         if form == RAW or not dim:
@@ -130,7 +130,7 @@ class RowPages:
         return room
 
     def _typed(self, side: list[mx.array]) -> Tensors:
-        """The same bits as the model's data type."""
+        """Returns the same bits in the model's data type."""
         dtype = self.shape.dtype
         return tuple(t if t.dtype in (mx.uint32, dtype) else t.view(dtype) for t in side)
 
@@ -166,7 +166,7 @@ class WindowPages(RowPages):
         return [(0, sinks), (start, count)] if sinks else [(start, count)]
 
     def wanted(self, begin: int, end: int, ends: Sequence[int]) -> Iterator[Range]:
-        """The blocks that an end needs, one by one."""
+        """Yields the blocks that some end needs, one by one."""
         needs = [need for at in ends for need in self.needs(at)]
         for first in range(begin, end, self.block_tokens):
             behind = min(first + self.block_tokens, end)
@@ -179,7 +179,7 @@ class WindowPages(RowPages):
 
 @dataclass(frozen=True)
 class StatePages:
-    """A layer whose arrays are right after exactly so many tokens."""
+    """A layer whose arrays are valid at one exact number of tokens."""
 
     shape: StateShape
 
@@ -187,7 +187,8 @@ class StatePages:
         return prefixd.StateLayer(self.shape.nbytes)
 
     def take(self, cache: Any) -> Arrays | None:
-        """The arrays; None: they have not the model's shapes, as before the first tokens."""
+        """Returns the arrays; None if their shapes are not the model's, as before the first
+        tokens."""
         if type(cache) is not ArraysCache:
             raise Unsupported(f"a layer keeps a {type(cache).__name__} now, an ArraysCache at first")
         return tuple(cache.cache) if StateShape.of(cache) == self.shape else None
@@ -217,8 +218,9 @@ class EmptyPages:
 
 
 ANCHOR = prefixd.FullLayer(1, 1, 0, [prefixd.raw("float16")], values="none")
-"""A layer of two bytes a token, for models none of whose layers keeps a row for every token. After a
-kill prefixd finds a sequence by what each of its blocks has in the arena, so each has something."""
+"""A layer of two bytes a token, for models in which no layer keeps a row for every token. After a
+kill prefixd finds a sequence by what each of its blocks has in the arena, so each must have
+something."""
 
 
 def needs_anchor(pages: Iterable[Pages]) -> bool:
@@ -235,7 +237,7 @@ Gathered = Union[list[Rows], np.ndarray, None]
 
 
 def arrays_of(taken: Iterable[Taken]) -> list[mx.array]:
-    """Everything that is to be computed before another thread may read it."""
+    """Returns everything that must be computed before another thread may read it."""
     found: list[mx.array] = []
     for one in taken:
         if isinstance(one, Held):

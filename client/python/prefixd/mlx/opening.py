@@ -1,4 +1,4 @@
-"""open_model(): the spaces of a model, found on the model itself and in its files."""
+"""open_model(): opens the spaces of a model, by what the model itself and its files say."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Model:
 
 
 def open_model(client: prefixd.Client, models: Sequence[Model], options: Options) -> SharedCaches:
-    """What is shared of a model, or of a model and its draft model, which have a space each.
+    """Opens the shared caches of a model, or of a model and its draft model: a space for each.
 
-    Raises Unsupported or OptionError, with the reason, where their caches cannot be shared. Without
-    a daemon it opens all the same. Reads the files of the models whole.
+    Raises Unsupported or OptionError, with the reason, if their caches cannot be shared. Without a
+    daemon it opens all the same. Reads the files of the models whole.
     """
     return prepare_model(client, models, options)()
 
@@ -51,8 +51,8 @@ def open_model(client: prefixd.Client, models: Sequence[Model], options: Options
 def prepare_model(
     client: prefixd.Client, models: Sequence[Model], options: Options
 ) -> Callable[[], SharedCaches]:
-    """open_model() in two steps: now, on the thread that the models run on, what they compute is
-    looked at; what is returned reads their files and opens, on any thread."""
+    """open_model() in two steps. This call looks at what the models compute, on the thread that
+    they run on. The returned function reads their files and opens their spaces, on any thread."""
     looks = [_look_at(model, options) for model in models]
 
     def open_all() -> SharedCaches:
@@ -76,7 +76,7 @@ class _Look:
 
     @property
     def rope_dim(self) -> int:
-        """What the rotary part of a key is a share of; 0 where there are no keys."""
+        """The width of a key, of which the rotary part is a share; 0 if there are no keys."""
         dims = [shape.key_dim for shape in self.shape.caches if isinstance(shape, RowShape)]
         return dims[0] if dims else 0
 
@@ -130,7 +130,8 @@ def _pages(
 
 
 def _ladder(options: Options, shapes: Sequence[RowShape]) -> tuple[TensorFormat, ...]:
-    """The formats of all layers alike; without what no row of some layer can be cut into."""
+    """Returns the formats of all layers, which are the same. Leaves out a format whose groups do
+    not divide the rows of every layer."""
     dims = {dim for shape in shapes for dim in shape.dims}
     return tuple(
         form
@@ -140,7 +141,8 @@ def _ladder(options: Options, shapes: Sequence[RowShape]) -> tuple[TensorFormat,
 
 
 def _block_tokens(shapes: Sequence[RowShape]) -> int:
-    """Small blocks for small windows; 0, the daemon's default, wherever that is small enough."""
+    """Returns a block size for the smallest window; 0, the daemon's default, if that is small
+    enough."""
     windows = [shape.window.window for shape in shapes if shape.window is not None]
     if not windows or min(windows) >= _BLOCKS_IN_A_WINDOW * _DEFAULT_BLOCK_TOKENS:
         return 0
@@ -154,7 +156,8 @@ def _block_tokens(shapes: Sequence[RowShape]) -> int:
 
 
 def _check_quantizes(module: Any, options: Options) -> None:
-    """Some of mlx-lm's models raise in the middle of a request with --kv-bits."""
+    """Raises OptionError if the model cannot run with --kv-bits: some of mlx-lm's models raise in
+    the middle of a request."""
     why = geometry.why_not_quantized(module, options.kv_group_size, options.kv_bits or 0)
     if why:
         raise OptionError(

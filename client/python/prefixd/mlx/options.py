@@ -1,8 +1,8 @@
-"""What a server is told about quantized caches and about prefixd, and what cannot be meant.
+"""A server's options about quantized caches and about prefixd, and their checks.
 
 Two ways to have quantized bytes in prefixd:
 
-- ``--kv-bits``: the engine's own. It computes on quantized K and V, and those bytes are saved.
+- ``--kv-bits``: the engine's own. It computes on quantized K and V, and saves those bytes.
 - ``--kv-cache-quantization``: saved quantized, computed in full precision.
 """
 
@@ -16,20 +16,20 @@ GROUP_SIZES = (32, 64, 128)
 
 
 class OptionError(ValueError):
-    """A sentence for the command line."""
+    """A wrong option, in a sentence for the command line."""
 
 
 @dataclass(frozen=True)
 class TensorFormat:
     """How a layer's K and V are packed. `bits` 0: raw, as the model computes them."""
 
-    bits: int = 0  # of K
+    bits: int = 0  # bits of K
     group_size: int = 0
-    value_bits: int = 0  # of V; 0: as K
+    value_bits: int = 0  # bits of V; 0: as K
 
     @property
     def of_value(self) -> TensorFormat:
-        """V's format as a K's."""
+        """The format of V, as that of a K."""
         return TensorFormat(self.value_bits or self.bits, self.group_size)
 
     @property
@@ -38,7 +38,7 @@ class TensorFormat:
         return f"{self.bits},{self.value_bits}" if self.value_bits else str(self.bits)
 
     def row_bytes(self, dim: int, item_bytes: int) -> int:
-        """Bytes of one token's row of one head of K: codes, scales and biases."""
+        """Returns the bytes of one token's row of one head of K: codes, scales and biases."""
         if not self.bits:
             return dim * item_bytes
         return dim * self.bits // 8 + 2 * item_bytes * (dim // self.group_size)
@@ -49,23 +49,23 @@ RAW = TensorFormat()
 
 @dataclass(frozen=True)
 class Options:
-    """How caches are saved and given back. `Options()` is full precision, saved as it is."""
+    """How caches are saved and given back. `Options()` saves full precision as it is."""
 
-    kv_bits: int | None = None  # of the engine's own caches
+    kv_bits: int | None = None  # bits of the engine's own caches; None: not quantized
     kv_group_size: int = 64
     quantized_kv_start: int = 0
-    store_bits: int | None = None  # quantized only to be saved
-    store_value_bits: int | None = None  # of V; None: as K
+    store_bits: int | None = None  # bits of caches that are quantized only to be saved
+    store_value_bits: int | None = None  # bits of V; None: as K
     store_group_size: int = 64
     min_quantize_tokens: int = 256
     read: tuple[TensorFormat, ...] = ()  # further formats that a full-precision engine accepts
     max_kv_size: int | None = None  # tokens that a model without caches of its own keeps
-    deadline_ms: int = 200  # of a lookup
-    wait_pending_ms: int = 0  # of a lookup, while another worker computes what it asks for
+    deadline_ms: int = 200  # deadline of a lookup
+    wait_pending_ms: int = 0  # wait of a lookup while another worker computes its tokens
     load_deadline_ms: int = 10_000
-    store_deadline_ms: int = 2000  # of each step of a save, which ends with the first late one
+    store_deadline_ms: int = 2000  # deadline of each step of a save; the first late step ends it
     salt: str = ""
-    model_name: str = ""  # "": as the server calls it
+    model_name: str = ""  # "": the last name of the path of the model
 
     def __post_init__(self) -> None:
         _check_format("kv_bits", self.kv_bits, "kv_group_size", self.kv_group_size)
@@ -88,7 +88,7 @@ class Options:
 
     @property
     def quantized(self) -> TensorFormat:
-        """The format of this server's quantized pages; RAW when it writes none."""
+        """The format of this server's quantized pages; RAW if it writes none."""
         if self.kv_bits is not None:
             return TensorFormat(self.kv_bits, self.kv_group_size)
         if self.store_bits is not None:
@@ -99,9 +99,9 @@ class Options:
 
     @property
     def ladder(self) -> tuple[TensorFormat, ...]:
-        """The formats of the space, finest first: what servers have to have in common to share.
+        """The formats of the space, finest first. Servers that share must have them in common.
 
-        The usual ones stand in it whether this server uses them or not, so that a server keeps its
+        The usual formats are in it whether this server uses them or not, so that a server keeps its
         space when its bits change.
         """
         quantized = self.quantized
@@ -112,7 +112,7 @@ class Options:
 
     @property
     def readable(self) -> tuple[TensorFormat, ...]:
-        """What this server can be given: raw rows, its own format, what `read` adds."""
+        """The formats that this server can be given: raw rows, its own format, what `read` adds."""
         return tuple(f for f in self.ladder if f in (RAW, self.quantized, *self.read))
 
     def check_head_dim(self, head_dim: int) -> None:
@@ -121,13 +121,13 @@ class Options:
             raise OptionError(f"group_size {group_size} does not divide head_dim {head_dim}")
 
     def store_format(self, tokens: int) -> TensorFormat:
-        """What full-precision rows of an entry of `tokens` are saved as: all of it, or none."""
+        """Returns the format in which all full-precision rows of an entry of `tokens` are saved."""
         if self.store_bits is None or tokens < self.min_quantize_tokens:
             return RAW
         return self.quantized
 
     def describe(self, head_dim: int, item_bytes: int = 2) -> str:
-        """The start-up line."""
+        """Returns the start-up line."""
         quantized = self.quantized
         if not quantized.bits:
             return "KV cache quantization disabled"
@@ -153,7 +153,7 @@ def _check_not_negative(name: str, value: int) -> None:
 
 
 def _parse_read(text: str) -> tuple[TensorFormat, ...]:
-    """ "8" or "8,4": quantized pages that are accepted, at group size 64."""
+    """Parses "8" or "8,4": bits of quantized pages that are accepted, at group size 64."""
     try:
         return tuple(TensorFormat(int(bits), 64) for bits in text.split(",") if bits)
     except ValueError:
@@ -162,13 +162,13 @@ def _parse_read(text: str) -> tuple[TensorFormat, ...]:
 
 @dataclass(frozen=True)
 class Flags:
-    """The command line: what is prefixd's, and what goes on to mlx_lm.server as it came."""
+    """The command line: prefixd's options, and arguments that mlx_lm.server gets unchanged."""
 
     address: str
     worker_name: str
     staging_bytes: int
     options: Options
-    required: bool  # a model whose caches are not shared is not served
+    required: bool  # do not serve a model whose caches are not shared
     warnings: tuple[str, ...] = ()
     server_arguments: list[str] = field(default_factory=list)
 
@@ -211,7 +211,7 @@ def _or(value: int | None, default: int) -> int:
 
 
 def _check_company(seen: argparse.Namespace) -> None:
-    """Flags that mean nothing without another one."""
+    """Raises OptionError for a flag that means nothing without another one."""
     for name, wanted in (
         ("kv_group_size", "kv_bits"),
         ("quantized_kv_start", "kv_bits"),
@@ -226,7 +226,7 @@ def _check_company(seen: argparse.Namespace) -> None:
 
 
 def _parse_store_bits(text: str | None) -> tuple[int, int | None]:
-    """ "8", or "8,4": of K, of V."""
+    """Parses "8", or "8,4": bits of K and of V; V's are None if they are not given."""
     try:
         key, *value = [int(bits) for bits in (text or "8").split(",")]
     except ValueError:
@@ -237,7 +237,7 @@ def _parse_store_bits(text: str | None) -> tuple[int, int | None]:
 
 
 def parse(arguments: list[str]) -> Flags:
-    """Raises OptionError with the sentence for whoever typed it."""
+    """Parses the command line. Raises OptionError with a sentence for whoever typed it."""
     seen, rest = _parser().parse_known_args(arguments)
     _check_company(seen)
     store_bits, store_value_bits = _parse_store_bits(seen.kv_cache_quantization_bits)

@@ -28,10 +28,10 @@ from .tokens import Prompt
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store() came to. `held`: all of it can be given back by prefixd."""
+    """The result of a store(). `held`: prefixd can give all of it back."""
 
     held: bool
-    why: str = ""  # it is not held
+    why: str = ""  # why it is not held
     sequence_ends: int = 0
     bytes: int = 0
 
@@ -42,29 +42,29 @@ class Part:
 
     space: prefixd.Space
     shape: PromptShape
-    pages: Sequence[Pages]  # of each object of a prompt cache
+    pages: Sequence[Pages]  # one for each object that is no CacheList
     options: Options
     _restored: Restored = field(default_factory=Restored)
 
     @property
     def objects(self) -> int:
-        """Objects of a prompt cache, each CacheList counted once."""
+        """Number of objects in a prompt cache, each CacheList counted once."""
         return len(self.shape.trees)
 
     @property
     def is_anchored(self) -> bool:
-        """True where the space has an ANCHOR, behind the layers of `pages`."""
+        """True if the space has an ANCHOR, behind the layers of `pages`."""
         return needs_anchor(self.pages)
 
     @property
     def readable(self) -> list[int] | None:
-        """The formats that this server can be given, as indexes into the layers' formats; None
-        where no layer has any."""
+        """The formats that this server can be given, as indexes into the layers' formats; None if
+        no layer has any."""
         readable = self.options.readable
         return [index for index, form in enumerate(self._ladder) if form in readable] or None
 
     def gather(self, lease: prefixd.Lease, count: int) -> list[Gathered]:
-        """What prefixd has of each object, after `count` tokens. May raise layers.Shorter."""
+        """Returns what prefixd has of each object after `count` tokens. May raise Shorter."""
         found: list[Gathered] = []
         layer = 0
         for pages in self.pages:
@@ -76,7 +76,7 @@ class Part:
         return found
 
     def restore(self, prefix: Prompt, gathered: Sequence[Gathered]) -> list[Any]:
-        """Cache objects for the engine, which all go on after `prefix`."""
+        """Returns cache objects for the engine, which all go on after `prefix`."""
         runs = [run for one in gathered if isinstance(one, list) for run in one]
         quantized = any(run.format != RAW for run in runs)
         form = self.options.quantized if quantized and self.options.kv_bits is not None else RAW
@@ -88,11 +88,11 @@ class Part:
         return rebuild(self.shape.trees, leaves)
 
     def take(self, caches: Sequence[Any]) -> list[Taken]:
-        """What the engine's objects hold, arrays that are not computed yet."""
+        """Returns what the engine's objects hold, as arrays that are not computed yet."""
         return [pages.take(cache) for pages, cache in zip(self.pages, leaves_of(caches))]
 
     def store(self, prompt: Prompt, taken: Sequence[Taken], turn_ends: Sequence[int]) -> Stored:
-        """Saves what is not there of what take() gave of `prompt`. On any thread."""
+        """Saves what prefixd lacks of `prompt`, from `taken`, which take() gave. On any thread."""
         count = min([len(prompt.tokens), *(one.end for one in taken if isinstance(one, Held))])
         count = prompt.outside_images(count)
         if not count or any(
@@ -106,7 +106,7 @@ class Part:
 
     @property
     def _ladder(self) -> tuple[TensorFormat, ...]:
-        """The formats of the layers that have most of them: the others' are its first."""
+        """The formats of the layers that have most of them; the other layers have its first."""
         ladders = [pages.ladder for pages in self.pages if isinstance(pages, RowPages)]
         return max(ladders, key=len, default=())
 
@@ -123,7 +123,7 @@ class Part:
 
 
 class _Store:
-    """One save: what a plan wants of what was taken."""
+    """One save: writes what a plan wants of what was taken."""
 
     def __init__(
         self, part: Part, prompt: Prompt, taken: Sequence[Taken], turn_ends: Sequence[int]
@@ -132,7 +132,7 @@ class _Store:
         self._prompt = prompt
         self._taken = list(taken)
         self._turn_ends = turn_ends
-        self._gap = ""  # which rows of a window are needed, and gone
+        self._gap = ""  # which rows of a window are needed, but gone
         self._form = part._stored_format(taken, len(prompt.tokens))
 
     def run(self) -> Stored:
@@ -166,7 +166,7 @@ class _Store:
         )
 
     def _write(self, plan: prefixd.Plan, begin: int, end: int) -> str:
-        """The rows of tokens [begin, end). "", or why they are fewer than prefixd wants."""
+        """Writes the rows of tokens [begin, end). Returns plan.error; notes lost rows in _gap."""
         ends = [*self._turn_ends, len(self._prompt.tokens)]
         layer = 0
         for index, pages in enumerate(self._part.pages):
@@ -184,7 +184,7 @@ class _Store:
         return plan.error
 
     def _held(self, index: int, pages: RowPages) -> Held:
-        """As it is cut fast: MLX would compute every cut."""
+        """Returns the rows, in NumPy if they need no conversion: MLX would compute every cut."""
         held = self._taken[index]
         assert isinstance(held, Held)
         form = self._form if len(pages.ladder) > 1 else RAW
@@ -204,7 +204,8 @@ class _Store:
         return ""
 
     def _packed(self, index: int, held: Held, begin: int, end: int) -> Rows:
-        """Tokens [begin, end) as they are stored: those that came out of prefixd as they came."""
+        """Returns tokens [begin, end) as they are to be stored. Rows that came out of prefixd are
+        stored as they came."""
         pages = self._part.pages[index]
         form = self._form if isinstance(pages, RowPages) and len(pages.ladder) > 1 else RAW
         if held.rows.format == form:

@@ -1,7 +1,7 @@
-"""PromptCache: prefixd in the place of mlx_lm.server's LRUPromptCache.
+"""PromptCache: takes the place of mlx_lm.server's LRUPromptCache, on prefixd.
 
-One thread at a time, the engine's. Nothing here raises into the token path: what prefixd cannot
-hold or give goes to the engine's own cache, and the log says why.
+Only the engine's thread calls it, unless a method says otherwise. Nothing here raises into the
+token path: what prefixd cannot hold or give goes to the engine's own cache, and the log says why.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .shared import SharedCaches
 log = logging.getLogger("prefixd.mlx")
 
 Opener = Callable[[Any], SharedCaches | Callable[[], SharedCaches]]
-"""Opens what is shared of a model, by the key that the engine knows it by, or returns what is left
-to do of it, for a thread of its own. Either may raise Unsupported."""
+"""Opens the shared caches of a model, given the key by which the engine knows it. May return a
+function that does the rest, for a thread of its own. Either may raise Unsupported."""
 
-_PROMPTS = 64  # that may be under way
-_ANNOUNCED_TOKENS = 256  # fewer are computed before anybody else could wait for them
-_ANNOUNCED_S = 120.0  # an announcement of a request that was given up ends by itself
+_PROMPTS = 64  # prompts that may be in progress
+_ANNOUNCED_TOKENS = 256  # fewer are computed before another worker could wait for them
+_ANNOUNCED_S = 120.0  # ends announcements of abandoned requests
 _SETTLE_S = 2.0
 
 
@@ -47,11 +47,11 @@ class _Announced:
 
 @dataclass
 class _Opened:
-    """What is shared of a model, once that is known."""
+    """The shared caches of a model, once they are known."""
 
     shared: Future[SharedCaches | None] = field(default_factory=Future)
     why_not: str = ""
-    awaited: bool = False  # by a request
+    awaited: bool = False  # a request has waited for it
 
 
 class PromptCache:
@@ -60,8 +60,8 @@ class PromptCache:
     `open_shared` is called once for each model. `local` holds what prefixd does not: caches of
     models that it does not support or that are still being opened, and everything while no daemon
     is there. `in_background`: insert_cache() returns before the caches are saved, and a lookup
-    waits for saves that are under way. `tell`: is told why a model is not shared, by its key.
-    `name_of`: what the log calls a model, by its key.
+    waits for saves in progress. `tell` is called with the key of a model and why it is not shared.
+    `name_of` returns what the log calls a model, from its key.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PromptCache:
         self._open_shared = open_shared
         self._local = LRUPromptCache() if local is None else local
         self._saver = Saver() if in_background else None
-        self._open_deadline_s = open_deadline_s  # of the first request, while the model is opened
+        self._open_deadline_s = open_deadline_s  # how long a model's first request waits for it
         self._tell = tell
         self._name_of = name_of
         self._opened: dict[Hashable, _Opened] = {}
@@ -87,7 +87,7 @@ class PromptCache:
         self._said: set[str] = set()
         self._entries = 0
         self._stored_bytes = 0
-        self.prefill_tokens_per_s = 0.0  # of this process, as far as somebody measured it
+        self.prefill_tokens_per_s = 0.0  # speed of this process; 0: not measured
         self.last_asked: Sequence[int] = ()  # tokens of the last lookup
 
     # --- what mlx_lm.server calls ---
@@ -95,8 +95,8 @@ class PromptCache:
     def fetch_nearest_cache(
         self, model: Hashable, tokens: Sequence[int]
     ) -> tuple[list[Any] | None, list[int]]:
-        """The caches of the longest prefix that is here, or None, and the tokens that are still to
-        be computed: at least one, as the engine needs its logits."""
+        """Returns the caches of the longest prefix that is here, or None, and the tokens that are
+        still to be computed: at least one, as the engine needs its logits."""
         self.last_asked = tokens = list(tokens)
         if self._saver is not None:
             self._saver.settle(_SETTLE_S)  # this may be the next turn of what is being saved
@@ -133,11 +133,11 @@ class PromptCache:
         self._keep_what_was_not_saved()
 
     def use_local(self, local: LRUPromptCache) -> None:
-        """Before the first lookup: another cache of the engine's own."""
+        """Sets another cache of the engine's own. Requires: before the first lookup."""
         self._local = local
 
     def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:
-        """Of the engine's own cache: the daemon keeps its budget by itself."""
+        """Trims the engine's own cache. The daemon keeps its budget by itself."""
         self._local.trim_to(n_sequences=n_sequences, n_bytes=n_bytes)
 
     def __len__(self) -> int:
@@ -145,22 +145,22 @@ class PromptCache:
 
     @property
     def nbytes(self) -> int:
-        """Of this process. Pages are the daemon's."""
+        """Bytes of the caches in this process. Pages are in the daemon."""
         return self._local.nbytes
 
     def stats_by_type(self) -> dict[str, dict[str, int]]:
         return self._local.stats_by_type()
 
-    # --- what generation.py calls, and who has a loop of his own may ---
+    # --- what generation.py calls, and other generation loops may ---
 
     def save_interval(self, model: Hashable) -> int:
-        """Tokens after which save_early() is to be called, so that no row is dropped before it was
-        saved; 0: the model's caches keep every row."""
+        """Returns the tokens after which save_early() must be called, so that no row is dropped
+        before it is saved; 0 if the model's caches keep every row, or are not shared."""
         shared = self.shared(model)
         return 0 if shared is None else shared.save_interval
 
     def save_early(self, model: Hashable, tokens: Sequence[int], prompt_cache: list[Any]) -> None:
-        """Saves the caches of a request that goes on. What cannot be saved is a later miss."""
+        """Saves the caches of a request that goes on. A failure costs a later miss."""
         tokens = list(tokens)
         self._run(
             self._prepare_save(model, tokens, prompt_cache),
@@ -170,26 +170,27 @@ class PromptCache:
         )
 
     def flush(self, deadline_s: float = 30.0) -> bool:
-        """Waits until everything is saved that was handed in."""
+        """Waits until everything handed in is saved. Returns False if the deadline passes first."""
         return self._saver is None or self._saver.settle(deadline_s)
 
     # --- prefixd ---
 
     def shared(self, model: Hashable) -> SharedCaches | None:
-        """None: this model's caches are left to the engine's own, for good or until it is open.
-        Called as soon as the model is loaded, it is open all the earlier."""
+        """Returns the shared caches of the model. None if they are left to the engine's own cache,
+        for good or until the model is open. Call it as soon as the model is loaded, so that the
+        model opens early."""
         opened = self._opening(model).shared
         return opened.result() if opened.done() else None
 
     def wait_shared(self, model: Hashable, deadline_s: float) -> SharedCaches | None:
-        """shared(), waiting until it is known."""
+        """Like shared(), but waits up to `deadline_s` until the answer is known."""
         try:
             return self._opening(model).shared.result(deadline_s)
         except FutureTimeout:
             return None
 
     def why_not(self, model: Hashable) -> str:
-        """Why caches of the model are not shared now; "" when they are. On any thread."""
+        """Returns why caches of the model are not shared now; "" if they are. On any thread."""
         opened = self._opened.get(model)
         if opened is None or not opened.shared.done():
             return "the model is being opened"
@@ -204,7 +205,7 @@ class PromptCache:
         return opened
 
     def _open(self, model: Hashable, opened: _Opened, how: Callable[[], Any]) -> None:
-        """Settles what is shared of the model, or starts a thread that will. Does not raise."""
+        """Settles the shared caches of the model, or starts a thread that will. Does not raise."""
         shared = None
         try:
             shared = how()
@@ -242,7 +243,7 @@ class PromptCache:
             return None, 0
 
     def _shared_or_wait(self, model: Hashable) -> SharedCaches | None:
-        """The first request of a model waits for it to be opened: it is worth sharing, too."""
+        """Like shared(), but waits for a model's first request, which is worth sharing too."""
         opened = self._opening(model)
         if not opened.shared.done() and not opened.awaited:
             opened.awaited = True
@@ -252,7 +253,7 @@ class PromptCache:
     def _prepare_save(
         self, model: Hashable, tokens: list[int], caches: list[Any]
     ) -> Callable[[], Stored]:
-        """What the engine's thread has to do of a save; what is returned does the rest."""
+        """Does the engine thread's part of a save. The returned function does the rest."""
         try:
             shared = self.shared(model)
             if shared is None:
@@ -292,7 +293,7 @@ class PromptCache:
         )
 
     def _keep_what_was_not_saved(self) -> None:
-        """The engine's own cache is for the engine's thread alone."""
+        """Puts what was not saved into the engine's own cache, which only its thread may use."""
         while self._not_saved:
             model, tokens, caches, cache_type = self._not_saved.popleft()
             self._local.insert_cache(model, tokens, caches, cache_type=cache_type)
@@ -305,7 +306,8 @@ class PromptCache:
         self._announced.append(_Announced(_as_bytes(tokens[:-1]), plans, now + _ANNOUNCED_S))
 
     def _announcements_in(self, tokens: list[int]) -> list[_Announced]:
-        """Those of the prompts that these tokens began with: they are being saved."""
+        """Removes and returns the announcements of prompts that these tokens begin with: they are
+        being saved."""
         whole = _as_bytes(tokens)
         found = [one for one in self._announced if whole.startswith(one.prompt)]
         for one in found:
@@ -326,8 +328,8 @@ class PromptCache:
         return caches, tokens[-1:]
 
     def _turn_ends(self, tokens: list[int]) -> list[int]:
-        """The last token but one of the prompt that these tokens began with: its repeat goes on
-        from there."""
+        """Returns the end, less one token, of the prompt that these tokens began with: its repeat
+        goes on from there."""
         whole = _as_bytes(tokens)
         for prompt in reversed(self._prompts):
             if _TOKEN_BYTES < len(prompt) < len(whole) and whole.startswith(prompt):
@@ -354,7 +356,7 @@ def _save_announced(save: Callable[[], Stored], announced: Sequence[_Announced])
                 plan.abandon()
 
 
-_TOKEN_BYTES = 8  # mlx_lm.server has numbers of 60 bits for images
+_TOKEN_BYTES = 8  # mlx_lm.server uses numbers of 60 bits for images
 
 
 def _as_bytes(tokens: list[int]) -> bytes:

@@ -1,8 +1,8 @@
 """Restored: packed rows that were dequantized for an engine that computes in full precision.
 
 When such an engine saves a longer sequence, the block in which the restored prefix ended is saved
-anew, with more tokens in it. Its rows go back as they came: rows that are quantized, dequantized
-and quantized again are others than the first, and each round would add to the error.
+anew, with more tokens in it. Its old rows go back as they came. Rows that are quantized,
+dequantized and quantized again differ from the first ones, and each round would add to the error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import convert
 from .options import RAW, TensorFormat
 from .tokens import Prompt
 
-_REQUESTS = 64  # that may be under way
+_REQUESTS = 64  # requests that may be in progress
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Kept:
 
 
 class Restored:
-    """The rows of the unfinished block of the last prefixes that were restored."""
+    """The rows of the unfinished block of each of the last restored prefixes."""
 
     def __init__(self) -> None:
         self._prefixes: deque[tuple[Prompt, list[Kept | None]]] = deque(maxlen=_REQUESTS)
@@ -37,7 +37,8 @@ class Restored:
     def remember(
         self, prefix: Prompt, layers: Sequence[Sequence[convert.Rows]], block_tokens: int
     ) -> None:
-        """`layers`: of each layer, the runs that make up `prefix`, or its end; none: no rows."""
+        """Remembers the unfinished block of `prefix`. `layers`: for each layer, the runs that make
+        up `prefix`, or its end; empty if the layer has no rows."""
         tail = len(prefix.tokens) % block_tokens
         if tail:
             kept = [
@@ -46,7 +47,7 @@ class Restored:
             self._prefixes.append((prefix, kept))
 
     def find(self, prompt: Prompt, layer: int, form: TensorFormat) -> Kept | None:
-        """Of the longest prefix of `prompt` that ends in a block in `form`."""
+        """Returns the rows of `prompt`'s longest prefix that ends in a block in `form`, or None."""
         found = None
         for prefix, layers in self._prefixes:
             kept = layers[layer]
@@ -61,6 +62,6 @@ class Restored:
         if last.format == RAW:
             return None
         rows = last.cut(max(0, last.tokens - tail), last.tokens)
-        rows = rows.copy()  # or the whole prefix would live on below these few rows
+        rows = rows.copy()  # a view would keep the whole prefix alive
         mx.eval(rows.key, rows.value)
         return Kept(end - rows.tokens, rows)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 log = logging.getLogger("prefixd.mlx")
 
-_MOST_WAITING = 16  # saves; each holds the rows of a prompt
+_MOST_WAITING = 16  # saves in the queue; each holds the rows of a prompt
 
 
 class Saver:
@@ -23,7 +23,8 @@ class Saver:
         threading.Thread(target=self._run, name="prefixd-saver", daemon=True).start()
 
     def submit(self, save: Callable[[], None]) -> bool:
-        """False when too many are waiting: a daemon that hangs must not fill this process."""
+        """Queues a save. Returns False if too many are waiting: a daemon that hangs must not fill
+        this process."""
         with self._idle:
             self._unfinished += 1
         try:
@@ -34,7 +35,7 @@ class Saver:
         return True
 
     def settle(self, deadline_s: float) -> bool:
-        """Waits until everything that was submitted is saved, at most so long."""
+        """Waits up to `deadline_s` until everything submitted is saved. Returns whether it is."""
         end = time.monotonic() + deadline_s
         with self._idle:
             while self._unfinished:
@@ -51,7 +52,7 @@ class Saver:
                 save()
             except Exception:
                 log.warning("a save ended unexpectedly", exc_info=True)
-            del save  # and the rows that it holds
+            del save  # frees the rows that it holds
             self._done()
 
     def _done(self) -> None:

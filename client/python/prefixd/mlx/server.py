@@ -1,6 +1,6 @@
 """python -m prefixd.mlx.server: mlx_lm.server whose prompt cache is prefixd.
 
-Flags that are not prefixd's go to mlx_lm.server as they came. Without a daemon it is mlx_lm.server.
+Flags that are not prefixd's go to mlx_lm.server unchanged. Without a daemon it is mlx_lm.server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import options as flags_of
 
 log = logging.getLogger("prefixd.mlx")
 
-_OPEN_S = 600.0  # that the files of a large checkpoint may take to be read
+_OPEN_S = 600.0  # longest time to read the files of a large checkpoint
 _HEADER = "X-Prefixd"
 _HEADER_CHARACTERS = 300
 
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     _put_into(engine, flags)
     try:
         engine.main()
-    except flags_of.OptionError as why:  # what the model is was not known before
+    except flags_of.OptionError as why:  # an option that does not fit the model
         print(f"prefixd.mlx.server: {why}", file=sys.stderr)
         return 2
     return 0
@@ -56,7 +56,8 @@ def _engine() -> Any:
 
 
 def _put_into(engine: Any, flags: flags_of.Flags) -> None:
-    """engine.main() makes a model provider and calls run(), which makes the prompt cache."""
+    """Replaces engine.run(), which makes the prompt cache. engine.main() calls it with the model
+    provider that it made."""
     plain_run = engine.run
 
     def run(host: str, port: int, provider: Any) -> None:
@@ -77,7 +78,7 @@ def _put_into(engine: Any, flags: flags_of.Flags) -> None:
 
 
 def _check_model(provider: Any, flags: flags_of.Flags) -> None:
-    """OptionError when the model that the server starts with cannot be quantized like this."""
+    """Raises OptionError if a required model is not named, or the first cannot be quantized so."""
     if flags.required and not provider.cli_args.model:
         raise flags_of.OptionError("--prefixd-required without --model")
     config_file = Path(provider.cli_args.model or "") / "config.json"
@@ -92,14 +93,15 @@ def _check_model(provider: Any, flags: flags_of.Flags) -> None:
 
 
 def _serve_with(engine: Any, server: type[Any], handler: type[Any]) -> None:
-    """run() takes a server_class and drops it: it is given where it is used."""
+    """Makes the engine serve with `server` and `handler`. run() drops its server_class, so
+    _run_http_server is given them."""
     engine._run_http_server = functools.partial(
         engine._run_http_server, server_class=server, handler_class=handler
     )
 
 
 class AnnouncingServer(ThreadingHTTPServer):
-    """Says where it listens, which --port 0 leaves to the kernel."""
+    """Logs where it listens, as --port 0 leaves the port to the kernel."""
 
     def server_activate(self) -> None:
         super().server_activate()
@@ -108,7 +110,7 @@ class AnnouncingServer(ThreadingHTTPServer):
 
 
 class _Sharing:
-    """prefixd in an engine that serves one model at a time, whichever its provider loads."""
+    """Puts prefixd into an engine that serves one model at a time, whichever its provider loads."""
 
     def __init__(self, engine: Any, flags: flags_of.Flags, provider: Any):
         from .prompt_cache import PromptCache
@@ -126,7 +128,7 @@ class _Sharing:
             tell=lambda key, why: self._client.not_shared(self._name_of(key), why),
             name_of=self._name_of,
         )
-        self._loaded = threading.Event()  # the first model
+        self._loaded = threading.Event()  # the first model is loaded
 
     def put_in(self) -> None:
         from .generation import saving_batch_generator, saving_stream_generate
@@ -156,14 +158,15 @@ class _Sharing:
     def _open(self, key: Any) -> Callable[[], Any]:
         from .opening import Model, prepare_model
 
-        path, adapter, draft = key  # the provider's; its models are loaded by now
+        path, adapter, draft = key  # the provider's key; its models are loaded by now
         models = [Model(self._provider.model, path, adapter)]
         if draft is not None:
             models.append(Model(self._provider.draft_model, draft))
         return prepare_model(self._client, models, self._flags.options)
 
     def _loading(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        """The provider's load(), whose model is opened at once; its files are read meanwhile."""
+        """Returns the provider's load(), extended to open the model at once and to read its files
+        meanwhile."""
         from .files import read_early
 
         provider = self._provider
@@ -194,14 +197,15 @@ class _Sharing:
         return load_and_open
 
     def _limit_kv_size(self) -> None:
-        """--max-kv-size, which mlx_lm.server has no flag for."""
+        """Applies --max-kv-size, which mlx_lm.server has no flag for."""
         limit = self._flags.options.max_kv_size
         if limit is not None:
             plain = self._engine.make_prompt_cache
             self._engine.make_prompt_cache = lambda model: plain(model, limit)
 
     def _limit_batches(self) -> None:
-        """Of a model that was just loaded: a batch of mlx_lm's keeps no sinks."""
+        """Turns batches off for a model that was just loaded, if --max-kv-size applies: mlx_lm's
+        batches keep no sinks."""
         limit = self._flags.options.max_kv_size
         if limit is None:
             return
@@ -211,7 +215,7 @@ class _Sharing:
             self._provider.is_batchable = False
 
     def _why_not_required(self) -> str:
-        """Why the loaded model is not shared, waiting until it is known; "" when it is."""
+        """Waits until it is known why the loaded model is not shared. Returns why; "" if it is."""
         key = self._key()
         self._cache.wait_shared(key, _OPEN_S)
         self._client.wait_attached(self._flags.options.load_deadline_ms)
@@ -222,7 +226,7 @@ class _Sharing:
         return self._cache.why_not(key) or self._client.error
 
     def _once_it_shares(self, serve: Callable[..., Any]) -> Callable[..., Any]:
-        """Serves once the model is shared, else ends."""
+        """Returns a `serve` that serves once the model is shared, or ends the process."""
 
         def serve_shared(host: str, port: int, generator: Any) -> None:
             while not self._loaded.wait(0.1) and generator.generation_available():
@@ -238,7 +242,8 @@ class _Sharing:
         return serve_shared
 
     def _handler(self) -> type[Any]:
-        """The engine's handler of requests, whose answers say whether their caches are shared."""
+        """Returns the engine's handler of requests, extended to say in its answers whether their
+        caches are shared."""
 
         def header() -> str:
             why = self._why_not(self._key())

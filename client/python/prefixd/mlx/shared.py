@@ -1,4 +1,4 @@
-"""SharedCaches: what every process that serves a model has of its caches, through prefixd."""
+"""SharedCaches: the caches of a model that all its processes share through prefixd."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .tokens import Prompt
 
 
 class SharedCaches:
-    """The prompt cache of a model, or of a model and its draft model: a list of cache objects, of
-    the one then of the other. opening.open_model() makes it."""
+    """The prompt cache of a model, or of a model and its draft model: a list of cache objects,
+    first those of the model, then those of the draft. opening.open_model() makes it."""
 
     def __init__(self, parts: Sequence[Part]):
         self._parts = parts
 
     @property
     def error(self) -> str:
-        """Why nothing is shared now; "" while prefixd serves every model of it."""
+        """Why nothing is shared, for good; "" while a daemon may serve every model of it."""
         return next((part.space.error for part in self._parts if part.space.error), "")
 
     @property
     def save_interval(self) -> int:
-        """Tokens after which a cache is to be saved again, before it drops rows that are missed; 0:
-        its layers keep every row."""
+        """Tokens after which a cache must be saved again, before it drops rows that are missed; 0
+        if its layers keep every row."""
         slack = [
             pages.window.window - pages.block_tokens
             for part in self._parts
@@ -44,8 +44,9 @@ class SharedCaches:
     def fetch(
         self, prompt: Prompt, prefill_tokens_per_s: float = 0.0
     ) -> tuple[list[Any] | None, int]:
-        """Cache objects with the longest prefix that is here, and its tokens: not the last one.
-        `prefill_tokens_per_s`: what they would have cost, for the daemon's statistics."""
+        """Returns cache objects with the longest prefix that is here, and its number of tokens;
+        never the last token. Returns None and 0 if nothing is here. `prefill_tokens_per_s`: the
+        speed at which they would have been computed, for the daemon's statistics."""
         if len(prompt.tokens) < 2:
             return None, 0
         with contextlib.ExitStack() as held:
@@ -67,15 +68,15 @@ class SharedCaches:
         return caches, count
 
     def store(self, prompt: Prompt, caches: Sequence[Any], turn_ends: Sequence[int] = ()) -> Stored:
-        """Saves what the caches hold of `prompt`, which may be less than all of it. Bytes that are
-        here already are neither converted nor sent."""
+        """Saves what the caches hold of `prompt`, which may be less than all of it. Neither
+        converts nor sends bytes that are stored already."""
         return self.prepare_store(prompt, caches, turn_ends)()
 
     def prepare_store(
         self, prompt: Prompt, caches: Sequence[Any], turn_ends: Sequence[int] = ()
     ) -> Callable[[], Stored]:
-        """store() in two steps: now, on the engine's thread, what the caches hold is computed; what
-        is returned saves it, on any thread, whatever becomes of the caches meanwhile."""
+        """store() in two steps. This call, on the engine's thread, computes what the caches hold.
+        The returned function saves it, on any thread, whatever becomes of the caches meanwhile."""
         split = list(self._split(geometry.unbatched(caches)))
         taken = [part.take(own) for part, own in split]
         mx.eval(arrays_of(one for own in taken for one in own))
@@ -103,7 +104,8 @@ class SharedCaches:
         ]
 
     def _acquire(self, prompt: Prompt) -> list[prefixd.Lease]:
-        """Leases of all but the last token, which is computed for its logits: all of one length."""
+        """Returns leases of one length on all but the last token, which is computed for its
+        logits."""
         asked = _asked(prompt, self._parts[0].options)
         if len(self._parts) == 1:
             (part,) = self._parts

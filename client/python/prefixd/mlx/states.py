@@ -1,5 +1,5 @@
 """Caches without rows: the arrays of mlx-lm's ArraysCache (Mamba, linear attention, short
-convolutions), which are right after exactly so many tokens, as one run of bytes.
+convolutions) as one run of bytes. They are valid at one exact number of tokens.
 
 The bytes are those of the arrays, one after another, as `prefixctl import` writes them. Shapes and
 types are not in them: they are the model's, the same after every token.
@@ -46,7 +46,7 @@ class StateShape:
         return sum(a.nbytes for a in self.arrays if a is not None)
 
     def bytes_of(self, arrays: Arrays) -> np.ndarray:
-        """Requires: arrays of these shapes."""
+        """Returns the bytes of the arrays. Requires: they have these shapes."""
         parts = [
             np.ascontiguousarray(to_numpy(array)).reshape(-1).view(np.uint8)
             for array in arrays
@@ -55,7 +55,7 @@ class StateShape:
         return np.concatenate(parts)
 
     def cache_of(self, state: np.ndarray) -> ArraysCache:
-        """A cache that goes on after the state."""
+        """Returns a cache that goes on after the state."""
         cache = ArraysCache(len(self.arrays))
         at = 0
         for index, array in enumerate(self.arrays):
@@ -68,6 +68,6 @@ class StateShape:
 
 
 def _typed(state: np.ndarray, array: ArrayShape) -> np.ndarray:
-    """NumPy has no bfloat16: its bits are uint16."""
+    """Returns the bytes as an array. NumPy has no bfloat16: its bits are uint16."""
     name = "uint16" if array.dtype == mx.bfloat16 else str(array.dtype).rpartition(".")[2]
     return state.view(np.dtype("bool" if name == "bool_" else name)).reshape(array.shape)

@@ -1,4 +1,4 @@
-"""Prompts as prefixd wants them: uint32 tokens, and what is not a token beside them."""
+"""Prompts as prefixd wants them: uint32 tokens, and beside them images, which are no tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Image:
 
     start: int
     length: int
-    digest: bytes  # 32
+    digest: bytes  # 32 bytes
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Prompt:
     images: tuple[Image, ...] = ()
 
     def cut(self, count: int) -> Prompt:
-        """Requires: not inside an image."""
+        """Returns the first `count` tokens. Requires: `count` is not inside an image."""
         return Prompt(self.tokens[:count], tuple(i for i in self.images if i.start < count))
 
     def begins_with(self, prefix: Prompt) -> bool:
         return self.cut(len(prefix.tokens)) == prefix
 
     def outside_images(self, count: int) -> int:
-        """`count`, or fewer where it ends inside an image: mlx-lm computes an image whole."""
+        """Returns `count`, or fewer if it ends inside an image: mlx-lm computes an image whole."""
         for image in self.images:
             if image.start < count < image.start + image.length:
                 return image.start
@@ -39,7 +39,8 @@ class Prompt:
 
 
 def from_server(keys: Sequence[int]) -> Prompt:
-    """Of mlx_lm.server's cache keys: tokens, and for those of an image its own negative number."""
+    """Returns the prompt of mlx_lm.server's cache keys: tokens, and a negative number of its own
+    for each token of an image."""
     tokens, images, at = [], [], 0
     while at < len(keys):
         if keys[at] >= 0:

@@ -1,8 +1,8 @@
-"""Caches that keep the last rows alone: mlx-lm's RotatingKVCache and ChunkedKVCache.
+"""Caches that keep only the last rows: mlx-lm's RotatingKVCache and ChunkedKVCache.
 
-Their rows as Held, in the order of their tokens, and caches that go on after such rows. A rotating
-cache also keeps its first `keep` rows; once it has dropped rows behind those, only its last ones
-are Held.
+Converts them to Held, rows in the order of their tokens, and back to caches that go on after such
+rows. A rotating cache also keeps its first `keep` rows. Once it has dropped rows behind those, only
+its last ones are Held.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Rotating:
         return Held(cache.offset - rows.tokens, rows)
 
     def cache_of(self, rows: Rows, tokens: int) -> RotatingKVCache:
-        """`rows`: the sinks, then the window before `tokens`, as the engine's own batch hands them
-        back: in the order of their tokens."""
+        """Returns a cache that goes on after `rows`: the sinks, then the window before `tokens`, as
+        the engine's own batch hands them back, in the order of their tokens."""
         cache = RotatingKVCache(self.max_size, self.keep)
         (cache.keys,), (cache.values,) = rows.key, rows.value
         cache.offset, cache._idx = tokens, rows.tokens
@@ -75,7 +75,8 @@ class Chunked:
 
 
 def describe(cache: Any) -> Rotating | Chunked | None:
-    """What kind of window a cache object keeps; None for other objects and their subclasses."""
+    """Returns the kind of window that a cache object keeps; None for other objects and for
+    subclasses."""
     if type(cache) is RotatingKVCache:
         return Rotating(cache.max_size, cache.keep)
     if type(cache) is ChunkedKVCache:
@@ -84,7 +85,8 @@ def describe(cache: Any) -> Rotating | Chunked | None:
 
 
 def _in_order(tensor: mx.array, cache: RotatingKVCache) -> mx.array:
-    """Rows behind the first `keep` stand in a ring that is written at `_idx` next."""
+    """Returns the rows in the order of their tokens. Behind the first `keep` rows is a ring, which
+    is written at `_idx` next."""
     index, keep = cache._idx, cache.keep
     if index == tensor.shape[2]:
         return tensor
