@@ -120,14 +120,15 @@ TEST_F(ArenaTest, AWorkerOfAnotherArenaVersionGetsNoneAndIsServed) {
   request.set_protocol(1);
   request.set_wants_arena(true);
   request.set_arena_version(block::kArenaVersion + 1);
-  Worker older(target());
-  older.Attach(request);
-  older.Open(identity_);
-  EXPECT_FALSE(older.attached.arena());
-  EXPECT_THAT(older.attached.why_no_arena(), HasSubstr("knows arena version 4"));
-  EXPECT_EQ(older.attached.arena_version(), block::kArenaVersion);
+  Worker newer(target());
+  newer.Attach(request);
+  newer.Open(identity_);
+  EXPECT_FALSE(newer.attached.arena());
+  EXPECT_THAT(newer.attached.why_no_arena(),
+              HasSubstr("knows arena version " + std::to_string(block::kArenaVersion + 1)));
+  EXPECT_EQ(newer.attached.arena_version(), block::kArenaVersion);
   v1::CommitReply stored;
-  EXPECT_TRUE(older.Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
+  EXPECT_TRUE(newer.Store(identity_, space_, SomeTokens(1, 40), &stored).ok());
 }
 
 TEST_F(ArenaTest, SixtyFourMapAndTheSixtyFifthFetches) {
