@@ -193,7 +193,7 @@ absl::StatusOr<std::unique_ptr<StoreDirectory>> StoreDirectory::Open(const std::
   PREFIXD_RETURN_IF_ERROR(MakePrivateDirectory(path));
   const std::string lock_path = absl::StrCat(path, "/", kLockName);
   const int fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (fd < 0) return NotAllowed("write", lock_path, errno);
+  if (fd < 0) return Failed("write", lock_path, errno);
   const absl::Status locked =
       base::LockFile(fd, absl::StrCat("segment store: directory ", path), 0, wait);
   if (!locked.ok()) close(fd);
