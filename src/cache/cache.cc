@@ -1,151 +1,16 @@
 #include "cache/cache.h"
 
-#include <algorithm>
+#include "absl/strings/str_cat.h"
 
-#include "base/random.h"
 #include "base/size.h"
 #include "base/status.h"
-#include "cache/core.h"
+#include "cache/parts.h"
+#include "cache/verbs/verbs.h"
+#include "ram/make_file.h"
 
 namespace prefixd::cache {
-namespace {
 
-// Two reads of 1 MiB saturate the disks measured; meanwhile the third thread copies and checks.
-constexpr int kPromotionThreads = 3;
-
-}  // namespace
-
-Core::Core(const Options& opts)
-    : options(opts),
-      epoch(base::RandomWord()),
-      lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
-      name_key{base::RandomWord(), base::RandomWord()},
-      started_us(opts.clock->MonotonicMicros()),
-      format_advice({.on_misses = opts.tighten_on_misses, .tighten_above = opts.tighten_above}),
-      write_budget({.bytes_per_s = opts.ssd_write_bytes_per_s,
-                    .window = opts.ssd_write_window,
-                    .share = opts.ssd_write_share},
-                   opts.clock) {
-  ram_budget_bytes = opts.ram_budget_bytes;
-  ssd_budget_bytes = opts.ssd_budget_bytes;
-}
-
-Core::~Core() {
-  load_stop = true;
-  tier_bell.Stop();
-  if (tier_thread.joinable()) tier_thread.join();
-  {
-    base::MutexLock lock(promote_mutex);
-    promote_stop = true;
-  }
-  promote_wake.NotifyAll();
-  {
-    base::MutexLock lock(spill_mutex);
-    spill_stop = true;
-  }
-  spill_wake.NotifyAll();
-  spill_done.NotifyAll();
-  {
-    base::MutexLock lock(drop_mutex);
-    drop_stop = true;
-  }
-  drop_wake.NotifyAll();
-  drop_done.NotifyAll();
-  for (Bell* bell : {&watch_bell, &reap_bell, &slab_bell}) bell->Stop();
-  for (std::thread& thread : threads) thread.join();
-  stopping = true;
-}
-
-base::LockWait Core::LockWait() {
-  return {.limit = options.lock_wait, .say = [this](const std::string& line) {
-            counters.Add("locks.waited");
-            Log(LogLevel::kWarning, line);
-          }};
-}
-
-// Private memory when the file cannot be used: pages then travel by Fetch and Put.
-absl::Status Core::OpenArena() {
-  const bool has_ssd = options.ssd_budget_bytes > 0;
-  if (!options.arena_path.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd, true));
-    auto opened = ram::Arena::Open({.capacity_bytes = shares.arena_bytes,
-                                    .path = options.arena_path,
-                                    .epoch = epoch,
-                                    .lock_wait = LockWait(),
-                                    .key_id = IdOf(hash_key)});
-    if (opened.ok()) {
-      // Without it this file is replaced at the next start, and nothing worse.
-      if (absl::Status kept = KeepHashKey(KeyPlaces().arena, hash_key); !kept.ok()) {
-        counters.Add("arena.key_not_kept");
-        Log(LogLevel::kWarning,
-            absl::StrCat("pages in RAM will not survive a crash: ", std::string(kept.message())));
-      }
-      arena = *std::move(opened);
-      slots = std::make_unique<ram::Slots>(arena.get());
-      staging = std::make_unique<ram::StagingPool>(shares.staging_bytes);
-      if (!arena->replaced_why().empty()) {
-        counters.Add("arena.replaced");
-        Log(LogLevel::kWarning, "the arena that was there is replaced: " + arena->replaced_why());
-      }
-      return absl::OkStatus();
-    }
-    counters.Add("arena.unusable");
-    arena_held = absl::IsUnavailable(opened.status());
-    Log(LogLevel::kWarning, absl::StrCat("no shared arena, pages travel by copy: ",
-                                         std::string(opened.status().message())));
-  }
-  PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd, false));
-  PREFIXD_ASSIGN_OR_RETURN(arena, ram::Arena::Open({.capacity_bytes = shares.arena_bytes}));
-  return absl::OkStatus();
-}
-
-HashKeyPlaces Core::KeyPlaces() const {
-  HashKeyPlaces places;
-  if (options.ssd_budget_bytes > 0) places.store = options.directory + "/prefixd.key";
-  if (!options.arena_path.empty()) places.arena = options.arena_path + ".key";
-  return places;
-}
-
-absl::Status Core::Start() {
-  PREFIXD_ASSIGN_OR_RETURN(hash_key, FindHashKey(KeyPlaces(), [this](const std::string& why) {
-                             Log(LogLevel::kWarning, why);
-                           }));
-  hasher = block::BlockHasher(hash_key, options.hash_bits);
-  PREFIXD_RETURN_IF_ERROR(OpenArena());
-  index_share_bytes = shares.index_bytes;
-  in_flight_share_bytes = shares.in_flight_bytes;
-  history = std::make_unique<History>(shares.history_bytes);
-  const uint64_t arena_bytes = arena->stats().capacity_bytes;
-  index = std::make_unique<index::PrefixIndex>(index::PrefixIndex::Options{
-      .session_lease_bytes = arena_bytes / 2,
-      .total_lease_bytes = arena_bytes / 10 * 8,
-      .memory_limit_bytes = shares.index_bytes,
-      .snapshot_bytes = SnapshotShare(arena_bytes),
-      // An eighth of the index's share, at about 64 bytes each.
-      .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512)),
-      .hasher = hasher});
-  const bool has_ssd = options.ssd_budget_bytes > 0;
-  if (has_ssd) PREFIXD_RETURN_IF_ERROR(StartTier());
-  if (arena->shared()) AdoptSpaces();
-  PREFIXD_RETURN_IF_ERROR(StartLoading(FindLegacy()));
-  if (has_ssd) {  // also for a tier that opens later, when the system may give no thread
-    threads.emplace_back([this] { SpillLoop(); });
-    threads.emplace_back([this] { DropLoop(); });
-  }
-  if (store != nullptr) LetTierWork();
-  if (has_ssd || arena->shared()) {
-    for (int i = 0; i < kPromotionThreads; ++i) threads.emplace_back([this] { PromotionLoop(); });
-  }
-  if (arena->shared()) {
-    threads.emplace_back([this] { WatchLoop(); });
-    threads.emplace_back([this] { ReapLoop(); });
-    threads.emplace_back([this] { SlabLoop(); });
-  }
-  if (has_ssd) tier_thread = std::thread([this] { TierLoop(); });
-  return absl::OkStatus();
-}
-
-Cache::Cache(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+Cache::Cache(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Cache::~Cache() = default;
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Open(const Options& options) {
@@ -154,52 +19,231 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Open(const Options& options) {
         "cache: an SSD budget of ", base::FormatBytes(options.ssd_budget_bytes),
         " is too small, two segments are ", base::FormatBytes(2 * options.segment_bytes)));
   }
-  auto core = std::make_unique<Core>(options);
-  PREFIXD_RETURN_IF_ERROR(core->Start());
-  return std::unique_ptr<Cache>(new Cache(std::move(core)));
+  auto context = std::make_unique<Context>(options);
+  PREFIXD_RETURN_IF_ERROR(context->Open());
+  auto parts = std::make_unique<Parts>(std::move(context));
+  PREFIXD_RETURN_IF_ERROR(parts->Start());
+  return std::unique_ptr<Cache>(new Cache(std::move(parts)));
 }
 
 std::string Cache::StoreInstance(const std::string& directory) {
   return ssd::ReadInstance(directory);
 }
 
-bool Cache::WaitLoaded(base::Deadline deadline) { return core_->WaitLoaded(deadline); }
-
-uint64_t Cache::epoch() const { return core_->epoch; }
-
-void Cache::Count(const char* counter, uint64_t by) { core_->counters.Add(counter, by); }
-
-void Cache::CountLatency(const char* name, uint64_t us) { core_->counters.Time(name, us); }
-
-const char* ToString(block::MatchKind kind) {
-  switch (kind) {
-    case block::MatchKind::kExact:
-      return "exact";
-    case block::MatchKind::kSupersequence:
-      return "supersequence";
-    case block::MatchKind::kPrefix:
-      return "prefix";
-    case block::MatchKind::kLcp:
-      return "lcp";
-    case block::MatchKind::kNone:
-      break;
-  }
-  return "none";
+bool Cache::WaitLoaded(base::Deadline deadline) {
+  return parts_->index_loader.WaitLoaded(deadline);
 }
 
-const char* ToString(block::ShortenReason reason) {
-  static constexpr const char* kNames[] = {
-      "unspecified",   "evicted",    "no_state_snapshot",   "window_gone",
-      "corrupt",       "format",     "atomic_content",      "ram_full",
-      "lease_quota",   "deadline",   "slower_than_prefill", "io_error",
-      "index_loading", "max_tokens", "common_length"};
-  return kNames[static_cast<size_t>(reason)];
+uint64_t Cache::epoch() const { return parts_->context.epoch; }
+
+void Cache::Count(const char* counter, uint64_t by) { parts_->context.counters.Add(counter, by); }
+
+void Cache::CountLatency(const char* name, uint64_t us) { parts_->context.counters.Time(name, us); }
+
+ArenaPlace Cache::arena() const {
+  const ram::Arena& arena = *parts_->context.arena;
+  if (!arena.shared()) return {.held_by_another = parts_->context.arena_held};
+  return {.shared = true, .file_bytes = arena.file_bytes(), .data_offset = arena.data_offset()};
 }
 
-const char* ToString(block::EndReason reason) {
-  static constexpr const char* kNames[] = {"unspecified", "request_ended", "diverged",
-                                           "evicted",     "never_stored",  "index_loading"};
-  return kNames[static_cast<size_t>(reason)];
+bool Cache::CouldHaveArena() const {
+  return parts_->context.arena_held && ram::CouldBeOwned(parts_->context.options.arena_path);
 }
+
+// --- sessions ---
+
+BegunSession Cache::BeginSession(const SessionOptions& options) {
+  return verbs::BeginSession(parts_->context, parts_->index_loader, parts_->tables.sessions,
+                             options);
+}
+
+void Cache::EndSession(block::SessionId id) {
+  const absl::StatusOr<SessionPtr> session = parts_->tables.sessions.Find(id, "end_session");
+  if (session.ok()) parts_->tables.sessions.CutOff(*session);
+}
+
+absl::StatusOr<SessionFiles> Cache::OpenFiles(const SessionKey& key, const base::Peer& peer) {
+  return parts_->tables.sessions.OpenFiles(key, peer);
+}
+
+block::SessionName Cache::NameOf(block::SessionId session) const {
+  return parts_->tables.sessions.NameOf(session);
+}
+
+std::vector<block::SessionInfo> Cache::ListSessions() const {
+  return parts_->tables.sessions.List();
+}
+
+std::vector<block::LeaseInfo> Cache::ListLeases() const {
+  return parts_->tables.sessions.ListLeases();
+}
+
+absl::StatusOr<bool> Cache::NoteNotShared(block::SessionId session, const block::NotShared& note) {
+  return verbs::NoteNotShared(parts_->tables.sessions, session, note);
+}
+
+bool Cache::NoteRefused(block::SessionId session, const block::NotShared& note) {
+  return verbs::NoteRefused(parts_->tables.sessions, session, note);
+}
+
+absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
+                                             block::SpaceIdentity identity) {
+  return verbs::OpenSpace(parts_->context, parts_->tables, session, std::move(identity));
+}
+
+// --- reading ---
+
+absl::StatusOr<block::MatchAnswer> Cache::Match(block::SessionId session, const Request& request) {
+  return verbs::Match(parts_->context, parts_->tables, parts_->room, parts_->loader.model, session,
+                      request);
+}
+
+absl::StatusOr<std::vector<block::MatchAnswer>> Cache::MatchSet(block::SessionId session,
+                                                                std::span<const Request> requests) {
+  return verbs::MatchSet(parts_->context, parts_->tables, parts_->room, parts_->loader.model,
+                         session, requests);
+}
+
+absl::StatusOr<Acquired> Cache::Acquire(block::SessionId session, const Request& request,
+                                        const Patience& patience) {
+  return verbs::Acquire(parts_->context, parts_->tables, parts_->room, parts_->loader,
+                        parts_->watcher, session, request, patience);
+}
+
+absl::StatusOr<std::vector<Acquired>> Cache::AcquireSet(block::SessionId session,
+                                                        std::span<const Request> requests,
+                                                        const Patience& patience) {
+  return verbs::AcquireSet(parts_->context, parts_->tables, parts_->room, parts_->loader,
+                           parts_->watcher, session, requests, patience);
+}
+
+absl::Status Cache::Release(block::SessionId session, const Released& released) {
+  return verbs::Release(parts_->context, parts_->tables, parts_->loader.model, session, released);
+}
+
+absl::StatusOr<Acquired> Cache::Join(block::SessionId session, block::LeaseId lease,
+                                     const std::vector<uint32_t>& groups) {
+  return verbs::Join(parts_->context, parts_->tables, parts_->loader, parts_->watcher, session,
+                     lease, groups);
+}
+
+std::shared_ptr<const void> Cache::Hold(block::SessionId session, block::LeaseId lease) const {
+  return verbs::Hold(parts_->context, parts_->tables.sessions, session, lease);
+}
+
+absl::Status Cache::Fetch(block::SessionId session, const FetchRequest& request,
+                          const Patience& patience, FetchSink* sink) {
+  return verbs::Fetch(parts_->context, parts_->tables.sessions, parts_->loader, parts_->refused,
+                      session, request, patience, sink);
+}
+
+absl::StatusOr<Prefetched> Cache::Prefetch(block::SessionId session, const Request& request) {
+  return verbs::Prefetch(parts_->context, parts_->tables, parts_->loader, session, request);
+}
+
+block::PastAnswers Cache::Why(const block::WhyQuery& query) const {
+  return parts_->tables.history.Find(query, parts_->context.Now());
+}
+
+// --- storing ---
+
+absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
+                                                  const ReserveRequest& request) {
+  return verbs::Reserve(parts_->context, parts_->tables, session, request);
+}
+
+absl::Status Cache::PutPage(block::SessionId session, block::ReservationId reservation,
+                            const PagePiece& piece, const Patience& patience) {
+  return verbs::PutPage(parts_->context, parts_->tables.sessions, parts_->room, session,
+                        reservation, piece, patience);
+}
+
+absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
+                                                  const CommitRequest& request,
+                                                  const Patience& patience) {
+  return verbs::Commit(parts_->context, parts_->tables, parts_->room, parts_->loader,
+                       parts_->watcher, parts_->spiller, session, request, patience);
+}
+
+absl::Status Cache::CheckReservation(block::SessionId session,
+                                     block::ReservationId reservation) const {
+  return parts_->tables.sessions.FindReservation(session, reservation).status();
+}
+
+absl::Status Cache::Abandon(block::SessionId session, block::ReservationId reservation) {
+  return verbs::Abandon(parts_->context, parts_->tables.sessions, session, reservation);
+}
+
+// --- pins ---
+
+absl::StatusOr<Pinned> Cache::Pin(block::SessionId session, const Request& request,
+                                  std::chrono::milliseconds ttl, const Patience& patience) {
+  return verbs::Pin(parts_->context, parts_->tables, parts_->loader, session, request, ttl,
+                    patience);
+}
+
+absl::StatusOr<uint64_t> Cache::Unpin(block::PinId pin) {
+  return verbs::Unpin(parts_->context, parts_->tables.pins, pin);
+}
+
+absl::StatusOr<uint64_t> Cache::Unpin(block::SessionId session, const Request& request) {
+  return verbs::Unpin(parts_->context, parts_->tables, session, request);
+}
+
+std::vector<block::PinInfo> Cache::ListPins() const {
+  return verbs::ListPins(parts_->context, parts_->tables.pins);
+}
+
+// --- for whoever runs it ---
+
+absl::StatusOr<Cache::Cleared> Cache::Clear(const block::SpaceId* space) {
+  return verbs::Clear(parts_->context, parts_->tables, parts_->records, parts_->segments,
+                      parts_->tier, space);
+}
+
+absl::StatusOr<Cache::PurgeProgress> Cache::Purge(const block::SpaceId* space, uint64_t cursor) {
+  return verbs::Purge(parts_->context, parts_->tables, parts_->records, parts_->room,
+                      parts_->segments, parts_->dropper, parts_->tier, space, cursor);
+}
+
+VerifyProgress Cache::Verify(uint64_t cursor, uint64_t bytes_per_s, const Patience& patience) {
+  return parts_->verifier.Step(cursor, bytes_per_s, patience);
+}
+
+FlushResult Cache::Flush(const Patience& patience) {
+  return verbs::Flush(parts_->context, parts_->index_loader, parts_->loader, parts_->segments,
+                      patience);
+}
+
+absl::StatusOr<bool> Cache::SetSpaceLimits(const block::SpaceId& space,
+                                           const block::SpaceLimits& limits) {
+  return verbs::SetSpaceLimits(parts_->context, parts_->tables, parts_->room, space, limits);
+}
+
+absl::StatusOr<block::BudgetState> Cache::SetBudgets(uint64_t ram_bytes, uint64_t ssd_bytes) {
+  PREFIXD_RETURN_IF_ERROR(verbs::SetBudgets(parts_->room, parts_->segments, ram_bytes, ssd_bytes));
+  const block::Stats stats = GetStats();
+  block::BudgetState state{.ram_budget_bytes = stats.ram_budget_bytes,
+                           .ram_over_bytes = parts_->context.arena->OverBytes(),
+                           .ssd_budget_bytes = stats.ssd_budget_bytes,
+                           .ssd_file_bytes = stats.ssd_file_bytes};
+  for (const block::NamedCount& part : stats.ram_parts) state.ram_used_bytes += part.value;
+  parts_->context.Log(LogLevel::kInfo,
+                      absl::StrCat("budgets: RAM ", base::FormatBytes(state.ram_budget_bytes),
+                                   ", SSD ", base::FormatBytes(state.ssd_budget_bytes)));
+  return state;
+}
+
+block::Stats Cache::GetStats() const {
+  return verbs::GetStats(parts_->context, parts_->tables, parts_->room, parts_->segments,
+                         parts_->tier);
+}
+
+Cache::Holdings Cache::GetHoldings() const {
+  const index::IndexCounts counts = parts_->context.index->Counts();
+  return {.entries = counts.ends, .ram_payload_bytes = counts.ram_payload_bytes};
+}
+
+std::vector<block::SpaceSummary> Cache::ListSpaces() const { return parts_->tables.spaces.List(); }
 
 }  // namespace prefixd::cache

@@ -1,12 +1,10 @@
-// The cache: the whole story of prefixd behind one class. Joins index (what is there), ram and ssd
-// (where the bytes are); one file a verb: open_space.cc, not_shared.cc, clear.cc, match.cc,
-// acquire.cc, set.cc, fetch.cc, reserve.cc, stage.cc, commit.cc, pin.cc, prefetch.cc, verify.cc,
-// purge.cc, spill.cc, age_out.cc, resize.cc, stats.cc. A start is load_index.cc, which calls
-// recover.cc (what is on SSD) and adopt.cc (what is in the arena); tier.cc opens the SSD tier, now
-// or later; self_test.cc tries the disk. sessions.cc and leases.cc keep the tables; load.cc,
-// promote.cc and watch.cc make pages readable and say so; slabs.cc moves them. format_advice.cc
-// says in which format new blocks are wanted, admission.cc which ones the SSD takes, rewrite.cc
-// what stays on it.
+// The cache: all of prefixd behind one class. It joins index (what is there) with ram and ssd
+// (where the bytes are). It owns the parts (parts.h) and hands each verb to a function of verbs/:
+//   tables/  sessions, leases, reservations, spaces, pins, what was learned
+//   room/    extents for pages, memory for the index, slabs, limits
+//   load/    pages from SSD, or verified where they stand, and who is told
+//   store/   segments on SSD: what is written, what leaves, when the tier opens
+//   start/   the index from what an earlier daemon left
 //
 // Thread-safe. Every call may come from any thread; waits end with the patience that is passed: at
 // its deadline, or soon after the caller gave up.
@@ -309,8 +307,7 @@ struct FlushResult {
   uint64_t dirty_bytes = 0;  // left
 };
 
-// What the verbs share; core.h.
-struct Core;
+class Parts;
 
 class Cache {
  public:
@@ -470,8 +467,8 @@ class Cache {
   void CountLatency(const char* name, uint64_t us);
 
  private:
-  explicit Cache(std::unique_ptr<Core> core);
-  std::unique_ptr<Core> core_;
+  explicit Cache(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace prefixd::cache

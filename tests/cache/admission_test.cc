@@ -1,5 +1,5 @@
 // What the SSD takes beyond its write budget, and commits that wait for the disk.
-#include "cache/admission.h"
+#include "cache/store/admission.h"
 
 #include <thread>
 

@@ -1,6 +1,6 @@
 // The SSD tier as a log: the oldest segments leave, what was used stays, and no more is written
 // than was promised.
-#include "cache/rewrite.h"
+#include "cache/store/age_out_policy.h"
 #include "tests/cache/fixture.h"
 
 namespace prefixd::testing {
@@ -19,15 +19,15 @@ std::vector<ssd::SegmentInfo> Segments(size_t count) {
 
 TEST(AgeOutRuleTest, AsManySegmentsLeaveAsFreeTheExcessAndNoneOfThisRound) {
   const auto segments = Segments(10);
-  EXPECT_EQ(cache::AgeOut::CountLeaving(segments, 0, ~uint64_t{0}), 0u);
-  EXPECT_EQ(cache::AgeOut::CountLeaving(segments, 1, ~uint64_t{0}), 1u);
-  EXPECT_EQ(cache::AgeOut::CountLeaving(segments, 2 * kMiB + 1, ~uint64_t{0}), 3u);
-  EXPECT_EQ(cache::AgeOut::CountLeaving(segments, 100 * kMiB, ~uint64_t{0}), 10u);
-  EXPECT_EQ(cache::AgeOut::CountLeaving(segments, 100 * kMiB, 250), 2u);
+  EXPECT_EQ(cache::AgeOutPolicy::CountLeaving(segments, 0, ~uint64_t{0}), 0u);
+  EXPECT_EQ(cache::AgeOutPolicy::CountLeaving(segments, 1, ~uint64_t{0}), 1u);
+  EXPECT_EQ(cache::AgeOutPolicy::CountLeaving(segments, 2 * kMiB + 1, ~uint64_t{0}), 3u);
+  EXPECT_EQ(cache::AgeOutPolicy::CountLeaving(segments, 100 * kMiB, ~uint64_t{0}), 10u);
+  EXPECT_EQ(cache::AgeOutPolicy::CountLeaving(segments, 100 * kMiB, 250), 2u);
 }
 
 TEST(AgeOutRuleTest, HotIsWhatWasUsedSinceHalfTheBudgetWasWritten) {
-  cache::AgeOut age_out;
+  cache::AgeOutPolicy age_out;
   const auto segments = Segments(10);
   for (size_t i = 0; i < segments.size(); ++i) {
     age_out.Written(segments[i], static_cast<int64_t>(1000 * (i + 1)));
@@ -40,7 +40,7 @@ TEST(AgeOutRuleTest, HotIsWhatWasUsedSinceHalfTheBudgetWasWritten) {
 }
 
 TEST(AgeOutRuleTest, RewritingIsPaidFromAShareOfWhatIsSpilled) {
-  cache::AgeOut age_out;
+  cache::AgeOutPolicy age_out;
   EXPECT_EQ(age_out.allowance_bytes(), 0u);
   age_out.Spilled(100 * kMiB, 1000 * kMiB);
   EXPECT_NEAR(static_cast<double>(age_out.allowance_bytes()), 8.5 * kMiB, 1);

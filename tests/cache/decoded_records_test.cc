@@ -1,5 +1,5 @@
 // Records on their way from the SSD tier to the tree: what waits is bounded, and in the gauge.
-#include "cache/decoded_records.h"
+#include "cache/start/decoded_records.h"
 
 #include <thread>
 

@@ -1,5 +1,5 @@
 // Which rung writers are told to write new blocks in, while room is short and after.
-#include "cache/format_advice.h"
+#include "cache/tables/format_advice.h"
 
 #include "tests/cache/fixture.h"
 

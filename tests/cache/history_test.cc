@@ -1,5 +1,5 @@
 // What is remembered of answers, and for how long.
-#include "cache/history.h"
+#include "cache/tables/history.h"
 
 #include "fixture.h"
 

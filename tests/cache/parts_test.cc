@@ -1,7 +1,7 @@
 // The small parts: budget shares, load-time estimate, block records.
 #include "cache/budget.h"
-#include "cache/load_model.h"
-#include "cache/record.h"
+#include "cache/load/load_model.h"
+#include "cache/store/record.h"
 #include "tests/cache/fixture.h"
 
 namespace prefixd::testing {

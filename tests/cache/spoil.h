@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/record.h"
+#include "cache/store/record.h"
 #include "ssd/segment_store.h"
 
 namespace prefixd::testing {

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <fstream>
 
-#include "cache/record.h"
+#include "cache/store/record.h"
 #include "ssd/segment_store.h"
 #include "tests/cache/fixture.h"
 

@@ -1,5 +1,5 @@
 // What a hit was worth: tokens and seconds, whatever workers tell.
-#include "cache/worth.h"
+#include "cache/tables/worth.h"
 
 #include <cmath>
 #include <limits>

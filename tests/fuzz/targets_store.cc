@@ -5,7 +5,7 @@
 
 #include "base/checksum.h"
 #include "block/space_identity.h"
-#include "cache/record.h"
+#include "cache/store/record.h"
 #include "ssd/page_files.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/targets.h"

@@ -9,7 +9,7 @@
 
 #include "base/secret_file.h"
 #include "cache/hash_key.h"
-#include "cache/record.h"
+#include "cache/store/record.h"
 #include "ssd/segment_store.h"
 #include "tests/cache/fixture.h"
 #include "tests/support/fault_files.h"

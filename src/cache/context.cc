@@ -1,0 +1,98 @@
+#include "cache/context.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/random.h"
+#include "base/status.h"
+
+namespace prefixd::cache {
+
+Context::Context(const Options& opts)
+    : options(opts),
+      epoch(base::RandomWord()),
+      lease_base(epoch >> 2 & ~((uint64_t{1} << 40) - 1)),
+      started_us(opts.clock->MonotonicMicros()),
+      ram_budget_bytes(opts.ram_budget_bytes),
+      ssd_budget_bytes(opts.ssd_budget_bytes) {}
+
+base::LockWait Context::LockWait() {
+  return {.limit = options.lock_wait, .say = [this](const std::string& line) {
+            counters.Add("locks.waited");
+            Log(LogLevel::kWarning, line);
+          }};
+}
+
+HashKeyPlaces Context::KeyPlaces() const {
+  HashKeyPlaces places;
+  if (has_ssd()) places.store = options.directory + "/prefixd.key";
+  if (!options.arena_path.empty()) places.arena = options.arena_path + ".key";
+  return places;
+}
+
+void Context::FreeTaken() {
+  for (block::Extent extent : index->TakeFreed()) arena->Free(extent);
+}
+
+void Context::CountEvicted(const index::Evicted& evicted) {
+  if (evicted.pages == 0) return;
+  counters.AddAll({{"pages.evicted", evicted.pages}, {"bytes.evicted", evicted.bytes}});
+  if (evicted.dropped_pages > 0) counters.Add("pages.dropped", evicted.dropped_pages);
+}
+
+absl::Status Context::OpenArena() {
+  if (!options.arena_path.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd(), true));
+    auto opened = ram::Arena::Open({.capacity_bytes = shares.arena_bytes,
+                                    .path = options.arena_path,
+                                    .epoch = epoch,
+                                    .lock_wait = LockWait(),
+                                    .key_id = IdOf(hash_key)});
+    if (opened.ok()) {
+      // Without the key the next start replaces this file; nothing else is lost.
+      if (absl::Status kept = KeepHashKey(KeyPlaces().arena, hash_key); !kept.ok()) {
+        counters.Add("arena.key_not_kept");
+        Log(LogLevel::kWarning,
+            absl::StrCat("pages in RAM will not survive a crash: ", std::string(kept.message())));
+      }
+      arena = *std::move(opened);
+      slots = std::make_unique<ram::Slots>(arena.get());
+      staging = std::make_unique<ram::StagingPool>(shares.staging_bytes);
+      if (!arena->replaced_why().empty()) {
+        counters.Add("arena.replaced");
+        Log(LogLevel::kWarning, "the arena that was there is replaced: " + arena->replaced_why());
+      }
+      return absl::OkStatus();
+    }
+    counters.Add("arena.unusable");
+    arena_held = absl::IsUnavailable(opened.status());
+    Log(LogLevel::kWarning, absl::StrCat("no shared arena, pages travel by copy: ",
+                                         std::string(opened.status().message())));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd(), false));
+  PREFIXD_ASSIGN_OR_RETURN(arena, ram::Arena::Open({.capacity_bytes = shares.arena_bytes}));
+  return absl::OkStatus();
+}
+
+absl::Status Context::Open() {
+  PREFIXD_ASSIGN_OR_RETURN(hash_key, FindHashKey(KeyPlaces(), [this](const std::string& why) {
+                             Log(LogLevel::kWarning, why);
+                           }));
+  hasher = block::BlockHasher(hash_key, options.hash_bits);
+  PREFIXD_RETURN_IF_ERROR(OpenArena());
+  index_share_bytes = shares.index_bytes;
+  in_flight_share_bytes = shares.in_flight_bytes;
+  const uint64_t arena_bytes = arena->stats().capacity_bytes;
+  index = std::make_unique<index::PrefixIndex>(index::PrefixIndex::Options{
+      .session_lease_bytes = arena_bytes / 2,
+      .total_lease_bytes = arena_bytes / 10 * 8,
+      .memory_limit_bytes = shares.index_bytes,
+      .snapshot_bytes = SnapshotShare(arena_bytes),
+      // An eighth of the index's share, at about 64 bytes each.
+      .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512)),
+      .hasher = hasher});
+  return absl::OkStatus();
+}
+
+}  // namespace prefixd::cache

@@ -1,0 +1,84 @@
+// Room in RAM: extents for pages, memory for the index, slabs for the size that is wanted, and the
+// limits of spaces.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "cache/context.h"
+#include "cache/patience.h"
+#include "cache/room/page_records.h"
+#include "cache/room/spill_demand.h"
+#include "cache/tables/tables.h"
+#include "cache/work_signal.h"
+
+namespace prefixd::cache {
+
+// Thread-safe.
+class Room {
+ public:
+  Room(Context* context, Tables* tables, PageRecords* records, SpillDemand* spill)
+      : context_(context), tables_(tables), records_(records), spill_(spill) {}
+
+  // --- room.cc ---
+  // Returns an extent for a page: evicts, waits for the spiller or empties a slab as needed.
+  // ResourceExhausted when patience is over, or soon after `cancelled` turned true.
+  absl::StatusOr<block::Extent> Take(uint64_t page_bytes, uint64_t full_page_bytes,
+                                     const Patience& patience,
+                                     const std::atomic<bool>* cancelled = nullptr);
+  // Keeps the index within its share: an index near its limit forgets the coldest blocks.
+  void MakeIndexRoom(const Patience& patience, const std::atomic<bool>* cancelled);
+
+  // --- keep_limits.cc ---
+  // Ends what has lived too long and gives up what is above a ceiling. Mostly it costs a look at
+  // two numbers; whoever asks or stores calls it.
+  void KeepLimits();
+  void KeepCeiling(block::SpaceHandle space);
+
+  // --- resize.cc ---
+  // Changes the RAM budget. InvalidArgument if it is too small; ResourceExhausted if floors of
+  // spaces need more; FailedPrecondition without a shared arena.
+  absl::Status Resize(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex_);
+
+  // --- slabs.cc: the thread that retires slabs and backs them ahead of need ---
+  // Retires one slab that is beyond the budget, and backs memory ahead. True: another slab is
+  // beyond the budget, call it again soon.
+  bool Step();
+  void Run();  // until Stop
+  void Stop() { slab_work_.Stop(); }
+  // Slabs were resized or scrubbed: backing them ahead may succeed again.
+  void SlabsChanged();
+
+ private:
+  bool MakeSlabByMoving(uint64_t extent_bytes);
+  bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
+  bool EvictColdest(uint64_t* evicted_bytes,  // adds to it
+                    index::PrefixIndex::GiveUp what = index::PrefixIndex::GiveUp::kWhatMayGo);
+  // Waits a moment for a round of the spiller, or for somebody's lease to end. False: neither can
+  // come, or patience is over. `vain_rounds` counts rounds that wrote nothing.
+  bool WaitForMore(const Patience& patience, const std::atomic<bool>* cancelled, int* vain_rounds);
+  // Moves what nobody holds out of the slab and evicts what has no other place. False: it did
+  // nothing.
+  bool EmptySlab(const ram::SlabRange& slab, uint64_t may_evict);
+  // Returns the pages moved. Stops at the first that has no place elsewhere, unless evicting up to
+  // `may_evict` bytes of the coldest blocks makes one.
+  size_t MoveOut(const ram::SlabRange& slab, uint64_t may_evict);
+  std::optional<block::Extent> PlaceOutside(const index::PageInfo& page, const ram::SlabRange& slab,
+                                            std::vector<block::Extent>* inside);
+  bool RetireSlab();  // false: every slab in service is within the budget
+  bool WantsSlab() const;
+  bool WantsMemoryAhead() const;  // the thread has something to do
+
+  Context* const context_;
+  Tables* const tables_;
+  PageRecords* const records_;
+  SpillDemand* const spill_;
+  WorkSignal slab_work_;
+  std::atomic<bool> all_backed_{false};  // no slab could be backed ahead: allocations do it
+  base::Mutex budget_mutex_;             // one resizes at a time
+};
+
+}  // namespace prefixd::cache

@@ -1,0 +1,46 @@
+// The thread that writes dirty blocks ahead of need, and those who wait for what it writes.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cache/context.h"
+#include "cache/patience.h"
+#include "cache/room/spill_demand.h"
+#include "cache/store/segments.h"
+#include "cache/work_signal.h"
+
+namespace prefixd::cache {
+
+// Thread-safe.
+class Spiller {
+ public:
+  Spiller(Context* context, Segments* segments, SpillDemand* demand)
+      : context_(context), segments_(segments), demand_(demand) {}
+
+  // Waits until all blocks are on SSD. False: a segment fails, they are not dirty and not there, or
+  // patience is over.
+  bool WaitForSsd(const std::vector<index::BlockRef>& blocks, const Patience& patience);
+
+  // The index is whole and the store is open: spilling may begin.
+  void LetWork();
+  // Writes one segment of the present round. False: the round is over.
+  bool Step();
+  void Run();  // until Stop
+  void Stop();
+
+ private:
+  // Writes a page, reads it back and deletes it, so that a disk that does not do what it says is
+  // known before anything depends on it (self_test.cc).
+  void SelfTest();
+
+  Context* const context_;
+  Segments* const segments_;
+  SpillDemand* const demand_;
+  WorkSignal may_start_;
+  std::atomic<bool> may_work_{false};
+  std::optional<uint64_t> round_start_;  // last sequence at the round's begin; of the thread
+};
+
+}  // namespace prefixd::cache

@@ -1,0 +1,198 @@
+#include "cache/verbs/lease_answer.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/status.h"
+#include "cache/counting.h"
+
+namespace prefixd::cache {
+namespace {
+
+void CutPages(uint32_t tokens, std::vector<index::PageInfo>* pages) {
+  std::erase_if(*pages,
+                [tokens](const index::PageInfo& page) { return page.first_token >= tokens; });
+  for (index::PageInfo& page : *pages) {
+    page.tokens = std::min(page.tokens, tokens - page.first_token);
+  }
+}
+
+// `place`: the session may be told where the page stands.
+block::LeasedPage Leased(const index::PageInfo& page, bool place) {
+  return {.group = page.ref.group,
+          .rung = page.ref.rung,
+          .first_token = page.first_token,
+          .page_tokens = page.name.tokens,
+          .tokens = page.tokens,
+          .in_ram = index::InRam(page.state),
+          .offset = place && page.extent ? page.extent.offset : block::kNoOffset};
+}
+
+// Adds, for sliding groups, the blocks of [from, tokens) whose pages the lease does not have.
+void AddAbsent(const SpaceInfo& space, uint32_t from, uint32_t tokens,
+               std::vector<block::LeasedPage>* pages) {
+  const uint32_t block_tokens = space.identity.block_tokens;
+  std::vector<block::LeasedPage> all;
+  const auto fill = [&](uint32_t group, uint32_t* next, uint32_t end) {
+    for (; *next < end; *next += block_tokens) {
+      all.push_back({.group = group,
+                     .rung = block::kNoLimit,
+                     .first_token = *next,
+                     .page_tokens = 0,
+                     .tokens = std::min(block_tokens, tokens - *next),
+                     .in_ram = true});
+    }
+  };
+  for (auto page = pages->begin(); page != pages->end();) {
+    const uint32_t group = page->group;
+    const bool sliding = space.identity.groups[group].kind == block::LayerKind::kSliding;
+    uint32_t next = from;
+    for (; page != pages->end() && page->group == group; ++page) {
+      if (sliding) fill(group, &next, page->first_token);
+      all.push_back(*page);
+      next = page->first_token + block_tokens;
+    }
+    if (sliding) fill(group, &next, tokens);
+  }
+  *pages = std::move(all);
+}
+
+// The facts of a lease that was continued.
+LeaseFacts Sum(const LeaseFacts& before, const LeaseFacts& more) {
+  return {.tokens = more.tokens,
+          .leased = more.leased,
+          .ssd_tokens = before.ssd_tokens + more.ssd_tokens,
+          .ram_bytes = before.ram_bytes + more.ram_bytes,
+          .ssd_bytes = before.ssd_bytes + more.ssd_bytes,
+          .pages = before.pages + more.pages};
+}
+
+// What was given up is advice to write new blocks coarser.
+void CountGivenUp(const Request& request, const block::MatchAnswer& answer, Context* context,
+                  FormatAdvice& advice) {
+  if (!advice.rules().on_misses) return;
+  uint64_t given_up = 0;
+  for (const block::Shortening& shortening : answer.shortened_by) {
+    if (shortening.reason == block::ShortenReason::kEvicted) given_up += shortening.tokens_lost;
+  }
+  // What follows a lease is not looked up again as a whole.
+  if (answer.ended_by == block::EndReason::kEvicted && !request.continues) {
+    given_up += context->index->GhostTokens(request.space, {request.tokens, request.content});
+  }
+  if (given_up > 0) context->counters.Add("tokens.given_up", given_up);
+  advice.CountRequest(request.tokens.size(), given_up);
+}
+
+}  // namespace
+
+LeaseAnswer::LeaseAnswer(Context* context, SessionPtr session, SpacePtr space, index::Acquired held,
+                         LeasePtr continued, uint32_t floor)
+    : context_(context),
+      session_(std::move(session)),
+      space_(std::move(space)),
+      held_(std::move(held)),
+      continued_(continued != nullptr),
+      floor_(floor),
+      lease_(std::move(continued)) {
+  if (!continued_ && held_.lease) {
+    lease_ = std::make_shared<Lease>(context_, held_.lease, session_->slot);
+    lease_->space = space_;
+    lease_->begun_us = context_->Now();
+  }
+  tokens_ = std::max(held_.answer.restorable_tokens, floor_);
+  List();
+  readable_ = std::ranges::all_of(pages_, &block::LeasedPage::in_ram);
+}
+
+// In one pass: there may be many thousands of pages. Those that came as a table are all in RAM.
+void LeaseAnswer::List() {
+  facts_ = {.tokens = tokens_, .leased = tokens_, .pages = held_.pages.size()};
+  pages_.clear();
+  if (!held_.table.groups.empty()) {
+    facts_.ram_bytes = held_.answer.ram_bytes;
+    facts_.pages = held_.table.offsets.size();
+    return;
+  }
+  pages_.reserve(held_.pages.size());
+  std::map<uint32_t, uint32_t> ssd_blocks;  // first token -> tokens
+  for (const index::PageInfo& page : held_.pages) {
+    pages_.push_back(Leased(page, place()));
+    (NeedsSsd(page) ? facts_.ssd_bytes : facts_.ram_bytes) += page.page_bytes;
+    if (NeedsSsd(page)) ssd_blocks[page.first_token] = page.tokens;
+  }
+  for (const auto& [first, count] : ssd_blocks) facts_.ssd_tokens += count;
+}
+
+absl::Status LeaseAnswer::MakeReadable(Loader& loader, double prefill_tokens_per_s,
+                                       const Patience& patience) {
+  if (readable_) return absl::OkStatus();
+  const uint32_t leased = held_.answer.restorable_tokens;
+  if (prefill_tokens_per_s > 0 && space_->regular) {
+    loader.CutWhatDoesNotPay(space_->identity.block_tokens, prefill_tokens_per_s, floor_,
+                             {&held_, 1});
+  }
+  loader.Start(*space_, floor_, patience, &held_);
+  tokens_ = std::max(held_.answer.restorable_tokens, floor_);
+  if (!space_->regular && tokens_ < leased) {  // a shorter prefix needs other pages
+    held_.answer.shortened_by.back().tokens_lost += tokens_;
+    tokens_ = 0;
+  }
+  if (tokens_ < leased) {
+    if (tokens_ > 0) {
+      PREFIXD_RETURN_IF_ERROR(context_->index->ShrinkLease(lease_->in_index(), tokens_));
+    }
+    CutPages(tokens_, &held_.pages);
+  }
+  List();
+  return absl::OkStatus();
+}
+
+void LeaseAnswer::Account(const Request& request, FormatAdvice& advice) {
+  held_.answer.restorable_tokens = tokens_;
+  const uint32_t from_ssd = std::min(facts_.ssd_tokens, tokens_ - floor_);
+  CountMatch(held_.answer, request.tokens.size(), &context_->counters);
+  CountGivenUp(request, held_.answer, context_, advice);
+  context_->asked_bytes += facts_.ram_bytes + facts_.ssd_bytes;
+  context_->counters.AddAll({{"tokens.restorable.ssd", from_ssd},
+                             {"tokens.restorable.ram", tokens_ - floor_ - from_ssd}});
+}
+
+absl::StatusOr<Acquired> LeaseAnswer::Register(Sessions& sessions, Watcher& watcher,
+                                               const LoadModel& model,
+                                               double prefill_tokens_per_s) && {
+  held_.answer.restorable_tokens = tokens_;
+  held_.answer.ram_bytes = facts_.ram_bytes;
+  held_.answer.ssd_bytes = facts_.ssd_bytes;
+  held_.answer.load_us = model.EstimateMicros(facts_.ram_bytes, facts_.ssd_bytes);
+  Acquired acquired;
+  acquired.match = std::move(held_.answer);
+  if (tokens_ == 0) return acquired;
+  acquired.lease = context_->PublicId(lease_->in_index());
+  lease_->prefill_rate = prefill_tokens_per_s;
+  uint32_t first_token = floor_;
+  if (!held_.table.groups.empty()) first_token = held_.table.first_token;
+  if (!held_.pages.empty()) first_token = held_.pages.front().first_token;
+  if (!space_->regular) {
+    first_token = held_.from_token;
+    AddAbsent(*space_, first_token, tokens_, &pages_);
+  }
+  acquired.first_block = first_token / space_->identity.block_tokens;
+  acquired.pages = std::move(pages_);
+  acquired.table = std::move(held_.table);
+  lease_->SetFacts(continued_ ? Sum(lease_->facts(), facts_) : facts_);
+  if (!continued_) {
+    PREFIXD_RETURN_IF_ERROR(sessions.AddLease(session_, acquired.lease, lease_));
+  }
+  if (place() && !readable_) {
+    std::erase_if(held_.pages,
+                  [](const index::PageInfo& page) { return index::InRam(page.state); });
+    watcher.Add({.session = session_,
+                 .lease = lease_,
+                 .id = acquired.lease,
+                 .pages = std::move(held_.pages)});
+  }
+  return acquired;
+}
+
+}  // namespace prefixd::cache

@@ -1,0 +1,106 @@
+// What callers ask of the cache, one function a verb, over the parts that it names. cache.h has the
+// contracts. Internal to the room.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "cache/cache.h"
+#include "cache/context.h"
+#include "cache/load/loader.h"
+#include "cache/load/watcher.h"
+#include "cache/room/room.h"
+#include "cache/start/index_loader.h"
+#include "cache/store/dropper.h"
+#include "cache/store/segments.h"
+#include "cache/store/spiller.h"
+#include "cache/store/tier.h"
+#include "cache/tables/tables.h"
+
+namespace prefixd::cache::verbs {
+
+// --- session.cc, open_space.cc ---
+BegunSession BeginSession(const Context& context, IndexLoader& index_loader, Sessions& sessions,
+                          const SessionOptions& options);
+bool NoteRefused(Sessions& sessions, block::SessionId session, const block::NotShared& note);
+absl::StatusOr<bool> NoteNotShared(Sessions& sessions, block::SessionId session,
+                                   const block::NotShared& note);
+absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables,
+                                      block::SessionId session, block::SpaceIdentity identity);
+
+// --- match.cc, acquire.cc, set.cc, fetch.cc ---
+absl::StatusOr<block::MatchAnswer> Match(Context& context, Tables& tables, Room& room,
+                                         const LoadModel& model, block::SessionId session,
+                                         const Request& request);
+absl::StatusOr<std::vector<block::MatchAnswer>> MatchSet(Context& context, Tables& tables,
+                                                         Room& room, const LoadModel& model,
+                                                         block::SessionId session,
+                                                         std::span<const Request> requests);
+absl::StatusOr<Acquired> Acquire(Context& context, Tables& tables, Room& room, Loader& loader,
+                                 Watcher& watcher, block::SessionId session, const Request& request,
+                                 const Patience& patience);
+absl::StatusOr<std::vector<Acquired>> AcquireSet(Context& context, Tables& tables, Room& room,
+                                                 Loader& loader, Watcher& watcher,
+                                                 block::SessionId session,
+                                                 std::span<const Request> requests,
+                                                 const Patience& patience);
+absl::Status Fetch(Context& context, Sessions& sessions, const Loader& loader,
+                   const Refused& refused, block::SessionId session, const FetchRequest& request,
+                   const Patience& patience, FetchSink* sink);
+
+// --- lease.cc ---
+absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::SessionId session,
+                     const Released& released);
+absl::StatusOr<Acquired> Join(Context& context, Tables& tables, Loader& loader, Watcher& watcher,
+                              block::SessionId session, block::LeaseId lease,
+                              const std::vector<uint32_t>& groups);
+std::shared_ptr<const void> Hold(Context& context, const Sessions& sessions,
+                                 block::SessionId session, block::LeaseId lease);
+
+// --- reserve.cc, put.cc, commit.cc ---
+absl::StatusOr<block::ReservePlan> Reserve(Context& context, Tables& tables,
+                                           block::SessionId session, const ReserveRequest& request);
+absl::Status Abandon(Context& context, Sessions& sessions, block::SessionId session,
+                     block::ReservationId reservation);
+absl::Status PutPage(Context& context, Sessions& sessions, Room& room, block::SessionId session,
+                     block::ReservationId reservation, const PagePiece& piece,
+                     const Patience& patience);
+absl::StatusOr<block::CommitAnswer> Commit(Context& context, Tables& tables, Room& room,
+                                           Loader& loader, Watcher& watcher, Spiller& spiller,
+                                           block::SessionId session, const CommitRequest& request,
+                                           const Patience& patience);
+
+// --- pin.cc, prefetch.cc ---
+absl::StatusOr<Pinned> Pin(Context& context, Tables& tables, Loader& loader,
+                           block::SessionId session, const Request& request,
+                           std::chrono::milliseconds ttl, const Patience& patience);
+absl::StatusOr<uint64_t> Unpin(Context& context, PinTable& pins, block::PinId pin);
+absl::StatusOr<uint64_t> Unpin(Context& context, Tables& tables, block::SessionId session,
+                               const Request& request);
+std::vector<block::PinInfo> ListPins(Context& context, PinTable& pins);
+absl::StatusOr<Prefetched> Prefetch(Context& context, Tables& tables, Loader& loader,
+                                    block::SessionId session, const Request& request);
+
+// --- clear.cc, purge.cc ---
+absl::StatusOr<Cache::Cleared> Clear(Context& context, Tables& tables, PageRecords& records,
+                                     Segments& segments, Tier& tier, const block::SpaceId* space);
+absl::StatusOr<Cache::PurgeProgress> Purge(Context& context, Tables& tables, PageRecords& records,
+                                           Room& room, Segments& segments, Dropper& dropper,
+                                           Tier& tier, const block::SpaceId* space,
+                                           uint64_t cursor);
+uint64_t BytesInBothTiers(const Context& context, const Dropper& dropper);
+
+// --- limits.cc, flush.cc, stats.cc ---
+absl::StatusOr<bool> SetSpaceLimits(Context& context, Tables& tables, Room& room,
+                                    const block::SpaceId& space, const block::SpaceLimits& limits);
+absl::Status SetBudgets(Room& room, Segments& segments, uint64_t ram_bytes, uint64_t ssd_bytes);
+FlushResult Flush(Context& context, IndexLoader& index_loader, Loader& loader, Segments& segments,
+                  const Patience& patience);
+block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segments& segments,
+                      const Tier& tier);
+
+}  // namespace prefixd::cache::verbs
