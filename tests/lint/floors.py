@@ -33,11 +33,16 @@ EXAMPLES = "client/examples"
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
-def read_floors(root):
+# Files of the room cache that know all of its parts; the others beside them know none.
+WHOLE_CACHE = ("src/cache/parts.h", "src/cache/parts.cc", "src/cache/cache.cc")
+
+
+def read_table(root, name):
+    """The fenced table of that name in src/README.md: what stands below each line."""
     text = (root / "src/README.md").read_text()
-    table = re.search(r"```floors\n(.*?)```", text, re.S)
+    table = re.search(rf"```{name}\n(.*?)```", text, re.S)
     if not table:
-        raise SystemExit("floors: src/README.md has no ```floors table")
+        raise SystemExit(f"floors: src/README.md has no ```{name} table")
     floors = {}
     for line in table.group(1).splitlines():
         room, _, below = line.partition(":")
@@ -104,12 +109,30 @@ def check_include(root, path, room, floors, bracket, include):
     return f"floors: {name} includes {include}, but {room} may include {below}"
 
 
+def part_of(name, parts):
+    return next((part for part in parts if name.startswith(f"src/cache/{part}/")), None)
+
+
+def check_part(name, include, parts):
+    """Inside the room cache: a part includes parts below it, and nobody but WHOLE_CACHE includes all."""
+    if not name.startswith("src/cache/") or not include.startswith("cache/") or name in WHOLE_CACHE:
+        return None
+    part, target = part_of(name, parts), part_of("src/" + include, parts)
+    if include == "cache/parts.h":
+        return f"floors: {name} includes {include}, which knows all parts"
+    if target is None or target == part or part and target in parts[part]:
+        return None
+    below = " ".join(sorted(parts[part])) if part else ""
+    return f"floors: {name} includes {include}, but {part or 'what all parts share'} may include {below or 'no part'}"
+
+
 def check(root):
-    floors = read_floors(root)
+    floors, parts = read_table(root, "floors"), read_table(root, "parts")
     complaints = []
-    for room, below in floors.items():
-        unknown = below - set(floors)
-        complaints += [f"floors: the table of {room} names {u}, which has no line" for u in sorted(unknown)]
+    for table in (floors, parts):
+        for line, below in table.items():
+            unknown = below - set(table)
+            complaints += [f"floors: the table of {line} names {u}, which has no line" for u in sorted(unknown)]
     for path in tree.cpp_files(root, tree.CODE):
         name = str(path.relative_to(root))
         room = room_of(name, floors)
@@ -119,19 +142,28 @@ def check(root):
         text = path.read_text()
         if "FRIEND_TEST" in text or re.search(r"friend\s+class\s+\w*Test\b", text):
             complaints.append(f"floors: {name} befriends a test; tests go through the public API")
-        found = (check_include(root, path, room, floors, *match) for match in INCLUDE.findall(text))
-        complaints += [complaint for complaint in found if complaint]
+        for bracket, include in INCLUDE.findall(text):
+            found = (check_include(root, path, room, floors, bracket, include), check_part(name, include, parts))
+            complaints += [complaint for complaint in found if complaint]
+        if name.startswith("src/cache/") and path.parent.name not in (*parts, "cache"):
+            complaints.append(f"floors: {name} is in no part of src/README.md")
     return complaints
 
 
 def self_test():
-    table = "```floors\nbase:\nquant: base\nssd: base\ndaemon: base\nclient/cpp: base quant\nclient/cli: base client/cpp\n```\n"
+    table = ("```floors\nbase:\nquant: base\nssd: base\ncache: base ssd\ndaemon: base\nclient/cpp: base quant\n"
+             "client/cli: base client/cpp\n```\n```parts\nroom:\nstore: room\nverbs: room store\n```\n")
     clean = {
         "src/README.md": table,
         "src/base/size.h": "#include <string>\n",
         "src/quant/a.cc": '#include "quant/a.h"\n#include "base/size.h"\n#include "absl/status/status.h"\n',
         "src/quant/a.h": "#include <cstdint>\n",
         "src/ssd/a.cc": '#include "rocksdb/db.h"\n',
+        "src/cache/context.h": '#include "base/size.h"\n',
+        "src/cache/parts.h": '#include "cache/store/spiller.h"\n#include "cache/verbs/verbs.h"\n',
+        "src/cache/room/room.h": '#include "cache/context.h"\n',
+        "src/cache/store/spiller.h": '#include "cache/room/room.h"\n',
+        "src/cache/verbs/verbs.h": '#include "cache/store/spiller.h"\n',
         "client/cpp/prefixd/client.h": "#include <vector>\n",
         "client/cpp/a.cc": '#include "b.h"\n#include "prefixd/client.h"\n#include "prefixd/v1/admin.pb.h"\n',
         "client/cpp/b.h": "",
@@ -149,6 +181,10 @@ def self_test():
         ("absl in a public header", cpp, '#include "absl/status/status.h"\n', "public headers include"),
         ("a C library in a public header", cpp, "#include <zstd.h>\n", "public headers include"),
         ("an example that looks inside", "client/examples/x.cc", '#include "base/size.h"\n', "public headers only"),
+        ("a part that calls up", "src/cache/room/up.cc", '#include "cache/store/spiller.h"\n', "room may include no part"),
+        ("a part that knows all", "src/cache/store/all.cc", '#include "cache/parts.h"\n', "knows all parts"),
+        ("shared code that knows a part", "src/cache/context.cc", '#include "cache/room/room.h"\n', "what all parts share"),
+        ("a part without a line", "src/cache/extra/x.cc", "", "in no part"),
         ("a room without a line", "src/extra/x.cc", "", "in no room"),
         ("an include of nowhere", "src/quant/n.cc", '#include "nowhere/x.h"\n', "which is in no room"),
     ])
