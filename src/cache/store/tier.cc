@@ -97,6 +97,7 @@ void Tier::SayFindings(const ssd::SegmentStore& opened) {
 
 // What was cleared while there was no store is all that it has of these spaces.
 absl::Status Tier::AddWaitingBorders(ssd::SegmentStore* opened) {
+  base::MutexLock lock(clears_mutex_);
   if (!clears_.all && clears_.spaces.empty()) return absl::OkStatus();
   ssd::ClearedBorders borders{.all = clears_.all ? opened->last_sequence() : 0};
   for (const block::SpaceId& space : clears_.spaces) {
@@ -190,6 +191,7 @@ bool Tier::SetBorders(std::span<const block::SpaceId> spaces, bool all) {
   if (!context_->has_ssd()) return true;
   if (context_->store == nullptr) {
     border_waits_ = true;
+    base::MutexLock lock(clears_mutex_);
     clears_.all = clears_.all || all;
     clears_.spaces.insert(spaces.begin(), spaces.end());
     return false;

@@ -41,9 +41,8 @@ class Tier {
   // mend; other errors are logged, and Step() tries again.
   absl::Status Start();
   // From now on what is on SSD of these spaces, or of every one, counts no more. False: that is not
-  // on disk yet.
-  bool SetBorders(std::span<const block::SpaceId> spaces, bool all)
-      PREFIXD_REQUIRES(segments_->mutex);
+  // on disk yet. The caller holds Segments::mutex, so that no segment is under way.
+  bool SetBorders(std::span<const block::SpaceId> spaces, bool all) PREFIXD_EXCLUDES(clears_mutex_);
   bool border_waits() const { return border_waits_; }
 
   // Opens the store that could not be opened, or saves borders that were not saved.
@@ -57,7 +56,7 @@ class Tier {
   void SayFindings(const ssd::SegmentStore& opened);
   void SayClosed(const absl::Status& status);
   absl::Status Take(std::unique_ptr<ssd::SegmentStore> opened) PREFIXD_REQUIRES(segments_->mutex);
-  absl::Status AddWaitingBorders(ssd::SegmentStore* opened) PREFIXD_REQUIRES(segments_->mutex);
+  absl::Status AddWaitingBorders(ssd::SegmentStore* opened) PREFIXD_EXCLUDES(clears_mutex_);
   using Entries = std::vector<std::pair<std::string, std::string>>;
   void LoadSpaces(const Entries& identities);
   void LoadLimits(const Entries& entries);  // of spaces that have none yet
@@ -76,8 +75,9 @@ class Tier {
     bool all = false;
     std::set<block::SpaceId> spaces;
   };
-  WaitingClears clears_ PREFIXD_GUARDED_BY(segments_->mutex);  // until the store can be opened
-  std::atomic<bool> border_waits_{false};                      // or until its disk takes them
+  base::Mutex clears_mutex_;
+  WaitingClears clears_ PREFIXD_GUARDED_BY(clears_mutex_);  // until the store can be opened
+  std::atomic<bool> border_waits_{false};                   // or until its disk takes them
 };
 
 }  // namespace prefixd::cache

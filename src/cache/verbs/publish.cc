@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<index::NewPage>> PagesOf(const Context& context,
   const block::BlockPlan& block = reservation->reserved.plan.blocks[block_index];
   for (uint32_t group : reservation->groups) {
     auto found = reservation->arriving.lower_bound({block_index, group, 0});
-    const auto is_ours = [&] {
+    const auto is_ours = [&]() PREFIXD_REQUIRES(reservation->mutex) {
       return found != reservation->arriving.end() && std::get<0>(found->first) == block_index &&
              std::get<1>(found->first) == group;
     };
