@@ -183,7 +183,7 @@ absl::Status Program::Open() {
         "again",
         budgets.ssd_write_rate == 0 ? "without limit," : base::FormatBytes(budgets.ssd_write_rate));
   } else {
-    spdlog::warn("ssd tier: off, {}; nothing survives a restart", budgets.ssd_off_why);
+    spdlog::warn("ssd tier: off, {}; nothing survives a reboot", budgets.ssd_off_why);
   }
   PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(CacheOptions(config_, budgets)));
   if (!missing.empty()) cache_->Count("ssd.store_missing");

@@ -51,7 +51,7 @@ std::string Budgets(const v1::GetStatsReply& stats) {
            "mounted; see prefixd's log\n";
   }
   if (stats.ssd_budget_bytes() == 0) {
-    return table.Text() + "ssd  off: what is cached is lost when prefixd stops\n";
+    return table.Text() + "ssd  off: what is cached is lost at a reboot\n";
   }
   const std::string note = absl::StrCat(base::FormatBytes(stats.dirty_bytes()), " in RAM only");
   table.AddRow({"ssd", BarText(stats.ssd_file_bytes(), stats.ssd_budget_bytes()),

@@ -52,7 +52,7 @@ TEST(StatusViewTest, OfAFreshDaemonHasNoHitRate) {
   stats.set_version("0.1.0");
   stats.set_ram_budget_bytes(uint64_t{1} << 30);
   const std::string text = Status(stats);
-  EXPECT_THAT(text, HasSubstr("ssd  off: what is cached is lost when prefixd stops\n"));
+  EXPECT_THAT(text, HasSubstr("ssd  off: what is cached is lost at a reboot\n"));
   EXPECT_THAT(text, HasSubstr("  matched     0  -  known prefix\n"));
   EXPECT_THAT(text, HasSubstr("no spaces yet: no worker has opened one\n"));
 }

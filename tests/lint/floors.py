@@ -25,7 +25,6 @@ THIRD_PARTY = {
     "absl/": None,
     "gtest/": set(),
     "gmock/": set(),
-    "benchmark/": set(),
 }
 PUBLIC = "client/cpp/prefixd"
 # client/examples shows what an engine sees: it stands above client/cpp and may include its public headers only.

@@ -48,6 +48,7 @@ uint64_t Dropper::ended() const {
 }
 
 bool Dropper::WaitBeyond(uint64_t seen) {
+  if (!runs_) return ended() > seen || Step();
   const base::Deadline deadline = std::chrono::steady_clock::now() + kPatience;
   base::MutexLock lock(mutex_);
   while (ended_ == seen && !stopped_) {
@@ -78,6 +79,7 @@ bool Dropper::Step() {
 }
 
 void Dropper::Run() {
+  runs_ = true;
   for (;;) {
     {
       base::MutexLock lock(mutex_);

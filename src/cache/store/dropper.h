@@ -20,8 +20,8 @@ class Dropper {
   std::vector<ssd::SegmentInfo> Staying() const PREFIXD_EXCLUDES(mutex_);
   uint64_t BytesGoing() const PREFIXD_EXCLUDES(mutex_);
   uint64_t ended() const PREFIXD_EXCLUDES(mutex_);  // drops, also failed ones
-  // Waits until more than `seen` drops have ended. False: no segment is being dropped, its files do
-  // not go, or Stop.
+  // Waits until more than `seen` drops have ended; without a thread it does the next one itself.
+  // False: no segment is being dropped, its files do not go, or Stop.
   bool WaitBeyond(uint64_t seen) PREFIXD_EXCLUDES(mutex_);
   uint64_t failed() const { return failed_; }  // drops whose files the disk did not remove
 
@@ -33,6 +33,7 @@ class Dropper {
  private:
   Context* const context_;
   std::atomic<uint64_t> failed_{0};
+  std::atomic<bool> runs_{false};  // Run() was called
   mutable base::Mutex mutex_;
   base::CondVar wake_, done_;
   std::deque<ssd::SegmentInfo> going_ PREFIXD_GUARDED_BY(mutex_);  // the first one's files now

@@ -44,7 +44,7 @@ bool Spiller::Step() {
   const bool again = wrote && (segments_->urgent_waits() || demand_->CleanBelow(3));
   if (!again) round_start_.reset();
   demand_->RoundEnded(!wrote);
-  if (!bytes.ok()) demand_->wanted().Sleep(kPauseAfterFailure);
+  failed_ = !bytes.ok();
   return again;
 }
 
@@ -56,6 +56,7 @@ void Spiller::Run() {
   while (demand_->wanted().Wait()) {
     while (Step() && !demand_->stopped()) {
     }
+    if (failed_) demand_->wanted().Sleep(kPauseAfterFailure);
   }
 }
 

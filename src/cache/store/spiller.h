@@ -40,7 +40,9 @@ class Spiller {
   SpillDemand* const demand_;
   WorkSignal may_start_;
   std::atomic<bool> may_work_{false};
-  std::optional<uint64_t> round_start_;  // last sequence at the round's begin; of the thread
+  // Of the thread that calls Step():
+  std::optional<uint64_t> round_start_;  // last sequence at the round's begin
+  bool failed_ = false;                  // the last segment
 };
 
 }  // namespace prefixd::cache
