@@ -1,4 +1,4 @@
-"""The Python side of `prefix-bench share --only python`: acquires when it is told to, and says how
+"""The Python side of `prefixd-bench share --only python`: acquires when it is told to, and says how
 long that took. acquire_python.py PACKAGE LIBRARY ADDRESS, driven by bench/share_python.cc.
 
 In: a line of JSON that names the space and the tokens, then "array" or "list", a line a lookup.

@@ -98,7 +98,7 @@ uint64_t Bench::Parameter(const std::string& name, uint64_t smoke, uint64_t quic
 bool Bench::Check(bool holds, const std::string& what) {
   if (holds) return true;
   failures_.push_back(what);
-  std::fprintf(stderr, "prefix-bench: %s: wrong: %s\n", options_.workload.c_str(), what.c_str());
+  std::fprintf(stderr, "prefixd-bench: %s: wrong: %s\n", options_.workload.c_str(), what.c_str());
   return false;
 }
 

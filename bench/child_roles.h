@@ -7,7 +7,6 @@ namespace prefixd::bench {
 int RunCrashWorker(const nlohmann::json& plan);
 int RunShareReader(const nlohmann::json& plan);
 int RunShareFetcher(const nlohmann::json& plan);
-int RunServeWorker(const nlohmann::json& plan);
 int RunHostileClient(const nlohmann::json& plan);
 
 struct ChildRole {
@@ -15,8 +14,9 @@ struct ChildRole {
   int (*run)(const nlohmann::json& plan);
 };
 inline constexpr ChildRole kChildRoles[] = {
-    {"crash-worker", RunCrashWorker},     {"share-reader", RunShareReader},
-    {"share-fetcher", RunShareFetcher},   {"serve-worker", RunServeWorker},
+    {"crash-worker", RunCrashWorker},
+    {"share-reader", RunShareReader},
+    {"share-fetcher", RunShareFetcher},
     {"hostile-client", RunHostileClient},
 };
 

@@ -1,5 +1,5 @@
 // Killing prefixd, and killing its workers, again and again under load. The figures of both; what
-// they must be is the callers' to say (tests/crash, prefix-bench share).
+// they must be is the callers' to say (tests/crash, prefixd-bench share).
 //
 // Seeded: the same seed kills after the same amounts of work. Every wait has a deadline, after
 // which the run ends with an error instead of hanging.

@@ -1,4 +1,4 @@
-// A real prefixd as a child process: the program that stands beside prefix-bench.
+// A real prefixd as a child process: the program that stands beside prefixd-bench.
 //
 // One thread. The destructor kills what Stop() did not end.
 #pragma once

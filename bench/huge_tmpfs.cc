@@ -24,7 +24,7 @@ absl::StatusOr<std::string> Mount() {
   }
   // In the namespace alone: over a folder that everybody has, whose contents are not needed here.
   const std::string folder = "/mnt";
-  if (::mount("prefix-bench", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+  if (::mount("prefixd-bench", folder.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
               "huge=within_size,size=90%") != 0) {
     return Refused(folder);
   }

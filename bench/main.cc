@@ -1,4 +1,4 @@
-// prefix-bench: every measurement that the project claims. See --help.
+// prefixd-bench: every measurement that the project claims. See --help.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -29,14 +29,11 @@ struct Workload {
 constexpr Workload kWorkloads[] = {
     {"kernels", "quantize, dequantize and attention against memcpy and a stream read", RunKernels},
     {"kv-cache", "a whole model's KV cache: memory, errors and times of each mode", RunKvCache},
-    {"match", "time to find a long prompt in a large index", RunMatch},
     {"load", "estimated against measured load time, from RAM and from SSD", RunLoad},
-    {"budget", "footprint of prefixd under more commits than its RAM budget holds", RunBudget},
     {"share", "zero copies between workers, kill -9: every promised figure and its target",
      RunShare},
     {"quality", "what KV formats cost a real model on held-out text; hits against cold runs",
      RunQuality},
-    {"serve", "workers with traffic: hit rate, tokens/s, time to first byte", RunServe},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
     {"hostile", "a quiet client beside the worst legal requests of others", RunHostile},
     {"features", "every layer kind, format and shape of match: every promised figure", RunFeatures},
@@ -144,9 +141,9 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
 }
 
 int RunInTemporaryDirectory(const Arguments& arguments) {
-  std::string directory = arguments.directory + "/prefix-bench-XXXXXX";
+  std::string directory = arguments.directory + "/prefixd-bench-XXXXXX";
   if (::mkdtemp(directory.data()) == nullptr) {
-    std::fprintf(stderr, "prefix-bench: cannot make a directory in %s\n",
+    std::fprintf(stderr, "prefixd-bench: cannot make a directory in %s\n",
                  arguments.directory.c_str());
     return 1;
   }
@@ -183,7 +180,7 @@ int Main(int argc, char** argv) {
       "Measures prefixd. Without a workload: all of them. Every workload verifies its results "
       "before it\ntimes them; exit code 1 when one is wrong or falls short of its target.");
   Arguments arguments;
-  std::string budget_client, child, plan;
+  std::string child, plan;
   app.add_flag("--smoke", arguments.smoke,
                "tiny sizes: a test of the workloads, not a measurement");
   app.add_flag("--quick", arguments.quick,
@@ -216,7 +213,6 @@ int Main(int argc, char** argv) {
   app.add_option("--corpus", arguments.corpus,
                  "quality: text that the model was not trained on (default: the shipped sample)")
       ->check(CLI::ExistingFile);
-  app.add_option("--budget-client", budget_client)->group("");  // hidden: how budget starts itself
   app.add_option("--child", child)->group("");  // hidden: how workloads start their workers
   app.add_option("--plan", plan)->group("");
   for (const Workload& workload : kWorkloads) {
@@ -237,7 +233,6 @@ int Main(int argc, char** argv) {
     }
   }
   CLI11_PARSE(app, argc, argv);
-  if (!budget_client.empty()) return RunBudgetClient(budget_client);
   if (!child.empty()) return RunChild(child, plan);
   for (const CLI::App* chosen : app.get_subcommands()) {
     arguments.workloads.push_back(chosen->get_name());
@@ -245,7 +240,7 @@ int Main(int argc, char** argv) {
   return RunInTemporaryDirectory(arguments);
 }
 
-// As prefix-worker, but the daemons that are started here begin as anybody's.
+// As prefixd-worker, but the daemons that are started here begin as anybody's.
 void ReceiveOnTheThreadThatReads() {
   constexpr const char* kStrategy = "GRPC_POLL_STRATEGY";
   if (std::getenv(kStrategy) != nullptr) return;

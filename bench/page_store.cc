@@ -96,7 +96,7 @@ HugeBytes::HugeBytes(size_t bytes, Unwritten)
   void* const map = ::mmap(nullptr, bytes_ + kHugePage, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED) {
-    std::fprintf(stderr, "prefix-bench: no memory for %zu bytes\n", bytes_);
+    std::fprintf(stderr, "prefixd-bench: no memory for %zu bytes\n", bytes_);
     std::abort();
   }
   const auto begin = reinterpret_cast<uintptr_t>(map);
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<PageStore>> MakeArenaStore(const std::string& fol
                                                           uint64_t bytes) {
   static int stores = 0;
   const std::string path =
-      absl::StrCat(folder, "/prefix-bench-", ::getpid(), "-", ++stores, ".arena");
+      absl::StrCat(folder, "/prefixd-bench-", ::getpid(), "-", ++stores, ".arena");
   PREFIXD_ASSIGN_OR_RETURN(
       std::unique_ptr<ram::Arena> arena,
       ram::Arena::Open({.capacity_bytes = bytes, .path = path, .max_capacity_bytes = bytes}));

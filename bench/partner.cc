@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 
 absl::StatusOr<std::unique_ptr<Partner>> Partner::Start(const std::string& role,
                                                         const nlohmann::json& plan) {
-  return StartProgram({std::filesystem::path(ThisProgram()).replace_filename("prefix-bench"),
+  return StartProgram({std::filesystem::path(ThisProgram()).replace_filename("prefixd-bench"),
                        "--child", role, "--plan", plan.dump()});
 }
 
@@ -132,7 +132,7 @@ int RunChild(const std::string& role, const std::string& plan) {
   for (const ChildRole& known : kChildRoles) {
     if (role == known.name) return known.run(json);
   }
-  std::fprintf(stderr, "prefix-bench: unknown role %s\n", role.c_str());
+  std::fprintf(stderr, "prefixd-bench: unknown role %s\n", role.c_str());
   return 2;
 }
 

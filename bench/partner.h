@@ -1,5 +1,5 @@
-// Worker processes of a workload: prefix-bench started again in a role, talked to in lines over its
-// standard input and output. Works in a process that uses gRPC, which fork() does not.
+// Worker processes of a workload: prefixd-bench started again in a role, talked to in lines over
+// its standard input and output. Works in a process that uses gRPC, which fork() does not.
 //
 // One thread. The destructor kills.
 #pragma once
@@ -17,7 +17,7 @@ namespace prefixd::bench {
 
 class Partner {
  public:
-  // The program prefix-bench beside this one. `plan` is the role's own.
+  // The program prefixd-bench beside this one. `plan` is the role's own.
   static absl::StatusOr<std::unique_ptr<Partner>> Start(const std::string& role,
                                                         const nlohmann::json& plan);
   // Any program that speaks JSON in lines; its path first.

@@ -108,7 +108,7 @@ absl::Status RawSession::Attach(const Options& options) {
   v1::AttachRequest request;
   request.set_worker(options.name);
   request.set_protocol(1);
-  request.set_library("prefix-bench");
+  request.set_library("prefixd-bench");
   request.set_wants_arena(options.wants_arena);
   request.set_staging_bytes(options.staging_bytes);
   request.set_arena_version(block::kArenaVersion);

@@ -28,7 +28,7 @@ uint64_t AvailableMemory() {
 
 }  // namespace
 
-ArenaFolder::ArenaFolder() : path_("/dev/shm/prefix-bench-XXXXXX") {
+ArenaFolder::ArenaFolder() : path_("/dev/shm/prefixd-bench-XXXXXX") {
   if (::mkdtemp(path_.data()) == nullptr) path_.clear();
 }
 

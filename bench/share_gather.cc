@@ -85,7 +85,7 @@ double Store(const std::vector<uint32_t>& tokens, Space* space, Engine* engine) 
   const double start = NowMicros();
   Plan plan = space->Reserve(tokens, {.deadline = kPatience});
   bool good = plan.status().ok();
-  for (const TokenRun run : plan.mine()) {
+  for (const TokenRun run : plan.missing()) {
     good = good && engine->Write(run, &plan) && plan.Commit(run.end).ok();
   }
   good = good && plan.Commit(static_cast<uint32_t>(tokens.size()), {.sequence_end = true}).ok();

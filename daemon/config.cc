@@ -178,7 +178,7 @@ std::string AutoTokenPath(const std::string& socket) {
   return absl::StrCat(stem, ".token");
 }
 
-std::string AutoKnownPath(const std::string& folder, const std::string& directory) {
+std::string AutoIdFilePath(const std::string& folder, const std::string& directory) {
   const std::string path = std::filesystem::absolute(directory).lexically_normal().string();
   return absl::StrCat(folder, "/", base::ToHex(base::Sha256(base::AsBytes(path))).substr(0, 16));
 }
@@ -224,10 +224,10 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
   config.unknown = UnknownVariables(environment);
   config.Echo("socket", config.socket);
   config.Echo("directory", config.directory);
-  if (config.ssd_known.ends_with("/prefixd-known")) {
-    config.ssd_known = AutoKnownPath(config.ssd_known, config.directory);
+  if (config.ssd_id_file.ends_with("/prefixd-known")) {
+    config.ssd_id_file = AutoIdFilePath(config.ssd_id_file, config.directory);
   }
-  config.Echo("ssd-known", config.ssd_known.empty() ? "off" : config.ssd_known);
+  config.Echo("ssd-id-file", config.ssd_id_file.empty() ? "off" : config.ssd_id_file);
   if (config.admin_socket == "auto") config.admin_socket = wire::AdminSocketOf(config.socket);
   if (config.token_file == "auto") config.token_file = AutoTokenPath(config.socket);
   config.Echo("admin-socket", config.admin_socket.empty() ? "off" : config.admin_socket);

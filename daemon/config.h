@@ -57,10 +57,10 @@ struct Config {
   std::optional<uint64_t> ssd_write_rate;  // bytes a second; 0 = no limit, nullopt = auto
   uint32_t ssd_shallow_tokens = 0;
   double ssd_write_share = 0;  // SSD bytes for each byte asked for; 0 = no limit
-  std::string ssd_known;       // file that remembers which store the directory held; empty = none
-  bool tighten_on_misses = true;
+  std::string ssd_id_file;     // file that remembers which store the directory held; empty = none
+  bool coarser_on_misses = true;
   double snapshot_share = 0.25;  // part of the RAM for pages
-  double tighten_above = 0;      // part of the RAM tier in use; 0 = never
+  double coarser_above = 0;      // part of the RAM tier in use; 0 = never
   uint32_t block_tokens = 0;
   uint64_t segment_bytes = 0;
   bool direct_io = true;
@@ -86,7 +86,7 @@ std::string AutoArenaPath(const std::string& socket);
 std::string AutoTokenPath(const std::string& socket);
 
 // Returns the file in `folder` in which "auto" remembers the store of `directory`.
-std::string AutoKnownPath(const std::string& folder, const std::string& directory);
+std::string AutoIdFilePath(const std::string& folder, const std::string& directory);
 
 using Environment = std::map<std::string, std::string>;
 Environment ProcessEnvironment();

@@ -70,7 +70,7 @@ absl::Status RememberStore(const std::string& known, const std::string& director
     return absl::OkStatus();
   }
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t filesystem, FilesystemOf(directory));
-  absl::Status status = base::CheckWay(known, "ssd-known: " + known);
+  absl::Status status = base::CheckWay(known, "ssd-id-file: " + known);
   if (status.ok()) {
     std::filesystem::create_directories(std::filesystem::path(known).parent_path(), error);
     status = base::WriteOwnFile(known, absl::StrCat(instance, "\n", filesystem, "\n"));

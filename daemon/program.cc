@@ -117,8 +117,8 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.ssd_write_bytes_per_s = budgets.ssd_write_rate;
   options.ssd_write_share = config.ssd_write_share;
   options.ssd_shallow_tokens = config.ssd_shallow_tokens;
-  options.tighten_on_misses = config.tighten_on_misses;
-  options.tighten_above = config.tighten_above;
+  options.coarser_on_misses = config.coarser_on_misses;
+  options.coarser_above = config.coarser_above;
   options.snapshot_share = config.snapshot_share;
   options.version = kVersion;
   options.log = LogLine;
@@ -151,7 +151,7 @@ absl::Status Program::Open() {
   const auto start = std::chrono::steady_clock::now();
   std::string missing;
   if (config_.ssd_mode != SsdMode::kOff) {
-    PREFIXD_ASSIGN_OR_RETURN(missing, MissingStore(config_.ssd_known, config_.directory));
+    PREFIXD_ASSIGN_OR_RETURN(missing, MissingStore(config_.ssd_id_file, config_.directory));
     if (!missing.empty()) config_.ssd_mode = SsdMode::kOff;
   }
   if (config_.ssd_mode != SsdMode::kOff) {
@@ -190,7 +190,7 @@ absl::Status Program::Open() {
   // Empty while the tier is not open yet.
   const std::string instance = cache::Cache::StoreInstance(config_.directory);
   if (has_ssd_ && !instance.empty()) {
-    if (absl::Status status = RememberStore(config_.ssd_known, config_.directory, instance);
+    if (absl::Status status = RememberStore(config_.ssd_id_file, config_.directory, instance);
         !status.ok()) {
       spdlog::warn("{}", std::string(status.message()));
     }

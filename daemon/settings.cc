@@ -160,12 +160,12 @@ absl::Status ApplyShallow(const std::string& value, const Environment&, Config* 
   return Wants(value, "a number of tokens");
 }
 
-absl::Status ApplyTightenAbove(const std::string& value, const Environment&, Config* config) {
+absl::Status ApplyCoarserAbove(const std::string& value, const Environment&, Config* config) {
   if (value == "off") return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(const base::Size size, base::ParseSize(value));
   if (size.percent < 20 || size.percent > 100)
     return Wants(value, "a share of the RAM tier from 20% to 100%, or off");
-  config->tighten_above = size.percent / 100;
+  config->coarser_above = size.percent / 100;
   return absl::OkStatus();
 }
 
@@ -177,27 +177,27 @@ absl::Status ApplySnapshotShare(const std::string& value, const Environment&, Co
   return absl::OkStatus();
 }
 
-absl::Status ApplyTightenOnMisses(const std::string& value, const Environment&, Config* config) {
+absl::Status ApplyCoarserOnMisses(const std::string& value, const Environment&, Config* config) {
   if (value != "on" && value != "off") return Wants(value, "on or off");
-  config->tighten_on_misses = value == "on";
+  config->coarser_on_misses = value == "on";
   return absl::OkStatus();
 }
 
 // Finds only the folder for "auto": LoadConfig adds the name, which needs the directory's path.
 absl::Status ApplyKnown(const std::string& value, const Environment& environment, Config* config) {
   if (value != "auto") {
-    PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->ssd_known));
-    if (value == "off") config->ssd_known.clear();
+    PREFIXD_RETURN_IF_ERROR(ReadText(value, &config->ssd_id_file));
+    if (value == "off") config->ssd_id_file.clear();
     return absl::OkStatus();
   }
   const std::string state = Get(environment, "XDG_STATE_HOME");
   const std::string home = Get(environment, "HOME");
   if (::geteuid() == 0 || ::access("/var/lib", W_OK) == 0) {
-    config->ssd_known = "/var/lib/prefixd-known";
+    config->ssd_id_file = "/var/lib/prefixd-known";
   } else if (!state.empty()) {
-    config->ssd_known = state + "/prefixd-known";
+    config->ssd_id_file = state + "/prefixd-known";
   } else if (!home.empty()) {
-    config->ssd_known = home + "/.local/state/prefixd-known";
+    config->ssd_id_file = home + "/.local/state/prefixd-known";
   }
   return absl::OkStatus();
 }
@@ -216,13 +216,6 @@ absl::Status ApplySegment(const std::string& value, const Environment&, Config* 
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   if (config->segment_bytes < kMiB || config->segment_bytes > 1024 * kMiB)
     return Wants(value, "1MiB to 1GiB");
-  return absl::OkStatus();
-}
-
-absl::Status ApplyNoDirectIo(const std::string& value, const Environment&, Config* config) {
-  bool off = false;
-  PREFIXD_RETURN_IF_ERROR(ReadBool(value, &off));
-  config->direct_io = !off;
   return absl::OkStatus();
 }
 
@@ -313,20 +306,20 @@ constexpr SettingRule kSettings[] = {
     {"ssd-shallow-tokens", "3072", "N",
      "what begins in the first so many tokens of a sequence counts as likely to be used again",
      ApplyShallow},
-    {"ssd-known", "auto", "PATH",
+    {"ssd-id-file", "auto", "PATH",
      "file that remembers which store the directory held, so that a disk that is not mounted is "
      "noticed instead of what is below its mount point being filled; auto: below /var/lib or "
      "$XDG_STATE_HOME; off: none",
      ApplyKnown},
-    {"tighten-on-misses", "on", "on|off",
+    {"coarser-on-misses", "on", "on|off",
      "while more than 5% of the requested tokens had been given up, until less than 2% are, "
      "workers "
      "that can are told to store new blocks in the next coarser format",
-     ApplyTightenOnMisses},
-    {"tighten-above", "off", "PERCENT",
+     ApplyCoarserOnMisses},
+    {"coarser-above", "off", "PERCENT",
      "the same while more than this share of the RAM tier is in use, 80% say; off: only misses "
      "count",
-     ApplyTightenAbove},
+     ApplyCoarserAbove},
     {"snapshot-share", "25%", "PERCENT",
      "of the RAM for pages, what snapshots of recurrent states take at most: beyond it the coldest "
      "of them go",
@@ -335,8 +328,11 @@ constexpr SettingRule kSettings[] = {
      "tokens of a KV block where the worker leaves it to the daemon: 16, 32, 64 or 128",
      ApplyBlockTokens},
     {"segment-bytes", "64MiB", "SIZE", "size of a segment file of the SSD tier", ApplySegment},
-    {"no-direct-io", "false", nullptr,
-     "go through the page cache: for filesystems without O_DIRECT", ApplyNoDirectIo},
+    {"direct-io", "on", "on|off",
+     "read and write the SSD tier past the page cache; off: for filesystems without O_DIRECT",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadBool(value, &config->direct_io);
+     }},
     {"trust-model-names", "false", nullptr,
      "accept spaces that name a model without the digest of its weights",
      [](const std::string& value, const Environment&, Config* config) {

@@ -29,25 +29,25 @@ prefixd_plan* prefixd_reserve(prefixd_space* space, const uint32_t* tokens, size
   });
 }
 
-size_t prefixd_mine(const prefixd_plan* plan, prefixd_run* runs, size_t capacity) {
+size_t prefixd_missing(const prefixd_plan* plan, prefixd_run* runs, size_t capacity) {
   return Guarded<size_t>(0, [&]() -> size_t {
     if (plan == nullptr) return 0;
-    const std::span<const prefixd::TokenRun> mine = plan->plan.mine();
-    for (size_t i = 0; runs != nullptr && i < std::min(capacity, mine.size()); ++i) {
-      runs[i] = {mine[i].begin, mine[i].end};
+    const std::span<const prefixd::TokenRun> missing = plan->plan.missing();
+    for (size_t i = 0; runs != nullptr && i < std::min(capacity, missing.size()); ++i) {
+      runs[i] = {missing[i].begin, missing[i].end};
     }
-    return mine.size();
+    return missing.size();
   });
 }
 
-size_t prefixd_mine_formats(const prefixd_plan* plan, uint32_t* formats, size_t capacity) {
+size_t prefixd_missing_formats(const prefixd_plan* plan, uint32_t* formats, size_t capacity) {
   return Guarded<size_t>(0, [&]() -> size_t {
     if (plan == nullptr) return 0;
-    const std::span<const prefixd::TokenRun> mine = plan->plan.mine();
-    for (size_t i = 0; formats != nullptr && i < std::min(capacity, mine.size()); ++i) {
-      formats[i] = mine[i].format;
+    const std::span<const prefixd::TokenRun> missing = plan->plan.missing();
+    for (size_t i = 0; formats != nullptr && i < std::min(capacity, missing.size()); ++i) {
+      formats[i] = missing[i].format;
     }
-    return mine.size();
+    return missing.size();
   });
 }
 

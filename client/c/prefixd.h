@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 6
+#define PREFIXD_ABI_VERSION 7
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -404,7 +404,7 @@ typedef struct prefixd_reserve_options {
   const uint32_t* turn_ends;  // further sequence ends, in tokens; at most 4,096
   uint64_t readable;          // mask of formats; a block stored in one is not written; 0 = all
   // Since version 3. Mask of formats that prefixd_write_packed() may bring instead of write_format
-  // while the daemon advises coarser ones; prefixd_mine_formats() says which. 0: never.
+  // while the daemon advises coarser ones; prefixd_missing_formats() says which. 0: never.
   uint64_t coarser_formats;
 } prefixd_reserve_options;
 
@@ -418,13 +418,13 @@ typedef struct prefixd_run {  // tokens [begin, end)
 } prefixd_run;
 // Gives the runs of blocks to write, in position order. For each, write every layer, then commit
 // run.end. Fills at most `capacity`; returns how many there are.
-PREFIXD_API size_t prefixd_mine(const prefixd_plan* plan, prefixd_run* runs, size_t capacity);
+PREFIXD_API size_t prefixd_missing(const prefixd_plan* plan, prefixd_run* runs, size_t capacity);
 
-// Gives the format of each run of prefixd_mine(), an index into the layers' formats, that
+// Gives the format of each run of prefixd_missing(), an index into the layers' formats, that
 // prefixd_write_packed() brings there. Fills at most `capacity`; returns how many there are. Since
 // version 3.
-PREFIXD_API size_t prefixd_mine_formats(const prefixd_plan* plan, uint32_t* formats,
-                                        size_t capacity);
+PREFIXD_API size_t prefixd_missing_formats(const prefixd_plan* plan, uint32_t* formats,
+                                           size_t capacity);
 
 // Takes packed bytes of tokens [begin, begin + count) of `layer`, stored as they are. Passes over
 // tokens of blocks that are not to be written: a whole tensor may be given.

@@ -142,7 +142,7 @@ absl::StatusOr<uint32_t> Store(const CarryRequest& request, Plan& plan, uint32_t
     if (layer.kept_as_rows()) continue;
     PREFIXD_RETURN_IF_ERROR(ToAbsl(plan.PutState(static_cast<int>(i), tokens, layer.state)));
   }
-  for (const TokenRun run : std::vector<TokenRun>(plan.mine().begin(), plan.mine().end())) {
+  for (const TokenRun run : std::vector<TokenRun>(plan.missing().begin(), plan.missing().end())) {
     PREFIXD_RETURN_IF_ERROR(Write(plan, run, carried));
     PREFIXD_RETURN_IF_ERROR(commit(run.end));
   }

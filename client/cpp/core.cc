@@ -24,15 +24,15 @@ Core::Core(ClientOptions options)
                               .name = options_.name,
                               .use_arena = options_.use_arena,
                               .staging_bytes = options_.staging_bytes})),
-      farewells_(std::make_shared<Farewells>(connection_)),
+      release_sender_(std::make_shared<ReleaseSender>(connection_)),
       not_shared_(connection_),
       loads_(kLoadThreads),
       stores_(kStoreThreads) {
-  connection_->Start(this, [farewells = std::weak_ptr<Farewells>(farewells_)](
+  connection_->Start(this, [release_sender = std::weak_ptr<ReleaseSender>(release_sender_)](
                                const Session& session, block::LeaseId lease) {
     v1::Released released;
     released.set_lease(lease.value);
-    if (const auto open = farewells.lock()) open->Release(session, std::move(released));
+    if (const auto open = release_sender.lock()) open->Release(session, std::move(released));
   });
 }
 
@@ -84,7 +84,7 @@ void Core::StartLoad(const std::shared_ptr<FetchedPages>& load) {
 }
 
 void Core::Stop() {
-  farewells_->Drain(steady_clock::now() + kFarewellDeadline);
+  release_sender_->Drain(steady_clock::now() + kFarewellDeadline);
   {
     base::MutexLock lock(mutex_);
     for (const std::weak_ptr<FetchedPages>& loading : loading_) {
@@ -92,7 +92,7 @@ void Core::Stop() {
     }
   }
   connection_->Stop();
-  farewells_->Stop();
+  release_sender_->Stop();
   loads_.Stop();
   stores_.Stop();
 }

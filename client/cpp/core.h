@@ -10,11 +10,11 @@
 #include "base/mutex.h"
 #include "connection.h"
 #include "counts.h"
-#include "farewells.h"
 #include "fetched_pages.h"
-#include "lease_board.h"
+#include "lease_events.h"
 #include "not_shared.h"
 #include "prefixd/client.h"
+#include "release_sender.h"
 #include "space_state.h"
 #include "task_pool.h"
 
@@ -33,8 +33,8 @@ class Core final : public SessionObserver {
 
   const std::shared_ptr<Connection>& connection() { return connection_; }
   std::chrono::milliseconds connect_deadline() const { return options_.connect_deadline; }
-  LeaseBoard& board() { return board_; }
-  Farewells& farewells() { return *farewells_; }
+  LeaseEvents& board() { return board_; }
+  ReleaseSender& release_sender() { return *release_sender_; }
   NotShared& not_shared() { return not_shared_; }
   Counts& counts() { return counts_; }
 
@@ -58,9 +58,9 @@ class Core final : public SessionObserver {
   void Ended(const Session& session) override;
 
   const ClientOptions options_;
-  LeaseBoard board_;
+  LeaseEvents board_;
   const std::shared_ptr<Connection> connection_;
-  const std::shared_ptr<Farewells> farewells_;
+  const std::shared_ptr<ReleaseSender> release_sender_;
   NotShared not_shared_;
   TaskPool loads_, stores_;
   Counts counts_;

@@ -153,7 +153,7 @@ class Loading {
 void GiveBack(Core& core, const Session& session, block::LeaseId lease) {
   v1::Released released;
   released.set_lease(lease.value);
-  core.farewells().Release(session, std::move(released));
+  core.release_sender().Release(session, std::move(released));
 }
 
 absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
@@ -188,7 +188,7 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
 // keep_lease, the lease.
 void Refuse(Core& core, const Session& session, bool keep_lease, const v1::Answer& answer) {
   const block::ReservationId reservation{answer.reserved().reservation()};
-  if (reservation) core.farewells().Abandon(session, reservation);
+  if (reservation) core.release_sender().Abandon(session, reservation);
   if (!keep_lease && answer.lease() != 0) GiveBack(core, session, {answer.lease()});
 }
 
@@ -234,14 +234,14 @@ uint32_t MostTokens(const Question& question) {
 // Makes the call, which carries releases that wait.
 absl::StatusOr<v1::AcquireReply> Ask(Core& core, const Session& session, v1::AcquireRequest request,
                                      base::Deadline deadline) {
-  for (v1::Released& released : core.farewells().Take(session, kMostReleases)) {
+  for (v1::Released& released : core.release_sender().Take(session, kMostReleases)) {
     *request.add_release() = std::move(released);
   }
   absl::StatusOr<v1::AcquireReply> reply =
       core.connection()->Call(&Connection::Stub::Acquire, session, request, deadline);
   if (absl::IsDeadlineExceeded(reply.status())) {  // the releases may not have arrived
     for (v1::Released& released : *request.mutable_release()) {
-      core.farewells().ReleaseAgain(session, std::move(released));
+      core.release_sender().ReleaseAgain(session, std::move(released));
     }
   }
   return reply;
@@ -315,7 +315,7 @@ absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceStat
   const base::Deadline asked = steady_clock::now();
   const Session& session = question.opened.space.session;
   PREFIXD_ASSIGN_OR_RETURN(v1::AcquireRequest request, MakeRequest(*space, question));
-  const LeaseBoard::Asking asking(&core.board());
+  const LeaseEvents::Asking asking(&core.board());
   PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply, Ask(core, session, std::move(request),
                                                        asked + question.options.deadline));
   PREFIXD_RETURN_IF_ERROR(CheckAnswers(reply, 1));
@@ -337,7 +337,7 @@ absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
         AddItem(*members[i].space, members[i].question, like_the_last, &request));
     request.mutable_items(static_cast<int>(i))->set_set(1);
   }
-  const LeaseBoard::Asking asking(&core.board());
+  const LeaseEvents::Asking asking(&core.board());
   PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply,
                            Ask(core, session, std::move(request), deadline));
   absl::Status status = CheckAnswers(reply, members.size());
@@ -365,7 +365,7 @@ absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
   for (const LookUpAnswer& one : found) {  // all or nothing
     if (one.pages) one.pages->Cancel();
     if (one.lease) GiveBack(core, session, one.lease);
-    if (one.announced) core.farewells().Abandon(session, one.announced->reservation);
+    if (one.announced) core.release_sender().Abandon(session, one.announced->reservation);
   }
   return status;
 }
@@ -377,7 +377,7 @@ absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>&
   v1::JoinRequest request;
   request.set_session(session.id);
   request.set_lease(question.lease.value);
-  const LeaseBoard::Asking asking(&core.board());
+  const LeaseEvents::Asking asking(&core.board());
   PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply,
                            core.connection()->Call(&Connection::Stub::Join, session, request,
                                                    asked + question.options.deadline));

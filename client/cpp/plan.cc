@@ -53,7 +53,7 @@ struct Plan::Impl {
   const client::WriteRungs rungs;
   client::PlanPages pages;
   std::optional<client::Announced> announced;
-  std::vector<TokenRun> mine;
+  std::vector<TokenRun> missing;
   uint32_t committed_tokens = 0;
   Status status;
 
@@ -131,12 +131,12 @@ void Plan::Impl::AskForMine(uint64_t run_bytes) {
     const uint32_t format = FormatOf(b);
     if (format != rungs.rung) core->counts().BeganCoarser(1);
     pages.Ask(b.first_token / pages.block_tokens(), b.tokens, format);
-    if (mine.empty() || mine.back().end != b.first_token || mine.back().format != format ||
+    if (missing.empty() || missing.back().end != b.first_token || missing.back().format != format ||
         blocks == most) {
-      mine.push_back({.begin = b.first_token, .end = b.first_token, .format = format});
+      missing.push_back({.begin = b.first_token, .end = b.first_token, .format = format});
       blocks = 0;
     }
-    mine.back().end += b.tokens;
+    missing.back().end += b.tokens;
     ++blocks;
   }
 }
@@ -184,7 +184,7 @@ absl::StatusOr<CommitInfo> Plan::Impl::Commit(uint32_t target, const CommitOptio
 }
 
 void Plan::Impl::Abandon() {
-  if (announced) core->farewells().Abandon(announced->session, announced->plan.reservation);
+  if (announced) core->release_sender().Abandon(announced->session, announced->plan.reservation);
   announced.reset();
 }
 
@@ -202,9 +202,9 @@ Plan& Plan::operator=(Plan&& other) noexcept {
 
 const Status& Plan::status() const { return impl_ ? impl_->status : NoPlan(); }
 
-std::span<const TokenRun> Plan::mine() const {
+std::span<const TokenRun> Plan::missing() const {
   if (!impl_) return {};
-  return impl_->mine;
+  return impl_->missing;
 }
 
 Status Plan::WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
@@ -255,7 +255,7 @@ void Plan::Abandon() {
   if (!impl_) return;
   impl_->Abandon();
   impl_->pages.Drop(~uint32_t{0});
-  impl_->mine.clear();
+  impl_->missing.clear();
 }
 
 Plan Space::Reserve(std::span<const uint32_t> tokens, const ReserveOptions& options) {

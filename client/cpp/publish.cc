@@ -122,7 +122,7 @@ class Publication {
     plan_ = (*announced)->plan;
     if (target_ > end || (target_ != end && target_ % pages_.block_tokens() != 0) ||
         request_.committed_tokens >= end || !CheckPlan(plan_, pages_.block_tokens(), end).ok()) {
-      core_.farewells().Abandon(session_, plan_.reservation);
+      core_.release_sender().Abandon(session_, plan_.reservation);
       announced->reset();
       plan_ = {};
       return false;
@@ -379,7 +379,7 @@ absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
                      static_cast<uint32_t>(question.sequence.tokens.size()));
   };
   if (absl::Status bad = take(); !bad.ok()) {
-    core.farewells().Abandon(session, block::ReservationId{reply.reservation()});
+    core.release_sender().Abandon(session, block::ReservationId{reply.reservation()});
     return bad;
   }
   return announced;
@@ -391,7 +391,7 @@ Published Publish(Core& core, const SpaceState& space, const OwnPages& pages,
   const absl::Status status = publication.Run(announced);
   const block::ReservationId reservation = publication.plan().reservation;
   if (!status.ok()) {
-    if (reservation) core.farewells().Abandon(request.opened.space.session, reservation);
+    if (reservation) core.release_sender().Abandon(request.opened.space.session, reservation);
     announced->reset();
   } else if (announced->has_value() && publication.used_up()) {
     announced->reset();  // the reservation is complete: the daemon has ended it

@@ -271,11 +271,11 @@ void Sequence::Impl::GiveBack(const Held& lease, const ReleaseInfo& info) {
   // One bad number would make the daemon refuse the whole call.
   const double rate = info.prefill_tokens_per_s;
   released.set_prefill_tokens_per_s(std::isfinite(rate) ? std::max(0.0, rate) : 0);
-  core->farewells().Release(lease.attachment->session(), std::move(released));
+  core->release_sender().Release(lease.attachment->session(), std::move(released));
 }
 
 void Sequence::Impl::DropReservation() {
-  if (announced) core->farewells().Abandon(announced->session, announced->plan.reservation);
+  if (announced) core->release_sender().Abandon(announced->session, announced->plan.reservation);
   announced.reset();
 }
 

@@ -63,7 +63,7 @@ def store(tokens: list[int], caches: list[QuantizedKVCache]) -> None:
     """What is not there yet, as it is: never dequantized, never quantized twice."""
     n = caches[0].offset  # not len(), which is 0, nor shape[2]: buffers grow by 256 tokens
     with space.reserve(tokens[:n]) as plan:
-        for begin, end in plan.mine:
+        for begin, end in plan.missing:
             for i, cache in enumerate(caches):
                 key = [to_numpy(a[..., begin:end, :]) for a in cache.keys]
                 value = [to_numpy(a[..., begin:end, :]) for a in cache.values]

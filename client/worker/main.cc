@@ -1,4 +1,4 @@
-// prefix-worker: a reference inference worker on prefixd.
+// prefixd-worker: a reference inference worker on prefixd.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -19,10 +19,10 @@ constexpr uint32_t kMaxAnswerTokens = 1 << 20;
 constexpr uint32_t kMaxContextTokens = 1 << 24;
 constexpr uint32_t kLeastTokensOfVllm = 256;
 constexpr const char* kAbout =
-    "prefix-worker: runs a checkpoint of the Llama, Qwen or Gemma family on prompts and keeps its "
+    "prefixd-worker: runs a checkpoint of the Llama, Qwen or Gemma family on prompts and keeps its "
     "KV cache in prefixd, so that\n"
     "what any worker of the same model has read once need not be computed again.\n\n"
-    "  prefix-worker --model tests/data/model --kv-bits 8 --prompt 'In the beginning'\n";
+    "  prefixd-worker --model tests/data/model --kv-bits 8 --prompt 'In the beginning'\n";
 
 void DeclareModel(CLI::App& app, Options* options) {
   CLI::Option_group* which = app.add_option_group("Model", "one of --model and --synthetic");
@@ -192,7 +192,7 @@ absl::Status Check(Options* options) {
 std::optional<int> ParseCommandLine(int argc, const char* const* argv, Options* options,
                                     std::ostream& out, std::ostream& err) {
   options->threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
-  CLI::App app{kAbout, "prefix-worker"};
+  CLI::App app{kAbout, "prefixd-worker"};
   DeclareModel(app, options);
   DeclarePrompts(app, options);
   DeclareAnswer(app, options);

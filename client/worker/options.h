@@ -14,7 +14,7 @@ namespace prefixd::worker {
 
 struct Options {
   std::string server = "unix:///run/prefixd/prefixd.sock";  // "none" = no cache
-  std::string name = "prefix-worker";
+  std::string name = "prefixd-worker";
   bool use_arena = true;  // read cached pages in prefixd's memory
   uint64_t staging_bytes = uint64_t{64} << 20;
 

@@ -181,7 +181,7 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
 int RunWorker(const Options& options, std::ostream& out, std::ostream& err) {
   const absl::StatusOr<bool> all_answered = Run(options, out, err);
   if (!all_answered.ok()) {
-    err << "prefix-worker: " << all_answered.status().message() << std::endl;
+    err << "prefixd-worker: " << all_answered.status().message() << std::endl;
     return kExitFailed;
   }
   return *all_answered ? kExitOk : kExitFailed;

@@ -77,8 +77,8 @@ struct Options {
   uint32_t ssd_shallow_tokens = 3072;
   // When new blocks are advised in a coarser rung (cache/format_advice.h): while more than 5 % of
   // the requested tokens had been given up; while more of the arena than this is full, 0: never.
-  bool tighten_on_misses = true;
-  double tighten_above = 0;
+  bool coarser_on_misses = true;
+  double coarser_above = 0;
   // Of the RAM for pages, what snapshots of states may take at most; beyond it the coldest go.
   double snapshot_share = 0.25;
   // Open returns after so long at the latest. The index may be loading on then: matches are shorter

@@ -1,5 +1,7 @@
 #include "cache/work_signal.h"
 
+#include <utility>
+
 namespace prefixd::cache {
 
 void WorkSignal::Notify() {
@@ -37,6 +39,11 @@ bool WorkSignal::Wait(std::optional<std::chrono::milliseconds> limit) {
   }
   notified_ = false;
   return !stopped_;
+}
+
+bool WorkSignal::Poll() {
+  base::MutexLock lock(mutex_);
+  return std::exchange(notified_, false);
 }
 
 bool WorkSignal::Sleep(std::chrono::milliseconds time) {

@@ -16,6 +16,8 @@ class WorkSignal {
   bool stopped() const PREFIXD_EXCLUDES(mutex_);
   // Waits until Notify was called since the last wait, or until `limit` has passed. False: stopped.
   bool Wait(std::optional<std::chrono::milliseconds> limit = std::nullopt) PREFIXD_EXCLUDES(mutex_);
+  // Whether Notify was called since the last wait; for who runs the work without a thread.
+  bool Poll() PREFIXD_EXCLUDES(mutex_);
   // Waits for the whole time, whatever is notified; the next Wait hears of it. False: stopped.
   bool Sleep(std::chrono::milliseconds time) PREFIXD_EXCLUDES(mutex_);
 

@@ -123,7 +123,12 @@ PrefixIndex::OnDisk PrefixIndex::AreOnSsd(std::span<const BlockRef> blocks) cons
     const bool there = impl_->nodes.Find(block.node_id) == block.node;
     if (!there || !block.node->in_tree) return OnDisk::kGone;
     const Node& node = *block.node;
-    if (!node.record_written || node.spilling || impl_->WantsSpill(node)) all = OnDisk::kNotYet;
+    // Also pages that nobody is going to write: refused ones, and those that are not verified yet.
+    const bool only_in_ram = std::ranges::any_of(
+        node.pages(), [](const Page& page) { return Present(page) && !OnSsd(page); });
+    if (only_in_ram || !node.record_written || node.spilling || impl_->WantsSpill(node)) {
+      all = OnDisk::kNotYet;
+    }
   }
   return all;
 }

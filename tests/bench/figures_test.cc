@@ -1,4 +1,4 @@
-// What prefix-bench's tables show of the rows that FEATURES.md names: figures, not only an exit
+// What prefixd-bench's tables show of the rows that FEATURES.md names: figures, not only an exit
 // code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What prefix-bench trace is made of: reading traces, the simulation, the fit of a budget, and the
+// What prefixd-bench trace is made of: reading traces, the simulation, the fit of a budget, and the
 // cache itself against the simulation.
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -91,7 +91,7 @@ TEST_F(AgeOutTest, WhatWasUsedOutlivesItsSegmentAndLittleIsWrittenTwice) {
   EXPECT_GT(Counter("segments.dropped"), 50u);
   EXPECT_GT(Counter("bytes.rewritten"), 0u);
   EXPECT_LE(static_cast<double>(Counter("bytes.rewritten")), 0.09 * static_cast<double>(spilled));
-  // 0.95 is what full segments give (prefix-bench ssd); the spiller cuts some short here.
+  // 0.95 is what full segments give (prefixd-bench ssd); the spiller cuts some short here.
   EXPECT_GE(static_cast<double>(least_files), 0.9 * kBudget);
   size_t recent = 0, hits = 0;
   for (const auto& [used, at] : used_at) {

@@ -36,7 +36,7 @@ TEST(FormatAdviceTest, WhatLiesFarBackFades) {
 
 // S1-39
 TEST(FormatAdviceTest, AFullTierIsTightFromItsLimitUntilATenthBelow) {
-  FormatAdvice advice({.on_misses = false, .tighten_above = 0.8});
+  FormatAdvice advice({.on_misses = false, .coarser_above = 0.8});
   for (const auto& [used, steps] : std::vector<std::pair<double, uint32_t>>{
            {0.5, 0}, {0.79, 0}, {0.81, 1}, {0.75, 1}, {0.71, 1}, {0.69, 0}, {0.79, 0}, {0.9, 1}}) {
     EXPECT_EQ(advice.Steps(used), steps) << used;
@@ -93,8 +93,8 @@ class AdviceTest : public CacheTest {
 // S1-39
 TEST_F(AdviceTest, AboveItsShareOfRamNewBlocksAreAdvisedCoarserAndStoredOnesStay) {
   cache::Options options = RamOnly(uint64_t{32} << 20);
-  options.tighten_above = 0.5;
-  options.tighten_on_misses = false;
+  options.coarser_above = 0.5;
+  options.coarser_on_misses = false;
   Open(options);
   const auto identity = Ladder();
   const auto space = OpenSpace(identity);

@@ -157,7 +157,7 @@ TEST_F(CapiTest, WithoutADaemonNothingIsRestoredAndNothingFails) {
   EXPECT_EQ(match.restorable_tokens, 0u);
   EXPECT_EQ(prefixd_wait_all(lease, 0), 0u);
   prefixd_plan* plan = prefixd_reserve(space, engine.tokens.data(), kTokens, nullptr);
-  EXPECT_EQ(prefixd_mine(plan, nullptr, 0), 0u);
+  EXPECT_EQ(prefixd_missing(plan, nullptr, 0), 0u);
   EXPECT_EQ(prefixd_commit(plan, kTokens, nullptr, nullptr), PREFIXD_UNAVAILABLE);
   prefixd_abandon(plan);
   prefixd_release(lease, nullptr);
@@ -378,7 +378,7 @@ TEST_F(CapiTest, NoHandleIsAHandleThatHasNothing) {
   EXPECT_EQ(prefixd_reserve(nullptr, &token, 1, nullptr), nullptr);
   EXPECT_EQ(prefixd_last_status(), PREFIXD_UNAVAILABLE);
   EXPECT_STREQ(prefixd_last_error(), "reserve: no space");
-  EXPECT_EQ(prefixd_mine(nullptr, nullptr, 0), 0u);
+  EXPECT_EQ(prefixd_missing(nullptr, nullptr, 0), 0u);
   EXPECT_NE(prefixd_write_packed(nullptr, 0, 0, 1, &planes, &planes), PREFIXD_OK);
   EXPECT_NE(prefixd_commit(nullptr, 1, nullptr, nullptr), PREFIXD_OK);
   EXPECT_NE(prefixd_attend(nullptr, 0, nullptr, 1, nullptr, nullptr, nullptr), PREFIXD_OK);

@@ -371,7 +371,7 @@ TEST_F(KindsTest, ASetThatCannotBeIsToldAndLeasesNothing) {
 class AdviceTest : public KindsTest {
  protected:
   AdviceTest() { ram_ = "32MiB"; }
-  std::vector<std::string> flags() const override { return {"--tighten-above", "20%"}; }
+  std::vector<std::string> flags() const override { return {"--coarser-above", "20%"}; }
 };
 
 TEST_F(AdviceTest, RunsSayWhichFormatIsToBeWrittenWhileItIsAdvised) {
@@ -389,11 +389,11 @@ TEST_F(AdviceTest, RunsSayWhichFormatIsToBeWrittenWhileItIsAdvised) {
   for (uint32_t turn = 0; turn < 100 && (seen.empty() || seen.back() == 0); ++turn) {
     tokens_[0] = 2'000 + turn;  // another sequence
     prefixd_plan* plan = prefixd_reserve(space_, tokens_.data(), kTokens, &options);
-    std::vector<prefixd_run> runs(prefixd_mine(plan, nullptr, 0));
+    std::vector<prefixd_run> runs(prefixd_missing(plan, nullptr, 0));
     std::vector<uint32_t> wanted(runs.size(), 9);
     ASSERT_FALSE(runs.empty()) << prefixd_last_error();
-    prefixd_mine(plan, runs.data(), runs.size());
-    ASSERT_EQ(prefixd_mine_formats(plan, wanted.data(), wanted.size()), runs.size());
+    prefixd_missing(plan, runs.data(), runs.size());
+    ASSERT_EQ(prefixd_missing_formats(plan, wanted.data(), wanted.size()), runs.size());
     for (size_t i = 0; i < runs.size(); ++i) {
       const uint32_t count = runs[i].end - runs[i].begin;
       Rows rows = RowsOf(0, 0, runs[i].begin, count);
@@ -418,7 +418,7 @@ TEST_F(AdviceTest, RunsSayWhichFormatIsToBeWrittenWhileItIsAdvised) {
   ASSERT_EQ(prefixd_gather(lease, 0, 0, kTokens, &key, &value), PREFIXD_OK);
   EXPECT_TRUE(k == RowsOf(0, 0, 0, kTokens) && v == k);
   prefixd_release(lease, nullptr);
-  EXPECT_EQ(prefixd_mine_formats(nullptr, nullptr, 0), 0u);
+  EXPECT_EQ(prefixd_missing_formats(nullptr, nullptr, 0), 0u);
 }
 
 TEST_F(KindsTest, BlockFloatAndTransposedFormatsHaveTheirRows) {

@@ -156,7 +156,7 @@ TEST_P(BatchTest, ARowIsWrittenOutOfTheBatch) {
   elsewhere.model = "elsewhere";
   Result<Space> space = client_.OpenSpace(elsewhere);
   Plan plan = space.value().Reserve(tokens_[2]);
-  for (const TokenRun run : plan.mine()) {
+  for (const TokenRun run : plan.missing()) {
     for (uint32_t layer = 0; layer < layers.size(); ++layer) {
       const PackedBatch& batch = layers[layer];
       const Status status =

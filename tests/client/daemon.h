@@ -37,7 +37,7 @@ struct DaemonOptions {
   std::string arena{};      // path; empty: private memory
   std::string directory{};  // of the SSD tier; empty: none
   uint64_t ram_bytes = uint64_t{256} << 20;
-  double tighten_above = 0;              // of cache::Options
+  double coarser_above = 0;              // of cache::Options
   std::optional<daemon::Token> token{};  // of TCP on any port; none: no TCP
 };
 
@@ -49,7 +49,7 @@ class Daemon {
     cache::Options options;
     options.ram_budget_bytes = with.ram_bytes;
     options.arena_path = with.arena;
-    options.tighten_above = with.tighten_above;
+    options.coarser_above = with.coarser_above;
     if (!with.directory.empty()) {
       options.directory = with.directory;
       options.ssd_budget_bytes = uint64_t{1} << 30;

@@ -19,7 +19,7 @@ class FormatAdviceTest : public testing::TestWithParam<bool> {
     }
     daemon_.emplace(directory_.socket(), DaemonOptions{.arena = GetParam() ? arena_.path() : "",
                                                        .ram_bytes = uint64_t{64} << 20,
-                                                       .tighten_above = 0.3});
+                                                       .coarser_above = 0.3});
     client_.emplace(ClientOptions{.address = directory_.address(), .staging_bytes = 4 << 20});
     Result<Space> space = client_->OpenSpace(spec_);
     EXPECT_TRUE(space.ok()) << space.status.message;
@@ -131,14 +131,14 @@ TEST_P(FormatAdviceTest, APlanSaysInWhichFormatItsRunsAreWanted) {
   const ReserveOptions options{.write_format = kEight, .coarser_formats = uint64_t{1} << kFour};
   {
     Plan plan = space_.Reserve(start, options);
-    ASSERT_EQ(plan.mine().size(), 1u);
-    EXPECT_EQ(plan.mine()[0].format, kEight);
-    WriteRun(plan, spec_, eight, plan.mine()[0]);
+    ASSERT_EQ(plan.missing().size(), 1u);
+    EXPECT_EQ(plan.missing()[0].format, kEight);
+    WriteRun(plan, spec_, eight, plan.missing()[0]);
     ASSERT_TRUE(plan.Commit(100, {.sequence_end = true}).ok());
   }
   Fill();
   Plan plan = space_.Reserve(tokens_, options);
-  const std::vector<TokenRun> runs(plan.mine().begin(), plan.mine().end());
+  const std::vector<TokenRun> runs(plan.missing().begin(), plan.missing().end());
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].end, 128u);
   EXPECT_EQ(runs[0].format, kEight) << "it begins with stored tokens";

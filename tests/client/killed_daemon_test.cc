@@ -135,7 +135,7 @@ TEST_F(KilledDaemonTest, CyclesThroughItsDeathsGiveRightBytesOrFewer) {
     hits += restored > 0 ? 1 : 0;
     if (restored == 300) continue;
     Plan plan = space_.value().Reserve(tokens_);
-    for (const TokenRun run : plan.mine()) {
+    for (const TokenRun run : plan.missing()) {
       WriteRun(plan, spec_, cache_, run);
       maybe_kill();
       if (!plan.Commit(run.end).ok()) break;

@@ -161,7 +161,7 @@ TEST_P(LayerShapesTest, PackedKeysGoInAndComeOutWithoutValues) {
   Plan plan = space_.value().Reserve(tokens_);
   ASSERT_TRUE(plan.status().ok()) << plan.status().message;
   std::vector<Packed> keys, values;
-  for (const TokenRun run : plan.mine()) {
+  for (const TokenRun run : plan.missing()) {
     for (uint32_t layer = 0; layer < 4; ++layer) {
       const LayerSpec& l = spec_.layers[layer];
       const uint32_t count = run.end - run.begin;

@@ -339,13 +339,13 @@ TEST_F(LeaseTest, OnlyBlocksThatNobodyHasAreMine) {
   Open();
   const PackedCache cache(spec_, 300, 7);
   Store(cache);
-  EXPECT_TRUE(space_.value().Reserve(tokens_).mine().empty());
+  EXPECT_TRUE(space_.value().Reserve(tokens_).missing().empty());
   std::vector<uint32_t> longer = tokens_;
   for (const uint32_t token : Tokens(100, 5)) longer.push_back(token);
   Plan plan = space_.value().Reserve(longer);
-  ASSERT_EQ(plan.mine().size(), 1u);
-  EXPECT_EQ(plan.mine()[0].begin, 256u) << "the partial block is superseded";
-  EXPECT_EQ(plan.mine()[0].end, 400u);
+  ASSERT_EQ(plan.missing().size(), 1u);
+  EXPECT_EQ(plan.missing()[0].begin, 256u) << "the partial block is superseded";
+  EXPECT_EQ(plan.missing()[0].end, 400u);
 }
 
 TEST_F(LeaseTest, AWholeTensorMayBeGivenAndOnlyWhatIsMissingIsTaken) {
@@ -375,9 +375,9 @@ TEST_F(LeaseTest, RunsFitIntoStagingAndNothingIsSent) {
   const PackedCache cache(spec_, 1000, 9);
   {
     Plan plan = space_.value().Reserve(tokens);
-    ASSERT_GT(plan.mine().size(), 1u);
+    ASSERT_GT(plan.missing().size(), 1u);
     uint32_t at = 0;
-    for (const TokenRun run : plan.mine()) {
+    for (const TokenRun run : plan.missing()) {
       EXPECT_EQ(run.begin, at);
       EXPECT_LE((run.end - run.begin) * space_.value().payload_bytes_per_token(), 256u << 10);
       at = run.end;
@@ -414,7 +414,7 @@ TEST_F(LeaseTest, BlocksThatAnotherWorkerWritesAreItsOwnUntilItIsDone) {
   ASSERT_TRUE(other.ok()) << other.status.message;
   Plan first = space_.value().Reserve(tokens_);
   Plan second = other.value().Reserve(tokens_), third = other.value().Reserve(tokens_);
-  EXPECT_TRUE(second.mine().empty());
+  EXPECT_TRUE(second.missing().empty());
   const Result<CommitInfo> early = second.Commit(300, {.sequence_end = true});
   EXPECT_EQ(early.status.code, StatusCode::kFailedPrecondition);
   EXPECT_NE(early.status.message.find("another worker"), std::string::npos) << early.status.message;
@@ -472,7 +472,7 @@ TEST_F(LeaseTest, TurnEndsAreEndsOfSequencesToo) {
   const std::vector<uint32_t> beyond = {301};
   const Plan refused = space_.value().Reserve(tokens_, {.turn_ends = beyond});
   EXPECT_EQ(refused.status().code, StatusCode::kInvalidArgument);
-  EXPECT_TRUE(refused.mine().empty());
+  EXPECT_TRUE(refused.missing().empty());
 }
 
 TEST_F(LeaseTest, PaddingIsZeroAsInAnyPage) {
@@ -511,7 +511,7 @@ TEST(LeaseWithoutDaemonTest, NothingIsRestoredAndNothingIsStored) {
   EXPECT_EQ(lease.match().status.code, StatusCode::kUnavailable);
   Plan plan = space.value().Reserve(tokens);
   EXPECT_EQ(plan.status().code, StatusCode::kUnavailable);
-  EXPECT_TRUE(plan.mine().empty());
+  EXPECT_TRUE(plan.missing().empty());
   WriteRun(plan, spec, PackedCache(spec, 300, 7), {0, 300});  // passed over
   EXPECT_EQ(plan.Commit(300).status.code, StatusCode::kUnavailable);
   EXPECT_EQ(client.stats().failed_lookups, 1u);
@@ -526,7 +526,7 @@ TEST(LeaseWithoutDaemonTest, EmptyHandlesAnswerNothing) {
   EXPECT_FALSE(plan.status().ok());
   EXPECT_FALSE(plan.Commit(1).ok());
   EXPECT_EQ(Space().Acquire({}).WaitAll(), 0u);
-  EXPECT_TRUE(Space().Reserve({}).mine().empty());
+  EXPECT_TRUE(Space().Reserve({}).missing().empty());
 }
 
 }  // namespace

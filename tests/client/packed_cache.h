@@ -121,7 +121,7 @@ inline Result<CommitInfo> StorePacked(Space& space, const SpaceSpec& spec,
     }
     return stored.status;
   };
-  for (const TokenRun run : plan.mine()) {
+  for (const TokenRun run : plan.missing()) {
     WriteRun(plan, spec, cache, run);
     if (const Status status = commit(run.end, false); !status.ok()) return {status, {}};
   }

@@ -100,7 +100,7 @@ TEST_F(ConfigTest, WhatDoesNotParseIsRefusedWithNameAndSource) {
                                                                 {"listen", "example.com:1"},
                                                                 {"block-tokens", "48"},
                                                                 {"segment-bytes", "1KiB"},
-                                                                {"no-direct-io", "maybe"},
+                                                                {"direct-io", "maybe"},
                                                                 {"drain-deadline", "soon"},
                                                                 {"drain-deadline", "-1s"},
                                                                 {"log-level", "loud"},

@@ -20,7 +20,7 @@ class CrashTest : public EndToEndTest {
     for (int i = 0; i < kRequests; ++i) {
       requests += json{{"id", std::to_string(i)}, {"prompt", prompt}}.dump() + "\n";
     }
-    std::vector<std::string> argv = {Program("prefix-worker"),
+    std::vector<std::string> argv = {Program("prefixd-worker"),
                                      "--server",
                                      address(),
                                      "--model",

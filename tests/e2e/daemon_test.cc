@@ -83,7 +83,7 @@ TEST_F(EndToEndTest, GarbageOnTheSocketDisturbsNobody) {
 TEST_F(EndToEndTest, UnknownFlagsAreRefusedWithTheChoices) {
   Process daemon({Program("prefixd"), "--no-such-flag"});
   EXPECT_NE(daemon.Wait(), 0);
-  Process bits({Program("prefix-worker"), "--model", std::string(PREFIXD_TEST_DATA) + "/model",
+  Process bits({Program("prefixd-worker"), "--model", std::string(PREFIXD_TEST_DATA) + "/model",
                 "--prompt", "x", "--kv-bits", "7"});
   EXPECT_NE(bits.Wait(), 0);
   EXPECT_NE(bits.err().find("2, 3, 4, 5, 6"), std::string::npos) << bits.err();

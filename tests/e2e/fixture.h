@@ -79,7 +79,7 @@ class EndToEndTest : public ::testing::Test {
   }
   std::vector<std::string> WorkerCommand(const std::string& prompt, const std::string& server,
                                          const std::vector<std::string>& more = {}) {
-    std::vector<std::string> argv = {Program("prefix-worker"),
+    std::vector<std::string> argv = {Program("prefixd-worker"),
                                      "--server",
                                      server,
                                      "--model",

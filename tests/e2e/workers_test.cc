@@ -101,7 +101,7 @@ TEST_F(EndToEndTest, AWorkerGoesOnWithoutADaemonAndThroughItsDeath) {
   std::string requests;
   for (int i = 0; i < 6; ++i)
     requests += json{{"id", std::to_string(i)}, {"prompt", prompt}}.dump() + "\n";
-  std::vector<std::string> argv = {Program("prefix-worker"),
+  std::vector<std::string> argv = {Program("prefixd-worker"),
                                    "--server",
                                    address(),
                                    "--model",

@@ -38,7 +38,7 @@ def read_table(text):
             wrong.append(f"{cells[0]}: a row has four cells, this has {len(cells)}")
             continue
         spans = re.findall(r"`([^`]+)`", cells[3])
-        tests = [span for span in spans if re.match(r"(\w+_test|mlx|python|prefix-bench) ", span)]
+        tests = [span for span in spans if re.match(r"(\w+_test|mlx|python|prefixd-bench) ", span)]
         reason = cells[3] if cells[3].startswith(NO_TEST) else ""
         if bool(tests) == bool(reason):
             wrong.append(f"{cells[0]}: names a test or begins with \"{NO_TEST}\" and a reason, one of both")
@@ -107,14 +107,14 @@ def run_unittest(command, environment, names):
 
 
 def run_bench(build, arguments):
-    done = subprocess.run([build / "prefix-bench", *arguments.split()], cwd=build, stdout=subprocess.PIPE,
+    done = subprocess.run([build / "prefixd-bench", *arguments.split()], cwd=build, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=PROGRAM_LIMIT_S)
     last = (done.stdout.strip().splitlines() or [""])[-1]
     return Result("ok", "") if done.returncode == 0 else Result("FAILED", f"exit code {done.returncode}: {last}")
 
 
 def run_program(build, program, names):
-    if program == "prefix-bench":
+    if program == "prefixd-bench":
         return {name: run_bench(build, name) for name in names}
     if program == "mlx":
         return run_unittest([ROOT / "tests/mlx/run", build], {}, names)

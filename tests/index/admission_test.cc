@@ -63,5 +63,27 @@ TEST_F(AdmissionTest, AHealedHoleWasGivenUpToo) {
   EXPECT_FALSE(blocks[1].was_ghost);
 }
 
+class RefusedRungTest : public IndexTest {
+ protected:
+  RefusedRungTest() : IndexTest(16, {2}) {}
+  Selection Rung(uint32_t rung) const { return {.groups = {}, .rungs = {uint64_t{1} << rung}}; }
+  // The block's record is on SSD, with its page in rung 0; the page in rung 1 is in RAM alone.
+  std::vector<BlockRef> StoreInBoth(const Tokens& tokens) {
+    Store({tokens, {}}, Rung(0));
+    SpillAll();
+    Store({tokens, {}}, Rung(1));
+    return index_.StoredBlocks(Reserve({tokens, {}}), 16).value();
+  }
+};
+
+// Found by tests/sim: a commit that asked for the SSD was told that it is there.
+TEST_F(RefusedRungTest, T6APageThatTheSsdRefusedIsNotOnSsd) {
+  const std::vector<BlockRef> blocks = StoreInBoth(Count(1, 16));
+  EXPECT_EQ(index_.AreOnSsd(blocks), PrefixIndex::OnDisk::kNotYet);
+  index_.RefuseSpill(index_.PickSpill(~uint64_t{0}));
+  EXPECT_EQ(index_.AreOnSsd(blocks), PrefixIndex::OnDisk::kNotYet);
+  EXPECT_EQ(index_.PickSpillOf(blocks, ~uint64_t{0}).size(), 1u) << "it is written when asked for";
+}
+
 }  // namespace
 }  // namespace prefixd::index

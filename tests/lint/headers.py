@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every header compiles alone. Usage: headers.py BUILD_DIR (for the generated headers); CXX and PREFIXD_JOBS count."""
+"""Every header compiles alone. Usage: headers.py BUILD_DIR (for the generated headers); CXX and PREFIXD_JOBS count.
+PREFIXD_LINT=changed: only the headers that differ from the last commit."""
 import concurrent.futures
 import os
 import pathlib
@@ -29,9 +30,23 @@ def compile_alone(compiler, root, generated, path):
     return f"headers: {name} does not compile alone: {first}"
 
 
+def changed_files(root):
+    """Names that differ from the last commit, new ones too; None where git does not know."""
+    names = set()
+    for command in (["diff", "--name-only", "HEAD"], ["ls-files", "--others", "--exclude-standard"]):
+        run = subprocess.run(["git", "-C", str(root), *command], text=True, capture_output=True, check=False)
+        if run.returncode != 0:
+            return None
+        names.update(run.stdout.splitlines())
+    return names
+
+
 def check(root, generated=pathlib.Path("/nonexistent")):
     compiler = shlex.split(os.environ.get("CXX", "g++"))
     headers = [path for path in tree.cpp_files(root, FOLDERS) if path.suffix == ".h"]
+    changed = changed_files(root) if os.environ.get("PREFIXD_LINT") == "changed" else None
+    if changed is not None:
+        headers = [path for path in headers if str(path.relative_to(root)) in changed]
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("PREFIXD_JOBS", "2"))) as pool:
         found = pool.map(lambda path: compile_alone(compiler, root, generated, path), headers)
         return [complaint for complaint in found if complaint]

@@ -109,7 +109,7 @@ class Daemon(Process):
             "--ram=256MiB",
             "--ssd=512MiB",
             "--ssd-floor=0",
-            "--no-direct-io",
+            "--direct-io=off",
             "--log-interval=0s",
         ]
         super().__init__(command, folder / "prefixd.log")

@@ -193,7 +193,7 @@ class Engine:
         """Tokens stored: 0 where nothing could be, or everything was there."""
         cache, stored = self.cache(count, format), 0
         with space.reserve(self.tokens(count), writable=[format], deadline_ms=5_000) as plan:
-            for begin, end in plan.mine:
+            for begin, end in plan.missing:
                 for layer, (key, value) in enumerate(cache):
                     plan.write_packed(
                         layer=layer,

@@ -178,7 +178,7 @@ class MistakeTest(DaemonTest):
                 call()
         plan = self.space.reserve(self.engine.tokens(10))
         plan.abandon()
-        self.assertEqual((plan.mine, plan.commit(10).error), ((), "plan: abandoned"))
+        self.assertEqual((plan.missing, plan.commit(10).error), ((), "plan: abandoned"))
 
     def test_digests(self):
         file = self.folder / "tokenizer.json"
@@ -332,7 +332,7 @@ if child == 0:
     again = space.acquire(engine.tokens(150))
     assert again.wait_all() == 0 and "fork" in again.error, again.error
     assert "fork" in client.error and "fork" in prefixd.connect(sys.argv[1]).error
-    assert lease.restorable_tokens == 0 and space.reserve([1, 2]).mine == ()
+    assert lease.restorable_tokens == 0 and space.reserve([1, 2]).missing == ()
     lease.release(); plan.abandon(); space.close(); client.close()
     del lease, view, plan, space, client, again
     print("child", flush=True)

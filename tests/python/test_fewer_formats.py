@@ -32,7 +32,7 @@ class FewerFormats(DaemonTest):
 
     def store(self, space, own, writable) -> None:
         with space.reserve(self.tokens, writable=[writable]) as plan:
-            for begin, end in plan.mine:
+            for begin, end in plan.missing:
                 for layer, (key, value) in enumerate(own):
                     cut = [tuple(part[:, :, begin:end] for part in side) for side in (key, value)]
                     self.assertTrue(plan.write_packed(layer, begin, key=cut[0], value=cut[1]))

@@ -57,7 +57,7 @@ class Kinds(DaemonTest):
                     if not spec.formats:
                         state = state_of(self.tokens[:at], layer)
                         self.assertTrue(plan.put_state(layer, at, state))
-            for begin, end in plan.mine:
+            for begin, end in plan.missing:
                 for layer in self.rows:
                     key, value = self.cut(layer, begin, end)
                     self.assertTrue(plan.write_packed(layer, begin, key=key, value=value))
@@ -328,7 +328,7 @@ class FewerFormatsTest(DaemonTest):
     def store(self, format, readable=None):
         tokens, cache = self.fine.tokens(200), self.cache(200, format)
         with self.space.reserve(tokens, writable=[format], readable=readable) as plan:
-            stored = sum(end - begin for begin, end in plan.mine)
+            stored = sum(end - begin for begin, end in plan.missing)
             for layer, (key, value) in enumerate(cache):
                 self.assertTrue(plan.write_packed(layer, key=key, value=value), plan.error)
             self.assertEqual(plan.commit(200, sequence_end=True).error, "")
@@ -356,7 +356,7 @@ class AdviceTest(DaemonTest):
     """A daemon that advises the next coarser format once a fifth of its RAM is in use."""
 
     def test_runs_say_which_format_is_to_be_written(self):
-        self.daemon.options += ["--tighten-above", "20%"]
+        self.daemon.options += ["--coarser-above", "20%"]
         self.daemon.start()
         engine = Engine(prefixd.raw("float16"), FORMAT)
         space = engine.open(self.attached())
@@ -365,7 +365,7 @@ class AdviceTest(DaemonTest):
             engine.seed += 1
             with space.reserve(engine.tokens(300), coarser=[1]) as plan:
                 seen += plan.formats
-                for run, format in zip(plan.mine, plan.formats):
+                for run, format in zip(plan.missing, plan.formats):
                     for layer, cut in enumerate(engine.cache(300, format)):
                         key, value = ([a[..., run.begin : run.end, :] for a in side] for side in cut)
                         self.assertTrue(plan.write_packed(layer, run.begin, key=key, value=value))

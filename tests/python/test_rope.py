@@ -332,14 +332,14 @@ DIGESTS = {
 
 
 class X2TheWorkerInCpp(DaemonTest):
-    """prefix-worker reads config.json itself: of one meaning it must be one space."""
+    """prefixd-worker reads config.json itself: of one meaning it must be one space."""
 
     def setUp(self):
         super().setUp()
         self.daemon.start()
 
     def space_of_worker(self, checkpoint):
-        worker = [BUILD / "prefix-worker", "--model", checkpoint, "--tokens", "1,2,3"]
+        worker = [BUILD / "prefixd-worker", "--model", checkpoint, "--tokens", "1,2,3"]
         worker += ["--max-tokens", "1", "--server", self.daemon.address]
         subprocess.run(worker, check=True, capture_output=True, timeout=120)
         control = [BUILD / "prefixctl", "--server", self.daemon.address, "spaces", "--json"]

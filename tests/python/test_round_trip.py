@@ -381,7 +381,7 @@ with space.acquire(engine.tokens(200), max_tokens=199, deadline_ms=60_000) as le
                 found.append(lease.wait_all())
 
         with writing.reserve(tokens) as plan:
-            self.assertEqual(plan.mine, ((0, 128),))
+            self.assertEqual(plan.missing, ((0, 128),))
             asking = threading.Thread(target=ask)
             asking.start()
             for layer, (key, value) in enumerate(engine.cache(128)):

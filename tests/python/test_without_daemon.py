@@ -38,7 +38,7 @@ class AbsentDaemonTest(DaemonTest):
             self.assertIsNone(lease.gather(0, 5))
             self.assertEqual(lease.gather(0, 0)[0][0].shape[2], 0)
         with space.reserve(engine.tokens(100), deadline_ms=50) as plan:
-            self.assertEqual(plan.mine, ())
+            self.assertEqual(plan.missing, ())
             self.assertIn("no daemon", plan.error)
             key, value = engine.cache(100)[0]
             self.assertFalse(plan.write_packed(0, key=key, value=value))
@@ -133,7 +133,7 @@ class AbsentLibraryTest(DaemonTest):
             self.assertIsNotNone(lease.gather(0))
             lease.release(used_tokens=0)
         with space.reserve(engine.tokens(100)) as plan:
-            self.assertEqual(plan.mine, ())
+            self.assertEqual(plan.missing, ())
             key, value = engine.cache(100)[0]
             self.assertFalse(plan.write_packed(0, key=key, value=value))
             self.assertIn("libnone.so", plan.commit(100).error)
@@ -190,7 +190,7 @@ class DyingDaemonTest(DaemonTest):
 
     def test_a_plan_whose_daemon_died_says_so_and_nothing_else(self):
         with self.space.reserve(self.engine.tokens(150)) as plan:
-            self.assertEqual(plan.mine, ((0, 150),))
+            self.assertEqual(plan.missing, ((0, 150),))
             cache = self.engine.cache(150)
             plan.write_packed(0, key=cache[0][0], value=cache[0][1])
             self.daemon.kill()
@@ -201,7 +201,7 @@ class DyingDaemonTest(DaemonTest):
 
     def test_a_plan_whose_daemon_hangs_stops_at_the_first_commit(self):
         with self.space.reserve(self.engine.tokens(150)) as plan:
-            self.assertEqual(plan.mine, ((0, 150),))
+            self.assertEqual(plan.missing, ((0, 150),))
             cache = self.engine.cache(150)
             for layer, (key, value) in enumerate(cache):
                 self.assertTrue(plan.write_packed(layer, key=key, value=value))
@@ -216,7 +216,7 @@ class DyingDaemonTest(DaemonTest):
         self.engine.store(self.space, 100)
         self.space.close()
         lease, plan = self.space.acquire([1, 2]), self.space.reserve([1, 2])
-        self.assertEqual((lease.wait_all(), plan.mine), (0, ()))
+        self.assertEqual((lease.wait_all(), plan.missing), (0, ()))
         self.assertEqual((lease.error, plan.error), ("space: closed", "space: closed"))
 
     def test_a_new_daemon_on_the_same_memory_still_has_everything(self):

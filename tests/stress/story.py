@@ -34,9 +34,9 @@ def plan(seed: int) -> dict:
         "--drain-deadline": "30s",
     }
     if draw.random() < 0.3:
-        options["--no-direct-io"] = "true"
+        options["--direct-io"] = "off"
     if not roomy and draw.random() < 0.3:
-        options["--tighten-above"] = "80%"
+        options["--coarser-above"] = "80%"
     return {
         "seed": seed,
         "roomy": roomy,

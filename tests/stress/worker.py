@@ -159,7 +159,7 @@ class Worker:
             10, "reserve", lambda: self.spaces[layout.title].reserve(tokens, deadline_ms=5_000)
         )
         with plan:
-            for begin, end in plan.mine:
+            for begin, end in plan.missing:
                 for at, layer in enumerate(layout.layers):
                     if not isinstance(layer, prefixd.StateLayer):
                         key, value = expected.pair(layer, at, hashes[begin:end])
@@ -170,7 +170,7 @@ class Worker:
                         plan.put_state(at, after, expected.state(layer, at, hashes[after - 1]))
             if self.random.random() < 0.05:
                 return  # what is written is given up
-            for end in [*(end for _, end in plan.mine), len(tokens)]:
+            for end in [*(end for _, end in plan.missing), len(tokens)]:
                 done = self.timed(
                     10, "commit", lambda: plan.commit(end, sequence_end=end == len(tokens), deadline_ms=5_000)
                 )

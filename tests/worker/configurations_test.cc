@@ -36,8 +36,8 @@ std::vector<uint32_t> AnswerOf(std::vector<const char*> flags, size_t skipped = 
   while (prompt.size() < skipped + 200) prompt += "and it was so. And God saw that it was good; ";
   prompt = prompt.substr(skipped, 200);
   std::vector<const char*> arguments = {
-      "prefix-worker", "--model",  kShippedModel.c_str(), "--threads",    "2",   "--server",
-      "none",          "--prompt", prompt.c_str(),        "--max-tokens", "100", "--json"};
+      "prefixd-worker", "--model",  kShippedModel.c_str(), "--threads",    "2",   "--server",
+      "none",           "--prompt", prompt.c_str(),        "--max-tokens", "100", "--json"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   Options options;
   std::ostringstream out, err;

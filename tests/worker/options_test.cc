@@ -14,7 +14,7 @@ struct Parsed {
 };
 
 Parsed Parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "prefix-worker");
+  arguments.insert(arguments.begin(), "prefixd-worker");
   Parsed parsed;
   std::ostringstream out;
   std::ostringstream err;

@@ -28,7 +28,7 @@ struct Outcome {
 };
 
 Outcome RunCommand(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "prefix-worker");
+  arguments.insert(arguments.begin(), "prefixd-worker");
   Options options;
   std::ostringstream out;
   std::ostringstream err;
@@ -172,10 +172,10 @@ TEST(WorkerTest, WhatCannotRunIsSaidInOneSentence) {
   const Outcome group =
       RunShipped({"--server", "none", "--prompt", "x", "--kv-bits", "8", "--kv-group-size", "128"});
   EXPECT_EQ(group.exit_code, kExitFailed);
-  EXPECT_EQ(group.err, "prefix-worker: --kv-group-size: 128 does not divide head_dim 64\n");
+  EXPECT_EQ(group.err, "prefixd-worker: --kv-group-size: 128 does not divide head_dim 64\n");
   const Outcome absent = RunCommand({"--model", "/nonexistent", "--prompt", "x"});
   EXPECT_EQ(absent.exit_code, kExitFailed);
-  EXPECT_EQ(absent.err, "prefix-worker: model config: cannot read /nonexistent/config.json\n");
+  EXPECT_EQ(absent.err, "prefixd-worker: model config: cannot read /nonexistent/config.json\n");
   const Outcome longer =
       RunShipped({"--server", "none", "--prompt", "x", "--max-tokens", "8192", "--json"});
   EXPECT_EQ(longer.exit_code, kExitFailed);

@@ -400,15 +400,15 @@ struct ReserveOptions {
   std::span<const uint32_t> turn_ends{};    // further sequence ends, in tokens; at most 4,096
   std::chrono::milliseconds deadline{200};  // of the call to the daemon
   uint32_t write_format = 0;                // index of the format that WritePacked brings
-  // As BeginOptions::coarser_formats; TokenRun::format of mine() says what the daemon advises.
+  // As BeginOptions::coarser_formats; TokenRun::format of missing() says what the daemon advises.
   uint64_t coarser_formats = 0;
   // Mask of format indexes. A block stored in one of these formats, in write_format or in one of
   // coarser_formats is not written again.
   uint64_t readable = ~uint64_t{0};
 };
 
-// Stores what the cache lacks of a sequence, from the engine's own tensors. For each run of mine():
-// write every layer, then Commit(run.end).
+// Stores what the cache lacks of a sequence, from the engine's own tensors. For each run of
+// missing(): write every layer, then Commit(run.end).
 class Plan {
  public:
   Plan();
@@ -416,16 +416,16 @@ class Plan {
   Plan(Plan&&) noexcept;
   Plan& operator=(Plan&&) noexcept;
 
-  // If not OK, why nothing can be stored; mine() is empty then.
+  // If not OK, why nothing can be stored; missing() is empty then.
   const Status& status() const;
   // Runs of blocks that are not stored and that nobody else is writing, in position order. A run
   // takes at most half of the staging memory (without it, 32 MiB). TokenRun::format is the format
   // that WritePacked brings.
-  std::span<const TokenRun> mine() const;
+  std::span<const TokenRun> missing() const;
   // Takes packed bytes of tokens [begin, begin + count) of `layer`, stored as they are. Passes over
-  // tokens of blocks that are not mine or are already committed: a whole tensor may be given.
-  // InvalidArgument if it leaves a gap in a block, FailedPrecondition if its blocks of mine() are
-  // in several formats.
+  // tokens of blocks that are not to be written or are already committed: a whole tensor may be
+  // given. InvalidArgument if it leaves a gap in a block, FailedPrecondition if its blocks of
+  // missing() are in several formats.
   Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
   // As those of Sequence. `tokens` must lie beyond what was committed. The Commit() that reaches it
@@ -434,8 +434,8 @@ class Plan {
   Status PutState(int layer, uint32_t tokens, std::span<const std::byte> state);
   // Publishes blocks up to `tokens`, which is a block border or the sequence's end, and frees their
   // memory. With sequence_end a sequence ends there. Blocks that somebody else was writing are
-  // looked up again. An error only costs a later miss: InvalidArgument if a block that is mine is
-  // not written in every layer, FailedPrecondition if somebody else still writes one.
+  // looked up again. An error only costs a later miss: InvalidArgument if a block that is missing
+  // is not written in every layer, FailedPrecondition if somebody else still writes one.
   Result<CommitInfo> Commit(uint32_t tokens, const CommitOptions& options = {});
   // Gives up what was not committed.
   void Abandon();

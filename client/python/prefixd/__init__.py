@@ -6,7 +6,7 @@
         n = lease.wait_all()
         key, value = lease.gather(layer=0, tokens=n)
     with space.reserve(tokens) as plan:
-        for begin, end in plan.mine: ...
+        for begin, end in plan.missing: ...
 
 No call in the path of tokens raises because the daemon or the library is absent, late or dying: the
 call gives fewer tokens, and `error` says why. Calls raise `Error` only for a caller's mistake.

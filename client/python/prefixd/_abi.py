@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -296,8 +296,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "stored_runs": (c_size_t, (_HANDLE, c_uint32, POINTER(StoredRun), c_size_t), 0),
     "release": (None, (_HANDLE, _STRUCT), None),
     "reserve": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT), None),
-    "mine": (c_size_t, (_HANDLE, POINTER(Run), c_size_t), 0),
-    "mine_formats": (c_size_t, (_HANDLE, POINTER(c_uint32), c_size_t), 0),
+    "missing": (c_size_t, (_HANDLE, POINTER(Run), c_size_t), 0),
+    "missing_formats": (c_size_t, (_HANDLE, POINTER(c_uint32), c_size_t), 0),
     "write_packed": (
         c_int32,
         (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
@@ -317,8 +317,8 @@ _QUICK = (
     "last_error",
     "last_status",
     "row_bytes",
-    "mine",
-    "mine_formats",
+    "missing",
+    "missing_formats",
     "snapshots_wanted",
 )
 

@@ -29,13 +29,13 @@ class CommitInfo(NamedTuple):
 
 
 class Plan:
-    """A plan to store tokens: for each run of `mine` write every layer, then commit its end. One
+    """A plan to store tokens: for each run of `missing` write every layer, then commit its end. One
     thread at a time.
 
     A context manager: leaving it, or abandon(), gives up what was not committed.
     """
 
-    __slots__ = ("_lib", "_held", "_layers", "_format", "_tokens", "mine", "formats", "error")
+    __slots__ = ("_lib", "_held", "_layers", "_format", "_tokens", "missing", "formats", "error")
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Plan:
         self._layers = layers
         self._format = write_format
         self._tokens = tokens
-        count = lib.mine(pointer, None, 0)
+        count = lib.missing(pointer, None, 0)
         runs, formats = (_abi.Run * count)(), (ctypes.c_uint32 * count)()
-        lib.mine(pointer, runs, count)
-        lib.mine_formats(pointer, formats, count)
+        lib.missing(pointer, runs, count)
+        lib.missing_formats(pointer, formats, count)
         # Runs of blocks that the cache lacks and no other worker is writing, in position order.
-        self.mine: tuple[Run, ...] = tuple(Run(run.begin, run.end) for run in runs)
+        self.missing: tuple[Run, ...] = tuple(Run(run.begin, run.end) for run in runs)
         # For each run, the index into the layers' formats that write_packed() must bring:
         # `writable` of reserve(), or one of its `coarser` formats if the daemon advises it.
         self.formats: tuple[int, ...] = tuple(formats)
@@ -103,7 +103,7 @@ class Plan:
             )
         if any(
             min(format, last) != which and run.begin < begin + k.tokens and begin < run.end
-            for run, format in zip(self.mine, self.formats)
+            for run, format in zip(self.missing, self.formats)
         ):
             raise Error(f"write_packed: runs of several formats in {k.tokens} tokens from {begin} on")
         status = self._lib.write_packed(
@@ -122,7 +122,7 @@ class Plan:
 
     def _format_from(self, begin: int) -> int:
         """Returns the format that the first run ending behind `begin` wants."""
-        for run, format in zip(self.mine, self.formats):
+        for run, format in zip(self.missing, self.formats):
             if begin < run.end:
                 return format
         return self._format
@@ -186,5 +186,5 @@ class Plan:
     def abandon(self) -> None:
         """Gives up what was not committed. The plan then has nothing to write."""
         self._held = None
-        self.mine = self.formats = ()
+        self.missing = self.formats = ()
         self.error = self.error or "plan: abandoned"

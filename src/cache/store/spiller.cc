@@ -24,6 +24,7 @@ bool Spiller::WaitForSsd(const std::vector<index::BlockRef>& blocks, const Patie
     SpillDemand::Rounds now = seen;
     while (now.ended == seen.ended && !demand_->stopped()) {
       if (patience.over()) return false;
+      if (!runs_) Step();  // nobody else would
       now = demand_->WaitBeyond(seen, patience.next_look());
     }
     if (demand_->stopped() || context_->ssd_failing) return false;
@@ -49,6 +50,7 @@ bool Spiller::Step() {
 }
 
 void Spiller::Run() {
+  runs_ = true;
   while (!may_work_) {
     if (!may_start_.Wait()) return;
   }

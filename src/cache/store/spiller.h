@@ -40,6 +40,7 @@ class Spiller {
   SpillDemand* const demand_;
   WorkSignal may_start_;
   std::atomic<bool> may_work_{false};
+  std::atomic<bool> runs_{false};  // Run() was called
   // Of the thread that calls Step():
   std::optional<uint64_t> round_start_;  // last sequence at the round's begin
   bool failed_ = false;                  // the last segment

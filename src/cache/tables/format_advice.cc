@@ -33,8 +33,8 @@ void FormatAdvice::CountRequest(uint64_t tokens, uint64_t given_up) {
 
 uint32_t FormatAdvice::Steps(double used) {
   base::MutexLock lock(mutex_);
-  if (rules_.tighten_above > 0) {
-    const double limit = rules_.tighten_above;
+  if (rules_.coarser_above > 0) {
+    const double limit = rules_.coarser_above;
     Set(&state_.full, state_.full ? used >= limit - kFullMargin : used > limit);
   }
   return state_.full || state_.missing ? 1 : 0;

@@ -15,7 +15,7 @@ namespace prefixd::cache {
 
 struct AdviceRules {
   bool on_misses = true;
-  double tighten_above = 0;                         // of the arena, 0 to 1; 0: no such rule
+  double coarser_above = 0;                         // of the arena, 0 to 1; 0: no such rule
   uint64_t window_tokens = uint64_t{1} << 20;       // of the misses: what lies further back fades
   uint64_t judged_from_tokens = uint64_t{1} << 14;  // with fewer requested, misses say nothing
 };

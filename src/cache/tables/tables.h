@@ -16,8 +16,8 @@ struct Tables {
       : sessions(context),
         spaces(context, &worth),
         pins(context),
-        advice({.on_misses = context->options.tighten_on_misses,
-                .tighten_above = context->options.tighten_above}),
+        advice({.on_misses = context->options.coarser_on_misses,
+                .coarser_above = context->options.coarser_above}),
         history(context->shares.history_bytes) {}
 
   Worth worth;

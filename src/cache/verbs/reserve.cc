@@ -67,7 +67,7 @@ uint32_t WorthwhileSnapshots(const SpaceInfo& space, const std::vector<uint32_t>
 
 uint32_t AdvisedSteps(const Context& context, FormatAdvice& advice) {
   double used = 0;
-  if (advice.rules().tighten_above > 0) {
+  if (advice.rules().coarser_above > 0) {
     const ram::ArenaStats stats = context.arena->stats();
     used = static_cast<double>(stats.extent_bytes) /
            static_cast<double>(std::max<uint64_t>(stats.capacity_bytes, 1));

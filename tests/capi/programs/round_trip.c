@@ -58,7 +58,7 @@ static prefixd_planes planes_of(tensor* from, uint32_t begin) {
 static int store(prefixd_space* space, const uint32_t* tokens, uint32_t* stored) {
   prefixd_plan* plan = prefixd_reserve(space, tokens, kTokens, NULL);
   prefixd_run runs[16];
-  const size_t count = prefixd_mine(plan, runs, 16);
+  const size_t count = prefixd_missing(plan, runs, 16);
   prefixd_commit_info info = PREFIXD_INIT(prefixd_commit_info);
   prefixd_commit_options end = PREFIXD_INIT(prefixd_commit_options);
   end.sequence_end = 1;

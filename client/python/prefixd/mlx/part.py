@@ -147,7 +147,7 @@ class _Store:
             deadline_ms=options.deadline_ms,
         ) as plan:
             stored, error = 0, plan.error or self._put_states(plan)
-            for begin, end in plan.mine:
+            for begin, end in plan.missing:
                 if error:
                     break
                 error = self._write(plan, begin, end)

@@ -1,4 +1,4 @@
-#include "lease_board.h"
+#include "lease_events.h"
 
 #include <algorithm>
 #include <utility>
@@ -18,17 +18,17 @@ void Deliver(const v1::SessionEvent& event, LeasedPages& pages) {
 
 }  // namespace
 
-void LeaseBoard::BeginAsking() {
+void LeaseEvents::BeginAsking() {
   base::MutexLock lock(mutex_);
   ++asking_;
 }
 
-void LeaseBoard::EndAsking() {
+void LeaseEvents::EndAsking() {
   base::MutexLock lock(mutex_);
   if (--asking_ == 0) kept_.clear();
 }
 
-void LeaseBoard::Put(const std::shared_ptr<LeasedPages>& pages) {
+void LeaseEvents::Put(const std::shared_ptr<LeasedPages>& pages) {
   const uint64_t lease = pages->plan().lease.value;
   std::vector<v1::SessionEvent> missed;
   bool ended = false;
@@ -48,12 +48,12 @@ void LeaseBoard::Put(const std::shared_ptr<LeasedPages>& pages) {
   if (ended) pages->Cancel();
 }
 
-void LeaseBoard::Begin(const Session& session) {
+void LeaseEvents::Begin(const Session& session) {
   base::MutexLock lock(mutex_);
   session_ = session;
 }
 
-void LeaseBoard::Tell(const Session& session, const v1::SessionEvent& event) {
+void LeaseEvents::Tell(const Session& session, const v1::SessionEvent& event) {
   std::shared_ptr<LeasedPages> pages;
   {
     base::MutexLock lock(mutex_);
@@ -66,7 +66,7 @@ void LeaseBoard::Tell(const Session& session, const v1::SessionEvent& event) {
   if (pages) Deliver(event, *pages);
 }
 
-void LeaseBoard::End(const Session& session) {
+void LeaseEvents::End(const Session& session) {
   std::map<uint64_t, std::weak_ptr<LeasedPages>> listeners;
   {
     base::MutexLock lock(mutex_);

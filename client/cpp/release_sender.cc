@@ -1,4 +1,4 @@
-#include "farewells.h"
+#include "release_sender.h"
 
 #include <algorithm>
 #include <iterator>
@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kSendDeadline{1};
 
 }  // namespace
 
-Farewells::Waiting& Farewells::ListOf(const Session& session) {
+ReleaseSender::Waiting& ReleaseSender::ListOf(const Session& session) {
   if (waiting_.session != session)
     waiting_ = {.session = session, .releases = {}, .again = {}, .abandoned = {}};
   if (waiting_.empty()) due_ = steady_clock::now() + kPatience;
@@ -29,28 +29,28 @@ Farewells::Waiting& Farewells::ListOf(const Session& session) {
   return waiting_;
 }
 
-void Farewells::Release(const Session& session, v1::Released released) {
+void ReleaseSender::Release(const Session& session, v1::Released released) {
   if (connection_->session() != session) return;
   base::MutexLock lock(mutex_);
   ListOf(session).releases.push_back(std::move(released));
   changed_.NotifyAll();
 }
 
-void Farewells::ReleaseAgain(const Session& session, v1::Released released) {
+void ReleaseSender::ReleaseAgain(const Session& session, v1::Released released) {
   if (connection_->session() != session) return;
   base::MutexLock lock(mutex_);
   ListOf(session).again.push_back(std::move(released));
   changed_.NotifyAll();
 }
 
-void Farewells::Abandon(const Session& session, block::ReservationId reservation) {
+void ReleaseSender::Abandon(const Session& session, block::ReservationId reservation) {
   if (connection_->session() != session) return;
   base::MutexLock lock(mutex_);
   ListOf(session).abandoned.push_back(reservation);
   changed_.NotifyAll();
 }
 
-std::vector<v1::Released> Farewells::Take(const Session& session, size_t most) {
+std::vector<v1::Released> ReleaseSender::Take(const Session& session, size_t most) {
   base::MutexLock lock(mutex_);
   if (waiting_.session != session) return {};
   std::vector<v1::Released>& releases = waiting_.releases;
@@ -61,7 +61,7 @@ std::vector<v1::Released> Farewells::Take(const Session& session, size_t most) {
   return taken;
 }
 
-void Farewells::Run() {
+void ReleaseSender::Run() {
   base::MutexLock lock(mutex_);
   while (!stopped_) {
     if (waiting_.empty()) {
@@ -81,7 +81,7 @@ void Farewells::Run() {
   }
 }
 
-void Farewells::Send(const Waiting& waiting) {
+void ReleaseSender::Send(const Waiting& waiting) {
   const Session& session = waiting.session;
   const auto release = [&](std::span<const v1::Released> releases) {
     v1::ReleaseRequest request;
@@ -102,7 +102,7 @@ void Farewells::Send(const Waiting& waiting) {
   }
 }
 
-bool Farewells::Drain(base::Deadline deadline) {
+bool ReleaseSender::Drain(base::Deadline deadline) {
   base::MutexLock lock(mutex_);
   draining_ = true;
   changed_.NotifyAll();
@@ -113,7 +113,7 @@ bool Farewells::Drain(base::Deadline deadline) {
   return waiting_.empty() && !sending_;
 }
 
-void Farewells::Stop() {
+void ReleaseSender::Stop() {
   std::thread thread;
   {
     base::MutexLock lock(mutex_);

@@ -14,18 +14,18 @@
 
 namespace prefixd::client {
 
-class LeaseBoard {
+class LeaseEvents {
  public:
   // Events are kept while an Asking lives. Put it around the call and the use of its reply.
   class Asking {
    public:
-    explicit Asking(LeaseBoard* board) : board_(board) { board_->BeginAsking(); }
+    explicit Asking(LeaseEvents* board) : board_(board) { board_->BeginAsking(); }
     ~Asking() { board_->EndAsking(); }
     Asking(const Asking&) = delete;
     Asking& operator=(const Asking&) = delete;
 
    private:
-    LeaseBoard* const board_;
+    LeaseEvents* const board_;
   };
 
   // Delivers to `pages` the events of its lease from now on, and those since the call began. A

@@ -14,10 +14,11 @@
 
 namespace prefixd::client {
 
-class Farewells {
+class ReleaseSender {
  public:
-  explicit Farewells(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
-  ~Farewells() { Stop(); }
+  explicit ReleaseSender(std::shared_ptr<Connection> connection)
+      : connection_(std::move(connection)) {}
+  ~ReleaseSender() { Stop(); }
 
   void Release(const Session& session, v1::Released released) PREFIXD_EXCLUDES(mutex_);
   void Abandon(const Session& session, block::ReservationId reservation) PREFIXD_EXCLUDES(mutex_);

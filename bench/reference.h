@@ -1,3 +1,0 @@
-// The loops' older name.
-#pragma once
-#include "bench/reference_loops.h"
