@@ -70,7 +70,8 @@ bool PrefixIndex::Impl::PickChain(Node* node, bool refused_too, uint64_t max_byt
     // At the next start a hole without a record would cut off its descendants.
     const bool unrecorded =
         !node->record_written && !node->spilling && (refused_too || !node->refused);
-    if (WantsSpill(*node) || unrecorded) chain.push_back(node);
+    const bool refused = refused_too && node->refused && !node->spilling;
+    if (WantsSpill(*node) || unrecorded || refused) chain.push_back(node);
   }
   for (auto it = chain.rbegin(); it != chain.rend(); ++it) {
     if (!picked.empty() && bytes + DirtyBytes(**it) > max_bytes) return false;

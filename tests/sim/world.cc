@@ -213,8 +213,7 @@ void World::Administer() {
     default:
       if (!setup_.shared || setup_.calm) return;
       Tell("other budgets");
-      verbs::SetBudgets(parts_->room, parts_->segments, setup_.ram_bytes + (Dice(3) << 20),
-                        setup_.ssd_bytes)
+      verbs::SetBudgets(parts_->room, parts_->segments, setup_.ram_bytes - (Dice(16) << 20), 0)
           .IgnoreError();
   }
 }

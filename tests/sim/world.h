@@ -21,7 +21,7 @@
 namespace prefixd::testing {
 
 struct Setup {
-  uint64_t ram_bytes = uint64_t{32} << 20;
+  uint64_t ram_bytes = uint64_t{48} << 20;
   uint64_t ssd_bytes = uint64_t{64} << 20;
   uint32_t layers = 24;  // of a token: about 10 KiB, so that RAM and SSD fill
   bool shared = true;    // the arena
