@@ -58,6 +58,7 @@ bool Dropper::WaitBeyond(uint64_t seen) {
 }
 
 bool Dropper::Step() {
+  base::MutexLock one(step_mutex_);
   ssd::SegmentInfo oldest;
   {
     base::MutexLock lock(mutex_);

@@ -25,8 +25,8 @@ class Dropper {
   bool WaitBeyond(uint64_t seen) PREFIXD_EXCLUDES(mutex_);
   uint64_t failed() const { return failed_; }  // drops whose files the disk did not remove
 
-  // Drops the first segment, if there is one. Only one thread may call it.
-  bool Step() PREFIXD_EXCLUDES(mutex_);
+  // Drops the first segment, if there is one. Callers take turns.
+  bool Step() PREFIXD_EXCLUDES(step_mutex_) PREFIXD_EXCLUDES(mutex_);
   void Run() PREFIXD_EXCLUDES(mutex_);  // until Stop
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
@@ -34,6 +34,7 @@ class Dropper {
   Context* const context_;
   std::atomic<uint64_t> failed_{0};
   std::atomic<bool> runs_{false};  // Run() was called
+  base::Mutex step_mutex_;         // held during a step, or two would drop one segment
   mutable base::Mutex mutex_;
   base::CondVar wake_, done_;
   std::deque<ssd::SegmentInfo> going_ PREFIXD_GUARDED_BY(mutex_);  // the first one's files now

@@ -39,6 +39,7 @@ void Spiller::LetWork() {
 }
 
 bool Spiller::Step() {
+  base::MutexLock one(step_mutex_);
   if (!round_start_.has_value()) round_start_ = context_->store->last_sequence();
   const absl::StatusOr<uint64_t> bytes = segments_->SpillOnce(*round_start_);
   const bool wrote = bytes.ok() && *bytes > 0;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cache/context.h"
 #include "cache/patience.h"
 #include "cache/room/spill_demand.h"
@@ -25,8 +26,8 @@ class Spiller {
 
   // The index is whole and the store is open: spilling may begin.
   void LetWork();
-  // Writes one segment of the present round. False: the round is over.
-  bool Step();
+  // Writes one segment of the present round. False: the round is over. Callers take turns.
+  bool Step() PREFIXD_EXCLUDES(step_mutex_);
   void Run();  // until Stop
   void Stop();
 
@@ -40,10 +41,11 @@ class Spiller {
   SpillDemand* const demand_;
   WorkSignal may_start_;
   std::atomic<bool> may_work_{false};
-  std::atomic<bool> runs_{false};  // Run() was called
-  // Of the thread that calls Step():
-  std::optional<uint64_t> round_start_;  // last sequence at the round's begin
-  bool failed_ = false;                  // the last segment
+  std::atomic<bool> runs_{false};    // Run() was called
+  std::atomic<bool> failed_{false};  // the last segment could not be written
+  base::Mutex step_mutex_;           // held during a step
+  std::optional<uint64_t> round_start_
+      PREFIXD_GUARDED_BY(step_mutex_);  // the store's last sequence
 };
 
 }  // namespace prefixd::cache
