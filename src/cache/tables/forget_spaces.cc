@@ -64,25 +64,23 @@ void Spaces::ForgetEmpty(size_t looks) {
       auto next = by_id_.upper_bound(forget_cursor_);
       if (next == by_id_.end()) next = by_id_.begin();
       forget_cursor_ = next->first;
-      if (next->second.use_count() > 2) continue;  // somebody has it beside both tables
+      if (next->second.use_count() > 1) continue;  // somebody has it beside the table
       space = next->second;
     }
     if (context_->index->IsEmpty(space->handle)) Forget(std::move(space));
   }
 }
 
-// Whoever has no pointer to it can get one from the tables only, and whoever adds a block has one.
+// Whoever has no pointer to it can get one from the table only, and whoever adds a block has one.
 bool Spaces::Forget(SpacePtr space) {
   {
     base::MutexLock lock(mutex_);
-    if (space.use_count() > 3) return false;  // both tables and this one
+    if (space.use_count() > 2) return false;  // somebody has it beside the table and this call
     by_id_.erase(space->id);
-    by_handle_.erase(space->handle);
   }
   if (!context_->index->ForgetSpace(space->handle)) {  // it has limits, or was used meanwhile
     base::MutexLock lock(mutex_);
     by_id_[space->id] = space;
-    by_handle_[space->handle] = space;
     return false;
   }
   if (space->ordinal != ram::Arena::kNoSpace) context_->arena->RemoveSpace(space->ordinal);

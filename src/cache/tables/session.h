@@ -27,8 +27,8 @@
 
 namespace prefixd::cache {
 
-// A space as it was opened; only `saved` ever changes. It is known while the two tables of Spaces
-// have it. Whoever else has a pointer keeps it from being forgotten.
+// A space as it was opened; only `saved` ever changes. It is known while the table of Spaces has
+// it. Whoever else has a pointer keeps it from being forgotten.
 struct SpaceInfo {
   block::SpaceHandle handle;
   block::SpaceId id{};

@@ -85,7 +85,6 @@ SpacePtr Spaces::Add(const block::SpaceIdentity& identity, bool* created) {
   *created = true;
   base::MutexLock lock(mutex_);
   by_id_[id] = space;
-  by_handle_[space->handle] = space;
   return space;
 }
 

@@ -50,7 +50,8 @@ class Spaces {
   absl::Status CheckServable(const block::SpaceIdentity& identity) const;
   SpacePtr Add(const block::SpaceIdentity& identity, bool* created) PREFIXD_EXCLUDES(adding_mutex_)
       PREFIXD_EXCLUDES(mutex_);
-  // Of the spaces that were opened last, and some more, the one with the fewest fields that differ.
+  // Finds, among the spaces that were opened last and some more, the one with the fewest fields
+  // that differ.
   void FindNearest(const SpaceInfo& space, OpenedSpace* opened) const PREFIXD_EXCLUDES(mutex_);
   // Makes room for what one more space costs: closes those that the session used longest ago, if it
   // has more open than it leaves to others, and forgets empty ones. ResourceExhausted: there is
@@ -67,7 +68,6 @@ class Spaces {
 
   base::Mutex adding_mutex_;  // held while a space is added or forgotten; taken before mutex_
   mutable base::Mutex mutex_;
-  absl::flat_hash_map<block::SpaceHandle, SpacePtr> by_handle_ PREFIXD_GUARDED_BY(mutex_);
   std::map<block::SpaceId, SpacePtr> by_id_ PREFIXD_GUARDED_BY(mutex_);
   std::deque<std::weak_ptr<const SpaceInfo>> recent_ PREFIXD_GUARDED_BY(mutex_);  // newest first
   std::vector<block::SpaceId> forgotten_ PREFIXD_GUARDED_BY(mutex_);  // their identity is on SSD
