@@ -171,7 +171,7 @@ void World::Read(SimWorker& worker, SimWorker::Held& held) {
 void World::ReadInPlace(SimWorker& worker, SimWorker::Held& held) {
   for (const block::LeasedPage& page : held.answer.pages) {
     if (!page.in_ram || page.offset == block::kNoOffset) continue;
-    // Of a page that is cut to the lease, what is behind belongs to another sequence.
+    // The end of a page that is cut to the lease belongs to another sequence.
     if (page.tokens < page.page_tokens || page.first_token + page.tokens > held.usable) continue;
     const block::LayerGroup& group = identities_[held.space].groups[page.group];
     const uint64_t bytes = block::LayoutOfPage(group, page.rung, page.tokens).page_bytes;

@@ -96,8 +96,8 @@ class Loader {
     bool in_place = false;
     uint64_t queued_us = 0;
   };
-  // Those of one request, group by group. Requests take turns, so that a large one does not make
-  // the others wait.
+  // A batch has the promotions of one request, group by group. Requests take turns, so that a large
+  // one does not make the others wait.
   struct Batch {
     std::vector<Promotion> promotions;
     size_t next = 0;

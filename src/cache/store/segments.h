@@ -4,7 +4,6 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -70,9 +69,8 @@ class Segments {
   bool urgent_waits() const { return urgent_waits_; }
   // The store was opened, with so much of its budget unused: that may be written at once.
   void StartBudget() PREFIXD_REQUIRES(mutex);
-  uint64_t may_write_bytes() const {
-    return may_write_bytes_;
-  }  // of the write budget, as last seen
+  // What the write budget allowed when it was asked last.
+  uint64_t may_write_bytes() const { return may_write_bytes_; }
 
   // --- age_out.cc ---
   // Takes the segment out of the index now; its files go later.
@@ -88,8 +86,8 @@ class Segments {
   absl::Status CheckBudget(uint64_t ssd_bytes) const;
   absl::Status Resize(uint64_t ssd_bytes) PREFIXD_EXCLUDES(mutex);
 
-  base::Mutex
-      mutex;  // one segment is written at a time; also held while the index is loaded or cleared
+  // One segment is written at a time. Also held while the index is loaded or cleared.
+  base::Mutex mutex;
   AgeOutPolicy policy PREFIXD_GUARDED_BY(mutex);
 
  private:
