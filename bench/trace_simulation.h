@@ -29,6 +29,10 @@ struct TraceResult {
 // Leaf-first LRU of `capacity` blocks.
 TraceResult SimulateLeafLru(const Trace& trace, uint64_t capacity);
 
+// The daemon's policy: the same, but while the blocks that were read since they were inserted are
+// at most a quarter of the capacity, the others go first.
+TraceResult SimulateSparingLru(const Trace& trace, uint64_t capacity);
+
 // What goes to the SSD when RAM gives up a block that is not there yet, within a budget of writes
 // that fills evenly and keeps up to a window's worth. While much of it is left: everything. Then
 // only what is shallow, was touched twice, or was here before (it was a ghost when it was stored
@@ -42,7 +46,7 @@ struct SsdAdmission {
   uint64_t ghosts = 65536;         // of the blocks that were given up most recently
 };
 
-// RAM of `ram` blocks, leaf-first LRU, over an SSD of `ssd` blocks: a log whose oldest block goes
+// RAM of `ram` blocks, the daemon's policy, over an SSD of `ssd` blocks: a log whose oldest block goes
 // first. What is found on the SSD comes back to RAM, and stays there.
 TraceResult SimulateTiers(const Trace& trace, uint64_t ram, uint64_t ssd,
                           const SsdAdmission& admission);

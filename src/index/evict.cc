@@ -45,8 +45,12 @@ std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty, GiveUp what) {
   if (auto evicted = impl_->EvictWindows()) return evicted;
   Node* const node = impl_->eviction->Next(may_drop_dirty);
   if (node == nullptr) return std::nullopt;
-  if (what == GiveUp::kInOrder && impl_->eviction->Next(true)->stamp < node->stamp) {
-    return std::nullopt;
+  if (what != GiveUp::kWhatMayGo) {
+    const Node* const first = impl_->eviction->Next(true);
+    const bool later = first != node && (what == GiveUp::kInOrder ||
+                                         (impl_->eviction->Spares(*node) &&
+                                          !impl_->eviction->Spares(*first)));
+    if (later) return std::nullopt;
   }
   const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0});
   impl_->Settle(node);

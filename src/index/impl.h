@@ -219,6 +219,8 @@ struct PrefixIndex::Impl {
   // returns false if this was the last holder and the page is gone, so that its slot may go too.
   static void TakePage(Lease& lease, Node& node, Page& page, int64_t now, LeasedSums& sums);
   bool DropPage(const HeldPage& held, LeasedSums& sums) PREFIXD_REQUIRES(mutex);
+  // Counts a request that reads the block, which somebody holds now.
+  void Touch(Node& node, LeasedSums& sums) PREFIXD_REQUIRES(mutex);
   void AddSums(const LeasedSums& sums) PREFIXD_REQUIRES(mutex);
   block::LeaseId AddLease(Lease lease) PREFIXD_REQUIRES(mutex);
   // Drops the pages of `lease` in blocks that begin at `tokens` or later.
@@ -358,7 +360,8 @@ struct PrefixIndex::Impl {
   uint64_t next_serial PREFIXD_GUARDED_BY(mutex) = 0;     // starts at a random number; 0: not yet
   uint64_t children_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // sum of Children::MemoryBytes
   Totals totals PREFIXD_GUARDED_BY(mutex);                // of all nodes
-  const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) = MakeLeafLru();
+  const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) =
+      MakeSparingLru(totals);
   LooseOrder windows PREFIXD_GUARDED_BY(mutex), snapshots PREFIXD_GUARDED_BY(mutex);
   Order spill_order PREFIXD_GUARDED_BY(mutex);       // want a spill; no descendant wants one
   Order unverified_order PREFIXD_GUARDED_BY(mutex);  // blocks with kUnverified pages

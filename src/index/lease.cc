@@ -36,7 +36,20 @@ void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
     of->kept_bytes += sums.kept_bytes;
     of->clean_bytes += sums.clean_bytes;
     of->memory_bytes += sums.memory_bytes;
+    of->read_again_extents += sums.read_again_extents;
   }
+}
+
+void PrefixIndex::Impl::Touch(Node& node, LeasedSums& sums) {
+  if (node.touches == kManyTouches) return;
+  if (!node.read_again()) {
+    eviction->Put(node, EvictPlace::kNone);
+    sums.space = node.space();
+    for (const Page& page : node.pages()) {
+      if (node.in_tree && Present(page)) sums.read_again_extents += page.extent().bytes;
+    }
+  }
+  ++node.touches;
 }
 
 void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t now,
@@ -101,7 +114,7 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
       taken = true;
     }
     if (!taken || !lease.reads) continue;
-    if (path.blocks[i]->touches < kManyTouches) ++path.blocks[i]->touches;
+    Touch(*path.blocks[i], sums);
     if (path.blocks[i]->refused) Admit(*path.blocks[i]);
   }
   AddSums(sums);

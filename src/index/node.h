@@ -155,6 +155,8 @@ struct Node {
   block::SequenceView view() const { return {tokens(), content()}; }
   uint32_t size() const { return size_; }
   bool is_root() const { return size_ == 0; }
+  // Whether a request took hold of it since it was stored, as far as the index saw.
+  bool read_again() const { return touches > 0; }
   // Called once. Makes room for `page_slots` pages. Requires: at most 128 tokens, all within
   // kMaxSequenceTokens.
   void SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t serial,

@@ -303,6 +303,7 @@ struct IndexCounts {
   uint64_t dirty_bytes = 0;   // extents of pages that are not on SSD
   // Extents of pages that are on SSD too, or that the SSD refused, and that nobody holds or pinned.
   uint64_t clean_bytes = 0;
+  uint64_t spared_bytes = 0;  // extents of blocks that were read again, at most their share
   uint64_t memory_bytes = 0;  // of the index itself, estimated
   uint64_t spaces = 0;
   uint64_t ends = 0, ram_payload_bytes = 0;  // of all spaces
@@ -480,13 +481,15 @@ class PrefixIndex {
   absl::Status CloseReservation(block::ReservationId reservation);
 
   // --- giving up ---
-  // Gives up sliding pages that no end can need, or else the RAM pages of one block
-  // (index/eviction_order.h): the coldest that has no descendant in RAM and whose pages nobody
-  // holds. Spaces at or below their floor are spared; spaces above their ceiling go first. Clean
-  // pages become kSsd. Dirty pages are dropped only if `may_drop_dirty`; otherwise their blocks are
-  // passed over. Returns nullopt if there is nothing to give up; kInOrder: also if a dirty block
-  // that must stay was used before the victim.
-  enum class GiveUp { kWhatMayGo, kInOrder };
+  // Gives up sliding pages that no end can need, or else the RAM pages of one block that has no
+  // descendant in RAM and whose pages nobody holds. The coldest goes; blocks that were read again
+  // since they were stored are spared while they take at most a quarter of RAM
+  // (index/eviction_order.h). Spaces at or below their floor are spared; spaces above their ceiling
+  // go first. Clean pages become kSsd. Dirty pages are dropped only if `may_drop_dirty`; otherwise
+  // their blocks are passed over. Returns nullopt if there is nothing to give up; also if a dirty
+  // block that must stay would go before the victim: kInOrder whichever it is, kUnspared if the
+  // victim is a spared one and the dirty block is not.
+  enum class GiveUp { kWhatMayGo, kUnspared, kInOrder };
   std::optional<Evicted> EvictOne(bool may_drop_dirty, GiveUp what = GiveUp::kWhatMayGo);
   // Gives up the coldest blocks of one space, whatever its floor, until its extents are at most
   // `ram_bytes` or nothing is left to give up.
@@ -514,8 +517,8 @@ class PrefixIndex {
   // once.
   std::vector<block::Extent> TakeFreed();
   // Drops blocks without RAM pages, coldest first, until memory_bytes is at most `target_bytes` or
-  // nothing is left to drop. kInOrder: drops none that was used after the coldest block in RAM that
-  // may go.
+  // nothing is left to drop. kInOrder: drops none that was used after the block in RAM that goes
+  // next.
   void TrimMemory(uint64_t target_bytes, GiveUp what = GiveUp::kWhatMayGo);
 
   // --- SSD ---

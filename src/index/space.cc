@@ -23,6 +23,7 @@ void Apply(Totals& a, const Totals& b, Op op) {
   a.kept_bytes = op(a.kept_bytes, b.kept_bytes);
   a.memory_bytes = op(a.memory_bytes, b.memory_bytes);
   a.snapshot_extents = op(a.snapshot_extents, b.snapshot_extents);
+  a.read_again_extents = op(a.read_again_extents, b.read_again_extents);
 }
 
 // Returns whether the page's extent is free to use as soon as nobody holds the page.
@@ -70,6 +71,7 @@ Totals TotalsOf(const Node& node) {
     if (page.holders() > 0 || pinned) totals.kept_bytes += BytesOf(node, page);
   }
   totals.memory_bytes = node.MemoryBytes();
+  if (node.read_again()) totals.read_again_extents = totals.ram_extents;
   if (!node.in_tree) return totals;
   totals.blocks = any ? 1 : 0;
   totals.holes = any ? 0 : 1;

@@ -26,7 +26,8 @@ struct Totals {
   // Of every node, each page once. kept_bytes: leased or pinned.
   uint64_t leased_bytes = 0, pinned_bytes = 0, kept_bytes = 0;
   uint64_t memory_bytes = 0;
-  uint64_t snapshot_extents = 0;  // part of ram_extents
+  // Parts of ram_extents: of snapshots, and of blocks that were read again since they were stored.
+  uint64_t snapshot_extents = 0, read_again_extents = 0;
 
   bool operator==(const Totals&) const = default;
   Totals& operator+=(const Totals& other);
@@ -36,7 +37,9 @@ Totals TotalsOf(const Node& node);
 // Changes of one space's totals by a call that takes hold of pages or lets them go.
 struct LeasedSums {
   Space* space = nullptr;
-  uint64_t leased_bytes = 0, kept_bytes = 0, clean_bytes = 0, memory_bytes = 0;  // modulo 2^64
+  // Modulo 2^64.
+  uint64_t leased_bytes = 0, kept_bytes = 0, clean_bytes = 0, memory_bytes = 0;
+  uint64_t read_again_extents = 0;
   void Add(const Node& node, const Page& page);     // the page's first holder came
   void Remove(const Node& node, const Page& page);  // the page's last holder went
 };

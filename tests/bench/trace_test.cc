@@ -89,6 +89,27 @@ TEST(TraceSimulation, LeavesGoFirstAndTheLeastRecentlyUsedOfThem) {
   EXPECT_EQ(SimulateLeafLru(TraceOf({{0, 1, 2, 3}, {0, 1, 2, 3}}, 4), 3).ram_hits, 3u);
 }
 
+TEST(TraceSimulation, AQuarterOfTheBlocksIsSparedOnceItWasRead) {
+  const Trace trace = TraceOf({{0}, {0}, {1}, {2}, {3}, {4}, {0}}, 5);
+  EXPECT_EQ(SimulateLeafLru(trace, 4).ram_hits, 1u);
+  EXPECT_EQ(SimulateSparingLru(trace, 4).ram_hits, 2u);
+  EXPECT_EQ(SimulateSparingLru(trace, 3).ram_hits, 1u) << "one of three is more than a quarter";
+}
+
+TEST(TraceSimulation, SparingWhatWasReadCostsNoHitsOnRealTraces) {
+  for (const char* const name : {"mooncake_conversation", "claude_code_a"}) {
+    const auto trace = ReadTrace(Shipped(name));
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    for (const double percent : {0.5, 1.0, 2.0, 5.0, 10.0, 20.0}) {
+      const auto capacity =
+          static_cast<uint64_t>(static_cast<double>(trace->unique) * percent / 100);
+      EXPECT_GE(SimulateSparingLru(*trace, capacity).hit_percent() + 0.05,
+                SimulateLeafLru(*trace, capacity).hit_percent())
+          << name << " " << percent;
+    }
+  }
+}
+
 // Measured with another simulator, checked against exhaustive search on small cases.
 TEST(TraceSimulation, RealTracesGiveThePublishedTable) {
   struct Case {
@@ -136,7 +157,7 @@ TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
 }
 
 // What the policy reaches on paper is what the cache reaches.
-TEST(TraceReplay, TheCacheHitsWhatLeafFirstLruOfAsManyBlocksHits) {
+TEST(TraceReplay, TheCacheHitsWhatItsPolicyOfAsManyBlocksHits) {
   const auto trace = ReadTrace(Shipped("claude_code_a.head200"));
   ASSERT_TRUE(trace.ok()) << trace.status();
   const RamFit fit = FitRam({}, trace->unique / 2, 1, false);
@@ -145,7 +166,10 @@ TEST(TraceReplay, TheCacheHitsWhatLeafFirstLruOfAsManyBlocksHits) {
   const auto run = PlayTrace(*trace, fit.shape, **player);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->result.requested, trace->references.size());
-  EXPECT_EQ(run->result.ram_hits, SimulateLeafLru(*trace, fit.blocks).ram_hits);
+  // The daemon shares out what is stored, and takes room for a request's blocks before it stores
+  // them; on paper each block is stored at once.
+  const double paper = static_cast<double>(SimulateSparingLru(*trace, fit.blocks).ram_hits);
+  EXPECT_NEAR(static_cast<double>(run->result.ram_hits), paper, paper / 1000);
   EXPECT_EQ(run->result.ssd_hits, 0u);
 }
 

@@ -26,6 +26,7 @@ class PinTest : public CacheTest {
   void Churn(uint64_t seed = 1000) {
     for (uint64_t i = 0; i < 16; ++i) {
       ASSERT_TRUE(Store(identity_, space_, RandomTokens(seed + i, 256)).ok());
+      ReadBack(identity_, space_, RandomTokens(seed + i, 256));  // or what was read is spared
     }
   }
   const block::SpaceIdentity identity_ = Qwen3Identity();

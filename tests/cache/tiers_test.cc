@@ -126,6 +126,27 @@ TEST_F(TiersTest, WithoutAnSsdTierTheColdestLeavesAreGivenUpFirst) {
   EXPECT_GT(Counter("pages.dropped"), 0u);
 }
 
+// Between two readings the others store more than RAM and SSD hold together.
+TEST_F(TiersTest, T4WhatIsReadAgainOutlivesAFloodThatFillsBothTiers) {
+  for (const bool ssd : {false, true}) {
+    cache::Options options = RamOnly(uint64_t{32} << 20);
+    options.ssd_budget_bytes = ssd ? uint64_t{64} << 20 : 0;
+    options.segment_bytes = uint64_t{1} << 20;
+    Open(options);
+    const auto identity = SmallIdentity(64, 16);
+    const auto space = OpenSpace(identity);
+    const Tokens ours = RandomTokens(1, 640);
+    ASSERT_TRUE(Store(identity, space, ours).ok());
+    EXPECT_EQ(ReadBack(identity, space, ours), 640u);
+    for (uint64_t round = 1, i = 0; round <= 3; ++round) {
+      while (Counter("bytes.received") < round * (uint64_t{120} << 20)) {
+        ASSERT_TRUE(Store(identity, space, RandomTokens(100 + i++, 640)).ok());
+      }
+      EXPECT_EQ(ReadBack(identity, space, ours), 640u) << round << (ssd ? " with SSD" : "");
+    }
+  }
+}
+
 TEST_F(TiersTest, PagesOfVeryDifferentSizesShareTheArenaWithoutStarving) {
   Open(WithSsd(uint64_t{32} << 20));
   const auto small = SmallIdentity(16, 2);

@@ -42,6 +42,35 @@ TEST_F(IndexTest, LeavesGoFirstAndTheLeastRecentlyUsedPathFirst) {
   EXPECT_EQ(Match(old_path).restorable_tokens, 16u);
 }
 
+TEST_F(IndexTest, T4BlocksThatWereReadAgainOutliveAFloodOfNewOnes) {
+  const Tokens used = Count(1, 16);
+  Store(used);
+  ASSERT_TRUE(index_.Release(Acquire(used).lease).ok());
+  for (uint32_t i = 0; i < 3; ++i) Store(Count(1000 * (i + 1), 16));  // a quarter is `used`
+  for (uint32_t i = 3; i < 50; ++i) {
+    Store(Count(1000 * (i + 1), 16));
+    index_.EvictOne(true);
+    ASSERT_EQ(Match(used).restorable_tokens, 16u) << i;
+  }
+  EXPECT_EQ(Match(Count(1000 * 47, 16)).restorable_tokens, 0u);
+  EXPECT_EQ(Match(Count(1000 * 48, 16)).restorable_tokens, 16u) << "the flood goes by age";
+}
+
+TEST_F(IndexTest, T4BlocksThatWereReadAgainKeepAQuarterOfRamAndNotMore) {
+  const auto read_again = [](uint32_t i) { return Count(1000 * (i + 1), 16); };
+  for (uint32_t i = 0; i < 6; ++i) {
+    Store(read_again(i));
+    ASSERT_TRUE(index_.Release(Acquire(read_again(i)).lease).ok());
+  }
+  for (uint32_t i = 0; i < 10; ++i) Store(Count(100'000 + 100 * i, 16));
+  for (int i = 0; i < 3; ++i) index_.EvictOne(true);  // six of 16, five of 15, four of 14
+  EXPECT_EQ(Match(read_again(2)).restorable_tokens, 0u);
+  EXPECT_EQ(Match(read_again(3)).restorable_tokens, 16u);
+  index_.EvictOne(true);  // three of 13 are not a quarter
+  EXPECT_EQ(Match(read_again(3)).restorable_tokens, 16u);
+  EXPECT_EQ(Match(Count(100'000, 16)).restorable_tokens, 0u);
+}
+
 TEST_F(IndexTest, MatchDoesNotTouch) {
   Store(Count(1, 16));
   Store(Count(100, 16));

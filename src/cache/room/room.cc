@@ -13,16 +13,16 @@ constexpr int kEvictedAtOnce = 256;  // blocks: making room in the index costs a
 
 // Gives up the coldest block; after two slabs' worth of extents in vain, a whole slab of another
 // extent size.
-bool Room::EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes) {
+bool Room::EvictSomething(uint64_t extent_bytes, GiveUp what, uint64_t* evicted_bytes) {
   if (*evicted_bytes >= 2 * context_->arena->stats().slab_bytes) {
     *evicted_bytes = 0;
     const std::optional<ram::SlabRange> slab = context_->arena->CheapestSlabToEmpty(extent_bytes);
     if (slab.has_value() && EmptySlab(*slab, 0)) return true;
   }
-  return EvictColdest(evicted_bytes);
+  return EvictColdest(evicted_bytes, what);
 }
 
-bool Room::EvictColdest(uint64_t* evicted_bytes, index::PrefixIndex::GiveUp what) {
+bool Room::EvictColdest(uint64_t* evicted_bytes, GiveUp what) {
   tables_->pins.Expire();
   const std::optional<index::Evicted> evicted =
       context_->index->EvictOne(context_->MayDropDirty(), what);
@@ -68,6 +68,8 @@ absl::StatusOr<block::Extent> Room::Take(uint64_t page_bytes, uint64_t full_page
   bool moved = false;
   bool in_vain = false;
   int vain_rounds = 0;
+  // What was read again stays while the spiller can make room of what was not.
+  GiveUp what = GiveUp::kUnspared;
   while (true) {
     absl::StatusOr<block::Extent> extent = arena.Allocate(page_bytes, full_page_bytes);
     if (!extent.ok() && in_vain) {
@@ -79,16 +81,18 @@ absl::StatusOr<block::Extent> Room::Take(uint64_t page_bytes, uint64_t full_page
       return extent;
     }
     if (!std::exchange(moved, true) && MakeSlabByMoving(extent_bytes)) continue;
-    if (EvictSomething(extent_bytes, &evicted_bytes)) continue;
+    if (EvictSomething(extent_bytes, what, &evicted_bytes)) continue;
     // Every page is held or being written: those who wait for each other's slabs share them.
     if (!std::exchange(in_vain, true)) continue;
     if (vain_rounds >= kVainRounds) {
       vain_rounds = 0;
+      what = GiveUp::kWhatMayGo;
       context_->index->AdmitAll();
       spill_->Insist();
       context_->counters.Add("admission.overdrawn");
     }
     if (!WaitForMore(patience, cancelled, &vain_rounds)) {
+      if (std::exchange(what, GiveUp::kWhatMayGo) == GiveUp::kUnspared) continue;
       context_->counters.Add("refused.ram_full");
       return extent.status();
     }
@@ -107,9 +111,7 @@ void Room::MakeIndexRoom(const Patience& patience, const std::atomic<bool>* canc
   context_->counters.Add("index.trimmed");
   for (int vain_rounds = 0;;) {
     // Order counts no more after rounds of the spiller in vain.
-    const index::PrefixIndex::GiveUp what = vain_rounds < kVainRounds
-                                                ? index::PrefixIndex::GiveUp::kInOrder
-                                                : index::PrefixIndex::GiveUp::kWhatMayGo;
+    const GiveUp what = vain_rounds < kVainRounds ? GiveUp::kInOrder : GiveUp::kWhatMayGo;
     index.TrimMemory(target, what);
     if (taken() <= target) return;
     uint64_t evicted_bytes = 0;
@@ -118,7 +120,7 @@ void Room::MakeIndexRoom(const Patience& patience, const std::atomic<bool>* canc
     if (evicted > 0) continue;
     if (taken() <= limit) return;
     if (WaitForMore(patience, cancelled, &vain_rounds)) continue;
-    if (what == index::PrefixIndex::GiveUp::kWhatMayGo) return;
+    if (what == GiveUp::kWhatMayGo) return;
     vain_rounds = kVainRounds;
   }
 }

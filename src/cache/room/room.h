@@ -53,10 +53,11 @@ class Room {
   void SlabsChanged();
 
  private:
+  using GiveUp = index::PrefixIndex::GiveUp;
   bool MakeSlabByMoving(uint64_t extent_bytes);
-  bool EvictSomething(uint64_t extent_bytes, uint64_t* evicted_bytes);
-  bool EvictColdest(uint64_t* evicted_bytes,  // adds to it
-                    index::PrefixIndex::GiveUp what = index::PrefixIndex::GiveUp::kWhatMayGo);
+  // Both add to `evicted_bytes`.
+  bool EvictSomething(uint64_t extent_bytes, GiveUp what, uint64_t* evicted_bytes);
+  bool EvictColdest(uint64_t* evicted_bytes, GiveUp what = GiveUp::kWhatMayGo);
   // Waits a moment for a round of the spiller, or for somebody's lease to end. False: neither can
   // come, or patience is over. `vain_rounds` counts rounds that wrote nothing.
   bool WaitForMore(const Patience& patience, const std::atomic<bool>* cancelled, int* vain_rounds);

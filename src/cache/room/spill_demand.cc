@@ -1,5 +1,7 @@
 #include "cache/room/spill_demand.h"
 
+#include <algorithm>
+
 namespace prefixd::cache {
 
 bool SpillDemand::CleanBelow(uint64_t eighths) const {
@@ -8,7 +10,9 @@ bool SpillDemand::CleanBelow(uint64_t eighths) const {
   const uint64_t free_bytes = stats.slabs_free * stats.slab_bytes;
   if (counts.dirty_bytes == 0) return false;
   const bool index_fills = counts.memory_bytes > context_->index_share_bytes / 4 * 3;
-  return free_bytes + counts.clean_bytes < stats.capacity_bytes / 8 * eighths ||
+  // What is spared does not go for new blocks.
+  const uint64_t may_go = counts.clean_bytes - std::min(counts.clean_bytes, counts.spared_bytes);
+  return free_bytes + may_go < stats.capacity_bytes / 8 * eighths ||
          (index_fills &&
           counts.clean_bytes < (counts.clean_bytes + counts.dirty_bytes) / 8 * eighths);
 }
