@@ -46,8 +46,8 @@ struct SsdAdmission {
   uint64_t ghosts = 65536;         // of the blocks that were given up most recently
 };
 
-// RAM of `ram` blocks, the daemon's policy, over an SSD of `ssd` blocks: a log whose oldest block goes
-// first. What is found on the SSD comes back to RAM, and stays there.
+// RAM of `ram` blocks, the daemon's policy, over an SSD of `ssd` blocks: a log whose oldest block
+// goes first. What is found on the SSD comes back to RAM, and stays there.
 TraceResult SimulateTiers(const Trace& trace, uint64_t ram, uint64_t ssd,
                           const SsdAdmission& admission);
 

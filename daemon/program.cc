@@ -51,13 +51,16 @@ int WaitForSignal(std::chrono::milliseconds limit) {
 
 // Large allocations come and go, small ones among them stay. glibc keeps what is free between them
 // until it is asked: tens of MiB that no budget knows of. A flood of long messages leaves so much
-// within tenths of a second.
-constexpr std::chrono::milliseconds kTrimInterval(100);
+// within tenths of a second, on 16 cores within hundredths.
+constexpr std::chrono::milliseconds kTrimInterval(100), kTrimIntervalInFlood(20);
+constexpr int kLooksInFlood = 250;  // after the last trim
 constexpr std::chrono::seconds kLookInterval(1);
-constexpr size_t kFreeToTrim = 16 << 20;  // bytes
+constexpr size_t kFreeToTrim = 4 << 20;  // bytes
 
-void TrimHeaps() {
-  if (::mallinfo2().fordblks > kFreeToTrim) ::malloc_trim(0);
+bool TrimHeaps() {
+  if (::mallinfo2().fordblks <= kFreeToTrim) return false;
+  ::malloc_trim(0);
+  return true;
 }
 
 // Returns how many bytes workers may have sent of messages that are not whole: one message of the
@@ -255,14 +258,14 @@ void Program::CountLogLoss() {
 
 int Program::ServeUntilSignal() {
   const bool logs = config_.log_interval.count() > 0;
-  const std::chrono::milliseconds turn =
-      logs ? std::min<std::chrono::milliseconds>(config_.log_interval, kTrimInterval)
-           : kTrimInterval;
+  int looks_in_flood = 0;
   auto next_log = std::chrono::steady_clock::now() + config_.log_interval;
   auto next_look = std::chrono::steady_clock::now();
   for (;;) {
+    std::chrono::milliseconds turn = looks_in_flood > 0 ? kTrimIntervalInFlood : kTrimInterval;
+    if (logs) turn = std::min<std::chrono::milliseconds>(turn, config_.log_interval);
     if (const int signal = WaitForSignal(turn); signal != 0) return signal;
-    TrimHeaps();
+    looks_in_flood = TrimHeaps() ? kLooksInFlood : std::max(0, looks_in_flood - 1);
     if (std::chrono::steady_clock::now() >= next_look) {
       next_look = std::chrono::steady_clock::now() + kLookInterval;
       CountLogLoss();

@@ -45,6 +45,7 @@ struct Context {
   bool has_ssd() const { return options.ssd_budget_bytes > 0; }
   // Whether eviction may give up pages that are not on SSD.
   bool MayDropDirty() const { return store == nullptr || ssd_failing.load(); }
+  index::PrefixIndex::Limits IndexLimits(uint64_t index_bytes) const;  // of the arena as it is
   uint64_t SnapshotShare(uint64_t arena_bytes) const {
     return static_cast<uint64_t>(options.snapshot_share * static_cast<double>(arena_bytes));
   }

@@ -47,9 +47,9 @@ std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty, GiveUp what) {
   if (node == nullptr) return std::nullopt;
   if (what != GiveUp::kWhatMayGo) {
     const Node* const first = impl_->eviction->Next(true);
-    const bool later = first != node && (what == GiveUp::kInOrder ||
-                                         (impl_->eviction->Spares(*node) &&
-                                          !impl_->eviction->Spares(*first)));
+    const bool later =
+        first != node && (what == GiveUp::kInOrder ||
+                          (impl_->eviction->Spares(*node) && !impl_->eviction->Spares(*first)));
     if (later) return std::nullopt;
   }
   const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0});
@@ -84,6 +84,20 @@ Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirt
   });
   impl_->SettleDeepestFirst(&touched);
   return evicted;
+}
+
+std::vector<uint64_t> PrefixIndex::SparedBytes(uint64_t slab_bytes) const {
+  std::vector<uint64_t> bytes;
+  impl_->ForEachInSteps([&](const Node& node) PREFIXD_REQUIRES(impl_->mutex) {
+    if (!node.in_tree || !impl_->eviction->Spares(node)) return;
+    for (const Page& page : node.pages()) {
+      if (!page.has_extent()) continue;
+      const uint64_t slab = page.extent().offset / slab_bytes;
+      if (slab >= bytes.size()) bytes.resize(slab + 1);
+      bytes[slab] += page.extent().bytes;
+    }
+  });
+  return bytes;
 }
 
 Evicted PrefixIndex::EvictPicked(const PageRef& ref, block::Extent extent) {

@@ -17,7 +17,8 @@ namespace {
 // limits.
 class SparingLru final : public EvictionPolicy {
  public:
-  explicit SparingLru(const Totals& totals) : totals_(totals) {}
+  SparingLru(const Totals& totals, const PrefixIndex::Limits& limits)
+      : totals_(totals), limits_(limits) {}
 
   void Put(Node& node, Place place) override {
     if (place == node.in_evict_order) return;
@@ -53,7 +54,7 @@ class SparingLru final : public EvictionPolicy {
   }
 
   bool Spares(const Node& node) const override {
-    return node.read_again() && totals_.read_again_extents <= SparedBytes(totals_);
+    return node.read_again() && totals_.read_again_extents <= limits_.spared_bytes;
   }
 
   void LimitsChanged(const Space& space) override {
@@ -132,6 +133,7 @@ class SparingLru final : public EvictionPolicy {
   }
 
   const Totals& totals_;
+  const PrefixIndex::Limits& limits_;
   absl::flat_hash_map<const Space*, OfSpace> spaces_;
   // Spaces by the stamp of their coldest block: [read again][may drop dirty ones].
   absl::btree_set<std::pair<int64_t, const Space*>> coldest_[2][2];
@@ -163,8 +165,9 @@ Node* LooseOrder::Next(const std::function<bool(const Node&)>& may_go, int looks
   return nullptr;
 }
 
-std::unique_ptr<EvictionPolicy> MakeSparingLru(const Totals& totals) {
-  return std::make_unique<SparingLru>(totals);
+std::unique_ptr<EvictionPolicy> MakeSparingLru(const Totals& totals,
+                                               const PrefixIndex::Limits& limits) {
+  return std::make_unique<SparingLru>(totals, limits);
 }
 
 }  // namespace prefixd::index

@@ -41,17 +41,13 @@ class EvictionPolicy {
   virtual size_t size() const = 0;
 };
 
-// Blocks that were read again since they were stored keep this share of the bytes in RAM, so that
-// a flood of new blocks, which nobody may ever ask for, does not push them out. A quarter hits as
-// much as plain LRU or more on every trace of tests/data/traces at every size; a half loses up to
-// 1.3 points there (src/DECISIONS.md).
-inline uint64_t SparedBytes(const Totals& totals) { return totals.ram_extents / 4; }
-
 // Makes a leaf-first LRU of two classes. Of the blocks that may go, which have nothing below them
 // in RAM, the victim is the one whose last use is longest ago; while the blocks that were read
-// again take at most their share of RAM, the victim is one that was not, if there is one. `totals`
-// are the index's and outlive the policy.
-std::unique_ptr<EvictionPolicy> MakeSparingLru(const Totals& totals);
+// again since they were stored take at most limits.spared_bytes, the victim is one that was not, if
+// there is one. So a flood of new blocks, which nobody may ever ask for, does not push them out.
+// `totals` and `limits` are the index's and outlive the policy.
+std::unique_ptr<EvictionPolicy> MakeSparingLru(const Totals& totals,
+                                               const PrefixIndex::Limits& limits);
 
 // Blocks of which some pages may go alone, coldest first: sliding pages, or snapshots.
 class LooseOrder {

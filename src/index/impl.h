@@ -40,10 +40,7 @@ struct AdoptedUse {
 
 struct PrefixIndex::Impl {
   explicit Impl(const Options& options)
-      : options(options),
-        limits{options.session_lease_bytes, options.total_lease_bytes, options.memory_limit_bytes,
-               options.snapshot_bytes},
-        ghosts(options.max_ghosts) {}
+      : options(options), limits(options.limits), ghosts(options.max_ghosts) {}
   ~Impl();
 
   // --- tree.cc ---
@@ -340,10 +337,6 @@ struct PrefixIndex::Impl {
   absl::Status Validate() const PREFIXD_REQUIRES(mutex);
 
   const Options options;  // except the values in `limits`, which replace them
-  struct Limits {
-    uint64_t session_lease_bytes = 0, total_lease_bytes = 0, memory_limit_bytes = 0;
-    uint64_t snapshot_bytes = 0;
-  };
   Limits limits PREFIXD_GUARDED_BY(mutex);
   mutable base::HoldGauge longest_hold;
   mutable base::Mutex mutex{&longest_hold};
@@ -360,8 +353,8 @@ struct PrefixIndex::Impl {
   uint64_t next_serial PREFIXD_GUARDED_BY(mutex) = 0;     // starts at a random number; 0: not yet
   uint64_t children_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // sum of Children::MemoryBytes
   Totals totals PREFIXD_GUARDED_BY(mutex);                // of all nodes
-  const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) =
-      MakeSparingLru(totals);
+  const std::unique_ptr<EvictionPolicy> eviction PREFIXD_GUARDED_BY(mutex) = MakeSparingLru(totals,
+                                                                                            limits);
   LooseOrder windows PREFIXD_GUARDED_BY(mutex), snapshots PREFIXD_GUARDED_BY(mutex);
   Order spill_order PREFIXD_GUARDED_BY(mutex);       // want a spill; no descendant wants one
   Order unverified_order PREFIXD_GUARDED_BY(mutex);  // blocks with kUnverified pages

@@ -55,10 +55,9 @@ void PrefixIndex::SetSpaceLimits(block::SpaceHandle handle, const block::SpaceLi
   }
 }
 
-void PrefixIndex::SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
-                            uint64_t memory_limit_bytes, uint64_t snapshot_bytes) {
+void PrefixIndex::SetLimits(const Limits& limits) {
   const base::MutexLock lock(impl_->mutex);
-  impl_->limits = {session_lease_bytes, total_lease_bytes, memory_limit_bytes, snapshot_bytes};
+  impl_->limits = limits;
   impl_->MakeSnapshotRoom(0);
 }
 
@@ -95,7 +94,7 @@ IndexCounts PrefixIndex::Counts() const {
   counts.kept_bytes = impl_->totals.kept_bytes;
   counts.dirty_bytes = impl_->totals.dirty_bytes;
   counts.clean_bytes = impl_->totals.clean_bytes;
-  counts.spared_bytes = std::min(impl_->totals.read_again_extents, SparedBytes(impl_->totals));
+  counts.spared_bytes = std::min(impl_->totals.read_again_extents, impl_->limits.spared_bytes);
   counts.memory_bytes = impl_->MemoryBytes();
   counts.spaces = impl_->spaces.size();
   counts.ends = impl_->totals.ends;

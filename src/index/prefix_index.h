@@ -318,20 +318,23 @@ struct IndexCounts {
 
 class PrefixIndex {
  public:
-  struct Options {
+  struct Limits {
     uint64_t session_lease_bytes = ~uint64_t{0};  // above it Acquire answers shorter: kLeaseQuota
     uint64_t total_lease_bytes = ~uint64_t{0};    // the same for all sessions: of kept_bytes
     uint64_t memory_limit_bytes = ~uint64_t{0};   // at this size Publish refuses new blocks
     uint64_t snapshot_bytes = ~uint64_t{0};       // share of all snapshots' extents, never exceeded
+    uint64_t spared_bytes = 0;  // extents of blocks that were read again: see EvictOne
+  };
+  struct Options {
+    Limits limits{};
     uint32_t max_ghosts = 65536;
     block::BlockHasher hasher{};
   };
   explicit PrefixIndex(const Options& options);
   ~PrefixIndex();
 
-  // Replaces these four of Options. Existing leases stay, and so do the snapshots they hold.
-  void SetLimits(uint64_t session_lease_bytes, uint64_t total_lease_bytes,
-                 uint64_t memory_limit_bytes, uint64_t snapshot_bytes);
+  // Replaces those of Options. Existing leases stay, and so do the snapshots they hold.
+  void SetLimits(const Limits& limits);
 
   // --- spaces ---
   // Returns the space's handle: the same one for the same id while the space exists, a random one
@@ -483,7 +486,7 @@ class PrefixIndex {
   // --- giving up ---
   // Gives up sliding pages that no end can need, or else the RAM pages of one block that has no
   // descendant in RAM and whose pages nobody holds. The coldest goes; blocks that were read again
-  // since they were stored are spared while they take at most a quarter of RAM
+  // since they were stored are spared while they take at most `spared_bytes`
   // (index/eviction_order.h). Spaces at or below their floor are spared; spaces above their ceiling
   // go first. Clean pages become kSsd. Dirty pages are dropped only if `may_drop_dirty`; otherwise
   // their blocks are passed over. Returns nullopt if there is nothing to give up; also if a dirty
@@ -502,6 +505,9 @@ class PrefixIndex {
   // Gives up, as EvictOne does, every page that nobody holds and whose extent lies in [begin, end)
   // of the arena, cold or not.
   Evicted EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty);
+  // Returns for each slab of the arena how many bytes of spared blocks (see EvictOne) stand in it;
+  // slabs beyond the end have none.
+  std::vector<uint64_t> SparedBytes(uint64_t slab_bytes) const;
   // Returns the pages in RAM that can be moved: nobody holds them, they are neither spilling nor
   // promoting, and their extent lies in [begin, end). `others`, unless null, gets the number of the
   // other pages in RAM there. The caller copies a page, then calls FinishMove. That returns true if

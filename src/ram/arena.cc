@@ -327,11 +327,13 @@ SlabRange Arena::RangeOf(uint32_t index) const {
           .extent_bytes = slab.used_slots() * slab.extent_bytes};
 }
 
-std::optional<SlabRange> Arena::CheapestSlabToEmpty(uint64_t extent_bytes) const {
+std::optional<SlabRange> Arena::CheapestSlabToEmpty(uint64_t extent_bytes,
+                                                    std::span<const uint64_t> spared) const {
   base::MutexLock lock(mutex_);
   std::optional<SlabRange> cheapest;
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
     if (slabs_[i].extent_bytes == 0 || slabs_[i].extent_bytes == extent_bytes) continue;
+    if (i < spared.size() && spared[i] > 0) continue;
     const SlabRange range = RangeOf(i);
     if (!cheapest || range.extent_bytes < cheapest->extent_bytes) cheapest = range;
   }

@@ -174,8 +174,10 @@ class Arena {
 
   // --- slabs ---
   // Returns the slab with the fewest allocated bytes among those that serve another extent size
-  // than `extent_bytes`: emptying it gives the wanted size a slab. nullopt if there is none.
-  std::optional<SlabRange> CheapestSlabToEmpty(uint64_t extent_bytes) const
+  // than `extent_bytes`: emptying it gives the wanted size a slab. Passes over slabs for which
+  // `spared` has more than 0. nullopt if there is none.
+  std::optional<SlabRange> CheapestSlabToEmpty(uint64_t extent_bytes,
+                                               std::span<const uint64_t> spared = {}) const
       PREFIXD_EXCLUDES(mutex_);
   // Returns a slab to empty among those in service beyond the capacity (after Resize, or with a
   // smaller budget than the last daemon's). Each call returns the next one, so that a slab with

@@ -126,24 +126,28 @@ TEST_F(TiersTest, WithoutAnSsdTierTheColdestLeavesAreGivenUpFirst) {
   EXPECT_GT(Counter("pages.dropped"), 0u);
 }
 
-// Between two readings the others store more than RAM and SSD hold together.
+// Between two readings the others store more than RAM and SSD hold together, in pages of two
+// other sizes, for which slabs are emptied, and of our size.
 TEST_F(TiersTest, T4WhatIsReadAgainOutlivesAFloodThatFillsBothTiers) {
   for (const bool ssd : {false, true}) {
-    cache::Options options = RamOnly(uint64_t{32} << 20);
+    cache::Options options = RamOnly(uint64_t{48} << 20);
     options.ssd_budget_bytes = ssd ? uint64_t{64} << 20 : 0;
     options.segment_bytes = uint64_t{1} << 20;
     Open(options);
-    const auto identity = SmallIdentity(64, 16);
-    const auto space = OpenSpace(identity);
+    const std::vector<block::SpaceIdentity> identities = {
+        SmallIdentity(64, 16), SmallIdentity(16, 2), SmallIdentity(128, 16)};
+    const auto space = OpenSpace(identities[0]);
     const Tokens ours = RandomTokens(1, 640);
-    ASSERT_TRUE(Store(identity, space, ours).ok());
-    EXPECT_EQ(ReadBack(identity, space, ours), 640u);
-    for (uint64_t round = 1, i = 0; round <= 3; ++round) {
-      while (Counter("bytes.received") < round * (uint64_t{120} << 20)) {
-        ASSERT_TRUE(Store(identity, space, RandomTokens(100 + i++, 640)).ok());
+    ASSERT_TRUE(Store(identities[0], space, ours).ok());
+    EXPECT_EQ(ReadBack(identities[0], space, ours), 640u);
+    for (uint64_t round = 1, i = 0; round <= 6; ++round) {
+      const auto& identity = identities[round % 3];
+      while (Counter("bytes.received") < round * (uint64_t{80} << 20)) {
+        ASSERT_TRUE(Store(identity, OpenSpace(identity), RandomTokens(100 + i++, 640)).ok());
       }
-      EXPECT_EQ(ReadBack(identity, space, ours), 640u) << round << (ssd ? " with SSD" : "");
+      EXPECT_EQ(ReadBack(identities[0], space, ours), 640u) << round << (ssd ? " with SSD" : "");
     }
+    EXPECT_GT(Counter("slabs.emptied"), 0u);
   }
 }
 

@@ -43,6 +43,7 @@ TEST_F(IndexTest, LeavesGoFirstAndTheLeastRecentlyUsedPathFirst) {
 }
 
 TEST_F(IndexTest, T4BlocksThatWereReadAgainOutliveAFloodOfNewOnes) {
+  index_.SetLimits({.spared_bytes = block::kExtentUnit});
   const Tokens used = Count(1, 16);
   Store(used);
   ASSERT_TRUE(index_.Release(Acquire(used).lease).ok());
@@ -56,19 +57,50 @@ TEST_F(IndexTest, T4BlocksThatWereReadAgainOutliveAFloodOfNewOnes) {
   EXPECT_EQ(Match(Count(1000 * 48, 16)).restorable_tokens, 16u) << "the flood goes by age";
 }
 
-TEST_F(IndexTest, T4BlocksThatWereReadAgainKeepAQuarterOfRamAndNotMore) {
+TEST_F(IndexTest, T4BlocksThatWereReadAgainKeepTheirShareAndNotMore) {
+  index_.SetLimits({.spared_bytes = 3 * block::kExtentUnit});
   const auto read_again = [](uint32_t i) { return Count(1000 * (i + 1), 16); };
   for (uint32_t i = 0; i < 6; ++i) {
     Store(read_again(i));
     ASSERT_TRUE(index_.Release(Acquire(read_again(i)).lease).ok());
   }
   for (uint32_t i = 0; i < 10; ++i) Store(Count(100'000 + 100 * i, 16));
-  for (int i = 0; i < 3; ++i) index_.EvictOne(true);  // six of 16, five of 15, four of 14
+  for (int i = 0; i < 3; ++i) index_.EvictOne(true);
   EXPECT_EQ(Match(read_again(2)).restorable_tokens, 0u);
   EXPECT_EQ(Match(read_again(3)).restorable_tokens, 16u);
-  index_.EvictOne(true);  // three of 13 are not a quarter
+  EXPECT_EQ(index_.Counts().spared_bytes, 3 * block::kExtentUnit);
+  for (int i = 0; i < 10; ++i) index_.EvictOne(true);
+  EXPECT_EQ(Match(Count(100'900, 16)).restorable_tokens, 0u);
   EXPECT_EQ(Match(read_again(3)).restorable_tokens, 16u);
-  EXPECT_EQ(Match(Count(100'000, 16)).restorable_tokens, 0u);
+  index_.EvictOne(true);  // nothing else is left
+  EXPECT_EQ(Match(read_again(3)).restorable_tokens, 0u);
+}
+
+TEST_F(IndexTest, T4ASlabKnowsHowMuchOfItIsSpared) {
+  constexpr uint64_t kSlab = 2 * block::kExtentUnit;  // extents stand at 1, 2, 3 units
+  index_.SetLimits({.spared_bytes = block::kExtentUnit});
+  for (uint32_t i = 1; i <= 3; ++i) Store(Count(100 * i, 16));
+  EXPECT_THAT(index_.SparedBytes(kSlab), testing::IsEmpty());
+  Acquire(Count(200, 16));
+  EXPECT_THAT(index_.SparedBytes(kSlab), testing::ElementsAre(0, block::kExtentUnit));
+  Acquire(Count(300, 16));  // more than is spared
+  EXPECT_THAT(index_.SparedBytes(kSlab), testing::IsEmpty());
+}
+
+TEST_F(IndexTest, T4ASparedBlockStaysWhileADirtyOneThatIsNotHasToBeWritten) {
+  index_.SetLimits({.spared_bytes = block::kExtentUnit});
+  const Tokens used = Count(1, 16), dirty = Count(100, 16);
+  Store(used);
+  ASSERT_TRUE(index_.Release(Acquire(used).lease).ok());
+  SpillAll();
+  Store(dirty);
+  EXPECT_FALSE(index_.EvictOne(false, PrefixIndex::GiveUp::kUnspared).has_value());
+  EXPECT_EQ(Match(used).ram_bytes, kPageBytes);
+  SpillAll();
+  EXPECT_TRUE(index_.EvictOne(false, PrefixIndex::GiveUp::kUnspared).has_value());
+  EXPECT_EQ(Match(used).ram_bytes, kPageBytes);
+  EXPECT_TRUE(index_.EvictOne(false, PrefixIndex::GiveUp::kUnspared).has_value());
+  EXPECT_EQ(Match(used).ram_bytes, 0u);
 }
 
 TEST_F(IndexTest, MatchDoesNotTouch) {

@@ -399,8 +399,8 @@ class SmallQuotaTest : public ExtendTest {
  protected:
   SmallQuotaTest()
       : ExtendTest(16, {1},
-                   {.session_lease_bytes = 3 * block::kExtentUnit,
-                    .total_lease_bytes = 4 * block::kExtentUnit}) {}
+                   {.limits = {.session_lease_bytes = 3 * block::kExtentUnit,
+                               .total_lease_bytes = 4 * block::kExtentUnit}}) {}
 };
 
 TEST_F(SmallQuotaTest, AnExtensionStopsAtTheQuotaAndKeepsWhatItHas) {

@@ -55,7 +55,7 @@ TEST_F(IndexTest, ShrinkingALeaseGivesUpWhatLiesBeyond) {
 
 class QuotaTest : public IndexTest {
  protected:
-  QuotaTest() : IndexTest(16, {1}, {.session_lease_bytes = 3 * block::kExtentUnit}) {}
+  QuotaTest() : IndexTest(16, {1}, {.limits = {.session_lease_bytes = 3 * block::kExtentUnit}}) {}
 };
 
 TEST_F(QuotaTest, BeyondTheQuotaTheAnswerIsShorter) {

@@ -175,7 +175,7 @@ TEST_F(LooseTest, PagesBehindALeafGoOnceTheSequenceGoesOn) {
 class SnapshotShareTest : public LooseTest {
  protected:
   static constexpr uint64_t kShare = 8 * block::kExtentUnit;
-  SnapshotShareTest() : LooseTest({.snapshot_bytes = kShare}) {}
+  SnapshotShareTest() : LooseTest({.limits = {.snapshot_bytes = kShare}}) {}
 
   uint32_t SnapshotsLeft(const Tokens& tokens, const std::vector<uint32_t>& positions) {
     uint32_t left = 0;
@@ -273,7 +273,7 @@ TEST_F(SnapshotShareTest, OneFromSsdComesInPlaceOfOthersOrNotAtAll) {
 TEST_F(SnapshotShareTest, ASmallerShareIsKeptAtOnce) {
   const Tokens tokens = Count(0, 160);
   StoreAll(tokens, {}, &positions_);
-  index_.SetLimits(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, 2 * block::kExtentUnit);
+  index_.SetLimits({.snapshot_bytes = 2 * block::kExtentUnit});
   EXPECT_EQ(index_.Counts().snapshot_bytes, 2 * block::kExtentUnit);
 }
 

@@ -104,8 +104,8 @@ class PinQuotaTest : public PinTest {
  protected:
   PinQuotaTest()
       : PinTest(16, {1},
-                {.session_lease_bytes = 4 * block::kExtentUnit,
-                 .total_lease_bytes = 6 * block::kExtentUnit}) {}
+                {.limits = {.session_lease_bytes = 4 * block::kExtentUnit,
+                            .total_lease_bytes = 6 * block::kExtentUnit}}) {}
 };
 
 TEST_F(PinQuotaTest, PinnedBytesCountAgainstTheLeasesOfTheSession) {

@@ -133,7 +133,7 @@ TEST_F(IndexTest, ClearMakesReservationsVoidAndFreesWhatNobodyHolds) {
 
 class SmallMemoryTest : public IndexTest {
  protected:
-  SmallMemoryTest() : IndexTest(16, {1}, {.memory_limit_bytes = 20'000}) {}
+  SmallMemoryTest() : IndexTest(16, {1}, {.limits = {.memory_limit_bytes = 20'000}}) {}
 };
 
 TEST_F(SmallMemoryTest, BeyondTheMemoryLimitBlocksAreRefusedUntilSomeAreForgotten) {

@@ -226,7 +226,7 @@ TEST_F(CrossedContentTest, ASetCostsWhatItsRequestsAreLong) {
 
 class SetQuotaTest : public TwoSpacesTest {
  protected:
-  SetQuotaTest() : TwoSpacesTest({.session_lease_bytes = 14 * block::kExtentUnit}) {}
+  SetQuotaTest() : TwoSpacesTest({.limits = {.session_lease_bytes = 14 * block::kExtentUnit}}) {}
 };
 
 TEST_F(SetQuotaTest, WhatTheQuotaDoesNotHoldIsCutForAll) {

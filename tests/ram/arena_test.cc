@@ -121,6 +121,8 @@ TEST(ArenaTest, TheCheapestSlabToEmptyHoldsTheFewestBytesOfAnotherSize) {
   EXPECT_EQ(cheapest->begin, 2 * kMiB);
   EXPECT_EQ(cheapest->end, 3 * kMiB);
   EXPECT_EQ(cheapest->extent_bytes, 512 * kKiB);
+  const std::vector<uint64_t> spared = {0, 0, 1};
+  EXPECT_EQ(arena->CheapestSlabToEmpty(kMiB, spared)->begin, 0u);
 }
 
 TEST(ArenaTest, APrivateArenaNeverAsksToBePopulated) {

@@ -10,9 +10,7 @@ absl::Status Room::Resize(uint64_t ram_bytes) {
   PREFIXD_RETURN_IF_ERROR(
       CheckFloorsFit("RAM", tables_->limited.AllFloors().ram_bytes, cut.arena_bytes));
   PREFIXD_RETURN_IF_ERROR(context_->arena->Resize(cut.arena_bytes));
-  const uint64_t arena_bytes = context_->arena->stats().capacity_bytes;
-  context_->index->SetLimits(arena_bytes / 2, arena_bytes / 10 * 8, cut.index_bytes,
-                             context_->SnapshotShare(arena_bytes));
+  context_->index->SetLimits(context_->IndexLimits(cut.index_bytes));
   context_->index_share_bytes = cut.index_bytes;
   context_->in_flight_share_bytes = cut.in_flight_bytes;
   context_->ram_budget_bytes = ram_bytes;

@@ -12,11 +12,16 @@ constexpr int kEvictedAtOnce = 256;  // blocks: making room in the index costs a
 }  // namespace
 
 // Gives up the coldest block; after two slabs' worth of extents in vain, a whole slab of another
-// extent size.
+// extent size, cold or not, unless it has spared blocks.
 bool Room::EvictSomething(uint64_t extent_bytes, GiveUp what, uint64_t* evicted_bytes) {
   if (*evicted_bytes >= 2 * context_->arena->stats().slab_bytes) {
     *evicted_bytes = 0;
-    const std::optional<ram::SlabRange> slab = context_->arena->CheapestSlabToEmpty(extent_bytes);
+    std::vector<uint64_t> spared;
+    if (what != GiveUp::kWhatMayGo) {
+      spared = context_->index->SparedBytes(context_->arena->stats().slab_bytes);
+    }
+    const std::optional<ram::SlabRange> slab =
+        context_->arena->CheapestSlabToEmpty(extent_bytes, spared);
     if (slab.has_value() && EmptySlab(*slab, 0)) return true;
   }
   return EvictColdest(evicted_bytes, what);
@@ -70,6 +75,7 @@ absl::StatusOr<block::Extent> Room::Take(uint64_t page_bytes, uint64_t full_page
   int vain_rounds = 0;
   // What was read again stays while the spiller can make room of what was not.
   GiveUp what = GiveUp::kUnspared;
+  bool insisted = false;
   while (true) {
     absl::StatusOr<block::Extent> extent = arena.Allocate(page_bytes, full_page_bytes);
     if (!extent.ok() && in_vain) {
@@ -86,7 +92,7 @@ absl::StatusOr<block::Extent> Room::Take(uint64_t page_bytes, uint64_t full_page
     if (!std::exchange(in_vain, true)) continue;
     if (vain_rounds >= kVainRounds) {
       vain_rounds = 0;
-      what = GiveUp::kWhatMayGo;
+      if (std::exchange(insisted, true)) what = GiveUp::kWhatMayGo;
       context_->index->AdmitAll();
       spill_->Insist();
       context_->counters.Add("admission.overdrawn");

@@ -19,9 +19,10 @@ class SpillDemand {
   void Ask() { wanted_.Notify(); }
   // Everything may be written now, also what admission would refuse: an allocation waits in vain.
   void Insist() { insisted_ = true; }
-  // Whether free extents and clean ones that are not spared are below so many eighths of the arena, or clean ones below so
-  // many eighths of what an index that is nearly full has in RAM. The spiller starts below two and
-  // goes on to three, so that allocations and commits seldom wait for the disk.
+  // Whether free extents and clean ones that are not spared are below so many eighths of the arena,
+  // or clean ones below so many eighths of what an index that is nearly full has in RAM. The
+  // spiller starts below two and goes on to three, so that allocations and commits seldom wait for
+  // the disk.
   bool CleanBelow(uint64_t eighths) const;
   struct Rounds {
     uint64_t ended = 0;
