@@ -86,14 +86,14 @@ class Comparison {
     ShowProgress("quality: hits, " + format.name);
     auto reader = Open({.formats = {format.format}});
     if (reader == nullptr) return;
-    Sequence cold = reader->space().Begin(prompt(), {.max_tokens = 0});
+    Sequence cold = reader->space().Begin(prompt(), {.max_cached_tokens = 0});
     const Logits want = Continue(*reader, cold, 0);
     Store(cold);
     const std::vector<std::byte> pages = PageBytes(cold, reader->config(), format.format, prompt_);
     double largest = 0;
     uint32_t runs = 0;
     for (const uint32_t hit : {uint32_t{1}, uint32_t{63}, uint32_t{64}, prompt_ / 2, prompt_ - 1}) {
-      Sequence warm = reader->space().Begin(prompt(), {.max_tokens = hit});
+      Sequence warm = reader->space().Begin(prompt(), {.max_cached_tokens = hit});
       const uint32_t used = warm.WaitAll();
       job_.bench.Check(used == hit, format.name + ": a hit of " + std::to_string(used) +
                                         " tokens instead of " + std::to_string(hit));
@@ -118,16 +118,17 @@ class Comparison {
     auto cold_reader = Open({.formats = {formats[0]}}, /*alone=*/true);
     auto donor = Open({.formats = formats, .threads = donor_threads});
     if (cold_reader == nullptr || donor == nullptr) return;
-    Sequence cold = cold_reader->space().Begin(prompt(), {.max_tokens = 0});
+    Sequence cold = cold_reader->space().Begin(prompt(), {.max_cached_tokens = 0});
     const Logits want = Continue(*cold_reader, cold, 0);
     {
-      Sequence made = donor->space().Begin(prompt(), {.max_tokens = 0, .write_format = rung});
+      Sequence made =
+          donor->space().Begin(prompt(), {.max_cached_tokens = 0, .write_format = rung});
       make_pages(*donor, made);
       Store(made);
     }
     auto reader = Open({.formats = formats});
     if (reader == nullptr) return;
-    Sequence warm = reader->space().Begin(prompt(), {.max_tokens = prompt_ - 1});
+    Sequence warm = reader->space().Begin(prompt(), {.max_cached_tokens = prompt_ - 1});
     const uint32_t used = warm.WaitAll();
     job_.bench.Check(used == prompt_ - 1, name + ": a hit of " + std::to_string(used) + " tokens");
     const Difference difference = Compare(want, Continue(*reader, warm, used));

@@ -112,7 +112,7 @@ absl::StatusOr<Logits> Reader::Decode(Sequence& sequence, std::span<const uint32
 }
 
 absl::StatusOr<Logits> Reader::Read(std::span<const uint32_t> tokens) {
-  Sequence sequence = cache_.space.Begin(tokens, {.max_tokens = 0});
+  Sequence sequence = cache_.space.Begin(tokens, {.max_cached_tokens = 0});
   return Prefill(sequence, tokens, 0);
 }
 

@@ -1,6 +1,7 @@
 // Clients and digests of prefixd.h.
 #include "absl/synchronization/mutex.h"
 
+#include "client/cpp/address.h"
 #include "handles.h"
 
 namespace {
@@ -23,6 +24,8 @@ prefixd_client* prefixd_attach(const prefixd_options* options) {
     prefixd::ClientOptions inner;
     if (with.address != nullptr) inner.address = with.address;
     if (with.name != nullptr) inner.name = with.name;
+    const absl::Status address = prefixd::client::CheckAddress(inner.address);
+    if (!address.ok()) return Refuse(std::string(address.message()).c_str()), nullptr;
     inner.token_file = Text(with.token_file);
     inner.connect_deadline = Millis(with.connect_deadline_ms, 2000);
     inner.use_arena = with.no_arena == 0;
@@ -43,8 +46,9 @@ void prefixd_detach(prefixd_client* client) {
 
 int32_t prefixd_attached(const prefixd_client* client, uint32_t deadline_ms) {
   return Guarded<int32_t>(0, [&] {
-    return client != nullptr &&
-           client->client->WaitAttached(std::chrono::milliseconds(deadline_ms));
+    if (client == nullptr) return SetError(PREFIXD_UNAVAILABLE, "attached: no client"), 0;
+    if (client->client->WaitAttached(std::chrono::milliseconds(deadline_ms))) return 1;
+    return SetError(PREFIXD_UNAVAILABLE, client->client->arena().why_not.c_str()), 0;
   });
 }
 

@@ -24,11 +24,11 @@ struct Options {
 };
 
 bool TakeLookup(const prefixd_lookup* from, Options* to) {
-  prefixd_lookup lookup;
-  if (!Take(from, &lookup)) return false;
+  prefixd_lookup lookup = PREFIXD_LOOKUP_INIT;
+  if (from != nullptr && !Take(from, &lookup)) return false;
   to->content = ContentOf(lookup.content, lookup.content_count);
   to->begin.content = to->content;
-  if (lookup.max_tokens != 0) to->begin.max_tokens = lookup.max_tokens;
+  to->begin.max_cached_tokens = lookup.max_cached_tokens;
   to->begin.deadline = Millis(lookup.deadline_ms, 200);
   to->begin.load_deadline = Millis(lookup.load_deadline_ms, 10000);
   if (lookup.readable != 0) to->begin.readable = lookup.readable;

@@ -28,13 +28,13 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 7
+#define PREFIXD_ABI_VERSION 8
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
 #define PREFIXD_API
 #endif
-// prefixd_options options = PREFIXD_INIT(prefixd_options);
+// prefixd_options options = PREFIXD_INIT(prefixd_options);  An expression: it can be assigned too.
 #ifdef __cplusplus
 #define PREFIXD_INIT(type)  \
   ([] {                     \
@@ -43,9 +43,9 @@ extern "C" {
     return it;              \
   }())
 #else
-#define PREFIXD_INIT(type) \
-  { .size = sizeof(type) }
+#define PREFIXD_INIT(type) ((type){.size = sizeof(type)})
 #endif
+#define PREFIXD_NO_LIMIT UINT32_MAX
 
 typedef int32_t prefixd_status;
 enum {
@@ -89,7 +89,8 @@ typedef struct prefixd_options {
 // memory or threads are out. `options` may be NULL.
 PREFIXD_API prefixd_client* prefixd_attach(const prefixd_options* options);
 PREFIXD_API void prefixd_detach(prefixd_client* client);  // frees the handle
-// Waits until attached, at most `deadline_ms`. Returns 1 if attached, else 0.
+// Waits until attached, at most `deadline_ms`. Returns 1 if attached, else 0; prefixd_last_error()
+// then says whether it is attaching, nobody is there, the socket is forbidden, or prefixd refuses.
 PREFIXD_API int32_t prefixd_attached(const prefixd_client* client, uint32_t deadline_ms);
 
 // Tells the daemon that this process serves `model` with caches that are not shared, and why.
@@ -251,7 +252,9 @@ typedef struct prefixd_lookup {
   size_t size;
   const prefixd_content* content;
   uint32_t content_count;
-  uint32_t max_tokens;          // an engine that needs logits asks for n - 1; 0 = no limit
+  // Most tokens to restore. An engine that needs logits asks for n - 1; PREFIXD_NO_LIMIT = all.
+  // 0 looks nothing up, and so does a prompt of one token that asks for n - 1.
+  uint32_t max_cached_tokens;
   uint32_t deadline_ms;         // of the lookup; 0 = 200
   uint32_t load_deadline_ms;    // of loading the pages; 0 = 10000
   uint64_t readable;            // mask of the format indexes that this engine reads; 0 = all
@@ -259,6 +262,19 @@ typedef struct prefixd_lookup {
   uint32_t wait_pending_ms;     // to wait for another worker that computes tokens of the request
   const char* request_id;
 } prefixd_lookup;
+// prefixd_lookup lookup = PREFIXD_LOOKUP_INIT;  No limit, which a lookup of NULL means too.
+#ifdef __cplusplus
+#define PREFIXD_LOOKUP_INIT                  \
+  ([] {                                      \
+    prefixd_lookup it = {};                  \
+    it.size = sizeof(it);                    \
+    it.max_cached_tokens = PREFIXD_NO_LIMIT; \
+    return it;                               \
+  }())
+#else
+#define PREFIXD_LOOKUP_INIT \
+  ((prefixd_lookup){.size = sizeof(prefixd_lookup), .max_cached_tokens = PREFIXD_NO_LIMIT})
+#endif
 
 enum {
   PREFIXD_EXACT = 1,

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "attend_layer.h"
 #include "block/layer_group.h"
 #include "convert.h"
 #include "kernels/attention.h"
@@ -25,16 +26,14 @@ static_assert(offsetof(BlockTableEntry, page_tokens) == offsetof(Inner, page_tok
 static_assert(offsetof(BlockTableEntry, tokens) == offsetof(Inner, tokens));
 static_assert(offsetof(BlockTableEntry, format) == offsetof(Inner, format));
 
-}  // namespace
+using Formats = std::array<quant::KvFormat, block::kMaxLadder>;
 
-Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats,
-              const float* q, float* out, const AttendOptions& options) {
-  if (formats.empty() || formats.size() > block::kMaxLadder) {
-    return client::ToPublic(absl::InvalidArgumentError(
-        absl::StrCat("attend: ", formats.size(), " formats, must be 1 to ", block::kMaxLadder)));
+Status AttendInner(std::span<const BlockTableEntry> table, std::span<const quant::KvFormat> formats,
+                   const float* q, float* out, const AttendOptions& options) {
+  if (options.first_position == AttendOptions::kNotSet) {
+    return client::ToPublic(
+        absl::InvalidArgumentError("attend: first_position, of query row 0, is not set"));
   }
-  std::array<quant::KvFormat, block::kMaxLadder> inner_formats;
-  for (size_t i = 0; i < formats.size(); ++i) inner_formats[i] = client::FromPublic(formats[i]);
   const kernels::AttentionShape shape{.query_rows = options.query_rows,
                                       .query_heads = options.query_heads,
                                       .kv_heads = options.kv_heads,
@@ -47,14 +46,52 @@ Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> 
                                       .window = options.window,
                                       .sink_tokens = options.sink_tokens,
                                       .soft_cap = options.soft_cap,
-                                      .sinks = options.sinks,
+                                      .sink_logits = options.sink_logits,
                                       .query_row_stride = options.query_row_stride,
                                       .query_head_stride = options.query_head_stride,
                                       .out_row_stride = options.out_row_stride,
                                       .out_head_stride = options.out_head_stride};
-  return client::ToPublic(
-      kernels::Attend({reinterpret_cast<const Inner*>(table.data()), table.size()},
-                      {inner_formats.data(), formats.size()}, q, out, shape));
+  return client::ToPublic(kernels::Attend(
+      {reinterpret_cast<const Inner*>(table.data()), table.size()}, formats, q, out, shape));
+}
+
+// Sets a field that the layer knows. Returns false if the caller set it to something else.
+bool SetFromLayer(uint32_t of_layer, uint32_t* field) {
+  if (*field != 0 && *field != of_layer) return false;
+  *field = of_layer;
+  return true;
+}
+
+}  // namespace
+
+Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats,
+              const float* q, float* out, const AttendOptions& options) {
+  if (formats.empty() || formats.size() > block::kMaxLadder) {
+    return client::ToPublic(absl::InvalidArgumentError(
+        absl::StrCat("attend: ", formats.size(), " formats, must be 1 to ", block::kMaxLadder)));
+  }
+  Formats inner_formats;
+  for (size_t i = 0; i < formats.size(); ++i) inner_formats[i] = client::FromPublic(formats[i]);
+  return AttendInner(table, std::span(inner_formats).first(formats.size()), q, out, options);
+}
+
+Status client::AttendLayer(const block::LayerGroup& group, std::span<const BlockTableEntry> table,
+                           const float* q, float* out, AttendOptions options) {
+  const uint32_t value_dim = group.value_source == block::ValueSource::kKeyPrefix
+                                 ? group.value_prefix_dim
+                                 : group.value_dim;
+  const bool known = SetFromLayer(group.kv_heads, &options.kv_heads) &&
+                     SetFromLayer(group.key_dim, &options.key_dim) &&
+                     SetFromLayer(value_dim, &options.value_dim) &&
+                     SetFromLayer(group.window, &options.window) &&
+                     SetFromLayer(group.sink_tokens, &options.sink_tokens);
+  if (!known) {
+    return ToPublic(absl::InvalidArgumentError(absl::StrCat(
+        "attend: kv_heads, key_dim, value_dim, window or sink_tokens is not the layer's: ",
+        group.kv_heads, ", ", group.key_dim, ", ", value_dim, ", ", group.window, ", ",
+        group.sink_tokens, "; leave them 0")));
+  }
+  return AttendInner(table, group.ladder, q, out, options);
 }
 
 Status Rotate(float* vectors, size_t count, size_t stride, uint32_t dim) {

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "address.h"
 #include "base/status.h"
 #include "block/arena_file.h"
 #include "fork_guard.h"
@@ -63,15 +64,22 @@ std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
 
 Connection::Connection(Options options)
     : options_(std::move(options)),
+      address_status_(CheckAddress(options_.address)),
       bearer_(BearerOf(options_)),
       page_channel_{options_.address,
-                    MakeChannel(options_.address, bearer_, wire::ConnectionWindow::kEstimated)},
+                    MakeChannel(GrpcAddress(), bearer_, wire::ConnectionWindow::kEstimated)},
       stub_(v1::PrefixCache::NewStub(
-          MakeChannel(options_.address, bearer_, wire::ConnectionWindow::kNarrow))) {}
+          MakeChannel(GrpcAddress(), bearer_, wire::ConnectionWindow::kNarrow))) {}
+
+// gRPC writes to stderr about an address that it does not understand.
+std::string Connection::GrpcAddress() const {
+  return address_status_.ok() ? options_.address : "unix:/nonexistent/prefixd.sock";
+}
 
 void Connection::Start(SessionObserver* observer, Attachment::ReleaseLease release) {
   observer_ = observer;
   release_ = std::move(release);
+  if (!address_status_.ok()) return;
   CloseInChildren(options_.address);
   try {
     thread_ = std::thread([this] { Run(); });
@@ -106,13 +114,20 @@ std::shared_ptr<Attachment> Connection::attachment() const {
 
 absl::StatusOr<std::shared_ptr<Attachment>> Connection::RequireAttachment() const {
   if (std::shared_ptr<Attachment> attachment = this->attachment()) return attachment;
+  if (!address_status_.ok()) return address_status_;
   return absl::UnavailableError(why_not_attached());
 }
 
 std::string Connection::why_not_attached() const {
-  base::MutexLock lock(mutex_);
-  if (refusal_.empty()) return absl::StrCat("client: no daemon at ", options_.address);
-  return absl::StrCat("client: not attached to ", options_.address, ": ", refusal_);
+  if (!address_status_.ok()) return std::string(address_status_.message());
+  {
+    base::MutexLock lock(mutex_);
+    if (!tried_) return absl::StrCat("client: attaching to ", options_.address);
+    if (!refusal_.empty()) {
+      return absl::StrCat("client: not attached to ", options_.address, ": ", refusal_);
+    }
+  }
+  return absl::StrCat("client: ", WhyNobodyAnswers(options_.address));
 }
 
 // It is no refusal that nobody listens, or that a session ended.
@@ -132,7 +147,7 @@ absl::Status Connection::CheckEpoch(const Session& session, uint64_t epoch) cons
 
 bool Connection::WaitAttached(base::Deadline deadline) const {
   base::MutexLock lock(mutex_);
-  while (!attachment_ && !stopped_) {
+  while (!attachment_ && !stopped_ && address_status_.ok()) {
     if (!changed_.WaitUntil(mutex_, deadline)) break;
   }
   return attachment_ != nullptr;
@@ -140,7 +155,7 @@ bool Connection::WaitAttached(base::Deadline deadline) const {
 
 void Connection::WaitFirstTry(base::Deadline deadline) const {
   base::MutexLock lock(mutex_);
-  while (!attachment_ && !tried_ && !stopped_) {
+  while (!attachment_ && !tried_ && !stopped_ && address_status_.ok()) {
     if (!changed_.WaitUntil(mutex_, deadline)) return;
   }
 }

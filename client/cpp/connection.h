@@ -64,9 +64,11 @@ class Connection {
   std::optional<Session> session() const PREFIXD_EXCLUDES(mutex_);
   // Null if not attached.
   std::shared_ptr<Attachment> attachment() const PREFIXD_EXCLUDES(mutex_);
-  // Returns "client: no daemon at ADDRESS", or why the daemon refuses the session.
+  // Tells four cases apart: attaching, nobody there, a socket that this process may not open, a
+  // daemon that refuses the session.
   std::string why_not_attached() const PREFIXD_EXCLUDES(mutex_);
-  // Returns the attachment. Unavailable, with why_not_attached(), if there is none.
+  // Returns the attachment. Unavailable, with why_not_attached(), if there is none;
+  // InvalidArgument if the address cannot be one.
   absl::StatusOr<std::shared_ptr<Attachment>> RequireAttachment() const;
   // Waits until attached. Returns false at the deadline.
   bool WaitAttached(base::Deadline deadline) const PREFIXD_EXCLUDES(mutex_);
@@ -90,6 +92,7 @@ class Connection {
   const PageChannel& page_channel() const { return page_channel_; }
 
  private:
+  std::string GrpcAddress() const;
   void Run();
   // Attaches and stays until the stream ends. Returns true if it was attached.
   bool AttachOnce() PREFIXD_EXCLUDES(mutex_);
@@ -105,6 +108,7 @@ class Connection {
   void NoteRefusal(const absl::Status& status) PREFIXD_EXCLUDES(mutex_);
 
   const Options options_;
+  const absl::Status address_status_;           // CheckAddress()
   const std::shared_ptr<wire::Bearer> bearer_;  // null if no file is named or none is needed
   const PageChannel page_channel_;
   const std::unique_ptr<Stub> stub_;     // on a channel of its own

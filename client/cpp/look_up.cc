@@ -40,7 +40,8 @@ absl::Status AddItem(const SpaceState& space, const Question& question, bool lik
   }
   if (like_the_last) sequence = {};
   wire::ToProto(question.opened.space.handle, sequence, item->mutable_sequence());
-  item->set_max_tokens(options.max_tokens == block::kNoLimit ? 0 : options.max_tokens);
+  item->set_max_tokens(options.max_cached_tokens == block::kNoLimit ? 0
+                                                                    : options.max_cached_tokens);
   item->set_request_id(options.request_id);
   item->set_table(question.opened.attachment->arena() != nullptr);
   item->set_prefill_tokens_per_s(std::max(0.0, options.prefill_tokens_per_s));
@@ -228,7 +229,7 @@ LoadPlan PlanOf(const OpenedUnder& opened, base::Deadline asked, const BeginOpti
 
 uint32_t MostTokens(const Question& question) {
   return std::min(static_cast<uint32_t>(question.sequence.tokens.size()),
-                  question.options.max_tokens);
+                  question.options.max_cached_tokens);
 }
 
 // Makes the call, which carries releases that wait.
@@ -382,7 +383,7 @@ absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>&
                            core.connection()->Call(&Connection::Stub::Join, session, request,
                                                    asked + question.options.deadline));
   PREFIXD_RETURN_IF_ERROR(CheckAnswers(reply, 1));
-  return Take(core, space, question.opened, nullptr, question.options.max_tokens,
+  return Take(core, space, question.opened, nullptr, question.options.max_cached_tokens,
               PlanOf(question.opened, asked, question.options), reply.mutable_answers(0));
 }
 

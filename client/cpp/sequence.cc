@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "attend_layer.h"
 #include "base/bytes.h"
 #include "convert.h"
 #include "prefixd/client.h"
@@ -125,6 +126,17 @@ void Sequence::PushToken(uint32_t token) {
 std::span<const BlockTableEntry> Sequence::block_table(int layer) {
   if (!impl_ || !impl_->HasLayer(layer) || !impl_->Ready(layer).ok()) return {};
   return impl_->pages.Table(static_cast<uint32_t>(layer));
+}
+
+Status Sequence::Attend(int layer, const float* q, float* out, const AttendOptions& options) {
+  if (!impl_) return ToPublic(NoSequence());
+  if (!impl_->HasLayer(layer)) {
+    return ToPublic(absl::InvalidArgumentError(absl::StrCat("attend: no layer ", layer)));
+  }
+  if (const absl::Status ready = impl_->Ready(layer); !ready.ok()) return ToPublic(ready);
+  const auto index = static_cast<uint32_t>(layer);
+  return client::AttendLayer(impl_->space->groups()[impl_->space->layers()[index].group],
+                             impl_->pages.Table(index), q, out, options);
 }
 
 Result<CommitInfo> Sequence::Commit(const CommitOptions& options) {

@@ -125,15 +125,16 @@ absl::StatusOr<client::OpenedUnder> Sequence::Impl::OpenForLookUp(base::Deadline
 }
 
 absl::Status Sequence::Impl::TryLookUp() {
-  if (tokens.empty() || options.max_tokens == 0) return absl::OkStatus();
+  if (tokens.empty() || options.max_cached_tokens == 0) return absl::OkStatus();
   const base::Deadline deadline = steady_clock::now() + options.deadline;
   PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, OpenForLookUp(deadline));
   client::Question question{
       .opened = opened, .sequence = {.tokens = tokens, .content = content}, .options = options};
   // If the lease is this session's and whole, only tokens that it does not cover travel.
-  const bool goes_on = leased && held && held->attachment == opened.attachment &&
-                       leased->usable_tokens() == leased->plan().tokens &&
-                       leased->plan().tokens < std::min<size_t>(tokens.size(), options.max_tokens);
+  const bool goes_on =
+      leased && held && held->attachment == opened.attachment &&
+      leased->usable_tokens() == leased->plan().tokens &&
+      leased->plan().tokens < std::min<size_t>(tokens.size(), options.max_cached_tokens);
   if (goes_on) question.continues = leased;
   absl::StatusOr<client::LookUpAnswer> found = client::Acquire(*core, space, question);
   if (goes_on && absl::IsNotFound(found.status())) {

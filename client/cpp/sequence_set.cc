@@ -25,7 +25,7 @@ absl::Status SequenceSet::Impl::TryLookUp() {
   std::chrono::milliseconds longest{0};
   for (const Sequence& member : members) {
     const Sequence::Impl& sequence = *member.impl_;
-    if (sequence.tokens.empty() || sequence.options.max_tokens == 0) return absl::OkStatus();
+    if (sequence.tokens.empty() || sequence.options.max_cached_tokens == 0) return absl::OkStatus();
     longest = std::max(longest, sequence.options.deadline);
   }
   const base::Deadline deadline = steady_clock::now() + longest;

@@ -50,7 +50,7 @@ def to_mlx(a: np.ndarray) -> mx.array:
 def warm(tokens: list[int]) -> tuple[list[QuantizedKVCache], int]:
     """Cache objects with the longest prefix that is here already in them, and its tokens."""
     caches = [QuantizedKVCache(group_size=GROUP, bits=BITS) for _ in range(layers)]
-    with space.acquire(tokens, max_tokens=len(tokens) - 1) as lease:
+    with space.acquire(tokens, max_cached_tokens=len(tokens) - 1) as lease:
         n = lease.wait_all()
         for i, cache in enumerate(caches if n else ()):
             key, value = lease.gather(i, n)  # codes, scales, biases: [1, heads, n, *] each

@@ -37,13 +37,7 @@ struct ToyModel {
     return out;
   }
   static prefixd::AttendOptions Shape(uint32_t at, uint32_t count) {
-    return {.query_rows = count,
-            .query_heads = kHeads,
-            .kv_heads = kHeads,
-            .key_dim = kDim,
-            .value_dim = kDim,
-            .first_position = at,
-            .scale = 0.125f};
+    return {.query_rows = count, .query_heads = kHeads, .first_position = at, .scale = 0.125f};
   }
   // Mixes every bit of the last row's output into the next token and the checksum.
   static uint32_t Sample(std::span<const float> out, uint32_t* checksum) {

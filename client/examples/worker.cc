@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = i * i % 997;
   const uint32_t prompt = static_cast<uint32_t>(tokens.size());
   // The last prompt token is always computed: its output gives the first new one.
-  pd::Sequence seq = space.value().Begin(tokens, {.max_tokens = prompt - 1});
+  pd::Sequence seq = space.value().Begin(tokens, {.max_cached_tokens = prompt - 1});
   uint32_t cached = seq.restorable_tokens(), at = cached, checksum = 0;
   std::vector<float> out;
   auto pass = [&](uint32_t count) {  // runs `count` tokens through all layers
@@ -33,8 +33,7 @@ int main(int argc, char** argv) {
       const Qkv x = ToyModel::Project(tokens, at, count, layer);
       seq.Append(layer, at, count, {x.k.data()}, {x.v.data()});
       out.resize(x.q.size());
-      pd::Attend(seq.block_table(layer), spec.layers[0].formats, x.q.data(), out.data(),
-                 ToyModel::Shape(at, count));
+      seq.Attend(layer, x.q.data(), out.data(), ToyModel::Shape(at, count));
     }
     at += count;
     return true;

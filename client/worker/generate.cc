@@ -36,7 +36,7 @@ class Generation {
     // The last prompt token is always computed: its logits choose the answer's first token.
     sequence_ = space.Begin(
         tokens_, {.content = {},
-                  .max_tokens = prompt_tokens_ - 1,
+                  .max_cached_tokens = prompt_tokens_ - 1,
                   .write_format = static_cast<uint32_t>(model.formats().size() - 1),
                   .head_tokens = options.quantize.RawTokens(prompt_tokens_, space.block_tokens()),
                   .turn_ends = {&prompt_tokens_, 1},
@@ -194,7 +194,8 @@ class Generation {
 
 absl::Status WarmUp(Model& model, Space& space) {
   const std::vector<uint32_t> tokens(model.grid() + 1, 0);
-  Sequence sequence = space.Begin(tokens, {.max_tokens = 0});  // looks nothing up, stores nothing
+  Sequence sequence =
+      space.Begin(tokens, {.max_cached_tokens = 0});  // looks nothing up, stores nothing
   RecurrentStates states;
   Model::Step step{
       .tokens = tokens, .begin = 0, .end = model.grid(), .cached = 0, .states = &states};

@@ -168,7 +168,8 @@ absl::StatusOr<Verification> VerifyHit(Model& model, Space& space, Sequence& hit
                                        std::span<const uint32_t> tokens) {
   const auto count = static_cast<uint32_t>(tokens.size());
   Sequence cold = space.Begin(  // looks nothing up
-      tokens, {.max_tokens = 0, .write_format = static_cast<uint32_t>(model.formats().size() - 1)});
+      tokens,
+      {.max_cached_tokens = 0, .write_format = static_cast<uint32_t>(model.formats().size() - 1)});
   RecurrentStates states;
   for (uint32_t at = 0; at < count;) {
     const uint32_t end = std::min(model.StepEnd(at), count);

@@ -280,7 +280,7 @@ Acquired PrefixIndex::Impl::Acquire(block::SpaceHandle handle, const block::Sequ
               .slot = options.slot,
               .space = space,
               .usable = UsableOf(space->shape, options.selection),
-              .reads = true,
+              .reads = options.reads,
               .pages = {}};
   const Walk walk = WalkDown(space->root, space->shape.block_tokens, request);
   RestorablePath path;

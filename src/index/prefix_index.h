@@ -153,6 +153,8 @@ struct MatchOptions {
   uint32_t slot = block::kNoSlot;
   uint32_t max_tokens = block::kNoLimit;
   bool causal_content = false;  // a cut inside a content range is allowed
+  // For Acquire: a request reads the pages, so the blocks count as read again.
+  bool reads = true;
   // For Acquire and Extend: if every page is in RAM and each group has one rung, the answer fills
   // Acquired.table and leaves `pages` empty.
   bool table = false;

@@ -60,7 +60,7 @@ struct AttentionShape {
   // If not 0, a score is soft_cap * tanh(q.k * scale / soft_cap).
   float soft_cap = 0;
   // [query_heads]: learned scores of a token without a value, -infinity for none. Null: no scores.
-  const float* sinks = nullptr;
+  const float* sink_logits = nullptr;
   // Strides in floats; 0 = dense [query_rows][query_heads][dim].
   size_t query_row_stride = 0, query_head_stride = 0;
   size_t out_row_stride = 0, out_head_stride = 0;

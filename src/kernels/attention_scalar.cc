@@ -115,8 +115,8 @@ absl::Status AttendScalar(quant::BlockTable table, std::span<const quant::KvForm
     for (uint32_t row = 0; row < shape.query_rows; ++row) {
       const std::vector<size_t> seen = SeenFrom(shape, size_t{shape.first_position} + row);
       for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        const double sink = shape.sinks != nullptr ? double{shape.sinks[head]}
-                                                   : -std::numeric_limits<double>::infinity();
+        const double sink = shape.sink_logits != nullptr ? double{shape.sink_logits[head]}
+                                                         : -std::numeric_limits<double>::infinity();
         AttendRow({keys, values}, shape, seen, sink,
                   q + row * shape.query_row_stride + head * shape.query_head_stride,
                   out + row * shape.out_row_stride + head * shape.out_head_stride);

@@ -95,7 +95,8 @@ class SlicePlace {
     return slice_.kv_head * job_.group() + row_head % job_.group();
   }
   HWY_INLINE float SinkOf(uint32_t row_head) const {
-    return job_.shape.sinks == nullptr ? -HUGE_VALF : job_.shape.sinks[HeadOf(row_head)];
+    return job_.shape.sink_logits == nullptr ? -HUGE_VALF
+                                             : job_.shape.sink_logits[HeadOf(row_head)];
   }
   HWY_INLINE uint64_t WindowBegin(uint64_t position) const {
     const uint64_t window = job_.shape.window;

@@ -29,6 +29,7 @@ absl::Status CheckCounts(const AttentionShape& shape) {
   if (shape.value_dim == 0) return Refuse("value_dim is 0, at least 1 wanted");
   if (shape.threads == 0) return Refuse("threads is 0, at least 1 wanted");
   if (!std::isfinite(shape.scale)) return Refuse("scale is not finite");
+  if (shape.scale == 0) return Refuse("scale is 0, must be that of q.k, mostly 1 / sqrt(key_dim)");
   if (!std::isfinite(shape.soft_cap) || shape.soft_cap < 0) {
     return Refuse("soft_cap is ", shape.soft_cap, ", 0 for none or a positive number wanted");
   }
@@ -36,9 +37,9 @@ absl::Status CheckCounts(const AttentionShape& shape) {
 }
 
 absl::Status CheckSinks(const AttentionShape& shape) {
-  if (shape.sinks == nullptr) return absl::OkStatus();
+  if (shape.sink_logits == nullptr) return absl::OkStatus();
   for (uint32_t head = 0; head < shape.query_heads; ++head) {
-    const float sink = shape.sinks[head];
+    const float sink = shape.sink_logits[head];
     if (std::isfinite(sink) || sink < 0) continue;
     return Refuse("the sink of head ", head, " is ", sink, ", a number or -inf wanted");
   }

@@ -163,8 +163,8 @@ HWY_INLINE void ForEachSlot(const DecodeJob& job, const Call& call) {
 // learned sink is one more weight, without a value.
 HWY_INLINE void MergeRowHead(const DecodeJob& job, size_t row_head, uint32_t head, float* out) {
   const DF df;
-  const bool has_sink = job.shape.sinks != nullptr && job.shape.sinks[head] >= -FLT_MAX;
-  const float sink = has_sink ? job.shape.sinks[head] * kLog2E : -FLT_MAX;
+  const bool has_sink = job.shape.sink_logits != nullptr && job.shape.sink_logits[head] >= -FLT_MAX;
+  const float sink = has_sink ? job.shape.sink_logits[head] * kLog2E : -FLT_MAX;
   float max = sink;
   ForEachSlot(job, [&](uint32_t s) {
     const float of_slot = job.sums.references[s * job.row_heads() + row_head];

@@ -260,8 +260,8 @@ TEST_F(CapiTest, AHintSaysHowManyTokensWillBeThere) {
   EXPECT_EQ(prefixd_prefetch(space, tokens, kTokens, nullptr, &there), PREFIXD_OK);
   EXPECT_EQ(there, 0u);
   ASSERT_EQ(engine.Store(space, nullptr), PREFIXD_OK);
-  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
-  lookup.max_tokens = kTokens - 1;
+  prefixd_lookup lookup = PREFIXD_LOOKUP_INIT;
+  lookup.max_cached_tokens = kTokens - 1;
   EXPECT_EQ(prefixd_prefetch(space, tokens, kTokens, &lookup, &there), PREFIXD_OK)
       << prefixd_last_error();
   EXPECT_EQ(there, kTokens - 1);
@@ -282,8 +282,8 @@ TEST_F(CapiTest, PagesAreCopiedThroughTheSocketWhereMemoryIsNotShared) {
   prefixd_space* space = engine.Open(client);
   ASSERT_EQ(engine.Store(space, nullptr), PREFIXD_OK);
   prefixd_match_info match = PREFIXD_INIT(prefixd_match_info);
-  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
-  lookup.max_tokens = kTokens - 1;
+  prefixd_lookup lookup = PREFIXD_LOOKUP_INIT;
+  lookup.max_cached_tokens = kTokens - 1;
   prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, &lookup, &match);
   EXPECT_EQ(match.kind, uint32_t{PREFIXD_EXACT});
   EXPECT_EQ(match.in_place, 0u);

@@ -125,8 +125,8 @@ class KindsTest : public EndToEndTest {
   // Of at most `limit` tokens so many are restored, and all that a layer needs there is right.
   void ExpectRestored(uint32_t limit, uint32_t restorable) {
     SCOPED_TRACE("at most " + std::to_string(limit));
-    prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
-    lookup.max_tokens = limit;
+    prefixd_lookup lookup = PREFIXD_LOOKUP_INIT;
+    lookup.max_cached_tokens = limit;
     prefixd_lease* lease = prefixd_acquire(space_, tokens_.data(), kTokens, &lookup, nullptr);
     ASSERT_EQ(prefixd_wait_all(lease, 0), restorable);
     for (uint32_t layer = 0; layer < kinds_.size() && restorable > 0; ++layer) {
@@ -197,8 +197,8 @@ TEST_F(KindsTest, OfAStateLayerASnapshotComesBackAtItsExactPosition) {
   const std::vector<uint32_t> wanted = Wanted(plan);
   prefixd_abandon(plan);
   prefixd_match_info match = PREFIXD_INIT(prefixd_match_info);
-  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
-  lookup.max_tokens = kTokens - 2;
+  prefixd_lookup lookup = PREFIXD_LOOKUP_INIT;
+  lookup.max_cached_tokens = kTokens - 2;
   ASSERT_EQ(prefixd_match(space_, tokens_.data(), kTokens, &lookup, &match), PREFIXD_OK);
   EXPECT_LT(match.restorable_tokens, kTokens - 2) << "a state is never cut";
   EXPECT_NE(std::string(match.why_shorter).find("no_state_snapshot"), std::string::npos)
@@ -312,7 +312,7 @@ TEST_F(KindsTest, ASetBeginsAtTheLengthThatAllOfItsSpacesHave) {
   kinds_ = {PREFIXD_FULL};
   space_ = OpenSpace(client_, "target", {Layer(PREFIXD_FULL)});
   Store();
-  prefixd_lookup lookup = PREFIXD_INIT(prefixd_lookup);
+  prefixd_lookup lookup = PREFIXD_LOOKUP_INIT;
   lookup.deadline_ms = 5'000;
   prefixd_set_member member = PREFIXD_INIT(prefixd_set_member);
   std::vector<prefixd_set_member> members(2, member);
@@ -333,7 +333,7 @@ TEST_F(KindsTest, ASetBeginsAtTheLengthThatAllOfItsSpacesHave) {
   }
   EXPECT_NE(std::string(matches[1].why_shorter).find("common_length 200"), std::string::npos)
       << matches[1].why_shorter;
-  lookup.max_tokens = 150;  // of the target alone: the draft goes no further
+  lookup.max_cached_tokens = 150;  // of the target alone: the draft goes no further
   ASSERT_EQ(prefixd_acquire_set(members.data(), 2, tokens_.data(), kTokens, leases, nullptr),
             PREFIXD_OK);
   for (prefixd_lease* const lease : leases) {

@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "prefixd/attention.h"
 #include "quant/block_table.h"
+#include "tests/client/daemon.h"
 
 namespace prefixd {
 namespace {
@@ -46,7 +47,7 @@ TEST(AttendOptionsTest, EveryOptionReachesTheKernels) {
                               .window = 4,
                               .sink_tokens = 2,
                               .soft_cap = 3,
-                              .sinks = sinks.data()};
+                              .sink_logits = sinks.data()};
   const kernels::AttentionShape plain{.query_heads = kHeads,
                                       .kv_heads = kHeads,
                                       .key_dim = kDim,
@@ -57,7 +58,7 @@ TEST(AttendOptionsTest, EveryOptionReachesTheKernels) {
   shape.window = 4;
   shape.sink_tokens = 2;
   shape.soft_cap = 3;
-  shape.sinks = sinks.data();
+  shape.sink_logits = sinks.data();
   const BlockTableEntry entry{.units = reinterpret_cast<const std::byte*>(page.data()),
                               .page_tokens = kTokens,
                               .tokens = kTokens};
@@ -72,13 +73,63 @@ TEST(AttendOptionsTest, EveryOptionReachesTheKernels) {
     if (without == 0) less.window = 0;
     if (without == 1) less.sink_tokens = 0;
     if (without == 2) less.soft_cap = 0;
-    if (without == 3) less.sinks = nullptr;
+    if (without == 3) less.sink_logits = nullptr;
     const std::vector<float> other = ByKernels(page, q, less);
     double difference = 0;
     for (size_t i = 0; i < out.size(); ++i)
       difference += std::abs(double{other[i]} - double{want[i]});
     EXPECT_GT(difference, 1e-2) << "without option " << without;
   }
+}
+
+TEST(AttendOptionsTest, AForgottenPositionIsRefused) {
+  const std::vector<float> page = Page();
+  const BlockTableEntry entry{.units = reinterpret_cast<const std::byte*>(page.data()),
+                              .page_tokens = kTokens,
+                              .tokens = kTokens};
+  const KvFormat format = Raw(Dtype::kF32);
+  std::vector<float> q(kHeads * kDim), out(kHeads * kDim);
+  const AttendOptions options{
+      .query_heads = kHeads, .kv_heads = kHeads, .key_dim = kDim, .value_dim = kDim, .scale = 0.3f};
+  const Status status = Attend({&entry, 1}, {&format, 1}, q.data(), out.data(), options);
+  EXPECT_EQ(status.code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message, "attend: first_position, of query row 0, is not set");
+}
+
+TEST(AttendOptionsTest, ASequenceAttendsWithWhatItsLayerSays) {
+  const TempDirectory directory;  // nobody listens: the sequence's own pages will do
+  SpaceSpec spec = SmallSpace(Raw(Dtype::kF32));
+  spec.layers[1].kind = LayerKind::kSliding;
+  spec.layers[1].window = 16;
+  spec.layers[1].sink_tokens = 2;
+  Client client({.address = directory.address()});
+  Result<Space> space = client.OpenSpace(spec);
+  ASSERT_TRUE(space.ok()) << space.status.message;
+  const std::vector<uint32_t> tokens = Tokens(100, 1);
+  Sequence sequence = space.value().Begin(tokens);
+  AppendTokens(sequence, spec, tokens, 0, 100);
+  for (const int layer : {0, 1}) {
+    const LayerSpec& of = spec.layers[static_cast<size_t>(layer)];
+    std::vector<float> q(of.kv_heads * of.key_dim);
+    for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(i % 7) - 3;
+    std::vector<float> want(of.kv_heads * of.value_dim), out(want.size());
+    const AttendOptions all{.query_heads = of.kv_heads,
+                            .kv_heads = of.kv_heads,
+                            .key_dim = of.key_dim,
+                            .value_dim = of.value_dim,
+                            .first_position = 99,
+                            .scale = 0.3f,
+                            .window = of.window,
+                            .sink_tokens = of.sink_tokens};
+    ASSERT_TRUE(Attend(sequence.block_table(layer), of.formats, q.data(), want.data(), all).ok());
+    const AttendOptions few{.query_heads = of.kv_heads, .first_position = 99, .scale = 0.3f};
+    const Status status = sequence.Attend(layer, q.data(), out.data(), few);
+    ASSERT_TRUE(status.ok()) << status.message;
+    EXPECT_EQ(out, want) << "layer " << layer;
+  }
+  AttendOptions wrong{.query_heads = 2, .kv_heads = 1, .first_position = 99, .scale = 0.3f};
+  EXPECT_EQ(sequence.Attend(0, nullptr, nullptr, wrong).code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(sequence.Attend(9, nullptr, nullptr, wrong).message, "attend: no layer 9");
 }
 
 // Of a sliding layer, blocks between the sinks and the window may be absent: the bits are those of

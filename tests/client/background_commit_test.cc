@@ -28,7 +28,7 @@ class BackgroundCommitTest : public testing::TestWithParam<bool> {  // with a sh
   void ExpectStored(const std::vector<uint32_t>& tokens) {
     Sequence hit = space_.value().Begin(tokens);
     ASSERT_EQ(hit.WaitAll(), tokens.size());
-    Sequence cold = space_.value().Begin(tokens, {.max_tokens = 0});
+    Sequence cold = space_.value().Begin(tokens, {.max_cached_tokens = 0});
     AppendTokens(cold, spec_, tokens, 0, static_cast<uint32_t>(tokens.size()));
     const auto count = static_cast<uint32_t>(tokens.size());
     EXPECT_EQ(GatherAll(hit, spec_, count), GatherAll(cold, spec_, count));
@@ -56,7 +56,7 @@ TEST_P(BackgroundCommitTest, WhatIsAppendedMeanwhileChangesNothingOfWhatIsStored
   ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
   ExpectStored(all_);
   const std::vector<Packed> held = GatherAll(seq, spec_, 500);
-  Sequence cold = space_.value().Begin(all_, {.max_tokens = 0});
+  Sequence cold = space_.value().Begin(all_, {.max_cached_tokens = 0});
   AppendTokens(cold, spec_, all_, 0, 500);
   EXPECT_EQ(held, GatherAll(cold, spec_, 500)) << "blocks that were swapped for stored ones";
 }
@@ -70,13 +70,13 @@ TEST_P(BackgroundCommitTest, ATailThatGrewIsNotTakenForAnothersContinuation) {
   }
   std::vector<uint32_t> mine = prompt_;
   for (uint32_t token : Tokens(100, 5)) mine.push_back(token);
-  Sequence seq = space_.value().Begin(prompt_, {.max_tokens = 214});
+  Sequence seq = space_.value().Begin(prompt_, {.max_cached_tokens = 214});
   ASSERT_EQ(seq.WaitAll(), 214u);
   AppendTokens(seq, spec_, prompt_, 214, 215);
   ASSERT_TRUE(seq.StartCommit({.sequence_end = true}));
   Decode(seq, mine, 215);
   ASSERT_TRUE(seq.FinishCommit().ok());
-  Sequence cold = space_.value().Begin(mine, {.max_tokens = 0});
+  Sequence cold = space_.value().Begin(mine, {.max_cached_tokens = 0});
   AppendTokens(cold, spec_, mine, 0, 315);
   EXPECT_EQ(GatherAll(seq, spec_, 315), GatherAll(cold, spec_, 315));
 }

@@ -1,8 +1,14 @@
 // Without a daemon, with a daemon that comes and goes, and with calls that make no sense: no throw,
 // no wait beyond the deadline, a private KV cache all the same.
 #include <stdio.h>
+#include <sys/fsuid.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "prefixd/attention.h"
 #include "tests/client/daemon.h"
@@ -40,11 +46,57 @@ TEST(FailOpenTest, WithoutADaemonASequenceIsAPrivateCache) {
   ExpectPrivateCacheWorks(directory.address());
 }
 
-TEST(FailOpenTest, AGarbageAddressIsADaemonThatIsNotThere) {
-  ExpectPrivateCacheWorks("");
-  ExpectPrivateCacheWorks("not an address");
-  ExpectPrivateCacheWorks("unix://");
+TEST(FailOpenTest, APortWhereNobodyListensIsADaemonThatIsNotThere) {
   ExpectPrivateCacheWorks("127.0.0.1:1");
+}
+
+TEST(FailOpenTest, AnAddressThatIsNoneIsRefusedWithWhatMayHaveBeenMeant) {
+  const struct {
+    const char *address, *meant;
+  } cases[] = {{"", "unix:///run/prefixd/prefixd.sock?"},
+               {"unix://", "unix:///run/prefixd/prefixd.sock?"},
+               {"x.sock", "unix:x.sock?"},
+               {"/run/x.sock", "unix:///run/x.sock?"},
+               {"http://x", "unix:///run/prefixd/prefixd.sock or 127.0.0.1:7777?"},
+               {"localhost", "localhost:7777?"},
+               {"localhost:99999", "localhost:99999:7777?"}};
+  for (const auto& [address, meant] : cases) {
+    Client client({.address = address});
+    const auto asked = steady_clock::now();
+    const Result<Space> space = client.OpenSpace(SmallSpace(kFormat));
+    EXPECT_EQ(space.status.code, StatusCode::kInvalidArgument) << address;
+    EXPECT_NE(space.status.message.find(std::string("did you mean ") + meant), std::string::npos)
+        << space.status.message;
+    EXPECT_EQ(client.arena().why_not, space.status.message);
+    EXPECT_FALSE(client.WaitAttached(milliseconds(10'000)));
+    EXPECT_LT(steady_clock::now() - asked, milliseconds(5'000)) << "nothing to wait for";
+  }
+}
+
+TEST(FailOpenTest, WhyThereIsNoDaemonTellsAbsentFromSilentFromForbidden) {
+  const TempDirectory directory;
+  const auto why = [&] {
+    Client client({.address = directory.address()});
+    client.WaitAttached(milliseconds(100));
+    return client.arena().why_not;
+  };
+  EXPECT_EQ(why(), "client: no daemon at " + directory.address());
+  sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
+  directory.socket().copy(name.sun_path, sizeof(name.sun_path) - 1);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  EXPECT_EQ(why(),
+            "client: no daemon at " + directory.address() + ": nobody listens on its socket");
+  ::chmod(directory.socket().c_str(), 0100);
+  ::chmod(std::filesystem::path(directory.socket()).parent_path().c_str(), 0755);
+  const int user = ::setfsuid(65534);  // root may open every socket
+  const std::string forbidden = why();
+  ::setfsuid(static_cast<uid_t>(user));
+  ::close(socket);
+  EXPECT_NE(forbidden.find("permission denied on socket " + directory.socket() + ", 0100 "),
+            std::string::npos)
+      << forbidden;
+  EXPECT_NE(forbidden.find("; join its group"), std::string::npos) << forbidden;
 }
 
 TEST(FailOpenTest, AClientAttachesWhenTheDaemonComesAndAgainWhenItComesBack) {
@@ -122,7 +174,7 @@ TEST(ArgumentsTest, CallsThatMakeNoSenseSaySoAndChangeNothing) {
     ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
     EXPECT_TRUE(seq.Commit({.sequence_end = true}).ok()) << "nothing new is no error";
   }
-  Sequence seq = space.value().Begin(tokens, {.max_tokens = 99});
+  Sequence seq = space.value().Begin(tokens, {.max_cached_tokens = 99});
   ASSERT_EQ(seq.WaitAll(), 99u);
   const std::vector<float> row(1024);
   const TensorView view{.data = row.data()};
@@ -140,7 +192,7 @@ TEST(ArgumentsTest, CallsThatMakeNoSenseSaySoAndChangeNothing) {
   EXPECT_EQ(seq.block_table(0).size(), 2u);
   EXPECT_EQ(seq.block_table(7).size(), 0u);
   EXPECT_EQ(space.value().Begin({}).restorable_tokens(), 0u);
-  EXPECT_EQ(space.value().Begin(tokens, {.max_tokens = 0}).restorable_tokens(), 0u);
+  EXPECT_EQ(space.value().Begin(tokens, {.max_cached_tokens = 0}).restorable_tokens(), 0u);
 
   Sequence empty;
   EXPECT_EQ(empty.WaitAll() + empty.Restart() + empty.restorable_tokens(), 0u);

@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "fork_guard.h"
+#include "client/cpp/fork_guard.h"
 #include "tests/client/daemon.h"
 
 namespace prefixd {

@@ -73,7 +73,7 @@ class HybridTest : public RestartTest {
   uint32_t Request(const std::vector<uint32_t>& tokens) {
     const auto count = static_cast<uint32_t>(tokens.size());
     Sequence seq =
-        space_.value().Begin(tokens, {.max_tokens = count - 1, .turn_ends = {&count, 1}});
+        space_.value().Begin(tokens, {.max_cached_tokens = count - 1, .turn_ends = {&count, 1}});
     const uint32_t cached = seq.WaitAll();
     Check(seq, tokens, cached);
     Compute(seq, tokens, cached, count);
@@ -84,7 +84,7 @@ class HybridTest : public RestartTest {
   // Everything that a layer needs at `cached` is what a sequence of these tokens alone has.
   void Check(Sequence& seq, const std::vector<uint32_t>& tokens, uint32_t cached) {
     if (cached == 0) return;
-    Sequence alone = space_.value().Begin(tokens, {.max_tokens = 0});
+    Sequence alone = space_.value().Begin(tokens, {.max_cached_tokens = 0});
     Compute(alone, tokens, 0, cached);
     for (uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
       const LayerSpec& l = spec_.layers[layer];
@@ -191,7 +191,7 @@ TEST_P(HybridTest, ARequestThatLeavesBetweenSnapshotsBeginsAtOneBefore) {
   EXPECT_EQ(Request(tokens), 0u);
   std::vector<uint32_t> other = tokens;
   for (uint32_t i = 300; i < 400; ++i) other[i] += 1;
-  Sequence seq = space_.value().Begin(other, {.max_tokens = 399});
+  Sequence seq = space_.value().Begin(other, {.max_cached_tokens = 399});
   EXPECT_EQ(seq.match().matched_tokens, 300u);
   const uint32_t cached = seq.WaitAll();
   EXPECT_LE(cached, 300u);

@@ -127,7 +127,7 @@ TEST_F(LeaseTest, APartlySharedPromptIsRestoredToTheToken) {
   EXPECT_TRUE(PackedCache::Gathered(diverged, spec_, 101) == cache.Cut(101));
   ASSERT_EQ(diverged.block_table(1).size(), 2u);
   EXPECT_EQ(diverged.block_table(1)[1].tokens, 101u - 64u);
-  Lease exact = space_.value().Acquire(tokens_, {.max_tokens = 299});
+  Lease exact = space_.value().Acquire(tokens_, {.max_cached_tokens = 299});
   EXPECT_EQ(exact.WaitAll(), 299u) << "an exact repeat reuses all but the last token (G1)";
 }
 

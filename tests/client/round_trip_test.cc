@@ -252,7 +252,7 @@ TEST(RaceTest, TwoClientsThatStoreOneSequenceBothSucceed) {
     Client client({.address = directory.address()});
     Result<Space> space = client.OpenSpace(spec);
     ASSERT_TRUE(space.ok());
-    Sequence seq = space.value().Begin(tokens, {.max_tokens = 999});
+    Sequence seq = space.value().Begin(tokens, {.max_cached_tokens = 999});
     const uint32_t cached = seq.WaitAll();
     for (uint32_t at = cached; at < 1000;) {
       const uint32_t end = std::min<uint32_t>(1000, at + 100);

@@ -115,7 +115,7 @@ class SetTest : public RestartTest {
   }
   SequenceSet BeginAll(uint32_t max_tokens = 399) {
     std::vector<SetMember> members;
-    for (Space& space : spaces_) members.push_back({&space, {.max_tokens = max_tokens}});
+    for (Space& space : spaces_) members.push_back({&space, {.max_cached_tokens = max_tokens}});
     return SequenceSet::Begin(*client_, members, tokens_);
   }
   // What each layer holds in the blocks that it has is what a sequence alone computes.
@@ -123,7 +123,7 @@ class SetTest : public RestartTest {
     if (cached == 0) return;
     for (size_t member = 0; member < set.size(); ++member) {
       const SpaceSpec& spec = specs_[member];
-      Sequence alone = spaces_[member].Begin(tokens_, {.max_tokens = 0});
+      Sequence alone = spaces_[member].Begin(tokens_, {.max_cached_tokens = 0});
       Compute(member, alone, 0, cached);
       for (uint32_t layer = 0; layer < spec.layers.size(); ++layer) {
         const LayerSpec& l = spec.layers[layer];
@@ -194,7 +194,7 @@ TEST_P(SetTest, ADraftBesideItsTargetBeginsWhereBothCan) {
 TEST_P(SetTest, ATurnGoesOnInBoth) {
   Start({TargetSpace(), DraftSpace()});
   SequenceSet both =
-      SequenceSet::Begin(*client_, {{&spaces_[0], {.max_tokens = 299}}, {&spaces_[1], {}}},
+      SequenceSet::Begin(*client_, {{&spaces_[0], {.max_cached_tokens = 299}}, {&spaces_[1], {}}},
                          std::span(tokens_).first(300));
   EXPECT_EQ(both.WaitAll(), 0u);
   for (size_t member = 0; member < 2; ++member) {

@@ -89,7 +89,7 @@ TEST_F(SharedArenaTest, AHitIsReadInPlaceByteForByte) {
   EXPECT_GT(hit.in_place_bytes(), 0u);
 
   // A cut page is used where it stands, with fewer tokens.
-  Sequence cut = space_.value().Begin(tokens_, {.max_tokens = 290});
+  Sequence cut = space_.value().Begin(tokens_, {.max_cached_tokens = 290});
   ASSERT_EQ(cut.WaitAll(), 290u);
   EXPECT_EQ(InPlace(cut, 1), 5u);
   EXPECT_EQ(cut.block_table(1)[4].tokens, 290u - 256u);

@@ -30,7 +30,7 @@ class VerifyTest : public EndToEndTest {
                         {.formats = {format}, .threads = 2});
     const std::vector<uint32_t> tokens(prompt.begin(), prompt.end());
     const auto count = static_cast<uint32_t>(tokens.size());
-    Sequence sequence = cache->space.Begin(tokens, {.max_tokens = 0});
+    Sequence sequence = cache->space.Begin(tokens, {.max_cached_tokens = 0});
     for (uint32_t at = 0; at < count;) {
       const uint32_t end = std::min(model.StepEnd(at), count);
       ASSERT_TRUE(model.Prefill(sequence, {.tokens = tokens, .begin = at, .end = end}).ok());

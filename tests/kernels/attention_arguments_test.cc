@@ -75,6 +75,11 @@ TEST_F(AttentionArgumentsTest, AScaleThatIsNotFiniteIsRefused) {
   ExpectRefused("scale is not finite");
 }
 
+TEST_F(AttentionArgumentsTest, AForgottenScaleIsRefused) {
+  shape_.scale = 0;
+  ExpectRefused("scale is 0, must be that of q.k, mostly 1 / sqrt(key_dim)");
+}
+
 TEST_F(AttentionArgumentsTest, ASoftCapThatIsNoPositiveNumberIsRefused) {
   shape_.soft_cap = -1;
   ExpectRefused("soft_cap is -1, 0 for none or a positive number wanted");
@@ -86,7 +91,7 @@ TEST_F(AttentionArgumentsTest, ASoftCapThatIsNoPositiveNumberIsRefused) {
 
 TEST_F(AttentionArgumentsTest, SinksThatAreNoNumbersAreRefused) {
   std::vector<float> sinks(4, 1.0f);
-  shape_.sinks = sinks.data();
+  shape_.sink_logits = sinks.data();
   sinks[2] = std::numeric_limits<float>::quiet_NaN();
   ExpectRefused("the sink of head 2 is nan, a number or -inf wanted");
   sinks[2] = std::numeric_limits<float>::infinity();

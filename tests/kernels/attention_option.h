@@ -30,7 +30,7 @@ struct Option {
     shape.window = window;
     shape.sink_tokens = sink_tokens;
     shape.soft_cap = soft_cap;
-    shape.sinks = sinks ? kSinks.data() : nullptr;
+    shape.sink_logits = sinks ? kSinks.data() : nullptr;
     shape.scale = scale;
     return shape;
   }

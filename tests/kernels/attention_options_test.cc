@@ -211,13 +211,13 @@ TEST(AttentionOptionsTest, LearnedSinksRunFromNothingToEverything) {
     AttentionShape shape = Option{}.Of(2, 98);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
     ForEachQuickTarget([&](const char*) {
-      shape.sinks = nullptr;
+      shape.sink_logits = nullptr;
       const std::vector<float> none = MustAttend(layer, q.data(), shape);
       const std::vector<float> nothing(6, -std::numeric_limits<float>::infinity());
-      shape.sinks = nothing.data();
+      shape.sink_logits = nothing.data();
       EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), shape), none));
       const std::vector<float> everything(6, 300.0f);
-      shape.sinks = everything.data();
+      shape.sink_logits = everything.data();
       for (const float value : MustAttend(layer, q.data(), shape))
         EXPECT_LE(std::fabs(value), 1e-30f);
     });

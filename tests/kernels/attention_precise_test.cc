@@ -51,7 +51,7 @@ TEST(AttentionPreciseTest, WeightsFarBelowTheLargestKeepTheirPrecision) {
     const PagedLayer layer(shape, {format}, UniformBlocks(640, 64));
     AttentionShape attention = ShapeOf(shape, 4, 1, 639);
     const std::vector<float> sinks(4, 12.0f);  // the others together: some percent
-    attention.sinks = sinks.data();
+    attention.sink_logits = sinks.data();
     const std::vector<float> q = RandomFloats(QueryFloats(attention), 3);
     const std::vector<float> want = Expected(layer, q.data(), attention);
     ForEachTarget([&](const char*) {

@@ -26,7 +26,7 @@ THIRD_PARTY = {
     "gtest/": set(),
     "gmock/": set(),
 }
-PUBLIC = "client/cpp/prefixd"
+PUBLIC = "client/include/prefixd"  # of client/cpp
 # client/examples shows what an engine sees: it stands above client/cpp and may include its public headers only.
 EXAMPLES = "client/examples"
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
@@ -54,6 +54,8 @@ def room_folder(room):
 
 
 def room_of(path, rooms):
+    if path.startswith(PUBLIC + "/"):
+        return "client/cpp"
     for room in rooms:
         if path.startswith(room_folder(room) + "/"):
             return room
@@ -163,12 +165,12 @@ def self_test():
         "src/cache/room/room.h": '#include "cache/context.h"\n',
         "src/cache/store/spiller.h": '#include "cache/room/room.h"\n',
         "src/cache/verbs/verbs.h": '#include "cache/store/spiller.h"\n',
-        "client/cpp/prefixd/client.h": "#include <vector>\n",
+        "client/include/prefixd/client.h": "#include <vector>\n",
         "client/cpp/a.cc": '#include "b.h"\n#include "prefixd/client.h"\n#include "prefixd/v1/admin.pb.h"\n',
         "client/cpp/b.h": "",
         "client/examples/worker.cc": '#include "prefixd/client.h"\n',
     }
-    cpp = "client/cpp/prefixd/client.h"
+    cpp = "client/include/prefixd/client.h"
     return tree.self_test(check, clean, [
         ("an include that points up", "src/base/up.cc", '#include "quant/a.h"\n', "base may include nothing"),
         ("an include sideways", "src/ssd/side.cc", '#include "quant/a.h"\n', "ssd may include base"),

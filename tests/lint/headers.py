@@ -15,7 +15,7 @@ FOLDERS = (*tree.CODE, "tests", "bench")
 
 def flags(root, generated):
     return ["-std=c++20", "-fsyntax-only", "-x", "c++", "-I", str(root), "-I", str(root / "src"),
-            "-I", str(root / "client/cpp"), "-isystem", str(generated),
+            "-I", str(root / "client/include"), "-I", str(root / "client/cpp"), "-isystem", str(generated),
             '-DPREFIXD_TEST_DATA=""', '-DPREFIXD_SOURCE_DIR=""', '-DPREFIXD_BINARY_DIR=""']
 
 

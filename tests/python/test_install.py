@@ -13,6 +13,7 @@ from support import PACKAGE
 _SCRIPT = """
 import prefixd, prefixd.mlx, sys
 client = prefixd.connect("unix:///nonexistent/prefixd.sock")
+client.wait_attached(1000)
 assert client.error == "client: no daemon at unix:///nonexistent/prefixd.sock", client.error
 assert prefixd.__file__.startswith(sys.prefix), prefixd.__file__
 """

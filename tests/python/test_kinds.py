@@ -66,7 +66,7 @@ class Kinds(DaemonTest):
 
     def check(self, tokens, limit, restorable):
         """What is restored of at most `limit` tokens is what was stored."""
-        with self.space.acquire(tokens, max_tokens=limit) as lease:
+        with self.space.acquire(tokens, max_cached_tokens=limit) as lease:
             self.assertEqual(lease.wait_all(), restorable)
             for layer, spec in enumerate(self.layers):
                 if restorable == 0:
@@ -190,7 +190,7 @@ class KeysAloneTest(Kinds):
             for layer in self.rows:
                 self.assertTrue(plan.write_packed(layer, key=self.rows[layer][0]))
             self.assertEqual(plan.commit(400, sequence_end=True).stored_tokens, 400)
-        with self.space.acquire(self.tokens, max_tokens=333) as lease:
+        with self.space.acquire(self.tokens, max_cached_tokens=333) as lease:
             self.assertEqual(lease.wait_all(), 333)
             for layer in self.rows:
                 key, value = lease.gather(layer, 333)
@@ -255,7 +255,7 @@ class SetTest(Kinds):
     def test_all_begin_at_the_length_that_each_has(self):
         self.store_in(self.target, 400)
         self.store_in(self.draft, 200)
-        leases = prefixd.acquire_set([self.target, self.draft], self.tokens, max_tokens=399)
+        leases = prefixd.acquire_set([self.target, self.draft], self.tokens, max_cached_tokens=399)
         for lease in leases:
             self.assertEqual(lease.error, "")
             self.assertEqual(lease.wait_all(), 200)
@@ -266,7 +266,7 @@ class SetTest(Kinds):
 
     def test_without_tokens_or_a_daemon_there_are_none(self):
         for tokens, most in (([], None), (self.tokens, 0)):
-            leases = prefixd.acquire_set([self.target, self.draft], tokens, max_tokens=most)
+            leases = prefixd.acquire_set([self.target, self.draft], tokens, max_cached_tokens=most)
             self.assertEqual([lease.wait_all() for lease in leases], [0, 0])
         self.assertEqual(prefixd.acquire_set([], self.tokens), [])
         self.daemon.kill()

@@ -118,7 +118,7 @@ class RoundTripTest(DaemonTest):
         engine = Engine()
         space = engine.open(self.attached())
         engine.store(space, 200)
-        with space.acquire(engine.tokens(200), max_tokens=199) as lease:
+        with space.acquire(engine.tokens(200), max_cached_tokens=199) as lease:
             self.assertEqual(lease.match_kind, "exact")
             self.assertEqual(lease.reasons, (("max_tokens", 1),))
             self.assertEqual(lease.wait_all(), 199)
@@ -145,8 +145,8 @@ class RoundTripTest(DaemonTest):
         ):
             match = space.match(tokens)
             self.assertEqual((match.kind, match.restorable_tokens), (kind, shared))
-        self.assertEqual(space.match(engine.tokens(200), max_tokens=0).restorable_tokens, 0)
-        self.assertEqual(space.acquire([], max_tokens=-1).wait_all(), 0, "an empty prompt")
+        self.assertEqual(space.match(engine.tokens(200), max_cached_tokens=0).restorable_tokens, 0)
+        self.assertEqual(space.acquire([], max_cached_tokens=-1).wait_all(), 0, "an empty prompt")
 
     def test_a_hint_brings_a_prompt_from_ssd_to_ram(self):
         self.daemon = Daemon(self.folder, ssd="1GiB")
@@ -164,7 +164,7 @@ class RoundTripTest(DaemonTest):
         space = engine.open(self.attached())
         before = space.match(engine.tokens(200))
         self.assertEqual((before.restorable_tokens, before.ram_bytes), (200, 0))
-        self.assertEqual(space.prefetch(engine.tokens(200), max_tokens=150), 150)
+        self.assertEqual(space.prefetch(engine.tokens(200), max_cached_tokens=150), 150)
         self.assertEqual(space.prefetch(engine.tokens(200)), 200)
         until = time.monotonic() + PATIENCE_MS / 1000
         while space.match(engine.tokens(200)).ssd_bytes > 0 and time.monotonic() < until:
@@ -272,7 +272,7 @@ class RoundTripTest(DaemonTest):
         for given in (tuple(tokens), np.array(tokens), np.array(tokens, np.uint32), twice[::2]):
             self.assertEqual(space.match(given).restorable_tokens, 150)
         self.assertEqual(
-            space.match(np.array(tokens), max_tokens=np.int64(70)).restorable_tokens, 70
+            space.match(np.array(tokens), max_cached_tokens=np.int64(70)).restorable_tokens, 70
         )
 
     def test_without_shared_memory_pages_are_sent(self):
@@ -286,7 +286,7 @@ class RoundTripTest(DaemonTest):
             self.assertFalse(lease.match.in_place)
             self.assertTrue(same(engine.read(lease, 150), engine.cache(150)))
             self.assertIsNone(lease.blocks(0)[0].arena_offset)
-        self.assertEqual(client.stats().arena_bytes, 0)
+        self.assertEqual(client.stats.arena_bytes, 0)
 
     def test_the_client_counts(self):
         self.daemon.start()
@@ -297,7 +297,7 @@ class RoundTripTest(DaemonTest):
         with space.acquire(engine.tokens(200)) as lease:
             engine.read(lease, lease.wait_all())
             lease.release(used_tokens=150, first_token_ms=2.5, prefill_tokens_per_s=900.0)
-        stats = client.stats()
+        stats = client.stats
         self.assertTrue(stats.attached)
         self.assertEqual(
             (stats.lookups, stats.requested_tokens, stats.restorable_tokens, stats.stored_tokens),
@@ -356,7 +356,7 @@ engine = Engine()
 client = prefixd.connect(sys.argv[1], name="other")
 assert client.wait_attached(60_000), client.error
 space = engine.open(client)
-with space.acquire(engine.tokens(200), max_tokens=199, deadline_ms=60_000) as lease:
+with space.acquire(engine.tokens(200), max_cached_tokens=199, deadline_ms=60_000) as lease:
     n = lease.wait_all()
     key, value = lease.gather(1, n)
     want = engine.cache(200)[1]

@@ -31,11 +31,12 @@ class AbsentDaemonTest(DaemonTest):
         space = engine.open(client)
         self.assertFalse(client.attached)
         self.assertIn("no daemon", client.error)
-        with space.acquire(engine.tokens(100), max_tokens=99, deadline_ms=50) as lease:
+        with space.acquire(engine.tokens(100), max_cached_tokens=99, deadline_ms=50) as lease:
             self.assertEqual((lease.restorable_tokens, lease.wait(0), lease.wait_all()), (0, 0, 0))
             self.assertIn("no daemon", lease.error)
             self.assertEqual((lease.match_kind, lease.blocks(0)), ("none", []))
             self.assertIsNone(lease.gather(0, 5))
+            self.assertIn("tokens 0 to 5 of layer 0, the lease has 0", lease.error)
             self.assertEqual(lease.gather(0, 0)[0][0].shape[2], 0)
         with space.reserve(engine.tokens(100), deadline_ms=50) as plan:
             self.assertEqual(plan.missing, ())
@@ -44,7 +45,29 @@ class AbsentDaemonTest(DaemonTest):
             self.assertFalse(plan.write_packed(0, key=key, value=value))
             self.assertIn("no daemon", plan.commit(100, sequence_end=True).error)
         self.assertIn("no daemon", space.match(engine.tokens(5), deadline_ms=50).error)
-        self.assertIn("no daemon", client.stats().error)
+        self.assertIn("no daemon", client.stats.error)
+
+    def test_an_address_that_is_none_is_refused_with_what_may_have_been_meant(self):
+        for address, meant in (
+            ("x.sock", "unix:x.sock"),
+            ("http://x", "unix:///run/prefixd/prefixd.sock or 127.0.0.1:7777"),
+            ("", "unix:///run/prefixd/prefixd.sock"),
+        ):
+            with self.assertRaisesRegex(prefixd.Error, f"did you mean {re.escape(meant)}"):
+                prefixd.connect(address)
+
+    def test_objects_say_in_their_reprs_what_they_are(self):
+        client = self.connect(connect_deadline_ms=50)
+        self.assertRegex(repr(client), r"<prefixd.Client of unix:.*, client: .*unix:.*>")
+        space = Engine().open(client)
+        layers = len(space.layers)
+        self.assertEqual(repr(space), f"<prefixd.Space not open yet, {layers} layers>")
+        lease = space.acquire([1, 2, 3], deadline_ms=50)
+        self.assertRegex(repr(lease), r"<prefixd.Lease of 0 tokens, none, client: .*>")
+        lease.release()
+        self.assertEqual(repr(lease), "<prefixd.Lease released>")
+        plan = space.reserve([1, 2, 3], deadline_ms=50)
+        self.assertRegex(repr(plan), r"<prefixd.Plan of 3 tokens, missing nothing, .*>")
 
     def test_no_time_to_connect_is_none_rather_than_the_default(self):
         silent = socket.socket(socket.AF_UNIX)
@@ -126,7 +149,7 @@ class AbsentLibraryTest(DaemonTest):
         engine = Engine()
         space = engine.open(client)
         self.assertIn("libnone.so", space.error)
-        with space.acquire(engine.tokens(100), max_tokens=99) as lease:
+        with space.acquire(engine.tokens(100), max_cached_tokens=99) as lease:
             self.assertEqual((lease.restorable_tokens, lease.wait_all()), (0, 0))
             self.assertIn("libnone.so", lease.error)
             self.assertIsNone(lease.gather(0, 5))
@@ -140,7 +163,7 @@ class AbsentLibraryTest(DaemonTest):
         self.assertEqual(space.match(engine.tokens(100)).restorable_tokens, 0)
         self.assertEqual(space.prefetch(engine.tokens(100)), 0)
         self.assertIsNone(client.not_shared("gemma", "no library"))
-        self.assertEqual((space.id, space.block_tokens, client.stats().attached), ("", 0, False))
+        self.assertEqual((space.id, space.block_tokens, client.stats.attached), ("", 0, False))
 
     def test_a_library_that_comes_later_is_found(self):
         path = self.folder / "libprefixd.so.1"

@@ -103,7 +103,7 @@ class Worker:
             "acquire",
             lambda: space.acquire(
                 tokens,
-                max_tokens=most,
+                max_cached_tokens=most,
                 deadline_ms=5_000,
                 load_deadline_ms=10_000,
                 wait_pending_ms=self.random.choice([0, 0, 0, 20]),

@@ -2,7 +2,7 @@
 
     client = prefixd.connect("unix:///run/prefixd/prefixd.sock")
     space = client.open_space(model=..., weights=..., tokenizer=..., rope=..., layers=[...])
-    with space.acquire(tokens, max_tokens=len(tokens) - 1) as lease:
+    with space.acquire(tokens, max_cached_tokens=len(tokens) - 1) as lease:
         n = lease.wait_all()
         key, value = lease.gather(layer=0, tokens=n)
     with space.reserve(tokens) as plan:

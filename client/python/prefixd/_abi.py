@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -157,7 +157,7 @@ class Lookup(_Sized):
         ("size", c_size_t),
         ("content", POINTER(Content)),
         ("content_count", c_uint32),
-        ("max_tokens", c_uint32),
+        ("max_cached_tokens", c_uint32),
         ("deadline_ms", c_uint32),
         ("load_deadline_ms", c_uint32),
         ("readable", c_uint64),

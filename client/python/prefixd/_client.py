@@ -47,6 +47,9 @@ class Client:
         self._held: _abi.Handle | None = _abi.Handle(lib, pointer, "detach")
         self.address = address
 
+    def __repr__(self) -> str:
+        return f"<prefixd.Client of {self.address}, {self.error or 'attached'}>"
+
     def __enter__(self) -> Client:
         return self
 
@@ -87,6 +90,7 @@ class Client:
         self._lib.stats(held and held.pointer, ctypes.addressof(counts))
         return counts, self._lib.error()
 
+    @property
     def stats(self) -> Stats:
         counts, why_no_mapping = self._counts()
         error = self.error or why_no_mapping
@@ -199,6 +203,8 @@ def connect(
     lib = _abi.library(library)
     lib.used = lib.used or not lib.why_absent  # set before attach(): another thread may fork in it
     pointer = lib.attach(ctypes.addressof(options))
+    if not pointer and not lib.why_absent and lib.last_status() == _abi.INVALID_ARGUMENT:
+        raise Error(lib.error())
     return Client(lib, pointer, address)
 
 

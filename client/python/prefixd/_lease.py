@@ -167,6 +167,12 @@ class Lease:
         self._states = states  # bytes of each layer's state; 0 for other layers
         self._match: Match | None = None
 
+    def __repr__(self) -> str:
+        if self._held is None:
+            return "<prefixd.Lease released>"
+        why = f", {self.error}" if self.error else ""
+        return f"<prefixd.Lease of {self.restorable_tokens} tokens, {self.match_kind}{why}>"
+
     def __enter__(self) -> Lease:
         return self
 
@@ -227,7 +233,8 @@ class Lease:
         Copies once, into fresh arrays [1, kv_heads, tokens, row] or into the caller's `out`. Waits
         for the layer. Returns None if the lease has fewer tokens by now (never for the tokens that
         wait_all() returned), if the tokens are stored in several formats, or if tokens of a sliding
-        layer are neither in its window nor among its sinks.
+        layer are neither in its window nor among its sinks; `error` then says which, and runs()
+        what can be gathered.
         """
         held = self._pages("gather")
         layer = self._layer("gather", layer)
@@ -240,6 +247,11 @@ class Lease:
         tokens = _number("gather: tokens", tokens, 0, UINT32)
         which = 0 if len(formats) == 1 else self._format_of(held, layer, begin, tokens)
         if which is None or not held.pointer and tokens:
+            here = ", ".join(f"[{run[0]}, {run[1]})" for run in self.runs(layer)) or "none"
+            self.error = (
+                f"gather: tokens [{begin}, {begin + tokens}) of layer {layer} are not one run of "
+                f"this lease; its runs are {here}"
+            )
             return None
         key, value = formats[which]
         if out is None:
@@ -262,6 +274,8 @@ class Lease:
         status = self._lib.gather(held.pointer, layer, begin, tokens, *planes)
         if status == _abi.INVALID_ARGUMENT:
             raise Error(self._lib.error())
+        if status != _abi.OK:
+            self.error = self._lib.error()
         return arrays if status == _abi.OK else None
 
     def state(self, layer: int, out: NDArray[Any] | None = None) -> NDArray[Any] | None:

@@ -62,6 +62,13 @@ class Plan:
         self.formats: tuple[int, ...] = tuple(formats)
         self.error: str = error  # why nothing can be stored; "" if it can
 
+    def __repr__(self) -> str:
+        if self._held is None:
+            return "<prefixd.Plan abandoned>"
+        runs = ", ".join(f"[{run.begin}, {run.end})" for run in self.missing) or "nothing"
+        why = f", {self.error}" if self.error else ""
+        return f"<prefixd.Plan of {self._tokens} tokens, missing {runs}{why}>"
+
     def __enter__(self) -> Plan:
         return self
 

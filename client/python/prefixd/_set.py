@@ -17,7 +17,7 @@ def acquire_set(
     tokens: Tokens,
     *,
     content: Iterable[Content] = (),
-    max_tokens: int | None = None,
+    max_cached_tokens: int | None = None,
     deadline_ms: int | None = None,
     load_deadline_ms: int | None = None,
     prefill_tokens_per_s: float = 0.0,
@@ -48,9 +48,9 @@ def acquire_set(
     reads = _one_each(readable, len(spaces))
     status, sentence = _abi.OK, ""
     held = [space._held for space in spaces]  # keeps the handles until the call returns
-    if not _nothing_asked(packed, max_tokens):
+    if not _nothing_asked(packed, max_cached_tokens):
         lookups = [
-            space._lookup(content, max_tokens, deadline_ms, formats, request_id)
+            space._lookup(content, max_cached_tokens, deadline_ms, formats, request_id)
             for space, formats in zip(spaces, reads)
         ]
         for lookup in lookups:

@@ -50,6 +50,12 @@ class Space:
             layer.state_bytes if isinstance(layer, StateLayer) else 0 for layer in self.layers
         ]
 
+    def __repr__(self) -> str:
+        if self._held is None:
+            return "<prefixd.Space closed>"
+        state = f", {self.error}" if self.error else ""
+        return f"<prefixd.Space {self.id or 'not open yet'}, {len(self.layers)} layers{state}>"
+
     @property
     def error(self) -> str:
         """Why the space has no cache, for good; "" while a daemon may serve it."""
@@ -74,7 +80,7 @@ class Space:
         tokens: Tokens,
         *,
         content: Iterable[Content] = (),
-        max_tokens: int | None = None,
+        max_cached_tokens: int | None = None,
         deadline_ms: int | None = None,
         readable: Formats | None = None,
         request_id: str = "",
@@ -82,9 +88,9 @@ class Space:
         """Looks the tokens up. Changes nothing."""
         packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
-        if _nothing_asked(packed, max_tokens):
+        if _nothing_asked(packed, max_cached_tokens):
             return Match()
-        lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
+        lookup = self._lookup(content, max_cached_tokens, deadline_ms, readable, request_id)
         status = self._ask(self._lib.match, packed, lookup, info)
         return match_of(info, self._told(status, self._lib.error()))
 
@@ -93,7 +99,7 @@ class Space:
         tokens: Tokens,
         *,
         content: Iterable[Content] = (),
-        max_tokens: int | None = None,
+        max_cached_tokens: int | None = None,
         deadline_ms: int | None = None,
         readable: Formats | None = None,
         request_id: str = "",
@@ -102,9 +108,9 @@ class Space:
         SSD into its RAM, behind what others wait for. Returns the tokens that will be there; holds
         nothing."""
         packed = _packed(tokens)
-        if _nothing_asked(packed, max_tokens):
+        if _nothing_asked(packed, max_cached_tokens):
             return 0
-        lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
+        lookup = self._lookup(content, max_cached_tokens, deadline_ms, readable, request_id)
         there = ctypes.c_uint32(0)
         self._ask(self._lib.prefetch, packed, lookup, there)
         return there.value
@@ -114,7 +120,7 @@ class Space:
         tokens: Tokens,
         *,
         content: Iterable[Content] = (),
-        max_tokens: int | None = None,
+        max_cached_tokens: int | None = None,
         deadline_ms: int | None = None,
         load_deadline_ms: int | None = None,
         prefill_tokens_per_s: float = 0.0,
@@ -124,16 +130,16 @@ class Space:
     ) -> Lease:
         """Looks the tokens up, leases what is there and starts loading it.
 
-        An engine that needs logits asks for `max_tokens` of len(tokens) - 1. `readable`: formats
+        An engine that needs logits asks for `max_cached_tokens` of len(tokens) - 1. `readable`: formats
         that the engine takes, by name or by index into the layers' formats; default: all. A layer
         with fewer formats reads its last one for an index beyond. `wait_pending_ms`: how long to
         wait while another worker computes tokens of this request.
         """
         packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
-        if _nothing_asked(packed, max_tokens):
+        if _nothing_asked(packed, max_cached_tokens):
             return Lease(self._lib, None, info, "", self._tensors, self._states)
-        lookup = self._lookup(content, max_tokens, deadline_ms, readable, request_id)
+        lookup = self._lookup(content, max_cached_tokens, deadline_ms, readable, request_id)
         _set_loading(lookup, load_deadline_ms, prefill_tokens_per_s, wait_pending_ms)
         space = self._held
         pointer = self._lib.acquire(
@@ -231,14 +237,13 @@ class Space:
     def _lookup(
         self,
         content: Iterable[Content],
-        max_tokens: int | None,
+        max_cached_tokens: int | None,
         deadline_ms: int | None,
         readable: Formats | None,
         request_id: str,
     ) -> _abi.Lookup:
         lookup = _abi.Lookup.from_buffer_copy(_NO_LOOKUP)
-        if max_tokens is not None:
-            lookup.max_tokens = int(max_tokens)
+        lookup.max_cached_tokens = UINT32 if max_cached_tokens is None else int(max_cached_tokens)
         if deadline_ms is not None:
             lookup.deadline_ms = _ms("deadline_ms", deadline_ms)
         if request_id:
@@ -323,11 +328,11 @@ def _packed(tokens: Tokens) -> bytes:
         raise Error(f"tokens: must be integers of 32 bits: {error}") from None
 
 
-def _nothing_asked(packed: bytes, max_tokens: int | None) -> bool:
-    """True if no token is asked for: max_tokens 0 is "no limit" in prefixd.h, but 0 tokens here."""
+def _nothing_asked(packed: bytes, most: int | None) -> bool:
+    """True if no token is asked for. Raises if max_cached_tokens is no number of tokens."""
     if not packed:
-        return True  # even if max_tokens is len(tokens) - 1, which is -1
-    return max_tokens is not None and _number("max_tokens", max_tokens, 0, UINT32) == 0
+        return True  # even if max_cached_tokens is len(tokens) - 1, which is -1
+    return most is not None and _number("max_cached_tokens", most, 0, UINT32) == 0
 
 
 def _content_array(content: Iterable[Content]) -> Any:

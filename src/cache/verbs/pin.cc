@@ -42,8 +42,10 @@ absl::Status QuotaError(const Context& context, uint32_t tokens) {
 absl::StatusOr<Pinned> TryPin(Context& context, Loader& loader, block::SessionId session,
                               const SpaceInfo& space, const Request& request,
                               const Patience& patience, block::PinId* in_index) {
-  index::Acquired held = context.index->Acquire(request.space, {request.tokens, request.content},
-                                                OptionsOf(request, block::kNoSlot), session);
+  index::MatchOptions options = OptionsOf(request, block::kNoSlot);
+  options.reads = false;
+  index::Acquired held =
+      context.index->Acquire(request.space, {request.tokens, request.content}, options, session);
   const Lease lease(&context, held.lease, nullptr);  // until the pin holds
   for (const block::Shortening& shortening : held.answer.shortened_by) {
     if (shortening.reason == block::ShortenReason::kLeaseQuota) {

@@ -126,7 +126,7 @@ class SharedCaches:
 def _asked(prompt: Prompt, options: Options) -> dict[str, Any]:
     return {
         "content": content_of(prompt),
-        "max_tokens": len(prompt.tokens) - 1,
+        "max_cached_tokens": len(prompt.tokens) - 1,
         "deadline_ms": options.deadline_ms,
         "load_deadline_ms": options.load_deadline_ms,
         "wait_pending_ms": options.wait_pending_ms,

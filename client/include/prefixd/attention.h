@@ -23,20 +23,24 @@ namespace prefixd {
 enum class AttendMode : uint8_t { kPrecise = 0, kFast = 1, kFastPrefill = 2 };
 
 struct AttendOptions {
+  static constexpr uint32_t kNotSet = ~uint32_t{0};
+
   uint32_t query_rows = 1;
   uint32_t query_heads = 0;  // a multiple of kv_heads
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
-  uint32_t first_position = 0;  // of query row 0; row i sees positions <= first_position + i
-  float scale = 0;
+  // Of query row 0; row i sees positions <= first_position + i. Refused if it is not set.
+  uint32_t first_position = kNotSet;
+  float scale = 0;  // of q.k, mostly 1 / sqrt(key_dim); 0 is refused
   uint32_t threads = 1;
   AttendMode mode = AttendMode::kPrecise;
   // If not 0, the row at position p sees only positions > p - window and positions < sink_tokens.
   // Blocks that no row of the call sees are not read and may be absent, that is, without units.
   uint32_t window = 0, sink_tokens = 0;
-  float soft_cap = 0;            // if not 0, a score is soft_cap * tanh(q.k * scale / soft_cap)
-  const float* sinks = nullptr;  // [query_heads] or null: learned scores of a token without a value
+  float soft_cap = 0;  // if not 0, a score is soft_cap * tanh(q.k * scale / soft_cap)
+  const float* sink_logits =
+      nullptr;  // [query_heads] or null: learned scores of a token without a value
   // In floats; 0 = dense [query_rows][query_heads][dim].
   size_t query_row_stride = 0, query_head_stride = 0;
   size_t out_row_stride = 0, out_head_stride = 0;

@@ -148,10 +148,12 @@ struct Content {
 enum class MatchKind : uint8_t { kExact = 1, kSupersequence, kPrefix, kLcp, kNone };
 const char* ToString(MatchKind kind);
 
+inline constexpr uint32_t kNoLimit = ~uint32_t{0};
+
 struct BeginOptions {
   std::span<const Content> content{};
   // Most tokens to restore. A worker that needs logits asks for n - 1; 0 = no lookup.
-  uint32_t max_tokens = ~uint32_t{0};
+  uint32_t max_cached_tokens = kNoLimit;
   std::chrono::milliseconds deadline{200};         // of the lookup
   std::chrono::milliseconds load_deadline{10000};  // of loading the pages
   uint64_t readable = ~uint64_t{0};                // mask of the format indexes that it reads
@@ -252,6 +254,8 @@ struct MutablePackedView {
   size_t scales_head_stride = 0, scales_token_stride = 0;
 };
 
+struct AttendOptions;  // prefixd/attention.h
+
 // One request's KV: cached pages first, then what this worker appends.
 class Sequence {
  public:
@@ -308,6 +312,11 @@ class Sequence {
   // Blocks of `layer` in position order: cached, then own. Waits for the layer; empty if a page
   // turned out bad. Valid until the next call that changes the sequence.
   std::span<const BlockTableEntry> block_table(int layer);
+  // Attends over the blocks of `layer`: Attend() of prefixd/attention.h, which declares the
+  // options, on block_table(layer). Give query_heads, first_position and scale, and query_rows if
+  // it is not 1. kv_heads, key_dim, value_dim, window and sink_tokens are the layer's: leave them
+  // 0. FailedPrecondition if the cached tokens fell short: call Restart().
+  Status Attend(int layer, const float* q, float* out, const AttendOptions& options);
 
   // Stores what the cache lacks of the tokens that every layer has: full blocks and, with
   // sequence_end, the tail. sequence_end also declares that a sequence ends here. An error only
