@@ -17,7 +17,7 @@ constexpr uint32_t kPageTokens = 64;
 
 FloatTensor::FloatTensor(quant::Dtype dtype, uint32_t heads, uint32_t tokens, uint32_t dim)
     : dtype_(dtype), heads_(heads), tokens_(tokens), dim_(dim), memory_(bytes()) {
-  constexpr size_t kPiece = 1 << 17;  // floats; their number is no multiple of a row's
+  constexpr size_t kPiece = 1 << 17;  // floats; their number is not a multiple of a row's
   const std::vector<float> floats = NormalFloats(kPiece + 1, 4);
   const size_t count = size_t{heads} * tokens * dim;
   for (size_t done = 0; done < count; done += floats.size()) {

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -109,7 +110,7 @@ absl::StatusOr<Values> ReadFile(const std::string& path) {
     if (!IsSetting(name)) {
       return absl::InvalidArgumentError(
           absl::StrCat("config: ", path, " sets \"", name,
-                       "\", which is no setting; prefixd --help lists them"));
+                       "\", which is not a setting; prefixd --help lists them"));
     }
     if (item.inputs.size() != 1 || values.contains(name)) {
       return absl::InvalidArgumentError(
@@ -139,9 +140,10 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
         std::any_of(rules.begin(), rules.end(), [&, &variable = name](const SettingRule& rule) {
           return variable == VariableName(rule.name);
         });
-    // The last three belong to prefixctl.
-    const bool other = name == "PREFIXD_CONFIG" || name == "PREFIXD_SERVER" ||
-                       name == "PREFIXD_ADMIN" || name == "PREFIXD_SALT";
+    // The others belong to prefixctl and to the Python package.
+    constexpr std::array kOthers = {"PREFIXD_CONFIG", "PREFIXD_SERVER", "PREFIXD_ADMIN",
+                                    "PREFIXD_SALT", "PREFIXD_LIBRARY"};
+    const bool other = std::ranges::find(kOthers, name) != kOthers.end();
     if (name.starts_with("PREFIXD_") && !other && !known) unknown.push_back(name);
   }
   return unknown;

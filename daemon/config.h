@@ -2,8 +2,9 @@
 // precedence, read with CLI11.
 //
 // Every setting has one name: --ssd-floor, PREFIXD_SSD_FLOOR, `ssd-floor = "10GiB"` in the file.
-// The table in settings.cc is the only list of them: help, file, environment, echo and GetConfig
-// all come from it. Pure, except for reading the file and asking the system about the user, groups
+// The table in settings.cc is the only list of them in the program: help, file, environment, echo
+// and GetConfig all come from it. deploy/prefixd.conf (config_test compares it) and README.md
+// repeat it. Pure, except for reading the file and asking the system about the user, groups
 // and writable folders.
 #pragma once
 #include <sys/types.h>

@@ -133,7 +133,7 @@ void LogSettings(const Config& config) {
     spdlog::info("config {}={} ({})", setting.name, setting.value, setting.source);
   }
   for (const std::string& name : config.unknown)
-    spdlog::warn("config {} is set but is no setting", name);
+    spdlog::warn("config {} is set but is not a setting", name);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ absl::Status AwaitSilence(const std::string& path, const base::LockWait& wait) {
 absl::Status RemoveDeadSocket(const std::string& path, const base::LockWait& wait) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) return absl::OkStatus();
-  if (!S_ISSOCK(info.st_mode)) return Failed(path, "a file that is no socket stands there");
+  if (!S_ISSOCK(info.st_mode)) return Failed(path, "a file that is not a socket stands there");
   PREFIXD_RETURN_IF_ERROR(AwaitSilence(path, wait));
   if (::unlink(path.c_str()) != 0)
     return Failed(path, absl::StrCat("cannot remove the dead socket: ", std::strerror(errno)));
@@ -81,7 +81,7 @@ absl::Status RemoveDeadSocket(const std::string& path, const base::LockWait& wai
 absl::Status CheckLockFile(int fd, const std::string& what) {
   struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink > 1) {
-    return absl::FailedPreconditionError(what + " is no plain file of one name: remove it");
+    return absl::FailedPreconditionError(what + " is not a plain file with one name: remove it");
   }
   return base::CheckOwner(fd, what);
 }

@@ -14,7 +14,7 @@ namespace prefixd::daemon {
 class SocketGuard {
  public:
   // Makes the folder, locks PATH.lock, removes a dead socket. FailedPrecondition: another daemon
-  // owns the path, or a file that is no socket stands there. InvalidArgument: the path is longer
+  // owns the path, or a file that is not a socket stands there. InvalidArgument: the path is longer
   // than a unix socket's may be. Unavailable: the lock or the socket is still in use after `wait`,
   // although no living process is known to have it.
   static absl::StatusOr<SocketGuard> Claim(const std::string& path,

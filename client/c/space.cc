@@ -42,7 +42,7 @@ bool TakeLayers(const prefixd_layer* first, uint32_t count, std::vector<prefixd:
     }
     if (layer.shared != 0) spec.reads_layer = LayerOf(layer.reads_layer);
     if (layer.shared != 0 && spec.reads_layer < 0) {
-      return Refuse("open_space: reads_layer is no layer of any space"), false;
+      return Refuse("open_space: reads_layer is not a layer of any space"), false;
     }
     if (layer.kind != 0) spec.kind = static_cast<prefixd::LayerKind>(layer.kind);
     if (layer.values != 0) spec.values = static_cast<prefixd::ValueSource>(layer.values);

@@ -54,8 +54,8 @@ absl::Status ReadTokens(const std::string& path, std::vector<uint32_t>* tokens) 
     }
     if (number.empty()) continue;
     if (!absl::SimpleAtoi(number, &tokens->emplace_back())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--tokens-file: ", path, " holds \"", number, "\", which is no token id"));
+      return absl::InvalidArgumentError(absl::StrCat("--tokens-file: ", path, " holds \"", number,
+                                                     "\", which is not a token id"));
     }
     number.clear();
   }

@@ -46,7 +46,7 @@ class Fields {
     std::string hex;
     PREFIXD_RETURN_IF_ERROR(Read(name, &hex));
     if (hex.empty() || base::FromHex(hex, *to)) return absl::OkStatus();
-    return Bad(absl::StrCat(where_, name, " is \"", hex, "\", 64 hexadecimal digits wanted"));
+    return Bad(absl::StrCat(where_, name, " is \"", hex, "\", must be 64 hexadecimal digits"));
   }
   const Json* Child(const char* name) {
     known_.insert(name);
@@ -55,7 +55,7 @@ class Fields {
   absl::Status CheckKnown() const {
     if (!json_.is_object()) return Bad(absl::StrCat(where_, "no JSON object"));
     for (const auto& [name, value] : json_.items()) {
-      if (!known_.contains(name)) return Bad(absl::StrCat(where_, name, " is no field of it"));
+      if (!known_.contains(name)) return Bad(absl::StrCat(where_, name, " is not a field of it"));
     }
     return absl::OkStatus();
   }
@@ -95,7 +95,7 @@ absl::Status ReadKind(Fields& fields, LayerSpec* layer) {
 
 absl::Status ReadLayers(const Json& json, SpaceSpec* spec) {
   constexpr uint32_t kMostLayers = 4096;
-  if (!json.is_array()) return Bad("layers is no list");
+  if (!json.is_array()) return Bad("layers is not a list");
   for (const Json& entry : json) {
     Fields fields(entry, absl::StrCat("layers[", spec->layers.size(), "]."));
     LayerSpec layer;
@@ -177,8 +177,8 @@ absl::Status ReadSalt(const Json& json, const std::string& given, Fields* fields
   if (hex.empty()) return absl::OkStatus();
   std::array<std::byte, wire::kSaltDigestBytes> digest{};
   if (hex.size() != 2 * digest.size() || !base::FromHex(hex, digest)) {
-    return Bad(absl::StrCat("salt_digest is \"", hex, "\", ", 2 * digest.size(),
-                            " hexadecimal digits wanted"));
+    return Bad(absl::StrCat("salt_digest is \"", hex, "\", must be ", 2 * digest.size(),
+                            " hexadecimal digits"));
   }
   return CheckSalt("the identity", std::string(base::AsText(digest)), given);
 }

@@ -322,7 +322,7 @@ absl::Status CheckSession(const Options& options) {
   if (IsHex(options.session) && options.session.size() <= 16) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "\"", options.session,
-      "\" is no session: up to 16 digits of 0-9 and a-f, as prefixctl sessions shows"));
+      "\" is not a session: up to 16 digits of 0-9 and a-f, as prefixctl sessions shows"));
 }
 
 absl::Status CheckSpace(const Options& options) {
@@ -330,7 +330,7 @@ absl::Status CheckSpace(const Options& options) {
   if (hex && options.space.size() <= 64) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("\"", options.space,
-                   "\" is no space id: up to 64 digits of 0-9 and a-f, as "
+                   "\" is not a space id: up to 64 digits of 0-9 and a-f, as "
                    "prefixctl spaces lists them"));
 }
 
@@ -340,7 +340,7 @@ absl::Status ReadPin(const std::string& text, Options* options) {
   }
   if (options->pin != 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "\"", text, "\" is no pin: up to 16 digits of 0-9 and a-f, as prefixctl pins shows"));
+      "\"", text, "\" is not a pin: up to 16 digits of 0-9 and a-f, as prefixctl pins shows"));
 }
 
 absl::Status ReadPrompt(const CLI::App& command, const Texts& texts, Options* options) {

@@ -55,7 +55,7 @@ Sequence Space::Join(const std::string& ticket, const BeginOptions& options) {
     sequence->JoinLease(epoch, {reader.Fixed<uint64_t>()});
   } else {
     sequence->tokens_known = false;
-    sequence->match.status = {StatusCode::kInvalidArgument, "join: this is no ticket"};
+    sequence->match.status = {StatusCode::kInvalidArgument, "join: this is not a ticket"};
   }
   return Sequence(std::move(sequence));
 }

@@ -114,7 +114,7 @@ absl::StatusOr<std::optional<std::string>> ReadOwnFile(const std::string& path, 
   struct stat status = {};
   if (fstat(file.get(), &status) != 0) return Failed("look at", path, errno);
   if (!S_ISREG(status.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is no plain file"));
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a plain file"));
   }
   PREFIXD_RETURN_IF_ERROR(CheckOwner(file.get(), path));
   if (readable_by == ReadableBy::kOwnerAlone && (status.st_mode & 077) != 0) {

@@ -53,7 +53,7 @@ absl::StatusOr<std::optional<Secret>> ReadSecret(const std::string& path) {
   const size_t digits = 2 * secret.size();
   if (text.size() < kHeadBytes + digits || !FromHex(text.substr(kHeadBytes, digits), secret) ||
       text != Text(secret)) {
-    return absl::DataLossError(absl::StrCat(path, " is no secret of prefixd, or damaged"));
+    return absl::DataLossError(absl::StrCat(path, " is not a secret of prefixd, or is damaged"));
   }
   return secret;
 }

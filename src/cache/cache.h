@@ -75,8 +75,9 @@ struct Options {
   double ssd_write_share = 0;
   // What begins in the first so many tokens of a sequence counts as likely to be used again.
   uint32_t ssd_shallow_tokens = 3072;
-  // When new blocks are advised in a coarser rung (cache/format_advice.h): while more than 5 % of
-  // the requested tokens had been given up; while more of the arena than this is full, 0: never.
+  // When new blocks are advised in a coarser rung (cache/tables/format_advice.h): while more than 5
+  // % of the requested tokens had been given up; while more of the arena than this is full, 0:
+  // never.
   bool coarser_on_misses = true;
   double coarser_above = 0;
   // Of the RAM for pages, what snapshots of states may take at most; beyond it the coldest go.

@@ -83,7 +83,7 @@ index::PrefixIndex::Limits Context::IndexLimits(uint64_t index_bytes) const {
           .total_lease_bytes = arena_bytes / 10 * 8,
           .memory_limit_bytes = index_bytes,
           .snapshot_bytes = SnapshotShare(arena_bytes),
-          .spared_bytes = arena_bytes / 4};
+          .most_spared_bytes = arena_bytes / 4};
 }
 
 absl::Status Context::Open() {

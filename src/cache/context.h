@@ -1,11 +1,7 @@
 // What all parts of the cache share: options, budgets, counters, and the tiers themselves. It
 // decides nothing. Internal to the room.
 //
-// Lock order of the room, outermost first: Reservation::mutex, Segments::mutex, PageRecords::mutex,
-// the mutex of Spaces that adds and forgets, the mutex of a table (Sessions, Spaces), the private
-// mutexes of single leases, queues and gauges. The first four are held across calls into index, ram
-// and ssd; Segments::mutex also across writes to the disk. Calls that go up are named where they
-// are declared: Options::log, SessionOptions::on_event, FetchSink.
+// The lock order of the room, and the calls that go up, are in src/README.md ("Locks").
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -54,7 +54,7 @@ class SparingLru final : public EvictionPolicy {
   }
 
   bool Spares(const Node& node) const override {
-    return node.read_again() && totals_.read_again_extents <= limits_.spared_bytes;
+    return node.read_again() && totals_.read_again_extents <= limits_.most_spared_bytes;
   }
 
   void LimitsChanged(const Space& space) override {

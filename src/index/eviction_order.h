@@ -43,9 +43,9 @@ class EvictionPolicy {
 
 // Makes a leaf-first LRU of two classes. Of the blocks that may go, which have nothing below them
 // in RAM, the victim is the one whose last use is longest ago; while the blocks that were read
-// again since they were stored take at most limits.spared_bytes, the victim is one that was not, if
-// there is one. So a flood of new blocks, which nobody may ever ask for, does not push them out.
-// `totals` and `limits` are the index's and outlive the policy.
+// again since they were stored take at most limits.most_spared_bytes, the victim is one that was
+// not, if there is one. So a flood of new blocks, which nobody may ever ask for, does not push them
+// out. `totals` and `limits` are the index's and outlive the policy.
 std::unique_ptr<EvictionPolicy> MakeSparingLru(const Totals& totals,
                                                const PrefixIndex::Limits& limits);
 

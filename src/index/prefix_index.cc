@@ -94,7 +94,7 @@ IndexCounts PrefixIndex::Counts() const {
   counts.kept_bytes = impl_->totals.kept_bytes;
   counts.dirty_bytes = impl_->totals.dirty_bytes;
   counts.clean_bytes = impl_->totals.clean_bytes;
-  counts.spared_bytes = std::min(impl_->totals.read_again_extents, impl_->limits.spared_bytes);
+  counts.spared_bytes = std::min(impl_->totals.read_again_extents, impl_->limits.most_spared_bytes);
   counts.memory_bytes = impl_->MemoryBytes();
   counts.spaces = impl_->spaces.size();
   counts.ends = impl_->totals.ends;

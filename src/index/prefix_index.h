@@ -325,7 +325,7 @@ class PrefixIndex {
     uint64_t total_lease_bytes = ~uint64_t{0};    // the same for all sessions: of kept_bytes
     uint64_t memory_limit_bytes = ~uint64_t{0};   // at this size Publish refuses new blocks
     uint64_t snapshot_bytes = ~uint64_t{0};       // share of all snapshots' extents, never exceeded
-    uint64_t spared_bytes = 0;  // extents of blocks that were read again: see EvictOne
+    uint64_t most_spared_bytes = 0;  // extents of blocks that were read again: see EvictOne
   };
   struct Options {
     Limits limits{};
@@ -488,7 +488,7 @@ class PrefixIndex {
   // --- giving up ---
   // Gives up sliding pages that no end can need, or else the RAM pages of one block that has no
   // descendant in RAM and whose pages nobody holds. The coldest goes; blocks that were read again
-  // since they were stored are spared while they take at most `spared_bytes`
+  // since they were stored are spared while they take at most `most_spared_bytes`
   // (index/eviction_order.h). Spaces at or below their floor are spared; spaces above their ceiling
   // go first. Clean pages become kSsd. Dirty pages are dropped only if `may_drop_dirty`; otherwise
   // their blocks are passed over. Returns nullopt if there is nothing to give up; also if a dirty

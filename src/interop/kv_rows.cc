@@ -102,7 +102,7 @@ void CutPart(uint32_t heads, size_t from, size_t to, std::vector<std::byte>* par
 absl::Status Cut(uint32_t tokens, KvRows* rows) {
   if (!rows->is_prefix()) {
     return Bad(absl::StrCat("a rotating cache at offset ", rows->offset, " holds ", rows->rows,
-                            " tokens and is no prefix: it cannot be cut"));
+                            " tokens and is not a prefix: it cannot be cut"));
   }
   if (tokens > rows->rows) {
     return Bad(absl::StrCat(tokens, " tokens wanted, ", rows->rows, " are here"));

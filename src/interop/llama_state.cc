@@ -51,7 +51,7 @@ class Input {
   }
   absl::StatusOr<std::span<const std::byte>> TakeBytes(const std::string& what, uint64_t count) {
     if (count > rest_.size()) {
-      return Bad("ends in ", what, ": ", count, " bytes wanted, ", rest_.size(), " are left");
+      return Bad("ends in ", what, ": ", count, " bytes expected, ", rest_.size(), " are left");
     }
     const auto taken = rest_.first(count);
     rest_ = rest_.subspan(count);
@@ -68,7 +68,7 @@ absl::Status TakeWanted(Input& input, const char* what, T wanted) {
   T seen{};
   PREFIXD_RETURN_IF_ERROR(input.Take(what, &seen));
   if (seen == wanted) return absl::OkStatus();
-  return Bad(what, " is ", seen, ", ", wanted, " wanted");
+  return Bad(what, " is ", seen, ", expected ", wanted);
 }
 
 // Returns `order`: cell i is at position order[i]. It is a permutation of 0 to n - 1.
@@ -85,12 +85,12 @@ absl::StatusOr<std::vector<uint32_t>> TakeCells(Input& input, uint32_t cells) {
     uint32_t sequences = 0;
     PREFIXD_RETURN_IF_ERROR(input.Take("a cell's position", &position));
     PREFIXD_RETURN_IF_ERROR(input.Take("a cell's sequences", &sequences));
-    if (sequences > 1) return Bad("cell ", i, " is of ", sequences, " sequences, 1 wanted");
+    if (sequences > 1) return Bad("cell ", i, " is of ", sequences, " sequences, expected 1");
     if (sequences == 1) PREFIXD_RETURN_IF_ERROR(input.Take("a cell's sequence", &sequence));
     if (position < 0 || static_cast<uint32_t>(position) >= cells ||
         taken[static_cast<uint32_t>(position)]) {
-      return Bad("cell ", i, " is at position ", position, ", every one of 0 to ", cells - 1,
-                 " wanted once: what is shifted or windowed is no prefix");
+      return Bad("cell ", i, " is at position ", position, ", expected each of 0 to ", cells - 1,
+                 " once: a state that was shifted or windowed is not a prefix");
     }
     taken[static_cast<uint32_t>(position)] = true;
     order.push_back(static_cast<uint32_t>(position));
@@ -154,7 +154,7 @@ absl::Status TakeTensor(Input& input, const std::vector<uint32_t>& order, uint32
   size_t element = 0;
   if (transposed) {
     if (tensor->format.codec != quant::Codec::kRaw) {
-      return Bad("transposed values of ", quant::ToString(tensor->format), ", raw ones wanted");
+      return Bad("transposed values of ", quant::ToString(tensor->format), ", must be raw");
     }
     element = quant::DtypeBytes(tensor->format.dtype);
     PREFIXD_RETURN_IF_ERROR(
@@ -279,8 +279,8 @@ absl::StatusOr<std::vector<std::byte>> WriteLlamaState(const LlamaState& state) 
   output.Put(static_cast<uint32_t>(state.layers.size()));
   for (const KvRows& rows : state.layers) {
     if (rows.rows != cells || !rows.is_prefix()) {
-      return Bad("a layer of ", rows.rows, " tokens at offset ", rows.offset, ", ", cells,
-                 " wanted of each");
+      return Bad("a layer of ", rows.rows, " tokens at offset ", rows.offset, ", expected ", cells,
+                 " from 0 on of each");
     }
     PREFIXD_RETURN_IF_ERROR(PutTensor(rows.key, rows.kv_heads, order, false, &output));
   }

@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<uint32_t>> ReadNumbers(const MlxCache& cache) {
     uint32_t number = 0;
     if (!absl::SimpleAtoi(field, &number)) {
       return Bad(cache, "field ", numbers.size(), " of its meta is \"", field,
-                 "\", a number from 0 to 2^32 - 1 wanted");
+                 "\", must be a number from 0 to 2^32 - 1");
     }
     numbers.push_back(number);
   }
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<uint32_t>> ReadNumbers(const MlxCache& cache) {
 }
 
 absl::Status WrongFields(const MlxCache& cache, const char* wanted) {
-  return Bad(cache, "its meta has ", cache.meta.size(), " fields, ", wanted, " wanted");
+  return Bad(cache, "its meta has ", cache.meta.size(), " fields, expected ", wanted);
 }
 
 // Reads (keep, max_size, offset, _idx) and, if `quantized`, possibly group and bits of K and V.
@@ -61,7 +61,7 @@ absl::StatusOr<Meta> ReadRotatingMeta(const MlxCache& cache, const std::vector<u
     meta.key = {n[4], n[5]};
     meta.value = {n[6], n[7]};
   }
-  if (meta.max_size == 0) return Bad(cache, "max_size is 0, at least 1 wanted");
+  if (meta.max_size == 0) return Bad(cache, "max_size is 0, must be at least 1");
   return meta;
 }
 
@@ -103,8 +103,8 @@ absl::StatusOr<std::vector<RowRun>> OrderOf(const MlxCache& cache, const Meta& m
     return Bad(cache, "offset is ", offset, ", its arrays have ", allocated, " tokens");
   }
   if (meta.keep > meta.idx || meta.idx > allocated || meta.idx == 0) {
-    return Bad(cache, "_idx is ", meta.idx, ", from keep (", meta.keep, ") to its arrays' length (",
-               allocated, ") wanted");
+    return Bad(cache, "_idx is ", meta.idx, ", must be from keep (", meta.keep,
+               ") to its arrays' length (", allocated, ")");
   }
   if (meta.idx == allocated || meta.idx >= offset) {
     if (meta.idx <= offset) return std::vector<RowRun>{{0, meta.idx}};
@@ -125,7 +125,7 @@ absl::StatusOr<const Array*> FindArray(const MlxCache& cache, const std::string&
   }
   if (array.shape.size() != 4) {
     return Bad(cache, "array ", path, " has ", array.shape.size(),
-               " dimensions, [1, heads, tokens, dim] wanted");
+               " dimensions, must be [1, heads, tokens, dim]");
   }
   if (array.shape[0] != 1) {
     return Bad(cache, "array ", path, " is a batch of ", array.shape[0],
@@ -144,7 +144,7 @@ absl::StatusOr<quant::Dtype> FloatDtype(const MlxCache& cache, const std::string
     case TensorDtype::kBf16:
       return quant::Dtype::kBf16;
     default:
-      return Bad(cache, "array ", path, " is ", ToString(dtype), ", F32, F16 or BF16 wanted");
+      return Bad(cache, "array ", path, " is ", ToString(dtype), ", must be F32, F16 or BF16");
   }
 }
 
@@ -176,7 +176,7 @@ class TensorReader {
     PREFIXD_ASSIGN_OR_RETURN(const Array* scales, FindArray(cache_, path_ + ".1"));
     PREFIXD_ASSIGN_OR_RETURN(const Array* biases, FindArray(cache_, path_ + ".2"));
     if (codes->dtype != TensorDtype::kU32) {
-      return Bad(cache_, "array ", path_, ".0 is ", ToString(codes->dtype), ", U32 wanted");
+      return Bad(cache_, "array ", path_, ".0 is ", ToString(codes->dtype), ", must be U32");
     }
     PREFIXD_ASSIGN_OR_RETURN(const quant::Dtype dtype,
                              FloatDtype(cache_, path_ + ".1", scales->dtype));
@@ -223,8 +223,8 @@ class TensorReader {
   }
   absl::Status CheckLastDim(const Array& array, const char* part, uint64_t wanted) const {
     if (array.shape[3] == wanted) return absl::OkStatus();
-    return Bad(cache_, "array ", path_, part, " has ", array.shape[3], " columns, ", wanted,
-               " wanted by its bits and groups");
+    return Bad(cache_, "array ", path_, part, " has ", array.shape[3],
+               " columns, its bits and groups need ", wanted);
   }
   // Checks that `array` has the heads and tokens of `like` and of `rows`, if that has them already.
   absl::Status CheckRows(const Array& array, const Array& like, KvRows* rows) {

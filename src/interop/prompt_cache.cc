@@ -120,7 +120,7 @@ class Reader {
         return narrow;
       default:
         return Bad(file_.path(),
-                   absl::StrCat("a number is ", ToString(dtype), ", I32 or I64 wanted"));
+                   absl::StrCat("a number is ", ToString(dtype), ", must be I32 or I64"));
     }
   }
 
@@ -205,7 +205,7 @@ class Writer {
       if (!absl::SimpleAtoi(meta[scalar.field], &number)) {
         return absl::InvalidArgumentError(absl::StrCat("prompt cache: \"", meta[scalar.field],
                                                        "\" of a ", cache.class_name,
-                                                       " is no number of 32 bits"));
+                                                       " is not a number of 32 bits"));
       }
       AddNumbers(absl::StrCat(state, ".", scalar.path), {}, {number}, "scalar");
     }

@@ -19,19 +19,19 @@ absl::Status Refuse(const Parts&... parts) {
 }
 
 absl::Status CheckCounts(const AttentionShape& shape) {
-  if (shape.query_rows == 0) return Refuse("query_rows is 0, at least 1 wanted");
-  if (shape.kv_heads == 0) return Refuse("kv_heads is 0, at least 1 wanted");
+  if (shape.query_rows == 0) return Refuse("query_rows is 0, must be at least 1");
+  if (shape.kv_heads == 0) return Refuse("kv_heads is 0, must be at least 1");
   if (shape.query_heads == 0 || shape.query_heads % shape.kv_heads != 0) {
     return Refuse("query_heads ", shape.query_heads, " is not a multiple of kv_heads ",
                   shape.kv_heads);
   }
-  if (shape.key_dim == 0) return Refuse("key_dim is 0, at least 1 wanted");
-  if (shape.value_dim == 0) return Refuse("value_dim is 0, at least 1 wanted");
-  if (shape.threads == 0) return Refuse("threads is 0, at least 1 wanted");
+  if (shape.key_dim == 0) return Refuse("key_dim is 0, must be at least 1");
+  if (shape.value_dim == 0) return Refuse("value_dim is 0, must be at least 1");
+  if (shape.threads == 0) return Refuse("threads is 0, must be at least 1");
   if (!std::isfinite(shape.scale)) return Refuse("scale is not finite");
   if (shape.scale == 0) return Refuse("scale is 0, must be that of q.k, mostly 1 / sqrt(key_dim)");
   if (!std::isfinite(shape.soft_cap) || shape.soft_cap < 0) {
-    return Refuse("soft_cap is ", shape.soft_cap, ", 0 for none or a positive number wanted");
+    return Refuse("soft_cap is ", shape.soft_cap, ", must be 0 for none, or positive");
   }
   return absl::OkStatus();
 }
@@ -41,7 +41,7 @@ absl::Status CheckSinks(const AttentionShape& shape) {
   for (uint32_t head = 0; head < shape.query_heads; ++head) {
     const float sink = shape.sink_logits[head];
     if (std::isfinite(sink) || sink < 0) continue;
-    return Refuse("the sink of head ", head, " is ", sink, ", a number or -inf wanted");
+    return Refuse("the sink of head ", head, " is ", sink, ", must be a number or -inf");
   }
   return absl::OkStatus();
 }
@@ -74,7 +74,7 @@ bool IsSeen(const AttentionShape& shape, uint64_t begin, uint64_t end) {
 
 absl::Status CheckEntry(size_t at, const quant::BlockTableEntry& entry, size_t formats) {
   if (entry.units == nullptr) return Refuse("block ", at, " has no units");
-  if (entry.page_tokens == 0) return Refuse("block ", at, " has page_tokens 0, at least 1 wanted");
+  if (entry.page_tokens == 0) return Refuse("block ", at, " has page_tokens 0, must be at least 1");
   if (entry.tokens > entry.page_tokens) {
     return Refuse("block ", at, " has ", entry.tokens, " tokens in ", entry.page_tokens, " slots");
   }

@@ -76,7 +76,7 @@ absl::Status CheckFolder(const std::string& path, struct statfs* folder) {
   if (statfs(name.c_str(), folder) != 0) return Failed(name, "cannot be looked at");
   if (folder->f_type == TMPFS_MAGIC) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("arena: ", name, " is no tmpfs: the file would be written to a disk"));
+      absl::StrCat("arena: ", name, " is not on a tmpfs: the file would be written to a disk"));
 }
 
 // ResourceExhausted if the tmpfs has no room for a quarter of the capacity, counting what `old`
@@ -109,7 +109,7 @@ absl::Status Own(const std::string& path, int fd, const base::LockWait& wait) {
   if (fstat(fd, &status) != 0) return Failed(path, "cannot be looked at");
   if (!S_ISREG(status.st_mode) || status.st_nlink > 1) {
     return absl::FailedPreconditionError(
-        absl::StrCat("arena: ", path, " is no plain file of one name"));
+        absl::StrCat("arena: ", path, " is not a plain file with one name"));
   }
   PREFIXD_RETURN_IF_ERROR(base::CheckOwner(fd, "arena: " + path));
   const absl::Status locked = Lock(path, fd, wait);
@@ -202,7 +202,7 @@ std::string WhyUnusable(int fd, const SlotLocks& locks, const SharedFile::Option
                                      static_cast<ssize_t>(sizeof(header))) {
     return "it is too short";
   }
-  if (header.magic != block::kArenaMagic) return "it is no arena";
+  if (header.magic != block::kArenaMagic) return "it is not an arena";
   if (header.version != block::kArenaVersion || header.header_bytes != sizeof(header)) {
     return absl::StrCat("it has version ", header.version, ", this is ", block::kArenaVersion);
   }

@@ -55,8 +55,8 @@ absl::Status CheckStaged(const v1::StagedPages& staged) {
   }
   for (const uint64_t offset : staged.offset()) {
     if (offset % kStagingAlignment == 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("commit: staged offset ", offset, " is no multiple of ", kStagingAlignment));
+    return absl::InvalidArgumentError(absl::StrCat("commit: staged offset ", offset,
+                                                   " is not a multiple of ", kStagingAlignment));
   }
   return absl::OkStatus();
 }

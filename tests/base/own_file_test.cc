@@ -64,7 +64,7 @@ TEST_F(OwnFileTest, T5NothingIsReadOrWrittenThroughALink) {
 
 TEST_F(OwnFileTest, T5AFifoIsNotWaitedFor) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_THAT(Message(ReadOwnFile(path_, 100).status()), HasSubstr("no plain file"));
+  EXPECT_THAT(Message(ReadOwnFile(path_, 100).status()), HasSubstr("not a plain file"));
 }
 
 TEST_F(OwnFileTest, T5AFileOfAnotherUserIsNotRead) {

@@ -75,7 +75,7 @@ TEST_F(SecretFileTest, AFileThatOthersCanReadOrChooseIsRefused) {
   EXPECT_THAT(Why(), HasSubstr("is a link"));
   std::filesystem::remove(path_);
   std::filesystem::create_directory(path_);
-  EXPECT_THAT(Why(), HasSubstr("no plain file"));
+  EXPECT_THAT(Why(), HasSubstr("not a plain file"));
   std::filesystem::remove(path_);
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   ASSERT_TRUE(WriteSecret(path_, RandomSecret().value()).ok());

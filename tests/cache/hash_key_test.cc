@@ -77,7 +77,7 @@ TEST_F(HashKeyTest, WhatIsMadeWithAKeyThatIsLostIsThrownAwayAndSaidSo) {
   std::filesystem::remove(ArenaKey());
   Open(WithLog(SharedWithSsd()));
   EXPECT_EQ(Found(), 0u);
-  EXPECT_NE(log_.find("prefixd.key is no secret of prefixd, or damaged"), std::string::npos);
+  EXPECT_NE(log_.find("prefixd.key is not a secret of prefixd, or is damaged"), std::string::npos);
   EXPECT_NE(log_.find("made with another key"), std::string::npos);
   EXPECT_EQ(Counter("ssd.reclaimed"), 1u);
   EXPECT_EQ(Counter("arena.replaced"), 1u);

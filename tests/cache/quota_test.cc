@@ -193,6 +193,22 @@ TEST_F(PatienceTest, T4ACommitObeysItsDeadlineAndKeepsItsReservation) {
   EXPECT_TRUE(cache_->CheckReservation(writer_, reservation_).ok());
 }
 
+TEST_F(PatienceTest, T4PagesOfACommitThatTimedOutAreFreedWithTheirReservation) {
+  const auto plan = cache_->Reserve(
+      session_, {.space = space_, .tokens = tokens_, .content = {}, .groups = {}, .writable = {}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const uint64_t before = Counter("arena.extent_bytes");
+  ASSERT_TRUE(PutBlock(session_, identity_, plan->reservation, tokens_, plan->blocks[0]).ok());
+  EXPECT_GT(Counter("arena.extent_bytes"), before);
+  const cache::CommitRequest commit{
+      .reservation = plan->reservation, .tokens = plan->blocks[0].tokens, .ends = {}};
+  const base::Deadline past = std::chrono::steady_clock::now() - std::chrono::seconds(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(cache_->Commit(session_, commit, past).status()));
+  EXPECT_GT(Counter("arena.extent_bytes"), before) << "it can be tried again";
+  ASSERT_TRUE(cache_->Abandon(session_, plan->reservation).ok());
+  EXPECT_EQ(Counter("arena.extent_bytes"), before);
+}
+
 TEST_F(PatienceTest, T4AnEndlessPinDoesNotOverflow) {
   ASSERT_TRUE(Store(identity_, space_, tokens_).ok());
   cache::Request request;

@@ -278,8 +278,6 @@ TEST_F(TiersTest, PagesFoundUnderAnotherNameAreMissesNeverWrongBytes) {
   EXPECT_GE(Counter("check_failures"), 1u);
 }
 
-// Files may not grow past 256 KiB for a while, as on a full disk: segments fail, serving goes on,
-// and later they succeed again.
 // More dirty RAM than the SSD may hold: what fits is saved once, what does not stays dirty, and the
 // disk rests.
 TEST_F(TiersTest, MoreDirtyRamThanTheSsdHoldsIsSavedOnceAndThenRests) {
@@ -309,6 +307,8 @@ TEST_F(TiersTest, AnSsdBudgetBelowTwoSegmentsIsRefused) {
   EXPECT_NE(std::string(refused.message()).find("two segments"), std::string::npos) << refused;
 }
 
+// Files may not grow past 256 KiB for a while, as on a full disk: segments fail, serving goes on,
+// and later they succeed again.
 TEST_F(TiersTest, ADiskThatRefusesWritesStopsNobodyAndIsUsedAgainLater) {
   Open(WithSsd(uint64_t{32} << 20));
   const auto identity = SmallIdentity(64, 16);

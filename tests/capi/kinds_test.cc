@@ -302,7 +302,7 @@ TEST_F(KindsTest, ALayerThatSharesReadsWhatAnotherOneStored) {
       << prefixd_last_error();
   shared.reads_layer = ~uint32_t{0};
   EXPECT_EQ(OpenSpace(client_, "shared", {Layer(PREFIXD_FULL), shared}), nullptr);
-  EXPECT_STREQ(prefixd_last_error(), "open_space: reads_layer is no layer of any space");
+  EXPECT_STREQ(prefixd_last_error(), "open_space: reads_layer is not a layer of any space");
 }
 
 TEST_F(KindsTest, ASetBeginsAtTheLengthThatAllOfItsSpacesHave) {

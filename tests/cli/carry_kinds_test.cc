@@ -387,7 +387,7 @@ TEST_F(LlamaCarryTest, StatesThatDoNotFitAreRefusedByName) {
   std::ofstream(PathOf("heads.json"))
       << R"({"model": "m", "layers": [{"count": 3, "kv_heads": 4, "key_dim": 64, )"
          R"("value_dim": 128}]})";
-  EXPECT_THAT(Import("state.bin", "heads.json").err, HasSubstr("row size is 256, 512 wanted"));
+  EXPECT_THAT(Import("state.bin", "heads.json").err, HasSubstr("row size is 256, expected 512"));
   std::ofstream(PathOf("sliding.json"))
       << R"({"model": "m", "layers": [{"kind": "sliding", "window": 8, "kv_heads": 4}]})";
   EXPECT_THAT(Import("state.bin", "sliding.json").err,

@@ -156,7 +156,7 @@ TEST_F(CarryTest, FilesAndFlagsThatDoNotFitAreRefusedByName) {
       ReadIdentity(R"({"model": "m", "layers": [{"kind": "chunked"}]})").status().ToString(),
       HasSubstr("accepted: full, sliding, state"));
   EXPECT_THAT(ReadIdentity(R"({"model": "m", "weight_digest": ""})").status().ToString(),
-              HasSubstr("weight_digest is no field of it"));
+              HasSubstr("weight_digest is not a field of it"));
   EXPECT_THAT(ReadIdentity(R"({"model": "m", "weights_digest": "ab"})").status().ToString(),
               HasSubstr("64 hexadecimal digits"));
 }

@@ -82,7 +82,7 @@ TEST_F(ConfigTest, WhatIsNoSettingIsRefused) {
   EXPECT_THAT(Refusal({"serve"}), HasSubstr("serve"));
   EXPECT_THAT(Refusal({"--ram", "1GiB", "--ram", "2GiB"}), HasSubstr("ram"));
   EXPECT_THAT(Refusal({"--config", File("ramm = 1\n")}),
-              HasSubstr("\"ramm\", which is no setting"));
+              HasSubstr("\"ramm\", which is not a setting"));
   EXPECT_THAT(Refusal({"--config", File("[daemon]\nram = 1\n")}), HasSubstr("\"daemon.ram\""));
   EXPECT_THAT(Refusal({"--config", dir_.path() + "/none"}), HasSubstr("cannot read"));
   Environment environment = kEmpty;

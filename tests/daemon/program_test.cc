@@ -335,7 +335,7 @@ TEST_F(ProgramTest, ASocketSomebodyElseAnswersOnIsLeftAlone) {
   EXPECT_TRUE(daemon::SocketGuard::Claim(path).ok());
   std::ofstream(dir_.path() + "/plain") << "precious";
   EXPECT_THAT(std::string(daemon::SocketGuard::Claim(dir_.path() + "/plain").status().message()),
-              HasSubstr("no socket"));
+              HasSubstr("not a socket"));
   EXPECT_FALSE(daemon::SocketGuard::Claim(dir_.path() + "/" + std::string(120, 'l')).ok());
 }
 

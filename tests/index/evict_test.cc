@@ -43,7 +43,7 @@ TEST_F(IndexTest, LeavesGoFirstAndTheLeastRecentlyUsedPathFirst) {
 }
 
 TEST_F(IndexTest, T4BlocksThatWereReadAgainOutliveAFloodOfNewOnes) {
-  index_.SetLimits({.spared_bytes = block::kExtentUnit});
+  index_.SetLimits({.most_spared_bytes = block::kExtentUnit});
   const Tokens used = Count(1, 16);
   Store(used);
   ASSERT_TRUE(index_.Release(Acquire(used).lease).ok());
@@ -58,7 +58,7 @@ TEST_F(IndexTest, T4BlocksThatWereReadAgainOutliveAFloodOfNewOnes) {
 }
 
 TEST_F(IndexTest, T4BlocksThatWereReadAgainKeepTheirShareAndNotMore) {
-  index_.SetLimits({.spared_bytes = 3 * block::kExtentUnit});
+  index_.SetLimits({.most_spared_bytes = 3 * block::kExtentUnit});
   const auto read_again = [](uint32_t i) { return Count(1000 * (i + 1), 16); };
   for (uint32_t i = 0; i < 6; ++i) {
     Store(read_again(i));
@@ -78,7 +78,7 @@ TEST_F(IndexTest, T4BlocksThatWereReadAgainKeepTheirShareAndNotMore) {
 
 TEST_F(IndexTest, T4ASlabKnowsHowMuchOfItIsSpared) {
   constexpr uint64_t kSlab = 2 * block::kExtentUnit;  // extents stand at 1, 2, 3 units
-  index_.SetLimits({.spared_bytes = block::kExtentUnit});
+  index_.SetLimits({.most_spared_bytes = block::kExtentUnit});
   for (uint32_t i = 1; i <= 3; ++i) Store(Count(100 * i, 16));
   EXPECT_THAT(index_.SparedBytes(kSlab), testing::IsEmpty());
   Acquire(Count(200, 16));
@@ -88,7 +88,7 @@ TEST_F(IndexTest, T4ASlabKnowsHowMuchOfItIsSpared) {
 }
 
 TEST_F(IndexTest, T4ASparedBlockStaysWhileADirtyOneThatIsNotHasToBeWritten) {
-  index_.SetLimits({.spared_bytes = block::kExtentUnit});
+  index_.SetLimits({.most_spared_bytes = block::kExtentUnit});
   const Tokens used = Count(1, 16), dirty = Count(100, 16);
   Store(used);
   ASSERT_TRUE(index_.Release(Acquire(used).lease).ok());

@@ -157,8 +157,8 @@ TEST(LlamaStateTest, WhatIsNoPrefixOrDoesNotFitIsRefusedByName) {
   other[28] = std::byte{0};
   EXPECT_THAT(refusal(other, kSmall), HasSubstr("cell 1 is at position 0"));
   EXPECT_THAT(refusal(good, {{.kv_heads = 2, .key_dim = 3, .value_dim = 3}}),
-              HasSubstr("row size is 16, 12 wanted"));
-  EXPECT_THAT(refusal(good, {}), HasSubstr("layer count is 1, 0 wanted"));
+              HasSubstr("row size is 16, expected 12"));
+  EXPECT_THAT(refusal(good, {}), HasSubstr("layer count is 1, expected 0"));
 
   LlamaState state =
       RandomState(quant::GgmlFormat(quant::Codec::kQ8_0), quant::GgmlFormat(quant::Codec::kQ8_0));

@@ -232,7 +232,7 @@ TEST(MlxCacheTest, AWrappedRotatingCacheComesInTemporalOrderAtItsOffset) {
   EXPECT_EQ(rows.PositionOf(3), 3u);
   EXPECT_EQ(rows.PositionOf(4), 23u);
   EXPECT_EQ(rows.PositionOf(15), 34u);
-  EXPECT_THAT(std::string(Cut(10, &rows).message()), HasSubstr("is no prefix"));
+  EXPECT_THAT(std::string(Cut(10, &rows).message()), HasSubstr("is not a prefix"));
 
   // Back: the same rows in temporal order, _idx at their end, and from there the same again.
   const MlxCache back = Back(rows);
@@ -268,7 +268,7 @@ TEST(MlxCacheTest, AQuantizedRotatingCacheHasEightFieldsOrFour) {
 }
 
 TEST(MlxCacheTest, RotatingMetaThatCannotBeIsRefused) {
-  EXPECT_THAT(Refusal(Rotating(16, {"4", "16", "35"})), HasSubstr("3 fields, 4 wanted"));
+  EXPECT_THAT(Refusal(Rotating(16, {"4", "16", "35"})), HasSubstr("3 fields, expected 4"));
   EXPECT_THAT(Refusal(Rotating(16, {"4", "16", "35", "3"})), HasSubstr("_idx is 3"));
   EXPECT_THAT(Refusal(Rotating(16, {"4", "16", "35", "17"})), HasSubstr("_idx is 17"));
   EXPECT_THAT(Refusal(Rotating(16, {"4", "16", "9", "16"})), HasSubstr("_idx is 16 at offset 9"));
@@ -288,7 +288,7 @@ TEST(MlxCacheTest, WhatDoesNotFitTogetherIsRefusedByName) {
   cache.state.at("1") = RandomArray(TensorDtype::kF16, {2, 2, 9, 128}, 2);
   EXPECT_THAT(Refusal(cache), HasSubstr("is a batch of 2"));
   cache.state.at("1") = RandomArray(TensorDtype::kI32, {1, 2, 9, 128}, 2);
-  EXPECT_THAT(Refusal(cache), HasSubstr("is I32, F32, F16 or BF16 wanted"));
+  EXPECT_THAT(Refusal(cache), HasSubstr("is I32, must be F32, F16 or BF16"));
   cache.state.erase("1");
   EXPECT_THAT(Refusal(cache), HasSubstr("no array 1"));
   cache = QuantizedCache(9, {8, 64}, {8, 64}, {"9", "64", "7"});

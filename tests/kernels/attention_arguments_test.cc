@@ -82,7 +82,7 @@ TEST_F(AttentionArgumentsTest, AForgottenScaleIsRefused) {
 
 TEST_F(AttentionArgumentsTest, ASoftCapThatIsNoPositiveNumberIsRefused) {
   shape_.soft_cap = -1;
-  ExpectRefused("soft_cap is -1, 0 for none or a positive number wanted");
+  ExpectRefused("soft_cap is -1, must be 0 for none, or positive");
   shape_.soft_cap = std::numeric_limits<float>::infinity();
   ExpectRefused("soft_cap is inf");
   shape_.soft_cap = std::numeric_limits<float>::quiet_NaN();
@@ -93,7 +93,7 @@ TEST_F(AttentionArgumentsTest, SinksThatAreNoNumbersAreRefused) {
   std::vector<float> sinks(4, 1.0f);
   shape_.sink_logits = sinks.data();
   sinks[2] = std::numeric_limits<float>::quiet_NaN();
-  ExpectRefused("the sink of head 2 is nan, a number or -inf wanted");
+  ExpectRefused("the sink of head 2 is nan, must be a number or -inf");
   sinks[2] = std::numeric_limits<float>::infinity();
   ExpectRefused("the sink of head 2 is inf");
 }

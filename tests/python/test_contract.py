@@ -157,7 +157,7 @@ class MistakeTest(DaemonTest):
             frozen = [a.copy() for a in key]
             frozen[1].flags.writeable = False
             with self.assertRaisesRegex(
-                prefixd.Error, "key scales is no array that can be written"
+                prefixd.Error, "key scales is not an array that can be written"
             ):
                 lease.gather(0, 100, out=(frozen, [a.copy() for a in value]))
             with self.assertRaisesRegex(prefixd.Error, "room for 100 and 100, not for 50"):

@@ -89,7 +89,7 @@ TEST(ArenaFileTest, AFileOfAnotherBootVersionOrShapeIsReplacedByANewOne) {
       [](const std::string& path) {
         ChangeHeader(path, offsetof(ArenaHeader, magic), uint64_t{0});
       },
-      "no arena");
+      "not an arena");
   ExpectReplaced(
       [](const std::string& path) {
         ChangeHeader(path, offsetof(ArenaHeader, data_offset), uint64_t{4096});
@@ -166,7 +166,7 @@ TEST(ArenaFileTest, AFolderThatIsNoTmpfsIsRefused) {
   options.path = "/proc/prefixd-arena";
   const absl::Status status = Arena::Open(options).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("/proc is no tmpfs"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/proc is not on a tmpfs"));
   options.path = "/dev/shm/prefixd-no-such-folder/arena";
   EXPECT_TRUE(absl::IsFailedPrecondition(Arena::Open(options).status()));
 }

@@ -177,7 +177,7 @@ TEST(RequestTest, StagedPagesAreColumnsOfOneLengthAtAlignedPlaces) {
   }
   EXPECT_TRUE(Check(request).ok());
   staged->set_offset(1, 129);
-  ExpectRefused(Check(request), "offset 129 is no multiple of 128");
+  ExpectRefused(Check(request), "offset 129 is not a multiple of 128");
   staged->mutable_offset()->RemoveLast();
   ExpectRefused(Check(request), "columns of 2 first_token, 2 rung and 1 offset");
   staged->Clear();

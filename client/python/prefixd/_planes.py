@@ -125,7 +125,7 @@ def to_write(caller: str, tensor: Tensor, given: Arrays) -> View:
     arrays = []
     for part, array in _pair(caller, tensor, given):
         if not isinstance(array, np.ndarray) or not array.flags.writeable:
-            raise Error(f"{caller}: {tensor.name} {part.name} is no array that can be written")
+            raise Error(f"{caller}: {tensor.name} {part.name} is not an array that can be written")
         arrays.append(_shaped(caller, tensor, part, array))
         if not _takes(arrays[-1]):
             raise Error(f"{caller}: rows of {tensor.name} {part.name} are not dense")

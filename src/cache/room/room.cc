@@ -82,7 +82,9 @@ absl::StatusOr<block::Extent> Room::Take(uint64_t page_bytes, uint64_t full_page
       if (const auto larger = arena.AllocateLarger(page_bytes)) extent = *larger;
     }
     if (extent.ok()) {
-      if (context_->store != nullptr && spill_->CleanBelow(2)) spill_->Ask();
+      if (context_->store != nullptr && spill_->CleanBelow(SpillDemand::kStartEighths)) {
+        spill_->Ask();
+      }
       if (WantsMemoryAhead()) slab_work_.Notify();
       return extent;
     }

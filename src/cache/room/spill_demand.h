@@ -19,11 +19,12 @@ class SpillDemand {
   void Ask() { wanted_.Notify(); }
   // Everything may be written now, also what admission would refuse: an allocation waits in vain.
   void Insist() { insisted_ = true; }
-  // Whether free extents and clean ones that are not spared are below so many eighths of the arena,
-  // or clean ones below so many eighths of what an index that is nearly full has in RAM. The
-  // spiller starts below two and goes on to three, so that allocations and commits seldom wait for
-  // the disk.
+  // Whether free slabs and clean extents that are not spared are together below so many eighths of
+  // the arena; or, once the index is three quarters full, whether clean extents are below so many
+  // eighths of clean and dirty ones. The spiller starts below kStartEighths and goes on to
+  // kGoOnEighths, so that allocations and commits seldom wait for the disk.
   bool CleanBelow(uint64_t eighths) const;
+  static constexpr uint64_t kStartEighths = 2, kGoOnEighths = 3;
   struct Rounds {
     uint64_t ended = 0;
     uint64_t vain = 0;  // those of them that wrote nothing

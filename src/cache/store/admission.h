@@ -1,5 +1,6 @@
-// What the SSD takes: everything while the write budget lasts, beyond it only what is likely to be
-// asked for again. What is refused stays in RAM and is dropped when it is evicted.
+// What the SSD takes: everything while three quarters of the write budget are left, then only what
+// is likely to be asked for again, nothing once it is empty. What is refused stays in RAM and is
+// dropped when it is evicted.
 //
 // The budget is two token buckets over long windows, from which all that is written is taken, for
 // the first time or again. One fills with time: wear over a day is bounded, bursts are free. One
@@ -56,7 +57,7 @@ class WriteBudget {
 class AdmissionRule {
  public:
   virtual ~AdmissionRule() = default;
-  // With the budget spent: whether the block is written all the same.
+  // When WriteBudget::admits() says kLikelyReuse: whether the block is written.
   virtual bool Admits(const index::SpillBlock& block) const = 0;
 };
 

@@ -43,7 +43,8 @@ bool Spiller::Step() {
   if (!round_start_.has_value()) round_start_ = context_->store->last_sequence();
   const absl::StatusOr<uint64_t> bytes = segments_->SpillOnce(*round_start_);
   const bool wrote = bytes.ok() && *bytes > 0;
-  const bool again = wrote && (segments_->urgent_waits() || demand_->CleanBelow(3));
+  const bool again =
+      wrote && (segments_->urgent_waits() || demand_->CleanBelow(SpillDemand::kGoOnEighths));
   if (!again) round_start_.reset();
   demand_->RoundEnded(!wrote);
   failed_ = !bytes.ok();

@@ -220,6 +220,8 @@ struct Reservation {
   std::atomic<bool> cancelled{false};       // waits for its room end
   std::atomic<int64_t> used_us{0};          // when a call named it last
   base::Mutex mutex;
+  // Extents of pages that arrived. A commit that times out leaves them here, so that it can be
+  // tried again; the end of the reservation frees them.
   std::map<PageKey, ArrivingPage> arriving PREFIXD_GUARDED_BY(mutex);
   size_t done PREFIXD_GUARDED_BY(mutex) = 0;  // blocks committed so far
   bool closed PREFIXD_GUARDED_BY(mutex) = false;

@@ -121,7 +121,7 @@ def from_state(
 ) -> KVCache | QuantizedKVCache:
     """Returns a cache from tensors, over-allocated or not, and what meta_state() said of them."""
     if len(meta) != 3:
-        raise ValueError(f"meta_state: {len(meta)} fields, 3 wanted: offset, group_size, bits")
+        raise ValueError(f"meta_state: {len(meta)} fields, must be 3: offset, group_size, bits")
     offset, group_size, bits = (int(text) for text in meta)
     key, value = ((s,) if isinstance(s, mx.array) else tuple(s) for s in (key, value))
     held = min(side[0].shape[2] for side in (key, value))
@@ -161,7 +161,7 @@ def convert(rows: Rows, form: TensorFormat) -> Rows:
     if form == RAW:
         return dequantize(rows)
     if rows.format != RAW:
-        raise ValueError(f"convert: {rows.format} to {form}, one of them raw wanted")
+        raise ValueError(f"convert: {rows.format} to {form}, one of them must be raw")
     return quantize(rows, form)
 
 

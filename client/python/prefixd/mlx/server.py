@@ -50,7 +50,7 @@ def _engine() -> Any:
         raise flags_of.OptionError(f"mlx_lm.server cannot be imported: {why}") from None
     if not hasattr(engine, "DEFAULT_QUANTIZED_KV_START"):
         raise flags_of.OptionError(
-            "this mlx_lm.server has no --kv-bits: mlx-lm 0.32 or later wanted"
+            "this mlx_lm.server has no --kv-bits: it needs mlx-lm 0.32 or later"
         )
     return engine
 
