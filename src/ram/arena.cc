@@ -331,11 +331,14 @@ std::optional<SlabRange> Arena::CheapestSlabToEmpty(uint64_t extent_bytes,
                                                     std::span<const uint64_t> spared) const {
   base::MutexLock lock(mutex_);
   std::optional<SlabRange> cheapest;
+  std::pair<uint64_t, uint64_t> least;
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
     if (slabs_[i].extent_bytes == 0 || slabs_[i].extent_bytes == extent_bytes) continue;
-    if (i < spared.size() && spared[i] > 0) continue;
     const SlabRange range = RangeOf(i);
-    if (!cheapest || range.extent_bytes < cheapest->extent_bytes) cheapest = range;
+    const std::pair cost(i < spared.size() ? spared[i] : 0, range.extent_bytes);
+    if (cheapest.has_value() && cost >= least) continue;
+    cheapest = range;
+    least = cost;
   }
   return cheapest;
 }

@@ -174,8 +174,8 @@ class Arena {
 
   // --- slabs ---
   // Returns the slab with the fewest allocated bytes among those that serve another extent size
-  // than `extent_bytes`: emptying it gives the wanted size a slab. Passes over slabs for which
-  // `spared` has more than 0. nullopt if there is none.
+  // than `extent_bytes`: emptying it gives the wanted size a slab. The bytes that
+  // `spared` has for a slab count before all others. nullopt if there is none.
   std::optional<SlabRange> CheapestSlabToEmpty(uint64_t extent_bytes,
                                                std::span<const uint64_t> spared = {}) const
       PREFIXD_EXCLUDES(mutex_);

@@ -123,6 +123,8 @@ TEST(ArenaTest, TheCheapestSlabToEmptyHoldsTheFewestBytesOfAnotherSize) {
   EXPECT_EQ(cheapest->extent_bytes, 512 * kKiB);
   const std::vector<uint64_t> spared = {0, 0, 1};
   EXPECT_EQ(arena->CheapestSlabToEmpty(kMiB, spared)->begin, 0u);
+  const std::vector<uint64_t> all_spared = {3, 2, 3};
+  EXPECT_EQ(arena->CheapestSlabToEmpty(kMiB, all_spared)->begin, kMiB) << "none is ruled out";
 }
 
 TEST(ArenaTest, APrivateArenaNeverAsksToBePopulated) {

@@ -30,7 +30,8 @@ struct AttendOptions {
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;
   uint32_t value_dim = 0;
-  // Of query row 0; row i sees positions <= first_position + i. Refused if it is not set.
+  // The position of query row 0; row i sees positions <= first_position + i. Attend() refuses the
+  // options if it is not set.
   uint32_t first_position = kNotSet;
   float scale = 0;  // of q.k, mostly 1 / sqrt(key_dim); 0 is refused
   uint32_t threads = 1;

@@ -12,14 +12,12 @@ constexpr int kEvictedAtOnce = 256;  // blocks: making room in the index costs a
 }  // namespace
 
 // Gives up the coldest block; after two slabs' worth of extents in vain, a whole slab of another
-// extent size, cold or not, unless it has spared blocks.
+// extent size, cold or not: one with the fewest bytes of spared blocks.
 bool Room::EvictSomething(uint64_t extent_bytes, GiveUp what, uint64_t* evicted_bytes) {
   if (*evicted_bytes >= 2 * context_->arena->stats().slab_bytes) {
     *evicted_bytes = 0;
-    std::vector<uint64_t> spared;
-    if (what != GiveUp::kWhatMayGo) {
-      spared = context_->index->SparedBytes(context_->arena->stats().slab_bytes);
-    }
+    const std::vector<uint64_t> spared =
+        context_->index->SparedBytes(context_->arena->stats().slab_bytes);
     const std::optional<ram::SlabRange> slab =
         context_->arena->CheapestSlabToEmpty(extent_bytes, spared);
     if (slab.has_value() && EmptySlab(*slab, 0)) return true;
