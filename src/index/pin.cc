@@ -31,6 +31,7 @@ absl::StatusOr<block::PinId> PrefixIndex::Pin(block::LeaseId id, uint32_t tokens
     const Impl::Change change(*impl_, *node);
     ++node->rare().pinned;
     ++node->pins;
+    node->refused = false;
   }
   Session& session = impl_->sessions[pin.session];
   ++session.pins;

@@ -249,10 +249,11 @@ struct SpillBlock {
   std::vector<uint32_t>
       ends;              // token counts inside the block (1..block_tokens) at which a sequence ends
   int64_t last_use = 0;  // stamp, comparable within one index
-  // Admission to SSD depends on these two and on first_token. Both describe the block since its
-  // pages came to RAM.
+  // Admission to SSD depends on these three and on first_token. The first two describe the block
+  // since its pages came to RAM.
   uint32_t touches = 0;    // requests that read it since it was stored, up to kManyTouches
   bool was_ghost = false;  // it was a ghost or a hole when it was stored: given up shortly before
+  bool pinned = false;
   std::vector<PageInfo> pages;      // to write
   std::vector<PageInfo> ssd_pages;  // on SSD already
   uint64_t record_sequence = 0;     // of the record; the caller sets it before FinishSpill

@@ -38,6 +38,7 @@ SpillBlock PrefixIndex::Impl::ForRecord(Node& node) {
   block.last_use = node.stamp;
   block.touches = node.touches;
   block.was_ghost = node.was_ghost;
+  block.pinned = node.pinned() > 0;
   return block;
 }
 

@@ -49,6 +49,15 @@ TEST(WriteBudgetTest, AShareOfWhatIsAskedForMayBeWritten) {
   EXPECT_EQ(budget.admits(), cache::Admission::kAll);
 }
 
+TEST(LikelyReuseTest, APinnedBlockIsLikelyToBeUsedAgain) {
+  const cache::LikelyReuse rule(64);
+  index::SpillBlock block;
+  block.first_token = 6400;
+  EXPECT_FALSE(rule.Admits(block));
+  block.pinned = true;
+  EXPECT_TRUE(rule.Admits(block));
+}
+
 TEST(WriteBudgetTest, WhatTheTierGrowsByIsFilledAtOnce) {
   base::FakeClock clock;
   cache::WriteBudget budget({.share = 0.25}, &clock);

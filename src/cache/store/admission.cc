@@ -68,7 +68,7 @@ bool LikelyReuse::Admits(const index::SpillBlock& block) const {
   // What is stored counts as its first touch; a block that has a page on SSD keeps its others
   // there too.
   return block.first_token < shallow_tokens_ || block.touches >= 1 || block.was_ghost ||
-         !block.ssd_pages.empty();
+         block.pinned || !block.ssd_pages.empty();
 }
 
 std::vector<index::SpillBlock> TakeRefused(const AdmissionRule& rule,
