@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <optional>
 #include <span>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -24,12 +25,14 @@ uint64_t CookieOf(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0 ? cookie : 0;
 }
 
-// Calls `take` with each part of the first `count` bytes of `message`.
+// Calls `take` with each part of the first `count` bytes of `message`, and with the size of the
+// buffer in which it stands.
 template <typename Take>
 void ForEachPart(const msghdr& message, size_t count, Take take) {
   for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
-    const size_t here = std::min(count, message.msg_iov[i].iov_len);
-    take(std::span(static_cast<const std::byte*>(message.msg_iov[i].iov_base), here));
+    const iovec& part = message.msg_iov[i];
+    const size_t here = std::min(count, part.iov_len);
+    take(std::span(static_cast<const std::byte*>(part.iov_base), here), part.iov_len);
     count -= here;
   }
 }
@@ -49,8 +52,8 @@ class Inbound::Connection {
   // Counts bytes that were read. Returns false after Leave: gRPC must not have them.
   bool Read(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
   void Wrote(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
-  // Takes the connection out of the sum. Its reads fail from then on.
-  void Leave() PREFIXD_EXCLUDES(mutex_);
+  // Takes the connection out of the sum and returns what it had there. Its reads fail from then on.
+  uint64_t Leave() PREFIXD_EXCLUDES(mutex_);
   // Shuts the socket down; gRPC notices at its next read.
   void Cut() { ::shutdown(fd_, SHUT_RDWR); }
 
@@ -61,6 +64,7 @@ class Inbound::Connection {
   const std::shared_ptr<All> all_;
   base::Mutex mutex_;
   InboundFrames frames_ PREFIXD_GUARDED_BY(mutex_);
+  const std::byte* buffer_rest_ PREFIXD_GUARDED_BY(mutex_) = nullptr;  // never read through
   uint64_t Recount() PREFIXD_REQUIRES(mutex_);  // returns the sum of all connections
   std::atomic<uint64_t> bytes_{0};              // written under the mutex
   bool left_ PREFIXD_GUARDED_BY(mutex_) = false;
@@ -70,8 +74,10 @@ struct Inbound::All {
   All(uint64_t bytes, std::function<void(const std::string&)> told)
       : most_bytes(bytes), on_cut(std::move(told)) {}
 
-  // Cuts the largest connections until `bytes` is at most `most_bytes`.
+  // Cuts the largest connections until `bytes` is at most `most_bytes`, and until with those that
+  // were cut before it is at most twice as much, but for connections that have little.
   void CutTheLargest() PREFIXD_EXCLUDES(mutex);
+  bool TooMuch(const Connection& largest) const PREFIXD_REQUIRES(mutex);
   void ForgetTheClosed() PREFIXD_REQUIRES(mutex);
 
   const uint64_t most_bytes;
@@ -79,6 +85,13 @@ struct Inbound::All {
   std::atomic<uint64_t> bytes{0};
   base::Mutex mutex;  // taken before a connection's own
   std::vector<std::shared_ptr<Connection>> connections PREFIXD_GUARDED_BY(mutex);
+  // A connection that was cut, and the memory that gRPC keeps for it until it closes the socket.
+  struct Cut {
+    std::shared_ptr<Connection> connection;
+    uint64_t bytes;
+  };
+  std::vector<Cut> cut PREFIXD_GUARDED_BY(mutex);
+  std::atomic<uint64_t> cut_bytes{0};  // their sum, written under the mutex
 };
 
 uint64_t Inbound::Connection::Recount() {
@@ -91,24 +104,31 @@ bool Inbound::Connection::Read(const msghdr& message, size_t count) {
   {
     base::MutexLock lock(mutex_);
     if (left_) return false;
-    ForEachPart(message, count, [&](auto bytes) { frames_.Read(bytes); });
+    ForEachPart(message, count, [&](auto bytes, size_t room) {
+      // gRPC reads into the rest of a buffer next, or into a new one.
+      if (bytes.data() != buffer_rest_) frames_.NextBuffer(room);
+      buffer_rest_ = bytes.data() + bytes.size();
+      frames_.Read(bytes);
+    });
     all = Recount();
   }
-  if (all > all_->most_bytes) all_->CutTheLargest();
+  if (all + all_->cut_bytes > all_->most_bytes) all_->CutTheLargest();
   return true;
 }
 
 void Inbound::Connection::Wrote(const msghdr& message, size_t count) {
   base::MutexLock lock(mutex_);
   if (left_) return;
-  ForEachPart(message, count, [&](auto bytes) { frames_.Wrote(bytes); });
+  ForEachPart(message, count, [&](auto bytes, size_t) { frames_.Wrote(bytes); });
   Recount();
 }
 
-void Inbound::Connection::Leave() {
+uint64_t Inbound::Connection::Leave() {
   base::MutexLock lock(mutex_);
   left_ = true;
-  all_->bytes -= bytes_.exchange(0);
+  const uint64_t had = bytes_.exchange(0);
+  all_->bytes -= had;
+  return had;
 }
 
 void Inbound::All::ForgetTheClosed() {
@@ -117,6 +137,16 @@ void Inbound::All::ForgetTheClosed() {
     connection->Leave();
     return true;
   });
+  std::erase_if(cut, [this](const Cut& one) {
+    if (one.connection->is_open()) return false;
+    cut_bytes -= one.bytes;
+    return true;
+  });
+}
+
+bool Inbound::All::TooMuch(const Connection& largest) const {
+  return bytes > most_bytes ||
+         (bytes + cut_bytes > 2 * most_bytes && largest.bytes() > most_bytes / 8);
 }
 
 void Inbound::All::CutTheLargest() {
@@ -124,16 +154,18 @@ void Inbound::All::CutTheLargest() {
   {
     base::MutexLock lock(mutex);
     ForgetTheClosed();  // gRPC closes connections without a word
-    while (bytes > most_bytes) {
+    for (;;) {
       const auto largest = std::ranges::max_element(
           connections, {}, [](const std::shared_ptr<Connection>& one) { return one->bytes(); });
-      if (largest == connections.end()) break;
-      told.push_back(absl::StrCat("connection of ", (*largest)->Describe(), " cut: it had sent ",
-                                  (*largest)->bytes(),
-                                  " bytes of messages that are not whole, all together ",
-                                  bytes.load(), ", at most ", most_bytes));
-      (*largest)->Leave();
+      if (largest == connections.end() || !TooMuch(**largest)) break;
+      told.push_back(absl::StrCat(
+          "connection of ", (*largest)->Describe(), " cut: its messages that are not whole keep ",
+          (*largest)->bytes(), " bytes of memory, all together ", bytes.load(), " (and ",
+          cut_bytes.load(), " of connections cut before), at most ", most_bytes));
+      const uint64_t had = (*largest)->Leave();
       (*largest)->Cut();
+      cut_bytes += had;
+      cut.push_back({.connection = *largest, .bytes = had});
       connections.erase(largest);
     }
   }
@@ -198,6 +230,20 @@ Inbound::~Inbound() {
   base::MutexLock lock(all_->mutex);
   for (const auto& connection : all_->connections) connection->Leave();
   all_->connections.clear();
+  all_->cut.clear();
+}
+
+void Inbound::WaitForRoom(std::chrono::milliseconds most) const {
+  const auto end = std::chrono::steady_clock::now() + most;
+  for (;;) {
+    {
+      base::MutexLock lock(all_->mutex);
+      all_->ForgetTheClosed();
+      if (all_->cut_bytes <= all_->most_bytes / 2) return;
+    }
+    if (std::chrono::steady_clock::now() >= end) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // gRPC does not say when it closes
+  }
 }
 
 void Inbound::Watch(int fd) {

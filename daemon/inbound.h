@@ -2,10 +2,12 @@
 // begins to send, and cancels calls once its quota is exceeded: on 16 cores a crowd had sent a
 // quarter of a gigabyte by then. So prefixd looks at what gRPC reads (it puts itself before
 // recvmsg). When all connections together have more than they may, it cuts the one that has most,
-// whose worker attaches anew.
+// whose worker attaches anew. gRPC frees what a connection has when it closes the socket, which
+// takes it a while: until then it counts, and new connections wait.
 //
 // Thread-safe.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +27,9 @@ class Inbound {
   Inbound(const Inbound&) = delete;
   Inbound& operator=(const Inbound&) = delete;
 
+  // Waits until gRPC has freed most of what the connections had that were cut, or `most`. Call it
+  // before a new connection is taken: a peer that was cut connects again at once.
+  void WaitForRoom(std::chrono::milliseconds most) const;
   // Watches a connected socket that gRPC is about to own and from which nothing was read yet.
   void Watch(int fd);
 

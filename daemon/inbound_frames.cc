@@ -5,8 +5,8 @@
 namespace prefixd::daemon {
 namespace {
 
-// What gRPC 1.51 keeps of a call that has begun, and this class of its stream.
-constexpr uint64_t kStreamBytes = 16'384;
+// What gRPC 1.51 keeps of a call that has begun (measured: 38 KiB), and this class of its stream.
+constexpr uint64_t kStreamBytes = 40'960;
 
 uint32_t BigEndian(const uint8_t* bytes, int count) {
   uint32_t value = 0;
@@ -15,6 +15,11 @@ uint32_t BigEndian(const uint8_t* bytes, int count) {
 }
 
 }  // namespace
+
+void InboundFrames::NextBuffer(size_t bytes) {
+  ++buffer_;
+  buffer_bytes_ = bytes;
+}
 
 void InboundFrames::Read(std::span<const std::byte> bytes) {
   const size_t preface = std::min(bytes.size(), preface_left_);
@@ -86,12 +91,12 @@ void InboundFrames::Headers(uint64_t bytes) {
   if (stream_ > newest_) {  // an older stream that is not in `streams_` has ended
     newest_ = stream_;
     streams_.try_emplace(stream_);
-    unfinished_bytes_ += kStreamBytes;
+    stream_bytes_ += kStreamBytes;
   }
   const auto found = streams_.find(stream_);
   if (found == streams_.end()) return;
   found->second.header_bytes += bytes;
-  unfinished_bytes_ += bytes;
+  stream_bytes_ += bytes;
 }
 
 void InboundFrames::Data(std::span<const std::byte> bytes) {
@@ -99,6 +104,7 @@ void InboundFrames::Data(std::span<const std::byte> bytes) {
   if (found == streams_.end()) return;  // gRPC passes over its data too
   Stream& stream = found->second;
   while (!bytes.empty()) {
+    Keep(&stream);
     if (stream.prefix_bytes < kPrefixBytes) {
       stream.prefix[stream.prefix_bytes++] = std::to_integer<uint8_t>(bytes.front());
       bytes = bytes.subspan(1);
@@ -108,20 +114,40 @@ void InboundFrames::Data(std::span<const std::byte> bytes) {
       const uint64_t count = std::min<uint64_t>(bytes.size(), stream.message_left);
       stream.message_left -= count;
       stream.message_bytes += count;
-      unfinished_bytes_ += count;
+      message_bytes_ += count;
       bytes = bytes.subspan(count);
     }
-    if (stream.prefix_bytes < kPrefixBytes || stream.message_left > 0) continue;
-    unfinished_bytes_ -= stream.message_bytes;
-    stream.prefix_bytes = 0;
-    stream.message_bytes = 0;
+    if (stream.prefix_bytes == kPrefixBytes && stream.message_left == 0) EndMessage(&stream);
   }
+}
+
+void InboundFrames::Keep(Stream* stream) {
+  if (!stream->buffers.empty() && stream->buffers.back() == buffer_) return;
+  stream->buffers.push_back(buffer_);
+  Buffer& buffer = kept_buffers_[buffer_];
+  if (buffer.streams++ > 0) return;
+  buffer.bytes = buffer_bytes_;
+  kept_buffer_bytes_ += buffer_bytes_;
+}
+
+void InboundFrames::EndMessage(Stream* stream) {
+  for (const uint64_t number : stream->buffers) {
+    const auto found = kept_buffers_.find(number);
+    if (--found->second.streams > 0) continue;
+    kept_buffer_bytes_ -= found->second.bytes;
+    kept_buffers_.erase(found);
+  }
+  stream->buffers.clear();
+  message_bytes_ -= stream->message_bytes;
+  stream->message_bytes = 0;
+  stream->prefix_bytes = 0;
 }
 
 void InboundFrames::Forget(uint32_t stream) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return;
-  unfinished_bytes_ -= kStreamBytes + found->second.header_bytes + found->second.message_bytes;
+  EndMessage(&found->second);
+  stream_bytes_ -= kStreamBytes + found->second.header_bytes;
   streams_.erase(found);
 }
 

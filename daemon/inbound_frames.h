@@ -1,26 +1,34 @@
 // Follows the frames of one HTTP/2 connection (RFC 9113) as its bytes are read, and says how much
-// it has sent of gRPC messages that are not whole yet.
+// memory gRPC keeps for its messages that are not whole yet. gRPC cuts messages out of the buffers
+// that it reads into, so one byte of a message keeps a whole buffer.
 //
 // Not thread-safe. Takes any bytes: what is no HTTP/2 counts as something and harms nobody else.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 namespace prefixd::daemon {
 
 class InboundFrames {
  public:
+  // The bytes that follow are read into a new buffer of this size.
+  void NextBuffer(size_t bytes);
   // Takes the next bytes of the connection, from its first one on.
   void Read(std::span<const std::byte> bytes);
   // Takes the next bytes that went to the peer. A stream that ends there counts no more, whatever
   // the peer still sends of it.
   void Wrote(std::span<const std::byte> bytes);
-  // Returns the sum over the streams that neither side has ended: about what gRPC keeps of each,
-  // its headers, and what came of a message that is not whole.
-  uint64_t unfinished_bytes() const { return unfinished_bytes_; }
+  // Returns the memory of the streams that neither side has ended: about what gRPC keeps of each,
+  // its headers, and the buffers in which bytes of messages stand that are not whole. Where buffers
+  // are not told, these bytes alone.
+  uint64_t unfinished_bytes() const {
+    return stream_bytes_ + std::max(message_bytes_, kept_buffer_bytes_);
+  }
 
  private:
   static constexpr size_t kPrefaceBytes = 24, kHeadBytes = 9, kPrefixBytes = 5;
@@ -34,6 +42,11 @@ class InboundFrames {
     uint64_t message_left = 0;  // valid once the prefix is whole
     uint64_t message_bytes = 0;
     uint64_t header_bytes = 0;
+    std::vector<uint64_t> buffers;  // in which bytes of the current message stand, ascending
+  };
+  struct Buffer {
+    uint64_t bytes = 0;
+    size_t streams = 0;  // that keep it
   };
 
   void BeginFrame();
@@ -42,8 +55,15 @@ class InboundFrames {
   void Headers(uint64_t bytes);
   void Data(std::span<const std::byte> bytes);
   void Forget(uint32_t stream);
+  void Keep(Stream* stream);  // the buffer that is read into
+  void EndMessage(Stream* stream);
 
-  uint64_t unfinished_bytes_ = 0;
+  uint64_t stream_bytes_ = 0;   // of streams and headers
+  uint64_t message_bytes_ = 0;  // that came of messages which are not whole
+  uint64_t kept_buffer_bytes_ = 0;
+  uint64_t buffer_ = 0;  // number of the buffer that is read into
+  uint64_t buffer_bytes_ = 0;
+  std::unordered_map<uint64_t, Buffer> kept_buffers_;
   size_t preface_left_ = kPrefaceBytes;
   std::array<uint8_t, kHeadBytes> head_{};
   size_t head_bytes_ = 0;

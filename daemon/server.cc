@@ -37,8 +37,11 @@ namespace prefixd::daemon {
 namespace {
 
 constexpr int kMaxStreamsOfConnection = 1024;
-// Size of the buffer of a connection that brings much; gRPC's own is 4 MiB.
-constexpr int kMaxReadBytes = 512 << 10;
+// Size of the buffer of a connection that brings much; gRPC keeps one for each connection, and a
+// whole one for each message of which a byte stands in it. Its own size is 4 MiB.
+constexpr int kMaxReadBytes = 64 << 10;
+// A worker's first try to connect may take 2 s (client.h).
+constexpr std::chrono::milliseconds kPatienceWithCut(500);
 constexpr size_t kAdminMessageBytes = size_t{16} << 20;
 constexpr uint64_t kStreamBytes = uint64_t{1} << 20;  // for streams and headers beside one message
 
@@ -166,6 +169,7 @@ absl::Status GrpcServer::ListenForWorkers() {
   if (server == nullptr) return CannotListen(options_.socket);
   servers_.push_back(std::move(server));
   listener_->Start([this, workers = servers_.back().get()](int fd) {
+    inbound_.WaitForRoom(kPatienceWithCut);
     inbound_.Watch(fd);
     grpc::AddInsecureChannelFromFd(workers, fd);
   });

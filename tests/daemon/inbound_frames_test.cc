@@ -4,14 +4,17 @@
 #include <array>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
 namespace prefixd::daemon {
 namespace {
 
-constexpr uint64_t kStream = 16'384;  // what an open stream counts as
+constexpr uint64_t kStream = 40'960;  // what an open stream counts as
 enum Type : uint8_t { kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6 };
 
 std::string Number(uint64_t value, int bytes) {
@@ -50,6 +53,26 @@ TEST(InboundFramesTest, T3AMessageCountsUntilItIsWhole) {
   EXPECT_EQ(frames.unfinished_bytes(), 0u);
 }
 
+// gRPC cuts messages out of the buffers that it reads into.
+TEST(InboundFramesTest, T3AByteOfAMessageKeepsItsWholeBuffer) {
+  constexpr size_t kBuffer = 65'536;
+  InboundFrames frames;
+  frames.NextBuffer(kBuffer);
+  Feed(&frames, kPreface + Frame(kHeaders, 4, 1, "") + Frame(kHeaders, 4, 3, ""));
+  EXPECT_EQ(frames.unfinished_bytes(), 2 * kStream) << "headers are copied";
+  const std::string message = Message("body");
+  Feed(&frames, Frame(kData, 0, 1, message.substr(0, 1)) + Frame(kData, 0, 3, "\1"));
+  EXPECT_EQ(frames.unfinished_bytes(), 2 * kStream + kBuffer) << "both stand in one";
+  frames.NextBuffer(kBuffer);
+  Feed(&frames, Frame(kPing, 0, 0, "12345678") + Frame(kData, 0, 1, message.substr(1, 6)));
+  EXPECT_EQ(frames.unfinished_bytes(), 2 * kStream + 2 * kBuffer);
+  frames.NextBuffer(kBuffer);
+  Feed(&frames, Frame(kData, 0, 1, message.substr(7)));
+  EXPECT_EQ(frames.unfinished_bytes(), 2 * kStream + kBuffer) << "the message is whole";
+  Feed(&frames, Frame(kReset, 0, 3, "code"));
+  EXPECT_EQ(frames.unfinished_bytes(), kStream);
+}
+
 TEST(InboundFramesTest, T3PaddingIsNoPartOfAMessageAndAStreamThatIsResetIsGone) {
   InboundFrames frames;
   const std::string message = Message(std::string(40, 'm'));
@@ -85,14 +108,16 @@ TEST(InboundFramesTest, T3AStreamThatPrefixdEndedIsGoneWhateverStillComesOfIt) {
   }
 }
 
-// Many streams with many messages each, in pieces of any size, against a count of their own.
+// Many streams with many messages each, in pieces of any size and buffers of any length, against a
+// count of their own.
 TEST(InboundFramesTest, T3TheCountIsThatOfAnOracleWhateverThePieces) {
   std::mt19937 generator(7);
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(generator() % end); };
   for (int round = 0; round < 50; ++round) {
     InboundFrames frames;
     std::string text = kPreface;
-    std::map<uint32_t, std::string> sent;  // of the streams that are open: all data
+    std::map<uint32_t, std::string> sent;            // of the streams that are open: all data
+    std::map<uint32_t, std::vector<size_t>> places;  // of each byte of it in `text`
     std::array<uint32_t, 6> open{};
     uint32_t newest = 0;
     for (int step = 0; step < 200; ++step) {
@@ -122,11 +147,18 @@ TEST(InboundFramesTest, T3TheCountIsThatOfAnOracleWhateverThePieces) {
             all += Message(std::string((stream * 31 + i * 17) % 100, 'x'));
           const std::string piece = all.substr(data.size(), 1 + below(150));
           data += piece;
-          text +=
-              below(3) == 0 ? Padded(0, stream, piece, below(256)) : Frame(kData, 0, stream, piece);
+          const bool padded = below(3) == 0;
+          for (size_t i = 0; i < piece.size(); ++i)
+            places[stream].push_back(text.size() + (padded ? 10 : 9) + i);
+          text += padded ? Padded(0, stream, piece, below(256)) : Frame(kData, 0, stream, piece);
         }
       }
     }
+    const bool buffers = round % 2 == 0;
+    std::vector<std::pair<size_t, size_t>> begins;  // of buffers: their place and size
+    for (size_t at = 0; buffers && at < text.size(); at += 1 + below(300))
+      begins.emplace_back(at, 1'000 + below(1'000));
+    std::set<size_t> kept;
     uint64_t expected = 0;
     for (const auto& [stream, data] : sent) {
       size_t at = 0;
@@ -136,10 +168,19 @@ TEST(InboundFramesTest, T3TheCountIsThatOfAnOracleWhateverThePieces) {
         at += bytes;
       }
       const size_t rest = data.size() - at;
-      expected += kStream + (rest > 5 ? rest - 5 : 0);
+      expected += kStream + (!buffers && rest > 5 ? rest - 5 : 0);
+      for (; buffers && at < data.size(); ++at) {
+        size_t i = begins.size() - 1;
+        while (begins[i].first > places[stream][at]) --i;
+        kept.insert(i);
+      }
     }
-    for (size_t at = 0; at < text.size();) {
-      const size_t count = std::min<size_t>(1 + below(64), text.size() - at);
+    for (const size_t i : kept) expected += begins[i].second;
+    for (size_t at = 0, next = 0; at < text.size();) {
+      if (next < begins.size() && begins[next].first == at)
+        frames.NextBuffer(begins[next++].second);
+      const size_t end = next < begins.size() ? begins[next].first : text.size();
+      const size_t count = std::min<size_t>(1 + below(64), end - at);
       Feed(&frames, text.substr(at, count));
       at += count;
     }

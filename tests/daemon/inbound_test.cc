@@ -1,0 +1,129 @@
+// T3: what unfinished messages keep in memory, over several connections, until gRPC closes them.
+#include "daemon/inbound.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <future>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace prefixd::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr size_t kBuffer = 65'536;    // gRPC reads into buffers of this size
+constexpr uint64_t kStream = 40'960;  // what an open stream counts as
+
+std::string Number(uint64_t value, int bytes) {
+  std::string text;
+  while (bytes-- > 0) text.push_back(static_cast<char>(value >> 8 * bytes & 255));
+  return text;
+}
+std::string Frame(uint8_t type, uint32_t stream, const std::string& payload) {
+  return Number(payload.size(), 3) + static_cast<char>(type) + '\0' + Number(stream, 4) + payload;
+}
+
+// A worker and gRPC at the ends of one connection.
+class Connection {
+ public:
+  explicit Connection(Inbound* inbound) {
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends_.data()), 0);
+    inbound->Watch(ends_[1]);
+    Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  }
+  ~Connection() {
+    ::close(ends_[0]);
+    Close();
+  }
+  // The worker begins a message on each of so many streams; gRPC reads each into a new buffer.
+  // Returns false if gRPC's read failed.
+  bool BeginMessages(int count) {
+    bool read = Send(Frame(6, 0, "12345678"));  // a ping
+    for (int i = 0; i < count; ++i) {
+      const std::string begun = std::string(1, '\0') + Number(100, 4) + "b";
+      read = Send(Frame(1, next_, "h") + Frame(0, next_, begun));
+      next_ += 2;
+    }
+    return read;
+  }
+  void Close() {  // gRPC does, once it has freed what the connection had
+    if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
+  }
+
+ private:
+  bool Send(const std::string& text) {
+    if (::send(ends_[0], text.data(), text.size(), MSG_NOSIGNAL) < 0) return false;
+    std::vector<char>& buffer = buffers_.emplace_back(kBuffer);
+    iovec part{.iov_base = buffer.data(), .iov_len = buffer.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    return ::recvmsg(ends_[1], &message, 0) == static_cast<ssize_t>(text.size());
+  }
+
+  std::array<int, 2> ends_{-1, -1};
+  uint32_t next_ = 1;
+  std::vector<std::vector<char>> buffers_;  // kept: two of them never begin at one place
+};
+
+class InboundTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kOne = kStream + 1 + kBuffer;  // a stream with a header and a buffer
+  std::vector<std::string> told_;
+  Inbound inbound_{10 * kOne, [this](const std::string& why) { told_.push_back(why); }};
+};
+
+TEST_F(InboundTest, T3OneByteOfEachMessageKeepsABufferAndTheLargestConnectionIsCut) {
+  Connection small(&inbound_), large(&inbound_);
+  EXPECT_TRUE(small.BeginMessages(4));
+  large.BeginMessages(6);
+  EXPECT_TRUE(told_.empty());
+  large.BeginMessages(1);  // one buffer more than all may keep
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_THAT(told_[0], HasSubstr(std::to_string(7 * kOne)));
+  EXPECT_FALSE(large.BeginMessages(1));
+  EXPECT_TRUE(small.BeginMessages(1));
+}
+
+TEST_F(InboundTest, T3WhatACutConnectionHasCountsUntilGrpcClosesIt) {
+  Connection cut(&inbound_), next(&inbound_), innocent(&inbound_);
+  cut.BeginMessages(11);
+  innocent.BeginMessages(1);
+  next.BeginMessages(8);
+  EXPECT_EQ(told_.size(), 1u);
+  next.BeginMessages(1);  // with the first, whose memory is not free yet, more than twice as much
+  EXPECT_EQ(told_.size(), 2u);
+  EXPECT_FALSE(next.BeginMessages(1));
+  EXPECT_TRUE(innocent.BeginMessages(0)) << "who has little is not cut for it";
+  cut.Close();
+  next.Close();
+  inbound_.WaitForRoom(std::chrono::hours(1));
+  Connection later(&inbound_);
+  EXPECT_TRUE(later.BeginMessages(9));
+  EXPECT_EQ(told_.size(), 2u);
+}
+
+TEST_F(InboundTest, T3NewConnectionsWaitUntilGrpcHasFreedThoseThatWereCut) {
+  Connection cut(&inbound_);
+  inbound_.WaitForRoom(std::chrono::hours(1));  // nothing was cut
+  cut.BeginMessages(11);
+  inbound_.WaitForRoom(milliseconds(1));  // not for ever
+  auto waits =
+      std::async(std::launch::async, [this] { inbound_.WaitForRoom(std::chrono::hours(1)); });
+  EXPECT_EQ(waits.wait_for(milliseconds(50)), std::future_status::timeout);
+  cut.Close();
+  waits.get();
+}
+
+}  // namespace
+}  // namespace prefixd::daemon
