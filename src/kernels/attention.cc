@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
-#include "kernels/attend_slice.h"
-#include "kernels/check_attention.h"
-#include "kernels/decode.h"
+#include "kernels/common/check_attention.h"
+#include "kernels/decode/decode.h"
 #include "kernels/kept_threads.h"
+#include "kernels/prefill/attend_slice.h"
 
 namespace prefixd::kernels {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "kernels/attention.h"
-#include "kernels/check_attention.h"
+#include "kernels/common/check_attention.h"
 #include "quant/unit.h"
 
 namespace prefixd::kernels {

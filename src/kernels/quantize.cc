@@ -2,21 +2,21 @@
 
 #include <cstring>
 
-#include "kernels/quantize_tokens.h"
-#include "kernels/simd_targets.h"
-#include "kernels/stream_copy.h"
-#include "kernels/unit_step.h"
+#include "kernels/common/simd_targets.h"
+#include "kernels/convert/quantize_tokens.h"
+#include "kernels/convert/stream_copy.h"
+#include "kernels/convert/unit_step.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize.cc"
 #include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
-#include "kernels/rows-inl.h"
-#include "kernels/unit_decode-inl.h"
-#include "kernels/unit_encode-inl.h"
-#include "kernels/unit_rows-inl.h"
-#include "kernels/unit_tiles-inl.h"
+#include "kernels/common/rows-inl.h"
+#include "kernels/convert/unit_decode-inl.h"
+#include "kernels/convert/unit_encode-inl.h"
+#include "kernels/convert/unit_rows-inl.h"
+#include "kernels/convert/unit_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {

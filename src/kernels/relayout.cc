@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "kernels/simd_targets.h"
-#include "kernels/stream_copy.h"
-#include "kernels/unit_step.h"
+#include "kernels/common/simd_targets.h"
+#include "kernels/convert/stream_copy.h"
+#include "kernels/convert/unit_step.h"
 #include "quant/transposed.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,9 +12,9 @@
 #include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
-#include "kernels/stream_line-inl.h"
-#include "kernels/unit_rows-inl.h"
-#include "kernels/unit_tiles-inl.h"
+#include "kernels/convert/stream_line-inl.h"
+#include "kernels/convert/unit_rows-inl.h"
+#include "kernels/convert/unit_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {

@@ -7,8 +7,8 @@
 
 #include "gtest/gtest.h"
 
-#include "kernels/attend_slice.h"
-#include "kernels/matrix_tiles.h"
+#include "kernels/prefill/attend_slice.h"
+#include "kernels/prefill/matrix_tiles.h"
 #include "tests/kernels/attention_checks.h"
 #include "tests/kernels/attention_option.h"
 #include "tests/kernels/dispatch_targets.h"
