@@ -1,7 +1,6 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -10,8 +9,8 @@
 
 #include "base/status.h"
 #include "kernels/common/check_attention.h"
+#include "kernels/common/pieces.h"
 #include "kernels/decode/decode.h"
-#include "kernels/kept_threads.h"
 #include "kernels/prefill/attend_slice.h"
 
 namespace prefixd::kernels {
@@ -92,27 +91,18 @@ Plan MakePlan(const AttendJob& job) {
   return plan;
 }
 
-// Takes slices until none is left; several threads share `next`.
-void RunSlices(const AttendJob& job, const Plan& plan, std::atomic<uint64_t>* next,
-               std::byte* memory) {
-  const AttendScratch scratch(job, size_t{plan.rows_per_slice} * job.group(), memory);
+// memory: `bytes_per_thread` for each thread.
+void RunSlices(const AttendJob& job, const Plan& plan, std::byte* memory, size_t bytes_per_thread) {
+  const size_t row_heads = size_t{plan.rows_per_slice} * job.group();
   const uint64_t slices = uint64_t{job.shape.kv_heads} * plan.slices_per_head;
-  for (uint64_t i = next->fetch_add(1); i < slices; i = next->fetch_add(1)) {
+  ForEachPiece(plan.threads, slices, [&](uint64_t i, uint32_t thread) {
     const uint32_t first_row =
         static_cast<uint32_t>(i % plan.slices_per_head) * plan.rows_per_slice;
     RunSlice(job,
              {.kv_head = static_cast<uint32_t>(i / plan.slices_per_head),
               .first_row = first_row,
               .rows = std::min(plan.rows_per_slice, job.shape.query_rows - first_row)},
-             scratch);
-  }
-}
-
-void RunOnThreads(const AttendJob& job, const Plan& plan, std::byte* memory,
-                  size_t bytes_per_thread) {
-  std::atomic<uint64_t> next{0};
-  RunOnKeptThreads(plan.threads, [&](uint32_t thread) {
-    RunSlices(job, plan, &next, memory + thread * bytes_per_thread);
+             AttendScratch(job, row_heads, memory + thread * bytes_per_thread));
   });
 }
 
@@ -137,7 +127,7 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
     return absl::ResourceExhaustedError(
         absl::StrCat("attend: no memory for ", bytes * plan.threads, " bytes of scratch"));
   }
-  RunOnThreads(job, plan, memory.get(), bytes);
+  RunSlices(job, plan, memory.get(), bytes);
   return absl::OkStatus();
 }
 

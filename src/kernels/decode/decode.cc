@@ -1,7 +1,6 @@
 #include "kernels/decode/decode.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "kernels/common/pieces.h"
 #include "kernels/decode/formats.h"
-#include "kernels/kept_threads.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -160,24 +159,15 @@ Plan MakePlan(const AttentionShape& shape, const SeenContext& seen) {
   return plan;
 }
 
-// Takes parts until none is left; several threads share `next`.
-void RunParts(const DecodeJob& job, const Plan& plan, std::atomic<uint32_t>* next,
-              const DecodeScratch& scratch) {
-  const uint32_t per_slot = plan.parts / static_cast<uint32_t>(plan.slots.size());
-  for (uint32_t i = next->fetch_add(1); i < plan.parts; i = next->fetch_add(1)) {
-    const uint32_t first_head = i % per_slot * plan.heads_per_part;
-    RunDecodePart(job,
+void RunParts(const Call& call, const Plan& plan) {
+  const uint64_t per_slot = plan.parts / plan.slots.size();
+  ForEachPiece(plan.threads, plan.parts, [&](uint64_t i, uint32_t thread) {
+    const uint32_t first_head = static_cast<uint32_t>(i % per_slot) * plan.heads_per_part;
+    RunDecodePart(call.job,
                   {.slot = plan.slots[i / per_slot],
                    .first_head = first_head,
-                   .end_head = std::min(first_head + plan.heads_per_part, job.shape.kv_heads)},
-                  scratch);
-  }
-}
-
-void RunOnThreads(const Call& call, const Plan& plan) {
-  std::atomic<uint32_t> next{0};
-  RunOnKeptThreads(plan.threads, [&](uint32_t thread) {
-    RunParts(call.job, plan, &next, call.scratches[thread]);
+                   .end_head = std::min(first_head + plan.heads_per_part, call.job.shape.kv_heads)},
+                  call.scratches[thread]);
   });
 }
 
@@ -259,7 +249,7 @@ absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvF
   for (uint32_t i = 0; i < call.formats.size(); ++i) {
     if (call.formats[i].key.format != nullptr) PrepareQueries(call.job, i);
   }
-  RunOnThreads(call, plan);
+  RunParts(call, plan);
   MergeSlots(call.job);
   return absl::OkStatus();
 }

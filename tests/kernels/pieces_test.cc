@@ -1,4 +1,4 @@
-#include "kernels/kept_threads.h"
+#include "kernels/common/pieces.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,17 +15,17 @@
 namespace prefixd::kernels {
 namespace {
 
-// Takes pieces until none is left, as every caller does; returns how often each was taken.
+// Returns how often each piece was taken.
 std::vector<uint32_t> TakePieces(uint32_t pieces, uint32_t threads) {
   std::vector<std::atomic<uint32_t>> taken(pieces);
-  std::atomic<uint32_t> next{0};
-  RunOnKeptThreads(threads, [&](uint32_t) {
-    for (uint32_t i = next++; i < pieces; i = next++) ++taken[i];
+  ForEachPiece(threads, pieces, [&](uint64_t i, uint32_t thread) {
+    EXPECT_LT(thread, threads);
+    ++taken[i];
   });
   return {taken.begin(), taken.end()};
 }
 
-TEST(KeptThreadsTest, EveryPieceIsTakenOnceWhateverTheNumberOfThreads) {
+TEST(PiecesTest, EveryPieceIsTakenOnceWhateverTheNumberOfThreads) {
   for (uint32_t round = 0; round < 50; ++round) {
     for (const uint32_t threads : {1u, 2u, 3u, 9u}) {
       EXPECT_EQ(TakePieces(100, threads), std::vector<uint32_t>(100, 1));
@@ -33,7 +33,7 @@ TEST(KeptThreadsTest, EveryPieceIsTakenOnceWhateverTheNumberOfThreads) {
   }
 }
 
-TEST(KeptThreadsTest, CallsOfSeveralThreadsDoNotMix) {
+TEST(PiecesTest, CallsOfSeveralThreadsDoNotMix) {
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([] {
@@ -46,21 +46,21 @@ TEST(KeptThreadsTest, CallsOfSeveralThreadsDoNotMix) {
 }
 
 // All of them wait for each other: helpers come, each with a number of its own.
-TEST(KeptThreadsTest, HelpersRunAtTheSameTimeAsTheCaller) {
+TEST(PiecesTest, HelpersRunAtTheSameTimeAsTheCaller) {
   constexpr uint32_t kThreads = 4;
   base::Mutex mutex;
   base::CondVar all_came;
   std::set<uint32_t> came;
-  RunOnKeptThreads(kThreads, [&](uint32_t index) {
+  ForEachPiece(kThreads, kThreads, [&](uint64_t, uint32_t thread) {
     const base::MutexLock lock(mutex);
-    came.insert(index);
+    came.insert(thread);
     all_came.NotifyAll();
     while (came.size() < kThreads) all_came.Wait(mutex);
   });
   EXPECT_EQ(came, (std::set<uint32_t>{0, 1, 2, 3}));
 }
 
-TEST(KeptThreadsTest, AForkedChildHasHelpersOfItsOwn) {
+TEST(PiecesTest, AForkedChildHasHelpersOfItsOwn) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer ends a forked child that starts threads";
 #endif

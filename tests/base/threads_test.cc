@@ -1,5 +1,5 @@
 // Threads when the system gives no more of them.
-#include "daemon/threads.h"
+#include "base/threads.h"
 
 #include <sys/resource.h>
 
@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 
-namespace prefixd::daemon {
+namespace prefixd::base {
 namespace {
 
 // While it lives, no thread can be started: there is no address space for its stack, and stacks of
@@ -79,5 +79,40 @@ TEST(ThreadsTest, T7WhatIsToBeginAtOnceIsRefusedWhenNoThreadCanBeStarted) {
   go.set_value();
 }
 
+TEST(ThreadsTest, StopDropsWhatHasNotBegunWaitsForTheRestAndRefusesMore) {
+  Threads threads("test", 1, 0);
+  std::promise<void> begun, go;
+  std::atomic<int> done = 0;
+  ASSERT_TRUE(threads.Post([&] {
+    begun.set_value();
+    go.get_future().wait();
+    ++done;
+  }));
+  ASSERT_TRUE(threads.Post([&] { done += 10; }));
+  begun.get_future().wait();
+  std::thread stopper([&] { threads.Stop(); });
+  while (threads.Post([] {})) std::this_thread::yield();
+  EXPECT_EQ(done, 0) << "Stop() waits";
+  go.set_value();
+  stopper.join();
+  EXPECT_EQ(done, 1);
+  EXPECT_FALSE(threads.TryRun([] {}));
+}
+
+TEST(ThreadsTest, WithdrawDropsTheWorkOfOneOwner) {
+  std::atomic<int> done = 0;
+  {
+    Threads threads("test", 1);
+    std::promise<void> go;
+    const int a = 0, b = 0;
+    ASSERT_TRUE(threads.TryRun([&] { go.get_future().wait(); }));
+    ASSERT_TRUE(threads.Post([&] { done += 1; }, &a));
+    ASSERT_TRUE(threads.Post([&] { done += 10; }, &b));
+    threads.Withdraw(&a);
+    go.set_value();
+  }
+  EXPECT_EQ(done, 10);
+}
+
 }  // namespace
-}  // namespace prefixd::daemon
+}  // namespace prefixd::base
