@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/common/simd_targets.h"
+#include "kernels/convert/unit_step.h"
 #include "kernels/prefill/matrix_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -83,9 +84,7 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(sums, row_heads * value_pitch);
   take(states, row_heads);
   take(scores, kStripRows * kTileTokens);
-  take(rows.scales, kStepTokens * (widest / 32 + 1));
-  take(rows.biases, kStepTokens * (widest / 32 + 1));
-  take(rows.codes, widest);
+  take(step, StepMemory::Bytes(static_cast<uint32_t>(widest), kStepTokens));
   if (job.floats()) {
     take(query, row_heads * key_pitch);
     take(keys, key_pitch * kTileTokens);
