@@ -13,12 +13,12 @@
 
 #include "grpcpp/grpcpp.h"
 
+#include "base/threads.h"
 #include "cache/cache.h"
 #include "daemon/call.h"
 #include "daemon/long_requests.h"
 #include "daemon/shares.h"
 #include "daemon/stream_limit.h"
-#include "daemon/threads.h"
 #include "daemon/unary_call.h"
 #include "daemon/unix_listener.h"
 #include "wire/limits.h"
@@ -139,11 +139,11 @@ class Dispatch {
   HandOutCall* NewCall(Context* context) { return new HandOutCall(context, cache_, &later_); }
 
   // Threads of streams of pages; each stream takes one while it moves.
-  Threads* streams() { return &streams_; }
+  base::Threads* streams() { return &streams_; }
   Shares* stream_shares() { return &stream_shares_; }
   const StreamPatience& patience() const { return patience_; }
   // Threads for short work that must not run on gRPC's threads nor wait for those of other calls.
-  Threads* later() { return &later_; }
+  base::Threads* later() { return &later_; }
   // gRPC's own threads, which carry the streams of pages.
   wire::Carriers* carriers() { return &carriers_; }
   // Returns the answer to a call or stream that found none of `most` threads free. Counts it.
@@ -168,7 +168,7 @@ class Dispatch {
   }
 
   template <typename Work>
-  void OnThread(Threads* threads, Shares* shares, HandOutCall* call, const Work& work) {
+  void OnThread(base::Threads* threads, Shares* shares, HandOutCall* call, const Work& work) {
     const uint64_t bytes =
         call->asked().share == nullptr ? call->asked().bytes : 0;  // a long request has its bytes
     const Shares::Share share = shares->Take(call->session(), call->peer(), bytes);
@@ -190,12 +190,12 @@ class Dispatch {
   wire::Carriers carriers_;
   // Declared before the threads that hold shares, so destroyed after them.
   Shares wait_shares_, call_shares_, stream_shares_, long_memory_;
-  Threads later_;
+  base::Threads later_;
   LongRequests long_;
-  Threads waits_;
-  Threads calls_;
-  Threads streams_;
-  Threads admin_;
+  base::Threads waits_;
+  base::Threads calls_;
+  base::Threads streams_;
+  base::Threads admin_;
 };
 
 }  // namespace prefixd::daemon

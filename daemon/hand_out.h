@@ -11,8 +11,8 @@
 
 #include "grpcpp/grpcpp.h"
 
+#include "base/threads.h"
 #include "cache/cache.h"
-#include "daemon/threads.h"
 
 namespace prefixd::daemon {
 
@@ -71,7 +71,7 @@ struct Asked {
 class HandOutCall : public grpc::ServerUnaryReactor {
  public:
   // `later`: threads for work that must not run on gRPC's; must outlive the server.
-  HandOutCall(grpc::CallbackServerContext* context, cache::Cache* cache, Threads* later)
+  HandOutCall(grpc::CallbackServerContext* context, cache::Cache* cache, base::Threads* later)
       : context_(context), later_(later), hand_out_(cache) {}
 
   // For the thread that serves the call, before End.
@@ -96,7 +96,7 @@ class HandOutCall : public grpc::ServerUnaryReactor {
   bool InternalInlineable() override { return true; }
 
   grpc::CallbackServerContext* const context_;
-  Threads* const later_;
+  base::Threads* const later_;
   std::atomic<bool> gave_up_{false};
   Asked asked_;
   HandOut hand_out_;

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "base/mutex.h"
-#include "daemon/threads.h"
+#include "base/threads.h"
 
 namespace prefixd::daemon {
 
@@ -41,7 +41,7 @@ class LongRequests {
   base::Mutex mutex_;
   uint64_t bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of the requests that were started
   std::deque<Request> waiting_ PREFIXD_GUARDED_BY(mutex_);
-  Threads threads_;  // last, so destroyed first
+  base::Threads threads_;  // last, so destroyed first
 };
 
 }  // namespace prefixd::daemon

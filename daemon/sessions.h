@@ -10,9 +10,9 @@
 #include "grpcpp/grpcpp.h"
 
 #include "base/mutex.h"
+#include "base/threads.h"
 #include "cache/cache.h"
 #include "daemon/shares.h"
-#include "daemon/threads.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 
 namespace prefixd::daemon {
@@ -65,8 +65,8 @@ class Sessions {
   bool draining_ PREFIXD_GUARDED_BY(mutex_) = false;
   // Ending a session may wait for one of its Puts, resuming one may wait for the index: neither
   // runs on a callback thread.
-  Threads endings_{"prefixd ends", 4};
-  Threads beginnings_{"prefixd begins", 4};
+  base::Threads endings_{"prefixd ends", 4};
+  base::Threads beginnings_{"prefixd begins", 4};
 };
 
 }  // namespace prefixd::daemon

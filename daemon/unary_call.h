@@ -12,7 +12,7 @@ template <typename Request, typename Reply>
 class UnaryCall final : public HandOutCall {
  public:
   // `reply` belongs to gRPC, which sends it when the call ends well.
-  UnaryCall(grpc::CallbackServerContext* context, cache::Cache* cache, Threads* later,
+  UnaryCall(grpc::CallbackServerContext* context, cache::Cache* cache, base::Threads* later,
             grpc::ByteBuffer* reply)
       : HandOutCall(context, cache, later), to_(reply) {}
 

@@ -26,8 +26,8 @@ Core::Core(ClientOptions options)
                               .staging_bytes = options_.staging_bytes})),
       release_sender_(std::make_shared<ReleaseSender>(connection_)),
       not_shared_(connection_),
-      loads_(kLoadThreads),
-      stores_(kStoreThreads) {
+      loads_("prefixd loads", kLoadThreads, 0),
+      stores_("prefixd stores", kStoreThreads, 0) {
   connection_->Start(this, [release_sender = std::weak_ptr<ReleaseSender>(release_sender_)](
                                const Session& session, block::LeaseId lease) {
     v1::Released released;
@@ -80,7 +80,7 @@ void Core::StartLoad(const std::shared_ptr<FetchedPages>& load) {
     std::erase_if(loading_, [](const std::weak_ptr<FetchedPages>& kept) { return kept.expired(); });
     loading_.push_back(load);
   }
-  if (!loads_.Submit([load] { load->Run(); })) load->Cancel();
+  if (!loads_.Post([load] { load->Run(); })) load->Cancel();
 }
 
 void Core::Stop() {

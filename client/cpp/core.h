@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/threads.h"
 #include "connection.h"
 #include "counts.h"
 #include "fetched_pages.h"
@@ -16,7 +17,6 @@
 #include "prefixd/client.h"
 #include "release_sender.h"
 #include "space_state.h"
-#include "task_pool.h"
 
 namespace prefixd::client {
 
@@ -47,7 +47,7 @@ class Core final : public SessionObserver {
 
   // Runs `task`, which stores pages, on a thread. Returns false if no thread can be had: it will
   // not run.
-  bool StartStore(std::function<void()> task) { return stores_.Submit(std::move(task)); }
+  bool StartStore(std::function<void()> task) { return stores_.Post(std::move(task)); }
 
   // Waits a moment for what is on its way, then ends the session and the threads.
   void Stop() PREFIXD_EXCLUDES(mutex_);
@@ -62,7 +62,7 @@ class Core final : public SessionObserver {
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<ReleaseSender> release_sender_;
   NotShared not_shared_;
-  TaskPool loads_, stores_;
+  base::Threads loads_, stores_;
   Counts counts_;
 
   base::Mutex mutex_;  // guards what follows

@@ -1,18 +1,14 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <memory>
-#include <new>
-
-#include "absl/strings/str_cat.h"
 
 #include "base/status.h"
-#include "kernels/attend_slice.h"
-#include "kernels/check_attention.h"
-#include "kernels/decode.h"
-#include "kernels/kept_threads.h"
+#include "kernels/common/check_attention.h"
+#include "kernels/common/pieces.h"
+#include "kernels/common/scratch.h"
+#include "kernels/decode/decode.h"
+#include "kernels/prefill/attend_slice.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -22,21 +18,6 @@ constexpr size_t kSliceFloats = size_t{64} << 10;
 constexpr size_t kMaxSliceRowHeads = 256;
 // Fewer than this many multiplications are not worth starting a thread for.
 constexpr uint64_t kThreadedWork = uint64_t{1} << 23;
-
-struct FreeScratch {
-  void operator()(std::byte* memory) const {
-    ::operator delete[](memory, std::align_val_t(AttendScratch::kAlignment));
-  }
-};
-using ScratchMemory = std::unique_ptr<std::byte[], FreeScratch>;
-
-// Returns null when memory is short.
-ScratchMemory AllocateScratch(size_t bytes) {
-  ScratchMemory memory(new (std::align_val_t(AttendScratch::kAlignment), std::nothrow)
-                           std::byte[bytes]);
-  if (memory != nullptr) std::memset(memory.get(), 0, bytes);
-  return memory;
-}
 
 // Chooses whether codes are multiplied as they are, and in which groups. The groups suit all given
 // formats, not only those that blocks use, so that a row's bits never depend on later tokens.
@@ -92,27 +73,18 @@ Plan MakePlan(const AttendJob& job) {
   return plan;
 }
 
-// Takes slices until none is left; several threads share `next`.
-void RunSlices(const AttendJob& job, const Plan& plan, std::atomic<uint64_t>* next,
-               std::byte* memory) {
-  const AttendScratch scratch(job, size_t{plan.rows_per_slice} * job.group(), memory);
+// memory: `bytes_per_thread` for each thread.
+void RunSlices(const AttendJob& job, const Plan& plan, std::byte* memory, size_t bytes_per_thread) {
+  const size_t row_heads = size_t{plan.rows_per_slice} * job.group();
   const uint64_t slices = uint64_t{job.shape.kv_heads} * plan.slices_per_head;
-  for (uint64_t i = next->fetch_add(1); i < slices; i = next->fetch_add(1)) {
+  ForEachPiece(plan.threads, slices, [&](uint64_t i, uint32_t thread) {
     const uint32_t first_row =
         static_cast<uint32_t>(i % plan.slices_per_head) * plan.rows_per_slice;
     RunSlice(job,
              {.kv_head = static_cast<uint32_t>(i / plan.slices_per_head),
               .first_row = first_row,
               .rows = std::min(plan.rows_per_slice, job.shape.query_rows - first_row)},
-             scratch);
-  }
-}
-
-void RunOnThreads(const AttendJob& job, const Plan& plan, std::byte* memory,
-                  size_t bytes_per_thread) {
-  std::atomic<uint64_t> next{0};
-  RunOnKeptThreads(plan.threads, [&](uint32_t thread) {
-    RunSlices(job, plan, &next, memory + thread * bytes_per_thread);
+             AttendScratch(job, row_heads, memory + thread * bytes_per_thread));
   });
 }
 
@@ -132,12 +104,9 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
   ChooseArithmetic(formats, &job);
   const Plan plan = MakePlan(job);
   const size_t bytes = AttendScratch::Bytes(job, size_t{plan.rows_per_slice} * job.group());
-  const ScratchMemory memory = AllocateScratch(bytes * plan.threads);
-  if (memory == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("attend: no memory for ", bytes * plan.threads, " bytes of scratch"));
-  }
-  RunOnThreads(job, plan, memory.get(), bytes);
+  PREFIXD_ASSIGN_OR_RETURN(const ScratchMemory memory, AllocateScratch(bytes * plan.threads));
+  std::memset(memory.get(), 0, bytes * plan.threads);
+  RunSlices(job, plan, memory.get(), bytes);
   return absl::OkStatus();
 }
 

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
-#include "kernels/check_attention.h"
-#include "kernels/decode.h"
+#include "kernels/common/check_attention.h"
+#include "kernels/decode/decode.h"
 
 namespace prefixd::kernels {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/simd_targets.h"
+#include "kernels/common/simd_targets.h"
 #include "quant/format.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,7 +10,7 @@
 #include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
-#include "kernels/rows-inl.h"
+#include "kernels/common/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {

@@ -68,22 +68,12 @@ TEST(AttentionOptionsTest, ARowIsTheSameAloneInAChunkAndOnThreadsWithEveryOption
     const PagedLayer cut(kLayer, {format}, UniformBlocks(kRows + kFirst, 23));
     for (const Option& option : Options()) {
       SCOPED_TRACE(quant::ToString(format) + ", " + option.name);
-      AttentionShape all = option.Of(kRows, kFirst);
+      const AttentionShape all = option.Of(kRows, kFirst);
       const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
       ForEachQuickTarget([&](const char*) {
-        const std::vector<float> together = MustAttend(layer, q.data(), all);
-        EXPECT_TRUE(SameBits(MustAttend(cut, q.data(), all), together)) << "other blocks";
-        AttentionShape threaded = all;
-        threaded.threads = 3;
-        EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), threaded), together)) << "threads";
-        const size_t row_floats = together.size() / kRows;
-        for (const uint32_t row : {0u, 1u, 41u, 42u, 99u}) {
-          const AttentionShape one = option.Of(1, kFirst + row);
-          const auto begin = together.begin() + static_cast<ptrdiff_t>(row * row_floats);
-          EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + row * QueryFloats(one), one),
-                               {begin, begin + static_cast<ptrdiff_t>(row_floats)}))
-              << "row " << row;
-        }
+        EXPECT_TRUE(SameBits(MustAttend(cut, q.data(), all), MustAttend(layer, q.data(), all)))
+            << "other blocks";
+        ExpectSameOnThreadsAndApart(layer, all, {{0}, {1}, {41}, {42}, {99}});
       });
     }
   }
@@ -166,21 +156,9 @@ TEST(AttentionOptionsTest, ARowOfAMixedTableIsTheSameAloneInAChunkAndOnThreads) 
                          {{30, 64, 1}, {64, 64, 0}, {34, 64, 1}, {70, 128, 0}, {52, 64, 1}});
   for (const Option& option : Options()) {
     SCOPED_TRACE(option.name);
-    AttentionShape all = option.Of(220, 30);
-    const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
+    const AttentionShape all = option.Of(220, 30);
     ForEachQuickTarget([&](const char*) {
-      const std::vector<float> together = MustAttend(layer, q.data(), all);
-      AttentionShape threaded = all;
-      threaded.threads = 2;
-      EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), threaded), together)) << "threads";
-      const size_t row_floats = together.size() / 220;
-      for (const uint32_t row : {0u, 33u, 64u, 140u, 219u}) {
-        const AttentionShape one = option.Of(1, 30 + row);
-        const auto begin = together.begin() + static_cast<ptrdiff_t>(row * row_floats);
-        EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + row * QueryFloats(one), one),
-                             {begin, begin + static_cast<ptrdiff_t>(row_floats)}))
-            << "row " << row;
-      }
+      ExpectSameOnThreadsAndApart(layer, all, {{0}, {33}, {64}, {140}, {219}});
     });
     ExpectLikeScalarOnEveryTarget(layer, all, option.bound);
   }

@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-#include "kernels/matrix_tiles.h"
+#include "kernels/prefill/matrix_tiles.h"
 #include "tests/kernels/attention_checks.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/paged_layer.h"

@@ -8,7 +8,7 @@
 #include "hwy/targets.h"
 
 #include "kernels/attention.h"
-#include "kernels/matrix_tiles.h"
+#include "kernels/prefill/matrix_tiles.h"
 
 namespace prefixd::kernels {
 

@@ -13,7 +13,7 @@
 
 #include "gtest/gtest.h"
 
-#include "kernels/half_rows.h"
+#include "kernels/convert/half_rows.h"
 #include "quant/unit.h"
 #include "tests/kernels/dispatch_targets.h"
 #include "tests/kernels/guarded_bytes.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "client/worker/synthetic.h"
-#include "kernels/attend_slice.h"
+#include "kernels/prefill/attend_slice.h"
 #include "tests/worker/shipped_model.h"
 
 namespace prefixd::worker {

@@ -1,0 +1,186 @@
+// Dots of stored codes and signed bytes in registers, for one SIMD target: included once per
+// target.
+//
+// A word of 4 codes is one lane; 4 row heads share every loaded register. No sum across lanes.
+#if defined(PREFIXD_KERNELS_DECODE_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_DOT_INL_H_
+#undef PREFIXD_KERNELS_DECODE_DOT_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_DOT_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+
+#include "kernels/common/digits-inl.h"
+#include "kernels/common/rows-inl.h"
+#include "kernels/decode/ask-inl.h"
+#include "kernels/decode/job.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+using DBytes = hn::Repartition<uint8_t, DI>;
+
+enum class CodeKind { kBytes, kSignedBytes, kNibbles };
+
+// Sums of vectors of 16 lanes. GCC keeps such arrays in registers only where a pragma unrolls every
+// loop over them.
+template <size_t kRows, size_t kVectors>
+struct DotSums {
+  VI of[kRows][kVectors];
+};
+
+HWY_INLINE VI LoadCodes(const std::byte* from) {
+  return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
+}
+HWY_INLINE VI LowNibbles(VI codes) { return hn::And(codes, hn::Set(DI(), 0x0f0f0f0f)); }
+// RaisedNibbles returns the high nibbles times kRaise.
+inline constexpr float kRaise = 16;
+HWY_INLINE VI RaisedNibbles(VI codes) {
+  return hn::And(codes, hn::Set(DI(), static_cast<int32_t>(0xf0f0f0f0)));
+}
+HWY_INLINE VI HighNibbles(VI codes) { return LowNibbles(hn::ShiftRight<4>(codes)); }
+HWY_INLINE VI AsUnsigned(VI codes) {
+  return hn::Xor(codes, hn::Set(DI(), static_cast<int32_t>(0x80808080)));
+}
+HWY_INLINE VI FourBytes(const int8_t* from) {
+  int32_t word;
+  std::memcpy(&word, from, sizeof(word));
+  return hn::Set(DI(), word);
+}
+
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void AddDots(const VI* codes, const int8_t* factors, size_t pitch,
+                        DotSums<kRows, kVectors>* sums) {
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+    const VI factor = FourBytes(factors + r * pitch);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums->of[r][v] = AddDot(sums->of[r][v], codes[v], factor);
+    }
+  }
+}
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void ClearDots(DotSums<kRows, kVectors>* sums) {
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::Zero(DI());
+  }
+}
+// Multiplies dots by 256, before the next digit, which is worth a 256th.
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::ShiftLeft<8>(sums->of[r][v]);
+  }
+}
+
+// Input of dots: `steps` steps of kVectors registers of codes, and the signed bytes of kRows rows.
+struct DotInput {
+  const std::byte* codes[2] = {};  // keys: the tile's first and second 32 tokens; values: [0]
+  size_t stride = 0;               // bytes from a step to the next one
+  LineAsker* asker = nullptr;
+  size_t steps = 0;
+  const int8_t* factors = nullptr;
+  size_t row_pitch = 0;    // bytes of factors from a row to the next
+  size_t digit_pitch = 0;  // bytes of factors from a digit to the next
+};
+
+// Keys: a step is 4 channels (nibbles: 8), a register 16 tokens.
+template <CodeKind kKind, size_t kRows, size_t kVectors>
+HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors,
+                             DotSums<kRows, kVectors>* sums) {
+  const std::byte* first = in.codes[0];
+  const std::byte* second = in.codes[1];
+  const size_t stride = in.stride, pitch = in.row_pitch;
+  constexpr size_t kStepBytes = kKind == CodeKind::kNibbles ? 8 : 4;
+  LineAsker asker = *in.asker;
+  for (size_t i = in.steps; i != 0; --i, first += stride, second += stride, factors += kStepBytes) {
+    asker.Ask<kLinesToDot>();
+    VI codes[kVectors];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      const std::byte* from = (v < 2 ? first : second) + v % 2 * 64;
+      codes[v] = LoadCodes(from);
+      if constexpr (kKind == CodeKind::kSignedBytes) codes[v] = AsUnsigned(codes[v]);
+    }
+    if constexpr (kKind == CodeKind::kNibbles) {
+      VI low[kVectors];
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) low[v] = LowNibbles(codes[v]);
+      AddDots(low, factors, pitch, sums);
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) low[v] = HighNibbles(codes[v]);
+      AddDots(low, factors + 4, pitch, sums);
+    } else {
+      AddDots(codes, factors, pitch, sums);
+    }
+  }
+  *in.asker = asker;
+}
+
+// Whether a register's sums of values are kRaise times what they should be.
+template <CodeKind kKind>
+constexpr bool IsRaised(size_t vector) {
+  return kKind == CodeKind::kNibbles && vector % 2 == 1;
+}
+// Values: a step is 4 tokens, a register 16 channels.
+template <CodeKind kKind, size_t kRows, size_t kVectors>
+HWY_INLINE void DotValuesDigit(const DotInput& in, const int8_t* factors,
+                               DotSums<kRows, kVectors>* sums) {
+  constexpr size_t kLoads = kKind == CodeKind::kNibbles ? kVectors / 2 : kVectors;
+  const std::byte* from = in.codes[0];
+  const size_t stride = in.stride, pitch = in.row_pitch;
+  LineAsker asker = *in.asker;
+  for (size_t i = in.steps; i != 0; --i, from += stride, factors += 4) {
+    asker.Ask<kLinesToDot>();
+    VI codes[kVectors];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kLoads; ++v) {
+      const VI loaded = LoadCodes(from + v * 64);
+      if constexpr (kKind == CodeKind::kNibbles) {
+        codes[2 * v] = LowNibbles(loaded);
+        codes[2 * v + 1] = RaisedNibbles(loaded);
+      } else {
+        codes[v] = kKind == CodeKind::kBytes ? loaded : AsUnsigned(loaded);
+      }
+    }
+    AddDots(codes, factors, pitch, sums);
+  }
+  *in.asker = asker;
+}
+
+// Adds each digit's dots. kDigits is known at compile time: GCC spills sums where loops meet.
+template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
+HWY_INLINE void DotKeys(const DotInput& in, DotSums<kRows, kVectors>* sums) {
+  ClearDots(sums);
+  DotKeysDigit<kKind>(in, in.factors, sums);
+  if constexpr (kDigits == 2) {
+    RaiseDots(sums);
+    DotKeysDigit<kKind>(in, in.factors + in.digit_pitch, sums);
+  }
+}
+template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
+HWY_INLINE void DotValues(const DotInput& in, DotSums<kRows, kVectors>* sums) {
+  ClearDots(sums);
+  DotValuesDigit<kKind>(in, in.factors, sums);
+  if constexpr (kDigits == 2) {
+    RaiseDots(sums);
+    DotValuesDigit<kKind>(in, in.factors + in.digit_pitch, sums);
+  }
+}
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target

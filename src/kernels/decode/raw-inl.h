@@ -1,0 +1,185 @@
+// Scores and values of pages that hold plain numbers, for one SIMD target: included once per
+// target.
+//
+// Computes in float. Four row heads share every loaded register. The dots of four tokens are added
+// up across lanes together.
+#if defined(PREFIXD_KERNELS_DECODE_RAW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_RAW_INL_H_
+#undef PREFIXD_KERNELS_DECODE_RAW_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_RAW_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/common/rows-inl.h"
+#include "kernels/decode/ask-inl.h"
+#include "kernels/decode/job.h"
+#include "kernels/decode/softmax-inl.h"
+#include "kernels/decode/tile-inl.h"
+#include "kernels/decode/values-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+inline constexpr uint32_t kDotTokens = 4;  // times kStripHeads row heads: a vector of dots
+
+// Rows of a tile's numbers.
+template <quant::Dtype kDtype>
+class RawRows {
+ public:
+  HWY_INLINE RawRows(const DecodeTensor& tensor, const DecodeUnit& unit, uint32_t first)
+      : pitch_(tensor.dim * kBytes),
+        rows_(unit.bytes + unit.layout.codes_offset + first * pitch_) {}
+  HWY_INLINE VF Load(size_t token, size_t d) const {
+    return LoadWidened<kDtype>(rows_ + token * pitch_ + d * kBytes);
+  }
+
+ private:
+  static constexpr size_t kBytes = kDtype == quant::Dtype::kF32 ? 4 : 2;
+  const size_t pitch_;
+  const std::byte* const rows_;
+};
+
+// Scores kTokens tokens from `token` on for kRows row heads, to `scores` [rows][kTileTokens].
+template <quant::Dtype kDtype, size_t kRows, size_t kTokens>
+HWY_INLINE void ScoreRawTokens(const RawRows<kDtype>& keys, uint32_t token, const float* queries,
+                               uint32_t dim, float* lanes, float* scores) {
+  const DF df;
+  VF sums[kRows][kTokens];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t t = 0; t < kTokens; ++t) sums[r][t] = hn::Zero(df);
+  }
+  for (uint32_t d = 0; d < dim; d += kLanes) {
+    VF key[kTokens];
+#pragma GCC unroll 4
+    for (size_t t = 0; t < kTokens; ++t) key[t] = keys.Load(token + t, d);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kRows; ++r) {
+      const VF q = hn::LoadU(df, queries + r * dim + d);
+#pragma GCC unroll 4
+      for (size_t t = 0; t < kTokens; ++t) sums[r][t] = hn::MulAdd(q, key[t], sums[r][t]);
+    }
+  }
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t t = 0; t < kTokens; ++t) {
+      hn::StoreU(sums[r][t], df, lanes + (r * kDotTokens + t) * kLanes);
+    }
+  }
+  alignas(64) float dots[kLanes];
+  hn::Store(SumOfRows(lanes), df, dots);
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t t = 0; t < kTokens; ++t) {
+      scores[r * kTileTokens + token + t] = dots[r * kDotTokens + t];
+    }
+  }
+}
+
+template <quant::Dtype kDtype, size_t kRows>
+HWY_NOINLINE HWY_ATTR void ScoreRawTile(const DecodeTensor& key, const float* queries,
+                                        const DecodeUnit& unit, const DecodeTokens& tile,
+                                        LineAsker* asker, const DecodeScratch& scratch) {
+  const RawRows<kDtype> keys(key, unit, tile.first);
+  uint32_t token = 0;
+  for (; token + kDotTokens <= tile.tokens; token += kDotTokens) {
+    asker->AskFar<kLinesToDotRaw>();
+    ScoreRawTokens<kDtype, kRows, kDotTokens>(keys, token, queries, key.dim, scratch.lanes,
+                                              scratch.scores);
+  }
+  for (; token < tile.tokens; ++token) {
+    ScoreRawTokens<kDtype, kRows, 1>(keys, token, queries, key.dim, scratch.lanes, scratch.scores);
+  }
+}
+
+// sums = sums * corrections + weights * values, for kVectors vectors of dimensions.
+template <quant::Dtype kDtype, size_t kRows, size_t kVectors>
+HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, TileTokens seen, size_t d,
+                              const float* weights, const float* corrections, LineAsker* asked,
+                              float* sums, size_t pitch) {
+  const DF df;
+  VF of[kRows][kVectors];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      of[r][v] =
+          hn::Mul(hn::LoadU(df, sums + r * pitch + d + v * kLanes), hn::Set(df, corrections[r]));
+    }
+  }
+  LineAsker asker = *asked;
+  for (TokenRun run = RunFrom(seen, 0); run.count != 0;
+       run = RunFrom(seen, run.first + run.count)) {
+    for (uint32_t t = run.first; t < run.first + run.count; ++t) {
+      asker.AskFar<kVectors / 2 + 1>();
+      VF value[kVectors];
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) value[v] = values.Load(t, d + v * kLanes);
+#pragma GCC unroll 4
+      for (size_t r = 0; r < kRows; ++r) {
+        const VF weight = hn::Set(df, weights[r * kTileTokens + t]);
+#pragma GCC unroll 4
+        for (size_t v = 0; v < kVectors; ++v) of[r][v] = hn::MulAdd(weight, value[v], of[r][v]);
+      }
+    }
+  }
+  *asked = asker;
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(of[r][v], df, sums + r * pitch + d + v * kLanes);
+    }
+  }
+}
+
+// Adds values to the sums of row heads [row, row + kRows) of the strip, which see tokens `seen`.
+template <quant::Dtype kDtype, size_t kRows>
+HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& value,
+                                      const DecodeUnit& unit, uint32_t first, TileTokens seen,
+                                      LineAsker* asker, const DecodeStrip& strip, uint32_t row,
+                                      const DecodeScratch& scratch) {
+  const RawRows<kDtype> values(value, unit, first);
+  const float* weights = scratch.scores + row * kTileTokens;
+  const float* corrections = strip.corrections + row;
+  float* sums = job.sums.values + (strip.first + row) * job.value_pitch;
+  size_t d = 0;
+  for (; d + 4 * kLanes <= value.dim; d += 4 * kLanes) {
+    AddRawVectors<kDtype, kRows, 4>(values, seen, d, weights, corrections, asker, sums,
+                                    job.value_pitch);
+  }
+  for (; d < value.dim; d += kLanes) {
+    AddRawVectors<kDtype, kRows, 1>(values, seen, d, weights, corrections, asker, sums,
+                                    job.value_pitch);
+  }
+}
+
+// Adds values to the sums of all row heads of the strip.
+template <quant::Dtype kDtype>
+HWY_INLINE void AddRawStrip(const DecodeJob& job, const DecodeTensor& value, const DecodeUnit& unit,
+                            const DecodeTokens& tile, LineAsker* asker, const DecodeStrip& strip,
+                            const DecodeScratch& scratch) {
+  bool alike = true;
+  for (uint32_t r = 1; r < strip.rows; ++r) alike &= strip.seen[r] == strip.seen[0];
+  if (alike && strip.rows == kStripHeads) {
+    return AddRawTile<kDtype, kStripHeads>(job, value, unit, tile.first, strip.seen[0], asker,
+                                           strip, 0, scratch);
+  }
+  // A row never touches a value that it does not see: NaN would survive even weight 0.
+  for (uint32_t r = 0; r < strip.rows; ++r) {
+    AddRawTile<kDtype, 1>(job, value, unit, tile.first, strip.seen[r], asker, strip, r, scratch);
+  }
+}
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target

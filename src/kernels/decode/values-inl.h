@@ -1,0 +1,88 @@
+// Adds a tile's values by their weights, for one SIMD target: included once per target.
+#if defined(PREFIXD_KERNELS_DECODE_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_DECODE_VALUES_INL_H_
+#undef PREFIXD_KERNELS_DECODE_VALUES_INL_H_
+#else
+#define PREFIXD_KERNELS_DECODE_VALUES_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/common/rows-inl.h"
+#include "kernels/decode/dot-inl.h"
+#include "kernels/decode/job.h"
+#include "kernels/decode/softmax-inl.h"
+#include "kernels/decode/tile-inl.h"
+#include "kernels/decode/weights-inl.h"
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+// sums = sums * corrections + dots * steps + offsets, for some channels of the codes' group g.
+template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
+HWY_INLINE void AddVectors(const DotInput& in, const WeightCodes<kDigits>& weights, uint32_t g,
+                           const float* corrections, float* sums, size_t pitch) {
+  const DF df;
+  DotSums<kRows, kVectors> dots;
+  DotValues<kKind, kDigits>(in, &dots);
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+    const VF step = hn::Set(df, weights.step(g, r));
+    const VF raised_step = hn::Mul(step, hn::Set(df, 1 / kRaise));
+    const VF offset = hn::Set(df, weights.offset(g, r));
+    const VF correction = hn::Set(df, corrections[r]);
+    float* to = sums + r * pitch;
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      const VF before = hn::MulAdd(hn::LoadU(df, to + v * kLanes), correction, offset);
+      const VF dot = hn::ConvertTo(df, dots.of[r][v]);
+      const VF of_dot = IsRaised<kKind>(v) ? raised_step : step;
+      hn::StoreU(hn::MulAdd(dot, of_dot, before), df, to + v * kLanes);
+    }
+  }
+}
+
+template <CodeKind kKind, uint32_t kDigits, size_t kRows>
+HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeTensor& value,
+                                   const DecodeUnit& unit, const DecodeTokens& tile,
+                                   LineAsker* asker, const DecodeStrip& strip,
+                                   const DecodeScratch& scratch) {
+  constexpr size_t kBytesOf64Channels = kKind == CodeKind::kNibbles ? 128 : 256;
+  const TileCodes codes = ValueCodesOf(value, unit, tile);
+  float* const sums = job.sums.values + strip.first * job.value_pitch;
+  WeightCodes<kDigits> weights(value, scratch, strip);
+  DotInput in;
+  in.stride = codes.stride;
+  in.asker = asker;
+  in.steps = (tile.tokens + 3) / 4;
+  in.row_pitch = kTileTokens;
+  in.digit_pitch = WeightCodes<kDigits>::kDigitPitch;
+  for (uint32_t group = 0; group < value.groups; ++group) {
+    const uint32_t g = group % kChunkGroups;
+    if (g == 0) {
+      const uint32_t count = HWY_MIN(kChunkGroups, value.groups - group);
+      weights.template Round<kRows>(group, count, asker);
+    }
+    in.codes[0] = codes.half[0] + group * codes.group_stride;
+    in.factors = weights.codes(g);
+    float* to = sums + group * value.group;
+    if (value.group == 32) {
+      AddVectors<kKind, kDigits, kRows, 2>(in, weights, g, strip.corrections, to, job.value_pitch);
+      continue;
+    }
+    for (uint32_t c = 0; c < value.group; c += 64, in.codes[0] += kBytesOf64Channels) {
+      AddVectors<kKind, kDigits, kRows, 4>(in, weights, g, strip.corrections, to + c,
+                                           job.value_pitch);
+    }
+  }
+}
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // include guard that flips with the target

@@ -1,0 +1,266 @@
+// Attention of one slice in floats, from pages of any format: included once per target.
+#if defined(PREFIXD_KERNELS_PREFILL_ATTEND_FLOATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_PREFILL_ATTEND_FLOATS_INL_H_
+#undef PREFIXD_KERNELS_PREFILL_ATTEND_FLOATS_INL_H_
+#else
+#define PREFIXD_KERNELS_PREFILL_ATTEND_FLOATS_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/common/rows-inl.h"
+#include "kernels/common/softmax-inl.h"
+#include "kernels/convert/by_token.h"
+#include "kernels/convert/unit_codes-inl.h"
+#include "kernels/convert/unit_decode-inl.h"
+#include "kernels/prefill/attend_slice.h"
+#include "kernels/prefill/blocks-inl.h"
+#include "kernels/prefill/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+// Writes stored rows as floats to `to` [rows.count][pitch]. `memory` has room for their codes.
+inline HWY_ATTR void LoadFloats(const StoredRows& rows, [[maybe_unused]] const StepMemory& memory,
+                                float* to, size_t pitch) {
+  const quant::TensorFormat& format = rows.shape.format;
+  const size_t dim = rows.shape.dim;
+  if (format.codec == quant::Codec::kRaw && format.layout == quant::Layout::kRows) {
+    const size_t row_bytes = dim * quant::DtypeBytes(format.dtype);
+    const std::byte* from = rows.unit + rows.first * row_bytes;
+    for (uint32_t t = 0; t < rows.count; ++t, from += row_bytes, to += pitch) {
+      Widen(format.dtype, from, dim, to);
+    }
+    return;
+  }
+#if HWY_TARGET != HWY_SCALAR
+  if (!IsByToken(format)) {
+    return ForEachStep(
+        rows, rows.first, rows.count, [&](const UnitStep& step, uint32_t at) HWY_ATTR {
+          const ConstParts parts = LoadCodes(step, rows.unit, memory.parts());
+          DecodeStep(step, parts.codes, WidenParameters(step, parts, memory), ElementOutput(),
+                     {.first = reinterpret_cast<std::byte*>(to + at * pitch),
+                      .stride = pitch * sizeof(float)});
+        });
+  }
+#endif
+  for (uint32_t t = 0; t < rows.count; ++t) {
+    quant::DequantizeToken(rows.shape, rows.unit, rows.first + t, {to + t * pitch, dim});
+  }
+}
+
+// Lays tokens out as floats: code * scale + bias in float, not rounded to the format's dtype.
+class FloatTile {
+ public:
+  HWY_INLINE FloatTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
+      : job_(job),
+        scratch_(scratch),
+        memory_(std::max(job.shape.key_dim, job.shape.value_dim), kStepTokens, scratch.step),
+        blocks_(job, kv_head) {}
+
+  // Loads `tokens` of the tile at `begin`. Calls go upwards in position. Other tokens are garbage.
+  HWY_ATTR void Load(uint64_t begin, TileTokens tokens) {
+    for (uint32_t slot = 0; slot < kTileTokens; slot += kStepTokens) {
+      const TileTokens step = tokens >> slot & FirstTokens(kStepTokens);
+      if (step == 0) continue;
+      for (TokenRun run = RunFrom(step, 0); run.count != 0;
+           run = RunFrom(step, run.first + run.count)) {
+        LoadRun(begin, slot, run);
+      }
+      TransposeRows(scratch_.key_rows, scratch_.key_pitch, job_.shape.key_dim, scratch_.keys + slot,
+                    kTileTokens);
+    }
+  }
+
+ private:
+  HWY_ATTR void LoadRun(uint64_t begin, uint32_t slot, TokenRun run) {
+    const uint32_t end = run.first + run.count;
+    const size_t key_pitch = scratch_.key_pitch, value_pitch = scratch_.value_pitch;
+    for (uint32_t t = run.first; t < end;) {
+      const uint32_t taken = blocks_.Take(begin + slot + t, end - t);
+      LoadFloats(blocks_.keys(), memory_, scratch_.key_rows + t * key_pitch, key_pitch);
+      LoadFloats(blocks_.values(), memory_, scratch_.values + (slot + t) * value_pitch,
+                 value_pitch);
+      t += taken;
+    }
+  }
+
+  const AttendJob& job_;
+  const AttendScratch& scratch_;
+  const StepMemory memory_;
+  BlockCursor blocks_;
+};
+
+// Attends all query rows times heads of one slice to one loaded tile at a time.
+class FloatAttention {
+ public:
+  HWY_INLINE FloatAttention(const AttendJob& job, const AttendSlice& slice,
+                            const AttendScratch& scratch, TokenKind kind)
+      : job_(job),
+        scratch_(scratch),
+        after_codes_(kind == TokenKind::kRaw),
+        place_(job, slice),
+        kinds_(job, kind),
+        row_heads_(place_.row_heads()),
+        tile_(job, slice.kv_head, scratch) {}
+
+  HWY_ATTR void Run() {
+    LoadQueries();
+    const uint64_t end = place_.PositionOf(row_heads_ - 1) + 1;
+    for (uint64_t begin = place_.FirstTile(); begin < end; begin = place_.TileAfter(begin)) {
+      const TileTokens tokens = kinds_.Of(begin, place_.NeededIn(begin));
+      if (tokens == 0) continue;
+      tile_.Load(begin, tokens);
+      for (uint32_t first = 0; first < row_heads_; first += kMaxTileRows) {
+        AttendStrip(begin, tokens, first, HWY_MIN(kMaxTileRows, row_heads_ - first));
+      }
+    }
+    StoreOutput();
+  }
+
+ private:
+  HWY_ATTR void LoadQueries() {
+    const AttentionShape& shape = job_.shape;
+    const float scale = QueryScale(shape);
+    for (uint32_t i = 0; i < row_heads_; ++i) {
+      const float* from = place_.QueryOf(i);
+      float* to = scratch_.query + i * scratch_.key_pitch;
+      for (uint32_t d = 0; d < shape.key_dim; ++d) to[d] = from[d] * scale;
+      float* sums = scratch_.sums + i * scratch_.value_pitch;
+      for (size_t d = 0; d < scratch_.value_pitch; ++d) sums[d] = 0;
+      scratch_.states[i] = {-FLT_MAX, 0};
+      if (!after_codes_) scratch_.states[i] = {place_.FirstMaximum(i), place_.FirstWeight(i)};
+    }
+  }
+
+  HWY_ATTR void AttendStrip(uint64_t begin, TileTokens tokens, uint32_t first, uint32_t rows) {
+    TileTokens seen[kMaxTileRows];
+    TileTokens any = 0;
+    for (uint32_t r = 0; r < rows; ++r) {
+      any |= seen[r] = place_.SeenIn(begin, first + r) & tokens;
+    }
+    if (any == 0) return;
+    Multiply<FloatElement>({.a = scratch_.query + first * scratch_.key_pitch,
+                            .a_pitch = scratch_.key_pitch,
+                            .b = scratch_.keys,
+                            .b_pitch = kTileTokens,
+                            .depth = job_.shape.key_dim,
+                            .row_scale = nullptr,
+                            .c = scratch_.scores,
+                            .c_pitch = kTileTokens,
+                            .columns = static_cast<size_t>(std::bit_width(any))},
+                           rows);
+    if (job_.shape.soft_cap != 0) CapScores(rows);
+    float corrections[kMaxTileRows];
+    for (uint32_t r = 0; r < rows; ++r) {
+      corrections[r] = seen[r] == 0 ? 1.0f
+                                    : SoftmaxTile(scratch_.scores + r * kTileTokens, seen[r],
+                                                  &scratch_.states[first + r]);
+    }
+    AddSeenValues({first, rows}, seen, corrections);
+  }
+
+  HWY_INLINE void CapScores(uint32_t rows) {
+    const DF df;
+    const VF cap = hn::Set(df, job_.shape.soft_cap * kLog2E);
+    for (size_t i = 0; i < rows * kTileTokens; i += hn::Lanes(df)) {
+      hn::StoreU(hn::Mul(Tanh(hn::LoadU(df, scratch_.scores + i)), cap), df, scratch_.scores + i);
+    }
+  }
+
+  struct Strip {
+    uint32_t first = 0;
+    uint32_t rows = 0;
+  };
+  // A row never touches a value that it does not see: NaN would survive even weight 0. Runs of
+  // tokens that all rows see are added for all rows at once, others row by row.
+  HWY_INLINE void AddSeenValues(const Strip& strip, const TileTokens* seen,
+                                const float* corrections) {
+    TileTokens common = kAllTokens, borders = 1;
+    for (uint32_t r = 0; r < strip.rows; ++r) {
+      common &= seen[r];
+      borders |= seen[r] ^ seen[r] << 1;
+    }
+    if ((common & 1) == 0) AddValues(strip, {0, 0}, corrections);
+    for (TileTokens left = borders; left != 0; left &= left - 1) {
+      const auto first = static_cast<uint32_t>(std::countr_zero(left));
+      const TileTokens later = left & (left - 1);
+      const uint32_t end =
+          later == 0 ? kTileTokens : static_cast<uint32_t>(std::countr_zero(later));
+      const TokenRun run{first, end - first};
+      if ((common >> first & 1) != 0) {
+        AddValues(strip, run, first == 0 ? corrections : kUnchanged);
+      } else {
+        for (uint32_t r = 0; r < strip.rows; ++r) {
+          if ((seen[r] >> first & 1) != 0) AddValues({strip.first + r, 1}, run, kUnchanged, r);
+        }
+      }
+    }
+  }
+
+  static constexpr float kUnchanged[kMaxTileRows] = {1, 1, 1, 1, 1, 1};
+  // sums = sums * corrections + the tokens' weights times their values.
+  HWY_INLINE void AddValues(const Strip& strip, TokenRun tokens, const float* corrections,
+                            uint32_t score_row = 0) {
+    Multiply<FloatElement>({.a = scratch_.scores + score_row * kTileTokens + tokens.first,
+                            .a_pitch = kTileTokens,
+                            .b = scratch_.values + tokens.first * scratch_.value_pitch,
+                            .b_pitch = scratch_.value_pitch,
+                            .depth = tokens.count,
+                            .row_scale = corrections,
+                            .c = scratch_.sums + strip.first * scratch_.value_pitch,
+                            .c_pitch = scratch_.value_pitch,
+                            .columns = job_.shape.value_dim},
+                           strip.rows);
+  }
+
+  HWY_ATTR void StoreOutput() {
+    const AttentionShape& shape = job_.shape;
+    for (uint32_t i = 0; i < row_heads_; ++i) {
+      const float* sums = scratch_.sums + i * scratch_.value_pitch;
+      float* to = place_.OutOf(i);
+      if (after_codes_) {
+        Merge(i, to);
+        continue;
+      }
+      for (uint32_t d = 0; d < shape.value_dim; ++d) to[d] = sums[d] / scratch_.states[i].sum;
+    }
+  }
+
+  // Merges the row's sums into `to`, its result of tokens stored as codes and of a learned sink.
+  HWY_ATTR void Merge(uint32_t row, float* to) {
+    const RowState& state = scratch_.states[row];
+    if (state.sum == 0) return;
+    const float maximum = scratch_.code.maxima[row];
+    const float codes = scratch_.code.totals[row];
+    const float most = codes == 0 ? state.max : HWY_MAX(maximum, state.max);
+    const float codes_weight = codes == 0 ? 0 : codes * std::exp2(maximum - most);
+    const float own_scale = std::exp2(state.max - most);
+    const float total = codes_weight + state.sum * own_scale;
+    const float* sums = scratch_.sums + row * scratch_.value_pitch;
+    for (uint32_t d = 0; d < job_.shape.value_dim; ++d) {
+      const float earlier = codes == 0 ? 0 : to[d] * codes_weight;
+      to[d] = (earlier + sums[d] * own_scale) / total;
+    }
+  }
+
+  const AttendJob& job_;
+  const AttendScratch& scratch_;
+  const bool after_codes_;
+  const SlicePlace place_;
+  KindMap kinds_;
+  const uint32_t row_heads_;
+  FloatTile tile_;
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard that flips with the target

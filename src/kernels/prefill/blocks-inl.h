@@ -1,0 +1,250 @@
+// The rows and the stored tokens of a slice, for one SIMD target: included once per target.
+#if defined(PREFIXD_KERNELS_PREFILL_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PREFIXD_KERNELS_PREFILL_BLOCKS_INL_H_
+#undef PREFIXD_KERNELS_PREFILL_BLOCKS_INL_H_
+#else
+#define PREFIXD_KERNELS_PREFILL_BLOCKS_INL_H_
+#endif
+
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+#include "kernels/common/rows-inl.h"
+#include "kernels/common/tile_tokens.h"
+#include "kernels/convert/unit_step.h"
+#include "kernels/prefill/attend_slice.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+// Where a slice's rows stand, and what they see.
+class SlicePlace {
+ public:
+  HWY_INLINE SlicePlace(const AttendJob& job, const AttendSlice& slice)
+      : job_(job), slice_(slice), row_heads_(slice.rows * job.group()) {}
+
+  HWY_INLINE uint32_t row_heads() const { return row_heads_; }
+  HWY_INLINE uint64_t PositionOf(uint32_t row_head) const {
+    return uint64_t{job_.shape.first_position} + slice_.first_row + row_head / job_.group();
+  }
+  // Returns the tokens of the tile at `begin` that the row sees.
+  HWY_INLINE TileTokens SeenIn(uint64_t begin, uint32_t row_head) const {
+    const uint64_t position = PositionOf(row_head);
+    return SeenBetween(job_.shape, begin, position, position);
+  }
+  // Returns the tokens of the tile at `begin` that any row sees.
+  HWY_INLINE TileTokens NeededIn(uint64_t begin) const {
+    return SeenBetween(job_.shape, begin, PositionOf(0), PositionOf(row_heads_ - 1));
+  }
+  // Returns the begin of the first tile after `begin` of which any row may see a token. The caller
+  // stops behind the last row's position.
+  HWY_INLINE uint64_t TileAfter(uint64_t begin) const {
+    const uint64_t next = begin + kTileTokens;
+    if (next < job_.shape.sink_tokens) return next;
+    return HWY_MAX(next, FirstTileOfWindow());
+  }
+  HWY_INLINE uint64_t FirstTile() const {
+    return job_.shape.sink_tokens != 0 ? 0 : FirstTileOfWindow();
+  }
+  // Softmax state before any token: nothing seen, or the head's learned sink.
+  HWY_INLINE float FirstMaximum(uint32_t row_head) const {
+    return HWY_MAX(SinkOf(row_head) * kLog2E, -FLT_MAX);
+  }
+  HWY_INLINE float FirstWeight(uint32_t row_head) const {
+    return SinkOf(row_head) == -HUGE_VALF ? 0.0f : 1.0f;
+  }
+  HWY_INLINE const float* QueryOf(uint32_t row_head) const {
+    return job_.q + ElementOf(row_head, job_.shape.query_row_stride, job_.shape.query_head_stride);
+  }
+  HWY_INLINE float* OutOf(uint32_t row_head) const {
+    return job_.out + ElementOf(row_head, job_.shape.out_row_stride, job_.shape.out_head_stride);
+  }
+
+ private:
+  HWY_INLINE size_t HeadOf(uint32_t row_head) const {
+    return slice_.kv_head * job_.group() + row_head % job_.group();
+  }
+  HWY_INLINE float SinkOf(uint32_t row_head) const {
+    return job_.shape.sink_logits == nullptr ? -HUGE_VALF
+                                             : job_.shape.sink_logits[HeadOf(row_head)];
+  }
+  HWY_INLINE uint64_t FirstTileOfWindow() const {
+    return WindowBegin(job_.shape, PositionOf(0)) / kTileTokens * kTileTokens;
+  }
+  HWY_INLINE size_t ElementOf(uint32_t row_head, size_t row_stride, size_t head_stride) const {
+    const size_t row = slice_.first_row + row_head / job_.group();
+    return row * row_stride + HeadOf(row_head) * head_stride;
+  }
+
+  const AttendJob& job_;
+  const AttendSlice& slice_;
+  const uint32_t row_heads_;
+};
+
+// Finds the tokens that an arithmetic takes.
+class KindMap {
+ public:
+  HWY_INLINE KindMap(const AttendJob& job, TokenKind kind)
+      : job_(job), kind_(kind), entry_(job.blocks) {}
+
+  // Returns which of `tokens` of the tile at `begin` it takes. `begin` grows from call to call.
+  HWY_INLINE TileTokens Of(uint64_t begin, TileTokens tokens) {
+    return kind_ == TokenKind::kAny || tokens == 0 ? tokens : tokens & Find(begin, tokens);
+  }
+
+ private:
+  HWY_ATTR TileTokens Find(uint64_t begin, TileTokens tokens) {
+    const uint64_t end = begin + static_cast<uint64_t>(std::bit_width(tokens));
+    while (block_begin_ + entry_->tokens <= begin) block_begin_ += entry_++->tokens;
+    TileTokens found = 0;
+    uint64_t at = block_begin_;
+    for (const quant::BlockTableEntry* entry = entry_; at < end; at += entry++->tokens) {
+      if (HoldsFloats(job_.formats[entry->format]) != (kind_ == TokenKind::kRaw)) continue;
+      found |= TokensBelow(begin, at + entry->tokens) & ~TokensBelow(begin, at);
+    }
+    return found;
+  }
+
+  const AttendJob& job_;
+  const TokenKind kind_;
+  const quant::BlockTableEntry* entry_;
+  uint64_t block_begin_ = 0;  // position of the entry's first token
+};
+
+// Brings bytes that are needed soon into the L2 cache: from memory to a register takes longer than
+// a core can wait for many lines. A core has room for few requests, so a few lines are asked for
+// beside each piece of other work. Their number is such that all lines are asked for when the work
+// is done, if the work has as many pieces as the work before.
+class Prefetcher {
+ public:
+  HWY_INLINE void Add(const std::byte* from, size_t count) {
+    if (spans_ == kMaxSpans) Ask(kMaxLines);
+    if (spans_ == kMaxSpans) return;
+    begins_[spans_] = from;
+    ends_[spans_++] = from + count;
+  }
+  // The unit of a whole block is one span. Parts of a tiled unit stand by group, then slot.
+  HWY_INLINE void Add(const StoredRows& rows) {
+    if (rows.first == 0 && rows.count == rows.layout.slots) {
+      return Add(rows.unit, rows.layout.payload_bytes);
+    }
+    const quant::TensorFormat& format = rows.shape.format;
+    const quant::RowBytes row = quant::BytesOfRow(format, rows.shape.dim);
+    const size_t groups = format.layout == quant::Layout::kTiled ? rows.groups() : 1;
+    const auto add = [&](uint64_t offset, size_t row_bytes) HWY_ATTR {
+      const size_t slot_bytes = row_bytes / groups;
+      for (size_t g = 0; slot_bytes != 0 && g < groups; ++g) {
+        Add(rows.unit + offset + (g * rows.layout.slots + rows.first) * slot_bytes,
+            rows.count * slot_bytes);
+      }
+    };
+    add(rows.layout.codes_offset, row.codes);
+    add(rows.layout.scales_offset, row.scales);
+    add(rows.layout.biases_offset, row.biases);
+  }
+  // Called after the last Add() and before the first piece of work.
+  HWY_INLINE void StartWork() {
+    size_t lines = 0;
+    for (size_t i = 0; i < spans_; ++i) {
+      lines += static_cast<size_t>(ends_[i] - begins_[i]) / kLineBytes + 1;
+    }
+    lines_a_piece_ = lines / HWY_MAX(pieces_, size_t{1}) + 1;
+    pieces_ = 0;
+  }
+  // Called beside each piece of work.
+  HWY_INLINE void Some() {
+    ++pieces_;
+    Ask(lines_a_piece_);
+  }
+
+ private:
+  static constexpr size_t kMaxSpans = 32;
+  static constexpr size_t kMaxLines = 64;
+  static constexpr size_t kLineBytes = 64;
+
+  HWY_INLINE void Ask(size_t lines) {
+    while (spans_ != 0 && lines != 0) {
+      const std::byte*& begin = begins_[spans_ - 1];
+      const std::byte* const end = ends_[spans_ - 1];
+      for (; begin < end && lines != 0; begin += kLineBytes, --lines) {
+        __builtin_prefetch(begin, /*rw=*/0, /*locality=*/2);
+      }
+      if (begin >= end) --spans_;
+    }
+  }
+
+  const std::byte* begins_[kMaxSpans];
+  const std::byte* ends_[kMaxSpans];
+  size_t spans_ = 0;
+  size_t pieces_ = 0;  // pieces of work so far
+  size_t lines_a_piece_ = 0;
+};
+
+// Walks the block table in position order for one kv head.
+class BlockCursor {
+ public:
+  HWY_INLINE BlockCursor(const AttendJob& job, uint32_t kv_head) : job_(job), kv_head_(kv_head) {}
+
+  // Points keys() and values() at `count` tokens from `position` on, or at as many as the block
+  // has. Returns how many. Positions go upwards from call to call.
+  HWY_ATTR uint32_t Take(uint64_t position, uint32_t count) {
+    SeekTo(position);
+    const uint32_t first = static_cast<uint32_t>(position - block_begin_);
+    const uint32_t run = HWY_MIN(count, entry_->tokens - first);
+    keys_.first = values_.first = first;
+    keys_.count = values_.count = run;
+    return run;
+  }
+  HWY_INLINE const StoredRows& keys() const { return keys_; }
+  HWY_INLINE const StoredRows& values() const { return values_; }
+
+ private:
+  HWY_ATTR void SeekTo(uint64_t position) {
+    const quant::BlockTableEntry* const before = entry_;
+    if (entry_ == nullptr) entry_ = job_.blocks;
+    while (position >= block_begin_ + entry_->tokens) {
+      block_begin_ += entry_->tokens;
+      ++entry_;
+    }
+    if (entry_ != before) EnterBlock();
+  }
+
+  HWY_ATTR void EnterBlock() {
+    // A table has few kinds of blocks, and blocks of one kind follow each other.
+    if (keys_.unit == nullptr || format_ != entry_->format || slots_ != entry_->page_tokens) {
+      format_ = entry_->format;
+      slots_ = entry_->page_tokens;
+      Describe(job_.formats[format_].key, quant::Side::kKey, job_.shape.key_dim, &keys_);
+      Describe(job_.formats[format_].value, quant::Side::kValue, job_.shape.value_dim, &values_);
+    }
+    const std::byte* const value_units =
+        entry_->units + job_.shape.kv_heads * keys_.layout.unit_bytes;
+    keys_.unit = entry_->units + kv_head_ * keys_.layout.unit_bytes;
+    values_.unit = value_units + kv_head_ * values_.layout.unit_bytes;
+  }
+
+  HWY_ATTR void Describe(const quant::TensorFormat& format, quant::Side side, uint32_t dim,
+                         StoredRows* rows) const {
+    rows->shape = {.format = format, .side = side, .dim = dim, .page_tokens = slots_};
+    rows->layout = quant::LayoutOf(rows->shape);
+    // Products and sums of MLX's formats are not rounded to their dtype.
+    if (format.codec == quant::Codec::kMlxAffine) rows->shape.format.dtype = quant::Dtype::kF32;
+  }
+
+  const AttendJob& job_;
+  const uint32_t kv_head_;
+  const quant::BlockTableEntry* entry_ = nullptr;
+  uint64_t block_begin_ = 0;         // position of the entry's first token
+  uint32_t format_ = 0, slots_ = 0;  // of the entry
+  StoredRows keys_, values_;         // the same
+};
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard that flips with the target
