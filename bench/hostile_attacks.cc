@@ -252,7 +252,7 @@ absl::Status HalfOpenPuts(Attacker& attacker) {
   return absl::OkStatus();
 }
 
-// Leases, plans and joins whose caller does not wait for the answer.
+// Leases and plans whose caller does not wait for the answer.
 absl::Status GiveUp(Attacker& attacker) {
   const RawSequence sequence = MakeSequence(attacker.space(), attacker.Next(), 4'096);
   v1::AcquireRequest acquire = AcquireOf(attacker.session(), sequence);

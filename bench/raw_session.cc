@@ -235,7 +235,7 @@ absl::Status RawSession::WaitReady(uint32_t block_tokens, v1::Answer* answer) {
     pages.mutable_offset()->Resize(pages.rung_size(), ~uint64_t{0});
     for (int i = 0; i < ready.offset_size(); ++i) {
       const auto block = static_cast<int>(ready.first_token(i) / block_tokens);
-      pages.set_offset(block - static_cast<int>(answer->first_block()), ready.offset(i));
+      pages.set_offset(block, ready.offset(i));
     }
     ready_.erase(key);
     pages.set_ready(true);

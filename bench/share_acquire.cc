@@ -47,25 +47,6 @@ class AcquireTimer {
   double AcquireInstead(const RawSequence& sequence) {
     return Pause() ? AcquireHere(sequence) : -1;
   }
-  // `base` is leased outside the time, then continued to `whole`.
-  double Continue(const RawSequence& base, const RawSequence& whole) {
-    if (Acquire(base) < 0 || !Pause()) return -1;
-    const double start = NowMicros();
-    v1::AcquireRequest request;
-    request.set_session(session_.id());
-    v1::AcquireRequest::Item* const item = request.add_items();
-    item->mutable_sequence()->set_space(whole.space);
-    const auto known = static_cast<std::ptrdiff_t>(base.tokens.size());
-    item->mutable_sequence()->mutable_tokens()->Add(whole.tokens.begin() + known,
-                                                    whole.tokens.end());
-    item->set_table(true);
-    item->set_continues(leases_.front());
-    item->set_continues_tokens(static_cast<uint32_t>(base.tokens.size()));
-    leases_.clear();  // the answer names it again
-    const absl::StatusOr<v1::AcquireReply> reply = session_.Acquire(request);
-    if (!Read(reply, whole.tokens.size())) return -1;
-    return NowMicros() - start;
-  }
   // As many calls as the wire's limit of items makes it.
   double Batch(const std::vector<RawSequence>& items) {
     if (!Settle()) return -1;
@@ -193,22 +174,12 @@ void ShareAcquire(Bench& bench) {
   const std::optional<Prefixes> all = StoreAll(bench, **session, long_tokens, large_layers);
   if (!all.has_value()) return;
   AcquireTimer timer(bench, **session);
-  enum Call : size_t {
-    kEmpty,
-    kEmptyRelease,
-    kShortOne,
-    kInstead,
-    kLargeOne,
-    kContinued,
-    kBatched,
-    kLong
-  };
+  enum Call : size_t { kEmpty, kEmptyRelease, kShortOne, kInstead, kLargeOne, kBatched, kLong };
   const Turns turns =
       TakeTurns(rounds, {[&] { return timer.EmptyCall(); }, [&] { return timer.EmptyRelease(); },
                          [&] { return timer.Acquire(all->short_one); },
                          [&] { return timer.AcquireInstead(all->short_one); },
                          [&] { return timer.Acquire(all->large_one); },
-                         [&] { return timer.Continue(all->long_base, all->long_whole); },
                          [&] { return timer.Batch(all->batch); },
                          [&] { return timer.Acquire(all->long_base); }});
   if (!bench.Check(turns.good, "an Acquire failed")) return;
@@ -220,9 +191,6 @@ void ShareAcquire(Bench& bench) {
   JudgeLatency(bench, turns, {"acquire 2048", kShortOne, kEmpty, empty, 1.5});
   JudgeLatency(bench, turns,
                {absl::StrCat("acquire ", long_tokens, " cold"), kLong, kEmpty, empty, 8});
-  JudgeLatency(bench, turns,
-               {absl::StrCat("acquire ", long_tokens, " continued by 2048"), kContinued, kEmpty,
-                empty, 1.6});
   JudgeLatency(bench, turns, {"acquire batch of 32 x 2048", kBatched, kEmpty, empty, 6});
   JudgeLatency(bench, turns,
                {"acquire 2048 of 400 KiB a token", kLargeOne, kShortOne, "of 4 KiB a token", 1.2});

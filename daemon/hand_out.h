@@ -34,9 +34,8 @@ class HandOut {
   // Called before anything is added.
   void set_session(block::SessionId session) { session_ = session; }
   block::SessionId session() const { return session_; }
-  // Leaves out a continued lease: it was the caller's before and stays so.
-  void Add(block::LeaseId lease, block::LeaseId continued = {}) {
-    if (lease && lease != continued) leases_.push_back(lease);
+  void Add(block::LeaseId lease) {
+    if (lease) leases_.push_back(lease);
   }
   void Add(block::ReservationId reservation) {
     if (reservation) reservations_.push_back(reservation);

@@ -54,7 +54,6 @@ int StagedPages(const v1::CommitRequest& request) {
 void WriteAcquired(const cache::Acquired& acquired, v1::Answer* answer) {
   wire::ToProto(acquired.lease, acquired.match, acquired.pages, answer);
   if (!acquired.table.groups.empty()) wire::ToProto(acquired.table, answer->mutable_table());
-  answer->set_first_block(acquired.first_block);
 }
 
 void LogNotShared(block::SessionName session, const block::NotShared& note) {
@@ -178,8 +177,7 @@ absl::Status PrefixCacheService::DoAcquire(v1::AcquireRequest* request, HandOutC
         const std::vector<cache::Acquired> set,
         AcquireItems(session, std::span(items).subspan(begin, end - begin), patience));
     const uint64_t micros = MicrosSince(start);
-    for (size_t i = begin; i < end; ++i)
-      call->hand_out()->Add(set[i - begin].lease, items[i].continues);
+    for (const cache::Acquired& acquired : set) call->hand_out()->Add(acquired.lease);
     for (size_t i = begin; i < end; ++i) {
       const v1::AcquireRequest::Item& from = request->items(static_cast<int>(i));
       v1::Answer* answer = reply->add_answers();
@@ -209,13 +207,9 @@ absl::StatusOr<std::vector<cache::Acquired>> PrefixCacheService::AcquireItems(
 
 void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::Request item,
                                    block::SessionId session, v1::Answer* answer) {
-  const absl::StatusOr<cache::ReserveRequest> wanted = ReserveOf(from, std::move(item));
   absl::StatusOr<block::ReservePlan> plan =
       absl::UnavailableError("reserve: the daemon is stopping");
-  if (!wanted.ok())
-    plan = wanted.status();
-  else if (!sessions_->draining())
-    plan = cache_->Reserve(session, *wanted);
+  if (!sessions_->draining()) plan = cache_->Reserve(session, ReserveOf(from, std::move(item)));
   if (!plan.ok()) return answer->set_reserve_error(std::string(plan.status().message()));
   wire::ToProto(*plan, answer->mutable_reserved());
   answer->mutable_reserved()->set_epoch(cache_->epoch());
@@ -248,27 +242,6 @@ absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, v1::Pre
     to->set_tokens(hint.tokens);
     to->set_bytes(hint.bytes);
   }
-  reply->set_epoch(cache_->epoch());
-  return absl::OkStatus();
-}
-
-PrefixCacheService::Reactor* PrefixCacheService::Join(Context* context, const Message* request,
-                                                      Message* reply) {
-  return dispatch_->Serve<v1::JoinRequest, v1::AcquireReply>(
-      context, {"rpc.join"}, request, reply, [this](auto* call) {
-        dispatch_->Quick(
-            call, [=, this] { return DoJoin(*call->request(), call->hand_out(), call->reply()); });
-      });
-}
-
-absl::Status PrefixCacheService::DoJoin(const v1::JoinRequest& request, HandOut* hand_out,
-                                        v1::AcquireReply* reply) {
-  PREFIXD_RETURN_IF_ERROR(wire::Check(request));
-  PREFIXD_ASSIGN_OR_RETURN(const cache::Acquired acquired,
-                           cache_->Join({request.session()}, {request.lease()},
-                                        {request.groups().begin(), request.groups().end()}));
-  hand_out->Add(acquired.lease);
-  WriteAcquired(acquired, reply->add_answers());
   reply->set_epoch(cache_->epoch());
   return absl::OkStatus();
 }

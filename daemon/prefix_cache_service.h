@@ -20,8 +20,8 @@ using Rpc = v1::PrefixCache;
 using Transfers = Rpc::WithRawCallbackMethod_Put<Rpc::WithRawCallbackMethod_Fetch<Rpc::Service>>;
 using Stores = Rpc::WithRawCallbackMethod_Reserve<
     Rpc::WithRawCallbackMethod_Commit<Rpc::WithRawCallbackMethod_Abandon<Transfers>>>;
-using Leases = Rpc::WithRawCallbackMethod_Match<Rpc::WithRawCallbackMethod_Acquire<
-    Rpc::WithRawCallbackMethod_Join<Rpc::WithRawCallbackMethod_Release<Stores>>>>;
+using Leases = Rpc::WithRawCallbackMethod_Match<
+    Rpc::WithRawCallbackMethod_Acquire<Rpc::WithRawCallbackMethod_Release<Stores>>>;
 using Pins = Rpc::WithRawCallbackMethod_Pin<
     Rpc::WithRawCallbackMethod_Unpin<Rpc::WithRawCallbackMethod_Prefetch<Leases>>>;
 using Everything = Rpc::WithRawCallbackMethod_Attach<
@@ -46,7 +46,6 @@ class PrefixCacheService final : public internal::Everything {
   Reactor* Match(Context* context, const Message* request, Message* reply) override;
   Reactor* Acquire(Context* context, const Message* request, Message* reply) override;
   Reactor* Prefetch(Context* context, const Message* request, Message* reply) override;
-  Reactor* Join(Context* context, const Message* request, Message* reply) override;
   Reactor* Release(Context* context, const Message* request, Message* reply) override;
   Reactor* Reserve(Context* context, const Message* request, Message* reply) override;
   Reactor* Commit(Context* context, const Message* request, Message* reply) override;
@@ -65,7 +64,6 @@ class PrefixCacheService final : public internal::Everything {
   absl::Status DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply);
   absl::Status DoAcquire(v1::AcquireRequest* request, HandOutCall* call, v1::AcquireReply* reply);
   absl::Status DoPrefetch(v1::AcquireRequest* request, v1::PrefetchReply* reply);
-  absl::Status DoJoin(const v1::JoinRequest& request, HandOut* hand_out, v1::AcquireReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
   absl::Status DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
                          v1::ReserveReply* reply);

@@ -66,27 +66,20 @@ absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* reques
                      .causal_content = from.causal_content(),
                      .request_id = from.request_id(),
                      .table = from.table(),
-                     .continues = {from.continues()},
-                     .continues_tokens = from.continues_tokens(),
                      .prefill_tokens_per_s = from.prefill_tokens_per_s(),
                      .wait_pending = std::chrono::milliseconds(from.wait_pending_ms())});
   }
   return items;
 }
 
-absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& from,
-                                                cache::Request item) {
-  if (item.continues) {
-    return absl::InvalidArgumentError(
-        "acquire: a plan needs every token, this item continues a lease; call Reserve");
-  }
-  return cache::ReserveRequest{.space = item.space,
-                               .tokens = std::move(item.tokens),
-                               .content = std::move(item.content),
-                               .groups = std::move(item.groups),
-                               .writable = {from.writable().begin(), from.writable().end()},
-                               .seeds = from.seeds(),
-                               .turn_ends = {from.turn_ends().begin(), from.turn_ends().end()}};
+cache::ReserveRequest ReserveOf(const v1::AcquireRequest::Item& from, cache::Request item) {
+  return {.space = item.space,
+          .tokens = std::move(item.tokens),
+          .content = std::move(item.content),
+          .groups = std::move(item.groups),
+          .writable = {from.writable().begin(), from.writable().end()},
+          .seeds = from.seeds(),
+          .turn_ends = {from.turn_ends().begin(), from.turn_ends().end()}};
 }
 
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request) {

@@ -20,10 +20,8 @@ absl::StatusOr<std::vector<cache::Request>> TakeItems(v1::AcquireRequest* reques
                                                       const MessageLimit& limit);
 // Returns the end of the items [begin, end) that are one set; begin + 1 if item `begin` is in none.
 size_t EndOfSet(const v1::AcquireRequest& request, size_t begin);
-// Returns the request for the plan that an item asked for in the same call. InvalidArgument for an
-// item that continues a lease: a plan needs every token.
-absl::StatusOr<cache::ReserveRequest> ReserveOf(const v1::AcquireRequest::Item& from,
-                                                cache::Request item);
+// Returns the request for the plan that an item asked for in the same call.
+cache::ReserveRequest ReserveOf(const v1::AcquireRequest::Item& from, cache::Request item);
 absl::StatusOr<cache::ReserveRequest> ReadReserve(const v1::ReserveRequest& request);
 // Reads the sequence of Pin and Unpin.
 absl::StatusOr<cache::Request> ReadSequence(const v1::Sequence& from);

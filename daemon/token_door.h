@@ -37,9 +37,6 @@ class TokenDoor final : public internal::Everything {
   Reactor* Prefetch(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Prefetch, context, request, reply);
   }
-  Reactor* Join(Context* context, const Message* request, Message* reply) override {
-    return Pass(&PrefixCacheService::Join, context, request, reply);
-  }
   Reactor* Release(Context* context, const Message* request, Message* reply) override {
     return Pass(&PrefixCacheService::Release, context, request, reply);
   }

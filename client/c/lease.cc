@@ -1,6 +1,5 @@
 // Lookups and leases of prefixd.h.
 #include "handles.h"
-#include "prefixd/set.h"
 
 namespace {
 
@@ -162,8 +161,7 @@ prefixd_status prefixd_acquire_set(const prefixd_set_member* members, size_t mem
     if (!CheckTokens(tokens, count)) return PREFIXD_INVALID_ARGUMENT;
     const prefixd_status taken = TakeMembers(members, member_count, &set);
     if (taken != PREFIXD_OK || member_count == 0) return taken;
-    std::vector<prefixd::Lease> found =
-        prefixd::SequenceSet::Acquire(*set.client, set.members, {tokens, count});
+    std::vector<prefixd::Lease> found = set.client->AcquireSet(set.members, {tokens, count});
     std::vector<std::unique_ptr<prefixd_lease>> handles;
     for (prefixd::Lease& lease : found) handles.push_back(Owned(set.client, std::move(lease)));
     for (size_t i = 0; i < handles.size(); ++i) {

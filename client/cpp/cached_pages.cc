@@ -20,18 +20,10 @@ void LoadProgress::Shorten(uint32_t usable_tokens) {
 }
 
 void LoadProgress::CloseAll() {
-  if (open_ > 0) Shorten(held_tokens_);
+  if (open_ > 0) Shorten(0);
   done_.assign(done_.size(), true);
   open_ = 0;
   closed_ = true;
-}
-
-void LoadProgress::Extend(uint32_t tokens) {
-  done_.assign(done_.size(), false);
-  open_ = done_.size();
-  held_tokens_ = tokens_;
-  tokens_ = usable_tokens_ = tokens;
-  duration_ = {};
 }
 
 }  // namespace prefixd::client

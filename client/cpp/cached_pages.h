@@ -27,10 +27,9 @@ class CachedPages {
  public:
   virtual ~CachedPages() = default;
 
-  // Waits for the group's pages of [0, tokens), until the load's deadline or `until`, whichever is
-  // first. If that passes, the load ends without the pages that are missing. Returns
-  // usable_tokens().
-  virtual uint32_t Wait(uint32_t group, uint32_t tokens, base::Deadline until) = 0;
+  // Waits for the group's pages, until the load's deadline or `until`, whichever is first. If that
+  // passes, the load ends without the pages that are missing. Returns usable_tokens().
+  virtual uint32_t Wait(uint32_t group, base::Deadline until) = 0;
   // Tokens that are here, or still expected, in every group. Only shrinks.
   virtual uint32_t usable_tokens() const = 0;
   // Returns the page of the block; of a state group the snapshot at the lease's end, whatever the
@@ -73,20 +72,14 @@ class LoadProgress {
 
   void Close(uint32_t group, uint32_t usable_tokens, base::Deadline asked);
   void Shorten(uint32_t usable_tokens);
-  // Ends the load. Of a group that is not done only held_tokens() may be read.
+  // Ends the load. If a group is not done, nothing may be read.
   void CloseAll();
-  // Goes on to `tokens` tokens: every group has to be waited for again. Requires: all groups are
-  // done, none fell short.
-  void Extend(uint32_t tokens);
-  // Tokens that were here in every group before the last Extend(); 0 without one.
-  uint32_t held_tokens() const { return held_tokens_; }
 
  private:
   std::vector<bool> done_;
   size_t open_;
-  uint32_t tokens_;
+  const uint32_t tokens_;
   uint32_t usable_tokens_;
-  uint32_t held_tokens_ = 0;
   const bool all_or_nothing_;
   bool closed_ = false;
   std::chrono::microseconds duration_{0};

@@ -1,17 +1,13 @@
 #include "prefixd/client.h"
 
-#include <array>
+#include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
-#include "base/bytes.h"
 #include "base/status.h"
 #include "convert.h"
 #include "core.h"
 #include "look_up.h"
 #include "sequence_impl.h"
-#include "sequence_set_impl.h"
 #include "space_impl.h"
 
 namespace prefixd {
@@ -42,21 +38,6 @@ Sequence Space::Begin(std::span<const uint32_t> tokens, const BeginOptions& opti
   auto sequence = std::make_unique<Sequence::Impl>(impl_->core, impl_->space, options);
   sequence->tokens.assign(tokens.begin(), tokens.end());
   sequence->LookUp();
-  return Sequence(std::move(sequence));
-}
-
-Sequence Space::Join(const std::string& ticket, const BeginOptions& options) {
-  if (!impl_) return {};
-  auto sequence = std::make_unique<Sequence::Impl>(impl_->core, impl_->space, options);
-  std::array<std::byte, 16> bytes{};
-  if (base::FromHex(ticket, bytes)) {
-    base::ByteReader reader(bytes);
-    const auto epoch = reader.Fixed<uint64_t>();
-    sequence->JoinLease(epoch, {reader.Fixed<uint64_t>()});
-  } else {
-    sequence->tokens_known = false;
-    sequence->match.status = {StatusCode::kInvalidArgument, "join: this is not a ticket"};
-  }
   return Sequence(std::move(sequence));
 }
 
@@ -170,6 +151,25 @@ Result<Space> Client::OpenSpace(const SpaceSpec& spec) {
   return result;
 }
 
+std::vector<Lease> Client::AcquireSet(std::span<const SetMember> members,
+                                      std::span<const uint32_t> tokens) {
+  std::vector<std::unique_ptr<Sequence::Impl>> set;
+  for (const SetMember& member : members) {
+    if (!impl_ || !member.space || !member.space->impl_) return {};
+    const Space::Impl& space = *member.space->impl_;
+    if (space.core != impl_->core) return {};
+    BeginOptions reading = member.options;
+    reading.announce = false;
+    reading.write_format = 0;
+    set.push_back(std::make_unique<Sequence::Impl>(space.core, space.space, reading));
+    set.back()->tokens.assign(tokens.begin(), tokens.end());
+  }
+  Sequence::Impl::LookUpSet(set);
+  std::vector<Lease> leases;
+  for (auto& sequence : set) leases.push_back(Lease(Sequence(std::move(sequence))));
+  return leases;
+}
+
 Status Client::NotShared(const std::string& model, const std::string& reason) {
   if (!impl_) return {StatusCode::kFailedPrecondition, "client: moved from"};
   return ToPublic(impl_->core->not_shared().Say(model, reason));
@@ -198,41 +198,5 @@ ArenaInfo Client::arena() const {
 }
 
 ClientStats Client::stats() const { return impl_ ? impl_->core->counts().Read() : ClientStats{}; }
-
-SequenceSet SequenceSet::Begin(Client& client, const std::vector<SetMember>& members,
-                               std::span<const uint32_t> tokens) {
-  auto set = std::make_unique<SequenceSet::Impl>();
-  bool mine = true;
-  for (const SetMember& member : members) {
-    mine = mine && client.impl_ && member.space != nullptr && member.space->impl_ &&
-           member.space->impl_->core == client.impl_->core;
-  }
-  // A sequence of another client's space could not be looked up with the others.
-  for (const SetMember& member : members) {
-    if (!mine) break;
-    const Space::Impl& space = *member.space->impl_;
-    auto sequence = std::make_unique<Sequence::Impl>(space.core, space.space, member.options);
-    sequence->tokens.assign(tokens.begin(), tokens.end());
-    set->members.push_back(Sequence(std::move(sequence)));
-  }
-  if (mine && client.impl_) {
-    set->core = client.impl_->core;
-    set->LookUp();
-  }
-  return SequenceSet(std::move(set));
-}
-
-std::vector<Lease> SequenceSet::Acquire(Client& client, const std::vector<SetMember>& members,
-                                        std::span<const uint32_t> tokens) {
-  std::vector<SetMember> reading = members;
-  for (SetMember& member : reading) {
-    member.options.announce = false;
-    member.options.write_format = 0;
-  }
-  SequenceSet set = Begin(client, reading, tokens);
-  std::vector<Lease> leases;
-  for (size_t i = 0; i < set.size(); ++i) leases.push_back(Lease(std::move(set[i])));
-  return leases;
-}
 
 }  // namespace prefixd

@@ -36,7 +36,7 @@ void FetchedPages::Cancel() {
   changed_.NotifyAll();
 }
 
-uint32_t FetchedPages::Wait(uint32_t group, uint32_t, base::Deadline until) {
+uint32_t FetchedPages::Wait(uint32_t group, base::Deadline until) {
   until = std::min(until, plan_.deadline);
   base::MutexLock lock(mutex_);
   while (!progress_.done(group)) {

@@ -25,8 +25,7 @@ class FetchedPages final : public CachedPages {
 
   void Run() PREFIXD_EXCLUDES(mutex_);
 
-  uint32_t Wait(uint32_t group, uint32_t tokens, base::Deadline until) override
-      PREFIXD_EXCLUDES(mutex_);
+  uint32_t Wait(uint32_t group, base::Deadline until) override PREFIXD_EXCLUDES(mutex_);
   uint32_t usable_tokens() const override PREFIXD_EXCLUDES(mutex_);
   CachedPage page(uint32_t group, uint32_t block) const override;
   void Cancel() override PREFIXD_EXCLUDES(mutex_);  // ends Run() too

@@ -104,10 +104,7 @@ std::vector<TokenRun> Lease::runs(int layer) {
   return runs;
 }
 
-Result<std::string> Lease::Share() const { return pages_.Share(); }
 void Lease::Release(const ReleaseInfo& info) { pages_.Release(info); }
-uint64_t Lease::in_place_bytes() const { return pages_.in_place_bytes(); }
-std::chrono::microseconds Lease::load_time() const { return pages_.load_time(); }
 
 Lease Space::Acquire(std::span<const uint32_t> tokens, const BeginOptions& options) {
   BeginOptions reading = options;

@@ -43,26 +43,25 @@ absl::StatusOr<std::shared_ptr<LeasedPages>> LeasedPages::Make(
     const LoadPlan& plan, Columns* pages) {
   std::shared_ptr<LeasedPages> leased(
       new LeasedPages(std::move(attachment), std::move(space), plan));
-  PREFIXD_RETURN_IF_ERROR(leased->CheckLengths(plan, 0, *pages));
+  PREFIXD_RETURN_IF_ERROR(leased->CheckLengths(*pages));
   base::MutexLock lock(leased->mutex_);
-  leased->Take(0, pages);
+  leased->Take(pages);
   return leased;
 }
 
-absl::Status LeasedPages::CheckLengths(const LoadPlan& plan, uint32_t first_block,
-                                       const Columns& pages) const {
-  const uint32_t blocks = (plan.tokens + plan.block_tokens - 1) / plan.block_tokens;
+absl::Status LeasedPages::CheckLengths(const Columns& pages) const {
+  const uint32_t blocks = (plan_.tokens + plan_.block_tokens - 1) / plan_.block_tokens;
   std::vector<bool> seen(columns_.size(), false);
   for (const v1::GroupPages& column : pages) {
     const auto length = static_cast<uint64_t>(column.rung_size());
     const bool known = column.group() < seen.size();
-    const uint32_t expected = known && space_->IsState(column.group()) ? 1 : blocks - first_block;
-    if (!known || seen[column.group()] || first_block > blocks || length != expected ||
+    const uint32_t expected = known && space_->IsState(column.group()) ? 1 : blocks;
+    if (!known || seen[column.group()] || length != expected ||
         column.page_tokens_size() != column.rung_size() ||
         (column.offset_size() != 0 && column.offset_size() != column.rung_size())) {
       return absl::InternalError(absl::StrCat("begin: the daemon leased ", length,
-                                              " pages of group ", column.group(), ", blocks ",
-                                              first_block, " to ", blocks, " expected"));
+                                              " pages of group ", column.group(), ", ", blocks,
+                                              " blocks expected"));
     }
     seen[column.group()] = true;
   }
@@ -70,35 +69,15 @@ absl::Status LeasedPages::CheckLengths(const LoadPlan& plan, uint32_t first_bloc
   return absl::InternalError("begin: the daemon leased nothing of a group");
 }
 
-void LeasedPages::Take(uint32_t first_block, Columns* pages) {
-  const auto append = [&](auto* column, auto* more, bool anew) {
-    if (anew) return column->Swap(more);
-    column->Truncate(static_cast<int>(first_block));
-    column->MergeFrom(*more);
-  };
+void LeasedPages::Take(Columns* pages) {
   for (v1::GroupPages& from : *pages) {
     Column& column = columns_[from.group()];
-    const bool anew = first_block == 0 || space_->IsState(from.group());
-    append(&column.rung, from.mutable_rung(), anew);
-    append(&column.page_tokens, from.mutable_page_tokens(), anew);
-    append(&column.offset, from.mutable_offset(), anew);
+    column.rung.Swap(from.mutable_rung());
+    column.page_tokens.Swap(from.mutable_page_tokens());
+    column.offset.Swap(from.mutable_offset());
     column.offset.Resize(column.rung.size(), block::kNoOffset);  // empty column: no offset is known
     if (from.ready()) Close(from.group(), CheckedTokens(from.group()));
   }
-}
-
-absl::Status LeasedPages::Extend(const LoadPlan& plan, uint32_t first_block, Columns* pages) {
-  if (pages->empty() && plan.tokens == plan_.tokens) return absl::OkStatus();  // nothing new
-  const uint32_t held = (plan_.tokens + plan_.block_tokens - 1) / plan_.block_tokens;
-  if (first_block > held) {
-    return absl::InternalError("extend: the daemon left out blocks");
-  }
-  PREFIXD_RETURN_IF_ERROR(CheckLengths(plan, first_block, *pages));
-  plan_ = plan;
-  base::MutexLock lock(mutex_);
-  progress_.Extend(plan.tokens);
-  Take(first_block, pages);
-  return absl::OkStatus();
 }
 
 uint32_t LeasedPages::CheckedTokens(uint32_t group) const {
@@ -164,10 +143,10 @@ void LeasedPages::OnFailed(const v1::LeaseFailed& failed) {
   changed_.NotifyAll();
 }
 
-uint32_t LeasedPages::Wait(uint32_t group, uint32_t tokens, base::Deadline until) {
+uint32_t LeasedPages::Wait(uint32_t group, base::Deadline until) {
   until = std::min(until, plan_.deadline);
   base::MutexLock lock(mutex_);
-  while (!progress_.done(group) && tokens > progress_.held_tokens()) {
+  while (!progress_.done(group)) {
     if (!changed_.WaitUntil(mutex_, until) && !progress_.done(group)) progress_.CloseAll();
   }
   return progress_.usable_tokens();

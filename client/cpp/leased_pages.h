@@ -37,19 +37,11 @@ class LeasedPages final : public CachedPages {
                                                            const LoadPlan& plan, Columns* pages);
 
   const LoadPlan& plan() const { return plan_; }
-  const std::shared_ptr<Attachment>& attachment() const { return attachment_; }
-
-  // Extends the lease to plan.tokens; the columns hold the blocks from `first_block` on. Internal,
-  // with everything as it was, if they do not fit. Requires: every group was waited for, none fell
-  // short.
-  absl::Status Extend(const LoadPlan& plan, uint32_t first_block, Columns* pages)
-      PREFIXD_EXCLUDES(mutex_);
 
   void OnReady(const v1::LeaseReady& ready) PREFIXD_EXCLUDES(mutex_);
   void OnFailed(const v1::LeaseFailed& failed) PREFIXD_EXCLUDES(mutex_);
 
-  uint32_t Wait(uint32_t group, uint32_t tokens, base::Deadline until) override
-      PREFIXD_EXCLUDES(mutex_);
+  uint32_t Wait(uint32_t group, base::Deadline until) override PREFIXD_EXCLUDES(mutex_);
   uint32_t usable_tokens() const override PREFIXD_EXCLUDES(mutex_);
   CachedPage page(uint32_t group, uint32_t block) const override;
   void Cancel() override PREFIXD_EXCLUDES(mutex_);  // also called when the session ends
@@ -62,8 +54,8 @@ class LeasedPages final : public CachedPages {
   };
   LeasedPages(std::shared_ptr<Attachment> attachment, std::shared_ptr<const SpaceState> space,
               const LoadPlan& plan);
-  absl::Status CheckLengths(const LoadPlan& plan, uint32_t first_block, const Columns& pages) const;
-  void Take(uint32_t first_block, Columns* pages) PREFIXD_REQUIRES(mutex_);
+  absl::Status CheckLengths(const Columns& pages) const;
+  void Take(Columns* pages) PREFIXD_REQUIRES(mutex_);
   // Returns the tokens of the group, from the first on, whose pages are inside the arena and have
   // the slots they need.
   uint32_t CheckedTokens(uint32_t group) const;
@@ -71,7 +63,7 @@ class LeasedPages final : public CachedPages {
 
   const std::shared_ptr<Attachment> attachment_;
   const std::shared_ptr<const SpaceState> space_;
-  LoadPlan plan_;                // only the sequence's thread changes it, while all groups are done
+  const LoadPlan plan_;
   std::vector<Column> columns_;  // one for each group; constant once the group is done
 
   mutable base::Mutex mutex_;  // guards what follows

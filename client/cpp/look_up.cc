@@ -28,18 +28,9 @@ absl::Status AddItem(const SpaceState& space, const Question& question, bool lik
                      v1::AcquireRequest* request) {
   const BeginOptions& options = question.options;
   v1::AcquireRequest::Item* item = request->add_items();
-  block::SequenceView sequence = question.sequence;
-  std::vector<block::ContentKey> rest;
-  if (question.continues) {
-    const LoadPlan& held = question.continues->plan();
-    const auto end = static_cast<uint32_t>(sequence.tokens.size());
-    item->set_continues(held.lease.value);
-    item->set_continues_tokens(held.tokens);
-    rest = block::CutContent(sequence.content, held.tokens, end);
-    sequence = {.tokens = sequence.tokens.subspan(held.tokens), .content = rest};
-  }
-  if (like_the_last) sequence = {};
-  wire::ToProto(question.opened.space.handle, sequence, item->mutable_sequence());
+  wire::ToProto(question.opened.space.handle,
+                like_the_last ? block::SequenceView{} : question.sequence,
+                item->mutable_sequence());
   item->set_max_tokens(options.max_cached_tokens == block::kNoLimit ? 0
                                                                     : options.max_cached_tokens);
   item->set_request_id(options.request_id);
@@ -108,48 +99,28 @@ absl::StatusOr<std::vector<std::vector<ExpectedPage>>> PagesOf(
   return expected;
 }
 
-// Starts the loading of a lease's pages.
-class Loading {
- public:
-  Loading(Core& core, std::shared_ptr<SpaceState> space, const OpenedUnder& opened,
-          const LoadPlan& plan)
-      : core_(core), space_(std::move(space)), opened_(opened), plan_(plan) {}
-
-  // Fills `pages` and `leased` of `found`. Moves the columns out of `answer`.
-  absl::Status Start(const std::shared_ptr<LeasedPages>& continued, v1::Answer* answer,
-                     LookUpAnswer* found) {
-    if (opened_.attachment->arena() != nullptr) {
-      PREFIXD_RETURN_IF_ERROR(Lease(continued, answer, found));
-      core_.board().Put(found->leased);
-      found->pages = found->leased;
-      return absl::OkStatus();
-    }
-    PREFIXD_ASSIGN_OR_RETURN(const wire::Answer read,
-                             wire::FromProto(*answer, plan_.block_tokens, space_->kinds()));
-    PREFIXD_ASSIGN_OR_RETURN(auto pages, PagesOf(read.pages, *space_, plan_));
-    auto load = std::make_shared<FetchedPages>(core_.connection(), space_, plan_, std::move(pages));
-    core_.StartLoad(load);
-    found->pages = std::move(load);
+// Starts the loading of a lease's pages: fills `pages` and `in_place` of `found`. Moves the columns
+// out of `answer`.
+absl::Status StartLoading(Core& core, const std::shared_ptr<SpaceState>& space,
+                          const OpenedUnder& opened, const LoadPlan& plan, v1::Answer* answer,
+                          LookUpAnswer* found) {
+  found->in_place = opened.attachment->arena() != nullptr;
+  if (found->in_place) {
+    PREFIXD_ASSIGN_OR_RETURN(
+        const std::shared_ptr<LeasedPages> leased,
+        LeasedPages::Make(opened.attachment, space, plan, answer->mutable_pages()));
+    core.board().Put(leased);
+    found->pages = leased;
     return absl::OkStatus();
   }
-
- private:
-  absl::Status Lease(const std::shared_ptr<LeasedPages>& continued, v1::Answer* answer,
-                     LookUpAnswer* found) {
-    if (continued) {
-      found->leased = continued;
-      return continued->Extend(plan_, answer->first_block(), answer->mutable_pages());
-    }
-    PREFIXD_ASSIGN_OR_RETURN(found->leased, LeasedPages::Make(opened_.attachment, space_, plan_,
-                                                              answer->mutable_pages()));
-    return absl::OkStatus();
-  }
-
-  Core& core_;
-  const std::shared_ptr<SpaceState> space_;
-  const OpenedUnder& opened_;
-  const LoadPlan plan_;
-};
+  PREFIXD_ASSIGN_OR_RETURN(const wire::Answer read,
+                           wire::FromProto(*answer, plan.block_tokens, space->kinds()));
+  PREFIXD_ASSIGN_OR_RETURN(auto pages, PagesOf(read.pages, *space, plan));
+  auto load = std::make_shared<FetchedPages>(core.connection(), space, plan, std::move(pages));
+  core.StartLoad(load);
+  found->pages = std::move(load);
+  return absl::OkStatus();
+}
 
 void GiveBack(Core& core, const Session& session, block::LeaseId lease) {
   v1::Released released;
@@ -158,16 +129,14 @@ void GiveBack(Core& core, const Session& session, block::LeaseId lease) {
 }
 
 absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
-                       const OpenedUnder& opened, const std::shared_ptr<LeasedPages>& continued,
-                       uint32_t most, LoadPlan plan, v1::Answer* answer, LookUpAnswer* found) {
+                       const OpenedUnder& opened, uint32_t most, LoadPlan plan, v1::Answer* answer,
+                       LookUpAnswer* found) {
   // Translates the answer without the columns, which are moved, not copied.
   google::protobuf::RepeatedPtrField<v1::GroupPages> pages;
   if (answer->has_table()) {
-    PREFIXD_RETURN_IF_ERROR(wire::ExpandTable(answer->table(),
-                                              {.block_tokens = plan.block_tokens,
-                                               .first_block = answer->first_block(),
-                                               .tokens = answer->restorable_tokens()},
-                                              answer->mutable_pages()));
+    PREFIXD_RETURN_IF_ERROR(wire::ExpandTable(
+        answer->table(), {.block_tokens = plan.block_tokens, .tokens = answer->restorable_tokens()},
+        answer->mutable_pages()));
     answer->clear_table();
   }
   pages.Swap(answer->mutable_pages());
@@ -182,24 +151,22 @@ absl::Status TakeLease(Core& core, const std::shared_ptr<SpaceState>& space,
                                             " tokens, asked for at most ", most));
   }
   plan.lease = found->lease = read.lease;
-  return Loading(core, space, opened, plan).Start(continued, answer, found);
+  return StartLoading(core, space, opened, plan, answer, found);
 }
 
-// Gives back what an answer holds, which nobody is going to use: the reservation and, unless
-// keep_lease, the lease.
-void Refuse(Core& core, const Session& session, bool keep_lease, const v1::Answer& answer) {
+// Gives back what an answer holds, which nobody is going to use: the reservation and the lease.
+void Refuse(Core& core, const Session& session, const v1::Answer& answer) {
   const block::ReservationId reservation{answer.reserved().reservation()};
   if (reservation) core.release_sender().Abandon(session, reservation);
-  if (!keep_lease && answer.lease() != 0) GiveBack(core, session, {answer.lease()});
+  if (answer.lease() != 0) GiveBack(core, session, {answer.lease()});
 }
 
 // Translates an answer and starts the loading. `most`: tokens that may be restored at most.
 absl::StatusOr<LookUpAnswer> Take(Core& core, const std::shared_ptr<SpaceState>& space,
-                                  const OpenedUnder& opened,
-                                  const std::shared_ptr<LeasedPages>& continued, uint32_t most,
-                                  const LoadPlan& plan, v1::Answer* answer) {
+                                  const OpenedUnder& opened, uint32_t most, const LoadPlan& plan,
+                                  v1::Answer* answer) {
   LookUpAnswer found;
-  absl::Status status = TakeLease(core, space, opened, continued, most, plan, answer, &found);
+  absl::Status status = TakeLease(core, space, opened, most, plan, answer, &found);
   if (status.ok() && answer->reserved().reservation() != 0) {
     const auto groups = static_cast<uint32_t>(space->groups().size());
     absl::StatusOr<block::ReservePlan> announced = wire::FromProto(answer->reserved(), groups);
@@ -207,8 +174,7 @@ absl::StatusOr<LookUpAnswer> Take(Core& core, const std::shared_ptr<SpaceState>&
     if (status.ok()) found.announced = *std::move(announced);
   }
   if (status.ok()) return found;
-  // A lease that was to be extended stays: its pages are being read.
-  Refuse(core, opened.space.session, continued != nullptr, *answer);
+  Refuse(core, opened.space.session, *answer);
   return status;
 }
 
@@ -320,7 +286,7 @@ absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceStat
   PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply, Ask(core, session, std::move(request),
                                                        asked + question.options.deadline));
   PREFIXD_RETURN_IF_ERROR(CheckAnswers(reply, 1));
-  return Take(core, space, question.opened, question.continues, MostTokens(question),
+  return Take(core, space, question.opened, MostTokens(question),
               PlanOf(question.opened, asked, question.options), reply.mutable_answers(0));
 }
 
@@ -351,13 +317,13 @@ absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
                                                 answer->restorable_tokens(), " tokens"));
     }
     if (!status.ok()) {
-      Refuse(core, session, false, *answer);
+      Refuse(core, session, *answer);
       continue;
     }
     const SetQuestion& member = members[static_cast<size_t>(i)];
     const Question& question = member.question;
     absl::StatusOr<LookUpAnswer> one =
-        Take(core, member.space, question.opened, nullptr, MostTokens(question),
+        Take(core, member.space, question.opened, MostTokens(question),
              PlanOf(question.opened, asked, question.options), answer);
     status.Update(one.status());
     if (one.ok()) found.push_back(*std::move(one));
@@ -369,22 +335,6 @@ absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
     if (one.announced) core.release_sender().Abandon(session, one.announced->reservation);
   }
   return status;
-}
-
-absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>& space,
-                                  const JoinQuestion& question) {
-  const base::Deadline asked = steady_clock::now();
-  const Session& session = question.opened.space.session;
-  v1::JoinRequest request;
-  request.set_session(session.id);
-  request.set_lease(question.lease.value);
-  const LeaseEvents::Asking asking(&core.board());
-  PREFIXD_ASSIGN_OR_RETURN(v1::AcquireReply reply,
-                           core.connection()->Call(&Connection::Stub::Join, session, request,
-                                                   asked + question.options.deadline));
-  PREFIXD_RETURN_IF_ERROR(CheckAnswers(reply, 1));
-  return Take(core, space, question.opened, nullptr, question.options.max_cached_tokens,
-              PlanOf(question.opened, asked, question.options), reply.mutable_answers(0));
 }
 
 }  // namespace prefixd::client

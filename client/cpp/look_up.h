@@ -22,16 +22,13 @@ struct Question {
   OpenedUnder opened;
   block::SequenceView sequence;
   const BeginOptions& options;
-  // The session's lease that is to be extended; null to begin at the first token. Requires: every
-  // group of it was waited for, none fell short.
-  std::shared_ptr<LeasedPages> continues = nullptr;
 };
 
 struct LookUpAnswer {
   block::MatchAnswer match;
-  block::LeaseId lease;                 // none if nothing is restorable
-  std::shared_ptr<CachedPages> pages;   // null without a lease
-  std::shared_ptr<LeasedPages> leased;  // the same object if they are read in place
+  block::LeaseId lease;                // none if nothing is restorable
+  std::shared_ptr<CachedPages> pages;  // null without a lease
+  bool in_place = false;               // `pages` are read in the arena
   std::optional<block::ReservePlan> announced;
 };
 
@@ -47,8 +44,7 @@ absl::StatusOr<PinInfo> Pin(Core& core, const SpaceState& space, const Question&
                             std::chrono::milliseconds ttl);
 absl::StatusOr<uint64_t> Unpin(Core& core, const Session& session, uint64_t pin,
                                base::Deadline deadline);
-// Leases what is cached and starts the loading. NotFound if the space's handle or the continued
-// lease is void.
+// Leases what is cached and starts the loading. NotFound if the space's handle is void.
 absl::StatusOr<LookUpAnswer> Acquire(Core& core, const std::shared_ptr<SpaceState>& space,
                                      const Question& question);
 
@@ -57,18 +53,9 @@ struct SetQuestion {
   Question question;
 };
 // Looks several spaces up at once, with one length. Requires: at least one member, all under one
-// session, none continues a lease. An error leaves nothing held.
+// session. An error leaves nothing held.
 absl::StatusOr<std::vector<LookUpAnswer>> AcquireSet(Core& core,
                                                      std::span<const SetQuestion> members,
                                                      base::Deadline deadline);
-
-struct JoinQuestion {
-  OpenedUnder opened;
-  block::LeaseId lease;
-  const BeginOptions& options;
-};
-// Takes part in a lease of another session.
-absl::StatusOr<LookUpAnswer> Join(Core& core, const std::shared_ptr<SpaceState>& space,
-                                  const JoinQuestion& question);
 
 }  // namespace prefixd::client

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "attend_layer.h"
-#include "base/bytes.h"
 #include "convert.h"
 #include "prefixd/client.h"
 #include "sequence_impl.h"
@@ -62,24 +61,6 @@ uint32_t Sequence::WaitAll() {
 }
 
 uint32_t Sequence::Restart() { return impl_ ? impl_->Restart() : 0; }
-
-uint32_t Sequence::Extend(std::span<const uint32_t> tokens, const BeginOptions& options) {
-  return impl_ ? impl_->Extend(tokens, options) : 0;
-}
-
-void Sequence::Park() {
-  if (impl_) impl_->Park();
-}
-
-Result<std::string> Sequence::Share() const {
-  if (!impl_ || !impl_->held) {
-    return {.status = {StatusCode::kNotFound, "share: the sequence holds no lease"}, .held = {}};
-  }
-  base::ByteWriter ticket;
-  ticket.Fixed(impl_->held->attachment->session().epoch);
-  ticket.Fixed(impl_->held->lease.value);
-  return {.status = {}, .held = base::ToHex(base::AsBytes(ticket.bytes()))};
-}
 
 Status Sequence::Append(int layer, uint32_t begin, uint32_t count, const TensorView& key,
                         const TensorView& value) {

@@ -75,7 +75,7 @@ uint32_t Sequence::Impl::restorable_tokens() const {
 absl::Status Sequence::Impl::Ready(int layer, base::Deadline until) const {
   if (!load) return absl::OkStatus();
   const uint32_t group = space->layers()[static_cast<size_t>(layer)].group;
-  const uint32_t usable = load->Wait(group, pages.cached_tokens(), until);
+  const uint32_t usable = load->Wait(group, until);
   if (usable >= pages.cached_tokens()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("sequence: the cached tokens end at ", usable,
                                                     " instead of ", pages.cached_tokens(),
@@ -110,9 +110,7 @@ void Sequence::Impl::LookedUp(const absl::Status& status) {
   options.turn_ends = {};  // pointed into the caller's memory
   match.status = ToPublic(status);
   core->counts().LookedUp(status.ok(), tokens.size(), status.ok() ? match.restorable_tokens : 0);
-  const uint32_t block_tokens = pages.block_tokens();
-  committed_tokens =
-      std::max(committed_tokens, pages.cached_tokens() / block_tokens * block_tokens);
+  committed_tokens = pages.cached_tokens() / pages.block_tokens() * pages.block_tokens();
 }
 
 absl::StatusOr<client::OpenedUnder> Sequence::Impl::OpenForLookUp(base::Deadline deadline) {
@@ -124,126 +122,77 @@ absl::StatusOr<client::OpenedUnder> Sequence::Impl::OpenForLookUp(base::Deadline
   return opened;
 }
 
+client::Question Sequence::Impl::QuestionOf(client::OpenedUnder opened) const {
+  return {.opened = std::move(opened),
+          .sequence = {.tokens = tokens, .content = content},
+          .options = options};
+}
+
 absl::Status Sequence::Impl::TryLookUp() {
-  if (tokens.empty() || options.max_cached_tokens == 0) return absl::OkStatus();
+  if (AsksForNothing()) return absl::OkStatus();
   const base::Deadline deadline = steady_clock::now() + options.deadline;
-  PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, OpenForLookUp(deadline));
-  client::Question question{
-      .opened = opened, .sequence = {.tokens = tokens, .content = content}, .options = options};
-  // If the lease is this session's and whole, only tokens that it does not cover travel.
-  const bool goes_on =
-      leased && held && held->attachment == opened.attachment &&
-      leased->usable_tokens() == leased->plan().tokens &&
-      leased->plan().tokens < std::min<size_t>(tokens.size(), options.max_cached_tokens);
-  if (goes_on) question.continues = leased;
-  absl::StatusOr<client::LookUpAnswer> found = client::Acquire(*core, space, question);
-  if (goes_on && absl::IsNotFound(found.status())) {
-    question.continues = nullptr;
-    found = client::Acquire(*core, space, question);
-  }
+  PREFIXD_ASSIGN_OR_RETURN(const client::OpenedUnder opened, OpenForLookUp(deadline));
+  absl::StatusOr<client::LookUpAnswer> found = client::Acquire(*core, space, QuestionOf(opened));
   if (absl::IsNotFound(found.status())) space->Forget(opened.space.handle);
   PREFIXD_RETURN_IF_ERROR(found.status());
-  Take(opened, *std::move(found), question.continues != nullptr);
+  Take(opened, *std::move(found));
   return absl::OkStatus();
 }
 
-// `extends`: `found` extends the lease that is held.
-void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswer found,
-                          bool extends) {
-  DropReservation();
+absl::Status Sequence::Impl::TryLookUpSet(std::span<const std::unique_ptr<Impl>> set) {
+  if (set.empty() || std::ranges::any_of(set, &Impl::AsksForNothing)) return absl::OkStatus();
+  std::chrono::milliseconds longest{0};
+  for (const auto& sequence : set) longest = std::max(longest, sequence->options.deadline);
+  const base::Deadline deadline = steady_clock::now() + longest;
+  std::vector<client::SetQuestion> questions;
+  for (const auto& sequence : set) {
+    PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, sequence->OpenForLookUp(deadline));
+    questions.push_back({sequence->space, sequence->QuestionOf(std::move(opened))});
+    if (questions.front().question.opened.attachment == questions.back().question.opened.attachment)
+      continue;
+    return absl::UnavailableError("begin: the daemon came back while the spaces were opened");
+  }
+  absl::StatusOr<std::vector<client::LookUpAnswer>> found =
+      client::AcquireSet(*set.front()->core, questions, deadline);
+  for (size_t i = 0; i < set.size(); ++i) {
+    const client::OpenedUnder& opened = questions[i].question.opened;
+    if (absl::IsNotFound(found.status())) questions[i].space->Forget(opened.space.handle);
+    if (found.ok()) set[i]->Take(opened, std::move((*found)[i]));
+  }
+  return found.status();
+}
+
+void Sequence::Impl::LookUpSet(std::span<const std::unique_ptr<Impl>> set) {
+  const absl::Status status = TryLookUpSet(set);
+  for (const auto& sequence : set) sequence->LookedUp(status);
+}
+
+void Sequence::Impl::Take(const client::OpenedUnder& opened, client::LookUpAnswer found) {
   if (found.announced) {
     Follow(client::AdvisesCoarser(*found.announced, client::WritableRungs(*space, options)));
     announced = {opened.space.session, *std::move(found.announced)};
   }
   match = ToPublic(found.match);
-  match.in_place = found.leased != nullptr;
+  match.in_place = found.in_place;
   if (!found.pages) return;
-  const Held fresh{opened.attachment, found.lease};
-  if (found.match.restorable_tokens < pages.complete_tokens()) {
-    // The sequence has more tokens. An extended lease stays, although it covers more than is read
-    // of it.
-    if (!extends) GiveBackUnused(fresh);
-    return;
-  }
-  pages.Extend(found.pages, found.match.restorable_tokens);
-  for (const Held& old : std::exchange(published, {})) GiveBackUnused(old);
-  if (held && !extends) GiveBackUnused(*held);
-  held = fresh;
+  pages.Restart(found.pages, found.match.restorable_tokens);
+  held = {opened.attachment, found.lease};
   load = std::move(found.pages);
-  leased = std::move(found.leased);
 }
 
 void Sequence::Impl::Follow(std::optional<bool> coarser) {
   if (coarser) pages.Advise(*coarser);
 }
 
-void Sequence::Impl::JoinLease(uint64_t epoch, block::LeaseId lease) {
-  const auto join = [&]() -> absl::Status {
-    const base::Deadline deadline = steady_clock::now() + options.deadline;
-    PREFIXD_ASSIGN_OR_RETURN(client::OpenedUnder opened, core->Open(*space, deadline));
-    if (opened.space.session.epoch != epoch) {
-      return absl::NotFoundError("join: the ticket is of another life of the daemon");
-    }
-    PREFIXD_ASSIGN_OR_RETURN(
-        client::LookUpAnswer found,
-        client::Join(*core, space, {.opened = opened, .lease = lease, .options = options}));
-    tokens.assign(found.match.restorable_tokens, 0);
-    Take(opened, std::move(found), false);
-    return absl::OkStatus();
-  };
-  tokens_known = false;
-  match.status = ToPublic(join());
-}
-
-void Sequence::Impl::Append(std::span<const uint32_t> more) {
-  Settle();
-  // The tokens promised before must be here before the lease can go on.
-  bool short_of = false;
-  for (int layer = 0; HasLayer(layer); ++layer) short_of = !Ready(layer).ok() || short_of;
-  if (short_of) Restart();
-  tokens.insert(tokens.end(), more.begin(), more.end());
-}
-
-uint32_t Sequence::Impl::Extend(std::span<const uint32_t> more, const BeginOptions& with) {
-  Append(more);
-  const BeginOptions before = std::exchange(options, with);
-  options.content = {};
-  options.write_format = before.write_format;
-  options.head_tokens = before.head_tokens;
-  options.head_format = before.head_format;
-  options.coarser_formats = before.coarser_formats;
-  if (!with.content.empty()) content = client::FromPublic(with.content);
-  if (tokens_known) LookUp();
-  return std::max(restorable_tokens(), pages.complete_tokens());
-}
-
 uint32_t Sequence::Impl::Restart() {
   Settle();
-  if (std::exchange(parked, false)) {
-    LookUp();
-    return restorable_tokens();
-  }
   for (int layer = 0; HasLayer(layer); ++layer) Ready(layer).IgnoreError();
   const uint32_t usable = restorable_tokens();
-  CutTo(usable);
-  return usable;
-}
-
-void Sequence::Impl::CutTo(uint32_t usable) {
   if (usable < pages.cached_tokens() || usable < pages.complete_tokens()) DropReservation();
   pages.Restart(load, usable);
   for (const Held& old : std::exchange(published, {})) GiveBackUnused(old);
   committed_tokens = usable / pages.block_tokens() * pages.block_tokens();
-}
-
-void Sequence::Impl::Forget() {
-  Release({});
-  committed_tokens = end_tokens = 0;
-}
-
-void Sequence::Impl::Park() {
-  Forget();
-  parked = tokens_known;
+  return usable;
 }
 
 void Sequence::Impl::Release(const ReleaseInfo& info) {
@@ -258,7 +207,6 @@ void Sequence::Impl::Release(const ReleaseInfo& info) {
   for (const Held& old : std::exchange(published, {})) GiveBackUnused(old);
   if (held) GiveBack(*held, worth);
   held.reset();
-  leased = nullptr;
   load = nullptr;
 }
 
@@ -282,7 +230,6 @@ void Sequence::Impl::DropReservation() {
 
 absl::StatusOr<std::shared_ptr<client::StoreJob>> Sequence::Impl::PrepareStore(
     const CommitOptions& with, bool copy_tail) {
-  if (!tokens_known) return absl::FailedPreconditionError("commit: a joined sequence is read-only");
   const uint32_t block_tokens = pages.block_tokens();
   const uint32_t complete = pages.complete_tokens();
   const uint32_t whole = complete / block_tokens * block_tokens;

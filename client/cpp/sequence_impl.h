@@ -29,16 +29,14 @@ struct Sequence::Impl {
 
   const std::shared_ptr<client::Core> core;
   const std::shared_ptr<client::SpaceState> space;
-  BeginOptions options;  // of the last lookup, without content
+  BeginOptions options;  // of the lookup, without content
   std::vector<uint32_t> tokens;
   std::vector<block::ContentKey> content;
   MatchInfo match;
-  bool tokens_known = true;  // false if joined: the lease is another process's
 
-  std::optional<Held> held;                     // the lease that `load` reads
-  std::shared_ptr<client::CachedPages> load;    // null without a lease
-  std::shared_ptr<client::LeasedPages> leased;  // the same object if it is read in place
-  std::vector<Held> published;  // leases on own pages that were swapped for the arena's
+  std::optional<Held> held;                   // the lease that `load` reads
+  std::shared_ptr<client::CachedPages> load;  // null without a lease
+  std::vector<Held> published;                // leases on own pages swapped for the arena's
   client::SequencePages pages;
 
   std::optional<client::Announced> announced;
@@ -46,10 +44,9 @@ struct Sequence::Impl {
   CommitInfo stored;                // by background commits since the last FinishCommit()
   absl::Status store_status;        // the first error among them
   std::vector<uint32_t> turn_ends;  // those that no Commit() has declared yet, ascending
-  bool parked = false;
-  uint32_t committed_tokens = 0;  // whole blocks up to here are cached, stored or refused
-  uint32_t end_tokens = 0;        // the last sequence end that was declared
-  uint32_t read_tokens = 0;       // for a Lease: the end of the tokens that its engine took
+  uint32_t committed_tokens = 0;    // whole blocks up to here are cached, stored or refused
+  uint32_t end_tokens = 0;          // the last sequence end that was declared
+  uint32_t read_tokens = 0;         // for a Lease: the end of the tokens that its engine took
 
   bool HasLayer(int layer) const {
     return layer >= 0 && static_cast<size_t>(layer) < space->layers().size();
@@ -65,23 +62,11 @@ struct Sequence::Impl {
   absl::Status GetState(int layer, std::span<std::byte> state) const;
   absl::Status CheckTokens(int layer, uint32_t begin, uint32_t count) const;
 
-  // Fills match, held, load and pages. An error leaves the sequence with what it had.
+  // Looks the tokens up, once: fills match, held, load and pages. After an error there is no lease.
   void LookUp();
-  absl::Status TryLookUp();
-  // The parts of a lookup, for a SequenceSet, which looks several sequences up at once.
-  absl::StatusOr<client::OpenedUnder> OpenForLookUp(base::Deadline deadline);
-  void Take(const client::OpenedUnder& opened, client::LookUpAnswer found, bool extends);
-  void LookedUp(const absl::Status& status);
-  // Appends `more` tokens; Extend() then looks them up.
-  void Append(std::span<const uint32_t> more);
-  // Drops everything beyond `usable` tokens. Requires: space->regular(), unless `usable` is 0 or
-  // covers all cached tokens.
-  void CutTo(uint32_t usable);
-  void JoinLease(uint64_t epoch, block::LeaseId lease);
-  uint32_t Extend(std::span<const uint32_t> more, const BeginOptions& with);
+  // The same for several sequences at once, with one length. Requires: all are of one core.
+  static void LookUpSet(std::span<const std::unique_ptr<Impl>> set);
   uint32_t Restart();
-  void Park();
-  void Forget();  // drops all but the tokens, as before the first lookup
   void Release(const ReleaseInfo& info);
 
   absl::StatusOr<CommitInfo> Commit(const CommitOptions& with);
@@ -95,6 +80,13 @@ struct Sequence::Impl {
   void SettleBefore(uint32_t begin);
 
  private:
+  absl::Status TryLookUp();
+  static absl::Status TryLookUpSet(std::span<const std::unique_ptr<Impl>> set);
+  bool AsksForNothing() const { return tokens.empty() || options.max_cached_tokens == 0; }
+  absl::StatusOr<client::OpenedUnder> OpenForLookUp(base::Deadline deadline);
+  client::Question QuestionOf(client::OpenedUnder opened) const;
+  void Take(const client::OpenedUnder& opened, client::LookUpAnswer found);
+  void LookedUp(const absl::Status& status);
   // Returns what Commit() would store; null if that is nothing.
   absl::StatusOr<std::shared_ptr<client::StoreJob>> PrepareStore(const CommitOptions& with,
                                                                  bool copy_tail);

@@ -74,19 +74,6 @@ void SequencePages::Restart(std::shared_ptr<CachedPages> load, uint32_t cached_t
   states_.Clear();
 }
 
-void SequencePages::Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens) {
-  const uint32_t same = load == load_ ? first_own_block() : 0;  // blocks that stay where they are
-  load_ = std::move(load);
-  cached_tokens_ = cached_tokens;
-  for (LayerState& layer : layers_) {
-    layer.end = cached_tokens;
-    layer.settled = std::min(layer.settled, same);
-  }
-  for (std::vector<Own>& own : own_) own.clear();
-  coarser_.clear();
-  states_.Clear();
-}
-
 uint32_t SequencePages::complete_tokens() const {
   uint32_t tokens = ~uint32_t{0};
   for (uint32_t layer = 0; layer < layers_.size(); ++layer) {

@@ -63,9 +63,6 @@ class SequencePages final : public OwnPages {
   // Starts over: `load` has tokens [0, cached_tokens) and is null if there are none. Drops own
   // pages.
   void Restart(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
-  // Goes on: `load`, the same as before or a new lease, has tokens [0, cached_tokens). Drops own
-  // pages. Requires: cached_tokens >= complete_tokens().
-  void Extend(std::shared_ptr<CachedPages> load, uint32_t cached_tokens);
   // Sets whether whole blocks begun from now on are written in a coarser format.
   void Advise(bool coarser) { advised_ = coarser; }
   // Returns the blocks begun in a coarser format since the last call.

@@ -88,7 +88,6 @@ struct LeasedPage {
 struct PageTable {
   std::vector<uint32_t> groups;   // ascending; empty if the table is not used
   std::vector<uint32_t> rungs;    // the rung of each group
-  uint32_t first_token = 0;       // first token of the first block
   uint32_t last_page_tokens = 0;  // slots of the last block's pages; earlier ones have block_tokens
   std::vector<uint64_t> offsets;  // in the arena's data, ordered by group, then by block
 };

@@ -121,14 +121,9 @@ absl::Status Cache::Release(block::SessionId session, const Released& released) 
   return verbs::Release(parts_->context, parts_->tables, parts_->loader.model, session, released);
 }
 
-absl::StatusOr<Acquired> Cache::Join(block::SessionId session, block::LeaseId lease,
-                                     const std::vector<uint32_t>& groups) {
-  return verbs::Join(parts_->context, parts_->tables, parts_->loader, parts_->watcher, session,
-                     lease, groups);
-}
-
 std::shared_ptr<const void> Cache::Hold(block::SessionId session, block::LeaseId lease) const {
-  return verbs::Hold(parts_->context, parts_->tables.sessions, session, lease);
+  const absl::StatusOr<LeasePtr> held = parts_->tables.sessions.FindLease(session, lease);
+  return held.ok() ? *held : nullptr;
 }
 
 absl::Status Cache::Fetch(block::SessionId session, const FetchRequest& request,

@@ -176,15 +176,10 @@ struct Request {
   bool causal_content = false;
   std::string request_id = {};  // for the log
   bool table = false;           // Acquire: an answer in Acquired.table is understood
-  // Acquire only. The tokens that this lease of the session covers, as acquired, go before
-  // `tokens`; NotFound when the lease cannot be continued, the caller then sends everything.
-  block::LeaseId continues;
-  uint32_t continues_tokens = 0;
   // What the worker computes by itself: a hit that takes longer to load is shortened to where it
   // pays. 0 = unknown.
   double prefill_tokens_per_s = 0;
-  // How long to wait while somebody else has announced tokens of this request. 0 = not at all; a
-  // continued lease does not wait.
+  // How long to wait while somebody else has announced tokens of this request. 0 = not at all.
   std::chrono::milliseconds wait_pending{0};
 };
 
@@ -194,7 +189,7 @@ struct Acquired {
   std::vector<block::LeasedPage> pages;  // group by group in position order
   // In their place for a session that maps the arena and asked for it, where it can say all.
   block::PageTable table{};
-  uint32_t first_block = 0;     // that they begin with: of a continued lease, the new ones
+  uint32_t first_block = 0;     // that they begin with; not 0 in a writer's lease
   std::string request_id = {};  // the request's, or one made up: what Why knows it by
 };
 
@@ -365,17 +360,13 @@ class Cache {
                                    const Patience& patience);
   // The same for several, with one length: the longest that is right for all of them. What the
   // others cost an answer it says last, as kCommonLength. An error, and nothing is held, where one
-  // request alone would be one, or continues a lease.
+  // request alone would be one.
   absl::StatusOr<std::vector<block::MatchAnswer>> MatchSet(block::SessionId session,
                                                            std::span<const Request> requests);
   absl::StatusOr<std::vector<Acquired>> AcquireSet(block::SessionId session,
                                                    std::span<const Request> requests,
                                                    const Patience& patience);
   absl::Status Release(block::SessionId session, const Released& released);
-  // A lease of its own on the pages of another session's lease, in the same space. Until both
-  // end, nothing of it moves. NotFound for an unknown lease.
-  absl::StatusOr<Acquired> Join(block::SessionId session, block::LeaseId lease,
-                                const std::vector<uint32_t>& groups);
   // Holds the pages of a lease although it was released, until it is let go: for bytes that are
   // still on their way out. nullptr for an unknown lease.
   std::shared_ptr<const void> Hold(block::SessionId session, block::LeaseId lease) const;

@@ -213,7 +213,7 @@ void PrefixIndex::Impl::EndAdoption() {
     Reorder(node);
   });
   InSteps(std::span<const HeldPage>(held), [&](const HeldPage& page) PREFIXD_REQUIRES(mutex) {
-    DropPages({&page, 1}, false);
+    DropPages({&page, 1});
   });
 }
 

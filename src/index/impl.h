@@ -78,8 +78,7 @@ struct PrefixIndex::Impl {
   void FreePage(Page& page) PREFIXD_REQUIRES(mutex);    // frees the extent too; the page is kGone
   // Returns nullptr when the block or the page is gone for good.
   Page* Resolve(const PageRef& ref) PREFIXD_REQUIRES(mutex);
-  // Stamps `leaf` and its ancestors up to the root, or up to but not including `below`.
-  void StampPath(Node* leaf, const Node* below = nullptr) PREFIXD_REQUIRES(mutex);
+  void StampPath(Node* leaf) PREFIXD_REQUIRES(mutex);  // stamps `leaf` and its ancestors
 
   // Calls `look(Node&)` under the mutex for every block, in or out of the tree, and releases the
   // mutex after every kStepBlocks. May miss blocks that come meanwhile.
@@ -202,15 +201,9 @@ struct PrefixIndex::Impl {
   // empty or has no page.
   void Grant(Lease lease, const RestorablePath& path, const MatchOptions& options,
              Acquired& acquired) PREFIXD_REQUIRES(mutex);
-  absl::StatusOr<Lease*> FindExtensible(block::LeaseId id, uint32_t tokens,
-                                        const MatchOptions& options, block::SessionId session)
-      PREFIXD_REQUIRES(mutex);
-
-  // Makes the lease cover `tokens`: gives up what lies beyond, takes what the path adds.
-  void ExtendTo(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
 
   // --- lease.cc ---
-  // Makes the lease hold the pages of [0, tokens) of the path that it does not hold yet.
+  // Makes the lease hold the pages of [0, tokens) of the path.
   void Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
   // The caller of TakePage or DropPage updates totals and orders (AddSums, Reorder). DropPage
   // returns false if this was the last holder and the page is gone, so that its slot may go too.
@@ -222,7 +215,7 @@ struct PrefixIndex::Impl {
   block::LeaseId AddLease(Lease lease) PREFIXD_REQUIRES(mutex);
   // Drops the pages of `lease` in blocks that begin at `tokens` or later.
   void GiveUp(Lease& lease, uint32_t tokens) PREFIXD_REQUIRES(mutex);
-  void DropPages(std::span<const HeldPage> pages, bool stamp) PREFIXD_REQUIRES(mutex);
+  void DropPages(std::span<const HeldPage> pages) PREFIXD_REQUIRES(mutex);
   absl::Status EndLease(block::LeaseId id) PREFIXD_REQUIRES(mutex);
 
   // --- pin.cc ---
@@ -364,7 +357,6 @@ struct PrefixIndex::Impl {
   bool any_refused PREFIXD_GUARDED_BY(mutex) = false;  // since the last AdmitAll
   uint64_t evicted_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
   uint64_t refused_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
-  uint64_t losses PREFIXD_GUARDED_BY(mutex) = 0;  // pages that became kGone while they were held
   // Until EndAdoption: holds of pages whose marks name readers, and last uses of adopted pages.
   Lease adoption PREFIXD_GUARDED_BY(mutex);
   std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);

@@ -10,20 +10,6 @@
 namespace prefixd::index {
 namespace {
 
-// If the lease holds this page of its last block, moves it to the end of the lease's pages, because
-// it is the one in use. Returns false if the lease does not hold it.
-bool MakeLast(Lease& lease, const Node* node, const Page& page) {
-  for (size_t i = lease.pages.size(); i > 0; --i) {
-    const HeldPage& held = lease.pages[i - 1];
-    if (held.first_token != node->first_token()) return false;
-    if (held.node != node || held.group != page.group() || held.rung != page.rung()) continue;
-    const auto at = lease.pages.begin() + static_cast<std::ptrdiff_t>(i - 1);
-    std::rotate(at, at + 1, lease.pages.end());
-    return true;
-  }
-  return false;
-}
-
 // How many pages ahead Hold prefetches the marks that it is going to write.
 constexpr size_t kMarksAhead = 32;
 
@@ -109,7 +95,6 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
       if (later != nullptr) later->AskForMarks();
       if (path.pages[at] == nullptr) continue;
       Page& page = *path.pages[at];
-      if (i == 0 && MakeLast(lease, path.blocks[i], page)) continue;
       TakePage(lease, *path.blocks[i], page, now, sums);
       taken = true;
     }
@@ -125,14 +110,13 @@ block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
   Session& session = sessions[lease.session];
   for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
   ++session.leases;
-  lease.losses = losses;
   if (lease.space != nullptr) ++lease.space->leases;
   table_bytes += MemoryOf(lease);
   leases.emplace(id, std::move(lease));
   return id;
 }
 
-void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
+void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages) {
   // Leaf first, as in StampPath, so that what comes last in a sequence is evicted first.
   LeasedSums sums;
   for (size_t end = pages.size(); end > 0;) {
@@ -145,7 +129,6 @@ void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages, bool stamp) {
     for (; end > 0 && pages[end - 1].node == node; --end) {
       there &= DropPage(pages[end - 1], sums);
     }
-    if (stamp) SetStamp(*node, next_stamp++);
     if (!there || !node->in_tree) {
       Settle(node);
     } else {
@@ -163,7 +146,7 @@ void PrefixIndex::Impl::GiveUp(Lease& lease, uint32_t tokens) {
                            [&](const HeldPage& held) { return held.first_token < tokens; });
   Session& session = sessions[lease.session];
   for (auto it = first; it != lease.pages.end(); ++it) session.leased_bytes -= it->charge;
-  DropPages({first, lease.pages.end()}, lease.extended);
+  DropPages({first, lease.pages.end()});
   lease.pages.erase(first, lease.pages.end());
   lease.tokens = std::min(lease.tokens, tokens);
   table_bytes += MemoryOf(lease);

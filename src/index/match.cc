@@ -8,7 +8,7 @@ namespace {
 
 void Label(const Asked& asked, const Walk& walk, const WalkEnd& end, bool next_is_ghost,
            block::MatchAnswer& answer) {
-  answer.matched_tokens = asked.offset() + walk.matched();
+  answer.matched_tokens = walk.matched();
   const bool whole = answer.matched_tokens == asked.size();
   const bool stored_end = end.declared || !end.goes_on;
   if (answer.matched_tokens == 0) {
@@ -20,7 +20,7 @@ void Label(const Asked& asked, const Walk& walk, const WalkEnd& end, bool next_i
   }
   if (whole) {
     answer.ended_by = block::EndReason::kRequestEnded;
-  } else if ((end.hole && asked.from->space()->shape.AnyFull()) || next_is_ghost) {
+  } else if ((end.hole && asked.space->shape.AnyFull()) || next_is_ghost) {
     answer.ended_by = block::EndReason::kEvicted;
   } else if (end.goes_on && answer.matched_tokens > 0) {
     answer.ended_by = block::EndReason::kDiverged;
@@ -44,14 +44,12 @@ void SayLoading(block::MatchAnswer& answer) {
   }
 }
 
-// Returns how many positions `tail` shares with `other` from `offset` on. Looks at the content of
-// `other` only as far as the tokens agree.
-uint32_t SharedFrom(const block::SequenceView& tail, const block::SequenceView& other,
-                    uint32_t offset) {
-  const uint32_t tokens =
-      block::CommonPrefix({tail.tokens, {}}, {other.tokens.subspan(offset), {}});
-  if (tokens == 0 || (tail.content.empty() && other.content.empty())) return tokens;
-  return block::CommonPrefix(tail, Slice(other, offset, offset + tokens).view());
+// Returns how many leading positions the two share. Looks at the content of `other` only as far as
+// the tokens agree.
+uint32_t Shared(const block::SequenceView& request, const block::SequenceView& other) {
+  const uint32_t tokens = block::CommonPrefix({request.tokens, {}}, {other.tokens, {}});
+  if (tokens == 0 || (request.content.empty() && other.content.empty())) return tokens;
+  return block::CommonPrefix(request, Slice(other, 0, tokens).view());
 }
 
 // Returns how far from `from` on `other` has announced blocks in a form that the caller can use, at
@@ -76,9 +74,9 @@ uint32_t AnnouncedBy(const Reservation& other, const Usable& usable, uint32_t bl
 }  // namespace
 
 bool PrefixIndex::Impl::NextBlockIsGhost(const Asked& asked, const Walk& walk) const {
-  const auto size = static_cast<uint32_t>(asked.tail.tokens.size());
+  const auto size = static_cast<uint32_t>(asked.request.tokens.size());
   if (walk.base == size || ghosts.size() == 0) return false;
-  const Slice next(asked.tail, walk.base,
+  const Slice next(asked.request, walk.base,
                    std::min(size, walk.base + walk.last->space()->shape.block_tokens));
   return ghosts.Contains(Hash(walk.last->hash, next.view()));
 }
@@ -89,14 +87,11 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
     const Reservation* reservation;
     uint32_t shared;
   };
-  const Space& space = *asked.from->space();
-  const uint32_t offset = asked.offset();
+  const Space& space = *asked.space;
   std::vector<Announcement> announcements;
   for (const auto& [id, other] : reservations) {
     if (other->space != &space || other->session == session) continue;
-    if (other->tokens.size() <= offset) continue;
-    if (offset > 0 && !other->PassesThrough(*asked.from)) continue;
-    const uint32_t shared = offset + SharedFrom(asked.tail, other->view(), offset);
+    const uint32_t shared = Shared(asked.request, other->view());
     if (shared > from) announcements.push_back({other.get(), shared});
   }
   uint32_t up_to = from;
@@ -116,10 +111,10 @@ uint32_t PrefixIndex::Impl::AnnouncedUpTo(const Asked& asked, const Usable& usab
 block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& walk,
                                              const Usable& usable, const MatchOptions& options,
                                              block::SessionId session, RestorablePath& path) const {
-  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
-  uint32_t restorable = asked.offset() + path.tokens;
+  const uint32_t block_tokens = asked.space->shape.block_tokens;
+  uint32_t restorable = path.tokens;
   block::MatchAnswer answer;
-  Label(asked, walk, LookAtEnd(walk, block_tokens, asked.tail), NextBlockIsGhost(asked, walk),
+  Label(asked, walk, LookAtEnd(walk, block_tokens, asked.request), NextBlockIsGhost(asked, walk),
         answer);
   answer.restorable_tokens = answer.matched_tokens;
   if (!usable.regular) {
@@ -127,9 +122,8 @@ block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& wal
     restorable = answer.restorable_tokens;
   } else if (path.tokens < walk.matched()) {
     if (usable.has_mask) {
-      const RestorablePath any = FindRestorable(walk, block_tokens, asked.tail, AnyRung(usable));
-      Shorten(asked.offset() + any.tokens, block::ShortenReason::kEvicted, any.missing_group,
-              answer);
+      const RestorablePath any = FindRestorable(walk, block_tokens, asked.request, AnyRung(usable));
+      Shorten(any.tokens, block::ShortenReason::kEvicted, any.missing_group, answer);
     }
     Shorten(restorable,
             usable.has_mask ? block::ShortenReason::kFormat : block::ShortenReason::kEvicted,
@@ -137,7 +131,7 @@ block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& wal
   }
   Shorten(options.max_tokens, block::ShortenReason::kMaxTokens, block::kAllGroups, answer);
   if (!options.causal_content) {
-    Shorten(CutOutsideContent(asked, answer.restorable_tokens),
+    Shorten(CutOutsideContent(asked.request.content, answer.restorable_tokens),
             block::ShortenReason::kAtomicContent, block::kAllGroups, answer);
   }
   if (!reservations.empty()) {
@@ -163,7 +157,7 @@ block::MatchAnswer PrefixIndex::Impl::Match(block::SpaceHandle handle,
                                             block::SessionId session) const {
   Space* const space = FindSpace(handle);
   if (space == nullptr) return {};
-  const Asked asked{&space->root, request};
+  const Asked asked{space, request};
   const uint32_t block_tokens = space->shape.block_tokens;
   const Walk walk = WalkDown(space->root, block_tokens, request);
   const Usable usable = UsableOf(space->shape, options.selection);

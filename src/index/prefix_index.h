@@ -94,7 +94,6 @@ struct BlockRef {
 struct GroupRule {
   block::LayerKind kind = block::LayerKind::kFull;
   uint32_t window = 0, sink_tokens = 0;  // kSliding
-  bool operator==(const GroupRule&) const = default;
 };
 
 // A page of a kState group is a snapshot. Its `rung` is its offset in the block, 1 to the block's
@@ -155,7 +154,7 @@ struct MatchOptions {
   bool causal_content = false;  // a cut inside a content range is allowed
   // For Acquire: a request reads the pages, so the blocks count as read again.
   bool reads = true;
-  // For Acquire and Extend: if every page is in RAM and each group has one rung, the answer fills
+  // For Acquire: if every page is in RAM and each group has one rung, the answer fills
   // Acquired.table and leaves `pages` empty.
   bool table = false;
 };
@@ -383,25 +382,13 @@ class PrefixIndex {
   // If the quotas do not allow that length for all items, it is the longest that they allow
   // (kLeaseQuota).
   std::vector<Acquired> AcquireSet(std::span<const SetItem> items, block::SessionId session);
-  // Extends a lease of `session` that covers `tokens` tokens; `more` follows them. The answer
-  // counts whole sequences; `pages` and the bytes per tier are those of blocks that the lease did
-  // not hold whole before. The lease keeps its id and covers restorable_tokens from then on. That
-  // may be less than before because of max_tokens or a content range; the lease gives up what lies
-  // beyond. If another block replaces the lease's partial last one, the lease holds the pages of
-  // both until it ends or shrinks, because its reader may not have switched. Costs what `more`
-  // costs, not what the lease holds. NotFound if the lease is unknown or another session's,
-  // does not cover exactly [0, tokens), has another selection than `options`, lost a page, has
-  // sliding or state groups (it does not hold the other pages that those need), or its blocks left
-  // the tree; the caller then acquires the whole sequence.
-  absl::StatusOr<Acquired> Extend(block::LeaseId lease, uint32_t tokens,
-                                  const block::SequenceView& more, const MatchOptions& options,
-                                  block::SessionId session);
-  // Gives `session` a lease of its own on the pages of another lease, of the selected groups (none
-  // named: all that the lease has). The new lease ends before the first page that is lost or in a
-  // rung that is not usable; with sliding or state groups it is all or nothing. NotFound for an
-  // unknown lease, InvalidArgument for a group that the lease does not have.
-  absl::StatusOr<Acquired> Join(block::LeaseId lease, const MatchOptions& options,
-                                block::SessionId session);
+  // Returns the pages that the lease holds before `tokens`, of these groups (ascending; none named:
+  // all that the lease has), as they are now: group by group, each in position order, cut to
+  // `tokens`. A page that was lost is kGone. NotFound for an unknown lease, InvalidArgument for a
+  // group that the lease does not have.
+  absl::StatusOr<std::vector<PageInfo>> LeasedPages(block::LeaseId lease,
+                                                    const std::vector<uint32_t>& groups,
+                                                    uint32_t tokens) const;
   // Gives a reservation's writer a lease on the pages of its first `tokens` tokens, only in blocks
   // that begin at `from_token` or later. The lease ends before the first block that is not stored
   // or lacks a full group's page in RAM; restorable_tokens says where, 0 if nothing is left (then

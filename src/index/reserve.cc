@@ -282,13 +282,6 @@ void PrefixIndex::Impl::MoveHold(Reservation& reservation, Node* to, uint32_t bl
   }
   reservation.hold = to;
   reservation.hold_blocks = blocks;
-  // The deepest block's serial is the last; the serials known before stay as they were.
-  const size_t known = std::min<size_t>(reservation.serials.size(), blocks);
-  reservation.serials.resize(blocks);
-  const Node* node = to;
-  for (size_t i = blocks; i > known; --i, node = node->parent()) {
-    reservation.serials[i - 1] = node->serial();
-  }
   if (from == nullptr) return;
   DropHold(*from);
 }
@@ -330,19 +323,6 @@ absl::Status PrefixIndex::Impl::EndReservation(block::ReservationId id) {
 absl::Status PrefixIndex::CloseReservation(block::ReservationId reservation) {
   const base::MutexLock lock(impl_->mutex);
   return impl_->EndReservation(reservation);
-}
-
-bool Reservation::PassesThrough(const Node& block) const {
-  const uint32_t block_tokens = block.space()->shape.block_tokens;
-  const Node* node = &block;
-  size_t at = (block.first_token() + block.size()) / block_tokens;
-  // For blocks that others stored meanwhile the reservation has no serials: compare the tokens.
-  for (; at > serials.size(); --at, node = node->parent()) {
-    base::CountSteps();
-    const Slice own(view(), node->first_token(), node->first_token() + block_tokens);
-    if (block::CommonPrefix(own.view(), node->view()) < block_tokens) return false;
-  }
-  return at == 0 || serials[at - 1] == node->serial();
 }
 
 Node* PrefixIndex::Impl::ParentOf(Reservation& reservation, uint32_t block_index) {

@@ -42,25 +42,6 @@ bool Take(Node& node, const Usable& usable, RestorablePath& found) {
   return true;
 }
 
-uint32_t CutOutside(std::span<const block::ContentKey> content, uint32_t tokens) {
-  const auto after = std::upper_bound(
-      content.begin(), content.end(), tokens,
-      [](uint32_t position, const block::ContentKey& key) { return position <= key.start; });
-  if (after == content.begin()) return tokens;
-  const block::ContentKey& key = *std::prev(after);
-  return tokens < uint64_t{key.start} + key.length ? key.start : tokens;
-}
-
-// Returns whether the item under the last token of `node` goes on under the first token of what
-// follows.
-bool GoesOn(const Node& node, std::span<const block::ContentKey> next) {
-  if (node.content().empty() || next.empty()) return false;
-  const block::ContentKey& last = node.content().back();
-  const block::ContentKey& first = next.front();
-  return first.start == 0 && last.start + last.length == node.size() &&
-         last.digest == first.digest && last.item_offset + last.length == first.item_offset;
-}
-
 }  // namespace
 
 RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
@@ -95,6 +76,15 @@ RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
   return found;
 }
 
+uint32_t CutOutsideContent(std::span<const block::ContentKey> content, uint32_t tokens) {
+  const auto after = std::upper_bound(
+      content.begin(), content.end(), tokens,
+      [](uint32_t position, const block::ContentKey& key) { return position <= key.start; });
+  if (after == content.begin()) return tokens;
+  const block::ContentKey& key = *std::prev(after);
+  return tokens < uint64_t{key.start} + key.length ? key.start : tokens;
+}
+
 void Shorten(uint32_t to, block::ShortenReason reason, uint32_t group, block::MatchAnswer& answer) {
   if (to >= answer.restorable_tokens) return;
   answer.shortened_by.push_back(
@@ -107,8 +97,8 @@ void ShortenToQuota(uint32_t to, const Asked& asked, const RestorablePath& path,
   if (to >= answer.restorable_tokens) return;
   Shorten(to, block::ShortenReason::kLeaseQuota, block::kAllGroups, answer);
   if (!options.causal_content) {
-    Shorten(CutOutsideContent(asked, to), block::ShortenReason::kAtomicContent, block::kAllGroups,
-            answer);
+    Shorten(CutOutsideContent(asked.request.content, to), block::ShortenReason::kAtomicContent,
+            block::kAllGroups, answer);
   }
   answer.pending_tokens = 0;
   CountTiers(path, answer);
@@ -128,28 +118,6 @@ void CountTiers(const RestorablePath& path, block::MatchAnswer& answer) {
       (page.has_extent() ? answer.ram_bytes : answer.ssd_bytes) +=
           sizes.At(page.sizes()).page_bytes;
     }
-  }
-}
-
-uint32_t CutOutsideContent(const Asked& asked, uint32_t tokens) {
-  // Goes from the sequence's last piece towards the first, as far as the range reaches back.
-  std::span<const block::ContentKey> content = asked.tail.content;
-  uint32_t start = asked.offset();
-  const Node* before = asked.from;
-  while (true) {
-    if (tokens > start) {
-      const uint32_t cut = start + CutOutside(content, tokens - start);
-      if (cut == tokens || cut > start) return cut;
-      tokens = start;
-    }
-    if (before->is_root()) return tokens;
-    if (tokens == start) {
-      if (!GoesOn(*before, content)) return tokens;
-      tokens = before->first_token() + before->content().back().start;
-    }
-    content = before->content();
-    start = before->first_token();
-    before = before->parent();
   }
 }
 

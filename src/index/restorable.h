@@ -19,7 +19,7 @@ struct RestorablePath {
   // Block by block, one page for each selected group; nullptr if it is a sliding or state group's
   // and not needed there.
   std::vector<Page*> pages;
-  uint32_t tokens = 0;  // counted from where the walk began
+  uint32_t tokens = 0;
   // If the path stops before the end of the walk: the group whose page is missing, or kAllGroups if
   // no selected group has a page.
   uint32_t missing_group = block::kAllGroups;
@@ -33,7 +33,7 @@ struct RestorablePath {
 RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
                               const block::SequenceView& request, const Usable& usable);
 
-// Finds the path for any groups, of a walk from the root: the largest r <= `tokens` for which
+// Finds the path for any groups: the largest r <= `tokens` for which
 //   every FULL group has all of [0, r),
 //   every SLIDING group has each block of [r - window, r) and of its sinks before r,
 //   every STATE group has a snapshot at exactly r,
@@ -76,8 +76,7 @@ void ShortenToQuota(uint32_t to, const Asked& asked, const RestorablePath& path,
 // Sets ram_bytes and ssd_bytes: the path's pages of [0, restorable_tokens).
 void CountTiers(const RestorablePath& path, block::MatchAnswer& answer);
 
-// Returns `tokens`, or the start of the request's content range that a cut there would cut. Both
-// count from the start of the sequence; ranges may begin before the tail.
-uint32_t CutOutsideContent(const Asked& asked, uint32_t tokens);
+// Returns `tokens`, or the start of the content range that a cut there would cut.
+uint32_t CutOutsideContent(std::span<const block::ContentKey> content, uint32_t tokens);
 
 }  // namespace prefixd::index

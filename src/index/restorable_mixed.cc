@@ -12,8 +12,7 @@ constexpr uint32_t kNoGap = ~uint32_t{0};
 
 }  // namespace
 
-// One search along one walk, from the longest length down. Blocks count from the root, where the
-// walk began.
+// One search along one walk, from the longest length down. Blocks count from the root.
 class MixedSearch {
  public:
   MixedSearch(const Walk& walk, uint32_t block_tokens, const block::SequenceView& request,
@@ -188,14 +187,14 @@ namespace {
 // (a state group: with all groups that are not states); kAllGroups if there is none.
 uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, block::LayerKind kind,
                   uint32_t tokens) {
-  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
+  const uint32_t block_tokens = asked.space->shape.block_tokens;
   for (const Usable::Group& group : usable.groups) {
     if (group.rule.kind != kind) continue;
     Usable one = kind == block::LayerKind::kState ? WithoutStates(usable) : OnlyFull(usable);
     const auto at = std::ranges::find_if(
         one.groups, [&](const auto& other) { return other.group > group.group; });
     one.groups.insert(at, group);
-    if (MixedSearch(walk, block_tokens, asked.tail, one).Find(tokens) < tokens) {
+    if (MixedSearch(walk, block_tokens, asked.request, one).Find(tokens) < tokens) {
       return group.group;
     }
   }
@@ -206,12 +205,12 @@ uint32_t Deciding(const Asked& asked, const Walk& walk, const Usable& usable, bl
 void ShortenToFull(const Asked& asked, const Walk& walk, const Usable& full,
                    block::MatchAnswer& answer) {
   if (full.groups.empty()) return;
-  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
+  const uint32_t block_tokens = asked.space->shape.block_tokens;
   if (full.has_mask) {
-    const RestorablePath any = FindRestorable(walk, block_tokens, asked.tail, AnyRung(full));
+    const RestorablePath any = FindRestorable(walk, block_tokens, asked.request, AnyRung(full));
     Shorten(any.tokens, block::ShortenReason::kEvicted, any.missing_group, answer);
   }
-  const RestorablePath path = FindRestorable(walk, block_tokens, asked.tail, full);
+  const RestorablePath path = FindRestorable(walk, block_tokens, asked.request, full);
   Shorten(path.tokens,
           full.has_mask ? block::ShortenReason::kFormat : block::ShortenReason::kEvicted,
           path.missing_group, answer);
@@ -224,7 +223,7 @@ namespace {
 uint32_t FindRight(MixedSearch& search, const Asked& asked, uint32_t tokens, bool causal_content) {
   while (true) {
     const uint32_t found = search.Find(tokens);
-    const uint32_t cut = causal_content ? found : CutOutsideContent(asked, found);
+    const uint32_t cut = causal_content ? found : CutOutsideContent(asked.request.content, found);
     if (cut >= found) return found;
     tokens = cut;
   }
@@ -234,7 +233,7 @@ uint32_t FindRight(MixedSearch& search, const Asked& asked, uint32_t tokens, boo
 
 RestorablePath FindAtMost(const Asked& asked, const Walk& walk, const Usable& usable,
                           uint32_t tokens, bool causal_content) {
-  MixedSearch search(walk, asked.from->space()->shape.block_tokens, asked.tail, usable);
+  MixedSearch search(walk, asked.space->shape.block_tokens, asked.request, usable);
   FindRight(search, asked, tokens, causal_content);
   return search.Path();
 }
@@ -243,8 +242,8 @@ RightLengths::RightLengths(const Asked& asked, const Walk& walk, const Usable& u
                            uint32_t most, bool causal_content)
     : asked_(&asked), most_(most), causal_content_(causal_content) {
   if (usable.regular) return;
-  const uint32_t block_tokens = asked.from->space()->shape.block_tokens;
-  search_ = std::make_unique<MixedSearch>(walk, block_tokens, asked.tail, usable);
+  const uint32_t block_tokens = asked.space->shape.block_tokens;
+  search_ = std::make_unique<MixedSearch>(walk, block_tokens, asked.request, usable);
 }
 RightLengths::~RightLengths() = default;
 RightLengths::RightLengths(RightLengths&&) noexcept = default;
@@ -253,7 +252,7 @@ uint32_t RightLengths::AtMost(uint32_t tokens) {
   base::CountSteps();
   tokens = std::min(tokens, most_);
   if (search_ != nullptr) return FindRight(*search_, *asked_, tokens, causal_content_);
-  return causal_content_ ? tokens : CutOutsideContent(*asked_, tokens);
+  return causal_content_ ? tokens : CutOutsideContent(asked_->request.content, tokens);
 }
 
 RestorablePath ShortenToMixed(const Asked& asked, const Walk& walk, const Usable& usable,
@@ -261,7 +260,7 @@ RestorablePath ShortenToMixed(const Asked& asked, const Walk& walk, const Usable
   ShortenToFull(asked, walk, OnlyFull(usable), answer);
   Shorten(options.max_tokens, block::ShortenReason::kMaxTokens, block::kAllGroups, answer);
   if (!options.causal_content) {
-    Shorten(CutOutsideContent(asked, answer.restorable_tokens),
+    Shorten(CutOutsideContent(asked.request.content, answer.restorable_tokens),
             block::ShortenReason::kAtomicContent, block::kAllGroups, answer);
   }
   const auto step = [&](const Usable& groups, block::LayerKind kind, block::ShortenReason reason) {

@@ -32,7 +32,7 @@ std::vector<PrefixIndex::Impl::Member> PrefixIndex::Impl::MembersOf(
     members[i].own = own[i].restorable_tokens;
     if (members[i].own == 0) continue;
     Space& space = *FindSpace(items[i].space);
-    members[i].asked = {&space.root, items[i].request};
+    members[i].asked = {&space, items[i].request};
     members[i].usable = UsableOf(space.shape, items[i].options.selection);
     members[i].causal_content = items[i].options.causal_content;
     if (members[i].usable.regular) continue;

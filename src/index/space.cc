@@ -176,14 +176,6 @@ uint64_t MemoryOf(const PinnedPath& path) {
   return sizeof(PinnedPath) + 32 + path.nodes.capacity() * sizeof(Node*);
 }
 
-bool HoldsAlready(const Lease& lease, const Node* node, const Page& page) {
-  for (auto it = lease.pages.rbegin(); it != lease.pages.rend(); ++it) {
-    if (it->first_token != node->first_token()) return false;
-    if (it->node == node && it->group == page.group() && it->rung == page.rung()) return true;
-  }
-  return false;
-}
-
 void Ghosts::Add(const block::BlockHash& hash) {
   if (limit_ == 0) return;
   serials_[hash] = next_serial_;

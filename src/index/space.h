@@ -116,12 +116,10 @@ struct Usable {
     GroupRule rule{};
     bool full() const { return rule.kind == block::LayerKind::kFull; }
     bool state() const { return rule.kind == block::LayerKind::kState; }
-    bool operator==(const Group&) const = default;
   };
   std::vector<Group> groups;
   bool has_mask = false;  // some rung of a selected group is not usable
   bool regular = true;    // every group is kFull
-  bool operator==(const Usable&) const = default;
 };
 Usable UsableOf(const SpaceShape& shape, const Selection& selection);
 Usable AnyRung(const Usable& usable);
@@ -149,17 +147,11 @@ struct Lease {
   Usable usable;
   // The lease covers [from, tokens) of a sequence; nothing if both are 0 (AdoptLease).
   uint32_t from = 0, tokens = 0;
-  bool extended = false;  // its older pages were not stamped since: GiveUp stamps what it drops
-  bool reads = false;     // a request's own: blocks it takes hold of are touched once more
-  uint64_t losses = 0;    // Impl::losses when all of its pages were last known to be there
-  // By first_token, then by group. Where an extension replaced the pages of a partial block, the
-  // replaced ones stand before the new ones.
-  std::vector<HeldPage> pages;
+  bool reads = false;           // a request's own: blocks it takes hold of are touched once more
+  std::vector<HeldPage> pages;  // by first_token, then by group
 };
 
 uint64_t MemoryOf(const Lease& lease);
-// Returns whether the lease holds this page of its last block already.
-bool HoldsAlready(const Lease& lease, const Node* node, const Page& page);
 
 enum class PlanState : uint8_t { kMissing, kPresent, kPublished };
 struct Reservation {
@@ -176,13 +168,9 @@ struct Reservation {
   // for the root. It and its ancestors stay in the tree.
   Node* hold = nullptr;
   uint32_t hold_blocks = 0;
-  std::vector<uint64_t> serials;  // of these `hold_blocks` blocks
-  Node* tail = nullptr;           // the partial last block, once published
+  Node* tail = nullptr;  // the partial last block, once published
 
   block::SequenceView view() const { return {tokens, content}; }
-  // Returns whether the reservation's tokens begin with those from the root to the end of `node`, a
-  // full block of its space.
-  bool PassesThrough(const Node& node) const;
 };
 
 struct PinnedPath {

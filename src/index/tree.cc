@@ -178,7 +178,6 @@ void PrefixIndex::Impl::FreeExtent(Page& page) {
 
 void PrefixIndex::Impl::FreePage(Page& page) {
   FreeExtent(page);
-  if (page.holders() > 0) ++losses;
   page.set_ssd_sequence(0);
   page.set_state(PageState::kGone);
 }
@@ -228,10 +227,9 @@ Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {
   return FindPage(*ref.node, ref.group, ref.rung);
 }
 
-void PrefixIndex::Impl::StampPath(Node* leaf, const Node* below) {
+void PrefixIndex::Impl::StampPath(Node* leaf) {
   // Leaf first, so that in an order by stamp a prefix outlives what follows it.
-  for (Node* node = leaf; node != nullptr && node != below && !node->is_root();
-       node = node->parent()) {
+  for (Node* node = leaf; node != nullptr && !node->is_root(); node = node->parent()) {
     SetStamp(*node, next_stamp++);
     Reorder(*node);
   }

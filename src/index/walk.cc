@@ -89,9 +89,9 @@ std::optional<ByShared::Neighbour> ByShared::Next() {
   return next;
 }
 
-Walk WalkDown(Node& from, uint32_t block_tokens, const block::SequenceView& request) {
+Walk WalkDown(Node& root, uint32_t block_tokens, const block::SequenceView& request) {
   Walk walk;
-  walk.last = &from;
+  walk.last = &root;
   const auto size = static_cast<uint32_t>(request.tokens.size());
   walk.path.reserve(std::min(size / block_tokens, uint32_t{1} << 16));
   while (walk.base < size && !walk.last->children().empty()) {

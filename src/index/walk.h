@@ -10,23 +10,22 @@
 
 namespace prefixd::index {
 
-// A request, or the rest of one behind a full block that is known to match.
+// A request in a space.
 struct Asked {
-  Node* from = nullptr;                                                   // that block, or the root
-  block::SequenceView tail;                                               // what follows `from`
-  uint32_t offset() const { return from->first_token() + from->size(); }  // of the tail
-  uint32_t size() const { return offset() + static_cast<uint32_t>(tail.tokens.size()); }
+  const Space* space = nullptr;
+  block::SequenceView request;
+  uint32_t size() const { return static_cast<uint32_t>(request.tokens.size()); }
 };
 
-// Where the request ends or leaves the tree. Counts tokens from where the walk began.
+// Where the request ends or leaves the tree.
 struct Walk {
   std::vector<Node*> path;  // full blocks that match entirely, from the first
-  Node* last = nullptr;     // the deepest of them, or where the walk began
+  Node* last = nullptr;     // the deepest of them, or the root
   uint32_t base = 0;        // tokens of the path
   uint32_t shared = 0;      // tokens after `base` that some child of `last` shares
   uint32_t matched() const { return base + shared; }
 };
-Walk WalkDown(Node& from, uint32_t block_tokens, const block::SequenceView& request);
+Walk WalkDown(Node& root, uint32_t block_tokens, const block::SequenceView& request);
 
 // Returns the child with exactly these tokens, or nullptr.
 Node* ExactChild(const Node& parent, const block::SequenceView& tokens);

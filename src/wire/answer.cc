@@ -67,19 +67,14 @@ void ToProto(block::LeaseId lease, const block::MatchAnswer& match,
 
 absl::StatusOr<Answer> FromProto(const v1::Answer& proto, uint32_t block_tokens,
                                  std::span<const block::LayerKind> kinds) {
-  Answer answer{.lease = {proto.lease()},
-                .match = ReadMatch(proto),
-                .pages = {},
-                .first_block = proto.first_block()};
+  Answer answer{.lease = {proto.lease()}, .match = ReadMatch(proto), .pages = {}};
   if (proto.restorable_tokens() > proto.matched_tokens()) {
     return absl::DataLossError(absl::StrCat("answer: ", proto.restorable_tokens(),
                                             " tokens restorable of ", proto.matched_tokens(),
                                             " matched"));
   }
-  const Columns columns{.block_tokens = block_tokens,
-                        .first_block = proto.first_block(),
-                        .tokens = proto.restorable_tokens(),
-                        .kinds = kinds};
+  const Columns columns{
+      .block_tokens = block_tokens, .tokens = proto.restorable_tokens(), .kinds = kinds};
   google::protobuf::RepeatedPtrField<v1::GroupPages> expanded;
   if (proto.has_table()) PREFIXD_RETURN_IF_ERROR(ExpandTable(proto.table(), columns, &expanded));
   for (const v1::GroupPages& pages : proto.has_table() ? expanded : proto.pages()) {

@@ -1,4 +1,4 @@
-// Answers of Match, Acquire and Join, plans of Reserve, results of Commit, events of leases.
+// Answers of Match and Acquire, plans of Reserve, results of Commit, events of leases.
 //
 // Pure functions. ToProto is the daemon's side, FromProto the client's. FromProto never trusts a
 // length or a number that the caller would index with. It keeps explaining enums (reasons, kinds)
@@ -19,11 +19,10 @@ struct Answer {
   block::LeaseId lease;
   block::MatchAnswer match;
   std::vector<block::LeasedPage> pages;  // in_ram: the whole group is in RAM
-  uint32_t first_block = 0;              // first block of `pages`
 };
 
-// Requires: `pages` are group by group, in position order, one for each block from first_block up
-// to restorable_tokens, or none. The caller sets first_block, a table and what was reserved.
+// Requires: `pages` are group by group, in position order, one for each block up to
+// restorable_tokens, or none. The caller sets a table and what was reserved.
 void ToProto(block::LeaseId lease, const block::MatchAnswer& match,
              const std::vector<block::LeasedPage>& pages, v1::Answer* proto);
 // Reads an answer; a table as the columns that it stands for. `block_tokens` is the space's, > 0.

@@ -28,20 +28,7 @@ absl::Status CheckItem(const v1::AcquireRequest::Item& item) {
   PREFIXD_RETURN_IF_ERROR(CheckGroups("acquire: writable", item.writable_size()));
   PREFIXD_RETURN_IF_ERROR(
       CheckCount("acquire: turn_ends", static_cast<uint64_t>(item.turn_ends_size()), kMaxEnds));
-  PREFIXD_RETURN_IF_ERROR(CheckRate("acquire: prefill_tokens_per_s", item.prefill_tokens_per_s()));
-  if (item.continues() == 0 && item.continues_tokens() > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "acquire: continues_tokens is ", item.continues_tokens(), " without a lease to continue"));
-  }
-  if (item.set() != 0 && item.continues() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("acquire: an item of set ", item.set(),
-                                                   " continues lease ", item.continues(),
-                                                   ", items of a set send every token"));
-  }
-  const uint64_t tokens =
-      uint64_t{item.continues_tokens()} + static_cast<uint64_t>(item.sequence().tokens_size());
-  return item.continues() == 0 ? absl::OkStatus()
-                               : CheckCount("acquire: continued sequence", tokens, kMaxTokens);
+  return CheckRate("acquire: prefill_tokens_per_s", item.prefill_tokens_per_s());
 }
 
 absl::Status CheckStaged(const v1::StagedPages& staged) {
@@ -95,10 +82,6 @@ absl::Status Check(const v1::AcquireRequest& request) {
 
 absl::Status Check(const v1::Released& released) {
   return CheckRate("release: prefill_tokens_per_s", released.prefill_tokens_per_s());
-}
-
-absl::Status Check(const v1::JoinRequest& request) {
-  return CheckGroups("join: groups", request.groups_size());
 }
 
 absl::Status Check(const v1::ReserveRequest& request) {

@@ -15,7 +15,6 @@ absl::Status Check(const v1::NotSharedRequest& request);
 // Checks items and releases. A request without items only releases.
 absl::Status Check(const v1::AcquireRequest& request);
 absl::Status Check(const v1::Released& released);
-absl::Status Check(const v1::JoinRequest& request);
 absl::Status Check(const v1::ReserveRequest& request);
 // Staged pages come as columns of one length, and their offsets are aligned. The cache checks
 // whether they stand inside the session's staging.

@@ -180,7 +180,6 @@ TEST_F(AdoptionTest, HandlesOfAnEarlierLifeMeanNothing) {
             absl::StatusCode::kNotFound);  // until it opens the space
   const auto now = Acquire(OpenSpace(identity_), Sequence(1));
   EXPECT_NE(now.lease.value, lease);
-  EXPECT_EQ(cache_->Join(session_, {lease}, {}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(cache_->Release(session_, {.lease = {lease}}).code(), absl::StatusCode::kNotFound);
 }
 

@@ -2,7 +2,6 @@
 // does not pay; and tokens that somebody else is computing.
 #include "tests/cache/shared_fixture.h"
 #include "tests/cache/spoil.h"
-#include "tests/support/fault_files.h"
 
 namespace prefixd::testing {
 namespace {
@@ -55,42 +54,6 @@ TEST_F(LoadingTest, WhatIsReadableNeedsNoEvent) {
   EXPECT_TRUE(events_.empty());
 }
 
-// T6: a stream still sends pages behind the one that turned out bad in another group. The hold has
-// to be taken before the bad page is read: from a disk that is slower each time that fails.
-TEST_F(LoadingTest, T6WhatIsOnItsWayOutIsHeldWhenTheLeaseIsGoneOnWithBeforeABadPage) {
-  StoreOnSsd(tokens_);
-  cache_.reset();
-  SpoilOnSsd(dir_.path() + "/ssd", 3, 48);
-  bool held = false;
-  for (int attempt = 0; attempt < 8 && !held; ++attempt) {
-    std::filesystem::remove(arena_path_);
-    events_.clear();
-    const auto disk = std::make_shared<FaultDisk>(5);
-    cache::Options options = SharedWithSsd();
-    options.ssd_files = FilesOn(disk);
-    Open(options);
-    Attach(identity_);
-    const auto space = OpenSpace(identity_);
-    disk->SlowReads(std::chrono::milliseconds(4 << attempt));
-    const auto acquired = Acquire(space, tokens_);
-    std::shared_ptr<const void> hold = cache_->Hold(session_, acquired.lease);
-    ASSERT_EQ(acquired.match.restorable_tokens, 100u);
-    ASSERT_TRUE(WaitForEvents(5));
-    const uint64_t before = cache_->GetStats().leased_bytes;
-    cache::Request more;
-    more.space = space;
-    more.tokens = {tokens_.begin() + 48, tokens_.end()};
-    more.continues = acquired.lease;
-    more.continues_tokens = 48;
-    ASSERT_TRUE(cache_->Acquire(session_, more, In(10000)).ok());
-    held = cache_->GetStats().leased_bytes == before;
-    hold.reset();
-    EXPECT_LT(cache_->GetStats().leased_bytes, before);
-    cache_.reset();
-  }
-  EXPECT_TRUE(held) << "the extents of what is being sent became others'";
-}
-
 TEST_F(LoadingTest, ABadPageFailsTheLeaseThereInWhicheverGroupItIs) {
   for (uint32_t bad = 0; bad < 4; ++bad) {
     std::filesystem::remove_all(dir_.path() + "/ssd");
@@ -120,7 +83,7 @@ TEST_F(LoadingTest, ABadPageFailsTheLeaseThereInWhicheverGroupItIs) {
         EXPECT_EQ(events_[i].group, g);
       }
     }
-    // What is before it can be used, and the lease goes on from there.
+    // What is before it can be used.
     std::vector<block::LeasedPage> usable;
     for (const auto& page : acquired.pages) {
       if (page.first_token < 48 && page.offset != block::kNoOffset) usable.push_back(page);

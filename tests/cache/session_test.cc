@@ -202,7 +202,7 @@ TEST_F(SessionTest, SpacesBelongToSessionsThatOpenedThem) {
           .status()
           .code(),
       absl::StatusCode::kNotFound);
-  EXPECT_EQ(cache_->Join(stranger, lease, {}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(cache_->Hold(stranger, lease), nullptr);
 }
 
 // A dead worker: what it held is freed within 100 ms of its death.
@@ -316,29 +316,6 @@ TEST_F(SessionTest, ALeaseIsAtMostHalfOfTheArena) {
   EXPECT_TRUE(quota);
 }
 
-TEST_F(SessionTest, AJoinedLeaseOutlivesTheFirst) {
-  Open(Shared());
-  const auto identity = SmallIdentity();
-  const auto space = OpenSpace(identity);
-  const Tokens tokens = RandomTokens(1, 100);
-  ASSERT_TRUE(Store(identity, space, tokens).ok());
-  const auto first_session = session_;
-  const auto first = Acquire(space, tokens);
-  const auto begun = Attach(identity);
-  const auto files = MapFiles(begun);
-  auto joined = cache_->Join(begun.session, first.lease, {1});
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  EXPECT_EQ(joined->match.restorable_tokens, 100u);
-  EXPECT_EQ(joined->pages.size(), 7u);
-  cache_->EndSession(first_session);
-  EXPECT_GT(cache_->GetStats().leased_bytes, 0u);
-  CheckInPlace(identity, joined->pages, tokens, *files);
-  EXPECT_EQ(cache_->Join(begun.session, first.lease, {}).status().code(),
-            absl::StatusCode::kNotFound);
-  ASSERT_TRUE(cache_->Release(begun.session, {.lease = joined->lease}).ok());
-  EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
-}
-
 TEST_F(SessionTest, HeldPagesStayUntilTheHoldEndsAlthoughTheLeaseWasReleased) {
   Open(Shared());
   const auto identity = SmallIdentity();
@@ -353,36 +330,6 @@ TEST_F(SessionTest, HeldPagesStayUntilTheHoldEndsAlthoughTheLeaseWasReleased) {
   EXPECT_EQ(cache_->Hold(session_, acquired.lease), nullptr);
   hold.reset();
   EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
-}
-
-TEST_F(SessionTest, ALeaseIsContinuedWithNewTokensOnly) {
-  Open(Shared());
-  const auto identity = SmallIdentity();
-  const auto begun = Attach(identity);
-  const auto files = MapFiles(begun);
-  const auto space = OpenSpace(identity);
-  const Tokens tokens = RandomTokens(1, 200);
-  ASSERT_TRUE(Store(identity, space, tokens).ok());
-  const auto first = Acquire(space, Tokens(tokens.begin(), tokens.begin() + 100));
-  ASSERT_EQ(first.match.restorable_tokens, 100u);
-  cache::Request more;
-  more.space = space;
-  more.tokens.assign(tokens.begin() + 100, tokens.end());
-  more.continues = first.lease;
-  more.continues_tokens = 99;
-  EXPECT_EQ(cache_->Acquire(session_, more, In(1000)).status().code(), absl::StatusCode::kNotFound);
-  more.continues_tokens = 100;
-  auto second = cache_->Acquire(session_, more, In(1000));
-  ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ(second->lease, first.lease);
-  EXPECT_EQ(second->match.restorable_tokens, 200u);
-  EXPECT_EQ(second->first_block, 6u);  // 100 tokens end inside it
-  ASSERT_EQ(second->pages.size(), 2u * 7);
-  CheckInPlace(identity, first.pages, tokens, *files);
-  CheckInPlace(identity, second->pages, tokens, *files);
-  const auto leases = cache_->ListLeases();
-  ASSERT_EQ(leases.size(), 1u);
-  EXPECT_EQ(leases[0].tokens, 200u);
 }
 
 // T3: staging of ended sessions is counted for as long as a worker has it, and one process that

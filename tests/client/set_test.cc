@@ -1,7 +1,5 @@
 // One request in several spaces: the ranks of a model, a draft beside its target. All begin at one
 // length, with the bytes that are theirs.
-#include "prefixd/set.h"
-
 #include <algorithm>
 #include <fstream>
 #include <thread>
@@ -113,14 +111,19 @@ class SetTest : public RestartTest {
     const Result<CommitInfo> stored = seq.Commit({.sequence_end = true});
     ASSERT_TRUE(stored.ok()) << stored.status.message;
   }
-  SequenceSet BeginAll(uint32_t max_tokens = 399) {
+  std::vector<Lease> AcquireAll(uint32_t max_tokens = 399) {
     std::vector<SetMember> members;
     for (Space& space : spaces_) members.push_back({&space, {.max_cached_tokens = max_tokens}});
-    return SequenceSet::Begin(*client_, members, tokens_);
+    return client_->AcquireSet(members, tokens_);
   }
-  // What each layer holds in the blocks that it has is what a sequence alone computes.
-  void Check(SequenceSet& set, uint32_t cached) {
-    if (cached == 0) return;
+  // Waits for all leases. Returns the tokens that are good in all of them.
+  static uint32_t WaitAll(std::vector<Lease>& set) {
+    uint32_t least = ~uint32_t{0};
+    for (Lease& lease : set) least = std::min(least, lease.WaitAll());
+    return least;
+  }
+  // The first `cached` tokens of each lease hold what a sequence alone computes.
+  void Check(std::vector<Lease>& set, uint32_t cached) {
     for (size_t member = 0; member < set.size(); ++member) {
       const SpaceSpec& spec = specs_[member];
       Sequence alone = spaces_[member].Begin(tokens_, {.max_cached_tokens = 0});
@@ -129,26 +132,25 @@ class SetTest : public RestartTest {
         const LayerSpec& l = spec.layers[layer];
         const int index = static_cast<int>(layer);
         if (l.kind == LayerKind::kState) {
-          const uint32_t at = set[member].restorable_tokens();
-          if (at == 0) continue;
           std::vector<std::byte> state(kStateBytes);
           EXPECT_TRUE(set[member].GetState(index, state).ok());
-          EXPECT_EQ(state, StateOf(tokens_, at));
+          EXPECT_EQ(state, StateOf(tokens_, set[member].restorable_tokens()));
           continue;
         }
-        uint32_t begin = 0;
-        for (const BlockTableEntry& block : set[member].block_table(index)) {
-          if (block.units != nullptr) {
-            Packed k(l.formats[0].key, l.kv_heads, l.key_dim, block.tokens), k2 = k;
-            Packed v(l.formats[0].value, l.kv_heads, l.value_dim, block.tokens), v2 = v;
-            EXPECT_TRUE(set[member].Gather(index, begin, block.tokens, k.view(), v.view()).ok());
-            EXPECT_TRUE(alone.Gather(index, begin, block.tokens, k2.view(), v2.view()).ok());
-            EXPECT_EQ(k, k2);
-            EXPECT_EQ(v, v2);
-          }
-          begin += block.tokens;
+        const std::vector<TokenRun> runs = set[member].runs(index);
+        ASSERT_FALSE(runs.empty());
+        EXPECT_EQ(runs.front().begin, 0u);
+        EXPECT_GE(runs.back().end, cached);
+        for (const TokenRun& run : runs) {
+          const uint32_t begin = run.begin, count = std::min(run.end, cached) - begin;
+          if (begin >= cached) break;
+          Packed k(l.formats[0].key, l.kv_heads, l.key_dim, count), k2 = k;
+          Packed v(l.formats[0].value, l.kv_heads, l.value_dim, count), v2 = v;
+          EXPECT_TRUE(set[member].Gather(index, begin, count, k.view(), v.view()).ok());
+          EXPECT_TRUE(alone.Gather(index, begin, count, k2.view(), v2.view()).ok());
+          EXPECT_EQ(k, k2);
+          EXPECT_EQ(v, v2);
         }
-        EXPECT_EQ(begin, cached);
       }
     }
   }
@@ -174,14 +176,12 @@ TEST_P(SetTest, ADraftBesideItsTargetBeginsWhereBothCan) {
   Store(0, 400);
   Store(1, 300);
   const auto check = [&] {
-    SequenceSet both = BeginAll();
+    std::vector<Lease> both = AcquireAll();
     ASSERT_EQ(both.size(), 2u);
-    ASSERT_EQ(both.WaitAll(), 256u) << both[0].match().why_shorter;  // a snapshot of the lattice
+    EXPECT_EQ(WaitAll(both), 256u) << "a snapshot of the lattice";
     EXPECT_EQ(both[0].match().why_shorter, "max_tokens 1, common_length 143");
     EXPECT_EQ(both[1].match().why_shorter, "common_length 44");
     Check(both, 256);
-    for (size_t member = 0; member < 2; ++member) Compute(member, both[member], 256, 400);
-    Check(both, 400);
   };
   check();
   EXPECT_TRUE(NothingIsHeld());
@@ -193,60 +193,40 @@ TEST_P(SetTest, ADraftBesideItsTargetBeginsWhereBothCan) {
 // What one turn stored in both spaces is where the next one begins.
 TEST_P(SetTest, ATurnGoesOnInBoth) {
   Start({TargetSpace(), DraftSpace()});
-  SequenceSet both =
-      SequenceSet::Begin(*client_, {{&spaces_[0], {.max_cached_tokens = 299}}, {&spaces_[1], {}}},
-                         std::span(tokens_).first(300));
-  EXPECT_EQ(both.WaitAll(), 0u);
-  for (size_t member = 0; member < 2; ++member) {
-    Compute(member, both[member], 0, 300);
-    const Result<CommitInfo> stored = both[member].Commit({.sequence_end = true});
-    ASSERT_TRUE(stored.ok()) << stored.status.message;
-    EXPECT_EQ(stored.value().stored_tokens, 300u);
-  }
-  EXPECT_EQ(both.Extend(std::span(tokens_).subspan(300)), 300u);
-  for (size_t member = 0; member < 2; ++member) Compute(member, both[member], 300, 400);
-  Check(both, 400);
-  both = {};
-  SequenceSet again = BeginAll();
-  EXPECT_EQ(again.WaitAll(), 299u);
+  for (size_t member = 0; member < 2; ++member) Store(member, 300);
+  std::vector<Lease> both = AcquireAll();
+  EXPECT_EQ(WaitAll(both), 300u);
+  Check(both, 300);
+  both.clear();
+  for (size_t member = 0; member < 2; ++member) Store(member, 400);
+  both = AcquireAll();
+  EXPECT_EQ(WaitAll(both), 399u);
+  Check(both, 399);
 }
 
 TEST_P(SetTest, WhereTheDraftHasNothingNothingIsRestored) {
   Start({TargetSpace(), DraftSpace()});
   Store(0, 400);
-  SequenceSet both = BeginAll();
-  EXPECT_EQ(both.restorable_tokens(), 0u);
+  const std::vector<Lease> both = AcquireAll();
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0].restorable_tokens(), 0u);
+  EXPECT_EQ(both[1].restorable_tokens(), 0u);
   EXPECT_EQ(both[0].match().matched_tokens, 400u);
   EXPECT_EQ(both[0].match().why_shorter, "max_tokens 1, common_length 399");
   EXPECT_TRUE(both[0].match().status.ok());
-  Compute(0, both[0], 0, 400);
-  both = {};
-  EXPECT_TRUE(NothingIsHeld());
+  EXPECT_TRUE(NothingIsHeld()) << "not even an announcement";
 }
 
-// One process asks for all ranks; each rank's own process takes part in its rank's lease.
-TEST_P(SetTest, RanksJoinWhatOneOfThemAskedFor) {
+TEST_P(SetTest, RanksBeginAtOneLengthWithTheirOwnBytes) {
   Start({RankSpace(0), RankSpace(1)});
   Store(0, 400);
   Store(1, 250);
-  SequenceSet ranks = BeginAll();
-  ASSERT_EQ(ranks.WaitAll(), 250u);
-  Client other({.address = directory_.address(), .name = "rank-1"});
-  Result<Space> space = other.OpenSpace(RankSpace(1));
-  ASSERT_TRUE(space.ok()) << space.status.message;
-  const Result<std::string> ticket = ranks[1].Share();
-  ASSERT_TRUE(ticket.ok()) << ticket.status.message;
-  Sequence joined = space.value().Join(ticket.value());
-  ASSERT_EQ(joined.WaitAll(), 250u) << joined.match().status.message;
-  EXPECT_EQ(GatherAll(joined, specs_[1], 250), GatherAll(ranks[1], specs_[1], 250));
-  const std::vector<Lease> leases =
-      SequenceSet::Acquire(*client_, {{&spaces_[0], {}}, {&spaces_[1], {}}}, tokens_);
-  ASSERT_EQ(leases.size(), 2u);
-  EXPECT_EQ(leases[0].restorable_tokens(), 250u);
-  EXPECT_EQ(leases[1].restorable_tokens(), 250u);
+  std::vector<Lease> ranks = AcquireAll();
+  ASSERT_EQ(WaitAll(ranks), 250u);
+  Check(ranks, 250);
 }
 
-// A damaged page of one member: all go back to one length, and what is computed again heals it.
+// A damaged page of one member: what all still have is right, and what is computed again heals it.
 TEST_P(SetTest, APageThatTurnsOutBadShortensAllOfThem) {
   for (const bool hybrid : {false, true}) {
     damage_ = false;
@@ -255,24 +235,16 @@ TEST_P(SetTest, APageThatTurnsOutBadShortensAllOfThem) {
     for (size_t member = 0; member < 2; ++member) Store(member, 400);
     damage_ = true;
     Restart();
-    SequenceSet set = BeginAll();
-    const uint32_t usable = set.WaitAll();
+    std::vector<Lease> set = AcquireAll();
+    const uint32_t usable = WaitAll(set);
     EXPECT_LT(usable, 399u) << "nothing was hit";
-    uint32_t cached = set.Restart();
-    while (set.WaitAll() < cached) cached = set.Restart();  // more than one page was hit
-    for (size_t member = 0; member < 2; ++member) {
-      EXPECT_EQ(set[member].restorable_tokens(), cached);
-    }
-    Check(set, cached);
-    for (size_t member = 0; member < 2; ++member) {
-      Compute(member, set[member], cached, 400);
-      const Result<CommitInfo> stored = set[member].Commit({.sequence_end = true});
-      EXPECT_TRUE(stored.ok()) << stored.status.message;
-    }
-    set = {};
-    SequenceSet healed = BeginAll();
-    EXPECT_EQ(healed.WaitAll(), 399u);
-    healed = {};
+    if (usable > 0) Check(set, usable);
+    set.clear();
+    for (size_t member = 0; member < 2; ++member) Store(member, 400);
+    set = AcquireAll();
+    EXPECT_EQ(WaitAll(set), 399u);
+    Check(set, 399);
+    set.clear();
     EXPECT_TRUE(NothingIsHeld());
     spaces_.clear();
     client_.reset();
@@ -282,7 +254,7 @@ TEST_P(SetTest, APageThatTurnsOutBadShortensAllOfThem) {
   }
 }
 
-TEST_P(SetTest, WithoutADaemonEachMemberIsAPrivateCache) {
+TEST_P(SetTest, WithoutADaemonTheLeasesAreEmptyAndSayWhy) {
   specs_ = {RankSpace(0), DraftSpace()};
   client_.emplace(ClientOptions{.address = directory_.address(),
                                 .connect_deadline = std::chrono::milliseconds(50)});
@@ -290,16 +262,15 @@ TEST_P(SetTest, WithoutADaemonEachMemberIsAPrivateCache) {
     Result<Space> space = client_->OpenSpace(spec);
     spaces_.push_back(std::move(space.value()));
   }
-  SequenceSet both = BeginAll();
-  EXPECT_EQ(both.WaitAll(), 0u);
-  EXPECT_EQ(both.Restart(), 0u);
+  std::vector<Lease> both = AcquireAll();
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(WaitAll(both), 0u);
   EXPECT_FALSE(both[0].match().status.ok());
-  for (size_t member = 0; member < 2; ++member) Compute(member, both[member], 0, 100);
-  EXPECT_EQ(both[1].block_table(0).size(), 4u) << "blocks of 32 tokens";
+  EXPECT_FALSE(both[1].match().status.ok());
   Client stranger(
       {.address = directory_.address(), .connect_deadline = std::chrono::milliseconds(50)});
-  EXPECT_EQ(SequenceSet::Begin(stranger, {{&spaces_[0], {}}}, tokens_).size(), 0u)
-      << "another client's";
+  const SetMember anothers{&spaces_[0], {}};
+  EXPECT_TRUE(stranger.AcquireSet({&anothers, 1}, tokens_).empty()) << "another client's";
 }
 
 INSTANTIATE_TEST_SUITE_P(Arena, SetTest, testing::Bool(),
@@ -316,9 +287,9 @@ TEST(BadSetTest, AnswersThatAreNoSetAreGivenBack) {
   const std::vector<uint32_t> tokens = Tokens(192, 1);
   const std::vector<SetMember> members = {{&space.value(), {}}, {&space.value(), {}}};
   const auto begin = [&] {
-    SequenceSet set = SequenceSet::Begin(client, members, tokens);
+    const std::vector<Lease> set = client.AcquireSet(members, tokens);
     EXPECT_EQ(set.size(), 2u);
-    EXPECT_EQ(set.restorable_tokens(), 0u);
+    EXPECT_EQ(set[0].restorable_tokens(), 0u);
     return set[1].match().status.message;
   };
   EXPECT_EQ(begin(), "begin: the daemon gave 1 answers to 2 items");

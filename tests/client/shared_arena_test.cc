@@ -208,74 +208,6 @@ TEST_F(SharedArenaTest, PagesOnSsdAreReadInPlaceOnceTheyAreLoaded) {
   EXPECT_EQ(GatherAll(hit, spec_, 300), written);
 }
 
-TEST_F(SharedArenaTest, TheNextTurnSendsOnlyWhatIsNew) {
-  StartDaemon();
-  Open();
-  std::vector<uint32_t> longer = tokens_;
-  for (uint32_t token : Tokens(200, 2)) longer.push_back(token);
-  const std::vector<Packed> written = GatherAll(Store(longer), spec_, 500);
-  Sequence seq = space_.value().Begin(tokens_);
-  ASSERT_EQ(seq.WaitAll(), 300u);
-  const std::span<const uint32_t> more = std::span(longer).subspan(300);
-  EXPECT_EQ(seq.Extend(more), 500u);
-  ASSERT_EQ(seq.WaitAll(), 500u);
-  EXPECT_EQ(InPlace(seq, 0), 8u);
-  EXPECT_EQ(GatherAll(seq, spec_, 500), written);
-  EXPECT_EQ(Leases(), 1u) << "the lease went on";
-}
-
-TEST_F(SharedArenaTest, AnOwnTurnInBetweenIsKept) {
-  StartDaemon();
-  Open();
-  std::vector<uint32_t> longer = tokens_;
-  for (uint32_t token : Tokens(200, 2)) longer.push_back(token);
-  Store(tokens_);
-  Sequence seq = space_.value().Begin(tokens_);
-  ASSERT_EQ(seq.WaitAll(), 300u);
-  for (size_t i = 300; i < 400; ++i) seq.PushToken(longer[i]);
-  AppendTokens(seq, spec_, longer, 300, 400);
-  const std::vector<Packed> own = GatherAll(seq, spec_, 400);
-  EXPECT_EQ(seq.Extend(std::span(longer).subspan(400)), 400u) << "nobody has more than we have";
-  EXPECT_EQ(GatherAll(seq, spec_, 400), own);
-  AppendTokens(seq, spec_, longer, 400, 500);
-  ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
-  EXPECT_EQ(space_.value().Begin(longer).WaitAll(), 500u);
-}
-
-TEST_F(SharedArenaTest, AParkedSequenceHoldsNothingAndComesBack) {
-  StartDaemon();
-  Open();
-  Sequence seq = Store(tokens_);
-  const std::vector<Packed> written = GatherAll(seq, spec_, 300);
-  seq.Park();
-  EXPECT_TRUE(Eventually([&] { return Leases() == 0; }));
-  EXPECT_TRUE(seq.block_table(0).empty());
-  EXPECT_EQ(seq.Restart(), 300u);
-  ASSERT_EQ(seq.WaitAll(), 300u);
-  EXPECT_EQ(GatherAll(seq, spec_, 300), written);
-  EXPECT_EQ(InPlace(seq, 0), 5u);
-}
-
-TEST_F(SharedArenaTest, AnotherProcessTakesPartInALease) {
-  StartDaemon();
-  Open();
-  Store(tokens_);
-  std::optional<Sequence> seq = space_.value().Begin(tokens_);
-  ASSERT_EQ(seq->WaitAll(), 300u);
-  const std::vector<Packed> written = GatherAll(*seq, spec_, 300);
-  const Result<std::string> ticket = seq->Share();
-  ASSERT_TRUE(ticket.ok()) << ticket.status.message;
-  Client other({.address = directory_.address()});
-  Result<Space> space = other.OpenSpace(spec_);
-  Sequence joined = space.value().Join(ticket.value());
-  ASSERT_EQ(joined.WaitAll(), 300u) << joined.match().status.message;
-  seq.reset();
-  EXPECT_EQ(GatherAll(joined, spec_, 300), written);
-  EXPECT_FALSE(joined.Commit({.sequence_end = true}).ok());
-  EXPECT_EQ(space.value().Join("no ticket").WaitAll(), 0u);
-  EXPECT_FALSE(Sequence().Share().ok());
-}
-
 TEST_F(SharedArenaTest, AnAnnouncementIsSeenByOthersAndWaitedFor) {
   StartDaemon();
   Open();
@@ -310,14 +242,11 @@ TEST_F(SharedArenaTest, SequencesOutliveTheDaemonAndTheNextOneKnowsWhatTheyHold)
   std::optional<Sequence> seq = space_.value().Begin(tokens_);
   ASSERT_EQ(seq->WaitAll(), 300u);
   const std::vector<Packed> written = GatherAll(*seq, spec_, 300);
-  const Result<std::string> ticket = seq->Share();
   daemon_.reset();
   EXPECT_EQ(GatherAll(*seq, spec_, 300), written);
   StartDaemon();
   ASSERT_TRUE(Eventually([&] { return client_->attached() && client_->arena().data != nullptr; }));
   EXPECT_EQ(GatherAll(*seq, spec_, 300), written);
-  EXPECT_EQ(space_.value().Join(ticket.value()).match().status.code, StatusCode::kNotFound)
-      << "a ticket of another life";
   EXPECT_TRUE(Eventually([&] { return space_.value().Begin(tokens_).WaitAll() == 300u; }))
       << "found again";
   // Its own blocks go on being stored by the new session.

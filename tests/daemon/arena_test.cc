@@ -201,61 +201,6 @@ TEST_F(ArenaTest, StagedPagesAreCommittedAndLeasedToTheirWriter) {
   ExpectPages(writer, mapped, reply.pages(), tokens, reply.first_block());
 }
 
-TEST_F(ArenaTest, AContinuedLeaseKeepsItsIdAndTellsOnlyNewBlocks) {
-  const Tokens tokens = SomeTokens(6, 80);
-  v1::CommitReply stored;
-  ASSERT_TRUE(worker_->Store(identity_, space_, tokens, &stored).ok());
-  Worker reader(target());
-  reader.AttachArena();
-  reader.Open(identity_);
-  const Mapped mapped = Take(reader);
-  v1::AcquireReply first;
-  ASSERT_TRUE(reader.Acquire(space_, Tokens(tokens.begin(), tokens.begin() + 32), &first).ok());
-  ASSERT_EQ(first.answers(0).restorable_tokens(), 32u);
-  v1::AcquireRequest more = reader.AcquireOf(space_, Tokens(tokens.begin() + 32, tokens.end()));
-  more.mutable_items(0)->set_continues(first.answers(0).lease());
-  more.mutable_items(0)->set_continues_tokens(32);
-  more.mutable_items(0)->set_reserve(true);
-  v1::AcquireReply second;
-  Context context;
-  const grpc::Status status = reader.cache->Acquire(&context, more, &second);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  const v1::Answer& answer = second.answers(0);
-  EXPECT_EQ(answer.lease(), first.answers(0).lease());
-  EXPECT_EQ(answer.restorable_tokens(), 80u);
-  EXPECT_EQ(answer.first_block(), 2u);
-  ExpectPages(reader, mapped, answer.pages(), tokens, 2);
-  EXPECT_THAT(answer.reserve_error(), HasSubstr("call Reserve"));
-  more.mutable_items(0)->set_continues(4711);
-  Context again;
-  EXPECT_EQ(reader.cache->Acquire(&again, more, &second).error_code(), StatusCode::NOT_FOUND);
-}
-
-TEST_F(ArenaTest, AnotherProcessJoinsALease) {
-  const Tokens tokens = SomeTokens(7, 48);
-  v1::CommitReply stored;
-  ASSERT_TRUE(worker_->Store(identity_, space_, tokens, &stored).ok());
-  v1::AcquireReply acquired;
-  ASSERT_TRUE(worker_->Acquire(space_, tokens, &acquired).ok());
-  Worker rank(target());
-  rank.AttachArena();
-  rank.Open(identity_);
-  const Mapped mapped = Take(rank);
-  v1::JoinRequest join;
-  join.set_session(rank.session);
-  join.set_lease(acquired.answers(0).lease());
-  v1::AcquireReply joined;
-  Context context;
-  const grpc::Status status = rank.cache->Join(&context, join, &joined);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_NE(joined.answers(0).lease(), acquired.answers(0).lease());
-  EXPECT_EQ(joined.answers(0).restorable_tokens(), 48u);
-  ExpectPages(rank, mapped, joined.answers(0).pages(), tokens);
-  join.set_lease(4711);
-  Context again;
-  EXPECT_EQ(rank.cache->Join(&again, join, &joined).error_code(), StatusCode::NOT_FOUND);
-}
-
 TEST_F(ArenaTest, ASessionThatIsEndedByHandIsKeptWhileItsProcessMayRead) {
   v1::CommitReply stored;
   ASSERT_TRUE(worker_->Store(identity_, space_, SomeTokens(1, 40), &stored).ok());

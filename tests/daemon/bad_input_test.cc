@@ -319,8 +319,8 @@ grpc::Status CallRaw(const std::string& target, const std::string& method, const
 }
 
 const char* const kUnaryVerbs[] = {"OpenSpace", "NotShared", "Match",   "Acquire",
-                                   "Prefetch",  "Join",      "Release", "Reserve",
-                                   "Commit",    "Abandon",   "Pin",     "Unpin"};
+                                   "Prefetch",  "Release",   "Reserve", "Commit",
+                                   "Abandon",   "Pin",       "Unpin"};
 
 TEST_F(BadInputTest, AMessageThatIsNoProtobufIsAnError) {
   for (const char* verb : kUnaryVerbs) {
@@ -372,7 +372,7 @@ TEST_F(BadInputTest, T3AMessageThatWouldUnfoldToTooMuchIsRefusedUnparsed) {
       {"PrefixCache/Prefetch", repeat(std::string("\x1a\0", 2), 4 << 20)},  // empty releases
       {"PrefixCache/Release", repeat(std::string("\x12\0", 2), 2 << 20)},
       {"PrefixCache/Commit", repeat(std::string("\x32\0", 2), 2 << 20)},
-      {"PrefixCache/Join", repeat(std::string("\x78\1", 2), 2 << 20)},  // fields nobody knows
+      {"PrefixCache/Abandon", repeat(std::string("\x78\1", 2), 2 << 20)},  // fields nobody knows
       {"Admin/GetStats", repeat(std::string("\x78\1", 2), 2 << 20)},
       {"Admin/GetConfig", repeat(std::string("\x78\1", 2), 2 << 20)},
   };

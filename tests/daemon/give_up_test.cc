@@ -129,18 +129,6 @@ TEST_F(GiveUpTest, T4AnAcquireThatNobodyWaitsForHoldsNoLeaseAndNoPlan) {
   });
 }
 
-TEST_F(GiveUpTest, T4AJoinThatNobodyWaitsForHoldsNoLease) {
-  v1::CommitReply stored;
-  ASSERT_TRUE(worker_->Store(identity_, space_, tokens_, &stored).ok());
-  const uint64_t lease = LeaseOn(tokens_);
-  ExpectTakenBack("Join", 1, [&](int) {
-    v1::JoinRequest request;
-    request.set_session(worker_->session);
-    request.set_lease(lease);
-    return request;
-  });
-}
-
 TEST_F(GiveUpTest, T4AReserveThatNobodyWaitsForHoldsNoReservation) {
   ExpectTakenBack("Reserve", 1, [&](int i) {
     v1::ReserveRequest request;
@@ -204,13 +192,8 @@ TEST_F(GiveUpTest, T4APinThatNobodyWaitsForPinsNothing) {
 TEST_F(GiveUpTest, T4AnAnswerThatArrivesIsKept) {
   v1::CommitReply stored;
   ASSERT_TRUE(worker_->Store(identity_, space_, tokens_, &stored).ok());
-  const uint64_t lease = LeaseOn(tokens_);
-  Context joining;
-  v1::JoinRequest join;
-  join.set_session(worker_->session);
-  join.set_lease(lease);
-  v1::AcquireReply joined;
-  ASSERT_TRUE(worker_->cache->Join(&joining, join, &joined).ok());
+  LeaseOn(tokens_);
+  LeaseOn(tokens_);
   v1::ReserveReply plan;
   ASSERT_TRUE(worker_->Reserve(space_, SomeTokens(7, 40), &plan).ok());
   EXPECT_EQ(worker_->Stats().leases(), 2u);

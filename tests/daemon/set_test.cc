@@ -118,9 +118,6 @@ TEST_F(SetTest, WhatIsNoSetIsRefusedByName) {
   EXPECT_THAT(refused(apart), HasSubstr("0 tokens"));
   v1::AcquireRequest first = Both({});
   EXPECT_THAT(refused(first), HasSubstr("0 tokens"));
-  v1::AcquireRequest continued = Both(SomeTokens(1, 40));
-  continued.mutable_items(1)->set_continues(3);
-  EXPECT_THAT(refused(continued), HasSubstr("an item of set 7 continues lease 3"));
   EXPECT_EQ(worker_->Stats().leases(), 0u);
 }
 

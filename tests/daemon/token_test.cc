@@ -60,7 +60,6 @@ class TokenTest : public DaemonTest {
     unary("match", cache.get(), &Stub::Match, about, v1::AcquireReply());
     unary("acquire", cache.get(), &Stub::Acquire, about, v1::AcquireReply());
     unary("prefetch", cache.get(), &Stub::Prefetch, about, v1::PrefetchReply());
-    unary("join", cache.get(), &Stub::Join, v1::JoinRequest(), v1::AcquireReply());
     unary("release", cache.get(), &Stub::Release, v1::ReleaseRequest(), v1::Ack());
     unary("reserve", cache.get(), &Stub::Reserve, v1::ReserveRequest(), v1::ReserveReply());
     unary("commit", cache.get(), &Stub::Commit, v1::CommitRequest(), v1::CommitReply());

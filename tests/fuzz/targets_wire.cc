@@ -31,7 +31,6 @@ void Take(const v1::PinRequest& request) { wire::Check(request).IgnoreError(); }
 void Take(const v1::CommitRequest& request) { wire::Check(request).IgnoreError(); }
 void Take(const v1::AttachRequest& request) { wire::Check(request).IgnoreError(); }
 void Take(const v1::NotSharedRequest& request) { wire::Check(request).IgnoreError(); }
-void Take(const v1::JoinRequest& request) { wire::Check(request).IgnoreError(); }
 void Take(const v1::FetchRequest& request) { wire::Check(request).IgnoreError(); }
 void Take(const v1::WhyRequest& request) { wire::FromProto(request).IgnoreError(); }
 void Take(const v1::OpenSpaceRequest& request) {
@@ -52,10 +51,9 @@ void Parse(Bytes bytes) {
 }
 
 constexpr void (*kParsers[])(Bytes) = {
-    Parse<v1::AcquireRequest>,   Parse<v1::ReserveRequest>, Parse<v1::CommitRequest>,
-    Parse<v1::AttachRequest>,    Parse<v1::JoinRequest>,    Parse<v1::FetchRequest>,
-    Parse<v1::PinRequest>,       Parse<v1::WhyRequest>,     Parse<v1::OpenSpaceRequest>,
-    Parse<v1::NotSharedRequest>,
+    Parse<v1::AcquireRequest>, Parse<v1::ReserveRequest>,   Parse<v1::CommitRequest>,
+    Parse<v1::AttachRequest>,  Parse<v1::FetchRequest>,     Parse<v1::PinRequest>,
+    Parse<v1::WhyRequest>,     Parse<v1::OpenSpaceRequest>, Parse<v1::NotSharedRequest>,
 };
 
 template <typename Message>

@@ -26,15 +26,6 @@ TEST_F(AdmissionTest, RequestsThatReadABlockAreCountedItsOwnWriterIsNot) {
   }
 }
 
-TEST_F(AdmissionTest, AnExtensionTouchesOnlyWhatItAdds) {
-  const Tokens whole = Count(1, 32), more = Count(17, 16);
-  Store(whole);
-  const Acquired first = Acquire(FirstOf(whole, 16));
-  ASSERT_TRUE(index_.Extend(first.lease, 16, {more, {}}, {}, kMe).ok());
-  EndSession(kMe);
-  for (const SpillBlock& block : SpillAll()) EXPECT_EQ(block.touches, 1u);
-}
-
 TEST_F(AdmissionTest, ABlockThatWasGivenUpShortlyBeforeSaysSo) {
   const Tokens stored = Count(1, 32);
   Store(stored);

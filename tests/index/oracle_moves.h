@@ -242,17 +242,9 @@ class OracleMoves : public testing::TestWithParam<Variant> {
       ASSERT_EQ(std::max(reached[group], first), std::max<size_t>(prefix.size(), first));
     }
   }
-  // The lease takes what it does not have yet.
   void Take(OpenLease& lease, const std::vector<HeldByModel>& pages) {
-    for (const HeldByModel& page : pages) {
-      const auto there = std::find(lease.pages.begin(), lease.pages.end(), page);
-      if (there != lease.pages.end()) {
-        std::rotate(there, there + 1, lease.pages.end());  // the one in use stands last
-        continue;
-      }
-      oracle_.Take(page.block, page.key, lease.slot);
-      lease.pages.push_back(page);
-    }
+    for (const HeldByModel& page : pages) oracle_.Take(page.block, page.key, lease.slot);
+    lease.pages.insert(lease.pages.end(), pages.begin(), pages.end());
   }
   OpenLease NewLease() {
     OpenLease lease;
@@ -302,85 +294,22 @@ class OracleMoves : public testing::TestWithParam<Variant> {
     return leases_.empty() ? nullptr : &leases_[Pick(static_cast<uint32_t>(leases_.size()))];
   }
 
-  // What the lease covers, and behind it something stored or something new.
-  Prefix PickExtension(const Prefix& covered) {
-    Prefix whole = PickPrefix();
-    if (Common(whole, covered) == covered.size()) return whole;
-    whole = covered;
-    const auto it = oracle_.blocks().upper_bound(covered);
-    if (it != oracle_.blocks().end() && Common(it->first, covered) == covered.size()) {
-      whole = it->first;
-    }
-    for (uint32_t i = Pick(20); i > 0; --i) whole.push_back({OneIn(8) ? 1u : 0u, 0, 0});
-    return whole;
-  }
-
-  void DoExtend() {
-    OpenLease* const lease = PickLease();
+  // What a lease holds is listed group by group, each page in the state that it has in the oracle.
+  void DoListLease() {
+    const OpenLease* const lease = PickLease();
     if (lease == nullptr) return;
-    const Prefix covered = lease->prefix, whole = PickExtension(covered);
-    const auto tokens = static_cast<uint32_t>(covered.size());
-    const Sequence more(Prefix(whole.begin() + tokens, whole.end()));
-    MatchOptions options = lease->options;
-    options.causal_content = OneIn(2);
-    options.max_tokens = OneIn(4) ? Pick(static_cast<uint32_t>(whole.size()) + 1) : block::kNoLimit;
-    const auto extended = index_.Extend(lease->id, tokens, more.view(), options, lease->session);
-    const Wanted wanted = oracle_.WantedOf(options.selection);
-    const uint32_t base = tokens / kBlockTokens * kBlockTokens;
-    const bool lost =
-        std::any_of(lease->pages.begin(), lease->pages.end(), [](const HeldByModel& page) {
-          return page.block->pages.at(page.key).state == PageState::kGone;
-        });
-    const bool there =
-        base == 0 ||
-        std::any_of(lease->pages.begin(), lease->pages.end(), [&](const HeldByModel& page) {
-          return page.block->prefix == Cut(covered, base) && page.block->in_tree;
-        });
-    const bool found = tokens > 0 && lease->from == 0 && !lost && there &&
-                       oracle_.Match(whole, wanted).restorable >= tokens;
-    ASSERT_EQ(extended.ok(), found) << extended.status();
-    if (!found) return;
-    CheckAnswer(whole, options, extended->answer);
-    if (HasFatalFailure()) return;
-    const uint32_t covers = extended->answer.restorable_tokens;
-    lease->prefix = Cut(whole, covers);
-    std::vector<HeldByModel> held;
-    CheckPages(*extended, lease->prefix, base, wanted, held);
-    if (HasFatalFailure()) return;
-    GiveUp(*lease, covers);
-    Take(*lease, held);
-  }
-
-  void DoJoin() {
-    const OpenLease* const joined = PickLease();
-    if (joined == nullptr || leases_.size() > 200) return;
-    OpenLease lease = NewLease();
-    lease.options = joined->options;
-    lease.options.slot = lease.slot;
-    lease.options.max_tokens = block::kNoLimit;
-    lease.from = joined->from;
-    const auto acquired = index_.Join(joined->id, lease.options, lease.session);
-    if (joined->prefix.empty()) {  // it holds pages, but covers no sequence
-      ASSERT_FALSE(acquired.ok() && acquired->lease);
-      return;
+    const auto listed = index_.LeasedPages(lease->id, {}, block::kNoLimit);
+    ASSERT_TRUE(listed.ok()) << listed.status();
+    ASSERT_EQ(listed->size(), lease->pages.size());
+    const bool sorted = std::ranges::is_sorted(*listed, {}, [](const PageInfo& page) {
+      return std::pair(page.ref.group, page.first_token);
+    });
+    ASSERT_TRUE(sorted || lease->prefix.empty());  // an earlier daemon's: in any order
+    for (const PageInfo& page : *listed) {
+      const auto held = std::ranges::find(lease->pages, page.ref, &HeldByModel::ref);
+      ASSERT_NE(held, lease->pages.end());
+      ASSERT_EQ(held->block->pages.at(held->key).state, page.state);
     }
-    ASSERT_TRUE(acquired.ok()) << acquired.status();
-    size_t expected = joined->prefix.size();
-    for (const HeldByModel& page : joined->pages) {
-      const size_t base = oracle_.BaseOf(page.block->prefix);
-      const bool replaced =
-          std::any_of(joined->pages.begin(), joined->pages.end(), [&](const HeldByModel& other) {
-            return &other > &page && other.key.first == page.key.first &&
-                   oracle_.BaseOf(other.block->prefix) == base;
-          });
-      if (replaced || page.block->pages.at(page.key).state != PageState::kGone) continue;
-      expected = std::min(expected, base);
-    }
-    if (expected <= lease.from) expected = 0;
-    ASSERT_EQ(acquired->answer.restorable_tokens, expected);
-    const Prefix prefix = joined->prefix;
-    const Wanted wanted = oracle_.WantedOf(lease.options.selection);
-    Begin(std::move(lease), *acquired, prefix, wanted);
   }
 
   // How far a lease for the writer should go.

@@ -457,9 +457,8 @@ class OracleTest : public OracleWrites {
   void Step() {
     const uint32_t dice = Pick(1000);
     if (dice < 250) return DoMatch();
-    if (dice < 310) return DoAcquire();
-    if (dice < 360) return DoExtend();
-    if (dice < 375) return DoJoin();
+    if (dice < 360) return DoAcquire();
+    if (dice < 375) return DoListLease();
     if (dice < 390) return DoLeasePublished();
     if (dice < 480) return DoRelease();
     if (dice < 540) return DoReserve();

@@ -107,8 +107,6 @@ class Race {
     EXPECT_EQ(wrong_reads_, 0u);
     EXPECT_EQ(missing_bits_, 0u);
     EXPECT_EQ(arena_.freed_while_held(), 0u);
-    EXPECT_GT(extensions_, 0u);
-    EXPECT_GT(joins_, 0u);
     EXPECT_GT(own_, 0u);
     EXPECT_GT(moves_, 0u);
     EXPECT_GT(good_reads_, 0u);
@@ -193,30 +191,18 @@ class Race {
   }
 
   void Read(const Tokens& tokens, block::SessionId session, std::mt19937& random) {
-    const auto half = static_cast<std::ptrdiff_t>(tokens.size() / 2);
-    const Tokens first(tokens.begin(), tokens.begin() + half),
-        rest(tokens.begin() + half, tokens.end());
-    const uint64_t joinable = shared_lease_;
     const MatchOptions options{.selection = {}, .slot = SlotOf(session)};
-    const Acquired acquired = index_.Acquire(space_, {first, {}}, options, session);
+    const Acquired acquired = index_.Acquire(space_, {tokens, {}}, options, session);
     if (!acquired.lease) return;
     CheckAll(acquired.pages, session, random);
-    const uint32_t covers = acquired.answer.restorable_tokens;
-    const auto extended = index_.Extend(acquired.lease, covers, {rest, {}}, options, session);
-    if (extended.ok()) {
-      ++extensions_;
-      CheckAll(extended->pages, session, random);
-    }
-    // It stays until the next: others join it.
+    // It stays until the next.
     block::LeaseId& kept = kept_[session.value];
     if (kept) (void)index_.Release(kept);
     kept = acquired.lease;
-    shared_lease_ = kept.value;
-    const auto joined = index_.Join(block::LeaseId{joinable}, options, session);
-    if (!joined.ok() || !joined->lease) return;
-    ++joins_;
-    CheckAll(joined->pages, session, random);
-    EXPECT_TRUE(index_.Release(joined->lease).ok());
+    const auto listed = index_.LeasedPages(kept, {}, acquired.answer.restorable_tokens);
+    ASSERT_TRUE(listed.ok()) << listed.status();
+    ASSERT_EQ(listed->size(), acquired.pages.size());
+    CheckAll(*listed, session, random);
   }
 
   // As far as they can be had in RAM.
@@ -265,9 +251,8 @@ class Race {
   TinyArena arena_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> good_reads_{0}, wrong_reads_{0}, promotions_{0};
-  std::atomic<uint64_t> missing_bits_{0}, extensions_{0}, joins_{0}, own_{0}, moves_{0};
-  std::array<block::LeaseId, 5> kept_;     // by session; its own thread's
-  std::atomic<uint64_t> shared_lease_{0};  // somebody's last: may end at any moment
+  std::atomic<uint64_t> missing_bits_{0}, own_{0}, moves_{0};
+  std::array<block::LeaseId, 5> kept_;  // by session; its own thread's
 };
 
 TEST(IndexRaceTest, NobodyReadsAnExtentThatSomebodyElseGot) {

@@ -64,8 +64,7 @@ def room_of(path, rooms):
 
 def target_room(include, rooms):
     """The room that an include of ours names, or None."""
-    if include in ("prefixd/client.h", "prefixd/format.h", "prefixd/attention.h", "prefixd/batch.h",
-                   "prefixd/set.h"):
+    if include in ("prefixd/client.h", "prefixd/format.h", "prefixd/attention.h"):
         return "client/cpp"
     for prefix in (include, "src/" + include):
         room = room_of(prefix, rooms)

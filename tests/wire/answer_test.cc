@@ -26,13 +26,12 @@ void ExpectEqual(const block::MatchAnswer& a, const block::MatchAnswer& b) {
 }
 
 // Of every group: all pages in RAM, or none; offsets known or not.
-std::vector<block::LeasedPage> RandomPages(testing::RandomValues* random, uint32_t restorable,
-                                           uint32_t from = 0) {
+std::vector<block::LeasedPage> RandomPages(testing::RandomValues* random, uint32_t restorable) {
   std::vector<block::LeasedPage> pages;
   for (uint32_t group = 0; group < 3; ++group) {
     const bool ready = random->Coin();
     const bool shared = random->Coin();
-    for (uint32_t first = from; first < restorable; first += kBlockTokens) {
+    for (uint32_t first = 0; first < restorable; first += kBlockTokens) {
       const uint32_t tokens = std::min(kBlockTokens, restorable - first);
       pages.push_back({.group = group,
                        .rung = random->Below(4),
@@ -75,23 +74,6 @@ TEST(AnswerTest, AnswersComeBackAsTheyWent) {
   }
 }
 
-TEST(AnswerTest, AContinuedLeaseCarriesOnlyItsNewBlocks) {
-  testing::RandomValues random(6);
-  const block::MatchAnswer match = random.Match(100);
-  const std::vector<block::LeasedPage> pages = RandomPages(&random, 100, 48);
-  v1::Answer proto;
-  ToProto({1}, match, pages, &proto);
-  proto.set_first_block(3);
-  const absl::StatusOr<Answer> back = FromProto(proto, kBlockTokens);
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->first_block, 3u);
-  ExpectEqual(back->pages, pages);
-  for (const uint32_t wrong : {2u, 4u, 7u, ~0u}) {
-    proto.set_first_block(wrong);
-    EXPECT_EQ(FromProto(proto, kBlockTokens).status().code(), absl::StatusCode::kDataLoss) << wrong;
-  }
-}
-
 // 131,072 tokens of a model with 14 groups: numbers in packed columns, never a message a page.
 TEST(AnswerTest, APageCostsAFewBytes) {
   std::vector<block::LeasedPage> pages;
@@ -113,14 +95,12 @@ TEST(AnswerTest, APageCostsAFewBytes) {
   ExpectEqual(FromProto(proto, 64)->pages, pages);
 }
 
-// Blocks 3 to 5 of two groups, the last of 5 tokens in a page of 9 slots.
+// Blocks 0 to 2 of two groups, the last of 5 tokens in a page of 9 slots.
 v1::Answer WithTable() {
   v1::Answer proto;
-  ToProto({1}, {.matched_tokens = 85, .restorable_tokens = 85, .shortened_by = {}}, {}, &proto);
-  proto.set_first_block(3);
+  ToProto({1}, {.matched_tokens = 37, .restorable_tokens = 37, .shortened_by = {}}, {}, &proto);
   ToProto({.groups = {0, 2},
            .rungs = {1, 0},
-           .first_token = 48,
            .last_page_tokens = 9,
            .offsets = {128, 256, 384, 4096, 0, 8192}},
           proto.mutable_table());
@@ -131,12 +111,12 @@ TEST(AnswerTest, ATableStandsForItsColumns) {
   std::vector<block::LeasedPage> pages;
   const uint64_t offsets[] = {128, 256, 384, 4096, 0, 8192};
   for (uint32_t i = 0; i < 6; ++i) {
-    const uint32_t first = 48 + i % 3 * 16;
+    const uint32_t first = i % 3 * 16;
     pages.push_back({.group = i / 3 * 2,
                      .rung = 1 - i / 3,
                      .first_token = first,
-                     .page_tokens = first == 80 ? 9u : 16u,
-                     .tokens = first == 80 ? 5u : 16u,
+                     .page_tokens = first == 32 ? 9u : 16u,
+                     .tokens = first == 32 ? 5u : 16u,
                      .in_ram = true,
                      .offset = offsets[i]});
   }
@@ -155,8 +135,7 @@ TEST(AnswerTest, TablesThatBreakTheContractAreDataLoss) {
       [](auto* a) { a->mutable_table()->set_rung(0, 4); },
       [](auto* a) { a->mutable_table()->set_last_page_tokens(4); },
       [](auto* a) { a->mutable_table()->set_last_page_tokens(17); },
-      [](auto* a) { a->set_first_block(2); },
-      [](auto* a) { a->set_first_block(7); },
+      [](auto* a) { a->set_restorable_tokens(32); },
   };
   for (size_t i = 0; i < spoils.size(); ++i) {
     v1::Answer proto = WithTable();

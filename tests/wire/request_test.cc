@@ -141,20 +141,6 @@ TEST(RequestTest, AResumeNamesASessionByItsWholeKey) {
   ExpectRefused(Check(request), "resume has 15 bytes, wants 16 or none");
 }
 
-TEST(RequestTest, AContinuedSequenceIsBoundedAsAWhole) {
-  v1::AcquireRequest request;
-  v1::AcquireRequest::Item* item = request.add_items();
-  *item->mutable_sequence() = SomeSequence(10);
-  item->set_continues_tokens(kMaxTokens - 9);
-  ExpectRefused(Check(request), "without a lease to continue");
-  item->set_continues(1);
-  ExpectRefused(Check(request), "continued sequence has 2097153 entries, at most 2097152");
-  item->set_continues_tokens(kMaxTokens - 10);
-  EXPECT_TRUE(Check(request).ok());
-  item->set_continues_tokens(~0u);
-  ExpectRefused(Check(request), "continued sequence");
-}
-
 TEST(RequestTest, APlanOfAnItemHasBoundedListsAndARealRate) {
   v1::AcquireRequest request;
   request.add_items()->mutable_writable()->Resize(65, 0);
@@ -162,9 +148,9 @@ TEST(RequestTest, APlanOfAnItemHasBoundedListsAndARealRate) {
   request.mutable_items(0)->clear_writable();
   request.mutable_items(0)->set_prefill_tokens_per_s(-1);
   ExpectRefused(Check(request), "acquire: prefill_tokens_per_s is -1");
-  v1::JoinRequest join;
-  join.mutable_groups()->Resize(65, 0);
-  ExpectRefused(Check(join), "join: groups has 65");
+  v1::FetchRequest fetch;
+  fetch.mutable_groups()->Resize(65, 0);
+  ExpectRefused(Check(fetch), "fetch: groups has 65");
 }
 
 TEST(RequestTest, StagedPagesAreColumnsOfOneLengthAtAlignedPlaces) {

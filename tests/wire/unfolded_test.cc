@@ -72,15 +72,15 @@ TEST(UnfoldedTest, T3TheLargestOfTheFewestBytesIsNotTakenForLess) {
     ExpectNotLess<v1::AcquireRequest>(Repeated(std::string("\x1a\0", 2), count));  // releases
     ExpectNotLess<v1::CommitRequest>(Repeated(std::string("\x78\1", 2), count));   // unknown number
     ExpectNotLess<v1::CommitRequest>(Repeated(std::string("\x7a\0", 2), count));   // unknown text
-    ExpectNotLess<v1::JoinRequest>(
+    ExpectNotLess<v1::FetchRequest>(
         Repeated(std::string("\x18\1", 2), count));  // groups, one by one
     ExpectNotLess<v1::CommitRequest>("\x7b" + Repeated(std::string("\x78\1", 2), count) + "\x7c");
     v1::Sequence tokens;
     tokens.mutable_tokens()->Resize(count, 1);
     ExpectNotLess<v1::Sequence>(tokens.SerializeAsString());
-    v1::JoinRequest join;
-    join.mutable_groups()->Resize(count, 1);
-    ExpectNotLess<v1::JoinRequest>(join.SerializeAsString());
+    v1::FetchRequest fetch;
+    fetch.mutable_groups()->Resize(count, 1);
+    ExpectNotLess<v1::FetchRequest>(fetch.SerializeAsString());
   }
 }
 

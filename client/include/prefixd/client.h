@@ -277,8 +277,8 @@ class Sequence {
   uint32_t Restart();
 
   // Quantizes K and V of tokens [begin, begin + count) of `layer` into the sequence's own pages.
-  // Call PushToken() first for tokens that Begin() and Extend() did not get. InvalidArgument if
-  // `begin` leaves a gap or is before the end of the cached tokens.
+  // Call PushToken() first for tokens that Begin() did not get. InvalidArgument if `begin` leaves a
+  // gap or is before the end of the cached tokens.
   Status Append(int layer, uint32_t begin, uint32_t count, const TensorView& key,
                 const TensorView& value);
   // The same with packed bytes, which are stored as they are. FailedPrecondition unless all blocks
@@ -299,15 +299,8 @@ class Sequence {
   // Copies out what PutState() gave at restorable_tokens(). Fails if that is 0. Waits for the
   // layer.
   Status GetState(int layer, std::span<std::byte> state) const;
-  // Adds one token to the sequence (sampled, or of the next turn).
+  // Adds one token to the sequence, a sampled one for example.
   void PushToken(uint32_t token);
-  // Begins the next turn: adds `tokens` and leases what the cache has of them, in one round trip
-  // that carries only what the lease does not cover yet. Returns the tokens that need not be
-  // computed: what the sequence has, or more. Then Wait() and Restart() as after Begin().
-  // options.content counts from the sequence's first token and, if not empty, replaces what was
-  // given before. write_format, head_tokens, head_format and coarser_formats stay as Begin() got
-  // them.
-  uint32_t Extend(std::span<const uint32_t> tokens, const BeginOptions& options = {});
 
   // Blocks of `layer` in position order: cached, then own. Waits for the layer; empty if a page
   // turned out bad. Valid until the next call that changes the sequence.
@@ -331,12 +324,6 @@ class Sequence {
   // Waits for the commit that StartCommit() began. Returns what all background commits stored since
   // the last FinishCommit(), or the first error.
   Result<CommitInfo> FinishCommit();
-  // For a pause between turns: frees all pages, cached and own, and keeps the tokens. Commit()
-  // first: what is not stored has to be computed again. Restart() looks the tokens up again.
-  void Park();
-  // Returns a ticket with which another process takes part in the lease by Space::Join(). NotFound
-  // if there is no lease.
-  Result<std::string> Share() const;
   // Ends the lease and tells the daemon what it was worth. The sequence then holds no pages. The
   // destructor does the same with zeros.
   void Release(const ReleaseInfo& info = {});
@@ -347,9 +334,9 @@ class Sequence {
   std::chrono::microseconds load_time() const;
 
  private:
+  friend class Client;
   friend class Space;
   friend class Lease;
-  friend class SequenceSet;
   struct Impl;
   explicit Sequence(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
@@ -388,16 +375,13 @@ class Lease {
   // Returns the runs of restorable tokens of `layer` that one Gather() can copy; of a sliding layer
   // only those that it has. Waits as block_table(), but does not count as reading.
   std::vector<TokenRun> runs(int layer);
-  Result<std::string> Share() const;  // as Sequence::Share()
   // Ends the lease and tells the daemon what it was worth. The lease then holds nothing. The
   // destructor does the same.
   void Release(const ReleaseInfo& info = {});
-  uint64_t in_place_bytes() const;
-  std::chrono::microseconds load_time() const;
 
  private:
+  friend class Client;
   friend class Space;
-  friend class SequenceSet;
   explicit Lease(Sequence pages);
   void Read(uint32_t end) const;  // notes that the engine took tokens [0, end)
   std::span<const BlockTableEntry> Table(int layer);
@@ -473,10 +457,6 @@ class Space {
   // Looks the tokens up, leases what is cached and starts loading it. Never fails: without a cache
   // it answers 0 tokens.
   Sequence Begin(std::span<const uint32_t> tokens, const BeginOptions& options = {});
-  // Opens the cached pages of another process's sequence by its ticket. The pages are held until
-  // both processes let go. Read-only: the tokens are unknown and nothing is stored. Never fails: if
-  // the lease is gone it answers 0 tokens.
-  Sequence Join(const std::string& ticket, const BeginOptions& options = {});
   // Begin() for engines that own their KV memory, without a sequence; ignores `announce` and
   // `write_format`. Never fails: without a cache it answers 0 tokens.
   Lease Acquire(std::span<const uint32_t> tokens, const BeginOptions& options = {});
@@ -503,10 +483,15 @@ class Space {
 
  private:
   friend class Client;
-  friend class SequenceSet;
   struct Impl;
   explicit Space(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
+};
+
+// One of the spaces in which Client::AcquireSet() looks a request up.
+struct SetMember {
+  Space* space = nullptr;  // of that client
+  BeginOptions options{};
 };
 
 struct ClientOptions {
@@ -532,7 +517,7 @@ struct ArenaInfo {
 
 // Counts since the Client was created, over all its spaces.
 struct ClientStats {
-  uint64_t lookups = 0;  // Begin, Extend, Acquire
+  uint64_t lookups = 0;  // Begin, Acquire
   uint64_t failed_lookups = 0;
   uint64_t requested_tokens = 0;
   uint64_t restorable_tokens = 0;  // of the requested ones, as the lookups answered
@@ -556,6 +541,15 @@ class Client {
   // attaches once the daemon is there. The daemon is told why a spec was refused, as by
   // NotShared(), until a space of the same model opens.
   Result<Space> OpenSpace(const SpaceSpec& spec);
+  // Space::Acquire() in several spaces at once, for a draft model beside its target or the ranks of
+  // a model: one round trip, and all leases begin at one length, the longest that the cache can
+  // restore in every space. The longest of the members' deadlines counts. A lease may shrink alone
+  // while it loads. The least that WaitAll() of any lease finally returned is good in all, except
+  // with sliding or state layers, where a shorter length is worth 0 tokens. Returns the leases in
+  // the order of `members`; none if a space is not of this client. Never fails: without a cache the
+  // leases have 0 tokens, and match().status says why.
+  std::vector<Lease> AcquireSet(std::span<const SetMember> members,
+                                std::span<const uint32_t> tokens);
   // Tells the daemon that this process serves `model` with caches that are not shared, and why.
   // `prefixctl status` and `prefixctl sessions` show it for as long as the client lives; a daemon
   // that starts later is told too. An empty reason takes it back. Waits at most 200 ms, without a
@@ -571,7 +565,6 @@ class Client {
   ClientStats stats() const;
 
  private:
-  friend class SequenceSet;
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };

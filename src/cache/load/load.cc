@@ -66,7 +66,7 @@ void TakeShorter(uint32_t shortest, index::Acquired shorter, index::Acquired* he
 
 }  // namespace
 
-void Loader::CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s, uint32_t floor,
+void Loader::CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s,
                                std::span<index::Acquired> held) const {
   const uint32_t end = held.front().answer.restorable_tokens;
   std::vector<uint64_t> ssd_bytes((end + block_tokens - 1) / block_tokens);  // of each block
@@ -80,7 +80,7 @@ void Loader::CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s, uint3
   const auto begin_block = static_cast<uint32_t>(first - ssd_bytes.begin());
   const auto blocks = static_cast<uint32_t>(ssd_bytes.size());
   const uint32_t step = std::max(1u, (blocks - begin_block) / kBordersLookedAt);
-  uint32_t best = std::max(begin_block * block_tokens, floor);
+  uint32_t best = begin_block * block_tokens;
   double best_saved = best / tokens_per_s;
   uint64_t bytes = 0;
   for (uint32_t block = begin_block; block < blocks; ++block) {
@@ -109,12 +109,12 @@ void Loader::StartAll(block::SessionId session, std::span<const SetMember> membe
   while (held->front().lease && !std::ranges::all_of(*held, readable)) {
     const uint32_t before = held->front().answer.restorable_tokens;
     if (const double weighed = std::exchange(rate, 0); weighed > 0) {
-      CutWhatDoesNotPay(FinestBlocks(members), weighed, 0, *held);
+      CutWhatDoesNotPay(FinestBlocks(members), weighed, *held);
     }
     uint32_t shortest = held->front().answer.restorable_tokens;
     if (shortest == before) {
       for (size_t i = 0; i < members.size(); ++i) {
-        Start(*members[i].space, 0, patience, &(*held)[i]);
+        Start(*members[i].space, patience, &(*held)[i]);
         shortest = std::min(shortest, (*held)[i].answer.restorable_tokens);
       }
     }
@@ -136,8 +136,7 @@ void Loader::StartAll(block::SessionId session, std::span<const SetMember> membe
 // Every extent is allocated before the first read, or the answer is shorter: nobody waits while
 // holding extents. Reads start even for pages that are cut off here: they were given room, and
 // somebody may want them next.
-void Loader::Start(const SpaceInfo& space, uint32_t floor, const Patience& patience,
-                   index::Acquired* held) {
+void Loader::Start(const SpaceInfo& space, const Patience& patience, index::Acquired* held) {
   const auto now = std::chrono::steady_clock::now();
   // The other half is for loading.
   const Patience for_room = patience.Before(now + (std::max(patience.until(), now) - now) / 2);
@@ -145,7 +144,7 @@ void Loader::Start(const SpaceInfo& space, uint32_t floor, const Patience& patie
   std::vector<Promotion> promotions(held->pages.size());
   for (size_t i : ByPosition(held->pages)) {
     index::PageInfo& page = held->pages[i];
-    if (page.first_token >= std::max(held->answer.restorable_tokens, floor)) break;
+    if (page.first_token >= held->answer.restorable_tokens) break;
     const bool in_place = page.state == index::PageState::kUnverified;
     if (!in_place && page.state != index::PageState::kSsd) continue;
     if (!context_->index->BeginPromotion(page.ref)) continue;  // somebody else is at it
@@ -154,8 +153,7 @@ void Loader::Start(const SpaceInfo& space, uint32_t floor, const Patience& patie
           page.page_bytes, space.FullPageBytes(page.ref.group, page.ref.rung), for_room);
       if (!extent.ok()) {
         Refuse(page.ref);
-        Shorten(std::max(page.first_token, floor), page.ref.group, block::ShortenReason::kRamFull,
-                &held->answer);
+        Shorten(page.first_token, page.ref.group, block::ShortenReason::kRamFull, &held->answer);
         break;
       }
       page.extent = *extent;

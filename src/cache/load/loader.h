@@ -53,10 +53,8 @@ class Loader {
         changed_(changed) {}
 
   // --- load.cc ---
-  // Starts loading what is not readable of a lease. Shortens the answer where there is no room;
-  // never below `floor`, the tokens that the lease covered before.
-  void Start(const SpaceInfo& space, uint32_t floor, const Patience& patience,
-             index::Acquired* held);
+  // Starts loading what is not readable of a lease. Shortens the answer where there is no room.
+  void Start(const SpaceInfo& space, const Patience& patience, index::Acquired* held);
   // The same for a set: takes shorter leases in place of the set's until all that they need is on
   // its way.
   void StartAll(block::SessionId session, std::span<const SetMember> members,
@@ -64,7 +62,7 @@ class Loader {
   // Shortens the answers to where the time saved by not computing, less the time to load, is
   // largest. Pages in RAM before the first one on SSD cost nothing and are never cut.
   // `block_tokens`: of the finest blocks.
-  void CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s, uint32_t floor,
+  void CutWhatDoesNotPay(uint32_t block_tokens, double tokens_per_s,
                          std::span<index::Acquired> held) const;
   // Waits for a page. Returns it once it is readable or failed, or as it is when patience is over.
   index::PageInfo Await(const index::PageRef& page, const Patience& patience) const;

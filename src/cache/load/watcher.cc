@@ -40,7 +40,7 @@ void Watcher::TellFailed(Watch* watch, const index::PageInfo& page) {
   const uint32_t usable = regular ? page.first_token : 0;
   CountShortened(reason, lease->facts().tokens - usable, &context_->counters);
   // The index goes on holding the pages behind it: the worker may be reading them until it hears of
-  // this. They are given up when it releases or continues the lease.
+  // this. They are given up when it releases the lease.
   lease->CutTo(usable);
   base::MutexLock lock(session->event_mutex);
   if (session->on_event == nullptr) return;

@@ -14,12 +14,6 @@ Lease::~Lease() {
   owner_->FreeTaken();
 }
 
-PageHold::~PageHold() {
-  if (owner_->stopping || !in_index_) return;
-  owner_->index->Release(in_index_).IgnoreError();  // known: nobody else has the id
-  owner_->FreeTaken();
-}
-
 void Lease::AddTo(const absl::flat_hash_map<block::LeaseId, block::LeaseInfo>& in_index,
                   block::LeaseInfo* info) const {
   if (const auto found = in_index.find(in_index_); found != in_index.end()) {
@@ -44,12 +38,6 @@ absl::StatusOr<LeasePtr> Sessions::FindLease(block::SessionId session, block::Le
         absl::StrCat("lease: ", lease.value, " is not held by this session"));
   }
   return found->second.lease;
-}
-
-LeasePtr Sessions::FindLeaseOfAnybody(block::LeaseId lease) const {
-  base::MutexLock lock(mutex_);
-  const auto found = leases_.find(lease);
-  return found == leases_.end() ? nullptr : found->second.lease;
 }
 
 absl::Status Sessions::AddLease(const SessionPtr& session, block::LeaseId id, LeasePtr lease) {

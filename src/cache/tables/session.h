@@ -127,7 +127,6 @@ class KeptExtent {
 // What a lease is worth and what it holds.
 struct LeaseFacts {
   uint32_t tokens = 0;      // usable: fewer than leased after a page failed
-  uint32_t leased = 0;      // tokens that the index holds
   uint32_t ssd_tokens = 0;  // of these, in blocks that had a page outside RAM when they were leased
   uint64_t ram_bytes = 0, ssd_bytes = 0;  // when leased
   uint64_t pages = 0;
@@ -179,20 +178,6 @@ class Lease {
   LeaseFacts facts_ PREFIXD_GUARDED_BY(mutex_);
 };
 using LeasePtr = std::shared_ptr<Lease>;
-
-// Holds pages in the index for a Fetch, or for bytes on their way out, whatever happens to the
-// lease.
-class PageHold {
- public:
-  PageHold(Context* owner, block::LeaseId in_index) : owner_(owner), in_index_(in_index) {}
-  ~PageHold();
-  PageHold(const PageHold&) = delete;
-  PageHold& operator=(const PageHold&) = delete;
-
- private:
-  Context* const owner_;
-  const block::LeaseId in_index_;
-};
 
 // A page whose bytes are arriving. It owns its extent until it is published or dropped.
 struct ArrivingPage {

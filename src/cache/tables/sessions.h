@@ -56,7 +56,6 @@ class Sessions {
   // NotFound unless the session holds it.
   absl::StatusOr<LeasePtr> FindLease(block::SessionId session, block::LeaseId lease) const
       PREFIXD_EXCLUDES(mutex_);
-  LeasePtr FindLeaseOfAnybody(block::LeaseId lease) const PREFIXD_EXCLUDES(mutex_);  // null: none
   // NotFound if the session ended meanwhile; the lease then ends too.
   absl::Status AddLease(const SessionPtr& session, block::LeaseId id, LeasePtr lease)
       PREFIXD_EXCLUDES(mutex_);

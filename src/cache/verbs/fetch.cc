@@ -116,22 +116,17 @@ absl::Status Fetch(Context& context, Sessions& sessions, const Loader& loader,
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*lease->space, request.groups, {}));
   const LeaseFacts facts = lease->facts();
   PREFIXD_ASSIGN_OR_RETURN(
-      const index::Acquired held,
-      context.index->Join(
-          lease->in_index(),
-          {.selection = {.groups = request.groups, .rungs = {}}, .max_tokens = facts.tokens},
-          context.NewOwner()));
-  const PageHold hold(&context, held.lease);
+      const std::vector<index::PageInfo> pages,
+      context.index->LeasedPages(lease->in_index(), request.groups, facts.tokens));
   const uint32_t block_tokens = lease->space->identity.block_tokens;
   const uint32_t first_block = request.from_token / block_tokens * block_tokens;
-  const uint32_t usable = held.answer.restorable_tokens;
   Sender sender(context, loader, refused, *lease->space, request.seeded_sums, patience, sink);
-  if (held.pages.empty()) {
+  if (pages.empty()) {
     sender.End(request.groups.empty() ? 0 : request.groups.front(), 0, facts.tokens,
                block::ShortenReason::kCorrupt);
   }
-  for (size_t i = 0; i < held.pages.size(); ++i) {
-    const index::PageInfo& page = held.pages[i];
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const index::PageInfo& page = pages[i];
     const uint32_t group = page.ref.group;
     if (page.first_token >= first_block) {
       PREFIXD_ASSIGN_OR_RETURN(const bool sent, sender.Send(page));
@@ -141,17 +136,13 @@ absl::Status Fetch(Context& context, Sessions& sessions, const Loader& loader,
         return absl::OkStatus();
       }
     }
-    const bool last_of_group = i + 1 == held.pages.size() || held.pages[i + 1].ref.group != group;
-    if (!last_of_group) continue;
-    if (usable < facts.tokens) {  // a page of it turned out bad since
-      sender.End(group, usable, facts.tokens, block::ShortenReason::kCorrupt);
-    } else {
-      PREFIXD_RETURN_IF_ERROR(sender.Ready(group, usable));
-    }
+    const bool last_of_group = i + 1 == pages.size() || pages[i + 1].ref.group != group;
+    if (last_of_group) PREFIXD_RETURN_IF_ERROR(sender.Ready(group, facts.tokens));
   }
-  context.counters.AddAll({{"tokens.delivered", usable},
-                           {"tokens.delivered.ssd", facts.ssd_tokens},
-                           {"tokens.delivered.ram", usable - std::min(usable, facts.ssd_tokens)}});
+  const uint32_t ssd_tokens = std::min(facts.tokens, facts.ssd_tokens);
+  context.counters.AddAll({{"tokens.delivered", facts.tokens},
+                           {"tokens.delivered.ssd", ssd_tokens},
+                           {"tokens.delivered.ram", facts.tokens - ssd_tokens}});
   return absl::OkStatus();
 }
 

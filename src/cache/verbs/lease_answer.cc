@@ -58,16 +58,6 @@ void AddAbsent(const SpaceInfo& space, uint32_t from, uint32_t tokens,
   *pages = std::move(all);
 }
 
-// The facts of a lease that was continued.
-LeaseFacts Sum(const LeaseFacts& before, const LeaseFacts& more) {
-  return {.tokens = more.tokens,
-          .leased = more.leased,
-          .ssd_tokens = before.ssd_tokens + more.ssd_tokens,
-          .ram_bytes = before.ram_bytes + more.ram_bytes,
-          .ssd_bytes = before.ssd_bytes + more.ssd_bytes,
-          .pages = before.pages + more.pages};
-}
-
 // What was given up is advice to write new blocks coarser.
 void CountGivenUp(const Request& request, const block::MatchAnswer& answer, Context* context,
                   FormatAdvice& advice) {
@@ -76,8 +66,7 @@ void CountGivenUp(const Request& request, const block::MatchAnswer& answer, Cont
   for (const block::Shortening& shortening : answer.shortened_by) {
     if (shortening.reason == block::ShortenReason::kEvicted) given_up += shortening.tokens_lost;
   }
-  // What follows a lease is not looked up again as a whole.
-  if (answer.ended_by == block::EndReason::kEvicted && !request.continues) {
+  if (answer.ended_by == block::EndReason::kEvicted) {
     given_up += context->index->GhostTokens(request.space, {request.tokens, request.content});
   }
   if (given_up > 0) context->counters.Add("tokens.given_up", given_up);
@@ -86,28 +75,24 @@ void CountGivenUp(const Request& request, const block::MatchAnswer& answer, Cont
 
 }  // namespace
 
-LeaseAnswer::LeaseAnswer(Context* context, SessionPtr session, SpacePtr space, index::Acquired held,
-                         LeasePtr continued, uint32_t floor)
+LeaseAnswer::LeaseAnswer(Context* context, SessionPtr session, SpacePtr space, index::Acquired held)
     : context_(context),
       session_(std::move(session)),
       space_(std::move(space)),
-      held_(std::move(held)),
-      continued_(continued != nullptr),
-      floor_(floor),
-      lease_(std::move(continued)) {
-  if (!continued_ && held_.lease) {
+      held_(std::move(held)) {
+  if (held_.lease) {
     lease_ = std::make_shared<Lease>(context_, held_.lease, session_->slot);
     lease_->space = space_;
     lease_->begun_us = context_->Now();
   }
-  tokens_ = std::max(held_.answer.restorable_tokens, floor_);
+  tokens_ = held_.answer.restorable_tokens;
   List();
   readable_ = std::ranges::all_of(pages_, &block::LeasedPage::in_ram);
 }
 
 // In one pass: there may be many thousands of pages. Those that came as a table are all in RAM.
 void LeaseAnswer::List() {
-  facts_ = {.tokens = tokens_, .leased = tokens_, .pages = held_.pages.size()};
+  facts_ = {.tokens = tokens_, .pages = held_.pages.size()};
   pages_.clear();
   if (!held_.table.groups.empty()) {
     facts_.ram_bytes = held_.answer.ram_bytes;
@@ -129,11 +114,10 @@ absl::Status LeaseAnswer::MakeReadable(Loader& loader, double prefill_tokens_per
   if (readable_) return absl::OkStatus();
   const uint32_t leased = held_.answer.restorable_tokens;
   if (prefill_tokens_per_s > 0 && space_->regular) {
-    loader.CutWhatDoesNotPay(space_->identity.block_tokens, prefill_tokens_per_s, floor_,
-                             {&held_, 1});
+    loader.CutWhatDoesNotPay(space_->identity.block_tokens, prefill_tokens_per_s, {&held_, 1});
   }
-  loader.Start(*space_, floor_, patience, &held_);
-  tokens_ = std::max(held_.answer.restorable_tokens, floor_);
+  loader.Start(*space_, patience, &held_);
+  tokens_ = held_.answer.restorable_tokens;
   if (!space_->regular && tokens_ < leased) {  // a shorter prefix needs other pages
     held_.answer.shortened_by.back().tokens_lost += tokens_;
     tokens_ = 0;
@@ -150,12 +134,12 @@ absl::Status LeaseAnswer::MakeReadable(Loader& loader, double prefill_tokens_per
 
 void LeaseAnswer::Account(const Request& request, FormatAdvice& advice) {
   held_.answer.restorable_tokens = tokens_;
-  const uint32_t from_ssd = std::min(facts_.ssd_tokens, tokens_ - floor_);
+  const uint32_t from_ssd = std::min(facts_.ssd_tokens, tokens_);
   CountMatch(held_.answer, request.tokens.size(), &context_->counters);
   CountGivenUp(request, held_.answer, context_, advice);
   context_->asked_bytes += facts_.ram_bytes + facts_.ssd_bytes;
-  context_->counters.AddAll({{"tokens.restorable.ssd", from_ssd},
-                             {"tokens.restorable.ram", tokens_ - floor_ - from_ssd}});
+  context_->counters.AddAll(
+      {{"tokens.restorable.ssd", from_ssd}, {"tokens.restorable.ram", tokens_ - from_ssd}});
 }
 
 absl::StatusOr<Acquired> LeaseAnswer::Register(Sessions& sessions, Watcher& watcher,
@@ -170,20 +154,12 @@ absl::StatusOr<Acquired> LeaseAnswer::Register(Sessions& sessions, Watcher& watc
   if (tokens_ == 0) return acquired;
   acquired.lease = context_->PublicId(lease_->in_index());
   lease_->prefill_rate = prefill_tokens_per_s;
-  uint32_t first_token = floor_;
-  if (!held_.table.groups.empty()) first_token = held_.table.first_token;
-  if (!held_.pages.empty()) first_token = held_.pages.front().first_token;
-  if (!space_->regular) {
-    first_token = held_.from_token;
-    AddAbsent(*space_, first_token, tokens_, &pages_);
-  }
-  acquired.first_block = first_token / space_->identity.block_tokens;
+  if (!space_->regular) AddAbsent(*space_, held_.from_token, tokens_, &pages_);
+  acquired.first_block = held_.from_token / space_->identity.block_tokens;
   acquired.pages = std::move(pages_);
   acquired.table = std::move(held_.table);
-  lease_->SetFacts(continued_ ? Sum(lease_->facts(), facts_) : facts_);
-  if (!continued_) {
-    PREFIXD_RETURN_IF_ERROR(sessions.AddLease(session_, acquired.lease, lease_));
-  }
+  lease_->SetFacts(facts_);
+  PREFIXD_RETURN_IF_ERROR(sessions.AddLease(session_, acquired.lease, lease_));
   if (place() && !readable_) {
     std::erase_if(held_.pages,
                   [](const index::PageInfo& page) { return index::InRam(page.state); });

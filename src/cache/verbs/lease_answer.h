@@ -16,13 +16,10 @@
 
 namespace prefixd::cache {
 
-// Not thread-safe. If it is not registered, the lease ends with it (a continued one stays).
+// Not thread-safe. If it is not registered, the lease ends with it.
 class LeaseAnswer {
  public:
-  // `continued`: the lease that `held` continues, null for a new one. It covered `floor` tokens
-  // before.
-  LeaseAnswer(Context* context, SessionPtr session, SpacePtr space, index::Acquired held,
-              LeasePtr continued = nullptr, uint32_t floor = 0);
+  LeaseAnswer(Context* context, SessionPtr session, SpacePtr space, index::Acquired held);
 
   // Starts loading what is not readable, or shortens the lease to what there is room and time for;
   // a hit that loads slower than `prefill_tokens_per_s` computes is cut where it pays. 0 = unknown.
@@ -42,8 +39,6 @@ class LeaseAnswer {
   const SessionPtr session_;
   const SpacePtr space_;
   index::Acquired held_;
-  const bool continued_;
-  const uint32_t floor_;
   LeasePtr lease_;       // null if nothing is leased
   uint32_t tokens_ = 0;  // restorable
   // What the answer says of its pages.

@@ -38,15 +38,14 @@ void Remember(const Context& context, Tables& tables, const Session& session,
   if (acquired->request_id.empty()) {
     acquired->request_id = absl::StrCat("acquire-", tables.history.NextNumber());
   }
-  block::PastAnswer past{
-      .request_id = acquired->request_id,
-      .space = space.id,
-      .worker = session.worker,
-      .requested_tokens = static_cast<uint32_t>(request.tokens.size()) + request.continues_tokens,
-      .match = acquired->match,
-      .wait_us = times.wait_us,
-      .match_us = times.match_us,
-      .room_us = times.room_us};
+  block::PastAnswer past{.request_id = acquired->request_id,
+                         .space = space.id,
+                         .worker = session.worker,
+                         .requested_tokens = static_cast<uint32_t>(request.tokens.size()),
+                         .match = acquired->match,
+                         .wait_us = times.wait_us,
+                         .match_us = times.match_us,
+                         .room_us = times.room_us};
   const uint64_t serial = tables.history.Add(std::move(past), context.Now());
   if (!acquired->lease) return;
   const absl::StatusOr<LeasePtr> lease = tables.sessions.FindLease(session.id, acquired->lease);

@@ -53,7 +53,7 @@ absl::StatusOr<Pinned> TryPin(Context& context, Loader& loader, block::SessionId
     }
   }
   const uint32_t leased = held.answer.restorable_tokens;
-  loader.Start(space, 0, patience, &held);
+  loader.Start(space, patience, &held);
   Pinned pinned;
   pinned.tokens = WaitReadable(loader, held, patience);
   if (!space.regular && pinned.tokens < leased) pinned.tokens = 0;  // worth nothing before its end

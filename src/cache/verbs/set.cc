@@ -1,8 +1,6 @@
 // Several requests with one length: a model's ranks, a draft beside its target.
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/status.h"
 #include "cache/verbs/lease_answer.h"
 #include "cache/verbs/phases.h"
@@ -16,11 +14,6 @@ absl::StatusOr<std::vector<SetMember>> MembersOf(const Spaces& spaces, const Ses
                                                  std::span<const Request> requests, uint32_t slot) {
   std::vector<SetMember> members;
   for (const Request& request : requests) {
-    if (request.continues && requests.size() > 1) {
-      return absl::InvalidArgumentError(absl::StrCat("acquire: an item of a set continues lease ",
-                                                     request.continues.value,
-                                                     "; sets send every token"));
-    }
     PREFIXD_ASSIGN_OR_RETURN(SpacePtr space, spaces.Find(session, request.space));
     PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
     PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));

@@ -55,11 +55,6 @@ absl::Status Fetch(Context& context, Sessions& sessions, const Loader& loader,
 // --- lease.cc ---
 absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::SessionId session,
                      const Released& released);
-absl::StatusOr<Acquired> Join(Context& context, Tables& tables, Loader& loader, Watcher& watcher,
-                              block::SessionId session, block::LeaseId lease,
-                              const std::vector<uint32_t>& groups);
-std::shared_ptr<const void> Hold(Context& context, const Sessions& sessions,
-                                 block::SessionId session, block::LeaseId lease);
 
 // --- reserve.cc, put.cc, commit.cc ---
 absl::StatusOr<block::ReservePlan> Reserve(Context& context, Tables& tables,
