@@ -106,7 +106,12 @@ class SetTest : public RestartTest {
   void Store(size_t member, uint32_t count) {
     const std::span<const uint32_t> tokens = std::span(tokens_).first(count);
     Sequence seq = spaces_[member].Begin(tokens);
-    const uint32_t cached = seq.WaitAll();
+    uint32_t cached = seq.WaitAll();
+    // Each try finds bad pages, which are dropped.
+    for (int i = 0; i < 16 && cached < seq.match().restorable_tokens; ++i) {
+      seq = spaces_[member].Begin(tokens);
+      cached = seq.WaitAll();
+    }
     Compute(member, seq, cached, count);
     const Result<CommitInfo> stored = seq.Commit({.sequence_end = true});
     ASSERT_TRUE(stored.ok()) << stored.status.message;
@@ -195,8 +200,8 @@ TEST_P(SetTest, ATurnGoesOnInBoth) {
   Start({TargetSpace(), DraftSpace()});
   for (size_t member = 0; member < 2; ++member) Store(member, 300);
   std::vector<Lease> both = AcquireAll();
-  EXPECT_EQ(WaitAll(both), 300u);
-  Check(both, 300);
+  EXPECT_EQ(WaitAll(both), 299u) << "the state one token before the end";
+  Check(both, 299);
   both.clear();
   for (size_t member = 0; member < 2; ++member) Store(member, 400);
   both = AcquireAll();

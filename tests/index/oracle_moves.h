@@ -243,8 +243,11 @@ class OracleMoves : public testing::TestWithParam<Variant> {
     }
   }
   void Take(OpenLease& lease, const std::vector<HeldByModel>& pages) {
-    for (const HeldByModel& page : pages) oracle_.Take(page.block, page.key, lease.slot);
-    lease.pages.insert(lease.pages.end(), pages.begin(), pages.end());
+    for (const HeldByModel& page : pages) {
+      if (std::ranges::find(lease.pages, page) != lease.pages.end()) continue;  // adopted twice
+      oracle_.Take(page.block, page.key, lease.slot);
+      lease.pages.push_back(page);
+    }
   }
   OpenLease NewLease() {
     OpenLease lease;
