@@ -86,7 +86,7 @@ absl::StatusOr<Outcome> Budget(DaemonCalls& calls, const Options& options) {
   request.set_ram_bytes(options.ram_bytes);
   request.set_ssd_bytes(options.ssd_bytes);
   PREFIXD_ASSIGN_OR_RETURN(const v1::SetBudgetsReply reply, calls.SetBudgets(request));
-  return Outcome{options.json ? BudgetJson(reply) : BudgetView(reply)};
+  return Outcome{options.json ? ReplyJson(reply) : BudgetView(reply)};
 }
 
 absl::StatusOr<Outcome> Spaces(DaemonCalls& calls, const Options& options) {
@@ -151,7 +151,7 @@ absl::StatusOr<Outcome> Purge(DaemonCalls& calls, v1::ClearRequest request, cons
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
   if (bar) terminal.err << "\n";
-  return Outcome{options.json ? PurgeJson(sum) : PurgeView(sum),
+  return Outcome{options.json ? ReplyJson(sum) : PurgeView(sum),
                  sum.leased_bytes() == 0 ? kExitOk : kExitRefused};
 }
 
@@ -167,12 +167,12 @@ absl::StatusOr<Outcome> Clear(DaemonCalls& calls, const Options& options,
   if (!Confirmed(what, options, terminal)) return Outcome{"", kExitUsage};
   if (options.purge) return Purge(calls, request, options, terminal);
   PREFIXD_ASSIGN_OR_RETURN(const v1::ClearReply reply, calls.Clear(request));
-  return Outcome{options.json ? ClearJson(reply) : ClearView(reply)};
+  return Outcome{options.json ? ReplyJson(reply) : ClearView(reply)};
 }
 
 absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::FlushReply reply, calls.Flush());
-  return Outcome{options.json ? FlushJson(reply) : FlushView(reply),
+  return Outcome{options.json ? ReplyJson(reply) : FlushView(reply),
                  reply.dirty_bytes() == 0 ? kExitOk : kExitRefused};
 }
 
@@ -180,7 +180,7 @@ absl::StatusOr<Outcome> Prefetch(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const Space space, FindOpenable(calls, options));
   PREFIXD_ASSIGN_OR_RETURN(const v1::PrefetchReply::Hint hint,
                            calls.Prefetch(space, options.tokens));
-  return Outcome{options.json ? PrefetchJson(hint) : PrefetchView(hint),
+  return Outcome{options.json ? ReplyJson(hint) : PrefetchView(hint),
                  hint.restorable_tokens() > 0 ? kExitOk : kExitNothing};
 }
 
@@ -207,7 +207,7 @@ absl::StatusOr<Outcome> Verify(DaemonCalls& calls, const Options& options,
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
   if (bar) terminal.err << "\n";
-  return Outcome{options.json ? VerifyJson(sum) : VerifyView(sum),
+  return Outcome{options.json ? ReplyJson(sum) : VerifyView(sum),
                  sum.bad() + sum.unreadable() == 0 ? kExitOk : kExitRefused};
 }
 
@@ -233,16 +233,16 @@ absl::StatusOr<uint64_t> FindSession(const v1::ListSessionsReply& reply,
 absl::StatusOr<Outcome> Sessions(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::ListSessionsReply reply, calls.ListSessions());
   if (options.session.empty()) {
-    return Outcome{options.json ? SessionsJson(reply) : SessionsView(reply)};
+    return Outcome{options.json ? ReplyJson(reply) : SessionsView(reply)};
   }
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t session, FindSession(reply, options.session));
   PREFIXD_ASSIGN_OR_RETURN(const v1::EndSessionReply ended, calls.EndSession(session));
-  return Outcome{options.json ? EndSessionJson(ended) : EndSessionView(ended)};
+  return Outcome{options.json ? ReplyJson(ended) : EndSessionView(ended)};
 }
 
 absl::StatusOr<Outcome> Leases(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::ListLeasesReply reply, calls.ListLeases());
-  return Outcome{options.json ? LeasesJson(reply) : LeasesView(reply)};
+  return Outcome{options.json ? ReplyJson(reply) : LeasesView(reply)};
 }
 
 absl::StatusOr<Outcome> Pin(DaemonCalls& calls, const Options& options) {
@@ -265,12 +265,12 @@ absl::StatusOr<Outcome> Unpin(DaemonCalls& calls, const Options& options) {
     reply = calls.Unpin(space, options.tokens);
   }
   PREFIXD_RETURN_IF_ERROR(reply.status());
-  return Outcome{options.json ? UnpinJson(*reply) : UnpinView(*reply)};
+  return Outcome{options.json ? ReplyJson(*reply) : UnpinView(*reply)};
 }
 
 absl::StatusOr<Outcome> Pins(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::ListPinsReply reply, calls.ListPins());
-  return Outcome{options.json ? PinsJson(reply) : PinsView(reply)};
+  return Outcome{options.json ? ReplyJson(reply) : PinsView(reply)};
 }
 
 absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
@@ -279,7 +279,7 @@ absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
   request.set_last(options.last);
   request.set_below(options.below);
   PREFIXD_ASSIGN_OR_RETURN(const v1::WhyReply reply, calls.Why(request));
-  return Outcome{options.json ? WhyJson(reply) : WhyView(reply),
+  return Outcome{options.json ? ReplyJson(reply) : WhyView(reply),
                  reply.answers().empty() ? kExitNothing : kExitOk};
 }
 
@@ -317,7 +317,7 @@ absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
 
 absl::StatusOr<Outcome> Config(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::GetConfigReply reply, calls.GetConfig());
-  return Outcome{options.json ? ConfigJson(reply) : ConfigView(reply)};
+  return Outcome{options.json ? ReplyJson(reply) : ConfigView(reply)};
 }
 
 absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Terminal& terminal) {

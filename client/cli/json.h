@@ -1,36 +1,35 @@
-// The JSON that scripts read, one object for each command. Times are in the unit that their names
-// say, sizes in bytes. Space ids are 64 hexadecimal digits; ids of sessions, leases and pins are
-// 16. Once released, fields stay and keep their meaning.
+// The JSON that scripts read: the daemon's reply with the names of proto/prefixd/v1/*.proto, one
+// object for each command, and a few derived fields.
 //
-// Pure functions. Every text is one line and ends with a newline. Bytes that are not UTF-8 become
-// U+FFFD.
+// All integers are numbers. (protobuf's own printer writes those of 64 bits as strings; jq compares
+// those as text.) Ids, digests and other bytes are hexadecimal, as the tables and the log show
+// them. Enum values are the words of the counters ("exact", "request_ended"). Counters, latencies
+// and settings are objects with one member for each name. Fields are there also when they are zero.
+//
+// Pure functions. Every text is one line and ends with a newline.
 #pragma once
 #include <string>
+
+#include "google/protobuf/message.h"
 
 #include "client/cli/views.h"
 #include "prefixd/v1/admin.pb.h"
 
 namespace prefixd::cli {
 
+// Returns a reply that needs nothing derived.
+std::string ReplyJson(const google::protobuf::Message& reply);
+
+// Adds `server` and `health` to what StatsJson returns.
 std::string StatusJson(const StatusInput& input);
+// Adds `p50_us`, `p90_us` and `p99_us` to every latency.
 std::string StatsJson(const v1::GetStatsReply& stats);
+// Puts the members of `stats` into the space itself and adds `compression_ratio`.
 std::string SpacesJson(const v1::ListSpacesReply& reply);
+// These add what was asked for: the space, the number of tokens, the time to live, the limits.
 std::string MatchJson(const MatchInput& input);
-std::string SessionsJson(const v1::ListSessionsReply& reply);
-std::string LeasesJson(const v1::ListLeasesReply& reply);
-std::string EndSessionJson(const v1::EndSessionReply& reply);
 std::string PinJson(const PinInput& input);
-std::string UnpinJson(const v1::UnpinReply& reply);
-std::string PinsJson(const v1::ListPinsReply& reply);
 std::string LimitsJson(const v1::SetSpaceLimitsRequest& request,
                        const v1::SetSpaceLimitsReply& reply);
-std::string BudgetJson(const v1::SetBudgetsReply& reply);
-std::string WhyJson(const v1::WhyReply& reply);
-std::string ClearJson(const v1::ClearReply& reply);
-std::string PurgeJson(const v1::ClearReply& sum);
-std::string FlushJson(const v1::FlushReply& reply);
-std::string PrefetchJson(const v1::PrefetchReply::Hint& hint);
-std::string VerifyJson(const v1::VerifyReply& sum);
-std::string ConfigJson(const v1::GetConfigReply& reply);
 
 }  // namespace prefixd::cli

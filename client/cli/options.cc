@@ -419,7 +419,9 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
                  "of the space that --space or the file names, where it has one; $PREFIXD_SALT, "
                  "which others do not see among the processes, sets it too")
       ->type_name("TEXT");
-  app.add_flag("--json", options->json, "one JSON object on standard output, for scripts");
+  app.add_flag("--json", options->json,
+               "one JSON object on standard output, for scripts: the fields of "
+               "proto/prefixd/v1/admin.proto; integers are numbers, ids are hexadecimal");
   app.add_option("--timeout", texts.timeout, "how long to wait for prefixd (default: 5s)")
       ->type_name("TIME");
   DeclareViews(app, options, &texts);

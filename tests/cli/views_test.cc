@@ -191,7 +191,7 @@ TEST(SpacesViewTest, ExplainSaysInWhichFieldsOtherSpacesDiffer) {
   *reply.add_spaces() = SampleSpace(0x3f);
   *reply.add_spaces() = SampleSpace(0x40);
   reply.mutable_spaces(1)->add_differing_fields("rope.theta");
-  reply.mutable_spaces(1)->add_differing_fields("groups[0].ladder[0].key.bits");
+  reply.mutable_spaces(1)->add_differing_fields("layer 0, format 0, key.bits");
   EXPECT_EQ(ExplainView(reply, SampleId(0x3f)), "space 3f" + std::string(62, '0') + R"(
   model         Qwen3-0.6B
   weights       ab)" + std::string(62, '0') + R"(
@@ -206,7 +206,7 @@ TEST(SpacesViewTest, ExplainSaysInWhichFieldsOtherSpacesDiffer) {
   group         full.0: full, layers 0-2, 5, 7-8, 8 kv heads, key 128, value 128
 
 other spaces differ from it in
-  400000000000 (Qwen3-0.6B): rope.theta, groups[0].ladder[0].key.bits
+  400000000000 (Qwen3-0.6B): rope.theta, layer 0, format 0, key.bits
 )");
   reply.mutable_spaces()->RemoveLast();
   EXPECT_THAT(ExplainView(reply, SampleId(0x3f)), HasSubstr("no other space to compare with"));
@@ -290,7 +290,7 @@ TEST(SessionsViewTest, AModelThatIsNotSharedStandsUnderItsSession) {
                               "  not shared: gemma-3: group_size 48 does not divide head_dim 128\n"
                               "  not shared: m?[31m: two?lines\n"
                               "5f4a000000000000  worker-1 "));
-  const nlohmann::json json = nlohmann::json::parse(SessionsJson(reply))["sessions"];
+  const nlohmann::json json = nlohmann::json::parse(ReplyJson(reply))["sessions"];
   EXPECT_EQ(json[0]["not_shared"][0]["model"], "gemma-3");
   EXPECT_EQ(json[0]["not_shared"][1]["reason"], "two\nlines");
   EXPECT_EQ(json[1]["not_shared"], nlohmann::json::array());
