@@ -102,8 +102,7 @@ absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Open(const Options& opti
 
 absl::Status RawSession::Attach(const Options& options) {
   channel_ = OpenChannel(options.address);
-  page_channel_ = {options.address,
-                   OpenChannel(options.address, wire::ConnectionWindow::kEstimated)};
+  page_channel_ = OpenChannel(options.address, wire::ConnectionWindow::kEstimated);
   stub_ = v1::PrefixCache::NewStub(channel_);
   v1::AttachRequest request;
   request.set_worker(options.name);

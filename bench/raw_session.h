@@ -45,7 +45,7 @@ class RawSession {
 
   v1::PrefixCache::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  const client::PageChannel& page_channel() const { return page_channel_; }
+  const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
   uint64_t id() const { return attached_.session(); }
   const v1::Attached& attached() const { return attached_; }
 
@@ -72,7 +72,7 @@ class RawSession {
   void ReadEvents() PREFIXD_EXCLUDES(mutex_);
 
   std::shared_ptr<grpc::Channel> channel_;
-  client::PageChannel page_channel_;
+  std::shared_ptr<grpc::Channel> page_channel_;
   std::unique_ptr<v1::PrefixCache::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events_;

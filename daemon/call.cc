@@ -6,8 +6,6 @@
 #include "spdlog/spdlog.h"
 
 #include "base/status.h"
-#include "daemon/unix_listener.h"
-#include "wire/stream_cpu.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -48,13 +46,6 @@ base::Deadline DeadlineOf(gpr_timespec deadline, std::chrono::seconds longest) {
   if (left.tv_sec >= longest.count()) return now + longest;
   if (left.tv_sec < 0) return now;
   return now + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
-}
-
-std::optional<int> CallerCpu(const grpc::ServerContextBase& context) {
-  const auto& metadata = context.client_metadata();
-  const auto named = metadata.find(wire::kCpuKey);
-  if (named == metadata.end()) return std::nullopt;
-  return wire::NamedCpu(AddressOf(context.peer()), {named->second.data(), named->second.size()});
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {

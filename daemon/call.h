@@ -2,7 +2,6 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,10 +23,6 @@ inline constexpr std::chrono::hours kMaxAdmin{1};    // for a whole call of Admi
 base::Deadline DeadlineOf(const grpc::ServerContextBase& context, std::chrono::seconds longest);
 // The same for a deadline in gRPC's form, which may be of any year.
 base::Deadline DeadlineOf(gpr_timespec deadline, std::chrono::seconds longest);
-
-// Returns the CPU on which the caller's thread is and stays. nullopt if the caller named none or is
-// not on a unix socket, or this host is not small (wire/stream_cpu.h).
-std::optional<int> CallerCpu(const grpc::ServerContextBase& context);
 
 // The codes of both have the same numbers.
 grpc::Status ToGrpc(const absl::Status& status);

@@ -1,10 +1,17 @@
 #include "daemon/dispatch.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 
 namespace prefixd::daemon {
 namespace {
 
+// gRPC 1.51 runs callbacks on a thread for every two cores, at least 2 and at most 16.
+int CallbackThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 16);
+}
 constexpr int kAdminThreads = 16;
 constexpr int kLaterThreads = 4;
 constexpr size_t kLongRequests = 1'024;  // held at a time
@@ -17,7 +24,7 @@ constexpr uint64_t kWaitingBytes = uint64_t{4} << 20;  // memory of short reques
 Dispatch::Dispatch(cache::Cache* cache, int threads, uint64_t token_message_bytes,
                    const StreamPatience& streams)
     : cache_(cache),
-      most_here_(wire::CallbackThreads() - 1),
+      most_here_(CallbackThreads() - 1),
       patience_(streams),
       token_limit_(LimitOf(token_message_bytes)),
       wait_shares_(2 * static_cast<size_t>(threads), kWaitingBytes),
@@ -25,7 +32,7 @@ Dispatch::Dispatch(cache::Cache* cache, int threads, uint64_t token_message_byte
       stream_shares_(2 * static_cast<size_t>(threads)),
       long_memory_(kLongRequests, LongBytes(token_limit_)),
       later_("prefixd later", kLaterThreads),
-      long_(wire::CallbackThreads(), token_limit_.unfolded_bytes),
+      long_(CallbackThreads(), token_limit_.unfolded_bytes),
       waits_("prefixd waits", 2 * threads),
       calls_("prefixd calls", 2 * threads),
       streams_("prefixd pages", 2 * threads),

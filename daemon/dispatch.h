@@ -22,7 +22,6 @@
 #include "daemon/unary_call.h"
 #include "daemon/unix_listener.h"
 #include "wire/limits.h"
-#include "wire/stream_cpu.h"
 
 namespace prefixd::daemon {
 
@@ -144,8 +143,6 @@ class Dispatch {
   const StreamPatience& patience() const { return patience_; }
   // Threads for short work that must not run on gRPC's threads nor wait for those of other calls.
   base::Threads* later() { return &later_; }
-  // gRPC's own threads, which carry the streams of pages.
-  wire::Carriers* carriers() { return &carriers_; }
   // Returns the answer to a call or stream that found none of `most` threads free. Counts it.
   grpc::Status Refuse(size_t most);
   // Returns the answer to a call or stream whose session or host has its share. Counts it.
@@ -187,7 +184,6 @@ class Dispatch {
   const MessageLimit token_limit_;
   std::atomic<int> here_{0};
   const std::shared_ptr<int> running_ = std::make_shared<int>();
-  wire::Carriers carriers_;
   // Declared before the threads that hold shares, so destroyed after them.
   Shares wait_shares_, call_shares_, stream_shares_, long_memory_;
   base::Threads later_;

@@ -1,9 +1,7 @@
 #include "daemon/fetch_stream.h"
 
-#include <array>
 #include <atomic>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "base/mutex.h"
@@ -13,8 +11,7 @@
 #include "daemon/requests.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
-#include "wire/long_stream.h"
-#include "wire/page.h"
+#include "wire/page_message.h"
 #include "wire/request.h"
 
 namespace prefixd::daemon {
@@ -22,28 +19,15 @@ namespace {
 
 using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 
-// Returns `data` as a slice, in place. `hold` keeps the data there until gRPC is done with it.
-grpc::Slice Borrow(std::span<const std::byte> data, std::shared_ptr<const void> hold) {
-  auto* keeper = new std::shared_ptr<const void>(std::move(hold));
-  // gRPC takes a pointer to mutable bytes and never writes them.
-  return grpc::Slice(
-      const_cast<std::byte*>(data.data()), data.size(),
-      [](void* kept) { delete static_cast<std::shared_ptr<const void>*>(kept); }, keeper);
-}
-
 class FetchStream final : public Reactor, public cache::FetchSink {
  public:
-  FetchStream(cache::Cache* cache, Dispatch* dispatch, const std::string& address,
-              grpc::CallbackServerContext* context)
+  FetchStream(cache::Cache* cache, Dispatch* dispatch, grpc::CallbackServerContext* context)
       : cache_(cache),
         dispatch_(dispatch),
         call_(cache, "rpc.fetch"),
-        address_(address),
         context_(context),
         limit_(context),
-        running_(dispatch->Running()),
-        cpu_(CallerCpu(*context)),
-        carried_(dispatch->carriers(), cpu_) {}
+        running_(dispatch->Running()) {}
 
   void Start(const grpc::ByteBuffer& request) {
     v1::FetchRequest fetch;
@@ -56,8 +40,8 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   }
 
   bool Page(const cache::PagePiece& piece) override {
-    sent_->Sent(piece.data.size());
-    return Send(PieceMessage(piece, piece.in_lease ? hold_ : nullptr));
+    return Send(wire::MakePageMessage(HeaderOf(piece), piece.data.data(),
+                                      piece.in_lease ? hold_ : nullptr));
   }
   bool Ready(const cache::GroupReady& ready) override {
     v1::FetchChunk chunk;
@@ -72,7 +56,6 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     std::optional<grpc::Status> end;
     {
       base::MutexLock lock(mutex_);
-      if (unwritten_.has_value()) carried_.Carried(unwritten_->Length());
       unwritten_.reset();
       broken_ = broken_ || !ok;
       end = std::exchange(end_, std::nullopt);
@@ -92,11 +75,9 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   void Run(const v1::FetchRequest& request) {
     const block::SessionId session{request.session()};
     hold_ = cache_->Hold(session, {request.lease()});
-    sent_.emplace(address_, cpu_);
     const cache::Patience patience(DeadlineOf(*context_, kMaxStream), &gave_up_);
     absl::Status status = cache_->Fetch(session, ReadFetch(request), patience, this);
     hold_.reset();
-    sent_.reset();
     share_.reset();
     std::optional<grpc::Status> end;
     {
@@ -142,20 +123,15 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   cache::Cache* const cache_;
   Dispatch* const dispatch_;
   Call call_;
-  const std::string address_;
   grpc::CallbackServerContext* const context_;
   const StreamLimit limit_;
   std::shared_ptr<void> running_;  // null while Run waits long for its reader
-  const std::optional<int> cpu_;
   std::atomic<bool> gave_up_{false};
   Shares::Share share_;
-  // Only Run's thread touches these two.
-  std::shared_ptr<const void> hold_;
-  std::optional<wire::LongStream> sent_;
+  std::shared_ptr<const void> hold_;  // only Run's thread touches it
   base::Mutex mutex_;
   base::CondVar moved_;
   std::optional<grpc::ByteBuffer> unwritten_ PREFIXD_GUARDED_BY(mutex_);
-  wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
   bool broken_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stalled_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> end_ PREFIXD_GUARDED_BY(mutex_);  // for OnWriteDone to finish with
@@ -163,21 +139,10 @@ class FetchStream final : public Reactor, public cache::FetchSink {
 
 }  // namespace
 
-grpc::ByteBuffer PieceMessage(const cache::PagePiece& piece, std::shared_ptr<const void> hold) {
-  std::array<std::byte, wire::kMaxPieceHeaderBytes> header;
-  const size_t header_bytes = wire::WritePieceHeader(HeaderOf(piece), header.data());
-  const grpc::Slice slices[] = {grpc::Slice(header.data(), header_bytes),
-                                hold != nullptr
-                                    ? Borrow(piece.data, std::move(hold))
-                                    : grpc::Slice(piece.data.data(), piece.data.size())};
-  return grpc::ByteBuffer(slices, 2);
-}
-
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Dispatch* dispatch,
-                                                       const std::string& address,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request) {
-  auto* stream = new FetchStream(cache, dispatch, address, context);
+  auto* stream = new FetchStream(cache, dispatch, context);
   stream->Start(request);
   return stream;
 }

@@ -390,7 +390,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* cont
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(Context* context,
                                                                       const Message* request) {
-  return StartFetch(cache_, dispatch_, address_, context, *request);
+  return StartFetch(cache_, dispatch_, context, *request);
 }
 
 }  // namespace prefixd::daemon

@@ -34,11 +34,9 @@ class PrefixCacheService final : public internal::Everything {
   using Context = grpc::CallbackServerContext;
   using Message = grpc::ByteBuffer;
 
-  // `cache`, `sessions` and `dispatch` must outlive this. `address`: "unix:/run/prefixd.sock",
-  // where workers connect; "" = none.
-  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch,
-                     std::string address)
-      : cache_(cache), sessions_(sessions), dispatch_(dispatch), address_(std::move(address)) {}
+  // `cache`, `sessions` and `dispatch` must outlive this.
+  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch)
+      : cache_(cache), sessions_(sessions), dispatch_(dispatch) {}
 
   Sessions::Reactor* Attach(Context* context, const Message* request) override;
   Reactor* OpenSpace(Context* context, const Message* request, Message* reply) override;
@@ -82,7 +80,6 @@ class PrefixCacheService final : public internal::Everything {
   cache::Cache* const cache_;
   Sessions* const sessions_;
   Dispatch* const dispatch_;
-  const std::string address_;
 };
 
 }  // namespace prefixd::daemon

@@ -1,14 +1,10 @@
 #include "daemon/put_stream.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <optional>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/mutex.h"
@@ -18,57 +14,14 @@
 #include "daemon/requests.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
-#include "wire/limits.h"
-#include "wire/page.h"
-#include "wire/stream_cpu.h"
+#include "wire/page_message.h"
 
 namespace prefixd::daemon {
 namespace {
 
 using Reactor = grpc::ServerReadReactor<grpc::ByteBuffer>;
-using Bytes = std::span<const std::byte>;
 
 constexpr size_t kMessagesAhead = 2;
-
-// A message in the slices in which gRPC received it.
-class Message {
- public:
-  explicit Message(const grpc::ByteBuffer& buffer) {
-    whole_ = buffer.Dump(&slices_).ok();
-    for (const grpc::Slice& slice : slices_) bytes_ += slice.size();
-  }
-  bool whole() const { return whole_; }  // false if compressed, so not readable
-  size_t bytes() const { return bytes_; }
-
-  std::optional<wire::ParsedPiece> Header() const {
-    std::array<std::byte, wire::kMaxPieceHeaderBytes> start;
-    size_t filled = 0;
-    ForEach(0, [&](Bytes run) {
-      const size_t more = std::min(run.size(), start.size() - filled);
-      std::memcpy(start.data() + filled, run.data(), more);
-      filled += more;
-      return filled < start.size();
-    });
-    return wire::ReadPieceHeader(Bytes(start).first(filled), bytes_);
-  }
-  // Calls `take` with each run of bytes from `from` to the end, until it returns false.
-  template <typename Take>
-  void ForEach(size_t from, const Take& take) const {
-    for (const grpc::Slice& slice : slices_) {
-      const size_t skip = std::min(from, slice.size());
-      from -= skip;
-      if (skip == slice.size()) continue;
-      const Bytes run(reinterpret_cast<const std::byte*>(slice.begin()) + skip,
-                      slice.size() - skip);
-      if (!take(run)) return;
-    }
-  }
-
- private:
-  std::vector<grpc::Slice> slices_;
-  size_t bytes_ = 0;
-  bool whole_ = false;
-};
 
 class PutStream final : public Reactor {
  public:
@@ -82,8 +35,7 @@ class PutStream final : public Reactor {
         until_(DeadlineOf(*context, kMaxStream)),
         response_(response),
         commit_(std::move(commit)),
-        link_(std::make_shared<Link>()),
-        carried_(dispatch->carriers(), CallerCpu(*context)) {}
+        link_(std::make_shared<Link>()) {}
   ~PutStream() override {
     base::MutexLock lock(link_->mutex);
     link_->stream = nullptr;
@@ -104,7 +56,6 @@ class PutStream final : public Reactor {
     if (ok && !hand_out_.has_value()) return OnHeader();
     base::MutexLock lock(mutex_);
     if (ok) {
-      carried_.Carried(read_.Length());
       queue_.emplace_back();
       queue_.back().Swap(&read_);
     }
@@ -275,21 +226,16 @@ class PutStream final : public Reactor {
 
   absl::Status TakePage(const grpc::ByteBuffer& buffer) {
     ++number_;
-    const Message message(buffer);
-    const std::optional<wire::ParsedPiece> parsed =
-        message.whole() ? message.Header() : std::nullopt;
+    const wire::PageMessage message(buffer);
+    const std::optional<wire::ParsedPiece> parsed = message.Header();
     return parsed.has_value() ? TakePiece(message, *parsed) : TakeUnusual(buffer);
   }
 
   // Takes a page whose data comes last, as everybody writes it.
-  absl::Status TakePiece(const Message& message, const wire::ParsedPiece& parsed) {
+  absl::Status TakePiece(const wire::PageMessage& message, const wire::ParsedPiece& parsed) {
     PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(parsed.header));
     cache::PagePiece piece = ReadPiece(parsed.header);
-    runs_.clear();
-    message.ForEach(parsed.header_bytes, [&](Bytes run) {
-      runs_.push_back(run);
-      return true;
-    });
+    message.RunsFrom(parsed.header_bytes, &runs_);
     piece.runs = runs_;
     return cache_->PutPage(session_, reservation_, piece, ForOneWait());
   }
@@ -351,7 +297,7 @@ class PutStream final : public Reactor {
   std::optional<HandOut> hand_out_;  // set once the header came
   // Only Run's thread touches these.
   uint64_t number_ = 0;  // number of the last page's message
-  std::vector<Bytes> runs_;
+  wire::PageMessage::Runs runs_;
 
   grpc::ByteBuffer read_;  // gRPC's while a read is under way
   base::Mutex mutex_;
@@ -368,7 +314,6 @@ class PutStream final : public Reactor {
   Shares::Share share_ PREFIXD_GUARDED_BY(mutex_);
   std::shared_ptr<void> running_ PREFIXD_GUARDED_BY(mutex_);  // held while it moves or lingers
   StreamAlarm alarm_ PREFIXD_GUARDED_BY(mutex_);
-  wire::Carriers::Stream carried_ PREFIXD_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,69 +1,19 @@
 #include "daemon/request_log.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "spdlog/fmt/fmt.h"
 
 #include "base/size.h"
+#include "block/names.h"
 
 namespace prefixd::daemon {
 namespace {
 
-const char* Name(block::MatchKind kind) {
-  switch (kind) {
-    case block::MatchKind::kExact:
-      return "EXACT";
-    case block::MatchKind::kSupersequence:
-      return "SUPERSEQUENCE";
-    case block::MatchKind::kPrefix:
-      return "PREFIX";
-    case block::MatchKind::kLcp:
-      return "LCP";
-    case block::MatchKind::kNone:
-      return "NONE";
-  }
-  return "?";
-}
-
-const char* Name(block::EndReason reason) {
-  switch (reason) {
-    case block::EndReason::kRequestEnded:
-      return "request_ended";
-    case block::EndReason::kDiverged:
-      return "diverged";
-    case block::EndReason::kEvicted:
-      return "evicted";
-    case block::EndReason::kNeverStored:
-      return "never_stored";
-    case block::EndReason::kIndexLoading:
-      return "index_loading";
-  }
-  return "?";
-}
-
-const char* Name(block::ShortenReason reason) {
-  constexpr const char* kNames[] = {"?",
-                                    "evicted",
-                                    "no_state_snapshot",
-                                    "window_gone",
-                                    "corrupt",
-                                    "format",
-                                    "atomic_content",
-                                    "ram_full",
-                                    "lease_quota",
-                                    "deadline",
-                                    "slower_than_prefill",
-                                    "io_error",
-                                    "index_loading",
-                                    "max_tokens",
-                                    "common_length"};
-  const auto index = static_cast<size_t>(reason);
-  return index < std::size(kNames) ? kNames[index] : kNames[0];
-}
-
 std::string Shortened(const block::MatchAnswer& match) {
   std::string text;
   for (const block::Shortening& shortening : match.shortened_by) {
-    text += fmt::format(" shortened={}:{}", Name(shortening.reason), shortening.tokens_lost);
+    text += fmt::format(" shortened={}:{}", block::NameOf(shortening.reason), shortening.tokens_lost);
   }
   return text;
 }
@@ -91,10 +41,10 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
                   request.space.value, request.tokens.size());
   const std::string what =
       fmt::format("matched={} cached={} ended_by={}{}", match.matched_tokens,
-                  match.restorable_tokens, Name(match.ended_by), Shortened(match));
+                  match.restorable_tokens, block::NameOf(match.ended_by), Shortened(match));
   if (match.restorable_tokens == 0)
     return fmt::format("acquire MISS {} {} time={}us", who, what, time_us);
-  return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={} time={}us", Name(match.kind),
+  return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={} time={}us", absl::AsciiStrToUpper(block::NameOf(match.kind)),
                      who, what, acquired.pages.size() + acquired.table.offsets.size(),
                      base::FormatBytes(match.ram_bytes), base::FormatBytes(match.ssd_bytes),
                      time_us);

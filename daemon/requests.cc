@@ -2,14 +2,10 @@
 
 #include "base/status.h"
 #include "daemon/message.h"
-#include "wire/limits.h"
 #include "wire/request.h"
 #include "wire/sequence.h"
 
 namespace prefixd::daemon {
-
-static_assert(wire::kMaxTokens == cache::kMaxTokens && wire::kMaxItems == cache::kMaxItems &&
-              wire::kMaxEnds == cache::kMaxEnds && wire::kMaxPieceBytes == cache::kMaxPiece);
 
 namespace {
 

@@ -1,5 +1,6 @@
 // Attention of prefixd.h.
 #include <array>
+#include <vector>
 
 #include "handles.h"
 #include "prefixd/attention.h"
@@ -25,22 +26,29 @@ extern "C" prefixd_status prefixd_attend(const prefixd_block* blocks, size_t blo
     }
     std::array<prefixd::KvFormat, kMostFormats> inner;
     for (size_t i = 0; i < format_count; ++i) inner[i] = FormatOf(formats[i]);
-    return Tell(
-        prefixd::Attend({reinterpret_cast<const prefixd::BlockTableEntry*>(blocks), block_count},
-                        std::span(inner).first(format_count), q, out,
-                        {.query_rows = std::max(1u, with.query_rows),
-                         .query_heads = with.query_heads,
-                         .kv_heads = with.kv_heads,
-                         .key_dim = with.key_dim,
-                         .value_dim = with.value_dim,
-                         .first_position = with.first_position,
-                         .scale = with.scale,
-                         .threads = std::max(1u, with.threads),
-                         .window = with.window,
-                         .sink_tokens = with.sink_tokens,
-                         .query_row_stride = with.query_row_stride,
-                         .query_head_stride = with.query_head_stride,
-                         .out_row_stride = with.out_row_stride,
-                         .out_head_stride = with.out_head_stride}));
+    std::vector<prefixd::BlockTableEntry> table;
+    table.reserve(block_count);
+    for (size_t i = 0; i < block_count; ++i) {
+      table.push_back({.units = static_cast<const std::byte*>(blocks[i].units),
+                       .arena_offset = blocks[i].arena_offset,
+                       .page_tokens = blocks[i].page_tokens,
+                       .tokens = blocks[i].tokens,
+                       .format = blocks[i].format});
+    }
+    return Tell(prefixd::Attend(table, std::span(inner).first(format_count), q, out,
+                                {.query_rows = std::max(1u, with.query_rows),
+                                 .query_heads = with.query_heads,
+                                 .kv_heads = with.kv_heads,
+                                 .key_dim = with.key_dim,
+                                 .value_dim = with.value_dim,
+                                 .first_position = with.first_position,
+                                 .scale = with.scale,
+                                 .threads = std::max(1u, with.threads),
+                                 .window = with.window,
+                                 .sink_tokens = with.sink_tokens,
+                                 .query_row_stride = with.query_row_stride,
+                                 .query_head_stride = with.query_head_stride,
+                                 .out_row_stride = with.out_row_stride,
+                                 .out_head_stride = with.out_head_stride}));
   });
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <new>
 #include <span>
@@ -31,6 +32,7 @@ struct prefixd_space {
 struct prefixd_lease {
   std::shared_ptr<prefixd::Client> client;
   prefixd::Lease lease;
+  std::map<uint32_t, std::vector<prefixd_block>> tables{};  // of prefixd_table(), by layer
 };
 struct prefixd_plan {
   std::shared_ptr<prefixd::Client> client;

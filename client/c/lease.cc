@@ -5,15 +5,6 @@ namespace {
 
 using namespace prefixd::c;  // NOLINT: this file is that namespace's C face
 
-static_assert(sizeof(prefixd_block) == sizeof(prefixd::BlockTableEntry) &&
-              offsetof(prefixd_block, units) == offsetof(prefixd::BlockTableEntry, units) &&
-              offsetof(prefixd_block, arena_offset) ==
-                  offsetof(prefixd::BlockTableEntry, arena_offset) &&
-              offsetof(prefixd_block, page_tokens) ==
-                  offsetof(prefixd::BlockTableEntry, page_tokens) &&
-              offsetof(prefixd_block, tokens) == offsetof(prefixd::BlockTableEntry, tokens) &&
-              offsetof(prefixd_block, format) == offsetof(prefixd::BlockTableEntry, format));
-
 constexpr size_t kMostMembers = 64;
 
 // A lookup's options and what they point at.
@@ -211,10 +202,19 @@ size_t prefixd_table(prefixd_lease* lease, uint32_t layer, const prefixd_block**
   if (blocks != nullptr) *blocks = nullptr;
   return Guarded<size_t>(0, [&]() -> size_t {
     if (lease == nullptr || blocks == nullptr) return 0;
-    const std::span<const prefixd::BlockTableEntry> table =
-        lease->lease.block_table(LayerOf(layer));
-    *blocks = reinterpret_cast<const prefixd_block*>(table.data());
-    return table.size();
+    const auto table = lease->lease.block_table(LayerOf(layer));
+    std::vector<prefixd_block>& told = lease->tables[layer];
+    told.clear();  // keeps its memory: a table of a layer never grows
+    told.reserve(table.size());
+    for (const prefixd::BlockTableEntry& entry : table) {
+      told.push_back({.units = entry.units,
+                      .arena_offset = entry.arena_offset,
+                      .page_tokens = entry.page_tokens,
+                      .tokens = entry.tokens,
+                      .format = entry.format});
+    }
+    *blocks = told.data();
+    return told.size();
   });
 }
 

@@ -40,14 +40,6 @@ bool IsHostAndPort(const std::string& address) {
          absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 && port < 65536;
 }
 
-// The path of a unix socket; empty for other addresses.
-std::string PathOf(const std::string& address) {
-  if (!absl::StartsWith(address, kUnix)) return "";
-  std::string path = address.substr(kUnix.size());
-  if (absl::StartsWith(path, "//")) path.erase(0, 2);
-  return path;
-}
-
 std::string NameOfUser(uid_t id) {
   std::array<char, 4096> buffer;
   passwd entry, *found = nullptr;
@@ -85,6 +77,13 @@ std::string Forbidden(const std::string& path) {
 
 }  // namespace
 
+std::string UnixPath(const std::string& address) {
+  if (!absl::StartsWith(address, kUnix)) return "";
+  std::string path = address.substr(kUnix.size());
+  if (absl::StartsWith(path, "//")) path.erase(0, 2);
+  return path;
+}
+
 absl::Status CheckAddress(const std::string& address) {
   if (address.empty()) return DidYouMean(address, kExample);
   for (const absl::string_view scheme : kSchemes) {
@@ -103,7 +102,7 @@ absl::Status CheckAddress(const std::string& address) {
 }
 
 std::string WhyNobodyAnswers(const std::string& address) {
-  const std::string path = PathOf(address);
+  const std::string path = UnixPath(address);
   const int error = path.empty() ? 0 : ErrorOfConnecting(path);
   if (error == EACCES) return Forbidden(path);
   const char* const more = error == ECONNREFUSED ? ": nobody listens on its socket" : "";

@@ -8,6 +8,10 @@
 
 namespace prefixd::client {
 
+// Returns the path of a unix socket: "/run/x.sock" for "unix:/run/x.sock" and
+// "unix:///run/x.sock"; empty for other addresses.
+std::string UnixPath(const std::string& address);
+
 // Returns InvalidArgument, with what may have been meant, if nobody can listen there.
 absl::Status CheckAddress(const std::string& address);
 

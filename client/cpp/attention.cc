@@ -1,7 +1,6 @@
 #include "prefixd/attention.h"
 
 #include <array>
-#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 
@@ -14,17 +13,6 @@
 
 namespace prefixd {
 namespace {
-
-// A public entry has the members of a kernels' entry. A table is passed on as it is, so nothing
-// here grows with the context.
-using Inner = quant::BlockTableEntry;
-static_assert(sizeof(BlockTableEntry) == sizeof(Inner) &&
-              alignof(BlockTableEntry) == alignof(Inner));
-static_assert(offsetof(BlockTableEntry, units) == offsetof(Inner, units));
-static_assert(offsetof(BlockTableEntry, arena_offset) == offsetof(Inner, arena_offset));
-static_assert(offsetof(BlockTableEntry, page_tokens) == offsetof(Inner, page_tokens));
-static_assert(offsetof(BlockTableEntry, tokens) == offsetof(Inner, tokens));
-static_assert(offsetof(BlockTableEntry, format) == offsetof(Inner, format));
 
 using Formats = std::array<quant::KvFormat, block::kMaxLadder>;
 
@@ -51,8 +39,7 @@ Status AttendInner(std::span<const BlockTableEntry> table, std::span<const quant
                                       .query_head_stride = options.query_head_stride,
                                       .out_row_stride = options.out_row_stride,
                                       .out_head_stride = options.out_head_stride};
-  return client::ToPublic(kernels::Attend(
-      {reinterpret_cast<const Inner*>(table.data()), table.size()}, formats, q, out, shape));
+  return client::ToPublic(kernels::Attend(table, formats, q, out, shape));
 }
 
 // Sets a field that the layer knows. Returns false if the caller set it to something else.

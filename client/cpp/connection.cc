@@ -66,8 +66,7 @@ Connection::Connection(Options options)
     : options_(std::move(options)),
       address_status_(CheckAddress(options_.address)),
       bearer_(BearerOf(options_)),
-      page_channel_{options_.address,
-                    MakeChannel(GrpcAddress(), bearer_, wire::ConnectionWindow::kEstimated)},
+      page_channel_(MakeChannel(GrpcAddress(), bearer_, wire::ConnectionWindow::kEstimated)),
       stub_(v1::PrefixCache::NewStub(
           MakeChannel(GrpcAddress(), bearer_, wire::ConnectionWindow::kNarrow))) {}
 

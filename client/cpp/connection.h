@@ -89,7 +89,7 @@ class Connection {
   }
   absl::Status CheckEpoch(const Session& session, uint64_t epoch) const;
   Stub& stub() { return *stub_; }
-  const PageChannel& page_channel() const { return page_channel_; }
+  const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
 
  private:
   std::string GrpcAddress() const;
@@ -110,7 +110,7 @@ class Connection {
   const Options options_;
   const absl::Status address_status_;           // CheckAddress()
   const std::shared_ptr<wire::Bearer> bearer_;  // null if no file is named or none is needed
-  const PageChannel page_channel_;
+  const std::shared_ptr<grpc::Channel> page_channel_;
   const std::unique_ptr<Stub> stub_;     // on a channel of its own
   SessionObserver* observer_ = nullptr;  // this and `release_`: constant after Start()
   Attachment::ReleaseLease release_;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
+#include "block/names.h"
 #include "block/split_layers.h"
 
 namespace prefixd::client {
@@ -32,40 +33,6 @@ StatusCode ToPublic(absl::StatusCode code) {
     default:
       return StatusCode::kInternal;
   }
-}
-
-const char* ToString(block::ShortenReason reason) {
-  switch (reason) {
-    case block::ShortenReason::kEvicted:
-      return "evicted";
-    case block::ShortenReason::kNoStateSnapshot:
-      return "no_state_snapshot";
-    case block::ShortenReason::kWindowGone:
-      return "window_gone";
-    case block::ShortenReason::kCorrupt:
-      return "corrupt";
-    case block::ShortenReason::kFormat:
-      return "format";
-    case block::ShortenReason::kAtomicContent:
-      return "atomic_content";
-    case block::ShortenReason::kRamFull:
-      return "ram_full";
-    case block::ShortenReason::kLeaseQuota:
-      return "lease_quota";
-    case block::ShortenReason::kDeadline:
-      return "deadline";
-    case block::ShortenReason::kSlowerThanPrefill:
-      return "slower_than_prefill";
-    case block::ShortenReason::kIoError:
-      return "io_error";
-    case block::ShortenReason::kIndexLoading:
-      return "index_loading";
-    case block::ShortenReason::kMaxTokens:
-      return "max_tokens";
-    case block::ShortenReason::kCommonLength:
-      return "common_length";
-  }
-  return "unknown";
 }
 
 // Returns a layer as a group of its own, before SplitLayers names it and puts equal ones together.
@@ -128,7 +95,7 @@ MatchInfo ToPublic(const block::MatchAnswer& match) {
   info.estimated_load_us = match.load_us;
   for (const block::Shortening& shortening : match.shortened_by) {
     if (!info.why_shorter.empty()) info.why_shorter += ", ";
-    info.why_shorter += absl::StrCat(ToString(shortening.reason), " ", shortening.tokens_lost);
+    info.why_shorter += absl::StrCat(block::NameOf(shortening.reason), " ", shortening.tokens_lost);
   }
   return info;
 }

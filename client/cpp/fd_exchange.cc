@@ -14,9 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "address.h"
 #include "base/status.h"
 #include "fork_guard.h"
-#include "wire/socket_buffers.h"
 
 namespace prefixd::client {
 namespace {
@@ -114,7 +114,7 @@ absl::StatusOr<SessionFiles> Take(const UniqueFd& fd, const std::string& socket,
 }  // namespace
 
 std::optional<std::string> PathBeside(const std::string& address, const std::string& file_name) {
-  std::string path(wire::UnixPath(address));
+  std::string path = UnixPath(address);
   if (path.empty()) return std::nullopt;
   if (file_name.empty() || file_name.find('/') != std::string::npos) return std::nullopt;
   const size_t slash = path.rfind('/');

@@ -42,7 +42,7 @@ const LoadedPage* PageReceiver::page(uint32_t block) const {
   return &pages_[static_cast<size_t>(found - expected_.begin())];
 }
 
-absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
+absl::Status PageReceiver::Begin(const wire::PieceHeader& piece, uint32_t limit) {
   const ExpectedPage& expected = expected_[whole_];
   const bool state = group_.kind == block::LayerKind::kState;
   // If the lease became shorter, the daemon cuts the page shorter: any page that covers what is
@@ -63,17 +63,8 @@ absl::Status PageReceiver::Begin(const PieceHeader& piece, uint32_t limit) {
   return absl::OkStatus();
 }
 
-// Sums what is stored here: what was checked is what stays.
-uint64_t PageReceiver::CopyAndSum(const FetchedChunk& chunk, std::byte* to) {
-  sum_.Begin(chunk.piece().sum_seed);
-  runs_.clear();
-  chunk.ForEachRun([&](std::span<const std::byte> run) { runs_.push_back(run); });
-  sum_.CopyAndUpdate(runs_, to);
-  return sum_.Finish();
-}
-
 absl::Status PageReceiver::Take(const FetchedChunk& chunk, uint32_t limit) {
-  const PieceHeader& piece = chunk.piece();
+  const wire::PieceHeader& piece = chunk.piece();
   const bool done = whole_ == expected_.size() || expected_[whole_].first_token >= limit;
   if (done && piece.first_token >= tokens()) return absl::OkStatus();  // no longer wanted
   const uint32_t wanted = done ? tokens() : expected_[whole_].first_token;
@@ -90,10 +81,11 @@ absl::Status PageReceiver::Take(const FetchedChunk& chunk, uint32_t limit) {
   if (piece.data_bytes == 0 || piece.data_bytes > page_bytes_ - received_bytes_) {
     return Bad(group_, "piece bytes", piece.data_bytes, page_bytes_ - received_bytes_);
   }
-  const uint64_t seen = CopyAndSum(chunk, page.bytes.get() + received_bytes_);
-  if (seen != piece.xxh3) {
-    return Bad(group_, "checksum", seen, piece.xxh3);
-  }
+  // Sums what is stored here: what was checked is what stays.
+  sum_.Begin(piece.sum_seed);
+  sum_.CopyAndUpdate(chunk.runs(), page.bytes.get() + received_bytes_);
+  const uint64_t seen = sum_.Finish();
+  if (seen != piece.xxh3) return Bad(group_, "checksum", seen, piece.xxh3);
   received_bytes_ += piece.data_bytes;
   if (received_bytes_ == page_bytes_) {
     ++whole_;

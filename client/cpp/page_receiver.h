@@ -47,15 +47,13 @@ class PageReceiver {
   const LoadedPage* page(uint32_t block) const;
 
  private:
-  absl::Status Begin(const PieceHeader& piece, uint32_t limit);
-  uint64_t CopyAndSum(const FetchedChunk& chunk, std::byte* to);
+  absl::Status Begin(const wire::PieceHeader& piece, uint32_t limit);
 
   const block::LayerGroup& group_;
   const uint32_t block_tokens_;
   const uint32_t tokens_;
   const std::vector<ExpectedPage> expected_;
   base::Xxh3Stream sum_;
-  std::vector<std::span<const std::byte>> runs_;  // of the current piece
   std::vector<LoadedPage> pages_;                 // whole ones, then the incoming one
   uint64_t page_bytes_ = 0;                       // of the incoming page; 0 if there is none
   uint64_t received_bytes_ = 0;                   // of the incoming page

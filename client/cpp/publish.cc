@@ -10,10 +10,10 @@
 #include "base/checksum.h"
 #include "base/status.h"
 #include "block/page_layout.h"
-#include "page_chunk.h"
 #include "raw_stream.h"
 #include "wire/answer.h"
 #include "wire/limits.h"
+#include "wire/page_message.h"
 #include "wire/sequence.h"
 
 namespace prefixd::client {
@@ -291,7 +291,7 @@ class Publication {
     for (uint64_t offset = 0; offset < page.page_bytes; offset += wire::kMaxPieceBytes) {
       const uint64_t bytes = std::min(wire::kMaxPieceBytes, page.page_bytes - offset);
       sum.Update({page.memory.get() + offset, bytes});
-      const PieceHeader piece{.group = page.group,
+      const wire::PieceHeader piece{.group = page.group,
                               .first_token = page.block.first_token,
                               .tokens = page.tokens,
                               .rung = page.rung,
@@ -300,7 +300,8 @@ class Publication {
                               .xxh3 = seed != 0 ? sum.Sum() : sum.Finish(),
                               .sum_seed = seed,
                               .data_bytes = bytes};
-      if (!stream->Write(MakePutChunk(piece, page.memory, offset))) return false;
+      if (!stream->Write(wire::MakePageMessage(piece, page.memory.get() + offset, page.memory.bytes)))
+        return false;
     }
     return true;
   }

@@ -3,7 +3,6 @@
 #include <grpcpp/client_context.h>
 
 #include <cstdlib>
-#include <optional>
 #include <vector>
 
 namespace prefixd::client {
@@ -23,21 +22,11 @@ void KeepReceiveMemory() {
   }();
 }
 
-// Returns the CPU of this thread, if the daemon should know it, and names it in `context`.
-std::optional<int> OwnCpu(const std::string& address, grpc::ClientContext* context) {
-  const std::optional<int> cpu = wire::CpuToName(address);
-  if (cpu.has_value()) context->AddMetadata(wire::kCpuKey, std::to_string(*cpu));
-  return cpu;
-}
-
 }  // namespace
 
-RawStream::RawStream(const PageChannel& channel, const std::string& method,
+RawStream::RawStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                      grpc::ClientContext* context)
-    : context_(context),
-      moved_(channel.address, OwnCpu(channel.address, context)),
-      stub_(channel.channel),
-      call_(stub_.PrepareCall(context, method, &queue_)) {
+    : context_(context), stub_(channel), call_(stub_.PrepareCall(context, method, &queue_)) {
   KeepReceiveMemory();
   call_->StartCall(this);
   open_ = Done();
@@ -68,7 +57,6 @@ bool RawStream::Write(const grpc::ByteBuffer& message, bool last) {
     call_->Write(message, this);
   }
   open_ = Done();
-  if (open_) moved_.Sent(message.Length());
   return open_;
 }
 
@@ -83,7 +71,6 @@ bool RawStream::Read(grpc::ByteBuffer* message) {
   if (!open_) return false;
   call_->Read(message, this);
   open_ = Done();
-  if (open_) moved_.Received(message->Length());
   return open_;
 }
 

@@ -1,8 +1,7 @@
 // A streaming call whose messages are bytes: for pages, which travel between the socket and their
 // place in memory with one copy and no message object. On the wire they are the proto's messages.
 //
-// Used by one thread, which stays on its CPU while the stream is long (wire/stream_cpu.h). Any
-// thread may cancel the context.
+// Used by one thread. Any thread may cancel the context.
 #pragma once
 #include <grpcpp/channel.h>
 #include <grpcpp/completion_queue.h>
@@ -14,22 +13,16 @@
 
 #include "google/protobuf/message_lite.h"
 
-#include "wire/long_stream.h"
-
 namespace prefixd::client {
-
-// A connection for streams of pages alone, made with the first of them. Only the thread that reads
-// a stream waits on it, and receives the pages itself.
-struct PageChannel {
-  std::string address;
-  std::shared_ptr<grpc::Channel> channel;
-};
 
 class RawStream {
  public:
-  // Begins the call. `method`: "/prefixd.v1.PrefixCache/Fetch". `context` must outlive this object
-  // and have a deadline, which ends every wait below.
-  RawStream(const PageChannel& channel, const std::string& method, grpc::ClientContext* context);
+  // Begins the call. `channel`: a connection for streams of pages alone, so that only the thread
+  // that reads a stream waits on it and receives the pages itself. `method`:
+  // "/prefixd.v1.PrefixCache/Fetch". `context` must outlive this object and have a deadline, which
+  // ends every wait below.
+  RawStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+            grpc::ClientContext* context);
   ~RawStream();  // cancels a call that was not finished
   RawStream(const RawStream&) = delete;
   RawStream& operator=(const RawStream&) = delete;
@@ -46,7 +39,6 @@ class RawStream {
   bool Done();
 
   grpc::ClientContext* const context_;
-  wire::LongStream moved_;
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;

@@ -29,6 +29,7 @@
 #include "base/peer.h"
 #include "block/answer.h"
 #include "block/arena_file.h"
+#include "block/limits.h"
 #include "block/tokens.h"
 #include "cache/patience.h"
 
@@ -95,11 +96,11 @@ struct Options {
   std::function<void(LogLevel, const std::string&)> log;
 };
 
-inline constexpr uint32_t kMaxTokens = 1u << 21;
-inline constexpr uint32_t kMaxItems = 16;
-inline constexpr uint32_t kMaxEnds = 4096;  // turn ends of one plan, ends of one Commit
-inline constexpr uint64_t kMaxPiece = uint64_t{1} << 20;  // bytes of a page in one message
-inline constexpr uint32_t kMaxNotShared = 16;             // models of one session
+using block::kMaxEnds;
+using block::kMaxItems;
+using block::kMaxPieceBytes;
+using block::kMaxTokens;
+inline constexpr uint32_t kMaxNotShared = 16;  // models of one session
 inline constexpr std::chrono::seconds kCommitPatience{5};
 // A reservation that is neither put to, committed nor asked for in so long ends by itself.
 inline constexpr std::chrono::minutes kIdleReservation{10};

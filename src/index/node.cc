@@ -37,7 +37,7 @@ uint64_t Node::BodyBytes() const {
 
 void Node::SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t serial,
                      uint32_t page_slots) {
-  first_token_ = first_token % kMaxSequenceTokens;
+  first_token_ = first_token % block::kMaxTokens;
   size_ = static_cast<uint8_t>(tokens.tokens.size());
   page_slots_ = static_cast<uint16_t>(page_slots);
   body_ = new std::byte[BodyBytes()];

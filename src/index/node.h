@@ -158,7 +158,7 @@ struct Node {
   // Whether a request took hold of it since it was stored, as far as the index saw.
   bool read_again() const { return touches > 0; }
   // Called once. Makes room for `page_slots` pages. Requires: at most 128 tokens, all within
-  // kMaxSequenceTokens.
+  // block::kMaxTokens.
   void SetTokens(uint32_t first_token, const block::SequenceView& tokens, uint64_t serial,
                  uint32_t page_slots);
 

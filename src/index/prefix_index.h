@@ -41,12 +41,12 @@
 #include "block/answer.h"
 #include "block/arena_file.h"
 #include "block/extent.h"
+#include "block/limits.h"
 #include "block/page_check.h"
 #include "block/tokens.h"
 
 namespace prefixd::index {
 
-inline constexpr uint32_t kMaxSequenceTokens = 1u << 21;
 struct Node;  // a block; stays valid while leased, pinned, reserved, spilled or promoted
 
 // Names one page for as long as the index lives. A reference to a block that is gone finds nothing.
@@ -448,7 +448,7 @@ class PrefixIndex {
   // ancestor and announces the missing blocks. A block is kPresent when every selected full group
   // has a page in a usable rung holding all its tokens, and so does every sliding group whose page
   // an end that `wish` names needs. InvalidArgument for an empty sequence or one of more than
-  // kMaxSequenceTokens; ResourceExhausted when leases and reservations would fill half the memory
+  // block::kMaxTokens; ResourceExhausted when leases and reservations would fill half the memory
   // limit.
   absl::StatusOr<Reserved> Reserve(block::SpaceHandle space, const block::SequenceView& sequence,
                                    const Selection& selection, block::SessionId session,

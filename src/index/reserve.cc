@@ -123,9 +123,9 @@ SnapshotWish InOrder(const SnapshotWish& wish, uint32_t size) {
 
 absl::Status CheckSequence(const block::SequenceView& sequence) {
   if (sequence.tokens.empty()) return absl::InvalidArgumentError("reserve: sequence is empty");
-  if (sequence.tokens.size() > kMaxSequenceTokens) {
+  if (sequence.tokens.size() > block::kMaxTokens) {
     return absl::InvalidArgumentError(absl::StrCat("reserve: sequence has ", sequence.tokens.size(),
-                                                   " tokens, limit ", kMaxSequenceTokens));
+                                                   " tokens, limit ", block::kMaxTokens));
   }
   return block::ValidateContent(sequence);
 }

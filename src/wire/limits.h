@@ -1,15 +1,18 @@
 // The limits of the wire, all readable in Admin.GetConfig. A limit that a value type has itself
-// (groups, ladder, layers) stands with that type.
+// (groups, ladder, layers) stands with that type, and one that the cache keeps in block/limits.h.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
+#include "block/limits.h"
+
 namespace prefixd::wire {
 
 inline constexpr uint32_t kProtocol = 1;
-inline constexpr uint32_t kMaxTokens = 1u << 21;  // of one sequence
-inline constexpr uint32_t kMaxItems = 16;         // of one Match, Acquire or Prefetch
-inline constexpr uint32_t kMaxEnds = 4096;        // of one plan or Commit
+using block::kMaxEnds;
+using block::kMaxItems;
+using block::kMaxPieceBytes;
+using block::kMaxTokens;
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;  // without tokens
 // The most bytes of a message with tokens (Match, Acquire, Prefetch, Reserve, Pin, Unpin): one
 // sequence of kMaxTokens, and what goes with it. Less if the daemon has little RAM, since it holds
@@ -17,7 +20,6 @@ inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;  // without toke
 constexpr uint64_t TokenMessageBytes(uint64_t ram_budget_bytes) {
   return std::clamp(ram_budget_bytes / 128, kMaxMessageBytes, uint64_t{9} << 20);
 }
-inline constexpr uint64_t kMaxPieceBytes = uint64_t{1} << 20;        // PageBytes.data
 inline constexpr uint64_t kMaxUnreadEventBytes = uint64_t{8} << 20;  // of one session's stream
 inline constexpr uint64_t kSessionKeyBytes = 16;
 inline constexpr uint64_t kStagingAlignment = 128;

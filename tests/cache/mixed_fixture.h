@@ -46,8 +46,8 @@ class MixedTest : public SharedCacheTest {
                    uint32_t first_token, uint32_t rung, uint32_t tokens) {
     const std::vector<std::byte> page =
         MakePage(identity.groups[group], rung, plan.tokens, first_token, tokens);
-    for (size_t at = 0; at < page.size(); at += cache::kMaxPiece) {
-      const auto data = std::span(page).subspan(at, std::min(cache::kMaxPiece, page.size() - at));
+    for (size_t at = 0; at < page.size(); at += cache::kMaxPieceBytes) {
+      const auto data = std::span(page).subspan(at, std::min(cache::kMaxPieceBytes, page.size() - at));
       const absl::Status put = cache_->PutPage(session_, plan.reserved.reservation,
                                                {.group = group,
                                                 .first_token = first_token,

@@ -3,10 +3,7 @@
 
 #include "grpcpp/generic/generic_stub.h"
 
-#include "daemon/fetch_stream.h"
 #include "tests/daemon/fixture.h"
-#include "tests/support/cpus.h"
-#include "wire/stream_cpu.h"
 
 namespace prefixd::testing {
 namespace {
@@ -26,10 +23,7 @@ std::string Text(const grpc::ByteBuffer& buffer) {
 // A stream of byte buffers, one step at a time.
 class RawCall {
  public:
-  // `cpu`: what the caller names, if anything.
-  RawCall(const std::string& target, const std::string& method, const std::string& cpu = "")
-      : stub_(NarrowChannel(target)) {
-    if (!cpu.empty()) context_.AddMetadata(wire::kCpuKey, cpu);
+  RawCall(const std::string& target, const std::string& method) : stub_(NarrowChannel(target)) {
     call_ = stub_.PrepareCall(&context_, method, &queue_);
     call_->StartCall(nullptr);
     Next();
@@ -230,111 +224,6 @@ TEST_F(BulkTest, AReaderThatIsSlowGetsEveryPageInOrder) {
   }
   EXPECT_TRUE(call.Finish().ok());
   EXPECT_EQ(group, 2u);
-}
-
-// A caller that names the last CPU of this process, and does not go there itself.
-class StreamCpuTest : public BulkTest {
- protected:
-  static constexpr char kStreamThread[] = "prefixd pages";
-  void SetUp() override {
-    BulkTest::SetUp();
-    while (!CPU_ISSET(static_cast<size_t>(cpu_), &home_)) --cpu_;
-    const cpu_set_t beside = wire::CpusBeside(cpu_);
-    CPU_AND(&there_, &home_, &beside);
-    if (there_ == home_) GTEST_SKIP() << "all CPUs of this process share one cache";
-    if (wire::CallbackThreads() != 2) GTEST_SKIP() << "this host has many cores";
-  }
-  uint64_t StoreLong(const Tokens& tokens) {
-    const uint64_t space = OpenWide();
-    v1::CommitReply stored;
-    EXPECT_TRUE(worker_->Store(wide_, space, tokens, &stored).ok());
-    return Lease(space, tokens);
-  }
-  // Those there once 16 messages of the stream were read.
-  std::multiset<std::string> ThreadsInTheMidst(RawCall* call) {
-    std::string message;
-    for (int i = 0; i < 16; ++i) EXPECT_TRUE(call->Read(&message));
-    return ThreadsOn(there_);
-  }
-  grpc::Status ReadToTheEnd(RawCall* call) {
-    for (std::string message; call->Read(&message);) {
-    }
-    return call->Finish();
-  }
-  const cpu_set_t home_ = CpusOf();
-  int cpu_ = CPU_SETSIZE - 1;
-  cpu_set_t there_{};
-  const Tokens tokens_ = SomeTokens(9, 10 * 16);  // 26 MiB, more than is under way at a time
-};
-
-TEST_F(StreamCpuTest, TheThreadsThatCarryALongFetchAreWhereItsReaderIs) {
-  const uint64_t lease = StoreLong(tokens_);
-  RawCall call(target(), kFetch, std::to_string(cpu_));
-  ASSERT_TRUE(call.Write({FetchOf(lease).SerializeAsString()}));
-  call.WritesDone();
-  const std::multiset<std::string> there = ThreadsInTheMidst(&call);
-  EXPECT_EQ(there.count(kStreamThread), 1u);
-  EXPECT_GE(there.size(), 2u) << "gRPC's as well";
-  EXPECT_TRUE(ReadToTheEnd(&call).ok());
-  EXPECT_TRUE(Eventually([this](const auto&) { return ThreadsOn(there_).empty(); }));
-}
-
-TEST_F(StreamCpuTest, AReaderThatLeavesLetsThemGoBack) {
-  const uint64_t lease = StoreLong(tokens_);
-  {
-    RawCall call(target(), kFetch, std::to_string(cpu_));
-    ASSERT_TRUE(call.Write({FetchOf(lease).SerializeAsString()}));
-    call.WritesDone();
-    EXPECT_FALSE(ThreadsInTheMidst(&call).empty());
-  }
-  EXPECT_TRUE(Eventually([this](const auto&) { return ThreadsOn(there_).empty(); }));
-}
-
-TEST_F(StreamCpuTest, WhoNamesNoCpuOrNonsenseIsServedWhereverThreadsAre) {
-  const uint64_t lease = StoreLong(tokens_);
-  for (const char* cpu : {"", "-1", "many", "1023"}) {
-    RawCall call(target(), kFetch, cpu);
-    ASSERT_TRUE(call.Write({FetchOf(lease).SerializeAsString()}));
-    call.WritesDone();
-    EXPECT_TRUE(ThreadsInTheMidst(&call).empty()) << cpu;
-    EXPECT_TRUE(ReadToTheEnd(&call).ok()) << cpu;
-  }
-}
-
-TEST_F(StreamCpuTest, TheThreadsThatCarryALongPutAreWhereItsWriterIs) {
-  const uint64_t space = OpenWide();
-  v1::ReserveReply plan;
-  ASSERT_TRUE(worker_->Reserve(space, tokens_, &plan).ok());
-  RawCall call(target(), kPut, std::to_string(cpu_));
-  std::multiset<std::string> there;
-  for (const v1::PutChunk& chunk : worker_->ChunksOf(wide_, tokens_, plan, true)) {
-    ASSERT_TRUE(call.Write({chunk.SerializeAsString()}));
-    there.merge(ThreadsOn(there_));
-  }
-  EXPECT_FALSE(there.empty()) << "gRPC's";
-  EXPECT_EQ(there.count(kStreamThread), 0u) << "it copies beside them";
-  call.WritesDone();
-  EXPECT_TRUE(ReadToTheEnd(&call).ok());
-  EXPECT_TRUE(Eventually([this](const auto&) { return ThreadsOn(there_).empty(); }));
-}
-
-TEST_F(BulkTest, ABorrowedPieceIsHeldUntilItsMessageGoes) {
-  const std::string page(5000, 'p');
-  auto hold = std::make_shared<int>(1);
-  const cache::PagePiece piece{
-      .group = 1, .tokens = 16, .page_bytes = 5000, .data = base::AsBytes(page), .in_lease = true};
-  {
-    const grpc::ByteBuffer message = daemon::PieceMessage(piece, hold);
-    EXPECT_EQ(hold.use_count(), 2);
-    std::vector<grpc::Slice> slices;
-    ASSERT_TRUE(message.Dump(&slices).ok());
-    ASSERT_EQ(slices.size(), 2u);
-    EXPECT_EQ(reinterpret_cast<const char*>(slices[1].begin()), page.data());  // not a copy
-  }
-  EXPECT_EQ(hold.use_count(), 1);
-  std::vector<grpc::Slice> slices;
-  ASSERT_TRUE(daemon::PieceMessage(piece, nullptr).Dump(&slices).ok());
-  EXPECT_NE(reinterpret_cast<const char*>(slices[1].begin()), page.data());
 }
 
 TEST_F(BulkTest, APutMayBeCutAnywhere) {

@@ -112,7 +112,7 @@ TEST_F(IndexTest, BadPagesAreRefusedAndStayTheCallers) {
   EXPECT_TRUE(absl::IsInvalidArgument(index_.Publish(id, 1, {&twice, 1}).status()));
   EXPECT_TRUE(index_.TakeFreed().empty());
   EXPECT_TRUE(absl::IsInvalidArgument(index_.Reserve(space_, {}, {}, kMe).status()));
-  const Tokens endless(kMaxSequenceTokens + 1);
+  const Tokens endless(block::kMaxTokens + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(index_.Reserve(space_, {endless, {}}, {}, kMe).status()));
 }
 

@@ -27,6 +27,7 @@ THIRD_PARTY = {
     "gmock/": set(),
 }
 PUBLIC = "client/include/prefixd"  # of client/cpp
+SHARED = "prefixd/block_table.h"  # a public header that is a room of its own at the bottom: "client/include"
 # client/examples shows what an engine sees: it stands above client/cpp and may include its public headers only.
 EXAMPLES = "client/examples"
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
@@ -54,6 +55,8 @@ def room_folder(room):
 
 
 def room_of(path, rooms):
+    if path == "client/include/" + SHARED:
+        return "client/include"
     if path.startswith(PUBLIC + "/"):
         return "client/cpp"
     for room in rooms:
@@ -64,6 +67,8 @@ def room_of(path, rooms):
 
 def target_room(include, rooms):
     """The room that an include of ours names, or None."""
+    if include == SHARED:
+        return "client/include"
     if include in ("prefixd/client.h", "prefixd/format.h", "prefixd/attention.h"):
         return "client/cpp"
     for prefix in (include, "src/" + include):

@@ -1,5 +1,5 @@
 // The bulk path's hand-made messages are those of the generated classes, byte for byte.
-#include "wire/page.h"
+#include "wire/page_message.h"
 
 #include <gtest/gtest.h>
 
@@ -130,6 +130,49 @@ TEST(PageTest, WhatIsReadInPlaceProtobufReadsTheSame) {
     EXPECT_EQ(message.substr(parsed->header_bytes), chunk.page().data());
   }
   EXPECT_GT(read, 10'000);
+}
+
+TEST(PageTest, AMessageIsReadWhereverItIsCut) {
+  testing::RandomValues random(24);
+  for (int i = 0; i < 500; ++i) {
+    PieceHeader header = RandomHeader(&random);
+    header.data_bytes = 1 + random.Below(200);
+    const std::string data(header.data_bytes, static_cast<char>(i));
+    const std::string message = MessageOf(header, data);
+    std::vector<grpc::Slice> slices;
+    for (size_t at = 0, bytes = 0; at < message.size(); at += bytes) {
+      bytes = 1 + random.Below(static_cast<uint32_t>(message.size() - at));
+      slices.emplace_back(message.substr(at, bytes));
+    }
+    const PageMessage read(grpc::ByteBuffer(slices.data(), slices.size()));
+    const std::optional<ParsedPiece> parsed = read.Header();
+    ASSERT_TRUE(parsed.has_value());
+    EXPECT_EQ(parsed->header, header);
+    PageMessage::Runs runs;
+    read.RunsFrom(parsed->header_bytes, &runs);
+    std::string joined;
+    for (const auto run : runs) joined += base::AsText(run);
+    EXPECT_EQ(joined, data);
+  }
+}
+
+TEST(PageTest, BorrowedDataIsHeldUntilItsMessageGoes) {
+  const std::string page(5000, 'p');
+  auto hold = std::make_shared<int>(1);
+  const PieceHeader piece{.group = 1, .tokens = 16, .page_bytes = 5000, .data_bytes = 5000};
+  const std::byte* const data = base::AsBytes(page).data();
+  std::vector<grpc::Slice> slices;
+  {
+    const grpc::ByteBuffer message = MakePageMessage(piece, data, hold);
+    EXPECT_EQ(hold.use_count(), 2);
+    ASSERT_TRUE(message.Dump(&slices).ok());
+    ASSERT_EQ(slices.size(), 2u);
+    EXPECT_EQ(reinterpret_cast<const char*>(slices[1].begin()), page.data());  // not a copy
+    slices.clear();
+  }
+  EXPECT_EQ(hold.use_count(), 1);
+  ASSERT_TRUE(MakePageMessage(piece, data, nullptr).Dump(&slices).ok());
+  EXPECT_NE(reinterpret_cast<const char*>(slices[1].begin()), page.data());
 }
 
 }  // namespace

@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "prefixd/block_table.h"
 #include "prefixd/format.h"
 
 namespace prefixd {
@@ -59,17 +60,6 @@ struct Result {
   bool ok() const { return status.ok(); }
   T& value() { return *held; }  // Requires: ok()
   const T& value() const { return *held; }
-};
-
-// One layer of one KV block, as attention kernels read it. `units` is 128-byte aligned, in the
-// layout of its format. It is null if the block of a sliding layer has no page because no later
-// token attends on it.
-struct BlockTableEntry {
-  const std::byte* units = nullptr;
-  uint64_t arena_offset = ~uint64_t{0};  // of `units` in Client::arena(); all ones = private memory
-  uint32_t page_tokens = 0;              // token slots the bytes were laid out for
-  uint32_t tokens = 0;                   // slots in use
-  uint32_t format = 0;                   // index into the layer's formats
 };
 
 // --- who: the space ---

@@ -21,9 +21,9 @@ struct Outgoing {
 
 // In pieces. False: the receiver is gone.
 bool SendPage(const Outgoing& page, FetchSink* sink) {
-  for (uint64_t offset = 0; offset < page.bytes.size(); offset += kMaxPiece) {
+  for (uint64_t offset = 0; offset < page.bytes.size(); offset += kMaxPieceBytes) {
     const std::span<const std::byte> data =
-        page.bytes.subspan(offset, std::min<uint64_t>(kMaxPiece, page.bytes.size() - offset));
+        page.bytes.subspan(offset, std::min<uint64_t>(kMaxPieceBytes, page.bytes.size() - offset));
     if (!sink->Page({.group = page.leased->ref.group,
                      .first_token = page.leased->first_token,
                      .tokens = page.leased->tokens,
@@ -69,10 +69,10 @@ class Sender {
                      cut_.data());
       bytes = cut_;
     }
-    InFlight in_flight(&context_.in_flight_bytes, std::min<uint64_t>(bytes.size(), kMaxPiece));
+    InFlight in_flight(&context_.in_flight_bytes, std::min<uint64_t>(bytes.size(), kMaxPieceBytes));
     Outgoing outgoing{.leased = &leased, .bytes = bytes, .in_lease = !cut};
     // A check of 1 may stand for 0 (block/page_check.h): one page in 2^63 is summed again.
-    if (seeded_sums_ && !cut && bytes.size() <= kMaxPiece && page.check > 1) {
+    if (seeded_sums_ && !cut && bytes.size() <= kMaxPieceBytes && page.check > 1) {
       outgoing.check = page.check;
       outgoing.check_seed = block::CheckSeed(page.name);
     }

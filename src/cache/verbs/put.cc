@@ -45,10 +45,10 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece, 
                      " tokens in ", piece.page_bytes, " bytes, the plan says ", tokens,
                      " tokens and the layout wants ", wants));
   }
-  if (bytes == 0 || bytes > kMaxPiece || piece.offset > wants || bytes > wants - piece.offset) {
+  if (bytes == 0 || bytes > kMaxPieceBytes || piece.offset > wants || bytes > wants - piece.offset) {
     return absl::InvalidArgumentError(absl::StrCat("put: a piece of ", bytes, " bytes at offset ",
                                                    piece.offset, ", a page of ", wants,
-                                                   " travels in pieces of 1 to ", kMaxPiece));
+                                                   " travels in pieces of 1 to ", kMaxPieceBytes));
   }
   const block::PageName name = reservation.NameOf(*block_index, piece.group, piece.rung);
   if (piece.sum_seed != 0 && piece.sum_seed != block::CheckSeed(name)) {

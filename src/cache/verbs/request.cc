@@ -5,7 +5,6 @@
 namespace prefixd::cache {
 
 absl::Status CheckSequence(const block::SequenceView& sequence) {
-  static_assert(kMaxTokens <= index::kMaxSequenceTokens);
   if (sequence.tokens.empty() || sequence.tokens.size() > kMaxTokens) {
     return absl::InvalidArgumentError(absl::StrCat("request: ", sequence.tokens.size(),
                                                    " tokens, a request has 1 to ", kMaxTokens));

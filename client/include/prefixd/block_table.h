@@ -1,0 +1,20 @@
+// prefixd/block_table.h: what attention kernels walk. Part of prefixd/client.h, which includes it.
+// Plain values. The bytes pointed to stay valid and unchanged while a kernel runs.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace prefixd {
+
+// One layer of one KV block: K units [kv_heads], then V units [kv_heads], each 128-byte aligned and
+// laid out for `page_tokens` in its format. `units` is null if the block of a sliding layer has no
+// page because no later token attends on it.
+struct BlockTableEntry {
+  const std::byte* units = nullptr;
+  uint64_t arena_offset = ~uint64_t{0};  // of `units` in Client::arena(); all ones = private memory
+  uint32_t page_tokens = 0;              // token slots the units were laid out for
+  uint32_t tokens = 0;                   // slots in use, <= page_tokens
+  uint32_t format = 0;                   // index into the layer's formats
+};
+
+}  // namespace prefixd
