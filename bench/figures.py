@@ -107,6 +107,7 @@ def measure(build, workloads):
                 "seconds": round(time.monotonic() - begin),
                 "targets": [{k: t[k] for k in TARGET_FIELDS if k in t} for t in found["targets"]],
                 "rows": [row for row in found["rows"] if row["name"].startswith(ROWS.get(workload, ("\0",)))]}
+        (BENCH / "figures").mkdir(exist_ok=True)
         (BENCH / "figures" / f"{workload}.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 

@@ -182,7 +182,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--smoke", arguments.smoke,
                "tiny sizes: a test of the workloads, not a measurement");
   app.add_flag("--quick", arguments.quick,
-               "lower counts, same targets; bench/README.md says how long that takes");
+               "lower counts, same targets; the whole of share takes two minutes");
   app.add_flag("--targets", arguments.targets, "only what has a target, a line each");
   app.add_option(
          "--only", arguments.only,
