@@ -12,10 +12,10 @@
 #include "absl/synchronization/mutex.h"
 #include "nlohmann/json.hpp"
 
-#include "bench/bench.h"
-#include "bench/machine.h"
-#include "bench/partner.h"
-#include "bench/workloads.h"
+#include "bench/common/bench.h"
+#include "bench/common/machine.h"
+#include "bench/common/partner.h"
+#include "bench/common/workloads.h"
 #include "grpc/grpc.h"
 
 namespace prefixd::bench {
@@ -29,14 +29,12 @@ struct Workload {
 constexpr Workload kWorkloads[] = {
     {"kernels", "quantize, dequantize and attention against memcpy and a stream read", RunKernels},
     {"kv-cache", "a whole model's KV cache: memory, errors and times of each mode", RunKvCache},
-    {"load", "estimated against measured load time, from RAM and from SSD", RunLoad},
     {"share", "zero copies between workers, kill -9: every promised figure and its target",
      RunShare},
     {"quality", "what KV formats cost a real model on held-out text; hits against cold runs",
      RunQuality},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
     {"hostile", "a quiet client beside the worst legal requests of others", RunHostile},
-    {"features", "every layer kind, format and shape of match: every promised figure", RunFeatures},
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
 };
 
@@ -184,18 +182,14 @@ int Main(int argc, char** argv) {
   app.add_flag("--smoke", arguments.smoke,
                "tiny sizes: a test of the workloads, not a measurement");
   app.add_flag("--quick", arguments.quick,
-               "share, kernels: lower counts in about two minutes, same targets");
+               "lower counts, same targets; the whole of share takes two minutes");
   app.add_flag("--targets", arguments.targets, "only what has a target, a line each");
   app.add_option(
          "--only", arguments.only,
-         "only these families of figures. share: acquire, match, read, gather, python, "
-         "streams, fairness, crash, restarts; kernels: decode, batch, prefill, error, convert, "
-         "numbers, "
-         "table, fused; trace: cache, daemon, tiers, daemon_tiers; ssd: spill, restore, churn, "
-         "restart, budget, trace; "
-         "hostile: limits, beside, crowd; "
-         "features: table, descriptors, shapes, "
-         "chain, hybrid, overhead, numbers")
+         "only these families of figures. share: acquire, match, read, gather, python, streams, "
+         "fairness, crash; kernels: decode, batch, prefill, error, convert, numbers, table, "
+         "overhead, fused; trace: cache, daemon, tiers, daemon_tiers, hybrid; ssd: spill, restore, "
+         "churn, restart, budget; hostile: limits, beside, crowd")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,
@@ -218,10 +212,6 @@ int Main(int argc, char** argv) {
   for (const Workload& workload : kWorkloads) {
     CLI::App* const command = app.add_subcommand(workload.name, workload.help)->fallthrough();
     if (workload.run == RunKvCache) AddKvCacheOptions(*command, arguments.kv_cache);
-    if (workload.run == RunFeatures) {
-      command->add_option("--trace", arguments.trace,
-                          "a file of prompts with their text (default: the shipped agent prompts)");
-    }
     if (workload.run == RunHostile) {
       command->add_option("--seconds", arguments.seconds, "of attacks (default: 60; --quick: 20)")
           ->check(CLI::Range(1, 86'400));

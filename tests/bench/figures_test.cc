@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench.h"
-#include "bench/kernels.h"
-#include "bench/kv_cache.h"
-#include "bench/timing.h"
-#include "bench/workloads.h"
+#include "bench/common/bench.h"
+#include "bench/common/timing.h"
+#include "bench/common/workloads.h"
+#include "bench/kernels/kernels.h"
+#include "bench/kv_cache/kv_cache.h"
 
 namespace prefixd::bench {
 namespace {
@@ -218,26 +218,6 @@ TEST(TableTest, FewerBitsAreFasterFromTheLengthAfterWhichTheyAreNeverSlower) {
   EXPECT_EQ(of({9, 9, 9, 9}), 1024u);
   EXPECT_EQ(of({9, 9, 9, 10}), 0u);
   EXPECT_EQ(of({}), 0u);
-}
-
-// Issue "every layer kind and every KV format": a mixed chain is no worse than its worst part, and
-// heals.
-TEST(FeaturesTest, AMixedChainErrsLessThanItsWorstPartAndHeals) {
-  const std::string folder =
-      std::filesystem::temp_directory_path() / ("prefixd-chain-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  Bench::Options options = Quiet("features");
-  options.smoke = true;
-  options.only = {"chain", "table"};
-  options.directory = folder;
-  Bench bench(options);
-  RunFeatures(bench);
-  std::filesystem::remove_all(folder);
-  EXPECT_THAT(bench.failures(), ElementsAre());
-  ASSERT_EQ(bench.targets().size(), 3u);
-  for (const Target& target : bench.targets()) EXPECT_TRUE(target.Holds()) << ToText(target);
-  EXPECT_GT(bench.targets()[1].seen, 0) << "the coarse blocks are used";
-  EXPECT_THAT(bench.targets()[2].ours, HasSubstr("2 chains healed"));
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 #include <fstream>
 #include <string>
 
-#include "bench/trace_file.h"
-#include "bench/trace_player.h"
-#include "bench/trace_simulation.h"
+#include "bench/trace/file.h"
+#include "bench/trace/player.h"
+#include "bench/trace/simulation.h"
 #include "cache/budget.h"
 
 namespace prefixd::bench {

@@ -8,7 +8,10 @@
 #include <filesystem>
 #include <string>
 
-#include "bench/crash_loop.h"
+#include "absl/synchronization/mutex.h"
+
+#include "tests/crash/load.h"
+#include "tests/crash/loop.h"
 
 namespace prefixd::bench {
 namespace {
@@ -82,3 +85,13 @@ TEST_F(Crash, WorkersThatAreKilledLeaveNothingBehind) {
 
 }  // namespace
 }  // namespace prefixd::bench
+
+// Its workers are processes of this program too.
+int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as prefixd
+  if (argc == 3 && std::string(argv[1]) == prefixd::bench::kCrashWorker) {
+    return prefixd::bench::RunCrashWorker(argv[2]);
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

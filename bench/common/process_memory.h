@@ -1,0 +1,32 @@
+// What this process and this machine have of memory, as the kernel tells it.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace prefixd::bench {
+
+// Resident in RAM now. 0 when the kernel does not say.
+uint64_t ResidentBytes();
+
+// The most that was resident since ForgetPeak. Both: 0 or false when the kernel does not say.
+uint64_t PeakResidentBytes();
+bool ForgetPeak();
+
+// Resident anonymous memory of a process. 0 when it is gone.
+uint64_t AnonymousBytes(pid_t pid);
+
+// The same and what it shares, as far as it is resident in its own tables: no program text.
+uint64_t AllocatedBytes(pid_t pid);
+
+// Of a process, from /proc/PID/smaps_rollup; 0 when it is gone.
+struct MemoryUse {
+  uint64_t private_bytes = 0;  // clean and dirty
+  uint64_t pss_bytes = 0;
+};
+MemoryUse MemoryUseOf(pid_t pid);
+
+// MemAvailable of /proc/meminfo. 0 when the kernel does not say.
+uint64_t AvailableBytes();
+
+}  // namespace prefixd::bench

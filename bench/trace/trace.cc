@@ -1,0 +1,242 @@
+// trace: real workloads through the cache in this process and through the daemon, beside what
+// its policy and leaf-first LRU reach on paper. tests/data/traces/README.md says whose traces
+// they are.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "bench/common/workloads.h"
+#include "bench/trace/file.h"
+#include "bench/trace/player.h"
+#include "bench/trace/simulation.h"
+
+namespace prefixd::bench {
+namespace {
+
+using Play = absl::StatusOr<std::unique_ptr<TracePlayer>> (*)(const TraceBudget&);
+
+// A way to play: what a block of the trace becomes.
+struct Stage {
+  const char* family;
+  const char* where;
+  Play play;
+  TraceShape ram_shape;   // of RAM alone
+  TraceShape tier_shape;  // pages large enough for an index of six times as many blocks
+};
+constexpr Stage kStages[] = {
+    {"cache", "in process", PlayInProcess, {16, 1, 16u << 10}, {16, 1, 96u << 10}},
+    {"daemon", "daemon", PlayDaemon, {128, 1, 24u << 10}, {128, 1, 128u << 10}}};
+
+constexpr uint64_t kAllRequests = 1'000'000;
+
+struct Workload {
+  std::string name;
+  Trace trace;
+};
+
+double Number(uint64_t value) { return static_cast<double>(value); }
+
+std::string PercentText(double percent) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f %%", percent);
+  return text;
+}
+
+class Replay {
+ public:
+  Replay(Bench& bench, const Workload& workload) : bench_(bench), workload_(workload) {}
+
+  // A hit rate half a point below the simulation's is one of another policy.
+  void RamAlone(const Stage& stage, double percent) {
+    const RamFit fit = FitRam(stage.ram_shape, Blocks(percent), LongestBlocks(), /*has_ssd=*/false);
+    const auto run =
+        Run(stage, absl::StrCat("ram-", percent), {.shape = fit.shape, .ram_bytes = fit.ram_bytes});
+    if (!bench_.Check(run.ok(), run.status().ToString())) return;
+    const TraceResult paper = SimulateSparingLru(workload_.trace, Blocks(percent));
+    const TraceResult same = SimulateSparingLru(workload_.trace, fit.blocks);
+    const TraceResult plain = SimulateLeafLru(workload_.trace, Blocks(percent));
+    const std::string name = Name(stage, absl::StrCat(percent, " %"));
+    Row row = RowOf(name, fit, *run);
+    row.figures.push_back({"simulated_percent", paper.hit_percent()});
+    row.figures.push_back({"simulated_with_as_many_blocks_percent", same.hit_percent()});
+    row.figures.push_back({"leaf_first_lru_percent", plain.hit_percent()});
+    bench_.Add(std::move(row));
+    bench_.Judge({.name = name,
+                  .ours = "hits " + PercentText(run->result.hit_percent()),
+                  .reference = absl::StrCat("on paper ", PercentText(paper.hit_percent()),
+                                            ", leaf-first LRU ", PercentText(plain.hit_percent())),
+                  .measure = "difference",
+                  .seen = run->result.hit_percent() - paper.hit_percent(),
+                  .at_most = false,
+                  .limit = -0.5,
+                  .unit = " points",
+                  .runs = run->result.requested});
+  }
+
+  // `target`: the issue's, of mooncake_conversation with RAM 2 % : SSD 10 %.
+  void Tiers(const Stage& stage, double ram, double ssd, bool target) {
+    const RamFit fit = FitRam(stage.tier_shape, Blocks(ram), LongestBlocks(), /*has_ssd=*/true);
+    const uint64_t ssd_bytes = Blocks(ssd) * fit.shape.page_bytes * fit.shape.kv_blocks;
+    const uint64_t segment = std::clamp<uint64_t>(ssd_bytes / 64, 1u << 20, 64u << 20);
+    const auto run = Run(stage, "tiers",
+                         {.shape = fit.shape,
+                          .ram_bytes = fit.ram_bytes,
+                          .ssd_bytes = std::max(ssd_bytes, 3 * segment),
+                          .segment_bytes = segment});
+    if (!bench_.Check(run.ok(), run.status().ToString())) return;
+    const double seconds = workload_.trace.requests.back().at_ms / 1e3 + 1;
+    const TraceResult paper =
+        SimulateTiers(workload_.trace, fit.blocks, Blocks(ssd),
+                      {.blocks_per_s = 0.27 * Number(workload_.trace.references.size()) / seconds});
+    const std::string name = Name(stage, absl::StrCat("RAM ", ram, " % : SSD ", ssd, " %"));
+    Row row = RowOf(name, fit, *run);
+    row.figures.push_back({"writes_a_requested_block", run->result.writes_per_request()});
+    row.figures.push_back({"spilled_bytes", Number(run->writes.spilled_bytes)});
+    row.figures.push_back({"rewritten_bytes", Number(run->writes.rewritten_bytes)});
+    row.figures.push_back({"ssd_file_bytes", Number(run->writes.ssd_file_bytes)});
+    row.figures.push_back({"simulated_percent", paper.hit_percent()});
+    row.figures.push_back({"simulated_writes_a_requested_block", paper.writes_per_request()});
+    bench_.Add(std::move(row));
+    if (target) JudgeTiers(name, *run, paper);
+  }
+
+ private:
+  void JudgeTiers(const std::string& name, const TraceRun& run, const TraceResult& paper) {
+    const TraceResult& result = run.result;
+    bench_.Judge({.name = name,
+                  .ours = absl::StrCat("RAM ", PercentText(result.Percent(result.ram_hits)),
+                                       ", SSD ", PercentText(result.Percent(result.ssd_hits))),
+                  .reference = "on paper " + PercentText(paper.hit_percent()),
+                  .measure = "hits",
+                  .seen = result.hit_percent(),
+                  .at_most = false,
+                  .limit = 25,
+                  .unit = " %",
+                  .runs = result.requested});
+    bench_.Judge({.name = name + ", SSD writes a requested block",
+                  .ours = absl::StrCat(result.ssd_writes, " blocks"),
+                  .reference = absl::StrCat(result.requested, " requested"),
+                  .seen = result.writes_per_request(),
+                  .limit = 0.36,
+                  .runs = result.requested});
+  }
+  std::string Name(const Stage& stage, const std::string& capacity) const {
+    return absl::StrCat(workload_.name, " ", capacity, ", ", stage.where);
+  }
+  uint64_t Blocks(double percent) const {
+    return static_cast<uint64_t>(Number(workload_.trace.unique) * percent / 100);
+  }
+  uint64_t LongestBlocks() const {
+    uint64_t longest = 0;
+    for (const Trace::Request& request : workload_.trace.requests) {
+      longest = std::max<uint64_t>(longest, request.blocks);
+    }
+    return longest;
+  }
+  absl::StatusOr<TraceRun> Run(const Stage& stage, const std::string& line, TraceBudget budget) {
+    budget.directory = absl::StrCat(bench_.directory(), "/", bench_.workload(), "-", workload_.name,
+                                    "-", stage.family, "-", line);
+    auto player = stage.play(budget);
+    if (!player.ok()) return player.status();
+    return PlayTrace(workload_.trace, budget.shape, **player);
+  }
+  static Row RowOf(const std::string& name, const RamFit& fit, const TraceRun& run) {
+    const TraceResult& result = run.result;
+    return {name,
+            {{"room_blocks", Number(fit.blocks)},
+             {"ram_hits_percent", result.Percent(result.ram_hits)},
+             {"ssd_hits_percent", result.Percent(result.ssd_hits)},
+             {"hits_beyond_lease_quota_percent", result.Percent(run.beyond_quota)},
+             {"stored_bytes", Number(run.stored_bytes)},
+             {"wall_us", run.wall_us},
+             {"requested_blocks_a_second", Number(result.requested) / run.wall_us * 1e6}}};
+  }
+
+  Bench& bench_;
+  const Workload& workload_;
+};
+
+std::string PathOf(const std::string& name, bool smoke) {
+  return absl::StrCat(PREFIXD_SOURCE_DIR, "/tests/data/traces/",
+                      name == "conversation" ? "mooncake_conversation" : name,
+                      smoke ? ".head200" : "", ".jsonl.zst");
+}
+
+struct Lines {
+  std::vector<std::string> names;     // of shipped traces, or files
+  std::vector<std::string> families;  // of stages; "tiers" and "daemon_tiers" too
+};
+
+bool IsShipped(const std::string& name) {
+  return name == "conversation" || name == "claude_code_a";
+}
+
+std::optional<Workload> Load(Bench& bench, const std::string& name, uint64_t requests) {
+  const bool shipped = IsShipped(name);
+  auto trace = ReadTrace(shipped ? PathOf(name, bench.smoke()) : name, requests);
+  if (!bench.Check(trace.ok(), std::string(trace.status().message()))) return std::nullopt;
+  Workload workload{shipped ? name : std::filesystem::path(name).filename().string(),
+                    *std::move(trace)};
+  bench.Add({workload.name,
+             {{"requests", Number(workload.trace.requests.size())},
+              {"requested_blocks", Number(workload.trace.references.size())},
+              {"unique_blocks", Number(workload.trace.unique)}}});
+  return workload;
+}
+
+// Of the whole trace always: what comes back from SSD comes late.
+void PlayTiers(Bench& bench, const Stage& stage, const std::string& name) {
+  const std::optional<Workload> workload = Load(bench, name, kAllRequests);
+  if (!workload.has_value()) return;
+  Replay replay(bench, *workload);
+  if (bench.smoke()) {
+    replay.Tiers(stage, 50, 80, false);
+  } else {
+    replay.Tiers(stage, 2, 10, name == "conversation");
+  }
+}
+
+void PlayTraces(Bench& bench, const Lines& lines) {
+  const uint64_t requests = bench.Parameter("requests_at_most", 200, 2'500, kAllRequests);
+  std::vector<double> percents = {1, 2, 5, 10};
+  if (bench.smoke()) percents = {50};  // prompts of the head are long beside it
+  const auto wants = [&](const char* family) {
+    return std::find(lines.families.begin(), lines.families.end(), family) != lines.families.end();
+  };
+  for (const std::string& name : lines.names) {
+    if (wants("cache") || wants("daemon")) {
+      const std::optional<Workload> workload = Load(bench, name, requests);
+      if (!workload.has_value()) continue;
+      Replay replay(bench, *workload);
+      for (const Stage& stage : kStages) {
+        if (!wants(stage.family)) continue;
+        for (const double percent : percents) replay.RamAlone(stage, percent);
+      }
+    }
+    // A quick run has the line with a target alone: of this trace, through the daemon.
+    if (wants("tiers") && !bench.quick()) PlayTiers(bench, kStages[0], name);
+    if (wants("daemon_tiers") && (!bench.quick() || name == "conversation")) {
+      PlayTiers(bench, kStages[1], name);
+    }
+  }
+}
+
+}  // namespace
+
+void RunTrace(Bench& bench) {
+  Lines lines{.names = {"conversation", "claude_code_a"}, .families = {}};
+  if (!bench.trace().empty()) lines.names = {bench.trace()};
+  for (const std::string family : {"cache", "daemon", "tiers", "daemon_tiers"}) {
+    if (bench.Wants(family)) lines.families.push_back(family);
+  }
+  PlayTraces(bench, lines);
+  if (bench.Wants("hybrid")) TraceHybrid(bench);
+}
+
+}  // namespace prefixd::bench
