@@ -551,10 +551,11 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
 
-  // Opens a space. InvalidArgument if the spec is impossible ("group_size 48 does not divide
-  // head_dim 128"). Without a daemon the space opens all the same, works as a private KV cache and
-  // attaches once the daemon is there. The daemon is told why a spec was refused, as by
-  // NotShared(), until a space of the same model opens.
+  // Opens a space. InvalidArgument if the spec is impossible ("layer 3, format 0
+  // (mlx_affine/8/128/f16): keys: group_size 128 does not divide head_dim 64"). Without a daemon
+  // the space opens all the same, works as a private KV cache and attaches once the daemon is
+  // there. The daemon is told why a spec was refused, as by NotShared(), until a space of the same
+  // model opens.
   Result<Space> OpenSpace(const SpaceSpec& spec);
   // Tells the daemon that this process serves `model` with caches that are not shared, and why.
   // `prefixctl status` and `prefixctl sessions` show it for as long as the client lives; a daemon
