@@ -223,9 +223,9 @@ typedef struct prefixd_space_spec {
   const prefixd_layer* layers;  // all of one `size`
 } prefixd_space_spec;
 
-// Opens a space. Returns NULL if the spec is impossible ("group_size 48 does not divide head_dim
-// 128") or the daemon refuses it. Without a daemon the space opens all the same, and attaches once
-// the daemon is there.
+// Opens a space. Returns NULL if the spec is impossible ("layer 3, format 0 (mlx_affine/8/128/f16):
+// keys: group_size 128 does not divide head_dim 64") or the daemon refuses it. Without a daemon the
+// space opens all the same, and attaches once the daemon is there.
 PREFIXD_API prefixd_space* prefixd_open_space(prefixd_client* client,
                                               const prefixd_space_spec* spec);
 PREFIXD_API void prefixd_close_space(prefixd_space* space);  // frees the handle

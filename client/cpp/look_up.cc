@@ -43,8 +43,8 @@ absl::Status AddItem(const SpaceState& space, const Question& question, bool lik
     const uint64_t readable = RungsOf(group, options.readable);
     if (readable == 0 && group.kind != block::LayerKind::kState) {
       return absl::InvalidArgumentError(absl::StrCat("begin: readable names none of the ",
-                                                     group.ladder.size(), " formats of group ",
-                                                     group.name));
+                                                     group.ladder.size(), " formats of layer ",
+                                                     group.layers.front()));
     }
     item->add_readable(readable);
   }

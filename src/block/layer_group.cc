@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 #include "base/status.h"
 #include "block/page_layout.h"
@@ -13,11 +14,12 @@ namespace {
 constexpr uint32_t kLongestBlockTokens = 128;
 constexpr size_t kMaxNameBytes = 64;
 
-// Returns an error like "group full.0: window is 3, must be 0 for kind full".
+// Returns an error like "layer 3: window is 3, must be 0 for kind full". Who opens a space names
+// layers and formats; groups and ladders are made of them.
 absl::Status Bad(const LayerGroup& group, const char* field, const std::string& seen,
                  const std::string& limit) {
   return absl::InvalidArgumentError(
-      absl::StrCat("group ", group.name, ": ", field, " is ", seen, ", ", limit));
+      absl::StrCat("layer ", group.layers.front(), ": ", field, " is ", seen, ", ", limit));
 }
 
 absl::Status Bad(const LayerGroup& group, const char* field, uint64_t seen,
@@ -43,14 +45,16 @@ absl::Status CheckNameAndLayers(const LayerGroup& group) {
                                                    "\" has ", group.name.size(),
                                                    " bytes, must be 1 to ", kMaxNameBytes));
   }
-  if (group.layers.empty()) return Bad(group, "layers", "empty", "must name at least one layer");
+  const auto bad = [&](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat("group ", group.name, ": layers is ", what...));
+  };
+  if (group.layers.empty()) return bad("empty, must name at least one layer");
   for (size_t i = 0; i < group.layers.size(); ++i) {
     if (group.layers[i] >= kMaxLayers) {
-      return Bad(group, "layers", group.layers[i], absl::StrCat("must be below ", kMaxLayers));
+      return bad(group.layers[i], ", must be below ", kMaxLayers);
     }
     if (i > 0 && group.layers[i] <= group.layers[i - 1]) {
-      return Bad(group, "layers", absl::StrCat(group.layers[i], " after ", group.layers[i - 1]),
-                 "must ascend");
+      return bad(group.layers[i], " after ", group.layers[i - 1], ", must ascend");
     }
   }
   return absl::OkStatus();
@@ -70,8 +74,7 @@ absl::Status CheckState(const LayerGroup& group) {
                "must be stored (1) for kind state");
   }
   if (!group.ladder.empty()) {
-    return Bad(group, "ladder", absl::StrCat(group.ladder.size(), " rungs"),
-               "must be empty for kind state");
+    return Bad(group, "the number of formats", group.ladder.size(), "must be 0 for kind state");
   }
   return absl::OkStatus();
 }
@@ -94,35 +97,43 @@ absl::Status CheckValueDims(const LayerGroup& group) {
   return Bad(group, "value_source", static_cast<uint64_t>(group.value_source), "must be 1 to 3");
 }
 
+// Returns an error like "layer 3, format 0 (mlx_affine/8/64/f16): keys: group_size 64 of
+// mlx_affine/8/64/f16 does not divide head_dim 96, accepted here: 32".
+absl::Status BadFormat(const LayerGroup& group, uint32_t rung, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("layer ", group.layers.front(), ", format ", rung,
+                                                 " (", quant::ToString(group.ladder[rung]),
+                                                 "): ", why));
+}
+
+absl::Status CheckTensor(const LayerGroup& group, uint32_t rung, const char* side,
+                         const quant::TensorFormat& format, uint32_t dim) {
+  const absl::Status status = quant::Validate(format, dim);
+  if (status.ok()) return status;
+  const absl::string_view why = absl::StripPrefix(status.message(), "format: ");
+  return BadFormat(group, rung, absl::StrCat(side, ": ", why));
+}
+
 absl::Status CheckRung(const LayerGroup& group, uint32_t rung) {
-  const std::string field = absl::StrCat("ladder[", rung, "]");
   const quant::KvFormat& format = group.ladder[rung];
-  if (absl::Status status = quant::Validate(format.key, group.key_dim); !status.ok()) {
-    return Bad(group, (field + ".key").c_str(), "refused", std::string(status.message()));
-  }
-  if (group.value_source != ValueSource::kStored) {
-    if (format.value != format.key) {
-      return Bad(group, (field + ".value").c_str(), quant::ToString(format.value),
-                 "must repeat the key format when no V is stored");
-    }
-  } else if (absl::Status status = quant::Validate(format.value, group.value_dim); !status.ok()) {
-    return Bad(group, (field + ".value").c_str(), "refused", std::string(status.message()));
+  PREFIXD_RETURN_IF_ERROR(CheckTensor(group, rung, "keys", format.key, group.key_dim));
+  if (group.value_source == ValueSource::kStored) {
+    PREFIXD_RETURN_IF_ERROR(CheckTensor(group, rung, "values", format.value, group.value_dim));
+  } else if (format.value != format.key) {
+    return BadFormat(group, rung, "the values must repeat the key format when none are stored");
   }
   for (uint32_t finer = 0; finer < rung; ++finer) {
     if (group.ladder[finer] == format) {
-      return Bad(group, field.c_str(), quant::ToString(format),
-                 absl::StrCat("stands already at rung ", finer));
+      return BadFormat(group, rung, absl::StrCat("is format ", finer, " too"));
     }
   }
   if (rung > 0 && TokenBytesPerLayer(group, rung) > TokenBytesPerLayer(group, rung - 1)) {
-    return Bad(group, field.c_str(), quant::ToString(format),
-               "holds more bytes than the rung before it: finest first");
+    return BadFormat(group, rung, "holds more bytes than the format before it: finest first");
   }
   const uint64_t page_bytes = LayoutOfPage(group, rung, kLongestBlockTokens).page_bytes;
   if (page_bytes > kMaxPageBytes) {
-    return Bad(group, field.c_str(), quant::ToString(format),
-               absl::StrCat("makes pages of ", page_bytes, " bytes at ", kLongestBlockTokens,
-                            " tokens, limit ", kMaxPageBytes, ": split the layers"));
+    return BadFormat(group, rung,
+                     absl::StrCat("makes pages of ", page_bytes, " bytes at ", kLongestBlockTokens,
+                                  " tokens, limit ", kMaxPageBytes, ": split the layers"));
   }
   return absl::OkStatus();
 }
@@ -142,7 +153,7 @@ absl::Status CheckAttention(const LayerGroup& group) {
     PREFIXD_RETURN_IF_ERROR(CheckUnused(group, "sink_tokens", group.sink_tokens, "for kind full"));
   }
   if (group.ladder.empty() || group.ladder.size() > kMaxLadder) {
-    return Bad(group, "ladder", absl::StrCat(group.ladder.size(), " rungs"),
+    return Bad(group, "the number of formats", group.ladder.size(),
                absl::StrCat("must be 1 to ", kMaxLadder));
   }
   for (uint32_t rung = 0; rung < group.ladder.size(); ++rung) {

@@ -47,10 +47,10 @@ inline constexpr uint32_t kMaxHeadDim = 16384;
 inline constexpr uint64_t kMaxPageBytes = uint64_t{64} << 20;   // of a 128-token page
 inline constexpr uint64_t kMaxStateBytes = uint64_t{64} << 30;  // 65,536 parts of 1 MiB
 
-// Returns InvalidArgument naming group, field, value and limit. Fields that a kind does not use
-// must hold their defaults, so that a group has one spelling only. kSliding alone uses window and
-// sink_tokens, kState alone uses state_bytes, kFull and kSliding use the ladder and the fields from
-// kv_heads to value_prefix_dim.
+// Returns InvalidArgument naming the first layer, the format or field, value and limit. Fields that
+// a kind does not use must hold their defaults, so that a group has one spelling only. kSliding
+// alone uses window and sink_tokens, kState alone uses state_bytes, kFull and kSliding use the
+// ladder and the fields from kv_heads to value_prefix_dim.
 //   kStored     value_dim >= 1, value_prefix_dim 0
 //   kNone       value_dim 0, value_prefix_dim 0
 //   kKeyPrefix  value_dim = value_prefix_dim, in 1..key_dim

@@ -111,33 +111,52 @@ class Decoder {
   bool ok_ = true;
 };
 
+// Names an element of a list for people: groups by their first layer, their ladders' entries as
+// formats.
+template <typename T>
+std::string NameOf(const char* list, size_t i, const T& element) {
+  if constexpr (std::is_same_v<T, LayerGroup>) {
+    return element.layers.empty() ? std::string() : absl::StrCat("layer ", element.layers[0], ", ");
+  } else if constexpr (std::is_same_v<T, quant::KvFormat>) {
+    return absl::StrCat("format ", i, ", ");
+  } else {
+    return absl::StrCat(list, "[", i, "].");
+  }
+}
+
 // Collects every leaf's encoded bytes under its full name, and every list's length under the list's
 // name.
 class Flattener {
  public:
-  using Leaves = std::vector<std::pair<std::string, std::string>>;
+  struct Value {
+    std::string shown;  // the leaf's name for people
+    std::string bytes;
+  };
+  using Leaves = std::vector<std::pair<std::string, Value>>;  // by path, in order
 
   template <typename T>
   void Leaf(const char* name, const T& value) {
     base::ByteWriter out;
     WriteValue(out, value);
-    leaves_.emplace_back(prefix_ + name, out.Take());
+    Add(name, out.Take(), name);
   }
   template <typename T>
   void Leaf(const char* name, const std::vector<T>& values, uint32_t) {
     base::ByteWriter out;
     WriteValues(out, values);
-    leaves_.emplace_back(prefix_ + name, out.Take());
+    Add(name, out.Take(), name);
   }
   template <typename T, typename Visit>
   void Struct(const char* name, const T& value, Visit visit) {
-    Under(absl::StrCat(name, "."), [&] { visit(value); });
+    const std::string step = absl::StrCat(name, ".");
+    Under(step, step, [&] { visit(value); });
   }
   template <typename T, typename Visit>
   void List(const char* name, const std::vector<T>& values, uint32_t, Visit visit) {
-    leaves_.emplace_back(prefix_ + name, absl::StrCat(values.size()));
+    Add(name, absl::StrCat(values.size()), std::is_same_v<T, quant::KvFormat> ? "formats" : name);
     for (size_t i = 0; i < values.size(); ++i) {
-      Under(absl::StrCat(name, "[", i, "]."), [&] { visit(values[i]); });
+      Under(absl::StrCat(name, "[", i, "]."), NameOf(name, i, values[i]),
+            [&] { visit(values[i]); });
     }
   }
   template <typename T, typename Visit>
@@ -147,15 +166,20 @@ class Flattener {
   Leaves Take() { return std::move(leaves_); }
 
  private:
+  void Add(const char* name, std::string bytes, const char* shown) {
+    leaves_.emplace_back(path_ + name, Value{.shown = shown_ + shown, .bytes = std::move(bytes)});
+  }
   template <typename Visit>
-  void Under(const std::string& step, Visit visit) {
-    const size_t length = prefix_.size();
-    prefix_ += step;
+  void Under(const std::string& step, const std::string& shown, Visit visit) {
+    const size_t path_bytes = path_.size(), shown_bytes = shown_.size();
+    path_ += step;
+    shown_ += shown;
     visit();
-    prefix_.resize(length);
+    path_.resize(path_bytes);
+    shown_.resize(shown_bytes);
   }
 
-  std::string prefix_;
+  std::string path_, shown_;
   Leaves leaves_;
 };
 
@@ -198,11 +222,11 @@ SpaceId IdOf(const SpaceIdentity& identity) {
 
 std::vector<std::string> DifferingFields(const SpaceIdentity& a, const SpaceIdentity& b) {
   std::map<std::string, std::string> leaves_b;
-  for (auto& [name, value] : Flatten(b)) leaves_b.emplace(std::move(name), std::move(value));
+  for (auto& [path, value] : Flatten(b)) leaves_b.emplace(path, std::move(value.bytes));
   std::vector<std::string> names;
-  for (const auto& [name, value] : Flatten(a)) {
-    const auto other = leaves_b.find(name);
-    if (other != leaves_b.end() && other->second != value) names.push_back(name);
+  for (const auto& [path, value] : Flatten(a)) {
+    const auto other = leaves_b.find(path);
+    if (other != leaves_b.end() && other->second != value.bytes) names.push_back(value.shown);
   }
   return names;
 }

@@ -82,8 +82,9 @@ absl::StatusOr<SpaceIdentity> DecodeSpaceIdentity(const std::string& encoded);
 SpaceId IdOf(const SpaceIdentity& identity);
 
 // Returns the names of the fields in which two identities differ, in encoding order:
-// "weights_digest", "groups[2].ladder[0].key.bits". Lists of different length are named ("groups")
-// and compared up to the end of the shorter one. Empty if the identities are the same.
+// "weights_digest", "layer 3, format 0, key.bits". A group is named by the first of its layers in
+// `a`. Lists of different length are named ("groups") and compared up to the end of the shorter
+// one. Empty if the identities are the same.
 std::vector<std::string> DifferingFields(const SpaceIdentity& a, const SpaceIdentity& b);
 
 // Returns the bytes of KV per token in rung 0 of every group of every shard, without padding and

@@ -72,22 +72,23 @@ absl::Status CheckShards(const SpaceIdentity& identity) {
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> layers;
   std::set<std::tuple<uint32_t, uint32_t, std::string>> names;
   for (const LayerGroup& group : identity.groups) {
-    const std::string prefix = absl::StrCat("group ", group.name, ": ");
+    const std::string of_layer = absl::StrCat("layer ", group.layers.front(), ": ");
     const auto check_rank = [&](const char* field, uint32_t rank, uint32_t ranks) {
       return rank < ranks ? absl::OkStatus()
-                          : Bad((prefix + field).c_str(), absl::StrCat(rank),
+                          : Bad((of_layer + field).c_str(), absl::StrCat(rank),
                                 absl::StrCat("the plan has ", ranks));
     };
     PREFIXD_RETURN_IF_ERROR(check_rank("tensor_rank", group.tensor_rank, identity.tensor_parallel));
     PREFIXD_RETURN_IF_ERROR(
         check_rank("pipeline_rank", group.pipeline_rank, identity.pipeline_parallel));
     if (!names.emplace(group.tensor_rank, group.pipeline_rank, group.name).second) {
-      return Bad((prefix + "name").c_str(), "used twice", "must be unique in its shard");
+      return Bad((of_layer + "its group's name").c_str(), "used twice",
+                 "must be unique in its shard");
     }
     for (uint32_t layer : group.layers) {
       if (!layers.emplace(group.tensor_rank, group.pipeline_rank, layer).second) {
-        return Bad((prefix + "layers").c_str(), absl::StrCat(layer),
-                   absl::StrCat("a layer of another group of shard (", group.tensor_rank, ", ",
+        return Bad(absl::StrCat("layer ", layer).c_str(), "given twice",
+                   absl::StrCat("must be in one group of shard (", group.tensor_rank, ", ",
                                 group.pipeline_rank, ")"));
       }
     }

@@ -47,6 +47,7 @@ struct Options {
   uint64_t ssd_budget_bytes = 0;      // 0 = no SSD tier
   std::string directory;              // of the SSD tier
   bool direct_io = true;
+  bool ssd_reads_directly = true;  // false: RocksDB reads all pages (ssd/direct_read.h), for tests
   // The shared arena file, on a tmpfs. Empty: private memory, pages travel by Fetch and Put only,
   // and what is in RAM does not survive kill -9. One that cannot be used falls back to private
   // memory, and the log says why.

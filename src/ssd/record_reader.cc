@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
-#include "ssd/page_files.h"
+#include "ssd/direct_read.h"
 
 namespace prefixd::ssd {
 namespace {

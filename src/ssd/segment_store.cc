@@ -150,7 +150,9 @@ absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& 
   state.table_options = {.directory = options.directory,
                          .direct_io = options.direct_io,
                          .block_cache_bytes = options.block_cache_bytes,
-                         .files = options.files};
+                         .files = options.files,
+                         .on_unknown_format = options.on_unknown_format};
+  state.reads_directly = options.reads_directly;
   PREFIXD_ASSIGN_OR_RETURN(state.directory,
                            StoreDirectory::Open(options.directory, options.lock_wait));
   // Waits for RocksDB's own lock, which RocksDB asks for only once.
@@ -257,10 +259,21 @@ absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header
 absl::Status SegmentStore::ReadPage(uint64_t sequence, const block::PageName& name, uint64_t check,
                                     std::span<std::byte> page) const {
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
-  if (impl_->state.page_files.Read(*table, sequence, name, check, page)) return absl::OkStatus();
+  StoreState& state = impl_->state;
+  using Result = DirectReads::Result;
+  const Result direct = state.reads_directly
+                            ? state.direct_reads.Read(*table, sequence, name, check, page)
+                            : Result::kNone;
+  if (direct == Result::kRead) return absl::OkStatus();
   block::PageHeader header;
   PREFIXD_RETURN_IF_ERROR(ReadPage(sequence, &header, page));
-  return block::VerifyPage(header, name, check, page);
+  PREFIXD_RETURN_IF_ERROR(block::VerifyPage(header, name, check, page));
+  if (direct == Result::kElsewhere && state.direct_reads.LeaveToRocksDb(sequence) &&
+      state.table_options.on_unknown_format) {
+    state.table_options.on_unknown_format(
+        absl::StrCat("page ", sequence, " is not where its segment notes it"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SegmentStore::ForEachRecord(
@@ -305,7 +318,7 @@ absl::Status SegmentStore::DropSegment(const SegmentInfo& segment) {
   // promise pages that are gone.
   PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->records, segment));
   PREFIXD_RETURN_IF_ERROR(DeleteFiles(*table, table->pages, segment));
-  state.page_files.Drop(segment);
+  state.direct_reads.Drop(segment);
   base::MutexLock lock(state.mutex);
   std::erase_if(state.segments, same);
   return absl::OkStatus();
@@ -326,7 +339,7 @@ uint64_t SegmentStore::MemoryBytes() const {
     table = impl_->state.table_db;
   }
   return (table == nullptr ? 0 : table->MemoryBytes()) + impl_->state.writer_bytes +
-         impl_->state.reader_bytes + impl_->state.page_files.MemoryBytes();
+         impl_->state.reader_bytes + impl_->state.direct_reads.MemoryBytes();
 }
 
 uint64_t SegmentStore::last_sequence() const { return impl_->state.last_sequence; }

@@ -34,6 +34,10 @@ inline constexpr uint32_t kOldestReadVersion = 5;
 
 struct FileLayer;  // file_layer.h
 
+// Is told of every table file whose layout prefixd does not know and RocksDB may (direct_read.h).
+// Called by the thread that opens or reads the file, without a lock. Must not call the store.
+using OnUnknownFormat = std::function<void(const std::string& what)>;
+
 struct SegmentInfo {
   uint64_t first_sequence = 0, last_sequence = 0;
   uint64_t file_bytes = 0;  // of both files
@@ -81,6 +85,10 @@ class SegmentStore {
     // Id of the key that the rooms above make hashes with; Open reclaims a store of another key.
     // Without one Open accepts the store's key, whichever it is.
     std::optional<base::Hash128> key_id{};
+    OnUnknownFormat on_unknown_format = nullptr;
+    // False: RocksDB reads every page, as it does where direct_read.h does not know the layout.
+    // For tests and measurements.
+    bool reads_directly = true;
   };
   // Opens or creates a store. FailedPrecondition if another store has the directory open, if its
   // format version is later than ours (the message has both), if it holds something else, or if it

@@ -19,10 +19,6 @@
 namespace prefixd::ssd {
 namespace {
 
-// What stands behind the one value of a block: one restart, the count of restarts, the kind of
-// compression, the checksum.
-constexpr uint64_t kBlockTailBytes = 4 + 4 + 1 + 4;
-
 // A table file in incoming/, removed by the destructor unless an ingest has moved it away.
 class IncomingFile {
  public:
@@ -39,17 +35,16 @@ class IncomingFile {
     return FromRocks(writer_.Open(path_), absl::StrCat("cannot create ", path_));
   }
   absl::Status Put(const std::string& key, const rocksdb::Slice& value) {
-    last_entry_ = EntryAt(next_block_, key.size(), value.size());
-    next_block_ = last_entry_.value + value.size() + kBlockTailBytes;
+    last_entry_ = entries_.Next(key.size(), value.size());
     return FromRocks(writer_.Put(key, value), absl::StrCat("cannot write ", path_));
   }
   // Where the last entry that was Put stands.
-  const EntryPlace& last_entry() const { return last_entry_; }
+  const EntryPlaces::Place& last_entry() const { return last_entry_; }
   // RocksDB's buffer and those of WriteBehind.
   uint64_t buffer_bytes(const TableDb& table_db) const {
     return table_db.table_options.writable_file_max_buffer_size +
            std::min(kWriteBehindBuffers * kWriteBehindBufferBytes,
-                    base::AlignUp(next_block_, kWriteBehindBufferBytes));
+                    base::AlignUp(entries_.file_bytes(), kWriteBehindBufferBytes));
   }
   absl::Status Finish() {  // synced
     rocksdb::ExternalSstFileInfo info;
@@ -63,8 +58,8 @@ class IncomingFile {
  private:
   const std::string path_;
   rocksdb::SstFileWriter writer_;
-  EntryPlace last_entry_;
-  uint64_t next_block_ = 0;  // where the next block begins
+  EntryPlaces entries_;
+  EntryPlaces::Place last_entry_;
   uint64_t file_bytes_ = 0;
 };
 
@@ -182,7 +177,7 @@ absl::Status TableSegmentWriter::PutPage(uint64_t sequence, block::PageHeader he
   bytes_ += sizeof(header) + value.size();
   largest_page_ = std::max<uint64_t>(largest_page_, value.size());
   if (header.coding == kPlainPage && page.size() >= kSmallestNotedPage) {
-    const EntryPlace& entry = pages_->last_entry();
+    const EntryPlaces::Place& entry = pages_->last_entry();
     places_.push_back({.sequence = sequence,
                        .offset = entry.key + kSequenceKeyBytes,
                        .gap_bytes = static_cast<uint8_t>(entry.value - entry.key - key.size())});
@@ -247,7 +242,7 @@ absl::StatusOr<SegmentInfo> TableSegmentWriter::FinishFiles() {
       .first_sequence = first_sequence_,
       .last_sequence = last_sequence,
       .file_bytes = records_->file_bytes() + (pages_ == nullptr ? 0 : pages_->file_bytes())};
-  if (pages_ != nullptr) state_.page_files.Add(segment, table_->TakeIngested(pages_->path()));
+  if (pages_ != nullptr) state_.direct_reads.Add(segment, table_->TakeIngested(pages_->path()));
   return segment;
 }
 

@@ -48,7 +48,7 @@ absl::StatusOr<TableDbPtr> StoreState::Table() {
   // Finds the segments anew: the change that failed may have been made after all.
   std::map<uint64_t, std::string> pages_paths;
   PREFIXD_ASSIGN_OR_RETURN(std::vector<SegmentInfo> found, FindSegments(*opened, &pages_paths));
-  page_files.Set(found, pages_paths);
+  direct_reads.Set(found, pages_paths);
   base::MutexLock lock(mutex);
   segments = std::move(found);
   table_db = opened;

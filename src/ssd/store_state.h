@@ -13,7 +13,7 @@
 
 #include "base/mutex.h"
 #include "ssd/cleared_borders.h"
-#include "ssd/page_files.h"
+#include "ssd/direct_read.h"
 #include "ssd/segment_store.h"
 #include "ssd/store_directory.h"
 #include "ssd/table_db.h"
@@ -47,7 +47,8 @@ struct StoreState {
   TableDbOptions table_options;               // holds the file layer
   BorderFiles borders;
   std::optional<base::Hash128> key_id{};
-  PageFiles page_files;
+  DirectReads direct_reads;
+  bool reads_directly = true;
   std::atomic<uint64_t> last_sequence{0};  // raised by the one open writer
   std::atomic<uint64_t> writer_bytes{0};   // buffers of the one open writer
   std::atomic<uint64_t> reader_bytes{0};   // readahead of records

@@ -21,6 +21,8 @@ constexpr const char* kPagesFamily = "pages";
 constexpr const char* kRecordsFamily = "records";
 // Table files beyond these are opened again when they are read: three small reads, no more memory.
 constexpr int kMaxOpenFiles = 512;
+// What direct_read.h knows. Later versions of RocksDB write another one by default.
+constexpr uint32_t kTableFormatVersion = 5;
 // More than a block has beside its value.
 constexpr uint64_t kBlockOverhead = 4096;
 // Appends that do not fit pass without a copy; write_behind.h makes the one copy.
@@ -87,7 +89,7 @@ class OneValueABlockFactory final : public rocksdb::FlushBlockPolicyFactory {
 
 rocksdb::BlockBasedTableOptions MakeTableFormat(const std::shared_ptr<rocksdb::Cache>& cache) {
   rocksdb::BlockBasedTableOptions format;
-  format.format_version = 5;
+  format.format_version = kTableFormatVersion;
   format.checksum = rocksdb::kXXH3;  // Debian's build has only table-driven CRC32C: 1 GB/s
   // One value a block: a read fetches and verifies its own value only, and damage to one value
   // leaves its neighbours readable.
@@ -112,6 +114,7 @@ rocksdb::ColumnFamilyOptions MakeSegmentFamilyOptions(
 
 rocksdb::ColumnFamilyOptions MakeMetaFamilyOptions(const std::shared_ptr<rocksdb::Cache>& cache) {
   rocksdb::BlockBasedTableOptions format;
+  format.format_version = kTableFormatVersion;
   format.checksum = rocksdb::kXXH3;
   format.block_cache = cache;
   rocksdb::ColumnFamilyOptions options;
@@ -123,9 +126,10 @@ rocksdb::ColumnFamilyOptions MakeMetaFamilyOptions(const std::shared_ptr<rocksdb
 
 }  // namespace
 
-std::unique_ptr<rocksdb::Env> TableEnv(const FileLayer* files) {
+std::unique_ptr<rocksdb::Env> TableEnv(const FileLayer* files, OnUnknownFormat on_unknown_format) {
   rocksdb::Env* below = files != nullptr ? files->env.get() : rocksdb::Env::Default();
-  return rocksdb::NewCompositeEnv(TableFilesOver(below->GetFileSystem()));
+  return rocksdb::NewCompositeEnv(
+      TableFilesOver(below->GetFileSystem(), std::move(on_unknown_format)));
 }
 
 absl::Status FromRocks(const rocksdb::Status& status, const std::string& what) {
@@ -176,7 +180,7 @@ absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& opt
   auto table_db = std::make_unique<TableDb>();
   table_db->direct_io = options.direct_io;
   table_db->files = options.files;
-  table_db->env = TableEnv(options.files.get());
+  table_db->env = TableEnv(options.files.get(), options.on_unknown_format);
   table_db->block_cache = rocksdb::NewLRUCache(options.block_cache_bytes, /*num_shard_bits=*/0);
   rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io, table_db->env.get());
   db_options.info_log = OpenTableLog(options.directory);

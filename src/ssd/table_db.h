@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "block/page_check.h"
 #include "ssd/file_layer.h"
+#include "ssd/segment_store.h"
 
 namespace prefixd::ssd {
 
@@ -46,6 +47,7 @@ struct TableDbOptions {
   bool direct_io = true;
   uint64_t block_cache_bytes = 0;
   std::shared_ptr<FileLayer> files = nullptr;  // null: the machine's own file system
+  OnUnknownFormat on_unknown_format = nullptr;
 };
 
 // What RocksDB reports while it works. Thread-safe.
@@ -57,7 +59,8 @@ struct TableEvents {
 
 // Returns what a database works on: `files` (null = the machine's own file system) through
 // table_files.h.
-std::unique_ptr<rocksdb::Env> TableEnv(const FileLayer* files);
+std::unique_ptr<rocksdb::Env> TableEnv(const FileLayer* files,
+                                       OnUnknownFormat on_unknown_format = nullptr);
 
 // Set when a database is closed and its directory can be opened again. Thread-safe.
 class ClosedFlag {

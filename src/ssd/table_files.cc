@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "ssd/table_tail.h"
+#include "ssd/direct_read.h"
 #include "ssd/write_behind.h"
 
 namespace prefixd::ssd {
@@ -13,8 +13,8 @@ bool IsTable(const std::string& path) { return path.ends_with(".sst"); }
 
 class TableFileSystem final : public rocksdb::FileSystemWrapper {
  public:
-  explicit TableFileSystem(std::shared_ptr<rocksdb::FileSystem> files)
-      : FileSystemWrapper(std::move(files)) {}
+  TableFileSystem(std::shared_ptr<rocksdb::FileSystem> files, OnUnknownFormat on_unknown_format)
+      : FileSystemWrapper(std::move(files)), on_unknown_format_(std::move(on_unknown_format)) {}
   static const char* kClassName() { return "TableFileSystem"; }
   const char* Name() const override { return kClassName(); }
 
@@ -30,16 +30,23 @@ class TableFileSystem final : public rocksdb::FileSystemWrapper {
                                         const rocksdb::FileOptions& options,
                                         std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
                                         rocksdb::IODebugContext* dbg) override {
-    const rocksdb::IOStatus status =
-        FileSystemWrapper::NewRandomAccessFile(path, options, file, dbg);
-    return status.ok() && IsTable(path) ? CheckTail(*target(), path, file) : status;
+    rocksdb::IOStatus status = FileSystemWrapper::NewRandomAccessFile(path, options, file, dbg);
+    if (!status.ok() || !IsTable(path)) return status;
+    bool unknown = false;
+    status = CheckTail(*target(), path, file, &unknown);
+    if (unknown && on_unknown_format_) on_unknown_format_(path + " has a later format of tables");
+    return status;
   }
+
+ private:
+  const OnUnknownFormat on_unknown_format_;
 };
 
 }  // namespace
 
-std::shared_ptr<rocksdb::FileSystem> TableFilesOver(std::shared_ptr<rocksdb::FileSystem> files) {
-  return std::make_shared<TableFileSystem>(std::move(files));
+std::shared_ptr<rocksdb::FileSystem> TableFilesOver(std::shared_ptr<rocksdb::FileSystem> files,
+                                                    OnUnknownFormat on_unknown_format) {
+  return std::make_shared<TableFileSystem>(std::move(files), std::move(on_unknown_format));
 }
 
 }  // namespace prefixd::ssd

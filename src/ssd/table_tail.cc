@@ -1,5 +1,6 @@
-#include "ssd/table_tail.h"
-
+// Source of the layout: RocksDB's block-based table, format version 5 (53-byte footer: kind of
+// checksum, handles of the metaindex and of the index, padding, version, magic number; a block is
+// followed by its compression and a checksum).
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "ssd/direct_read.h"
 
 namespace prefixd::ssd {
 namespace {
@@ -21,6 +23,7 @@ constexpr uint64_t kHandlesBytes = 40;
 constexpr uint64_t kTrailerBytes = 5;  // of a block
 constexpr uint8_t kXxh3 = 4;           // rocksdb::kXXH3, which all our tables use
 constexpr uint32_t kFormatVersion = 5;
+constexpr uint64_t kVersionBytes = 4 + 8;  // version and magic number, at the end of every version
 constexpr uint64_t kMagic = 0x88e241b785f4cff7;
 constexpr uint32_t kLastByteFactor = 0x6b9083d9;
 constexpr uint64_t kUsualTailBytes = 4096;
@@ -99,16 +102,24 @@ std::optional<Handle> MetaindexOf(const Tail& tail, uint64_t file_bytes) {
   return ours && footer.ok() ? std::optional(metaindex) : std::nullopt;
 }
 
+// One flipped bit makes such a version too. RocksDB looks at the version first: it refuses a
+// version that it does not know, and checks the whole footer of one that it knows.
+bool IsLater(const Tail& tail, uint64_t file_bytes) {
+  base::ByteReader end(tail.At(file_bytes - kVersionBytes, kVersionBytes));
+  return end.Fixed<uint32_t>() > kFormatVersion && end.Fixed<uint64_t>() == kMagic;
+}
+
 class TableTail {
  public:
   TableTail(rocksdb::FSRandomAccessFile& file, uint64_t file_bytes)
       : file_(file), file_bytes_(file_bytes) {}
 
-  // Reads and verifies the tail, from the properties to the end.
-  IOStatus Load(Tail* tail) {
+  // Reads and verifies the tail, from the properties to the end. Sets `*unknown` and verifies
+  // nothing if the format is later than ours.
+  IOStatus Load(Tail* tail, bool* unknown) {
     if (file_bytes_ < kFooterBytes) return Bad("is shorter than a footer");
     IOStatus status = ReadFrom(file_bytes_ - std::min(file_bytes_, kUsualTailBytes), tail);
-    if (!status.ok()) return status;
+    if (!status.ok() || (*unknown = IsLater(*tail, file_bytes_))) return status;
     const auto metaindex = MetaindexOf(*tail, file_bytes_);
     if (!metaindex) return Bad("has a damaged footer");
     status = Extend(metaindex->offset, tail);
@@ -199,7 +210,7 @@ class TailedFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
 }  // namespace
 
 rocksdb::IOStatus CheckTail(rocksdb::FileSystem& files, const std::string& path,
-                            std::unique_ptr<rocksdb::FSRandomAccessFile>* file) {
+                            std::unique_ptr<rocksdb::FSRandomAccessFile>* file, bool* unknown) {
   uint64_t file_bytes = 0;
   IOStatus status = files.GetFileSize(path, {}, &file_bytes, nullptr);
   if (!status.ok()) return status;
@@ -209,8 +220,8 @@ rocksdb::IOStatus CheckTail(rocksdb::FileSystem& files, const std::string& path,
   status = files.NewRandomAccessFile(path, {}, &plain, nullptr);
   if (!status.ok()) return status;
   Tail tail;
-  status = TableTail(*plain, file_bytes).Load(&tail);
-  if (!status.ok()) return status;
+  status = TableTail(*plain, file_bytes).Load(&tail, unknown);
+  if (!status.ok() || *unknown) return status;
   *file = std::make_unique<TailedFile>(std::move(*file), std::move(tail));
   return status;
 }

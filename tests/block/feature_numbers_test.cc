@@ -144,7 +144,7 @@ std::vector<Mutation> Mutations() {
        }},
       {"salt", [](S& s, R& r) { s.salt += std::to_string(r()); }}};
   for (size_t g = 0; g < 3; ++g) {
-    const std::string name = "groups[" + std::to_string(g) + "].";
+    const std::string name = "layer " + std::to_string(Hybrid().groups[g].layers.front()) + ", ";
     const auto add = [&](const char* field, auto change) {
       all.push_back({name + field, [g, change](S& s, R& r) { change(s.groups[g], r); }});
     };
@@ -164,7 +164,7 @@ std::vector<Mutation> Mutations() {
       add("sink_tokens",
           [](LayerGroup& l, R& r) { l.sink_tokens = OtherThan(l.sink_tokens, 100'000, r); });
     }
-    const std::string rung = "ladder[0].";
+    const std::string rung = "format 0, ";
     for (const bool key : {true, false}) {
       const std::string tensor = rung + (key ? "key." : "value.");
       const auto of = [key](LayerGroup& l) -> quant::TensorFormat& {

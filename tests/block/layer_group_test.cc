@@ -44,7 +44,7 @@ struct Refusal {
   std::string field, limit;
 };
 
-TEST(LayerGroupTest, WhatDoesNotFitIsRefusedWithGroupFieldAndLimit) {
+TEST(LayerGroupTest, WhatDoesNotFitIsRefusedWithLayerFieldAndLimit) {
   using G = LayerGroup;
   const std::vector<Refusal> refusals = {
       {"no name", Full(), [](G& g) { g.name = ""; }, "name", "1 to 64"},
@@ -73,29 +73,29 @@ TEST(LayerGroupTest, WhatDoesNotFitIsRefusedWithGroupFieldAndLimit) {
       {"window", Full(), [](G& g) { g.window = 3; }, "window is 3", "must be 0"},
       {"sinks", Full(), [](G& g) { g.sink_tokens = 3; }, "sink_tokens is 3", "must be 0"},
       {"state bytes", Full(), [](G& g) { g.state_bytes = 3; }, "state_bytes is 3", "must be 0"},
-      {"no ladder", Full(), [](G& g) { g.ladder = {}; }, "ladder is 0 rungs", "1 to 4"},
-      {"five rungs", Full(), [](G& g) { g.ladder.resize(5, g.ladder[0]); }, "ladder is 5 rungs",
-       "1 to 4"},
-      {"rung twice", Full(), [](G& g) { g.ladder[1] = g.ladder[0]; }, "ladder[1]",
-       "already at rung 0"},
-      {"coarse first", Full(), [](G& g) { std::swap(g.ladder[0], g.ladder[1]); }, "ladder[1]",
+      {"no ladder", Full(), [](G& g) { g.ladder = {}; }, "number of formats is 0", "1 to 4"},
+      {"five rungs", Full(), [](G& g) { g.ladder.resize(5, g.ladder[0]); },
+       "number of formats is 5", "1 to 4"},
+      {"rung twice", Full(), [](G& g) { g.ladder[1] = g.ladder[0]; }, "format 1 (",
+       "is format 0 too"},
+      {"coarse first", Full(), [](G& g) { std::swap(g.ladder[0], g.ladder[1]); }, "format 1 (",
        "finest first"},
-      {"key format", Full(), [](G& g) { g.key_dim = 80; }, "ladder[0].key", "80"},
-      {"value format", Full(), [](G& g) { g.value_dim = 96; }, "ladder[0].value", "96"},
-      {"codec", Full(), [](G& g) { g.ladder[1].value.codec = quant::Codec{77}; }, "ladder[1].value",
-       ""},
+      {"key format", Full(), [](G& g) { g.key_dim = 80; }, "): keys: ", "80"},
+      {"value format", Full(), [](G& g) { g.value_dim = 96; }, "): values: ", "96"},
+      {"codec", Full(), [](G& g) { g.ladder[1].value.codec = quant::Codec{77}; }, "format 1 (",
+       "): values: codec 77"},
       {"huge page", Full(),
        [](G& g) {
          g.kv_heads = 1024;
          g.key_dim = 16384;
        },
-       "ladder[0]", "split the layers"},
+       "format 0 (", "split the layers"},
       {"no window", Sliding(), [](G& g) { g.window = 0; }, "window is 0", "1 to"},
       {"no state", State(), [](G& g) { g.state_bytes = 0; }, "state_bytes is 0", "1 to"},
       {"state heads", State(), [](G& g) { g.kv_heads = 2; }, "kv_heads is 2", "for kind state"},
       {"state window", State(), [](G& g) { g.window = 2; }, "window is 2", "for kind state"},
-      {"state ladder", State(), [](G& g) { g.ladder = {{}}; }, "ladder is 1 rungs",
-       "must be empty"},
+      {"state ladder", State(), [](G& g) { g.ladder = {{}}; }, "number of formats is 1",
+       "must be 0"},
       {"state source", State(), [](G& g) { g.value_source = ValueSource::kNone; }, "value_source",
        "state"},
       {"none with dim", Full(), [](G& g) { g.value_source = ValueSource::kNone; },
@@ -117,15 +117,18 @@ TEST(LayerGroupTest, WhatDoesNotFitIsRefusedWithGroupFieldAndLimit) {
          g.value_source = ValueSource::kNone;
          g.value_dim = 0;
        },
-       "ladder[1].value", "repeat the key format"},
+       "format 1 (", "repeat the key format"},
   };
   for (const Refusal& refusal : refusals) {
     LayerGroup group = refusal.base;
     refusal.change(group);
     const absl::Status status = Validate(group);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << refusal.what;
-    EXPECT_THAT(status.ToString(),
-                AllOf(HasSubstr(refusal.field), HasSubstr(refusal.limit), HasSubstr("group")))
+    EXPECT_THAT(
+        status.ToString(),
+        AllOf(HasSubstr(refusal.field), HasSubstr(refusal.limit),
+              refusal.field == "name" || refusal.field.starts_with("layers") ? HasSubstr("group")
+                                                                             : HasSubstr("layer ")))
         << refusal.what;
   }
 }

@@ -66,28 +66,28 @@ std::vector<Change> EveryChange() {
       {"salt", [](S& s) { s.salt = "bob"; }},
       {"block_tokens", [](S& s) { s.block_tokens = 128; }},
       {"groups", [](S& s) { s.groups.pop_back(); }},
-      {"groups[0].name", [](S& s) { s.groups[0].name = "x"; }},
-      {"groups[1].kind", [](S& s) { s.groups[1].kind = LayerKind::kFull; }},
-      {"groups[0].layers", [](S& s) { s.groups[0].layers[1] = 7; }},
-      {"groups[0].kv_heads", [](S& s) { s.groups[0].kv_heads = 4; }},
-      {"groups[0].key_dim", [](S& s) { s.groups[0].key_dim = 64; }},
-      {"groups[0].value_dim", [](S& s) { s.groups[0].value_dim = 128; }},
-      {"groups[0].value_source", [](S& s) { s.groups[0].value_source = ValueSource::kNone; }},
-      {"groups[0].value_prefix_dim", [](S& s) { s.groups[0].value_prefix_dim = 1; }},
-      {"groups[0].tensor_rank", [](S& s) { s.groups[0].tensor_rank = 1; }},
-      {"groups[0].pipeline_rank", [](S& s) { s.groups[0].pipeline_rank = 1; }},
-      {"groups[1].window", [](S& s) { s.groups[1].window = 1024; }},
-      {"groups[1].sink_tokens", [](S& s) { s.groups[1].sink_tokens = 0; }},
-      {"groups[2].state_bytes", [](S& s) { s.groups[2].state_bytes = 8192; }},
-      {"groups[0].ladder", [](S& s) { s.groups[0].ladder.pop_back(); }},
+      {"layer 0, name", [](S& s) { s.groups[0].name = "x"; }},
+      {"layer 1, kind", [](S& s) { s.groups[1].kind = LayerKind::kFull; }},
+      {"layer 0, layers", [](S& s) { s.groups[0].layers[1] = 7; }},
+      {"layer 0, kv_heads", [](S& s) { s.groups[0].kv_heads = 4; }},
+      {"layer 0, key_dim", [](S& s) { s.groups[0].key_dim = 64; }},
+      {"layer 0, value_dim", [](S& s) { s.groups[0].value_dim = 128; }},
+      {"layer 0, value_source", [](S& s) { s.groups[0].value_source = ValueSource::kNone; }},
+      {"layer 0, value_prefix_dim", [](S& s) { s.groups[0].value_prefix_dim = 1; }},
+      {"layer 0, tensor_rank", [](S& s) { s.groups[0].tensor_rank = 1; }},
+      {"layer 0, pipeline_rank", [](S& s) { s.groups[0].pipeline_rank = 1; }},
+      {"layer 1, window", [](S& s) { s.groups[1].window = 1024; }},
+      {"layer 1, sink_tokens", [](S& s) { s.groups[1].sink_tokens = 0; }},
+      {"layer 3, state_bytes", [](S& s) { s.groups[2].state_bytes = 8192; }},
+      {"layer 0, formats", [](S& s) { s.groups[0].ladder.pop_back(); }},
       {"shared_layers",
        [](S& s) {
          s.shared_layers = {{20, 0}};
        }},
   };
-  AddFormatChanges(changes, "groups[0].ladder[1].key",
+  AddFormatChanges(changes, "layer 0, format 1, key",
                    [](S& s) -> quant::TensorFormat& { return s.groups[0].ladder[1].key; });
-  AddFormatChanges(changes, "groups[0].ladder[1].value",
+  AddFormatChanges(changes, "layer 0, format 1, value",
                    [](S& s) -> quant::TensorFormat& { return s.groups[0].ladder[1].value; });
   return changes;
 }
@@ -140,7 +140,7 @@ TEST(SpaceIdentityTest, SeveralDifferencesAreNamedInOrder) {
   changed.groups[1].ladder[0].key = Mlx(6, 64);
   changed.salt = "";
   EXPECT_THAT(DifferingFields(Hybrid(), changed),
-              ElementsAre("salt", "groups[1].ladder[0].key.bits"));
+              ElementsAre("salt", "layer 1, format 0, key.bits"));
   EXPECT_THAT(DifferingFields(Hybrid(), Hybrid()), IsEmpty());
 }
 
@@ -193,14 +193,14 @@ TEST(SpaceIdentityTest, WhatIsOutOfRangeIsRefusedByField) {
       {"block_tokens is 256", [](S& s) { s.block_tokens = 256; }},
       {"groups is 0", [](S& s) { s.groups = {}; }},
       {"groups is 65", [](S& s) { s.groups.resize(65, s.groups[0]); }},
-      {"group full.0: kv_heads is 0", [](S& s) { s.groups[0].kv_heads = 0; }},
-      {"group full.0: tensor_rank is 2", [](S& s) { s.groups[0].tensor_rank = 2; }},
-      {"group full.0: pipeline_rank is 1", [](S& s) { s.groups[0].pipeline_rank = 1; }},
-      {"group sliding.0: layers is 2",
+      {"layer 0: kv_heads is 0", [](S& s) { s.groups[0].kv_heads = 0; }},
+      {"layer 0: tensor_rank is 2", [](S& s) { s.groups[0].tensor_rank = 2; }},
+      {"layer 0: pipeline_rank is 1", [](S& s) { s.groups[0].pipeline_rank = 1; }},
+      {"layer 2 is given twice",
        [](S& s) {
          s.groups[1].layers = {1, 2};
        }},
-      {"group full.0: name", [](S& s) { s.groups[1].name = "full.0"; }},
+      {"layer 1: its group's name is used twice", [](S& s) { s.groups[1].name = "full.0"; }},
   };
   for (const Change& change : refused) {
     SpaceIdentity identity = Hybrid();

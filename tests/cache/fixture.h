@@ -9,6 +9,7 @@
 #include <random>
 
 #include "cache/cache.h"
+#include "tests/support/direct_reads.h"
 #include "tests/support/kv_pages.h"
 
 namespace prefixd::testing {
@@ -73,6 +74,7 @@ class CacheTest : public ::testing::Test {
         if (level != cache::LogLevel::kInfo) std::cerr << line << "\n";
       };
     if (options.directory.empty()) options.directory = dir_.path() + "/ssd";
+    options.ssd_reads_directly = ssd::TestsReadDirectly();
     auto opened = cache::Cache::Open(options);
     ASSERT_TRUE(opened.ok()) << opened.status();
     cache_ = *std::move(opened);

@@ -300,5 +300,26 @@ TEST_F(TierTest, T6WhatIsClearedWhileTheTierIsClosedIsNotServedFromItLater) {
   }
 }
 
+TEST_F(TierTest, TablesOfALaterFormatAreCountedAndSaidOnce) {
+  Open(OnDisk());
+  StoreOnSsd(1, 3);
+  ForgetArena();
+  ForFiles(".sst", [](const std::string& path) {  // the footer's version: 5 becomes 13
+    FlipIn(path, std::filesystem::file_size(path) - 12);
+  });
+  cache::Options options = OnDisk();
+  std::atomic<int> said{0};
+  options.log = [&](cache::LogLevel, const std::string& line) {
+    said += line.find("has a later format of tables: such files are left") != std::string::npos;
+  };
+  Open(options);
+  EXPECT_EQ(Hits(1, 3), 0u) << "this RocksDB does not read them either";
+  EXPECT_GT(Counter("ssd.unknown_formats"), 1u);
+  EXPECT_EQ(said.load(), 1);
+  StoreOnSsd(10, 1);
+  EXPECT_EQ(Hits(10, 1), 300u);
+  cache_.reset();  // before what its log counts
+}
+
 }  // namespace
 }  // namespace prefixd::testing

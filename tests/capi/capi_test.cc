@@ -338,7 +338,8 @@ TEST_F(CapiTest, ErrorsAreSentencesAndNothingWorse) {
   EXPECT_EQ(prefixd_last_status(), PREFIXD_OK);
   engine.format.key = engine.format.value = {PREFIXD_MLX_AFFINE, PREFIXD_F16, 8, 0, 48, 0};
   EXPECT_EQ(prefixd_open_space(client, &engine.spec), nullptr);
-  EXPECT_NE(std::string(prefixd_last_error()).find("48"), std::string::npos)
+  EXPECT_NE(std::string(prefixd_last_error()).find("layer 0, format 0 (mlx_affine/8/48"),
+            std::string::npos)
       << prefixd_last_error();
   EXPECT_EQ(prefixd_row_bytes(&engine.format.key, 64).codes, 0u);
   engine.format.key.group_size = 64;

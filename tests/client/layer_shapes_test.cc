@@ -32,6 +32,18 @@ SpaceSpec Shapes() {
   return spec;
 }
 
+TEST(LayerSpecTest, AnImpossibleFormatIsRefusedByItsLayerAndFormat) {
+  SpaceSpec spec = Shapes();
+  spec.layers[kFull].formats.push_back(MlxAffine(4, 128, Dtype::kF16));
+  Client client({.address = "unix:///nonexistent/prefixd.sock"});
+  const Result<Space> space = client.OpenSpace(spec);
+  EXPECT_EQ(space.status.code, StatusCode::kInvalidArgument);
+  EXPECT_NE(space.status.message.find("layer 2, format 1 (mlx_affine/4/128/f16): keys: group_size "
+                                      "128"),
+            std::string::npos)
+      << space.status.message;
+}
+
 class LayerShapesTest : public RestartTest {
  protected:
   LayerShapesTest() { Start(); }

@@ -247,7 +247,8 @@ TEST_F(BadInputTest, AnIdentityThatCannotBeIsRefusedByName) {
   block::SpaceIdentity identity = identity_;
   identity.groups[1].ladder[0].key.group_size = 48;
   v1::OpenSpaceReply reply;
-  ExpectRefused(worker_->OpenSpace(identity, &reply), StatusCode::INVALID_ARGUMENT, "group_size");
+  ExpectRefused(worker_->OpenSpace(identity, &reply), StatusCode::INVALID_ARGUMENT,
+                "): keys: group_size of mlx_affine 48");
   identity = identity_;
   identity.weights_digest = {};
   ExpectRefused(worker_->OpenSpace(identity, &reply), StatusCode::INVALID_ARGUMENT, "weights");

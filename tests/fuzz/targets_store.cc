@@ -6,7 +6,7 @@
 #include "base/checksum.h"
 #include "block/space_identity.h"
 #include "cache/store/record.h"
-#include "ssd/page_files.h"
+#include "ssd/direct_read.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/targets.h"
 #include "tests/support/kv_pages.h"

@@ -28,7 +28,7 @@ class MistakeTest(DaemonTest):
         for engine, sentence in (
             (Engine(prefixd.mlx_affine(8, 48)), "group_size of mlx_affine 48"),
             (Engine(prefixd.mlx_affine(7, 64)), "7"),
-            (Engine(prefixd.q8_0(), dim=40), "40"),
+            (Engine(prefixd.q8_0(), dim=40), r"layer 0, format 0 \(q8_0.*\): keys: .*head_dim 40"),
             (Engine(prefixd.raw("int8")), "dtype is 'int8'"),
             (Engine(layers=0), "groups is 0"),
         ):

@@ -90,12 +90,17 @@ class SlidingTest(Kinds):
         self.store(400)
         for limit in (400, 399, 250, 130, 90):
             self.check(self.tokens, limit, limit)
+        with self.space.acquire(self.tokens, max_cached_tokens=WINDOW - 1) as lease:
+            self.assertTrue(same([lease.gather(1)], [self.cut(1, 0, WINDOW - 1)]))
 
     def test_between_sinks_and_window_there_is_nothing(self):
         self.store(400)
         with self.space.acquire(self.tokens) as lease:
             self.assertEqual(lease.wait_all(), 400)
             self.assertIsNone(lease.gather(1, 50, begin=100))
+            self.assertTrue(same([lease.gather(0)], [self.cut(0, 0, 400)]))
+            self.assertTrue(same([lease.gather(1)], [self.cut(1, 400 - WINDOW, 400)]))
+            self.assertTrue(same([lease.gather(1, SINKS)], [self.cut(1, 0, SINKS)]))
             self.assertEqual(lease.runs(0), [(0, 400, 0)])
             self.assertEqual(lease.runs(1), [(0, 64, 0), (256, 400, 0)])
             self.assertEqual([block.begin for block in lease.blocks(1)], [0, 256, 320, 384])

@@ -2,6 +2,7 @@
 #pragma once
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include "base/bytes.h"
 #include "block/page_check.h"
 #include "ssd/segment_store.h"
+#include "tests/support/direct_reads.h"
 
 namespace prefixd::ssd {
 
@@ -50,7 +52,10 @@ class StoreTest : public testing::Test {
   SegmentStore& Open() {
     store_.reset();
     absl::StatusOr<std::unique_ptr<SegmentStore>> store =
-        SegmentStore::Open({.directory = directory_, .files = files_});
+        SegmentStore::Open({.directory = directory_,
+                            .files = files_,
+                            .on_unknown_format = [this](const std::string&) { ++unknown_formats_; },
+                            .reads_directly = TestsReadDirectly()});
     if (!store.ok()) {
       ADD_FAILURE() << store.status();
       std::abort();
@@ -129,6 +134,7 @@ class StoreTest : public testing::Test {
   std::string parent_, directory_;
   std::mt19937_64 random_{20261121};
   std::shared_ptr<FileLayer> files_;  // what the next Open goes through
+  std::atomic<int> unknown_formats_{0};
   std::unique_ptr<SegmentStore> store_;
 };
 

@@ -526,10 +526,11 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
 
-  // Opens a space. InvalidArgument if the spec is impossible ("group_size 48 does not divide
-  // head_dim 128"). Without a daemon the space opens all the same, works as a private KV cache and
-  // attaches once the daemon is there. The daemon is told why a spec was refused, as by
-  // NotShared(), until a space of the same model opens.
+  // Opens a space. InvalidArgument if the spec is impossible ("layer 3, format 0
+  // (mlx_affine/8/128/f16): keys: group_size 128 does not divide head_dim 64"). Without a daemon
+  // the space opens all the same, works as a private KV cache and attaches once the daemon is
+  // there. The daemon is told why a spec was refused, as by NotShared(), until a space of the same
+  // model opens.
   Result<Space> OpenSpace(const SpaceSpec& spec);
   // Space::Acquire() in several spaces at once, for a draft model beside its target or the ranks of
   // a model: one round trip, and all leases begin at one length, the longest that the cache can

@@ -130,8 +130,9 @@ class Client:
 
         Digests have 32 bytes. `draft_of`: digest of the model whose draft this is.
         `tensor_parallel` and `pipeline_parallel`: rank and number of ranks. Raises Error if the
-        identity is impossible ("group_size 48 does not divide head_dim 128"). Without a daemon the
-        space opens all the same, and attaches once there is one.
+        identity is impossible ("layer 3, format 0 (mlx_affine/8/128/f16): keys: group_size 128
+        does not divide head_dim 64"). Without a daemon the space opens all the same, and attaches
+        once there is one.
 
         `page_layout`: the order of the same codes inside a page. "rows" is the layout of MLX and
         ggml, for engines that read blocks() as such arrays. "tiled" is what prefixd's attention

@@ -148,7 +148,7 @@ class Lease:
     tokens.
     """
 
-    __slots__ = ("_lib", "_held", "_info", "error", "_layers", "_states", "_match")
+    __slots__ = ("_lib", "_held", "_info", "error", "_layers", "_states", "_windows", "_match")
 
     def __init__(
         self,
@@ -158,6 +158,7 @@ class Lease:
         error: str,
         layers: Sequence[tuple[tuple[Tensor, Tensor], ...]],
         states: Sequence[int] = (),
+        windows: Sequence[int] = (),
     ) -> None:
         self._lib = lib
         self._held: _Held | None = _Held(lib, pointer)
@@ -165,6 +166,7 @@ class Lease:
         self.error = error  # why the cache was not used; "" if it was
         self._layers = layers
         self._states = states  # bytes of each layer's state; 0 for other layers
+        self._windows = windows  # tokens of each sliding layer's window; 0 for other layers
         self._match: Match | None = None
 
     def __repr__(self) -> str:
@@ -223,12 +225,16 @@ class Lease:
         layer: int,
         tokens: int | None = None,
         *,
-        begin: int = 0,
+        begin: int | None = None,
         out: tuple[Arrays, Arrays] | None = None,
     ) -> tuple[Planes, Planes] | None:
         """Copies tokens [begin, begin + tokens) of `layer`, bit for bit as they are stored. Returns
         K and V, each a tuple of codes, scales and biases, or of one array if the format has no
         more.
+
+        By default copies all tokens of the lease, and of a sliding layer those of its window: the
+        last `window` tokens, or all if the lease has fewer. The sinks are gather(layer,
+        sink_tokens, begin=0).
 
         Copies once, into fresh arrays [1, kv_heads, tokens, row] or into the caller's `out`. Waits
         for the layer. Returns None if the lease has fewer tokens by now (never for the tokens that
@@ -241,6 +247,9 @@ class Lease:
         if self._states[layer]:
             raise Error(f"gather: layer {layer} keeps a state, state() gives it")
         formats = self._layers[layer]
+        if begin is None:
+            window = self._windows[layer] if tokens is None else 0
+            begin = max(self.wait(layer) - window, 0) if window else 0
         begin = _number("gather: begin", begin, 0, UINT32)
         if tokens is None:
             tokens = max(self.wait(layer) - begin, 0)

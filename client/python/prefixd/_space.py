@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._errors import Error
-from ._formats import Content, Format, Layer, SharedLayer, StateLayer
+from ._formats import Content, Format, Layer, SharedLayer, SlidingLayer, StateLayer
 from ._lease import Lease, Match, match_of
 from ._numbers import UINT32, _ms, _number, _real
 from ._plan import Plan
@@ -48,6 +48,10 @@ class Space:
         self._tensors = [own[_owner(self.layers, at)] for at in range(len(own))]
         self._states = [
             layer.state_bytes if isinstance(layer, StateLayer) else 0 for layer in self.layers
+        ]
+        owners = [self.layers[_owner(self.layers, at)] for at in range(len(own))]
+        self._windows = [
+            layer.window if isinstance(layer, SlidingLayer) else 0 for layer in owners
         ]
 
     def __repr__(self) -> str:
@@ -138,7 +142,7 @@ class Space:
         packed = _packed(tokens)
         info = _abi.MatchInfo.from_buffer_copy(_NO_MATCH)
         if _nothing_asked(packed, max_cached_tokens):
-            return Lease(self._lib, None, info, "", self._tensors, self._states)
+            return Lease(self._lib, None, info, "", self._tensors, self._states, self._windows)
         lookup = self._lookup(content, max_cached_tokens, deadline_ms, readable, request_id)
         _set_loading(lookup, load_deadline_ms, prefill_tokens_per_s, wait_pending_ms)
         space = self._held
@@ -205,7 +209,7 @@ class Space:
     def _lease(
         self, pointer: int | None, info: _abi.MatchInfo, status: int, sentence: str
     ) -> Lease:
-        lease = Lease(self._lib, pointer, info, self._error, self._tensors, self._states)
+        lease = Lease(self._lib, pointer, info, self._error, self._tensors, self._states, self._windows)
         if status != _abi.OK:
             lease.error = self._told(status, sentence)
         return lease

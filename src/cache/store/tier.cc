@@ -23,6 +23,18 @@ bool IsRefusal(const absl::Status& status) {
          absl::IsInvalidArgument(status);
 }
 
+// Logs the first.
+ssd::OnUnknownFormat CountUnknownFormats(Context* context) {
+  return [context, said = std::make_shared<std::atomic<bool>>(false)](const std::string& what) {
+    context->counters.Add("ssd.unknown_formats");
+    if (said->exchange(true)) return;
+    context->Log(LogLevel::kWarning,
+                 absl::StrCat("ssd: ", what,
+                              ": such files are left to RocksDB, which reads them more slowly; "
+                              "counter ssd.unknown_formats"));
+  };
+}
+
 }  // namespace
 
 // A key that cannot be read now is no reason to throw away what was made with it. One that could
@@ -55,7 +67,9 @@ absl::StatusOr<std::unique_ptr<ssd::SegmentStore>> Tier::OpenStore(const base::L
                                .files = context_->options.ssd_files,
                                .open_free_bytes = context_->options.ssd_open_free_bytes,
                                .lock_wait = wait,
-                               .key_id = IdOf(context_->hash_key)}));
+                               .key_id = IdOf(context_->hash_key),
+                               .on_unknown_format = CountUnknownFormats(context_),
+                               .reads_directly = context_->options.ssd_reads_directly}));
   // Before anything is stored: what is made with a key that is lost can never be read.
   PREFIXD_RETURN_IF_ERROR(KeepHashKey(context_->KeyPlaces().store, context_->hash_key));
   SayFindings(*opened);

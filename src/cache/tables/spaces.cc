@@ -40,16 +40,16 @@ absl::Status Spaces::CheckServable(const block::SpaceIdentity& identity) const {
         "bytes. Send the digest, "
         "or start prefixd with --trust-model-names");
   }
-  for (size_t g = 0; g < identity.groups.size(); ++g) {
-    const block::LayerGroup& group = identity.groups[g];
+  for (const block::LayerGroup& group : identity.groups) {
     const bool state = group.kind == block::LayerKind::kState;
     for (uint32_t rung = 0; rung < (state ? 1 : group.ladder.size()); ++rung) {
       const uint64_t bytes = block::LayoutOfPage(group, rung, identity.block_tokens).page_bytes;
       if (context_->arena->ExtentBytes(bytes, bytes) == 0) {
         return absl::InvalidArgumentError(
-            absl::StrCat("open_space: a ", state ? "snapshot" : "page", " of group ", g, " has ",
-                         bytes, " bytes, a slab of the RAM tier ",
-                         context_->arena->stats().slab_bytes, "; split the group or raise --ram"));
+            absl::StrCat("open_space: a ", state ? "snapshot" : "page", " of layer ",
+                         group.layers.front(), " and the ", group.layers.size() - 1,
+                         " that are kept with it has ", bytes, " bytes, a slab of the RAM tier ",
+                         context_->arena->stats().slab_bytes, "; raise --ram"));
       }
     }
   }

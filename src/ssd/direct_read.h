@@ -1,10 +1,14 @@
-// Reads large pages past RocksDB: one read of the file system into a buffer, then one pass from
-// there into the arena that copies and checks at once. RocksDB's own way costs two more copies and
-// one more sum, half a CPU second a GB.
+// Reads RocksDB's table files without RocksDB. Only this file, direct_read.cc and table_tail.cc
+// know how they are laid out: block-based tables of format version 5 (table_db.cc asks for it).
 //
-// The closing marker of a segment notes where its pages stand in their file. If a note does not
-// hold, or anything else is wrong, the check of what was read fails. The caller then asks RocksDB,
-// which says what is wrong.
+// - DirectReads reads a large page by one read of the file system into a buffer, and then copies
+//   and checks it in one pass into the arena. RocksDB's own way costs two more copies and one more
+//   sum; src/DECISIONS.md has the figures. The closing marker of a segment notes where its pages
+//   stand.
+// - CheckTail verifies the end of a table file before RocksDB parses it.
+//
+// RocksDB is the fallback. A page that is not where its note says is read by RocksDB. If RocksDB
+// has it, the layout is not the one that we know, and the segment is left to RocksDB from then on.
 //
 // Thread-safe. The mutex is not held across I/O.
 #pragma once
@@ -41,15 +45,28 @@ std::string EncodeClosingMarker(uint64_t records, std::span<const PagePlace> pla
 // Returns false if `value` is no closing marker.
 bool DecodeClosingMarker(const std::string& value, uint64_t* records,
                          std::vector<PagePlace>* places);
-// Where the key and the value of the block at `block_offset` begin, in a table file with one value
-// a block.
-struct EntryPlace {
-  uint64_t key = 0, value = 0;
-};
-EntryPlace EntryAt(uint64_t block_offset, uint64_t key_bytes, uint64_t value_bytes);
-
-class PageFiles {
+// Where the entries of a table file stand while it is written, if it has one value a block.
+class EntryPlaces {
  public:
+  struct Place {
+    uint64_t key = 0, value = 0;
+  };
+  // Returns the place of the entry that is added next. `key_bytes` are ours, without RocksDB's.
+  Place Next(uint64_t key_bytes, uint64_t value_bytes);
+  uint64_t file_bytes() const { return next_block_; }  // so far
+
+ private:
+  uint64_t next_block_ = 0;
+};
+
+class DirectReads {
+ public:
+  enum class Result {
+    kRead,       // `page` holds the page's bytes
+    kNone,       // the page has no note, or could not be read, or is damaged
+    kElsewhere,  // another page or none begins at the noted place
+  };
+
   // Replaces all segments.
   void Set(const std::vector<SegmentInfo>& segments, const std::map<uint64_t, std::string>& paths)
       PREFIXD_EXCLUDES(mutex_);
@@ -57,10 +74,11 @@ class PageFiles {
   void Add(const SegmentInfo& segment, const std::string& path) PREFIXD_EXCLUDES(mutex_);
   void Drop(const SegmentInfo& segment) PREFIXD_EXCLUDES(mutex_);
 
-  // Returns true if `page` holds the page's bytes. Returns false if they cannot be had this way;
-  // `page` is undefined then.
-  bool Read(const TableDb& table_db, uint64_t sequence, const block::PageName& name, uint64_t check,
-            std::span<std::byte> page) PREFIXD_EXCLUDES(mutex_);
+  // `page` is undefined unless the result is kRead.
+  Result Read(const TableDb& table_db, uint64_t sequence, const block::PageName& name,
+              uint64_t check, std::span<std::byte> page) PREFIXD_EXCLUDES(mutex_);
+  // Leaves the segment of `sequence` to RocksDB until Set. Returns false if it was left before.
+  bool LeaveToRocksDb(uint64_t sequence) PREFIXD_EXCLUDES(mutex_);
   // Bytes of notes and read buffers.
   uint64_t MemoryBytes() const PREFIXD_EXCLUDES(mutex_);
 
@@ -74,6 +92,7 @@ class PageFiles {
     std::string path;
     std::shared_ptr<const Opened> opened{};
     uint64_t used = 0;  // stamp of the last use
+    bool left_to_rocksdb = false;
   };
   struct Buffer {
     std::byte* data = nullptr;  // aligned to a page of memory; owned
@@ -81,6 +100,8 @@ class PageFiles {
     ~Buffer();
   };
 
+  // Returns the segment that `sequence` is in; null if there is none.
+  Segment* Around(uint64_t sequence) PREFIXD_REQUIRES(mutex_);
   std::shared_ptr<const Opened> OpenedFor(const TableDb& table_db, uint64_t sequence)
       PREFIXD_EXCLUDES(mutex_);
   void CloseColdest() PREFIXD_REQUIRES(mutex_);
@@ -94,5 +115,16 @@ class PageFiles {
   std::vector<std::unique_ptr<Buffer>> buffers_ PREFIXD_GUARDED_BY(mutex_);  // not in use
   uint64_t buffer_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;                     // used ones too
 };
+
+// RocksDB parses the block of properties before it looks at that block's checksum. A build with
+// assertions, such as Debian's, ends the process on one flipped bit there, at every start. So this
+// reads and verifies the tail of a file first, from its properties to its end, and replaces `*file`
+// by a file that answers reads of the tail from the verified bytes. Reading it is thread-safe if
+// reading `*file` is.
+//
+// Returns Corruption if the tail is not what RocksDB wrote. A tail of a later format version stays
+// as it is and sets `*unknown`: RocksDB says whether it can read the file.
+rocksdb::IOStatus CheckTail(rocksdb::FileSystem& files, const std::string& path,
+                            std::unique_ptr<rocksdb::FSRandomAccessFile>* file, bool* unknown);
 
 }  // namespace prefixd::ssd

@@ -1,4 +1,4 @@
-#include "ssd/page_files.h"
+#include "ssd/direct_read.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,6 +14,9 @@ constexpr size_t kMaxOpened = 64;   // files, with their notes
 constexpr size_t kIdleBuffers = 4;  // as many as threads read at once
 constexpr size_t kBufferAlignment = 4096;
 constexpr size_t kKeySuffixBytes = 8;  // RocksDB adds them to a key
+// What stands behind the one value of a block: one restart, the count of restarts, the kind of
+// compression, the checksum.
+constexpr uint64_t kBlockTailBytes = 4 + 4 + 1 + 4;
 constexpr int kGapShift = 56;
 constexpr uint64_t kMaxOffset = (uint64_t{1} << kGapShift) - 1;
 
@@ -74,16 +77,17 @@ bool DecodeClosingMarker(const std::string& value, uint64_t* records,
 
 // An entry is three lengths, of the key's shared part (0), of its rest and of the value, then the
 // key, then the value.
-EntryPlace EntryAt(uint64_t block_offset, uint64_t key_bytes, uint64_t value_bytes) {
-  key_bytes += kKeySuffixBytes;
-  const uint64_t key = block_offset + 1 + VarintBytes(key_bytes) + VarintBytes(value_bytes);
-  return {.key = key, .value = key + key_bytes};
+EntryPlaces::Place EntryPlaces::Next(uint64_t key_bytes, uint64_t value_bytes) {
+  const uint64_t whole_key = key_bytes + kKeySuffixBytes;
+  const uint64_t key = next_block_ + 1 + VarintBytes(whole_key) + VarintBytes(value_bytes);
+  next_block_ = key + whole_key + value_bytes + kBlockTailBytes;
+  return {.key = key, .value = key + whole_key};
 }
 
-PageFiles::Buffer::~Buffer() { std::free(data); }
+DirectReads::Buffer::~Buffer() { std::free(data); }
 
-void PageFiles::Set(const std::vector<SegmentInfo>& segments,
-                    const std::map<uint64_t, std::string>& paths) {
+void DirectReads::Set(const std::vector<SegmentInfo>& segments,
+                      const std::map<uint64_t, std::string>& paths) {
   {
     base::MutexLock lock(mutex_);
     segments_.clear();
@@ -95,13 +99,13 @@ void PageFiles::Set(const std::vector<SegmentInfo>& segments,
   }
 }
 
-void PageFiles::Add(const SegmentInfo& segment, const std::string& path) {
+void DirectReads::Add(const SegmentInfo& segment, const std::string& path) {
   if (path.empty()) return;
   base::MutexLock lock(mutex_);
   segments_[segment.first_sequence] = {.last_sequence = segment.last_sequence, .path = path};
 }
 
-void PageFiles::Drop(const SegmentInfo& segment) {
+void DirectReads::Drop(const SegmentInfo& segment) {
   base::MutexLock lock(mutex_);
   const auto found = segments_.find(segment.first_sequence);
   if (found == segments_.end()) return;
@@ -109,7 +113,7 @@ void PageFiles::Drop(const SegmentInfo& segment) {
   segments_.erase(found);
 }
 
-void PageFiles::CloseColdest() {
+void DirectReads::CloseColdest() {
   while (opened_ > kMaxOpened) {
     auto coldest = segments_.end();
     for (auto at = segments_.begin(); at != segments_.end(); ++at) {
@@ -121,34 +125,46 @@ void PageFiles::CloseColdest() {
   }
 }
 
-std::shared_ptr<const PageFiles::Opened> PageFiles::OpenedFor(const TableDb& table_db,
-                                                              uint64_t sequence) {
-  uint64_t first_sequence = 0;
+DirectReads::Segment* DirectReads::Around(uint64_t sequence) {
+  auto next = segments_.upper_bound(sequence);
+  if (next == segments_.begin()) return nullptr;
+  Segment& before = std::prev(next)->second;
+  return sequence <= before.last_sequence ? &before : nullptr;
+}
+
+bool DirectReads::LeaveToRocksDb(uint64_t sequence) {
+  base::MutexLock lock(mutex_);
+  Segment* const segment = Around(sequence);
+  if (segment == nullptr || std::exchange(segment->left_to_rocksdb, true)) return false;
+  opened_ -= segment->opened != nullptr;
+  segment->opened.reset();
+  return true;
+}
+
+std::shared_ptr<const DirectReads::Opened> DirectReads::OpenedFor(const TableDb& table_db,
+                                                                  uint64_t sequence) {
   Segment segment;
   {
     base::MutexLock lock(mutex_);
-    auto next = segments_.upper_bound(sequence);
-    if (next == segments_.begin()) return nullptr;
-    const auto found = std::prev(next);
-    if (sequence > found->second.last_sequence) return nullptr;
-    found->second.used = ++stamp_;
-    if (found->second.opened != nullptr) return found->second.opened;
-    first_sequence = found->first;
-    segment = found->second;
+    Segment* const found = Around(sequence);
+    if (found == nullptr || found->left_to_rocksdb) return nullptr;
+    found->used = ++stamp_;
+    if (found->opened != nullptr) return found->opened;
+    segment = *found;
   }
   auto opened = std::make_shared<Opened>();
   opened->places = PlacesOf(table_db, segment.last_sequence);
   if (!opened->places.empty()) opened->file = OpenFile(table_db, segment.path);
   base::MutexLock lock(mutex_);
-  const auto found = segments_.find(first_sequence);
-  if (found == segments_.end() || found->second.path != segment.path) return opened;
-  opened_ += found->second.opened == nullptr;
-  found->second.opened = opened;
+  Segment* const found = Around(sequence);
+  if (found == nullptr || found->path != segment.path) return opened;
+  opened_ += found->opened == nullptr;
+  found->opened = opened;
   CloseColdest();
   return opened;
 }
 
-std::unique_ptr<PageFiles::Buffer> PageFiles::TakeBuffer(size_t bytes) {
+std::unique_ptr<DirectReads::Buffer> DirectReads::TakeBuffer(size_t bytes) {
   base::MutexLock lock(mutex_);
   const auto fits = std::ranges::find_if(
       buffers_, [bytes](const std::unique_ptr<Buffer>& buffer) { return buffer->bytes >= bytes; });
@@ -165,7 +181,7 @@ std::unique_ptr<PageFiles::Buffer> PageFiles::TakeBuffer(size_t bytes) {
   return buffer;
 }
 
-void PageFiles::GiveBack(std::unique_ptr<Buffer> buffer) {
+void DirectReads::GiveBack(std::unique_ptr<Buffer> buffer) {
   base::MutexLock lock(mutex_);
   buffers_.push_back(std::move(buffer));
   if (buffers_.size() <= kIdleBuffers) return;
@@ -173,13 +189,14 @@ void PageFiles::GiveBack(std::unique_ptr<Buffer> buffer) {
   buffers_.erase(buffers_.begin());
 }
 
-bool PageFiles::Read(const TableDb& table_db, uint64_t sequence, const block::PageName& name,
-                     uint64_t check, std::span<std::byte> page) {
-  if (page.size() < kSmallestNotedPage) return false;
+DirectReads::Result DirectReads::Read(const TableDb& table_db, uint64_t sequence,
+                                      const block::PageName& name, uint64_t check,
+                                      std::span<std::byte> page) {
+  if (page.size() < kSmallestNotedPage) return Result::kNone;
   const std::shared_ptr<const Opened> opened = OpenedFor(table_db, sequence);
-  if (opened == nullptr || opened->file == nullptr) return false;
+  if (opened == nullptr || opened->file == nullptr) return Result::kNone;
   const auto place = std::ranges::lower_bound(opened->places, sequence, {}, &PagePlace::sequence);
-  if (place == opened->places.end() || place->sequence != sequence) return false;
+  if (place == opened->places.end() || place->sequence != sequence) return Result::kNone;
 
   const uint64_t alignment = opened->file->GetRequiredBufferAlignment();
   const uint64_t begin = place->offset / alignment * alignment;
@@ -188,25 +205,28 @@ bool PageFiles::Read(const TableDb& table_db, uint64_t sequence, const block::Pa
   const uint64_t wanted = page_at + page.size();
   const uint64_t bytes = (wanted + alignment - 1) / alignment * alignment;
   std::unique_ptr<Buffer> buffer = TakeBuffer(bytes);
-  if (buffer == nullptr) return false;
+  if (buffer == nullptr) return Result::kNone;
   rocksdb::Slice read;
   const rocksdb::IOStatus status = opened->file->Read(
       begin, bytes, rocksdb::IOOptions(), &read, reinterpret_cast<char*>(buffer->data), nullptr);
   // The page goes into the arena; the page cache need not have it too.
   if (!table_db.direct_io) opened->file->InvalidateCache(begin, bytes).PermitUncheckedError();
-  bool right = status.ok() && read.size() >= wanted;
-  if (right) {
+  Result result = Result::kNone;
+  if (status.ok() && read.size() >= wanted) {
     const auto* bytes_read = reinterpret_cast<const std::byte*>(read.data());
     const std::span<const std::byte> from(bytes_read + page_at, page.size());
     const block::PageHeader header = block::MakePageHeader(name, page, check);
-    right = std::memcmp(bytes_read + skip, &header, sizeof(header)) == 0 &&
-            block::CopyAndCheck(name, from, page.data()) == check;
+    if (std::memcmp(bytes_read + skip, &header, sizeof(header)) != 0) {
+      result = Result::kElsewhere;
+    } else if (block::CopyAndCheck(name, from, page.data()) == check) {
+      result = Result::kRead;
+    }
   }
   GiveBack(std::move(buffer));
-  return right;
+  return result;
 }
 
-uint64_t PageFiles::MemoryBytes() const {
+uint64_t DirectReads::MemoryBytes() const {
   base::MutexLock lock(mutex_);
   uint64_t bytes = buffer_bytes_;
   for (const auto& [first, segment] : segments_) {
