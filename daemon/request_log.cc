@@ -13,7 +13,8 @@ namespace {
 std::string Shortened(const block::MatchAnswer& match) {
   std::string text;
   for (const block::Shortening& shortening : match.shortened_by) {
-    text += fmt::format(" shortened={}:{}", block::NameOf(shortening.reason), shortening.tokens_lost);
+    text +=
+        fmt::format(" shortened={}:{}", block::NameOf(shortening.reason), shortening.tokens_lost);
   }
   return text;
 }
@@ -44,8 +45,9 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
                   match.restorable_tokens, block::NameOf(match.ended_by), Shortened(match));
   if (match.restorable_tokens == 0)
     return fmt::format("acquire MISS {} {} time={}us", who, what, time_us);
-  return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={} time={}us", absl::AsciiStrToUpper(block::NameOf(match.kind)),
-                     who, what, acquired.pages.size() + acquired.table.offsets.size(),
+  return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={} time={}us",
+                     absl::AsciiStrToUpper(block::NameOf(match.kind)), who, what,
+                     acquired.pages.size() + acquired.table.offsets.size(),
                      base::FormatBytes(match.ram_bytes), base::FormatBytes(match.ssd_bytes),
                      time_us);
 }

@@ -54,10 +54,10 @@ class PageReceiver {
   const uint32_t tokens_;
   const std::vector<ExpectedPage> expected_;
   base::Xxh3Stream sum_;
-  std::vector<LoadedPage> pages_;                 // whole ones, then the incoming one
-  uint64_t page_bytes_ = 0;                       // of the incoming page; 0 if there is none
-  uint64_t received_bytes_ = 0;                   // of the incoming page
-  size_t whole_ = 0;                              // whole pages
+  std::vector<LoadedPage> pages_;  // whole ones, then the incoming one
+  uint64_t page_bytes_ = 0;        // of the incoming page; 0 if there is none
+  uint64_t received_bytes_ = 0;    // of the incoming page
+  size_t whole_ = 0;               // whole pages
 };
 
 }  // namespace prefixd::client

@@ -292,15 +292,16 @@ class Publication {
       const uint64_t bytes = std::min(wire::kMaxPieceBytes, page.page_bytes - offset);
       sum.Update({page.memory.get() + offset, bytes});
       const wire::PieceHeader piece{.group = page.group,
-                              .first_token = page.block.first_token,
-                              .tokens = page.tokens,
-                              .rung = page.rung,
-                              .page_bytes = page.page_bytes,
-                              .offset = offset,
-                              .xxh3 = seed != 0 ? sum.Sum() : sum.Finish(),
-                              .sum_seed = seed,
-                              .data_bytes = bytes};
-      if (!stream->Write(wire::MakePageMessage(piece, page.memory.get() + offset, page.memory.bytes)))
+                                    .first_token = page.block.first_token,
+                                    .tokens = page.tokens,
+                                    .rung = page.rung,
+                                    .page_bytes = page.page_bytes,
+                                    .offset = offset,
+                                    .xxh3 = seed != 0 ? sum.Sum() : sum.Finish(),
+                                    .sum_seed = seed,
+                                    .data_bytes = bytes};
+      if (!stream->Write(
+              wire::MakePageMessage(piece, page.memory.get() + offset, page.memory.bytes)))
         return false;
     }
     return true;

@@ -1,8 +1,8 @@
 // Threads for work that waits or takes long: what a caller's own thread must not do.
 #pragma once
 #include <cstddef>
-#include <list>
 #include <functional>
+#include <list>
 #include <string>
 #include <thread>
 #include <vector>

@@ -30,9 +30,9 @@ const char* NameOf(EndReason reason) {
 
 const char* NameOf(ShortenReason reason) {
   static constexpr std::array kNames = {
-      "evicted",  "no_state_snapshot", "window_gone",   "corrupt",     "format",
-      "atomic_content", "ram_full",    "lease_quota",   "deadline",    "slower_than_prefill",
-      "io_error", "index_loading",     "max_tokens",    "common_length"};
+      "evicted",        "no_state_snapshot", "window_gone", "corrupt",      "format",
+      "atomic_content", "ram_full",          "lease_quota", "deadline",     "slower_than_prefill",
+      "io_error",       "index_loading",     "max_tokens",  "common_length"};
   static_assert(kNames.size() == static_cast<size_t>(ShortenReason::kCommonLength));
   return Pick(kNames, reason);
 }

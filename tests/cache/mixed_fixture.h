@@ -47,7 +47,8 @@ class MixedTest : public SharedCacheTest {
     const std::vector<std::byte> page =
         MakePage(identity.groups[group], rung, plan.tokens, first_token, tokens);
     for (size_t at = 0; at < page.size(); at += cache::kMaxPieceBytes) {
-      const auto data = std::span(page).subspan(at, std::min(cache::kMaxPieceBytes, page.size() - at));
+      const auto data =
+          std::span(page).subspan(at, std::min(cache::kMaxPieceBytes, page.size() - at));
       const absl::Status put = cache_->PutPage(session_, plan.reserved.reservation,
                                                {.group = group,
                                                 .first_token = first_token,

@@ -1,6 +1,4 @@
 // The bulk path's hand-made messages are those of the generated classes, byte for byte.
-#include "wire/page_message.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,6 +6,7 @@
 #include "base/bytes.h"
 #include "tests/wire/random_values.h"
 #include "wire/limits.h"
+#include "wire/page_message.h"
 
 namespace prefixd::wire {
 namespace {

@@ -45,7 +45,8 @@ absl::Status CheckPiece(const Reservation& reservation, const PagePiece& piece, 
                      " tokens in ", piece.page_bytes, " bytes, the plan says ", tokens,
                      " tokens and the layout wants ", wants));
   }
-  if (bytes == 0 || bytes > kMaxPieceBytes || piece.offset > wants || bytes > wants - piece.offset) {
+  if (bytes == 0 || bytes > kMaxPieceBytes || piece.offset > wants ||
+      bytes > wants - piece.offset) {
     return absl::InvalidArgumentError(absl::StrCat("put: a piece of ", bytes, " bytes at offset ",
                                                    piece.offset, ", a page of ", wants,
                                                    " travels in pieces of 1 to ", kMaxPieceBytes));
