@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -10,6 +11,21 @@
 
 namespace prefixd::kernels {
 namespace {
+
+// Reads one stored row as attention does: widens MLX's scales and biases to float first, so that
+// the codec rounds to float and not to the format's dtype.
+void ReadRow(const quant::TensorFormat& format, const quant::ConstRowPlace& place,
+             std::span<float> row) {
+  if (format.codec != quant::Codec::kMlxAffine) return quant::DequantizeRow(format, place, row);
+  const size_t groups = row.size() / format.group_size;
+  std::vector<float> parameters(2 * groups);
+  quant::WidenToFloat(format.scale_dtype, place.scales, groups, parameters.data());
+  quant::WidenToFloat(format.scale_dtype, place.biases, groups, parameters.data() + groups);
+  const std::byte* widened = reinterpret_cast<const std::byte*>(parameters.data());
+  quant::DequantizeRow(
+      quant::MlxAffineFormat(format.bits, format.group_size, quant::Dtype::kF32),
+      {.codes = place.codes, .scales = widened, .biases = widened + groups * sizeof(float)}, row);
+}
 
 // Returns all of one kv head's K or V, [tokens][dim].
 std::vector<float> ReadHead(quant::BlockTable table, std::span<const quant::KvFormat> formats,
@@ -21,17 +37,23 @@ std::vector<float> ReadHead(quant::BlockTable table, std::span<const quant::KvFo
     const uint64_t key_bytes =
         quant::LayoutOfUnit(pair.key, shape.key_dim, entry.page_tokens).unit_bytes;
     const quant::TensorFormat& format = values ? pair.value : pair.key;
-    quant::UnitShape stored{.format = format,
-                            .side = values ? quant::Side::kValue : quant::Side::kKey,
-                            .dim = dim,
-                            .page_tokens = entry.page_tokens};
+    const quant::UnitShape stored{.format = format,
+                                  .side = values ? quant::Side::kValue : quant::Side::kKey,
+                                  .dim = dim,
+                                  .page_tokens = entry.page_tokens};
     const std::byte* unit = entry.units + (values ? shape.kv_heads * key_bytes : 0) +
                             kv_head * quant::LayoutOf(stored).unit_bytes;
-    // The codec then rounds to float, as attention does, and not to the format's dtype.
-    if (format.codec == quant::Codec::kMlxAffine) stored.format.dtype = quant::Dtype::kF32;
+    const quant::UnitShape in_rows{.format = quant::InRows(format),
+                                   .side = stored.side,
+                                   .dim = dim,
+                                   .page_tokens = std::max(1u, entry.tokens)};
+    const quant::UnitLayout layout = quant::LayoutOf(in_rows);
+    std::vector<std::byte> copy(layout.unit_bytes);
+    quant::CopyTokens({stored, unit, 0}, {in_rows, copy.data(), 0}, entry.tokens);
     for (uint32_t t = 0; t < entry.tokens; ++t) {
       rows.resize(rows.size() + dim);
-      quant::DequantizeToken(stored, unit, t, std::span(rows).last(dim));
+      ReadRow(format, quant::RowOf(std::as_const(copy).data(), layout, in_rows.format, dim, t),
+              std::span(rows).last(dim));
     }
   }
   return rows;

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/common/simd_targets.h"
-#include "kernels/convert/by_token.h"
+#include "kernels/convert/quantize_tokens.h"
 #include "kernels/convert/stream_copy.h"
 #include "kernels/convert/unit_step.h"
 
@@ -13,7 +13,6 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
-#include "kernels/convert/unit_codes-inl.h"
 #include "kernels/convert/unit_decode-inl.h"
 #include "kernels/convert/unit_encode-inl.h"
 #include "kernels/convert/unit_rows-inl.h"
@@ -73,6 +72,14 @@ HWY_INLINE void DequantizeRaw(const UnitStep& step, const std::byte* unit, float
 
 // --- codes
 
+HWY_INLINE bool IsTiled(const UnitStep& step) {
+  return step.shape.format.layout == quant::Layout::kTiled;
+}
+// MLX's rows hold scales and biases in the order of Parts, and at 8 bits codes too.
+HWY_INLINE bool IsMlxRows(const UnitStep& step) {
+  return step.shape.format.codec == quant::Codec::kMlxAffine && !IsTiled(step);
+}
+
 HWY_INLINE void QuantizeCodes(const UnitStep& step, quant::Dtype dtype, const ElementRows& from,
                               Parts parts, std::byte* unit, PendingLines* pending) {
   if (IsTiled(step)) {
@@ -92,6 +99,22 @@ HWY_INLINE void QuantizeCodes(const UnitStep& step, quant::Dtype dtype, const El
   if (bits != 8) PackCodes(bits, parts.codes, size_t{step.count} * step.shape.dim, rows.codes);
 }
 
+HWY_INLINE ConstParts LoadCodes(const UnitStep& step, const std::byte* unit, const Parts& parts) {
+  if (IsTiled(step)) {
+    LoadTiles(step, unit, parts);
+    return {parts.codes, parts.scales, parts.biases};
+  }
+  const ConstStepRows rows = RowsInUnit(step, unit);
+  if (!IsMlxRows(step)) {
+    LoadRows(step, rows, parts);
+    return {parts.codes, parts.scales, parts.biases};
+  }
+  const uint8_t bits = step.shape.format.bits;
+  if (bits == 8) return {reinterpret_cast<const uint8_t*>(rows.codes), rows.scales, rows.biases};
+  UnpackCodes(bits, rows.codes, size_t{step.count} * step.shape.dim, parts.codes);
+  return {parts.codes, rows.scales, rows.biases};
+}
+
 HWY_INLINE void DequantizeCodes(const UnitStep& step, const std::byte* unit,
                                 const StepMemory& memory, const ElementOutput& output,
                                 const MutableElementRows& to) {
@@ -99,7 +122,11 @@ HWY_INLINE void DequantizeCodes(const UnitStep& step, const std::byte* unit,
   if (DecodesHalves(step.shape.format, output.dtype)) {
     return DecodeHalfRows(step, parts, output.stream, to);
   }
-  DecodeStep(step, parts.codes, WidenParameters(step, parts, memory), output, to);
+  const quant::Dtype dtype = step.shape.format.scale_dtype;
+  const size_t count = step.count * step.groups();
+  Widen(dtype, parts.scales, count, memory.scales());
+  if (step.has_biases()) Widen(dtype, parts.biases, count, memory.biases());
+  DecodeStep(step, parts.codes, {memory.scales(), memory.biases()}, output, to);
 }
 
 // --- whole runs
@@ -156,7 +183,7 @@ HWY_ATTR void DequantizeOnTarget(const quant::UnitShape& shape, const std::byte*
       }
     });
   }
-  if (output.stream) base::StreamFence();
+  if (output.stream) FinishStream();
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
@@ -170,6 +197,11 @@ namespace {
 
 HWY_EXPORT(QuantizeOnTarget);
 HWY_EXPORT(DequantizeOnTarget);
+
+// Returns whether only the scalar codecs support the format.
+bool IsByToken(const quant::TensorFormat& format) {
+  return quant::IsBlockFloat(format.codec) || format.layout == quant::Layout::kTransposed;
+}
 
 }  // namespace
 

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "kernels/common/simd_targets.h"
-#include "kernels/convert/by_token.h"
 #include "kernels/convert/stream_copy.h"
 #include "kernels/convert/unit_step.h"
+#include "quant/transposed.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/relayout.cc"
@@ -22,13 +22,23 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
 // Vectors of one lane are no better than the scalar conversion.
+template <typename Place, typename Rows>
+Place PlaceOf(const Rows& rows, size_t token) {
+  return {.codes = rows.codes + token * rows.codes_stride,
+          .scales = rows.scales + token * rows.scales_stride,
+          .biases = rows.biases + token * rows.scales_stride};
+}
 HWY_ATTR void StoreStepOnTarget(const UnitStep& step, const ConstStepRows& from, std::byte* unit,
                                 LinesBeside*) {
-  StoreByToken(step, from, unit);
+  for (uint32_t t = 0; t < step.count; ++t) {
+    quant::StoreRow(step.shape, PlaceOf<quant::ConstRowPlace>(from, t), step.first + t, unit);
+  }
 }
 HWY_ATTR void LoadStepOnTarget(const UnitStep& step, const std::byte* unit, const StepRows& to,
                                LinesBeside*) {
-  LoadByToken(step, unit, to);
+  for (uint32_t t = 0; t < step.count; ++t) {
+    quant::LoadRow(step.shape, unit, step.first + t, PlaceOf<quant::RowPlace>(to, t));
+  }
 }
 
 #else
@@ -128,23 +138,32 @@ UnitStep WholeUnit(const quant::TensorFormat& format, quant::Layout layout, cons
   return unit;
 }
 
-// Copies one head's rows, from the run's first token on, into its unit and out of it. The unit's
-// layout is not rows.
-void StoreUnit(const UnitStep& whole, const UnitRun& run, const ConstStepRows& rows,
+// Copies one head's rows, from the run's first token on, into its tiled unit and out of it.
+void StoreUnit(const UnitStep& tiled, const UnitRun& run, const ConstStepRows& rows,
                std::byte* unit, LinesBeside* beside = nullptr) {
-  ForEachStep(whole, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
-    const ConstStepRows from = RowsFrom(rows, at);
-    if (IsByToken(step.shape.format)) return StoreByToken(step, from, unit);
-    HWY_DYNAMIC_DISPATCH(StoreStepOnTarget)(step, from, unit, beside);
+  ForEachStep(tiled, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+    HWY_DYNAMIC_DISPATCH(StoreStepOnTarget)(step, RowsFrom(rows, at), unit, beside);
   });
 }
-void LoadUnit(const UnitStep& whole, const std::byte* unit, const UnitRun& run,
+void LoadUnit(const UnitStep& tiled, const std::byte* unit, const UnitRun& run,
               const StepRows& rows, LinesBeside* beside = nullptr) {
-  ForEachStep(whole, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
-    const StepRows to = RowsFrom(rows, at);
-    if (IsByToken(step.shape.format)) return LoadByToken(step, unit, to);
-    HWY_DYNAMIC_DISPATCH(LoadStepOnTarget)(step, unit, to, beside);
+  ForEachStep(tiled, run.first_token, run.tokens, [&](const UnitStep& step, uint32_t at) {
+    HWY_DYNAMIC_DISPATCH(LoadStepOnTarget)(step, unit, RowsFrom(rows, at), beside);
   });
+}
+
+// Does the same with a transposed unit, a token at a time.
+void StoreTransposedUnit(const quant::UnitShape& shape, const UnitRun& run,
+                         const ConstStepRows& rows, std::byte* unit) {
+  for (uint32_t t = 0; t < run.tokens; ++t) {
+    quant::StoreTransposedRow(shape, rows.codes + t * rows.codes_stride, run.first_token + t, unit);
+  }
+}
+void LoadTransposedUnit(const quant::UnitShape& shape, const std::byte* unit, const UnitRun& run,
+                        const StepRows& rows) {
+  for (uint32_t t = 0; t < run.tokens; ++t) {
+    quant::LoadTransposedRow(shape, unit, run.first_token + t, rows.codes + t * rows.codes_stride);
+  }
 }
 
 }  // namespace
@@ -155,8 +174,14 @@ void StorePacked(const quant::TensorFormat& format, const PackedRows& from, cons
     return CopyRows(format, run, from, RowsInUnits<MutablePackedRows>(format, run, units));
   }
   const UnitStep unit = WholeUnit(format, format.layout, run);
-  for (uint32_t head = 0; head < run.heads; ++head, units += unit.layout.unit_bytes) {
-    StoreUnit(unit, run, RowsOf<const std::byte>(from, head), units);
+  const uint64_t unit_bytes = unit.layout.unit_bytes;
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    if (format.layout == quant::Layout::kTransposed) {
+      StoreTransposedUnit(unit.shape, run, RowsOf<const std::byte>(from, head),
+                          units + head * unit_bytes);
+      continue;
+    }
+    StoreUnit(unit, run, RowsOf<const std::byte>(from, head), units + head * unit_bytes);
   }
 }
 
@@ -166,8 +191,13 @@ void LoadPacked(const quant::TensorFormat& format, const std::byte* units, const
     return CopyRows(format, run, RowsInUnits<PackedRows>(format, run, units), to);
   }
   const UnitStep unit = WholeUnit(format, format.layout, run);
-  for (uint32_t head = 0; head < run.heads; ++head, units += unit.layout.unit_bytes) {
-    LoadUnit(unit, units, run, RowsOf<std::byte>(to, head));
+  const uint64_t unit_bytes = unit.layout.unit_bytes;
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    if (format.layout == quant::Layout::kTransposed) {
+      LoadTransposedUnit(unit.shape, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
+      continue;
+    }
+    LoadUnit(unit, units + head * unit_bytes, run, RowsOf<std::byte>(to, head));
   }
 }
 

@@ -13,7 +13,7 @@
 namespace prefixd::kernels {
 
 // Packed rows of one layer's K or V, [heads][tokens]; strides in bytes. ggml's rows are `codes`
-// alone, since these carry the scales.
+// alone, since their blocks carry the scales.
 struct PackedRows {
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;

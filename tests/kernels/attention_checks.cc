@@ -60,26 +60,6 @@ void ExpectLikeScalarOnEveryTarget(const PagedLayer& layer, const AttentionShape
   });
 }
 
-void ExpectSameOnThreadsAndApart(const PagedLayer& layer, const AttentionShape& all,
-                                 std::initializer_list<Rows> apart) {
-  const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
-  const std::vector<float> together = MustAttend(layer, q.data(), all);
-  AttentionShape threaded = all;
-  threaded.threads = 3;
-  EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), threaded), together)) << "threads";
-  const size_t query_floats = q.size() / all.query_rows;
-  const size_t row_floats = together.size() / all.query_rows;
-  for (const Rows& rows : apart) {
-    AttentionShape some = all;
-    some.query_rows = rows.count;
-    some.first_position += rows.first;
-    const float* const begin = together.data() + rows.first * row_floats;
-    EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + rows.first * query_floats, some),
-                         {begin, begin + rows.count * row_floats}))
-        << rows.count << " rows from " << rows.first;
-  }
-}
-
 double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
   double error = 0, size = 0;
   for (size_t i = 0; i < want.size(); ++i) {

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -34,12 +33,5 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
 // For seeded queries.
 void ExpectLikeScalarOnEveryTarget(const PagedLayer& layer, const AttentionShape& shape,
                                    double bound = kErrorBound);
-
-// Expects the same bits of `all` on threads, and of some of its rows in calls of their own.
-struct Rows {
-  uint32_t first = 0, count = 1;
-};
-void ExpectSameOnThreadsAndApart(const PagedLayer& layer, const AttentionShape& all,
-                                 std::initializer_list<Rows> apart);
 
 }  // namespace prefixd::kernels

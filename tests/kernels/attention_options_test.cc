@@ -68,12 +68,22 @@ TEST(AttentionOptionsTest, ARowIsTheSameAloneInAChunkAndOnThreadsWithEveryOption
     const PagedLayer cut(kLayer, {format}, UniformBlocks(kRows + kFirst, 23));
     for (const Option& option : Options()) {
       SCOPED_TRACE(quant::ToString(format) + ", " + option.name);
-      const AttentionShape all = option.Of(kRows, kFirst);
+      AttentionShape all = option.Of(kRows, kFirst);
       const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
       ForEachQuickTarget([&](const char*) {
-        EXPECT_TRUE(SameBits(MustAttend(cut, q.data(), all), MustAttend(layer, q.data(), all)))
-            << "other blocks";
-        ExpectSameOnThreadsAndApart(layer, all, {{0}, {1}, {41}, {42}, {99}});
+        const std::vector<float> together = MustAttend(layer, q.data(), all);
+        EXPECT_TRUE(SameBits(MustAttend(cut, q.data(), all), together)) << "other blocks";
+        AttentionShape threaded = all;
+        threaded.threads = 3;
+        EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), threaded), together)) << "threads";
+        const size_t row_floats = together.size() / kRows;
+        for (const uint32_t row : {0u, 1u, 41u, 42u, 99u}) {
+          const AttentionShape one = option.Of(1, kFirst + row);
+          const auto begin = together.begin() + static_cast<ptrdiff_t>(row * row_floats);
+          EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + row * QueryFloats(one), one),
+                               {begin, begin + static_cast<ptrdiff_t>(row_floats)}))
+              << "row " << row;
+        }
       });
     }
   }
@@ -156,9 +166,21 @@ TEST(AttentionOptionsTest, ARowOfAMixedTableIsTheSameAloneInAChunkAndOnThreads) 
                          {{30, 64, 1}, {64, 64, 0}, {34, 64, 1}, {70, 128, 0}, {52, 64, 1}});
   for (const Option& option : Options()) {
     SCOPED_TRACE(option.name);
-    const AttentionShape all = option.Of(220, 30);
+    AttentionShape all = option.Of(220, 30);
+    const std::vector<float> q = RandomFloats(QueryFloats(all), 5);
     ForEachQuickTarget([&](const char*) {
-      ExpectSameOnThreadsAndApart(layer, all, {{0}, {33}, {64}, {140}, {219}});
+      const std::vector<float> together = MustAttend(layer, q.data(), all);
+      AttentionShape threaded = all;
+      threaded.threads = 2;
+      EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), threaded), together)) << "threads";
+      const size_t row_floats = together.size() / 220;
+      for (const uint32_t row : {0u, 33u, 64u, 140u, 219u}) {
+        const AttentionShape one = option.Of(1, 30 + row);
+        const auto begin = together.begin() + static_cast<ptrdiff_t>(row * row_floats);
+        EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + row * QueryFloats(one), one),
+                             {begin, begin + static_cast<ptrdiff_t>(row_floats)}))
+            << "row " << row;
+      }
     });
     ExpectLikeScalarOnEveryTarget(layer, all, option.bound);
   }

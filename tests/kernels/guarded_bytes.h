@@ -33,8 +33,6 @@ class GuardedBytes {
   GuardedBytes& operator=(const GuardedBytes&) = delete;
 
   std::byte* data() const { return bytes_.data(); }
-  // From now on nobody may read the bytes.
-  void Forbid() { EXPECT_EQ(mprotect(memory_, mapped_, PROT_NONE), 0); }
   bool operator==(std::span<const std::byte> other) const {
     return other.size() == bytes_.size() &&
            std::memcmp(other.data(), bytes_.data(), other.size()) == 0;

@@ -1,10 +1,8 @@
 // A layer's pages with memory that must not be touched on one side of each. For tests of kernels/.
 #pragma once
 #include <cstddef>
-#include <deque>
 #include <vector>
 
-#include "tests/kernels/guarded_bytes.h"
 #include "tests/kernels/paged_layer.h"
 
 namespace prefixd::kernels {
@@ -15,25 +13,21 @@ enum class Guard { kBefore, kBehind };
 // ends).
 class GuardedPages {
  public:
-  GuardedPages(const PagedLayer& layer, const LayerShape& shape, Guard guard)
-      : entries_(layer.table().begin(), layer.table().end()) {
-    for (quant::BlockTableEntry& entry : entries_) {
-      const quant::KvFormat& format = layer.formats()[entry.format];
-      const size_t bytes =
-          shape.kv_heads *
-          (quant::LayoutOfUnit(format.key, shape.key_dim, entry.page_tokens).unit_bytes +
-           quant::LayoutOfUnit(format.value, shape.value_dim, entry.page_tokens).unit_bytes);
-      const auto at = guard == Guard::kBehind ? GuardedBytes::At::kEnd : GuardedBytes::At::kBegin;
-      entry.units = pages_.emplace_back(std::span(entry.units, bytes), at).data();
-    }
-  }
+  GuardedPages(const PagedLayer& layer, const LayerShape& shape, Guard guard);
+  ~GuardedPages();
+  GuardedPages(const GuardedPages&) = delete;
+  GuardedPages& operator=(const GuardedPages&) = delete;
 
   quant::BlockTable table() const { return entries_; }
   // From now on nobody may read the block.
-  void Forbid(size_t block) { pages_[block].Forbid(); }
+  void Forbid(size_t block);
 
  private:
-  std::deque<GuardedBytes> pages_;
+  struct Mapping {
+    std::byte* begin = nullptr;
+    size_t bytes = 0;  // guards included
+  };
+  std::vector<Mapping> mappings_;
   std::vector<quant::BlockTableEntry> entries_;
 };
 

@@ -158,9 +158,23 @@ TEST(PrefillFastTest, ARowIsTheSameAloneInAChunkAndOnThreads) {
     const PagedLayer layer(kLayer, formats, BlocksFor(formats));
     for (const Option& option : Options()) {
       SCOPED_TRACE(option.name);
-      ExpectSameOnThreadsAndApart(
-          layer, Fast(option.Of(kRows, kFirst)),
-          {{0}, {1}, {41}, {42}, {kRows - 1}, {1, kRows - 1}, {41, kRows - 41}, {42, kRows - 42}});
+      const AttentionShape all = Fast(option.Of(kRows, kFirst));
+      const std::vector<float> q = QueriesFor(all);
+      const std::vector<float> together = MustAttend(layer, q.data(), all);
+      AttentionShape threaded = all;
+      threaded.threads = 3;
+      EXPECT_TRUE(SameBits(MustAttend(layer, q.data(), threaded), together)) << "threads";
+      const size_t row_floats = together.size() / kRows;
+      for (const uint32_t first : {0u, 1u, 41u, 42u, kRows - 1}) {
+        for (const uint32_t rows : {1u, kRows - first}) {
+          const AttentionShape some = Fast(option.Of(rows, kFirst + first));
+          const size_t query_floats = QueryFloats(some) / rows;
+          const auto begin = together.begin() + static_cast<ptrdiff_t>(first * row_floats);
+          EXPECT_TRUE(SameBits(MustAttend(layer, q.data() + first * query_floats, some),
+                               {begin, begin + static_cast<ptrdiff_t>(rows * row_floats)}))
+              << rows << " rows from " << first;
+        }
+      }
     }
   }
 }

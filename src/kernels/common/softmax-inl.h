@@ -16,6 +16,7 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/tile_tokens.h"
+#include "kernels/prefill/attend_slice.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
@@ -106,7 +107,7 @@ HWY_INLINE float SoftmaxTile(float* HWY_RESTRICT scores, TileTokens tokens, RowS
 
 // Loads a vector of tokens 0, 4, 8, ... of `rows`: the i-th 4 lanes are 4 dimensions of token 4i.
 template <typename T>
-HWY_INLINE hn::Vec<hn::Rebind<T, DF>> LoadEveryFourthToken(const T* rows, size_t pitch) {
+HWY_INLINE hn::Vec<hn::Rebind<T, DF>> LoadTokenBlocks(const T* rows, size_t pitch) {
 #if HWY_MAX_BYTES >= 64
   const hn::Full128<T> d4;
   const hn::Full256<T> d8;
@@ -139,10 +140,10 @@ HWY_INLINE void TransposeRows(const T* HWY_RESTRICT rows, size_t pitch, size_t d
   for (size_t t = 0; t < 16; t += lanes) {
     for (size_t k = 0; k < dim; k += 4) {
       const T* from = rows + t * pitch + k;
-      const auto a = LoadEveryFourthToken(from, pitch);
-      const auto b = LoadEveryFourthToken(from + pitch, pitch);
-      const auto c = LoadEveryFourthToken(from + 2 * pitch, pitch);
-      const auto e = LoadEveryFourthToken(from + 3 * pitch, pitch);
+      const auto a = LoadTokenBlocks(from, pitch);
+      const auto b = LoadTokenBlocks(from + pitch, pitch);
+      const auto c = LoadTokenBlocks(from + 2 * pitch, pitch);
+      const auto e = LoadTokenBlocks(from + 3 * pitch, pitch);
       const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b));
       const auto ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e));
       const auto ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b));

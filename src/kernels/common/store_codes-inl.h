@@ -21,7 +21,7 @@ inline constexpr size_t kLanes = hn::MaxLanes(DF());
 
 // Store vectors of codes as a uint8_t each: a negative code as 0, one above `most` as `most`.
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
-// Packing works within each 16 bytes; one permutation puts the vectors in order.
+// Packing works within blocks of 16 bytes; one permutation puts the vectors in order.
 HWY_INLINE void StoreUnsignedPair(VI a, VI b, uint8_t most, uint8_t* to) {
   const __m512i words = _mm512_packs_epi32(a.raw, b.raw);
   const __m512i bytes = _mm512_packus_epi16(words, words);

@@ -55,10 +55,4 @@ inline TokenRun RunFrom(TileTokens tokens, uint32_t from) {
   return {first, static_cast<uint32_t>(std::countr_one(tokens >> first))};
 }
 
-// Softmax state of one query row and head: its weights are 2^(score - max), `sum` is their sum.
-struct RowState {
-  float max = 0;
-  float sum = 0;
-};
-
 }  // namespace prefixd::kernels

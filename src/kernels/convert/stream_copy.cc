@@ -1,17 +1,48 @@
 #include "kernels/convert/stream_copy.h"
 
-#include <cstdint>
 #include <cstring>
 #include <utility>
 
+#include "kernels/common/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/convert/stream_copy.cc"
+#include "hwy/foreach_target.h"  // before the -inl.h file: it includes this file once per target
+#include "hwy/highway.h"
+
+#include "kernels/convert/stream_line-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace prefixd::kernels::HWY_NAMESPACE {
+
+HWY_ATTR void SendOnTarget(PendingLines* lines, const std::byte* next) {
+  if (!LinesAreAligned(*lines)) {
+    std::memcpy(lines->to, lines->from, lines->bytes);
+    lines->bytes = 0;
+    return;
+  }
+  while (lines->bytes > 0) {
+    WriteLine(lines);
+    if (next == nullptr) continue;
+    hwy::Prefetch(next);
+    next += kLineBytes;
+  }
+}
+
+}  // namespace prefixd::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace prefixd::kernels {
 namespace {
 
-using base::kLineBytes;
+HWY_EXPORT(SendOnTarget);
+
+constexpr size_t kLine = 64;
 
 std::byte* NextLine(std::byte* memory) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
-  return memory + (kLineBytes - address % kLineBytes) % kLineBytes;
+  return memory + (kLine - address % kLine) % kLine;
 }
 
 // Allocates `bytes` bytes, zeroed if units have padding.
@@ -25,38 +56,30 @@ std::unique_ptr<std::byte[]> MemoryFor(const quant::UnitShape& shape, size_t byt
 
 }  // namespace
 
-bool LinesAreAligned(const PendingLines& lines) {
-  const auto ends = reinterpret_cast<uintptr_t>(lines.from) | reinterpret_cast<uintptr_t>(lines.to);
-  return (ends | lines.bytes) % kLineBytes == 0;
+void Send(PendingLines* lines, const std::byte* next) {
+  if (lines->bytes > 0) HWY_DYNAMIC_DISPATCH(SendOnTarget)(lines, next);
 }
 
-void Send(PendingLines* lines) {
-  if (LinesAreAligned(*lines)) {
-    base::StreamLines(lines->to, lines->from, lines->bytes);
-  } else {
-    std::memcpy(lines->to, lines->from, lines->bytes);
-  }
-  lines->bytes = 0;
-}
+void FinishStream() { hwy::FlushStream(); }
 
 void LinesBeside::StartUnit(PendingLines* to_send, const std::byte* to_ask) {
   sent = to_send;
   asked = to_ask;
-  if (pieces != 0) lines_a_piece = sent->bytes / kLineBytes / pieces + 1;
+  if (pieces != 0) lines_a_piece = sent->bytes / kLine / pieces + 1;
   pieces = 0;
 }
 
 UnitOutput::UnitOutput(const quant::UnitShape& shape, const UnitRun& run)
     : unit_bytes_(quant::LayoutOf(shape).unit_bytes) {
   if (!run.stream || run.first_token != 0 || run.tokens != run.page_tokens) return;
-  memory_ = MemoryFor(shape, 2 * (unit_bytes_ + kLineBytes));
+  memory_ = MemoryFor(shape, 2 * (unit_bytes_ + kLine));
   building_ = NextLine(memory_.get());
   leaving_ = NextLine(building_ + unit_bytes_);
 }
 
 UnitOutput::~UnitOutput() {
   Send(&pending_);
-  if (building_ != nullptr) base::StreamFence();
+  if (building_ != nullptr) FinishStream();
 }
 
 void UnitOutput::End(std::byte* unit) {
@@ -67,3 +90,4 @@ void UnitOutput::End(std::byte* unit) {
 }
 
 }  // namespace prefixd::kernels
+#endif  // HWY_ONCE

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/stream_copy.h"
 #include "kernels/quantize.h"
 #include "quant/unit.h"
 
@@ -19,10 +18,10 @@ struct PendingLines {
   size_t bytes = 0;
 };
 
-bool LinesAreAligned(const PendingLines& lines);
-// Sends all of `lines`: past the caches if both ends are aligned to lines, else through them.
-// Visible to other threads after base::StreamFence().
-void Send(PendingLines* lines);
+// Sends all of `lines`: past the caches if both ends are aligned to lines, asking for as many bytes
+// at `next` (if any) meanwhile; else through them. Visible to other threads after FinishStream().
+void Send(PendingLines* lines, const std::byte* next = nullptr);
+void FinishStream();
 
 // What memory does while a unit is built: it takes lines of the last unit and brings lines of the
 // next one, evenly between the pieces of work, as many a piece as the unit before had time for.

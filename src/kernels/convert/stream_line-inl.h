@@ -17,7 +17,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-using base::kLineBytes;
+inline constexpr size_t kLineBytes = 64;
+
+HWY_INLINE bool LinesAreAligned(const PendingLines& lines) {
+  const auto ends = reinterpret_cast<uintptr_t>(lines.from) | reinterpret_cast<uintptr_t>(lines.to);
+  return (ends | lines.bytes) % kLineBytes == 0;
+}
 
 // Requires: LinesAreAligned, at least one line is left.
 HWY_INLINE void WriteLine(PendingLines* lines) {

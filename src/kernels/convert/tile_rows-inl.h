@@ -1,4 +1,4 @@
-// Chunks of 16 bytes and rows of codes, the parts that tiled units are made of, for one SIMD
+// Blocks of 16 bytes and rows of codes, the parts that tiled units are made of, for one SIMD
 // target: included once per target. quant/tiled.h is the definition.
 #if defined(PREFIXD_KERNELS_CONVERT_TILE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_CONVERT_TILE_ROWS_INL_H_
@@ -20,32 +20,32 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// A vector is chunks of 16 bytes that are worked on alike: one for each token, or each four tokens.
-// It has as many chunks as the target allows; the rest at an end goes in vectors of one chunk.
-using DChunks = hn::CappedTag<uint8_t, 64>;
+// A vector is blocks of 16 bytes that are worked on alike: one for each token, or each four tokens.
+// It has as many blocks as the target allows; the rest at an end goes in vectors of one block.
+using DBlocks = hn::CappedTag<uint8_t, 64>;
 
 template <class D>
-inline constexpr size_t kChunksOf = hn::MaxLanes(D()) / 16;
+inline constexpr size_t kBlocksOf = hn::MaxLanes(D()) / 16;
 
-// `stride`: bytes from a chunk to the next.
+// `stride`: bytes from a block to the next.
 template <class D>
-HWY_INLINE hn::Vec<D> LoadChunks(D d, const std::byte* from, size_t stride) {
-  if constexpr (kChunksOf<D> == 1) {
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const std::byte* from, size_t stride) {
+  if constexpr (kBlocksOf<D> == 1) {
     return hn::LoadU(d, reinterpret_cast<const uint8_t*>(from));
   } else {
     const hn::Half<D> half;
-    return hn::Combine(d, LoadChunks(half, from + kChunksOf<D> / 2 * stride, stride),
-                       LoadChunks(half, from, stride));
+    return hn::Combine(d, LoadBlocks(half, from + kBlocksOf<D> / 2 * stride, stride),
+                       LoadBlocks(half, from, stride));
   }
 }
 template <class D>
-HWY_INLINE void StoreChunks(D d, hn::Vec<D> chunks, std::byte* to, size_t stride) {
-  if constexpr (kChunksOf<D> == 1) {
-    hn::StoreU(chunks, d, reinterpret_cast<uint8_t*>(to));
+HWY_INLINE void StoreBlocks(D d, hn::Vec<D> blocks, std::byte* to, size_t stride) {
+  if constexpr (kBlocksOf<D> == 1) {
+    hn::StoreU(blocks, d, reinterpret_cast<uint8_t*>(to));
   } else {
     const hn::Half<D> half;
-    StoreChunks(half, hn::LowerHalf(half, chunks), to, stride);
-    StoreChunks(half, hn::UpperHalf(half, chunks), to + kChunksOf<D> / 2 * stride, stride);
+    StoreBlocks(half, hn::LowerHalf(half, blocks), to, stride);
+    StoreBlocks(half, hn::UpperHalf(half, blocks), to + kBlocksOf<D> / 2 * stride, stride);
   }
 }
 template <class D>
@@ -56,13 +56,13 @@ template <class D>
 HWY_INLINE void StoreBytes(D d, hn::Vec<D> bytes, std::byte* to) {
   hn::StoreU(bytes, d, reinterpret_cast<uint8_t*>(to));
 }
-// Reorders the bytes of every chunk alike.
+// Reorders the bytes of every block alike.
 template <class D>
-HWY_INLINE hn::Vec<D> Reorder(D d, hn::Vec<D> chunks, const uint8_t* order) {
-  return hn::TableLookupBytes(chunks, hn::LoadDup128(d, order));
+HWY_INLINE hn::Vec<D> Reorder(D d, hn::Vec<D> blocks, const uint8_t* order) {
+  return hn::TableLookupBytes(blocks, hn::LoadDup128(d, order));
 }
 
-// Four vectors. In TransposeWords they are the rows of a matrix of words in every chunk.
+// Four vectors. In TransposeWords they are the rows of a matrix of words in every block.
 template <class D>
 struct Quad {
   hn::Vec<D> a, b, c, d;
@@ -107,10 +107,10 @@ HWY_INLINE Quad<D> UnzipTokens(D d, const Quad<D>& words) {
                             Reorder(d, words.c, kOrder), Reorder(d, words.d, kOrder)});
 }
 
-// A run of 64 bytes is one chunk of each of four vectors. Runs stand `pitch` bytes apart.
+// A run of 64 bytes is one block of each of four vectors. Runs stand `pitch` bytes apart.
 template <class D>
-HWY_INLINE Quad<D> TransposeChunks(D d, const Quad<D>& v) {
-  static_assert(kChunksOf<D> == 4);
+HWY_INLINE Quad<D> TransposeBlocks(D d, const Quad<D>& v) {
+  static_assert(kBlocksOf<D> == 4);
   const auto ac_low = hn::ConcatLowerLower(d, v.c, v.a),
              ac_high = hn::ConcatUpperUpper(d, v.c, v.a);
   const auto bd_low = hn::ConcatLowerLower(d, v.d, v.b),
@@ -122,27 +122,27 @@ HWY_INLINE Quad<D> TransposeChunks(D d, const Quad<D>& v) {
 }
 template <class D>
 HWY_INLINE void StoreRuns(D d, const Quad<D>& v, std::byte* to, size_t pitch) {
-  if constexpr (kChunksOf<D> == 4) {
-    const Quad<D> runs = TransposeChunks(d, v);
+  if constexpr (kBlocksOf<D> == 4) {
+    const Quad<D> runs = TransposeBlocks(d, v);
     StoreBytes(d, runs.a, to);
     StoreBytes(d, runs.b, to + pitch);
     StoreBytes(d, runs.c, to + 2 * pitch);
     StoreBytes(d, runs.d, to + 3 * pitch);
   } else {
-    StoreChunks(d, v.a, to, pitch);
-    StoreChunks(d, v.b, to + 16, pitch);
-    StoreChunks(d, v.c, to + 32, pitch);
-    StoreChunks(d, v.d, to + 48, pitch);
+    StoreBlocks(d, v.a, to, pitch);
+    StoreBlocks(d, v.b, to + 16, pitch);
+    StoreBlocks(d, v.c, to + 32, pitch);
+    StoreBlocks(d, v.d, to + 48, pitch);
   }
 }
 template <class D>
 HWY_INLINE Quad<D> LoadRuns(D d, const std::byte* from, size_t pitch) {
-  if constexpr (kChunksOf<D> == 4) {
-    return TransposeChunks(d, {LoadBytes(d, from), LoadBytes(d, from + pitch),
+  if constexpr (kBlocksOf<D> == 4) {
+    return TransposeBlocks(d, {LoadBytes(d, from), LoadBytes(d, from + pitch),
                                LoadBytes(d, from + 2 * pitch), LoadBytes(d, from + 3 * pitch)});
   } else {
-    return {LoadChunks(d, from, pitch), LoadChunks(d, from + 16, pitch),
-            LoadChunks(d, from + 32, pitch), LoadChunks(d, from + 48, pitch)};
+    return {LoadBlocks(d, from, pitch), LoadBlocks(d, from + 16, pitch),
+            LoadBlocks(d, from + 32, pitch), LoadBlocks(d, from + 48, pitch)};
   }
 }
 
@@ -157,7 +157,7 @@ struct KeyPlace {
   }
   size_t pitch, offset;
 };
-// Loads the words of a Row's channels, four tokens a chunk, and turns them into 16 bytes of each
+// Loads the words of a Row's channels, four tokens a block, and turns them into 16 bytes of each
 // token. `tile` is the first token's word, `pitch` the bytes from a word to the next.
 template <class Row, class D>
 HWY_INLINE Quad<D> LoadKeyQuad(D d, const std::byte* tile, size_t pitch) {
@@ -167,7 +167,7 @@ HWY_INLINE Quad<D> LoadKeyQuad(D d, const std::byte* tile, size_t pitch) {
 
 // Row classes turn a row of one token into 16 bytes of tiled K (four words: the i-th is word
 // kWords[i] of the channels) or of tiled V, and back. Channel c begins at `row` + At(c). 16 bytes
-// hold kChannels channels. Vectors have one chunk for each token; the tokens' rows are `stride`
+// hold kChannels channels. Vectors have one block for each token; the tokens' rows are `stride`
 // bytes apart. KeyBytes returns what PutKey stores.
 
 // Rows with a byte for each code of kBits bits. MLX's 8-bit rows are the same.
@@ -180,11 +180,11 @@ struct ByteRow<8> {
   HWY_INLINE size_t At(size_t channel) const { return channel; }
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
-    return LoadChunks(d, from, stride);
+    return LoadBlocks(d, from, stride);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> Value(D d, const std::byte* from, size_t stride) {
-    return LoadChunks(d, from, stride);
+    return LoadBlocks(d, from, stride);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> KeyBytes(D, hn::Vec<D> words) {
@@ -192,11 +192,11 @@ struct ByteRow<8> {
   }
   template <class D>
   static HWY_INLINE void PutKey(D d, hn::Vec<D> words, std::byte* to, size_t stride) {
-    StoreChunks(d, words, to, stride);
+    StoreBlocks(d, words, to, stride);
   }
   template <class D>
   static HWY_INLINE void PutValue(D d, hn::Vec<D> bytes, std::byte* to, size_t stride) {
-    StoreChunks(d, bytes, to, stride);
+    StoreBlocks(d, bytes, to, stride);
   }
 };
 template <>
@@ -206,21 +206,21 @@ struct ByteRow<4> {
   HWY_INLINE size_t At(size_t channel) const { return channel; }
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
-    return KeyOf(d, LoadChunks(d, from, stride), LoadChunks(d, from + 16, stride));
+    return KeyOf(d, LoadBlocks(d, from, stride), LoadBlocks(d, from + 16, stride));
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> Value(D d, const std::byte* from, size_t stride) {
-    return JoinNibbles(LoadChunks(d, from, stride), LoadChunks(d, from + 16, stride));
+    return JoinNibbles(LoadBlocks(d, from, stride), LoadBlocks(d, from + 16, stride));
   }
   template <class D>
   static HWY_INLINE void PutKey(D d, hn::Vec<D> words, std::byte* to, size_t stride) {
-    StoreChunks(d, FirstOf(d, words), to, stride);
-    StoreChunks(d, SecondOf(d, words), to + 16, stride);
+    StoreBlocks(d, FirstOf(d, words), to, stride);
+    StoreBlocks(d, SecondOf(d, words), to + 16, stride);
   }
   template <class D>
   static HWY_INLINE void PutValue(D d, hn::Vec<D> bytes, std::byte* to, size_t stride) {
-    StoreChunks(d, LowNibbles(bytes), to, stride);
-    StoreChunks(d, HighNibbles(bytes), to + 16, stride);
+    StoreBlocks(d, LowNibbles(bytes), to, stride);
+    StoreBlocks(d, HighNibbles(bytes), to + 16, stride);
   }
 
   // KeyOf makes words of K from codes of 16 channels and the next 16. FirstOf and SecondOf undo it.
@@ -244,7 +244,7 @@ struct ByteRow<4> {
 
  private:
   // Joins every eight bytes, each below 16, to a word with the last four in the high nibbles. A
-  // chunk's two words come into its lower half.
+  // block's two words come into its lower half.
   template <class D>
   static HWY_INLINE hn::Vec<hn::Repartition<uint64_t, D>> JoinPairs(D d, hn::Vec<D> bytes) {
     alignas(16) static constexpr uint8_t kEvenWords[16] = {0, 1, 2, 3, 8, 9, 10, 11,
@@ -265,15 +265,15 @@ struct NibbleRow {
   // nibbles 1 and 2 of each half.
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
-    return Swap<4>(d, Swap<8>(d, LoadChunks(d, from, stride), 0x0000ff00), 0x00f000f0);
+    return Swap<4>(d, Swap<8>(d, LoadBlocks(d, from, stride), 0x0000ff00), 0x00f000f0);
   }
   template <class D>
   static HWY_INLINE void PutKey(D d, hn::Vec<D> words, std::byte* to, size_t stride) {
-    StoreChunks(d, Swap<8>(d, Swap<4>(d, words, 0x00f000f0), 0x0000ff00), to, stride);
+    StoreBlocks(d, Swap<8>(d, Swap<4>(d, words, 0x00f000f0), 0x0000ff00), to, stride);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> Value(D d, const std::byte* from, size_t stride) {
-    const auto both = LoadChunks(d, from, stride);
+    const auto both = LoadBlocks(d, from, stride);
     const auto even = LowNibbles(both), odd = HighNibbles(both);
     return JoinNibbles(hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd));
   }
@@ -286,7 +286,7 @@ struct NibbleRow {
     const auto second = hn::BitCast(d64, Reorder(d, HighNibbles(bytes), kEvenThenOdd));
     const auto even = hn::BitCast(d, hn::InterleaveLower(d64, first, second));
     const auto odd = hn::BitCast(d, hn::InterleaveUpper(d64, first, second));
-    StoreChunks(d, JoinNibbles(even, odd), to, stride);
+    StoreBlocks(d, JoinNibbles(even, odd), to, stride);
   }
 
  private:
@@ -300,18 +300,18 @@ struct NibbleRow {
   }
 };
 
-// ggml's groups: q8_0, and q4_0 and q4_1, whose bytes are those of tiled V.
-struct GgmlByteRow : ByteRow<8> {
+// ggml's blocks: q8_0, and q4_0 and q4_1, whose bytes are those of tiled V.
+struct ByteBlocks : ByteRow<8> {
   HWY_INLINE size_t At(size_t channel) const { return channel / 32 * 34 + 2 + channel % 32; }
 };
-struct GgmlNibbleRow {
+struct NibbleBlocks {
   static constexpr size_t kChannels = 32;
   static constexpr size_t kWords[4] = {0, 2, 1, 3};
   size_t head;  // bytes of scales before the codes
   HWY_INLINE size_t At(size_t channel) const { return channel / 32 * (head + 16) + head; }
   template <class D>
   static HWY_INLINE hn::Vec<D> Key(D d, const std::byte* from, size_t stride) {
-    return Pair(d, LoadChunks(d, from, stride));
+    return Pair(d, LoadBlocks(d, from, stride));
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> KeyBytes(D d, hn::Vec<D> words) {
@@ -319,15 +319,15 @@ struct GgmlNibbleRow {
   }
   template <class D>
   static HWY_INLINE void PutKey(D d, hn::Vec<D> words, std::byte* to, size_t stride) {
-    StoreChunks(d, Pair(d, words), to, stride);
+    StoreBlocks(d, Pair(d, words), to, stride);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> Value(D d, const std::byte* from, size_t stride) {
-    return LoadChunks(d, from, stride);
+    return LoadBlocks(d, from, stride);
   }
   template <class D>
   static HWY_INLINE void PutValue(D d, hn::Vec<D> bytes, std::byte* to, size_t stride) {
-    StoreChunks(d, bytes, to, stride);
+    StoreBlocks(d, bytes, to, stride);
   }
 
  private:

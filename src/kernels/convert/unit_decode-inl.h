@@ -23,20 +23,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// --- what MLX's products and sums are rounded to
+// --- rounding: what MLX's products and sums are rounded to (RoundToFloat, RoundToBf16: rows-inl.h)
 
-struct RoundToFloat {
-  HWY_INLINE VF operator()(VF value) const { return value; }
-};
-struct RoundToBf16 {
-  HWY_INLINE VF operator()(VF value) const {
-    return hn::BitCast(DF(), hn::ShiftLeft<16>(Bf16Bits(value)));
-  }
-};
 struct RoundToF16 {
   HWY_INLINE VF operator()(VF value) const {
-#if PREFIXD_KERNELS_HAVE_AVX2
-    return hn::PromoteTo(DF(), hn::DemoteTo(DHalf(), value));
+#if PREFIXD_KERNELS_HAVE_F16C
+    return RoundToHalf()(value);
 #else
     alignas(64) float lanes[hn::MaxLanes(DF())];
     hn::Store(value, DF(), lanes);
@@ -79,7 +71,7 @@ struct StoreHalves {
   using Round = RoundToF16;
   static constexpr size_t kBytes = 2;
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
-#if PREFIXD_KERNELS_HAVE_AVX2
+#if PREFIXD_KERNELS_HAVE_F16C
     const auto low = hn::BitCast(DU16(), hn::DemoteTo(DHalf(), first));
     const auto high = hn::BitCast(DU16(), hn::DemoteTo(DHalf(), second));
     StoreOrStream<kStream>(hn::Combine(DPair(), high, low), DPair(), to);
@@ -141,6 +133,12 @@ struct MutableElementRows {
   std::byte* first = nullptr;
   size_t stride = 0;  // bytes from a token to the next
   NextBytes next = {};
+};
+
+// scales, biases: [count][groups]; biases are read even if the codec has none.
+struct StepFloats {
+  const float* scales = nullptr;
+  const float* biases = nullptr;
 };
 
 // Asks for the part of `next` that goes with token t of the step.

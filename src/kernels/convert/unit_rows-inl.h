@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Vectors of fixed size, since words and chunks are made of 16 bytes.
+// Vectors of fixed size, since words and blocks are made of 16 bytes.
 using D8 = hn::Full128<uint8_t>;
 using D16 = hn::Full128<uint16_t>;
 using D32 = hn::Full128<uint32_t>;
@@ -63,63 +63,6 @@ HWY_INLINE V8 JoinNeighbours(V8 first, V8 second) {
   return hn::ConcatEven(D8(), join(second), join(first));
 }
 
-// Spreads 8 codes of kBits bits each, from the low end of `packed`, to one byte each; and back.
-template <int kBits>
-HWY_INLINE uint64_t SpreadCodes(uint64_t packed) {
-  constexpr uint64_t kMask = (1u << kBits) - 1;
-#if PREFIXD_KERNELS_HAVE_AVX2
-  return _pdep_u64(packed, kMask * 0x0101010101010101u);
-#else
-  uint64_t spread = 0;
-  for (int i = 0; i < 8; ++i) spread |= (packed >> (kBits * i) & kMask) << (8 * i);
-  return spread;
-#endif
-}
-template <int kBits>
-HWY_INLINE uint64_t GatherCodes(uint64_t spread) {
-  constexpr uint64_t kMask = (1u << kBits) - 1;
-#if PREFIXD_KERNELS_HAVE_AVX2
-  return _pext_u64(spread, kMask * 0x0101010101010101u);
-#else
-  uint64_t packed = 0;
-  for (int i = 0; i < 8; ++i) packed |= (spread >> (8 * i) & kMask) << (kBits * i);
-  return packed;
-#endif
-}
-
-// Returns the first kBytes bytes, little-endian. Loads pieces of machine size: a copy of 3, 5 or 6
-// bytes into a word would go through memory and stall.
-template <int kBytes>
-HWY_INLINE uint64_t LoadWord(const std::byte* from) {
-  if constexpr (kBytes == 1) {
-    return std::to_integer<uint64_t>(*from);
-  } else {
-    constexpr int kPiece = kBytes >= 8 ? 8 : kBytes >= 4 ? 4 : 2;
-    uint64_t word = 0;
-    std::memcpy(&word, from, kPiece);
-    if constexpr (kBytes > kPiece) {
-      word |= LoadWord<kBytes - kPiece>(from + kPiece) << (8 * kPiece);
-    }
-    return word;
-  }
-}
-
-template <int kBits>
-HWY_INLINE void UnpackBits(const std::byte* from, size_t count, uint8_t* codes) {
-  for (size_t i = 0; i < count; i += 8, from += kBits) {
-    const uint64_t spread = SpreadCodes<kBits>(LoadWord<kBits>(from));
-    std::memcpy(codes + i, &spread, 8);
-  }
-}
-template <int kBits>
-HWY_INLINE void PackBits(const uint8_t* codes, size_t count, std::byte* to) {
-  for (size_t i = 0; i < count; i += 8, to += kBits) {
-    const uint64_t packed =
-        GatherCodes<kBits>(LoadWord<8>(reinterpret_cast<const std::byte*>(codes + i)));
-    std::memcpy(to, &packed, kBits);
-  }
-}
-
 // MLX's 4 bits, 32 codes at a time: code 2i is in the low nibble of byte i, 2i + 1 in the high one.
 HWY_INLINE void UnpackNibbles(const std::byte* from, size_t count, uint8_t* codes) {
   for (size_t i = 0; i < count; i += 32) {
@@ -144,43 +87,18 @@ HWY_INLINE void PackNibbles(const uint8_t* codes, size_t count, std::byte* to) {
   }
 }
 
-// MLX's codes of any width.
-inline HWY_ATTR void UnpackCodes(uint8_t bits, const std::byte* from, size_t count,
-                                 uint8_t* codes) {
-  switch (bits) {
-    case 2:
-      return UnpackBits<2>(from, count, codes);
-    case 3:
-      return UnpackBits<3>(from, count, codes);
-    case 4:
-      return UnpackNibbles(from, count, codes);
-    case 5:
-      return UnpackBits<5>(from, count, codes);
-    case 6:
-      return UnpackBits<6>(from, count, codes);
-    default:
-      std::memcpy(codes, from, count);
-  }
+HWY_INLINE void UnpackCodes(uint8_t bits, const std::byte* from, size_t count, uint8_t* codes) {
+  if (bits == 4) return UnpackNibbles(from, count, codes);
+  const uint8_t* const unpacked = AffineCodes(bits, from, count, codes);
+  if (unpacked != codes) std::memcpy(codes, unpacked, count);
 }
-inline HWY_ATTR void PackCodes(uint8_t bits, const uint8_t* codes, size_t count, std::byte* to) {
-  switch (bits) {
-    case 2:
-      return PackBits<2>(codes, count, to);
-    case 3:
-      return PackBits<3>(codes, count, to);
-    case 4:
-      return PackNibbles(codes, count, to);
-    case 5:
-      return PackBits<5>(codes, count, to);
-    case 6:
-      return PackBits<6>(codes, count, to);
-    default:
-      std::memcpy(to, codes, count);
-  }
+HWY_INLINE void PackCodes(uint8_t bits, const uint8_t* codes, size_t count, std::byte* to) {
+  if (bits == 4) return PackNibbles(codes, count, to);
+  StoreAffineCodes(bits, codes, count, to);
 }
 
-// Codes of a group of ggml: bytes, or nibbles (the first half low) with the fifth bits before them.
-HWY_INLINE void UnpackGgmlGroup(uint8_t bits, const std::byte* from, uint8_t* codes) {
+// Codes of a ggml block: bytes, or nibbles (the first half low) with the fifth bits before them.
+HWY_INLINE void UnpackBlock(uint8_t bits, const std::byte* from, uint8_t* codes) {
   if (bits == 8) {
     std::memcpy(codes, from, 32);
     return;
@@ -194,7 +112,7 @@ HWY_INLINE void UnpackGgmlGroup(uint8_t bits, const std::byte* from, uint8_t* co
     std::memcpy(codes + i, &word, 8);
   }
 }
-HWY_INLINE void PackGgmlGroup(uint8_t bits, const uint8_t* codes, std::byte* to) {
+HWY_INLINE void PackBlock(uint8_t bits, const uint8_t* codes, std::byte* to) {
   if (bits == 8) {
     std::memcpy(to, codes, 32);
     return;
@@ -207,27 +125,27 @@ HWY_INLINE void PackGgmlGroup(uint8_t bits, const uint8_t* codes, std::byte* to)
           to + (bits == 5 ? 4 : 0));
 }
 
-// Returns the number of bytes before the codes of a group of ggml.
-HWY_INLINE size_t GgmlHead(const UnitStep& step) { return step.has_biases() ? 4 : 2; }
+// Returns the number of bytes before the codes of a ggml block.
+HWY_INLINE size_t BlockHead(const UnitStep& step) { return step.has_biases() ? 4 : 2; }
 
-HWY_INLINE void LoadGgmlRow(const UnitStep& step, const std::byte* group, uint8_t* codes,
-                            std::byte* scales, std::byte* biases) {
+HWY_INLINE void LoadBlocks(const UnitStep& step, const std::byte* block, uint8_t* codes,
+                           std::byte* scales, std::byte* biases) {
   const uint8_t bits = step.shape.format.bits;
-  const size_t head = GgmlHead(step);
-  for (size_t g = 0; g < step.groups(); ++g, group += head + 4 * size_t{bits}) {
-    std::memcpy(scales + 2 * g, group, 2);
-    if (head == 4) std::memcpy(biases + 2 * g, group + 2, 2);
-    UnpackGgmlGroup(bits, group + head, codes + 32 * g);
+  const size_t head = BlockHead(step);
+  for (size_t g = 0; g < step.groups(); ++g, block += head + 4 * size_t{bits}) {
+    std::memcpy(scales + 2 * g, block, 2);
+    if (head == 4) std::memcpy(biases + 2 * g, block + 2, 2);
+    UnpackBlock(bits, block + head, codes + 32 * g);
   }
 }
-HWY_INLINE void StoreGgmlRow(const UnitStep& step, const uint8_t* codes, const std::byte* scales,
-                             const std::byte* biases, std::byte* group) {
+HWY_INLINE void StoreBlocks(const UnitStep& step, const uint8_t* codes, const std::byte* scales,
+                            const std::byte* biases, std::byte* block) {
   const uint8_t bits = step.shape.format.bits;
-  const size_t head = GgmlHead(step);
-  for (size_t g = 0; g < step.groups(); ++g, group += head + 4 * size_t{bits}) {
-    std::memcpy(group, scales + 2 * g, 2);
-    if (head == 4) std::memcpy(group + 2, biases + 2 * g, 2);
-    PackGgmlGroup(bits, codes + 32 * g, group + head);
+  const size_t head = BlockHead(step);
+  for (size_t g = 0; g < step.groups(); ++g, block += head + 4 * size_t{bits}) {
+    std::memcpy(block, scales + 2 * g, 2);
+    if (head == 4) std::memcpy(block + 2, biases + 2 * g, 2);
+    PackBlock(bits, codes + 32 * g, block + head);
   }
 }
 
@@ -244,7 +162,7 @@ inline HWY_ATTR void LoadRows(const UnitStep& step, const ConstStepRows& from, c
       std::memcpy(scales, from.scales + t * from.scales_stride, parameters);
       std::memcpy(biases, from.biases + t * from.scales_stride, parameters);
     } else {
-      LoadGgmlRow(step, codes, to.codes + t * dim, scales, biases);
+      LoadBlocks(step, codes, to.codes + t * dim, scales, biases);
     }
   }
 }
@@ -261,7 +179,7 @@ inline HWY_ATTR void StoreRows(const UnitStep& step, const ConstParts& from, con
       std::memcpy(to.scales + t * to.scales_stride, scales, parameters);
       std::memcpy(to.biases + t * to.scales_stride, biases, parameters);
     } else {
-      StoreGgmlRow(step, from.codes + t * dim, scales, biases, codes);
+      StoreBlocks(step, from.codes + t * dim, scales, biases, codes);
     }
   }
 }

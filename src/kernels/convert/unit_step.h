@@ -33,11 +33,6 @@ struct UnitStep {
   }
 };
 
-// Any consecutive tokens of a unit.
-struct StoredRows : UnitStep {
-  const std::byte* unit = nullptr;
-};
-
 // The tokens of a step: codes [count][dim], q8_0's as their two's complement; scales and biases
 // [count][groups] of the scale dtype (ggml: d and m).
 template <typename Byte, typename Code>
@@ -48,13 +43,6 @@ struct BasicParts {
 };
 using Parts = BasicParts<std::byte, uint8_t>;
 using ConstParts = BasicParts<const std::byte, const uint8_t>;
-
-// Scales and biases of the step's tokens, [count][groups]; biases are read even if the codec has
-// none.
-struct StepFloats {
-  const float* scales = nullptr;
-  const float* biases = nullptr;
-};
 
 // Packed rows of the step's tokens; strides in bytes.
 template <typename Byte>
@@ -88,37 +76,29 @@ BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
 // elements.
 class StepMemory {
  public:
-  // For steps of at most `tokens` tokens. `memory`: of Bytes(); null: memory of its own.
-  StepMemory(uint32_t dim, uint32_t tokens, std::byte* memory = nullptr)
-      : codes_bytes_(CodesBytes(dim, tokens)),
-        own_(memory == nullptr ? new std::byte[Bytes(dim, tokens)] : nullptr),
-        memory_(memory == nullptr ? own_.get() : memory) {}
-  static size_t Bytes(uint32_t dim, uint32_t tokens) {
-    return CodesBytes(dim, tokens) / 2 * 3 + dim * sizeof(float);
-  }
+  // For steps of at most `tokens` tokens.
+  StepMemory(uint32_t dim, uint32_t tokens)
+      : codes_bytes_(size_t{std::min(tokens, kUnitStepTokens)} * base::AlignUp(dim, 32)),
+        memory_(new std::byte[codes_bytes_ + 4 * parameter_bytes() + dim * sizeof(float)]) {}
 
   Parts parts() const {
-    return {.codes = reinterpret_cast<uint8_t*>(memory_),
-            .scales = memory_ + codes_bytes_,
-            .biases = memory_ + codes_bytes_ + parameter_bytes()};
+    return {.codes = reinterpret_cast<uint8_t*>(memory_.get()),
+            .scales = memory_.get() + codes_bytes_,
+            .biases = memory_.get() + codes_bytes_ + parameter_bytes()};
   }
   float* scales() const { return FloatsAt(2); }
   float* biases() const { return FloatsAt(3); }
   float* row() const { return FloatsAt(4); }  // [dim]
 
  private:
-  static size_t CodesBytes(uint32_t dim, uint32_t tokens) {
-    return size_t{std::min(tokens, kUnitStepTokens)} * base::AlignUp(dim, 32);
-  }
   // Four bytes for 32 codes: no group is smaller. Raw elements have no groups.
   size_t parameter_bytes() const { return codes_bytes_ / 8; }
   float* FloatsAt(size_t i) const {
-    return reinterpret_cast<float*>(memory_ + codes_bytes_ + i * parameter_bytes());
+    return reinterpret_cast<float*>(memory_.get() + codes_bytes_ + i * parameter_bytes());
   }
 
   const size_t codes_bytes_;
-  const std::unique_ptr<std::byte[]> own_;
-  std::byte* const memory_;
+  const std::unique_ptr<std::byte[]> memory_;
 };
 
 // Cuts a run into steps of `unit`: calls visit(step, index of the step's first token in the run).

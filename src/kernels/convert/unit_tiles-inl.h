@@ -36,11 +36,11 @@ struct CodeRows {
 };
 
 // K is tile[word of the token][slot of the step]; `pitch` is the bytes from a word to the next.
-// Store and load four tokens a chunk from `*t` on, as long as there are enough, and advance `*t`.
+// Store and load four tokens a block from `*t` on, as long as there are enough, and advance `*t`.
 template <class D, class Row>
 HWY_INLINE void StoreKeyTokens(D d, const std::byte* rows, size_t stride, size_t count,
                                std::byte* tile, size_t pitch, size_t* t) {
-  constexpr size_t kTokens = 4 * kChunksOf<D>;
+  constexpr size_t kTokens = 4 * kBlocksOf<D>;
   for (; *t + kTokens <= count; *t += kTokens) {
     const std::byte* from = rows + *t * stride;
     const auto row = [&](size_t i) HWY_ATTR { return Row::Key(d, from + i * stride, 4 * stride); };
@@ -55,7 +55,7 @@ HWY_INLINE void StoreKeyTokens(D d, const std::byte* rows, size_t stride, size_t
 template <class D, class Row>
 HWY_INLINE void LoadKeyTokens(D d, const std::byte* tile, size_t pitch, size_t count,
                               std::byte* rows, size_t stride, size_t* t) {
-  constexpr size_t kTokens = 4 * kChunksOf<D>;
+  constexpr size_t kTokens = 4 * kBlocksOf<D>;
   for (; *t + kTokens <= count; *t += kTokens) {
     const Quad<D> words = LoadKeyQuad<Row>(d, tile + 4 * *t, pitch);
     std::byte* to = rows + *t * stride;
@@ -74,7 +74,7 @@ HWY_INLINE void StoreKeys(const UnitStep& step, const Row& row, CodeRows<const s
     beside();
     const std::byte* from = codes.first + row.At(c);
     size_t t = 0;
-    StoreKeyTokens<DChunks, Row>(DChunks(), from, stride, count, tile, pitch, &t);
+    StoreKeyTokens<DBlocks, Row>(DBlocks(), from, stride, count, tile, pitch, &t);
     StoreKeyTokens<D8, Row>(D8(), from, stride, count, tile, pitch, &t);
     for (; t < count; ++t) {
       alignas(16) std::byte words[16];
@@ -93,7 +93,7 @@ HWY_INLINE void LoadKeys(const UnitStep& step, const Row& row, const std::byte* 
     beside();
     std::byte* to = codes.first + row.At(c);
     size_t t = 0;
-    LoadKeyTokens<DChunks, Row>(DChunks(), tile, pitch, count, to, stride, &t);
+    LoadKeyTokens<DBlocks, Row>(DBlocks(), tile, pitch, count, to, stride, &t);
     LoadKeyTokens<D8, Row>(D8(), tile, pitch, count, to, stride, &t);
     for (; t < count; ++t) {
       alignas(16) std::byte words[16];
@@ -115,7 +115,7 @@ class ValueTile {
         quad_bytes_(step.shape.format.group_size / Row::kChannels * 64),
         group_bytes_(step.layout.slots / 4 * quad_bytes_) {}
 
-  // Store and load the rows of four tokens a chunk, from slot 4 * quad of `words` on.
+  // Store and load the rows of four tokens a block, from slot 4 * quad of `words` on.
   template <class D, class Beside>
   HWY_INLINE void StoreQuads(D d, const std::byte* rows, size_t stride, size_t quad,
                              std::byte* words, const Beside& beside) const {
@@ -176,11 +176,11 @@ class ValueTile {
   const size_t dim_, quad_bytes_, group_bytes_;
 };
 
-// Returns how many tokens go together from `slot` on: four for each chunk of the target's vectors,
+// Returns how many tokens go together from `slot` on: four for each block of the target's vectors,
 // four, or one.
 HWY_INLINE size_t TokensTogether(size_t slot, size_t end) {
   if (slot % 4 != 0 || end - slot < 4) return 1;
-  return end - slot < 4 * kChunksOf<DChunks> ? 4 : 4 * kChunksOf<DChunks>;
+  return end - slot < 4 * kBlocksOf<DBlocks> ? 4 : 4 * kBlocksOf<DBlocks>;
 }
 
 template <class Row, class Beside>
@@ -196,7 +196,7 @@ HWY_INLINE void StoreValues(const UnitStep& step, const Row& row, CodeRows<const
     } else if (tokens == 4) {
       tile.StoreQuads(D8(), from, codes.stride, slot / 4, words, beside);
     } else {
-      tile.StoreQuads(DChunks(), from, codes.stride, slot / 4, words, beside);
+      tile.StoreQuads(DBlocks(), from, codes.stride, slot / 4, words, beside);
     }
     slot += tokens;
   }
@@ -214,7 +214,7 @@ HWY_INLINE void LoadValues(const UnitStep& step, const Row& row, const std::byte
     } else if (tokens == 4) {
       tile.LoadQuads(D8(), words, slot / 4, to, codes.stride, beside);
     } else {
-      tile.LoadQuads(DChunks(), words, slot / 4, to, codes.stride, beside);
+      tile.LoadQuads(DBlocks(), words, slot / 4, to, codes.stride, beside);
     }
     slot += tokens;
   }
@@ -304,8 +304,8 @@ HWY_INLINE bool ArePairs(const UnitStep& step, const ParameterRows<Byte>& rows) 
 }
 
 // Parameters in front of at least two bytes of codes: loads words and keeps half of each.
-HWY_INLINE void StoreGgmlParameters(const UnitStep& step, ParameterRows<const std::byte> from,
-                                    uint16_t* to) {
+HWY_INLINE void StoreParametersOfBlocks(const UnitStep& step, ParameterRows<const std::byte> from,
+                                        uint16_t* to) {
   const DI di;
   const size_t lanes = hn::Lanes(di), count = step.count;
   const VI offsets = hn::Mul(hn::Iota(di, 0), hn::Set(di, static_cast<int32_t>(from.token)));
@@ -321,8 +321,8 @@ HWY_INLINE void StoreGgmlParameters(const UnitStep& step, ParameterRows<const st
   }
 }
 
-HWY_INLINE void LoadGgmlParameters(const UnitStep& step, const uint16_t* from,
-                                   const ParameterRows<std::byte>& to) {
+HWY_INLINE void LoadParametersOfBlocks(const UnitStep& step, const uint16_t* from,
+                                       const ParameterRows<std::byte>& to) {
   const size_t count = step.count, groups = step.groups(), slots = step.layout.slots;
   const size_t token = to.token, group = to.group;
   std::byte* row = to.first;
@@ -346,7 +346,7 @@ HWY_INLINE void StoreAllParameters(const UnitStep& step,
                                  reinterpret_cast<uint16_t*>(unit + offset) + step.first);
     }
     if (from.group > sizeof(int32_t)) {
-      return StoreGgmlParameters(step, from, reinterpret_cast<uint16_t*>(unit + offset));
+      return StoreParametersOfBlocks(step, from, reinterpret_cast<uint16_t*>(unit + offset));
     }
     step.scale_bytes() == 4 ? StoreParameters<uint32_t>(step, from, unit + offset)
                             : StoreParameters<uint16_t>(step, from, unit + offset);
@@ -364,7 +364,7 @@ HWY_INLINE void LoadAllParameters(const UnitStep& step, const std::byte* unit,
                                 reinterpret_cast<uint16_t*>(to.first));
     }
     if (to.group > sizeof(int32_t)) {
-      return LoadGgmlParameters(step, reinterpret_cast<const uint16_t*>(unit + offset), to);
+      return LoadParametersOfBlocks(step, reinterpret_cast<const uint16_t*>(unit + offset), to);
     }
     step.scale_bytes() == 4 ? LoadParameters<uint32_t>(step, unit + offset, to)
                             : LoadParameters<uint16_t>(step, unit + offset, to);
@@ -404,10 +404,10 @@ HWY_INLINE void WithRow(const quant::TensorFormat& format, const Visit& visit) {
   if (format.codec == quant::Codec::kMlxAffine) {
     return nibbles ? visit(NibbleRow()) : visit(ByteRow<8>());
   }
-  if (!nibbles) return visit(GgmlByteRow());
-  visit(GgmlNibbleRow{format.codec == quant::Codec::kQ4_1 ? size_t{4} : size_t{2}});
+  if (!nibbles) return visit(ByteBlocks());
+  visit(NibbleBlocks{format.codec == quant::Codec::kQ4_1 ? size_t{4} : size_t{2}});
 }
-// ggml's rows keep their parameters in front of each group's codes.
+// ggml's rows keep their parameters in front of each block's codes.
 template <typename Byte>
 HWY_INLINE ParameterRows<Byte> ParametersOf(const UnitStep& step, const BasicStepRows<Byte>& rows,
                                             bool biases) {
@@ -431,7 +431,7 @@ template <class Beside = NothingBeside>
 HWY_ATTR void LoadRowsOfTiles(const UnitStep& step, const std::byte* unit, const StepRows& to,
                               const Beside& beside = {}) {
 #if PREFIXD_KERNELS_HAVE_PAIRS
-  if (HasGgmlRows(step)) return LoadGgmlRows(step, unit, to, beside);
+  if (HasBlockRows(step)) return LoadBlockRows(step, unit, to, beside);
 #endif
   WithRow(step.shape.format, [&](const auto& row) HWY_ATTR {
     LoadTileCodes(step, row, unit, {to.codes, to.codes_stride}, beside);

@@ -6,7 +6,6 @@
 #define PREFIXD_KERNELS_PREFILL_ATTEND_FLOATS_INL_H_
 #endif
 
-#include <algorithm>
 #include <bit>
 #include <cfloat>
 #include <cmath>
@@ -17,63 +16,31 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/softmax-inl.h"
-#include "kernels/convert/by_token.h"
-#include "kernels/convert/unit_codes-inl.h"
-#include "kernels/convert/unit_decode-inl.h"
 #include "kernels/prefill/attend_slice.h"
 #include "kernels/prefill/blocks-inl.h"
+#include "kernels/prefill/float_tiled-inl.h"
 #include "kernels/prefill/gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Writes stored rows as floats to `to` [rows.count][pitch]. `memory` has room for their codes.
-inline HWY_ATTR void LoadFloats(const StoredRows& rows, [[maybe_unused]] const StepMemory& memory,
-                                float* to, size_t pitch) {
-  const quant::TensorFormat& format = rows.shape.format;
-  const size_t dim = rows.shape.dim;
-  if (format.codec == quant::Codec::kRaw && format.layout == quant::Layout::kRows) {
-    const size_t row_bytes = dim * quant::DtypeBytes(format.dtype);
-    const std::byte* from = rows.unit + rows.first * row_bytes;
-    for (uint32_t t = 0; t < rows.count; ++t, from += row_bytes, to += pitch) {
-      Widen(format.dtype, from, dim, to);
-    }
-    return;
-  }
-#if HWY_TARGET != HWY_SCALAR
-  if (!IsByToken(format)) {
-    return ForEachStep(
-        rows, rows.first, rows.count, [&](const UnitStep& step, uint32_t at) HWY_ATTR {
-          const ConstParts parts = LoadCodes(step, rows.unit, memory.parts());
-          DecodeStep(step, parts.codes, WidenParameters(step, parts, memory), ElementOutput(),
-                     {.first = reinterpret_cast<std::byte*>(to + at * pitch),
-                      .stride = pitch * sizeof(float)});
-        });
-  }
-#endif
-  for (uint32_t t = 0; t < rows.count; ++t) {
-    quant::DequantizeToken(rows.shape, rows.unit, rows.first + t, {to + t * pitch, dim});
-  }
-}
-
 // Lays tokens out as floats: code * scale + bias in float, not rounded to the format's dtype.
 class FloatTile {
  public:
   HWY_INLINE FloatTile(const AttendJob& job, uint32_t kv_head, const AttendScratch& scratch)
-      : job_(job),
-        scratch_(scratch),
-        memory_(std::max(job.shape.key_dim, job.shape.value_dim), kStepTokens, scratch.step),
-        blocks_(job, kv_head) {}
+      : job_(job), scratch_(scratch), blocks_(job, kv_head) {}
 
   // Loads `tokens` of the tile at `begin`. Calls go upwards in position. Other tokens are garbage.
   HWY_ATTR void Load(uint64_t begin, TileTokens tokens) {
     for (uint32_t slot = 0; slot < kTileTokens; slot += kStepTokens) {
       const TileTokens step = tokens >> slot & FirstTokens(kStepTokens);
       if (step == 0) continue;
+      laid_out_ = false;
       for (TokenRun run = RunFrom(step, 0); run.count != 0;
            run = RunFrom(step, run.first + run.count)) {
         LoadRun(begin, slot, run);
       }
+      if (laid_out_) continue;
       TransposeRows(scratch_.key_rows, scratch_.key_pitch, job_.shape.key_dim, scratch_.keys + slot,
                     kTileTokens);
     }
@@ -82,20 +49,51 @@ class FloatTile {
  private:
   HWY_ATTR void LoadRun(uint64_t begin, uint32_t slot, TokenRun run) {
     const uint32_t end = run.first + run.count;
-    const size_t key_pitch = scratch_.key_pitch, value_pitch = scratch_.value_pitch;
     for (uint32_t t = run.first; t < end;) {
       const uint32_t taken = blocks_.Take(begin + slot + t, end - t);
-      LoadFloats(blocks_.keys(), memory_, scratch_.key_rows + t * key_pitch, key_pitch);
-      LoadFloats(blocks_.values(), memory_, scratch_.values + (slot + t) * value_pitch,
-                 value_pitch);
+      LoadKeys(slot, t);
+      LoadValues(scratch_.values + (slot + t) * scratch_.value_pitch);
       t += taken;
     }
   }
 
+  HWY_INLINE void LoadKeys(uint32_t slot, uint32_t token) {
+    const RowRange& rows = blocks_.keys();
+    const size_t pitch = scratch_.key_pitch;
+    float* const to = scratch_.key_rows + token * pitch;
+    if (rows.format->layout != quant::Layout::kTiled) {
+      DequantizeRows<RoundToFloat>(rows, scratch_.rows, to, pitch);
+    } else if (WholeStep(rows)) {
+      TiledKeySteps(rows, scratch_.keys + slot, kTileTokens);
+      laid_out_ = true;
+    } else {
+      TiledElements(rows, PlacesOf(rows, quant::Side::kKey),
+                    [&](size_t t, size_t c) { return to + t * pitch + c; });
+    }
+  }
+  HWY_INLINE void LoadValues(float* to) {
+    const RowRange& rows = blocks_.values();
+    const size_t pitch = scratch_.value_pitch;
+    if (rows.format->layout != quant::Layout::kTiled) {
+      DequantizeRows<RoundToFloat>(rows, scratch_.rows, to, pitch);
+    } else if (WholeStep(rows)) {
+      TiledValueSteps(rows, to, pitch);
+    } else {
+      TiledElements(rows, PlacesOf(rows, quant::Side::kValue),
+                    [&](size_t t, size_t c) { return to + t * pitch + c; });
+    }
+  }
+  quant::TiledPlaces PlacesOf(const RowRange& rows, quant::Side side) const {
+    return quant::TiledPlaces({.format = *rows.format,
+                               .side = side,
+                               .dim = rows.dim,
+                               .page_tokens = blocks_.page_tokens()});
+  }
+
   const AttendJob& job_;
   const AttendScratch& scratch_;
-  const StepMemory memory_;
   BlockCursor blocks_;
+  bool laid_out_ = false;  // the step's keys are in columns already
 };
 
 // Attends all query rows times heads of one slice to one loaded tile at a time.

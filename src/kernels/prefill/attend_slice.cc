@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/common/simd_targets.h"
-#include "kernels/convert/unit_step.h"
 #include "kernels/prefill/matrix_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -84,7 +83,9 @@ AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* 
   take(sums, row_heads * value_pitch);
   take(states, row_heads);
   take(scores, kStripRows * kTileTokens);
-  take(step, StepMemory::Bytes(static_cast<uint32_t>(widest), kStepTokens));
+  take(rows.scales, kStepTokens * (widest / 32 + 1));
+  take(rows.biases, kStepTokens * (widest / 32 + 1));
+  take(rows.codes, widest);
   if (job.floats()) {
     take(query, row_heads * key_pitch);
     take(keys, key_pitch * kTileTokens);

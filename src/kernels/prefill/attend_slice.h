@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/common/quantize_rows.h"
 #include "kernels/common/scratch.h"
 #include "kernels/common/tile_tokens.h"
 #include "quant/block_table.h"
@@ -54,6 +55,12 @@ struct AttendSlice {
 // merged. The choice depends on the token alone, hence not on its neighbours or on later tokens.
 enum class TokenKind : uint8_t { kAny, kCodes, kRaw };
 
+// Softmax state of one query row and head: its weights are 2^(score - max), `sum` is their sum.
+struct RowState {
+  float max = 0;
+  float sum = 0;
+};
+
 // Working memory of attention on codes. Codes are bytes of full range; a factor is one or two
 // digits of a byte each (code_factors-inl.h). Groups are those of the job.
 struct CodeScratch {
@@ -96,7 +103,7 @@ struct AttendScratch {
   float* sums = nullptr;       // [row_heads][value_pitch]
   RowState* states = nullptr;  // [row_heads]
   float* scores = nullptr;     // [kStripRows][kTileTokens]
-  std::byte* step = nullptr;   // of StepMemory for kStepTokens rows of K or V
+  RowScratch rows;
   // For attention in floats only:
   float* query = nullptr;     // [row_heads][key_pitch], scaled
   float* keys = nullptr;      // [key_pitch][kTileTokens]

@@ -16,7 +16,6 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/tile_tokens.h"
-#include "kernels/convert/unit_step.h"
 #include "kernels/prefill/attend_slice.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -129,23 +128,22 @@ class Prefetcher {
     ends_[spans_++] = from + count;
   }
   // The unit of a whole block is one span. Parts of a tiled unit stand by group, then slot.
-  HWY_INLINE void Add(const StoredRows& rows) {
+  HWY_INLINE void Add(const RowRange& rows) {
     if (rows.first == 0 && rows.count == rows.layout.slots) {
       return Add(rows.unit, rows.layout.payload_bytes);
     }
-    const quant::TensorFormat& format = rows.shape.format;
-    const quant::RowBytes row = quant::BytesOfRow(format, rows.shape.dim);
-    const size_t groups = format.layout == quant::Layout::kTiled ? rows.groups() : 1;
-    const auto add = [&](uint64_t offset, size_t row_bytes) HWY_ATTR {
-      const size_t slot_bytes = row_bytes / groups;
+    const bool tiled = rows.format->layout == quant::Layout::kTiled;
+    const size_t groups = tiled ? rows.dim / rows.format->group_size : 1;
+    const auto add = [&](uint64_t offset, size_t row) HWY_ATTR {
+      const size_t slot_bytes = row / groups;
       for (size_t g = 0; slot_bytes != 0 && g < groups; ++g) {
         Add(rows.unit + offset + (g * rows.layout.slots + rows.first) * slot_bytes,
             rows.count * slot_bytes);
       }
     };
-    add(rows.layout.codes_offset, row.codes);
-    add(rows.layout.scales_offset, row.scales);
-    add(rows.layout.biases_offset, row.biases);
+    add(rows.layout.codes_offset, rows.row.codes);
+    add(rows.layout.scales_offset, rows.row.scales);
+    add(rows.layout.biases_offset, rows.row.biases);
   }
   // Called after the last Add() and before the first piece of work.
   HWY_INLINE void StartWork() {
@@ -200,8 +198,10 @@ class BlockCursor {
     keys_.count = values_.count = run;
     return run;
   }
-  HWY_INLINE const StoredRows& keys() const { return keys_; }
-  HWY_INLINE const StoredRows& values() const { return values_; }
+  HWY_INLINE const RowRange& keys() const { return keys_; }
+  HWY_INLINE const RowRange& values() const { return values_; }
+  // Token slots of the block that keys() and values() are in.
+  HWY_INLINE uint32_t page_tokens() const { return slots_; }
 
  private:
   HWY_ATTR void SeekTo(uint64_t position) {
@@ -216,11 +216,11 @@ class BlockCursor {
 
   HWY_ATTR void EnterBlock() {
     // A table has few kinds of blocks, and blocks of one kind follow each other.
-    if (keys_.unit == nullptr || format_ != entry_->format || slots_ != entry_->page_tokens) {
+    if (keys_.format == nullptr || format_ != entry_->format || slots_ != entry_->page_tokens) {
       format_ = entry_->format;
       slots_ = entry_->page_tokens;
-      Describe(job_.formats[format_].key, quant::Side::kKey, job_.shape.key_dim, &keys_);
-      Describe(job_.formats[format_].value, quant::Side::kValue, job_.shape.value_dim, &values_);
+      keys_ = RangeOf(job_.formats[format_].key, job_.shape.key_dim);
+      values_ = RangeOf(job_.formats[format_].value, job_.shape.value_dim);
     }
     const std::byte* const value_units =
         entry_->units + job_.shape.kv_heads * keys_.layout.unit_bytes;
@@ -228,12 +228,13 @@ class BlockCursor {
     values_.unit = value_units + kv_head_ * values_.layout.unit_bytes;
   }
 
-  HWY_ATTR void Describe(const quant::TensorFormat& format, quant::Side side, uint32_t dim,
-                         StoredRows* rows) const {
-    rows->shape = {.format = format, .side = side, .dim = dim, .page_tokens = slots_};
-    rows->layout = quant::LayoutOf(rows->shape);
-    // Products and sums of MLX's formats are not rounded to their dtype.
-    if (format.codec == quant::Codec::kMlxAffine) rows->shape.format.dtype = quant::Dtype::kF32;
+  HWY_ATTR RowRange RangeOf(const quant::TensorFormat& format, uint32_t dim) const {
+    RowRange range;
+    range.format = &format;
+    range.layout = quant::LayoutOfUnit(format, dim, entry_->page_tokens);
+    range.row = quant::BytesOfRow(format, dim);
+    range.dim = dim;
+    return range;
   }
 
   const AttendJob& job_;
@@ -241,7 +242,7 @@ class BlockCursor {
   const quant::BlockTableEntry* entry_ = nullptr;
   uint64_t block_begin_ = 0;         // position of the entry's first token
   uint32_t format_ = 0, slots_ = 0;  // of the entry
-  StoredRows keys_, values_;         // the same
+  RowRange keys_, values_;           // the same
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

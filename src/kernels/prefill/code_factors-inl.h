@@ -62,14 +62,6 @@ struct ValueWords {
   }
 };
 
-// Rows [first, first + rows) of a slice, whose softmax is computed together; the r-th sees
-// `seen[r]` of the tile.
-struct CodeStrip {
-  uint32_t first = 0;
-  uint32_t rows = 0;
-  TileTokens seen[kStripRows];
-};
-
 template <class Digits>
 class CodeFactors {
  public:
@@ -88,18 +80,19 @@ class CodeFactors {
         _mm512_storeu_si512(group + digit * query_pitch_, _mm512_setzero_si512());
       }
     }
-    StoreDigits(codes, Digits::kCount, group + dimension % group_factors_, query_pitch_);
+    kernels::HWY_NAMESPACE::StoreDigits(codes, Digits::kCount, group + dimension % group_factors_,
+                                        query_pitch_);
   }
 
   // Stores the nearest integers of 0 to 255.
-  HWY_INLINE void StoreOneDigit(size_t group, uint32_t row, const TileRow64& weights) const {
+  HWY_INLINE void StoreBytes(size_t group, uint32_t row, const TileRow64& weights) const {
     StoreUnsignedQuad(NearestOfSmall(weights.v0), NearestOfSmall(weights.v1),
                       NearestOfSmall(weights.v2), NearestOfSmall(weights.v3), 255,
                       reinterpret_cast<uint8_t*>(WeightsOf(group, row)));
   }
 
   // Stores the nearest integers, of two digits. Returns their sum across the vectors.
-  HWY_INLINE VI StoreTwoDigits(size_t group, uint32_t row, const TileRow64& weights) const {
+  HWY_INLINE VI StoreDigits(size_t group, uint32_t row, const TileRow64& weights) const {
     return TileFactors{NearestOfSmall(weights.v0), NearestOfSmall(weights.v1),
                        NearestOfSmall(weights.v2), NearestOfSmall(weights.v3)}
         .StoreTwo(WeightsOf(group, row), kTileTokens);
@@ -128,7 +121,6 @@ class CodeFactors {
   HWY_INLINE size_t GroupOf(size_t dimension) const {
     return dimension / key_group_ * group_factors_;
   }
-
   const CodeScratch& code_;
   const size_t key_group_;
   const size_t value_group_;

@@ -13,6 +13,7 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/prefill/code_factors-inl.h"
+#include "kernels/prefill/code_strip-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
@@ -132,12 +133,12 @@ class MatrixProducts {
   template <bool kSignedWords>
   static HWY_INLINE void MultiplyColumns(const Factors& digits, const uint32_t* words, size_t pitch,
                                          int32_t* to, size_t columns) {
-    MultiplySet<kSignedWords, 0>(digits, words, pitch, to, columns);
-    MultiplySet<kSignedWords, 1>(digits, words + 16, pitch, to + 16, columns);
+    MultiplyBlock<kSignedWords, 0>(digits, words, pitch, to, columns);
+    MultiplyBlock<kSignedWords, 1>(digits, words + 16, pitch, to + 16, columns);
   }
   template <bool kSignedWords, int kSet>
-  static HWY_INLINE void MultiplySet(const Factors& digits, const uint32_t* words, size_t pitch,
-                                     int32_t* to, size_t columns) {
+  static HWY_INLINE void MultiplyBlock(const Factors& digits, const uint32_t* words, size_t pitch,
+                                       int32_t* to, size_t columns) {
     constexpr int kHigh = 2 * kSet, kLow = 2 * kSet + 1, kCodes = 4 + kSet;
     TileRegisters::Zero<kHigh>();
     if (!digits.by_turns) TileRegisters::Zero<kLow>();

@@ -20,6 +20,7 @@
 #include "kernels/common/tile_row-inl.h"
 #include "kernels/prefill/attend_slice.h"
 #include "kernels/prefill/code_factors-inl.h"
+#include "kernels/prefill/code_strip-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
@@ -163,12 +164,11 @@ class CodeSoftmax {
       const TileRow64 codes = products.Times(TileRow64::Fill(code_.value_inverses[at]));
       VF lanes = hn::LoadU(DF(), BiasSums(row, g));
       if constexpr (Digits::kSignedValues) {
-        factors_.StoreOneDigit(g, r, codes);
+        factors_.StoreBytes(g, r, codes);
       } else {
         // Biases are for bytes less 128, but whole bytes are multiplied: subtract the difference.
         const VF middle = hn::Set(DF(), code_.value_steps[at] * -kCodeMiddle);
-        lanes =
-            hn::MulAdd(hn::ConvertTo(DF(), factors_.StoreTwoDigits(g, r, codes)), middle, lanes);
+        lanes = hn::MulAdd(hn::ConvertTo(DF(), factors_.StoreDigits(g, r, codes)), middle, lanes);
       }
       hn::StoreU(weights.SumOfProducts(biases, lanes), DF(), BiasSums(row, g));
     }

@@ -15,11 +15,10 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/softmax-inl.h"
-#include "kernels/convert/unit_codes-inl.h"
 #include "kernels/prefill/attend_slice.h"
 #include "kernels/prefill/blocks-inl.h"
 #include "kernels/prefill/code_factors-inl.h"
-#include "kernels/prefill/code_meaning-inl.h"
+#include "kernels/prefill/code_rows-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
@@ -54,8 +53,7 @@ class CodeSide {
         group_(kValue ? job.value_group : job.key_group),
         scales_(kValue ? scratch.code.value_scales : scratch.code.key_scales),
         biases_(kValue ? scratch.code.value_biases : scratch.code.key_biases),
-        laid_(kValue ? scratch.code.values : scratch.code.keys),
-        memory_(dim_, kStepTokens, scratch.step) {}
+        laid_(kValue ? scratch.code.values : scratch.code.keys) {}
 
   // Loads `part`. Calls go upwards in position. Other tokens' data are garbage.
   HWY_INLINE void Load(const TilePart& part, Prefetcher* prefetcher) {
@@ -63,8 +61,8 @@ class CodeSide {
     const uint32_t first = static_cast<uint32_t>(std::countr_zero(part.tokens));
     const uint32_t last = static_cast<uint32_t>(std::bit_width(part.tokens)) - 1;
     const uint32_t run = blocks_.Take(part.begin + first, last - first + 1);
-    const StoredRows& rows = range();
-    if (rows.shape.format.layout == quant::Layout::kTiled && run == last - first + 1 &&
+    const RowRange& rows = range();
+    if (rows.format->layout == quant::Layout::kTiled && run == last - first + 1 &&
         rows.first >= first && (rows.first - first) % KeyWords::kTokens == 0 &&
         rows.first - first + kTileTokens <= rows.layout.slots) {
       return LoadTiled(rows, rows.first - first);
@@ -77,10 +75,10 @@ class CodeSide {
   HWY_INLINE const ValueWords& values() const { return values_; }
 
  private:
-  HWY_INLINE const StoredRows& range() const { return kValue ? blocks_.values() : blocks_.keys(); }
+  HWY_INLINE const RowRange& range() const { return kValue ? blocks_.values() : blocks_.keys(); }
 
   // Loads a whole tile from slot `slot` on.
-  HWY_INLINE void LoadTiled(const StoredRows& rows, uint32_t slot) {
+  HWY_INLINE void LoadTiled(const RowRange& rows, uint32_t slot) {
     LoadTiledParameters(rows, slot);
     const uint32_t* words = reinterpret_cast<const uint32_t*>(rows.unit + rows.layout.codes_offset);
     if constexpr (kValue) {
@@ -90,17 +88,17 @@ class CodeSide {
     }
   }
 
-  HWY_INLINE void LoadTiledParameters(const StoredRows& rows, uint32_t slot) {
-    WithDtype(rows.shape.format.scale_dtype,
+  HWY_INLINE void LoadTiledParameters(const RowRange& rows, uint32_t slot) {
+    WithDtype(rows.format->scale_dtype,
               [&]<quant::Dtype kDtype>() HWY_ATTR { LoadTiledParametersOf<kDtype>(rows, slot); });
   }
   template <quant::Dtype kDtype>
-  HWY_INLINE void LoadTiledParametersOf(const StoredRows& rows, uint32_t slot) {
+  HWY_INLINE void LoadTiledParametersOf(const RowRange& rows, uint32_t slot) {
     constexpr size_t kBytes = kDtype == quant::Dtype::kF32 ? 4 : 2;
-    const GroupsOf groups(rows, group_);
+    const GroupsOf groups(*rows.format, group_);
     const std::byte* scales = rows.unit + rows.layout.scales_offset + slot * kBytes;
     const std::byte* biases = rows.unit + rows.layout.biases_offset + slot * kBytes;
-    const size_t pitch = rows.layout.slots * kBytes, stored = dim_ / rows.shape.format.group_size;
+    const size_t pitch = rows.layout.slots * kBytes, stored = dim_ / rows.format->group_size;
     prefetcher_->Some();
     for (size_t g = 0; g < stored; ++g, scales += pitch, biases += pitch) {
       for (uint32_t t = 0; t < kTileTokens; t += kStepTokens) {
@@ -114,10 +112,8 @@ class CodeSide {
 
   // The format's groups; each is `copies` groups of the job.
   struct GroupsOf {
-    HWY_INLINE GroupsOf(const UnitStep& step, uint32_t job_group)
-        : format(step.shape.format),
-          meaning(format, step.has_biases()),
-          copies(format.group_size / job_group) {}
+    HWY_INLINE GroupsOf(const quant::TensorFormat& format, uint32_t job_group)
+        : format(format), meaning(format), copies(format.group_size / job_group) {}
     const quant::TensorFormat& format;
     const ByteMeaning<kValue> meaning;
     const size_t copies;
@@ -165,10 +161,10 @@ class CodeSide {
     return hn::Set(DU(), word);
   }
 
-  HWY_INLINE void LoadTiledKeys(const StoredRows& rows, const uint32_t* words, uint32_t slot) {
-    const bool nibbles = rows.shape.format.bits == 4;
-    const VU signs = hn::Set(DU(), SignsOf(rows.shape.format));
-    const bool as_stored = nibbles ? keeps_nibbles_ : SignsOf(rows.shape.format) == 0;
+  HWY_INLINE void LoadTiledKeys(const RowRange& rows, const uint32_t* words, uint32_t slot) {
+    const bool nibbles = rows.format->bits == 4;
+    const VU signs = hn::Set(DU(), SignsOf(*rows.format));
+    const bool as_stored = nibbles ? keeps_nibbles_ : SignsOf(*rows.format) == 0;
     const size_t tile_words = KeyWords::kTokens * dim_ / (nibbles ? 8 : 4);
     keys_.nibbles = nibbles && as_stored;
     for (size_t half = 0; half < 2; ++half) {
@@ -191,8 +187,8 @@ class CodeSide {
     }
   }
 
-  HWY_INLINE void LoadTiledValues(const StoredRows& rows, const uint32_t* words, uint32_t slot) {
-    const quant::TensorFormat& format = rows.shape.format;
+  HWY_INLINE void LoadTiledValues(const RowRange& rows, const uint32_t* words, uint32_t slot) {
+    const quant::TensorFormat& format = *rows.format;
     const bool nibbles = format.bits == 4;
     const size_t group = format.group_size;
     const size_t quad_words = nibbles ? group / 2 : group;
@@ -270,27 +266,51 @@ class CodeSide {
     const uint32_t end = run.first + run.count;
     for (uint32_t t = run.first; t < end;) {
       const uint32_t taken = blocks_.Take(begin + slot + t, end - t);
-      LoadRows(range(), slot + t, scratch_.code.rows + t * dim_);
+      uint8_t* to = scratch_.code.rows + t * dim_;
+      if (range().format->layout == quant::Layout::kTiled) {
+        LoadTiledRows(range(), slot + t, to);
+      } else {
+        LoadRows(range(), slot + t, to);
+      }
       t += taken;
     }
   }
 
-  // Loads up to 16 tokens as rows of bytes.
-  HWY_ATTR void LoadRows(const StoredRows& rows, uint32_t slot, uint8_t* to) {
-    const GroupsOf groups(rows, group_);
-    ForEachStep(rows, rows.first, rows.count, [&](const UnitStep& step, uint32_t at) HWY_ATTR {
-      const ConstParts parts = LoadCodes(step, rows.unit, memory_.parts());
-      const StepFloats floats = WidenParameters(step, parts, memory_);
-      const VI pitch = hn::Set(DI(), static_cast<int32_t>(step.groups()));
-      const VI token = hn::Mul(hn::Iota(DI(), 0), pitch);
-      for (size_t g = 0; g < step.groups(); ++g) {
-        StoreParameters(groups,
-                        {hn::GatherIndex(DF(), floats.scales + g, token),
-                         hn::GatherIndex(DF(), floats.biases + g, token)},
-                        g, slot + at, step.count);
+  HWY_INLINE void LoadRows(const RowRange& rows, uint32_t slot, uint8_t* to) {
+    if (rows.format->codec == quant::Codec::kMlxAffine) WidenParameters(rows, scratch_.rows);
+    const GroupsOf groups(*rows.format, group_);
+    for (size_t g = 0; g < dim_ / rows.format->group_size; ++g) {
+      StoreParameters(groups, RowParameters(rows, scratch_.rows, g), g, slot, rows.count);
+    }
+    const std::byte* from =
+        rows.unit + rows.layout.codes_offset + size_t{rows.first} * rows.row.codes;
+    for (uint32_t t = 0; t < rows.count; ++t, from += rows.row.codes, to += dim_) {
+      WidenRow(rows, from, scratch_.rows.codes, to);
+    }
+  }
+
+  HWY_ATTR void LoadTiledRows(const RowRange& rows, uint32_t slot, uint8_t* to) {
+    const quant::TensorFormat& format = *rows.format;
+    const size_t bytes = quant::DtypeBytes(format.scale_dtype);
+    const GroupsOf groups(format, group_);
+    for (size_t g = 0; g < dim_ / format.group_size; ++g) {
+      alignas(64) float scales[kStepTokens] = {};
+      alignas(64) float biases[kStepTokens] = {};
+      const size_t at = (g * rows.layout.slots + rows.first) * bytes;
+      Widen(format.scale_dtype, rows.unit + rows.layout.scales_offset + at, rows.count, scales);
+      if (HasBiases(format.codec)) {
+        Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
       }
-      ToFullRange(groups.format, parts.codes, size_t{step.count} * dim_, to + at * dim_);
-    });
+      StoreParameters(groups, {hn::Load(DF(), scales), hn::Load(DF(), biases)}, g, slot,
+                      rows.count);
+    }
+    const quant::TiledPlaces places({.format = format,
+                                     .side = kValue ? quant::Side::kValue : quant::Side::kKey,
+                                     .dim = dim_,
+                                     .page_tokens = blocks_.page_tokens()});
+    for (uint32_t t = 0; t < rows.count; ++t, to += dim_) {
+      WidenTiledRow(places, rows, rows.first + t, to);
+    }
   }
 
   // Lays 16 rows of bytes out in the tile, as tokens `slot` ...
@@ -331,7 +351,6 @@ class CodeSide {
   float* const scales_;
   float* const biases_;
   uint32_t* const laid_;
-  const StepMemory memory_;
   Prefetcher* prefetcher_ = nullptr;
   KeyWords keys_;
   ValueWords values_;

@@ -13,6 +13,7 @@
 #include "hwy/highway.h"
 
 #include "kernels/prefill/code_factors-inl.h"
+#include "kernels/prefill/code_strip-inl.h"
 #include "kernels/prefill/gemm-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS

@@ -1,4 +1,4 @@
-#include "kernels/convert/by_token.h"
+#include "kernels/convert/quantize_tokens.h"
 
 #include <vector>
 
@@ -31,29 +31,6 @@ void DequantizeByToken(const quant::UnitShape& shape, const std::byte* units, co
       quant::DequantizeToken(shape, units, run.first_token + t, row);
       quant::NarrowFromFloat(to.dtype, row.data(), run.dim, to.data + at * element);
     }
-  }
-}
-
-namespace {
-
-template <typename Place, typename Rows>
-Place PlaceOf(const Rows& rows, size_t token) {
-  return {.codes = rows.codes + token * rows.codes_stride,
-          .scales = rows.scales + token * rows.scales_stride,
-          .biases = rows.biases + token * rows.scales_stride};
-}
-
-}  // namespace
-
-void StoreByToken(const UnitStep& step, const ConstStepRows& from, std::byte* unit) {
-  for (uint32_t t = 0; t < step.count; ++t) {
-    quant::StoreRow(step.shape, PlaceOf<quant::ConstRowPlace>(from, t), step.first + t, unit);
-  }
-}
-
-void LoadByToken(const UnitStep& step, const std::byte* unit, const StepRows& to) {
-  for (uint32_t t = 0; t < step.count; ++t) {
-    quant::LoadRow(step.shape, unit, step.first + t, PlaceOf<quant::RowPlace>(to, t));
   }
 }
 
