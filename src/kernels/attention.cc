@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <new>
+
+#include "absl/strings/str_cat.h"
 
 #include "base/status.h"
 #include "kernels/common/check_attention.h"
 #include "kernels/common/pieces.h"
-#include "kernels/common/scratch.h"
 #include "kernels/decode/decode.h"
 #include "kernels/prefill/attend_slice.h"
 
@@ -18,6 +21,21 @@ constexpr size_t kSliceFloats = size_t{64} << 10;
 constexpr size_t kMaxSliceRowHeads = 256;
 // Fewer than this many multiplications are not worth starting a thread for.
 constexpr uint64_t kThreadedWork = uint64_t{1} << 23;
+
+struct FreeScratch {
+  void operator()(std::byte* memory) const {
+    ::operator delete[](memory, std::align_val_t(AttendScratch::kAlignment));
+  }
+};
+using ScratchMemory = std::unique_ptr<std::byte[], FreeScratch>;
+
+// Returns null when memory is short.
+ScratchMemory AllocateScratch(size_t bytes) {
+  ScratchMemory memory(new (std::align_val_t(AttendScratch::kAlignment), std::nothrow)
+                           std::byte[bytes]);
+  if (memory != nullptr) std::memset(memory.get(), 0, bytes);
+  return memory;
+}
 
 // Chooses whether codes are multiplied as they are, and in which groups. The groups suit all given
 // formats, not only those that blocks use, so that a row's bits never depend on later tokens.
@@ -104,8 +122,11 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
   ChooseArithmetic(formats, &job);
   const Plan plan = MakePlan(job);
   const size_t bytes = AttendScratch::Bytes(job, size_t{plan.rows_per_slice} * job.group());
-  PREFIXD_ASSIGN_OR_RETURN(const ScratchMemory memory, AllocateScratch(bytes * plan.threads));
-  std::memset(memory.get(), 0, bytes * plan.threads);
+  const ScratchMemory memory = AllocateScratch(bytes * plan.threads);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attend: no memory for ", bytes * plan.threads, " bytes of scratch"));
+  }
   RunSlices(job, plan, memory.get(), bytes);
   return absl::OkStatus();
 }

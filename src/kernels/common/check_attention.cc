@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
-#include "kernels/common/tile_tokens.h"
 
 namespace prefixd::kernels {
 namespace {
@@ -68,8 +67,9 @@ absl::Status CheckOutStrides(const AttentionShape& shape) {
 
 // Returns whether a row of the call sees any of tokens [begin, end).
 bool IsSeen(const AttentionShape& shape, uint64_t begin, uint64_t end) {
-  return begin < shape.sink_tokens || shape.window == 0 ||
-         end > WindowBegin(shape, shape.first_position);
+  if (shape.window == 0 || begin < shape.sink_tokens) return true;
+  const uint64_t first = uint64_t{shape.first_position} + 1;
+  return end > (first > shape.window ? first - shape.window : 0);
 }
 
 absl::Status CheckEntry(size_t at, const quant::BlockTableEntry& entry, size_t formats) {

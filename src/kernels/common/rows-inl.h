@@ -89,12 +89,10 @@ HWY_INLINE VF LoadWidened(const std::byte* from) {
     return hn::LoadU(DF(), reinterpret_cast<const float*>(from));
   }
 }
-// Calls `call.template operator()<dtype>()`.
-template <class Call>
-HWY_INLINE void WithDtype(quant::Dtype dtype, const Call& call) {
-  if (dtype == quant::Dtype::kF16) return call.template operator()<quant::Dtype::kF16>();
-  if (dtype == quant::Dtype::kBf16) return call.template operator()<quant::Dtype::kBf16>();
-  call.template operator()<quant::Dtype::kF32>();
+HWY_INLINE VF LoadWidened(quant::Dtype dtype, const std::byte* from) {
+  if (dtype == quant::Dtype::kF16) return LoadWidened<quant::Dtype::kF16>(from);
+  if (dtype == quant::Dtype::kBf16) return LoadWidened<quant::Dtype::kBf16>(from);
+  return LoadWidened<quant::Dtype::kF32>(from);
 }
 
 // Returns the bits of the nearest bfloat16, ties to even, in the low half of each lane.

@@ -15,8 +15,8 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
-#include "kernels/common/tile_tokens.h"
 #include "kernels/prefill/attend_slice.h"
+#include "kernels/prefill/blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {

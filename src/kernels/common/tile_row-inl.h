@@ -13,7 +13,8 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/softmax-inl.h"
-#include "kernels/common/tile_tokens.h"
+#include "kernels/prefill/attend_slice.h"
+#include "kernels/prefill/blocks-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();

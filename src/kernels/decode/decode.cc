@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <new>
+#include <type_traits>
 #include <vector>
 
-#include "base/status.h"
+#include "absl/strings/str_cat.h"
+
 #include "kernels/common/pieces.h"
-#include "kernels/common/scratch.h"
 #include "kernels/decode/formats.h"
 
 namespace prefixd::kernels {
@@ -15,6 +18,31 @@ namespace {
 
 // Fewer tokens times kv heads are not worth waking a thread for.
 constexpr uint64_t kThreadedTokens = 512;
+constexpr size_t kAlignment = 64;
+
+struct FreeMemory {
+  void operator()(std::byte* memory) const {
+    ::operator delete[](memory, std::align_val_t(kAlignment));
+  }
+};
+using Memory = std::unique_ptr<std::byte[], FreeMemory>;
+
+// Hands out pieces of `memory`. If null, only adds up their sizes.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* memory) : memory_(memory) {}
+  template <typename T>
+  void Take(T*& piece, size_t count) {
+    if (memory_ != nullptr) piece = reinterpret_cast<T*>(memory_ + bytes_);
+    bytes_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* const memory_;
+  size_t bytes_ = 0;
+};
+
 struct Call {
   DecodeJob job;
   std::vector<DecodeFormat> formats;
@@ -22,10 +50,10 @@ struct Call {
   std::vector<DecodeRow> rows;
   std::vector<DecodeSequence> sequences;
   std::vector<DecodeScratch> scratches;  // one for each thread
-  ScratchMemory memory;
+  Memory memory;
 };
 
-void TakeScratch(const Call& call, ScratchParts* parts, DecodeScratch* scratch) {
+void TakeScratch(const Call& call, Pieces* pieces, DecodeScratch* scratch) {
   uint32_t key_groups = 0, value_groups = 0;
   uint64_t key_tile = 0, value_tile = 0;
   for (const DecodeFormat& format : call.formats) {
@@ -36,41 +64,46 @@ void TakeScratch(const Call& call, ScratchParts* parts, DecodeScratch* scratch) 
     key_groups = std::max(key_groups, format.key.groups);
     value_groups = std::max(value_groups, format.value.groups);
   }
-  parts->Take(scratch->key_scales, size_t{key_groups} * kTileTokens);
-  parts->Take(scratch->key_biases, size_t{key_groups} * kTileTokens);
-  parts->Take(scratch->value_scales, size_t{value_groups} * kTileTokens);
-  parts->Take(scratch->value_biases, size_t{value_groups} * kTileTokens);
-  parts->Take(scratch->scores, size_t{kStripHeads} * kTileTokens);
-  parts->Take(scratch->lanes, size_t{16} * 16);
-  parts->Take(scratch->codes, size_t{2} * 16 * kTileTokens);
-  parts->Take(scratch->key_tile, key_tile);
-  parts->Take(scratch->value_tile, value_tile);
+  pieces->Take(scratch->key_scales, size_t{key_groups} * kDecodeTile);
+  pieces->Take(scratch->key_biases, size_t{key_groups} * kDecodeTile);
+  pieces->Take(scratch->value_scales, size_t{value_groups} * kDecodeTile);
+  pieces->Take(scratch->value_biases, size_t{value_groups} * kDecodeTile);
+  pieces->Take(scratch->scores, size_t{kStripHeads} * kDecodeTile);
+  pieces->Take(scratch->lanes, size_t{16} * 16);
+  pieces->Take(scratch->codes, size_t{2} * 16 * kDecodeTile);
+  pieces->Take(scratch->key_tile, key_tile);
+  pieces->Take(scratch->value_tile, value_tile);
 }
 
-// Points all of a call's parts into `memory` unless null. Returns the bytes that they take.
+// Points all of a call's pieces into `memory` unless null. Returns the bytes that they take.
 size_t TakeMemory(std::byte* memory, Call* call) {
-  ScratchParts parts(memory);
+  Pieces pieces(memory);
   DecodeJob& job = call->job;
   const size_t row_heads = job.row_heads();
   for (size_t i = 0; i < call->formats.size(); ++i) {
     const DecodeFormat& format = call->formats[i];
     if (format.key.format == nullptr) continue;  // no block uses it
     if (format.key.raw) {
-      parts.Take(call->queries[i].floats, row_heads * format.key.dim);
+      pieces.Take(call->queries[i].floats, row_heads * format.key.dim);
       continue;
     }
-    parts.Take(call->queries[i].codes, format.digits * row_heads * format.key.dim);
-    parts.Take(call->queries[i].terms, row_heads * format.key.groups);
+    pieces.Take(call->queries[i].codes, format.digits * row_heads * format.key.dim);
+    pieces.Take(call->queries[i].terms, row_heads * format.key.groups);
   }
-  for (DecodeScratch& scratch : call->scratches) TakeScratch(*call, &parts, &scratch);
-  parts.Take(job.sums.references, kSlots * row_heads);
-  parts.Take(job.sums.weights, kSlots * row_heads * 16);
-  parts.Take(job.sums.values, kSlots * row_heads * job.value_pitch);
-  return parts.bytes();
+  for (DecodeScratch& scratch : call->scratches) TakeScratch(*call, &pieces, &scratch);
+  pieces.Take(job.sums.references, kSlots * row_heads);
+  pieces.Take(job.sums.weights, kSlots * row_heads * 16);
+  pieces.Take(job.sums.values, kSlots * row_heads * job.value_pitch);
+  return pieces.bytes();
 }
 
 absl::Status AllocateMemory(Call* call) {
-  PREFIXD_ASSIGN_OR_RETURN(call->memory, AllocateScratch(TakeMemory(nullptr, call)));
+  const size_t bytes = TakeMemory(nullptr, call);
+  call->memory = Memory(new (std::align_val_t(kAlignment), std::nothrow) std::byte[bytes]);
+  if (call->memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attend: no memory for ", bytes, " bytes of scratch"));
+  }
   TakeMemory(call->memory.get(), call);
   return absl::OkStatus();
 }
@@ -99,7 +132,8 @@ struct SeenContext {
 };
 SeenContext SeenFrom(const AttentionShape& shape, uint64_t first_position) {
   const uint64_t end = first_position + shape.query_rows;
-  const uint64_t begin = WindowBegin(shape, first_position);
+  if (shape.window == 0 || first_position < shape.window) return {SlotsOf(0, end), end};
+  const uint64_t begin = first_position + 1 - shape.window;
   const uint64_t sinks = std::min<uint64_t>(shape.sink_tokens, begin);
   return {SlotsOf(begin, end) | (sinks == 0 ? 0 : SlotsOf(0, sinks)), end - begin + sinks};
 }
@@ -209,7 +243,7 @@ absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvF
   call.job.slots = seen.slots;
   const Plan plan = MakePlan(shape, seen);
   call.scratches.resize(plan.threads);
-  PREFIXD_RETURN_IF_ERROR(AllocateMemory(&call));
+  if (const absl::Status status = AllocateMemory(&call); !status.ok()) return status;
   call.job.tensors = call.formats;
   call.job.queries = call.queries;
   for (uint32_t i = 0; i < call.formats.size(); ++i) {

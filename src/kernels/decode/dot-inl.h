@@ -15,7 +15,6 @@
 
 #include "hwy/highway.h"
 
-#include "kernels/common/digits-inl.h"
 #include "kernels/common/rows-inl.h"
 #include "kernels/decode/ask-inl.h"
 #include "kernels/decode/job.h"
@@ -35,6 +34,11 @@ struct DotSums {
   VI of[kRows][kVectors];
 };
 
+HWY_INLINE VI AddDot(VI sum, VI codes, VI factors) {
+  // Highway 1.0.3 has no name for this instruction and GCC's intrinsic copies registers.
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(codes.raw), "v"(factors.raw));
+  return sum;
+}
 HWY_INLINE VI LoadCodes(const std::byte* from) {
   return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
 }
@@ -74,13 +78,13 @@ HWY_INLINE void ClearDots(DotSums<kRows, kVectors>* sums) {
     for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::Zero(DI());
   }
 }
-// Multiplies dots by 256, before the next digit, which is worth a 256th.
+// Multiplies dots by 128, before the next digit, which is worth a 128th.
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::ShiftLeft<8>(sums->of[r][v]);
+    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::ShiftLeft<7>(sums->of[r][v]);
   }
 }
 

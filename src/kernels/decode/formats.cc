@@ -26,7 +26,7 @@ DecodeTensor TensorOf(const quant::TensorFormat& format, quant::Side side, uint3
   tensor.middle = format.bits == 8 ? 128.0f : 8.0f;
   tensor.in_rows = format.layout == quant::Layout::kRows;
   tensor.tile = {
-      .format = quant::Tiled(format), .side = side, .dim = dim, .page_tokens = kTileTokens};
+      .format = quant::Tiled(format), .side = side, .dim = dim, .page_tokens = kDecodeTile};
   tensor.tile_layout = quant::LayoutOf(tensor.tile);
   return tensor;
 }

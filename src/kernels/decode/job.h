@@ -3,8 +3,7 @@
 //
 // The context is cut into runs of kRunTokens tokens; runs s, s + kSlots, s + 2 kSlots ... are
 // summed up in slot s, in order, and the slots are merged at the end. So sums depend on positions
-// only, and their memory does not depend on the context. A tile is up to kTileTokens tokens of one
-// block, whose softmax is computed together.
+// only, and their memory does not depend on the context.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/common/tile_tokens.h"
 #include "quant/block_table.h"
 #include "quant/format.h"
 #include "quant/unit.h"
@@ -22,8 +20,10 @@ namespace prefixd::kernels {
 
 inline constexpr uint32_t kRunTokens = 2048;
 inline constexpr uint32_t kSlots = 16;
-inline constexpr uint32_t kStripHeads = 4;  // row heads that share each loaded register
+inline constexpr uint32_t kDecodeTile = 64;  // tokens of a block whose softmax is computed together
+inline constexpr uint32_t kStripHeads = 4;   // row heads that share each loaded register
 inline constexpr uint32_t kMaxDecodeRows = 8;
+inline constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
 
 // One query row and its position. Its heads lie apart by the job's strides.
 struct DecodeRow {
@@ -31,6 +31,20 @@ struct DecodeRow {
   float* out = nullptr;
   uint64_t position = 0;
 };
+
+// Returns which of at most 64 tokens from `begin` on the row at `position` sees: bit t is token t.
+inline uint64_t SeenTokensOf(const AttentionShape& shape, uint64_t position, uint64_t begin,
+                             uint32_t tokens) {
+  const auto first_bits = [](uint64_t count) {
+    return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+  };
+  if (position < begin) return 0;
+  const uint64_t seen = first_bits(std::min<uint64_t>(tokens, position + 1 - begin));
+  if (shape.window == 0 || position + 1 <= begin + shape.window) return seen;
+  const uint64_t behind = position + 1 - begin - shape.window;  // tokens before the window
+  const uint64_t sinks = shape.sink_tokens > begin ? shape.sink_tokens - begin : 0;
+  return seen & (~first_bits(behind) | first_bits(sinks));
+}
 
 // Consecutive rows of the job and what they attend to.
 struct DecodeSequence {
@@ -49,7 +63,7 @@ struct DecodeTensor {
   bool is_signed = false;  // codes are signed bytes
   bool biased = false;
   float middle = 0;  // of the codes' range, where rounding costs least
-  // True for layout rows: each tile is first brought into the order of a tiled unit of kTileTokens
+  // True for layout rows: each tile is first brought into the order of a tiled unit of kDecodeTile
   // tokens.
   bool in_rows = false;
   quant::UnitShape tile;
@@ -98,13 +112,13 @@ struct DecodeJob {
 
 // One thread's working memory, for one tile.
 struct DecodeScratch {
-  float* key_scales = nullptr;    // [key groups][kTileTokens]
+  float* key_scales = nullptr;    // [key groups][kDecodeTile]
   float* key_biases = nullptr;    // the same, of the middle code
-  float* value_scales = nullptr;  // [value groups][kTileTokens]
+  float* value_scales = nullptr;  // [value groups][kDecodeTile]
   float* value_biases = nullptr;  // the same, of the middle code
-  float* scores = nullptr;        // [kStripHeads][kTileTokens], then weights
+  float* scores = nullptr;        // [kStripHeads][kDecodeTile], then weights
   float* lanes = nullptr;         // [16][16]
-  int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kTileTokens]
+  int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kDecodeTile]
   std::byte* key_tile = nullptr;  // a tile of a page in layout rows, as a tiled unit
   std::byte* value_tile = nullptr;
 };

@@ -17,7 +17,6 @@
 
 #include "hwy/highway.h"
 
-#include "kernels/common/digits-inl.h"
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/tile_row-inl.h"
 #include "kernels/decode/dot-inl.h"
@@ -28,9 +27,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+// Returns the largest code of one or two digits. A digit is worth 128 of the next.
+HWY_INLINE float CodeLimit(uint32_t digits) { return digits == 1 ? 127.0f : 127.0f * 128; }
 // Returns 0 if `largest` is too small to divide by.
 HWY_INLINE float InverseStep(float largest, float limit) {
   return largest < 1e-30f ? 0.0f : limit / largest;
+}
+
+HWY_INLINE VI HighDigit(VI codes) { return hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64))); }
+HWY_INLINE VI LowDigit(VI codes, VI high) { return hn::Sub(codes, hn::ShiftLeft<7>(high)); }
+// Stores 16 codes as one or two signed bytes each, `digit_pitch` apart.
+HWY_INLINE void StoreDigits(VI codes, uint32_t digits, int8_t* to, size_t digit_pitch) {
+  if (digits == 1) return hn::StoreU(hn::DemoteTo(DI8(), codes), DI8(), to);
+  const VI high = HighDigit(codes);
+  hn::StoreU(hn::DemoteTo(DI8(), high), DI8(), to);
+  hn::StoreU(hn::DemoteTo(DI8(), LowDigit(codes, high)), DI8(), to + digit_pitch);
 }
 
 // Converts one group of a row head's query to codes.
@@ -44,7 +55,7 @@ HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeForm
     largest = hn::Max(largest, hn::Abs(x));
     sum = hn::Add(sum, x);
   }
-  const float limit = FactorLimit(format.digits);
+  const float limit = CodeLimit(format.digits);
   const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
   const VF inverse = hn::Set(df, InverseStep(max, limit));
   VI code_sum = hn::Zero(DI());
@@ -60,6 +71,11 @@ HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeForm
   const float stepped = term.step * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), code_sum)));
   term.centre = -format.key.middle * stepped;
   return term;
+}
+
+// Returns the factor of queries: weights are powers of 2; scores to be capped count in caps first.
+HWY_INLINE float QueryScale(const AttentionShape& shape) {
+  return shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
 }
 
 HWY_INLINE void ScaleQuery(const float* q, float scale, uint32_t dim, float* to) {
@@ -102,7 +118,7 @@ struct StripQueries {
   const QueryTerm* terms = nullptr;
 };
 
-// Writes the scores of 16 kVectors tokens to `scores` [rows][kTileTokens]. Scales and biases are
+// Writes the scores of 16 kVectors tokens to `scores` [rows][kDecodeTile]. Scales and biases are
 // those of these tokens.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
 HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueries& queries,
@@ -124,15 +140,15 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
     VF scale[kVectors], bias[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
-      scale[v] = hn::LoadU(df, scales + g * kTileTokens + v * kLanes);
-      bias[v] = hn::LoadU(df, biases + g * kTileTokens + v * kLanes);
+      scale[v] = hn::LoadU(df, scales + g * kDecodeTile + v * kLanes);
+      bias[v] = hn::LoadU(df, biases + g * kDecodeTile + v * kLanes);
     }
 #pragma GCC unroll 4
     for (size_t r = 0; r < kRows; ++r) {
       const QueryTerm& term = queries.terms[r * key.groups + g];
       const VF step = hn::Set(df, term.step), centre = hn::Set(df, term.centre);
       const VF sum = hn::Set(df, term.sum);
-      float* to = scores + r * kTileTokens;
+      float* to = scores + r * kDecodeTile;
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVectors; ++v) {
         const VF dot = hn::MulAdd(hn::ConvertTo(df, dots.of[r][v]), step, centre);
@@ -153,7 +169,7 @@ HWY_INLINE void ScoreTile(const DecodeTensor& key, const StripQueries& queries,
                           const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
                           const DecodeScratch& scratch) {
   const TileCodes codes = KeyCodesOf(key, unit, tile);
-  if (tile.tokens > kTileTokens - kLanes && unit.layout.slots >= tile.first + kTileTokens) {
+  if (tile.tokens > kDecodeTile - kLanes && unit.layout.slots >= tile.first + kDecodeTile) {
     return ScoreTokens<kKind, kDigits, kRows, 4>(key, queries, codes, asker, scratch.key_scales,
                                                  scratch.key_biases, scratch.scores);
   }

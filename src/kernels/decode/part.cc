@@ -71,11 +71,11 @@ class PartWalk {
   // Whether the window and the sinks let a row see any of the tokens. Requires: IsReached.
   HWY_INLINE bool IsSeen(size_t first, size_t end, uint64_t position, uint32_t tokens) const {
     const AttentionShape& shape = job_.shape;
-    if (position < shape.sink_tokens) return true;
+    if (shape.window == 0 || position < shape.sink_tokens) return true;
     for (size_t s = first; s < end; ++s) {
       // The first row's window begins first.
       const uint64_t row = job_.rows[job_.sequences[s].first_row].position;
-      if (position + tokens > WindowBegin(shape, row)) return true;
+      if (position + tokens + shape.window > row + 1) return true;
     }
     return false;
   }

@@ -10,6 +10,7 @@
 #define PREFIXD_KERNELS_DECODE_RAW_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,7 +46,7 @@ class RawRows {
   const std::byte* const rows_;
 };
 
-// Scores kTokens tokens from `token` on for kRows row heads, to `scores` [rows][kTileTokens].
+// Scores kTokens tokens from `token` on for kRows row heads, to `scores` [rows][kDecodeTile].
 template <quant::Dtype kDtype, size_t kRows, size_t kTokens>
 HWY_INLINE void ScoreRawTokens(const RawRows<kDtype>& keys, uint32_t token, const float* queries,
                                uint32_t dim, float* lanes, float* scores) {
@@ -78,7 +79,7 @@ HWY_INLINE void ScoreRawTokens(const RawRows<kDtype>& keys, uint32_t token, cons
   hn::Store(SumOfRows(lanes), df, dots);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t t = 0; t < kTokens; ++t) {
-      scores[r * kTileTokens + token + t] = dots[r * kDotTokens + t];
+      scores[r * kDecodeTile + token + t] = dots[r * kDotTokens + t];
     }
   }
 }
@@ -99,9 +100,21 @@ HWY_NOINLINE HWY_ATTR void ScoreRawTile(const DecodeTensor& key, const float* qu
   }
 }
 
+// Calls `call` with [begin, end) of each run of bits.
+template <class Call>
+HWY_INLINE void ForEachStretch(uint64_t bits, const Call& call) {
+  while (bits != 0) {
+    const auto begin = static_cast<uint32_t>(std::countr_zero(bits));
+    const uint32_t end = begin + static_cast<uint32_t>(std::countr_one(bits >> begin));
+    call(begin, end);
+    if (end == 64) return;
+    bits &= ~uint64_t{0} << end;
+  }
+}
+
 // sums = sums * corrections + weights * values, for kVectors vectors of dimensions.
 template <quant::Dtype kDtype, size_t kRows, size_t kVectors>
-HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, TileTokens seen, size_t d,
+HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint64_t seen, size_t d,
                               const float* weights, const float* corrections, LineAsker* asked,
                               float* sums, size_t pitch) {
   const DF df;
@@ -115,21 +128,20 @@ HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, TileTokens seen, si
     }
   }
   LineAsker asker = *asked;
-  for (TokenRun run = RunFrom(seen, 0); run.count != 0;
-       run = RunFrom(seen, run.first + run.count)) {
-    for (uint32_t t = run.first; t < run.first + run.count; ++t) {
+  ForEachStretch(seen, [&](uint32_t begin, uint32_t end) HWY_ATTR {
+    for (uint32_t t = begin; t < end; ++t) {
       asker.AskFar<kVectors / 2 + 1>();
       VF value[kVectors];
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVectors; ++v) value[v] = values.Load(t, d + v * kLanes);
 #pragma GCC unroll 4
       for (size_t r = 0; r < kRows; ++r) {
-        const VF weight = hn::Set(df, weights[r * kTileTokens + t]);
+        const VF weight = hn::Set(df, weights[r * kDecodeTile + t]);
 #pragma GCC unroll 4
         for (size_t v = 0; v < kVectors; ++v) of[r][v] = hn::MulAdd(weight, value[v], of[r][v]);
       }
     }
-  }
+  });
   *asked = asker;
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
@@ -143,11 +155,11 @@ HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, TileTokens seen, si
 // Adds values to the sums of row heads [row, row + kRows) of the strip, which see tokens `seen`.
 template <quant::Dtype kDtype, size_t kRows>
 HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& value,
-                                      const DecodeUnit& unit, uint32_t first, TileTokens seen,
+                                      const DecodeUnit& unit, uint32_t first, uint64_t seen,
                                       LineAsker* asker, const DecodeStrip& strip, uint32_t row,
                                       const DecodeScratch& scratch) {
   const RawRows<kDtype> values(value, unit, first);
-  const float* weights = scratch.scores + row * kTileTokens;
+  const float* weights = scratch.scores + row * kDecodeTile;
   const float* corrections = strip.corrections + row;
   float* sums = job.sums.values + (strip.first + row) * job.value_pitch;
   size_t d = 0;
@@ -161,20 +173,48 @@ HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& 
   }
 }
 
-// Adds values to the sums of all row heads of the strip.
 template <quant::Dtype kDtype>
-HWY_INLINE void AddRawStrip(const DecodeJob& job, const DecodeTensor& value, const DecodeUnit& unit,
-                            const DecodeTokens& tile, LineAsker* asker, const DecodeStrip& strip,
-                            const DecodeScratch& scratch) {
-  bool alike = true;
-  for (uint32_t r = 1; r < strip.rows; ++r) alike &= strip.seen[r] == strip.seen[0];
-  if (alike && strip.rows == kStripHeads) {
-    return AddRawTile<kDtype, kStripHeads>(job, value, unit, tile.first, strip.seen[0], asker,
-                                           strip, 0, scratch);
+class RawStrip {
+ public:
+  static HWY_INLINE void Score(const DecodeTensor& key, const float* queries, uint32_t rows,
+                               const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
+                               const DecodeScratch& scratch) {
+    switch (rows) {
+      case 1:
+        return ScoreRawTile<kDtype, 1>(key, queries, unit, tile, asker, scratch);
+      case 2:
+        return ScoreRawTile<kDtype, 2>(key, queries, unit, tile, asker, scratch);
+      case 3:
+        return ScoreRawTile<kDtype, 3>(key, queries, unit, tile, asker, scratch);
+      default:
+        return ScoreRawTile<kDtype, 4>(key, queries, unit, tile, asker, scratch);
+    }
   }
-  // A row never touches a value that it does not see: NaN would survive even weight 0.
-  for (uint32_t r = 0; r < strip.rows; ++r) {
-    AddRawTile<kDtype, 1>(job, value, unit, tile.first, strip.seen[r], asker, strip, r, scratch);
+  static HWY_INLINE void Add(const DecodeJob& job, const DecodeTensor& value,
+                             const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
+                             const DecodeStrip& strip, const DecodeScratch& scratch) {
+    bool alike = true;
+    for (uint32_t r = 1; r < strip.rows; ++r) alike &= strip.seen[r] == strip.seen[0];
+    if (alike && strip.rows == kStripHeads) {
+      return AddRawTile<kDtype, kStripHeads>(job, value, unit, tile.first, strip.seen[0], asker,
+                                             strip, 0, scratch);
+    }
+    // A row never touches a value that it does not see: NaN would survive even weight 0.
+    for (uint32_t r = 0; r < strip.rows; ++r) {
+      AddRawTile<kDtype, 1>(job, value, unit, tile.first, strip.seen[r], asker, strip, r, scratch);
+    }
+  }
+};
+
+template <class Call>
+HWY_INLINE void WithDtype(quant::Dtype dtype, const Call& call) {
+  switch (dtype) {
+    case quant::Dtype::kF16:
+      return call(RawStrip<quant::Dtype::kF16>());
+    case quant::Dtype::kBf16:
+      return call(RawStrip<quant::Dtype::kBf16>());
+    default:
+      return call(RawStrip<quant::Dtype::kF32>());
   }
 }
 

@@ -24,15 +24,34 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 // Row heads of one kv head that are computed together, over one tile.
 struct DecodeStrip {
-  uint32_t rows = 0;                  // 1 ... kStripHeads
-  size_t first = 0;                   // index of the first one in job.sums
-  TileTokens seen[kStripHeads] = {};  // of the tile, by the row head
-  float corrections[kStripHeads];     // factors for their earlier weights
+  uint32_t rows = 0;                // 1 ... kStripHeads
+  size_t first = 0;                 // index of the first one in job.sums
+  uint64_t seen[kStripHeads] = {};  // bit t: the row head sees token t of the tile
+  float corrections[kStripHeads];   // factors for their earlier weights
   HWY_INLINE bool all_seen() const {
-    TileTokens all = kAllTokens;
+    uint64_t all = ~uint64_t{0};
     for (uint32_t r = 0; r < rows; ++r) all &= seen[r];
-    return all == kAllTokens;
+    return all == ~uint64_t{0};
   }
+};
+
+// The tokens of a tile that a row head sees. Token t is lane t % 16 of vector t / 16.
+class SeenTokens {
+ public:
+  explicit HWY_INLINE SeenTokens(uint64_t seen) : seen_(seen) {}
+  HWY_INLINE bool all() const { return seen_ == ~uint64_t{0}; }
+  HWY_INLINE VF Choose(size_t vector, VF yes, VF no) const {
+    return VF{_mm512_mask_blend_ps(MaskOf(vector), no.raw, yes.raw)};
+  }
+  HWY_INLINE VF Keep(size_t vector, VF value) const {
+    return VF{_mm512_maskz_mov_ps(MaskOf(vector), value.raw)};
+  }
+
+ private:
+  HWY_INLINE __mmask16 MaskOf(size_t vector) const {
+    return static_cast<__mmask16>(seen_ >> (vector * kLanes));
+  }
+  const uint64_t seen_;
 };
 
 // A row head's weights are 2^(score - reference). The reference is a score that it has seen. It
@@ -61,12 +80,16 @@ HWY_NOINLINE HWY_ATTR float RaiseReference(const DecodeSums& sums, size_t row_he
 
 // Turns scores into weights, 0 for tokens that the row head does not see. `cap` is in powers of 2,
 // 0 for none. Returns the factor for earlier weights.
-HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, TileTokens seen, float cap,
+HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, SeenTokens seen, float cap,
                               float* scores) {
   const DF df;
   TileRow64 row = TileRow64::Load(scores);
   if (cap != 0) row = row.Capped(cap);
-  row = row.Of(seen, -FLT_MAX);
+  if (!seen.all()) {
+    const VF lowest = hn::Set(df, -FLT_MAX);
+    row = {seen.Choose(0, row.v0, lowest), seen.Choose(1, row.v1, lowest),
+           seen.Choose(2, row.v2, lowest), seen.Choose(3, row.v3, lowest)};
+  }
   // Exactly 1 where nothing changes: a tile that the row head does not see changes no bit.
   float correction = 1;
   const VF largest = row.MaxAcross();
@@ -76,8 +99,10 @@ HWY_INLINE float WeighRowHead(const DecodeSums& sums, size_t row_head, TileToken
   const VF reference = hn::Set(df, sums.references[row_head]);
   row = TileRow64{hn::Sub(row.v0, reference), hn::Sub(row.v1, reference),
                   hn::Sub(row.v2, reference), hn::Sub(row.v3, reference)}
-            .Exp2()
-            .Of(seen, 0);
+            .Exp2();
+  if (!seen.all()) {
+    row = {seen.Keep(0, row.v0), seen.Keep(1, row.v1), seen.Keep(2, row.v2), seen.Keep(3, row.v3)};
+  }
   row.Store(scores);
   float* const weights = sums.weights + row_head * kLanes;
   hn::StoreU(hn::Add(hn::LoadU(df, weights), row.SumAcross()), df, weights);
@@ -90,8 +115,8 @@ HWY_NOINLINE HWY_ATTR void WeighStrip(const DecodeJob& job, const DecodeScratch&
   for (uint32_t r = 0; r < strip->rows; ++r) {
     asker->Ask<kLinesToWeigh>();
     strip->corrections[r] =
-        WeighRowHead(job.sums, strip->first + r, strip->seen[r], job.shape.soft_cap * kLog2E,
-                     scratch.scores + r * kTileTokens);
+        WeighRowHead(job.sums, strip->first + r, SeenTokens(strip->seen[r]),
+                     job.shape.soft_cap * kLog2E, scratch.scores + r * kDecodeTile);
   }
 }
 

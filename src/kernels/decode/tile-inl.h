@@ -28,7 +28,7 @@ struct DecodeUnit {
   quant::UnitLayout layout;
 };
 
-// At most kTileTokens tokens of a unit; `first` is a multiple of kTileTokens.
+// At most kDecodeTile tokens of a unit; `first` is a multiple of kDecodeTile.
 struct DecodeTokens {
   uint32_t first = 0;
   uint32_t tokens = 0;
@@ -76,9 +76,9 @@ HWY_INLINE TileCodes ValueCodesOf(const DecodeTensor& value, const DecodeUnit& u
   return found;
 }
 
-// Scales and biases of a tile's tokens as floats [group][kTileTokens]; 0 after its last token,
+// Scales and biases of a tile's tokens as floats [group][kDecodeTile]; 0 after its last token,
 // whatever is stored there. A bias is what the middle code stands for: 0 where the codec has none.
-// kWhole: the tile has kTileTokens tokens.
+// kWhole: the tile has kDecodeTile tokens.
 template <quant::Dtype kDtype, bool kWhole>
 class TileParameters {
  public:
@@ -89,14 +89,14 @@ class TileParameters {
   HWY_INLINE void Widen(float* scales, float* biases) const {
     const VF middle = hn::Set(DF(), tensor_.middle);
     for (uint32_t g = 0; g < tensor_.groups; ++g) {
-      for (uint32_t slot = 0; slot < kTileTokens; slot += kLanes) {
+      for (uint32_t slot = 0; slot < kDecodeTile; slot += kLanes) {
         const VF scale = Load(unit_.layout.scales_offset, g, slot);
         VF bias = hn::Zero(DF());
         if (tensor_.biased) {
           bias = hn::MulAdd(scale, middle, Load(unit_.layout.biases_offset, g, slot));
         }
-        hn::StoreU(scale, DF(), scales + g * kTileTokens + slot);
-        hn::StoreU(bias, DF(), biases + g * kTileTokens + slot);
+        hn::StoreU(scale, DF(), scales + g * kDecodeTile + slot);
+        hn::StoreU(bias, DF(), biases + g * kDecodeTile + slot);
       }
     }
   }
@@ -115,15 +115,23 @@ class TileParameters {
   const DecodeUnit& unit_;
   const DecodeTokens& tile_;
 };
+template <bool kWhole>
+HWY_INLINE void WidenTile(const DecodeTensor& tensor, const DecodeUnit& unit,
+                          const DecodeTokens& tile, float* scales, float* biases) {
+  switch (tensor.format->scale_dtype) {
+    case quant::Dtype::kF16:
+      return TileParameters<quant::Dtype::kF16, kWhole>(tensor, unit, tile).Widen(scales, biases);
+    case quant::Dtype::kBf16:
+      return TileParameters<quant::Dtype::kBf16, kWhole>(tensor, unit, tile).Widen(scales, biases);
+    default:
+      return TileParameters<quant::Dtype::kF32, kWhole>(tensor, unit, tile).Widen(scales, biases);
+  }
+}
 HWY_NOINLINE HWY_ATTR void WidenTile(const DecodeTensor& tensor, const DecodeUnit& unit,
                                      const DecodeTokens& tile, float* scales, float* biases) {
   if (tensor.raw) return;
-  WithDtype(tensor.format->scale_dtype, [&]<quant::Dtype kDtype>() HWY_ATTR {
-    if (tile.tokens == kTileTokens) {
-      return TileParameters<kDtype, true>(tensor, unit, tile).Widen(scales, biases);
-    }
-    TileParameters<kDtype, false>(tensor, unit, tile).Widen(scales, biases);
-  });
+  if (tile.tokens == kDecodeTile) return WidenTile<true>(tensor, unit, tile, scales, biases);
+  WidenTile<false>(tensor, unit, tile, scales, biases);
 }
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

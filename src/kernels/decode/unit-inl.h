@@ -76,8 +76,8 @@ class UnitAttention {
         asker_(AskerOf(visit)) {}
 
   HWY_ATTR void Run() {
-    for (uint32_t first = 0; first < visit_.tokens; first += kTileTokens) {
-      DecodeTokens tile{.first = first, .tokens = HWY_MIN(kTileTokens, visit_.tokens - first)};
+    for (uint32_t first = 0; first < visit_.tokens; first += kDecodeTile) {
+      DecodeTokens tile{.first = first, .tokens = HWY_MIN(kDecodeTile, visit_.tokens - first)};
       tile.tokens = EndOfSeen(tile);
       if (tile.tokens == 0) continue;
       asker_.Ask<kLinesToWiden>();
@@ -129,14 +129,13 @@ class UnitAttention {
 
   // Returns the end of the tile's tokens that any row sees; 0 if no row sees any.
   HWY_INLINE uint32_t EndOfSeen(const DecodeTokens& tile) const {
-    TileTokens seen = 0;
+    uint64_t seen = 0;
     for (uint32_t row = visit_.first_row; row < visit_.end_row; ++row) seen |= SeenBy(row, tile);
     return static_cast<uint32_t>(std::bit_width(seen));
   }
-  HWY_INLINE TileTokens SeenBy(uint32_t row, const DecodeTokens& tile) const {
-    const uint64_t position = job_.rows[row].position;
-    return SeenBetween(job_.shape, visit_.position + tile.first, position, position) &
-           FirstTokens(tile.tokens);
+  HWY_INLINE uint64_t SeenBy(uint32_t row, const DecodeTokens& tile) const {
+    return SeenTokensOf(job_.shape, job_.rows[row].position, visit_.position + tile.first,
+                        tile.tokens);
   }
 
   // Attends the visit's row heads [first, first + rows) to a tile.
@@ -148,7 +147,7 @@ class UnitAttention {
     strip.first = size_t{visit_.slot} * job_.row_heads() + row_head;
     uint32_t row = visit_.first_row + first / job_.group();
     uint32_t next_row = job_.group() - first % job_.group();  // where it begins in the strip
-    TileTokens seen = SeenBy(row, tile);
+    uint64_t seen = SeenBy(row, tile);
     for (uint32_t r = 0; r < rows; ++r) {
       if (r == next_row) {
         seen = SeenBy(++row, tile);
@@ -173,11 +172,8 @@ class UnitAttention {
     const DecodeQueries& all = job_.queries[visit_.format];
     const DecodeTensor& key = format_.key;
     if (key.raw) {
-      return WithDtype(key.format->dtype, [&]<quant::Dtype kDtype>() HWY_ATTR {
-        WithRows(rows, [&]<size_t kRows>() HWY_ATTR {
-          ScoreRawTile<kDtype, kRows>(key, all.floats + row_head * key.dim, unit, tile, &asker_,
-                                      scratch_);
-        });
+      return WithDtype(key.format->dtype, [&](auto strip) HWY_ATTR {
+        strip.Score(key, all.floats + row_head * key.dim, rows, unit, tile, &asker_, scratch_);
       });
     }
     const StripQueries queries{.codes = all.codes + row_head * key.dim,
@@ -193,8 +189,8 @@ class UnitAttention {
   HWY_INLINE void AddValues(const DecodeUnit& unit, const DecodeTokens& tile,
                             const DecodeStrip& strip) {
     if (format_.value.raw) {
-      return WithDtype(format_.value.format->dtype, [&]<quant::Dtype kDtype>() HWY_ATTR {
-        AddRawStrip<kDtype>(job_, format_.value, unit, tile, &asker_, strip, scratch_);
+      return WithDtype(format_.value.format->dtype, [&](auto raw) HWY_ATTR {
+        raw.Add(job_, format_.value, unit, tile, &asker_, strip, scratch_);
       });
     }
     WithCodes(format_.value, format_.digits, [&]<CodeKind kKind, uint32_t kDigits>() HWY_ATTR {

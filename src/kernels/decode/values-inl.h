@@ -59,7 +59,7 @@ HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeTensor& val
   in.stride = codes.stride;
   in.asker = asker;
   in.steps = (tile.tokens + 3) / 4;
-  in.row_pitch = kTileTokens;
+  in.row_pitch = kDecodeTile;
   in.digit_pitch = WeightCodes<kDigits>::kDigitPitch;
   for (uint32_t group = 0; group < value.groups; ++group) {
     const uint32_t g = group % kChunkGroups;

@@ -17,7 +17,6 @@
 
 #include "hwy/highway.h"
 
-#include "kernels/common/digits-inl.h"
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/tile_row-inl.h"
 #include "kernels/decode/dot-inl.h"
@@ -33,11 +32,38 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 // Groups whose weights are rounded together: times kStripHeads row heads they fill a vector.
 inline constexpr uint32_t kChunkGroups = kLanes / kStripHeads;
 
+// Codes of a tile's tokens.
+struct TileCodes64 {
+  VI v0, v1, v2, v3;
+  // Stores the codes' digits. Returns the codes' sum: a vector whose lanes are still to be added.
+  template <uint32_t kDigits>
+  HWY_INLINE VI Store(int8_t* to, size_t digit_pitch) const {
+    if constexpr (kDigits == 1) return StoreBytes(hn::Zero(DI()), to);
+    const TileCodes64 high{HighDigit(v0), HighDigit(v1), HighDigit(v2), HighDigit(v3)};
+    const TileCodes64 low{LowDigit(v0, high.v0), LowDigit(v1, high.v1), LowDigit(v2, high.v2),
+                          LowDigit(v3, high.v3)};
+    const VI sum = high.StoreBytes(hn::Zero(DI()), to);
+    return low.StoreBytes(hn::ShiftLeft<7>(sum), to + digit_pitch);
+  }
+
+ private:
+  // Stores the codes as bytes. Returns `start` plus their sum.
+  HWY_INLINE VI StoreBytes(VI start, int8_t* to) const {
+    const __m512i first = _mm512_packs_epi32(v0.raw, v1.raw);
+    const __m512i second = _mm512_packs_epi32(v2.raw, v3.raw);
+    const VI bytes{_mm512_packs_epi16(first, second)};
+    // Packing takes 4 numbers of each vector in turns.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, bytes.raw));
+    return AddDot(start, hn::Set(DI(), 0x01010101), bytes);
+  }
+};
+
 // Rounds a strip's weights times scales of up to kChunkGroups groups to codes in scratch.codes.
 template <uint32_t kDigits>
 class WeightCodes {
  public:
-  static constexpr size_t kDigitPitch = size_t{kChunkGroups} * kStripHeads * kTileTokens;
+  static constexpr size_t kDigitPitch = size_t{kChunkGroups} * kStripHeads * kDecodeTile;
 
   HWY_INLINE WeightCodes(const DecodeTensor& value, const DecodeScratch& scratch,
                          const DecodeStrip& strip)
@@ -50,7 +76,7 @@ class WeightCodes {
     RoundGroups<kRows, false>(first, count, asker);
   }
 
-  // Codes of the g-th of those groups: [kRows][kTileTokens], the next digit kDigitPitch later.
+  // Codes of the g-th of those groups: [kRows][kDecodeTile], the next digit kDigitPitch later.
   HWY_INLINE const int8_t* codes(uint32_t g) const { return scratch_.codes + CodesAt(g, 0); }
   // What 1 of the group's codes is worth.
   HWY_INLINE float step(uint32_t g, size_t r) const { return steps_[g * kStripHeads + r]; }
@@ -60,7 +86,7 @@ class WeightCodes {
  private:
   static HWY_INLINE size_t LanesAt(uint32_t g, size_t r) { return (g * kStripHeads + r) * kLanes; }
   static HWY_INLINE size_t CodesAt(uint32_t g, size_t r) {
-    return (g * kStripHeads + r) * kTileTokens;
+    return (g * kStripHeads + r) * kDecodeTile;
   }
 
   template <size_t kRows, bool kAllSeen>
@@ -75,15 +101,15 @@ class WeightCodes {
   // Finds the largest products, to scratch.lanes.
   template <size_t kRows, bool kAllSeen>
   HWY_INLINE void FindLargest(uint32_t first, uint32_t count, LineAsker* asker) const {
-    const float* const scales = scratch_.value_scales + first * kTileTokens;
+    const float* const scales = scratch_.value_scales + first * kDecodeTile;
     const float* const scores = scratch_.scores;
     float* const lanes = scratch_.lanes;
     for (uint32_t g = 0; g < count; ++g) {
 #pragma GCC unroll 4
       for (size_t r = 0; r < kRows; ++r) {
         asker->Ask<kLinesToScale>();
-        const TileRow64 x = TileRow64::Load(scores + r * kTileTokens)
-                                .Times(SeenOf<kAllSeen>(r, scales + g * kTileTokens));
+        const TileRow64 x = TileRow64::Load(scores + r * kDecodeTile)
+                                .Times(SeenOf<kAllSeen>(r, scales + g * kDecodeTile));
         hn::StoreU(x.LargestAcross(), DF(), lanes + LanesAt(g, r));
       }
     }
@@ -92,8 +118,8 @@ class WeightCodes {
   template <size_t kRows, bool kAllSeen>
   HWY_INLINE void RoundRows(uint32_t first, uint32_t count, LineAsker* asker) const {
     const DF df;
-    const float* const scales = scratch_.value_scales + first * kTileTokens;
-    const float* const biases = scratch_.value_biases + first * kTileTokens;
+    const float* const scales = scratch_.value_scales + first * kDecodeTile;
+    const float* const biases = scratch_.value_biases + first * kDecodeTile;
     const float* const scores = scratch_.scores;
     float* const lanes = scratch_.lanes;
     int8_t* const codes = scratch_.codes;
@@ -102,16 +128,15 @@ class WeightCodes {
 #pragma GCC unroll 4
       for (size_t r = 0; r < kRows; ++r) {
         asker->Ask<kLinesToRound>();
-        const TileRow64 weights = TileRow64::Load(scores + r * kTileTokens);
-        const TileRow64 x = weights.Times(SeenOf<kAllSeen>(r, scales + g * kTileTokens));
+        const TileRow64 weights = TileRow64::Load(scores + r * kDecodeTile);
+        const TileRow64 x = weights.Times(SeenOf<kAllSeen>(r, scales + g * kDecodeTile));
         const VF inverse = hn::Set(df, inverses_[g * kStripHeads + r]);
-        const TileFactors rounded{RoundedProduct(x.v0, inverse), RoundedProduct(x.v1, inverse),
+        const TileCodes64 rounded{RoundedProduct(x.v0, inverse), RoundedProduct(x.v1, inverse),
                                   RoundedProduct(x.v2, inverse), RoundedProduct(x.v3, inverse)};
-        int8_t* const to = codes + CodesAt(g, r);
-        const VI sum = kDigits == 1 ? rounded.StoreOne(to) : rounded.StoreTwo(to, kDigitPitch);
+        const VI sum = rounded.template Store<kDigits>(codes + CodesAt(g, r), kDigitPitch);
         VF offset = hn::Mul(hn::ConvertTo(df, sum), hn::Set(df, middles_[g * kStripHeads + r]));
         if (biased) {
-          offset = weights.SumOfProducts(SeenOf<kAllSeen>(r, biases + g * kTileTokens), offset);
+          offset = weights.SumOfProducts(SeenOf<kAllSeen>(r, biases + g * kDecodeTile), offset);
         }
         hn::StoreU(offset, df, lanes + LanesAt(g, r));
       }
@@ -121,15 +146,18 @@ class WeightCodes {
   // Returns a group's scales or biases: 0, even for NaN, where the row head does not see the token.
   template <bool kAllSeen>
   HWY_INLINE TileRow64 SeenOf(size_t r, const float* parameters) const {
-    return TileRow64::Load(parameters).Of(kAllSeen ? kAllTokens : strip_.seen[r], 0);
+    const TileRow64 x = TileRow64::Load(parameters);
+    if constexpr (kAllSeen) return x;
+    const SeenTokens seen(strip_.seen[r]);
+    return {seen.Keep(0, x.v0), seen.Keep(1, x.v1), seen.Keep(2, x.v2), seen.Keep(3, x.v3)};
   }
 
   // Sets the steps from the largest products.
   HWY_INLINE void SetSteps(VF largest) {
     const DF df;
-    const VF limit = hn::Set(df, FactorLimit(kDigits));
+    const VF limit = hn::Set(df, CodeLimit(kDigits));
     const auto tiny = hn::Lt(largest, hn::Set(df, 1e-30f));  // false for NaN
-    const VF step = hn::Mul(largest, hn::Set(df, 1 / FactorLimit(kDigits)));
+    const VF step = hn::Mul(largest, hn::Set(df, 1 / CodeLimit(kDigits)));
     hn::Store(hn::IfThenZeroElse(tiny, hn::Div(limit, largest)), df, inverses_);
     hn::Store(step, df, steps_);
     hn::Store(hn::Mul(step, hn::Set(df, -value_.middle)), df, middles_);

@@ -78,8 +78,9 @@ class CodeAttention {
   }
 
   HWY_ATTR void LoadQuery(uint32_t row) {
+    constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
     const AttentionShape& shape = job_.shape;
-    const float scale = QueryScale(shape);
+    const float scale = shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
     const float* from = place_.QueryOf(row);
     VF sizes = hn::Zero(DF());
     VF nans = hn::Zero(DF());  // NaN where an element is not finite, else 0

@@ -125,8 +125,9 @@ class FloatAttention {
 
  private:
   HWY_ATTR void LoadQueries() {
+    constexpr float kLog2E = 1.44269504f;  // weights are powers of 2
     const AttentionShape& shape = job_.shape;
-    const float scale = QueryScale(shape);
+    const float scale = shape.soft_cap == 0 ? shape.scale * kLog2E : shape.scale / shape.soft_cap;
     for (uint32_t i = 0; i < row_heads_; ++i) {
       const float* from = place_.QueryOf(i);
       float* to = scratch_.query + i * scratch_.key_pitch;
@@ -166,6 +167,7 @@ class FloatAttention {
   }
 
   HWY_INLINE void CapScores(uint32_t rows) {
+    constexpr float kLog2E = 1.44269504f;
     const DF df;
     const VF cap = hn::Set(df, job_.shape.soft_cap * kLog2E);
     for (size_t i = 0; i < rows * kTileTokens; i += hn::Lanes(df)) {

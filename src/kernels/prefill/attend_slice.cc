@@ -1,6 +1,7 @@
 #include "kernels/prefill/attend_slice.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/common/simd_targets.h"
 #include "kernels/prefill/matrix_tiles.h"
@@ -74,10 +75,10 @@ size_t RoundUp(size_t count, size_t multiple) {
 
 AttendScratch::AttendScratch(const AttendJob& job, size_t row_heads, std::byte* memory)
     : key_pitch(RoundUp(job.shape.key_dim, 16)), value_pitch(RoundUp(job.shape.value_dim, 16)) {
-  ScratchParts parts(memory);
   const auto take = [&](auto*& part, size_t count) {
-    parts.Take(part, count);
-    bytes = parts.bytes();
+    if (memory != nullptr)
+      part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(memory + bytes);
+    bytes += RoundUp(count * sizeof(*part), kAlignment);
   };
   const size_t widest = std::max(key_pitch, value_pitch);
   take(sums, row_heads * value_pitch);

@@ -8,8 +8,6 @@
 
 #include "kernels/attention.h"
 #include "kernels/common/quantize_rows.h"
-#include "kernels/common/scratch.h"
-#include "kernels/common/tile_tokens.h"
 #include "quant/block_table.h"
 #include "quant/format.h"
 
@@ -17,6 +15,7 @@ namespace prefixd::kernels {
 
 // Positions [64 i, 64 i + 64) make tile i, whatever the blocks. This partition fixes the order of
 // every sum.
+inline constexpr uint32_t kTileTokens = 64;
 inline constexpr uint32_t kStepTokens = 16;  // tokens dequantized and transposed at a time
 inline constexpr uint32_t kMaxTileRows = 6;  // query rows times heads in one register tile
 inline constexpr uint32_t kStripRows = 16;   // row heads whose softmax on codes runs together
@@ -93,10 +92,11 @@ struct CodeScratch {
 // One thread's working memory, a few hundred KiB: its size follows from the dims and from the rows
 // of a slice, never from the context.
 struct AttendScratch {
-  // Points into `memory`: zeroed, Bytes() long. Null: only computes sizes.
+  // Points into `memory`: zeroed, aligned to kAlignment, Bytes() long. Null: only computes sizes.
   AttendScratch(const AttendJob& job, size_t row_heads, std::byte* memory);
   static size_t Bytes(const AttendJob& job, size_t row_heads);
 
+  static constexpr size_t kAlignment = 64;
   size_t bytes = 0;
   size_t key_pitch = 0;        // floats of a padded row of K and q
   size_t value_pitch = 0;      // the same of V and the sums

@@ -15,11 +15,36 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
-#include "kernels/common/tile_tokens.h"
 #include "kernels/prefill/attend_slice.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
+
+// A set of tokens of a tile: bit t is token t.
+using TileTokens = uint64_t;
+static_assert(kTileTokens == 64);
+inline constexpr TileTokens kAllTokens = ~TileTokens{0};
+
+HWY_INLINE TileTokens FirstTokens(uint64_t count) {
+  return count == kTileTokens ? kAllTokens : (TileTokens{1} << count) - 1;
+}
+// Consecutive tokens of a tile; `count` is 0 if there are none.
+struct TokenRun {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+// Returns the first unbroken run of `tokens` at or after `from`.
+HWY_INLINE TokenRun RunFrom(TileTokens tokens, uint32_t from) {
+  if (from >= kTileTokens || tokens >> from == 0) return {kTileTokens, 0};
+  const uint32_t first = from + static_cast<uint32_t>(std::countr_zero(tokens >> from));
+  return {first, static_cast<uint32_t>(std::countr_one(tokens >> first))};
+}
+
+// Returns the tokens of the tile at `begin` that stand before `position`.
+HWY_INLINE TileTokens TokensBelow(uint64_t begin, uint64_t position) {
+  if (position <= begin) return 0;
+  return FirstTokens(HWY_MIN(position - begin, uint64_t{kTileTokens}));
+}
 
 // Where a slice's rows stand, and what they see.
 class SlicePlace {
@@ -34,24 +59,25 @@ class SlicePlace {
   // Returns the tokens of the tile at `begin` that the row sees.
   HWY_INLINE TileTokens SeenIn(uint64_t begin, uint32_t row_head) const {
     const uint64_t position = PositionOf(row_head);
-    return SeenBetween(job_.shape, begin, position, position);
+    return SeenBetween(begin, position, position);
   }
   // Returns the tokens of the tile at `begin` that any row sees.
   HWY_INLINE TileTokens NeededIn(uint64_t begin) const {
-    return SeenBetween(job_.shape, begin, PositionOf(0), PositionOf(row_heads_ - 1));
+    return SeenBetween(begin, PositionOf(0), PositionOf(row_heads_ - 1));
   }
   // Returns the begin of the first tile after `begin` of which any row may see a token. The caller
   // stops behind the last row's position.
   HWY_INLINE uint64_t TileAfter(uint64_t begin) const {
     const uint64_t next = begin + kTileTokens;
     if (next < job_.shape.sink_tokens) return next;
-    return HWY_MAX(next, FirstTileOfWindow());
+    return HWY_MAX(next, WindowBegin(PositionOf(0)) / kTileTokens * kTileTokens);
   }
   HWY_INLINE uint64_t FirstTile() const {
-    return job_.shape.sink_tokens != 0 ? 0 : FirstTileOfWindow();
+    return job_.shape.sink_tokens != 0 ? 0 : WindowBegin(PositionOf(0)) / kTileTokens * kTileTokens;
   }
   // Softmax state before any token: nothing seen, or the head's learned sink.
   HWY_INLINE float FirstMaximum(uint32_t row_head) const {
+    constexpr float kLog2E = 1.44269504f;
     return HWY_MAX(SinkOf(row_head) * kLog2E, -FLT_MAX);
   }
   HWY_INLINE float FirstWeight(uint32_t row_head) const {
@@ -72,8 +98,15 @@ class SlicePlace {
     return job_.shape.sink_logits == nullptr ? -HUGE_VALF
                                              : job_.shape.sink_logits[HeadOf(row_head)];
   }
-  HWY_INLINE uint64_t FirstTileOfWindow() const {
-    return WindowBegin(job_.shape, PositionOf(0)) / kTileTokens * kTileTokens;
+  HWY_INLINE uint64_t WindowBegin(uint64_t position) const {
+    const uint64_t window = job_.shape.window;
+    return window == 0 || position < window ? 0 : position + 1 - window;
+  }
+  // Returns the tokens that any row at positions `first` ... `last` sees.
+  HWY_INLINE TileTokens SeenBetween(uint64_t begin, uint64_t first, uint64_t last) const {
+    const TileTokens window =
+        TokensBelow(begin, last + 1) & ~TokensBelow(begin, WindowBegin(first));
+    return window | (TokensBelow(begin, HWY_MIN(last + 1, uint64_t{job_.shape.sink_tokens})));
   }
   HWY_INLINE size_t ElementOf(uint32_t row_head, size_t row_stride, size_t head_stride) const {
     const size_t row = slice_.first_row + row_head / job_.group();

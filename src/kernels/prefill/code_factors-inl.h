@@ -1,8 +1,10 @@
 // The factors that codes are multiplied with, and the products, for one SIMD target: included once
 // per target.
 //
-// A stored code is a byte; it is multiplied with the digits of query elements and of weights
-// (digits-inl.h).
+// A stored code is a byte. A query element or a weight is an integer of one digit or of two, high *
+// 256 + low. Each digit is a row of bytes of its own. Instructions that add four products of bytes,
+// one side of which is unsigned, multiply it with the codes. All of it is exact: the integers are
+// the same whichever instructions compute them.
 #if defined(PREFIXD_KERNELS_PREFILL_CODE_FACTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_PREFILL_CODE_FACTORS_INL_H_
 #undef PREFIXD_KERNELS_PREFILL_CODE_FACTORS_INL_H_
@@ -15,7 +17,6 @@
 
 #include "hwy/highway.h"
 
-#include "kernels/common/digits-inl.h"
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/store_codes-inl.h"
 #include "kernels/common/tile_row-inl.h"
@@ -27,11 +28,12 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 // Two digits are 15 bits and a sign. One digit is 7 bits and a sign in queries, 8 bits in weights:
 // values are then the signed side, and their scales are made positive.
-template <uint32_t kDigits>
+template <size_t kDigits>
 struct Digits {
-  static constexpr uint32_t kCount = kDigits;
+  static constexpr size_t kCount = kDigits;
   static constexpr bool kSignedValues = kCount == 1;
-  static constexpr float kQueryLimit = FactorLimit(kCount);
+  // The largest query code whose high digit, rounded, is a byte.
+  static constexpr float kQueryLimit = kCount == 1 ? 127 : 127 * 256 + 127;
   // The limit of two digits leaves room: the largest weight is estimated and may be a little more.
   static constexpr float kWeightLimit = kCount == 1 ? 255 : 32600;
 };
@@ -80,8 +82,13 @@ class CodeFactors {
         _mm512_storeu_si512(group + digit * query_pitch_, _mm512_setzero_si512());
       }
     }
-    kernels::HWY_NAMESPACE::StoreDigits(codes, Digits::kCount, group + dimension % group_factors_,
-                                        query_pitch_);
+    int8_t* to = group + dimension % group_factors_;
+    if constexpr (Digits::kCount == 2) {
+      const VI high = hn::ShiftRight<8>(hn::Add(codes, hn::Set(DI(), 128)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(high.raw));
+      to += query_pitch_;
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(codes.raw));
   }
 
   // Stores the nearest integers of 0 to 255.
@@ -93,9 +100,17 @@ class CodeFactors {
 
   // Stores the nearest integers, of two digits. Returns their sum across the vectors.
   HWY_INLINE VI StoreDigits(size_t group, uint32_t row, const TileRow64& weights) const {
-    return TileFactors{NearestOfSmall(weights.v0), NearestOfSmall(weights.v1),
-                       NearestOfSmall(weights.v2), NearestOfSmall(weights.v3)}
-        .StoreTwo(WeightsOf(group, row), kTileTokens);
+    const __m512i w0 = _mm512_cvtps_epi32(weights.v0.raw), w1 = _mm512_cvtps_epi32(weights.v1.raw);
+    const __m512i w2 = _mm512_cvtps_epi32(weights.v2.raw), w3 = _mm512_cvtps_epi32(weights.v3.raw);
+    const __m512i early = _mm512_packs_epi32(w0, w1), late = _mm512_packs_epi32(w2, w3);
+    const __m512i half = _mm512_set1_epi16(128);
+    const __m512i low_digits = LowDigitsInOrder();
+    const __m512i high_digits = _mm512_or_si512(low_digits, _mm512_set1_epi8(1));
+    int8_t* to = WeightsOf(group, row);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi8(_mm512_adds_epi16(early, half), high_digits,
+                                                     _mm512_adds_epi16(late, half)));
+    _mm512_storeu_si512(to + kTileTokens, _mm512_permutex2var_epi8(early, low_digits, late));
+    return VI{_mm512_add_epi32(_mm512_add_epi32(w0, w1), _mm512_add_epi32(w2, w3))};
   }
 
   // Returns the highest digits. The next ones follow query_pitch() bytes later, then the next row.
@@ -121,6 +136,17 @@ class CodeFactors {
   HWY_INLINE size_t GroupOf(size_t dimension) const {
     return dimension / key_group_ * group_factors_;
   }
+  // Returns where the low bytes of tokens 0, 1, ... stand in packed vectors 0 and 1 and, 64 bytes
+  // later, in packed vectors 2 and 3.
+  static HWY_INLINE __m512i LowDigitsInOrder() {
+    alignas(64) static constexpr uint8_t kOrder[64] = {
+        0,  2,  4,  6,  16, 18, 20, 22, 32,  34,  36,  38,  48,  50,  52,  54,
+        8,  10, 12, 14, 24, 26, 28, 30, 40,  42,  44,  46,  56,  58,  60,  62,
+        64, 66, 68, 70, 80, 82, 84, 86, 96,  98,  100, 102, 112, 114, 116, 118,
+        72, 74, 76, 78, 88, 90, 92, 94, 104, 106, 108, 110, 120, 122, 124, 126};
+    return _mm512_load_si512(kOrder);
+  }
+
   const CodeScratch& code_;
   const size_t key_group_;
   const size_t value_group_;

@@ -107,6 +107,7 @@ class CodeSoftmax {
   }
 
  private:
+  static constexpr float kLog2E = 1.44269504f;
   static constexpr size_t kLanes = TileRow64::kLanes;
   static_assert(kStripRows == kLanes);
 

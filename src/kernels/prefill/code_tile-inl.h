@@ -89,8 +89,14 @@ class CodeSide {
   }
 
   HWY_INLINE void LoadTiledParameters(const RowRange& rows, uint32_t slot) {
-    WithDtype(rows.format->scale_dtype,
-              [&]<quant::Dtype kDtype>() HWY_ATTR { LoadTiledParametersOf<kDtype>(rows, slot); });
+    switch (rows.format->scale_dtype) {
+      case quant::Dtype::kF16:
+        return LoadTiledParametersOf<quant::Dtype::kF16>(rows, slot);
+      case quant::Dtype::kBf16:
+        return LoadTiledParametersOf<quant::Dtype::kBf16>(rows, slot);
+      default:
+        return LoadTiledParametersOf<quant::Dtype::kF32>(rows, slot);
+    }
   }
   template <quant::Dtype kDtype>
   HWY_INLINE void LoadTiledParametersOf(const RowRange& rows, uint32_t slot) {
