@@ -8,6 +8,7 @@
 #include "base/checksum.h"
 #include "base/status.h"
 #include "bench/common/timing.h"
+#include "client/cpp/page_chunk.h"
 #include "client/cpp/raw_stream.h"
 #include "wire/limits.h"
 #include "wire/page_message.h"

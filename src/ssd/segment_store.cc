@@ -83,6 +83,10 @@ struct SegmentStore::Impl {
   absl::Status OpenDatabase(const Options& options);
   absl::Status SettleBorders(const TableDb& table, bool existed);
   absl::Status MoveAside(const absl::Status& why);
+  // RocksDB has a page that was not where its segment notes it. Reads it there once more, as one
+  // damaged read says nothing of the layout, and leaves the segment to RocksDB if it is elsewhere.
+  void LearnLayout(const TableDb& table, uint64_t sequence, const block::PageName& name,
+                   uint64_t check, size_t page_bytes);
 
   StoreState state;
   BorderFiles::Found borders_found = BorderFiles::Found::kNone;
@@ -141,6 +145,19 @@ absl::Status SegmentStore::Impl::MoveAside(const absl::Status& why) {
   findings.moved_aside = folder;
   findings.moved_why = std::string(why.message());
   return absl::OkStatus();
+}
+
+void SegmentStore::Impl::LearnLayout(const TableDb& table, uint64_t sequence,
+                                     const block::PageName& name, uint64_t check,
+                                     size_t page_bytes) {
+  std::vector<std::byte> again(page_bytes);
+  const DirectReads::Result result = state.direct_reads.Read(table, sequence, name, check, again);
+  if (result != DirectReads::Result::kElsewhere || !state.direct_reads.LeaveToRocksDb(sequence))
+    return;
+  if (state.table_options.on_unknown_format) {
+    state.table_options.on_unknown_format(
+        absl::StrCat("page ", sequence, " is not where its segment notes it"));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<SegmentStore>> SegmentStore::Open(const Options& options) {
@@ -268,11 +285,7 @@ absl::Status SegmentStore::ReadPage(uint64_t sequence, const block::PageName& na
   block::PageHeader header;
   PREFIXD_RETURN_IF_ERROR(ReadPage(sequence, &header, page));
   PREFIXD_RETURN_IF_ERROR(block::VerifyPage(header, name, check, page));
-  if (direct == Result::kElsewhere && state.direct_reads.LeaveToRocksDb(sequence) &&
-      state.table_options.on_unknown_format) {
-    state.table_options.on_unknown_format(
-        absl::StrCat("page ", sequence, " is not where its segment notes it"));
-  }
+  if (direct == Result::kElsewhere) impl_->LearnLayout(*table, sequence, name, check, page.size());
   return absl::OkStatus();
 }
 
