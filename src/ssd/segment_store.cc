@@ -273,6 +273,13 @@ absl::Status SegmentStore::ReadPage(uint64_t sequence, block::PageHeader* header
   return absl::OkStatus();
 }
 
+absl::Status SegmentStore::ReadAndVerify(uint64_t sequence, const block::PageName& name,
+                                         uint64_t check, std::span<std::byte> page) const {
+  block::PageHeader header;
+  PREFIXD_RETURN_IF_ERROR(ReadPage(sequence, &header, page));
+  return block::VerifyPage(header, name, check, page);
+}
+
 absl::Status SegmentStore::ReadPage(uint64_t sequence, const block::PageName& name, uint64_t check,
                                     std::span<std::byte> page) const {
   PREFIXD_ASSIGN_OR_RETURN(const TableDbPtr table, impl_->state.Table());
@@ -282,9 +289,10 @@ absl::Status SegmentStore::ReadPage(uint64_t sequence, const block::PageName& na
                             ? state.direct_reads.Read(*table, sequence, name, check, page)
                             : Result::kNone;
   if (direct == Result::kRead) return absl::OkStatus();
-  block::PageHeader header;
-  PREFIXD_RETURN_IF_ERROR(ReadPage(sequence, &header, page));
-  PREFIXD_RETURN_IF_ERROR(block::VerifyPage(header, name, check, page));
+  absl::Status read = ReadAndVerify(sequence, name, check, page);
+  // One damaged read is no loss: it is read once more.
+  if (absl::IsDataLoss(read)) read = ReadAndVerify(sequence, name, check, page);
+  PREFIXD_RETURN_IF_ERROR(read);
   if (direct == Result::kElsewhere) impl_->LearnLayout(*table, sequence, name, check, page.size());
   return absl::OkStatus();
 }

@@ -174,6 +174,9 @@ class SegmentStore {
 
  private:
   struct Impl;
+  // Through RocksDB alone.
+  absl::Status ReadAndVerify(uint64_t sequence, const block::PageName& name, uint64_t check,
+                             std::span<std::byte> page) const;
   explicit SegmentStore(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -120,7 +120,7 @@ TEST_F(MixedTest, ASnapshotLargerThanASlabIsRefusedWithItsSize) {
   Open(RamOnly());
   const auto opened = cache_->OpenSpace(session_, MixedIdentity(uint64_t{1} << 30));
   EXPECT_TRUE(absl::IsInvalidArgument(opened.status()));
-  EXPECT_NE(opened.status().message().find("snapshot of group 2 has 1073741824 bytes"),
+  EXPECT_NE(opened.status().message().find("snapshot of layer 4 has 1073741824 bytes"),
             std::string::npos)
       << opened.status();
 }

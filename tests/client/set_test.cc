@@ -82,6 +82,7 @@ class SetTest : public RestartTest {
   }
   // Computes tokens [begin, end) of one member.
   void Compute(size_t member, Sequence& seq, uint32_t begin, uint32_t end) {
+    if (begin == end) return;
     const SpaceSpec& spec = specs_[member];
     const std::vector<uint32_t> wanted(seq.snapshots_wanted().begin(),
                                        seq.snapshots_wanted().end());

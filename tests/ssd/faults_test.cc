@@ -133,7 +133,7 @@ TEST_F(FaultTest, AReadErrorIsUnavailableAndTheNextReadSucceeds) {
   ExpectReadable(written);
 }
 
-// A large page is read past RocksDB; what does not check is read once more through it.
+// What does not check is read once more; a large page, which is read past RocksDB, then through it.
 TEST_F(FaultTest, OneBadReadOfALargePageIsNoLoss) {
   Open();
   const Page large = MakePage(200'000);

@@ -28,6 +28,14 @@ index::SpaceShape ShapeOf(const block::SpaceIdentity& identity, const block::Spa
   return shape;
 }
 
+// "layer 4", or "layer 4 and the 3 that are kept with it".
+std::string NameOf(const block::LayerGroup& group) {
+  const size_t others = group.layers.size() - 1;
+  return absl::StrCat(
+      "layer ", group.layers.front(),
+      others == 0 ? "" : absl::StrCat(" and the ", others, " that are kept with it"));
+}
+
 }  // namespace
 
 Spaces::Spaces(Context* context, Worth* worth)
@@ -46,9 +54,8 @@ absl::Status Spaces::CheckServable(const block::SpaceIdentity& identity) const {
       const uint64_t bytes = block::LayoutOfPage(group, rung, identity.block_tokens).page_bytes;
       if (context_->arena->ExtentBytes(bytes, bytes) == 0) {
         return absl::InvalidArgumentError(
-            absl::StrCat("open_space: a ", state ? "snapshot" : "page", " of layer ",
-                         group.layers.front(), " and the ", group.layers.size() - 1,
-                         " that are kept with it has ", bytes, " bytes, a slab of the RAM tier ",
+            absl::StrCat("open_space: a ", state ? "snapshot" : "page", " of ", NameOf(group),
+                         " has ", bytes, " bytes, a slab of the RAM tier ",
                          context_->arena->stats().slab_bytes, "; raise --ram"));
       }
     }
