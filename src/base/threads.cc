@@ -24,8 +24,10 @@ bool Threads::TryRun(Work work) {
 
 bool Threads::Post(Work work, const void* owner) {
   MutexLock lock(mutex_);
-  // Without a free thread the work waits for one.
-  if (stop_ || (!HasFree() && threads_.empty())) return false;
+  if (dropped_) return false;
+  // Without a free thread the work waits for one. While the destructor waits, only work posts
+  // more, and its own thread takes that.
+  if (!stop_ && !HasFree() && threads_.empty()) return false;
   Add(std::move(work), owner);
   return true;
 }
@@ -60,6 +62,7 @@ void Threads::Join(bool drop) {
   {
     MutexLock lock(mutex_);
     stop_ = true;
+    dropped_ = dropped_ || drop;
     if (drop) dropped.swap(queue_);
     threads.swap(threads_);
   }

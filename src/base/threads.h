@@ -19,7 +19,7 @@ class Threads {
   // be. `least`, at most 1: how many there are from the start. Throws std::system_error if the
   // system does not give that one.
   Threads(std::string name, size_t most, size_t least = 1);
-  // Finishes all work that was accepted, unless Stop() dropped it.
+  // Finishes all work that was accepted, and what that work posts, unless Stop() dropped it.
   ~Threads();
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
@@ -56,7 +56,8 @@ class Threads {
   std::list<Waiting> queue_ PREFIXD_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ PREFIXD_GUARDED_BY(mutex_);
   size_t unfinished_ PREFIXD_GUARDED_BY(mutex_) = 0;  // queued or running
-  bool stop_ PREFIXD_GUARDED_BY(mutex_) = false;
+  bool stop_ PREFIXD_GUARDED_BY(mutex_) = false;      // threads end when the queue is empty
+  bool dropped_ PREFIXD_GUARDED_BY(mutex_) = false;   // by Stop(): no more work is taken
 };
 
 }  // namespace prefixd::base

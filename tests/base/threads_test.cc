@@ -4,7 +4,9 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -80,6 +82,30 @@ TEST(ThreadsTest, T7WhatIsToBeginAtOnceIsRefusedWhenNoThreadCanBeStarted) {
   }
   EXPECT_TRUE(threads.TryRun([] {})) << "there are threads again";
   go.set_value();
+}
+
+// LongRequests starts the next request when one ends, also while the destructor waits.
+TEST(ThreadsTest, WhatWorkPostsWhileTheDestructorWaitsIsDoneToo) {
+  std::atomic<int> done = 0;
+  std::promise<void> go;  // outlives the threads that wait for it
+  const std::shared_future<void> gone = go.get_future().share();
+  std::thread ender;
+  {
+    auto threads = std::make_unique<Threads>("test", 2);
+    Threads* const pool = threads.get();
+    std::function<void()> next = [&, pool] {
+      gone.wait();
+      while (pool->TryRun([] {})) std::this_thread::yield();  // until the destructor has begun
+      if (++done < 5) {
+        EXPECT_TRUE(pool->Post(next));
+      }
+    };
+    ASSERT_TRUE(pool->Post(next));
+    ender = std::thread([&threads] { threads.reset(); });
+    go.set_value();
+    ender.join();
+  }
+  EXPECT_EQ(done, 5);
 }
 
 TEST(ThreadsTest, StopDropsWhatHasNotBegunWaitsForTheRestAndRefusesMore) {
