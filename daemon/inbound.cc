@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <span>
 #include <thread>
@@ -92,6 +93,7 @@ struct Inbound::All {
   };
   std::vector<Cut> cut PREFIXD_GUARDED_BY(mutex);
   std::atomic<uint64_t> cut_bytes{0};  // their sum, written under the mutex
+  std::chrono::steady_clock::time_point last_cut PREFIXD_GUARDED_BY(mutex);
 };
 
 uint64_t Inbound::Connection::Recount() {
@@ -165,6 +167,7 @@ void Inbound::All::CutTheLargest() {
       const uint64_t had = (*largest)->Leave();
       (*largest)->Cut();
       cut_bytes += had;
+      last_cut = std::chrono::steady_clock::now();
       cut.push_back({.connection = *largest, .bytes = had});
       connections.erase(largest);
     }
@@ -234,14 +237,13 @@ Inbound::~Inbound() {
 }
 
 void Inbound::WaitForRoom(std::chrono::milliseconds most) const {
-  const auto end = std::chrono::steady_clock::now() + most;
   for (;;) {
     {
       base::MutexLock lock(all_->mutex);
       all_->ForgetTheClosed();
       if (all_->cut_bytes <= all_->most_bytes / 2) return;
+      if (std::chrono::steady_clock::now() >= all_->last_cut + most) return;
     }
-    if (std::chrono::steady_clock::now() >= end) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // gRPC does not say when it closes
   }
 }

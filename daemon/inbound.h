@@ -27,8 +27,9 @@ class Inbound {
   Inbound(const Inbound&) = delete;
   Inbound& operator=(const Inbound&) = delete;
 
-  // Waits until gRPC has freed most of what the connections had that were cut, or `most`. Call it
-  // before a new connection is taken: a peer that was cut connects again at once.
+  // Waits until gRPC has freed most of what the connections had that were cut, at most until `most`
+  // after the last cut: connections that wait in a row wait once. Call it before a new connection
+  // is taken, as a peer that was cut connects again at once.
   void WaitForRoom(std::chrono::milliseconds most) const;
   // Watches a connected socket that gRPC is about to own and from which nothing was read yet.
   void Watch(int fd);

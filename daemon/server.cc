@@ -40,7 +40,8 @@ constexpr int kMaxStreamsOfConnection = 1024;
 // Size of the buffer of a connection that brings much; gRPC keeps one for each connection, and a
 // whole one for each message of which a byte stands in it. Its own size is 4 MiB.
 constexpr int kMaxReadBytes = 64 << 10;
-// A worker's first try to connect may take 2 s (client.h).
+// How long new connections wait for the memory of one that was cut; a worker's first try to connect
+// may take 2 s (client.h).
 constexpr std::chrono::milliseconds kPatienceWithCut(500);
 constexpr size_t kAdminMessageBytes = size_t{16} << 20;
 constexpr uint64_t kStreamBytes = uint64_t{1} << 20;  // for streams and headers beside one message

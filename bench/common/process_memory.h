@@ -19,7 +19,7 @@ uint64_t AnonymousBytes(pid_t pid);
 // The same and what it shares, as far as it is resident in its own tables: no program text.
 uint64_t AllocatedBytes(pid_t pid);
 
-// Of a process, from /proc/PID/smaps_rollup; 0 when it is gone.
+// The memory of a process, as /proc/PID/smaps_rollup says it. 0 when the process is gone.
 struct MemoryUse {
   uint64_t private_bytes = 0;  // clean and dirty
   uint64_t pss_bytes = 0;

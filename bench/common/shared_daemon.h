@@ -39,7 +39,8 @@ struct SharedDaemon {
 std::unique_ptr<SharedDaemon> StartSharedDaemon(Bench& bench, const std::string& name,
                                                 uint64_t ram_bytes);
 
-// What of `wanted` bytes this machine has room for: a third of its free memory at most.
+// Returns as many of `wanted` bytes as this machine has room for: at most a third of its free
+// memory.
 uint64_t FittingBytes(Bench& bench, uint64_t wanted);
 
 }  // namespace prefixd::bench

@@ -121,7 +121,7 @@ class Replay {
   }
 
  private:
-  // Of states only what lies beyond what was computed from.
+  // Stores the pages of the prompt that are missing, and its states beyond the `usable` tokens.
   absl::Status Store(const Tokens& prompt, uint32_t usable) {
     PREFIXD_ASSIGN_OR_RETURN(
         const block::ReservePlan plan,

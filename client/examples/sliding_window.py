@@ -31,8 +31,8 @@ def compute(layer: int, begin: int) -> list[np.ndarray]:
     return [key, -key]
 
 
-# Of the first layer all rows come back, of the others those of the window: the next token needs no
-# more. first[layer] is the position of the first row.
+# gather() returns all cached rows of the first layer, and the rows of the window of each other
+# layer: the next token needs no more. first[layer] is the position of the first row.
 with space.acquire(tokens, max_cached_tokens=len(tokens) - 1) as lease:
     cached = lease.wait_all()
     found = [lease.gather(layer) for layer in range(len(layers))] if cached else []

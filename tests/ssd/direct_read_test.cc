@@ -167,7 +167,8 @@ uint64_t CachedBytes(const std::string& path) {
                     resident, [](unsigned char page) { return (page & 1) != 0; }));
 }
 
-// Where there is no direct I/O, a tier of many GiB would push everything else out of memory.
+// Without direct I/O, reads from a tier of many GiB would otherwise push everything else out of the
+// page cache.
 TEST_F(DirectReadTest, WhatIsReadBufferedDoesNotStayInThePageCache) {
   const std::string other = parent_ + "/other";
   std::ofstream(other) << std::string(4 << 20, 'x');
