@@ -1,6 +1,7 @@
 #include "daemon/inbound.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -183,9 +184,15 @@ struct Watched {
   std::unordered_map<int, std::shared_ptr<Inbound::Connection>> connections
       PREFIXD_GUARDED_BY(mutex);
 };
+Watched* watched_here = nullptr;
 Watched& TheWatched() {
-  static auto* const watched = new Watched;  // gRPC's threads may outlive everything else
-  return *watched;
+  static const bool made [[maybe_unused]] = [] {
+    watched_here = new Watched;  // gRPC's threads may outlive everything else
+    // A forked process has none of gRPC's threads, one of which may have held a mutex.
+    ::pthread_atfork(nullptr, nullptr, [] { watched_here = new Watched; });
+    return true;
+  }();
+  return *watched_here;
 }
 
 std::shared_ptr<Inbound::Connection> Find(int fd) {

@@ -2,13 +2,16 @@
 #include "daemon/inbound.h"
 
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -38,7 +41,7 @@ class Connection {
  public:
   explicit Connection(Inbound* inbound) {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends_.data()), 0);
-    inbound->Watch(ends_[1]);
+    if (inbound != nullptr) inbound->Watch(ends_[1]);
     Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
   }
   ~Connection() {
@@ -55,6 +58,14 @@ class Connection {
       next_ += 2;
     }
     return read;
+  }
+  bool PassAByte() {
+    char byte = 'x';
+    iovec part{.iov_base = &byte, .iov_len = 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    return ::send(ends_[0], &byte, 1, MSG_NOSIGNAL) == 1 && ::recvmsg(ends_[1], &message, 0) == 1;
   }
   void Close() {  // gRPC does, once it has freed what the connection had
     if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
@@ -130,6 +141,33 @@ TEST_F(InboundTest, T3NewConnectionsWaitUntilGrpcHasFreedThoseThatWereCut) {
   EXPECT_EQ(waits.wait_for(milliseconds(50)), std::future_status::timeout);
   cut.Close();
   waits.get();
+}
+
+// As in a process that starts a program: at the fork, one of gRPC's threads is in the midst of
+// a read.
+TEST_F(InboundTest, AForkedProcessReadsWithoutGrpcsThreads) {
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      Connection mine(&inbound_);
+      while (!stop) mine.PassAByte();
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(10);
+      Connection own(nullptr);
+      ::_exit(own.PassAByte() ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "after " << i;
+    if (status != 0) break;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
