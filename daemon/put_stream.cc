@@ -131,7 +131,10 @@ class PutStream final : public Reactor {
       read_.Clear();
       in_header_ = false;
       if (over_) return Wake();
-      if (status.ok()) return StartRead(&read_);
+      if (status.ok()) {
+        AwaitSilence(dispatch_->patience().linger);  // the first wait may have lingered already
+        return StartRead(&read_);
+      }
       parked_ = false;
       over_ = true;
       alarm_.Disarm();

@@ -142,22 +142,27 @@ class SilentStreamTest : public WaitsTest {
     streams_ = {.silence = hours(1), .linger = hours(1)};
     Serve();
   }
-  // Header sent, nothing more.
   struct HalfPut {
     grpc::ClientContext context;
+    v1::PutChunk header;
     v1::CommitReply reply;
     std::unique_ptr<grpc::ClientWriter<v1::PutChunk>> writer;
   };
-  std::unique_ptr<HalfPut> BeginPut(Worker* worker, uint64_t seed) {
+  // Nothing sent but what opens the stream.
+  std::unique_ptr<HalfPut> OpenPut(Worker* worker, uint64_t seed) {
     v1::ReserveReply plan;
     EXPECT_TRUE(worker->Reserve(space_, SomeTokens(seed, 32), &plan).ok());
     auto put = std::make_unique<HalfPut>();
     put->context.set_deadline(std::chrono::system_clock::now() + hours(24));
     put->writer = worker->cache->Put(&put->context, &put->reply);
-    v1::PutChunk header;
-    header.mutable_header()->set_session(worker->session);
-    header.mutable_header()->set_reservation(plan.reservation());
-    EXPECT_TRUE(put->writer->Write(header));
+    put->header.mutable_header()->set_session(worker->session);
+    put->header.mutable_header()->set_reservation(plan.reservation());
+    return put;
+  }
+  // Header sent, nothing more.
+  std::unique_ptr<HalfPut> BeginPut(Worker* worker, uint64_t seed) {
+    auto put = OpenPut(worker, seed);
+    EXPECT_TRUE(put->writer->Write(put->header));
     return put;
   }
 };
@@ -185,6 +190,22 @@ TEST_F(SilentStreamTest, T4HalfOpenPutsKeepNobodyFromStoring) {
   EXPECT_TRUE(Eventually([&](const v1::GetStatsReply&) { return server_->idle(); }));
   for (auto& put : puts) put->context.TryCancel();
   Serve();
+}
+
+TEST_F(SilentStreamTest, T4APutWhoseHeaderComesLateHoldsNoDrain) {
+  streams_ = {.silence = hours(1), .linger = std::chrono::milliseconds(0)};
+  Serve();
+  worker_ = Another("late");
+  std::vector<std::unique_ptr<HalfPut>> puts;
+  for (uint64_t i = 0; i < 8; ++i) puts.push_back(OpenPut(worker_.get(), 900 + i));
+  for (int i = 0; i < 8; ++i) worker_->Stats();  // the streams have lingered meanwhile
+  for (auto& put : puts) EXPECT_TRUE(put->writer->Write(put->header));
+  // The headers of the others came before, on the same connection.
+  puts.back()->writer->WritesDone();
+  EXPECT_TRUE(puts.back()->writer->Finish().ok());
+  EXPECT_TRUE(Eventually([&](const v1::GetStatsReply&) { return server_->idle(); }));
+  for (auto& put : puts) put->context.TryCancel();
+  ServePatiently();
 }
 
 TEST_F(SilentStreamTest, T4APutThatBringsNothingEndsAndSaysSo) {
