@@ -236,7 +236,11 @@ TEST_F(TiersTest, DamagedPagesShortenTheMatchAndHealWhenStoredAgain) {
   EXPECT_LT(usable, 640u);
   EXPECT_GE(Counter("check_failures"), 1u);
   EXPECT_GE(Counter("shortened.corrupt"), 1u);
-  ASSERT_TRUE(Store(identity, space, tokens).ok());
+  // Where RocksDB reads, the byte spoils a block of two pages. The second may be found bad only by
+  // the reader after the first store.
+  for (int stores = 0; stores < 2 && ReadBack(identity, space, tokens) < 640; ++stores) {
+    ASSERT_TRUE(Store(identity, space, tokens).ok());
+  }
   EXPECT_EQ(ReadBack(identity, space, tokens), 640u);
 }
 
