@@ -22,8 +22,8 @@ class NoMoreThreads {
  public:
   NoMoreThreads() {
     getrlimit(RLIMIT_AS, &before_);
-#ifdef __SANITIZE_THREAD__
-    return;  // ThreadSanitizer itself ends a process that has no address space
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    return;  // the sanitizer itself ends a process that has no address space
 #endif
     const rlimit none{.rlim_cur = 1 << 20, .rlim_max = before_.rlim_max};
     setrlimit(RLIMIT_AS, &none);
