@@ -1,9 +1,15 @@
-// llama.cpp's saved state of one sequence (llama_state_seq_save_file, magic "ggsq", version 2), in
-// the unified layout: one stream of cells that hold K and V of every layer, the keys of all layers
-// before the values of all.
+// llama.cpp's saved state of one sequence: what llama_state_seq_save_file and the server's
+// /slots?action=save write (magic "ggsq", versions 2, 3 and 4), and what llama_state_seq_get_data
+// gives (magic 0xaf143cd8, read as the newest version). Source: src/llama-context.cpp and
+// src/llama-kv-cache.cpp of llama.cpp, and blobs of build 11549.
 //
-// Pure functions, thread-safe; nothing is quantized or dequantized. Little-endian, as the blob is.
-// Blobs with an extension in each cell (models with several positions per token) are not supported.
+// A state is the K and V of every layer, the keys of all layers before the values of all, one row
+// of all heads for each token. Between the heads of the tensors nothing is packed or padded, so a
+// state is mapped, not copied: LlamaStateMap says where each tensor stands.
+//
+// Pure functions, thread-safe; nothing is quantized or dequantized. Little-endian, as the state is.
+// States with an extension in each cell (models with several positions per token) and those of
+// models with sliding or recurrent layers are refused.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,25 +23,69 @@
 
 namespace prefixd::interop {
 
-// The heads and dims of one layer, which the blob does not hold: its rows are all heads of a token.
+inline constexpr uint32_t kNewestLlamaVersion = 4, kOldestLlamaVersion = 2;
+
+// K or V of one layer, as every token has it.
+struct LlamaTensor {
+  quant::TensorFormat format;  // layout rows; no rotation, see LlamaContext
+  uint64_t token_bytes = 0;    // of all heads of a token
+  bool operator==(const LlamaTensor&) const = default;
+};
+
+// What all states of one context of llama.cpp have in common. Another context loads a state only if
+// all of it is equal.
+struct LlamaContext {
+  uint32_t version = kNewestLlamaVersion;
+  bool in_memory = false;          // of llama_state_seq_get_data, without tokens
+  bool packed_tokens = false;      // servers that know images: -1, 1, count, tokens, 0
+  uint32_t streams = 1;            // of the context; one of them holds the sequence
+  bool values_transposed = false;  // [head][channel][token], without flash attention: raw only
+  // Elements that one Hadamard transform mixes before quantization, 0 for none. From version 4 on;
+  // earlier versions do not say it, and are taken as not rotated.
+  uint32_t key_rotation = 0, value_rotation = 0;
+  std::vector<LlamaTensor> keys, values;  // of each layer
+  bool operator==(const LlamaContext&) const = default;
+};
+
+struct LlamaStateMap {
+  LlamaContext context;
+  std::vector<uint32_t> tokens;        // may be more than `cells`
+  uint32_t cells = 0;                  // tokens whose K and V are here
+  std::vector<uint32_t> order;         // order[cell] is its position; empty: each its own
+  std::vector<uint64_t> keys, values;  // of each layer: where its rows begin in the state
+  uint64_t bytes = 0;                  // of the whole state
+};
+
+// InvalidArgument names what was seen and what was expected. It is returned for another magic or
+// version, tokens that are images, cells of more than one stream or sequence, positions that are
+// not 0 to n - 1 (a shifted or windowed cache is no prefix), unknown types, and a state that is too
+// short or too long.
+absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state);
+
+// Returns where a state of `cells` tokens holds what. Requires: context as MapLlamaState gives it.
+LlamaStateMap LayOutLlamaState(const LlamaContext& context, std::span<const uint32_t> tokens,
+                               uint32_t cells);
+// Writes all of a state but its rows. Requires: `map` is of LayOutLlamaState, state has map.bytes.
+void WriteLlamaHeads(const LlamaStateMap& map, std::span<std::byte> state);
+
+// --- whole states as rows (prefixctl import and export)
+
+// The heads and dims of one layer, which a state does not hold: its rows are all heads of a token.
 struct LlamaLayerShape {
   uint32_t kv_heads = 0, key_dim = 0, value_dim = 0;
 };
 
 struct LlamaState {
   std::vector<uint32_t> tokens;
-  std::vector<KvRows> layers;      // in the order of positions 0 to rows - 1
-  bool values_transposed = false;  // V is [channel][token], without flash attention: raw only
+  std::vector<KvRows> layers;  // in the order of positions 0 to rows - 1; formats say the rotation
+  bool values_transposed = false;
 };
 
-// InvalidArgument names what was seen and what was wanted. It is returned for another magic or
-// version, more than one stream or sequence, positions that are not 0 to n - 1 (a shifted or
-// windowed cache is no prefix), types and row sizes that are not those of `shapes`, and a blob that
-// is too short or too long.
-absl::StatusOr<LlamaState> ReadLlamaState(std::span<const std::byte> blob,
+// Errors are those of MapLlamaState; InvalidArgument too if rows are not of `shapes`.
+absl::StatusOr<LlamaState> ReadLlamaState(std::span<const std::byte> state,
                                           std::span<const LlamaLayerShape> shapes);
-// InvalidArgument if llama.cpp has no type for the rows, they are no prefix, or layers differ in
-// length.
+// Writes the newest version, with a plain list of tokens. InvalidArgument if llama.cpp has no type
+// for the rows, they are no prefix, or layers differ in length.
 absl::StatusOr<std::vector<std::byte>> WriteLlamaState(const LlamaState& state);
 
 }  // namespace prefixd::interop

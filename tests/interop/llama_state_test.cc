@@ -1,13 +1,17 @@
-// llama.cpp's sequence states of the unified layout, made by the rules of formats.md 1.4.
+// llama.cpp's sequence states: some made by hand, some that build 11549 wrote (tests/data/llama).
 #include "interop/llama_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace prefixd::interop {
 namespace {
@@ -37,14 +41,15 @@ class Blob {
 
 // Two tokens, the second of which stands in the first cell; one layer of 2 heads with K of 4 and V
 // of 3 halves.
-Blob Small(bool transposed) {
+Blob Small(bool transposed, uint32_t version = 2) {
   Blob blob;
-  blob.Put<uint32_t>(0x67677371).Put<uint32_t>(2);
+  blob.Put<uint32_t>(0x67677371).Put<uint32_t>(version);
   blob.Put<uint32_t>(2).Put<int32_t>(11).Put<int32_t>(12);
   blob.Put<uint32_t>(1).Put<uint32_t>(2);
   blob.Put<int32_t>(1).Put<uint32_t>(1).Put<int32_t>(0);
   blob.Put<int32_t>(0).Put<uint32_t>(1).Put<int32_t>(0);
   blob.Put<uint32_t>(transposed ? 1 : 0).Put<uint32_t>(1);
+  if (version >= 4) blob.Put<uint32_t>(0).Put<uint32_t>(0);
   blob.Put<int32_t>(1).Put<uint64_t>(16).Count(0, 32);  // cells of [head 0][head 1]
   blob.Put<int32_t>(1);
   if (transposed) {
@@ -132,6 +137,133 @@ TEST(LlamaStateTest, EveryTypeComesBackByteForByte) {
       }
     }
   }
+}
+
+TEST(LlamaStateTest, L9EveryVersionFromTwoToFourIsReadAndAnotherIsNamed) {
+  const absl::StatusOr<LlamaState> oldest = ReadLlamaState(Small(false, 2).bytes(), kSmall);
+  for (const uint32_t version : {2U, 3U, 4U}) {
+    const absl::StatusOr<LlamaState> state = ReadLlamaState(Small(false, version).bytes(), kSmall);
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(state->tokens, oldest->tokens);
+    EXPECT_EQ(state->layers[0].key.codes, oldest->layers[0].key.codes);
+    EXPECT_EQ(state->layers[0].value.codes, oldest->layers[0].value.codes);
+  }
+  for (const uint32_t version : {1U, 5U}) {
+    EXPECT_THAT(
+        std::string(MapLlamaState(Small(false, version).bytes()).status().message()),
+        HasSubstr(absl::StrCat("version ", version, " is not known here, accepted: 2 to 4")));
+  }
+}
+
+// --- what llama.cpp wrote
+
+std::vector<std::byte> Written(const std::string& name) {
+  std::ifstream file(PREFIXD_TEST_DATA "/llama/" + name, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+const char* const kWritten[] = {"q8_0_rotated.bin", "q4_0_f16.bin", "f16_transposed_3_streams.bin",
+                                "f16_in_memory.bin"};
+
+TEST(LlamaStateTest, L4StatesOfLlamaCppComeBackByteForByte) {
+  for (const char* const name : kWritten) {
+    const std::vector<std::byte> state = Written(name);
+    const absl::StatusOr<LlamaStateMap> map = MapLlamaState(state);
+    ASSERT_TRUE(map.ok()) << name << ": " << map.status();
+    EXPECT_EQ(map->bytes, state.size());
+    EXPECT_TRUE(map->order.empty());
+    const LlamaStateMap again = LayOutLlamaState(map->context, map->tokens, map->cells);
+    ASSERT_EQ(again.bytes, state.size()) << name;
+    EXPECT_EQ(again.keys, map->keys);
+    EXPECT_EQ(again.values, map->values);
+    std::vector<std::byte> copy = state;  // its rows stay, its heads are written again
+    for (size_t i = 0; i < again.keys[0]; ++i) copy[i] = std::byte{0xee};
+    WriteLlamaHeads(again, copy);
+    EXPECT_EQ(copy, state) << name;
+  }
+}
+
+TEST(LlamaStateTest, L4AStateSaysItsTokensTypesAndRotation) {
+  const LlamaStateMap rotated = *MapLlamaState(Written("q8_0_rotated.bin"));
+  EXPECT_THAT(rotated.tokens, ElementsAre('I', 'n', ' '));
+  EXPECT_TRUE(rotated.context.packed_tokens);
+  EXPECT_EQ(rotated.context.key_rotation, 64u);
+  EXPECT_EQ(rotated.context.value_rotation, 64u);
+  EXPECT_EQ(rotated.context.keys.size(), 6u);
+  EXPECT_EQ(quant::ToString(rotated.context.keys[5].format), "q8_0");
+  EXPECT_EQ(rotated.context.keys[5].token_bytes, 136u);
+  const LlamaStateMap mixed = *MapLlamaState(Written("q4_0_f16.bin"));
+  EXPECT_EQ(quant::ToString(mixed.context.keys[0].format), "q4_0");
+  EXPECT_EQ(quant::ToString(mixed.context.values[0].format), "raw/f16");
+  EXPECT_EQ(mixed.context.key_rotation, 64u);
+  EXPECT_EQ(mixed.context.value_rotation, 0u);
+  const LlamaStateMap transposed = *MapLlamaState(Written("f16_transposed_3_streams.bin"));
+  EXPECT_TRUE(transposed.context.values_transposed);
+  EXPECT_EQ(transposed.context.streams, 3u);
+  EXPECT_EQ(transposed.cells, 3u);
+  const LlamaStateMap memory = *MapLlamaState(Written("f16_in_memory.bin"));
+  EXPECT_TRUE(memory.context.in_memory);
+  EXPECT_TRUE(memory.tokens.empty());
+  EXPECT_EQ(memory.cells, 4u);
+}
+
+TEST(LlamaStateTest, L4TheLabelOfRotatedRowsIsKept) {
+  const std::vector<LlamaLayerShape> shapes(6, {.kv_heads = 2, .key_dim = 64, .value_dim = 64});
+  const absl::StatusOr<LlamaState> state = ReadLlamaState(Written("q8_0_rotated.bin"), shapes);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(quant::ToString(state->layers[0].key.format), "q8_0/hadamard");
+  const absl::StatusOr<LlamaStateMap> written = MapLlamaState(*WriteLlamaState(*state));
+  ASSERT_TRUE(written.ok()) << written.status();
+  EXPECT_EQ(written->context.key_rotation, 64u);
+  EXPECT_EQ(written->context.value_rotation, 64u);
+  // One head of 128: rotated in blocks of 64, which the label does not say.
+  const std::vector<LlamaLayerShape> wide(6, {.kv_heads = 1, .key_dim = 128, .value_dim = 128});
+  EXPECT_THAT(std::string(ReadLlamaState(Written("q8_0_rotated.bin"), wide).status().message()),
+              HasSubstr("keys of 128 elements are rotated in blocks of 64, accepted: 128"));
+}
+
+TEST(LlamaStateTest, PackedTokensWithImagesAreRefused) {
+  const auto refusal = [](size_t at, int32_t value) {
+    std::vector<std::byte> state = Written("q8_0_rotated.bin");
+    std::memcpy(state.data() + 12 + 4 * at, &value, sizeof(value));
+    return std::string(MapLlamaState(state).status().message());
+  };
+  EXPECT_THAT(refusal(6, 1), HasSubstr("holds 1 images or other media"));
+  EXPECT_THAT(refusal(1, 2), HasSubstr("packed tokens of version 2 are not known"));
+  EXPECT_THAT(refusal(2, 4), HasSubstr("4 packed tokens do not stand in a list of 7"));
+  EXPECT_THAT(refusal(2, 2), HasSubstr("holds 32 images"));
+}
+
+TEST(LlamaStateTest, L9DamagedStatesOfLlamaCppAreMappedWithinThemselvesOrRefused) {
+  std::mt19937 random(9);
+  int refused = 0;
+  constexpr int kMutations = 250'000;
+  for (const char* const name : kWritten) {
+    const std::vector<std::byte> good = Written(name);
+    const size_t heads = MapLlamaState(good)->keys[0] + 300;  // and the first rows
+    std::vector<std::byte> state = good;
+    for (int i = 0; i < kMutations; ++i) {
+      std::vector<size_t> changed;
+      for (uint64_t change = random() % 3 + 1; change > 0; --change) {
+        changed.push_back(random() % heads);
+        state[changed.back()] = static_cast<std::byte>(random());
+      }
+      const size_t length = random() % 4 == 0 ? random() % state.size() : state.size();
+      const auto map = MapLlamaState(std::span(state).first(length));
+      refused += !map.ok();
+      if (map.ok()) {
+        ASSERT_EQ(map->bytes, length);
+        for (size_t layer = 0; layer < map->keys.size(); ++layer) {
+          ASSERT_LE(map->keys[layer] + map->context.keys[layer].token_bytes * map->cells, length);
+          ASSERT_LE(map->values[layer] + map->context.values[layer].token_bytes * map->cells,
+                    length);
+        }
+      }
+      for (const size_t at : changed) state[at] = good[at];
+    }
+  }
+  EXPECT_GT(refused, kMutations);
 }
 
 TEST(LlamaStateTest, WhatIsNoPrefixOrDoesNotFitIsRefusedByName) {
