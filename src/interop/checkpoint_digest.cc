@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <sstream>
 #include <vector>
@@ -33,12 +35,14 @@ int64_t Micros(const timespec& time) {
 
 // What stat() says of the files.
 struct Sighting {
-  base::Digest256 key{};  // SHA-256 of every file's path, device, inode, size and times
+  // SHA-256 of the kind of digest and of every file's path, device, inode, size and times.
+  base::Digest256 key{};
   int64_t newest_change_us = 0;
 };
 
-std::optional<Sighting> Look(const std::vector<std::string>& files) {
+std::optional<Sighting> Look(const std::string& kind, const std::vector<std::string>& files) {
   base::ByteWriter out;
+  if (!kind.empty()) out.Framed(kind);
   Sighting sighting;
   for (const std::string& file : files) {
     struct stat facts;
@@ -142,28 +146,59 @@ std::string DefaultMemoryFile() {
   return absl::StrCat(home, "/.cache/prefixd/checkpoint_digests");
 }
 
-}  // namespace
-
-absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory,
-                                                 const DigestMemory& memory) {
-  PREFIXD_ASSIGN_OR_RETURN(const std::vector<std::string> files, Checkpoint::FilesOf(directory));
-  const std::optional<Sighting> before = Look(files);
+// Returns what `compute` returns, or what it returned earlier for the same files.
+template <typename Compute>
+absl::StatusOr<base::Digest256> Remembered(const std::string& kind,
+                                           const std::vector<std::string>& files,
+                                           const DigestMemory& memory, const Compute& compute) {
+  const std::optional<Sighting> before = Look(kind, files);
   if (before && !memory.file.empty()) {
     if (const std::optional<base::Digest256> known = Recall(memory.file, before->key)) {
       return *known;
     }
   }
-  PREFIXD_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
-  const base::Digest256 digest = DigestTensors(checkpoint.tensors());
-  const std::optional<Sighting> after = Look(files);
+  PREFIXD_ASSIGN_OR_RETURN(const base::Digest256 digest, compute());
+  const std::optional<Sighting> after = Look(kind, files);
   const bool settled = before && after && before->key == after->key &&
                        memory.clock->UnixMicros() - after->newest_change_us > kSettleMicros;
   if (settled && !memory.file.empty()) Remember(memory.file, after->key, digest);
   return digest;
 }
 
+absl::StatusOr<base::Digest256> Sha256OfFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  base::Sha256Stream sha;
+  std::array<char, 65536> chunk;
+  while (file) {
+    file.read(chunk.data(), chunk.size());
+    sha.Update(base::AsBytes(chunk.data(), static_cast<size_t>(file.gcount())));
+  }
+  if (file.eof()) return sha.Finish();  // else opening or reading failed
+  return absl::NotFoundError(absl::StrCat("digest: cannot read ", path));
+}
+
+}  // namespace
+
+absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory,
+                                                 const DigestMemory& memory) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<std::string> files, Checkpoint::FilesOf(directory));
+  return Remembered("", files, memory, [&]() -> absl::StatusOr<base::Digest256> {
+    PREFIXD_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
+    return DigestTensors(checkpoint.tensors());
+  });
+}
+
 absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory) {
   return DigestCheckpoint(directory, {.file = DefaultMemoryFile()});
+}
+
+absl::StatusOr<base::Digest256> DigestWholeFile(const std::string& path,
+                                                const DigestMemory& memory) {
+  return Remembered("file", {path}, memory, [&] { return Sha256OfFile(path); });
+}
+
+absl::StatusOr<base::Digest256> DigestWholeFile(const std::string& path) {
+  return DigestWholeFile(path, {.file = DefaultMemoryFile()});
 }
 
 }  // namespace prefixd::interop

@@ -29,4 +29,10 @@ absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory,
 // Remembers in $XDG_CACHE_HOME/prefixd/checkpoint_digests, or ~/.cache/prefixd/checkpoint_digests.
 absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory);
 
+// SHA-256 of one file, a GGUF file for example, remembered in the same way. NotFound if it cannot
+// be read.
+absl::StatusOr<base::Digest256> DigestWholeFile(const std::string& path,
+                                                const DigestMemory& memory);
+absl::StatusOr<base::Digest256> DigestWholeFile(const std::string& path);
+
 }  // namespace prefixd::interop

@@ -68,7 +68,7 @@ using Digest = std::array<std::byte, 32>;
 // Returns the SHA-256 of a checkpoint's tensors (*.safetensors in `dir`), computed once and then
 // remembered by inode, size and time.
 Result<Digest> DigestCheckpoint(const std::string& dir);
-Result<Digest> DigestFile(const std::string& path);
+Result<Digest> DigestFile(const std::string& path);  // SHA-256 of one file, remembered as well
 
 struct RopeSpec {
   double theta = 0;

@@ -1,6 +1,6 @@
 """Writes the golden vectors of mxfp4, mxfp8 and nvfp4 beside this file, computed by mlx's CPU backend from input_f32.bin.
 
-Usage: python block_float.py   (a Python with mlx and numpy, scripts/mlx-venv makes one)
+Usage: python block_float.py   (a Python with mlx and numpy, scripts/python-venv makes one)
 
 nvfp4 is what mx.quantize gives. The scale of mxfp4 and mxfp8 is the one of the commit that README.md names, round(log2(amax / top)),
 in mlx's own operations on float32; mx.quantize of mlx 0.32.4 takes the ceiling instead. Values are what mx.dequantize makes of them.

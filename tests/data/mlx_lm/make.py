@@ -1,6 +1,6 @@
 """Writes prompt_cache.safetensors beside this file: caches of every class as save_prompt_cache of mlx-lm 0.32.2 writes them.
 
-Usage: python make.py   (a Python with mlx and mlx-lm, scripts/mlx-venv makes one)
+Usage: python make.py   (a Python with mlx and mlx-lm, scripts/python-venv makes one)
 
 Element [head, token, channel] of the i-th tensor drawn is sin(i + 3 * head + token / 7 + channel / 5): layers in order, K before V.
 """

@@ -3,7 +3,7 @@
 
   make.py weights           writes NAME/config.json and NAME/model.safetensors (numpy alone)
   make.py golden            writes NAME/golden_logits_f32.npy: what mlx-lm computes from them in float32
-                            (a Python with mlx and mlx-lm: scripts/mlx-venv FOLDER prints one)
+                            (a Python with mlx and mlx-lm: scripts/python-venv mlx FOLDER prints one)
 
 The numbers are the same on every machine: NumPy's PCG64, rounded to bfloat16. Text of such models means nothing; it
 depends on every token before it, and that is what the tests need.

@@ -1,0 +1,272 @@
+#include "client/llama/cached_server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "client/llama/model_space.h"
+#include "interop/checkpoint_digest.h"
+
+namespace prefixd::llama {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kTryAgain{1};  // after a server could not be learned
+constexpr uint32_t kLeastGain = 16;           // tokens; below that nothing is restored
+constexpr size_t kStoringThreads = 2;
+constexpr double kWeightOfNew = 0.3;  // in the averages of speeds
+
+double MsSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+void Average(std::atomic<double>* average, double seen) {
+  const double before = average->load();
+  average->store(before == 0 ? seen : before + kWeightOfNew * (seen - before));
+}
+void Log(const std::string& line) { std::fprintf(stderr, "prefixd-llama: %s\n", line.c_str()); }
+
+uint64_t BytesPerToken(const interop::LlamaContext& context) {
+  uint64_t bytes = 0;
+  for (const interop::LlamaTensor& tensor : context.keys) bytes += tensor.token_bytes;
+  for (const interop::LlamaTensor& tensor : context.values) bytes += tensor.token_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+CachedServer::CachedServer(CachedServerOptions options, size_t index, Client* client,
+                           SlotTable* slots, Counts* counts)
+    : options_(std::move(options)),
+      index_(index),
+      client_(client),
+      slots_(slots),
+      counts_(counts),
+      server_(options_.address),
+      storing_("store", kStoringThreads) {}
+
+std::string CachedServer::NewPath(std::string* name) {
+  *name = absl::StrCat("prefixd-", getpid(), "-", index_, "-", ++files_, ".bin");
+  return absl::StrCat(options_.slot_folder, "/", *name);
+}
+
+std::shared_ptr<CachedServer::Attached> CachedServer::attached() const {
+  base::MutexLock lock(attach_mutex_);
+  return attached_;
+}
+
+void CachedServer::Forget() {
+  base::MutexLock lock(attach_mutex_);
+  attached_ = nullptr;
+}
+
+std::string CachedServer::Describe() const {
+  base::MutexLock lock(attach_mutex_);
+  if (attached_ == nullptr) {
+    return absl::StrCat(server_.address(), ": not cached: ", why_not_.message());
+  }
+  return absl::StrCat(server_.address(), ": ", attached_->spec.model, ", ",
+                      attached_->spec.layers.size(), " layers, ", attached_->bytes_per_token,
+                      " bytes a token");
+}
+
+absl::Status CachedServer::Attach() {
+  base::MutexLock lock(attach_mutex_);
+  if (attached_ != nullptr) return absl::OkStatus();
+  if (Clock::now() < try_again_) return why_not_;
+  absl::StatusOr<std::shared_ptr<Attached>> learned = Learn();
+  if (learned.ok()) {
+    attached_ = *std::move(learned);
+    return absl::OkStatus();
+  }
+  if (learned.status().message() != why_not_.message()) {
+    Log(absl::StrCat(server_.address(), " is not cached: ", learned.status().message()));
+  }
+  why_not_ = learned.status();
+  try_again_ = Clock::now() + kTryAgain;
+  return why_not_;
+}
+
+absl::StatusOr<interop::LlamaContext> CachedServer::LearnContext(
+    const std::vector<SlotFacts>& slots) {
+  // The emptiest idle slot: its cache is replaced by two tokens.
+  const SlotFacts* chosen = nullptr;
+  for (const SlotFacts& slot : slots) {
+    if (!slot.busy && (chosen == nullptr || slot.tokens < chosen->tokens)) chosen = &slot;
+  }
+  if (chosen == nullptr) return absl::UnavailableError("all slots are busy");
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<uint32_t> tokens, server_.Tokenize("prefixd"));
+  PREFIXD_RETURN_IF_ERROR(server_.Evaluate(chosen->id, tokens));
+  std::string name;
+  const std::string path = NewPath(&name);
+  PREFIXD_RETURN_IF_ERROR(server_.Save(chosen->id, name).status());
+  PREFIXD_ASSIGN_OR_RETURN(const StateFile file, StateFile::Open(path));
+  PREFIXD_ASSIGN_OR_RETURN(interop::LlamaStateMap map, interop::MapLlamaState(file.bytes()));
+  return std::move(map.context);
+}
+
+absl::StatusOr<std::shared_ptr<CachedServer::Attached>> CachedServer::Learn() {
+  PREFIXD_ASSIGN_OR_RETURN(const ServerFacts facts, server_.Facts());
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<SlotFacts> slots, server_.Slots());
+  auto attached = std::make_shared<Attached>();
+  const absl::Status status = [&]() -> absl::Status {
+    if (facts.has_media) {
+      return absl::UnimplementedError("the model takes images or sound: not supported yet");
+    }
+    PREFIXD_ASSIGN_OR_RETURN(attached->context, LearnContext(slots));
+    const std::string& path = options_.gguf.empty() ? facts.model_path : options_.gguf;
+    PREFIXD_ASSIGN_OR_RETURN(const interop::Gguf gguf, interop::Gguf::Read(path));
+    PREFIXD_ASSIGN_OR_RETURN(const base::Digest256 digest, interop::DigestWholeFile(path));
+    PREFIXD_ASSIGN_OR_RETURN(const std::string adapters, server_.Adapters());
+    PREFIXD_ASSIGN_OR_RETURN(attached->spec,
+                             SpaceOf(gguf, digest, attached->context, adapters, options_.salt));
+    Result<Space> space = client_->OpenSpace(attached->spec);
+    if (!space.ok()) return absl::FailedPreconditionError(space.status.message);
+    attached->space = std::move(space.value());
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    if (!absl::IsUnavailable(status)) {
+      client_->NotShared(facts.model_name, std::string(status.message()));
+    }
+    return status;
+  }
+  attached->bytes_per_token = BytesPerToken(attached->context);
+  client_->NotShared(facts.model_name, "");
+  slots_->SetSlots(index_, static_cast<uint32_t>(slots.size()));
+  return attached;
+}
+
+void CachedServer::Check(SlotTable::Held* held) {
+  const absl::StatusOr<std::vector<SlotFacts>> slots = server_.Slots();
+  uint32_t tokens = 0;
+  if (slots.ok()) {
+    for (const SlotFacts& slot : *slots) {
+      if (slot.id == held->place().slot && !slot.busy) tokens = slot.tokens;
+    }
+  }
+  if (held->tokens().empty() || held->tokens().size() == tokens) return;
+  held->SetTokens({});
+  // Emptied by somebody else. Where the server was started again, it may run something else.
+  if (tokens == 0) {
+    Forget();
+    Attach().IgnoreError();  // said there
+  }
+}
+
+bool CachedServer::Pays(uint32_t tokens, uint64_t bytes) const {
+  if (tokens < kLeastGain) return false;
+  const double compute = tokens_per_s_.load(), restore = restored_bytes_per_s_.load();
+  if (compute == 0 || restore == 0) return true;
+  return static_cast<double>(bytes) / restore < static_cast<double>(tokens) / compute;
+}
+
+CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt,
+                                             SlotTable::Held* held) {
+  Check(held);
+  const auto most = static_cast<uint32_t>(prompt.size()) - 1;  // the last one gives the logits
+  const uint32_t own = std::min(CommonPrefix(held->tokens(), prompt), most);
+  Restored restored{.cached = own};
+  counts_->slot_tokens += own;
+  const std::shared_ptr<Attached> to = attached();
+  if (to == nullptr || most - own < kLeastGain) return restored;
+  const Clock::time_point begin = Clock::now();
+  Lease lease = to->space.Acquire(prompt, {.max_cached_tokens = most,
+                                           .deadline = options_.lookup_deadline,
+                                           .load_deadline = options_.load_deadline,
+                                           .prefill_tokens_per_s = tokens_per_s_.load()});
+  const uint32_t promised = lease.restorable_tokens();
+  const auto pays = [&](uint32_t tokens) {
+    return tokens > own && Pays(tokens - own, tokens * to->bytes_per_token);
+  };
+  if (!pays(promised) || !pays(lease.WaitAll())) {
+    lease.Release({.used_tokens = 0});
+    return restored;
+  }
+  const uint32_t count = lease.restorable_tokens();
+  std::string name;
+  const std::string path = NewPath(&name);
+  const std::vector<uint32_t> tokens(prompt.begin(), prompt.begin() + count);
+  const absl::Status done = [&]() -> absl::Status {
+    PREFIXD_ASSIGN_OR_RETURN(const StateFile file,
+                             WriteState(to->context, to->spec, tokens, lease, path));
+    return server_.Restore(held->place().slot, name).status();
+  }();
+  if (!done.ok()) {
+    ++counts_->failed_restores;
+    Log(absl::StrCat("cannot restore ", count, " tokens: ", done.message()));
+    held->SetTokens({});
+    lease.Release({.used_tokens = 0});
+    restored.cached = 0;
+    if (absl::IsUnavailable(done)) Forget();
+    return restored;
+  }
+  held->SetTokens(tokens);
+  const double ms = MsSince(begin), rate = tokens_per_s_.load();
+  Average(&restored_bytes_per_s_, static_cast<double>(count * to->bytes_per_token) / ms * 1000);
+  restored.cached = count;
+  restored.from_prefixd = count - own;
+  if (rate > 0) {
+    const double computing = (count - own) / rate * 1000;
+    restored.saved = std::chrono::milliseconds(static_cast<int64_t>(std::max(0.0, computing - ms)));
+  }
+  lease.Release({.used_tokens = count, .prefill_tokens_per_s = rate});
+  ++counts_->restores;
+  counts_->restored_tokens += restored.from_prefixd;
+  counts_->saved_ms += static_cast<uint64_t>(restored.saved.count());
+  return restored;
+}
+
+void CachedServer::Save(uint32_t prompt_tokens, SlotTable::Held* held) {
+  held->SetTokens({});
+  const std::shared_ptr<Attached> to = attached();
+  if (to == nullptr) return;
+  std::string name;
+  const std::string path = NewPath(&name);
+  const absl::Status done = [&]() -> absl::Status {
+    PREFIXD_RETURN_IF_ERROR(server_.Save(held->place().slot, name).status());
+    PREFIXD_ASSIGN_OR_RETURN(StateFile opened, StateFile::Open(path));
+    auto file = std::make_shared<StateFile>(std::move(opened));
+    PREFIXD_ASSIGN_OR_RETURN(const interop::LlamaStateMap map,
+                             interop::MapLlamaState(file->bytes()));
+    held->SetTokens(map.tokens);
+    storing_.Post([this, to, file, prompt_tokens] { Store(to, file, prompt_tokens); });
+    return absl::OkStatus();
+  }();
+  ++counts_->saves;
+  if (done.ok()) return;
+  ++counts_->failed_saves;
+  Log(absl::StrCat("cannot save slot ", held->place().slot, ": ", done.message()));
+  unlink(path.c_str());
+  if (absl::IsUnavailable(done)) Forget();
+}
+
+void CachedServer::Store(std::shared_ptr<Attached> attached, std::shared_ptr<StateFile> file,
+                         uint32_t prompt_tokens) {
+  const absl::StatusOr<interop::LlamaStateMap> map = interop::MapLlamaState(file->bytes());
+  std::vector<uint32_t> turn_ends;
+  if (map.ok() && prompt_tokens < map->cells) turn_ends.push_back(prompt_tokens);
+  const absl::StatusOr<CommitInfo> stored =
+      map.ok()
+          ? StoreState(attached->context, attached->spec, *file, *map, turn_ends, attached->space)
+          : map.status();
+  if (stored.ok()) {
+    counts_->stored_tokens += stored->stored_tokens;
+    return;
+  }
+  ++counts_->failed_saves;
+  Log(absl::StrCat("cannot store: ", stored.status().message()));
+}
+
+void CachedServer::LearnSpeed(uint32_t computed_tokens, double ms) {
+  if (computed_tokens < kLeastGain || ms <= 0) return;
+  Average(&tokens_per_s_, computed_tokens / ms * 1000);
+}
+
+}  // namespace prefixd::llama

@@ -1,0 +1,25 @@
+// Which space the caches of a llama.cpp context belong to: what decides their bytes.
+//
+// Pure functions but for files that are read, thread-safe.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "interop/gguf.h"
+#include "interop/llama_state.h"
+#include "prefixd/client.h"
+
+namespace prefixd::llama {
+
+// Returns the space of a model. The formats are those of `context`, values transposed if the
+// context keeps them so. The weights digest covers the file, the rotation of K and V and the
+// `adapters` (LoRA, as text). InvalidArgument names what the file and the context disagree in, and
+// what is not supported: layers that are not full attention.
+absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_digest,
+                                  const interop::LlamaContext& context, const std::string& adapters,
+                                  const std::string& salt);
+
+}  // namespace prefixd::llama

@@ -1,0 +1,101 @@
+"""The shipped model as a GGUF file: what llama.cpp's converter makes of a Llama checkpoint, with a
+vocabulary of 256 bytes. Usage: make_gguf.py MODEL_FOLDER FILE"""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def read_bf16(path: Path) -> dict[str, np.ndarray]:
+    raw = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", raw)
+    tensors = {}
+    for name, entry in json.loads(raw[8 : 8 + length]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        bits = np.frombuffer(raw[begin:end], dtype=np.uint16).astype(np.uint32) << 16
+        tensors[name] = bits.view(np.float32).reshape(entry["shape"])
+    return tensors
+
+
+def byte_tokens() -> list[str]:
+    """One character for each byte, as byte-level BPE writes them."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
+
+
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows in the order of llama.cpp's rotary embedding, which turns neighbours."""
+    shape = weight.shape
+    return weight.reshape(heads, 2, shape[0] // heads // 2, shape[1]).swapaxes(1, 2).reshape(shape)
+
+
+def write(model: Path, to: Path, name: str = "bible") -> None:
+    config = json.loads((model / "config.json").read_text())
+    out = gguf.GGUFWriter(str(to), "llama")
+    out.add_name(name)
+    out.add_block_count(config["num_hidden_layers"])
+    out.add_context_length(config["max_position_embeddings"])
+    out.add_embedding_length(config["hidden_size"])
+    out.add_feed_forward_length(config["intermediate_size"])
+    out.add_head_count(config["num_attention_heads"])
+    out.add_head_count_kv(config["num_key_value_heads"])
+    out.add_key_length(config["head_dim"])
+    out.add_value_length(config["head_dim"])
+    out.add_rope_dimension_count(config["head_dim"])
+    out.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    out.add_rope_freq_base(config["rope_theta"])
+    out.add_vocab_size(config["vocab_size"])
+    tokens = byte_tokens()
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list(tokens)
+    out.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+    out.add_token_merges([f"{tokens[0]} {tokens[1]}"])  # of two bytes that no text has
+    out.add_add_bos_token(False)
+    out.add_bos_token_id(0)
+    out.add_eos_token_id(0)
+    out.add_chat_template(TEMPLATE)
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    for path, weight in read_bf16(model / "model.safetensors").items():
+        if path == "model.norm.weight":
+            out.add_tensor("output_norm.weight", weight)
+        elif path == "model.embed_tokens.weight":
+            out.add_tensor("token_embd.weight", weight.astype(np.float16))
+        else:
+            _, _, layer, *rest = path.split(".")
+            short = NAMES[".".join(rest[:-1])]
+            if short in heads:
+                weight = interleaved(weight, heads[short])
+            stored = weight if weight.ndim == 1 else weight.astype(np.float16)
+            out.add_tensor(f"blk.{layer}.{short}.weight", np.ascontiguousarray(stored))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,187 @@
+// Which space the caches of a llama.cpp context belong to.
+#include "client/llama/model_space.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+
+namespace prefixd::llama {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A GGUF file by hand, without tensors.
+class File {
+ public:
+  File() {
+    bytes_ = "GGUF";
+    Put<uint32_t>(3);
+    Put<uint64_t>(0);
+    Put<uint64_t>(0);
+  }
+  File& Number(const std::string& key, uint32_t value) {
+    Key(key, 4);
+    Put(value);
+    return *this;
+  }
+  File& Real(const std::string& key, float value) {
+    Key(key, 6);
+    Put(value);
+    return *this;
+  }
+  File& Text(const std::string& key, const std::string& value) {
+    Key(key, 8);
+    PutText(value);
+    return *this;
+  }
+  File& Texts(const std::string& key, uint64_t count) {
+    Key(key, 9);
+    Put<uint32_t>(8);
+    Put(count);
+    for (uint64_t i = 0; i < count; ++i) PutText("token");
+    return *this;
+  }
+  File& Numbers(const std::string& key, const std::vector<int32_t>& values) {
+    Key(key, 9);
+    Put<uint32_t>(5);
+    Put<uint64_t>(values.size());
+    for (const int32_t value : values) Put(value);
+    return *this;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  template <typename T>
+  void Put(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  void PutText(const std::string& text) {
+    Put<uint64_t>(text.size());
+    bytes_ += text;
+  }
+  void Key(const std::string& key, uint32_t type) {
+    PutText(key);
+    Put(type);
+    const uint64_t count = ++keys_;
+    std::memcpy(bytes_.data() + 16, &count, sizeof(count));
+  }
+  std::string bytes_;
+  uint64_t keys_ = 0;
+};
+
+// As files of Llama 3 have it: no lengths of keys and values.
+File Llama() {
+  File file;
+  file.Text("general.architecture", "llama").Text("general.name", "Llama 3");
+  file.Number("llama.embedding_length", 512).Number("llama.attention.head_count", 8);
+  file.Number("llama.attention.head_count_kv", 2).Number("llama.rope.dimension_count", 64);
+  file.Real("llama.rope.freq_base", 500000).Texts("tokenizer.ggml.tokens", 5);
+  return file;
+}
+
+interop::LlamaContext Context(size_t layers = 3) {
+  interop::LlamaContext context;
+  context.keys.assign(layers,
+                      {.format = quant::GgmlFormat(quant::Codec::kQ8_0), .token_bytes = 2 * 68});
+  context.values.assign(layers,
+                        {.format = quant::RawFormat(quant::Dtype::kF16), .token_bytes = 2 * 128});
+  context.key_rotation = 64;
+  return context;
+}
+
+absl::StatusOr<SpaceSpec> Spec(const File& file, const interop::LlamaContext& context) {
+  const absl::StatusOr<interop::Gguf> gguf = interop::Gguf::Parse(file.bytes());
+  EXPECT_TRUE(gguf.ok()) << gguf.status();
+  return SpaceOf(*gguf, Digest{std::byte{1}}, context, "", "");
+}
+std::string Refusal(const File& file, const interop::LlamaContext& context) {
+  const absl::StatusOr<SpaceSpec> spec = Spec(file, context);
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(spec.status().message());
+}
+
+TEST(ModelSpaceTest, HeadsAndDimsAreTheFilesAndFormatsTheContexts) {
+  const absl::StatusOr<SpaceSpec> spec = Spec(Llama(), Context());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->model, "Llama 3");
+  ASSERT_EQ(spec->layers.size(), 3u);
+  EXPECT_EQ(spec->layers[0].kv_heads, 2u);
+  EXPECT_EQ(spec->layers[0].key_dim, 64u);
+  EXPECT_EQ(spec->layers[0].value_dim, 64u);
+  EXPECT_EQ(spec->rope.theta, 500000);
+  const KvFormat& format = spec->layers[0].formats.at(0);
+  EXPECT_EQ(format.key.codec, Codec::kQ8_0);
+  EXPECT_EQ(format.key.rotation, Rotation::kHadamard);
+  EXPECT_EQ(format.key.layout, Layout::kRows) << "tiled pages could not be read in one pass";
+  EXPECT_EQ(format.value.dtype, Dtype::kF16);
+  EXPECT_EQ(format.value.rotation, Rotation::kNone);
+}
+
+TEST(ModelSpaceTest, ALayerMayHaveItsOwnNumberOfHeads) {
+  File file;
+  file.Text("general.architecture", "openelm").Number("openelm.embedding_length", 512);
+  file.Numbers("openelm.attention.head_count", {8, 8, 8});
+  file.Numbers("openelm.attention.head_count_kv", {2, 2, 4});
+  interop::LlamaContext context = Context();
+  context.keys[2].token_bytes = 4 * 68;
+  context.values[2].token_bytes = 4 * 128;
+  const absl::StatusOr<SpaceSpec> spec = Spec(file, context);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->layers[1].kv_heads, 2u);
+  EXPECT_EQ(spec->layers[2].kv_heads, 4u);
+}
+
+TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
+  const interop::Gguf gguf = *interop::Gguf::Parse(Llama().bytes());
+  const SpaceSpec base = *SpaceOf(gguf, Digest{std::byte{1}}, Context(), "", "");
+  const auto weights = [&](const interop::LlamaContext& context, const std::string& adapters = "",
+                           Digest file = {std::byte{1}}) {
+    return SpaceOf(gguf, file, context, adapters, "")->weights_digest;
+  };
+  interop::LlamaContext context = Context();
+  EXPECT_EQ(weights(context), base.weights_digest);
+  context.streams = 4;
+  context.version = 3;
+  EXPECT_EQ(weights(context), base.weights_digest) << "the same bytes in another frame";
+  context.key_rotation = 0;
+  EXPECT_NE(weights(context), base.weights_digest);
+  context.key_rotation = 32;
+  EXPECT_NE(weights(context), base.weights_digest);
+  EXPECT_NE(weights(Context(), "[{\"id\":0}]"), base.weights_digest);
+  EXPECT_NE(weights(Context(), "", {std::byte{2}}), base.weights_digest);
+  context = Context();
+  context.values_transposed = true;
+  EXPECT_EQ(SpaceOf(gguf, {}, context, "", "")->layers[0].formats[0].value.layout,
+            Layout::kTransposed);
+}
+
+TEST(ModelSpaceTest, AFileAndAContextThatDisagreeAreRefusedByName) {
+  interop::LlamaContext context = Context();
+  context.keys[1].token_bytes = 4 * 68;
+  EXPECT_THAT(Refusal(Llama(), context),
+              HasSubstr("layer 1, keys: a token has 272 bytes, by the file 2 heads of 64 elements, "
+                        "136 bytes"));
+  EXPECT_THAT(Refusal(Llama().Number("llama.attention.sliding_window", 1024), Context()),
+              HasSubstr("llama has sliding layers"));
+  EXPECT_THAT(Refusal(File(), Context()), HasSubstr("names no architecture"));
+  EXPECT_THAT(Refusal(File().Text("general.architecture", "x"), Context()),
+              HasSubstr("no head counts for 3 layers"));
+}
+
+TEST(GgufTest, AFileThatIsCutAnywhereIsRefused) {
+  const std::string file = Llama().bytes();
+  for (size_t size = 0; size < file.size(); ++size) {
+    EXPECT_FALSE(interop::Gguf::Parse(file.substr(0, size)).ok()) << size;
+  }
+  EXPECT_TRUE(interop::Gguf::Parse(file).ok());
+  std::string other = file;
+  other[4] = 9;
+  EXPECT_THAT(std::string(interop::Gguf::Parse(other).status().message()),
+              HasSubstr("version 9, accepted: 2 and 3"));
+}
+
+}  // namespace
+}  // namespace prefixd::llama

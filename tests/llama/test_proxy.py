@@ -1,0 +1,273 @@
+"""prefixd-llama before real llama-servers: what is restored, that texts stay the same, and what
+happens when somebody dies."""
+
+import concurrent.futures
+import signal
+import unittest
+
+from prefixd_process import wait_for
+from servers import LlamaTest, text
+
+
+class RestoreTest(LlamaTest):
+    def test_L1_a_prompt_is_found_again_after_kill_9_of_everything(self):
+        prompt = text(0, 3000)
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        cold = proxy.complete(prompt, 16)
+        self.assertEqual((cold.cached, cold.computed), (0, 3000))
+        self.wait_until_stored(3015)  # and all generated tokens but the last
+        for process in (proxy, server, self.daemon):
+            process.stop(signal.SIGKILL)
+        self.daemon = self.start_daemon()
+        proxy = self.start_proxy(self.start_server())
+        again = proxy.complete(prompt, 16)
+        self.assertEqual((again.cached, again.computed), (2999, 1))
+        self.assertEqual(again.promised, 2999)
+        self.assertEqual(again.text, cold.text)
+        # With its own speed known, the next restore says what it saved.
+        self.assertEqual(proxy.count("restored_tokens"), 2999)
+
+    def test_L2_of_a_prompt_that_parts_at_1777_all_1777_tokens_are_restored(self):
+        server = self.start_server(slots=2)
+        proxy = self.start_proxy(server)
+        proxy.complete(text(0, 2400), 1)
+        self.wait_until_stored(2400)
+        parting = text(0, 1777) + "#" + text(100_000, 200)
+        one, other = self.start_server(), self.start_server()
+        restored = self.start_proxy(one).complete(parting, 12)
+        self.assertEqual((restored.cached, restored.computed), (1777, 201))
+        cold = other.complete(parting, 12)
+        self.assertEqual(cold.cached, 0)
+        self.assertEqual(restored.text, cold.text)
+
+    def test_L3_two_servers_share_what_is_stored_once(self):
+        one, two = self.start_server(), self.start_server()
+        proxies = self.start_proxy(one), self.start_proxy(two)
+        prompt = text(5000, 700)
+        first = proxies[0].complete(prompt)
+        self.wait_until_stored(707)
+        second = proxies[1].complete(prompt)
+        self.assertEqual(second.cached, 699)
+        self.assertEqual(second.text, first.text)
+        proxies[1].complete(prompt + " ")  # in the slot now: the server has it itself
+        self.assertEqual(proxies[1].count("restored_tokens"), 699)
+        self.assertEqual(len(self.daemon.control("stats")["spaces"]), 1)
+        self.assertLess(self.stored_tokens(), 707 + 2 * 64)  # where the last prompt parts
+
+    def test_L3_with_every_slot_busy_all_requests_still_hit(self):
+        server = self.start_server(slots=4, unified=False, context=4 * 2048)
+        proxy = self.start_proxy(server)
+        prompts = [text(begin, 600) for begin in range(0, 8000, 1000)]
+        alone = [proxy.complete(prompt, 6) for prompt in prompts]
+        self.wait_until_stored(8 * 605)
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            crowd = list(pool.map(lambda prompt: proxy.complete(prompt, 6), prompts))
+        self.assertEqual([a.text for a in crowd], [a.text for a in alone])
+        self.assertEqual([a.cached for a in crowd], [599] * 8)
+
+    def test_several_servers_behind_one_proxy_take_turns(self):
+        servers = [self.start_server(), self.start_server()]
+        proxy = self.start_proxy(*servers)
+        prompts = [text(begin, 400) for begin in (0, 500, 1000, 1500)]
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            answers = list(pool.map(lambda prompt: proxy.complete(prompt, 4), prompts))
+        self.assertEqual([answer.status for answer in answers], [200] * 4)
+        for server in servers:
+            self.assertIn("task", server.log())
+
+
+class KindsTest(LlamaTest):
+    KINDS = (
+        {"k": "F16", "v": "F16"},
+        {"k": "F16", "v": "F16", "flash": False},
+        {"k": "Q8_0", "v": "Q8_0"},
+        {"k": "Q4_0", "v": "Q4_0"},
+        {"k": "Q8_0", "v": "F16", "flash": False},
+        {"k": "Q8_0", "v": "F16"},
+    )
+
+    def saved(self, server) -> bytes:
+        self.assertEqual(server.post("/slots/0?action=save", {"filename": "test.bin"}).status, 200)
+        return (self.states / "test.bin").read_bytes()
+
+    def test_L4_every_kind_comes_back_byte_for_byte_and_none_is_shared(self):
+        prompt = text(20_000, 300)
+        for number, kind in enumerate(self.KINDS, 1):
+            with self.subTest(kind=kind):
+                server = self.start_server(**kind)
+                proxy = self.start_proxy(server)
+                first = proxy.complete(prompt, 1)
+                self.assertEqual(first.cached, 0, "nothing is shared with another kind")
+                self.wait_until_stored(number * 300)
+                before = self.saved(server)
+                proxy.stop()
+                server.stop()
+                server = self.start_server(**kind)
+                proxy = self.start_proxy(server)
+                again = proxy.complete(prompt, 1)
+                self.assertEqual(again.cached, 299)
+                self.assertEqual(again.text, first.text)
+                after = self.saved(server)
+                proxy.stop()
+                server.stop()
+                self.assertEqual(len(after), len(before))
+                # Only the last token was computed anew, alone instead of in a batch.
+                differing = sum(a != b for a, b in zip(after, before, strict=True))
+                self.assertLess(differing, len(before) // 300 + 1)
+        self.assertEqual(len(self.daemon.control("stats")["spaces"]), len(self.KINDS))
+
+
+class FailureTest(LlamaTest):
+    def test_L6_without_prefixd_answers_are_the_same(self):
+        server = self.start_server()
+        prompt = text(0, 300)
+        alone = server.complete(prompt)
+        self.daemon.stop(signal.SIGKILL)
+        proxy = self.start_proxy(server)
+        self.assertEqual(proxy.complete(prompt).text, alone.text)
+
+    def test_L6_a_prefixd_that_hangs_delays_no_request_beyond_the_deadlines(self):
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        first = proxy.complete(text(0, 400))
+        self.wait_until_stored(400)
+        self.daemon.hang()
+        self.addCleanup(self.daemon.send, signal.SIGCONT)
+        for begin in (0, 1000, 2000):
+            answer = proxy.complete(text(begin, 400))
+            self.assertEqual(answer.status, 200)
+            if begin == 0:
+                self.assertEqual(answer.text, first.text)
+
+    def test_L6_a_server_that_was_killed_is_503_and_then_hits_again(self):
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        prompt = text(0, 500)
+        first = proxy.complete(prompt)
+        self.wait_until_stored(500)
+        server.stop(signal.SIGKILL)
+        self.assertEqual(proxy.complete(prompt).status, 503)
+        self.start_server(port=server.port)
+
+        def hit():
+            answer = proxy.complete(prompt)
+            return answer if answer.status == 200 and answer.cached == 499 else None
+
+        self.assertEqual(wait_for("a hit", hit).text, first.text)
+
+    def test_L6_a_server_that_came_back_unnoticed_hits_at_once(self):
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        prompt = text(0, 500)
+        proxy.complete(prompt)
+        self.wait_until_stored(500)
+        server.stop(signal.SIGKILL)
+        self.start_server(port=server.port)
+        self.assertEqual(proxy.complete(prompt).cached, 499)
+
+    def test_L6_a_server_that_came_back_with_other_flags_shares_nothing(self):
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        prompt = text(0, 500)
+        proxy.complete(prompt)
+        self.wait_until_stored(500)
+        server.stop(signal.SIGKILL)
+        server = self.start_server(port=server.port, k="Q8_0", v="Q8_0")
+        answer = proxy.complete(prompt)
+        self.assertEqual((answer.status, answer.cached), (200, 0))
+        self.assertEqual(proxy.count("failed_restores"), 0)
+
+    def test_a_client_that_goes_away_ends_its_request_and_gives_its_slot_back(self):
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        prompt = text(0, 300)
+        with self.assertRaises(OSError):
+            proxy.post(
+                "/completion",
+                {"prompt": prompt, "n_predict": 7000, "ignore_eos": True},
+                deadline_s=1,
+            )
+        self.assertEqual(proxy.complete(text(50_000, 100), 4).status, 200)
+
+
+class PassThroughTest(LlamaTest):
+    def test_what_is_no_prompt_goes_through_untouched(self):
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        for path in ("/health", "/props", "/v1/models", "/slots", "/lora-adapters"):
+            with self.subTest(path=path):
+                self.assertEqual(sorted(proxy.get(path)), sorted(server.get(path)))
+        body = {"content": "In the beginning"}
+        self.assertEqual(
+            proxy.post("/tokenize", body).body, server.post("/tokenize", body).body
+        )
+        self.assertEqual(proxy.post("/nowhere", {}).status, 404)
+        for odd in ({}, {"prompt": []}, {"prompt": ["a", "b"], "n_predict": 1}, {"prompt": 7}):
+            with self.subTest(body=odd):
+                self.assertEqual(
+                    proxy.post("/completion", odd).status, server.post("/completion", odd).status
+                )
+
+    def test_a_stream_comes_as_it_is_made(self):
+        proxy = self.start_proxy(self.start_server())
+        import json
+        import urllib.request
+
+        body = {"prompt": text(0, 50), "n_predict": 24, "stream": True, "temperature": 0}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{proxy.port}/completion", json.dumps(body).encode()
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            self.assertEqual(reply.headers.get_content_type(), "text/event-stream")
+            self.assertEqual(reply.headers["X-Prefixd-Cached-Tokens"], "0")
+            events = [line for line in reply if line.startswith(b"data: ")]
+        self.assertGreaterEqual(len(events), 24)
+
+
+class ChatTest(LlamaTest):
+    def test_L7_openai_conversations_through_the_proxy_are_those_of_the_server(self):
+        import openai
+
+        server = self.start_server(slots=4, unified=False, context=4 * 4096)
+        proxy = self.start_proxy(server)
+
+        def clients(port):
+            return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
+
+        def converse(port, number, stream):
+            client = clients(port)
+            messages = [{"role": "system", "content": text(1000 * number, 200)}]
+            said = []
+            for turn in range(3):
+                messages.append({"role": "user", "content": text(1000 * number + 300 + turn, 60)})
+                asked = {
+                    "model": "bible",
+                    "messages": messages,
+                    "max_tokens": 8,
+                    "temperature": 0,
+                    "stream": stream,
+                }
+                if stream:
+                    parts = client.chat.completions.create(**asked)
+                    answer = "".join(p.choices[0].delta.content or "" for p in parts if p.choices)
+                else:
+                    answer = client.chat.completions.create(**asked).choices[0].message.content
+                said.append(answer)
+                messages.append({"role": "assistant", "content": answer})
+            return said
+
+        numbers = range(16)
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            through = list(
+                pool.map(lambda n: converse(proxy.port, n, stream=n % 2 == 0), numbers)
+            )
+        plain = [converse(server.port, n, stream=False) for n in numbers]
+        self.assertEqual(through, plain)
+        self.assertIn('prefixd_llama_slots{state="free"} 4', proxy.get("/metrics"))
+        self.assertEqual(proxy.count("failed_saves"), 0)
+        self.assertEqual(proxy.count("failed_restores"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
