@@ -1,13 +1,12 @@
 #include "client/llama/cached_server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "base/status.h"
 #include "client/llama/model_space.h"
@@ -42,19 +41,15 @@ uint64_t BytesPerToken(const interop::LlamaContext& context) {
 }  // namespace
 
 CachedServer::CachedServer(CachedServerOptions options, size_t index, Client* client,
-                           SlotTable* slots, Counts* counts)
+                           SlotTable* slots, StateFolder* folder, Counts* counts)
     : options_(std::move(options)),
       index_(index),
       client_(client),
       slots_(slots),
+      folder_(folder),
       counts_(counts),
       server_(options_.address),
       storing_("store", kStoringThreads) {}
-
-std::string CachedServer::NewPath(std::string* name) {
-  *name = absl::StrCat("prefixd-", getpid(), "-", index_, "-", ++files_, ".bin");
-  return absl::StrCat(options_.slot_folder, "/", *name);
-}
 
 std::shared_ptr<CachedServer::Attached> CachedServer::attached() const {
   base::MutexLock lock(attach_mutex_);
@@ -103,10 +98,9 @@ absl::StatusOr<interop::LlamaContext> CachedServer::LearnContext(
   if (chosen == nullptr) return absl::UnavailableError("all slots are busy");
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<uint32_t> tokens, server_.Tokenize("prefixd"));
   PREFIXD_RETURN_IF_ERROR(server_.Evaluate(chosen->id, tokens));
-  std::string name;
-  const std::string path = NewPath(&name);
+  const std::string name = folder_->NewName();
   PREFIXD_RETURN_IF_ERROR(server_.Save(chosen->id, name).status());
-  PREFIXD_ASSIGN_OR_RETURN(const StateFile file, StateFile::Open(path));
+  PREFIXD_ASSIGN_OR_RETURN(const StateFile file, folder_->Open(name));
   PREFIXD_ASSIGN_OR_RETURN(interop::LlamaStateMap map, interop::MapLlamaState(file.bytes()));
   return std::move(map.context);
 }
@@ -177,6 +171,7 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
   const std::shared_ptr<Attached> to = attached();
   if (to == nullptr || most - own < kLeastGain) return restored;
   const Clock::time_point begin = Clock::now();
+  double looked_up_ms = 0, written_ms = 0;
   Lease lease = to->space.Acquire(prompt, {.max_cached_tokens = most,
                                            .deadline = options_.lookup_deadline,
                                            .load_deadline = options_.load_deadline,
@@ -190,13 +185,15 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
     return restored;
   }
   const uint32_t count = lease.restorable_tokens();
-  std::string name;
-  const std::string path = NewPath(&name);
+  looked_up_ms = MsSince(begin);
   const std::vector<uint32_t> tokens(prompt.begin(), prompt.begin() + count);
   const absl::Status done = [&]() -> absl::Status {
-    PREFIXD_ASSIGN_OR_RETURN(const StateFile file,
-                             WriteState(to->context, to->spec, tokens, lease, path));
-    return server_.Restore(held->place().slot, name).status();
+    PREFIXD_ASSIGN_OR_RETURN(StateFile file,
+                             WriteState(to->context, to->spec, tokens, lease, folder_));
+    written_ms = MsSince(begin) - looked_up_ms;
+    const absl::Status loaded = server_.Restore(held->place().slot, file.name()).status();
+    if (!loaded.ok()) file.Retire();
+    return loaded;
   }();
   if (!done.ok()) {
     ++counts_->failed_restores;
@@ -217,6 +214,11 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
     restored.saved = std::chrono::milliseconds(static_cast<int64_t>(std::max(0.0, computing - ms)));
   }
   lease.Release({.used_tokens = count, .prefill_tokens_per_s = rate});
+  Log(absl::StrFormat(
+      "slot %d: %d of %d tokens restored, %d more than it had: looked up in %.1f ms, "
+      "written in %.1f, loaded by the server in %.1f",
+      held->place().slot, count, prompt.size(), restored.from_prefixd, looked_up_ms, written_ms,
+      ms - looked_up_ms - written_ms));
   ++counts_->restores;
   counts_->restored_tokens += restored.from_prefixd;
   counts_->saved_ms += static_cast<uint64_t>(restored.saved.count());
@@ -227,11 +229,10 @@ void CachedServer::Save(uint32_t prompt_tokens, SlotTable::Held* held) {
   held->SetTokens({});
   const std::shared_ptr<Attached> to = attached();
   if (to == nullptr) return;
-  std::string name;
-  const std::string path = NewPath(&name);
+  const std::string name = folder_->NewName();
   const absl::Status done = [&]() -> absl::Status {
     PREFIXD_RETURN_IF_ERROR(server_.Save(held->place().slot, name).status());
-    PREFIXD_ASSIGN_OR_RETURN(StateFile opened, StateFile::Open(path));
+    PREFIXD_ASSIGN_OR_RETURN(StateFile opened, folder_->Open(name));
     auto file = std::make_shared<StateFile>(std::move(opened));
     PREFIXD_ASSIGN_OR_RETURN(const interop::LlamaStateMap map,
                              interop::MapLlamaState(file->bytes()));
@@ -243,7 +244,6 @@ void CachedServer::Save(uint32_t prompt_tokens, SlotTable::Held* held) {
   if (done.ok()) return;
   ++counts_->failed_saves;
   Log(absl::StrCat("cannot save slot ", held->place().slot, ": ", done.message()));
-  unlink(path.c_str());
   if (absl::IsUnavailable(done)) Forget();
 }
 

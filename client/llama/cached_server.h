@@ -23,9 +23,8 @@
 namespace prefixd::llama {
 
 struct CachedServerOptions {
-  std::string address;      // of the llama-server
-  std::string slot_folder;  // its --slot-save-path as this process sees it, on a tmpfs
-  std::string gguf;         // empty: the path that the server names
+  std::string address;  // of the llama-server
+  std::string gguf;     // empty: the path that the server names
   std::string salt;
   std::chrono::milliseconds lookup_deadline{200};
   std::chrono::milliseconds load_deadline{2000};
@@ -35,7 +34,7 @@ class CachedServer {
  public:
   // `index` is the server's in `slots`, where this keeps its slots up to date.
   CachedServer(CachedServerOptions options, size_t index, Client* client, SlotTable* slots,
-               Counts* counts);
+               StateFolder* folder, Counts* counts);
 
   const LlamaServer& server() const { return server_; }
   // Learns what the server runs and opens its space, unless that is done. Says why it cannot.
@@ -75,12 +74,12 @@ class CachedServer {
   bool Pays(uint32_t tokens, uint64_t bytes) const;
   void Store(std::shared_ptr<Attached> attached, std::shared_ptr<StateFile> file,
              uint32_t prompt_tokens);
-  std::string NewPath(std::string* name);
 
   const CachedServerOptions options_;
   const size_t index_;
   Client* const client_;
   SlotTable* const slots_;
+  StateFolder* const folder_;
   Counts* const counts_;
   const LlamaServer server_;
   mutable base::Mutex attach_mutex_;
@@ -89,8 +88,7 @@ class CachedServer {
   std::chrono::steady_clock::time_point try_again_ PREFIXD_GUARDED_BY(attach_mutex_){};
   std::atomic<double> tokens_per_s_ = 0;          // of computing a prompt; 0: not known yet
   std::atomic<double> restored_bytes_per_s_ = 0;  // of a whole restore
-  std::atomic<uint64_t> files_ = 0;
-  base::Threads storing_;  // last: its work uses the rest
+  base::Threads storing_;                         // last: its work uses the rest
 };
 
 }  // namespace prefixd::llama

@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   app.add_option("--server", options.servers,
                  "a llama-server, http://HOST:PORT; repeat it for several of the same model")
       ->required();
-  app.add_option("--slot-folder", options.each.slot_folder,
+  app.add_option("--slot-folder", options.slot_folder,
                  "the servers' --slot-save-path, as this program sees it")
       ->required()
       ->check(CLI::ExistingDirectory);

@@ -41,12 +41,13 @@ Proxy::Proxy(ProxyOptions options)
       client_({.address = options_.prefixd,
                .token_file = options_.token_file,
                .name = "prefixd-llama",
-               .connect_deadline = std::chrono::milliseconds(200)}) {
+               .connect_deadline = std::chrono::milliseconds(200)}),
+      folder_(options_.slot_folder) {
   for (size_t i = 0; i < options_.servers.size(); ++i) {
     CachedServerOptions each = options_.each;
     each.address = options_.servers[i];
     servers_.push_back(
-        std::make_unique<CachedServer>(std::move(each), i, &client_, &slots_, &counts_));
+        std::make_unique<CachedServer>(std::move(each), i, &client_, &slots_, &folder_, &counts_));
   }
   http_.new_task_queue = [] { return new httplib::ThreadPool(kConnections); };
   http_.set_tcp_nodelay(true);
@@ -140,11 +141,16 @@ void Proxy::PassOn(const httplib::Request& request, std::shared_ptr<Exchange> ex
                    httplib::Response& response) {
   exchange->relay = std::make_unique<Relay>(exchange->server->server(), request, exchange->body);
   Relay* const relay = exchange->relay.get();
-  if (!relay->WaitForHead()) {
-    ++counts_.server_errors;
-    exchange->server->Forget();
-    return Refuse(503, absl::StrCat(exchange->server->server().address(), ": ", relay->error()),
-                  response);
+  ClientSocket client(request.remote_addr, request.remote_port);
+  if (!relay->WaitForHead(&client)) {
+    const std::string error = client.Gone() ? "the client has gone" : relay->error();
+    if (!client.Gone()) {
+      ++counts_.server_errors;
+      exchange->server->Forget();
+    }
+    exchange->relay.reset();
+    if (exchange->slot.has_value()) exchange->slot->SetTokens({});
+    return Refuse(503, absl::StrCat(exchange->server->server().address(), ": ", error), response);
   }
   response.status = relay->status();
   std::string type;

@@ -24,8 +24,9 @@ struct ProxyOptions {
   int port = 8081;                   // 0: any; see Proxy::port()
   std::vector<std::string> servers;  // addresses; all serve the same model
   std::string prefixd = "unix:///run/prefixd/prefixd.sock";
-  std::string token_file{};                          // as ClientOptions::token_file
-  CachedServerOptions each{};                        // its address is not used
+  std::string token_file{};    // as ClientOptions::token_file
+  std::string slot_folder;     // the servers' --slot-save-path as this process sees it
+  CachedServerOptions each{};  // its address is not used
   std::chrono::milliseconds slot_deadline{600'000};  // then 503: every slot stayed busy
 };
 
@@ -58,6 +59,7 @@ class Proxy {
   Client client_;
   Counts counts_;
   SlotTable slots_;
+  StateFolder folder_;
   std::vector<std::unique_ptr<CachedServer>> servers_;
   httplib::Server http_;
   int port_ = 0;

@@ -10,7 +10,7 @@ namespace prefixd::llama {
 namespace {
 
 constexpr std::chrono::hours kAnswer{24};        // a server may compute for long
-constexpr std::chrono::milliseconds kLook{200};  // then Next() says that nothing came
+constexpr std::chrono::milliseconds kLook{200};  // then the client is looked at
 constexpr size_t kMostAhead = size_t{4} << 20;   // bytes that wait for a slow client
 constexpr size_t kEndBytes = size_t{16} << 10;   // of an answer, kept for its timings
 
@@ -88,9 +88,12 @@ bool Relay::Take(const char* data, size_t size) {
   return true;
 }
 
-bool Relay::WaitForHead() {
+bool Relay::WaitForHead(ClientSocket* client) {
   base::MutexLock lock(mutex_);
-  while (!head_came_ && !over_) moved_.Wait(mutex_);
+  while (!head_came_ && !over_) {
+    const bool in_time = moved_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kLook);
+    if (!in_time && client->Gone()) return false;
+  }
   return head_came_;
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "client/llama/client_socket.h"
 #include "client/llama/llama_server.h"
 #include "httplib.h"
 
@@ -22,8 +23,9 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // Waits until the server has answered with status and headers. Returns false if it has not.
-  bool WaitForHead() PREFIXD_EXCLUDES(mutex_);
+  // Waits until the server has answered with status and headers. Returns false if it has not, or
+  // once the client has gone.
+  bool WaitForHead(ClientSocket* client) PREFIXD_EXCLUDES(mutex_);
   // Requires: WaitForHead() returned true.
   int status() const { return head_.status; }
   const httplib::Headers& headers() const { return head_.headers; }

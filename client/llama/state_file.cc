@@ -1,13 +1,16 @@
 #include "client/llama/state_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +22,8 @@ namespace {
 
 using interop::LlamaContext;
 using interop::LlamaStateMap;
+
+constexpr uint64_t kMostKeptBytes = uint64_t{256} << 20;  // of files to be written again
 
 absl::Status ToAbsl(const Status& status) {
   return status.ok() ? absl::OkStatus() : absl::FailedPreconditionError(status.message);
@@ -109,57 +114,119 @@ PackedView RowsOf(const Tensor& tensor, uint32_t all_cells, const Cells& cells, 
 
 }  // namespace
 
-absl::StatusOr<StateFile> StateFile::Map(std::string path, int file, uint64_t bytes, bool write) {
-  void* const data = bytes == 0 ? MAP_FAILED
-                                : mmap(nullptr, bytes, write ? PROT_READ | PROT_WRITE : PROT_READ,
-                                       MAP_SHARED, file, 0);
-  const int error = bytes == 0 ? EINVAL : errno;
-  close(file);
-  if (data == MAP_FAILED) {
-    unlink(path.c_str());
-    return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot be mapped"));
+StateFolder::StateFolder(std::string path) : path_(std::move(path)) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    int process = 0;
+    if (std::sscanf(name.c_str(), "prefixd-%d-", &process) != 1 || process <= 0) continue;
+    if (process == getpid() || (kill(process, 0) != 0 && errno == ESRCH)) {
+      std::filesystem::remove(entry.path(), error);
+    }
   }
-  return StateFile(std::move(path), {static_cast<std::byte*>(data), bytes});
 }
 
-absl::StatusOr<StateFile> StateFile::Open(std::string path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  struct stat facts;
-  if (file < 0 || fstat(file, &facts) != 0) {
-    const absl::Status error = absl::ErrnoToStatus(errno, path);
-    if (file >= 0) close(file);
-    return error;
-  }
-  return Map(std::move(path), file, static_cast<uint64_t>(facts.st_size), false);
+StateFolder::~StateFolder() {
+  base::MutexLock lock(mutex_);
+  for (const Mapped& file : kept_) Remove(file);
 }
 
-absl::StatusOr<StateFile> StateFile::Create(std::string path, uint64_t bytes) {
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
-  if (file < 0) return absl::ErrnoToStatus(errno, path);
+std::string StateFolder::NewName() {
+  return absl::StrCat("prefixd-", getpid(), "-", ++names_, ".bin");
+}
+
+void StateFolder::Remove(const Mapped& file) const {
+  if (file.data != nullptr) munmap(file.data, file.mapped);
+  if (file.file >= 0) close(file.file);
+  unlink(absl::StrCat(path_, "/", file.name).c_str());
+}
+
+absl::Status StateFolder::Resize(uint64_t bytes, Mapped* file) const {
+  const std::string where = absl::StrCat(path_, "/", file->name);
   // Backed at once: a write through the mapping to a full file system would kill this process.
-  if (const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes)); error != 0) {
-    close(file);
-    unlink(path.c_str());
-    return absl::ErrnoToStatus(error, absl::StrCat(path, ": ", bytes, " bytes"));
+  if (const int error = posix_fallocate(file->file, 0, static_cast<off_t>(bytes)); error != 0) {
+    return absl::ErrnoToStatus(error, absl::StrCat(where, ": ", bytes, " bytes"));
   }
-  return Map(std::move(path), file, bytes, true);
+  if (ftruncate(file->file, static_cast<off_t>(bytes)) != 0) {
+    return absl::ErrnoToStatus(errno, where);
+  }
+  if (bytes > file->mapped) {
+    if (file->data != nullptr) munmap(file->data, file->mapped);
+    void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->file, 0);
+    file->data = data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
+    file->mapped = data == MAP_FAILED ? 0 : bytes;
+    if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, where);
+  }
+  file->bytes = bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StateFile> StateFolder::Open(const std::string& name) {
+  Mapped mapped{.name = name};
+  mapped.file = open(absl::StrCat(path_, "/", name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  StateFile file(this, std::move(mapped));  // which removes it, whatever follows
+  struct stat facts;
+  if (file.file_.file < 0 || fstat(file.file_.file, &facts) != 0) {
+    return absl::ErrnoToStatus(errno, name);
+  }
+  if (facts.st_size == 0) return absl::DataLossError(absl::StrCat(name, " is empty"));
+  const auto bytes = static_cast<size_t>(facts.st_size);
+  void* const data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.file_.file, 0);
+  if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, name);
+  file.file_.data = static_cast<std::byte*>(data);
+  file.file_.bytes = file.file_.mapped = bytes;
+  return file;
+}
+
+absl::StatusOr<StateFile> StateFolder::Create(uint64_t bytes) {
+  Mapped mapped;
+  {
+    base::MutexLock lock(mutex_);
+    if (!kept_.empty()) {
+      mapped = std::move(kept_.back());
+      kept_.pop_back();
+    }
+  }
+  if (mapped.file < 0) {
+    mapped.name = NewName();
+    mapped.written_here = true;
+    mapped.file = open(absl::StrCat(path_, "/", mapped.name).c_str(),
+                       O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
+    if (mapped.file < 0) return absl::ErrnoToStatus(errno, mapped.name);
+  }
+  if (const absl::Status status = Resize(bytes, &mapped); !status.ok()) {
+    Remove(mapped);
+    return status;
+  }
+  return StateFile(this, std::move(mapped));
+}
+
+void StateFolder::GiveBack(Mapped file) {
+  if (file.written_here) {
+    base::MutexLock lock(mutex_);
+    uint64_t bytes = file.bytes;
+    for (const Mapped& each : kept_) bytes += each.bytes;
+    if (bytes <= kMostKeptBytes) {
+      kept_.push_back(std::move(file));
+      return;
+    }
+  }
+  Remove(file);
 }
 
 StateFile::StateFile(StateFile&& other) noexcept
-    : path_(std::exchange(other.path_, "")), bytes_(std::exchange(other.bytes_, {})) {}
+    : folder_(std::exchange(other.folder_, nullptr)), file_(std::move(other.file_)) {}
 
 StateFile::~StateFile() {
-  if (path_.empty()) return;
-  munmap(bytes_.data(), bytes_.size());
-  unlink(path_.c_str());
+  if (folder_ != nullptr) folder_->GiveBack(std::move(file_));
 }
 
 absl::StatusOr<StateFile> WriteState(const LlamaContext& context, const SpaceSpec& spec,
                                      std::span<const uint32_t> tokens, Lease& lease,
-                                     const std::string& path) {
+                                     StateFolder* folder) {
   const auto count = static_cast<uint32_t>(tokens.size());
   const LlamaStateMap map = interop::LayOutLlamaState(context, tokens, count);
-  PREFIXD_ASSIGN_OR_RETURN(StateFile file, StateFile::Create(path, map.bytes));
+  PREFIXD_ASSIGN_OR_RETURN(StateFile file, folder->Create(map.bytes));
   interop::WriteLlamaHeads(map, file.bytes());
   std::vector<std::byte> scratch;
   for (size_t i = 0; i < spec.layers.size(); ++i) {

@@ -3,6 +3,7 @@
 //
 // Functions on values that belong to one thread at a time.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,37 +12,77 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "base/mutex.h"
 #include "interop/llama_state.h"
 #include "prefixd/client.h"
 
 namespace prefixd::llama {
 
-// A file that this process has mapped. Removed when this is gone.
+// A file that this process has mapped; given back to its folder when this is gone.
+class StateFile;
+
+// Where the servers read and write states. Thread-safe. Files that were written stay, empty of
+// meaning, to be written again: their memory is there already, which makes a restore twice as fast.
+class StateFolder {
+ public:
+  // Removes what processes left there that are gone.
+  explicit StateFolder(std::string path);
+  ~StateFolder();  // removes its files. Requires: all StateFiles are gone.
+  StateFolder(const StateFolder&) = delete;
+  StateFolder& operator=(const StateFolder&) = delete;
+
+  std::string NewName();
+  // Maps what a server wrote. The file is removed when the StateFile is gone.
+  absl::StatusOr<StateFile> Open(const std::string& name);
+  // Gives a file of `bytes` bytes to write, readable by this user and group. Exhausted if the file
+  // system has no room for it.
+  absl::StatusOr<StateFile> Create(uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
+
+ private:
+  friend class StateFile;
+  struct Mapped {
+    std::string name;
+    int file = -1;
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;   // that are valid
+    uint64_t mapped = 0;  // from `data` on
+    bool written_here = false;
+  };
+  // Makes the file as long as asked, and its mapping.
+  absl::Status Resize(uint64_t bytes, Mapped* file) const;
+  void GiveBack(Mapped file) PREFIXD_EXCLUDES(mutex_);
+  void Remove(const Mapped& file) const;
+
+  const std::string path_;
+  std::atomic<uint64_t> names_ = 0;
+  base::Mutex mutex_;
+  std::vector<Mapped> kept_ PREFIXD_GUARDED_BY(mutex_);
+};
+
 class StateFile {
  public:
-  // Maps what a server wrote.
-  static absl::StatusOr<StateFile> Open(std::string path);
-  // Makes a file of `bytes` bytes, readable by this user and group. Exhausted, and no file, if the
-  // file system has no room for it.
-  static absl::StatusOr<StateFile> Create(std::string path, uint64_t bytes);
   StateFile(StateFile&& other) noexcept;
   StateFile& operator=(StateFile&&) = delete;
   ~StateFile();
 
-  std::span<std::byte> bytes() const { return bytes_; }
+  const std::string& name() const { return file_.name; }
+  std::span<std::byte> bytes() const { return {file_.data, file_.bytes}; }
+  // Somebody may still be reading it: it will be removed, not written again.
+  void Retire() { file_.written_here = false; }
 
  private:
-  StateFile(std::string path, std::span<std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
-  static absl::StatusOr<StateFile> Map(std::string path, int file, uint64_t bytes, bool write);
-  std::string path_;
-  std::span<std::byte> bytes_;
+  friend class StateFolder;
+  StateFile(StateFolder* folder, StateFolder::Mapped file)
+      : folder_(folder), file_(std::move(file)) {}
+  StateFolder* folder_;
+  StateFolder::Mapped file_;
 };
 
 // Writes the state of tokens [0, tokens.size()) from the lease, which has them all readable. Heads
 // and dims are those of `spec`.
 absl::StatusOr<StateFile> WriteState(const interop::LlamaContext& context, const SpaceSpec& spec,
                                      std::span<const uint32_t> tokens, Lease& lease,
-                                     const std::string& path);
+                                     StateFolder* folder);
 
 // Stores what the cache lacks of a saved state, up to its last token, where a sequence ends; turns
 // end at `turn_ends` too. FailedPrecondition if the state is not of `context`.

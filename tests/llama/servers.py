@@ -58,6 +58,8 @@ class Http:
                 headers, status, answer = dict(reply.headers), reply.status, json.load(reply)
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read().decode(), 0, 0, dict(error.headers))
+        if not isinstance(answer, dict):
+            return Answer(status, "", 0, 0, headers, {"answers": answer})
         timings = answer.get("timings", {})
         choices = answer.get("choices", [{}])
         said = answer.get("content", choices[0].get("message", {}).get("content", ""))

@@ -2,9 +2,12 @@
 happens when somebody dies."""
 
 import concurrent.futures
+import json
 import signal
 import unittest
+import urllib.request
 
+import openai
 from prefixd_process import wait_for
 from servers import LlamaTest, text
 
@@ -197,7 +200,7 @@ class PassThroughTest(LlamaTest):
         proxy = self.start_proxy(server)
         for path in ("/health", "/props", "/v1/models", "/slots", "/lora-adapters"):
             with self.subTest(path=path):
-                self.assertEqual(sorted(proxy.get(path)), sorted(server.get(path)))
+                self.assertEqual(proxy.get(path), server.get(path))
         body = {"content": "In the beginning"}
         self.assertEqual(
             proxy.post("/tokenize", body).body, server.post("/tokenize", body).body
@@ -211,9 +214,6 @@ class PassThroughTest(LlamaTest):
 
     def test_a_stream_comes_as_it_is_made(self):
         proxy = self.start_proxy(self.start_server())
-        import json
-        import urllib.request
-
         body = {"prompt": text(0, 50), "n_predict": 24, "stream": True, "temperature": 0}
         request = urllib.request.Request(
             f"http://127.0.0.1:{proxy.port}/completion", json.dumps(body).encode()
@@ -227,8 +227,6 @@ class PassThroughTest(LlamaTest):
 
 class ChatTest(LlamaTest):
     def test_L7_openai_conversations_through_the_proxy_are_those_of_the_server(self):
-        import openai
-
         server = self.start_server(slots=4, unified=False, context=4 * 4096)
         proxy = self.start_proxy(server)
 
