@@ -115,10 +115,20 @@ absl::Status TakeStart(Input& input, LlamaStateMap* map) {
   return absl::OkStatus();
 }
 
-// Replaces a packed list by its tokens. No vocabulary has a token -1.
+// No vocabulary has negative tokens; -1 stands for an image.
+absl::Status CheckTokens(const std::vector<uint32_t>& tokens) {
+  for (const uint32_t token : tokens) {
+    if (static_cast<int32_t>(token) < 0) {
+      return Bad("token ", static_cast<int32_t>(token), ", accepted: 0 and above");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Replaces a packed list by its tokens.
 absl::Status Unpack(LlamaStateMap* map) {
   std::vector<uint32_t>& list = map->tokens;
-  if (list.empty() || static_cast<int32_t>(list[0]) != kPackedMark) return absl::OkStatus();
+  if (list.empty() || static_cast<int32_t>(list[0]) != kPackedMark) return CheckTokens(list);
   constexpr size_t kAround = 4;  // mark, version, count; count of images
   if (list.size() < kAround || static_cast<int32_t>(list[1]) != kPackedVersion) {
     return Bad("packed tokens of version ", list.size() < 2 ? 0 : static_cast<int32_t>(list[1]),
@@ -136,7 +146,7 @@ absl::Status Unpack(LlamaStateMap* map) {
   list.pop_back();
   list.erase(list.begin(), list.begin() + (kAround - 1));
   map->context.packed_tokens = true;
-  return absl::OkStatus();
+  return CheckTokens(list);
 }
 
 // Sets the order of `cells` cells: a permutation of 0 to n - 1, empty if each is its own.

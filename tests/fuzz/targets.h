@@ -25,6 +25,7 @@ struct Target {
 // arena_tables  changes to header, slots, space table and records of an arena that is then opened
 // safetensors   a checkpoint's file
 // llama_states  llama.cpp's state of a sequence: what is read comes back as it was read
+// gguf          the metadata of a GGUF file
 // prompt_caches a file of mlx-lm's caches, each made into rows and back
 const std::vector<Target>& Targets();
 

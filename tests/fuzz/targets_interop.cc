@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "interop/gguf.h"
 #include "interop/llama_state.h"
 #include "interop/prompt_cache.h"
 #include "interop/safetensors.h"
@@ -112,7 +113,29 @@ void ReadCache(const interop::MlxCache& cache) {
   Expect(window.ok() && window->rows == rows->max_size, "a record holds a window");
 }
 
+// Whatever can be mapped lies inside the state, and its heads can be written again.
+void MapLlama(Bytes input) {
+  const auto map = interop::MapLlamaState(input);
+  if (!map.ok()) return;
+  const auto inside = [&](const std::vector<interop::LlamaTensor>& tensors,
+                          const std::vector<uint64_t>& rows) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      Expect(rows[i] + tensors[i].token_bytes * map->cells <= input.size(), "rows lie inside");
+    }
+  };
+  inside(map->context.keys, map->keys);
+  inside(map->context.values, map->values);
+  const auto again = interop::LayOutLlamaState(map->context, map->tokens, map->cells);
+  std::vector<std::byte> state(again.bytes);
+  interop::WriteLlamaHeads(again, state);
+  const auto back = interop::MapLlamaState(state);
+  Expect(back.ok() && back->context == map->context && back->tokens == map->tokens &&
+             back->keys == again.keys && back->values == again.values,
+         "what was laid out is mapped");
+}
+
 void LlamaState(Bytes input) {
+  MapLlama(input);
   const auto state = interop::ReadLlamaState(input, kShapes);
   if (!state.ok()) return;
   const auto blob = interop::WriteLlamaState(*state);
@@ -136,7 +159,65 @@ std::vector<std::string> LlamaStateSeeds() {
       seeds.push_back(TextOf(*blob));
     }
   }
+  for (const uint32_t version : {2U, 3U, 4U}) {
+    for (const bool in_memory : {false, true}) {
+      if (in_memory && version < 4) continue;
+      interop::LlamaContext context;
+      context.version = version;
+      context.in_memory = in_memory;
+      context.packed_tokens = !in_memory;
+      context.streams = version;
+      context.keys.assign(2, {.format = quant::RawFormat(quant::Dtype::kF16), .token_bytes = 8});
+      context.values = context.keys;
+      const std::vector<uint32_t> tokens = {4, 5, 6};
+      const auto map =
+          interop::LayOutLlamaState(context, in_memory ? std::span<const uint32_t>() : tokens, 3);
+      std::vector<std::byte> state(map.bytes);
+      interop::WriteLlamaHeads(map, state);
+      seeds.push_back(TextOf(state));
+    }
+  }
   return seeds;
+}
+
+// --- GGUF
+
+void GgufFile(Bytes input) {
+  const std::string text = TextOf(input);
+  const auto gguf = interop::Gguf::Parse(text);
+  if (!gguf.ok()) return;
+  Expect(gguf->Numbers("a", 3).size() % 3 == 0, "so many numbers as asked for, or none");
+  gguf->Text("t");
+}
+
+std::vector<std::string> GgufSeeds() {
+  std::string file = "GGUF";
+  const auto put = [&](auto value) {
+    file.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  const auto key = [&](const char* name, uint32_t type) {
+    put(uint64_t{1});
+    file += name;
+    put(type);
+  };
+  put(uint32_t{3});
+  put(uint64_t{0});
+  put(uint64_t{4});
+  key("a", 9);  // an array of three i32
+  put(uint32_t{5});
+  put(uint64_t{3});
+  for (const int32_t number : {-1, 0, 7}) put(number);
+  key("t", 8);  // a text
+  put(uint64_t{2});
+  file += "xy";
+  key("s", 9);  // an array of one text
+  put(uint32_t{8});
+  put(uint64_t{1});
+  put(uint64_t{1});
+  file += "z";
+  key("f", 6);
+  put(1.5F);
+  return {file};
 }
 
 void PromptCache(Bytes input) {
@@ -181,6 +262,7 @@ std::vector<std::string> PromptCacheSeeds() {
 std::vector<Target> InteropTargets() {
   return {{"safetensors", Safetensors, SafetensorsSeeds},
           {"llama_states", LlamaState, LlamaStateSeeds},
+          {"gguf", GgufFile, GgufSeeds},
           {"prompt_caches", PromptCache, PromptCacheSeeds}};
 }
 
