@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Every header compiles alone. Usage: headers.py BUILD_DIR (for the generated headers); CXX and PREFIXD_JOBS count.
+The build itself has shown it of a header that a .cc of the same name includes first, without a precompiled header.
 PREFIXD_LINT=changed: only the headers that differ from the last commit."""
 import concurrent.futures
+import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -41,9 +44,25 @@ def changed_files(root):
     return names
 
 
+def shown_by(build):
+    """Headers that the build compiled alone: the first thing that a source of their name saw."""
+    commands = build / "compile_commands.json"
+    shown = set()
+    for entry in json.loads(commands.read_text()) if commands.is_file() else []:
+        source = pathlib.Path(entry["directory"], entry["file"]).resolve()
+        if "cmake_pch" in entry["command"] or not source.is_file():
+            continue
+        first = re.search(r'^#include ["<](.+)[">]', source.read_text(), re.M)
+        header = source.with_suffix(".h")
+        if first and header.is_file() and str(header).endswith("/" + first.group(1)):
+            shown.add(header)
+    return shown
+
+
 def check(root, generated=pathlib.Path("/nonexistent")):
     compiler = shlex.split(os.environ.get("CXX", "g++"))
-    headers = [path for path in tree.cpp_files(root, FOLDERS) if path.suffix == ".h"]
+    shown = shown_by(generated.parent)
+    headers = [path for path in tree.cpp_files(root, FOLDERS) if path.suffix == ".h" and path.resolve() not in shown]
     changed = changed_files(root) if os.environ.get("PREFIXD_LINT") == "changed" else None
     if changed is not None:
         headers = [path for path in headers if str(path.relative_to(root)) in changed]
