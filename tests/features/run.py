@@ -1,7 +1,8 @@
 """Runs the tests that FEATURES.md names and prints each feature with its result: run.py BUILD_DIR [ID...]
 
 Red when a feature is missing from the table, stands there twice, is none of the list below, has neither a test nor a
-reason, or names a test that does not exist or fails. Each program runs once, with all tests that are named of it.
+reason, or names a test that does not exist or fails. Each program runs once, with all tests that are named of it, unless
+CTest ran it since it was built and kept its results.
 `run.py --self-test` proves on planted tables that it can turn red. Standard library only.
 """
 import collections
@@ -19,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = pathlib.Path(__file__).with_name("FEATURES.md")
 RANGES = (("S0", 9), ("S1", 50), ("S2", 25), ("S3", 10), ("S4", 18), ("M", 7))
 IDS = [f"{family}-{number:02}" for family, last in RANGES for number in range(1, last + 1)]
+PACKAGES = {"mlx": ("client/python", "tests/mlx", "tests/support"), "python": ("client/python", "tests/python")}
 NO_TEST = "No test: "  # how the last cell begins where a reason stands instead
 PROGRAM_LIMIT_S = 1200
 SKIPPED = 77  # tests/mlx/run: the packages cannot be had
@@ -68,7 +70,32 @@ def gtest_results(report):
     return found
 
 
+def kept(build, name, sources=()):
+    """What CTest's run of a program said, or None if a program or a source changed since."""
+    report = build / "Testing/results" / name
+    if not report.is_file():
+        return None
+    programs = [path for path in build.iterdir() if path.is_file() and (os.access(path, os.X_OK) or ".so" in path.name)]
+    scripts = [path for folder in sources for path in (ROOT / folder).rglob("*.py")]
+    newest = max((path.stat().st_mtime for path in [*programs, *scripts]), default=0)
+    return report.read_text(encoding="utf-8", errors="replace") if report.stat().st_mtime > newest else None
+
+
+def gtests_kept(build, program):
+    try:
+        return gtest_results(json.loads(kept(build, f"{program}.json") or '{"testsuites": []}'))
+    except ValueError:  # cut off
+        return {}
+
+
 def run_gtest(build, program, names):
+    before = gtests_kept(build, program)
+    missing = [name for name in names if name not in before]
+    found = run_gtests(build, program, missing) if missing else {}
+    return {name: found.get(name, before.get(name)) for name in names}
+
+
+def run_gtests(build, program, names):
     binary = build / program
     if not binary.is_file():
         return {name: Result("FAILED", f"{program} is not built") for name in names}
@@ -85,20 +112,30 @@ def run_gtest(build, program, names):
     return {name: found.get(name, Result("FAILED", ended)) for name in names}
 
 
-def run_unittest(command, environment, names):
-    """One process for all; `name (module.Class...) ... ok` is a line of its verbose report."""
-    done = subprocess.run([*command, "-v", *names], env={**os.environ, **environment}, stdout=subprocess.PIPE,
+def run_unittest(command, environment, names, before):
+    """One process for all whose results are not in the text `before`."""
+    results = unittest_results(before or "", names)
+    missing = [name for name in names if results[name] is None]
+    if not missing:
+        return results
+    done = subprocess.run([*command, "-v", *missing], env={**os.environ, **environment}, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=PROGRAM_LIMIT_S)
     if done.returncode == SKIPPED:
         return {name: Result("skipped", done.stdout.strip().splitlines()[-1].removeprefix("SKIP: ")) for name in names}
+    found = unittest_results(done.stdout, missing)
+    return {name: results[name] or found[name] or Result("FAILED", "there is no such test") for name in names}
+
+
+def unittest_results(text, names):
+    """`name (module.Class...) ... ok` is a line of a verbose report. None for a test that is not in it."""
     results = {}
     for name in names:
         module, _, method = name.rpartition(".")
         # What a test prints may stand between its name and its result.
         line = re.search(rf"^{method} \((?:[\w.]*\.)?{re.escape(module)}(?:\.{method})?\).*?\.\.\. .*?(ok|skipped.*|FAIL|ERROR)$",
-                         done.stdout, re.MULTILINE | re.DOTALL)
+                         text, re.MULTILINE | re.DOTALL)
         if line is None:
-            results[name] = Result("FAILED", "there is no such test")
+            results[name] = None
         elif line[1] == "ok":
             results[name] = Result("ok", "")
         else:
@@ -117,12 +154,12 @@ def run_program(build, program, names):
     if program == "prefixd-bench":
         return {name: run_bench(build, name) for name in names}
     if program == "mlx":
-        return run_unittest([ROOT / "tests/mlx/run", build], {}, names)
+        return run_unittest([ROOT / "tests/mlx/run", build], {}, names, kept(build, "mlx.txt", PACKAGES["mlx"]))
     if program == "python":
         paths = os.pathsep.join(str(ROOT / path) for path in ("client/python", "tests/python"))
         return run_unittest([sys.executable, "-B", "-m", "unittest"],
                             {"PREFIXD_BUILD_DIR": str(build), "PREFIXD_LIBRARY": str(build / "libprefixd.so"),
-                             "PYTHONPATH": paths}, names)
+                             "PYTHONPATH": paths}, names, kept(build, "python.txt", PACKAGES["python"]))
     return run_gtest(build, program, names)
 
 
@@ -206,6 +243,20 @@ def self_test():
                                                                        "failures": [{"failure": "x\ny"}]}]}]}
     if gtest_results(report_json) != {"Suite.Name": Result("FAILED", "y")}:
         failures.append("one failed instance of a parametrised test is not seen")
+    with tempfile.TemporaryDirectory() as folder:
+        build = pathlib.Path(folder)
+        (build / "Testing/results").mkdir(parents=True)
+        (build / "Testing/results/a_test.json").write_text(json.dumps(report_json))
+        if "Suite.Name" not in gtests_kept(build, "a_test"):
+            failures.append("results that CTest kept are not read")
+        (build / "prefixd").touch(mode=0o755)
+        os.utime(build / "prefixd", (2**31, 2**31))
+        if gtests_kept(build, "a_test"):
+            failures.append("results of a program before the last build are taken")
+    verbose = "test_x (t.C.test_x)\nA sentence. ... said\nok\ntest_y (t.C.test_y) ... FAIL\n"
+    seen = unittest_results(verbose, ["t.C.test_x", "t.C.test_y", "t.C.test_z"])
+    if [result and result.state for result in seen.values()] != ["ok", "FAILED", None]:
+        failures.append("a verbose report is not read")
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

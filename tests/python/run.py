@@ -8,6 +8,23 @@ from pathlib import Path
 SKIPPED = 77  # what CTest shows as "Skipped"
 
 
+class _Both:
+    """stderr, and the file that PREFIXD_RESULTS names, from which tests/features reads."""
+
+    def __init__(self):
+        path = os.environ.get("PREFIXD_RESULTS", os.devnull)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "w", encoding="utf-8", buffering=1)
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+        self._file.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+        self._file.flush()
+
+
 def main() -> int:
     here = Path(__file__).resolve().parent
     build = Path(sys.argv[1]).resolve()
@@ -21,8 +38,8 @@ def main() -> int:
         return SKIPPED
     print(f"NumPy {numpy.__version__}, Python {sys.version.split()[0]}", flush=True)
     suite = unittest.defaultTestLoader.discover(str(here))
-    runner = unittest.TextTestRunner(verbosity=2)
-    return 0 if runner.run(suite).wasSuccessful() else 1
+    passed = unittest.TextTestRunner(_Both(), verbosity=2).run(suite).wasSuccessful()
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
