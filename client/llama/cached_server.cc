@@ -33,8 +33,10 @@ void Log(const std::string& line) { std::fprintf(stderr, "prefixd-llama: %s\n", 
 
 uint64_t BytesPerToken(const interop::LlamaContext& context) {
   uint64_t bytes = 0;
-  for (const interop::LlamaTensor& tensor : context.keys) bytes += tensor.token_bytes;
-  for (const interop::LlamaTensor& tensor : context.values) bytes += tensor.token_bytes;
+  for (const interop::LlamaCache& cache : context.caches) {
+    for (const interop::LlamaTensor& tensor : cache.keys) bytes += tensor.token_bytes;
+    for (const interop::LlamaTensor& tensor : cache.values) bytes += tensor.token_bytes;
+  }
   return bytes;
 }
 
@@ -251,7 +253,7 @@ void CachedServer::Store(std::shared_ptr<Attached> attached, std::shared_ptr<Sta
                          uint32_t prompt_tokens) {
   const absl::StatusOr<interop::LlamaStateMap> map = interop::MapLlamaState(file->bytes());
   std::vector<uint32_t> turn_ends;
-  if (map.ok() && prompt_tokens < map->cells) turn_ends.push_back(prompt_tokens);
+  if (map.ok() && prompt_tokens < map->length) turn_ends.push_back(prompt_tokens);
   const absl::StatusOr<CommitInfo> stored =
       map.ok()
           ? StoreState(attached->context, attached->spec, *file, *map, turn_ends, attached->space)

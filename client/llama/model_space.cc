@@ -1,6 +1,6 @@
 #include "client/llama/model_space.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -39,8 +39,16 @@ class Model {
     return gguf_.Real(Key(key), otherwise);
   }
   std::string Text(const std::string& key) const { return gguf_.Text(Key(key)); }
-  std::vector<uint64_t> Numbers(const std::string& key, size_t count) const {
-    return gguf_.Numbers(Key(key), count);
+  // Returns a number, or the first of a list of them for each layer.
+  uint64_t First(const std::string& key) const {
+    const std::vector<uint64_t> all =
+        gguf_.Numbers(Key(key), static_cast<size_t>(Number("block_count")));
+    return all.empty() ? 0 : all[0];
+  }
+  // Returns the elements of a head where the file names none.
+  uint64_t HeadDim() const {
+    const uint64_t heads = First("attention.head_count");
+    return heads == 0 ? 0 : Number("embedding_length") / heads;
   }
   bool Has(const std::string& key) const { return gguf_.Has(Key(key)); }
 
@@ -49,10 +57,11 @@ class Model {
   const std::string name_;
 };
 
-RopeSpec RopeOf(const Model& model, uint32_t key_dim) {
+RopeSpec RopeOf(const Model& model) {
   RopeSpec rope;
   rope.theta = model.Real("rope.freq_base", 10000);
-  rope.rotary_dim = static_cast<uint32_t>(model.Number("rope.dimension_count", key_dim));
+  rope.rotary_dim = static_cast<uint32_t>(
+      model.Number("rope.dimension_count", model.Number("attention.key_length", model.HeadDim())));
   rope.scaling = model.Text("rope.scaling.type");
   for (const char* const key : {"rope.scaling.factor", "rope.scaling.original_context_length",
                                 "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"}) {
@@ -66,22 +75,64 @@ Digest DigestOf(const Digest& file, const interop::LlamaContext& context,
   base::ByteWriter out;
   out.Framed("prefixd/1/llama.cpp");
   out.Raw(file);
-  out.Fixed(context.key_rotation);
-  out.Fixed(context.value_rotation);
+  for (const interop::LlamaCache& cache : context.caches) {
+    out.Fixed(cache.key_rotation);
+    out.Fixed(cache.value_rotation);
+  }
   out.Framed(adapters);
   return base::Sha256(base::AsBytes(out.bytes()));
 }
 
-// Returns why rows of `tensor` are not `heads` rows of `dim` elements, or "".
-absl::Status CheckRows(const char* what, size_t layer, const interop::LlamaTensor& tensor,
-                       uint32_t heads, uint32_t dim) {
-  const absl::Status fits = quant::Validate(tensor.format, dim);
-  if (!fits.ok()) return Bad("layer ", layer, ", ", what, ": ", fits.message());
-  const uint64_t expected = uint64_t{heads} * quant::BytesOfRow(tensor.format, dim).codes;
-  if (expected == tensor.token_bytes) return absl::OkStatus();
-  return Bad("layer ", layer, ", ", what, ": a token has ", tensor.token_bytes,
-             " bytes, by the file ", heads, " heads of ", dim, " elements, ", expected, " bytes");
-}
+// The layers of one cache. A state does not say which layers of the model they are, nor their
+// number of heads: a row has all of them.
+class CacheLayers {
+ public:
+  CacheLayers(const Model& model, bool sliding) {
+    const std::string suffix = sliding ? "_swa" : "";
+    const uint64_t key = model.Number("attention.key_length", model.HeadDim());
+    const uint64_t value = model.Number("attention.value_length", model.HeadDim());
+    key_dim_ = static_cast<uint32_t>(model.Number("attention.key_length" + suffix, key));
+    value_dim_ = static_cast<uint32_t>(model.Number("attention.value_length" + suffix, value));
+    if (sliding) window_ = static_cast<uint32_t>(model.Number("attention.sliding_window"));
+  }
+
+  absl::StatusOr<LayerSpec> Layer(size_t number, const interop::LlamaCache& cache) const {
+    const interop::LlamaTensor &keys = cache.keys[number], &values = cache.values[number];
+    PREFIXD_ASSIGN_OR_RETURN(const uint32_t heads, Heads("keys", number, keys, key_dim_));
+    PREFIXD_ASSIGN_OR_RETURN(const uint32_t of_values, Heads("values", number, values, value_dim_));
+    if (heads != of_values) {
+      return Bad("layer ", number, " has ", heads, " heads of keys and ", of_values, " of values");
+    }
+    LayerSpec layer{.kv_heads = heads,
+                    .key_dim = key_dim_,
+                    .value_dim = value_dim_,
+                    .formats = {{.key = FormatOf(keys.format, cache.key_rotation, false),
+                                 .value = FormatOf(values.format, cache.value_rotation,
+                                                   cache.values_transposed)}}};
+    if (window_ != 0) {
+      layer.kind = LayerKind::kSliding;
+      layer.window = window_;
+    }
+    return layer;
+  }
+  uint32_t window() const { return window_; }
+
+ private:
+  // Returns how many rows of `dim` elements a token of the tensor has.
+  static absl::StatusOr<uint32_t> Heads(const char* what, size_t layer,
+                                        const interop::LlamaTensor& tensor, uint32_t dim) {
+    const absl::Status fits = quant::Validate(tensor.format, dim);
+    if (!fits.ok()) return Bad("layer ", layer, ", ", what, ": ", fits.message());
+    const uint64_t row = quant::BytesOfRow(tensor.format, dim).codes;
+    if (tensor.token_bytes % row == 0 && tensor.token_bytes != 0) {
+      return static_cast<uint32_t>(tensor.token_bytes / row);
+    }
+    return Bad("layer ", layer, ", ", what, ": a token has ", tensor.token_bytes,
+               " bytes, by the file heads of ", dim, " elements, ", row, " bytes each");
+  }
+
+  uint32_t key_dim_ = 0, value_dim_ = 0, window_ = 0;
+};
 
 }  // namespace
 
@@ -89,36 +140,24 @@ absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_
                                   const interop::LlamaContext& context, const std::string& adapters,
                                   const std::string& salt) {
   const Model model(gguf);
-  const size_t layers = context.keys.size();
   if (model.name().empty()) return Bad("the file names no architecture");
-  if (model.Number("attention.sliding_window") != 0) {
-    return Bad(model.name(), " has sliding layers, which are not supported yet");
-  }
-  const std::vector<uint64_t> heads = model.Numbers("attention.head_count", layers);
-  std::vector<uint64_t> kv_heads = model.Numbers("attention.head_count_kv", layers);
-  if (kv_heads.empty()) kv_heads = heads;
-  if (kv_heads.empty() || heads.empty() || heads[0] == 0) {
-    return Bad("the file has no head counts for ", layers, " layers");
-  }
-  const uint64_t head_dim = model.Number("embedding_length") / heads[0];
-  const auto key_dim = static_cast<uint32_t>(model.Number("attention.key_length", head_dim));
-  const auto value_dim = static_cast<uint32_t>(model.Number("attention.value_length", head_dim));
   SpaceSpec spec{.model = gguf.Text("general.name", model.name()),
                  .weights_digest = DigestOf(file_digest, context, adapters),
                  .tokenizer_digest = file_digest,
-                 .rope = RopeOf(model, key_dim),
+                 .rope = RopeOf(model),
                  .salt = salt};
-  for (size_t i = 0; i < layers; ++i) {
-    const auto of_layer = static_cast<uint32_t>(kv_heads[i]);
-    PREFIXD_RETURN_IF_ERROR(CheckRows("keys", i, context.keys[i], of_layer, key_dim));
-    PREFIXD_RETURN_IF_ERROR(CheckRows("values", i, context.values[i], of_layer, value_dim));
-    spec.layers.push_back(
-        {.kv_heads = of_layer,
-         .key_dim = key_dim,
-         .value_dim = value_dim,
-         .formats = {{.key = FormatOf(context.keys[i].format, context.key_rotation, false),
-                      .value = FormatOf(context.values[i].format, context.value_rotation,
-                                        context.values_transposed)}}});
+  for (size_t i = 0; i < context.caches.size(); ++i) {
+    const CacheLayers layers(model, i > 0);
+    if (i > 0 && layers.window() == 0) {
+      return Bad("the context has a second cache, but the file no attention.sliding_window");
+    }
+    for (size_t number = 0; number < context.caches[i].keys.size(); ++number) {
+      PREFIXD_ASSIGN_OR_RETURN(LayerSpec layer, layers.Layer(number, context.caches[i]));
+      spec.layers.push_back(std::move(layer));
+    }
+  }
+  if (context.recurrent_bytes != 0) {
+    spec.layers.push_back({.kind = LayerKind::kState, .state_bytes = context.recurrent_bytes});
   }
   return spec;
 }

@@ -38,21 +38,37 @@ struct Tensor {
   size_t head_bytes() const { return token_bytes / heads; }
 };
 
-Tensor KeysOf(const LlamaStateMap& map, const SpaceSpec& spec, size_t layer, std::byte* state) {
-  return {.heads = spec.layers[layer].kv_heads,
-          .token_bytes = map.context.keys[layer].token_bytes,
-          .element = 0,
-          .rows = state + map.keys[layer]};
-}
-Tensor ValuesOf(const LlamaStateMap& map, const SpaceSpec& spec, size_t layer, std::byte* state) {
-  const interop::LlamaTensor& values = map.context.values[layer];
-  return {.heads = spec.layers[layer].kv_heads,
-          .token_bytes = values.token_bytes,
-          .element = map.context.values_transposed ? quant::DtypeBytes(values.format.dtype) : 0,
-          .rows = state + map.values[layer]};
+// A layer with K and V: in the space, and in which cache of a state.
+struct Layer {
+  int number = 0;  // in the space
+  size_t cache = 0;
+  Tensor keys, values;
+};
+
+// Returns the layers of a state, in the order of the space.
+std::vector<Layer> LayersOf(const LlamaStateMap& map, const SpaceSpec& spec, std::byte* state) {
+  std::vector<Layer> layers;
+  for (size_t i = 0; i < map.caches.size(); ++i) {
+    const interop::LlamaCache& cache = map.context.caches[i];
+    for (size_t j = 0; j < cache.keys.size(); ++j) {
+      const uint32_t heads = spec.layers[layers.size()].kv_heads;
+      Layer layer{.number = static_cast<int>(layers.size()), .cache = i, .keys = {}, .values = {}};
+      layer.keys = {.heads = heads,
+                    .token_bytes = cache.keys[j].token_bytes,
+                    .element = 0,
+                    .rows = state + map.caches[i].keys[j]};
+      layer.values = {
+          .heads = heads,
+          .token_bytes = cache.values[j].token_bytes,
+          .element = cache.values_transposed ? quant::DtypeBytes(cache.values[j].format.dtype) : 0,
+          .rows = state + map.caches[i].values[j]};
+      layers.push_back(layer);
+    }
+  }
+  return layers;
 }
 
-// Moves the elements of `count` dense rows, from token `begin` on, to or from a tensor
+// Moves the elements of `count` dense rows, from token `begin` of the cache on, to or from a tensor
 // [head][channel][cell] of `cells` cells. cell_of(token) is the token's cell.
 template <typename Copy, typename CellOf>
 void ForEachElement(const Tensor& tensor, uint32_t cells, uint32_t begin, uint32_t count,
@@ -77,10 +93,10 @@ View Dense(const Tensor& tensor, Pointer rows) {
   return view;
 }
 
-// Where each token of a saved state stands.
+// Where each token of a saved cache stands; tokens count from the cache's first.
 class Cells {
  public:
-  explicit Cells(const LlamaStateMap& map) : cell_of_(map.order.size()) {
+  explicit Cells(const interop::LlamaCacheMap& map) : cell_of_(map.order.size()) {
     for (uint32_t cell = 0; cell < map.order.size(); ++cell) cell_of_[map.order[cell]] = cell;
   }
   bool in_order() const { return cell_of_.empty(); }
@@ -110,6 +126,43 @@ PackedView RowsOf(const Tensor& tensor, uint32_t all_cells, const Cells& cells, 
                    });
   }
   return Dense<PackedView>(tensor, scratch->data());
+}
+
+// Writes the tokens of a run that the layer's cache has, in whole blocks: of a sliding layer the
+// earlier ones are gone.
+absl::Status WriteRun(const LlamaStateMap& map, const Layer& layer, const Cells& cells,
+                      const TokenRun& run, uint32_t block_tokens, Plan* plan) {
+  const interop::LlamaCacheMap& cache = map.caches[layer.cache];
+  const uint32_t whole = (cache.first + block_tokens - 1) / block_tokens * block_tokens;
+  const uint32_t begin = std::max(run.begin, whole);
+  if (begin >= run.end) return absl::OkStatus();
+  std::vector<std::byte> key_scratch, value_scratch;
+  const uint32_t count = run.end - begin, from = begin - cache.first;
+  const PackedView keys = RowsOf(layer.keys, cache.cells, cells, from, count, &key_scratch);
+  const PackedView values = RowsOf(layer.values, cache.cells, cells, from, count, &value_scratch);
+  return ToAbsl(plan->WritePacked(layer.number, begin, count, keys, values));
+}
+
+// Returns the first token of each cache of a state of `length` tokens: 0, or where the lease's last
+// run of the sliding layers begins, which is in front of their window.
+absl::StatusOr<std::vector<uint32_t>> FirstTokens(const LlamaContext& context,
+                                                  const SpaceSpec& spec, uint32_t length,
+                                                  Lease& lease) {
+  std::vector<uint32_t> first;
+  int number = 0;
+  for (const interop::LlamaCache& cache : context.caches) {
+    first.push_back(0);
+    for (size_t i = 0; i < cache.keys.size(); ++i, ++number) {
+      const LayerSpec& layer = spec.layers[static_cast<size_t>(number)];
+      if (layer.kind != LayerKind::kSliding) continue;
+      const std::vector<TokenRun> runs = lease.runs(number);
+      if (runs.empty() || runs.back().end < length) {
+        return absl::FailedPreconditionError("a sliding layer's window is not all there");
+      }
+      first.back() = std::max(first.back(), runs.back().begin);
+    }
+  }
+  return first;
 }
 
 }  // namespace
@@ -224,28 +277,35 @@ StateFile::~StateFile() {
 absl::StatusOr<StateFile> WriteState(const LlamaContext& context, const SpaceSpec& spec,
                                      std::span<const uint32_t> tokens, Lease& lease,
                                      StateFolder* folder) {
-  const auto count = static_cast<uint32_t>(tokens.size());
-  const LlamaStateMap map = interop::LayOutLlamaState(context, tokens, count);
+  const auto length = static_cast<uint32_t>(tokens.size());
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<uint32_t> first,
+                           FirstTokens(context, spec, length, lease));
+  const LlamaStateMap map = interop::LayOutLlamaState(context, tokens, length, first);
   PREFIXD_ASSIGN_OR_RETURN(StateFile file, folder->Create(map.bytes));
   interop::WriteLlamaHeads(map, file.bytes());
   std::vector<std::byte> scratch;
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const Tensor keys = KeysOf(map, spec, i, file.bytes().data());
-    const Tensor values = ValuesOf(map, spec, i, file.bytes().data());
-    std::byte* value_rows = values.rows;
-    if (values.element != 0) {
-      scratch.resize(count * values.token_bytes);
+  const std::vector<Layer> layers = LayersOf(map, spec, file.bytes().data());
+  for (const Layer& layer : layers) {
+    const uint32_t begin = map.caches[layer.cache].first, count = map.caches[layer.cache].cells;
+    std::byte* value_rows = layer.values.rows;
+    if (layer.values.element != 0) {
+      scratch.resize(count * layer.values.token_bytes);
       value_rows = scratch.data();
     }
-    PREFIXD_RETURN_IF_ERROR(ToAbsl(lease.Gather(static_cast<int>(i), 0, count,
-                                                Dense<MutablePackedView>(keys, keys.rows),
-                                                Dense<MutablePackedView>(values, value_rows))));
-    if (values.element == 0) continue;
+    PREFIXD_RETURN_IF_ERROR(ToAbsl(lease.Gather(
+        layer.number, begin, count, Dense<MutablePackedView>(layer.keys, layer.keys.rows),
+        Dense<MutablePackedView>(layer.values, value_rows))));
+    if (layer.values.element == 0) continue;
     ForEachElement(
-        values, count, 0, count, [](uint32_t token) { return token; },
+        layer.values, count, 0, count, [](uint32_t token) { return token; },
         [&](std::byte* in_state, size_t in_rows) {
-          std::memcpy(in_state, scratch.data() + in_rows, values.element);
+          std::memcpy(in_state, scratch.data() + in_rows, layer.values.element);
         });
+  }
+  if (context.recurrent_bytes != 0) {
+    PREFIXD_RETURN_IF_ERROR(
+        ToAbsl(lease.GetState(static_cast<int>(layers.size()),
+                              file.bytes().subspan(map.recurrent, context.recurrent_bytes))));
   }
   return file;
 }
@@ -256,15 +316,13 @@ absl::StatusOr<CommitInfo> StoreState(const LlamaContext& context, const SpaceSp
   if (map.context != context) {
     return absl::FailedPreconditionError("the saved state is of another context of llama.cpp");
   }
-  if (map.tokens.size() < map.cells) {
-    return absl::FailedPreconditionError(absl::StrCat("the saved state has ", map.tokens.size(),
-                                                      " tokens and ", map.cells, " cells"));
+  if (map.tokens.size() < map.length) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the saved state has ", map.tokens.size(), " tokens for ", map.length));
   }
-  const std::span<const uint32_t> tokens(map.tokens.data(), map.cells);
+  const std::span<const uint32_t> tokens(map.tokens.data(), map.length);
   Plan plan = space.Reserve(tokens, {.turn_ends = turn_ends});
   PREFIXD_RETURN_IF_ERROR(ToAbsl(plan.status()));
-  const Cells cells(map);
-  std::vector<std::byte> key_scratch, value_scratch;
   CommitInfo all;
   const auto commit = [&](uint32_t end, bool last) {
     const Result<CommitInfo> done = plan.Commit(end, {.sequence_end = last});
@@ -274,19 +332,21 @@ absl::StatusOr<CommitInfo> StoreState(const LlamaContext& context, const SpaceSp
     }
     return ToAbsl(done.status);
   };
+  const std::vector<Layer> layers = LayersOf(map, spec, file.bytes().data());
+  if (context.recurrent_bytes != 0) {
+    // An error means that the cache has this state.
+    plan.PutState(static_cast<int>(layers.size()), map.length,
+                  file.bytes().subspan(map.recurrent, context.recurrent_bytes));
+  }
+  std::vector<Cells> cells(map.caches.begin(), map.caches.end());
   for (const TokenRun run : std::vector<TokenRun>(plan.missing().begin(), plan.missing().end())) {
-    const uint32_t count = run.end - run.begin;
-    for (size_t i = 0; i < spec.layers.size(); ++i) {
-      const PackedView keys = RowsOf(KeysOf(map, spec, i, file.bytes().data()), map.cells, cells,
-                                     run.begin, count, &key_scratch);
-      const PackedView values = RowsOf(ValuesOf(map, spec, i, file.bytes().data()), map.cells,
-                                       cells, run.begin, count, &value_scratch);
+    for (const Layer& layer : layers) {
       PREFIXD_RETURN_IF_ERROR(
-          ToAbsl(plan.WritePacked(static_cast<int>(i), run.begin, count, keys, values)));
+          WriteRun(map, layer, cells[layer.cache], run, space.block_tokens(), &plan));
     }
     if (run.end < tokens.size()) PREFIXD_RETURN_IF_ERROR(commit(run.end, false));
   }
-  PREFIXD_RETURN_IF_ERROR(commit(static_cast<uint32_t>(tokens.size()), true));
+  PREFIXD_RETURN_IF_ERROR(commit(map.length, true));
   return all;
 }
 

@@ -17,6 +17,7 @@ constexpr uint32_t kFileMagic = 0x67677371, kMemoryMagic = 0xaf143cd8;
 // A packed list of tokens: kPackedMark, kPackedVersion, count, tokens, count of images.
 constexpr int32_t kPackedMark = -1, kPackedVersion = 1;
 constexpr uint32_t kMaxStreams = 256, kMaxLayers = 4096;
+constexpr size_t kMaxCaches = 2;  // full attention, sliding layers
 
 template <typename... Parts>
 absl::Status Bad(const Parts&... parts) {
@@ -149,31 +150,35 @@ absl::Status Unpack(LlamaStateMap* map) {
   return CheckTokens(list);
 }
 
-// Sets the order of `cells` cells: a permutation of 0 to n - 1, empty if each is its own.
-absl::Status TakeCells(Input& input, uint32_t cells, LlamaStateMap* map) {
+// Sets `first` and the order of `cells` cells: each token of a range once.
+absl::Status TakeCells(Input& input, uint32_t cells, LlamaCacheMap* map) {
   constexpr size_t kLeastBytes = 8;  // a cell's position and its number of sequences
   if (cells > input.left() / kLeastBytes) {
     return Bad("ends in its cells: ", cells, " of at least ", kLeastBytes, " bytes, ", input.left(),
                " are left");
   }
-  std::vector<bool> taken(cells);
-  bool in_order = true;
+  std::vector<int32_t> positions(cells);
   for (uint32_t i = 0; i < cells; ++i) {
-    int32_t position = 0;
     uint32_t sequences = 0;
-    PREFIXD_RETURN_IF_ERROR(input.Take("a cell's position", &position));
+    PREFIXD_RETURN_IF_ERROR(input.Take("a cell's position", &positions[i]));
     PREFIXD_RETURN_IF_ERROR(input.Take("a cell's sequences", &sequences));
     if (sequences > 1) return Bad("cell ", i, " is of ", sequences, " sequences, expected 1");
     PREFIXD_RETURN_IF_ERROR(input.Skip("a cell's sequence", sequences * sizeof(int32_t)));
-    if (position < 0 || static_cast<uint32_t>(position) >= cells ||
-        taken[static_cast<uint32_t>(position)]) {
-      return Bad("cell ", i, " is at position ", position, ", expected each of 0 to ", cells - 1,
-                 " once: a state that was shifted or windowed is not a prefix");
-    }
-    taken[static_cast<uint32_t>(position)] = true;
-    map->order.push_back(static_cast<uint32_t>(position));
-    in_order = in_order && map->order.back() == i;
   }
+  const int32_t first = *std::min_element(positions.begin(), positions.end());
+  std::vector<bool> taken(cells);
+  bool in_order = true;
+  for (uint32_t i = 0; i < cells; ++i) {
+    const int64_t token = int64_t{positions[i]} - first;
+    if (first < 0 || token >= cells || taken[static_cast<size_t>(token)]) {
+      return Bad("cell ", i, " is at position ", positions[i], ", expected each of ", first, " to ",
+                 int64_t{first} + cells - 1, " once");
+    }
+    taken[static_cast<size_t>(token)] = true;
+    map->order.push_back(static_cast<uint32_t>(token));
+    in_order = in_order && token == i;
+  }
+  map->first = static_cast<uint32_t>(first);
   map->cells = cells;
   if (in_order) map->order.clear();
   return absl::OkStatus();
@@ -215,8 +220,8 @@ absl::Status TakeTensors(Input& input, uint32_t layers, uint32_t cells, bool tra
   return absl::OkStatus();
 }
 
-absl::Status TakeStream(Input& input, uint32_t cells, LlamaStateMap* map) {
-  LlamaContext& context = map->context;
+absl::Status TakeStream(Input& input, uint32_t cells, uint32_t version, LlamaCache* cache,
+                        LlamaCacheMap* map) {
   uint32_t transposed = 0, layers = 0;
   PREFIXD_RETURN_IF_ERROR(TakeCells(input, cells, map));
   PREFIXD_RETURN_IF_ERROR(input.Take("v_trans", &transposed));
@@ -224,14 +229,59 @@ absl::Status TakeStream(Input& input, uint32_t cells, LlamaStateMap* map) {
   if (layers == 0 || layers > kMaxLayers) {
     return Bad("layer count is ", layers, ", expected 1 to ", kMaxLayers);
   }
-  if (context.version >= 4) {
-    PREFIXD_RETURN_IF_ERROR(input.Take("the rotation of keys", &context.key_rotation));
-    PREFIXD_RETURN_IF_ERROR(input.Take("the rotation of values", &context.value_rotation));
+  if (version >= 4) {
+    PREFIXD_RETURN_IF_ERROR(input.Take("the rotation of keys", &cache->key_rotation));
+    PREFIXD_RETURN_IF_ERROR(input.Take("the rotation of values", &cache->value_rotation));
   }
-  context.values_transposed = transposed != 0;
-  PREFIXD_RETURN_IF_ERROR(TakeTensors(input, layers, cells, false, &context.keys, &map->keys));
-  return TakeTensors(input, layers, cells, context.values_transposed, &context.values,
-                     &map->values);
+  cache->values_transposed = transposed != 0;
+  PREFIXD_RETURN_IF_ERROR(TakeTensors(input, layers, cells, false, &cache->keys, &map->keys));
+  return TakeTensors(input, layers, cells, cache->values_transposed, &cache->values, &map->values);
+}
+
+absl::Status TakeCache(Input& input, LlamaStateMap* state) {
+  LlamaCache cache;
+  LlamaCacheMap map;
+  PREFIXD_RETURN_IF_ERROR(input.Take("stream count", &cache.streams));
+  if (cache.streams == 0 || cache.streams > kMaxStreams) {
+    return Bad("stream count is ", cache.streams, ", expected 1 to ", kMaxStreams);
+  }
+  for (uint32_t stream = 0; stream < cache.streams; ++stream) {
+    uint32_t cells = 0;
+    PREFIXD_RETURN_IF_ERROR(input.Take("the cell count", &cells));
+    if (cells == 0) continue;
+    if (map.cells != 0) return Bad("holds cells in stream ", stream, " and in one before it");
+    PREFIXD_RETURN_IF_ERROR(TakeStream(input, cells, state->context.version, &cache, &map));
+  }
+  if (map.cells == 0) return Bad("has no cells: there is nothing to store");
+  const uint32_t end = map.first + map.cells;
+  if (state->caches.empty() && map.first != 0) {
+    return Bad("begins at position ", map.first, ": a state that was shifted is not a prefix");
+  }
+  if (!state->caches.empty() && end != state->length) {
+    return Bad("has caches of ", state->length, " and of ", end, " tokens");
+  }
+  state->length = end;
+  state->context.caches.push_back(std::move(cache));
+  state->caches.push_back(std::move(map));
+  return absl::OkStatus();
+}
+
+// Takes what is left as the states of recurrent layers: a cell, whose position is the last token,
+// and bytes that nobody here needs to understand.
+absl::Status TakeRecurrent(Input& input, LlamaStateMap* state) {
+  int32_t position = 0;
+  PREFIXD_RETURN_IF_ERROR(input.TakeWanted<uint32_t>("the count of recurrent cells", 1));
+  PREFIXD_RETURN_IF_ERROR(input.Take("a recurrent cell's position", &position));
+  PREFIXD_RETURN_IF_ERROR(input.TakeWanted<uint32_t>("a recurrent cell's sequences", 0));
+  constexpr uint64_t kLeastBytes = 20;  // two counts, and the head of a tensor
+  if (position < 0 || input.left() < kLeastBytes) return Bad("ends in its recurrent states");
+  const auto length = static_cast<uint32_t>(position) + 1;
+  if (length != state->length) {
+    return Bad("has recurrent states of ", length, " tokens and caches of ", state->length);
+  }
+  state->recurrent = input.at();
+  state->context.recurrent_bytes = input.left();
+  return input.Skip("recurrent states", input.left());
 }
 
 // --- writing
@@ -282,29 +332,42 @@ void PutTensors(const std::vector<LlamaTensor>& tensors, uint32_t cells, bool tr
   }
 }
 
-// Writes the heads of `map`. Sets the places of rows in `placed`, unless that is null.
-void PutHeads(const LlamaStateMap& map, Output& output, LlamaStateMap* placed) {
-  const LlamaContext& context = map.context;
-  output.Put(context.in_memory ? kMemoryMagic : kFileMagic);
-  output.Put(context.in_memory ? uint32_t{0} : context.version);  // in memory: the sequence id
-  if (!context.in_memory) PutTokens(map, output);
-  output.Put(context.streams);
-  output.Put(map.cells);
-  for (uint32_t i = 0; i < map.cells; ++i) {
-    output.Put(static_cast<int32_t>(i));
+void PutCache(const LlamaCache& cache, uint32_t version, LlamaCacheMap* map, bool place,
+              Output& output) {
+  output.Put(cache.streams);
+  output.Put(map->cells);
+  for (uint32_t i = 0; i < map->cells; ++i) {
+    output.Put(static_cast<int32_t>(map->first + i));
     output.Put(uint32_t{1});
     output.Put(int32_t{0});
   }
-  output.Put(uint32_t{context.values_transposed});
-  output.Put(static_cast<uint32_t>(context.keys.size()));
-  if (context.version >= 4) {
-    output.Put(context.key_rotation);
-    output.Put(context.value_rotation);
+  output.Put(uint32_t{cache.values_transposed});
+  output.Put(static_cast<uint32_t>(cache.keys.size()));
+  if (version >= 4) {
+    output.Put(cache.key_rotation);
+    output.Put(cache.value_rotation);
   }
-  PutTensors(context.keys, map.cells, false, output, placed == nullptr ? nullptr : &placed->keys);
-  PutTensors(context.values, map.cells, context.values_transposed, output,
-             placed == nullptr ? nullptr : &placed->values);
-  for (uint32_t i = 1; i < context.streams; ++i) output.Put(uint32_t{0});
+  PutTensors(cache.keys, map->cells, false, output, place ? &map->keys : nullptr);
+  PutTensors(cache.values, map->cells, cache.values_transposed, output,
+             place ? &map->values : nullptr);
+  for (uint32_t i = 1; i < cache.streams; ++i) output.Put(uint32_t{0});
+}
+
+// Writes the heads of `map`. Sets the places of rows in it if `place`.
+void PutHeads(LlamaStateMap* map, bool place, Output& output) {
+  const LlamaContext& context = map->context;
+  output.Put(context.in_memory ? kMemoryMagic : kFileMagic);
+  output.Put(context.in_memory ? uint32_t{0} : context.version);  // in memory: the sequence id
+  if (!context.in_memory) PutTokens(*map, output);
+  for (size_t i = 0; i < map->caches.size(); ++i) {
+    PutCache(context.caches[i], context.version, &map->caches[i], place, output);
+  }
+  if (context.recurrent_bytes == 0) return;
+  output.Put(uint32_t{1});
+  output.Put(static_cast<int32_t>(map->length) - 1);
+  output.Put(uint32_t{0});
+  if (place) map->recurrent = output.at();
+  output.Skip(context.recurrent_bytes);
 }
 
 // --- rows
@@ -423,29 +486,30 @@ uint32_t RotationOf(const RowsOfTensor& rows) {
 
 absl::StatusOr<LlamaContext> ContextOf(const LlamaState& state) {
   const uint32_t cells = state.layers[0].rows;
-  LlamaContext context;
-  context.values_transposed = state.values_transposed;
-  context.key_rotation = RotationOf(state.layers[0].key);
-  context.value_rotation = RotationOf(state.layers[0].value);
+  LlamaCache cache;
+  cache.values_transposed = state.values_transposed;
+  cache.key_rotation = RotationOf(state.layers[0].key);
+  cache.value_rotation = RotationOf(state.layers[0].value);
   for (const KvRows& rows : state.layers) {
     if (rows.rows != cells || !rows.is_prefix()) {
       return Bad("a layer of ", rows.rows, " tokens at offset ", rows.offset, ", expected ", cells,
                  " from 0 on of each");
     }
-    if (RotationOf(rows.key) != context.key_rotation ||
-        RotationOf(rows.value) != context.value_rotation) {
+    if (RotationOf(rows.key) != cache.key_rotation ||
+        RotationOf(rows.value) != cache.value_rotation) {
       return Bad("layers are rotated in blocks of different sizes");
     }
-    PREFIXD_ASSIGN_OR_RETURN(context.keys.emplace_back(), TensorOf(rows.key, rows.kv_heads, false));
-    PREFIXD_ASSIGN_OR_RETURN(context.values.emplace_back(),
+    PREFIXD_ASSIGN_OR_RETURN(cache.keys.emplace_back(), TensorOf(rows.key, rows.kv_heads, false));
+    PREFIXD_ASSIGN_OR_RETURN(cache.values.emplace_back(),
                              TensorOf(rows.value, rows.kv_heads, state.values_transposed));
   }
+  LlamaContext context;
+  context.caches.push_back(std::move(cache));
   return context;
 }
 
-size_t ElementOf(const LlamaStateMap& map, size_t layer) {
-  return map.context.values_transposed ? quant::DtypeBytes(map.context.values[layer].format.dtype)
-                                       : 0;
+size_t ElementOf(const LlamaCache& cache, size_t layer) {
+  return cache.values_transposed ? quant::DtypeBytes(cache.values[layer].format.dtype) : 0;
 }
 
 }  // namespace
@@ -455,66 +519,72 @@ absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state) {
   LlamaStateMap map;
   PREFIXD_RETURN_IF_ERROR(TakeStart(input, &map));
   PREFIXD_RETURN_IF_ERROR(Unpack(&map));
-  PREFIXD_RETURN_IF_ERROR(input.Take("stream count", &map.context.streams));
-  if (map.context.streams == 0 || map.context.streams > kMaxStreams) {
-    return Bad("stream count is ", map.context.streams, ", expected 1 to ", kMaxStreams);
-  }
-  for (uint32_t stream = 0; stream < map.context.streams; ++stream) {
-    uint32_t cells = 0;
-    PREFIXD_RETURN_IF_ERROR(input.Take("the cell count", &cells));
-    if (cells == 0) continue;
-    if (map.cells != 0) return Bad("holds cells in stream ", stream, " and in one before it");
-    PREFIXD_RETURN_IF_ERROR(TakeStream(input, cells, &map));
-  }
-  if (map.cells == 0) return Bad("has no cells: there is nothing to store");
-  if (input.left() != 0) {
-    return Bad(input.left(),
-               " bytes behind the last layer: a model with sliding or recurrent "
-               "layers, or a damaged state");
+  PREFIXD_RETURN_IF_ERROR(TakeCache(input, &map));
+  while (input.left() != 0) {
+    // What is no cache may be recurrent states, which come last.
+    Input rest = input;
+    if (map.caches.size() < kMaxCaches && TakeCache(input, &map).ok()) continue;
+    const uint64_t left = rest.left();
+    if (!TakeRecurrent(rest, &map).ok()) {
+      return Bad(left,
+                 " bytes behind the last layer, neither of sliding layers nor of "
+                 "recurrent ones");
+    }
+    input = rest;
   }
   map.bytes = input.at();
   return map;
 }
 
 LlamaStateMap LayOutLlamaState(const LlamaContext& context, std::span<const uint32_t> tokens,
-                               uint32_t cells) {
+                               uint32_t length, std::span<const uint32_t> first) {
   LlamaStateMap map;
   map.context = context;
   map.tokens.assign(tokens.begin(), tokens.end());
-  map.cells = cells;
+  map.length = length;
+  for (size_t i = 0; i < context.caches.size(); ++i) {
+    LlamaCacheMap& cache = map.caches.emplace_back();
+    cache.first = first[i];
+    cache.cells = length - first[i];
+  }
   Output count(nullptr);
-  PutHeads(map, count, &map);
+  PutHeads(&map, true, count);
   map.bytes = count.at();
   return map;
 }
 
 void WriteLlamaHeads(const LlamaStateMap& map, std::span<std::byte> state) {
   Output output(state.data());
-  PutHeads(map, output, nullptr);
+  LlamaStateMap heads = map;
+  PutHeads(&heads, false, output);
 }
 
 absl::StatusOr<LlamaState> ReadLlamaState(std::span<const std::byte> state,
                                           std::span<const LlamaLayerShape> shapes) {
   PREFIXD_ASSIGN_OR_RETURN(LlamaStateMap map, MapLlamaState(state));
-  const LlamaContext& context = map.context;
-  if (context.keys.size() != shapes.size()) {
-    return Bad("layer count is ", context.keys.size(), ", expected ", shapes.size());
+  if (map.caches.size() != 1 || map.context.recurrent_bytes != 0) {
+    return Bad("is of a model with sliding or recurrent layers, accepted: full attention");
   }
-  const std::vector<uint32_t> order = map.order.empty() ? InOrder(map.cells) : map.order;
-  LlamaState read{.tokens = std::move(map.tokens),
-                  .layers = {},
-                  .values_transposed = context.values_transposed};
+  const LlamaCache& cache = map.context.caches[0];
+  const LlamaCacheMap& rows_of = map.caches[0];
+  if (cache.keys.size() != shapes.size()) {
+    return Bad("layer count is ", cache.keys.size(), ", expected ", shapes.size());
+  }
+  const std::vector<uint32_t> order = rows_of.order.empty() ? InOrder(map.length) : rows_of.order;
+  LlamaState read{
+      .tokens = std::move(map.tokens), .layers = {}, .values_transposed = cache.values_transposed};
   for (size_t i = 0; i < shapes.size(); ++i) {
     const LlamaLayerShape& shape = shapes[i];
     KvRows& rows = read.layers.emplace_back();
     rows.kv_heads = shape.kv_heads;
-    rows.rows = rows.offset = map.cells;
-    PREFIXD_RETURN_IF_ERROR(ReadRows(state, {map.keys[i]}, context.keys[i], order, shape.kv_heads,
+    rows.rows = rows.offset = map.length;
+    PREFIXD_RETURN_IF_ERROR(ReadRows(state, {rows_of.keys[i]}, cache.keys[i], order, shape.kv_heads,
                                      shape.key_dim, &rows.key));
-    PREFIXD_RETURN_IF_ERROR(ReadRows(state, {map.values[i], ElementOf(map, i)}, context.values[i],
-                                     order, shape.kv_heads, shape.value_dim, &rows.value));
-    PREFIXD_RETURN_IF_ERROR(Label("keys", context.key_rotation, &rows.key));
-    PREFIXD_RETURN_IF_ERROR(Label("values", context.value_rotation, &rows.value));
+    PREFIXD_RETURN_IF_ERROR(ReadRows(state, {rows_of.values[i], ElementOf(cache, i)},
+                                     cache.values[i], order, shape.kv_heads, shape.value_dim,
+                                     &rows.value));
+    PREFIXD_RETURN_IF_ERROR(Label("keys", cache.key_rotation, &rows.key));
+    PREFIXD_RETURN_IF_ERROR(Label("values", cache.value_rotation, &rows.value));
   }
   return read;
 }
@@ -524,13 +594,16 @@ absl::StatusOr<std::vector<std::byte>> WriteLlamaState(const LlamaState& state) 
   PREFIXD_ASSIGN_OR_RETURN(const LlamaContext context, ContextOf(state));
   const uint32_t cells = state.layers[0].rows;
   const std::vector<uint32_t> order = InOrder(cells);
-  const LlamaStateMap map = LayOutLlamaState(context, state.tokens, cells);
+  const std::array<uint32_t, 1> first = {0};
+  const LlamaStateMap map = LayOutLlamaState(context, state.tokens, cells, first);
   std::vector<std::byte> blob(map.bytes);
   WriteLlamaHeads(map, blob);
   for (size_t i = 0; i < state.layers.size(); ++i) {
     const KvRows& rows = state.layers[i];
-    WriteRows(rows.key, rows.kv_heads, order, {map.keys[i]}, &blob);
-    WriteRows(rows.value, rows.kv_heads, order, {map.values[i], ElementOf(map, i)}, &blob);
+    const LlamaCacheMap& to = map.caches[0];
+    WriteRows(rows.key, rows.kv_heads, order, {to.keys[i]}, &blob);
+    WriteRows(rows.value, rows.kv_heads, order, {to.values[i], ElementOf(context.caches[0], i)},
+              &blob);
   }
   return blob;
 }

@@ -3,13 +3,15 @@
 // gives (magic 0xaf143cd8, read as the newest version). Source: src/llama-context.cpp and
 // src/llama-kv-cache.cpp of llama.cpp, and blobs of build 11549.
 //
-// A state is the K and V of every layer, the keys of all layers before the values of all, one row
-// of all heads for each token. Between the heads of the tensors nothing is packed or padded, so a
-// state is mapped, not copied: LlamaStateMap says where each tensor stands.
+// A state is one cache after another: that of the layers with full attention, that of the sliding
+// layers if there are any, and the states of recurrent layers, which are taken as they are. A cache
+// is the K and V of its layers, the keys of all before the values of all, one row of all heads for
+// each token. Between the heads of the tensors nothing is packed or padded, so a state is mapped,
+// not copied: LlamaStateMap says where each tensor stands.
 //
 // Pure functions, thread-safe; nothing is quantized or dequantized. Little-endian, as the state is.
 // States with an extension in each cell (models with several positions per token) and those of
-// models with sliding or recurrent layers are refused.
+// models without attention are refused.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,9 +29,19 @@ inline constexpr uint32_t kNewestLlamaVersion = 4, kOldestLlamaVersion = 2;
 
 // K or V of one layer, as every token has it.
 struct LlamaTensor {
-  quant::TensorFormat format;  // layout rows; no rotation, see LlamaContext
+  quant::TensorFormat format;  // layout rows; no rotation, see LlamaCache
   uint64_t token_bytes = 0;    // of all heads of a token
   bool operator==(const LlamaTensor&) const = default;
+};
+
+struct LlamaCache {
+  uint32_t streams = 1;            // of the context; one of them holds the sequence
+  bool values_transposed = false;  // [head][channel][token], without flash attention: raw only
+  // Elements that one Hadamard transform mixes before quantization, 0 for none. From version 4 on;
+  // earlier versions do not say it, and are taken as not rotated.
+  uint32_t key_rotation = 0, value_rotation = 0;
+  std::vector<LlamaTensor> keys, values;  // of each layer
+  bool operator==(const LlamaCache&) const = default;
 };
 
 // What all states of one context of llama.cpp have in common. Another context loads a state only if
@@ -38,34 +50,40 @@ struct LlamaContext {
   uint32_t version = kNewestLlamaVersion;
   bool in_memory = false;          // of llama_state_seq_get_data, without tokens
   bool packed_tokens = false;      // servers that know images: -1, 1, count, tokens, 0
-  uint32_t streams = 1;            // of the context; one of them holds the sequence
-  bool values_transposed = false;  // [head][channel][token], without flash attention: raw only
-  // Elements that one Hadamard transform mixes before quantization, 0 for none. From version 4 on;
-  // earlier versions do not say it, and are taken as not rotated.
-  uint32_t key_rotation = 0, value_rotation = 0;
-  std::vector<LlamaTensor> keys, values;  // of each layer
+  std::vector<LlamaCache> caches;  // full attention, then sliding layers
+  uint64_t recurrent_bytes = 0;    // of recurrent layers, 0 if there are none
   bool operator==(const LlamaContext&) const = default;
+};
+
+// Where a cache stands in a state.
+struct LlamaCacheMap {
+  uint32_t first = 0;  // the cells are of tokens [first, first + cells)
+  uint32_t cells = 0;
+  std::vector<uint32_t> order;         // order[cell] is its token, less `first`; empty: in order
+  std::vector<uint64_t> keys, values;  // of each layer: where its rows begin in the state
 };
 
 struct LlamaStateMap {
   LlamaContext context;
-  std::vector<uint32_t> tokens;        // may be more than `cells`
-  uint32_t cells = 0;                  // tokens whose K and V are here
-  std::vector<uint32_t> order;         // order[cell] is its position; empty: each its own
-  std::vector<uint64_t> keys, values;  // of each layer: where its rows begin in the state
-  uint64_t bytes = 0;                  // of the whole state
+  std::vector<uint32_t> tokens;       // may be more than `length`
+  uint32_t length = 0;                // tokens that were computed
+  std::vector<LlamaCacheMap> caches;  // as those of the context; the first begins at token 0
+  uint64_t recurrent = 0;             // where the states after `length` tokens begin
+  uint64_t bytes = 0;                 // of the whole state
 };
 
 // InvalidArgument names what was seen and what was expected. It is returned for another magic or
-// version, tokens that are images, cells of more than one stream or sequence, positions that are
-// not 0 to n - 1 (a shifted or windowed cache is no prefix), unknown types, and a state that is too
-// short or too long.
+// version, tokens that are images, cells of more than one stream or sequence, tokens that are not
+// all there (a shifted cache is no prefix), unknown types, and a state that is too short or too
+// long.
 absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state);
 
-// Returns where a state of `cells` tokens holds what. Requires: context as MapLlamaState gives it.
+// Returns where a state of the first `length` tokens holds what; `first` as LlamaCacheMap::first of
+// each cache. Requires: context as MapLlamaState gives it.
 LlamaStateMap LayOutLlamaState(const LlamaContext& context, std::span<const uint32_t> tokens,
-                               uint32_t cells);
-// Writes all of a state but its rows. Requires: `map` is of LayOutLlamaState, state has map.bytes.
+                               uint32_t length, std::span<const uint32_t> first);
+// Writes all of a state but its rows and recurrent states. Requires: `map` is of LayOutLlamaState,
+// state has map.bytes.
 void WriteLlamaHeads(const LlamaStateMap& map, std::span<std::byte> state);
 
 // --- whole states as rows (prefixctl import and export)
@@ -81,7 +99,8 @@ struct LlamaState {
   bool values_transposed = false;
 };
 
-// Errors are those of MapLlamaState; InvalidArgument too if rows are not of `shapes`.
+// Errors are those of MapLlamaState; InvalidArgument too if rows are not of `shapes`, or the model
+// has sliding or recurrent layers.
 absl::StatusOr<LlamaState> ReadLlamaState(std::span<const std::byte> state,
                                           std::span<const LlamaLayerShape> shapes);
 // Writes the newest version, with a plain list of tokens. InvalidArgument if llama.cpp has no type

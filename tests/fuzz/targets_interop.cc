@@ -117,20 +117,24 @@ void ReadCache(const interop::MlxCache& cache) {
 void MapLlama(Bytes input) {
   const auto map = interop::MapLlamaState(input);
   if (!map.ok()) return;
-  const auto inside = [&](const std::vector<interop::LlamaTensor>& tensors,
-                          const std::vector<uint64_t>& rows) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      Expect(rows[i] + tensors[i].token_bytes * map->cells <= input.size(), "rows lie inside");
+  std::vector<uint32_t> first;
+  for (size_t i = 0; i < map->caches.size(); ++i) {
+    const interop::LlamaCache& cache = map->context.caches[i];
+    const interop::LlamaCacheMap& at = map->caches[i];
+    first.push_back(at.first);
+    for (size_t layer = 0; layer < at.keys.size(); ++layer) {
+      Expect(at.keys[layer] + cache.keys[layer].token_bytes * at.cells <= input.size() &&
+                 at.values[layer] + cache.values[layer].token_bytes * at.cells <= input.size(),
+             "rows lie inside");
     }
-  };
-  inside(map->context.keys, map->keys);
-  inside(map->context.values, map->values);
-  const auto again = interop::LayOutLlamaState(map->context, map->tokens, map->cells);
+  }
+  Expect(map->recurrent + map->context.recurrent_bytes <= input.size(), "states lie inside");
+  const auto again = interop::LayOutLlamaState(map->context, map->tokens, map->length, first);
   std::vector<std::byte> state(again.bytes);
   interop::WriteLlamaHeads(again, state);
   const auto back = interop::MapLlamaState(state);
   Expect(back.ok() && back->context == map->context && back->tokens == map->tokens &&
-             back->keys == again.keys && back->values == again.values,
+             back->length == map->length && back->bytes == again.bytes,
          "what was laid out is mapped");
 }
 
@@ -166,12 +170,15 @@ std::vector<std::string> LlamaStateSeeds() {
       context.version = version;
       context.in_memory = in_memory;
       context.packed_tokens = !in_memory;
-      context.streams = version;
-      context.keys.assign(2, {.format = quant::RawFormat(quant::Dtype::kF16), .token_bytes = 8});
-      context.values = context.keys;
-      const std::vector<uint32_t> tokens = {4, 5, 6};
-      const auto map =
-          interop::LayOutLlamaState(context, in_memory ? std::span<const uint32_t>() : tokens, 3);
+      interop::LlamaCache cache;
+      cache.streams = version;
+      cache.keys.assign(2, {.format = quant::RawFormat(quant::Dtype::kF16), .token_bytes = 8});
+      cache.values = cache.keys;
+      context.caches.assign(version == 4 ? 2 : 1, cache);
+      context.recurrent_bytes = version == 3 ? 32 : 0;
+      const std::vector<uint32_t> tokens = {4, 5, 6}, first = {0, 1};
+      const auto map = interop::LayOutLlamaState(
+          context, in_memory ? std::span<const uint32_t>() : tokens, 3, first);
       std::vector<std::byte> state(map.bytes);
       interop::WriteLlamaHeads(map, state);
       seeds.push_back(TextOf(state));

@@ -163,8 +163,9 @@ std::vector<std::byte> Written(const std::string& name) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
-const char* const kWritten[] = {"q8_0_rotated.bin", "q4_0_f16.bin", "f16_transposed_3_streams.bin",
-                                "f16_in_memory.bin"};
+const char* const kWritten[] = {
+    "q8_0_rotated.bin",  "q4_0_f16.bin",          "f16_transposed_3_streams.bin",
+    "f16_in_memory.bin", "sliding_in_memory.bin", "hybrid_in_memory.bin"};
 
 TEST(LlamaStateTest, L4StatesOfLlamaCppComeBackByteForByte) {
   for (const char* const name : kWritten) {
@@ -172,13 +173,24 @@ TEST(LlamaStateTest, L4StatesOfLlamaCppComeBackByteForByte) {
     const absl::StatusOr<LlamaStateMap> map = MapLlamaState(state);
     ASSERT_TRUE(map.ok()) << name << ": " << map.status();
     EXPECT_EQ(map->bytes, state.size());
-    EXPECT_TRUE(map->order.empty());
-    const LlamaStateMap again = LayOutLlamaState(map->context, map->tokens, map->cells);
+    std::vector<uint32_t> first;
+    for (const LlamaCacheMap& cache : map->caches) {
+      EXPECT_TRUE(cache.order.empty());
+      first.push_back(cache.first);
+    }
+    const LlamaStateMap again = LayOutLlamaState(map->context, map->tokens, map->length, first);
     ASSERT_EQ(again.bytes, state.size()) << name;
-    EXPECT_EQ(again.keys, map->keys);
-    EXPECT_EQ(again.values, map->values);
+    EXPECT_EQ(again.recurrent, map->recurrent);
     std::vector<std::byte> copy = state;  // its rows stay, its heads are written again
-    for (size_t i = 0; i < again.keys[0]; ++i) copy[i] = std::byte{0xee};
+    size_t at = 0;
+    for (size_t i = 0; i < again.caches.size(); ++i) {
+      EXPECT_EQ(again.caches[i].keys, map->caches[i].keys);
+      EXPECT_EQ(again.caches[i].values, map->caches[i].values);
+      for (; at < again.caches[i].keys[0]; ++at) copy[at] = std::byte{0xee};
+      const size_t last = again.caches[i].values.size() - 1;
+      at = again.caches[i].values[last] +
+           map->context.caches[i].values[last].token_bytes * again.caches[i].cells;
+    }
     WriteLlamaHeads(again, copy);
     EXPECT_EQ(copy, state) << name;
   }
@@ -188,24 +200,48 @@ TEST(LlamaStateTest, L4AStateSaysItsTokensTypesAndRotation) {
   const LlamaStateMap rotated = *MapLlamaState(Written("q8_0_rotated.bin"));
   EXPECT_THAT(rotated.tokens, ElementsAre('I', 'n', ' '));
   EXPECT_TRUE(rotated.context.packed_tokens);
-  EXPECT_EQ(rotated.context.key_rotation, 64u);
-  EXPECT_EQ(rotated.context.value_rotation, 64u);
-  EXPECT_EQ(rotated.context.keys.size(), 6u);
-  EXPECT_EQ(quant::ToString(rotated.context.keys[5].format), "q8_0");
-  EXPECT_EQ(rotated.context.keys[5].token_bytes, 136u);
-  const LlamaStateMap mixed = *MapLlamaState(Written("q4_0_f16.bin"));
-  EXPECT_EQ(quant::ToString(mixed.context.keys[0].format), "q4_0");
-  EXPECT_EQ(quant::ToString(mixed.context.values[0].format), "raw/f16");
-  EXPECT_EQ(mixed.context.key_rotation, 64u);
-  EXPECT_EQ(mixed.context.value_rotation, 0u);
+  const LlamaCache& cache = rotated.context.caches.at(0);
+  EXPECT_EQ(cache.key_rotation, 64u);
+  EXPECT_EQ(cache.value_rotation, 64u);
+  EXPECT_EQ(cache.keys.size(), 6u);
+  EXPECT_EQ(quant::ToString(cache.keys[5].format), "q8_0");
+  EXPECT_EQ(cache.keys[5].token_bytes, 136u);
+  const LlamaCache mixed = MapLlamaState(Written("q4_0_f16.bin"))->context.caches.at(0);
+  EXPECT_EQ(quant::ToString(mixed.keys[0].format), "q4_0");
+  EXPECT_EQ(quant::ToString(mixed.values[0].format), "raw/f16");
+  EXPECT_EQ(mixed.key_rotation, 64u);
+  EXPECT_EQ(mixed.value_rotation, 0u);
   const LlamaStateMap transposed = *MapLlamaState(Written("f16_transposed_3_streams.bin"));
-  EXPECT_TRUE(transposed.context.values_transposed);
-  EXPECT_EQ(transposed.context.streams, 3u);
-  EXPECT_EQ(transposed.cells, 3u);
+  EXPECT_TRUE(transposed.context.caches.at(0).values_transposed);
+  EXPECT_EQ(transposed.context.caches.at(0).streams, 3u);
+  EXPECT_EQ(transposed.length, 3u);
   const LlamaStateMap memory = *MapLlamaState(Written("f16_in_memory.bin"));
   EXPECT_TRUE(memory.context.in_memory);
   EXPECT_TRUE(memory.tokens.empty());
-  EXPECT_EQ(memory.cells, 4u);
+  EXPECT_EQ(memory.length, 4u);
+}
+
+TEST(LlamaStateTest, L5AStateMayHaveASlidingCacheOrRecurrentStates) {
+  const LlamaStateMap sliding = *MapLlamaState(Written("sliding_in_memory.bin"));
+  ASSERT_EQ(sliding.caches.size(), 2u);
+  EXPECT_EQ(sliding.length, 40u);
+  EXPECT_EQ(sliding.caches[0].first, 0u);
+  EXPECT_EQ(sliding.caches[1].first, 8u);  // of a window of 32
+  EXPECT_EQ(sliding.caches[1].cells, 32u);
+  const LlamaStateMap hybrid = *MapLlamaState(Written("hybrid_in_memory.bin"));
+  ASSERT_EQ(hybrid.caches.size(), 1u);
+  EXPECT_EQ(hybrid.length, 40u);
+  // Two counts, and two layers of 512 bytes, each with two heads of 12 bytes.
+  EXPECT_EQ(hybrid.context.recurrent_bytes, 8 + 2 * (512 + 24));
+  EXPECT_EQ(hybrid.recurrent + hybrid.context.recurrent_bytes, hybrid.bytes);
+  const std::vector<LlamaLayerShape> shapes(2, {.kv_heads = 2, .key_dim = 16, .value_dim = 16});
+  EXPECT_THAT(
+      std::string(ReadLlamaState(Written("hybrid_in_memory.bin"), shapes).status().message()),
+      HasSubstr("with sliding or recurrent layers"));
+  // Of another length than the caches: bytes of somebody else.
+  std::vector<std::byte> other = Written("hybrid_in_memory.bin");
+  other[hybrid.recurrent - 8] = std::byte{38};
+  EXPECT_FALSE(MapLlamaState(other).ok());
 }
 
 TEST(LlamaStateTest, L4TheLabelOfRotatedRowsIsKept) {
@@ -215,8 +251,8 @@ TEST(LlamaStateTest, L4TheLabelOfRotatedRowsIsKept) {
   EXPECT_EQ(quant::ToString(state->layers[0].key.format), "q8_0/hadamard");
   const absl::StatusOr<LlamaStateMap> written = MapLlamaState(*WriteLlamaState(*state));
   ASSERT_TRUE(written.ok()) << written.status();
-  EXPECT_EQ(written->context.key_rotation, 64u);
-  EXPECT_EQ(written->context.value_rotation, 64u);
+  EXPECT_EQ(written->context.caches[0].key_rotation, 64u);
+  EXPECT_EQ(written->context.caches[0].value_rotation, 64u);
   // One head of 128: rotated in blocks of 64, which the label does not say.
   const std::vector<LlamaLayerShape> wide(6, {.kv_heads = 1, .key_dim = 128, .value_dim = 128});
   EXPECT_THAT(std::string(ReadLlamaState(Written("q8_0_rotated.bin"), wide).status().message()),
@@ -238,10 +274,10 @@ TEST(LlamaStateTest, PackedTokensWithImagesAreRefused) {
 TEST(LlamaStateTest, L9DamagedStatesOfLlamaCppAreMappedWithinThemselvesOrRefused) {
   std::mt19937 random(9);
   int refused = 0;
-  constexpr int kMutations = 250'000;
+  constexpr int kMutations = 170'000;  // of each: 10^6
   for (const char* const name : kWritten) {
     const std::vector<std::byte> good = Written(name);
-    const size_t heads = MapLlamaState(good)->keys[0] + 300;  // and the first rows
+    const size_t heads = MapLlamaState(good)->caches[0].keys[0] + 300;  // and the first rows
     std::vector<std::byte> state = good;
     for (int i = 0; i < kMutations; ++i) {
       std::vector<size_t> changed;
@@ -254,10 +290,14 @@ TEST(LlamaStateTest, L9DamagedStatesOfLlamaCppAreMappedWithinThemselvesOrRefused
       refused += !map.ok();
       if (map.ok()) {
         ASSERT_EQ(map->bytes, length);
-        for (size_t layer = 0; layer < map->keys.size(); ++layer) {
-          ASSERT_LE(map->keys[layer] + map->context.keys[layer].token_bytes * map->cells, length);
-          ASSERT_LE(map->values[layer] + map->context.values[layer].token_bytes * map->cells,
-                    length);
+        ASSERT_LE(map->recurrent + map->context.recurrent_bytes, length);
+        for (size_t i = 0; i < map->caches.size(); ++i) {
+          const LlamaCache& cache = map->context.caches[i];
+          const LlamaCacheMap& at = map->caches[i];
+          for (size_t layer = 0; layer < at.keys.size(); ++layer) {
+            ASSERT_LE(at.keys[layer] + cache.keys[layer].token_bytes * at.cells, length);
+            ASSERT_LE(at.values[layer] + cache.values[layer].token_bytes * at.cells, length);
+          }
         }
       }
       for (const size_t at : changed) state[at] = good[at];

@@ -83,12 +83,14 @@ File Llama() {
 }
 
 interop::LlamaContext Context(size_t layers = 3) {
+  interop::LlamaCache cache;
+  cache.keys.assign(layers,
+                    {.format = quant::GgmlFormat(quant::Codec::kQ8_0), .token_bytes = 2 * 68});
+  cache.values.assign(layers,
+                      {.format = quant::RawFormat(quant::Dtype::kF16), .token_bytes = 2 * 128});
+  cache.key_rotation = 64;
   interop::LlamaContext context;
-  context.keys.assign(layers,
-                      {.format = quant::GgmlFormat(quant::Codec::kQ8_0), .token_bytes = 2 * 68});
-  context.values.assign(layers,
-                        {.format = quant::RawFormat(quant::Dtype::kF16), .token_bytes = 2 * 128});
-  context.key_rotation = 64;
+  context.caches.push_back(std::move(cache));
   return context;
 }
 
@@ -123,11 +125,12 @@ TEST(ModelSpaceTest, HeadsAndDimsAreTheFilesAndFormatsTheContexts) {
 TEST(ModelSpaceTest, ALayerMayHaveItsOwnNumberOfHeads) {
   File file;
   file.Text("general.architecture", "openelm").Number("openelm.embedding_length", 512);
+  file.Number("openelm.block_count", 3);
   file.Numbers("openelm.attention.head_count", {8, 8, 8});
   file.Numbers("openelm.attention.head_count_kv", {2, 2, 4});
   interop::LlamaContext context = Context();
-  context.keys[2].token_bytes = 4 * 68;
-  context.values[2].token_bytes = 4 * 128;
+  context.caches[0].keys[2].token_bytes = 4 * 68;
+  context.caches[0].values[2].token_bytes = 4 * 128;
   const absl::StatusOr<SpaceSpec> spec = Spec(file, context);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->layers[1].kv_heads, 2u);
@@ -143,32 +146,54 @@ TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
   };
   interop::LlamaContext context = Context();
   EXPECT_EQ(weights(context), base.weights_digest);
-  context.streams = 4;
+  context.caches[0].streams = 4;
   context.version = 3;
   EXPECT_EQ(weights(context), base.weights_digest) << "the same bytes in another frame";
-  context.key_rotation = 0;
+  context.caches[0].key_rotation = 0;
   EXPECT_NE(weights(context), base.weights_digest);
-  context.key_rotation = 32;
+  context.caches[0].key_rotation = 32;
   EXPECT_NE(weights(context), base.weights_digest);
   EXPECT_NE(weights(Context(), "[{\"id\":0}]"), base.weights_digest);
   EXPECT_NE(weights(Context(), "", {std::byte{2}}), base.weights_digest);
   context = Context();
-  context.values_transposed = true;
+  context.caches[0].values_transposed = true;
   EXPECT_EQ(SpaceOf(gguf, {}, context, "", "")->layers[0].formats[0].value.layout,
             Layout::kTransposed);
 }
 
+TEST(ModelSpaceTest, L5TheSecondCacheIsOfSlidingLayersAndStatesAreOneLayer) {
+  interop::LlamaContext context = Context(2);
+  context.caches.push_back(Context(1).caches[0]);
+  context.caches[1].keys[0].token_bytes = 2 * 34;
+  context.recurrent_bytes = 1080;
+  File file = Llama();
+  file.Number("llama.attention.sliding_window", 1024);
+  file.Number("llama.attention.key_length_swa", 32);
+  const absl::StatusOr<SpaceSpec> spec = Spec(file, context);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_EQ(spec->layers.size(), 4u);
+  EXPECT_EQ(spec->layers[1].kind, LayerKind::kFull);
+  EXPECT_EQ(spec->layers[2].kind, LayerKind::kSliding);
+  EXPECT_EQ(spec->layers[2].window, 1024u);
+  EXPECT_EQ(spec->layers[2].key_dim, 32u);
+  EXPECT_EQ(spec->layers[3].kind, LayerKind::kState);
+  EXPECT_EQ(spec->layers[3].state_bytes, 1080u);
+}
+
 TEST(ModelSpaceTest, AFileAndAContextThatDisagreeAreRefusedByName) {
   interop::LlamaContext context = Context();
-  context.keys[1].token_bytes = 4 * 68;
+  context.caches[0].keys[1].token_bytes = 100;
   EXPECT_THAT(Refusal(Llama(), context),
-              HasSubstr("layer 1, keys: a token has 272 bytes, by the file 2 heads of 64 elements, "
-                        "136 bytes"));
-  EXPECT_THAT(Refusal(Llama().Number("llama.attention.sliding_window", 1024), Context()),
-              HasSubstr("llama has sliding layers"));
+              HasSubstr("layer 1, keys: a token has 100 bytes, by the file heads of 64 elements, "
+                        "68 bytes each"));
+  context.caches[0].keys[1].token_bytes = 4 * 68;
+  EXPECT_THAT(Refusal(Llama(), context), HasSubstr("layer 1 has 4 heads of keys and 2 of values"));
+  context = Context();
+  context.caches.push_back(context.caches[0]);
+  EXPECT_THAT(Refusal(Llama(), context), HasSubstr("no attention.sliding_window"));
   EXPECT_THAT(Refusal(File(), Context()), HasSubstr("names no architecture"));
   EXPECT_THAT(Refusal(File().Text("general.architecture", "x"), Context()),
-              HasSubstr("no head counts for 3 layers"));
+              HasSubstr("layer 0, keys: "));
 }
 
 TEST(GgufTest, AFileThatIsCutAnywhereIsRefused) {
