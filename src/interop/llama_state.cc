@@ -150,7 +150,7 @@ absl::Status TakeTensor(Input& input, const std::vector<uint32_t>& order, uint32
   tensor->dim = dim;
   const Geometry g{.heads = heads,
                    .tokens = static_cast<uint32_t>(order.size()),
-                   .row = quant::BytesOfRow(tensor->format, dim).codes};
+                   .row = quant::BytesOfStoredRow(tensor->format, dim).codes};
   size_t element = 0;
   if (transposed) {
     if (tensor->format.codec != quant::Codec::kRaw) {
@@ -201,7 +201,7 @@ absl::Status PutTensor(const RowsOfTensor& tensor, uint32_t heads,
   }
   const Geometry g{.heads = heads,
                    .tokens = static_cast<uint32_t>(order.size()),
-                   .row = quant::BytesOfRow(tensor.format, tensor.dim).codes};
+                   .row = quant::BytesOfStoredRow(tensor.format, tensor.dim).codes};
   output->Put(type->number);
   size_t element = 0;
   if (transposed) {
