@@ -8,7 +8,6 @@
 #include "base/status.h"
 #include "daemon/call.h"
 #include "daemon/message.h"
-#include "daemon/requests.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
 #include "wire/page_message.h"
@@ -18,6 +17,18 @@ namespace prefixd::daemon {
 namespace {
 
 using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+
+wire::PieceHeader HeaderOf(const cache::PagePiece& piece) {
+  return {.group = piece.group,
+          .first_token = piece.first_token,
+          .tokens = piece.tokens,
+          .rung = piece.rung,
+          .page_bytes = piece.page_bytes,
+          .offset = piece.offset,
+          .xxh3 = piece.xxh3,
+          .sum_seed = piece.sum_seed,
+          .data_bytes = piece.data.size()};
+}
 
 class FetchStream final : public Reactor, public cache::FetchSink {
  public:
@@ -32,11 +43,13 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   void Start(const grpc::ByteBuffer& request) {
     v1::FetchRequest fetch;
     absl::Status status = ReadSmall(request, &fetch);
-    if (status.ok()) status = wire::Check(fetch);
+    absl::StatusOr<cache::FetchRequest> wanted = wire::FromProto(fetch);
+    if (status.ok()) status = wanted.status();
     if (!status.ok()) return Finish(call_.End(status));
     share_ = dispatch_->stream_shares()->Take({fetch.session()}, context_->peer());
     if (share_ == nullptr) return Finish(dispatch_->RefuseShare(dispatch_->streams()->most()));
-    dispatch_->streams()->Post([this, fetch] { Run(fetch); });
+    dispatch_->streams()->Post([this, session = block::SessionId{fetch.session()},
+                                wanted = *std::move(wanted)] { Run(session, wanted); });
   }
 
   bool Page(const cache::PagePiece& piece) override {
@@ -72,11 +85,10 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   void OnDone() override { delete this; }
 
  private:
-  void Run(const v1::FetchRequest& request) {
-    const block::SessionId session{request.session()};
-    hold_ = cache_->Hold(session, {request.lease()});
+  void Run(block::SessionId session, const cache::FetchRequest& request) {
+    hold_ = cache_->Hold(session, request.lease);
     const cache::Patience patience(DeadlineOf(*context_, kMaxStream), &gave_up_);
-    absl::Status status = cache_->Fetch(session, ReadFetch(request), patience, this);
+    absl::Status status = cache_->Fetch(session, request, patience, this);
     hold_.reset();
     share_.reset();
     std::optional<grpc::Status> end;

@@ -11,22 +11,23 @@
 #include "daemon/listen_address.h"
 #include "daemon/put_stream.h"
 #include "daemon/request_log.h"
-#include "daemon/requests.h"
 #include "daemon/unix_listener.h"
 #include "wire/answer.h"
 #include "wire/identity.h"
 #include "wire/limits.h"
 #include "wire/pages.h"
 #include "wire/request.h"
+#include "wire/sequence.h"
 
 namespace prefixd::daemon {
 namespace {
 
-// Tries every one. Returns the first error.
+// Tries every one if all are valid. Returns the first error.
 absl::Status ReleaseAll(cache::Cache* cache, block::SessionId session,
-                        const google::protobuf::RepeatedPtrField<v1::Released>& released) {
+                        const wire::Releases& releases) {
+  PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Released> read, wire::FromProto(releases));
   absl::Status first;
-  for (const v1::Released& one : released) first.Update(cache->Release(session, ReadReleased(one)));
+  for (const cache::Released& one : read) first.Update(cache->Release(session, one));
   return first;
 }
 
@@ -122,8 +123,7 @@ PrefixCacheService::Reactor* PrefixCacheService::NotShared(Context* context, con
 }
 
 absl::Status PrefixCacheService::DoNotShared(const v1::NotSharedRequest& request) {
-  PREFIXD_RETURN_IF_ERROR(wire::Check(request));
-  const block::NotShared note{.model = request.model(), .reason = request.reason()};
+  PREFIXD_ASSIGN_OR_RETURN(const block::NotShared note, wire::FromProto(request));
   PREFIXD_ASSIGN_OR_RETURN(const bool news, cache_->NoteNotShared({request.session()}, note));
   if (news) LogNotShared(cache_->NameOf({request.session()}), note);
   return absl::OkStatus();
@@ -139,9 +139,9 @@ PrefixCacheService::Reactor* PrefixCacheService::Match(Context* context, const M
 
 absl::Status PrefixCacheService::DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<cache::Request> items,
-                           TakeItems(request, dispatch_->token_limit()));
+                           wire::TakeItems(request, dispatch_->token_limit().unfolded_bytes));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    end = EndOfSet(*request, begin);
+    end = wire::EndOfSet(*request, begin);
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<block::MatchAnswer> answers,
         cache_->MatchSet({request->session()}, std::span(items).subspan(begin, end - begin)));
@@ -167,11 +167,11 @@ absl::Status PrefixCacheService::DoAcquire(v1::AcquireRequest* request, HandOutC
                                            v1::AcquireReply* reply) {
   const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
   PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items,
-                           TakeItems(request, dispatch_->token_limit()));
+                           wire::TakeItems(request, dispatch_->token_limit().unfolded_bytes));
   const block::SessionId session = call->session();
   PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request->release()));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    end = EndOfSet(*request, begin);
+    end = wire::EndOfSet(*request, begin);
     const auto start = std::chrono::steady_clock::now();
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Acquired> set,
@@ -209,7 +209,8 @@ void PrefixCacheService::ReserveIn(const v1::AcquireRequest::Item& from, cache::
                                    block::SessionId session, v1::Answer* answer) {
   absl::StatusOr<block::ReservePlan> plan =
       absl::UnavailableError("reserve: the daemon is stopping");
-  if (!sessions_->draining()) plan = cache_->Reserve(session, ReserveOf(from, std::move(item)));
+  if (!sessions_->draining())
+    plan = cache_->Reserve(session, wire::ReserveOf(from, std::move(item)));
   if (!plan.ok()) return answer->set_reserve_error(std::string(plan.status().message()));
   wire::ToProto(*plan, answer->mutable_reserved());
   answer->mutable_reserved()->set_epoch(cache_->epoch());
@@ -225,9 +226,9 @@ PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context, cons
 
 absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, v1::PrefetchReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items,
-                           TakeItems(request, dispatch_->token_limit()));
+                           wire::TakeItems(request, dispatch_->token_limit().unfolded_bytes));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    end = EndOfSet(*request, begin);
+    end = wire::EndOfSet(*request, begin);
     if (end - begin == 1) continue;
     const std::span<cache::Request> set = std::span(items).subspan(begin, end - begin);
     PREFIXD_ASSIGN_OR_RETURN(const std::vector<block::MatchAnswer> answers,
@@ -258,8 +259,6 @@ PrefixCacheService::Reactor* PrefixCacheService::Release(Context* context, const
 }
 
 absl::Status PrefixCacheService::DoRelease(const v1::ReleaseRequest& request) {
-  for (const v1::Released& released : request.release())
-    PREFIXD_RETURN_IF_ERROR(wire::Check(released));
   return ReleaseAll(cache_, {request.session()}, request.release());
 }
 
@@ -276,7 +275,7 @@ PrefixCacheService::Reactor* PrefixCacheService::Reserve(Context* context, const
 absl::Status PrefixCacheService::DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
                                            v1::ReserveReply* reply) {
   if (sessions_->draining()) return absl::UnavailableError("reserve: the daemon is stopping");
-  PREFIXD_ASSIGN_OR_RETURN(const cache::ReserveRequest reserve, ReadReserve(request));
+  PREFIXD_ASSIGN_OR_RETURN(const cache::ReserveRequest reserve, wire::FromProto(request));
   PREFIXD_ASSIGN_OR_RETURN(const block::ReservePlan plan,
                            cache_->Reserve({request.session()}, reserve));
   hand_out->Add(plan.reservation);
@@ -307,7 +306,7 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
                                           const cache::Patience& patience, HandOut* hand_out,
                                           v1::CommitReply* reply) {
   const auto start = std::chrono::steady_clock::now();
-  PREFIXD_ASSIGN_OR_RETURN(const cache::CommitRequest commit, ReadCommit(request));
+  PREFIXD_ASSIGN_OR_RETURN(const cache::CommitRequest commit, wire::FromProto(request));
   PREFIXD_ASSIGN_OR_RETURN(const block::CommitAnswer answer,
                            cache_->Commit({request.session()}, commit, patience));
   hand_out->Add(answer.lease);
@@ -342,10 +341,8 @@ PrefixCacheService::Reactor* PrefixCacheService::Pin(Context* context, const Mes
 
 absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, HandOutCall* call,
                                        v1::PinReply* reply) {
-  PREFIXD_RETURN_IF_ERROR(wire::Check(request));
-  PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, ReadSequence(request.sequence()));
-  const std::chrono::milliseconds ttl(
-      std::min<uint64_t>(request.ttl_ms(), static_cast<uint64_t>(cache::kMaxPinTtl.count())));
+  PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, wire::FromProto(request));
+  const std::chrono::milliseconds ttl(request.ttl_ms());
   const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
   PREFIXD_ASSIGN_OR_RETURN(const cache::Pinned pinned,
                            cache_->Pin({request.session()}, sequence, ttl, patience));
@@ -371,7 +368,7 @@ absl::Status PrefixCacheService::DoUnpin(const v1::UnpinRequest& request, v1::Un
   if (request.pin() != 0) {
     bytes = cache_->Unpin(block::PinId{request.pin()});
   } else {
-    PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, ReadSequence(request.sequence()));
+    PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, wire::FromProto(request.sequence()));
     bytes = cache_->Unpin({request.session()}, sequence);
   }
   PREFIXD_RETURN_IF_ERROR(bytes.status());

@@ -11,7 +11,6 @@
 #include "base/status.h"
 #include "daemon/call.h"
 #include "daemon/message.h"
-#include "daemon/requests.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
 #include "wire/page_message.h"
@@ -22,6 +21,20 @@ namespace {
 using Reactor = grpc::ServerReadReactor<grpc::ByteBuffer>;
 
 constexpr size_t kMessagesAhead = 2;
+
+// Returns the piece without its data.
+absl::StatusOr<cache::PagePiece> ReadPiece(const wire::PieceHeader& header) {
+  PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(header));
+  return cache::PagePiece{.group = header.group,
+                          .first_token = header.first_token,
+                          .tokens = header.tokens,
+                          .rung = header.rung,
+                          .page_bytes = header.page_bytes,
+                          .offset = header.offset,
+                          .xxh3 = header.xxh3,
+                          .sum_seed = header.sum_seed,
+                          .data = {}};
+}
 
 class PutStream final : public Reactor {
  public:
@@ -236,8 +249,7 @@ class PutStream final : public Reactor {
 
   // Takes a page whose data comes last, as everybody writes it.
   absl::Status TakePiece(const wire::PageMessage& message, const wire::ParsedPiece& parsed) {
-    PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(parsed.header));
-    cache::PagePiece piece = ReadPiece(parsed.header);
+    PREFIXD_ASSIGN_OR_RETURN(cache::PagePiece piece, ReadPiece(parsed.header));
     message.RunsFrom(parsed.header_bytes, &runs_);
     piece.runs = runs_;
     return cache_->PutPage(session_, reservation_, piece, ForOneWait());
@@ -251,9 +263,7 @@ class PutStream final : public Reactor {
       return absl::InvalidArgumentError(absl::StrCat("put: message ", number_, " is not a page",
                                                      read.ok() ? "" : ": ", read.message()));
     }
-    const wire::PieceHeader header = wire::HeaderOf(chunk.page());
-    PREFIXD_RETURN_IF_ERROR(wire::CheckPiece(header));
-    cache::PagePiece piece = ReadPiece(header);
+    PREFIXD_ASSIGN_OR_RETURN(cache::PagePiece piece, ReadPiece(wire::HeaderOf(chunk.page())));
     piece.data = base::AsBytes(chunk.page().data());
     return cache_->PutPage(session_, reservation_, piece, ForOneWait());
   }

@@ -6,6 +6,7 @@
 
 #include "bench/common/raw_session.h"
 #include "wire/admin_socket.h"
+#include "wire/grpc_status.h"
 
 namespace prefixd::bench {
 namespace {
@@ -13,11 +14,6 @@ namespace {
 void SetUp(grpc::ClientContext* context) {
   context->set_wait_for_ready(true);
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-}
-
-absl::Status FromGrpc(const char* call, const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(call, ": ", status.error_message()));
 }
 
 uint64_t Find(const google::protobuf::RepeatedPtrField<v1::Count>& counts,
@@ -38,7 +34,8 @@ absl::StatusOr<v1::GetStatsReply> DaemonStats::Get() {
   grpc::ClientContext context;
   SetUp(&context);
   v1::GetStatsReply reply;
-  if (absl::Status status = FromGrpc("stats", stub_->GetStats(&context, {}, &reply)); !status.ok())
+  if (absl::Status status = wire::FromGrpc("stats", stub_->GetStats(&context, {}, &reply));
+      !status.ok())
     return status;
   return reply;
 }
@@ -47,14 +44,14 @@ absl::Status DaemonStats::Clear() {
   grpc::ClientContext context;
   SetUp(&context);
   v1::ClearReply reply;
-  return FromGrpc("clear", stub_->Clear(&context, {}, &reply));
+  return wire::FromGrpc("clear", stub_->Clear(&context, {}, &reply));
 }
 
 absl::Status DaemonStats::Flush() {
   grpc::ClientContext context;
   SetUp(&context);
   v1::FlushReply reply;
-  return FromGrpc("flush", stub_->Flush(&context, {}, &reply));
+  return wire::FromGrpc("flush", stub_->Flush(&context, {}, &reply));
 }
 
 uint64_t CounterOf(const v1::GetStatsReply& stats, const std::string& name) {

@@ -123,9 +123,9 @@ absl::StatusOr<std::unique_ptr<PageStore>> MakeArenaStore(const std::string& fol
       std::unique_ptr<ram::Arena> arena,
       ram::Arena::Open({.capacity_bytes = bytes, .path = path, .max_capacity_bytes = bytes}));
   PREFIXD_ASSIGN_OR_RETURN(const int fd, arena->OpenReadOnly());
-  client::UniqueFd lock(::memfd_create("no-lock", MFD_CLOEXEC));  // there is no daemon to tell
+  base::Descriptor lock(::memfd_create("no-lock", MFD_CLOEXEC));  // there is no daemon to tell
   PREFIXD_ASSIGN_OR_RETURN(std::shared_ptr<const client::ArenaMapping> mapping,
-                           client::ArenaMapping::Map(client::UniqueFd(fd), std::move(lock),
+                           client::ArenaMapping::Map(base::Descriptor(fd), std::move(lock),
                                                      {.file_bytes = arena->file_bytes(),
                                                       .data_offset = arena->data_offset()}));
   std::error_code ignored;  // without its name it goes with this process, however that ends

@@ -10,6 +10,7 @@
 #include "bench/common/timing.h"
 #include "client/cpp/page_chunk.h"
 #include "client/cpp/raw_stream.h"
+#include "wire/grpc_status.h"
 #include "wire/limits.h"
 #include "wire/page_message.h"
 
@@ -18,12 +19,6 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{120};
 constexpr uint32_t kBlockTokens = PageSource::kBlockTokens;
-
-absl::Status FromGrpc(const char* call, const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(call, ": ", status.error_message()));
-}
 
 void SetDeadline(grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + kPatience);
@@ -37,7 +32,8 @@ absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence&
   v1::ReserveReply reply;
   grpc::ClientContext context;
   SetDeadline(&context);
-  PREFIXD_RETURN_IF_ERROR(FromGrpc("reserve", session.stub().Reserve(&context, request, &reply)));
+  PREFIXD_RETURN_IF_ERROR(
+      wire::FromGrpc("reserve", session.stub().Reserve(&context, request, &reply)));
   return reply;
 }
 
@@ -69,7 +65,7 @@ absl::Status CommitStaged(RawSession& session, const v1::CommitRequest& request,
   const double start = NowMicros();
   const grpc::Status status = session.stub().Commit(&context, request, &reply);
   if (moved != nullptr) moved->us += NowMicros() - start;
-  PREFIXD_RETURN_IF_ERROR(FromGrpc("commit", status));
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("commit", status));
   return CheckStored(reply);
 }
 
@@ -162,7 +158,7 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
   v1::CommitReply reply;
   const bool answered =
       open && stream.WritesDone() && stream.Read(&bytes) && client::Parse(bytes, &reply);
-  PREFIXD_RETURN_IF_ERROR(FromGrpc("put", stream.Finish()));
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("put", stream.Finish()));
   if (moved != nullptr) moved->us += NowMicros() - start;
   if (!answered) return absl::InternalError("put: no answer");
   return CheckStored(reply);
@@ -238,7 +234,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
       wrong = absl::DataLossError(absl::StrCat("fetch: wrong bytes at ", piece.first_token));
     }
   }
-  PREFIXD_RETURN_IF_ERROR(FromGrpc("fetch", stream.Finish()));
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("fetch", stream.Finish()));
   if (moved != nullptr) *moved = {.bytes = received, .us = NowMicros() - start};
   const uint64_t expected = sequence.tokens.size() / kBlockTokens * source.block_bytes();
   if (wrong.ok() && received != expected) {

@@ -11,6 +11,7 @@
 #include "bench/common/raw_transfer.h"
 #include "bench/hostile/unfinished_messages.h"
 #include "client/cpp/raw_stream.h"
+#include "wire/grpc_status.h"
 #include "wire/identity.h"
 #include "wire/limits.h"
 
@@ -27,11 +28,6 @@ constexpr uint64_t kKeyBytes = 208;
 constexpr uint64_t kUnfoldedBytes = kMessageBytes + kMiB;
 constexpr uint32_t kAnnouncedTokens = 390'000;  // one session may announce half of all
 constexpr std::array<std::byte, 32> kDigest{std::byte{7}};
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
 
 void Wait(grpc::ClientContext* context, milliseconds patience) {
   context->set_deadline(std::chrono::system_clock::now() + patience);
@@ -57,13 +53,14 @@ absl::Status Reserve(Attacker& attacker, const RawSequence& sequence,
   v1::ReserveReply reply;
   grpc::ClientContext context;
   Wait(&context, seconds(60));
-  PREFIXD_RETURN_IF_ERROR(FromGrpc(attacker.session().stub().Reserve(&context, request, &reply)));
+  PREFIXD_RETURN_IF_ERROR(
+      wire::FromGrpc(attacker.session().stub().Reserve(&context, request, &reply)));
   v1::AbandonRequest abandon;
   abandon.set_session(attacker.session().id());
   abandon.set_reservation(reply.reservation());
   v1::Ack ack;
   grpc::ClientContext end;
-  return FromGrpc(attacker.session().stub().Abandon(&end, abandon, &ack));
+  return wire::FromGrpc(attacker.session().stub().Abandon(&end, abandon, &ack));
 }
 
 uint32_t Of(double share, uint32_t limit) {
@@ -102,7 +99,7 @@ absl::Status MatchCrossed(Attacker& attacker, double share) {
   v1::AcquireReply reply;
   grpc::ClientContext context;
   Wait(&context, seconds(60));
-  return FromGrpc(attacker.session().stub().Match(&context, request, &reply));
+  return wire::FromGrpc(attacker.session().stub().Match(&context, request, &reply));
 }
 
 absl::Status ReserveContent(Attacker& attacker, double share) {
@@ -130,7 +127,7 @@ absl::Status MatchLong(Attacker& attacker, double share) {
   v1::AcquireReply reply;
   grpc::ClientContext context;
   Wait(&context, seconds(60));
-  return FromGrpc(attacker.session().stub().Match(&context, request, &reply));
+  return wire::FromGrpc(attacker.session().stub().Match(&context, request, &reply));
 }
 
 absl::Status ReserveLong(Attacker& attacker, double share) {
@@ -170,7 +167,7 @@ absl::Status Unfolding(Attacker& attacker) {
   void* tag = nullptr;
   bool ok = false;
   queue.Next(&tag, &ok);
-  return FromGrpc(status);
+  return wire::FromGrpc(status);
 }
 
 // A session's staging, mapped and written, whose session has ended.
@@ -211,7 +208,8 @@ absl::Status OneBytePieces(Attacker& attacker) {
   v1::ReserveReply plan;
   grpc::ClientContext context;
   Wait(&context, seconds(60));
-  PREFIXD_RETURN_IF_ERROR(FromGrpc(attacker.session().stub().Reserve(&context, request, &plan)));
+  PREFIXD_RETURN_IF_ERROR(
+      wire::FromGrpc(attacker.session().stub().Reserve(&context, request, &plan)));
   grpc::ClientContext put;
   Wait(&put, seconds(5));
   client::RawStream stream(attacker.session().page_channel(), "/prefixd.v1.PrefixCache/Put", &put);
@@ -261,7 +259,7 @@ absl::Status GiveUp(Attacker& attacker) {
   v1::AcquireReply reply;
   grpc::ClientContext context;
   Wait(&context, milliseconds(1));
-  return FromGrpc(attacker.session().stub().Acquire(&context, acquire, &reply));
+  return wire::FromGrpc(attacker.session().stub().Acquire(&context, acquire, &reply));
 }
 
 // A session's worth of pages, one sequence after the other.
@@ -286,7 +284,7 @@ absl::Status Lie(Attacker& attacker) {
   release->set_prefill_tokens_per_s(1e300);
   v1::Ack ack;
   grpc::ClientContext context;
-  return FromGrpc(attacker.session().stub().Release(&context, request, &ack));
+  return wire::FromGrpc(attacker.session().stub().Release(&context, request, &ack));
 }
 
 template <absl::Status (*kPrepare)(Attacker&, double), absl::Status (*kSend)(Attacker&, double)>

@@ -95,8 +95,8 @@ void QuantizedLayer::Dequantize(bool value, uint32_t first, const TensorBytes& t
 }
 
 uint64_t PayloadBytes(const KvCacheOptions& shape, const quant::KvFormat& format) {
-  const uint64_t row = quant::BytesOfRow(format.key, shape.head_dim).total() +
-                       quant::BytesOfRow(format.value, shape.head_dim).total();
+  const uint64_t row = quant::BytesOfStoredRow(format.key, shape.head_dim).total() +
+                       quant::BytesOfStoredRow(format.value, shape.head_dim).total();
   return row * shape.heads * shape.seq_len * shape.layers;
 }
 

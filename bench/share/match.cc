@@ -16,10 +16,11 @@
 #include "bench/share/share.h"
 #include "block/page_layout.h"
 #include "cache/cache.h"
-#include "daemon/requests.h"
+#include "daemon/message.h"
 #include "prefixd/v1/prefix_cache.pb.h"
 #include "wire/answer.h"
 #include "wire/limits.h"
+#include "wire/request.h"
 
 namespace prefixd::bench {
 namespace {
@@ -161,7 +162,8 @@ class MatchTimer {
   absl::Status Match(v1::AcquireRequest* request, v1::AcquireReply* reply) {
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Request> items,
-        daemon::TakeItems(request, daemon::LimitOf(wire::TokenMessageBytes(~uint64_t{0}))));
+        wire::TakeItems(request,
+                        daemon::LimitOf(wire::TokenMessageBytes(~uint64_t{0})).unfolded_bytes));
     for (const cache::Request& item : items) {
       PREFIXD_ASSIGN_OR_RETURN(const block::MatchAnswer match, cache_->Match(session_, item));
       wire::ToProto({}, match, {}, reply->add_answers());

@@ -13,18 +13,13 @@
 #include "bench/common/mix.h"
 #include "bench/common/raw_session.h"
 #include "bench/trace/player.h"
+#include "wire/grpc_status.h"
 
 namespace prefixd::bench {
 namespace {
 
 constexpr std::chrono::seconds kPatience(60);
 constexpr int kBlocksAtOnce = 32;  // of one Put
-
-absl::Status FromGrpc(const char* call, const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(call, ": ", status.error_message()));
-}
 
 void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience = kPatience) {
   context->set_deadline(std::chrono::system_clock::now() + patience);
@@ -117,7 +112,7 @@ class OverTheWire : public TracePlayer {
     for (v1::FetchChunk chunk; stream->Read(&chunk);) {
       if (chunk.has_ready()) usable = std::min(usable, chunk.ready().usable_tokens());
     }
-    PREFIXD_RETURN_IF_ERROR(FromGrpc("fetch", stream->Finish()));
+    PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("fetch", stream->Finish()));
     return usable;
   }
 
@@ -129,7 +124,7 @@ class OverTheWire : public TracePlayer {
     grpc::ClientContext context;
     SetDeadline(&context);
     PREFIXD_RETURN_IF_ERROR(
-        FromGrpc("reserve", session_->stub().Reserve(&context, request, &plan)));
+        wire::FromGrpc("reserve", session_->stub().Reserve(&context, request, &plan)));
     int next = 0;
     while (next < plan.blocks_size() && plan.blocks(next).state() == v1::BLOCK_STATE_PRESENT) {
       ++next;
@@ -157,7 +152,7 @@ class OverTheWire : public TracePlayer {
     v1::CommitReply reply;
     grpc::ClientContext context;
     SetDeadline(&context);
-    return FromGrpc("commit", session_->stub().Commit(&context, HeaderOf(plan, end), &reply));
+    return wire::FromGrpc("commit", session_->stub().Commit(&context, HeaderOf(plan, end), &reply));
   }
   // Sends blocks [first, end) and commits up to there. False: no room, and none will be made.
   absl::StatusOr<bool> Put(const v1::ReserveReply& plan, int first, int end) {
@@ -176,7 +171,7 @@ class OverTheWire : public TracePlayer {
       open = stream->Write(chunk);
     }
     stream->WritesDone();
-    const absl::Status status = FromGrpc("put", stream->Finish());
+    const absl::Status status = wire::FromGrpc("put", stream->Finish());
     if (absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status)) return false;
     PREFIXD_RETURN_IF_ERROR(status);
     return std::ranges::none_of(reply.blocks(), [](const v1::BlockResult& block) {

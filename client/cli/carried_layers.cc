@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
-#include "client/cpp/convert.h"
 #include "interop/window_record.h"
 
 namespace prefixd::cli {
@@ -165,8 +164,7 @@ LayerSpec SpecOf(const CarriedLayer& layer) {
   LayerSpec spec{.kv_heads = rows.kv_heads,
                  .key_dim = rows.key.dim,
                  .value_dim = rows.value.dim,
-                 .formats = {{.key = client::ToPublic(rows.key.format),
-                              .value = client::ToPublic(rows.value.format)}}};
+                 .formats = {{.key = rows.key.format, .value = rows.value.format}}};
   if (rows.max_size == 0) return spec;
   spec.kind = LayerKind::kSliding;
   spec.window = rows.max_size > rows.keep ? rows.max_size - rows.keep : 0;  // 0 is refused later

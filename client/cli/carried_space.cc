@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
-#include "client/cpp/convert.h"
 
 namespace prefixd::cli {
 namespace {
@@ -50,7 +49,7 @@ absl::StatusOr<Opened> Open(const CarryRequest& request, const SpaceSpec& spec) 
 // Returns a view of `tensor`, which has `rows` rows a head, from row `begin` on.
 template <typename View, typename Tensor>
 View ViewOf(Tensor& tensor, uint32_t rows, uint32_t begin) {
-  const quant::RowBytes row = quant::BytesOfRow(tensor.format, tensor.dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(tensor.format, tensor.dim);
   View view;
   view.codes = tensor.codes.data() + size_t{begin} * row.codes;
   view.codes_token_stride = row.codes;
@@ -65,12 +64,11 @@ View ViewOf(Tensor& tensor, uint32_t rows, uint32_t begin) {
 }
 
 // Returns the format in layout rows, which engines give and get whatever the page's layout.
-quant::KvFormat InRows(const KvFormat& format) {
-  const quant::KvFormat stored = client::FromPublic(format);
-  return {quant::InRows(stored.key), quant::InRows(stored.value)};
+KvFormat InRows(const KvFormat& format) {
+  return {quant::InRows(format.key), quant::InRows(format.value)};
 }
 
-quant::KvFormat FormatOf(const KvRows& rows) { return {rows.key.format, rows.value.format}; }
+KvFormat FormatOf(const KvRows& rows) { return {rows.key.format, rows.value.format}; }
 
 // --- storing
 
@@ -178,7 +176,7 @@ Lease LongestLease(Space& space, const CarryRequest& request, size_t formats, ui
 }
 
 void Prepare(const quant::TensorFormat& format, uint32_t dim, size_t count, RowsOfTensor* tensor) {
-  const quant::RowBytes row = quant::BytesOfRow(format, dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(format, dim);
   tensor->format = format;
   tensor->dim = dim;
   tensor->codes.resize(count * row.codes);
@@ -201,7 +199,7 @@ absl::StatusOr<KvRows> LoadRows(Lease& lease, int index, const LayerSpec& layer,
     rows.max_size = layer.sink_tokens + layer.window;
     rows.rows = std::min(tokens, rows.max_size);
   }
-  const quant::KvFormat packed = InRows(layer.formats[rung]);
+  const KvFormat packed = InRows(layer.formats[rung]);
   Prepare(packed.key, layer.key_dim, size_t{layer.kv_heads} * rows.rows, &rows.key);
   Prepare(packed.value, layer.value_dim, size_t{layer.kv_heads} * rows.rows, &rows.value);
   const auto gather = [&](uint32_t row, uint32_t begin, uint32_t count) {

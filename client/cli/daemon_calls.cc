@@ -9,13 +9,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
+#include "wire/grpc_status.h"
 
 namespace prefixd::cli {
 namespace {
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address,
                                        const std::shared_ptr<const wire::Bearer>& bearer) {
@@ -66,7 +63,7 @@ absl::StatusOr<Reply> DaemonCalls::Call(
   grpc::ClientContext context;
   context.set_deadline(Clock::now() + timeout_);
   Reply reply;
-  PREFIXD_RETURN_IF_ERROR(FromGrpc((*admin_.*method)(&context, request, &reply)));
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc((*admin_.*method)(&context, request, &reply)));
   return reply;
 }
 
@@ -86,7 +83,7 @@ absl::StatusOr<std::string> DaemonCalls::Health() {
   bool ok = false;
   queue.Next(&tag, &ok);
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return std::string("unknown");
-  PREFIXD_RETURN_IF_ERROR(FromGrpc(status));
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc(status));
   return HealthWord(response);
 }
 
@@ -146,7 +143,7 @@ absl::StatusOr<Reply> DaemonCalls::InSession(const v1::ListSpacesReply::Space& s
   const auto stream = cache_->Attach(&context, attach);
   v1::SessionEvent event;
   if (!stream->Read(&event) || !event.has_attached()) {
-    const absl::Status status = FromGrpc(stream->Finish());
+    const absl::Status status = wire::FromGrpc(stream->Finish());
     return status.ok() ? absl::UnavailableError("attach: the stream ended at once") : status;
   }
   const uint64_t session = event.attached().session();
@@ -156,7 +153,7 @@ absl::StatusOr<Reply> DaemonCalls::InSession(const v1::ListSpacesReply::Space& s
   if (status.ok()) {
     grpc::ClientContext asked;
     asked.set_deadline(end);
-    status = FromGrpc(ask(&asked, session, *sequence, &reply));
+    status = wire::FromGrpc(ask(&asked, session, *sequence, &reply));
   }
   context.TryCancel();  // the session ends with its stream
   while (stream->Read(&event)) {
@@ -176,7 +173,7 @@ absl::StatusOr<v1::Sequence> DaemonCalls::Open(uint64_t session,
   open.set_session(session);
   *open.mutable_identity() = space.identity();
   v1::OpenSpaceReply opened;
-  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->OpenSpace(&context, open, &opened)));
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc(cache_->OpenSpace(&context, open, &opened)));
   if (opened.space_id() != space.stats().space_id()) {
     return absl::FailedPreconditionError(
         absl::StrCat("match: the space belongs to tenant ", space.tenant(),
@@ -242,7 +239,7 @@ absl::StatusOr<v1::UnpinReply> DaemonCalls::Unpin(uint64_t pin) {
   v1::UnpinRequest request;
   request.set_pin(pin);
   v1::UnpinReply reply;
-  PREFIXD_RETURN_IF_ERROR(FromGrpc(cache_->Unpin(&context, request, &reply)));
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc(cache_->Unpin(&context, request, &reply)));
   return reply;
 }
 

@@ -11,7 +11,6 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "client/cli/names.h"
-#include "client/cpp/convert.h"
 #include "quant/format.h"
 #include "wire/admin.h"
 #include "wire/identity.h"
@@ -94,7 +93,6 @@ absl::Status ReadKind(Fields& fields, LayerSpec* layer) {
 }
 
 absl::Status ReadLayers(const Json& json, SpaceSpec* spec) {
-  constexpr uint32_t kMostLayers = 4096;
   if (!json.is_array()) return Bad("layers is not a list");
   for (const Json& entry : json) {
     Fields fields(entry, absl::StrCat("layers[", spec->layers.size(), "]."));
@@ -111,15 +109,13 @@ absl::Status ReadLayers(const Json& json, SpaceSpec* spec) {
     for (const std::string& format : formats) {
       PREFIXD_ASSIGN_OR_RETURN(layer.formats.emplace_back(), ParseKvFormat(format));
     }
-    if (count > kMostLayers || spec->layers.size() + count > kMostLayers) {
-      return Bad(absl::StrCat("more than ", kMostLayers, " layers"));
+    if (count > block::kMaxLayers || spec->layers.size() + count > block::kMaxLayers) {
+      return Bad(absl::StrCat("more than ", block::kMaxLayers, " layers"));
     }
     spec->layers.insert(spec->layers.end(), count, layer);
   }
   return absl::OkStatus();
 }
-
-std::string NameOf(const KvFormat& format) { return quant::ToString(client::FromPublic(format)); }
 
 Json JsonOf(const LayerSpec& layer) {
   if (layer.kind == LayerKind::kState) {
@@ -134,7 +130,7 @@ Json JsonOf(const LayerSpec& layer) {
     json["window"] = layer.window;
     json["sink_tokens"] = layer.sink_tokens;
   }
-  for (const KvFormat& format : layer.formats) json["formats"].push_back(NameOf(format));
+  for (const KvFormat& format : layer.formats) json["formats"].push_back(quant::ToString(format));
   return json;
 }
 
@@ -187,13 +183,12 @@ absl::Status ReadSalt(const Json& json, const std::string& given, Fields* fields
 
 absl::StatusOr<KvFormat> ParseKvFormat(const std::string& text) {
   const size_t plus = text.find('+');
-  PREFIXD_ASSIGN_OR_RETURN(const quant::TensorFormat key,
-                           quant::ParseTensorFormat(text.substr(0, plus)));
-  quant::TensorFormat value = key;
+  PREFIXD_ASSIGN_OR_RETURN(const TensorFormat key, quant::ParseTensorFormat(text.substr(0, plus)));
+  TensorFormat value = key;
   if (plus != std::string::npos) {
     PREFIXD_ASSIGN_OR_RETURN(value, quant::ParseTensorFormat(text.substr(plus + 1)));
   }
-  return KvFormat{.key = client::ToPublic(key), .value = client::ToPublic(value)};
+  return KvFormat{.key = key, .value = value};
 }
 
 absl::Status CheckSalt(const std::string& what, const std::string& digest,
@@ -263,17 +258,14 @@ absl::StatusOr<SpaceSpec> SpecOf(const v1::SpaceIdentity& proto) {
   spec.block_tokens = identity.block_tokens;
   for (const block::LayerGroup& group : identity.groups) {
     LayerSpec layer;
-    layer.kind = static_cast<LayerKind>(group.kind);
+    layer.kind = group.kind;
     layer.window = group.window;
     layer.sink_tokens = group.sink_tokens;
     if (!group.layers.empty()) layer.state_bytes = group.state_bytes / group.layers.size();
     layer.kv_heads = group.kv_heads;
     layer.key_dim = group.key_dim;
     layer.value_dim = group.value_dim;
-    for (const quant::KvFormat& format : group.ladder) {
-      layer.formats.push_back(
-          {.key = client::ToPublic(format.key), .value = client::ToPublic(format.value)});
-    }
+    layer.formats = group.ladder;
     for (const uint32_t index : group.layers) {
       if (spec.layers.size() <= index) spec.layers.resize(index + 1);
       spec.layers[index] = layer;

@@ -16,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 
-#include "unique_fd.h"
+#include "base/descriptor.h"
 
 namespace prefixd::client {
 namespace {
@@ -60,7 +60,7 @@ int ErrorOfConnecting(const std::string& path) {
   name.sun_family = AF_UNIX;
   if (path.size() >= sizeof(name.sun_path)) return ENAMETOOLONG;
   std::memcpy(name.sun_path, path.data(), path.size());
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const base::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.get() < 0) return errno;
   const int failed = ::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name));
   return failed == 0 ? 0 : errno;

@@ -47,7 +47,8 @@ std::optional<ArenaMapping::FileId> ArenaMapping::IdOf(int fd) {
   return FileId{.device = info.st_dev, .inode = info.st_ino};
 }
 
-absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(UniqueFd arena, UniqueFd lock,
+absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(base::Descriptor arena,
+                                                                      base::Descriptor lock,
                                                                       const ArenaShape& shape) {
   struct stat info {};
   if (fstat(arena.get(), &info) != 0) return Failed("fstat");

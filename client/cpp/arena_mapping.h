@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "unique_fd.h"
+#include "base/descriptor.h"
 
 namespace prefixd::client {
 
@@ -31,7 +31,8 @@ class ArenaMapping {
  public:
   // Maps both files and closes the descriptors. FailedPrecondition if the file is not the arena
   // that `shape` says, or is of another version.
-  static absl::StatusOr<std::shared_ptr<const ArenaMapping>> Map(UniqueFd arena, UniqueFd lock,
+  static absl::StatusOr<std::shared_ptr<const ArenaMapping>> Map(base::Descriptor arena,
+                                                                 base::Descriptor lock,
                                                                  const ArenaShape& shape);
   ~ArenaMapping();
   ArenaMapping(const ArenaMapping&) = delete;

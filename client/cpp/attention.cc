@@ -1,7 +1,5 @@
 #include "prefixd/attention.h"
 
-#include <array>
-
 #include "absl/strings/str_cat.h"
 
 #include "attend_layer.h"
@@ -14,9 +12,7 @@
 namespace prefixd {
 namespace {
 
-using Formats = std::array<quant::KvFormat, block::kMaxLadder>;
-
-Status AttendInner(std::span<const BlockTableEntry> table, std::span<const quant::KvFormat> formats,
+Status AttendInner(std::span<const BlockTableEntry> table, std::span<const KvFormat> formats,
                    const float* q, float* out, const AttendOptions& options) {
   if (options.first_position == AttendOptions::kNotSet) {
     return client::ToPublic(
@@ -57,9 +53,7 @@ Status Attend(std::span<const BlockTableEntry> table, std::span<const KvFormat> 
     return client::ToPublic(absl::InvalidArgumentError(
         absl::StrCat("attend: ", formats.size(), " formats, must be 1 to ", block::kMaxLadder)));
   }
-  Formats inner_formats;
-  for (size_t i = 0; i < formats.size(); ++i) inner_formats[i] = client::FromPublic(formats[i]);
-  return AttendInner(table, std::span(inner_formats).first(formats.size()), q, out, options);
+  return AttendInner(table, formats, q, out, options);
 }
 
 Status client::AttendLayer(const block::LayerGroup& group, std::span<const BlockTableEntry> table,
@@ -82,8 +76,7 @@ Status client::AttendLayer(const block::LayerGroup& group, std::span<const Block
 }
 
 Status Rotate(float* vectors, size_t count, size_t stride, uint32_t dim) {
-  const absl::Status fits =
-      quant::Validate(quant::Rotated(quant::RawFormat(quant::Dtype::kF32)), dim);
+  const absl::Status fits = quant::Validate(quant::Rotated(quant::RawFormat(Dtype::kF32)), dim);
   if (!fits.ok()) return client::ToPublic(fits);
   if (stride != 0 && stride < dim) {
     return client::ToPublic(absl::InvalidArgumentError(

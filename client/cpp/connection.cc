@@ -52,10 +52,6 @@ std::shared_ptr<wire::Bearer> BearerOf(const Connection::Options& options) {
 
 }  // namespace
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
-}
-
 std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
   using std::chrono::system_clock;
   return system_clock::now() + std::chrono::duration_cast<system_clock::duration>(
@@ -217,7 +213,7 @@ bool Connection::AttachOnce() {
     events->Finish();
     return true;
   }
-  const absl::Status refused = FromGrpc(events->Finish());
+  const absl::Status refused = wire::FromGrpc(events->Finish());
   NoteRefusal(absl::IsUnauthenticated(refused) && !token.ok() ? token : refused);
   Announce(nullptr);
   return false;

@@ -22,10 +22,10 @@
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 #include "raw_stream.h"
 #include "wire/bearer.h"
+#include "wire/grpc_status.h"
 
 namespace prefixd::client {
 
-absl::Status FromGrpc(const grpc::Status& status);
 // Converts a deadline for ClientContext::set_deadline.
 std::chrono::system_clock::time_point WallClock(base::Deadline deadline);
 
@@ -82,7 +82,7 @@ class Connection {
     grpc::ClientContext context;
     context.set_deadline(WallClock(deadline));
     Reply reply;
-    absl::Status status = FromGrpc((*stub_.*method)(&context, request, &reply));
+    absl::Status status = wire::FromGrpc((*stub_.*method)(&context, request, &reply));
     if (!status.ok()) return status;
     PREFIXD_RETURN_IF_ERROR(CheckEpoch(session, reply.epoch()));
     return reply;

@@ -39,18 +39,18 @@ StatusCode ToPublic(absl::StatusCode code) {
 absl::StatusOr<block::LayerGroup> GroupOfLayer(const SpaceSpec& spec, uint32_t layer) {
   const LayerSpec& from = spec.layers[layer];
   block::LayerGroup group;
-  group.kind = static_cast<block::LayerKind>(from.kind);
+  group.kind = from.kind;
   group.window = from.window;
   group.sink_tokens = from.sink_tokens;
   group.state_bytes = from.state_bytes;
   group.kv_heads = from.kv_heads;
   group.key_dim = from.key_dim;
   group.value_dim = from.value_dim;
-  group.value_source = static_cast<block::ValueSource>(from.values);
+  group.value_source = from.values;
   if (from.values == ValueSource::kKeyPrefix) group.value_prefix_dim = from.value_dim;
   group.tensor_rank = spec.tensor_rank;
   group.pipeline_rank = spec.pipeline_rank;
-  for (const KvFormat& format : from.formats) group.ladder.push_back(FromPublic(format));
+  group.ladder = from.formats;
   block::LayerGroup named = group;
   named.name = absl::StrCat("of layer ", layer);
   named.layers = {layer};
@@ -98,30 +98,6 @@ MatchInfo ToPublic(const block::MatchAnswer& match) {
     info.why_shorter += absl::StrCat(block::NameOf(shortening.reason), " ", shortening.tokens_lost);
   }
   return info;
-}
-
-quant::TensorFormat FromPublic(const TensorFormat& format) {
-  quant::TensorFormat to;
-  to.codec = static_cast<quant::Codec>(format.codec);
-  to.dtype = to.scale_dtype = static_cast<quant::Dtype>(format.dtype);
-  to.bits = format.bits;
-  to.group_size = format.group_size;
-  to.rotation = static_cast<quant::Rotation>(format.rotation);
-  to.layout = static_cast<quant::Layout>(format.layout);
-  return to;
-}
-
-quant::KvFormat FromPublic(const KvFormat& format) {
-  return {.key = FromPublic(format.key), .value = FromPublic(format.value)};
-}
-
-TensorFormat ToPublic(const quant::TensorFormat& format) {
-  return {.codec = static_cast<Codec>(format.codec),
-          .dtype = static_cast<Dtype>(format.dtype),
-          .bits = format.bits,
-          .group_size = format.group_size,
-          .rotation = static_cast<Rotation>(format.rotation),
-          .layout = static_cast<Layout>(format.layout)};
 }
 
 std::vector<block::ContentKey> FromPublic(std::span<const Content> content) {

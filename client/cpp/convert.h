@@ -11,16 +11,12 @@
 #include "block/space_identity.h"
 #include "block/tokens.h"
 #include "prefixd/client.h"
-#include "quant/format.h"
 
 namespace prefixd::client {
 
 Status ToPublic(const absl::Status& status);
 MatchInfo ToPublic(const block::MatchAnswer& match);
 
-quant::TensorFormat FromPublic(const TensorFormat& format);
-quant::KvFormat FromPublic(const KvFormat& format);
-TensorFormat ToPublic(const quant::TensorFormat& format);
 std::vector<block::ContentKey> FromPublic(std::span<const Content> content);
 
 // Returns the identity that `spec` describes: its layers grouped by SplitLayers, block_tokens as

@@ -27,8 +27,8 @@ absl::Status Failed(const char* what, const std::string& socket) {
   return absl::UnavailableError(absl::StrCat(what, " ", socket, ": ", std::strerror(errno)));
 }
 
-std::vector<UniqueFd> TakeFiles(msghdr* message) {
-  std::vector<UniqueFd> files;
+std::vector<base::Descriptor> TakeFiles(msghdr* message) {
+  std::vector<base::Descriptor> files;
   for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
@@ -55,8 +55,8 @@ bool Await(int fd, std::chrono::steady_clock::time_point end) {
 }
 
 // Sends the key. Returns the connection once the answer has come.
-absl::StatusOr<UniqueFd> Ask(const std::string& socket, const std::string& key,
-                             std::chrono::milliseconds patience) {
+absl::StatusOr<base::Descriptor> Ask(const std::string& socket, const std::string& key,
+                                     std::chrono::milliseconds patience) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   if (socket.size() >= sizeof(name.sun_path)) {
@@ -65,7 +65,7 @@ absl::StatusOr<UniqueFd> Ask(const std::string& socket, const std::string& key,
                                                       sizeof(name.sun_path) - 1));
   }
   std::memcpy(name.sun_path, socket.data(), socket.size());
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  base::Descriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return Failed("socket for", socket);
   const auto end = std::chrono::steady_clock::now() + patience;
   const timeval wait{.tv_sec = patience.count() / 1000, .tv_usec = patience.count() % 1000 * 1000};
@@ -76,12 +76,12 @@ absl::StatusOr<UniqueFd> Ask(const std::string& socket, const std::string& key,
   if (send(fd.get(), key.data(), key.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(key.size())) {
     return Failed("send to", socket);
   }
-  return Await(fd.get(), end) ? absl::StatusOr<UniqueFd>(std::move(fd))
+  return Await(fd.get(), end) ? absl::StatusOr<base::Descriptor>(std::move(fd))
                               : Failed("receive from", socket);
 }
 
 // Reads the answer, which has come, without waiting.
-absl::StatusOr<SessionFiles> Take(const UniqueFd& fd, const std::string& socket,
+absl::StatusOr<SessionFiles> Take(const base::Descriptor& fd, const std::string& socket,
                                   const std::string& key) {
   std::array<char, 1024> answer{};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostFiles * sizeof(int))> control{};
@@ -93,7 +93,7 @@ absl::StatusOr<SessionFiles> Take(const UniqueFd& fd, const std::string& socket,
   message.msg_controllen = control.size();
   const ssize_t bytes = recvmsg(fd.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (bytes < 0) return Failed("receive from", socket);
-  std::vector<UniqueFd> files = TakeFiles(&message);
+  std::vector<base::Descriptor> files = TakeFiles(&message);
   const std::string text(answer.data(), static_cast<size_t>(bytes));
   if (files.empty() && text != key) {  // the text says why
     return absl::FailedPreconditionError(absl::StrCat(socket, ": ", text));
@@ -124,7 +124,7 @@ std::optional<std::string> PathBeside(const std::string& address, const std::str
 absl::Status ReceiveFiles(const std::string& socket, const std::string& key,
                           std::chrono::milliseconds patience,
                           const std::function<absl::Status(SessionFiles)>& use) {
-  PREFIXD_ASSIGN_OR_RETURN(const UniqueFd peer, Ask(socket, key, patience));
+  PREFIXD_ASSIGN_OR_RETURN(const base::Descriptor peer, Ask(socket, key, patience));
   const ForkGuard guard;
   PREFIXD_ASSIGN_OR_RETURN(SessionFiles files, Take(peer, socket, key));
   return use(std::move(files));

@@ -7,14 +7,14 @@
 
 #include "absl/status/statusor.h"
 
-#include "unique_fd.h"
+#include "base/descriptor.h"
 
 namespace prefixd::client {
 
 struct SessionFiles {
-  UniqueFd arena;
-  UniqueFd lock;
-  UniqueFd staging;  // none if the daemon granted no staging memory
+  base::Descriptor arena;
+  base::Descriptor lock;
+  base::Descriptor staging;  // none if the daemon granted no staging memory
 };
 
 // Returns the path of `file_name` beside the unix socket that `address` names

@@ -1,5 +1,4 @@
 // The format functions of client.h.
-#include "convert.h"
 #include "prefixd/client.h"
 #include "quant/format.h"
 
@@ -7,34 +6,29 @@ namespace prefixd {
 namespace {
 
 TensorFormat MlxTensor(int bits, int group_size, Dtype dtype) {
-  return {
-      .codec = Codec::kMlxAffine,
-      .dtype = dtype,
-      // A value out of range becomes 0, which OpenSpace refuses by name.
-      .bits = static_cast<uint8_t>(bits < 0 || bits > 255 ? 0 : bits),
-      .group_size = static_cast<uint16_t>(group_size < 0 || group_size > 65535 ? 0 : group_size)};
+  // A value out of range becomes 0, which OpenSpace refuses by name.
+  return quant::MlxAffineFormat(
+      static_cast<uint8_t>(bits < 0 || bits > 255 ? 0 : bits),
+      static_cast<uint16_t>(group_size < 0 || group_size > 65535 ? 0 : group_size), dtype);
 }
 
 TensorFormat GgmlTensor(Codec codec) {
   const bool ggml = codec >= Codec::kQ4_0 && codec <= Codec::kQ8_0;
   if (!ggml) return {.codec = codec, .dtype = Dtype::kF16, .bits = 0, .group_size = 0};
-  return client::ToPublic(quant::GgmlFormat(static_cast<quant::Codec>(codec)));
+  return quant::GgmlFormat(codec);
 }
 
 TensorFormat BlockFloatTensor(Codec codec) {
-  if (!quant::IsBlockFloat(static_cast<quant::Codec>(codec))) {
+  if (!quant::IsBlockFloat(codec)) {
     return {.codec = codec, .dtype = Dtype::kBf16, .bits = 0, .group_size = 0};
   }
-  return client::ToPublic(quant::BlockFloatFormat(static_cast<quant::Codec>(codec)));
+  return quant::BlockFloatFormat(codec);
 }
 
 }  // namespace
 
 KvFormat Raw(Dtype dtype) {
-  const TensorFormat tensor{.codec = Codec::kRaw,
-                            .dtype = dtype,
-                            .bits = static_cast<uint8_t>(dtype == Dtype::kF32 ? 32 : 16),
-                            .group_size = 0};
+  const TensorFormat tensor = quant::RawFormat(dtype);
   return {.key = tensor, .value = tensor};
 }
 
@@ -56,22 +50,16 @@ KvFormat BlockFloat(Codec key, Codec value) {
 }
 
 KvFormat Rotated(KvFormat format) {
-  format.key.rotation = format.value.rotation = Rotation::kHadamard;
-  return format;
+  return {.key = quant::Rotated(format.key), .value = quant::Rotated(format.value)};
 }
 
 KvFormat Tiled(KvFormat format) {
-  for (TensorFormat* tensor : {&format.key, &format.value}) {
-    if (quant::HasTiled(client::FromPublic(*tensor))) tensor->layout = Layout::kTiled;
-  }
-  return format;
+  return {.key = quant::Tiled(format.key), .value = quant::Tiled(format.value)};
 }
 
 RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim) {
-  const quant::TensorFormat checked = client::FromPublic(format);
-  if (!quant::Validate(checked, dim).ok()) return {};
-  const quant::RowBytes row = quant::BytesOfRow(quant::InRows(checked), dim);
-  return {.codes = row.codes, .scales = row.scales, .biases = row.biases};
+  if (!quant::Validate(format, dim).ok()) return {};
+  return quant::BytesOfStoredRow(quant::InRows(format), dim);
 }
 
 const char* ToString(MatchKind kind) {

@@ -5,13 +5,13 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/utf8.h"
+#include "block/limits.h"
 #include "block/space_identity.h"
 #include "wire/limits.h"
 
 namespace prefixd::client {
 namespace {
 
-constexpr size_t kMaxModels = 16;  // as many as the daemon keeps for a session
 constexpr std::chrono::milliseconds kTellDeadline{200};
 
 // True if the daemon may not have received the note, or may yet forget it.
@@ -57,9 +57,10 @@ absl::Status NotShared::Put(const std::string& model, const std::string& reason,
       std::erase_if(notes_, [](const auto& entry) {
         return entry.second.reason().empty() && entry.second.told;
       });
-      if (notes_.size() >= kMaxModels) {
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "not_shared: ", notes_.size(), " models are not shared, at most ", kMaxModels));
+      if (notes_.size() >= block::kMaxNotShared) {
+        return absl::ResourceExhaustedError(absl::StrCat("not_shared: ", notes_.size(),
+                                                         " models are not shared, at most ",
+                                                         block::kMaxNotShared));
       }
       known = notes_.emplace(name, Note{}).first;
     }

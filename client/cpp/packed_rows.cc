@@ -33,7 +33,7 @@ kernels::UnitRun RunOf(const UnitRows& unit, bool is_key) {
 // Returns the tokens of `unit` in an engine's view; fills in strides of 0.
 template <typename Packed, typename Byte, typename View>
 Packed PackedOf(const View& view, const UnitRows& unit) {
-  const quant::RowBytes row = quant::BytesOfRow(quant::InRows(unit.format), unit.dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(quant::InRows(unit.format), unit.dim);
   Packed packed;
   const auto strides = [&](size_t row_bytes, size_t head, size_t token, size_t* to_head,
                            size_t* to_token) {
@@ -81,7 +81,7 @@ void ForEachRun(const UnitRows& unit, const Rows& rows, Copy copy) {
 // Calls visit(offset of the part in a unit, the view's pointer, Rows) for codes, scales and biases.
 template <typename View, typename Visit>
 void ForEachPart(const View& view, const UnitRows& unit, Visit visit) {
-  const quant::RowBytes row = quant::BytesOfRow(unit.format, unit.dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(unit.format, unit.dim);
   const quant::UnitLayout layout =
       quant::LayoutOfUnit(unit.format, unit.dim, unit.rows.page_tokens);
   const auto part = [&](uint64_t offset, auto* data, size_t row_bytes, size_t head_stride,

@@ -275,7 +275,7 @@ class Publication {
     v1::CommitReply reply;
     const bool replied = stream.Read(&bytes) && Parse(bytes, &reply);
     if (replied) stream.Read(&bytes);  // reads the end, which Finish() waits for
-    PREFIXD_RETURN_IF_ERROR(FromGrpc(stream.Finish()));
+    PREFIXD_RETURN_IF_ERROR(wire::FromGrpc(stream.Finish()));
     if (!replied) return absl::InternalError("commit: the daemon's answer to Put is not readable");
     return Take(&reply);
   }

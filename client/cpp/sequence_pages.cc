@@ -38,10 +38,9 @@ absl::Status CheckTensor(const char* name, const TensorView& view, uint32_t dim)
 kernels::TensorView ViewFrom(const TensorView& view, uint32_t dim, uint32_t tensor_tokens,
                              uint32_t first_row) {
   const size_t token_stride = view.token_stride ? view.token_stride : dim;
-  const quant::Dtype dtype = static_cast<quant::Dtype>(view.dtype);
   return {.data = static_cast<const std::byte*>(view.data) +
-                  first_row * token_stride * quant::DtypeBytes(dtype),
-          .dtype = dtype,
+                  first_row * token_stride * quant::DtypeBytes(view.dtype),
+          .dtype = view.dtype,
           .head_stride = view.head_stride ? view.head_stride : tensor_tokens * token_stride,
           .token_stride = token_stride};
 }
@@ -327,9 +326,9 @@ uint64_t SequencePages::PayloadBytes(const LayerTokens& tokens) const {
   const block::LayerGroup& group = space_->groups()[place.group];
   const quant::KvFormat& format =
       group.ladder[PlaceOf(place.group, tokens.begin / block_tokens_).rung];
-  uint64_t row = quant::BytesOfRow(format.key, group.key_dim).total();
+  uint64_t row = quant::BytesOfStoredRow(format.key, group.key_dim).total();
   if (group.value_source == block::ValueSource::kStored) {
-    row += quant::BytesOfRow(format.value, group.value_dim).total();
+    row += quant::BytesOfStoredRow(format.value, group.value_dim).total();
   }
   return row * group.kv_heads * tokens.count;
 }

@@ -14,7 +14,8 @@
 
 namespace prefixd::client {
 
-absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(UniqueFd fd, uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(base::Descriptor fd,
+                                                                  uint64_t bytes) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) {
     return absl::FailedPreconditionError(absl::StrCat("staging: ", std::strerror(errno)));

@@ -13,9 +13,9 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "page_memory.h"
-#include "unique_fd.h"
 
 namespace prefixd::client {
 
@@ -23,7 +23,7 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
  public:
   // Maps `bytes` of the descriptor that the daemon handed over. FailedPrecondition if it is shorter
   // or could be made so.
-  static absl::StatusOr<std::shared_ptr<StagingMemory>> Map(UniqueFd fd, uint64_t bytes);
+  static absl::StatusOr<std::shared_ptr<StagingMemory>> Map(base::Descriptor fd, uint64_t bytes);
   ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;

@@ -16,13 +16,10 @@ absl::Status Bad(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("llama.cpp: ", parts...));
 }
 
-TensorFormat FormatOf(const quant::TensorFormat& format, uint32_t rotation, bool transposed) {
-  return {.codec = static_cast<Codec>(format.codec),
-          .dtype = static_cast<Dtype>(format.dtype),
-          .bits = format.bits,
-          .group_size = format.group_size,
-          .rotation = rotation == 0 ? Rotation::kNone : Rotation::kHadamard,
-          .layout = transposed ? Layout::kTransposed : Layout::kRows};
+TensorFormat FormatOf(TensorFormat format, uint32_t rotation, bool transposed) {
+  if (rotation != 0) format.rotation = Rotation::kHadamard;
+  if (transposed) format.layout = Layout::kTransposed;
+  return format;
 }
 
 // The keys of a GGUF file that belong to its architecture.
@@ -42,7 +39,7 @@ class Model {
   // Returns a number, or the first of a list of them for each layer.
   uint64_t First(const std::string& key) const {
     const std::vector<uint64_t> all =
-        gguf_.Numbers(Key(key), static_cast<size_t>(Number("block_count")));
+        gguf_.Numbers(Key(key), static_cast<size_t>(Number("block_count", 1)));
     return all.empty() ? 0 : all[0];
   }
   // Returns the elements of a head where the file names none.
@@ -123,7 +120,7 @@ class CacheLayers {
                                         const interop::LlamaTensor& tensor, uint32_t dim) {
     const absl::Status fits = quant::Validate(tensor.format, dim);
     if (!fits.ok()) return Bad("layer ", layer, ", ", what, ": ", fits.message());
-    const uint64_t row = quant::BytesOfRow(tensor.format, dim).codes;
+    const uint64_t row = quant::BytesOfStoredRow(tensor.format, dim).codes;
     if (tensor.token_bytes % row == 0 && tensor.token_bytes != 0) {
       return static_cast<uint32_t>(tensor.token_bytes / row);
     }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 
 #include "base/status.h"
+#include "quant/format.h"
 
 namespace prefixd::worker {
 namespace {
@@ -70,17 +71,6 @@ const char* LayoutName(const KvFormat& format) {
   const bool key = format.key.layout == Layout::kTiled;
   const bool value = format.value.layout == Layout::kTiled;
   return key && value ? ", tiled" : key ? ", keys tiled" : value ? ", values tiled" : "";
-}
-
-const char* DtypeName(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF16:
-      return "f16";
-    case Dtype::kBf16:
-      return "bf16";
-    default:
-      return "f32";
-  }
 }
 
 std::string DescribeTensor(const TensorFormat& format) {
@@ -177,11 +167,11 @@ std::string Describe(const AttentionModes& modes) {
 
 std::string Describe(const KvFormat& format) {
   const char* rotation = format.key.rotation == Rotation::kHadamard ? ", hadamard" : "";
-  if (IsRaw(format)) return absl::StrCat("raw ", DtypeName(format.key.dtype), rotation);
+  if (IsRaw(format)) return absl::StrCat("raw ", quant::ToString(format.key.dtype), rotation);
   const std::string keys = DescribeTensor(format.key);
   const std::string values = DescribeTensor(format.value);
   const std::string both = keys == values ? keys : absl::StrCat("keys ", keys, ", values ", values);
-  return absl::StrCat(both, " (", DtypeName(format.key.dtype), " scales)", rotation,
+  return absl::StrCat(both, " (", quant::ToString(format.key.dtype), " scales)", rotation,
                       LayoutName(format));
 }
 

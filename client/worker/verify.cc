@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 
 #include "base/status.h"
-#include "client/cpp/convert.h"
 #include "quant/codec.h"
 
 namespace prefixd::worker {
@@ -21,14 +20,14 @@ namespace {
 class PackedTensor {
  public:
   PackedTensor(const TensorFormat& format, const ModelConfig& config, uint32_t tokens)
-      : format_(client::FromPublic(format)),
+      : format_(format),
         dim_(config.head_dim),
         tokens_(tokens),
         row_(BytesOfRow(format, config.head_dim)),
         codes_(size_t{config.kv_heads} * tokens * row_.codes),
         scales_(size_t{config.kv_heads} * tokens * row_.scales),
         biases_(size_t{config.kv_heads} * tokens * row_.biases) {
-    format_.layout = quant::Layout::kRows;  // Gather gives rows, whatever the page's layout
+    format_.layout = Layout::kRows;  // Gather gives rows, whatever the page's layout
   }
   MutablePackedView View() {
     return {.codes = codes_.data(),

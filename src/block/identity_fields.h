@@ -14,12 +14,12 @@ namespace prefixd::block {
 
 template <typename Visitor, typename T>
 void VisitTensorFormat(Visitor& visitor, T& format) {
-  auto& [codec, dtype, bits, group_size, scale_dtype, rotation, layout] = format;
+  auto& [codec, dtype, bits, group_size, rotation, layout] = format;
   visitor.Leaf("codec", codec);
   visitor.Leaf("dtype", dtype);
   visitor.Leaf("bits", bits);
   visitor.Leaf("group_size", group_size);
-  visitor.Leaf("scale_dtype", scale_dtype);
+  visitor.Leaf("scale_dtype", dtype);  // version 1 has it twice
   visitor.Leaf("rotation", rotation);
   visitor.Leaf("layout", layout);
 }

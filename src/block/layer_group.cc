@@ -178,9 +178,9 @@ absl::Status Validate(const LayerGroup& group) {
 
 uint64_t TokenBytesPerLayer(const LayerGroup& group, uint32_t rung) {
   const quant::KvFormat& format = group.ladder[rung];
-  uint64_t bytes = quant::BytesOfRow(format.key, group.key_dim).total();
+  uint64_t bytes = quant::BytesOfStoredRow(format.key, group.key_dim).total();
   if (group.value_source == ValueSource::kStored) {
-    bytes += quant::BytesOfRow(format.value, group.value_dim).total();
+    bytes += quant::BytesOfStoredRow(format.value, group.value_dim).total();
   }
   return bytes * group.kv_heads;
 }

@@ -15,8 +15,8 @@
 
 namespace prefixd::block {
 
-enum class LayerKind : uint8_t { kFull = 1, kSliding = 2, kState = 3 };
-enum class ValueSource : uint8_t { kStored = 1, kNone = 2, kKeyPrefix = 3 };
+using prefixd::LayerKind;
+using prefixd::ValueSource;
 
 inline constexpr uint32_t kMaxGroups = 64;
 inline constexpr uint32_t kMaxLadder = 4;

@@ -30,6 +30,7 @@
 #include "block/answer.h"
 #include "block/arena_file.h"
 #include "block/limits.h"
+#include "block/request.h"
 #include "block/tokens.h"
 #include "cache/patience.h"
 
@@ -97,19 +98,26 @@ struct Options {
   std::function<void(LogLevel, const std::string&)> log;
 };
 
+using block::CommitRequest;
+using block::FetchRequest;
 using block::kMaxEnds;
 using block::kMaxItems;
+using block::kMaxNotShared;
 using block::kMaxPieceBytes;
+using block::kMaxPinTtl;
 using block::kMaxTokens;
-inline constexpr uint32_t kMaxNotShared = 16;  // models of one session
+using block::Released;
+using block::Request;
+using block::ReserveRequest;
+using block::StagedPlace;
 inline constexpr std::chrono::seconds kCommitPatience{5};
 // A reservation that is neither put to, committed nor asked for in so long ends by itself.
 inline constexpr std::chrono::minutes kIdleReservation{10};
-inline constexpr std::chrono::milliseconds kMaxPinTtl{std::chrono::hours(24 * 365 * 100)};
 
 // --- sessions ---
 
-using SessionKey = std::array<std::byte, 16>;  // random; its holder may resume the session
+using SessionKey =
+    std::array<std::byte, block::kSessionKeyBytes>;  // random; its holder may resume the session
 
 // What a session is told while it is attached. Called from the cache's own threads, outside its
 // locks; must not block, nor end the session. May come before Acquire has returned; none comes
@@ -168,23 +176,6 @@ struct OpenedSpace {
   std::vector<std::string> differing_fields;
 };
 
-struct Request {
-  block::SpaceHandle space;
-  std::vector<block::Token> tokens;
-  std::vector<block::ContentKey> content;
-  uint32_t max_tokens = block::kNoLimit;
-  std::vector<uint32_t> groups;    // empty = all
-  std::vector<uint64_t> readable;  // mask of rungs for each group; empty = all
-  bool causal_content = false;
-  std::string request_id = {};  // for the log
-  bool table = false;           // Acquire: an answer in Acquired.table is understood
-  // What the worker computes by itself: a hit that takes longer to load is shortened to where it
-  // pays. 0 = unknown.
-  double prefill_tokens_per_s = 0;
-  // How long to wait while somebody else has announced tokens of this request. 0 = not at all.
-  std::chrono::milliseconds wait_pending{0};
-};
-
 struct Acquired {
   block::MatchAnswer match;
   block::LeaseId lease;                  // none when nothing is restorable
@@ -193,25 +184,6 @@ struct Acquired {
   block::PageTable table{};
   uint32_t first_block = 0;     // that they begin with; not 0 in a writer's lease
   std::string request_id = {};  // the request's, or one made up: what Why knows it by
-};
-
-struct Released {
-  block::LeaseId lease;
-  uint32_t used_tokens = 0;
-  uint64_t first_token_us = 0;
-  uint64_t load_us = 0;  // measured by the worker; teaches the load-time estimate
-  // What the tokens would have cost; 0 = the lookup's, else the last that was told in this space.
-  double prefill_tokens_per_s = 0;
-};
-
-struct ReserveRequest {
-  block::SpaceHandle space;
-  std::vector<block::Token> tokens;
-  std::vector<block::ContentKey> content;
-  std::vector<uint32_t> groups;
-  std::vector<uint64_t> writable;
-  bool seeds = false;                    // fill in BlockPlan::seeds
-  std::vector<uint32_t> turn_ends = {};  // where later requests may go on, as far as is known
 };
 
 // A piece of a page on its way in or out. `data` is borrowed for the call.
@@ -232,34 +204,6 @@ struct PagePiece {
   std::span<const std::span<const std::byte>> runs = {};
 };
 
-// A page that stands in the session's staging memory.
-struct StagedPlace {
-  uint32_t first_token = 0;  // of its block
-  uint32_t group = 0;
-  uint32_t rung = 0;
-  uint64_t offset = 0;  // in the staging memory, a multiple of 128
-};
-
-struct CommitRequest {
-  block::ReservationId reservation;
-  uint32_t tokens = 0;  // a block border of the plan or its end
-  bool sequence_end = false;
-  std::vector<uint32_t> ends = {};       // further ends <= tokens
-  std::vector<StagedPlace> staged = {};  // pages that were not Put
-  bool lease = false;  // the writer wants to read the published pages in the arena
-  // kSsd: the answer comes once all blocks up to `tokens` are on SSD; CommitAnswer.durability says
-  // whether they are.
-  block::Durability durability = block::Durability::kRam;
-};
-
-struct FetchRequest {
-  block::LeaseId lease;
-  std::vector<uint32_t> groups;
-  uint32_t from_token = 0;
-  // A whole page of one piece may come with the check that is kept of it, whose seed is its name's,
-  // instead of a sum of what stands in memory now.
-  bool seeded_sums = false;
-};
 struct GroupReady {
   uint32_t group = 0;
   uint32_t usable_tokens = 0;

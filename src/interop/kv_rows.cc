@@ -55,7 +55,7 @@ kernels::UnitRun RunOf(const PlaceInPage& place, quant::Side side, uint32_t dim)
 // Returns the rows from place.first_row on.
 template <typename Packed, typename Rows>
 Packed PackedOf(Rows& tensor, uint32_t rows, const PlaceInPage& place) {
-  const quant::RowBytes row = quant::BytesOfRow(tensor.format, tensor.dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(tensor.format, tensor.dim);
   Packed packed;
   packed.codes = tensor.codes.data() + size_t{place.first_row} * row.codes;
   packed.scales = tensor.scales.data() + size_t{place.first_row} * row.scales;
@@ -81,7 +81,7 @@ void ForEachTensor(Rows& rows, const PlaceInPage& place, const Visit& visit) {
 }
 
 void Resize(uint32_t count, RowsOfTensor* tensor) {
-  const quant::RowBytes row = quant::BytesOfRow(tensor->format, tensor->dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(tensor->format, tensor->dim);
   tensor->codes.resize(size_t{count} * row.codes);
   tensor->scales.resize(size_t{count} * row.scales);
   tensor->biases.resize(size_t{count} * row.biases);

@@ -15,7 +15,7 @@
 
 namespace prefixd::interop {
 
-// K or V: each part is dense [kv_heads][rows] of its row in layout rows (quant::BytesOfRow).
+// K or V: each part is dense [kv_heads][rows] of its row in layout rows (quant::BytesOfStoredRow).
 struct RowsOfTensor {
   quant::TensorFormat format;  // layout kRows
   uint32_t dim = 0;

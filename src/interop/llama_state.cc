@@ -410,7 +410,7 @@ absl::StatusOr<Geometry> Fit(const LlamaTensor& tensor, uint32_t heads, uint32_t
   const absl::Status fits = quant::Validate(tensor.format, dim);
   if (!fits.ok()) return Bad(fits.message());
   const Geometry g{
-      .heads = heads, .tokens = tokens, .row = quant::BytesOfRow(tensor.format, dim).codes};
+      .heads = heads, .tokens = tokens, .row = quant::BytesOfStoredRow(tensor.format, dim).codes};
   if (tensor.token_bytes == heads * g.row) return g;
   return Bad("row size is ", tensor.token_bytes, ", expected ", heads * g.row);
 }
@@ -455,7 +455,7 @@ void WriteRows(const RowsOfTensor& from, uint32_t heads, const std::vector<uint3
                const RowsPlace& place, std::vector<std::byte>* state) {
   const Geometry g{.heads = heads,
                    .tokens = static_cast<uint32_t>(order.size()),
-                   .row = quant::BytesOfRow(from.format, from.dim).codes};
+                   .row = quant::BytesOfStoredRow(from.format, from.dim).codes};
   ForEachPart(g, order, place.element, [&](size_t in_state, size_t in_rows, size_t count) {
     std::memcpy(state->data() + place.at + in_state, from.codes.data() + in_rows, count);
   });
@@ -476,7 +476,7 @@ absl::StatusOr<LlamaTensor> TensorOf(const RowsOfTensor& rows, uint32_t heads, b
   if (transposed && tensor.format.codec != quant::Codec::kRaw) {
     return Bad("values of ", quant::ToString(rows.format), " cannot be transposed");
   }
-  tensor.token_bytes = uint64_t{heads} * quant::BytesOfRow(tensor.format, rows.dim).codes;
+  tensor.token_bytes = uint64_t{heads} * quant::BytesOfStoredRow(tensor.format, rows.dim).codes;
   return tensor;
 }
 

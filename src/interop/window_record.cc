@@ -23,7 +23,7 @@ absl::Status CheckWrapped(uint32_t keep, uint32_t max_size, uint32_t offset) {
 template <typename Rows, typename Visit>
 void ForEachPart(Rows& rows, const Visit& visit) {
   for (auto* tensor : {&rows.key, &rows.value}) {
-    const quant::RowBytes row = quant::BytesOfRow(tensor->format, tensor->dim);
+    const quant::RowBytes row = quant::BytesOfStoredRow(tensor->format, tensor->dim);
     visit(tensor->codes, row.codes);
     visit(tensor->scales, row.scales);
     visit(tensor->biases, row.biases);

@@ -19,8 +19,8 @@ void ReadRow(const quant::TensorFormat& format, const quant::ConstRowPlace& plac
   if (format.codec != quant::Codec::kMlxAffine) return quant::DequantizeRow(format, place, row);
   const size_t groups = row.size() / format.group_size;
   std::vector<float> parameters(2 * groups);
-  quant::WidenToFloat(format.scale_dtype, place.scales, groups, parameters.data());
-  quant::WidenToFloat(format.scale_dtype, place.biases, groups, parameters.data() + groups);
+  quant::WidenToFloat(format.dtype, place.scales, groups, parameters.data());
+  quant::WidenToFloat(format.dtype, place.biases, groups, parameters.data() + groups);
   const std::byte* widened = reinterpret_cast<const std::byte*>(parameters.data());
   quant::DequantizeRow(
       quant::MlxAffineFormat(format.bits, format.group_size, quant::Dtype::kF32),

@@ -122,7 +122,7 @@ HWY_INLINE void DequantizeCodes(const UnitStep& step, const std::byte* unit,
   if (DecodesHalves(step.shape.format, output.dtype)) {
     return DecodeHalfRows(step, parts, output.stream, to);
   }
-  const quant::Dtype dtype = step.shape.format.scale_dtype;
+  const quant::Dtype dtype = step.shape.format.dtype;
   const size_t count = step.count * step.groups();
   Widen(dtype, parts.scales, count, memory.scales());
   if (step.has_biases()) Widen(dtype, parts.biases, count, memory.biases());

@@ -94,7 +94,7 @@ BasicStepRows<Byte> RowsOf(const Rows& rows, uint32_t head) {
 template <typename Rows, typename Byte>
 Rows RowsInUnits(const quant::TensorFormat& format, const UnitRun& run, Byte* units) {
   const quant::UnitLayout layout = quant::LayoutOfUnit(format, run.dim, run.page_tokens);
-  const quant::RowBytes row = quant::BytesOfRow(format, run.dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(format, run.dim);
   Rows rows;
   rows.codes = units + layout.codes_offset + size_t{run.first_token} * row.codes;
   rows.scales = units + layout.scales_offset + size_t{run.first_token} * row.scales;
@@ -120,7 +120,7 @@ void CopyPart(size_t row_bytes, size_t count, const std::byte* from, size_t from
 
 void CopyRows(const quant::TensorFormat& format, const UnitRun& run, const PackedRows& from,
               const MutablePackedRows& to) {
-  const quant::RowBytes row = quant::BytesOfRow(format, run.dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(format, run.dim);
   for (uint32_t head = 0; head < run.heads; ++head) {
     const auto a = RowsOf<const std::byte>(from, head);
     const auto b = RowsOf<std::byte>(to, head);
@@ -208,7 +208,7 @@ void Relayout(const quant::TensorFormat& format, const std::byte* units, const U
   UnitStep rows = WholeUnit(format, quant::Layout::kRows, run);
   rows.first = run.first_token;
   rows.count = run.tokens;
-  const quant::RowBytes row = quant::BytesOfRow(rows.shape.format, run.dim);
+  const quant::RowBytes row = quant::BytesOfStoredRow(rows.shape.format, run.dim);
   const UnitStep& source = to_rows ? tiled : rows;
   const UnitStep& target = to_rows ? rows : tiled;
   const uint64_t from_bytes = source.layout.unit_bytes;

@@ -19,12 +19,12 @@ Place PlaceOf(Byte* unit, const UnitLayout& layout, const RowBytes& row, uint32_
 
 RowPlace RowOf(std::byte* unit, const UnitLayout& layout, const TensorFormat& format, uint32_t dim,
                uint32_t token) {
-  return PlaceOf<RowPlace>(unit, layout, BytesOfRow(format, dim), token);
+  return PlaceOf<RowPlace>(unit, layout, BytesOfStoredRow(format, dim), token);
 }
 
 ConstRowPlace RowOf(const std::byte* unit, const UnitLayout& layout, const TensorFormat& format,
                     uint32_t dim, uint32_t token) {
-  return PlaceOf<ConstRowPlace>(unit, layout, BytesOfRow(format, dim), token);
+  return PlaceOf<ConstRowPlace>(unit, layout, BytesOfStoredRow(format, dim), token);
 }
 
 void QuantizeRow(const TensorFormat& format, std::span<const float> row, RowPlace to) {

@@ -145,8 +145,6 @@ absl::Status ValidateFields(const TensorFormat& format) {
       RequireField(format, "dtype", Number(format.dtype), Number(wanted.dtype)));
   PREFIXD_RETURN_IF_ERROR(RequireField(format, "bits", format.bits, wanted.bits));
   PREFIXD_RETURN_IF_ERROR(RequireField(format, "group_size", format.group_size, wanted.group_size));
-  PREFIXD_RETURN_IF_ERROR(
-      RequireField(format, "scale_dtype", Number(format.scale_dtype), Number(wanted.scale_dtype)));
   return ValidateLayout(format);
 }
 
@@ -243,16 +241,11 @@ TensorFormat RawFormat(Dtype dtype) {
   return {.codec = Codec::kRaw,
           .dtype = dtype,
           .bits = static_cast<uint8_t>(DtypeBytes(dtype) * 8),
-          .group_size = 0,
-          .scale_dtype = dtype};
+          .group_size = 0};
 }
 
 TensorFormat MlxAffineFormat(uint8_t bits, uint16_t group_size, Dtype dtype) {
-  return {.codec = Codec::kMlxAffine,
-          .dtype = dtype,
-          .bits = bits,
-          .group_size = group_size,
-          .scale_dtype = dtype};
+  return {.codec = Codec::kMlxAffine, .dtype = dtype, .bits = bits, .group_size = group_size};
 }
 
 TensorFormat GgmlFormat(Codec codec) {
@@ -262,16 +255,14 @@ TensorFormat GgmlFormat(Codec codec) {
           .bits = static_cast<uint8_t>(codec == Codec::kQ8_0 ? 8
                                        : four                ? 4
                                                              : 5),
-          .group_size = kGgmlBlock,
-          .scale_dtype = Dtype::kF16};
+          .group_size = kGgmlBlock};
 }
 
 TensorFormat BlockFloatFormat(Codec codec) {
   return {.codec = codec,
           .dtype = Dtype::kBf16,
           .bits = static_cast<uint8_t>(codec == Codec::kMxFp8 ? 8 : 4),
-          .group_size = codec == Codec::kNvFp4 ? kNvFp4Group : kMxGroup,
-          .scale_dtype = Dtype::kBf16};
+          .group_size = codec == Codec::kNvFp4 ? kNvFp4Group : kMxGroup};
 }
 
 bool IsBlockFloat(Codec codec) { return Contains(kBlockFloatCodecs, codec); }
@@ -352,11 +343,11 @@ absl::StatusOr<TensorFormat> ParseTensorFormat(const std::string& text) {
 
 uint32_t DtypeBytes(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
 
-RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim) {
+RowBytes BytesOfStoredRow(const TensorFormat& format, uint32_t dim) {
   if (format.codec == Codec::kRaw) return {.codes = dim * DtypeBytes(format.dtype)};
   const uint32_t groups = dim / format.group_size;
   if (IsBlockFloat(format.codec)) return {.codes = dim * format.bits / 8, .scales = groups};
-  const uint32_t parameters = groups * DtypeBytes(format.scale_dtype);
+  const uint32_t parameters = groups * DtypeBytes(format.dtype);
   if (format.codec != Codec::kMlxAffine) {
     if (format.layout == Layout::kRows) return {.codes = groups * GgmlBlockBytes(format.codec)};
     return {.codes = dim * format.bits / 8,
@@ -367,7 +358,7 @@ RowBytes BytesOfRow(const TensorFormat& format, uint32_t dim) {
 }
 
 UnitLayout LayoutOfUnit(const TensorFormat& format, uint32_t dim, uint32_t page_tokens) {
-  const RowBytes row = BytesOfRow(format, dim);
+  const RowBytes row = BytesOfStoredRow(format, dim);
   UnitLayout layout;
   layout.slots = format.layout == Layout::kTiled ? base::AlignUp(uint64_t{page_tokens}, kTiledSlots)
                                                  : page_tokens;

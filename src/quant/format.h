@@ -5,62 +5,37 @@
 // or value_dim) inside one token and one head, so cutting at any token is exact. The codecs are
 // those of MLX ("affine", "mxfp4", "mxfp8", "nvfp4") and ggml; src/README.md names the sources.
 #pragma once
-#include <compare>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "prefixd/format.h"
+
 namespace prefixd::quant {
 
-// Values are persistent: they stand in space identities, on disk and on the wire. 0 is never valid.
-enum class Dtype : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
-enum class Codec : uint8_t {
-  kRaw = 1,        // elements of `dtype`, as they are
-  kMlxAffine = 2,  // MLX mode "affine": codes, scales, biases
-  kQ4_0 = 3,       // ggml blocks of 32 elements, scale inside the block
-  kQ4_1 = 4,
-  kQ5_0 = 5,
-  kQ5_1 = 6,
-  kQ8_0 = 7,
-  kMxFp4 = 8,   // MLX's block floats (quant/block_float.cc): groups of 32, codes e2m1, scales e8m0
-  kMxFp8 = 9,   // groups of 32, codes e4m3, scales e8m0; a block float's scale is a byte
-  kNvFp4 = 10,  // groups of 16, codes e2m1, scales e4m3; no global scale, it would have no field
-};
-// kHadamard: the engine rotates every row by kernels/hadamard.h before it is quantized, and rotates
-// its queries and the output of attention accordingly. Stored bytes mean the rotated row: codecs
-// and kernels take them as they are.
-enum class Rotation : uint8_t { kNone = 1, kHadamard = 2 };
-// The order of codes in a unit; the codes are the same in each layout. kRows: codes [tokens][row],
-// then scales [tokens][dim/group], then biases, in MLX's and ggml's own row order. kTiled: 32-bit
-// words as attention kernels multiply them, for codes of 8 and 4 bits (quant/tiled.h). kTransposed:
-// raw elements [dim][tokens], as engines without flash attention keep V; it has page_tokens slots.
-enum class Layout : uint8_t { kRows = 1, kTiled = 2, kTransposed = 3 };
+// The public header defines the values. Here is what they mean beside that.
+//
+// Rotation::kHadamard: the engine rotates every row by kernels/hadamard.h before it is quantized.
+// Stored bytes mean the rotated row: codecs and kernels take them as they are.
+//
+// Layout is the order of codes in a unit. kRows: codes [tokens][row], then scales
+// [tokens][dim/group], then biases, in MLX's and ggml's own row order. kTiled: 32-bit words as
+// attention kernels multiply them, for codes of 8 and 4 bits (quant/tiled.h). kTransposed: raw
+// elements [dim][tokens], as engines without flash attention keep V; it has page_tokens slots.
+//
+// Scales and biases have the format's dtype, but for block floats, whose scale is a byte
+// (quant/block_float.cc).
+using prefixd::Codec;
+using prefixd::Dtype;
+using prefixd::KvFormat;
+using prefixd::Layout;
+using prefixd::Rotation;
+using prefixd::RowBytes;
+using prefixd::TensorFormat;
 // K or V, which layout tiled orders differently.
 enum class Side : uint8_t { kKey = 1, kValue = 2 };
-
-// The format of K or of V. Fields that a codec does not use hold the value that RawFormat,
-// MlxAffineFormat, GgmlFormat and BlockFloatFormat give them. Validate refuses any other value, so
-// that equal formats are equal bytes.
-struct TensorFormat {
-  Codec codec = Codec::kRaw;
-  Dtype dtype = Dtype::kF32;  // raw: of the elements; MLX: of the data, scales and biases; ggml:
-                              // kF16; block float: kBf16, which holds every normal value
-  uint8_t bits = 32;          // per element: raw 16 or 32; MLX 2, 3, 4, 5, 6, 8; ggml 4, 5, 8
-  uint16_t group_size = 0;    // elements per scale: raw 0; MLX 32, 64, 128; ggml 32; block float
-                              // 32, nvfp4 16
-  Dtype scale_dtype = Dtype::kF32;  // raw: = dtype; MLX: = dtype; ggml: kF16; block float: kBf16,
-                                    // unused, since a scale is a byte
-  Rotation rotation = Rotation::kNone;
-  Layout layout = Layout::kRows;
-  auto operator<=>(const TensorFormat&) const = default;
-};
-
-struct KvFormat {
-  TensorFormat key, value;
-  auto operator<=>(const KvFormat&) const = default;
-};
 
 TensorFormat RawFormat(Dtype dtype);
 TensorFormat MlxAffineFormat(uint8_t bits, uint16_t group_size, Dtype dtype);
@@ -101,16 +76,10 @@ std::string ToString(const KvFormat& format);
 const char* ToString(Dtype dtype);
 uint32_t DtypeBytes(Dtype dtype);
 
-// The bytes of one token of one head. ggml in layout rows has everything in `codes`, since its
-// blocks include their scales. Tiled, `scales` and `biases` hold its d and m; the sum is the same.
-struct RowBytes {
-  uint32_t codes = 0;
-  uint32_t scales = 0;
-  uint32_t biases = 0;
-  uint32_t total() const { return codes + scales + biases; }
-};
-RowBytes BytesOfRow(const TensorFormat& format,
-                    uint32_t dim);  // Requires: Validate(format, dim) is OK.
+// Returns the bytes of one token of one head as a page keeps them. ggml in layout rows has
+// everything in `codes`, since its blocks include their scales. Tiled, `scales` and `biases` hold
+// its d and m; the sum is the same. Requires: Validate(format, dim) is OK.
+RowBytes BytesOfStoredRow(const TensorFormat& format, uint32_t dim);
 
 // A unit: one layer, one of K or V, one kv head, `page_tokens` tokens in as many slots. Layout
 // tiled rounds the slots up to kTiledSlots. Every unit starts on a 128-byte boundary and its length
@@ -122,7 +91,7 @@ struct UnitLayout {
   uint64_t codes_offset = 0;   // where slots * RowBytes::codes bytes begin
   uint64_t scales_offset = 0;  // where slots * RowBytes::scales bytes begin
   uint64_t biases_offset = 0;  // where slots * RowBytes::biases bytes begin
-  uint64_t payload_bytes = 0;  // slots * BytesOfRow().total()
+  uint64_t payload_bytes = 0;  // slots * BytesOfStoredRow().total()
   uint64_t unit_bytes = 0;     // payload rounded up to kUnitAlignment
 };
 UnitLayout LayoutOfUnit(const TensorFormat& format, uint32_t dim, uint32_t page_tokens);

@@ -94,26 +94,26 @@ float RoundTo(Dtype dtype, float value) {
 
 void QuantizeMlxAffineRow(const TensorFormat& format, std::span<const float> row, RowPlace to) {
   const float max_code = static_cast<float>((1u << format.bits) - 1);
-  const size_t parameter_bytes = DtypeBytes(format.scale_dtype);
+  const size_t parameter_bytes = DtypeBytes(format.dtype);
   BitWriter codes(to.codes, format.bits);
   for (size_t begin = 0; begin < row.size(); begin += format.group_size) {
     const std::span<const float> group = row.subspan(begin, format.group_size);
     const Affine affine = FitAffine(group, max_code);
     for (float x : group) codes.Put(CodeOf(x, affine, max_code));
     const size_t at = begin / format.group_size * parameter_bytes;
-    NarrowFromFloat(format.scale_dtype, &affine.scale, 1, to.scales + at);
-    NarrowFromFloat(format.scale_dtype, &affine.bias, 1, to.biases + at);
+    NarrowFromFloat(format.dtype, &affine.scale, 1, to.scales + at);
+    NarrowFromFloat(format.dtype, &affine.bias, 1, to.biases + at);
   }
 }
 
 void DequantizeMlxAffineRow(const TensorFormat& format, ConstRowPlace from, std::span<float> row) {
-  const size_t parameter_bytes = DtypeBytes(format.scale_dtype);
+  const size_t parameter_bytes = DtypeBytes(format.dtype);
   BitReader codes(from.codes, format.bits);
   for (size_t begin = 0; begin < row.size(); begin += format.group_size) {
     const size_t at = begin / format.group_size * parameter_bytes;
     Affine affine;
-    WidenToFloat(format.scale_dtype, from.scales + at, 1, &affine.scale);
-    WidenToFloat(format.scale_dtype, from.biases + at, 1, &affine.bias);
+    WidenToFloat(format.dtype, from.scales + at, 1, &affine.scale);
+    WidenToFloat(format.dtype, from.biases + at, 1, &affine.bias);
     for (float& x : row.subspan(begin, format.group_size)) {
       // Two roundings, like MLX's two graph operations.
       const float product = RoundTo(format.dtype, static_cast<float>(codes.Get()) * affine.scale);

@@ -39,13 +39,11 @@ uint64_t TiledPlaces::ValueByteOf(uint32_t token, uint32_t channel) const {
 }
 
 uint64_t TiledPlaces::ScaleOf(uint32_t token, uint32_t group) const {
-  return layout_.scales_offset +
-         (group * layout_.slots + token) * DtypeBytes(unit_.format.scale_dtype);
+  return layout_.scales_offset + (group * layout_.slots + token) * DtypeBytes(unit_.format.dtype);
 }
 
 uint64_t TiledPlaces::BiasOf(uint32_t token, uint32_t group) const {
-  return layout_.biases_offset +
-         (group * layout_.slots + token) * DtypeBytes(unit_.format.scale_dtype);
+  return layout_.biases_offset + (group * layout_.slots + token) * DtypeBytes(unit_.format.dtype);
 }
 
 namespace {
@@ -98,8 +96,8 @@ void CopyTiledTokens(const ConstUnitTokens& from, const UnitTokens& to, uint32_t
   } else {
     CopyValueWords(source, from, target, to, count);
   }
-  const RowBytes row = BytesOfRow(from.shape.format, from.shape.dim);
-  const size_t bytes = size_t{count} * DtypeBytes(from.shape.format.scale_dtype);
+  const RowBytes row = BytesOfStoredRow(from.shape.format, from.shape.dim);
+  const size_t bytes = size_t{count} * DtypeBytes(from.shape.format.dtype);
   for (uint32_t g = 0; g < from.shape.dim / from.shape.format.group_size; ++g) {
     std::memcpy(to.unit + target.ScaleOf(to.begin, g), from.unit + source.ScaleOf(from.begin, g),
                 bytes);

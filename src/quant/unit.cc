@@ -14,8 +14,8 @@ namespace {
 // The codes, scales and biases of one token, in any layout. Only for formats with a tiled layout.
 struct TokenParts {
   explicit TokenParts(const UnitShape& shape)
-      : codes(shape.dim), scales(BytesOfRow(Tiled(shape.format), shape.dim).scales) {
-    biases.resize(BytesOfRow(Tiled(shape.format), shape.dim).biases);
+      : codes(shape.dim), scales(BytesOfStoredRow(Tiled(shape.format), shape.dim).scales) {
+    biases.resize(BytesOfStoredRow(Tiled(shape.format), shape.dim).biases);
   }
   std::vector<uint8_t> codes;  // one per byte
   std::vector<std::byte> scales, biases;
@@ -57,7 +57,7 @@ void PutCode(const TensorFormat& format, uint8_t code, std::byte* to, uint32_t s
 // blocks.
 template <typename Token, typename Visit>
 void ForEachBlockParameter(const TensorFormat& format, Token& token, Visit visit) {
-  const size_t bytes = DtypeBytes(format.scale_dtype);
+  const size_t bytes = DtypeBytes(format.dtype);
   const size_t block_bytes = GgmlBlockBytes(format.codec);
   for (size_t at = 0, block = 0; at < token.scales.size(); at += bytes, block += block_bytes) {
     visit(token.scales.data() + at, block);
@@ -76,7 +76,7 @@ void ReadRow(const TensorFormat& format, const ConstRowPlace& row, TokenParts& t
     return;
   }
   ForEachBlockParameter(format, token, [&](std::byte* parameter, size_t offset) {
-    std::memcpy(parameter, row.codes + offset, DtypeBytes(format.scale_dtype));
+    std::memcpy(parameter, row.codes + offset, DtypeBytes(format.dtype));
   });
 }
 
@@ -91,7 +91,7 @@ void WriteRow(const TensorFormat& format, const TokenParts& token, const RowPlac
     return;
   }
   ForEachBlockParameter(format, token, [&](const std::byte* parameter, size_t offset) {
-    std::memcpy(row.codes + offset, parameter, DtypeBytes(format.scale_dtype));
+    std::memcpy(row.codes + offset, parameter, DtypeBytes(format.dtype));
   });
 }
 
@@ -100,7 +100,7 @@ void ReadTiled(const UnitShape& shape, const std::byte* unit, uint32_t slot, Tok
   for (uint32_t c = 0; c < shape.dim; ++c) {
     token.codes[c] = GetCode(shape.format, unit + places.ByteOf(slot, c), places.ShiftOf(c));
   }
-  const size_t bytes = DtypeBytes(shape.format.scale_dtype);
+  const size_t bytes = DtypeBytes(shape.format.dtype);
   for (uint32_t g = 0; g < shape.dim / shape.format.group_size; ++g) {
     std::memcpy(token.scales.data() + g * bytes, unit + places.ScaleOf(slot, g), bytes);
     if (token.biases.empty()) continue;
@@ -113,7 +113,7 @@ void WriteTiled(const UnitShape& shape, const TokenParts& token, uint32_t slot, 
   for (uint32_t c = 0; c < shape.dim; ++c) {
     PutCode(shape.format, token.codes[c], unit + places.ByteOf(slot, c), places.ShiftOf(c));
   }
-  const size_t bytes = DtypeBytes(shape.format.scale_dtype);
+  const size_t bytes = DtypeBytes(shape.format.dtype);
   for (uint32_t g = 0; g < shape.dim / shape.format.group_size; ++g) {
     std::memcpy(unit + places.ScaleOf(slot, g), token.scales.data() + g * bytes, bytes);
     if (token.biases.empty()) continue;
@@ -123,13 +123,13 @@ void WriteTiled(const UnitShape& shape, const TokenParts& token, uint32_t slot, 
 
 bool IsTiled(const UnitShape& shape) { return shape.format.layout == Layout::kTiled; }
 bool IsTransposed(const UnitShape& shape) { return shape.format.layout == Layout::kTransposed; }
-bool InRows(const UnitShape& shape) { return shape.format.layout == Layout::kRows; }
+bool IsInRows(const UnitShape& shape) { return shape.format.layout == Layout::kRows; }
 
 // A packed row with memory of its own.
 class OwnRow {
  public:
   explicit OwnRow(const UnitShape& shape)
-      : bytes_(BytesOfRow(InRows(shape.format), shape.dim)), memory_(bytes_.total()) {}
+      : bytes_(BytesOfStoredRow(InRows(shape.format), shape.dim)), memory_(bytes_.total()) {}
   RowPlace place() {
     return {.codes = memory_.data(),
             .scales = memory_.data() + bytes_.codes,
@@ -161,7 +161,7 @@ UnitLayout LayoutOf(const UnitShape& unit) {
 
 void QuantizeToken(const UnitShape& shape, std::span<const float> row, uint32_t token,
                    std::byte* unit) {
-  if (InRows(shape)) {
+  if (IsInRows(shape)) {
     return QuantizeRow(shape.format, row,
                        RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token));
   }
@@ -172,7 +172,7 @@ void QuantizeToken(const UnitShape& shape, std::span<const float> row, uint32_t 
 
 void DequantizeToken(const UnitShape& shape, const std::byte* unit, uint32_t token,
                      std::span<float> row) {
-  if (InRows(shape)) {
+  if (IsInRows(shape)) {
     return DequantizeRow(shape.format, RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token),
                          row);
   }
@@ -185,7 +185,7 @@ void StoreRow(const UnitShape& shape, const ConstRowPlace& row, uint32_t token, 
   if (IsTransposed(shape)) return StoreTransposedRow(shape, row.codes, token, unit);
   if (!IsTiled(shape)) {
     return CopyRows(row, RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token),
-                    BytesOfRow(shape.format, shape.dim), 1);
+                    BytesOfStoredRow(shape.format, shape.dim), 1);
   }
   TokenParts parts(shape);
   ReadRow(shape.format, row, parts);
@@ -196,7 +196,7 @@ void LoadRow(const UnitShape& shape, const std::byte* unit, uint32_t token, cons
   if (IsTransposed(shape)) return LoadTransposedRow(shape, unit, token, row.codes);
   if (!IsTiled(shape)) {
     return CopyRows(RowOf(unit, LayoutOf(shape), shape.format, shape.dim, token), row,
-                    BytesOfRow(shape.format, shape.dim), 1);
+                    BytesOfStoredRow(shape.format, shape.dim), 1);
   }
   TokenParts parts(shape);
   ReadTiled(shape, unit, token, parts);
@@ -213,7 +213,7 @@ void CopyTokens(const ConstUnitTokens& from, const UnitTokens& to, uint32_t coun
   }
   if (!IsTiled(from.shape) && !IsTiled(to.shape)) {
     return CopyRows(row_of(from, from.begin), row_of(to, to.begin),
-                    BytesOfRow(shape.format, shape.dim), count);
+                    BytesOfStoredRow(shape.format, shape.dim), count);
   }
   if (IsTiled(from.shape) && IsTiled(to.shape)) return CopyTiledTokens(from, to, count);
   TokenParts parts(shape);

@@ -188,7 +188,7 @@ const std::string& Arena::replaced_why() const {
 
 absl::StatusOr<int> Arena::OpenReadOnly() const {
   if (file_ == nullptr) return absl::FailedPreconditionError("arena: private, it has no file");
-  PREFIXD_ASSIGN_OR_RETURN(Descriptor opened, file_->OpenReadOnly());
+  PREFIXD_ASSIGN_OR_RETURN(base::Descriptor opened, file_->OpenReadOnly());
   return opened.Release();
 }
 

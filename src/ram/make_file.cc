@@ -122,10 +122,10 @@ absl::Status Own(const std::string& path, int fd, const base::LockWait& wait) {
 }
 
 // Opens and owns the file at `path`. Returns an empty descriptor if there is none.
-absl::StatusOr<Descriptor> OwnExisting(const std::string& path, const base::LockWait& wait) {
+absl::StatusOr<base::Descriptor> OwnExisting(const std::string& path, const base::LockWait& wait) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!fd && errno == ENOENT) return Descriptor();
+    base::Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!fd && errno == ENOENT) return base::Descriptor();
     if (!fd) return Failed(path, "cannot be opened");
     PREFIXD_RETURN_IF_ERROR(Own(path, fd.get(), wait));
     if (StandsAt(path, fd.get())) return fd;  // else another process replaced it meanwhile
@@ -263,18 +263,19 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
 
 // Puts a new file in the place of `old` (owned, or none). Returns an empty descriptor if the path
 // changed meanwhile: the caller looks again.
-absl::StatusOr<Descriptor> MakeFile(const SharedFile::Options& options, const Descriptor& old,
-                                    const base::Hash128& boot_id) {
+absl::StatusOr<base::Descriptor> MakeFile(const SharedFile::Options& options,
+                                          const base::Descriptor& old,
+                                          const base::Hash128& boot_id) {
   // One fixed name, so that a file that a killed daemon left is taken over. Nobody maps the file
   // under this name.
   const std::string fresh = options.path + ".new";
-  Descriptor fd(open(fresh.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
+  base::Descriptor fd(open(fresh.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
   if (!fd) return Failed(fresh, "cannot be made");
   PREFIXD_RETURN_IF_ERROR(Own(fresh, fd.get(), options.lock_wait));
   struct stat named = {};
   const bool unchanged = old ? StandsAt(options.path, old.get())
                              : lstat(options.path.c_str(), &named) != 0 && errno == ENOENT;
-  if (!StandsAt(fresh, fd.get())) return Descriptor();
+  if (!StandsAt(fresh, fd.get())) return base::Descriptor();
   absl::Status status;
   if (unchanged && ftruncate(fd.get(), 0) != 0) status = Failed(fresh, "cannot be emptied");
   if (unchanged && status.ok()) status = Fill(fresh, fd.get(), options, boot_id);
@@ -284,7 +285,7 @@ absl::StatusOr<Descriptor> MakeFile(const SharedFile::Options& options, const De
   if (unchanged && status.ok()) return fd;
   unlink(fresh.c_str());
   if (!status.ok()) return status;
-  return Descriptor();
+  return base::Descriptor();
 }
 
 }  // namespace
@@ -307,7 +308,7 @@ void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header) {
 
 bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes) {
   if (bytes == 0 || madvise(map + offset, bytes, kPopulateWrite) == 0) return true;
-  return errno == EINVAL && AllocateRange(fd, 0, offset, bytes);  // an older kernel
+  return errno == EINVAL && base::AllocateRange(fd, 0, offset, bytes);  // an older kernel
 }
 
 absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
@@ -318,7 +319,7 @@ absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(auto locks, SlotLocks::Open(options.path));
   PREFIXD_RETURN_IF_ERROR(locks->Own(options.lock_wait));
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    PREFIXD_ASSIGN_OR_RETURN(Descriptor old, OwnExisting(options.path, options.lock_wait));
+    PREFIXD_ASSIGN_OR_RETURN(base::Descriptor old, OwnExisting(options.path, options.lock_wait));
     PREFIXD_RETURN_IF_ERROR(CheckRoom(options, folder, old.get()));
     std::string why;
     if (old) {
@@ -328,7 +329,7 @@ absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
         return OwnedFile{.fd = std::move(old), .locks = std::move(locks), .replaced_why = ""};
       }
     }
-    PREFIXD_ASSIGN_OR_RETURN(Descriptor made, MakeFile(options, old, boot_id));
+    PREFIXD_ASSIGN_OR_RETURN(base::Descriptor made, MakeFile(options, old, boot_id));
     if (!made) continue;
     // Locks of another file's workers say nothing about this one.
     locks->RemoveAll();
@@ -342,7 +343,7 @@ absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
 bool CouldBeOwned(const std::string& path) {
   if (!SlotLocks::HasNoOwner(path)) return false;
   if (base::IsUnlocked(path)) return true;
-  const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const base::Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return fd && base::HolderHasEnded(fd.get(), block::kArenaOwnerOffset);
 }
 

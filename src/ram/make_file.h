@@ -13,7 +13,7 @@
 namespace prefixd::ram {
 
 struct OwnedFile {
-  Descriptor fd;                     // its header and sizes checked
+  base::Descriptor fd;               // its header and sizes checked
   std::unique_ptr<SlotLocks> locks;  // with the owner's lock held
   std::string replaced_why;          // why an earlier file was replaced; else empty
 };

@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& opti
 }
 
 bool SharedFile::BackData(uint64_t offset, uint64_t bytes) const {
-  return AllocateRange(fd(), 0, offset, bytes);
+  return base::AllocateRange(fd(), 0, offset, bytes);
 }
 
 bool SharedFile::BackTables(uint64_t offset, uint64_t bytes) const {
@@ -79,16 +79,16 @@ bool SharedFile::HasRoom(uint64_t bytes) const {
 
 void SharedFile::Punch(uint64_t offset, uint64_t bytes) const {
   if (bytes == 0) return;
-  AllocateRange(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+  base::AllocateRange(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
 }
 
 void SharedFile::Populate(uint64_t offset, uint64_t bytes) const {
   madvise(map_ + offset, bytes, kPopulateWrite);
 }
 
-absl::StatusOr<Descriptor> SharedFile::OpenReadOnly() const {
+absl::StatusOr<base::Descriptor> SharedFile::OpenReadOnly() const {
   const std::string self = absl::StrCat("/proc/self/fd/", fd());
-  Descriptor opened(open(self.c_str(), O_RDONLY | O_CLOEXEC));
+  base::Descriptor opened(open(self.c_str(), O_RDONLY | O_CLOEXEC));
   if (opened) return opened;
   return absl::InternalError(
       absl::StrCat("arena: cannot open its file read-only: ", strerror(errno)));

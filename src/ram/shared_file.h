@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 
 #include "base/checksum.h"
+#include "base/descriptor.h"
 #include "base/file_lock.h"
 #include "block/arena_file.h"
 #include "block/extent.h"
-#include "ram/descriptor.h"
 
 namespace prefixd::ram {
 
@@ -77,7 +77,7 @@ class SharedFile {
   void Populate(uint64_t offset, uint64_t bytes) const;
   SlotLocks& locks() const { return *locks_; }
   // Opens a new read-only description of the file.
-  absl::StatusOr<Descriptor> OpenReadOnly() const;
+  absl::StatusOr<base::Descriptor> OpenReadOnly() const;
 
  private:
   SharedFile(OwnedFile file, std::byte* map, uint64_t bytes);
@@ -85,7 +85,7 @@ class SharedFile {
   T* At(uint64_t offset) const {
     return reinterpret_cast<T*>(map_ + offset);
   }
-  const Descriptor fd_;
+  const base::Descriptor fd_;
   const std::unique_ptr<SlotLocks> locks_;
   std::byte* const map_;
   const uint64_t bytes_;

@@ -41,12 +41,12 @@ absl::Status MakePrivate(const std::string& path, int directory) {
 
 }  // namespace
 
-SlotLocks::SlotLocks(const std::string& arena_path, Descriptor directory)
+SlotLocks::SlotLocks(const std::string& arena_path, base::Descriptor directory)
     : arena_path_(arena_path), folder_(FolderOf(arena_path)), directory_(std::move(directory)) {
   base::MutexLock lock(mutex_);
   for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) {
-    files_[slot] = Descriptor(openat(directory_.get(), NameOf(slot).c_str(),
-                                     O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    files_[slot] = base::Descriptor(openat(directory_.get(), NameOf(slot).c_str(),
+                                           O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   }
 }
 
@@ -57,7 +57,7 @@ SlotLocks::~SlotLocks() {
 absl::StatusOr<std::unique_ptr<SlotLocks>> SlotLocks::Open(const std::string& arena_path) {
   const std::string folder = FolderOf(arena_path);
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Failed(folder, "cannot be made");
-  Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  base::Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory) return Failed(folder, "cannot be opened");
   PREFIXD_RETURN_IF_ERROR(MakePrivate(folder, directory.get()));
   return std::unique_ptr<SlotLocks>(new SlotLocks(arena_path, std::move(directory)));
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<SlotLocks>> SlotLocks::Open(const std::string& ar
 
 absl::Status SlotLocks::Own(const base::LockWait& wait) {
   const std::string path = folder_ + kOwner;
-  Descriptor owner(
+  base::Descriptor owner(
       open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
   if (!owner) return Failed(path, "cannot be opened");
   PREFIXD_RETURN_IF_ERROR(base::CheckOwner(owner.get(), "arena: " + path));
@@ -109,18 +109,18 @@ uint32_t SlotLocks::Inode(uint32_t slot) const {
 absl::Status SlotLocks::Renew(uint32_t slot) {
   Remove(slot);
   base::MutexLock lock(mutex_);
-  files_[slot] = Descriptor(openat(directory_.get(), NameOf(slot).c_str(),
-                                   O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  files_[slot] = base::Descriptor(openat(directory_.get(), NameOf(slot).c_str(),
+                                         O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (files_[slot]) return absl::OkStatus();
   return Failed(absl::StrCat(folder_, "/", NameOf(slot)), "cannot be made");
 }
 
-absl::StatusOr<Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
+absl::StatusOr<base::Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
   base::MutexLock guard(mutex_);
   const std::string path = absl::StrCat(folder_, "/", NameOf(slot));
   // Opens the file by its descriptor, not its name: the name may be another daemon's file, whose
   // arena replaced this one.
-  Descriptor opened(
+  base::Descriptor opened(
       open(absl::StrCat("/proc/self/fd/", files_[slot].get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (!opened) return Failed(path, "cannot be opened");
   struct flock lock = WholeFile(F_RDLCK);
@@ -131,7 +131,7 @@ absl::StatusOr<Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
 void SlotLocks::Remove(uint32_t slot) {
   base::MutexLock lock(mutex_);
   unlinkat(directory_.get(), NameOf(slot).c_str(), 0);
-  files_[slot] = Descriptor();
+  files_[slot] = base::Descriptor();
 }
 
 void SlotLocks::RemoveAll() {

@@ -17,10 +17,10 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/descriptor.h"
 #include "base/file_lock.h"
 #include "base/mutex.h"
 #include "block/arena_file.h"
-#include "ram/descriptor.h"
 
 namespace prefixd::ram {
 
@@ -48,19 +48,20 @@ class SlotLocks {
   absl::Status Renew(uint32_t slot) PREFIXD_EXCLUDES(mutex_);
   // Opens a read-only description that carries the lock, for the worker. Requires: Renew(slot) was
   // called.
-  absl::StatusOr<Descriptor> OpenLocked(uint32_t slot) const PREFIXD_EXCLUDES(mutex_);
+  absl::StatusOr<base::Descriptor> OpenLocked(uint32_t slot) const PREFIXD_EXCLUDES(mutex_);
   // Removes the slot's file, whoever may hold a lock on it.
   void Remove(uint32_t slot) PREFIXD_EXCLUDES(mutex_);
   void RemoveAll();
 
  private:
-  SlotLocks(const std::string& arena_path, Descriptor directory);
+  SlotLocks(const std::string& arena_path, base::Descriptor directory);
 
   const std::string arena_path_, folder_;
-  const Descriptor directory_;
-  Descriptor owner_;  // locked; none = not yet
+  const base::Descriptor directory_;
+  base::Descriptor owner_;  // locked; none = not yet
   mutable base::Mutex mutex_;
-  std::array<Descriptor, block::kArenaSlots> files_ PREFIXD_GUARDED_BY(mutex_);  // none = no file
+  std::array<base::Descriptor, block::kArenaSlots> files_
+      PREFIXD_GUARDED_BY(mutex_);  // none = no file
 };
 
 }  // namespace prefixd::ram

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "base/status.h"
-#include "ram/descriptor.h"
 #include "ram/slot_locks.h"
 
 namespace prefixd::ram {
@@ -89,7 +89,7 @@ void Slots::SetOwner(uint32_t slot, const base::Peer& owner) {
 }
 
 absl::StatusOr<SlotFiles> Slots::OpenFor(uint32_t slot) {
-  PREFIXD_ASSIGN_OR_RETURN(Descriptor lock, arena_->slot_locks()->OpenLocked(slot));
+  PREFIXD_ASSIGN_OR_RETURN(base::Descriptor lock, arena_->slot_locks()->OpenLocked(slot));
   PREFIXD_ASSIGN_OR_RETURN(const int arena, arena_->OpenReadOnly());
   return SlotFiles{.arena = arena, .lock = lock.Release()};
 }

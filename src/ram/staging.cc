@@ -9,10 +9,10 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "base/size.h"
 #include "base/status.h"
 #include "block/extent.h"
-#include "ram/descriptor.h"
 
 namespace prefixd::ram {
 namespace {
@@ -23,12 +23,12 @@ absl::Status NoMemory(uint64_t bytes, const char* what) {
 }
 
 // Makes memory whose size cannot change: SIGBUS cannot hit whoever maps it.
-absl::StatusOr<Descriptor> SealedMemory(uint64_t bytes) {
+absl::StatusOr<base::Descriptor> SealedMemory(uint64_t bytes) {
   const auto size = static_cast<off_t>(bytes);
-  Descriptor fd(memfd_create("prefixd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  base::Descriptor fd(memfd_create("prefixd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return NoMemory(bytes, "memfd_create");
   if (ftruncate(fd.get(), size) != 0) return NoMemory(bytes, "ftruncate");
-  if (!AllocateRange(fd.get(), 0, 0, bytes)) return NoMemory(bytes, "fallocate");
+  if (!base::AllocateRange(fd.get(), 0, 0, bytes)) return NoMemory(bytes, "fallocate");
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return NoMemory(bytes, "sealing");
   }
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Staging>> StagingPool::Grant(uint64_t wanted_byte
                        base::FormatBytes(granted), " of ", base::FormatBytes(budget_), " in use"));
     }
   } while (!granted_.compare_exchange_weak(granted, granted + bytes));
-  absl::StatusOr<Descriptor> fd = SealedMemory(bytes);
+  absl::StatusOr<base::Descriptor> fd = SealedMemory(bytes);
   void* const base =
       fd.ok() ? mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd->get(), 0) : MAP_FAILED;
   if (base == MAP_FAILED) {
@@ -72,13 +72,13 @@ absl::StatusOr<std::unique_ptr<Staging>> StagingPool::Grant(uint64_t wanted_byte
 Staging::~Staging() {
   munmap(const_cast<std::byte*>(base_), bytes_);
   // Otherwise a process that still has it mapped would keep its memory.
-  AllocateRange(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes_);
+  base::AllocateRange(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes_);
   close(fd_);
   pool_->granted_ -= bytes_;
 }
 
 absl::StatusOr<int> Staging::OpenForWorker() const {
-  Descriptor opened(open(absl::StrCat("/proc/self/fd/", fd_).c_str(), O_RDWR | O_CLOEXEC));
+  base::Descriptor opened(open(absl::StrCat("/proc/self/fd/", fd_).c_str(), O_RDWR | O_CLOEXEC));
   struct flock lock = HolderLock(F_RDLCK);
   if (opened && fcntl(opened.get(), F_OFD_SETLK, &lock) == 0) return opened.Release();
   return absl::ResourceExhaustedError(absl::StrCat("staging: no descriptor: ", strerror(errno)));

@@ -25,8 +25,13 @@ absl::Status ReadFormat(const std::string& where, const v1::TensorFormat& proto,
   PREFIXD_RETURN_IF_ERROR(ReadNarrow(where + ".bits", proto.bits(), &format->bits));
   PREFIXD_RETURN_IF_ERROR(
       ReadNarrow(where + ".group_size", proto.group_size(), &format->group_size));
-  PREFIXD_RETURN_IF_ERROR(ReadEnum(where + ".scale_dtype", proto.scale_dtype(), quant::Dtype::kBf16,
-                                   &format->scale_dtype));
+  quant::Dtype scale_dtype{};  // every known format has one dtype
+  PREFIXD_RETURN_IF_ERROR(
+      ReadEnum(where + ".scale_dtype", proto.scale_dtype(), quant::Dtype::kBf16, &scale_dtype));
+  if (scale_dtype != format->dtype) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ".scale_dtype is ", proto.scale_dtype(),
+                                                   ", accepted: ", proto.dtype(), ", the dtype"));
+  }
   PREFIXD_RETURN_IF_ERROR(ReadEnum(where + ".rotation", proto.rotation(),
                                    quant::Rotation::kHadamard, &format->rotation));
   return ReadEnum(where + ".layout", proto.layout(), quant::Layout::kTransposed, &format->layout);
@@ -81,7 +86,7 @@ void WriteFormat(const quant::TensorFormat& format, v1::TensorFormat* proto) {
   proto->set_dtype(static_cast<v1::Dtype>(format.dtype));
   proto->set_bits(format.bits);
   proto->set_group_size(format.group_size);
-  proto->set_scale_dtype(static_cast<v1::Dtype>(format.scale_dtype));
+  proto->set_scale_dtype(static_cast<v1::Dtype>(format.dtype));
   proto->set_rotation(static_cast<v1::Rotation>(format.rotation));
   proto->set_layout(static_cast<v1::Layout>(format.layout));
 }

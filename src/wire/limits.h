@@ -13,6 +13,7 @@ using block::kMaxEnds;
 using block::kMaxItems;
 using block::kMaxPieceBytes;
 using block::kMaxTokens;
+using block::kSessionKeyBytes;
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{2} << 20;  // without tokens
 // The most bytes of a message with tokens (Match, Acquire, Prefetch, Reserve, Pin, Unpin): one
 // sequence of kMaxTokens, and what goes with it. Less if the daemon has little RAM, since it holds
@@ -21,7 +22,6 @@ constexpr uint64_t TokenMessageBytes(uint64_t ram_budget_bytes) {
   return std::clamp(ram_budget_bytes / 128, kMaxMessageBytes, uint64_t{9} << 20);
 }
 inline constexpr uint64_t kMaxUnreadEventBytes = uint64_t{8} << 20;  // of one session's stream
-inline constexpr uint64_t kSessionKeyBytes = 16;
 inline constexpr uint64_t kStagingAlignment = 128;
 inline constexpr uint32_t kMaxWorkerBytes = 128;
 inline constexpr uint32_t kMaxRequestIdBytes = 256;

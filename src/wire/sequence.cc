@@ -5,12 +5,12 @@
 
 namespace prefixd::wire {
 
-absl::StatusOr<Sequence> FromProto(const v1::Sequence& proto) {
+absl::StatusOr<block::Request> FromProto(const v1::Sequence& proto) {
   if (proto.tokens().empty())
     return absl::InvalidArgumentError("sequence: 0 tokens, wants at least 1");
   PREFIXD_RETURN_IF_ERROR(
       CheckCount("sequence: tokens", static_cast<uint64_t>(proto.tokens_size()), kMaxTokens));
-  Sequence sequence;
+  block::Request sequence;
   sequence.space.value = proto.space();
   // The one copy: from the parsed message straight to where the cache reads them.
   sequence.tokens.assign(proto.tokens().data(), proto.tokens().data() + proto.tokens_size());

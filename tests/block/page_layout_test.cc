@@ -65,7 +65,7 @@ std::vector<std::byte> MakePackedPage(const LayerGroup& group, uint32_t rung, ui
   const auto store = [&](const quant::UnitShape& shape, uint32_t layer, uint32_t head,
                          uint64_t at) {
     const bool is_value = shape.side == quant::Side::kValue;
-    const quant::RowBytes row = quant::BytesOfRow(quant::InRows(shape.format), shape.dim);
+    const quant::RowBytes row = quant::BytesOfStoredRow(quant::InRows(shape.format), shape.dim);
     std::vector<std::byte> packed(row.total());
     for (uint32_t token = 0; token < tokens; ++token) {
       for (uint32_t i = 0; i < packed.size(); ++i) {

@@ -35,15 +35,13 @@ void AddFormatChanges(std::vector<Change>& changes, const std::string& tensor,
   };
   using F = quant::TensorFormat;
   add("codec", [](F& f) { f.codec = quant::Codec::kQ8_0; });
-  add("dtype", [](F& f) { f.dtype = quant::Dtype::kBf16; });
   add("bits", [](F& f) { f.bits = 6; });
   add("group_size", [](F& f) { f.group_size = 32; });
-  add("scale_dtype", [](F& f) { f.scale_dtype = quant::Dtype::kF32; });
   add("rotation", [](F& f) { f.rotation = quant::Rotation::kHadamard; });
   add("layout", [](F& f) { f.layout = quant::Layout::kTiled; });
 }
 
-// One change for every field of the identity, of a group and of a format.
+// One change for every field of the identity, of a group and of a format but its dtype.
 std::vector<Change> EveryChange() {
   using S = SpaceIdentity;
   std::vector<Change> changes = {
@@ -109,6 +107,24 @@ TEST(SpaceIdentityTest, EveryChangedFieldIsAnotherSpaceAndIsNamedAlone) {
     EXPECT_FALSE(changed == Hybrid()) << change.field;
     EXPECT_TRUE(ids.insert(IdOf(changed)).second) << change.field;
   }
+}
+
+TEST(SpaceIdentityTest, ADtypeIsEncodedTwiceAndBothMustAgree) {
+  SpaceIdentity changed = Hybrid();
+  changed.groups[0].ladder[1].key.dtype = quant::Dtype::kBf16;
+  EXPECT_THAT(DifferingFields(Hybrid(), changed),
+              ElementsAre("layer 0, format 1, key.dtype", "layer 0, format 1, key.scale_dtype"));
+  EXPECT_NE(IdOf(changed), IdOf(Hybrid()));
+  const std::string one = Encode(Hybrid()), other = Encode(changed);
+  int places = 0;
+  for (size_t i = 0; i < one.size(); ++i) {
+    if (one[i] == other[i]) continue;
+    std::string mixed = one;
+    mixed[i] = other[i];
+    EXPECT_TRUE(absl::IsDataLoss(DecodeSpaceIdentity(mixed).status()));
+    ++places;
+  }
+  EXPECT_EQ(places, 2);
 }
 
 TEST(SpaceIdentityTest, WhichLayerReadsWhosePagesIsPartOfIt) {

@@ -292,7 +292,7 @@ class LlamaCarryTest : public CarryTest {
     interop::LlamaState state{.tokens = tokens_, .layers = {}, .values_transposed = transposed};
     const auto count = static_cast<uint32_t>(tokens_.size());
     const auto random = [&](const quant::TensorFormat& format, uint32_t dim, uint64_t seed) {
-      const uint64_t bytes = uint64_t{2} * count * quant::BytesOfRow(format, dim).codes;
+      const uint64_t bytes = uint64_t{2} * count * quant::BytesOfStoredRow(format, dim).codes;
       const Array array = Random(TensorDtype::kU8, {bytes}, static_cast<uint32_t>(seed));
       return interop::RowsOfTensor{format, dim, {array.bytes.begin(), array.bytes.end()}, {}, {}};
     };

@@ -224,7 +224,7 @@ TEST_F(ArenaTest, ASessionThatIsEndedByHandIsKeptWhileItsProcessMayRead) {
   EXPECT_FALSE(kept->attached());
   EXPECT_EQ(kept->worker(), "stuck");
   EXPECT_GT(kept->leased_bytes(), 0u);
-  mapped.lock.Close();  // as its death does
+  mapped.lock = Descriptor();  // as its death does
   EXPECT_TRUE(Eventually([&](const v1::GetStatsReply& stats) {
     return stats.leases() == 0 && Find(Sessions(), reader.session) == nullptr;
   }));

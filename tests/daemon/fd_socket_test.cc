@@ -72,7 +72,7 @@ TEST_F(FdSocketTest, TheRightKeyGetsItsFilesAndItsPidIsSeen) {
 }
 
 TEST_F(FdSocketTest, WithoutStagingTwoFilesCome) {
-  staging_.Close();
+  staging_ = Descriptor();
   const FdReply reply = ExchangeKey(path_, kGoodKey);
   ASSERT_EQ(reply.files.size(), 2u);
   EXPECT_EQ(Content(reply.files[0]), "arena");

@@ -78,7 +78,7 @@ KvRows RowsOf(const quant::TensorFormat& key) {
   KvRows rows;
   rows.kv_heads = 2;
   rows.rows = rows.offset = 3;
-  rows.key = {key, 32, std::vector<std::byte>(6 * quant::BytesOfRow(key, 32).codes), {}, {}};
+  rows.key = {key, 32, std::vector<std::byte>(6 * quant::BytesOfStoredRow(key, 32).codes), {}, {}};
   rows.value = {quant::RawFormat(quant::Dtype::kF16), 4, std::vector<std::byte>(48), {}, {}};
   return rows;
 }

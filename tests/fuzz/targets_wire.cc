@@ -13,25 +13,24 @@ namespace {
 
 // What the daemon does with a message before it asks the cache.
 void Take(const v1::Sequence& sequence) {
-  const absl::StatusOr<wire::Sequence> taken = wire::FromProto(sequence);
+  const absl::StatusOr<block::Request> taken = wire::FromProto(sequence);
   if (!taken.ok()) return;
   v1::Sequence again;
   wire::ToProto(taken->space, {taken->tokens, taken->content}, &again);
-  const absl::StatusOr<wire::Sequence> twice = wire::FromProto(again);
+  const absl::StatusOr<block::Request> twice = wire::FromProto(again);
   Expect(twice.ok() && twice->tokens == taken->tokens, "a sequence comes back as it went");
 }
-void Take(const v1::AcquireRequest& request) {
-  if (!wire::Check(request).ok()) return;
+void Take(v1::AcquireRequest request) {
   for (const v1::AcquireRequest::Item& item : request.items()) Take(item.sequence());
+  wire::TakeItems(&request, uint64_t{16} << 20).IgnoreError();
+  wire::FromProto(request.release()).IgnoreError();
 }
-void Take(const v1::ReserveRequest& request) {
-  if (wire::Check(request).ok()) Take(request.sequence());
-}
-void Take(const v1::PinRequest& request) { wire::Check(request).IgnoreError(); }
-void Take(const v1::CommitRequest& request) { wire::Check(request).IgnoreError(); }
+void Take(const v1::ReserveRequest& request) { wire::FromProto(request).IgnoreError(); }
+void Take(const v1::PinRequest& request) { wire::FromProto(request).IgnoreError(); }
+void Take(const v1::CommitRequest& request) { wire::FromProto(request).IgnoreError(); }
 void Take(const v1::AttachRequest& request) { wire::Check(request).IgnoreError(); }
-void Take(const v1::NotSharedRequest& request) { wire::Check(request).IgnoreError(); }
-void Take(const v1::FetchRequest& request) { wire::Check(request).IgnoreError(); }
+void Take(const v1::NotSharedRequest& request) { wire::FromProto(request).IgnoreError(); }
+void Take(const v1::FetchRequest& request) { wire::FromProto(request).IgnoreError(); }
 void Take(const v1::WhyRequest& request) { wire::FromProto(request).IgnoreError(); }
 void Take(const v1::OpenSpaceRequest& request) {
   absl::StatusOr<block::SpaceIdentity> identity = wire::FromProto(request.identity());

@@ -108,8 +108,9 @@ LlamaState RandomState(const quant::TensorFormat& key, const quant::TensorFormat
     KvRows& rows = state.layers.emplace_back();
     rows.kv_heads = 2;
     rows.rows = rows.offset = 5;
-    rows.key = {key, 64, Random(10 * quant::BytesOfRow(key, 64).codes, layer), {}, {}};
-    rows.value = {value, 128, Random(10 * quant::BytesOfRow(value, 128).codes, 9 + layer), {}, {}};
+    rows.key = {key, 64, Random(10 * quant::BytesOfStoredRow(key, 64).codes, layer), {}, {}};
+    rows.value = {
+        value, 128, Random(10 * quant::BytesOfStoredRow(value, 128).codes, 9 + layer), {}, {}};
   }
   return state;
 }

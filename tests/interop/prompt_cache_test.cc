@@ -175,7 +175,7 @@ TEST_F(PromptCacheTest, AFileOfMlxLmIsReadToTheToken) {
   const absl::StatusOr<KvRows> packed = ReadKvRows(file->layers[1]);
   ASSERT_TRUE(packed.ok()) << packed.status();
   EXPECT_EQ(quant::ToString(packed->value.format), "mlx_affine/4/32/f16");
-  const quant::RowBytes row = quant::BytesOfRow(packed->value.format, 64);
+  const quant::RowBytes row = quant::BytesOfStoredRow(packed->value.format, 64);
   std::vector<float> values(10 * 64);
   for (size_t i = 0; i < 10; ++i) {
     quant::DequantizeRow(

@@ -141,7 +141,7 @@ void ExpectStridedRows(const UnitRun& run) {
   for (const TensorFormat& in_rows : FormatsFor(run.dim)) {
     for (const TensorFormat& format : {in_rows, quant::Tiled(in_rows)}) {
       SCOPED_TRACE(quant::ToString(format));
-      const quant::RowBytes row = quant::BytesOfRow(in_rows, run.dim);
+      const quant::RowBytes row = quant::BytesOfStoredRow(in_rows, run.dim);
       const size_t codes_stride = kHeads * row.codes + 3, scales_stride = kHeads * row.scales + 5;
       const Bytes codes = RandomBytes(1 + run.tokens * codes_stride, 1);
       const Bytes scales = RandomBytes(1 + run.tokens * scales_stride, 2);

@@ -28,7 +28,7 @@ THIRD_PARTY = {
     "gmock/": set(),
 }
 PUBLIC = "client/include/prefixd"  # of client/cpp
-SHARED = "prefixd/block_table.h"  # a public header that is a room of its own at the bottom: "client/include"
+SHARED = ("prefixd/block_table.h", "prefixd/format.h")  # public headers in a room at the bottom: "client/include"
 # client/examples shows what an engine sees: it stands above client/cpp and may include its public headers only.
 EXAMPLES = "client/examples"
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
@@ -56,7 +56,7 @@ def room_folder(room):
 
 
 def room_of(path, rooms):
-    if path == "client/include/" + SHARED:
+    if path in [f"client/include/{header}" for header in SHARED]:
         return "client/include"
     if path.startswith(PUBLIC + "/"):
         return "client/cpp"
@@ -68,9 +68,9 @@ def room_of(path, rooms):
 
 def target_room(include, rooms):
     """The room that an include of ours names, or None."""
-    if include == SHARED:
+    if include in SHARED:
         return "client/include"
-    if include in ("prefixd/client.h", "prefixd/format.h", "prefixd/attention.h"):
+    if include in ("prefixd/client.h", "prefixd/attention.h"):
         return "client/cpp"
     for prefix in (include, "src/" + include):
         room = room_of(prefix, rooms)

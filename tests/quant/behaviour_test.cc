@@ -73,7 +73,7 @@ TEST(MlxAffineTest, WorkedVectorsOfTheReferenceComeOut) {
 // Mean absolute error on `rows` rows of 128 seeded standard normals.
 double MeanErrorOnNormal(const TensorFormat& format, int rows) {
   constexpr uint32_t kDim = 128;
-  const RowBytes bytes = BytesOfRow(format, kDim);
+  const RowBytes bytes = BytesOfStoredRow(format, kDim);
   std::vector<std::byte> unit(bytes.total());
   std::vector<float> row(kDim), back(kDim);
   std::mt19937_64 random(1);

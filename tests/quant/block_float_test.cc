@@ -26,7 +26,7 @@ TEST_P(BlockFloatGolden, CodesAndScalesEqualMlx) {
   const std::vector<float> input = ReadGoldenFloats("mlx/input_f32.bin", Dtype::kF32);
   const std::vector<std::byte> seen = QuantizeRows(format_, input, kGoldenDim);
   ASSERT_GE(golden_.size(), layout_.payload_bytes);
-  const RowBytes bytes = BytesOfRow(format_, kGoldenDim);
+  const RowBytes bytes = BytesOfStoredRow(format_, kGoldenDim);
   for (uint32_t row = 0; row < kGoldenRows; ++row) {
     if (IsArtefact(row)) continue;
     SCOPED_TRACE(row);
@@ -100,7 +100,7 @@ TEST(BlockFloatTest, TiesOfFourBitsGoDown) {
 TEST(BlockFloatTest, EveryCodeAndScaleDecodesExactly) {
   for (const Codec codec : {Codec::kMxFp4, Codec::kMxFp8, Codec::kNvFp4}) {
     const TensorFormat format = BlockFloatFormat(codec);
-    const RowBytes bytes = BytesOfRow(format, 256);
+    const RowBytes bytes = BytesOfStoredRow(format, 256);
     std::vector<std::byte> codes(bytes.codes), scales(bytes.scales);
     for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i);
     for (uint32_t scale = 0; scale < 255; ++scale) {

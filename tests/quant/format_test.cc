@@ -203,9 +203,6 @@ TEST(FormatTest, OneFormatHasOneSpelling) {
   format = RawFormat(Dtype::kF16);
   format.group_size = 64;
   EXPECT_THAT(Refusal(format, 128), HasSubstr("group_size of raw 64, accepted: 0"));
-  format = MlxAffineFormat(8, 64, Dtype::kBf16);
-  format.scale_dtype = Dtype::kF32;
-  EXPECT_THAT(Refusal(format, 128), HasSubstr("scale_dtype of mlx_affine 1, accepted: 3"));
   format = GgmlFormat(Codec::kQ5_1);
   format.dtype = Dtype::kF32;
   EXPECT_THAT(Refusal(format, 128), HasSubstr("dtype of q5_1 1, accepted: 2"));

@@ -14,7 +14,7 @@ class GgmlGolden : public testing::TestWithParam<Codec> {
  protected:
   const TensorFormat format_ = GgmlFormat(GetParam());
   const std::string prefix_ = absl::StrCat("ggml/", ToString(format_));
-  const uint32_t row_bytes_ = BytesOfRow(format_, kGoldenDim).codes;
+  const uint32_t row_bytes_ = BytesOfStoredRow(format_, kGoldenDim).codes;
 
   std::vector<std::byte> QuantizeInput() const {
     const std::vector<float> input = ReadGoldenFloats("ggml/input_f32.bin", Dtype::kF32);

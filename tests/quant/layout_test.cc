@@ -10,7 +10,7 @@ namespace prefixd::quant {
 namespace {
 
 void ExpectRow(const TensorFormat& format, uint32_t dim, RowBytes expected) {
-  const RowBytes row = BytesOfRow(format, dim);
+  const RowBytes row = BytesOfStoredRow(format, dim);
   EXPECT_EQ(row.codes, expected.codes) << ToString(format);
   EXPECT_EQ(row.scales, expected.scales) << ToString(format);
   EXPECT_EQ(row.biases, expected.biases) << ToString(format);
@@ -37,7 +37,7 @@ TEST(LayoutTest, RowBytesFollowTheFormula) {
 
 // reference formats: 60,928 bytes a token at 8-bit g64 for 28 layers x 8 kv heads x (K + V) of 128.
 TEST(LayoutTest, TokenOfQwen3IsSixtyThousandNineHundredTwentyEightBytes) {
-  const uint32_t row = BytesOfRow(MlxAffineFormat(8, 64, Dtype::kF16), 128).total();
+  const uint32_t row = BytesOfStoredRow(MlxAffineFormat(8, 64, Dtype::kF16), 128).total();
   EXPECT_EQ(2 * 28 * 8 * row, 60928u);
 }
 

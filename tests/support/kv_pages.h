@@ -49,7 +49,7 @@ inline std::vector<std::byte> MakePage(const block::LayerGroup& group, uint32_t 
           const quant::TensorFormat& format =
               key ? group.ladder[rung].key : group.ladder[rung].value;
           const uint32_t dim = key ? group.key_dim : group.value_dim;
-          const quant::RowBytes row = quant::BytesOfRow(quant::InRows(format), dim);
+          const quant::RowBytes row = quant::BytesOfStoredRow(quant::InRows(format), dim);
           const uint64_t at = key ? block::KeyUnitOffset(group, layout, layer, head)
                                   : block::ValueUnitOffset(group, layout, layer, head);
           std::vector<std::byte> packed(row.total());

@@ -92,6 +92,12 @@ TEST(IdentityTest, EveryBadFieldIsNamed) {
       {"codec", [=](auto* p) { key(p)->clear_codec(); }, "groups[0].ladder[0].key.codec is 0"},
       {"dtype", [=](auto* p) { key(p)->clear_dtype(); }, "key.dtype is 0"},
       {"scale", [=](auto* p) { key(p)->clear_scale_dtype(); }, "key.scale_dtype is 0"},
+      {"another scale",
+       [=](auto* p) {
+         key(p)->set_dtype(v1::DTYPE_F16);
+         key(p)->set_scale_dtype(v1::DTYPE_F32);
+       },
+       "key.scale_dtype is 1, accepted: 2, the dtype"},
       {"rotation", [=](auto* p) { key(p)->clear_rotation(); }, "key.rotation is 0"},
       {"layout", [=](auto* p) { key(p)->clear_layout(); }, "key.layout is 0"},
       {"bits", [=](auto* p) { key(p)->set_bits(256); }, "key.bits is 256, at most 255"},

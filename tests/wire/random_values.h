@@ -35,7 +35,6 @@ class RandomValues {
             .dtype = OneOf(quant::Dtype::kBf16),
             .bits = static_cast<uint8_t>(Below(256)),
             .group_size = static_cast<uint16_t>(Below(65536)),
-            .scale_dtype = OneOf(quant::Dtype::kBf16),
             .rotation = OneOf(quant::Rotation::kHadamard),
             .layout = OneOf(quant::Layout::kTransposed)};
   }

@@ -79,17 +79,6 @@ struct RopeSpec {
   bool key_before_rope = false;
 };
 
-// What a layer keeps of earlier tokens. kFull: K and V of all of them. kSliding: K and V of the
-// last `window` tokens and of the first `sink_tokens`. kState: one state of state_bytes, which is
-// right at exactly one position.
-enum class LayerKind : uint8_t { kFull = 1, kSliding = 2, kState = 3 };
-
-// What a layer keeps beside its keys. kStored: its values. kNone: nothing. kKeyPrefix: nothing; its
-// values are the first value_dim elements of its keys (MLA's latent), stored once. In formats of
-// kNone and kKeyPrefix the value repeats the key's format; Append, WritePacked and Gather ignore
-// the values they are given.
-enum class ValueSource : uint8_t { kStored = 1, kNone = 2, kKeyPrefix = 3 };
-
 struct LayerSpec {
   uint32_t kv_heads = 0;
   uint32_t key_dim = 0;

@@ -275,11 +275,9 @@ HWY_INLINE void AffineRow(const uint8_t* codes, const RowRange& rows, const floa
 HWY_INLINE void WidenParameters(const RowRange& rows, const RowScratch& scratch) {
   const quant::TensorFormat& format = *rows.format;
   const size_t groups = rows.dim / format.group_size;
-  Widen(format.scale_dtype,
-        rows.unit + rows.layout.scales_offset + size_t{rows.first} * rows.row.scales,
+  Widen(format.dtype, rows.unit + rows.layout.scales_offset + size_t{rows.first} * rows.row.scales,
         groups * rows.count, scratch.scales);
-  Widen(format.scale_dtype,
-        rows.unit + rows.layout.biases_offset + size_t{rows.first} * rows.row.biases,
+  Widen(format.dtype, rows.unit + rows.layout.biases_offset + size_t{rows.first} * rows.row.biases,
         groups * rows.count, scratch.biases);
 }
 

@@ -50,7 +50,7 @@ class StepEncoder {
       batch.divides = false;
       for (size_t first = 0; first < batch.count; first += kLanes) SearchLanes(first, &batch);
       for (size_t first = 0; first < batch.count; first += kLanes) FitLanes(first, &batch);
-      const quant::Dtype dtype = step_.shape.format.scale_dtype;
+      const quant::Dtype dtype = step_.shape.format.dtype;
       Narrow(dtype, batch.scales, batch.count, to.scales + done * scale_bytes);
       if (step_.has_biases()) {
         Narrow(dtype, batch.biases, batch.count, to.biases + done * scale_bytes);

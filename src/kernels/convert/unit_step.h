@@ -26,7 +26,7 @@ struct UnitStep {
   uint32_t first = 0;
   uint32_t count = 0;  // <= kUnitStepTokens
   size_t groups() const { return shape.dim / shape.format.group_size; }
-  size_t scale_bytes() const { return quant::DtypeBytes(shape.format.scale_dtype); }
+  size_t scale_bytes() const { return quant::DtypeBytes(shape.format.dtype); }
   bool has_biases() const {
     return shape.format.codec == quant::Codec::kMlxAffine ||
            shape.format.codec == quant::Codec::kQ4_1 || shape.format.codec == quant::Codec::kQ5_1;
@@ -69,7 +69,7 @@ BasicStepRows<Byte> RowsInUnit(const UnitStep& step, const quant::RowBytes& row,
 
 template <typename Byte>
 BasicStepRows<Byte> RowsInUnit(const UnitStep& step, Byte* unit) {
-  return RowsInUnit(step, quant::BytesOfRow(step.shape.format, step.shape.dim), unit);
+  return RowsInUnit(step, quant::BytesOfStoredRow(step.shape.format, step.shape.dim), unit);
 }
 
 // Memory for the parts of a step, for its scales and biases as floats and for a row of raw

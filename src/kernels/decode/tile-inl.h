@@ -118,7 +118,7 @@ class TileParameters {
 template <bool kWhole>
 HWY_INLINE void WidenTile(const DecodeTensor& tensor, const DecodeUnit& unit,
                           const DecodeTokens& tile, float* scales, float* biases) {
-  switch (tensor.format->scale_dtype) {
+  switch (tensor.format->dtype) {
     case quant::Dtype::kF16:
       return TileParameters<quant::Dtype::kF16, kWhole>(tensor, unit, tile).Widen(scales, biases);
     case quant::Dtype::kBf16:

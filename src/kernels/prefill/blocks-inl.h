@@ -265,7 +265,7 @@ class BlockCursor {
     RowRange range;
     range.format = &format;
     range.layout = quant::LayoutOfUnit(format, dim, entry_->page_tokens);
-    range.row = quant::BytesOfRow(format, dim);
+    range.row = quant::BytesOfStoredRow(format, dim);
     range.dim = dim;
     return range;
   }

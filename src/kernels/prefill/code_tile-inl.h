@@ -89,7 +89,7 @@ class CodeSide {
   }
 
   HWY_INLINE void LoadTiledParameters(const RowRange& rows, uint32_t slot) {
-    switch (rows.format->scale_dtype) {
+    switch (rows.format->dtype) {
       case quant::Dtype::kF16:
         return LoadTiledParametersOf<quant::Dtype::kF16>(rows, slot);
       case quant::Dtype::kBf16:
@@ -297,15 +297,15 @@ class CodeSide {
 
   HWY_ATTR void LoadTiledRows(const RowRange& rows, uint32_t slot, uint8_t* to) {
     const quant::TensorFormat& format = *rows.format;
-    const size_t bytes = quant::DtypeBytes(format.scale_dtype);
+    const size_t bytes = quant::DtypeBytes(format.dtype);
     const GroupsOf groups(format, group_);
     for (size_t g = 0; g < dim_ / format.group_size; ++g) {
       alignas(64) float scales[kStepTokens] = {};
       alignas(64) float biases[kStepTokens] = {};
       const size_t at = (g * rows.layout.slots + rows.first) * bytes;
-      Widen(format.scale_dtype, rows.unit + rows.layout.scales_offset + at, rows.count, scales);
+      Widen(format.dtype, rows.unit + rows.layout.scales_offset + at, rows.count, scales);
       if (HasBiases(format.codec)) {
-        Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
+        Widen(format.dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
       }
       StoreParameters(groups, {hn::Load(DF(), scales), hn::Load(DF(), biases)}, g, slot,
                       rows.count);

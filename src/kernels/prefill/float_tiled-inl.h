@@ -59,12 +59,11 @@ struct TiledParameters {
 
   HWY_INLINE void Load(const RowRange& rows, size_t group) {
     const quant::TensorFormat& format = *rows.format;
-    const size_t at =
-        (group * rows.layout.slots + rows.first) * quant::DtypeBytes(format.scale_dtype);
-    Widen(format.scale_dtype, rows.unit + rows.layout.scales_offset + at, rows.count, scales);
+    const size_t at = (group * rows.layout.slots + rows.first) * quant::DtypeBytes(format.dtype);
+    Widen(format.dtype, rows.unit + rows.layout.scales_offset + at, rows.count, scales);
     biased = rows.row.biases != 0;
     if (!biased) return;
-    Widen(format.scale_dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
+    Widen(format.dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
   }
   HWY_INLINE VF Apply(VF code, VF scale, VF bias) const {
     const VF product = hn::Mul(code, scale);

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace prefixd::ram {
+namespace prefixd::base {
 
 class Descriptor {
  public:
@@ -38,4 +38,4 @@ inline bool AllocateRange(int fd, int mode, uint64_t offset, uint64_t bytes) {
   return true;
 }
 
-}  // namespace prefixd::ram
+}  // namespace prefixd::base
