@@ -18,13 +18,17 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{60};
 
+}  // namespace
+
 absl::Status FromGrpc(const char* call, const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       absl::StrCat(call, ": ", status.error_message()));
 }
 
-}  // namespace
+void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience) {
+  context->set_deadline(std::chrono::system_clock::now() + patience);
+}
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address,
                                            wire::ConnectionWindow window) {
@@ -124,7 +128,7 @@ absl::StatusOr<uint64_t> RawSession::OpenSpace(const block::SpaceIdentity& ident
 absl::StatusOr<v1::AcquireReply> RawSession::Acquire(const v1::AcquireRequest& request) {
   v1::AcquireReply reply;
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  SetDeadline(&context, kPatience);
   PREFIXD_RETURN_IF_ERROR(FromGrpc("acquire", stub_->Acquire(&context, request, &reply)));
   return reply;
 }

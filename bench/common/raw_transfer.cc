@@ -19,16 +19,6 @@ namespace {
 constexpr std::chrono::seconds kPatience{120};
 constexpr uint32_t kBlockTokens = PageSource::kBlockTokens;
 
-absl::Status FromGrpc(const char* call, const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(call, ": ", status.error_message()));
-}
-
-void SetDeadline(grpc::ClientContext* context) {
-  context->set_deadline(std::chrono::system_clock::now() + kPatience);
-}
-
 absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence& sequence) {
   v1::ReserveRequest request;
   request.set_session(session.id());
@@ -36,7 +26,7 @@ absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence&
   request.set_seeds(true);
   v1::ReserveReply reply;
   grpc::ClientContext context;
-  SetDeadline(&context);
+  SetDeadline(&context, kPatience);
   PREFIXD_RETURN_IF_ERROR(FromGrpc("reserve", session.stub().Reserve(&context, request, &reply)));
   return reply;
 }
@@ -65,7 +55,7 @@ absl::Status CheckStored(const v1::CommitReply& reply) {
 absl::Status CommitStaged(RawSession& session, const v1::CommitRequest& request, Moved* moved) {
   v1::CommitReply reply;
   grpc::ClientContext context;
-  SetDeadline(&context);
+  SetDeadline(&context, kPatience);
   const double start = NowMicros();
   const grpc::Status status = session.stub().Commit(&context, request, &reply);
   if (moved != nullptr) moved->us += NowMicros() - start;
@@ -143,7 +133,7 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
                       Moved* moved) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::ReserveReply plan, Reserve(session, sequence));
   grpc::ClientContext context;
-  SetDeadline(&context);
+  SetDeadline(&context, kPatience);
   const double start = NowMicros();
   client::RawStream stream(session.page_channel(), "/prefixd.v1.PrefixCache/Put", &context);
   v1::PutChunk header;
@@ -210,7 +200,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
   request.set_lease(lease);
   request.set_seeded_sums(true);
   grpc::ClientContext context;
-  SetDeadline(&context);
+  SetDeadline(&context, kPatience);
   base::Xxh3Stream sum;
   const double start = NowMicros();
   client::RawStream stream(session.page_channel(), "/prefixd.v1.PrefixCache/Fetch", &context);
