@@ -19,7 +19,7 @@ WORKLOADS = ("share", "ssd", "kernels", "trace", "hostile", "quality", "kv-cache
 # Rows that have no target and are shown all the same, by how their names begin. A workload that is not here shows those of
 # its figures alone that have one.
 ROWS = {"kernels": ("decode of ", "fused ", "cascade "), "quality": ("",), "kv-cache": ("",),
-        "share": ("empty calls", "the same hit"), "ssd": ("load time",)}
+        "ssd": ("load time",)}
 MARKED = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
 TARGET_FIELDS = ("name", "ours", "reference", "measure", "seen", "at_most", "at_least", "unit", "holds")
 

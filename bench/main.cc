@@ -164,8 +164,6 @@ void AddKvCacheOptions(CLI::App& command, KvCacheOptions& options) {
   command.add_option("--group-size", options.group_size)
       ->capture_default_str()
       ->check(CLI::IsMember({32, 64, 128}));
-  command.add_flag("--production", options.production,
-                   "floats are freed chunk by chunk: nothing is there twice");
   command
       .add_option("--rotation", options.rotation, "hadamard: what it is worth, beside the table")
       ->capture_default_str()
@@ -186,8 +184,8 @@ int Main(int argc, char** argv) {
   app.add_option(
          "--only", arguments.only,
          "only these families of figures. share: acquire, match, read, gather, python, streams, "
-         "fairness, crash; kernels: decode, batch, prefill, error, convert, numbers, table, "
-         "overhead, fused; trace: cache, daemon, tiers, daemon_tiers, hybrid; ssd: spill, restore, "
+         "fairness, crash; kernels: decode, batch, prefill, convert, numbers, table, "
+         "overhead, fused; trace: ram, tiers, hybrid; ssd: spill, restore, "
          "churn, restart, budget; hostile: limits, beside, crowd")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");

@@ -28,6 +28,10 @@ bool EndsWith(const std::string& name, const std::string& suffix) {
 std::string Number(double value) {
   char text[48];
   const bool whole = value == std::floor(value) || std::abs(value) >= 1000;
+  if (!whole && std::abs(value) < 0.1) {
+    std::snprintf(text, sizeof(text), "%.3g", value);
+    return text;
+  }
   const int decimals = whole ? 0 : std::abs(value) >= 100 ? 1 : 2;
   std::snprintf(text, sizeof(text), "%.*f", decimals, value);
   return text;

@@ -4,17 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status.h"
 #include "bench/common/raw_session.h"
 #include "wire/admin_socket.h"
-#include "wire/grpc_status.h"
 
 namespace prefixd::bench {
 namespace {
 
-void SetUp(grpc::ClientContext* context) {
-  context->set_wait_for_ready(true);
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-}
+constexpr std::chrono::seconds kPatience{30};
 
 uint64_t Find(const google::protobuf::RepeatedPtrField<v1::Count>& counts,
               const std::string& name) {
@@ -32,26 +29,25 @@ DaemonStats::DaemonStats(const std::string& address)
 
 absl::StatusOr<v1::GetStatsReply> DaemonStats::Get() {
   grpc::ClientContext context;
-  SetUp(&context);
+  SetDeadline(&context, kPatience);
+  context.set_wait_for_ready(true);
   v1::GetStatsReply reply;
-  if (absl::Status status = wire::FromGrpc("stats", stub_->GetStats(&context, {}, &reply));
-      !status.ok())
-    return status;
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("stats", stub_->GetStats(&context, {}, &reply)));
   return reply;
 }
 
 absl::Status DaemonStats::Clear() {
   grpc::ClientContext context;
-  SetUp(&context);
+  SetDeadline(&context, kPatience);
   v1::ClearReply reply;
-  return wire::FromGrpc("clear", stub_->Clear(&context, {}, &reply));
+  return FromGrpc("clear", stub_->Clear(&context, {}, &reply));
 }
 
 absl::Status DaemonStats::Flush() {
   grpc::ClientContext context;
-  SetUp(&context);
+  SetDeadline(&context, kPatience);
   v1::FlushReply reply;
-  return wire::FromGrpc("flush", stub_->Flush(&context, {}, &reply));
+  return FromGrpc("flush", stub_->Flush(&context, {}, &reply));
 }
 
 uint64_t CounterOf(const v1::GetStatsReply& stats, const std::string& name) {

@@ -11,7 +11,6 @@ struct KvCacheOptions {
   uint32_t heads = 32;
   uint32_t head_dim = 128;
   uint32_t group_size = 64;         // of the MLX formats; ggml's are always 32
-  bool production = false;          // floats are freed chunk by chunk: nothing is there twice
   std::string rotation = "none";    // "hadamard": what it is worth, beside the table
   uint64_t memory_limit_bytes = 0;  // 0: 80 % of what is available; beyond it no step goes
 };

@@ -1,6 +1,6 @@
 // Memory for KV pages as prefixd's RAM tier lays them out: extents of one size cut from slabs, in
-// the arena's file on a tmpfs and read through a worker's read-only mapping of it, or in private
-// huge pages. One store serves one format after the other, so that its memory is faulted in once.
+// the arena's file on a tmpfs and read through a worker's read-only mapping of it. One store serves
+// one format after the other, so that its memory is faulted in once.
 //
 // One thread.
 #pragma once
@@ -13,14 +13,15 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/cpp/arena_mapping.h"
+#include "ram/arena.h"
+
 namespace prefixd::bench {
 
 // Anonymous memory in huge pages where the kernel gives them, every byte touched.
 class HugeBytes {
  public:
-  explicit HugeBytes(size_t bytes) : HugeBytes(Untouched(bytes)) { Touch(); }
-  // The same, without memory until it is written to.
-  static HugeBytes Untouched(size_t bytes) { return HugeBytes(bytes, {}); }
+  explicit HugeBytes(size_t bytes);  // aborts when the kernel refuses
   ~HugeBytes();
   HugeBytes(HugeBytes&& other) noexcept
       : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
@@ -29,9 +30,6 @@ class HugeBytes {
   size_t size() const { return bytes_; }
 
  private:
-  struct Unwritten {};
-  HugeBytes(size_t bytes, Unwritten);  // aborts when the kernel refuses
-  void Touch();
   const size_t bytes_;
   std::byte* data_ = nullptr;
 };
@@ -43,17 +41,23 @@ struct StoredPage {
 
 class PageStore {
  public:
-  virtual ~PageStore() = default;
-  // As many pages of this size as fit, in the order in which the store gives them out. What was cut
+  // The arena's file in `folder`, a tmpfs; it is gone with the store or with the process.
+  static absl::StatusOr<std::unique_ptr<PageStore>> Make(const std::string& folder, uint64_t bytes);
+  // As many pages of this size as fit, in the order in which the arena gives them out. What was cut
   // before is void.
-  virtual absl::StatusOr<std::vector<StoredPage>> Cut(uint64_t page_bytes) = 0;
-  // "arena in 4 KiB pages", "private 2 MiB pages": what the kernel really maps once it is filled.
-  virtual std::string name() const = 0;
+  absl::StatusOr<std::vector<StoredPage>> Cut(uint64_t page_bytes);
+  // "arena in 4 KiB pages": what the kernel really maps once it is filled.
+  std::string name() const;
+
+ private:
+  PageStore(std::unique_ptr<ram::Arena> arena, std::shared_ptr<const client::ArenaMapping> mapping)
+      : arena_(std::move(arena)), mapping_(std::move(mapping)) {}
+  const std::unique_ptr<ram::Arena> arena_;
+  const std::shared_ptr<const client::ArenaMapping> mapping_;
+  std::vector<block::Extent> extents_;
 };
 
-// The arena's file in `folder`, a tmpfs; it is gone with the store or with the process.
-absl::StatusOr<std::unique_ptr<PageStore>> MakeArenaStore(const std::string& folder,
-                                                          uint64_t bytes);
-std::unique_ptr<PageStore> MakePrivateStore(uint64_t bytes);
+// Whether the kernel has huge pages of the arena mapped here.
+bool ArenaIsHuge();
 
 }  // namespace prefixd::bench

@@ -26,13 +26,6 @@ uint64_t ResidentBytes() {
   return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-uint64_t PeakResidentBytes() { return FieldOf("/proc/self/status", "VmHWM:"); }
-
-bool ForgetPeak() {
-  std::ofstream file("/proc/self/clear_refs");
-  return static_cast<bool>(file << "5" << std::flush);
-}
-
 uint64_t AnonymousBytes(pid_t pid) {
   return FieldOf(("/proc/" + std::to_string(pid) + "/status").c_str(), "RssAnon:");
 }
@@ -47,6 +40,14 @@ MemoryUse MemoryUseOf(pid_t pid) {
   return {.private_bytes =
               FieldOf(path.c_str(), "Private_Clean:") + FieldOf(path.c_str(), "Private_Dirty:"),
           .pss_bytes = FieldOf(path.c_str(), "Pss:")};
+}
+
+uint64_t BytesWritten(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/io");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("write_bytes: ")) return std::stoull(line.substr(13));
+  }
+  return 0;
 }
 
 uint64_t AvailableBytes() { return FieldOf("/proc/meminfo", "MemAvailable:"); }

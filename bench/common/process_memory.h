@@ -9,10 +9,6 @@ namespace prefixd::bench {
 // Resident in RAM now. 0 when the kernel does not say.
 uint64_t ResidentBytes();
 
-// The most that was resident since ForgetPeak. Both: 0 or false when the kernel does not say.
-uint64_t PeakResidentBytes();
-bool ForgetPeak();
-
 // Resident anonymous memory of a process. 0 when it is gone.
 uint64_t AnonymousBytes(pid_t pid);
 
@@ -25,6 +21,9 @@ struct MemoryUse {
   uint64_t pss_bytes = 0;
 };
 MemoryUse MemoryUseOf(pid_t pid);
+
+// Handed to disks by a process so far. 0 when it is gone.
+uint64_t BytesWritten(pid_t pid);
 
 // MemAvailable of /proc/meminfo. 0 when the kernel does not say.
 uint64_t AvailableBytes();

@@ -11,7 +11,6 @@
 #include "client/cpp/fd_exchange.h"
 #include "client/cpp/staging_memory.h"
 #include "wire/bulk_channel.h"
-#include "wire/grpc_status.h"
 #include "wire/identity.h"
 
 namespace prefixd::bench {
@@ -20,6 +19,16 @@ namespace {
 constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace
+
+absl::Status FromGrpc(const char* call, const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrCat(call, ": ", status.error_message()));
+}
+
+void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience) {
+  context->set_deadline(std::chrono::system_clock::now() + patience);
+}
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address,
                                            wire::ConnectionWindow window) {
@@ -60,7 +69,7 @@ absl::Status RawSession::Attach(const Options& options) {
     context_.TryCancel();
     const grpc::Status status = events_->Finish();
     return status.ok() ? absl::InternalError("attach: the stream began without Attached")
-                       : wire::FromGrpc("attach", status);
+                       : FromGrpc("attach", status);
   }
   attached_ = event.attached();
   epoch_ = event.epoch();
@@ -112,15 +121,15 @@ absl::StatusOr<uint64_t> RawSession::OpenSpace(const block::SpaceIdentity& ident
   *request.mutable_identity() = wire::ToProto(identity);
   v1::OpenSpaceReply reply;
   grpc::ClientContext context;
-  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("open", stub_->OpenSpace(&context, request, &reply)));
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("open", stub_->OpenSpace(&context, request, &reply)));
   return reply.space();
 }
 
 absl::StatusOr<v1::AcquireReply> RawSession::Acquire(const v1::AcquireRequest& request) {
   v1::AcquireReply reply;
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
-  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("acquire", stub_->Acquire(&context, request, &reply)));
+  SetDeadline(&context, kPatience);
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("acquire", stub_->Acquire(&context, request, &reply)));
   return reply;
 }
 
@@ -130,7 +139,7 @@ absl::Status RawSession::Release(const std::vector<uint64_t>& leases) {
   for (uint64_t lease : leases) request.add_release()->set_lease(lease);
   v1::Ack reply;
   grpc::ClientContext context;
-  return wire::FromGrpc("release", stub_->Release(&context, request, &reply));
+  return FromGrpc("release", stub_->Release(&context, request, &reply));
 }
 
 absl::StatusOr<v1::LeaseReady> RawSession::WaitFor(uint64_t lease, uint32_t group) {

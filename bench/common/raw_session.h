@@ -6,6 +6,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -27,6 +28,9 @@
 #include "wire/bulk_channel.h"
 
 namespace prefixd::bench {
+
+absl::Status FromGrpc(const char* call, const grpc::Status& status);
+void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience);
 
 // With a connection of its own.
 std::shared_ptr<grpc::Channel> OpenChannel(

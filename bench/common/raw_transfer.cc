@@ -10,7 +10,6 @@
 #include "bench/common/timing.h"
 #include "client/cpp/page_chunk.h"
 #include "client/cpp/raw_stream.h"
-#include "wire/grpc_status.h"
 #include "wire/limits.h"
 #include "wire/page_message.h"
 
@@ -20,10 +19,6 @@ namespace {
 constexpr std::chrono::seconds kPatience{120};
 constexpr uint32_t kBlockTokens = PageSource::kBlockTokens;
 
-void SetDeadline(grpc::ClientContext* context) {
-  context->set_deadline(std::chrono::system_clock::now() + kPatience);
-}
-
 absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence& sequence) {
   v1::ReserveRequest request;
   request.set_session(session.id());
@@ -31,9 +26,8 @@ absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence&
   request.set_seeds(true);
   v1::ReserveReply reply;
   grpc::ClientContext context;
-  SetDeadline(&context);
-  PREFIXD_RETURN_IF_ERROR(
-      wire::FromGrpc("reserve", session.stub().Reserve(&context, request, &reply)));
+  SetDeadline(&context, kPatience);
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("reserve", session.stub().Reserve(&context, request, &reply)));
   return reply;
 }
 
@@ -61,11 +55,11 @@ absl::Status CheckStored(const v1::CommitReply& reply) {
 absl::Status CommitStaged(RawSession& session, const v1::CommitRequest& request, Moved* moved) {
   v1::CommitReply reply;
   grpc::ClientContext context;
-  SetDeadline(&context);
+  SetDeadline(&context, kPatience);
   const double start = NowMicros();
   const grpc::Status status = session.stub().Commit(&context, request, &reply);
   if (moved != nullptr) moved->us += NowMicros() - start;
-  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("commit", status));
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("commit", status));
   return CheckStored(reply);
 }
 
@@ -139,7 +133,7 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
                       Moved* moved) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::ReserveReply plan, Reserve(session, sequence));
   grpc::ClientContext context;
-  SetDeadline(&context);
+  SetDeadline(&context, kPatience);
   const double start = NowMicros();
   client::RawStream stream(session.page_channel(), "/prefixd.v1.PrefixCache/Put", &context);
   v1::PutChunk header;
@@ -158,7 +152,7 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
   v1::CommitReply reply;
   const bool answered =
       open && stream.WritesDone() && stream.Read(&bytes) && client::Parse(bytes, &reply);
-  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("put", stream.Finish()));
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("put", stream.Finish()));
   if (moved != nullptr) moved->us += NowMicros() - start;
   if (!answered) return absl::InternalError("put: no answer");
   return CheckStored(reply);
@@ -206,7 +200,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
   request.set_lease(lease);
   request.set_seeded_sums(true);
   grpc::ClientContext context;
-  SetDeadline(&context);
+  SetDeadline(&context, kPatience);
   base::Xxh3Stream sum;
   const double start = NowMicros();
   client::RawStream stream(session.page_channel(), "/prefixd.v1.PrefixCache/Fetch", &context);
@@ -234,7 +228,7 @@ absl::Status FetchAll(RawSession& session, const PageSource& source, const RawSe
       wrong = absl::DataLossError(absl::StrCat("fetch: wrong bytes at ", piece.first_token));
     }
   }
-  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc("fetch", stream.Finish()));
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("fetch", stream.Finish()));
   if (moved != nullptr) *moved = {.bytes = received, .us = NowMicros() - start};
   const uint64_t expected = sequence.tokens.size() / kBlockTokens * source.block_bytes();
   if (wrong.ok() && received != expected) {

@@ -1,7 +1,6 @@
-// Sequences that a client stores and later recognizes byte for byte: K and V are places in one
-// random pattern that follow from the sequence, the layer and the tensor.
+// Models by their shape alone, and the tokens of sequences that share nothing.
 //
-// One thread.
+// Plain values.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -25,23 +24,5 @@ struct SequenceName {
   uint32_t tokens = 0;
 };
 std::vector<uint32_t> TokensOf(const SequenceName& name);  // of different seeds: share nothing
-
-class SequencePattern {
- public:
-  SequencePattern(const Geometry& geometry, uint32_t max_tokens);
-
-  // Fills and commits the whole sequence. Requires: nothing of it is cached.
-  Status Store(const SequenceName& name, Sequence* sequence) const;
-  // Whether tokens [0, tokens) are what Store() stored, in every layer.
-  bool Matches(const SequenceName& name, uint32_t tokens, const Sequence& sequence) const;
-
- private:
-  // Codes, scales and biases of K (tensor 0) or V (tensor 1) of a layer, [kv_heads][tokens][...].
-  PackedView At(const SequenceName& name, uint32_t layer, uint32_t tensor) const;
-
-  const Geometry geometry_;
-  const RowBytes row_;
-  std::vector<std::byte> pattern_;
-};
 
 }  // namespace prefixd::bench

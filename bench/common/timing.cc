@@ -12,8 +12,6 @@ double MicrosOf(const Side& side) {
   return std::max(NowMicros() - start, 1e-3);
 }
 
-double Rate(const Side& side, double us) { return static_cast<double>(side.bytes) * 1e6 / us; }
-
 }  // namespace
 
 double NowMicros() {
@@ -77,18 +75,28 @@ Rounds TakeTurns(const std::vector<Side>& sides, uint64_t rounds) {
   return taken;
 }
 
-Compared Compare(const Side& ours, const Side& reference, uint64_t rounds) {
-  ours.run();
-  reference.run();
-  std::vector<double> of_ours, of_reference, ratios;
-  for (uint64_t round = 0; round < rounds; ++round) {
-    of_ours.push_back(MicrosOf(ours));
-    of_reference.push_back(MicrosOf(reference));
-    ratios.push_back(Rate(ours, of_ours.back()) / Rate(reference, of_reference.back()));
-  }
-  return {.ours = Summarize(of_ours),
-          .reference = Summarize(of_reference),
-          .rate_ratio = Quantile(ratios, 0.5)};
+void MovedRounds::Add(size_t side, uint64_t moved, double us, double cpu) {
+  bytes[side] = moved;
+  samples[side].push_back(us);
+  cpu_us[side].push_back(cpu);
+}
+
+double MovedRounds::CpuSecondsPerGb(size_t side) const {
+  return Quantile(cpu_us[side], 0.5) * 1e3 / static_cast<double>(bytes[side]);
+}
+
+void JudgeRate(Bench& bench, const Rounds& rounds, const RateTarget& target) {
+  const auto rate = [&](size_t side) { return RateText(rounds.bytes_per_s(side), 1e6); };
+  bench.Judge({.name = target.name,
+               .ours = target.ours.empty() ? rate(target.side) : target.ours,
+               .reference = target.beside.empty()
+                                ? target.reference + " " + rate(target.reference_side)
+                                : target.beside,
+               .seen = rounds.RateRatio(target.side, target.reference_side),
+               .at_most = false,
+               .limit = target.at_least,
+               .runs = rounds.samples[target.side].size(),
+               .spread_percent = rounds.RateSpreadPercent(target.side, target.reference_side)});
 }
 
 double SpreadPercent(const std::vector<double>& samples) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/common/bench.h"
+
 namespace prefixd::bench {
 
 double NowMicros();  // monotonic
@@ -28,11 +30,6 @@ struct Timed {
 Timed Summarize(const std::vector<double>& samples_us);  // Requires: not empty.
 double SpreadPercent(const std::vector<double>& samples);
 
-struct Compared {
-  Timed ours, reference;
-  double rate_ratio = 0;  // median over the rounds of our bytes/s over the reference's
-};
-
 // Times of sides that took turns.
 struct Rounds {
   std::vector<uint64_t> bytes;               // by side
@@ -47,7 +44,25 @@ struct Rounds {
 // side, so that none always runs behind the same neighbour.
 Rounds TakeTurns(const std::vector<Side>& sides, uint64_t rounds);
 
-// Warms both up, then takes turns for `rounds` rounds: what else the machine does hits both alike.
-Compared Compare(const Side& ours, const Side& reference, uint64_t rounds);
+// Two ways of moving bytes, ours first, round by round, and the CPU time that each took.
+struct MovedRounds : Rounds {
+  MovedRounds() : cpu_us(2) {
+    bytes.resize(2);
+    samples.resize(2);
+  }
+  void Add(size_t side, uint64_t moved, double us, double cpu);
+  double CpuSecondsPerGb(size_t side) const;
+  std::vector<std::vector<double>> cpu_us;  // by side
+};
+
+// Judges the rate of `side` as a share of the reference's. An empty text: its rate.
+struct RateTarget {
+  std::string name;
+  double at_least = 0;
+  std::string reference;  // "memcpy"
+  size_t side = 0, reference_side = 1;
+  std::string ours = {}, beside = {};  // texts
+};
+void JudgeRate(Bench& bench, const Rounds& rounds, const RateTarget& target);
 
 }  // namespace prefixd::bench

@@ -11,7 +11,6 @@
 #include "bench/common/raw_transfer.h"
 #include "bench/hostile/unfinished_messages.h"
 #include "client/cpp/raw_stream.h"
-#include "wire/grpc_status.h"
 #include "wire/identity.h"
 #include "wire/limits.h"
 
@@ -28,10 +27,6 @@ constexpr uint64_t kKeyBytes = 208;
 constexpr uint64_t kUnfoldedBytes = kMessageBytes + kMiB;
 constexpr uint32_t kAnnouncedTokens = 390'000;  // one session may announce half of all
 constexpr std::array<std::byte, 32> kDigest{std::byte{7}};
-
-void Wait(grpc::ClientContext* context, milliseconds patience) {
-  context->set_deadline(std::chrono::system_clock::now() + patience);
-}
 
 // Keys of so many tokens each, from `first` on.
 std::vector<v1::ContentKey> Keys(uint32_t first, uint32_t count, uint32_t length) {
@@ -52,15 +47,15 @@ absl::Status Reserve(Attacker& attacker, const RawSequence& sequence,
   request.mutable_turn_ends()->Add(turn_ends.begin(), turn_ends.end());
   v1::ReserveReply reply;
   grpc::ClientContext context;
-  Wait(&context, seconds(60));
+  SetDeadline(&context, seconds(60));
   PREFIXD_RETURN_IF_ERROR(
-      wire::FromGrpc(attacker.session().stub().Reserve(&context, request, &reply)));
+      FromGrpc("reserve", attacker.session().stub().Reserve(&context, request, &reply)));
   v1::AbandonRequest abandon;
   abandon.set_session(attacker.session().id());
   abandon.set_reservation(reply.reservation());
   v1::Ack ack;
   grpc::ClientContext end;
-  return wire::FromGrpc(attacker.session().stub().Abandon(&end, abandon, &ack));
+  return FromGrpc("abandon", attacker.session().stub().Abandon(&end, abandon, &ack));
 }
 
 uint32_t Of(double share, uint32_t limit) {
@@ -98,8 +93,8 @@ absl::Status MatchCrossed(Attacker& attacker, double share) {
   }
   v1::AcquireReply reply;
   grpc::ClientContext context;
-  Wait(&context, seconds(60));
-  return wire::FromGrpc(attacker.session().stub().Match(&context, request, &reply));
+  SetDeadline(&context, seconds(60));
+  return FromGrpc("match", attacker.session().stub().Match(&context, request, &reply));
 }
 
 absl::Status ReserveContent(Attacker& attacker, double share) {
@@ -126,8 +121,8 @@ absl::Status MatchLong(Attacker& attacker, double share) {
   }
   v1::AcquireReply reply;
   grpc::ClientContext context;
-  Wait(&context, seconds(60));
-  return wire::FromGrpc(attacker.session().stub().Match(&context, request, &reply));
+  SetDeadline(&context, seconds(60));
+  return FromGrpc("match", attacker.session().stub().Match(&context, request, &reply));
 }
 
 absl::Status ReserveLong(Attacker& attacker, double share) {
@@ -157,7 +152,7 @@ absl::Status Unfolding(Attacker& attacker) {
   const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer reply;
   grpc::ClientContext context;
-  Wait(&context, seconds(60));
+  SetDeadline(&context, seconds(60));
   grpc::CompletionQueue queue;
   const auto call =
       stub.PrepareUnaryCall(&context, "/prefixd.v1.PrefixCache/Match", request, &queue);
@@ -167,7 +162,7 @@ absl::Status Unfolding(Attacker& attacker) {
   void* tag = nullptr;
   bool ok = false;
   queue.Next(&tag, &ok);
-  return wire::FromGrpc(status);
+  return FromGrpc("match", status);
 }
 
 // A session's staging, mapped and written, whose session has ended.
@@ -207,11 +202,11 @@ absl::Status OneBytePieces(Attacker& attacker) {
   FillSequence(sequence, request.mutable_sequence());
   v1::ReserveReply plan;
   grpc::ClientContext context;
-  Wait(&context, seconds(60));
+  SetDeadline(&context, seconds(60));
   PREFIXD_RETURN_IF_ERROR(
-      wire::FromGrpc(attacker.session().stub().Reserve(&context, request, &plan)));
+      FromGrpc("reserve", attacker.session().stub().Reserve(&context, request, &plan)));
   grpc::ClientContext put;
-  Wait(&put, seconds(5));
+  SetDeadline(&put, seconds(5));
   client::RawStream stream(attacker.session().page_channel(), "/prefixd.v1.PrefixCache/Put", &put);
   v1::PutChunk chunk;
   chunk.mutable_header()->set_session(attacker.session().id());
@@ -237,7 +232,7 @@ absl::Status HalfOpenPuts(Attacker& attacker) {
   std::vector<v1::CommitReply> replies(kStreams);
   for (size_t i = 0; i < kStreams; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
-    Wait(contexts.back().get(), std::chrono::hours(24));
+    SetDeadline(contexts.back().get(), std::chrono::hours(24));
     streams.push_back(attacker.session().stub().Put(contexts.back().get(), &replies[i]));
     v1::PutChunk header;
     header.mutable_header()->set_session(attacker.session().id());
@@ -258,8 +253,8 @@ absl::Status GiveUp(Attacker& attacker) {
   acquire.mutable_items(0)->set_wait_pending_ms(60'000);
   v1::AcquireReply reply;
   grpc::ClientContext context;
-  Wait(&context, milliseconds(1));
-  return wire::FromGrpc(attacker.session().stub().Acquire(&context, acquire, &reply));
+  SetDeadline(&context, milliseconds(1));
+  return FromGrpc("acquire", attacker.session().stub().Acquire(&context, acquire, &reply));
 }
 
 // A session's worth of pages, one sequence after the other.
@@ -284,7 +279,7 @@ absl::Status Lie(Attacker& attacker) {
   release->set_prefill_tokens_per_s(1e300);
   v1::Ack ack;
   grpc::ClientContext context;
-  return wire::FromGrpc(attacker.session().stub().Release(&context, request, &ack));
+  return FromGrpc("release", attacker.session().stub().Release(&context, request, &ack));
 }
 
 template <absl::Status (*kPrepare)(Attacker&, double), absl::Status (*kSend)(Attacker&, double)>

@@ -52,7 +52,6 @@ class Family {
     }
   }
   void Begin(size_t table) { next_ = table; }
-  const std::vector<std::vector<float>>& outs() const { return outs_; }
   const absl::Status& status() const { return status_; }
 
  private:
@@ -77,58 +76,37 @@ class Family {
   absl::Status status_;
 };
 
-void Cascade(Bench& bench, const KvPages& pages, uint64_t rounds) {
-  const uint32_t blocks = pages.shape().tokens / pages.shape().block_tokens - 1;
-  for (const uint32_t members : {2u, 8u}) {
-    Family together(pages, blocks, members), apart(pages, blocks, members);
-    together.Together();
-    apart.OneByOne();
-    if (!bench.Check(
-            together.status().ok() && apart.status().ok() && together.outs() == apart.outs(),
-            "a batch has other bits than separate calls")) {
-      return;
-    }
-    apart.Begin(pages.tables() / 2);
-    const Rounds seen = TakeTurns({{"together", 1, [&] { together.Together(); }},
-                                   {"one by one", 1, [&] { apart.OneByOne(); }}},
-                                  rounds);
-    Tell(bench, {absl::StrCat("cascade of ", members, " sequences over ",
-                              pages.shape().tokens / 1024, "K shared tokens"),
-                 {{"median_us", seen.median_us(0)},
-                  {"one_by_one_us", seen.median_us(1)},
-                  {"speedup_ratio", seen.RateRatio(0, 1)},
-                  {"spread_percent", seen.RateSpreadPercent(0, 1)}}});
-  }
-}
-
-// 1 to 8 query rows of one sequence, as a speculative or batched step asks for them.
-void Rows(Bench& bench, const KvPages& pages, uint64_t rounds) {
-  AttentionCall one(pages, {});
-  for (const uint32_t rows : {2u, 4u, 8u}) {
-    AttentionCall several(pages, {.query_rows = rows, .first_table = pages.tables() / 2});
-    if (!bench.Check(several.Error() <= kFastError, absl::StrCat(rows, " rows: error too large"))) {
-      return;
-    }
-    const Rounds seen = TakeTurns({several.side("several"), one.side("one")}, rounds);
-    Tell(bench, {absl::StrCat("decode ", rows, " rows ", pages.shape().tokens / 1024, "K"),
-                 {{"median_us", seen.median_us(0)},
-                  {"rate_bytes_per_s", seen.bytes_per_s(0)},
-                  {"one_row_us", seen.median_us(1)},
-                  {"of_as_many_calls_ratio", rows * seen.median_us(1) / seen.median_us(0)},
-                  {"spread_percent", seen.RateSpreadPercent(0, 1)}}});
-  }
-}
-
 }  // namespace
 
 void KernelsBatch(Bench& bench, KernelMemory& memory) {
   const uint64_t rounds = bench.Parameter("batch_rounds", 2, 9, 31);
   const auto tokens = static_cast<uint32_t>(bench.Parameter("batch_tokens", 1024, 16384));
   const KvShape shape{.format = FormatNamed(KernelFormats(), "8/4 tiled").format, .tokens = tokens};
-  const auto pages = KvPages::Fill(memory.arena(), shape);
-  if (!bench.Check(pages.ok(), pages.status().ToString())) return;
-  Rows(bench, *pages, rounds);
-  Cascade(bench, *pages, rounds);
+  const std::optional<KvPages> pages = FillPages(bench, memory.arena(), shape);
+  if (!pages) return;
+  // As a speculative or batched step asks for them.
+  for (const uint32_t rows : {2u, 4u, 8u}) {
+    AttentionCall several(*pages, {.query_rows = rows, .first_table = pages->tables() / 2});
+    AttentionCall one(*pages, {});
+    TellSpeedup(bench, absl::StrCat("decode ", rows, " rows ", tokens / 1024, "K"),
+                several.side("several"),
+                {"as_many_calls", 1,
+                 [&] {
+                   for (uint32_t i = 0; i < rows; ++i) one.Run();
+                 }},
+                rounds);
+  }
+  for (const uint32_t members : {2u, 8u}) {
+    Family together(*pages, tokens / shape.block_tokens - 1, members);
+    Family apart(*pages, tokens / shape.block_tokens - 1, members);
+    apart.Begin(pages->tables() / 2);
+    TellSpeedup(
+        bench,
+        absl::StrCat("cascade of ", members, " sequences over ", tokens / 1024, "K shared tokens"),
+        {"together", 1, [&] { together.Together(); }}, {"one_by_one", 1, [&] { apart.OneByOne(); }},
+        rounds);
+    bench.Check(together.status().ok() && apart.status().ok(), together.status().ToString());
+  }
 }
 
 }  // namespace prefixd::bench

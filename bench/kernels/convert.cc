@@ -31,14 +31,12 @@ void AddAndJudge(Bench& bench, const std::string& name, const Rounds& seen, size
               {"memcpy_bytes_per_s", copied},
               {"of_memcpy_ratio", ratio}}});
   if (at_least == 0) return;
-  bench.Judge({.name = "K-" + name,
-               .ours = RateText("ours", ours),
-               .reference = RateText("memcpy", copied),
-               .seen = ratio,
-               .at_most = false,
-               .limit = at_least,
-               .runs = seen.samples[side].size(),
-               .spread_percent = spread});
+  JudgeRate(bench, seen,
+            {.name = "K-" + name,
+             .at_least = at_least,
+             .reference = "memcpy",
+             .side = side,
+             .reference_side = reference});
 }
 
 void Convert(Bench& bench, const ConvertCase& what, const FloatTensor& floats,

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "bench/common/timing.h"
 #include "bench/kernels/kernels.h"
@@ -25,14 +26,11 @@ struct DecodeCase {
 // What of one case took turns.
 struct Decoded {
   Rounds rounds;
-  size_t commit = 0, precise = 0, random = 0, in_private = 0, read = 0;
+  size_t commit = 0, precise = 0, random = 0, read = 0;
   std::optional<size_t> two_threads, two_reads;
   double error = 0, precise_error = 0;
 
   double ratio(size_t side, size_t reference) const { return rounds.RateRatio(side, reference); }
-  std::string text(const std::string& what, size_t side) const {
-    return RateText(what, rounds.bytes_per_s(side));
-  }
   Figure rate(const std::string& name, size_t side) const {
     return {name + "_bytes_per_s", rounds.bytes_per_s(side)};
   }
@@ -53,24 +51,20 @@ bool CheckErrors(Bench& bench, const DecodeCase& what, const KvPages& pages, Dec
 }
 
 std::optional<KvPages> Fill(Bench& bench, PageStore& store, const DecodeCase& what) {
-  auto pages =
-      KvPages::Fill(store, {.format = what.format.format, .dim = what.dim, .tokens = what.tokens});
-  if (!bench.Check(pages.ok(), pages.status().ToString())) return std::nullopt;
-  return *std::move(pages);
+  return FillPages(bench, store,
+                   {.format = what.format.format, .dim = what.dim, .tokens = what.tokens});
 }
 
 std::optional<Decoded> Measure(Bench& bench, KernelMemory& memory, const DecodeCase& what) {
   const auto in_arena = Fill(bench, memory.arena(), what);
-  const auto in_private = Fill(bench, memory.private_pages(), what);
   Decoded seen;
-  if (!in_arena || !in_private || !CheckErrors(bench, what, *in_arena, seen)) return std::nullopt;
+  if (!in_arena || !CheckErrors(bench, what, *in_arena, seen)) return std::nullopt;
 
   // What one side read last must not be what the next one reads: it would come from a cache.
   const size_t apart = in_arena->tables() / 3;
   AttentionCall commit(*in_arena, {});
   AttentionCall precise(*in_arena, {.mode = kPrecise, .first_table = apart});
   AttentionCall random(*in_arena, {.order = PageOrder::kRandom, .first_table = apart / 2});
-  AttentionCall in_huge(*in_private, {});
   AttentionCall two_threads(*in_arena, {.threads = 2, .first_table = 2 * apart});
   std::vector<Side> sides;
   const auto add = [&](Side side) {
@@ -81,14 +75,13 @@ std::optional<Decoded> Measure(Bench& bench, KernelMemory& memory, const DecodeC
   seen.commit = add(commit.side("commit order"));
   seen.precise = add(precise.side("precise"));
   seen.random = add(random.side("random order"));
-  seen.in_private = add(in_huge.side("private"));
   seen.read = add(memory.StreamReadSide(bytes, 1));
   if (what.two_threads) {
     seen.two_threads = add(two_threads.side("two threads"));
     seen.two_reads = add(memory.StreamReadSide(bytes, 2));
   }
   seen.rounds = TakeTurns(sides, what.rounds);
-  for (const AttentionCall* call : {&commit, &precise, &random, &in_huge, &two_threads}) {
+  for (const AttentionCall* call : {&commit, &precise, &random, &two_threads}) {
     if (!bench.Check(call->status().ok(), call->status().ToString())) return std::nullopt;
   }
   return seen;
@@ -102,7 +95,6 @@ void AddRow(Bench& bench, const DecodeCase& what, const Decoded& seen) {
       {"of_stream_read_ratio", seen.ratio(seen.commit, seen.read)},
       seen.rate("precise", seen.precise),
       seen.rate("random_order", seen.random),
-      seen.rate("private_huge_pages", seen.in_private),
       seen.rate("stream_read", seen.read)};
   if (seen.two_threads) {
     figures.push_back(seen.rate("two_threads", *seen.two_threads));
@@ -113,79 +105,47 @@ void AddRow(Bench& bench, const DecodeCase& what, const Decoded& seen) {
   bench.Add({what.name(), std::move(figures)});
 }
 
-struct RatioTarget {
-  std::string name;
-  size_t ours = 0;
-  std::string our_text;
-  size_t reference = 0;
-  std::string reference_text;
-  double at_least = 0;
-};
-
-void JudgeRatio(Bench& bench, const Decoded& seen, const RatioTarget& target) {
-  const Rounds& rounds = seen.rounds;
-  bench.Judge({.name = "K-" + target.name,
-               .ours = target.our_text,
-               .reference = RateText(target.reference_text, rounds.bytes_per_s(target.reference)),
-               .seen = seen.ratio(target.ours, target.reference),
-               .at_most = false,
-               .limit = target.at_least,
-               .runs = rounds.samples[target.ours].size(),
-               .spread_percent = rounds.RateSpreadPercent(target.ours, target.reference)});
-}
-
-void JudgeAgainstRead(Bench& bench, const DecodeCase& what, const Decoded& seen) {
-  const std::string beside = seen.text("private huge pages", seen.in_private);
-  JudgeRatio(bench, seen,
-             {.name = what.name(),
-              .ours = seen.commit,
-              .our_text = absl::StrCat(seen.text("attend", seen.commit), " (", beside, ")"),
-              .reference = seen.read,
-              .reference_text = "stream read",
-              .at_least = what.format.decode_floor});
-}
-
-void JudgePrecise(Bench& bench, const DecodeCase& what, const Decoded& seen) {
-  JudgeRatio(bench, seen,
-             {.name = what.name() + " precise",
-              .ours = seen.precise,
-              .our_text = seen.text("attend", seen.precise),
-              .reference = seen.read,
-              .reference_text = "stream read",
-              .at_least = 0.35});
-}
-
-// K8/V4: every order, mode and number of threads.
-void DecodeKeysFiner(Bench& bench, KernelMemory& memory, DecodeCase what) {
-  what.two_threads = true;
-  const std::optional<Decoded> seen = Measure(bench, memory, what);
-  if (!seen) return;
-  AddRow(bench, what, *seen);
-  const std::string name = what.name();
-  JudgeAgainstRead(bench, what, *seen);
-  JudgePrecise(bench, what, *seen);
-  JudgeRatio(bench, *seen,
-             {.name = name + " random order",
-              .ours = seen->random,
-              .our_text = seen->text("attend", seen->random),
-              .reference = seen->commit,
-              .reference_text = "commit order",
-              .at_least = 0.85});
-  JudgeRatio(bench, *seen,
-             {.name = name + " 2 threads",
-              .ours = *seen->two_threads,
-              .our_text = seen->text("attend", *seen->two_threads),
-              .reference = *seen->two_reads,
-              .reference_text = "two-core stream read",
-              .at_least = 0.70});
+void Judge(Bench& bench, const DecodeCase& what, const Decoded& seen) {
+  const auto text = [&](size_t side, double error) {
+    return RateText("attend", seen.rounds.bytes_per_s(side)) +
+           absl::StrFormat(" (error %.3g %%)", 100 * error);
+  };
+  const std::string name = "K-" + what.name();
+  JudgeRate(bench, seen.rounds,
+            {.name = name,
+             .at_least = what.format.decode_floor,
+             .reference = "stream read",
+             .side = seen.commit,
+             .reference_side = seen.read,
+             .ours = text(seen.commit, seen.error)});
+  if (what.format.name == "f16") return;
+  JudgeRate(bench, seen.rounds,
+            {.name = name + " precise",
+             .at_least = 0.35,
+             .reference = "stream read",
+             .side = seen.precise,
+             .reference_side = seen.read,
+             .ours = text(seen.precise, seen.precise_error)});
+  if (!seen.two_threads) return;
+  JudgeRate(bench, seen.rounds,
+            {.name = name + " random order",
+             .at_least = 0.85,
+             .reference = "commit order",
+             .side = seen.random,
+             .reference_side = seen.commit});
+  JudgeRate(bench, seen.rounds,
+            {.name = name + " 2 threads",
+             .at_least = 0.70,
+             .reference = "two-core stream read",
+             .side = *seen.two_threads,
+             .reference_side = *seen.two_reads});
 }
 
 void DecodeFormat(Bench& bench, KernelMemory& memory, const DecodeCase& what) {
   const std::optional<Decoded> seen = Measure(bench, memory, what);
   if (!seen) return;
   AddRow(bench, what, *seen);
-  JudgeAgainstRead(bench, what, *seen);
-  if (what.format.name != "f16") JudgePrecise(bench, what, *seen);
+  Judge(bench, what, *seen);
 }
 
 // Two kinds of pages, an arena file each, in turns: bytes/s against bytes/s, or time against time.
@@ -196,8 +156,9 @@ struct PairTarget {
   bool per_token = false;
 };
 
-void DecodePair(Bench& bench, PageStore& a, PageStore& b, const PairTarget& target) {
-  const auto ours = Fill(bench, a, target.ours), reference = Fill(bench, b, target.reference);
+void DecodePair(Bench& bench, KernelMemory& memory, const PairTarget& target) {
+  const auto ours = Fill(bench, memory.arena(), target.ours);
+  const auto reference = Fill(bench, memory.second_arena(), target.reference);
   Decoded ignored;
   if (!ours || !reference || !CheckErrors(bench, target.ours, *ours, ignored)) return;
   AttentionCall our_call(*ours, {}), reference_call(*reference, {});
@@ -209,35 +170,31 @@ void DecodePair(Bench& bench, PageStore& a, PageStore& b, const PairTarget& targ
                             : RateText(what.format.name + " dim " + absl::StrCat(what.dim),
                                        seen.bytes_per_s(side));
   };
-  bench.Judge(
+  JudgeRate(
+      bench, seen,
       {.name = absl::StrCat("K-", target.ours.name(), " against ", target.reference.format.name,
                             target.reference.dim == target.ours.dim
                                 ? ""
                                 : absl::StrCat(" dim ", target.reference.dim)),
+       .at_least = target.at_least,
+       .reference = {},
        .ours = text(0, target.ours),
-       .reference = text(1, target.reference),
-       .seen = seen.RateRatio(0, 1),
-       .at_most = false,
-       .limit = target.at_least,
-       .runs = seen.samples[0].size(),
-       .spread_percent = seen.RateSpreadPercent(0, 1)});
+       .beside = text(1, target.reference)});
 }
 
 void DecodePairs(Bench& bench, KernelMemory& memory, uint32_t tokens, uint64_t rounds) {
   const std::vector<KernelFormat> formats = KernelFormats();
-  const auto second = MakeArenaStore(FolderForArenas(bench), memory.bytes());
-  PageStore& beside = second.ok() ? **second : memory.private_pages();
   const DecodeCase k8v4{
       .format = FormatNamed(formats, "8/4 tiled"), .tokens = tokens, .rounds = rounds};
   for (const KernelFormat& format : formats) {
     const DecodeCase tiled{.format = format, .tokens = tokens, .rounds = rounds};
     if (format.name == "4/4 tiled") {
-      DecodePair(bench, memory.arena(), beside, {tiled, k8v4, 1, /*per_token=*/true});
+      DecodePair(bench, memory, {tiled, k8v4, 1, /*per_token=*/true});
     }
     DecodeCase rows = tiled;
     rows.format = RowsOf(format);
     if (rows.format.format == format.format) continue;
-    DecodePair(bench, memory.arena(), beside, {rows, tiled, 0.5});
+    DecodePair(bench, memory, {rows, tiled, 0.5});
   }
   for (const uint32_t dim : {64u, 256u}) {
     for (const KernelFormat& format : formats) {
@@ -245,7 +202,7 @@ void DecodePairs(Bench& bench, KernelMemory& memory, uint32_t tokens, uint64_t r
       const DecodeCase usual{.format = format, .tokens = tokens, .rounds = rounds};
       DecodeCase other = usual;
       other.dim = dim;
-      DecodePair(bench, memory.arena(), beside, {other, usual, 0.75});
+      DecodePair(bench, memory, {other, usual, 0.75});
     }
   }
 }
@@ -259,10 +216,10 @@ void KernelsDecode(Bench& bench, KernelMemory& memory) {
   std::vector<uint32_t> lengths = {4096, 16384, 32768};
   if (bench.smoke()) lengths = {1024};
   for (const uint32_t tokens : lengths) {
-    DecodeKeysFiner(bench, memory, {.format = k8v4, .tokens = tokens, .rounds = rounds});
+    DecodeFormat(bench, memory,
+                 {.format = k8v4, .tokens = tokens, .rounds = rounds, .two_threads = true});
   }
-  bench.Note(absl::StrCat("pages: ", memory.arena().name(), ", beside them ",
-                          memory.private_pages().name()));
+  bench.Note("pages: " + memory.arena().name());
   const uint32_t middle = lengths[lengths.size() / 2];
   for (const KernelFormat& format : formats) {
     if (format.name == k8v4.name) continue;

@@ -66,24 +66,21 @@ void KernelsFused(Bench& bench, KernelMemory& memory) {
   const quant::KvFormat raw_pair{raw, raw};
   for (const KernelFormat& format : KernelFormats()) {
     if (format.format == raw_pair) continue;
-    const auto pages = KvPages::Fill(memory.arena(), {.format = format.format, .tokens = tokens});
-    if (!bench.Check(pages.ok(), pages.status().ToString())) return;
+    const std::optional<KvPages> pages =
+        FillPages(bench, memory.arena(), {.format = format.format, .tokens = tokens});
+    if (!pages) return;
     Dequantized dequantized(pages->shape());
     for (const uint32_t rows : {1u, bench.smoke() ? 32u : 256u}) {
       AttentionCall fused(*pages, {.query_rows = rows}), apart(*pages, {.query_rows = rows});
-      const Rounds seen = TakeTurns({fused.side("fused"),
-                                     {"apart", pages->table_bytes(),
-                                      [&] {
-                                        dequantized.Load(*pages, apart.NextTable());
-                                        apart.RunOver(dequantized.table(), {&raw_pair, 1});
-                                      }}},
-                                    rounds);
+      TellSpeedup(bench, absl::StrCat("fused ", format.name, " ", rows, " x ", tokens),
+                  fused.side("fused"),
+                  {"dequantize_then_attend", 1,
+                   [&] {
+                     dequantized.Load(*pages, apart.NextTable());
+                     apart.RunOver(dequantized.table(), {&raw_pair, 1});
+                   }},
+                  rounds);
       bench.Check(fused.status().ok() && apart.status().ok(), fused.status().ToString());
-      Tell(bench, {absl::StrCat("fused ", format.name, " ", rows, " x ", tokens),
-                   {{"median_us", seen.median_us(0)},
-                    {"dequantize_then_attend_us", seen.median_us(1)},
-                    {"speedup_ratio", seen.RateRatio(0, 1)},
-                    {"spread_percent", seen.RateSpreadPercent(0, 1)}}});
     }
   }
 }

@@ -53,16 +53,21 @@ std::unique_ptr<KernelMemory> KernelMemory::Make(Bench& bench) {
   const uint64_t wanted = bench.Parameter("cold_bytes", 24 * kMiB, 640 * kMiB, 768 * kMiB);
   const uint64_t bytes =
       std::max(FittingBytes(bench, kParts * wanted) / kParts / kMiB * kMiB, 24 * kMiB);
-  absl::StatusOr<std::unique_ptr<PageStore>> arena = MakeArenaStore(FolderForArenas(bench), bytes);
-  if (!arena.ok()) {
-    bench.Note(absl::StrCat("no arena file, private memory instead: ", arena.status().ToString()));
-    arena = MakePrivateStore(bytes);
+  const std::string folder = FolderForArenas(bench);
+  auto arena = PageStore::Make(folder, bytes), second = PageStore::Make(folder, bytes);
+  if (!bench.Check(arena.ok(), arena.status().ToString()) ||
+      !bench.Check(second.ok(), second.status().ToString())) {
+    return nullptr;
   }
-  return std::unique_ptr<KernelMemory>(new KernelMemory(*std::move(arena), bytes));
+  return std::unique_ptr<KernelMemory>(
+      new KernelMemory(*std::move(arena), *std::move(second), bytes));
 }
 
-KernelMemory::KernelMemory(std::unique_ptr<PageStore> arena, uint64_t bytes)
-    : arena_(std::move(arena)), private_(MakePrivateStore(bytes)), plain_(bytes) {}
+std::optional<KvPages> FillPages(Bench& bench, PageStore& store, const KvShape& shape) {
+  auto pages = KvPages::Fill(store, shape);
+  if (!bench.Check(pages.ok(), pages.status().ToString())) return std::nullopt;
+  return *std::move(pages);
+}
 
 Side KernelMemory::StreamReadSide(uint64_t bytes, uint32_t threads) {
   constexpr uint64_t kStep = 1024;
@@ -90,18 +95,28 @@ void Tell(Bench& bench, Row row) {
   bench.Add(std::move(row));
 }
 
+void TellSpeedup(Bench& bench, const std::string& name, const Side& ours, const Side& other,
+                 uint64_t rounds) {
+  const Rounds seen = TakeTurns({ours, other}, rounds);
+  Tell(bench, {name,
+               {{"median_us", seen.median_us(0)},
+                {other.name + "_us", seen.median_us(1)},
+                {"speedup_ratio", seen.median_us(1) / seen.median_us(0)},
+                {"spread_percent", seen.RateSpreadPercent(0, 1)}}});
+}
+
 void RunKernels(Bench& bench) {
   bench.Note(absl::StrCat("kernels run on ", kernels::AttentionTarget()));
   const std::unique_ptr<KernelMemory> memory = KernelMemory::Make(bench);
+  if (memory == nullptr) return;
   const std::pair<const char*, std::function<void()>> families[] = {
       {"decode", [&] { KernelsDecode(bench, *memory); }},
       {"batch", [&] { KernelsBatch(bench, *memory); }},
       {"prefill", [&] { KernelsPrefill(bench, *memory); }},
-      {"error", [&] { KernelsError(bench); }},
       {"convert", [&] { KernelsConvert(bench); }},
       {"numbers", [&] { KernelsNumbers(bench); }},
-      {"table", [&] { KernelsTable(bench); }},
-      {"overhead", [&] { KernelsOverhead(bench); }},
+      {"table", [&] { KernelsTable(bench, *memory); }},
+      {"overhead", [&] { KernelsOverhead(bench, *memory); }},
       {"fused", [&] { KernelsFused(bench, *memory); }}};
   for (const auto& [name, run] : families) {
     const bool targets = std::string(name) != "table";

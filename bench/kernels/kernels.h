@@ -3,6 +3,7 @@
 // memory speed" promises.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,21 +35,26 @@ std::string FolderForArenas(Bench& bench);
 // than what a core keeps of a cache.
 class KernelMemory {
  public:
+  // nullptr, and a failed check, without an arena.
   static std::unique_ptr<KernelMemory> Make(Bench& bench);
 
   PageStore& arena() { return *arena_; }
-  PageStore& private_pages() { return *private_; }
+  // Another arena of the same size, for pages that take turns with those of arena().
+  PageStore& second_arena() { return *second_; }
   // Reads the next `bytes` of private huge pages.
   Side StreamReadSide(uint64_t bytes, uint32_t threads);
-  uint64_t bytes() const { return plain_.size(); }
 
  private:
-  KernelMemory(std::unique_ptr<PageStore> arena, uint64_t bytes);
-  std::unique_ptr<PageStore> arena_, private_;
+  KernelMemory(std::unique_ptr<PageStore> arena, std::unique_ptr<PageStore> second, uint64_t bytes)
+      : arena_(std::move(arena)), second_(std::move(second)), plain_(bytes) {}
+  std::unique_ptr<PageStore> arena_, second_;
   HugeBytes plain_;
   uint64_t next_ = 0, sum_ = 0;
   PairedStreamRead pair_;
 };
+
+// Pages of this shape; nothing, and a failed check, when they do not fit.
+std::optional<KvPages> FillPages(Bench& bench, PageStore& store, const KvShape& shape);
 
 // One length of the table, in us a token of all layers: f16, 8/4 and 4/4.
 struct TableLength {
@@ -62,22 +68,20 @@ uint32_t Crossover(const std::vector<TableLength>& lengths);
 
 // The most that attention may differ from exact attention on the dequantized values, relative RMS.
 inline constexpr double kPreciseError = 1e-3, kFastError = 1.8e-2;
-inline double ErrorLimit(kernels::AttentionMode mode) {
-  return mode == kernels::AttentionMode::kPrecise ? kPreciseError : kFastError;
-}
-
 // "attend 12.9 GB/s".
 std::string RateText(const std::string& what, double bytes_per_s);
 
 // Adds figures that have no target; with the targets alone they are a sentence beside them.
 void Tell(Bench& bench, Row row);
+// Two sides in turns, without a target: times, and how many times as fast the first one is.
+void TellSpeedup(Bench& bench, const std::string& name, const Side& ours, const Side& other,
+                 uint64_t rounds);
 
 void KernelsBatch(Bench& bench, KernelMemory& memory);
 void KernelsConvert(Bench& bench);
 void KernelsNumbers(Bench& bench);
-void KernelsError(Bench& bench);
-void KernelsTable(Bench& bench);
-void KernelsOverhead(Bench& bench);
+void KernelsTable(Bench& bench, KernelMemory& memory);
+void KernelsOverhead(Bench& bench, KernelMemory& memory);
 void KernelsFused(Bench& bench, KernelMemory& memory);
 void KernelsDecode(Bench& bench, KernelMemory& memory);
 void KernelsPrefill(Bench& bench, KernelMemory& memory);

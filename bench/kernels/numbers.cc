@@ -54,13 +54,12 @@ void LinearInLength(Bench& bench) {
 // A chunk of floats stands beside what is stored, however long the sequence.
 void ExtraMemory(Bench& bench) {
   const auto longest = static_cast<uint32_t>(bench.Parameter("extra_tokens", 1024, 16384));
-  Progress silent(false);
   double extra[2] = {};
   for (const size_t i : {size_t{0}, size_t{1}}) {
     const KvCacheOptions shape{.layers = 1, .seq_len = i == 0 ? longest / 8 : longest, .heads = 8};
-    const CacheMode mode = CacheModes(shape, quant::Dtype::kF16)[1];
-    extra[i] =
-        static_cast<double>(RunProductionFlow(shape, quant::Dtype::kF16, mode, silent).extra_bytes);
+    ModeRun run(shape, quant::Dtype::kF16, CacheModes(shape, quant::Dtype::kF16)[1]);
+    run.Run();
+    extra[i] = static_cast<double>(run.extra_bytes());
   }
   bench.Judge({.name = absl::StrCat("K-cache memory beside ", longest, " stored tokens"),
                .ours = "peak " + BytesText(extra[1]),

@@ -88,14 +88,14 @@ void JudgeColumn(Bench& bench, const Column& column, AttentionCall& attend, OneT
 
 }  // namespace
 
-void KernelsOverhead(Bench& bench) {
+void KernelsOverhead(Bench& bench, KernelMemory& memory) {
   const auto tokens = static_cast<uint32_t>(bench.Parameter("overhead_tokens", 512, 4096));
   const uint64_t rounds = bench.Parameter("overhead_rounds", 3, 31, 101);
   const KernelFormat format = FormatNamed(KernelFormats(), "4/4 tiled");
-  const std::unique_ptr<PageStore> store = MakePrivateStore((bench.smoke() ? 24ull : 96ull) << 20);
-  const auto pages = KvPages::Fill(
-      *store, {.format = format.format, .kv_heads = kHeads, .dim = kDim, .tokens = tokens});
-  if (!bench.Check(pages.ok(), pages.status().ToString())) return;
+  const std::optional<KvPages> pages =
+      FillPages(bench, memory.arena(),
+                {.format = format.format, .kv_heads = kHeads, .dim = kDim, .tokens = tokens});
+  if (!pages) return;
   AttentionCall attend(*pages, {});
   OneToken token(format.format);
   for (const Column& column : kColumns) {

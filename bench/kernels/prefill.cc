@@ -28,8 +28,8 @@ struct PrefillCase {
 };
 
 void Prefill(Bench& bench, KernelMemory& memory, const PrefillCase& what) {
-  const auto pages = KvPages::Fill(memory.arena(), what.shape);
-  if (!bench.Check(pages.ok(), pages.status().ToString())) return;
+  const std::optional<KvPages> pages = FillPages(bench, memory.arena(), what.shape);
+  if (!pages) return;
   const auto call = [&](kernels::AttentionMode mode) {
     return AttentionCall(*pages,
                          {.query_rows = what.rows, .query_heads = what.query_heads, .mode = mode});
@@ -62,15 +62,13 @@ void Prefill(Bench& bench, KernelMemory& memory, const PrefillCase& what) {
               {"of_f32_fma_ratio", ratio},
               {"error_percent", 100 * error}}});
   if (what.at_least == 0) return bench.Add(exact);
-  bench.Judge({.name = "K-" + what.name(),
-               .ours = absl::StrCat(ToText(Figure{"attend_flop_per_s", ours}),
-                                    absl::StrFormat(" (error %.2f %%)", 100 * error)),
-               .reference = ToText(Figure{"f32_FMA_peak_flop_per_s", peak}),
-               .seen = ratio,
-               .at_most = false,
-               .limit = what.at_least,
-               .runs = seen.samples[0].size(),
-               .spread_percent = seen.RateSpreadPercent(0, 1)});
+  JudgeRate(bench, seen,
+            {.name = "K-" + what.name(),
+             .at_least = what.at_least,
+             .reference = {},
+             .ours = absl::StrCat(ToText(Figure{"attend_flop_per_s", ours}),
+                                  absl::StrFormat(" (error %.2f %%)", 100 * error)),
+             .beside = ToText(Figure{"f32_FMA_peak_flop_per_s", peak})});
   Tell(bench, exact);
 }
 

@@ -1,8 +1,7 @@
 #include "bench/kv_cache/kv_cache.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <string>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,119 +9,64 @@
 #include "bench/common/process_memory.h"
 #include "bench/common/timing.h"
 #include "bench/common/workloads.h"
+#include "kernels/hadamard.h"
 
 namespace prefixd::bench {
 namespace {
 
-// Of what is available: beyond it the kernel may have to take memory from others.
-constexpr double kMostOfMemory = 0.8;
+constexpr uint32_t kChunkTokens = 512;  // whole pages of floats, as a worker hands them over
 
+// Of what is available: beyond it the kernel may have to take memory from others.
 uint64_t MemoryLimit(const KvCacheOptions& shape) {
   if (shape.memory_limit_bytes != 0) return shape.memory_limit_bytes;
-  return static_cast<uint64_t>(kMostOfMemory * static_cast<double>(AvailableBytes()));
+  return AvailableBytes() / 5 * 4;
 }
 
-std::string Text(uint64_t bytes) { return BytesText(static_cast<double>(bytes)); }
-
-// The names of refused modes go into a note and not into the table.
-std::vector<CacheResult> RunProduction(Bench& bench, const KvCacheOptions& shape,
-                                       quant::Dtype dtype, Progress& progress) {
-  std::vector<CacheResult> results;
-  for (const CacheMode& mode : CacheModes(shape, dtype)) {
-    const uint64_t needed = ProductionFlowBytes(shape, mode);
-    if (needed > MemoryLimit(shape)) {
-      bench.Note(absl::StrCat("refused: ", mode.name, " of ", quant::ToString(dtype),
-                              " would store ", Text(needed), ", 80 % of the available memory are ",
-                              Text(MemoryLimit(shape))));
-      continue;
-    }
-    results.push_back(RunProductionFlow(shape, dtype, mode, progress));
+// What turning rows by a Hadamard matrix before they are quantized is worth, on normal data and on
+// such with outliers: every 32nd channel, as models have them in K, is 20 times as large.
+void CompareRotation(Bench& bench, const KvCacheOptions& shape) {
+  const uint32_t rows = bench.smoke() ? 64 : 8192, dim = shape.head_dim;
+  const auto floats = [](const FloatTensor& tensor) {
+    return reinterpret_cast<float*>(tensor.data());
+  };
+  const FloatTensor normal(quant::Dtype::kF32, 1, rows, dim);
+  const FloatTensor outliers(quant::Dtype::kF32, 1, rows, dim);
+  for (size_t i = 0; i < outliers.count(); ++i) {
+    if (i % dim % 32 == 5) floats(outliers)[i] *= 20;
   }
-  return results;
-}
-
-std::vector<CacheResult> RunModes(Bench& bench, const KvCacheOptions& shape, quant::Dtype dtype,
-                                  uint64_t rounds, Progress& progress) {
-  if (shape.production) return RunProduction(bench, shape, dtype, progress);
-  const uint64_t needed = WholeFlowBytes(shape, dtype);
-  if (needed <= MemoryLimit(shape)) return RunWholeFlow(shape, dtype, rounds, progress);
-  bench.Note(absl::StrCat("warning: originals, quantized and dequantized values of ",
-                          quant::ToString(dtype), " would take ", Text(needed),
-                          ", 80 % of the available memory are ", Text(MemoryLimit(shape)),
-                          ": each chunk of floats is freed instead, as with --production"));
-  return RunProduction(bench, shape, dtype, progress);
-}
-
-std::string Cell(const char* format, double value) {
-  char text[48];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
-
-std::string Milliseconds(const std::vector<double>& us) {
-  return Cell("%.1f ms", Quantile(us, 0.5) * 1e-3);
-}
-
-std::string MebibytesText(uint64_t bytes) {
-  return Cell("%.2f MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
-void PrintTable(Bench& bench, const std::vector<CacheResult>& f32,
-                const std::vector<CacheResult>& f16) {
-  char line[240];
-  std::snprintf(line, sizeof(line),
-                "%-6s | %12s %11s %10s %9s %11s %11s | %12s %11s %10s %11s %11s", "", "of f32:", "",
-                "", "", "", "", "of f16:", "", "", "", "");
-  bench.Note(line);
-  std::snprintf(line, sizeof(line),
-                "%-6s | %12s %11s %10s %9s %11s %11s | %12s %11s %10s %11s %11s", "Mode", "Memory",
-                "Compression", "Mean Error", "Max Error", "Quantize", "Dequantize", "Memory",
-                "Compression", "Mean Error", "Quantize", "Dequantize");
-  bench.Note(line);
-  for (const CacheResult& a : f32) {
-    const auto b = std::find_if(f16.begin(), f16.end(),
-                                [&](const CacheResult& other) { return other.mode == a.mode; });
-    std::snprintf(line, sizeof(line), "%-6s | %12s %10.3fx %10.5f %9.5f %11s %11s |",
-                  a.mode.c_str(), MebibytesText(a.memory_bytes).c_str(), a.ratio(),
-                  a.distance.mean(), a.distance.largest, Milliseconds(a.quantize_us).c_str(),
-                  Milliseconds(a.dequantize_us).c_str());
-    std::string text = line;
-    if (b != f16.end()) {
-      std::snprintf(line, sizeof(line), " %12s %10.3fx %10.5f %11s %11s",
-                    MebibytesText(b->memory_bytes).c_str(), b->ratio(), b->distance.mean(),
-                    Milliseconds(b->quantize_us).c_str(), Milliseconds(b->dequantize_us).c_str());
-      text += line;
+  const auto squared_error = [&](const quant::TensorFormat& format, const FloatTensor& from,
+                                 bool rotate) {
+    const FloatTensor turned(quant::Dtype::kF32, 1, rows, dim);
+    std::copy_n(from.data(), from.bytes(), turned.data());
+    if (rotate) kernels::RotateRows(floats(turned), rows, dim, dim);
+    PagedTensor pages(format, from);
+    pages.QuantizeFrom(turned);
+    pages.DequantizeTo(turned);
+    if (rotate) kernels::RotateRows(floats(turned), rows, dim, dim);
+    Distance distance;
+    distance.Add(from, turned);
+    return distance.mean_square();
+  };
+  for (const CacheMode& mode : CacheModes(shape, quant::Dtype::kF32)) {
+    if (mode.name != "8-bit" && mode.name != "4-bit") continue;
+    for (const auto& [name, data] : {std::pair("Gaussian", &normal), {"outliers", &outliers}}) {
+      const double plain = squared_error(mode.format.key, *data, false);
+      const double turned = squared_error(mode.format.key, *data, true);
+      bench.Add({absl::StrCat("hadamard, ", mode.name, ", ", name),
+                 {{"mse_1e6", plain * 1e6},
+                  {"rotated_mse_1e6", turned * 1e6},
+                  {"gain_ratio", plain / turned}}});
     }
-    bench.Note(text);
-  }
-}
-
-void AddRow(Bench& bench, const CacheResult& result, uint64_t rss_before, bool production) {
-  std::vector<Figure> figures = {
-      {"memory_bytes", static_cast<double>(result.memory_bytes)},
-      {"compression_ratio", result.ratio()},
-      {"mean_error", result.distance.mean()},
-      {"max_error", result.distance.largest},
-      {"quantize_us", Quantile(result.quantize_us, 0.5)},
-      {"dequantize_us", Quantile(result.dequantize_us, 0.5)},
-      {"rss_before_bytes", static_cast<double>(rss_before)},
-      {"rss_originals_bytes", static_cast<double>(result.originals_rss)},
-      {"rss_quantized_bytes", static_cast<double>(result.quantized_rss)},
-      {"rss_dequantized_bytes", static_cast<double>(result.dequantized_rss)}};
-  if (production) figures.push_back({"extra_bytes", static_cast<double>(result.extra_bytes)});
-  bench.Add({absl::StrCat(result.mode, " of ", quant::ToString(result.dtype)), std::move(figures)});
-}
-
-// Values differ by half a step at most, and raw ones not at all.
-void CheckResults(Bench& bench, const std::vector<CacheResult>& results) {
-  for (const CacheResult& result : results) {
-    const bool raw = result.mode == "raw";
-    bench.Check(raw == (result.distance.largest == 0),
-                absl::StrCat(result.mode, " moved values by ", result.distance.largest));
   }
 }
 
 }  // namespace
+
+uint64_t PayloadBytes(const KvCacheOptions& shape, const quant::KvFormat& format) {
+  const uint64_t row = quant::BytesOfRow(format.key, shape.head_dim).total() +
+                       quant::BytesOfRow(format.value, shape.head_dim).total();
+  return row * shape.heads * shape.seq_len * shape.layers;
+}
 
 std::vector<CacheMode> CacheModes(const KvCacheOptions& shape, quant::Dtype dtype) {
   const auto group = static_cast<uint16_t>(shape.group_size);
@@ -130,16 +74,74 @@ std::vector<CacheMode> CacheModes(const KvCacheOptions& shape, quant::Dtype dtyp
   const quant::TensorFormat q8_0 = quant::GgmlFormat(quant::Codec::kQ8_0);
   const quant::TensorFormat q4_0 = quant::GgmlFormat(quant::Codec::kQ4_0);
   const auto mlx = [&](uint8_t bits) { return quant::MlxAffineFormat(bits, group, dtype); };
-  const std::vector<CacheMode> all = {{"raw", {raw, raw}},         {"8-bit", {mlx(8), mlx(8)}},
-                                      {"8/4", {mlx(8), mlx(4)}},   {"6-bit", {mlx(6), mlx(6)}},
-                                      {"4-bit", {mlx(4), mlx(4)}}, {"q8_0", {q8_0, q8_0}},
-                                      {"q4_0", {q4_0, q4_0}}};
-  std::vector<CacheMode> fitting;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(fitting), [&](const CacheMode& mode) {
-    return quant::Validate(mode.format.key, shape.head_dim).ok() &&
-           quant::Validate(mode.format.value, shape.head_dim).ok();
+  std::vector<CacheMode> modes = {{"raw", {raw, raw}},         {"8-bit", {mlx(8), mlx(8)}},
+                                  {"8/4", {mlx(8), mlx(4)}},   {"6-bit", {mlx(6), mlx(6)}},
+                                  {"4-bit", {mlx(4), mlx(4)}}, {"q8_0", {q8_0, q8_0}},
+                                  {"q4_0", {q4_0, q4_0}}};
+  std::erase_if(modes, [&](const CacheMode& mode) {
+    return !quant::Validate(mode.format.key, shape.head_dim).ok() ||
+           !quant::Validate(mode.format.value, shape.head_dim).ok();
   });
-  return fitting;
+  return modes;
+}
+
+void ModeRun::Run() {
+  const uint32_t tokens = shape_.seq_len, chunk_tokens = std::min(kChunkTokens, tokens);
+  FloatTensor floats(dtype_, shape_.heads, chunk_tokens, shape_.head_dim);
+  const FloatTensor back(dtype_, shape_.heads, chunk_tokens, shape_.head_dim);
+  const uint64_t rss_before = ResidentBytes();
+  std::vector<std::unique_ptr<PagedTensor>> tensors;  // K and V of each layer
+  uint64_t stored = 0;
+  double quantize_us = 0, dequantize_us = 0;
+  const bool warms_up = distance_.count == 0;
+  const auto for_each_chunk = [&](size_t tensor, double* us, auto convert) {
+    for (uint32_t first = 0; first < tokens; first += chunk_tokens) {
+      floats.Fill(tensor * tokens + first);
+      const double start = NowMicros();
+      convert(first);
+      *us += NowMicros() - start;
+      if (warms_up && us == &dequantize_us && first + chunk_tokens <= tokens) {
+        distance_.Add(floats, back);
+      }
+    }
+  };
+  for (size_t i = 0; i < 2 * shape_.layers; ++i) {
+    tensors.push_back(std::make_unique<PagedTensor>(
+        i % 2 == 0 ? mode_.format.key : mode_.format.value,
+        TensorShape{.heads = shape_.heads, .tokens = tokens, .dim = shape_.head_dim}));
+    for_each_chunk(i, &quantize_us,
+                   [&](uint32_t first) { tensors[i]->QuantizeFrom(floats, first); });
+    stored += tensors[i]->memory_bytes();
+    const uint64_t now = ResidentBytes() - rss_before;
+    extra_bytes_ = std::max(extra_bytes_, now > stored ? now - stored : 0);
+  }
+  rss_before_ = rss_before;
+  rss_quantized_ = ResidentBytes();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    for_each_chunk(i, &dequantize_us,
+                   [&](uint32_t first) { tensors[i]->DequantizeTo(back, first); });
+  }
+  rss_dequantized_ = ResidentBytes();
+  if (warms_up) return;
+  quantize_us_.push_back(quantize_us);
+  dequantize_us_.push_back(dequantize_us);
+}
+
+Row ModeRun::row() const {
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  const quant::TensorFormat raw = quant::RawFormat(dtype_);
+  const double memory = number(PayloadBytes(shape_, mode_.format));
+  return {name(),
+          {{"memory_bytes", memory},
+           {"compression_ratio", number(PayloadBytes(shape_, {raw, raw})) / memory},
+           {"mean_error", distance_.mean()},
+           {"max_error", distance_.largest},
+           {"quantize_us", Quantile(quantize_us_, 0.5)},
+           {"dequantize_us", Quantile(dequantize_us_, 0.5)},
+           {"rss_before_bytes", number(rss_before_)},
+           {"rss_quantized_bytes", number(rss_quantized_)},
+           {"rss_dequantized_bytes", number(rss_dequantized_)},
+           {"extra_bytes", number(extra_bytes_)}}};
 }
 
 void RunKvCache(Bench& bench) {
@@ -149,21 +151,32 @@ void RunKvCache(Bench& bench) {
   shape.heads = static_cast<uint32_t>(bench.Parameter("heads", 2, shape.heads));
   bench.Parameter("head_dim", shape.head_dim, shape.head_dim);
   bench.Parameter("group_size", shape.group_size, shape.group_size);
-  const absl::Status fits = quant::Validate(
-      quant::MlxAffineFormat(8, static_cast<uint16_t>(shape.group_size), quant::Dtype::kF32),
-      shape.head_dim);
-  if (!fits.ok()) bench.Note(absl::StrCat("without MLX's modes: ", fits.ToString()));
-  const uint64_t rounds = shape.production ? 1 : bench.Parameter("rounds", 1, 3, 5);
-  Progress progress(!bench.smoke());
-  const uint64_t rss_before = ResidentBytes();
-  const auto f32 = RunModes(bench, shape, quant::Dtype::kF32, rounds, progress);
-  const auto f16 = RunModes(bench, shape, quant::Dtype::kF16, rounds, progress);
-  PrintTable(bench, f32, f16);
-  for (const auto* results : {&f32, &f16}) {
-    CheckResults(bench, *results);
-    for (const CacheResult& result : *results) AddRow(bench, result, rss_before, shape.production);
+  const uint64_t rounds = bench.Parameter("rounds", 1, 3, 5);
+  std::vector<std::unique_ptr<ModeRun>> runs;
+  std::vector<Side> sides;
+  for (const quant::Dtype dtype : {quant::Dtype::kF32, quant::Dtype::kF16}) {
+    const std::vector<CacheMode> modes = CacheModes(shape, dtype);
+    if (modes.size() < 4) bench.Note("without the modes whose groups do not divide a head");
+    for (const CacheMode& mode : modes) {
+      auto run = std::make_unique<ModeRun>(shape, dtype, mode);
+      const uint64_t needed = PayloadBytes(shape, mode.format), limit = MemoryLimit(shape);
+      if (needed > limit) {
+        bench.Note(absl::StrCat(
+            "refused: ", run->name(), " would store ", BytesText(static_cast<double>(needed)),
+            ", 80 % of the available memory are ", BytesText(static_cast<double>(limit))));
+        continue;
+      }
+      sides.push_back({run->name(), needed, [raw = run.get()] { raw->Run(); }});
+      runs.push_back(std::move(run));
+    }
   }
-  if (bench.smoke()) RunProduction(bench, shape, quant::Dtype::kF32, progress);
+  TakeTurns(sides, rounds);
+  for (const auto& run : runs) {
+    // Values differ by half a step at most, and raw ones not at all.
+    bench.Check(run->name().starts_with("raw ") == (run->distance().largest == 0),
+                absl::StrCat(run->name(), " moved values by ", run->distance().largest));
+    bench.Add(run->row());
+  }
   if (bench.smoke() || shape.rotation == "hadamard") CompareRotation(bench, shape);
 }
 

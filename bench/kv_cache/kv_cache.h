@@ -4,16 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-
 #include "bench/common/bench.h"
-#include "bench/common/kv_cache_options.h"
-#include "bench/kv_cache/whole_cache.h"
+#include "bench/kernels/conversion.h"
 #include "quant/format.h"
 
 namespace prefixd::bench {
 
-// One line of the table, in one width of floats.
 struct CacheMode {
   std::string name;  // "8-bit"
   quant::KvFormat format;
@@ -21,44 +17,29 @@ struct CacheMode {
 // raw, 8-bit, 8/4, 6-bit, 4-bit, q8_0, q4_0 for data of this dtype.
 std::vector<CacheMode> CacheModes(const KvCacheOptions& shape, quant::Dtype dtype);
 
-struct CacheResult {
-  std::string mode;
-  quant::Dtype dtype = quant::Dtype::kF32;
-  uint64_t raw_bytes = 0, memory_bytes = 0;
-  Distance distance;
-  std::vector<double> quantize_us, dequantize_us;  // of the whole cache, a round each
-  std::vector<uint32_t> turns;  // of each round: which of all timed runs of the flow it was
-  uint64_t originals_rss = 0, quantized_rss = 0,
-           dequantized_rss = 0;  // of this process when the step was done
-  uint64_t extra_bytes = 0;      // production: the most beside what is stored
-  double ratio() const {
-    return static_cast<double>(raw_bytes) / static_cast<double>(memory_bytes);
-  }
-};
+// Bytes of the whole cache in a format, without padding.
+uint64_t PayloadBytes(const KvCacheOptions& shape, const quant::KvFormat& format);
 
-// Says on stderr where a long run is, at most once a second.
-class Progress {
+// A cache in one mode: layer by layer its floats come chunk by chunk, are quantized into pages that
+// stay, and are read back from them.
+class ModeRun {
  public:
-  explicit Progress(bool on) : on_(on) {}
-  void Say(const std::string& text);
+  ModeRun(const KvCacheOptions& shape, quant::Dtype dtype, const CacheMode& mode)
+      : shape_(shape), dtype_(dtype), mode_(mode) {}
+  void Run();  // the first time to warm up, and to see how far values move
+  std::string name() const { return mode_.name + " of " + quant::ToString(dtype_); }
+  Row row() const;
+  const Distance& distance() const { return distance_; }
+  // The most resident memory beside the pages while they were filled.
+  uint64_t extra_bytes() const { return extra_bytes_; }
 
  private:
-  const bool on_;
-  double last_us_ = 0;
+  const KvCacheOptions& shape_;
+  const quant::Dtype dtype_;
+  const CacheMode mode_;
+  Distance distance_;
+  std::vector<double> quantize_us_, dequantize_us_;  // of the whole cache, each run
+  uint64_t rss_before_ = 0, rss_quantized_ = 0, rss_dequantized_ = 0, extra_bytes_ = 0;
 };
-
-// Originals, quantized and dequantized copies are there at once. In random order of modes, warmed
-// up. Requires: memory for WholeFlowBytes.
-std::vector<CacheResult> RunWholeFlow(const KvCacheOptions& shape, quant::Dtype dtype,
-                                      uint64_t rounds, Progress& progress);
-uint64_t WholeFlowBytes(const KvCacheOptions& shape, quant::Dtype dtype);
-
-// Floats come and go chunk by chunk; one mode.
-CacheResult RunProductionFlow(const KvCacheOptions& shape, quant::Dtype dtype,
-                              const CacheMode& mode, Progress& progress);
-uint64_t ProductionFlowBytes(const KvCacheOptions& shape, const CacheMode& mode);
-
-// Mean squared errors without and with hadamard, on Gaussian data and on data with outliers.
-void CompareRotation(Bench& bench, const KvCacheOptions& shape);
 
 }  // namespace prefixd::bench

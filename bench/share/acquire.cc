@@ -33,19 +33,15 @@ class AcquireTimer {
     return bench_.Check(empty_.Run(), "the health service does not answer") ? NowMicros() - start
                                                                             : -1;
   }
-  // Our own call that does nothing, to tell gRPC's share from the daemon's.
-  double EmptyRelease() {
-    if (!Settle()) return -1;
-    const double start = NowMicros();
-    const absl::Status status = session_.Release({});
-    return bench_.Check(status.ok(), status.ToString()) ? NowMicros() - start : -1;
-  }
   // From the tokens to the first byte of the last group. What the turn before holds goes back
   // outside the time: it is of another length.
-  double Acquire(const RawSequence& sequence) { return Settle() ? AcquireHere(sequence) : -1; }
-  // The same in place of what is held, which goes back in the same call, as an engine does.
-  double AcquireInstead(const RawSequence& sequence) {
-    return Pause() ? AcquireHere(sequence) : -1;
+  double Acquire(const RawSequence& sequence) {
+    if (!Settle()) return -1;
+    const double start = NowMicros();
+    v1::AcquireRequest request = AcquireOf(session_, sequence);
+    request.mutable_items(0)->set_table(true);  // as our client library does
+    const absl::StatusOr<v1::AcquireReply> reply = session_.Acquire(request);
+    return Read(reply, sequence.tokens.size()) ? NowMicros() - start : -1;
   }
   // As many calls as the wire's limit of items makes it.
   double Batch(const std::vector<RawSequence>& items) {
@@ -70,23 +66,10 @@ class AcquireTimer {
  private:
   // Before each timed call, the reference too: an engine computes between its calls, so a call
   // finds both sides' threads asleep, and caches as no one call left them.
-  static bool Pause() {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return true;
-  }
   bool Settle() {
     const absl::Status status = session_.Release(std::exchange(leases_, {}));
-    return bench_.Check(status.ok(), status.ToString()) && Pause();
-  }
-  double AcquireHere(const RawSequence& sequence) {
-    const double start = NowMicros();
-    v1::AcquireRequest request = AcquireOf(session_, sequence);
-    request.mutable_items(0)->set_table(true);  // as our client library does
-    for (uint64_t lease : leases_) request.add_release()->set_lease(lease);
-    leases_.clear();
-    const absl::StatusOr<v1::AcquireReply> reply = session_.Acquire(request);
-    if (!Read(reply, sequence.tokens.size())) return -1;
-    return NowMicros() - start;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return bench_.Check(status.ok(), status.ToString());
   }
   bool Read(const absl::StatusOr<v1::AcquireReply>& reply, size_t tokens) {
     if (!bench_.Check(reply.ok(), reply.status().ToString())) return false;
@@ -174,19 +157,13 @@ void ShareAcquire(Bench& bench) {
   const std::optional<Prefixes> all = StoreAll(bench, **session, long_tokens, large_layers);
   if (!all.has_value()) return;
   AcquireTimer timer(bench, **session);
-  enum Call : size_t { kEmpty, kEmptyRelease, kShortOne, kInstead, kLargeOne, kBatched, kLong };
-  const Turns turns =
-      TakeTurns(rounds, {[&] { return timer.EmptyCall(); }, [&] { return timer.EmptyRelease(); },
-                         [&] { return timer.Acquire(all->short_one); },
-                         [&] { return timer.AcquireInstead(all->short_one); },
-                         [&] { return timer.Acquire(all->large_one); },
-                         [&] { return timer.Batch(all->batch); },
-                         [&] { return timer.Acquire(all->long_base); }});
+  enum Call : size_t { kEmpty, kShortOne, kLargeOne, kBatched, kLong };
+  const Turns turns = TakeTurns(
+      rounds,
+      {[&] { return timer.EmptyCall(); }, [&] { return timer.Acquire(all->short_one); },
+       [&] { return timer.Acquire(all->large_one); }, [&] { return timer.Batch(all->batch); },
+       [&] { return timer.Acquire(all->long_base); }});
   if (!bench.Check(turns.good, "an Acquire failed")) return;
-  bench.Add({"empty calls",
-             {{"grpc_health_p50_us", turns.p50(kEmpty)},
-              {"release_of_nothing_p50_us", turns.p50(kEmptyRelease)}}});
-  bench.Add({"acquire 2048 in place of 2048", {{"p50_us", turns.p50(kInstead)}}});
   const std::string empty = "empty RPC";
   JudgeLatency(bench, turns, {"acquire 2048", kShortOne, kEmpty, empty, 1.5});
   JudgeLatency(bench, turns,

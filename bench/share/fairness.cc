@@ -1,5 +1,6 @@
 // 64 sessions attached, one of them fetching: what another one's Acquire feels of it.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,43 +33,32 @@ absl::StatusOr<double> AcquireOnce(RawSession& session, const RawSequence& seque
   return us;
 }
 
-class Crowd {
- public:
-  explicit Crowd(Bench& bench) : bench_(bench) {}
+using Sessions = std::vector<std::unique_ptr<RawSession>>;
 
-  bool Attach(const std::string& address, uint64_t sessions) {
-    for (uint64_t i = 0; i < sessions; ++i) {
-      auto session = RawSession::Open({.address = address,
-                                       .name = absl::StrCat("share-", i),
-                                       .staging_bytes = i == 0 ? 32 * kMiB : 0});
-      if (!bench_.Check(session.ok(), session.status().ToString())) return false;
-      sessions_.push_back(*std::move(session));
-    }
-    return true;
+// The first one stores.
+Sessions AttachAll(Bench& bench, const std::string& address, uint64_t count) {
+  Sessions sessions;
+  for (uint64_t i = 0; i < count; ++i) {
+    auto session = RawSession::Open({.address = address,
+                                     .name = absl::StrCat("share-", i),
+                                     .staging_bytes = i == 0 ? 32 * kMiB : 0});
+    if (!bench.Check(session.ok(), session.status().ToString())) return {};
+    sessions.push_back(*std::move(session));
   }
-  RawSession& first() { return *sessions_.front(); }  // that stores
-  RawSession& last() { return *sessions_.back(); }    // that is timed
-  size_t mapped() const {
-    return static_cast<size_t>(
-        std::count_if(sessions_.begin(), sessions_.end(),
-                      [](const auto& session) { return session->attached().arena(); }));
-  }
-  // `count` Acquires at least, and until `more` says that it is enough.
-  template <typename More>
-  std::vector<double> Acquires(const RawSequence& sequence, uint64_t count, More more) {
-    std::vector<double> us;
-    while (us.size() < count || more()) {
-      const absl::StatusOr<double> one = AcquireOnce(*sessions_.back(), sequence);
-      if (!bench_.Check(one.ok(), one.status().ToString())) return {};
-      us.push_back(*one);
-    }
-    return us;
-  }
+  return sessions;
+}
 
- private:
-  Bench& bench_;
-  std::vector<std::unique_ptr<RawSession>> sessions_;
-};
+// us of `count` Acquires at least, and until `more` says that it is enough.
+std::vector<double> Acquires(Bench& bench, RawSession& session, const RawSequence& sequence,
+                             uint64_t count, const std::function<bool()>& more) {
+  std::vector<double> us;
+  while (us.size() < count || more()) {
+    const absl::StatusOr<double> one = AcquireOnce(session, sequence);
+    if (!bench.Check(one.ok(), one.status().ToString())) return {};
+    us.push_back(*one);
+  }
+  return us;
+}
 
 bool StoreBoth(Bench& bench, RawSession& session, uint64_t space, uint32_t tokens) {
   const PageSource source(SharedGeometry());
@@ -96,15 +86,19 @@ void ShareFairness(Bench& bench) {
   const auto daemon = StartSharedDaemon(bench, "fair", lease * 5 / 2 + short_bytes + 192 * kMiB);
   if (daemon == nullptr) return;
   {
-    Crowd crowd(bench);
-    if (!crowd.Attach(daemon->process->address(), sessions)) return;
-    const auto space = crowd.first().OpenSpace(source.identity());
+    const Sessions crowd = AttachAll(bench, daemon->process->address(), sessions);
+    if (crowd.empty()) return;
+    const auto mapped = std::count_if(crowd.begin(), crowd.end(), [](const auto& session) {
+      return session->attached().arena();
+    });
+    RawSession& last = *crowd.back();  // is timed
+    const auto space = crowd.front()->OpenSpace(source.identity());
     if (!bench.Check(space.ok(), space.status().ToString())) return;
-    if (!StoreBoth(bench, crowd.first(), *space, tokens)) return;
-    const auto last_space = crowd.last().OpenSpace(source.identity());
+    if (!StoreBoth(bench, *crowd.front(), *space, tokens)) return;
+    const auto last_space = last.OpenSpace(source.identity());
     if (!bench.Check(last_space.ok(), last_space.status().ToString())) return;
     const RawSequence small = MakeSequence(*last_space, kSmall, kShort);
-    const std::vector<double> alone = crowd.Acquires(small, acquires, [] { return false; });
+    const std::vector<double> alone = Acquires(bench, last, small, acquires, [] { return false; });
     auto fetcher = Partner::Start(
         "share-fetcher",
         {{"address", daemon->process->address()}, {"number", kBig}, {"tokens", tokens}});
@@ -117,14 +111,14 @@ void ShareFairness(Bench& bench) {
     const double start = NowMicros();
     const double least_us = static_cast<double>(fetched) / 2.0e3;  // at 2 GB/s
     const std::vector<double> beside =
-        crowd.Acquires(small, acquires, [&] { return NowMicros() - start < least_us; });
+        Acquires(bench, last, small, acquires, [&] { return NowMicros() - start < least_us; });
     const auto ended = (*fetcher)->Ask("stop", kPatience);
     if (!bench.Check(ended.ok(), ended.status().ToString()) || alone.empty() || beside.empty())
       return;
     const double bytes = ended->at("bytes");
     bench.Check(ended->at("error") == "", ended->at("error"));
     bench.Judge({.name = absl::StrCat("acquire 2048 beside a fetch of ", BytesText(bytes), ", ",
-                                      sessions + 1, " sessions, ", crowd.mapped(), " mapped"),
+                                      sessions + 1, " sessions, ", mapped, " mapped"),
                  .ours = "p99 " + MicrosText(Quantile(beside, 0.99)),
                  .reference = "alone p99 " + MicrosText(Quantile(alone, 0.99)),
                  .seen = Quantile(beside, 0.99) / Quantile(alone, 0.99),

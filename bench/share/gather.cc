@@ -96,18 +96,20 @@ void JudgeGather(Bench& bench, uint64_t rounds, Lease* lease, Engine* engine) {
   const std::vector<std::byte> from(engine->bytes(), std::byte{1});
   std::vector<std::byte> to(engine->bytes(), std::byte{2});
   bool good = true;
-  const Compared compared = Compare(
-      {"gather", engine->bytes(), [&] { good = engine->Read(lease) && good; }},
-      {"memcpy", engine->bytes(), [&] { std::memcpy(to.data(), from.data(), to.size()); }}, rounds);
+  const uint64_t bytes = engine->bytes();
+  const Rounds seen =
+      TakeTurns({{"gather", bytes, [&] { good = engine->Read(lease) && good; }},
+                 {"memcpy", bytes, [&] { std::memcpy(to.data(), from.data(), to.size()); }}},
+                rounds);
   bench.Check(good && to == from, "gather: failed while it was timed");
   bench.Judge({.name = "gather a hit into the engine's tensors",
-               .ours = MicrosText(compared.ours.median_us),
-               .reference = "memcpy of " + BytesText(static_cast<double>(engine->bytes())) + " " +
-                            MicrosText(compared.reference.median_us),
-               .seen = 1 / compared.rate_ratio,
+               .ours = MicrosText(seen.median_us(0)),
+               .reference = "memcpy of " + BytesText(static_cast<double>(bytes)) + " " +
+                            MicrosText(seen.median_us(1)),
+               .seen = 1 / seen.RateRatio(0, 1),
                .limit = 1.3,
                .runs = rounds,
-               .spread_percent = compared.ours.spread_percent});
+               .spread_percent = seen.RateSpreadPercent(0, 1)});
 }
 
 }  // namespace

@@ -9,18 +9,15 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/checksum.h"
 #include "base/status.h"
 #include "bench/common/mix.h"
+#include "bench/common/own_cache.h"
 #include "bench/common/timing.h"
 #include "bench/share/share.h"
-#include "block/page_layout.h"
-#include "cache/cache.h"
-#include "daemon/message.h"
+#include "daemon/requests.h"
 #include "prefixd/v1/prefix_cache.pb.h"
 #include "wire/answer.h"
 #include "wire/limits.h"
-#include "wire/request.h"
 
 namespace prefixd::bench {
 namespace {
@@ -60,48 +57,17 @@ class MatchTimer {
     cache::Options options;
     // A sixteenth of it is the index's: it must not run into its limit.
     options.ram_budget_bytes = (uint64_t{1} << 30) + blocks * 18 * 1'024;
-    auto opened = cache::Cache::Open(options);
-    if (!bench_.Check(opened.ok(), opened.status().ToString())) return;
-    cache_ = *std::move(opened);
-    session_ = cache_->BeginSession("bench");
-    const block::SpaceIdentity identity = TinyIdentity();
-    const auto space = cache_->OpenSpace(session_, identity);
-    if (!bench_.Check(space.ok(), space.status().ToString())) return;
-    space_ = space->space;
-    page_.resize(block::LayoutOfPage(identity.groups[0], 0, kBlock).page_bytes, std::byte{7});
+    auto own = OwnCache::Open(options, TinyIdentity());
+    if (bench_.Check(own.ok(), own.status().ToString())) own_ = *std::move(own);
   }
-  bool ready() const { return !page_.empty(); }
+  bool ready() const { return own_ != nullptr; }
 
-  absl::Status Store(const Tokens& tokens) {
-    PREFIXD_ASSIGN_OR_RETURN(
-        const block::ReservePlan plan,
-        cache_->Reserve(
-            session_,
-            {.space = space_, .tokens = tokens, .content = {}, .groups = {}, .writable = {}}));
-    const base::Deadline deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    const uint64_t sum = base::Xxh3(page_);
-    for (const block::BlockPlan& block : plan.blocks) {
-      if (block.state == block::BlockState::kPresent) continue;
-      cache::PagePiece piece;
-      piece.first_token = block.first_token;
-      piece.tokens = block.tokens;
-      piece.page_bytes = page_.size();
-      piece.xxh3 = sum;
-      piece.data = page_;
-      PREFIXD_RETURN_IF_ERROR(cache_->PutPage(session_, plan.reservation, piece, deadline));
-    }
-    cache::CommitRequest commit;
-    commit.reservation = plan.reservation;
-    commit.tokens = static_cast<uint32_t>(tokens.size());
-    commit.sequence_end = true;
-    return cache_->Commit(session_, commit).status();
-  }
   // Prompts of kPrompt tokens that fork off each other, until `blocks` are stored.
   bool Grow(uint64_t blocks) {
     while (blocks_ < blocks) {
       const Tokens base = prompts_.empty() ? Tokens() : prompts_[Mix(++seed_) % prompts_.size()];
       prompts_.push_back(Fork(base, kPrompt / 2));
-      if (!StoreLast()) return false;
+      if (!Store(prompts_.back())) return false;
     }
     return true;
   }
@@ -110,8 +76,7 @@ class MatchTimer {
     for (uint64_t i = 0; i < children; ++i) {
       Tokens tokens(prompts_[0].begin(), prompts_[0].begin() + kBlock);
       while (tokens.size() < 2 * kBlock) tokens.push_back(Token());
-      const absl::Status status = Store(tokens);
-      if (!bench_.Check(status.ok(), status.ToString())) return false;
+      if (!Store(tokens)) return false;
     }
     return true;
   }
@@ -125,8 +90,8 @@ class MatchTimer {
       // The first prompt in every second call: it goes through the crowded block.
       const Tokens& prompt = prompts_[call % 2 == 0 ? 0 : Mix(++seed_) % prompts_.size()];
       v1::AcquireRequest request;
-      request.set_session(session_.value);
-      request.add_items()->mutable_sequence()->set_space(space_.value);
+      request.set_session(own_->session().value);
+      request.add_items()->mutable_sequence()->set_space(own_->space().value);
       request.mutable_items(0)->mutable_sequence()->mutable_tokens()->Add(prompt.begin(),
                                                                           prompt.end());
       v1::AcquireReply reply;
@@ -154,29 +119,26 @@ class MatchTimer {
     blocks_ += kPrompt / kBlock - keep / kBlock;
     return prompt;
   }
-  bool StoreLast() {
-    const absl::Status status = Store(prompts_.back());
+  bool Store(const Tokens& tokens) {
+    const absl::Status status = own_->Store(tokens);
     return bench_.Check(status.ok(), status.ToString());
   }
   // What the service does between the two ends of gRPC.
   absl::Status Match(v1::AcquireRequest* request, v1::AcquireReply* reply) {
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Request> items,
-        wire::TakeItems(request,
-                        daemon::LimitOf(wire::TokenMessageBytes(~uint64_t{0})).unfolded_bytes));
+        daemon::TakeItems(request, daemon::LimitOf(wire::TokenMessageBytes(~uint64_t{0}))));
     for (const cache::Request& item : items) {
-      PREFIXD_ASSIGN_OR_RETURN(const block::MatchAnswer match, cache_->Match(session_, item));
+      PREFIXD_ASSIGN_OR_RETURN(const block::MatchAnswer match,
+                               own_->cache().Match(own_->session(), item));
       wire::ToProto({}, match, {}, reply->add_answers());
     }
-    reply->set_epoch(cache_->epoch());
+    reply->set_epoch(own_->cache().epoch());
     return absl::OkStatus();
   }
 
   Bench& bench_;
-  std::unique_ptr<cache::Cache> cache_;
-  block::SessionId session_;
-  block::SpaceHandle space_;
-  std::vector<std::byte> page_;
+  std::unique_ptr<OwnCache> own_;
   std::vector<Tokens> prompts_;
   uint64_t blocks_ = 0;
   uint64_t seed_ = 0;

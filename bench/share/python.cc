@@ -8,7 +8,7 @@
 
 #include "bench/common/child_process.h"
 #include "bench/common/partner.h"
-#include "bench/common/stored_sequences.h"
+#include "bench/common/raw_transfer.h"
 #include "bench/common/timing.h"
 #include "bench/share/share.h"
 
@@ -68,10 +68,14 @@ double AcquireFromCpp(Bench& bench, Space* space, const std::vector<uint32_t>& t
              : -1;
 }
 
-bool Store(Space* space, const std::vector<uint32_t>& tokens) {
-  const SequencePattern pattern(kGeometry, kTokens);
-  Sequence sequence = space->Begin(tokens, {.deadline = kPatience});
-  return pattern.Store({.seed = 1, .tokens = kTokens}, &sequence).ok();
+bool Store(Bench& bench, const std::string& address) {
+  const PageSource source(kGeometry);
+  const auto session = RawSession::Open({.address = address, .staging_bytes = 16 * kMiB});
+  if (!bench.Check(session.ok(), session.status().ToString())) return false;
+  const auto space = (*session)->OpenSpace(source.identity());
+  if (!bench.Check(space.ok(), space.status().ToString())) return false;
+  const absl::Status stored = StoreStaged(**session, source, MakeSequence(*space, 1, kTokens));
+  return bench.Check(stored.ok(), stored.ToString());
 }
 
 }  // namespace
@@ -86,7 +90,7 @@ void SharePython(Bench& bench) {
   Result<Space> space = client.OpenSpace(SpecOf(kGeometry));
   if (!bench.Check(space.ok(), space.status.message)) return;
   const std::vector<uint32_t> tokens = TokensOf({.seed = 1, .tokens = kTokens});
-  if (!bench.Check(Store(&space.value(), tokens), "python: storing failed")) return;
+  if (!Store(bench, address)) return;
   const auto python = StartPython(bench, address, space.value().id(), tokens);
   if (python == nullptr) return;
   // Each of Python's after one of C++: whoever has just run finds its caches warm.

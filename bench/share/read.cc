@@ -94,37 +94,14 @@ void JudgeMemory(Bench& bench, const std::vector<MemoryUse>& before,
 
 void JudgeReading(Bench& bench, const nlohmann::json& read) {
   if (read.is_null()) return;
-  const std::vector<double> in_place = read.at("in_place_us"), in_private = read.at("private_us");
-  std::vector<double> ratios;
-  for (size_t i = 0; i < in_place.size(); ++i) ratios.push_back(in_private[i] / in_place[i]);
-  const double bytes = read.at("bytes");
+  const uint64_t bytes = read.at("bytes");
+  const Rounds rounds{.bytes = {bytes, bytes},
+                      .samples = {read.at("in_place_us"), read.at("private_us")}};
   const std::string pages = read.at("huge").get<bool>() ? "2 MiB" : "4 KiB";
-  bench.Judge({.name = "read a hit in place",
-               .ours = "in place " + RateText(bytes, Quantile(in_place, 0.5)),
-               .reference = "private memory of " + pages + " pages " +
-                            RateText(bytes, Quantile(in_private, 0.5)),
-               .seen = Quantile(ratios, 0.5),
-               .at_most = false,
-               .limit = 0.9,
-               .runs = ratios.size(),
-               .spread_percent = SpreadPercent(ratios)});
-}
-
-// The same hit by other ways: no target, for comparison.
-void CompareWays(Bench& bench, Readers& readers, const nlohmann::json& read) {
-  if (read.is_null()) return;
-  const auto rate = [](double bytes, double us) { return bytes * 1e6 / us; };
-  const std::vector<double> in_place = read.at("in_place_us");
-  std::vector<Figure> figures{
-      {"in_place_bytes_per_s", rate(read.at("bytes"), Quantile(in_place, 0.5))}};
-  const nlohmann::json fetched = readers.Ask(0, "fetch");
-  if (!fetched.is_null()) {
-    figures.push_back({"fetch_bytes_per_s", rate(fetched.at("bytes"), fetched.at("us"))});
-  }
-  std::string line = "the same hit:";
-  for (const Figure& figure : figures) line += " " + ToText(figure) + ";";
-  bench.Note(line);
-  bench.Add({"the same hit by", figures});
+  JudgeRate(bench, rounds,
+            {.name = "read a hit in place",
+             .at_least = 0.9,
+             .reference = "private memory of " + pages + " pages"});
 }
 
 }  // namespace
@@ -154,9 +131,7 @@ void ShareRead(Bench& bench) {
   }
   if (!readers.AskAll("acquire")) return;
   JudgeMemory(bench, before, readers.Use(), Number(tokens * source.bytes_per_token()));
-  const nlohmann::json read = readers.Ask(0, "read");
-  JudgeReading(bench, read);
-  CompareWays(bench, readers, read);
+  JudgeReading(bench, readers.Ask(0, "read"));
   const absl::Status stopped = daemon->process->Stop();
   bench.Check(stopped.ok(), stopped.ToString());
 }

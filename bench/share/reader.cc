@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 
 #include "bench/common/child_roles.h"
+#include "bench/common/page_store.h"
 #include "bench/common/partner.h"
 #include "bench/common/raw_transfer.h"
 #include "bench/common/reference_loops.h"
@@ -16,19 +16,6 @@
 
 namespace prefixd::bench {
 namespace {
-
-uint64_t KilobytesIn(const std::string& line) {
-  return std::stoull(line.substr(line.find(':') + 1)) * 1024;
-}
-
-// Whether the kernel maps the arena by huge pages here.
-bool ArenaIsHuge() {
-  std::ifstream maps("/proc/self/smaps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.rfind("ShmemPmdMapped:", 0) == 0 && KilobytesIn(line) > 0) return true;
-  }
-  return false;
-}
 
 // Private memory with as many bytes, in pages of the kernel as large as the arena's.
 class PrivateCopy {
@@ -64,14 +51,6 @@ class Reader {
       return {{"error", status.ok() ? "" : status.ToString()}};
     }
     if (order == "read") return Read();
-    if (order == "fetch") {
-      Moved moved;
-      const absl::Status status =
-          FetchAll(*session_, source_, sequence_, answer_.lease(), /*compare=*/false, &moved);
-      return {{"error", status.ok() ? "" : status.ToString()},
-              {"bytes", moved.bytes},
-              {"us", moved.us}};
-    }
     return {{"error", "unknown order " + order}};
   }
 
@@ -85,11 +64,9 @@ class Reader {
     constexpr int kRounds = 7;
     std::vector<double> in_place, in_private;
     for (int round = 0; round < kRounds; ++round) {
-      in_place.push_back(ReadPages([&](const PageSource::Name&, uint64_t offset, uint64_t) {
-        return session_->page(offset);
-      }));
-      in_private.push_back(ReadPages(
-          [&](const PageSource::Name&, uint64_t, uint64_t at) { return copy.data() + at; }));
+      in_place.push_back(
+          ReadPages([&](uint64_t offset, uint64_t) { return session_->page(offset); }));
+      in_private.push_back(ReadPages([&](uint64_t, uint64_t at) { return copy.data() + at; }));
     }
     return {{"error", ""},
             {"bytes", bytes},
@@ -98,7 +75,7 @@ class Reader {
             {"private_us", in_private},
             {"sum", sum_}};
   }
-  // Every page of the lease, group by group, at `place(name, arena offset, bytes before it)`.
+  // Every page of the lease, group by group, at `place(arena offset, bytes before it)`.
   template <typename Place>
   double ReadPages(Place place) {
     const double start = NowMicros();
@@ -106,8 +83,7 @@ class Reader {
     for (const v1::GroupPages& pages : answer_.pages()) {
       const uint64_t bytes = source_.page_bytes(pages.group());
       for (int block = 0; block < pages.offset_size(); ++block) {
-        const PageSource::Name name{sequence_.number, pages.group(), static_cast<uint32_t>(block)};
-        sum_ += StreamRead(place(name, pages.offset(block), before), bytes / 512 * 512);
+        sum_ += StreamRead(place(pages.offset(block), before), bytes / 512 * 512);
         before += bytes;
       }
     }

@@ -1,6 +1,4 @@
 // Pages over the socket and through staging, against the loops that set their limits.
-#include <unistd.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,53 +12,10 @@
 namespace prefixd::bench {
 namespace {
 
-// One way of moving bytes, round by round: time, and the CPU time of both sides.
-struct Way {
-  std::vector<double> us, cpu_us;
-  double bytes = 0;  // a round
-  double rate() const { return bytes * 1e6 / Quantile(us, 0.5); }
-  double cpu_seconds_per_gb() const { return Quantile(cpu_us, 0.5) * 1e3 / bytes; }
-};
-
-// `run` gives the bytes and us that count.
-bool Round(pid_t other, const std::function<absl::StatusOr<Moved>()>& run, Bench& bench, Way* way) {
-  const double cpu = OwnCpuMicros() + CpuMicros(other);
-  const absl::StatusOr<Moved> moved = run();
-  if (!bench.Check(moved.ok(), moved.status().ToString())) return false;
-  way->cpu_us.push_back(OwnCpuMicros() + CpuMicros(other) - cpu);
-  way->us.push_back(moved->us);
-  way->bytes = static_cast<double>(moved->bytes);
-  return true;
-}
-
-struct Contest {
-  std::string name, reference_name;
-  double at_least = 0;
-};
-
-void Judge(Bench& bench, const Contest& contest, const Way& ours, const Way& reference) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < ours.us.size(); ++i) {
-    ratios.push_back(ours.bytes / ours.us[i] / (reference.bytes / reference.us[i]));
-  }
-  bench.Judge({.name = contest.name,
-               .ours = RateText(ours.bytes, Quantile(ours.us, 0.5)),
-               .reference = contest.reference_name + " " +
-                            RateText(reference.bytes, Quantile(reference.us, 0.5)),
-               .seen = Quantile(ratios, 0.5),
-               .at_most = false,
-               .limit = contest.at_least,
-               .runs = ratios.size(),
-               .spread_percent = SpreadPercent(ratios)});
-  bench.Add({contest.name + ", CPU seconds a GB",
-             {{"ours", ours.cpu_seconds_per_gb()},
-              {contest.reference_name, reference.cpu_seconds_per_gb()}}});
-}
-
-absl::StatusOr<Moved> Timed(uint64_t bytes, const std::function<bool()>& run) {
-  const double start = NowMicros();
-  if (!run()) return absl::InternalError("a reference loop failed");
-  return Moved{.bytes = bytes, .us = NowMicros() - start};
+void Judge(Bench& bench, const RateTarget& target, const MovedRounds& rounds) {
+  JudgeRate(bench, rounds, target);
+  bench.Add({target.name + ", CPU seconds a GB",
+             {{"ours", rounds.CpuSecondsPerGb(0)}, {target.reference, rounds.CpuSecondsPerGb(1)}}});
 }
 
 class Streams {
@@ -87,81 +42,68 @@ class Streams {
     if (status.ok()) status = AcquireAndCompare(*session_, source_, sequence, &answer);
     if (status.ok()) status = FetchAll(*session_, source_, sequence, answer.lease(), true);
     if (!bench_.Check(status.ok(), status.ToString())) return;
-    Way ours, raw;
+    MovedRounds seen;
     WarmUp();
     for (uint64_t round = 0; round < rounds; ++round) {
-      const bool good =
-          Round(
-              pid(),
-              [&]() -> absl::StatusOr<Moved> {
-                Moved moved;
-                const absl::Status fetched =
-                    FetchAll(*session_, source_, sequence, answer.lease(), false, &moved);
-                if (!fetched.ok()) return fetched;
-                return moved;
-              },
-              bench_, &ours) &&
-          Round(
-              socket_->pid(),
-              [&] { return Timed(bytes_, [&] { return socket_->ReceiveFrom(bytes_); }); }, bench_,
-              &raw);
-      if (!good) return;
+      const auto fetch = [&](Moved* moved) {
+        return FetchAll(*session_, source_, sequence, answer.lease(), false, moved);
+      };
+      if (!Ours(fetch, &seen) || !RawSocket(true, &seen)) return;
     }
     bench_.Check(session_->Release({answer.lease()}).ok(), "release failed");
-    Judge(bench_, {"fetch", "raw socket", 0.7}, ours, raw);
+    Judge(bench_, {"fetch", 0.7, "raw socket"}, seen);
   }
 
   void Put(uint64_t rounds) {
-    Way ours, raw;
+    MovedRounds seen;
     WarmUp();
     for (uint64_t round = 0; round < rounds; ++round) {
       const RawSequence sequence = MakeSequence(space_, ++number_, tokens_);
-      const bool good =
-          Round(
-              pid(), [&] { return Store(StorePut, sequence); }, bench_, &ours) &&
-          Round(
-              socket_->pid(),
-              [&] { return Timed(bytes_, [&] { return socket_->SendTo(bytes_); }); }, bench_, &raw);
-      if (!good || !Compare(sequence) || !Forget()) return;
+      const auto put = [&](Moved* moved) { return StorePut(*session_, source_, sequence, moved); };
+      if (!Ours(put, &seen) || !RawSocket(false, &seen)) return;
+      if (!Compare(sequence) || !Forget()) return;
     }
-    Judge(bench_, {"put", "raw socket", 0.7}, ours, raw);
+    Judge(bench_, {"put", 0.7, "raw socket"}, seen);
   }
 
   void Commit(uint64_t rounds) {
     std::vector<std::byte> from(tokens_ / PageSource::kBlockTokens * source_.block_bytes());
     std::vector<std::byte> to(from.size());
-    Way ours, copy;
+    MovedRounds seen;
     for (uint64_t round = 0; round < rounds; ++round) {
       const RawSequence sequence = MakeSequence(space_, ++number_, tokens_);
-      const bool good = Round(
-                            pid(), [&] { return Store(StoreStaged, sequence); }, bench_, &ours) &&
-                        Round(
-                            ::getpid(),
-                            [&] {
-                              return Timed(from.size(), [&] {
-                                CopyBytes(from.data(), to.data(), from.size());
-                                return true;
-                              });
-                            },
-                            bench_, &copy);
-      if (!good || !Compare(sequence) || !Forget()) return;
+      const auto commit = [&](Moved* moved) {
+        return StoreStaged(*session_, source_, sequence, moved);
+      };
+      if (!Ours(commit, &seen)) return;
+      const double cpu = OwnCpuMicros(), start = NowMicros();
+      CopyBytes(from.data(), to.data(), from.size());
+      seen.Add(1, from.size(), NowMicros() - start, OwnCpuMicros() - cpu);
+      if (!Compare(sequence) || !Forget()) return;
     }
-    Judge(bench_, {"commit through staging", "memcpy", 0.6}, ours, copy);
+    Judge(bench_, {"commit through staging", 0.6, "memcpy"}, seen);
   }
 
  private:
-  using StoreCall = absl::Status (*)(RawSession&, const PageSource&, const RawSequence&, Moved*);
-
-  pid_t pid() const { return daemon_.process->pid(); }
+  bool Ours(const std::function<absl::Status(Moved*)>& run, MovedRounds* seen) {
+    const auto cpu = [&] { return OwnCpuMicros() + CpuMicros(daemon_.process->pid()); };
+    const double before = cpu();
+    Moved moved;
+    const absl::Status status = run(&moved);
+    if (!bench_.Check(status.ok(), status.ToString())) return false;
+    seen->Add(0, moved.bytes, moved.us, cpu() - before);
+    return true;
+  }
+  bool RawSocket(bool receives, MovedRounds* seen) {
+    const auto cpu = [&] { return OwnCpuMicros() + CpuMicros(socket_->pid()); };
+    const double before = cpu(), start = NowMicros();
+    const bool good = receives ? socket_->ReceiveFrom(bytes_) : socket_->SendTo(bytes_);
+    seen->Add(1, bytes_, NowMicros() - start, cpu() - before);
+    return bench_.Check(good, "the raw socket failed");
+  }
   // The reference's first round finds cold TLBs and sleeping CPUs: it does not count.
   void WarmUp() {
     bench_.Check(socket_->ReceiveFrom(bytes_) && socket_->SendTo(bytes_), "the raw socket failed");
-  }
-  absl::StatusOr<Moved> Store(StoreCall store, const RawSequence& sequence) {
-    Moved moved;
-    const absl::Status status = store(*session_, source_, sequence, &moved);
-    if (!status.ok()) return status;
-    return moved;
   }
   bool Compare(const RawSequence& sequence) {
     v1::Answer answer;

@@ -2,10 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,19 +19,15 @@ constexpr uint64_t kAllowanceBytes = 64 * kMiB;
 
 double Number(uint64_t value) { return static_cast<double>(value); }
 
-// What a daemon has of memory and what it says that it has, 20 times a second.
+// What a daemon has of memory and what it says that it has.
 class MemoryWatch {
  public:
   explicit MemoryWatch(const SsdDaemon& daemon)
       : pid_(daemon.pid()),
         arena_(daemon.arena()),
         stats_(daemon.address()),
-        thread_([this] { Watch(); }) {}
-  ~MemoryWatch() { Stop(); }
-  void Stop() {
-    over_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
+        watch_([this] { Sample(); }) {}
+  void Stop() { watch_.Stop(); }
   // After Stop.
   void Judge(Bench& bench, const std::string& name, uint64_t budget) const {
     if (!bench.Check(!footprint_.empty(), name + ": no sample of memory")) return;
@@ -53,27 +46,22 @@ class MemoryWatch {
   }
 
  private:
-  void Watch() {
-    while (!over_) {
-      const auto stats = stats_.Get();
-      if (stats.ok()) {
-        uint64_t parts = 0;
-        for (const v1::Count& part : stats->ram_parts()) parts += part.value();
-        parts_.push_back(Number(parts));
-        struct stat arena {};
-        const bool there = ::stat(arena_.c_str(), &arena) == 0;
-        footprint_.push_back(Number(AnonymousBytes(pid_) + RamPartOf(*stats, "staging") +
-                                    (there ? static_cast<uint64_t>(arena.st_blocks) * 512 : 0)));
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+  void Sample() {
+    const auto stats = stats_.Get();
+    if (!stats.ok()) return;
+    uint64_t parts = 0;
+    for (const v1::Count& part : stats->ram_parts()) parts += part.value();
+    parts_.push_back(Number(parts));
+    struct stat arena {};
+    const bool there = ::stat(arena_.c_str(), &arena) == 0;
+    footprint_.push_back(Number(AnonymousBytes(pid_) + RamPartOf(*stats, "staging") +
+                                (there ? static_cast<uint64_t>(arena.st_blocks) * 512 : 0)));
   }
   const pid_t pid_;
   const std::string arena_;
   DaemonStats stats_;
   std::vector<double> footprint_, parts_;
-  std::atomic<bool> over_{false};
-  std::thread thread_;
+  Watch watch_;  // the last: it begins at once
 };
 
 // Where we may make one: the daemon and what it maps run in it.

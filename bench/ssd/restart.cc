@@ -1,5 +1,4 @@
 // A daemon that finds a million blocks on the SSD.
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <numeric>
@@ -8,11 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/checksum.h"
 #include "base/status.h"
 #include "bench/common/own_cache.h"
 #include "bench/common/timing.h"
-#include "bench/ssd/disk_counters.h"
 #include "bench/ssd/ssd.h"
 #include "bench/trace/geometry.h"
 #include "cache/cache.h"
@@ -33,48 +30,18 @@ struct Budget {
   uint64_t ram = 0, ssd = 0;
 };
 
-absl::Status StoreSequence(cache::Cache& cache, block::SessionId session, block::SpaceHandle space,
-                           uint64_t number) {
-  static const std::vector<std::byte> page(kShape.page_bytes, std::byte{7});
-  static const uint64_t sum = base::Xxh3(page);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  PREFIXD_ASSIGN_OR_RETURN(const block::ReservePlan plan,
-                           cache.Reserve(session, {.space = space,
-                                                   .tokens = SequenceTokens(number),
-                                                   .content = {},
-                                                   .groups = {},
-                                                   .writable = {}}));
-  for (const block::BlockPlan& block : plan.blocks) {
-    PREFIXD_RETURN_IF_ERROR(cache.PutPage(session, plan.reservation,
-                                          {.group = 0,
-                                           .first_token = block.first_token,
-                                           .tokens = block.tokens,
-                                           .rung = 0,
-                                           .page_bytes = page.size(),
-                                           .offset = 0,
-                                           .xxh3 = sum,
-                                           .data = page},
-                                          deadline));
-  }
-  return cache
-      .Commit(session, {.reservation = plan.reservation,
-                        .tokens = kSequenceBlocks * kShape.block_tokens,
-                        .sequence_end = true})
-      .status();
-}
-
 // By a cache in this process: pages of 4 KiB by Put would take minutes.
 absl::Status FillStore(const std::string& directory, const Budget& budget, uint64_t sequences) {
   cache::Options options;
   options.ram_budget_bytes = budget.ram;
   options.ssd_budget_bytes = budget.ssd;
   options.directory = directory;
-  PREFIXD_ASSIGN_OR_RETURN(const OwnCache own, OpenOwnCache(options, IdentityOf(kShape)));
+  PREFIXD_ASSIGN_OR_RETURN(const auto own, OwnCache::Open(options, IdentityOf(kShape)));
   for (uint64_t number = 0; number < sequences; ++number) {
-    PREFIXD_RETURN_IF_ERROR(StoreSequence(*own.cache, own.session, own.space, number));
+    PREFIXD_RETURN_IF_ERROR(own->Store(SequenceTokens(number)));
   }
   const auto flushed =
-      own.cache->Flush(std::chrono::steady_clock::now() + std::chrono::seconds(120));
+      own->cache().Flush(std::chrono::steady_clock::now() + std::chrono::seconds(120));
   if (flushed.dirty_bytes == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("fill: ", flushed.dirty_bytes, " bytes stay dirty"));
 }

@@ -39,13 +39,13 @@ absl::StatusOr<Restored> Restore(SsdDaemon& daemon, const RawSequence& sequence)
   return restored;
 }
 
-void JudgeFirstGroup(Bench& bench, const std::vector<double>& first_us, const DiskRounds& ours,
-                     uint32_t groups) {
+void JudgeFirstGroup(Bench& bench, const std::vector<double>& first_us,
+                     const std::vector<double>& all_us, uint32_t groups) {
   std::vector<double> shares;
-  for (size_t i = 0; i < first_us.size(); ++i) shares.push_back(first_us[i] / ours.us[i]);
+  for (size_t i = 0; i < first_us.size(); ++i) shares.push_back(first_us[i] / all_us[i]);
   bench.Judge({.name = absl::StrCat("first of ", groups, " layer groups ready"),
                .ours = "after " + MicrosText(Quantile(first_us, 0.5)),
-               .reference = "all after " + MicrosText(Quantile(ours.us, 0.5)),
+               .reference = "all after " + MicrosText(Quantile(all_us, 0.5)),
                .measure = "share",
                .seen = Quantile(shares, 0.5),
                .limit = 1.3 / groups,
@@ -84,23 +84,20 @@ void SsdRestore(Bench& bench) {
     if (!bench.Check(status.ok(), status.ToString())) return;
   }
 
-  DiskRounds ours{.us = {}, .cpu_us = {}, .bytes = static_cast<double>(bytes)};
-  DiskRounds raw{.us = {}, .cpu_us = {}, .bytes = static_cast<double>(bytes / kMiB * kMiB)};
+  MovedRounds seen;
   std::vector<double> first_us, estimates;
   for (uint64_t round = 1; round <= rounds; ++round) {
     const auto restored = Restore(*daemon, daemon->Sequence(round, tokens));
     if (!bench.Check(restored.ok(), restored.status().ToString())) return;
-    ours.us.push_back(restored->us);
-    ours.cpu_us.push_back(restored->cpu_us);
+    seen.Add(0, bytes, restored->us, restored->cpu_us);
     first_us.push_back(restored->first_group_us);
     estimates.push_back(restored->estimated_us / restored->us);
     const double cpu = OwnCpuMicros(), start = NowMicros();
     if (!bench.Check(disk->Read(bytes / kMiB * kMiB), "raw reading failed")) return;
-    raw.us.push_back(NowMicros() - start);
-    raw.cpu_us.push_back(OwnCpuMicros() - cpu);
+    seen.Add(1, bytes / kMiB * kMiB, NowMicros() - start, OwnCpuMicros() - cpu);
   }
-  JudgeDisk(bench, {"restore into the arena", "raw reading", 0.85, 0.35}, ours, raw);
-  JudgeFirstGroup(bench, first_us, ours, daemon->source().groups());
+  JudgeDisk(bench, {"restore into the arena", "raw reading", 0.85, 0.35}, seen);
+  JudgeFirstGroup(bench, first_us, seen.samples[0], daemon->source().groups());
   bench.Add({"load time that the answer estimates",
              {{"of_measured_p5_ratio", Quantile(estimates, 0.05)},
               {"of_measured_p95_ratio", Quantile(estimates, 0.95)}}});

@@ -1,14 +1,14 @@
 #include "bench/ssd/ssd.h"
 
-#include <cstdio>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "base/status.h"
-#include "bench/common/timing.h"
 #include "bench/common/workloads.h"
 
 namespace prefixd::bench {
@@ -54,36 +54,32 @@ absl::StatusOr<uint64_t> SsdDaemon::Counter(const std::string& name) {
   return CounterOf(stats, name);
 }
 
-std::string DiskRounds::RateText() const { return bench::RateText(bytes, Quantile(us, 0.5)); }
+Watch::Watch(std::function<void()> sample)
+    : thread_([this, sample = std::move(sample)] {
+        while (!over_) {
+          sample();
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+      }) {}
 
-double DiskRounds::CpuSecondsPerGb() const { return Quantile(cpu_us, 0.5) * 1e3 / bytes; }
+void Watch::Stop() {
+  over_ = true;
+  if (thread_.joinable()) thread_.join();
+}
 
-void JudgeDisk(Bench& bench, const DiskTarget& target, const DiskRounds& ours,
-               const DiskRounds& raw) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < ours.us.size(); ++i) {
-    ratios.push_back(ours.bytes / ours.us[i] / (raw.bytes / raw.us[i]));
-  }
-  bench.Judge({.name = target.name,
-               .ours = ours.RateText(),
-               .reference = target.reference + " " + raw.RateText(),
-               .seen = Quantile(ratios, 0.5),
-               .at_most = false,
-               .limit = target.at_least,
-               .runs = ratios.size(),
-               .spread_percent = SpreadPercent(ratios)});
-  char text[64];
-  std::snprintf(text, sizeof(text), "%s %.2f CPU s/GB", target.reference.c_str(),
-                raw.CpuSecondsPerGb());
+void JudgeDisk(Bench& bench, const DiskTarget& target, const MovedRounds& rounds) {
+  JudgeRate(bench, rounds, {target.name, target.at_least, target.reference});
+  const uint64_t count = rounds.samples[0].size();
   bench.Judge({.name = target.name + ", CPU of the daemon",
-               .ours = BytesText(ours.total_bytes()),
-               .reference = text,
+               .ours = BytesText(static_cast<double>(rounds.bytes[0] * count)),
+               .reference =
+                   absl::StrFormat("%s %.2f CPU s/GB", target.reference, rounds.CpuSecondsPerGb(1)),
                .measure = "cost",
-               .seen = ours.CpuSecondsPerGb(),
+               .seen = rounds.CpuSecondsPerGb(0),
                .limit = target.cpu_at_most,
                .unit = " CPU s/GB",
-               .runs = ratios.size(),
-               .spread_percent = SpreadPercent(ours.cpu_us)});
+               .runs = count,
+               .spread_percent = SpreadPercent(rounds.cpu_us[0])});
 }
 
 void RunSsd(Bench& bench) {

@@ -1,8 +1,11 @@
 // ssd: the figures that issue "the SSD tier and eviction" promises, one file a family. Each starts
 // the daemon that it needs, verifies bytes first, then times, and judges.
 #pragma once
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/common/bench.h"
@@ -11,6 +14,7 @@
 #include "bench/common/raw_session.h"
 #include "bench/common/raw_transfer.h"
 #include "bench/common/shared_daemon.h"
+#include "bench/common/timing.h"
 
 namespace prefixd::bench {
 
@@ -78,21 +82,24 @@ class SsdDaemon {
   uint64_t space_ = 0;
 };
 
-// Rounds of one way of moving bytes.
-struct DiskRounds {
-  std::vector<double> us, cpu_us;
-  double bytes = 0;  // a round
-  double total_bytes() const { return bytes * static_cast<double>(us.size()); }
-  std::string RateText() const;
-  double CpuSecondsPerGb() const;
+// Calls something 20 times a second until it is stopped.
+class Watch {
+ public:
+  explicit Watch(std::function<void()> sample);
+  ~Watch() { Stop(); }
+  void Stop();
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread thread_;
 };
+
 // Judges the median of the rounds' ratios, and what our side costs.
 struct DiskTarget {
   std::string name, reference;
   double at_least = 0;     // of the reference's rate
   double cpu_at_most = 0;  // s/GB
 };
-void JudgeDisk(Bench& bench, const DiskTarget& target, const DiskRounds& ours,
-               const DiskRounds& raw);
+void JudgeDisk(Bench& bench, const DiskTarget& target, const MovedRounds& rounds);
 
 }  // namespace prefixd::bench

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 
 #include "base/status.h"
@@ -81,16 +82,18 @@ class Reader {
   std::vector<int64_t> parents_;  // -1: begins a prompt
 };
 
+// The lines that are not empty.
+std::vector<std::string> LinesOf(const std::string& text) {
+  return absl::StrSplit(text, '\n', absl::SkipEmpty());
+}
+
 }  // namespace
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path, size_t max_requests) {
   PREFIXD_ASSIGN_OR_RETURN(const std::string text, Decompress(path));
   Reader reader;
-  std::string_view rest = text;
-  while (!rest.empty() && reader.requests() < max_requests) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    if (line.empty()) continue;
+  for (const std::string& line : LinesOf(text)) {
+    if (reader.requests() == max_requests) break;
     if (!reader.Add(line)) {
       return absl::InvalidArgumentError(
           absl::StrCat("trace: ", path, ": line ", reader.requests() + 1,
@@ -107,20 +110,17 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> ReadPrompts(const std::string
                                                                size_t max_requests) {
   PREFIXD_ASSIGN_OR_RETURN(const std::string text, Decompress(path));
   std::vector<std::vector<uint32_t>> prompts;
-  std::string_view rest = text;
-  while (!rest.empty() && prompts.size() < max_requests) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+  for (const std::string& line : LinesOf(text)) {
+    if (prompts.size() == max_requests) break;
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("input") || !json["input"].is_string() ||
-        json["input"].get_ref<const std::string&>().empty()) {
+    const bool has_text = json.is_object() && json.contains("input") && json["input"].is_string();
+    const std::string input = has_text ? json["input"].get<std::string>() : "";
+    if (input.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("trace: ", path, " line ", prompts.size() + 1, " has no text of a prompt"));
     }
     std::vector<uint32_t>& prompt = prompts.emplace_back();
-    for (const char byte : json["input"].get_ref<const std::string&>()) {
-      prompt.push_back(static_cast<unsigned char>(byte));
-    }
+    for (const char byte : input) prompt.push_back(static_cast<unsigned char>(byte));
   }
   if (prompts.empty())
     return absl::InvalidArgumentError(absl::StrCat("trace: ", path, " is empty"));

@@ -3,13 +3,11 @@
 // that costs in bytes. The budget is tight: snapshots and sliding pages that nobody can need have
 // to go. tests/model and tests/index check each usable length.
 #include <algorithm>
-#include <chrono>
 #include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 
-#include "base/checksum.h"
 #include "base/status.h"
 #include "bench/common/own_cache.h"
 #include "bench/common/shared_daemon.h"
@@ -23,8 +21,6 @@ namespace {
 
 using Tokens = std::vector<uint32_t>;
 constexpr uint32_t kBlock = 64, kWindow = 1024, kSnapshotTokens = 64;
-
-base::Deadline Soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
 
 block::LayerGroup Attention(const char* name, std::vector<uint32_t> layers) {
   block::LayerGroup group;
@@ -83,92 +79,29 @@ struct Result {
   uint64_t held_bytes = 0;                          // pages and snapshots, at most at any time
 };
 
-class Replay {
- public:
-  explicit Replay(block::SpaceIdentity identity) : identity_(std::move(identity)) {
-    for (const block::LayerGroup& group : identity_.groups)
-      pages_.emplace_back(block::LayoutOfPage(group, 0, kBlock).page_bytes);
-  }
-  absl::Status Open(uint64_t ram_bytes) {
-    cache::Options options;
-    options.ram_budget_bytes = ram_bytes;
-    PREFIXD_ASSIGN_OR_RETURN(own_, OpenOwnCache(options, identity_));
-    return absl::OkStatus();
-  }
-  // Asks for all but the last token, and stores what the plan wants.
-  absl::Status Play(const Tokens& prompt, Result* result) {
-    const auto size = static_cast<uint32_t>(prompt.size());
-    const uint32_t shared = Shared(stored_, prompt);
-    cache::Request request;
-    request.space = own_.space;
-    request.tokens = prompt;
-    request.max_tokens = size - 1;
-    PREFIXD_ASSIGN_OR_RETURN(const cache::Acquired acquired,
-                             own_.cache->Acquire(own_.session, request, Soon()));
-    const uint32_t usable = acquired.match.restorable_tokens;
-    result->requested += size;
-    result->full_hits += std::min(shared, size - 1);
-    result->hits += usable;
-    result->stored += size - shared;
-    PREFIXD_RETURN_IF_ERROR(Store(prompt, usable));
-    stored_.insert(prompt);
-    uint64_t held = 0;
-    for (const block::SpaceSummary& space : own_.cache->ListSpaces())
-      held += space.ram_payload_bytes;
-    result->held_bytes = std::max(result->held_bytes, held);
-    if (!acquired.lease) return absl::OkStatus();
-    return own_.cache->Release(own_.session, {.lease = acquired.lease, .used_tokens = usable});
-  }
-
- private:
-  // Stores the pages of the prompt that are missing, and its states beyond the `usable` tokens.
-  absl::Status Store(const Tokens& prompt, uint32_t usable) {
-    PREFIXD_ASSIGN_OR_RETURN(
-        const block::ReservePlan plan,
-        own_.cache->Reserve(
-            own_.session,
-            {.space = own_.space, .tokens = prompt, .content = {}, .groups = {}, .writable = {}}));
-    for (const block::BlockPlan& block : plan.blocks) {
-      if (block.state == block::BlockState::kPresent) continue;
-      for (uint32_t g = 0; g < identity_.groups.size(); ++g) {
-        if (block.rungs[g] == block::kNoLimit) continue;
-        PREFIXD_RETURN_IF_ERROR(Put(plan, g, block.first_token, 0, block.tokens));
-      }
-    }
-    for (const uint32_t position : plan.snapshot_tokens) {
-      if (position <= usable) continue;
-      const uint32_t first = (position - 1) / kBlock * kBlock;
-      PREFIXD_RETURN_IF_ERROR(Put(plan, 1, first, position - first, position - first));
-    }
-    return own_.cache
-        ->Commit(own_.session, {.reservation = plan.reservation,
-                                .tokens = static_cast<uint32_t>(prompt.size()),
-                                .sequence_end = true,
-                                .ends = {}})
-        .status();
-  }
-  absl::Status Put(const block::ReservePlan& plan, uint32_t group, uint32_t first, uint32_t rung,
-                   uint32_t tokens) {
-    const bool state = identity_.groups[group].kind == block::LayerKind::kState;
-    const uint64_t bytes =
-        block::LayoutOfPage(identity_.groups[group], state ? 0 : rung, tokens).page_bytes;
-    const auto page = std::span<const std::byte>(pages_[group]).first(bytes);
-    return own_.cache->PutPage(own_.session, plan.reservation,
-                               {.group = group,
-                                .first_token = first,
-                                .tokens = tokens,
-                                .rung = rung,
-                                .page_bytes = bytes,
-                                .xxh3 = base::Xxh3(page),
-                                .data = page},
-                               Soon());
-  }
-
-  const block::SpaceIdentity identity_;
-  std::vector<std::vector<std::byte>> pages_;  // zeros, as long as each group's longest
-  std::set<Tokens> stored_;
-  OwnCache own_;
-};
+// Asks for all but the last token, and stores what the plan wants.
+absl::Status Play(OwnCache& own, const Tokens& prompt, std::set<Tokens>* stored, Result* result) {
+  const auto size = static_cast<uint32_t>(prompt.size());
+  const uint32_t shared = Shared(*stored, prompt);
+  cache::Request request;
+  request.space = own.space();
+  request.tokens = prompt;
+  request.max_tokens = size - 1;
+  PREFIXD_ASSIGN_OR_RETURN(const cache::Acquired acquired,
+                           own.cache().Acquire(own.session(), request, OwnCache::Soon()));
+  const uint32_t usable = acquired.match.restorable_tokens;
+  result->requested += size;
+  result->full_hits += std::min(shared, size - 1);
+  result->hits += usable;
+  result->stored += size - shared;
+  PREFIXD_RETURN_IF_ERROR(own.Store(prompt, usable));
+  stored->insert(prompt);
+  uint64_t held = 0;
+  for (const block::SpaceSummary& space : own.cache().ListSpaces()) held += space.ram_payload_bytes;
+  result->held_bytes = std::max(result->held_bytes, held);
+  if (!acquired.lease) return absl::OkStatus();
+  return own.cache().Release(own.session(), {.lease = acquired.lease, .used_tokens = usable});
+}
 
 void Judge(Bench& bench, const std::string& name, const block::SpaceIdentity& identity,
            const Result& result, uint64_t requests) {
@@ -210,11 +143,14 @@ void TraceHybrid(Bench& bench) {
   } models[] = {{"3 of 4 layers recurrent", ThreeOfFourRecurrent(), 36 * kMiB},
                 {"5:1 sliding layers, window 1,024", FiveOfSixSliding(), 48 * kMiB}};
   for (const auto& model : models) {
-    Replay replay(model.identity);
+    cache::Options options;
+    options.ram_budget_bytes = model.ram_bytes;
+    const auto own = OwnCache::Open(options, model.identity);
+    absl::Status status = own.status();
+    std::set<Tokens> stored;
     Result result;
-    absl::Status status = replay.Open(model.ram_bytes);
     for (size_t i = 0; status.ok() && i < prompts->size(); ++i) {
-      status = replay.Play((*prompts)[i], &result);
+      status = Play(**own, (*prompts)[i], &stored, &result);
     }
     if (!bench.Check(status.ok(), status.ToString())) return;
     Judge(bench, model.name, model.identity, result, prompts->size());

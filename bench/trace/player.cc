@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -15,164 +16,176 @@
 namespace prefixd::bench {
 namespace {
 
-// A prompt may be longer than everything there is room for: its head is then stored, without
-// waiting long for room that nobody will make.
-constexpr std::chrono::milliseconds kRamPatience(20);
-constexpr std::chrono::seconds kSsdPatience(5);
-constexpr size_t kBlocksAtOnce = 32;  // published together
-
-// Reads a lease to its end.
-class Reader : public cache::FetchSink {
- public:
-  bool Page(const cache::PagePiece&) override { return true; }
-  bool Ready(const cache::GroupReady& ready) override {
-    usable_tokens = std::min(usable_tokens, ready.usable_tokens);
-    return true;
-  }
-  uint32_t usable_tokens = ~uint32_t{0};
-};
-
-class InProcess : public TracePlayer {
- public:
-  static absl::StatusOr<std::unique_ptr<TracePlayer>> Open(const TraceBudget& budget) {
-    auto player = std::unique_ptr<InProcess>(new InProcess(budget));
-    cache::Options options;
-    options.ram_budget_bytes = budget.ram_bytes;
-    options.ssd_budget_bytes = budget.ssd_bytes;
-    options.directory = budget.directory;
-    options.segment_bytes = budget.segment_bytes;
-    options.ssd_write_share = budget.write_share;
-    options.ssd_shallow_tokens = budget.shape.shallow_tokens();
-    options.clock = &player->clock_;
-    PREFIXD_ASSIGN_OR_RETURN(player->cache_, cache::Cache::Open(options));
-    player->session_ = player->cache_->BeginSession("trace");
-    PREFIXD_ASSIGN_OR_RETURN(const cache::OpenedSpace space,
-                             player->cache_->OpenSpace(player->session_, IdentityOf(budget.shape)));
-    player->space_ = space.space;
-    return player;
-  }
-
-  absl::StatusOr<TraceLookUp> Play(std::span<const TraceBlock> path) override {
-    cache::Request request;
-    request.space = space_;
-    request.tokens = TokensOf(shape_, path);
-    PREFIXD_ASSIGN_OR_RETURN(cache::Acquired acquired,
-                             cache_->Acquire(session_, request, Patience()));
-    PREFIXD_ASSIGN_OR_RETURN(const TraceLookUp found, Count(&acquired));
-    const absl::Status stored = Store(std::move(request.tokens));
-    if (acquired.lease) {
-      PREFIXD_RETURN_IF_ERROR(cache_->Release(session_, {.lease = acquired.lease}));
-    }
-    PREFIXD_RETURN_IF_ERROR(stored);
-    return found;
-  }
-  void PassTime(double ms) override { clock_.Advance(static_cast<int64_t>(ms * 1e3)); }
-  absl::StatusOr<TraceWrites> Writes() override {
-    TraceWrites writes;
-    const block::Stats stats = cache_->GetStats();
-    for (const block::NamedCount& count : stats.counters) {
-      if (count.name == "bytes.spilled") writes.spilled_bytes = count.value;
-      if (count.name == "bytes.rewritten") writes.rewritten_bytes = count.value;
-    }
-    writes.ssd_file_bytes = stats.ssd_file_bytes;
-    return writes;
-  }
-
- private:
-  explicit InProcess(const TraceBudget& budget)
-      : shape_(budget.shape), has_ssd_(budget.ssd_bytes > 0), page_(budget.shape.page_bytes) {
-    for (size_t i = 0; i < page_.size(); ++i) page_[i] = static_cast<std::byte>(Mix(i));
-    page_sum_ = base::Xxh3(page_);
-  }
-  base::Deadline Patience() const {
-    const auto now = std::chrono::steady_clock::now();
-    return has_ssd_ ? now + kSsdPatience : base::Deadline(now + kRamPatience);
-  }
-
-  absl::StatusOr<TraceLookUp> Count(cache::Acquired* acquired) {
-    const block::MatchAnswer& match = acquired->match;
-    uint32_t usable = match.restorable_tokens;
-    TraceLookUp found;
-    if (match.ssd_bytes > 0) {
-      Reader reader;
-      PREFIXD_RETURN_IF_ERROR(
-          cache_->Fetch(session_, {.lease = acquired->lease, .groups = {}, .seeded_sums = true},
-                        Patience(), &reader));
-      usable = std::min(usable, reader.usable_tokens);
-    }
-    for (const block::Shortening& cut : match.shortened_by) {
-      if (cut.reason != block::ShortenReason::kLeaseQuota) continue;
-      found.beyond_quota = cut.tokens_lost / shape_.tokens();
-    }
-    const uint64_t blocks = usable / shape_.tokens() + found.beyond_quota;
-    found.ssd = std::min(blocks, match.ssd_bytes / (shape_.page_bytes * shape_.kv_blocks));
-    found.ram = blocks - found.ssd;
-    return found;
-  }
-
-  absl::Status Store(std::vector<block::Token> tokens) {
-    const auto end = static_cast<uint32_t>(tokens.size());
-    cache::ReserveRequest request{
-        .space = space_, .tokens = std::move(tokens), .content = {}, .groups = {}, .writable = {}};
-    PREFIXD_ASSIGN_OR_RETURN(const block::ReservePlan plan, cache_->Reserve(session_, request));
-    uint32_t put = 0, committed = 0;
-    bool room = true;
-    for (size_t i = 0; i < plan.blocks.size() && room; ++i) {
-      const block::BlockPlan& block = plan.blocks[i];
-      if (block.state != block::BlockState::kPresent) {
-        PREFIXD_ASSIGN_OR_RETURN(room, Put(plan.reservation, block));
-        if (!room) break;
-      }
-      put = block.first_token + block.tokens;
-      if ((i + 1) % kBlocksAtOnce != 0 && put < end) continue;
-      PREFIXD_ASSIGN_OR_RETURN(room, Commit(plan.reservation, put, put == end));
-      committed = put;
-    }
-    if (put > committed) PREFIXD_RETURN_IF_ERROR(Commit(plan.reservation, put, true).status());
-    if (put < end) cache_->Abandon(session_, plan.reservation).IgnoreError();
-    return absl::OkStatus();
-  }
-  // False: there is no room, and none will be made.
-  absl::StatusOr<bool> Put(block::ReservationId reservation, const block::BlockPlan& block) {
-    const absl::Status put = cache_->PutPage(session_, reservation,
-                                             {.group = 0,
-                                              .first_token = block.first_token,
-                                              .tokens = block.tokens,
-                                              .rung = 0,
-                                              .page_bytes = page_.size(),
-                                              .offset = 0,
-                                              .xxh3 = page_sum_,
-                                              .data = page_},
-                                             Patience());
-    if (absl::IsResourceExhausted(put)) return false;
-    if (!put.ok()) return put;
-    return true;
-  }
-  absl::StatusOr<bool> Commit(block::ReservationId reservation, uint32_t tokens, bool is_end) {
-    PREFIXD_ASSIGN_OR_RETURN(
-        const block::CommitAnswer answer,
-        cache_->Commit(session_,
-                       {.reservation = reservation, .tokens = tokens, .sequence_end = is_end}));
-    const bool refused = std::ranges::any_of(answer.blocks, [](const block::BlockResult& block) {
-      return block.result == block::StoreResult::kRefused;
-    });
-    return !refused;
-  }
-
-  const TraceShape shape_;
-  const bool has_ssd_;
-  std::vector<std::byte> page_;
-  uint64_t page_sum_ = 0;
-  base::FakeClock clock_;
-  std::unique_ptr<cache::Cache> cache_;
-  block::SessionId session_;
-  block::SpaceHandle space_;
-};
+constexpr std::chrono::seconds kPatience(60);
+constexpr int kBlocksAtOnce = 32;  // of one Put
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TracePlayer>> PlayInProcess(const TraceBudget& budget) {
-  return InProcess::Open(budget);
+TracePlayer::TracePlayer(const TraceBudget& budget)
+    : shape_(budget.shape), has_ssd_(budget.ssd_bytes > 0) {
+  std::string data(shape_.page_bytes, '\0');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(Mix(i));
+  page_.set_page_bytes(data.size());
+  page_.set_tokens(shape_.block_tokens);
+  page_.set_xxh3(base::Xxh3(std::as_bytes(std::span(data))));
+  page_.set_data(std::move(data));
+}
+
+absl::StatusOr<std::unique_ptr<TracePlayer>> TracePlayer::Start(const TraceBudget& budget) {
+  auto player = std::unique_ptr<TracePlayer>(new TracePlayer(budget));
+  std::filesystem::create_directories(budget.directory);
+  const std::string ssd = budget.ssd_bytes == 0 ? "off" : absl::StrCat(budget.ssd_bytes);
+  PREFIXD_ASSIGN_OR_RETURN(
+      player->daemon_,
+      DaemonProcess::Start({.directory = budget.directory,
+                            .ram = std::to_string(budget.ram_bytes),
+                            .ssd = ssd,
+                            .flags = {"--log-level", "warning", "--ssd-shallow-tokens",
+                                      std::to_string(budget.shape.shallow_tokens()),
+                                      "--ssd-write-share", budget.write_share}}));
+  player->stats_ = std::make_unique<DaemonStats>(player->daemon_->address());
+  PREFIXD_ASSIGN_OR_RETURN(
+      player->session_,
+      RawSession::Open(
+          {.address = player->daemon_->address(), .name = "trace", .wants_arena = false}));
+  PREFIXD_ASSIGN_OR_RETURN(player->space_, player->session_->OpenSpace(IdentityOf(budget.shape)));
+  return player;
+}
+
+absl::StatusOr<TraceLookUp> TracePlayer::Play(std::span<const TraceBlock> path) {
+  const std::vector<block::Token> tokens = TokensOf(shape_, path);
+  v1::AcquireRequest request;
+  request.set_session(session_->id());
+  *request.add_items()->mutable_sequence() = SequenceOf(tokens);
+  PREFIXD_ASSIGN_OR_RETURN(const v1::AcquireReply reply, session_->Acquire(request));
+  if (reply.answers_size() != 1) return absl::InternalError("acquire: not one answer");
+  const v1::Answer& answer = reply.answers(0);
+  PREFIXD_ASSIGN_OR_RETURN(const TraceLookUp found, Count(answer));
+  const absl::Status stored = Store(tokens);
+  if (answer.lease() != 0) PREFIXD_RETURN_IF_ERROR(session_->Release({answer.lease()}));
+  PREFIXD_RETURN_IF_ERROR(stored);
+  return found;
+}
+
+absl::StatusOr<TraceWrites> TracePlayer::Writes() {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::GetStatsReply stats, stats_->Get());
+  return TraceWrites{.spilled_bytes = CounterOf(stats, "bytes.spilled"),
+                     .rewritten_bytes = CounterOf(stats, "bytes.rewritten"),
+                     .ssd_file_bytes = stats.ssd_file_bytes()};
+}
+
+v1::Sequence TracePlayer::SequenceOf(std::span<const block::Token> tokens) const {
+  v1::Sequence sequence;
+  sequence.set_space(space_);
+  sequence.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  return sequence;
+}
+
+absl::StatusOr<TraceLookUp> TracePlayer::Count(const v1::Answer& answer) {
+  uint32_t usable = answer.restorable_tokens();
+  if (answer.ssd_bytes() > 0) {
+    PREFIXD_ASSIGN_OR_RETURN(const uint32_t read, ReadAll(answer.lease()));
+    usable = std::min(usable, read);
+  }
+  TraceLookUp found;
+  for (const v1::Shortening& cut : answer.shortened_by()) {
+    if (cut.reason() != v1::SHORTEN_REASON_LEASE_QUOTA) continue;
+    found.beyond_quota = cut.tokens_lost() / shape_.tokens();
+  }
+  const uint64_t blocks = usable / shape_.tokens() + found.beyond_quota;
+  found.ssd = std::min(blocks, answer.ssd_bytes() / (shape_.page_bytes * shape_.kv_blocks));
+  found.ram = blocks - found.ssd;
+  return found;
+}
+
+absl::StatusOr<uint32_t> TracePlayer::ReadAll(uint64_t lease) {
+  v1::FetchRequest request;
+  request.set_session(session_->id());
+  request.set_lease(lease);
+  grpc::ClientContext context;
+  SetDeadline(&context, kPatience);
+  const auto stream = session_->stub().Fetch(&context, request);
+  uint32_t usable = ~uint32_t{0};
+  for (v1::FetchChunk chunk; stream->Read(&chunk);) {
+    if (chunk.has_ready()) usable = std::min(usable, chunk.ready().usable_tokens());
+  }
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("fetch", stream->Finish()));
+  return usable;
+}
+
+absl::Status TracePlayer::Store(std::span<const block::Token> tokens) {
+  v1::ReserveRequest request;
+  request.set_session(session_->id());
+  *request.mutable_sequence() = SequenceOf(tokens);
+  v1::ReserveReply plan;
+  grpc::ClientContext context;
+  SetDeadline(&context, kPatience);
+  PREFIXD_RETURN_IF_ERROR(FromGrpc("reserve", session_->stub().Reserve(&context, request, &plan)));
+  int next = 0;
+  while (next < plan.blocks_size() && plan.blocks(next).state() == v1::BLOCK_STATE_PRESENT) {
+    ++next;
+  }
+  bool room = true;
+  if (next == plan.blocks_size()) return Commit(plan, next);
+  while (next < plan.blocks_size() && room) {
+    const int end = std::min(plan.blocks_size(), next + kBlocksAtOnce);
+    PREFIXD_ASSIGN_OR_RETURN(room, Put(plan, next, end));
+    next = end;
+  }
+  if (!room) Abandon(plan.reservation());
+  return absl::OkStatus();
+}
+
+v1::CommitRequest TracePlayer::HeaderOf(const v1::ReserveReply& plan, int end) const {
+  const v1::BlockPlan& last = plan.blocks(end - 1);
+  v1::CommitRequest header;
+  header.set_session(session_->id());
+  header.set_reservation(plan.reservation());
+  header.set_tokens(last.first_token() + last.tokens());
+  header.set_sequence_end(end == plan.blocks_size());
+  return header;
+}
+
+absl::Status TracePlayer::Commit(const v1::ReserveReply& plan, int end) {
+  v1::CommitReply reply;
+  grpc::ClientContext context;
+  SetDeadline(&context, kPatience);
+  return FromGrpc("commit", session_->stub().Commit(&context, HeaderOf(plan, end), &reply));
+}
+
+// Sends blocks [first, end) and commits up to there. False: no room, and none will be made.
+absl::StatusOr<bool> TracePlayer::Put(const v1::ReserveReply& plan, int first, int end) {
+  v1::CommitReply reply;
+  grpc::ClientContext context;
+  // A prompt longer than everything that there is room for must not wait for long.
+  SetDeadline(&context, has_ssd_ ? kPatience : std::chrono::milliseconds(250));
+  const auto stream = session_->stub().Put(&context, &reply);
+  v1::PutChunk chunk;
+  *chunk.mutable_header() = HeaderOf(plan, end);
+  bool open = stream->Write(chunk);
+  *chunk.mutable_page() = page_;
+  for (int i = first; open && i < end; ++i) {
+    if (plan.blocks(i).state() == v1::BLOCK_STATE_PRESENT) continue;
+    chunk.mutable_page()->set_first_token(plan.blocks(i).first_token());
+    open = stream->Write(chunk);
+  }
+  stream->WritesDone();
+  const absl::Status status = FromGrpc("put", stream->Finish());
+  if (absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status)) return false;
+  PREFIXD_RETURN_IF_ERROR(status);
+  return std::ranges::none_of(reply.blocks(), [](const v1::BlockResult& block) {
+    return block.result() == v1::STORE_RESULT_REFUSED;
+  });
+}
+
+void TracePlayer::Abandon(uint64_t reservation) {
+  v1::AbandonRequest request;
+  request.set_session(session_->id());
+  request.set_reservation(reservation);
+  v1::Ack reply;
+  grpc::ClientContext context;
+  SetDeadline(&context, kPatience);
+  session_->stub().Abandon(&context, request, &reply);  // it may be over already
 }
 
 absl::StatusOr<TraceRun> PlayTrace(const Trace& trace, const TraceShape& shape,
@@ -180,10 +193,7 @@ absl::StatusOr<TraceRun> PlayTrace(const Trace& trace, const TraceShape& shape,
   TraceRun run;
   TraceResult& result = run.result;
   const double start = NowMicros();
-  double now_ms = 0;
   for (const Trace::Request& request : trace.requests) {
-    player.PassTime(request.at_ms - now_ms);
-    now_ms = request.at_ms;
     if (request.blocks == 0) continue;
     PREFIXD_ASSIGN_OR_RETURN(const TraceLookUp found, player.Play(trace.blocks(request)));
     result.requested += request.blocks;

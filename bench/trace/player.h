@@ -1,6 +1,4 @@
-// A cache that a trace is played against: in this process, or a daemon's over the wire.
-//
-// One thread a player.
+// A trace played against the real daemon.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,12 +7,12 @@
 
 #include "absl/status/statusor.h"
 
-#include "base/clock.h"
 #include "bench/common/bench.h"
 #include "bench/common/daemon_process.h"
+#include "bench/common/daemon_stats.h"
+#include "bench/common/raw_session.h"
 #include "bench/trace/geometry.h"
 #include "bench/trace/simulation.h"
-#include "cache/cache.h"
 
 namespace prefixd::bench {
 
@@ -30,29 +28,43 @@ struct TraceWrites {
   uint64_t ssd_file_bytes = 0;  // now
 };
 
-class TracePlayer {
- public:
-  virtual ~TracePlayer() = default;
-  // Looks the path up and reads what the SSD has of it; stores what is missing; gives all up.
-  virtual absl::StatusOr<TraceLookUp> Play(std::span<const TraceBlock> path) = 0;
-  // The trace's time, where the cache goes by it.
-  virtual void PassTime(double ms) = 0;
-  virtual absl::StatusOr<TraceWrites> Writes() = 0;
-};
-
 // Budgets of a run; ssd_bytes 0: RAM alone.
 struct TraceBudget {
   TraceShape shape;
   uint64_t ram_bytes = 0, ssd_bytes = 0;
-  uint64_t segment_bytes = uint64_t{8} << 20;  // in this process
-  double write_share = 0.3;                    // as the daemon's default
-  std::string directory = {};                  // of the SSD tier, sockets and logs
+  std::string write_share = "30%";  // as the daemon's default
+  std::string directory = {};       // of the SSD tier, sockets and logs
 };
 
-// cache::Cache in this process, its clock the trace's.
-absl::StatusOr<std::unique_ptr<TracePlayer>> PlayInProcess(const TraceBudget& budget);
-// The real daemon, its pages by Put and Fetch.
-absl::StatusOr<std::unique_ptr<TracePlayer>> PlayDaemon(const TraceBudget& budget);
+// A daemon that a trace is played against: its pages by Put and Fetch, in its own time.
+//
+// One thread.
+class TracePlayer {
+ public:
+  static absl::StatusOr<std::unique_ptr<TracePlayer>> Start(const TraceBudget& budget);
+  // Looks the path up and reads what the SSD has of it; stores what is missing; gives all up.
+  absl::StatusOr<TraceLookUp> Play(std::span<const TraceBlock> path);
+  absl::StatusOr<TraceWrites> Writes();
+
+ private:
+  explicit TracePlayer(const TraceBudget& budget);
+  v1::Sequence SequenceOf(std::span<const block::Token> tokens) const;
+  absl::StatusOr<TraceLookUp> Count(const v1::Answer& answer);
+  absl::StatusOr<uint32_t> ReadAll(uint64_t lease);  // usable tokens
+  absl::Status Store(std::span<const block::Token> tokens);
+  v1::CommitRequest HeaderOf(const v1::ReserveReply& plan, int end) const;
+  absl::Status Commit(const v1::ReserveReply& plan, int end);
+  absl::StatusOr<bool> Put(const v1::ReserveReply& plan, int first, int end);
+  void Abandon(uint64_t reservation);
+
+  const TraceShape shape_;
+  const bool has_ssd_;
+  v1::PageBytes page_;  // every page's, but for its place
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<DaemonStats> stats_;
+  std::unique_ptr<RawSession> session_;
+  uint64_t space_ = 0;
+};
 
 struct TraceRun {
   TraceResult result;

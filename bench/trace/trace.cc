@@ -1,5 +1,5 @@
-// trace: real workloads through the cache in this process and through the daemon, beside what
-// its policy and leaf-first LRU reach on paper. tests/data/traces/README.md says whose traces
+// trace: real workloads through the daemon, beside what its policy and leaf-first LRU reach on
+// paper. tests/data/traces/README.md says whose traces
 // they are.
 #include <algorithm>
 #include <cstdio>
@@ -19,20 +19,8 @@
 namespace prefixd::bench {
 namespace {
 
-using Play = absl::StatusOr<std::unique_ptr<TracePlayer>> (*)(const TraceBudget&);
-
-// A way to play: what a block of the trace becomes.
-struct Stage {
-  const char* family;
-  const char* where;
-  Play play;
-  TraceShape ram_shape;   // of RAM alone
-  TraceShape tier_shape;  // pages large enough for an index of six times as many blocks
-};
-constexpr Stage kStages[] = {
-    {"cache", "in process", PlayInProcess, {16, 1, 16u << 10}, {16, 1, 96u << 10}},
-    {"daemon", "daemon", PlayDaemon, {128, 1, 24u << 10}, {128, 1, 128u << 10}}};
-
+constexpr TraceShape kRamShape{128, 1, 24u << 10};    // of RAM alone
+constexpr TraceShape kTierShape{128, 1, 128u << 10};  // an index of six times as many blocks
 constexpr uint64_t kAllRequests = 1'000'000;
 
 struct Workload {
@@ -53,15 +41,15 @@ class Replay {
   Replay(Bench& bench, const Workload& workload) : bench_(bench), workload_(workload) {}
 
   // A hit rate half a point below the simulation's is one of another policy.
-  void RamAlone(const Stage& stage, double percent) {
-    const RamFit fit = FitRam(stage.ram_shape, Blocks(percent), LongestBlocks(), /*has_ssd=*/false);
+  void RamAlone(double percent) {
+    const RamFit fit = FitRam(kRamShape, Blocks(percent), LongestBlocks(), /*has_ssd=*/false);
     const auto run =
-        Run(stage, absl::StrCat("ram-", percent), {.shape = fit.shape, .ram_bytes = fit.ram_bytes});
+        Run(absl::StrCat("ram-", percent), {.shape = fit.shape, .ram_bytes = fit.ram_bytes});
     if (!bench_.Check(run.ok(), run.status().ToString())) return;
     const TraceResult paper = SimulateSparingLru(workload_.trace, Blocks(percent));
     const TraceResult same = SimulateSparingLru(workload_.trace, fit.blocks);
     const TraceResult plain = SimulateLeafLru(workload_.trace, Blocks(percent));
-    const std::string name = Name(stage, absl::StrCat(percent, " %"));
+    const std::string name = absl::StrCat(workload_.name, " ", percent, " %");
     Row row = RowOf(name, fit, *run);
     row.figures.push_back({"simulated_percent", paper.hit_percent()});
     row.figures.push_back({"simulated_with_as_many_blocks_percent", same.hit_percent()});
@@ -80,39 +68,29 @@ class Replay {
   }
 
   // `target`: the issue's, of mooncake_conversation with RAM 2 % : SSD 10 %.
-  void Tiers(const Stage& stage, double ram, double ssd, bool target) {
-    const RamFit fit = FitRam(stage.tier_shape, Blocks(ram), LongestBlocks(), /*has_ssd=*/true);
+  void Tiers(double ram, double ssd, const std::string& write_share, bool target) {
+    const RamFit fit = FitRam(kTierShape, Blocks(ram), LongestBlocks(), /*has_ssd=*/true);
     const uint64_t ssd_bytes = Blocks(ssd) * fit.shape.page_bytes * fit.shape.kv_blocks;
-    const uint64_t segment = std::clamp<uint64_t>(ssd_bytes / 64, 1u << 20, 64u << 20);
-    const auto run = Run(stage, "tiers",
-                         {.shape = fit.shape,
-                          .ram_bytes = fit.ram_bytes,
-                          .ssd_bytes = std::max(ssd_bytes, 3 * segment),
-                          .segment_bytes = segment});
+    const auto run =
+        Run("tiers-" + write_share, {.shape = fit.shape,
+                                     .ram_bytes = fit.ram_bytes,
+                                     .ssd_bytes = std::max<uint64_t>(ssd_bytes, 3u << 20),
+                                     .write_share = write_share});
     if (!bench_.Check(run.ok(), run.status().ToString())) return;
-    const double seconds = workload_.trace.requests.back().at_ms / 1e3 + 1;
-    const TraceResult paper =
-        SimulateTiers(workload_.trace, fit.blocks, Blocks(ssd),
-                      {.blocks_per_s = 0.27 * Number(workload_.trace.references.size()) / seconds});
-    const std::string name = Name(stage, absl::StrCat("RAM ", ram, " % : SSD ", ssd, " %"));
+    const std::string name = absl::StrCat(workload_.name, " RAM ", ram, " % : SSD ", ssd,
+                                          " %, write share ", write_share);
     Row row = RowOf(name, fit, *run);
     row.figures.push_back({"writes_a_requested_block", run->result.writes_per_request()});
-    row.figures.push_back({"spilled_bytes", Number(run->writes.spilled_bytes)});
-    row.figures.push_back({"rewritten_bytes", Number(run->writes.rewritten_bytes)});
     row.figures.push_back({"ssd_file_bytes", Number(run->writes.ssd_file_bytes)});
-    row.figures.push_back({"simulated_percent", paper.hit_percent()});
-    row.figures.push_back({"simulated_writes_a_requested_block", paper.writes_per_request()});
     bench_.Add(std::move(row));
-    if (target) JudgeTiers(name, *run, paper);
+    if (target) JudgeTiers(name, run->result);
   }
 
  private:
-  void JudgeTiers(const std::string& name, const TraceRun& run, const TraceResult& paper) {
-    const TraceResult& result = run.result;
+  void JudgeTiers(const std::string& name, const TraceResult& result) {
     bench_.Judge({.name = name,
                   .ours = absl::StrCat("RAM ", PercentText(result.Percent(result.ram_hits)),
                                        ", SSD ", PercentText(result.Percent(result.ssd_hits))),
-                  .reference = "on paper " + PercentText(paper.hit_percent()),
                   .measure = "hits",
                   .seen = result.hit_percent(),
                   .at_most = false,
@@ -126,9 +104,6 @@ class Replay {
                   .limit = 0.36,
                   .runs = result.requested});
   }
-  std::string Name(const Stage& stage, const std::string& capacity) const {
-    return absl::StrCat(workload_.name, " ", capacity, ", ", stage.where);
-  }
   uint64_t Blocks(double percent) const {
     return static_cast<uint64_t>(Number(workload_.trace.unique) * percent / 100);
   }
@@ -139,10 +114,9 @@ class Replay {
     }
     return longest;
   }
-  absl::StatusOr<TraceRun> Run(const Stage& stage, const std::string& line, TraceBudget budget) {
-    budget.directory = absl::StrCat(bench_.directory(), "/", bench_.workload(), "-", workload_.name,
-                                    "-", stage.family, "-", line);
-    auto player = stage.play(budget);
+  absl::StatusOr<TraceRun> Run(const std::string& line, TraceBudget budget) {
+    budget.directory = absl::StrCat(bench_.directory(), "/trace-", workload_.name, "-", line);
+    const auto player = TracePlayer::Start(budget);
     if (!player.ok()) return player.status();
     return PlayTrace(workload_.trace, budget.shape, **player);
   }
@@ -168,11 +142,6 @@ std::string PathOf(const std::string& name, bool smoke) {
                       smoke ? ".head200" : "", ".jsonl.zst");
 }
 
-struct Lines {
-  std::vector<std::string> names;     // of shipped traces, or files
-  std::vector<std::string> families;  // of stages; "tiers" and "daemon_tiers" too
-};
-
 bool IsShipped(const std::string& name) {
   return name == "conversation" || name == "claude_code_a";
 }
@@ -190,52 +159,37 @@ std::optional<Workload> Load(Bench& bench, const std::string& name, uint64_t req
   return workload;
 }
 
-// Of the whole trace always: what comes back from SSD comes late.
-void PlayTiers(Bench& bench, const Stage& stage, const std::string& name) {
+void PlayRam(Bench& bench, const std::string& name) {
+  const uint64_t requests = bench.Parameter("requests_at_most", 200, 2'500, kAllRequests);
+  const std::optional<Workload> workload = Load(bench, name, requests);
+  if (!workload.has_value()) return;
+  std::vector<double> percents = {1, 2, 5, 10};
+  if (bench.smoke()) percents = {50};  // prompts of the head are long beside it
+  for (const double percent : percents) Replay(bench, *workload).RamAlone(percent);
+}
+
+// Of the whole trace always: what comes back from SSD comes late. A quick run has the line with a
+// target alone.
+void PlayTiers(Bench& bench, const std::string& name) {
+  const bool target = name == "conversation" && !bench.smoke();
+  if (bench.quick() && !target) return;
   const std::optional<Workload> workload = Load(bench, name, kAllRequests);
   if (!workload.has_value()) return;
   Replay replay(bench, *workload);
-  if (bench.smoke()) {
-    replay.Tiers(stage, 50, 80, false);
-  } else {
-    replay.Tiers(stage, 2, 10, name == "conversation");
-  }
-}
-
-void PlayTraces(Bench& bench, const Lines& lines) {
-  const uint64_t requests = bench.Parameter("requests_at_most", 200, 2'500, kAllRequests);
-  std::vector<double> percents = {1, 2, 5, 10};
-  if (bench.smoke()) percents = {50};  // prompts of the head are long beside it
-  const auto wants = [&](const char* family) {
-    return std::find(lines.families.begin(), lines.families.end(), family) != lines.families.end();
-  };
-  for (const std::string& name : lines.names) {
-    if (wants("cache") || wants("daemon")) {
-      const std::optional<Workload> workload = Load(bench, name, requests);
-      if (!workload.has_value()) continue;
-      Replay replay(bench, *workload);
-      for (const Stage& stage : kStages) {
-        if (!wants(stage.family)) continue;
-        for (const double percent : percents) replay.RamAlone(stage, percent);
-      }
-    }
-    // A quick run has the line with a target alone: of this trace, through the daemon.
-    if (wants("tiers") && !bench.quick()) PlayTiers(bench, kStages[0], name);
-    if (wants("daemon_tiers") && (!bench.quick() || name == "conversation")) {
-      PlayTiers(bench, kStages[1], name);
-    }
-  }
+  if (bench.smoke()) return replay.Tiers(50, 80, "30%", false);
+  replay.Tiers(2, 10, "30%", target);
+  if (!bench.quick()) replay.Tiers(2, 10, "off", false);
 }
 
 }  // namespace
 
 void RunTrace(Bench& bench) {
-  Lines lines{.names = {"conversation", "claude_code_a"}, .families = {}};
-  if (!bench.trace().empty()) lines.names = {bench.trace()};
-  for (const std::string family : {"cache", "daemon", "tiers", "daemon_tiers"}) {
-    if (bench.Wants(family)) lines.families.push_back(family);
+  std::vector<std::string> names = {"conversation", "claude_code_a"};
+  if (!bench.trace().empty()) names = {bench.trace()};
+  for (const std::string& name : names) {
+    if (bench.Wants("ram")) PlayRam(bench, name);
+    if (bench.Wants("tiers")) PlayTiers(bench, name);
   }
-  PlayTraces(bench, lines);
   if (bench.Wants("hybrid")) TraceHybrid(bench);
 }
 

@@ -128,21 +128,6 @@ TEST(TraceSimulation, RealTracesGiveThePublishedTable) {
   }
 }
 
-TEST(TraceSimulation, WritesStayWithinTheirBudget) {
-  const auto trace = ReadTrace(Shipped("mooncake_conversation"));
-  ASSERT_TRUE(trace.ok()) << trace.status();
-  const uint64_t ram = trace->unique / 50, ssd = trace->unique / 10;
-  const TraceResult all = SimulateTiers(*trace, ram, ssd, {});
-  const double seconds = trace->requests.back().at_ms / 1e3;
-  const double blocks_per_s = 0.25 * static_cast<double>(trace->references.size()) / seconds;
-  const TraceResult bounded =
-      SimulateTiers(*trace, ram, ssd, {.blocks_per_s = blocks_per_s, .window_s = 1200});
-  EXPECT_GT(all.writes_per_request(), 0.7);
-  EXPECT_LE(static_cast<double>(bounded.ssd_writes), blocks_per_s * (seconds + 1200));
-  EXPECT_GT(bounded.hit_percent(), 25);
-  EXPECT_LT(bounded.hit_percent(), all.hit_percent());
-}
-
 TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
   for (const uint64_t blocks : {40u, 1'659u, 1'827u, 18'279u}) {
     for (const uint64_t longest : {1u, 13'000u}) {
@@ -156,12 +141,13 @@ TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
   }
 }
 
-// What the policy reaches on paper is what the cache reaches.
-TEST(TraceReplay, TheCacheHitsWhatItsPolicyOfAsManyBlocksHits) {
+// What the policy reaches on paper is what the daemon reaches.
+TEST_F(TraceFile, TheDaemonHitsWhatItsPolicyOfAsManyBlocksHits) {
   const auto trace = ReadTrace(Shipped("claude_code_a.head200"));
   ASSERT_TRUE(trace.ok()) << trace.status();
   const RamFit fit = FitRam({}, trace->unique / 2, 1, false);
-  auto player = PlayInProcess({.shape = fit.shape, .ram_bytes = fit.ram_bytes});
+  auto player =
+      TracePlayer::Start({.shape = fit.shape, .ram_bytes = fit.ram_bytes, .directory = folder_});
   ASSERT_TRUE(player.ok()) << player.status();
   const auto run = PlayTrace(*trace, fit.shape, **player);
   ASSERT_TRUE(run.ok()) << run.status();
