@@ -20,12 +20,6 @@ constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace
 
-absl::Status FromGrpc(const char* call, const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(call, ": ", status.error_message()));
-}
-
 void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience) {
   context->set_deadline(std::chrono::system_clock::now() + patience);
 }

@@ -26,10 +26,12 @@
 #include "client/cpp/raw_stream.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 #include "wire/bulk_channel.h"
+#include "wire/grpc_status.h"
 
 namespace prefixd::bench {
 
-absl::Status FromGrpc(const char* call, const grpc::Status& status);
+using wire::FromGrpc;
+
 void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience);
 
 // With a connection of its own.

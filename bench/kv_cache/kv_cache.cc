@@ -63,8 +63,8 @@ void CompareRotation(Bench& bench, const KvCacheOptions& shape) {
 }  // namespace
 
 uint64_t PayloadBytes(const KvCacheOptions& shape, const quant::KvFormat& format) {
-  const uint64_t row = quant::BytesOfRow(format.key, shape.head_dim).total() +
-                       quant::BytesOfRow(format.value, shape.head_dim).total();
+  const uint64_t row = quant::BytesOfStoredRow(format.key, shape.head_dim).total() +
+                       quant::BytesOfStoredRow(format.value, shape.head_dim).total();
   return row * shape.heads * shape.seq_len * shape.layers;
 }
 

@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,10 +15,9 @@
 #include "bench/common/own_cache.h"
 #include "bench/common/timing.h"
 #include "bench/share/share.h"
-#include "daemon/requests.h"
 #include "prefixd/v1/prefix_cache.pb.h"
 #include "wire/answer.h"
-#include "wire/limits.h"
+#include "wire/request.h"
 
 namespace prefixd::bench {
 namespace {
@@ -125,10 +125,9 @@ class MatchTimer {
   }
   // What the service does between the two ends of gRPC.
   absl::Status Match(v1::AcquireRequest* request, v1::AcquireReply* reply) {
-    PREFIXD_ASSIGN_OR_RETURN(
-        const std::vector<cache::Request> items,
-        daemon::TakeItems(request, daemon::LimitOf(wire::TokenMessageBytes(~uint64_t{0}))));
-    for (const cache::Request& item : items) {
+    PREFIXD_ASSIGN_OR_RETURN(const std::vector<block::Request> items,
+                             wire::TakeItems(request, std::numeric_limits<uint64_t>::max()));
+    for (const block::Request& item : items) {
       PREFIXD_ASSIGN_OR_RETURN(const block::MatchAnswer match,
                                own_->cache().Match(own_->session(), item));
       wire::ToProto({}, match, {}, reply->add_answers());
