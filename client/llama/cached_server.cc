@@ -40,6 +40,17 @@ uint64_t BytesPerToken(const interop::LlamaContext& context) {
   return bytes;
 }
 
+// Returns the last checkpoint of a prompt that is worth restoring; null if there is none.
+const interop::LlamaCheckpoint* LastCheckpoint(const interop::LlamaStateMap& map,
+                                               uint32_t prompt_tokens) {
+  const interop::LlamaCheckpoint* last = nullptr;
+  for (const interop::LlamaCheckpoint& each : map.checkpoints) {
+    if (each.length < kLeastGain || each.length > prompt_tokens) continue;
+    if (last == nullptr || each.length > last->length) last = &each;
+  }
+  return last;
+}
+
 }  // namespace
 
 CachedServer::CachedServer(CachedServerOptions options, size_t index, Client* client,
@@ -251,19 +262,28 @@ void CachedServer::Save(uint32_t prompt_tokens, SlotTable::Held* held) {
 
 void CachedServer::Store(std::shared_ptr<Attached> attached, std::shared_ptr<StateFile> file,
                          uint32_t prompt_tokens) {
-  const absl::StatusOr<interop::LlamaStateMap> map = interop::MapLlamaState(file->bytes());
-  std::vector<uint32_t> turn_ends;
-  if (map.ok() && prompt_tokens < map->length) turn_ends.push_back(prompt_tokens);
-  const absl::StatusOr<CommitInfo> stored =
-      map.ok()
-          ? StoreState(attached->context, attached->spec, *file, *map, turn_ends, attached->space)
-          : map.status();
-  if (stored.ok()) {
-    counts_->stored_tokens += stored->stored_tokens;
-    return;
-  }
+  const absl::Status done = [&]() -> absl::Status {
+    PREFIXD_ASSIGN_OR_RETURN(const interop::LlamaStateMap map,
+                             interop::MapLlamaState(file->bytes()));
+    std::vector<uint32_t> turn_ends;
+    if (prompt_tokens < map.length) turn_ends.push_back(prompt_tokens);
+    const auto store = [&](const interop::LlamaStateMap& state,
+                           std::span<const uint32_t> ends) -> absl::Status {
+      PREFIXD_ASSIGN_OR_RETURN(
+          const CommitInfo stored,
+          StoreState(attached->context, attached->spec, *file, state, ends, attached->space));
+      counts_->stored_tokens += stored.stored_tokens;
+      return absl::OkStatus();
+    };
+    // The prompt asked again, or without what the model only thought, goes on from here.
+    if (const interop::LlamaCheckpoint* const last = LastCheckpoint(map, prompt_tokens)) {
+      PREFIXD_RETURN_IF_ERROR(store(interop::CutLlamaState(map, *last), {}));
+    }
+    return store(map, turn_ends);
+  }();
+  if (done.ok()) return;
   ++counts_->failed_saves;
-  Log(absl::StrCat("cannot store: ", stored.status().message()));
+  Log(absl::StrCat("cannot store: ", done.message()));
 }
 
 void CachedServer::LearnSpeed(uint32_t computed_tokens, double ms) {

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/status.h"
+#include "client/llama/snapshot.h"
 
 namespace prefixd::llama {
 namespace {
@@ -76,60 +77,53 @@ Digest DigestOf(const Digest& file, const interop::LlamaContext& context,
     out.Fixed(cache.key_rotation);
     out.Fixed(cache.value_rotation);
   }
+  // No layer of the space says what the rows in a snapshot are.
+  if (context.caches.size() > 1) {
+    for (const std::vector<interop::LlamaTensor>* const tensors :
+         {&context.caches[1].keys, &context.caches[1].values}) {
+      for (const interop::LlamaTensor& tensor : *tensors) {
+        out.Framed(quant::ToString(tensor.format));
+        out.Fixed(tensor.token_bytes);
+      }
+    }
+  }
   out.Framed(adapters);
   return base::Sha256(base::AsBytes(out.bytes()));
 }
 
-// The layers of one cache. A state does not say which layers of the model they are, nor their
+// Returns how many rows of `dim` elements a token of the tensor has.
+absl::StatusOr<uint32_t> Heads(const char* what, size_t layer, const interop::LlamaTensor& tensor,
+                               uint32_t dim) {
+  const absl::Status fits = quant::Validate(tensor.format, dim);
+  if (!fits.ok()) return Bad("layer ", layer, ", ", what, ": ", fits.message());
+  const uint64_t row = quant::BytesOfStoredRow(tensor.format, dim).codes;
+  if (tensor.token_bytes % row == 0 && tensor.token_bytes != 0) {
+    return static_cast<uint32_t>(tensor.token_bytes / row);
+  }
+  return Bad("layer ", layer, ", ", what, ": a token has ", tensor.token_bytes,
+             " bytes, by the file heads of ", dim, " elements, ", row, " bytes each");
+}
+
+// Returns a layer of the first cache. A state does not say which layer of the model it is, nor its
 // number of heads: a row has all of them.
-class CacheLayers {
- public:
-  CacheLayers(const Model& model, bool sliding) {
-    const std::string suffix = sliding ? "_swa" : "";
-    const uint64_t key = model.Number("attention.key_length", model.HeadDim());
-    const uint64_t value = model.Number("attention.value_length", model.HeadDim());
-    key_dim_ = static_cast<uint32_t>(model.Number("attention.key_length" + suffix, key));
-    value_dim_ = static_cast<uint32_t>(model.Number("attention.value_length" + suffix, value));
-    if (sliding) window_ = static_cast<uint32_t>(model.Number("attention.sliding_window"));
+absl::StatusOr<LayerSpec> LayerOf(const Model& model, const interop::LlamaCache& cache,
+                                  size_t number) {
+  const auto key_dim = static_cast<uint32_t>(model.Number("attention.key_length", model.HeadDim()));
+  const auto value_dim =
+      static_cast<uint32_t>(model.Number("attention.value_length", model.HeadDim()));
+  const interop::LlamaTensor &keys = cache.keys[number], &values = cache.values[number];
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t heads, Heads("keys", number, keys, key_dim));
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t of_values, Heads("values", number, values, value_dim));
+  if (heads != of_values) {
+    return Bad("layer ", number, " has ", heads, " heads of keys and ", of_values, " of values");
   }
-
-  absl::StatusOr<LayerSpec> Layer(size_t number, const interop::LlamaCache& cache) const {
-    const interop::LlamaTensor &keys = cache.keys[number], &values = cache.values[number];
-    PREFIXD_ASSIGN_OR_RETURN(const uint32_t heads, Heads("keys", number, keys, key_dim_));
-    PREFIXD_ASSIGN_OR_RETURN(const uint32_t of_values, Heads("values", number, values, value_dim_));
-    if (heads != of_values) {
-      return Bad("layer ", number, " has ", heads, " heads of keys and ", of_values, " of values");
-    }
-    LayerSpec layer{.kv_heads = heads,
-                    .key_dim = key_dim_,
-                    .value_dim = value_dim_,
-                    .formats = {{.key = FormatOf(keys.format, cache.key_rotation, false),
-                                 .value = FormatOf(values.format, cache.value_rotation,
-                                                   cache.values_transposed)}}};
-    if (window_ != 0) {
-      layer.kind = LayerKind::kSliding;
-      layer.window = window_;
-    }
-    return layer;
-  }
-  uint32_t window() const { return window_; }
-
- private:
-  // Returns how many rows of `dim` elements a token of the tensor has.
-  static absl::StatusOr<uint32_t> Heads(const char* what, size_t layer,
-                                        const interop::LlamaTensor& tensor, uint32_t dim) {
-    const absl::Status fits = quant::Validate(tensor.format, dim);
-    if (!fits.ok()) return Bad("layer ", layer, ", ", what, ": ", fits.message());
-    const uint64_t row = quant::BytesOfStoredRow(tensor.format, dim).codes;
-    if (tensor.token_bytes % row == 0 && tensor.token_bytes != 0) {
-      return static_cast<uint32_t>(tensor.token_bytes / row);
-    }
-    return Bad("layer ", layer, ", ", what, ": a token has ", tensor.token_bytes,
-               " bytes, by the file heads of ", dim, " elements, ", row, " bytes each");
-  }
-
-  uint32_t key_dim_ = 0, value_dim_ = 0, window_ = 0;
-};
+  return LayerSpec{.kv_heads = heads,
+                   .key_dim = key_dim,
+                   .value_dim = value_dim,
+                   .formats = {{.key = FormatOf(keys.format, cache.key_rotation, false),
+                                .value = FormatOf(values.format, cache.value_rotation,
+                                                  cache.values_transposed)}}};
+}
 
 }  // namespace
 
@@ -143,18 +137,16 @@ absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_
                  .tokenizer_digest = file_digest,
                  .rope = RopeOf(model),
                  .salt = salt};
-  for (size_t i = 0; i < context.caches.size(); ++i) {
-    const CacheLayers layers(model, i > 0);
-    if (i > 0 && layers.window() == 0) {
-      return Bad("the context has a second cache, but the file no attention.sliding_window");
-    }
-    for (size_t number = 0; number < context.caches[i].keys.size(); ++number) {
-      PREFIXD_ASSIGN_OR_RETURN(LayerSpec layer, layers.Layer(number, context.caches[i]));
-      spec.layers.push_back(std::move(layer));
-    }
+  for (size_t number = 0; number < context.caches[0].keys.size(); ++number) {
+    PREFIXD_ASSIGN_OR_RETURN(LayerSpec layer, LayerOf(model, context.caches[0], number));
+    spec.layers.push_back(std::move(layer));
   }
-  if (context.recurrent_bytes != 0) {
-    spec.layers.push_back({.kind = LayerKind::kState, .state_bytes = context.recurrent_bytes});
+  const auto window = static_cast<uint32_t>(model.Number("attention.sliding_window"));
+  if (context.caches.size() > 1 && window == 0) {
+    return Bad("the context has a second cache, but the file no attention.sliding_window");
+  }
+  if (const uint64_t bytes = SnapshotBytes(context, window); bytes != 0) {
+    spec.layers.push_back({.kind = LayerKind::kState, .state_bytes = bytes});
   }
   return spec;
 }

@@ -14,10 +14,11 @@
 
 namespace prefixd::llama {
 
-// Returns the space of a model: the layers of `context` in the order of its caches, then one layer
-// for all recurrent states. The formats are those of `context`, values transposed if the context
-// keeps them so. The weights digest covers the file, the rotation of K and V and the `adapters`
-// (LoRA, as text). InvalidArgument names what the file and the context disagree in.
+// Returns the space of a model: the layers of the cache of all tokens, then, where there are
+// sliding or recurrent layers, one layer for their snapshots. The formats are those of `context`,
+// values transposed if the context keeps them so. The weights digest covers the file, the rotation
+// of K and V, the types of sliding layers and the `adapters` (LoRA, as text). InvalidArgument names
+// what the file and the context disagree in.
 absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_digest,
                                   const interop::LlamaContext& context, const std::string& adapters,
                                   const std::string& salt);

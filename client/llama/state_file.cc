@@ -9,13 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
+#include "client/llama/snapshot.h"
+#include "client/llama/state_tensors.h"
 
 namespace prefixd::llama {
 namespace {
@@ -29,140 +30,60 @@ absl::Status ToAbsl(const Status& status) {
   return status.ok() ? absl::OkStatus() : absl::FailedPreconditionError(status.message);
 }
 
-// K or V of one layer in a state.
-struct Tensor {
-  uint32_t heads = 0;
-  size_t token_bytes = 0;  // of all heads
-  size_t element = 0;      // of transposed values, else 0
-  std::byte* rows = nullptr;
-  size_t head_bytes() const { return token_bytes / heads; }
-};
-
-// A layer with K and V: in the space, and in which cache of a state.
+// A layer with K and V for all tokens, in the order of the space.
 struct Layer {
-  int number = 0;  // in the space
-  size_t cache = 0;
-  Tensor keys, values;
+  int number = 0;
+  uint32_t heads = 0;
+  StateTensor keys, values;
 };
 
-// Returns the layers of a state, in the order of the space.
 std::vector<Layer> LayersOf(const LlamaStateMap& map, const SpaceSpec& spec, std::byte* state) {
   std::vector<Layer> layers;
-  for (size_t i = 0; i < map.caches.size(); ++i) {
-    const interop::LlamaCache& cache = map.context.caches[i];
-    for (size_t j = 0; j < cache.keys.size(); ++j) {
-      const uint32_t heads = spec.layers[layers.size()].kv_heads;
-      Layer layer{.number = static_cast<int>(layers.size()), .cache = i, .keys = {}, .values = {}};
-      layer.keys = {.heads = heads,
-                    .token_bytes = cache.keys[j].token_bytes,
-                    .element = 0,
-                    .rows = state + map.caches[i].keys[j]};
-      layer.values = {
-          .heads = heads,
-          .token_bytes = cache.values[j].token_bytes,
-          .element = cache.values_transposed ? quant::DtypeBytes(cache.values[j].format.dtype) : 0,
-          .rows = state + map.caches[i].values[j]};
-      layers.push_back(layer);
-    }
+  const StateTensors tensors = TensorsOf(map.context.caches[0], map.caches[0], state);
+  for (size_t i = 0; i < tensors.keys.size(); ++i) {
+    layers.push_back({.number = static_cast<int>(i),
+                      .heads = spec.layers[i].kv_heads,
+                      .keys = tensors.keys[i],
+                      .values = tensors.values[i]});
   }
   return layers;
 }
 
-// Moves the elements of `count` dense rows, from token `begin` of the cache on, to or from a tensor
-// [head][channel][cell] of `cells` cells. cell_of(token) is the token's cell.
-template <typename Copy, typename CellOf>
-void ForEachElement(const Tensor& tensor, uint32_t cells, uint32_t begin, uint32_t count,
-                    const CellOf& cell_of, const Copy& copy) {
-  const size_t channels = tensor.token_bytes / tensor.element;  // of all heads
-  for (size_t channel = 0; channel < channels; ++channel) {
-    std::byte* const column = tensor.rows + channel * cells * tensor.element;
-    for (uint32_t i = 0; i < count; ++i) {
-      copy(column + cell_of(begin + i) * tensor.element,
-           i * tensor.token_bytes + channel * tensor.element);
-    }
-  }
-}
-
 // Rows of tokens as the client takes and gives them.
 template <typename View, typename Pointer>
-View Dense(const Tensor& tensor, Pointer rows) {
+View Dense(const StateTensor& tensor, uint32_t heads, Pointer rows) {
   View view;
   view.codes = rows;
-  view.codes_head_stride = tensor.head_bytes();
+  view.codes_head_stride = tensor.token_bytes / heads;
   view.codes_token_stride = tensor.token_bytes;
   return view;
 }
 
-// Where each token of a saved cache stands; tokens count from the cache's first.
-class Cells {
- public:
-  explicit Cells(const interop::LlamaCacheMap& map) : cell_of_(map.order.size()) {
-    for (uint32_t cell = 0; cell < map.order.size(); ++cell) cell_of_[map.order[cell]] = cell;
-  }
-  bool in_order() const { return cell_of_.empty(); }
-  uint32_t operator()(uint32_t token) const { return in_order() ? token : cell_of_[token]; }
-
- private:
-  std::vector<uint32_t> cell_of_;
-};
-
 // Returns tokens [begin, begin + count) of a saved tensor, copied to `scratch` where they do not
 // stand one behind the other.
-PackedView RowsOf(const Tensor& tensor, uint32_t all_cells, const Cells& cells, uint32_t begin,
+PackedView RowsOf(const Layer& layer, const StateTensor& tensor, const Cells& cells, uint32_t begin,
                   uint32_t count, std::vector<std::byte>* scratch) {
-  if (tensor.element == 0 && cells.in_order()) {
-    return Dense<PackedView>(tensor, tensor.rows + begin * tensor.token_bytes);
+  const std::byte* rows = tensor.rows + begin * tensor.token_bytes;
+  if (tensor.element != 0 || !cells.in_order()) {
+    scratch->resize(count * tensor.token_bytes);
+    CopyRowsOut(tensor, cells, begin, count, scratch->data());
+    rows = scratch->data();
   }
-  scratch->resize(count * tensor.token_bytes);
-  if (tensor.element == 0) {
-    for (uint32_t i = 0; i < count; ++i) {
-      std::memcpy(scratch->data() + i * tensor.token_bytes,
-                  tensor.rows + cells(begin + i) * tensor.token_bytes, tensor.token_bytes);
-    }
-  } else {
-    ForEachElement(tensor, all_cells, begin, count, cells,
-                   [&](const std::byte* in_state, size_t in_rows) {
-                     std::memcpy(scratch->data() + in_rows, in_state, tensor.element);
-                   });
-  }
-  return Dense<PackedView>(tensor, scratch->data());
+  return Dense<PackedView>(tensor, layer.heads, rows);
 }
 
-// Writes the tokens of a run that the layer's cache has, in whole blocks: of a sliding layer the
-// earlier ones are gone.
-absl::Status WriteRun(const LlamaStateMap& map, const Layer& layer, const Cells& cells,
-                      const TokenRun& run, uint32_t block_tokens, Plan* plan) {
-  const interop::LlamaCacheMap& cache = map.caches[layer.cache];
-  const uint32_t whole = (cache.first + block_tokens - 1) / block_tokens * block_tokens;
-  const uint32_t begin = std::max(run.begin, whole);
-  if (begin >= run.end) return absl::OkStatus();
+absl::Status WriteRun(const Layer& layer, const Cells& cells, const TokenRun& run, Plan* plan) {
   std::vector<std::byte> key_scratch, value_scratch;
-  const uint32_t count = run.end - begin, from = begin - cache.first;
-  const PackedView keys = RowsOf(layer.keys, cache.cells, cells, from, count, &key_scratch);
-  const PackedView values = RowsOf(layer.values, cache.cells, cells, from, count, &value_scratch);
-  return ToAbsl(plan->WritePacked(layer.number, begin, count, keys, values));
+  const uint32_t count = run.end - run.begin;
+  const PackedView keys = RowsOf(layer, layer.keys, cells, run.begin, count, &key_scratch);
+  const PackedView values = RowsOf(layer, layer.values, cells, run.begin, count, &value_scratch);
+  return ToAbsl(plan->WritePacked(layer.number, run.begin, count, keys, values));
 }
 
-// Returns the first token of each cache of a state of `length` tokens: 0, or where the lease's last
-// run of the sliding layers begins, which is in front of their window.
-absl::StatusOr<std::vector<uint32_t>> FirstTokens(const LlamaContext& context,
-                                                  const SpaceSpec& spec, uint32_t length,
-                                                  Lease& lease) {
-  std::vector<uint32_t> first;
-  int number = 0;
-  for (const interop::LlamaCache& cache : context.caches) {
-    first.push_back(0);
-    for (size_t i = 0; i < cache.keys.size(); ++i, ++number) {
-      const LayerSpec& layer = spec.layers[static_cast<size_t>(number)];
-      if (layer.kind != LayerKind::kSliding) continue;
-      const std::vector<TokenRun> runs = lease.runs(number);
-      if (runs.empty() || runs.back().end < length) {
-        return absl::FailedPreconditionError("a sliding layer's window is not all there");
-      }
-      first.back() = std::max(first.back(), runs.back().begin);
-    }
-  }
-  return first;
+// Returns the size of the snapshots of a space; 0 if it has none.
+uint64_t SnapshotBytesOf(const SpaceSpec& spec) {
+  const LayerSpec& last = spec.layers.back();
+  return last.kind == LayerKind::kState ? last.state_bytes : 0;
 }
 
 }  // namespace
@@ -278,35 +199,30 @@ absl::StatusOr<StateFile> WriteState(const LlamaContext& context, const SpaceSpe
                                      std::span<const uint32_t> tokens, Lease& lease,
                                      StateFolder* folder) {
   const auto length = static_cast<uint32_t>(tokens.size());
+  std::vector<std::byte> snapshot(SnapshotBytesOf(spec));
+  if (!snapshot.empty()) {
+    PREFIXD_RETURN_IF_ERROR(
+        ToAbsl(lease.GetState(static_cast<int>(spec.layers.size()) - 1, snapshot)));
+  }
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<uint32_t> first,
-                           FirstTokens(context, spec, length, lease));
+                           FirstTokens(context, snapshot.size(), length));
   const LlamaStateMap map = interop::LayOutLlamaState(context, tokens, length, first);
   PREFIXD_ASSIGN_OR_RETURN(StateFile file, folder->Create(map.bytes));
+  std::byte* const state = file.bytes().data();
   interop::WriteLlamaHeads(map, file.bytes());
   std::vector<std::byte> scratch;
-  const std::vector<Layer> layers = LayersOf(map, spec, file.bytes().data());
-  for (const Layer& layer : layers) {
-    const uint32_t begin = map.caches[layer.cache].first, count = map.caches[layer.cache].cells;
+  for (const Layer& layer : LayersOf(map, spec, state)) {
     std::byte* value_rows = layer.values.rows;
     if (layer.values.element != 0) {
-      scratch.resize(count * layer.values.token_bytes);
+      scratch.resize(length * layer.values.token_bytes);
       value_rows = scratch.data();
     }
     PREFIXD_RETURN_IF_ERROR(ToAbsl(lease.Gather(
-        layer.number, begin, count, Dense<MutablePackedView>(layer.keys, layer.keys.rows),
-        Dense<MutablePackedView>(layer.values, value_rows))));
-    if (layer.values.element == 0) continue;
-    ForEachElement(
-        layer.values, count, 0, count, [](uint32_t token) { return token; },
-        [&](std::byte* in_state, size_t in_rows) {
-          std::memcpy(in_state, scratch.data() + in_rows, layer.values.element);
-        });
+        layer.number, 0, length, Dense<MutablePackedView>(layer.keys, layer.heads, layer.keys.rows),
+        Dense<MutablePackedView>(layer.values, layer.heads, value_rows))));
+    if (layer.values.element != 0) CopyRowsIn(layer.values, 0, length, scratch.data());
   }
-  if (context.recurrent_bytes != 0) {
-    PREFIXD_RETURN_IF_ERROR(
-        ToAbsl(lease.GetState(static_cast<int>(layers.size()),
-                              file.bytes().subspan(map.recurrent, context.recurrent_bytes))));
-  }
+  RestoreSnapshot(map, snapshot, state);
   return file;
 }
 
@@ -321,6 +237,8 @@ absl::StatusOr<CommitInfo> StoreState(const LlamaContext& context, const SpaceSp
         absl::StrCat("the saved state has ", map.tokens.size(), " tokens for ", map.length));
   }
   const std::span<const uint32_t> tokens(map.tokens.data(), map.length);
+  std::vector<std::byte> snapshot(SnapshotBytesOf(spec));
+  const bool has_snapshot = !snapshot.empty() && TakeSnapshot(map, file.bytes().data(), snapshot);
   Plan plan = space.Reserve(tokens, {.turn_ends = turn_ends});
   PREFIXD_RETURN_IF_ERROR(ToAbsl(plan.status()));
   CommitInfo all;
@@ -332,17 +250,15 @@ absl::StatusOr<CommitInfo> StoreState(const LlamaContext& context, const SpaceSp
     }
     return ToAbsl(done.status);
   };
-  const std::vector<Layer> layers = LayersOf(map, spec, file.bytes().data());
-  if (context.recurrent_bytes != 0) {
+  if (has_snapshot) {
     // An error means that the cache has this state.
-    plan.PutState(static_cast<int>(layers.size()), map.length,
-                  file.bytes().subspan(map.recurrent, context.recurrent_bytes));
+    plan.PutState(static_cast<int>(spec.layers.size()) - 1, map.length, snapshot);
   }
-  std::vector<Cells> cells(map.caches.begin(), map.caches.end());
+  const std::vector<Layer> layers = LayersOf(map, spec, file.bytes().data());
+  const Cells cells(map.caches[0]);
   for (const TokenRun run : std::vector<TokenRun>(plan.missing().begin(), plan.missing().end())) {
     for (const Layer& layer : layers) {
-      PREFIXD_RETURN_IF_ERROR(
-          WriteRun(map, layer, cells[layer.cache], run, space.block_tokens(), &plan));
+      PREFIXD_RETURN_IF_ERROR(WriteRun(layer, cells, run, &plan));
     }
     if (run.end < tokens.size()) PREFIXD_RETURN_IF_ERROR(commit(run.end, false));
   }

@@ -84,8 +84,9 @@ absl::StatusOr<StateFile> WriteState(const interop::LlamaContext& context, const
                                      std::span<const uint32_t> tokens, Lease& lease,
                                      StateFolder* folder);
 
-// Stores what the cache lacks of a saved state, up to its last token, where a sequence ends; turns
-// end at `turn_ends` too. FailedPrecondition if the state is not of `context`.
+// Stores what the cache lacks of a saved state, or of one cut at a checkpoint, up to its last
+// token, where a sequence ends; turns end at `turn_ends` too. FailedPrecondition if the state is
+// not of `context`.
 absl::StatusOr<CommitInfo> StoreState(const interop::LlamaContext& context, const SpaceSpec& spec,
                                       const StateFile& file, const interop::LlamaStateMap& map,
                                       std::span<const uint32_t> turn_ends, Space& space);

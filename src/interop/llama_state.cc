@@ -14,6 +14,7 @@ namespace prefixd::interop {
 namespace {
 
 constexpr uint32_t kFileMagic = 0x67677371, kMemoryMagic = 0xaf143cd8;
+constexpr uint32_t kCheckpointsMagic = 0x504b4353, kCheckpointsVersion = 1;
 // A packed list of tokens: kPackedMark, kPackedVersion, count, tokens, count of images.
 constexpr int32_t kPackedMark = -1, kPackedVersion = 1;
 constexpr uint32_t kMaxStreams = 256, kMaxLayers = 4096;
@@ -84,6 +85,17 @@ class Input {
   }
   uint64_t at() const { return at_; }
   uint64_t left() const { return state_.size() - at_; }
+  // Returns the next `count` bytes as an input of their own, whose at() counts as this one's does,
+  // and passes over them. Requires: count <= left().
+  Input Part(uint64_t count) {
+    Input part = *this;
+    at_ += count;
+    part.state_ = state_.first(at_);
+    return part;
+  }
+  bool Next(uint32_t value) const {
+    return left() >= sizeof(value) && std::memcmp(state_.data() + at_, &value, sizeof(value)) == 0;
+  }
 
  private:
   std::span<const std::byte> state_;
@@ -238,50 +250,121 @@ absl::Status TakeStream(Input& input, uint32_t cells, uint32_t version, LlamaCac
   return TakeTensors(input, layers, cells, cache->values_transposed, &cache->values, &map->values);
 }
 
-absl::Status TakeCache(Input& input, LlamaStateMap* state) {
+struct TakenCache {
   LlamaCache cache;
   LlamaCacheMap map;
-  PREFIXD_RETURN_IF_ERROR(input.Take("stream count", &cache.streams));
-  if (cache.streams == 0 || cache.streams > kMaxStreams) {
-    return Bad("stream count is ", cache.streams, ", expected 1 to ", kMaxStreams);
+};
+absl::StatusOr<TakenCache> TakeCache(Input& input, uint32_t version) {
+  TakenCache taken;
+  PREFIXD_RETURN_IF_ERROR(input.Take("stream count", &taken.cache.streams));
+  if (taken.cache.streams == 0 || taken.cache.streams > kMaxStreams) {
+    return Bad("stream count is ", taken.cache.streams, ", expected 1 to ", kMaxStreams);
   }
-  for (uint32_t stream = 0; stream < cache.streams; ++stream) {
+  for (uint32_t stream = 0; stream < taken.cache.streams; ++stream) {
     uint32_t cells = 0;
     PREFIXD_RETURN_IF_ERROR(input.Take("the cell count", &cells));
     if (cells == 0) continue;
-    if (map.cells != 0) return Bad("holds cells in stream ", stream, " and in one before it");
-    PREFIXD_RETURN_IF_ERROR(TakeStream(input, cells, state->context.version, &cache, &map));
+    if (taken.map.cells != 0) return Bad("holds cells in stream ", stream, " and in one before it");
+    PREFIXD_RETURN_IF_ERROR(TakeStream(input, cells, version, &taken.cache, &taken.map));
   }
-  if (map.cells == 0) return Bad("has no cells: there is nothing to store");
-  const uint32_t end = map.first + map.cells;
-  if (state->caches.empty() && map.first != 0) {
-    return Bad("begins at position ", map.first, ": a state that was shifted is not a prefix");
+  if (taken.map.cells == 0) return Bad("has no cells: there is nothing to store");
+  return taken;
+}
+
+// Takes the next cache of the state: that of all tokens, or one that ends where it ends.
+absl::Status TakeNextCache(Input& input, LlamaStateMap* state) {
+  PREFIXD_ASSIGN_OR_RETURN(TakenCache taken, TakeCache(input, state->context.version));
+  const uint32_t end = taken.map.first + taken.map.cells;
+  if (state->caches.empty() && taken.map.first != 0) {
+    return Bad("begins at position ", taken.map.first,
+               ": a state that was shifted is not a prefix");
   }
   if (!state->caches.empty() && end != state->length) {
     return Bad("has caches of ", state->length, " and of ", end, " tokens");
   }
   state->length = end;
-  state->context.caches.push_back(std::move(cache));
-  state->caches.push_back(std::move(map));
+  state->context.caches.push_back(std::move(taken.cache));
+  state->caches.push_back(std::move(taken.map));
   return absl::OkStatus();
 }
 
-// Takes what is left as the states of recurrent layers: a cell, whose position is the last token,
-// and bytes that nobody here needs to understand.
-absl::Status TakeRecurrent(Input& input, LlamaStateMap* state) {
-  int32_t position = 0;
+// States of recurrent layers, which nobody here needs to understand.
+struct TakenRecurrent {
+  uint64_t begin = 0, bytes = 0;
+};
+// Takes one cell, whose position is that of the last of `length` tokens, and its states: a count,
+// the number of layers, and tensors of a type, a row size and a row, up to the end or to
+// checkpoints.
+absl::StatusOr<TakenRecurrent> TakeRecurrent(Input& input, uint32_t length) {
   PREFIXD_RETURN_IF_ERROR(input.TakeWanted<uint32_t>("the count of recurrent cells", 1));
-  PREFIXD_RETURN_IF_ERROR(input.Take("a recurrent cell's position", &position));
+  PREFIXD_RETURN_IF_ERROR(
+      input.TakeWanted("a recurrent cell's position", static_cast<int32_t>(length) - 1));
   PREFIXD_RETURN_IF_ERROR(input.TakeWanted<uint32_t>("a recurrent cell's sequences", 0));
-  constexpr uint64_t kLeastBytes = 20;  // two counts, and the head of a tensor
-  if (position < 0 || input.left() < kLeastBytes) return Bad("ends in its recurrent states");
-  const auto length = static_cast<uint32_t>(position) + 1;
-  if (length != state->length) {
-    return Bad("has recurrent states of ", length, " tokens and caches of ", state->length);
+  const uint64_t begin = input.at();
+  PREFIXD_RETURN_IF_ERROR(input.TakeWanted<uint32_t>("the transposition of states", 0));
+  PREFIXD_RETURN_IF_ERROR(input.Skip("the layer count", sizeof(uint32_t)));
+  do {
+    uint64_t row = 0;
+    PREFIXD_RETURN_IF_ERROR(input.Skip("a state's type", sizeof(int32_t)));
+    PREFIXD_RETURN_IF_ERROR(input.Take("a state's size", &row));
+    PREFIXD_RETURN_IF_ERROR(input.Skip("a state", row));
+  } while (input.left() != 0 && !input.Next(kCheckpointsMagic));
+  return TakenRecurrent{.begin = begin, .bytes = input.at() - begin};
+}
+
+// Takes a checkpoint: a state in memory without the cache of all tokens.
+absl::StatusOr<LlamaCheckpoint> TakeCheckpoint(Input input, uint32_t length,
+                                               const LlamaContext& context) {
+  LlamaCheckpoint checkpoint{.length = length, .sliding = {}, .recurrent = 0};
+  PREFIXD_RETURN_IF_ERROR(input.TakeWanted("a checkpoint's magic", kMemoryMagic));
+  PREFIXD_RETURN_IF_ERROR(input.Skip("the sequence id", sizeof(int32_t)));
+  if (context.caches.size() > 1) {
+    PREFIXD_ASSIGN_OR_RETURN(TakenCache taken, TakeCache(input, context.version));
+    if (taken.cache != context.caches[1] || taken.map.first + taken.map.cells != length) {
+      return Bad("a checkpoint of ", length, " tokens has another sliding cache");
+    }
+    checkpoint.sliding = std::move(taken.map);
   }
-  state->recurrent = input.at();
-  state->context.recurrent_bytes = input.left();
-  return input.Skip("recurrent states", input.left());
+  if (context.recurrent_bytes != 0) {
+    PREFIXD_ASSIGN_OR_RETURN(const TakenRecurrent taken, TakeRecurrent(input, length));
+    if (taken.bytes != context.recurrent_bytes) {
+      return Bad("a checkpoint of ", length, " tokens has other recurrent states");
+    }
+    checkpoint.recurrent = taken.begin;
+  }
+  if (input.left() != 0) return Bad("a checkpoint is too long");
+  return checkpoint;
+}
+
+// Takes what a server appended. For each checkpoint: its tokens, first and last position, the size
+// of its state and the state, then the sizes of two states of draft models and those.
+absl::Status TakeCheckpoints(Input& input, LlamaStateMap* state) {
+  uint32_t version = 0, count = 0;
+  PREFIXD_RETURN_IF_ERROR(input.TakeWanted("the magic of checkpoints", kCheckpointsMagic));
+  PREFIXD_RETURN_IF_ERROR(input.Take("the version of checkpoints", &version));
+  if (version != kCheckpointsVersion) return input.Skip("checkpoints", input.left());
+  PREFIXD_RETURN_IF_ERROR(input.Take("the count of checkpoints", &count));
+  for (uint32_t i = 0; i < count; ++i) {
+    uint64_t tokens = 0, bytes = 0;
+    PREFIXD_RETURN_IF_ERROR(input.Take("a checkpoint's tokens", &tokens));
+    PREFIXD_RETURN_IF_ERROR(input.Skip("a checkpoint's positions", 2 * sizeof(int32_t)));
+    PREFIXD_RETURN_IF_ERROR(input.Take("a checkpoint's size", &bytes));
+    if (bytes > input.left()) {
+      return Bad("ends in checkpoint ", i, ": ", bytes, " bytes expected, ", input.left(),
+                 " are left");
+    }
+    const Input part = input.Part(bytes);
+    if (tokens != 0 && tokens < state->length) {
+      absl::StatusOr<LlamaCheckpoint> taken =
+          TakeCheckpoint(part, static_cast<uint32_t>(tokens), state->context);
+      if (taken.ok()) state->checkpoints.push_back(*std::move(taken));
+    }
+    for (int draft = 0; draft < 2; ++draft) {
+      PREFIXD_RETURN_IF_ERROR(input.Take("the size of a draft model's state", &bytes));
+      PREFIXD_RETURN_IF_ERROR(input.Skip("a draft model's state", bytes));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // --- writing
@@ -519,21 +602,35 @@ absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state) {
   LlamaStateMap map;
   PREFIXD_RETURN_IF_ERROR(TakeStart(input, &map));
   PREFIXD_RETURN_IF_ERROR(Unpack(&map));
-  PREFIXD_RETURN_IF_ERROR(TakeCache(input, &map));
-  while (input.left() != 0) {
+  PREFIXD_RETURN_IF_ERROR(TakeNextCache(input, &map));
+  while (input.left() != 0 && !input.Next(kCheckpointsMagic)) {
     // What is no cache may be recurrent states, which come last.
-    Input rest = input;
-    if (map.caches.size() < kMaxCaches && TakeCache(input, &map).ok()) continue;
-    const uint64_t left = rest.left();
-    if (!TakeRecurrent(rest, &map).ok()) {
-      return Bad(left,
-                 " bytes behind the last layer, neither of sliding layers nor of "
-                 "recurrent ones");
-    }
+    const Input rest = input;
+    if (map.caches.size() < kMaxCaches && TakeNextCache(input, &map).ok()) continue;
     input = rest;
+    const absl::StatusOr<TakenRecurrent> states = TakeRecurrent(input, map.length);
+    if (!states.ok()) {
+      return Bad(rest.left(),
+                 " bytes behind the last layer, neither of sliding layers nor of recurrent ones");
+    }
+    map.recurrent = states->begin;
+    map.context.recurrent_bytes = states->bytes;
+    break;
   }
+  if (input.left() != 0) PREFIXD_RETURN_IF_ERROR(TakeCheckpoints(input, &map));
+  if (input.left() != 0) return Bad(input.left(), " bytes behind the checkpoints");
   map.bytes = input.at();
   return map;
+}
+
+LlamaStateMap CutLlamaState(const LlamaStateMap& map, const LlamaCheckpoint& at) {
+  LlamaStateMap cut = map;
+  cut.tokens.resize(std::min<size_t>(cut.tokens.size(), at.length));
+  cut.length = at.length;
+  if (cut.caches.size() > 1) cut.caches[1] = at.sliding;
+  cut.recurrent = at.recurrent;
+  cut.checkpoints.clear();
+  return cut;
 }
 
 LlamaStateMap LayOutLlamaState(const LlamaContext& context, std::span<const uint32_t> tokens,

@@ -9,6 +9,10 @@
 // each token. Between the heads of the tensors nothing is packed or padded, so a state is mapped,
 // not copied: LlamaStateMap says where each tensor stands.
 //
+// Behind the state of a model whose caches cannot be cut anywhere a server appends its context
+// checkpoints (magic "SCKP", version 1): the sliding cache and the recurrent states as they were
+// after fewer tokens, each as a state in memory. Source: files of build 11549.
+//
 // Pure functions, thread-safe; nothing is quantized or dequantized. Little-endian, as the state is.
 // States with an extension in each cell (models with several positions per token) and those of
 // models without attention are refused.
@@ -63,23 +67,34 @@ struct LlamaCacheMap {
   std::vector<uint64_t> keys, values;  // of each layer: where its rows begin in the state
 };
 
+// What sliding and recurrent layers held after fewer tokens.
+struct LlamaCheckpoint {
+  uint32_t length = 0;     // tokens
+  LlamaCacheMap sliding;   // of no cells if the context has no second cache
+  uint64_t recurrent = 0;  // where the states begin, if the context has any
+};
+
 struct LlamaStateMap {
   LlamaContext context;
-  std::vector<uint32_t> tokens;       // may be more than `length`
-  uint32_t length = 0;                // tokens that were computed
-  std::vector<LlamaCacheMap> caches;  // as those of the context; the first begins at token 0
-  uint64_t recurrent = 0;             // where the states after `length` tokens begin
-  uint64_t bytes = 0;                 // of the whole state
+  std::vector<uint32_t> tokens;              // may be more than `length`
+  uint32_t length = 0;                       // tokens that were computed
+  std::vector<LlamaCacheMap> caches;         // as those of the context; the first begins at token 0
+  uint64_t recurrent = 0;                    // where the states after `length` tokens begin
+  std::vector<LlamaCheckpoint> checkpoints;  // shorter than `length`, in the order of the file
+  uint64_t bytes = 0;                        // of the whole state
 };
 
 // InvalidArgument names what was seen and what was expected. It is returned for another magic or
 // version, tokens that are images, cells of more than one stream or sequence, tokens that are not
 // all there (a shifted cache is no prefix), unknown types, and a state that is too short or too
-// long.
+// long. Checkpoints of an unknown version, of another context or of no use are passed over.
 absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state);
+// Returns the map of the same state cut at a checkpoint of it. The cache of all tokens keeps its
+// cells beyond that.
+LlamaStateMap CutLlamaState(const LlamaStateMap& map, const LlamaCheckpoint& at);
 
 // Returns where a state of the first `length` tokens holds what; `first` as LlamaCacheMap::first of
-// each cache. Requires: context as MapLlamaState gives it.
+// each cache; it has no checkpoints. Requires: context as MapLlamaState gives it.
 LlamaStateMap LayOutLlamaState(const LlamaContext& context, std::span<const uint32_t> tokens,
                                uint32_t length, std::span<const uint32_t> first);
 // Writes all of a state but its rows and recurrent states. Requires: `map` is of LayOutLlamaState,

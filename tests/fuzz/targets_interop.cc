@@ -113,25 +113,35 @@ void ReadCache(const interop::MlxCache& cache) {
   Expect(window.ok() && window->rows == rows->max_size, "a record holds a window");
 }
 
+// Rows lie inside the state.
+void CheckRows(const interop::LlamaCache& cache, const interop::LlamaCacheMap& at, Bytes input) {
+  for (size_t layer = 0; layer < at.keys.size(); ++layer) {
+    Expect(at.keys[layer] + cache.keys[layer].token_bytes * at.cells <= input.size() &&
+               at.values[layer] + cache.values[layer].token_bytes * at.cells <= input.size(),
+           "rows lie inside");
+  }
+}
+
 // Whatever can be mapped lies inside the state, and its heads can be written again.
 void MapLlama(Bytes input) {
   const auto map = interop::MapLlamaState(input);
   if (!map.ok()) return;
   std::vector<uint32_t> first;
   for (size_t i = 0; i < map->caches.size(); ++i) {
-    const interop::LlamaCache& cache = map->context.caches[i];
-    const interop::LlamaCacheMap& at = map->caches[i];
-    first.push_back(at.first);
-    for (size_t layer = 0; layer < at.keys.size(); ++layer) {
-      Expect(at.keys[layer] + cache.keys[layer].token_bytes * at.cells <= input.size() &&
-                 at.values[layer] + cache.values[layer].token_bytes * at.cells <= input.size(),
-             "rows lie inside");
-    }
+    first.push_back(map->caches[i].first);
+    CheckRows(map->context.caches[i], map->caches[i], input);
   }
-  Expect(map->recurrent + map->context.recurrent_bytes <= input.size(), "states lie inside");
+  const uint64_t states = map->context.recurrent_bytes;
+  Expect(map->recurrent + states <= input.size(), "states lie inside");
+  for (const interop::LlamaCheckpoint& checkpoint : map->checkpoints) {
+    Expect(checkpoint.length < map->length, "a checkpoint is of fewer tokens");
+    Expect(checkpoint.recurrent + states <= input.size(), "states of checkpoints lie inside");
+    if (first.size() > 1) CheckRows(map->context.caches[1], checkpoint.sliding, input);
+  }
   const auto again = interop::LayOutLlamaState(map->context, map->tokens, map->length, first);
   std::vector<std::byte> state(again.bytes);
   interop::WriteLlamaHeads(again, state);
+  if (states != 0) std::memcpy(&state[again.recurrent], &input[map->recurrent], states);
   const auto back = interop::MapLlamaState(state);
   Expect(back.ok() && back->context == map->context && back->tokens == map->tokens &&
              back->length == map->length && back->bytes == again.bytes,

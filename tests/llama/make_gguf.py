@@ -1,5 +1,5 @@
-"""The shipped model as a GGUF file: what llama.cpp's converter makes of a Llama checkpoint, with a
-vocabulary of 256 bytes. Usage: make_gguf.py MODEL_FOLDER FILE"""
+"""GGUF files with a vocabulary of 256 bytes: the shipped model, as llama.cpp's converter makes it of a
+Llama checkpoint, and tiny models with random weights. Usage: make_gguf.py MODEL_FOLDER FILE"""
 
 import json
 import struct
@@ -52,6 +52,27 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, shape[0] // heads // 2, shape[1]).swapaxes(1, 2).reshape(shape)
 
 
+def add_vocabulary(out: gguf.GGUFWriter) -> None:
+    tokens = byte_tokens()
+    out.add_vocab_size(len(tokens))
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list(tokens)
+    out.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+    out.add_token_merges([f"{tokens[0]} {tokens[1]}"])  # of two bytes that no text has
+    out.add_add_bos_token(False)
+    out.add_bos_token_id(0)
+    out.add_eos_token_id(0)
+    out.add_chat_template(TEMPLATE)
+
+
+def finish(out: gguf.GGUFWriter) -> None:
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
 def write(model: Path, to: Path, name: str = "bible") -> None:
     config = json.loads((model / "config.json").read_text())
     out = gguf.GGUFWriter(str(to), "llama")
@@ -67,17 +88,7 @@ def write(model: Path, to: Path, name: str = "bible") -> None:
     out.add_rope_dimension_count(config["head_dim"])
     out.add_layer_norm_rms_eps(config["rms_norm_eps"])
     out.add_rope_freq_base(config["rope_theta"])
-    out.add_vocab_size(config["vocab_size"])
-    tokens = byte_tokens()
-    out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("gpt-2")
-    out.add_token_list(tokens)
-    out.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
-    out.add_token_merges([f"{tokens[0]} {tokens[1]}"])  # of two bytes that no text has
-    out.add_add_bos_token(False)
-    out.add_bos_token_id(0)
-    out.add_eos_token_id(0)
-    out.add_chat_template(TEMPLATE)
+    add_vocabulary(out)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for path, weight in read_bf16(model / "model.safetensors").items():
         if path == "model.norm.weight":
@@ -91,10 +102,87 @@ def write(model: Path, to: Path, name: str = "bible") -> None:
                 weight = interleaved(weight, heads[short])
             stored = weight if weight.ndim == 1 else weight.astype(np.float16)
             out.add_tensor(f"blk.{layer}.{short}.weight", np.ascontiguousarray(stored))
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
+    finish(out)
+
+
+class Tiny:
+    """A model of four layers with random weights."""
+
+    EMBEDDING, FORWARD, LAYERS, HEADS, KV_HEADS = 64, 128, 4, 4, 2
+
+    def __init__(self, to: Path, architecture: str, dim: int, kv_heads: list[int]):
+        self._random = np.random.default_rng(7)
+        self._dim = dim
+        self.out = out = gguf.GGUFWriter(str(to), architecture)
+        out.add_name(f"tiny-{architecture}")
+        out.add_block_count(self.LAYERS)
+        out.add_context_length(8192)
+        out.add_embedding_length(self.EMBEDDING)
+        out.add_feed_forward_length(self.FORWARD)
+        out.add_head_count(self.HEADS)
+        out.add_head_count_kv(kv_heads if len(set(kv_heads)) > 1 else kv_heads[0])
+        out.add_key_length(dim)
+        out.add_value_length(dim)
+        out.add_layer_norm_rms_eps(1e-5)
+        out.add_rope_freq_base(10000.0)
+        add_vocabulary(out)
+        self.random("token_embd", 256, self.EMBEDDING)
+
+    def random(self, name: str, *shape: int) -> None:
+        weight = self._random.standard_normal(shape) / np.sqrt(shape[-1])
+        self.out.add_tensor(f"{name}.weight", weight.astype(np.float32))
+
+    def ones(self, name: str, count: int) -> None:
+        self.out.add_tensor(f"{name}.weight", np.ones(count, np.float32))
+
+    def attention(self, layer: str) -> None:
+        query, key = self.HEADS * self._dim, self.KV_HEADS * self._dim
+        self.random(f"{layer}.attn_q", query, self.EMBEDDING)
+        self.random(f"{layer}.attn_k", key, self.EMBEDDING)
+        self.random(f"{layer}.attn_v", key, self.EMBEDDING)
+        self.random(f"{layer}.attn_output", self.EMBEDDING, query)
+
+    def forward(self, layer: str) -> None:
+        self.random(f"{layer}.ffn_gate", self.FORWARD, self.EMBEDDING)
+        self.random(f"{layer}.ffn_up", self.FORWARD, self.EMBEDDING)
+        self.random(f"{layer}.ffn_down", self.EMBEDDING, self.FORWARD)
+
+
+def write_sliding(to: Path, window: int = 128) -> None:
+    """Every second layer attends to a window."""
+    model = Tiny(to, "gemma2", 32, [Tiny.KV_HEADS])
+    model.out.add_sliding_window(window)
+    model.out.add_attn_logit_softcapping(50.0)
+    model.out.add_final_logit_softcapping(30.0)
+    model.ones("output_norm", Tiny.EMBEDDING)
+    for number in range(Tiny.LAYERS):
+        layer = f"blk.{number}"
+        for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+            model.ones(f"{layer}.{norm}", Tiny.EMBEDDING)
+        model.attention(layer)
+        model.forward(layer)
+    finish(model.out)
+
+
+def write_hybrid(to: Path) -> None:
+    """Every second layer is a short convolution, whose state is recurrent."""
+    model = Tiny(to, "lfm2", 16, [0, Tiny.KV_HEADS, 0, Tiny.KV_HEADS])
+    model.out.add_shortconv_l_cache(3)
+    model.ones("token_embd_norm", Tiny.EMBEDDING)
+    for number in range(Tiny.LAYERS):
+        layer = f"blk.{number}"
+        model.ones(f"{layer}.attn_norm", Tiny.EMBEDDING)
+        model.ones(f"{layer}.ffn_norm", Tiny.EMBEDDING)
+        model.forward(layer)
+        if number % 2 == 1:
+            model.ones(f"{layer}.attn_q_norm", 16)
+            model.ones(f"{layer}.attn_k_norm", 16)
+            model.attention(layer)
+        else:
+            model.random(f"{layer}.shortconv.conv", Tiny.EMBEDDING, 3)
+            model.random(f"{layer}.shortconv.in_proj", 3 * Tiny.EMBEDDING, Tiny.EMBEDDING)
+            model.random(f"{layer}.shortconv.out_proj", Tiny.EMBEDDING, Tiny.EMBEDDING)
+    finish(model.out)
 
 
 if __name__ == "__main__":

@@ -161,23 +161,22 @@ TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
             Layout::kTransposed);
 }
 
-TEST(ModelSpaceTest, L5TheSecondCacheIsOfSlidingLayersAndStatesAreOneLayer) {
+TEST(ModelSpaceTest, L5SlidingAndRecurrentLayersAreOneLayerOfSnapshots) {
   interop::LlamaContext context = Context(2);
   context.caches.push_back(Context(1).caches[0]);
-  context.caches[1].keys[0].token_bytes = 2 * 34;
   context.recurrent_bytes = 1080;
   File file = Llama();
   file.Number("llama.attention.sliding_window", 1024);
-  file.Number("llama.attention.key_length_swa", 32);
   const absl::StatusOr<SpaceSpec> spec = Spec(file, context);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  ASSERT_EQ(spec->layers.size(), 4u);
+  ASSERT_EQ(spec->layers.size(), 3u);
   EXPECT_EQ(spec->layers[1].kind, LayerKind::kFull);
-  EXPECT_EQ(spec->layers[2].kind, LayerKind::kSliding);
-  EXPECT_EQ(spec->layers[2].window, 1024u);
-  EXPECT_EQ(spec->layers[2].key_dim, 32u);
-  EXPECT_EQ(spec->layers[3].kind, LayerKind::kState);
-  EXPECT_EQ(spec->layers[3].state_bytes, 1080u);
+  EXPECT_EQ(spec->layers[2].kind, LayerKind::kState);
+  const uint64_t token =
+      context.caches[1].keys[0].token_bytes + context.caches[1].values[0].token_bytes;
+  EXPECT_EQ(spec->layers[2].state_bytes, 1024 * token + 1080);
+  context.caches[1].keys[0].format = quant::GgmlFormat(quant::Codec::kQ5_0);
+  EXPECT_NE(Spec(file, context)->weights_digest, spec->weights_digest);
 }
 
 TEST(ModelSpaceTest, AFileAndAContextThatDisagreeAreRefusedByName) {

@@ -26,6 +26,5 @@ params.flash_attn_type = getattr(
     xllamacpp.llama_flash_attn_type,
     "LLAMA_FLASH_ATTN_TYPE_" + ("ENABLED" if options.get("flash", True) else "DISABLED"),
 )
-server = xllamacpp.Server(params)
-print("listening", server.listening_address, flush=True)
+server = xllamacpp.Server(params)  # its log says where it listens
 threading.Event().wait()

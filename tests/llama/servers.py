@@ -71,7 +71,7 @@ class Http:
         with open_url(f"http://127.0.0.1:{self.port}{path}", timeout=DEADLINE_S) as reply:
             return reply.read().decode()
 
-    def complete(self, prompt: str, count: int = 8, **more: Any) -> Answer:
+    def complete(self, prompt: str | list[int], count: int = 8, **more: Any) -> Answer:
         body = {"prompt": prompt, "n_predict": count, "temperature": 0, **more}
         return self.post("/completion", body)
 
@@ -81,7 +81,7 @@ class LlamaServer(Process, Http):
         command = [sys.executable, Path(__file__).with_name("plain_server.py"), model, slot_folder]
         command += [port, json.dumps(options)]
         super().__init__(command, folder / f"llama-{next(_numbers)}.log")
-        self.port = int(self.wait_for_line(r"listening http://[^:]+:(\d+)").group(1))
+        self.port = int(self.wait_for_line(r"listening on http://[^:]+:(\d+)").group(1))
         wait_for("llama-server to serve", self._serves)
 
     def _serves(self) -> bool:

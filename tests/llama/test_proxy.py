@@ -7,9 +7,10 @@ import signal
 import unittest
 import urllib.request
 
+import make_gguf
 import openai
 from prefixd_process import wait_for
-from servers import LlamaTest, text
+from servers import Answer, LlamaTest, text
 
 
 class RestoreTest(LlamaTest):
@@ -119,6 +120,48 @@ class KindsTest(LlamaTest):
                 differing = sum(a != b for a, b in zip(after, before, strict=True))
                 self.assertLess(differing, len(before) // 300 + 1)
         self.assertEqual(len(self.daemon.control("stats")["spaces"]), len(self.KINDS))
+
+
+class TurnsTest(LlamaTest):
+    """Models whose caches cannot be cut anywhere. Tokens, for random weights say no text."""
+
+    def ask(self, tokens: list[int], proxy: bool = True) -> Answer:
+        server = self.start_server(model=self.folder / "turns.gguf")
+        asked = self.start_proxy(server) if proxy else server
+        answer = asked.complete(tokens, 9, return_tokens=True)
+        self.assertNotIn("full prompt re-processing", server.log())
+        if proxy and answer.cached < len(tokens) // 2:
+            self.wait_until_stored(len(tokens) + 8)  # the last token was not computed
+        if asked is not server:
+            asked.stop()
+        server.stop()
+        return answer
+
+    def goes_on(self, write, length: int, cached: tuple[int, int]) -> None:
+        write(self.folder / "turns.gguf")
+        prompt = list(text(0, length).encode())
+        first = self.ask(prompt)
+        next_turn = prompt + first.body["tokens"][:8] + list(text(3000, 100).encode())
+        branch = prompt + list(text(5000, 50).encode())
+        after_turn, after_prompt = cached
+        for tokens, restored in (
+            (prompt, after_prompt),
+            (branch, after_prompt),
+            (next_turn, after_turn),
+        ):
+            answer = self.ask(tokens)
+            self.assertEqual((answer.cached, answer.promised), (restored, restored))
+            self.assertEqual(answer.computed, len(tokens) - restored)
+            self.assertEqual(answer.body["tokens"], self.ask(tokens, False).body["tokens"])
+
+    def test_L5_a_model_with_sliding_layers_goes_on_from_turn_ends_and_checkpoints(self):
+        self.goes_on(make_gguf.write_sliding, 600, (608, 596))
+
+    def test_L5_not_before_its_window_is_full(self):
+        self.goes_on(make_gguf.write_sliding, 100, (0, 0))
+
+    def test_L5_a_model_with_recurrent_layers_goes_on_from_turn_ends_and_checkpoints(self):
+        self.goes_on(make_gguf.write_hybrid, 600, (608, 596))
 
 
 class FailureTest(LlamaTest):
