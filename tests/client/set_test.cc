@@ -245,10 +245,15 @@ TEST_P(SetTest, APageThatTurnsOutBadShortensAllOfThem) {
     const uint32_t usable = WaitAll(set);
     EXPECT_LT(usable, 399u) << "nothing was hit";
     if (usable > 0) Check(set, usable);
-    set.clear();
-    for (size_t member = 0; member < 2; ++member) Store(member, 400);
-    set = AcquireAll();
-    EXPECT_EQ(WaitAll(set), 399u);
+    uint32_t healed = 0;
+    // A page that was still being read when the missing ones were planned may turn out bad later.
+    for (int i = 0; i < 4 && healed < 399; ++i) {
+      set.clear();
+      for (size_t member = 0; member < 2; ++member) Store(member, 400);
+      set = AcquireAll();
+      healed = WaitAll(set);
+    }
+    ASSERT_EQ(healed, 399u);
     Check(set, 399);
     set.clear();
     EXPECT_TRUE(NothingIsHeld());
