@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -243,6 +244,73 @@ TEST(LlamaStateTest, L5AStateMayHaveASlidingCacheOrRecurrentStates) {
   std::vector<std::byte> other = Written("hybrid_in_memory.bin");
   other[hybrid.recurrent - 8] = std::byte{38};
   EXPECT_FALSE(MapLlamaState(other).ok());
+}
+
+TEST(LlamaStateTest, L5AStateOfAServerSaysWhatItHeldAfterFewerTokens) {
+  const LlamaStateMap sliding = *MapLlamaState(Written("sliding_with_checkpoint.bin"));
+  EXPECT_EQ(sliding.length, 44u);
+  ASSERT_EQ(sliding.checkpoints.size(), 1u);
+  EXPECT_EQ(sliding.checkpoints[0].length, 32u);
+  EXPECT_EQ(sliding.checkpoints[0].sliding.first, 0u);
+  EXPECT_EQ(sliding.checkpoints[0].sliding.cells, 32u);
+  const LlamaStateMap hybrid = *MapLlamaState(Written("hybrid_with_checkpoints.bin"));
+  EXPECT_EQ(hybrid.length, 15u);
+  ASSERT_EQ(hybrid.checkpoints.size(), 2u);
+  EXPECT_EQ(hybrid.checkpoints[0].length, 1u);
+  EXPECT_EQ(hybrid.checkpoints[1].length, 3u);
+  // Each checkpoint: magic, sequence, cell and position in front of the states.
+  EXPECT_EQ(hybrid.checkpoints[0].recurrent, 5308u + 20);
+  EXPECT_EQ(hybrid.checkpoints[1].recurrent, 6448u + 20);
+
+  const LlamaStateMap cut = CutLlamaState(hybrid, hybrid.checkpoints[1]);
+  EXPECT_EQ(cut.length, 3u);
+  EXPECT_EQ(cut.tokens.size(), 3u);
+  EXPECT_EQ(cut.recurrent, hybrid.checkpoints[1].recurrent);
+  EXPECT_TRUE(cut.checkpoints.empty());
+}
+
+TEST(LlamaStateTest, L5CheckpointsThatAreNotUnderstoodArePassedOver) {
+  const std::vector<std::byte> good = Written("hybrid_with_checkpoints.bin");
+  const auto with = [&](size_t at, uint32_t value) {
+    std::vector<std::byte> state = good;
+    std::memcpy(state.data() + at, &value, sizeof(value));
+    return MapLlamaState(state);
+  };
+  constexpr size_t kVersion = 5272 + 4, kSecondTokens = 6448 - 24, kSecondPosition = 6448 + 12;
+  EXPECT_EQ(with(kVersion, 2)->checkpoints.size(), 0u);
+  EXPECT_EQ(with(kSecondTokens, 4)->checkpoints.size(), 1u);  // its states are those after 3
+  EXPECT_EQ(with(kSecondPosition, 9)->checkpoints.size(), 1u);
+  std::vector<std::byte> whole = good;  // a checkpoint of as many tokens as the state has
+  whole[kSecondTokens] = std::byte{15};
+  whole[kSecondPosition] = std::byte{14};
+  EXPECT_EQ(MapLlamaState(whole)->checkpoints.size(), 1u);
+  const absl::Status cut = MapLlamaState(std::span(good).first(7000)).status();
+  EXPECT_THAT(std::string(cut.message()), HasSubstr("ends in checkpoint 1: 1100 bytes expected"));
+}
+
+TEST(LlamaStateTest, L9DamagedCheckpointsStayWithinTheStateOrAreRefused) {
+  std::mt19937 random(5);
+  for (const char* const name : {"sliding_with_checkpoint.bin", "hybrid_with_checkpoints.bin"}) {
+    const std::vector<std::byte> good = Written(name);
+    const size_t begin = name[0] == 's' ? 40172 : 5272;  // the magic of checkpoints
+    std::vector<std::byte> state = good;
+    for (int i = 0; i < 200'000; ++i) {
+      const size_t at = begin + random() % std::min<size_t>(good.size() - begin, 1200);
+      state[at] = static_cast<std::byte>(random());
+      if (const auto map = MapLlamaState(state); map.ok()) {
+        for (const LlamaCheckpoint& checkpoint : map->checkpoints) {
+          ASSERT_LT(checkpoint.length, map->length);
+          ASSERT_LE(checkpoint.recurrent + map->context.recurrent_bytes, state.size());
+          for (size_t layer = 0; layer < checkpoint.sliding.values.size(); ++layer) {
+            const uint64_t row = map->context.caches[1].values[layer].token_bytes;
+            ASSERT_LE(checkpoint.sliding.values[layer] + row * checkpoint.sliding.cells,
+                      state.size());
+          }
+        }
+      }
+      state[at] = good[at];
+    }
+  }
 }
 
 TEST(LlamaStateTest, L4TheLabelOfRotatedRowsIsKept) {
