@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "daemon/call.h"
+#include "daemon/inbound.h"
 #include "daemon/message.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
@@ -136,6 +137,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   Dispatch* const dispatch_;
   Call call_;
   grpc::CallbackServerContext* const context_;
+  const InboundCall counted_{context_->peer()};
   const StreamLimit limit_;
   std::shared_ptr<void> running_;  // null while Run waits long for its reader
   std::atomic<bool> gave_up_{false};

@@ -13,6 +13,7 @@
 
 #include "base/threads.h"
 #include "cache/cache.h"
+#include "daemon/inbound.h"
 
 namespace prefixd::daemon {
 
@@ -95,6 +96,7 @@ class HandOutCall : public grpc::ServerUnaryReactor {
   bool InternalInlineable() override { return true; }
 
   grpc::CallbackServerContext* const context_;
+  const InboundCall counted_{context_->peer()};
   base::Threads* const later_;
   std::atomic<bool> gave_up_{false};
   Asked asked_;

@@ -17,6 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "daemon/unix_listener.h"
+
 namespace prefixd::daemon {
 namespace {
 
@@ -54,6 +56,9 @@ class Inbound::Connection {
   // Counts bytes that were read. Returns false after Leave: gRPC must not have them.
   bool Read(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
   void Wrote(const msghdr& message, size_t count) PREFIXD_EXCLUDES(mutex_);
+  void BeginCall() PREFIXD_EXCLUDES(mutex_) { AddCalls(1); }
+  void EndCall() PREFIXD_EXCLUDES(mutex_) { AddCalls(-1); }
+  int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // Takes the connection out of the sum and returns what it had there. Its reads fail from then on.
   uint64_t Leave() PREFIXD_EXCLUDES(mutex_);
   // Shuts the socket down; gRPC notices at its next read.
@@ -67,8 +72,13 @@ class Inbound::Connection {
   base::Mutex mutex_;
   InboundFrames frames_ PREFIXD_GUARDED_BY(mutex_);
   const std::byte* buffer_rest_ PREFIXD_GUARDED_BY(mutex_) = nullptr;  // never read through
+  void AddCalls(int count) PREFIXD_EXCLUDES(mutex_);
   uint64_t Recount() PREFIXD_REQUIRES(mutex_);  // returns the sum of all connections
-  std::atomic<uint64_t> bytes_{0};              // written under the mutex
+  // Returns how many calls there are of streams that the peer has reset.
+  uint64_t CallsGivenUp() PREFIXD_REQUIRES(mutex_);
+  uint64_t resets_before_ PREFIXD_GUARDED_BY(mutex_) = 0;  // all their calls are freed
+  std::atomic<int64_t> calls_{0};                          // written under the mutex
+  std::atomic<uint64_t> bytes_{0};                         // written under the mutex
   bool left_ PREFIXD_GUARDED_BY(mutex_) = false;
 };
 
@@ -87,7 +97,8 @@ struct Inbound::All {
   std::atomic<uint64_t> bytes{0};
   base::Mutex mutex;  // taken before a connection's own
   std::vector<std::shared_ptr<Connection>> connections PREFIXD_GUARDED_BY(mutex);
-  // A connection that was cut, and the memory that gRPC keeps for it until it closes the socket.
+  // A connection that was cut or closed, and the memory that is kept for it until gRPC has closed
+  // the socket and prefixd has freed its calls.
   struct Cut {
     std::shared_ptr<Connection> connection;
     uint64_t bytes;
@@ -98,8 +109,23 @@ struct Inbound::All {
 };
 
 uint64_t Inbound::Connection::Recount() {
-  const uint64_t now = frames_.unfinished_bytes();
+  const uint64_t now = frames_.unfinished_bytes() + CallsGivenUp() * InboundFrames::kStreamBytes;
   return all_->bytes += now - bytes_.exchange(now);  // modulo 2^64, as it may be less
+}
+
+// A stream that prefixd ends is gone a moment before its call is. So calls beyond the streams count
+// only as far as there were resets.
+uint64_t Inbound::Connection::CallsGivenUp() {
+  const auto calls = static_cast<uint64_t>(this->calls());
+  const uint64_t beyond = calls - std::min<uint64_t>(calls, frames_.open_streams());
+  if (beyond == 0) resets_before_ = frames_.resets();
+  return std::min(beyond, frames_.resets() - resets_before_);
+}
+
+void Inbound::Connection::AddCalls(int count) {
+  base::MutexLock lock(mutex_);
+  calls_ += count;
+  if (!left_) Recount();
 }
 
 bool Inbound::Connection::Read(const msghdr& message, size_t count) {
@@ -135,13 +161,16 @@ uint64_t Inbound::Connection::Leave() {
 }
 
 void Inbound::All::ForgetTheClosed() {
-  std::erase_if(connections, [](const std::shared_ptr<Connection>& connection) {
+  std::erase_if(connections, [this](const std::shared_ptr<Connection>& connection) {
     if (connection->is_open()) return false;
     connection->Leave();
+    const auto kept = static_cast<uint64_t>(connection->calls()) * InboundFrames::kStreamBytes;
+    cut.push_back({.connection = connection, .bytes = kept});
+    cut_bytes += kept;
     return true;
   });
   std::erase_if(cut, [this](const Cut& one) {
-    if (one.connection->is_open()) return false;
+    if (one.connection->is_open() || one.connection->calls() > 0) return false;
     cut_bytes -= one.bytes;
     return true;
   });
@@ -161,10 +190,12 @@ void Inbound::All::CutTheLargest() {
       const auto largest = std::ranges::max_element(
           connections, {}, [](const std::shared_ptr<Connection>& one) { return one->bytes(); });
       if (largest == connections.end() || !TooMuch(**largest)) break;
-      told.push_back(absl::StrCat(
-          "connection of ", (*largest)->Describe(), " cut: its messages that are not whole keep ",
-          (*largest)->bytes(), " bytes of memory, all together ", bytes.load(), " (and ",
-          cut_bytes.load(), " of connections cut before), at most ", most_bytes));
+      told.push_back(absl::StrCat("connection of ", (*largest)->Describe(),
+                                  " cut: its messages that are not whole and its calls "
+                                  "that were given up keep ",
+                                  (*largest)->bytes(), " bytes of memory, all together ",
+                                  bytes.load(), " (and ", cut_bytes.load(),
+                                  " of connections cut before), at most ", most_bytes));
       const uint64_t had = (*largest)->Leave();
       (*largest)->Cut();
       cut_bytes += had;
@@ -265,6 +296,24 @@ void Inbound::Watch(int fd) {
   base::MutexLock lock(all_->mutex);
   if (all_->connections.size() == all_->connections.capacity()) all_->ForgetTheClosed();
   all_->connections.push_back(connection);
+}
+
+namespace {
+
+// Returns the watched connection of gRPC's peer, or null.
+std::shared_ptr<Inbound::Connection> ConnectionOf(const std::string& peer) {
+  const std::optional<int> fd = DescriptorOf(peer);
+  return fd.has_value() ? FindOpen(*fd) : nullptr;
+}
+
+}  // namespace
+
+InboundCall::InboundCall(const std::string& peer) : connection_(ConnectionOf(peer)) {
+  if (connection_ != nullptr) connection_->BeginCall();
+}
+
+InboundCall::~InboundCall() {
+  if (connection_ != nullptr) connection_->EndCall();
 }
 
 }  // namespace prefixd::daemon

@@ -1,6 +1,7 @@
 // Follows the frames of one HTTP/2 connection (RFC 9113) as its bytes are read, and says how much
 // memory gRPC keeps for its messages that are not whole yet. gRPC cuts messages out of the buffers
-// that it reads into, so one byte of a message keeps a whole buffer.
+// that it reads into, so one byte of a message keeps a whole buffer. Says too which streams wait
+// for prefixd, and how many the peer has reset.
 //
 // Not thread-safe. Takes any bytes: what is no HTTP/2 counts as something and harms nobody else.
 #pragma once
@@ -10,12 +11,16 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace prefixd::daemon {
 
 class InboundFrames {
  public:
+  // What gRPC 1.51 keeps of a call that has begun (measured: 38 KiB), and this class of its stream.
+  static constexpr uint64_t kStreamBytes = 40'960;
+
   // The bytes that follow are read into a new buffer of this size.
   void NextBuffer(size_t bytes);
   // Takes the next bytes of the connection, from its first one on.
@@ -29,6 +34,11 @@ class InboundFrames {
   uint64_t unfinished_bytes() const {
     return stream_bytes_ + std::max(message_bytes_, kept_buffer_bytes_);
   }
+  // Streams that prefixd has not ended and the peer has not reset.
+  size_t open_streams() const { return streams_.size() + asked_.size(); }
+  // Streams that the peer reset while they were open: gRPC lets go of them, prefixd still has their
+  // calls.
+  uint64_t resets() const { return resets_; }
 
  private:
   static constexpr size_t kPrefaceBytes = 24, kHeadBytes = 9, kPrefixBytes = 5;
@@ -54,8 +64,8 @@ class InboundFrames {
   std::span<const std::byte> Payload(std::span<const std::byte> bytes);
   void Headers(uint64_t bytes);
   void Data(std::span<const std::byte> bytes);
-  void Forget(uint32_t stream);
-  void Keep(Stream* stream);  // the buffer that is read into
+  bool Forget(uint32_t stream);  // returns whether neither side had ended it
+  void Keep(Stream* stream);     // the buffer that is read into
   void EndMessage(Stream* stream);
 
   uint64_t stream_bytes_ = 0;   // of streams and headers
@@ -74,7 +84,9 @@ class InboundFrames {
   uint8_t type_ = 0, flags_ = 0;
   uint32_t stream_ = 0;
   std::unordered_map<uint32_t, Stream> streams_;  // those that neither side has ended
-  uint32_t newest_ = 0;                           // the newest stream that was begun
+  std::unordered_set<uint32_t> asked_;            // those that the peer alone has ended
+  uint64_t resets_ = 0;
+  uint32_t newest_ = 0;  // the newest stream that was begun
   // The frame that is being written:
   std::array<uint8_t, kHeadBytes> wrote_head_{};
   size_t wrote_head_bytes_ = 0;

@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "daemon/call.h"
+#include "daemon/inbound.h"
 #include "daemon/message.h"
 #include "daemon/stream_limit.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
@@ -297,6 +298,7 @@ class PutStream final : public Reactor {
   Dispatch* const dispatch_;
   Call call_;
   grpc::CallbackServerContext* const context_;
+  const InboundCall counted_{context_->peer()};
   const StreamLimit limit_;
   const base::Deadline until_;
   grpc::ByteBuffer* const response_;

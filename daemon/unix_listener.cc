@@ -35,13 +35,18 @@ constexpr int kSendBytes = 212'992;
 
 }  // namespace
 
-std::optional<base::Peer> UnixPeer(const std::string& peer) {
+std::optional<int> DescriptorOf(const std::string& peer) {
   absl::string_view number = peer;
   int fd = -1;
   if (!absl::ConsumePrefix(&number, kDescriptorPeer) || !absl::SimpleAtoi(number, &fd)) {
     return std::nullopt;
   }
-  return base::PeerOf(fd);
+  return fd;
+}
+
+std::optional<base::Peer> UnixPeer(const std::string& peer) {
+  const std::optional<int> fd = DescriptorOf(peer);
+  return fd.has_value() ? base::PeerOf(*fd) : std::nullopt;
 }
 
 std::string AddressOf(const std::string& peer) {

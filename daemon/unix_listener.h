@@ -18,6 +18,10 @@
 
 namespace prefixd::daemon {
 
+// Returns the descriptor of a connection of the unix socket. `peer` is gRPC's name of the
+// connection; nullopt if it came another way.
+std::optional<int> DescriptorOf(const std::string& peer);
+
 // Returns who is behind a connection of the unix socket, by the kernel's word. `peer` is gRPC's
 // name of the connection; nullopt if it came another way. Requires: a call of that connection is
 // being served, so that its descriptor is open, and no other connection has it.

@@ -238,11 +238,12 @@ absl::Status HalfOpenPuts(Attacker& attacker) {
     header.mutable_header()->set_session(attacker.session().id());
     streams.back()->Write(header);
   }
+  absl::Status last;
   for (size_t i = 0; i < kStreams; ++i) {
     contexts[i]->TryCancel();
-    streams[i]->Finish();
+    last = FromGrpc("put", streams[i]->Finish());
   }
-  return absl::OkStatus();
+  return absl::IsCancelled(last) ? absl::OkStatus() : last;
 }
 
 // Leases and plans whose caller does not wait for the answer.

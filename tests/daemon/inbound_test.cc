@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
@@ -32,8 +33,9 @@ std::string Number(uint64_t value, int bytes) {
   while (bytes-- > 0) text.push_back(static_cast<char>(value >> 8 * bytes & 255));
   return text;
 }
-std::string Frame(uint8_t type, uint32_t stream, const std::string& payload) {
-  return Number(payload.size(), 3) + static_cast<char>(type) + '\0' + Number(stream, 4) + payload;
+std::string Frame(uint8_t type, uint32_t stream, const std::string& payload, uint8_t flags = 0) {
+  return Number(payload.size(), 3) + static_cast<char>(type) + static_cast<char>(flags) +
+         Number(stream, 4) + payload;
 }
 
 // A worker and gRPC at the ends of one connection.
@@ -59,6 +61,28 @@ class Connection {
     }
     return read;
   }
+  // The worker asks as many calls in whole messages, and gives them up. The calls stay until Free.
+  bool AskAndGiveUp(int count) {
+    bool read = true;
+    for (int i = 0; i < count; ++i) {
+      read = Send(Frame(1, next_, "h", kEndStream));
+      calls_.push_back(std::make_unique<InboundCall>(Name()));
+      read = Send(Frame(3, next_, "code")) && read;
+      next_ += 2;
+    }
+    return read;
+  }
+  // The worker asks, and prefixd answers before it frees the calls.
+  bool AskAndBeAnswered(int count) {
+    for (int i = 0; i < count; ++i) {
+      Send(Frame(1, next_, "h", kEndStream));
+      calls_.push_back(std::make_unique<InboundCall>(Name()));
+      Answer(Frame(1, next_, "t", kEndStream));
+      next_ += 2;
+    }
+    return Send(Frame(6, 0, "12345678"));
+  }
+  void FreeCalls() { calls_.clear(); }
   bool PassAByte() {
     char byte = 'x';
     iovec part{.iov_base = &byte, .iov_len = 1};
@@ -72,6 +96,16 @@ class Connection {
   }
 
  private:
+  static constexpr uint8_t kEndStream = 1;
+  std::string Name() const { return "fd:" + std::to_string(ends_[1]); }  // as gRPC names it
+  void Answer(std::string text) {
+    iovec part{.iov_base = text.data(), .iov_len = text.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    EXPECT_EQ(::sendmsg(ends_[1], &message, 0), static_cast<ssize_t>(text.size()));
+    EXPECT_EQ(::recv(ends_[0], text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  }
   bool Send(const std::string& text) {
     if (::send(ends_[0], text.data(), text.size(), MSG_NOSIGNAL) < 0) return false;
     std::vector<char>& buffer = buffers_.emplace_back(kBuffer);
@@ -84,6 +118,7 @@ class Connection {
 
   std::array<int, 2> ends_{-1, -1};
   uint32_t next_ = 1;
+  std::vector<std::unique_ptr<InboundCall>> calls_;
   std::vector<std::vector<char>> buffers_;  // kept: two of them never begin at one place
 };
 
@@ -140,6 +175,40 @@ TEST_F(InboundTest, T3NewConnectionsWaitUntilGrpcHasFreedThoseThatWereCut) {
       std::async(std::launch::async, [this] { inbound_.WaitForRoom(std::chrono::hours(1)); });
   EXPECT_EQ(waits.wait_for(milliseconds(50)), std::future_status::timeout);
   cut.Close();
+  waits.get();
+}
+
+// gRPC forgets a stream at its reset, so that a peer may begin the next one while prefixd has not
+// freed the call.
+TEST_F(InboundTest, T3CallsThatTheirPeerGaveUpCountUntilTheyAreFreed) {
+  Connection hasty(&inbound_), innocent(&inbound_);
+  EXPECT_TRUE(innocent.BeginMessages(1));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(hasty.AskAndGiveUp(20)) << i;
+    hasty.FreeCalls();
+  }
+  EXPECT_TRUE(told_.empty());
+  hasty.AskAndGiveUp(30);
+  EXPECT_EQ(told_.size(), 1u);
+  EXPECT_FALSE(hasty.AskAndGiveUp(1));
+  EXPECT_TRUE(innocent.BeginMessages(1));
+}
+
+TEST_F(InboundTest, T3CallsThatWereAnsweredOrWaitForTheirAnswerCountNothing) {
+  Connection worker(&inbound_);
+  EXPECT_TRUE(worker.AskAndBeAnswered(1'000)) << "which prefixd frees a moment later";
+  EXPECT_TRUE(worker.AskAndGiveUp(1)) << "one of them was given up";
+  EXPECT_TRUE(told_.empty());
+}
+
+TEST_F(InboundTest, T3ACutConnectionCountsUntilItsCallsAreFreedToo) {
+  Connection hasty(&inbound_);
+  hasty.AskAndGiveUp(30);
+  hasty.Close();
+  auto waits =
+      std::async(std::launch::async, [this] { inbound_.WaitForRoom(std::chrono::hours(1)); });
+  EXPECT_EQ(waits.wait_for(milliseconds(50)), std::future_status::timeout);
+  hasty.FreeCalls();
   waits.get();
 }
 
