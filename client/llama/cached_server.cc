@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/status.h"
+#include "client/llama/cached_state.h"
 #include "client/llama/model_space.h"
 #include "interop/checkpoint_digest.h"
 
@@ -269,9 +270,9 @@ void CachedServer::Store(std::shared_ptr<Attached> attached, std::shared_ptr<Sta
     if (prompt_tokens < map.length) turn_ends.push_back(prompt_tokens);
     const auto store = [&](const interop::LlamaStateMap& state,
                            std::span<const uint32_t> ends) -> absl::Status {
-      PREFIXD_ASSIGN_OR_RETURN(
-          const CommitInfo stored,
-          StoreState(attached->context, attached->spec, *file, state, ends, attached->space));
+      PREFIXD_ASSIGN_OR_RETURN(const CommitInfo stored,
+                               StoreState(attached->context, attached->spec, file->bytes(), state,
+                                          {.turn_ends = ends}, attached->space));
       counts_->stored_tokens += stored.stored_tokens;
       return absl::OkStatus();
     };

@@ -1,7 +1,7 @@
 // A state file on its way: from leased pages into a file that a server restores, and from a file
-// that a server saved into the cache. Each byte is copied once.
+// that a server saved into the cache.
 //
-// Functions on values that belong to one thread at a time.
+// A file belongs to one thread at a time.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -83,12 +83,5 @@ class StateFile {
 absl::StatusOr<StateFile> WriteState(const interop::LlamaContext& context, const SpaceSpec& spec,
                                      std::span<const uint32_t> tokens, Lease& lease,
                                      StateFolder* folder);
-
-// Stores what the cache lacks of a saved state, or of one cut at a checkpoint, up to its last
-// token, where a sequence ends; turns end at `turn_ends` too. FailedPrecondition if the state is
-// not of `context`.
-absl::StatusOr<CommitInfo> StoreState(const interop::LlamaContext& context, const SpaceSpec& spec,
-                                      const StateFile& file, const interop::LlamaStateMap& map,
-                                      std::span<const uint32_t> turn_ends, Space& space);
 
 }  // namespace prefixd::llama
