@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 8
+#define PREFIXD_ABI_VERSION 9
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else

@@ -4,73 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <functional>
 #include <string>
+
+#include "tests/support/gguf_file.h"
 
 namespace prefixd::llama {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A GGUF file by hand, without tensors.
-class File {
- public:
-  File() {
-    bytes_ = "GGUF";
-    Put<uint32_t>(3);
-    Put<uint64_t>(0);
-    Put<uint64_t>(0);
-  }
-  File& Number(const std::string& key, uint32_t value) {
-    Key(key, 4);
-    Put(value);
-    return *this;
-  }
-  File& Real(const std::string& key, float value) {
-    Key(key, 6);
-    Put(value);
-    return *this;
-  }
-  File& Text(const std::string& key, const std::string& value) {
-    Key(key, 8);
-    PutText(value);
-    return *this;
-  }
-  File& Texts(const std::string& key, uint64_t count) {
-    Key(key, 9);
-    Put<uint32_t>(8);
-    Put(count);
-    for (uint64_t i = 0; i < count; ++i) PutText("token");
-    return *this;
-  }
-  File& Numbers(const std::string& key, const std::vector<int32_t>& values) {
-    Key(key, 9);
-    Put<uint32_t>(5);
-    Put<uint64_t>(values.size());
-    for (const int32_t value : values) Put(value);
-    return *this;
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  template <typename T>
-  void Put(T value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
-  }
-  void PutText(const std::string& text) {
-    Put<uint64_t>(text.size());
-    bytes_ += text;
-  }
-  void Key(const std::string& key, uint32_t type) {
-    PutText(key);
-    Put(type);
-    const uint64_t count = ++keys_;
-    std::memcpy(bytes_.data() + 16, &count, sizeof(count));
-  }
-  std::string bytes_;
-  uint64_t keys_ = 0;
-};
+using File = prefixd::testing::GgufFile;
 
 // As files of Llama 3 have it: no lengths of keys and values.
 File Llama() {
