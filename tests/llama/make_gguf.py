@@ -52,8 +52,8 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, shape[0] // heads // 2, shape[1]).swapaxes(1, 2).reshape(shape)
 
 
-def add_vocabulary(out: gguf.GGUFWriter) -> None:
-    tokens = byte_tokens()
+def add_vocabulary(out: gguf.GGUFWriter, count: int = 256) -> None:
+    tokens = byte_tokens() + [f"<{number}>" for number in range(256, count)]
     out.add_vocab_size(len(tokens))
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("gpt-2")
@@ -110,7 +110,9 @@ class Tiny:
 
     EMBEDDING, FORWARD, LAYERS, HEADS, KV_HEADS = 64, 128, 4, 4, 2
 
-    def __init__(self, to: Path, architecture: str, dim: int, kv_heads: list[int]):
+    def __init__(
+        self, to: Path, architecture: str, dim: int, kv_heads: list[int], vocabulary: int = 256
+    ):
         self._random = np.random.default_rng(7)
         self._dim = dim
         self.out = out = gguf.GGUFWriter(str(to), architecture)
@@ -125,8 +127,8 @@ class Tiny:
         out.add_value_length(dim)
         out.add_layer_norm_rms_eps(1e-5)
         out.add_rope_freq_base(10000.0)
-        add_vocabulary(out)
-        self.random("token_embd", 256, self.EMBEDDING)
+        add_vocabulary(out, vocabulary)
+        self.random("token_embd", vocabulary, self.EMBEDDING)
 
     def random(self, name: str, *shape: int) -> None:
         weight = self._random.standard_normal(shape) / np.sqrt(shape[-1])
@@ -146,6 +148,20 @@ class Tiny:
         self.random(f"{layer}.ffn_gate", self.FORWARD, self.EMBEDDING)
         self.random(f"{layer}.ffn_up", self.FORWARD, self.EMBEDDING)
         self.random(f"{layer}.ffn_down", self.EMBEDDING, self.FORWARD)
+
+
+def write_wide(to: Path, vocabulary: int) -> None:
+    """The logits of a token are far larger than its K and V."""
+    model = Tiny(to, "llama", 32, [Tiny.KV_HEADS], vocabulary)
+    model.out.add_rope_dimension_count(32)
+    model.ones("output_norm", Tiny.EMBEDDING)
+    for number in range(Tiny.LAYERS):
+        layer = f"blk.{number}"
+        model.ones(f"{layer}.attn_norm", Tiny.EMBEDDING)
+        model.ones(f"{layer}.ffn_norm", Tiny.EMBEDDING)
+        model.attention(layer)
+        model.forward(layer)
+    finish(model.out)
 
 
 def write_sliding(to: Path, window: int = 128) -> None:

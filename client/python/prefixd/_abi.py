@@ -1,9 +1,9 @@
 """libprefixd.so by ctypes: its structs, its functions, and stand-ins for them if it is absent.
 
-A `Library` has one attribute for each function of prefixd.h, without the prefix. If the library
-cannot be loaded, or was in use before a fork(), each attribute is a function that gives nothing, so
-callers need not ask whether there is a library. ctypes lets other threads run during every call
-except those of `_QUICK`, which never wait.
+A `Library` has one attribute for each function of prefixd.h and prefixd_llama.h, without the
+prefix. If the library cannot be loaded, or was in use before a fork(), each attribute is a function
+that gives nothing, so callers need not ask whether there is a library. ctypes lets other threads
+run during every call except those of `_QUICK`, which never wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -257,6 +257,26 @@ class CommitInfo(_Sized):
     _fields_ = [("size", c_size_t), ("stored_tokens", c_uint32), ("duplicate_tokens", c_uint32)]
 
 
+class LlamaSpec(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("gguf", c_char_p),
+        ("adapters", c_char_p),
+        ("salt", c_char_p),
+        ("state", c_void_p),
+        ("state_bytes", c_size_t),
+    ]
+
+
+class LlamaStoreOptions(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("deadline_ms", c_uint32),
+        ("turn_end_count", c_uint32),
+        ("turn_ends", POINTER(c_uint32)),
+    ]
+
+
 _STRUCT = c_void_p  # pointer to a struct that may grow: byref() or an address
 _HANDLE = c_void_p
 # name: (result type, argument types, result of an absent library)
@@ -311,12 +331,23 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     ),
     "commit": (c_int32, (_HANDLE, c_uint32, _STRUCT, _STRUCT), UNAVAILABLE),
     "abandon": (None, (_HANDLE,), None),
+    "llama_open": (_HANDLE, (_HANDLE, _STRUCT), None),
+    "llama_close": (None, (_HANDLE,), None),
+    "llama_space": (_HANDLE, (_HANDLE,), None),
+    "llama_state_bytes": (c_size_t, (_HANDLE, c_uint32), 0),
+    "llama_fill_state": (c_int32, (_HANDLE, _HANDLE, c_void_p, c_size_t), UNAVAILABLE),
+    "llama_store": (
+        c_int32,
+        (_HANDLE, c_void_p, c_size_t, c_void_p, c_size_t, _STRUCT, _STRUCT),
+        UNAVAILABLE,
+    ),
 }
 _QUICK = (
     "abi_version",
     "last_error",
     "last_status",
     "row_bytes",
+    "llama_space",
     "missing",
     "missing_formats",
     "snapshots_wanted",
