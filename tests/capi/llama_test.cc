@@ -119,7 +119,9 @@ TEST_F(CapiLlamaTest, L5AWindowIsRestoredBehindTheFirstOneAlone) {
   EXPECT_EQ(Store(llama, 40, state), PREFIXD_OK) << prefixd_last_error();
   const std::string restored = Restored(llama, 40);
   EXPECT_EQ(restored.size(), prefixd_llama_state_bytes(llama, 40));
-  EXPECT_GT(restored.size(), state.size() / 2);
+  constexpr size_t kWindowBytes = 32 * 2 * 32 * 2;  // values of the last layer, which stand last
+  EXPECT_EQ(restored.substr(restored.size() - kWindowBytes),
+            state.substr(state.size() - kWindowBytes));
   EXPECT_EQ(Store(llama, 40, restored), PREFIXD_OK) << prefixd_last_error();
   EXPECT_EQ(Restored(llama, 40), restored);
   prefixd_llama_close(llama);
@@ -143,6 +145,7 @@ TEST_F(CapiLlamaTest, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(Store(llama, 5, state), PREFIXD_INVALID_ARGUMENT);
   EXPECT_STREQ(prefixd_last_error(), "llama_store: a state of 4 tokens, 5 are named");
   EXPECT_EQ(Store(llama, 40, other), PREFIXD_FAILED_PRECONDITION);
+  EXPECT_STREQ(prefixd_last_error(), "the saved state is of another context of llama.cpp");
   EXPECT_EQ(Store(llama, 4, state.substr(0, 500)), PREFIXD_INVALID_ARGUMENT);
   ASSERT_EQ(Store(llama, 4, state), PREFIXD_OK);
   const std::vector<uint32_t> tokens = Tokens(4);

@@ -5,6 +5,7 @@ Reads requests, one JSON a line, and answers each: {"prompt": "text or tokens", 
 JSON: options of Llama, and of the cache under "cache"."""
 
 import ctypes
+import itertools
 import json
 import logging
 import os
@@ -105,6 +106,8 @@ def answer(llama_cpp: Any, llm: Any, cache: Any, counted: Counted, request: dict
         temperature=0,
         **request.get("more", {}),
     )
+    if not isinstance(said, dict):  # a stream
+        said = joined(itertools.islice(said, request.get("parts")))
     took = time.monotonic() - begin
     peak = tracemalloc.get_traced_memory()[1] if request.get("traced") else 0
     tracemalloc.stop()
@@ -119,6 +122,13 @@ def answer(llama_cpp: Any, llm: Any, cache: Any, counted: Counted, request: dict
         "state": llama_cpp.llama_state_seq_get_size_ext(llm._ctx.ctx, 0, 0),
         "took_s": took,
     }
+
+
+def joined(parts: Any) -> dict:
+    """What a stream said, as an answer. A part is a token here."""
+    texts = [part["choices"][0]["text"] for part in parts]
+    usage = {"completion_tokens": len([text for text in texts if text])}
+    return {"choices": [{"text": "".join(texts)}], "usage": usage}
 
 
 if __name__ == "__main__":

@@ -141,6 +141,27 @@ class SharedTest(LlamaCppTest):
         self.assertEqual((answer["restored"], answer["computed"]), (607, 100))
         self.assertLess(answer["stored"], 107 + 64)  # from the last border of a block on
 
+    def test_L3_a_stream_is_stored_at_its_end_and_one_that_is_left_is_not(self):
+        prompt, stream = text(0, 600), {"stream": True}
+        llama = self.start_llama()
+        left = llama.complete(prompt, 24, more=stream, parts=3)
+        self.assertEqual((left["restored"], left["stored"]), (0, 0))
+        self.assertGreater(int(llama.value("len(llm.save_state().llama_state)")), 600)
+        whole = llama.complete(prompt, 24, more=stream)
+        self.assertEqual((whole["restored"], whole["stored"]), (0, 623))
+        again = self.once(prompt, count=24, more=stream)
+        self.assertEqual((again["restored"], again["stored"]), (599, 0))
+        self.assertEqual(again["tokens"], self.once(prompt, address="", count=24)["tokens"])
+
+    def test_L3_a_lookup_alone_leaves_no_logits_to_sample_from(self):
+        prompt = list(text(0, 600).encode())
+        self.once(prompt)
+        llama = self.start_llama()
+        self.assertEqual(llama.value(f"len(cache[{prompt}].input_ids)"), "599")
+        answer = llama.complete(prompt[:599])
+        self.assertEqual((answer["restored"], answer["computed"]), (0, 1))
+        self.assertEqual(answer["tokens"], self.once(prompt[:599], address="")["tokens"])
+
     def test_what_the_llama_has_itself_is_not_restored(self):
         llama = self.start_llama()
         llama.complete(text(0, 600))

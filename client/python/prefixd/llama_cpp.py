@@ -105,6 +105,8 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
         self._prompt_tokens, self._late = len(key), False
         prompt = np.array(key, np.intc)
         own = context.common_prefix(context.tokens_of(llm), prompt)
+        if own == len(prompt) and (own < llm.n_tokens or llm._requires_eval):
+            own -= 1  # Llama computes the last token again, for its logits
         if not context.can_go_back_to(llm, own):
             llm.reset()  # Llama would go on from a window with holes
             own = 0
@@ -131,7 +133,7 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
         try:
             state = context.any_state(llm)
             adapters = context.changes_of(llm).encode()
-        except (RuntimeError, Error) as error:
+        except (RuntimeError, ValueError, Error) as error:
             log.warning("%s is not cached: %s", llm.model_path, error)
             return None
         spec = _abi.LlamaSpec(
