@@ -1,5 +1,7 @@
 // The functions of prefixd_llama.h against the real prefixd, with states that build 11549 of
 // llama.cpp wrote (tests/data/llama).
+#include <sys/wait.h>
+
 #include <chrono>
 #include <cstring>
 #include <iterator>
@@ -180,6 +182,8 @@ TEST_F(CapiLlamaTest, WithoutALlamaOrADaemonNothingIsThereAndNothingWaits) {
   EXPECT_EQ(Restored(llama, 4), state);
 
   daemon_->Signal(SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(waitpid(daemon_->pid(), &status, WUNTRACED), daemon_->pid()) << "it stands still";
   const auto begin = std::chrono::steady_clock::now();
   prefixd_llama_store_options options = PREFIXD_INIT(prefixd_llama_store_options);
   options.deadline_ms = 100;
