@@ -32,6 +32,16 @@ void Average(std::atomic<double>* average, double seen) {
 }
 void Log(const std::string& line) { std::fprintf(stderr, "prefixd-llama: %s\n", line.c_str()); }
 
+// Says why a lookup found less than there was, as prefixctl why does.
+void LogShorter(const std::string& request_id, const MatchInfo& match, uint32_t most) {
+  if (!match.status.ok()) {
+    Log(absl::StrCat(request_id, ": not looked up: ", match.status.message));
+  } else if (match.restorable_tokens < std::min(match.matched_tokens, most)) {
+    Log(absl::StrCat(request_id, ": ", match.restorable_tokens, " of ", match.matched_tokens,
+                     " tokens that match can be restored: ", match.why_shorter));
+  }
+}
+
 uint64_t BytesPerToken(const interop::LlamaContext& context) {
   uint64_t bytes = 0;
   for (const interop::LlamaCache& cache : context.caches) {
@@ -176,20 +186,24 @@ bool CachedServer::Pays(uint32_t tokens, uint64_t bytes) const {
 }
 
 CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt,
-                                             SlotTable::Held* held) {
+                                             const std::string& request_id, SlotTable::Held* held) {
   Check(held);
   const auto most = static_cast<uint32_t>(prompt.size()) - 1;  // the last one gives the logits
-  const uint32_t own = std::min(CommonPrefix(held->tokens(), prompt), most);
+  uint32_t own = std::min(CommonPrefix(held->tokens(), prompt), most);
+  const std::shared_ptr<Attached> to = attached();
+  // Such a slot goes on from its end; elsewhere only if the server kept a checkpoint, perhaps.
+  if (to != nullptr && !to->cut_anywhere() && own < held->tokens().size()) own = 0;
   Restored restored{.cached = own};
   counts_->slot_tokens += own;
-  const std::shared_ptr<Attached> to = attached();
   if (to == nullptr || most - own < kLeastGain) return restored;
   const Clock::time_point begin = Clock::now();
   double looked_up_ms = 0, written_ms = 0;
   Lease lease = to->space.Acquire(prompt, {.max_cached_tokens = most,
                                            .deadline = options_.lookup_deadline,
                                            .load_deadline = options_.load_deadline,
-                                           .prefill_tokens_per_s = tokens_per_s_.load()});
+                                           .prefill_tokens_per_s = tokens_per_s_.load(),
+                                           .request_id = request_id});
+  LogShorter(request_id, lease.match(), most);
   const uint32_t promised = lease.restorable_tokens();
   const auto pays = [&](uint32_t tokens) {
     return tokens > own && Pays(tokens - own, tokens * to->bytes_per_token);
@@ -211,7 +225,7 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
   }();
   if (!done.ok()) {
     ++counts_->failed_restores;
-    Log(absl::StrCat("cannot restore ", count, " tokens: ", done.message()));
+    Log(absl::StrCat(request_id, ": cannot restore ", count, " tokens: ", done.message()));
     held->SetTokens({});
     lease.Release({.used_tokens = 0});
     restored.cached = 0;
@@ -229,10 +243,10 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
   }
   lease.Release({.used_tokens = count, .prefill_tokens_per_s = rate});
   Log(absl::StrFormat(
-      "slot %d: %d of %d tokens restored, %d more than it had: looked up in %.1f ms, "
+      "%s: slot %d: %d of %d tokens restored, %d more than it had: looked up in %.1f ms, "
       "written in %.1f, loaded by the server in %.1f",
-      held->place().slot, count, prompt.size(), restored.from_prefixd, looked_up_ms, written_ms,
-      ms - looked_up_ms - written_ms));
+      request_id, held->place().slot, count, prompt.size(), restored.from_prefixd, looked_up_ms,
+      written_ms, ms - looked_up_ms - written_ms));
   ++counts_->restores;
   counts_->restored_tokens += restored.from_prefixd;
   counts_->saved_ms += static_cast<uint64_t>(restored.saved.count());
@@ -287,9 +301,24 @@ void CachedServer::Store(std::shared_ptr<Attached> attached, std::shared_ptr<Sta
   Log(absl::StrCat("cannot store: ", done.message()));
 }
 
-void CachedServer::LearnSpeed(uint32_t computed_tokens, double ms) {
-  if (computed_tokens < kLeastGain || ms <= 0) return;
-  Average(&tokens_per_s_, computed_tokens / ms * 1000);
+void CachedServer::Learn(const std::string& request_id, const Restored& restored,
+                         const Timings& timings) {
+  if (timings.cached_tokens < restored.cached) {
+    const uint32_t again = restored.cached - timings.cached_tokens;
+    counts_->recomputed_tokens += again;
+    Log(absl::StrCat(request_id, ": the server computed ", again, " of ", restored.cached,
+                     " tokens again that were in its slot: ", WhyComputedAgain()));
+  }
+  if (timings.computed_tokens < kLeastGain || timings.prompt_ms <= 0) return;
+  Average(&tokens_per_s_, timings.computed_tokens / timings.prompt_ms * 1000);
+}
+
+std::string CachedServer::WhyComputedAgain() const {
+  const std::shared_ptr<Attached> to = attached();
+  if (to != nullptr && !to->cut_anywhere()) {
+    return "its sliding or recurrent layers could not go on from there";
+  }
+  return "somebody used the slot beside this proxy, or the context was full and shifted";
 }
 
 }  // namespace prefixd::llama

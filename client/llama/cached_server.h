@@ -17,6 +17,7 @@
 #include "base/threads.h"
 #include "client/llama/counts.h"
 #include "client/llama/llama_server.h"
+#include "client/llama/prompt_request.h"
 #include "client/llama/slot_table.h"
 #include "client/llama/state_file.h"
 
@@ -48,12 +49,15 @@ class CachedServer {
     std::chrono::milliseconds saved{0};  // time to first token, by the server's own speed
   };
   // Puts into the held slot what the cache has of a prompt beyond what the slot has, where that is
-  // faster than computing it. Never fails: without the cache the slot stays as it is.
-  Restored Restore(const std::vector<uint32_t>& prompt, SlotTable::Held* held);
+  // faster than computing it. Never fails: without the cache the slot stays as it is. prefixctl why
+  // knows the lookup by `request_id`.
+  Restored Restore(const std::vector<uint32_t>& prompt, const std::string& request_id,
+                   SlotTable::Held* held);
   // Saves what the slot holds after a request of `prompt_tokens`, and stores it in the background.
   void Save(uint32_t prompt_tokens, SlotTable::Held* held);
-  // Learns from the server's own timings of a request how fast it computes prompts.
-  void LearnSpeed(uint32_t computed_tokens, double ms);
+  // Learns from the server's own timings of a request how fast it computes prompts, and notes
+  // tokens that it computed although they were in its slot.
+  void Learn(const std::string& request_id, const Restored& restored, const Timings& timings);
 
   std::string Describe() const PREFIXD_EXCLUDES(attach_mutex_);  // one line for people
 
@@ -64,12 +68,15 @@ class CachedServer {
     interop::LlamaContext context;
     Space space;
     uint64_t bytes_per_token = 0;
+    // Whether the cache of a slot can be cut at any token: no sliding or recurrent layers.
+    bool cut_anywhere() const { return spec.layers.back().kind != LayerKind::kState; }
   };
   std::shared_ptr<Attached> attached() const PREFIXD_EXCLUDES(attach_mutex_);
   absl::StatusOr<std::shared_ptr<Attached>> Learn();
   absl::StatusOr<interop::LlamaContext> LearnContext(const std::vector<SlotFacts>& slots);
   // Asks the server what the slot holds now; what is not known is taken as nothing.
   void Check(SlotTable::Held* held);
+  std::string WhyComputedAgain() const;
   // Returns true if restoring is expected to be faster than computing.
   bool Pays(uint32_t tokens, uint64_t bytes) const;
   void Store(std::shared_ptr<Attached> attached, std::shared_ptr<StateFile> file,

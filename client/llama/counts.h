@@ -10,11 +10,12 @@
 namespace prefixd::llama {
 
 struct Counts {
-  std::atomic<uint64_t> requests = 0;         // that a slot was chosen for
-  std::atomic<uint64_t> passed_through = 0;   // all others
-  std::atomic<uint64_t> prompt_tokens = 0;    // of `requests`
-  std::atomic<uint64_t> slot_tokens = 0;      // of them, those that the chosen slot had
-  std::atomic<uint64_t> restored_tokens = 0;  // and those that came from prefixd
+  std::atomic<uint64_t> requests = 0;           // that a slot was chosen for
+  std::atomic<uint64_t> passed_through = 0;     // all others
+  std::atomic<uint64_t> prompt_tokens = 0;      // of `requests`
+  std::atomic<uint64_t> slot_tokens = 0;        // of them, those that the chosen slot had
+  std::atomic<uint64_t> restored_tokens = 0;    // and those that came from prefixd
+  std::atomic<uint64_t> recomputed_tokens = 0;  // of both, those that the server computed again
   std::atomic<uint64_t> restores = 0;
   std::atomic<uint64_t> failed_restores = 0;
   std::atomic<uint64_t> saves = 0;
@@ -30,12 +31,14 @@ struct Counts {
       const std::atomic<uint64_t>* value;
       const char* help;
     };
-    const std::array<Line, 12> lines = {{
+    const std::array<Line, 13> lines = {{
         {"requests", &requests, "Requests for which a slot was chosen."},
         {"passed_through", &passed_through, "Requests that were passed through untouched."},
         {"prompt_tokens", &prompt_tokens, "Prompt tokens of requests."},
         {"slot_tokens", &slot_tokens, "Prompt tokens that the chosen slot had itself."},
         {"restored_tokens", &restored_tokens, "Prompt tokens that came from prefixd."},
+        {"recomputed_tokens", &recomputed_tokens,
+         "Tokens that were in the slot and that the server computed again."},
         {"restores", &restores, "States restored into slots."},
         {"failed_restores", &failed_restores, "States that could not be restored."},
         {"saves", &saves, "States saved from slots."},

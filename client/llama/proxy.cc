@@ -1,9 +1,13 @@
 #include "client/llama/proxy.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -14,6 +18,17 @@ namespace {
 
 constexpr size_t kConnections = 256;  // each has a thread
 constexpr char kCachedTokens[] = "X-Prefixd-Cached-Tokens", kSavedMs[] = "X-Prefixd-Saved-Ms";
+constexpr char kRequestId[] = "X-Prefixd-Request-Id";
+constexpr size_t kMostRequestIdBytes = 128;
+
+// Returns what prefixctl why knows the request by: the client's X-Request-Id where that can be
+// logged, else a new one.
+std::string RequestIdOf(const httplib::Request& request, uint64_t number) {
+  const std::string given = request.get_header_value("X-Request-Id");
+  const bool plain = std::all_of(given.begin(), given.end(), absl::ascii_isgraph);
+  if (!given.empty() && given.size() <= kMostRequestIdBytes && plain) return given;
+  return absl::StrCat("llama-", getpid(), "-", number);
+}
 
 // As llama-server itself says that it cannot answer now.
 void Refuse(int status, const std::string& message, httplib::Response& response) {
@@ -30,6 +45,7 @@ void Refuse(int status, const std::string& message, httplib::Response& response)
 struct Proxy::Exchange {
   CachedServer* server = nullptr;
   std::string body;
+  std::string request_id;
   std::vector<uint32_t> prompt;         // empty: passed through
   std::optional<SlotTable::Held> slot;  // given back last
   CachedServer::Restored restored;
@@ -119,9 +135,10 @@ void Proxy::ChooseSlot(const httplib::Request& request, Exchange* exchange) {
   if (!slot.has_value()) return;
   exchange->slot.emplace(*std::move(slot));
   exchange->server = servers_[exchange->slot->place().server].get();
-  ++counts_.requests;
+  exchange->request_id = RequestIdOf(request, ++counts_.requests);
   counts_.prompt_tokens += exchange->prompt.size();
-  exchange->restored = exchange->server->Restore(exchange->prompt, &*exchange->slot);
+  exchange->restored =
+      exchange->server->Restore(exchange->prompt, exchange->request_id, &*exchange->slot);
   exchange->body = WithSlot(request.body, exchange->slot->place().slot);
 }
 
@@ -163,6 +180,7 @@ void Proxy::PassOn(const httplib::Request& request, std::shared_ptr<Exchange> ex
   }
   if (exchange->slot.has_value()) {
     response.set_header(kCachedTokens, std::to_string(exchange->restored.cached));
+    response.set_header(kRequestId, exchange->request_id);
     response.set_header(kSavedMs, std::to_string(exchange->restored.saved.count()));
   }
   response.set_chunked_content_provider(
@@ -192,7 +210,7 @@ void Proxy::Finish(Exchange* exchange) {
   exchange->relay.reset();
   if (!exchange->slot.has_value()) return;
   if (timings.has_value()) {
-    exchange->server->LearnSpeed(timings->computed_tokens, timings->prompt_ms);
+    exchange->server->Learn(exchange->request_id, exchange->restored, *timings);
   }
   if (complete) {
     exchange->server->Save(static_cast<uint32_t>(exchange->prompt.size()), &*exchange->slot);
