@@ -10,8 +10,10 @@ import tempfile
 import unittest
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import make_gguf
@@ -38,6 +40,10 @@ class Answer:
     body: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def request_id(self) -> str:
+        return self.headers["X-Prefixd-Request-Id"]
+
+    @property
     def promised(self) -> int:
         return int(self.headers["X-Prefixd-Cached-Tokens"])
 
@@ -47,24 +53,30 @@ class Http:
 
     port: int
 
-    def post(self, path: str, body: dict[str, Any], deadline_s: float = DEADLINE_S) -> Answer:
+    def post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        deadline_s: float = DEADLINE_S,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Answer:
         asked = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", **headers},
         )
         try:
             with open_url(asked, timeout=deadline_s) as reply:
-                headers, status, answer = dict(reply.headers), reply.status, json.load(reply)
+                sent, status, answer = dict(reply.headers), reply.status, json.load(reply)
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read().decode(), 0, 0, dict(error.headers))
         if not isinstance(answer, dict):
-            return Answer(status, "", 0, 0, headers, {"answers": answer})
+            return Answer(status, "", 0, 0, sent, {"answers": answer})
         timings = answer.get("timings", {})
         choices = answer.get("choices", [{}])
         said = answer.get("content", choices[0].get("message", {}).get("content", ""))
         return Answer(
-            status, said, timings.get("cache_n", 0), timings.get("prompt_n", 0), headers, answer
+            status, said, timings.get("cache_n", 0), timings.get("prompt_n", 0), sent, answer
         )
 
     def get(self, path: str) -> str:

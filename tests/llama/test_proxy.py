@@ -6,11 +6,12 @@ import json
 import signal
 import unittest
 import urllib.request
+from typing import Any
 
 import make_gguf
 import openai
 from prefixd_process import wait_for
-from servers import Answer, LlamaTest, text
+from servers import Answer, LlamaTest, Proxy, text
 
 
 class RestoreTest(LlamaTest):
@@ -162,6 +163,73 @@ class TurnsTest(LlamaTest):
 
     def test_L5_a_model_with_recurrent_layers_goes_on_from_turn_ends_and_checkpoints(self):
         self.goes_on(make_gguf.write_hybrid, 600, (608, 596))
+
+
+class WhyTest(LlamaTest):
+    """Why a request found less than it could: in the answer, in the log and in prefixctl why."""
+
+    def ask(self, proxy: Proxy, prompt: str | list[int], request_id: str) -> Answer:
+        body = {"prompt": prompt, "n_predict": 1, "temperature": 0}
+        return proxy.post("/completion", body, headers={"X-Request-Id": request_id})
+
+    def why(self, request_id: str) -> dict[str, Any]:
+        return self.daemon.control("why", request_id, "--below=100%")["answers"][0]
+
+    def test_prefixctl_why_knows_a_request_by_the_id_of_its_client(self):
+        proxy = self.start_proxy(self.start_server())
+        answer = self.ask(proxy, text(0, 300), "chat-17")
+        self.assertEqual(answer.request_id, "chat-17")
+        self.assertEqual(self.why("chat-17")["requested_tokens"], 300)
+
+    def test_prefixctl_why_knows_a_request_without_an_id_by_a_new_one(self):
+        proxy = self.start_proxy(self.start_server())
+        one = proxy.complete(text(0, 300), 1).request_id
+        other = proxy.complete(text(5000, 200), 1).request_id
+        self.assertNotEqual(one, other)
+        self.assertEqual(self.why(one)["requested_tokens"], 300)
+        self.assertEqual(self.why(other)["requested_tokens"], 200)
+
+    def test_an_id_that_no_log_should_hold_is_replaced(self):
+        proxy = self.start_proxy(self.start_server())
+        for odd in ("two words", "a" * 129, "caf\u00e9"):
+            with self.subTest(id=odd):
+                answer = self.ask(proxy, text(0, 300), odd)
+                self.assertEqual(answer.status, 200)
+                self.assertRegex(answer.request_id, r"^llama-\d+-\d+$")
+                self.assertNotIn(odd, proxy.log())
+
+    def test_L5_what_cannot_be_restored_is_explained_where_a_prompt_parts_within_a_turn(self):
+        make_gguf.write_hybrid(self.folder / "turns.gguf")
+        proxy = self.start_proxy(self.start_server(model=self.folder / "turns.gguf"))
+        turn = text(0, 600)
+        self.ask(proxy, list(turn.encode()), "whole")
+        self.wait_until_stored(600)
+        parting = list((turn[:300] + text(5000, 50)).encode())
+        answer = self.ask(proxy, parting, "parting")
+        # Its slot begins with the same 300 tokens, but cannot go back to them: at most to a
+        # checkpoint that the server made before.
+        self.assertEqual(answer.promised, 0)
+        self.assertLess(answer.cached, 300)
+        lost = {each["reason"]: each["tokens_lost"] for each in self.why("parting")["shortened_by"]}
+        self.assertEqual(lost, {"no_state_snapshot": 300})
+        said = "parting: 0 of 300 tokens that match can be restored: no_state_snapshot 300"
+        self.assertIn(said, proxy.log())
+        self.assertEqual(proxy.count("recomputed_tokens"), 0)
+
+    def test_tokens_that_the_server_computes_again_are_counted_and_explained(self):
+        server = self.start_server()
+        proxy = self.start_proxy(server)
+        prompt = text(0, 300)
+        proxy.complete(prompt, 1)
+        self.assertEqual(self.ask(proxy, prompt + "#", "once").computed, 1)
+        self.assertEqual(proxy.count("recomputed_tokens"), 0)
+        # Somebody asks the server itself for as many other tokens: its slot looks as before.
+        server.complete("#" * 301, 1, id_slot=0)
+        answer = self.ask(proxy, prompt + "##", "again")
+        self.assertEqual((answer.cached, answer.computed), (0, 302))
+        self.assertEqual(proxy.count("recomputed_tokens"), 301)
+        said = "again: the server computed 301 of 301 tokens again that were in its slot: somebody"
+        self.assertIn(said, proxy.log())
 
 
 class FailureTest(LlamaTest):
