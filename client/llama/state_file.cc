@@ -54,23 +54,19 @@ void StateFolder::Remove(const Mapped& file) const {
   unlink(absl::StrCat(path_, "/", file.name).c_str());
 }
 
-absl::Status StateFolder::Resize(uint64_t bytes, Mapped* file) const {
+absl::Status StateFolder::Grow(uint64_t bytes, Mapped* file) const {
+  file->bytes = bytes;
+  if (bytes <= file->mapped) return absl::OkStatus();
   const std::string where = absl::StrCat(path_, "/", file->name);
   // Backed at once: a write through the mapping to a full file system would kill this process.
   if (const int error = posix_fallocate(file->file, 0, static_cast<off_t>(bytes)); error != 0) {
     return absl::ErrnoToStatus(error, absl::StrCat(where, ": ", bytes, " bytes"));
   }
-  if (ftruncate(file->file, static_cast<off_t>(bytes)) != 0) {
-    return absl::ErrnoToStatus(errno, where);
-  }
-  if (bytes > file->mapped) {
-    if (file->data != nullptr) munmap(file->data, file->mapped);
-    void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->file, 0);
-    file->data = data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
-    file->mapped = data == MAP_FAILED ? 0 : bytes;
-    if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, where);
-  }
-  file->bytes = bytes;
+  if (file->data != nullptr) munmap(file->data, file->mapped);
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->file, 0);
+  file->data = data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
+  file->mapped = data == MAP_FAILED ? 0 : bytes;
+  if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, where);
   return absl::OkStatus();
 }
 
@@ -91,15 +87,22 @@ absl::StatusOr<StateFile> StateFolder::Open(const std::string& name) {
   return file;
 }
 
+std::optional<StateFolder::Mapped> StateFolder::TakeKept(uint64_t bytes) {
+  base::MutexLock lock(mutex_);
+  if (kept_.empty()) return std::nullopt;
+  const auto worse = [bytes](const Mapped& a, const Mapped& b) {
+    const bool a_fits = a.mapped >= bytes, b_fits = b.mapped >= bytes;
+    if (a_fits != b_fits) return b_fits;
+    return a_fits ? a.mapped > b.mapped : a.mapped < b.mapped;
+  };
+  const auto best = std::max_element(kept_.begin(), kept_.end(), worse);
+  Mapped file = std::move(*best);
+  kept_.erase(best);
+  return file;
+}
+
 absl::StatusOr<StateFile> StateFolder::Create(uint64_t bytes) {
-  Mapped mapped;
-  {
-    base::MutexLock lock(mutex_);
-    if (!kept_.empty()) {
-      mapped = std::move(kept_.back());
-      kept_.pop_back();
-    }
-  }
+  Mapped mapped = TakeKept(bytes).value_or(Mapped{});
   if (mapped.file < 0) {
     mapped.name = NewName();
     mapped.written_here = true;
@@ -107,7 +110,7 @@ absl::StatusOr<StateFile> StateFolder::Create(uint64_t bytes) {
                        O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
     if (mapped.file < 0) return absl::ErrnoToStatus(errno, mapped.name);
   }
-  if (const absl::Status status = Resize(bytes, &mapped); !status.ok()) {
+  if (const absl::Status status = Grow(bytes, &mapped); !status.ok()) {
     Remove(mapped);
     return status;
   }
@@ -117,8 +120,8 @@ absl::StatusOr<StateFile> StateFolder::Create(uint64_t bytes) {
 void StateFolder::GiveBack(Mapped file) {
   if (file.written_here) {
     base::MutexLock lock(mutex_);
-    uint64_t bytes = file.bytes;
-    for (const Mapped& each : kept_) bytes += each.bytes;
+    uint64_t bytes = file.mapped;
+    for (const Mapped& each : kept_) bytes += each.mapped;
     if (bytes <= kMostKeptBytes) {
       kept_.push_back(std::move(file));
       return;

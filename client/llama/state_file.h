@@ -5,6 +5,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,8 +22,10 @@ namespace prefixd::llama {
 // A file that this process has mapped; given back to its folder when this is gone.
 class StateFile;
 
-// Where the servers read and write states. Thread-safe. Files that were written stay, empty of
-// meaning, to be written again: their memory is there already, which makes a restore twice as fast.
+// Where the servers read and write states. Thread-safe. Files that were written stay, at their full
+// length, to be written again: their memory is there and mapped already, which makes a restore
+// several times faster. A server reads as far as the state goes and ignores what follows
+// (llama_state_seq_load_file, in every version that has it).
 class StateFolder {
  public:
   // Removes what processes left there that are gone.
@@ -34,8 +37,8 @@ class StateFolder {
   std::string NewName();
   // Maps what a server wrote. The file is removed when the StateFile is gone.
   absl::StatusOr<StateFile> Open(const std::string& name);
-  // Gives a file of `bytes` bytes to write, readable by this user and group. Exhausted if the file
-  // system has no room for it.
+  // Gives a file of `bytes` bytes or more, of which `bytes` are to be written, readable by this user
+  // and group. Exhausted if the file system has no room for it.
   absl::StatusOr<StateFile> Create(uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -48,8 +51,10 @@ class StateFolder {
     uint64_t mapped = 0;  // from `data` on
     bool written_here = false;
   };
-  // Makes the file as long as asked, and its mapping.
-  absl::Status Resize(uint64_t bytes, Mapped* file) const;
+  // Returns the kept file that fits best: the shortest that is long enough, else the longest.
+  std::optional<Mapped> TakeKept(uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
+  // Makes the file at least as long as asked, and its mapping.
+  absl::Status Grow(uint64_t bytes, Mapped* file) const;
   void GiveBack(Mapped file) PREFIXD_EXCLUDES(mutex_);
   void Remove(const Mapped& file) const;
 

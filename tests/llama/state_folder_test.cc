@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -41,19 +42,34 @@ class StateFolderTest : public ::testing::Test {
   fs::path path_;
 };
 
-TEST_F(StateFolderTest, AFileIsWrittenAgainAndExactlyAsLongAsAsked) {
+TEST_F(StateFolderTest, AFileIsWrittenAgainAndKeepsItsMemory) {
   StateFolder folder(path_);
   std::string name;
+  uint64_t longest = 0;
   for (const uint64_t bytes : {10'000, 100, 50'000, 4096}) {
     const absl::StatusOr<StateFile> file = folder.Create(bytes);
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_EQ(file->bytes().size(), bytes);
     for (std::byte& byte : file->bytes()) byte = std::byte{7};
-    EXPECT_EQ(fs::file_size(path_ / file->name()), bytes);
+    longest = std::max(longest, bytes);
+    EXPECT_EQ(fs::file_size(path_ / file->name()), longest);
     if (name.empty()) name = file->name();
     EXPECT_EQ(file->name(), name);
   }
   EXPECT_THAT(Names(), ElementsAre(name));
+}
+
+TEST_F(StateFolderTest, TheShortestFileThatIsLongEnoughIsWritten) {
+  StateFolder folder(path_);
+  std::string small, middle, large;
+  {
+    const auto one = folder.Create(10'000), two = folder.Create(60'000), three = folder.Create(30'000);
+    small = one->name(), large = two->name(), middle = three->name();
+  }
+  EXPECT_EQ(folder.Create(20'000)->name(), middle);
+  EXPECT_EQ(folder.Create(40'000)->name(), large);
+  EXPECT_EQ(folder.Create(9'000)->name(), small);
+  EXPECT_EQ(folder.Create(90'000)->name(), large);  // it grows least
 }
 
 TEST_F(StateFolderTest, TwoAtATimeAreTwoFiles) {
