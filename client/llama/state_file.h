@@ -37,8 +37,8 @@ class StateFolder {
   std::string NewName();
   // Maps what a server wrote. The file is removed when the StateFile is gone.
   absl::StatusOr<StateFile> Open(const std::string& name);
-  // Gives a file of `bytes` bytes or more, of which `bytes` are to be written, readable by this user
-  // and group. Exhausted if the file system has no room for it.
+  // Gives a file of `bytes` bytes or more, of which `bytes` are to be written, readable by this
+  // user and group. Exhausted if the file system has no room for it.
   absl::StatusOr<StateFile> Create(uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
 
  private:

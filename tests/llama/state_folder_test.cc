@@ -63,7 +63,8 @@ TEST_F(StateFolderTest, TheShortestFileThatIsLongEnoughIsWritten) {
   StateFolder folder(path_);
   std::string small, middle, large;
   {
-    const auto one = folder.Create(10'000), two = folder.Create(60'000), three = folder.Create(30'000);
+    const auto one = folder.Create(10'000), two = folder.Create(60'000),
+               three = folder.Create(30'000);
     small = one->name(), large = two->name(), middle = three->name();
   }
   EXPECT_EQ(folder.Create(20'000)->name(), middle);
