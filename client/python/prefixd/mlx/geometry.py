@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Any, Union
 
 import mlx.core as mx
@@ -194,10 +193,6 @@ def _first_rotation(config: dict[str, Any], head_dim: int) -> prefixd.Rope:
         scaling=json.dumps(others, sort_keys=True) if others else "",
         interleaved=bool(config.get("rope_traditional", False)),
     )
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / "config.json").read_text())
 
 
 def head_dim(config: dict[str, Any]) -> int:

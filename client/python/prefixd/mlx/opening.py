@@ -9,8 +9,8 @@ from typing import Any
 
 import prefixd
 
+from ..engine.files import Files
 from . import geometry
-from .files import Files
 from .geometry import CacheShape, PromptShape, RowShape
 from .layers import (
     ANCHOR,

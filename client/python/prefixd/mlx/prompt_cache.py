@@ -19,11 +19,11 @@ from typing import Any
 
 from mlx_lm.models.cache import LRUPromptCache, can_trim_prompt_cache, trim_prompt_cache
 
+from ..engine.saver import Saver
 from . import tokens as prompts
 from .geometry import Unsupported
 from .options import OptionError
 from .part import Stored
-from .saver import Saver
 from .shared import SharedCaches
 
 log = logging.getLogger("prefixd.mlx")

@@ -84,8 +84,8 @@ def _check_model(provider: Any, flags: flags_of.Flags) -> None:
     config_file = Path(provider.cli_args.model or "") / "config.json"
     head_dim = 128
     if provider.cli_args.model and config_file.exists():
+        from ..engine.files import read_config
         from .geometry import head_dim as of_config
-        from .geometry import read_config
 
         head_dim = of_config(read_config(config_file.parent)) or head_dim
         flags.options.check_head_dim(head_dim)
@@ -167,7 +167,7 @@ class _Sharing:
     def _loading(self, load: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the provider's load(), extended to open the model at once and to read its files
         meanwhile."""
-        from .files import read_early
+        from ..engine.files import read_early
 
         provider = self._provider
 

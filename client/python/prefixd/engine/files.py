@@ -13,8 +13,6 @@ from typing import Any
 
 import prefixd
 
-from . import geometry
-
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -26,6 +24,10 @@ _ADAPTER_FILES = ("adapters.safetensors", "adapter_config.json")  # the latter h
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
 
 
+def read_config(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "config.json").read_text())
+
+
 @dataclass(frozen=True)
 class Files:
     """The files of a model and of its adapter. The digests read the files whole, on any thread."""
@@ -35,16 +37,17 @@ class Files:
 
     @staticmethod
     def of(path: str, adapter: str | None = None) -> Files:
-        """Returns the files of `path`: a folder, or a name that mlx_lm downloaded."""
+        """Returns the files of `path`: a folder, or a name that the engine downloaded from the
+        Hugging Face Hub."""
         directory = Path(path)
         if not directory.exists():
-            from mlx_lm.utils import hf_repo_to_path
+            from huggingface_hub import snapshot_download
 
-            directory = Path(hf_repo_to_path(path))
+            directory = Path(snapshot_download(path, local_files_only=True))
         return Files(directory, Path(adapter) if adapter else None)
 
     def config(self) -> dict[str, Any]:
-        return geometry.read_config(self.directory)
+        return read_config(self.directory)
 
     def weights(self) -> bytes:
         """Returns the digest of the tensors, and of what says how to compute with them."""
@@ -77,7 +80,7 @@ def read_early(path: str) -> None:
     loads them. A checkpoint that is not here yet is read later."""
     try:
         directory = Files.of(path).directory
-    except Exception:  # mlx_lm downloads it first, or says what is wrong
+    except Exception:  # the engine downloads it first, or says what is wrong
         return
     if directory.is_dir():
         reader = Thread(target=_digest_quietly, args=(directory,), daemon=True)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-log = logging.getLogger("prefixd.mlx")
+log = logging.getLogger("prefixd.engine")
 
 _MOST_WAITING = 16  # saves in the queue; each holds the rows of a prompt
 
