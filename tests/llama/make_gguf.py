@@ -9,10 +9,16 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
+TEMPLATE = """
+{%- if tools %}tools:{% for t in tools %} {{ t | tojson }}{% endfor %}{{ '\\n' }}{% endif %}
+{%- for m in messages %}
+{{- m['role'] + ': ' + (m['content'] or '') }}
+{%- for c in m['tool_calls'] or [] %}
+{{- '{"name": "' + c['function']['name'] + '", "arguments": ' }}
+{{- c['function']['arguments'] | tojson + '}' }}
+{%- endfor %}{{ '\\n' }}{% endfor %}
+{%- if add_generation_prompt %}assistant: {% endif %}
+"""
 NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",

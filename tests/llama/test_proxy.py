@@ -9,7 +9,6 @@ import urllib.request
 from typing import Any
 
 import make_gguf
-import openai
 from prefixd_process import wait_for
 from servers import Answer, LlamaTest, Proxy, text
 
@@ -334,48 +333,6 @@ class PassThroughTest(LlamaTest):
             self.assertEqual(reply.headers["X-Prefixd-Cached-Tokens"], "0")
             events = [line for line in reply if line.startswith(b"data: ")]
         self.assertGreaterEqual(len(events), 24)
-
-
-class ChatTest(LlamaTest):
-    def test_L7_openai_conversations_through_the_proxy_are_those_of_the_server(self):
-        server = self.start_server(slots=4, unified=False, context=4 * 4096)
-        proxy = self.start_proxy(server)
-
-        def clients(port):
-            return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
-
-        def converse(port, number, stream):
-            client = clients(port)
-            messages = [{"role": "system", "content": text(1000 * number, 200)}]
-            said = []
-            for turn in range(3):
-                messages.append({"role": "user", "content": text(1000 * number + 300 + turn, 60)})
-                asked = {
-                    "model": "bible",
-                    "messages": messages,
-                    "max_tokens": 8,
-                    "temperature": 0,
-                    "stream": stream,
-                }
-                if stream:
-                    parts = client.chat.completions.create(**asked)
-                    answer = "".join(p.choices[0].delta.content or "" for p in parts if p.choices)
-                else:
-                    answer = client.chat.completions.create(**asked).choices[0].message.content
-                said.append(answer)
-                messages.append({"role": "assistant", "content": answer})
-            return said
-
-        numbers = range(16)
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            through = list(
-                pool.map(lambda n: converse(proxy.port, n, stream=n % 2 == 0), numbers)
-            )
-        plain = [converse(server.port, n, stream=False) for n in numbers]
-        self.assertEqual(through, plain)
-        self.assertIn('prefixd_llama_slots{state="free"} 4', proxy.get("/metrics"))
-        self.assertEqual(proxy.count("failed_saves"), 0)
-        self.assertEqual(proxy.count("failed_restores"), 0)
 
 
 if __name__ == "__main__":
