@@ -11,40 +11,23 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, field
 
-BITS = (2, 3, 4, 5, 6, 8)
-GROUP_SIZES = (32, 64, 128)
+from ..engine import formats
+from ..engine.formats import BITS, GROUP_SIZES, RAW, TensorFormat
+
+__all__ = [
+    "BITS",
+    "GROUP_SIZES",
+    "RAW",
+    "Flags",
+    "OptionError",
+    "Options",
+    "TensorFormat",
+    "parse",
+]
 
 
 class OptionError(ValueError):
     """A wrong option, in a sentence for the command line."""
-
-
-@dataclass(frozen=True)
-class TensorFormat:
-    """How a layer's K and V are packed. `bits` 0: raw, as the model computes them."""
-
-    bits: int = 0  # bits of K
-    group_size: int = 0
-    value_bits: int = 0  # bits of V; 0: as K
-
-    @property
-    def of_value(self) -> TensorFormat:
-        """The format of V, as that of a K."""
-        return TensorFormat(self.value_bits or self.bits, self.group_size)
-
-    @property
-    def bits_text(self) -> str:
-        """ "8", or "8,4" where V has other bits than K."""
-        return f"{self.bits},{self.value_bits}" if self.value_bits else str(self.bits)
-
-    def row_bytes(self, dim: int, item_bytes: int) -> int:
-        """Returns the bytes of one token's row of one head of K: codes, scales and biases."""
-        if not self.bits:
-            return dim * item_bytes
-        return dim * self.bits // 8 + 2 * item_bytes * (dim // self.group_size)
-
-
-RAW = TensorFormat()
 
 
 @dataclass(frozen=True)
@@ -92,23 +75,15 @@ class Options:
         if self.kv_bits is not None:
             return TensorFormat(self.kv_bits, self.kv_group_size)
         if self.store_bits is not None:
-            value_bits = self.store_value_bits or self.store_bits
-            other = 0 if value_bits == self.store_bits else value_bits
-            return TensorFormat(self.store_bits, self.store_group_size, other)
+            return formats.quantized(
+                self.store_bits, self.store_group_size, self.store_value_bits
+            )
         return RAW
 
     @property
     def ladder(self) -> tuple[TensorFormat, ...]:
-        """The formats of the space, finest first. Servers that share must have them in common.
-
-        The usual formats are in it whether this server uses them or not, so that a server keeps its
-        space when its bits change.
-        """
-        quantized = self.quantized
-        group = quantized.group_size or 64
-        if quantized.bits in (0, 8, 6, 4) and not quantized.value_bits:
-            return (RAW, *(TensorFormat(bits, group) for bits in (8, 6, 4)))
-        return (RAW, quantized)
+        """The formats of the space, finest first. Servers that share must have them in common."""
+        return formats.ladder(self.quantized)
 
     @property
     def readable(self) -> tuple[TensorFormat, ...]:
