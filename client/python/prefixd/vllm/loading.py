@@ -1,0 +1,92 @@
+"""Loading: the pages of one request, filled from prefixd layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+import prefixd
+
+from .messages import Load
+from .options import Options
+from .pages import LayerPages
+from .spaces import Spaces
+
+
+class Loading:
+    """Holds a lease until close(). A load that gives less than it should is no error: `lost` says
+    which pages are not filled, and vLLM computes them."""
+
+    def __init__(
+        self,
+        load: Load,
+        spaces: Spaces | None,
+        layers: Sequence[LayerPages],
+        page: int,
+        options: Options,
+    ) -> None:
+        self.load = load
+        self._layers, self._page = layers, page
+        self._end = load.end  # up to which token pages are filled
+        self._filled: set[int] = set()
+        self._spaces = spaces
+        self._lease = self._acquire(options)
+
+    def fill(self, layer: int) -> None:
+        """Fills the pages of a layer, once."""
+        if layer in self._filled:
+            return
+        self._filled.add(layer)
+        load, lease = self.load, self._lease
+        if lease is None or self._end <= load.begin:
+            return
+        self._shorten(lease.wait(layer))
+        while self._end > load.begin:
+            rows = lease.gather(layer, self._end - load.begin, begin=load.begin)
+            if rows is not None:
+                pages = load.pages[load.begin // self._page : self._end // self._page]
+                key, value = rows
+                self._layers[layer].put(
+                    torch.from_numpy(pages.astype("int64")), tuple(a[0] for a in (*key, *value))
+                )
+                return
+            before = self._end
+            self._shorten(lease.wait(layer))
+            if self._end == before:
+                self._end = load.begin
+
+    def fill_all(self) -> None:
+        for layer in range(len(self._layers)):
+            self.fill(layer)
+
+    def close(self) -> set[int]:
+        """Gives the lease back. Returns the pages that are not filled."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release(used_tokens=max(self._end, 0))
+        if len(self._filled) < len(self._layers):
+            self._end = self.load.begin
+        return set(self.load.pages[max(self._end, self.load.begin) // self._page :].tolist())
+
+    def _acquire(self, options: Options) -> prefixd.Lease | None:
+        load, spaces = self.load, self._spaces
+        opened = None if spaces is None or spaces.is_silent else spaces.of(load.prompt.salt)
+        if spaces is None or not opened:
+            self._end = load.begin
+            return None
+        lease = opened[0].acquire(
+            load.prompt.tokens,
+            content=load.prompt.content,
+            max_cached_tokens=load.end,
+            deadline_ms=options.lookup_deadline_ms,
+            load_deadline_ms=options.load_deadline_ms,
+            request_id=load.request_id,
+        )
+        spaces.heard("" if opened[0].error else lease.error)
+        self._shorten(lease.restorable_tokens)
+        return lease
+
+    def _shorten(self, tokens: int) -> None:
+        end = tokens // self._page * self._page
+        self._end = max(min(self._end, end), self.load.begin)

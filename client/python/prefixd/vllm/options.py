@@ -1,0 +1,59 @@
+"""Options: what kv_connector_extra_config may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+DEFAULT_ADDRESS = "unix:///run/prefixd/prefixd.sock"
+
+
+class OptionError(ValueError):
+    """A key or value of kv_connector_extra_config that does not exist."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`address`, `token_file`, `name`: as of prefixd.connect(). `salt`: servers with different ones
+    share nothing; so do requests with a different `cache_salt`. `format`: "raw". `rows`: store the
+    rows of tokens, if vLLM's pages can be taken apart; else whole pages. Deadlines in ms:
+    `lookup_deadline_ms` of a lookup, `load_deadline_ms` of the pages of one request,
+    `store_deadline_ms` of one save. `async_load_bytes`: loads of so many bytes and more run beside
+    the engine's steps, smaller ones within one. `model_name`: for people; default: the name of the
+    model's folder."""
+
+    address: str = DEFAULT_ADDRESS
+    token_file: str | None = None
+    name: str = ""
+    salt: str = ""
+    format: str = "raw"
+    rows: bool = True
+    lookup_deadline_ms: int = 200
+    load_deadline_ms: int = 2000
+    store_deadline_ms: int = 10000
+    async_load_bytes: int = 32 << 20
+    model_name: str = ""
+
+    @staticmethod
+    def of(said: Mapping[str, Any]) -> Options:
+        """Returns the options. Raises OptionError for an unknown key or a value of another type."""
+        known = {field.name: getattr(Options, field.name) for field in fields(Options)}
+        for name, value in said.items():
+            if name not in known:
+                names = ", ".join(known)
+                raise OptionError(f"kv_connector_extra_config: {name!r} is none of {names}")
+            _check(name, value, known[name])
+        options = Options(**said)
+        if options.format != "raw":
+            raise OptionError(f"format is {options.format!r}, must be 'raw'")
+        return options
+
+
+def _check(name: str, value: Any, default: Any) -> None:
+    wanted = str if default is None else type(default)
+    if not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
+        if not (default is None and value is None):
+            raise OptionError(f"{name} is {value!r}, must be of type {wanted.__name__}")
+    if wanted is int and value < 0:
+        raise OptionError(f"{name} is {value}, must not be negative")

@@ -1,0 +1,172 @@
+"""vLLM's pages as rows of tokens, and back.
+
+A backend lays a page out as its kernels read it: keys turned by dimension, in tiles, beside the
+values. How, is learned from the backend itself: numbered rows are given to its own writer, and what
+it wrote says where each element went. If that is a mere reordering, rows are stored, which any
+engine reads. If not, whole pages are stored as they are, in a space of that layout alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import prefixd
+
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+_DIGIT = 128  # numbers below are exact in every data type
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the elements [heads, tokens, dim] of K or V stand in a page."""
+
+    shape: tuple[int, int, int]
+    offset: int
+    strides: tuple[int, int, int] | None  # None: in no regular order, `index` says where
+    index: torch.Tensor | None = None
+
+    @staticmethod
+    def of(index: torch.Tensor) -> Place:
+        heads, tokens, dim = index.shape
+        first = int(index[0, 0, 0])
+        strides = tuple(
+            int(index.select(axis, 1)[0, 0]) - first if size > 1 else 0
+            for axis, size in enumerate(index.shape)
+        )
+        steps = [
+            torch.arange(size).mul(stride) for size, stride in zip(index.shape, strides)
+        ]
+        regular = first + steps[0][:, None, None] + steps[1][None, :, None] + steps[2]
+        if min(strides) >= 0 and torch.equal(regular, index):
+            return Place((heads, tokens, dim), first, (strides[0], strides[1], strides[2]))
+        return Place((heads, tokens, dim), first, None, index.reshape(-1))
+
+    def rows(self, pages: torch.Tensor) -> NDArray[Any]:
+        """Returns the rows [heads, pages * tokens, dim], with memory of their own, on the host."""
+        heads, tokens, dim = self.shape
+        found = self._elements(pages).permute(1, 0, 2, 3)
+        return _host(found.reshape(heads, pages.shape[0] * tokens, dim))
+
+    def fill(self, pages: torch.Tensor, rows: NDArray[Any]) -> None:
+        """Puts rows [heads, pages * tokens, dim] into the pages."""
+        heads, tokens, dim = self.shape
+        given = torch.from_numpy(rows).view(pages.dtype).to(pages.device)
+        given = given.reshape(heads, pages.shape[0], tokens, dim).permute(1, 0, 2, 3)
+        if self.strides is not None:
+            self._elements(pages).copy_(given)
+        else:
+            pages[:, self.index] = given.reshape(pages.shape[0], -1)
+
+    def _elements(self, pages: torch.Tensor) -> torch.Tensor:
+        shape = (pages.shape[0], *self.shape)
+        if self.strides is None:
+            return pages[:, self.index].reshape(shape)
+        return pages.as_strided(shape, (pages.stride(0), *self.strides), self.offset)
+
+
+def _host(tensor: torch.Tensor) -> NDArray[Any]:
+    return tensor.contiguous().cpu().view(_BITS[tensor.element_size()]).numpy()
+
+
+@dataclass(frozen=True)
+class RowPages:
+    """The pages of a layer, stored as rows."""
+
+    cache: torch.Tensor  # [pages, ...], vLLM's own
+    key: Place
+    value: Place
+
+    def layer(self) -> prefixd.Layer:
+        heads, _, key_dim = self.key.shape
+        format = prefixd.raw(DTYPES[self.cache.dtype])
+        return prefixd.FullLayer(heads, key_dim, self.value.shape[2], [format])
+
+    def take(self, pages: torch.Tensor) -> tuple[NDArray[Any], ...]:
+        """Returns K and V of the pages, with memory of their own."""
+        found = self.cache.index_select(0, pages).reshape(len(pages), -1)
+        return self.key.rows(found), self.value.rows(found)
+
+    def put(self, pages: torch.Tensor, rows: tuple[NDArray[Any], ...]) -> None:
+        """Writes K and V into the pages."""
+        filled = self.cache.new_empty((len(pages), self.cache[0].numel()))
+        self.key.fill(filled, rows[0])
+        self.value.fill(filled, rows[1])
+        self.cache.index_copy_(0, pages, filled.view(-1, *self.cache.shape[1:]))
+
+
+@dataclass(frozen=True)
+class WholePages:
+    """The pages of a layer [pages, heads, tokens, bytes], stored as they are. Only whole pages mean
+    something."""
+
+    cache: torch.Tensor  # [pages, heads, tokens, row]
+
+    def layer(self) -> prefixd.Layer:
+        """Returns a layer of keys whose elements stand for two bytes each, whatever they are."""
+        heads, _, row = self.cache.shape[1:]
+        width = row * self.cache.element_size()
+        return prefixd.FullLayer(heads, width // 2, 0, [prefixd.raw("float16")], values="none")
+
+    def take(self, pages: torch.Tensor) -> tuple[NDArray[Any], ...]:
+        found = self.cache.index_select(0, pages).permute(1, 0, 2, 3)
+        heads, count, tokens, row = found.shape
+        return (_host(found.reshape(heads, count * tokens, row)).view(np.uint16),)
+
+    def put(self, pages: torch.Tensor, rows: tuple[NDArray[Any], ...]) -> None:
+        heads, tokens, row = self.cache.shape[1:]
+        given = torch.from_numpy(rows[0].view(np.uint8)).view(self.cache.dtype)
+        given = given.reshape(heads, len(pages), tokens, row).permute(1, 0, 2, 3)
+        self.cache.index_copy_(0, pages, given.to(self.cache.device).contiguous())
+
+
+LayerPages = RowPages | WholePages
+
+
+def pages_of(module: Any, cache: torch.Tensor, heads: int, dim: int, rows: bool) -> LayerPages:
+    """Returns the pages of the attention layer `module`. `rows`: as rows if that can be. Raises
+    ValueError for caches that are no pages of tokens."""
+    if cache.ndim != 4 or cache.shape[3] * cache.element_size() % 2:
+        raise ValueError(f"pages of shape {list(cache.shape[1:])} of {cache.dtype}")
+    places = learn(module, cache, heads, dim) if rows else None
+    return WholePages(cache) if places is None else RowPages(cache, *places)
+
+
+def learn(module: Any, cache: torch.Tensor, heads: int, dim: int) -> tuple[Place, Place] | None:
+    """Returns where a page has K and V, as the layer's own writer shows. None if its writer does
+    more than to reorder elements, or cannot be called alone."""
+    tokens, elements = cache.shape[2], cache[0].numel()
+    if cache.dtype not in DTYPES or elements != 2 * heads * tokens * dim:
+        return None
+    try:
+        found = torch.zeros(elements, dtype=torch.int64)
+        for digit in range(3):
+            written = _write_numbers(module, cache, heads, dim, digit)
+            found += written.reshape(-1).to("cpu", torch.int64) * _DIGIT**digit
+    except Exception:  # whatever a backend raises that has no such writer
+        return None
+    if not torch.equal(found.sort().values, torch.arange(elements)):
+        return None
+    index = torch.empty(elements, dtype=torch.int64)
+    index[found] = torch.arange(elements)
+    key, value = index.reshape(2, tokens, heads, dim).permute(0, 2, 1, 3)
+    return Place.of(key), Place.of(value)
+
+
+def _write_numbers(
+    module: Any, cache: torch.Tensor, heads: int, dim: int, digit: int
+) -> torch.Tensor:
+    """Returns a page into which the layer wrote a digit of each element's number."""
+    tokens = cache.shape[2]
+    page = torch.empty_strided((1, *cache.shape[1:]), cache.stride(), dtype=cache.dtype)
+    page = page.to(cache.device).zero_()
+    numbers = torch.arange(cache[0].numel()) // _DIGIT**digit % _DIGIT
+    given = numbers.reshape(2, tokens, heads, dim).to(cache.device, cache.dtype)
+    slots = torch.arange(tokens, device=cache.device)
+    module.impl.do_kv_cache_update(module, given[0], given[1], page, slots)
+    return page

@@ -1,0 +1,55 @@
+"""Saving: rows that were copied out of vLLM's pages, stored behind the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+import prefixd
+
+from .messages import Save
+from .options import Options
+from .spaces import Spaces
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The rows of a save: K and V, or one array, of each layer."""
+
+    save: Save
+    layers: Sequence[tuple[NDArray[Any], ...]]
+
+
+def store(taken: Taken, spaces: Spaces, options: Options) -> int:
+    """Stores what prefixd lacks. Returns up to which token it has the sequence now; 0 if it is
+    unknown."""
+    save = taken.save
+    opened = None if spaces.is_silent else spaces.of(save.prompt.salt)
+    if not opened:
+        return 0
+    space, deadline = opened[0], options.store_deadline_ms
+    with space.reserve(
+        save.prompt.tokens, content=save.prompt.content, deadline_ms=deadline
+    ) as plan:
+        spaces.heard("" if space.error else plan.error)
+        if plan.error:
+            return 0
+        for begin, end in plan.missing:
+            if begin < save.begin:
+                return begin  # rows that were taken earlier did not arrive, or are gone again
+            _write(plan, taken, begin, end)
+            done = plan.commit(end, deadline_ms=deadline)
+            if done.error:
+                return begin
+        done = plan.commit(save.end, save.is_last, deadline_ms=deadline)
+        return 0 if done.error else save.end
+
+
+def _write(plan: prefixd.Plan, taken: Taken, begin: int, end: int) -> None:
+    first = taken.save.begin
+    for layer, rows in enumerate(taken.layers):
+        key, *value = (one[None, :, begin - first : end - first] for one in rows)
+        plan.write_packed(layer, begin, key=key, value=value[0] if value else ())

@@ -1,0 +1,254 @@
+"""The connector in vLLM's scheduler: what prefixd has of a request, what is loaded and saved."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import prefixd
+
+from .events import BlockEvents
+from .identity import Rank
+from .lookups import Answer, Lookups, tokens_of
+from .messages import Hello, Load, Prompt, Report, Save, Work
+from .options import Options
+from .spaces import Spaces
+
+log = logging.getLogger("vllm.prefixd")
+
+_BLOCK = 64  # tokens of prefixd's blocks: a sequence that goes on is saved in whole ones
+_PATIENCE_S = 0.0004  # that the scheduler waits for an answer before it goes on with other requests
+
+
+@dataclass
+class _Tracked:
+    """A request that vLLM has not finished."""
+
+    request: Any
+    content: tuple[prefixd.Content, ...]
+    ids: array[int] = field(default_factory=lambda: array("I"))
+    answer: Answer | None = None
+    local: int = 0  # tokens that vLLM had itself when it was asked last
+    saved: int = 0  # tokens that need no save
+    beside: bool = False  # what is to be loaded is loaded beside the engine's steps
+    loaded_at: int = -1  # its number of preemptions when it was loaded
+
+
+class SchedulerSide:
+    """All calls come from the scheduler's thread."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, options: Options) -> None:
+        self._config, self._options = vllm_config, options
+        self._page = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        self._unit = self._page * _BLOCK // np.gcd(self._page, _BLOCK)
+        self._spaces: Spaces | None = None
+        self._bytes_per_token = 0
+        self._lookups = Lookups(self._failed)
+        self._requests: dict[str, _Tracked] = {}
+        self._loads: list[Load] = []
+        self._parting: list[Save] = []
+        self._saves = 0  # made so far
+        wants = vllm_config.kv_events_config
+        self._events = BlockEvents(self._page) if wants and wants.enable_kv_cache_events else None
+
+    def greet(self, hellos: Mapping[tuple[int, int], Hello]) -> None:
+        """Learns how the workers, by pipeline and tensor rank, keep their caches."""
+        parallel = self._config.parallel_config
+        sizes = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
+        if any(hello.why_not for hello in hellos.values()):
+            return
+        ranks = [
+            Rank((tensor, sizes[1]), (pipeline, sizes[0]), hello)
+            for (pipeline, tensor), hello in sorted(hellos.items())
+        ]
+        self._bytes_per_token = max(hello.bytes_per_token for hello in hellos.values())
+        self._spaces = Spaces(self._config, self._options, ranks, "scheduler")
+
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        """Returns how many tokens beyond `computed` prefixd has, in whole pages, never the last
+        token; and whether they are loaded beside the engine's steps. None: not known yet."""
+        most = (request.num_tokens - 1) // self._page * self._page
+        tracked = self._track(request)
+        if tracked is None:
+            return 0, False
+        tracked.local = tracked.saved = computed
+        if most <= computed or request.skip_reading_prefix_cache:
+            return 0, False
+        if tracked.loaded_at == request.num_preemptions:
+            return 0, False  # a load of it failed
+        answer = self._answer(tracked)
+        if answer is None:
+            return 0, False
+        if not answer.wait(_PATIENCE_S):
+            late = answer.age_s * 1000 > self._options.lookup_deadline_ms
+            return (0 if late else None), False
+        if answer.failed:
+            return 0, False
+        found = answer.tokens // self._page * self._page
+        if self._events is not None:
+            self._events.seen(request, found)
+        tracked.saved = min(found, computed)  # prefixd may have lost what vLLM has
+        more = min(found, most) - computed
+        if more <= 0:
+            return 0, False
+        large = more * self._bytes_per_token >= self._options.async_load_bytes
+        tracked.beside = large or answer.on_ssd
+        return more, tracked.beside
+
+    def allocated(self, request: Any, blocks: Any, external: int) -> None:
+        """Notes the pages into which `external` tokens are to be loaded."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or external == 0 or tracked.answer is None:
+            return
+        end = tracked.local + external
+        tracked.loaded_at = request.num_preemptions
+        tracked.saved = max(tracked.saved, end) if tracked.saved == tracked.local else tracked.saved
+        (ids,) = blocks.get_block_ids()
+        self._loads.append(
+            Load(
+                request.request_id,
+                self._prompt(tracked, end),
+                tracked.local,
+                np.array(ids[: end // self._page], np.int32),
+                tracked.beside,
+            )
+        )
+
+    def work(self, scheduled: Mapping[str, int], block_ids: Any) -> Work:
+        """Returns what the workers are to do in this step. `scheduled`: tokens of each request."""
+        saves = [
+            save
+            for request_id, count in scheduled.items()
+            for save in self._save(request_id, count, block_ids)
+        ]
+        work = Work(self._loads, saves, self._parting)
+        self._loads, self._parting = [], []
+        return work
+
+    def finished(self, request: Any, ids: list[int]) -> None:
+        """Saves the whole pages that are left; the last, partial one is left to vLLM."""
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None or self._spaces is None:
+            return
+        known = min(request.num_computed_tokens, request.num_tokens, len(ids) * self._page)
+        end = known // self._page * self._page
+        if end > tracked.saved and request.num_computed_tokens >= tracked.saved:
+            self._parting.append(self._save_of(tracked, end, ids, is_last=True))
+
+    def heard(self, report: Report) -> None:
+        if self._events is not None:
+            for number, end in report.saved.items():
+                self._events.saved(number, end)
+
+    def take_events(self) -> Iterable[Any]:
+        return () if self._events is None else self._events.take()
+
+    def close(self) -> None:
+        self._lookups.close()
+        if self._spaces is not None:
+            self._spaces.close()
+
+    def _track(self, request: Any) -> _Tracked | None:
+        """Returns what is known of the request; None if its caches are not shared."""
+        if self._spaces is None or not _is_shareable(request):
+            return None
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            tracked = _Tracked(request, tuple(_content_of(request)))
+            self._requests[request.request_id] = tracked
+        return tracked
+
+    def _answer(self, tracked: _Tracked) -> Answer | None:
+        """Returns the answer to the request as it is now; None if prefixd does not answer now."""
+        answer, request = tracked.answer, tracked.request
+        if answer is not None and not answer.is_old and len(answer.ids) in (0, request.num_tokens):
+            return answer
+        assert self._spaces is not None
+        if self._spaces.is_silent:
+            return None
+        salt, content = request.cache_salt or "", tracked.content
+        tracked.answer = self._lookups.ask(
+            Answer(request.all_token_ids[:], lambda answer: self._look_up(answer, salt, content))
+        )
+        return tracked.answer
+
+    def _look_up(
+        self, answer: Answer, salt: str, content: tuple[prefixd.Content, ...]
+    ) -> prefixd.Match | None:
+        spaces = self._spaces and self._spaces.of(salt)
+        if not spaces or self._spaces is None or self._spaces.is_silent:
+            return None
+        tokens = tokens_of(answer.ids)
+        found = None
+        for space in spaces:
+            match = space.match(
+                tokens, content=content, deadline_ms=self._options.lookup_deadline_ms
+            )
+            self._spaces.heard("" if space.error else match.error)
+            if match.error or not match.restorable_tokens:
+                return match
+            if found is None or match.restorable_tokens < found.restorable_tokens:
+                found = match
+        return found
+
+    def _prompt(self, tracked: _Tracked, end: int) -> Prompt:
+        request = tracked.request
+        if len(tracked.ids) < end:
+            known = tracked.answer.ids if tracked.answer is not None else array("I")
+            if not tracked.ids and len(known) >= end:
+                tracked.ids = known
+            else:
+                tracked.ids.extend(request.all_token_ids[len(tracked.ids) : request.num_tokens])
+        content = tuple(item for item in tracked.content if item.start < end)
+        return Prompt(tokens_of(tracked.ids, end), content, request.cache_salt or "")
+
+    def _save(self, request_id: str, count: int, block_ids: Any) -> Iterable[Save]:
+        tracked = self._requests.get(request_id)
+        if tracked is None:
+            return
+        request = tracked.request
+        # A failed load or a preemption takes tokens back, which are computed and saved again.
+        tracked.saved = min(tracked.saved, request.num_computed_tokens)
+        known = min(request.num_computed_tokens + count, request.num_tokens)
+        end = known // self._unit * self._unit
+        if end <= tracked.saved:
+            return
+        (ids,) = block_ids.get_block_ids(request_id)
+        yield self._save_of(tracked, end, ids, is_last=False)
+
+    def _save_of(self, tracked: _Tracked, end: int, ids: list[int], is_last: bool) -> Save:
+        begin = tracked.saved // self._page * self._page
+        tracked.saved = end
+        self._saves += 1
+        if self._events is not None:
+            self._events.will_save(self._saves, tracked.request, end)
+        pages = np.array(ids[: end // self._page], np.int32)
+        prompt = self._prompt(tracked, end)
+        return Save(self._saves, tracked.request.request_id, prompt, begin, pages, is_last)
+
+    def _failed(self, error: Exception) -> None:
+        log.warning("a lookup ended unexpectedly: %s: %s", type(error).__name__, error)
+
+
+def _is_shareable(request: Any) -> bool:
+    """False for requests whose rows are decided by more than tokens and images."""
+    return (
+        request.lora_request is None
+        and request.prompt_embeds is None
+        and request.prompt_is_token_ids is None
+        and request.prompt_token_ids is not None
+        and not request.resumable
+    )
+
+
+def _content_of(request: Any) -> Iterable[prefixd.Content]:
+    for feature in request.mm_features:
+        where = feature.mm_position
+        digest = hashlib.sha256(b"vllm image " + str(feature.identifier).encode()).digest()
+        yield prefixd.Content(where.offset, where.length, digest)
