@@ -29,6 +29,7 @@ typedef struct prefixd_llama_spec {
   // The state of one token or more, of this context: it tells the types of K and V. Not kept.
   const void* state;
   size_t state_bytes;
+  uint32_t context_tokens;  // that a sequence has room for: llama_n_ctx_seq(context)
 } prefixd_llama_spec;
 
 // Opens the space of a context. Returns NULL if the file cannot be read, the state is not known

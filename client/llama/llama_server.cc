@@ -91,6 +91,7 @@ absl::StatusOr<std::vector<SlotFacts>> LlamaServer::Slots() const {
   for (const json& slot : answer) {
     slots.push_back({.id = Field<int>(slot, "id", 0),
                      .tokens = Field<uint32_t>(slot, "n_prompt_tokens", 0),
+                     .context_tokens = Field<uint64_t>(slot, "n_ctx", 0),
                      .busy = Field<bool>(slot, "is_processing", false)});
   }
   return slots;

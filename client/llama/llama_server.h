@@ -26,7 +26,8 @@ struct ServerFacts {
 
 struct SlotFacts {
   int id = 0;
-  uint32_t tokens = 0;  // in its cache
+  uint32_t tokens = 0;          // in its cache
+  uint64_t context_tokens = 0;  // that it has room for
   bool busy = false;
 };
 

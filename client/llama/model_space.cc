@@ -68,7 +68,13 @@ RopeSpec RopeOf(const Model& model) {
   return rope;
 }
 
-Digest DigestOf(const Digest& file, const interop::LlamaContext& context,
+// Returns whether llama.cpp may turn the keys of a context by its file's factors for long ones.
+bool IsLong(const Model& model, uint64_t context_tokens) {
+  const uint64_t original = model.Number("rope.scaling.original_context_length");
+  return original != 0 && context_tokens > original;
+}
+
+Digest DigestOf(const Digest& file, const interop::LlamaContext& context, bool is_long,
                 const std::string& adapters) {
   base::ByteWriter out;
   out.Framed("prefixd/1/llama.cpp");
@@ -88,6 +94,7 @@ Digest DigestOf(const Digest& file, const interop::LlamaContext& context,
     }
   }
   out.Framed(adapters);
+  if (is_long) out.Framed("longer than the original context");
   return base::Sha256(base::AsBytes(out.bytes()));
 }
 
@@ -128,15 +135,16 @@ absl::StatusOr<LayerSpec> LayerOf(const Model& model, const interop::LlamaCache&
 }  // namespace
 
 absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_digest,
-                                  const interop::LlamaContext& context, const std::string& adapters,
-                                  const std::string& salt) {
+                                  const interop::LlamaContext& context, uint64_t context_tokens,
+                                  const std::string& adapters, const std::string& salt) {
   const Model model(gguf);
   if (model.name().empty()) return Bad("the file names no architecture");
-  SpaceSpec spec{.model = gguf.Text("general.name", model.name()),
-                 .weights_digest = DigestOf(file_digest, context, adapters),
-                 .tokenizer_digest = file_digest,
-                 .rope = RopeOf(model),
-                 .salt = salt};
+  SpaceSpec spec{
+      .model = gguf.Text("general.name", model.name()),
+      .weights_digest = DigestOf(file_digest, context, IsLong(model, context_tokens), adapters),
+      .tokenizer_digest = file_digest,
+      .rope = RopeOf(model),
+      .salt = salt};
   for (size_t number = 0; number < context.caches[0].keys.size(); ++number) {
     PREFIXD_ASSIGN_OR_RETURN(LayerSpec layer, LayerOf(model, context.caches[0], number));
     spec.layers.push_back(std::move(layer));

@@ -39,7 +39,7 @@ interop::LlamaContext Context(size_t layers = 3) {
 absl::StatusOr<SpaceSpec> Spec(const File& file, const interop::LlamaContext& context) {
   const absl::StatusOr<interop::Gguf> gguf = interop::Gguf::Parse(file.bytes());
   EXPECT_TRUE(gguf.ok()) << gguf.status();
-  return SpaceOf(*gguf, Digest{std::byte{1}}, context, "", "");
+  return SpaceOf(*gguf, Digest{std::byte{1}}, context, 8192, "", "");
 }
 std::string Refusal(const File& file, const interop::LlamaContext& context) {
   const absl::StatusOr<SpaceSpec> spec = Spec(file, context);
@@ -81,10 +81,10 @@ TEST(ModelSpaceTest, ALayerMayHaveItsOwnNumberOfHeads) {
 
 TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
   const interop::Gguf gguf = *interop::Gguf::Parse(Llama().bytes());
-  const SpaceSpec base = *SpaceOf(gguf, Digest{std::byte{1}}, Context(), "", "");
+  const SpaceSpec base = *SpaceOf(gguf, Digest{std::byte{1}}, Context(), 8192, "", "");
   const auto weights = [&](const interop::LlamaContext& context, const std::string& adapters = "",
                            Digest file = {std::byte{1}}) {
-    return SpaceOf(gguf, file, context, adapters, "")->weights_digest;
+    return SpaceOf(gguf, file, context, 8192, adapters, "")->weights_digest;
   };
   interop::LlamaContext context = Context();
   EXPECT_EQ(weights(context), base.weights_digest);
@@ -99,8 +99,21 @@ TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
   EXPECT_NE(weights(Context(), "", {std::byte{2}}), base.weights_digest);
   context = Context();
   context.caches[0].values_transposed = true;
-  EXPECT_EQ(SpaceOf(gguf, {}, context, "", "")->layers[0].formats[0].value.layout,
+  EXPECT_EQ(SpaceOf(gguf, {}, context, 8192, "", "")->layers[0].formats[0].value.layout,
             Layout::kTransposed);
+}
+
+TEST(ModelSpaceTest, L4LongContextsOfAModelWithLongropeArePartedFromShortOnes) {
+  const auto weights = [](const File& file, uint64_t context_tokens) {
+    const interop::Gguf gguf = *interop::Gguf::Parse(file.bytes());
+    return SpaceOf(gguf, Digest{std::byte{1}}, Context(), context_tokens, "", "")->weights_digest;
+  };
+  File file = Llama();
+  file.Number("llama.rope.scaling.original_context_length", 4096);
+  EXPECT_EQ(weights(file, 512), weights(file, 4096));
+  EXPECT_NE(weights(file, 4096), weights(file, 4097));
+  EXPECT_EQ(weights(file, 4097), weights(file, 131072));
+  EXPECT_EQ(weights(Llama(), 512), weights(Llama(), 131072)) << "it has one set of factors";
 }
 
 TEST(ModelSpaceTest, L5SlidingAndRecurrentLayersAreOneLayerOfSnapshots) {

@@ -265,6 +265,7 @@ class LlamaSpec(_Sized):
         ("salt", c_char_p),
         ("state", c_void_p),
         ("state_bytes", c_size_t),
+        ("context_tokens", c_uint32),
     ]
 
 

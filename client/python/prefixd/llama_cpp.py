@@ -142,6 +142,7 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
             salt=salt,
             state=state.ctypes.data,
             state_bytes=state.size,
+            context_tokens=llm.n_ctx(),
         )
         held = self._client._held
         pointer = self._lib.llama_open(held and held.pointer, ctypes.addressof(spec))
