@@ -79,7 +79,18 @@ def finish(out: gguf.GGUFWriter) -> None:
     out.close()
 
 
-def write(model: Path, to: Path, name: str = "bible") -> None:
+def add_longrope(out: gguf.GGUFWriter, original_context: int, head_dim: int) -> None:
+    """Other factors for contexts that are longer than `original_context`."""
+    out.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+    out.add_rope_scaling_orig_ctx_len(original_context)
+    out.add_rope_scaling_attn_factors(1.0)
+    for name, factor in {"long": 4.0, "short": 1.0}.items():
+        factors = np.full(head_dim // 2, factor, np.float32)
+        out.add_tensor(f"rope_factors_{name}.weight", factors)
+
+
+def write(model: Path, to: Path, name: str = "bible", original_context: int = 0) -> None:
+    """`original_context`: as of a model with longrope; 0: it has none."""
     config = json.loads((model / "config.json").read_text())
     out = gguf.GGUFWriter(str(to), "llama")
     out.add_name(name)
@@ -95,6 +106,8 @@ def write(model: Path, to: Path, name: str = "bible") -> None:
     out.add_layer_norm_rms_eps(config["rms_norm_eps"])
     out.add_rope_freq_base(config["rope_theta"])
     add_vocabulary(out)
+    if original_context:
+        add_longrope(out, original_context, config["head_dim"])
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for path, weight in read_bf16(model / "model.safetensors").items():
         if path == "model.norm.weight":

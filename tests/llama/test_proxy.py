@@ -10,7 +10,7 @@ from typing import Any
 
 import make_gguf
 from prefixd_process import wait_for
-from servers import Answer, LlamaTest, Proxy, text
+from servers import DATA, Answer, LlamaTest, Proxy, text
 
 
 class RestoreTest(LlamaTest):
@@ -120,6 +120,25 @@ class KindsTest(LlamaTest):
                 differing = sum(a != b for a, b in zip(after, before, strict=True))
                 self.assertLess(differing, len(before) // 300 + 1)
         self.assertEqual(len(self.daemon.control("stats")["spaces"]), len(self.KINDS))
+
+    def test_L4_a_model_with_longrope_shares_nothing_between_long_and_short_contexts(self):
+        model = self.home / "longrope.gguf"
+        make_gguf.write(DATA / "model", model, "longrope", original_context=1024)
+        prompt = text(20_000, 300)
+
+        def ask(context: int, stored: int) -> Answer:
+            server = self.start_server(model=model, context=context)
+            proxy = self.start_proxy(server)
+            answer = proxy.complete(prompt, 24)
+            self.wait_until_stored(stored)
+            proxy.stop()
+            server.stop()
+            return answer
+
+        short, long = ask(512, 300), ask(4096, 600)
+        self.assertNotEqual(short.text, long.text, "llama.cpp turned the keys by other factors")
+        self.assertEqual((short.cached, long.cached), (0, 0))
+        self.assertEqual((ask(1024, 600).cached, ask(8192, 600).cached), (299, 299))
 
 
 class TurnsTest(LlamaTest):
