@@ -19,6 +19,7 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
+from ..engine.spaces import Unsupported
 from . import convert, windows
 from .states import StateShape
 
@@ -26,10 +27,6 @@ MAX_SCALING_BYTES, MAX_ROTARY_DIM = 64, 16384  # the daemon's limits
 DTYPES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
 
 _PROBE_TOKENS = 16  # after these, arrays that grow with the first tokens have their size
-
-
-class Unsupported(Exception):
-    """The reason why caches of a model are left to the engine's own prompt cache."""
 
 
 @dataclass(frozen=True)

@@ -217,18 +217,8 @@ class EmptyPages:
         return copy.deepcopy(self.unfilled.cache)
 
 
-ANCHOR = prefixd.FullLayer(1, 1, 0, [prefixd.raw("float16")], values="none")
-"""A layer of two bytes a token, for models in which no layer keeps a row for every token. After a
-kill prefixd finds a sequence by what each of its blocks has in the arena, so each must have
-something."""
-
-
 def needs_anchor(pages: Iterable[Pages]) -> bool:
     return all(type(one) is not RowPages for one in pages)
-
-
-def write_anchor(plan: prefixd.Plan, layer: int, begin: int, end: int) -> None:
-    plan.write_packed(layer, begin, key=np.zeros((1, 1, end - begin, 1), np.float16))
 
 
 Pages = Union[RowPages, WindowPages, StatePages, EmptyPages]

@@ -10,10 +10,10 @@ from typing import Any
 import prefixd
 
 from ..engine.files import Files
+from ..engine.spaces import ANCHOR, DEFAULT_BLOCK_TOKENS, block_tokens_for
 from . import geometry
 from .geometry import CacheShape, PromptShape, RowShape
 from .layers import (
-    ANCHOR,
     EmptyPages,
     Pages,
     RowPages,
@@ -25,9 +25,6 @@ from .options import RAW, OptionError, Options, TensorFormat
 from .part import Part
 from .shared import SharedCaches
 from .states import StateShape
-
-_DEFAULT_BLOCK_TOKENS = 64
-_BLOCKS_IN_A_WINDOW = 4  # at least: the block that a window begins in is kept whole
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def _pages(
         ladder = (RAW,)  # the engine leaves these rows as they are
     if shape.window is None:
         return RowPages(shape, ladder)
-    return WindowPages(shape, ladder, block_tokens or _DEFAULT_BLOCK_TOKENS)
+    return WindowPages(shape, ladder, block_tokens or DEFAULT_BLOCK_TOKENS)
 
 
 def _ladder(options: Options, shapes: Sequence[RowShape]) -> tuple[TensorFormat, ...]:
@@ -141,18 +138,8 @@ def _ladder(options: Options, shapes: Sequence[RowShape]) -> tuple[TensorFormat,
 
 
 def _block_tokens(shapes: Sequence[RowShape]) -> int:
-    """Returns a block size for the smallest window; 0, the daemon's default, if that is small
-    enough."""
-    windows = [shape.window.window for shape in shapes if shape.window is not None]
-    if not windows or min(windows) >= _BLOCKS_IN_A_WINDOW * _DEFAULT_BLOCK_TOKENS:
-        return 0
-    for block_tokens in (32, 16):
-        if min(windows) >= _BLOCKS_IN_A_WINDOW * block_tokens:
-            return block_tokens
-    raise geometry.Unsupported(
-        f"a layer keeps the last {min(windows)} tokens, windows of "
-        f"{_BLOCKS_IN_A_WINDOW * 16} and more can be shared"
-    )
+    """Returns a block size for the smallest window; 0: the daemon's default."""
+    return block_tokens_for([one.window.window for one in shapes if one.window is not None])
 
 
 def _check_quantizes(module: Any, options: Options) -> None:

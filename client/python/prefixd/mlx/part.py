@@ -8,6 +8,7 @@ from typing import Any
 
 import prefixd
 
+from ..engine.spaces import write_anchor
 from . import convert
 from .convert import Held, Rows
 from .geometry import PromptShape, Unsupported, leaves_of, rebuild
@@ -19,7 +20,6 @@ from .layers import (
     StatePages,
     Taken,
     needs_anchor,
-    write_anchor,
 )
 from .options import RAW, Options, TensorFormat
 from .restored import Restored
