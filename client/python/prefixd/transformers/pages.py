@@ -1,0 +1,242 @@
+"""Carries one layer of a cache between the model's tensors and prefixd's pages: RowPages for K and
+V, StatePages for the states of linear attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.cache_utils import DynamicLayer
+
+from .. import FullLayer, Layer, Lease, Plan, SlidingLayer, StateLayer
+from ..engine import affine
+from ..engine.formats import RAW, TensorFormat, as_format
+from ..engine.spaces import Unsupported
+from .geometry import RowShape, StateShape
+from .tensors import DTYPES, as_numpy, bytes_of, room, to_device, to_host
+from .windows import Run, WindowLayer
+
+Planes = tuple[NDArray[Any], ...]
+
+
+class Shorter(Exception):
+    """Raised if a lease no longer has what it had: the request is computed in full."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The rows of tokens [begin, end) as they are stored: quantized once, never twice."""
+
+    begin: int
+    end: int
+    key: Planes
+    value: Planes
+    form: TensorFormat
+
+
+@dataclass(frozen=True)
+class Rows:
+    """K and V of one sequence in one layer, on the model's device."""
+
+    runs: Sequence[Run]
+    packed: Packed | None = None  # the last, unfinished block of what prefixd gave
+
+    def cut(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Returns the rows of tokens [begin, end); None if they are gone."""
+        for at, keys, values in self.runs:
+            if at <= begin and end <= at + keys.shape[2]:
+                return keys[:, :, begin - at : end - at], values[:, :, begin - at : end - at]
+        return None
+
+
+@dataclass(frozen=True)
+class RowPages:
+    shape: RowShape
+    ladder: tuple[TensorFormat, ...]  # finest first
+    block_tokens: int
+
+    def layer(self) -> Layer:
+        shape, dtype = self.shape, DTYPES[self.shape.dtype]
+        heads_and_dims = (shape.kv_heads, shape.key_dim, shape.value_dim)
+        formats = [as_format(form, dtype) for form in self.ladder]
+        if shape.window:
+            return SlidingLayer(*heads_and_dims, formats, window=shape.window)
+        return FullLayer(*heads_and_dims, formats)
+
+    def take(self, layer: Any, row: int, pad: int) -> Rows:
+        """Returns what a layer of the cache holds of sequence `row`, behind `pad` columns of
+        padding."""
+        if self.shape.window:
+            if not getattr(layer, "sliding_window", 0) == self.shape.window:
+                raise Unsupported(f"a layer keeps no window of {self.shape.window} tokens")
+        elif not isinstance(layer, DynamicLayer) or hasattr(layer, "sliding_window"):
+            raise Unsupported(f"a layer keeps a {type(layer).__name__}, not every row")
+        if isinstance(layer, WindowLayer):
+            runs = layer.runs
+        elif not layer.is_initialized or layer.keys is None:
+            runs = []
+        else:
+            runs = [(layer.get_seq_length() - layer.keys.shape[-2], layer.keys, layer.values)]
+        return Rows([run for one in runs if (run := self._of_row(one, row, pad)) is not None])
+
+    def needs(self, count: int) -> tuple[int, int]:
+        """Returns the tokens [begin, end) whose rows a cache after `count` tokens has."""
+        return (max(count - self.shape.window, 0) if self.shape.window else 0, count)
+
+    def wanted(self, begin: int, end: int, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yields the blocks of tokens [begin, end) to write. `ends`: where sequences end. A lookup
+        may also want all but the last token of one."""
+        if not self.shape.window:
+            yield begin, end
+            return
+        needs = [self.needs(at - less) for at in ends for less in (0, 1) if at > less]
+        for first in range(begin, end, self.block_tokens):
+            behind = min(first + self.block_tokens, end)
+            if any(need[0] < behind and first < need[1] for need in needs):
+                yield first, behind
+
+    def gather(self, lease: Lease, layer: int, count: int) -> Rows:
+        """Returns the rows of needs(count). Raises Shorter if the lease has lost some."""
+        shape, (begin, end) = self.shape, self.needs(count)
+        sides = [
+            room((1, shape.kv_heads, end - begin, dim), shape.dtype, shape.device)
+            for dim in (shape.key_dim, shape.value_dim)
+        ]
+        packed, at = None, begin
+        for run_begin, run_end, index in lease.runs(layer):
+            if run_begin <= at < min(run_end, end):
+                behind = min(run_end, end)
+                cuts = [side[:, :, at - begin : behind - begin] for side in sides]
+                packed = self._fill(cuts, lease, layer, at, behind, self.ladder[index])
+                at = behind
+        if at < end:
+            raise Shorter(f"layer {layer} has no tokens {at} to {end} by now")
+        key, value = (to_device(side, shape.device) for side in sides)
+        return Rows([(begin, key, value)], packed)
+
+    def write(
+        self, plan: Plan, layer: int, begin: int, end: int, rows: Rows, form: TensorFormat
+    ) -> bool:
+        """Writes the rows of tokens [begin, end) in `form`. Returns False if some are gone."""
+        packed = rows.packed
+        if packed is not None and packed.form == form and begin <= packed.begin < end:
+            stop = min(packed.end, end)
+            if not self._write_cut(plan, layer, begin, packed.begin, rows, form):
+                return False
+            key, value = (
+                tuple(plane[:, :, : stop - packed.begin] for plane in side)
+                for side in (packed.key, packed.value)
+            )
+            plan.write_packed(layer, packed.begin, key=key, value=value)
+            begin = stop
+        return self._write_cut(plan, layer, begin, end, rows, form)
+
+    def _of_row(self, run: Run, row: int, pad: int) -> Run | None:
+        at, keys, values = run
+        shape = self.shape
+        wanted = ((shape.kv_heads, shape.key_dim), (shape.kv_heads, shape.value_dim))
+        if keys.dtype != shape.dtype or wanted != tuple((t.shape[1], t.shape[3]) for t in run[1:]):
+            raise Unsupported(f"its keys are {keys.dtype} {list(keys.shape)} now")
+        first = max(pad - at, 0)  # columns of padding among these
+        if first >= keys.shape[2]:
+            return None
+        return at + first - pad, keys[row : row + 1, :, first:], values[row : row + 1, :, first:]
+
+    def _write_cut(
+        self, plan: Plan, layer: int, begin: int, end: int, rows: Rows, form: TensorFormat
+    ) -> bool:
+        if begin == end:
+            return True
+        found = rows.cut(begin, end)
+        if found is None:
+            return False
+        forms = (form, form.of_value)
+        key, value = (self._planes(side, one) for side, one in zip(found, forms, strict=True))
+        plan.write_packed(layer, begin, key=key, value=value)
+        return True
+
+    @staticmethod
+    def _planes(side: torch.Tensor, form: TensorFormat) -> Planes:
+        if form == RAW:
+            return (as_numpy(to_host(side)),)
+        codes, scales, biases = affine.quantize(side.detach(), form.bits, form.group_size)
+        words = as_numpy(to_host(codes.contiguous())).view(np.uint32)
+        return (words, as_numpy(to_host(scales)), as_numpy(to_host(biases)))
+
+    def _fill(
+        self,
+        sides: Sequence[torch.Tensor],
+        lease: Lease,
+        layer: int,
+        begin: int,
+        end: int,
+        form: TensorFormat,
+    ) -> Packed | None:
+        """Fills `sides`, K and V, with tokens [begin, end). Returns those of an unfinished block if
+        they are quantized."""
+        raw = form == RAW
+        out = (as_numpy(sides[0]), as_numpy(sides[1])) if raw else None
+        found = lease.gather(layer, end - begin, begin=begin, out=out)
+        if found is None:
+            raise Shorter(f"layer {layer} cannot be copied: {lease.error}")
+        if raw:
+            return None
+        for side, planes, one in zip(sides, found, (form, form.of_value), strict=True):
+            codes = torch.from_numpy(planes[0].view(np.uint8))
+            scales, biases = (torch.from_numpy(plane).view(side.dtype) for plane in planes[1:])
+            side.copy_(affine.dequantize((codes, scales, biases), one.bits, one.group_size))
+        tail = min(end % self.block_tokens, end - begin)
+        if not tail:
+            return None
+        key, value = (tuple(plane[:, :, -tail:].copy() for plane in planes) for planes in found)
+        return Packed(end - tail, end, key, value, form)
+
+
+@dataclass(frozen=True)
+class StatePages:
+    shape: StateShape
+
+    def layer(self) -> Layer:
+        return StateLayer(self.shape.nbytes)
+
+    def take(self, layer: Any, row: int) -> list[torch.Tensor] | None:
+        """Returns copies of the states of sequence `row`, which the model changes in place; None
+        where they are not as the model's."""
+        found = []
+        for one in self.shape.tensors:
+            tensor = getattr(layer, one.kind)[one.index]
+            if tensor is None or tensor.dtype != one.dtype or tensor.shape[1:] != one.shape[1:]:
+                return None
+            found.append(tensor[row : row + 1].clone())
+        return found
+
+    def gather(self, lease: Lease, layer: int) -> list[torch.Tensor]:
+        state = lease.state(layer)
+        if state is None:
+            raise Shorter(f"layer {layer} has no state by now")
+        found, at = [], 0
+        for one in self.shape.tensors:
+            host = torch.from_numpy(state[at : at + one.nbytes]).view(one.dtype).view(one.shape)
+            found.append(host.to(one.device))
+            at += one.nbytes
+        return found
+
+    def restore(self, layer: Any, states: Sequence[torch.Tensor]) -> None:
+        for one, tensor in zip(self.shape.tensors, states, strict=True):
+            layer.lazy_initialization(**{one.kind: tensor, "state_idx": one.index})
+            getattr(layer, one.kind)[one.index].copy_(tensor)
+        for index, previous in enumerate(self.shape.previous):
+            layer.has_previous_state[index] = previous
+
+    @staticmethod
+    def write(plan: Plan, layer: int, tokens: int, states: Sequence[torch.Tensor]) -> bool:
+        parts = [bytes_of(to_host(tensor)) for tensor in states]
+        return plan.put_state(layer, tokens, np.concatenate(parts))
+
+
+Pages = Union[RowPages, StatePages]
+Piece = Union[Rows, list[torch.Tensor]]
