@@ -39,6 +39,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     files[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: prefixd\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     )
+    if "entry-points" in project:
+        files[f"{info}/entry_points.txt"] = _entry_points(project["entry-points"]).encode()
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
     wheel = f"{name}-{tag}.whl"
     with zipfile.ZipFile(Path(wheel_directory) / wheel, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -88,6 +90,13 @@ def _metadata(project: dict) -> str:
             lines.append(f"Requires-Dist: {package}; {marker}")
     readme = (HERE / project["readme"]).read_text()
     return "\n".join([*lines, "Description-Content-Type: text/markdown", "", readme])
+
+
+def _entry_points(groups: dict[str, dict[str, str]]) -> str:
+    return "".join(
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in entries.items()) + "\n"
+        for group, entries in groups.items()
+    )
 
 
 def _record(files: dict[str, bytes], own_path: str) -> str:

@@ -50,7 +50,8 @@ class Load:
 @dataclass(frozen=True)
 class Save:
     """Tokens [begin, end) of a request are computed after this step, `pages` holds all of them up
-    to `end`. `number` is the scheduler's; `is_last`: the sequence ends here."""
+    to `end`. `number` is the scheduler's; `is_last`: the sequence ends here, maybe with no token
+    that is not saved."""
 
     number: int
     request_id: str

@@ -36,6 +36,7 @@ class _Tracked:
     answer: Answer | None = None
     local: int = 0  # tokens that vLLM had itself when it was asked last
     saved: int = 0  # tokens that need no save
+    has_saved: bool = False
     beside: bool = False  # what is to be loaded is loaded beside the engine's steps
     loaded_at: int = -1  # its number of preemptions when it was loaded
 
@@ -138,7 +139,8 @@ class SchedulerSide:
             return
         known = min(request.num_computed_tokens, request.num_tokens, len(ids) * self._page)
         end = known // self._page * self._page
-        if end > tracked.saved and request.num_computed_tokens >= tracked.saved:
+        has_end = end > tracked.saved or end == tracked.saved and tracked.has_saved
+        if has_end and request.num_computed_tokens >= tracked.saved:
             self._parting.append(self._save_of(tracked, end, ids, is_last=True))
 
     def heard(self, report: Report) -> None:
@@ -224,7 +226,7 @@ class SchedulerSide:
 
     def _save_of(self, tracked: _Tracked, end: int, ids: list[int], is_last: bool) -> Save:
         begin = tracked.saved // self._page * self._page
-        tracked.saved = end
+        tracked.saved, tracked.has_saved = end, True
         self._saves += 1
         if self._events is not None:
             self._events.will_save(self._saves, tracked.request, end)

@@ -182,6 +182,8 @@ class WorkerSide:
             self._said_full = True
 
     def _take(self, save: Save) -> Taken:
+        if save.begin == save.end:
+            return Taken(save, [])
         pages = torch.from_numpy(save.pages[save.begin // self._page :].astype("int64"))
         return Taken(save, [layer.take(pages) for layer in self._layers])
 

@@ -1,0 +1,137 @@
+"""Engines of vLLM in processes of their own, beside prefixd."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefixd_process import Daemon, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "tests/data/model"
+TEXT = (ROOT / "tests/data/corpus/kjv_sample.txt").read_bytes()
+PAGE = 128  # tokens of vLLM's pages on the CPU
+
+
+def prompt(begin: int, count: int) -> list[int]:
+    """A piece of the text; a token is a byte."""
+    return list(TEXT[begin : begin + count])
+
+
+def most(tokens: int) -> int:
+    """Tokens of a prompt that can come from a cache: whole pages, but not the last token."""
+    return (tokens - 1) // PAGE * PAGE
+
+
+@dataclass(frozen=True)
+class Answer:
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+    reasons: list[str]
+    cached: int
+
+
+@dataclass(frozen=True)
+class Answers:
+    each: list[Answer]
+    seconds: float
+    external_hits: int  # of the engine, since it began
+    preemptions: int
+
+    def __getitem__(self, index: int) -> Answer:
+        return self.each[index]
+
+
+class Engine:
+    """A vLLM engine of its own process: with prefixd, or alone (address None)."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        address: str | None,
+        *,
+        module: str = "prefixd.vllm",
+        extra: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        **settings: Any,
+    ):
+        said: dict[str, Any] = {"model": str(MODEL), "dtype": "float32", "max_model_len": 4096}
+        if address is not None:
+            said["kv_transfer_config"] = {
+                "kv_connector": "PrefixdConnector",
+                "kv_connector_module_path": module,
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"address": address, "name": name, **(extra or {})},
+            }
+        self.log_path = folder / f"{name}.log"
+        self._shares = address is not None
+        self._hits = 0
+        reading, writing = os.pipe()
+        with self.log_path.open("ab") as log:
+            self._child = subprocess.Popen(
+                ["bash", "-c", 'exec "$@" 3>&"$ANSWERS"', "-", sys.executable,
+                 str(Path(__file__).with_name("engine.py")), json.dumps({**said, **settings})],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                text=True,
+                pass_fds=[writing],
+                start_new_session=True,
+                env={**os.environ, **(environment or {}), "ANSWERS": str(writing)},
+            )
+        os.close(writing)
+        self._answers = os.fdopen(reading)
+
+    def wait_until_shared(self) -> None:
+        """Until it runs, and both its sides have opened the space."""
+        self._read()
+        if self._shares:
+            wait_for(f"{self.log_path}: 2 open spaces", lambda: self.log().count("holds caches") > 1)
+
+    def ask(self, *prompts: list[int], max_tokens: int = 8, **more: Any) -> Answers:
+        assert self._child.stdin is not None
+        asked = {"prompts": prompts, "max_tokens": max_tokens, **more}
+        self._child.stdin.write(json.dumps(asked) + "\n")
+        self._child.stdin.flush()
+        said = self._read()
+        each = [Answer(**answer) for answer in said.pop("answers")]
+        hits = said.pop("external_hits")
+        before, self._hits = self._hits, hits
+        return Answers(each, external_hits=hits - before, **said)
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """All of its processes at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._answers.close()
+
+    def _read(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        if not line:
+            raise AssertionError(f"the engine ended:\n{self.log()[-4000:]}")
+        return json.loads(line)
+
+
+def wait_for_tokens(daemon: Daemon, count: int) -> None:
+    """Engines answer before they save: until prefixd has so many tokens."""
+    wait_for(f"{count} tokens", lambda: stored_tokens(daemon) >= count)
+
+
+def stored_tokens(daemon: Daemon) -> int:
+    """Those that prefixd has now, in all spaces."""
+    stats = daemon.control("stats")
+    assert stats is not None
+    return sum(space["stored_tokens"] for space in stats["spaces"])

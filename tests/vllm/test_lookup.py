@@ -1,0 +1,113 @@
+"""What a lookup costs vLLM's scheduler, beside a busy prefixd."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from engines import MODEL, PAGE, TEXT
+from prefixd_process import Daemon, Process, wait_for
+from vllm import SamplingParams
+from vllm.v1.request import Request
+
+import prefixd
+from prefixd.vllm import Options
+from prefixd.vllm.messages import Hello
+from prefixd.vllm.scheduler import SchedulerSide
+
+TOKENS = [TEXT[at % len(TEXT)] for at in range(32_768)]
+LAYER = prefixd.FullLayer(1, 64, 64, [prefixd.raw("float32")])
+
+
+def request(name: str, tokens: list[int]) -> Request:
+    return Request(name, tokens, SamplingParams(max_tokens=1), None)
+
+
+class LookupTest(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="vllm-")
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.daemon = Daemon(self.folder / "d")
+        self.addCleanup(lambda: self.daemon.lose_arena())
+        self.addCleanup(lambda: self.daemon.stop(signal.SIGKILL))
+        model = SimpleNamespace(
+            model=str(MODEL), get_head_size=lambda: 64, hf_overrides={}, quantization=None
+        )
+        config = SimpleNamespace(
+            model_config=model,
+            parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
+            kv_events_config=None,
+        )
+        group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=PAGE))
+        self.side = SchedulerSide(
+            config, SimpleNamespace(kv_cache_groups=[group]), Options(self.daemon.address)
+        )
+        self.addCleanup(self.side.close)
+        self.side.greet({(0, 0): Hello((LAYER,), "", 512)})
+        spaces = wait_for("the space", lambda: self.side._spaces.of(""))
+        (self.space,) = spaces
+
+    def store(self, tokens: list[int]) -> None:
+        rows = np.ones((1, 1, len(tokens), 64), np.float32)
+        with self.space.reserve(tokens, deadline_ms=5000) as plan:
+            plan.write_packed(0, 0, key=rows, value=rows)
+            self.assertEqual(plan.commit(len(tokens), True).error, "")
+
+    def found(self, one: Request, computed: int = 0) -> tuple[int, list[float]]:
+        """Asks as the scheduler does, step after step; returns what it was told, and how long each
+        call took, in ms."""
+        took: list[float] = []
+
+        def ask() -> int | None:
+            began = time.perf_counter()
+            tokens, _ = self.side.matched(one, computed)
+            took.append((time.perf_counter() - began) * 1000)
+            return None if tokens is None else tokens + 1
+
+        return wait_for("an answer", ask, tick_s=0.001) - 1, took
+
+    def test_V9_a_call_at_32k_tokens_takes_a_millisecond_beside_a_busy_prefixd(self) -> None:
+        self.store(TOKENS)
+        script = Path(__file__).with_name("busy.py")
+        busy = Process([sys.executable, script, self.daemon.address], self.folder / "busy.log")
+        self.addCleanup(busy.stop, signal.SIGKILL)
+        busy.wait_for_line("busy")
+        took: list[float] = []
+        for at in range(200):
+            found, calls = self.found(request(str(at), TOKENS))
+            self.assertEqual(found, len(TOKENS) - PAGE)  # never the last token
+            took += calls
+        self.assertFalse(busy.ended(), busy.log())
+        took.sort()
+        p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
+        print(f"\nscheduler call at 32k tokens: p50 {p50:.2f} ms, p99 {p99:.2f} ms, {len(took)} calls")
+        self.assertLess(p50, 1.0)
+        self.assertLess(p99, 10.0)  # of a machine that does other things too
+
+    def test_whole_pages_beyond_what_vllm_has_are_offered(self) -> None:
+        self.store(TOKENS[:1000])
+        for length, computed, more in [
+            (1000, 0, 896), (1000, 896, 0), (1000, 128, 768), (897, 0, 896), (896, 0, 768),
+            (128, 0, 0), (5000, 0, 896), (5000, 1024, 0), (1, 0, 0),
+        ]:
+            found, _ = self.found(request(f"{length} {computed}", TOKENS[:length]), computed)
+            self.assertEqual(found, more, (length, computed))
+
+    def test_V2_a_hung_prefixd_is_waited_for_once(self) -> None:
+        self.daemon.hang()
+        self.addCleanup(self.daemon.send, signal.SIGCONT)
+        began = time.monotonic()
+        for at in range(8):
+            self.assertEqual(self.found(request(str(at), TOKENS[:1000]))[0], 0)
+        self.assertLess(time.monotonic() - began, 1.0)  # of 8 deadlines, 1.6 s
+
+
+if __name__ == "__main__":
+    unittest.main()
