@@ -79,7 +79,7 @@ class Save:
                 for first, behind in pages.wanted(begin, end, [count]):
                     if rows.cut(first, behind) is None and first < pages.needs(count)[1]:
                         return (
-                            f"a cache is not stored: rows of tokens {first} to {behind} are gone; "
+                            f"rows of tokens {first} to {behind} are gone; "
                             "generate with a cache that fetch() gave"
                         )
         return ""
