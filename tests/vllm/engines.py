@@ -95,7 +95,7 @@ class Engine:
         """Until it runs, and both its sides have opened the space."""
         self._read()
         if self._shares:
-            wait_for(f"{self.log_path}: 2 open spaces", lambda: self.log().count("holds caches") > 1)
+            wait_for("both sides to share", lambda: self.log().count("prefixd holds caches") > 1)
 
     def ask(self, *prompts: list[int], max_tokens: int = 8, **more: Any) -> Answers:
         assert self._child.stdin is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import tempfile
@@ -78,18 +79,22 @@ class LookupTest(unittest.TestCase):
         script = Path(__file__).with_name("busy.py")
         busy = Process([sys.executable, script, self.daemon.address], self.folder / "busy.log")
         self.addCleanup(busy.stop, signal.SIGKILL)
-        busy.wait_for_line("busy")
+        busy.wait_for_line("stored")
+        gc.disable()  # its pauses are this test's, which makes long lists of tokens
+        self.addCleanup(gc.enable)
         took: list[float] = []
         for at in range(200):
-            found, calls = self.found(request(str(at), TOKENS))
+            one = request(str(at), TOKENS)
+            found, calls = self.found(one)
             self.assertEqual(found, len(TOKENS) - PAGE)  # never the last token
+            self.side.finished(one, [])
             took += calls
         self.assertFalse(busy.ended(), busy.log())
         took.sort()
         p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
-        print(f"\nscheduler call at 32k tokens: p50 {p50:.2f} ms, p99 {p99:.2f} ms, {len(took)} calls")
+        print(f"\nscheduler call at 32k tokens: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
         self.assertLess(p50, 1.0)
-        self.assertLess(p99, 10.0)  # of a machine that does other things too
+        self.assertLess(p99, 5.0)  # on a machine that does other things too
 
     def test_whole_pages_beyond_what_vllm_has_are_offered(self) -> None:
         self.store(TOKENS[:1000])

@@ -154,7 +154,8 @@ class PressureTest(unittest.TestCase):
         cls.addClassCleanup(plain.kill)
         plain.wait_until_shared()
         cls.prompts = [
-            prompt(1000 * (at % 3), 600 + 70 * at) + prompt(30000 + 500 * at, 90) for at in range(18)
+            prompt(1000 * (at % 3), 600 + 70 * at) + prompt(30000 + 500 * at, 90)
+            for at in range(18)
         ]
         cls.expected = [plain.ask(one, max_tokens=ANSWER)[0] for one in cls.prompts]
         plain.kill()

@@ -31,7 +31,8 @@ class Answer:
         self.on_ssd = False
         self.failed = False
         self.asked_at = time.monotonic()
-        self._given, self._ask = ids, ask
+        self._given: Sequence[int] = ids
+        self._ask = ask
         self._known = threading.Event()
 
     def wait(self, seconds: float) -> bool:
@@ -48,7 +49,7 @@ class Answer:
     def find(self) -> None:
         """Asks. On the thread of lookups."""
         try:
-            self.ids = array("I", self._given)
+            self.ids, self._given = array("I", self._given), ()  # no long list for gc to walk
             found = self._ask(self)
             if found is None or found.error:
                 self.failed = True

@@ -23,7 +23,7 @@ from .spaces import Spaces
 log = logging.getLogger("vllm.prefixd")
 
 _BLOCK = 64  # tokens of prefixd's blocks: a sequence that goes on is saved in whole ones
-_PATIENCE_S = 0.0004  # that the scheduler waits for an answer before it goes on with other requests
+_PATIENCE_S = 0.0003  # that the scheduler waits for an answer before it goes on with other requests
 
 
 @dataclass
