@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
     AutoModelForCausalLM,
     Gemma3ForCausalLM,
@@ -16,6 +19,7 @@ from transformers import (
     Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3NextConfig,
@@ -90,7 +94,19 @@ def write_model(folder: Path, name: str, seed: int = 7) -> Path:
                 scale *= 1.5
             parameter.normal_(0, scale, generator=generator)
     model.save_pretrained(folder)
+    write_tokenizer(folder)
     return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """One word is one token: "w17" is token 17."""
+    words = Tokenizer(WordLevel({f"w{at}": at for at in range(WORDS)}, unk_token="w0"))
+    words.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+
+
+def words(ids: list[int]) -> str:
+    return " ".join(f"w{at}" for at in ids)
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, **more: Any) -> Any:

@@ -49,7 +49,13 @@ class TransformersTest(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
-    def shared(self, model: Any, client: prefixd.Client | None = None, **more: Any) -> PrefixCache:
+    def shared(
+        self,
+        model: Any,
+        client: prefixd.Client | None = None,
+        tokenizer: Any = None,
+        **more: Any,
+    ) -> PrefixCache:
         """A PrefixCache as another process would have it: with a session of its own."""
         settings = {
             "deadline_ms": LATE_MS,
@@ -57,7 +63,7 @@ class TransformersTest(unittest.TestCase):
             "store_deadline_ms": LATE_MS,
         }
         options = Options(**{**settings, **more})
-        shared = PrefixCache(client or self.client(), model, options=options)
+        shared = PrefixCache(client or self.client(), model, tokenizer, options=options)
         self.assertEqual(shared.why_not, "")
         return shared
 
