@@ -137,6 +137,22 @@ class VllmTest(unittest.TestCase):
         other.kill()
 
 
+    def test_V3_whole_pages_are_a_space_of_their_own(self) -> None:
+        self.one.ask(OTHER, max_tokens=1)
+        wait_for("hits", lambda: self.hits(OTHER))
+        other = self.engine("whole", extra={"rows": False})
+        cold = other.ask(OTHER, max_tokens=24)
+        self.assertEqual(cold.external_hits, 0)
+
+        def again() -> bool:
+            answers = other.ask(OTHER, max_tokens=24, forget=True)
+            self.assertEqual(answers[0].tokens, cold[0].tokens)
+            return answers.external_hits == most(2100)
+
+        wait_for("hits in its own space", again)
+        other.kill()
+
+
 class PressureTest(unittest.TestCase):
     """An engine with little room and small steps, beside one without prefixd."""
 

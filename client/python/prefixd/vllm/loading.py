@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -13,10 +14,12 @@ from .options import Options
 from .pages import LayerPages
 from .spaces import Spaces
 
+log = logging.getLogger("vllm.prefixd")
+
 
 class Loading:
-    """Holds a lease until close(). A load that gives less than it should is no error: `lost` says
-    which pages are not filled, and vLLM computes them."""
+    """Holds a lease until close(). A load that gives less than it should is no error: close()
+    says which pages are not filled, and vLLM computes them."""
 
     def __init__(
         self,
@@ -31,13 +34,23 @@ class Loading:
         self._end = load.end  # up to which token pages are filled
         self._filled: set[int] = set()
         self._spaces = spaces
-        self._lease = self._acquire(options)
+        self._lease: prefixd.Lease | None = None
+        try:
+            self._lease = self._acquire(options)
+        except Exception as error:
+            self._lose(error)
 
     def fill(self, layer: int) -> None:
         """Fills the pages of a layer, once."""
         if layer in self._filled:
             return
+        try:
+            self._fill(layer)
+        except Exception as error:
+            self._lose(error)
         self._filled.add(layer)
+
+    def _fill(self, layer: int) -> None:
         load, lease = self.load, self._lease
         if lease is None or self._end <= load.begin:
             return
@@ -86,6 +99,11 @@ class Loading:
         spaces.heard("" if opened[0].error else lease.error)
         self._shorten(lease.restorable_tokens)
         return lease
+
+    def _lose(self, error: Exception) -> None:
+        """Gives all of it up: whatever went wrong, the request is computed."""
+        log.warning("a load ended unexpectedly: %s: %s", type(error).__name__, error)
+        self._end = self.load.begin
 
     def _shorten(self, tokens: int) -> None:
         end = tokens // self._page * self._page

@@ -234,8 +234,5 @@ class _Loader:
         while (one := self._waiting.get()) is not None:
             request_id, begin = one
             loading = begin()
-            try:
-                loading.fill_all()
-            except Exception:
-                log.warning("a load ended unexpectedly", exc_info=True)
+            loading.fill_all()
             self._ended.put((request_id, loading.close()))
