@@ -257,6 +257,26 @@ class CommitInfo(_Sized):
     _fields_ = [("size", c_size_t), ("stored_tokens", c_uint32), ("duplicate_tokens", c_uint32)]
 
 
+class AttendOptions(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("query_rows", c_uint32),
+        ("query_heads", c_uint32),
+        ("kv_heads", c_uint32),
+        ("key_dim", c_uint32),
+        ("value_dim", c_uint32),
+        ("first_position", c_uint32),
+        ("scale", c_float),
+        ("threads", c_uint32),
+        ("query_row_stride", c_size_t),
+        ("query_head_stride", c_size_t),
+        ("out_row_stride", c_size_t),
+        ("out_head_stride", c_size_t),
+        ("window", c_uint32),
+        ("sink_tokens", c_uint32),
+    ]
+
+
 class LlamaSpec(_Sized):
     _fields_ = [
         ("size", c_size_t),
@@ -332,6 +352,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     ),
     "commit": (c_int32, (_HANDLE, c_uint32, _STRUCT, _STRUCT), UNAVAILABLE),
     "abandon": (None, (_HANDLE,), None),
+    "attend": (
+        c_int32,
+        (c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p, _STRUCT),
+        UNAVAILABLE,
+    ),
     "llama_open": (_HANDLE, (_HANDLE, _STRUCT), None),
     "llama_close": (None, (_HANDLE,), None),
     "llama_space": (_HANDLE, (_HANDLE,), None),

@@ -366,6 +366,18 @@ class Lease:
         count = self._lib.table(held.pointer, layer, ctypes.byref(entries))
         return entries[:count] if count else ()
 
+    def _block_table(self, layer: int) -> Any:
+        """Returns a copy of the table that _abi's attend() takes. Its pages are leased as long as
+        this lease is."""
+        held = self._pages("block_table")
+        entries = ctypes.POINTER(_abi.Block)()
+        layer = self._layer("block_table", layer)
+        count = self._lib.table(held.pointer, layer, ctypes.byref(entries))
+        table = (_abi.Block * count)()
+        if count:
+            ctypes.memmove(table, entries, ctypes.sizeof(table))
+        return table
+
     def stored_format(self, layer: int, tokens: int) -> tuple[Tensor, Tensor] | None:
         """Returns how K and V of the first `tokens` tokens of `layer` are stored; None if they are
         in several formats, or not here."""

@@ -8,9 +8,15 @@
 
 PrefixCache   the shared caches of one model: fetch(), store(), and both for batches
 Options       whether caches are stored quantized, deadlines, salt
+
+Importing it registers attn_implementation="prefixd": on the CPU, attention on prefixd's pages in
+place, so that a process has no copy of the prefix that fetch() gave.
 """
 
+from . import attention
 from .options import Options
 from .prefix_cache import PrefixCache
+
+attention.register()
 
 __all__ = ["Options", "PrefixCache"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -13,10 +14,13 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from .. import Client, Lease, rope_of
 from ..engine.formats import fitting
+from ..engine.paged import PageTable
 from ..engine.spaces import ANCHOR, DEFAULT_BLOCK_TOKENS, Unsupported, block_tokens_for
-from . import geometry, identity
+from . import attention, geometry, identity
 from .options import Options
-from .pages import Packed, Pages, Piece, RowPages, Rows, Shorter, StatePages
+from .paged_layers import PagedLayer, PagedWindowLayer
+from .pages import Pages, Piece, RowPages, StatePages
+from .rows import Packed, Rows, Shorter
 from .saving import Save, Taken
 from .windows import WindowLayer
 
@@ -133,6 +137,41 @@ class Core:
                 layer.keys, layer.values = keys, values
             origin.packed[index] = [rows.packed for rows in own]
 
+    def fill_in_place(self, cache: DynamicCache, lease: Lease, count: int) -> bool:
+        """Puts the leased pages themselves into the cache, and copies the states of linear
+        attention. The cache keeps the lease. Returns False if some of it is gone by now."""
+        origin = Origin.of(cache)
+        try:
+            for index, pages in enumerate(self.pages):
+                at = self._layers[index]
+                if isinstance(pages, StatePages):
+                    pages.restore(cache.layers[at], pages.gather(lease, index))
+                    continue
+                begin = count - count % self.block_tokens
+                tail = pages.gather_rows(lease, index, begin, count) if begin < count else Rows([])
+                window = pages.shape.window
+                layer = PagedWindowLayer(window, self.block_tokens) if window else PagedLayer()
+                copy = functools.partial(pages.gather, lease, index, count)
+                table = PageTable(lease, index, count, pages.heads())
+                layer.hold(table, tail, copy, pages.shape.dtype)
+                cache.layers[at] = layer
+                origin.packed[index] = [tail.packed]
+        except Shorter as error:
+            log.warning("%d tokens are computed again: %s", count, error)
+            return False
+        return True
+
+    @property
+    def reads_in_place(self) -> bool:
+        """True if attention is prefixd's own: attn_implementation="prefixd", on the CPU."""
+        config = self.model.config.get_text_config(decoder=True)
+        rows = [pages for pages in self.pages if isinstance(pages, RowPages)]
+        return (
+            config._attn_implementation == attention.NAME
+            and len(set(self._layers)) == len(self._layers)  # no layer has rows and states
+            and all(pages.shape.device.type == "cpu" for pages in rows)
+        )
+
     def no_pieces(self) -> list[Piece]:
         """Returns what gather() would give after 0 tokens."""
         return [
@@ -156,11 +195,7 @@ class Core:
             if isinstance(pages, StatePages):
                 piece = pages.take(layer, row)
             else:
-                rows = pages.take(layer, row, pad)
-                if layer.is_initialized and layer.keys.numel():
-                    there = layer.keys.shape[0]
-                    if there != sequences:
-                        raise Unsupported(f"it holds {there} sequences, not {sequences}")
+                rows = pages.take(layer, row, pad, sequences)
                 tails = origin.packed.get(index, [])
                 piece = Rows(rows.runs, tails[row] if row < len(tails) else None)
             pieces.append(piece)

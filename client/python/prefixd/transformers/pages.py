@@ -9,48 +9,18 @@ from typing import Any, Union
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers.cache_utils import DynamicLayer
 
 from .. import FullLayer, Layer, Lease, Plan, SlidingLayer, StateLayer
 from ..engine import affine
 from ..engine.formats import RAW, TensorFormat, as_format
+from ..engine.paged import Heads
 from ..engine.spaces import Unsupported
 from .geometry import RowShape, StateShape
+from .paged_layers import PagedLayer
+from .rows import Packed, Planes, Rows, Shorter
 from .tensors import DTYPES, as_numpy, bytes_of, room, to_device, to_host
 from .windows import Run, WindowLayer
-
-Planes = tuple[NDArray[Any], ...]
-
-
-class Shorter(Exception):
-    """Raised if a lease no longer has what it had: the request is computed in full."""
-
-
-@dataclass(frozen=True)
-class Packed:
-    """The rows of tokens [begin, end) as they are stored: quantized once, never twice."""
-
-    begin: int
-    end: int
-    key: Planes
-    value: Planes
-    form: TensorFormat
-
-
-@dataclass(frozen=True)
-class Rows:
-    """K and V of one sequence in one layer, on the model's device."""
-
-    runs: Sequence[Run]
-    packed: Packed | None = None  # the last, unfinished block of what prefixd gave
-
-    def cut(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Returns the rows of tokens [begin, end); None if they are gone."""
-        for at, keys, values in self.runs:
-            if at <= begin and end <= at + keys.shape[2]:
-                return keys[:, :, begin - at : end - at], values[:, :, begin - at : end - at]
-        return None
 
 
 @dataclass(frozen=True)
@@ -67,20 +37,32 @@ class RowPages:
             return SlidingLayer(*heads_and_dims, formats, window=shape.window)
         return FullLayer(*heads_and_dims, formats)
 
-    def take(self, layer: Any, row: int, pad: int) -> Rows:
-        """Returns what a layer of the cache holds of sequence `row`, behind `pad` columns of
-        padding."""
+    def heads(self) -> Heads:
+        """Returns the shape that attention on pages wants."""
+        shape, dtype = self.shape, DTYPES[self.shape.dtype]
+        formats = tuple(as_format(form, dtype) for form in self.ladder)
+        element = formats[0].key.part_dtypes()[0]
+        return Heads(shape.kv_heads, shape.key_dim, shape.value_dim, element, formats, shape.window)
+
+    def take(self, layer: Any, row: int, pad: int, sequences: int) -> Rows:
+        """Returns what a layer of a cache of so many sequences holds of number `row`, behind `pad`
+        columns of padding."""
         if self.shape.window:
             if not getattr(layer, "sliding_window", 0) == self.shape.window:
                 raise Unsupported(f"a layer keeps no window of {self.shape.window} tokens")
         elif not isinstance(layer, DynamicLayer) or hasattr(layer, "sliding_window"):
             raise Unsupported(f"a layer keeps a {type(layer).__name__}, not every row")
-        if isinstance(layer, WindowLayer):
+        if isinstance(layer, PagedLayer) and layer.table is not None:
+            runs = layer.paged_runs
+        elif isinstance(layer, WindowLayer):
             runs = layer.runs
         elif not layer.is_initialized or layer.keys is None:
             runs = []
         else:
             runs = [(layer.get_seq_length() - layer.keys.shape[-2], layer.keys, layer.values)]
+        for _, keys, _ in runs:
+            if keys.shape[0] != sequences:
+                raise Unsupported(f"it holds {keys.shape[0]} sequences, not {sequences}")
         return Rows([run for one in runs if (run := self._of_row(one, row, pad)) is not None])
 
     def needs(self, count: int) -> tuple[int, int]:
@@ -101,7 +83,10 @@ class RowPages:
 
     def gather(self, lease: Lease, layer: int, count: int) -> Rows:
         """Returns the rows of needs(count). Raises Shorter if the lease has lost some."""
-        shape, (begin, end) = self.shape, self.needs(count)
+        return self.gather_rows(lease, layer, *self.needs(count))
+
+    def gather_rows(self, lease: Lease, layer: int, begin: int, end: int) -> Rows:
+        shape = self.shape
         sides = [
             room((1, shape.kv_heads, end - begin, dim), shape.dtype, shape.device)
             for dim in (shape.key_dim, shape.value_dim)

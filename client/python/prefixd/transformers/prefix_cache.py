@@ -72,8 +72,12 @@ class PrefixCache:
 
     def fetch(self, ids: Ids) -> DynamicCache:
         """Returns a cache for generate() with the longest prefix of `ids` that prefixd has, never
-        the last token; an empty one if it has nothing. It is this process's own copy."""
+        the last token; an empty one if it has nothing. It is this process's own copy, or with
+        attn_implementation="prefixd" those pages themselves, leased until the cache is gone."""
         tokens = _listed(ids)
+        core = self._core
+        if core is not None and core.reads_in_place:
+            return self._fetch_in_place(core, tokens)
         return self._fetch([tokens], [0], len(tokens))
 
     def store(self, ids: Ids, cache: Any, turn_ends: Sequence[int] = ()) -> int:
@@ -145,6 +149,20 @@ class PrefixCache:
         cached = sum(max(found - pad, 0) for pad in pads)
         self.cached_tokens += cached
         log.info("cached %d of %d tokens", cached, sum(map(len, prompts)))
+        return cache
+
+    def _fetch_in_place(self, core: Core, tokens: Sequence[int]) -> DynamicCache:
+        cache, count = core.new_cache(len(tokens)), 0
+        if self._may_share([tokens]) and len(tokens) > 1:
+            lease = core.acquire(tokens, len(tokens) - 1)
+            self._note(lease.error)
+            count = lease.wait_all()
+            if count and not core.fill_in_place(cache, lease, count):
+                cache, count = core.new_cache(len(tokens)), 0
+            if not count:
+                lease.release(used_tokens=0)
+        self.cached_tokens += count
+        log.info("cached %d of %d tokens", count, len(tokens))
         return cache
 
     def _store(
