@@ -111,6 +111,15 @@ class Engine:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
+    def end(self) -> None:
+        """As at the end of a program. Processes that are killed leave shared memory behind."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(OSError):
+            self._child.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(30)
+        self.kill()
+
     def kill(self) -> None:
         """All of its processes at once."""
         with contextlib.suppress(ProcessLookupError):

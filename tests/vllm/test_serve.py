@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -39,6 +40,15 @@ def install(folder: Path) -> Path:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
     return folder / "site"
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(30)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
 
 
 def free_port() -> int:
@@ -86,8 +96,7 @@ class ServeTest(unittest.TestCase):
                     "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
                 },
             )
-        cls.addClassCleanup(child.wait)
-        cls.addClassCleanup(os.killpg, child.pid, signal.SIGKILL)
+        cls.addClassCleanup(stop, child)
         wait_for("both sides to share", lambda: cls.shares(child))
         wait_for("the server", cls.serves)
         subscriber.connect(config["endpoint"])

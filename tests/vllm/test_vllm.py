@@ -39,7 +39,7 @@ class VllmTest(unittest.TestCase):
     @classmethod
     def engine(cls, name: str, **settings: object) -> Engine:
         engine = Engine(cls.folder, name, cls.daemon.address, **settings)
-        cls.addClassCleanup(engine.kill)
+        cls.addClassCleanup(engine.end)
         engine.wait_until_shared()
         return engine
 
@@ -127,14 +127,14 @@ class VllmTest(unittest.TestCase):
         wait_for("hits", lambda: self.hits(OTHER))
         other = self.engine("other")
         self.assertEqual(other.ask(OTHER, max_tokens=1).external_hits, most(2100))
-        other.kill()
+        other.end()
         other = self.engine("bfloat16", dtype="bfloat16")
         self.assertEqual(other.ask(OTHER, max_tokens=1).external_hits, 0)
         wait_for(
             "hits in its own space",
             lambda: other.ask(OTHER, max_tokens=1, forget=True).external_hits == most(2100),
         )
-        other.kill()
+        other.end()
 
 
     def test_V3_whole_pages_are_a_space_of_their_own(self) -> None:
@@ -150,7 +150,7 @@ class VllmTest(unittest.TestCase):
             return answers.external_hits == most(2100)
 
         wait_for("hits in its own space", again)
-        other.kill()
+        other.end()
 
 
 class PressureTest(unittest.TestCase):
@@ -167,14 +167,14 @@ class PressureTest(unittest.TestCase):
         cls.victim = cls.folder / "victim"
         settings = {"max_num_batched_tokens": 512, "max_num_seqs": 32}
         plain = Engine(cls.folder, "plain", None, **settings)
-        cls.addClassCleanup(plain.kill)
+        cls.addClassCleanup(plain.end)
         plain.wait_until_shared()
         cls.prompts = [
             prompt(1000 * (at % 3), 600 + 70 * at) + prompt(30000 + 500 * at, 90)
             for at in range(18)
         ]
         cls.expected = [plain.ask(one, max_tokens=ANSWER)[0] for one in cls.prompts]
-        plain.kill()
+        plain.end()
         cls.engine = Engine(
             cls.folder,
             "pressed",
@@ -184,7 +184,7 @@ class PressureTest(unittest.TestCase):
             num_gpu_blocks_override=45,  # 18 requests want up to 16 each
             **settings,
         )
-        cls.addClassCleanup(cls.engine.kill)
+        cls.addClassCleanup(cls.engine.end)
         cls.engine.wait_until_shared()
 
     def assert_as_alone(self, answer: Answer, expected: Answer) -> None:
