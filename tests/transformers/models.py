@@ -13,6 +13,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     Lfm2Config,
@@ -55,6 +57,16 @@ _KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
             "query_pre_attn_scalar": 64,
         },
     ),
+    "gemma2": (
+        Gemma2ForCausalLM,
+        Gemma2Config,
+        {
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "query_pre_attn_scalar": 64,
+            "attn_logit_softcapping": 5.0,
+        },
+    ),
     "qwen3_next": (
         Qwen3NextForCausalLM,
         Qwen3NextConfig,
@@ -76,7 +88,7 @@ _KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3},
     ),
 }
-NAMES = tuple(_KINDS)
+NAMES = ("llama", "qwen3", "gemma3", "qwen3_next", "lfm2")
 
 
 def write_model(folder: Path, name: str, seed: int = 7) -> Path:

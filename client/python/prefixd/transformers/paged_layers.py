@@ -185,7 +185,6 @@ def _copies_out(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "activate_past_recording",
     "batch_repeat_interleave",
     "batch_select_indices",
     "crop",
@@ -209,3 +208,7 @@ class PagedWindowLayer(Paged, WindowLayer):
     @property
     def runs(self) -> list[Run]:
         return super().runs if self._table is None else self.paged_runs
+
+    def activate_past_recording(self) -> None:
+        self.copy_out()
+        super().activate_past_recording()
