@@ -92,6 +92,16 @@ class Batches(TransformersTest):
         rows, cached, _ = self.ask_batch(self.shared(model), [long, short], 8)
         self.assertEqual((rows, cached), (alone, 260))
 
+    def test_V7_linear_attention_goes_on_where_a_prompt_has_not_begun(self):
+        for name in ("qwen3_next", "lfm2"):
+            with self.subTest(model=name):
+                model = self.load(name)
+                long, _, _ = self.ask(self.shared(model), prompt(300, seed=18), 8)
+                prompts = [long + prompt(12, seed=19), prompt(10, seed=20)]
+                alone = [answer(model, one, 8) for one in prompts]
+                rows, cached, _ = self.ask_batch(self.shared(model), prompts, 8)
+                self.assertEqual((rows, cached), (alone, 307))
+
     def test_an_answer_that_ends_early_is_stored_without_the_padding_behind_it(self):
         model = self.load("llama")
         prompts = [prompt(100, seed=15), prompt(90, seed=16)]
@@ -99,8 +109,10 @@ class Batches(TransformersTest):
         end = alone[0][104]  # the fifth token of the first answer
         self.assertNotIn(end, alone[0][100:104])
         model.generation_config.eos_token_id = end
+        self.assertNotIn(end, alone[1][90:])
         shared = self.shared(model)
-        self.ask_batch(shared, prompts, 20)
+        _, _, stored = self.ask_batch(shared, prompts, 20)
+        self.assertEqual(stored, 105 + 109)
         self.assertEqual(shared.fetch(alone[0]).get_seq_length(), 105)
 
     def test_padding_elsewhere_is_refused(self):

@@ -56,6 +56,13 @@ class Identity(TransformersTest):
         (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
         self.assertEqual(self.cached(models.load(folder)), 0)
 
+    def test_V3_another_tokenizer_has_0_hits(self):
+        folder = self.folder / "words" / "llama"
+        shutil.copytree(self.path("llama"), folder)
+        file = folder / "tokenizer.json"
+        file.write_text(file.read_text().replace('"w17"', '"v17"'))
+        self.assertEqual(self.cached(models.load(folder)), 0)
+
     def test_V3_what_is_changed_when_the_model_is_loaded_has_0_hits(self):
         rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
         for change in ({"rope_parameters": rope}, {"rms_norm_eps": 1e-2}):

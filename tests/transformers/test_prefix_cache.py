@@ -131,6 +131,18 @@ class WhatIsFound(TransformersTest):
         self.assertIn("rows of tokens 160 to 192 are gone", log.output[0])
         self.assertEqual(shared.fetch(whole).get_seq_length(), 0)
 
+    def test_states_after_other_tokens_than_those_named_are_not_stored(self):
+        for name in STATES:
+            with self.subTest(model=name):
+                model, ids = self.load(name), prompt(150, seed=26)
+                shared = self.shared(model)
+                out = models.generate(model, ids, 10, shared.fetch(ids))
+                whole = out.sequences[0].tolist()
+                with self.assertLogs("prefixd.transformers", "WARNING") as log:
+                    self.assertEqual(shared.store(whole[:150], out.past_key_values), 0)
+                self.assertIn("states are those after 159 tokens, not after 150", log.output[0])
+                self.assertEqual(shared.fetch(whole).get_seq_length(), 0)
+
 
 class AfterTheDaemonEnds(TransformersTest):
     def test_V7_after_kill_9_and_from_ssd_alone(self):

@@ -106,18 +106,25 @@ class WithoutDaemon(TransformersTest):
 
 
 class WriteBehind(TransformersTest):
-    def test_store_returns_at_once_and_settle_says_when_it_is_there(self):
+    def test_what_is_stored_is_what_was_handed_in_whatever_becomes_of_the_cache(self):
         for name in models.NAMES:
             with self.subTest(model=name):
                 model, ids = self.load(name), prompt(300, seed=48)
                 shared = self.shared(model, write_behind=True)
-                whole, _, stored = self.ask(shared, ids, 8)
-                out = models.generate(model, whole, 8, shared.fetch(whole))  # goes on meanwhile
-                self.assertEqual(out.sequences[0].tolist(), answer(model, whole, 8))
+                cache = shared.fetch(ids)
+                whole = models.generate(model, ids, 8, cache).sequences[0].tolist()
+                self.daemon.hang()  # the thread waits for it
+                try:
+                    self.assertEqual(shared.store(whole, cache), 0)
+                    longer = models.generate(model, whole, 8, cache).sequences[0].tolist()
+                finally:
+                    self.daemon.send(signal.SIGCONT)
+                self.assertEqual(longer, answer(model, whole, 8))
                 self.assertTrue(shared.settle(30))
                 self.assertEqual(shared.stored_tokens, 307)
                 turn = whole + prompt(9, seed=49)
-                self.assertEqual(self.ask(self.shared(model), turn, 8)[0], answer(model, turn, 8))
+                again = self.ask(self.shared(model), turn, 8)
+                self.assertEqual(again[:2], (answer(model, turn, 8), 307))
 
     def test_store_does_not_wait_for_a_daemon_that_hangs(self):
         model, ids = self.load("llama"), prompt(300, seed=50)

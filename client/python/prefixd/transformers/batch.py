@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .. import Lease
 from .core import Core
 from .pages import Piece
 
@@ -39,10 +40,11 @@ def find(
     each, and why it gave nothing."""
     end = time.monotonic() + core.options.load_deadline_ms / 1000
     for _ in range(_ROUNDS):
-        if columns < 1 or columns <= min(pads) or core.has_states and columns < max(pads):
+        if columns < 1 or columns <= min(pads):
             break
         with contextlib.ExitStack() as held:
-            counts, leases = [], []
+            counts: list[int] = []
+            leases: list[Lease | None] = []
             for tokens, pad in zip(prompts, pads, strict=True):
                 if columns <= pad:
                     leases.append(None)
@@ -66,13 +68,13 @@ def find(
                 ]
                 if not all(pieces):
                     break
-                for lease, count in zip(leases, wanted, strict=True):
-                    if lease is not None:
-                        lease.release(used_tokens=count)
+                for one, count in zip(leases, wanted, strict=True):
+                    if one is not None:
+                        one.release(used_tokens=count)
                 return reached, pieces, ""
-            for lease in leases:
-                if lease is not None:
-                    lease.release(used_tokens=0)
+            for one in leases:
+                if one is not None:
+                    one.release(used_tokens=0)
             columns = reached
     return 0, [], ""
 

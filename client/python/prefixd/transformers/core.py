@@ -90,7 +90,7 @@ class Core:
         for at, layer in enumerate(cache.layers):
             if type(layer) is DynamicSlidingWindowLayer:
                 cache.layers[at] = WindowLayer(layer.sliding_window, self.block_tokens)
-        cache.prefixd_origin = Origin(columns)
+        vars(cache)["prefixd_origin"] = Origin(columns)
         return cache
 
     def acquire(self, tokens: Sequence[int], most: int) -> Lease:
@@ -123,6 +123,7 @@ class Core:
         columns."""
         origin = Origin.of(cache)
         own: Any
+        layer: Any
         for index, own in enumerate(zip(*sequences, strict=True)):
             layer, pages = cache.layers[self._layers[index]], self.pages[index]
             if isinstance(pages, StatePages):
@@ -233,12 +234,13 @@ def _padded(own: Sequence[Rows], width: int) -> tuple[torch.Tensor, torch.Tensor
     if len(own) == 1 and own[0].runs[0][1].shape[2] == width:
         return own[0].runs[0][1:]
     sides = []
-    for side in (1, 2):
-        like = next(one.runs[0][side] for one in own if one.runs)
+    for side in (0, 1):
+        like: Any = next(one.runs[0][1 + side] for one in own if one.runs)
         out = like.new_zeros((len(own), like.shape[1], width, like.shape[3]))
         for at, one in enumerate(own):
-            for run in one.runs:
-                out[at, :, width - run[side].shape[2] :] = run[side][0]
+            for _, *rows in one.runs:
+                found = rows[side]
+                out[at, :, width - found.shape[2] :] = found[0]
         sides.append(out)
     return sides[0], sides[1]
 

@@ -53,7 +53,7 @@ class PagedTensor(torch.Tensor):
             return func(*_with_rows(args), **_with_rows(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return func(*_with_rows(args), **_with_rows(kwargs or {}))

@@ -112,8 +112,7 @@ class PrefixCache:
         """fetch() for a batch [sequences, columns], padded on the left as `attention_mask` says.
 
         The whole batch goes on from one column: that up to which prefixd has the tokens of every
-        sequence. With linear attention it is behind all padding, or nothing is restored.
-        """
+        sequence."""
         pads = batch.pads_of(ids, attention_mask)
         prompts = [row[pad:] for row, pad in zip(ids.tolist(), pads, strict=True)]
         return self._fetch(prompts, pads, ids.shape[1])
@@ -184,7 +183,11 @@ class PrefixCache:
                 self._say_once(f"a cache is not stored: {error}")
         if self._saver is None:
             return self._run(saves)
-        if not self._saver.submit(lambda: self._run(saves) and None):
+
+        def behind() -> None:
+            self._run(saves)
+
+        if not self._saver.submit(behind):
             self._say_once("a cache is not stored: too many wait for prefixd")
         return 0
 

@@ -16,6 +16,9 @@ Run = tuple[int, torch.Tensor, torch.Tensor]
 
 
 class WindowLayer(DynamicSlidingWindowLayer):
+    keys: Any  # tensors, once there are rows
+    values: Any
+
     def __init__(self, sliding_window: int, block_tokens: int) -> None:
         super().__init__(sliding_window)
         self._block_tokens = block_tokens
