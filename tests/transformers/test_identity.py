@@ -94,6 +94,13 @@ class Identity(TransformersTest):
         self.assertEqual(shared.fetch(self.ids).get_seq_length(), 0)
         self.assertEqual(self.ask(shared, prompt(100, seed=24), 4)[2], 0)
 
+    def test_V3_a_model_that_is_converted_later_is_not_shared(self):
+        model, ids = self.load("llama"), prompt(200, seed=31)
+        shared = self.shared(model)
+        model.bfloat16()
+        self.assertEqual(self.ask(shared, ids, 4), (answer(model, ids, 4), 0, 0))
+        self.assertEqual(self.ask(self.shared(model), ids, 4)[1:], (0, 203))
+
     def test_a_model_made_in_memory_wants_a_digest_of_its_weights(self):
         model = type(self.model)(self.model.config.__class__(**self.model.config.to_dict()))
         model.load_state_dict(self.model.state_dict())

@@ -105,8 +105,9 @@ class Adapters:
             digest.update(_digest_of(sorted(tensors.items())))
         return digest.digest()
 
-    def _state(self) -> tuple[list[tuple[Any, ...]], list[str], int]:
-        """Returns which adapters the layers use, which there are, and how often weights changed."""
+    def _state(self) -> tuple[list[tuple[Any, ...]], list[str], tuple[Any, ...]]:
+        """Returns which adapters the layers use, which there are, and what tells that weights were
+        changed, converted or moved."""
         in_use = set()
         for one in self._tuners:
             active = one.active_adapters
@@ -115,7 +116,9 @@ class Adapters:
             if merged or (active and not disabled):
                 in_use.add((() if disabled else active, disabled, merged))
         known = sorted(getattr(self._model, "peft_config", None) or {})
-        return sorted(in_use), known, sum(one._version for one in self._weights)
+        changes = sum(one._version for one in self._weights)
+        weights = (self._model.dtype, self._model.device, changes)
+        return sorted(in_use), known, weights
 
 
 def _changed_at_loading(model: Any, files: Files) -> dict[str, Any]:
