@@ -30,6 +30,7 @@ from transformers import (
 
 WORDS = 256
 WINDOW = 128
+ORIGINAL = 150  # tokens up to which "longrope" and "dynamic" turn keys as they were trained
 _COMMON = {
     "vocab_size": WORDS,
     "hidden_size": 128,
@@ -47,6 +48,27 @@ _COMMON = {
 _KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {}),
+    "longrope": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "original_max_position_embeddings": ORIGINAL,
+                "short_factor": [1.0] * 32,
+                "long_factor": [4.0] * 32,
+            },
+        },
+    ),
+    "dynamic": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        {
+            "max_position_embeddings": ORIGINAL + 1,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+        },
+    ),
     "gemma3": (
         Gemma3ForCausalLM,
         Gemma3TextConfig,

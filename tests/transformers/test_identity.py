@@ -101,6 +101,25 @@ class Identity(TransformersTest):
         self.assertEqual(self.ask(shared, ids, 4), (answer(model, ids, 4), 0, 0))
         self.assertEqual(self.ask(self.shared(model), ids, 4)[1:], (0, 203))
 
+    def test_V3_keys_that_depend_on_the_length_of_the_sequence_are_not_shared(self):
+        for name in ("longrope", "dynamic"):
+            with self.subTest(model=name):
+                model = self.load(name)
+                shared, ids = self.shared(model), prompt(200, seed=32)
+                short, long = ids[:100], ids
+                self.assertEqual(self.ask(shared, short, 4)[1:], (0, 103))
+                self.assertEqual(self.ask(shared, long, 4), (answer(model, long, 4), 0, 0))
+                self.assertEqual(self.ask(shared, short, 4)[1], 99)
+                # An answer that passes the limit: its keys are of two kinds.
+                out = model.generate(
+                    torch.tensor([short]),
+                    past_key_values=shared.fetch(short),
+                    return_dict_in_generate=True,
+                    max_new_tokens=80,
+                    do_sample=False,
+                )
+                self.assertEqual(shared.store(ids[:140], out.past_key_values), 0)
+
     def test_a_model_made_in_memory_wants_a_digest_of_its_weights(self):
         model = type(self.model)(self.model.config.__class__(**self.model.config.to_dict()))
         model.load_state_dict(self.model.state_dict())

@@ -54,6 +54,7 @@ class Core:
         self.adapters = identity.Adapters(model)
         self.media_tokens = _media_tokens(model.config)
         self.has_states = shape.has_states
+        self.most_tokens = geometry.most_tokens(model)
         rows = shape.rows
         ladder = fitting(options.ladder, [dim for r in rows for dim in (r.key_dim, r.value_dim)])
         if options.written not in ladder:
@@ -204,6 +205,8 @@ class Core:
         count = min(len(tokens), held)
         if count < 1:
             raise Unsupported("it is empty")
+        if self.most_tokens is not None and held > self.most_tokens:
+            raise Unsupported(f"beyond {self.most_tokens} tokens its keys depend on their number")
         if count < held and self.has_states:
             raise Unsupported(f"its states are those after {held} tokens, not after {count}")
         end = origin.columns - pad

@@ -93,6 +93,23 @@ def new_cache(model: Any) -> DynamicCache:
     return DynamicCache(config=model.config.get_text_config(decoder=True))
 
 
+def most_tokens(model: Any) -> int | None:
+    """Returns up to how many tokens a key does not depend on the length of the whole sequence; None
+    if it never does. transformers turns the keys of longer ones by other frequencies, where RoPE is
+    "longrope" or "dynamic" (modeling_rope_utils.dynamic_rope_update)."""
+    limits = []
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        for layer_type, kind in (kinds if isinstance(kinds, dict) else {None: kinds}).items():
+            if kind == "longrope":
+                said = module.config.rope_parameters
+                said = said if layer_type is None else said[layer_type]
+                limits.append(said["original_max_position_embeddings"])
+            elif "dynamic" in (kind or ""):
+                limits.append(module.original_max_seq_len - 1)
+    return min(limits, default=None)
+
+
 def look_at(model: Any) -> CacheShape:
     """Returns the shape of the model's cache. Shapes and types come from the tensors, not from a
     configuration. Raises Unsupported, with the reason, if some of it cannot be shared."""

@@ -32,13 +32,8 @@ def files_of(model: Any) -> Files | None:
     path = getattr(model.config, "_name_or_path", "")
     if not path:
         return None
-    if Path(path).is_dir():
-        return Files(Path(path))
-    commit = getattr(model.config, "_commit_hash", None)
     try:
-        from huggingface_hub import snapshot_download
-
-        return Files(Path(snapshot_download(path, revision=commit, local_files_only=True)))
+        return Files.of(path, revision=getattr(model.config, "_commit_hash", None))
     except Exception as error:
         raise Unsupported(f"the files of {path} are not on this host ({error})") from error
 

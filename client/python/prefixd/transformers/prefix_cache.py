@@ -212,6 +212,12 @@ class PrefixCache:
         if not core.adapters.unchanged:
             self._say_once("its weights or adapters changed: make another PrefixCache for them")
             return False
+        if core.most_tokens is not None and max(map(len, sequences)) > core.most_tokens:
+            self._say_once(
+                f"prompts of more than {core.most_tokens} tokens are computed without prefixd: "
+                "keys of this model's RoPE depend on their number"
+            )
+            return False
         if core.media_tokens and any(not core.media_tokens.isdisjoint(one) for one in sequences):
             self._say_once("prompts with images or sound are computed without prefixd")
             return False
