@@ -36,14 +36,14 @@ class Files:
     adapter_directory: Path | None = None
 
     @staticmethod
-    def of(path: str, adapter: str | None = None) -> Files:
+    def of(path: str, adapter: str | None = None, revision: str | None = None) -> Files:
         """Returns the files of `path`: a folder, or a name that the engine downloaded from the
-        Hugging Face Hub."""
+        Hugging Face Hub, at `revision`."""
         directory = Path(path)
         if not directory.exists():
             from huggingface_hub import snapshot_download
 
-            directory = Path(snapshot_download(path, local_files_only=True))
+            directory = Path(snapshot_download(path, revision=revision, local_files_only=True))
         return Files(directory, Path(adapter) if adapter else None)
 
     def config(self) -> dict[str, Any]:

@@ -38,14 +38,15 @@ class Identity:
     @staticmethod
     def of(vllm_config: Any, options: Options) -> Identity:
         model = vllm_config.model_config
-        files = Files.of(model.model)
+        files = Files.of(model.model, revision=model.revision)
         config = files.config()
+        rope = prefixd.rope_of(config, model.get_head_size())
         return Identity(
             name=options.model_name or Path(model.model).name,
             weights=files.weights(),
             tokenizer=files.tokenizer(),
-            rope=prefixd.rope_of(config, model.get_head_size()),
-            settings=tuple(_settings(model, config)),
+            rope=rope,
+            settings=tuple(_settings(model, config, rope)),
         )
 
     def open(
@@ -90,12 +91,15 @@ def why_not_shared(vllm_config: Any, kv_cache_config: Any) -> str:
     return ""
 
 
-def _settings(model: Any, config: dict[str, Any]) -> Iterable[str]:
+def _settings(model: Any, config: dict[str, Any], rope: prefixd.Rope) -> Iterable[str]:
     """Yields the settings that change what a checkpoint computes, as text."""
     if model.hf_overrides:
         yield "hf_overrides " + json.dumps(model.hf_overrides, sort_keys=True, default=str)
     if model.quantization and "quantization_config" not in config:
         yield f"quantization {model.quantization}"
+    # vLLM turns every key by the factors for long contexts once one may be so long.
+    if rope.scaling == "longrope" and model.max_model_len > rope.scaling_params[0]:
+        yield "longrope, long factors"
 
 
 def _salt(salt: str, *more: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 import torch
@@ -19,7 +20,8 @@ log = logging.getLogger("vllm.prefixd")
 
 class Loading:
     """Holds a lease until close(). A load that gives less than it should is no error: close()
-    says which pages are not filled, and vLLM computes them."""
+    says which pages are not filled, and vLLM computes them. `until`: no page is waited for beyond
+    that time, by time.monotonic()."""
 
     def __init__(
         self,
@@ -28,6 +30,7 @@ class Loading:
         layers: Sequence[LayerPages],
         page: int,
         options: Options,
+        until: float,
     ) -> None:
         self.load = load
         self._layers, self._page = layers, page
@@ -36,7 +39,7 @@ class Loading:
         self._spaces = spaces
         self._lease: prefixd.Lease | None = None
         try:
-            self._lease = self._acquire(options)
+            self._lease = self._acquire(options, until)
         except Exception as error:
             self._lose(error)
 
@@ -75,17 +78,18 @@ class Loading:
 
     def close(self) -> set[int]:
         """Gives the lease back. Returns the pages that are not filled."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.release(used_tokens=max(self._end, 0))
         if len(self._filled) < len(self._layers):
             self._end = self.load.begin
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release(used_tokens=self._end if self._end > self.load.begin else 0)
         return set(self.load.pages[max(self._end, self.load.begin) // self._page :].tolist())
 
-    def _acquire(self, options: Options) -> prefixd.Lease | None:
+    def _acquire(self, options: Options, until: float) -> prefixd.Lease | None:
         load, spaces = self.load, self._spaces
         opened = None if spaces is None or spaces.is_silent else spaces.of(load.prompt.salt)
-        if spaces is None or not opened:
+        left_ms = int((until - time.monotonic()) * 1000)
+        if spaces is None or not opened or left_ms <= 0:
             self._end = load.begin
             return None
         lease = opened[0].acquire(
@@ -93,7 +97,7 @@ class Loading:
             content=load.prompt.content,
             max_cached_tokens=load.end,
             deadline_ms=options.lookup_deadline_ms,
-            load_deadline_ms=options.load_deadline_ms,
+            load_deadline_ms=left_ms,
             request_id=load.request_id,
         )
         spaces.heard("" if opened[0].error else lease.error)

@@ -20,7 +20,8 @@ class Options:
     rows of tokens, if vLLM's pages can be taken apart; else whole pages. Deadlines in ms:
     `lookup_deadline_ms` of a lookup, `load_deadline_ms` of the pages of one request,
     `store_deadline_ms` of one save. `async_load_bytes`: loads of so many bytes and more run beside
-    the engine's steps, smaller ones within one. `model_name`: for people; default: the name of the
+    the engine's steps, smaller ones within one. `save_queue_bytes`: rows that may wait to be stored;
+    what does not fit is not stored. `model_name`: for people; default: the name of the
     model's folder."""
 
     address: str = DEFAULT_ADDRESS
@@ -33,6 +34,7 @@ class Options:
     load_deadline_ms: int = 2000
     store_deadline_ms: int = 10000
     async_load_bytes: int = 32 << 20
+    save_queue_bytes: int = 1 << 30
     model_name: str = ""
 
     @staticmethod

@@ -22,6 +22,10 @@ class Taken:
     save: Save
     layers: Sequence[tuple[NDArray[Any], ...]]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(rows.nbytes for layer in self.layers for rows in layer)
+
 
 def store(taken: Taken, spaces: Spaces, options: Options) -> int:
     """Stores what prefixd lacks. Returns up to which token it has the sequence now; 0 if it is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class SchedulerSide:
     def __init__(self, vllm_config: Any, kv_cache_config: Any, options: Options) -> None:
         self._config, self._options = vllm_config, options
         self._page = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        self._unit = self._page * _BLOCK // np.gcd(self._page, _BLOCK)
+        self._unit = math.lcm(self._page, _BLOCK)
         self._spaces: Spaces | None = None
         self._bytes_per_token = 0
         self._lookups = Lookups(self._failed)

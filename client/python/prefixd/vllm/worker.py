@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -62,7 +63,7 @@ class WorkerSide:
             return
         self._places = {name: at for at, name in enumerate(self._group.layer_names)}
         self._spaces = Spaces(self._config, self._options, [self._rank()], "worker")
-        self._saver, self._loader = Saver(), _Loader()
+        self._saver, self._loader = Saver(self._options.save_queue_bytes), _Loader()
 
     def hello(self) -> Hello:
         if self._why_not:
@@ -78,11 +79,12 @@ class WorkerSide:
         self._save(work.parting)
 
     def start_loads(self, loads: Sequence[Load]) -> None:
+        until = time.monotonic() + self._options.load_deadline_ms / 1000
         for load in loads:
             if self._loader is None or not load.beside:
-                self._open.append(self._loading(load))
-            else:
-                self._loader.submit(load.request_id, lambda load=load: self._loading(load))
+                self._open.append(self._loading(load, until))
+            else:  # its turn may come late: the deadline is that of all of it
+                self._loader.submit(load.request_id, lambda load=load: self._loading(load, until))
 
     def wait_for_layer(self, name: str) -> None:
         at = self._places.get(name)
@@ -155,8 +157,8 @@ class WorkerSide:
             kinds.append(f"{backend} {isa} {cache.dtype} {list(cache.shape[1:])}")
         return f"{self._config.cache_config.cache_dtype}: " + "; ".join(kinds)
 
-    def _loading(self, load: Load) -> Loading:
-        return Loading(load, self._spaces, self._layers, self._page, self._options)
+    def _loading(self, load: Load, until: float) -> Loading:
+        return Loading(load, self._spaces, self._layers, self._page, self._options, until)
 
     def _close_open(self) -> None:
         for loading in self._open:
@@ -174,7 +176,8 @@ class WorkerSide:
                 self._done(save, 0)
             else:
                 taken.append(self._take(save))
-        if taken and not saver.submit(lambda: self._store(taken, spaces)):
+        held = sum(one.nbytes for one in taken)
+        if taken and not saver.submit(lambda: self._store(taken, spaces), held):
             for one in taken:
                 self._done(one.save, 0)
             if not self._said_full:
