@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -13,7 +14,7 @@ import prefixd
 import prefixd.transformers
 import torch
 from prefixd.transformers import Options, PrefixCache
-from prefixd_process import Daemon
+from prefixd_process import DEADLINE_S, Daemon
 from transformers.utils import logging as transformers_logging
 
 torch.set_num_threads(1)  # two spin for each other on a busy machine
@@ -66,6 +67,14 @@ class TransformersTest(unittest.TestCase):
         shared = PrefixCache(client or self.client(), model, tokenizer, options=options)
         self.assertEqual(shared.why_not, "")
         return shared
+
+    def printed_by(self, *command: Any) -> str:
+        """What a process of its own printed, which must end well."""
+        done = subprocess.run(
+            [*map(str, command)], capture_output=True, text=True, timeout=DEADLINE_S
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
 
     def ask(self, shared: PrefixCache, ids: list[int], count: int) -> tuple[list[int], int, int]:
         """The whole sequence, the cached tokens and the stored ones."""

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
 import unittest
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import peft
 import torch
 from models import answer, prompt
 from prefixd.transformers import Options, PrefixCache
-from prefixd_process import BUILD, DEADLINE_S
+from prefixd_process import BUILD
 from support import TransformersTest
 
 MLX_PYTHON = BUILD / "mlx-venv" / "bin" / "python"
@@ -171,14 +170,8 @@ class MlxLm(TransformersTest):
                 shared = self.shared(model)
                 self.ask(shared, ids, 4)
                 command = [MLX_PYTHON, "-c", MLX, self.daemon.address, self.path(name)]
-                done = subprocess.run(
-                    [*map(str, command), json.dumps(ids)],
-                    capture_output=True,
-                    text=True,
-                    timeout=DEADLINE_S,
-                )
-                self.assertEqual(done.returncode, 0, done.stderr)
-                seen = json.loads(done.stdout.splitlines()[-1])
+                printed = self.printed_by(*command, json.dumps(ids))
+                seen = json.loads(printed.splitlines()[-1])
                 self.assertEqual(seen, {"space": shared.space_id, "cached": 149})
 
 

@@ -1,7 +1,6 @@
 """Processes that share, the example, the shipped model, and a GPU where there is one."""
 
 import re
-import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import models
 import torch
 from models import answer, prompt
-from prefixd_process import DEADLINE_S
 from support import TransformersTest
 from transformers import AutoTokenizer
 
@@ -21,15 +19,9 @@ class Processes(TransformersTest):
     def run_example(self, name: str, ids: list[int]) -> tuple[list[int], int, int]:
         """The answer of a process of its own, and how many tokens it found and stored."""
         command = [sys.executable, "-W", "ignore", EXAMPLE, self.daemon.address, self.path(name)]
-        done = subprocess.run(
-            [*map(str, command), models.words(ids)],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
+        printed = self.printed_by(*command, models.words(ids))
         text, cached, stored = re.fullmatch(
-            rf"(.*)\n{len(ids)} prompt tokens, (\d+) cached, (\d+) stored\n", done.stdout
+            rf"(.*)\n{len(ids)} prompt tokens, (\d+) cached, (\d+) stored\n", printed
         ).groups()
         return [int(word[1:]) for word in text.split()], int(cached), int(stored)
 

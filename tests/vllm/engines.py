@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import unittest
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,23 @@ def prompt(begin: int, count: int) -> list[int]:
 def most(tokens: int) -> int:
     """Tokens of a prompt that can come from a cache: whole pages, but not the last token."""
     return (tokens - 1) // PAGE * PAGE
+
+
+class DaemonTest(unittest.TestCase):
+    """A folder and a prefixd in it, for all tests of a class."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="vllm-")
+        cls.addClassCleanup(scratch.cleanup)
+        cls.folder = Path(scratch.name)
+        cls.start_daemon()
+        cls.addClassCleanup(lambda: cls.daemon.lose_arena())
+        cls.addClassCleanup(lambda: cls.daemon.stop(signal.SIGKILL))
+
+    @classmethod
+    def start_daemon(cls) -> None:
+        cls.daemon = Daemon(cls.folder / "d")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import unittest
 import urllib.request
 import zipfile
@@ -19,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 import zmq
-from engines import MODEL, PAGE, ROOT, most, prompt
-from prefixd_process import Daemon, open_url, wait_for
+from engines import MODEL, PAGE, ROOT, DaemonTest, most, prompt
+from prefixd_process import open_url, wait_for
 from vllm.distributed.kv_events import BlockRemoved, BlockStored, KVEventBatch
 
 TEXT = prompt(0, 2000)
@@ -57,15 +56,10 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-class ServeTest(unittest.TestCase):
+class ServeTest(DaemonTest):
     @classmethod
     def setUpClass(cls) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix="vllm-")
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = Path(scratch.name)
-        cls.daemon = Daemon(cls.folder / "d")
-        cls.addClassCleanup(cls.daemon.lose_arena)
-        cls.addClassCleanup(cls.daemon.stop, signal.SIGKILL)
+        super().setUpClass()
         cls.port = free_port()
         cls.log = cls.folder / "serve.log"
         subscriber = zmq.Context.instance().socket(zmq.SUB)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import unittest
-from pathlib import Path
 
 import numpy as np
-from engines import PAGE, Answer, Engine, most, prompt, wait_for_tokens
-from prefixd_process import Daemon, wait_for
+from engines import PAGE, Answer, DaemonTest, Engine, most, prompt, wait_for_tokens
+from prefixd_process import wait_for
 from stored import damage, first_rows, rows
 
 LONG, OTHER, SHARED = prompt(0, 3000), prompt(4000, 2100), prompt(9000, 700)
@@ -17,23 +15,18 @@ ANSWER = 140  # tokens, more than a page
 DEADLINES_S = 0.2 + 0.2 + 2.0  # of the lookup, of the lease, of its pages
 
 
-class VllmTest(unittest.TestCase):
+class VllmTest(DaemonTest):
     """Two engines on one prefixd, one after another. The tests of this class leave both running."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls._scratch = tempfile.TemporaryDirectory(prefix="vllm-")
-        cls.addClassCleanup(cls._scratch.cleanup)
-        cls.folder = Path(cls._scratch.name)
-        cls.daemon = Daemon(cls.folder / "d")
-        cls.addClassCleanup(lambda: cls.daemon.stop(signal.SIGKILL))
-        cls.addClassCleanup(lambda: cls.daemon.lose_arena())
+        super().setUpClass()
         first = cls.engine("first")
         cls.cold = first.ask(LONG, max_tokens=300)
         wait_for_tokens(cls.daemon, 3200 // 64 * 64)  # whole pages, those of the answer too
         first.kill()
         cls.daemon.stop(signal.SIGKILL)
-        cls.daemon = Daemon(cls.folder / "d")
+        cls.start_daemon()
         cls.one = cls.engine("one")
 
     @classmethod
@@ -50,7 +43,7 @@ class VllmTest(unittest.TestCase):
         cls.daemon.stop()
         cls.daemon.lose_arena()
         damage(cls.folder / "d" / "ssd")
-        cls.daemon = Daemon(cls.folder / "d")
+        cls.start_daemon()
         cls.daemon.wait_for_sessions(2)
 
     def test_V1_a_restart_of_both_between_equal_prompts_hits(self) -> None:
@@ -107,7 +100,7 @@ class VllmTest(unittest.TestCase):
         self.daemon.stop(signal.SIGKILL)
         gone = self.one.ask(OTHER, max_tokens=8, forget=True)
         self.assertEqual((gone.external_hits, gone[0].tokens), (0, before[0].tokens))
-        type(self).daemon = Daemon(self.folder / "d")
+        self.start_daemon()
         wait_for("hits again", lambda: self.hits(OTHER))
 
     def hits(self, tokens: list[int]) -> bool:
@@ -136,7 +129,6 @@ class VllmTest(unittest.TestCase):
         )
         other.end()
 
-
     def test_V3_whole_pages_are_a_space_of_their_own(self) -> None:
         self.one.ask(OTHER, max_tokens=1)
         wait_for("hits", lambda: self.hits(OTHER))
@@ -153,17 +145,12 @@ class VllmTest(unittest.TestCase):
         other.end()
 
 
-class PressureTest(unittest.TestCase):
+class PressureTest(DaemonTest):
     """An engine with little room and small steps, beside one without prefixd."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls._scratch = tempfile.TemporaryDirectory(prefix="vllm-")
-        cls.addClassCleanup(cls._scratch.cleanup)
-        cls.folder = Path(cls._scratch.name)
-        cls.daemon = Daemon(cls.folder / "d")
-        cls.addClassCleanup(lambda: cls.daemon.stop(signal.SIGKILL))
-        cls.addClassCleanup(lambda: cls.daemon.lose_arena())
+        super().setUpClass()
         cls.victim = cls.folder / "victim"
         settings = {"max_num_batched_tokens": 512, "max_num_seqs": 32}
         plain = Engine(cls.folder, "plain", None, **settings)
@@ -224,7 +211,7 @@ class PressureTest(unittest.TestCase):
         self.assertEqual(answers[0].reasons, ["length"])
         self.assert_as_alone(answers[0], self.expected[7])
         self.assertIn("Recovered from KV load failure", self.engine.log())
-        type(self).daemon = Daemon(self.folder / "d")
+        self.start_daemon()
         wait_for("hits again", lambda: self.hits(self.prompts[7]))
 
     def hits(self, tokens: list[int]) -> bool:
