@@ -53,8 +53,11 @@ absl::Status Open(prefixd::Client& client, const prefixd_llama_spec& from, prefi
     return absl::InvalidArgumentError("llama_open: the state is a file's, not one in memory");
   }
   PREFIXD_ASSIGN_OR_RETURN(const prefixd::Digest digest, interop::DigestWholeFile(path));
-  PREFIXD_ASSIGN_OR_RETURN(to->spec, llama::SpaceOf(gguf, digest, map.context, from.context_tokens,
-                                                    Text(from.adapters), Text(from.salt)));
+  PREFIXD_ASSIGN_OR_RETURN(to->spec, llama::SpaceOf(gguf, digest, map.context,
+                                                    {.context_tokens = from.context_tokens,
+                                                     .adapters = Text(from.adapters),
+                                                     .build = Text(from.build),
+                                                     .salt = Text(from.salt)}));
   prefixd::Result<prefixd::Space> opened = client.OpenSpace(to->spec);
   if (!opened.ok()) return absl::FailedPreconditionError(opened.status.message);
   to->space.space = std::move(opened.value());

@@ -144,7 +144,8 @@ absl::StatusOr<std::shared_ptr<CachedServer::Attached>> CachedServer::Learn() {
     PREFIXD_ASSIGN_OR_RETURN(const std::string adapters, server_.Adapters());
     PREFIXD_ASSIGN_OR_RETURN(
         attached->spec,
-        SpaceOf(gguf, digest, attached->context, slots[0].context_tokens, adapters, options_.salt));
+        SpaceOf(gguf, digest, attached->context,
+                {.context_tokens = slots[0].context_tokens, .adapters = adapters, .salt = options_.salt}));
     Result<Space> space = client_->OpenSpace(attached->spec);
     if (!space.ok()) return absl::FailedPreconditionError(space.status.message);
     attached->space = std::move(space.value());

@@ -1,5 +1,6 @@
 #include "client/llama/model_space.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -74,8 +75,22 @@ bool IsLong(const Model& model, uint64_t context_tokens) {
   return original != 0 && context_tokens > original;
 }
 
-Digest DigestOf(const Digest& file, const interop::LlamaContext& context, bool is_long,
-                const std::string& adapters) {
+// Returns whether a state of the context does not say all that it should of the rotation.
+bool IsRotationUnknown(const Model& model, const interop::LlamaContext& context) {
+  const auto unknown = [&](const std::vector<interop::LlamaTensor>& tensors, const char* length) {
+    const auto dim = static_cast<uint32_t>(model.Number(length, model.HeadDim()));
+    return std::ranges::any_of(tensors, [&](const interop::LlamaTensor& tensor) {
+      return interop::IsRotationUnknown(context, tensor, dim);
+    });
+  };
+  return std::ranges::any_of(context.caches, [&](const interop::LlamaCache& cache) {
+    return unknown(cache.keys, "attention.key_length") ||
+           unknown(cache.values, "attention.value_length");
+  });
+}
+
+Digest DigestOf(const Digest& file, const interop::LlamaContext& context, const ContextFacts& facts,
+                bool is_long, bool is_rotation_unknown) {
   base::ByteWriter out;
   out.Framed("prefixd/1/llama.cpp");
   out.Raw(file);
@@ -93,8 +108,9 @@ Digest DigestOf(const Digest& file, const interop::LlamaContext& context, bool i
       }
     }
   }
-  out.Framed(adapters);
+  out.Framed(facts.adapters);
   if (is_long) out.Framed("longer than the original context");
+  if (is_rotation_unknown) out.Framed("build " + facts.build);
   return base::Sha256(base::AsBytes(out.bytes()));
 }
 
@@ -135,16 +151,22 @@ absl::StatusOr<LayerSpec> LayerOf(const Model& model, const interop::LlamaCache&
 }  // namespace
 
 absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_digest,
-                                  const interop::LlamaContext& context, uint64_t context_tokens,
-                                  const std::string& adapters, const std::string& salt) {
+                                  const interop::LlamaContext& context, const ContextFacts& facts) {
   const Model model(gguf);
   if (model.name().empty()) return Bad("the file names no architecture");
+  const bool is_rotation_unknown = IsRotationUnknown(model, context);
+  if (is_rotation_unknown && facts.build.empty()) {
+    return Bad("states of version ", context.version,
+               " do not say whether quantized K and V are rotated, as those of version 4 do: it needs a "
+               "later llama.cpp, or K and V that are not quantized");
+  }
   SpaceSpec spec{
       .model = gguf.Text("general.name", model.name()),
-      .weights_digest = DigestOf(file_digest, context, IsLong(model, context_tokens), adapters),
+      .weights_digest = DigestOf(file_digest, context, facts,
+                                 IsLong(model, facts.context_tokens), is_rotation_unknown),
       .tokenizer_digest = file_digest,
       .rope = RopeOf(model),
-      .salt = salt};
+      .salt = facts.salt};
   for (size_t number = 0; number < context.caches[0].keys.size(); ++number) {
     PREFIXD_ASSIGN_OR_RETURN(LayerSpec layer, LayerOf(model, context.caches[0], number));
     spec.layers.push_back(std::move(layer));

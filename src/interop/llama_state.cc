@@ -66,6 +66,13 @@ absl::Status Label(const char* what, uint32_t rotation, RowsOfTensor* tensor) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRotation(const LlamaContext& context, const LlamaTensor& tensor, uint32_t dim) {
+  if (!IsRotationUnknown(context, tensor, dim)) return absl::OkStatus();
+  return Bad("version ", context.version, " does not say whether rows of ",
+             quant::ToString(tensor.format), " are rotated, as version ",
+             llama::kVersionWithRotation, " does");
+}
+
 template <typename Copy>
 void ForEachPart(const Geometry& g, const std::vector<uint32_t>& order, size_t element,
                  const Copy& copy) {
@@ -164,6 +171,10 @@ absl::StatusOr<LlamaState> ReadLlamaState(std::span<const std::byte> state,
   const LlamaCacheMap& rows_of = map.caches[0];
   if (cache.keys.size() != shapes.size()) {
     return Bad("layer count is ", cache.keys.size(), ", expected ", shapes.size());
+  }
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    PREFIXD_RETURN_IF_ERROR(CheckRotation(map.context, cache.keys[i], shapes[i].key_dim));
+    PREFIXD_RETURN_IF_ERROR(CheckRotation(map.context, cache.values[i], shapes[i].value_dim));
   }
   const std::vector<uint32_t> order = rows_of.order.empty() ? InOrder(map.length) : rows_of.order;
   LlamaState read{

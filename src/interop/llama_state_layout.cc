@@ -63,7 +63,7 @@ void PutCache(const LlamaCache& cache, uint32_t version, LlamaCacheMap* map, boo
   }
   output.Put(uint32_t{cache.values_transposed});
   output.Put(static_cast<uint32_t>(cache.keys.size()));
-  if (version >= 4) {
+  if (version >= llama::kVersionWithRotation) {
     output.Put(cache.key_rotation);
     output.Put(cache.value_rotation);
   }

@@ -161,6 +161,7 @@ absl::StatusOr<LlamaTensor> TakeTensor(Input& input, bool transposed) {
   PREFIXD_ASSIGN_OR_RETURN(tensor.format, llama::FormatOf(number));
   if (!transposed) {
     PREFIXD_RETURN_IF_ERROR(input.Take("row size", &tensor.token_bytes));
+    if (tensor.token_bytes == 0) return Bad("row size is 0");
     return tensor;
   }
   if (tensor.format.codec != quant::Codec::kRaw) {
@@ -199,7 +200,7 @@ absl::Status TakeStream(Input& input, uint32_t cells, uint32_t version, LlamaCac
   if (layers == 0 || layers > kMaxLayers) {
     return Bad("layer count is ", layers, ", expected 1 to ", kMaxLayers);
   }
-  if (version >= 4) {
+  if (version >= llama::kVersionWithRotation) {
     PREFIXD_RETURN_IF_ERROR(input.Take("the rotation of keys", &cache->key_rotation));
     PREFIXD_RETURN_IF_ERROR(input.Take("the rotation of values", &cache->value_rotation));
   }
@@ -325,13 +326,8 @@ absl::Status TakeCheckpoints(Input& input, LlamaStateMap* state) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state) {
-  Input input(state);
-  LlamaStateMap map;
-  PREFIXD_RETURN_IF_ERROR(TakeStart(input, &map));
-  PREFIXD_RETURN_IF_ERROR(Unpack(&map));
+// Takes what follows the tokens, by the version that `map` names.
+absl::StatusOr<LlamaStateMap> TakeCaches(Input input, LlamaStateMap map) {
   PREFIXD_RETURN_IF_ERROR(TakeNextCache(input, &map));
   while (input.left() != 0 && !input.Next(llama::kCheckpointsMagic)) {
     // What is no cache may be recurrent states, which come last.
@@ -351,6 +347,25 @@ absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state) {
   if (input.left() != 0) return Bad(input.left(), " bytes behind the checkpoints");
   map.bytes = input.at();
   return map;
+}
+
+}  // namespace
+
+bool IsRotationUnknown(const LlamaContext& context, const LlamaTensor& tensor, uint32_t dim) {
+  return context.version < llama::kVersionWithRotation &&
+         tensor.format.codec != quant::Codec::kRaw && dim % llama::kRotatedDims == 0;
+}
+
+absl::StatusOr<LlamaStateMap> MapLlamaState(std::span<const std::byte> state) {
+  Input input(state);
+  LlamaStateMap map;
+  PREFIXD_RETURN_IF_ERROR(TakeStart(input, &map));
+  PREFIXD_RETURN_IF_ERROR(Unpack(&map));
+  absl::StatusOr<LlamaStateMap> newest = TakeCaches(input, map);
+  if (newest.ok() || !map.context.in_memory) return newest;
+  map.context.version = llama::kVersionWithRotation - 1;
+  absl::StatusOr<LlamaStateMap> older = TakeCaches(input, std::move(map));
+  return older.ok() ? std::move(older) : std::move(newest);
 }
 
 LlamaStateMap CutLlamaState(const LlamaStateMap& map, const LlamaCheckpoint& at) {

@@ -175,7 +175,7 @@ std::vector<std::string> LlamaStateSeeds() {
   }
   for (const uint32_t version : {2U, 3U, 4U}) {
     for (const bool in_memory : {false, true}) {
-      if (in_memory && version < 4) continue;
+      if (in_memory && version < 3) continue;
       interop::LlamaContext context;
       context.version = version;
       context.in_memory = in_memory;

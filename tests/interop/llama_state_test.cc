@@ -167,7 +167,8 @@ std::vector<std::byte> Written(const std::string& name) {
 }
 const char* const kWritten[] = {
     "q8_0_rotated.bin",  "q4_0_f16.bin",          "f16_transposed_3_streams.bin",
-    "f16_in_memory.bin", "sliding_in_memory.bin", "hybrid_in_memory.bin"};
+    "f16_in_memory.bin", "sliding_in_memory.bin", "hybrid_in_memory.bin",
+    "q8_0_in_memory_version_3.bin"};
 
 TEST(LlamaStateTest, L4StatesOfLlamaCppComeBackByteForByte) {
   for (const char* const name : kWritten) {
@@ -221,6 +222,34 @@ TEST(LlamaStateTest, L4AStateSaysItsTokensTypesAndRotation) {
   EXPECT_TRUE(memory.context.in_memory);
   EXPECT_TRUE(memory.tokens.empty());
   EXPECT_EQ(memory.length, 4u);
+}
+
+TEST(LlamaStateTest, L4AStateInMemoryIsReadByTheVersionThatFits) {
+  const LlamaStateMap older = *MapLlamaState(Written("q8_0_in_memory_version_3.bin"));
+  EXPECT_EQ(older.context.version, 3u);
+  EXPECT_EQ(older.length, 3u);
+  const LlamaTensor& key = older.context.caches.at(0).keys.at(5);
+  EXPECT_EQ(quant::ToString(key.format), "q8_0");
+  EXPECT_TRUE(IsRotationUnknown(older.context, key, 64));
+  EXPECT_FALSE(IsRotationUnknown(older.context, key, 96)) << "llama.cpp rotates multiples of 64";
+  EXPECT_FALSE(IsRotationUnknown(older.context, {quant::RawFormat(quant::Dtype::kF16), 128}, 64));
+  const LlamaStateMap newer = *MapLlamaState(Written("f16_in_memory.bin"));
+  EXPECT_EQ(newer.context.version, 4u);
+  std::vector<std::byte> neither = Written("f16_in_memory.bin");
+  neither.pop_back();
+  EXPECT_THAT(std::string(MapLlamaState(neither).status().message()), HasSubstr("ends in rows"));
+}
+
+TEST(LlamaStateTest, L4RowsThatMayBeRotatedAreRefused) {
+  std::vector<std::byte> state = Written("q8_0_rotated.bin");
+  const size_t first_type = MapLlamaState(state)->caches[0].keys[0] - 12;
+  state[4] = std::byte{3};  // and without what version 4 says of the rotation
+  state.erase(state.begin() + static_cast<ptrdiff_t>(first_type) - 8,
+              state.begin() + static_cast<ptrdiff_t>(first_type));
+  ASSERT_TRUE(MapLlamaState(state).ok()) << MapLlamaState(state).status();
+  const std::vector<LlamaLayerShape> shapes(6, {.kv_heads = 2, .key_dim = 64, .value_dim = 64});
+  EXPECT_THAT(std::string(ReadLlamaState(state, shapes).status().message()),
+              HasSubstr("version 3 does not say whether rows of q8_0 are rotated"));
 }
 
 TEST(LlamaStateTest, L5AStateMayHaveASlidingCacheOrRecurrentStates) {

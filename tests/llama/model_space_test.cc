@@ -39,7 +39,7 @@ interop::LlamaContext Context(size_t layers = 3) {
 absl::StatusOr<SpaceSpec> Spec(const File& file, const interop::LlamaContext& context) {
   const absl::StatusOr<interop::Gguf> gguf = interop::Gguf::Parse(file.bytes());
   EXPECT_TRUE(gguf.ok()) << gguf.status();
-  return SpaceOf(*gguf, Digest{std::byte{1}}, context, 8192, "", "");
+  return SpaceOf(*gguf, Digest{std::byte{1}}, context, {.context_tokens = 8192});
 }
 std::string Refusal(const File& file, const interop::LlamaContext& context) {
   const absl::StatusOr<SpaceSpec> spec = Spec(file, context);
@@ -81,15 +81,14 @@ TEST(ModelSpaceTest, ALayerMayHaveItsOwnNumberOfHeads) {
 
 TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
   const interop::Gguf gguf = *interop::Gguf::Parse(Llama().bytes());
-  const SpaceSpec base = *SpaceOf(gguf, Digest{std::byte{1}}, Context(), 8192, "", "");
+  const SpaceSpec base = *SpaceOf(gguf, Digest{std::byte{1}}, Context(), {.context_tokens = 8192});
   const auto weights = [&](const interop::LlamaContext& context, const std::string& adapters = "",
                            Digest file = {std::byte{1}}) {
-    return SpaceOf(gguf, file, context, 8192, adapters, "")->weights_digest;
+    return SpaceOf(gguf, file, context, {.context_tokens = 8192, .adapters = adapters})->weights_digest;
   };
   interop::LlamaContext context = Context();
   EXPECT_EQ(weights(context), base.weights_digest);
   context.caches[0].streams = 4;
-  context.version = 3;
   EXPECT_EQ(weights(context), base.weights_digest) << "the same bytes in another frame";
   context.caches[0].key_rotation = 0;
   EXPECT_NE(weights(context), base.weights_digest);
@@ -99,14 +98,33 @@ TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
   EXPECT_NE(weights(Context(), "", {std::byte{2}}), base.weights_digest);
   context = Context();
   context.caches[0].values_transposed = true;
-  EXPECT_EQ(SpaceOf(gguf, {}, context, 8192, "", "")->layers[0].formats[0].value.layout,
+  EXPECT_EQ(SpaceOf(gguf, {}, context, {.context_tokens = 8192})->layers[0].formats[0].value.layout,
             Layout::kTransposed);
+}
+
+TEST(ModelSpaceTest, L4KeysThatMayBeRotatedBelongToOneBuildOfLlamaCpp) {
+  const interop::Gguf gguf = *interop::Gguf::Parse(Llama().bytes());
+  interop::LlamaContext context = Context();
+  context.caches[0].key_rotation = 0;
+  const auto weights = [&](const std::string& build) {
+    return SpaceOf(gguf, Digest{std::byte{1}}, context, {.context_tokens = 8192, .build = build})
+        ->weights_digest;
+  };
+  const Digest told = weights("one");
+  EXPECT_EQ(told, weights("another")) << "version 4 says that they are not";
+  context.version = 3;
+  EXPECT_THAT(Refusal(Llama(), context), HasSubstr("states of version 3 do not say whether"));
+  EXPECT_EQ(weights("one"), weights("one"));
+  EXPECT_NE(weights("one"), weights("another"));
+  EXPECT_NE(weights("one"), told);
+  context.caches[0].keys = context.caches[0].values;  // f16 is never rotated
+  EXPECT_EQ(weights("one"), weights(""));
 }
 
 TEST(ModelSpaceTest, L4LongContextsOfAModelWithLongropeArePartedFromShortOnes) {
   const auto weights = [](const File& file, uint64_t context_tokens) {
     const interop::Gguf gguf = *interop::Gguf::Parse(file.bytes());
-    return SpaceOf(gguf, Digest{std::byte{1}}, Context(), context_tokens, "", "")->weights_digest;
+    return SpaceOf(gguf, Digest{std::byte{1}}, Context(), {.context_tokens = context_tokens})->weights_digest;
   };
   File file = Llama();
   file.Number("llama.rope.scaling.original_context_length", 4096);

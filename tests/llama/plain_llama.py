@@ -1,10 +1,12 @@
-"""llama-cpp-python with prefixd.llama_cpp, on the library of llama.cpp that PyPI's xllamacpp has.
+"""llama-cpp-python with prefixd.llama_cpp, on its own library of llama.cpp where its package has one, else on the one
+that PyPI's xllamacpp has.
 Usage: plain_llama.py MODEL CACHE JSON
 CACHE: the address of prefixd, "own" for llama-cpp-python's cache, "" for none
 Reads requests, one JSON a line, and answers each: {"prompt": "text or tokens", "count": 8}
 JSON: options of Llama, and of the cache under "cache"."""
 
 import ctypes
+import importlib.util
 import itertools
 import json
 import logging
@@ -29,7 +31,16 @@ class Library(ctypes.CDLL):
             return ctypes.CFUNCTYPE(None)(lambda: None)
 
 
+def has_own_library() -> bool:
+    package = importlib.util.find_spec("llama_cpp")
+    return package is not None and Path(package.origin).with_name("lib").is_dir()
+
+
 def import_llama_cpp() -> Any:
+    if has_own_library():
+        import llama_cpp
+
+        return llama_cpp
     whole = Path(xllamacpp.__file__).with_name("xllamacpp.abi3.so")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "libllama.so").symlink_to(whole)

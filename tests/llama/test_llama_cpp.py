@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import make_gguf
+import plain_llama
 from prefixd_process import DEADLINE_S
 from servers import LlamaTest, text
 
@@ -26,6 +28,7 @@ class Llama:
     """A process with a llama_cpp.Llama and, with an address, its LlamaPrefixdCache."""
 
     def __init__(self, folder: Path, model: Path, address: str, options: dict[str, Any]):
+        environment = options.pop("environment", {})
         self.log_path = folder / f"python-{next(_numbers)}.log"
         command = [sys.executable, Path(__file__).with_name("plain_llama.py"), model, address]
         with self.log_path.open("w") as log:
@@ -35,6 +38,7 @@ class Llama:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env=os.environ | environment,
             )
         self.opened_s = self._answer()["opened_s"]
 
@@ -86,7 +90,9 @@ class LlamaCppTest(LlamaTest):
 
 class SharedTest(LlamaCppTest):
     def test_L3_two_servers_and_a_llama_cpp_python_process_share_one_prefix_stored_once(self):
-        kinds = (("F16", F16, True), ("Q8_0", Q8_0, True), ("F16", F16, False))
+        kinds = [("F16", F16, True), ("Q8_0", Q8_0, True), ("F16", F16, False)]
+        if plain_llama.has_own_library():  # see the test of rotation
+            kinds.pop(1)
         for spaces, (name, number, flash) in enumerate(kinds, 1):
             with self.subTest(kind=name, flash=flash):
                 prompt, other = text(0, 700), text(5000, 500)
@@ -181,6 +187,18 @@ class SharedTest(LlamaCppTest):
             with self.subTest(options=options):
                 answer = self.once(prompt, **options)
                 self.assertEqual((answer["restored"], answer["stored"]), (0, 307))
+
+    @unittest.skipUnless(plain_llama.has_own_library(), "states of xllamacpp's tell the rotation")
+    def test_L4_rows_that_may_be_rotated_are_shared_by_processes_of_one_library_and_setting(self):
+        prompt, options = text(0, 300), {"type_k": Q8_0, "type_v": Q8_0}
+        server = self.start_server(k="Q8_0", v="Q8_0", flash=True)
+        proxy = self.start_proxy(server)
+        proxy.complete(prompt)
+        self.wait_until_stored(307)
+        plain = {"environment": {"LLAMA_ATTN_ROT_DISABLE": "1"}}
+        answers = [self.once(prompt, **options) for _ in range(2)]
+        answers += [self.once(prompt, **options, **plain) for _ in range(2)]
+        self.assertEqual([answer["restored"] for answer in answers], [0, 299, 0, 299])
 
     def test_a_llama_that_wants_all_logits_computes_them(self):
         prompt = text(0, 300)

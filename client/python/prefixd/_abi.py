@@ -286,6 +286,7 @@ class LlamaSpec(_Sized):
         ("state", c_void_p),
         ("state_bytes", c_size_t),
         ("context_tokens", c_uint32),
+        ("build", c_char_p),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from typing import Any, Sequence
 
 import llama_cpp
@@ -13,6 +14,7 @@ from llama_cpp import llama_chat_format
 from numpy.typing import NDArray
 
 from ._client import digest_file
+from ._errors import Error
 
 _SEQUENCE, _FLAGS = 0, 0  # a Llama has one sequence; no flags: all of its state
 _HANDLERS_OF_IMAGES = tuple(
@@ -113,6 +115,15 @@ def changes_of(llm: llama_cpp.Llama) -> str:
         if getattr(settings, name) != of_file:
             changes.append([name, getattr(settings, name)])
     return json.dumps(changes) if changes else ""
+
+
+def build_of_library() -> str:
+    """Returns what decides whether this process rotates quantized K and V; "" if it is not known."""
+    try:
+        digest = digest_file(llama_cpp.llama_cpp._lib._name)
+    except Error:
+        return ""
+    return f"{digest.hex()} {os.environ.get('LLAMA_ATTN_ROT_DISABLE', '')}"
 
 
 def _memory(llm: llama_cpp.Llama) -> Any:

@@ -143,6 +143,7 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
             state=state.ctypes.data,
             state_bytes=state.size,
             context_tokens=llm.n_ctx(),
+            build=context.build_of_library().encode(),
         )
         held = self._client._held
         pointer = self._lib.llama_open(held and held.pointer, ctypes.addressof(spec))
