@@ -31,8 +31,8 @@ typedef struct prefixd_llama_spec {
   size_t state_bytes;
   uint32_t context_tokens;  // that a sequence has room for: llama_n_ctx_seq(context)
   // The build of llama.cpp and its settings, as text: what decides whether quantized K and V are
-  // rotated. It counts only where a state does not say it (before version 4). NULL = not known: such
-  // a context has no space.
+  // rotated. It counts only where a state does not say it (before version 4). NULL = not known:
+  // such a context has no space.
   const char* build;
 } prefixd_llama_spec;
 

@@ -142,10 +142,10 @@ absl::StatusOr<std::shared_ptr<CachedServer::Attached>> CachedServer::Learn() {
     PREFIXD_ASSIGN_OR_RETURN(const interop::Gguf gguf, interop::Gguf::Read(path));
     PREFIXD_ASSIGN_OR_RETURN(const base::Digest256 digest, interop::DigestWholeFile(path));
     PREFIXD_ASSIGN_OR_RETURN(const std::string adapters, server_.Adapters());
-    PREFIXD_ASSIGN_OR_RETURN(
-        attached->spec,
-        SpaceOf(gguf, digest, attached->context,
-                {.context_tokens = slots[0].context_tokens, .adapters = adapters, .salt = options_.salt}));
+    PREFIXD_ASSIGN_OR_RETURN(attached->spec, SpaceOf(gguf, digest, attached->context,
+                                                     {.context_tokens = slots[0].context_tokens,
+                                                      .adapters = adapters,
+                                                      .salt = options_.salt}));
     Result<Space> space = client_->OpenSpace(attached->spec);
     if (!space.ok()) return absl::FailedPreconditionError(space.status.message);
     attached->space = std::move(space.value());

@@ -156,14 +156,15 @@ absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_
   if (model.name().empty()) return Bad("the file names no architecture");
   const bool is_rotation_unknown = IsRotationUnknown(model, context);
   if (is_rotation_unknown && facts.build.empty()) {
-    return Bad("states of version ", context.version,
-               " do not say whether quantized K and V are rotated, as those of version 4 do: it needs a "
-               "later llama.cpp, or K and V that are not quantized");
+    return Bad(
+        "states of version ", context.version,
+        " do not say whether quantized K and V are rotated, as those of version 4 do: it needs a "
+        "later llama.cpp, or K and V that are not quantized");
   }
   SpaceSpec spec{
       .model = gguf.Text("general.name", model.name()),
-      .weights_digest = DigestOf(file_digest, context, facts,
-                                 IsLong(model, facts.context_tokens), is_rotation_unknown),
+      .weights_digest = DigestOf(file_digest, context, facts, IsLong(model, facts.context_tokens),
+                                 is_rotation_unknown),
       .tokenizer_digest = file_digest,
       .rope = RopeOf(model),
       .salt = facts.salt};

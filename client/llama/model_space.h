@@ -18,8 +18,8 @@ namespace prefixd::llama {
 struct ContextFacts {
   uint64_t context_tokens = 0;  // that a sequence has room for
   std::string adapters{};       // LoRA, as text
-  // The build of llama.cpp and its settings, as text: what decides whether K and V are rotated, where
-  // the states do not say it. Empty if it is not known.
+  // The build of llama.cpp and its settings, as text: what decides whether K and V are rotated,
+  // where the states do not say it. Empty if it is not known.
   std::string build{};
   std::string salt{};
 };
@@ -30,8 +30,8 @@ struct ContextFacts {
 // of K and V, the types of sliding layers, the adapters, and whether a sequence
 // may be longer than the context that a model with longrope was trained in first:
 // then llama.cpp turns its keys by other factors (llama_model::get_rope_factors). InvalidArgument
-// names what the file and the context disagree in, and is returned for quantized K or V of which neither
-// the states nor `build` say whether they are rotated.
+// names what the file and the context disagree in, and is returned for quantized K or V of which
+// neither the states nor `build` say whether they are rotated.
 absl::StatusOr<SpaceSpec> SpaceOf(const interop::Gguf& gguf, const Digest& file_digest,
                                   const interop::LlamaContext& context, const ContextFacts& facts);
 

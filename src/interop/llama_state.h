@@ -1,8 +1,8 @@
 // llama.cpp's saved state of one sequence: what llama_state_seq_save_file and the server's
 // /slots?action=save write (magic "ggsq", versions 2, 3 and 4), and what llama_state_seq_get_data
-// gives (magic 0xaf143cd8, which names no version: it is read as version 4, and if it is none as 3).
-// Source: src/llama-context.cpp and src/llama-kv-cache.cpp of llama.cpp, blobs of build 11549, and of
-// the llama.cpp in llama-cpp-python 0.3.36 (version 3).
+// gives (magic 0xaf143cd8, which names no version: it is read as version 4, and if it is none as
+// 3). Source: src/llama-context.cpp and src/llama-kv-cache.cpp of llama.cpp, blobs of build 11549,
+// and of the llama.cpp in llama-cpp-python 0.3.36 (version 3).
 //
 // A state is one cache after another: that of the layers with full attention, that of the sliding
 // layers if there are any, and the states of recurrent layers, which are taken as they are. A cache
@@ -42,8 +42,8 @@ struct LlamaTensor {
 struct LlamaCache {
   uint32_t streams = 1;            // of the context; one of them holds the sequence
   bool values_transposed = false;  // [head][channel][token], without flash attention: raw only
-  // Elements that one Hadamard transform mixes before quantization, 0 for none. Earlier versions than
-  // 4 do not say it, see IsRotationUnknown().
+  // Elements that one Hadamard transform mixes before quantization, 0 for none. Earlier versions
+  // than 4 do not say it, see IsRotationUnknown().
   uint32_t key_rotation = 0, value_rotation = 0;
   std::vector<LlamaTensor> keys, values;  // of each layer
   bool operator==(const LlamaCache&) const = default;
@@ -60,9 +60,9 @@ struct LlamaContext {
   bool operator==(const LlamaContext&) const = default;
 };
 
-// Returns whether llama.cpp may have rotated rows of `dim` elements, and the state does not say so: since
-// its change 21038 it rotates quantized rows of a multiple of 64 elements, unless the environment
-// forbids it, and says it from version 4 on.
+// Returns whether llama.cpp may have rotated rows of `dim` elements, and the state does not say so:
+// since its change 21038 it rotates quantized rows of a multiple of 64 elements, unless the
+// environment forbids it, and says it from version 4 on.
 bool IsRotationUnknown(const LlamaContext& context, const LlamaTensor& tensor, uint32_t dim);
 
 // Where a cache stands in a state.
@@ -120,8 +120,8 @@ struct LlamaState {
   bool values_transposed = false;
 };
 
-// Errors are those of MapLlamaState; InvalidArgument too if rows are not of `shapes`, if nobody knows
-// whether they are rotated, or if the model has sliding or recurrent layers.
+// Errors are those of MapLlamaState; InvalidArgument too if rows are not of `shapes`, if nobody
+// knows whether they are rotated, or if the model has sliding or recurrent layers.
 absl::StatusOr<LlamaState> ReadLlamaState(std::span<const std::byte> state,
                                           std::span<const LlamaLayerShape> shapes);
 // Writes the newest version, with a plain list of tokens. InvalidArgument if llama.cpp has no type

@@ -13,8 +13,8 @@ namespace prefixd::interop::llama {
 // What reading and writing a saved state have in common. Source: llama.cpp's llama-context.cpp,
 // llama-kv-cache.cpp and tools/server/server-context.cpp.
 inline constexpr uint32_t kFileMagic = 0x67677371, kMemoryMagic = 0xaf143cd8;
-// The first version that says whether K and V are rotated, and what llama.cpp rotates: quantized rows of
-// a multiple of so many elements.
+// The first version that says whether K and V are rotated, and what llama.cpp rotates: quantized
+// rows of a multiple of so many elements.
 inline constexpr uint32_t kVersionWithRotation = 4, kRotatedDims = 64;
 inline constexpr uint32_t kCheckpointsMagic = 0x504b4353, kCheckpointsVersion = 1;
 // A packed list of tokens: kPackedMark, kPackedVersion, count, tokens, count of images.

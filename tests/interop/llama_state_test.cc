@@ -165,10 +165,13 @@ std::vector<std::byte> Written(const std::string& name) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
-const char* const kWritten[] = {
-    "q8_0_rotated.bin",  "q4_0_f16.bin",          "f16_transposed_3_streams.bin",
-    "f16_in_memory.bin", "sliding_in_memory.bin", "hybrid_in_memory.bin",
-    "q8_0_in_memory_version_3.bin"};
+const char* const kWritten[] = {"q8_0_rotated.bin",
+                                "q4_0_f16.bin",
+                                "f16_transposed_3_streams.bin",
+                                "f16_in_memory.bin",
+                                "sliding_in_memory.bin",
+                                "hybrid_in_memory.bin",
+                                "q8_0_in_memory_version_3.bin"};
 
 TEST(LlamaStateTest, L4StatesOfLlamaCppComeBackByteForByte) {
   for (const char* const name : kWritten) {

@@ -84,7 +84,8 @@ TEST(ModelSpaceTest, L4WhatDecidesTheBytesDecidesTheSpace) {
   const SpaceSpec base = *SpaceOf(gguf, Digest{std::byte{1}}, Context(), {.context_tokens = 8192});
   const auto weights = [&](const interop::LlamaContext& context, const std::string& adapters = "",
                            Digest file = {std::byte{1}}) {
-    return SpaceOf(gguf, file, context, {.context_tokens = 8192, .adapters = adapters})->weights_digest;
+    return SpaceOf(gguf, file, context, {.context_tokens = 8192, .adapters = adapters})
+        ->weights_digest;
   };
   interop::LlamaContext context = Context();
   EXPECT_EQ(weights(context), base.weights_digest);
@@ -124,7 +125,8 @@ TEST(ModelSpaceTest, L4KeysThatMayBeRotatedBelongToOneBuildOfLlamaCpp) {
 TEST(ModelSpaceTest, L4LongContextsOfAModelWithLongropeArePartedFromShortOnes) {
   const auto weights = [](const File& file, uint64_t context_tokens) {
     const interop::Gguf gguf = *interop::Gguf::Parse(file.bytes());
-    return SpaceOf(gguf, Digest{std::byte{1}}, Context(), {.context_tokens = context_tokens})->weights_digest;
+    return SpaceOf(gguf, Digest{std::byte{1}}, Context(), {.context_tokens = context_tokens})
+        ->weights_digest;
   };
   File file = Llama();
   file.Number("llama.rope.scaling.original_context_length", 4096);
