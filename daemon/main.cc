@@ -23,8 +23,8 @@ namespace {
 // Every page travels in messages of 1 MiB that protobuf and gRPC allocate. glibc would map and
 // unmap each of them (2 to 3 CPU seconds a GB go into page faults), and would keep an arena of
 // freed ones for each of many threads. So they come from few heaps, each of which gives back what
-// it has free above 16 MiB at its end (program.cc: and elsewhere, ten times a second), so that the
-// process stays near its RAM budget. Larger allocations, a long request's lists, go back at once.
+// it has free above 16 MiB at its end (heap_trim.h: and elsewhere), so that the process stays near
+// its RAM budget. Larger allocations, a long request's lists, go back at once.
 void TuneMalloc() {
   ::mallopt(M_MMAP_THRESHOLD, 2 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 16 << 20);

@@ -20,6 +20,7 @@
 #include "base/own_file.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "daemon/heap_trim.h"
 #include "daemon/known_store.h"
 #include "daemon/request_log.h"
 #include "daemon/version.h"
@@ -49,19 +50,7 @@ int WaitForSignal(std::chrono::milliseconds limit) {
   }
 }
 
-// Large allocations come and go, small ones among them stay. glibc keeps what is free between them
-// until it is asked: tens of MiB that no budget knows of. A flood of long messages leaves so much
-// within tenths of a second, on 16 cores within hundredths.
-constexpr std::chrono::milliseconds kTrimInterval(100), kTrimIntervalInFlood(20);
-constexpr int kLooksInFlood = 250;  // after the last trim
 constexpr std::chrono::seconds kLookInterval(1);
-constexpr size_t kFreeToTrim = 4 << 20;  // bytes
-
-bool TrimHeaps() {
-  if (::mallinfo2().fordblks <= kFreeToTrim) return false;
-  ::malloc_trim(0);
-  return true;
-}
 
 // Returns how many bytes workers may have sent of messages that are not whole: one message of the
 // largest size and 8 pieces of pages, as several workers send at a time, or a 64th of the RAM
@@ -258,14 +247,17 @@ void Program::CountLogLoss() {
 
 int Program::ServeUntilSignal() {
   const bool logs = config_.log_interval.count() > 0;
-  int looks_in_flood = 0;
+  HeapTrim heap_trim;
   auto next_log = std::chrono::steady_clock::now() + config_.log_interval;
   auto next_look = std::chrono::steady_clock::now();
   for (;;) {
-    std::chrono::milliseconds turn = looks_in_flood > 0 ? kTrimIntervalInFlood : kTrimInterval;
+    std::chrono::milliseconds turn = heap_trim.NextLook(std::chrono::steady_clock::now());
     if (logs) turn = std::min<std::chrono::milliseconds>(turn, config_.log_interval);
     if (const int signal = WaitForSignal(turn); signal != 0) return signal;
-    looks_in_flood = TrimHeaps() ? kLooksInFlood : std::max(0, looks_in_flood - 1);
+    if (heap_trim.IsDue(HeapUseNow(), std::chrono::steady_clock::now())) {
+      ::malloc_trim(0);
+      heap_trim.Trimmed(HeapUseNow(), std::chrono::steady_clock::now());
+    }
     if (std::chrono::steady_clock::now() >= next_look) {
       next_look = std::chrono::steady_clock::now() + kLookInterval;
       CountLogLoss();

@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Open(const Options& opti
 
 absl::Status RawSession::Attach(const Options& options) {
   channel_ = OpenChannel(options.address);
+  address_ = options.address;
   page_channel_ = OpenChannel(options.address, wire::ConnectionWindow::kEstimated);
   stub_ = v1::PrefixCache::NewStub(channel_);
   v1::AttachRequest request;

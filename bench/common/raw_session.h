@@ -54,6 +54,7 @@ class RawSession {
   v1::PrefixCache::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
+  const std::string& address() const { return address_; }
   uint64_t id() const { return attached_.session(); }
   const v1::Attached& attached() const { return attached_; }
 
@@ -82,6 +83,7 @@ class RawSession {
 
   std::shared_ptr<grpc::Channel> channel_;
   std::shared_ptr<grpc::Channel> page_channel_;
+  std::string address_;
   std::unique_ptr<v1::PrefixCache::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events_;

@@ -10,6 +10,7 @@
 #include "bench/common/timing.h"
 #include "client/cpp/page_chunk.h"
 #include "client/cpp/raw_stream.h"
+#include "client/cpp/unix_connections.h"
 #include "wire/limits.h"
 #include "wire/page_message.h"
 
@@ -140,6 +141,7 @@ absl::Status StorePut(RawSession& session, const PageSource& source, const RawSe
   *header.mutable_header() = HeaderOf(session, sequence, plan.reservation(),
                                       static_cast<uint32_t>(sequence.tokens.size()));
   bool open = stream.Write(client::Serialize(header));
+  client::EnlargeSendBuffers(session.address());
   for (int block = 0; open && block < plan.blocks_size(); ++block) {
     if (plan.blocks(block).state() == v1::BLOCK_STATE_PRESENT) continue;
     for (uint32_t group = 0; open && group < source.groups(); ++group) {

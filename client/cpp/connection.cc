@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "block/arena_file.h"
 #include "fork_guard.h"
+#include "unix_connections.h"
 #include "wire/bulk_channel.h"
 
 namespace prefixd::client {
@@ -94,6 +95,15 @@ void Connection::Stop() {
   }
   if (thread_.joinable()) thread_.join();
   last_ = nullptr;
+}
+
+void Connection::PreparePut(const Session& session) {
+  {
+    base::MutexLock lock(mutex_);
+    if (prepared_for_ == session) return;
+    prepared_for_ = session;
+  }
+  EnlargeSendBuffers(options_.address);
 }
 
 std::optional<Session> Connection::session() const {

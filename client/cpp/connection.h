@@ -90,6 +90,8 @@ class Connection {
   absl::Status CheckEpoch(const Session& session, uint64_t epoch) const;
   Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
+  // Call it once a Put has begun: what its connection needs to be fast, once a session.
+  void PreparePut(const Session& session) PREFIXD_EXCLUDES(mutex_);
 
  private:
   std::string GrpcAddress() const;
@@ -122,6 +124,7 @@ class Connection {
 
   mutable base::Mutex mutex_;  // guards what follows
   mutable base::CondVar changed_;
+  std::optional<Session> prepared_for_ PREFIXD_GUARDED_BY(mutex_);
   std::shared_ptr<Attachment> attachment_ PREFIXD_GUARDED_BY(mutex_);
   std::string refusal_ PREFIXD_GUARDED_BY(mutex_);  // of the last try; empty if there was none
   bool tried_ PREFIXD_GUARDED_BY(mutex_) = false;

@@ -269,6 +269,7 @@ class Publication {
     v1::PutChunk first;
     *first.mutable_header() = header;
     bool open = stream.Write(Serialize(first));
+    core_.connection()->PreparePut(session_);
     for (size_t i = 0; open && i < pages.size(); ++i) open = PutPage(pages[i], &stream);
     stream.WritesDone();
     grpc::ByteBuffer bytes;

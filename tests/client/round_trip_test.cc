@@ -201,13 +201,22 @@ TEST(ConnectionsTest, PagesTravelOnAConnectionOfTheirOwn) {
   EXPECT_EQ(Connections(directory.socket()), 2) << "Fetch";
 }
 
-TEST(ConnectionsTest, ASocketTakesMoreOfAFetchThanTheKernelLetsItByDefault) {
+TEST(ConnectionsTest, ASocketTakesMoreOfAFetchAndOfAPutThanTheKernelLetsItByDefault) {
   TempDirectory directory;
   Daemon daemon(directory.socket());
-  Client client({.address = directory.address()});
+  Client client({.address = directory.address(), .use_arena = false});
   ASSERT_TRUE(client.WaitAttached(std::chrono::seconds(20)));
-  EXPECT_GT(LargestSendBuffer(directory.socket(), SocketEnd::kAccepted),
-            LargestSendBuffer(directory.socket(), SocketEnd::kConnected));
+  const auto largest = [&](SocketEnd end) { return LargestSendBuffer(directory.socket(), end); };
+  const int by_default = largest(SocketEnd::kConnected);
+  EXPECT_GT(largest(SocketEnd::kAccepted), by_default) << "Fetch";
+  const SpaceSpec spec = SmallSpace(MlxAffine(8, 64, Dtype::kF16));
+  Result<Space> space = client.OpenSpace(spec);
+  ASSERT_TRUE(space.ok()) << space.status.message;
+  const std::vector<uint32_t> tokens = Tokens(100, 6);
+  Sequence seq = space.value().Begin(tokens);
+  AppendTokens(seq, spec, tokens, 0, 100);
+  ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
+  EXPECT_GT(largest(SocketEnd::kConnected), by_default) << "Put";
 }
 
 TEST(RaceTest, TwoClientsThatStoreOneSequenceBothSucceed) {
