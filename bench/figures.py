@@ -15,10 +15,10 @@ import sys
 import time
 
 BENCH = pathlib.Path(__file__).resolve().parent
-WORKLOADS = ("share", "ssd", "kernels", "trace", "hostile", "quality", "kv-cache")
+WORKLOADS = ("share", "ssd", "kernels", "trace", "hostile", "quality", "kv-cache", "engines")
 # Rows that have no target and are shown all the same, by how their names begin. A workload that is not here shows those of
 # its figures alone that have one.
-ROWS = {"kernels": ("decode of ", "fused ", "cascade "), "quality": ("",), "kv-cache": ("",),
+ROWS = {"kernels": ("decode of ", "fused ", "cascade "), "quality": ("",), "kv-cache": ("",), "engines": ("",),
         "ssd": ("load time",)}
 MARKED = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
 TARGET_FIELDS = ("name", "ours", "reference", "measure", "seen", "at_most", "at_least", "unit", "holds")

@@ -34,6 +34,7 @@ constexpr Workload kWorkloads[] = {
     {"quality", "what KV formats cost a real model on held-out text", RunQuality},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
     {"hostile", "a quiet client beside the worst legal requests of others", RunHostile},
+    {"engines", "vLLM alone, with prefixd and with LMCache: time to the first token", RunEngines},
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
 };
 

@@ -11,5 +11,6 @@ void RunQuality(Bench& bench);
 void RunTrace(Bench& bench);
 void RunSsd(Bench& bench);
 void RunHostile(Bench& bench);
+void RunEngines(Bench& bench);
 
 }  // namespace prefixd::bench

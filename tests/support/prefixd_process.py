@@ -50,6 +50,10 @@ class Process:
                 self.command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
             )
 
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 

@@ -110,6 +110,11 @@ class Engine:
         os.close(writing)
         self._answers = os.fdopen(reading)
 
+    @property
+    def pid(self) -> int:
+        """Of its first process; all of them have a session of their own."""
+        return self._child.pid
+
     def wait_until_shared(self) -> None:
         """Until it runs, and both its sides have opened the space."""
         self._read()
