@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from engines import MODEL, DaemonTest, prompt
+from engines import MODEL, Answers, DaemonTest, Engine, prompt, wait_for_tokens
 from prefixd_process import Daemon, wait_for
 from stored import damage
 from tiers import (
@@ -33,18 +33,22 @@ from tiers import (
 from vllm import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_offload.base import make_offload_key
+from vllm.v1.kv_offload.base import Locality, make_offload_key
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.manager import TieringOffloadingManager
 from vllm.v1.request import Request
 
 from prefixd.vllm import OptionError, PrefixdTier
+from prefixd.vllm.tier_chunks import TOKENS
 from prefixd.vllm.tier_identity import TierIdentity
 from prefixd.vllm.tier_options import TierOptions
 
 LOOKUP_S = 1.0  # deadline in the test of a hung prefixd
 SLOW_CALL_S = LOOKUP_S / 2  # no call of the scheduler waits for a lookup
 CHUNK = BLOCK * BLOCKS
+LONG = prompt(0, 3000)
+ENGINE_CHUNK = 256  # tokens; vLLM's pages on the CPU have 128
+FOUND = len(LONG) // ENGINE_CHUNK * ENGINE_CHUNK  # whole chunks
 
 
 class TierTest(DaemonTest):
@@ -356,6 +360,16 @@ class TierTest(DaemonTest):
         server.forget()
         self.assertEqual(loaded(server, [340]), [False])
 
+    def test_V6_vllms_backpressure_and_locality_are_taken(self) -> None:
+        detector = {"backpressure_cls": "EMABackpressureDetector"}
+        server = self.serve(backpressure=detector, locality="LOCAL").wait_until_shared()
+        with mock.patch.object(server.tier.bp_detector, "update") as update:
+            server.store(360, 361)
+        update.assert_called_once_with(mock.ANY, 2 * CHUNK_BYTES)
+        self.assertEqual(server.tier.locality, Locality.LOCAL)
+        server.forget()
+        self.assertEqual(loaded(server, [360, 361]), [True] * 2)
+
     def test_V6_an_unknown_option_is_refused_at_the_start(self) -> None:
         for wrong in ({"adress": "x"}, {"threads": "4"}, {"threads": 0}, {"locality": "HERE"}):
             with self.assertRaises(OptionError, msg=str(wrong)):
@@ -366,6 +380,70 @@ class TierTest(DaemonTest):
     def test_V6_the_package_is_imported_without_vllm(self) -> None:
         check = "import sys, prefixd.vllm; sys.exit(bool({'vllm', 'torch'} & set(sys.modules)))"
         self.assertEqual(subprocess.run([sys.executable, "-c", check], check=False).returncode, 0)
+
+
+class TierEngineTest(DaemonTest):
+    """Whole engines of vLLM. Their worker alone is not vLLM's: see copies.py."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        first = cls.engine("first")
+        cls.cold = first.ask(LONG, max_tokens=24)
+        wait_for_tokens(cls.daemon, FOUND // ENGINE_CHUNK * TOKENS)
+        first.kill()
+        cls.daemon.stop(signal.SIGKILL)
+        cls.start_daemon()
+        cls.one = cls.engine("one")
+        cls.warm = cls.one.ask(LONG, max_tokens=24)
+
+    @classmethod
+    def engine(cls, name: str) -> Engine:
+        transfer = said(cls.daemon.address)
+        transfer["kv_connector_extra_config"].update(
+            spec_name="CpuTieringSpec",
+            spec_module_path="copies",
+            block_size=ENGINE_CHUNK,
+            cpu_bytes_to_use=16 * ENGINE_CHUNK * 6144,  # 16 chunks, of 6 layers
+        )
+        engine = Engine(cls.folder, name, None, kv_transfer_config=transfer)
+        cls.addClassCleanup(engine.end)
+        engine.wait_until_shared()
+        wait_for("the space", lambda: "prefixd holds chunks of" in engine.log())
+        return engine
+
+    def again(self) -> Answers:
+        """Asks when neither vLLM's caches nor its memory have the prompt any more."""
+        for begin in (10000, 14000):
+            self.one.ask(prompt(begin, len(LONG)), max_tokens=1, forget=True)
+        answers = self.one.ask(LONG, max_tokens=24, forget=True)
+        self.assertEqual(answers[0].tokens, self.cold[0].tokens)
+        return answers
+
+    def test_V6_an_engine_goes_on_from_what_a_killed_engine_and_a_killed_prefixd_had(self) -> None:
+        self.assertEqual(self.cold.external_hits, 0)
+        self.assertEqual((self.warm.external_hits, self.warm[0].cached), (FOUND, FOUND))
+        self.assertEqual(self.warm[0].tokens, self.cold[0].tokens)
+
+    def test_V6_what_vllm_evicted_comes_back(self) -> None:
+        wait_for("hits", lambda: self.again().external_hits == FOUND)
+
+    def test_V6_a_hung_prefixd_costs_hits_alone(self) -> None:
+        self.daemon.hang()
+        self.addCleanup(self.daemon.send, signal.SIGCONT)
+        self.assertEqual(self.again().external_hits, 0)
+        self.daemon.send(signal.SIGCONT)
+        wait_for("hits again", lambda: self.again().external_hits == FOUND)
+
+    def test_V6_damaged_pages_are_computed_again(self) -> None:
+        self.assertIsNotNone(self.daemon.control("flush"))
+        self.daemon.stop()
+        self.daemon.lose_arena()
+        damage(self.folder / "d" / "ssd")
+        self.start_daemon()
+        self.daemon.wait_for_sessions(1)
+        self.assertLess(self.again().external_hits, FOUND)
+        wait_for("hits again", lambda: self.again().external_hits == FOUND)
 
 
 if __name__ == "__main__":
