@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,21 +22,26 @@ def rows(
     address: str, tokens: list[int], layer: int, count: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns K and V [1, heads, count, dim] of a layer, as any engine of this model reads them."""
+    with space_of(address, prefixd.raw("float32")) as space, space.acquire(tokens) as lease:
+        assert lease.wait_all() >= count, lease
+        found = lease.gather(layer, count)
+        assert found is not None, lease.error
+        (key,), (value,) = found
+        return key, value
+
+
+@contextlib.contextmanager
+def space_of(address: str, format: prefixd.Format) -> Iterator[prefixd.Space]:
+    """Opens the space as any engine of this model does, one that knows nothing of vLLM."""
     files = Files.of(str(MODEL))
     with prefixd.connect(address, name="test") as client:
-        space = client.open_space(
+        yield client.open_space(
             model="model",
             weights=files.weights(),
             tokenizer=files.tokenizer(),
             rope=prefixd.rope_of(files.config()),
-            layers=[prefixd.FullLayer(HEADS, DIM, DIM, [prefixd.raw("float32")])] * LAYERS,
+            layers=[prefixd.FullLayer(HEADS, DIM, DIM, [format])] * LAYERS,
         )
-        with space.acquire(tokens) as lease:
-            assert lease.wait_all() >= count, lease
-            found = lease.gather(layer, count)
-            assert found is not None, lease.error
-            (key,), (value,) = found
-            return key, value
 
 
 def first_rows(tokens: list[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -62,10 +62,8 @@ class Loading:
             rows = lease.gather(layer, self._end - load.begin, begin=load.begin)
             if rows is not None:
                 pages = load.pages[load.begin // self._page : self._end // self._page]
-                key, value = rows
-                self._layers[layer].put(
-                    torch.from_numpy(pages.astype("int64")), tuple(a[0] for a in (*key, *value))
-                )
+                key, value = (tuple(plane[0] for plane in side) for side in rows)
+                self._layers[layer].put(torch.from_numpy(pages.astype("int64")), key, value)
                 return
             before = self._end
             self._shorten(lease.wait(layer))

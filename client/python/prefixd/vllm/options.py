@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 DEFAULT_ADDRESS = "unix:///run/prefixd/prefixd.sock"
+_FORMATS = {"raw": None, "8": (8, 8), "8,4": (8, 4), "4": (4, 4)}
 
 
 class OptionError(ValueError):
@@ -16,12 +17,13 @@ class OptionError(ValueError):
 @dataclass(frozen=True)
 class Options:
     """`address`, `token_file`, `name`: as of prefixd.connect(). `salt`: servers with different ones
-    share nothing; so do requests with a different `cache_salt`. `format`: "raw". `rows`: store the
-    rows of tokens, if vLLM's pages can be taken apart; else whole pages. Deadlines in ms:
+    share nothing; so do requests with a different `cache_salt`. `format`: how rows are stored:
+    "raw", or quantized to "8", "8,4" (K, V) or "4" bits. `rows`: store the rows of tokens, if
+    vLLM's pages can be taken apart; else whole pages, as they are. Deadlines in ms:
     `lookup_deadline_ms` of a lookup, `load_deadline_ms` of the pages of one request,
     `store_deadline_ms` of one save. `async_load_bytes`: loads of so many bytes and more run beside
-    the engine's steps, smaller ones within one. `save_queue_bytes`: rows that may wait to be stored;
-    what does not fit is not stored. `model_name`: for people; default: the name of the
+    the engine's steps, smaller ones within one. `save_queue_bytes`: rows that may wait to be
+    stored; what does not fit is not stored. `model_name`: for people; default: the name of the
     model's folder."""
 
     address: str = DEFAULT_ADDRESS
@@ -47,9 +49,20 @@ class Options:
                 raise OptionError(f"kv_connector_extra_config: {name!r} is none of {names}")
             _check(name, value, known[name])
         options = Options(**said)
-        if options.format != "raw":
-            raise OptionError(f"format is {options.format!r}, must be 'raw'")
+        if options.format not in _FORMATS:
+            names = ", ".join(map(repr, _FORMATS))
+            raise OptionError(f"format is {options.format!r}, must be one of {names}")
+        if options.bits is not None and not options.rows:
+            raise OptionError(
+                f"format is {options.format!r}, must be 'raw' where rows is false: "
+                "whole pages are stored as they are"
+            )
         return options
+
+    @property
+    def bits(self) -> tuple[int, int] | None:
+        """Bits of K and of V; None: raw."""
+        return _FORMATS[self.format]
 
 
 def _check(name: str, value: Any, default: Any) -> None:

@@ -2,8 +2,9 @@
 
 A backend lays a page out as its kernels read it: keys turned by dimension, in tiles, beside the
 values. How, is learned from the backend itself: numbered rows are given to its own writer, and what
-it wrote says where each element went. If that is a mere reordering, rows are stored, which any
-engine reads. If not, whole pages are stored as they are, in a space of that layout alone.
+it wrote says where each element went. If that is a mere reordering, rows are stored, raw or
+quantized, which any engine reads. If not, whole pages are stored as they are, in a space of that
+layout alone.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import prefixd
 
+from ..engine.formats import RAW, TensorFormat, as_format
+from .packing import Planes, Rows, form_of, pack, to_host, unpack
+
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _DIGIT = 128  # numbers below are exact in every data type
 
 
@@ -47,17 +49,16 @@ class Place:
             return Place((heads, tokens, dim), first, (strides[0], strides[1], strides[2]))
         return Place((heads, tokens, dim), first, None, index.reshape(-1))
 
-    def rows(self, pages: torch.Tensor) -> NDArray[Any]:
+    def rows(self, pages: torch.Tensor) -> Rows:
         """Returns the rows [heads, pages * tokens, dim], with memory of their own, on the host."""
         heads, tokens, dim = self.shape
         found = self._elements(pages).permute(1, 0, 2, 3)
-        return _host(found.reshape(heads, pages.shape[0] * tokens, dim))
+        return to_host(found.reshape(heads, pages.shape[0] * tokens, dim))
 
-    def fill(self, pages: torch.Tensor, rows: NDArray[Any]) -> None:
+    def fill(self, pages: torch.Tensor, rows: torch.Tensor) -> None:
         """Puts rows [heads, pages * tokens, dim] into the pages."""
         heads, tokens, dim = self.shape
-        given = torch.from_numpy(rows).view(pages.dtype).to(pages.device)
-        given = given.reshape(heads, pages.shape[0], tokens, dim).permute(1, 0, 2, 3)
+        given = rows.reshape(heads, pages.shape[0], tokens, dim).permute(1, 0, 2, 3)
         if self.strides is not None:
             self._elements(pages).copy_(given)
         else:
@@ -70,10 +71,6 @@ class Place:
         return pages.as_strided(shape, (pages.stride(0), *self.strides), self.offset)
 
 
-def _host(tensor: torch.Tensor) -> NDArray[Any]:
-    return tensor.contiguous().cpu().view(_BITS[tensor.element_size()]).numpy()
-
-
 @dataclass(frozen=True)
 class RowPages:
     """The pages of a layer, stored as rows."""
@@ -81,22 +78,30 @@ class RowPages:
     cache: torch.Tensor  # [pages, ...], vLLM's own
     key: Place
     value: Place
+    form: TensorFormat = RAW
 
     def layer(self) -> prefixd.Layer:
         heads, _, key_dim = self.key.shape
-        format = prefixd.raw(DTYPES[self.cache.dtype])
+        format = as_format(self.form, DTYPES[self.cache.dtype])
         return prefixd.FullLayer(heads, key_dim, self.value.shape[2], [format])
 
-    def take(self, pages: torch.Tensor) -> tuple[NDArray[Any], ...]:
+    def take(self, pages: torch.Tensor) -> tuple[Rows, ...]:
         """Returns K and V of the pages, with memory of their own."""
         found = self.cache.index_select(0, pages).reshape(len(pages), -1)
         return self.key.rows(found), self.value.rows(found)
 
-    def put(self, pages: torch.Tensor, rows: tuple[NDArray[Any], ...]) -> None:
-        """Writes K and V into the pages."""
+    def pack(self, rows: tuple[Rows, ...]) -> tuple[Planes, Planes]:
+        """Returns what take() gave as K and V are stored."""
+        key, value = rows
+        dtype = self.cache.dtype
+        return pack(key, dtype, self.form), pack(value, dtype, self.form.of_value)
+
+    def put(self, pages: torch.Tensor, key: Planes, value: Planes) -> None:
+        """Writes K and V into the pages. Both are as they are stored."""
+        dtype, device = self.cache.dtype, self.cache.device
         filled = self.cache.new_empty((len(pages), self.cache[0].numel()))
-        self.key.fill(filled, rows[0])
-        self.value.fill(filled, rows[1])
+        self.key.fill(filled, unpack(key, dtype, self.form, device))
+        self.value.fill(filled, unpack(value, dtype, self.form.of_value, device))
         self.cache.index_copy_(0, pages, filled.view(-1, *self.cache.shape[1:]))
 
 
@@ -113,14 +118,17 @@ class WholePages:
         width = row * self.cache.element_size()
         return prefixd.FullLayer(heads, width // 2, 0, [prefixd.raw("float16")], values="none")
 
-    def take(self, pages: torch.Tensor) -> tuple[NDArray[Any], ...]:
+    def take(self, pages: torch.Tensor) -> tuple[Rows, ...]:
         found = self.cache.index_select(0, pages).permute(1, 0, 2, 3)
         heads, count, tokens, row = found.shape
-        return (_host(found.reshape(heads, count * tokens, row)).view(np.uint16),)
+        return (to_host(found.reshape(heads, count * tokens, row)).view(np.uint16),)
 
-    def put(self, pages: torch.Tensor, rows: tuple[NDArray[Any], ...]) -> None:
+    def pack(self, rows: tuple[Rows, ...]) -> tuple[Planes, Planes]:
+        return rows, ()
+
+    def put(self, pages: torch.Tensor, key: Planes, value: Planes) -> None:
         heads, tokens, row = self.cache.shape[1:]
-        given = torch.from_numpy(rows[0].view(np.uint8)).view(self.cache.dtype)
+        given = torch.from_numpy(key[0].view(np.uint8)).view(self.cache.dtype)
         given = given.reshape(heads, len(pages), tokens, row).permute(1, 0, 2, 3)
         self.cache.index_copy_(0, pages, given.to(self.cache.device).contiguous())
 
@@ -128,13 +136,21 @@ class WholePages:
 LayerPages = RowPages | WholePages
 
 
-def pages_of(module: Any, cache: torch.Tensor, heads: int, dim: int, rows: bool) -> LayerPages:
-    """Returns the pages of the attention layer `module`. `rows`: as rows if that can be. Raises
-    ValueError for caches that are no pages of tokens."""
+def pages_of(
+    module: Any, cache: torch.Tensor, heads: int, dim: int, rows: bool, bits: tuple[int, int] | None
+) -> LayerPages:
+    """Returns the pages of the attention layer `module`. `rows`: as rows if that can be. `bits`: of
+    K and V where they are stored quantized. Raises ValueError for caches that are no pages of
+    tokens, and for those that cannot be quantized."""
     if cache.ndim != 4 or cache.shape[3] * cache.element_size() % 2:
         raise ValueError(f"pages of shape {list(cache.shape[1:])} of {cache.dtype}")
     places = learn(module, cache, heads, dim) if rows else None
-    return WholePages(cache) if places is None else RowPages(cache, *places)
+    if places is not None:
+        return RowPages(cache, *places, form_of(bits, dim))
+    if bits is not None:
+        backend = type(module.impl).__name__
+        raise ValueError(f"no rows are found in pages of {backend}: format must be 'raw'")
+    return WholePages(cache)
 
 
 def learn(module: Any, cache: torch.Tensor, heads: int, dim: int) -> tuple[Place, Place] | None:

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 import prefixd
 
 from .messages import Save
 from .options import Options
+from .packing import Rows
+from .pages import LayerPages
 from .spaces import Spaces
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The rows of a save: K and V, or one array, of each layer."""
+    """The rows of a save: K and V, or one array, of each layer, as vLLM has them."""
 
     save: Save
-    layers: Sequence[tuple[NDArray[Any], ...]]
+    layers: Sequence[tuple[Rows, ...]]
 
     @property
     def nbytes(self) -> int:
         return sum(rows.nbytes for layer in self.layers for rows in layer)
 
 
-def store(taken: Taken, spaces: Spaces, options: Options) -> int:
+def store(taken: Taken, spaces: Spaces, layers: Sequence[LayerPages], options: Options) -> int:
     """Stores what prefixd lacks. Returns up to which token it has the sequence now; 0 if it is
     unknown."""
     save = taken.save
@@ -44,7 +43,7 @@ def store(taken: Taken, spaces: Spaces, options: Options) -> int:
         for begin, end in plan.missing:
             if begin < save.begin:
                 return begin  # rows that were taken earlier did not arrive, or are gone again
-            _write(plan, taken, begin, end)
+            _write(plan, taken, layers, begin, end)
             done = plan.commit(end, deadline_ms=deadline)
             if done.error:
                 return begin
@@ -52,8 +51,10 @@ def store(taken: Taken, spaces: Spaces, options: Options) -> int:
         return 0 if done.error else save.end
 
 
-def _write(plan: prefixd.Plan, taken: Taken, begin: int, end: int) -> None:
+def _write(
+    plan: prefixd.Plan, taken: Taken, layers: Sequence[LayerPages], begin: int, end: int
+) -> None:
     first = taken.save.begin
-    for layer, rows in enumerate(taken.layers):
-        key, *value = (one[None, :, begin - first : end - first] for one in rows)
-        plan.write_packed(layer, begin, key=key, value=value[0] if value else ())
+    for at, (layer, rows) in enumerate(zip(layers, taken.layers, strict=True)):
+        key, value = layer.pack(tuple(one[:, begin - first : end - first] for one in rows))
+        plan.write_packed(at, begin, key=key, value=value)

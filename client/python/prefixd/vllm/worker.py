@@ -129,7 +129,8 @@ class WorkerSide:
         module = self._config.compilation_config.static_forward_context[name]
         spec = self._group.kv_cache_spec
         spec = getattr(spec, "kv_cache_specs", {}).get(name, spec)
-        return pages_of(module, caches[name], spec.num_kv_heads, spec.head_size, self._options.rows)
+        options, heads, dim = self._options, spec.num_kv_heads, spec.head_size
+        return pages_of(module, caches[name], heads, dim, options.rows, options.bits)
 
     def _rank(self) -> Rank:
         parallel = self._config.parallel_config
@@ -194,7 +195,7 @@ class WorkerSide:
         for one in taken:
             end = 0
             try:
-                end = store(one, spaces, self._options)
+                end = store(one, spaces, self._layers, self._options)
             finally:
                 self._done(one.save, end)
 
