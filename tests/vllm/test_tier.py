@@ -382,6 +382,12 @@ class TierTest(DaemonTest):
         self.assertEqual(subprocess.run([sys.executable, "-c", check], check=False).returncode, 0)
 
 
+def remove_memory(engine_id: str) -> None:
+    """Of an engine that was killed."""
+    for path in Path("/dev/shm").glob(f"vllm_offload_{engine_id}*"):
+        path.unlink()
+
+
 class TierEngineTest(DaemonTest):
     """Whole engines of vLLM. Their worker alone is not vLLM's: see copies.py."""
 
@@ -400,6 +406,8 @@ class TierEngineTest(DaemonTest):
     @classmethod
     def engine(cls, name: str) -> Engine:
         transfer = said(cls.daemon.address)
+        transfer["engine_id"] = f"{cls.folder.name}-{name}"
+        cls.addClassCleanup(remove_memory, transfer["engine_id"])
         transfer["kv_connector_extra_config"].update(
             spec_name="CpuTieringSpec",
             spec_module_path="copies",
