@@ -12,6 +12,7 @@ import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 from engines import MODEL, PAGE, TEXT
@@ -23,6 +24,7 @@ import prefixd
 from prefixd.vllm import Options
 from prefixd.vllm.identity import Identity
 from prefixd.vllm.loading import Loading
+from prefixd.vllm.lookups import Answer
 from prefixd.vllm.messages import Hello, Load, Prompt
 from prefixd.vllm.scheduler import SchedulerSide
 
@@ -118,6 +120,28 @@ class LookupTest(unittest.TestCase):
             found, _ = self.found(request(f"{length} {computed}", TOKENS[:length]), computed)
             self.assertEqual(found, more, (length, computed))
 
+    def test_a_request_alone_is_waited_for_longer_as_nobody_else_is_delayed(self) -> None:
+        waited: list[float] = []
+
+        def wait(answer: Answer, seconds: float) -> bool:
+            waited.append(seconds)
+            return True
+
+        one, other = request("one", TOKENS[:1000]), request("other", TOKENS[:1000])
+        with mock.patch.object(Answer, "wait", wait):
+            self.side.arrived(one)
+            self.side.matched(one, 0)
+            self.side.arrived(other)
+            self.side.matched(one, 0)
+            self.side.matched(other, 0)
+            self.side.finished(other, [])
+            self.side.matched(one, 0)
+        alone, *beside, again = waited
+        self.assertEqual(alone, again)
+        self.assertLess(alone, 0.01)
+        self.assertEqual(len(beside), 2)
+        self.assertLess(max(beside), 0.001)
+
     def test_V2_a_hung_prefixd_is_waited_for_once(self) -> None:
         self.daemon.hang()
         self.addCleanup(self.daemon.send, signal.SIGCONT)
@@ -132,7 +156,7 @@ class LookupTest(unittest.TestCase):
         self.store(TOKENS[:256])
         load = Load("late", Prompt(np.array(TOKENS[:256], np.uint32), (), ""), 0, PAGES, True)
         for until, lost in [(time.monotonic() + 30, set()), (time.monotonic() - 1, {3, 5})]:
-            layer = SimpleNamespace(put=lambda pages, rows: None)
+            layer = SimpleNamespace(put=lambda pages, key, value: None)
             with self.assertNoLogs("vllm.prefixd"):
                 loading = Loading(load, self.side._spaces, [layer], PAGE, Options(), until)
                 loading.fill_all()

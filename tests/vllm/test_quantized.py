@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import unittest
 from types import SimpleNamespace
@@ -193,20 +194,23 @@ class PagesTest(unittest.TestCase):
     def test_rows_go_to_pages_in_any_order_and_in_their_data_type(self) -> None:
         taken, others = torch.tensor([3, 4, 5, 1, 7]), torch.tensor([3, 4, 7])
         for dtype, slack in ((torch.float32, 1e-6), (torch.bfloat16, 0.02), (torch.float16, 2e-3)):
-            for bits in (None, (8, 8), (8, 4), (4, 4)):
-                for order in ([6, 0, 1, 2, 5], [6, 5, 2, 1, 0], [2, 0, 6, 1, 5]):
-                    given, pages = torch.tensor(order), self.pages(Writer(), 64, bits, dtype)
-                    pages.cache.copy_(torch.randn(pages.cache.shape, generator=self.seeded))
-                    before = pages.cache.clone()
-                    had = pages.take(taken)
-                    pages.put(given, *pages.pack(had))
-                    for at, sides in enumerate(zip(had, pages.take(given), strict=True)):
-                        one, other = (
-                            torch.from_numpy(side).view(dtype).float().numpy() for side in sides
-                        )
-                        most_off = bound(one, bits[at], slack) if bits else 0
-                        self.assertLessEqual((np.abs(one - other) - most_off).max(), 0)
-                    self.assertTrue(torch.equal(pages.cache[others], before[others]))
+            for bits, dense, order in itertools.product(
+                (None, (8, 8), (8, 4), (4, 4)),
+                (True, False),
+                ([6, 0, 1, 2, 5], [6, 5, 2, 1, 0], [2, 0, 6, 1, 5]),
+            ):
+                given, pages = torch.tensor(order), self.pages(Writer(), 64, bits, dtype, dense)
+                pages.cache.copy_(torch.randn(pages.cache.shape, generator=self.seeded))
+                before = pages.cache.clone()
+                had = pages.take(taken)
+                pages.put(given, *pages.pack(had))
+                for at, sides in enumerate(zip(had, pages.take(given), strict=True)):
+                    one, other = (
+                        torch.from_numpy(side).view(dtype).float().numpy() for side in sides
+                    )
+                    most_off = bound(one, bits[at], slack) if bits else 0
+                    self.assertLessEqual((np.abs(one - other) - most_off).max(), 0)
+                self.assertTrue(torch.equal(pages.cache[others], before[others]))
 
     @staticmethod
     def pages(
@@ -214,9 +218,14 @@ class PagesTest(unittest.TestCase):
         dim: int,
         bits: tuple[int, int] | None,
         dtype: torch.dtype = torch.float32,
+        dense: bool = True,
     ) -> LayerPages:
-        """Of one layer of three that share each page, as some backends have it."""
-        cache = torch.zeros((8, 3, 2, PAGE, 2 * dim), dtype=dtype)[:, 1]
+        """Of one layer of three that share each page, as some backends have it. `dense`: heads
+        before tokens in memory, too."""
+        if dense:
+            cache = torch.zeros((8, 3, 2, PAGE, 2 * dim), dtype=dtype)[:, 1]
+        else:
+            cache = torch.zeros((8, 3, PAGE, 2, 2 * dim), dtype=dtype)[:, 1].transpose(1, 2)
         return pages_of(SimpleNamespace(impl=writer), cache, 2, dim, True, bits)
 
 

@@ -36,7 +36,7 @@ def dequantize(planes: Planes, bits: int, group_size: int) -> torch.Tensor:
     """Returns the rows [..., dim], of the type of the scales."""
     codes, scales, biases = planes
     groups = _unpacked(codes, bits).unflatten(-1, (-1, group_size)).to(scales.dtype)
-    return (groups * scales[..., None] + biases[..., None]).flatten(-2)
+    return groups.mul_(scales[..., None]).add_(biases[..., None]).flatten(-2)  # it has a copy
 
 
 def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:

@@ -70,6 +70,9 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         self._planner.greet({k: v for k, v in metadata.items() if isinstance(v, Hello)})
 
+    def on_new_request(self, request: Any) -> None:
+        self._planner.arrived(request)
+
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:

@@ -55,20 +55,21 @@ class Place:
         found = self._elements(pages).permute(1, 0, 2, 3)
         return to_host(found.reshape(heads, pages.shape[0] * tokens, dim))
 
-    def fill(self, pages: torch.Tensor, rows: torch.Tensor) -> None:
-        """Puts rows [heads, pages * tokens, dim] into the pages."""
+    def put(self, pages: torch.Tensor, which: torch.Tensor, rows: torch.Tensor) -> None:
+        """Puts rows [heads, which * tokens, dim] into the pages `which` of all."""
         heads, tokens, dim = self.shape
-        given = rows.reshape(heads, pages.shape[0], tokens, dim).permute(1, 0, 2, 3)
-        if self.strides is not None:
-            self._elements(pages).copy_(given)
+        given = rows.reshape(heads, len(which), tokens, dim).permute(1, 0, 2, 3)
+        if self.strides is None:
+            pages[which[:, None], self.index] = given.reshape(len(which), -1)
         else:
-            pages[:, self.index] = given.reshape(pages.shape[0], -1)
+            self._elements(pages).index_copy_(0, which, given)
 
     def _elements(self, pages: torch.Tensor) -> torch.Tensor:
         shape = (pages.shape[0], *self.shape)
         if self.strides is None:
             return pages[:, self.index].reshape(shape)
-        return pages.as_strided(shape, (pages.stride(0), *self.strides), self.offset)
+        offset = pages.storage_offset() + self.offset
+        return pages.as_strided(shape, (pages.stride(0), *self.strides), offset)
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,17 @@ class RowPages:
 
     def put(self, pages: torch.Tensor, key: Planes, value: Planes) -> None:
         """Writes K and V into the pages. Both are as they are stored."""
-        dtype, device = self.cache.dtype, self.cache.device
-        filled = self.cache.new_empty((len(pages), self.cache[0].numel()))
-        self.key.fill(filled, unpack(key, dtype, self.form, device))
-        self.value.fill(filled, unpack(value, dtype, self.form.of_value, device))
-        self.cache.index_copy_(0, pages, filled.view(-1, *self.cache.shape[1:]))
+        cache = self.cache
+        is_dense = cache[0].is_contiguous()  # then rows go to the pages themselves, in one pass
+        target = cache.flatten(1) if is_dense else cache.new_empty((len(pages), cache[0].numel()))
+        which = pages if is_dense else torch.arange(len(pages), device=cache.device)
+        for place, planes, form in (
+            (self.key, key, self.form),
+            (self.value, value, self.form.of_value),
+        ):
+            place.put(target, which, unpack(planes, cache.dtype, form, cache.device))
+        if not is_dense:
+            cache.index_copy_(0, pages, target.view(-1, *cache.shape[1:]))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ log = logging.getLogger("vllm.prefixd")
 
 _BLOCK = 64  # tokens of prefixd's blocks: a sequence that goes on is saved in whole ones
 _PATIENCE_S = 0.0003  # that the scheduler waits for an answer before it goes on with other requests
+_PATIENCE_ALONE_S = 0.002  # as long where there is none: a step without work takes about as long
 
 
 @dataclass
@@ -53,6 +54,7 @@ class SchedulerSide:
         self._bytes_per_token = 0
         self._lookups = Lookups(self._failed)
         self._requests: dict[str, _Tracked] = {}
+        self._alive: set[str] = set()  # requests that vLLM has not finished, shareable or not
         self._loads: list[Load] = []
         self._parting: list[Save] = []
         self._saves = 0  # made so far
@@ -72,6 +74,9 @@ class SchedulerSide:
         self._bytes_per_token = max(hello.bytes_per_token for hello in hellos.values())
         self._spaces = Spaces(self._config, self._options, ranks, "scheduler")
 
+    def arrived(self, request: Any) -> None:
+        self._alive.add(request.request_id)
+
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """Returns how many tokens beyond `computed` prefixd has, in whole pages, never the last
         token; and whether they are loaded beside the engine's steps. None: not known yet."""
@@ -87,7 +92,8 @@ class SchedulerSide:
         answer = self._answer(tracked)
         if answer is None:
             return 0, False
-        if not answer.wait(_PATIENCE_S):
+        is_alone = self._alive == {request.request_id}
+        if not answer.wait(_PATIENCE_ALONE_S if is_alone else _PATIENCE_S):
             late = answer.age_s * 1000 > self._options.lookup_deadline_ms
             return (0 if late else None), False
         if answer.failed:
@@ -135,6 +141,7 @@ class SchedulerSide:
 
     def finished(self, request: Any, ids: list[int]) -> None:
         """Saves the whole pages that are left; the last, partial one is left to vLLM."""
+        self._alive.discard(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None or self._spaces is None:
             return
