@@ -1,8 +1,10 @@
 """Time to the first token of one prompt at a time: vLLM alone, with prefixd, with LMCache.
 
 Out, a line of JSON each: {"name": ..., "median_us": ..., ...} for a figure, {"note": ...} for what was
-left out, null at the end. Every engine runs for the whole time and they are asked in turns. All
-answers must be the same token.
+left out, null at the end. One engine runs at a time: vLLM's processes spin for a while after each
+request. A machine may be slower for one engine than for the next, so each time is also told as a
+ratio to that of the engine's own cache, asked for the same prompt just before. All answers to a
+prompt must be the same token.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ from prefixd_process import Daemon, open_url, wait_for
 SETTINGS = {"gpu_memory_utilization": 0.12, "max_model_len": 20_000, "model": str(MODEL)}
 PORT, HTTP_PORT = 5755, 5756
 CHUNK = 256  # tokens of LMCache's
+IN_RAM = 25_000  # tokens that prefixd's RAM tier holds in any case
+OWN = ", vLLM's own cache"
+# Tokens and prompts. No multiples of a page, of which a cache would have all but the last token.
+QUICK = ((1_000, 15), (4_000, 15))
+WHOLE = ((1_000, 15), (4_000, 15), (16_000, 5))
 
 
 def say(what: Any) -> None:
@@ -46,10 +53,10 @@ def cpu_seconds(processes: set[int]) -> float:
 
 
 class System:
-    """An engine, and the server that belongs to it."""
+    """An engine, and the server that belongs to it. What it started ends with `stack`."""
 
-    def __init__(self, engine: Engine):
-        self.engine = engine
+    has_server = True
+    engine: Engine
 
     def processes(self) -> set[int]:
         return {self.engine.pid}
@@ -66,10 +73,21 @@ class System:
         pass
 
 
+class Alone(System):
+    has_server = False
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack):
+        self.engine = Engine(folder, "alone", None, **SETTINGS)
+        stack.callback(self.engine.end)
+
+
 class Prefixd(System):
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, stack: contextlib.ExitStack):
         self.daemon = Daemon(folder / "d")
-        super().__init__(Engine(folder, "prefixd", self.daemon.address, **SETTINGS))
+        stack.callback(lambda: self.daemon.lose_arena())
+        stack.callback(lambda: self.daemon.stop(signal.SIGKILL))
+        self.engine = Engine(folder, "prefixd", self.daemon.address, **SETTINGS)
+        stack.callback(self.engine.end)
 
     def processes(self) -> set[int]:
         return {self.engine.pid, self.daemon.pid}
@@ -91,14 +109,10 @@ class Prefixd(System):
         self.daemon = Daemon(folder / "d")
         self.daemon.wait_for_sessions(2)
 
-    def stop(self) -> None:
-        self.engine.end()
-        self.daemon.stop(signal.SIGKILL)
-        self.daemon.lose_arena()
-
 
 class Lmcache(System):
-    def __init__(self, folder: Path, packages: str):
+    def __init__(self, folder: Path, stack: contextlib.ExitStack):
+        packages = os.environ["PREFIXD_LMCACHE_PACKAGES"]
         environment = os.environ | {
             "PYTHONPATH": f"{packages}:{os.environ['PYTHONPATH']}",
             "LMCACHE_DISABLE_BANNER": "1",
@@ -113,6 +127,8 @@ class Lmcache(System):
             self.server = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, start_new_session=True
             )
+        stack.callback(self.server.wait)
+        stack.callback(lambda: os.killpg(self.server.pid, signal.SIGKILL))
         wait_for("LMCache to serve", lambda: "cache server is running" in self.said())
         config = {
             "kv_connector": "LMCacheMPConnector",
@@ -122,10 +138,10 @@ class Lmcache(System):
                 "lmcache.mp.port": PORT,
             },
         }
-        engine = Engine(
+        self.engine = Engine(
             folder, "lmcache", None, environment=environment, kv_transfer_config=config, **SETTINGS
         )
-        super().__init__(engine)
+        stack.callback(self.engine.end)
 
     def processes(self) -> set[int]:
         return {self.engine.pid, self.server.pid}
@@ -146,11 +162,6 @@ class Lmcache(System):
     def wait_until_stored(self, tokens: int) -> None:
         whole = tokens // CHUNK * CHUNK - CHUNK  # the last one may be left out
         wait_for(f"{whole} tokens in LMCache", lambda: self.stored() >= whole)
-
-    def stop(self) -> None:
-        self.engine.end()
-        os.killpg(self.server.pid, signal.SIGKILL)
-        self.server.wait()
 
 
 class Run:
@@ -173,75 +184,70 @@ class Run:
         self.seconds.clear()
         self.cpu.clear()
 
-    def of_length(self, count: int, rounds: int, alone: System, others: dict[str, System]) -> None:
-        begins = [1_000 * count % 50_000 + 9_000 * i for i in range(rounds + 1)]
+    def of_length(self, name: str, system: System, count: int, rounds: int) -> None:
+        begins = [count // 4 + 9_000 * i for i in range(rounds + 1)]  # no two begin alike
         prompts = [prompt(begin, count) for begin in begins]
         for number, tokens in enumerate(prompts):
             if number == 1:
                 self.forget()  # the first of its length makes buffers
-            self.ask("vLLM alone, cold", alone, tokens, False)
-            self.ask("vLLM's own cache", alone, tokens, False)
-            for name, system in others.items():
-                before = system.stored()
-                self.ask(f"{name}, cold", system, tokens, False)
+            before = system.stored()
+            self.ask(f"{name}, cold", system, tokens, True)
+            self.ask(name + OWN, system, tokens, False)
+            if system.has_server:
                 system.wait_until_stored(before + (count - 1) // 128 * 128)
                 self.ask(f"{name}, RAM", system, tokens, True)
-        ours = others["prefixd"]
-        assert isinstance(ours, Prefixd)
-        for name, how, lose in (
-            ("prefixd, after kill -9", signal.SIGKILL, False),
-            ("prefixd, SSD", signal.SIGTERM, True),
-        ):
-            ours.restart(self.folder, how, lose)
-            for tokens in prompts[1:]:
-                self.ask(name, ours, tokens, True)
+        if isinstance(system, Prefixd):
+            for again, how, lose in (
+                ("after kill -9", signal.SIGKILL, False),
+                ("SSD", signal.SIGTERM, True),
+            ):
+                system.restart(self.folder, how, lose)
+                for tokens in prompts[-min(rounds, IN_RAM // count) :]:
+                    self.ask(f"{name}, {again}", system, tokens, True)
 
     def tell(self, count: int) -> None:
+        own = next(seconds for name, seconds in self.seconds.items() if name.endswith(OWN))
         for name, seconds in self.seconds.items():
-            spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
+            median = statistics.median(seconds)
+            of_own = [one / other for one, other in zip(seconds, own[-len(seconds) :], strict=True)]
             say(
                 {
                     "name": name,
                     "tokens": count,
                     "runs": len(seconds),
-                    "median_us": statistics.median(seconds) * 1e6,
-                    "spread_percent": spread * 100,
+                    "median_us": median * 1e6,
+                    "spread_percent": (max(seconds) - min(seconds)) / median * 100,
                     "cpu_us": statistics.median(self.cpu[name]) * 1e6,
+                    "of_own_cache_ratio": statistics.median(of_own),
                 }
             )
         self.forget()
 
 
 def measure(folder: Path, quick: bool) -> None:
-    with contextlib.ExitStack() as stack:
-        alone = System(Engine(folder, "alone", None, **SETTINGS))
-        stack.callback(alone.engine.end)
-        ours = Prefixd(folder)
-        stack.callback(ours.stop)
-        others: dict[str, System] = {"prefixd": ours}
-        if packages := os.environ.get("PREFIXD_LMCACHE_PACKAGES"):
-            lmcache = Lmcache(folder, packages)
-            stack.callback(lmcache.stop)
-            others["LMCache 0.5.6"] = lmcache
-        else:
-            say({"note": "LMCache is left out: it is not installed"})
-        for system in (alone, *others.values()):
+    makers = {"vLLM alone": Alone, "prefixd": Prefixd}
+    if os.environ.get("PREFIXD_LMCACHE_PACKAGES"):
+        makers["LMCache 0.5.6"] = Lmcache
+    else:
+        say({"note": "LMCache is left out: it is not installed"})
+    run = Run(folder)
+    for name, make in makers.items():
+        with contextlib.ExitStack() as stack:
+            system = make(folder, stack)
             system.engine.wait_until_shared()
-        run = Run(folder)
-        warm_up = prompt(150_000, 300)
-        for system in (alone, *others.values()):
             for forget in (False, True):
-                system.engine.ask(warm_up, max_tokens=1, forget=forget)
-        for count, rounds in ((1024, 5), (4096, 5)) if quick else ((1024, 9), (4096, 9), (16384, 3)):
-            run.of_length(count, rounds, alone, others)
-            run.tell(count)
-        for name, system in others.items():
-            say({"name": f"{name}, a token", "stored_bytes": system.stored_bytes() / system.stored()})
+                system.engine.ask(prompt(199_000, 300), max_tokens=1, forget=forget)
+            for count, rounds in QUICK if quick else WHOLE:
+                run.of_length(name, system, count, rounds)
+                run.tell(count)
+            if system.has_server:
+                each = system.stored_bytes() / system.stored()
+                say({"name": f"{name}, a token", "stored_bytes": each})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, no prompt of 16,384")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, no prompt of 16,000")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="engines-") as folder:
         measure(Path(folder), arguments.quick)

@@ -1,8 +1,10 @@
 """prefixd.engine: what the adapters of all engines share."""
 
+import os
 import threading
 import unittest
 
+from prefixd.engine.cpus import unbound_threads
 from prefixd.engine.saver import Saver
 
 
@@ -32,6 +34,24 @@ class SaverTest(unittest.TestCase):
         self.goes_on.set()
         self.assertTrue(saver.settle(10))
         self.assertTrue(saver.submit(self.goes_on.wait))
+
+
+class CpusTest(unittest.TestCase):
+    def test_threads_of_an_adapter_are_not_bound_to_the_core_that_computes(self):
+        anywhere = os.sched_getaffinity(os.getppid())
+        if len(anywhere) < 2:
+            self.skipTest("one CPU alone")
+        before = os.sched_getaffinity(0)
+        self.addCleanup(os.sched_setaffinity, 0, before)
+        bound = {min(anywhere)}
+        os.sched_setaffinity(0, bound)
+        seen = []
+        look = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        with unbound_threads():
+            look.start()
+        look.join()
+        self.assertEqual(seen, [anywhere])
+        self.assertEqual(os.sched_getaffinity(0), bound)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 import unittest
 
 import numpy as np
@@ -184,12 +186,17 @@ class PressureTest(DaemonTest):
                     break
 
     def test_V4_chunks_preemption_and_many_at_once_change_no_answer(self) -> None:
-        for _ in range(2):  # what the first one stores, the second one loads
+        end = time.monotonic() + 60 * float(os.environ.get("PREFIXD_VLLM_MINUTES", "0"))
+        rounds = 0
+        while rounds < 2 or time.monotonic() < end:  # what one stores, the next ones load
+            rounds += 1
             answers = self.engine.ask(*self.prompts, max_tokens=ANSWER, forget=True)
             for answer, expected in zip(answers.each, self.expected, strict=True):
                 self.assert_as_alone(answer, expected)
         self.assertGreater(answers.preemptions, 0)
         self.assertGreater(answers.external_hits, 20 * PAGE)  # vLLM shares some itself
+        if rounds > 2:
+            print(f"{rounds} rounds of {len(self.prompts)} requests", flush=True)
 
     def test_V4_several_sequences_of_one_prompt_go_on_from_one_load(self) -> None:
         self.engine.ask(self.prompts[5], max_tokens=24)

@@ -14,6 +14,7 @@ import torch
 
 import prefixd
 
+from ..engine.cpus import unbound_threads
 from ..engine.saver import Saver
 from .identity import Rank, why_not_shared
 from .loading import Loading
@@ -53,6 +54,10 @@ class WorkerSide:
 
     def register(self, caches: dict[str, torch.Tensor]) -> None:
         """Looks at the pages of each layer and opens the space."""
+        with unbound_threads():
+            self._register(caches)
+
+    def _register(self, caches: dict[str, torch.Tensor]) -> None:
         if not self._why_not:
             try:
                 self._layers = [self._look_at(name, caches) for name in self._group.layer_names]
