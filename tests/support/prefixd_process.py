@@ -95,7 +95,7 @@ class Daemon(Process):
     """prefixd with its SSD tier in `folder`, its RAM on the tmpfs. One folder, one daemon after
     another."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, ram: str = "256MiB", ssd: str = "512MiB"):
         folder.mkdir(parents=True, exist_ok=True)
         socket = folder / "prefixd.sock"
         self.arena = Path("/dev/shm") / f"{folder.parent.name}-{folder.name}"
@@ -105,8 +105,8 @@ class Daemon(Process):
             f"--socket={socket}",
             f"--directory={folder / 'ssd'}",
             f"--arena={self.arena}",
-            "--ram=256MiB",
-            "--ssd=512MiB",
+            f"--ram={ram}",
+            f"--ssd={ssd}",
             "--ssd-floor=0",
             "--direct-io=off",
             "--log-interval=0s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import signal
 import sys
@@ -16,11 +17,12 @@ from unittest import mock
 
 import numpy as np
 from engines import MODEL, PAGE, TEXT
-from prefixd_process import Daemon, Process, wait_for
+from prefixd_process import BUILD, Daemon, Process, wait_for
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
 import prefixd
+from prefixd.engine import own_daemon
 from prefixd.vllm import Options
 from prefixd.vllm.identity import Identity
 from prefixd.vllm.loading import Loading
@@ -53,19 +55,21 @@ class LookupTest(unittest.TestCase):
             quantization=None,
             max_model_len=8192,
         )
-        self.config = config = SimpleNamespace(
+        self.config = SimpleNamespace(
             model_config=model,
             parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
             kv_events_config=None,
         )
-        group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=PAGE))
-        self.side = SchedulerSide(
-            config, SimpleNamespace(kv_cache_groups=[group]), Options(self.daemon.address)
-        )
-        self.addCleanup(self.side.close)
-        self.side.greet({(0, 0): Hello((LAYER,), "", 512)})
+        self.side = self.begin(Options(self.daemon.address))
         spaces = wait_for("the space", lambda: self.side._spaces.of(""))
         (self.space,) = spaces
+
+    def begin(self, options: Options) -> SchedulerSide:
+        group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=PAGE))
+        side = SchedulerSide(self.config, SimpleNamespace(kv_cache_groups=[group]), options)
+        self.addCleanup(side.close)
+        side.greet({(0, 0): Hello((LAYER,), "", 512)})
+        return side
 
     def store(self, tokens: list[int]) -> None:
         rows = np.ones((1, 1, len(tokens), 64), np.float32)
@@ -85,6 +89,25 @@ class LookupTest(unittest.TestCase):
             return None if tokens is None else tokens + 1
 
         return wait_for("an answer", ask, tick_s=0.001) - 1, took
+
+    def test_a_prefixd_is_started_where_none_runs_and_the_user_allows_it(self) -> None:
+        def program(text: str) -> None:
+            script = self.folder / "prefixd"
+            script.write_text(f"#!/bin/sh\n{text}\n")
+            script.chmod(0o755)
+
+        address, path = f"unix://{self.folder}/own.sock", os.environ["PATH"]
+        with mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{path}"}):
+            program("echo no memory is left; exit 3")
+            with self.assertLogs("vllm.prefixd", "WARNING") as said:
+                self.begin(Options(address, start=True))
+            self.assertIn("prefixd ended with 3: no memory is left", said.output[0])
+            program(f'exec {BUILD}/prefixd "$@" --ram=32MiB --arena=off --ssd=off')
+            self.begin(Options(address))
+            self.assertFalse((self.folder / "own.sock").exists(), "nobody allowed it")
+            side = self.begin(Options(address, start=True))
+            self.addCleanup(lambda: [child.kill() for child in own_daemon._children])
+            wait_for("its space", lambda: side._spaces.of("") and side._spaces.of("")[0].id)
 
     def test_V9_what_a_call_at_32k_tokens_takes_beside_a_busy_prefixd(self) -> None:
         self.store(TOKENS)

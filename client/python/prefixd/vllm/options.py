@@ -24,7 +24,8 @@ class Options:
     `store_deadline_ms` of one save. `async_load_bytes`: loads of so many bytes and more run beside
     the engine's steps, smaller ones within one. `save_queue_bytes`: rows that may wait to be
     stored; what does not fit is not stored. `model_name`: for people; default: the name of the
-    model's folder."""
+    model's folder. `start`: where nobody listens at `address`, the program "prefixd" on the PATH is
+    started with its own defaults; it goes on when vLLM ends."""
 
     address: str = DEFAULT_ADDRESS
     token_file: str | None = None
@@ -38,6 +39,7 @@ class Options:
     async_load_bytes: int = 32 << 20
     save_queue_bytes: int = 1 << 30
     model_name: str = ""
+    start: bool = False
 
     @staticmethod
     def of(said: Mapping[str, Any]) -> Options:

@@ -15,7 +15,8 @@ _FLAG = "--kv-transfer-config"
 
 def register() -> None:
     """Adds PrefixdConnector to the command line of `vllm serve`, where $PREFIXD is "1" and the user
-    has named no connector. $PREFIXD_ADDRESS: prefixd's address; $PREFIXD_SALT: the salt."""
+    has named no connector. $PREFIXD_ADDRESS: prefixd's address; $PREFIXD_SALT: the salt;
+    $PREFIXD_START=1: starts a prefixd where none runs."""
     if os.environ.get("PREFIXD") == "1" and is_to_complete(sys.argv):
         sys.argv += [_FLAG, json.dumps(transfer_config())]
 
@@ -28,7 +29,8 @@ def is_to_complete(command: list[str]) -> bool:
 
 
 def transfer_config() -> dict[str, object]:
-    said = {
+    said: dict[str, object] = {
+        "start": os.environ.get("PREFIXD_START") == "1",
         "address": os.environ.get("PREFIXD_ADDRESS"),
         "salt": os.environ.get("PREFIXD_SALT"),
         "token_file": os.environ.get("PREFIXD_TOKEN_FILE"),

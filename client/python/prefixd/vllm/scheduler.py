@@ -14,6 +14,7 @@ import numpy as np
 
 import prefixd
 
+from ..engine.own_daemon import StartError, start_if_absent
 from .events import BlockEvents
 from .identity import Rank
 from .lookups import Answer, Lookups, tokens_of
@@ -41,6 +42,14 @@ class _Tracked:
     has_saved: bool = False
     beside: bool = False  # what is to be loaded is loaded beside the engine's steps
     loaded_at: int = -1  # its number of preemptions when it was loaded
+
+
+def _start(address: str) -> None:
+    try:
+        if start_if_absent(address):
+            log.info("prefixd was started at %s", address)
+    except StartError as error:
+        log.warning("prompts are computed until a prefixd runs at %s: %s", address, error)
 
 
 class SchedulerSide:
@@ -71,6 +80,8 @@ class SchedulerSide:
             Rank((tensor, sizes[1]), (pipeline, sizes[0]), hello)
             for (pipeline, tensor), hello in sorted(hellos.items())
         ]
+        if self._options.start:
+            _start(self._options.address)
         self._bytes_per_token = max(hello.bytes_per_token for hello in hellos.values())
         self._spaces = Spaces(self._config, self._options, ranks, "scheduler")
 
