@@ -13,7 +13,7 @@ from pathlib import Path
 
 import prefixd
 from prefixd.engine.own_daemon import StartError, start_if_absent
-from support import BUILD
+from support import BUILD, PACKAGE
 
 CALL = """
 import sys
@@ -33,7 +33,13 @@ class OwnDaemonTest(unittest.TestCase):
 
     def starter(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", CALL, self.address, str(BUILD / "prefixd"), *self.settings]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(PACKAGE)},
+        )
 
     def running(self) -> list[int]:
         """The processes that serve the socket of this test."""
