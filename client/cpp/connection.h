@@ -90,7 +90,8 @@ class Connection {
   absl::Status CheckEpoch(const Session& session, uint64_t epoch) const;
   Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& page_channel() const { return page_channel_; }
-  // Call it once a Put has begun: what its connection needs to be fast, once a session.
+  // Enlarges the send buffers of the connections to the daemon, once a session. Call it when a Put
+  // has begun: its connection exists from then on.
   void PreparePut(const Session& session) PREFIXD_EXCLUDES(mutex_);
 
  private:

@@ -45,6 +45,12 @@ void EnlargeSendBuffers(const std::string& address) {
   const std::string path = UnixPath(address);
   if (path.empty()) return;
   for (const int fd : ConnectionsTo(path)) {
+    int before = 0;
+    socklen_t size = sizeof(before);
+    // A host that is tuned may give more by itself.
+    if (::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &before, &size) != 0 || before >= 2 * kSendBytes) {
+      continue;
+    }
     ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBytes, sizeof(kSendBytes));
   }
 }
