@@ -44,12 +44,7 @@ class Options:
     @staticmethod
     def of(said: Mapping[str, Any]) -> Options:
         """Returns the options. Raises OptionError for an unknown key or a value of another type."""
-        known = {field.name: getattr(Options, field.name) for field in fields(Options)}
-        for name, value in said.items():
-            if name not in known:
-                names = ", ".join(known)
-                raise OptionError(f"kv_connector_extra_config: {name!r} is none of {names}")
-            _check(name, value, known[name])
+        check_options(Options, said, "kv_connector_extra_config")
         options = Options(**said)
         if options.format not in _FORMATS:
             names = ", ".join(map(repr, _FORMATS))
@@ -65,6 +60,16 @@ class Options:
     def bits(self) -> tuple[int, int] | None:
         """Bits of K and of V; None: raw."""
         return _FORMATS[self.format]
+
+
+def check_options(kind: type, said: Mapping[str, Any], where: str) -> None:
+    """Raises OptionError for a key that is no field of the dataclass `kind`, or a value of another
+    type than the field's default. `where`: what the user wrote them in."""
+    known = {field.name: field.default for field in fields(kind)}
+    for name, value in said.items():
+        if name not in known:
+            raise OptionError(f"{where}: {name!r} is none of {', '.join(known)}")
+        _check(name, value, known[name])
 
 
 def _check(name: str, value: Any, default: Any) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from .options import DEFAULT_ADDRESS, OptionError, _check
+from .options import DEFAULT_ADDRESS, OptionError, check_options
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,7 @@ class TierOptions:
     @staticmethod
     def of(said: Mapping[str, Any]) -> TierOptions:
         """Returns the options. Raises OptionError for an unknown key or a value of another type."""
-        known = {field.name: getattr(TierOptions, field.name) for field in fields(TierOptions)}
-        for name, value in said.items():
-            if name not in known:
-                names = ", ".join(known)
-                raise OptionError(f"secondary_tiers, PrefixdTier: {name!r} is none of {names}")
-            _check(name, value, known[name])
+        check_options(TierOptions, said, "secondary_tiers, PrefixdTier")
         options = TierOptions(**said)
         if options.threads == 0:
             raise OptionError("threads is 0, must be at least 1")
