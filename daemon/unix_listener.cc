@@ -20,6 +20,7 @@
 
 #include "base/status.h"
 #include "daemon/shares.h"
+#include "wire/send_buffer.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -27,11 +28,6 @@ namespace {
 constexpr const char* kDescriptorPeer = "fd:";
 // Out of descriptors: the queue stays readable, so do not spin on it.
 constexpr std::chrono::milliseconds kPause(100);
-
-// Bytes that a connection takes before its worker has read them; the kernel adds as much for its
-// own bookkeeping. This is twice what a socket has by itself, so the two ends of a Fetch wait for
-// each other half as often. A Linux that is not tuned gives no more (net.core.wmem_max).
-constexpr int kSendBytes = 212'992;
 
 }  // namespace
 
@@ -119,7 +115,7 @@ void UnixListener::Run(const std::function<void(int)>& take) const {
     if (polled[1].revents == 0) continue;
     const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
-      ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBytes, sizeof(kSendBytes));
+      wire::EnlargeSendBuffer(fd);
       take(fd);
     } else if (errno == EMFILE || errno == ENFILE) {
       std::this_thread::sleep_for(kPause);

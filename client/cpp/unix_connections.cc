@@ -9,13 +9,10 @@
 #include <system_error>
 
 #include "address.h"
+#include "wire/send_buffer.h"
 
 namespace prefixd::client {
 namespace {
-
-// The kernel adds as much for its own bookkeeping. A Linux that is not tuned gives no more
-// (net.core.wmem_max).
-constexpr int kSendBytes = 212'992;
 
 bool IsConnectedTo(int fd, const std::string& path) {
   sockaddr_un name{};
@@ -44,15 +41,7 @@ std::vector<int> ConnectionsTo(const std::string& path) {
 void EnlargeSendBuffers(const std::string& address) {
   const std::string path = UnixPath(address);
   if (path.empty()) return;
-  for (const int fd : ConnectionsTo(path)) {
-    int before = 0;
-    socklen_t size = sizeof(before);
-    // A host that is tuned may give more by itself.
-    if (::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &before, &size) != 0 || before >= 2 * kSendBytes) {
-      continue;
-    }
-    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBytes, sizeof(kSendBytes));
-  }
+  for (const int fd : ConnectionsTo(path)) wire::EnlargeSendBuffer(fd);
 }
 
 }  // namespace prefixd::client
