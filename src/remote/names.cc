@@ -1,0 +1,3 @@
+#include "remote/names.h"
+
+namespace prefixd::remote {}  // namespace prefixd::remote

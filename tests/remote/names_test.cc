@@ -1,0 +1,3 @@
+#include "remote/names.h"
+
+#include "gtest/gtest.h"
