@@ -4,8 +4,8 @@
 // account.cc   totals, eviction order and spill order, updated after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
 // loose.cc     pages given up without their block: sliding ones and snapshots
-// match.cc, acquire.cc, set.cc, lease.cc, pin.cc, promote.cc, reserve.cc, publish.cc, evict.cc,
-// move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
+// match.cc, acquire.cc, set.cc, lease.cc, pin.cc, promote.cc, arrive.cc, reserve.cc, publish.cc,
+// evict.cc, move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
 #pragma once
 #include <functional>
 #include <map>
@@ -223,7 +223,18 @@ struct PrefixIndex::Impl {
   void EndPinsOf(const Space& space) PREFIXD_REQUIRES(mutex);
   void MovePins(Node& from, Node& to) PREFIXD_REQUIRES(mutex);  // `from` leaves the tree next
 
+  // --- arrive.cc ---
+  // Returns the full block of the request at `first_token` under `parent`, made if need be, or
+  // nullptr if there is no memory for it.
+  Node* BlockFor(Node& parent, const block::SequenceView& tokens, size_t pages)
+      PREFIXD_REQUIRES(mutex);
+  void Expect(Node& node, const ArrivingBlock& block, std::vector<PageInfo>& expected)
+      PREFIXD_REQUIRES(mutex);
+
   // --- promote.cc ---
+  // Gives a kPromoting page without an extent the one that it was read into.
+  void PutInRam(Node& node, Page& page, block::Extent extent, block::PageMarks* marks)
+      PREFIXD_REQUIRES(mutex);
   void DropBadCopy(Node& node, Page& page) PREFIXD_REQUIRES(mutex);
 
   // --- reserve.cc ---

@@ -17,9 +17,10 @@
 //
 // Page states, changed only under the mutex:
 //   kRam (dirty) -> kSpilling (readable, leasable) -> kRamAndSsd (clean) -> kSsd -> kPromoting ->
-//   kRamAndSsd; or gone. A page that is written again from RAM because its segment leaves is
-//   kSpilling with an ssd_sequence meanwhile. A page adopted from an earlier daemon's arena is
-//   kUnverified until it has gone through kPromoting, where it is checked in place.
+//   kRamAndSsd; or gone. A page that comes from another host begins as kPromoting, without a copy
+//   on SSD, and becomes kRam or gone. A page that is written again from RAM because its segment
+//   leaves is kSpilling with an ssd_sequence meanwhile. A page adopted from an earlier daemon's
+//   arena is kUnverified until it has gone through kPromoting, where it is checked in place.
 // An extent comes back through TakeFreed() once its page is on SSD only or gone and nobody holds
 // it.
 //
@@ -442,6 +443,28 @@ class PrefixIndex {
   void FailPromotion(const PageRef& page, PromotionFailure failure);
   // Waits while the page is kPromoting. Returns the page as it is afterwards or at the deadline.
   PageInfo WaitWhilePromoting(const PageRef& page, base::Deadline deadline) const;
+
+  // --- arrival: pages that come from another host ---
+  // Puts blocks into the tree whose pages are on their way, as kPromoting: block i covers the
+  // tokens [(first_block + i) * block_tokens, ...) of the request. Returns the pages that the
+  // caller has to bring: for each it calls FinishArrival or FailPromotion. Pages that are there
+  // already, or that others bring, are not among them. Does nothing from the first block on whose
+  // parent is not in the tree, that the space cannot have, or for which the index has no memory.
+  struct ArrivingPage {
+    uint32_t group = 0;
+    uint32_t rung = 0;
+    uint64_t page_bytes = 0;
+    uint64_t payload_bytes = 0;
+  };
+  struct ArrivingBlock {
+    std::vector<ArrivingPage> pages;
+    std::vector<uint32_t> ends;  // token counts in the block at which a sequence ended
+  };
+  std::vector<PageInfo> AddArriving(block::SpaceHandle space, const block::SequenceView& request,
+                                    uint32_t first_block, std::span<const ArrivingBlock> blocks);
+  // As FinishPromotion; `check` is that of the bytes in the extent. The page is dirty then.
+  bool FinishArrival(const PageRef& page, uint64_t check, block::Extent extent,
+                     block::PageMarks* marks);
 
   // --- writing ---
   // Plans the blocks of the whole sequence (the last may be partial), holds the deepest present

@@ -15,6 +15,15 @@ bool PrefixIndex::BeginPromotion(const PageRef& ref) {
   return true;
 }
 
+void PrefixIndex::Impl::PutInRam(Node& node, Page& page, block::Extent extent,
+                                 block::PageMarks* marks) {
+  PageUse& use = page.Use();
+  if (use.holders == 0) use.slots = 0;
+  page.set_extent(extent);
+  use.marks = marks;
+  WriteMarks(node, page, base::SystemClock::Get().UnixMicros());
+}
+
 bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
                                   block::PageMarks* marks) {
   const base::MutexLock lock(impl_->mutex);
@@ -26,14 +35,12 @@ bool PrefixIndex::FinishPromotion(const PageRef& ref, block::Extent extent,
   Page* const page = impl_->Resolve(ref);
   {
     const Impl::Change change(*impl_, *ref.node);
-    PageUse& use = page->Use();
-    if (use.holders == 0) use.slots = 0;  // bits of an earlier daemon's readers, who are gone
     if (from_ssd) {
-      page->set_extent(extent);
-      use.marks = marks;
-      WriteMarks(*ref.node, *page, base::SystemClock::Get().UnixMicros());
-    } else if (use.marks != nullptr) {
-      use.marks->SetHolders(use.slots);
+      impl_->PutInRam(*ref.node, *page, extent, marks);
+    } else {
+      PageUse& use = page->Use();
+      if (use.holders == 0) use.slots = 0;  // bits of an earlier daemon's readers, who are gone
+      if (use.marks != nullptr) use.marks->SetHolders(use.slots);
     }
     page->set_state(OnSsd(*page) ? PageState::kRamAndSsd : PageState::kRam);
     --ref.node->pins;
