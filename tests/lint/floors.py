@@ -17,7 +17,7 @@ THIRD_PARTY = {
     "spdlog/": {"daemon"},
     "fmt/": {"daemon"},
     "hwy/": {"kernels"},
-    "openssl/": {"base"},
+    "openssl/": {"base", "remote"},
     "xxhash.h": {"base"},
     "cblas.h": {"client/worker"},
     "CLI/": {"daemon", "client/cli", "client/worker", "client/llama"},
