@@ -105,10 +105,13 @@ absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearRep
   reply->set_bytes(cleared.bytes);
   reply->set_waiting_ssd_bytes(cleared.waiting_ssd_bytes);
   reply->set_border_waits(cleared.border_waits);
+  reply->set_remote_waits(cleared.remote_waits);
   if (request.cursor() != 0) return absl::OkStatus();
   spdlog::info("{} space={} spaces={} bytes={}", request.purge() ? "purge" : "clear",
                given ? base::ToHex(space) : "all", cleared.spaces,
                base::FormatBytes(cleared.bytes));
+  if (cleared.remote_waits)
+    spdlog::warn("clear: the store that hosts share has not heard of it yet");
   if (cleared.border_waits) spdlog::warn("clear: the ssd tier's part of it is not on disk yet");
   return absl::OkStatus();
 }

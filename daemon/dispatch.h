@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "grpcpp/grpcpp.h"
@@ -104,6 +105,31 @@ class Dispatch {
       return Waiting(call, work);
     }
     Run(call, work);
+    here_.fetch_sub(1);
+  }
+  // For work that seldom waits for another host. `here` runs as in Quick and returns its status, or
+  // nullopt where it would wait: then `elsewhere` runs as in Pending, or `instead`, which does not
+  // wait, on this thread if the session or its host has its share of calls that do.
+  template <typename Here, typename Elsewhere, typename Instead>
+  void QuickOrPending(HandOutCall* call, const Here& here, const Elsewhere& elsewhere,
+                      const Instead& instead) {
+    if (call->asked().share != nullptr || here_.fetch_add(1) >= most_here_) {
+      if (call->asked().share == nullptr) here_.fetch_sub(1);
+      const auto both = [here, elsewhere] {
+        const std::optional<absl::Status> status = here();
+        return status.has_value() ? *status : elsewhere();
+      };
+      return call->asked().share != nullptr ? Run(call, both) : Waiting(call, both);
+    }
+    Call counted(cache_, call->asked().verb);
+    if (const std::optional<absl::Status> status = here()) {
+      call->End(counted.End(*status));
+    } else if (Shares::Share share =
+                   wait_shares_.Take(call->session(), call->peer(), call->asked().bytes)) {
+      waits_.Post([this, call, elsewhere, share] { Run(call, elsewhere); });
+    } else {
+      call->End(counted.End(instead()));
+    }
     here_.fetch_sub(1);
   }
   // For work that waits for room or a disk: runs it on a thread of its own.

@@ -57,6 +57,13 @@ void WriteAcquired(const cache::Acquired& acquired, v1::Answer* answer) {
   if (!acquired.table.groups.empty()) wire::ToProto(acquired.table, answer->mutable_table());
 }
 
+absl::Status EndOfAcquire(const HandOutCall& call, uint64_t epoch, v1::AcquireReply* reply) {
+  if (call.context().IsCancelled())
+    return absl::CancelledError("acquire: the worker stopped waiting");
+  reply->set_epoch(epoch);
+  return absl::OkStatus();
+}
+
 void LogNotShared(block::SessionName session, const block::NotShared& note) {
   if (note.reason.empty()) {
     spdlog::info("shared session={:x} model=\"{}\"", session.value, absl::CHexEscape(note.model));
@@ -157,43 +164,90 @@ PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context, const
                                                          Message* reply) {
   return dispatch_->Serve<v1::AcquireRequest, v1::AcquireReply>(
       context, {.name = "rpc.acquire", .has_tokens = true}, request, reply, [this](auto* call) {
-        const auto work = [=, this] { return DoAcquire(call->request(), call, call->reply()); };
-        if (WaitsForPending(*call->request())) return dispatch_->Pending(call, work);
-        dispatch_->Quick(call, work);
+        const auto items = std::make_shared<Items>();
+        const auto answer = [=, this] {
+          return AnswerItems(*call->request(), *items, call, call->reply());
+        };
+        const auto bring = [=, this] {
+          BringAll(call->session(), *items);
+          return answer();
+        };
+        const auto here = [=, this]() -> std::optional<absl::Status> {
+          const absl::Status taken = TakeAcquire(call->request(), call, items.get());
+          if (!taken.ok()) return taken;
+          if (!cache_->has_remote()) return answer();
+          return AnswerHere(*call->request(), *items, call, call->reply());
+        };
+        if (!WaitsForPending(*call->request())) {
+          return dispatch_->QuickOrPending(call, here, bring, answer);
+        }
+        dispatch_->Pending(call, [=] {
+          const std::optional<absl::Status> status = here();
+          return status.has_value() ? *status : bring();
+        });
       });
 }
 
-absl::Status PrefixCacheService::DoAcquire(v1::AcquireRequest* request, HandOutCall* call,
-                                           v1::AcquireReply* reply) {
-  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
-  PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items,
+absl::Status PrefixCacheService::TakeAcquire(v1::AcquireRequest* request, HandOutCall* call,
+                                             Items* items) {
+  PREFIXD_ASSIGN_OR_RETURN(*items,
                            wire::TakeItems(request, dispatch_->token_limit().unfolded_bytes));
-  const block::SessionId session = call->session();
-  PREFIXD_RETURN_IF_ERROR(ReleaseAll(cache_, session, request->release()));
+  return ReleaseAll(cache_, call->session(), request->release());
+}
+
+std::optional<absl::Status> PrefixCacheService::AnswerHere(const v1::AcquireRequest& request,
+                                                           Items& items, HandOutCall* call,
+                                                           v1::AcquireReply* reply) {
+  if (items.empty()) return AnswerItems(request, items, call, reply);
+  if (items.size() > 1) return std::nullopt;
+  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
+  const auto start = std::chrono::steady_clock::now();
+  absl::StatusOr<std::optional<cache::Acquired>> acquired =
+      cache_->AcquireHere(call->session(), items.front(), patience);
+  if (!acquired.ok()) return acquired.status();
+  if (!acquired->has_value()) return std::nullopt;
+  AnswerSet(request, 0, items, {&**acquired, 1}, MicrosSince(start), call, reply);
+  return EndOfAcquire(*call, cache_->epoch(), reply);
+}
+
+// A store that does not answer is a miss: the local answer stands.
+void PrefixCacheService::BringAll(block::SessionId session, Items& items) {
+  for (cache::Request& item : items) {
+    const auto start = std::chrono::steady_clock::now();
+    cache_->Bring(session, item).IgnoreError();
+    item.remote_us = MicrosSince(start);
+  }
+}
+
+void PrefixCacheService::AnswerSet(const v1::AcquireRequest& request, size_t begin, Items& items,
+                                   std::span<const cache::Acquired> set, uint64_t micros,
+                                   HandOutCall* call, v1::AcquireReply* reply) {
+  for (const cache::Acquired& acquired : set) call->hand_out()->Add(acquired.lease);
+  for (size_t i = 0; i < set.size(); ++i) {
+    const v1::AcquireRequest::Item& from = request.items(static_cast<int>(begin + i));
+    v1::Answer* answer = reply->add_answers();
+    WriteAcquired(set[i], answer);
+    if (spdlog::should_log(spdlog::level::info)) {
+      spdlog::info("{}", AcquireLine(items[begin + i], set[i], micros));
+    }
+    if (!from.reserve()) continue;
+    ReserveIn(from, std::move(items[begin + i]), call->session(), answer);
+    call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
+  }
+}
+
+absl::Status PrefixCacheService::AnswerItems(const v1::AcquireRequest& request, Items& items,
+                                             HandOutCall* call, v1::AcquireReply* reply) {
+  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    end = wire::EndOfSet(*request, begin);
+    end = wire::EndOfSet(request, begin);
     const auto start = std::chrono::steady_clock::now();
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Acquired> set,
-        AcquireItems(session, std::span(items).subspan(begin, end - begin), patience));
-    const uint64_t micros = MicrosSince(start);
-    for (const cache::Acquired& acquired : set) call->hand_out()->Add(acquired.lease);
-    for (size_t i = begin; i < end; ++i) {
-      const v1::AcquireRequest::Item& from = request->items(static_cast<int>(i));
-      v1::Answer* answer = reply->add_answers();
-      WriteAcquired(set[i - begin], answer);
-      if (spdlog::should_log(spdlog::level::info)) {
-        spdlog::info("{}", AcquireLine(items[i], set[i - begin], micros));
-      }
-      if (!from.reserve()) continue;
-      ReserveIn(from, std::move(items[i]), session, answer);
-      call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
-    }
+        AcquireItems(call->session(), std::span(items).subspan(begin, end - begin), patience));
+    AnswerSet(request, begin, items, set, MicrosSince(start), call, reply);
   }
-  if (call->context().IsCancelled())
-    return absl::CancelledError("acquire: the worker stopped waiting");
-  reply->set_epoch(cache_->epoch());
-  return absl::OkStatus();
+  return EndOfAcquire(*call, cache_->epoch(), reply);
 }
 
 absl::StatusOr<std::vector<cache::Acquired>> PrefixCacheService::AcquireItems(
@@ -220,11 +274,14 @@ PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context, cons
                                                           Message* reply) {
   return dispatch_->Serve<v1::AcquireRequest, v1::PrefetchReply>(
       context, {.name = "rpc.prefetch", .has_tokens = true}, request, reply, [this](auto* call) {
-        dispatch_->Quick(call, [=, this] { return DoPrefetch(call->request(), call->reply()); });
+        const bool bring = cache_->has_remote();
+        const auto work = [=, this] { return DoPrefetch(call->request(), bring, call->reply()); };
+        bring ? dispatch_->Waiting(call, work) : dispatch_->Quick(call, work);
       });
 }
 
-absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, v1::PrefetchReply* reply) {
+absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, bool bring,
+                                            v1::PrefetchReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items,
                            wire::TakeItems(request, dispatch_->token_limit().unfolded_bytes));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
@@ -235,6 +292,7 @@ absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, v1::Pre
                              cache_->MatchSet({request->session()}, set));
     for (cache::Request& item : set) item.max_tokens = answers.front().restorable_tokens;
   }
+  if (bring) BringAll({request->session()}, items);
   for (const cache::Request& item : items) {
     PREFIXD_ASSIGN_OR_RETURN(const cache::Prefetched hint,
                              cache_->Prefetch({request->session()}, item));

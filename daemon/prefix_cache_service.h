@@ -60,8 +60,20 @@ class PrefixCacheService final : public internal::Everything {
   // Notes how an OpenSpace ended: people see which model is not shared, and why.
   void NoteOpening(const v1::OpenSpaceRequest& request, const absl::Status& status);
   absl::Status DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply);
-  absl::Status DoAcquire(v1::AcquireRequest* request, HandOutCall* call, v1::AcquireReply* reply);
-  absl::Status DoPrefetch(v1::AcquireRequest* request, v1::PrefetchReply* reply);
+  using Items = std::vector<cache::Request>;
+  // Takes the items out of the request and releases what it releases.
+  absl::Status TakeAcquire(v1::AcquireRequest* request, HandOutCall* call, Items* items);
+  absl::Status AnswerItems(const v1::AcquireRequest& request, Items& items, HandOutCall* call,
+                           v1::AcquireReply* reply);
+  // The same; nullopt, with nothing done, if other hosts may have more.
+  std::optional<absl::Status> AnswerHere(const v1::AcquireRequest& request, Items& items,
+                                         HandOutCall* call, v1::AcquireReply* reply);
+  // Writes the answers of the set that begins with item `begin`.
+  void AnswerSet(const v1::AcquireRequest& request, size_t begin, Items& items,
+                 std::span<const cache::Acquired> set, uint64_t micros, HandOutCall* call,
+                 v1::AcquireReply* reply);
+  void BringAll(block::SessionId session, Items& items);
+  absl::Status DoPrefetch(v1::AcquireRequest* request, bool bring, v1::PrefetchReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
   absl::Status DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
                          v1::ReserveReply* reply);

@@ -136,6 +136,7 @@ void AddStep(const v1::ClearReply& step, v1::ClearReply* sum) {
   sum->set_removed_bytes(sum->removed_bytes() + step.removed_bytes());
   sum->set_rewritten_bytes(sum->rewritten_bytes() + step.rewritten_bytes());
   sum->set_border_waits(sum->border_waits() || step.border_waits());
+  sum->set_remote_waits(sum->remote_waits() || step.remote_waits());
   if (step.next() == 0 || sum->leased_bytes() == 0) sum->set_leased_bytes(step.leased_bytes());
 }
 

@@ -78,8 +78,13 @@ std::string MatchView(const MatchInput& input) {
   table.AddRow({"ended by", EndSentence(answer.match_ended_by(), answer.matched_tokens(),
                                         answer.diverged_sequences())});
   table.AddRow({"shortened by", ShortenedBy(input)});
-  table.AddRow({"bytes", absl::StrCat(base::FormatBytes(answer.ram_bytes()), " in ram, ",
-                                      base::FormatBytes(answer.ssd_bytes()), " on ssd")});
+  table.AddRow(
+      {"bytes", absl::StrCat(base::FormatBytes(answer.ram_bytes()), " in ram, ",
+                             base::FormatBytes(answer.ssd_bytes()), " on ssd",
+                             answer.remote_bytes() == 0
+                                 ? ""
+                                 : absl::StrCat(", ", base::FormatBytes(answer.remote_bytes()),
+                                                " on their way from other hosts"))});
   table.AddRow(
       {"load", absl::StrCat("about ", LatencyText(static_cast<double>(answer.load_us())))});
   return table.Text();

@@ -22,9 +22,18 @@ std::string SettingTable(const Settings& settings) {
 }
 
 std::string BorderText(const v1::ClearReply& reply) {
-  return reply.border_waits() ? "the SSD tier's disk has not taken this yet, it is tried again: "
-                                "until then a restart may bring back what is on SSD\n"
-                              : "";
+  std::string text;
+  if (reply.border_waits()) {
+    text +=
+        "the SSD tier's disk has not taken this yet, it is tried again: until then a restart may "
+        "bring back what is on SSD\n";
+  }
+  if (reply.remote_waits()) {
+    text +=
+        "the store that hosts share has not heard of this yet, it is tried again: until then "
+        "other hosts may go on using what is there\n";
+  }
+  return text;
 }
 
 }  // namespace

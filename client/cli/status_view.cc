@@ -124,6 +124,7 @@ std::string StatusView(const StatusInput& input) {
                    input.health, ", up ", UptimeText(stats.uptime_s()), "\n\n");
   text += Budgets(stats);
   text += Arena(stats);
+  text += RemoteLines(stats);
   absl::StrAppend(&text, "\n", Plural(stats.sessions(), "session"), ", ",
                   Plural(stats.leases(), "lease"), " of ", base::FormatBytes(stats.leased_bytes()),
                   ", ", Plural(stats.reservations(), "reservation"), "\n", NotShared(stats), "\n");

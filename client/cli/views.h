@@ -18,6 +18,9 @@ struct StatusInput {
 // Returns one screen: is prefixd well, is it full, does it help, what does it hold.
 std::string StatusView(const StatusInput& input);
 
+// Returns the lines of it about the store that hosts share, "" without one.
+std::string RemoteLines(const v1::GetStatsReply& stats);
+
 // Returns every counter and gauge, and the latencies.
 std::string StatsView(const v1::GetStatsReply& stats);
 

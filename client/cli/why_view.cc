@@ -32,6 +32,7 @@ std::string Sentence(const v1::PastAnswer& past) {
     absl::StrAppend(&text, "; another worker was computing ", CountText(past.pending_tokens()));
   }
   AppendPhase("waited", past.wait_us(), &text);
+  AppendPhase("asked other hosts for", past.remote_us(), &text);
   AppendPhase("matched in", past.match_us(), &text);
   AppendPhase("made room in", past.room_us(), &text);
   AppendPhase("loaded in", past.load_us(), &text);

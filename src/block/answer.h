@@ -64,9 +64,10 @@ struct MatchAnswer {
   EndReason ended_by = EndReason::kNeverStored;
   uint32_t diverged_sequences = 0;  // kDiverged: stored ends beyond this point, counted up to 1,000
   std::vector<Shortening> shortened_by;
-  // Pages of [0, restorable_tokens): in RAM, and on SSD only.
+  // Pages of [0, restorable_tokens): in RAM, on SSD only, and on their way from another host.
   uint64_t ram_bytes = 0;
   uint64_t ssd_bytes = 0;
+  uint64_t remote_bytes = 0;
   uint64_t load_us = 0;  // estimate, from asking for the pages to the last byte at the worker
 };
 
@@ -221,6 +222,7 @@ struct PastAnswer {
   uint64_t wait_us = 0;   // waiting for tokens that another session announced
   uint64_t match_us = 0;  // finding the pages and leasing them
   uint64_t room_us = 0;   // making room for pages on SSD and starting their reads
+  uint64_t remote_us = 0;  // asking the store that hosts share, before that
   // What the worker reported when it released the lease.
   uint32_t used_tokens = 0;
   uint64_t load_us = 0, first_token_us = 0;
@@ -251,6 +253,24 @@ struct NamedLatency {
   LatencyHistogram histogram;
 };
 
+// The store that hosts share.
+struct RemoteServer {
+  std::string address;
+  bool open = false;  // it is given up until next_try_s has passed
+  std::string why;    // the last failure
+  double failed_s = 0, next_try_s = 0;
+  uint64_t in_flight_bytes = 0;
+};
+struct RemoteStats {
+  bool on = false;  // the rest is said if it is
+  bool known = false;
+  bool cluster = false;
+  bool tls = false;
+  bool sealed = false;
+  std::vector<RemoteServer> servers;
+  std::vector<std::string> warnings;
+};
+
 struct Stats {
   uint64_t epoch = 0;
   double uptime_s = 0;
@@ -264,6 +284,7 @@ struct Stats {
   uint64_t sessions = 0, leases = 0, leased_bytes = 0, reservations = 0;
   uint64_t pins = 0, pinned_bytes = 0;
   uint64_t snapshot_bytes = 0, snapshot_share_bytes = 0;  // state snapshots in RAM; their limit
+  RemoteStats remote;
   // Counters since start, named "tokens.requested", "tokens.matched", "match.exact",
   // "shortened.evicted", ...
   std::vector<NamedCount> counters;

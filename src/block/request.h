@@ -25,6 +25,7 @@ struct Request {
   // What the worker computes by itself: a hit that takes longer to load is shortened to where it
   // pays. 0 = unknown.
   double prefill_tokens_per_s = 0;
+  uint64_t remote_us = 0;  // what asking other hosts took, for the history
   // How long to wait while somebody else has announced tokens of this request. 0 = not at all.
   std::chrono::milliseconds wait_pending{0};
 };

@@ -110,6 +110,22 @@ absl::StatusOr<Acquired> Cache::Acquire(block::SessionId session, const Request&
                         parts_->watcher, session, request, patience);
 }
 
+bool Cache::has_remote() const { return parts_->far.on(); }
+
+absl::StatusOr<std::optional<Acquired>> Cache::AcquireHere(block::SessionId session,
+                                                           const Request& request,
+                                                           const Patience& patience) {
+  return verbs::AcquireHere(parts_->context, parts_->tables, parts_->room, parts_->loader,
+                            parts_->watcher, parts_->far, session, request, patience);
+}
+
+absl::StatusOr<uint32_t> Cache::Bring(block::SessionId session, const Request& request) {
+  return verbs::Bring(parts_->context, parts_->tables, parts_->far, parts_->fetcher, parts_->finder,
+                      parts_->loader.model, session, request);
+}
+
+bool Cache::WaitRemote(const Patience& patience) { return parts_->writer.WaitIdle(patience); }
+
 absl::StatusOr<std::vector<Acquired>> Cache::AcquireSet(block::SessionId session,
                                                         std::span<const Request> requests,
                                                         const Patience& patience) {
@@ -157,7 +173,8 @@ absl::StatusOr<block::CommitAnswer> Cache::Commit(block::SessionId session,
                                                   const CommitRequest& request,
                                                   const Patience& patience) {
   return verbs::Commit(parts_->context, parts_->tables, parts_->room, parts_->loader,
-                       parts_->watcher, parts_->spiller, session, request, patience);
+                       parts_->watcher, parts_->spiller, parts_->writer, session, request,
+                       patience);
 }
 
 absl::Status Cache::CheckReservation(block::SessionId session,
@@ -193,12 +210,12 @@ std::vector<block::PinInfo> Cache::ListPins() const {
 
 absl::StatusOr<Cache::Cleared> Cache::Clear(const block::SpaceId* space) {
   return verbs::Clear(parts_->context, parts_->tables, parts_->records, parts_->segments,
-                      parts_->tier, space);
+                      parts_->tier, parts_->far, space);
 }
 
 absl::StatusOr<Cache::PurgeProgress> Cache::Purge(const block::SpaceId* space, uint64_t cursor) {
   return verbs::Purge(parts_->context, parts_->tables, parts_->records, parts_->room,
-                      parts_->segments, parts_->dropper, parts_->tier, space, cursor);
+                      parts_->segments, parts_->dropper, parts_->tier, parts_->far, space, cursor);
 }
 
 VerifyProgress Cache::Verify(uint64_t cursor, uint64_t bytes_per_s, const Patience& patience) {
@@ -231,7 +248,7 @@ absl::StatusOr<block::BudgetState> Cache::SetBudgets(uint64_t ram_bytes, uint64_
 
 block::Stats Cache::GetStats() const {
   return verbs::GetStats(parts_->context, parts_->tables, parts_->room, parts_->segments,
-                         parts_->tier);
+                         parts_->tier, parts_->far);
 }
 
 Cache::Holdings Cache::GetHoldings() const {

@@ -33,6 +33,7 @@
 #include "block/request.h"
 #include "block/tokens.h"
 #include "cache/patience.h"
+#include "cache/remote_options.h"
 
 namespace prefixd::ssd {
 struct FileLayer;
@@ -91,6 +92,7 @@ struct Options {
   std::optional<std::chrono::milliseconds> open_within;
   // How long a session that resumes waits for the index, which says what it held.
   std::chrono::milliseconds resume_within{2'000};
+  RemoteOptions remote;  // the store that hosts share
   std::string version = "0";
   std::shared_ptr<ssd::FileLayer> ssd_files = nullptr;  // ssd/file_layer.h; null: the machine's own
   const base::Clock* clock = &base::SystemClock::Get();
@@ -304,7 +306,19 @@ class Cache {
   absl::StatusOr<block::MatchAnswer> Match(block::SessionId session, const Request& request);
   absl::StatusOr<Acquired> Acquire(block::SessionId session, const Request& request,
                                    const Patience& patience);
-  // The same for several, with one length: the longest that is right for all of them. What the
+  // --- the store that hosts share ---
+  bool has_remote() const;
+  // As Acquire; but nullopt, with nothing held or counted, if other hosts may have more of the
+  // request. The caller then calls Bring and Acquire where it may wait for a network.
+  absl::StatusOr<std::optional<Acquired>> AcquireHere(block::SessionId session,
+                                                      const Request& request,
+                                                      const Patience& patience);
+  // Looks for what is missing of the request at other hosts, and starts bringing it: an Acquire
+  // after it has it. Returns how many tokens that are. Takes RemoteOptions::find_patience at most.
+  absl::StatusOr<uint32_t> Bring(block::SessionId session, const Request& request);
+  // Waits until what was committed is written to the store, or passed over. False: not in time.
+  bool WaitRemote(const Patience& patience);
+  // Acquire for several, with one length: the longest that is right for all of them. What the
   // others cost an answer it says last, as kCommonLength. An error, and nothing is held, where one
   // request alone would be one.
   absl::StatusOr<std::vector<block::MatchAnswer>> MatchSet(block::SessionId session,
@@ -354,6 +368,9 @@ class Cache {
     // The disk has not taken yet that they were cleared: it is tried again. This process serves
     // nothing from before; one that starts before it is taken may.
     bool border_waits = false;
+    // Other hosts have not heard of it yet: it is tried again, and meanwhile this process uses
+    // nothing that they stored.
+    bool remote_waits = false;
   };
   absl::StatusOr<Cleared> Clear(const block::SpaceId* space);
   // One step of a purge, which leaves no byte of what is cleared in the arena and in the store's

@@ -75,6 +75,11 @@ struct Context {
   std::atomic<uint64_t> in_flight_bytes{0};  // in the hands of calls: pieces, records, buffers
   // Found by requests or stored, since the write budget was told of them.
   std::atomic<uint64_t> asked_bytes{0};
+  std::atomic<uint64_t> far_asked_bytes{0};  // the same for the far tier's budget
+  void CountAsked(uint64_t bytes) {
+    asked_bytes += bytes;
+    far_asked_bytes += bytes;
+  }
   std::atomic<uint64_t> next_owner{1};
 
   block::HashKey hash_key{};
@@ -110,7 +115,11 @@ class InFlight {
 // Whether the page has to be read from SSD, by the caller or by somebody who is reading it.
 inline bool NeedsSsd(const index::PageInfo& page) {
   return page.state == index::PageState::kSsd ||
-         (page.state == index::PageState::kPromoting && !page.extent);
+         (page.state == index::PageState::kPromoting && !page.extent && page.ssd_sequence != 0);
+}
+// Whether the page is on its way from another host.
+inline bool NeedsFar(const index::PageInfo& page) {
+  return page.state == index::PageState::kPromoting && !page.extent && page.ssd_sequence == 0;
 }
 
 }  // namespace prefixd::cache

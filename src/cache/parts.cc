@@ -15,6 +15,10 @@ Parts::Parts(std::unique_ptr<Context> opened)
       room(&context, &tables, &records, &spill_demand),
       watcher(&context, &refused),
       loader(&context, &tables.spaces, &room, &records, &refused, &watcher.changed()),
+      far(&context),
+      finder(&context, &far),
+      fetcher(&context, &far, &room, &records, &refused, &loader.model, &watcher.changed()),
+      writer(&context, &far),
       dropper(&context),
       segments(&context, &tables.spaces, &tables.limited, &spill_demand, &dropper),
       spiller(&context, &segments, &spill_demand),
@@ -34,6 +38,10 @@ absl::Status Parts::Start() {
   if (has_ssd || shared) {
     for (int i = 0; i < Loader::kThreads; ++i) threads_.emplace_back([this] { loader.Run(); });
   }
+  if (far.on()) {
+    for (int i = 0; i < Fetcher::kThreads; ++i) threads_.emplace_back([this] { fetcher.Run(); });
+    threads_.emplace_back([this] { writer.Run(); });
+  }
   if (shared) {
     threads_.emplace_back([this] { watcher.Run(); });
     threads_.emplace_back([this] { tables.sessions.Run(); });
@@ -50,6 +58,8 @@ Parts::~Parts() {
   tier.Stop();
   index_loader.Stop();
   if (tier_thread_.joinable()) tier_thread_.join();
+  writer.Stop();
+  fetcher.Stop();
   loader.Stop();
   spiller.Stop();
   dropper.Stop();

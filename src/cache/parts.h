@@ -8,6 +8,10 @@
 #include "absl/status/status.h"
 
 #include "cache/context.h"
+#include "cache/far/far.h"
+#include "cache/far/fetcher.h"
+#include "cache/far/finder.h"
+#include "cache/far/writer.h"
 #include "cache/load/loader.h"
 #include "cache/load/refused.h"
 #include "cache/load/watcher.h"
@@ -43,6 +47,10 @@ class Parts {
   Refused refused;
   Watcher watcher;
   Loader loader;
+  Far far;
+  Finder finder;
+  Fetcher fetcher;
+  Writer writer;
   Dropper dropper;
   Segments segments;
   Spiller spiller;

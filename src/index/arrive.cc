@@ -1,6 +1,8 @@
-// Arrival: blocks of another host enter the tree while their pages are on the way, so that whoever
-// asks meanwhile leases them too and waits for the one who brings them.
+// Blocks of other hosts enter the tree while their pages are on the way, so that whoever asks
+// meanwhile leases them too and waits for the one who brings them; and blocks of this one are held
+// while they are copied out.
 #include <algorithm>
+#include <utility>
 
 #include "index/impl.h"
 
@@ -16,6 +18,19 @@ bool Fits(Space& space, const PrefixIndex::ArrivingBlock& block) {
   };
   const auto may_end = [tokens](uint32_t end) { return end >= 1 && end <= tokens; };
   return std::ranges::all_of(block.pages, may_be) && std::ranges::all_of(block.ends, may_end);
+}
+
+// Returns the block that ends where block `index` of the request begins, the root for 0, or nullptr
+// if it is not in the tree.
+Node* BlockBefore(Space& space, const block::SequenceView& request, uint32_t index) {
+  const uint32_t block_tokens = space.shape.block_tokens;
+  if (uint64_t{index} * block_tokens > request.tokens.size()) return nullptr;
+  Node* node = &space.root;
+  for (uint32_t block = 0; node != nullptr && block < index; ++block) {
+    const Slice tokens(request, block * block_tokens, (block + 1) * block_tokens);
+    node = ExactChild(*node, tokens.view());
+  }
+  return node;
 }
 
 }  // namespace
@@ -60,12 +75,8 @@ std::vector<PageInfo> PrefixIndex::AddArriving(block::SpaceHandle handle,
     return Slice(request, block * block_tokens, (block + 1) * block_tokens);
   };
   const size_t whole = request.tokens.size() / block_tokens;
-  Node* parent = &space->root;
-  for (uint32_t block = 0; block < first_block; ++block) {
-    if (block >= whole) return expected;
-    parent = ExactChild(*parent, slice(block).view());
-    if (parent == nullptr) return expected;
-  }
+  Node* parent = BlockBefore(*space, request, first_block);
+  if (parent == nullptr) return expected;
   for (uint32_t i = 0; i < blocks.size() && first_block + i < whole; ++i) {
     const ArrivingBlock& arriving = blocks[i];
     Node* const node =
@@ -105,6 +116,34 @@ bool PrefixIndex::FinishArrival(const PageRef& ref, uint64_t check, block::Exten
   }
   impl_->promoted.NotifyAll();
   return true;
+}
+
+Acquired PrefixIndex::LeaseBlock(block::SpaceHandle handle, const block::SequenceView& request,
+                                 uint32_t block_index, block::SessionId session) {
+  const base::MutexLock lock(impl_->mutex);
+  Acquired acquired;
+  Space* const space = impl_->FindSpace(handle);
+  Node* const node = space == nullptr ? nullptr : BlockBefore(*space, request, block_index + 1);
+  if (node == nullptr) return acquired;
+  RestorablePath path;
+  for (Page& page : node->pages()) {
+    if (!InRam(page.state())) continue;
+    path.pages.push_back(&page);
+    acquired.pages.push_back(InfoOf(*node, page));
+  }
+  if (path.pages.empty()) return acquired;
+  path.blocks.push_back(node);
+  Lease lease{.session = session,
+              .space = space,
+              .usable = {},
+              .from = node->first_token(),
+              .tokens = node->first_token() + node->size(),
+              .pages = {}};
+  acquired.from_token = lease.from;
+  acquired.answer.restorable_tokens = lease.tokens;
+  impl_->Hold(lease, path, lease.tokens);
+  acquired.lease = impl_->AddLease(std::move(lease));
+  return acquired;
 }
 
 }  // namespace prefixd::index

@@ -466,6 +466,11 @@ class PrefixIndex {
   bool FinishArrival(const PageRef& page, uint64_t check, block::Extent extent,
                      block::PageMarks* marks);
 
+  // Leases every page in RAM of one full block of the request, for whoever copies it elsewhere: no
+  // use, and no quota applies. No lease if the block is not in the tree or has no such page.
+  Acquired LeaseBlock(block::SpaceHandle space, const block::SequenceView& request,
+                      uint32_t block_index, block::SessionId session);
+
   // --- writing ---
   // Plans the blocks of the whole sequence (the last may be partial), holds the deepest present
   // ancestor and announces the missing blocks. A block is kPresent when every selected full group

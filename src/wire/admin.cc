@@ -45,6 +45,23 @@ void WriteLatency(const block::NamedLatency& latency, v1::Latency* proto) {
                                    latency.histogram.buckets.end());
 }
 
+void ToProto(const block::RemoteStats& remote, v1::Remote* proto) {
+  proto->set_known(remote.known);
+  proto->set_cluster(remote.cluster);
+  proto->set_tls(remote.tls);
+  proto->set_sealed(remote.sealed);
+  for (const block::RemoteServer& server : remote.servers) {
+    v1::Remote::Server* const to = proto->add_servers();
+    to->set_address(server.address);
+    to->set_open(server.open);
+    to->set_why(server.why);
+    to->set_failed_s(server.failed_s);
+    to->set_next_try_s(server.next_try_s);
+    to->set_in_flight_bytes(server.in_flight_bytes);
+  }
+  for (const std::string& warning : remote.warnings) proto->add_warnings(warning);
+}
+
 }  // namespace
 
 void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto) {
@@ -94,6 +111,7 @@ void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {
   proto->set_pinned_bytes(stats.pinned_bytes);
   proto->set_snapshot_bytes(stats.snapshot_bytes);
   proto->set_snapshot_share_bytes(stats.snapshot_share_bytes);
+  if (stats.remote.on) ToProto(stats.remote, proto->mutable_remote());
   WriteCounts(stats.counters, proto->mutable_counters());
   proto->set_seconds_saved(stats.seconds_saved);
   for (const block::NamedLatency& latency : stats.latencies)
@@ -171,9 +189,11 @@ void ToProto(const block::PastAnswer& past, v1::PastAnswer* proto) {
   proto->mutable_shortened_by()->Swap(answer.mutable_shortened_by());
   proto->set_ram_bytes(answer.ram_bytes());
   proto->set_ssd_bytes(answer.ssd_bytes());
+  proto->set_remote_bytes(answer.remote_bytes());
   proto->set_wait_us(past.wait_us);
   proto->set_match_us(past.match_us);
   proto->set_room_us(past.room_us);
+  proto->set_remote_us(past.remote_us);
   proto->set_used_tokens(past.used_tokens);
   proto->set_load_us(past.load_us);
   proto->set_first_token_us(past.first_token_us);

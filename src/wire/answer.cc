@@ -34,6 +34,7 @@ void WriteMatch(const block::MatchAnswer& match, v1::Answer* proto) {
   }
   proto->set_ram_bytes(match.ram_bytes);
   proto->set_ssd_bytes(match.ssd_bytes);
+  proto->set_remote_bytes(match.remote_bytes);
   proto->set_load_us(match.load_us);
 }
 
@@ -52,6 +53,7 @@ block::MatchAnswer ReadMatch(const v1::Answer& proto) {
   }
   match.ram_bytes = proto.ram_bytes();
   match.ssd_bytes = proto.ssd_bytes();
+  match.remote_bytes = proto.remote_bytes();
   match.load_us = proto.load_us();
   return match;
 }

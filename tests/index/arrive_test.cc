@@ -134,6 +134,21 @@ TEST_F(ArriveTest, AnArrivedPageIsSpilledAndEvictedAsOthersAre) {
   EndSession(kMe);
 }
 
+TEST_F(ArriveTest, ABlockThatIsCopiedElsewhereStaysMeanwhile) {
+  const Tokens tokens = Count(1, 40);
+  Store(tokens);
+  const Acquired held = index_.LeaseBlock(space_, {tokens, {}}, 1, kOther);
+  ASSERT_TRUE(held.lease);
+  EXPECT_THAT(held.pages, SizeIs(1));
+  EXPECT_EQ(held.pages[0].first_token, 16u);
+  EvictAll();
+  EXPECT_EQ(index_.LeasedPages(held.lease, {}, 40).value()[0].state, PageState::kRam);
+  EXPECT_TRUE(index_.Release(held.lease).ok());
+  EvictAll();
+  EXPECT_FALSE(index_.LeaseBlock(space_, {tokens, {}}, 1, kOther).lease);
+  EXPECT_FALSE(index_.LeaseBlock(space_, {tokens, {}}, 2, kOther).lease);  // it is not whole
+}
+
 class FullArriveTest : public ArriveTest {
  protected:
   FullArriveTest() : ArriveTest(16, {1}, {.limits = {.memory_limit_bytes = 1}}) {}

@@ -52,9 +52,23 @@ double LoadModel::Estimate(const Tier& tier, uint64_t bytes) {
   return bytes == 0 ? 0 : Factor(tier, bytes) * tier.Shape(bytes);
 }
 
-uint64_t LoadModel::EstimateMicros(uint64_t ram_bytes, uint64_t ssd_bytes) const {
+uint64_t LoadModel::EstimateMicros(uint64_t ram_bytes, uint64_t ssd_bytes,
+                                   uint64_t far_bytes) const {
   base::MutexLock lock(mutex_);
-  return static_cast<uint64_t>(Estimate(ram_, ram_bytes) + Estimate(ssd_, ssd_bytes));
+  return static_cast<uint64_t>(Estimate(ram_, ram_bytes) + Estimate(ssd_, ssd_bytes) +
+                               Estimate(far_, far_bytes));
+}
+
+void LoadModel::AddSample(Tier& tier, uint64_t bytes, double us) {
+  std::vector<double>& samples = tier.factors[BucketOf(bytes)];
+  if (samples.size() == kSamples) samples.erase(samples.begin());
+  samples.push_back(us / tier.Shape(bytes));
+}
+
+void LoadModel::LearnFar(uint64_t bytes, uint64_t us) {
+  if (bytes == 0) return;
+  base::MutexLock lock(mutex_);
+  AddSample(far_, bytes, static_cast<double>(std::max<uint64_t>(us, 1)));
 }
 
 void LoadModel::Learn(uint64_t ram_bytes, uint64_t ssd_bytes, uint64_t us) {
@@ -65,9 +79,7 @@ void LoadModel::Learn(uint64_t ram_bytes, uint64_t ssd_bytes, uint64_t us) {
   Tier& tier = teaches_ssd ? ssd_ : ram_;
   const uint64_t bytes = teaches_ssd ? ssd_bytes : ram_bytes;
   const double rest = std::max(static_cast<double>(us) - (teaches_ssd ? of_ram : of_ssd), 1.0);
-  std::vector<double>& samples = tier.factors[BucketOf(bytes)];
-  if (samples.size() == kSamples) samples.erase(samples.begin());
-  samples.push_back(rest / tier.Shape(bytes));
+  AddSample(tier, bytes, rest);
 }
 
 }  // namespace prefixd::cache

@@ -16,10 +16,12 @@ namespace prefixd::cache {
 
 class LoadModel {
  public:
-  uint64_t EstimateMicros(uint64_t ram_bytes, uint64_t ssd_bytes) const;
+  uint64_t EstimateMicros(uint64_t ram_bytes, uint64_t ssd_bytes, uint64_t far_bytes = 0) const;
   // One load that took `us` in all. A mixed load teaches the tier that it should have spent most of
   // its time in.
   void Learn(uint64_t ram_bytes, uint64_t ssd_bytes, uint64_t us);
+  // One load from a store that hosts share, as prefixd measured it.
+  void LearnFar(uint64_t bytes, uint64_t us);
 
  private:
   static constexpr size_t kBuckets = 48;
@@ -36,11 +38,13 @@ class LoadModel {
   static size_t BucketOf(uint64_t bytes);
   static double Factor(const Tier& tier, uint64_t bytes);
   static double Estimate(const Tier& tier, uint64_t bytes);
+  static void AddSample(Tier& tier, uint64_t bytes, double us);
 
   mutable base::Mutex mutex_;
-  // A local stream of 1 GB/s, a disk of 0.8 GB/s before it.
+  // A local stream of 1 GB/s; a disk of 0.8 GB/s or a network of 10 Gbit/s before it.
   Tier ram_ PREFIXD_GUARDED_BY(mutex_) = {.fixed_us = 400, .us_per_byte = 1e-3, .factors = {}};
   Tier ssd_ PREFIXD_GUARDED_BY(mutex_) = {.fixed_us = 600, .us_per_byte = 2.2e-3, .factors = {}};
+  Tier far_ PREFIXD_GUARDED_BY(mutex_) = {.fixed_us = 1000, .us_per_byte = 1.8e-3, .factors = {}};
 };
 
 }  // namespace prefixd::cache

@@ -128,7 +128,8 @@ class KeptExtent {
 struct LeaseFacts {
   uint32_t tokens = 0;      // usable: fewer than leased after a page failed
   uint32_t ssd_tokens = 0;  // of these, in blocks that had a page outside RAM when they were leased
-  uint64_t ram_bytes = 0, ssd_bytes = 0;  // when leased
+  uint32_t far_tokens = 0;  // of these, in blocks that had a page on its way from another host
+  uint64_t ram_bytes = 0, ssd_bytes = 0, far_bytes = 0;  // when leased
   uint64_t pages = 0;
 };
 

@@ -1,4 +1,5 @@
 // Acquire: match, lease, and start loading what is not readable yet.
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,11 +22,11 @@ index::Acquired LoadIrregular(Loader& loader, block::SessionId session, const Se
   return std::move(set.front());
 }
 
-}  // namespace
-
-absl::StatusOr<Acquired> Acquire(Context& context, Tables& tables, Room& room, Loader& loader,
-                                 Watcher& watcher, block::SessionId id, const Request& request,
-                                 const Patience& patience) {
+// Returns false, with nothing held or counted, if `far` may have more. Null: it is not asked.
+absl::StatusOr<bool> AcquireInto(Context& context, Tables& tables, Room& room, Loader& loader,
+                                 Watcher& watcher, const Far* far, block::SessionId id,
+                                 const Request& request, const Patience& patience,
+                                 Acquired* acquired) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, tables.sessions.Find(id, "acquire"));
   PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, tables.spaces.Find(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
@@ -40,6 +41,10 @@ absl::StatusOr<Acquired> Acquire(Context& context, Tables& tables, Room& room, L
   }
   const index::SetItem item{request.space, {request.tokens, request.content}, options};
   index::Acquired held = context.index->Acquire(item.space, item.request, item.options, id);
+  if (far != nullptr && FallsShort(*far, *space, request, held.answer)) {
+    if (held.lease) context.index->Release(held.lease).IgnoreError();  // known: it is ours alone
+    return false;
+  }
   if (!space->regular) {
     const SetMember alone{.request = &request, .space = space, .item = item};
     held = LoadIrregular(loader, id, alone, std::move(held), patience);
@@ -50,11 +55,35 @@ absl::StatusOr<Acquired> Acquire(Context& context, Tables& tables, Room& room, L
     PREFIXD_RETURN_IF_ERROR(answer.MakeReadable(loader, request.prefill_tokens_per_s, patience));
   }
   answer.Account(request, tables.advice);
-  PREFIXD_ASSIGN_OR_RETURN(Acquired acquired,
+  PREFIXD_ASSIGN_OR_RETURN(*acquired,
                            std::move(answer).Register(tables.sessions, watcher, loader.model,
                                                       request.prefill_tokens_per_s));
   phases.times.room_us = phases.Next();
-  Remember(context, tables, *session, *space, request, phases.times, &acquired);
+  Remember(context, tables, *session, *space, request, phases.times, acquired);
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<Acquired>> AcquireHere(Context& context, Tables& tables, Room& room,
+                                                    Loader& loader, Watcher& watcher,
+                                                    const Far& far, block::SessionId id,
+                                                    const Request& request,
+                                                    const Patience& patience) {
+  Acquired acquired;
+  PREFIXD_ASSIGN_OR_RETURN(const bool done, AcquireInto(context, tables, room, loader, watcher,
+                                                        &far, id, request, patience, &acquired));
+  if (!done) return std::optional<Acquired>();
+  return std::optional<Acquired>(std::move(acquired));
+}
+
+absl::StatusOr<Acquired> Acquire(Context& context, Tables& tables, Room& room, Loader& loader,
+                                 Watcher& watcher, block::SessionId id, const Request& request,
+                                 const Patience& patience) {
+  Acquired acquired;
+  PREFIXD_RETURN_IF_ERROR(
+      AcquireInto(context, tables, room, loader, watcher, nullptr, id, request, patience, &acquired)
+          .status());
   return acquired;
 }
 

@@ -10,6 +10,8 @@
 namespace prefixd::cache::verbs {
 namespace {
 
+constexpr std::chrono::seconds kRaisePatience(2);
+
 void ClearInRam(Context& context, PinTable& pins, PageRecords& records, const SpaceInfo& space,
                 Cache::Cleared* cleared) {
   base::MutexLock lock(records.mutex);
@@ -25,8 +27,14 @@ void ClearInRam(Context& context, PinTable& pins, PageRecords& records, const Sp
 }  // namespace
 
 absl::StatusOr<Cache::Cleared> Clear(Context& context, Tables& tables, PageRecords& records,
-                                     Segments& segments, Tier& tier, const block::SpaceId* id) {
+                                     Segments& segments, Tier& tier, Far& far,
+                                     const block::SpaceId* id) {
   Cache::Cleared cleared;
+  // Before the index: what other hosts stored does not come back behind it.
+  if (far.on()) {
+    cleared.remote_waits =
+        !far.generations.Raise(id, std::chrono::steady_clock::now() + kRaisePatience).ok();
+  }
   {
     // No segment is under way while the border is set: everything written before it is gone,
     // everything after it is new.

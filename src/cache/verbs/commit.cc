@@ -119,6 +119,13 @@ absl::Status LeaseToWriter(Context& context, Sessions& sessions, Loader& loader,
   return absl::OkStatus();
 }
 
+void OfferToOthers(Writer& writer, const Reservation& reservation, uint32_t tokens) {
+  if (!writer.Wants(*reservation.space)) return;
+  writer.Take({.space = reservation.space,
+               .tokens = {reservation.tokens.begin(), reservation.tokens.begin() + tokens},
+               .content = block::CutContent(reservation.content, 0, tokens)});
+}
+
 // The blocks are already published; a disk failure only lowers the reported durability.
 void Secure(Context& context, Spiller& spiller, const std::vector<index::BlockRef>& blocks,
             const Patience& patience, block::CommitAnswer* answer) {
@@ -133,8 +140,8 @@ void Secure(Context& context, Spiller& spiller, const std::vector<index::BlockRe
 
 absl::StatusOr<block::CommitAnswer> Commit(Context& context, Tables& tables, Room& room,
                                            Loader& loader, Watcher& watcher, Spiller& spiller,
-                                           block::SessionId session, const CommitRequest& request,
-                                           const Patience& patience) {
+                                           Writer& writer, block::SessionId session,
+                                           const CommitRequest& request, const Patience& patience) {
   Sessions& sessions = tables.sessions;
   PREFIXD_ASSIGN_OR_RETURN(const ReservationPtr reservation,
                            sessions.FindReservation(session, request.reservation));
@@ -171,6 +178,7 @@ absl::StatusOr<block::CommitAnswer> Commit(Context& context, Tables& tables, Roo
   context.FreeTaken();
   sessions.announcements.Add();
   if (going_on) DeclareEnds(context, request);
+  if (going_on) OfferToOthers(writer, *reservation, request.tokens);
   context.counters.AddAll({{"commits", 1},
                            {"tokens.stored", answer.stored_tokens},
                            {"tokens.duplicate", answer.duplicate_tokens},

@@ -17,7 +17,7 @@ absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::
     tables.history.Learn(lease->answer, used, released.load_us, released.first_token_us);
   }
   if (released.load_us > 0) {
-    model.Learn(facts.ram_bytes, facts.ssd_bytes, released.load_us);
+    if (facts.far_bytes == 0) model.Learn(facts.ram_bytes, facts.ssd_bytes, released.load_us);
     context.counters.Time("load", released.load_us);
   }
   if (released.first_token_us > 0) context.counters.Time("first_token", released.first_token_us);

@@ -100,13 +100,18 @@ void LeaseAnswer::List() {
     return;
   }
   pages_.reserve(held_.pages.size());
-  std::map<uint32_t, uint32_t> ssd_blocks;  // first token -> tokens
+  std::map<uint32_t, uint32_t> ssd_blocks, far_blocks;  // first token -> tokens
   for (const index::PageInfo& page : held_.pages) {
     pages_.push_back(Leased(page, place()));
-    (NeedsSsd(page) ? facts_.ssd_bytes : facts_.ram_bytes) += page.page_bytes;
-    if (NeedsSsd(page)) ssd_blocks[page.first_token] = page.tokens;
+    const bool ssd = NeedsSsd(page), far = NeedsFar(page);
+    (ssd ? facts_.ssd_bytes : far ? facts_.far_bytes : facts_.ram_bytes) += page.page_bytes;
+    if (ssd) ssd_blocks[page.first_token] = page.tokens;
+    if (far) far_blocks[page.first_token] = page.tokens;
   }
-  for (const auto& [first, count] : ssd_blocks) facts_.ssd_tokens += count;
+  for (const auto& [first, count] : ssd_blocks) {
+    if (!far_blocks.contains(first)) facts_.ssd_tokens += count;
+  }
+  for (const auto& [first, count] : far_blocks) facts_.far_tokens += count;
 }
 
 absl::Status LeaseAnswer::MakeReadable(Loader& loader, double prefill_tokens_per_s,
@@ -134,12 +139,14 @@ absl::Status LeaseAnswer::MakeReadable(Loader& loader, double prefill_tokens_per
 
 void LeaseAnswer::Account(const Request& request, FormatAdvice& advice) {
   held_.answer.restorable_tokens = tokens_;
-  const uint32_t from_ssd = std::min(facts_.ssd_tokens, tokens_);
+  const uint32_t from_far = std::min(facts_.far_tokens, tokens_);
+  const uint32_t from_ssd = std::min(facts_.ssd_tokens, tokens_ - from_far);
   CountMatch(held_.answer, request.tokens.size(), &context_->counters);
   CountGivenUp(request, held_.answer, context_, advice);
-  context_->asked_bytes += facts_.ram_bytes + facts_.ssd_bytes;
-  context_->counters.AddAll(
-      {{"tokens.restorable.ssd", from_ssd}, {"tokens.restorable.ram", tokens_ - from_ssd}});
+  context_->CountAsked(facts_.ram_bytes + facts_.ssd_bytes + facts_.far_bytes);
+  context_->counters.AddAll({{"tokens.restorable.ssd", from_ssd},
+                             {"tokens.restorable.remote", from_far},
+                             {"tokens.restorable.ram", tokens_ - from_ssd - from_far}});
 }
 
 absl::StatusOr<Acquired> LeaseAnswer::Register(Sessions& sessions, Watcher& watcher,
@@ -148,7 +155,8 @@ absl::StatusOr<Acquired> LeaseAnswer::Register(Sessions& sessions, Watcher& watc
   held_.answer.restorable_tokens = tokens_;
   held_.answer.ram_bytes = facts_.ram_bytes;
   held_.answer.ssd_bytes = facts_.ssd_bytes;
-  held_.answer.load_us = model.EstimateMicros(facts_.ram_bytes, facts_.ssd_bytes);
+  held_.answer.remote_bytes = facts_.far_bytes;
+  held_.answer.load_us = model.EstimateMicros(facts_.ram_bytes, facts_.ssd_bytes, facts_.far_bytes);
   Acquired acquired;
   acquired.match = std::move(held_.answer);
   if (tokens_ == 0) return acquired;

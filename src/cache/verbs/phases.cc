@@ -45,7 +45,8 @@ void Remember(const Context& context, Tables& tables, const Session& session,
                          .match = acquired->match,
                          .wait_us = times.wait_us,
                          .match_us = times.match_us,
-                         .room_us = times.room_us};
+                         .room_us = times.room_us,
+                         .remote_us = request.remote_us};
   const uint64_t serial = tables.history.Add(std::move(past), context.Now());
   if (!acquired->lease) return;
   const absl::StatusOr<LeasePtr> lease = tables.sessions.FindLease(session.id, acquired->lease);

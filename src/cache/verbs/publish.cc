@@ -115,7 +115,7 @@ absl::StatusOr<block::StoreResult> PublishBlock(Context& context, Reservation* r
   PREFIXD_ASSIGN_OR_RETURN(const block::StoreResult stored,
                            PublishPages(context, *reservation, block_index, pages));
   if (stored == block::StoreResult::kStored) {
-    for (const index::NewPage& page : pages) context.asked_bytes += page.page_bytes;
+    for (const index::NewPage& page : pages) context.CountAsked(page.page_bytes);
   }
   // The extents are the index's now; on an error they stayed ours.
   reservation->arriving.erase(reservation->arriving.lower_bound({block_index, 0, 0}),

@@ -109,12 +109,12 @@ uint64_t BytesInBothTiers(const Context& context, const Dropper& dropper) {
 
 absl::StatusOr<Cache::PurgeProgress> Purge(Context& context, Tables& tables, PageRecords& records,
                                            Room& room, Segments& segments, Dropper& dropper,
-                                           Tier& tier, const block::SpaceId* space,
+                                           Tier& tier, Far& far, const block::SpaceId* space,
                                            uint64_t cursor) {
   Cache::PurgeProgress progress{.cleared = {}, .total_bytes = BytesInBothTiers(context, dropper)};
   if (cursor == 0) {
     PREFIXD_ASSIGN_OR_RETURN(progress.cleared,
-                             Clear(context, tables, records, segments, tier, space));
+                             Clear(context, tables, records, segments, tier, far, space));
     Scrub(context, room, &progress);
     if (context.store != nullptr) {
       PREFIXD_RETURN_IF_ERROR(PurgeDamaged(context, segments, &progress));

@@ -91,10 +91,35 @@ void AddSsd(const Context& context, const Segments& segments, const Tier& tier,
       {"ssd.waiting_bytes", stats->ssd_file_bytes - std::min(stats->ssd_file_bytes, live)});
 }
 
+double SecondsBetween(int64_t from_us, int64_t to_us) {
+  return static_cast<double>(std::max<int64_t>(0, to_us - from_us)) * 1e-6;
+}
+
+void AddRemote(const Context& context, const Far& far, block::Stats* stats) {
+  if (!far.on()) return;
+  remote::RemoteStatus status = far.store().Status();
+  block::RemoteStats& remote = stats->remote;
+  remote.on = true;
+  remote.known = status.known;
+  remote.cluster = status.cluster;
+  remote.tls = status.tls;
+  remote.sealed = far.options().seal == remote::Seal::kAes256Gcm;
+  remote.warnings = std::move(status.warnings);
+  const int64_t now = context.Now();
+  for (remote::NodeStatus& node : status.nodes) {
+    remote.servers.push_back({.address = std::move(node.address),
+                              .open = node.open,
+                              .why = std::move(node.why),
+                              .failed_s = SecondsBetween(node.failed_us, now),
+                              .next_try_s = SecondsBetween(now, node.next_try_us),
+                              .in_flight_bytes = node.in_flight_bytes});
+  }
+}
+
 }  // namespace
 
 block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segments& segments,
-                      const Tier& tier) {
+                      const Tier& tier, const Far& far) {
   tables.pins.Expire();
   room.KeepLimits();
   block::Stats stats;
@@ -109,6 +134,7 @@ block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segmen
   AddIndex(context, &stats);
   AddArena(context, &stats);
   AddSsd(context, segments, tier, &stats);
+  AddRemote(context, far, &stats);
   return stats;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,10 @@
 
 #include "cache/cache.h"
 #include "cache/context.h"
+#include "cache/far/far.h"
+#include "cache/far/fetcher.h"
+#include "cache/far/finder.h"
+#include "cache/far/writer.h"
 #include "cache/load/loader.h"
 #include "cache/load/watcher.h"
 #include "cache/room/room.h"
@@ -43,6 +48,12 @@ absl::StatusOr<std::vector<block::MatchAnswer>> MatchSet(Context& context, Table
 absl::StatusOr<Acquired> Acquire(Context& context, Tables& tables, Room& room, Loader& loader,
                                  Watcher& watcher, block::SessionId session, const Request& request,
                                  const Patience& patience);
+// Returns nullopt, with nothing held or counted, if the far tier may have more.
+absl::StatusOr<std::optional<Acquired>> AcquireHere(Context& context, Tables& tables, Room& room,
+                                                    Loader& loader, Watcher& watcher,
+                                                    const Far& far, block::SessionId session,
+                                                    const Request& request,
+                                                    const Patience& patience);
 absl::StatusOr<std::vector<Acquired>> AcquireSet(Context& context, Tables& tables, Room& room,
                                                  Loader& loader, Watcher& watcher,
                                                  block::SessionId session,
@@ -51,6 +62,16 @@ absl::StatusOr<std::vector<Acquired>> AcquireSet(Context& context, Tables& table
 absl::Status Fetch(Context& context, Sessions& sessions, const Loader& loader,
                    const Refused& refused, block::SessionId session, const FetchRequest& request,
                    const Patience& patience, FetchSink* sink);
+
+// --- bring.cc ---
+// Whether the far tier is worth asking after this answer.
+bool FallsShort(const Far& far, const SpaceInfo& space, const Request& request,
+                const block::MatchAnswer& answer);
+// Looks for what the index lacks of the request in the far tier, puts it into the tree and starts
+// bringing it. Returns how many tokens that are, 0 if the store does not answer in time.
+absl::StatusOr<uint32_t> Bring(Context& context, Tables& tables, Far& far, Fetcher& fetcher,
+                               Finder& finder, const LoadModel& model, block::SessionId session,
+                               const Request& request);
 
 // --- lease.cc ---
 absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::SessionId session,
@@ -66,8 +87,8 @@ absl::Status PutPage(Context& context, Sessions& sessions, Room& room, block::Se
                      const Patience& patience);
 absl::StatusOr<block::CommitAnswer> Commit(Context& context, Tables& tables, Room& room,
                                            Loader& loader, Watcher& watcher, Spiller& spiller,
-                                           block::SessionId session, const CommitRequest& request,
-                                           const Patience& patience);
+                                           Writer& writer, block::SessionId session,
+                                           const CommitRequest& request, const Patience& patience);
 
 // --- pin.cc, prefetch.cc ---
 absl::StatusOr<Pinned> Pin(Context& context, Tables& tables, Loader& loader,
@@ -82,10 +103,11 @@ absl::StatusOr<Prefetched> Prefetch(Context& context, Tables& tables, Loader& lo
 
 // --- clear.cc, purge.cc ---
 absl::StatusOr<Cache::Cleared> Clear(Context& context, Tables& tables, PageRecords& records,
-                                     Segments& segments, Tier& tier, const block::SpaceId* space);
+                                     Segments& segments, Tier& tier, Far& far,
+                                     const block::SpaceId* space);
 absl::StatusOr<Cache::PurgeProgress> Purge(Context& context, Tables& tables, PageRecords& records,
                                            Room& room, Segments& segments, Dropper& dropper,
-                                           Tier& tier, const block::SpaceId* space,
+                                           Tier& tier, Far& far, const block::SpaceId* space,
                                            uint64_t cursor);
 uint64_t BytesInBothTiers(const Context& context, const Dropper& dropper);
 
@@ -96,6 +118,6 @@ absl::Status SetBudgets(Room& room, Segments& segments, uint64_t ram_bytes, uint
 FlushResult Flush(Context& context, IndexLoader& index_loader, Loader& loader, Segments& segments,
                   const Patience& patience);
 block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segments& segments,
-                      const Tier& tier);
+                      const Tier& tier, const Far& far);
 
 }  // namespace prefixd::cache::verbs

@@ -1,0 +1,127 @@
+// What the parts of the far tier share: the store, its keys, and what was learned of it.
+//
+// The far tier is a store that several hosts share (remote/remote_store.h). It fails open: what it
+// does not give in time is a miss. No call that a local hit makes waits for it.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+
+#include "base/mutex.h"
+#include "cache/context.h"
+#include "cache/tables/session.h"
+#include "remote/names.h"
+
+namespace prefixd::cache {
+
+// A sequence's full blocks by name, from the first on.
+using ChainNames = std::vector<remote::ChainName>;
+
+// Numbers that are raised to clear: one of the tenant, one of each space. A name is made with both.
+//
+// Thread-safe.
+class Generations {
+ public:
+  static constexpr int64_t kFreshUs = 30'000'000;
+
+  explicit Generations(Context* context) : context_(context) {}
+  // Returns the space's generation: as it was read at most kFreshUs ago, else as the store says.
+  // The store's error, if it does not.
+  absl::StatusOr<uint64_t> Of(const block::SpaceId& space, base::Deadline deadline)
+      PREFIXD_EXCLUDES(mutex_);
+  // Raises the space's number; null: the tenant's. If the store does not take it now, Of answers
+  // Unavailable for the spaces that it concerns until RaiseWaiting has.
+  absl::Status Raise(const block::SpaceId* space, base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
+  // Raises what waits for it. Returns how many still wait.
+  size_t RaiseWaiting(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
+  // How often this host cleared: what was found before is not used after.
+  uint64_t raises() const { return raises_; }
+
+ private:
+  struct Known {
+    uint64_t number = 0;
+    int64_t read_us = 0;
+  };
+  absl::Status RaiseNamed(const std::string& name, base::Deadline deadline)
+      PREFIXD_EXCLUDES(mutex_);
+  absl::StatusOr<uint64_t> Read(const std::string& name, base::Deadline deadline)
+      PREFIXD_EXCLUDES(mutex_);
+  std::string NameOf(const block::SpaceId& space) const;
+
+  Context* const context_;
+  base::Mutex mutex_;
+  absl::flat_hash_map<std::string, Known> known_ PREFIXD_GUARDED_BY(mutex_);
+  std::set<std::string> waiting_ PREFIXD_GUARDED_BY(mutex_);  // to be raised
+  std::atomic<uint64_t> raises_{0};
+};
+
+// Names for a time, at most so many: the oldest go.
+//
+// Thread-safe.
+class RecentNames {
+ public:
+  static constexpr size_t kMost = 65'536;
+
+  RecentNames(const Context* context, int64_t lifetime_us)
+      : context_(context), lifetime_us_(lifetime_us) {}
+  void Add(const std::string& name) PREFIXD_EXCLUDES(mutex_);
+  void Forget(const std::string& name) PREFIXD_EXCLUDES(mutex_);
+  bool Contains(const std::string& name) const PREFIXD_EXCLUDES(mutex_);
+
+ private:
+  const Context* const context_;
+  const int64_t lifetime_us_;
+  mutable base::Mutex mutex_;
+  absl::flat_hash_map<std::string, int64_t> until_us_ PREFIXD_GUARDED_BY(mutex_);
+  std::map<std::pair<int64_t, std::string>, bool> order_ PREFIXD_GUARDED_BY(mutex_);
+};
+
+// Thread-safe.
+class Far {
+ public:
+  explicit Far(Context* context);
+
+  bool on() const { return options().store != nullptr; }
+  const RemoteOptions& options() const { return context_->options.remote; }
+  remote::RemoteStore& store() const { return *options().store; }
+  // Whether other hosts may have blocks of the space: its identity must name the weights.
+  bool Serves(const SpaceInfo& space) const;
+  // Whether the store is given up for a moment: it did not answer.
+  bool down() const { return context_->Now() < down_until_us_; }
+  void SayDown();
+
+  // Names of the first `blocks` full blocks.
+  ChainNames NamesOf(const SpaceInfo& space, uint64_t generation,
+                     const block::SequenceView& sequence, uint32_t blocks) const;
+
+  Generations generations;
+  RecentNames absent;   // keys that were not there
+  RecentNames present;  // keys that were, or that this host wrote
+  RecentNames passed;   // keys that the write budget passed over
+
+ private:
+  Context* const context_;
+  std::atomic<int64_t> down_until_us_{0};
+};
+
+// The tokens and content of one full block.
+struct BlockSlice {
+  BlockSlice(const block::SequenceView& sequence, uint32_t block, uint32_t block_tokens);
+  block::SequenceView view() const { return {tokens, content}; }
+  std::span<const block::Token> tokens;
+  std::vector<block::ContentKey> content;
+};
+
+// The bundle's `formats` of pages that are all in one rung of their ladders, and of a snapshot.
+std::string FormatsOf(uint32_t rung);
+inline constexpr const char* kSnapshotFormats = "s";
+
+}  // namespace prefixd::cache

@@ -1,0 +1,246 @@
+#include "cache/far/writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+
+namespace prefixd::cache {
+namespace {
+
+constexpr size_t kTouchedAtOnce = 256;
+constexpr std::chrono::seconds kLookAround(30);  // for clears that wait
+
+base::Deadline In(std::chrono::milliseconds patience) {
+  return std::chrono::steady_clock::now() + patience;
+}
+
+}  // namespace
+
+// The pages of one block that other hosts can use.
+class Writer::HeldBlock {
+ public:
+  HeldBlock(Context* context, block::SessionId owner, const Chain& chain, uint32_t block)
+      : context_(context) {
+    const SpaceInfo& space = *chain.offer.space;
+    const index::Acquired held =
+        context->index->LeaseBlock(space.handle, chain.view(), block, owner);
+    lease_ = held.lease;
+    for (uint32_t rung = 0; rung < block::kMaxLadder && pages.empty(); ++rung) {
+      for (const index::PageInfo& page : held.pages) {
+        if (!space.IsState(page.ref.group) && page.ref.rung == rung) pages.push_back(page);
+      }
+      if (!IsWhole(space)) pages.clear();
+    }
+    for (const index::PageInfo& page : held.pages) {
+      const bool at_end = page.ref.rung == space.identity.block_tokens;
+      if (space.IsState(page.ref.group) && at_end) snapshot.push_back(page);
+    }
+    const auto states = std::ranges::count(space.identity.groups, block::LayerKind::kState,
+                                           &block::LayerGroup::kind);
+    if (snapshot.size() != static_cast<size_t>(states)) snapshot.clear();
+  }
+  ~HeldBlock() {
+    if (lease_) context_->index->Release(lease_).IgnoreError();
+  }
+  HeldBlock(const HeldBlock&) = delete;
+  HeldBlock& operator=(const HeldBlock&) = delete;
+
+  uint32_t rung() const { return pages.front().ref.rung; }
+  // Of keys and values, in one rung; empty if a full group lacks its page. Sliding ones may.
+  std::vector<index::PageInfo> pages;
+  std::vector<index::PageInfo> snapshot;  // of all states at the block's end, or empty
+
+ private:
+  bool IsWhole(const SpaceInfo& space) const {
+    for (uint32_t group = 0; group < space.identity.groups.size(); ++group) {
+      if (space.identity.groups[group].kind != block::LayerKind::kFull) continue;
+      if (std::ranges::none_of(
+              pages, [group](const index::PageInfo& page) { return page.ref.group == group; })) {
+        return false;
+      }
+    }
+    return !pages.empty();
+  }
+
+  Context* const context_;
+  block::LeaseId lease_;
+};
+
+Writer::Writer(Context* context, Far* far)
+    : context_(context),
+      far_(far),
+      owner_(context->NewOwner()),
+      budget_({.bytes_per_s = far->options().write_bytes_per_s,
+               .window = far->options().write_window,
+               .share = far->options().write_share},
+              context->options.clock) {}
+
+void Writer::Take(Offer offer) {
+  {
+    const base::MutexLock lock(mutex_);
+    offered_tokens_ += offer.tokens.size();
+    offers_.push_back(std::move(offer));
+    while (offers_.size() > kMostOffers || offered_tokens_ > kMostOfferedTokens) {
+      offered_tokens_ -= offers_.front().tokens.size();
+      offers_.pop_front();
+      context_->counters.Add("remote.passed_over");
+    }
+  }
+  wake_.NotifyAll();
+}
+
+bool Writer::WaitIdle(const Patience& patience) {
+  const base::MutexLock lock(mutex_);
+  while (!offers_.empty() || working_) {
+    if (patience.over() || stopped_) return false;
+    done_.WaitUntil(mutex_, patience.next_look());
+  }
+  return true;
+}
+
+bool Writer::MayWrite(const std::string& key, uint32_t first_token) {
+  const Admission admits = budget_.admits();
+  if (admits == Admission::kAll) return true;
+  const bool likely = first_token < far_->options().shallow_tokens || far_->passed.Contains(key);
+  if (admits == Admission::kLikelyReuse && likely) return true;
+  far_->passed.Add(key);
+  context_->counters.Add("remote.not_written.budget");
+  return false;
+}
+
+bool Writer::LearnPresent(const std::vector<std::string>& keys) {
+  std::vector<std::string> unknown;
+  for (const std::string& key : keys) {
+    if (!far_->present.Contains(key)) unknown.push_back(key);
+  }
+  for (size_t begin = 0; begin < unknown.size(); begin += kTouchedAtOnce) {
+    const auto batch =
+        std::span(unknown).subspan(begin, std::min(kTouchedAtOnce, unknown.size() - begin));
+    const absl::StatusOr<std::vector<bool>> there =
+        far_->store().Touch(batch, In(far_->options().store_patience));
+    if (!there.ok()) return false;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if ((*there)[i]) far_->present.Add(batch[i]);
+    }
+    if (!there->back()) break;  // what follows is seldom there
+  }
+  return true;
+}
+
+bool Writer::WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& held, bool snapshot) {
+  const SpaceInfo& space = *chain.offer.space;
+  const std::vector<index::PageInfo>& pages = snapshot ? held.snapshot : held.pages;
+  if (pages.empty()) return false;
+  const std::string formats = snapshot ? kSnapshotFormats : FormatsOf(held.rung());
+  const std::string key = remote::KeyOf(chain.names[block], formats);
+  if (far_->present.Contains(key)) return true;
+  const uint32_t first_token = block * space.identity.block_tokens;
+  if (!MayWrite(key, first_token)) return false;
+  const BlockSlice slice(chain.view(), block, space.identity.block_tokens);
+  remote::BundleRecord record{.space = space.id,
+                              .generation = chain.generation,
+                              .name = chain.names[block],
+                              .parent = block == 0 ? remote::ChainName{} : chain.names[block - 1],
+                              .first_token = first_token,
+                              .formats = formats,
+                              .tokens = {slice.tokens.begin(), slice.tokens.end()},
+                              .content = slice.content,
+                              .ends = {},
+                              .pages = {}};
+  std::vector<std::span<const std::byte>> bytes;
+  uint64_t sum = 0;
+  for (const index::PageInfo& page : pages) {
+    record.pages.push_back(
+        {.group = page.ref.group, .rung = page.ref.rung, .page_bytes = page.page_bytes});
+    bytes.emplace_back(context_->arena->data(page.extent), page.page_bytes);
+    sum += page.page_bytes;
+  }
+  const remote::SealedBundle sealed =
+      remote::SealBundle(far_->options().keys, far_->options().seal, record, bytes);
+  std::vector<remote::ConstRuns> stripes;
+  for (const std::span<const std::byte>& stripe : sealed.stripes) stripes.push_back({stripe});
+  const int64_t begun_us = context_->Now();
+  const absl::Status stored = far_->store().Store(key, std::as_bytes(std::span(sealed.record)),
+                                                  stripes, In(far_->options().store_patience));
+  if (!stored.ok()) {
+    context_->counters.Add(absl::IsResourceExhausted(stored) ? "remote.not_written.full"
+                                                             : "remote.not_written.failed");
+    return false;
+  }
+  budget_.Take(sum);
+  far_->present.Add(key);
+  far_->absent.Forget(key);
+  far_->passed.Forget(key);
+  context_->counters.AddAll({{"remote.blocks_written", 1}, {"remote.bytes_written", sum}});
+  context_->counters.Time("remote.store", static_cast<uint64_t>(context_->Now() - begun_us));
+  return true;
+}
+
+bool Writer::WriteBlock(const Chain& chain, uint32_t block) {
+  const HeldBlock held(context_, owner_, chain, block);
+  if (!held.snapshot.empty()) WriteBundle(chain, block, held, true);
+  return WriteBundle(chain, block, held, false);
+}
+
+void Writer::WriteChain(const Offer& offer) {
+  const SpaceInfo& space = *offer.space;
+  const auto blocks = static_cast<uint32_t>(offer.tokens.size() / space.identity.block_tokens);
+  const absl::StatusOr<uint64_t> generation =
+      far_->generations.Of(space.id, In(far_->options().store_patience));
+  if (!generation.ok()) return context_->counters.Add("remote.not_written.failed");
+  const Chain chain{
+      .offer = offer,
+      .generation = *generation,
+      .names = far_->NamesOf(space, *generation, {offer.tokens, offer.content}, blocks)};
+  std::vector<std::string> keys;  // in the format that most workers store
+  for (const remote::ChainName& name : chain.names) {
+    keys.push_back(remote::KeyOf(name, FormatsOf(0)));
+  }
+  if (!LearnPresent(keys)) return context_->counters.Add("remote.not_written.failed");
+  for (uint32_t block = 0; block < blocks && !stopping_; ++block) {
+    if (space.regular && far_->present.Contains(keys[block])) continue;
+    if (!WriteBlock(chain, block)) return;
+  }
+}
+
+bool Writer::Step() {
+  Offer offer;
+  {
+    const base::MutexLock lock(mutex_);
+    if (offers_.empty()) return false;
+    offer = std::move(offers_.front());
+    offers_.pop_front();
+    offered_tokens_ -= offer.tokens.size();
+    working_ = true;
+  }
+  WriteChain(offer);
+  const base::MutexLock lock(mutex_);
+  working_ = false;
+  done_.NotifyAll();
+  return true;
+}
+
+void Writer::Run() {
+  for (;;) {
+    budget_.Asked(context_->far_asked_bytes.exchange(0));
+    if (Step()) continue;
+    far_->generations.RaiseWaiting(In(far_->options().store_patience));
+    const base::MutexLock lock(mutex_);
+    if (offers_.empty() && !stopped_) {
+      wake_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kLookAround);
+    }
+    if (stopped_) return;
+  }
+}
+
+void Writer::Stop() {
+  stopping_ = true;
+  {
+    const base::MutexLock lock(mutex_);
+    stopped_ = true;
+  }
+  wake_.NotifyAll();
+}
+
+}  // namespace prefixd::cache

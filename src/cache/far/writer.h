@@ -1,0 +1,79 @@
+// Writes what workers commit to the store that hosts share, behind their backs.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "cache/context.h"
+#include "cache/far/far.h"
+#include "cache/patience.h"
+#include "cache/write_budget.h"
+#include "remote/bundle.h"
+
+namespace prefixd::cache {
+
+// A sequence that a worker stored: its full blocks may be written, from the first on.
+struct Offer {
+  SpacePtr space;
+  std::vector<block::Token> tokens;
+  std::vector<block::ContentKey> content;
+};
+
+// Thread-safe. One thread Run()s it.
+//
+// Of a sequence, blocks are written parents first, and the first one that is not there and cannot
+// be written ends it: a block without its parents is never found. A block that is there already is
+// marked as used instead.
+class Writer {
+ public:
+  static constexpr size_t kMostOffers = 256;
+  static constexpr size_t kMostOfferedTokens = size_t{4} << 20;
+
+  Writer(Context* context, Far* far);
+
+  bool Wants(const SpaceInfo& space) const { return far_->Serves(space); }
+  // Never waits. If too many wait, the oldest is passed over.
+  void Take(Offer offer) PREFIXD_EXCLUDES(mutex_);
+  bool Step() PREFIXD_EXCLUDES(mutex_);  // false: there is nothing to do
+  void Run() PREFIXD_EXCLUDES(mutex_);   // until Stop
+  void Stop() PREFIXD_EXCLUDES(mutex_);
+  // Waits until nothing is on its way. False: patience is over.
+  bool WaitIdle(const Patience& patience) PREFIXD_EXCLUDES(mutex_);
+
+ private:
+  // One sequence on its way out.
+  struct Chain {
+    const Offer& offer;
+    uint64_t generation = 0;
+    ChainNames names;
+    block::SequenceView view() const { return {offer.tokens, offer.content}; }
+  };
+  // Pages of one block, held by a lease while they are read.
+  class HeldBlock;
+
+  // Learns which blocks are there. False: the store does not say.
+  bool LearnPresent(const std::vector<std::string>& keys);
+  void WriteChain(const Offer& offer);
+  bool WriteBlock(const Chain& chain, uint32_t block);  // false: the chain ends here
+  // Writes one bundle unless it is there. False: it is not.
+  bool WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& held, bool snapshot);
+  bool MayWrite(const std::string& key, uint32_t first_token) PREFIXD_EXCLUDES(mutex_);
+
+  Context* const context_;
+  Far* const far_;
+  const block::SessionId owner_;  // of its leases
+  mutable base::Mutex mutex_;
+  base::CondVar wake_, done_;
+  std::deque<Offer> offers_ PREFIXD_GUARDED_BY(mutex_);
+  size_t offered_tokens_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  bool working_ PREFIXD_GUARDED_BY(mutex_) = false;
+  bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> stopping_{false};
+  WriteBudget budget_;  // of the thread that calls Step()
+};
+
+}  // namespace prefixd::cache

@@ -1,0 +1,444 @@
+// The far tier: what one host stored, another one has. "Another host" is a cache that was opened
+// anew, with nothing but the store in common.
+#include <gmock/gmock.h>
+
+#include "tests/cache/mixed_fixture.h"
+#include "tests/support/fake_remote_store.h"
+
+namespace prefixd::testing {
+namespace {
+
+class FarTest : public CacheTest {
+ protected:
+  cache::Options WithRemote(const std::string& tenant = "t") {
+    cache::Options options = RamOnly();
+    options.clock = &clock_;
+    options.remote.store = store_;
+    const std::string secret(32, 'k');
+    options.remote.keys = remote::DeriveKeys(std::as_bytes(std::span(secret)), tenant);
+    return options;
+  }
+  void OpenHost(cache::Options options) {
+    Open(std::move(options));
+    space_ = OpenSpace(identity_);
+  }
+  void OpenHost() { OpenHost(WithRemote()); }
+  void StoreAndWrite(const Tokens& tokens) {
+    ASSERT_TRUE(Store(identity_, space_, tokens).ok());
+    ASSERT_TRUE(cache_->WaitRemote(In(20000)));
+  }
+  uint32_t Bring(const Tokens& tokens, double rate = 0) {
+    cache::Request request;
+    request.space = space_;
+    request.tokens = tokens;
+    request.prefill_tokens_per_s = rate;
+    const auto brought = cache_->Bring(session_, request);
+    EXPECT_TRUE(brought.ok()) << brought.status();
+    return brought.value_or(0);
+  }
+
+  // Loads go on when a hit was cut.
+  bool Reaches(const std::string& counter, uint64_t value) {
+    const base::Deadline deadline = In(10000);
+    while (Counter(counter) < value && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    return Counter(counter) == value;
+  }
+
+  base::FakeClock clock_;
+  std::shared_ptr<FakeRemoteStore> store_ = std::make_shared<FakeRemoteStore>();
+  block::SpaceIdentity identity_ = SmallIdentity();
+  block::SpaceHandle space_;
+  const Tokens tokens_ = RandomTokens(1, 100);
+};
+
+TEST_F(FarTest, R1WhatOneHostStoredIsAHitOnAnotherToTheLastWholeBlock) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  EXPECT_EQ(Acquire(space_, tokens_).match.restorable_tokens, 0u);
+  EXPECT_EQ(Bring(tokens_), 96u);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 96u);  // every byte is compared
+  EXPECT_EQ(Counter("remote.tokens_found"), 96u);
+  EXPECT_EQ(Counter("tokens.restorable.remote"), 96u);
+}
+
+TEST_F(FarTest, AHitOfThisHostAsksNobody) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  const uint64_t finds = store_->finds;
+  cache::Request request{
+      .space = space_, .tokens = tokens_, .content = {}, .groups = {}, .readable = {}};
+  const auto here = cache_->AcquireHere(session_, request, In(1000));
+  ASSERT_TRUE(here.ok());
+  EXPECT_EQ((*here)->match.restorable_tokens, 100u);
+  EXPECT_EQ(store_->finds, finds);
+}
+
+TEST_F(FarTest, WhatFallsShortIsSaidBeforeAnythingIsHeldOrCounted) {
+  OpenHost();
+  cache::Request request{
+      .space = space_, .tokens = tokens_, .content = {}, .groups = {}, .readable = {}};
+  const auto here = cache_->AcquireHere(session_, request, In(1000));
+  ASSERT_TRUE(here.ok());
+  EXPECT_FALSE(here->has_value());
+  EXPECT_EQ(cache_->GetStats().leases, 0u);
+  EXPECT_EQ(Counter("tokens.requested"), 0u);
+}
+
+TEST_F(FarTest, OnlyWhatIsMissingIsAskedForAndBrought) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  Tokens head(tokens_.begin(), tokens_.begin() + 32);
+  ASSERT_TRUE(Store(identity_, space_, head).ok());
+  ASSERT_TRUE(cache_->WaitRemote(In(20000)));
+  EXPECT_EQ(Bring(tokens_), 64u);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 96u);
+  EXPECT_EQ(store_->loads, 4u);
+}
+
+TEST_F(FarTest, R7ASecondHostWritesNothingThatIsThere) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  const uint64_t stores = store_->stores;
+  OpenHost();
+  StoreAndWrite(tokens_);
+  EXPECT_EQ(store_->stores, stores);
+}
+
+TEST_F(FarTest, AMissIsOneQuestionAndNoneAgainForAWhile) {
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(store_->finds, 1u);
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(store_->finds, 1u);
+  clock_.Advance(5'000'001);
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(store_->finds, 2u);
+}
+
+TEST_F(FarTest, R9AnotherTenantFindsNothing) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost(WithRemote("another"));
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 0u);
+}
+
+TEST_F(FarTest, AModelOfAnotherIdentityFindsNothing) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  identity_.weights_digest[0] = std::byte{7};
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 0u);
+}
+
+TEST_F(FarTest, AModelThatIsKnownByNameAloneStaysOnItsHost) {
+  identity_.weights_digest = {};
+  cache::Options options = WithRemote();
+  options.trust_model_names = true;
+  OpenHost(options);
+  StoreAndWrite(tokens_);
+  EXPECT_EQ(store_->size(), 0u);
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(store_->finds, 0u);
+}
+
+TEST_F(FarTest, R5AChangedByteIsNeverServedAndCounted) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  store_->ForEach([](const std::string&, FakeRemoteStore::Bundle& bundle) {
+    bundle.stripes[0][bundle.stripes[0].size() / 2] ^= 1;
+    return true;
+  });
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 96u);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 0u);
+  EXPECT_TRUE(Reaches("remote.bad.bytes", 6));
+}
+
+TEST_F(FarTest, R5ARecordThatWasChangedIsAMissAndCounted) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  store_->ForEach([](const std::string&, FakeRemoteStore::Bundle& bundle) {
+    bundle.record.back() ^= 1;
+    return true;
+  });
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(Counter("remote.bad.seal"), 1u);  // nothing behind it is looked at
+}
+
+TEST_F(FarTest, ABundleThatIsGoneCutsTheHitThere) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  store_->Hold();
+  EXPECT_EQ(Bring(tokens_), 96u);
+  const cache::Acquired lease = Acquire(space_, tokens_);
+  EXPECT_EQ(lease.match.restorable_tokens, 96u);
+  EXPECT_GT(lease.match.remote_bytes, 0u);
+  int left = 3;
+  store_->ForEach([&left](const std::string&, FakeRemoteStore::Bundle&) { return left-- > 0; });
+  store_->Release();
+  EXPECT_LT(FetchAndCheck(identity_, lease, tokens_), 96u);
+  EXPECT_TRUE(Reaches("remote.gone", 3));
+}
+
+TEST_F(FarTest, WhoeverAsksMeanwhileWaitsForTheSamePages) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  store_->Hold();
+  EXPECT_EQ(Bring(tokens_), 96u);
+  const cache::Acquired first = Acquire(space_, tokens_);
+  const cache::Acquired second = Acquire(space_, tokens_);
+  EXPECT_EQ(second.match.restorable_tokens, 96u);
+  store_->Release();
+  EXPECT_EQ(FetchAndCheck(identity_, second, tokens_), 96u);
+  EXPECT_EQ(FetchAndCheck(identity_, first, tokens_), 96u);
+  EXPECT_EQ(store_->loads, 6u);
+}
+
+TEST_F(FarTest, R4AStoreThatIsDownIsAMissAndIsNotAskedForAWhile) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  store_->down = true;
+  EXPECT_EQ(Bring(tokens_), 0u);
+  cache::Request request{
+      .space = space_, .tokens = tokens_, .content = {}, .groups = {}, .readable = {}};
+  EXPECT_TRUE(cache_->AcquireHere(session_, request, In(1000))->has_value());  // nobody is asked
+  store_->down = false;
+  clock_.Advance(100'001);
+  EXPECT_FALSE(cache_->AcquireHere(session_, request, In(1000))->has_value());
+  EXPECT_EQ(Bring(tokens_), 96u);
+}
+
+TEST_F(FarTest, ADownStoreLosesNoCommitAndIsWrittenToLater) {
+  OpenHost();
+  store_->down = true;
+  StoreAndWrite(tokens_);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 100u);
+  EXPECT_GT(Counter("remote.not_written.failed"), 0u);
+  store_->down = false;
+  StoreAndWrite(RandomTokens(2, 64));
+  StoreAndWrite(tokens_);  // as the next turn of a chat would
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 96u);
+}
+
+TEST_F(FarTest, AClearIsHeardByAllHosts) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  EXPECT_FALSE(cache_->Clear(nullptr)->remote_waits);
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 0u);
+  StoreAndWrite(tokens_);  // stored anew, it is found
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 96u);
+}
+
+TEST_F(FarTest, AClearThatTheStoreDidNotHearIsSaidAndKeepsWhatWasBeforeAway) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  store_->down = true;
+  EXPECT_TRUE(cache_->Clear(nullptr)->remote_waits);
+  store_->down = false;
+  clock_.Advance(1'000'000);
+  EXPECT_EQ(Bring(tokens_), 0u);
+}
+
+TEST_F(FarTest, AClearOfOneSpaceLeavesTheOthers) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  const block::SpaceId cleared = Summary().id;
+  identity_.salt = "b";
+  space_ = OpenSpace(identity_);
+  StoreAndWrite(tokens_);
+  ASSERT_TRUE(cache_->Clear(&cleared).ok());
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 96u);
+  identity_.salt = "";
+  space_ = OpenSpace(identity_);
+  EXPECT_EQ(Bring(tokens_), 0u);
+}
+
+TEST_F(FarTest, WhatLoadsSlowerThanItIsComputedIsNotBrought) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_, 1e9), 0u);
+  EXPECT_EQ(Counter("remote.not_worth_it"), 1u);
+  EXPECT_EQ(Bring(tokens_, 1e3), 96u);
+}
+
+TEST_F(FarTest, TheWriteBudgetPassesOverWhatIsOfferedOnceAndTakesWhatComesAgain) {
+  cache::Options options = WithRemote();
+  options.remote.write_bytes_per_s = 1;
+  options.remote.write_window = std::chrono::seconds(1);
+  options.remote.shallow_tokens = 0;
+  OpenHost(options);
+  StoreAndWrite(tokens_);
+  EXPECT_EQ(store_->stores, 1u);  // the first block overdraws the budget
+  EXPECT_EQ(Counter("remote.not_written.budget"), 1u);
+  StoreAndWrite(tokens_);
+  EXPECT_EQ(store_->stores, 2u);
+}
+
+TEST_F(FarTest, APrefetchBringsToo) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 96u);
+  cache::Request request{
+      .space = space_, .tokens = tokens_, .content = {}, .groups = {}, .readable = {}};
+  EXPECT_EQ(cache_->Prefetch(session_, request)->restorable_tokens, 96u);
+}
+
+TEST_F(FarTest, PagesOnTheirWayDoNotKeepTheCacheFromClosing) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  store_->Hold();
+  EXPECT_EQ(Bring(tokens_), 96u);
+  std::thread closing([this] { cache_.reset(); });
+  store_->Release();
+  closing.join();
+}
+
+// Sliding windows and recurrent states, in blocks of 16 tokens.
+class FarMixedTest : public MixedTest {
+ protected:
+  cache::Options WithRemote() {
+    cache::Options options = RamOnly();
+    options.remote.store = store_;
+    return options;
+  }
+  void OpenHost() {
+    Open(WithRemote());
+    space_ = OpenSpace(identity_);
+  }
+  uint32_t Bring(const Tokens& tokens) {
+    cache::Request request;
+    request.space = space_;
+    request.tokens = tokens;
+    return cache_->Bring(session_, request).value();
+  }
+  void StoreOn(const Tokens& tokens, const std::vector<uint32_t>& snapshots) {
+    const Plan plan = Reserve(space_, tokens);
+    ASSERT_TRUE(PutPages(identity_, plan).ok());
+    for (const uint32_t position : snapshots) {
+      ASSERT_TRUE(PutSnapshot(identity_, plan, position).ok());
+    }
+    ASSERT_TRUE(Commit(plan).ok());
+    ASSERT_TRUE(cache_->WaitRemote(In(20000)));
+  }
+
+  std::shared_ptr<FakeRemoteStore> store_ = std::make_shared<FakeRemoteStore>();
+  block::SpaceIdentity identity_ = MixedIdentity();
+  block::SpaceHandle space_;
+  const Tokens tokens_ = RandomTokens(1, 130);
+};
+
+TEST_F(FarMixedTest, ASnapshotAtABlockBorderTravelsAndTheHitEndsThere) {
+  OpenHost();
+  StoreOn(tokens_, {48, 96, 130});
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 96u);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 96u);
+}
+
+TEST_F(FarMixedTest, OnlyThePagesOfTheWindowAndTheSinksAreBrought) {
+  OpenHost();
+  StoreOn(tokens_, {128});
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 128u);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 128u);
+  // 8 full pages, sliding ones of block 0 (sinks) and of [88, 128), which are blocks 5 to 7, and
+  // one snapshot.
+  EXPECT_EQ(Counter("remote.pages_loaded"), 8u + 4u + 1u);
+}
+
+TEST_F(FarMixedTest, WithoutASnapshotAtABorderNothingIsFoundOrBrought) {
+  OpenHost();
+  StoreOn(tokens_, {50, 130});
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(store_->loads, 0u);
+}
+
+// Workers that map the arena read what arrives where it stands, and hear of each group.
+TEST_F(FarMixedTest, AWorkerThatMapsTheArenaIsToldWhenPagesArrive) {
+  identity_ = SmallIdentity();
+  OpenHost();
+  ASSERT_TRUE(Store(identity_, space_, tokens_).ok());
+  ASSERT_TRUE(cache_->WaitRemote(In(20000)));
+  cache::Options options = Shared();
+  options.remote.store = store_;
+  Open(options);
+  const cache::BegunSession begun = Attach(identity_);
+  const auto files = MapFiles(begun);
+  space_ = OpenSpace(identity_);
+  store_->Hold();
+  EXPECT_EQ(Bring(tokens_), 128u);
+  const cache::Acquired lease = Acquire(space_, tokens_);
+  EXPECT_EQ(lease.match.restorable_tokens, 128u);
+  EXPECT_TRUE(events_.empty());
+  store_->Release();
+  ASSERT_TRUE(WaitForEvents(2));
+  std::vector<block::LeasedPage> pages;
+  for (const cache::SessionEvent& event : events_) {
+    EXPECT_EQ(event.kind, cache::SessionEvent::Kind::kLeaseReady);
+    pages.insert(pages.end(), event.pages.begin(), event.pages.end());
+  }
+  EXPECT_EQ(pages.size(), 16u);
+  CheckInPlace(identity_, pages, tokens_, *files);
+}
+
+TEST_F(FarMixedTest, APageThatDoesNotComeShortensTheLeaseByItsEvent) {
+  identity_ = SmallIdentity();
+  OpenHost();
+  ASSERT_TRUE(Store(identity_, space_, tokens_).ok());
+  ASSERT_TRUE(cache_->WaitRemote(In(20000)));
+  cache::Options options = Shared();
+  options.remote.store = store_;
+  Open(options);
+  Attach(identity_);
+  space_ = OpenSpace(identity_);
+  store_->Hold();
+  EXPECT_EQ(Bring(tokens_), 128u);
+  const cache::Acquired lease = Acquire(space_, tokens_);
+  store_->down = true;
+  store_->Release();
+  ASSERT_TRUE(WaitForEvents(1));
+  EXPECT_EQ(events_[0].kind, cache::SessionEvent::Kind::kLeaseFailed);
+  EXPECT_EQ(events_[0].usable_tokens, 0u);
+  EXPECT_EQ(events_[0].reason, block::ShortenReason::kEvicted);
+}
+
+// What came from another host survives kill -9 as what a worker stored does.
+TEST_F(FarMixedTest, PagesThatArrivedSurviveAKill) {
+  identity_ = SmallIdentity();
+  OpenHost();
+  ASSERT_TRUE(Store(identity_, space_, tokens_).ok());
+  ASSERT_TRUE(cache_->WaitRemote(In(20000)));
+  cache_.reset();
+  cache::Options options = Shared();
+  options.remote.store = store_;
+  LiveAndBeKilled(options, [this]() -> std::string {
+    space_ = OpenSpace(identity_);
+    EXPECT_EQ(Bring(tokens_), 128u);
+    EXPECT_EQ(ReadBack(identity_, space_, tokens_), 128u);
+    return "";
+  });
+  options.remote.store = nullptr;
+  Open(options);
+  space_ = OpenSpace(identity_);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 128u);
+}
+
+}  // namespace
+}  // namespace prefixd::testing
