@@ -136,6 +136,23 @@ bool TakePlanes(const prefixd_planes* from, View* to) noexcept {
   return true;
 }
 
+// View: TensorView or MutableTensorView. Its strides count elements.
+template <typename View>
+bool TakeRows(const prefixd_rows* from, View* to) noexcept {
+  prefixd_rows rows;
+  if (!Take(from, &rows)) return false;
+  const size_t element = rows.dtype == PREFIXD_F32 ? 4 : 2;
+  if ((rows.head_stride | rows.token_stride) % element != 0) {
+    Refuse("rows: a stride is no multiple of an element's size");
+    return false;
+  }
+  *to = {.data = rows.data,
+         .dtype = static_cast<Dtype>(std::min<uint32_t>(rows.dtype, UINT8_MAX)),
+         .head_stride = rows.head_stride / element,
+         .token_stride = rows.token_stride / element};
+  return true;
+}
+
 // Returns false and sets the last error if this is no list of tokens.
 bool CheckTokens(const uint32_t* tokens, size_t count) noexcept;
 TensorFormat FormatOf(const prefixd_tensor_format& format);

@@ -189,6 +189,17 @@ prefixd_status prefixd_gather(prefixd_lease* lease, uint32_t layer, uint32_t beg
   });
 }
 
+prefixd_status prefixd_gather_rows(prefixd_lease* lease, uint32_t layer, uint32_t begin,
+                                   uint32_t count, const prefixd_rows* key,
+                                   const prefixd_rows* value) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    prefixd::MutableTensorView k, v;
+    if (!TakeRows(key, &k) || !TakeRows(value, &v)) return PREFIXD_INVALID_ARGUMENT;
+    static prefixd::Lease none;
+    return Tell((lease ? lease->lease : none).GatherRows(LayerOf(layer), begin, count, k, v));
+  });
+}
+
 prefixd_status prefixd_get_state(prefixd_lease* lease, uint32_t layer, void* state, size_t bytes) {
   return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
     if (state == nullptr) return Refuse("get_state: no room for a state");

@@ -62,6 +62,17 @@ prefixd_status prefixd_write_packed(prefixd_plan* plan, uint32_t layer, uint32_t
   });
 }
 
+prefixd_status prefixd_write_rows(prefixd_plan* plan, uint32_t layer, uint32_t begin,
+                                  uint32_t count, const prefixd_rows* key,
+                                  const prefixd_rows* value) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    prefixd::TensorView k, v;
+    if (!TakeRows(key, &k) || !TakeRows(value, &v)) return PREFIXD_INVALID_ARGUMENT;
+    static prefixd::Plan none;
+    return Tell((plan ? plan->plan : none).WriteRows(LayerOf(layer), begin, count, k, v));
+  });
+}
+
 size_t prefixd_snapshots_wanted(const prefixd_plan* plan, uint32_t* positions, size_t capacity) {
   return Guarded<size_t>(0, [&]() -> size_t {
     if (plan == nullptr) return 0;

@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 9
+#define PREFIXD_ABI_VERSION 10
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -359,6 +359,26 @@ PREFIXD_API prefixd_status prefixd_gather(prefixd_lease* lease, uint32_t layer, 
                                           uint32_t count, const prefixd_planes* key,
                                           const prefixd_planes* value);
 
+// K or V of one layer as elements [kv_heads, tokens, dim]. Rows are dense; strides are in bytes, a
+// multiple of the element's, 0 = dense over the tokens of the call. prefixd_write_rows() only
+// reads. Since version 10.
+typedef struct prefixd_rows {
+  size_t size;
+  void* data;
+  uint32_t dtype;     // PREFIXD_F32 ...: of the elements, whatever is stored
+  uint32_t reserved;  // 0
+  size_t head_stride, token_stride;
+} prefixd_rows;
+
+// prefixd_gather() for engines that compute on elements: fills tokens [begin, begin + count) of
+// `layer`, dequantized from whatever they are stored in and rounded to `dtype`. In the dtype of an
+// MLX format these are the elements that MLX gives, bit for bit. The tokens may be in several
+// formats; else its contract is that of prefixd_gather(). One thread computes. `value` may be NULL
+// for a layer that stores no values. Since version 10.
+PREFIXD_API prefixd_status prefixd_gather_rows(prefixd_lease* lease, uint32_t layer, uint32_t begin,
+                                               uint32_t count, const prefixd_rows* key,
+                                               const prefixd_rows* value);
+
 // Copies out the state of `layer` after exactly prefixd_restorable_tokens(). Fails if that is 0.
 // Waits for the layer. PREFIXD_INVALID_ARGUMENT if the layer has no state of this size. Since
 // version 2.
@@ -447,6 +467,13 @@ PREFIXD_API size_t prefixd_missing_formats(const prefixd_plan* plan, uint32_t* f
 PREFIXD_API prefixd_status prefixd_write_packed(prefixd_plan* plan, uint32_t layer, uint32_t begin,
                                                 uint32_t count, const prefixd_planes* key,
                                                 const prefixd_planes* value);
+
+// prefixd_write_packed() for elements: quantizes them straight into the pages, in the format that
+// prefixd_missing_formats() tells of each block. Codes, scales and biases are those of MLX's and
+// ggml's own CPU code, bit for bit. Since version 10.
+PREFIXD_API prefixd_status prefixd_write_rows(prefixd_plan* plan, uint32_t layer, uint32_t begin,
+                                              uint32_t count, const prefixd_rows* key,
+                                              const prefixd_rows* value);
 
 // Gives, for state layers, the positions, ascending, at which the cache wants their states. States
 // at other positions may be put too. Fills at most `capacity`; returns how many there are. Since

@@ -47,9 +47,9 @@ uint32_t Lease::WaitAll(std::chrono::milliseconds deadline) {
   return restorable_tokens();
 }
 
-Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
-                     const MutablePackedView& value) {
-  const auto gather = [&]() -> absl::Status {
+template <typename View>
+Status Lease::Copy(int layer, uint32_t begin, uint32_t count, const View& key, const View& value) {
+  const auto copy = [&]() -> absl::Status {
     const uint32_t usable = Wait(layer);  // 0 if there is no such layer
     if (begin > usable || count > usable - begin) {
       return absl::FailedPreconditionError(absl::StrCat("gather: tokens ", begin, " to ",
@@ -62,7 +62,17 @@ Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePac
     Read(begin + count);
     return absl::OkStatus();
   };
-  return ToPublic(gather());
+  return ToPublic(copy());
+}
+
+Status Lease::Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
+                     const MutablePackedView& value) {
+  return Copy(layer, begin, count, key, value);
+}
+
+Status Lease::GatherRows(int layer, uint32_t begin, uint32_t count, const MutableTensorView& key,
+                         const MutableTensorView& value) {
+  return Copy(layer, begin, count, key, value);
 }
 
 Status Lease::GetState(int layer, std::span<std::byte> state) const {

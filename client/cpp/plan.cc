@@ -60,6 +60,8 @@ struct Plan::Impl {
   absl::Status Reserve(base::Deadline deadline);
   absl::StatusOr<CommitInfo> Commit(uint32_t target, const CommitOptions& options);
   void Abandon();
+  // InvalidArgument unless the space has the layer and the plan the tokens.
+  absl::Status CheckTokens(const char* caller, int layer, uint32_t begin, uint32_t count) const;
 
  private:
   absl::StatusOr<client::OpenedUnder> Open(base::Deadline deadline);
@@ -188,6 +190,17 @@ void Plan::Impl::Abandon() {
   announced.reset();
 }
 
+absl::Status Plan::Impl::CheckTokens(const char* caller, int layer, uint32_t begin,
+                                     uint32_t count) const {
+  if (layer < 0 || static_cast<size_t>(layer) >= space->layers().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(caller, ": layer ", layer, ", the space has ", space->layers().size()));
+  }
+  if (uint64_t{begin} + count <= tokens.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(caller, ": tokens up to ", uint64_t{begin} + count,
+                                                 ", the plan has ", tokens.size()));
+}
+
 Plan::Plan() = default;
 Plan::Plan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Plan::~Plan() { Abandon(); }
@@ -210,16 +223,20 @@ std::span<const TokenRun> Plan::missing() const {
 Status Plan::WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
                          const PackedView& value) {
   if (!impl_) return NoPlan();
-  if (layer < 0 || static_cast<size_t>(layer) >= impl_->space->layers().size()) {
-    return ToPublic(absl::InvalidArgumentError(absl::StrCat(
-        "write_packed: layer ", layer, ", the space has ", impl_->space->layers().size())));
-  }
-  if (uint64_t{begin} + count > impl_->tokens.size()) {
-    return ToPublic(absl::InvalidArgumentError(
-        absl::StrCat("write_packed: tokens up to ", uint64_t{begin} + count, ", the plan has ",
-                     impl_->tokens.size())));
+  if (const absl::Status fits = impl_->CheckTokens("write_packed", layer, begin, count);
+      !fits.ok()) {
+    return ToPublic(fits);
   }
   return ToPublic(impl_->pages.Write(static_cast<uint32_t>(layer), begin, count, key, value));
+}
+
+Status Plan::WriteRows(int layer, uint32_t begin, uint32_t count, const TensorView& key,
+                       const TensorView& value) {
+  if (!impl_) return NoPlan();
+  if (const absl::Status fits = impl_->CheckTokens("write_rows", layer, begin, count); !fits.ok()) {
+    return ToPublic(fits);
+  }
+  return ToPublic(impl_->pages.WriteRows(static_cast<uint32_t>(layer), begin, count, key, value));
 }
 
 std::span<const uint32_t> Plan::snapshots_wanted() const {

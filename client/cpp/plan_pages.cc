@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "block/page_layout.h"
+#include "element_rows.h"
 #include "format_index.h"
 #include "packed_rows.h"
 
@@ -38,7 +39,7 @@ absl::Status PlanPages::EnsurePage(uint32_t group, uint32_t rung, PageMemory* pa
   const uint64_t bytes =
       block::LayoutOfPage(space_->groups()[group], rung, options_.block_tokens).page_bytes;
   *page = AllocatePage(staging_.get(), bytes);
-  if (!*page) return absl::ResourceExhaustedError("write_packed: no memory for a page");
+  if (!*page) return absl::ResourceExhaustedError("plan: no memory for a page");
   std::memset(page->get(), 0, bytes);
   return absl::OkStatus();
 }
@@ -58,23 +59,24 @@ absl::StatusOr<uint32_t> PlanPages::RungOfBlocks(const block::LayerGroup& group,
   return rung;
 }
 
-absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
-                              const PackedView& value) {
+absl::Status PlanPages::CheckLayer(const char* caller, uint32_t layer) const {
+  const uint32_t group = space_->layers()[layer].group;
+  if (space_->IsState(group)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        caller, ": layer ", layer, " keeps a state and no tokens, PutState() takes it"));
+  }
+  PREFIXD_RETURN_IF_ERROR(space_->CheckOwns(caller, layer));
+  if (options_.format < space_->formats()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(caller, ": write_format is ", options_.format,
+                                                 ", the layers have ", space_->formats()));
+}
+
+template <typename Visit>
+absl::Status PlanPages::ForEachAsked(const char* caller, uint32_t layer, uint32_t begin,
+                                     uint32_t count, Visit visit) {
   const LayerPlace place = space_->layers()[layer];
   const block::LayerGroup& group = space_->groups()[place.group];
-  if (space_->IsState(place.group)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "write_packed: layer ", layer, " keeps a state and no tokens, PutState() takes it"));
-  }
-  PREFIXD_RETURN_IF_ERROR(space_->CheckOwns("write_packed", layer));
   const uint32_t block_tokens = options_.block_tokens, end = begin + count;
-  if (options_.format >= space_->formats()) {
-    return absl::InvalidArgumentError(absl::StrCat("write_packed: write_format is ",
-                                                   options_.format, ", the layers have ",
-                                                   space_->formats()));
-  }
-  PREFIXD_ASSIGN_OR_RETURN(const uint32_t rung, RungOfBlocks(group, begin, end));
-  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group, rung, key, value));
   for (uint32_t at = begin; at < end;) {
     const uint32_t first = at / block_tokens * block_tokens, slot = at - first;
     const uint32_t run = std::min(end - at, block_tokens - slot);
@@ -82,25 +84,47 @@ absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, co
       Block& block = found->second;
       uint32_t& written = block.written[layer];
       if (slot > written) {
-        return absl::InvalidArgumentError(absl::StrCat("write_packed: begin is ", at, " in layer ",
+        return absl::InvalidArgumentError(absl::StrCat(caller, ": begin is ", at, " in layer ",
                                                        layer, ", the block at token ", first,
                                                        " is written up to ", first + written));
       }
+      const uint32_t rung = RungOf(group, block.format);
       PREFIXD_RETURN_IF_ERROR(EnsurePage(place.group, rung, &block.pages[place.group]));
-      CopyIntoPage({.group = group,
-                    .rung = rung,
-                    .layer = place.index,
-                    .page_tokens = block_tokens,
-                    .first_slot = slot,
-                    .first_row = at - begin,
-                    .tokens = run,
-                    .tensor_tokens = count},
-                   key, value, block.pages[place.group].get());
+      visit(PageRows{.group = group,
+                     .rung = rung,
+                     .layer = place.index,
+                     .page_tokens = block_tokens,
+                     .first_slot = slot,
+                     .first_row = at - begin,
+                     .tokens = run,
+                     .tensor_tokens = count},
+            block.pages[place.group].get());
       written = std::max(written, slot + run);
     }
     at += run;
   }
   return absl::OkStatus();
+}
+
+absl::Status PlanPages::Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
+                              const PackedView& value) {
+  PREFIXD_RETURN_IF_ERROR(CheckLayer("write_packed", layer));
+  const block::LayerGroup& group = space_->groups()[space_->layers()[layer].group];
+  PREFIXD_ASSIGN_OR_RETURN(const uint32_t rung, RungOfBlocks(group, begin, begin + count));
+  PREFIXD_RETURN_IF_ERROR(CheckParts("write_packed", group, rung, key, value));
+  return ForEachAsked(
+      "write_packed", layer, begin, count,
+      [&](const PageRows& rows, std::byte* page) { CopyIntoPage(rows, key, value, page); });
+}
+
+absl::Status PlanPages::WriteRows(uint32_t layer, uint32_t begin, uint32_t count,
+                                  const TensorView& key, const TensorView& value) {
+  PREFIXD_RETURN_IF_ERROR(CheckLayer("write_rows", layer));
+  const block::LayerGroup& group = space_->groups()[space_->layers()[layer].group];
+  PREFIXD_RETURN_IF_ERROR(CheckTensors("write_rows", group, key, value));
+  return ForEachAsked(
+      "write_rows", layer, begin, count,
+      [&](const PageRows& rows, std::byte* page) { QuantizeIntoPage(rows, key, value, page); });
 }
 
 absl::Status PlanPages::CheckWritten(uint32_t tokens) const {

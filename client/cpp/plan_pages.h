@@ -44,6 +44,9 @@ class PlanPages final : public OwnPages {
   // format that no layer has; FailedPrecondition if the blocks are in several formats of the layer.
   absl::Status Write(uint32_t layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
+  // The same with elements, which are quantized. The blocks may be in several formats.
+  absl::Status WriteRows(uint32_t layer, uint32_t begin, uint32_t count, const TensorView& key,
+                         const TensorView& value);
   // InvalidArgument if a block before `tokens` that was asked for is not whole. Call it before
   // those blocks are published.
   absl::Status CheckWritten(uint32_t tokens) const;
@@ -69,6 +72,12 @@ class PlanPages final : public OwnPages {
     std::vector<PageMemory> pages{};  // one for each group, none until it is written to
     std::vector<uint32_t> written{};  // tokens written of each layer, from the block's first on
   };
+  // Checks that tokens of the layer can be written at all.
+  absl::Status CheckLayer(const char* caller, uint32_t layer) const;
+  // Calls visit(PageRows, the page) for each block of the tokens that was asked for.
+  template <typename Visit>
+  absl::Status ForEachAsked(const char* caller, uint32_t layer, uint32_t begin, uint32_t count,
+                            Visit visit);
   absl::Status EnsurePage(uint32_t group, uint32_t rung, PageMemory* page) const;
   // Returns the group's rung for the blocks of tokens [begin, end) that were asked for; that of
   // options_.format if there are none.

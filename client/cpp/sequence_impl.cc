@@ -89,6 +89,13 @@ absl::Status Sequence::Impl::Gather(const client::LayerTokens& range, const Muta
   return absl::OkStatus();
 }
 
+absl::Status Sequence::Impl::Gather(const client::LayerTokens& range, const MutableTensorView& key,
+                                    const MutableTensorView& value) const {
+  PREFIXD_RETURN_IF_ERROR(pages.GatherRows(range, key, value));
+  if (range.count > 0) core->counts().Gathered(pages.PayloadBytes(range));
+  return absl::OkStatus();
+}
+
 absl::Status Sequence::Impl::CheckTokens(int layer, uint32_t begin, uint32_t count) const {
   if (!HasLayer(layer)) {
     return absl::InvalidArgumentError(

@@ -54,9 +54,11 @@ struct Sequence::Impl {
   uint32_t restorable_tokens() const;
   // Waits for the layer's pages. FailedPrecondition if the cached tokens fell short.
   absl::Status Ready(int layer, base::Deadline until = base::Deadline::max()) const;
-  // Calls SequencePages::Gather and counts the bytes.
+  // Call SequencePages::Gather and GatherRows, and count the bytes.
   absl::Status Gather(const client::LayerTokens& range, const MutablePackedView& key,
                       const MutablePackedView& value) const;
+  absl::Status Gather(const client::LayerTokens& range, const MutableTensorView& key,
+                      const MutableTensorView& value) const;
   std::span<const uint32_t> snapshots_wanted() const;
   absl::Status PutState(int layer, uint32_t tokens, std::span<const std::byte> state);
   absl::Status GetState(int layer, std::span<std::byte> state) const;

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/stream_copy.h"
 #include "block/page_layout.h"
+#include "element_rows.h"
 #include "format_index.h"
 #include "packed_rows.h"
 
@@ -18,32 +19,6 @@ namespace {
 // Bytes of one layer from which Gather goes past the caches: together with the model's other layers
 // they are more than the caches hold, and what an engine reads first would be gone from them.
 constexpr uint64_t kPastCachesFrom = uint64_t{1} << 20;
-
-absl::Status CheckTensor(const char* name, const TensorView& view, uint32_t dim) {
-  if (view.data == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("append: ", name, " has no data"));
-  }
-  if (view.dtype < Dtype::kF32 || view.dtype > Dtype::kBf16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "append: ", name, " dtype is ", static_cast<int>(view.dtype), ", known are 1 to 3"));
-  }
-  if (view.token_stride != 0 && view.token_stride < dim) {
-    return absl::InvalidArgumentError(absl::StrCat("append: ", name, " token_stride is ",
-                                                   view.token_stride, ", a row has ", dim));
-  }
-  return absl::OkStatus();
-}
-
-// Returns the view from its row `first_row` on, with strides of 0 filled in.
-kernels::TensorView ViewFrom(const TensorView& view, uint32_t dim, uint32_t tensor_tokens,
-                             uint32_t first_row) {
-  const size_t token_stride = view.token_stride ? view.token_stride : dim;
-  return {.data = static_cast<const std::byte*>(view.data) +
-                  first_row * token_stride * quant::DtypeBytes(view.dtype),
-          .dtype = view.dtype,
-          .head_stride = view.head_stride ? view.head_stride : tensor_tokens * token_stride,
-          .token_stride = token_stride};
-}
 
 }  // namespace
 
@@ -201,25 +176,17 @@ absl::Status SequencePages::Append(const LayerTokens& tokens, const TensorView& 
   const LayerPlace place = space_->layers()[tokens.layer];
   const block::LayerGroup& group = space_->groups()[place.group];
   PREFIXD_RETURN_IF_ERROR(CheckAppend(tokens));
-  PREFIXD_RETURN_IF_ERROR(CheckTensor("key", key, group.key_dim));
-  const bool values = group.value_source == block::ValueSource::kStored;
-  if (values) PREFIXD_RETURN_IF_ERROR(CheckTensor("value", value, group.value_dim));
+  PREFIXD_RETURN_IF_ERROR(CheckTensors("append", group, key, value));
   return ForEachOwn(tokens, [&](Own& own, uint32_t slot, uint32_t row, uint32_t count) {
-    const block::PageLayout layout = block::LayoutOfPage(group, own.place.rung, block_tokens_);
-    const quant::KvFormat& format = group.ladder[own.place.rung];
-    kernels::UnitRun run{.side = quant::Side::kKey,
-                         .heads = group.kv_heads,
-                         .dim = group.key_dim,
-                         .page_tokens = block_tokens_,
-                         .first_token = slot,
-                         .tokens = count};
-    kernels::Quantize(format.key, ViewFrom(key, group.key_dim, tokens.count, row), run,
-                      own.memory.get() + block::KeyUnitOffset(group, layout, place.index, 0));
-    if (!values) return;
-    run.side = quant::Side::kValue;
-    run.dim = group.value_dim;
-    kernels::Quantize(format.value, ViewFrom(value, group.value_dim, tokens.count, row), run,
-                      own.memory.get() + block::ValueUnitOffset(group, layout, place.index, 0));
+    QuantizeIntoPage({.group = group,
+                      .rung = own.place.rung,
+                      .layer = place.index,
+                      .page_tokens = block_tokens_,
+                      .first_slot = slot,
+                      .first_row = row,
+                      .tokens = count,
+                      .tensor_tokens = tokens.count},
+                     key, value, own.memory.get());
   });
 }
 
@@ -276,10 +243,8 @@ absl::Status SequencePages::WritePacked(const LayerTokens& tokens, const PackedV
   });
 }
 
-absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePackedView& key,
-                                   const MutablePackedView& value) const {
+absl::Status SequencePages::CheckHere(const LayerTokens& tokens) const {
   const LayerPlace place = space_->layers()[tokens.layer];
-  const block::LayerGroup& group = space_->groups()[place.group];
   const uint32_t have = space_->IsState(place.group) ? 0 : layers_[space_->owner(tokens.layer)].end;
   if (tokens.begin > have || tokens.count > have - tokens.begin) {
     return absl::InvalidArgumentError(absl::StrCat("gather: tokens ", tokens.begin, " to ",
@@ -287,50 +252,88 @@ absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePacke
                                                    ", the layer has ", have));
   }
   if (tokens.count == 0) return absl::OkStatus();
-  const uint32_t end = tokens.begin + tokens.count;
-  const uint32_t rung = PlaceOf(place.group, tokens.begin / block_tokens_).rung;
-  for (uint32_t b = tokens.begin / block_tokens_; b <= (end - 1) / block_tokens_; ++b) {
-    if (PlaceOf(place.group, b).bytes == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("gather: block ", b,
-                       " of the sliding layer is not here, its window and "
-                       "sinks are"));
-    }
-    if (PlaceOf(place.group, b).rung == rung) continue;
-    return absl::FailedPreconditionError(absl::StrCat("gather: block ", b, " is in format ",
-                                                      PlaceOf(place.group, b).rung,
-                                                      ", the first in ", rung));
+  const uint32_t last = (tokens.begin + tokens.count - 1) / block_tokens_;
+  for (uint32_t b = tokens.begin / block_tokens_; b <= last; ++b) {
+    if (PlaceOf(place.group, b).bytes != nullptr) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("gather: block ", b,
+                     " of the sliding layer is not here, its window and "
+                     "sinks are"));
   }
-  PREFIXD_RETURN_IF_ERROR(CheckParts("gather", group, rung, key, value));
-  const Caches caches = PayloadBytes(tokens) >= kPastCachesFrom ? Caches::kPast : Caches::kThrough;
+  return absl::OkStatus();
+}
+
+template <typename Visit>
+void SequencePages::ForEachHere(const LayerTokens& tokens, Visit visit) const {
+  const LayerPlace place = space_->layers()[tokens.layer];
+  const uint32_t end = tokens.begin + tokens.count;
   for (uint32_t at = tokens.begin; at < end;) {
     const uint32_t slot = at % block_tokens_, count = std::min(end - at, block_tokens_ - slot);
     const CachedPage from = PlaceOf(place.group, at / block_tokens_);
-    CopyOutOfPage({.group = group,
-                   .rung = rung,
+    visit(PageRows{.group = space_->groups()[place.group],
+                   .rung = from.rung,
                    .layer = place.index,
                    .page_tokens = from.page_tokens,
                    .first_slot = slot,
                    .first_row = at - tokens.begin,
                    .tokens = count,
                    .tensor_tokens = tokens.count},
-                  from.bytes, caches, key, value);
+          from.bytes);
     at += count;
   }
+}
+
+absl::Status SequencePages::Gather(const LayerTokens& tokens, const MutablePackedView& key,
+                                   const MutablePackedView& value) const {
+  PREFIXD_RETURN_IF_ERROR(CheckHere(tokens));
+  if (tokens.count == 0) return absl::OkStatus();
+  const uint32_t group = space_->layers()[tokens.layer].group;
+  const uint32_t first = tokens.begin / block_tokens_;
+  const uint32_t last = (tokens.begin + tokens.count - 1) / block_tokens_;
+  const uint32_t rung = PlaceOf(group, first).rung;
+  for (uint32_t b = first; b <= last; ++b) {
+    if (PlaceOf(group, b).rung == rung) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "gather: block ", b, " is in format ", PlaceOf(group, b).rung, ", the first in ", rung));
+  }
+  PREFIXD_RETURN_IF_ERROR(CheckParts("gather", space_->groups()[group], rung, key, value));
+  const Caches caches = PayloadBytes(tokens) >= kPastCachesFrom ? Caches::kPast : Caches::kThrough;
+  ForEachHere(tokens, [&](const PageRows& rows, const std::byte* page) {
+    CopyOutOfPage(rows, page, caches, key, value);
+  });
+  if (caches == Caches::kPast) base::StreamFence();
+  return absl::OkStatus();
+}
+
+absl::Status SequencePages::GatherRows(const LayerTokens& tokens, const MutableTensorView& key,
+                                       const MutableTensorView& value) const {
+  PREFIXD_RETURN_IF_ERROR(CheckHere(tokens));
+  if (tokens.count == 0) return absl::OkStatus();
+  const block::LayerGroup& group = space_->groups()[space_->layers()[tokens.layer].group];
+  PREFIXD_RETURN_IF_ERROR(CheckTensors("gather_rows", group, key, value));
+  const Caches caches = PayloadBytes(tokens) >= kPastCachesFrom ? Caches::kPast : Caches::kThrough;
+  ForEachHere(tokens, [&](const PageRows& rows, const std::byte* page) {
+    DequantizeOutOfPage(rows, page, caches, key, value);
+  });
   if (caches == Caches::kPast) base::StreamFence();
   return absl::OkStatus();
 }
 
 uint64_t SequencePages::PayloadBytes(const LayerTokens& tokens) const {
-  const LayerPlace place = space_->layers()[tokens.layer];
-  const block::LayerGroup& group = space_->groups()[place.group];
-  const quant::KvFormat& format =
-      group.ladder[PlaceOf(place.group, tokens.begin / block_tokens_).rung];
-  uint64_t row = quant::BytesOfStoredRow(format.key, group.key_dim).total();
-  if (group.value_source == block::ValueSource::kStored) {
-    row += quant::BytesOfStoredRow(format.value, group.value_dim).total();
-  }
-  return row * group.kv_heads * tokens.count;
+  uint64_t bytes = 0, row = 0;
+  uint32_t rung = ~uint32_t{0};  // of `row`, computed once for all blocks that are alike
+  ForEachHere(tokens, [&](const PageRows& rows, const std::byte*) {
+    const block::LayerGroup& group = rows.group;
+    if (rows.rung != rung) {
+      rung = rows.rung;
+      row = quant::BytesOfStoredRow(group.ladder[rung].key, group.key_dim).total();
+      if (group.value_source == block::ValueSource::kStored) {
+        row += quant::BytesOfStoredRow(group.ladder[rung].value, group.value_dim).total();
+      }
+    }
+    bytes += row * group.kv_heads * rows.tokens;
+  });
+  return bytes;
 }
 
 CachedPage SequencePages::PlaceOf(uint32_t group, uint32_t block) const {

@@ -87,8 +87,11 @@ class SequencePages final : public OwnPages {
                            const PackedView& value);
   absl::Status Gather(const LayerTokens& tokens, const MutablePackedView& key,
                       const MutablePackedView& value) const;
+  // Gather() of elements; the tokens may be in several formats.
+  absl::Status GatherRows(const LayerTokens& tokens, const MutableTensorView& key,
+                          const MutableTensorView& value) const;
   std::span<const BlockTableEntry> Table(uint32_t layer);
-  // Returns the bytes that Gather() copies. Requires: it is OK, count > 0.
+  // Returns the stored bytes that Gather() or GatherRows() reads. Requires: it is OK.
   uint64_t PayloadBytes(const LayerTokens& tokens) const;
 
   // For Publish().
@@ -131,6 +134,11 @@ class SequencePages final : public OwnPages {
   // Calls visit(own page, first slot, first row, count) for each block of an append.
   template <typename Visit>
   absl::Status ForEachOwn(const LayerTokens& tokens, Visit visit);
+  // Why the tokens cannot be gathered; OK if their pages are here.
+  absl::Status CheckHere(const LayerTokens& tokens) const;
+  // Calls visit(PageRows, the page) for each block of tokens that are here.
+  template <typename Visit>
+  void ForEachHere(const LayerTokens& tokens, Visit visit) const;
   uint32_t first_own_block() const { return cached_tokens_ / block_tokens_; }
 
   const std::shared_ptr<const SpaceState> space_;

@@ -318,6 +318,59 @@ TEST_F(CapiTest, PagesAreCopiedThroughTheSocketWhereMemoryIsNotShared) {
   prefixd_detach(client);
 }
 
+TEST_F(CapiTest, ElementsGoInAndComeOutAsTheirCodesSay) {
+  StartDaemon();
+  prefixd_client* client = Attach();
+  ASSERT_EQ(prefixd_attached(client, 20'000), 1);
+  Engine engine(1);
+  prefixd_close_space(engine.Open(client));
+  engine.format.key = engine.format.value = {PREFIXD_MLX_AFFINE, PREFIXD_F32, 8, 0, 64, 0};
+  prefixd_space* space = prefixd_open_space(client, &engine.spec);
+  ASSERT_NE(space, nullptr) << prefixd_last_error();
+  // [tokens][heads][dim], as engines keep them that compute token by token.
+  std::vector<float> key(kTokens * kHeads * kDim), value(key.size());
+  for (size_t i = 0; i < key.size(); ++i) {
+    key[i] = static_cast<float>(i * 37 % 256) - 100;  // each group has all codes: nothing is lost
+    value[i] = 3.0f;
+  }
+  for (size_t row = 0; row < key.size(); row += kDim) key[row] = -100, key[row + 1] = 155;
+  const auto rows_of = [](std::vector<float>* data) {
+    prefixd_rows rows = PREFIXD_INIT(prefixd_rows);
+    rows.data = data->data();
+    rows.dtype = PREFIXD_F32;
+    rows.head_stride = kDim * sizeof(float);
+    rows.token_stride = kHeads * kDim * sizeof(float);
+    return rows;
+  };
+  prefixd_rows k = rows_of(&key), v = rows_of(&value);
+  prefixd_plan* plan = prefixd_reserve(space, engine.tokens.data(), kTokens, nullptr);
+  EXPECT_EQ(prefixd_write_rows(plan, 0, 0, kTokens, &k, &v), PREFIXD_OK) << prefixd_last_error();
+  EXPECT_EQ(prefixd_commit(plan, kTokens, nullptr, nullptr), PREFIXD_OK) << prefixd_last_error();
+  prefixd_abandon(plan);
+  prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, nullptr);
+  ASSERT_EQ(prefixd_wait_all(lease, 0), kTokens);
+  std::vector<float> got_key(key.size()), got_value(key.size());
+  k = rows_of(&got_key), v = rows_of(&got_value);
+  EXPECT_EQ(prefixd_gather_rows(lease, 0, 0, kTokens, &k, &v), PREFIXD_OK) << prefixd_last_error();
+  EXPECT_EQ(got_key, key);
+  EXPECT_EQ(got_value, value);
+  k.token_stride += 2;
+  EXPECT_EQ(prefixd_gather_rows(lease, 0, 0, kTokens, &k, &v), PREFIXD_INVALID_ARGUMENT);
+  EXPECT_STREQ(prefixd_last_error(), "rows: a stride is no multiple of an element's size");
+  k.token_stride -= 2;
+  k.dtype = 0;
+  EXPECT_EQ(prefixd_gather_rows(lease, 0, 0, kTokens, &k, &v), PREFIXD_INVALID_ARGUMENT);
+  k.dtype = 256 + PREFIXD_F32;
+  EXPECT_EQ(prefixd_gather_rows(lease, 0, 0, kTokens, &k, &v), PREFIXD_INVALID_ARGUMENT);
+  EXPECT_EQ(prefixd_gather_rows(lease, 0, 0, kTokens, nullptr, &v), PREFIXD_INVALID_ARGUMENT);
+  EXPECT_EQ(prefixd_gather_rows(lease, 0, 1, kTokens, &v, &v), PREFIXD_FAILED_PRECONDITION);
+  EXPECT_NE(prefixd_gather_rows(nullptr, 0, 0, 1, &v, &v), PREFIXD_OK);
+  EXPECT_NE(prefixd_write_rows(nullptr, 0, 0, 1, &v, &v), PREFIXD_OK);
+  prefixd_release(lease, nullptr);
+  prefixd_close_space(space);
+  prefixd_detach(client);
+}
+
 TEST_F(CapiTest, ErrorsAreSentencesAndNothingWorse) {
   prefixd_client* client = Attach();
   Engine engine(1);

@@ -215,6 +215,13 @@ struct TensorView {
   size_t head_stride = 0;
   size_t token_stride = 0;
 };
+// The same, to be filled.
+struct MutableTensorView {
+  void* data = nullptr;
+  Dtype dtype = Dtype::kF32;
+  size_t head_stride = 0;
+  size_t token_stride = 0;
+};
 // K or V of one layer, packed as MLX packs it: codes [kv_heads, tokens, codes bytes], scales and
 // biases [kv_heads, tokens, ...]. Rows are dense; strides are in bytes, 0 = dense over the tokens
 // of the call. Raw and ggml formats use `codes` alone.
@@ -346,6 +353,11 @@ class Lease {
   // or, in a sliding layer, are neither in its window nor among its sinks.
   Status Gather(int layer, uint32_t begin, uint32_t count, const MutablePackedView& key,
                 const MutablePackedView& value);
+  // Gather() for engines that compute on elements: fills the views with tokens [begin, begin +
+  // count), dequantized from whatever they are stored in and rounded to the views' types. The
+  // tokens may be in several formats.
+  Status GatherRows(int layer, uint32_t begin, uint32_t count, const MutableTensorView& key,
+                    const MutableTensorView& value);
   Status GetState(int layer, std::span<std::byte> state) const;  // as Sequence::GetState()
   // Returns where the pages of `layer` are, up to restorable_tokens(). Valid until the lease is
   // released. Waits for the layer; if a page turned out bad, for every layer. Counts as reading all
@@ -362,6 +374,8 @@ class Lease {
   friend class Client;
   friend class Space;
   explicit Lease(Sequence pages);
+  template <typename View>
+  Status Copy(int layer, uint32_t begin, uint32_t count, const View& key, const View& value);
   void Read(uint32_t end) const;  // notes that the engine took tokens [0, end)
   std::span<const BlockTableEntry> Table(int layer);
   Sequence pages_;
@@ -400,6 +414,10 @@ class Plan {
   // missing() are in several formats.
   Status WritePacked(int layer, uint32_t begin, uint32_t count, const PackedView& key,
                      const PackedView& value);
+  // WritePacked() for elements, which are quantized straight into the pages, in the format that
+  // each block is wanted in.
+  Status WriteRows(int layer, uint32_t begin, uint32_t count, const TensorView& key,
+                   const TensorView& value);
   // As those of Sequence. `tokens` must lie beyond what was committed. The Commit() that reaches it
   // stores the state.
   std::span<const uint32_t> snapshots_wanted() const;

@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -200,6 +200,17 @@ class Planes(_Sized):
     ]
 
 
+class Rows(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("data", c_void_p),
+        ("dtype", c_uint32),
+        ("reserved", c_uint32),
+        ("head_stride", c_size_t),
+        ("token_stride", c_size_t),
+    ]
+
+
 class Block(ctypes.Structure):
     _fields_ = [
         ("units", c_void_p),
@@ -333,6 +344,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
         (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
         FAILED_PRECONDITION,
     ),
+    "gather_rows": (
+        c_int32,
+        (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
+        FAILED_PRECONDITION,
+    ),
     "get_state": (c_int32, (_HANDLE, c_uint32, c_void_p, c_size_t), FAILED_PRECONDITION),
     "table": (c_size_t, (_HANDLE, c_uint32, POINTER(POINTER(Block))), 0),
     "stored_runs": (c_size_t, (_HANDLE, c_uint32, POINTER(StoredRun), c_size_t), 0),
@@ -341,6 +357,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "missing": (c_size_t, (_HANDLE, POINTER(Run), c_size_t), 0),
     "missing_formats": (c_size_t, (_HANDLE, POINTER(c_uint32), c_size_t), 0),
     "write_packed": (
+        c_int32,
+        (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
+        UNAVAILABLE,
+    ),
+    "write_rows": (
         c_int32,
         (_HANDLE, c_uint32, c_uint32, c_uint32, _STRUCT, _STRUCT),
         UNAVAILABLE,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _abi, _planes
+from . import _abi, _planes, _rows
 from ._errors import Error
 from ._numbers import UINT32, _ms, _number, _real
 from ._planes import Arrays, Tensor
@@ -286,6 +286,47 @@ class Lease:
         if status != _abi.OK:
             self.error = self._lib.error()
         return arrays if status == _abi.OK else None
+
+    def gather_rows(
+        self,
+        layer: int,
+        out: tuple[Any, Any],
+        *,
+        begin: int = 0,
+        dtype: str | None = None,
+    ) -> bool:
+        """gather() for engines that compute on elements: fills `out`, K and V [1, kv_heads, tokens,
+        dim], with tokens from `begin` on, dequantized from whatever they are stored in.
+
+        Rows are dense, heads and tokens may have any strides. `dtype` of the elements: "float32",
+        "float16" or "bfloat16"; default: as NumPy says, where uint16 is bfloat16. The V of a layer
+        that stores none is None. The tokens may be in several formats. Returns False, with `error`,
+        where gather() returns None.
+        """
+        held = self._pages("gather_rows")
+        layer = self._layer("gather_rows", layer)
+        if self._states[layer]:
+            raise Error(f"gather_rows: layer {layer} keeps a state, state() gives it")
+        formats = self._layers[layer]
+        if not formats:
+            raise Error(f"gather_rows: layer {layer} shares another layer's rows, gather those")
+        key, value = formats[0]
+        k = _rows.view("gather_rows", key, out[0], dtype, to_write=True)
+        v = (
+            _rows.view("gather_rows", value, out[1], dtype, to_write=True)
+            if value.parts
+            else _rows.none_of(k.tokens)
+        )
+        if k.tokens != v.tokens:
+            raise Error(f"gather_rows: out has room for {k.tokens} tokens of K, {v.tokens} of V")
+        begin = _number("gather_rows: begin", begin, 0, UINT32)
+        rows = ctypes.addressof(k.rows), ctypes.addressof(v.rows)
+        status = self._lib.gather_rows(held.pointer, layer, begin, k.tokens, *rows)
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(self._lib.error())
+        if status != _abi.OK:
+            self.error = self._lib.error()
+        return status == _abi.OK
 
     def state(self, layer: int, out: NDArray[Any] | None = None) -> NDArray[Any] | None:
         """Returns the bytes of a state layer's state after exactly restorable_tokens tokens, in a

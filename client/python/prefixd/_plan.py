@@ -9,7 +9,7 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 
-from . import _abi, _planes
+from . import _abi, _planes, _rows
 from ._errors import Error
 from ._numbers import UINT32, _ms, _number
 from ._planes import Array, Arrays, Tensor
@@ -120,6 +120,50 @@ class Plan:
             k.tokens,
             ctypes.addressof(k.planes),
             ctypes.addressof(v.planes),
+        )
+        if status == _abi.INVALID_ARGUMENT:
+            raise Error(self._lib.error())
+        if status != _abi.OK:
+            self.error = self._lib.error()
+        return status == _abi.OK
+
+    def write_rows(
+        self,
+        layer: int,
+        begin: int = 0,
+        *,
+        key: Array,
+        value: Array = None,
+        dtype: str | None = None,
+    ) -> bool:
+        """write_packed() for elements [1, kv_heads, tokens, dim], which prefixd's kernels quantize,
+        each block in the format that `formats` tells. `dtype` as for Lease.gather_rows()."""
+        if not 0 <= layer < len(self._layers):
+            raise Error(f"write_rows: layer {layer}, the space has {len(self._layers)}")
+        held = self._held
+        if held is None or self.error:
+            return False
+        formats = self._layers[layer]
+        if not formats:
+            raise Error(f"write_rows: layer {layer} keeps a state, put_state() takes it")
+        k = _rows.view("write_rows", formats[0][0], key, dtype, to_write=False)
+        v = (
+            _rows.view("write_rows", formats[0][1], value, dtype, to_write=False)
+            if formats[0][1].parts
+            else _rows.none_of(k.tokens)
+        )
+        if k.tokens != v.tokens or begin < 0 or begin + k.tokens > self._tokens:
+            raise Error(
+                f"write_rows: {k.tokens} tokens of K and {v.tokens} of V from {begin} on, "
+                f"the plan has {self._tokens}"
+            )
+        status = self._lib.write_rows(
+            held.pointer,
+            index(layer),
+            index(begin),
+            k.tokens,
+            ctypes.addressof(k.rows),
+            ctypes.addressof(v.rows),
         )
         if status == _abi.INVALID_ARGUMENT:
             raise Error(self._lib.error())

@@ -39,6 +39,7 @@ class Tensor:
     name: str  # "key" or "value"
     heads: int
     parts: tuple[Part, ...]
+    dim: int = 0  # elements of a row
     tiled: bool = False  # its pages are tiled
     transposed: bool = False  # its pages are transposed
 
@@ -65,6 +66,7 @@ def tensors_of(
             name,
             layer.kv_heads,
             tuple(Part(*part) for part in parts),
+            dim=dim,
             tiled=layout == _TILED_PAGES,
             transposed=layout == _TRANSPOSED,
         )
