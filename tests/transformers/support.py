@@ -23,6 +23,8 @@ LATE_MS = 30_000  # a deadline that a busy machine keeps
 
 
 class TransformersTest(unittest.TestCase):
+    device = "cpu"
+
     @classmethod
     def setUpClass(cls) -> None:
         temp = tempfile.TemporaryDirectory(prefix="prefixd-transformers-")
@@ -43,7 +45,7 @@ class TransformersTest(unittest.TestCase):
 
     @classmethod
     def load(cls, name: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
-        return models.load(cls.path(name), dtype, **more)
+        return models.load(cls.path(name), dtype, **more).to(cls.device)
 
     def client(self) -> prefixd.Client:
         client = prefixd.connect(self.daemon.address)

@@ -24,7 +24,7 @@ class Batches(TransformersTest):
         self, shared: Any, prompts: list[list[int]], count: int, **more: Any
     ) -> tuple[list[list[int]], int, int]:
         """The whole sequences without padding, and the cached and stored tokens of all."""
-        ids, mask = batch_of(prompts)
+        ids, mask = (side.to(self.device) for side in batch_of(prompts))
         before = shared.cached_tokens
         cache = shared.fetch_batch(ids, mask)
         out = shared.model.generate(

@@ -55,28 +55,5 @@ class ShippedModel(TransformersTest):
         self.assertTrue(bytes(want[1500:]).decode().isprintable())
 
 
-@unittest.skipUnless(torch.cuda.is_available(), "no GPU")
-class OnAGpu(TransformersTest):
-    def test_V7_greedy_text_is_the_same_with_and_without(self):
-        for name in models.NAMES:
-            for dtype in (torch.float32, torch.bfloat16):
-                with self.subTest(model=name, dtype=dtype):
-                    model = self.load(name, dtype).cuda()
-                    ids = prompt(300, seed=54)
-                    shared = self.shared(model, write_behind=True)
-                    whole, _, _ = self.ask(shared, ids, 20)
-                    self.assertTrue(shared.settle(30))
-                    turn = whole + prompt(9, seed=55)
-                    cache = self.shared(model).fetch(turn)
-                    self.assertEqual(cache.get_seq_length(), 319)
-                    again = models.generate(model, turn, 20, cache).sequences[0].tolist()
-                    self.assertEqual(again, answer(model, turn, 20))
-
-    def test_V7_the_cpu_finds_what_a_gpu_stored(self):
-        ids = prompt(300, seed=56)
-        self.ask(self.shared(self.load("llama").cuda()), ids, 4)
-        self.assertEqual(self.shared(self.load("llama")).fetch(ids).get_seq_length(), 299)
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -12,8 +12,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from ..engine.tensors import as_numpy
 from .paged_layers import Paged, PagedTensor
-from .tensors import as_numpy
 
 log = logging.getLogger("prefixd.transformers")
 

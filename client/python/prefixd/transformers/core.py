@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from .. import Client, Lease, rope_of
 from ..engine.formats import fitting
 from ..engine.paged import PageTable
 from ..engine.spaces import ANCHOR, DEFAULT_BLOCK_TOKENS, Unsupported, block_tokens_for
+from ..engine.tensors import computed
 from . import attention, geometry, identity
 from .options import Options
 from .paged_layers import PagedLayer, PagedWindowLayer
@@ -49,6 +50,7 @@ class Core:
     ) -> None:
         self.model = model
         self.options = options
+        self._device = model.device  # where its caches are made
         shape = geometry.look_at(model)
         files = identity.files_of(model)
         self.adapters = identity.Adapters(model)
@@ -174,6 +176,15 @@ class Core:
             and all(pages.shape.device.type == "cpu" for pages in rows)
         )
 
+    @property
+    def why_not_now(self) -> str:
+        """Why the model's caches are not those that were looked at; "" if they are."""
+        if self.model.device != self._device:
+            return f"its model moved to {self.model.device}: make another PrefixCache for it"
+        if not self.adapters.unchanged:
+            return "its weights or adapters changed: make another PrefixCache for them"
+        return ""
+
     def no_pieces(self) -> list[Piece]:
         """Returns what gather() would give after 0 tokens."""
         return [
@@ -214,7 +225,7 @@ class Core:
             list(tokens[:count]),
             pieces,
             [end] if 0 < end < count else [],
-            _fence(self.model.device),
+            computed(self.model.device),
         )
 
     def save(self, taken: Taken, turn_ends: Sequence[int] = ()) -> Save:
@@ -246,10 +257,3 @@ def _padded(own: Sequence[Rows], width: int) -> tuple[torch.Tensor, torch.Tensor
                 out[at, :, width - found.shape[2] :] = found[0]
         sides.append(out)
     return sides[0], sides[1]
-
-
-def _fence(device: torch.device) -> Callable[[], None]:
-    """Returns a function that waits, on any thread, for what the device was told so far."""
-    if device.type != "cuda":
-        return lambda: None
-    return torch.cuda.current_stream(device).record_event().synchronize

@@ -17,7 +17,7 @@ from transformers.cache_utils import (
 )
 
 from ..engine.spaces import Unsupported
-from .tensors import DTYPES
+from ..engine.tensors import DTYPES
 from .windows import WindowLayer
 
 _PROBE_TOKENS = 8

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 from .. import Error
 from ..engine.files import Files
 from ..engine.spaces import Unsupported
-from .tensors import bytes_of, to_host
+from ..engine.tensors import bytes_of, to_host
 
 # Fields that change no row of K or V: names, and what generate() does with logits.
 _NOT_OF_THE_ROWS = {

@@ -11,8 +11,8 @@ import torch
 from transformers.cache_utils import DynamicLayer
 
 from ..engine.paged import PageTable
+from ..engine.tensors import as_numpy
 from .rows import Rows
-from .tensors import as_numpy
 from .windows import Run, WindowLayer
 
 _KNOWN_WITHOUT_ROWS = {
@@ -145,11 +145,13 @@ class Paged:
             torch.from_numpy(value).view(self._dtype)[None],
         )
 
-    def copy_out(self) -> None:
+    def copy_out(self, device: torch.device | None = None) -> None:
+        """Makes the layer an ordinary one, on the device if the model has moved there."""
         if self._table is not None:
             begin, keys, values = self.all_rows()
             self._table = None
-            self.keys, self.values = keys, values
+            self.keys, self.values = keys.to(device), values.to(device)
+            self.device = self.keys.device
             self.cumulative_length = begin + keys.shape[-2]
 
     def get_seq_length(self) -> int:
@@ -161,8 +163,9 @@ class Paged:
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         table = self._table
-        if table is None or key_states.shape[0] != 1 or key_states.dtype != self._dtype:
-            self.copy_out()
+        others = key_states.dtype != self._dtype or key_states.device.type != "cpu"
+        if table is None or key_states.shape[0] != 1 or others:
+            self.copy_out(key_states.device)
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
         table.append(as_numpy(key_states[0]), as_numpy(value_states[0]))
         self.cumulative_length = table.tokens

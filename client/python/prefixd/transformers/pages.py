@@ -12,14 +12,14 @@ import torch
 from transformers.cache_utils import DynamicLayer
 
 from .. import FullLayer, Layer, Lease, Plan, SlidingLayer, StateLayer
-from ..engine import affine
+from ..engine import rows
 from ..engine.formats import RAW, TensorFormat, as_format
 from ..engine.paged import Heads
 from ..engine.spaces import Unsupported
+from ..engine.tensors import DTYPES, bytes_of, to_host
 from .geometry import RowShape, StateShape
 from .paged_layers import PagedLayer
-from .rows import Packed, Planes, Rows, Shorter
-from .tensors import DTYPES, as_numpy, bytes_of, room, to_device, to_host
+from .rows import Packed, Rows, Shorter
 from .windows import Run, WindowLayer
 
 
@@ -87,30 +87,29 @@ class RowPages:
 
     def gather_rows(self, lease: Lease, layer: int, begin: int, end: int) -> Rows:
         shape = self.shape
-        sides = [
-            room((1, shape.kv_heads, end - begin, dim), shape.dtype, shape.device)
-            for dim in (shape.key_dim, shape.value_dim)
-        ]
-        packed, at = None, begin
-        for run_begin, run_end, index in lease.runs(layer):
-            if run_begin <= at < min(run_end, end):
-                behind = min(run_end, end)
-                cuts = [side[:, :, at - begin : behind - begin] for side in sides]
-                packed = self._fill(cuts, lease, layer, at, behind, self.ladder[index])
-                at = behind
-        if at < end:
-            raise Shorter(f"layer {layer} has no tokens {at} to {end} by now")
-        key, value = (to_device(side, shape.device) for side in sides)
-        return Rows([(begin, key, value)], packed)
+        found = rows.gather(
+            lease,
+            layer,
+            begin,
+            end,
+            heads=shape.kv_heads,
+            dims=(shape.key_dim, shape.value_dim),
+            ladder=self.ladder,
+            dtype=shape.dtype,
+            device=shape.device,
+        )
+        if found is None:
+            raise Shorter(f"layer {layer} has no tokens {begin} to {end} by now {lease.error}")
+        return Rows([(begin, *found)], self._packed(lease, layer, begin, end))
 
     def write(
-        self, plan: Plan, layer: int, begin: int, end: int, rows: Rows, form: TensorFormat
+        self, plan: Plan, layer: int, begin: int, end: int, held: Rows, form: TensorFormat
     ) -> bool:
         """Writes the rows of tokens [begin, end) in `form`. Returns False if some are gone."""
-        packed = rows.packed
+        packed = held.packed
         if packed is not None and packed.form == form and begin <= packed.begin < end:
             stop = min(packed.end, end)
-            if not self._write_cut(plan, layer, begin, packed.begin, rows, form):
+            if not self._write_cut(plan, layer, begin, packed.begin, held):
                 return False
             key, value = (
                 tuple(plane[:, :, : stop - packed.begin] for plane in side)
@@ -118,7 +117,7 @@ class RowPages:
             )
             plan.write_packed(layer, packed.begin, key=key, value=value)
             begin = stop
-        return self._write_cut(plan, layer, begin, end, rows, form)
+        return self._write_cut(plan, layer, begin, end, held)
 
     def _of_row(self, run: Run, row: int, pad: int) -> Run | None:
         at, keys, values = run
@@ -131,54 +130,29 @@ class RowPages:
             return None
         return at + first - pad, keys[row : row + 1, :, first:], values[row : row + 1, :, first:]
 
-    def _write_cut(
-        self, plan: Plan, layer: int, begin: int, end: int, rows: Rows, form: TensorFormat
-    ) -> bool:
+    @staticmethod
+    def _write_cut(plan: Plan, layer: int, begin: int, end: int, held: Rows) -> bool:
         if begin == end:
             return True
-        found = rows.cut(begin, end)
+        found = held.cut(begin, end)
         if found is None:
             return False
-        forms = (form, form.of_value)
-        key, value = (self._planes(side, one) for side, one in zip(found, forms, strict=True))
-        plan.write_packed(layer, begin, key=key, value=value)
+        rows.write(plan, layer, begin, found)
         return True
 
-    @staticmethod
-    def _planes(side: torch.Tensor, form: TensorFormat) -> Planes:
-        if form == RAW:
-            return (as_numpy(to_host(side)),)
-        codes, scales, biases = affine.quantize(side.detach(), form.bits, form.group_size)
-        words = as_numpy(to_host(codes.contiguous())).view(np.uint32)
-        return (words, as_numpy(to_host(scales)), as_numpy(to_host(biases)))
-
-    def _fill(
-        self,
-        sides: Sequence[torch.Tensor],
-        lease: Lease,
-        layer: int,
-        begin: int,
-        end: int,
-        form: TensorFormat,
-    ) -> Packed | None:
-        """Fills `sides`, K and V, with tokens [begin, end). Returns those of an unfinished block if
-        they are quantized."""
-        raw = form == RAW
-        out = (as_numpy(sides[0]), as_numpy(sides[1])) if raw else None
-        found = lease.gather(layer, end - begin, begin=begin, out=out)
-        if found is None:
-            raise Shorter(f"layer {layer} cannot be copied: {lease.error}")
-        if raw:
-            return None
-        for side, planes, one in zip(sides, found, (form, form.of_value), strict=True):
-            codes = torch.from_numpy(planes[0].view(np.uint8))
-            scales, biases = (torch.from_numpy(plane).view(side.dtype) for plane in planes[1:])
-            side.copy_(affine.dequantize((codes, scales, biases), one.bits, one.group_size))
-        tail = min(end % self.block_tokens, end - begin)
-        if not tail:
-            return None
-        key, value = (tuple(plane[:, :, -tail:].copy() for plane in planes) for planes in found)
-        return Packed(end - tail, end, key, value, form)
+    def _packed(self, lease: Lease, layer: int, begin: int, end: int) -> Packed | None:
+        """Returns the last block of tokens [begin, end) as it is stored, if it is unfinished and
+        quantized."""
+        first = max(end - end % self.block_tokens, begin)
+        for run_begin, run_end, index in lease.runs(layer) if first < end else ():
+            form = self.ladder[index]
+            first = max(first, run_begin)
+            if first < end <= run_end and form != RAW:
+                found = lease.gather(layer, end - first, begin=first)
+                if found is None:
+                    raise Shorter(f"layer {layer} cannot be copied: {lease.error}")
+                return Packed(first, end, *found, form)
+        return None
 
 
 @dataclass(frozen=True)

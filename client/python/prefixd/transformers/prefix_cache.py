@@ -209,8 +209,8 @@ class PrefixCache:
         core = self._core
         if core is None or core.space.error:
             return False
-        if not core.adapters.unchanged:
-            self._say_once("its weights or adapters changed: make another PrefixCache for them")
+        if core.why_not_now:
+            self._say_once(core.why_not_now)
             return False
         if core.most_tokens is not None and max(map(len, sequences)) > core.most_tokens:
             self._say_once(

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
 import torch
-from numpy.typing import NDArray
 
 from ..engine.formats import TensorFormat
+from ..engine.rows import Planes
 from .windows import Run
-
-Planes = tuple[NDArray[Any], ...]
 
 
 class Shorter(Exception):
