@@ -126,6 +126,7 @@ AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequ
     reply->set_epoch(cache_->epoch());
     reply->set_flushed_bytes(result.flushed_bytes);
     reply->set_dirty_bytes(result.dirty_bytes);
+    reply->set_remote_waits(result.remote_waits);
     spdlog::info("flush saved={} left={}", base::FormatBytes(result.flushed_bytes),
                  base::FormatBytes(result.dirty_bytes));
     return call.End(absl::OkStatus());

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "daemon/fd_socket.h"
 #include "daemon/listen_address.h"
+#include "daemon/remote_settings.h"
 #include "daemon/settings.h"
 #include "daemon/socket_guard.h"
 #include "daemon/version.h"
@@ -157,6 +158,7 @@ absl::Status CheckTogether(const Config& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         "admin-socket: ", config.socket, " is the workers' socket; it wants a path of its own"));
   }
+  PREFIXD_RETURN_IF_ERROR(CheckRemote(config.remote));
   if (config.listen.empty() || config.insecure) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
   if (address.loopback) return absl::OkStatus();

@@ -59,6 +59,14 @@ struct Config {
   uint32_t ssd_shallow_tokens = 0;
   double ssd_write_share = 0;  // SSD bytes for each byte asked for; 0 = no limit
   std::string ssd_id_file;     // file that remembers which store the directory held; empty = none
+  // The store that hosts share (daemon/remote_settings.h).
+  struct Remote {
+    std::string url;  // empty = none
+    std::string key_file, tenant, user, password_file, ca_file, cert_file, cert_key_file;
+    bool insecure = false;
+    uint64_t write_rate = 0;  // bytes a second; 0 = no limit
+    double write_share = 0;   // bytes for each byte asked for; 0 = no limit
+  } remote;
   bool coarser_on_misses = true;
   double snapshot_share = 0.25;  // part of the RAM for pages
   double coarser_above = 0;      // part of the RAM tier in use; 0 = never

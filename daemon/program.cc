@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "daemon/heap_trim.h"
 #include "daemon/known_store.h"
+#include "daemon/remote_settings.h"
 #include "daemon/request_log.h"
 #include "daemon/version.h"
 #include "wire/limits.h"
@@ -177,7 +178,9 @@ absl::Status Program::Open() {
   } else {
     spdlog::warn("ssd tier: off, {}; nothing survives a reboot", budgets.ssd_off_why);
   }
-  PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(CacheOptions(config_, budgets)));
+  cache::Options cache_options = CacheOptions(config_, budgets);
+  PREFIXD_ASSIGN_OR_RETURN(cache_options.remote, OpenRemote(config_.remote));
+  PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(cache_options));
   if (!missing.empty()) cache_->Count("ssd.store_missing");
   // Empty while the tier is not open yet.
   const std::string instance = cache::Cache::StoreInstance(config_.directory);

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "daemon/listen_address.h"
+#include "daemon/remote_settings.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -244,6 +245,13 @@ absl::Status ApplyMaxSessions(const std::string& value, const Environment&, Conf
   return absl::OkStatus();
 }
 
+template <std::string Config::Remote::*kField>
+absl::Status ApplyRemoteFile(const std::string& value, const Environment&, Config* config) {
+  PREFIXD_RETURN_IF_ERROR(ReadText(value, &(config->remote.*kField)));
+  if (value == "off") (config->remote.*kField).clear();
+  return absl::OkStatus();
+}
+
 constexpr SettingRule kSettings[] = {
     {"socket", "auto", "PATH",
      "unix socket to listen on; auto: /run/prefixd/prefixd.sock where that is writable, else under "
@@ -311,6 +319,44 @@ constexpr SettingRule kSettings[] = {
      "noticed instead of what is below its mount point being filled; auto: below /var/lib or "
      "$XDG_STATE_HOME; off: none",
      ApplyKnown},
+    {"remote", "off", "URL",
+     "Redis Cluster (or what speaks its protocol) in which hosts share blocks: "
+     "redis://HOST:PORT,HOST:PORT or rediss://... with TLS, one or more of its servers; off: none",
+     ApplyRemote},
+    {"remote-key-file", "off", "PATH",
+     "file of 32 random bytes or more, the same on every host, mode 0600, with which names are "
+     "made "
+     "and contents sealed: openssl rand -out PATH 32",
+     ApplyRemoteFile<&Config::Remote::key_file>},
+    {"remote-tenant", "default", "NAME", "hosts share with those of the same tenant and key only",
+     ApplyRemoteTenant},
+    {"remote-user", "off", "NAME", "user of the servers' access list; off: the default user",
+     ApplyRemoteFile<&Config::Remote::user>},
+    {"remote-password-file", "off", "PATH", "file with the servers' password, mode 0600",
+     ApplyRemoteFile<&Config::Remote::password_file>},
+    {"remote-ca-file", "off", "PATH",
+     "certificates that sign the servers', PEM, with rediss://; off: those of this host",
+     ApplyRemoteFile<&Config::Remote::ca_file>},
+    {"remote-cert-file", "off", "PATH",
+     "this host's certificate, PEM, for servers that ask for one",
+     ApplyRemoteFile<&Config::Remote::cert_file>},
+    {"remote-cert-key-file", "off", "PATH", "the key of that certificate, PEM",
+     ApplyRemoteFile<&Config::Remote::cert_key_file>},
+    {"remote-insecure", "false", nullptr,
+     "do without a key: whoever reaches the servers can read what is stored, and can make prefixd "
+     "serve wrong bytes",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadBool(value, &config->remote.insecure);
+     }},
+    {"remote-write-rate", "50MiB", "SIZE",
+     "bytes a second that are written to the servers over ten minutes; beyond it only what is "
+     "likely "
+     "to be used again; off: no limit",
+     ApplyRemoteWriteRate},
+    {"remote-write-share", "off", "PERCENT",
+     "bytes that are written to the servers for each byte that is asked for, found or stored; off: "
+     "no limit",
+     ApplyRemoteWriteShare},
     {"coarser-on-misses", "on", "on|off",
      "while more than 5% of the requested tokens had been given up, until less than 2% are, "
      "workers "

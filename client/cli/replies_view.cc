@@ -70,10 +70,17 @@ std::string PurgeBar(const v1::ClearReply& sum) {
 std::string FlushView(const v1::FlushReply& reply) {
   std::string text =
       absl::StrCat("wrote ", base::FormatBytes(reply.flushed_bytes()), " to the ssd");
-  if (reply.dirty_bytes() == 0) return text + ", everything is safe\n";
-  return absl::StrCat(text, "; ", base::FormatBytes(reply.dirty_bytes()),
-                      " are in RAM only: the time was up (--timeout) or there is no SSD tier "
-                      "(prefixctl status says)\n");
+  if (reply.dirty_bytes() == 0) {
+    text += ", everything is safe\n";
+  } else {
+    absl::StrAppend(&text, "; ", base::FormatBytes(reply.dirty_bytes()),
+                    " are in RAM only: the time was up (--timeout) or there is no SSD tier "
+                    "(prefixctl status says)\n");
+  }
+  if (reply.remote_waits()) {
+    text += "not all of it was offered to other hosts before the time was up\n";
+  }
+  return text;
 }
 
 std::string PrefetchView(const v1::PrefetchReply::Hint& hint) {

@@ -223,8 +223,10 @@ VerifyProgress Cache::Verify(uint64_t cursor, uint64_t bytes_per_s, const Patien
 }
 
 FlushResult Cache::Flush(const Patience& patience) {
-  return verbs::Flush(parts_->context, parts_->index_loader, parts_->loader, parts_->segments,
-                      patience);
+  FlushResult result = verbs::Flush(parts_->context, parts_->index_loader, parts_->loader,
+                                    parts_->segments, patience);
+  result.remote_waits = has_remote() && !WaitRemote(patience);
+  return result;
 }
 
 absl::StatusOr<bool> Cache::SetSpaceLimits(const block::SpaceId& space,

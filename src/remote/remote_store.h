@@ -41,9 +41,9 @@ struct FoundRecord {
 
 // One server, for people.
 struct NodeStatus {
-  std::string address;  // "10.0.0.3:6379"
-  bool open = false;    // the breaker: it is given up until next_try_us
-  std::string why;      // the last failure, empty if there was none
+  std::string address;                     // "10.0.0.3:6379"
+  bool open = false;                       // the breaker: it is given up until next_try_us
+  std::string why;                         // the last failure, empty if there was none
   int64_t failed_us = 0, next_try_us = 0;  // monotonic
   uint64_t in_flight_bytes = 0;
 };
@@ -52,7 +52,7 @@ struct RemoteStatus {
   bool known = false;    // which server has what has been learned
   bool cluster = false;  // else one server has everything
   bool tls = false;
-  std::vector<NodeStatus> nodes;   // of primaries, by address
+  std::vector<NodeStatus> nodes;      // of primaries, by address
   std::vector<std::string> warnings;  // about the servers' settings: their eviction policy, ...
   uint64_t bytes_read = 0, bytes_written = 0;  // of values
 };
@@ -84,8 +84,7 @@ class RemoteStore {
                              std::span<const ConstRuns> stripes, base::Deadline deadline) = 0;
 
   // A number that all hosts see, 0 until it is raised. Raise adds 1 and returns the sum.
-  virtual absl::StatusOr<uint64_t> ReadNumber(const std::string& name,
-                                              base::Deadline deadline) = 0;
+  virtual absl::StatusOr<uint64_t> ReadNumber(const std::string& name, base::Deadline deadline) = 0;
   virtual absl::StatusOr<uint64_t> RaiseNumber(const std::string& name,
                                                base::Deadline deadline) = 0;
 

@@ -241,6 +241,45 @@ TEST_F(FarTest, AClearIsHeardByAllHosts) {
   EXPECT_EQ(Bring(tokens_), 96u);
 }
 
+TEST_F(FarTest, AClearWhileOthersAreAskedGoesFirst) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  store_->on_find = [this] { ASSERT_TRUE(cache_->Clear(nullptr).ok()); };
+  EXPECT_EQ(Bring(tokens_), 0u);
+  store_->on_find = nullptr;
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 0u);
+}
+
+TEST_F(FarTest, WhatANeighbourIsComputingIsNotAskedFor) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  const block::SessionId neighbour = SessionWith(identity_, "neighbour");
+  const auto plan = cache_->Reserve(
+      neighbour, {.space = space_, .tokens = tokens_, .content = {}, .groups = {}, .writable = {}});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(store_->finds, 0u);
+}
+
+TEST_F(FarTest, LateAnswersAreMissesAndCounted) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  OpenHost();
+  store_->late = true;
+  EXPECT_EQ(Bring(tokens_), 0u);
+  EXPECT_EQ(Counter("remote.late"), 1u);  // nothing behind it is looked at
+  EXPECT_EQ(Counter("remote.down"), 1u);
+}
+
+TEST_F(FarTest, WhatIsWrittenIsLetGoAfterwards) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  EXPECT_EQ(store_->stores, 6u);
+  EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
+}
+
 TEST_F(FarTest, AClearThatTheStoreDidNotHearIsSaidAndKeepsWhatWasBeforeAway) {
   OpenHost();
   StoreAndWrite(tokens_);
@@ -270,7 +309,7 @@ TEST_F(FarTest, WhatLoadsSlowerThanItIsComputedIsNotBrought) {
   OpenHost();
   StoreAndWrite(tokens_);
   OpenHost();
-  EXPECT_EQ(Bring(tokens_, 1e9), 0u);
+  EXPECT_EQ(Bring(tokens_, 9e3), 0u);
   EXPECT_EQ(Counter("remote.not_worth_it"), 1u);
   EXPECT_EQ(Bring(tokens_, 1e3), 96u);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <string>
@@ -24,6 +25,7 @@ class FakeRemoteStore : public remote::RemoteStore {
                                         base::Deadline) override {
     ++finds;
     asked += names.size();
+    if (on_find) on_find();
     std::vector<remote::FoundRecord> found(names.size());
     const base::MutexLock lock(mutex_);
     for (size_t i = 0; i < names.size(); ++i) {
@@ -113,6 +115,7 @@ class FakeRemoteStore : public remote::RemoteStore {
     return bundles_.size();
   }
 
+  std::function<void()> on_find;  // called by Find, without a lock
   std::atomic<bool> down{false}, late{false};
   std::atomic<uint64_t> finds{0}, asked{0}, loads{0}, stores{0};
 

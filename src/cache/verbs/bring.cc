@@ -11,6 +11,7 @@
 namespace prefixd::cache::verbs {
 namespace {
 
+constexpr std::chrono::milliseconds kLeastPatience(1);  // in less no server answers
 constexpr double kShareOfSaving = 0.1;  // of the prefill that a hit saves, to look for it
 
 uint32_t WholeBlocks(const SpaceInfo& space, const Request& request) {
@@ -149,14 +150,17 @@ absl::StatusOr<uint32_t> Bring(Context& context, Tables& tables, Far& far, Fetch
   const block::MatchAnswer here = context.index->Match(
       request.space, {request.tokens, request.content}, OptionsOf(request, block::kNoSlot), id);
   if (!FallsShort(far, *space, request, here)) return 0;
+  const base::Deadline until = FindUntil(
+      far, request, static_cast<uint32_t>(request.tokens.size()) - here.restorable_tokens);
+  if (until - std::chrono::steady_clock::now() < kLeastPatience) {
+    context.counters.Add("remote.not_worth_it");
+    return 0;
+  }
   const int64_t begun_us = context.Now();
   const uint32_t first_block = here.restorable_tokens / space->identity.block_tokens;
   const uint32_t end_block = WholeBlocks(*space, request);
   const uint64_t raises = far.generations.raises();
-  std::vector<FoundBlock> found =
-      finder.Find(*space, request, first_block, end_block,
-                  FindUntil(far, request,
-                            static_cast<uint32_t>(request.tokens.size()) - here.restorable_tokens));
+  std::vector<FoundBlock> found = finder.Find(*space, request, first_block, end_block, until);
   context.counters.Time("remote.find", static_cast<uint64_t>(context.Now() - begun_us));
   CutToSnapshot(*space, &found);
   const size_t all = found.size();
