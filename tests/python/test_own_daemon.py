@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import prefixd
+from prefixd.engine import own_daemon
 from prefixd.engine.own_daemon import StartError, start_if_absent
 from support import BUILD, PACKAGE
 
@@ -92,6 +95,38 @@ class OwnDaemonTest(unittest.TestCase):
         ):
             with self.subTest(text=text), self.assertRaisesRegex(StartError, text):
                 start_if_absent(address, arguments, named)
+
+    def settings_and(self, **more: str):
+        """Small settings of a prefixd that is started without arguments, and `more`."""
+        small = {"PREFIXD_RAM": "32MiB", "PREFIXD_SSD": "off", "PREFIXD_ARENA": "off"}
+        return mock.patch.dict(os.environ, small | more)
+
+    def test_connect_starts_one_where_it_is_asked_to(self) -> None:
+        with self.settings_and(PATH=str(BUILD)):
+            with prefixd.connect(self.address) as client:
+                self.assertIn("no daemon", client.error)
+            with prefixd.connect(self.address, start=True) as client:
+                self.assertTrue(client.wait_attached(60_000), client.error)
+        self.assertEqual(len(self.running()), 1)
+
+    def test_connect_starts_one_where_the_environment_asks_and_the_caller_does_not_refuse(self) -> None:
+        with self.settings_and(PATH=str(BUILD), PREFIXD_START="1"):
+            with prefixd.connect(self.address, start=False):
+                self.assertEqual(self.running(), [])
+            with prefixd.connect(self.address) as client:
+                self.assertTrue(client.wait_attached(60_000), client.error)
+
+    def test_a_client_says_why_none_could_be_started(self) -> None:
+        with self.settings_and(PATH="/nonexistent"), prefixd.connect(self.address, start=True) as client:
+            self.assertIn("there is no program 'prefixd'", client.error)
+
+    def test_the_program_that_the_package_carries_comes_before_that_of_the_path(self) -> None:
+        self.folder.mkdir()
+        (self.folder / "prefixd").write_text("carried")
+        with mock.patch.object(own_daemon, "_CARRIED", self.folder):
+            self.assertEqual(own_daemon.find_program("prefixd"), str(self.folder / "prefixd"))
+            self.assertEqual(own_daemon.find_program("sh"), shutil.which("sh"))
+        self.assertNotEqual(own_daemon.find_program("prefixd"), str(self.folder / "prefixd"))
 
 
 if __name__ == "__main__":

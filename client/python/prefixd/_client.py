@@ -11,6 +11,7 @@ from ._errors import Error
 from ._formats import VALUES, Layer, Rope, SharedLayer, SlidingLayer, StateLayer, _known
 from ._numbers import UINT32, UINT64, _ms, _number, _text
 from ._space import Space
+from .engine.own_daemon import StartError, start_if_absent
 
 DEFAULT_ADDRESS = "unix:///run/prefixd/prefixd.sock"
 Path = str | os.PathLike[str]
@@ -42,8 +43,11 @@ class Client:
     leases and plans are gone too.
     """
 
-    def __init__(self, lib: _abi.Library, pointer: int | None, address: str) -> None:
+    def __init__(
+        self, lib: _abi.Library, pointer: int | None, address: str, not_started: str = ""
+    ) -> None:
         self._lib = lib
+        self._not_started = not_started  # why connect() could not start a daemon
         self._held: _abi.Handle | None = _abi.Handle(lib, pointer, "detach")
         self.address = address
 
@@ -81,7 +85,9 @@ class Client:
         if self.attached:
             return ""
         counts, why = self._counts()
-        return "" if counts.attached else why or f"client: no daemon at {self.address}"
+        if counts.attached:
+            return ""
+        return self._not_started or why or f"client: no daemon at {self.address}"
 
     def _counts(self) -> tuple[_abi.Counts, str]:
         """Returns the counts, and why there is no daemon or no mapping of its memory."""
@@ -180,9 +186,13 @@ def connect(
     staging_bytes: int | None = None,
     token_file: Path | str | None = None,
     library: Path | None = None,
+    start: bool | None = None,
 ) -> Client:
     """Returns at once and never raises for a missing daemon or library: the client then has no
     cache, and its `error` says why. It attaches by itself once the daemon is there.
+
+    `start`: starts a prefixd if nobody listens at `address`, a unix socket, and waits until it does,
+    20 s at most. It goes on when this process ends. Default: if $PREFIXD_START is 1.
 
     `address`: "unix:///run/prefixd/prefixd.sock" or "127.0.0.1:7777". `name`: name of this worker,
     for people. `connect_deadline_ms`: deadline of the first try, in open_space(). `arena`: read
@@ -201,12 +211,26 @@ def connect(
         staging_bytes=staging,
         token_file=_text("connect: token_file", os.fsencode(token_file or "")),
     )
+    not_started = _start(address) if _wanted(start) else ""
     lib = _abi.library(library)
     lib.used = lib.used or not lib.why_absent  # set before attach(): another thread may fork in it
     pointer = lib.attach(ctypes.addressof(options))
     if not pointer and not lib.why_absent and lib.last_status() == _abi.INVALID_ARGUMENT:
         raise Error(lib.error())
-    return Client(lib, pointer, address)
+    return Client(lib, pointer, address, not_started)
+
+
+def _wanted(start: bool | None) -> bool:
+    return os.environ.get("PREFIXD_START") == "1" if start is None else start
+
+
+def _start(address: str) -> str:
+    """Starts a prefixd if none listens. Returns why that failed, or ""."""
+    try:
+        start_if_absent(address)
+    except StartError as error:
+        return f"client: {error}"
+    return ""
 
 
 def digest_checkpoint(directory: Path) -> bytes:

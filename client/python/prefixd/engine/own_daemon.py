@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 _LOOK_S = 0.02
+_CARRIED = Path(__file__).parents[1] / "bin"  # only a wheel of scripts/wheel has it
 _children: list[subprocess.Popen[bytes]] = []  # that go on: nobody waits for their end
 
 
@@ -29,12 +30,13 @@ def start_if_absent(
 
     It goes on when this process ends, as others share it by then, and writes its log beside the
     socket ("prefixd.log"). `arguments`: more settings, such as "--ram=8GiB". `program`: a name on
-    the PATH or a path. Several processes may call this at once: one prefixd stays. Raises StartError.
+    the PATH or a path; "prefixd" is the one that this package carries, if it does. Several processes
+    may call this at once: one prefixd stays. Raises StartError.
     """
     path = _path_of(address)
     if _listens(path):
         return False
-    found = shutil.which(program)
+    found = find_program(program)
     if found is None:
         raise StartError(f"no prefixd listens at {address}, and there is no program {program!r}")
     until = time.monotonic() + patience_s
@@ -48,6 +50,13 @@ def start_if_absent(
     except OSError as error:
         raise StartError(f"prefixd cannot be started at {address}: {error}") from error
     return True
+
+
+def find_program(name: str) -> str | None:
+    """Returns the path of the program that this package carries under this name, else of the one on
+    the PATH; None if there is none."""
+    carried = _CARRIED / name
+    return str(carried) if carried.is_file() else shutil.which(name)
 
 
 def _lock(lock: IO[bytes], until: float) -> None:
