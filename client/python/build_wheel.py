@@ -2,6 +2,7 @@
 
 It needs nothing but the standard library, so pip installs without a network. The library is that of
 PREFIXD_LIBRARY. Without it, cmake builds the library from the source tree around this folder.
+pack_wheel.py packs the wheel that carries the programs, too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sysconfig
 import tempfile
 import tomllib
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -23,29 +25,60 @@ BUNDLED = "prefixd/libprefixd.so.1"
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    with open(HERE / "pyproject.toml", "rb") as file:
-        project = tomllib.load(file)["project"]
-    name = f"{project['name']}-{project['version']}"
-    tag = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    files = package_files()
     with tempfile.TemporaryDirectory() as scratch:
-        files = {
-            file.relative_to(HERE).as_posix(): file.read_bytes()
-            for file in sorted((HERE / "prefixd").rglob("*"))
-            if file.suffix in (".py", ".pyi", ".typed") or file.name == "py.typed"
-        }
         files[BUNDLED] = _library(Path(scratch)).read_bytes()
-    info = f"{name}.dist-info"
-    files[f"{info}/METADATA"] = _metadata(project).encode()
+    return write_wheel(Path(wheel_directory), files, platform_tag()).name
+
+
+def platform_tag() -> str:
+    """Returns the tag of a wheel that runs where Python runs now, and on machines like it."""
+    return "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+def package_files() -> dict[str, bytes]:
+    """Returns the Python files of the package, by their path in a wheel."""
+    return {
+        file.relative_to(HERE).as_posix(): file.read_bytes()
+        for file in sorted((HERE / "prefixd").rglob("*"))
+        if file.suffix in (".py", ".pyi") or file.name == "py.typed"
+    }
+
+
+def project() -> dict:
+    with open(HERE / "pyproject.toml", "rb") as file:
+        return tomllib.load(file)["project"]
+
+
+def stem() -> str:
+    """Returns the name that a wheel's file and folders begin with: "prefixd-0.1.0"."""
+    about = project()
+    return f"{about['name']}-{about['version']}"
+
+
+def write_wheel(
+    folder: Path, files: dict[str, bytes], tag: str, programs: Collection[str] = (), level: int = 9
+) -> Path:
+    """Writes a wheel of `files`, by their path in it. Those named in `programs` can be executed.
+    `level`: 1 (fast) to 9 (small). The same files give the same bytes."""
+    about, info = project(), f"{stem()}.dist-info"
+    files = dict(files)
+    files[f"{info}/METADATA"] = _metadata(about).encode()
     files[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: prefixd\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     )
-    if "entry-points" in project:
-        files[f"{info}/entry_points.txt"] = _entry_points(project["entry-points"]).encode()
+    if "entry-points" in about:
+        files[f"{info}/entry_points.txt"] = _entry_points(about["entry-points"]).encode()
+    files = dict(sorted(files.items(), key=lambda item: (item[0].startswith(info), item[0])))
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
-    wheel = f"{name}-{tag}.whl"
-    with zipfile.ZipFile(Path(wheel_directory) / wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+    wheel = folder / f"{stem()}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
         for path, data in files.items():
-            archive.writestr(path, data)
+            entry = zipfile.ZipInfo(path)  # of 1980, whenever it is packed
+            entry.create_system = 3  # Unix: the mode counts
+            entry.external_attr = (0o100755 if path in programs else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data, compresslevel=level)
     return wheel
 
 
@@ -80,6 +113,7 @@ def _metadata(project: dict) -> str:
         f"Name: {project['name']}",
         f"Version: {project['version']}",
         f"Summary: {project['description']}",
+        "License: Apache-2.0",
         f"Requires-Python: {project['requires-python']}",
         *(f"Requires-Dist: {each}" for each in project["dependencies"]),
     ]
