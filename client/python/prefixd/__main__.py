@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import prefixd
 from prefixd._client import DEFAULT_ADDRESS
@@ -52,7 +54,7 @@ def _digest(byte: int) -> bytes:
     return bytes([byte]) * 32  # a real model has prefixd.digest_checkpoint(path)
 
 
-def _store(space: prefixd.Space, tokens: np.ndarray, cache: np.ndarray) -> str:
+def _store(space: prefixd.Space, tokens: NDArray[Any], cache: NDArray[Any]) -> str:
     """Returns why nothing was stored, or ""."""
     with space.reserve(tokens) as plan:
         for layer, (key, value) in enumerate(cache):
@@ -60,7 +62,7 @@ def _store(space: prefixd.Space, tokens: np.ndarray, cache: np.ndarray) -> str:
         return plan.commit(len(tokens), sequence_end=True).error
 
 
-def _read(space: prefixd.Space, tokens: np.ndarray, cache: np.ndarray) -> int:
+def _read(space: prefixd.Space, tokens: NDArray[Any], cache: NDArray[Any]) -> int:
     """Returns the exit status."""
     began = time.perf_counter()
     with space.acquire(tokens, max_cached_tokens=len(tokens) - 1) as lease:

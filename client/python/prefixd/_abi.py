@@ -405,6 +405,49 @@ _QUICK = (
 class Library:
     """The functions of one libprefixd.so. If it is absent, `why_absent` says why."""
 
+    # Set by _load() or _be_absent(). Handles are addresses, None for NULL.
+    abi_version: Callable[..., int]
+    last_error: Callable[[], bytes]
+    last_status: Callable[[], int]
+    attach: Callable[..., int | None]
+    detach: Callable[..., None]
+    attached: Callable[..., int]
+    not_shared: Callable[..., int]
+    stats: Callable[..., None]
+    digest_checkpoint: Callable[..., int]
+    digest_file: Callable[..., int]
+    row_bytes: Callable[..., Row]
+    open_space: Callable[..., int | None]
+    close_space: Callable[..., None]
+    describe_space: Callable[..., None]
+    match: Callable[..., int]
+    prefetch: Callable[..., int]
+    acquire: Callable[..., int | None]
+    acquire_set: Callable[..., int]
+    restorable_tokens: Callable[..., int]
+    wait: Callable[..., int]
+    wait_all: Callable[..., int]
+    gather: Callable[..., int]
+    get_state: Callable[..., int]
+    table: Callable[..., int]
+    stored_runs: Callable[..., int]
+    release: Callable[..., None]
+    reserve: Callable[..., int | None]
+    missing: Callable[..., int]
+    missing_formats: Callable[..., int]
+    write_packed: Callable[..., int]
+    snapshots_wanted: Callable[..., int]
+    put_state: Callable[..., int]
+    commit: Callable[..., int]
+    abandon: Callable[..., None]
+    attend: Callable[..., int]
+    llama_open: Callable[..., int | None]
+    llama_close: Callable[..., None]
+    llama_space: Callable[..., int | None]
+    llama_state_bytes: Callable[..., int]
+    llama_fill_state: Callable[..., int]
+    llama_store: Callable[..., int]
+
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.why_absent = ""
         self.used = False  # a used library has threads, which a child of fork() lacks
@@ -432,8 +475,8 @@ class Library:
         self.why_absent = why
         for name, (_, _, answer) in _FUNCTIONS.items():
             setattr(self, name, lambda *_, answer=answer: answer)
-        self.last_error: Callable[[], bytes] = lambda: self.why_absent.encode()
-        self.row_bytes: Callable[..., Row] = lambda *_: Row()
+        self.last_error = lambda: self.why_absent.encode()
+        self.row_bytes = lambda *_: Row()
 
     def forked(self) -> None:
         """Makes a used library absent. Called in a child of fork()."""
@@ -443,9 +486,6 @@ class Library:
     def error(self) -> str:
         """Returns the error message of this thread's last call."""
         return self.last_error().decode(errors="replace")
-
-    def __getattr__(self, name: str) -> Any:  # for type checkers: _load sets the functions
-        raise AttributeError(name)
 
 
 class Handle:

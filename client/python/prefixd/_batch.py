@@ -38,11 +38,12 @@ def gather_batch(
     if len(leases) != len(tokens):
         raise Error(f"gather_batch: {len(tokens)} lengths for {len(leases)} leases")
     stored = {lease.stored_format(layer, count) for lease, count in zip(leases, tokens) if count}
-    if len(stored) > 1 or None in stored:
-        return None
     if not stored:
         raise Error("gather_batch: no lease and no token")
-    key, value = stored.pop()
+    pair = stored.pop()
+    if pair is None or stored:
+        return None
+    key, value = pair
     width = max(tokens)
     keys, values = _zeros(key, len(leases), width), _zeros(value, len(leases), width)
     for row, (lease, count) in enumerate(zip(leases, tokens)):

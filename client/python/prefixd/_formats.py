@@ -55,7 +55,7 @@ class TensorFormat:
             return ("codes", "scales")
         return ("codes", "scales", "biases") if self.codec == "mlx_affine" else ("codes",)
 
-    def part_dtypes(self) -> tuple[np.dtype, ...]:
+    def part_dtypes(self) -> tuple[np.dtype[Any], ...]:
         """Returns the types of the arrays that gather() returns."""
         if self.codec == "raw":
             return (_DTYPES[self.dtype][1],)

@@ -443,7 +443,7 @@ class Lease:
             return 0 if begin <= self.wait(layer) else None
         for run in self._runs(held, layer):
             if run.begin <= begin and begin + tokens <= run.end:
-                return run.format
+                return int(run.format)
         return None
 
 

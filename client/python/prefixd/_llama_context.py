@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from typing import Any, Sequence
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -70,7 +70,7 @@ def read_state(llm: llama_cpp.Llama) -> NDArray[np.uint8]:
     return state[:count]
 
 
-def load_state(llm: llama_cpp.Llama, state: NDArray[np.uint8], tokens: Sequence[int]) -> bool:
+def load_state(llm: llama_cpp.Llama, state: NDArray[np.uint8], tokens: NDArray[np.intc]) -> bool:
     """Replaces the sequence by the state of `tokens`. Without success it is empty."""
     context = llm._ctx.ctx
     read = llama_cpp.llama_state_seq_set_data_ext(

@@ -24,7 +24,7 @@ class Part:
     """One of codes, scales and biases."""
 
     name: str
-    dtype: np.dtype
+    dtype: np.dtype[Any]
     row_bytes: int
 
     @property
@@ -95,7 +95,8 @@ class View:
 
 
 def _address(array: NDArray[Any]) -> int:
-    return array.__array_interface__["data"][0]  # takes half of the time of array.ctypes.data
+    address: int = array.__array_interface__["data"][0]  # half of the time of array.ctypes.data
+    return address
 
 
 def none_of(tokens: int) -> View:
@@ -165,7 +166,7 @@ def _shaped(caller: str, tensor: Tensor, part: Part, array: NDArray[Any]) -> NDA
     return array
 
 
-def _stands_for(given: np.dtype, wanted: np.dtype) -> bool:
+def _stands_for(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """True if elements of type `given` may hold those of `wanted`. Integers hold the bits of any
     type, as uint16 holds bfloat16. A float holds only itself. A type that NumPy does not know, such
     as another package's bfloat16, is no NumPy float."""

@@ -128,10 +128,11 @@ class _OneKind:
                 self._notes.add(name, said)
             params += [] if name == order.lists[-1] else [float(len(numbers or ()))]
             params += numbers or ()
-        last = None if order.last is None else number(self._said.get(order.last))
-        if last is not None:
-            self._said.pop(order.last)
-            params.append(last)
+        if order.last is not None:
+            last = number(self._said.get(order.last))
+            if last is not None:
+                self._said.pop(order.last)
+                params.append(last)
         return tuple(params)
 
     def _param(self, name: str, default: float | None) -> float:

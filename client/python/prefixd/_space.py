@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from typing import Any, Iterable, Sequence, Union
+from typing import Any, Callable, Iterable, Sequence, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from ._plan import Plan
 from ._planes import tensors_of
 
 Tokens = Union[Sequence[int], NDArray[Any]]
-Formats = Iterable[Union[int, str, Format]]
+Formats = Union[int, str, Format, Iterable[Union[int, str, Format]]]
 
 _UINT32 = np.dtype(np.uint32)
 # Copying a struct takes a quarter of the time of making one.
@@ -67,17 +67,17 @@ class Space:
 
     @property
     def block_tokens(self) -> int:
-        return self._facts().block_tokens
+        return int(self._facts().block_tokens)
 
     @property
     def payload_bytes_per_token(self) -> int:
         """Payload bytes of a token in the first format of each layer, without padding."""
-        return self._facts().payload_bytes_per_token
+        return int(self._facts().payload_bytes_per_token)
 
     @property
     def id(self) -> str:
         """The space id in hex; "" until a daemon has opened the space."""
-        return self._facts().id.decode()
+        return str(self._facts().id, "ascii")
 
     def match(
         self,
@@ -228,7 +228,7 @@ class Space:
         self._lib.describe_space(space and space.pointer, ctypes.addressof(facts))
         return facts
 
-    def _ask(self, function: Any, packed: bytes, lookup: _abi.Lookup, out: Any) -> int:
+    def _ask(self, function: Callable[..., int], packed: bytes, lookup: _abi.Lookup, out: Any) -> int:
         space = self._held
         return function(
             space and space.pointer,

@@ -92,7 +92,7 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
         """Bytes of K and V that this process has stored. prefixd holds them, and gives them up."""
         facts = _abi.SpaceFacts()
         self._lib.describe_space(self._space(), ctypes.addressof(facts))
-        return self.stored_tokens * facts.payload_bytes_per_token
+        return self.stored_tokens * int(facts.payload_bytes_per_token)
 
     def __contains__(self, key: Sequence[int]) -> bool:
         return self._match(np.array(key, np.uint32)) > 0
@@ -118,10 +118,10 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
         llm = self._llama()
         if llm is None or self._late or self._held is None:
             return
-        tokens = context.tokens_of(llm)
-        if len(tokens) == 0 or tokens.min() < 0:
+        kept = context.tokens_of(llm)
+        if len(kept) == 0 or kept.min() < 0:
             return
-        tokens = tokens.view(np.uint32)
+        tokens = kept.view(np.uint32)
         there = self._match(tokens)
         if there < len(tokens) and not self._failed:
             self._store(tokens, context.read_state(llm))
@@ -161,7 +161,7 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
 
     def _pointer(self) -> int | None:
         held = self._held
-        return held and held.pointer
+        return None if held is None else held.pointer
 
     def _space(self) -> int | None:
         return self._lib.llama_space(self._pointer())
@@ -202,7 +202,7 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
             ctypes.addressof(info),
         )
         self._say(self._lib.error() if status != _abi.OK else "")
-        return info.restorable_tokens
+        return int(info.restorable_tokens)
 
     def _restore(self, llm: llama_cpp.Llama, prompt: NDArray[np.intc], own: int) -> bool:
         """Puts into the sequence what prefixd has, if that is enough beyond its own tokens. Every

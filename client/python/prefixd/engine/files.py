@@ -25,7 +25,8 @@ _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / "config.json").read_text())
+    config: dict[str, Any] = json.loads((directory / "config.json").read_text())
+    return config
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,8 @@ class _Page:
 
 
 def _address(array: NDArray[Any]) -> int:
-    return array.__array_interface__["data"][0]
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _grown(table: Any, used: int) -> Any:
