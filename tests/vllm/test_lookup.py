@@ -179,7 +179,7 @@ class LookupTest(unittest.TestCase):
         self.store(TOKENS[:256])
         load = Load("late", Prompt(np.array(TOKENS[:256], np.uint32), (), ""), 0, PAGES, True)
         for until, lost in [(time.monotonic() + 30, set()), (time.monotonic() - 1, {3, 5})]:
-            layer = SimpleNamespace(put=lambda pages, key, value: None)
+            layer = SimpleNamespace(fill=lambda lease, layer, begin, end, pages: True)
             with self.assertNoLogs("vllm.prefixd"):
                 loading = Loading(load, self.side._spaces, [layer], PAGE, Options(), until)
                 loading.fill_all()

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import unittest
-from types import SimpleNamespace
 
 import numpy as np
-import torch
-from engines import PAGE, Answer, DaemonTest, Engine, most, prompt
+from engines import Answer, DaemonTest, Engine, most, prompt
 from numpy.typing import NDArray
+from fake_pages import Opaque, Writer, fake_pages
 from prefixd_process import wait_for
 from stored import DIM, HEADS, LAYERS, damage, space_of
 
 import prefixd
 from prefixd.vllm import OptionError, Options
-from prefixd.vllm.pages import LayerPages, pages_of
 
 LONG, OTHER = prompt(0, 1500), prompt(40_000, 1000)
 GROUP = 64
@@ -154,9 +151,6 @@ def dequantized(planes: tuple[NDArray, ...], bits: int) -> NDArray[np.float32]:
 
 
 class PagesTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.seeded = torch.Generator().manual_seed(5)
-
     def test_a_format_that_does_not_exist_is_refused_with_those_that_do(self) -> None:
         for format in ("8", "8,4", "4", "raw"):
             self.assertEqual(Options.of({"format": format}).format, format)
@@ -177,68 +171,19 @@ class PagesTest(unittest.TestCase):
         ):
             Options.of({"format": "8", "rows": False})
         with self.assertRaisesRegex(ValueError, "rows .* in pages of Opaque: format must be 'raw'"):
-            self.pages(Opaque(), 64, (8, 8))
-        self.assertIsNotNone(self.pages(Opaque(), 64, None))
+            fake_pages(Opaque(), 64, (8, 8))
+        self.assertIsNotNone(fake_pages(Opaque(), 64, None))
 
     def test_groups_are_the_largest_that_divide_a_row(self) -> None:
         for dim, group in ((64, 64), (128, 64), (192, 64), (32, 32), (96, 32), (160, 32)):
-            format = self.pages(Writer(), dim, (8, 4)).layer().formats[0]
+            format = fake_pages(Writer(), dim, (8, 4)).layer().formats[0]
             self.assertEqual(format, prefixd.mlx_affine(8, group, "float32", value_bits=4))
         for dim in (16, 48, 80, 112):
             with self.assertRaisesRegex(ValueError, f"64 or 32 do not divide its rows of {dim}"):
-                self.pages(Writer(), dim, (8, 4))
+                fake_pages(Writer(), dim, (8, 4))
             self.assertEqual(
-                self.pages(Writer(), dim, None).layer().formats, (prefixd.raw("float32"),)
+                fake_pages(Writer(), dim, None).layer().formats, (prefixd.raw("float32"),)
             )
-
-    def test_rows_go_to_pages_in_any_order_and_in_their_data_type(self) -> None:
-        taken, others = torch.tensor([3, 4, 5, 1, 7]), torch.tensor([3, 4, 7])
-        for dtype, slack in ((torch.float32, 1e-6), (torch.bfloat16, 0.02), (torch.float16, 2e-3)):
-            for bits, dense, order in itertools.product(
-                (None, (8, 8), (8, 4), (4, 4)),
-                (True, False),
-                ([6, 0, 1, 2, 5], [6, 5, 2, 1, 0], [2, 0, 6, 1, 5]),
-            ):
-                given, pages = torch.tensor(order), self.pages(Writer(), 64, bits, dtype, dense)
-                pages.cache.copy_(torch.randn(pages.cache.shape, generator=self.seeded))
-                before = pages.cache.clone()
-                had = pages.take(taken)
-                pages.put(given, *pages.pack(had))
-                for at, sides in enumerate(zip(had, pages.take(given), strict=True)):
-                    one, other = (
-                        torch.from_numpy(side).view(dtype).float().numpy() for side in sides
-                    )
-                    most_off = bound(one, bits[at], slack) if bits else 0
-                    self.assertLessEqual((np.abs(one - other) - most_off).max(), 0)
-                self.assertTrue(torch.equal(pages.cache[others], before[others]))
-
-    @staticmethod
-    def pages(
-        writer: object,
-        dim: int,
-        bits: tuple[int, int] | None,
-        dtype: torch.dtype = torch.float32,
-        dense: bool = True,
-    ) -> LayerPages:
-        """Of one layer of three that share each page, as some backends have it. `dense`: heads
-        before tokens in memory, too."""
-        if dense:
-            cache = torch.zeros((8, 3, 2, PAGE, 2 * dim), dtype=dtype)[:, 1]
-        else:
-            cache = torch.zeros((8, 3, PAGE, 2, 2 * dim), dtype=dtype)[:, 1].transpose(1, 2)
-        return pages_of(SimpleNamespace(impl=writer), cache, 2, dim, True, bits)
-
-
-class Opaque:
-    """A backend without a writer that can be called."""
-
-
-class Writer:
-    """A backend whose pages are [heads, tokens, K and V]."""
-
-    def do_kv_cache_update(self, layer, key, value, cache, slots) -> None:
-        rows = torch.cat([key, value], dim=-1)  # [tokens, heads, 2 * dim]
-        cache[0, :, slots] = rows.transpose(0, 1)
 
 
 if __name__ == "__main__":

@@ -59,11 +59,9 @@ class Loading:
             return
         self._shorten(lease.wait(layer))
         while self._end > load.begin:
-            rows = lease.gather(layer, self._end - load.begin, begin=load.begin)
-            if rows is not None:
-                pages = load.pages[load.begin // self._page : self._end // self._page]
-                key, value = (tuple(plane[0] for plane in side) for side in rows)
-                self._layers[layer].put(torch.from_numpy(pages.astype("int64")), key, value)
+            pages = load.pages[load.begin // self._page : self._end // self._page]
+            which = torch.from_numpy(pages.astype("int64"))
+            if self._layers[layer].fill(lease, layer, load.begin, self._end, which):
                 return
             before = self._end
             self._shorten(lease.wait(layer))

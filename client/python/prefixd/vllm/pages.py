@@ -14,13 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import prefixd
 
+from ..engine import rows
 from ..engine.formats import RAW, TensorFormat, as_format
-from .packing import Planes, Rows, form_of, pack, to_host, unpack
+from ..engine.tensors import DTYPES, bits_of, index_on, room, to_device, to_host_behind
+from .packing import form_of
 
-DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+Rows = NDArray[Any]
+"""K or V [heads, tokens, dim] on the host, integers that hold the bits of the elements."""
+
 _DIGIT = 128  # numbers below are exact in every data type
 
 
@@ -49,27 +54,31 @@ class Place:
             return Place((heads, tokens, dim), first, (strides[0], strides[1], strides[2]))
         return Place((heads, tokens, dim), first, None, index.reshape(-1))
 
-    def rows(self, pages: torch.Tensor) -> Rows:
-        """Returns the rows [heads, pages * tokens, dim], with memory of their own, on the host."""
+    def rows(self, pages: torch.Tensor) -> torch.Tensor:
+        """Returns the rows [heads, pages * tokens, dim] of the pages, dense."""
         heads, tokens, dim = self.shape
         found = self._elements(pages).permute(1, 0, 2, 3)
-        return to_host(found.reshape(heads, pages.shape[0] * tokens, dim))
+        return found.reshape(heads, pages.shape[0] * tokens, dim).contiguous()
 
     def put(self, pages: torch.Tensor, which: torch.Tensor, rows: torch.Tensor) -> None:
         """Puts rows [heads, which * tokens, dim] into the pages `which` of all."""
         heads, tokens, dim = self.shape
         given = rows.reshape(heads, len(which), tokens, dim).permute(1, 0, 2, 3)
         if self.strides is None:
-            pages[which[:, None], self.index] = given.reshape(len(which), -1)
+            pages[which[:, None], self._index(pages)] = given.reshape(len(which), -1)
         else:
             self._elements(pages).index_copy_(0, which, given)
 
     def _elements(self, pages: torch.Tensor) -> torch.Tensor:
         shape = (pages.shape[0], *self.shape)
         if self.strides is None:
-            return pages[:, self.index].reshape(shape)
+            return pages[:, self._index(pages)].reshape(shape)
         offset = pages.storage_offset() + self.offset
         return pages.as_strided(shape, (pages.stride(0), *self.strides), offset)
+
+    def _index(self, pages: torch.Tensor) -> torch.Tensor:
+        assert self.index is not None
+        return index_on(pages.device, self.index)
 
 
 @dataclass(frozen=True)
@@ -87,29 +96,51 @@ class RowPages:
         return prefixd.FullLayer(heads, key_dim, self.value.shape[2], [format])
 
     def take(self, pages: torch.Tensor) -> tuple[Rows, ...]:
-        """Returns K and V of the pages, with memory of their own."""
-        found = self.cache.index_select(0, pages).reshape(len(pages), -1)
-        return self.key.rows(found), self.value.rows(found)
+        """Returns K and V of the pages, with memory of their own. Of a GPU's pages they are there
+        once engine.tensors.copied() says so; whoever writes the pages later changes nothing."""
+        found = self.cache.index_select(0, index_on(self.cache.device, pages)).reshape(len(pages), -1)
+        sides = (place.rows(found) for place in (self.key, self.value))
+        key, value = (bits_of(to_host_behind(side)) for side in sides)
+        return key, value
 
-    def pack(self, rows: tuple[Rows, ...]) -> tuple[Planes, Planes]:
-        """Returns what take() gave as K and V are stored."""
-        key, value = rows
-        dtype = self.cache.dtype
-        return pack(key, dtype, self.form), pack(value, dtype, self.form.of_value)
+    def write(self, plan: prefixd.Plan, layer: int, begin: int, taken: tuple[Rows, ...]) -> None:
+        """Stores rows that take() gave, or a cut of them, from token `begin` on."""
+        key, value = taken
+        dtype = DTYPES[self.cache.dtype]
+        plan.write_rows(layer, begin, key=key, value=value, dtype=dtype)
 
-    def put(self, pages: torch.Tensor, key: Planes, value: Planes) -> None:
-        """Writes K and V into the pages. Both are as they are stored."""
+    def fill(
+        self, lease: prefixd.Lease, layer: int, begin: int, end: int, pages: torch.Tensor
+    ) -> bool:
+        """Fills the pages with tokens [begin, end) of the lease, behind what the current stream was
+        told so far. Returns False, with nothing written, if the lease does not have them."""
         cache = self.cache
+        found = rows.gather(
+            lease,
+            layer,
+            begin,
+            end,
+            heads=self.key.shape[0],
+            dims=(self.key.shape[2], self.value.shape[2]),
+            ladder=(self.form,),
+            dtype=cache.dtype,
+            device=cache.device,
+        )
+        if found is not None:
+            self.put(pages, found)
+        return found is not None
+
+    def put(self, pages: torch.Tensor, sides: rows.Sides) -> None:
+        """Writes K and V [1, heads, tokens, dim], on the device of the pages, into them."""
+        cache = self.cache
+        there = index_on(cache.device, pages)
         is_dense = cache[0].is_contiguous()  # then rows go to the pages themselves, in one pass
         target = cache.flatten(1) if is_dense else cache.new_empty((len(pages), cache[0].numel()))
-        which = pages if is_dense else torch.arange(len(pages), device=cache.device)
-        for place, planes, form in (
-            (self.key, key, self.form),
-            (self.value, value, self.form.of_value),
-        ):
-            place.put(target, which, unpack(planes, cache.dtype, form, cache.device))
+        which = there if is_dense else torch.arange(len(pages), device=cache.device)
+        for place, side in zip((self.key, self.value), sides, strict=True):
+            place.put(target, which, side[0])
         if not is_dense:
-            cache.index_copy_(0, pages, target.view(-1, *cache.shape[1:]))
+            cache.index_copy_(0, there, target.view(-1, *cache.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -126,18 +157,26 @@ class WholePages:
         return prefixd.FullLayer(heads, width // 2, 0, [prefixd.raw("float16")], values="none")
 
     def take(self, pages: torch.Tensor) -> tuple[Rows, ...]:
-        found = self.cache.index_select(0, pages).permute(1, 0, 2, 3)
+        found = self.cache.index_select(0, index_on(self.cache.device, pages)).permute(1, 0, 2, 3)
         heads, count, tokens, row = found.shape
-        return (to_host(found.reshape(heads, count * tokens, row)).view(np.uint16),)
+        dense = found.reshape(heads, count * tokens, row).contiguous()
+        return (bits_of(to_host_behind(dense)).view(np.uint16),)
 
-    def pack(self, rows: tuple[Rows, ...]) -> tuple[Planes, Planes]:
-        return rows, ()
+    def write(self, plan: prefixd.Plan, layer: int, begin: int, taken: tuple[Rows, ...]) -> None:
+        plan.write_packed(layer, begin, key=taken)
 
-    def put(self, pages: torch.Tensor, key: Planes, value: Planes) -> None:
-        heads, tokens, row = self.cache.shape[1:]
-        given = torch.from_numpy(key[0].view(np.uint8)).view(self.cache.dtype)
-        given = given.reshape(heads, len(pages), tokens, row).permute(1, 0, 2, 3)
-        self.cache.index_copy_(0, pages, given.to(self.cache.device).contiguous())
+    def fill(
+        self, lease: prefixd.Lease, layer: int, begin: int, end: int, pages: torch.Tensor
+    ) -> bool:
+        cache = self.cache
+        heads, tokens, row = cache.shape[1:]
+        host = room((1, heads, end - begin, row), cache.dtype, cache.device)
+        out = ((bits_of(host).view(np.uint16),), ())
+        if lease.gather(layer, end - begin, begin=begin, out=out) is None:
+            return False
+        given = to_device(host, cache.device).reshape(heads, len(pages), tokens, row)
+        cache.index_copy_(0, index_on(cache.device, pages), given.permute(1, 0, 2, 3).contiguous())
+        return True
 
 
 LayerPages = RowPages | WholePages

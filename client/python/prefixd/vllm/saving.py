@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 import prefixd
 
+from ..engine.tensors import Ready
 from .messages import Save
 from .options import Options
-from .packing import Rows
-from .pages import LayerPages
+from .pages import LayerPages, Rows
 from .spaces import Spaces
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The rows of a save: K and V, or one array, of each layer, as vLLM has them."""
+    """The rows of a save: K and V, or one array, of each layer, as vLLM has them. They are there
+    once ready() has returned."""
 
     save: Save
     layers: Sequence[tuple[Rows, ...]]
+    ready: Ready = lambda: None
 
     @property
     def nbytes(self) -> int:
@@ -40,6 +42,8 @@ def store(taken: Taken, spaces: Spaces, layers: Sequence[LayerPages], options: O
         spaces.heard("" if space.error else plan.error)
         if plan.error:
             return 0
+        if plan.missing:
+            taken.ready()
         for begin, end in plan.missing:
             if begin < save.begin:
                 return begin  # rows that were taken earlier did not arrive, or are gone again
@@ -56,5 +60,5 @@ def _write(
 ) -> None:
     first = taken.save.begin
     for at, (layer, rows) in enumerate(zip(layers, taken.layers, strict=True)):
-        key, value = layer.pack(tuple(one[:, begin - first : end - first] for one in rows))
-        plan.write_packed(at, begin, key=key, value=value)
+        cut = tuple(one[:, begin - first : end - first] for one in rows)
+        layer.write(plan, at, begin, cut)

@@ -16,6 +16,7 @@ import prefixd
 
 from ..engine.cpus import unbound_threads
 from ..engine.saver import Saver
+from ..engine.tensors import Beside, copied
 from .identity import Rank, why_not_shared
 from .loading import Loading
 from .messages import Hello, Load, Report, Save, Work
@@ -68,7 +69,8 @@ class WorkerSide:
             return
         self._places = {name: at for at, name in enumerate(self._group.layer_names)}
         self._spaces = Spaces(self._config, self._options, [self._rank()], "worker")
-        self._saver, self._loader = Saver(self._options.save_queue_bytes), _Loader()
+        device = self._layers[0].cache.device
+        self._saver, self._loader = Saver(self._options.save_queue_bytes), _Loader(device)
 
     def hello(self) -> Hello:
         if self._why_not:
@@ -194,7 +196,8 @@ class WorkerSide:
         if save.begin == save.end:
             return Taken(save, [])
         pages = torch.from_numpy(save.pages[save.begin // self._page :].astype("int64"))
-        return Taken(save, [layer.take(pages) for layer in self._layers])
+        layers = [layer.take(pages) for layer in self._layers]
+        return Taken(save, layers, copied(self._layers[0].cache.device))
 
     def _store(self, taken: Sequence[Taken], spaces: Spaces) -> None:
         for one in taken:
@@ -221,13 +224,14 @@ class WorkerSide:
 class _Loader:
     """A thread that fills pages beside the engine's steps, one request after another."""
 
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
+    def __init__(self, device: torch.device) -> None:
+        self._beside = Beside(device)
+        self._waiting: queue.SimpleQueue[tuple[str, Any, Any] | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[str, set[int]]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="prefixd-loader", daemon=True).start()
 
     def submit(self, request_id: str, begin: Any) -> None:
-        self._waiting.put((request_id, begin))
+        self._waiting.put((request_id, begin, self._beside.mark()))
 
     def take(self) -> list[tuple[str, set[int]]]:
         """Returns the requests whose loads ended, and the pages that each left unfilled."""
@@ -241,7 +245,8 @@ class _Loader:
 
     def _run(self) -> None:
         while (one := self._waiting.get()) is not None:
-            request_id, begin = one
+            request_id, begin, mark = one
             loading = begin()
-            loading.fill_all()
+            with self._beside.after(mark):
+                loading.fill_all()
             self._ended.put((request_id, loading.close()))
