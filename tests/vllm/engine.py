@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
 
 
 def _generate(llm: LLM, asked: dict[str, Any]) -> dict[str, Any]:
@@ -27,8 +28,9 @@ def _generate(llm: LLM, asked: dict[str, Any]) -> dict[str, Any]:
     for prompt in prompts:
         if asked.get("salt"):
             prompt["cache_salt"] = asked["salt"]
+    lora = LoRARequest(*asked["lora"]) if asked.get("lora") else None
     began = time.monotonic()
-    answers = llm.generate(prompts, sampling, use_tqdm=False)
+    answers = llm.generate(prompts, sampling, use_tqdm=False, lora_request=lora)
     seconds = time.monotonic() - began
     return {
         "seconds": seconds,

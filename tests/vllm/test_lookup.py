@@ -59,6 +59,7 @@ class LookupTest(unittest.TestCase):
             model_config=model,
             parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
             kv_events_config=None,
+            lora_config=None,
         )
         self.side = self.begin(Options(self.daemon.address))
         spaces = wait_for("the space", lambda: self.side._spaces.of(""))

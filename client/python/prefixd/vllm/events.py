@@ -70,15 +70,19 @@ class BlockEvents:
 class _Blocks:
     """The first whole blocks of a request."""
 
-    def __init__(self, hashes: Sequence[Any], tokens: Sequence[int], page: int) -> None:
+    def __init__(
+        self, hashes: Sequence[Any], tokens: Sequence[int], page: int, lora: Any = None
+    ) -> None:
         self.hashes, self._tokens, self._page = list(hashes), tokens, page
+        self._lora = lora
 
     @staticmethod
     def of(request: Any, count: int, page: int) -> _Blocks:
-        return _Blocks(request.block_hashes[:count], request.all_token_ids[: count * page], page)
+        tokens = request.all_token_ids[: count * page]
+        return _Blocks(request.block_hashes[:count], tokens, page, request.lora_request)
 
     def cut(self, count: int) -> _Blocks:
-        return _Blocks(self.hashes[:count], self._tokens, self._page)
+        return _Blocks(self.hashes[:count], self._tokens, self._page, self._lora)
 
     def stored(self, begin: int, end: int) -> BlockStored:
         parent = maybe_convert_block_hash(self.hashes[begin - 1]) if begin else None
@@ -87,7 +91,7 @@ class _Blocks:
             parent_block_hash=parent,
             token_ids=list(self._tokens[begin * self._page : end * self._page]),
             block_size=self._page,
-            lora_id=None,
+            lora_id=None if self._lora is None else self._lora.lora_int_id,
             medium=MEDIUM,
-            lora_name=None,
+            lora_name=None if self._lora is None else self._lora.lora_name,
         )

@@ -50,11 +50,17 @@ class Identity:
         )
 
     def open(
-        self, client: prefixd.Client, rank: Rank, salt: str, request_salt: str
+        self,
+        client: prefixd.Client,
+        rank: Rank,
+        salt: str,
+        request_salt: str,
+        adapter: bytes = b"",
     ) -> prefixd.Space:
         return client.open_space(
             model=self.name,
             weights=self.weights,
+            adapter=adapter or None,
             tokenizer=self.tokenizer,
             rope=self.rope,
             layers=rank.hello.layers,

@@ -29,6 +29,7 @@ class Answer:
         self.ids = array("I")  # set on the thread
         self.tokens = 0  # that can be restored; valid once known
         self.on_ssd = False
+        self.adapter = b""  # digest of the request's LoRA adapter
         self.failed = False
         self.asked_at = time.monotonic()
         self._given: Sequence[int] = ids

@@ -25,10 +25,11 @@ class Prompt:
     tokens: Tokens
     content: tuple[prefixd.Content, ...]  # images and the like under some of the tokens
     salt: str  # of the request
+    adapter: bytes = b""  # digest of its LoRA adapter
 
     def cut(self, end: int) -> Prompt:
         content = tuple(item for item in self.content if item.start < end)
-        return Prompt(self.tokens[:end], content, self.salt)
+        return Prompt(self.tokens[:end], content, self.salt, self.adapter)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def store(taken: Taken, spaces: Spaces, layers: Sequence[LayerPages], options: O
     """Stores what prefixd lacks. Returns up to which token it has the sequence now; 0 if it is
     unknown."""
     save = taken.save
-    opened = None if spaces.is_silent else spaces.of(save.prompt.salt)
+    opened = None if spaces.is_silent else spaces.of(save.prompt.salt, save.prompt.adapter)
     if not opened:
         return 0
     space, deadline = opened[0], options.store_deadline_ms

@@ -15,6 +15,7 @@ import numpy as np
 import prefixd
 
 from ..engine.own_daemon import StartError, start_if_absent
+from .adapters import Adapters
 from .events import BlockEvents
 from .identity import Rank
 from .lookups import Answer, Lookups, tokens_of
@@ -61,6 +62,7 @@ class SchedulerSide:
         self._unit = math.lcm(self._page, _BLOCK)
         self._spaces: Spaces | None = None
         self._bytes_per_token = 0
+        self._adapters = Adapters(vllm_config.lora_config)
         self._lookups = Lookups(self._failed)
         self._requests: dict[str, _Tracked] = {}
         self._alive: set[str] = set()  # requests that vLLM has not finished, shareable or not
@@ -132,7 +134,7 @@ class SchedulerSide:
         self._loads.append(
             Load(
                 request.request_id,
-                self._prompt(tracked, end),
+                self._prompt(tracked, end, tracked.answer.adapter),
                 tracked.local,
                 np.array(ids[: end // self._page], np.int32),
                 tracked.beside,
@@ -159,8 +161,9 @@ class SchedulerSide:
         known = min(request.num_computed_tokens, request.num_tokens, len(ids) * self._page)
         end = known // self._page * self._page
         has_end = end > tracked.saved or end == tracked.saved and tracked.has_saved
-        if has_end and request.num_computed_tokens >= tracked.saved:
-            self._parting.append(self._save_of(tracked, end, ids, is_last=True))
+        adapter = self._adapter_now(request) if has_end else None
+        if adapter is not None and request.num_computed_tokens >= tracked.saved:
+            self._parting.append(self._save_of(tracked, end, ids, adapter, is_last=True))
 
     def heard(self, report: Report) -> None:
         if self._events is not None:
@@ -193,16 +196,21 @@ class SchedulerSide:
         assert self._spaces is not None
         if self._spaces.is_silent:
             return None
-        salt, content = request.cache_salt or "", tracked.content
+        content = tracked.content
         tracked.answer = self._lookups.ask(
-            Answer(request.all_token_ids[:], lambda answer: self._look_up(answer, salt, content))
+            Answer(request.all_token_ids[:], lambda answer: self._look_up(answer, request, content))
         )
         return tracked.answer
 
     def _look_up(
-        self, answer: Answer, salt: str, content: tuple[prefixd.Content, ...]
+        self, answer: Answer, request: Any, content: tuple[prefixd.Content, ...]
     ) -> prefixd.Match | None:
-        spaces = self._spaces and self._spaces.of(salt)
+        lora = request.lora_request
+        adapter = self._adapters.look_at(lora) if lora is not None else b""
+        if lora is not None and not adapter:
+            return None
+        answer.adapter = adapter
+        spaces = self._spaces and self._spaces.of(request.cache_salt or "", adapter)
         if not spaces or self._spaces is None or self._spaces.is_silent:
             return None
         tokens = tokens_of(answer.ids)
@@ -218,7 +226,7 @@ class SchedulerSide:
                 found = match
         return found
 
-    def _prompt(self, tracked: _Tracked, end: int) -> Prompt:
+    def _prompt(self, tracked: _Tracked, end: int, adapter: bytes) -> Prompt:
         request = tracked.request
         if len(tracked.ids) < end:
             known = tracked.answer.ids if tracked.answer is not None else array("I")
@@ -227,7 +235,14 @@ class SchedulerSide:
             else:
                 tracked.ids.extend(request.all_token_ids[len(tracked.ids) : request.num_tokens])
         content = tuple(item for item in tracked.content if item.start < end)
-        return Prompt(tokens_of(tracked.ids, end), content, request.cache_salt or "")
+        tokens = tokens_of(tracked.ids, end)
+        return Prompt(tokens, content, request.cache_salt or "", adapter)
+
+    def _adapter_now(self, request: Any) -> bytes | None:
+        """Returns the digest of the request's adapter, b"" where it has none; None if it is not
+        shared, or not any more."""
+        lora = request.lora_request
+        return b"" if lora is None else self._adapters.digest(lora) or None
 
     def _save(self, request_id: str, count: int, block_ids: Any) -> Iterable[Save]:
         tracked = self._requests.get(request_id)
@@ -238,19 +253,22 @@ class SchedulerSide:
         tracked.saved = min(tracked.saved, request.num_computed_tokens)
         known = min(request.num_computed_tokens + count, request.num_tokens)
         end = known // self._unit * self._unit
-        if end <= tracked.saved:
+        adapter = self._adapter_now(request) if end > tracked.saved else None
+        if adapter is None:
             return
         (ids,) = block_ids.get_block_ids(request_id)
-        yield self._save_of(tracked, end, ids, is_last=False)
+        yield self._save_of(tracked, end, ids, adapter, is_last=False)
 
-    def _save_of(self, tracked: _Tracked, end: int, ids: list[int], is_last: bool) -> Save:
+    def _save_of(
+        self, tracked: _Tracked, end: int, ids: list[int], adapter: bytes, is_last: bool
+    ) -> Save:
         begin = tracked.saved // self._page * self._page
         tracked.saved, tracked.has_saved = end, True
         self._saves += 1
         if self._events is not None:
             self._events.will_save(self._saves, tracked.request, end)
         pages = np.array(ids[: end // self._page], np.int32)
-        prompt = self._prompt(tracked, end)
+        prompt = self._prompt(tracked, end, adapter)
         return Save(self._saves, tracked.request.request_id, prompt, begin, pages, is_last)
 
     def _failed(self, error: Exception) -> None:
@@ -258,10 +276,9 @@ class SchedulerSide:
 
 
 def _is_shareable(request: Any) -> bool:
-    """False for requests whose rows are decided by more than tokens and images."""
+    """False for requests whose rows are decided by more than tokens, images and an adapter."""
     return (
-        request.lora_request is None
-        and request.prompt_embeds is None
+        request.prompt_embeds is None
         and request.prompt_is_token_ids is None
         and request.prompt_token_ids is not None
         and not request.resumable

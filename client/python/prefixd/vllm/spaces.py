@@ -1,4 +1,4 @@
-"""Spaces: the spaces of one server's rank or ranks, one for each salt of requests."""
+"""Spaces: the spaces of one server's rank or ranks, one for each salt and adapter of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .options import Options
 
 log = logging.getLogger("vllm.prefixd")
 
-_MOST_SALTS = 64  # whose spaces are kept open; the one used last longest ago is closed
+_MOST_OPEN = 64  # salts and adapters whose spaces are kept open; the one used last longest ago is closed
 _PAUSE_S = 1.0  # after prefixd did not answer, until it is asked again
 
 
@@ -35,32 +35,33 @@ class Spaces:
             token_file=options.token_file,
         )
         self._identity: Identity | None = None
-        self._open: OrderedDict[str, list[prefixd.Space]] = OrderedDict()
+        self._open: OrderedDict[tuple[str, bytes], list[prefixd.Space]] = OrderedDict()
         self._lock = threading.Lock()
         self._silent_until = 0.0
         self._said = ""
         threading.Thread(target=self._read_files, name="prefixd-files", daemon=True).start()
 
-    def of(self, request_salt: str) -> list[prefixd.Space] | None:
-        """Returns the space of each rank."""
+    def of(self, request_salt: str, adapter: bytes = b"") -> list[prefixd.Space] | None:
+        """Returns the space of each rank. adapter: digest of the request's LoRA adapter."""
         identity = self._identity
         if identity is None:
             return None
         with self._lock:
-            spaces = self._open.get(request_salt)
+            key = (request_salt, adapter)
+            spaces = self._open.get(key)
             if spaces is None:
                 try:
                     spaces = [
-                        identity.open(self._client, rank, self._options.salt, request_salt)
+                        identity.open(self._client, rank, self._options.salt, request_salt, adapter)
                         for rank in self._ranks
                     ]
                 except prefixd.Error as error:
                     self._refuse(identity.name, str(error))
                     return None
-                self._open[request_salt] = spaces
-                if len(self._open) > _MOST_SALTS:
+                self._open[key] = spaces
+                if len(self._open) > _MOST_OPEN:
                     self._open.popitem(last=False)
-            self._open.move_to_end(request_salt)
+            self._open.move_to_end(key)
             return spaces
 
     @property
