@@ -71,6 +71,18 @@ class Lease:
     ) -> tuple[_lease.Planes, _lease.Planes] | None:
         return await self._turns.run(lambda: self.plain.gather(layer, tokens, begin=begin, out=out))
 
+    async def gather_rows(
+        self,
+        layer: int,
+        out: tuple[Any, Any],
+        *,
+        begin: int = 0,
+        dtype: str | None = None,
+    ) -> bool:
+        return await self._turns.run(
+            lambda: self.plain.gather_rows(layer, out, begin=begin, dtype=dtype)
+        )
+
     async def state(self, layer: int, out: NDArray[Any] | None = None) -> NDArray[Any] | None:
         return await self._turns.run(lambda: self.plain.state(layer, out))
 
@@ -138,6 +150,19 @@ class Plan:
     ) -> bool:
         return await self._turns.run(
             lambda: self.plain.write_packed(layer, begin, key=key, value=value)
+        )
+
+    async def write_rows(
+        self,
+        layer: int,
+        begin: int = 0,
+        *,
+        key: Array,
+        value: Array = None,
+        dtype: str | None = None,
+    ) -> bool:
+        return await self._turns.run(
+            lambda: self.plain.write_rows(layer, begin, key=key, value=value, dtype=dtype)
         )
 
     async def put_state(self, layer: int, tokens: int, state: Array) -> bool:

@@ -94,8 +94,8 @@ def _part(
             _room_of_planes((1, heads, end - begin), dim, one, dtype, device)
             for dim, one in zip(dims, forms, strict=True)
         ]
-    out = tuple(tuple(_stored(plane) for plane in one) for one in rooms)
-    if lease.gather(layer, end - begin, begin=begin, out=out) is None:
+    key, value = (tuple(_stored(plane) for plane in one) for one in rooms)
+    if lease.gather(layer, end - begin, begin=begin, out=(key, value)) is None:
         return None
     sides = []
     for planes, one in zip(rooms, forms, strict=True):
