@@ -147,6 +147,10 @@ class VllmTest(DaemonTest):
         other.end()
 
 
+MINUTES = float(os.environ.get("PREFIXD_VLLM_MINUTES", "0"))
+REQUESTS = 64 if MINUTES else 18  # at once, of three beginnings
+
+
 class PressureTest(DaemonTest):
     """An engine with little room and small steps, beside one without prefixd."""
 
@@ -154,13 +158,13 @@ class PressureTest(DaemonTest):
     def setUpClass(cls) -> None:
         super().setUpClass()
         cls.victim = cls.folder / "victim"
-        settings = {"max_num_batched_tokens": 512, "max_num_seqs": 32}
+        settings = {"max_num_batched_tokens": 512, "max_num_seqs": 64}
         plain = Engine(cls.folder, "plain", None, **settings)
         cls.addClassCleanup(plain.end)
         plain.wait_until_shared()
         cls.prompts = [
-            prompt(1000 * (at % 3), 600 + 70 * at) + prompt(30000 + 500 * at, 90)
-            for at in range(18)
+            prompt(1000 * (at % 3), 600 + 70 * (at % 18)) + prompt(30000 + 500 * at, 90)
+            for at in range(REQUESTS)
         ]
         cls.expected = [plain.ask(one, max_tokens=ANSWER)[0] for one in cls.prompts]
         plain.end()
@@ -186,7 +190,7 @@ class PressureTest(DaemonTest):
                     break
 
     def test_V4_chunks_preemption_and_many_at_once_change_no_answer(self) -> None:
-        end = time.monotonic() + 60 * float(os.environ.get("PREFIXD_VLLM_MINUTES", "0"))
+        end = time.monotonic() + 60 * MINUTES
         rounds = 0
         while rounds < 2 or time.monotonic() < end:  # what one stores, the next ones load
             rounds += 1
@@ -196,7 +200,8 @@ class PressureTest(DaemonTest):
         self.assertGreater(answers.preemptions, 0)
         self.assertGreater(answers.external_hits, 20 * PAGE)  # vLLM shares some itself
         if rounds > 2:
-            print(f"{rounds} rounds of {len(self.prompts)} requests", flush=True)
+            said = f"{rounds} rounds of {len(self.prompts)} requests at once in {MINUTES:g} minutes"
+            print(f"{said}, {answers.preemptions} preemptions", flush=True)
 
     def test_V4_several_sequences_of_one_prompt_go_on_from_one_load(self) -> None:
         self.engine.ask(self.prompts[5], max_tokens=24)
