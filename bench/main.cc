@@ -36,6 +36,8 @@ constexpr Workload kWorkloads[] = {
     {"hostile", "a quiet client beside the worst legal requests of others", RunHostile},
     {"engines", "vLLM alone, with prefixd and with LMCache: time to the first token", RunEngines},
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
+    {"fleet", "many hosts and one shared tier, on paper: hits, network, what each rule gives",
+     RunFleet},
 };
 
 struct Arguments {
@@ -214,7 +216,7 @@ int Main(int argc, char** argv) {
       command->add_option("--seconds", arguments.seconds, "of attacks (default: 60; --quick: 20)")
           ->check(CLI::Range(1, 86'400));
     }
-    if (workload.run == RunTrace) {
+    if (workload.run == RunTrace || workload.run == RunFleet) {
       command->add_option(
           "FILE,--trace", arguments.trace,
           "conversation, claude_code_a (default: both) or a file of such lines, zstd");

@@ -12,5 +12,6 @@ void RunTrace(Bench& bench);
 void RunSsd(Bench& bench);
 void RunHostile(Bench& bench);
 void RunEngines(Bench& bench);
+void RunFleet(Bench& bench);
 
 }  // namespace prefixd::bench
