@@ -25,6 +25,8 @@ struct RemoteOptions {
   // How long a block's bytes may take.
   std::chrono::milliseconds load_patience{2000};
   std::chrono::milliseconds store_patience{5000};
+  // How long a block on its way waits for room in RAM.
+  std::chrono::milliseconds room_patience{100};
 };
 
 }  // namespace prefixd::cache

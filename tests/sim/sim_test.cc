@@ -17,7 +17,7 @@ void Simulate(const Setup& setup) {
   constexpr int kSteps = 3000;
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::seconds(Setting("PREFIXD_SIM_SECONDS", 10));
-  uint64_t seed = Setting("PREFIXD_SIM_SEED", 1), worlds = 0, hits = 0, lives = 0;
+  uint64_t seed = Setting("PREFIXD_SIM_SEED", 1), worlds = 0, hits = 0, lives = 0, brought = 0;
   double hours = 0;
   do {
     SCOPED_TRACE("PREFIXD_SIM_SEED=" + std::to_string(seed));
@@ -29,11 +29,14 @@ void Simulate(const Setup& setup) {
     ++worlds;
     hits += world.hits();
     lives += world.lives();
+    brought += world.brought();
     hours += world.simulated_hours();
   } while (std::chrono::steady_clock::now() < end);
   std::cout << worlds << " worlds, " << lives << " lives of the daemon, " << hours
-            << " simulated hours, " << hits << " tokens checked\n";
+            << " simulated hours, " << hits << " tokens checked, " << brought
+            << " brought from other hosts\n";
   EXPECT_GT(hits, worlds * 500);
+  EXPECT_EQ(brought > worlds * 5, setup.remote);
 }
 
 TEST(SimTest, H3CalmWorldsLoseNothing) {
@@ -54,6 +57,10 @@ TEST(SimTest, H3RoughWorldsAreNeverWrongAndComeToRest) { Simulate({}); }
 TEST(SimTest, H3RoughWorldsWithPrivateMemory) { Simulate({.shared = false}); }
 
 TEST(SimTest, H3WorldsWithoutAnSsd) { Simulate({.ssd_bytes = 0}); }
+
+TEST(SimTest, R10WorldsWithAStoreThatHostsShare) { Simulate({.layers = 4, .remote = true}); }
+
+TEST(SimTest, R10WorldsWithThatStoreAndWithoutAnSsd) { Simulate({.ssd_bytes = 0, .remote = true}); }
 
 }  // namespace
 }  // namespace prefixd::testing

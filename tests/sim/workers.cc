@@ -136,6 +136,14 @@ cache::Request World::RequestOf(const SimWorker& worker, size_t space, const Tok
 void World::Acquire(SimWorker& worker) {
   const size_t space = Dice(kSpaces);
   SimWorker::Held held{.space = space, .tokens = NextTokens(space), .answer = {}, .unreadable = {}};
+  if (setup_.remote && Dice(2) == 0) {
+    const auto brought =
+        verbs::Bring(parts_->context, parts_->tables, parts_->far, parts_->fetcher, parts_->finder,
+                     parts_->loader.model, worker.id(), RequestOf(worker, space, held.tokens));
+    ASSERT_TRUE(brought.ok()) << brought.status();
+    if (*brought > 0) Tell("brings " + std::to_string(*brought));
+    brought_ += *brought;
+  }
   auto answer =
       verbs::Acquire(parts_->context, parts_->tables, parts_->room, parts_->loader, parts_->watcher,
                      worker.id(), RequestOf(worker, space, held.tokens), None());
@@ -274,7 +282,7 @@ void World::Commit(SimWorker& worker) {
   LetReadsFail(!on_ssd);
   const auto answer =
       verbs::Commit(parts_->context, parts_->tables, parts_->room, parts_->loader, parts_->watcher,
-                    parts_->spiller, worker.id(),
+                    parts_->spiller, parts_->writer, worker.id(),
                     {.reservation = writing.plan.reservation,
                      .tokens = tokens,
                      .sequence_end = blocks == writing.plan.blocks.size(),

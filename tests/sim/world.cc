@@ -29,6 +29,7 @@ World::World(uint64_t seed, const Setup& setup)
       random_(seed),
       arena_path_(ArenaPath(seed)),
       disk_(std::make_shared<FaultDisk>(seed)),
+      remote_(setup.remote ? std::make_shared<FakeRemoteStore>() : nullptr),
       identities_(Identities(setup.layers)),
       workers_(3 + seed % 3),
       known_(kSpaces) {
@@ -72,6 +73,8 @@ void World::Start() {
   options.lock_wait = std::chrono::milliseconds(0);
   options.ssd_write_share = setup_.calm ? 0 : 0.5;
   options.clock = &clock_;
+  options.remote.store = remote_;
+  options.remote.room_patience = std::chrono::milliseconds(0);
   options.log = [this](cache::LogLevel level, const std::string& line) {
     if (level != cache::LogLevel::kInfo) Tell("log: " + line);
   };
@@ -88,7 +91,7 @@ void World::Start() {
 
 void World::End(bool power_cut) {
   spilling_ = false;
-  const bool border_waits = parts_->tier.border_waits();
+  const bool border_waits = parts_->tier.border_waits() || parts_->far.generations.any_waiting();
   const bool dirty = parts_->context.index->Counts().dirty_bytes > 0;
   parts_.reset();
   if (power_cut) {
@@ -134,6 +137,12 @@ bool World::StepPart(size_t part) {
       return parts.tables.sessions.Step();
     case 5:
       return setup_.shared && parts.room.Step();
+    case 6:
+      return parts.fetcher.Step();
+    case 7:
+      if (parts.writer.Step()) return true;
+      parts.far.generations.RaiseWaiting(std::chrono::steady_clock::now());
+      return false;
     default:
       return !parts.tier
                   .Step([&parts](const auto& take) { return parts.index_loader.LoadLate(take); })
@@ -155,9 +164,14 @@ bool World::Step() {
   } else if (dice < 990) {
     Administer();
   } else if (dice < 998) {
-    if (!setup_.calm) ChangeDisk(Dice(2) == 0);
+    if (setup_.remote) {
+      ChangeRemote(Dice(4) != 0);
+    } else if (!setup_.calm) {
+      ChangeDisk(Dice(2) == 0);
+    }
   } else {
-    Restart(setup_.power_cuts && Dice(4) == 0);
+    // With a store that hosts share, what a reboot lost may come from there.
+    Restart(setup_.power_cuts && Dice(setup_.remote ? 2 : 4) == 0);
   }
   return Holds();
 }
@@ -188,7 +202,7 @@ void World::ClearSpace(size_t space) {
   Tell("clear");
   const block::SpaceId id = block::IdOf(identities_[space]);
   const auto cleared = verbs::Clear(parts_->context, parts_->tables, parts_->records,
-                                    parts_->segments, parts_->tier, &id);
+                                    parts_->segments, parts_->tier, parts_->far, &id);
   if (absl::IsNotFound(cleared.status())) return;
   ASSERT_TRUE(cleared.ok()) << cleared.status();
   OfSpace& known = known_[space];
@@ -251,11 +265,36 @@ void World::ChangeDisk(bool heal) {
   }
 }
 
+void World::ChangeRemote(bool heal) {
+  if (remote_ == nullptr) return;
+  Tell(heal ? "the remote store works" : "the remote store fails");
+  remote_->down = remote_->late = false;
+  if (heal) return;
+  switch (Dice(4)) {
+    case 0:
+      remote_->down = true;
+      return;
+    case 1:
+      remote_->late = true;
+      return;
+    case 2:  // some bundles are evicted
+      return remote_->ForEach(
+          [this](const std::string&, FakeRemoteStore::Bundle&) { return Dice(4) != 0; });
+    default:  // bytes rot
+      return remote_->ForEach([this](const std::string&, FakeRemoteStore::Bundle& bundle) {
+        std::string& bytes = Dice(3) == 0 ? bundle.record : bundle.stripes[0];
+        if (Dice(4) == 0) bytes[Dice(bytes.size())] ^= 1;
+        return true;
+      });
+  }
+}
+
 // --- at the end ---
 
 bool World::ComeToRest() {
   Tell("faults stop");
   ChangeDisk(true);
+  ChangeRemote(true);
   constexpr int kMostSteps = 100'000;
   int step = 0;
   for (bool busy = true; busy && step < kMostSteps; ++step) {
@@ -320,7 +359,7 @@ void World::CheckNothingIsLeft() {
   while (parts_->tables.sessions.Step() || parts_->loader.Step()) {
   }
   const block::Stats stats = verbs::GetStats(parts_->context, parts_->tables, parts_->room,
-                                             parts_->segments, parts_->tier);
+                                             parts_->segments, parts_->tier, parts_->far);
   EXPECT_EQ(stats.sessions, 0u);
   EXPECT_EQ(stats.leases, 0u);
   EXPECT_EQ(stats.pins, 0u);

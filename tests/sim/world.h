@@ -16,6 +16,7 @@
 
 #include "cache/parts.h"
 #include "tests/cache/shared_fixture.h"
+#include "tests/support/fake_remote_store.h"
 #include "tests/support/fault_files.h"
 
 namespace prefixd::testing {
@@ -27,6 +28,8 @@ struct Setup {
   bool shared = true;    // the arena
   bool calm = false;     // no faults, and room for everything: nothing may be lost
   bool power_cuts = true;
+  // A store that hosts share fails in place of the disk.
+  bool remote = false;
 };
 
 // A worker: its session, what it reads and what it writes.
@@ -74,6 +77,7 @@ class World {
   double simulated_hours() const;
   uint64_t hits() const { return hits_; }  // tokens whose bytes were checked
   uint64_t lives() const { return lives_; }
+  uint64_t brought() const { return brought_; }  // tokens that were found at other hosts
 
  private:
   static constexpr size_t kSpaces = 2;
@@ -83,7 +87,7 @@ class World {
   void Restart(bool power_cut);
   // One step of a part's thread. False: it had nothing to do.
   bool StepPart(size_t part);
-  static constexpr size_t kParts = 7;
+  static constexpr size_t kParts = 9;
 
   void Act(SimWorker& worker);
   void Attach(SimWorker& worker);
@@ -101,6 +105,7 @@ class World {
   void Administer();
   void ClearSpace(size_t space);
   void ChangeDisk(bool heal);
+  void ChangeRemote(bool heal);
   // Debian's RocksDB ends the process by an assertion when it cannot read back the end of a file
   // that it has just written: reads fail at all other times.
   void LetReadsFail(bool may_fail);
@@ -122,10 +127,11 @@ class World {
   const std::string arena_path_;
   base::FakeClock clock_;
   const DiskPtr disk_;
+  const std::shared_ptr<FakeRemoteStore> remote_;
   const std::vector<block::SpaceIdentity> identities_;
   std::unique_ptr<cache::Parts> parts_;
   std::vector<SimWorker> workers_;
-  uint64_t steps_ = 0, hits_ = 0, lives_ = 0;
+  uint64_t steps_ = 0, hits_ = 0, lives_ = 0, brought_ = 0;
   bool spilling_ = false;  // the spiller is in a round
   double failing_reads_ = 0, corrupt_reads_ = 0;
   std::deque<std::string> story_;  // the last steps

@@ -74,6 +74,11 @@ absl::Status Generations::Raise(const block::SpaceId* space, base::Deadline dead
   return RaiseNamed(name, deadline);
 }
 
+bool Generations::any_waiting() const {
+  const base::MutexLock lock(mutex_);
+  return !waiting_.empty();
+}
+
 size_t Generations::RaiseWaiting(base::Deadline deadline) {
   std::set<std::string> waiting;
   {
@@ -118,6 +123,7 @@ Far::Far(Context* context)
       absent(context, kAbsentUs),
       present(context, kPresentUs),
       passed(context, kPassedUs),
+      spoiled(context, kPresentUs),
       context_(context) {}
 
 bool Far::Serves(const SpaceInfo& space) const {
@@ -127,6 +133,16 @@ bool Far::Serves(const SpaceInfo& space) const {
 void Far::SayDown() {
   down_until_us_ = context_->Now() + kDownUs;
   context_->counters.Add("remote.down");
+}
+
+void Far::SayAbsent(const std::string& key) {
+  absent.Add(key);
+  present.Forget(key);
+}
+
+void Far::SaySpoiled(const std::string& key) {
+  spoiled.Add(key);
+  present.Forget(key);
 }
 
 ChainNames Far::NamesOf(const SpaceInfo& space, uint64_t generation,

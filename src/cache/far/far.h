@@ -42,6 +42,7 @@ class Generations {
   absl::Status Raise(const block::SpaceId* space, base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
   // Raises what waits for it. Returns how many still wait.
   size_t RaiseWaiting(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
+  bool any_waiting() const PREFIXD_EXCLUDES(mutex_);
   // How often this host cleared: what was found before is not used after.
   uint64_t raises() const { return raises_; }
 
@@ -57,7 +58,7 @@ class Generations {
   std::string NameOf(const block::SpaceId& space) const;
 
   Context* const context_;
-  base::Mutex mutex_;
+  mutable base::Mutex mutex_;
   absl::flat_hash_map<std::string, Known> known_ PREFIXD_GUARDED_BY(mutex_);
   std::set<std::string> waiting_ PREFIXD_GUARDED_BY(mutex_);  // to be raised
   std::atomic<uint64_t> raises_{0};
@@ -97,6 +98,10 @@ class Far {
   // Whether the store is given up for a moment: it did not answer.
   bool down() const { return context_->Now() < down_until_us_; }
   void SayDown();
+  // A bundle was not there: it may be written again.
+  void SayAbsent(const std::string& key);
+  // A bundle was there and cannot be used: who has its block writes it anew.
+  void SaySpoiled(const std::string& key);
 
   // Names of the first `blocks` full blocks.
   ChainNames NamesOf(const SpaceInfo& space, uint64_t generation,
@@ -106,6 +111,7 @@ class Far {
   RecentNames absent;   // keys that were not there
   RecentNames present;  // keys that were, or that this host wrote
   RecentNames passed;   // keys that the write budget passed over
+  RecentNames spoiled;  // keys whose bundles are to be written anew, though they are there
 
  private:
   Context* const context_;

@@ -11,8 +11,6 @@
 namespace prefixd::cache {
 namespace {
 
-constexpr std::chrono::milliseconds kRoomPatience(100);
-
 bool IsFor(const index::PageInfo& page, const remote::BundlePage& of_bundle) {
   return page.ref.group == of_bundle.group && page.ref.rung == of_bundle.rung;
 }
@@ -32,8 +30,7 @@ class Fetcher::Places {
   Places(const Places&) = delete;
   Places& operator=(const Places&) = delete;
 
-  absl::Status Take(Room& room, const std::atomic<bool>* cancelled) {
-    const Patience patience = std::chrono::steady_clock::now() + kRoomPatience;
+  absl::Status Take(Room& room, const Patience& patience, const std::atomic<bool>* cancelled) {
     for (const index::PageInfo& page : load_.expected) {
       PREFIXD_ASSIGN_OR_RETURN(
           const block::Extent extent,
@@ -127,6 +124,8 @@ void Fetcher::Count(const absl::Status& why) {
 void Fetcher::Fail(const FarLoad& load, size_t first, const absl::Status& why) {
   Count(why);
   far_->present.Forget(load.bundle.key);
+  // Its record was there: what lacks a stripe, or has another's bytes, is no good to anybody.
+  if (absl::IsNotFound(why) || absl::IsDataLoss(why)) far_->SaySpoiled(load.bundle.key);
   if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) far_->SayDown();
   for (size_t i = first; i < load.expected.size(); ++i) {
     const index::PageRef& page = load.expected[i].ref;
@@ -137,8 +136,11 @@ void Fetcher::Fail(const FarLoad& load, size_t first, const absl::Status& why) {
 
 absl::Status Fetcher::Load(const FarLoad& load) {
   Places places(context_, load);
-  absl::Status status = stopping_ ? absl::UnavailableError("remote: prefixd is stopping")
-                                  : places.Take(*room_, &stopping_);
+  absl::Status status =
+      stopping_
+          ? absl::UnavailableError("remote: prefixd is stopping")
+          : places.Take(*room_, std::chrono::steady_clock::now() + far_->options().room_patience,
+                        &stopping_);
   if (status.ok()) status = ReadInto(load, places);
   size_t done = 0;
   for (; status.ok() && done < load.expected.size(); ++done) {

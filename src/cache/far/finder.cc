@@ -84,6 +84,7 @@ std::optional<FoundBundle> Finder::Open(const Search& search, uint32_t block,
       far_->options().keys, std::as_bytes(std::span(record)), wanted, &bundle.opened);
   if (bad == remote::BadBundle::kNone) return bundle;
   context_->counters.Add(absl::StrCat("remote.bad.", remote::NameOf(bad)));
+  far_->SaySpoiled(key);
   return std::nullopt;
 }
 
@@ -92,7 +93,7 @@ FoundBlock Finder::Take(const Search& search, uint32_t block, const std::vector<
   using Outcome = remote::FoundRecord::Outcome;
   FoundBlock found;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (records[i].outcome == Outcome::kAbsent) far_->absent.Add(keys[i]);
+    if (records[i].outcome == Outcome::kAbsent) far_->SayAbsent(keys[i]);
     if (records[i].outcome == Outcome::kLate) context_->counters.Add("remote.late");
     if (records[i].outcome != Outcome::kFound) continue;
     const bool snapshot = i >= search.formats.size();

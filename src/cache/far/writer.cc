@@ -121,7 +121,7 @@ bool Writer::LearnPresent(const std::vector<std::string>& keys) {
         far_->store().Touch(batch, In(far_->options().store_patience));
     if (!there.ok()) return false;
     for (size_t i = 0; i < batch.size(); ++i) {
-      if ((*there)[i]) far_->present.Add(batch[i]);
+      if ((*there)[i] && !far_->spoiled.Contains(batch[i])) far_->present.Add(batch[i]);
     }
     if (!there->back()) break;  // what follows is seldom there
   }
@@ -134,6 +134,11 @@ bool Writer::WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& he
   if (pages.empty()) return false;
   const std::string formats = snapshot ? kSnapshotFormats : FormatsOf(held.rung());
   const std::string key = remote::KeyOf(chain.names[block], formats);
+  // The chain's keys of rung 0 were asked for at once.
+  if ((snapshot || held.rung() > 0) && !LearnPresent({key})) {
+    context_->counters.Add("remote.not_written.failed");
+    return false;
+  }
   if (far_->present.Contains(key)) return true;
   const uint32_t first_token = block * space.identity.block_tokens;
   if (!MayWrite(key, first_token)) return false;
@@ -172,6 +177,7 @@ bool Writer::WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& he
   far_->present.Add(key);
   far_->absent.Forget(key);
   far_->passed.Forget(key);
+  far_->spoiled.Forget(key);
   context_->counters.AddAll({{"remote.blocks_written", 1}, {"remote.bytes_written", sum}});
   context_->counters.Time("remote.store", static_cast<uint64_t>(context_->Now() - begun_us));
   return true;
