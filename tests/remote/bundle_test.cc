@@ -1,11 +1,14 @@
 #include "remote/bundle.h"
 
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "remote/bundle_cipher.h"
+#include "remote/record.h"
 #include "tests/remote/samples.h"
 
 namespace prefixd::remote {
@@ -266,6 +269,21 @@ TEST(BundleTest, ARungThatTheLadderLacksIsNoLayout) {
       "layout");
 }
 
+TEST(BundleTest, ABodyHasNothingAfterIt) {
+  const Sample golden = GoldenSample();
+  Wanted wanted = golden.wanted();
+  wanted.least = Seal::kChecks;
+  for (const std::string& after : {std::string(), std::string("x"), std::string(8, '\0')}) {
+    const std::string body = EncodeBody(golden.record, 1, std::vector<uint64_t>{5}) + after;
+    base::ByteWriter record;
+    record.Raw(base::AsBytes(EncodeHeader({.seal = Seal::kChecks}, body.size()) + body));
+    record.Fixed(base::Xxh3(base::AsBytes(record.bytes())));
+    OpenedRecord opened;
+    EXPECT_EQ(OpenRecord(SomeKeys(), base::AsBytes(record.bytes()), wanted, &opened),
+              after.empty() ? BadBundle::kNone : BadBundle::kShort);
+  }
+}
+
 TEST(BundleTest, ABundleIsSealedAnewEveryTime) {
   SampleMaker make(11);
   const Sample sample = make.State(SomeKeys(), 4096);
@@ -277,6 +295,33 @@ TEST(BundleTest, ABundleIsSealedAnewEveryTime) {
     equal += one.stripes[0][i] == two.stripes[0][i];
   EXPECT_LT(equal, 100u);  // one in 256, by chance
 }
+
+#ifndef __SANITIZE_THREAD__  // the race is what is tested
+TEST(BundleTest, PagesThatChangeWhileTheyAreSealedGiveABundleThatIsWhole) {
+  SampleMaker make(12);
+  Sample sample = make.State(SomeKeys(), 300'000);
+  std::atomic<uint64_t> writes{0};
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    auto* const words = reinterpret_cast<uint64_t*>(sample.pages[0].data());
+    const size_t count = sample.pages[0].size() / sizeof(uint64_t);
+    for (uint64_t i = 1; !done; writes = i++) std::atomic_ref(words[i * 31 % count]).store(i);
+  });
+  for (const Seal seal : {Seal::kChecks, Seal::kAes256Gcm}) {
+    Wanted wanted = sample.wanted();
+    wanted.least = seal;
+    int raced = 0;
+    for (int i = 0; i < 5000 && raced < 50; ++i) {
+      const uint64_t before = writes;
+      const Stored stored = StoredOf(SomeKeys(), seal, sample);
+      if (writes != before) ++raced;
+      EXPECT_EQ(Read(SomeKeys(), wanted, stored).outcome, "served");
+    }
+  }
+  done = true;
+  writer.join();
+}
+#endif
 
 TEST(BundleTest, AFailedReadLeavesTheRecordThatWasThere) {
   const Sample golden = GoldenSample();
