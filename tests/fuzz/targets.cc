@@ -5,7 +5,8 @@ namespace prefixd::fuzz {
 const std::vector<Target>& Targets() {
   static const std::vector<Target> all = [] {
     std::vector<Target> targets;
-    for (const auto& group : {StoreTargets(), WireTargets(), ArenaTargets(), InteropTargets()}) {
+    for (const auto& group :
+         {StoreTargets(), WireTargets(), ArenaTargets(), InteropTargets(), BundleTargets()}) {
       targets.insert(targets.end(), group.begin(), group.end());
     }
     return targets;

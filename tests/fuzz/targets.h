@@ -27,6 +27,7 @@ struct Target {
 // llama_states  llama.cpp's state of a sequence: what is read comes back as it was read
 // gguf          the metadata of a GGUF file
 // prompt_caches a file of mlx-lm's caches, each made into rows and back
+// bundles       a bundle's record, as it is and with its length, checksum and seal put right
 const std::vector<Target>& Targets();
 
 // The same, apart by what they need: a libFuzzer program is built with its group alone.
@@ -34,5 +35,6 @@ std::vector<Target> StoreTargets();
 std::vector<Target> WireTargets();
 std::vector<Target> ArenaTargets();
 std::vector<Target> InteropTargets();
+std::vector<Target> BundleTargets();
 
 }  // namespace prefixd::fuzz

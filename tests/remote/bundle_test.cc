@@ -1,6 +1,7 @@
 #include "remote/bundle.h"
 
 #include <atomic>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -269,18 +270,34 @@ TEST(BundleTest, ARungThatTheLadderLacksIsNoLayout) {
       "layout");
 }
 
-TEST(BundleTest, ABodyHasNothingAfterIt) {
+// What OpenRecord says of a record with checks alone that has this body.
+BadBundle OpenBody(const std::string& body) {
   const Sample golden = GoldenSample();
   Wanted wanted = golden.wanted();
   wanted.least = Seal::kChecks;
-  for (const std::string& after : {std::string(), std::string("x"), std::string(8, '\0')}) {
-    const std::string body = EncodeBody(golden.record, 1, std::vector<uint64_t>{5}) + after;
-    base::ByteWriter record;
-    record.Raw(base::AsBytes(EncodeHeader({.seal = Seal::kChecks}, body.size()) + body));
-    record.Fixed(base::Xxh3(base::AsBytes(record.bytes())));
-    OpenedRecord opened;
-    EXPECT_EQ(OpenRecord(SomeKeys(), base::AsBytes(record.bytes()), wanted, &opened),
-              after.empty() ? BadBundle::kNone : BadBundle::kShort);
+  base::ByteWriter record;
+  record.Raw(base::AsBytes(EncodeHeader({.seal = Seal::kChecks}, body.size()) + body));
+  record.Fixed(base::Xxh3(base::AsBytes(record.bytes())));
+  OpenedRecord opened;
+  return OpenRecord(SomeKeys(), base::AsBytes(record.bytes()), wanted, &opened);
+}
+
+TEST(BundleTest, ABodyHasNothingAfterIt) {
+  const std::string body = EncodeBody(GoldenSample().record, 1, std::vector<uint64_t>{5});
+  EXPECT_EQ(OpenBody(body), BadBundle::kNone);
+  EXPECT_EQ(OpenBody(body + "x"), BadBundle::kShort);
+  EXPECT_EQ(OpenBody(body + std::string(8, '\0')), BadBundle::kShort);
+}
+
+TEST(BundleTest, CountsThatCannotBeTrueAllocateNothing) {
+  const std::string body = EncodeBody(GoldenSample().record, 1, std::vector<uint64_t>{5});
+  // Of formats, tokens, content, ends, pages, stripes.
+  for (const size_t at : {76, 81, 149, 197, 209, 245}) {
+    for (const uint32_t count : {0xffffffffu, 0x7fffffffu, 60'000u}) {
+      std::string other = body;
+      std::memcpy(&other[at], &count, sizeof(count));
+      EXPECT_EQ(OpenBody(other), BadBundle::kShort) << at;
+    }
   }
 }
 
