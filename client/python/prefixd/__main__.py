@@ -27,7 +27,8 @@ def main() -> int:
     cache = rng.integers(0, 2**16, (_LAYERS, 2, 1, _HEADS, _TOKENS, _DIM), np.uint16)
     with prefixd.connect(address, name="first hit") as writer:
         if not writer.wait_attached(_WAIT_MS):
-            print(f"no cache: {writer.error} (PREFIXD_START=1 starts one)", file=sys.stderr)
+            hint = " (PREFIXD_START=1 starts one)" if "no daemon" in writer.error else ""
+            print(f"no cache: {writer.error}{hint}", file=sys.stderr)
             return 1
         began = time.perf_counter()
         if error := _store(_open(writer), tokens, cache):
