@@ -21,6 +21,7 @@ import expected
 from prefixd_process import BUILD, DEADLINE_S, Process, wait_for
 
 BLOCK = 64
+STATE_BYTES = 50_000
 PATIENCE_MS = 60_000
 
 
@@ -36,9 +37,11 @@ def make_key(path: Path, seed: int = 1) -> Path:
 
 
 class Model(NamedTuple):
-    """A space. `layers` of 17,408 bytes a block each; 32 of them take three stripes."""
+    """A space. `layers` of 17,408 bytes a block each; 32 of them take three stripes. `states`: layers
+    that keep a state, as hybrid models have."""
 
     layers: int = 3
+    states: int = 0
     name: str = "a model of several hosts"
     weights: int = 7
 
@@ -53,11 +56,12 @@ class Model(NamedTuple):
             weights=bytes([self.weights]) * 32,
             tokenizer=bytes([8]) * 32,
             rope=prefixd.Rope(theta=10_000, rotary_dim=expected.DIM),
-            layers=[layer] * self.layers,
+            layers=[layer] * self.layers + [prefixd.StateLayer(STATE_BYTES)] * self.states,
         )
 
 
 WIDE = Model(layers=32)
+HYBRID = Model(layers=2, states=1)
 
 
 def tokens_of(number: int, count: int) -> list[int]:
@@ -170,6 +174,11 @@ class Worker:
             return 0
         hashes = expected.prefixes("", tokens[:count])
         for at, layer in enumerate(self.layers):
+            if isinstance(layer, prefixd.StateLayer):
+                got = lease.state(at)
+                if got is None or bytes(got) != expected.state(layer, at, hashes[count - 1]).tobytes():
+                    raise AssertionError(f"WRONG STATE in layer {at} after {count} tokens")
+                continue
             got = lease.gather(layer=at, begin=0, tokens=count)
             if got is None:
                 raise AssertionError(f"layer {at}: pages of {count} tokens went while they were leased")
@@ -187,9 +196,12 @@ class Worker:
             if plan.error:
                 raise AssertionError(f"reserve failed: {plan.error}")
             for begin, end in plan.missing:
-                for at, layer in enumerate(self.layers):
+                for at, layer in enumerate(self.layers[: self.model.layers]):
                     key, value = expected.pair(layer, at, hashes[begin:end])
                     plan.write_packed(layer=at, begin=begin, key=key, value=value)
+            for at in range(self.model.layers, len(self.layers)):
+                for after in {*plan.snapshots_wanted, len(tokens) // BLOCK * BLOCK}:
+                    plan.put_state(at, after, expected.state(self.layers[at], at, hashes[after - 1]))
             for end in [*(end for _, end in plan.missing), len(tokens)]:
                 done = plan.commit(end, sequence_end=end == len(tokens), deadline_ms=PATIENCE_MS)
                 if done.error:

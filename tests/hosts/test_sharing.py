@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hosts import BLOCK, WIDE, HostsTest, Model, note, tokens_of
+from hosts import BLOCK, HYBRID, STATE_BYTES, WIDE, HostsTest, Model, note, tokens_of
 from prefixd_process import wait_for
 
 CORPUS = Path(__file__).resolve().parents[1] / "data" / "corpus" / "kjv_sample.txt"
@@ -86,6 +86,24 @@ class SharingTest(HostsTest):
         self.assertGreaterEqual(written, 8 * WIDE.block_bytes)
         with server.connect() as redis:
             self.assertEqual(len(redis.bundles()), 8)
+
+    def test_r1_a_hybrid_model_goes_on_from_the_state_that_another_host_stored(self):
+        server = self.server()
+        a, b = (self.worker(self.host(name, server), HYBRID) for name in "ab")
+        tokens = tokens_of(8, 4 * BLOCK)
+        a.share(tokens)
+        self.assertEqual(b.find(tokens), len(tokens))
+        with server.connect() as redis:
+            self.assertTrue(any(key.endswith(b":s") for key in redis.bundles()))
+
+    def test_r7_states_that_two_hosts_store_one_after_the_other_are_written_once(self):
+        server = self.server()
+        a, b = (self.worker(self.host(name, server), HYBRID) for name in "ab")
+        tokens = tokens_of(9, 4 * BLOCK)
+        a.share(tokens)
+        b.share(tokens)
+        self.assertGreater(a.host.counter("remote.bytes_written"), STATE_BYTES)
+        self.assertEqual(b.host.counter("remote.bytes_written"), 0)
 
     def test_r7_two_hosts_that_store_at_the_same_moment_agree(self):
         server = self.server()
