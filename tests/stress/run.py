@@ -78,7 +78,7 @@ def main() -> int:
     arguments = parser.parse_args()
     build = arguments.build.resolve()
     os.environ["PREFIXD_LIBRARY"] = str(build / "libprefixd.so")
-    sys.path[:0] = [str(PACKAGE), str(HERE)]
+    sys.path[:0] = [str(PACKAGE), str(HERE), str(HERE.parent / "support"), str(HERE.parent / "hosts")]
     try:
         import numpy  # noqa: F401
     except ImportError as error:
@@ -88,7 +88,10 @@ def main() -> int:
         print("SKIP: stress: /dev/shm has less than 160 MiB free")
         return SKIPPED
     import story as stories
+    from shared_server import SharedServer
 
+    if not SharedServer.possible():
+        print("there is no redis-server: stories of a server that hosts share are told without it")
     seen: Counter[str] = Counter()
     until = time.monotonic() + arguments.minutes * 60
     first = arguments.story if arguments.story is not None else arguments.seed * 1_000_000

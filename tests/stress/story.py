@@ -14,6 +14,7 @@ import prefixd
 import expected
 from control import KINDS
 from host import PATIENCE_S, Finding, Host, Workers
+from shared_server import SharedServer
 
 DAMAGES = ["MANIFEST", "CURRENT", "WAL", "tables", "borders", "any file", "arena tables", "arena pages"]
 ERRORS = ["EIO", "ENOSPC", "EROFS", "EACCES", "EMFILE", "ENOMEM"]
@@ -37,14 +38,22 @@ def plan(seed: int) -> dict:
         options["--direct-io"] = "off"
     if not roomy and draw.random() < 0.3:
         options["--coarser-above"] = "80%"
+    workers = draw.randrange(1, 5)
+    families = 6 if roomy else draw.choice([8, 24])
+    branches = 4 if roomy else draw.choice([4, 12])
+    steps = [step(draw) for _ in range(draw.randrange(4, 12))]
+    remote = draw.random() < 0.5
+    if remote:
+        steps = [each for one in steps for each in ([remote_step(draw)] if draw.random() < 0.4 else []) + [one]]
     return {
         "seed": seed,
         "roomy": roomy,
+        "remote": draw.choice(["16mb", "64mb", "512mb"]) if remote else "",  # what the server holds
         "options": options,
-        "workers": draw.randrange(1, 5),
-        "families": 6 if roomy else draw.choice([8, 24]),
-        "branches": 4 if roomy else draw.choice([4, 12]),
-        "steps": [step(draw) for _ in range(draw.randrange(4, 12))],
+        "workers": workers,
+        "families": families,
+        "branches": branches,
+        "steps": steps,
     }
 
 
@@ -77,6 +86,13 @@ def step(draw: random.Random) -> dict:
     return one
 
 
+def remote_step(draw: random.Random) -> dict:
+    """What befalls the server that hosts share."""
+    kinds = {"kill the server": 3, "hang the server": 3, "start the server": 4, "empty the server": 1, "lose what is here": 3}
+    kind = draw.choices(list(kinds), list(kinds.values()))[0]
+    return {"kind": kind, "work": draw.choice([1, 5, 20]), "seed": draw.randrange(1 << 32)}
+
+
 class Teller:
     def __init__(self, story: dict, build: Path, package: Path, folder: Path, arena: Path) -> None:
         self.story = story
@@ -84,6 +100,10 @@ class Teller:
         self.workers = Workers(self.host, build / "libprefixd.so", package)
         self.options = [f"{name}={value}" for name, value in story["options"].items()]
         self.seen: Counter[str] = Counter()  # what befell it, by kind
+        self.server: SharedServer | None = None
+        if story.get("remote") and SharedServer.possible():
+            self.server = SharedServer(folder, story["remote"])
+            self.options += self.server.options()
         # Since anything happened that may cost what was acknowledged.
         self.safe_from = 0 if story["roomy"] else None
 
@@ -96,12 +116,15 @@ class Teller:
                 self.workers.work(one["work"])
                 getattr(self, one["kind"].replace(" ", "_"))(one, random.Random(one["seed"]))
                 self.seen[one["kind"]] += 1
+                self.count_remote()
                 self.workers.work(5)
                 self.host.check_alive()
             self.finish()
         finally:
             self.workers.end()
             self.host.end()
+            if self.server is not None:
+                self.server.end()
             for kind, count in self.host.control.injected().items():
                 self.seen[f"call {kind} failed"] += count
 
@@ -111,6 +134,13 @@ class Teller:
             "families": self.story["families"],
             "branches": self.story["branches"],
         })
+
+    def count_remote(self) -> None:
+        if self.server is None:
+            return
+        done = self.host.ctl("stats")
+        if done.returncode == 0:  # it may have no descriptor left
+            self.seen.update(self.server.since(json.loads(done.stdout)["counters"]))
 
     def finish(self) -> None:
         """What must hold when all is over: nothing is held, what was acknowledged is there, also
@@ -256,6 +286,27 @@ class Teller:
     def purge(self, one: dict, draw: random.Random) -> None:
         self.forget()
         self.host.ctl("clear", "--all", "--purge", "--yes")
+
+    def kill_the_server(self, one: dict, draw: random.Random) -> None:
+        if self.server is not None:
+            self.server.kill()
+
+    def hang_the_server(self, one: dict, draw: random.Random) -> None:
+        if self.server is not None:
+            self.server.hang()
+
+    def start_the_server(self, one: dict, draw: random.Random) -> None:
+        if self.server is not None:
+            self.server.start()
+
+    def empty_the_server(self, one: dict, draw: random.Random) -> None:
+        if self.server is not None:
+            self.server.empty()
+
+    def lose_what_is_here(self, one: dict, draw: random.Random) -> None:
+        """So that what workers ask for is on the server alone, if anywhere."""
+        self.lose_the_store(one, draw)
+        self.lose_the_arena(one, draw)
 
     def verify(self, one: dict, draw: random.Random) -> None:
         self.host.ctl("verify")
