@@ -38,6 +38,8 @@ constexpr Workload kWorkloads[] = {
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
     {"fleet", "many hosts and one shared tier, on paper: hits, network, what each rule gives",
      RunFleet},
+    {"remote", "the shared tier's client beside raw TCP and Redis itself, and a server that stops",
+     RunRemote},
 };
 
 struct Arguments {
@@ -189,7 +191,7 @@ int Main(int argc, char** argv) {
          "only these families of figures. share: acquire, match, read, gather, python, streams, "
          "fairness, crash; kernels: decode, batch, prefill, convert, numbers, table, "
          "overhead, fused; trace: ram, tiers, hybrid; ssd: spill, restore, "
-         "churn, restart, budget; hostile: limits, beside, crowd")
+         "churn, restart, budget; hostile: limits, beside, crowd; remote: load, store, hits, find")
       ->delimiter(',');
   app.add_flag("--json", arguments.json, "one JSON object instead of text");
   app.add_option("--directory", arguments.directory,

@@ -13,5 +13,6 @@ void RunSsd(Bench& bench);
 void RunHostile(Bench& bench);
 void RunEngines(Bench& bench);
 void RunFleet(Bench& bench);
+void RunRemote(Bench& bench);
 
 }  // namespace prefixd::bench
