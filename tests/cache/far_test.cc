@@ -306,12 +306,22 @@ TEST_F(FarTest, AClearOfOneSpaceLeavesTheOthers) {
 }
 
 TEST_F(FarTest, WhatLoadsSlowerThanItIsComputedIsNotBrought) {
+  identity_ = Qwen3Identity();  // 4 MB a block: 8 ms, while computing it takes 6.4
+  const Tokens tokens = RandomTokens(3, 128);
   OpenHost();
-  StoreAndWrite(tokens_);
+  StoreAndWrite(tokens);
   OpenHost();
-  EXPECT_EQ(Bring(tokens_, 9e3), 0u);
+  EXPECT_EQ(Bring(tokens, 1e4), 0u);
+  EXPECT_EQ(Counter("remote.lookups_found"), 1u);
   EXPECT_EQ(Counter("remote.not_worth_it"), 1u);
-  EXPECT_EQ(Bring(tokens_, 1e3), 96u);
+  EXPECT_EQ(Bring(tokens, 1e3), 128u);
+}
+
+TEST_F(FarTest, NobodyIsAskedForWhatIsComputedBeforeAServerAnswers) {
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_, 1e9), 0u);
+  EXPECT_EQ(store_->finds, 0u);
+  EXPECT_EQ(Counter("remote.not_worth_it"), 1u);
 }
 
 TEST_F(FarTest, TheWriteBudgetPassesOverWhatIsOfferedOnceAndTakesWhatComesAgain) {
