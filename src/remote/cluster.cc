@@ -1,49 +1,40 @@
 #include "remote/cluster.h"
 
-#include <algorithm>
-#include <set>
-#include <utility>
+#include <pthread.h>
+#include <sys/eventfd.h>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
+#include <algorithm>
+#include <limits>
+#include <set>
+
 #include "absl/strings/str_cat.h"
 
-#include "base/status.h"
-#include "remote/settings_check.h"
+#include "remote/server_settings.h"
 
 namespace prefixd::remote {
 namespace {
 
-constexpr std::chrono::milliseconds kProbeEvery(50);
-constexpr size_t kMostSlotsBytes = 1 << 20;
+constexpr size_t kAskedAtOnce = 3;
 
-uint16_t Crc16(std::string_view bytes) {
-  uint16_t crc = 0;
-  for (const char byte : bytes) {
-    crc = static_cast<uint16_t>(crc ^ static_cast<uint16_t>(static_cast<uint8_t>(byte) << 8));
-    for (int bit = 0; bit < 8; ++bit) {
-      crc = static_cast<uint16_t>((crc & 0x8000) != 0 ? (crc << 1) ^ 0x1021 : crc << 1);
-    }
-  }
-  return crc;
+bool HasNoCluster(const Reply& slots, const Reply& info) {
+  if (!slots.error()) return false;
+  return slots.text.rfind("ERR", 0) == 0 ||
+         (info.text_or_simple() && info.text.find("cluster_enabled:0") != std::string::npos);
 }
 
-bool IsNumber(const Reply& reply, int64_t least, int64_t most) {
-  return reply.is(Reply::Kind::kInteger) && reply.number >= least && reply.number <= most;
+bool SameServers(const Topology& a, const Topology& b) {
+  return a.cluster == b.cluster && a.nodes == b.nodes && a.node_of_slot == b.node_of_slot;
 }
 
 }  // namespace
 
-uint32_t SlotOf(std::string_view key) {
-  const size_t open = key.find('{');
-  const size_t close = open == key.npos ? key.npos : key.find('}', open + 1);
-  if (close != key.npos && close > open + 1) key = key.substr(open + 1, close - open - 1);
-  return Crc16(key) % kSlots;
-}
-
-Cluster::Cluster(const RedisOptions* options, std::shared_ptr<TlsContext> tls)
-    : options_(options), tls_(std::move(tls)) {
-  thread_ = std::thread([this] { Run(); });
+Cluster::Cluster(Options options)
+    : options_(std::move(options)),
+      shares_(options_.shares),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      next_seed_(options_.seed),
+      random_(options_.seed) {
+  thread_ = std::thread([this] { Loop(); });
 }
 
 Cluster::~Cluster() {
@@ -51,202 +42,309 @@ Cluster::~Cluster() {
     const base::MutexLock lock(mutex_);
     stopped_ = true;
   }
-  changed_.NotifyAll();
+  eventfd_write(stop_.get(), 1);
+  wake_.NotifyAll();
   thread_.join();
 }
 
-NodePtr Cluster::NodeOf(std::string_view key) const {
+std::shared_ptr<const Topology> Cluster::Get(base::Deadline deadline, std::string* why) {
   const base::MutexLock lock(mutex_);
-  if (slots_ == nullptr) return nullptr;
-  const uint16_t node = slots_->of[SlotOf(key)];
-  return node == kNone ? nullptr : slots_->primaries[node];
-}
-
-NodePtr Cluster::NodeAt(const Endpoint& endpoint) {
-  const base::MutexLock lock(mutex_);
-  NodePtr& node = nodes_[endpoint];
-  if (node == nullptr) node = std::make_shared<Node>(endpoint, options_, tls_);
-  return node;
-}
-
-void Cluster::AskToRefresh() {
-  {
-    const base::MutexLock lock(mutex_);
-    wanted_ = true;
+  while (topology_ == nullptr && !failed_ && known_.WaitUntil(mutex_, deadline)) {
   }
-  changed_.NotifyAll();
+  if (topology_ == nullptr) *why = failed_ ? why_ : "the servers did not answer yet";
+  return topology_;
 }
 
 bool Cluster::WaitKnown(base::Deadline deadline) const {
   const base::MutexLock lock(mutex_);
-  while (slots_ == nullptr) {
-    if (!changed_.WaitUntil(mutex_, deadline)) return false;
+  while (topology_ == nullptr && known_.WaitUntil(mutex_, deadline)) {
   }
-  return true;
+  return topology_ != nullptr;
+}
+
+void Cluster::Doubt(bool topology) {
+  {
+    const base::MutexLock lock(mutex_);
+    if (woken_ && doubted_ >= topology) return;
+    doubted_ = doubted_ || topology;
+    woken_ = true;
+  }
+  wake_.NotifyOne();  // the thread alone waits for it
+}
+
+std::shared_ptr<Node> Cluster::At(const Endpoint& address) {
+  const base::MutexLock lock(mutex_);
+  return AtLocked(address);
+}
+
+std::shared_ptr<Node> Cluster::AtLocked(const Endpoint& address) {
+  std::shared_ptr<Node>& node = nodes_[address];
+  if (node == nullptr) {
+    node =
+        std::make_shared<Node>(address, &options_.login, &resolver_, options_.clock, ++next_seed_);
+  }
+  return node;
 }
 
 RemoteStatus Cluster::Status() const {
+  const base::MutexLock lock(mutex_);
   RemoteStatus status;
-  std::shared_ptr<const Slots> slots;
-  {
-    const base::MutexLock lock(mutex_);
-    slots = slots_;
-    status.warnings = warnings_;
-  }
-  if (slots == nullptr) {
-    for (const NodePtr& node : Known()) status.nodes.push_back(node->Status());
+  status.tls = options_.login.tls != nullptr;
+  status.warnings = JoinWarnings(warnings_);
+  if (!seeds_warning_.empty()) status.warnings.push_back(seeds_warning_);
+  if (topology_ == nullptr) {
+    if (failed_) status.warnings.push_back(why_);
     return status;
   }
   status.known = true;
-  status.cluster = slots->cluster;
-  for (const NodePtr& node : slots->primaries) status.nodes.push_back(node->Status());
-  std::ranges::sort(status.nodes, {}, &NodeStatus::address);
+  status.cluster = topology_->cluster;
+  for (const std::shared_ptr<Node>& node : topology_->nodes) {
+    status.nodes.push_back(node->Status());
+    status.nodes.back().in_flight_bytes = shares_.InFlight(node.get());
+  }
   return status;
 }
 
-std::vector<NodePtr> Cluster::Known() const {
-  const base::MutexLock lock(mutex_);
-  std::vector<NodePtr> known;
-  if (slots_ != nullptr) known = slots_->primaries;
-  for (const auto& [endpoint, node] : nodes_) {
-    if (std::ranges::find(known, node) == known.end()) known.push_back(node);
-  }
-  return known;
-}
+// --- the thread -------------------------------------------------------------------------------
 
-std::shared_ptr<Cluster::Slots> Cluster::ReadSlots(const Reply& reply, const Endpoint& asked) {
-  auto slots = std::make_shared<Slots>();
-  slots->cluster = true;
-  slots->of.fill(kNone);
-  std::map<Endpoint, uint16_t> numbers;
-  for (const Reply& range : reply.items) {
-    // First slot, last slot, then the servers, the primary first: host, port, ...
-    if (!range.is(Reply::Kind::kList) || range.items.size() < 3) return nullptr;
-    const Reply& server = range.items[2];
-    if (!IsNumber(range.items[0], 0, kSlots - 1) || !IsNumber(range.items[1], 0, kSlots - 1) ||
-        !server.is(Reply::Kind::kList) || server.items.size() < 2 ||
-        !IsNumber(server.items[1], 1, 65535)) {
-      return nullptr;
-    }
-    const std::string& host = server.items[0].text;
-    const Endpoint endpoint{.host = host.empty() || host == "?" ? asked.host : host,
-                            .port = static_cast<uint16_t>(server.items[1].number)};
-    const auto [number, added] =
-        numbers.try_emplace(endpoint, static_cast<uint16_t>(slots->primaries.size()));
-    if (added) slots->primaries.push_back(NodeAt(endpoint));
-    for (int64_t slot = range.items[0].number; slot <= range.items[1].number; ++slot) {
-      slots->of[static_cast<size_t>(slot)] = number->second;
-    }
-  }
-  return slots->primaries.empty() ? nullptr : slots;
-}
-
-std::shared_ptr<Cluster::Slots> Cluster::Learn(Node& from) {
-  if (from.breaker.open()) return nullptr;
-  const base::Deadline until = std::chrono::steady_clock::now() + options_->connect_patience;
-  absl::StatusOr<std::unique_ptr<Connection>> connection = from.Take(until);
-  absl::Status status = connection.status();
-  Reply reply;
-  if (status.ok()) {
-    (*connection)->SetDeadline(until);
-    const Command ask = std::move(Command(2).Add("CLUSTER").Add("SLOTS"));
-    const Command* const one = &ask;
-    status = (*connection)->Send({&one, 1});
-    if (status.ok()) {
-      absl::StatusOr<Reply> read = (*connection)->reader().Read(kMostSlotsBytes);
-      status = read.status();
-      if (read.ok()) reply = *std::move(read);
-    }
-  }
-  if (!status.ok()) {
-    from.breaker.Failed(std::string(status.message()));
+void Cluster::Loop() {
+  ::pthread_setname_np(::pthread_self(), "prefixd-remote");
+  while (!stopped_) {
+    const int64_t wait_us = std::clamp<int64_t>(Step() - now_us(), 1000, 1'000'000);
+    const base::Deadline until =
+        std::chrono::steady_clock::now() + std::chrono::microseconds(wait_us);
     const base::MutexLock lock(mutex_);
-    if (slots_ == nullptr && options_->log && said_ != status.message()) {
-      said_ = std::string(status.message());
-      options_->log(said_);
+    while (!stopped_ && !woken_ && wake_.WaitUntil(mutex_, until)) {
     }
-    return nullptr;
+    woken_ = false;
   }
-  from.breaker.Worked();
-  from.GiveBack(*std::move(connection));
-  if (reply.is(Reply::Kind::kList)) return ReadSlots(reply, from.endpoint());
-  if (!reply.is(Reply::Kind::kError) ||
-      !absl::StrContains(reply.text, "cluster support disabled")) {
-    from.breaker.Failed(absl::StrCat("does not say which slots there are: ", reply.text));
-    return nullptr;
+}
+
+int64_t Cluster::Step() {
+  std::vector<std::shared_ptr<Node>> nodes, due;
+  bool doubted;
+  {
+    const base::MutexLock lock(mutex_);
+    if (topology_ != nullptr) nodes = topology_->nodes;
+    doubted = doubted_;
   }
-  auto alone = std::make_shared<Slots>();  // every slot is number 0
-  alone->primaries.push_back(NodeAt(from.endpoint()));
-  return alone;
+  LogChanges(nodes);
+  const bool down =
+      std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node->open(); });
+  if (doubted && now_us() >= next_refresh_us_) {
+    Refresh();
+    return now_us();  // the servers may be others now
+  }
+  for (const std::shared_ptr<Node>& node : nodes) {
+    if (node->TakeProbe()) due.push_back(node);
+  }
+  if (!due.empty()) Probe(due);
+  LogChanges(nodes);
+  if (!nodes.empty() && now_us() >= next_settings_us_) {
+    CheckSettings(nodes);
+    next_settings_us_ = now_us() + Jittered(kSettingsUs);
+  }
+
+  int64_t next_us = next_settings_us_;
+  for (const std::shared_ptr<Node>& node : nodes) {
+    if (node->open()) next_us = std::min(next_us, node->next_try_us());
+  }
+  if (doubted) next_us = std::min(next_us, next_refresh_us_);
+  if (down && !doubted) {
+    // A failover may give its slots to another server.
+    const int64_t again_us = next_refresh_us_ + kDownRefreshUs;
+    if (now_us() >= again_us) Doubt(/*topology=*/true);
+    next_us = std::min(next_us, again_us);
+  }
+  return next_us;
+}
+
+std::vector<Endpoint> Cluster::WhomToAsk() {
+  std::vector<Endpoint> known, asked;
+  {
+    const base::MutexLock lock(mutex_);
+    if (topology_ != nullptr && topology_->cluster) {
+      for (const std::shared_ptr<Node>& node : topology_->nodes) {
+        if (!node->open()) known.push_back(node->address());
+      }
+    }
+  }
+  std::shuffle(known.begin(), known.end(), random_);
+  known.insert(known.end(), options_.seeds.begin(), options_.seeds.end());
+  for (const Endpoint& address : known) {
+    if (std::find(asked.begin(), asked.end(), address) == asked.end()) asked.push_back(address);
+  }
+  return asked;
 }
 
 void Cluster::Refresh() {
-  for (const Endpoint& seed : options_->seeds) NodeAt(seed);
-  for (const NodePtr& node : Known()) {
-    std::shared_ptr<Slots> slots = Learn(*node);
-    if (slots == nullptr) continue;
+  {
+    const base::MutexLock lock(mutex_);
+    doubted_ = false;  // what is said from now on is not yet answered
+  }
+  const std::vector<Endpoint> addresses = WhomToAsk();
+  std::string why;
+  for (size_t begin = 0; begin < addresses.size() && !stopped_; begin += kAskedAtOnce) {
+    std::vector<Talk> talks(std::min(kAskedAtOnce, addresses.size() - begin));
+    for (size_t i = 0; i < talks.size(); ++i) {
+      talks[i].connection =
+          std::make_unique<Connection>(addresses[begin + i], options_.login, &resolver_);
+      talks[i].connection->Send(Commands().Call({"CLUSTER", "SLOTS"}));
+      talks[i].connection->Send(Commands().Call({"INFO", "cluster"}));
+      talks[i].questions = 2;
+    }
+    Converse(talks, Soon(), stop_.get(), /*first_is_enough=*/true);
+    for (size_t i = 0; i < talks.size(); ++i) {
+      if (talks[i].done && talks[i].status.ok())
+        return Learn(addresses[begin + i], talks[i].replies);
+      if (why.empty()) {
+        why = talks[i].done
+                  ? std::string(talks[i].status.message())
+                  : absl::StrCat("redis at ", TextOf(addresses[begin + i]), ": no answer in time");
+      }
+    }
+  }
+  if (!stopped_) Failed(why);
+}
+
+void Cluster::Learn(const Endpoint& from, const std::vector<Reply>& replies) {
+  const std::string who = absl::StrCat("redis at ", TextOf(from), ": ");
+  if (HasNoCluster(replies[0], replies[1])) {
     {
       const base::MutexLock lock(mutex_);
-      const std::set<NodePtr> stay(slots->primaries.begin(), slots->primaries.end());
-      std::erase_if(nodes_, [&](const auto& entry) {
-        return !stay.contains(entry.second) &&
-               std::ranges::find(options_->seeds, entry.first) == options_->seeds.end();
-      });
-      slots_ = std::move(slots);
+      seeds_warning_ = options_.seeds.size() < 2
+                           ? ""
+                           : absl::StrCat(who, "it is no cluster: of ", options_.seeds.size(),
+                                          " servers that are named, it alone is used");
     }
-    changed_.NotifyAll();
-    return;
+    return Adopt(/*cluster=*/false, {{.first = 0, .last = kSlots - 1, .primary = from}});
+  }
+  if (replies[0].error()) {
+    return Failed(absl::StrCat(who, InWords(replies[0].text, options_.login.user)));
+  }
+  const absl::StatusOr<std::vector<SlotRange>> ranges = ReadSlots(replies[0], from.host);
+  if (!ranges.ok()) return Failed(absl::StrCat(who, std::string(ranges.status().message())));
+  Adopt(/*cluster=*/true, *ranges);
+}
+
+void Cluster::Adopt(bool cluster, const std::vector<SlotRange>& ranges) {
+  auto learned = std::make_shared<Topology>();
+  learned->cluster = cluster;
+  std::set<Endpoint> primaries;
+  for (const SlotRange& range : ranges) primaries.insert(range.primary);
+  bool changed = false;
+  {
+    const base::MutexLock lock(mutex_);
+    std::map<Endpoint, int> index;
+    for (const Endpoint& address : primaries) {
+      index[address] = static_cast<int>(learned->nodes.size());
+      learned->nodes.push_back(AtLocked(address));
+    }
+    for (const SlotRange& range : ranges) {
+      for (int slot = range.first; slot <= range.last; ++slot) {
+        learned->node_of_slot[static_cast<size_t>(slot)] = index[range.primary];
+      }
+    }
+    // Who holds no slot any more is forgotten, with its connections.
+    std::erase_if(nodes_, [&](const auto& node) { return !primaries.contains(node.first); });
+    std::erase_if(warnings_, [&](const auto& of) {
+      return std::none_of(primaries.begin(), primaries.end(),
+                          [&](const Endpoint& address) { return TextOf(address) == of.first; });
+    });
+    changed = topology_ == nullptr || !SameServers(*topology_, *learned);
+    if (topology_ == nullptr || topology_->nodes != learned->nodes) next_settings_us_ = 0;
+    if (changed) topology_ = learned;
+    failed_ = false;
+  }
+  known_.NotifyAll();
+  refresh_wait_us_ = kRefreshUs;
+  next_refresh_us_ = now_us() + Jittered(kRefreshUs);
+  if (changed) {
+    Log(cluster ? absl::StrCat("redis cluster, ", learned->nodes.size(), " primaries")
+                : absl::StrCat("one redis server, ", TextOf(*primaries.begin())));
   }
 }
 
-void Cluster::ProbeAll() {
-  for (const NodePtr& node : Known()) node->Probe();
+void Cluster::Failed(const std::string& why) {
+  bool news;
+  {
+    const base::MutexLock lock(mutex_);
+    news = !failed_ || why_ != why;
+    failed_ = true;
+    why_ = why;
+    doubted_ = true;
+  }
+  known_.NotifyAll();
+  next_refresh_us_ = now_us() + Jittered(refresh_wait_us_);
+  refresh_wait_us_ = std::min(2 * refresh_wait_us_, kLongestRefreshUs);
+  if (news) Log(absl::StrCat("which server has what cannot be learned: ", why));
 }
 
-void Cluster::LookAtSettings() {
-  std::set<std::string> warnings;
-  for (const NodePtr& node : Known()) {
-    if (node->breaker.open()) continue;
-    for (std::string& warning : CheckSettings(*node, options_->connect_patience)) {
-      warnings.insert(std::move(warning));
+void Cluster::Probe(const std::vector<std::shared_ptr<Node>>& nodes) {
+  std::vector<Talk> talks(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    talks[i].connection = nodes[i]->Take();
+    talks[i].connection->Send(Commands().Call({"PING"}));
+    talks[i].questions = 1;
+  }
+  Converse(talks, Soon(), stop_.get());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    std::string why(talks[i].status.message());
+    bool well = talks[i].status.ok();
+    if (well && talks[i].replies[0].error()) {
+      // Whoever may not PING may do the rest.
+      well = talks[i].replies[0].text.rfind("NOPERM", 0) == 0;
+      why = InWords(talks[i].replies[0].text, options_.login.user);
+    }
+    nodes[i]->Probed(well, why);
+    if (well) nodes[i]->Give(std::move(talks[i].connection));
+  }
+}
+
+void Cluster::CheckSettings(const std::vector<std::shared_ptr<Node>>& nodes) {
+  std::vector<Talk> talks;
+  std::vector<std::shared_ptr<Node>> asked;
+  for (const std::shared_ptr<Node>& node : nodes) {
+    if (node->open()) continue;
+    asked.push_back(node);
+    Talk& talk = talks.emplace_back();
+    talk.connection = node->Take();
+    for (const char* const setting : CheckedSettings()) {
+      talk.connection->Send(Commands().Call({"CONFIG", "GET", setting}));
+      ++talk.questions;
     }
   }
-  const base::MutexLock lock(mutex_);
-  warnings_.assign(warnings.begin(), warnings.end());
+  Converse(talks, Soon(), stop_.get());
+  std::vector<std::string> before, after;
+  {
+    const base::MutexLock lock(mutex_);
+    before = JoinWarnings(warnings_);
+    for (size_t i = 0; i < talks.size(); ++i) {
+      if (!talks[i].status.ok()) continue;
+      warnings_[TextOf(asked[i]->address())] =
+          SettingsWarnings(talks[i].replies, options_.login.user);
+    }
+    after = JoinWarnings(warnings_);
+  }
+  for (size_t i = 0; i < talks.size(); ++i) {
+    if (talks[i].status.ok()) asked[i]->Give(std::move(talks[i].connection));
+  }
+  for (const std::string& warning : after) {
+    if (std::find(before.begin(), before.end(), warning) == before.end()) {
+      Log(warning);
+    }
+  }
 }
 
-void Cluster::Run() {
-  auto refreshed = std::chrono::steady_clock::time_point();
-  auto looked = std::chrono::steady_clock::time_point();
-  for (;;) {
-    bool wanted = false, known = false;
-    {
-      const base::MutexLock lock(mutex_);
-      if (!stopped_ && !wanted_) {
-        changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kProbeEvery);
-      }
-      if (stopped_) return;
-      wanted = wanted_;
-      known = slots_ != nullptr;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    const auto age = now - refreshed;
-    if (age >= kRefresh || ((wanted || !known) && age >= kLeastBetween)) {
-      {
-        const base::MutexLock lock(mutex_);
-        wanted_ = false;
-      }
-      refreshed = now;
-      Refresh();
-    } else if (wanted) {
-      const base::MutexLock lock(mutex_);
-      changed_.WaitUntil(mutex_, refreshed + kLeastBetween);
-    }
-    ProbeAll();
-    if (known && now - looked >= kSettings) {
-      looked = now;
-      LookAtSettings();
-    }
+void Cluster::LogChanges(const std::vector<std::shared_ptr<Node>>& nodes) {
+  for (const std::shared_ptr<Node>& node : nodes) {
+    const std::string address = TextOf(node->address());
+    bool& logged = logged_open_[address];
+    const bool open = node->open();
+    if (logged == open) continue;
+    logged = open;
+    Log(open ? absl::StrCat("redis at ", address, " is given up for now: ", node->Status().why)
+             : absl::StrCat("redis at ", address, " answers again"));
   }
 }
 

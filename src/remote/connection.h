@@ -1,76 +1,68 @@
-// One connection to a Redis server: TCP, with TLS if asked for, logged in.
+// One connection to a server: commands out, replies in, in order. No call waits; whoever has
+// several polls them together.
 //
-// Not thread-safe. After an error, or a deadline that passed, it is of no use any more.
+// Not thread-safe. After an error, or when it is late, it is thrown away: what it had to say is
+// lost.
 #pragma once
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
-#include "base/mutex.h"
 #include "remote/redis_options.h"
+#include "remote/resolver.h"
 #include "remote/resp.h"
+#include "remote/transport.h"
 
 namespace prefixd::remote {
 
-// What all connections of a store share for TLS. Thread-safe once it is made.
-class TlsContext {
- public:
-  // Reads the certificates. FailedPrecondition names the file that cannot be used.
-  static absl::StatusOr<std::shared_ptr<TlsContext>> Open(const RedisOptions& options);
-  ~TlsContext();
-  TlsContext(const TlsContext&) = delete;
-  TlsContext& operator=(const TlsContext&) = delete;
-  void* ssl_context() const { return context_; }  // SSL_CTX
-
- private:
-  TlsContext() = default;
-  void* context_ = nullptr;
+// How connections are made. Constant.
+struct Login {
+  std::string user, password;  // user empty: the server's default user; password empty: none
+  std::shared_ptr<const TlsContext> tls;  // null: plain TCP
 };
 
-class Connection : public Source {
+class Connection {
  public:
-  // Connects, agrees on TLS and logs in. Unavailable, PermissionDenied or DeadlineExceeded say
-  // which server and why. `tls`: null for plain TCP.
-  static absl::StatusOr<std::unique_ptr<Connection>> Open(const Endpoint& endpoint,
-                                                          const RedisOptions& options,
-                                                          const std::shared_ptr<TlsContext>& tls,
-                                                          base::Deadline deadline);
-  ~Connection() override;
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
+  // Begins to connect, and logs in: AUTH, HELLO 3 (a server that refuses it goes on with RESP2),
+  // CLIENT SETNAME prefixd.
+  Connection(const Endpoint& address, const Login& login, Resolver* resolver);
 
-  // Every call of Send and of the reader ends by then.
-  void SetDeadline(base::Deadline deadline) { deadline_ = deadline; }
-  // Sends commands, one after the other.
-  absl::Status Send(std::span<const Command* const> commands);
-  ReplyReader& reader() { return reader_; }
-  // One command and its reply.
-  absl::StatusOr<Reply> Ask(const Command& command);
-  // Whether the server has closed it, or said something that nobody asked for.
-  bool stale() const;
+  // Sends one command, and says where bulk strings of its reply go (ReplyReader::Expect).
+  void Send(const Commands& command, std::span<const Runs> into = {});
 
-  absl::StatusOr<size_t> ReadSome(std::span<std::byte> to) override;
+  int fd() const { return transport_.fd(); }
+  short events() const;
+  bool connected() const { return transport_.connected(); }
+  // Does what can be done at once. Unavailable names the server and says what happened.
+  absl::Status Advance();
+  // Returns the next reply to a Send(), if it is there.
+  bool TakeReply(Reply* reply);
+
+  // Nothing is under way, and the server has neither closed it nor said what was not asked for.
+  bool StillGood();
 
  private:
-  explicit Connection(const Endpoint& endpoint) : endpoint_(endpoint) {}
-  absl::Status Connect();
-  absl::Status AgreeOnTls(const RedisOptions& options);
-  absl::Status LogIn(const RedisOptions& options);
-  absl::Status WriteAll(const ConstRuns& runs);
-  absl::Status WriteTls(std::span<const std::byte> bytes);
-  // Waits until the socket can be read or written, or the deadline.
-  absl::Status Await(short events);
-  absl::Status Failed(const char* what, int error) const;
+  absl::Status SendRest();
+  absl::Status ReceiveAll();
+  absl::Status TakeGreeting(const Reply& reply);
+  absl::Status Named(const absl::Status& status) const;
 
-  const Endpoint endpoint_;
-  std::shared_ptr<TlsContext> tls_;
-  void* ssl_ = nullptr;  // SSL, owned
-  int socket_ = -1;
-  base::Deadline deadline_;
-  ReplyReader reader_{this};
+  const Endpoint address_;
+  const std::string user_;
+  Transport transport_;
+  Commands out_;
+  uint64_t sent_ = 0;
+  ReplyReader reader_;
+  std::deque<Reply> replies_;
+  std::deque<const char*> greeting_;  // commands of the login without a reply yet
+  size_t unanswered_ = 0;             // Send() without TakeReply()
 };
+
+// Says in words what an error of the server means for a person.
+std::string InWords(const std::string& error, const std::string& user);
 
 }  // namespace prefixd::remote

@@ -50,16 +50,17 @@ std::string TextOf(const Endpoint& endpoint) {
 }
 
 absl::StatusOr<RedisOptions> ParseRedisUrl(const std::string& url) {
+  // First, as other errors repeat the URL.
+  if (absl::StrContains(url, "@")) {
+    return absl::InvalidArgumentError(
+        "a URL with a user or password is seen by everybody on this host; say --remote-user and "
+        "--remote-password-file");
+  }
   RedisOptions options;
   absl::string_view rest = url;
   options.tls = absl::ConsumePrefix(&rest, "rediss://");
   if (!options.tls && !absl::ConsumePrefix(&rest, "redis://")) {
     return Wrong(url, "does not begin with redis:// or rediss:// (TLS)");
-  }
-  if (absl::StrContains(rest, "@")) {
-    return absl::InvalidArgumentError(
-        "a URL with a user or password is seen by everybody on this host; say --remote-user and "
-        "--remote-password-file");
   }
   absl::ConsumeSuffix(&rest, "/");
   if (absl::StrContains(rest, "/")) {

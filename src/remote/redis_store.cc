@@ -1,164 +1,245 @@
 #include "remote/redis_store.h"
 
-#include <utility>
+#include <charconv>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-
+#include "base/bytes.h"
+#include "base/random.h"
 #include "base/status.h"
+#include "remote/cluster.h"
+#include "remote/exchange.h"
 
 namespace prefixd::remote {
 namespace {
 
-absl::Status Unexpected(const Reply& reply) {
-  return absl::DataLossError(
-      absl::StrCat("remote: the server's answer is none to what was asked: ", reply.text));
-}
+constexpr uint64_t kSmallReply = 256;    // bytes on their way for a short question
+constexpr uint64_t kRecordReply = 4096;  // and for a record, of which the length is not known
 
-uint64_t BytesOf(const auto& runs) {
+template <typename AnyRuns>
+uint64_t BytesOf(const AnyRuns& runs) {
   uint64_t bytes = 0;
   for (const auto& run : runs) bytes += run.size();
   return bytes;
 }
 
-// A call for each name; RunAll makes the pointers.
-template <typename Make>
-std::vector<Call> CallsFor(std::span<const std::string> names, Make make) {
-  std::vector<Call> calls;
-  calls.reserve(names.size());
-  for (const std::string& name : names) calls.emplace_back(name, make(name));
-  return calls;
+Ask AskOf(const std::string& name, std::initializer_list<std::string_view> arguments,
+          uint64_t reply_bytes) {
+  Ask ask;
+  ask.slot = SlotOf(name);
+  ask.command.Call(arguments);
+  ask.bytes = ask.command.bytes() + reply_bytes;
+  return ask;
 }
 
-void RunAll(Pipeline& pipeline, std::vector<Call>& calls, base::Deadline deadline) {
-  std::vector<Call*> all;
-  all.reserve(calls.size());
-  for (Call& call : calls) all.push_back(&call);
-  pipeline.Run(all, deadline);
+bool IsWrongType(const Ask& ask) {
+  return ask.reply.error() && ask.reply.text.rfind("WRONGTYPE", 0) == 0;
 }
 
-void RunOne(Pipeline& pipeline, Call& call, base::Deadline deadline) {
-  Call* const one = &call;
-  pipeline.Run({&one, 1}, deadline);
-}
-
-FoundRecord RecordOf(Call& call) {
+FoundRecord RecordOf(Ask* ask) {
   using Outcome = FoundRecord::Outcome;
-  if (absl::IsDeadlineExceeded(call.status)) return {.outcome = Outcome::kLate, .record = {}};
-  if (!call.status.ok()) return {.outcome = Outcome::kDown, .record = {}};
-  if (!call.reply.is(Reply::Kind::kBulk)) return {.outcome = Outcome::kAbsent, .record = {}};
-  return {.outcome = Outcome::kFound, .record = std::move(call.reply.text)};
+  if (ask->outcome == Ask::Outcome::kLate) return {.outcome = Outcome::kLate, .record = {}};
+  if (ask->outcome != Ask::Outcome::kReplied) return {.outcome = Outcome::kDown, .record = {}};
+  if (ask->reply.error() && !IsWrongType(*ask)) return {.outcome = Outcome::kDown, .record = {}};
+  if (ask->reply.kind != Reply::Kind::kText || ask->reply.text.size() > kMaxRecordBytes) return {};
+  return {.outcome = Outcome::kFound, .record = std::move(ask->reply.text)};
+}
+
+absl::StatusOr<uint64_t> NumberOf(const Reply& reply) {
+  if (reply.kind == Reply::Kind::kNull) return 0;
+  if (reply.kind == Reply::Kind::kInteger && reply.integer >= 0) {
+    return static_cast<uint64_t>(reply.integer);
+  }
+  uint64_t number = 0;
+  const char* const end = reply.text.data() + reply.text.size();
+  const auto [stop, error] = std::from_chars(reply.text.data(), end, number);
+  if (!reply.text_or_simple() || error != std::errc() || stop != end) {
+    return absl::DataLossError("remote: a number is none");
+  }
+  return number;
+}
+
+absl::Status CheckLimits(std::span<const std::byte> record, std::span<const ConstRuns> stripes) {
+  if (record.size() > kMaxRecordBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("remote: a record has ", record.size(), " bytes, at most ", kMaxRecordBytes));
+  }
+  if (stripes.size() > kMaxStripes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("remote: a bundle has ", stripes.size(), " stripes, at most ", kMaxStripes));
+  }
+  for (const ConstRuns& stripe : stripes) {
+    if (BytesOf(stripe) > kStripeBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("remote: a stripe has ", BytesOf(stripe), " bytes, at most ", kStripeBytes));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Open(RedisOptions options) {
-  std::shared_ptr<TlsContext> tls;
+  if (options.seeds.empty()) return absl::InvalidArgumentError("remote: no server is named");
+  Login login{.user = options.user, .password = options.password, .tls = nullptr};
   if (options.tls) {
-    PREFIXD_ASSIGN_OR_RETURN(tls, TlsContext::Open(options));
+    PREFIXD_ASSIGN_OR_RETURN(login.tls, TlsContext::Make({.ca_file = options.ca_file,
+                                                          .cert_file = options.cert_file,
+                                                          .key_file = options.key_file}));
   }
-  return std::shared_ptr<RedisStore>(new RedisStore(std::move(options), std::move(tls)));
+  auto cluster = std::make_unique<Cluster>(Cluster::Options{
+      .seeds = std::move(options.seeds),
+      .login = std::move(login),
+      .connect_timeout = options.connect_patience,
+      .shares = {.of_node = options.node_bytes, .of_store = options.total_bytes},
+      .clock = options.clock,
+      // Hosts that are not told one must not wait in step.
+      .seed = options.seed != 0 ? options.seed : base::RandomWord(),
+      .log = std::move(options.log),
+  });
+  return std::shared_ptr<RedisStore>(new RedisStore(std::move(cluster)));
+}
+
+bool RedisStore::WaitKnown(base::Deadline deadline) const { return cluster_->WaitKnown(deadline); }
+
+RedisStore::RedisStore(std::unique_ptr<Cluster> cluster) : cluster_(std::move(cluster)) {}
+RedisStore::~RedisStore() = default;
+
+absl::Status RedisStore::WhyNot(const Ask& ask) const {
+  const std::string who =
+      absl::StrCat("remote: redis", ask.server.empty() ? "" : " at ", ask.server, ": ");
+  switch (ask.outcome) {
+    case Ask::Outcome::kReplied:
+      break;
+    case Ask::Outcome::kLate:
+      return absl::DeadlineExceededError(absl::StrCat(who, ask.why));
+    default:
+      return absl::UnavailableError(absl::StrCat(who, ask.why));
+  }
+  if (!ask.reply.error()) return absl::OkStatus();
+  const std::string why =
+      absl::StrCat(who, InWords(ask.reply.text, cluster_->options().login.user));
+  return ask.reply.text.rfind("OOM", 0) == 0 ? absl::ResourceExhaustedError(why)
+                                             : absl::UnavailableError(why);
+}
+
+absl::Status RedisStore::One(Ask* ask, base::Deadline deadline) {
+  Exchange(cluster_.get(), {ask, 1}, deadline).Run();
+  return WhyNot(*ask);
 }
 
 std::vector<FoundRecord> RedisStore::Find(std::span<const std::string> names,
                                           base::Deadline deadline) {
-  std::vector<Call> calls = CallsFor(names, [](const std::string& name) {
-    return std::move(Command(3).Add("HGET").Add(name).Add("r"));
-  });
-  RunAll(pipeline_, calls, deadline);
-  std::vector<FoundRecord> records;
-  for (Call& call : calls) {
-    records.push_back(RecordOf(call));
-    bytes_read_ += records.back().record.size();
+  std::vector<Ask> asks;
+  asks.reserve(names.size());
+  for (const std::string& name : names)
+    asks.push_back(AskOf(name, {"HGET", name, "r"}, kRecordReply));
+  Exchange(cluster_.get(), asks, deadline).Run();
+  std::vector<FoundRecord> found;
+  found.reserve(names.size());
+  for (Ask& ask : asks) {
+    found.push_back(RecordOf(&ask));
+    bytes_read_ += found.back().record.size();
   }
-  return records;
+  return found;
 }
 
+// A bundle larger than what one server may have on its way is read piece by piece.
 absl::Status RedisStore::Load(const std::string& name, std::span<const Runs> stripes,
                               base::Deadline deadline) {
-  if (stripes.empty() || stripes.size() > kMaxStripes) {
+  if (stripes.size() > kMaxStripes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("remote: ", stripes.size(), " stripes, there are 1 to ", kMaxStripes));
+        absl::StrCat("remote: a bundle has ", stripes.size(), " stripes, at most ", kMaxStripes));
   }
-  Command command(2 + stripes.size());
-  command.Add("HMGET").Add(name);
-  uint64_t bytes = 0;
+  for (size_t first = 0; first < stripes.size();) {
+    size_t count = 0;
+    uint64_t bytes = 0;
+    do {
+      bytes += BytesOf(stripes[first + count]) + kSmallReply;
+      ++count;
+    } while (first + count < stripes.size() &&
+             bytes + BytesOf(stripes[first + count]) + kSmallReply <= cluster_->shares().of_node());
+    PREFIXD_RETURN_IF_ERROR(LoadSome(name, stripes.subspan(first, count), first, deadline));
+    first += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RedisStore::LoadSome(const std::string& name, std::span<const Runs> stripes,
+                                  size_t first, base::Deadline deadline) {
+  Ask ask;
+  ask.slot = SlotOf(name);
+  ask.into = stripes;
+  ask.command.Begin(2 + stripes.size()).Add("HMGET").Add(name);
   for (size_t i = 0; i < stripes.size(); ++i) {
-    command.Add(absl::StrCat(i));
-    bytes += BytesOf(stripes[i]);
+    ask.command.Add(std::to_string(first + i));
+    ask.bytes += BytesOf(stripes[i]);
   }
-  Call call(name, std::move(command));
-  call.into = stripes;
-  call.bytes = bytes;
-  RunOne(pipeline_, call, deadline);
-  if (call.status.ok()) bytes_read_ += bytes;
-  return call.status;
+  const uint64_t payload = ask.bytes;
+  ask.bytes += ask.command.bytes();
+  const absl::Status asked = One(&ask, deadline);
+  if (IsWrongType(ask)) return absl::NotFoundError("remote: the name is of something else");
+  PREFIXD_RETURN_IF_ERROR(asked);
+  if (ask.reply.items.size() != stripes.size()) {
+    return absl::DataLossError("remote: the answer has another number of stripes");
+  }
+  for (size_t i = 0; i < stripes.size(); ++i) {
+    const Reply& item = ask.reply.items[i];
+    if (item.kind == Reply::Kind::kNull) {
+      return absl::NotFoundError(absl::StrCat("remote: stripe ", first + i, " is not there"));
+    }
+    if (item.kind != Reply::Kind::kFilled) {
+      return absl::DataLossError(absl::StrCat("remote: stripe ", first + i, " has ", item.integer,
+                                              " bytes, ", BytesOf(stripes[i]), " are expected"));
+    }
+  }
+  bytes_read_ += payload;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<bool>> RedisStore::Touch(std::span<const std::string> names,
                                                     base::Deadline deadline) {
-  std::vector<Call> calls = CallsFor(
-      names, [](const std::string& name) { return std::move(Command(2).Add("TOUCH").Add(name)); });
-  RunAll(pipeline_, calls, deadline);
+  std::vector<Ask> asks;
+  asks.reserve(names.size());
+  for (const std::string& name : names) asks.push_back(AskOf(name, {"TOUCH", name}, kSmallReply));
+  Exchange(cluster_.get(), asks, deadline).Run();
   std::vector<bool> there;
-  for (const Call& call : calls) {
-    if (!call.status.ok()) return call.status;
-    if (!call.reply.is(Reply::Kind::kInteger)) return Unexpected(call.reply);
-    there.push_back(call.reply.number > 0);
+  for (const Ask& ask : asks) {
+    PREFIXD_RETURN_IF_ERROR(WhyNot(ask));
+    there.push_back(ask.reply.integer > 0);
   }
   return there;
 }
 
 absl::Status RedisStore::Store(const std::string& name, std::span<const std::byte> record,
                                std::span<const ConstRuns> stripes, base::Deadline deadline) {
-  if (stripes.size() > kMaxStripes || record.size() > kMaxRecordBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "remote: a bundle of ", stripes.size(), " stripes and a record of ", record.size(),
-        " bytes, the most are ", kMaxStripes, " and ", kMaxRecordBytes));
-  }
-  Command command(2 + 2 * (1 + stripes.size()));
-  command.Add("HSET").Add(name).Add("r").AddRuns({record});
+  PREFIXD_RETURN_IF_ERROR(CheckLimits(record, stripes));
+  Ask ask;
+  ask.slot = SlotOf(name);
+  ask.command.Begin(4 + 2 * stripes.size()).Add("HSET").Add(name).Add("r").Borrow(record);
+  uint64_t payload = record.size();
   for (size_t i = 0; i < stripes.size(); ++i) {
-    if (BytesOf(stripes[i]) > kStripeBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("remote: a stripe of ", BytesOf(stripes[i]),
-                                                     " bytes, the most are ", kStripeBytes));
-    }
-    command.Add(absl::StrCat(i)).AddRuns(stripes[i]);
+    ask.command.Add(std::to_string(i)).Borrow(stripes[i]);
+    payload += BytesOf(stripes[i]);
   }
-  Call call(name, std::move(command));
-  call.bytes = call.command.bytes();
-  RunOne(pipeline_, call, deadline);
-  if (!call.status.ok()) return call.status;
-  bytes_written_ += call.bytes;
-  return call.reply.is(Reply::Kind::kInteger) ? absl::OkStatus() : Unexpected(call.reply);
-}
-
-absl::StatusOr<uint64_t> RedisStore::Number(const char* verb, const std::string& name,
-                                            base::Deadline deadline) {
-  Call call(name, std::move(Command(2).Add(verb).Add(name)));
-  RunOne(pipeline_, call, deadline);
-  if (!call.status.ok()) return call.status;
-  if (call.reply.is(Reply::Kind::kNull)) return 0;
-  uint64_t number = 0;
-  if (call.reply.is(Reply::Kind::kInteger) && call.reply.number >= 0) {
-    return static_cast<uint64_t>(call.reply.number);
-  }
-  if (call.reply.is(Reply::Kind::kBulk) && absl::SimpleAtoi(call.reply.text, &number))
-    return number;
-  return Unexpected(call.reply);
+  ask.bytes = ask.command.bytes() + kSmallReply;
+  PREFIXD_RETURN_IF_ERROR(One(&ask, deadline));
+  bytes_written_ += payload;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> RedisStore::ReadNumber(const std::string& name, base::Deadline deadline) {
-  return Number("GET", name, deadline);
+  Ask ask = AskOf(name, {"GET", name}, kSmallReply);
+  PREFIXD_RETURN_IF_ERROR(One(&ask, deadline));
+  return NumberOf(ask.reply);
 }
 
 absl::StatusOr<uint64_t> RedisStore::RaiseNumber(const std::string& name, base::Deadline deadline) {
-  return Number("INCR", name, deadline);
+  Ask ask = AskOf(name, {"INCR", name}, kSmallReply);
+  PREFIXD_RETURN_IF_ERROR(One(&ask, deadline));
+  return NumberOf(ask.reply);
 }
 
 RemoteStatus RedisStore::Status() const {
-  RemoteStatus status = cluster_.Status();
-  status.tls = options_.tls;
+  RemoteStatus status = cluster_->Status();
   status.bytes_read = bytes_read_;
   status.bytes_written = bytes_written_;
   return status;

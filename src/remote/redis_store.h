@@ -1,29 +1,34 @@
-// The store of remote_store.h on Redis Cluster, or one server that speaks Redis' protocol. A bundle
-// is a hash: field r is its record, fields 0, 1, 2, ... its stripes.
+// The store that hosts share, on Redis Cluster or one Redis server, and on what speaks its
+// protocol.
 //
-// Thread-safe. Calls run on their callers' threads: they send to all servers that they need, then
-// read what those answer. A server that is given up (node.h) is not asked.
+// A bundle is a hash: field r is its record, fields 0, 1, 2, ... are its stripes. A call works on
+// the caller's thread and polls the servers that it concerns; see remote_store.h for the promises.
 #pragma once
 #include <atomic>
 #include <memory>
-#include <span>
 #include <string>
-#include <vector>
 
-#include "remote/cluster.h"
-#include "remote/pipeline.h"
+#include "absl/status/statusor.h"
+
 #include "remote/redis_options.h"
 #include "remote/remote_store.h"
 
 namespace prefixd::remote {
 
+class Cluster;
+struct Ask;
+
+// Thread-safe. Has one thread of its own, and with names of hosts up to two more.
 class RedisStore final : public RemoteStore {
  public:
-  // Reads the TLS files and begins to connect. FailedPrecondition: a file cannot be used.
+  // Begins to connect; does not wait, and does not fail because no server answers. InvalidArgument:
+  // no server is named, or a file of TLS cannot be used.
   static absl::StatusOr<std::shared_ptr<RedisStore>> Open(RedisOptions options);
+  // Requires: no call is under way.
+  ~RedisStore() override;
 
   // Waits until it is known which server has what. False: not before the deadline.
-  bool WaitKnown(base::Deadline deadline) const { return cluster_.WaitKnown(deadline); }
+  bool WaitKnown(base::Deadline deadline) const;
 
   std::vector<FoundRecord> Find(std::span<const std::string> names,
                                 base::Deadline deadline) override;
@@ -38,15 +43,15 @@ class RedisStore final : public RemoteStore {
   RemoteStatus Status() const override;
 
  private:
-  RedisStore(RedisOptions options, std::shared_ptr<TlsContext> tls)
-      : options_(std::move(options)), cluster_(&options_, tls), pipeline_(&cluster_, &gate_) {}
-  absl::StatusOr<uint64_t> Number(const char* verb, const std::string& name,
-                                  base::Deadline deadline);
+  explicit RedisStore(std::unique_ptr<Cluster> cluster);
+  absl::Status LoadSome(const std::string& name, std::span<const Runs> stripes, size_t first,
+                        base::Deadline deadline);
+  // Why the ask has no reply that is not an error.
+  absl::Status WhyNot(const Ask& ask) const;
+  // Asks one command. The error that it, its server or the network gave.
+  absl::Status One(Ask* ask, base::Deadline deadline);
 
-  const RedisOptions options_;
-  Gate gate_{options_.total_bytes};
-  Cluster cluster_;
-  Pipeline pipeline_;
+  const std::unique_ptr<Cluster> cluster_;
   std::atomic<uint64_t> bytes_read_{0}, bytes_written_{0};
 };
 

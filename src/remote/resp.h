@@ -1,9 +1,10 @@
-// The wire form of Redis, RESP2 and RESP3 (redis.io/docs/reference/protocol-spec): commands out,
-// replies in.
+// Redis' protocol, RESP2 and RESP3: commands as bytes to send, and replies from bytes that arrive.
 //
-// Not thread-safe. A reply's lengths are the server's word: no memory is taken for bytes that have
-// not come.
+// Not thread-safe.
 #pragma once
+#include <sys/uio.h>
+
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12,89 +13,144 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-
 #include "remote/remote_store.h"
 
 namespace prefixd::remote {
 
-// A command, as an array of bulk strings.
-class Command {
+// Commands, one behind the other. What is borrowed must stay as it is until it was sent.
+class Commands {
  public:
-  Command(Command&&) = default;
-  Command& operator=(Command&&) = default;
-  explicit Command(size_t arguments);   // exactly so many are added
-  Command& Add(std::string_view text);  // copied
-  // Borrowed: the bytes must stay until the command was sent. `text` may be added before.
-  Command& AddRuns(const ConstRuns& runs);
-  // What goes out, in order.
-  const ConstRuns& runs() const { return runs_; }
-  size_t bytes() const { return bytes_; }
+  // Begins a command of so many arguments, its name among them.
+  Commands& Begin(size_t arguments);
+  Commands& Add(std::string_view argument);  // copied
+  Commands& Borrow(std::span<const std::byte> argument);
+  Commands& Borrow(const ConstRuns& argument);  // one argument, in runs
+  // A command of short arguments.
+  Commands& Call(std::span<const std::string_view> arguments);
+  Commands& Call(std::initializer_list<std::string_view> arguments) {
+    return Call(std::span(arguments.begin(), arguments.size()));
+  }
+  // Appends the other's commands.
+  void Append(const Commands& other);
+
+  uint64_t bytes() const { return bytes_; }
+  // Sets up to places.size() places to what follows the first `sent` bytes. Returns how many.
+  // Requires: `sent` does not shrink from call to call.
+  size_t Rest(uint64_t sent, std::span<iovec> places);
+  void Clear();
 
  private:
-  void Put(std::string text);
+  struct Piece {
+    const std::byte* borrowed = nullptr;  // null: in text_
+    size_t at = 0, bytes = 0;             // at: in text_
+  };
+  void Text(std::string_view text);
 
-  std::deque<std::string> texts_;
-  ConstRuns runs_;
-  size_t bytes_ = 0;
+  std::string text_;
+  std::vector<Piece> pieces_;
+  uint64_t bytes_ = 0;
+  size_t first_piece_ = 0;  // of those that are not sent
+  uint64_t first_at_ = 0;   // where it begins
 };
 
+// A reply. RESP2's null bulk and null array are kNull.
 struct Reply {
-  enum class Kind { kText, kError, kInteger, kBulk, kNull, kList };
+  enum class Kind {
+    kNull,
+    kSimple,
+    kError,  // text: the code and what follows; RESP3's long errors too
+    kInteger,
+    kBool,    // integer: 0 or 1
+    kText,    // a bulk string; RESP3's verbatim strings too, without their type
+    kNumber,  // text: RESP3's double or big number, as it was sent
+    kArray,
+    kMap,  // keys and values in turn
+    kSet,
+    kFilled,       // a bulk string that went into the runs given for it
+    kOtherLength,  // a bulk string that did not: its length is not that of the runs
+  };
   Kind kind = Kind::kNull;
-  std::string text;  // kText, kError, kBulk
-  int64_t number = 0;
-  std::vector<Reply> items;  // kList; of a map, keys and values in turn
+  int64_t integer = 0;  // kOtherLength: the length that it has
+  std::string text{};
+  std::vector<Reply> items{};
 
-  bool is(Kind of) const { return kind == of; }
+  bool operator==(const Reply&) const = default;
+  bool error() const { return kind == Kind::kError; }
+  bool text_or_simple() const { return kind == Kind::kText || kind == Kind::kSimple; }
 };
 
-// Where replies come from.
-class Source {
- public:
-  virtual ~Source() = default;
-  // Reads at least one byte and at most all of `to`. An error: there are none before the deadline.
-  virtual absl::StatusOr<size_t> ReadSome(std::span<std::byte> to) = 0;
-};
-
+// Reads replies from bytes as they arrive. Takes any bytes: what is no reply ends it. No memory is
+// taken because a number in front of bytes says that they will come.
 class ReplyReader {
  public:
-  static constexpr size_t kMostLine = 64 * 1024;
-  static constexpr size_t kMostItems = 1 << 20;
-  static constexpr int kMostDepth = 8;
+  static constexpr size_t kMaxLine = 8192;
+  static constexpr size_t kMaxDepth = 8;
+  static constexpr size_t kMaxItems = size_t{1} << 19;       // in one reply, all levels together
+  static constexpr size_t kMaxTextBytes = size_t{16} << 20;  // the same
+  static constexpr int64_t kMaxSkippedBytes = int64_t{1} << 30;
+  static constexpr size_t kMostPlaces = 64;
 
-  explicit ReplyReader(Source* source) : source_(source) {}
+  // Says where the bulk strings of the next reply without an expectation go: of an array, item i
+  // into into[i]; else the reply itself into into[0]. Where `into` has none, they become kText. The
+  // runs must stay until the reply was taken.
+  void Expect(std::span<const Runs> into) { expected_.push_back({into}); }
+  size_t expected() const { return expected_.size(); }
 
-  // Reads one reply; pushes and attributes of RESP3 before it are passed over. DataLoss: these are
-  // no bytes of the protocol, or a string is longer than `most_bytes`; nothing more can be read.
-  absl::StatusOr<Reply> Read(size_t most_bytes = kMaxRecordBytes);
-  // Reads a list of bulk strings straight into `to`, one into each. After NotFound (an item is
-  // null), DataLoss with `readable` (another length or number of items) and any reply that is no
-  // list, which comes as `other`, more can be read.
-  struct Filled {
-    absl::Status status;
-    Reply other;            // an error of the server, if `status` is Unknown
-    bool readable = false;  // the next reply can be read
+  // Sets the places where bytes that arrive next go, in order. Returns how many; at least one, none
+  // of them empty.
+  size_t Places(std::array<iovec, kMostPlaces>* places);
+  // So many bytes arrived in the places. Requires: at most what these hold.
+  void Arrived(size_t bytes);
+
+  enum class State {
+    kReply,
+    kMore,    // bytes are missing
+    kBroken,  // these bytes are no reply; for good
   };
-  Filled ReadInto(std::span<const Runs> to);
+  // Returns the next reply, if it is there. Drops what servers push between replies.
+  State Next(Reply* reply);
+  const std::string& why_broken() const { return why_; }
 
  private:
-  absl::StatusOr<std::string> Line();
-  absl::StatusOr<int64_t> Length(std::string_view line);
-  absl::StatusOr<Reply> ReadAny(int depth, size_t most_bytes, bool* passed_over);
-  absl::StatusOr<Reply> ReadList(std::string_view line, int depth, size_t most_bytes);
-  absl::StatusOr<std::string> Text(size_t bytes);
-  absl::Status Take(std::span<std::byte> to);
-  absl::Status Skip(size_t bytes);
-  absl::Status EndOfString();
-  absl::Status Fill();
-  // Reads one item of ReadInto. `found`: it had the runs' length.
-  absl::Status ReadItem(const Runs* to, absl::Status* what);
+  struct Expected {
+    std::span<const Runs> into;
+  };
+  struct Open {  // an aggregate whose items are not all there
+    Reply reply;
+    int64_t missing = 0;   // items
+    bool dropped = false;  // a push, or attributes
+    bool whole_reply = false;
+  };
+  enum class Body { kNone, kText, kRuns, kSkip };
 
-  Source* const source_;
-  std::vector<std::byte> buffer_ = std::vector<std::byte>(16 * 1024);
-  size_t begin_ = 0, end_ = 0;
+  State Broken(const char* why);
+  State Header(std::string_view line);
+  State Aggregate(char type, int64_t count);
+  State Bulk(char type, int64_t bytes);
+  State TakeBody();
+  State Finish(Reply reply);
+  State Close();
+  const Runs* Target() const;
+  size_t BufferedReadBytes() const;
+  std::string_view buffered() const { return {buffer_.data() + begin_, end_ - begin_}; }
+
+  std::deque<Expected> expected_;
+  std::vector<Open> open_;
+  size_t items_ = 0, text_bytes_ = 0;  // of the reply that is being read
+  std::string why_;
+  bool broken_ = false;
+  bool done_ = false;  // done_reply_ is whole
+  Reply done_reply_;
+
+  Body body_ = Body::kNone;
+  Reply body_reply_;
+  uint64_t body_left_ = 0;  // without the line's end behind it
+  const Runs* runs_ = nullptr;
+  size_t run_ = 0, run_at_ = 0;
+  size_t verbatim_ = 0;  // bytes of its type in front of a verbatim string
+
+  std::array<char, 16384> buffer_;
+  size_t begin_ = 0, end_ = 0;  // of what arrived and was not read
 };
 
 }  // namespace prefixd::remote
