@@ -40,7 +40,7 @@ void Exchange::Run() {
   for (Ask& ask : asks_) Route(&ask);
   for (;;) {
     Launch();
-    if (flights_.empty() && delayed_.empty()) return;
+    if (flights_.empty() && delayed_.empty()) return;  // ready_ is empty too
     if (steady_clock::now() >= deadline_) return GiveUpLate();
     Poll();
   }
@@ -60,30 +60,34 @@ void Exchange::Route(Ask* ask) {
   ready_[ask->node].push_back(ask);
 }
 
-// A server has one flight of a call at a time, as large as its share.
+// A server has one flight of a call at a time, as large as its share. A flight may be over at once,
+// and have sent its asks to others.
 void Exchange::Launch() {
-  for (auto it = ready_.begin(); it != ready_.end();) {
-    auto& [node, asks] = *it;
-    const bool busy = std::any_of(flights_.begin(), flights_.end(),
-                                  [&](const Flight& flight) { return flight.node == node; });
-    if (busy) {
-      ++it;
-      continue;
-    }
-    Flight& flight = flights_.emplace_back();
-    flight.node = node;
-    uint64_t bytes = 0;
-    while (!asks.empty() &&
-           (bytes == 0 || bytes + asks.front()->bytes <= cluster_->shares().of_node())) {
-      bytes += asks.front()->bytes;
-      flight.asks.push_back(asks.front());
-      asks.pop_front();
-    }
-    flight.share = std::make_unique<Shares::Share>(&cluster_->shares(), node.get(), bytes);
-    if (flight.share->granted()) Begin(&flight);
-    it = asks.empty() ? ready_.erase(it) : std::next(it);
+  while (LaunchOne()) {
+    std::erase_if(flights_, [](const Flight& flight) { return flight.asks.empty(); });
   }
-  std::erase_if(flights_, [](const Flight& flight) { return flight.asks.empty(); });
+}
+
+bool Exchange::LaunchOne() {
+  const auto next = std::find_if(ready_.begin(), ready_.end(), [&](const auto& ready) {
+    return std::none_of(flights_.begin(), flights_.end(),
+                        [&](const Flight& flight) { return flight.node == ready.first; });
+  });
+  if (next == ready_.end()) return false;
+  Flight& flight = flights_.emplace_back();
+  flight.node = next->first;
+  std::deque<Ask*>& asks = next->second;
+  uint64_t bytes = 0;
+  while (!asks.empty() &&
+         (bytes == 0 || bytes + asks.front()->bytes <= cluster_->shares().of_node())) {
+    bytes += asks.front()->bytes;
+    flight.asks.push_back(asks.front());
+    asks.pop_front();
+  }
+  if (asks.empty()) ready_.erase(next);
+  flight.share = std::make_unique<Shares::Share>(&cluster_->shares(), flight.node.get(), bytes);
+  if (flight.share->granted()) Begin(&flight);
+  return true;
 }
 
 void Exchange::Begin(Flight* flight) {

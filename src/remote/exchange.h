@@ -71,6 +71,7 @@ class Exchange {
 
   void Route(Ask* ask);
   void Launch();
+  bool LaunchOne();  // false: all that is ready waits for a flight to its server
   void Begin(Flight* flight);
   void Advance(Flight* flight);  // done: its asks are empty
   void Take(Flight* flight, Ask* ask, Reply reply);
