@@ -28,6 +28,7 @@ struct Target {
 // gguf          the metadata of a GGUF file
 // prompt_caches a file of mlx-lm's caches, each made into rows and back
 // bundles       a bundle's record, as it is and with its length, checksum and seal put right
+// replies       what a Redis server says, first byte: the pieces in which it comes
 const std::vector<Target>& Targets();
 
 // The same, apart by what they need: a libFuzzer program is built with its group alone.
@@ -36,5 +37,6 @@ std::vector<Target> WireTargets();
 std::vector<Target> ArenaTargets();
 std::vector<Target> InteropTargets();
 std::vector<Target> BundleTargets();
+std::vector<Target> RemoteTargets();
 
 }  // namespace prefixd::fuzz
