@@ -83,10 +83,14 @@ class Table {
   // A prefill so fast that loading pays at the network's speed alone, not at the speed that the
   // daemon expects before it has loaded anything.
   void AddFastPrefill(uint32_t hosts) {
-    FleetShape shape{.hosts = hosts, .prefill_tokens_per_s = 20'000};
-    const FleetResult result = Run(trace_, shape, {}, most_blocks_);
-    bench_.Add(RowOf(absl::StrCat(name_, ", ", hosts, " hosts, prefix, prefill of 20,000 tokens/s"),
-                     shape, result));
+    const FleetShape shape{.hosts = hosts, .prefill_tokens_per_s = 20'000};
+    for (const bool cost : {true, false}) {
+      const FleetResult result = Run(trace_, shape, {.cost = cost}, most_blocks_);
+      bench_.Add(
+          RowOf(absl::StrCat(name_, ", ", hosts, " hosts, prefix, prefill of 20,000 tokens/s, ",
+                             cost ? "all rules" : "no cost rule"),
+                shape, result));
+    }
   }
 
  private:

@@ -208,11 +208,23 @@ TEST(RecentBlocksTest, TheOldestGoesAndWhatIsTouchedStays) {
   EXPECT_EQ(blocks.size(), 1u);
 }
 
+TEST(RecentBlocksTest, OfAPathTheLeafGoesFirst) {
+  RecentBlocks ram(3);
+  ram.Use(Path{1, 2, 3});
+  ram.Use(Path{4});
+  EXPECT_EQ(ram.Leading(Path{1, 2, 3}), 2u);
+}
+
+TEST(RouterTest, APrefixOfLessThanHalfDoesNotDecide) {
+  Router router(Routing::kPrefix, 1'000, 9);
+  const uint32_t first = router.HostOf(Path{1, 2, 3});
+  EXPECT_NE(router.HostOf(Path{1, 2, 10, 11, 12}), first);
+}
+
 TEST(RouterTest, APrefixGoesWhereItWasUnlessThatHostHasTooMuch) {
   Router router(Routing::kPrefix, 4, 9);
   const uint32_t first = router.HostOf(Path{1, 2, 3});
   EXPECT_EQ(router.HostOf(Path{1, 2, 3, 4}), first);
-  // Two of five blocks are less than half: drawn anew.
   std::vector<uint32_t> hosts(4);
   for (FleetBlock leaf = 100; leaf < 140; ++leaf) {
     ++hosts[router.HostOf(Path{1, 2, leaf, leaf + 1000, leaf + 2000})];

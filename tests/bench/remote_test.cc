@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,13 +17,15 @@
 namespace prefixd::bench {
 namespace {
 
+base::Deadline Soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(10); }
+
 TEST(RawRedisTest, AnAnswerHasTheBytesOfItsStripesAndOfWhatStandsBetweenThem) {
   EXPECT_EQ(RawAnswerBytes({5, 100}),
             std::string("*2\r\n$5\r\n12345\r\n$100\r\n\r\n").size() + 100);
 }
 
 TEST(LoopbackPeerTest, BytesGoBothWays) {
-  const auto peer = LoopbackPeer::Start(3 << 20);
+  const auto peer = LoopbackPeer::Start((3 << 20) + 5);
   ASSERT_NE(peer, nullptr);
   const LoopbackSocket socket(peer->port());
   std::vector<std::byte> bytes((5 << 20) + 7);  // more than the peer's memory, and no whole piece
@@ -79,9 +84,14 @@ TEST_P(RemoteBenchTest, WhatTheRawLoopStoredTheClientReads) {
   ASSERT_TRUE(bundles.Prepare(*store_).ok());
   const LoopbackSocket socket(redis_->port());
   ASSERT_TRUE(RawStore(socket, "raw", bundles.ready().stripes.size(), RawFields(bundles.ready())));
-  const auto found = store_->Find(std::vector<std::string>{"raw"},
-                                  std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  const auto found = store_->Find(std::vector<std::string>{"raw"}, Soon());
   EXPECT_EQ(found[0].record, bundles.ready().record);
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<remote::Runs> stripes;
+  for (const size_t length : bundles.StripeBytes()) bytes.emplace_back(length);
+  for (std::vector<std::byte>& stripe : bytes) stripes.push_back({stripe});
+  EXPECT_TRUE(store_->Load("raw", stripes, Soon()).ok());
+  EXPECT_TRUE(std::ranges::equal(bytes.back(), bundles.ready().stripes.back()));
   ASSERT_TRUE(bundles.StoreReady(*store_, 0).ok());
   ASSERT_TRUE(bundles.SealAndStore(*store_, 0).ok());
   std::vector<std::byte> pages(bundles.page_bytes());
