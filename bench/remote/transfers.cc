@@ -84,9 +84,9 @@ class Transfers {
       const absl::Status prepared = bundles->Prepare(*store_);
       if (!bench_.Check(prepared.ok(), prepared.ToString())) return false;
       for (size_t i = 0; i < count_; ++i) {
-        const absl::Status loaded = bundles->Load(*store_, i, Place(i), true);
+        const absl::Status loaded = bundles->Load(*store_, i, Place(0, i), true);
         if (!bench_.Check(loaded.ok(), loaded.ToString()) ||
-            !bench_.Check(bundles->Matches(i, Place(i)), "other bytes came back")) {
+            !bench_.Check(bundles->Matches(i, Place(0, i)), "other bytes came back")) {
           return false;
         }
       }
@@ -96,18 +96,20 @@ class Transfers {
 
   void Load(size_t threads) {
     const auto load = [this](const Bundles& bundles, bool open) {
-      return [this, &bundles, open](size_t, size_t i) {
-        return bundles.Load(*store_, i, Place(i), open).ok();
+      return [this, &bundles, open](size_t thread, size_t i) {
+        return bundles.Load(*store_, i, Place(thread, i), open).ok();
       };
     };
     const std::vector<size_t> stripes = sealed_.StripeBytes();
     const std::vector<Way> ways = {
         {"load", load(checked_, false)},
-        {"raw TCP", [this](size_t thread,
-                           size_t i) { return LoopbackPeer::ReceiveAll(*raw_[thread], Place(i)); }},
+        {"raw TCP",
+         [this](size_t thread, size_t i) {
+           return LoopbackPeer::ReceiveAll(*raw_[thread], Place(thread, i));
+         }},
         {"raw HMGET",
          [this, &stripes](size_t thread, size_t i) {
-           return RawLoad(*commands_[thread], sealed_.key(i), stripes, Room(i));
+           return RawLoad(*commands_[thread], sealed_.key(i), stripes, Room(thread, i));
          }},
         {"load and check", load(checked_, true)},
         {"load and unseal", load(sealed_, true)}};
@@ -122,8 +124,10 @@ class Transfers {
     };
     const std::vector<Way> ways = {
         {"store", [this](size_t, size_t i) { return sealed_.StoreReady(*store_, i).ok(); }},
-        {"raw TCP", [this](size_t thread,
-                           size_t i) { return LoopbackPeer::SendAll(*raw_[thread], Place(i)); }},
+        {"raw TCP",
+         [this](size_t thread, size_t i) {
+           return LoopbackPeer::SendAll(*raw_[thread], Place(thread, i));
+         }},
         {"raw HSET",
          [this, &fields, stripes](size_t thread, size_t i) {
            return RawStore(*commands_[thread], sealed_.write_key(i), stripes, fields);
@@ -134,10 +138,13 @@ class Transfers {
   }
 
  private:
-  // Where the bundle's pages go, and the same with room for what Redis puts between stripes.
-  std::span<std::byte> Place(size_t bundle) const { return Room(bundle).first(page_bytes_); }
-  std::span<std::byte> Room(size_t bundle) const {
-    return {memory_.data() + bundle % kPlaces * kPlaceBytes, kPlaceBytes};
+  // Where a thread's bundle goes, and the same with room for what Redis puts between stripes.
+  std::span<std::byte> Place(size_t thread, size_t bundle) const {
+    return Room(thread, bundle).first(page_bytes_);
+  }
+  std::span<std::byte> Room(size_t thread, size_t bundle) const {
+    const size_t place = thread * kPlaces + bundle % kPlaces;
+    return {memory_.data() + place * kPlaceBytes, kPlaceBytes};
   }
 
   void Report(const std::string& what, const std::vector<Way>& ways, size_t threads) {
@@ -179,8 +186,8 @@ class Transfers {
                   .spread_percent = SpreadPercent(seen.cpu_us[way])});
   }
 
-  static constexpr size_t kPlaces = 64;  // more than caches hold
-  static constexpr size_t kPlaceBytes = 2 * kMiB;
+  static constexpr size_t kPlaces = 64;  // of a thread: more than caches hold
+  static constexpr size_t kPlaceBytes = kMiB;
 
   Bench& bench_;
   const RedisProcess& redis_;
@@ -189,7 +196,7 @@ class Transfers {
   const uint64_t rounds_;
   Bundles sealed_, checked_;
   const uint64_t page_bytes_;
-  const HugeBytes memory_{kPlaces * kPlaceBytes};
+  const HugeBytes memory_{kThreads * kPlaces * kPlaceBytes};
   std::vector<std::unique_ptr<LoopbackSocket>> raw_, commands_;
 };
 
