@@ -21,7 +21,7 @@ struct RemoteOptions {
   double write_share = 0;          // of the bytes that are asked for, found or stored; 0: no limit
   uint32_t shallow_tokens = 3072;  // what begins before counts as likely to be used again
   // How long a request waits for names at most; a tenth of what it may save, if that is less.
-  std::chrono::milliseconds find_patience{20};
+  std::chrono::milliseconds find_patience{19};  // with what is around it 20 ms
   // How long a block's bytes may take.
   std::chrono::milliseconds load_patience{2000};
   std::chrono::milliseconds store_patience{5000};

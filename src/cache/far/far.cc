@@ -145,18 +145,17 @@ void Far::SaySpoiled(const std::string& key) {
   present.Forget(key);
 }
 
-ChainNames Far::NamesOf(const SpaceInfo& space, uint64_t generation,
-                        const block::SequenceView& sequence, uint32_t blocks) const {
+void Far::ExtendNames(const SpaceInfo& space, uint64_t generation,
+                      const block::SequenceView& sequence, uint32_t blocks,
+                      ChainNames* names) const {
   const remote::Namer namer(options().keys, generation, space.id);
-  ChainNames names;
-  names.reserve(blocks);
-  remote::ChainName parent{};
-  for (uint32_t i = 0; i < blocks; ++i) {
-    const BlockSlice block(sequence, i, space.identity.block_tokens);
-    parent = namer.Next(parent, block.view());
-    names.push_back(parent);
+  names->reserve(blocks);
+  while (names->size() < blocks) {
+    const BlockSlice block(sequence, static_cast<uint32_t>(names->size()),
+                           space.identity.block_tokens);
+    const remote::ChainName parent = names->empty() ? remote::ChainName{} : names->back();
+    names->push_back(namer.Next(parent, block.view()));
   }
-  return names;
 }
 
 }  // namespace prefixd::cache

@@ -103,9 +103,9 @@ class Far {
   // A bundle was there and cannot be used: who has its block writes it anew.
   void SaySpoiled(const std::string& key);
 
-  // Names of the first `blocks` full blocks.
-  ChainNames NamesOf(const SpaceInfo& space, uint64_t generation,
-                     const block::SequenceView& sequence, uint32_t blocks) const;
+  // Adds names to those of the first full blocks until there are `blocks`.
+  void ExtendNames(const SpaceInfo& space, uint64_t generation, const block::SequenceView& sequence,
+                   uint32_t blocks, ChainNames* names) const;
 
   Generations generations;
   RecentNames absent;   // keys that were not there

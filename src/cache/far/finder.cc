@@ -48,7 +48,7 @@ struct Finder::Search {
   const std::vector<std::string> formats;
   const bool states;  // the space has snapshots
   const uint64_t generation;
-  const ChainNames names;
+  ChainNames names = {};  // so many as batches wanted: most requests end with the first
   std::vector<FoundBlock> found = {};
 };
 
@@ -150,11 +150,11 @@ std::vector<FoundBlock> Finder::Find(const SpaceInfo& space, const Request& requ
                 .deadline = deadline,
                 .formats = FormatsFor(space, request),
                 .states = HasStates(space),
-                .generation = *generation,
-                .names = far_->NamesOf(space, *generation, sequence, end_block)};
+                .generation = *generation};
   uint32_t batch = kFirstBatch;
   for (uint32_t begin = first_block; begin < end_block;) {
     const uint32_t end = std::min(begin + batch, end_block);
+    far_->ExtendNames(space, *generation, sequence, end, &search.names);
     if (!FindBatch(search, begin, end)) break;
     begin = end;
     batch = std::min(batch * kGrowth, kLargestBatch);

@@ -161,6 +161,10 @@ bool Writer::WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& he
     bytes.emplace_back(context_->arena->data(page.extent), page.page_bytes);
     sum += page.page_bytes;
   }
+  if (sum > remote::kMaxBundleBytes) {
+    context_->counters.Add("remote.not_written.too_large");
+    return false;
+  }
   const remote::SealedBundle sealed =
       remote::SealBundle(far_->options().keys, far_->options().seal, record, bytes);
   std::vector<remote::ConstRuns> stripes;
@@ -195,10 +199,8 @@ void Writer::WriteChain(const Offer& offer) {
   const absl::StatusOr<uint64_t> generation =
       far_->generations.Of(space.id, In(far_->options().store_patience));
   if (!generation.ok()) return context_->counters.Add("remote.not_written.failed");
-  const Chain chain{
-      .offer = offer,
-      .generation = *generation,
-      .names = far_->NamesOf(space, *generation, {offer.tokens, offer.content}, blocks)};
+  Chain chain{.offer = offer, .generation = *generation, .names = {}};
+  far_->ExtendNames(space, *generation, chain.view(), blocks, &chain.names);
   std::vector<std::string> keys;  // in the format that most workers store
   for (const remote::ChainName& name : chain.names) {
     keys.push_back(remote::KeyOf(name, FormatsOf(0)));
