@@ -52,5 +52,5 @@ class MemoryTest(HostsTest):
             a.share(tokens)
             self.assertEqual(a.read(tokens), len(tokens))
         self.assertGreater(a.host.counter("remote.not_written.full"), 0)
-        warning = r"remote  WARNING: 127\.0\.0\.1:\d+ maxmemory-policy noeviction: writes fail once it is full"
+        warning = r"remote  WARNING: 127\.0\.0\.1:\d+: maxmemory-policy is noeviction: writes fail"
         wait_for("the warning", lambda: re.search(warning, a.host.text("status")))

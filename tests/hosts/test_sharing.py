@@ -75,6 +75,30 @@ class SharingTest(HostsTest):
         self.assertEqual(b.find(tokens), len(tokens))
         self.assertEqual(b.host.counter("remote.lookups"), lookups, "it was there")
 
+    def test_r1_workers_that_copy_and_workers_that_wait_find_it_too(self):
+        server = self.server()
+        a = self.worker(self.host("a", server), WIDE)
+        tokens = tokens_of(10, 4 * BLOCK)
+        a.share(tokens)
+        for name, options in {"copies": {"arena": False, "staging_bytes": 0}, "waits": {}}.items():
+            with self.subTest(name):
+                worker = self.worker(self.host(name, server), WIDE, **options)
+                wait_ms = 100 if name == "waits" else 0
+                found = lambda: worker.read(tokens, wait_pending_ms=wait_ms) == len(tokens)
+                wait_for("all of it", found)
+                self.assertEqual(worker.host.counter("remote.bytes_loaded"), 4 * WIDE.block_bytes)
+
+    def test_r1_what_several_workers_of_a_host_ask_for_at_once_is_read_once(self):
+        server = self.server()
+        tokens = tokens_of(11, 8 * BLOCK)
+        self.worker(self.host("a", server), WIDE).share(tokens)
+        host = self.host("b", server)
+        workers = [self.worker(host, WIDE) for _ in range(4)]
+        with ThreadPoolExecutor(len(workers)) as all_at_once:
+            found = list(all_at_once.map(lambda worker: worker.find(tokens), workers))
+        self.assertEqual(found, [len(tokens)] * len(workers))
+        self.assertEqual(host.counter("remote.bytes_loaded"), 8 * WIDE.block_bytes)
+
     def test_r7_a_prefix_that_two_hosts_store_one_after_the_other_is_written_once(self):
         server = self.server()
         a, b = (self.worker(self.host(name, server), WIDE) for name in "ab")

@@ -9,7 +9,8 @@ namespace prefixd::cache {
 namespace {
 
 constexpr size_t kTouchedAtOnce = 256;
-constexpr std::chrono::seconds kLookAround(30);  // for clears that wait
+constexpr std::chrono::milliseconds kTimeToAnswer(250);  // before the caller's own deadline
+constexpr std::chrono::seconds kLookAround(30);          // for clears that wait
 
 base::Deadline In(std::chrono::milliseconds patience) {
   return std::chrono::steady_clock::now() + patience;
@@ -91,10 +92,11 @@ void Writer::Take(Offer offer) {
 }
 
 bool Writer::WaitIdle(const Patience& patience) {
+  const Patience in_time = patience.Before(patience.until() - kTimeToAnswer);
   const base::MutexLock lock(mutex_);
   while (!offers_.empty() || working_) {
-    if (patience.over() || stopped_) return false;
-    done_.WaitUntil(mutex_, patience.next_look());
+    if (in_time.over() || stopped_) return false;
+    done_.WaitUntil(mutex_, in_time.next_look());
   }
   return true;
 }
