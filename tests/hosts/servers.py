@@ -227,6 +227,13 @@ class Cluster:
                 return role[3] == b"connected"
             return len(role[2]) == replicas
 
+    def wait_copied(self) -> None:
+        """Until each replica has what its primary had when this was called: replication lags."""
+        for primary in self.owners():
+            with primary.connect() as redis:
+                goal = redis("ROLE")[1]
+                wait_for("replicas to have it", lambda: all(int(offset) >= goal for _, _, offset in redis("ROLE")[2]))
+
     def each(self) -> Iterator[Redis]:
         for server in self.primaries():
             with server.connect() as redis:
