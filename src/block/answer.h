@@ -219,9 +219,9 @@ struct PastAnswer {
   uint32_t requested_tokens = 0;
   MatchAnswer match;
   // Where the time went, in microseconds.
-  uint64_t wait_us = 0;   // waiting for tokens that another session announced
-  uint64_t match_us = 0;  // finding the pages and leasing them
-  uint64_t room_us = 0;   // making room for pages on SSD and starting their reads
+  uint64_t wait_us = 0;    // waiting for tokens that another session announced
+  uint64_t match_us = 0;   // finding the pages and leasing them
+  uint64_t room_us = 0;    // making room for pages on SSD and starting their reads
   uint64_t remote_us = 0;  // asking the store that hosts share, before that
   // What the worker reported when it released the lease.
   uint32_t used_tokens = 0;

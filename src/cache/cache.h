@@ -248,7 +248,7 @@ struct Prefetched {
 
 struct FlushResult {
   uint64_t flushed_bytes = 0;
-  uint64_t dirty_bytes = 0;  // left
+  uint64_t dirty_bytes = 0;   // left
   bool remote_waits = false;  // not all was offered to the store that hosts share
 };
 

@@ -45,6 +45,7 @@
 #include "block/limits.h"
 #include "block/page_check.h"
 #include "block/tokens.h"
+#include "index/restored.h"
 
 namespace prefixd::index {
 
@@ -192,13 +193,6 @@ struct BlockName {
   block::BlockHash hash{}, parent{};
   bool operator==(const BlockName&) const = default;
 };
-// Numbers that no other block of the cache ever had.
-struct Serials {
-  uint64_t own = 0;     // 0: the block is never a parent
-  uint64_t parent = 0;  // 0: the parent is the root
-  bool operator==(const Serials&) const = default;
-};
-
 struct Reserved {
   block::ReservePlan plan;
   std::vector<block::BlockHash> hashes;  // of plan.blocks
@@ -274,27 +268,6 @@ struct RewriteOptions {
   uint64_t hot_bytes = 0;        // most page bytes of the first two steps
   int64_t warm_after = 0;        // warm: used after this stamp, or a child keeps pages
   uint64_t warm_bytes = 0;       // most page bytes of all three steps
-};
-
-struct RestoredPage {
-  uint32_t group = 0;
-  uint32_t rung = 0;
-  uint32_t tokens = 0;
-  uint64_t page_bytes = 0;
-  uint64_t payload_bytes = 0;
-  uint64_t check = 0;
-  uint64_t ssd_sequence = 0;
-};
-struct RestoredBlock {
-  block::BlockHash hash{}, parent{};
-  Serials serials;
-  std::vector<uint64_t> other_serials;  // serials by which children's records may name it too
-  std::vector<block::Token> tokens;
-  std::vector<block::ContentKey> content;
-  std::vector<uint32_t> ends;
-  std::vector<RestoredPage> pages;
-  uint64_t record_sequence = 0;
-  int64_t last_use = 0;  // stamp; later uses get higher ones. 0 if unknown
 };
 
 struct IndexCounts {

@@ -21,7 +21,7 @@ struct ssl_st;
 namespace prefixd::remote {
 
 struct TlsFiles {
-  std::string ca_file{};              // empty: the authorities that the system trusts
+  std::string ca_file{};                // empty: the authorities that the system trusts
   std::string cert_file{}, key_file{};  // both or none
 };
 

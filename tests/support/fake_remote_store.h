@@ -63,6 +63,7 @@ class FakeRemoteStore : public remote::RemoteStore {
                                           base::Deadline) override {
     if (down) return absl::UnavailableError("fake: down");
     const base::MutexLock lock(mutex_);
+    touched_last = names.size();
     std::vector<bool> there;
     for (const std::string& name : names) there.push_back(bundles_.contains(name));
     return there;
@@ -77,6 +78,7 @@ class FakeRemoteStore : public remote::RemoteStore {
       for (const std::span<const std::byte>& run : runs) stripe += TextOf(run);
     }
     bundles_[name] = std::move(bundle);
+    touched_last = 0;
     ++stores;
     return absl::OkStatus();
   }
@@ -118,6 +120,7 @@ class FakeRemoteStore : public remote::RemoteStore {
   std::function<void()> on_find;  // called by Find, without a lock
   std::atomic<bool> down{false}, late{false};
   std::atomic<uint64_t> finds{0}, asked{0}, loads{0}, stores{0};
+  std::atomic<uint64_t> touched_last{0};  // names of the last Touch behind the last Store
 
  private:
   static std::string TextOf(std::span<const std::byte> bytes) {

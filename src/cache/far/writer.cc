@@ -75,7 +75,11 @@ Writer::Writer(Context* context, Far* far)
       budget_({.bytes_per_s = far->options().write_bytes_per_s,
                .window = far->options().write_window,
                .share = far->options().write_share},
-              context->options.clock) {}
+              context->options.clock) {
+  // What is asked for while all of RAM is read once may be saved up, and is at first.
+  budget_.SaveUpTo(context->options.ram_budget_bytes);
+  budget_.Add(context->options.ram_budget_bytes);
+}
 
 void Writer::Take(Offer offer) {
   {
@@ -195,6 +199,13 @@ bool Writer::WriteBlock(const Chain& chain, uint32_t block) {
   return WriteBundle(chain, block, held, false);
 }
 
+void Writer::TouchAll(std::span<const std::string> keys) {
+  for (size_t begin = 0; begin < keys.size(); begin += kTouchedAtOnce) {
+    const auto batch = keys.subspan(begin, std::min(kTouchedAtOnce, keys.size() - begin));
+    if (!far_->store().Touch(batch, In(far_->options().store_patience)).ok()) return;
+  }
+}
+
 void Writer::WriteChain(const Offer& offer) {
   const SpaceInfo& space = *offer.space;
   const auto blocks = static_cast<uint32_t>(offer.tokens.size() / space.identity.block_tokens);
@@ -208,10 +219,14 @@ void Writer::WriteChain(const Offer& offer) {
     keys.push_back(remote::KeyOf(name, FormatsOf(0)));
   }
   if (!LearnPresent(keys)) return context_->counters.Add("remote.not_written.failed");
-  for (uint32_t block = 0; block < blocks && !stopping_; ++block) {
+  uint32_t block = 0, written = 0;
+  for (; block < blocks && !stopping_; ++block) {
     if (space.regular && far_->present.Contains(keys[block])) continue;
-    if (!WriteBlock(chain, block)) return;
+    if (!WriteBlock(chain, block)) break;
+    ++written;
   }
+  // A server gives up what was used longest ago: parents must not go before what hangs from them.
+  if (written > 0) TouchAll(std::span(keys).first(block));
 }
 
 bool Writer::Step() {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,7 @@ class Writer {
   // Learns which blocks are there. False: the store does not say.
   bool LearnPresent(const std::vector<std::string>& keys);
   void WriteChain(const Offer& offer);
+  void TouchAll(std::span<const std::string> keys);
   bool WriteBlock(const Chain& chain, uint32_t block);  // false: the chain ends here
   // Writes one bundle unless it is there. False: it is not.
   bool WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& held, bool snapshot);
