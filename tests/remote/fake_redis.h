@@ -52,6 +52,7 @@ class FakeRedis {
   remote::Endpoint endpoint() const { return {"127.0.0.1", port_}; }
   std::string address() const { return remote::TextOf(endpoint()); }
   int connections() const { return connections_; }
+  int closed() const { return closed_; }
   size_t Count(const std::string& verb) const {
     const base::MutexLock lock(mutex_);
     size_t count = 0;
@@ -101,7 +102,9 @@ class FakeRedis {
       if (fds[0].revents != 0) return;
       size_t i = 2;
       for (auto it = clients.begin(); it != clients.end() && i < fds.size(); ++i) {
-        it = fds[i].revents != 0 && !Serve(&*it) ? clients.erase(it) : std::next(it);
+        const bool over = fds[i].revents != 0 && !Serve(&*it);
+        it = over ? clients.erase(it) : std::next(it);
+        closed_ += over;
       }
       if (fds[1].revents != 0) {
         base::Descriptor accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -148,7 +151,7 @@ class FakeRedis {
   const Handler handler_;
   const base::Descriptor listener_, stop_;
   uint16_t port_ = 0;
-  std::atomic<int> connections_{0};
+  std::atomic<int> connections_{0}, closed_{0};
   mutable base::Mutex mutex_;
   std::vector<Words> seen_ PREFIXD_GUARDED_BY(mutex_);
   std::thread thread_;

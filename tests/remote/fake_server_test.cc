@@ -106,6 +106,20 @@ TEST(FakeServerTest, HalfAnAnswerIsAFailureOfTheServer) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(server.address()));
 }
 
+TEST(FakeServerTest, AConnectionThatTheServerClosedMeanwhileIsNotUsedAgain) {
+  FakeRedis server([](const Words& words) -> Answer {
+    return words[0] == "HGET" ? Answer{FakeRedis::Bulk("r"), /*close=*/true} : Answer{};
+  });
+  const auto store = Open({server.endpoint()});
+  const std::vector<std::string> names = {"a"};
+  for (int i = 0; i < 20; ++i) {
+    const int closed = server.closed();
+    ASSERT_THAT(Outcomes(store->Find(names, Patiently())), ElementsAre(Outcome::kFound)) << i;
+    while (server.closed() == closed) std::this_thread::yield();
+  }
+  EXPECT_THAT(store->Status().nodes.at(0).why, IsEmpty());
+}
+
 TEST(FakeServerTest, BytesThatAreNoProtocolAreAFailureOfTheServer) {
   FakeRedis server([&](const Words& words) -> Answer {
     return words[0] == "HGET" ? Answer{"HTTP/1.1 400 Bad Request\r\n\r\n"} : Answer{};

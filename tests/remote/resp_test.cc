@@ -227,6 +227,17 @@ TEST(ReplyReaderTest, AnotherLengthIsReportedAndSkipped) {
   }
 }
 
+TEST(ReplyReaderTest, AShorterStringLeavesTheRunsToo) {
+  testing::Bundle bundle({5000}, 5);
+  const std::vector<Runs> runs = bundle.in();
+  ReplyReader reader;
+  reader.Expect(runs);
+  const Read read = Feed(&reader, Array({std::string(4999, 'x')}), 64);
+  ASSERT_EQ(read.replies.size(), 1u);
+  EXPECT_EQ(read.replies[0].items[0], (Reply{.kind = Reply::Kind::kOtherLength, .integer = 4999}));
+  EXPECT_EQ(base::AsText(bundle.room[0]), std::string(5000, '\xee'));
+}
+
 TEST(ReplyReaderTest, AnErrorInsteadOfTheStripesLeavesTheRuns) {
   testing::Bundle bundle({5000}, 6);
   const std::vector<Runs> runs = bundle.in();
