@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 def missing() -> str:
     for program in ("redis-server", "redis-cli"):
         if shutil.which(program) is None:
-            return f"there is no {program} (scripts/install-deps --cluster)"
+            return f"there is no {program} (scripts/redis-server-link)"
     try:
         import numpy  # noqa: F401
     except ImportError as error:

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,15 +30,17 @@ using Words = std::vector<std::string>;
 // Empty: there is none.
 inline std::string RedisProgram() {
   if (const char* const named = std::getenv("PREFIXD_REDIS_SERVER")) return named;
-  for (const char* const path : {"/usr/bin/redis-server", "/usr/local/bin/redis-server"}) {
-    if (access(path, X_OK) == 0) return path;
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "/usr/bin" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/redis-server").c_str(), X_OK) == 0) return folder + "/redis-server";
   }
   return "";
 }
 
-#define PREFIXD_NEEDS_REDIS()                                                           \
-  if (prefixd::testing::RedisProgram().empty()) {                                       \
-    GTEST_SKIP() << "redis-server is not installed (scripts/install-deps installs it)"; \
+#define PREFIXD_NEEDS_REDIS()                                                  \
+  if (prefixd::testing::RedisProgram().empty()) {                              \
+    GTEST_SKIP() << "redis-server is not in PATH (scripts/redis-server-link)"; \
   }
 
 inline uint16_t FreePort() {
