@@ -420,10 +420,16 @@ class TierEngineTest(DaemonTest):
         wait_for("the space", lambda: "prefixd holds chunks of" in engine.log())
         return engine
 
-    def again(self) -> Answers:
-        """Asks when neither vLLM's caches nor its memory have the prompt any more."""
+    def fill(self) -> None:
+        """Neither vLLM's caches nor its memory have the prompt any more."""
         for begin in (10000, 14000):
             self.one.ask(prompt(begin, len(LONG)), max_tokens=1, forget=True)
+
+    def again(self) -> Answers:
+        self.fill()
+        return self.ask()
+
+    def ask(self) -> Answers:
         answers = self.one.ask(LONG, max_tokens=24, forget=True)
         self.assertEqual(answers[0].tokens, self.cold[0].tokens)
         return answers
@@ -437,9 +443,11 @@ class TierEngineTest(DaemonTest):
         wait_for("hits", lambda: self.again().external_hits == FOUND)
 
     def test_V6_a_hung_prefixd_costs_hits_alone(self) -> None:
+        wait_for("hits", lambda: self.again().external_hits == FOUND)
+        self.fill()  # while what leaves its memory can be taken
         self.daemon.hang()
         self.addCleanup(self.daemon.send, signal.SIGCONT)
-        self.assertEqual(self.again().external_hits, 0)
+        self.assertEqual(self.ask().external_hits, 0)
         self.daemon.send(signal.SIGCONT)
         wait_for("hits again", lambda: self.again().external_hits == FOUND)
 
