@@ -83,7 +83,6 @@ class Transport {
   ssl_st* ssl_ = nullptr;
   bool tls_wants_write_ = false;
   std::string record_;  // bytes on their way into one TLS record
-  size_t unsent_record_ = 0;
 };
 
 }  // namespace prefixd::remote
