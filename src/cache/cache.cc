@@ -250,7 +250,7 @@ absl::StatusOr<block::BudgetState> Cache::SetBudgets(uint64_t ram_bytes, uint64_
 
 block::Stats Cache::GetStats() const {
   return verbs::GetStats(parts_->context, parts_->tables, parts_->room, parts_->segments,
-                         parts_->tier, parts_->far);
+                         parts_->tier, parts_->far, parts_->writer);
 }
 
 Cache::Holdings Cache::GetHoldings() const {

@@ -342,12 +342,35 @@ TEST_F(FarTest, TheWriteBudgetPassesOverWhatIsOfferedOnceAndTakesWhatComesAgain)
   EXPECT_EQ(store_->stores, 2u);
 }
 
-TEST_F(FarTest, AShareOfWhatIsAskedForIsWrittenAndNoMore) {
+TEST_F(FarTest, AShareOfWhatIsAskedForMayBeSpentFromTheStart) {
   cache::Options options = WithRemote();
   options.remote.write_share = 0.01;
   OpenHost(options);
   StoreAndWrite(tokens_);  // from what was saved up
   EXPECT_EQ(store_->stores, 6u);
+}
+
+TEST_F(FarTest, WhatIsRememberedOfTheStoreIsCountedAndBounded) {
+  OpenHost();
+  for (uint64_t seed = 0; seed < 3000; ++seed) EXPECT_EQ(Bring(RandomTokens(seed, 64)), 0u);
+  uint64_t bytes = 0;
+  for (const block::NamedCount& part : cache_->GetStats().ram_parts) {
+    if (part.name == "remote") bytes = part.value;
+  }
+  EXPECT_GT(bytes, 10'000u);
+  EXPECT_LT(bytes, (uint64_t{64} << 20) / 100);
+}
+
+TEST_F(FarTest, AClearThatWaitsIsToldBeforeAnythingIsWritten) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  store_->down = true;
+  EXPECT_TRUE(cache_->Clear(nullptr)->remote_waits);
+  store_->down = false;
+  StoreAndWrite(tokens_);
+  EXPECT_EQ(store_->stores, 12u);
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 96u);
 }
 
 TEST_F(FarTest, ParentsAreUsedNoEarlierThanWhatHangsFromThem) {

@@ -358,8 +358,9 @@ void World::CheckNothingIsLeft() {
   clock_.Advance(int64_t{3600} * 1'000'000);  // pins end
   while (parts_->tables.sessions.Step() || parts_->loader.Step()) {
   }
-  const block::Stats stats = verbs::GetStats(parts_->context, parts_->tables, parts_->room,
-                                             parts_->segments, parts_->tier, parts_->far);
+  const block::Stats stats =
+      verbs::GetStats(parts_->context, parts_->tables, parts_->room, parts_->segments, parts_->tier,
+                      parts_->far, parts_->writer);
   EXPECT_EQ(stats.sessions, 0u);
   EXPECT_EQ(stats.leases, 0u);
   EXPECT_EQ(stats.pins, 0u);

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/bytes.h"
+#include "base/checksum.h"
 #include "base/status.h"
 
 namespace prefixd::cache {
@@ -13,6 +15,11 @@ constexpr int64_t kAbsentUs = 5'000'000;       // others may write it meanwhile
 constexpr int64_t kPresentUs = 3'600'000'000;  // then it is touched, and asked for, again
 constexpr int64_t kPassedUs = 600'000'000;
 constexpr int64_t kDownUs = 100'000;
+
+// About 50 bytes each, five times.
+size_t MostNames(const Context& context) {
+  return static_cast<size_t>(std::min<uint64_t>(65'536, context.options.ram_budget_bytes / 16'384));
+}
 
 }  // namespace
 
@@ -28,50 +35,50 @@ std::string Generations::NameOf(const block::SpaceId& space) const {
   return remote::KeyOf(namer.Next({}, {}), "g");
 }
 
-absl::StatusOr<uint64_t> Generations::Read(const std::string& name, base::Deadline deadline) {
+absl::StatusOr<uint64_t> Generations::Read(const block::SpaceId& space, base::Deadline deadline) {
   {
     const base::MutexLock lock(mutex_);
-    if (waiting_.contains(name)) {
+    if (waiting_.contains(space)) {
       return absl::UnavailableError("remote: a clear waits for the store to hear of it");
     }
-    const auto known = known_.find(name);
+    const auto known = known_.find(space);
     if (known != known_.end() && context_->Now() - known->second.read_us < kFreshUs) {
       return known->second.number;
     }
   }
   const int64_t asked_us = context_->Now();
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t number,
-                           context_->options.remote.store->ReadNumber(name, deadline));
+                           context_->options.remote.store->ReadNumber(NameOf(space), deadline));
   const base::MutexLock lock(mutex_);
-  if (known_.size() >= RecentNames::kMost) known_.clear();
-  Known& known = known_[name];
+  if (known_.size() >= MostNames(*context_)) known_.clear();
+  Known& known = known_[space];
   known = {.number = std::max(number, known.number), .read_us = asked_us};
   return known.number;
 }
 
 absl::StatusOr<uint64_t> Generations::Of(const block::SpaceId& space, base::Deadline deadline) {
-  PREFIXD_ASSIGN_OR_RETURN(const uint64_t of_tenant, Read(NameOf({}), deadline));
-  PREFIXD_ASSIGN_OR_RETURN(const uint64_t of_space, Read(NameOf(space), deadline));
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t of_tenant, Read({}, deadline));
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t of_space, Read(space, deadline));
   return of_tenant << 32 | (of_space & 0xffffffff);
 }
 
-absl::Status Generations::RaiseNamed(const std::string& name, base::Deadline deadline) {
+absl::Status Generations::RaiseOne(const block::SpaceId& space, base::Deadline deadline) {
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t number,
-                           context_->options.remote.store->RaiseNumber(name, deadline));
+                           context_->options.remote.store->RaiseNumber(NameOf(space), deadline));
   const base::MutexLock lock(mutex_);
-  waiting_.erase(name);
-  known_[name] = {.number = number, .read_us = context_->Now()};
+  waiting_.erase(space);
+  known_[space] = {.number = number, .read_us = context_->Now()};
   return absl::OkStatus();
 }
 
 absl::Status Generations::Raise(const block::SpaceId* space, base::Deadline deadline) {
-  const std::string name = NameOf(space == nullptr ? block::SpaceId{} : *space);
+  const block::SpaceId raised = space == nullptr ? block::SpaceId{} : *space;
   {
     const base::MutexLock lock(mutex_);
-    waiting_.insert(name);
+    waiting_.insert(raised);
   }
   ++raises_;
-  return RaiseNamed(name, deadline);
+  return RaiseOne(raised, deadline);
 }
 
 bool Generations::any_waiting() const {
@@ -80,42 +87,52 @@ bool Generations::any_waiting() const {
 }
 
 size_t Generations::RaiseWaiting(base::Deadline deadline) {
-  std::set<std::string> waiting;
+  std::set<block::SpaceId> waiting;
   {
     const base::MutexLock lock(mutex_);
     waiting = waiting_;
   }
   size_t left = 0;
-  for (const std::string& name : waiting) left += RaiseNamed(name, deadline).ok() ? 0 : 1;
+  for (const block::SpaceId& space : waiting) left += RaiseOne(space, deadline).ok() ? 0 : 1;
   return left;
 }
 
-void RecentNames::Add(const std::string& name) {
-  const int64_t until = context_->Now() + lifetime_us_;
+uint64_t Generations::MemoryBytes() const {
   const base::MutexLock lock(mutex_);
-  const auto [there, added] = until_us_.try_emplace(name, until);
-  if (!added) order_.erase({there->second, name});
-  there->second = until;
-  order_[{until, name}] = true;
-  while (order_.size() > kMost ||
-         (!order_.empty() && order_.begin()->first.first <= context_->Now())) {
-    until_us_.erase(order_.begin()->first.second);
-    order_.erase(order_.begin());
+  return known_.capacity() * (sizeof(block::SpaceId) + sizeof(Known) + 1);
+}
+
+RecentNames::RecentNames(const Context* context, int64_t lifetime_us)
+    : context_(context), lifetime_us_(lifetime_us), most_(MostNames(*context)) {}
+
+void RecentNames::Add(const std::string& name) {
+  const int64_t now = context_->Now();
+  const uint64_t hash = base::Xxh3(base::AsBytes(name));
+  const base::MutexLock lock(mutex_);
+  until_us_[hash] = now + lifetime_us_;
+  order_.emplace_back(now + lifetime_us_, hash);
+  while (order_.size() > most_ || (!order_.empty() && order_.front().first <= now)) {
+    const auto there = until_us_.find(order_.front().second);
+    const bool added_again = there != until_us_.end() && there->second != order_.front().first;
+    if (there != until_us_.end() && !added_again) until_us_.erase(there);
+    order_.pop_front();
   }
 }
 
 void RecentNames::Forget(const std::string& name) {
   const base::MutexLock lock(mutex_);
-  const auto there = until_us_.find(name);
-  if (there == until_us_.end()) return;
-  order_.erase({there->second, name});
-  until_us_.erase(there);
+  until_us_.erase(base::Xxh3(base::AsBytes(name)));
 }
 
 bool RecentNames::Contains(const std::string& name) const {
   const base::MutexLock lock(mutex_);
-  const auto there = until_us_.find(name);
+  const auto there = until_us_.find(base::Xxh3(base::AsBytes(name)));
   return there != until_us_.end() && there->second > context_->Now();
+}
+
+uint64_t RecentNames::MemoryBytes() const {
+  const base::MutexLock lock(mutex_);
+  return until_us_.capacity() * (2 * sizeof(uint64_t) + 1) + order_.size() * sizeof(order_.front());
 }
 
 Far::Far(Context* context)
@@ -143,6 +160,11 @@ void Far::SayAbsent(const std::string& key) {
 void Far::SaySpoiled(const std::string& key) {
   spoiled.Add(key);
   present.Forget(key);
+}
+
+uint64_t Far::MemoryBytes() const {
+  return generations.MemoryBytes() + absent.MemoryBytes() + present.MemoryBytes() +
+         passed.MemoryBytes() + spoiled.MemoryBytes();
 }
 
 void Far::ExtendNames(const SpaceInfo& space, uint64_t generation,

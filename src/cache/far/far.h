@@ -5,7 +5,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <set>
 #include <span>
 #include <string>
@@ -43,6 +43,7 @@ class Generations {
   // Raises what waits for it. Returns how many still wait.
   size_t RaiseWaiting(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
   bool any_waiting() const PREFIXD_EXCLUDES(mutex_);
+  uint64_t MemoryBytes() const PREFIXD_EXCLUDES(mutex_);  // estimated
   // How often this host cleared: what was found before is not used after.
   uint64_t raises() const { return raises_; }
 
@@ -51,38 +52,41 @@ class Generations {
     uint64_t number = 0;
     int64_t read_us = 0;
   };
-  absl::Status RaiseNamed(const std::string& name, base::Deadline deadline)
+  // In these a space of all zeros is the tenant.
+  absl::Status RaiseOne(const block::SpaceId& space, base::Deadline deadline)
       PREFIXD_EXCLUDES(mutex_);
-  absl::StatusOr<uint64_t> Read(const std::string& name, base::Deadline deadline)
+  absl::StatusOr<uint64_t> Read(const block::SpaceId& space, base::Deadline deadline)
       PREFIXD_EXCLUDES(mutex_);
   std::string NameOf(const block::SpaceId& space) const;
 
   Context* const context_;
   mutable base::Mutex mutex_;
-  absl::flat_hash_map<std::string, Known> known_ PREFIXD_GUARDED_BY(mutex_);
-  std::set<std::string> waiting_ PREFIXD_GUARDED_BY(mutex_);  // to be raised
+  absl::flat_hash_map<block::SpaceId, Known> known_ PREFIXD_GUARDED_BY(mutex_);
+  std::set<block::SpaceId> waiting_ PREFIXD_GUARDED_BY(mutex_);  // to be raised
   std::atomic<uint64_t> raises_{0};
 };
 
-// Names for a time, at most so many: the oldest go.
+// Remembers names for a time: at most 65,536, and fewer beside a small RAM budget; the oldest go.
+// It keeps 64 bits of each name's hash: of two names that share them one may be forgotten, or
+// thought to be there, which costs a hit or a write.
 //
 // Thread-safe.
 class RecentNames {
  public:
-  static constexpr size_t kMost = 65'536;
-
-  RecentNames(const Context* context, int64_t lifetime_us)
-      : context_(context), lifetime_us_(lifetime_us) {}
+  RecentNames(const Context* context, int64_t lifetime_us);
   void Add(const std::string& name) PREFIXD_EXCLUDES(mutex_);
   void Forget(const std::string& name) PREFIXD_EXCLUDES(mutex_);
   bool Contains(const std::string& name) const PREFIXD_EXCLUDES(mutex_);
+  uint64_t MemoryBytes() const PREFIXD_EXCLUDES(mutex_);  // estimated
 
  private:
   const Context* const context_;
   const int64_t lifetime_us_;
+  const size_t most_;
   mutable base::Mutex mutex_;
-  absl::flat_hash_map<std::string, int64_t> until_us_ PREFIXD_GUARDED_BY(mutex_);
-  std::map<std::pair<int64_t, std::string>, bool> order_ PREFIXD_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, int64_t> until_us_ PREFIXD_GUARDED_BY(mutex_);
+  // When each was added, oldest first; a name that was added again is in it twice.
+  std::deque<std::pair<int64_t, uint64_t>> order_ PREFIXD_GUARDED_BY(mutex_);
 };
 
 // Thread-safe.
@@ -102,6 +106,9 @@ class Far {
   void SayAbsent(const std::string& key);
   // A bundle was there and cannot be used: who has its block writes it anew.
   void SaySpoiled(const std::string& key);
+
+  // What is remembered of the store, counted in the RAM budget.
+  uint64_t MemoryBytes() const;
 
   // Adds names to those of the first full blocks until there are `blocks`.
   void ExtendNames(const SpaceInfo& space, uint64_t generation, const block::SequenceView& sequence,

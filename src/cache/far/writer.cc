@@ -10,7 +10,12 @@ namespace {
 
 constexpr size_t kTouchedAtOnce = 256;
 constexpr std::chrono::milliseconds kTimeToAnswer(250);  // before the caller's own deadline
-constexpr std::chrono::seconds kLookAround(30);          // for clears that wait
+constexpr std::chrono::seconds kLookAround(1);           // for clears that wait
+
+uint64_t BytesOf(const Offer& offer) {
+  return offer.tokens.size() * sizeof(block::Token) +
+         offer.content.size() * sizeof(block::ContentKey);
+}
 
 base::Deadline In(std::chrono::milliseconds patience) {
   return std::chrono::steady_clock::now() + patience;
@@ -48,7 +53,8 @@ class Writer::HeldBlock {
   HeldBlock& operator=(const HeldBlock&) = delete;
 
   uint32_t rung() const { return pages.front().ref.rung; }
-  // Of keys and values, in one rung; empty if a full group lacks its page. Sliding ones may.
+  // The pages of keys and values, in one rung; empty if a full group lacks its page. Sliding groups
+  // may lack theirs.
   std::vector<index::PageInfo> pages;
   std::vector<index::PageInfo> snapshot;  // of all states at the block's end, or empty
 
@@ -84,15 +90,21 @@ Writer::Writer(Context* context, Far* far)
 void Writer::Take(Offer offer) {
   {
     const base::MutexLock lock(mutex_);
-    offered_tokens_ += offer.tokens.size();
+    offered_bytes_ += BytesOf(offer);
     offers_.push_back(std::move(offer));
-    while (offers_.size() > kMostOffers || offered_tokens_ > kMostOfferedTokens) {
-      offered_tokens_ -= offers_.front().tokens.size();
+    const uint64_t most_bytes = context_->options.ram_budget_bytes / kPartOfRam;
+    while (offers_.size() > kMostOffers || (offers_.size() > 1 && offered_bytes_ > most_bytes)) {
+      offered_bytes_ -= BytesOf(offers_.front());
       offers_.pop_front();
       context_->counters.Add("remote.passed_over");
     }
   }
   wake_.NotifyAll();
+}
+
+uint64_t Writer::MemoryBytes() const {
+  const base::MutexLock lock(mutex_);
+  return offered_bytes_;
 }
 
 bool Writer::WaitIdle(const Patience& patience) {
@@ -171,6 +183,7 @@ bool Writer::WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& he
     context_->counters.Add("remote.not_written.too_large");
     return false;
   }
+  const InFlight copy(&context_->in_flight_bytes, sum);
   const remote::SealedBundle sealed =
       remote::SealBundle(far_->options().keys, far_->options().seal, record, bytes);
   std::vector<remote::ConstRuns> stripes;
@@ -236,7 +249,7 @@ bool Writer::Step() {
     if (offers_.empty()) return false;
     offer = std::move(offers_.front());
     offers_.pop_front();
-    offered_tokens_ -= offer.tokens.size();
+    offered_bytes_ -= BytesOf(offer);
     working_ = true;
   }
   WriteChain(offer);
@@ -249,8 +262,11 @@ bool Writer::Step() {
 void Writer::Run() {
   for (;;) {
     budget_.Asked(context_->far_asked_bytes.exchange(0));
+    // Before what is written: nothing is, while a clear of its space waits.
+    if (far_->generations.any_waiting()) {
+      far_->generations.RaiseWaiting(In(far_->options().store_patience));
+    }
     if (Step()) continue;
-    far_->generations.RaiseWaiting(In(far_->options().store_patience));
     const base::MutexLock lock(mutex_);
     if (offers_.empty() && !stopped_) {
       wake_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kLookAround);

@@ -26,13 +26,14 @@ struct Offer {
 
 // Thread-safe. One thread Run()s it.
 //
-// Of a sequence, blocks are written parents first, and the first one that is not there and cannot
+// It writes the blocks of a sequence parents first, and the first one that is not there and cannot
 // be written ends it: a block without its parents is never found. A block that is there already is
 // marked as used instead.
 class Writer {
  public:
   static constexpr size_t kMostOffers = 256;
-  static constexpr size_t kMostOfferedTokens = size_t{4} << 20;
+  // Of the RAM budget, what offered sequences take; one is taken whatever its size.
+  static constexpr uint64_t kPartOfRam = 256;
 
   Writer(Context* context, Far* far);
 
@@ -43,6 +44,7 @@ class Writer {
   void Run() PREFIXD_EXCLUDES(mutex_);   // until Stop
   void Stop() PREFIXD_EXCLUDES(mutex_);
   // Waits until nothing is on its way. False: patience is over.
+  uint64_t MemoryBytes() const PREFIXD_EXCLUDES(mutex_);  // of what was offered
   bool WaitIdle(const Patience& patience) PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -71,7 +73,7 @@ class Writer {
   mutable base::Mutex mutex_;
   base::CondVar wake_, done_;
   std::deque<Offer> offers_ PREFIXD_GUARDED_BY(mutex_);
-  size_t offered_tokens_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  uint64_t offered_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   bool working_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::atomic<bool> stopping_{false};

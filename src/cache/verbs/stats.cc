@@ -7,7 +7,8 @@
 namespace prefixd::cache::verbs {
 namespace {
 
-std::vector<block::NamedCount> RamParts(const Context& context, const Tables& tables) {
+std::vector<block::NamedCount> RamParts(const Context& context, const Tables& tables,
+                                        const Far& far, const Writer& writer) {
   const ram::ArenaStats arena = context.arena->stats();
   // A shared arena's slabs have memory from when they enter service, a private one's when they are
   // used.
@@ -20,6 +21,7 @@ std::vector<block::NamedCount> RamParts(const Context& context, const Tables& ta
       {"history", tables.history.MemoryBytes()},
       {"staging", context.staging == nullptr ? 0 : context.staging->granted_bytes()}};
   if (context.store != nullptr) parts.push_back({"ssd", context.store->MemoryBytes()});
+  if (far.on()) parts.push_back({"remote", far.MemoryBytes() + writer.MemoryBytes()});
   return parts;
 }
 
@@ -119,7 +121,7 @@ void AddRemote(const Context& context, const Far& far, block::Stats* stats) {
 }  // namespace
 
 block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segments& segments,
-                      const Tier& tier, const Far& far) {
+                      const Tier& tier, const Far& far, const Writer& writer) {
   tables.pins.Expire();
   room.KeepLimits();
   block::Stats stats;
@@ -127,7 +129,7 @@ block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segmen
   stats.version = context.options.version;
   stats.uptime_s = static_cast<double>(context.Now() - context.started_us) * 1e-6;
   stats.ram_budget_bytes = context.ram_budget_bytes;
-  stats.ram_parts = RamParts(context, tables);
+  stats.ram_parts = RamParts(context, tables, far, writer);
   stats.spaces = tables.spaces.List();
   context.counters.Export(&stats);
   AddTables(context, tables, &stats);

@@ -118,6 +118,6 @@ absl::Status SetBudgets(Room& room, Segments& segments, uint64_t ram_bytes, uint
 FlushResult Flush(Context& context, IndexLoader& index_loader, Loader& loader, Segments& segments,
                   const Patience& patience);
 block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segments& segments,
-                      const Tier& tier, const Far& far);
+                      const Tier& tier, const Far& far, const Writer& writer);
 
 }  // namespace prefixd::cache::verbs
