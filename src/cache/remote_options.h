@@ -22,8 +22,8 @@ struct RemoteOptions {
   uint32_t shallow_tokens = 3072;  // what begins before counts as likely to be used again
   // How long a request waits for names at most; a tenth of what it may save, if that is less.
   std::chrono::milliseconds find_patience{19};  // with what is around it 20 ms
-  // How long a block's bytes may take.
-  std::chrono::milliseconds load_patience{2000};
+  // How long a block's bytes may take, and all that one request brings.
+  std::chrono::milliseconds load_patience{2000}, request_patience{10'000};
   std::chrono::milliseconds store_patience{5000};
   // How long a block on its way waits for room in RAM.
   std::chrono::milliseconds room_patience{100};

@@ -373,6 +373,30 @@ TEST_F(FarTest, AClearThatWaitsIsToldBeforeAnythingIsWritten) {
   EXPECT_EQ(Bring(tokens_), 96u);
 }
 
+TEST_F(FarTest, NoMoreIsBroughtThanALeaseMayHold) {
+  identity_ = Qwen3Identity();
+  const Tokens tokens = RandomTokens(3, 640);  // 40 MB
+  OpenHost(Roomy());
+  StoreAndWrite(tokens);
+  OpenHost();
+  const uint32_t brought = Bring(tokens);
+  EXPECT_GT(brought, 0u);
+  EXPECT_LT(brought, 640u);
+  EXPECT_EQ(Acquire(space_, tokens).match.restorable_tokens, brought);
+}
+
+TEST_F(FarTest, WhatARequestWaitsForIsGivenUpAfterItsTime) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  cache::Options options = WithRemote();
+  options.remote.request_patience = std::chrono::milliseconds(0);
+  OpenHost(options);
+  EXPECT_EQ(Bring(tokens_), 96u);
+  EXPECT_TRUE(Reaches("remote.late", 6));
+  EXPECT_EQ(store_->loads, 0u);
+  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 0u);
+}
+
 TEST_F(FarTest, ParentsAreUsedNoEarlierThanWhatHangsFromThem) {
   OpenHost();
   StoreAndWrite(tokens_);

@@ -1,6 +1,7 @@
 #include "cache/far/fetcher.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,8 @@ class Fetcher::Places {
       if (!IsFor(load_.expected[i], of_bundle)) continue;
       return {context_->arena->data(extents_[i]), of_bundle.page_bytes};
     }
+    counted_.push_back(
+        std::make_unique<InFlight>(&context_->in_flight_bytes, of_bundle.page_bytes));
     return others_.emplace_back(of_bundle.page_bytes);
   }
 
@@ -60,13 +63,15 @@ class Fetcher::Places {
   const FarLoad& load_;
   std::vector<block::Extent> extents_;  // of load_.expected
   std::deque<std::vector<std::byte>> others_;
-  std::vector<std::span<std::byte>> spans_;  // of the bundle's pages
+  std::vector<std::unique_ptr<InFlight>> counted_;  // of others_
+  std::vector<std::span<std::byte>> spans_;         // of the bundle's pages
 };
 
 void Fetcher::Enqueue(std::vector<FarLoad> loads) {
   if (loads.empty()) return;
   auto batch = std::make_shared<Batch>();
   batch->begun_us = context_->Now();
+  batch->until = std::chrono::steady_clock::now() + far_->options().request_patience;
   batch->left = loads.size();
   for (FarLoad& load : loads) batch->loads.push_back(std::move(load));
   {
@@ -87,12 +92,13 @@ bool Fetcher::Next(FarLoad* load, std::shared_ptr<Batch>* batch) {
   return true;
 }
 
-absl::Status Fetcher::ReadInto(const FarLoad& load, const Places& places) {
+absl::Status Fetcher::ReadInto(const FarLoad& load, const Places& places, base::Deadline until) {
   std::vector<remote::Tag> tags;
   const std::vector<remote::Runs> stripes =
       remote::StripesInto(load.bundle.opened, places.spans(), &tags);
   PREFIXD_RETURN_IF_ERROR(far_->store().Load(
-      load.bundle.key, stripes, std::chrono::steady_clock::now() + far_->options().load_patience));
+      load.bundle.key, stripes,
+      std::min(until, std::chrono::steady_clock::now() + far_->options().load_patience)));
   if (remote::OpenPages(far_->options().keys, load.bundle.opened, places.spans(), tags)) {
     return absl::OkStatus();
   }
@@ -134,14 +140,18 @@ void Fetcher::Fail(const FarLoad& load, size_t first, const absl::Status& why) {
   }
 }
 
-absl::Status Fetcher::Load(const FarLoad& load) {
+absl::Status Fetcher::Load(const FarLoad& load, base::Deadline until) {
+  const base::Deadline now = std::chrono::steady_clock::now();
   Places places(context_, load);
-  absl::Status status =
-      stopping_
-          ? absl::UnavailableError("remote: prefixd is stopping")
-          : places.Take(*room_, std::chrono::steady_clock::now() + far_->options().room_patience,
-                        &stopping_);
-  if (status.ok()) status = ReadInto(load, places);
+  absl::Status status;
+  if (stopping_) status = absl::UnavailableError("remote: prefixd is stopping");
+  if (status.ok() && now >= until) {
+    status = absl::DeadlineExceededError("remote: the request's blocks did not come in time");
+  }
+  if (status.ok()) {
+    status = places.Take(*room_, std::min(until, now + far_->options().room_patience), &stopping_);
+  }
+  if (status.ok()) status = ReadInto(load, places, until);
   size_t done = 0;
   for (; status.ok() && done < load.expected.size(); ++done) {
     status = Finish(load.expected[done], places.extent(done));
@@ -158,7 +168,7 @@ bool Fetcher::Step() {
   FarLoad load;
   std::shared_ptr<Batch> batch;
   if (!Next(&load, &batch)) return false;
-  const absl::Status status = Load(load);
+  const absl::Status status = Load(load, batch->until);
   for (const index::PageInfo& page : load.expected) batch->bytes += page.page_bytes;
   if (!status.ok()) batch->failed = true;
   if (--batch->left == 0 && !batch->failed) {

@@ -51,6 +51,7 @@ class Fetcher {
   struct Batch {
     std::deque<FarLoad> loads;
     int64_t begun_us = 0;
+    base::Deadline until;  // what has not come by then is given up
     std::atomic<size_t> left{0};
     std::atomic<uint64_t> bytes{0};
     std::atomic<bool> failed{false};
@@ -58,9 +59,9 @@ class Fetcher {
   class Places;
 
   bool Next(FarLoad* load, std::shared_ptr<Batch>* batch) PREFIXD_EXCLUDES(mutex_);
-  absl::Status Load(const FarLoad& load);
+  absl::Status Load(const FarLoad& load, base::Deadline until);
   // Reads the bundle into the places and checks it.
-  absl::Status ReadInto(const FarLoad& load, const Places& places);
+  absl::Status ReadInto(const FarLoad& load, const Places& places, base::Deadline until);
   absl::Status Finish(const index::PageInfo& page, block::Extent extent);
   void Fail(const FarLoad& load, size_t first, const absl::Status& why);
   void Count(const absl::Status& why);

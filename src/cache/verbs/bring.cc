@@ -66,6 +66,14 @@ void CutToSnapshot(const SpaceInfo& space, std::vector<FoundBlock>* found) {
   while (states && !found->empty() && !found->back().has_snapshot) found->pop_back();
 }
 
+uint64_t PageBytesOf(const FoundBlock& block) {
+  uint64_t bytes = 0;
+  for (const FoundBundle& bundle : block.bundles) {
+    for (const remote::BundlePage& page : bundle.opened.record.pages) bytes += page.page_bytes;
+  }
+  return bytes;
+}
+
 // Cuts to where the time saved by not computing, less the time to load, is largest.
 void CutWhatDoesNotPay(const SpaceInfo& space, const LoadModel& model, double tokens_per_s,
                        std::vector<FoundBlock>* found) {
@@ -74,9 +82,7 @@ void CutWhatDoesNotPay(const SpaceInfo& space, const LoadModel& model, double to
   size_t best = 0;
   double best_saved = 0;
   for (size_t i = 0; i < found->size(); ++i) {
-    for (const FoundBundle& bundle : (*found)[i].bundles) {
-      for (const remote::BundlePage& page : bundle.opened.record.pages) bytes += page.page_bytes;
-    }
+    bytes += PageBytesOf((*found)[i]);
     const double saved = static_cast<double>((i + 1) * space.identity.block_tokens) / tokens_per_s -
                          static_cast<double>(model.EstimateMicros(0, 0, bytes)) * 1e-6;
     if (saved <= best_saved) continue;
@@ -84,6 +90,16 @@ void CutWhatDoesNotPay(const SpaceInfo& space, const LoadModel& model, double to
     best_saved = saved;
   }
   found->resize(best);
+}
+
+// Cuts to what a lease of the session may hold beside `held_bytes` of the same request: what nobody
+// can lease would only push out what others use.
+void CutToLease(const Context& context, uint64_t held_bytes, std::vector<FoundBlock>* found) {
+  const uint64_t most = context.IndexLimits(context.index_share_bytes).session_lease_bytes;
+  uint64_t bytes = held_bytes;
+  size_t fit = 0;
+  while (fit < found->size() && (bytes += PageBytesOf((*found)[fit])) <= most) ++fit;
+  found->resize(fit);
 }
 
 // What the index is told of a block.
@@ -167,6 +183,7 @@ absl::StatusOr<uint32_t> Bring(Context& context, Tables& tables, Far& far, Fetch
   context.counters.AddAll({{"remote.lookups", 1}, {"remote.lookups_found", uint64_t{all > 0}}});
   CutWhatDoesNotPay(*space, model, request.prefill_tokens_per_s, &found);
   if (found.size() < all) context.counters.Add("remote.not_worth_it");
+  CutToLease(context, here.ram_bytes + here.ssd_bytes, &found);
   CutToSnapshot(*space, &found);
   const Needed needed(*space, request, first_block, found.size());
   std::vector<index::PrefixIndex::ArrivingBlock> arriving;
