@@ -135,7 +135,7 @@ absl::Status TimeBring(Bench& bench, const std::shared_ptr<CountingStore>& store
       if (found != (there ? tokens.size() : 0))
         return absl::InternalError("other blocks are there");
     }
-    // Of a host that has just started: two more round trips for the generations.
+    // A host that has just started makes two more round trips, for the generations.
     bench.Add({absl::StrCat("a host looks for ", tokens.size(),
                             there ? " tokens that are there" : " tokens of nothing"),
                {{"round_trips", static_cast<double>(finds + 2)},

@@ -33,7 +33,7 @@ class WriteBudget {
   void Take(uint64_t bytes);  // may overdraw: what is admitted is written
   Admission admits();
   bool has_share() const { return limits_.share > 0; }
-  // Of the smaller bucket; all ones where nothing is limited.
+  // Returns what is left in the smaller bucket; all ones where nothing is limited.
   uint64_t left_bytes();
 
  private:

@@ -18,7 +18,7 @@ constexpr size_t kAskedAtOnce = 3;
 
 bool HasNoCluster(const Reply& slots, const Reply& info) {
   if (!slots.error()) return false;
-  return slots.text.rfind("ERR", 0) == 0 ||
+  return slots.text.starts_with("ERR") ||
          (info.text_or_simple() && info.text.find("cluster_enabled:0") != std::string::npos);
 }
 
@@ -293,7 +293,7 @@ void Cluster::Probe(const std::vector<std::shared_ptr<Node>>& nodes) {
     bool well = talks[i].status.ok();
     if (well && talks[i].replies[0].error()) {
       // Whoever may not PING may do the rest.
-      well = talks[i].replies[0].text.rfind("NOPERM", 0) == 0;
+      well = talks[i].replies[0].text.starts_with("NOPERM");
       why = InWords(talks[i].replies[0].text, options_.login.user);
     }
     nodes[i]->Probed(well, why);

@@ -113,7 +113,7 @@ class Cluster {
   uint64_t next_seed_ PREFIXD_GUARDED_BY(mutex_);
   std::atomic<bool> stopped_{false};
 
-  // Of the thread.
+  // The thread alone uses these.
   std::mt19937_64 random_;
   int64_t next_refresh_us_ = 0, refresh_wait_us_ = kRefreshUs, next_settings_us_ = 0;
   std::map<std::string, bool> logged_open_;

@@ -5,36 +5,31 @@
 #include "base/status.h"
 
 namespace prefixd::remote {
-namespace {
-
-bool Begins(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
-
-}  // namespace
-
 std::string InWords(const std::string& error, const std::string& user) {
   const std::string who = user.empty() ? "the default user" : absl::StrCat("user ", user);
-  if (Begins(error, "NOAUTH") ||
+  if (error.starts_with("NOAUTH") ||
       error.find("without any password configured") != std::string::npos) {
-    return Begins(error, "NOAUTH")
+    return error.starts_with("NOAUTH")
                ? "it asks for a password: set --remote-user and --remote-password-file"
                : "it has no password, but one is set: drop --remote-password-file, or set one "
                  "there";
   }
-  if (Begins(error, "WRONGPASS")) {
+  if (error.starts_with("WRONGPASS")) {
     return absl::StrCat("it refuses ", who,
                         " with this password: check --remote-user and "
                         "--remote-password-file (",
                         error, ")");
   }
-  if (Begins(error, "NOPERM"))
+  if (error.starts_with("NOPERM"))
     return absl::StrCat("its ACL does not allow this to ", who, " (", error, ")");
-  if (Begins(error, "OOM"))
+  if (error.starts_with("OOM"))
     return "it has no room: maxmemory is reached and nothing may be evicted";
-  if (Begins(error, "LOADING")) return "it is reading its data from disk";
-  if (Begins(error, "CLUSTERDOWN")) return absl::StrCat("its cluster does not serve (", error, ")");
-  if (Begins(error, "MISCONF"))
+  if (error.starts_with("LOADING")) return "it is reading its data from disk";
+  if (error.starts_with("CLUSTERDOWN"))
+    return absl::StrCat("its cluster does not serve (", error, ")");
+  if (error.starts_with("MISCONF"))
     return absl::StrCat("it takes no writes: it cannot save to disk (", error, ")");
-  if (Begins(error, "READONLY")) return "it is a replica, which takes no writes";
+  if (error.starts_with("READONLY")) return "it is a replica, which takes no writes";
   return error;
 }
 
@@ -123,7 +118,7 @@ absl::Status Connection::TakeGreeting(const Reply& reply) {
   const std::string command = greeting_.front();
   greeting_.pop_front();
   if (!reply.error()) return absl::OkStatus();
-  const bool no_login = Begins(reply.text, "NOAUTH") || Begins(reply.text, "LOADING");
+  const bool no_login = reply.text.starts_with("NOAUTH") || reply.text.starts_with("LOADING");
   if (command == "AUTH" || no_login)
     return Named(absl::UnavailableError(InWords(reply.text, user_)));
   return absl::OkStatus();  // an older server: RESP2, no name

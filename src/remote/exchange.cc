@@ -14,8 +14,6 @@ constexpr auto kTryAgain = std::chrono::milliseconds(5);
 // A server is blamed for being late if it had this long, or half of the call's time.
 constexpr steady_clock::duration kLeastTime = std::chrono::milliseconds(5);
 
-bool Begins(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
-
 std::string Ms(steady_clock::duration time) {
   return absl::StrCat(std::chrono::duration_cast<std::chrono::milliseconds>(time).count(), " ms");
 }
@@ -127,14 +125,14 @@ void Exchange::Advance(Flight* flight) {
 void Exchange::Take(Flight* flight, Ask* ask, Reply reply) {
   const std::string& text = reply.text;
   if (reply.error()) {
-    if (Begins(text, "MOVED ") || Begins(text, "ASK ")) return Redirect(flight, ask, reply);
-    if (Begins(text, "TRYAGAIN") && ++ask->turns < kMostTurns) {
+    if (text.starts_with("MOVED ") || text.starts_with("ASK ")) return Redirect(flight, ask, reply);
+    if (text.starts_with("TRYAGAIN") && ++ask->turns < kMostTurns) {
       delayed_.push_back({steady_clock::now() + kTryAgain, ask});
       return;
     }
-    const bool loading = Begins(text, "LOADING") || Begins(text, "NOAUTH");
-    if (loading || Begins(text, "CLUSTERDOWN") || Begins(text, "MASTERDOWN") ||
-        Begins(text, "READONLY") || Begins(text, "TRYAGAIN")) {
+    const bool loading = text.starts_with("LOADING") || text.starts_with("NOAUTH");
+    if (loading || text.starts_with("CLUSTERDOWN") || text.starts_with("MASTERDOWN") ||
+        text.starts_with("READONLY") || text.starts_with("TRYAGAIN")) {
       if (loading) flight->unwell = true;
       cluster_->Doubt(/*topology=*/true);
       const std::string why = InWords(text, cluster_->options().login.user);
@@ -154,7 +152,7 @@ void Exchange::Redirect(Flight* flight, Ask* ask, const Reply& reply) {
     return Settle(ask, Ask::Outcome::kDown,
                   absl::StrCat("its answer cannot be read: ", reply.text));
   }
-  ask->asking = Begins(reply.text, "ASK ");
+  ask->asking = reply.text.starts_with("ASK ");
   if (!ask->asking) cluster_->Doubt(/*topology=*/true);
   if (++ask->turns >= kMostTurns) {
     return Settle(ask, Ask::Outcome::kDown, "servers send it from one to the other");

@@ -35,7 +35,7 @@ struct Ask {
   std::string why;     // kDown, kLate
   std::string server;  // that answered or failed
 
-  // Of the exchange.
+  // The exchange alone uses these.
   std::shared_ptr<Node> node;  // null: as the topology says
   bool asking = false;
   int turns = 0;

@@ -31,7 +31,7 @@ Ask AskOf(const std::string& name, std::initializer_list<std::string_view> argum
 }
 
 bool IsWrongType(const Ask& ask) {
-  return ask.reply.error() && ask.reply.text.rfind("WRONGTYPE", 0) == 0;
+  return ask.reply.error() && ask.reply.text.starts_with("WRONGTYPE");
 }
 
 FoundRecord RecordOf(Ask* ask) {
@@ -117,8 +117,8 @@ absl::Status RedisStore::WhyNot(const Ask& ask) const {
   if (!ask.reply.error()) return absl::OkStatus();
   const std::string why =
       absl::StrCat(who, InWords(ask.reply.text, cluster_->options().login.user));
-  return ask.reply.text.rfind("OOM", 0) == 0 ? absl::ResourceExhaustedError(why)
-                                             : absl::UnavailableError(why);
+  return ask.reply.text.starts_with("OOM") ? absl::ResourceExhaustedError(why)
+                                           : absl::UnavailableError(why);
 }
 
 absl::Status RedisStore::One(Ask* ask, base::Deadline deadline) {

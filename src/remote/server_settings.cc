@@ -20,7 +20,7 @@ std::string AboutPolicy(const std::string& policy) {
   if (policy == "noeviction") {
     return "maxmemory-policy is noeviction: writes fail once the server is full; set allkeys-lru";
   }
-  if (policy.rfind("volatile-", 0) == 0) {
+  if (policy.starts_with("volatile-")) {
     return absl::StrCat("maxmemory-policy is ", policy,
                         ": nothing of prefixd can be evicted, as its keys do not expire; set "
                         "allkeys-lru");

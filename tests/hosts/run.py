@@ -23,7 +23,7 @@ def missing() -> str:
 
 def main() -> int:
     build = Path(sys.argv[1]).resolve()
-    # Those of prefixd are given to it by each test.
+    # Each test gives prefixd its own.
     for name in [name for name in os.environ if name.startswith("PREFIXD_")]:
         if not name.startswith(("PREFIXD_HOSTS_", "PREFIXD_TEST_")):
             del os.environ[name]

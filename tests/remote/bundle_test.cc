@@ -291,7 +291,7 @@ TEST(BundleTest, ABodyHasNothingAfterIt) {
 
 TEST(BundleTest, CountsThatCannotBeTrueAllocateNothing) {
   const std::string body = EncodeBody(GoldenSample().record, 1, std::vector<uint64_t>{5});
-  // Of formats, tokens, content, ends, pages, stripes.
+  // The counts of formats, tokens, content, ends, pages and stripes.
   for (const size_t at : {76, 81, 149, 197, 209, 245}) {
     for (const uint32_t count : {0xffffffffu, 0x7fffffffu, 60'000u}) {
       std::string other = body;
