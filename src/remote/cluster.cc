@@ -74,6 +74,9 @@ void Cluster::Doubt(bool topology) {
 
 std::shared_ptr<Node> Cluster::At(const Endpoint& address) {
   const base::MutexLock lock(mutex_);
+  if (nodes_.size() > kSlots) {  // a server that names others without end
+    std::erase_if(nodes_, [](const auto& node) { return node.second.use_count() == 1; });
+  }
   return AtLocked(address);
 }
 
