@@ -117,7 +117,7 @@ absl::StatusOr<cache::RemoteOptions> OpenRemote(const Config::Remote& remote) {
                              ReadPrivate("remote-password-file", remote.password_file));
     redis.password = std::string(absl::StripAsciiWhitespace(redis.password));
   }
-  redis.log = [](const std::string& line) { spdlog::info("remote: {}", line); };
+  redis.log = [](const std::string& line) { spdlog::warn("remote: {}", line); };
   PREFIXD_ASSIGN_OR_RETURN(options.store, remote::RedisStore::Open(std::move(redis)));
   return options;
 }
