@@ -59,17 +59,32 @@ SlotTable::Slot* SlotTable::Best(std::span<const uint32_t> tokens) {
   return best;
 }
 
+SlotTable::Slot* SlotTable::BestInTurn(uint64_t turn, std::span<const uint32_t> tokens,
+                                       std::chrono::steady_clock::time_point deadline) {
+  bool in_time = true;
+  while (true) {
+    Slot* slot = *waiting_.begin() == turn ? Best(tokens) : nullptr;
+    if (slot != nullptr || !in_time) return slot;
+    in_time = free_.WaitUntil(mutex_, deadline);
+  }
+}
+
 std::optional<SlotTable::Held> SlotTable::Take(std::span<const uint32_t> tokens,
                                                std::chrono::steady_clock::time_point deadline) {
   base::MutexLock lock(mutex_);
-  Slot* slot = Best(tokens);
-  while (slot == nullptr) {
-    const bool in_time = free_.WaitUntil(mutex_, deadline);
-    slot = Best(tokens);
-    if (!in_time && slot == nullptr) return std::nullopt;
-  }
+  const uint64_t turn = next_turn_++;
+  waiting_.insert(turn);
+  Slot* slot = BestInTurn(turn, tokens, deadline);
+  waiting_.erase(turn);
+  free_.NotifyAll();  // the next one's turn
+  if (slot == nullptr) return std::nullopt;
   slot->held = true;
   return Held(this, slot->place, slot->tokens);
+}
+
+size_t SlotTable::Waiting() const {
+  base::MutexLock lock(mutex_);
+  return waiting_.size();
 }
 
 void SlotTable::GiveBack(Held* held) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -44,10 +45,14 @@ class SlotTable {
   // Makes the slots of a server `slots` empty ones; 0 takes the server out. Slots that are held
   // stay held, and are forgotten when they come back if the server has fewer now.
   void SetSlots(size_t server, uint32_t slots) PREFIXD_EXCLUDES(mutex_);
-  // Waits until a slot is free, at most until `deadline`, and takes the one whose cache has most of
-  // the beginning of `tokens`; among equal ones the one that was used least recently.
+  // Waits for its turn and for a free slot, at most until `deadline`, and takes the slot whose
+  // cache has most of the beginning of `tokens`; among equal ones the one that was used least
+  // recently. Requests that wait get slots in the order in which they came: a conversation that
+  // asks again at once does not keep its slot from the others.
   std::optional<Held> Take(std::span<const uint32_t> tokens,
                            std::chrono::steady_clock::time_point deadline) PREFIXD_EXCLUDES(mutex_);
+  // Returns how many requests wait.
+  size_t Waiting() const PREFIXD_EXCLUDES(mutex_);
   // Returns how many slots are held, and how many there are.
   std::pair<size_t, size_t> Use() const PREFIXD_EXCLUDES(mutex_);
 
@@ -59,11 +64,16 @@ class SlotTable {
     std::vector<uint32_t> tokens;
   };
   Slot* Best(std::span<const uint32_t> tokens) PREFIXD_REQUIRES(mutex_);
+  // Waits until request number `turn` is the first that waits and a slot is free.
+  Slot* BestInTurn(uint64_t turn, std::span<const uint32_t> tokens,
+                   std::chrono::steady_clock::time_point deadline) PREFIXD_REQUIRES(mutex_);
   void GiveBack(Held* held) PREFIXD_EXCLUDES(mutex_);
 
   mutable base::Mutex mutex_;
   base::CondVar free_;
   std::vector<Slot> slots_ PREFIXD_GUARDED_BY(mutex_);
+  std::set<uint64_t> waiting_ PREFIXD_GUARDED_BY(mutex_);  // requests by number, first come first
+  uint64_t next_turn_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t clock_ PREFIXD_GUARDED_BY(mutex_) = 0;
 };
 

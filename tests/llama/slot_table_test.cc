@@ -61,6 +61,37 @@ TEST_F(SlotTableTest, AHeldSlotIsNobodyElses) {
   EXPECT_THAT(slots_.Use(), Pair(0, 1));
 }
 
+TEST_F(SlotTableTest, WhoAsksAgainAtOnceComesAfterThoseWhoWait) {
+  slots_.SetSlots(0, 1);
+  std::optional<SlotTable::Held> held = slots_.Take(Tokens{1}, Now());
+  std::vector<int> order;  // whoever holds the slot writes
+  const auto wait_in_line = [&](int name) {
+    std::thread thread([&, name] {
+      std::optional<SlotTable::Held> mine = slots_.Take(Tokens{1}, InAnHour());
+      EXPECT_TRUE(mine.has_value());
+      order.push_back(name);
+    });
+    while (slots_.Waiting() < static_cast<size_t>(name)) std::this_thread::yield();
+    return thread;
+  };
+  std::vector<std::thread> line;
+  for (int name = 1; name <= 8; ++name) line.push_back(wait_in_line(name));
+  held.reset();
+  EXPECT_TRUE(slots_.Take(Tokens{1}, InAnHour()).has_value());  // it lost no time
+  order.push_back(9);
+  for (std::thread& thread : line) thread.join();
+  EXPECT_THAT(order, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+
+TEST_F(SlotTableTest, WhoGaveUpWaitingHoldsUpNobody) {
+  slots_.SetSlots(0, 1);
+  std::optional<SlotTable::Held> held = slots_.Take(Tokens{1}, Now());
+  EXPECT_FALSE(slots_.Take(Tokens{2}, Now()).has_value());
+  EXPECT_EQ(slots_.Waiting(), 0u);
+  held.reset();
+  EXPECT_TRUE(slots_.Take(Tokens{3}, Now()).has_value());
+}
+
 TEST_F(SlotTableTest, SlotsOfSeveralServersAreOneTable) {
   slots_.SetSlots(0, 1);
   slots_.SetSlots(1, 1);
