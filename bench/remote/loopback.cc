@@ -1,8 +1,10 @@
 #include "bench/remote/loopback.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,6 +15,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace prefixd::bench {
 namespace {
@@ -24,18 +27,18 @@ struct Order {
   uint64_t peer_sends = 0;
 };
 
-sockaddr_in Loopback(uint16_t port) {
+sockaddr_in AddressOf(const std::string& host, uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ::inet_pton(AF_INET, host.c_str(), &address.sin_addr);
   return address;
 }
 
-// Bound to a free port of loopback; -1 when the kernel refuses.
-int BoundSocket(uint16_t* port) {
+// Bound to a free port; -1 when the kernel refuses.
+int BoundSocket(const std::string& host, uint16_t* port) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = Loopback(0);
+  sockaddr_in address = AddressOf(host, 0);
   socklen_t size = sizeof(address);
   if (::bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
@@ -64,6 +67,25 @@ bool ReadAll(int socket, std::byte* to, size_t bytes) {
     bytes -= static_cast<size_t>(read);
   }
   return true;
+}
+
+// A socket belongs to the network namespace in which it was made: a thread goes there to make it.
+int ListenIn(const Place& place, uint16_t* port) {
+  int listener = -1;
+  std::thread maker([&] {
+    if (!place.network_namespace.empty()) {
+      const std::string file = "/run/netns/" + place.network_namespace;
+      const int there = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+      const bool entered = there >= 0 && ::setns(there, CLONE_NEWNET) == 0;
+      if (there >= 0) ::close(there);
+      if (!entered) return;
+    }
+    listener = BoundSocket(place.address, port);
+  });
+  maker.join();
+  if (listener < 0 || ::listen(listener, 16) == 0) return listener;
+  ::close(listener);
+  return -1;
 }
 
 // Only system calls from here on: the process was forked.
@@ -108,19 +130,19 @@ bool ReadAll(int socket, std::byte* to, size_t bytes) {
 
 uint16_t FreePort() {
   uint16_t port = 0;
-  const int socket = BoundSocket(&port);
+  const int socket = BoundSocket(Place().address, &port);
   if (socket >= 0) ::close(socket);
   return port;
 }
 
-LoopbackSocket::LoopbackSocket(uint16_t port)
+LoopbackSocket::LoopbackSocket(uint16_t port, const std::string& host)
     : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   const int on = 1;
   const timeval patience{.tv_sec = 10, .tv_usec = 0};
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-  const sockaddr_in address = Loopback(port);
+  const sockaddr_in address = AddressOf(host, port);
   if (::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return;
   ::close(socket_);
   socket_ = -1;
@@ -154,15 +176,15 @@ bool LoopbackSocket::Answers() const {
   return Ask("*1\r\n$4\r\nPING\r\n", &line) && line == "+PONG\r\n";
 }
 
-std::unique_ptr<LoopbackPeer> LoopbackPeer::Start(uint64_t memory_bytes) {
+std::unique_ptr<LoopbackPeer> LoopbackPeer::Start(uint64_t memory_bytes, const Place& place) {
   uint16_t port = 0;
-  const int listener = BoundSocket(&port);
-  if (listener < 0 || ::listen(listener, 16) != 0) return nullptr;
+  const int listener = ListenIn(place, &port);
+  if (listener < 0) return nullptr;
   const pid_t pid = ::fork();
   if (pid == 0) ServeAll(listener, memory_bytes);
   ::close(listener);
   if (pid < 0) return nullptr;
-  return std::unique_ptr<LoopbackPeer>(new LoopbackPeer(pid, port));
+  return std::unique_ptr<LoopbackPeer>(new LoopbackPeer(pid, port, place));
 }
 
 LoopbackPeer::~LoopbackPeer() {

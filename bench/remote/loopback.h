@@ -1,4 +1,5 @@
-// Plain TCP over loopback: what a store's client is held against. Calls nothing of the project.
+// Plain TCP to a process of this machine: what a store's client is held against. Calls nothing of
+// the project.
 #pragma once
 #include <sys/types.h>
 
@@ -7,16 +8,23 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace prefixd::bench {
 
-// One that nobody listens on now; 0 if the kernel gives none.
+// Where servers listen.
+struct Place {
+  std::string address = "127.0.0.1";
+  std::string network_namespace;  // a name of `ip netns`; empty: this process' own
+};
+
+// A port of 127.0.0.1 that nobody listens on now; 0 if the kernel gives none.
 uint16_t FreePort();
 
-// A connection to 127.0.0.1 that blocks. One thread.
+// A connection that blocks. One thread.
 class LoopbackSocket {
  public:
-  explicit LoopbackSocket(uint16_t port);
+  explicit LoopbackSocket(uint16_t port, const std::string& address = Place().address);
   ~LoopbackSocket();
   LoopbackSocket(const LoopbackSocket&) = delete;
   LoopbackSocket& operator=(const LoopbackSocket&) = delete;
@@ -37,20 +45,25 @@ class LoopbackSocket {
 class LoopbackPeer {
  public:
   // Forks: before this process has threads of its own. nullptr when the kernel refuses.
-  static std::unique_ptr<LoopbackPeer> Start(uint64_t memory_bytes);
+  static std::unique_ptr<LoopbackPeer> Start(uint64_t memory_bytes, const Place& place = {});
   ~LoopbackPeer();
   LoopbackPeer(const LoopbackPeer&) = delete;
   LoopbackPeer& operator=(const LoopbackPeer&) = delete;
 
-  uint16_t port() const { return port_; }
+  std::unique_ptr<LoopbackSocket> Connect() const {
+    return std::make_unique<LoopbackSocket>(port_, place_.address);
+  }
+  const Place& place() const { return place_; }
   // The peer sends, or receives and confirms, all of `memory` over a connection to its port.
   static bool ReceiveAll(const LoopbackSocket& socket, std::span<std::byte> memory);
   static bool SendAll(const LoopbackSocket& socket, std::span<const std::byte> memory);
 
  private:
-  LoopbackPeer(pid_t pid, uint16_t port) : pid_(pid), port_(port) {}
+  LoopbackPeer(pid_t pid, uint16_t port, Place place)
+      : pid_(pid), port_(port), place_(std::move(place)) {}
   const pid_t pid_;
   const uint16_t port_;
+  const Place place_;
 };
 
 }  // namespace prefixd::bench

@@ -33,7 +33,8 @@ std::string FindRedisServer() {
   return "";
 }
 
-absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::string& directory) {
+absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::string& directory,
+                                                                  const Place& place) {
   const std::string program = FindRedisServer();
   if (program.empty()) return absl::NotFoundError("redis-server is not in PATH");
   std::filesystem::create_directories(directory);
@@ -41,13 +42,19 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::str
   constexpr int kTries = 3;  // somebody else may take the port first
   for (int i = 0; i < kTries; ++i) {
     const uint16_t port = FreePort();
-    const Command command{
-        .arguments = {program, "--port", std::to_string(port), "--bind", "127.0.0.1", "--save", "",
-                      "--appendonly", "no", "--dir", directory},
-        .out = log,
-        .errors_too = true};
+    Command command{.arguments = {}, .out = log, .errors_too = true};
+    if (!place.network_namespace.empty()) {
+      command.arguments = {"/usr/bin/env", "ip", "netns", "exec", place.network_namespace};
+    }
+    for (const std::string& argument :
+         {program, std::string("--port"), std::to_string(port), std::string("--bind"),
+          place.address, std::string("--protected-mode"), std::string("no"), std::string("--save"),
+          std::string(), std::string("--appendonly"), std::string("no"), std::string("--dir"),
+          directory}) {
+      command.arguments.push_back(argument);
+    }
     PREFIXD_ASSIGN_OR_RETURN(const pid_t pid, StartProcess(command));
-    std::unique_ptr<RedisProcess> redis(new RedisProcess(pid, port));
+    std::unique_ptr<RedisProcess> redis(new RedisProcess(pid, port, place));
     if (redis->WaitAnswering()) return redis;
   }
   return absl::InternalError("redis-server does not come up: " + ReadText(log));
@@ -56,7 +63,7 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::str
 bool RedisProcess::WaitAnswering() {
   const base::Deadline until = std::chrono::steady_clock::now() + kPatience;
   while (std::chrono::steady_clock::now() < until) {
-    if (LoopbackSocket(port_).Answers()) return true;
+    if (Connect()->Answers()) return true;
     if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {
       pid_ = -1;
       return false;
@@ -78,7 +85,7 @@ void RedisProcess::Resume() const { ::kill(pid_, SIGCONT); }
 
 absl::StatusOr<std::shared_ptr<remote::RedisStore>> RedisProcess::OpenStore() const {
   remote::RedisOptions options;
-  options.seeds = {{.host = "127.0.0.1", .port = port_}};
+  options.seeds = {{.host = place_.address, .port = port_}};
   PREFIXD_ASSIGN_OR_RETURN(std::shared_ptr<remote::RedisStore> store,
                            remote::RedisStore::Open(std::move(options)));
   if (store->WaitKnown(std::chrono::steady_clock::now() + kPatience)) return store;

@@ -1,17 +1,37 @@
 #include "bench/remote/remote.h"
 
+#include <memory>
+
 #include "bench/common/shared_daemon.h"
 #include "bench/common/workloads.h"
 #include "bench/remote/redis_process.h"
+#include "bench/remote/veth.h"
 
 namespace prefixd::bench {
+namespace {
+
+constexpr uint64_t kPeerBytes = 128 * kMiB;
+
+}  // namespace
 
 void RunRemote(Bench& bench) {
-  // First of all: it forks.
-  const std::unique_ptr<LoopbackPeer> peer = LoopbackPeer::Start(128 * kMiB);
-  if (!bench.Check(peer != nullptr, "no process for raw TCP")) return;
+  const bool transfers = bench.Wants("load") || bench.Wants("store");
+  const auto veth = transfers ? Veth::Make(bench.directory() + "/ip.log")
+                              : absl::StatusOr<std::unique_ptr<Veth>>(nullptr);
+  // Before all that has threads: they fork.
+  const std::unique_ptr<LoopbackPeer> near = LoopbackPeer::Start(kPeerBytes);
+  if (!bench.Check(near != nullptr, "no process for raw TCP")) return;
+  const std::unique_ptr<LoopbackPeer> far =
+      veth.ok() && *veth ? LoopbackPeer::Start(kPeerBytes, (*veth)->place()) : nullptr;
   if (FindRedisServer().empty()) return bench.Note("left out: redis-server is not in PATH");
-  if (bench.Wants("load") || bench.Wants("store")) RemoteTransfers(bench, *peer);
+  if (transfers) {
+    RemoteTransfers(bench, "", *near);
+    if (far != nullptr) {
+      RemoteTransfers(bench, " over veth", *far);
+    } else {
+      bench.Note("left out, over veth: " + std::string(veth.status().message()));
+    }
+  }
   if (bench.Wants("hits")) RemoteHits(bench);
   if (bench.Wants("find")) RemoteFind(bench);
 }

@@ -13,6 +13,7 @@
 #include "bench/remote/loopback.h"
 #include "bench/remote/raw_redis.h"
 #include "bench/remote/redis_process.h"
+#include "bench/remote/veth.h"
 
 namespace prefixd::bench {
 namespace {
@@ -27,13 +28,25 @@ TEST(RawRedisTest, AnAnswerHasTheBytesOfItsStripesAndOfWhatStandsBetweenThem) {
 TEST(LoopbackPeerTest, BytesGoBothWays) {
   const auto peer = LoopbackPeer::Start((3 << 20) + 5);
   ASSERT_NE(peer, nullptr);
-  const LoopbackSocket socket(peer->port());
+  const std::unique_ptr<LoopbackSocket> connection = peer->Connect();
+  const LoopbackSocket& socket = *connection;
   std::vector<std::byte> bytes((5 << 20) + 7);  // more than the peer's memory, and no whole piece
   EXPECT_TRUE(LoopbackPeer::ReceiveAll(socket, bytes));
   EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{1}),
             static_cast<ptrdiff_t>(bytes.size()));
   EXPECT_TRUE(LoopbackPeer::SendAll(socket, bytes));
   EXPECT_FALSE(LoopbackSocket(FreePort()).Answers());
+}
+
+TEST(VethTest, APeerInAnotherNamespaceSendsItsBytes) {
+  const std::string log = ::testing::TempDir() + "/veth.log";
+  const auto veth = Veth::Make(log);
+  if (!veth.ok()) GTEST_SKIP() << veth.status();
+  const auto peer = LoopbackPeer::Start(1 << 20, (*veth)->place());
+  ASSERT_NE(peer, nullptr);
+  std::vector<std::byte> bytes(1 << 20);
+  EXPECT_TRUE(LoopbackPeer::ReceiveAll(*peer->Connect(), bytes));
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{1}), 1 << 20);
 }
 
 class RemoteBenchTest : public ::testing::TestWithParam<remote::Seal> {
@@ -67,7 +80,8 @@ TEST_P(RemoteBenchTest, WhatTheClientStoredTheRawLoopReads) {
   ASSERT_TRUE(bundles.Load(*store_, 1, pages, true).ok());
   EXPECT_TRUE(bundles.Matches(1, pages));
   EXPECT_FALSE(bundles.Matches(0, pages));
-  const LoopbackSocket socket(redis_->port());
+  const std::unique_ptr<LoopbackSocket> connection = redis_->Connect();
+  const LoopbackSocket& socket = *connection;
   std::vector<std::byte> answer(RawAnswerBytes(bundles.StripeBytes()));
   ASSERT_TRUE(RawLoad(socket, bundles.key(0), bundles.StripeBytes(), answer));
   const auto stripe = bundles.ready().stripes.back();
@@ -82,7 +96,8 @@ TEST_P(RemoteBenchTest, WhatTheClientStoredTheRawLoopReads) {
 TEST_P(RemoteBenchTest, WhatTheRawLoopStoredTheClientReads) {
   Bundles bundles(1, GetParam());
   ASSERT_TRUE(bundles.Prepare(*store_).ok());
-  const LoopbackSocket socket(redis_->port());
+  const std::unique_ptr<LoopbackSocket> connection = redis_->Connect();
+  const LoopbackSocket& socket = *connection;
   ASSERT_TRUE(RawStore(socket, "raw", bundles.ready().stripes.size(), RawFields(bundles.ready())));
   const auto found = store_->Find(std::vector<std::string>{"raw"}, Soon());
   EXPECT_EQ(found[0].record, bundles.ready().record);
