@@ -25,6 +25,11 @@ uint64_t Entries(const std::vector<block::SpaceSummary>& spaces) {
   return ends;
 }
 
+std::string Remote(const block::MatchAnswer& match) {
+  if (match.remote_bytes == 0) return "";
+  return fmt::format(" remote={}", base::FormatBytes(match.remote_bytes));
+}
+
 }  // namespace
 
 uint64_t CounterOf(const block::Stats& stats, const std::string& name) {
@@ -45,11 +50,11 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
                   match.restorable_tokens, block::NameOf(match.ended_by), Shortened(match));
   if (match.restorable_tokens == 0)
     return fmt::format("acquire MISS {} {} time={}us", who, what, time_us);
-  return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={} time={}us",
+  return fmt::format("acquire HIT kind={} {} {} pages={} ram={} ssd={}{} time={}us",
                      absl::AsciiStrToUpper(block::NameOf(match.kind)), who, what,
                      acquired.pages.size() + acquired.table.offsets.size(),
                      base::FormatBytes(match.ram_bytes), base::FormatBytes(match.ssd_bytes),
-                     time_us);
+                     Remote(match), time_us);
 }
 
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,

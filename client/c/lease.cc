@@ -37,6 +37,7 @@ void GiveMatch(const prefixd::MatchInfo& match, prefixd_match_info* out) {
   info.in_place = match.in_place;
   info.ram_bytes = match.ram_bytes;
   info.ssd_bytes = match.ssd_bytes;
+  info.remote_bytes = match.remote_bytes;
   info.estimated_load_us = match.estimated_load_us;
   std::memcpy(info.why_shorter, match.why_shorter.data(),
               std::min(match.why_shorter.size(), sizeof(info.why_shorter) - 1));

@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 10
+#define PREFIXD_ABI_VERSION 11
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -293,6 +293,8 @@ typedef struct prefixd_match_info {
   uint64_t ram_bytes, ssd_bytes;
   uint64_t estimated_load_us;
   char why_shorter[128];  // "evicted 64, max_tokens 1"; cut to fit
+  // Since version 11: of pages that other hosts stored, on their way from the shared store.
+  uint64_t remote_bytes;
 } prefixd_match_info;
 
 // Looks the tokens up and changes nothing. `lookup` may be NULL. An error leaves *out with 0

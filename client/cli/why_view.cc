@@ -4,6 +4,7 @@
 //   on otherwise
 #include "absl/strings/str_cat.h"
 
+#include "base/size.h"
 #include "client/cli/names.h"
 #include "client/cli/units.h"
 #include "client/cli/views.h"
@@ -30,6 +31,9 @@ std::string Sentence(const v1::PastAnswer& past) {
   }
   if (past.pending_tokens() > 0) {
     absl::StrAppend(&text, "; another worker was computing ", CountText(past.pending_tokens()));
+  }
+  if (past.remote_bytes() > 0) {
+    absl::StrAppend(&text, "; ", base::FormatBytes(past.remote_bytes()), " came from other hosts");
   }
   AppendPhase("waited", past.wait_us(), &text);
   AppendPhase("asked other hosts for", past.remote_us(), &text);

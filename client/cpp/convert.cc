@@ -92,6 +92,7 @@ MatchInfo ToPublic(const block::MatchAnswer& match) {
   info.pending_tokens = match.pending_tokens;
   info.ram_bytes = match.ram_bytes;
   info.ssd_bytes = match.ssd_bytes;
+  info.remote_bytes = match.remote_bytes;
   info.estimated_load_us = match.load_us;
   for (const block::Shortening& shortening : match.shortened_by) {
     if (!info.why_shorter.empty()) info.why_shorter += ", ";

@@ -43,7 +43,12 @@ std::string CacheText(const Answer& answer) {
                                   " cached, ", Count(answer.used_tokens), " used");
   if (match.restorable_tokens > 0) {
     absl::StrAppend(&text, " (ram ", base::FormatBytes(match.ram_bytes), ", ssd ",
-                    base::FormatBytes(match.ssd_bytes), ", in place ",
+                    base::FormatBytes(match.ssd_bytes),
+                    match.remote_bytes == 0
+                        ? ""
+                        : absl::StrCat(", other hosts ", base::FormatBytes(match.remote_bytes)),
+                    ", in place ",
+
                     base::FormatBytes(answer.in_place_bytes), ")");
   }
   if (!match.why_shorter.empty()) absl::StrAppend(&text, ", shortened by ", match.why_shorter);
@@ -123,6 +128,7 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   report["why_shorter"] = match.why_shorter;
   report["ram_bytes"] = match.ram_bytes;
   report["ssd_bytes"] = match.ssd_bytes;
+  report["remote_bytes"] = match.remote_bytes;
   report["arena"] = answer.arena;
   report["why_no_arena"] = answer.why_no_arena;
   report["in_place"] = answer.in_place_bytes;

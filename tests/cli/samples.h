@@ -134,6 +134,8 @@ inline v1::WhyReply SampleWhy() {
   by->set_tokens_lost(64);
   shortened->set_pending_tokens(10);
   shortened->set_room_us(2'500'000);
+  shortened->set_remote_us(2'000);
+  shortened->set_remote_bytes(3'000'000);
   return reply;
 }
 

@@ -387,7 +387,8 @@ TEST(ViewsTest, WhyIsASentenceEach) {
             "chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens, diverged at token 41: 312 stored "
             "sequences go on otherwise\n"
             "acquire-9 (w?[31m, 1 min 1 s ago): 64 of 128 tokens, the request's own end; ram_full "
-            "took 64 tokens; another worker was computing 10, made room in 2.5 s\n");
+            "took 64 tokens; another worker was computing 10; 2.9 MiB came from other hosts, "
+            "asked other hosts for 2.0 ms, made room in 2.5 s\n");
   v1::WhyReply none;
   none.set_remembered(12);
   EXPECT_EQ(WhyView(none), "none of the 12 answers that prefixd remembers is such a one\n");

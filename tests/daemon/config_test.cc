@@ -211,6 +211,9 @@ TEST(RequestLogTest, LinesSayWhatWasFoundAndNeverTheTokens) {
   EXPECT_THAT(line, HasSubstr("shortened=max_tokens:1"));
   EXPECT_THAT(line, HasSubstr("time=210us"));
   EXPECT_THAT(line, Not(HasSubstr("98765432")));
+  EXPECT_THAT(line, Not(HasSubstr("remote=")));
+  acquired.match.remote_bytes = 4096;
+  EXPECT_THAT(AcquireLine(request, acquired, 210), HasSubstr("ssd=0 B remote=4.0 KiB time="));
   EXPECT_THAT(AcquireLine(request, {}, 1), HasSubstr("acquire MISS"));
   cache::CommitRequest commit;
   commit.tokens = 44;

@@ -159,6 +159,11 @@ class Worker:
         with self._acquire(tokens, **options) as lease:
             return self._compare(lease, tokens)
 
+    def match(self, tokens: list[int], **options: Any) -> prefixd.Match:
+        """Where what is served stands. Nothing is waited for."""
+        with self._acquire(tokens, **options) as lease:
+            return lease.match
+
     def turn(self, tokens: list[int]) -> int:
         """read(), then store(), as an engine does: what was served is held meanwhile."""
         with self._acquire(tokens) as lease:

@@ -23,6 +23,29 @@ class SharingTest(HostsTest):
         self.assertEqual(b.host.bad(), {})
         self.assertEqual(b.host.counter("remote.bytes_loaded"), 12 * WIDE.block_bytes)
 
+    def test_r1_whoever_asks_sees_how_many_bytes_came_from_other_hosts(self):
+        server = self.server()
+        a, b = (self.worker(self.host(name, server), WIDE) for name in "ab")
+        tokens = tokens_of(12, 3 * BLOCK)
+        a.share(tokens)
+        here, seen = a.match(tokens), {}
+
+        def found() -> bool:
+            match = b.match(tokens, request_id="chat-12")
+            seen[match.remote_bytes] = match
+            return match.restorable_tokens == len(tokens)
+
+        wait_for("all of it, which is in RAM the next time", found)
+        self.assertEqual((here.ram_bytes, here.remote_bytes), (3 * WIDE.block_bytes, 0), "A computed it")
+        self.assertIn(3 * WIDE.block_bytes, seen, "B's first hit")
+        self.assertEqual(seen[3 * WIDE.block_bytes].ram_bytes, 0)
+        b.read(tokens)  # waits for all of it
+        again = b.match(tokens)
+        self.assertEqual((again.ram_bytes, again.remote_bytes), (3 * WIDE.block_bytes, 0))
+        self.assertIn("1.6 MiB came from other hosts", b.host.text("why", "chat-12"))
+        said = b.host.control("why", "chat-12")["answers"]
+        self.assertIn(str(3 * WIDE.block_bytes), [str(answer.get("remote_bytes")) for answer in said])
+
     def test_r1_a_worker_on_b_writes_the_text_that_it_writes_cold(self):
         server = self.server()
         a, b = (self.host(name, server) for name in "ab")

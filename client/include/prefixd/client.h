@@ -168,6 +168,8 @@ struct MatchInfo {
   uint32_t pending_tokens = 0;  // beyond restorable_tokens, announced by another worker
   bool in_place = false;        // pages are read in the daemon's memory, nothing is copied
   uint64_t ram_bytes = 0, ssd_bytes = 0;
+  uint64_t remote_bytes =
+      0;  // of pages that other hosts stored, on their way from the shared store
   uint64_t estimated_load_us = 0;
   std::string why_shorter{};  // "evicted 64, max_tokens 1"; empty if nothing was lost
   Status status{};            // if not OK, why the cache was not used

@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -180,6 +180,7 @@ class MatchInfo(_Sized):
         ("ssd_bytes", c_uint64),
         ("estimated_load_us", c_uint64),
         ("why_shorter", ctypes.c_char * 128),
+        ("remote_bytes", c_uint64),
     ]
 
 

@@ -41,6 +41,7 @@ class Match:
     in_place: bool = False  # pages are read in the daemon's memory, nothing is sent
     ram_bytes: int = 0
     ssd_bytes: int = 0
+    remote_bytes: int = 0  # of pages that other hosts stored, on their way from the shared store
     estimated_load_us: int = 0
     reasons: tuple[Reason, ...] = ()
     error: str = ""  # why the cache was not used; "" if it was
@@ -60,6 +61,7 @@ def match_of(info: _abi.MatchInfo, error: str) -> Match:
         bool(info.in_place),
         info.ram_bytes,
         info.ssd_bytes,
+        info.remote_bytes,
         info.estimated_load_us,
         tuple(_reasons(info.why_shorter.decode(errors="replace"))),
         error,
