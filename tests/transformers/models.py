@@ -113,11 +113,12 @@ _KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 NAMES = ("llama", "qwen3", "gemma3", "qwen3_next", "lfm2")
 
 
-def write_model(folder: Path, name: str, seed: int = 7) -> Path:
-    """Writes the model into `folder`, the same bytes for the same seed."""
+def write_model(folder: Path, name: str, seed: int = 7, **changed: Any) -> Path:
+    """Writes the model into `folder`, the same bytes for the same seed. `changed`: fields of its
+    configuration."""
     kind, config, more = _KINDS[name]
     torch.manual_seed(seed)
-    model = kind(config(**{**_COMMON, **more}))
+    model = kind(config(**{**_COMMON, **more, **changed}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():

@@ -21,10 +21,11 @@ class PrefixdConnector(prefixd.vllm.PrefixdConnector):
                 self._write(name, seen[-1])
 
     def _write(self, name: str, one: Save | Load) -> None:
-        first = one.begin // self._doer._page
-        pages = torch.from_numpy(one.pages[first:].astype(np.int64))
+        layout = self._doer._layout
+        (ids,) = one.pages
+        pages = torch.from_numpy(ids[one.begin // layout.groups.page :].astype(np.int64))
         layers = []
-        for layer in self._doer._layers:
+        for layer in (place.pages for place in layout.layers):
             dtype = layer.cache.dtype
             sides = (torch.from_numpy(side).view(dtype).float() for side in layer.take(pages))
             layers.append(torch.stack(list(sides)).numpy())

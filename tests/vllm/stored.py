@@ -14,15 +14,19 @@ from safetensors.torch import load_file
 
 import prefixd
 from prefixd.engine.files import Files
+from prefixd.engine.formats import RAW as AS_COMPUTED
+from prefixd.engine.formats import as_format, ladder
 
 LAYERS, HEADS, DIM = 6, 2, 64
+RAW = tuple(as_format(form, "float32") for form in ladder(AS_COMPUTED))
+"""The formats of the spaces in which all adapters keep raw rows of this model."""
 
 
 def rows(
     address: str, tokens: list[int], layer: int, count: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns K and V [1, heads, count, dim] of a layer, as any engine of this model reads them."""
-    with space_of(address, prefixd.raw("float32")) as space, space.acquire(tokens) as lease:
+    with space_of(address, *RAW) as space, space.acquire(tokens, readable=0) as lease:
         assert lease.wait_all() >= count, lease
         found = lease.gather(layer, count)
         assert found is not None, lease.error
@@ -31,7 +35,7 @@ def rows(
 
 
 @contextlib.contextmanager
-def space_of(address: str, format: prefixd.Format) -> Iterator[prefixd.Space]:
+def space_of(address: str, *formats: prefixd.Format) -> Iterator[prefixd.Space]:
     """Opens the space as any engine of this model does, one that knows nothing of vLLM."""
     files = Files.of(str(MODEL))
     with prefixd.connect(address, name="test") as client:
@@ -40,7 +44,7 @@ def space_of(address: str, format: prefixd.Format) -> Iterator[prefixd.Space]:
             weights=files.weights(),
             tokenizer=files.tokenizer(),
             rope=prefixd.rope_of(files.config()),
-            layers=[prefixd.FullLayer(HEADS, DIM, DIM, [format])] * LAYERS,
+            layers=[prefixd.FullLayer(HEADS, DIM, DIM, formats)] * LAYERS,
         )
 
 

@@ -16,15 +16,19 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
+import torch
 from engines import MODEL, PAGE, TEXT
 from prefixd_process import BUILD, Daemon, Process, wait_for
 from vllm import SamplingParams
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request
 
 import prefixd
 from prefixd.engine import own_daemon
 from prefixd.vllm import Options
+from prefixd.vllm.groups import Groups
 from prefixd.vllm.identity import Identity
+from prefixd.vllm.layout import Layout, Place
 from prefixd.vllm.loading import Loading
 from prefixd.vllm.lookups import Answer
 from prefixd.vllm.messages import Hello, Load, Prompt
@@ -33,6 +37,8 @@ from prefixd.vllm.scheduler import SchedulerSide
 TOKENS = [TEXT[at % len(TEXT)] for at in range(32_768)]
 PAGES = np.array([3, 5], np.int32)
 LAYER = prefixd.FullLayer(1, 64, 64, [prefixd.raw("float32")])
+FULL = FullAttentionSpec(block_size=PAGE, num_kv_heads=1, head_size=64, dtype=torch.float32)
+CACHES = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=FULL)])
 
 
 def request(name: str, tokens: list[int]) -> Request:
@@ -66,8 +72,7 @@ class LookupTest(unittest.TestCase):
         (self.space,) = spaces
 
     def begin(self, options: Options) -> SchedulerSide:
-        group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=PAGE))
-        side = SchedulerSide(self.config, SimpleNamespace(kv_cache_groups=[group]), options)
+        side = SchedulerSide(self.config, CACHES, options)
         self.addCleanup(side.close)
         side.greet({(0, 0): Hello((LAYER,), "", 512)})
         return side
@@ -130,7 +135,7 @@ class LookupTest(unittest.TestCase):
             one = request(str(at), TOKENS)
             found, calls = self.found(one)
             self.assertEqual(found, len(TOKENS) - PAGE)  # never the last token
-            self.side.finished(one, [])
+            self.side.finished(one, ([],))
             took += calls
         took.sort()
         return took[len(took) * 99 // 100], took[len(took) // 2]
@@ -158,7 +163,7 @@ class LookupTest(unittest.TestCase):
             self.side.arrived(other)
             self.side.matched(one, 0)
             self.side.matched(other, 0)
-            self.side.finished(other, [])
+            self.side.finished(other, ([],))
             self.side.matched(one, 0)
         alone, *beside, again = waited
         self.assertEqual(alone, again)
@@ -178,11 +183,14 @@ class LookupTest(unittest.TestCase):
 
     def test_V2_a_load_whose_turn_comes_after_its_deadline_waits_for_nothing(self) -> None:
         self.store(TOKENS[:256])
-        load = Load("late", Prompt(np.array(TOKENS[:256], np.uint32), (), ""), 0, PAGES, True)
+        load = Load("late", Prompt(np.array(TOKENS[:256], np.uint32), (), ""), 0, (PAGES,), True)
         for until, lost in [(time.monotonic() + 30, set()), (time.monotonic() - 1, {3, 5})]:
-            layer = SimpleNamespace(fill=lambda lease, layer, begin, end, pages: True)
+            layer = SimpleNamespace(
+                fill=lambda lease, layer, begin, end, pages: True, cache=torch.empty(8, 1, PAGE, 1)
+            )
+            layout = Layout(Groups.of(CACHES), (Place("layer", 0, layer),), 0)
             with self.assertNoLogs("vllm.prefixd"):
-                loading = Loading(load, self.side._spaces, [layer], PAGE, Options(), until)
+                loading = Loading(load, self.side._spaces, layout, Options(), until)
                 loading.fill_all()
                 self.assertEqual(loading.close(), lost)
 

@@ -11,9 +11,7 @@ import torch
 from engines import DaemonTest, Engine, most, prompt
 from prefixd_process import wait_for
 from safetensors.torch import save_file
-from stored import LAYERS, space_of
-
-import prefixd
+from stored import LAYERS, RAW, space_of
 
 TEXT = prompt(0, 700)
 HIDDEN, RANK = 320, 8
@@ -117,7 +115,7 @@ class LoraTest(DaemonTest):
             "hits",
             lambda: self.first.ask(text, max_tokens=1, lora=self.b, forget=True).external_hits,
         )
-        with space_of(self.daemon.address, prefixd.raw("float32")) as space:
+        with space_of(self.daemon.address, *RAW) as space:
             self.assertEqual(space.match(text).restorable_tokens, 0)
 
 

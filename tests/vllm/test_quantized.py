@@ -10,7 +10,7 @@ from engines import Answer, DaemonTest, Engine, most, prompt
 from numpy.typing import NDArray
 from fake_pages import Opaque, Writer, fake_pages
 from prefixd_process import wait_for
-from stored import DIM, HEADS, LAYERS, damage, space_of
+from stored import DIM, HEADS, LAYERS, RAW, damage, space_of
 
 import prefixd
 from prefixd.vllm import OptionError, Options
@@ -69,7 +69,7 @@ class QuantizedTest(DaemonTest):
         loaded = self.check(other, "8,4", (8, 4))
         other.end()
         address, count = self.daemon.address, most(len(OTHER))
-        with space_of(address, prefixd.raw("float32")) as space:
+        with space_of(address, *RAW) as space:
             for tokens in (TEXTS[0], OTHER):
                 self.assertEqual(space.match(tokens).restorable_tokens, 0)
         format = prefixd.mlx_affine(8, GROUP, "float32", value_bits=4)

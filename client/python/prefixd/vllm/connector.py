@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
@@ -96,14 +97,17 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished(
         self, request: Any, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        self._planner.finished(request, block_ids)
+        self._planner.finished(request, (block_ids,))
         return False, None
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        self._planner.finished(request, block_ids[0])
+        self._planner.finished(request, block_ids)
         return False, None
+
+    def has_pending_push_work(self) -> bool:
+        return self._planner.waits_for_saves
 
     def take_events(self) -> Iterable[Any]:
         return self._planner.take_events()
@@ -144,8 +148,9 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         self._doer.after_forward(self._work())
 
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        return None, self._doer.take_loaded() or None
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        loaded, failed = self._doer.take_loaded()
+        return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._doer.take_lost()

@@ -12,6 +12,7 @@ from typing import Any
 import prefixd
 
 from ..engine.files import Files
+from . import groups
 from .messages import Hello
 from .options import Options
 
@@ -67,21 +68,15 @@ class Identity:
             tensor_parallel=rank.tensor,
             pipeline_parallel=rank.pipeline,
             salt=_salt(salt, rank.hello.salt, request_salt, *self.settings),
+            block_tokens=rank.hello.block_tokens,
         )
 
 
 def why_not_shared(vllm_config: Any, kv_cache_config: Any) -> str:
     """Returns why the caches of this server are not shared; "" if they are."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, UniformTypeKVCacheSpecs
-
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
-        return f"its layers are {len(groups)} groups of caches, one can be shared"
-    spec = groups[0].kv_cache_spec
-    specs = spec.kv_cache_specs.values() if isinstance(spec, UniformTypeKVCacheSpecs) else [spec]
-    for one in specs:
-        if not isinstance(one, FullAttentionSpec):
-            return f"a layer keeps a {type(one).__name__}, not every token"
+    why = groups.why_not(kv_cache_config)
+    if why:
+        return why
     parallel = vllm_config.parallel_config
     if parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size > 1:
         return "ranks hold parts of a context"

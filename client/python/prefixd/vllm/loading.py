@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-
-import torch
 
 import prefixd
 
+from .layout import Layout
 from .messages import Load
 from .options import Options
-from .pages import LayerPages
 from .spaces import Spaces
 
 log = logging.getLogger("vllm.prefixd")
@@ -20,20 +17,20 @@ log = logging.getLogger("vllm.prefixd")
 
 class Loading:
     """Holds a lease until close(). A load that gives less than it should is no error: close()
-    says which pages are not filled, and vLLM computes them. `until`: no page is waited for beyond
-    that time, by time.monotonic()."""
+    says which pages are not filled, and vLLM computes them. Windows and states are right at the
+    end of the load alone: it gives all of them or fails. `until`: no page is waited for beyond that
+    time, by time.monotonic()."""
 
     def __init__(
         self,
         load: Load,
         spaces: Spaces | None,
-        layers: Sequence[LayerPages],
-        page: int,
+        layout: Layout,
         options: Options,
         until: float,
     ) -> None:
         self.load = load
-        self._layers, self._page = layers, page
+        self._layout = layout
         self._end = load.end  # up to which token pages are filled
         self._filled: set[int] = set()
         self._spaces = spaces
@@ -59,9 +56,7 @@ class Loading:
             return
         self._shorten(lease.wait(layer))
         while self._end > load.begin:
-            pages = load.pages[load.begin // self._page : self._end // self._page]
-            which = torch.from_numpy(pages.astype("int64"))
-            if self._layers[layer].fill(lease, layer, load.begin, self._end, which):
+            if self._layout.fill(lease, layer, load.pages, load.begin, self._end):
                 return
             before = self._end
             self._shorten(lease.wait(layer))
@@ -69,17 +64,26 @@ class Loading:
                 self._end = load.begin
 
     def fill_all(self) -> None:
-        for layer in range(len(self._layers)):
+        for layer in range(len(self._layout.layers)):
             self.fill(layer)
 
     def close(self) -> set[int]:
-        """Gives the lease back. Returns the pages that are not filled."""
-        if len(self._filled) < len(self._layers):
-            self._end = self.load.begin
+        """Gives the lease back. Returns the pages that are not filled; if one of several groups
+        has the request, or if it is right as a whole alone, `failed` says all."""
+        load = self.load
+        if len(self._filled) < len(self._layout.layers):
+            self._end = load.begin
         lease, self._lease = self._lease, None
         if lease is not None:
-            lease.release(used_tokens=self._end if self._end > self.load.begin else 0)
-        return set(self.load.pages[max(self._end, self.load.begin) // self._page :].tolist())
+            lease.release(used_tokens=self._end if self._end > load.begin else 0)
+        if not self._layout.groups.cuts_anywhere:
+            return set()
+        return set(load.pages[0][max(self._end, load.begin) // self._layout.groups.page :].tolist())
+
+    @property
+    def failed(self) -> bool:
+        """True if the request is to be computed from its beginning."""
+        return self._end < self.load.end and not self._layout.groups.cuts_anywhere
 
     def _acquire(self, options: Options, until: float) -> prefixd.Lease | None:
         load, spaces = self.load, self._spaces
@@ -92,6 +96,7 @@ class Loading:
             load.prompt.tokens,
             content=load.prompt.content,
             max_cached_tokens=load.end,
+            readable=0,
             deadline_ms=options.lookup_deadline_ms,
             load_deadline_ms=left_ms,
             request_id=load.request_id,
@@ -106,5 +111,8 @@ class Loading:
         self._end = self.load.begin
 
     def _shorten(self, tokens: int) -> None:
-        end = tokens // self._page * self._page
+        groups = self._layout.groups
+        end = tokens // groups.page * groups.page
+        if not groups.cuts_anywhere and end < self.load.end:
+            end = 0
         self._end = max(min(self._end, end), self.load.begin)

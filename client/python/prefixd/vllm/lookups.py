@@ -7,6 +7,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,11 +16,64 @@ import prefixd
 from .messages import Tokens
 
 _FRESH_S = 0.5  # an answer older than that is asked for again
+_MOST_ROUNDS = 8  # of a search for a length that is whole pages
 
 
 def tokens_of(ids: array[int], end: int | None = None) -> Tokens:
     """Returns a copy of the first `end` tokens."""
     return np.frombuffer(ids, np.uint32)[:end].copy()
+
+
+@dataclass(frozen=True)
+class Question:
+    """How much of a request is there, of at most `most` tokens. `cuts_anywhere`: what is there of a
+    prefix is there of every shorter one; else the answer is a multiple of `page`."""
+
+    tokens: Tokens
+    content: Sequence[prefixd.Content]
+    most: int
+    page: int
+    cuts_anywhere: bool
+    deadline_ms: int
+
+    def ask(
+        self, spaces: Sequence[prefixd.Space], heard: Callable[[str], None]
+    ) -> prefixd.Match | None:
+        """Returns what all the spaces have; restorable_tokens is at most what each has of it.
+        `heard` is told how each call ended. None: no such length was found in time."""
+        if self.cuts_anywhere:
+            found = None
+            for space in spaces:
+                match = self._match(space, self.most, heard)
+                if match.error or not match.restorable_tokens:
+                    return match
+                if found is None or match.restorable_tokens < found.restorable_tokens:
+                    found = match
+            return found
+        most = self.most // self.page * self.page
+        for _ in range(_MOST_ROUNDS):
+            before = most
+            for space in spaces:
+                match = self._match(space, most, heard)
+                if match.error or not match.restorable_tokens:
+                    return match
+                most = match.restorable_tokens // self.page * self.page
+            if most == match.restorable_tokens and (most == before or len(spaces) == 1):
+                return match
+        return None
+
+    def _match(
+        self, space: prefixd.Space, most: int, heard: Callable[[str], None]
+    ) -> prefixd.Match:
+        match = space.match(
+            self.tokens,
+            content=self.content,
+            max_cached_tokens=most,
+            readable=0,
+            deadline_ms=self.deadline_ms,
+        )
+        heard("" if space.error else match.error)
+        return match
 
 
 class Answer:

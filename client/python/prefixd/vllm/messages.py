@@ -14,8 +14,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 import prefixd
 
+from .groups import Pages
+
 Tokens = NDArray[np.uint32]
-Pages = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Load:
-    """Pages [begin, end) of a request are to be filled, in tokens. `pages`: ids of all its pages up
-    to `end`."""
+    """Pages [begin, end) of a request are to be filled, in tokens. `pages`: of each group, the ids
+    of all its pages up to `end`."""
 
     request_id: str
     prompt: Prompt  # up to `end`
     begin: int
-    pages: Pages
+    pages: tuple[Pages, ...]
     beside: bool  # beside the engine's steps; else before this step's forward pass
 
     @property
@@ -49,17 +50,28 @@ class Load:
 
 
 @dataclass(frozen=True)
+class State:
+    """After this step a page of a group holds the state after so many tokens."""
+
+    group: int
+    page: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Save:
-    """Tokens [begin, end) of a request are computed after this step, `pages` holds all of them up
-    to `end`. `number` is the scheduler's; `is_last`: the sequence ends here, maybe with no token
-    that is not saved."""
+    """Tokens [begin, end) of a request are computed after this step. `pages`: of each group, the
+    ids of all its pages up to `end`. `number` is the scheduler's; `is_last`: the sequence ends
+    here, maybe with no token that is not saved. `turn_ends`: where the next requests may go on."""
 
     number: int
     request_id: str
     prompt: Prompt  # up to `end`
     begin: int
-    pages: Pages
+    pages: tuple[Pages, ...]
     is_last: bool = False
+    states: tuple[State, ...] = ()
+    turn_ends: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -99,3 +111,4 @@ class Hello(KVConnectorHandshakeMetadata):
     salt: str  # of the layout of its pages; "" for rows that any engine reads
     bytes_per_token: int
     why_not: str = ""
+    block_tokens: int = 0  # of its space; 0: the daemon's default

@@ -9,6 +9,7 @@ layout alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,15 @@ import prefixd
 
 from ..engine import rows
 from ..engine.formats import RAW, TensorFormat, as_format
-from ..engine.tensors import DTYPES, bits_of, index_on, room, to_device, to_host_behind
+from ..engine.tensors import (
+    DTYPES,
+    as_numpy,
+    bits_of,
+    index_on,
+    room,
+    to_device,
+    to_host_behind,
+)
 from .packing import form_of
 
 Rows = NDArray[Any]
@@ -89,11 +98,18 @@ class RowPages:
     key: Place
     value: Place
     form: TensorFormat = RAW
+    window: int = 0  # tokens that are needed before a token; 0: all
 
-    def layer(self) -> prefixd.Layer:
-        heads, _, key_dim = self.key.shape
-        format = as_format(self.form, DTYPES[self.cache.dtype])
-        return prefixd.FullLayer(heads, key_dim, self.value.shape[2], [format])
+    @property
+    def dims(self) -> tuple[int, int]:
+        return self.key.shape[2], self.value.shape[2]
+
+    def layer(self, formats: Sequence[TensorFormat] = ()) -> prefixd.Layer:
+        """`formats`: what its space can hold, of which this layer uses the first; default: that
+        one alone."""
+        dtype = DTYPES[self.cache.dtype]
+        ladder = [as_format(form, dtype) for form in formats or [self.form]]
+        return _layer(self.key.shape[0], *self.dims, ladder, self.window)
 
     def take(self, pages: torch.Tensor) -> tuple[Rows, ...]:
         """Returns K and V of the pages, with memory of their own. Of a GPU's pages they are there
@@ -121,7 +137,7 @@ class RowPages:
             begin,
             end,
             heads=self.key.shape[0],
-            dims=(self.key.shape[2], self.value.shape[2]),
+            dims=self.dims,
             ladder=(self.form,),
             dtype=cache.dtype,
             device=cache.device,
@@ -149,12 +165,13 @@ class WholePages:
     something."""
 
     cache: torch.Tensor  # [pages, heads, tokens, row]
+    window: int = 0
 
     def layer(self) -> prefixd.Layer:
         """Returns a layer of keys whose elements stand for two bytes each, whatever they are."""
         heads, _, row = self.cache.shape[1:]
         width = row * self.cache.element_size()
-        return prefixd.FullLayer(heads, width // 2, 0, [prefixd.raw("float16")], values="none")
+        return _layer(heads, width // 2, 0, [prefixd.raw("float16")], self.window, "none")
 
     def take(self, pages: torch.Tensor) -> tuple[Rows, ...]:
         found = self.cache.index_select(0, index_on(self.cache.device, pages)).permute(1, 0, 2, 3)
@@ -179,11 +196,59 @@ class WholePages:
         return True
 
 
+@dataclass(frozen=True)
+class StatePages:
+    """The states of a layer without rows, a page each, stored as they are: vLLM's own bytes."""
+
+    cache: torch.Tensor  # [pages, ...]
+
+    def layer(self) -> prefixd.Layer:
+        return prefixd.StateLayer(self.cache[0].nbytes)
+
+    def take(self, page: int) -> Rows:
+        """Returns the bytes of a state, with memory of their own."""
+        index = index_on(self.cache.device, torch.tensor([page]))
+        found = self.cache.index_select(0, index).flatten().view(torch.uint8)
+        return bits_of(to_host_behind(found))
+
+    def fill(self, lease: prefixd.Lease, layer: int, page: int) -> bool:
+        """Fills the page with the state at the end of the lease. Returns False, with nothing
+        written, if the lease does not have it."""
+        cache = self.cache
+        host = room((cache[0].nbytes,), torch.uint8, cache.device)
+        if lease.state(layer, as_numpy(host)) is None:
+            return False
+        given = to_device(host, cache.device).view(cache.dtype).view(1, *cache.shape[1:])
+        cache.index_copy_(0, index_on(cache.device, torch.tensor([page])), given)
+        return True
+
+
 LayerPages = RowPages | WholePages
 
 
+def _layer(
+    heads: int,
+    key_dim: int,
+    value_dim: int,
+    formats: Sequence[prefixd.Format],
+    window: int,
+    values: str = "stored",
+) -> prefixd.Layer:
+    if window:
+        return prefixd.SlidingLayer(
+            heads, key_dim, value_dim, formats, window=window, values=values
+        )
+    return prefixd.FullLayer(heads, key_dim, value_dim, formats, values=values)
+
+
 def pages_of(
-    module: Any, cache: torch.Tensor, heads: int, dim: int, rows: bool, bits: tuple[int, int] | None
+    module: Any,
+    cache: torch.Tensor,
+    heads: int,
+    dim: int,
+    rows: bool,
+    bits: tuple[int, int] | None,
+    window: int = 0,
 ) -> LayerPages:
     """Returns the pages of the attention layer `module`. `rows`: as rows if that can be. `bits`: of
     K and V where they are stored quantized. Raises ValueError for caches that are no pages of
@@ -192,11 +257,11 @@ def pages_of(
         raise ValueError(f"pages of shape {list(cache.shape[1:])} of {cache.dtype}")
     places = learn(module, cache, heads, dim) if rows else None
     if places is not None:
-        return RowPages(cache, *places, form_of(bits, dim))
+        return RowPages(cache, *places, form_of(bits, dim), window)
     if bits is not None:
         backend = type(module.impl).__name__
         raise ValueError(f"no rows are found in pages of {backend}: format must be 'raw'")
-    return WholePages(cache)
+    return WholePages(cache, window)
 
 
 def learn(module: Any, cache: torch.Tensor, heads: int, dim: int) -> tuple[Place, Place] | None:

@@ -6,26 +6,28 @@ import hashlib
 import logging
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 import prefixd
 
 from ..engine.own_daemon import StartError, start_if_absent
+from ..engine.spaces import DEFAULT_BLOCK_TOKENS
 from .adapters import Adapters
 from .events import BlockEvents
+from .groups import Groups
 from .identity import Rank
-from .lookups import Answer, Lookups, tokens_of
-from .messages import Hello, Load, Prompt, Report, Save, Work
+from .lookups import Answer, Lookups, Question, tokens_of
+from .messages import Hello, Load, Prompt, Report, Save, State, Tokens, Work
 from .options import Options
 from .spaces import Spaces
+from .watching import Watch
 
 log = logging.getLogger("vllm.prefixd")
 
-_BLOCK = 64  # tokens of prefixd's blocks: a sequence that goes on is saved in whole ones
 _PATIENCE_S = 0.0003  # that the scheduler waits for an answer before it goes on with other requests
 _PATIENCE_ALONE_S = 0.002  # as long where there is none: a step without work takes about as long
 
@@ -58,8 +60,9 @@ class SchedulerSide:
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, options: Options) -> None:
         self._config, self._options = vllm_config, options
-        self._page = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        self._unit = math.lcm(self._page, _BLOCK)
+        self._groups = Groups.of(kv_cache_config)
+        self._page = self._groups.page
+        self._unit = self._page  # a sequence that goes on is saved in multiples of it
         self._spaces: Spaces | None = None
         self._bytes_per_token = 0
         self._adapters = Adapters(vllm_config.lora_config)
@@ -69,8 +72,12 @@ class SchedulerSide:
         self._loads: list[Load] = []
         self._parting: list[Save] = []
         self._saves = 0  # made so far
+        self._events: BlockEvents | None = None
+        self._watch: Watch | None = None
         wants = vllm_config.kv_events_config
-        self._events = BlockEvents(self._page) if wants and wants.enable_kv_cache_events else None
+        if wants and wants.enable_kv_cache_events:
+            _, unit = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+            self._events = BlockEvents(unit)
 
     def greet(self, hellos: Mapping[tuple[int, int], Hello]) -> None:
         """Learns how the workers, by pipeline and tensor rank, keep their caches."""
@@ -85,7 +92,11 @@ class SchedulerSide:
         if self._options.start:
             _start(self._options.address)
         self._bytes_per_token = max(hello.bytes_per_token for hello in hellos.values())
+        blocks = [hello.block_tokens or DEFAULT_BLOCK_TOKENS for hello in hellos.values()]
+        self._unit = math.lcm(self._page, *blocks)
         self._spaces = Spaces(self._config, self._options, ranks, "scheduler")
+        if self._events is not None:
+            self._watch = Watch(self._events.sequences, self._still_there)
 
     def arrived(self, request: Any) -> None:
         self._alive.add(request.request_id)
@@ -113,13 +124,15 @@ class SchedulerSide:
             return 0, False
         found = answer.tokens // self._page * self._page
         if self._events is not None:
-            self._events.seen(request, found)
+            known = self._prompt(tracked, found, answer.adapter)
+            self._events.seen(request, known, no_more=self._groups.cuts_anywhere)
         tracked.saved = min(found, computed)  # prefixd may have lost what vLLM has
         more = min(found, most) - computed
         if more <= 0:
             return 0, False
         large = more * self._bytes_per_token >= self._options.async_load_bytes
-        tracked.beside = large or answer.on_ssd
+        # vLLM knows requests alone, and no pages, as failed where pages are of several kinds.
+        tracked.beside = large or answer.on_ssd or not self._groups.cuts_anywhere
         return more, tracked.beside
 
     def allocated(self, request: Any, blocks: Any, external: int) -> None:
@@ -130,13 +143,12 @@ class SchedulerSide:
         end = tracked.local + external
         tracked.loaded_at = request.num_preemptions
         tracked.saved = max(tracked.saved, end) if tracked.saved == tracked.local else tracked.saved
-        (ids,) = blocks.get_block_ids()
         self._loads.append(
             Load(
                 request.request_id,
                 self._prompt(tracked, end, tracked.answer.adapter),
                 tracked.local,
-                np.array(ids[: end // self._page], np.int32),
+                self._groups.pages(blocks.get_block_ids(), end),
                 tracked.beside,
             )
         )
@@ -152,13 +164,13 @@ class SchedulerSide:
         self._loads, self._parting = [], []
         return work
 
-    def finished(self, request: Any, ids: list[int]) -> None:
+    def finished(self, request: Any, ids: Sequence[Sequence[int]]) -> None:
         """Saves the whole pages that are left; the last, partial one is left to vLLM."""
         self._alive.discard(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None or self._spaces is None:
             return
-        known = min(request.num_computed_tokens, request.num_tokens, len(ids) * self._page)
+        known = min(request.num_computed_tokens, request.num_tokens, self._groups.held(ids))
         end = known // self._page * self._page
         has_end = end > tracked.saved or end == tracked.saved and tracked.has_saved
         adapter = self._adapter_now(request) if has_end else None
@@ -170,11 +182,18 @@ class SchedulerSide:
             for number, end in report.saved.items():
                 self._events.saved(number, end)
 
+    @property
+    def waits_for_saves(self) -> bool:
+        """True while subscribers are to be told of saves that have not ended."""
+        return self._events is not None and self._events.waits
+
     def take_events(self) -> Iterable[Any]:
         return () if self._events is None else self._events.take()
 
     def close(self) -> None:
         self._lookups.close()
+        if self._watch is not None:
+            self._watch.close()
         if self._spaces is not None:
             self._spaces.close()
 
@@ -214,17 +233,25 @@ class SchedulerSide:
         if not spaces or self._spaces is None or self._spaces.is_silent:
             return None
         tokens = tokens_of(answer.ids)
-        found = None
-        for space in spaces:
-            match = space.match(
-                tokens, content=content, deadline_ms=self._options.lookup_deadline_ms
-            )
-            self._spaces.heard("" if space.error else match.error)
-            if match.error or not match.restorable_tokens:
-                return match
-            if found is None or match.restorable_tokens < found.restorable_tokens:
-                found = match
-        return found
+        # The last token is computed for its logits. Where prefixes can be cut it is asked for all
+        # the same: what is there need not be saved again.
+        most = len(tokens) if self._groups.cuts_anywhere else len(tokens) - 1
+        return self._question(tokens, content, most).ask(spaces, self._spaces.heard)
+
+    def _still_there(self, prompt: Prompt) -> int | None:
+        """Returns how much of it prefixd has; None if it does not answer now."""
+        spaces = self._spaces and self._spaces.of(prompt.salt, prompt.adapter)
+        if not spaces or self._spaces is None or self._spaces.is_silent:
+            return None
+        question = self._question(prompt.tokens, prompt.content, len(prompt.tokens))
+        found = question.ask(spaces, self._spaces.heard)
+        return None if found is None or found.error else found.restorable_tokens
+
+    def _question(
+        self, tokens: Tokens, content: Sequence[prefixd.Content], most: int
+    ) -> Question:
+        groups, deadline_ms = self._groups, self._options.lookup_deadline_ms
+        return Question(tokens, content, most, groups.page, groups.cuts_anywhere, deadline_ms)
 
     def _prompt(self, tracked: _Tracked, end: int, adapter: bytes) -> Prompt:
         request = tracked.request
@@ -256,20 +283,46 @@ class SchedulerSide:
         adapter = self._adapter_now(request) if end > tracked.saved else None
         if adapter is None:
             return
-        (ids,) = block_ids.get_block_ids(request_id)
-        yield self._save_of(tracked, end, ids, adapter, is_last=False)
+        ids = block_ids.get_block_ids(request_id)
+        states = [
+            State(*one)
+            for one in block_ids.boundary_state_offloads.get(request_id, ())
+            if tracked.saved < one[2] <= end and one[2] % self._page == 0
+        ]
+        yield self._save_of(tracked, end, ids, adapter, False, states)
 
     def _save_of(
-        self, tracked: _Tracked, end: int, ids: list[int], adapter: bytes, is_last: bool
+        self,
+        tracked: _Tracked,
+        end: int,
+        ids: Sequence[Sequence[int]],
+        adapter: bytes,
+        is_last: bool,
+        states: Sequence[State] = (),
     ) -> Save:
         begin = tracked.saved // self._page * self._page
         tracked.saved, tracked.has_saved = end, True
         self._saves += 1
-        if self._events is not None:
-            self._events.will_save(self._saves, tracked.request, end)
-        pages = np.array(ids[: end // self._page], np.int32)
         prompt = self._prompt(tracked, end, adapter)
-        return Save(self._saves, tracked.request.request_id, prompt, begin, pages, is_last)
+        if self._events is not None:
+            self._events.will_save(self._saves, tracked.request, prompt)
+        request, pages = tracked.request, self._groups.pages(ids, end)
+        return Save(
+            self._saves,
+            request.request_id,
+            prompt,
+            begin,
+            pages,
+            is_last,
+            tuple(states),
+            self._turn_ends(request, end),
+        )
+
+    def _turn_ends(self, request: Any, end: int) -> tuple[int, ...]:
+        """Returns where the same prompt would go on, if that needs a window or a state of its
+        own."""
+        most = (request.num_prompt_tokens - 1) // self._page * self._page
+        return () if self._groups.cuts_anywhere or not 0 < most < end else (most,)
 
     def _failed(self, error: Exception) -> None:
         log.warning("a lookup ended unexpectedly: %s: %s", type(error).__name__, error)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ import prefixd
 
 from ..engine.cpus import unbound_threads
 from ..engine.saver import Saver
+from ..engine.spaces import Unsupported
 from ..engine.tensors import Beside, copied
 from .identity import Rank, why_not_shared
+from .layout import Layout, look_at, salt_of
 from .loading import Loading
 from .messages import Hello, Load, Report, Save, Work
 from .options import Options
-from .pages import LayerPages, WholePages, pages_of
 from .saving import Taken, store
 from .spaces import Spaces
 
@@ -34,11 +36,9 @@ class WorkerSide:
     """Calls come from the thread that runs the model, one step after another."""
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, options: Options) -> None:
-        self._config, self._options = vllm_config, options
-        self._group = kv_cache_config.kv_cache_groups[0]
-        self._page = self._group.kv_cache_spec.block_size
+        self._config, self._caches, self._options = vllm_config, kv_cache_config, options
         self._why_not = why_not_shared(vllm_config, kv_cache_config)
-        self._layers: list[LayerPages] = []
+        self._layout: Layout | None = None
         self._places: dict[str, int] = {}  # of layers, by name
         self._spaces: Spaces | None = None
         self._refusal: prefixd.Client | None = None
@@ -61,23 +61,27 @@ class WorkerSide:
     def _register(self, caches: dict[str, torch.Tensor]) -> None:
         if not self._why_not:
             try:
-                self._layers = [self._look_at(name, caches) for name in self._group.layer_names]
-            except (KeyError, ValueError) as error:
+                self._layout = look_at(self._config, self._caches, caches, self._options)
+            except (KeyError, ValueError, Unsupported) as error:
                 self._why_not = f"its caches cannot be stored: {error}"
-        if self._why_not:
+        if self._layout is None:
             self._refuse()
             return
-        self._places = {name: at for at, name in enumerate(self._group.layer_names)}
+        self._places = {one.name: at for at, one in enumerate(self._layout.layers)}
         self._spaces = Spaces(self._config, self._options, [self._rank()], "worker")
-        device = self._layers[0].cache.device
-        self._saver, self._loader = Saver(self._options.save_queue_bytes), _Loader(device)
+        self._saver = Saver(self._options.save_queue_bytes)
+        self._loader = _Loader(self._layout.device)
 
     def hello(self) -> Hello:
-        if self._why_not:
+        layout = self._layout
+        if layout is None:
             return Hello((), "", 0, self._why_not)
-        layers = tuple(pages.layer() for pages in self._layers)
-        per_page = sum(pages.cache[0].nbytes for pages in self._layers)
-        return Hello(layers, self._layout(), per_page // self._page)
+        return Hello(
+            layout.space_layers(),
+            salt_of(self._config, layout),
+            layout.bytes_per_token,
+            block_tokens=layout.block_tokens,
+        )
 
     def before_step(self, work: Work) -> None:
         """Takes rows out of pages that somebody may write from this step on."""
@@ -104,14 +108,16 @@ class WorkerSide:
         self._close_open()
         self._save(work.saves)
 
-    def take_loaded(self) -> set[str]:
-        """Returns the requests whose loads beside the steps have ended."""
-        if self._loader is None:
-            return set()
-        ended = self._loader.take()
-        for _, lost in ended:
-            self._lost[-1] |= lost
-        return {request_id for request_id, _ in ended}
+    def take_loaded(self) -> tuple[set[str], set[str]]:
+        """Returns the requests whose loads beside the steps have ended, and those of them that are
+        to be computed from their beginning."""
+        ended = [] if self._loader is None else self._loader.take()
+        for one in ended:
+            self._lost[-1] |= one.lost
+        failed = {one.request_id for one in ended if one.failed}
+        if failed:
+            log.warning("%d loads failed, their requests are computed", len(failed))
+        return {one.request_id for one in ended}, failed
 
     def take_lost(self) -> set[int]:
         """Returns the pages that loads left unfilled in this step."""
@@ -132,13 +138,6 @@ class WorkerSide:
             if held is not None:
                 held.close()
 
-    def _look_at(self, name: str, caches: dict[str, torch.Tensor]) -> LayerPages:
-        module = self._config.compilation_config.static_forward_context[name]
-        spec = self._group.kv_cache_spec
-        spec = getattr(spec, "kv_cache_specs", {}).get(name, spec)
-        options, heads, dim = self._options, spec.num_kv_heads, spec.head_size
-        return pages_of(module, caches[name], heads, dim, options.rows, options.bits)
-
     def _rank(self) -> Rank:
         parallel = self._config.parallel_config
         world = parallel.tensor_parallel_size
@@ -147,26 +146,9 @@ class WorkerSide:
             (rank % world, world), (rank // world, parallel.pipeline_parallel_size), self.hello()
         )
 
-    def _layout(self) -> str:
-        """Returns what sets whole pages apart from those of another backend or machine; "" if every
-        layer is stored as rows."""
-        whole = [
-            (name, pages.cache)
-            for name, pages in zip(self._group.layer_names, self._layers)
-            if isinstance(pages, WholePages)
-        ]
-        if not whole:
-            return ""
-        kinds = []
-        for name, cache in whole:
-            module = self._config.compilation_config.static_forward_context[name]
-            backend = type(module.impl).__name__
-            isa = getattr(module, "isa", "")
-            kinds.append(f"{backend} {isa} {cache.dtype} {list(cache.shape[1:])}")
-        return f"{self._config.cache_config.cache_dtype}: " + "; ".join(kinds)
-
     def _loading(self, load: Load, until: float) -> Loading:
-        return Loading(load, self._spaces, self._layers, self._page, self._options, until)
+        assert self._layout is not None
+        return Loading(load, self._spaces, self._layout, self._options, until)
 
     def _close_open(self) -> None:
         for loading in self._open:
@@ -174,36 +156,35 @@ class WorkerSide:
         self._open.clear()
 
     def _save(self, saves: Sequence[Save]) -> None:
-        spaces, saver = self._spaces, self._saver
-        if spaces is None or saver is None:
+        spaces, saver, layout = self._spaces, self._saver, self._layout
+        if spaces is None or saver is None or layout is None:
             return
         lost = set().union(*self._lost)
         taken = []
         for save in saves:
-            if spaces.is_silent or lost.intersection(save.pages.tolist()):
+            if spaces.is_silent or lost.intersection(save.pages[0].tolist()):
                 self._done(save, 0)
             else:
-                taken.append(self._take(save))
+                taken.append(self._take(save, layout))
         held = sum(one.nbytes for one in taken)
-        if taken and not saver.submit(lambda: self._store(taken, spaces), held):
+        if taken and not saver.submit(lambda: self._store(taken, spaces, layout), held):
             for one in taken:
                 self._done(one.save, 0)
             if not self._said_full:
                 log.warning("prefixd is slower than this server computes: not all of it is stored")
             self._said_full = True
 
-    def _take(self, save: Save) -> Taken:
+    def _take(self, save: Save, layout: Layout) -> Taken:
         if save.begin == save.end:
             return Taken(save, [])
-        pages = torch.from_numpy(save.pages[save.begin // self._page :].astype("int64"))
-        layers = [layer.take(pages) for layer in self._layers]
-        return Taken(save, layers, copied(self._layers[0].cache.device))
+        rows, states = layout.take(save), layout.take_states(save)
+        return Taken(save, rows, states, copied(layout.device))
 
-    def _store(self, taken: Sequence[Taken], spaces: Spaces) -> None:
+    def _store(self, taken: Sequence[Taken], spaces: Spaces, layout: Layout) -> None:
         for one in taken:
             end = 0
             try:
-                end = store(one, spaces, self._layers, self._options)
+                end = store(one, spaces, layout, self._options)
             finally:
                 self._done(one.save, end)
 
@@ -221,20 +202,27 @@ class WorkerSide:
         self._refusal.not_shared(str(name), self._why_not)
 
 
+@dataclass(frozen=True)
+class _Ended:
+    request_id: str
+    lost: set[int]  # pages that are not filled
+    failed: bool
+
+
 class _Loader:
     """A thread that fills pages beside the engine's steps, one request after another."""
 
     def __init__(self, device: torch.device) -> None:
         self._beside = Beside(device)
         self._waiting: queue.SimpleQueue[tuple[str, Any, Any] | None] = queue.SimpleQueue()
-        self._ended: queue.SimpleQueue[tuple[str, set[int]]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="prefixd-loader", daemon=True).start()
 
     def submit(self, request_id: str, begin: Any) -> None:
         self._waiting.put((request_id, begin, self._beside.mark()))
 
-    def take(self) -> list[tuple[str, set[int]]]:
-        """Returns the requests whose loads ended, and the pages that each left unfilled."""
+    def take(self) -> list[_Ended]:
+        """Returns the loads that ended since it was called last."""
         ended = []
         while not self._ended.empty():
             ended.append(self._ended.get())
@@ -249,4 +237,5 @@ class _Loader:
             loading = begin()
             with self._beside.after(mark):
                 loading.fill_all()
-            self._ended.put((request_id, loading.close()))
+            lost = loading.close()
+            self._ended.put(_Ended(request_id, lost, loading.failed))
