@@ -15,11 +15,11 @@ import sys
 import time
 
 BENCH = pathlib.Path(__file__).resolve().parent
-WORKLOADS = ("share", "ssd", "kernels", "trace", "hostile", "quality", "kv-cache", "engines")
+WORKLOADS = ("share", "ssd", "kernels", "trace", "hostile", "quality", "kv-cache", "engines", "remote", "fleet")
 # Rows that have no target and are shown all the same, by how their names begin. A workload that is not here shows those of
 # its figures alone that have one.
 ROWS = {"kernels": ("decode of ", "fused ", "cascade "), "quality": ("",), "kv-cache": ("",), "engines": ("",),
-        "ssd": ("load time",)}
+        "ssd": ("load time",), "remote": ("",), "fleet": ("",)}
 MARKED = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
 TARGET_FIELDS = ("name", "ours", "reference", "measure", "seen", "at_most", "at_least", "unit", "holds")
 
@@ -102,6 +102,8 @@ def measure(build, workloads):
         [found] = report["workloads"]
         if found["failures"]:
             raise SystemExit(f"figures: {workload}: {found['failures']}")
+        if not found["targets"] and not found["rows"]:
+            raise SystemExit(f"figures: {workload} measured nothing: {'; '.join(found.get('notes', [])) or 'it does not say why'}")
         kept = {"workload": workload, "machine": {k: report["machine"][k] for k in ("cpu", "cores", "target", "memory_bytes")},
                 "date": datetime.date.today().isoformat(), "commit": commit.stdout.strip(),
                 "seconds": round(time.monotonic() - begin),
