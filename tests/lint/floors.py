@@ -23,12 +23,15 @@ THIRD_PARTY = {
     "CLI/": {"daemon", "client/cli", "client/worker", "client/llama"},
     "nlohmann/": {"daemon", "interop", "client/cli", "client/worker", "client/llama"},
     "httplib.h": {"client/llama"},
+    "cuda_": {"client/cuda"},  # the toolkit's headers
     "absl/": None,
     "gtest/": set(),
     "gmock/": set(),
 }
 PUBLIC = "client/include/prefixd"  # of client/cpp
 SHARED = ("prefixd/block_table.h", "prefixd/format.h")  # public headers in a room at the bottom: "client/include"
+CUDA = f"{PUBLIC}/cuda.h"  # of client/cuda: C functions over the types of client/c/prefixd.h
+CUDA_INCLUDES = ("stddef.h", "stdint.h", "prefixd.h")
 # client/examples shows what an engine sees: it stands above client/cpp and may include its public headers only.
 EXAMPLES = "client/examples"
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
@@ -58,6 +61,8 @@ def room_folder(room):
 def room_of(path, rooms):
     if path in [f"client/include/{header}" for header in SHARED]:
         return "client/include"
+    if path == CUDA:
+        return "client/cuda"
     if path.startswith(PUBLIC + "/"):
         return "client/cpp"
     for room in rooms:
@@ -72,6 +77,8 @@ def target_room(include, rooms):
         return "client/include"
     if include in ("prefixd/client.h", "prefixd/attention.h"):
         return "client/cpp"
+    if include == "prefixd/cuda.h":
+        return "client/cuda"
     for prefix in (include, "src/" + include):
         room = room_of(prefix, rooms)
         if room:
@@ -89,6 +96,10 @@ def check_public(name, bracket, include):
 
 def check_include(root, path, room, floors, bracket, include):
     name = str(path.relative_to(root))
+    if name == CUDA:
+        if include in CUDA_INCLUDES:
+            return None
+        return f"floors: {name} includes {include}; it may include {' '.join(CUDA_INCLUDES)}"
     if name.startswith(PUBLIC + "/"):
         return check_public(name, bracket, include)
     third = next((prefix for prefix in THIRD_PARTY if include.startswith(prefix)), None)
@@ -158,7 +169,7 @@ def check(root):
 
 def self_test():
     table = ("```floors\nbase:\nquant: base\nssd: base\ncache: base ssd\ndaemon: base\nclient/cpp: base quant\n"
-             "client/cli: base client/cpp\n```\n```parts\nroom:\nstore: room\nverbs: room store\n```\n")
+             "client/cli: base client/cpp\nclient/cuda: base quant\n```\n```parts\nroom:\nstore: room\nverbs: room store\n```\n")
     clean = {
         "src/README.md": table,
         "src/base/size.h": "#include <string>\n",
@@ -174,6 +185,8 @@ def self_test():
         "client/cpp/a.cc": '#include "b.h"\n#include "prefixd/client.h"\n#include "prefixd/v1/admin.pb.h"\n',
         "client/cpp/b.h": "",
         "client/examples/worker.cc": '#include "prefixd/client.h"\n',
+        "client/include/prefixd/cuda.h": '#include <stdint.h>\n#include "prefixd.h"\n',
+        "client/cuda/a.cu": '#include <cuda_fp16.h>\n#include "prefixd/cuda.h"\n#include "quant/a.h"\n',
     }
     cpp = "client/include/prefixd/client.h"
     return tree.self_test(check, clean, [
@@ -186,6 +199,9 @@ def self_test():
         ("a friend test", "src/quant/f.h", "class A { FRIEND_TEST(ATest, B); };\n", "befriends a test"),
         ("absl in a public header", cpp, '#include "absl/status/status.h"\n', "public headers include"),
         ("a C library in a public header", cpp, "#include <zstd.h>\n", "public headers include"),
+        ("CUDA outside its room", "src/quant/c.cc", "#include <cuda_runtime_api.h>\n", "which only client/cuda may"),
+        ("CUDA in its public header", "client/include/prefixd/cuda.h", "#include <cuda_fp16.h>\n", "it may include"),
+        ("a kernel that calls a client", "client/cuda/k.cu", '#include "prefixd/client.h"\n', "client/cuda may include"),
         ("an example that looks inside", "client/examples/x.cc", '#include "base/size.h"\n', "public headers only"),
         ("a part that calls up", "src/cache/room/up.cc", '#include "cache/store/spiller.h"\n', "room may include no part"),
         ("a part that knows all", "src/cache/store/all.cc", '#include "cache/parts.h"\n', "knows all parts"),

@@ -14,11 +14,15 @@ import sys
 import tree
 
 FOLDERS = (*tree.CODE, "tests", "bench")
+# What includes CUDA's headers compiles where the toolkit is.
+CUDA_HEADERS = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
+CUDA_FOLDERS = ("client/cuda/", "tests/cuda/", "bench/cuda/")
 
 
 def flags(root, generated):
     return ["-std=c++20", "-fsyntax-only", "-x", "c++", "-I", str(root), "-I", str(root / "src"),
-            "-I", str(root / "client/include"), "-I", str(root / "client/cpp"), "-isystem", str(generated),
+            "-I", str(root / "client/include"), "-I", str(root / "client/cpp"), "-I", str(root / "client/c"),
+            "-isystem", str(generated), "-isystem", str(CUDA_HEADERS),
             '-DPREFIXD_TEST_DATA=""', '-DPREFIXD_SOURCE_DIR=""', '-DPREFIXD_BINARY_DIR=""']
 
 
@@ -63,6 +67,8 @@ def check(root, generated=pathlib.Path("/nonexistent")):
     compiler = shlex.split(os.environ.get("CXX", "g++"))
     shown = shown_by(generated.parent)
     headers = [path for path in tree.cpp_files(root, FOLDERS) if path.suffix == ".h" and path.resolve() not in shown]
+    if not (CUDA_HEADERS / "cuda_runtime_api.h").is_file():
+        headers = [path for path in headers if not str(path.relative_to(root)).startswith(CUDA_FOLDERS)]
     changed = changed_files(root) if os.environ.get("PREFIXD_LINT") == "changed" else None
     if changed is not None:
         headers = [path for path in headers if str(path.relative_to(root)) in changed]

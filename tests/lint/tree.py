@@ -10,7 +10,7 @@ CODE = ("src", "daemon", "client")
 def cpp_files(root, folders):
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".h", ".cc") and path.is_file():
+            if path.suffix in (".h", ".cc", ".cu", ".cuh") and path.is_file():
                 yield path
 
 

@@ -1,0 +1,69 @@
+// Arena: a mapping of the daemon's memory that the GPU reads where it lies, pinned slice by slice.
+//
+// Thread-safe. While a slice is being pinned, other CUDA calls of the process wait for it, so
+// slices are small and a pause follows each. Reading a slice's state never waits.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+
+#include "slices.h"
+
+namespace prefixd::cuda {
+
+class Arena {
+ public:
+  struct Options {
+    int device = 0;
+    const std::byte* base = nullptr;
+    uint64_t bytes = 0;
+    uint64_t slab_bytes = 0, slice_bytes = 0;
+    uint32_t pause_us = 0;
+    bool background = false;
+  };
+  struct Progress {
+    uint64_t pinned_bytes = 0;
+    uint32_t pinned_slices = 0, refused_slices = 0;
+    bool finished = false;
+    std::string why_refused;
+  };
+
+  // Pins all slices, or starts a thread that does.
+  static absl::StatusOr<std::unique_ptr<Arena>> Pin(const Options& options);
+  Arena(Slices slices, const Options& options);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  // Stops pinning and unpins. Requires: nothing on the GPU reads the arena.
+  ~Arena();
+
+  Progress progress() const;
+  const Slices& slices() const { return slices_; }
+  const std::byte* base() const { return options_.base; }
+  uint64_t bytes() const { return options_.bytes; }
+
+  // Whether [address, address + bytes) touches the mapping, lies inside it, or is pinned whole.
+  bool Contains(const void* address, uint64_t bytes) const;
+  bool IsPinned(const void* address, uint64_t bytes) const;
+
+ private:
+  void PinAll();
+  // Returns false when it was told to stop.
+  bool Pause();
+
+  const Options options_;
+  Slices slices_;
+  mutable std::mutex mutex_;  // guards progress_ and stop_
+  std::condition_variable stopped_;
+  Progress progress_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace prefixd::cuda

@@ -1,0 +1,116 @@
+// What the attention kernels are given: the work list, the shape of a call, and where partial
+// results wait for each other.
+//
+// Plain values; arrays are in device memory.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "geometry.h"
+
+namespace prefixd::cuda {
+
+inline constexpr uint32_t kColumns = 8;  // (query row, head) pairs of one kv head that go together
+
+// A block that some row sees. Position of slot 0: `first`.
+struct DevicePage {
+  const uint8_t* units = nullptr;  // of layer 0; layers are layer_bytes apart
+  uint32_t first = 0;
+  uint32_t tokens = 0;
+  uint32_t page_tokens = 0;
+  uint32_t format = 0;
+  uint32_t layer_bytes = 0;
+  uint32_t reserved = 0;
+};
+
+// One sequence, one kv head, up to kColumns columns: column c is query row c / group and head
+// c % group of the kv head, counted from `column`. Its partial results have the numbers
+// [part, part + parts).
+struct Segment {
+  uint32_t sequence = 0;
+  uint32_t kv_head = 0;
+  uint32_t column = 0;
+  uint32_t first_position = 0;  // of query row 0
+  uint32_t part = 0;
+  uint32_t parts = 0;
+};
+
+// Pages [begin, end) for one segment, by one thread block; the result is part `part`.
+struct WorkItem {
+  uint32_t segment = 0;
+  uint32_t begin = 0, end = 0;
+  uint32_t part = 0;
+};
+
+// Thread block b has items [firsts[b], firsts[b + 1]).
+struct WorkShare {
+  const WorkItem* items = nullptr;
+  const uint32_t* firsts = nullptr;
+  uint32_t blocks = 0;
+};
+
+struct HeadsPlace {
+  void* data = nullptr;
+  uint32_t dtype = 0;
+  int64_t sequence_stride = 0, row_stride = 0, head_stride = 0;
+};
+
+struct AttendArguments {
+  PairGeometry formats[kMostFormats];
+  const DevicePage* pages = nullptr;
+  const Segment* segments = nullptr;
+  WorkShare work;
+  float* part_sums = nullptr;      // [part][column][value_dim]
+  float2* part_weights = nullptr;  // [part][column]: largest score in log2, sum of weights
+  uint32_t* arrived = nullptr;     // [segment]; 0 between calls
+  HeadsPlace queries, results;
+  const float* sink_logits = nullptr;
+  uint32_t layer = 0;
+  uint32_t kv_heads = 0, group = 0, query_rows = 0;
+  uint32_t key_dim = 0, value_dim = 0;
+  float scale = 0;
+  float soft_cap = 0;
+  uint32_t window = 0, sink_tokens = 0;
+};
+
+// How the fast kernel is launched for pages of one format.
+struct FastLaunch {
+  uint32_t warps = 0, stages = 0;
+  uint32_t stage_bytes = 0;
+  uint32_t shared_bytes = 0;
+  uint32_t blocks_each = 0;  // thread blocks of a processor
+};
+
+// --- generic kernel (attend_generic.cu): every format ---
+inline constexpr uint32_t kGenericBlocksEach = 4;
+cudaError_t PrepareGeneric();
+cudaError_t QueueGeneric(const AttendArguments& arguments, cudaStream_t stream);
+
+// --- fast kernels (attend_fast_*.cu): tensor cores on codes as they are stored ---
+
+// How many buffers of four columns the sums of a thread block's warps need. Up to four columns each
+// warp has one, else two warps share two of them.
+PREFIXD_BOTH uint32_t SumBuffers(uint32_t warps, uint32_t columns) {
+  return columns <= 4 ? warps : (warps + 1) / 2 * 2;
+}
+
+// Returns whether there is one for pages of this format. Pure.
+bool HasFast(const PairGeometry& pair);
+// What a GPU has for thread blocks.
+struct SharedMemory {
+  uint32_t each = 0;  // bytes of a processor
+  uint32_t most = 0;  // bytes of a thread block
+};
+// Returns how to launch it for pages of at most `page_tokens` tokens; warps is 0 if they do not
+// fit. columns: query rows times heads of a kv head. Pure.
+FastLaunch PlanFast(const PairGeometry& pair, uint32_t page_tokens, uint32_t columns,
+                    SharedMemory memory);
+// Sets the kernel's attributes on the current device; before the first QueueFast() of a launch.
+cudaError_t PrepareFast(const PairGeometry& pair, const FastLaunch& launch);
+// format: that of the pages. early: the kernel may start before the one before it on the stream has
+// ended, and waits for it only before it reads queries.
+cudaError_t QueueFast(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,
+                      bool early, cudaStream_t stream);
+
+}  // namespace prefixd::cuda

@@ -1,0 +1,132 @@
+#include "context.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "errors.h"
+
+namespace prefixd::cuda {
+namespace {
+
+constexpr size_t kTableBytes = size_t{64} << 10;      // of the least chunk
+constexpr size_t kMostTableBytes = size_t{64} << 20;  // of all of them
+constexpr size_t kBounceBytes = size_t{64} << 20;
+constexpr uint32_t kBounceChunks = 4;
+constexpr uint32_t kCopyThreads = 4;
+
+size_t BounceBytes(const prefixd_cuda_options& options) {
+  return options.bounce_bytes == 0 ? kBounceBytes : options.bounce_bytes;
+}
+
+uint32_t AttributeOf(int device, cudaDeviceAttr attribute) {
+  int value = 0;
+  if (cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess) cudaGetLastError();
+  return static_cast<uint32_t>(std::max(value, 0));
+}
+
+}  // namespace
+
+Context::Context(const prefixd_cuda_options& options)
+    : device_(options.device),
+      copy_threads_(options.copy_threads == 0 ? kCopyThreads : options.copy_threads),
+      bounce_chunk_bytes_(BounceBytes(options) / kBounceChunks),
+      tables_({.least_bytes = kTableBytes, .most_bytes = kMostTableBytes, .with_device = true}),
+      bounce_({.least_bytes = bounce_chunk_bytes_, .most_bytes = BounceBytes(options)}) {}
+
+Context::~Context() {
+  cudaSetDevice(device_);
+  if (load_stream_ != nullptr) {
+    cudaStreamSynchronize(load_stream_);
+    cudaStreamDestroy(load_stream_);
+  }
+  if (scratch_ != nullptr) cudaMemPoolDestroy(scratch_);
+  cudaGetLastError();
+}
+
+absl::StatusOr<std::unique_ptr<Context>> Context::Open(const prefixd_cuda_options& options) {
+  int count = 0;
+  PREFIXD_RETURN_IF_ERROR(FromCuda(cudaGetDeviceCount(&count), "open: no GPU"));
+  if (options.device < 0 || options.device >= count) {
+    return absl::UnavailableError(
+        absl::StrCat("open: there is no GPU ", options.device, ", ", count, " are there"));
+  }
+  if (options.copy_threads > 64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("open: copy_threads is ", options.copy_threads, ", at most 64"));
+  }
+  if (options.bounce_bytes != 0 && options.bounce_bytes < (size_t{1} << 20)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("open: bounce_bytes is ", options.bounce_bytes, ", at least 1 MiB"));
+  }
+  auto context = std::make_unique<Context>(options);
+  PREFIXD_RETURN_IF_ERROR(context->Prepare());
+  return context;
+}
+
+absl::Status Context::Enter() const { return FromCuda(cudaSetDevice(device_), "cuda: the GPU"); }
+
+absl::Status Context::Prepare() {
+  PREFIXD_RETURN_IF_ERROR(Enter());
+  cudaDeviceProp properties;
+  PREFIXD_RETURN_IF_ERROR(FromCuda(cudaGetDeviceProperties(&properties, device_), "open"));
+  std::strncpy(facts_.name, properties.name, sizeof(facts_.name) - 1);
+  facts_.major = static_cast<uint32_t>(properties.major);
+  facts_.minor = static_cast<uint32_t>(properties.minor);
+  facts_.processors = static_cast<uint32_t>(properties.multiProcessorCount);
+  facts_.pins_read_only = AttributeOf(device_, cudaDevAttrHostRegisterReadOnlySupported);
+  facts_.memory_bytes = properties.totalGlobalMem;
+  facts_.clock_khz = AttributeOf(device_, cudaDevAttrClockRate);
+  facts_.memory_clock_khz = AttributeOf(device_, cudaDevAttrMemoryClockRate);
+  shared_memory_ = {.each = static_cast<uint32_t>(properties.sharedMemPerMultiprocessor),
+                    .most = static_cast<uint32_t>(properties.sharedMemPerBlockOptin)};
+  PREFIXD_RETURN_IF_ERROR(
+      FromCuda(cudaStreamCreateWithFlags(&load_stream_, cudaStreamNonBlocking), "open: stream"));
+  cudaMemPoolProps pool = {};
+  pool.allocType = cudaMemAllocationTypePinned;
+  pool.location.type = cudaMemLocationTypeDevice;
+  pool.location.id = device_;
+  PREFIXD_RETURN_IF_ERROR(FromCuda(cudaMemPoolCreate(&scratch_, &pool), "open: memory pool"));
+  uint64_t keep = ~uint64_t{0};
+  return FromCuda(cudaMemPoolSetAttribute(scratch_, cudaMemPoolAttrReleaseThreshold, &keep),
+                  "open: memory pool");
+}
+
+void Context::Add(const Arena* arena) {
+  const std::lock_guard lock(mutex_);
+  arenas_.push_back(arena);
+}
+
+void Context::Remove(const Arena* arena) {
+  const std::lock_guard lock(mutex_);
+  arenas_.erase(std::remove(arenas_.begin(), arenas_.end(), arena), arenas_.end());
+}
+
+Context::Reach Context::ReachOf(const void* address, uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  for (const Arena* arena : arenas_) {
+    if (!arena->Contains(address, bytes)) continue;
+    return arena->IsPinned(address, bytes) ? Reach::kPinned : Reach::kNotPinned;
+  }
+  return Reach::kUnknown;
+}
+
+std::vector<Context::Span> Context::SpansOf(const void* from, uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  for (const Arena* arena : arenas_) {
+    if (!arena->Contains(from, bytes)) continue;
+    std::vector<Span> spans;
+    const uint64_t offset =
+        static_cast<uint64_t>(static_cast<const std::byte*>(from) - arena->base());
+    for (const Slice& piece : arena->slices().Cut(offset, bytes)) {
+      spans.push_back(
+          {.from = arena->base() + piece.offset, .bytes = piece.bytes, .pinned = piece.pinned});
+    }
+    return spans;
+  }
+  return {{.from = from, .bytes = bytes, .pinned = false}};
+}
+
+}  // namespace prefixd::cuda

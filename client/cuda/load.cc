@@ -1,0 +1,317 @@
+#include "load.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status.h"
+#include "errors.h"
+#include "formats.h"
+
+namespace prefixd::cuda {
+namespace {
+
+template <typename... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("load: ", parts...));
+}
+
+absl::Status CheckBlocks(const LoadLayer& layer) {
+  if (layer.blocks == nullptr && layer.block_count > 0) return Refuse("no blocks given");
+  for (size_t i = 0; i < layer.block_count; ++i) {
+    const prefixd_block& block = layer.blocks[i];
+    if (block.page_tokens == 0 || block.tokens > block.page_tokens || block.page_tokens > 1024) {
+      return Refuse("block ", i, " has ", block.tokens, " tokens in ", block.page_tokens, " slots");
+    }
+    if (block.format >= layer.formats.size()) {
+      return Refuse("block ", i, " has format ", block.format, ", ", layer.formats.size(),
+                    " formats are given");
+    }
+    if (reinterpret_cast<uintptr_t>(block.units) % 16 != 0) {
+      return Refuse("the units of block ", i, " are not 16-byte aligned");
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t EndOf(const prefixd_cuda_load_options& options) {
+  return options.count == 0 ? std::numeric_limits<uint64_t>::max()
+                            : uint64_t{options.begin} + options.count;
+}
+
+// Copies with a few threads, which take pieces one after the other.
+struct HostCopy {
+  const void* from = nullptr;
+  std::byte* to = nullptr;
+  size_t bytes = 0;
+};
+void CopyAll(const std::vector<HostCopy>& copies, uint32_t threads) {
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < copies.size(); i = next++) {
+      std::memcpy(copies[i].to, copies[i].from, copies[i].bytes);
+    }
+  };
+  std::vector<std::thread> others;
+  for (uint32_t t = 1; t < std::min<size_t>(threads, copies.size()); ++t) {
+    try {
+      others.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;  // fewer threads do it too
+    }
+  }
+  work();
+  for (std::thread& other : others) other.join();
+}
+
+}  // namespace
+
+absl::StatusOr<LoadLayer> CheckLayer(const prefixd_cuda_load_layer& given,
+                                     const prefixd_cuda_load_options& options) {
+  LoadLayer layer{.blocks = given.blocks,
+                  .block_count = given.block_count,
+                  .kv_heads = given.kv_heads,
+                  .pages = given.pages};
+  PREFIXD_ASSIGN_OR_RETURN(layer.formats, GeometryOf(given.formats, given.format_count,
+                                                     {.kv_heads = given.kv_heads,
+                                                      .key_dim = given.key_dim,
+                                                      .value_dim = given.value_dim}));
+  PREFIXD_RETURN_IF_ERROR(CheckBlocks(layer));
+  if (given.pages != nullptr) {
+    if (given.key != nullptr || given.value != nullptr) {
+      return Refuse("both pages and tensors are given");
+    }
+    for (size_t i = 0; i < given.block_count; ++i) {
+      if (given.blocks[i].units == nullptr) continue;
+      if (given.pages[i] == nullptr || reinterpret_cast<uintptr_t>(given.pages[i]) % 128 != 0) {
+        return Refuse("page ", i, " is NULL or not 128-byte aligned");
+      }
+    }
+    return layer;
+  }
+  PREFIXD_ASSIGN_OR_RETURN(layer.key, PlaceOf(given.key, given.kv_heads, given.key_dim, "key"));
+  PREFIXD_ASSIGN_OR_RETURN(layer.value,
+                           PlaceOf(given.value, given.kv_heads, given.value_dim, "value"));
+  uint64_t tokens = 0;
+  for (size_t i = 0; i < given.block_count; ++i) tokens += given.blocks[i].tokens;
+  if (tokens > std::numeric_limits<uint32_t>::max()) return Refuse("more than 2^32 tokens");
+  const uint64_t end = std::min(EndOf(options), tokens);
+  if (options.count != 0 && EndOf(options) > tokens) {
+    return Refuse("the blocks hold ", tokens, " tokens, up to ", EndOf(options), " are asked for");
+  }
+  PREFIXD_RETURN_IF_ERROR(CheckTable(layer.key, options.table, options.table_count, end));
+  PREFIXD_RETURN_IF_ERROR(CheckTable(layer.value, options.table, options.table_count, end));
+  return layer;
+}
+
+std::vector<WantedBlock> WantedBlocks(const prefixd_block* blocks, size_t count, uint64_t begin,
+                                      uint64_t end) {
+  std::vector<WantedBlock> wanted;
+  uint64_t position = 0;
+  for (size_t i = 0; i < count && position < end; ++i) {
+    const uint64_t first = std::max(begin, position);
+    const uint64_t last = std::min(end, position + blocks[i].tokens);
+    if (first < last && blocks[i].units != nullptr) {
+      wanted.push_back({.block = i,
+                        .first_slot = static_cast<uint32_t>(first - position),
+                        .count = static_cast<uint32_t>(last - first),
+                        .token = static_cast<uint32_t>(first)});
+    }
+    position += blocks[i].tokens;
+  }
+  return wanted;
+}
+
+absl::StatusOr<std::unique_ptr<Load>> Load::Begin(Context* context,
+                                                  const prefixd_cuda_load_options& options) {
+  if (options.layers == nullptr || options.layer_count == 0) return Refuse("no layers given");
+  std::vector<LoadLayer> layers;
+  const auto* at = reinterpret_cast<const std::byte*>(options.layers);
+  for (uint32_t i = 0; i < options.layer_count; ++i, at += options.layers->size) {
+    prefixd_cuda_load_layer given;
+    if (!Take(reinterpret_cast<const prefixd_cuda_load_layer*>(at), &given)) {
+      return absl::InvalidArgumentError(LastError());
+    }
+    auto layer = CheckLayer(given, options);
+    if (!layer.ok()) return Refuse("layer ", i, ": ", layer.status().message());
+    layers.push_back(*std::move(layer));
+  }
+  auto load = std::make_unique<Load>(context);
+  PREFIXD_RETURN_IF_ERROR(load->Queue(options, std::move(layers)));
+  return load;
+}
+
+Load::~Load() {
+  if (context_->Enter().ok() && stream_ != nullptr) {
+    if (scratch_ != nullptr) cudaFreeAsync(scratch_, stream_);
+    cudaStreamSynchronize(stream_);
+  }
+  if (table_ != nullptr) context_->tables().GiveUnused(table_);
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  cudaGetLastError();
+}
+
+absl::Status Load::Queue(const prefixd_cuda_load_options& options, std::vector<LoadLayer> layers) {
+  PREFIXD_RETURN_IF_ERROR(context_->Enter());
+  stream_ = options.stream == nullptr ? context_->load_stream()
+                                      : static_cast<cudaStream_t>(options.stream);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    cudaEvent_t event = nullptr;
+    PREFIXD_RETURN_IF_ERROR(
+        FromCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "load: event"));
+    events_.push_back(event);
+  }
+  if (options.after != nullptr) {
+    PREFIXD_RETURN_IF_ERROR(FromCuda(
+        cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(options.after), 0), "load: after"));
+  }
+  if (options.table != nullptr && options.table_count > 0) {
+    PREFIXD_ASSIGN_OR_RETURN(table_, Upload(context_->tables(), options.table,
+                                            options.table_count * sizeof(int32_t), stream_));
+  }
+  for (const LoadLayer& layer : layers) {
+    PREFIXD_RETURN_IF_ERROR(QueueLayer(layer, options));
+    PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventRecord(events_[recorded_], stream_), "load: event"));
+    ++recorded_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_options& options) {
+  const bool expands = layer.pages == nullptr;
+  const std::vector<WantedBlock> wanted =
+      WantedBlocks(layer.blocks, layer.block_count, expands ? options.begin : 0,
+                   expands ? EndOf(options) : std::numeric_limits<uint64_t>::max());
+  std::vector<Source> sources;
+  std::vector<BlockPart> parts;
+  size_t scratch_bytes = 0;
+  for (const WantedBlock& it : wanted) {
+    const prefixd_block& block = layer.blocks[it.block];
+    const uint32_t bytes =
+        PlacesOf(layer.formats[block.format], layer.kv_heads, block.page_tokens).bytes;
+    sources.push_back(
+        {.from = block.units, .to = expands ? nullptr : layer.pages[it.block], .bytes = bytes});
+    scratch_bytes += bytes;
+    parts.push_back({.page_tokens = block.page_tokens,
+                     .first_slot = it.first_slot,
+                     .count = it.count,
+                     .token = it.token,
+                     .format = block.format});
+  }
+  if (wanted.empty()) return absl::OkStatus();
+  if (!expands) return Gather(sources);
+  PREFIXD_RETURN_IF_ERROR(Scratch(scratch_bytes));
+  for (size_t i = 0, at = 0; i < sources.size(); at += sources[i].bytes, ++i) {
+    sources[i].to = scratch_ + at;
+    parts[i].units = reinterpret_cast<const uint8_t*>(scratch_ + at);
+  }
+  PREFIXD_RETURN_IF_ERROR(Gather(sources));
+  PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, Upload(context_->tables(), parts.data(),
+                                                 parts.size() * sizeof(BlockPart), stream_));
+  ExpandArguments arguments{
+      .key = layer.key,
+      .value = layer.value,
+      .table = table_ == nullptr ? nullptr : reinterpret_cast<const int32_t*>(table_->device),
+      .parts = reinterpret_cast<const BlockPart*>(chunk->device),
+      .part_count = static_cast<uint32_t>(parts.size()),
+      .kv_heads = layer.kv_heads};
+  std::copy(layer.formats.begin(), layer.formats.end(), arguments.formats);
+  const cudaError_t error = QueueExpand(arguments, stream_);
+  PREFIXD_RETURN_IF_ERROR(context_->tables().Give(chunk, stream_));
+  return FromCuda(error, "load: expand");
+}
+
+// The next layer's pages overwrite this one's in stream order.
+absl::Status Load::Scratch(size_t bytes) {
+  if (bytes <= scratch_bytes_) return absl::OkStatus();
+  if (scratch_ != nullptr) {
+    PREFIXD_RETURN_IF_ERROR(FromCuda(cudaFreeAsync(scratch_, stream_), "load: scratch"));
+    scratch_ = nullptr;
+    scratch_bytes_ = 0;
+  }
+  void* memory = nullptr;
+  PREFIXD_RETURN_IF_ERROR(
+      FromCuda(cudaMallocFromPoolAsync(&memory, bytes, context_->scratch(), stream_),
+               "load: device memory for pages"));
+  scratch_ = static_cast<std::byte*>(memory);
+  scratch_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Load::Gather(const std::vector<Source>& sources) {
+  std::vector<Piece> pieces;
+  std::vector<Source> others;
+  for (const Source& source : sources) {
+    if (context_->ReachOf(source.from, source.bytes) == Context::Reach::kPinned) {
+      pieces.push_back({.from = source.from, .to = source.to, .bytes = source.bytes});
+      counts_.pinned_bytes += source.bytes;
+    } else {
+      others.push_back(source);
+      counts_.bounced_bytes += source.bytes;
+    }
+  }
+  PREFIXD_RETURN_IF_ERROR(GatherPinned(pieces));
+  return GatherBounced(others);
+}
+
+absl::Status Load::GatherPinned(const std::vector<Piece>& pieces) {
+  if (pieces.empty()) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, Upload(context_->tables(), pieces.data(),
+                                                 pieces.size() * sizeof(Piece), stream_));
+  const cudaError_t error = QueueGather(reinterpret_cast<const Piece*>(chunk->device),
+                                        static_cast<uint32_t>(pieces.size()), stream_);
+  PREFIXD_RETURN_IF_ERROR(context_->tables().Give(chunk, stream_));
+  return FromCuda(error, "load: gather");
+}
+
+absl::Status Load::GatherBounced(const std::vector<Source>& sources) {
+  for (size_t i = 0; i < sources.size();) {
+    size_t end = i, bytes = 0;
+    while (end < sources.size() &&
+           (end == i || bytes + sources[end].bytes <= context_->bounce_chunk_bytes())) {
+      bytes += sources[end++].bytes;
+    }
+    PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, context_->bounce().Take(bytes));
+    std::vector<HostCopy> copies;
+    std::vector<Piece> pieces;
+    for (size_t at = 0; i < end; at += sources[i++].bytes) {
+      copies.push_back(
+          {.from = sources[i].from, .to = chunk->host + at, .bytes = sources[i].bytes});
+      pieces.push_back({.from = chunk->host + at, .to = sources[i].to, .bytes = sources[i].bytes});
+    }
+    CopyAll(copies, context_->copy_threads());
+    const absl::Status queued = GatherPinned(pieces);
+    PREFIXD_RETURN_IF_ERROR(context_->bounce().Give(chunk, stream_));
+    PREFIXD_RETURN_IF_ERROR(queued);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Load::Wait(uint32_t layer, cudaStream_t stream) {
+  if (layer >= recorded_) {
+    return Refuse("layer ", layer, " of ", recorded_, " is waited for");
+  }
+  PREFIXD_RETURN_IF_ERROR(context_->Enter());
+  return FromCuda(cudaStreamWaitEvent(stream, events_[layer], 0), "load: wait");
+}
+
+bool Load::Ready(uint32_t layer) {
+  if (layer >= recorded_ || !context_->Enter().ok()) return false;
+  const cudaError_t state = cudaEventQuery(events_[layer]);
+  if (state != cudaSuccess) cudaGetLastError();
+  return state == cudaSuccess;
+}
+
+absl::Status Load::End(prefixd_cuda_load_counts* out) {
+  PREFIXD_RETURN_IF_ERROR(context_->Enter());
+  Give(counts_, out);
+  if (recorded_ == 0) return absl::OkStatus();
+  return FromCuda(cudaEventSynchronize(events_[recorded_ - 1]), "load");
+}
+
+}  // namespace prefixd::cuda

@@ -1,0 +1,86 @@
+// Load: pages of a lease on their way to the GPU, layer by layer, with an event for each layer.
+//
+// Belongs to one thread at a time. Pinned pages are read by a kernel where they lie; others are
+// copied into a bounce buffer by threads first.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "context.h"
+#include "geometry.h"
+#include "kernels.h"
+#include "prefixd/cuda.h"
+
+namespace prefixd::cuda {
+
+// What a layer's load was found to be. Pointers of the caller are read before Begin() returns.
+struct LoadLayer {
+  const prefixd_block* blocks = nullptr;
+  size_t block_count = 0;
+  uint32_t kv_heads = 0;
+  std::vector<PairGeometry> formats = {};
+  TensorPlace key = {}, value = {};
+  void* const* pages = nullptr;  // null: expand
+};
+
+// Checks a layer of the options; `begin` and `count` are the tokens to expand.
+absl::StatusOr<LoadLayer> CheckLayer(const prefixd_cuda_load_layer& layer,
+                                     const prefixd_cuda_load_options& options);
+
+// The blocks of a layer that hold tokens [begin, end), as parts without addresses of the GPU's.
+struct WantedBlock {
+  size_t block = 0;
+  uint32_t first_slot = 0, count = 0, token = 0;
+};
+std::vector<WantedBlock> WantedBlocks(const prefixd_block* blocks, size_t count, uint64_t begin,
+                                      uint64_t end);
+
+class Load {
+ public:
+  static absl::StatusOr<std::unique_ptr<Load>> Begin(Context* context,
+                                                     const prefixd_cuda_load_options& options);
+  explicit Load(Context* context) : context_(context) {}
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+  // Waits for what was queued.
+  ~Load();
+
+  absl::Status Wait(uint32_t layer, cudaStream_t stream);
+  bool Ready(uint32_t layer);
+  absl::Status End(prefixd_cuda_load_counts* out);
+
+ private:
+  struct Source {
+    const void* from = nullptr;
+    void* to = nullptr;
+    uint32_t bytes = 0;
+  };
+
+  absl::Status Queue(const prefixd_cuda_load_options& options, std::vector<LoadLayer> layers);
+  absl::Status QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_options& options);
+  absl::Status Gather(const std::vector<Source>& sources);
+  absl::Status GatherPinned(const std::vector<Piece>& pieces);
+  absl::Status GatherBounced(const std::vector<Source>& sources);
+  absl::Status Scratch(size_t bytes);
+
+  Context* const context_;
+  cudaStream_t stream_ = nullptr;
+  std::vector<cudaEvent_t> events_;  // recorded in the order of layers
+  size_t recorded_ = 0;
+  std::byte* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+  Chunk* table_ = nullptr;  // the engine's blocks
+  prefixd_cuda_load_counts counts_ = {};
+};
+
+}  // namespace prefixd::cuda
+
+struct prefixd_cuda_load {
+  std::unique_ptr<prefixd::cuda::Load> load;
+};

@@ -1,0 +1,45 @@
+// The work list: which thread block attends on which pages of which heads, for sequences of any
+// lengths.
+//
+// Pure functions. One shape has one list, so results have the same bits each time.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "attend_arguments.h"
+#include "prefixd/cuda.h"
+
+namespace prefixd::cuda {
+
+struct WorkShape {
+  uint32_t kv_heads = 0, group = 0, query_rows = 0;
+  uint32_t window = 0, sink_tokens = 0;
+  std::vector<PairGeometry> formats;
+  // Of each format: 0, or the kernel (1, 2, ...) that its pages have; list i is kernel i's.
+  std::vector<uint8_t> kernel_of_format;
+};
+// How many thread blocks a kernel's list is cut for, and how many pages one works on at a time.
+struct WorkGrid {
+  uint32_t blocks = 0;
+  uint32_t pages_at_once = 1;
+};
+
+struct WorkList {
+  struct Share {
+    std::vector<WorkItem> items;
+    std::vector<uint32_t> firsts;  // of grid.blocks + 1
+  };
+  std::vector<DevicePage> pages;
+  std::vector<Segment> segments;
+  std::vector<Share> shares;  // of each kernel
+  uint32_t parts = 0;
+  uint32_t most_page_tokens = 0;
+};
+
+// Refuses sequences that are impossible: too few tokens, a block that is seen and has no units.
+absl::StatusOr<WorkList> MakeWorkList(const WorkShape& shape, const std::vector<WorkGrid>& grids,
+                                      const prefixd_cuda_sequence* sequences, uint32_t count);
+
+}  // namespace prefixd::cuda

@@ -1,0 +1,198 @@
+// Every page that a row sees is worked on once for each head, by one block, whatever the lengths.
+#include "client/cuda/work_list.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "client/cuda/formats.h"
+#include "tests/cuda/cases.h"
+
+namespace prefixd::cuda {
+namespace {
+
+alignas(128) std::byte page[128];  // an address; nobody reads it
+
+WorkShape ShapeOf(uint32_t kv_heads, uint32_t group, uint32_t rows) {
+  WorkShape shape;
+  shape.kv_heads = kv_heads;
+  shape.group = group;
+  shape.query_rows = rows;
+  const prefixd_format format =
+      CFormat(quant::KvFormat{quant::MlxAffineFormat(8, 64, quant::Dtype::kF16),
+                              quant::MlxAffineFormat(4, 64, quant::Dtype::kF16)});
+  shape.formats.assign(2, GeometryOf(&format, 1, {kv_heads, 128, 128}).value()[0]);
+  shape.kernel_of_format = {0, 1};
+  return shape;
+}
+
+struct Sequence {
+  std::vector<prefixd_block> blocks;
+  uint32_t first_position = 0;
+};
+
+Sequence MakeSequence(uint32_t blocks, Draw& draw, bool mixed) {
+  Sequence sequence;
+  uint32_t tokens = 0;
+  for (uint32_t i = 0; i < blocks; ++i) {
+    const uint32_t used = i + 1 == blocks ? draw.From(8, 65) : 64;
+    sequence.blocks.push_back({.units = page,
+                               .arena_offset = 0,
+                               .page_tokens = 64,
+                               .tokens = used,
+                               .format = mixed ? draw.Below(2) : 1});
+    tokens += used;
+  }
+  sequence.first_position = tokens - 8;
+  return sequence;
+}
+
+std::vector<prefixd_cuda_sequence> CSequences(const std::vector<Sequence>& sequences) {
+  std::vector<prefixd_cuda_sequence> given;
+  for (const Sequence& it : sequences) {
+    given.push_back({it.blocks.data(), it.blocks.size(), it.first_position, 0});
+  }
+  return given;
+}
+
+// Checks the list's promises and returns the most pages that a block has.
+uint32_t CheckList(const WorkShape& shape, const std::vector<WorkGrid>& grids,
+                   const WorkList& list) {
+  std::map<std::pair<uint32_t, uint32_t>, int> worked;  // (segment, page)
+  std::set<uint32_t> parts;
+  std::vector<uint32_t> parts_of_segment(list.segments.size());
+  uint32_t most = 0;
+  for (size_t kernel = 0; kernel < grids.size(); ++kernel) {
+    const WorkList::Share& share = list.shares[kernel];
+    EXPECT_EQ(share.firsts.size(), grids[kernel].blocks + 1);
+    EXPECT_EQ(share.firsts.back(), share.items.size());
+    for (uint32_t block = 0; block < grids[kernel].blocks; ++block) {
+      uint32_t pages = 0;
+      for (uint32_t i = share.firsts[block]; i < share.firsts[block + 1]; ++i) {
+        const WorkItem& item = share.items[i];
+        EXPECT_LT(item.begin, item.end);
+        for (uint32_t at = item.begin; at < item.end; ++at) {
+          ++worked[{item.segment, at}];
+          EXPECT_EQ(shape.kernel_of_format[list.pages[at].format], kernel);
+        }
+        pages += item.end - item.begin;
+        const Segment& segment = list.segments[item.segment];
+        EXPECT_GE(item.part, segment.part);
+        EXPECT_LT(item.part, segment.part + segment.parts);
+        EXPECT_TRUE(parts.insert(item.part).second) << "two items write one part";
+        ++parts_of_segment[item.segment];
+      }
+      most = std::max(most, pages);
+    }
+  }
+  for (size_t i = 0; i < list.segments.size(); ++i) {
+    EXPECT_EQ(parts_of_segment[i], list.segments[i].parts);
+    EXPECT_GT(list.segments[i].parts, 0u);
+  }
+  for (const auto& [which, times] : worked) EXPECT_EQ(times, 1);
+  return most;
+}
+
+TEST(WorkListTest, EveryPageIsWorkedOnOnceForEachHead) {
+  Draw draw(11);
+  for (int round = 0; round < 60; ++round) {
+    const WorkShape shape = ShapeOf(draw.From(1, 10), draw.From(1, 17), draw.From(1, 9));
+    std::vector<Sequence> sequences;
+    size_t pages = 0;
+    for (uint32_t i = 0, count = draw.From(1, 6); i < count; ++i) {
+      sequences.push_back(MakeSequence(draw.From(1, 41), draw, round % 2 == 0));
+      pages += sequences.back().blocks.size();
+    }
+    const std::vector<WorkGrid> grids = {{.blocks = draw.From(1, 501), .pages_at_once = 1},
+                                         {.blocks = draw.From(1, 265), .pages_at_once = 4}};
+    const auto given = CSequences(sequences);
+    const auto list = MakeWorkList(shape, grids, given.data(), static_cast<uint32_t>(given.size()));
+    ASSERT_TRUE(list.ok()) << list.status();
+    EXPECT_EQ(list->pages.size(), pages);
+    CheckList(shape, grids, *list);
+    size_t all = 0;
+    for (const auto& share : list->shares) {
+      for (const WorkItem& item : share.items) all += item.end - item.begin;
+    }
+    const size_t segments = list->segments.size() / sequences.size();
+    EXPECT_EQ(all, pages * segments);
+  }
+}
+
+TEST(WorkListTest, BlocksHaveEqualShares) {
+  const WorkShape shape = ShapeOf(8, 4, 1);
+  Draw draw(3);
+  const std::vector<Sequence> sequences(8, MakeSequence(2048, draw, false));
+  const std::vector<WorkGrid> grids = {{.blocks = 528, .pages_at_once = 1},
+                                       {.blocks = 264, .pages_at_once = 4}};
+  const auto given = CSequences(sequences);
+  const auto list = MakeWorkList(shape, grids, given.data(), 8);
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_LE(CheckList(shape, grids, *list), 2048u * 8 * 8 / 264 + 1);
+}
+
+TEST(WorkListTest, ShortContextsAreNotCutFinerThanAThreadBlocksWarps) {
+  const WorkShape shape = ShapeOf(8, 4, 1);
+  Draw draw(3);
+  const std::vector<Sequence> sequences(1, MakeSequence(8, draw, false));
+  const std::vector<WorkGrid> grids = {{.blocks = 528, .pages_at_once = 1},
+                                       {.blocks = 264, .pages_at_once = 4}};
+  const auto given = CSequences(sequences);
+  const auto list = MakeWorkList(shape, grids, given.data(), 1);
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->shares[1].items.size(), 8u * 2);
+}
+
+TEST(WorkListTest, OnlyPagesThatAWindowShowsAreWorkedOn) {
+  WorkShape shape = ShapeOf(2, 1, 1);
+  shape.window = 100;
+  shape.sink_tokens = 4;
+  Draw draw(3);
+  Sequence sequence = MakeSequence(20, draw, false);
+  sequence.first_position = 18 * 64 + 10;  // sees positions 1063 to 1162: pages 16, 17 and 18
+  for (const size_t unseen : {1, 5, 15, 19}) sequence.blocks[unseen].units = nullptr;
+  const std::vector<WorkGrid> grids = {{.blocks = 8, .pages_at_once = 1},
+                                       {.blocks = 8, .pages_at_once = 4}};
+  const std::vector<Sequence> sequences = {sequence};
+  const auto given = CSequences(sequences);
+  const auto list = MakeWorkList(shape, grids, given.data(), 1);
+  ASSERT_TRUE(list.ok()) << list.status();
+  ASSERT_EQ(list->pages.size(), 4u);
+  EXPECT_EQ(list->pages[0].first, 0u) << "the sinks' page";
+  EXPECT_EQ(list->pages[1].first, 16 * 64u);
+  EXPECT_EQ(list->pages[3].first, 18 * 64u);
+}
+
+TEST(WorkListTest, WhatIsImpossibleIsRefusedWithTheReason) {
+  const WorkShape shape = ShapeOf(2, 1, 2);
+  const std::vector<WorkGrid> grids(2, WorkGrid{.blocks = 8, .pages_at_once = 1});
+  Draw draw(3);
+  const auto message = [&](const Sequence& sequence) {
+    const std::vector<Sequence> sequences = {sequence};
+    const auto given = CSequences(sequences);
+    return std::string(MakeWorkList(shape, grids, given.data(), 1).status().message());
+  };
+  Sequence sequence = MakeSequence(3, draw, false);
+  sequence.blocks[2].tokens = 20;
+  sequence.first_position = 147;
+  EXPECT_EQ(message(sequence),
+            "attend: the blocks of sequence 0 hold 148 tokens, positions up to 148 are asked for");
+  sequence.first_position = 100;
+  sequence.blocks[0].units = nullptr;
+  EXPECT_EQ(message(sequence), "attend: sequence 0: block 0 has no units");
+  sequence.blocks[0].units = page + 64;
+  EXPECT_EQ(message(sequence), "attend: sequence 0: the units of block 0 are not 128-byte aligned");
+  sequence.blocks[0] = {
+      .units = page, .arena_offset = 0, .page_tokens = 8, .tokens = 9, .format = 0};
+  EXPECT_EQ(message(sequence), "attend: sequence 0: block 0 has 9 tokens in 8 slots");
+  sequence.blocks[0] = {
+      .units = page, .arena_offset = 0, .page_tokens = 64, .tokens = 64, .format = 2};
+  EXPECT_EQ(message(sequence), "attend: sequence 0: block 0 has format 2, 2 formats are given");
+}
+
+}  // namespace
+}  // namespace prefixd::cuda
