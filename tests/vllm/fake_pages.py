@@ -20,6 +20,7 @@ def fake_pages(
     tokens: int = 128,
     device: str = "cpu",
     rows: bool = True,
+    window: int = 0,
 ) -> LayerPages:
     """Of one layer of three that share each page, as some backends have it. `dense`: heads before
     tokens in memory, too; without it as FlashAttention has them on GPUs. tokens: of a page."""
@@ -28,7 +29,7 @@ def fake_pages(
     else:
         cache = torch.zeros((PAGES, 3, tokens, HEADS, 2 * dim), dtype=dtype, device=device)[:, 1]
         cache = cache.transpose(1, 2)
-    return pages_of(SimpleNamespace(impl=writer), cache, HEADS, dim, rows, bits)
+    return pages_of(SimpleNamespace(impl=writer), cache, HEADS, dim, rows, bits, window)
 
 
 class Opaque:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,10 @@ def rows(
     address: str, tokens: list[int], layer: int, count: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns K and V [1, heads, count, dim] of a layer, as any engine of this model reads them."""
-    with space_of(address, *RAW) as space, space.acquire(tokens, readable=0) as lease:
+    with (
+        space_of(address, MODEL, layers_of(*RAW)) as space,
+        space.acquire(tokens, readable=0) as lease,
+    ):
         assert lease.wait_all() >= count, lease
         found = lease.gather(layer, count)
         assert found is not None, lease.error
@@ -34,17 +37,22 @@ def rows(
         return key, value
 
 
+def layers_of(*formats: prefixd.Format) -> list[prefixd.Layer]:
+    """Those of the shipped model."""
+    return [prefixd.FullLayer(HEADS, DIM, DIM, formats)] * LAYERS
+
+
 @contextlib.contextmanager
-def space_of(address: str, *formats: prefixd.Format) -> Iterator[prefixd.Space]:
-    """Opens the space as any engine of this model does, one that knows nothing of vLLM."""
-    files = Files.of(str(MODEL))
+def space_of(address: str, model: Path, layers: Sequence[prefixd.Layer]) -> Iterator[prefixd.Space]:
+    """Opens the space as any engine of a model does, one that knows nothing of vLLM."""
+    files = Files.of(str(model))
     with prefixd.connect(address, name="test") as client:
         yield client.open_space(
-            model="model",
+            model=model.name,
             weights=files.weights(),
             tokenizer=files.tokenizer(),
             rope=prefixd.rope_of(files.config()),
-            layers=[prefixd.FullLayer(HEADS, DIM, DIM, formats)] * LAYERS,
+            layers=layers,
         )
 
 

@@ -8,10 +8,10 @@ import unittest
 from pathlib import Path
 
 import torch
-from engines import DaemonTest, Engine, most, prompt
+from engines import MODEL, DaemonTest, Engine, most, prompt
 from prefixd_process import wait_for
 from safetensors.torch import save_file
-from stored import LAYERS, RAW, space_of
+from stored import LAYERS, RAW, layers_of, space_of
 
 TEXT = prompt(0, 700)
 HIDDEN, RANK = 320, 8
@@ -54,7 +54,7 @@ class LoraTest(DaemonTest):
         cls.a, cls.b, cls.c = (
             (f"adapter {folder.name}", at + 1, str(folder)) for at, folder in enumerate(folders)
         )
-        alone = cls.engine("alone", shared=False)
+        alone = cls.engine("alone", shared=False, one_process=True)
         cls.expected = {lora: alone.ask(TEXT, lora=lora)[0].tokens for lora in (None, cls.a, cls.b)}
         alone.end()
         cls.first = cls.engine("first")
@@ -62,10 +62,15 @@ class LoraTest(DaemonTest):
         wait_for("hits", lambda: cls.hits(cls.first, cls.a))
 
     @classmethod
-    def engine(cls, name: str, shared: bool = True) -> Engine:
-        address = cls.daemon.address if shared else None
+    def engine(cls, name: str, shared: bool = True, one_process: bool = False) -> Engine:
         engine = Engine(
-            cls.folder, name, address, enable_lora=True, max_lora_rank=RANK, max_loras=3
+            cls.folder,
+            name,
+            cls.daemon.address if shared else None,
+            one_process=one_process,
+            enable_lora=True,
+            max_lora_rank=RANK,
+            max_loras=3,
         )
         cls.addClassCleanup(engine.end)
         engine.wait_until_shared()
@@ -91,7 +96,7 @@ class LoraTest(DaemonTest):
 
     def test_V3_another_server_finds_them_by_the_files_whatever_their_name_and_number(self):
         moved = shutil.copytree(self.a[2], self.folder / "elsewhere")
-        second = self.engine("second")
+        second = self.engine("second", one_process=True)
         renamed = ("another name", 7, str(moved))
         found = second.ask(TEXT, lora=renamed)
         self.assertEqual(found.external_hits, most(len(TEXT)))
@@ -115,7 +120,7 @@ class LoraTest(DaemonTest):
             "hits",
             lambda: self.first.ask(text, max_tokens=1, lora=self.b, forget=True).external_hits,
         )
-        with space_of(self.daemon.address, *RAW) as space:
+        with space_of(self.daemon.address, MODEL, layers_of(*RAW)) as space:
             self.assertEqual(space.match(text).restorable_tokens, 0)
 
 

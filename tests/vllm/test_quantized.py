@@ -6,11 +6,11 @@ import signal
 import unittest
 
 import numpy as np
-from engines import Answer, DaemonTest, Engine, most, prompt
+from engines import MODEL, Answer, DaemonTest, Engine, most, prompt
 from numpy.typing import NDArray
 from fake_pages import Opaque, Writer, fake_pages
 from prefixd_process import wait_for
-from stored import DIM, HEADS, LAYERS, RAW, damage, space_of
+from stored import DIM, HEADS, LAYERS, RAW, damage, layers_of, space_of
 
 import prefixd
 from prefixd.vllm import OptionError, Options
@@ -64,16 +64,16 @@ class QuantizedTest(DaemonTest):
 
     def test_each_format_is_a_space_and_any_engine_reads_its_rows(self) -> None:
         wait_for("hits of 8 bits", lambda: self.hits(self.one, TEXTS[0]))
-        other = self.engine("8,4")
+        other = self.engine("8,4", one_process=True)
         self.assertEqual(other.ask(TEXTS[0], max_tokens=1).external_hits, 0)
         loaded = self.check(other, "8,4", (8, 4))
         other.end()
         address, count = self.daemon.address, most(len(OTHER))
-        with space_of(address, *RAW) as space:
+        with space_of(address, MODEL, layers_of(*RAW)) as space:
             for tokens in (TEXTS[0], OTHER):
                 self.assertEqual(space.match(tokens).restorable_tokens, 0)
         format = prefixd.mlx_affine(8, GROUP, "float32", value_bits=4)
-        with space_of(address, format) as space, space.acquire(OTHER) as lease:
+        with space_of(address, MODEL, layers_of(format)) as space, space.acquire(OTHER) as lease:
             for layer in range(LAYERS):
                 found = lease.gather(layer, count)
                 assert found is not None, lease.error

@@ -8,7 +8,16 @@ import time
 import unittest
 
 import numpy as np
-from engines import PAGE, Answer, DaemonTest, Engine, most, prompt, wait_for_tokens
+from engines import (
+    PAGE,
+    Answer,
+    DaemonTest,
+    Engine,
+    assert_as_alone,
+    most,
+    prompt,
+    wait_for_tokens,
+)
 from prefixd_process import wait_for
 from stored import damage, first_rows, rows
 
@@ -23,7 +32,7 @@ class VllmTest(DaemonTest):
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        first = cls.engine("first")
+        first = cls.engine("first", one_process=True)
         cls.cold = first.ask(LONG, max_tokens=300)
         wait_for_tokens(cls.daemon, 3200 // 64 * 64)  # whole pages, those of the answer too
         first.kill()
@@ -120,10 +129,10 @@ class VllmTest(DaemonTest):
     def test_V1_two_engines_share_V3_but_not_across_data_types(self) -> None:
         self.one.ask(OTHER, max_tokens=1)
         wait_for("hits", lambda: self.hits(OTHER))
-        other = self.engine("other")
+        other = self.engine("other", one_process=True)
         self.assertEqual(other.ask(OTHER, max_tokens=1).external_hits, most(2100))
         other.end()
-        other = self.engine("bfloat16", dtype="bfloat16")
+        other = self.engine("bfloat16", dtype="bfloat16", one_process=True)
         self.assertEqual(other.ask(OTHER, max_tokens=1).external_hits, 0)
         wait_for(
             "hits in its own space",
@@ -134,7 +143,7 @@ class VllmTest(DaemonTest):
     def test_V3_whole_pages_are_a_space_of_their_own(self) -> None:
         self.one.ask(OTHER, max_tokens=1)
         wait_for("hits", lambda: self.hits(OTHER))
-        other = self.engine("whole", extra={"rows": False})
+        other = self.engine("whole", extra={"rows": False}, one_process=True)
         cold = other.ask(OTHER, max_tokens=24)
         self.assertEqual(cold.external_hits, 0)
 
@@ -159,7 +168,7 @@ class PressureTest(DaemonTest):
         super().setUpClass()
         cls.victim = cls.folder / "victim"
         settings = {"max_num_batched_tokens": 512, "max_num_seqs": 64}
-        plain = Engine(cls.folder, "plain", None, **settings)
+        plain = Engine(cls.folder, "plain", None, one_process=True, **settings)
         cls.addClassCleanup(plain.end)
         plain.wait_until_shared()
         cls.prompts = [
@@ -180,15 +189,6 @@ class PressureTest(DaemonTest):
         cls.addClassCleanup(cls.engine.end)
         cls.engine.wait_until_shared()
 
-    def assert_as_alone(self, answer: Answer, expected: Answer) -> None:
-        """Tokens are those of an engine alone. vLLM's own numbers depend a little on what is
-        computed together, so answers may part where two tokens are nearly as likely."""
-        for tokens, logprobs in zip(answer.tokens, answer.logprobs, strict=True):
-            for at, (one, other) in enumerate(zip(tokens, expected.tokens[0], strict=False)):
-                if one != other:
-                    self.assertAlmostEqual(logprobs[at], expected.logprobs[0][at], delta=1e-3)
-                    break
-
     def test_V4_chunks_preemption_and_many_at_once_change_no_answer(self) -> None:
         end = time.monotonic() + 60 * MINUTES
         rounds = 0
@@ -196,7 +196,7 @@ class PressureTest(DaemonTest):
             rounds += 1
             answers = self.engine.ask(*self.prompts, max_tokens=ANSWER, forget=True)
             for answer, expected in zip(answers.each, self.expected, strict=True):
-                self.assert_as_alone(answer, expected)
+                assert_as_alone(self, answer, expected)
         self.assertGreater(answers.preemptions, 0)
         self.assertGreater(answers.external_hits, 20 * PAGE)  # vLLM shares some itself
         if rounds > 2:
@@ -211,7 +211,7 @@ class PressureTest(DaemonTest):
         )
         self.assertEqual(len(answers[0].tokens), 4)
         self.assertGreaterEqual(answers.external_hits, most(len(self.prompts[5])))
-        self.assert_as_alone(answers[0], self.expected[5])
+        assert_as_alone(self, answers[0], self.expected[5])
 
     def test_V2_a_prefixd_that_dies_between_promise_and_load_is_no_error(self) -> None:
         self.engine.ask(self.prompts[7], max_tokens=24)
@@ -221,7 +221,7 @@ class PressureTest(DaemonTest):
         self.assertFalse(self.victim.exists())
         wait_for("prefixd to be dead", self.daemon.ended)
         self.assertEqual(answers[0].reasons, ["length"])
-        self.assert_as_alone(answers[0], self.expected[7])
+        assert_as_alone(self, answers[0], self.expected[7])
         self.assertIn("Recovered from KV load failure", self.engine.log())
         self.start_daemon()
         wait_for("hits again", lambda: self.hits(self.prompts[7]))

@@ -50,6 +50,15 @@ class Group:
 
 
 @dataclass(frozen=True)
+class State:
+    """After a step a page of a group holds the state after so many tokens."""
+
+    group: int
+    page: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Groups:
     each: tuple[Group, ...]
 
@@ -71,6 +80,15 @@ class Groups:
     def pages(self, ids: Sequence[Sequence[int]], end: int) -> tuple[Pages, ...]:
         """Returns the pages of each group up to token `end`, of all that it has."""
         return tuple(one.pages(own, end) for one, own in zip(self.each, ids, strict=True))
+
+    def states(self, ids: Sequence[Sequence[int]], tokens: int) -> Iterator[State]:
+        """Yields the states after so many tokens that the pages `ids` hold once they are computed:
+        those of a request whose step ends with a page."""
+        for number, (one, own) in enumerate(zip(self.each, ids, strict=True)):
+            at = tokens // one.page - 1
+            if one.has_states and not tokens % self.page and 0 <= at < len(own):
+                if own[at] != NO_PAGE:
+                    yield State(number, own[at], tokens)
 
     def held(self, ids: Sequence[Sequence[int]]) -> int:
         """Returns for how many tokens there are pages."""

@@ -89,6 +89,9 @@ def why_not_shared(vllm_config: Any, kv_cache_config: Any) -> str:
     speculative = vllm_config.speculative_config
     if speculative is not None and "ngram" not in str(speculative.method):
         return f"a draft model ({speculative.method}) keeps its rows in the same caches"
+    has_states = any(one.has_states for one in groups.Groups.of(kv_cache_config).each)
+    if speculative is not None and has_states:
+        return "states may be those after tokens that are taken back (speculative decoding)"
     return ""
 
 

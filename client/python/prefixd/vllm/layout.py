@@ -50,9 +50,7 @@ class Layout:
     @property
     def is_anchored(self) -> bool:
         """True if no layer keeps every token: the space then has an ANCHOR behind its layers."""
-        return all(
-            isinstance(one.pages, StatePages) or one.pages.window > 0 for one in self.layers
-        )
+        return all(isinstance(one.pages, StatePages) or one.pages.window > 0 for one in self.layers)
 
     @property
     def device(self) -> torch.device:
@@ -70,9 +68,7 @@ class Layout:
         rows = [one for one in pages if isinstance(one, RowPages)]
         is_raw = len(rows) == len(pages) and all(one.form == RAW for one in rows)
         formats = fitting(ladder(RAW), [dim for one in rows for dim in one.dims]) if is_raw else ()
-        layers = [
-            one.layer(formats) if isinstance(one, RowPages) else one.layer() for one in pages
-        ]
+        layers = [one.layer(formats) if isinstance(one, RowPages) else one.layer() for one in pages]
         return (*layers, ANCHOR) if self.is_anchored else tuple(layers)
 
     def take(self, save: Save) -> list[TakenRows | None]:
@@ -109,7 +105,9 @@ class Layout:
             raise ValueError(f"vLLM has a gap in the pages of {one.name}")
         if not which.size:
             return True
-        return one.pages.fill(lease, layer, first * page, end, _kernel_pages(which, page, one.pages))
+        return one.pages.fill(
+            lease, layer, first * page, end, _kernel_pages(which, page, one.pages)
+        )
 
     def _take(self, held: LayerPages, group: Group, save: Save, ids: Pages) -> TakenRows:
         first = max(save.begin // group.page, first_page(ids))

@@ -87,7 +87,11 @@ class Loading:
 
     def _acquire(self, options: Options, until: float) -> prefixd.Lease | None:
         load, spaces = self.load, self._spaces
-        opened = None if spaces is None or spaces.is_silent else spaces.of(load.prompt.salt, load.prompt.adapter)
+        opened = (
+            None
+            if spaces is None or spaces.is_silent
+            else spaces.of(load.prompt.salt, load.prompt.adapter)
+        )
         left_ms = int((until - time.monotonic()) * 1000)
         if spaces is None or not opened or left_ms <= 0:
             self._end = load.begin

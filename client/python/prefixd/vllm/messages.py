@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 import prefixd
 
-from .groups import Pages
+from .groups import Pages, State
 
 Tokens = NDArray[np.uint32]
 
@@ -47,15 +47,6 @@ class Load:
     @property
     def end(self) -> int:
         return len(self.prompt.tokens)
-
-
-@dataclass(frozen=True)
-class State:
-    """After this step a page of a group holds the state after so many tokens."""
-
-    group: int
-    page: int
-    tokens: int
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,7 @@ class Place:
             int(index.select(axis, 1)[0, 0]) - first if size > 1 else 0
             for axis, size in enumerate(index.shape)
         )
-        steps = [
-            torch.arange(size).mul(stride) for size, stride in zip(index.shape, strides)
-        ]
+        steps = [torch.arange(size).mul(stride) for size, stride in zip(index.shape, strides)]
         regular = first + steps[0][:, None, None] + steps[1][None, :, None] + steps[2]
         if min(strides) >= 0 and torch.equal(regular, index):
             return Place((heads, tokens, dim), first, (strides[0], strides[1], strides[2]))
@@ -114,7 +112,9 @@ class RowPages:
     def take(self, pages: torch.Tensor) -> tuple[Rows, ...]:
         """Returns K and V of the pages, with memory of their own. Of a GPU's pages they are there
         once engine.tensors.copied() says so; whoever writes the pages later changes nothing."""
-        found = self.cache.index_select(0, index_on(self.cache.device, pages)).reshape(len(pages), -1)
+        found = self.cache.index_select(0, index_on(self.cache.device, pages)).reshape(
+            len(pages), -1
+        )
         sides = (place.rows(found) for place in (self.key, self.value))
         key, value = (bits_of(to_host_behind(side)) for side in sides)
         return key, value

@@ -18,10 +18,10 @@ from ..engine.own_daemon import StartError, start_if_absent
 from ..engine.spaces import DEFAULT_BLOCK_TOKENS
 from .adapters import Adapters
 from .events import BlockEvents
-from .groups import Groups
+from .groups import Groups, State
 from .identity import Rank
 from .lookups import Answer, Lookups, Question, tokens_of
-from .messages import Hello, Load, Prompt, Report, Save, State, Tokens, Work
+from .messages import Hello, Load, Prompt, Report, Save, Tokens, Work
 from .options import Options
 from .spaces import Spaces
 from .watching import Watch
@@ -247,9 +247,7 @@ class SchedulerSide:
         found = question.ask(spaces, self._spaces.heard)
         return None if found is None or found.error else found.restorable_tokens
 
-    def _question(
-        self, tokens: Tokens, content: Sequence[prefixd.Content], most: int
-    ) -> Question:
+    def _question(self, tokens: Tokens, content: Sequence[prefixd.Content], most: int) -> Question:
         groups, deadline_ms = self._groups, self._options.lookup_deadline_ms
         return Question(tokens, content, most, groups.page, groups.cuts_anywhere, deadline_ms)
 
@@ -284,11 +282,13 @@ class SchedulerSide:
         if adapter is None:
             return
         ids = block_ids.get_block_ids(request_id)
-        states = [
-            State(*one)
-            for one in block_ids.boundary_state_offloads.get(request_id, ())
-            if tracked.saved < one[2] <= end and one[2] % self._page == 0
-        ]
+        # Those that vLLM keeps itself are not all: it has no use for one at the end of an answer.
+        offered = block_ids.boundary_state_offloads.get(request_id, ())
+        states = {
+            *(State(*one) for one in offered if one[2] % self._page == 0),
+            *self._groups.states(ids, known),
+        }
+        states = {one for one in states if tracked.saved < one.tokens <= end}
         yield self._save_of(tracked, end, ids, adapter, False, states)
 
     def _save_of(
@@ -298,7 +298,7 @@ class SchedulerSide:
         ids: Sequence[Sequence[int]],
         adapter: bytes,
         is_last: bool,
-        states: Sequence[State] = (),
+        states: Iterable[State] = (),
     ) -> Save:
         begin = tracked.saved // self._page * self._page
         tracked.saved, tracked.has_saved = end, True

@@ -15,7 +15,7 @@ from .messages import Prompt
 
 log = logging.getLogger("vllm.prefixd")
 
-ROUND_S = 20.0  # in which each sequence is looked up once
+ROUND_S = 10.0  # in which each sequence is looked up once
 _MOST_A_SECOND = 50  # look-ups: with more sequences than in ROUND_S, a round takes longer
 _MOST_TOKENS = 16 << 20  # of all sequences that are watched: 64 MiB
 

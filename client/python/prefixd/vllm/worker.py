@@ -196,9 +196,7 @@ class WorkerSide:
     def _refuse(self) -> None:
         name = self._options.model_name or self._config.model_config.model
         log.warning("prefixd does not hold caches of %s: %s", name, self._why_not)
-        self._refusal = prefixd.connect(
-            self._options.address, token_file=self._options.token_file
-        )
+        self._refusal = prefixd.connect(self._options.address, token_file=self._options.token_file)
         self._refusal.not_shared(str(name), self._why_not)
 
 
