@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import unittest
 from types import SimpleNamespace
@@ -20,19 +21,29 @@ from prefixd.vllm.messages import Prompt, Save
 from prefixd.vllm.options import Options
 from prefixd.vllm.pages import StatePages
 from prefixd.vllm.saving import Taken, store
+from prefixd.vllm.scheduler import SchedulerSide
 from prefixd.vllm.watching import Sequences, Watch, Watched
+from vllm import SamplingParams
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     MambaSpec,
     SlidingWindowSpec,
 )
+from vllm.v1.request import Request
 
 LATE_MS = 30_000  # a deadline that a busy machine keeps
 PAGE, WINDOW, TOKENS = 128, 256, 1024
 FULL = [3, 1, 4, 5, 2, 6, 7, 0]  # pages of a request, in its order; 0 is nobody's
 NONE = [0] * 8
 SHAPE = {"num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
+
+
+FULL_SPEC = FullAttentionSpec(block_size=PAGE, **SHAPE)
+WINDOW_SPEC = SlidingWindowSpec(block_size=PAGE, sliding_window=WINDOW, **SHAPE)
+STATE_SPEC = MambaSpec(
+    block_size=PAGE, shapes=((4,),), dtypes=(torch.float32,), mamba_cache_mode="align"
+)
 
 
 def numbers(*ids: int) -> np.ndarray:
@@ -146,14 +157,8 @@ class GroupsTest(unittest.TestCase):
         )
 
     def test_what_a_layer_keeps_that_is_not_shared_is_named(self) -> None:
-        full = FullAttentionSpec(block_size=PAGE, **SHAPE)
-        window = SlidingWindowSpec(block_size=PAGE, sliding_window=WINDOW, **SHAPE)
-        aligned, other = (
-            MambaSpec(
-                block_size=PAGE, shapes=((4,),), dtypes=(torch.float32,), mamba_cache_mode=one
-            )
-            for one in ("align", "none")
-        )
+        full, window, aligned = FULL_SPEC, WINDOW_SPEC, STATE_SPEC
+        other = dataclasses.replace(STATE_SPEC, mamba_cache_mode="none")
         chunks = ChunkedLocalAttentionSpec(block_size=PAGE, attention_chunk_size=512, **SHAPE)
         self.assertEqual(self.why_not(full, window, window), "")
         self.assertEqual(self.why_not(full, aligned), "")
@@ -174,6 +179,44 @@ class GroupsTest(unittest.TestCase):
         self.assertEqual(groups.page, 384)
         full, window = groups.pages(([1, 2, 3, 4], [5, 6, 7]), 384)
         self.assertEqual((full.tolist(), window.tolist()), ([1, 2, 3], [5, 6]))
+
+
+class SchedulerTest(unittest.TestCase):
+    """What the scheduler has the workers save, of a request of 1,000 tokens in pages of 128."""
+
+    def save(self, *specs: object, computed: int, ids: list[list[int]]) -> Save:
+        caches = SimpleNamespace(
+            kv_cache_groups=[SimpleNamespace(kv_cache_spec=one) for one in specs]
+        )
+        config = SimpleNamespace(lora_config=None, kv_events_config=None)
+        side = SchedulerSide(config, caches, Options())
+        self.addCleanup(side.close)
+        side._spaces = SimpleNamespace(is_silent=True, close=lambda: None)
+        request = Request("r", list(range(1000)), SamplingParams(max_tokens=200), None)
+        request.append_output_token_ids(list(range(200)))
+        side.matched(request, 0)
+        block_ids = SimpleNamespace(
+            get_block_ids=lambda request_id: tuple(ids), boundary_state_offloads={}
+        )
+        (save,) = side.work({"r": computed}, block_ids).saves
+        return save
+
+    def test_the_end_of_the_prompt_is_named_where_it_needs_a_window_of_its_own(self) -> None:
+        pages = [list(range(1, 10))] * 2
+        self.assertEqual(
+            self.save(FULL_SPEC, WINDOW_SPEC, computed=1152, ids=pages).turn_ends, (896,)
+        )
+        self.assertEqual(self.save(FULL_SPEC, WINDOW_SPEC, computed=896, ids=pages).turn_ends, ())
+        self.assertEqual(self.save(FULL_SPEC, computed=1152, ids=pages[:1]).turn_ends, ())
+
+    def test_a_state_is_taken_where_a_step_ends_with_a_page(self) -> None:
+        pages = [list(range(1, 10)), [0] * 6 + [11, 0, 12]]
+        save = self.save(FULL_SPEC, STATE_SPEC, computed=896, ids=pages)
+        self.assertEqual(save.states, (State(1, 11, 896),))
+        for computed in (1000, 1024):  # within a page, and where vLLM has none
+            self.assertEqual(
+                self.save(FULL_SPEC, STATE_SPEC, computed=computed, ids=pages).states, ()
+            )
 
 
 class SignaturesTest(unittest.TestCase):
@@ -247,6 +290,14 @@ class WatchTest(unittest.TestCase):
             self.add(letters)
         self.there = {"abcd": 0}
         self.assertEqual(self.look(), ["abcd"])
+
+    def test_V5_a_block_that_is_stored_again_meanwhile_is_not_gone(self) -> None:
+        self.add("abc")
+        one = self.sequences.due(float("inf"))
+        assert one is not None
+        self.add("abcd")
+        self.sequences.still(one, 0)
+        self.assertEqual(self.sequences.take_gone(), [])
 
     def test_V5_a_prefixd_that_does_not_answer_has_lost_nothing(self) -> None:
         self.add("ab")

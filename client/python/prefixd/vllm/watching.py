@@ -17,7 +17,7 @@ log = logging.getLogger("vllm.prefixd")
 
 ROUND_S = 10.0  # in which each sequence is looked up once
 _MOST_A_SECOND = 50  # look-ups: with more sequences than in ROUND_S, a round takes longer
-_MOST_TOKENS = 16 << 20  # of all sequences that are watched: 64 MiB
+_MOST_TOKENS = 4 << 20  # of all sequences that are watched: 16 MiB
 
 
 @dataclass(frozen=True)
@@ -30,57 +30,66 @@ class Watched:
 
 
 class Sequences:
-    """The sequences that are watched. add() and take_gone() come from one thread, due() and lost()
-    from another."""
+    """The sequences that are watched. add() and take_gone() come from the scheduler's thread and
+    take no time in proportion to a sequence; due() and still() come from another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._added: list[Watched] = []
+        self._gone: list[list[Any]] = []
+        # Of the other thread alone:
         self._by_end: OrderedDict[Any, Watched] = OrderedDict()  # least lately known first
         self._uses: Counter[Any] = Counter()  # sequences that have a block
         self._tokens = 0
-        self._gone: list[list[Any]] = []
 
     def add(self, one: Watched) -> None:
         """A sequence replaces those that it goes on from. The oldest ones are forgotten if they are
         too many; their blocks are not looked at any more."""
-        if not one.hashes:
-            return
         with self._lock:
-            for block in one.hashes:
-                self._drop(block)
-            self._by_end[one.hashes[-1]] = one
-            self._uses.update(one.hashes)
-            self._tokens += len(one.prompt.tokens)
-            while self._tokens > _MOST_TOKENS and len(self._by_end) > 1:
-                self._drop(next(iter(self._by_end)))
+            self._added.append(one)
 
     def due(self, before: float) -> Watched | None:
         """Returns the sequence that was known to be there longest ago, if that was earlier."""
         with self._lock:
-            one = next(iter(self._by_end.values()), None)
-            return one if one is not None and one.at < before else None
+            added, self._added = self._added, []
+        for new in added:
+            self._watch(new)
+        one = next(iter(self._by_end.values()), None)
+        return one if one is not None and one.at < before else None
 
     def still(self, one: Watched, blocks: int) -> None:
         """Notes that so many first blocks of a sequence are there, and no more of it."""
+        self._drop(one.hashes[-1])
         with self._lock:
-            if self._by_end.get(one.hashes[-1]) is not one:
-                return  # it has gone on meanwhile
-            self._drop(one.hashes[-1])
-            gone = [block for block in one.hashes[blocks:] if not self._uses[block]]
+            added = {block for new in self._added for block in new.hashes}
+            gone = [
+                block
+                for block in one.hashes[blocks:]
+                if not self._uses[block] and block not in added
+            ]
             if gone:
                 self._gone.append(gone)
-            kept = one.hashes[:blocks]
-            if kept and kept[-1] not in self._by_end:
-                tokens = len(one.prompt.tokens) * blocks // len(one.hashes)
-                self._by_end[kept[-1]] = Watched(one.prompt.cut(tokens), kept)
-                self._uses.update(kept)
-                self._tokens += tokens
+        kept = one.hashes[:blocks]
+        if kept and kept[-1] not in self._by_end:
+            tokens = len(one.prompt.tokens) * blocks // len(one.hashes)
+            self._watch(Watched(one.prompt.cut(tokens), kept))
 
     def take_gone(self) -> Iterable[list[Any]]:
         """Returns hashes of blocks that no sequence has any more."""
         with self._lock:
             gone, self._gone = self._gone, []
             return gone
+
+    def _watch(self, one: Watched) -> None:
+        if not one.hashes:
+            return
+        for block in one.hashes:
+            self._drop(block)
+        self._by_end[one.hashes[-1]] = one
+        self._uses.update(one.hashes)
+        self._tokens += len(one.prompt.tokens)
+        while self._tokens > _MOST_TOKENS and len(self._by_end) > 1:
+            self._drop(next(iter(self._by_end)))
 
     def _drop(self, end: Any) -> None:
         one = self._by_end.pop(end, None)
