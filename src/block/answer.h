@@ -1,7 +1,10 @@
 // What the cache answers: match, leased pages, plans, stats. cache/ fills these structs and wire/
 // translates them; no other room decides what they hold. Plain values.
 #pragma once
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -189,6 +192,18 @@ struct SpaceLimits {
   bool operator==(const SpaceLimits&) const = default;
 };
 
+// Tokens by where their pages were when they were looked up.
+struct TierTokens {
+  uint64_t ram = 0, ssd = 0, remote = 0;
+  bool operator==(const TierTokens&) const = default;
+};
+// What requests asked for and got of one space since it was opened, or since the start.
+struct SpaceTokens {
+  uint64_t requested = 0, matched = 0;
+  TierTokens restorable, used;
+  bool operator==(const SpaceTokens&) const = default;
+};
+
 struct SpaceSummary {
   SpaceHandle handle;
   SpaceId id{};
@@ -201,6 +216,7 @@ struct SpaceSummary {
   uint64_t ssd_payload_bytes = 0, ssd_page_bytes = 0;
   uint64_t dirty_bytes = 0;  // pages that are in RAM only
   SpaceLimits limits;
+  SpaceTokens tokens{};
 };
 
 // The budgets in force, and the memory still to be given back after a budget shrank.
@@ -242,6 +258,26 @@ struct LatencyHistogram {
   std::array<uint64_t, 32> buckets{};
   uint64_t count = 0;
   uint64_t sum_us = 0;
+};
+
+// The same of milliseconds: bucket i counts values in [2^i, 2^(i+1)), bucket 0 also 0, and the last
+// one all above.
+struct AgeHistogram {
+  std::array<uint64_t, 32> buckets{};
+  uint64_t count = 0;
+  uint64_t sum_ms = 0;
+  void Add(uint64_t ms) {
+    ++buckets[std::min<size_t>(31, static_cast<size_t>(std::bit_width(ms | 1)) - 1)];
+    ++count;
+    sum_ms += ms;
+  }
+};
+// Ages of full blocks. What an earlier daemon stored or used is left out: its times are not known.
+struct BlockAges {
+  AgeHistogram reuse_gap;             // when a request reads a block: since its last use
+  AgeHistogram age_at_hit;            // at the same time: since it was stored
+  AgeHistogram idle_at_eviction;      // when the RAM gives a block up: since its last use
+  AgeHistogram lifetime_at_eviction;  // at the same time: since it was stored
 };
 
 struct NamedCount {
@@ -290,6 +326,7 @@ struct Stats {
   std::vector<NamedCount> counters;
   double seconds_saved = 0;  // may be negative
   std::vector<NamedLatency> latencies;
+  BlockAges ages;
   std::vector<SpaceSummary> spaces;
 };
 

@@ -212,6 +212,10 @@ void PrefixIndex::Impl::EndAdoption() {
     SetStamp(node, next_stamp++);
     Reorder(node);
   });
+  {
+    const base::MutexLock lock(mutex);
+    ages.ForgetStamps();  // adopted blocks were used before this daemon began
+  }
   InSteps(std::span<const HeldPage>(held), [&](const HeldPage& page) PREFIXD_REQUIRES(mutex) {
     DropPages({&page, 1});
   });

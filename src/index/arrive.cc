@@ -59,7 +59,7 @@ void PrefixIndex::Impl::Expect(Node& node, const ArrivingBlock& block,
     ++node.pins;  // the session may end while the page travels
     expected.push_back(InfoOf(node, slot));
   }
-  SetStamp(node, next_stamp++);
+  SetStamp(node, NewStamp());
 }
 
 std::vector<PageInfo> PrefixIndex::AddArriving(block::SpaceHandle handle,

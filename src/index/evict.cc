@@ -37,6 +37,7 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
       FreePage(page);
     }
   }
+  if (evicted.pages > 0 && !AnyInRam(node)) CountAges().GivenUp(node);
   return evicted;
 }
 

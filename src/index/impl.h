@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "base/mutex.h"
+#include "index/ages.h"
 #include "index/eviction_order.h"
 #include "index/node_pool.h"
 #include "index/prefix_index.h"
@@ -40,7 +41,7 @@ struct AdoptedUse {
 
 struct PrefixIndex::Impl {
   explicit Impl(const Options& options)
-      : options(options), limits(options.limits), ghosts(options.max_ghosts) {}
+      : options(options), limits(options.limits), ghosts(options.max_ghosts), ages(options.clock) {}
   ~Impl();
 
   // --- tree.cc ---
@@ -48,6 +49,16 @@ struct PrefixIndex::Impl {
     return options.hasher.Hash(parent, block);
   }
   uint64_t NewSerial() PREFIXD_REQUIRES(mutex);
+  int64_t NewStamp() PREFIXD_REQUIRES(mutex) {
+    ages.NoteStamp(next_stamp);
+    return next_stamp++;
+  }
+  // Sees to it that stamps from now on are `from` or later.
+  void StampFrom(int64_t from) PREFIXD_REQUIRES(mutex);
+  // To count blocks that are read or given up now.
+  Ages::Counting CountAges() PREFIXD_REQUIRES(mutex) {
+    return Ages::Counting(&ages, next_stamp - 1, next_serial);
+  }
   Space* FindSpace(block::SpaceHandle handle) const PREFIXD_REQUIRES(mutex);
   bool IsEmpty(const Space& space) const PREFIXD_REQUIRES(mutex);
   // Inserts a hole with these tokens under `parent`, with `hash`, `serial` (0: a new one) and room
@@ -379,6 +390,7 @@ struct PrefixIndex::Impl {
   uint64_t table_bytes PREFIXD_GUARDED_BY(mutex) = 0;  // of leases, pins, reservations; estimated
   uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of leases, pins and reservations
   int64_t next_stamp PREFIXD_GUARDED_BY(mutex) = 1;
+  Ages ages PREFIXD_GUARDED_BY(mutex);
   base::Mutex drop_mutex;  // held by DropOnSsd, taken before `mutex`
   // What the DropOnSsd under way drops, so that it does not miss snapshots that change their block
   // meanwhile; null if none is.

@@ -109,6 +109,11 @@ IndexCounts PrefixIndex::Counts() const {
   return counts;
 }
 
+block::BlockAges PrefixIndex::CountedAges() const {
+  const base::MutexLock lock(impl_->mutex);
+  return impl_->ages.counted();
+}
+
 absl::Status PrefixIndex::Validate() const {
   const base::MutexLock lock(impl_->mutex);
   return impl_->Validate();

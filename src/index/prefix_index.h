@@ -38,6 +38,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "block/answer.h"
 #include "block/arena_file.h"
@@ -305,6 +306,7 @@ class PrefixIndex {
     Limits limits{};
     uint32_t max_ghosts = 65536;
     block::BlockHasher hasher{};
+    const base::Clock* clock = &base::SystemClock::Get();  // of CountedAges
   };
   explicit PrefixIndex(const Options& options);
   ~PrefixIndex();
@@ -573,6 +575,7 @@ class PrefixIndex {
   void PruneHoles();
 
   IndexCounts Counts() const;
+  block::BlockAges CountedAges() const;  // since the start
   // Checks every invariant between tree, orders, holders and counters; for tests. Internal names
   // the broken one.
   absl::Status Validate() const;

@@ -102,7 +102,7 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
     slot.Use().marks = page.marks;
     WriteMarks(node, slot, now);
   }
-  SetStamp(node, next_stamp++);
+  SetStamp(node, NewStamp());
 }
 
 std::vector<NewPage> PrefixIndex::Impl::RefuseSnapshots(const SpaceShape& shape,

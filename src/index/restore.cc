@@ -157,7 +157,7 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
       const Impl::Change change(*impl_, *node);
       if (block.last_use > 0 && (inserted || block.last_use > node->stamp)) {
         impl_->SetStamp(*node, block.last_use);
-        impl_->next_stamp = std::max(impl_->next_stamp, block.last_use + 1);
+        impl_->StampFrom(block.last_use + 1);
       }
       impl_->AddRestoredPages(*node, block, false);
       impl_->SetRecord(*node, block);
@@ -171,9 +171,15 @@ absl::Status PrefixIndex::Restore(block::SpaceHandle handle, const RestoredBlock
   return absl::OkStatus();
 }
 
+void PrefixIndex::Impl::StampFrom(int64_t from) {
+  if (from <= next_stamp) return;
+  next_stamp = from;
+  ages.ForgetStamps();
+}
+
 void PrefixIndex::StampFrom(int64_t stamp) {
   const base::MutexLock lock(impl_->mutex);
-  impl_->next_stamp = std::max(impl_->next_stamp, stamp);
+  impl_->StampFrom(stamp);
 }
 
 void PrefixIndex::BeginLoading() {

@@ -51,6 +51,7 @@ uint64_t PrefixIndex::Impl::NewSerial() {
   do {
     ++next_serial;
   } while (next_serial == 0 || FindSerial(next_serial) != nullptr);
+  ages.NoteSerial(next_serial);
   return next_serial;
 }
 
@@ -68,7 +69,7 @@ Node* PrefixIndex::Impl::InsertChild(Node& parent, const block::SequenceView& to
   }
   const Change change(*this, *node);
   node->in_tree = true;
-  node->stamp = next_stamp++;
+  node->stamp = NewStamp();
   children_bytes -= parent.children().MemoryBytes();
   const auto it = parent.children().insert(node);
   children_bytes += parent.children().MemoryBytes();
@@ -228,6 +229,7 @@ Page* PrefixIndex::Impl::Resolve(const PageRef& ref) {
 }
 
 void PrefixIndex::Impl::StampPath(Node* leaf) {
+  ages.NoteStamp(next_stamp);
   // Leaf first, so that in an order by stamp a prefix outlives what follows it.
   for (Node* node = leaf; node != nullptr && !node->is_root(); node = node->parent()) {
     SetStamp(*node, next_stamp++);
