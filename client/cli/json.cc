@@ -22,7 +22,7 @@ void Mend(const Descriptor& type, ordered_json* object);
 // Returns the lists that become an object: their elements have a name each.
 bool IsNamed(const Descriptor* type) {
   return type == v1::Count::descriptor() || type == v1::Latency::descriptor() ||
-         type == v1::GetConfigReply::Setting::descriptor();
+         type == v1::Ages::descriptor() || type == v1::GetConfigReply::Setting::descriptor();
 }
 
 // Turns {"name": n, "value": v} into v. Elements with more members keep those.

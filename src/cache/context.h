@@ -15,6 +15,7 @@
 #include "cache/counters.h"
 #include "cache/hash_key.h"
 #include "cache/late_ptr.h"
+#include "cache/phase_times.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
 #include "ram/slots.h"
@@ -67,6 +68,7 @@ struct Context {
   // next daemon goes by it.
   std::atomic<bool> stopping{false};
   Counters counters;
+  AcquirePhases phases;
   base::HoldGauge longest_hold;  // of the tables' mutexes
 
   BudgetShares shares;  // as cut by Open

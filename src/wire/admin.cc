@@ -45,6 +45,26 @@ void WriteLatency(const block::NamedLatency& latency, v1::Latency* proto) {
                                    latency.histogram.buckets.end());
 }
 
+void WriteTiers(const block::TierTokens& tokens, v1::TierTokens* proto) {
+  proto->set_ram(tokens.ram);
+  proto->set_ssd(tokens.ssd);
+  proto->set_remote(tokens.remote);
+}
+
+void WriteTokens(const block::SpaceTokens& tokens, v1::SpaceTokens* proto) {
+  proto->set_requested(tokens.requested);
+  proto->set_matched(tokens.matched);
+  WriteTiers(tokens.restorable, proto->mutable_restorable());
+  WriteTiers(tokens.used, proto->mutable_used());
+}
+
+void WriteAges(const char* name, const block::AgeHistogram& ages, v1::Ages* proto) {
+  proto->set_name(name);
+  proto->set_count(ages.count);
+  proto->set_sum_ms(ages.sum_ms);
+  proto->mutable_buckets()->Assign(ages.buckets.begin(), ages.buckets.end());
+}
+
 void ToProto(const block::RemoteStats& remote, v1::Remote* proto) {
   proto->set_known(remote.known);
   proto->set_cluster(remote.cluster);
@@ -84,6 +104,7 @@ void ToProto(const block::SpaceSummary& space, v1::SpaceStats* proto) {
   limits->set_ssd_ceiling_bytes(space.limits.ssd_ceiling_bytes);
   limits->set_ttl_ms(space.limits.ttl_ms);
   limits->set_ssd_floor_bytes(space.limits.ssd_floor_bytes);
+  WriteTokens(space.tokens, proto->mutable_tokens());
 }
 
 block::SpaceLimits FromProto(const v1::SpaceLimits& proto) {
@@ -116,6 +137,10 @@ void ToProto(const block::Stats& stats, v1::GetStatsReply* proto) {
   proto->set_seconds_saved(stats.seconds_saved);
   for (const block::NamedLatency& latency : stats.latencies)
     WriteLatency(latency, proto->add_latencies());
+  WriteAges("reuse_gap", stats.ages.reuse_gap, proto->add_ages());
+  WriteAges("age_at_hit", stats.ages.age_at_hit, proto->add_ages());
+  WriteAges("idle_at_eviction", stats.ages.idle_at_eviction, proto->add_ages());
+  WriteAges("lifetime_at_eviction", stats.ages.lifetime_at_eviction, proto->add_ages());
   for (const block::SpaceSummary& space : stats.spaces) ToProto(space, proto->add_spaces());
 }
 

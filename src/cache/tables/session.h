@@ -20,6 +20,7 @@
 #include "cache/cache.h"
 #include "cache/context.h"
 #include "cache/tables/quota.h"
+#include "cache/tables/space_tokens.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
 #include "ram/slots.h"
@@ -27,8 +28,8 @@
 
 namespace prefixd::cache {
 
-// A space as it was opened; only `saved` ever changes. It is known while the table of Spaces has
-// it. Whoever else has a pointer keeps it from being forgotten.
+// A space as it was opened; only `saved` and `tokens` ever change. It is known while the table of
+// Spaces has it. Whoever else has a pointer keeps it from being forgotten.
 struct SpaceInfo {
   block::SpaceHandle handle;
   block::SpaceId id{};
@@ -38,6 +39,7 @@ struct SpaceInfo {
   mutable std::atomic<bool> saved{false};   // its identity is on SSD
   bool regular = true;                      // every group is full attention
   block::BlockHasher hasher{};              // the cache's
+  mutable TokensOfSpace tokens;
   bool IsState(uint32_t group) const {
     return identity.groups[group].kind == block::LayerKind::kState;
   }

@@ -135,6 +135,7 @@ std::vector<block::SpaceSummary> Spaces::List() const {
     block::SpaceSummary summary{
         .handle = space->handle, .id = space->id, .identity = space->identity, .limits = {}};
     context_->index->Summarize(&summary);
+    summary.tokens = space->tokens.Get();
     summaries.push_back(std::move(summary));
   }
   return summaries;

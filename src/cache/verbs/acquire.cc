@@ -59,6 +59,7 @@ absl::StatusOr<bool> AcquireInto(Context& context, Tables& tables, Room& room, L
                            std::move(answer).Register(tables.sessions, watcher, loader.model,
                                                       request.prefill_tokens_per_s));
   phases.times.room_us = phases.Next();
+  CountPhases(context.phases, request, phases.times);
   Remember(context, tables, *session, *space, request, phases.times, acquired);
   return true;
 }

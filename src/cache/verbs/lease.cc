@@ -5,6 +5,21 @@
 #include "cache/verbs/verbs.h"
 
 namespace prefixd::cache::verbs {
+namespace {
+
+void CountUsed(Context& context, const Lease& lease, const LeaseFacts& facts, uint64_t used) {
+  const uint64_t remote = std::min<uint64_t>(facts.far_tokens, facts.tokens);
+  const uint64_t ssd = std::min<uint64_t>(facts.ssd_tokens, facts.tokens - remote);
+  const block::TierTokens tiers =
+      SplitUsed(used, {.ram = facts.tokens - ssd - remote, .ssd = ssd, .remote = remote});
+  context.counters.AddAll({{"tokens.used", used},
+                           {"tokens.used.ram", tiers.ram},
+                           {"tokens.used.ssd", tiers.ssd},
+                           {"tokens.used.remote", tiers.remote}});
+  if (lease.space != nullptr) lease.space->tokens.CountUsed(tiers);
+}
+
+}  // namespace
 
 absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::SessionId session,
                      const Released& released) {
@@ -12,7 +27,7 @@ absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::
                            tables.sessions.TakeLease(session, released.lease));
   const LeaseFacts facts = lease->facts();
   const uint32_t used = std::min(released.used_tokens, facts.tokens);
-  context.counters.Add("tokens.used", used);
+  CountUsed(context, *lease, facts, used);
   if (lease->answer != 0) {
     tables.history.Learn(lease->answer, used, released.load_us, released.first_token_us);
   }

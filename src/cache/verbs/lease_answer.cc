@@ -144,9 +144,12 @@ void LeaseAnswer::Account(const Request& request, FormatAdvice& advice) {
   CountMatch(held_.answer, request.tokens.size(), &context_->counters);
   CountGivenUp(request, held_.answer, context_, advice);
   context_->CountAsked(facts_.ram_bytes + facts_.ssd_bytes + facts_.far_bytes);
+  const uint32_t from_ram = tokens_ - from_ssd - from_far;
   context_->counters.AddAll({{"tokens.restorable.ssd", from_ssd},
                              {"tokens.restorable.remote", from_far},
-                             {"tokens.restorable.ram", tokens_ - from_ssd - from_far}});
+                             {"tokens.restorable.ram", from_ram}});
+  space_->tokens.CountLookup(request.tokens.size(), held_.answer.matched_tokens,
+                             {.ram = from_ram, .ssd = from_ssd, .remote = from_far});
 }
 
 absl::StatusOr<Acquired> LeaseAnswer::Register(Sessions& sessions, Watcher& watcher,

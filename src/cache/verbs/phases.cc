@@ -31,6 +31,13 @@ void WaitForAnnounced(Context& context, Sessions& sessions, const Request& reque
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(passed).count()));
 }
 
+void CountPhases(AcquirePhases& phases, const Request& request, const PhaseTimes& times) {
+  if (request.wait_pending.count() > 0) phases.wait.Add(times.wait_us);
+  if (request.remote_us > 0) phases.remote.Add(request.remote_us);
+  phases.match.Add(times.match_us);
+  phases.room.Add(times.room_us);
+}
+
 void Remember(const Context& context, Tables& tables, const Session& session,
               const SpaceInfo& space, const Request& request, const PhaseTimes& times,
               Acquired* acquired) {

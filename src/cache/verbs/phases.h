@@ -36,6 +36,9 @@ void WaitForAnnounced(Context& context, Sessions& sessions, const Request& reque
                       const index::MatchOptions& options, const Session& session,
                       const Patience& patience);
 
+// Counts where the time of an Acquire went.
+void CountPhases(AcquirePhases& phases, const Request& request, const PhaseTimes& times);
+
 // Puts the answer into the history, under the request's id or one made up.
 void Remember(const Context& context, Tables& tables, const Session& session,
               const SpaceInfo& space, const Request& request, const PhaseTimes& times,

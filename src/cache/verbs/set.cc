@@ -80,6 +80,7 @@ absl::StatusOr<std::vector<Acquired>> AcquireSet(Context& context, Tables& table
   phases.times.match_us = phases.Next();
   if (!held.empty()) loader.StartAll(id, members, patience, &held);
   phases.times.room_us = phases.Next();
+  if (!requests.empty()) CountPhases(context.phases, requests.front(), phases.times);
   std::vector<LeaseAnswer> answers;  // all of them own their leases from here on
   for (size_t i = 0; i < members.size(); ++i) {
     answers.emplace_back(&context, session, members[i].space, std::move(held[i]));

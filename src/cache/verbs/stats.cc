@@ -29,8 +29,20 @@ uint64_t Micros(std::chrono::nanoseconds held) {
   return static_cast<uint64_t>(held.count() / 1000);
 }
 
+void AddPhases(const AcquirePhases& phases, block::Stats* stats) {
+  const std::pair<const char*, const TimesGauge*> all[] = {{"acquire.match", &phases.match},
+                                                           {"acquire.remote", &phases.remote},
+                                                           {"acquire.room", &phases.room},
+                                                           {"acquire.wait", &phases.wait}};
+  for (const auto& [name, times] : all) {
+    block::LatencyHistogram histogram = times->Get();
+    if (histogram.count > 0) stats->latencies.push_back({name, histogram});
+  }
+}
+
 void AddIndex(const Context& context, block::Stats* stats) {
   const index::IndexCounts counts = context.index->Counts();
+  stats->ages = context.index->CountedAges();
   stats->pins = counts.pins;
   stats->pinned_bytes = counts.pinned_bytes;
   stats->snapshot_bytes = counts.snapshot_bytes;
@@ -131,6 +143,7 @@ block::Stats GetStats(Context& context, Tables& tables, Room& room, const Segmen
   stats.ram_budget_bytes = context.ram_budget_bytes;
   stats.ram_parts = RamParts(context, tables, far, writer);
   stats.spaces = tables.spaces.List();
+  AddPhases(context.phases, &stats);
   context.counters.Export(&stats);
   AddTables(context, tables, &stats);
   AddIndex(context, &stats);
