@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 #include "base/status.h"
@@ -10,7 +11,7 @@
 namespace prefixd::daemon {
 namespace {
 
-const char* RefusalCounter(absl::StatusCode code) {
+const char* RefusalName(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
       return "refused.bad_request";
@@ -63,7 +64,9 @@ grpc::Status Call::End(const absl::Status& status) {
   cache_->Count(name_);
   cache_->CountLatency(name_, elapsed_us());
   if (!status.ok()) {
-    cache_->Count(RefusalCounter(status.code()));
+    const char* const refusal = RefusalName(status.code());
+    cache_->Count(refusal);
+    cache_->Count(absl::StrCat(name_, ".", refusal).c_str());
     spdlog::info("{} refused {}", name_, absl::CHexEscape(status.ToString()));
   }
   return ToGrpc(status);

@@ -28,7 +28,7 @@ base::Deadline DeadlineOf(gpr_timespec deadline, std::chrono::seconds longest);
 grpc::Status ToGrpc(const absl::Status& status);
 
 // One call while it is handled. End counts it under "rpc.NAME" with its latency, and a refusal
-// under "refused.WHY".
+// under "refused.WHY" and "rpc.NAME.refused.WHY".
 class Call {
  public:
   Call(cache::Cache* cache, const char* name)

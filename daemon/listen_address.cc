@@ -45,6 +45,11 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
   return address;
 }
 
+std::string ToString(const ListenAddress& address) {
+  const bool v6 = address.host.find(':') != std::string::npos;
+  return absl::StrCat(v6 ? "[" : "", address.host, v6 ? "]:" : ":", address.port);
+}
+
 std::string TenantOf(const std::string& peer) {
   const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
   const bool local = absl::StartsWith(plain, "unix:") || absl::StartsWith(plain, "ipv4:127.") ||

@@ -17,6 +17,9 @@ struct ListenAddress {
 // they resolve to, and so whether it is loopback, can change.
 absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text);
 
+// Returns "127.0.0.1:7777" or "[::1]:7777".
+std::string ToString(const ListenAddress& address);
+
 // Returns the tenant of a gRPC peer ("unix:", "ipv4:127.0.0.1:4711", "ipv6:[::1]:4711"): "local" on
 // this host, else "network".
 std::string TenantOf(const std::string& peer);

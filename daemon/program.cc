@@ -22,6 +22,8 @@
 #include "base/status.h"
 #include "daemon/heap_trim.h"
 #include "daemon/known_store.h"
+#include "daemon/listen_address.h"
+#include "daemon/metrics/collector.h"
 #include "daemon/remote_settings.h"
 #include "daemon/request_log.h"
 #include "daemon/version.h"
@@ -178,6 +180,7 @@ absl::Status Program::Open() {
   } else {
     spdlog::warn("ssd tier: off, {}; nothing survives a reboot", budgets.ssd_off_why);
   }
+  PREFIXD_RETURN_IF_ERROR(ListenForMetrics());
   cache::Options cache_options = CacheOptions(config_, budgets);
   PREFIXD_ASSIGN_OR_RETURN(cache_options.remote, OpenRemote(config_.remote));
   PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(cache_options));
@@ -206,7 +209,22 @@ absl::Status Program::Open() {
                               .version = kVersion,
                               .settings = config_.settings};
   PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options));
+  if (metrics_ != nullptr) {
+    metrics_->Show(
+        std::make_shared<Collector>([cache = cache_.get()] { return cache->GetStats(); }));
+  }
   LogStart(start);
+  return absl::OkStatus();
+}
+
+absl::Status Program::ListenForMetrics() {
+  if (config_.metrics.empty() || metrics_ != nullptr) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(metrics_, MetricsEndpoint::Start(config_.metrics));
+  PREFIXD_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(config_.metrics));
+  address.port = metrics_->port();
+  spdlog::info("metrics: http://{}/metrics", ToString(address));
+  if (!address.loopback)
+    spdlog::warn("metrics: other machines can read them; they name models and tenants");
   return absl::OkStatus();
 }
 
@@ -356,6 +374,7 @@ int Program::Drain(bool* stop) {
   }
   LogStats();
   server_->Stop();
+  if (metrics_ != nullptr) metrics_->Show(nullptr);
   // A reservation made before the drain may have been stored to after the last flush.
   result.flushed_bytes += cache_->Flush(deadline).flushed_bytes;
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;

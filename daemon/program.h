@@ -11,6 +11,7 @@
 #include "daemon/budgets.h"
 #include "daemon/config.h"
 #include "daemon/log.h"
+#include "daemon/metrics/endpoint.h"
 #include "daemon/server.h"
 
 namespace prefixd::daemon {
@@ -32,6 +33,7 @@ class Program {
  private:
   explicit Program(Config config) : given_(std::move(config)) {}
   absl::Status Open();
+  absl::Status ListenForMetrics();  // once, and keeps the address until the program ends
   void LogStart(std::chrono::steady_clock::time_point start) const;
   int ServeUntilSignal();  // 0 = an arena that another process had is free now
   // Saves what it can, then takes server and cache down. A signal that comes meanwhile sets *stop,
@@ -49,7 +51,8 @@ class Program {
   bool has_ssd_ = false;
   LogLoss counted_;  // log losses that the cache has counted
   std::unique_ptr<cache::Cache> cache_;
-  std::unique_ptr<Server> server_;  // after the cache that it serves, so destroyed first
+  std::unique_ptr<Server> server_;            // after the cache that it serves, so destroyed first
+  std::unique_ptr<MetricsEndpoint> metrics_;  // null: none; shows the cache, so destroyed first
 };
 
 // Blocks the signals that Serve waits for, in this thread and in those that it starts later.

@@ -117,6 +117,11 @@ absl::Status ApplyListen(const std::string& value, const Environment&, Config* c
   return config->listen.empty() ? absl::OkStatus() : ParseListenAddress(value).status();
 }
 
+absl::Status ApplyMetrics(const std::string& value, const Environment&, Config* config) {
+  config->metrics = value == "off" ? "" : value;
+  return config->metrics.empty() ? absl::OkStatus() : ParseListenAddress(value).status();
+}
+
 absl::Status ApplyRam(const std::string& value, const Environment&, Config* config) {
   PREFIXD_ASSIGN_OR_RETURN(config->ram, base::ParseSize(value));
   if (config->ram.percent <= 0 && config->ram.bytes == 0) return Wants(value, "more than 0");
@@ -268,6 +273,10 @@ constexpr SettingRule kSettings[] = {
     {"listen", "off", "HOST:PORT",
      "listen on TCP as well, 127.0.0.1:7777 say, for callers with the token; off: unix socket only",
      ApplyListen},
+    {"metrics", "off", "HOST:PORT",
+     "serve metrics for Prometheus at http://HOST:PORT/metrics, 127.0.0.1:9464 say, to whoever "
+     "connects; port 0: a free one, which the log names; off: none",
+     ApplyMetrics},
     {"token-file", "auto", "PATH",
      "what callers on TCP must send a copy of; made, mode 0600, where there is none; auto: "
      "prefixd.token beside prefixd.sock",

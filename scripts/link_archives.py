@@ -18,11 +18,14 @@ _PROGRAMS_ONLY = re.compile(r"lib(absl_\w+|protobuf|protobuf-lite|re2|rocksdb|z|
 _BELOW = "grpc gpr upb address_sorting cares re2 ssl crypto z bz2 lz4 snappy zstd".split()
 _HTTP = "libcpp-httplib.so"  # has no archive, and brings OpenSSL's shared libraries: one copy is enough
 _OPENSSL = ("libssl.a", "libcrypto.a")
+# Has no archive either, and gives strings and streams to the program: both must mean one C++ library.
+_METRICS = "libprometheus-cpp-core.so"
 
 
 def with_archives(command: list[str]) -> list[str]:
     is_program = "-shared" not in command
-    has_openssl = any(Path(argument).name == _HTTP for argument in command)
+    names = {Path(argument).name for argument in command}
+    has_openssl = _HTTP in names
 
     def linkable(archive: Path) -> bool:
         if not archive.exists() or has_openssl and archive.name in _OPENSSL:
@@ -46,7 +49,8 @@ def with_archives(command: list[str]) -> list[str]:
         archives = [folder / f"lib{name}.a" for name in _BELOW] + sorted(folder.glob("libabsl_*.a"))
         below = [str(a) if linkable(a) else f"-l{a.stem[3:]}" for a in archives if a.exists()]
         linked += ["-Wl,--start-group", *below, "-Wl,--end-group"]
-    runtime = ["-static-libstdc++", "-static-libgcc"] if is_program and not has_openssl else []
+    own_runtime = is_program and not names & {_HTTP, _METRICS}
+    runtime = ["-static-libstdc++", "-static-libgcc"] if own_runtime else []
     return [command[0], "-Wl,--as-needed", "-Wl,--gc-sections", *linked, *runtime, "-ldl", "-lm"]
 
 

@@ -16,6 +16,8 @@ THIRD_PARTY = {
     "prefixd/v1/": {"wire", "daemon", "client/cpp", "client/cli"},  # generated
     "spdlog/": {"daemon"},
     "fmt/": {"daemon"},
+    "prometheus/": {"daemon"},
+    "civetweb.h": {"daemon"},
     "hwy/": {"kernels"},
     "openssl/": {"base", "remote"},
     "xxhash.h": {"base"},

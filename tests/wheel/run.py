@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 from pathlib import Path
 
 SKIPPED = 77  # what CTest shows as "Skipped"
@@ -107,10 +108,32 @@ class WheelTest(unittest.TestCase):
                 if place and not everywhere.fullmatch(name):
                     self.assertEqual(Path(place.split()[0]).parent.resolve(), package / "lib", line)
 
+    @unittest.skipUnless(shutil.which("patchelf"), "no patchelf (scripts/install-deps --wheel)")
+    def test_the_prefixd_of_a_wheel_serves_metrics(self) -> None:
+        commands = self.installed()
+        options = [f"--socket={self.folder}/prefixd.sock", "--ram=64MiB", "--ssd=off", "--arena=off"]
+        program = subprocess.Popen(
+            [commands / "prefixd", *options, "--metrics=127.0.0.1:0"],
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(program.stderr.close)
+        self.addCleanup(program.wait, PATIENCE_S)
+        self.addCleanup(program.terminate)
+        said = []
+        for line in program.stderr:
+            said.append(line)
+            if "serving after" in line:
+                break
+        address = next(line.split()[-1] for line in said if "metrics: http://" in line)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address) as reply:
+            self.assertIn("prefixd_build_info{version=", reply.read().decode())
+
     def test_what_is_linked_in_has_its_licence_in_the_wheel(self) -> None:
         texts = pack_wheel.licences()
         self.assertIn(b"Apache License", texts["LICENSE"])
-        for name in ("libgrpc-dev.txt", "librocksdb-dev.txt", "common-licenses/Apache-2.0"):
+        for name in ("libgrpc-dev.txt", "librocksdb-dev.txt", "prometheus-cpp-dev.txt", "common-licenses/Apache-2.0"):
             self.assertIn(name, texts)
 
     def test_the_same_files_give_the_same_wheel(self) -> None:
