@@ -1,26 +1,12 @@
 #include "remote/record.h"
 
-#include <algorithm>
-
 #include "base/bytes.h"
+#include "block/record_fields.h"
 
 namespace prefixd::remote {
 namespace {
 
-constexpr size_t kContentKeyBytes = 3 * sizeof(uint32_t) + sizeof(base::Digest256);
 constexpr size_t kPageBytes = 2 * sizeof(uint32_t) + sizeof(uint64_t);
-
-template <size_t N>
-void ReadArray(base::ByteReader* reader, std::array<std::byte, N>* to) {
-  if (const auto raw = reader->Raw(N); raw.size() == N) std::ranges::copy(raw, to->begin());
-}
-
-// 0, and the reader no longer ok, if so many items of at least `item_bytes` cannot be there.
-uint32_t ReadCount(base::ByteReader* reader, size_t item_bytes) {
-  const auto count = reader->Fixed<uint32_t>();
-  if (count > reader->remaining() / item_bytes) reader->Raw(reader->remaining() + 1);
-  return reader->ok() ? count : 0;
-}
 
 template <typename T>
 void ReadNumbers(base::ByteReader* reader, uint32_t count, std::vector<T>* to) {
@@ -28,18 +14,8 @@ void ReadNumbers(base::ByteReader* reader, uint32_t count, std::vector<T>* to) {
   for (; count > 0; --count) to->push_back(reader->Fixed<T>());
 }
 
-void ReadContent(base::ByteReader* reader, std::vector<block::ContentKey>* content) {
-  content->resize(ReadCount(reader, kContentKeyBytes));
-  for (block::ContentKey& key : *content) {
-    key.start = reader->Fixed<uint32_t>();
-    key.item_offset = reader->Fixed<uint32_t>();
-    key.length = reader->Fixed<uint32_t>();
-    ReadArray(reader, &key.digest);
-  }
-}
-
 void ReadPages(base::ByteReader* reader, std::vector<BundlePage>* pages) {
-  pages->resize(ReadCount(reader, kPageBytes));
+  pages->resize(block::ReadCount(kPageBytes, reader));
   for (BundlePage& page : *pages) {
     page.group = reader->Fixed<uint32_t>();
     page.rung = reader->Fixed<uint32_t>();
@@ -74,7 +50,7 @@ BadBundle DecodeHeader(std::span<const std::byte> bytes, RecordHeader* header,
   const auto version = reader.Fixed<uint8_t>();
   header->seal = reader.Fixed<Seal>();
   const auto body_bytes = reader.Fixed<uint32_t>();
-  ReadArray(&reader, &header->salt);
+  header->salt = block::ReadArray<sizeof(Salt)>(&reader);
   if (!reader.ok() || bytes.size() > kMaxRecordBytes) return BadBundle::kShort;
   if (magic != kBundleMagic || version != kBundleVersion || header->seal > Seal::kAes256Gcm) {
     return BadBundle::kVersion;
@@ -106,14 +82,8 @@ std::string EncodeBody(const BundleRecord& record, uint32_t stripes,
   writer.Raw(record.parent);
   writer.Fixed(record.first_token);
   writer.Framed(record.formats);
-  WriteNumbers(&writer, record.tokens);
-  writer.Fixed(static_cast<uint32_t>(record.content.size()));
-  for (const block::ContentKey& key : record.content) {
-    writer.Fixed(key.start);
-    writer.Fixed(key.item_offset);
-    writer.Fixed(key.length);
-    writer.Raw(key.digest);
-  }
+  block::WriteTokens(record.tokens, &writer);
+  block::WriteContent(record.content, &writer);
   WriteNumbers(&writer, record.ends);
   writer.Fixed(static_cast<uint32_t>(record.pages.size()));
   for (const BundlePage& page : record.pages) {
@@ -130,14 +100,14 @@ bool DecodeBody(std::span<const std::byte> body, OpenedRecord* opened) {
   base::ByteReader reader(body);
   BundleRecord& record = opened->record;
   record.generation = reader.Fixed<uint64_t>();
-  ReadArray(&reader, &record.space);
-  ReadArray(&reader, &record.name);
-  ReadArray(&reader, &record.parent);
+  record.space = block::ReadArray<sizeof(block::SpaceId)>(&reader);
+  record.name = block::ReadArray<sizeof(ChainName)>(&reader);
+  record.parent = block::ReadArray<sizeof(ChainName)>(&reader);
   record.first_token = reader.Fixed<uint32_t>();
   record.formats = reader.Framed();
-  ReadNumbers(&reader, ReadCount(&reader, sizeof(block::Token)), &record.tokens);
-  ReadContent(&reader, &record.content);
-  ReadNumbers(&reader, ReadCount(&reader, sizeof(uint32_t)), &record.ends);
+  record.tokens = block::ReadTokens(&reader);
+  record.content = block::ReadContent(&reader);
+  ReadNumbers(&reader, block::ReadCount(sizeof(uint32_t), &reader), &record.ends);
   ReadPages(&reader, &record.pages);
   opened->stripes = reader.Fixed<uint32_t>();
   if (opened->seal == Seal::kChecks) {

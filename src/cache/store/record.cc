@@ -1,38 +1,18 @@
 #include "cache/store/record.h"
 
-#include <algorithm>
-
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/status.h"
+#include "block/record_fields.h"
 
 namespace prefixd::cache {
 namespace {
 
-constexpr uint32_t kMaxCount =
-    1u << 16;  // of tokens, keys, ends or pages in one record: far above any real block
-
 constexpr size_t kPageBytes = 3 * sizeof(uint32_t) + 4 * sizeof(uint64_t);
 
-template <size_t N>
-std::array<std::byte, N> ReadArray(base::ByteReader* reader) {
-  std::array<std::byte, N> out{};
-  if (auto raw = reader->Raw(N); raw.size() == N) std::copy(raw.begin(), raw.end(), out.begin());
-  return out;
-}
-
-// 0, and the reader no longer ok, when the count cannot be true.
-uint32_t ReadCount(base::ByteReader* reader) {
-  const auto count = reader->Fixed<uint32_t>();
-  if (count > kMaxCount) reader->Raw(reader->remaining() + 1);
-  return reader->ok() ? count : 0;
-}
-
 void ReadPages(base::ByteReader* reader, std::vector<index::RestoredPage>* pages) {
-  const uint32_t count = ReadCount(reader);
-  pages->reserve(std::min(size_t{count}, reader->remaining() / kPageBytes));
-  for (uint32_t i = count; i > 0 && reader->ok(); --i) {
-    index::RestoredPage page;
+  pages->resize(block::ReadCount(kPageBytes, reader));
+  for (index::RestoredPage& page : *pages) {
     page.group = reader->Fixed<uint32_t>();
     page.rung = reader->Fixed<uint32_t>();
     page.tokens = reader->Fixed<uint32_t>();
@@ -40,7 +20,6 @@ void ReadPages(base::ByteReader* reader, std::vector<index::RestoredPage>* pages
     page.payload_bytes = reader->Fixed<uint64_t>();
     page.check = reader->Fixed<uint64_t>();
     page.ssd_sequence = reader->Fixed<uint64_t>();
-    pages->push_back(page);
   }
 }
 
@@ -59,15 +38,8 @@ std::string EncodeRecord(const BlockRecord& record) {
   writer.Fixed(static_cast<uint32_t>(block.other_serials.size()));
   for (const uint64_t serial : block.other_serials) writer.Fixed(serial);
   writer.Fixed(record.first_token);
-  writer.Fixed(static_cast<uint32_t>(block.tokens.size()));
-  for (block::Token token : block.tokens) writer.Fixed(token);
-  writer.Fixed(static_cast<uint32_t>(block.content.size()));
-  for (const block::ContentKey& key : block.content) {
-    writer.Fixed(key.start);
-    writer.Fixed(key.item_offset);
-    writer.Fixed(key.length);
-    writer.Raw(key.digest);
-  }
+  block::WriteTokens(block.tokens, &writer);
+  block::WriteContent(block.content, &writer);
   writer.Fixed(static_cast<uint32_t>(block.ends.size()));
   for (uint32_t end : block.ends) writer.Fixed(end);
   writer.Fixed(record.last_use);
@@ -108,28 +80,18 @@ absl::StatusOr<BlockRecord> DecodeRecord(std::span<const std::byte> bytes) {
         absl::StrCat("record: version ", version, ", this program reads ", kRecordVersion));
   }
   BlockRecord record;
-  record.space = ReadArray<32>(&reader);
-  record.block.hash = ReadArray<16>(&reader);
-  record.block.parent = ReadArray<16>(&reader);
+  record.space = block::ReadArray<32>(&reader);
+  record.block.hash = block::ReadArray<16>(&reader);
+  record.block.parent = block::ReadArray<16>(&reader);
   record.block.serials.own = reader.Fixed<uint64_t>();
   record.block.serials.parent = reader.Fixed<uint64_t>();
-  for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {
+  for (uint32_t i = block::ReadCount(sizeof(uint64_t), &reader); i > 0; --i) {
     record.block.other_serials.push_back(reader.Fixed<uint64_t>());
   }
   record.first_token = reader.Fixed<uint32_t>();
-  const uint32_t tokens = ReadCount(&reader);
-  const std::span<const std::byte> ids = reader.Raw(tokens * sizeof(block::Token));
-  record.block.tokens.resize(ids.size() / sizeof(block::Token));
-  std::ranges::copy(ids, std::as_writable_bytes(std::span(record.block.tokens)).begin());
-  for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {
-    block::ContentKey key;
-    key.start = reader.Fixed<uint32_t>();
-    key.item_offset = reader.Fixed<uint32_t>();
-    key.length = reader.Fixed<uint32_t>();
-    key.digest = ReadArray<32>(&reader);
-    record.block.content.push_back(key);
-  }
-  for (uint32_t i = ReadCount(&reader); i > 0 && reader.ok(); --i) {
+  record.block.tokens = block::ReadTokens(&reader);
+  record.block.content = block::ReadContent(&reader);
+  for (uint32_t i = block::ReadCount(sizeof(uint32_t), &reader); i > 0; --i) {
     record.block.ends.push_back(reader.Fixed<uint32_t>());
   }
   record.last_use = reader.Fixed<int64_t>();
