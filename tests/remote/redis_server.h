@@ -143,20 +143,33 @@ class RedisServer {
   std::unique_ptr<Process> process_;
 };
 
-// Three primaries, each with a third of the slots, and replicas of the first ones.
+// Primaries, each with its part of the slots, and replicas of the first ones.
 class RedisCluster {
  public:
   static constexpr int kNodeTimeoutMs = 1000;
 
-  explicit RedisCluster(size_t replicas) : replicas_(replicas) {
-    for (size_t i = 0; i < 3 + replicas; ++i) {
-      servers_.push_back(std::make_unique<RedisServer>(
-          Words{"--cluster-enabled", "yes", "--cluster-node-timeout",
-                std::to_string(kNodeTimeoutMs), "--cluster-require-full-coverage", "no"}));
+  struct Options {
+    size_t primaries = 3;
+    size_t replicas = 0;
+    Words arguments{};  // further ones of each program
+  };
+  explicit RedisCluster(size_t replicas)
+      : RedisCluster(Options{.primaries = 3, .replicas = replicas, .arguments = {}}) {}
+  explicit RedisCluster(const Options& options)
+      : primaries_(options.primaries), replicas_(options.replicas) {
+    Words arguments = {"--cluster-enabled",
+                       "yes",
+                       "--cluster-node-timeout",
+                       std::to_string(kNodeTimeoutMs),
+                       "--cluster-require-full-coverage",
+                       "no"};
+    arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
+    for (size_t i = 0; i < primaries_ + replicas_; ++i) {
+      servers_.push_back(std::make_unique<RedisServer>(arguments));
     }
-    for (size_t i = 0; i < 3; ++i) {
-      server(i).Say({"CLUSTER", "ADDSLOTSRANGE", std::to_string(16384 * i / 3),
-                     std::to_string(16384 * (i + 1) / 3 - 1)});
+    for (size_t i = 0; i < primaries_; ++i) {
+      server(i).Say({"CLUSTER", "ADDSLOTSRANGE", std::to_string(16384 * i / primaries_),
+                     std::to_string(16384 * (i + 1) / primaries_ - 1)});
     }
     for (size_t i = 1; i < servers_.size(); ++i) {
       server(0).Say({"CLUSTER", "MEET", "127.0.0.1", std::to_string(server(i).endpoint().port),
@@ -173,14 +186,14 @@ class RedisCluster {
       return true;
     });
     for (size_t i = 0; met && i < replicas_; ++i) {
-      server(3 + i).Say({"CLUSTER", "REPLICATE", IdOf(i)});
+      server(primaries_ + i).Say({"CLUSTER", "REPLICATE", IdOf(i)});
     }
     return met && Wait([&] {
              for (const auto& each : servers_) {
                if (ClusterInfo(*each, "cluster_state") != "ok") return false;
              }
              for (size_t i = 0; i < replicas_; ++i) {
-               if (server(3 + i).Info("master_link_status") != "up") return false;
+               if (server(primaries_ + i).Info("master_link_status") != "up") return false;
              }
              return true;
            });
@@ -193,7 +206,7 @@ class RedisCluster {
       current.insert(ClusterInfo(*each, "cluster_current_epoch"));
       mine.insert(ClusterInfo(*each, "cluster_my_epoch"));
     }
-    return current.size() == 1 && mine.size() == 3;
+    return current.size() == 1 && mine.size() == primaries_;
   }
   RedisServer& server(size_t i) { return *servers_[i]; }
   size_t size() const { return servers_.size(); }
@@ -222,7 +235,7 @@ class RedisCluster {
     return all.substr(begin, all.find("\r\n", begin) - begin);
   }
 
-  const size_t replicas_;
+  const size_t primaries_, replicas_;
   std::vector<std::unique_ptr<RedisServer>> servers_;
 };
 
