@@ -12,9 +12,11 @@
 namespace prefixd::cuda {
 
 inline constexpr uint32_t kColumns = 8;  // (query row, head) pairs of one kv head that go together
+inline constexpr uint32_t kMergeParts = 64;  // parts whose weights are in shared memory at a time
+inline constexpr uint32_t kMergeFloats = kMergeParts * kColumns * 2;
 
 // A block that some row sees. Position of slot 0: `first`.
-struct DevicePage {
+struct alignas(16) DevicePage {
   const uint8_t* units = nullptr;  // of layer 0; layers are layer_bytes apart
   uint32_t first = 0;
   uint32_t tokens = 0;
@@ -37,10 +39,12 @@ struct Segment {
 };
 
 // Pages [begin, end) for one segment, by one thread block; the result is part `part`.
-struct WorkItem {
+struct alignas(16) WorkItem {
   uint32_t segment = 0;
   uint32_t begin = 0, end = 0;
   uint32_t part = 0;
+  uint32_t kv_head = 0;  // of the segment
+  uint32_t reserved[3] = {};
 };
 
 // Thread block b has items [firsts[b], firsts[b + 1]).
@@ -89,10 +93,12 @@ cudaError_t QueueGeneric(const AttendArguments& arguments, cudaStream_t stream);
 
 // --- fast kernels (attend_fast_*.cu): tensor cores on codes as they are stored ---
 
-// How many buffers of four columns the sums of a thread block's warps need. Up to four columns each
-// warp has one, else two warps share two of them.
-PREFIXD_BOTH uint32_t SumBuffers(uint32_t warps, uint32_t columns) {
-  return columns <= 4 ? warps : (warps + 1) / 2 * 2;
+// Floats of shared memory for the sums of a thread block's warps: up to four columns each warp has
+// a buffer of four, else two warps share one of eight. It is also where weights of parts are
+// merged.
+PREFIXD_BOTH uint32_t SumFloats(uint32_t warps, uint32_t columns, uint32_t dim) {
+  const uint32_t floats = 4 * dim * (columns <= 4 ? warps : (warps + 1) / 2 * 2);
+  return floats < kMergeFloats ? kMergeFloats : floats;
 }
 
 // Returns whether there is one for pages of this format. Pure.

@@ -62,15 +62,26 @@ __device__ __forceinline__ float SoftCapped(float score, float soft_cap) {
   return cap * tanhf(score / cap);
 }
 
+// Writes four neighbouring channels.
 __device__ __forceinline__ void PutResult(const AttendArguments& a, const Segment& segment,
-                                          uint32_t column, uint32_t channel, float x) {
+                                          uint32_t column, uint32_t channel, float4 x) {
   uint8_t* to = HeadAt(a, a.results, segment, column);
   if (a.results.dtype == kF32) {
-    reinterpret_cast<float*>(to)[channel] = x;
+    *reinterpret_cast<float4*>(to + 4 * channel) = x;
   } else {
-    reinterpret_cast<uint16_t*>(to)[channel] =
-        static_cast<uint16_t>(BitsOf(static_cast<uint8_t>(a.results.dtype), x));
+    const auto dtype = static_cast<uint8_t>(a.results.dtype);
+    *reinterpret_cast<uint2*>(to + 2 * channel) =
+        make_uint2(BitsOf(dtype, x.x) | BitsOf(dtype, x.y) << 16,
+                   BitsOf(dtype, x.z) | BitsOf(dtype, x.w) << 16);
   }
+}
+
+__device__ __forceinline__ float4 Scaled(float4 x, float by) {
+  return make_float4(x.x * by, x.y * by, x.z * by, x.w * by);
+}
+__device__ __forceinline__ float4 Added(float4 x, float by, float4 y) {
+  return make_float4(fmaf(by, y.x, x.x), fmaf(by, y.y, x.y), fmaf(by, y.z, x.z),
+                     fmaf(by, y.w, x.w));
 }
 
 // Adds the learned score of a token without a value, and returns what the sums are divided by.
@@ -82,64 +93,92 @@ __device__ __forceinline__ float2 WithSink(const AttendArguments& a, const Segme
   return {largest, weight.y * Exp2(weight.x - largest) + Exp2(sink - largest)};
 }
 
-// The last block of a segment merges all parts, in their order.
+// The last block of a segment merges all parts, in their order: weights of kMergeParts parts at a
+// time come to shared memory, then each thread takes four channels of a column. Memory is asked for
+// as much as possible at once: the whole call waits for this.
 __device__ __forceinline__ void MergeParts(const AttendArguments& a, const Segment& segment,
-                                           uint32_t columns) {
-  constexpr uint32_t kAtOnce = 8;
-  for (uint32_t e = threadIdx.x; e < columns * a.value_dim; e += blockDim.x) {
-    const uint32_t column = e / a.value_dim;
-    const float* sums = a.part_sums + size_t{segment.part} * kColumns * a.value_dim + e;
-    const float2* weights = a.part_weights + size_t{segment.part} * kColumns + column;
-    float largest = kNoScore, total = 0, sum = 0;
-    for (uint32_t part = 0; part < segment.parts; part += kAtOnce) {
-      float2 weight[kAtOnce];
-      float value[kAtOnce];
+                                           uint32_t columns, float2* weights) {
+  constexpr uint32_t kAtOnce = 12;
+  const uint32_t quads = a.value_dim / 4;
+  const uint32_t rounds = (columns * quads + blockDim.x - 1) / blockDim.x;
+  const size_t stride = size_t{kColumns} * a.value_dim;
+  for (uint32_t round = 0; round < rounds; ++round) {
+    const uint32_t e = threadIdx.x + round * blockDim.x;
+    const bool mine = e < columns * quads;
+    const uint32_t column = mine ? e / quads : 0, channel = mine ? e % quads * 4 : 0;
+    const float* sums =
+        a.part_sums + (size_t{segment.part} * kColumns + column) * a.value_dim + channel;
+    float largest = kNoScore, total = 0;
+    float4 sum = make_float4(0, 0, 0, 0);
+    for (uint32_t first = 0; first < segment.parts; first += kMergeParts) {
+      const uint32_t count = min(kMergeParts, segment.parts - first);
+      float4 value[kAtOnce];
 #pragma unroll
-      for (uint32_t k = 0; k < kAtOnce; ++k) {
-        const uint32_t at = min(part + k, segment.parts - 1);
-        weight[k] = __ldcg(weights + size_t{at} * kColumns);
-        value[k] = __ldcg(sums + size_t{at} * kColumns * a.value_dim);
-        if (part + k >= segment.parts) weight[k] = make_float2(kNoScore, 0), value[k] = 0;
+      for (uint32_t j = 0; j < kAtOnce; ++j) {
+        value[j] =
+            __ldcg(reinterpret_cast<const float4*>(sums + (first + min(j, count - 1)) * stride));
       }
+      const float2* from = a.part_weights + size_t{segment.part + first} * kColumns;
+#pragma unroll 4
+      for (uint32_t i = threadIdx.x; i < count * kColumns; i += blockDim.x) {
+        weights[i] = __ldcg(from + i);
+      }
+      __syncthreads();
       float next = largest;
-#pragma unroll
-      for (uint32_t k = 0; k < kAtOnce; ++k) next = fmaxf(next, weight[k].x);
+      for (uint32_t k = 0; k < count; ++k) next = fmaxf(next, weights[k * kColumns + column].x);
       const float kept = Exp2(largest - next);
       total *= kept;
-      sum *= kept;
+      sum = Scaled(sum, kept);
       largest = next;
+      for (uint32_t k = 0; k < count; k += kAtOnce) {
 #pragma unroll
-      for (uint32_t k = 0; k < kAtOnce; ++k) {
-        const float factor = Exp2(weight[k].x - next);
-        total = fmaf(factor, weight[k].y, total);
-        sum = fmaf(factor, value[k], sum);
+        for (uint32_t j = 0; j < kAtOnce; ++j) {
+          if (k + j >= count) break;
+          const float2 weight = weights[(k + j) * kColumns + column];
+          const float factor = Exp2(weight.x - largest);
+          total = fmaf(factor, weight.y, total);
+          sum = Added(sum, factor, value[j]);
+        }
+        if (k + kAtOnce >= count) break;
+#pragma unroll
+        for (uint32_t j = 0; j < kAtOnce; ++j) {
+          const uint32_t part = first + min(k + kAtOnce + j, count - 1);
+          value[j] = __ldcg(reinterpret_cast<const float4*>(sums + part * stride));
+        }
       }
+      __syncthreads();
     }
+    if (!mine) continue;
     const float2 all = WithSink(a, segment, column, make_float2(largest, total));
-    PutResult(a, segment, column, e % a.value_dim, sum * Exp2(largest - all.x) / all.y);
+    PutResult(a, segment, column, channel, Scaled(sum, Exp2(largest - all.x) / all.y));
   }
 }
 
 // Ends an item: the block's sums are those of `buffers` arrays [column][value_dim], `stride` floats
 // apart in shared memory, and weights are [column]. Writes the result if the item is the whole
 // segment, else its part; the last block to arrive merges. Called by all threads; begins with a
-// barrier and ends with one. flag: a word of shared memory.
+// barrier and ends with one. The sums have room for kMergeFloats, 16-byte aligned. flag: a word of
+// shared memory.
 __device__ __forceinline__ void FinishItem(const AttendArguments& a, const WorkItem& item,
-                                           const Segment& segment, const float* sums,
-                                           uint32_t buffers, uint32_t stride, const float2* weights,
-                                           uint32_t* flag) {
+                                           const Segment& segment, float* sums, uint32_t buffers,
+                                           uint32_t stride, const float2* weights, uint32_t* flag) {
   __syncthreads();
   const uint32_t columns = ColumnsOf(a, segment);
+  const uint32_t quads = a.value_dim / 4;
   const bool whole = segment.parts == 1;
-  for (uint32_t e = threadIdx.x; e < columns * a.value_dim; e += blockDim.x) {
-    const uint32_t column = e / a.value_dim;
-    float sum = sums[e];
-    for (uint32_t b = 1; b < buffers; ++b) sum += sums[b * stride + e];
+  for (uint32_t e = threadIdx.x; e < columns * quads; e += blockDim.x) {
+    float4 sum = *reinterpret_cast<const float4*>(sums + 4 * e);
+    for (uint32_t b = 1; b < buffers; ++b) {
+      sum = Added(sum, 1, *reinterpret_cast<const float4*>(sums + b * stride + 4 * e));
+    }
     if (whole) {
+      const uint32_t column = e / quads;
       const float2 all = WithSink(a, segment, column, weights[column]);
-      PutResult(a, segment, column, e % a.value_dim, sum * Exp2(weights[column].x - all.x) / all.y);
+      PutResult(a, segment, column, e % quads * 4,
+                Scaled(sum, Exp2(weights[column].x - all.x) / all.y));
     } else {
-      a.part_sums[size_t{item.part} * kColumns * a.value_dim + e] = sum;
+      *reinterpret_cast<float4*>(a.part_sums + size_t{item.part} * kColumns * a.value_dim + 4 * e) =
+          sum;
     }
   }
   if (whole) {
@@ -158,7 +197,7 @@ __device__ __forceinline__ void FinishItem(const AttendArguments& a, const WorkI
     if (*flag != 0) a.arrived[item.segment] = 0;
   }
   __syncthreads();
-  if (*flag != 0) MergeParts(a, segment, columns);
+  if (*flag != 0) MergeParts(a, segment, columns, reinterpret_cast<float2*>(sums));
   __syncthreads();
 }
 

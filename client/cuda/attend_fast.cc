@@ -31,8 +31,7 @@ constexpr uint32_t kBlockReserve = 1024;  // shared memory that CUDA keeps for e
 
 // What a thread block needs beside its stages.
 uint32_t FixedBytes(uint32_t warps, uint32_t stages, uint32_t columns, uint32_t dim) {
-  return SumBuffers(warps, columns) * 4 * dim * 4 + (warps + 1) * kColumns * 8 +
-         warps * stages * 8 + 16;
+  return SumFloats(warps, columns, dim) * 4 + (warps + 1) * kColumns * 8 + warps * stages * 8 + 16;
 }
 
 }  // namespace
@@ -69,7 +68,7 @@ cudaError_t PrepareFast(const PairGeometry& pair, const FastLaunch& launch) {
 
 cudaError_t QueueFast(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,
                       bool early, cudaStream_t stream) {
-  return EntryOf(arguments.formats[format])->queue(arguments, format, launch, early, stream);
+  return EntryOf(arguments.formats[format])->queue(arguments, launch, early, stream);
 }
 
 }  // namespace prefixd::cuda

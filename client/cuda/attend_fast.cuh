@@ -118,34 +118,70 @@ __device__ __forceinline__ float2 PairOf(uint32_t word) {
   return __half22float2(*reinterpret_cast<const __half2*>(&bits));
 }
 
-// Parameters of a lane's two slots, for each group: [slot][group].
+// Parameters of a lane's two slots as they lie: in layout tiled a word has both slots of a group,
+// in rows it has two groups of a slot.
 template <typename F>
-__device__ __forceinline__ void ReadParameters(uint32_t at, uint32_t slots, uint32_t slot,
-                                               Lane lane, float (&x)[2][F::kGroups]) {
-  const uint2 mine = SlotsOf<F>(slot, lane);
-  if constexpr (F::kTiled) {
+struct ParameterWords {
+  static constexpr uint32_t kWords = F::kGroups == 1 && !F::kTiled ? 2 : F::kGroups;
+  uint32_t word[kWords];
+
+  __device__ __forceinline__ void Read(uint32_t at, uint32_t slots, uint32_t slot, Lane lane) {
+    const uint2 mine = SlotsOf<F>(slot, lane);
+    if constexpr (F::kTiled) {
 #pragma unroll
-    for (uint32_t group = 0; group < F::kGroups; ++group) {
-      const float2 both = PairOf<F>(Load32(at + 2 * (group * slots + mine.x)));
-      x[0][group] = both.x;
-      x[1][group] = both.y;
-    }
-  } else {
+      for (uint32_t group = 0; group < F::kGroups; ++group) {
+        word[group] = Load32(at + 2 * (group * slots + mine.x));
+      }
+    } else {
 #pragma unroll
-    for (uint32_t which = 0; which < 2; ++which) {
-      const uint32_t row = at + (which == 0 ? mine.x : mine.y) * F::kParameterRow;
-      if constexpr (F::kGroups == 1) {
-        x[which][0] = PairOf<F>(Load32(row & ~3u) >> (row % 4 * 8)).x;
-      } else {
+      for (uint32_t which = 0; which < 2; ++which) {
+        const uint32_t row = at + (which == 0 ? mine.x : mine.y) * F::kParameterRow;
+        if constexpr (F::kGroups == 1) {
+          word[which] = Load32(row & ~3u) >> (row % 4 * 8) & 0xFFFF;
+        } else {
 #pragma unroll
-        for (uint32_t group = 0; group < F::kGroups; group += 2) {
-          const float2 both = PairOf<F>(Load32(row + 2 * group));
-          x[which][group] = both.x;
-          x[which][group + 1] = both.y;
+          for (uint32_t group = 0; group < F::kGroups; group += 2) {
+            word[which * (F::kGroups / 2) + group / 2] = Load32(row + 2 * group);
+          }
         }
       }
     }
   }
+  // Takes out the parameters of slots that are not there.
+  __device__ __forceinline__ void Keep(bool first, bool second) {
+#pragma unroll
+    for (uint32_t k = 0; k < kWords; ++k) {
+      if constexpr (F::kTiled) {
+        word[k] &= (first ? 0xFFFFu : 0) | (second ? 0xFFFF0000u : 0);
+      } else {
+        if (!(k < kWords / 2 ? first : second)) word[k] = 0;
+      }
+    }
+  }
+  // [slot][group]
+  __device__ __forceinline__ void Widen(float (&x)[2][F::kGroups]) const {
+#pragma unroll
+    for (uint32_t k = 0; k < kWords; ++k) {
+      const float2 both = PairOf<F>(word[k]);
+      if constexpr (F::kTiled) {
+        x[0][k] = both.x;
+        x[1][k] = both.y;
+      } else if constexpr (F::kGroups == 1) {
+        x[k][0] = both.x;
+      } else {
+        x[k / (F::kGroups / 2)][2 * (k % (F::kGroups / 2))] = both.x;
+        x[k / (F::kGroups / 2)][2 * (k % (F::kGroups / 2)) + 1] = both.y;
+      }
+    }
+  }
+};
+
+template <typename F>
+__device__ __forceinline__ void ReadParameters(uint32_t at, uint32_t slots, uint32_t slot,
+                                               Lane lane, float (&x)[2][F::kGroups]) {
+  ParameterWords<F> words;
+  words.Read(at, slots, slot, lane);
+  words.Widen(x);
 }
 
 // q8_0's signed codes, plus 128.
@@ -156,18 +192,32 @@ __device__ __forceinline__ uint32_t Unsigned(uint32_t word) {
 
 // --- queries ---
 
-// The channel of element (b register, half) of step `step` in column g: which channels a product
-// takes together is decided by the words of K.
+// Which channels a product takes together is decided by the words of K. A lane has quads of
+// neighbouring channels: this is the first channel of quad j.
 template <typename F>
-__device__ __forceinline__ uint32_t QueryChannel(uint32_t step, uint32_t i, uint32_t b,
-                                                 uint32_t half) {
-  if constexpr (F::kTiled) {
-    if (F::kKeyBits == 8) return 16 * step + 4 * i + 2 * b + half;
-    return 32 * (step / 2) + 8 * i + 4 * b + 2 * half + step % 2;
+__device__ __forceinline__ uint32_t QuadChannel(uint32_t j, uint32_t i) {
+  if constexpr (!F::kTiled) return 64 * (j / 4) + 16 * i + 4 * (j % 4);
+  return F::kKeyBits == 8 ? 16 * j + 4 * i : 32 * (j / 2) + 8 * i + 4 * (j % 2);
+}
+// Which element of the lane's quads is (b register, half) of step `step`: 4 * quad + place.
+template <typename F>
+__device__ __forceinline__ constexpr uint32_t QuadElement(uint32_t step, uint32_t b,
+                                                          uint32_t half) {
+  if (F::kKeyBits == 8) return 4 * step + 2 * b + half;
+  if (F::kTiled) return 4 * (step / 2 * 2 + b) + 2 * half + step % 2;
+  return 4 * (step / 4 * 4 + step % 4 / 2 * 2 + half) + 2 * (step % 2) + b;
+}
+
+__device__ __forceinline__ float4 ReadQuad(uint8_t dtype, const uint8_t* from) {
+  if (dtype == kF32) return *reinterpret_cast<const float4*>(from);
+  const uint2 w = *reinterpret_cast<const uint2*>(from);
+  if (dtype == kBf16) {
+    return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xFFFF0000u),
+                       __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xFFFF0000u));
   }
-  const uint32_t first = 64 * (step / 4) + 16 * i, in_64 = step % 4;
-  if (F::kKeyBits == 8) return first + 4 * in_64 + 2 * b + half;
-  return first + 8 * (in_64 / 2) + 2 * (in_64 % 2) + b + 4 * half;
+  const float2 x = __half22float2(*reinterpret_cast<const __half2*>(&w.x));
+  const float2 y = __half22float2(*reinterpret_cast<const __half2*>(&w.y));
+  return make_float4(x.x, x.y, y.x, y.y);
 }
 
 template <typename F>
@@ -184,16 +234,16 @@ __device__ __forceinline__ void ReadQueries(const AttendArguments& a, const Segm
   const uint8_t* from = HeadAt(a, a.queries, segment, exists ? lane.g : 0);
   const auto dtype = static_cast<uint8_t>(a.queries.dtype);
   const uint32_t element = dtype == kF32 ? 4 : 2;
-  float x[F::kSteps][2][2];
+  float x[4 * F::kSteps];
   float largest = 0;
 #pragma unroll
-  for (uint32_t step = 0; step < F::kSteps; ++step) {
+  for (uint32_t j = 0; j < F::kSteps; ++j) {
+    const float4 quad = ReadQuad(dtype, from + QuadChannel<F>(j, lane.i) * element);
+    const float four[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
-    for (uint32_t e = 0; e < 4; ++e) {
-      const uint32_t channel = QueryChannel<F>(step, lane.i, e / 2, e % 2);
-      const float it = exists ? FloatOf(dtype, from + channel * element) : 0.f;
-      x[step][e / 2][e % 2] = it;
-      largest = fmaxf(largest, fabsf(it));
+    for (uint32_t k = 0; k < 4; ++k) {
+      x[4 * j + k] = exists ? four[k] : 0.f;
+      largest = fmaxf(largest, fabsf(x[4 * j + k]));
     }
   }
   largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
@@ -205,8 +255,10 @@ __device__ __forceinline__ void ReadQueries(const AttendArguments& a, const Segm
   const float low = F::kKeyBits == 4 ? 16 * inverse : inverse;
 #pragma unroll
   for (uint32_t step = 0; step < F::kSteps; ++step) {
-    q.step[step][0] = Halves(x[step][0][0] * low, x[step][0][1] * low);
-    q.step[step][1] = Halves(x[step][1][0] * inverse, x[step][1][1] * inverse);
+    q.step[step][0] =
+        Halves(x[QuadElement<F>(step, 0, 0)] * low, x[QuadElement<F>(step, 0, 1)] * low);
+    q.step[step][1] =
+        Halves(x[QuadElement<F>(step, 1, 0)] * inverse, x[QuadElement<F>(step, 1, 1)] * inverse);
   }
   // Column g's factor is in lanes of g; a lane's scores are of columns 2i and 2i + 1.
   const float scale = power * a.scale * kLog2E;
@@ -420,13 +472,14 @@ __device__ __forceinline__ void MultiplyRowValues(const StageUnit& value, uint32
 
 // --- a page ---
 
-// What a warp has of its columns so far.
+// What a warp has of its columns so far. Weights are 2^(score - Base()): at most 2^6, less the
+// exponent of the largest V scale, so that weight * scale is a normal half.
 template <typename F>
 struct Sums {
-  float value[F::kGroups][F::kGroup / 16][4];  // of weight * code, in units of 2^exponent
+  float value[F::kGroups][F::kGroup / 16][4];  // of weight * code
   float bias[F::kGroups][2];                   // of weight * bias, of the lane's own slots
   float largest[2], total[2];                  // total: of the lane's own slots
-  uint32_t exponent;                           // biased, of the largest V scale so far
+  int exponent;                                // of the largest V scale so far
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -440,21 +493,23 @@ struct Sums {
     }
     largest[0] = largest[1] = kNoScore;
     total[0] = total[1] = 0;
-    exponent = 27;
+    exponent = kLeastExponent;
   }
-};
+  __device__ __forceinline__ float Base(uint32_t c) const {
+    return largest[c] - kWeightRoom + static_cast<float>(exponent);
+  }
 
-__device__ __forceinline__ float PowerOf(uint32_t biased) { return __uint_as_float(biased << 23); }
+  static constexpr int kLeastExponent = -60;
+};
 
 inline constexpr uint32_t kSixteens = 4;  // 16 slots each, that one step takes
 
 struct StepSlots {
   uint32_t first = 0;  // slot
   uint32_t count = 0;  // slots in use from there, at most 64
-  bool masked = false;
 };
 
-// Takes what no column may see out of the scores.
+// Takes what a column may not see out of the scores.
 template <typename F>
 __device__ __forceinline__ void Mask(const AttendArguments& a, const Segment& segment,
                                      uint32_t first_position, const StepSlots& slots, Lane lane,
@@ -466,37 +521,36 @@ __device__ __forceinline__ void Mask(const AttendArguments& a, const Segment& se
 #pragma unroll
     for (uint32_t t = 0; t < kSixteens; ++t) {
       const uint2 mine = SlotsOf<F>(16 * t, lane);
-      if (mine.x >= slots.count || !Sees(a, row, first_position + mine.x))
+      if (mine.x >= slots.count || !Sees(a, row, first_position + mine.x)) {
         score[t][0][c] = -INFINITY;
-      if (mine.y >= slots.count || !Sees(a, row, first_position + mine.y))
+      }
+      if (mine.y >= slots.count || !Sees(a, row, first_position + mine.y)) {
         score[t][1][c] = -INFINITY;
+      }
     }
   }
 }
 
-// Exponent of the step's largest V scale, of slots in use; what the warp has is brought to it if it
-// is larger than all before.
+// The exponent of the largest scale of words, over the warp.
 template <typename F>
-__device__ __forceinline__ uint32_t LargestScale(const StageUnit& value, const StepSlots& slots,
-                                                 Lane lane) {
-  uint32_t bits = 0;
+__device__ __forceinline__ int LargestExponent(const ParameterWords<F> (&words)[kSixteens]) {
+  uint32_t largest = 0;
 #pragma unroll
   for (uint32_t t = 0; t < kSixteens; ++t) {
-    if (16 * t >= slots.count) break;
-    float scales[2][F::kGroups];
-    ReadParameters<F>(value.scales, value.slots, slots.first + 16 * t, lane, scales);
-    const uint2 mine = SlotsOf<F>(16 * t, lane);
 #pragma unroll
-    for (uint32_t group = 0; group < F::kGroups; ++group) {
-      if (mine.x < slots.count) bits = max(bits, __float_as_uint(fabsf(scales[0][group])));
-      if (mine.y < slots.count) bits = max(bits, __float_as_uint(fabsf(scales[1][group])));
+    for (uint32_t k = 0; k < ParameterWords<F>::kWords; ++k) {
+      largest = __vmaxu2(largest, words[t].word[k] & 0x7FFF7FFFu);
     }
   }
-  return min(max(__reduce_max_sync(~0u, bits) >> 23, 27u), 227u);
+  const uint32_t bits = __reduce_max_sync(~0u, max(largest & 0xFFFF, largest >> 16));
+  const float scale = PairOf<F>(bits).x;
+  const int exponent = static_cast<int>(__float_as_uint(scale) >> 23) - 127;
+  return min(max(exponent, Sums<F>::kLeastExponent), 60);
 }
 
-// One step: at most 64 slots of a page.
-template <typename F>
+// One step: at most 64 slots of a page. kWhole: it is 64, every column sees them all, and scores
+// have no soft-cap; then nothing below is a branch.
+template <typename F, bool kWhole>
 __device__ __forceinline__ void Step(const AttendArguments& a, const Segment& segment,
                                      uint32_t first_position, const StageUnit& key,
                                      const StageUnit& value, const StepSlots& slots, Lane lane,
@@ -504,25 +558,37 @@ __device__ __forceinline__ void Step(const AttendArguments& a, const Segment& se
   float score[kSixteens][2][2];
 #pragma unroll
   for (uint32_t t = 0; t < kSixteens; ++t) {
-    if (16 * t < slots.count) {
+    if (kWhole || 16 * t < slots.count) {
       Score<F>(key, slots.first + 16 * t, lane, q, score[t]);
     } else {
       score[t][0][0] = score[t][0][1] = score[t][1][0] = score[t][1][1] = -INFINITY;
     }
   }
-  if (a.soft_cap != 0) {
+  ParameterWords<F> scale_words[kSixteens];
 #pragma unroll
-    for (uint32_t t = 0; t < kSixteens; ++t) {
-      for (uint32_t k = 0; k < 4; ++k) {
-        score[t][k / 2][k % 2] = SoftCapped(score[t][k / 2][k % 2], a.soft_cap);
-      }
+  for (uint32_t t = 0; t < kSixteens; ++t) {
+    if (kWhole || 16 * t < slots.count) {
+      scale_words[t].Read(value.scales, value.slots, slots.first + 16 * t, lane);
+    }
+    if (!kWhole) {
+      const uint2 mine = SlotsOf<F>(16 * t, lane);
+      scale_words[t].Keep(mine.x < slots.count, mine.y < slots.count);
     }
   }
-  if (slots.masked) Mask<F>(a, segment, first_position, slots, lane, score);
-  const uint32_t exponent = max(sums.exponent, LargestScale<F>(value, slots, lane));
-  const float shrink = PowerOf(127 - min(exponent - sums.exponent, 127u));  // 0 if far apart
-  const float to_unit = PowerOf(254 - exponent);
-  sums.exponent = exponent;
+  if (!kWhole) {
+    if (a.soft_cap != 0) {
+#pragma unroll
+      for (uint32_t t = 0; t < kSixteens; ++t) {
+#pragma unroll
+        for (uint32_t k = 0; k < 4; ++k) {
+          score[t][k / 2][k % 2] = SoftCapped(score[t][k / 2][k % 2], a.soft_cap);
+        }
+      }
+    }
+    Mask<F>(a, segment, first_position, slots, lane, score);
+  }
+  const float old_base[2] = {sums.Base(0), sums.Base(1)};
+  sums.exponent = max(sums.exponent, LargestExponent<F>(scale_words));
   float kept[2], base[2];
 #pragma unroll
   for (uint32_t c = 0; c < 2; ++c) {
@@ -534,19 +600,18 @@ __device__ __forceinline__ void Step(const AttendArguments& a, const Segment& se
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 4));
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 8));
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 16));
-    kept[c] = Exp2(sums.largest[c] - largest);
     sums.largest[c] = largest;
-    base[c] = largest - kWeightRoom;
+    base[c] = sums.Base(c);
+    kept[c] = Exp2(old_base[c] - base[c]);
     sums.total[c] *= kept[c];
 #pragma unroll
     for (uint32_t group = 0; group < F::kGroups; ++group) sums.bias[group][c] *= kept[c];
-    kept[c] *= shrink;
   }
   // A step is summed by itself and then added: what tensor cores cut off does not pile up.
   float fresh[F::kGroups][F::kGroup / 16][4] = {};
 #pragma unroll
   for (uint32_t t = 0; t < kSixteens; ++t) {
-    if (16 * t >= slots.count) break;
+    if (!kWhole && 16 * t >= slots.count) break;
     float weight[2][2];
 #pragma unroll
     for (uint32_t c = 0; c < 2; ++c) {
@@ -556,19 +621,18 @@ __device__ __forceinline__ void Step(const AttendArguments& a, const Segment& se
     }
     float scales[2][F::kGroups], biases[2][F::kGroups];
     const uint32_t slot = slots.first + 16 * t;
-    ReadParameters<F>(value.scales, value.slots, slot, lane, scales);
-    if (!F::kGgml) ReadParameters<F>(value.biases, value.slots, slot, lane, biases);
-    if (slots.masked) {
-      // Beyond the slots in use there may be anything; times a weight of 0 it must be 0.
-      const uint2 mine = SlotsOf<F>(16 * t, lane);
-#pragma unroll
-      for (uint32_t group = 0; group < F::kGroups; ++group) {
-        const bool none0 = weight[0][0] == 0 && weight[0][1] == 0;
-        const bool none1 = weight[1][0] == 0 && weight[1][1] == 0;
-        if (mine.x >= slots.count || none0) scales[0][group] = biases[0][group] = 0;
-        if (mine.y >= slots.count || none1) scales[1][group] = biases[1][group] = 0;
-      }
+    ParameterWords<F> bias_words = {};
+    if (!F::kGgml) bias_words.Read(value.biases, value.slots, slot, lane);
+    if (!kWhole) {
+      // Beyond the slots in use, and in tokens that nobody sees, there may be anything: times a
+      // weight of 0 it must be 0.
+      const bool first = weight[0][0] != 0 || weight[0][1] != 0;
+      const bool second = weight[1][0] != 0 || weight[1][1] != 0;
+      scale_words[t].Keep(first, second);
+      bias_words.Keep(first, second);
     }
+    scale_words[t].Widen(scales);
+    if (!F::kGgml) bias_words.Widen(biases);
 #pragma unroll
     for (uint32_t group = 0; group < F::kGroups; ++group) {
       float b[2][2];
@@ -580,7 +644,7 @@ __device__ __forceinline__ void Step(const AttendArguments& a, const Segment& se
 #pragma unroll
         for (uint32_t c = 0; c < 2; ++c) {
           sums.bias[group][c] = fmaf(weight[which][c], bias, sums.bias[group][c]);
-          b[which][c] = weight[which][c] * (scale * to_unit);
+          b[which][c] = weight[which][c] * scale;
         }
       }
       const uint32_t b0 = Transposed(Halves(b[0][0], b[0][1]));
@@ -614,23 +678,41 @@ struct Cursor {
   bool valid = false;
 };
 
+// Where the parts of a unit of this format lie.
+template <typename F>
+struct FastPlaces {
+  uint32_t slots, key_scales, key_biases, key_bytes, value_scales, value_biases, value_bytes;
+
+  __device__ __forceinline__ explicit FastPlaces(uint32_t page_tokens) {
+    constexpr uint32_t kBiasRow = F::kGgml ? 0 : F::kParameterRow;
+    slots = F::kTiled ? (page_tokens + 15) / 16 * 16 : page_tokens;
+    key_scales = slots * F::kKeyRow;
+    key_biases = key_scales + slots * F::kParameterRow;
+    key_bytes = Aligned(key_biases + slots * kBiasRow);
+    value_scales = slots * F::kValueRow;
+    value_biases = value_scales + slots * F::kParameterRow;
+    value_bytes = Aligned(value_biases + slots * kBiasRow);
+  }
+  static __device__ __forceinline__ uint32_t Aligned(uint32_t bytes) {
+    return (bytes + kUnitAlignment - 1) & ~(kUnitAlignment - 1);
+  }
+};
+
 template <typename F>
 __global__ void __launch_bounds__(128, 2)
-    FastKernel(const __grid_constant__ AttendArguments a, uint32_t format, uint32_t stages,
-               uint32_t stage_bytes) {
+    FastKernel(const __grid_constant__ AttendArguments a, uint32_t stages, uint32_t stage_bytes) {
   extern __shared__ __align__(128) uint8_t memory[];
   const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const Lane lane = {lane_id / 4, lane_id % 4};
   constexpr uint32_t kBufferFloats = 4 * F::kDim;  // of four columns
   float* buffers = reinterpret_cast<float*>(memory + warps * stages * stage_bytes);
-  const uint32_t buffer_floats = SumBuffers(warps, a.query_rows * a.group) * kBufferFloats;
+  const uint32_t buffer_floats = SumFloats(warps, a.query_rows * a.group, F::kDim);
   float2* warp_weights = reinterpret_cast<float2*>(buffers + buffer_floats);  // [warp][8]
   float2* weights = warp_weights + warps * kColumns;                          // [8]
   uint64_t* all_barriers = reinterpret_cast<uint64_t*>(weights + kColumns);
   uint32_t* flag = reinterpret_cast<uint32_t*>(all_barriers + warps * stages);
   const uint32_t ring = SharedAddress(memory) + warp * stages * stage_bytes;
   const uint32_t barriers = SharedAddress(all_barriers + warp * stages);
-  const PairGeometry& pair = a.formats[format];
 
   LetNextStart();
   if (lane_id == 0) PrepareStages(barriers, stages);
@@ -642,7 +724,7 @@ __global__ void __launch_bounds__(128, 2)
     const WorkItem it = a.work.items[item];
     ahead.page = it.begin + warp;
     ahead.end = it.end;
-    ahead.kv_head = a.segments[it.segment].kv_head;
+    ahead.kv_head = it.kv_head;
   };
   const auto settle = [&] {
     while (ahead.page >= ahead.end && ++ahead.item < last_item) enter(ahead.item);
@@ -655,13 +737,13 @@ __global__ void __launch_bounds__(128, 2)
   uint32_t in_flight = 0, fill = 0;
   const auto pump = [&] {
     while (ahead.valid && in_flight < stages) {
-      const DevicePage& page = a.pages[ahead.page];
-      const UnitPlaces key = PlacesOf(pair.key, page.page_tokens);
-      const UnitPlaces value = PlacesOf(pair.value, page.page_tokens);
+      const DevicePage page = a.pages[ahead.page];
+      const FastPlaces<F> places(page.page_tokens);
       const uint8_t* units = page.units + size_t{a.layer} * page.layer_bytes;
-      StartStage(ring + fill * stage_bytes, units + size_t{ahead.kv_head} * key.bytes, key.bytes,
-                 units + size_t{a.kv_heads} * key.bytes + size_t{ahead.kv_head} * value.bytes,
-                 value.bytes, barriers + 8 * fill, lane_id);
+      StartStage(ring + fill * stage_bytes, units + ahead.kv_head * places.key_bytes,
+                 places.key_bytes,
+                 units + a.kv_heads * places.key_bytes + ahead.kv_head * places.value_bytes,
+                 places.value_bytes, barriers + 8 * fill, lane_id);
       fill = fill + 1 == stages ? 0 : fill + 1;
       ++in_flight;
       ahead.page += warps;
@@ -669,29 +751,39 @@ __global__ void __launch_bounds__(128, 2)
     }
   };
   pump();
+  // Pages and the work list do not depend on kernels before; queries, parts and results do.
+  uint32_t i = a.work.firsts[blockIdx.x];
+  WorkItem item;
+  Segment segment;
+  if (i < last_item) {
+    item = a.work.items[i];
+    segment = a.segments[item.segment];
+  }
   WaitForPrevious();
 
   uint32_t take = 0, phases = 0;
-  for (uint32_t i = a.work.firsts[blockIdx.x]; i < last_item; ++i) {
-    const WorkItem item = a.work.items[i];
-    const Segment segment = a.segments[item.segment];
+  while (i < last_item) {
     Queries<F> q;
     ReadQueries<F>(a, segment, lane, q);
     Sums<F> sums;
     sums.Clear();
     for (uint32_t at = item.begin + warp; at < item.end; at += warps) {
       const DevicePage page = a.pages[at];
-      const UnitPlaces kp = PlacesOf(pair.key, page.page_tokens);
-      const UnitPlaces vp = PlacesOf(pair.value, page.page_tokens);
-      const uint32_t stage = ring + take * stage_bytes;
-      const StageUnit key = {stage, stage + kp.scales, stage + kp.biases, kp.slots};
-      const StageUnit value = {stage + kp.bytes, stage + kp.bytes + vp.scales,
-                               stage + kp.bytes + vp.biases, vp.slots};
-      const bool masked = !AllSee(a, segment, page, kp.slots) || kp.slots % 16 != 0;
+      const FastPlaces<F> places(page.page_tokens);
+      const uint32_t stage = ring + take * stage_bytes, behind = stage + places.key_bytes;
+      const StageUnit key = {stage, stage + places.key_scales, stage + places.key_biases,
+                             places.slots};
+      const StageUnit value = {behind, behind + places.value_scales, behind + places.value_biases,
+                               places.slots};
+      const bool whole = a.soft_cap == 0 && AllSee(a, segment, page, places.slots);
       WaitStage(barriers + 8 * take, phases >> take & 1, in_flight);
       for (uint32_t first = 0; first < page.tokens; first += 16 * kSixteens) {
-        const StepSlots slots = {first, min(page.tokens - first, 16 * kSixteens), masked};
-        Step<F>(a, segment, page.first + first, key, value, slots, lane, q, sums);
+        const StepSlots slots = {first, min(page.tokens - first, 16 * kSixteens)};
+        if (whole && slots.count == 16 * kSixteens) {
+          Step<F, true>(a, segment, page.first + first, key, value, slots, lane, q, sums);
+        } else {
+          Step<F, false>(a, segment, page.first + first, key, value, slots, lane, q, sums);
+        }
       }
       __syncwarp();
       --in_flight;
@@ -711,11 +803,9 @@ __global__ void __launch_bounds__(128, 2)
         }
       }
     }
-    // A weight is 2^6 times what its score says.
     if (lane.g == 0) {
       for (uint32_t c = 0; c < 2; ++c) {
-        warp_weights[warp * kColumns + 2 * lane.i + c] =
-            make_float2(sums.largest[c] - kWeightRoom, sums.total[c]);
+        warp_weights[warp * kColumns + 2 * lane.i + c] = make_float2(sums.Base(c), sums.total[c]);
       }
     }
     __syncthreads();
@@ -725,7 +815,7 @@ __global__ void __launch_bounds__(128, 2)
       for (uint32_t w = 0; w < warps; ++w) {
         largest = fmaxf(largest, warp_weights[w * kColumns + 2 * lane.i + c].x);
       }
-      factor[c] = Exp2(sums.largest[c] - kWeightRoom - largest);
+      factor[c] = Exp2(sums.Base(c) - largest);
     }
     if (threadIdx.x < kColumns) {
       float largest = kNoScore, total = 0;
@@ -746,7 +836,6 @@ __global__ void __launch_bounds__(128, 2)
     float* mine = buffers + warp % used * stride;
     for (uint32_t round = 0; round < rounds; ++round) {
       if (warp / used == round) {
-        const float power = PowerOf(sums.exponent);
 #pragma unroll
         for (uint32_t group = 0; group < F::kGroups; ++group) {
 #pragma unroll
@@ -756,8 +845,8 @@ __global__ void __launch_bounds__(128, 2)
               const uint32_t column = 2 * lane.i + k % 2;
               if (column >= columns) continue;
               const float of_code = k / 2 == 0 || F::kValueBits == 8 ? kOfSubnormal : kOfHighNibble;
-              const float x = factor[k % 2] * fmaf(sums.value[group][tile][k] * power, of_code,
-                                                   sums.bias[group][k % 2]);
+              const float x = factor[k % 2] *
+                              fmaf(sums.value[group][tile][k], of_code, sums.bias[group][k % 2]);
               float* to = mine + column * F::kDim + ValueChannel<F>(group, tile, lane.g, k / 2);
               *to = round == 0 ? x : *to + x;
             }
@@ -767,6 +856,10 @@ __global__ void __launch_bounds__(128, 2)
       if (round + 1 < rounds) __syncthreads();
     }
     FinishItem(a, item, segment, buffers, used, stride, weights, flag);
+    if (++i < last_item) {
+      item = a.work.items[i];
+      segment = a.segments[item.segment];
+    }
   }
 }
 

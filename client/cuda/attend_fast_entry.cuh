@@ -12,8 +12,8 @@ cudaError_t PrepareEntry(uint32_t shared_bytes) {
 }
 
 template <typename F>
-cudaError_t QueueEntry(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,
-                       bool early, cudaStream_t stream) {
+cudaError_t QueueEntry(const AttendArguments& arguments, const FastLaunch& launch, bool early,
+                       cudaStream_t stream) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -24,8 +24,7 @@ cudaError_t QueueEntry(const AttendArguments& arguments, uint32_t format, const 
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = early ? 1 : 0;
-  return cudaLaunchKernelEx(&config, FastKernel<F>, arguments, format, launch.stages,
-                            launch.stage_bytes);
+  return cudaLaunchKernelEx(&config, FastKernel<F>, arguments, launch.stages, launch.stage_bytes);
 }
 
 template <uint32_t kDim, uint32_t kKeyBits, uint32_t kValueBits, uint32_t kGroup, bool kTiledPages,

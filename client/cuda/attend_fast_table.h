@@ -16,8 +16,8 @@ struct FastEntry {
   uint8_t dtype = 0, layout = 0;
   uint16_t group = 0;
   cudaError_t (*prepare)(uint32_t shared_bytes) = nullptr;
-  cudaError_t (*queue)(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,
-                       bool early, cudaStream_t stream) = nullptr;
+  cudaError_t (*queue)(const AttendArguments& arguments, const FastLaunch& launch, bool early,
+                       cudaStream_t stream) = nullptr;
 };
 
 // One for each attend_fast_*.cu.

@@ -84,6 +84,7 @@ __device__ void Weigh(Shared& s) {
     float sum = weight;
     for (uint32_t step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     s.weights[column][lane] = weight;
+    __syncwarp();
     if (lane == 0) {
       const float kept = Exp2(total.x - largest);
       s.kept[column] = kept;

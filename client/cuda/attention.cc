@@ -151,7 +151,7 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
   PREFIXD_ASSIGN_OR_RETURN(const WorkList list, MakeWorkList(shape_, grids_, sequences, count));
   for (size_t i = 0; i < list.pages.size(); ++i) {
     const DevicePage& page = list.pages[i];
-    if (context_->ReachOf(page.units, page.layer_bytes) == Context::Reach::kNotPinned) {
+    if (context_->InArenas(page.units, page.layer_bytes) == Context::Reach::kNotPinned) {
       return absl::FailedPreconditionError(
           absl::StrCat("attend: page ", i, " is in the arena and not pinned"));
     }

@@ -104,13 +104,25 @@ void Context::Remove(const Arena* arena) {
   arenas_.erase(std::remove(arenas_.begin(), arenas_.end(), arena), arenas_.end());
 }
 
-Context::Reach Context::ReachOf(const void* address, uint64_t bytes) const {
+Context::Reach Context::InArenas(const void* address, uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   for (const Arena* arena : arenas_) {
     if (!arena->Contains(address, bytes)) continue;
     return arena->IsPinned(address, bytes) ? Reach::kPinned : Reach::kNotPinned;
   }
   return Reach::kUnknown;
+}
+
+Context::Reach Context::ReachOf(const void* address, uint64_t bytes) const {
+  const Reach known = InArenas(address, bytes);
+  if (known != Reach::kUnknown) return known;
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
+    cudaGetLastError();
+    return Reach::kNotPinned;
+  }
+  if (attributes.type == cudaMemoryTypeDevice) return Reach::kDevice;
+  return attributes.type == cudaMemoryTypeHost ? Reach::kPinned : Reach::kNotPinned;
 }
 
 std::vector<Context::Span> Context::SpansOf(const void* from, uint64_t bytes) const {

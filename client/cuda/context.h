@@ -44,8 +44,10 @@ class Context {
   void Add(const Arena* arena);
   void Remove(const Arena* arena);
   // Where the GPU may read [address, address + bytes).
-  enum class Reach { kUnknown, kPinned, kNotPinned };
-  // kUnknown: it is in no arena of this context's.
+  enum class Reach { kUnknown, kPinned, kNotPinned, kDevice };
+  // Looks into this context's arenas alone: kUnknown, kPinned or kNotPinned. Fast.
+  Reach InArenas(const void* address, uint64_t bytes) const;
+  // Asks CUDA about what is in no arena: kPinned, kNotPinned or kDevice.
   Reach ReachOf(const void* address, uint64_t bytes) const;
   // [from, from + bytes) cut where a copy must be: at the borders of slices.
   struct Span {

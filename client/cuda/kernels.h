@@ -39,7 +39,9 @@ struct ExpandArguments {
   uint32_t part_count = 0;
   uint32_t kv_heads = 0;
 };
-cudaError_t QueueExpand(const ExpandArguments& arguments, cudaStream_t stream);
+// used: the formats that parts have.
+cudaError_t QueueExpand(const ExpandArguments& arguments, const bool (&used)[kMostFormats],
+                        cudaStream_t stream);
 
 // --- quantize (quantize.cu) ---
 

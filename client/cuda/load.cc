@@ -187,6 +187,7 @@ absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_op
   const std::vector<WantedBlock> wanted =
       WantedBlocks(layer.blocks, layer.block_count, expands ? options.begin : 0,
                    expands ? EndOf(options) : std::numeric_limits<uint64_t>::max());
+  if (wanted.empty()) return absl::OkStatus();
   std::vector<Source> sources;
   std::vector<BlockPart> parts;
   size_t scratch_bytes = 0;
@@ -194,23 +195,34 @@ absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_op
     const prefixd_block& block = layer.blocks[it.block];
     const uint32_t bytes =
         PlacesOf(layer.formats[block.format], layer.kv_heads, block.page_tokens).bytes;
-    sources.push_back(
-        {.from = block.units, .to = expands ? nullptr : layer.pages[it.block], .bytes = bytes});
-    scratch_bytes += bytes;
-    parts.push_back({.page_tokens = block.page_tokens,
+    const Context::Reach reach = context_->ReachOf(block.units, bytes);
+    parts.push_back({.units = static_cast<const uint8_t*>(block.units),
+                     .page_tokens = block.page_tokens,
                      .first_slot = it.first_slot,
                      .count = it.count,
                      .token = it.token,
                      .format = block.format});
+    if (expands && reach == Context::Reach::kDevice) continue;  // expanded from where it lies
+    sources.push_back({.from = block.units,
+                       .to = expands ? nullptr : layer.pages[it.block],
+                       .bytes = bytes,
+                       .part = parts.size() - 1,
+                       .reach = reach});
+    scratch_bytes += bytes;
   }
-  if (wanted.empty()) return absl::OkStatus();
   if (!expands) return Gather(sources);
   PREFIXD_RETURN_IF_ERROR(Scratch(scratch_bytes));
-  for (size_t i = 0, at = 0; i < sources.size(); at += sources[i].bytes, ++i) {
-    sources[i].to = scratch_ + at;
-    parts[i].units = reinterpret_cast<const uint8_t*>(scratch_ + at);
+  size_t at = 0;
+  for (Source& source : sources) {
+    source.to = scratch_ + at;
+    parts[source.part].units = reinterpret_cast<const uint8_t*>(scratch_ + at);
+    at += source.bytes;
   }
   PREFIXD_RETURN_IF_ERROR(Gather(sources));
+  return Expand(layer, parts);
+}
+
+absl::Status Load::Expand(const LoadLayer& layer, const std::vector<BlockPart>& parts) {
   PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, Upload(context_->tables(), parts.data(),
                                                  parts.size() * sizeof(BlockPart), stream_));
   ExpandArguments arguments{
@@ -221,7 +233,9 @@ absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_op
       .part_count = static_cast<uint32_t>(parts.size()),
       .kv_heads = layer.kv_heads};
   std::copy(layer.formats.begin(), layer.formats.end(), arguments.formats);
-  const cudaError_t error = QueueExpand(arguments, stream_);
+  bool used[kMostFormats] = {};
+  for (const BlockPart& part : parts) used[part.format] = true;
+  const cudaError_t error = QueueExpand(arguments, used, stream_);
   PREFIXD_RETURN_IF_ERROR(context_->tables().Give(chunk, stream_));
   return FromCuda(error, "load: expand");
 }
@@ -247,13 +261,13 @@ absl::Status Load::Gather(const std::vector<Source>& sources) {
   std::vector<Piece> pieces;
   std::vector<Source> others;
   for (const Source& source : sources) {
-    if (context_->ReachOf(source.from, source.bytes) == Context::Reach::kPinned) {
-      pieces.push_back({.from = source.from, .to = source.to, .bytes = source.bytes});
-      counts_.pinned_bytes += source.bytes;
-    } else {
+    if (source.reach == Context::Reach::kNotPinned) {
       others.push_back(source);
       counts_.bounced_bytes += source.bytes;
+      continue;
     }
+    pieces.push_back({.from = source.from, .to = source.to, .bytes = source.bytes});
+    if (source.reach == Context::Reach::kPinned) counts_.pinned_bytes += source.bytes;
   }
   PREFIXD_RETURN_IF_ERROR(GatherPinned(pieces));
   return GatherBounced(others);

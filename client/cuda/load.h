@@ -60,10 +60,13 @@ class Load {
     const void* from = nullptr;
     void* to = nullptr;
     uint32_t bytes = 0;
+    size_t part = 0;  // of the layer's blocks, where they are expanded
+    Context::Reach reach = Context::Reach::kNotPinned;
   };
 
   absl::Status Queue(const prefixd_cuda_load_options& options, std::vector<LoadLayer> layers);
   absl::Status QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_options& options);
+  absl::Status Expand(const LoadLayer& layer, const std::vector<BlockPart>& parts);
   absl::Status Gather(const std::vector<Source>& sources);
   absl::Status GatherPinned(const std::vector<Piece>& pieces);
   absl::Status GatherBounced(const std::vector<Source>& sources);

@@ -148,19 +148,44 @@ __device__ __forceinline__ void ReadTiledCodes(const TensorGeometry& t, const Un
   }
 }
 
-__device__ __forceinline__ void ReadStreamCodes(const TensorGeometry& t, const uint8_t* from,
-                                                uint32_t (&code)[8]) {
+// Eight codes of MLX's bit stream: kBits bytes, aligned to their largest power of 2.
+template <uint32_t kBits>
+__device__ __forceinline__ void ReadStreamCodes(const uint8_t* from, uint32_t (&code)[8]) {
   uint64_t bits = 0;
-  if (t.bits == 8) {
+  if constexpr (kBits == 8) {
     bits = *reinterpret_cast<const uint64_t*>(from);
-  } else if (t.bits == 4) {
+  } else if constexpr (kBits == 4) {
     bits = *reinterpret_cast<const uint32_t*>(from);
-  } else {
-    for (uint32_t i = 0; i < t.bits; ++i) bits |= uint64_t{from[i]} << (8 * i);
-  }
-  const uint32_t mask = (1u << t.bits) - 1;
+  } else if constexpr (kBits % 2 == 0) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) code[i] = static_cast<uint32_t>(bits >> (i * t.bits)) & mask;
+    for (uint32_t i = 0; i < kBits / 2; ++i) {
+      bits |= uint64_t{reinterpret_cast<const uint16_t*>(from)[i]} << (16 * i);
+    }
+  } else {
+#pragma unroll
+    for (uint32_t i = 0; i < kBits; ++i) bits |= uint64_t{from[i]} << (8 * i);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    code[i] = static_cast<uint32_t>(bits >> (i * kBits)) & ((1u << kBits) - 1);
+  }
+}
+__device__ __forceinline__ void ReadStreamCodes(uint32_t bits, const uint8_t* from,
+                                                uint32_t (&code)[8]) {
+  switch (bits) {
+    case 2:
+      return ReadStreamCodes<2>(from, code);
+    case 3:
+      return ReadStreamCodes<3>(from, code);
+    case 4:
+      return ReadStreamCodes<4>(from, code);
+    case 5:
+      return ReadStreamCodes<5>(from, code);
+    case 6:
+      return ReadStreamCodes<6>(from, code);
+    default:
+      return ReadStreamCodes<8>(from, code);
+  }
 }
 
 __device__ __forceinline__ OctetParameters ReadBlockCodes(const TensorGeometry& t,
@@ -213,7 +238,7 @@ __device__ __forceinline__ void ReadOctet(const TensorGeometry& t, const UnitPla
     if (t.layout == kTiled) {
       ReadTiledCodes(t, p, unit, slot, channel, code);
     } else {
-      ReadStreamCodes(t, unit + slot * t.row_codes + channel / 8 * t.bits, code);
+      ReadStreamCodes(t.bits, unit + slot * t.row_codes + channel / 8 * t.bits, code);
     }
     const uint32_t at = ParameterOffset(t, p, slot, channel);
     q.scale = FloatOf(t.dtype, unit + p.scales + at);

@@ -1,5 +1,7 @@
-// Quantize: a thread has eight channels of a token, and the threads of a group find its edges
+// Quantize: a thread has eight channels of four tokens, and the threads of a group find its edges
 // together. Every operation rounds as the CPU's does: no fused multiply-add, halves to even.
+#include <algorithm>
+
 #include "kernels.h"
 #include "octets.cuh"
 
@@ -8,22 +10,16 @@ namespace {
 
 constexpr uint32_t kThreads = 256;
 constexpr float kSmallestScale = 1e-7f;
+constexpr uint32_t kQuad = 4;  // tokens of a thread
+
+// Adding it to a float of [0, 2^22) rounds to an integer, halves to even, in the low bits.
+constexpr float kRounder = 12582912.f;
 
 struct Affine {
   float scale = 0, bias = 0;
 };
 
-__device__ Affine FitAffine(const float (&x)[8], uint32_t lanes, float max_code) {
-  float low = __int_as_float(0x7f800000), high = -low;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    low = fminf(low, x[i]);
-    high = fmaxf(high, x[i]);
-  }
-  for (uint32_t step = 1; step < lanes; step *= 2) {
-    low = fminf(low, __shfl_xor_sync(~0u, low, step));
-    high = fmaxf(high, __shfl_xor_sync(~0u, high, step));
-  }
+__device__ Affine FitAffine(float low, float high, float max_code) {
   const bool negative_edge = fabsf(low) > fabsf(high);
   const float step = fmaxf(__fdiv_rn(__fsub_rn(high, low), max_code), kSmallestScale);
   const float edge = negative_edge ? low : high;
@@ -33,22 +29,33 @@ __device__ Affine FitAffine(const float (&x)[8], uint32_t lanes, float max_code)
   return {__fdiv_rn(edge, zero_code), edge};
 }
 
-__device__ uint32_t CodeOf(float x, Affine affine, float max_code) {
-  const float code = rintf(__fdiv_rn(__fsub_rn(x, affine.bias), affine.scale));
-  if (!(code > 0)) return 0;
-  return static_cast<uint32_t>(code < max_code ? code : max_code);
+// a / b, correctly rounded, from `inverse` = 1 / b, correctly rounded: each correction adds the
+// exact remainder. For b between 2^-100 and 2^100.
+__device__ float Quotient(float a, float b, float inverse) {
+  float q = __fmul_rn(a, inverse);
+  q = fmaf(fmaf(-q, b, a), inverse, q);
+  return fmaf(fmaf(-q, b, a), inverse, q);
 }
 
-// The element of largest magnitude of the group's four threads, the first of several.
-__device__ float Widest(const float (&x)[8]) {
+__device__ uint32_t Rounded(float x) { return __float_as_uint(__fadd_rn(x, kRounder)) & 0xFF; }
+
+// The value of the group's lane that has `own` as its number in four: each lane of four computes
+// the parameters of one of its four tokens, and gets the others'.
+__device__ float FromLane(float x, uint32_t token) {
+  return __shfl_sync(~0u, x, (threadIdx.x + threadIdx.y * blockDim.x) % 32 / 4 * 4 + token);
+}
+
+// The first element of largest magnitude of the group's four lanes.
+__device__ float Widest(const float (&x)[8], uint32_t lane) {
   float widest = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     if (fabsf(widest) < fabsf(x[i])) widest = x[i];
   }
+#pragma unroll
   for (uint32_t step = 1; step < 4; step *= 2) {
     const float other = __shfl_xor_sync(~0u, widest, step);
-    const bool other_first = (threadIdx.x & step) != 0;
+    const bool other_first = (lane & step) != 0;
     const bool takes_other =
         other_first ? fabsf(other) >= fabsf(widest) : fabsf(widest) < fabsf(other);
     if (takes_other) widest = other;
@@ -56,29 +63,84 @@ __device__ float Widest(const float (&x)[8]) {
   return widest;
 }
 
-__device__ uint32_t TruncatedCode(float value) {
-  if (!(value >= 0 && value < 256)) return 0;
-  return min(static_cast<uint32_t>(value), 15u);
+// Truncated to [0, 15]; 0 for what is no number, as x86 converts it.
+__device__ uint32_t TruncatedCode(float x) {
+  if (!(x >= 0 && x < 256)) return 0;
+  return __float_as_uint(__fadd_rz(fminf(x, 15), 8388608.f)) & 15;
 }
 
-__device__ uint32_t RoundedCode(float value) {
-  const float rounded = roundf(value);
-  if (!(rounded >= -128 && rounded <= 127)) return 0;
-  return static_cast<uint32_t>(static_cast<int>(rounded)) & 255;
+// Halves away from zero.
+__device__ uint32_t RoundedCode(float x) {
+  if (!(x > -128.5f && x < 127.5f)) return 0;
+  const float even = __fsub_rn(__fadd_rn(x, kRounder), kRounder);
+  const float rest = __fsub_rn(x, even);
+  const float away = rest == 0.5f && x > 0 ? even + 1 : rest == -0.5f && x < 0 ? even - 1 : even;
+  return __float_as_uint(__fadd_rn(away, kRounder)) & 0xFF;
 }
 
-// q8_0 and q4_0. Returns d.
-__device__ float EncodeBlock(const TensorGeometry& t, const float (&x)[8], uint32_t (&code)[8]) {
-  const float widest = Widest(x);
-  const bool bytes = t.codec == kQ8_0;
-  const float d = bytes ? __fdiv_rn(fabsf(widest), 127.0f) : __fdiv_rn(widest, -8.0f);
-  const float inverse = d != 0 ? __fdiv_rn(1.0f, d) : 0.0f;
+// Four tokens of eight channels.
+struct Tile {
+  float x[kQuad][8];
+  uint32_t code[kQuad][8];
+  float scale[kQuad], bias[kQuad];
+};
+
+template <uint32_t kBits>
+__device__ void EncodeAffine(uint32_t lanes, uint32_t lane, Tile& tile) {
+  constexpr float kMaxCode = static_cast<float>((1u << kBits) - 1);
+  float low = 0, high = 0;  // of the token whose parameters this lane computes
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float scaled = __fmul_rn(x[i], inverse);
-    code[i] = bytes ? RoundedCode(scaled) : TruncatedCode(__fadd_rn(scaled, 8.5f));
+  for (uint32_t j = 0; j < kQuad; ++j) {
+    float least = tile.x[j][0], most = tile.x[j][0];
+#pragma unroll
+    for (int i = 1; i < 8; ++i) {
+      least = fminf(least, tile.x[j][i]);
+      most = fmaxf(most, tile.x[j][i]);
+    }
+    for (uint32_t step = 1; step < lanes; step *= 2) {
+      least = fminf(least, __shfl_xor_sync(~0u, least, step));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    }
+    if (lane % kQuad == j) low = least, high = most;
   }
-  return d;
+  const Affine mine = FitAffine(low, high, kMaxCode);
+  const float my_inverse = __frcp_rn(mine.scale);
+#pragma unroll
+  for (uint32_t j = 0; j < kQuad; ++j) {
+    const float scale = FromLane(mine.scale, j), bias = FromLane(mine.bias, j);
+    const float inverse = FromLane(my_inverse, j);
+    const bool far = fabsf(scale) > 0x1p100f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float from_bias = __fsub_rn(tile.x[j][i], bias);
+      const float code = far ? __fdiv_rn(from_bias, scale) : Quotient(from_bias, scale, inverse);
+      tile.code[j][i] = Rounded(fminf(fmaxf(code, 0), kMaxCode));
+    }
+    tile.scale[j] = scale;
+    tile.bias[j] = bias;
+  }
+}
+
+template <bool kBytes>
+__device__ void EncodeBlocks(uint32_t lane, Tile& tile) {
+  float widest = 0;
+#pragma unroll
+  for (uint32_t j = 0; j < kQuad; ++j) {
+    const float of_token = Widest(tile.x[j], lane);
+    if (lane % kQuad == j) widest = of_token;
+  }
+  const float my_d = kBytes ? __fdiv_rn(fabsf(widest), 127.0f) : __fdiv_rn(widest, -8.0f);
+  const float my_inverse = my_d != 0 ? __fdiv_rn(1.0f, my_d) : 0.0f;
+#pragma unroll
+  for (uint32_t j = 0; j < kQuad; ++j) {
+    tile.scale[j] = FromLane(my_d, j);
+    const float inverse = FromLane(my_inverse, j);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float scaled = __fmul_rn(tile.x[j][i], inverse);
+      tile.code[j][i] = kBytes ? RoundedCode(scaled) : TruncatedCode(__fadd_rn(scaled, 8.5f));
+    }
+  }
 }
 
 __device__ void PutParameter(uint8_t dtype, float x, uint8_t* to) {
@@ -128,16 +190,23 @@ __device__ void PutTiledValues(const TensorGeometry& t, uint32_t slots, uint8_t*
   }
 }
 
-__device__ void PutStreamCodes(const TensorGeometry& t, uint8_t* to, const uint32_t (&code)[8]) {
+template <uint32_t kBits>
+__device__ void PutStreamCodes(uint8_t* to, const uint32_t (&code)[8]) {
   uint64_t bits = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) bits |= uint64_t{code[i]} << (i * t.bits);
-  if (t.bits == 8) {
+  for (int i = 0; i < 8; ++i) bits |= uint64_t{code[i]} << (i * kBits);
+  if constexpr (kBits == 8) {
     *reinterpret_cast<uint64_t*>(to) = bits;
-  } else if (t.bits == 4) {
+  } else if constexpr (kBits == 4) {
     *reinterpret_cast<uint32_t*>(to) = static_cast<uint32_t>(bits);
+  } else if constexpr (kBits % 2 == 0) {
+#pragma unroll
+    for (uint32_t i = 0; i < kBits / 2; ++i) {
+      reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(bits >> (16 * i));
+    }
   } else {
-    for (uint32_t i = 0; i < t.bits; ++i) to[i] = static_cast<uint8_t>(bits >> (8 * i));
+#pragma unroll
+    for (uint32_t i = 0; i < kBits; ++i) to[i] = static_cast<uint8_t>(bits >> (8 * i));
   }
 }
 
@@ -171,66 +240,197 @@ __device__ void PutRaw(const TensorGeometry& t, const UnitPlaces& p, uint8_t* un
   }
 }
 
-// Called by whole warps: threads without a token of their own only take part in the shuffles.
-__device__ void PutOctet(const TensorGeometry& t, const UnitPlaces& p, uint8_t* unit, uint32_t slot,
-                         uint32_t channel, const float (&x)[8], bool writes) {
-  uint32_t code[8];
-  Affine affine;
-  if (t.codec == kMlxAffine) {
-    const float max_code = static_cast<float>((1u << t.bits) - 1);
-    affine = FitAffine(x, t.group / kOctet, max_code);
+// --- tiles ---
+
+// Which of a tile's four tokens there are.
+struct TilePlace {
+  uint8_t* unit = nullptr;
+  uint32_t slot = 0;  // of token 0: a multiple of 4
+  uint32_t channel = 0;
+  bool there[kQuad] = {};
+  bool whole = false;  // all four
+};
+
+// Words of four tokens lie side by side.
+template <uint32_t kBits>
+__device__ void PutTiledTile(const TensorGeometry& t, uint32_t slots, const TilePlace& at,
+                             const Tile& tile, const uint32_t (&high)[kQuad]) {
+  if (!at.whole) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) code[i] = CodeOf(x[i], affine, max_code);
-  } else {
-    affine.scale = EncodeBlock(t, x, code);
-  }
-  uint32_t high = 0;
-  if (t.bits == 4) high = __shfl_down_sync(~0u, Nibbles(code), 2);
-  if (!writes) return;
-  if (t.codec != kMlxAffine && t.layout != kTiled) {
-    PutBlock(t, unit + slot * t.row_codes, channel, affine.scale, code, high);
+    for (uint32_t j = 0; j < kQuad; ++j) {
+      if (!at.there[j]) continue;
+      if (t.value != 0) {
+        PutTiledValues(t, slots, at.unit, at.slot + j, at.channel, tile.code[j], high[j]);
+      } else {
+        PutTiledKeys(t, slots, at.unit, at.slot + j, at.channel, tile.code[j]);
+      }
+    }
     return;
   }
-  if (t.layout != kTiled) {
-    PutStreamCodes(t, unit + slot * t.row_codes + channel / 8 * t.bits, code);
-  } else if (t.value != 0) {
-    PutTiledValues(t, p.slots, unit, slot, channel, code, high);
-  } else {
-    PutTiledKeys(t, p.slots, unit, slot, channel, code);
+  uint32_t word[8];
+  if (t.value != 0) {
+    if (kBits == 4 && at.channel % 32 >= 16) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      word[i] = 0;
+#pragma unroll
+      for (uint32_t j = 0; j < kQuad; ++j) {
+        word[i] |= tile.code[j][i] << (8 * j);
+        if (kBits == 4) word[i] |= (high[j] >> (4 * i) & 15) << (8 * j + 4);
+      }
+    }
+    auto* to = reinterpret_cast<uint4*>(at.unit + TiledValueByte(t, slots, at.slot, at.channel));
+    to[0] = make_uint4(word[0], word[1], word[2], word[3]);
+    to[1] = make_uint4(word[4], word[5], word[6], word[7]);
+    return;
   }
-  if (channel % t.group != 0) return;
-  const uint32_t at = ParameterOffset(t, p, slot, channel);
-  PutParameter(t.dtype, affine.scale, unit + p.scales + at);
-  if (t.row_biases != 0) PutParameter(t.dtype, affine.bias, unit + p.biases + at);
+#pragma unroll
+  for (uint32_t half = 0; half < (kBits == 4 ? 1 : 2); ++half) {
+#pragma unroll
+    for (uint32_t j = 0; j < kQuad; ++j) {
+      word[j] = 0;
+#pragma unroll
+      for (int i = 0; i < (kBits == 4 ? 8 : 4); ++i) {
+        word[j] |= tile.code[j][4 * half + i] << (i % 4 * 8 + i / 4 * 4);
+      }
+    }
+    *reinterpret_cast<uint4*>(at.unit + TiledKeyWord(t, slots, at.slot, at.channel + 4 * half)) =
+        make_uint4(word[0], word[1], word[2], word[3]);
+  }
 }
 
-// grid: (threads for the octets of all tokens of a head, kv head).
+__device__ void PutParameters(const TensorGeometry& t, const UnitPlaces& p, const TilePlace& at,
+                              const Tile& tile) {
+#pragma unroll
+  for (uint32_t j = 0; j < kQuad; ++j) {
+    if (!at.there[j]) continue;
+    const uint32_t offset = ParameterOffset(t, p, at.slot + j, at.channel);
+    PutParameter(t.dtype, tile.scale[j], at.unit + p.scales + offset);
+    if (t.row_biases != 0) PutParameter(t.dtype, tile.bias[j], at.unit + p.biases + offset);
+  }
+}
+
+// kCodec kMlxAffine, kQ8_0 or kQ4_0. Called by whole warps: threads without tokens of their own
+// only take part in the shuffles.
+template <uint8_t kCodec, uint32_t kBits>
+__device__ void PutTile(const TensorGeometry& t, const UnitPlaces& p, const TilePlace& at,
+                        uint32_t lane, Tile& tile) {
+  if constexpr (kCodec == kMlxAffine) {
+    EncodeAffine<kBits>(t.group / kOctet, lane, tile);
+  } else {
+    EncodeBlocks<kCodec == kQ8_0>(lane, tile);
+  }
+  uint32_t high[kQuad] = {};
+  if constexpr (kBits == 4) {
+#pragma unroll
+    for (uint32_t j = 0; j < kQuad; ++j) {
+      high[j] = __shfl_down_sync(~0u, Nibbles(tile.code[j]), 2);
+    }
+  }
+  if (t.layout == kTiled) {
+    if constexpr (kBits == 4 || kBits == 8) PutTiledTile<kBits>(t, p.slots, at, tile, high);
+  } else {
+#pragma unroll
+    for (uint32_t j = 0; j < kQuad; ++j) {
+      if (!at.there[j]) continue;
+      uint8_t* row = at.unit + (at.slot + j) * t.row_codes;
+      if constexpr (kCodec == kMlxAffine) {
+        PutStreamCodes<kBits>(row + at.channel / 8 * kBits, tile.code[j]);
+      } else {
+        PutBlock(t, row, at.channel, tile.scale[j], tile.code[j], high[j]);
+      }
+    }
+    if (kCodec != kMlxAffine) return;
+  }
+  if (at.channel % t.group == 0) PutParameters(t, p, at, tile);
+}
+
+// block: (octets of a row, quads of tokens); grid: (blocks for all quads, kv head). A group's
+// threads are neighbours of one warp, since a row's octets are whole groups of at least four.
+template <uint8_t kCodec, uint32_t kBits>
 __global__ void __launch_bounds__(kThreads)
     QuantizeKernel(const __grid_constant__ QuantizeArguments a) {
-  const uint32_t octets = a.tensor.dim / kOctet;
-  const uint32_t all = a.count * octets;
-  const uint32_t mine = blockIdx.x * kThreads + threadIdx.x;
-  // A group's threads are neighbours of one warp, since a token's octets are whole groups.
-  const uint32_t token = min(mine / octets, a.count - 1);
-  const uint32_t channel = mine % octets * kOctet;
-  float x[8];
-  ReadTensor(a.rows, a.table, a.begin + token, blockIdx.y, channel, x);
-  const uint32_t slot = a.first_slot + token;
-  uint8_t* unit = a.pages[slot / a.page_tokens] + blockIdx.y * a.unit_stride;
-  const bool writes = mine < all;
-  if (a.tensor.codec == kRaw) {
-    if (writes) PutRaw(a.tensor, a.places, unit, slot % a.page_tokens, channel, x);
-  } else {
-    PutOctet(a.tensor, a.places, unit, slot % a.page_tokens, channel, x, writes);
+  const uint32_t quads_of_page = (a.page_tokens + kQuad - 1) / kQuad;
+  const uint32_t quad = blockIdx.x * blockDim.y + threadIdx.y + a.first_slot / kQuad;
+  const uint32_t page = quad / quads_of_page;
+  const uint32_t end = a.first_slot + a.count;  // slots are counted through all pages
+  TilePlace at;
+  at.slot = quad % quads_of_page * kQuad;
+  at.channel = threadIdx.x * kOctet;
+  const uint32_t first = page * a.page_tokens + at.slot;
+  Tile tile;
+  at.whole = true;
+#pragma unroll
+  for (uint32_t j = 0; j < kQuad; ++j) {
+    at.there[j] = first + j >= a.first_slot && first + j < end && at.slot + j < a.page_tokens;
+    at.whole = at.whole && at.there[j];
+    if (at.there[j]) {
+      ReadTensor(a.rows, a.table, a.begin + first + j - a.first_slot, blockIdx.y, at.channel,
+                 tile.x[j]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) tile.x[j][i] = 0;
+    }
   }
+  if (page * a.page_tokens < end) {
+    at.unit = a.pages[page] + blockIdx.y * a.unit_stride;
+  }
+  if constexpr (kCodec == kRaw) {
+#pragma unroll
+    for (uint32_t j = 0; j < kQuad; ++j) {
+      if (at.there[j]) PutRaw(a.tensor, a.places, at.unit, at.slot + j, at.channel, tile.x[j]);
+    }
+  } else {
+    PutTile<kCodec, kBits>(a.tensor, a.places, at, (threadIdx.x + threadIdx.y * blockDim.x) % 32,
+                           tile);
+  }
+}
+
+template <uint8_t kCodec, uint32_t kBits>
+void Launch(const QuantizeArguments& a, cudaStream_t stream) {
+  const uint32_t octets = a.tensor.dim / kOctet;
+  // Whole warps: a row of a quantized format has a multiple of four octets.
+  const uint32_t rows = std::max(1u, kThreads / octets / 8) * 8;
+  const dim3 block(octets, kCodec == kRaw ? std::max(1u, kThreads / octets) : rows);
+  const uint32_t quads_of_page = (a.page_tokens + kQuad - 1) / kQuad;
+  const uint32_t pages = (a.first_slot + a.count + a.page_tokens - 1) / a.page_tokens;
+  const uint32_t quads = pages * quads_of_page - a.first_slot / kQuad;
+  QuantizeKernel<kCodec, kBits>
+      <<<dim3((quads + block.y - 1) / block.y, a.kv_heads), block, 0, stream>>>(a);
 }
 
 }  // namespace
 
 cudaError_t QueueQuantize(const QuantizeArguments& a, cudaStream_t stream) {
   if (a.count == 0) return cudaSuccess;
-  const uint32_t blocks = (a.count * (a.tensor.dim / kOctet) + kThreads - 1) / kThreads;
-  QuantizeKernel<<<dim3(blocks, a.kv_heads), kThreads, 0, stream>>>(a);
+  switch (a.tensor.codec == kMlxAffine ? a.tensor.bits : 100 + a.tensor.codec) {
+    case 2:
+      Launch<kMlxAffine, 2>(a, stream);
+      break;
+    case 3:
+      Launch<kMlxAffine, 3>(a, stream);
+      break;
+    case 4:
+      Launch<kMlxAffine, 4>(a, stream);
+      break;
+    case 5:
+      Launch<kMlxAffine, 5>(a, stream);
+      break;
+    case 6:
+      Launch<kMlxAffine, 6>(a, stream);
+      break;
+    case 8:
+      Launch<kMlxAffine, 8>(a, stream);
+      break;
+    case 100 + kQ8_0:
+      Launch<kQ8_0, 8>(a, stream);
+      break;
+    case 100 + kQ4_0:
+      Launch<kQ4_0, 4>(a, stream);
+      break;
+    default:
+      Launch<kRaw, 0>(a, stream);
+  }
   return cudaGetLastError();
 }
 

@@ -201,6 +201,7 @@ void Builder::NumberParts() {
     for (Piece& piece : pieces) {
       const uint32_t segment = piece.item.segment;
       piece.item.part = list_.segments[segment].part + given[segment]++;
+      piece.item.kv_head = list_.segments[segment].kv_head;
     }
   }
 }

@@ -286,4 +286,13 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
   return error / largest;
 }
 
+double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
+  double error = 0, all = 1e-60;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - double{want[i]}, 2);
+    all += std::pow(double{want[i]}, 2);
+  }
+  return std::isnan(error) ? INFINITY : std::sqrt(error / all);
+}
+
 }  // namespace prefixd::cuda

@@ -48,5 +48,7 @@ std::vector<float> AttendOnGpu(const PreparedCase& it);
 
 // The largest difference over the largest wanted value; infinite when there is a NaN.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want);
+// Root mean square of the error over that of the result.
+double RelativeRms(const std::vector<float>& got, const std::vector<float>& want);
 
 }  // namespace prefixd::cuda

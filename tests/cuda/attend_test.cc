@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <future>
 #include <iostream>
+#include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,9 +15,15 @@
 namespace prefixd::cuda {
 namespace {
 
-// Queries and weights have 11 bits where tensor cores multiply them.
-constexpr double kFastBound = 1e-3;
-constexpr double kPreciseBound = 5e-5;
+// Of the root mean square of the results. Tensor cores take queries and weights as 11 bits, so
+// errors grow with the scores; f16 and bf16 queries are exact. Over long contexts of normally
+// distributed values it is below 4e-4 (prefixd-bench-cuda), over a few tokens up to twice that.
+double BoundOf(const AttendCase& it) {
+  if (it.precise) return 2e-5;
+  return it.query_scale > 1 ? 2e-3 : 1e-3;
+}
+// The largest single error is a few times as large.
+constexpr double kOfLargest = 4;
 
 uint32_t CountOfCases() {
   const char* given = std::getenv("PREFIXD_CUDA_CASES");
@@ -28,7 +36,7 @@ TEST(AttendTest, C7_RandomCasesAreLikeTheScalarOracle) {
   const uint32_t cases = CountOfCases();
   const uint32_t ahead = 4 * std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::future<PreparedCase>> coming;
-  double worst = 0, worst_precise = 0;
+  std::map<std::string, double> worst;
   uint32_t failures = 0;
   for (uint32_t i = 0, next = 0; i < cases && failures < 10; ++i) {
     for (; next < cases && next < i + ahead; ++next) {
@@ -36,14 +44,19 @@ TEST(AttendTest, C7_RandomCasesAreLikeTheScalarOracle) {
           std::async(std::launch::async, [next] { return Prepare(RandomCase(next)); }));
     }
     const PreparedCase it = coming[i].get();
-    const double error = RelativeError(AttendOnGpu(it), it.want);
-    (it.shape.precise ? worst_precise : worst) =
-        std::max(it.shape.precise ? worst_precise : worst, error);
-    const double bound = it.shape.precise ? kPreciseBound : kFastBound;
-    EXPECT_LE(error, bound) << ToString(it.shape);
-    if (!(error <= bound) || ::testing::Test::HasFailure()) ++failures;
+    const std::vector<float> got = AttendOnGpu(it);
+    const double error =
+        std::max(RelativeRms(got, it.want), RelativeError(got, it.want) / kOfLargest);
+    const std::string kind = it.shape.precise           ? "precise"
+                             : it.shape.query_scale > 1 ? "large scores"
+                                                        : "small scores";
+    worst[kind] = std::max(worst[kind], error);
+    EXPECT_LE(error, BoundOf(it.shape)) << ToString(it.shape);
+    if (!(error <= BoundOf(it.shape))) ++failures;
   }
-  std::cout << cases << " cases: largest error " << worst << ", precise " << worst_precise << "\n";
+  for (const auto& [kind, error] : worst) {
+    std::cout << cases << " cases, largest error of " << kind << ": " << error << "\n";
+  }
 }
 
 }  // namespace

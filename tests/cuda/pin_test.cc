@@ -1,0 +1,123 @@
+// An arena is pinned through a mapping that this process may only read, slice by slice.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/cuda/arena_file.h"
+#include "tests/cuda/cases.h"
+
+namespace prefixd::cuda {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+void Fill(const ArenaFile& file, uint32_t seed) {
+  Draw draw(seed);
+  for (size_t at = 0; at + 4 <= file.bytes(); at += 4) {
+    const uint32_t word = draw.Below(~0u);
+    std::memcpy(file.writer() + at, &word, 4);
+  }
+}
+
+prefixd_cuda_pin_state StateOf(const prefixd_cuda_arena* arena) {
+  prefixd_cuda_pin_state state = PREFIXD_INIT(prefixd_cuda_pin_state);
+  prefixd_cuda_pin_progress(arena, &state);
+  return state;
+}
+
+prefixd_cuda_pin_options SmallSlices() {
+  prefixd_cuda_pin_options options = PREFIXD_INIT(prefixd_cuda_pin_options);
+  options.slice_bytes = 2 * kMiB;
+  return options;
+}
+
+void ExpectCopied(const ArenaFile& file, uint64_t offset, uint64_t bytes) {
+  const DeviceBytes to(bytes);
+  ASSERT_EQ(prefixd_cuda_copy(Gpu(), to.data(), file.reader() + offset, bytes, nullptr), PREFIXD_OK)
+      << prefixd_cuda_last_error();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(std::memcmp(to.Read<std::byte>().data(), file.writer() + offset, bytes), 0);
+}
+
+TEST(PinTest, AnArenaThatMayOnlyBeReadIsPinnedWhole) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(9 * kMiB);
+  const prefixd_cuda_pin_options options = SmallSlices();
+  prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  const prefixd_cuda_pin_state state = StateOf(arena);
+  EXPECT_EQ(state.pinned_bytes, file.bytes()) << state.why_refused;
+  EXPECT_EQ(state.slices, 5u);
+  EXPECT_EQ(state.pinned_slices, 5u);
+  EXPECT_EQ(state.finished, 1u);
+  EXPECT_EQ(prefixd_cuda_is_pinned(arena, file.reader() + kMiB, 8 * kMiB), 1);
+  EXPECT_EQ(prefixd_cuda_is_pinned(arena, file.reader() + 2 * kMiB, 8 * kMiB), 0) << "past the end";
+  EXPECT_EQ(prefixd_cuda_is_pinned(arena, file.writer(), 1), 0) << "another mapping";
+  prefixd_cuda_unpin(arena);
+}
+
+TEST(PinTest, CopiesCrossSlicesAndSeeWhatTheDaemonWritesLater) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(8 * kMiB);
+  const prefixd_cuda_pin_options options = SmallSlices();
+  prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  Fill(file, 5);
+  ExpectCopied(file, 0, file.bytes());
+  ExpectCopied(file, 2 * kMiB - 7, 4 * kMiB + 11);
+  Fill(file, 6);
+  ExpectCopied(file, 0, file.bytes());
+  prefixd_cuda_unpin(arena);
+}
+
+TEST(PinTest, WhatIsNotPinnedYetIsBounced) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(70 * kMiB);
+  Fill(file, 7);
+  ExpectCopied(file, 4096, 69 * kMiB);  // more than the bounce buffer has
+  prefixd_cuda_pin_options options = SmallSlices();
+  options.background = 1;
+  options.pause_us = 200;
+  prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  ExpectCopied(file, 0, file.bytes());  // whatever is pinned by now
+  while (StateOf(arena).finished == 0) {
+  }
+  EXPECT_EQ(StateOf(arena).pinned_bytes, file.bytes());
+  ExpectCopied(file, 0, file.bytes());
+  prefixd_cuda_unpin(arena);
+}
+
+TEST(PinTest, AnArenaIsUnpinnedWhileItIsBeingPinned) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(64 * kMiB);
+  for (int round = 0; round < 3; ++round) {
+    prefixd_cuda_pin_options options = SmallSlices();
+    options.background = 1;
+    options.pause_us = 1'000'000;
+    prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
+    ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+    prefixd_cuda_unpin(arena);
+  }
+}
+
+TEST(PinTest, ASliceThatTheDriverRefusesIsCountedWithTheReason) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(6 * kMiB);
+  const prefixd_cuda_pin_options options = SmallSlices();
+  prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  prefixd_cuda_arena* again = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
+  ASSERT_NE(again, nullptr) << prefixd_cuda_last_error();
+  EXPECT_EQ(StateOf(again).refused_slices, 3u);
+  EXPECT_NE(std::string(StateOf(again).why_refused), "");
+  prefixd_cuda_unpin(again);
+  Fill(file, 8);
+  ExpectCopied(file, 0, file.bytes());
+  prefixd_cuda_unpin(arena);
+}
+
+}  // namespace
+}  // namespace prefixd::cuda
