@@ -3,37 +3,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/checksum.h"
 #include "block/page_layout.h"
 #include "remote/bundle_cipher.h"
 #include "remote/record.h"
+#include "remote/sealed_record.h"
 #include "remote/stripes.h"
 
 namespace prefixd::remote {
 namespace {
-
-// Opens the body as the header says it is sealed.
-BadBundle OpenBody(const TenantKeys& keys, std::span<const std::byte> bytes,
-                   std::span<const std::byte> body, const RecordHeader& header,
-                   const Wanted& wanted, OpenedRecord* opened) {
-  const std::span<const std::byte> seal = bytes.subspan(kRecordHeaderBytes + body.size());
-  if (header.seal == Seal::kChecks) {
-    base::ByteReader reader(seal);
-    if (reader.Fixed<uint64_t>() != base::Xxh3(bytes.first(bytes.size() - seal.size()))) {
-      return BadBundle::kSeal;
-    }
-    return DecodeBody(body, opened) ? BadBundle::kNone : BadBundle::kShort;
-  }
-  BundleCipher cipher(keys, header.salt, BoundOf(header, wanted.name, wanted.formats),
-                      BundleCipher::Use::kOpen);
-  std::vector<std::byte> plain(body.begin(), body.end());
-  const std::span<std::byte> run(plain);
-  Tag tag;
-  std::ranges::copy(seal, tag.begin());
-  if (!cipher.Open(kRecordPart, {&run, 1}, tag)) return BadBundle::kSeal;
-  return DecodeBody(plain, opened) ? BadBundle::kNone : BadBundle::kShort;
-}
 
 bool AscendsWithin(const std::vector<uint32_t>& ends, size_t tokens) {
   uint32_t last = 0;
@@ -138,8 +116,12 @@ BadBundle OpenRecord(const TenantKeys& keys, std::span<const std::byte> bytes, c
   if (bad != BadBundle::kNone) return bad;
   if (header.seal < wanted.least) return BadBundle::kInsecure;
   OpenedRecord read{.seal = header.seal, .salt = header.salt};
-  bad = OpenBody(keys, bytes, body, header, wanted, &read);
-  if (bad == BadBundle::kNone) bad = Compare(read.record, wanted);
+  std::vector<std::byte> plain;
+  if (!OpenBody(keys, bytes, header, body, BoundOf(header, wanted.name, wanted.formats), &plain)) {
+    return BadBundle::kSeal;
+  }
+  if (!DecodeBody(plain, &read)) return BadBundle::kShort;
+  bad = Compare(read.record, wanted);
   if (bad != BadBundle::kNone) return bad;
   if (read.stripes != StripesOf(PayloadOf(read.record))) return BadBundle::kShort;
   *opened = std::move(read);

@@ -8,6 +8,7 @@
 #include "openssl/evp.h"
 
 #include "base/bytes.h"
+#include "base/random.h"
 
 namespace prefixd::remote {
 namespace {
@@ -25,6 +26,13 @@ const unsigned char* Chars(const std::byte* bytes) {
 }
 
 }  // namespace
+
+Salt RandomSalt() {
+  const std::array<uint64_t, 2> words{base::RandomWord(), base::RandomWord()};
+  Salt salt;
+  std::memcpy(salt.data(), words.data(), salt.size());
+  return salt;
+}
 
 BundleCipher::BundleCipher(const TenantKeys& keys, const Salt& salt, std::string bound, Use use)
     : bound_(std::move(bound)), use_(use), context_(EVP_CIPHER_CTX_new()) {

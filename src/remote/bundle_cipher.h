@@ -26,6 +26,9 @@ struct BundlePart {
 inline constexpr BundlePart kRecordPart{};
 inline BundlePart StripePart(uint32_t stripe, uint32_t stripes) { return {stripe + 1, stripes}; }
 
+// For a bundle, or a note, that is sealed now.
+Salt RandomSalt();
+
 class BundleCipher {
  public:
   enum class Use { kSeal, kOpen };

@@ -1,5 +1,6 @@
 #include "remote/redis_store.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/bytes.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr uint64_t kSmallReply = 256;    // bytes on their way for a short question
 constexpr uint64_t kRecordReply = 4096;  // and for a record, of which the length is not known
+constexpr size_t kPostsAtOnce = 64;
 
 template <typename AnyRuns>
 uint64_t BytesOf(const AnyRuns& runs) {
@@ -236,6 +238,62 @@ absl::StatusOr<uint64_t> RedisStore::RaiseNumber(const std::string& name, base::
   Ask ask = AskOf(name, {"INCR", name}, kSmallReply);
   PREFIXD_RETURN_IF_ERROR(One(&ask, deadline));
   return NumberOf(ask.reply);
+}
+
+absl::StatusOr<bool> RedisStore::HasRoom(const std::string& board, const std::string& field,
+                                         base::Deadline deadline) {
+  Ask count = AskOf(board, {"HLEN", board}, kSmallReply);
+  PREFIXD_RETURN_IF_ERROR(One(&count, deadline));
+  if (count.reply.integer < static_cast<int64_t>(kMaxPosts)) return true;
+  Ask there = AskOf(board, {"HEXISTS", board, field}, kSmallReply);
+  PREFIXD_RETURN_IF_ERROR(One(&there, deadline));
+  return there.reply.integer == 1;
+}
+
+absl::Status RedisStore::WritePost(const std::string& board, const Post& post,
+                                   std::chrono::seconds lifetime, base::Deadline deadline) {
+  if (post.text.size() > kMaxPostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("remote: a post has ", post.text.size(), " bytes, at most ", kMaxPostBytes));
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const bool room, HasRoom(board, post.field, deadline));
+  if (!room) {
+    return absl::ResourceExhaustedError(absl::StrCat("remote: a board has ", kMaxPosts, " posts"));
+  }
+  Ask write = AskOf(board, {"HSET", board, post.field, post.text}, kSmallReply);
+  PREFIXD_RETURN_IF_ERROR(One(&write, deadline));
+  Ask keep = AskOf(board, {"EXPIRE", board, std::to_string(lifetime.count())}, kSmallReply);
+  return One(&keep, deadline);
+}
+
+absl::StatusOr<std::vector<Post>> RedisStore::ReadBoard(const std::string& board,
+                                                        base::Deadline deadline) {
+  Ask fields = AskOf(board, {"HKEYS", board}, kRecordReply);
+  PREFIXD_RETURN_IF_ERROR(One(&fields, deadline));
+  std::vector<Post> posts;
+  for (Reply& field : fields.reply.items) {
+    if (posts.size() == kMaxPosts) break;
+    posts.push_back({.field = std::move(field.text), .text = {}});
+  }
+  for (size_t begin = 0; begin < posts.size(); begin += kPostsAtOnce) {
+    const std::span<Post> some =
+        std::span(posts).subspan(begin, std::min(kPostsAtOnce, posts.size() - begin));
+    std::vector<std::string_view> words{"HMGET", board};
+    for (const Post& post : some) words.push_back(post.field);
+    Ask ask;
+    ask.slot = SlotOf(board);
+    ask.command.Call(words);
+    ask.bytes = ask.command.bytes() + some.size() * kRecordReply;
+    PREFIXD_RETURN_IF_ERROR(One(&ask, deadline));
+    if (ask.reply.items.size() != some.size()) {
+      return absl::DataLossError("remote: the answer has another number of posts");
+    }
+    for (size_t i = 0; i < some.size(); ++i) some[i].text = std::move(ask.reply.items[i].text);
+  }
+  std::erase_if(posts, [](const Post& post) {
+    return post.text.empty() || post.text.size() > kMaxPostBytes;
+  });
+  return posts;
 }
 
 RemoteStatus RedisStore::Status() const {

@@ -1,7 +1,8 @@
 // The store that hosts share, on Redis Cluster or one Redis server, and on what speaks its
 // protocol.
 //
-// A bundle is a hash: field r is its record, fields 0, 1, 2, ... are its stripes. A call works on
+// A bundle is a hash: field r is its record, fields 0, 1, 2, ... are its stripes. A board is a
+// hash of its texts. A call works on
 // the caller's thread and polls the servers that it concerns; see remote_store.h for the promises.
 #pragma once
 #include <atomic>
@@ -40,6 +41,10 @@ class RedisStore final : public RemoteStore {
                      std::span<const ConstRuns> stripes, base::Deadline deadline) override;
   absl::StatusOr<uint64_t> ReadNumber(const std::string& name, base::Deadline deadline) override;
   absl::StatusOr<uint64_t> RaiseNumber(const std::string& name, base::Deadline deadline) override;
+  absl::Status WritePost(const std::string& board, const Post& post, std::chrono::seconds lifetime,
+                         base::Deadline deadline) override;
+  absl::StatusOr<std::vector<Post>> ReadBoard(const std::string& board,
+                                              base::Deadline deadline) override;
   RemoteStatus Status() const override;
 
  private:
@@ -48,6 +53,9 @@ class RedisStore final : public RemoteStore {
                         base::Deadline deadline);
   // Why the ask has no reply that is not an error.
   absl::Status WhyNot(const Ask& ask) const;
+  // Whether the board has room for the field, which may be there already.
+  absl::StatusOr<bool> HasRoom(const std::string& board, const std::string& field,
+                               base::Deadline deadline);
   // Asks one command. The error that it, its server or the network gave.
   absl::Status One(Ask* ask, base::Deadline deadline);
 

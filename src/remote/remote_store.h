@@ -6,6 +6,7 @@
 //
 // Thread-safe. Every call returns by its deadline; none waits for a place that was given up lately.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,6 +24,8 @@ inline constexpr size_t kMaxRecordBytes = size_t{1} << 20;
 // A stripe with what the server keeps beside it fits a size class of jemalloc: 262,144 bytes.
 inline constexpr size_t kStripeBytes = 262'080;
 inline constexpr uint32_t kMaxStripes = 4096;
+inline constexpr size_t kMaxPosts = 1024;  // of a board
+inline constexpr size_t kMaxPostBytes = size_t{16} << 10;
 
 // Bytes in runs: a stripe that goes to, or comes from, several places in memory.
 using Runs = std::vector<std::span<std::byte>>;
@@ -37,6 +40,13 @@ struct FoundRecord {
   };
   Outcome outcome = Outcome::kAbsent;
   std::string record;  // kFound
+};
+
+// A text on a board.
+struct Post {
+  std::string field;
+  std::string text;
+  bool operator==(const Post&) const = default;
 };
 
 // One server, for people.
@@ -87,6 +97,16 @@ class RemoteStore {
   virtual absl::StatusOr<uint64_t> ReadNumber(const std::string& name, base::Deadline deadline) = 0;
   virtual absl::StatusOr<uint64_t> RaiseNumber(const std::string& name,
                                                base::Deadline deadline) = 0;
+
+  // A board has texts that all hosts see, each under a field of its own. Write replaces the field's
+  // text, and lets the whole board stay for `lifetime` from now.
+  // ResourceExhausted: the board is full. InvalidArgument: the text is longer than kMaxPostBytes.
+  // Both are for people and small things: they take several round trips.
+  virtual absl::Status WritePost(const std::string& board, const Post& post,
+                                 std::chrono::seconds lifetime, base::Deadline deadline) = 0;
+  // Returns at most kMaxPosts, in any order; longer texts than the limit are left out.
+  virtual absl::StatusOr<std::vector<Post>> ReadBoard(const std::string& board,
+                                                      base::Deadline deadline) = 0;
 
   virtual RemoteStatus Status() const = 0;
 };

@@ -1,22 +1,14 @@
 #include <cstring>
 
-#include "base/bytes.h"
 #include "base/checksum.h"
-#include "base/random.h"
 #include "remote/bundle.h"
 #include "remote/bundle_cipher.h"
 #include "remote/record.h"
+#include "remote/sealed_record.h"
 #include "remote/stripes.h"
 
 namespace prefixd::remote {
 namespace {
-
-Salt RandomSalt() {
-  const std::array<uint64_t, 2> words{base::RandomWord(), base::RandomWord()};
-  Salt salt;
-  std::memcpy(salt.data(), words.data(), salt.size());
-  return salt;
-}
 
 size_t BytesOf(const ConstRuns& runs) {
   size_t bytes = 0;
@@ -50,13 +42,7 @@ SealedBundle Sealed(const TenantKeys& keys, const BundleRecord& record,
     to += bundle.stripes[i].size();
     std::memcpy(to - tag.size(), tag.data(), tag.size());
   }
-  const std::string body = EncodeBody(record, count, {});
-  std::string sealed(body.size(), '\0');
-  const std::span<const std::byte> plain = base::AsBytes(body);
-  const Tag tag =
-      cipher.Seal(kRecordPart, {&plain, 1}, reinterpret_cast<std::byte*>(sealed.data()));
-  bundle.record = EncodeHeader(header, body.size()) + sealed;
-  bundle.record.append(base::AsText(tag));
+  bundle.record = SealRecord(&cipher, header, EncodeBody(record, count, {}));
   return bundle;
 }
 
@@ -71,12 +57,7 @@ SealedBundle Checked(const BundleRecord& record, const std::vector<ConstRuns>& s
     sums.push_back(sum.Finish());
     to += bundle.stripes[i].size();
   }
-  const std::string body = EncodeBody(record, static_cast<uint32_t>(stripes.size()), sums);
-  base::ByteWriter writer;
-  writer.Raw(base::AsBytes(EncodeHeader({.seal = Seal::kChecks}, body.size())));
-  writer.Raw(base::AsBytes(body));
-  writer.Fixed(base::Xxh3(base::AsBytes(writer.bytes())));
-  bundle.record = writer.Take();
+  bundle.record = CheckedRecord(EncodeBody(record, static_cast<uint32_t>(stripes.size()), sums));
   return bundle;
 }
 

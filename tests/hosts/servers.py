@@ -79,8 +79,8 @@ class Redis:
         return set(self("KEYS", pattern))
 
     def bundles(self) -> set[bytes]:
-        """Keys of blocks: all of prefixd's but its generations."""
-        return {key for key in self.keys("pd1:*") if not key.endswith(b":g")}
+        """Keys of blocks: all of prefixd's but its generations and the board of spaces."""
+        return {key for key in self.keys("pd1:*") if not key.endswith((b":g", b":b"))}
 
     def fields(self, key: bytes) -> dict[bytes, bytes]:
         flat = self("HGETALL", key)
@@ -112,7 +112,8 @@ class Server(Process):
                     raise
 
     def start(self) -> None:
-        command = ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "--dir", self.folder]
+        command = ["redis-server", "--port", self.port, "--dir", self.folder]
+        command += [] if "--bind" in self.options else ["--bind", "127.0.0.1"]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no", *self.options]
         super().__init__(command, self.folder / "redis.log")
         wait_for("redis-server to answer", self._answers)

@@ -20,6 +20,7 @@ using testing::In;
 using ::testing::IsEmpty;
 using testing::Patiently;
 using testing::RedisServer;
+using ::testing::UnorderedElementsAreArray;
 using testing::Words;
 using Outcome = FoundRecord::Outcome;
 using std::chrono::milliseconds;
@@ -81,6 +82,44 @@ TEST(RealServerTest, AKeyOfSomethingElseIsNoBundle) {
   Bundle bundle({5}, 1);
   EXPECT_EQ(Find(*store, "name"), Outcome::kAbsent);
   EXPECT_EQ(store->Load("name", bundle.in(), Patiently()).code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RealServerTest, ABoardIsReadByAllAndGoesWhenNobodyWritesToIt) {
+  PREFIXD_NEEDS_REDIS();
+  const RedisServer server;
+  const auto a = Open(server), b = Open(server);
+  EXPECT_THAT(*b->ReadBoard("board", Patiently()), IsEmpty());
+  std::vector<Post> posts;
+  for (int i = 0; i < 100; ++i) posts.push_back({std::to_string(i), "text " + std::to_string(i)});
+  for (const Post& post : posts) {
+    ASSERT_TRUE(
+        a->WritePost("board", {post.field, "older"}, std::chrono::hours(1), Patiently()).ok());
+    ASSERT_TRUE(a->WritePost("board", post, std::chrono::hours(1), Patiently()).ok());
+  }
+  EXPECT_THAT(*b->ReadBoard("board", Patiently()), UnorderedElementsAreArray(posts));
+  EXPECT_GT(server.Say({"TTL", "board"}).integer, 3000);
+  const Post large{"large", std::string(kMaxPostBytes + 1, 'x')};
+  EXPECT_EQ(a->WritePost("board", large, std::chrono::hours(1), Patiently()).code(),
+            absl::StatusCode::kInvalidArgument);
+  server.Say({"HSET", "board", large.field, large.text});
+  EXPECT_THAT(*b->ReadBoard("board", Patiently()), UnorderedElementsAreArray(posts));
+  ASSERT_TRUE(a->WritePost("board", posts[0], std::chrono::seconds(0), Patiently()).ok());
+  EXPECT_THAT(*b->ReadBoard("board", Patiently()), IsEmpty());
+}
+
+TEST(RealServerTest, ABoardTakesSoManyPostsAndNewTextsOfThose) {
+  PREFIXD_NEEDS_REDIS();
+  const RedisServer server;
+  const auto store = Open(server);
+  Words fill = {"HSET", "board"};
+  for (size_t i = 0; i < kMaxPosts; ++i) fill.insert(fill.end(), {std::to_string(i), "text"});
+  server.Say(fill);
+  const auto write = [&store](const char* field) {
+    return store->WritePost("board", {field, "new"}, std::chrono::hours(1), Patiently()).code();
+  };
+  EXPECT_EQ(write("another"), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(write("7"), absl::StatusCode::kOk);
+  EXPECT_EQ(store->ReadBoard("board", Patiently())->size(), kMaxPosts);
 }
 
 TEST(RealServerTest, R4AServerThatStandsStillCostsTheDeadlineThenNothingThenServesAgain) {

@@ -64,6 +64,8 @@ class FakeRemoteStore : public remote::RemoteStore {
     if (down) return absl::UnavailableError("fake: down");
     const base::MutexLock lock(mutex_);
     touched_last = names.size();
+    touched += names.size();
+    last_touched_name_ = names.back();
     std::vector<bool> there;
     for (const std::string& name : names) there.push_back(bundles_.contains(name));
     return there;
@@ -88,9 +90,33 @@ class FakeRemoteStore : public remote::RemoteStore {
     return numbers_[name];
   }
   absl::StatusOr<uint64_t> RaiseNumber(const std::string& name, base::Deadline) override {
-    if (down) return absl::UnavailableError("fake: down");
+    if (down || deaf) return absl::UnavailableError("fake: down");
     const base::MutexLock lock(mutex_);
     return ++numbers_[name];
+  }
+  absl::Status WritePost(const std::string& board, const remote::Post& post, std::chrono::seconds,
+                         base::Deadline) override {
+    ++posted;
+    if (down) return absl::UnavailableError("fake: down");
+    const base::MutexLock lock(mutex_);
+    boards_[board][post.field] = post.text;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<remote::Post>> ReadBoard(const std::string& board,
+                                                      base::Deadline) override {
+    if (down) return absl::UnavailableError("fake: down");
+    const base::MutexLock lock(mutex_);
+    std::vector<remote::Post> posts;
+    for (const auto& [field, text] : boards_[board]) posts.push_back({field, text});
+    return posts;
+  }
+  // Calls `change(text)` for each text on every board.
+  template <typename Change>
+  void ForEachPost(Change change) {
+    const base::MutexLock lock(mutex_);
+    for (auto& [name, board] : boards_) {
+      for (auto& [field, text] : board) change(text);
+    }
   }
   remote::RemoteStatus Status() const override { return {}; }
 
@@ -103,6 +129,10 @@ class FakeRemoteStore : public remote::RemoteStore {
     const base::MutexLock lock(mutex_);
     held_ = false;
     let_go_.NotifyAll();
+  }
+  std::string last_touched_name() const {
+    const base::MutexLock lock(mutex_);
+    return last_touched_name_;
   }
   // Calls `change(name, bundle)` for each bundle, by name; those for which it returns false go.
   template <typename Change>
@@ -119,7 +149,9 @@ class FakeRemoteStore : public remote::RemoteStore {
 
   std::function<void()> on_find;  // called by Find, without a lock
   std::atomic<bool> down{false}, late{false};
-  std::atomic<uint64_t> finds{0}, asked{0}, loads{0}, stores{0};
+  std::atomic<bool> deaf{false};  // it raises no number
+  std::atomic<uint64_t> finds{0}, asked{0}, loads{0}, stores{0}, posted{0};
+  std::atomic<uint64_t> touched{0};       // names, of all Touches
   std::atomic<uint64_t> touched_last{0};  // names of the last Touch behind the last Store
 
  private:
@@ -128,10 +160,12 @@ class FakeRemoteStore : public remote::RemoteStore {
   }
 
   mutable base::Mutex mutex_;
+  std::string last_touched_name_ PREFIXD_GUARDED_BY(mutex_);
   base::CondVar let_go_;
   bool held_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::map<std::string, Bundle> bundles_ PREFIXD_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> numbers_ PREFIXD_GUARDED_BY(mutex_);
+  std::map<std::string, std::map<std::string, std::string>> boards_ PREFIXD_GUARDED_BY(mutex_);
 };
 
 }  // namespace prefixd::testing
