@@ -1,5 +1,8 @@
 #include "daemon/remote_settings.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -32,6 +35,12 @@ absl::StatusOr<std::string> ReadPrivate(const char* setting, const std::string& 
                            base::ReadOwnFile(path, kMostKeyBytes, base::ReadableBy::kOwnerAlone));
   if (text.has_value()) return *text;
   return absl::FailedPreconditionError(absl::StrCat(setting, ": there is no file ", path));
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "";
+  return name.data();
 }
 
 absl::StatusOr<remote::TenantKeys> ReadKeys(const Config::Remote& remote) {
@@ -103,6 +112,7 @@ absl::Status CheckRemote(const Config::Remote& remote) {
 absl::StatusOr<cache::RemoteOptions> OpenRemote(const Config::Remote& remote) {
   cache::RemoteOptions options;
   if (remote.url.empty()) return options;
+  options.host = HostName();
   PREFIXD_ASSIGN_OR_RETURN(options.keys, ReadKeys(remote));
   if (remote.key_file.empty()) options.seal = remote::Seal::kChecks;
   options.write_bytes_per_s = remote.write_rate;
@@ -117,7 +127,10 @@ absl::StatusOr<cache::RemoteOptions> OpenRemote(const Config::Remote& remote) {
                              ReadPrivate("remote-password-file", remote.password_file));
     redis.password = std::string(absl::StripAsciiWhitespace(redis.password));
   }
-  redis.log = [](const std::string& line) { spdlog::warn("remote: {}", line); };
+  redis.log = [](remote::News news, const std::string& line) {
+    const bool good = news == remote::News::kGood;
+    spdlog::log(good ? spdlog::level::info : spdlog::level::warn, "remote: {}", line);
+  };
   PREFIXD_ASSIGN_OR_RETURN(options.store, remote::RedisStore::Open(std::move(redis)));
   return options;
 }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "remote/bundle.h"
 #include "remote/names.h"
@@ -12,6 +13,7 @@ namespace prefixd::cache {
 
 struct RemoteOptions {
   std::shared_ptr<remote::RemoteStore> store = nullptr;  // null: there is none
+  std::string host{};  // this one's name, for people who ask which spaces other hosts have
   remote::TenantKeys keys{};
   remote::Seal seal = remote::Seal::kAes256Gcm;
   // What is written over a long time; beyond it only what was offered twice or begins near the

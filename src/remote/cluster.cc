@@ -263,8 +263,8 @@ void Cluster::Adopt(bool cluster, const std::vector<SlotRange>& ranges) {
   refresh_wait_us_ = kRefreshUs;
   next_refresh_us_ = now_us() + Jittered(kRefreshUs);
   if (changed) {
-    Log(cluster ? absl::StrCat("redis cluster, ", learned->nodes.size(), " primaries")
-                : absl::StrCat("one redis server, ", TextOf(*primaries.begin())));
+    Log(News::kGood, cluster ? absl::StrCat("redis cluster, ", learned->nodes.size(), " primaries")
+                             : absl::StrCat("one redis server, ", TextOf(*primaries.begin())));
   }
 }
 
@@ -280,7 +280,7 @@ void Cluster::Failed(const std::string& why) {
   known_.NotifyAll();
   next_refresh_us_ = now_us() + Jittered(refresh_wait_us_);
   refresh_wait_us_ = std::min(2 * refresh_wait_us_, kLongestRefreshUs);
-  if (news) Log(absl::StrCat("which server has what cannot be learned: ", why));
+  if (news) Log(News::kBad, absl::StrCat("which server has what cannot be learned: ", why));
 }
 
 void Cluster::Probe(const std::vector<std::shared_ptr<Node>>& nodes) {
@@ -334,7 +334,7 @@ void Cluster::CheckSettings(const std::vector<std::shared_ptr<Node>>& nodes) {
   }
   for (const std::string& warning : after) {
     if (std::find(before.begin(), before.end(), warning) == before.end()) {
-      Log(warning);
+      Log(News::kBad, warning);
     }
   }
 }
@@ -346,7 +346,8 @@ void Cluster::LogChanges(const std::vector<std::shared_ptr<Node>>& nodes) {
     const bool open = node->open();
     if (logged == open) continue;
     logged = open;
-    Log(open ? absl::StrCat("redis at ", address, " is given up for now: ", node->Status().why)
+    Log(open ? News::kBad : News::kGood,
+        open ? absl::StrCat("redis at ", address, " is given up for now: ", node->Status().why)
              : absl::StrCat("redis at ", address, " answers again"));
   }
 }

@@ -43,9 +43,9 @@ class Cluster {
     Login login;
     std::chrono::microseconds connect_timeout{1'000'000};  // of a connection and of a probe
     Shares::Most shares;
-    const base::Clock* clock = nullptr;           // must outlive the cluster
-    uint64_t seed = 0;                            // of the random parts of waiting times
-    std::function<void(const std::string&)> log;  // called on the cluster's thread; may be empty
+    const base::Clock* clock = nullptr;  // must outlive the cluster
+    uint64_t seed = 0;                   // of the random parts of waiting times
+    Newspaper log;                       // called on the cluster's thread; may be empty
   };
   static constexpr int64_t kRefreshUs = 100'000;           // least between two
   static constexpr int64_t kLongestRefreshUs = 2'000'000;  // between two that fail
@@ -91,8 +91,8 @@ class Cluster {
   base::Deadline Soon() const {
     return std::chrono::steady_clock::now() + options_.connect_timeout;
   }
-  void Log(const std::string& line) const {
-    if (options_.log) options_.log(line);
+  void Log(News news, const std::string& line) const {
+    if (options_.log) options_.log(news, line);
   }
 
   const Options options_;

@@ -21,6 +21,10 @@ struct Endpoint {
 // Returns "10.0.0.3:6379", "[fd00::3]:6379".
 std::string TextOf(const Endpoint& endpoint);
 
+// What becomes of the servers, for a log: kBad wants to be seen to.
+enum class News { kGood, kBad };
+using Newspaper = std::function<void(News news, const std::string& line)>;
+
 struct RedisOptions {
   std::vector<Endpoint> seeds;  // some of the servers
   bool tls = false;
@@ -32,8 +36,8 @@ struct RedisOptions {
   uint64_t node_bytes = uint64_t{4} << 20;    // on their way to or from one server
   uint64_t total_bytes = uint64_t{64} << 20;  // and all of them
   const base::Clock* clock = &base::SystemClock::Get();
-  uint64_t seed = 0;                            // of jitter
-  std::function<void(const std::string&)> log;  // one line; from any thread, must not call back
+  uint64_t seed = 0;  // of jitter
+  Newspaper log;      // one line; from any thread, must not call back
 };
 
 // Reads "redis://HOST:PORT,HOST:PORT" or "rediss://...", with TLS. A port may be left out: 6379.
