@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,16 +74,17 @@ def tokens_of(number: int, count: int) -> list[int]:
 
 
 class Host(Process):
-    """prefixd in a folder of its own, without an SSD tier. `remote`: a URL, or None."""
+    """prefixd in a folder of its own, without an SSD tier. `remote`: a URL, or None. `inside`: what runs it elsewhere."""
 
     def __init__(
-        self, folder: Path, remote: str | None, key: Path | None, *options: str, ram: str = "96MiB", wait: bool = True
+        self, folder: Path, remote: str | None, key: Path | None, *options: str, ram: str = "96MiB", wait: bool = True,
+        inside: Sequence[str] = (),
     ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.arena = Path("/dev/shm") / f"{folder.parent.name}-{folder.name}"
         self.address = f"unix://{folder / 'prefixd.sock'}"
-        command: list[Any] = ["env", "-i", BUILD / "prefixd", f"--socket={folder / 'prefixd.sock'}"]
+        command: list[Any] = [*inside, "env", "-i", BUILD / "prefixd", f"--socket={folder / 'prefixd.sock'}"]
         command += [f"--arena={self.arena}", f"--ram={ram}", "--ssd=off", "--log-interval=0s"]
         if remote is not None:
             command += [f"--remote={remote}", "--remote-write-rate=off"]
@@ -90,6 +92,13 @@ class Host(Process):
         super().__init__([*command, *options], folder / "prefixd.log")
         if wait:
             self.wait_for_line("listening on")
+
+    def again(self, how: signal.Signals) -> None:
+        """Ends it, and starts it as it was: what outlives a process is there."""
+        seen = self.log().count("listening on")
+        super().stop(how)
+        Process.__init__(self, self.command, self.log_path)
+        self.wait_for_line("listening on", seen + 1)
 
     def control(self, *arguments: str, may_say: Sequence[int] = (0,)) -> Any:
         """What prefixctl answers as JSON."""
@@ -136,7 +145,8 @@ class Host(Process):
     def stop(self, *how: Any) -> None:
         super().stop(*how)
         self.arena.unlink(missing_ok=True)
-        self.arena.with_name(self.arena.name + ".key").unlink(missing_ok=True)
+        for end in (".key", ".clears"):
+            self.arena.with_name(self.arena.name + end).unlink(missing_ok=True)
         shutil.rmtree(self.arena.with_name(self.arena.name + ".locks"), ignore_errors=True)
 
 

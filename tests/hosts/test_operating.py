@@ -120,6 +120,29 @@ class ClearTest(HostsTest):
         self.assertEqual(self.worker(self.host("b", server)).read(tokens), 0)
 
 
+    def test_a_clear_that_no_server_heard_is_owed_by_the_prefixd_that_starts_next(self):
+        server = self.server()
+        a, b = (self.worker(self.host(name, server)) for name in "ab")
+        tokens = tokens_of(5, 4 * BLOCK)
+        a.share(tokens)
+        self.assertEqual(b.find(tokens), len(tokens))
+        with server.connect() as redis:
+            redis("SAVE")  # it has all again when it starts
+        server.stop()
+        said = a.host.text("clear", "--all", "--yes", may_say=(0, 1))
+        self.assertIn("has not heard of this yet", said)
+        a.close()
+        a.host.again(signal.SIGKILL)
+        server.start()
+        with server.connect() as redis:
+            self.assertTrue(redis.bundles(), "it has what it had")
+            wait_for("the clear to be heard", lambda: any(redis("GET", key) == b"1" for key in redis.keys("pd1:*:g")))
+        after = self.worker(a.host)
+        self.assertEqual(after.read(tokens), 0)
+        self.assertEqual(self.worker(self.host("c", server)).read(tokens), 0)
+        self.assertFalse(a.host.arena.with_name(a.host.arena.name + ".clears").exists(), "it is owed once")
+
+
 class StartTest(HostsTest):
     def serves_alone(self, worker) -> None:
         tokens = tokens_of(1, 2 * BLOCK)

@@ -21,6 +21,14 @@ size_t MostNames(const Context& context) {
   return static_cast<size_t>(std::min<uint64_t>(65'536, context.options.ram_budget_bytes / 16'384));
 }
 
+// Beside what else outlives the process.
+Wishes::Places WishPlaces(const Context& context) {
+  Wishes::Places places;
+  if (context.has_ssd()) places.store = context.options.directory + "/prefixd.clears";
+  if (context.arena->shared()) places.arena = context.options.arena_path + ".clears";
+  return places;
+}
+
 }  // namespace
 
 BlockSlice::BlockSlice(const block::SequenceView& sequence, uint32_t block, uint32_t block_tokens)
@@ -33,6 +41,30 @@ std::string FormatsOf(uint32_t rung) { return absl::StrCat(rung); }
 std::string Generations::NameOf(const block::SpaceId& space) const {
   const remote::Namer namer(context_->options.remote.keys, 0, space);
   return remote::KeyOf(namer.Next({}, {}), "g");
+}
+
+Generations::Generations(Context* context) : context_(context), wishes_(WishPlaces(*context)) {
+  if (context->options.remote.store == nullptr) return;
+  waiting_ = wishes_.Load([this](const auto& space) { return NameOf(space); },
+                          [this](const std::string& why) {
+                            context_->Log(LogLevel::kWarning,
+                                          absl::StrCat("clears that wait are not read: ", why));
+                          });
+  if (waiting_.empty()) return;
+  context->Log(LogLevel::kInfo, absl::StrCat("remote: ", waiting_.size(),
+                                             " clears wait for the store to hear of "
+                                             "them since before this start"));
+}
+
+absl::Status Generations::KeepWaiting() {
+  const base::MutexLock keeping(keeping_mutex_);
+  std::set<block::SpaceId> waiting;
+  {
+    const base::MutexLock lock(mutex_);
+    waiting = waiting_;
+  }
+  return wishes_.Keep(
+      waiting, [this](const auto& space) { return NameOf(space); }, context_->store != nullptr);
 }
 
 absl::StatusOr<uint64_t> Generations::Read(const block::SpaceId& space, base::Deadline deadline) {
@@ -65,9 +97,12 @@ absl::StatusOr<uint64_t> Generations::Of(const block::SpaceId& space, base::Dead
 absl::Status Generations::RaiseOne(const block::SpaceId& space, base::Deadline deadline) {
   PREFIXD_ASSIGN_OR_RETURN(const uint64_t number,
                            context_->options.remote.store->RaiseNumber(NameOf(space), deadline));
-  const base::MutexLock lock(mutex_);
-  waiting_.erase(space);
-  known_[space] = {.number = number, .read_us = context_->Now()};
+  {
+    const base::MutexLock lock(mutex_);
+    waiting_.erase(space);
+    known_[space] = {.number = number, .read_us = context_->Now()};
+  }
+  KeepWaiting().IgnoreError();  // what stands there too long is raised once more
   return absl::OkStatus();
 }
 
@@ -78,7 +113,15 @@ absl::Status Generations::Raise(const block::SpaceId* space, base::Deadline dead
     waiting_.insert(raised);
   }
   ++raises_;
-  return RaiseOne(raised, deadline);
+  const absl::Status kept = KeepWaiting();  // first: this process may end meanwhile
+  const absl::Status heard = RaiseOne(raised, deadline);
+  if (!heard.ok() && !kept.ok()) {
+    context_->Log(LogLevel::kWarning,
+                  absl::StrCat("a clear that the shared store has not heard of is forgotten when "
+                               "this process ends: ",
+                               std::string(kept.message())));
+  }
+  return heard;
 }
 
 bool Generations::any_waiting() const {

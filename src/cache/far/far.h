@@ -17,6 +17,7 @@
 
 #include "base/mutex.h"
 #include "cache/context.h"
+#include "cache/far/wishes.h"
 #include "cache/tables/session.h"
 #include "remote/names.h"
 
@@ -32,13 +33,15 @@ class Generations {
  public:
   static constexpr int64_t kFreshUs = 30'000'000;
 
-  explicit Generations(Context* context) : context_(context) {}
+  // What an earlier daemon owed waits from the start.
+  explicit Generations(Context* context);
   // Returns the space's generation: as it was read at most kFreshUs ago, else as the store says.
   // The store's error, if it does not.
   absl::StatusOr<uint64_t> Of(const block::SpaceId& space, base::Deadline deadline)
       PREFIXD_EXCLUDES(mutex_);
   // Raises the space's number; null: the tenant's. If the store does not take it now, Of answers
-  // Unavailable for the spaces that it concerns until RaiseWaiting has.
+  // Unavailable for the spaces that it concerns until RaiseWaiting has, also in a later daemon's
+  // life.
   absl::Status Raise(const block::SpaceId* space, base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
   // Raises what waits for it. Returns how many still wait.
   size_t RaiseWaiting(base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
@@ -58,8 +61,12 @@ class Generations {
   absl::StatusOr<uint64_t> Read(const block::SpaceId& space, base::Deadline deadline)
       PREFIXD_EXCLUDES(mutex_);
   std::string NameOf(const block::SpaceId& space) const;
+  // Keeps on disk what waits now.
+  absl::Status KeepWaiting() PREFIXD_EXCLUDES(keeping_mutex_) PREFIXD_EXCLUDES(mutex_);
 
   Context* const context_;
+  Wishes wishes_;
+  base::Mutex keeping_mutex_;  // held while files are written; taken before mutex_
   mutable base::Mutex mutex_;
   absl::flat_hash_map<block::SpaceId, Known> known_ PREFIXD_GUARDED_BY(mutex_);
   std::set<block::SpaceId> waiting_ PREFIXD_GUARDED_BY(mutex_);  // to be raised
