@@ -1,11 +1,16 @@
 #include "daemon/admin_service.h"
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "block/layer_group.h"
 #include "daemon/call.h"
@@ -14,6 +19,12 @@
 #include "wire/limits.h"
 
 namespace prefixd::daemon {
+namespace {
+
+constexpr std::chrono::seconds kOthersPatience(2);
+constexpr size_t kMostOthers = 32;  // in an answer
+
+}  // namespace
 
 // Walks the SSD tier's directory, and so may wait for the disk.
 AdminService::Reactor* AdminService::GetStats(Context* context, const v1::GetStatsRequest*,
@@ -44,10 +55,41 @@ void AdminService::DoGetStats(v1::GetStatsReply* reply) const {
 AdminService::Reactor* AdminService::ListSpaces(Context* context,
                                                 const v1::ListSpacesRequest* request,
                                                 v1::ListSpacesReply* reply) {
-  return dispatch_->QuickAdmin(context, [=, this] {
+  const auto answer = [=, this] {
     Call call(cache_, "rpc.list_spaces");
     return call.End(DoListSpaces(*request, reply));
-  });
+  };
+  // What other hosts have is asked for, and waited for, on a thread that no worker's call needs.
+  if (!request->explain_against().empty() && cache_->has_remote()) {
+    return dispatch_->Admin(context->DefaultReactor(), answer);
+  }
+  return dispatch_->QuickAdmin(context, answer);
+}
+
+void AdminService::AddOtherHosts(const block::SpaceIdentity& against, v1::ListSpacesReply* reply) {
+  const absl::StatusOr<std::vector<cache::ToldSpace>> others =
+      cache_->SpacesOfOthers(std::chrono::steady_clock::now() + kOthersPatience);
+  if (!others.ok()) {
+    reply->set_other_hosts_error(std::string(others.status().message()));
+    return;
+  }
+  block::SpaceIdentity reference = against;
+  reference.salt.clear();
+  // By how much they differ, and then newest first.
+  std::multimap<size_t, std::pair<const cache::ToldSpace*, std::vector<std::string>>> nearest;
+  for (const cache::ToldSpace& told : *others) {
+    std::vector<std::string> fields = block::DifferingFields(reference, told.identity);
+    nearest.emplace(fields.size(), std::pair(&told, std::move(fields)));
+    if (nearest.size() > kMostOthers) nearest.erase(std::prev(nearest.end()));
+  }
+  const int64_t now_us = base::SystemClock::Get().UnixMicros();
+  for (auto& [count, other] : nearest) {
+    v1::ListSpacesReply::ToldSpace* to = reply->add_other_hosts();
+    wire::ToProto(other.first->identity, to);
+    to->set_host(other.first->host);
+    to->set_age_s(static_cast<double>(std::max<int64_t>(0, now_us - other.first->unix_us)) / 1e6);
+    for (std::string& field : other.second) to->add_differing_fields(std::move(field));
+  }
 }
 
 absl::Status AdminService::DoListSpaces(const v1::ListSpacesRequest& request,
@@ -70,6 +112,7 @@ absl::Status AdminService::DoListSpaces(const v1::ListSpacesRequest& request,
       to->add_differing_fields(std::move(field));
     }
   }
+  if (explain && cache_->has_remote()) AddOtherHosts(reference->identity, reply);
   return absl::OkStatus();
 }
 

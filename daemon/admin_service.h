@@ -61,6 +61,8 @@ class AdminService final : public v1::Admin::CallbackService {
  private:
   void DoGetStats(v1::GetStatsReply* reply) const;
   absl::Status DoListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
+  // Asks the store that hosts share.
+  void AddOtherHosts(const block::SpaceIdentity& against, v1::ListSpacesReply* reply);
   absl::Status DoClear(const v1::ClearRequest& request, v1::ClearReply* reply);
   absl::Status DoSetBudgets(const v1::SetBudgetsRequest& request, v1::SetBudgetsReply* reply);
   absl::Status DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& request,

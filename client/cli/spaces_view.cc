@@ -78,6 +78,22 @@ std::string Identity(const v1::ListSpacesReply::Space& space) {
   return table.Text(2);
 }
 
+std::string OtherHosts(const v1::ListSpacesReply& reply) {
+  if (!reply.other_hosts_error().empty()) {
+    return absl::StrCat(
+        "\nwhat other hosts have is not known: ", PrintableText(reply.other_hosts_error()), "\n");
+  }
+  if (reply.other_hosts().empty()) return "";
+  std::string text = "\nspaces that only other hosts have differ from it in\n";
+  for (const v1::ListSpacesReply::ToldSpace& told : reply.other_hosts()) {
+    absl::StrAppend(&text, "  ", ShortId(told.space_id()), " (",
+                    PrintableText(told.identity().model()), ", on ", PrintableText(told.host()),
+                    " ", UptimeText(told.age_s()),
+                    " ago): ", absl::StrJoin(told.differing_fields(), ", "), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string SpaceTable(const google::protobuf::RepeatedPtrField<v1::SpaceStats>& spaces,
@@ -121,8 +137,10 @@ std::string ExplainView(const v1::ListSpacesReply& reply, const std::string& spa
                     PrintableText(space.identity().model()), "): ");
     absl::StrAppend(&others, absl::StrJoin(space.differing_fields(), ", "), "\n");
   }
-  if (others.empty()) return text + "\nno other space to compare with\n";
-  return absl::StrCat(text, "\nother spaces differ from it in\n", others);
+  const std::string elsewhere = OtherHosts(reply);
+  if (others.empty() && elsewhere.empty()) return text + "\nno other space to compare with\n";
+  if (!others.empty()) absl::StrAppend(&text, "\nother spaces differ from it in\n", others);
+  return text + elsewhere;
 }
 
 }  // namespace prefixd::cli

@@ -25,7 +25,8 @@ std::string RemoteLines(const v1::GetStatsReply& stats);
 std::string StatsView(const v1::GetStatsReply& stats);
 
 std::string SpacesView(const v1::ListSpacesReply& reply);
-// Returns the space `space_id` field by field, and the fields in which every other space differs.
+// Returns the space `space_id` field by field, and the fields in which every other space differs,
+// those of other hosts too.
 // Requires: `reply` answers a request with explain_against = space_id, and lists that space.
 std::string ExplainView(const v1::ListSpacesReply& reply, const std::string& space_id);
 

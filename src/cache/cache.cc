@@ -88,7 +88,12 @@ bool Cache::NoteRefused(block::SessionId session, const block::NotShared& note) 
 
 absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
                                              block::SpaceIdentity identity) {
-  return verbs::OpenSpace(parts_->context, parts_->tables, session, std::move(identity));
+  return verbs::OpenSpace(parts_->context, parts_->tables, parts_->space_board, session,
+                          std::move(identity));
+}
+
+absl::StatusOr<std::vector<ToldSpace>> Cache::SpacesOfOthers(const Patience& patience) const {
+  return verbs::SpacesOfOthers(parts_->tables, parts_->space_board, patience);
 }
 
 // --- reading ---
@@ -106,8 +111,13 @@ absl::StatusOr<std::vector<block::MatchAnswer>> Cache::MatchSet(block::SessionId
 
 absl::StatusOr<Acquired> Cache::Acquire(block::SessionId session, const Request& request,
                                         const Patience& patience) {
-  return verbs::Acquire(parts_->context, parts_->tables, parts_->room, parts_->loader,
-                        parts_->watcher, session, request, patience);
+  absl::StatusOr<Acquired> acquired =
+      verbs::Acquire(parts_->context, parts_->tables, parts_->room, parts_->loader, parts_->watcher,
+                     session, request, patience);
+  if (acquired.ok()) {
+    verbs::TellOfHit(parts_->tables, parts_->writer, session, request, acquired->match);
+  }
+  return acquired;
 }
 
 bool Cache::has_remote() const { return parts_->far.on(); }
@@ -115,8 +125,13 @@ bool Cache::has_remote() const { return parts_->far.on(); }
 absl::StatusOr<std::optional<Acquired>> Cache::AcquireHere(block::SessionId session,
                                                            const Request& request,
                                                            const Patience& patience) {
-  return verbs::AcquireHere(parts_->context, parts_->tables, parts_->room, parts_->loader,
-                            parts_->watcher, parts_->far, session, request, patience);
+  absl::StatusOr<std::optional<Acquired>> acquired =
+      verbs::AcquireHere(parts_->context, parts_->tables, parts_->room, parts_->loader,
+                         parts_->watcher, parts_->far, session, request, patience);
+  if (acquired.ok() && acquired->has_value()) {
+    verbs::TellOfHit(parts_->tables, parts_->writer, session, request, (*acquired)->match);
+  }
+  return acquired;
 }
 
 absl::StatusOr<uint32_t> Cache::Bring(block::SessionId session, const Request& request) {

@@ -178,6 +178,13 @@ struct OpenedSpace {
   std::vector<std::string> differing_fields;
 };
 
+// A space of which another host told, without its salt.
+struct ToldSpace {
+  block::SpaceIdentity identity;
+  std::string host;
+  int64_t unix_us = 0;  // when it told, by its clock
+};
+
 struct Acquired {
   block::MatchAnswer match;
   block::LeaseId lease;                  // none when nothing is restorable
@@ -417,6 +424,10 @@ class Cache {
   };
   Holdings GetHoldings() const;
   std::vector<block::SpaceSummary> ListSpaces() const;
+  // The spaces that other hosts told of in the last hours and that this one does not know, newest
+  // first; spaces that differ in their salts alone are one. Waits for the store that they
+  // share; its error, if it does not answer. Requires: has_remote().
+  absl::StatusOr<std::vector<ToldSpace>> SpacesOfOthers(const Patience& patience) const;
   // For the service: counts and times what the cache does not see ("rpc.acquire", 120 us;
   // "refused.bad_request").
   void Count(const char* counter, uint64_t by = 1);

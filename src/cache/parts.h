@@ -11,6 +11,7 @@
 #include "cache/far/far.h"
 #include "cache/far/fetcher.h"
 #include "cache/far/finder.h"
+#include "cache/far/space_board.h"
 #include "cache/far/writer.h"
 #include "cache/load/loader.h"
 #include "cache/load/refused.h"
@@ -48,6 +49,7 @@ class Parts {
   Watcher watcher;
   Loader loader;
   Far far;
+  SpaceBoard space_board;
   Finder finder;
   Fetcher fetcher;
   Writer writer;

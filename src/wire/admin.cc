@@ -157,6 +157,13 @@ void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto
   proto->set_tenant(space.identity.tenant);
 }
 
+void ToProto(const block::SpaceIdentity& told, v1::ListSpacesReply::ToldSpace* proto) {
+  const block::SpaceId id = block::IdOf(told);
+  proto->set_space_id(id.data(), id.size());
+  *proto->mutable_identity() = ToProto(told);
+  proto->set_tenant(told.tenant);
+}
+
 void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* proto) {
   proto->set_session(session.session.value);
   proto->set_worker(session.worker);

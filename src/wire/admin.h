@@ -14,6 +14,8 @@ void ToProto(const block::Stats& stats, v1::GetStatsReply* proto);
 
 // Writes a space summary with its identity, tenant included, and a digest in place of the salt.
 void ToProto(const block::SpaceSummary& space, v1::ListSpacesReply::Space* proto);
+// A space that another host told of, but for `host` and `age_s`. Requires: it has no salt.
+void ToProto(const block::SpaceIdentity& told, v1::ListSpacesReply::ToldSpace* proto);
 
 inline constexpr size_t kSaltDigestBytes = 8;
 // Returns what people see of a salt: the first bytes of its SHA-256. Empty for no salt.

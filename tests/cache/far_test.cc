@@ -1,62 +1,9 @@
-// The far tier: what one host stored, another one has. "Another host" is a cache that was opened
-// anew, with nothing but the store in common.
-#include <gmock/gmock.h>
-
-#include "tests/cache/mixed_fixture.h"
-#include "tests/support/fake_remote_store.h"
+// The far tier: what one host stored, another one has.
+#include "cache/far/writer.h"
+#include "tests/cache/far_fixture.h"
 
 namespace prefixd::testing {
 namespace {
-
-class FarTest : public CacheTest {
- protected:
-  cache::Options WithRemote(const std::string& tenant = "t") {
-    cache::Options options = RamOnly();
-    options.clock = &clock_;
-    options.remote.store = store_;
-    const std::string secret(32, 'k');
-    options.remote.keys = remote::DeriveKeys(std::as_bytes(std::span(secret)), tenant);
-    return options;
-  }
-  void OpenHost(cache::Options options) {
-    Open(std::move(options));
-    space_ = OpenSpace(identity_);
-  }
-  void OpenHost() { OpenHost(WithRemote()); }
-  cache::Options Roomy() {
-    cache::Options options = WithRemote();
-    options.ram_budget_bytes = uint64_t{512} << 20;
-    return options;
-  }
-  void StoreAndWrite(const Tokens& tokens) {
-    ASSERT_TRUE(Store(identity_, space_, tokens).ok());
-    ASSERT_TRUE(cache_->WaitRemote(In(20000)));
-  }
-  uint32_t Bring(const Tokens& tokens, double rate = 0) {
-    cache::Request request;
-    request.space = space_;
-    request.tokens = tokens;
-    request.prefill_tokens_per_s = rate;
-    const auto brought = cache_->Bring(session_, request);
-    EXPECT_TRUE(brought.ok()) << brought.status();
-    return brought.value_or(0);
-  }
-
-  // Loads go on when a hit was cut.
-  bool Reaches(const std::string& counter, uint64_t value) {
-    const base::Deadline deadline = In(10000);
-    while (Counter(counter) < value && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::yield();
-    }
-    return Counter(counter) == value;
-  }
-
-  base::FakeClock clock_;
-  std::shared_ptr<FakeRemoteStore> store_ = std::make_shared<FakeRemoteStore>();
-  block::SpaceIdentity identity_ = SmallIdentity();
-  block::SpaceHandle space_;
-  const Tokens tokens_ = RandomTokens(1, 100);
-};
 
 TEST_F(FarTest, R1WhatOneHostStoredIsAHitOnAnotherToTheLastWholeBlock) {
   OpenHost();
@@ -235,27 +182,6 @@ TEST_F(FarTest, ADownStoreLosesNoCommitAndIsWrittenToLater) {
   EXPECT_EQ(Bring(tokens_), 96u);
 }
 
-TEST_F(FarTest, AClearIsHeardByAllHosts) {
-  OpenHost();
-  StoreAndWrite(tokens_);
-  EXPECT_FALSE(cache_->Clear(nullptr)->remote_waits);
-  OpenHost();
-  EXPECT_EQ(Bring(tokens_), 0u);
-  StoreAndWrite(tokens_);  // stored anew, it is found
-  OpenHost();
-  EXPECT_EQ(Bring(tokens_), 96u);
-}
-
-TEST_F(FarTest, AClearWhileOthersAreAskedGoesFirst) {
-  OpenHost();
-  StoreAndWrite(tokens_);
-  OpenHost();
-  store_->on_find = [this] { ASSERT_TRUE(cache_->Clear(nullptr).ok()); };
-  EXPECT_EQ(Bring(tokens_), 0u);
-  store_->on_find = nullptr;
-  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 0u);
-}
-
 TEST_F(FarTest, WhatANeighbourIsComputingIsNotAskedFor) {
   OpenHost();
   StoreAndWrite(tokens_);
@@ -283,31 +209,6 @@ TEST_F(FarTest, WhatIsWrittenIsLetGoAfterwards) {
   StoreAndWrite(tokens_);
   EXPECT_EQ(store_->stores, 6u);
   EXPECT_EQ(cache_->GetStats().leased_bytes, 0u);
-}
-
-TEST_F(FarTest, AClearThatTheStoreDidNotHearIsSaidAndKeepsWhatWasBeforeAway) {
-  OpenHost();
-  StoreAndWrite(tokens_);
-  store_->down = true;
-  EXPECT_TRUE(cache_->Clear(nullptr)->remote_waits);
-  store_->down = false;
-  clock_.Advance(1'000'000);
-  EXPECT_EQ(Bring(tokens_), 0u);
-}
-
-TEST_F(FarTest, AClearOfOneSpaceLeavesTheOthers) {
-  OpenHost();
-  StoreAndWrite(tokens_);
-  const block::SpaceId cleared = Summary().id;
-  identity_.salt = "b";
-  space_ = OpenSpace(identity_);
-  StoreAndWrite(tokens_);
-  ASSERT_TRUE(cache_->Clear(&cleared).ok());
-  OpenHost();
-  EXPECT_EQ(Bring(tokens_), 96u);
-  identity_.salt = "";
-  space_ = OpenSpace(identity_);
-  EXPECT_EQ(Bring(tokens_), 0u);
 }
 
 TEST_F(FarTest, WhatLoadsSlowerThanItIsComputedIsNotBrought) {
@@ -361,18 +262,6 @@ TEST_F(FarTest, WhatIsRememberedOfTheStoreIsCountedAndBounded) {
   EXPECT_LT(bytes, (uint64_t{64} << 20) / 100);
 }
 
-TEST_F(FarTest, AClearThatWaitsIsToldBeforeAnythingIsWritten) {
-  OpenHost();
-  StoreAndWrite(tokens_);
-  store_->down = true;
-  EXPECT_TRUE(cache_->Clear(nullptr)->remote_waits);
-  store_->down = false;
-  StoreAndWrite(tokens_);
-  EXPECT_EQ(store_->stores, 12u);
-  OpenHost();
-  EXPECT_EQ(Bring(tokens_), 96u);
-}
-
 TEST_F(FarTest, NoMoreIsBroughtThanALeaseMayHold) {
   identity_ = Qwen3Identity();
   const Tokens tokens = RandomTokens(3, 640);  // 40 MB
@@ -401,6 +290,29 @@ TEST_F(FarTest, ParentsAreUsedNoEarlierThanWhatHangsFromThem) {
   OpenHost();
   StoreAndWrite(tokens_);
   EXPECT_EQ(store_->touched_last, 6u);
+}
+
+TEST_F(FarTest, AHitMarksItsBlocksAsUsedOnceAnHourParentsLast) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  const remote::Namer namer(WithRemote().remote.keys, 0, Summary().id);
+  const block::SequenceView first{{tokens_.data(), identity_.block_tokens}, {}};
+  const uint64_t finds = store_->finds, touched = store_->touched;
+  clock_.Advance(cache::Writer::kHitUs);
+  EXPECT_EQ(Acquire(space_, tokens_).match.restorable_tokens, 100u);
+  clock_.Advance(int64_t{3'601} * 1'000'000);
+  EXPECT_EQ(Acquire(space_, tokens_).match.restorable_tokens, 100u);
+  EXPECT_TRUE(Reaches("remote.touched", 6));
+  EXPECT_EQ(store_->touched, touched + 6) << "the first hit was told before an hour was over";
+  EXPECT_EQ(store_->last_touched_name(), remote::KeyOf(namer.Next({}, first), "0"));
+  for (int hits = 0; hits < 20; ++hits) {
+    clock_.Advance(cache::Writer::kHitUs);
+    Acquire(space_, tokens_);
+  }
+  StoreAndWrite(RandomTokens(2, 100));  // the writer has done what was before
+  EXPECT_EQ(Counter("remote.touched"), 6u);
+  EXPECT_EQ(store_->finds, finds);
+  EXPECT_EQ(store_->stores, 12u);
 }
 
 TEST_F(FarTest, WhatServersGaveUpIsWrittenAgainOnceThatIsSeen) {
@@ -451,135 +363,6 @@ TEST_F(FarTest, PagesOnTheirWayDoNotKeepTheCacheFromClosing) {
 }
 
 // Sliding windows and recurrent states, in blocks of 16 tokens.
-class FarMixedTest : public MixedTest {
- protected:
-  cache::Options WithRemote() {
-    cache::Options options = RamOnly();
-    options.remote.store = store_;
-    return options;
-  }
-  void OpenHost() {
-    Open(WithRemote());
-    space_ = OpenSpace(identity_);
-  }
-  uint32_t Bring(const Tokens& tokens) {
-    cache::Request request;
-    request.space = space_;
-    request.tokens = tokens;
-    return cache_->Bring(session_, request).value();
-  }
-  void StoreOn(const Tokens& tokens, const std::vector<uint32_t>& snapshots) {
-    const Plan plan = Reserve(space_, tokens);
-    ASSERT_TRUE(PutPages(identity_, plan).ok());
-    for (const uint32_t position : snapshots) {
-      ASSERT_TRUE(PutSnapshot(identity_, plan, position).ok());
-    }
-    ASSERT_TRUE(Commit(plan).ok());
-    ASSERT_TRUE(cache_->WaitRemote(In(20000)));
-  }
-
-  std::shared_ptr<FakeRemoteStore> store_ = std::make_shared<FakeRemoteStore>();
-  block::SpaceIdentity identity_ = MixedIdentity();
-  block::SpaceHandle space_;
-  const Tokens tokens_ = RandomTokens(1, 130);
-};
-
-TEST_F(FarMixedTest, ASnapshotAtABlockBorderTravelsAndTheHitEndsThere) {
-  OpenHost();
-  StoreOn(tokens_, {48, 96, 130});
-  OpenHost();
-  EXPECT_EQ(Bring(tokens_), 96u);
-  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 96u);
-}
-
-TEST_F(FarMixedTest, OnlyThePagesOfTheWindowAndTheSinksAreBrought) {
-  OpenHost();
-  StoreOn(tokens_, {128});
-  OpenHost();
-  EXPECT_EQ(Bring(tokens_), 128u);
-  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 128u);
-  // 8 full pages, sliding ones of block 0 (sinks) and of [88, 128), which are blocks 5 to 7, and
-  // one snapshot.
-  EXPECT_EQ(Counter("remote.pages_loaded"), 8u + 4u + 1u);
-}
-
-TEST_F(FarMixedTest, WithoutASnapshotAtABorderNothingIsFoundOrBrought) {
-  OpenHost();
-  StoreOn(tokens_, {50, 130});
-  OpenHost();
-  EXPECT_EQ(Bring(tokens_), 0u);
-  EXPECT_EQ(store_->loads, 0u);
-}
-
-// Workers that map the arena read what arrives where it stands, and hear of each group.
-TEST_F(FarMixedTest, AWorkerThatMapsTheArenaIsToldWhenPagesArrive) {
-  identity_ = SmallIdentity();
-  OpenHost();
-  ASSERT_TRUE(Store(identity_, space_, tokens_).ok());
-  ASSERT_TRUE(cache_->WaitRemote(In(20000)));
-  cache::Options options = Shared();
-  options.remote.store = store_;
-  Open(options);
-  const cache::BegunSession begun = Attach(identity_);
-  const auto files = MapFiles(begun);
-  space_ = OpenSpace(identity_);
-  store_->Hold();
-  EXPECT_EQ(Bring(tokens_), 128u);
-  const cache::Acquired lease = Acquire(space_, tokens_);
-  EXPECT_EQ(lease.match.restorable_tokens, 128u);
-  EXPECT_TRUE(events_.empty());
-  store_->Release();
-  ASSERT_TRUE(WaitForEvents(2));
-  std::vector<block::LeasedPage> pages;
-  for (const cache::SessionEvent& event : events_) {
-    EXPECT_EQ(event.kind, cache::SessionEvent::Kind::kLeaseReady);
-    pages.insert(pages.end(), event.pages.begin(), event.pages.end());
-  }
-  EXPECT_EQ(pages.size(), 16u);
-  CheckInPlace(identity_, pages, tokens_, *files);
-}
-
-TEST_F(FarMixedTest, APageThatDoesNotComeShortensTheLeaseByItsEvent) {
-  identity_ = SmallIdentity();
-  OpenHost();
-  ASSERT_TRUE(Store(identity_, space_, tokens_).ok());
-  ASSERT_TRUE(cache_->WaitRemote(In(20000)));
-  cache::Options options = Shared();
-  options.remote.store = store_;
-  Open(options);
-  Attach(identity_);
-  space_ = OpenSpace(identity_);
-  store_->Hold();
-  EXPECT_EQ(Bring(tokens_), 128u);
-  const cache::Acquired lease = Acquire(space_, tokens_);
-  store_->down = true;
-  store_->Release();
-  ASSERT_TRUE(WaitForEvents(1));
-  EXPECT_EQ(events_[0].kind, cache::SessionEvent::Kind::kLeaseFailed);
-  EXPECT_EQ(events_[0].usable_tokens, 0u);
-  EXPECT_EQ(events_[0].reason, block::ShortenReason::kEvicted);
-}
-
-// What came from another host survives kill -9 as what a worker stored does.
-TEST_F(FarMixedTest, PagesThatArrivedSurviveAKill) {
-  identity_ = SmallIdentity();
-  OpenHost();
-  ASSERT_TRUE(Store(identity_, space_, tokens_).ok());
-  ASSERT_TRUE(cache_->WaitRemote(In(20000)));
-  cache_.reset();
-  cache::Options options = Shared();
-  options.remote.store = store_;
-  LiveAndBeKilled(options, [this]() -> std::string {
-    space_ = OpenSpace(identity_);
-    EXPECT_EQ(Bring(tokens_), 128u);
-    EXPECT_EQ(ReadBack(identity_, space_, tokens_), 128u);
-    return "";
-  });
-  options.remote.store = nullptr;
-  Open(options);
-  space_ = OpenSpace(identity_);
-  EXPECT_EQ(ReadBack(identity_, space_, tokens_), 128u);
-}
 
 }  // namespace
 }  // namespace prefixd::testing

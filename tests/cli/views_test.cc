@@ -13,6 +13,7 @@
 namespace prefixd::cli {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -210,6 +211,26 @@ other spaces differ from it in
 )");
   reply.mutable_spaces()->RemoveLast();
   EXPECT_THAT(ExplainView(reply, SampleId(0x3f)), HasSubstr("no other space to compare with"));
+}
+
+TEST(SpacesViewTest, R1ExplainSaysInWhichFieldsSpacesOfOtherHostsDiffer) {
+  v1::ListSpacesReply reply;
+  *reply.add_spaces() = SampleSpace(0x3f);
+  v1::ListSpacesReply::ToldSpace* told = reply.add_other_hosts();
+  told->set_space_id(SampleId(0x41));
+  told->mutable_identity()->set_model("Qwen3\x1b");
+  told->set_host("gpu-7");
+  told->set_age_s(240);
+  told->add_differing_fields("rope.theta");
+  told->add_differing_fields("block_tokens");
+  EXPECT_THAT(
+      ExplainView(reply, SampleId(0x3f)),
+      EndsWith("\nspaces that only other hosts have differ from it in\n"
+               "  410000000000 (Qwen3?, on gpu-7 4 min 0 s ago): rope.theta, block_tokens\n"));
+  reply.clear_other_hosts();
+  reply.set_other_hosts_error("remote: no server answers");
+  EXPECT_THAT(ExplainView(reply, SampleId(0x3f)),
+              EndsWith("\nwhat other hosts have is not known: remote: no server answers\n"));
 }
 
 TEST(MatchViewTest, SaysWhatEndedItAndWhatShortenedIt) {

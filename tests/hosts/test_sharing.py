@@ -1,5 +1,7 @@
 """R1, R7: what one host computed, the other finds; what both compute is written once."""
 
+import re
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -80,6 +82,33 @@ class SharingTest(HostsTest):
         explained = b.text("spaces", "--explain", self.worker(b).space.id)
         self.assertIn("weights", explained)
         self.assertNotIn("tokenizer differs", explained)
+
+    def test_r1_explain_knows_spaces_that_only_another_host_has(self):
+        server = self.server()
+        a = self.worker(self.host("a", server))
+        b = self.host("b", server)
+        prompt = self.folder / "prompt"
+        prompt.write_bytes(CORPUS.read_bytes()[:300])
+        self.run_worker(b.address, prompt, "b")  # prefixd-worker: another model, another space
+        space = b.control("spaces")["spaces"][0]["space_id"]
+
+        def told() -> str | None:
+            text = b.text("spaces", "--explain", space)
+            return text if "only other hosts have" in text else None
+
+        explained = wait_for("A to tell of its space", told)
+        self.assertRegex(explained, rf"\(a model of several hosts, on {re.escape(socket.gethostname())} \d+ s ago\): .*weights_digest")
+        said = b.control("spaces", "--explain", space)["other_hosts"]
+        self.assertEqual([other["identity"]["model"] for other in said], ["a model of several hosts"])
+        self.assertIn("weights_digest", said[0]["differing_fields"])
+        # And A knows of B's, which is told once; a space that both have is not another host's.
+        same = self.worker(b)
+        told_to_a = wait_for("B to tell", lambda: a.host.control("spaces", "--explain", a.space.id).get("other_hosts"))
+        self.assertEqual([other["space_id"] for other in told_to_a], [space])
+        self.assertNotIn("only other hosts have", b.text("spaces", "--explain", same.space.id))
+        server.hang()
+        self.addCleanup(server.go_on)
+        self.assertIn("what other hosts have is not known", b.text("spaces", "--explain", space))
 
     def test_r1_a_model_that_does_not_name_its_weights_stays_on_its_host(self):
         server = self.server()

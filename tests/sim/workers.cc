@@ -86,7 +86,8 @@ void World::Attach(SimWorker& worker) {
   }
   worker.spaces.clear();
   for (const block::SpaceIdentity& identity : identities_) {
-    const auto opened = verbs::OpenSpace(parts_->context, parts_->tables, worker.id(), identity);
+    const auto opened = verbs::OpenSpace(parts_->context, parts_->tables, parts_->space_board,
+                                         worker.id(), identity);
     ASSERT_TRUE(opened.ok()) << opened.status();
     worker.spaces.push_back(opened->space);
   }

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kTouchedAtOnce = 256;
 constexpr std::chrono::milliseconds kTimeToAnswer(250);  // before the caller's own deadline
 constexpr std::chrono::seconds kLookAround(1);           // for clears that wait
+constexpr std::chrono::seconds kHitPatience(1);          // what is offered waits meanwhile
 
 uint64_t BytesOf(const Offer& offer) {
   return offer.tokens.size() * sizeof(block::Token) +
@@ -74,9 +75,10 @@ class Writer::HeldBlock {
   block::LeaseId lease_;
 };
 
-Writer::Writer(Context* context, Far* far)
+Writer::Writer(Context* context, Far* far, SpaceBoard* board)
     : context_(context),
       far_(far),
+      board_(board),
       owner_(context->NewOwner()),
       budget_({.bytes_per_s = far->options().write_bytes_per_s,
                .window = far->options().write_window,
@@ -102,9 +104,22 @@ void Writer::Take(Offer offer) {
   wake_.NotifyAll();
 }
 
+bool Writer::WantsHit() {
+  if (!far_->on()) return false;
+  int64_t next = next_hit_us_.load(std::memory_order_relaxed);
+  return context_->Now() >= next &&
+         next_hit_us_.compare_exchange_strong(next, context_->Now() + kHitUs);
+}
+
+void Writer::TakeHit(Offer hit) {
+  const base::MutexLock lock(mutex_);
+  const bool small = BytesOf(hit) <= context_->options.ram_budget_bytes / kPartOfRam;
+  if (small) hit_ = std::move(hit);
+}
+
 uint64_t Writer::MemoryBytes() const {
   const base::MutexLock lock(mutex_);
-  return offered_bytes_;
+  return offered_bytes_ + (hit_.has_value() ? BytesOf(*hit_) : 0) + board_->MemoryBytes();
 }
 
 bool Writer::WaitIdle(const Patience& patience) {
@@ -146,6 +161,55 @@ bool Writer::LearnPresent(const std::vector<std::string>& keys) {
   return true;
 }
 
+// What a record says of the block itself.
+remote::BundleRecord Writer::RecordOf(const Chain& chain, uint32_t block) {
+  const SpaceInfo& space = *chain.offer.space;
+  const BlockSlice slice(chain.view(), block, space.identity.block_tokens);
+  return {.space = space.id,
+          .generation = chain.generation,
+          .name = chain.names[block],
+          .parent = block == 0 ? remote::ChainName{} : chain.names[block - 1],
+          .first_token = block * space.identity.block_tokens,
+          .formats = {},
+          .tokens = {slice.tokens.begin(), slice.tokens.end()},
+          .content = slice.content,
+          .ends = {},
+          .pages = {}};
+}
+
+bool Writer::Send(const std::string& key, std::span<const index::PageInfo> pages,
+                  remote::BundleRecord* record) {
+  std::vector<std::span<const std::byte>> bytes;
+  uint64_t sum = 0;
+  for (const index::PageInfo& page : pages) {
+    record->pages.push_back(
+        {.group = page.ref.group, .rung = page.ref.rung, .page_bytes = page.page_bytes});
+    bytes.emplace_back(context_->arena->data(page.extent), page.page_bytes);
+    sum += page.page_bytes;
+  }
+  if (sum > remote::kMaxBundleBytes) {
+    context_->counters.Add("remote.not_written.too_large");
+    return false;
+  }
+  const InFlight copy(&context_->in_flight_bytes, sum);
+  const remote::SealedBundle sealed =
+      remote::SealBundle(far_->options().keys, far_->options().seal, *record, bytes);
+  std::vector<remote::ConstRuns> stripes;
+  for (const std::span<const std::byte>& stripe : sealed.stripes) stripes.push_back({stripe});
+  const int64_t begun_us = context_->Now();
+  const absl::Status stored = far_->store().Store(key, std::as_bytes(std::span(sealed.record)),
+                                                  stripes, In(far_->options().store_patience));
+  if (!stored.ok()) {
+    context_->counters.Add(absl::IsResourceExhausted(stored) ? "remote.not_written.full"
+                                                             : "remote.not_written.failed");
+    return false;
+  }
+  budget_.Take(sum);
+  context_->counters.AddAll({{"remote.blocks_written", 1}, {"remote.bytes_written", sum}});
+  context_->counters.Time("remote.store", static_cast<uint64_t>(context_->Now() - begun_us));
+  return true;
+}
+
 bool Writer::WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& held, bool snapshot) {
   const SpaceInfo& space = *chain.offer.space;
   const std::vector<index::PageInfo>& pages = snapshot ? held.snapshot : held.pages;
@@ -158,51 +222,14 @@ bool Writer::WriteBundle(const Chain& chain, uint32_t block, const HeldBlock& he
     return false;
   }
   if (far_->present.Contains(key)) return true;
-  const uint32_t first_token = block * space.identity.block_tokens;
-  if (!MayWrite(key, first_token)) return false;
-  const BlockSlice slice(chain.view(), block, space.identity.block_tokens);
-  remote::BundleRecord record{.space = space.id,
-                              .generation = chain.generation,
-                              .name = chain.names[block],
-                              .parent = block == 0 ? remote::ChainName{} : chain.names[block - 1],
-                              .first_token = first_token,
-                              .formats = formats,
-                              .tokens = {slice.tokens.begin(), slice.tokens.end()},
-                              .content = slice.content,
-                              .ends = {},
-                              .pages = {}};
-  std::vector<std::span<const std::byte>> bytes;
-  uint64_t sum = 0;
-  for (const index::PageInfo& page : pages) {
-    record.pages.push_back(
-        {.group = page.ref.group, .rung = page.ref.rung, .page_bytes = page.page_bytes});
-    bytes.emplace_back(context_->arena->data(page.extent), page.page_bytes);
-    sum += page.page_bytes;
-  }
-  if (sum > remote::kMaxBundleBytes) {
-    context_->counters.Add("remote.not_written.too_large");
-    return false;
-  }
-  const InFlight copy(&context_->in_flight_bytes, sum);
-  const remote::SealedBundle sealed =
-      remote::SealBundle(far_->options().keys, far_->options().seal, record, bytes);
-  std::vector<remote::ConstRuns> stripes;
-  for (const std::span<const std::byte>& stripe : sealed.stripes) stripes.push_back({stripe});
-  const int64_t begun_us = context_->Now();
-  const absl::Status stored = far_->store().Store(key, std::as_bytes(std::span(sealed.record)),
-                                                  stripes, In(far_->options().store_patience));
-  if (!stored.ok()) {
-    context_->counters.Add(absl::IsResourceExhausted(stored) ? "remote.not_written.full"
-                                                             : "remote.not_written.failed");
-    return false;
-  }
-  budget_.Take(sum);
+  if (!MayWrite(key, block * space.identity.block_tokens)) return false;
+  remote::BundleRecord record = RecordOf(chain, block);
+  record.formats = formats;
+  if (!Send(key, pages, &record)) return false;
   far_->present.Add(key);
   far_->absent.Forget(key);
   far_->passed.Forget(key);
   far_->spoiled.Forget(key);
-  context_->counters.AddAll({{"remote.blocks_written", 1}, {"remote.bytes_written", sum}});
-  context_->counters.Time("remote.store", static_cast<uint64_t>(context_->Now() - begun_us));
   return true;
 }
 
@@ -219,18 +246,50 @@ void Writer::TouchAll(std::span<const std::string> keys) {
   }
 }
 
-void Writer::WriteChain(const Offer& offer) {
+std::optional<Writer::Chain> Writer::ChainOf(const Offer& offer, base::Deadline deadline) const {
   const SpaceInfo& space = *offer.space;
   const auto blocks = static_cast<uint32_t>(offer.tokens.size() / space.identity.block_tokens);
-  const absl::StatusOr<uint64_t> generation =
-      far_->generations.Of(space.id, In(far_->options().store_patience));
-  if (!generation.ok()) return context_->counters.Add("remote.not_written.failed");
-  Chain chain{.offer = offer, .generation = *generation, .names = {}};
+  const absl::StatusOr<uint64_t> generation = far_->generations.Of(space.id, deadline);
+  if (!generation.ok()) return std::nullopt;
+  Chain chain{.offer = offer, .generation = *generation, .names = {}, .keys = {}};
   far_->ExtendNames(space, *generation, chain.view(), blocks, &chain.names);
-  std::vector<std::string> keys;  // in the format that most workers store
   for (const remote::ChainName& name : chain.names) {
-    keys.push_back(remote::KeyOf(name, FormatsOf(0)));
+    chain.keys.push_back(remote::KeyOf(name, FormatsOf(0)));
   }
+  return chain;
+}
+
+void Writer::TouchHit(const Offer& hit) {
+  if (far_->down()) return;
+  const base::Deadline deadline = In(kHitPatience);
+  const std::optional<Chain> chain = ChainOf(hit, deadline);
+  if (!chain.has_value()) return;
+  std::vector<std::string> keys;  // parents last: none goes before what hangs from it
+  for (auto key = chain->keys.rbegin(); key != chain->keys.rend(); ++key) {
+    if (!far_->present.Contains(*key)) keys.push_back(*key);
+  }
+  uint64_t touched = 0;
+  for (size_t begin = 0; begin < keys.size() && !stopping_; begin += kTouchedAtOnce) {
+    const auto batch =
+        std::span(keys).subspan(begin, std::min(kTouchedAtOnce, keys.size() - begin));
+    const absl::StatusOr<std::vector<bool>> there = far_->store().Touch(batch, deadline);
+    if (!there.ok()) break;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (!(*there)[i]) continue;
+      ++touched;
+      if (!far_->spoiled.Contains(batch[i])) far_->present.Add(batch[i]);
+    }
+  }
+  if (touched > 0) context_->counters.Add("remote.touched", touched);
+}
+
+void Writer::WriteChain(const Offer& offer) {
+  const SpaceInfo& space = *offer.space;
+  const std::optional<Chain> whole = ChainOf(offer, In(far_->options().store_patience));
+  if (!whole.has_value()) return context_->counters.Add("remote.not_written.failed");
+  const Chain& chain = *whole;
+  const std::vector<std::string>& keys = chain.keys;
+  const auto blocks = static_cast<uint32_t>(keys.size());
   if (!LearnPresent(keys)) return context_->counters.Add("remote.not_written.failed");
   uint32_t block = 0, written = 0;
   for (; block < blocks && !stopping_; ++block) {
@@ -259,6 +318,16 @@ bool Writer::Step() {
   return true;
 }
 
+bool Writer::StepHit() {
+  std::optional<Offer> hit;
+  {
+    const base::MutexLock lock(mutex_);
+    hit.swap(hit_);
+  }
+  if (hit.has_value()) TouchHit(*hit);
+  return hit.has_value();
+}
+
 void Writer::Run() {
   for (;;) {
     budget_.Asked(context_->far_asked_bytes.exchange(0));
@@ -266,7 +335,8 @@ void Writer::Run() {
     if (far_->generations.any_waiting()) {
       far_->generations.RaiseWaiting(In(far_->options().store_patience));
     }
-    if (Step()) continue;
+    board_->Step(In(far_->options().store_patience));
+    if (Step() || StepHit()) continue;
     const base::MutexLock lock(mutex_);
     if (offers_.empty() && !stopped_) {
       wake_.WaitUntil(mutex_, std::chrono::steady_clock::now() + kLookAround);

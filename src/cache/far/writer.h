@@ -1,9 +1,11 @@
-// Writes what workers commit to the store that hosts share, behind their backs.
+// Writes what workers commit to the store that hosts share, behind their backs, and which spaces
+// they opened.
 #pragma once
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "base/mutex.h"
 #include "cache/context.h"
 #include "cache/far/far.h"
+#include "cache/far/space_board.h"
 #include "cache/patience.h"
 #include "cache/write_budget.h"
 #include "remote/bundle.h"
@@ -34,17 +37,25 @@ class Writer {
   static constexpr size_t kMostOffers = 256;
   // Of the RAM budget, what offered sequences take; one is taken whatever its size.
   static constexpr uint64_t kPartOfRam = 256;
+  static constexpr int64_t kHitUs = 250'000;  // one hit in this time is marked as used
 
-  Writer(Context* context, Far* far);
+  Writer(Context* context, Far* far, SpaceBoard* board);
 
   bool Wants(const SpaceInfo& space) const { return far_->Serves(space); }
   // Never waits. If too many wait, the oldest is passed over.
   void Take(Offer offer) PREFIXD_EXCLUDES(mutex_);
-  bool Step() PREFIXD_EXCLUDES(mutex_);  // false: there is nothing to do
-  void Run() PREFIXD_EXCLUDES(mutex_);   // until Stop
+  // Whether a hit should be told with TakeHit, to mark its blocks as used in the store: true a few
+  // times a second, which is enough for what is hot. One word is read else.
+  bool WantsHit();
+  // What of the hit was not marked for an hour is, when nothing waits to be written. Never waits;
+  // replaces the hit before.
+  void TakeHit(Offer hit) PREFIXD_EXCLUDES(mutex_);
+  bool Step() PREFIXD_EXCLUDES(mutex_);     // false: there is nothing to do
+  bool StepHit() PREFIXD_EXCLUDES(mutex_);  // the same
+  void Run() PREFIXD_EXCLUDES(mutex_);      // until Stop
   void Stop() PREFIXD_EXCLUDES(mutex_);
+  uint64_t MemoryBytes() const PREFIXD_EXCLUDES(mutex_);  // of what was offered, and of the board
   // Waits until nothing is on its way. False: patience is over.
-  uint64_t MemoryBytes() const PREFIXD_EXCLUDES(mutex_);  // of what was offered
   bool WaitIdle(const Patience& patience) PREFIXD_EXCLUDES(mutex_);
 
  private:
@@ -53,6 +64,7 @@ class Writer {
     const Offer& offer;
     uint64_t generation = 0;
     ChainNames names;
+    std::vector<std::string> keys;  // in the format that most workers store
     block::SequenceView view() const { return {offer.tokens, offer.content}; }
   };
   // Pages of one block, held by a lease while they are read.
@@ -60,7 +72,15 @@ class Writer {
 
   // Learns which blocks are there. False: the store does not say.
   bool LearnPresent(const std::vector<std::string>& keys);
+  // Nullopt: the store does not say under which names.
+  std::optional<Chain> ChainOf(const Offer& offer, base::Deadline deadline) const;
   void WriteChain(const Offer& offer);
+  void TouchHit(const Offer& hit);
+  static remote::BundleRecord RecordOf(const Chain& chain, uint32_t block);
+  // Seals the pages and stores them with the record, to which it adds them. False: they are not
+  // there.
+  bool Send(const std::string& key, std::span<const index::PageInfo> pages,
+            remote::BundleRecord* record);
   void TouchAll(std::span<const std::string> keys);
   bool WriteBlock(const Chain& chain, uint32_t block);  // false: the chain ends here
   // Writes one bundle unless it is there. False: it is not.
@@ -69,11 +89,14 @@ class Writer {
 
   Context* const context_;
   Far* const far_;
+  SpaceBoard* const board_;
   const block::SessionId owner_;  // of its leases
   mutable base::Mutex mutex_;
   base::CondVar wake_, done_;
   std::deque<Offer> offers_ PREFIXD_GUARDED_BY(mutex_);
   uint64_t offered_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
+  std::optional<Offer> hit_ PREFIXD_GUARDED_BY(mutex_);
+  std::atomic<int64_t> next_hit_us_{0};
   bool working_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::atomic<bool> stopping_{false};

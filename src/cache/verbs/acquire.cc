@@ -88,4 +88,18 @@ absl::StatusOr<Acquired> Acquire(Context& context, Tables& tables, Room& room, L
   return acquired;
 }
 
+void TellOfHit(const Tables& tables, Writer& writer, block::SessionId id, const Request& request,
+               const block::MatchAnswer& match) {
+  if (match.restorable_tokens == 0 || !writer.WantsHit()) return;
+  const absl::StatusOr<SessionPtr> session = tables.sessions.Find(id, "acquire");
+  if (!session.ok()) return;
+  const absl::StatusOr<SpacePtr> space = tables.spaces.Find(**session, request.space);
+  if (!space.ok() || !writer.Wants(**space)) return;
+  const std::span<const block::Token> hit =
+      std::span(request.tokens).first(match.restorable_tokens);
+  writer.TakeHit({.space = *space,
+                  .tokens = {hit.begin(), hit.end()},
+                  .content = block::CutContent(request.content, 0, match.restorable_tokens)});
+}
+
 }  // namespace prefixd::cache::verbs

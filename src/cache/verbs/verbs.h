@@ -15,6 +15,7 @@
 #include "cache/far/far.h"
 #include "cache/far/fetcher.h"
 #include "cache/far/finder.h"
+#include "cache/far/space_board.h"
 #include "cache/far/writer.h"
 #include "cache/load/loader.h"
 #include "cache/load/watcher.h"
@@ -34,8 +35,10 @@ BegunSession BeginSession(const Context& context, IndexLoader& index_loader, Ses
 bool NoteRefused(Sessions& sessions, block::SessionId session, const block::NotShared& note);
 absl::StatusOr<bool> NoteNotShared(Sessions& sessions, block::SessionId session,
                                    const block::NotShared& note);
-absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables,
+absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables, SpaceBoard& board,
                                       block::SessionId session, block::SpaceIdentity identity);
+absl::StatusOr<std::vector<ToldSpace>> SpacesOfOthers(const Tables& tables, SpaceBoard& board,
+                                                      const Patience& patience);
 
 // --- match.cc, acquire.cc, set.cc, fetch.cc ---
 absl::StatusOr<block::MatchAnswer> Match(Context& context, Tables& tables, Room& room,
@@ -54,6 +57,9 @@ absl::StatusOr<std::optional<Acquired>> AcquireHere(Context& context, Tables& ta
                                                     const Far& far, block::SessionId session,
                                                     const Request& request,
                                                     const Patience& patience);
+// Has the blocks of a few hits a second marked as used in the far tier, behind the worker's back.
+void TellOfHit(const Tables& tables, Writer& writer, block::SessionId session,
+               const Request& request, const block::MatchAnswer& match);
 absl::StatusOr<std::vector<Acquired>> AcquireSet(Context& context, Tables& tables, Room& room,
                                                  Loader& loader, Watcher& watcher,
                                                  block::SessionId session,
