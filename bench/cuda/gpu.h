@@ -38,7 +38,8 @@ inline DeviceMemory Allocate(size_t bytes) {
   return DeviceMemory(static_cast<std::byte*>(memory));
 }
 
-// Median milliseconds of what `queue` queues on a stream, after a warm-up.
+// Median milliseconds that the GPU takes for what `queue` queues on a stream, after a warm-up. The
+// GPU waits until all of it is queued: the CPU's part does not count.
 double MillisecondsOf(cudaStream_t stream, int samples, const std::function<void()>& queue);
 // The same for a CUDA graph that `queue` is captured into; of one of its `calls`.
 double GraphMillisecondsOf(cudaStream_t stream, int samples, int calls,

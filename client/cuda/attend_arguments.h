@@ -109,11 +109,13 @@ struct SharedMemory {
   uint32_t most = 0;  // bytes of a thread block
 };
 // Returns how to launch it for pages of at most `page_tokens` tokens; warps is 0 if they do not
-// fit. columns: query rows times heads of a kv head. Pure.
+// fit. columns: query rows times heads of a kv head. blocks_each: thread blocks of a processor, 1
+// or 2; of 2 at least 3 warps each. Two are best for much work, since one computes while the other
+// merges; one is best for little, since there are fewer parts to merge. Pure.
 FastLaunch PlanFast(const PairGeometry& pair, uint32_t page_tokens, uint32_t columns,
-                    SharedMemory memory);
-// Sets the kernel's attributes on the current device; before the first QueueFast() of a launch.
-cudaError_t PrepareFast(const PairGeometry& pair, const FastLaunch& launch);
+                    SharedMemory memory, uint32_t blocks_each);
+// Allows the kernel this much shared memory on the current device; before the first QueueFast().
+cudaError_t PrepareFast(const PairGeometry& pair, uint32_t shared_bytes);
 // format: that of the pages. early: the kernel may start before the one before it on the stream has
 // ended, and waits for it only before it reads queries.
 cudaError_t QueueFast(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,

@@ -25,7 +25,7 @@ const FastEntry* EntryOf(const PairGeometry& pair) {
   return nullptr;
 }
 
-constexpr uint32_t kMostWarps = 4;
+constexpr uint32_t kMostWarps = 8;  // of a processor
 constexpr uint32_t kMostStages = 8;
 constexpr uint32_t kBlockReserve = 1024;  // shared memory that CUDA keeps for each thread block
 
@@ -39,31 +39,28 @@ uint32_t FixedBytes(uint32_t warps, uint32_t stages, uint32_t columns, uint32_t 
 bool HasFast(const PairGeometry& pair) { return EntryOf(pair) != nullptr; }
 
 FastLaunch PlanFast(const PairGeometry& pair, uint32_t page_tokens, uint32_t columns,
-                    SharedMemory memory) {
+                    SharedMemory memory, uint32_t blocks_each) {
   const uint32_t stage =
       PlacesOf(pair.key, page_tokens).bytes + PlacesOf(pair.value, page_tokens).bytes;
   const uint32_t dim = pair.key.dim;
   columns = std::min(columns, kColumns);
-  // Rather two blocks of a processor, while one merges the other computes; rather more warps.
-  for (const uint32_t blocks : {2u, 1u}) {
-    const uint32_t room = std::min(memory.most, memory.each / blocks - kBlockReserve);
-    for (uint32_t warps = kMostWarps; warps >= (blocks == 2 ? 3u : 1u); --warps) {
-      for (uint32_t stages = kMostStages; stages >= 2; --stages) {
-        const uint32_t bytes = warps * stages * stage + FixedBytes(warps, stages, columns, dim);
-        if (bytes > room) continue;
-        return {.warps = warps,
-                .stages = stages,
-                .stage_bytes = stage,
-                .shared_bytes = bytes,
-                .blocks_each = blocks};
-      }
+  const uint32_t room = std::min(memory.most, memory.each / blocks_each - kBlockReserve);
+  for (uint32_t warps = kMostWarps / blocks_each; warps >= (blocks_each == 2 ? 3u : 1u); --warps) {
+    for (uint32_t stages = kMostStages; stages >= 2; --stages) {
+      const uint32_t bytes = warps * stages * stage + FixedBytes(warps, stages, columns, dim);
+      if (bytes > room) continue;
+      return {.warps = warps,
+              .stages = stages,
+              .stage_bytes = stage,
+              .shared_bytes = bytes,
+              .blocks_each = blocks_each};
     }
   }
   return {};
 }
 
-cudaError_t PrepareFast(const PairGeometry& pair, const FastLaunch& launch) {
-  return EntryOf(pair)->prepare(launch.shared_bytes);
+cudaError_t PrepareFast(const PairGeometry& pair, uint32_t shared_bytes) {
+  return EntryOf(pair)->prepare(shared_bytes);
 }
 
 cudaError_t QueueFast(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,

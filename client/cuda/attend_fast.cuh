@@ -699,7 +699,7 @@ struct FastPlaces {
 };
 
 template <typename F>
-__global__ void __launch_bounds__(128, 2)
+__global__ void __launch_bounds__(256, 1)
     FastKernel(const __grid_constant__ AttendArguments a, uint32_t stages, uint32_t stage_bytes) {
   extern __shared__ __align__(128) uint8_t memory[];
   const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane_id = threadIdx.x % 32;

@@ -17,6 +17,8 @@ namespace {
 constexpr uint32_t kMostQueryRows = 8;
 constexpr uint32_t kMostGroup = 16;
 constexpr uint32_t kUsualPageTokens = 64;
+constexpr uint64_t kLittleWork =
+    64;  // pages of a warp, below which one block of a processor is best
 
 template <typename... Parts>
 absl::Status Refuse(const Parts&... parts) {
@@ -104,23 +106,40 @@ Attention::~Attention() {
 // Stages are as large as the largest page that was seen.
 absl::Status Attention::PlanLaunches(uint32_t most_page_tokens) {
   planned_page_tokens_ = most_page_tokens;
-  const uint32_t processors = context_->facts().processors;
-  launches_.clear();
-  grids_ = {{.blocks = processors * kGenericBlocksEach, .pages_at_once = 1}};
+  two_.clear();
+  one_.clear();
   for (const uint32_t format : fast_formats_) {
     const PairGeometry& pair = shape_.formats[format];
-    const FastLaunch launch = PlanFast(pair, most_page_tokens, shape_.query_rows * shape_.group,
-                                       context_->shared_memory());
-    launches_.push_back(launch);
-    if (launch.warps == 0) {  // the pages are too large: the generic kernel has them
+    const uint32_t columns = shape_.query_rows * shape_.group;
+    const SharedMemory& memory = context_->shared_memory();
+    two_.push_back(PlanFast(pair, most_page_tokens, columns, memory, 2));
+    one_.push_back(PlanFast(pair, most_page_tokens, columns, memory, 1));
+    if (one_.back().warps == 0) {  // the pages are too large: the generic kernel has them
       shape_.kernel_of_format[format] = 0;
-      grids_.push_back({.blocks = 1, .pages_at_once = 1});
       continue;
     }
-    PREFIXD_RETURN_IF_ERROR(FromCuda(PrepareFast(pair, launch), "attend: fast kernel"));
-    grids_.push_back({.blocks = processors * launch.blocks_each, .pages_at_once = launch.warps});
+    PREFIXD_RETURN_IF_ERROR(
+        FromCuda(PrepareFast(pair, std::max(one_.back().shared_bytes, two_.back().shared_bytes)),
+                 "attend: fast kernel"));
   }
   return absl::OkStatus();
+}
+
+// Decides by the pages that a warp would have, as if every kernel had them all.
+void Attention::ChooseLaunches(const prefixd_cuda_sequence* sequences, uint32_t count) {
+  uint64_t pages = 0;
+  for (uint32_t i = 0; sequences != nullptr && i < count; ++i) pages += sequences[i].block_count;
+  const uint64_t columns = uint64_t{shape_.query_rows} * shape_.group;
+  const uint64_t work = pages * shape_.kv_heads * ((columns + kColumns - 1) / kColumns);
+  const uint32_t processors = context_->facts().processors;
+  grids_ = {{.blocks = processors * kGenericBlocksEach, .pages_at_once = 1}};
+  launches_.clear();
+  for (size_t i = 0; i < one_.size(); ++i) {
+    const uint64_t warps = uint64_t{processors} * std::max(1u, one_[i].warps);
+    launches_.push_back(two_[i].warps == 0 || work < warps * kLittleWork ? one_[i] : two_[i]);
+    grids_.push_back({.blocks = std::max(1u, processors * launches_[i].blocks_each),
+                      .pages_at_once = std::max(1u, launches_[i].warps)});
+  }
 }
 
 absl::Status Attention::Grow(Buffer* buffer, size_t bytes, bool zero, cudaStream_t stream) {
@@ -148,6 +167,7 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
     }
     if (most > planned_page_tokens_) PREFIXD_RETURN_IF_ERROR(PlanLaunches(most));
   }
+  ChooseLaunches(sequences, count);
   PREFIXD_ASSIGN_OR_RETURN(const WorkList list, MakeWorkList(shape_, grids_, sequences, count));
   for (size_t i = 0; i < list.pages.size(); ++i) {
     const DevicePage& page = list.pages[i];

@@ -44,6 +44,7 @@ class Attention {
   };
   absl::Status Grow(Buffer* buffer, size_t bytes, bool zero, cudaStream_t stream);
   absl::Status PlanLaunches(uint32_t most_page_tokens);
+  void ChooseLaunches(const prefixd_cuda_sequence* sequences, uint32_t count);
   absl::StatusOr<HeadsPlace> HeadsOf(const prefixd_cuda_heads& heads, uint32_t dim,
                                      const char* what) const;
   absl::Status Fill(const WorkList& list, cudaStream_t stream);
@@ -53,7 +54,8 @@ class Attention {
   WorkShape shape_;
   // Kernel 0 is the generic one; kernel k > 0 is the fast one of format fast_formats_[k - 1].
   std::vector<uint32_t> fast_formats_;
-  std::vector<FastLaunch> launches_;
+  std::vector<FastLaunch> two_, one_;  // of each fast kernel: two blocks of a processor, or one
+  std::vector<FastLaunch> launches_;   // which of them the work list was cut for
   std::vector<WorkGrid> grids_;
   uint32_t planned_page_tokens_ = 0;
 

@@ -1,5 +1,7 @@
 #include "context.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -25,6 +27,32 @@ uint32_t AttributeOf(int device, cudaDeviceAttr attribute) {
   int value = 0;
   if (cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess) cudaGetLastError();
   return static_cast<uint32_t>(std::max(value, 0));
+}
+
+// The allocation that holds device memory; at least these bytes.
+Context::DeviceRange RangeOf(const void* address, uint64_t bytes) {
+  using Function = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
+  static const Function function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found,
+                                                               12000, cudaEnableDefault, &result);
+#else
+    const cudaError_t error =
+        cudaGetDriverEntryPoint("cuMemGetAddressRange", &found, cudaEnableDefault, &result);
+#endif
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      found = nullptr;
+    }
+    return reinterpret_cast<Function>(found);
+  }();
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  CUdeviceptr begin = 0;
+  size_t size = 0;
+  if (function == nullptr || function(&begin, &size, at) != CUDA_SUCCESS) return {at, at + bytes};
+  return {begin, begin + size};
 }
 
 }  // namespace
@@ -113,15 +141,20 @@ Context::Reach Context::InArenas(const void* address, uint64_t bytes) const {
   return Reach::kUnknown;
 }
 
-Context::Reach Context::ReachOf(const void* address, uint64_t bytes) const {
-  const Reach known = InArenas(address, bytes);
-  if (known != Reach::kUnknown) return known;
+Context::Reach Context::ReachOf(const void* address, uint64_t bytes, DeviceRange* known) const {
+  const Reach in_arenas = InArenas(address, bytes);
+  if (in_arenas != Reach::kUnknown) return in_arenas;
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (at >= known->begin && at < known->end && bytes <= known->end - at) return Reach::kDevice;
   cudaPointerAttributes attributes = {};
   if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
     cudaGetLastError();
     return Reach::kNotPinned;
   }
-  if (attributes.type == cudaMemoryTypeDevice) return Reach::kDevice;
+  if (attributes.type == cudaMemoryTypeDevice) {
+    *known = RangeOf(address, bytes);
+    return Reach::kDevice;
+  }
   return attributes.type == cudaMemoryTypeHost ? Reach::kPinned : Reach::kNotPinned;
 }
 

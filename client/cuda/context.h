@@ -47,8 +47,12 @@ class Context {
   enum class Reach { kUnknown, kPinned, kNotPinned, kDevice };
   // Looks into this context's arenas alone: kUnknown, kPinned or kNotPinned. Fast.
   Reach InArenas(const void* address, uint64_t bytes) const;
+  // Device memory that was found, so that its neighbours are not asked for again.
+  struct DeviceRange {
+    uintptr_t begin = 0, end = 0;
+  };
   // Asks CUDA about what is in no arena: kPinned, kNotPinned or kDevice.
-  Reach ReachOf(const void* address, uint64_t bytes) const;
+  Reach ReachOf(const void* address, uint64_t bytes, DeviceRange* known) const;
   // [from, from + bytes) cut where a copy must be: at the borders of slices.
   struct Span {
     const void* from = nullptr;

@@ -79,6 +79,20 @@ __device__ void ReadTiledTile(const TensorGeometry& t, uint32_t slots, const uin
   }
 }
 
+// Two roundings in the format's dtype, as MLX's CPU has them.
+template <uint8_t kDtype>
+__device__ void Affine(const uint32_t (&code)[kQuad][8], const float (&scale)[kQuad],
+                       const float (&bias)[kQuad], float (&x)[kQuad][8]) {
+#pragma unroll
+  for (uint32_t j = 0; j < kQuad; ++j) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float product = RoundTo<kDtype>(__fmul_rn(Number(code[j][i]), scale[j]));
+      x[j][i] = RoundTo<kDtype>(__fadd_rn(product, bias[j]));
+    }
+  }
+}
+
 // Values of eight channels of four tokens of an affine or q8_0 or q4_0 format, as ReadOctet<true>()
 // reads them one by one.
 template <uint8_t kCodec, uint32_t kBits>
@@ -106,17 +120,22 @@ __device__ void ReadTile(const TensorGeometry& t, const UnitPlaces& p, const uin
               .scale;
     }
   }
+  if constexpr (kCodec == kMlxAffine) {
+    if (t.dtype == kF16) {
+      Affine<kF16>(code, scale, bias, x);
+    } else if (t.dtype == kBf16) {
+      Affine<kBf16>(code, scale, bias, x);
+    } else {
+      Affine<kF32>(code, scale, bias, x);
+    }
+  } else {
 #pragma unroll
-  for (uint32_t j = 0; j < kQuad; ++j) {
+    for (uint32_t j = 0; j < kQuad; ++j) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if constexpr (kCodec == kMlxAffine) {
-        const float product = RoundTo(t.dtype, __fmul_rn(Number(code[j][i]), scale[j]));
-        x[j][i] = RoundTo(t.dtype, __fadd_rn(product, bias[j]));
-      } else if constexpr (kCodec == kQ8_0) {
-        x[j][i] = __fmul_rn(Number(code[j][i] ^ 128) - 128, scale[j]);
-      } else {
-        x[j][i] = __fmul_rn(Number(code[j][i]) - 8, scale[j]);
+      for (int i = 0; i < 8; ++i) {
+        const float number =
+            kCodec == kQ8_0 ? Number(code[j][i] ^ 128) - 128 : Number(code[j][i]) - 8;
+        x[j][i] = __fmul_rn(number, scale[j]);
       }
     }
   }
@@ -143,8 +162,8 @@ __global__ void __launch_bounds__(kThreads)
   const UnitPlaces places = value ? PlacesOf(pair.value, part.page_tokens) : key;
   const uint8_t* unit =
       part.units + (value ? size_t{a.kv_heads} * key.bytes : 0) + size_t{head} * places.bytes;
-  const TensorPlace& to = value ? a.value : a.key;
   const uint32_t channel = threadIdx.x * kOctet;
+  const HeadOfTensor to(value ? a.value : a.key, a.table, head, channel);
   const uint32_t end = part.first_slot + part.count;
   for (uint32_t slot = (part.first_slot / kQuad + threadIdx.y) * kQuad; slot < end;
        slot += blockDim.y * kQuad) {
@@ -162,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (uint32_t j = 0; j < kQuad; ++j) {
       if (slot + j < part.first_slot || slot + j >= end) continue;
-      WriteTensor(to, a.table, part.token + slot + j - part.first_slot, head, channel, x[j]);
+      to.Write(part.token + slot + j - part.first_slot, x[j]);
     }
   }
 }

@@ -191,11 +191,12 @@ absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_op
   std::vector<Source> sources;
   std::vector<BlockPart> parts;
   size_t scratch_bytes = 0;
+  Context::DeviceRange known;
   for (const WantedBlock& it : wanted) {
     const prefixd_block& block = layer.blocks[it.block];
     const uint32_t bytes =
         PlacesOf(layer.formats[block.format], layer.kv_heads, block.page_tokens).bytes;
-    const Context::Reach reach = context_->ReachOf(block.units, bytes);
+    const Context::Reach reach = context_->ReachOf(block.units, bytes, &known);
     parts.push_back({.units = static_cast<const uint8_t*>(block.units),
                      .page_tokens = block.page_tokens,
                      .first_slot = it.first_slot,

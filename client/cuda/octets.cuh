@@ -25,63 +25,93 @@ __device__ __forceinline__ float RoundTo(uint8_t dtype, float x) {
   return x;
 }
 
+template <uint8_t kDtype>
+__device__ __forceinline__ float RoundTo(float x) {
+  if constexpr (kDtype == kF16) return __half2float(__float2half_rn(x));
+  if constexpr (kDtype == kBf16) return __bfloat162float(__float2bfloat16_rn(x));
+  return x;
+}
+
 __device__ __forceinline__ uint32_t BitsOf(uint8_t dtype, float x) {
   return dtype == kF16 ? __half_as_ushort(__float2half_rn(x))
                        : __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// Eight elements that lie side by side, aligned to 8 elements or not.
-__device__ __forceinline__ void ReadElements(uint8_t dtype, const uint8_t* from, float (&x)[8]) {
-  if (dtype == kF32) {
-    if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-      const float4 a = reinterpret_cast<const float4*>(from)[0];
-      const float4 b = reinterpret_cast<const float4*>(from)[1];
-      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z,
-      x[7] = b.w;
-      return;
-    }
-    for (int i = 0; i < 8; ++i) x[i] = FloatOf(kF32, from + 4 * i);
-    return;
-  }
-  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
-    for (int i = 0; i < 8; ++i) x[i] = FloatOf(dtype, from + 2 * i);
-    return;
-  }
-  const uint4 v = *reinterpret_cast<const uint4*>(from);
+__device__ __forceinline__ void WidenWords(uint8_t dtype, uint4 v, float (&x)[8]) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  if (dtype == kBf16) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (dtype == kBf16) {
+    for (int i = 0; i < 4; ++i) {
       x[2 * i] = __uint_as_float(words[i] << 16);
       x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-    } else {
-      x[2 * i] = __half2float(__ushort_as_half(static_cast<uint16_t>(words[i])));
-      x[2 * i + 1] = __half2float(__ushort_as_half(static_cast<uint16_t>(words[i] >> 16)));
     }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+    x[2 * i] = two.x;
+    x[2 * i + 1] = two.y;
+  }
+}
+
+__device__ __forceinline__ uint4 NarrowWords(uint8_t dtype, const float (&x)[8]) {
+  uint32_t words[4];
+  if (dtype == kBf16) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __nv_bfloat162 two = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+      words[i] = *reinterpret_cast<const uint32_t*>(&two);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __half2 two = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
+      words[i] = *reinterpret_cast<const uint32_t*>(&two);
+    }
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Eight elements that lie side by side, 16-byte aligned or not.
+__device__ __forceinline__ void ReadElements(uint8_t dtype, const uint8_t* from, float (&x)[8]) {
+  const bool aligned = reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  if (dtype == kF32 && aligned) {
+    const float4 a = reinterpret_cast<const float4*>(from)[0];
+    const float4 b = reinterpret_cast<const float4*>(from)[1];
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+  } else if (dtype == kF32) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = FloatOf(kF32, from + 4 * i);
+  } else if (aligned) {
+    WidenWords(dtype, *reinterpret_cast<const uint4*>(from), x);
+  } else {
+    const auto* halves = reinterpret_cast<const uint16_t*>(from);
+    WidenWords(dtype,
+               make_uint4(halves[0] | halves[1] << 16, halves[2] | halves[3] << 16,
+                          halves[4] | halves[5] << 16, halves[6] | halves[7] << 16),
+               x);
   }
 }
 
 __device__ __forceinline__ void WriteElements(uint8_t dtype, const float (&x)[8], uint8_t* to) {
-  if (dtype == kF32) {
-    if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
-      reinterpret_cast<float4*>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
-      reinterpret_cast<float4*>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
-      return;
-    }
+  const bool aligned = reinterpret_cast<uintptr_t>(to) % 16 == 0;
+  if (dtype == kF32 && aligned) {
+    reinterpret_cast<float4*>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+  } else if (dtype == kF32) {
+#pragma unroll
     for (int i = 0; i < 8; ++i) reinterpret_cast<float*>(to)[i] = x[i];
-    return;
-  }
-  uint32_t words[4];
+  } else if (aligned) {
+    *reinterpret_cast<uint4*>(to) = NarrowWords(dtype, x);
+  } else {
+    const uint4 w = NarrowWords(dtype, x);
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    words[i] = BitsOf(dtype, x[2 * i]) | BitsOf(dtype, x[2 * i + 1]) << 16;
-  if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+    for (int i = 0; i < 8; ++i) {
+      reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+    }
   }
 }
 
@@ -262,50 +292,63 @@ __device__ __forceinline__ void ReadOctet(const TensorGeometry& t, const UnitPla
   }
 }
 
-// The address of (token, head, channel); the channels up to the next multiple of `split` follow it.
-// table: blocks of the sequence, for a place that has blocks.
-__device__ __forceinline__ int64_t ElementOf(const TensorPlace& place, const int32_t* table,
-                                             uint32_t token, uint32_t head, uint32_t channel) {
-  int64_t at =
-      head * place.head_stride + channel / place.split * place.split_stride + channel % place.split;
-  if (place.block_tokens == 0) return at + token * place.token_stride;
-  return at + table[token / place.block_tokens] * place.block_stride +
-         token % place.block_tokens * place.token_stride;
-}
+// Eight channels of one head of an engine's tensor; the elements of a token are then one addition
+// away.
+class HeadOfTensor {
+ public:
+  // table: blocks of the sequence, for a place that has blocks.
+  __device__ __forceinline__ HeadOfTensor(const TensorPlace& place, const int32_t* table,
+                                          uint32_t head, uint32_t channel)
+      : place_(place), table_(table), dtype_(static_cast<uint8_t>(place.dtype)), channel_(channel) {
+    element_ = dtype_ == kF32 ? 4 : 2;
+    at_ = head * place.head_stride + Offset(channel);
+  }
 
-__device__ __forceinline__ void ReadTensor(const TensorPlace& place, const int32_t* table,
-                                           uint32_t token, uint32_t head, uint32_t channel,
-                                           float (&x)[8]) {
-  const uint32_t element = place.dtype == kF32 ? 4 : 2;
-  const auto* data = static_cast<const uint8_t*>(place.data);
-  if (place.split % 8 == 0) {
-    ReadElements(place.dtype, data + ElementOf(place, table, token, head, channel) * element, x);
-    return;
-  }
+  __device__ __forceinline__ void Read(uint32_t token, float (&x)[8]) const {
+    const uint8_t* from = At(token);
+    if (place_.split % 8 == 0) return ReadElements(dtype_, from, x);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    x[i] = FloatOf(place.dtype, data + ElementOf(place, table, token, head, channel + i) * element);
-  }
-}
-
-__device__ __forceinline__ void WriteTensor(const TensorPlace& place, const int32_t* table,
-                                            uint32_t token, uint32_t head, uint32_t channel,
-                                            const float (&x)[8]) {
-  const uint32_t element = place.dtype == kF32 ? 4 : 2;
-  auto* data = static_cast<uint8_t*>(place.data);
-  if (place.split % 8 == 0) {
-    WriteElements(place.dtype, x, data + ElementOf(place, table, token, head, channel) * element);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    uint8_t* to = data + ElementOf(place, table, token, head, channel + i) * element;
-    if (place.dtype == kF32) {
-      *reinterpret_cast<float*>(to) = x[i];
-    } else {
-      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(BitsOf(place.dtype, x[i]));
+    for (uint32_t i = 0; i < 8; ++i) {
+      x[i] = FloatOf(dtype_, from + (Offset(channel_ + i) - Offset(channel_)) * element_);
     }
   }
-}
+  __device__ __forceinline__ void Write(uint32_t token, const float (&x)[8]) const {
+    uint8_t* to = At(token);
+    if (place_.split % 8 == 0) return WriteElements(dtype_, x, to);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+      uint8_t* element = to + (Offset(channel_ + i) - Offset(channel_)) * element_;
+      if (dtype_ == kF32) {
+        *reinterpret_cast<float*>(element) = x[i];
+      } else {
+        *reinterpret_cast<uint16_t*>(element) = static_cast<uint16_t>(BitsOf(dtype_, x[i]));
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int64_t Offset(uint32_t channel) const {
+    if (channel < place_.split) return channel;
+    return channel / place_.split * place_.split_stride + channel % place_.split;
+  }
+  __device__ __forceinline__ uint8_t* At(uint32_t token) const {
+    int64_t at = at_;
+    if (place_.block_tokens == 0) {
+      at += token * place_.token_stride;
+    } else {
+      const uint32_t block = token / place_.block_tokens;
+      at += table_[block] * place_.block_stride +
+            (token - block * place_.block_tokens) * place_.token_stride;
+    }
+    return static_cast<uint8_t*>(place_.data) + at * element_;
+  }
+
+  const TensorPlace& place_;
+  const int32_t* const table_;
+  const uint8_t dtype_;
+  const uint32_t channel_;
+  int64_t at_ = 0;
+  uint32_t element_ = 2;
+};
 
 }  // namespace prefixd::cuda

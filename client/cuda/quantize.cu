@@ -109,12 +109,18 @@ __device__ void EncodeAffine(uint32_t lanes, uint32_t lane, Tile& tile) {
   for (uint32_t j = 0; j < kQuad; ++j) {
     const float scale = FromLane(mine.scale, j), bias = FromLane(mine.bias, j);
     const float inverse = FromLane(my_inverse, j);
-    const bool far = fabsf(scale) > 0x1p100f;
+    if (fabsf(scale) > 0x1p100f) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float from_bias = __fsub_rn(tile.x[j][i], bias);
-      const float code = far ? __fdiv_rn(from_bias, scale) : Quotient(from_bias, scale, inverse);
-      tile.code[j][i] = Rounded(fminf(fmaxf(code, 0), kMaxCode));
+      for (int i = 0; i < 8; ++i) {
+        const float code = __fdiv_rn(__fsub_rn(tile.x[j][i], bias), scale);
+        tile.code[j][i] = Rounded(fminf(fmaxf(code, 0), kMaxCode));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float code = Quotient(__fsub_rn(tile.x[j][i], bias), scale, inverse);
+        tile.code[j][i] = Rounded(fminf(fmaxf(code, 0), kMaxCode));
+      }
     }
     tile.scale[j] = scale;
     tile.bias[j] = bias;
@@ -358,6 +364,7 @@ __global__ void __launch_bounds__(kThreads)
   at.slot = quad % quads_of_page * kQuad;
   at.channel = threadIdx.x * kOctet;
   const uint32_t first = page * a.page_tokens + at.slot;
+  const HeadOfTensor rows(a.rows, a.table, blockIdx.y, at.channel);
   Tile tile;
   at.whole = true;
 #pragma unroll
@@ -365,8 +372,7 @@ __global__ void __launch_bounds__(kThreads)
     at.there[j] = first + j >= a.first_slot && first + j < end && at.slot + j < a.page_tokens;
     at.whole = at.whole && at.there[j];
     if (at.there[j]) {
-      ReadTensor(a.rows, a.table, a.begin + first + j - a.first_slot, blockIdx.y, at.channel,
-                 tile.x[j]);
+      rows.Read(a.begin + first + j - a.first_slot, tile.x[j]);
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) tile.x[j][i] = 0;

@@ -26,6 +26,7 @@ THIRD_PARTY = {
     "nlohmann/": {"daemon", "interop", "client/cli", "client/worker", "client/llama"},
     "httplib.h": {"client/llama"},
     "cuda_": {"client/cuda"},  # the toolkit's headers
+    "cuda.h": {"client/cuda"},
     "absl/": None,
     "gtest/": set(),
     "gmock/": set(),
