@@ -174,6 +174,17 @@ class GroupsTest(unittest.TestCase):
         ):
             self.assertEqual(Group(page, window).stored_window, stored)
 
+    def test_a_page_holds_a_state_where_the_tokens_end_with_it(self) -> None:
+        groups = Groups((Group(128), Group(128, has_states=True)))
+        ids = ([1, 2, 3, 4], [0, 5, 6, 7])
+        found = {
+            tokens: list(groups.states(ids, tokens)) for tokens in (0, 128, 256, 300, 512, 640)
+        }
+        self.assertEqual(
+            {tokens: states for tokens, states in found.items() if states},
+            {256: [State(1, 5, 256)], 512: [State(1, 7, 512)]},
+        )
+
     def test_pages_count_for_tokens_that_are_whole_pages_in_every_group(self) -> None:
         groups = Groups((Group(128), Group(192, 512)))
         self.assertEqual(groups.page, 384)
